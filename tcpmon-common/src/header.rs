@@ -1,0 +1,32 @@
+//! The header that every record sent to user space starts with.
+
+/// Version of the record layouts. Both sides come from one build, so this guards against decoding foreign bytes.
+pub const VERSION: u16 = 1;
+
+/// Says what a record is, where and when it was made, and which socket it is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
+#[repr(C)]
+pub struct Header {
+    /// One of the `KIND_` constants.
+    pub kind: u16,
+    /// [`VERSION`].
+    pub version: u16,
+    /// The CPU that the program ran on.
+    pub cpu: u32,
+    /// `CLOCK_MONOTONIC`, ns.
+    pub time_ns: u64,
+    /// The socket's cookie (`ss -e` shows the same), 0 where the record is about no socket.
+    pub cookie: u64,
+}
+
+/// A [`SocketRecord`](crate::socket::SocketRecord) from the snapshot iterator.
+pub const KIND_SNAPSHOT: u16 = 1;
+/// A [`SocketRecord`](crate::socket::SocketRecord) of a socket that is being destroyed: its last values.
+pub const KIND_FINAL: u16 = 2;
+/// A bare header: the reader in slot `cookie` has exited and its slot can be collected.
+pub const KIND_READER_EXIT: u16 = 3;
+/// A [`Timeslice`](crate::timeslice::Timeslice).
+pub const KIND_TIMESLICE: u16 = 4;
+
+const _: () = assert!(size_of::<Header>() == 24);

@@ -1,0 +1,184 @@
+//! Histograms that are folded in the kernel and exported both as classic and as native Prometheus histograms.
+//!
+//! The bins are the union of the classic bounds and of the powers of two that a native histogram of schema 0 needs,
+//! so that both forms are exact sums of bins and neither is interpolated.
+
+/// Denominator of the fixed-point fill ratio: one tenth and 2^-7 are both whole numbers of 1/640.
+pub const FILL_ONE: u32 = 640;
+
+/// Upper bounds (inclusive) of the fill bins but the last, in 1/[`FILL_ONE`]. Bin 0 holds exact zeros.
+///
+/// Tenths up to 1.0 are the classic bounds; 2^-7 .. 2^1 the native ones.
+pub const FILL_BOUNDS: [u32; 19] = [
+    0, 5, 10, 20, 40, 64, 80, 128, 160, 192, 256, 320, 384, 448, 512, 576, 640, 1280, 2560,
+];
+
+/// [`FILL_BOUNDS`], padded to 2^5.
+const SEARCH: [u32; 32] = {
+    let mut padded = [u32::MAX; 32];
+    let mut i = 0;
+    while i < FILL_BOUNDS.len() {
+        padded[i] = FILL_BOUNDS[i];
+        i += 1;
+    }
+    padded
+};
+
+/// Number of fill bins: one per bound and one above the last.
+pub const FILL_BINS: usize = FILL_BOUNDS.len() + 1;
+
+/// Distribution of `sk_rmem_alloc / sk_rcvbuf`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
+#[repr(C)]
+pub struct FillHistogram {
+    /// Observations per bin; counts wrap, so take differences.
+    pub bins: [u32; FILL_BINS],
+    /// Sum of the observed ratios, in 1/[`FILL_ONE`], each rounded up.
+    pub sum: u64,
+}
+
+impl FillHistogram {
+    /// No observation.
+    pub const ZERO: Self = Self { bins: [0; FILL_BINS], sum: 0 };
+
+    /// Adds the other's observations.
+    #[inline(always)]
+    pub fn add(&mut self, other: &FillHistogram) {
+        let mut i = 0;
+        while i < FILL_BINS {
+            self.bins[i] = self.bins[i].wrapping_add(other.bins[i]);
+            i += 1;
+        }
+        self.sum = self.sum.wrapping_add(other.sum);
+    }
+}
+
+/// `rmem / rcvbuf` in 1/[`FILL_ONE`], rounded up, so that `ratio <= bound` holds exactly when the quotient does.
+#[inline(always)]
+pub fn fill_ratio(rmem: u32, rcvbuf: u32) -> u32 {
+    if rcvbuf == 0 {
+        return if rmem == 0 { 0 } else { u32::MAX };
+    }
+    // 64-bit, because rmem * 640 passes 2^32 from 6.7 MB on.
+    let ratio = (rmem as u64 * FILL_ONE as u64 + (rcvbuf as u64 - 1)) / rcvbuf as u64;
+    if ratio > u32::MAX as u64 { u32::MAX } else { ratio as u32 }
+}
+
+/// The bin that a ratio from [`fill_ratio`] belongs to; always below [`FILL_BINS`].
+#[inline(always)]
+pub fn fill_bin(ratio: u32) -> usize {
+    // A binary search of fixed depth; the bounds are padded to a full tree, and nothing exceeds the padding.
+    let mut bin = 0;
+    let mut step = 16;
+    while step > 0 {
+        if ratio > SEARCH[(bin + step - 1) & 31] {
+            bin += step;
+        }
+        step >>= 1;
+    }
+    if bin < FILL_BINS { bin } else { FILL_BINS - 1 }
+}
+
+/// Exponent of the first time bound: 2^-23 s, about 119 ns.
+pub const TIME_FIRST_EXPONENT: i32 = -23;
+
+/// Number of time bins: up to 2^-23 s, then one per power of two up to 2^7 s (128 s), then above.
+pub const TIME_BINS: usize = 32;
+
+/// Distribution of a duration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
+#[repr(C)]
+pub struct TimeHistogram {
+    /// Observations per bin: bin `i` holds durations up to `2^(TIME_FIRST_EXPONENT + i)` seconds; counts wrap.
+    pub bins: [u32; TIME_BINS],
+    /// Sum of the observed durations, ns; wraps.
+    pub sum_ns: u64,
+}
+
+/// The bin that a duration in ns belongs to; always below [`TIME_BINS`].
+#[inline(always)]
+pub fn time_bin(ns: u64) -> usize {
+    // In units of 2^-30 s the bounds are powers of two: 2^30 / 10^9 = 1 + 0.073741824 = 1 + 38662 / 2^19 (to 5e-7).
+    let ns = if ns > (1 << 40) { 1 << 40 } else { ns };
+    let mut units = (ns + ((ns * 38_662) >> 19)).saturating_sub(1) >> 7;
+    // The integer logarithm by halving: eBPF has no instruction that counts leading zeros.
+    let mut bin = 0;
+    if units >= 1 << 16 {
+        units >>= 16;
+        bin += 16;
+    }
+    if units >= 1 << 8 {
+        units >>= 8;
+        bin += 8;
+    }
+    if units >= 1 << 4 {
+        units >>= 4;
+        bin += 4;
+    }
+    if units >= 1 << 2 {
+        units >>= 2;
+        bin += 2;
+    }
+    if units >= 2 {
+        units >>= 1;
+        bin += 1;
+    }
+    bin += units as usize;
+    if bin < TIME_BINS { bin } else { TIME_BINS - 1 }
+}
+
+const _: () = assert!(size_of::<FillHistogram>() == 88);
+const _: () = assert!(size_of::<TimeHistogram>() == 136);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fill_ratio_lands_in_the_bin_whose_bound_it_does_not_pass() {
+        for rcvbuf in [1u32, 7, 2304, 131_072, 6_291_456, u32::MAX] {
+            for step in 0..2000u64 {
+                let rmem = (u64::from(rcvbuf) * step / 400).min(u64::from(u32::MAX)) as u32;
+                let bin = fill_bin(fill_ratio(rmem, rcvbuf));
+                let at_most = |bound: u32| {
+                    u128::from(rmem) * u128::from(FILL_ONE) <= u128::from(bound) * u128::from(rcvbuf)
+                };
+                if bin < FILL_BOUNDS.len() {
+                    assert!(at_most(FILL_BOUNDS[bin]), "{rmem}/{rcvbuf} in bin {bin}");
+                }
+                if bin > 0 {
+                    assert!(!at_most(FILL_BOUNDS[bin - 1]), "{rmem}/{rcvbuf} in bin {bin}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_duration_lands_in_the_bin_of_its_power_of_two() {
+        for bin in 1..TIME_BINS - 1 {
+            let bound_ns = 1e9 * 2f64.powi_exact(TIME_FIRST_EXPONENT + bin as i32);
+            let below = (bound_ns * 0.999) as u64;
+            let above = (bound_ns * 1.001) as u64 + 2;
+            assert_eq!(time_bin(below), bin, "{below} ns");
+            assert_eq!(time_bin(above), bin + 1, "{above} ns");
+        }
+        assert_eq!(time_bin(0), 0);
+        assert_eq!(time_bin(u64::MAX), TIME_BINS - 1);
+    }
+
+    trait PowiExact {
+        fn powi_exact(self, exponent: i32) -> f64;
+    }
+    impl PowiExact for f64 {
+        // `core` has no powi.
+        fn powi_exact(self, exponent: i32) -> f64 {
+            let mut value = 1.0;
+            for _ in 0..exponent.unsigned_abs() {
+                value *= self;
+            }
+            if exponent < 0 { 1.0 / value } else { value }
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! What tcpmon's eBPF programs and its daemon share: one file per record.
+//!
+//! Every type here is `repr(C)`, explicitly padded and valid for any bytes, so that a record crosses the kernel
+//! boundary as it lies in memory. Both sides run on the same little-endian host.
+#![no_std]
+
+pub mod drops;
+pub mod fold;
+pub mod header;
+pub mod histogram;
+pub mod loss;
+pub mod napi;
+pub mod reader;
+pub mod settings;
+pub mod socket;
+pub mod timeslice;
+
+/// Says to aya that the records may be copied from and to maps as bytes.
+#[cfg(feature = "user")]
+#[expect(unsafe_code, reason = "aya::Pod is an unsafe trait")]
+mod pod {
+    macro_rules! pod {
+        ($($record:path),+) => {
+            $(
+                // SAFETY: repr(C), without implicit padding (sizes are asserted), any bytes are a value.
+                unsafe impl aya::Pod for $record {}
+            )+
+        };
+    }
+    pod!(
+        crate::drops::DropKey,
+        crate::napi::NapiDevice,
+        crate::reader::ReaderSlot,
+        crate::settings::Settings,
+        crate::socket::SocketCounters
+    );
+}

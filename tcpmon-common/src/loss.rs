@@ -1,0 +1,58 @@
+//! What can be lost in the kernel, each with a counter of its own that is exported as `tcpmon_lost_total{what}`.
+
+/// Index into the per-CPU map `LOST`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Loss {
+    /// Local storage for a socket was refused (memory, or its option-memory limit): the socket is not watched.
+    SocketStorage = 0,
+    /// Local storage for a reader thread was refused: its timeslices are not counted.
+    ReaderStorage = 1,
+    /// Every reader slot is taken: the thread's timeslices are not counted.
+    ReaderSlot = 2,
+    /// The ring was full at a socket's end: its last values went to the map `FALLEN` instead, under no group.
+    FinalRecord = 3,
+    /// The ring was full at a reader's exit: its slot is collected at the next scrape instead.
+    ReaderExit = 4,
+    /// The ring was full: a timeslice record of a trace is missing.
+    TimesliceRecord = 5,
+    /// A traced thread reads more sockets in one timeslice than are remembered: a record is missing.
+    TimesliceSocket = 6,
+    /// The map of drop counts is full: a drop was counted under no socket.
+    DropEntry = 7,
+    /// More network devices than NAPI slots: a poll was counted under the device `other`.
+    NapiDevice = 8,
+}
+
+/// Number of kinds of [`Loss`].
+pub const LOSSES: usize = 9;
+
+impl Loss {
+    /// All kinds in the order of their index.
+    pub const ALL: [Loss; LOSSES] = [
+        Loss::SocketStorage,
+        Loss::ReaderStorage,
+        Loss::ReaderSlot,
+        Loss::FinalRecord,
+        Loss::ReaderExit,
+        Loss::TimesliceRecord,
+        Loss::TimesliceSocket,
+        Loss::DropEntry,
+        Loss::NapiDevice,
+    ];
+
+    /// The value of the label `what`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Loss::SocketStorage => "socket_storage",
+            Loss::ReaderStorage => "reader_storage",
+            Loss::ReaderSlot => "reader_slot",
+            Loss::FinalRecord => "final_record",
+            Loss::ReaderExit => "reader_exit",
+            Loss::TimesliceRecord => "timeslice_record",
+            Loss::TimesliceSocket => "timeslice_socket",
+            Loss::DropEntry => "drop_entry",
+            Loss::NapiDevice => "napi_device",
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! What user space tells the programs once, before they are loaded, as one read-only global.
+//!
+//! The verifier sees these values as constants: a branch on an absent field costs nothing and loads no instruction.
+
+/// The running kernel has no such field.
+pub const ABSENT: u32 = u32::MAX;
+
+/// Byte offsets from the running kernel's BTF; [`ABSENT`] where the kernel has no such field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
+#[repr(C)]
+pub struct Layout {
+    /// `sock.sk_rcvbuf`
+    pub sock_rcvbuf: u32,
+    /// `sock.sk_backlog.rmem_alloc`
+    pub sock_rmem: u32,
+    /// `sock.sk_backlog.len`
+    pub sock_backlog: u32,
+    /// `sock.sk_lock.owned`
+    pub sock_owned: u32,
+    /// `sock.__sk_common.skc_flags`
+    pub sock_flags: u32,
+    /// `sock.sk_userlocks`, the byte
+    pub sock_userlocks: u32,
+    /// The lowest bit of that field within the byte.
+    pub sock_userlocks_shift: u32,
+    /// `sock.sk_bpf_storage`
+    pub sock_storage: u32,
+    /// `sock.__sk_common.skc_state`
+    pub sock_state: u32,
+    /// `sock.__sk_common.skc_family`
+    pub sock_family: u32,
+    /// `sock.__sk_common.skc_num`
+    pub sock_local_port: u32,
+    /// `sock.__sk_common.skc_dport`, big-endian
+    pub sock_remote_port: u32,
+    /// `sock.__sk_common.skc_rcv_saddr`
+    pub sock_local_v4: u32,
+    /// `sock.__sk_common.skc_daddr`
+    pub sock_remote_v4: u32,
+    /// `sock.__sk_common.skc_v6_rcv_saddr`
+    pub sock_local_v6: u32,
+    /// `sock.__sk_common.skc_v6_daddr`
+    pub sock_remote_v6: u32,
+    /// `sock.__sk_common.skc_net.net`
+    pub sock_net: u32,
+    /// `sock.__sk_common.skc_cookie`
+    pub sock_cookie: u32,
+    /// `net.ns.inum`
+    pub net_inum: u32,
+    /// `socket.sk`
+    pub socket_sock: u32,
+    /// `inet_connection_sock.icsk_ack.rcv_mss`
+    pub tcp_mss: u32,
+    /// `tcp_sock.rcv_nxt`
+    pub tcp_rcv_nxt: u32,
+    /// `tcp_sock.copied_seq`
+    pub tcp_copied_seq: u32,
+    /// `tcp_sock.rcv_wnd`
+    pub tcp_rcv_wnd: u32,
+    /// `tcp_sock.bytes_received`
+    pub tcp_bytes_received: u32,
+    /// `tcp_sock.selective_acks`
+    pub tcp_sacks: u32,
+    /// `tcp_sock.rx_opt.num_sacks`
+    pub tcp_sack_count: u32,
+    /// `tcp_sock.rcv_rtt_est.rtt_us`
+    pub tcp_rcv_rtt: u32,
+    /// `tcp_sock.rcv_ssthresh`
+    pub tcp_rcv_ssthresh: u32,
+    /// `tcp_sock.window_clamp`
+    pub tcp_window_clamp: u32,
+    /// `sk_buff.cb`
+    pub skb_cb: u32,
+    /// `tcp_skb_cb.seq`
+    pub cb_seq: u32,
+    /// `tcp_skb_cb.end_seq`
+    pub cb_end_seq: u32,
+    /// `tcp_skb_cb.tcp_flags`
+    pub cb_flags: u32,
+    /// `task_struct.pid`
+    pub task_tid: u32,
+    /// `task_struct.tgid`
+    pub task_tgid: u32,
+    /// `task_struct.group_leader`
+    pub task_leader: u32,
+    /// `task_struct.comm`
+    pub task_comm: u32,
+    /// `task_struct.bpf_storage`
+    pub task_storage: u32,
+    /// `task_struct.se.sum_exec_runtime`
+    pub task_exec: u32,
+    /// `task_struct.sched_info.run_delay`
+    pub task_run_delay: u32,
+    /// `task_struct.__state`, or `state`
+    pub task_state: u32,
+    /// `napi_struct.dev`
+    pub napi_dev: u32,
+    /// `net_device.name`
+    pub device_name: u32,
+    /// The number of the bit `SOCK_DONE` in `sock.__sk_common.skc_flags`.
+    pub sock_done_bit: u32,
+    /// Position of `reason` among the arguments of `kfree_skb`.
+    pub kfree_skb_reason: u32,
+    /// Position of `rx_sk` among the arguments of `kfree_skb`.
+    pub kfree_skb_sock: u32,
+    /// Position of `prev_state` among the arguments of `sched_switch`.
+    pub sched_switch_state: u32,
+}
+
+/// Most control groups that one trace can be limited to.
+pub const FILTER_CGROUPS: usize = 8;
+
+/// Everything that the programs are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
+#[repr(C)]
+pub struct Settings {
+    /// The kernel's layout.
+    pub layout: Layout,
+    /// 1 while tracing: timeslice records are sent. 0 in the daemon.
+    pub trace: u32,
+    /// 1 when the tracepoint `tcp_rcvbuf_grow` announces growth; else it is inferred from `sk_rcvbuf`.
+    pub grow_announced: u32,
+    /// Trace only thread groups in the map `FILTER_TGIDS`.
+    pub filter_tgids: u32,
+    /// Trace only thread groups whose name is in the map `FILTER_COMMS`.
+    pub filter_comms: u32,
+    /// Trace only sockets with a port in the map `FILTER_PORTS`.
+    pub filter_ports: u32,
+    /// Trace only threads below one of this many of `cgroups`.
+    pub filter_cgroups: u32,
+    /// Ids of control groups (cgroup v2).
+    pub cgroups: [u64; FILTER_CGROUPS],
+    /// Their depths below the root.
+    pub cgroup_levels: [u32; FILTER_CGROUPS],
+}
+
+const _: () = assert!(size_of::<Layout>() == 48 * 4);
+const _: () = assert!(size_of::<Settings>() == 48 * 4 + 24 + 64 + 32);

@@ -1,0 +1,226 @@
+//! One TCP socket: the state kept in its local storage, and the record that takes it to user space.
+
+use crate::{header::Header, histogram::FillHistogram};
+
+/// The local side accepted the connection.
+pub const SOCKET_PASSIVE: u32 = 1;
+/// The local side opened the connection.
+pub const SOCKET_ACTIVE: u32 = 2;
+/// [`KIND_FINAL`](crate::header::KIND_FINAL) has been sent: a snapshot must not show the socket again.
+pub const SOCKET_FINAL: u32 = 4;
+/// Counting began when the connection did, not when tcpmon did.
+pub const SOCKET_FROM_START: u32 = 8;
+
+/// The peer's FIN is in `rcv_nxt`.
+pub const FIN_RECEIVED: u32 = 1 << 16;
+/// The application has read past the FIN: it is in `copied_seq`.
+pub const FIN_READ: u32 = 1 << 17;
+
+/// One unit of [`SocketCounters::queue_byte_ticks`] is a byte that waited this many ns. A 1 GB queue then overflows
+/// 64 bits after four hours without a scrape; in byte-ns it would after 16 seconds.
+pub const TICK_NS: u64 = 1024;
+
+/// What one socket adds up to. Everything only grows (and wraps), so that differences can be added to a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
+#[repr(C)]
+pub struct SocketCounters {
+    /// New in-order data accepted by TCP: movement of `rcv_nxt`, without SYN and FIN.
+    pub received_bytes: u64,
+    /// Data drained: movement of `copied_seq`, without the FIN.
+    pub read_bytes: u64,
+    /// Data segments seen (after GRO).
+    pub segments: u64,
+    /// Time integral of the queued bytes, in bytes x [`TICK_NS`].
+    pub queue_byte_ticks: u64,
+    /// Time during which the advertised window was below one MSS.
+    pub zero_window_ns: u64,
+    /// Times that autotuning raised `sk_rcvbuf`.
+    pub growths: u64,
+    /// Bytes that arrived while the reader was on a CPU.
+    pub arrived_on_cpu_bytes: u64,
+    /// Bytes that arrived while the reader was off the CPU.
+    pub arrived_off_cpu_bytes: u64,
+    /// Bytes that known readers drained in their timeslices.
+    pub timeslice_read_bytes: u64,
+    /// Fill that each data segment met.
+    pub segment_fill: FillHistogram,
+    /// Fill when the reader got the CPU.
+    pub activation_fill: FillHistogram,
+    /// Fill when the reader lost the CPU.
+    pub deactivation_fill: FillHistogram,
+}
+
+/// Value of the socket local storage `SOCKETS`. Written under the socket's lock, read by the snapshot without it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
+#[repr(C)]
+pub struct SocketState {
+    /// Odd while an event is being folded: a snapshot that sees it odd, or moved, is torn.
+    pub sequence: u32,
+    /// `SOCKET_` flags.
+    pub flags: u32,
+    /// The socket's cookie.
+    pub cookie: u64,
+    /// Time of the last event, ns.
+    pub last_ns: u64,
+    /// `rcv_nxt` at the last event.
+    pub rcv_nxt: u32,
+    /// `copied_seq` at the last event.
+    pub copied_seq: u32,
+    /// `sk_rcvbuf` at the last event.
+    pub rcvbuf: u32,
+    /// `sk_rcvbuf` when autotuning announced that it would grow; 0 otherwise.
+    pub grow_from: u32,
+    /// Slot of the thread that read last, or [`SLOT_NONE`](crate::reader::SLOT_NONE).
+    pub reader_slot: u32,
+    /// That thread's [`switches`](crate::reader::ReaderSlot::switches) at the last event.
+    pub reader_switches: u32,
+    /// Thread id of the last reader; 0 before the first read.
+    pub reader_tid: u32,
+    /// Thread-group id of the last reader; before the first read, of the process that opened the socket, or 0.
+    pub reader_tgid: u32,
+    /// Name of that thread group; empty while unknown.
+    pub process: [u8; 16],
+    /// The totals.
+    pub counters: SocketCounters,
+}
+
+impl SocketState {
+    /// What fresh storage holds.
+    pub const ZERO: Self = Self {
+        sequence: 0,
+        flags: 0,
+        cookie: 0,
+        last_ns: 0,
+        rcv_nxt: 0,
+        copied_seq: 0,
+        rcvbuf: 0,
+        grow_from: 0,
+        reader_slot: 0,
+        reader_switches: 0,
+        reader_tid: 0,
+        reader_tgid: 0,
+        process: [0; 16],
+        counters: SocketCounters::ZERO,
+    };
+}
+
+impl SocketCounters {
+    /// Nothing counted.
+    pub const ZERO: Self = Self {
+        received_bytes: 0,
+        read_bytes: 0,
+        segments: 0,
+        queue_byte_ticks: 0,
+        zero_window_ns: 0,
+        growths: 0,
+        arrived_on_cpu_bytes: 0,
+        arrived_off_cpu_bytes: 0,
+        timeslice_read_bytes: 0,
+        segment_fill: FillHistogram::ZERO,
+        activation_fill: FillHistogram::ZERO,
+        deactivation_fill: FillHistogram::ZERO,
+    };
+}
+
+/// The peer's FIN has been received.
+pub const LIVE_FIN: u8 = 1;
+/// The last reader's slot is still that thread's.
+pub const LIVE_READER: u8 = 2;
+/// A larger `sk_rcvbuf` than at the last event is the work of autotuning.
+pub const LIVE_AUTOTUNED: u8 = 4;
+
+/// What a snapshot reads from the socket itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
+#[repr(C)]
+pub struct SocketLive {
+    /// `rcv_nxt`.
+    pub rcv_nxt: u32,
+    /// `copied_seq`.
+    pub copied_seq: u32,
+    /// `sk_rmem_alloc`, bytes of memory charged to the receive buffer.
+    pub rmem: u32,
+    /// `sk_rcvbuf`, the limit of that.
+    pub rcvbuf: u32,
+    /// `sk_backlog.len`, bytes of memory.
+    pub backlog: u32,
+    /// Bytes in the out-of-order queue as far as the (at most four) SACK blocks tell.
+    pub out_of_order: u32,
+    /// Advertised window that the peer may still use, bytes.
+    pub window: u32,
+    /// `icsk_ack.rcv_mss`, the kernel's estimate of the peer's segment size.
+    pub mss: u32,
+    /// `tcp_rcv_ssthresh`, bytes.
+    pub rcv_ssthresh: u32,
+    /// `window_clamp`, bytes.
+    pub window_clamp: u32,
+    /// Receiver's RTT estimate of dynamic right-sizing, us (the kernel's value / 8).
+    pub rcv_rtt_us: u32,
+    /// Inode number of the network namespace.
+    pub netns: u32,
+    /// The reader's [`switches`](crate::reader::ReaderSlot::switches) now.
+    pub reader_switches: u32,
+    /// [`SocketState::sequence`] before the state was copied.
+    pub sequence: u32,
+    /// `AF_INET` or `AF_INET6`.
+    pub family: u16,
+    /// Port of this side.
+    pub local_port: u16,
+    /// Port of the other side.
+    pub remote_port: u16,
+    /// TCP state (`TCP_ESTABLISHED` = 1, ...).
+    pub state: u8,
+    /// `LIVE_` flags.
+    pub flags: u8,
+    /// Address of this side; the first four bytes for `AF_INET`.
+    pub local_address: [u8; 16],
+    /// Address of the other side.
+    pub remote_address: [u8; 16],
+}
+
+impl SocketLive {
+    /// All zero.
+    pub const ZERO: Self = Self {
+        rcv_nxt: 0,
+        copied_seq: 0,
+        rmem: 0,
+        rcvbuf: 0,
+        backlog: 0,
+        out_of_order: 0,
+        window: 0,
+        mss: 0,
+        rcv_ssthresh: 0,
+        window_clamp: 0,
+        rcv_rtt_us: 0,
+        netns: 0,
+        reader_switches: 0,
+        sequence: 0,
+        family: 0,
+        local_port: 0,
+        remote_port: 0,
+        state: 0,
+        flags: 0,
+        local_address: [0; 16],
+        remote_address: [0; 16],
+    };
+}
+
+/// One socket in a snapshot, or its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
+#[repr(C)]
+pub struct SocketRecord {
+    /// Kind, time, cookie.
+    pub header: Header,
+    /// The socket now.
+    pub live: SocketLive,
+    /// What was folded until its last event.
+    pub state: SocketState,
+}
+
+const _: () = assert!(size_of::<SocketCounters>() == 336);
+const _: () = assert!(size_of::<SocketState>() == 408);
+const _: () = assert!(size_of::<SocketLive>() == 96);
+const _: () = assert!(size_of::<SocketRecord>() == 528);

@@ -1,0 +1,89 @@
+//! One timeslice of a traced reader, for one of its sockets.
+
+use crate::header::Header;
+
+/// The receive queue at an edge of a timeslice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
+#[repr(C)]
+pub struct QueuePhoto {
+    /// `rcv_nxt`.
+    pub rcv_nxt: u32,
+    /// `copied_seq`.
+    pub copied_seq: u32,
+    /// `sk_rmem_alloc`, bytes.
+    pub rmem: u32,
+    /// `sk_rcvbuf`, bytes.
+    pub rcvbuf: u32,
+    /// `sk_backlog.len`, bytes.
+    pub backlog: u32,
+    /// Advertised window, bytes.
+    pub window: u32,
+}
+
+/// The activation was not seen: the thread was first met in the middle of this timeslice.
+pub const TIMESLICE_PARTIAL: u16 = 1;
+/// Another thread took the socket over during this timeslice.
+pub const TIMESLICE_HANDED_OVER: u16 = 2;
+/// The socket was closed during this timeslice: the deactivation shows it at its last read.
+pub const TIMESLICE_CLOSED: u16 = 4;
+
+/// A record of the trace; `header.time_ns` is the deactivation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
+#[repr(C)]
+pub struct Timeslice {
+    /// Kind, CPU, time of the deactivation, cookie.
+    pub header: Header,
+    /// When the thread got the CPU, ns.
+    pub activated_ns: u64,
+    /// Time on the CPU (`se.sum_exec_runtime`), ns.
+    pub on_cpu_ns: u64,
+    /// Time runnable but not running before this timeslice (`sched_info.run_delay`), ns.
+    pub wait_ns: u64,
+    /// Time asleep before this timeslice, ns.
+    pub sleep_ns: u64,
+    /// At the activation.
+    pub activation: QueuePhoto,
+    /// At the deactivation.
+    pub deactivation: QueuePhoto,
+    /// Bytes that arrived since the previous timeslice's end and before this activation.
+    pub arrived_off_cpu_bytes: u32,
+    /// Bytes that arrived during this timeslice.
+    pub arrived_on_cpu_bytes: u32,
+    /// Bytes that the thread drained.
+    pub read_bytes: u32,
+    /// Receiver's RTT estimate, us.
+    pub rcv_rtt_us: u32,
+    /// `rcv_ssthresh`, bytes.
+    pub rcv_ssthresh: u32,
+    /// `window_clamp`, bytes.
+    pub window_clamp: u32,
+    /// Thread id.
+    pub tid: u32,
+    /// Thread-group id.
+    pub tgid: u32,
+    /// The thread's name.
+    pub comm: [u8; 16],
+    /// Inode number of the network namespace.
+    pub netns: u32,
+    /// `END_` constant of [`reader`](crate::reader).
+    pub end: u16,
+    /// `TIMESLICE_` flags.
+    pub flags: u16,
+    /// `AF_INET` or `AF_INET6`.
+    pub family: u16,
+    /// Port of this side.
+    pub local_port: u16,
+    /// Port of the other side.
+    pub remote_port: u16,
+    /// Bit 0: the peer's FIN had been received at the activation; bit 1: at the deactivation.
+    pub fin: u16,
+    /// Address of this side.
+    pub local_address: [u8; 16],
+    /// Address of the other side.
+    pub remote_address: [u8; 16],
+}
+
+const _: () = assert!(size_of::<QueuePhoto>() == 24);
+const _: () = assert!(size_of::<Timeslice>() == 200);

@@ -1,0 +1,238 @@
+//! The collector: one thread that owns the kernel side and the table, and answers with snapshots.
+//!
+//! Everything that changes the table happens here, one after the other, so a socket's last record can never be
+//! overtaken by an older view of it.
+
+use std::{
+    collections::HashMap,
+    fs,
+    sync::{Arc, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+use tcpmon_common::{loss::Loss, reader::READER_EXITED};
+use tokio::sync::oneshot;
+use tracing::{error, warn};
+
+use crate::{
+    decode::{self, Event},
+    kernel::{Kernel, Raw, ReadError},
+    model::{
+        snapshot::{MapUse, Napi, ProgramRuns, Snapshot},
+        table::{Limits, Table},
+    },
+};
+
+/// How often the ring is emptied. A megabyte holds about 2,000 ended sockets, so this keeps up with 40,000 a second.
+const DRAIN_EVERY: Duration = Duration::from_millis(50);
+
+/// Records taken at once before requests are looked at again.
+const DRAIN_LIMIT: usize = 4096;
+
+/// Without a scrape, a pass of our own this often: ended readers and idle groups must not pile up.
+const PASS_AT_LEAST: Duration = Duration::from_secs(10);
+
+/// What is asked of the collector.
+pub type Request = oneshot::Sender<Result<Arc<Snapshot>, Arc<ReadError>>>;
+
+/// Asks the collector for snapshots.
+#[derive(Clone, Debug)]
+pub struct Handle(mpsc::Sender<Request>);
+
+/// The collector's thread has ended.
+#[derive(Debug, thiserror::Error)]
+#[error("the collector has stopped: see the log")]
+pub struct Stopped;
+
+impl Handle {
+    /// A snapshot that begins after this call; concurrent calls share one.
+    ///
+    /// # Errors
+    /// When the kernel side cannot be read, or the collector has stopped.
+    pub async fn snapshot(&self) -> Result<Arc<Snapshot>, Box<dyn std::error::Error + Send + Sync>> {
+        let (reply, answer) = oneshot::channel();
+        self.0.send(reply).map_err(|_| Stopped)?;
+        Ok(answer.await.map_err(|_| Stopped)??)
+    }
+}
+
+/// Starts the collector. It ends when every handle is gone; `ended` is dropped with it, however it ends.
+///
+/// # Errors
+/// When no thread can be made.
+pub fn start(kernel: Kernel, limits: Limits, ended: oneshot::Sender<()>) -> std::io::Result<Handle> {
+    let (requests, inbox) = mpsc::channel();
+    let now = Instant::now();
+    let collector = Collector {
+        table: Table::new(limits, now),
+        names: kernel.drop_reasons().iter().cloned().collect(),
+        kernel,
+        last_pass: now,
+    };
+    thread::Builder::new().name("collector".into()).spawn(move || {
+        let _ended = ended;
+        collector.run(&inbox);
+    })?;
+    Ok(Handle(requests))
+}
+
+struct Collector {
+    kernel: Kernel,
+    table: Table,
+    names: HashMap<u32, String>,
+    last_pass: Instant,
+}
+
+impl Collector {
+    fn run(mut self, inbox: &mpsc::Receiver<Request>) {
+        let mut complained = false;
+        loop {
+            let result = match inbox.recv_timeout(DRAIN_EVERY) {
+                Ok(request) => {
+                    let snapshot = self.pass().map(Arc::new).map_err(Arc::new);
+                    let failed = snapshot.is_err();
+                    for waiting in std::iter::once(request).chain(inbox.try_iter()) {
+                        // Whoever asked may have gone away meanwhile.
+                        let _ = waiting.send(snapshot.clone());
+                    }
+                    if failed { snapshot.map(drop) } else { Ok(()) }
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) if self.last_pass.elapsed() >= PASS_AT_LEAST => {
+                    self.pass().map(drop).map_err(Arc::new)
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => self.drain().map_err(Arc::new),
+                Err(mpsc::RecvTimeoutError::Disconnected) => return,
+            };
+            match result {
+                Err(error) if !complained => {
+                    error!(%error, "reading from the kernel failed");
+                    complained = true;
+                }
+                Err(_) => {}
+                Ok(()) => complained = false,
+            }
+        }
+    }
+
+    /// One pass over everything. The order matters: the sums of sockets whose last record was lost come before the
+    /// pass that misses them, and the ring is emptied before what is missing counts as gone.
+    fn pass(&mut self) -> Result<Snapshot, ReadError> {
+        let now = Instant::now();
+        self.last_pass = now;
+        let raw = self.kernel.raw()?;
+        self.table.fallen(&raw.fallen, now);
+        self.table.begin();
+        let table = &mut self.table;
+        self.kernel.sockets(|record| table.socket(record, now))?;
+        for (slot, reader) in &raw.readers {
+            self.table.reader(*slot, reader, now);
+            if reader.flags & READER_EXITED != 0 {
+                self.table.reader_gone(*slot);
+                self.kernel.free_reader(*slot)?;
+            }
+        }
+        self.drain()?;
+        self.table.end(now);
+
+        let counts: Vec<_> = raw.drops.iter().map(|(key, count)| (key.cookie, key.reason, *count)).collect();
+        let names = &self.names;
+        let name = |reason: u32| names.get(&reason).cloned().unwrap_or_else(|| format!("reason_{reason}"));
+        for (cookie, reason) in self.table.drops(&counts, name, now) {
+            self.kernel.forget_drop(cookie, reason);
+        }
+        Ok(self.snapshot(&raw, now.elapsed()))
+    }
+
+    fn drain(&mut self) -> Result<(), ReadError> {
+        let now = Instant::now();
+        loop {
+            let mut exited = Vec::new();
+            let table = &mut self.table;
+            let taken = self.kernel.drain(DRAIN_LIMIT, |event| match event {
+                Event::Final(record) => table.ended(&record, now),
+                Event::ReaderExit { slot } => exited.push(slot),
+                Event::Timeslice(_) => warn!("a timeslice record, although nothing is traced"),
+            })?;
+            for slot in exited {
+                // A pass may have collected it already, and another thread may have it by now.
+                if let Some(reader) = self.kernel.reader(slot)
+                    && reader.flags & READER_EXITED != 0
+                {
+                    self.table.reader(slot, &reader, now);
+                    self.table.reader_gone(slot);
+                    self.kernel.free_reader(slot)?;
+                }
+            }
+            // Bounded: what comes in meanwhile waits for the next time, unless the limit was reached.
+            if taken < DRAIN_LIMIT {
+                return Ok(());
+            }
+        }
+    }
+
+    fn snapshot(&self, raw: &Raw, took: Duration) -> Snapshot {
+        let (groups, max_groups) = self.table.groups_in_use();
+        let options = self.kernel.options();
+        let map = |name: &str, entries: usize, capacity: Option<u64>| MapUse {
+            name: name.into(),
+            entries: entries as u64,
+            capacity,
+        };
+        Snapshot {
+            groups: self.table.groups(),
+            napi: napi(raw),
+            probes: self.kernel.probes().to_vec(),
+            losses: losses(raw),
+            programs: raw
+                .programs
+                .iter()
+                .map(|(name, stats)| ProgramRuns {
+                    name: name.clone(),
+                    runs: (stats.runs > 0).then_some(stats.runs),
+                    run_time: (stats.runs > 0).then(|| Duration::from_nanos(stats.run_ns)),
+                })
+                .collect(),
+            maps: vec![
+                map("drops", raw.drops.len(), Some(options.max_drop_entries.into())),
+                map("groups", groups, Some(max_groups as u64)),
+                map("readers", raw.readers.len(), Some(options.max_readers.into())),
+                map("sockets", self.table.sockets_known(), None),
+            ],
+            groups_suppressed: self.table.suppressed(),
+            took,
+        }
+    }
+}
+
+/// Per-CPU counts of devices become one row per device.
+fn napi(raw: &Raw) -> Vec<Napi> {
+    let mut devices: HashMap<String, Napi> = HashMap::new();
+    for (name, counts) in &raw.napi {
+        let name = name.map_or_else(|| "other".to_owned(), |name| decode::name(&name));
+        let device = devices.entry(name.clone()).or_insert(Napi { device: name, polls: 0, packets: 0, exhausted: 0 });
+        device.polls += counts.polls;
+        device.packets += counts.packets;
+        device.exhausted += counts.exhausted;
+    }
+    let mut devices: Vec<Napi> = devices.into_values().collect();
+    devices.sort_by(|a, b| a.device.cmp(&b.device));
+    devices
+}
+
+/// Every kind of loss, zero or not.
+fn losses(raw: &Raw) -> Vec<(String, u64)> {
+    let counted = Loss::ALL.iter().zip(&raw.lost).map(|(what, count)| (what.name().to_owned(), *count));
+    // A program that is already running on a CPU is not started again there: the event is lost.
+    let skipped = raw
+        .programs
+        .iter()
+        .map(|(name, stats)| (format!("recursion_{name}"), stats.recursion_misses));
+    counted.chain(skipped).collect()
+}
+
+/// The control group (v2) of a thread group, as `/proc` names it.
+pub fn cgroup_of(tgid: u32) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{tgid}/cgroup")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
+}

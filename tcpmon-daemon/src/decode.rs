@@ -1,0 +1,131 @@
+//! Bytes from the kernel become types here, and only here. Total: no bytes can make it fail otherwise than by saying
+//! so.
+
+use tcpmon_common::{
+    header::{Header, KIND_FINAL, KIND_READER_EXIT, KIND_SNAPSHOT, KIND_TIMESLICE, VERSION},
+    socket::SocketRecord,
+    timeslice::Timeslice,
+};
+use zerocopy::FromBytes;
+
+/// A record from the ring buffer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A socket's last values.
+    Final(Box<SocketRecord>),
+    /// The reader in this slot has exited.
+    ReaderExit {
+        /// Index into `READERS`.
+        slot: u32,
+    },
+    /// One timeslice of a traced reader.
+    Timeslice(Box<Timeslice>),
+}
+
+/// Bytes that are no record.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// Fewer bytes than the record needs.
+    #[error("a record of {got} bytes where {need} are needed")]
+    Truncated {
+        /// Bytes there.
+        got: usize,
+        /// Bytes needed.
+        need: usize,
+    },
+    /// A kind or version that this build does not make.
+    #[error("a record of kind {kind}, version {version}, which this build does not make")]
+    Unknown {
+        /// `Header::kind`.
+        kind: u16,
+        /// `Header::version`.
+        version: u16,
+    },
+}
+
+/// Decodes one record of the ring buffer.
+///
+/// # Errors
+/// When the bytes are too short or of a foreign kind.
+pub fn event(bytes: &[u8]) -> Result<Event, DecodeError> {
+    let header: Header = read(bytes)?;
+    match (header.version, header.kind) {
+        (VERSION, KIND_FINAL) => Ok(Event::Final(Box::new(read(bytes)?))),
+        (VERSION, KIND_READER_EXIT) => Ok(Event::ReaderExit { slot: header.cookie as u32 }),
+        (VERSION, KIND_TIMESLICE) => Ok(Event::Timeslice(Box::new(read(bytes)?))),
+        (version, kind) => Err(DecodeError::Unknown { kind, version }),
+    }
+}
+
+/// Decodes a run of snapshot records and returns how many bytes they took; the rest belongs to the next read.
+///
+/// # Errors
+/// When a record is not what a snapshot consists of.
+pub fn snapshot(bytes: &[u8], mut each: impl FnMut(&SocketRecord)) -> Result<usize, DecodeError> {
+    let mut taken = 0;
+    while let Some(record) = bytes.get(taken..taken + size_of::<SocketRecord>()) {
+        let record: SocketRecord = read(record)?;
+        if record.header.kind != KIND_SNAPSHOT || record.header.version != VERSION {
+            return Err(DecodeError::Unknown {
+                kind: record.header.kind,
+                version: record.header.version,
+            });
+        }
+        each(&record);
+        taken += size_of::<SocketRecord>();
+    }
+    Ok(taken)
+}
+
+/// A name padded with zeros, as text.
+pub fn name(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+fn read<T: FromBytes>(bytes: &[u8]) -> Result<T, DecodeError> {
+    T::read_from_prefix(bytes)
+        .map(|(record, _)| record)
+        .map_err(|_| DecodeError::Truncated { got: bytes.len(), need: size_of::<T>() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_bytes_can_panic_the_decoders(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
+            let _ = event(&bytes);
+            let _ = snapshot(&bytes, |_| ());
+            let _ = name(&bytes);
+        }
+
+        #[test]
+        fn bytes_of_each_kind_decode_whatever_follows_the_header(
+            kind in 0u16..6, body in proptest::collection::vec(any::<u8>(), 0..700),
+        ) {
+            let mut bytes = kind.to_le_bytes().to_vec();
+            bytes.extend(VERSION.to_le_bytes());
+            bytes.extend(body);
+            let needs = match kind {
+                KIND_FINAL => size_of::<SocketRecord>(),
+                KIND_TIMESLICE => size_of::<Timeslice>(),
+                KIND_READER_EXIT => size_of::<Header>(),
+                _ => usize::MAX,
+            };
+            prop_assert_eq!(event(&bytes).is_ok(), bytes.len() >= needs);
+            if let Ok(taken) = snapshot(&bytes, |_| ()) {
+                prop_assert_eq!(taken % size_of::<SocketRecord>(), 0);
+            }
+        }
+    }
+
+    #[test]
+    fn names_end_at_the_first_zero() {
+        assert_eq!(name(b"iperf3\0\0xx"), "iperf3");
+        assert_eq!(name(b"sixteen-bytes-ab"), "sixteen-bytes-ab");
+        assert_eq!(name(b"\xff\0"), "\u{fffd}");
+    }
+}

@@ -1,0 +1,123 @@
+//! Offsets, argument positions and constants of the running kernel, by name, from its BTF.
+
+use tcpmon_common::settings::{ABSENT, Layout};
+
+use super::btf::{ArgumentKind, Btf};
+
+/// A name that this kernel does not have although tcpmon cannot do without.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what}")]
+pub struct Missing {
+    /// For instance `tcp_sock.copied_seq`.
+    pub what: String,
+}
+
+/// Resolves everything that the programs are told about the kernel.
+///
+/// # Errors
+/// Names the first field that is missing though required. Optional ones become [`ABSENT`].
+pub fn resolve(btf: &Btf<'_>) -> Result<Layout, Missing> {
+    let required = |structure: &str, path: &str| {
+        btf.field(structure, path)
+            .map(|field| field.offset)
+            .ok_or_else(|| Missing { what: format!("{structure}.{path}") })
+    };
+    let optional = |structure: &str, path: &str| {
+        btf.field(structure, path).map_or(ABSENT, |field| field.offset)
+    };
+    let sock = |path| required("sock", path);
+    let tcp = |path| required("tcp_sock", path);
+    let task = |path| required("task_struct", path);
+
+    // A bit field up to 6.1, a byte of its own since.
+    let userlocks = btf.field("sock", "sk_userlocks");
+    Ok(Layout {
+        sock_rcvbuf: sock("sk_rcvbuf")?,
+        sock_rmem: sock("sk_backlog.rmem_alloc")?,
+        sock_backlog: sock("sk_backlog.len")?,
+        sock_owned: sock("sk_lock.owned")?,
+        sock_flags: sock("__sk_common.skc_flags")?,
+        sock_userlocks: userlocks.as_ref().map_or(ABSENT, |field| field.offset),
+        sock_userlocks_shift: userlocks
+            .and_then(|field| field.bits)
+            .map_or(0, |(shift, _)| u32::from(shift)),
+        sock_storage: optional("sock", "sk_bpf_storage"),
+        sock_state: sock("__sk_common.skc_state")?,
+        sock_family: sock("__sk_common.skc_family")?,
+        sock_local_port: sock("__sk_common.skc_num")?,
+        sock_remote_port: sock("__sk_common.skc_dport")?,
+        sock_local_v4: sock("__sk_common.skc_rcv_saddr")?,
+        sock_remote_v4: sock("__sk_common.skc_daddr")?,
+        sock_local_v6: sock("__sk_common.skc_v6_rcv_saddr")?,
+        sock_remote_v6: sock("__sk_common.skc_v6_daddr")?,
+        sock_net: sock("__sk_common.skc_net.net")?,
+        sock_cookie: sock("__sk_common.skc_cookie")?,
+        net_inum: required("net", "ns.inum")?,
+        socket_sock: required("socket", "sk")?,
+        tcp_mss: required("inet_connection_sock", "icsk_ack.rcv_mss")?,
+        tcp_rcv_nxt: tcp("rcv_nxt")?,
+        tcp_copied_seq: tcp("copied_seq")?,
+        tcp_rcv_wnd: tcp("rcv_wnd")?,
+        tcp_bytes_received: tcp("bytes_received")?,
+        tcp_sacks: tcp("selective_acks")?,
+        tcp_sack_count: tcp("rx_opt.num_sacks")?,
+        tcp_rcv_rtt: tcp("rcv_rtt_est.rtt_us")?,
+        tcp_rcv_ssthresh: tcp("rcv_ssthresh")?,
+        tcp_window_clamp: tcp("window_clamp")?,
+        skb_cb: required("sk_buff", "cb")?,
+        cb_seq: required("tcp_skb_cb", "seq")?,
+        cb_end_seq: required("tcp_skb_cb", "end_seq")?,
+        cb_flags: required("tcp_skb_cb", "tcp_flags")?,
+        task_tid: task("pid")?,
+        task_tgid: task("tgid")?,
+        task_leader: task("group_leader")?,
+        task_comm: task("comm")?,
+        task_storage: optional("task_struct", "bpf_storage"),
+        task_exec: task("se.sum_exec_runtime")?,
+        task_run_delay: optional("task_struct", "sched_info.run_delay"),
+        task_state: task("__state").or_else(|_| task("state"))?,
+        napi_dev: required("napi_struct", "dev")?,
+        device_name: required("net_device", "name")?,
+        sock_done_bit: u32::try_from(
+            btf.enumerator(Some("sock_flags"), "SOCK_DONE")
+                .ok_or_else(|| Missing { what: "enum sock_flags.SOCK_DONE".into() })?,
+        )
+        .map_err(|_| Missing { what: "a sane value of SOCK_DONE".into() })?,
+        kfree_skb_reason: position(btf, "kfree_skb", 0, |kind| {
+            matches!(kind, ArgumentKind::Enum("skb_drop_reason"))
+        }),
+        kfree_skb_sock: position(btf, "kfree_skb", 0, |kind| {
+            matches!(kind, ArgumentKind::Pointer("sock"))
+        }),
+        // The state of `prev` follows the two tasks; `bool preempt` comes before them.
+        sched_switch_state: position(btf, "sched_switch", 3, |kind| {
+            matches!(kind, ArgumentKind::Integer { size: 4, .. })
+        }),
+    })
+}
+
+/// Names of the kernel's `enum skb_drop_reason`, lower case, without `SKB_DROP_REASON_`, by number.
+pub fn drop_reasons(btf: &Btf<'_>) -> Vec<(u32, String)> {
+    btf.enumerators("skb_drop_reason")
+        .unwrap_or_default()
+        .into_iter()
+        .filter_map(|(name, number)| {
+            let number = u32::try_from(number).ok()?;
+            let name = name
+                .trim_start_matches("SKB_DROP_REASON_")
+                .trim_start_matches("SKB_")
+                .to_lowercase();
+            Some((number, name))
+        })
+        .collect()
+}
+
+/// Position of the first argument, from `from` on, that is of the kind asked for.
+fn position(btf: &Btf<'_>, tracepoint: &str, from: usize, is: impl Fn(&ArgumentKind<'_>) -> bool) -> u32 {
+    btf.tracepoint(tracepoint)
+        .and_then(|arguments| {
+            (from..arguments.len()).find(|position| is(&arguments[*position].kind))
+        })
+        .and_then(|position| u32::try_from(position).ok())
+        .unwrap_or(ABSENT)
+}

@@ -1,0 +1,338 @@
+//! Loads the programs, attaches them, and seeds what is open already.
+
+use std::{collections::BTreeSet, fs, io, os::fd::AsFd};
+
+use aya::{
+    Btf as AyaBtf, Ebpf, EbpfLoader,
+    maps::{HashMap, Map, MapData, MapError, PerCpuArray, PerCpuHashMap, RingBuf, Stack},
+    programs::{BtfTracePoint, Iter, ProgramError},
+};
+use tcpmon_common::{
+    drops::DropKey,
+    napi::NapiDevice,
+    settings::{FILTER_CGROUPS, Settings},
+    socket::SocketCounters,
+};
+
+use super::{
+    OBJECT, VMLINUX_BTF,
+    btf::Btf,
+    iterator::Iterator,
+    layout,
+    plan::{self, PROBES},
+    slots::Slots,
+    support::{self, CannotRun},
+};
+use crate::model::snapshot::{Probe, Verdict};
+
+/// What to load, and how large.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Trace these instead of folding everything.
+    pub trace: Option<TraceFilter>,
+    /// Reader threads followed at once.
+    pub max_readers: u32,
+    /// Pairs of socket and drop reason held at once.
+    pub max_drop_entries: u32,
+    /// Size of the ring buffer, bytes: a power of two of whole pages.
+    pub ring_bytes: u32,
+}
+
+/// What a trace is limited to: all kinds given must match, one entry of each kind is enough. Empty = everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TraceFilter {
+    /// Thread groups (what `ps` calls pids).
+    pub tgids: BTreeSet<u32>,
+    /// Names of thread groups, as in `/proc/PID/comm`.
+    pub comms: BTreeSet<String>,
+    /// Ports, local or remote.
+    pub ports: BTreeSet<u16>,
+    /// Control groups: id and depth below the root.
+    pub cgroups: Vec<(u64, u32)>,
+}
+
+/// Loading failed.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// Not on this kernel, or not as this user.
+    #[error(transparent)]
+    CannotRun(#[from] CannotRun),
+    /// A map did not do what it should.
+    #[error("map {name}: {source}")]
+    Map {
+        /// Its name.
+        name: &'static str,
+        /// What happened.
+        source: MapError,
+    },
+    /// The snapshot or seeding iterator failed.
+    #[error("iterator {name}: {source}")]
+    Iterator {
+        /// Its name.
+        name: &'static str,
+        /// What happened.
+        source: io::Error,
+    },
+}
+
+/// The loaded programs and their maps. They leave the kernel with this value.
+pub struct Kernel {
+    pub(super) ebpf: Ebpf,
+    pub(super) ring: RingBuf<MapData>,
+    pub(super) slots: Slots,
+    pub(super) readers: aya::maps::Array<MapData, tcpmon_common::reader::ReaderSlot>,
+    pub(super) free_slots: Stack<MapData, u32>,
+    pub(super) lost: PerCpuArray<MapData, u64>,
+    pub(super) fallen: PerCpuArray<MapData, SocketCounters>,
+    pub(super) drops: PerCpuHashMap<MapData, DropKey, u64>,
+    pub(super) napi: PerCpuArray<MapData, NapiDevice>,
+    pub(super) snapshot: Iterator,
+    pub(super) buffer: Vec<u8>,
+    probes: Vec<Probe>,
+    drop_reasons: Vec<(u32, String)>,
+    options: Options,
+}
+
+impl Kernel {
+    /// Loads, attaches and seeds.
+    ///
+    /// # Errors
+    /// [`LoadError::CannotRun`] with one sentence when this kernel or this user does not allow it.
+    pub fn load(options: Options) -> Result<Self, LoadError> {
+        let mut facts = support::facts();
+        support::decide(&facts)?;
+        let bytes = fs::read(VMLINUX_BTF).map_err(|error| CannotRun {
+            missing: format!("{VMLINUX_BTF} cannot be read ({error})"),
+            remedy: "mount /sys".into(),
+        })?;
+        let btf = Btf::parse(&bytes).map_err(|error| CannotRun {
+            missing: format!("{VMLINUX_BTF} cannot be understood ({error})"),
+            remedy: "report this with the output of `uname -a`".into(),
+        })?;
+        facts.missing_functions = support::FUNCTIONS
+            .iter()
+            .map(|(name, _)| *name)
+            .filter(|name| !btf.has_function(name))
+            .collect();
+        support::decide(&facts)?;
+        let layout = layout::resolve(&btf).map_err(|missing| CannotRun {
+            missing: format!("kernel {} has no {missing}", facts.release),
+            remedy: "tcpmon supports Linux 5.15 and newer; report this with the output of `uname -a`".into(),
+        })?;
+
+        let tracing = options.trace.is_some();
+        let filter = options.trace.clone().unwrap_or_default();
+        let settings = settings(layout, tracing, &filter, btf.tracepoint("tcp_rcvbuf_grow").is_some());
+        let refused: Vec<Option<String>> =
+            PROBES.iter().map(|probe| plan::unsupported(probe, &btf)).collect();
+        let drop_reasons = layout::drop_reasons(&btf);
+        drop(bytes);
+
+        let types = AyaBtf::from_sys_fs().map_err(|error| support::refused("its type information", &error))?;
+        let mut ebpf = EbpfLoader::new()
+            .btf(Some(&types))
+            .allow_unsupported_maps()
+            .override_global("SETTINGS", &settings, true)
+            .map_max_entries("READERS", options.max_readers)
+            .map_max_entries("FREE_SLOTS", options.max_readers)
+            .map_max_entries("TRACED", if tracing { options.max_readers } else { 1 })
+            .map_max_entries("DROPS", options.max_drop_entries)
+            .map_max_entries("EVENTS", options.ring_bytes)
+            .load(OBJECT)
+            .map_err(|error| support::refused("tcpmon's maps", &error))?;
+
+        fill_filters(&mut ebpf, &filter)?;
+        let mut free_slots: Stack<MapData, u32> = take(&mut ebpf, "FREE_SLOTS")?;
+        // The last one pushed is taken first: low numbers come first, so that scans stay short.
+        for slot in (0..options.max_readers).rev() {
+            free_slots.push(slot, 0).map_err(|source| LoadError::Map { name: "FREE_SLOTS", source })?;
+        }
+
+        let snapshot = load_iterator(&mut ebpf, "snapshot", "bpf_sk_storage_map", Some("SOCKETS"), &types)?;
+        let seed = load_iterator(&mut ebpf, "seed", "task_file", None, &types)?;
+        let mut probes = Vec::new();
+        let mut seeded = false;
+        for (probe, refused) in PROBES.iter().zip(refused) {
+            if !(if tracing { probe.trace } else { probe.daemon }) {
+                continue;
+            }
+            // What watches sockets come and go is attached by now; what writes to open ones is not.
+            if probe.name == "tcp_rcv_space_adjust" {
+                drain(&seed, "seed")?;
+                seeded = true;
+            }
+            probes.push(attach(&mut ebpf, probe, refused, &types)?);
+        }
+        debug_assert!(seeded, "the plan has tcp_rcv_space_adjust in every mode");
+
+        let Some(Map::Array(readers)) = ebpf.map("READERS") else {
+            unreachable!("the object of this build has READERS as an array");
+        };
+        let slots = Slots::map(readers.fd().as_fd(), options.max_readers as usize)
+            .map_err(|error| support::refused("to map READERS", &error))?;
+        Ok(Self {
+            ring: take(&mut ebpf, "EVENTS")?,
+            slots,
+            readers: take(&mut ebpf, "READERS")?,
+            free_slots,
+            lost: take(&mut ebpf, "LOST")?,
+            fallen: take(&mut ebpf, "FALLEN")?,
+            drops: take(&mut ebpf, "DROPS")?,
+            napi: take(&mut ebpf, "NAPI")?,
+            snapshot,
+            buffer: Vec::new(),
+            probes,
+            drop_reasons,
+            options,
+            ebpf,
+        })
+    }
+
+    /// What became of each probe.
+    pub fn probes(&self) -> &[Probe] {
+        &self.probes
+    }
+
+    /// The kernel's drop reasons by number.
+    pub fn drop_reasons(&self) -> &[(u32, String)] {
+        &self.drop_reasons
+    }
+
+    /// How it was loaded.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+}
+
+fn settings(
+    layout: tcpmon_common::settings::Layout,
+    tracing: bool,
+    filter: &TraceFilter,
+    grow_announced: bool,
+) -> Settings {
+    let mut settings = Settings {
+        layout,
+        trace: tracing.into(),
+        grow_announced: grow_announced.into(),
+        filter_tgids: (!filter.tgids.is_empty()).into(),
+        filter_comms: (!filter.comms.is_empty()).into(),
+        filter_ports: (!filter.ports.is_empty()).into(),
+        filter_cgroups: filter.cgroups.len().min(FILTER_CGROUPS) as u32,
+        cgroups: [0; FILTER_CGROUPS],
+        cgroup_levels: [0; FILTER_CGROUPS],
+    };
+    for (i, (id, level)) in filter.cgroups.iter().take(FILTER_CGROUPS).enumerate() {
+        settings.cgroups[i] = *id;
+        settings.cgroup_levels[i] = *level;
+    }
+    settings
+}
+
+fn fill_filters(ebpf: &mut Ebpf, filter: &TraceFilter) -> Result<(), LoadError> {
+    let mut tgids: HashMap<_, u32, u8> = filter_map(ebpf, "FILTER_TGIDS")?;
+    for tgid in &filter.tgids {
+        tgids.insert(tgid, 1, 0).map_err(|source| LoadError::Map { name: "FILTER_TGIDS", source })?;
+    }
+    let mut comms: HashMap<_, [u8; 16], u8> = filter_map(ebpf, "FILTER_COMMS")?;
+    for comm in &filter.comms {
+        // The kernel keeps 15 bytes and a zero.
+        let mut key = [0; 16];
+        for (to, from) in key.iter_mut().zip(comm.bytes().take(15)) {
+            *to = from;
+        }
+        comms.insert(key, 1, 0).map_err(|source| LoadError::Map { name: "FILTER_COMMS", source })?;
+    }
+    let mut ports: HashMap<_, u32, u8> = filter_map(ebpf, "FILTER_PORTS")?;
+    for port in &filter.ports {
+        ports
+            .insert(u32::from(*port), 1, 0)
+            .map_err(|source| LoadError::Map { name: "FILTER_PORTS", source })?;
+    }
+    Ok(())
+}
+
+/// A filter map, which stays with the object: the programs that use it are not loaded yet.
+fn filter_map<'a, K: aya::Pod>(
+    ebpf: &'a mut Ebpf,
+    name: &'static str,
+) -> Result<HashMap<&'a mut MapData, K, u8>, LoadError> {
+    let map = ebpf.map_mut(name).expect("the object of this build has all its maps");
+    HashMap::try_from(map).map_err(|source| LoadError::Map { name, source })
+}
+
+/// Takes a map of the object out of it, as its type.
+fn take<T: TryFrom<Map, Error = MapError>>(ebpf: &mut Ebpf, name: &'static str) -> Result<T, LoadError> {
+    let map = ebpf.take_map(name).expect("the object of this build has all its maps");
+    T::try_from(map).map_err(|source| LoadError::Map { name, source })
+}
+
+fn load_iterator(
+    ebpf: &mut Ebpf,
+    program: &'static str,
+    target: &'static str,
+    over: Option<&str>,
+    types: &AyaBtf,
+) -> Result<Iterator, LoadError> {
+    let what = format!("the iterator {target}");
+    let iter: &mut Iter = ebpf
+        .program_mut(program)
+        .expect("the object of this build has its iterators")
+        .try_into()
+        .map_err(|error: ProgramError| support::refused(&what, &error))?;
+    iter.load(target, types).map_err(|error| support::refused(&what, &error))?;
+    let fd = iter.fd().map_err(|error| support::refused(&what, &error))?.try_clone();
+    let fd = fd.map_err(|error| support::refused(&what, &error))?;
+    let map = match over.and_then(|name| ebpf.map(name)) {
+        Some(Map::SkStorage(map)) => Some(map.fd().as_fd()),
+        _ => None,
+    };
+    Iterator::attach(fd.as_fd(), map).map_err(|source| LoadError::Iterator { name: program, source })
+}
+
+/// Runs an iterator that prints nothing to its end.
+fn drain(iterator: &Iterator, name: &'static str) -> Result<(), LoadError> {
+    iterator
+        .open()
+        .and_then(|mut file| io::copy(&mut file, &mut io::sink()))
+        .map(drop)
+        .map_err(|source| LoadError::Iterator { name, source })
+}
+
+fn attach(
+    ebpf: &mut Ebpf,
+    probe: &plan::Probe,
+    unsupported: Option<String>,
+    types: &AyaBtf,
+) -> Result<Probe, LoadError> {
+    let verdict = |verdict, reason: String| Probe {
+        name: probe.name.into(),
+        verdict,
+        reason: if reason.is_empty() { reason } else { format!("{reason}: {}", probe.lost_without) },
+    };
+    if let Some(reason) = unsupported {
+        if probe.required {
+            return Err(CannotRun {
+                missing: reason,
+                remedy: "tcpmon supports Linux 5.15 and newer".into(),
+            }
+            .into());
+        }
+        return Ok(verdict(Verdict::Unsupported, reason));
+    }
+    let program: &mut BtfTracePoint = ebpf
+        .program_mut(probe.name)
+        .expect("the object of this build has a program per probe")
+        .try_into()
+        .map_err(|error: ProgramError| support::refused(probe.name, &error))?;
+    let attached = program.load(probe.name, types).and_then(|()| program.attach().map(drop));
+    match attached {
+        Ok(()) => Ok(verdict(Verdict::Attached, String::new())),
+        Err(error) => {
+            let refusal = support::refused(&format!("the program on {}", probe.name), &error);
+            if probe.required {
+                return Err(refusal.into());
+            }
+            Ok(verdict(Verdict::Broken, refusal.missing))
+        }
+    }
+}

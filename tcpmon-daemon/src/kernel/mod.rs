@@ -1,0 +1,69 @@
+//! The kernel side as seen from user space: the only module that knows aya.
+
+pub mod btf;
+mod iterator;
+pub mod layout;
+mod loader;
+mod plan;
+mod reader;
+mod slots;
+mod support;
+
+use std::{fs, io};
+
+pub use loader::{Kernel, LoadError, Options, TraceFilter};
+pub use plan::{PROBES, Probe};
+pub use reader::{Raw, RawReader, ReadError};
+pub use support::CannotRun;
+
+/// Where the running kernel publishes its types.
+pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
+
+/// The eBPF programs, built by `build.rs`; empty when the tools for that were missing.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/tcpmon.bpf.o"));
+
+/// What the kernel counts about one loaded program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProgramStats {
+    /// Runs, when `kernel.bpf_stats_enabled` is on.
+    pub runs: u64,
+    /// Time in it, ns, likewise.
+    pub run_ns: u64,
+    /// Runs skipped because the program was already running on that CPU.
+    pub recursion_misses: u64,
+    /// Instructions that the verifier walked when it was loaded.
+    pub verified_instructions: u64,
+}
+
+/// Reads `/proc/self/fdinfo/FD` of a program.
+fn program_stats(fd: i32) -> io::Result<ProgramStats> {
+    Ok(parse_fdinfo(&fs::read_to_string(format!("/proc/self/fdinfo/{fd}"))?))
+}
+
+/// Lines `key:<tab>value`; keys that this kernel does not write stay 0.
+fn parse_fdinfo(text: &str) -> ProgramStats {
+    let value = |key: &str| {
+        text.lines()
+            .find_map(|line| line.strip_prefix(key)?.strip_prefix(':')?.trim().parse().ok())
+            .unwrap_or(0)
+    };
+    ProgramStats {
+        runs: value("run_cnt"),
+        run_ns: value("run_time_ns"),
+        recursion_misses: value("recursion_misses"),
+        verified_instructions: value("verified_insns"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn program_statistics_are_read_from_fdinfo() {
+        let text = "pos:\t0\nprog_type:\t26\nrun_time_ns:\t120\nrun_cnt:\t2\nrecursion_misses:\t7\nverified_insns:\t345\n";
+        let expected = ProgramStats { runs: 2, run_ns: 120, recursion_misses: 7, verified_instructions: 345 };
+        assert_eq!(parse_fdinfo(text), expected);
+        assert_eq!(parse_fdinfo("nonsense"), ProgramStats::default());
+    }
+}

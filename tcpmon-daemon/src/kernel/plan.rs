@@ -1,0 +1,56 @@
+//! What is to be attached: each probe with its intent, and the decision per kernel.
+
+use super::btf::Btf;
+
+/// When a probe is wanted, and what is lost without it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// Name of the tracepoint and of the program.
+    pub name: &'static str,
+    /// Nothing works without it.
+    pub required: bool,
+    /// What is lost without it; empty when required.
+    pub lost_without: &'static str,
+    /// Attached in the daemon.
+    pub daemon: bool,
+    /// Attached by a trace.
+    pub trace: bool,
+}
+
+/// All probes, in the order in which they are attached: first those that watch sockets come and go, so that none is
+/// missed while the open ones are seeded.
+pub const PROBES: [Probe; 8] = [
+    required("inet_sock_set_state", true),
+    Probe { trace: false, ..required("tcp_destroy_sock", true) },
+    required("sched_switch", true),
+    required("tcp_rcv_space_adjust", true),
+    Probe { trace: false, ..required("tcp_probe", true) },
+    optional("tcp_rcvbuf_grow", "growth of receive buffers is inferred from their size at the next segment or read"),
+    optional("kfree_skb", "drops of received segments are not counted"),
+    optional("napi_poll", "NAPI polls are not counted"),
+];
+
+const fn required(name: &'static str, trace: bool) -> Probe {
+    Probe { name, required: true, lost_without: "", daemon: true, trace }
+}
+
+const fn optional(name: &'static str, lost_without: &'static str) -> Probe {
+    Probe { name, required: false, lost_without, daemon: true, trace: false }
+}
+
+/// Why a probe cannot be attached on this kernel, if it cannot.
+pub fn unsupported(probe: &Probe, btf: &Btf<'_>) -> Option<String> {
+    if btf.tracepoint(probe.name).is_none() {
+        return Some(format!("this kernel has no tracepoint {}", probe.name));
+    }
+    if probe.name == "kfree_skb" {
+        let arguments = btf.tracepoint(probe.name)?;
+        let names_socket = arguments
+            .iter()
+            .any(|argument| matches!(argument.kind, super::btf::ArgumentKind::Pointer("sock")));
+        if !names_socket {
+            return Some("this kernel's kfree_skb does not name the receiving socket".into());
+        }
+    }
+    None
+}

@@ -1,0 +1,160 @@
+//! Reads what the programs have folded, and takes what they have sent.
+
+use std::{
+    io::{self, Read},
+    os::fd::{AsFd, AsRawFd},
+};
+
+use aya::maps::MapError;
+use tcpmon_common::{
+    drops::DropKey,
+    loss::Loss,
+    napi::{NAPI_SLOTS, NapiDevice},
+    reader::ReaderSlot,
+    socket::{SocketCounters, SocketRecord},
+};
+
+use super::{Kernel, ProgramStats, program_stats};
+use crate::decode::{self, DecodeError, Event};
+
+/// Reading from the kernel failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The snapshot iterator.
+    #[error("the snapshot of sockets: {0}")]
+    Snapshot(#[from] io::Error),
+    /// A map.
+    #[error("map {name}: {source}")]
+    Map {
+        /// Its name.
+        name: &'static str,
+        /// What happened.
+        source: MapError,
+    },
+    /// A record that this build does not make.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+}
+
+/// A reader slot in use.
+pub type RawReader = (u32, ReaderSlot);
+
+/// Everything that is not per socket.
+#[derive(Clone, Debug, Default)]
+pub struct Raw {
+    /// Reader slots in use.
+    pub readers: Vec<RawReader>,
+    /// Losses in the order of [`Loss::ALL`].
+    pub lost: Vec<u64>,
+    /// Sums of sockets whose last record was lost, one per CPU.
+    pub fallen: Vec<SocketCounters>,
+    /// Drops so far.
+    pub drops: Vec<(DropKey, u64)>,
+    /// Devices, one entry per device and CPU; the name `None` collects what found no slot.
+    pub napi: Vec<(Option<[u8; 16]>, NapiDevice)>,
+    /// Programs by name.
+    pub programs: Vec<(String, ProgramStats)>,
+}
+
+impl Kernel {
+    /// Shows every watched socket to `each`, without stopping any of them.
+    ///
+    /// # Errors
+    /// When the iterator cannot be read.
+    pub fn sockets(&mut self, mut each: impl FnMut(&SocketRecord)) -> Result<(), ReadError> {
+        let mut pass = self.snapshot.open()?;
+        // The kernel writes whole records into pages of its own; this holds a few of them.
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.resize(64 * 1024, 0);
+        let mut filled = 0;
+        loop {
+            let got = pass.read(&mut buffer[filled..])?;
+            if got == 0 {
+                break;
+            }
+            filled += got;
+            let taken = decode::snapshot(&buffer[..filled], &mut each)?;
+            buffer.copy_within(taken..filled, 0);
+            filled -= taken;
+        }
+        self.buffer = buffer;
+        Ok(())
+    }
+
+    /// Takes records from the ring until it is empty or `limit` were taken; returns how many. The limit keeps a
+    /// producer that is faster than us from holding us here for ever.
+    ///
+    /// # Errors
+    /// When a record cannot be decoded.
+    pub fn drain(&mut self, limit: usize, mut each: impl FnMut(Event)) -> Result<usize, ReadError> {
+        let mut taken = 0;
+        while taken < limit {
+            let Some(item) = self.ring.next() else { break };
+            let event = decode::event(&item)?;
+            drop(item);
+            each(event);
+            taken += 1;
+        }
+        Ok(taken)
+    }
+
+    /// Reads what is not per socket.
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    pub fn raw(&mut self) -> Result<Raw, ReadError> {
+        let map = |name| move |source| ReadError::Map { name, source };
+        let mut raw = Raw { readers: self.slots.used().collect(), ..Raw::default() };
+        for what in Loss::ALL {
+            let per_cpu = self.lost.get(&(what as u32), 0).map_err(map("LOST"))?;
+            raw.lost.push(per_cpu.iter().sum());
+        }
+        raw.fallen = self.fallen.get(&0, 0).map_err(map("FALLEN"))?.to_vec();
+        for entry in self.drops.iter() {
+            let (key, per_cpu) = entry.map_err(map("DROPS"))?;
+            raw.drops.push((key, per_cpu.iter().sum()));
+        }
+        for index in 0..=NAPI_SLOTS {
+            for device in self.napi.get(&index, 0).map_err(map("NAPI"))?.iter() {
+                if device.polls > 0 {
+                    let name = (index < NAPI_SLOTS).then(|| zerocopy::transmute!(device.name));
+                    raw.napi.push((name, *device));
+                }
+            }
+        }
+        for (name, program) in self.ebpf.programs() {
+            // Programs that this mode does not use are not loaded and have no descriptor.
+            if let Ok(fd) = program.fd() {
+                let stats = program_stats(fd.as_fd().as_raw_fd())?;
+                raw.programs.push((name.to_owned(), stats));
+            }
+        }
+        raw.programs.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(raw)
+    }
+
+    /// One reader slot as it is now.
+    pub fn reader(&self, slot: u32) -> Option<ReaderSlot> {
+        self.slots.get(slot)
+    }
+
+    /// Clears the slot of a reader that has exited and gives it back.
+    ///
+    /// # Errors
+    /// When a map cannot be written.
+    pub fn free_reader(&mut self, slot: u32) -> Result<(), ReadError> {
+        let empty = <ReaderSlot as zerocopy::FromZeros>::new_zeroed();
+        self.readers
+            .set(slot, empty, 0)
+            .map_err(|source| ReadError::Map { name: "READERS", source })?;
+        self.free_slots
+            .push(slot, 0)
+            .map_err(|source| ReadError::Map { name: "FREE_SLOTS", source })
+    }
+
+    /// Forgets the drops of a socket that is gone.
+    pub fn forget_drop(&mut self, cookie: u64, reason: u32) {
+        // The only failure is that it is gone already.
+        let _ = self.drops.remove(&DropKey { cookie, reason, padding: 0 });
+    }
+}

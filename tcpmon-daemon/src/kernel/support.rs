@@ -1,0 +1,177 @@
+//! Can tcpmon run here? Facts about the kernel and this process, and the decision from them.
+
+use std::fs;
+
+/// What was found out; a fact that could not be found out does not refuse.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// `uname -r`.
+    pub release: String,
+    /// `/sys/kernel/btf/vmlinux` can be read.
+    pub btf: Result<(), String>,
+    /// Effective capabilities of this process, as a bit set; `None` when `/proc` does not say.
+    pub capabilities: Option<u64>,
+    /// Text of `/sys/kernel/security/lockdown`, when there is one.
+    pub lockdown: Option<String>,
+    /// Kernel functions that must be there and are not.
+    pub missing_functions: Vec<&'static str>,
+    /// The eBPF object is part of this build.
+    pub object: bool,
+}
+
+/// One sentence: what is missing, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot run here: {missing}; {remedy}")]
+pub struct CannotRun {
+    /// The missing thing.
+    pub missing: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+/// Kernel functions behind the features that every program needs, with the release that brought them.
+pub const FUNCTIONS: [(&str, &str); 4] = [
+    ("bpf_sk_storage_get_tracing", "5.11"),
+    ("bpf_sock_from_file", "5.11"),
+    ("bpf_task_storage_get", "5.13"),
+    ("bpf_iter_bpf_sk_storage_map", "5.9"),
+];
+
+const CAP_SYS_ADMIN: u32 = 21;
+const CAP_PERFMON: u32 = 38;
+const CAP_BPF: u32 = 39;
+
+/// What can be asked without BPF.
+pub fn facts() -> Facts {
+    Facts {
+        release: rustix::system::uname().release().to_string_lossy().into_owned(),
+        btf: fs::File::open(super::VMLINUX_BTF).map(drop).map_err(|error| error.to_string()),
+        capabilities: fs::read_to_string("/proc/self/status").ok().as_deref().and_then(capabilities),
+        lockdown: fs::read_to_string("/sys/kernel/security/lockdown").ok(),
+        missing_functions: Vec::new(),
+        object: !super::OBJECT.is_empty(),
+    }
+}
+
+/// The decision, without asking anything.
+///
+/// # Errors
+/// The first thing that forbids tcpmon to run here.
+pub fn decide(facts: &Facts) -> Result<(), CannotRun> {
+    let refuse = |missing: String, remedy: &str| Err(CannotRun { missing, remedy: remedy.into() });
+    if !facts.object {
+        return refuse(
+            "this binary was built without its eBPF programs".into(),
+            "run `cargo xtask setup` and build again",
+        );
+    }
+    if let Err(error) = &facts.btf {
+        return refuse(
+            format!("the kernel's type information {} cannot be read ({error})", super::VMLINUX_BTF),
+            "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y (5.15 or newer) and mount /sys",
+        );
+    }
+    if let Some(bits) = facts.capabilities {
+        let has = |capability: u32| bits >> capability & 1 == 1;
+        if !has(CAP_SYS_ADMIN) {
+            for (capability, name) in [(CAP_BPF, "CAP_BPF"), (CAP_PERFMON, "CAP_PERFMON")] {
+                if !has(capability) {
+                    return refuse(
+                        format!("the capability {name} is missing"),
+                        "run as root, or with CAP_BPF and CAP_PERFMON (AmbientCapabilities= in a systemd unit)",
+                    );
+                }
+            }
+        }
+    }
+    if facts.lockdown.as_deref().is_some_and(|modes| modes.contains("[confidentiality]")) {
+        return refuse(
+            "the kernel is locked down in confidentiality mode, which forbids eBPF programs to read kernel memory".into(),
+            "boot with lockdown=integrity or without lockdown",
+        );
+    }
+    if let Some(function) = facts.missing_functions.first() {
+        let since = FUNCTIONS.iter().find(|(name, _)| name == function).map_or("5.15", |(_, since)| since);
+        return refuse(
+            format!("kernel {} is too old: it has no {function} (Linux {since})", facts.release),
+            "tcpmon supports Linux 5.15 and newer",
+        );
+    }
+    Ok(())
+}
+
+/// Says in the same form that the kernel refused something.
+pub fn refused(what: &str, error: &dyn std::error::Error) -> CannotRun {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        // The verifier's log can be thousands of lines; its last ones hold the reason.
+        let lines: Vec<String> = inner.to_string().lines().map(str::to_owned).collect();
+        let tail = lines[lines.len().saturating_sub(6)..].join(" | ");
+        text = format!("{text}: {tail}");
+        source = inner.source();
+    }
+    let denied = text.contains("Operation not permitted") || text.contains("os error 1)");
+    CannotRun {
+        missing: format!("the kernel refused {what} ({text})"),
+        remedy: if denied {
+            "allow bpf(2) for this process: check capabilities, seccomp profile and LSM policy".into()
+        } else {
+            "report this with the output of `uname -a`".into()
+        },
+    }
+}
+
+/// The line `CapEff` of `/proc/PID/status`.
+fn capabilities(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(line.trim(), 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn able() -> Facts {
+        Facts {
+            release: "6.12.0".into(),
+            btf: Ok(()),
+            capabilities: Some(1 << CAP_BPF | 1 << CAP_PERFMON),
+            lockdown: Some("none [integrity] confidentiality\n".into()),
+            missing_functions: Vec::new(),
+            object: true,
+        }
+    }
+
+    #[test]
+    fn an_able_host_is_accepted_and_an_unknown_fact_does_not_refuse() {
+        assert_eq!(decide(&able()), Ok(()));
+        assert_eq!(decide(&Facts { capabilities: None, lockdown: None, ..able() }), Ok(()));
+        assert_eq!(decide(&Facts { capabilities: Some(1 << CAP_SYS_ADMIN), ..able() }), Ok(()));
+    }
+
+    #[test]
+    fn each_missing_thing_is_named_with_a_remedy() {
+        let cases = [
+            (Facts { object: false, ..able() }, "eBPF programs", "cargo xtask setup"),
+            (Facts { btf: Err("No such file".into()), ..able() }, "/sys/kernel/btf/vmlinux", "CONFIG_DEBUG_INFO_BTF"),
+            (Facts { capabilities: Some(1 << CAP_BPF), ..able() }, "CAP_PERFMON", "AmbientCapabilities"),
+            (Facts { capabilities: Some(1 << CAP_PERFMON), ..able() }, "CAP_BPF", "run as root"),
+            (Facts { lockdown: Some("none integrity [confidentiality]".into()), ..able() }, "locked down", "integrity"),
+            (Facts { missing_functions: vec!["bpf_task_storage_get"], ..able() }, "5.13", "5.15"),
+        ];
+        for (facts, missing, remedy) in cases {
+            let refusal = decide(&facts).expect_err("must refuse");
+            assert!(refusal.missing.contains(missing), "{refusal}");
+            assert!(refusal.remedy.contains(remedy), "{refusal}");
+            assert!(!refusal.to_string().contains('\n'));
+        }
+    }
+
+    #[test]
+    fn effective_capabilities_are_read_from_status() {
+        assert_eq!(capabilities("Name:\tx\nCapEff:\t000001ffffffffff\n"), Some(0x1ff_ffff_ffff));
+        assert_eq!(capabilities("Name:\tx\n"), None);
+        assert_eq!(capabilities("CapEff: zz\n"), None);
+    }
+}

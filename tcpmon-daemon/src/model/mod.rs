@@ -1,0 +1,7 @@
+//! What is known, without any I/O: `now` is an argument here.
+
+mod group;
+pub mod service;
+pub mod snapshot;
+pub mod table;
+mod tally;

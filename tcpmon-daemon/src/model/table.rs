@@ -1,0 +1,347 @@
+//! The table of sockets and readers: last values per cookie and per slot, whose differences add up per group.
+
+use std::{
+    collections::{HashMap, HashSet},
+    time::{Duration, Instant},
+};
+
+use tcpmon_common::{
+    fold::{self, Seen},
+    reader::ReaderSlot,
+    socket::{LIVE_AUTOTUNED, LIVE_FIN, LIVE_READER, SocketCounters, SocketRecord},
+};
+
+use super::{
+    group::{GroupId, Groups, OTHER},
+    service::{self, Listeners},
+    snapshot::{Group, GroupKey},
+    tally,
+};
+use crate::decode;
+
+/// `TCP_LISTEN` and the states before a connection is one.
+const LISTEN: u8 = 10;
+
+/// Names the control group of a thread group, for the optional label.
+pub type CgroupOf = Box<dyn FnMut(u32) -> Option<String> + Send>;
+
+/// Bounds of the table.
+pub struct Limits {
+    /// Most groups.
+    pub max_groups: usize,
+    /// An idle group leaves after this.
+    pub group_ttl: Duration,
+    /// How to find a control group, when that label is on.
+    pub cgroup_of: Option<CgroupOf>,
+}
+
+struct Socket {
+    group: GroupId,
+    key: GroupKey,
+    accounted: SocketCounters,
+    /// The pass that saw it last.
+    pass: u64,
+}
+
+struct Reader {
+    group: GroupId,
+    key: GroupKey,
+    accounted: ReaderSlot,
+}
+
+/// See the module.
+pub struct Table {
+    limits: Limits,
+    groups: Groups,
+    sockets: HashMap<u64, Socket>,
+    readers: HashMap<u32, Reader>,
+    listeners: Listeners,
+    /// Collected during a pass, to replace `listeners` at its end.
+    listening: Listeners,
+    fallen: Vec<SocketCounters>,
+    drops: HashMap<(u64, u32), Dropped>,
+    /// Where the drops of sockets that ended since the last pass belong.
+    ended: HashMap<u64, GroupKey>,
+    pass: u64,
+    torn: u64,
+    vanished: u64,
+}
+
+struct Dropped {
+    count: u64,
+    /// Passes without a change.
+    idle: u32,
+}
+
+impl Table {
+    /// An empty table.
+    pub fn new(limits: Limits, now: Instant) -> Self {
+        let groups = Groups::new(limits.max_groups, limits.group_ttl, limits.cgroup_of.is_some(), now);
+        Self {
+            limits,
+            groups,
+            sockets: HashMap::new(),
+            readers: HashMap::new(),
+            listeners: Listeners::new(),
+            listening: Listeners::new(),
+            fallen: Vec::new(),
+            drops: HashMap::new(),
+            ended: HashMap::new(),
+            pass: 0,
+            torn: 0,
+            vanished: 0,
+        }
+    }
+
+    /// Sockets whose last record was lost end here: their totals are in `sums`, one per CPU. To be called before a
+    /// pass: what fell before it is missing in it.
+    pub fn fallen(&mut self, sums: &[SocketCounters], now: Instant) {
+        self.fallen.resize(sums.len(), SocketCounters::ZERO);
+        for (sum, before) in sums.iter().zip(&mut self.fallen) {
+            self.groups.add_socket(OTHER, &tally::socket_row(sum, before), now);
+            *before = *sum;
+        }
+    }
+
+    /// A pass over all sockets begins.
+    pub fn begin(&mut self) {
+        self.pass += 1;
+        self.groups.clear_gauges();
+    }
+
+    /// One socket of the pass.
+    pub fn socket(&mut self, record: &SocketRecord, now: Instant) {
+        let live = &record.live;
+        if live.state == LISTEN {
+            self.listening
+                .insert((live.netns, live.local_port), decode::name(&record.state.process));
+            return;
+        }
+        if record.state.last_ns == 0 {
+            // Not established yet.
+            return;
+        }
+        // An event was being folded while the state was copied: its numbers do not belong together. What was known
+        // of the socket stays, and the next pass catches up.
+        let torn = live.sequence & 1 == 1 || live.sequence != record.state.sequence;
+        if torn {
+            self.torn += 1;
+        } else {
+            let counters = until_now(record);
+            self.account(record, &counters, now);
+        }
+        if let Some(socket) = self.sockets.get_mut(&record.header.cookie) {
+            socket.pass = self.pass;
+            let gauges = self.groups.gauges(socket.group);
+            let fin = u32::from(live.flags & LIVE_FIN != 0);
+            let queued = live.rcv_nxt.wrapping_sub(live.copied_seq).cast_signed().max(0).cast_unsigned();
+            gauges.sockets += 1;
+            gauges.queue_bytes += u64::from(queued.saturating_sub(fin));
+            gauges.used_bytes += u64::from(live.rmem);
+            gauges.limit_bytes += u64::from(live.rcvbuf);
+            gauges.backlog_bytes += u64::from(live.backlog);
+            gauges.out_of_order_bytes += u64::from(live.out_of_order);
+            gauges.window_bytes += u64::from(live.window);
+        }
+    }
+
+    /// The last values of a socket, which is gone.
+    pub fn ended(&mut self, record: &SocketRecord, now: Instant) {
+        self.account(record, &record.state.counters, now);
+        if let Some(socket) = self.sockets.remove(&record.header.cookie) {
+            self.groups.leave(socket.group);
+            self.ended.insert(record.header.cookie, socket.key);
+        }
+    }
+
+    /// The pass is over, and the records that were sent until now have been taken: what was in neither is gone, and
+    /// its last record with it.
+    pub fn end(&mut self, now: Instant) {
+        self.listeners = std::mem::take(&mut self.listening);
+        let pass = self.pass;
+        let gone: Vec<u64> = self
+            .sockets
+            .iter()
+            .filter(|(_, socket)| socket.pass != pass)
+            .map(|(cookie, _)| *cookie)
+            .collect();
+        for cookie in gone {
+            if let Some(socket) = self.sockets.remove(&cookie) {
+                self.vanished += 1;
+                // Its whole totals are among the fallen: take back what was counted before, or it counts twice.
+                let back = tally::socket_row(&SocketCounters::ZERO, &socket.accounted);
+                self.groups.add_socket(OTHER, &back, now);
+                self.groups.leave(socket.group);
+                self.ended.insert(cookie, socket.key);
+            }
+        }
+        self.groups.expire(now);
+    }
+
+    /// Adds what the socket has added to its group, after finding out which that is.
+    fn account(&mut self, record: &SocketRecord, counters: &SocketCounters, now: Instant) {
+        let cookie = record.header.cookie;
+        let key = self.key_of(record);
+        let pass = self.pass;
+        let groups = &mut self.groups;
+        let socket = self.sockets.entry(cookie).or_insert_with(|| Socket {
+            group: groups.join(key.clone(), now),
+            key: key.clone(),
+            accounted: SocketCounters::ZERO,
+            pass,
+        });
+        if socket.key != key {
+            // The reader changed: what comes from now on is the new one's.
+            groups.leave(socket.group);
+            socket.group = groups.join(key.clone(), now);
+            socket.key = key;
+        }
+        groups.add_socket(socket.group, &tally::socket_row(counters, &socket.accounted), now);
+        socket.accounted = *counters;
+    }
+
+    fn key_of(&mut self, record: &SocketRecord) -> GroupKey {
+        let live = &record.live;
+        let mut process = decode::name(&record.state.process);
+        if process.is_empty() {
+            // Nobody has read yet: it belongs to whoever listens there.
+            if let Some(listener) = self.listeners.get(&(live.netns, live.local_port)) {
+                process.clone_from(listener);
+            }
+        }
+        if process.is_empty() {
+            process.push_str("other");
+        }
+        let tgid = record.state.reader_tgid;
+        let cgroup = self.limits.cgroup_of.as_mut().map(|cgroup_of| {
+            let path = (tgid != 0).then(|| cgroup_of(tgid)).flatten();
+            path.unwrap_or_else(|| "other".into())
+        });
+        GroupKey { process, service: service::service(record, &self.listeners), cgroup }
+    }
+
+    /// One reader slot in use.
+    pub fn reader(&mut self, slot: u32, reader: &ReaderSlot, now: Instant) {
+        let read_from = self.sockets.get(&reader.last_cookie).map(|socket| socket.key.clone());
+        let known = self.readers.get(&slot).map(|known| known.key.clone());
+        // The service of a socket that is gone stays the reader's until it reads from another.
+        let key = match (read_from, known) {
+            (Some(key), _) => GroupKey { process: decode::name(&reader.process), ..key },
+            (None, Some(key)) => key,
+            (None, None) => match self.ended.get(&reader.last_cookie) {
+                Some(key) => GroupKey { process: decode::name(&reader.process), ..key.clone() },
+                None => GroupKey {
+                    process: decode::name(&reader.process),
+                    ..GroupKey::other(self.limits.cgroup_of.is_some())
+                },
+            },
+        };
+        let groups = &mut self.groups;
+        let known = self.readers.entry(slot).or_insert_with(|| Reader {
+            group: groups.join(key.clone(), now),
+            key: key.clone(),
+            accounted: <ReaderSlot as zerocopy::FromZeros>::new_zeroed(),
+        });
+        if known.key != key {
+            groups.leave(known.group);
+            known.group = groups.join(key.clone(), now);
+            known.key = key;
+        }
+        groups.add_reader(known.group, &tally::reader_row(reader, &known.accounted), now);
+        known.accounted = *reader;
+    }
+
+    /// The reader of a slot has exited and its slot is cleared; its last values have been given to [`Table::reader`].
+    pub fn reader_gone(&mut self, slot: u32) {
+        if let Some(reader) = self.readers.remove(&slot) {
+            self.groups.leave(reader.group);
+        }
+    }
+
+    /// All drop counts. Returns the keys that can be forgotten, because their sockets are gone.
+    pub fn drops(
+        &mut self,
+        counts: &[(u64, u32, u64)],
+        name: impl Fn(u32) -> String,
+        now: Instant,
+    ) -> Vec<(u64, u32)> {
+        let mut seen = HashSet::new();
+        let mut forget = Vec::new();
+        for (cookie, reason, count) in counts {
+            seen.insert((*cookie, *reason));
+            let group = self
+                .sockets
+                .get(cookie)
+                .map(|socket| socket.group)
+                .or_else(|| self.ended.get(cookie).map(|key| self.groups.find(key)))
+                .unwrap_or(OTHER);
+            let known = self.drops.entry((*cookie, *reason)).or_insert(Dropped { count: 0, idle: 0 });
+            let by = count.saturating_sub(known.count);
+            known.count = *count;
+            known.idle = if by == 0 { known.idle + 1 } else { 0 };
+            if by > 0 {
+                self.groups.add_drops(group, &name(*reason), by, now);
+            }
+            // A socket that is gone drops nothing more; one pass without a change makes sure.
+            if !self.sockets.contains_key(cookie) && known.idle > 0 {
+                forget.push((*cookie, *reason));
+            }
+        }
+        self.drops.retain(|key, _| seen.contains(key));
+        for key in &forget {
+            self.drops.remove(key);
+        }
+        self.ended.clear();
+        forget
+    }
+
+    /// All groups.
+    pub fn groups(&self) -> Vec<Group> {
+        self.groups.all()
+    }
+
+    /// Members of `other` for want of room.
+    pub fn suppressed(&self) -> u64 {
+        self.groups.suppressed()
+    }
+
+    /// Groups there are, and may be.
+    pub fn groups_in_use(&self) -> (usize, usize) {
+        self.groups.use_and_capacity()
+    }
+
+    /// Sockets known.
+    pub fn sockets_known(&self) -> usize {
+        self.sockets.len()
+    }
+
+    /// Sockets whose numbers were left for the next pass, because an event was being folded: nothing is lost by it.
+    pub fn torn(&self) -> u64 {
+        self.torn
+    }
+
+    /// Sockets that went without a last record.
+    pub fn vanished(&self) -> u64 {
+        self.vanished
+    }
+}
+
+/// The record's totals brought up to the moment of the snapshot, by the same function that the programs use.
+fn until_now(record: &SocketRecord) -> SocketCounters {
+    let live = &record.live;
+    let mut state = record.state;
+    let seen = Seen {
+        now_ns: record.header.time_ns,
+        rcv_nxt: live.rcv_nxt,
+        copied_seq: live.copied_seq,
+        rmem: live.rmem,
+        rcvbuf: live.rcvbuf,
+        window: live.window,
+        mss: live.mss,
+        state: u32::from(live.state),
+        fin: live.flags & LIVE_FIN != 0,
+        autotuned: live.flags & LIVE_AUTOTUNED != 0,
+    };
+    fold::fold(&mut state, &seen, |_, _| (live.flags & LIVE_READER != 0).then_some(live.reader_switches));
+    state.counters
+}

@@ -1,0 +1,197 @@
+//! Totals as flat rows of numbers, so that adding, subtracting and never going backwards are each one loop.
+
+use tcpmon_common::{
+    histogram::{FILL_BINS, FillHistogram, TIME_BINS, TimeHistogram},
+    reader::ReaderSlot,
+    socket::{SocketCounters, TICK_NS},
+};
+
+use super::snapshot::{Durations, Fill, GroupCounters};
+
+const SCALARS: usize = 9;
+const FILL: usize = FILL_BINS + 1;
+const TIME: usize = TIME_BINS + 1;
+
+/// Length of a socket's row.
+pub const SOCKET: usize = SCALARS + 3 * FILL;
+/// Length of a reader's row.
+pub const READER: usize = 3 + 2 * TIME;
+
+/// Differences between two states of a socket.
+pub type SocketRow = [i64; SOCKET];
+/// Differences between two states of a reader.
+pub type ReaderRow = [i64; READER];
+
+/// What a socket has added since `before`.
+pub fn socket_row(now: &SocketCounters, before: &SocketCounters) -> SocketRow {
+    let mut row = [0; SOCKET];
+    let scalars = |counters: &SocketCounters| {
+        [
+            counters.received_bytes,
+            counters.read_bytes,
+            counters.segments,
+            counters.queue_byte_ticks,
+            counters.zero_window_ns,
+            counters.growths,
+            counters.arrived_on_cpu_bytes,
+            counters.arrived_off_cpu_bytes,
+            counters.timeslice_read_bytes,
+        ]
+    };
+    for (cell, (now, before)) in row.iter_mut().zip(scalars(now).into_iter().zip(scalars(before))) {
+        *cell = now.wrapping_sub(before).cast_signed();
+    }
+    let histograms = |counters: &SocketCounters| {
+        [counters.segment_fill, counters.activation_fill, counters.deactivation_fill]
+    };
+    let pairs = histograms(now).into_iter().zip(histograms(before));
+    for (cells, (now, before)) in row[SCALARS..].chunks_exact_mut(FILL).zip(pairs) {
+        fill_row(cells, &now, &before);
+    }
+    row
+}
+
+fn fill_row(cells: &mut [i64], now: &FillHistogram, before: &FillHistogram) {
+    histogram_row(cells, &now.bins, &before.bins, now.sum, before.sum);
+}
+
+fn time_row(cells: &mut [i64], now: &TimeHistogram, before: &TimeHistogram) {
+    histogram_row(cells, &now.bins, &before.bins, now.sum_ns, before.sum_ns);
+}
+
+/// Bins wrap at 32 bits, the sum at 64.
+fn histogram_row(cells: &mut [i64], now: &[u32], before: &[u32], sum: u64, sum_before: u64) {
+    for (cell, (now, before)) in cells.iter_mut().zip(now.iter().zip(before)) {
+        *cell = i64::from(now.wrapping_sub(*before).cast_signed());
+    }
+    if let Some(cell) = cells.last_mut() {
+        *cell = sum.wrapping_sub(sum_before).cast_signed();
+    }
+}
+
+/// What a reader has added since `before`.
+pub fn reader_row(now: &ReaderSlot, before: &ReaderSlot) -> ReaderRow {
+    let mut row = [0; READER];
+    for (cell, (now, before)) in row.iter_mut().zip(now.ends.iter().zip(before.ends)) {
+        *cell = now.wrapping_sub(before).cast_signed();
+    }
+    let (on_cpu, wait) = row[3..].split_at_mut(TIME);
+    time_row(on_cpu, &now.on_cpu, &before.on_cpu);
+    time_row(wait, &now.wait, &before.wait);
+    row
+}
+
+/// A row that may be corrected downwards but is never shown going backwards.
+#[derive(Clone, Debug)]
+pub struct Tally<const N: usize> {
+    actual: [i64; N],
+    shown: [u64; N],
+}
+
+impl<const N: usize> Default for Tally<N> {
+    fn default() -> Self {
+        Self { actual: [0; N], shown: [0; N] }
+    }
+}
+
+impl<const N: usize> Tally<N> {
+    /// Adds differences, which may be negative.
+    pub fn add(&mut self, row: &[i64; N]) {
+        for ((actual, shown), by) in self.actual.iter_mut().zip(&mut self.shown).zip(row) {
+            *actual = actual.wrapping_add(*by);
+            *shown = (*shown).max(u64::try_from(*actual).unwrap_or(0));
+        }
+    }
+
+    /// Takes over another's totals. What the other showed stays shown.
+    pub fn absorb(&mut self, other: &Self) {
+        for (i, shown) in self.shown.iter_mut().enumerate() {
+            *shown += other.shown[i];
+            self.actual[i] = self.actual[i].wrapping_add(other.actual[i]);
+        }
+    }
+
+    /// What is shown.
+    pub fn shown(&self) -> &[u64; N] {
+        &self.shown
+    }
+}
+
+/// Fills the counters that sockets and readers add up to; drops are apart.
+pub fn counters(socket: &Tally<SOCKET>, reader: &Tally<READER>) -> GroupCounters {
+    let cells = socket.shown();
+    let fill = |index: usize| {
+        let from = SCALARS + index * FILL;
+        let mut fill = Fill { sum: cells[from + FILL_BINS], ..Fill::default() };
+        fill.bins.copy_from_slice(&cells[from..from + FILL_BINS]);
+        fill
+    };
+    let times = reader.shown();
+    let durations = |index: usize| {
+        let from = 3 + index * TIME;
+        let mut durations = Durations { sum_ns: times[from + TIME_BINS], ..Durations::default() };
+        durations.bins.copy_from_slice(&times[from..from + TIME_BINS]);
+        durations
+    };
+    GroupCounters {
+        received_bytes: cells[0],
+        read_bytes: cells[1],
+        segments: cells[2],
+        queue_byte_seconds: cells[3] as f64 * TICK_NS as f64 / 1e9,
+        zero_window_ns: cells[4],
+        growths: cells[5],
+        arrived_on_cpu_bytes: cells[6],
+        arrived_off_cpu_bytes: cells[7],
+        timeslice_read_bytes: cells[8],
+        segment_fill: fill(0),
+        activation_fill: fill(1),
+        deactivation_fill: fill(2),
+        timeslices: [times[0], times[1], times[2]],
+        on_cpu: durations(0),
+        run_queue_wait: durations(1),
+        drops: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_correction_is_never_shown_as_going_backwards() {
+        let mut tally = Tally::<1>::default();
+        for (by, shown) in [(10, 10), (-3, 10), (2, 10), (5, 14)] {
+            tally.add(&[by]);
+            assert_eq!(tally.shown(), &[shown]);
+        }
+    }
+
+    #[test]
+    fn absorbing_keeps_the_sum_of_what_was_shown() {
+        let (mut a, mut b) = (Tally::<1>::default(), Tally::<1>::default());
+        a.add(&[10]);
+        a.add(&[-4]);
+        b.add(&[5]);
+        b.absorb(&a);
+        assert_eq!(b.shown(), &[15]);
+        b.add(&[4]);
+        assert_eq!(b.shown(), &[15], "the other's debt is paid first");
+        b.add(&[1]);
+        assert_eq!(b.shown(), &[16]);
+    }
+
+    #[test]
+    fn bins_that_wrapped_still_give_their_difference() {
+        let mut before = SocketCounters::ZERO;
+        before.segment_fill.bins[3] = u32::MAX;
+        before.received_bytes = u64::MAX - 1;
+        let mut now = before;
+        now.segment_fill.bins[3] = 4;
+        now.received_bytes = 8;
+        let row = socket_row(&now, &before);
+        let mut tally = Tally::default();
+        tally.add(&row);
+        let counters = counters(&tally, &Tally::default());
+        assert_eq!((counters.segment_fill.bins[3], counters.received_bytes), (5, 10));
+    }
+}

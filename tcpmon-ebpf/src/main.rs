@@ -1,0 +1,36 @@
+//! tcpmon's eBPF programs: this file wires only.
+//!
+//! Built for `bpfel-unknown-none` by `tcpmon-daemon/build.rs`; on the host it is an empty program, so that the
+//! workspace can be checked without the eBPF toolchain.
+#![cfg_attr(target_arch = "bpf", no_std, no_main)]
+
+#[cfg(target_arch = "bpf")]
+mod kernel;
+#[cfg(target_arch = "bpf")]
+mod maps;
+#[cfg(target_arch = "bpf")]
+mod probes;
+#[cfg(target_arch = "bpf")]
+mod reader;
+#[cfg(target_arch = "bpf")]
+mod snapshot;
+#[cfg(target_arch = "bpf")]
+mod socket;
+#[cfg(target_arch = "bpf")]
+mod timeslice;
+
+// Several helpers are open to GPL-compatible programs only.
+#[cfg(target_arch = "bpf")]
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
+
+#[cfg(target_arch = "bpf")]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo) -> ! {
+    // SAFETY: the programs contain no path that panics; the verifier would refuse to load one that does.
+    unsafe { core::hint::unreachable_unchecked() }
+}
+
+#[cfg(not(target_arch = "bpf"))]
+fn main() {}

@@ -1,0 +1,298 @@
+//! All maps, and the only functions that touch them.
+
+use core::{ffi::c_void, ptr};
+
+use aya_ebpf::{
+    bindings::{BPF_F_MMAPABLE, BPF_NOEXIST, BPF_RB_NO_WAKEUP, bpf_map_type::BPF_MAP_TYPE_TASK_STORAGE},
+    btf_maps::SkStorage,
+    helpers::generated::{bpf_ringbuf_reserve, bpf_ringbuf_submit, bpf_sk_storage_get, bpf_task_storage_get},
+    macros::{btf_map, map},
+    maps::{Array, HashMap, PerCpuArray, PerCpuHashMap, RingBuf, Stack},
+};
+use tcpmon_common::{
+    drops::DropKey,
+    loss::{LOSSES, Loss},
+    napi::{NAPI_SLOTS, NapiDevice},
+    reader::{ReaderSlot, SLOT_NONE},
+    socket::{SocketCounters, SocketState},
+};
+
+use crate::{
+    kernel::{Sock, Task},
+    timeslice::TracedReader,
+};
+
+// Sizes of READERS, FREE_SLOTS, TRACED, DROPS and EVENTS are set by the loader.
+
+/// socket -> its state; with the socket's life; written by segment, read, lifecycle, autotune; read by the snapshot.
+#[btf_map]
+static SOCKETS: SkStorage<SocketState> = SkStorage::new();
+
+/// thread -> its slot; with the thread's life; written by read; read by sched.
+#[unsafe(link_section = ".maps")]
+#[unsafe(export_name = "TASKS")]
+static TASKS: TaskStorage = TaskStorage::new();
+
+/// slot -> reader; written by sched and read; read by segment (`switches` only) and at each scrape.
+#[map]
+static READERS: Array<ReaderSlot> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+
+/// Slots that are free; filled by user space, taken by read.
+#[map]
+static FREE_SLOTS: Stack<u32> = Stack::with_max_entries(1, 0);
+
+/// slot -> sockets of a traced reader; written by read and sched while tracing.
+#[map]
+static TRACED: Array<TracedReader> = Array::with_max_entries(1, 0);
+
+/// Records for user space: ends of sockets and readers; timeslices while tracing.
+#[map]
+static EVENTS: RingBuf = RingBuf::with_byte_size(4096, 0);
+
+/// Loss -> count, per CPU; written by all, read at each scrape.
+#[map]
+static LOST: PerCpuArray<u64> = PerCpuArray::with_max_entries(LOSSES as u32, 0);
+
+/// 0 -> sums of the sockets whose last record found no room in EVENTS, per CPU; written by lifecycle.
+#[map]
+static FALLEN: PerCpuArray<SocketCounters> = PerCpuArray::with_max_entries(1, 0);
+
+/// (socket, reason) -> dropped segments, per CPU; written by drop; read at each scrape, removed with the socket.
+#[map]
+static DROPS: PerCpuHashMap<DropKey, u64> = PerCpuHashMap::with_max_entries(1, 0);
+
+/// slot by device name -> polls, per CPU; written by napi, read at each scrape.
+#[map]
+static NAPI: PerCpuArray<NapiDevice> = PerCpuArray::with_max_entries(NAPI_SLOTS + 1, 0);
+
+/// Thread groups to trace; written by user space.
+#[map]
+static FILTER_TGIDS: HashMap<u32, u8> = HashMap::with_max_entries(1024, 0);
+
+/// Names of thread groups to trace; written by user space.
+#[map]
+static FILTER_COMMS: HashMap<[u8; 16], u8> = HashMap::with_max_entries(256, 0);
+
+/// Ports to trace; written by user space.
+#[map]
+static FILTER_PORTS: HashMap<u32, u8> = HashMap::with_max_entries(1024, 0);
+
+/// What a thread's local storage holds.
+#[repr(C)]
+pub struct ReaderTask {
+    /// Its slot plus one: 0 is what fresh storage holds.
+    slot_plus_one: u32,
+}
+
+/// A map definition for task local storage, which aya-ebpf has no type for.
+#[repr(C)]
+struct TaskStorage {
+    r#type: *const [i32; BPF_MAP_TYPE_TASK_STORAGE as usize],
+    // BPF_F_NO_PREALLOC
+    map_flags: *const [i32; 1],
+    key: *const i32,
+    value: *const ReaderTask,
+}
+
+impl TaskStorage {
+    const fn new() -> Self {
+        Self { r#type: ptr::null(), map_flags: ptr::null(), key: ptr::null(), value: ptr::null() }
+    }
+}
+
+// SAFETY: the pointers describe types to the loader and are never followed.
+unsafe impl Sync for TaskStorage {}
+
+/// Counts something that was lost.
+#[inline(always)]
+pub fn lose(what: Loss) {
+    if let Some(count) = LOST.get_ptr_mut(what as u32) {
+        // SAFETY: this CPU's own entry.
+        unsafe { *count += 1 };
+    }
+}
+
+#[inline(always)]
+fn storage(sock: Sock, flags: u64) -> Option<&'static mut SocketState> {
+    let map = (&raw const SOCKETS).cast_mut().cast::<c_void>();
+    // SAFETY: the helper returns null or memory that lives as long as the program runs, and the socket's lock
+    // (or, in the snapshot, the sequence number) keeps writers apart.
+    unsafe {
+        bpf_sk_storage_get(map, sock.pointer().cast_mut().cast(), ptr::null_mut(), flags)
+            .cast::<SocketState>()
+            .as_mut()
+    }
+}
+
+/// The socket's state, if it is watched.
+#[inline(always)]
+pub fn socket(sock: Sock) -> Option<&'static mut SocketState> {
+    if sock.has_no_storage() { None } else { storage(sock, 0) }
+}
+
+/// The socket's state, zeroed if it is new; a refusal is counted.
+#[inline(always)]
+pub fn socket_or_new(sock: Sock) -> Option<&'static mut SocketState> {
+    let state = storage(sock, 1);
+    if state.is_none() {
+        lose(Loss::SocketStorage);
+    }
+    state
+}
+
+#[inline(always)]
+fn task_storage(task: Task, flags: u64) -> Option<&'static mut ReaderTask> {
+    let map = (&raw const TASKS).cast_mut().cast::<c_void>();
+    // SAFETY: null, or memory of this thread's storage, written only by the thread itself at its first read.
+    unsafe {
+        bpf_task_storage_get(map, task.pointer().cast_mut().cast(), ptr::null_mut(), flags)
+            .cast::<ReaderTask>()
+            .as_mut()
+    }
+}
+
+/// The slot of a thread that is a reader.
+#[inline(always)]
+pub fn slot_of(task: Task) -> Option<u32> {
+    if task.has_no_storage() {
+        return None;
+    }
+    match task_storage(task, 0)?.slot_plus_one {
+        0 | SLOT_NONE => None,
+        slot => Some(slot - 1),
+    }
+}
+
+/// What is known of a thread that reads.
+pub enum Known {
+    /// It has this slot.
+    Slot(u32),
+    /// It was looked at before and is not to be followed.
+    Ignored,
+    /// Never seen; remember the answer with [`NewReader::remember`].
+    New(NewReader),
+    /// Nothing can be remembered about it.
+    Refused,
+}
+
+/// Storage of a thread that reads for the first time.
+pub struct NewReader(&'static mut ReaderTask);
+
+impl NewReader {
+    /// Ties the thread to its slot, or to none for ever.
+    #[inline(always)]
+    pub fn remember(self, slot: Option<u32>) {
+        self.0.slot_plus_one = match slot {
+            Some(slot) => slot + 1,
+            None => SLOT_NONE,
+        };
+    }
+}
+
+/// What is known of the thread; storage is made for it where there is none.
+#[inline(always)]
+pub fn known(task: Task) -> Known {
+    let Some(storage) = task_storage(task, 1) else {
+        lose(Loss::ReaderStorage);
+        return Known::Refused;
+    };
+    match storage.slot_plus_one {
+        0 => Known::New(NewReader(storage)),
+        SLOT_NONE => Known::Ignored,
+        slot => Known::Slot(slot - 1),
+    }
+}
+
+/// The reader in a slot.
+#[inline(always)]
+pub fn reader(slot: u32) -> Option<&'static mut ReaderSlot> {
+    // SAFETY: array memory lives as long as the program; one CPU at a time writes a slot (see `ReaderSlot`).
+    READERS.get_ptr_mut(slot).map(|reader| unsafe { &mut *reader })
+}
+
+/// Takes a free slot; running out is counted.
+#[inline(always)]
+pub fn take_slot() -> Option<u32> {
+    let slot = FREE_SLOTS.pop().ok().flatten();
+    if slot.is_none() {
+        lose(Loss::ReaderSlot);
+    }
+    slot
+}
+
+/// What is traced of the reader in a slot.
+#[inline(always)]
+pub fn traced(slot: u32) -> Option<&'static mut TracedReader> {
+    // SAFETY: as in `reader`.
+    TRACED.get_ptr_mut(slot).map(|traced| unsafe { &mut *traced })
+}
+
+/// Room for one record in the ring, or `None` and a count. Whoever reserves must [`submit`].
+#[inline(always)]
+pub fn reserve<T>(otherwise: Loss) -> Option<&'static mut T> {
+    let ring = (&raw const EVENTS).cast_mut().cast::<c_void>();
+    // SAFETY: null, or `size_of::<T>()` bytes of the ring that are ours until submitted.
+    let record = unsafe { bpf_ringbuf_reserve(ring, size_of::<T>() as u64, 0).cast::<T>().as_mut() };
+    if record.is_none() {
+        lose(otherwise);
+    }
+    record
+}
+
+/// Hands a record to user space without waking it: a wake-up costs 8 us here, and user space comes on a timer.
+#[inline(always)]
+pub fn submit<T>(record: &'static mut T) {
+    // SAFETY: the record came from `reserve` and is given up here.
+    unsafe { bpf_ringbuf_submit((&raw mut *record).cast(), BPF_RB_NO_WAKEUP as u64) };
+}
+
+/// This CPU's sums of sockets whose last record was lost.
+#[inline(always)]
+pub fn fallen() -> Option<&'static mut SocketCounters> {
+    // SAFETY: this CPU's own entry.
+    FALLEN.get_ptr_mut(0).map(|sums| unsafe { &mut *sums })
+}
+
+/// Counts a dropped segment.
+#[inline(always)]
+pub fn count_drop(key: &DropKey) {
+    // A second look, because another CPU may have inserted the key meanwhile.
+    let mut tries = 0;
+    while tries < 2 {
+        if let Some(count) = DROPS.get_ptr_mut(key) {
+            // SAFETY: this CPU's own entry.
+            unsafe { *count += 1 };
+            return;
+        }
+        if DROPS.insert(key, &1, BPF_NOEXIST as u64).is_ok() {
+            return;
+        }
+        tries += 1;
+    }
+    lose(Loss::DropEntry);
+}
+
+/// This CPU's slot `index` of the network devices.
+#[inline(always)]
+pub fn napi(index: u32) -> Option<&'static mut NapiDevice> {
+    // SAFETY: this CPU's own entry; NAPI polls run in softirq (or one thread), which does not nest.
+    NAPI.get_ptr_mut(index).map(|device| unsafe { &mut *device })
+}
+
+/// Whether the trace's filters name this thread group.
+#[inline(always)]
+pub fn filter_has_tgid(tgid: u32) -> bool {
+    FILTER_TGIDS.get_ptr(tgid).is_some()
+}
+
+/// Whether the trace's filters name this name.
+#[inline(always)]
+pub fn filter_has_comm(comm: &[u8; 16]) -> bool {
+    FILTER_COMMS.get_ptr(comm).is_some()
+}
+
+/// Whether the trace's filters name this port.
+#[inline(always)]
+pub fn filter_has_port(port: u16) -> bool {
+    FILTER_PORTS.get_ptr(port as u32).is_some()
+}

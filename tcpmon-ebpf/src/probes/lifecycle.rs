@@ -1,0 +1,108 @@
+//! `inet_sock_set_state` and `tcp_destroy_sock`: where a connection begins and ends.
+
+use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
+use tcpmon_common::{
+    header::{Header, KIND_FINAL, VERSION},
+    loss::Loss,
+    socket::{SOCKET_ACTIVE, SOCKET_FINAL, SOCKET_PASSIVE, SocketCounters, SocketRecord, SocketState},
+};
+
+use crate::{
+    kernel::{self, Sock, Task, TcpSock, state},
+    maps, reader, socket,
+};
+
+#[btf_tracepoint(function = "inet_sock_set_state")]
+pub fn inet_sock_set_state(ctx: BtfTracePointContext) -> i32 {
+    begin(&ctx);
+    0
+}
+
+#[inline(always)]
+fn begin(ctx: &BtfTracePointContext) -> Option<()> {
+    let new = ctx.arg::<u64>(2) as u32;
+    if new != state::ESTABLISHED && new != state::SYN_SENT && new != state::LISTEN {
+        return None;
+    }
+    let tcp = Sock::argument::<0>(ctx).tcp()?;
+    let state = maps::socket_or_new(tcp.sock())?;
+    if new == state::ESTABLISHED {
+        let old = ctx.arg::<u64>(1) as u32;
+        state.flags |= if old == state::SYN_RECV && state.flags & SOCKET_ACTIVE == 0 {
+            SOCKET_PASSIVE
+        } else {
+            SOCKET_ACTIVE
+        };
+        // Already set where data of the handshake (TFO) were read before it was complete.
+        if state.last_ns == 0 {
+            socket::anchor(state, tcp, kernel::now_ns(), true);
+        }
+        return None;
+    }
+    // connect() and listen() run in the process that owns the socket. A socket may connect again after a
+    // disconnect, so counting starts anew.
+    state.flags = if new == state::SYN_SENT { SOCKET_ACTIVE } else { 0 };
+    state.cookie = tcp.sock().cookie();
+    state.last_ns = 0;
+    reader::opened_by(state, Task::current());
+    None
+}
+
+#[btf_tracepoint(function = "tcp_destroy_sock")]
+pub fn tcp_destroy_sock(ctx: BtfTracePointContext) -> i32 {
+    end(&ctx);
+    0
+}
+
+#[inline(always)]
+fn end(ctx: &BtfTracePointContext) -> Option<()> {
+    let tcp = Sock::argument::<0>(ctx).tcp()?;
+    let state = maps::socket(tcp.sock())?;
+    // Never established, or a listener: nothing was counted.
+    if state.last_ns == 0 || state.flags & SOCKET_FINAL != 0 {
+        return None;
+    }
+    let now = kernel::now_ns();
+    socket::fold(state, tcp, now);
+    if send(state, tcp, now).is_none() {
+        keep(&state.counters);
+    }
+    state.flags |= SOCKET_FINAL;
+    None
+}
+
+#[inline(always)]
+fn send(state: &SocketState, tcp: TcpSock, now: u64) -> Option<()> {
+    let record = maps::reserve::<SocketRecord>(Loss::FinalRecord)?;
+    record.header = Header {
+        kind: KIND_FINAL,
+        version: VERSION,
+        cpu: kernel::cpu(),
+        time_ns: now,
+        cookie: state.cookie,
+    };
+    tcp.live(&mut record.live);
+    record.live.sequence = state.sequence;
+    record.state = *state;
+    maps::submit(record);
+    Some(())
+}
+
+/// Adds the totals to this CPU's sums, so that they are right although the record is lost.
+#[inline(always)]
+fn keep(counters: &SocketCounters) -> Option<()> {
+    let sums = maps::fallen()?;
+    sums.received_bytes += counters.received_bytes;
+    sums.read_bytes += counters.read_bytes;
+    sums.segments += counters.segments;
+    sums.queue_byte_ticks += counters.queue_byte_ticks;
+    sums.zero_window_ns += counters.zero_window_ns;
+    sums.growths += counters.growths;
+    sums.arrived_on_cpu_bytes += counters.arrived_on_cpu_bytes;
+    sums.arrived_off_cpu_bytes += counters.arrived_off_cpu_bytes;
+    sums.timeslice_read_bytes += counters.timeslice_read_bytes;
+    sums.segment_fill.add(&counters.segment_fill);
+    sums.activation_fill.add(&counters.activation_fill);
+    sums.deactivation_fill.add(&counters.deactivation_fill);
+    None
+}

@@ -1,0 +1,9 @@
+//! One file per tracepoint subject.
+
+mod autotune;
+mod drop;
+mod lifecycle;
+mod napi;
+mod read;
+mod sched;
+mod segment;

@@ -1,0 +1,103 @@
+//! `sched_switch`: a thread loses its CPU to another; matters where either is a reader.
+
+use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
+use tcpmon_common::{
+    header::{Header, KIND_READER_EXIT, VERSION},
+    histogram::{TimeHistogram, time_bin},
+    loss::Loss,
+    reader::{END_BLOCKED, END_EXITED, END_PREEMPTED, READER_EXITED},
+};
+
+use crate::{
+    kernel::{self, Task, offset, setting},
+    maps, timeslice,
+};
+
+/// `TASK_DEAD` of `include/linux/sched.h`: the thread never runs again.
+const TASK_DEAD: u32 = 0x80;
+
+#[btf_tracepoint(function = "sched_switch")]
+pub fn sched_switch(ctx: BtfTracePointContext) -> i32 {
+    let previous = Task::argument::<1>(&ctx);
+    if let Some(slot) = maps::slot_of(previous) {
+        deactivate(slot, previous, end(&ctx, previous));
+    }
+    if let Some(slot) = maps::slot_of(Task::argument::<2>(&ctx)) {
+        activate(slot);
+    }
+    0
+}
+
+/// Why the thread leaves its CPU.
+#[inline(always)]
+fn end(ctx: &BtfTracePointContext, previous: Task) -> u32 {
+    let state = match kernel::argument::<3>(ctx, offset!(sched_switch_state)) {
+        Some(state) => state as u32,
+        None => previous.state(),
+    };
+    let preempted = ctx.arg::<u64>(0) as u8 != 0;
+    if state & TASK_DEAD != 0 {
+        END_EXITED
+    } else if preempted || state == 0 {
+        END_PREEMPTED
+    } else {
+        END_BLOCKED
+    }
+}
+
+#[inline(always)]
+fn deactivate(slot: u32, task: Task, end: u32) -> Option<()> {
+    let reader = maps::reader(slot)?;
+    // A switch that was not seen must not turn on and off the CPU around for ever: the count is odd while running.
+    reader.switches += 2 - (reader.switches & 1);
+
+    // The thread runs only between its deactivations, so the scheduler's own sums give this timeslice exactly.
+    let exec_ns = task.exec_ns();
+    let run_delay_ns = task.run_delay_ns();
+    let on_cpu_ns = exec_ns.wrapping_sub(reader.exec_ns);
+    let wait_ns = run_delay_ns.wrapping_sub(reader.run_delay_ns);
+    reader.exec_ns = exec_ns;
+    reader.run_delay_ns = run_delay_ns;
+    observe(&mut reader.on_cpu, on_cpu_ns);
+    observe(&mut reader.wait, wait_ns);
+    match end {
+        END_EXITED => reader.ends[2] += 1,
+        END_BLOCKED => reader.ends[1] += 1,
+        _ => reader.ends[0] += 1,
+    }
+
+    if setting!(trace) != 0 {
+        timeslice::deactivate(slot, task, on_cpu_ns, wait_ns, end);
+    }
+    if end == END_EXITED {
+        reader.flags |= READER_EXITED;
+        let record = maps::reserve::<Header>(Loss::ReaderExit)?;
+        *record = Header {
+            kind: KIND_READER_EXIT,
+            version: VERSION,
+            cpu: kernel::cpu(),
+            time_ns: kernel::now_ns(),
+            cookie: slot as u64,
+        };
+        maps::submit(record);
+    }
+    None
+}
+
+#[inline(always)]
+fn activate(slot: u32) -> Option<()> {
+    let reader = maps::reader(slot)?;
+    reader.switches += 1 + (reader.switches & 1);
+    if setting!(trace) != 0 {
+        timeslice::activate(slot);
+    }
+    None
+}
+
+#[inline(always)]
+fn observe(histogram: &mut TimeHistogram, ns: u64) {
+    histogram.bins[time_bin(ns)] += 1;
+    histogram.sum_ns += ns;
+}
+
+const _: () = assert!(END_PREEMPTED == 0 && END_BLOCKED == 1 && END_EXITED == 2);

@@ -1,0 +1,337 @@
+//! Tracing: each timeslice of a reader becomes one record per socket that it reads.
+//!
+//! The reader remembers the sockets that it read last. When it gets the CPU and when it loses it, each of them is
+//! photographed by reads that cannot fault (the socket's lock cannot be taken there, and is not needed: every number
+//! is one word). Nothing here runs unless the setting `trace` is on: the verifier drops the code.
+
+use tcpmon_common::{
+    header::{Header, KIND_TIMESLICE, VERSION},
+    loss::Loss,
+    reader::SLOT_NONE,
+    socket::{SocketLive, SocketState},
+    timeslice::{
+        QueuePhoto, TIMESLICE_CLOSED, TIMESLICE_HANDED_OVER, TIMESLICE_PARTIAL, Timeslice,
+    },
+};
+
+use crate::{
+    kernel::{self, Remembered, Task, TcpSock, setting},
+    maps,
+};
+
+/// Sockets remembered per reader.
+const SOCKETS: usize = 16;
+
+/// What is traced of one reader; value of the array `TRACED`.
+#[repr(C)]
+pub struct TracedReader {
+    /// When it got the CPU, ns.
+    activated_ns: u64,
+    /// When it lost the CPU before that, ns; 0 when that was not seen.
+    deactivated_ns: u64,
+    sockets: [TracedSocket; SOCKETS],
+}
+
+/// One socket of a traced reader.
+#[repr(C)]
+struct TracedSocket {
+    /// Address of the `struct sock`.
+    sock: u64,
+    /// 0 when the entry is free.
+    cookie: u64,
+    /// `activated_ns` of the timeslice in which it was read last.
+    used_ns: u64,
+    /// At the activation.
+    activation: QueuePhoto,
+    /// At the last read: stands for the deactivation when the socket is gone by then.
+    last: QueuePhoto,
+    /// `rcv_nxt` when the reader's previous timeslice ended.
+    rcv_nxt: u32,
+    /// `rcv_nxt` when another thread took the socket over.
+    handed_rcv_nxt: u32,
+    /// Bytes drained in this timeslice.
+    read_bytes: u32,
+    /// `TIMESLICE_` flags.
+    flags: u16,
+    /// Bit 0: FIN received at the previous end; bit 1: at the activation.
+    fin: u16,
+    netns: u32,
+    family: u16,
+    local_port: u16,
+    remote_port: u16,
+    padding: [u16; 3],
+    local_address: [u8; 16],
+    remote_address: [u8; 16],
+}
+
+/// A thread becomes a traced reader, in the middle of a timeslice.
+#[inline(always)]
+pub fn begin(slot: u32, _task: Task) {
+    let Some(reader) = maps::traced(slot) else {
+        return;
+    };
+    reader.activated_ns = kernel::now_ns();
+    reader.deactivated_ns = 0;
+    let mut i = 0;
+    while i < SOCKETS {
+        reader.sockets[i].cookie = 0;
+        i += 1;
+    }
+}
+
+/// The reader in `slot` drained `bytes` from a socket whose queue began at `queue_start` before.
+#[inline(always)]
+pub fn read(
+    slot: u32,
+    previous: u32,
+    state: &SocketState,
+    tcp: TcpSock,
+    queue_start: u32,
+    bytes: u32,
+) -> Option<()> {
+    if previous != slot && previous != SLOT_NONE {
+        hand_over(previous, state);
+    }
+    let reader = maps::traced(slot)?;
+    let activated_ns = reader.activated_ns;
+    let socket = match find(reader, state.cookie) {
+        Some(i) => &mut reader.sockets[i & (SOCKETS - 1)],
+        None => {
+            let i = free_or_oldest(reader);
+            let socket = &mut reader.sockets[i & (SOCKETS - 1)];
+            if socket.cookie != 0 && socket.used_ns == activated_ns {
+                maps::lose(Loss::TimesliceSocket);
+            }
+            remember(socket, state, tcp, queue_start)?;
+            socket
+        }
+    };
+    if socket.flags & TIMESLICE_HANDED_OVER != 0 {
+        // It came back within the timeslice: what arrived meanwhile is the other thread's.
+        socket.flags &= !TIMESLICE_HANDED_OVER;
+        let meanwhile = state.rcv_nxt.wrapping_sub(socket.handed_rcv_nxt);
+        socket.activation.rcv_nxt = socket.activation.rcv_nxt.wrapping_add(meanwhile);
+        socket.rcv_nxt = socket.rcv_nxt.wrapping_add(meanwhile);
+    }
+    socket.used_ns = activated_ns;
+    socket.read_bytes = socket.read_bytes.wrapping_add(bytes);
+    tcp.photo(&mut socket.last);
+    None
+}
+
+/// Before tracing begins: the thread has the socket open, and it may be stuck and never read.
+#[inline(always)]
+pub fn seed(slot: u32, state: &SocketState, tcp: TcpSock) -> Option<()> {
+    let reader = maps::traced(slot)?;
+    if find(reader, state.cookie).is_some() {
+        return None;
+    }
+    let i = free_or_oldest(reader);
+    remember(&mut reader.sockets[i & (SOCKETS - 1)], state, tcp, state.rcv_nxt)
+}
+
+/// Another thread has taken over the socket: the former reader's timeslice ends here for it.
+#[inline(always)]
+fn hand_over(slot: u32, state: &SocketState) -> Option<()> {
+    let reader = maps::traced(slot)?;
+    let socket = &mut reader.sockets[find(reader, state.cookie)? & (SOCKETS - 1)];
+    socket.handed_rcv_nxt = state.rcv_nxt;
+    socket.flags |= TIMESLICE_HANDED_OVER;
+    None
+}
+
+#[inline(always)]
+fn find(reader: &TracedReader, cookie: u64) -> Option<usize> {
+    let mut i = 0;
+    while i < SOCKETS {
+        if reader.sockets[i].cookie == cookie {
+            return Some(i);
+        }
+        i += 1;
+    }
+    None
+}
+
+#[inline(always)]
+fn free_or_oldest(reader: &TracedReader) -> usize {
+    let mut best = 0;
+    let mut best_ns = u64::MAX;
+    let mut i = 0;
+    while i < SOCKETS {
+        let used_ns = if reader.sockets[i].cookie == 0 { 0 } else { reader.sockets[i].used_ns };
+        if used_ns < best_ns {
+            best_ns = used_ns;
+            best = i;
+        }
+        i += 1;
+    }
+    best
+}
+
+/// Fills an entry; `None` when the filters do not name the socket's ports.
+#[inline(always)]
+fn remember(
+    socket: &mut TracedSocket,
+    state: &SocketState,
+    tcp: TcpSock,
+    queue_start: u32,
+) -> Option<()> {
+    if setting!(filter_ports) != 0 {
+        let (local, remote) = tcp.sock().ports();
+        if !maps::filter_has_port(local) && !maps::filter_has_port(remote) {
+            return None;
+        }
+    }
+    socket.sock = tcp.sock().pointer() as u64;
+    socket.cookie = state.cookie;
+    socket.used_ns = 0;
+    tcp.photo(&mut socket.last);
+    // What is queued at the first read arrived before the thread was known as its reader.
+    socket.activation = socket.last;
+    socket.activation.copied_seq = queue_start;
+    socket.rcv_nxt = queue_start;
+    socket.read_bytes = 0;
+    socket.flags = TIMESLICE_PARTIAL;
+    socket.fin = if tcp.sock().fin_received() { 2 } else { 0 };
+    let mut live = SocketLive::ZERO;
+    tcp.address(&mut live);
+    socket.netns = live.netns;
+    socket.family = live.family;
+    (socket.local_port, socket.remote_port) = tcp.sock().ports();
+    socket.local_address = live.local_address;
+    socket.remote_address = live.remote_address;
+    Some(())
+}
+
+/// The reader in `slot` gets the CPU.
+#[inline(always)]
+pub fn activate(slot: u32) -> Option<()> {
+    let reader = maps::traced(slot)?;
+    reader.activated_ns = kernel::now_ns();
+    let mut i = 0;
+    while i < SOCKETS {
+        let socket = &mut reader.sockets[i];
+        i += 1;
+        if socket.cookie == 0 {
+            continue;
+        }
+        let sock = Remembered(socket.sock);
+        if sock.cookie() != socket.cookie {
+            socket.cookie = 0;
+            continue;
+        }
+        sock.photo(&mut socket.activation);
+        socket.fin = (socket.fin & 1) | (sock.fin_received() as u16) << 1;
+    }
+    None
+}
+
+/// The reader in `slot` loses the CPU.
+#[inline(always)]
+pub fn deactivate(slot: u32, task: Task, on_cpu_ns: u64, wait_ns: u64, end: u32) -> Option<()> {
+    let reader = maps::traced(slot)?;
+    let now = kernel::now_ns();
+    let off_cpu_ns = if reader.deactivated_ns == 0 {
+        wait_ns
+    } else {
+        reader.activated_ns.wrapping_sub(reader.deactivated_ns)
+    };
+    let edge = Edge {
+        now,
+        activated_ns: reader.activated_ns,
+        on_cpu_ns,
+        wait_ns,
+        sleep_ns: if off_cpu_ns > wait_ns { off_cpu_ns - wait_ns } else { 0 },
+        end: end as u16,
+    };
+    let mut i = 0;
+    while i < SOCKETS {
+        let socket = &mut reader.sockets[i];
+        i += 1;
+        if socket.cookie != 0 {
+            close(socket, task, &edge);
+        }
+    }
+    reader.deactivated_ns = now;
+    None
+}
+
+/// What the records of one timeslice have in common.
+struct Edge {
+    now: u64,
+    activated_ns: u64,
+    on_cpu_ns: u64,
+    wait_ns: u64,
+    sleep_ns: u64,
+    end: u16,
+}
+
+/// Sends the record of one socket, if there is anything to say, and opens the next timeslice.
+#[inline(always)]
+fn close(socket: &mut TracedSocket, task: Task, edge: &Edge) -> Option<()> {
+    let sock = Remembered(socket.sock);
+    let mut photo = socket.last;
+    let mut fin = socket.fin >> 1 & 1;
+    if sock.cookie() == socket.cookie {
+        sock.photo(&mut photo);
+        fin = sock.fin_received() as u16;
+    } else {
+        socket.flags |= TIMESLICE_CLOSED;
+    }
+    if socket.flags & TIMESLICE_HANDED_OVER != 0 {
+        photo.rcv_nxt = socket.handed_rcv_nxt;
+    }
+    let fin_before = socket.fin & 1;
+    let fin_activation = socket.fin >> 1 & 1;
+    let arrived_off = socket.activation.rcv_nxt.wrapping_sub(socket.rcv_nxt)
+        .wrapping_sub((fin_activation & !fin_before) as u32);
+    let arrived_on = photo.rcv_nxt.wrapping_sub(socket.activation.rcv_nxt)
+        .wrapping_sub((fin & !fin_activation) as u32);
+    let queued = photo.rcv_nxt.wrapping_sub(photo.copied_seq).wrapping_sub(fin as u32) as i32;
+
+    if arrived_off | arrived_on | socket.read_bytes != 0 || queued > 0 {
+        if let Some(record) = maps::reserve::<Timeslice>(Loss::TimesliceRecord) {
+            record.header = Header {
+                kind: KIND_TIMESLICE,
+                version: VERSION,
+                cpu: kernel::cpu(),
+                time_ns: edge.now,
+                cookie: socket.cookie,
+            };
+            record.activated_ns = edge.activated_ns;
+            record.on_cpu_ns = edge.on_cpu_ns;
+            record.wait_ns = edge.wait_ns;
+            record.sleep_ns = edge.sleep_ns;
+            record.activation = socket.activation;
+            record.deactivation = photo;
+            record.arrived_off_cpu_bytes = arrived_off;
+            record.arrived_on_cpu_bytes = arrived_on;
+            record.read_bytes = socket.read_bytes;
+            record.rcv_rtt_us = sock.rcv_rtt_us();
+            record.rcv_ssthresh = sock.rcv_ssthresh();
+            record.window_clamp = sock.window_clamp();
+            record.tid = task.tid();
+            record.tgid = task.tgid();
+            record.comm = task.comm();
+            record.netns = socket.netns;
+            record.end = edge.end;
+            record.flags = socket.flags;
+            record.family = socket.family;
+            record.local_port = socket.local_port;
+            record.remote_port = socket.remote_port;
+            record.fin = fin_activation | fin << 1;
+            record.local_address = socket.local_address;
+            record.remote_address = socket.remote_address;
+            maps::submit(record);
+        }
+    }
+    if socket.flags & (TIMESLICE_HANDED_OVER | TIMESLICE_CLOSED) != 0 {
+        socket.cookie = 0;
+        return None;
+    }
+    socket.rcv_nxt = photo.rcv_nxt;
+    socket.read_bytes = 0;
+    socket.flags = 0;
+    socket.fin = fin;
+    None
+}

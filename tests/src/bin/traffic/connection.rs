@@ -1,0 +1,126 @@
+//! One accepted connection, and one read of it.
+
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::net::Shutdown;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{SpliceFFlags, splice};
+use nix::sys::socket::{MsgFlags, recv};
+use nix::unistd::pipe;
+use socket2::Socket;
+use tcpmon_tests::traffic::plan::{Between, Method, ReaderPlan};
+
+use crate::session::Session;
+
+/// See the module.
+pub struct Connection {
+    /// Its number, from 0.
+    pub number: u64,
+    /// Its socket.
+    pub socket: Arc<Socket>,
+    session: &'static Session,
+    method: Method,
+    between: Between,
+    chunk: usize,
+    buffer: Vec<u8>,
+    pipe: Option<Pipe>,
+}
+
+/// What a read came to.
+pub enum Outcome {
+    /// So many bytes.
+    Bytes(u64),
+    /// Interrupted, or nothing there yet: look again.
+    Again,
+    /// The end of the stream (true), or an error (false).
+    End(bool),
+}
+
+struct Pipe {
+    out: OwnedFd,
+    into: OwnedFd,
+    sink: File,
+}
+
+impl Connection {
+    /// Prepares an accepted socket as the plan says.
+    pub fn new(session: &'static Session, plan: &ReaderPlan, number: u64, socket: Socket) -> io::Result<Self> {
+        let socket = Arc::new(socket);
+        session.begin(number, &socket);
+        if plan.half_closed {
+            socket.shutdown(Shutdown::Write)?;
+        }
+        let splices = plan.method == Method::Splice;
+        Ok(Self {
+            number,
+            socket,
+            session,
+            method: plan.method,
+            between: plan.between,
+            chunk: plan.chunk,
+            buffer: vec![0; if splices { 0 } else { plan.chunk }],
+            pipe: if splices { Some(Pipe::new()?) } else { None },
+        })
+    }
+
+    /// Reads at most `allowance` bytes and counts them, then does what is to be done between two reads.
+    pub fn read(&mut self, allowance: u64) -> Outcome {
+        let most = usize::try_from(allowance).map_or(self.chunk, |allowance| allowance.min(self.chunk));
+        match self.take(most) {
+            Ok(0) => Outcome::End(true),
+            Ok(bytes) => {
+                self.session.count(self.number, bytes);
+                match self.between {
+                    Between::Nothing => {}
+                    Between::Sleep(us) => thread::sleep(Duration::from_micros(us)),
+                    Between::Spin(us) => spin(Duration::from_micros(us)),
+                }
+                Outcome::Bytes(bytes as u64)
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => Outcome::Again,
+            Err(_) => Outcome::End(false),
+        }
+    }
+
+    fn take(&mut self, most: usize) -> io::Result<usize> {
+        if let Some(pipe) = &self.pipe {
+            return pipe.drain(&self.socket, most);
+        }
+        let (socket, buffer) = (self.socket.as_raw_fd(), &mut self.buffer[..most]);
+        if self.method == Method::PeekFirst {
+            recv(socket, buffer, MsgFlags::MSG_PEEK)?;
+        }
+        Ok(recv(socket, buffer, MsgFlags::empty())?)
+    }
+}
+
+impl Pipe {
+    fn new() -> io::Result<Self> {
+        let (out, into) = pipe()?;
+        Ok(Self { out, into, sink: File::options().write(true).open("/dev/null")? })
+    }
+
+    fn drain(&self, socket: &Socket, most: usize) -> io::Result<usize> {
+        let taken = splice(socket, None, &self.into, None, most, SpliceFFlags::SPLICE_F_MOVE)?;
+        let mut left = taken;
+        while left > 0 {
+            match splice(&self.out, None, &self.sink, None, left, SpliceFFlags::SPLICE_F_MOVE) {
+                Ok(passed) => left -= passed,
+                Err(nix::errno::Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(taken)
+    }
+}
+
+fn spin(time: Duration) {
+    let start = Instant::now();
+    while start.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}

@@ -1,0 +1,57 @@
+//! A sender or reader of TCP (or a burner of CPU) that does as it is told: `traffic ROLE PLAN`, where PLAN is the JSON
+//! of `tcpmon_tests::traffic::plan`. It is run by the harness and ends when its stdin closes.
+
+mod connection;
+mod gate;
+mod option;
+mod reader;
+mod sender;
+mod session;
+mod turns;
+
+use std::env;
+use std::error::Error;
+use std::hint::spin_loop;
+use std::process::ExitCode;
+
+use tcpmon_tests::traffic::plan::{Answer, HogPlan, Order, ProcessPlan};
+
+use session::{Session, say};
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let [role, plan] = arguments.as_slice() else {
+        eprintln!("usage: traffic reader|sender|hog PLAN");
+        return ExitCode::from(2);
+    };
+    match run(role, plan) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(&Answer::Failed(error.to_string()));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(role: &str, plan: &str) -> Result<(), Box<dyn Error>> {
+    match role {
+        "reader" => reader::run(&serde_json::from_str(plan)?)?,
+        "sender" => sender::run(&serde_json::from_str(plan)?)?,
+        "hog" => hog(serde_json::from_str(plan)?)?,
+        _ => return Err(format!("unknown role {role:?}: reader, sender or hog").into()),
+    }
+    Ok(())
+}
+
+fn hog(plan: HogPlan) -> std::io::Result<()> {
+    let process = ProcessPlan { comm: "hog".to_owned(), cpu: Some(plan.cpu), nice: plan.nice, ..ProcessPlan::default() };
+    let session = Session::start(&process)?;
+    session.obey(|order| match order {
+        Order::Exit | Order::Report => Some(0),
+        _ => None,
+    });
+    say(&Answer::Ready(0));
+    loop {
+        spin_loop();
+    }
+}

@@ -1,0 +1,168 @@
+//! The reader: listens, accepts, and reads by blocking calls (see `turns` for epoll).
+
+use std::io::{self, Error, ErrorKind};
+use std::mem::MaybeUninit;
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::AsFd;
+use std::thread;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, Type};
+use tcpmon_tests::traffic::plan::{Answer, Order, ReaderPlan, Threads};
+
+use crate::connection::{Connection, Outcome};
+use crate::gate::{UNLIMITED, Word};
+use crate::option::set_tcp_option;
+use crate::session::{Session, lock, say};
+use crate::turns;
+
+const BACKLOG: i32 = 65_535;
+
+pub fn run(plan: &ReaderPlan) -> io::Result<()> {
+    let session = Session::start(&plan.process)?;
+    let listeners = listen(plan)?;
+    session.obey(|order| match order {
+        Order::Peek(bytes) => Some(peek(session, bytes)),
+        Order::ShutdownWrite => Some(shutdown_write(session)),
+        _ => None,
+    });
+    let first = listeners[0].local_addr()?.as_socket().expect("it is an IP socket").port();
+    say(&Answer::Ready(first));
+    match plan.threads {
+        Threads::Sequential | Threads::PerFlow => accept_all(session, plan, &listeners)?,
+        Threads::Epoll => turns::run(session, plan, listeners, 1)?,
+        Threads::Turns(threads) => turns::run(session, plan, listeners, threads)?,
+    }
+    session.finish()
+}
+
+/// Accepts until the plan's connections have come; each is read here, or on its own thread.
+fn accept_all(session: &'static Session, plan: &ReaderPlan, listeners: &[Socket]) -> io::Result<()> {
+    let mut threads = Vec::new();
+    for number in 0..plan.connections.unwrap_or(u64::MAX) {
+        let socket = accept(listeners)?;
+        if plan.close_at_once {
+            drop(socket);
+            session.end(number, true);
+            continue;
+        }
+        let connection = Connection::new(session, plan, number, socket)?;
+        if plan.threads == Threads::PerFlow {
+            threads.retain(|thread: &thread::JoinHandle<()>| !thread.is_finished());
+            threads.push(thread::Builder::new().spawn(move || read_all(session, connection))?);
+        } else {
+            read_all(session, connection);
+        }
+    }
+    for thread in threads {
+        thread.join().map_err(|_| Error::other("a reading thread has panicked"))?;
+    }
+    Ok(())
+}
+
+/// Reads a connection to its end, as far as the gate lets it.
+fn read_all(session: &'static Session, mut connection: Connection) {
+    let mut pass = session.gate.enter();
+    let mut allowance = 0;
+    let well = loop {
+        match pass.look() {
+            Word::Same => {}
+            Word::Allowed(bytes) => allowance = bytes,
+            Word::Close => break true,
+        }
+        if allowance == 0 {
+            pass.rest();
+            continue;
+        }
+        match connection.read(allowance) {
+            Outcome::Bytes(bytes) if allowance != UNLIMITED => allowance -= bytes,
+            Outcome::Bytes(_) | Outcome::Again => {}
+            Outcome::End(well) => break well,
+        }
+    };
+    session.end(connection.number, well);
+}
+
+/// Waits for the next connection at any of the ports.
+fn accept(listeners: &[Socket]) -> io::Result<Socket> {
+    loop {
+        let mut ready: Vec<PollFd<'_>> =
+            listeners.iter().map(|listener| PollFd::new(listener.as_fd(), PollFlags::POLLIN)).collect();
+        match poll(&mut ready, PollTimeout::NONE) {
+            Err(nix::errno::Errno::EINTR) => continue,
+            outcome => outcome?,
+        };
+        for (listener, _) in listeners.iter().zip(&ready).filter(|(_, ready)| ready.any() == Some(true)) {
+            match listener.accept() {
+                Ok((socket, _)) => return Ok(socket),
+                Err(error) if is_passing(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Whether accepting may simply be tried again: the connection is gone, or somebody was faster.
+pub fn is_passing(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted)
+}
+
+fn listen(plan: &ReaderPlan) -> io::Result<Vec<Socket>> {
+    let mut listeners = Vec::new();
+    for index in 0..plan.ports.max(1) {
+        let address = SocketAddr::new(plan.bind, if plan.port == 0 { 0 } else { plan.port + index });
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        if plan.bind.is_ipv6() {
+            socket.set_only_v6(false)?;
+        }
+        if let Some(bytes) = plan.receive_buffer {
+            socket.set_recv_buffer_size(bytes)?;
+        }
+        if let Some(n) = plan.drop_one_in {
+            socket.attach_filter(&lossy(n))?;
+        }
+        if plan.fast_open {
+            set_tcp_option(&socket, libc::TCP_FASTOPEN, 1024)?;
+        }
+        socket.bind(&SockAddr::from(address))?;
+        socket.set_nonblocking(true)?;
+        socket.listen(BACKLOG)?;
+        listeners.push(socket);
+    }
+    Ok(listeners)
+}
+
+/// A socket filter (inherited by accepted connections) that drops one in `n` segments that carry data, at random.
+fn lossy(n: u32) -> [SockFilter; 7] {
+    const LOAD_LENGTH: u16 = 0x80; // BPF_LD | BPF_W | BPF_LEN: TCP header and payload
+    const LOAD_WORD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
+    const JUMP_GREATER: u16 = 0x25; // BPF_JMP | BPF_JGT | BPF_K
+    const JUMP_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
+    const MODULO: u16 = 0x94; // BPF_ALU | BPF_MOD | BPF_K
+    const RETURN: u16 = 0x06; // BPF_RET | BPF_K
+    const RANDOM: u32 = 0xffff_f000 + 56; // SKF_AD_OFF + SKF_AD_RANDOM
+    const HEADER: u32 = 60;
+    [
+        SockFilter::new(LOAD_LENGTH, 0, 0, 0),
+        SockFilter::new(JUMP_GREATER, 0, 3, HEADER),
+        SockFilter::new(LOAD_WORD, 0, 0, RANDOM),
+        SockFilter::new(MODULO, 0, 0, n),
+        SockFilter::new(JUMP_EQUAL, 1, 0, 0),
+        SockFilter::new(RETURN, 0, 0, u32::MAX),
+        SockFilter::new(RETURN, 0, 0, 0),
+    ]
+}
+
+fn peek(session: &Session, bytes: u64) -> u64 {
+    let size = usize::try_from(bytes).unwrap_or(usize::MAX).min(64 << 20);
+    let mut buffer = vec![MaybeUninit::uninit(); size];
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    let connections = lock(&session.connections);
+    connections.values().filter_map(|socket| socket.recv_with_flags(&mut buffer, flags).ok()).sum::<usize>() as u64
+}
+
+fn shutdown_write(session: &Session) -> u64 {
+    let connections = lock(&session.connections);
+    connections.values().filter(|socket| socket.shutdown(Shutdown::Write).is_ok()).count() as u64
+}

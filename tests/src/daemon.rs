@@ -1,0 +1,127 @@
+//! `tcpmon daemon`, started for a test and asked over HTTP.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::process::{Process, tcpmon_binary};
+use crate::{Page, eventually, must};
+
+/// Time to start, to answer and to stop: generous, for an emulated machine.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// A running daemon; killed when dropped.
+#[derive(Debug)]
+pub struct Daemon {
+    process: Process,
+    address: SocketAddr,
+}
+
+/// An answer over HTTP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// Status code.
+    pub status: u16,
+    /// `Content-Type`, empty when absent.
+    pub content_type: String,
+    /// Body, uninterpreted.
+    pub body: Vec<u8>,
+}
+
+/// A daemon that did not come up.
+#[derive(Clone, Debug)]
+pub struct Refused {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// What it said.
+    pub stderr: String,
+}
+
+impl Daemon {
+    /// Starts a daemon with these further flags on a free port and waits until `/healthz` answers 200.
+    #[track_caller]
+    pub fn start(flags: &[&str]) -> Self {
+        match Self::try_start(flags) {
+            Ok(daemon) => daemon,
+            Err(refused) => panic!("tcpmon daemon ended with {}:\n{}", refused.status, refused.stderr),
+        }
+    }
+
+    /// Like [`Daemon::start`], for a daemon that may refuse.
+    pub fn try_start(flags: &[&str]) -> Result<Self, Refused> {
+        let address = free_address();
+        let mut command = Command::new(tcpmon_binary());
+        command.args(["daemon", "--web.listen-address", &address.to_string()]).args(flags);
+        let mut daemon = Self { process: Process::spawn(&mut command), address };
+        let ended = eventually(DEADLINE, "tcpmon daemon answers 200 at /healthz", || match daemon.process.exited() {
+            Some(status) => Ok(Some(status)),
+            None => match daemon.try_get("/healthz", "") {
+                Ok(answer) if answer.status == 200 => Ok(None),
+                Ok(answer) => Err(format!("status {}", answer.status)),
+                Err(error) => Err(error.to_string()),
+            },
+        });
+        if ended.is_none() {
+            return Ok(daemon);
+        }
+        let status = daemon.process.wait(DEADLINE);
+        Err(Refused { status, stderr: daemon.stderr() })
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its metrics.
+    #[track_caller]
+    pub fn scrape(&self) -> Page {
+        let answer = self.get("/metrics", "text/plain");
+        let text = must(String::from_utf8(answer.body), "reading a page of metrics");
+        assert_eq!(answer.status, 200, "/metrics answered {text}");
+        must(Page::parse(&text), "parsing a page of metrics")
+    }
+
+    /// Asks for a path; an empty `accept` sends no such header.
+    #[track_caller]
+    pub fn get(&self, path: &str, accept: &str) -> Response {
+        must(self.try_get(path, accept), format!("asking tcpmon for {path}"))
+    }
+
+    /// What it has written to stderr so far.
+    pub fn stderr(&self) -> String {
+        self.process.stderr()
+    }
+
+    /// Ends it by SIGTERM.
+    pub fn stop(mut self) -> ExitStatus {
+        self.process.signal(Signal::SIGTERM);
+        self.process.wait(DEADLINE)
+    }
+
+    fn try_get(&self, path: &str, accept: &str) -> Result<Response, minreq::Error> {
+        let mut request = minreq::get(format!("http://{}{path}", self.address)).with_timeout(DEADLINE.as_secs());
+        if !accept.is_empty() {
+            request = request.with_header("Accept", accept);
+        }
+        let answer = request.with_follow_redirects(false).send()?;
+        Ok(Response {
+            status: answer.status_code,
+            content_type: answer.header("content-type").unwrap_or_default().to_owned(),
+            body: answer.into_bytes(),
+        })
+    }
+}
+
+/// An address whose port was free a moment ago.
+fn free_address() -> SocketAddr {
+    let listener = must(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)), "looking for a free port");
+    must(listener.local_addr(), "reading a listener's address")
+}

@@ -1,0 +1,88 @@
+//! Network devices of the calling thread's namespace: veth pairs, addresses, offloads.
+
+use std::io::{Error, Result};
+use std::net::IpAddr;
+use std::os::fd::AsRawFd;
+
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
+use netlink_packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::AddressFamily;
+use netlink_sys::protocols::NETLINK_ROUTE;
+use nix::net::if_::if_nametoindex;
+use nix::sys::socket::{AddressFamily as SocketFamily, SockFlag, SockType, socket};
+
+use crate::netlink::change;
+use crate::namespace::Namespace;
+
+/// An offload that ethtool(8) can turn on and off.
+#[derive(Clone, Copy, Debug)]
+#[repr(u32)]
+pub(crate) enum Offload {
+    /// `ETHTOOL_STSO`: all kinds of TCP segmentation offload together.
+    Tso = 0x1f,
+    /// `ETHTOOL_SGRO`; on veth it also turns NAPI on.
+    Gro = 0x2c,
+}
+
+/// Makes a veth pair: one end here, the other in `there`.
+pub(crate) fn add_veth(here: &str, there: &str, other: &Namespace, mtu: u32) -> Result<()> {
+    let mut peer = LinkMessage::default();
+    peer.attributes.push(LinkAttribute::IfName(there.to_owned()));
+    peer.attributes.push(LinkAttribute::Mtu(mtu));
+    peer.attributes.push(LinkAttribute::NetNsFd(std::os::fd::AsFd::as_fd(other).as_raw_fd()));
+    let mut link = LinkMessage::default();
+    link.attributes.push(LinkAttribute::IfName(here.to_owned()));
+    link.attributes.push(LinkAttribute::Mtu(mtu));
+    link.attributes.push(LinkAttribute::LinkInfo(vec![
+        LinkInfo::Kind(InfoKind::Veth),
+        LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer))),
+    ]));
+    change(NETLINK_ROUTE, RouteNetlinkMessage::NewLink(link), NLM_F_CREATE | NLM_F_EXCL)
+}
+
+/// Gives a device an address; IPv6 without duplicate address detection, so it can be used at once.
+pub(crate) fn add_address(device: &str, address: IpAddr, prefix_length: u8) -> Result<()> {
+    let mut message = AddressMessage::default();
+    message.header.family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    message.header.prefix_len = prefix_length;
+    message.header.flags = AddressHeaderFlags::Nodad;
+    message.header.index = if_nametoindex(device)?;
+    message.attributes.push(AddressAttribute::Local(address));
+    message.attributes.push(AddressAttribute::Address(address));
+    change(NETLINK_ROUTE, RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
+}
+
+/// Sets a device up.
+pub(crate) fn set_up(device: &str) -> Result<()> {
+    let mut message = LinkMessage::default();
+    message.header.index = if_nametoindex(device)?;
+    message.header.flags = LinkFlags::Up;
+    message.header.change_mask = LinkFlags::Up;
+    change(NETLINK_ROUTE, RouteNetlinkMessage::SetLink(message), 0)
+}
+
+/// Turns an offload on or off.
+#[expect(unsafe_code, reason = "the ethtool ioctl has no safe wrapper")]
+pub(crate) fn set_offload(device: &str, offload: Offload, on: bool) -> Result<()> {
+    #[repr(C)]
+    struct EthtoolValue {
+        command: u32,
+        data: u32,
+    }
+    const SIOCETHTOOL: libc::Ioctl = 0x8946;
+
+    let socket = socket(SocketFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+    let mut value = EthtoolValue { command: offload as u32, data: u32::from(on) };
+    let mut name: [libc::c_char; libc::IFNAMSIZ] = [0; libc::IFNAMSIZ];
+    for (slot, byte) in name.iter_mut().zip(device.bytes().take(libc::IFNAMSIZ - 1)) {
+        *slot = byte.cast_signed();
+    }
+    let ifru_data = std::ptr::from_mut(&mut value).cast();
+    let request = libc::ifreq { ifr_name: name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_data } };
+    // SAFETY: SIOCETHTOOL reads an ifreq with a NUL-terminated name and, behind ifru_data, an ethtool_value of this
+    // layout for both commands of `Offload`; both outlive the call.
+    let outcome = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &request) };
+    if outcome == 0 { Ok(()) } else { Err(Error::last_os_error()) }
+}

@@ -1,0 +1,139 @@
+//! Two namespaces, a sender's and a receiver's, and the veth pair between them.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::device::{Offload, add_address, add_veth, set_offload, set_up};
+use crate::{Namespace, must};
+
+static LABS: AtomicU32 = AtomicU32::new(0);
+
+/// How a lab's wire is made.
+#[derive(Clone, Copy, Debug)]
+pub struct LabOptions {
+    /// MTU of both ends in bytes.
+    pub mtu: u32,
+    /// Segments pass through the receiver's NAPI (TSO off at the sender, GRO on at the receiver), as with a real NIC;
+    /// otherwise they go by way of the CPU backlog, in pieces of up to 64 KiB.
+    pub napi: bool,
+}
+
+impl Default for LabOptions {
+    fn default() -> Self {
+        Self { mtu: 1500, napi: false }
+    }
+}
+
+/// A sender and a receiver with a wire between them; gone with its last holder, however that ends.
+#[derive(Debug)]
+pub struct Lab {
+    sender: End,
+    receiver: End,
+}
+
+/// One end of the wire. Dereferences to its [`Namespace`].
+#[derive(Clone, Debug)]
+pub struct End {
+    namespace: Namespace,
+    /// Name of its veth device; unlike any other lab's.
+    pub device: String,
+    /// Its IPv4 address, 10.77.x.1 (sender) or 10.77.x.2 (receiver); x changes from lab to lab.
+    pub v4: Ipv4Addr,
+    /// Its IPv6 address, fd00:77:x::1 or fd00:77:x::2.
+    pub v6: Ipv6Addr,
+}
+
+impl Lab {
+    /// A lab with the default wire: MTU 1500, offloads as the kernel has them.
+    pub fn new() -> Self {
+        Self::with(LabOptions::default())
+    }
+
+    /// A lab with another wire.
+    pub fn with(options: LabOptions) -> Self {
+        let number = LABS.fetch_add(1, Ordering::Relaxed);
+        let process = std::process::id();
+        let network = (process.wrapping_add(number) % 254 + 1) as u8;
+        let end = |letter: char, host: u8| End {
+            namespace: Namespace::new(),
+            device: format!("t{letter}{process}x{number}"),
+            v4: Ipv4Addr::new(10, 77, network, host),
+            v6: Ipv6Addr::new(0xfd00, 0x77, network.into(), 0, 0, 0, 0, host.into()),
+        };
+        let lab = Self { sender: end('s', 1), receiver: end('r', 2) };
+        let (sender, receiver) = (&lab.sender, &lab.receiver);
+        sender.run(|| must(add_veth(&sender.device, &receiver.device, receiver, options.mtu), "making a veth pair"));
+        for end in [sender, receiver] {
+            end.run(|| {
+                must(set_up("lo"), "setting lo up");
+                must(set_up(&end.device), format!("setting {} up", end.device));
+                must(add_address(&end.device, IpAddr::V4(end.v4), 24), "adding an IPv4 address");
+                must(add_address(&end.device, IpAddr::V6(end.v6), 64), "adding an IPv6 address");
+            });
+        }
+        if options.napi {
+            sender.run(|| must(set_offload(&sender.device, Offload::Tso, false), "turning TSO off"));
+            receiver.run(|| must(set_offload(&receiver.device, Offload::Gro, true), "turning GRO on"));
+        }
+        lab
+    }
+
+    /// The end that sends.
+    pub fn sender(&self) -> &End {
+        &self.sender
+    }
+
+    /// The end that receives.
+    pub fn receiver(&self) -> &End {
+        &self.receiver
+    }
+
+    /// Sets a sysctl at both ends.
+    pub fn set_sysctl(&self, name: &str, value: &str) {
+        self.sender.set_sysctl(name, value);
+        self.receiver.set_sysctl(name, value);
+    }
+
+    /// Makes room for 100,000 connections: wide port range, long queues, TIME_WAIT ports used again.
+    pub fn allow_many_connections(&self) {
+        for (name, value) in [
+            ("net.ipv4.ip_local_port_range", "1024 65535"),
+            ("net.ipv4.tcp_tw_reuse", "1"),
+            ("net.ipv4.tcp_max_syn_backlog", "65535"),
+            ("net.core.somaxconn", "65535"),
+        ] {
+            self.set_sysctl(name, value);
+        }
+    }
+
+    /// Lets clients send data with the SYN (TCP Fast Open) from the first connection on, without a cookie.
+    pub fn allow_fast_open(&self) {
+        self.set_sysctl("net.ipv4.tcp_fastopen", "519"); // client 1, server 2, no cookie: 4 at the client, 0x200 at the server
+    }
+}
+
+impl Default for Lab {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl End {
+    /// The host as an end: the caller's namespace with its loopback device and addresses.
+    pub fn host() -> Self {
+        Self {
+            namespace: Namespace::current(),
+            device: "lo".to_owned(),
+            v4: Ipv4Addr::LOCALHOST,
+            v6: Ipv6Addr::LOCALHOST,
+        }
+    }
+}
+
+impl std::ops::Deref for End {
+    type Target = Namespace;
+
+    fn deref(&self) -> &Namespace {
+        &self.namespace
+    }
+}

@@ -1,0 +1,41 @@
+//! The one tool the harness runs: `nft`, to lose segments on their way in.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use crate::lab::{End, Lab};
+use crate::must;
+
+impl Lab {
+    /// Drops every `n`th TCP data segment (as large as the stack hands it up) that reaches the receiver, and thereby
+    /// makes those behind it arrive out of order. The rule vanishes with the lab.
+    pub fn drop_every(&self, n: u32) {
+        let rules = format!(
+            "add table inet tcpmon\n\
+             add counter inet tcpmon dropped\n\
+             add chain inet tcpmon inbound {{ type filter hook prerouting priority -300; }}\n\
+             add rule inet tcpmon inbound meta l4proto tcp meta length > 200 numgen inc mod {n} 0 counter name dropped drop\n"
+        );
+        nft(self.receiver(), &["-f", "-"], &rules);
+    }
+
+    /// Segments that [`Lab::drop_every`] has dropped.
+    pub fn dropped(&self) -> u64 {
+        let answer = nft(self.receiver(), &["-j", "list", "counter", "inet", "tcpmon", "dropped"], "");
+        let answer: serde_json::Value = must(serde_json::from_slice(&answer), "reading nft's answer");
+        let counters = answer["nftables"].as_array().expect("nft -j answers with an array");
+        counters.iter().find_map(|item| item["counter"]["packets"].as_u64()).expect("nft lists the counter it was asked for")
+    }
+}
+
+fn nft(end: &End, arguments: &[&str], input: &str) -> Vec<u8> {
+    let mut command: Command = end.command("nft");
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = must(command.spawn(), "starting nft (apt-get install nftables)");
+    let mut stdin = child.stdin.take().expect("stdin is piped");
+    must(stdin.write_all(input.as_bytes()), "writing to nft");
+    drop(stdin);
+    let output = must(child.wait_with_output(), "waiting for nft");
+    assert!(output.status.success(), "nft {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}

@@ -1,0 +1,112 @@
+//! The tcpmon binary as a child whose words are kept.
+
+use std::env;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::{eventually, must};
+
+/// The program under test: `TCPMON_BIN`, else the workspace's release build.
+pub(crate) fn tcpmon_binary() -> PathBuf {
+    let built = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/tcpmon");
+    let path = env::var_os("TCPMON_BIN").map_or_else(built, PathBuf::from);
+    assert!(path.is_file(), "no tcpmon at {}: run `cargo xtask build`, or set TCPMON_BIN", path.display());
+    path
+}
+
+/// A running tcpmon; killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Process {
+    child: Child,
+    stdout: Captured,
+    stderr: Captured,
+}
+
+#[derive(Debug)]
+struct Captured {
+    text: Arc<Mutex<String>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Process {
+    pub(crate) fn spawn(command: &mut Command) -> Self {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = must(command.spawn(), format!("starting {command:?}"));
+        let stdout = Captured::start(child.stdout.take().expect("stdout is piped"));
+        let stderr = Captured::start(child.stderr.take().expect("stderr is piped"));
+        Self { child, stdout, stderr }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn exited(&mut self) -> Option<ExitStatus> {
+        must(self.child.try_wait(), "asking whether tcpmon has exited")
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id().cast_signed());
+        must(kill(pid, signal), format!("sending {signal} to tcpmon"));
+    }
+
+    /// Waits for the end, then for the last words.
+    pub(crate) fn wait(&mut self, deadline: Duration) -> ExitStatus {
+        let status = eventually(deadline, "tcpmon exits", || self.exited());
+        self.stdout.finish();
+        self.stderr.finish();
+        status
+    }
+
+    pub(crate) fn stdout(&self) -> String {
+        self.stdout.text().clone()
+    }
+
+    pub(crate) fn stderr(&self) -> String {
+        self.stderr.text().clone()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let running = matches!(self.child.try_wait(), Ok(None));
+        if running && (self.child.kill().is_err() || self.child.wait().is_err()) {
+            eprintln!("tcpmon (pid {}) could not be killed", self.child.id());
+        }
+        if thread::panicking() {
+            eprintln!("--- what tcpmon wrote to stderr:\n{}---", self.stderr.text());
+        }
+    }
+}
+
+impl Captured {
+    fn start(mut pipe: impl Read + Send + 'static) -> Self {
+        let text = Arc::new(Mutex::new(String::new()));
+        let sink = Arc::clone(&text);
+        let reader = thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(count @ 1..) = pipe.read(&mut buffer) {
+                let words = String::from_utf8_lossy(&buffer[..count]);
+                sink.lock().unwrap_or_else(PoisonError::into_inner).push_str(&words);
+            }
+        });
+        Self { text, reader: Some(reader) }
+    }
+
+    fn finish(&mut self) {
+        if let Some(reader) = self.reader.take() {
+            reader.join().expect("reading a pipe does not panic");
+        }
+    }
+
+    fn text(&self) -> MutexGuard<'_, String> {
+        self.text.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

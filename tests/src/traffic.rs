@@ -1,0 +1,60 @@
+//! Senders and readers of TCP, each a process of its own whose behaviour is known and whose bytes are counted.
+//!
+//! ```no_run
+//! # use tcpmon_tests::{Lab, Traffic};
+//! let lab = Lab::new();
+//! let reader = Traffic::reader(lab.receiver()).comm("slow").paused().spawn();
+//! let sender = Traffic::sender(lab.sender()).to(reader.address()).bytes(1 << 20).spawn();
+//! assert_eq!(reader.read(1000), 1000);
+//! reader.resume();
+//! assert_eq!(reader.wait().bytes, sender.wait().bytes);
+//! ```
+
+mod helper;
+pub mod plan;
+mod reader;
+mod sender;
+
+pub use plan::{Between, Method, Report, Threads};
+pub use reader::{Reader, ReaderBuilder};
+pub use sender::{Sender, SenderBuilder};
+
+use helper::Helper;
+use plan::HogPlan;
+
+use crate::lab::End;
+
+/// Where traffic begins.
+#[derive(Debug)]
+pub struct Traffic;
+
+impl Traffic {
+    /// A process that listens and reads at `end`.
+    pub fn reader(end: &End) -> ReaderBuilder {
+        ReaderBuilder::new(end)
+    }
+
+    /// A process that connects and writes from `end`.
+    pub fn sender(end: &End) -> SenderBuilder {
+        SenderBuilder::new(end)
+    }
+
+    /// A process that keeps a CPU busy, so that others must wait for it. `nice` may be negative.
+    pub fn hog(cpu: usize, nice: i32) -> Hog {
+        let (helper, _) = Helper::spawn(&End::host(), "hog", &HogPlan { cpu, nice });
+        Hog { helper }
+    }
+}
+
+/// A busy CPU, for as long as this lives.
+#[derive(Debug)]
+pub struct Hog {
+    helper: Helper,
+}
+
+impl Hog {
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.helper.pid()
+    }
+}

@@ -1,0 +1,171 @@
+//! The `traffic` process as a child: orders go in, answers come out, each within a deadline.
+
+use std::env;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::plan::{Answer, Order, Report};
+use crate::lab::End;
+use crate::must;
+
+/// Time to carry out an order.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A `traffic` process. It exits when its stdin closes, so it cannot outlive the test, and is killed when dropped.
+#[derive(Debug)]
+pub(super) struct Helper {
+    name: String,
+    child: Child,
+    line: Mutex<Line>,
+}
+
+#[derive(Debug)]
+struct Line {
+    orders: ChildStdin,
+    answers: Receiver<Answer>,
+    finished: Option<Report>,
+}
+
+impl Helper {
+    /// Starts a process at `end` and waits until it is ready, with the port it names.
+    #[track_caller]
+    pub(super) fn spawn(end: &End, role: &str, plan: &impl Serialize) -> (Self, u16) {
+        let plan = must(serde_json::to_string(plan), "writing a traffic plan");
+        let mut command = Command::new(binary());
+        command.args([role, &plan]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        end.start_inside(&mut command, false);
+        let mut child = must(command.spawn(), "starting traffic");
+        let orders = child.stdin.take().expect("stdin is piped");
+        let stdout = BufReader::new(child.stdout.take().expect("stdout is piped"));
+        let (sink, answers) = channel();
+        thread::spawn(move || {
+            for text in stdout.lines().map_while(Result::ok) {
+                let failed = |error| Answer::Failed(format!("{error} in {text:?}"));
+                let answer = serde_json::from_str(&text).unwrap_or_else(failed);
+                if sink.send(answer).is_err() {
+                    break;
+                }
+            }
+        });
+        let name = format!("{role} (pid {})", child.id());
+        let helper = Self { name, child, line: Mutex::new(Line { orders, answers, finished: None }) };
+        let port = match helper.answer(&helper.line(), DEADLINE) {
+            Answer::Ready(port) => port,
+            other => panic!("{} began with {other:?}", helper.name),
+        };
+        (helper, port)
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Gives an order and waits until it is carried out.
+    #[track_caller]
+    pub(super) fn order(&self, order: Order) -> u64 {
+        match self.exchange(order) {
+            Answer::Done(number) => number,
+            other => panic!("{} answered {order:?} with {other:?}", self.name),
+        }
+    }
+
+    /// What it has done so far; also once it has finished.
+    #[track_caller]
+    pub(super) fn report(&self) -> Report {
+        match self.exchange(Order::Report) {
+            Answer::Report(report) | Answer::Finished(report) => report,
+            other => panic!("{} answered with {other:?} instead of a report", self.name),
+        }
+    }
+
+    /// Makes it exit now.
+    #[track_caller]
+    pub(super) fn exit(&self) -> Report {
+        match self.exchange(Order::Exit) {
+            Answer::Finished(report) => report,
+            other => panic!("{} answered with {other:?} instead of its last report", self.name),
+        }
+    }
+
+    /// Makes it come to an end, and waits for that.
+    #[track_caller]
+    pub(super) fn finish(&self) -> Report {
+        match self.exchange(Order::Finish) {
+            Answer::Finished(report) => report,
+            Answer::Done(_) => self.wait(DEADLINE),
+            other => panic!("{} answered with {other:?} when told to finish", self.name),
+        }
+    }
+
+    /// Waits until it has finished by itself.
+    #[track_caller]
+    pub(super) fn wait(&self, deadline: Duration) -> Report {
+        let mut line = self.line();
+        if line.finished.is_none() {
+            match self.answer(&line, deadline) {
+                Answer::Finished(report) => line.finished = Some(report),
+                other => panic!("{} said {other:?} instead of its last report", self.name),
+            }
+        }
+        line.finished.clone().expect("it was just put there")
+    }
+
+    /// Once it has finished, every question is answered with its last report.
+    #[track_caller]
+    fn exchange(&self, order: Order) -> Answer {
+        let mut line = self.line();
+        let text = must(serde_json::to_string(&order), "writing an order");
+        // A process that has just finished does not read any more: its last report is already on the way.
+        let written = writeln!(line.orders, "{text}").and_then(|()| line.orders.flush());
+        let answer = match (&line.finished, written) {
+            (Some(report), _) => return Answer::Finished(report.clone()),
+            (None, _) => self.answer(&line, DEADLINE),
+        };
+        if let Answer::Finished(report) = &answer {
+            line.finished = Some(report.clone());
+        }
+        answer
+    }
+
+    #[track_caller]
+    fn answer(&self, line: &Line, deadline: Duration) -> Answer {
+        let start = Instant::now();
+        match line.answers.recv_timeout(deadline) {
+            Ok(Answer::Failed(why)) => panic!("{} failed: {why}", self.name),
+            Ok(answer) => answer,
+            Err(RecvTimeoutError::Timeout) => panic!("{} was silent for {:?}", self.name, start.elapsed()),
+            Err(RecvTimeoutError::Disconnected) => panic!("{} ended without a last report", self.name),
+        }
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        // Killing one that has already ended is no error: it is not reaped before the wait below.
+        if let Err(error) = self.child.kill().and_then(|()| self.child.wait()) {
+            eprintln!("{} could not be killed: {error}", self.name);
+        }
+    }
+}
+
+/// `TCPMON_TRAFFIC`, else `traffic` beside the running test or, as cargo has it, one folder up.
+fn binary() -> PathBuf {
+    if let Some(path) = env::var_os("TCPMON_TRAFFIC") {
+        return path.into();
+    }
+    let test = must(env::current_exe(), "finding the running test");
+    let beside = test.ancestors().skip(1).take(2).map(|folder| folder.join("traffic"));
+    let found = beside.into_iter().find(|path| path.is_file());
+    found.unwrap_or_else(|| panic!("no traffic near {}: run the tests by cargo, or set TCPMON_TRAFFIC", test.display()))
+}

@@ -1,0 +1,248 @@
+//! A reader: how it is made and what it can be told.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use super::helper::Helper;
+use super::plan::{Between, Method, Order, ProcessPlan, ReaderPlan, Report, Threads};
+use crate::lab::End;
+
+/// A reader to be. Unless told otherwise: IPv4, a port of the kernel's choice, one connection read to its end by the
+/// main thread in chunks of 64 KiB.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct ReaderBuilder {
+    end: End,
+    address: IpAddr,
+    plan: ReaderPlan,
+}
+
+impl ReaderBuilder {
+    pub(super) fn new(end: &End) -> Self {
+        let address = IpAddr::V4(end.v4);
+        let plan = ReaderPlan {
+            process: ProcessPlan::default(),
+            bind: address,
+            port: 0,
+            ports: 1,
+            connections: Some(1),
+            threads: Threads::Sequential,
+            method: Method::Recv,
+            chunk: 64 << 10,
+            between: Between::Nothing,
+            receive_buffer: None,
+            half_closed: false,
+            close_at_once: false,
+            fast_open: false,
+            drop_one_in: None,
+        };
+        Self { end: end.clone(), address, plan }
+    }
+
+    /// Name of the process, at most 15 bytes.
+    pub fn comm(mut self, comm: &str) -> Self {
+        self.plan.process.comm = comm.to_owned();
+        self
+    }
+
+    /// Pins it to a CPU.
+    pub fn cpu(mut self, cpu: usize) -> Self {
+        self.plan.process.cpu = Some(cpu);
+        self
+    }
+
+    /// Its nice value.
+    pub fn nice(mut self, nice: i32) -> Self {
+        self.plan.process.nice = nice;
+        self
+    }
+
+    /// Starts paused: accepts, and reads nothing until told.
+    pub fn paused(mut self) -> Self {
+        self.plan.process.paused = true;
+        self
+    }
+
+    /// Notes the time, thread and bytes of each read in its report.
+    pub fn log_reads(mut self) -> Self {
+        self.plan.process.log = true;
+        self
+    }
+
+    /// Listens at this port.
+    pub fn port(mut self, port: u16) -> Self {
+        self.plan.port = port;
+        self
+    }
+
+    /// Listens at so many ports from [`ReaderBuilder::port`] on.
+    pub fn ports(mut self, ports: u16) -> Self {
+        self.plan.ports = ports;
+        self
+    }
+
+    /// Listens at the end's IPv6 address.
+    pub fn ipv6(mut self) -> Self {
+        self.address = IpAddr::V6(self.end.v6);
+        self.plan.bind = self.address;
+        self
+    }
+
+    /// Listens at `::` while its [`Reader::address`] stays the IPv4 one, so that connections are IPv4 on IPv6 sockets.
+    pub fn mapped(mut self) -> Self {
+        self.plan.bind = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+        self
+    }
+
+    /// Finishes after so many connections have ended.
+    pub fn connections(mut self, connections: u64) -> Self {
+        self.plan.connections = Some(connections);
+        self
+    }
+
+    /// Stays, however many connections end, until [`Reader::exit`].
+    pub fn until_exit(mut self) -> Self {
+        self.plan.connections = None;
+        self
+    }
+
+    /// Which thread reads which connection.
+    pub fn threads(mut self, threads: Threads) -> Self {
+        self.plan.threads = threads;
+        self
+    }
+
+    /// How bytes leave the kernel.
+    pub fn method(mut self, method: Method) -> Self {
+        self.plan.method = method;
+        self
+    }
+
+    /// Most bytes of one read.
+    pub fn chunk(mut self, bytes: usize) -> Self {
+        self.plan.chunk = bytes;
+        self
+    }
+
+    /// What it does between two reads.
+    pub fn between(mut self, between: Between) -> Self {
+        self.plan.between = between;
+        self
+    }
+
+    /// `SO_RCVBUF` (the kernel doubles it), which ends autotuning.
+    pub fn receive_buffer(mut self, bytes: usize) -> Self {
+        self.plan.receive_buffer = Some(bytes);
+        self
+    }
+
+    /// Shuts its writing side down before it reads.
+    pub fn half_closed(mut self) -> Self {
+        self.plan.half_closed = true;
+        self
+    }
+
+    /// Closes each connection as soon as it is accepted, unread.
+    pub fn close_at_once(mut self) -> Self {
+        self.plan.close_at_once = true;
+        self
+    }
+
+    /// Takes data with the SYN; see [`crate::Lab::allow_fast_open`].
+    pub fn fast_open(mut self) -> Self {
+        self.plan.fast_open = true;
+        self
+    }
+
+    /// Loses one in `n` data segments at random by a filter on the socket, before TCP sees them.
+    pub fn drop_one_in(mut self, n: u32) -> Self {
+        self.plan.drop_one_in = Some(n);
+        self
+    }
+
+    /// Starts it and waits until it listens.
+    #[track_caller]
+    pub fn spawn(self) -> Reader {
+        let (helper, port) = Helper::spawn(&self.end, "reader", &self.plan);
+        Reader { helper, address: SocketAddr::new(self.address, port) }
+    }
+}
+
+/// A running reader; killed when dropped.
+#[derive(Debug)]
+pub struct Reader {
+    helper: Helper,
+    address: SocketAddr,
+}
+
+impl Reader {
+    /// Its process, and its main thread.
+    pub fn pid(&self) -> u32 {
+        self.helper.pid()
+    }
+
+    /// Where to connect to.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its first port.
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// Stops reading; once this returns, no byte is read any more.
+    #[track_caller]
+    pub fn pause(&self) {
+        self.helper.order(Order::Pause);
+    }
+
+    /// Reads on without limit.
+    #[track_caller]
+    pub fn resume(&self) {
+        self.helper.order(Order::Resume);
+    }
+
+    /// Waits for the first connection if there is none, reads exactly so many bytes from each one (fewer where it
+    /// ends), then pauses. Returns the bytes read.
+    #[track_caller]
+    pub fn read(&self, bytes: u64) -> u64 {
+        self.helper.order(Order::Move(bytes))
+    }
+
+    /// Peeks at up to so many bytes of each connection, from a thread that never reads. Returns the bytes seen.
+    #[track_caller]
+    pub fn peek(&self, bytes: u64) -> u64 {
+        self.helper.order(Order::Peek(bytes))
+    }
+
+    /// Shuts the writing side of each connection down.
+    #[track_caller]
+    pub fn shutdown_write(&self) {
+        self.helper.order(Order::ShutdownWrite);
+    }
+
+    /// What it has done so far.
+    #[track_caller]
+    pub fn report(&self) -> Report {
+        self.helper.report()
+    }
+
+    /// Ends it now; its connections close.
+    #[track_caller]
+    pub fn exit(&self) -> Report {
+        self.helper.exit()
+    }
+
+    /// Waits (at most a minute) until it has read its connections to their ends.
+    #[track_caller]
+    pub fn wait(&self) -> Report {
+        self.wait_for(Duration::from_secs(60))
+    }
+
+    /// The same with another deadline.
+    #[track_caller]
+    pub fn wait_for(&self, deadline: Duration) -> Report {
+        self.helper.wait(deadline)
+    }
+}

@@ -1,0 +1,222 @@
+//! A sender: how it is made and what it can be told.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use super::helper::Helper;
+use super::plan::{Order, ProcessPlan, Report, SenderPlan};
+use crate::lab::End;
+
+/// A sender to be. Unless told otherwise: one connection, as fast as it goes in writes of 64 KiB until
+/// [`Sender::finish`], cubic.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct SenderBuilder {
+    end: End,
+    plan: SenderPlan,
+}
+
+impl SenderBuilder {
+    pub(super) fn new(end: &End) -> Self {
+        let plan = SenderPlan {
+            process: ProcessPlan::default(),
+            to: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+            ports: 1,
+            connections: 1,
+            parallel: 1,
+            bytes: None,
+            message: 64 << 10,
+            rate: None,
+            send_buffer: None,
+            congestion: Some("cubic".to_owned()),
+            fast_open: false,
+            data_with_ack: false,
+            await_close: false,
+            reset: false,
+        };
+        Self { end: end.clone(), plan }
+    }
+
+    /// Name of the process, at most 15 bytes.
+    pub fn comm(mut self, comm: &str) -> Self {
+        self.plan.process.comm = comm.to_owned();
+        self
+    }
+
+    /// Pins it to a CPU.
+    pub fn cpu(mut self, cpu: usize) -> Self {
+        self.plan.process.cpu = Some(cpu);
+        self
+    }
+
+    /// Its nice value.
+    pub fn nice(mut self, nice: i32) -> Self {
+        self.plan.process.nice = nice;
+        self
+    }
+
+    /// Starts paused: connects, and writes nothing until told by [`Sender::send`] or [`Sender::resume`].
+    pub fn paused(mut self) -> Self {
+        self.plan.process.paused = true;
+        self
+    }
+
+    /// Notes the time, thread and bytes of each write in its report.
+    pub fn log_writes(mut self) -> Self {
+        self.plan.process.log = true;
+        self
+    }
+
+    /// Where it connects to: a reader's address.
+    pub fn to(mut self, address: SocketAddr) -> Self {
+        self.plan.to = address;
+        self
+    }
+
+    /// Uses so many ports from there on, in turn.
+    pub fn ports(mut self, ports: u16) -> Self {
+        self.plan.ports = ports;
+        self
+    }
+
+    /// Makes so many connections in total, one after another unless [`SenderBuilder::parallel`].
+    pub fn connections(mut self, connections: u64) -> Self {
+        self.plan.connections = connections;
+        self
+    }
+
+    /// Keeps so many connections at a time, each on a thread.
+    pub fn parallel(mut self, parallel: u64) -> Self {
+        self.plan.parallel = parallel;
+        self
+    }
+
+    /// Makes so many connections, all at once.
+    pub fn flows(self, flows: u64) -> Self {
+        self.connections(flows).parallel(flows)
+    }
+
+    /// Sends exactly so many bytes on each connection.
+    pub fn bytes(mut self, bytes: u64) -> Self {
+        self.plan.bytes = Some(bytes);
+        self
+    }
+
+    /// Bytes of one write.
+    pub fn message(mut self, bytes: usize) -> Self {
+        self.plan.message = bytes;
+        self
+    }
+
+    /// Bytes per second of each connection, kept by sleeping between writes.
+    pub fn rate(mut self, bytes_per_second: u64) -> Self {
+        self.plan.rate = Some(bytes_per_second);
+        self
+    }
+
+    /// `SO_SNDBUF` (the kernel doubles it).
+    pub fn send_buffer(mut self, bytes: usize) -> Self {
+        self.plan.send_buffer = Some(bytes);
+        self
+    }
+
+    /// Congestion control by name; `None` leaves the namespace's default.
+    pub fn congestion(mut self, name: Option<&str>) -> Self {
+        self.plan.congestion = name.map(str::to_owned);
+        self
+    }
+
+    /// The first data travel with the SYN; see [`crate::Lab::allow_fast_open`].
+    pub fn fast_open(mut self) -> Self {
+        self.plan.fast_open = true;
+        self
+    }
+
+    /// The first data travel with the handshake's last ACK.
+    pub fn data_with_ack(mut self) -> Self {
+        self.plan.data_with_ack = true;
+        self
+    }
+
+    /// Waits for the other side to close before a connection counts as ended.
+    pub fn await_close(mut self) -> Self {
+        self.plan.await_close = true;
+        self
+    }
+
+    /// Closes with a RST once all data is acknowledged, which leaves no TIME_WAIT. Such a connection is `broken` in the
+    /// reader's report, although all its bytes arrive.
+    pub fn reset(mut self) -> Self {
+        self.plan.reset = true;
+        self
+    }
+
+    /// Starts it and waits until the first connections stand.
+    #[track_caller]
+    pub fn spawn(self) -> Sender {
+        assert_ne!(self.plan.to.port(), 0, "a sender needs an address: call to(reader.address())");
+        let (helper, _) = Helper::spawn(&self.end, "sender", &self.plan);
+        Sender { helper }
+    }
+}
+
+/// A running sender; killed when dropped.
+#[derive(Debug)]
+pub struct Sender {
+    helper: Helper,
+}
+
+impl Sender {
+    /// Its process, and its main thread.
+    pub fn pid(&self) -> u32 {
+        self.helper.pid()
+    }
+
+    /// Stops writing; once this returns, no byte is written any more.
+    #[track_caller]
+    pub fn pause(&self) {
+        self.helper.order(Order::Pause);
+    }
+
+    /// Writes on without limit.
+    #[track_caller]
+    pub fn resume(&self) {
+        self.helper.order(Order::Resume);
+    }
+
+    /// Writes exactly so many bytes on each connection, then pauses. Returns the bytes the kernel took.
+    #[track_caller]
+    pub fn send(&self, bytes: u64) -> u64 {
+        self.helper.order(Order::Move(bytes))
+    }
+
+    /// Closes its connections after what was written so far, makes no more and reports.
+    #[track_caller]
+    pub fn finish(&self) -> Report {
+        self.helper.finish()
+    }
+
+    /// What it has done so far.
+    #[track_caller]
+    pub fn report(&self) -> Report {
+        self.helper.report()
+    }
+
+    /// Ends it now; its connections close.
+    #[track_caller]
+    pub fn exit(&self) -> Report {
+        self.helper.exit()
+    }
+
+    /// Waits (at most a minute) until all is sent.
+    #[track_caller]
+    pub fn wait(&self) -> Report {
+        self.wait_for(Duration::from_secs(60))
+    }
+
+    /// The same with another deadline.
+    #[track_caller]
+    pub fn wait_for(&self, deadline: Duration) -> Report {
+        self.helper.wait(deadline)
+    }
+}

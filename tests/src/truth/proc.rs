@@ -1,0 +1,130 @@
+//! What the kernel says about tasks and about the stack as a whole, from /proc.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+
+use crate::{Namespace, must};
+
+/// How a thread has spent its life, from `schedstat` (all 0 where the kernel lacks `CONFIG_SCHED_INFO`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TaskTimes {
+    /// On a CPU.
+    pub running: Duration,
+    /// Runnable, and waiting for a CPU.
+    pub waiting: Duration,
+    /// Times it was given a CPU.
+    pub timeslices: u64,
+}
+
+/// A thread's context switches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Switches {
+    /// It blocked.
+    pub voluntary: u64,
+    /// It was preempted.
+    pub involuntary: u64,
+}
+
+/// A CPU's line of `/proc/net/softnet_stat`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Softnet {
+    /// Number of the CPU.
+    pub cpu: u64,
+    /// Packets processed.
+    pub processed: u64,
+    /// Packets dropped because the backlog was full.
+    pub dropped: u64,
+    /// Times the softirq ran out of budget or time.
+    pub time_squeezed: u64,
+}
+
+/// Times of one thread of a process.
+pub fn task_times(pid: u32, tid: u32) -> TaskTimes {
+    let text = read(&format!("/proc/{pid}/task/{tid}/schedstat"));
+    let mut numbers = text.split_ascii_whitespace().map(number);
+    let mut next = || numbers.next().expect("schedstat has three numbers");
+    TaskTimes { running: Duration::from_nanos(next()), waiting: Duration::from_nanos(next()), timeslices: next() }
+}
+
+/// Context switches of one thread of a process.
+pub fn switches(pid: u32, tid: u32) -> Switches {
+    let status = read(&format!("/proc/{pid}/task/{tid}/status"));
+    Switches {
+        voluntary: status_field(&status, "voluntary_ctxt_switches:"),
+        involuntary: status_field(&status, "nonvoluntary_ctxt_switches:"),
+    }
+}
+
+/// Resident memory of a process.
+pub fn rss_bytes(pid: u32) -> u64 {
+    status_field(&read(&format!("/proc/{pid}/status")), "VmRSS:") * 1024
+}
+
+/// The namespace's TCP counters by their names, `Tcp` and `TcpExt` together: `InSegs`, `TCPRcvCollapsed`, ...
+pub fn tcp_counters(namespace: &Namespace) -> BTreeMap<String, u64> {
+    namespace.run(|| {
+        let mut counters = counter_table(&read("/proc/thread-self/net/snmp"), "Tcp:");
+        counters.extend(counter_table(&read("/proc/thread-self/net/netstat"), "TcpExt:"));
+        counters
+    })
+}
+
+/// The softnet line of each CPU.
+pub fn softnet() -> Vec<Softnet> {
+    read("/proc/net/softnet_stat").lines().zip(0..).map(|(line, row)| softnet_line(line, row)).collect()
+}
+
+fn softnet_line(line: &str, row: u64) -> Softnet {
+    let hex = |field: &str| must(u64::from_str_radix(field, 16), format!("softnet field {field:?}"));
+    let fields: Vec<u64> = line.split_ascii_whitespace().map(hex).collect();
+    let at = |index: usize| fields.get(index).copied();
+    Softnet {
+        cpu: at(12).unwrap_or(row), // the column with the CPU's number came with Linux 5.10
+        processed: at(0).unwrap_or(0),
+        dropped: at(1).unwrap_or(0),
+        time_squeezed: at(2).unwrap_or(0),
+    }
+}
+
+/// The pair of lines, names and values, that begin with `prefix`.
+fn counter_table(text: &str, prefix: &str) -> BTreeMap<String, u64> {
+    let mut rows = text.lines().filter_map(|line| line.strip_prefix(prefix));
+    let names = rows.next().unwrap_or_default().split_ascii_whitespace();
+    let values = rows.next().unwrap_or_default().split_ascii_whitespace();
+    let counters = names.zip(values).filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?)));
+    counters.collect() // `Tcp: MaxConn` is -1: not a counter
+}
+
+fn status_field(status: &str, name: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let line = line.unwrap_or_else(|| panic!("no {name} in a task's status"));
+    line.split_ascii_whitespace().next().map(number).expect("a status field has a value")
+}
+
+fn number(text: &str) -> u64 {
+    must(text.parse(), format!("reading {text:?} as a number"))
+}
+
+fn read(path: &str) -> String {
+    must(fs::read_to_string(path), format!("reading {path}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_pair_names_with_values() {
+        let text = "Ip: A\nIp: 1\nTcpExt: SyncookiesSent PruneCalled\nTcpExt: 3 18446744073709551615\n";
+        let counters = counter_table(text, "TcpExt:");
+        assert_eq!(counters.len(), 2);
+        assert_eq!(counters["PruneCalled"], u64::MAX);
+    }
+
+    #[test]
+    fn softnet_is_hexadecimal_and_names_its_cpu() {
+        let line = "0000001f 00000002 00000a00 0 0 0 0 0 0 0 0 00000000 00000005 00000000 00000000";
+        assert_eq!(softnet_line(line, 0), Softnet { cpu: 5, processed: 31, dropped: 2, time_squeezed: 2560 });
+    }
+}

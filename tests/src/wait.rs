@@ -1,0 +1,75 @@
+//! Waiting for a condition with a deadline, in place of sleeping and hoping.
+
+use std::fmt::Display;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const POLL_EVERY: Duration = Duration::from_millis(2);
+
+/// What one look at the world can answer: there (a value), or not yet (and what was seen instead).
+pub trait Attempt {
+    /// The value once it is there.
+    type Output;
+
+    /// The value, or the observation that says why not yet.
+    fn outcome(self) -> Result<Self::Output, String>;
+}
+
+impl<T> Attempt for Option<T> {
+    type Output = T;
+
+    fn outcome(self) -> Result<T, String> {
+        self.ok_or_else(|| "nothing".to_owned())
+    }
+}
+
+impl<T, E: Display> Attempt for Result<T, E> {
+    type Output = T;
+
+    fn outcome(self) -> Result<T, String> {
+        self.map_err(|error| error.to_string())
+    }
+}
+
+impl Attempt for bool {
+    type Output = ();
+
+    fn outcome(self) -> Result<(), String> {
+        if self { Ok(()) } else { Err("false".to_owned()) }
+    }
+}
+
+/// Looks every 2 ms until there is a value, and panics after `deadline` with `what` and the last observation.
+#[track_caller]
+pub fn eventually<A: Attempt>(deadline: Duration, what: &str, mut look: impl FnMut() -> A) -> A::Output {
+    let start = Instant::now();
+    loop {
+        let late = start.elapsed() >= deadline;
+        match look().outcome() {
+            Ok(value) => return value,
+            Err(seen) if late => panic!("{what}: not within {deadline:?}; last seen: {seen}"),
+            Err(_) => thread::sleep(POLL_EVERY),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_value_is_returned() {
+        let mut looks = 0;
+        let value = eventually(Duration::from_secs(5), "the third look", || {
+            looks += 1;
+            (looks == 3).then_some(looks)
+        });
+        assert_eq!(value, 3);
+    }
+
+    #[test]
+    #[should_panic(expected = "a queue: not within 0ns; last seen: 7 bytes")]
+    fn the_panic_names_the_wish_and_the_last_observation() {
+        eventually(Duration::ZERO, "a queue", || Err::<(), _>("7 bytes"));
+    }
+}

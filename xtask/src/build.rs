@@ -1,0 +1,35 @@
+//! `cargo xtask build`: the daemon with its eBPF object inside.
+
+use std::{env, process::Command};
+
+use anyhow::{Error, Result};
+
+use crate::{ebpf::Toolkit, process, workspace};
+
+/// Builds the tcpmon binary, then prints the eBPF object's path and SHA-256.
+pub fn run(release: bool) -> Result<()> {
+    binary(release)?;
+    let object = toolkit()?.object();
+    eprintln!("the eBPF object, by sha256sum:");
+    process::run(Command::new("sha256sum").arg(object))
+}
+
+/// Builds the tcpmon binary; `tcpmon-daemon/build.rs` compiles the eBPF object into it.
+pub fn binary(release: bool) -> Result<()> {
+    let mut cargo = workspace::cargo();
+    cargo.args(["build", "--package", "tcpmon-daemon", "--bin", "tcpmon"]);
+    if release {
+        cargo.arg("--release");
+    }
+    process::run(&mut cargo)
+}
+
+/// The tools for the bpf target; an error names what is missing.
+pub fn toolkit() -> Result<Toolkit> {
+    Toolkit::find(&workspace::root()).map_err(Error::msg)
+}
+
+/// This machine's architecture, as the eBPF programs are told.
+pub fn host_arch() -> &'static str {
+    env::consts::ARCH
+}

@@ -1,0 +1,65 @@
+//! tcpmon's own commands: `cargo xtask --help`.
+
+mod build;
+mod check;
+mod ebpf;
+mod process;
+mod run;
+mod setup;
+mod test;
+mod workspace;
+
+use std::{ffi::OsString, process::ExitCode};
+
+use anyhow::Result;
+use clap::Parser;
+
+#[derive(Parser)]
+#[command(bin_name = "cargo xtask", about = "tcpmon's own commands")]
+enum Command {
+    /// Bring rust-src and bpf-linker to this machine (quick when they are there)
+    Setup,
+    /// Set up, then build tcpmon and print the SHA-256 of its eBPF object
+    Build {
+        /// Build with optimisations
+        #[arg(long)]
+        release: bool,
+    },
+    /// Set up, then check format, lints and documentation
+    Check,
+    /// Set up, check, run all tests (needs root) and build the release
+    Test,
+    /// Set up, build the release and run tcpmon with the given arguments
+    #[command(disable_help_flag = true)]
+    Run {
+        /// What tcpmon gets
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Command::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Setup => setup::run(),
+        Command::Build { release } => {
+            setup::run()?;
+            build::run(release)
+        }
+        Command::Check => {
+            setup::run()?;
+            check::run()
+        }
+        Command::Test => test::run(),
+        Command::Run { arguments } => run::run(&arguments),
+    }
+}

@@ -1,0 +1,109 @@
+//! Running other programs: every failure names the whole command line.
+
+use std::{
+    iter,
+    process::{Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+/// Runs `command` with this process's own output streams; a failing exit status is an error.
+pub fn run(command: &mut Command) -> Result<()> {
+    let status = command
+        .status()
+        .with_context(|| format!("cannot run {}", line(command)))?;
+    if !status.success() {
+        bail!("{} failed: {status}", line(command));
+    }
+    Ok(())
+}
+
+/// Runs one step of a longer command between two lines that name it; the second says how long it took.
+pub fn step(name: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    eprintln!("=== {name}");
+    let start = Instant::now();
+    work().with_context(|| format!("{name} failed"))?;
+    eprintln!("=== {name}: {:.1} s", start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// Runs `command` and returns its standard output without the final line break.
+pub fn output(command: &mut Command) -> Result<String> {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command
+        .output()
+        .with_context(|| format!("cannot run {}", line(command)))?;
+    if !status.success() {
+        bail!(
+            "{} failed: {status}: {}",
+            line(command),
+            String::from_utf8_lossy(&stderr).trim()
+        );
+    }
+    let text = String::from_utf8(stdout)
+        .with_context(|| format!("{} wrote no UTF-8 text", line(command)))?;
+    Ok(text.trim_end().to_owned())
+}
+
+/// Like [`run`], without standard input, and ends the child when it has not ended after `limit`.
+pub fn run_for_at_most(command: &mut Command, limit: Duration) -> Result<()> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .spawn()
+        .with_context(|| format!("cannot run {}", line(command)))?;
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            if !status.success() {
+                bail!("{} failed: {status}", line(command));
+            }
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            child.kill()?;
+            child.wait()?;
+            bail!(
+                "{} had not ended after {} s",
+                line(command),
+                limit.as_secs()
+            );
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Program and arguments; the environment, which `Debug` shows too, would bury them.
+fn line(command: &Command) -> String {
+    let words: Vec<_> = iter::once(command.get_program())
+        .chain(command.get_args())
+        .map(|word| word.to_string_lossy())
+        .collect();
+    format!("`{}`", words.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_names_the_command_and_what_it_said() {
+        let result = output(Command::new("sh").args(["-c", "echo broken >&2; exit 3"]));
+        assert!(result.is_err_and(|error| {
+            let text = error.to_string();
+            text.contains("sh -c") && text.contains("3") && text.contains("broken")
+        }));
+    }
+
+    #[test]
+    fn a_child_that_hangs_is_ended() {
+        let start = Instant::now();
+        let result = run_for_at_most(Command::new("sleep").arg("60"), Duration::from_millis(200));
+        assert!(result.is_err_and(|error| error.to_string().contains("sleep 60")));
+        assert!(start.elapsed() < Duration::from_secs(30));
+    }
+}

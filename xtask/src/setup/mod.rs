@@ -1,0 +1,30 @@
+//! `cargo xtask setup`: what a stable Rust toolchain lacks to build eBPF objects.
+//!
+//! Every step looks first and does nothing when its result is there, so running it again costs next to nothing.
+
+mod bpf_linker;
+mod debian;
+mod packages;
+mod rust_src;
+mod toolchain;
+
+use std::fs::{self, File};
+
+use anyhow::{Context as _, Result};
+
+pub use packages::test_packages;
+
+use crate::workspace;
+
+/// Brings rust-src and bpf-linker to this checkout and its toolchain.
+pub fn run() -> Result<()> {
+    let tools = workspace::tools();
+    fs::create_dir_all(&tools).with_context(|| format!("cannot create {}", tools.display()))?;
+    // Two setups at once would unpack and build over each other.
+    let lock = File::create(tools.join(".lock"))?;
+    lock.lock().context("cannot lock target/tools")?;
+
+    let toolchain = toolchain::Toolchain::detect()?;
+    rust_src::ensure(&toolchain, &tools)?;
+    bpf_linker::ensure(&toolchain, &tools)
+}

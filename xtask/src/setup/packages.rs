@@ -1,0 +1,119 @@
+//! The system packages that tests, demo and benchmarks drive.
+
+use std::{
+    env, fs,
+    path::Path,
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::process;
+
+/// A program that is looked for, and the Debian package that brings it.
+const PROGRAMS: [(&str, &str); 7] = [
+    ("iperf3", "iperf3"),
+    ("ip", "iproute2"),
+    ("ss", "iproute2"),
+    ("ethtool", "ethtool"),
+    ("nft", "nftables"),
+    ("bpftool", "bpftool"),
+    ("promtool", "prometheus"),
+];
+
+/// Installs what is missing of the packages that the integration tests, the demo and the benchmarks need.
+pub fn test_packages() -> Result<()> {
+    let missing = missing_packages();
+    if missing.is_empty() {
+        eprintln!("setup: the test packages are there");
+        return Ok(());
+    }
+    eprintln!("setup: installing {}", missing.join(", "));
+    let daemons_before = prometheus_processes();
+    let list = missing.join(" ");
+    process::run(&mut apt_get(&["-qq", "update"]))
+        .and_then(|()| {
+            process::run(
+                apt_get(&["-qq", "-o", "Dpkg::Use-Pty=0"])
+                    .args(["install", "-y", "--no-install-recommends"])
+                    .args(&missing),
+            )
+        })
+        .with_context(|| {
+            format!("cannot install what the tests need: as root, run `apt-get install {list}`")
+        })?;
+    let still_missing = missing_packages();
+    if !still_missing.is_empty() {
+        bail!(
+            "installed {list}, but their programs are not on PATH: {}",
+            still_missing.join(", ")
+        );
+    }
+    if missing.contains(&"prometheus") {
+        stop_prometheus(&daemons_before)?;
+    }
+    Ok(())
+}
+
+fn missing_packages() -> Vec<&'static str> {
+    let mut packages: Vec<&str> = PROGRAMS
+        .into_iter()
+        .filter(|(program, _)| !on_path(program))
+        .map(|(_, package)| package)
+        .collect();
+    packages.dedup();
+    packages
+}
+
+/// Some shells leave the administrator's folders out of `PATH`.
+fn on_path(program: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path)
+        .chain(["/usr/sbin".into(), "/sbin".into()])
+        .any(|folder| folder.join(program).is_file())
+}
+
+fn apt_get(arguments: &[&str]) -> Command {
+    let mut command = Command::new("apt-get");
+    command
+        .args(arguments)
+        .env("DEBIAN_FRONTEND", "noninteractive");
+    command
+}
+
+/// The package is installed for promtool alone, but starts its daemon where an init system lets it.
+fn stop_prometheus(before: &[u32]) -> Result<()> {
+    let runs = || {
+        prometheus_processes()
+            .iter()
+            .any(|pid| !before.contains(pid))
+    };
+    if Path::new("/run/systemd/system").is_dir() {
+        process::run(Command::new("systemctl").args(["disable", "--now", "prometheus.service"]))?;
+    } else if runs() {
+        process::run(Command::new("service").args(["prometheus", "stop"]))?;
+    }
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while runs() {
+        if Instant::now() >= deadline {
+            bail!("the package prometheus started its daemon, which does not stop: stop it");
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    Ok(())
+}
+
+fn prometheus_processes() -> Vec<u32> {
+    fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            let name = fs::read_to_string(entry.path().join("comm")).ok()?;
+            (name.trim_end() == "prometheus").then_some(pid)
+        })
+        .collect()
+}

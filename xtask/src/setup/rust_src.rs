@@ -1,0 +1,113 @@
+//! rust-src of the running compiler's exact release: `-Z build-std=core` compiles `core` for the bpf target from it.
+
+use std::{fs, path::Path, process::Command, time::Duration};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::{debian, toolchain::Toolchain};
+use crate::process;
+
+/// Below the sysroot; where cargo looks, and where rustup's component puts it.
+const LIBRARY: &str = "lib/rustlib/src/rust/library";
+/// Beside the library when we brought it: the release it belongs to.
+const STAMP: &str = "lib/rustlib/src/rust/.tcpmon-release";
+/// rustup tries unreachable servers for minutes.
+const RUSTUP_LIMIT: Duration = Duration::from_secs(60);
+
+/// Makes sure that the sysroot holds the library sources of its own release.
+pub fn ensure(toolchain: &Toolchain, tools: &Path) -> Result<()> {
+    let release = &toolchain.release;
+    let library = toolchain.sysroot.join(LIBRARY);
+    if is_present(toolchain) {
+        eprintln!("setup: rust-src {release} is there");
+        return Ok(());
+    }
+
+    let stamp = toolchain.sysroot.join(STAMP);
+    if stamp.exists() {
+        // Ours, of a compiler that has been replaced since; rustup would not overwrite it.
+        remove_folder(&library)?;
+        fs::remove_file(stamp)?;
+    }
+    eprintln!("setup: rust-src {release}: asking rustup");
+    let by_rustup = process::run_for_at_most(
+        Command::new("rustup").args(["component", "add", "rust-src"]),
+        RUSTUP_LIMIT,
+    );
+    let Err(rustup_error) = by_rustup else {
+        return check_complete(&library).context(
+            "rustup takes rust-src for installed: run `rustup component remove rust-src`, then try again",
+        );
+    };
+
+    eprintln!("setup: rust-src {release}: {rustup_error:#}; looking for Debian's package");
+    from_debian(toolchain, tools).with_context(|| {
+        format!(
+            "neither rustup ({rustup_error:#}) nor Debian's mirror gave rust-src {release}: \
+             run `rustup component add rust-src` where rustup's servers can be reached, \
+             or copy that release's `library` folder to {}",
+            library.display()
+        )
+    })?;
+    check_complete(&library)?;
+    eprintln!("setup: rust-src {release} is in place");
+    Ok(())
+}
+
+/// A library that we brought counts only for its own release; any other owner (rustup, a distribution) keeps it in step.
+fn is_present(toolchain: &Toolchain) -> bool {
+    let stamp = fs::read_to_string(toolchain.sysroot.join(STAMP));
+    check_complete(&toolchain.sysroot.join(LIBRARY)).is_ok()
+        && stamp.map_or(true, |stamp| stamp.trim() == toolchain.release)
+}
+
+fn check_complete(library: &Path) -> Result<()> {
+    for file in [
+        "Cargo.toml",
+        "Cargo.lock",
+        "core/src/lib.rs",
+        "alloc/src/lib.rs",
+        "std/src/lib.rs",
+        "compiler-builtins/compiler-builtins/src/lib.rs",
+    ] {
+        let file = library.join(file);
+        if !file.is_file() {
+            bail!("rust-src is incomplete: no {}", file.display());
+        }
+    }
+    Ok(())
+}
+
+fn from_debian(toolchain: &Toolchain, tools: &Path) -> Result<()> {
+    let scratch = tools.join("rust-src.tmp");
+    remove_folder(&scratch)?;
+    let unpacked = debian::unpack_rust_src(&toolchain.release, &scratch)?;
+    install(&unpacked, toolchain)?;
+    remove_folder(&scratch)
+}
+
+/// Copies beside the final place, then renames: an interrupted copy is never taken for the library.
+fn install(unpacked: &Path, toolchain: &Toolchain) -> Result<()> {
+    let library = toolchain.sysroot.join(LIBRARY);
+    let partial = library.with_extension("partial");
+    remove_folder(&partial)?;
+    fs::create_dir_all(&partial).with_context(|| format!("cannot create {}", partial.display()))?;
+    process::run(
+        Command::new("cp")
+            .arg("--recursive")
+            .arg(unpacked.join("."))
+            .arg(&partial),
+    )?;
+    remove_folder(&library)?;
+    fs::write(toolchain.sysroot.join(STAMP), &toolchain.release)?;
+    fs::rename(&partial, &library)
+        .with_context(|| format!("cannot move the library to {}", library.display()))
+}
+
+fn remove_folder(folder: &Path) -> Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder)
+            .with_context(|| format!("cannot remove {}", folder.display()))?;
+    }
+    Ok(())
+}
