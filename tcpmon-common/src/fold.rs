@@ -5,9 +5,9 @@
 //! last one.
 
 use crate::{
-    histogram::{FillHistogram, fill_bin, fill_ratio},
+    histogram::{FILL_ACTIVATION, FILL_DEACTIVATION, FILL_SEGMENT, fill_bin, fill_ratio},
     reader::SLOT_NONE,
-    socket::{FIN_READ, FIN_RECEIVED, SocketState, TICK_NS},
+    socket::{FIN_READ, FIN_RECEIVED, SocketCounters, SocketState, TICK_NS},
 };
 
 /// `TCP_FIN_WAIT1` and `TCP_FIN_WAIT2`: this side has sent its FIN and may still receive.
@@ -38,23 +38,16 @@ pub struct Seen {
     pub autotuned: bool,
 }
 
-/// What folding learned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Folded {
-    /// Bytes drained since the last event.
-    pub read_bytes: u32,
-    /// Fill of the receive buffer that has held until now, in 1/640.
-    pub fill: u32,
-}
-
-/// Brings `state` up to `seen`. `switches` looks up the number of CPU edges of the thread in a reader slot, if the
+/// Brings `state` up to `seen` and returns the bytes drained since the last event. `segment` says that the event is a
+/// data segment, which is counted and meets the receive buffer as it is filled now. `switches` looks up the number of CPU edges of the thread in a reader slot, if the
 /// slot still is that thread's.
 #[inline(always)]
 pub fn fold(
     state: &mut SocketState,
     seen: &Seen,
+    segment: bool,
     switches: impl FnOnce(u32, u32) -> Option<u32>,
-) -> Folded {
+) -> u32 {
     let mut received = seen.rcv_nxt.wrapping_sub(state.rcv_nxt);
     let mut read = seen.copied_seq.wrapping_sub(state.copied_seq);
     // What was queued until now: nothing has been drained since the last event but by this one.
@@ -92,21 +85,43 @@ pub fn fold(
         counters.growths = counters.growths.wrapping_add(1);
     }
 
-    let fill = fill_ratio(seen.rmem, seen.rcvbuf);
+    let mut edges = Edges { activations: 0, deactivations: 0 };
     if state.reader_slot != SLOT_NONE {
         match switches(state.reader_slot, state.reader_tid) {
-            Some(switches) => fold_edges(state, received, queued, fill, switches),
+            Some(switches) => edges = fold_edges(state, received, queued, switches),
             // The thread is gone.
             None => state.reader_slot = SLOT_NONE,
         }
     }
+    if segment || edges.activations | edges.deactivations != 0 {
+        let counters = &mut state.counters;
+        counters.segments = counters.segments.wrapping_add(segment as u64);
+        let fill = fill_ratio(seen.rmem, seen.rcvbuf);
+        let bins = &mut counters.fills[fill_bin(fill)];
+        let times = [segment as u32, edges.activations, edges.deactivations];
+        bins[FILL_SEGMENT] = bins[FILL_SEGMENT].wrapping_add(times[FILL_SEGMENT]);
+        bins[FILL_ACTIVATION] = bins[FILL_ACTIVATION].wrapping_add(times[FILL_ACTIVATION]);
+        bins[FILL_DEACTIVATION] = bins[FILL_DEACTIVATION].wrapping_add(times[FILL_DEACTIVATION]);
+        if fill != 0 {
+            let sums = &mut counters.fill_sums;
+            sums[FILL_SEGMENT] = sums[FILL_SEGMENT].wrapping_add(fill as u64 * times[FILL_SEGMENT] as u64);
+            sums[FILL_ACTIVATION] =
+                sums[FILL_ACTIVATION].wrapping_add(fill as u64 * times[FILL_ACTIVATION] as u64);
+            sums[FILL_DEACTIVATION] =
+                sums[FILL_DEACTIVATION].wrapping_add(fill as u64 * times[FILL_DEACTIVATION] as u64);
+        }
+    }
 
-    state.grow_from = 0;
+    if state.grow_from != 0 {
+        state.grow_from = 0;
+    }
     state.rcv_nxt = seen.rcv_nxt;
     state.copied_seq = seen.copied_seq;
-    state.rcvbuf = seen.rcvbuf;
+    if state.rcvbuf != seen.rcvbuf {
+        state.rcvbuf = seen.rcvbuf;
+    }
     state.last_ns = seen.now_ns;
-    Folded { read_bytes: read, fill }
+    read
 }
 
 /// Bytes x time in units of [`TICK_NS`], without overflow and without losing short intervals.
@@ -119,12 +134,18 @@ fn byte_ticks(bytes: u32, elapsed_ns: u64) -> u64 {
     }
 }
 
+/// Edges of the reader's timeslices since the last event that count for the socket.
+struct Edges {
+    activations: u32,
+    deactivations: u32,
+}
+
 /// The edges of the reader's timeslices since the last event: the queue was the same at each of them. A timeslice in
 /// which an empty socket saw neither arrival nor read says nothing and is not counted.
 #[inline(always)]
-fn fold_edges(state: &mut SocketState, received: u32, queued: u32, fill: u32, switches: u32) {
-    let counters = &mut state.counters;
+fn fold_edges(state: &mut SocketState, received: u32, queued: u32, switches: u32) -> Edges {
     let was_running = state.reader_switches & 1;
+    let counters = &mut state.counters;
     // `received` is the segment of the last event, which found the reader so.
     if was_running == 1 {
         counters.arrived_on_cpu_bytes = counters.arrived_on_cpu_bytes.wrapping_add(received as u64);
@@ -133,32 +154,30 @@ fn fold_edges(state: &mut SocketState, received: u32, queued: u32, fill: u32, sw
     }
     let edges = switches.wrapping_sub(state.reader_switches);
     if edges == 0 {
-        return;
+        return Edges { activations: 0, deactivations: 0 };
+    }
+    state.reader_switches = switches;
+    if queued == 0 {
+        return Edges { activations: switches & 1, deactivations: was_running };
     }
     // Not (edges + was_running) / 2, which can overflow.
-    let mut deactivations = (edges >> 1) + (edges & was_running);
-    let mut activations = edges - deactivations;
-    if queued == 0 {
-        deactivations = was_running;
-        activations = switches & 1;
-    }
-    observe(&mut counters.deactivation_fill, fill, deactivations);
-    observe(&mut counters.activation_fill, fill, activations);
-    state.reader_switches = switches;
+    let deactivations = (edges >> 1) + (edges & was_running);
+    Edges { activations: edges - deactivations, deactivations }
 }
 
-/// Counts `times` observations of one fill ratio.
+/// Counts one observation of a fill outside of [`fold`].
 #[inline(always)]
-pub fn observe(histogram: &mut FillHistogram, fill: u32, times: u32) {
-    let bin = &mut histogram.bins[fill_bin(fill)];
-    *bin = bin.wrapping_add(times);
-    histogram.sum = histogram.sum.wrapping_add(fill as u64 * times as u64);
+pub fn observe(counters: &mut SocketCounters, which: usize, rmem: u32, rcvbuf: u32) {
+    let fill = fill_ratio(rmem, rcvbuf);
+    let bin = &mut counters.fills[fill_bin(fill)][which];
+    *bin = bin.wrapping_add(1);
+    counters.fill_sums[which] = counters.fill_sums[which].wrapping_add(fill as u64);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::socket::SocketCounters;
+    use crate::histogram::FILLS;
 
     fn seen(now_ns: u64, rcv_nxt: u32, copied_seq: u32) -> Seen {
         Seen {
@@ -175,6 +194,12 @@ mod tests {
         }
     }
 
+    fn edges(state: &SocketState) -> [u32; FILLS] {
+        state.counters.fills.iter().fold([0; FILLS], |sum, bin| {
+            [sum[0] + bin[0], sum[1] + bin[1], sum[2] + bin[2]]
+        })
+    }
+
     fn state() -> SocketState {
         SocketState { rcvbuf: 100_000, reader_slot: SLOT_NONE, last_ns: 0, ..SocketState::ZERO }
     }
@@ -183,9 +208,9 @@ mod tests {
     fn the_integral_counts_a_byte_from_its_arrival_to_its_read() {
         let mut state = state();
         // A segment of 1000 bytes arrives at 1 ms (seen before it is queued) and is read at 3 ms.
-        fold(&mut state, &seen(1_024_000, 0, 0), |_, _| None);
-        fold(&mut state, &seen(3 * 1_024_000, 1000, 1000), |_, _| None);
-        fold(&mut state, &seen(9 * 1_024_000, 1000, 1000), |_, _| None);
+        fold(&mut state, &seen(1_024_000, 0, 0), false, |_, _| None);
+        fold(&mut state, &seen(3 * 1_024_000, 1000, 1000), false, |_, _| None);
+        fold(&mut state, &seen(9 * 1_024_000, 1000, 1000), false, |_, _| None);
         assert_eq!(state.counters.queue_byte_ticks, 1000 * 2000);
         assert_eq!((state.counters.received_bytes, state.counters.read_bytes), (1000, 1000));
     }
@@ -193,7 +218,7 @@ mod tests {
     #[test]
     fn sequence_numbers_may_wrap() {
         let mut state = SocketState { rcv_nxt: u32::MAX - 10, copied_seq: u32::MAX - 10, ..state() };
-        fold(&mut state, &seen(1, 89, 19), |_, _| None);
+        fold(&mut state, &seen(1, 89, 19), false, |_, _| None);
         assert_eq!((state.counters.received_bytes, state.counters.read_bytes), (100, 30));
     }
 
@@ -201,12 +226,12 @@ mod tests {
     fn a_fin_is_neither_received_nor_read_nor_queued_data() {
         let mut state = state();
         let fin = |now, rcv_nxt, copied| Seen { fin: true, ..seen(now, rcv_nxt, copied) };
-        fold(&mut state, &fin(1, 101, 0), |_, _| None);
+        fold(&mut state, &fin(1, 101, 0), false, |_, _| None);
         assert_eq!(state.counters.received_bytes, 100);
-        fold(&mut state, &fin(1 + 1024, 101, 100), |_, _| None);
+        fold(&mut state, &fin(1 + 1024, 101, 100), false, |_, _| None);
         assert_eq!((state.counters.read_bytes, state.counters.queue_byte_ticks), (100, 100));
-        fold(&mut state, &fin(1 + 2048, 101, 101), |_, _| None);
-        fold(&mut state, &fin(1 + 9999, 101, 101), |_, _| None);
+        fold(&mut state, &fin(1 + 2048, 101, 101), false, |_, _| None);
+        fold(&mut state, &fin(1 + 9999, 101, 101), false, |_, _| None);
         assert_eq!((state.counters.received_bytes, state.counters.read_bytes), (100, 100));
         assert_eq!(state.counters.queue_byte_ticks, 100);
     }
@@ -215,34 +240,29 @@ mod tests {
     fn arrivals_belong_to_where_the_reader_was_when_they_arrived() {
         let mut state = SocketState { reader_slot: 0, reader_switches: 1, ..state() };
         // Arrives while it runs (known at the next event), then it sleeps and 200 more arrive, then it wakes and reads.
-        fold(&mut state, &seen(10, 0, 0), |_, _| Some(1));
-        fold(&mut state, &seen(20, 100, 0), |_, _| Some(2));
-        fold(&mut state, &seen(30, 300, 300), |_, _| Some(3));
+        fold(&mut state, &seen(10, 0, 0), false, |_, _| Some(1));
+        fold(&mut state, &seen(20, 100, 0), false, |_, _| Some(2));
+        fold(&mut state, &seen(30, 300, 300), false, |_, _| Some(3));
         let SocketCounters { arrived_on_cpu_bytes, arrived_off_cpu_bytes, .. } = state.counters;
         assert_eq!((arrived_on_cpu_bytes, arrived_off_cpu_bytes), (100, 200));
-        let edges = |histogram: &FillHistogram| histogram.bins.iter().sum::<u32>();
-        assert_eq!(edges(&state.counters.deactivation_fill), 1);
-        assert_eq!(edges(&state.counters.activation_fill), 1);
+        assert_eq!(edges(&state), [0, 1, 1]);
     }
 
     #[test]
     fn a_stalled_reader_is_counted_at_each_edge_and_an_idle_socket_only_once() {
-        let edges = |histogram: &FillHistogram| histogram.bins.iter().sum::<u32>();
         let mut stalled = SocketState { reader_slot: 0, reader_switches: 1, ..state() };
-        fold(&mut stalled, &Seen { rmem: 50_000, ..seen(10, 500, 0) }, |_, _| Some(201));
-        assert_eq!(edges(&stalled.counters.deactivation_fill), 100);
-        assert_eq!(edges(&stalled.counters.activation_fill), 100);
-        assert_eq!(stalled.counters.deactivation_fill.sum, 100 * 320);
+        fold(&mut stalled, &Seen { rmem: 50_000, ..seen(10, 500, 0) }, false, |_, _| Some(201));
+        assert_eq!(edges(&stalled), [0, 100, 100]);
+        assert_eq!(stalled.counters.fill_sums, [0, 100 * 320, 100 * 320]);
         let mut idle = SocketState { reader_slot: 0, reader_switches: 1, ..state() };
-        fold(&mut idle, &seen(10, 0, 0), |_, _| Some(201));
-        assert_eq!(edges(&idle.counters.deactivation_fill), 1);
-        assert_eq!(edges(&idle.counters.activation_fill), 1);
+        fold(&mut idle, &seen(10, 0, 0), false, |_, _| Some(201));
+        assert_eq!(edges(&idle), [0, 1, 1]);
     }
 
     #[test]
     fn a_slot_of_another_thread_is_let_go() {
         let mut state = SocketState { reader_slot: 7, reader_switches: 1, ..state() };
-        fold(&mut state, &seen(10, 100, 0), |_, _| None);
+        fold(&mut state, &seen(10, 100, 0), false, |_, _| None);
         assert_eq!(state.reader_slot, SLOT_NONE);
         assert_eq!(state.counters.received_bytes, 100);
     }
@@ -251,7 +271,7 @@ mod tests {
     fn a_long_stall_does_not_overflow_the_integral() {
         let mut state = state();
         let hour = 3_600_000_000_000;
-        fold(&mut state, &seen(hour, 1 << 30, 0), |_, _| None);
+        fold(&mut state, &seen(hour, 1 << 30, 0), false, |_, _| None);
         let exact = (1u128 << 30) * u128::from(hour) / u128::from(TICK_NS);
         assert!(exact > u128::from(u64::MAX >> 7));
         assert!(exact.abs_diff(u128::from(state.counters.queue_byte_ticks)) < exact / 1_000_000);
@@ -260,9 +280,9 @@ mod tests {
     #[test]
     fn growth_counts_only_where_autotuning_announced_it() {
         let mut state = state();
-        fold(&mut state, &Seen { rcvbuf: 200_000, ..seen(1, 0, 0) }, |_, _| None);
-        fold(&mut state, &Seen { rcvbuf: 300_000, autotuned: true, ..seen(2, 0, 0) }, |_, _| None);
-        fold(&mut state, &Seen { rcvbuf: 300_000, autotuned: true, ..seen(3, 0, 0) }, |_, _| None);
+        fold(&mut state, &Seen { rcvbuf: 200_000, ..seen(1, 0, 0) }, false, |_, _| None);
+        fold(&mut state, &Seen { rcvbuf: 300_000, autotuned: true, ..seen(2, 0, 0) }, false, |_, _| None);
+        fold(&mut state, &Seen { rcvbuf: 300_000, autotuned: true, ..seen(3, 0, 0) }, false, |_, _| None);
         assert_eq!(state.counters.growths, 1);
     }
 }

@@ -1,6 +1,6 @@
 //! A reader: a thread that drained data from a TCP socket.
 
-use crate::histogram::TimeHistogram;
+use crate::histogram::TimeBins;
 
 /// No slot: the socket has no known reader.
 pub const SLOT_NONE: u32 = u32::MAX;
@@ -35,7 +35,7 @@ pub struct ReaderSlot {
     pub flags: u32,
     /// The thread group's name.
     pub process: [u8; 16],
-    /// The socket it read last.
+    /// The socket that it took over last from another reader, or from none.
     pub last_cookie: u64,
     /// `se.sum_exec_runtime` at the last deactivation, ns.
     pub exec_ns: u64,
@@ -43,10 +43,14 @@ pub struct ReaderSlot {
     pub run_delay_ns: u64,
     /// Timeslices by their end.
     pub ends: [u64; 3],
+    /// Time on the CPU, ns.
+    pub on_cpu_ns: u64,
+    /// Time runnable but waiting for a CPU, ns.
+    pub wait_ns: u64,
     /// Time on the CPU per timeslice.
-    pub on_cpu: TimeHistogram,
+    pub on_cpu: TimeBins,
     /// Time runnable but waiting for a CPU, per timeslice.
-    pub wait: TimeHistogram,
+    pub wait: TimeBins,
 }
 
 const _: () = assert!(size_of::<ReaderSlot>() == 352);

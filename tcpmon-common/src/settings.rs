@@ -5,29 +5,50 @@
 /// The running kernel has no such field.
 pub const ABSENT: u32 = u32::MAX;
 
-/// Byte offsets from the running kernel's BTF; [`ABSENT`] where the kernel has no such field.
+/// Byte offsets from the running kernel's BTF; [`ABSENT`] where the kernel has no such field. The first sixteen are
+/// what every segment and read needs: one cache line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
 #[repr(C)]
 pub struct Layout {
+    /// `sk_buff.cb`
+    pub skb_cb: u32,
+    /// `tcp_skb_cb.seq`
+    pub cb_seq: u32,
+    /// `tcp_skb_cb.end_seq`
+    pub cb_end_seq: u32,
+    /// `tcp_skb_cb.tcp_flags`
+    pub cb_flags: u32,
+    /// `sock.sk_bpf_storage`
+    pub sock_storage: u32,
     /// `sock.sk_rcvbuf`
     pub sock_rcvbuf: u32,
     /// `sock.sk_backlog.rmem_alloc`
     pub sock_rmem: u32,
-    /// `sock.sk_backlog.len`
-    pub sock_backlog: u32,
-    /// `sock.sk_lock.owned`
-    pub sock_owned: u32,
+    /// `sock.__sk_common.skc_state`
+    pub sock_state: u32,
     /// `sock.__sk_common.skc_flags`
     pub sock_flags: u32,
+    /// The number of the bit `SOCK_DONE` in `sock.__sk_common.skc_flags`.
+    pub sock_done_bit: u32,
+    /// `sock.sk_lock.owned`
+    pub sock_owned: u32,
+    /// `tcp_sock.rcv_nxt`
+    pub tcp_rcv_nxt: u32,
+    /// `tcp_sock.copied_seq`
+    pub tcp_copied_seq: u32,
+    /// `tcp_sock.rcv_wnd`
+    pub tcp_rcv_wnd: u32,
+    /// `inet_connection_sock.icsk_ack.rcv_mss`
+    pub tcp_mss: u32,
+    /// `task_struct.pid`
+    pub task_tid: u32,
+    /// `sock.sk_backlog.len`
+    pub sock_backlog: u32,
     /// `sock.sk_userlocks`, the byte
     pub sock_userlocks: u32,
     /// The lowest bit of that field within the byte.
     pub sock_userlocks_shift: u32,
-    /// `sock.sk_bpf_storage`
-    pub sock_storage: u32,
-    /// `sock.__sk_common.skc_state`
-    pub sock_state: u32,
     /// `sock.__sk_common.skc_family`
     pub sock_family: u32,
     /// `sock.__sk_common.skc_num`
@@ -50,14 +71,6 @@ pub struct Layout {
     pub net_inum: u32,
     /// `socket.sk`
     pub socket_sock: u32,
-    /// `inet_connection_sock.icsk_ack.rcv_mss`
-    pub tcp_mss: u32,
-    /// `tcp_sock.rcv_nxt`
-    pub tcp_rcv_nxt: u32,
-    /// `tcp_sock.copied_seq`
-    pub tcp_copied_seq: u32,
-    /// `tcp_sock.rcv_wnd`
-    pub tcp_rcv_wnd: u32,
     /// `tcp_sock.bytes_received`
     pub tcp_bytes_received: u32,
     /// `tcp_sock.selective_acks`
@@ -70,16 +83,6 @@ pub struct Layout {
     pub tcp_rcv_ssthresh: u32,
     /// `tcp_sock.window_clamp`
     pub tcp_window_clamp: u32,
-    /// `sk_buff.cb`
-    pub skb_cb: u32,
-    /// `tcp_skb_cb.seq`
-    pub cb_seq: u32,
-    /// `tcp_skb_cb.end_seq`
-    pub cb_end_seq: u32,
-    /// `tcp_skb_cb.tcp_flags`
-    pub cb_flags: u32,
-    /// `task_struct.pid`
-    pub task_tid: u32,
     /// `task_struct.tgid`
     pub task_tgid: u32,
     /// `task_struct.group_leader`
@@ -98,8 +101,6 @@ pub struct Layout {
     pub napi_dev: u32,
     /// `net_device.name`
     pub device_name: u32,
-    /// The number of the bit `SOCK_DONE` in `sock.__sk_common.skc_flags`.
-    pub sock_done_bit: u32,
     /// Position of `reason` among the arguments of `kfree_skb`.
     pub kfree_skb_reason: u32,
     /// Position of `rx_sk` among the arguments of `kfree_skb`.

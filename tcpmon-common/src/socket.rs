@@ -1,6 +1,9 @@
 //! One TCP socket: the state kept in its local storage, and the record that takes it to user space.
 
-use crate::{header::Header, histogram::FillHistogram};
+use crate::{
+    header::Header,
+    histogram::{FILL_BINS, FILLS, FillBins},
+};
 
 /// The local side accepted the connection.
 pub const SOCKET_PASSIVE: u32 = 1;
@@ -43,45 +46,48 @@ pub struct SocketCounters {
     pub arrived_off_cpu_bytes: u64,
     /// Bytes that known readers drained in their timeslices.
     pub timeslice_read_bytes: u64,
-    /// Fill that each data segment met.
-    pub segment_fill: FillHistogram,
-    /// Fill when the reader got the CPU.
-    pub activation_fill: FillHistogram,
-    /// Fill when the reader lost the CPU.
-    pub deactivation_fill: FillHistogram,
+    /// Sums of the observed fills, in 1/[`FILL_ONE`](crate::histogram::FILL_ONE), each rounded up.
+    pub fill_sums: [u64; FILLS],
+    /// Distributions of the observed fills.
+    pub fills: FillBins,
 }
 
 /// Value of the socket local storage `SOCKETS`. Written under the socket's lock, read by the snapshot without it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+///
+/// What every event writes lies together: a segment is folded on the CPU that received it and a read on the reader's,
+/// so each cache line written costs a trip between the two.
 #[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct SocketState {
-    /// Odd while an event is being folded: a snapshot that sees it odd, or moved, is torn.
-    pub sequence: u32,
-    /// `SOCKET_` flags.
-    pub flags: u32,
     /// The socket's cookie.
     pub cookie: u64,
-    /// Time of the last event, ns.
-    pub last_ns: u64,
-    /// `rcv_nxt` at the last event.
-    pub rcv_nxt: u32,
-    /// `copied_seq` at the last event.
-    pub copied_seq: u32,
+    /// Name of the last reader's thread group; empty while unknown.
+    pub process: [u8; 16],
+    /// Thread-group id of the last reader; before the first read, of the process that opened the socket, or 0.
+    pub reader_tgid: u32,
+    /// Thread id of the last reader; 0 before the first read.
+    pub reader_tid: u32,
+    /// Slot of the thread that read last, or [`SLOT_NONE`](crate::reader::SLOT_NONE).
+    pub reader_slot: u32,
+    /// `SOCKET_` flags.
+    pub flags: u32,
     /// `sk_rcvbuf` at the last event.
     pub rcvbuf: u32,
     /// `sk_rcvbuf` when autotuning announced that it would grow; 0 otherwise.
     pub grow_from: u32,
-    /// Slot of the thread that read last, or [`SLOT_NONE`](crate::reader::SLOT_NONE).
-    pub reader_slot: u32,
+    /// Unused: the words above fill the first cache line beside the kernel's own.
+    pub padding: u64,
+    /// Odd while an event is being folded: a snapshot that sees it odd, or moved, is torn.
+    pub sequence: u32,
     /// That thread's [`switches`](crate::reader::ReaderSlot::switches) at the last event.
     pub reader_switches: u32,
-    /// Thread id of the last reader; 0 before the first read.
-    pub reader_tid: u32,
-    /// Thread-group id of the last reader; before the first read, of the process that opened the socket, or 0.
-    pub reader_tgid: u32,
-    /// Name of that thread group; empty while unknown.
-    pub process: [u8; 16],
+    /// `rcv_nxt` at the last event.
+    pub rcv_nxt: u32,
+    /// `copied_seq` at the last event.
+    pub copied_seq: u32,
+    /// Time of the last event, ns.
+    pub last_ns: u64,
     /// The totals.
     pub counters: SocketCounters,
 }
@@ -89,19 +95,20 @@ pub struct SocketState {
 impl SocketState {
     /// What fresh storage holds.
     pub const ZERO: Self = Self {
-        sequence: 0,
-        flags: 0,
         cookie: 0,
-        last_ns: 0,
-        rcv_nxt: 0,
-        copied_seq: 0,
+        process: [0; 16],
+        reader_tgid: 0,
+        reader_tid: 0,
+        reader_slot: 0,
+        flags: 0,
         rcvbuf: 0,
         grow_from: 0,
-        reader_slot: 0,
+        padding: 0,
+        sequence: 0,
         reader_switches: 0,
-        reader_tid: 0,
-        reader_tgid: 0,
-        process: [0; 16],
+        rcv_nxt: 0,
+        copied_seq: 0,
+        last_ns: 0,
         counters: SocketCounters::ZERO,
     };
 }
@@ -118,9 +125,8 @@ impl SocketCounters {
         arrived_on_cpu_bytes: 0,
         arrived_off_cpu_bytes: 0,
         timeslice_read_bytes: 0,
-        segment_fill: FillHistogram::ZERO,
-        activation_fill: FillHistogram::ZERO,
-        deactivation_fill: FillHistogram::ZERO,
+        fill_sums: [0; FILLS],
+        fills: [[0; FILLS]; FILL_BINS],
     };
 }
 
@@ -221,6 +227,6 @@ pub struct SocketRecord {
 }
 
 const _: () = assert!(size_of::<SocketCounters>() == 336);
-const _: () = assert!(size_of::<SocketState>() == 408);
+const _: () = assert!(size_of::<SocketState>() == 416);
 const _: () = assert!(size_of::<SocketLive>() == 96);
-const _: () = assert!(size_of::<SocketRecord>() == 528);
+const _: () = assert!(size_of::<SocketRecord>() == 536);

@@ -21,6 +21,11 @@ pub struct QueuePhoto {
     pub window: u32,
 }
 
+impl QueuePhoto {
+    /// All zero.
+    pub const ZERO: Self = Self { rcv_nxt: 0, copied_seq: 0, rmem: 0, rcvbuf: 0, backlog: 0, window: 0 };
+}
+
 /// The activation was not seen: the thread was first met in the middle of this timeslice.
 pub const TIMESLICE_PARTIAL: u16 = 1;
 /// Another thread took the socket over during this timeslice.

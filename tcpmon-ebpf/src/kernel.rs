@@ -89,9 +89,10 @@ pub fn argument<const N: u32>(ctx: &BtfTracePointContext, position: u32) -> Opti
 #[derive(Clone, Copy)]
 pub struct Sock(*const u8);
 
-/// `struct tcp_sock *`, obtained through `bpf_skc_to_tcp_sock` and therefore typed.
+/// `struct tcp_sock *`, obtained through `bpf_skc_to_tcp_sock` and therefore typed, beside the `struct sock *` that it
+/// came from: the verifier trusts the latter, so its fields are read without a check for faults.
 #[derive(Clone, Copy)]
-pub struct TcpSock(*const u8);
+pub struct TcpSock(*const u8, Sock);
 
 /// `struct sk_buff *` that TCP receives.
 #[derive(Clone, Copy)]
@@ -150,7 +151,7 @@ impl Sock {
     pub fn tcp(self) -> Option<TcpSock> {
         // SAFETY: the helper checks the socket's kind itself.
         let tcp = unsafe { bpf_skc_to_tcp_sock(self.0.cast_mut().cast()) } as *const u8;
-        if tcp.is_null() { None } else { Some(TcpSock(tcp)) }
+        if tcp.is_null() { None } else { Some(TcpSock(tcp, self)) }
     }
 
     /// The socket's cookie, made now if it had none.
@@ -226,7 +227,7 @@ impl Sock {
 impl TcpSock {
     #[inline(always)]
     pub fn sock(self) -> Sock {
-        Sock(self.0)
+        self.1
     }
 
     /// Sequence number of the next byte expected.

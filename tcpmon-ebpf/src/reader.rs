@@ -43,19 +43,17 @@ pub fn enter(task: Task) -> Option<u32> {
     Some(slot)
 }
 
-/// Makes the thread the socket's last reader. Returns whether it was not.
+/// Makes the thread the socket's last reader.
 #[inline(always)]
-pub fn take_over(state: &mut SocketState, task: Task, slot: u32, switches: u32) -> bool {
-    state.process = task.process();
-    let tid = task.tid();
-    if state.reader_tid == tid && state.reader_slot == slot {
-        return false;
-    }
-    state.reader_tid = tid;
+pub fn take_over(state: &mut SocketState, task: Task, slot: u32) -> Option<()> {
+    let reader = maps::reader(slot)?;
+    reader.last_cookie = state.cookie;
+    state.reader_tid = task.tid();
     state.reader_tgid = task.tgid();
     state.reader_slot = slot;
-    state.reader_switches = switches;
-    true
+    state.reader_switches = reader.switches;
+    state.process = task.process();
+    Some(())
 }
 
 /// Names the process that opened the socket, until somebody reads from it.

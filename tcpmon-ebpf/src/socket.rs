@@ -1,20 +1,20 @@
 //! A socket's state: where it begins, and what each event reads for it.
 
 use tcpmon_common::{
-    fold::{self, Folded, Seen},
+    fold::{self, Seen},
     reader::SLOT_NONE,
     socket::{FIN_READ, FIN_RECEIVED, SOCKET_FROM_START, SocketState},
 };
 
 use crate::{
-    kernel::{TcpSock, setting, state},
+    kernel::{self, TcpSock, setting, state},
     maps,
 };
 
 /// The socket's state, made on the spot if the socket is older than tcpmon and was not seeded. `None` when the state
 /// is new (nothing can be folded before there is a last event) or was refused.
 #[inline(always)]
-pub fn watched(tcp: TcpSock, now: u64) -> Option<&'static mut SocketState> {
+pub fn watched(tcp: TcpSock) -> Option<&'static mut SocketState> {
     if let Some(state) = maps::socket(tcp.sock()) {
         if state.last_ns != 0 {
             return Some(state);
@@ -23,7 +23,7 @@ pub fn watched(tcp: TcpSock, now: u64) -> Option<&'static mut SocketState> {
     let state = maps::socket_or_new(tcp.sock())?;
     // Data that arrive with the handshake (TFO) can be read before the connection is established.
     let from_start = tcp.sock().state() == state::SYN_RECV;
-    anchor(state, tcp, now, from_start);
+    anchor(state, tcp, kernel::now_ns(), from_start);
     if from_start { Some(state) } else { None }
 }
 
@@ -57,9 +57,9 @@ pub fn anchor(state: &mut SocketState, tcp: TcpSock, now: u64, from_start: bool)
     state.sequence += 1;
 }
 
-/// Brings the state up to `now`. The caller holds the socket's lock, as every tracepoint that calls this does.
+/// Brings the state up to `now` and returns the bytes drained since the last event. The caller holds the socket's lock, as every tracepoint that calls this does.
 #[inline(always)]
-pub fn fold(state: &mut SocketState, tcp: TcpSock, now: u64) -> Folded {
+pub fn fold(state: &mut SocketState, tcp: TcpSock, now: u64, segment: bool) -> u32 {
     let sock = tcp.sock();
     let rcvbuf = sock.rcvbuf();
     let seen = Seen {
@@ -75,9 +75,9 @@ pub fn fold(state: &mut SocketState, tcp: TcpSock, now: u64) -> Folded {
         autotuned: rcvbuf > state.rcvbuf && autotuned(state, tcp),
     };
     state.sequence += 1;
-    let folded = fold::fold(state, &seen, switches);
+    let read_bytes = fold::fold(state, &seen, segment, switches);
     state.sequence += 1;
-    folded
+    read_bytes
 }
 
 /// Whether a growth of `sk_rcvbuf` since the last event is the work of autotuning.

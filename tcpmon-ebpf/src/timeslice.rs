@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Sockets remembered per reader.
-const SOCKETS: usize = 16;
+const SOCKETS: usize = 8;
 
 /// What is traced of one reader; value of the array `TRACED`.
 #[repr(C)]
@@ -79,16 +79,17 @@ pub fn begin(slot: u32, _task: Task) {
     }
 }
 
-/// The reader in `slot` drained `bytes` from a socket whose queue began at `queue_start` before.
+/// The socket's reader drained `bytes` from it; the queue began at `queue_start` before, and `previous` was the slot
+/// of its last reader.
 #[inline(always)]
 pub fn read(
-    slot: u32,
     previous: u32,
     state: &SocketState,
     tcp: TcpSock,
     queue_start: u32,
     bytes: u32,
 ) -> Option<()> {
+    let slot = state.reader_slot;
     if previous != slot && previous != SLOT_NONE {
         hand_over(previous, state);
     }
@@ -270,13 +271,17 @@ struct Edge {
 #[inline(always)]
 fn close(socket: &mut TracedSocket, task: Task, edge: &Edge) -> Option<()> {
     let sock = Remembered(socket.sock);
-    let mut photo = socket.last;
-    let mut fin = socket.fin >> 1 & 1;
-    if sock.cookie() == socket.cookie {
-        sock.photo(&mut photo);
-        fin = sock.fin_received() as u16;
-    } else {
+    // Read first and judged then, so that the verifier walks the reads once.
+    let mut photo = QueuePhoto::ZERO;
+    sock.photo(&mut photo);
+    let mut fin = sock.fin_received() as u16;
+    let rcv_rtt_us = sock.rcv_rtt_us();
+    let rcv_ssthresh = sock.rcv_ssthresh();
+    let window_clamp = sock.window_clamp();
+    if sock.cookie() != socket.cookie {
         socket.flags |= TIMESLICE_CLOSED;
+        photo = socket.last;
+        fin = socket.fin >> 1 & 1;
     }
     if socket.flags & TIMESLICE_HANDED_OVER != 0 {
         photo.rcv_nxt = socket.handed_rcv_nxt;
@@ -307,9 +312,9 @@ fn close(socket: &mut TracedSocket, task: Task, edge: &Edge) -> Option<()> {
             record.arrived_off_cpu_bytes = arrived_off;
             record.arrived_on_cpu_bytes = arrived_on;
             record.read_bytes = socket.read_bytes;
-            record.rcv_rtt_us = sock.rcv_rtt_us();
-            record.rcv_ssthresh = sock.rcv_ssthresh();
-            record.window_clamp = sock.window_clamp();
+            record.rcv_rtt_us = rcv_rtt_us;
+            record.rcv_ssthresh = rcv_ssthresh;
+            record.window_clamp = window_clamp;
             record.tid = task.tid();
             record.tgid = task.tgid();
             record.comm = task.comm();

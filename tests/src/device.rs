@@ -5,16 +5,16 @@ use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_route::AddressFamily;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
-use netlink_packet_route::AddressFamily;
 use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::net::if_::if_nametoindex;
 use nix::sys::socket::{AddressFamily as SocketFamily, SockFlag, SockType, socket};
 
-use crate::netlink::change;
 use crate::namespace::Namespace;
+use crate::netlink::change;
 
 /// An offload that ethtool(8) can turn on and off.
 #[derive(Clone, Copy, Debug)]

@@ -110,7 +110,10 @@ impl Namespace {
         self.run(|| {
             let (none, nothing) = (None::<&str>, MsFlags::empty());
             must(unshare(CloneFlags::CLONE_NEWNS), "making a mount namespace");
-            must(mount(none, "/sys", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none), "making /sys private (it must be mounted)");
+            must(
+                mount(none, "/sys", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none),
+                "making /sys private (it must be mounted)",
+            );
             must(mount(Some("sysfs"), "/sys", Some("sysfs"), nothing, none), "mounting sysfs");
             job()
         })

@@ -3,8 +3,8 @@
 use std::fmt::Debug;
 use std::io::{Error, Result};
 
-use netlink_packet_core::{NetlinkDeserializable, NetlinkHeader, NetlinkMessage, NetlinkPayload, NetlinkSerializable};
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};
+use netlink_packet_core::{NetlinkDeserializable, NetlinkHeader, NetlinkMessage, NetlinkPayload, NetlinkSerializable};
 use netlink_sys::{Socket, SocketAddr};
 
 /// Changes something; `flags` beside REQUEST and ACK, which are always set.

@@ -24,7 +24,10 @@ impl Lab {
         let answer = nft(self.receiver(), &["-j", "list", "counter", "inet", "tcpmon", "dropped"], "");
         let answer: serde_json::Value = must(serde_json::from_slice(&answer), "reading nft's answer");
         let counters = answer["nftables"].as_array().expect("nft -j answers with an array");
-        counters.iter().find_map(|item| item["counter"]["packets"].as_u64()).expect("nft lists the counter it was asked for")
+        counters
+            .iter()
+            .find_map(|item| item["counter"]["packets"].as_u64())
+            .expect("nft lists the counter it was asked for")
     }
 }
 

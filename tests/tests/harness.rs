@@ -87,7 +87,9 @@ fn every_kind_of_reader_counts_every_byte() {
 #[test]
 fn many_flows_are_read_by_the_threads_that_were_asked_for() {
     let lab = Lab::new();
-    for (threads, tids) in [(Threads::Sequential, 1), (Threads::PerFlow, 8), (Threads::Epoll, 1), (Threads::Turns(4), 4)] {
+    for (threads, tids) in
+        [(Threads::Sequential, 1), (Threads::PerFlow, 8), (Threads::Epoll, 1), (Threads::Turns(4), 4)]
+    {
         let reader = Traffic::reader(lab.receiver()).connections(8).threads(threads).log_reads().spawn();
         let sent = sender(&lab, &reader).flows(8).bytes(500_000).spawn().wait();
         let report = reader.wait();
@@ -124,6 +126,18 @@ fn a_paused_reader_leaves_its_queue_to_be_seen() {
         assert_eq!(sender.finish().bytes, 31_000);
         assert_eq!(reader.wait().bytes, 31_000);
     }
+}
+
+#[test]
+fn a_reader_can_shut_its_writing_side_and_still_receive() {
+    let lab = Lab::new();
+    let reader = Traffic::reader(lab.receiver()).spawn();
+    let sender = sender(&lab, &reader).paused().spawn();
+    assert_eq!((sender.send(10), reader.read(10)), (10, 10));
+    reader.shutdown_write();
+    let state = || connection(&lab, &reader).map(|socket| socket.state);
+    eventually(SOON, "the FIN is acknowledged", || (state() == Ok(State::FinWait2)).then_some(()));
+    assert_eq!((sender.send(10), reader.read(10)), (10, 10));
 }
 
 #[test]
@@ -169,6 +183,18 @@ fn short_connections_come_in_numbers() {
 }
 
 #[test]
+fn connections_can_be_held_open() {
+    let lab = Lab::new();
+    let reader = Traffic::reader(lab.receiver()).connections(3000).threads(Threads::Epoll).spawn();
+    let sender = sender(&lab, &reader).connections(3000).parallel(2).bytes(10).hold_open().spawn();
+    eventually(SOON, "all bytes are read", || reader.report().bytes == 30_000);
+    let standing = |socket: &Socket| socket.is_connection_to(reader.port()) && socket.state == State::Established;
+    assert_eq!(truth::sockets(lab.receiver()).iter().filter(|socket| standing(socket)).count(), 3000);
+    assert_eq!(sender.finish().connections, 3000);
+    assert_eq!(reader.wait().connections, 3000);
+}
+
+#[test]
 fn a_reader_may_close_without_reading_and_a_sender_by_reset() {
     let lab = Lab::new();
     for threads in [Threads::Sequential, Threads::Epoll] {
@@ -181,9 +207,9 @@ fn a_reader_may_close_without_reading_and_a_sender_by_reset() {
     let sent = sender(&lab, &reader).connections(50).bytes(10).reset().spawn().wait();
     let report = reader.wait();
     assert_eq!((sent.broken, report.broken, report.bytes), (0, 50, 500));
-    let waiting = truth::sockets(lab.sender()).into_iter().filter(|socket| {
-        socket.state == State::TimeWait && socket.remote == reader.address()
-    });
+    let waiting = truth::sockets(lab.sender())
+        .into_iter()
+        .filter(|socket| socket.state == State::TimeWait && socket.remote == reader.address());
     assert_eq!(waiting.count(), 0, "a reset leaves no TIME_WAIT");
 }
 

@@ -1,5 +1,6 @@
 //! tcpmon's own commands: `cargo xtask --help`.
 
+mod btf_fixture;
 mod build;
 mod check;
 mod ebpf;
@@ -19,6 +20,8 @@ use clap::Parser;
 enum Command {
     /// Bring rust-src and bpf-linker to this machine (quick when they are there)
     Setup,
+    /// Make the subset of a kernel's BTF that the resolver's tests read
+    BtfFixture(btf_fixture::Args),
     /// Set up, then build tcpmon and print the SHA-256 of its eBPF object
     Build {
         /// Build with optimisations
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<()> {
     match command {
         Command::Setup => setup::run(),
+        Command::BtfFixture(args) => btf_fixture::run(&args),
         Command::Build { release } => {
             setup::run()?;
             build::run(release)

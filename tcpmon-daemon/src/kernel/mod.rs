@@ -1,6 +1,7 @@
 //! The kernel side as seen from user space: the only module that knows aya.
 
 pub mod btf;
+pub mod floor;
 mod iterator;
 pub mod layout;
 mod loader;

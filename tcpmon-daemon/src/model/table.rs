@@ -342,6 +342,6 @@ fn until_now(record: &SocketRecord) -> SocketCounters {
         fin: live.flags & LIVE_FIN != 0,
         autotuned: live.flags & LIVE_AUTOTUNED != 0,
     };
-    fold::fold(&mut state, &seen, |_, _| (live.flags & LIVE_READER != 0).then_some(live.reader_switches));
+    fold::fold(&mut state, &seen, false, |_, _| (live.flags & LIVE_READER != 0).then_some(live.reader_switches));
     state.counters
 }

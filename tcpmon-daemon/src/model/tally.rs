@@ -1,7 +1,7 @@
 //! Totals as flat rows of numbers, so that adding, subtracting and never going backwards are each one loop.
 
 use tcpmon_common::{
-    histogram::{FILL_BINS, FillHistogram, TIME_BINS, TimeHistogram},
+    histogram::{FILL_ACTIVATION, FILL_BINS, FILL_DEACTIVATION, FILL_SEGMENT, FILLS, TIME_BINS},
     reader::ReaderSlot,
     socket::{SocketCounters, TICK_NS},
 };
@@ -13,7 +13,7 @@ const FILL: usize = FILL_BINS + 1;
 const TIME: usize = TIME_BINS + 1;
 
 /// Length of a socket's row.
-pub const SOCKET: usize = SCALARS + 3 * FILL;
+pub const SOCKET: usize = SCALARS + FILLS * FILL;
 /// Length of a reader's row.
 pub const READER: usize = 3 + 2 * TIME;
 
@@ -41,22 +41,11 @@ pub fn socket_row(now: &SocketCounters, before: &SocketCounters) -> SocketRow {
     for (cell, (now, before)) in row.iter_mut().zip(scalars(now).into_iter().zip(scalars(before))) {
         *cell = now.wrapping_sub(before).cast_signed();
     }
-    let histograms = |counters: &SocketCounters| {
-        [counters.segment_fill, counters.activation_fill, counters.deactivation_fill]
-    };
-    let pairs = histograms(now).into_iter().zip(histograms(before));
-    for (cells, (now, before)) in row[SCALARS..].chunks_exact_mut(FILL).zip(pairs) {
-        fill_row(cells, &now, &before);
+    for (which, cells) in row[SCALARS..].chunks_exact_mut(FILL).enumerate() {
+        let column = |counters: &SocketCounters| counters.fills.map(|bin| bin[which]);
+        histogram_row(cells, &column(now), &column(before), now.fill_sums[which], before.fill_sums[which]);
     }
     row
-}
-
-fn fill_row(cells: &mut [i64], now: &FillHistogram, before: &FillHistogram) {
-    histogram_row(cells, &now.bins, &before.bins, now.sum, before.sum);
-}
-
-fn time_row(cells: &mut [i64], now: &TimeHistogram, before: &TimeHistogram) {
-    histogram_row(cells, &now.bins, &before.bins, now.sum_ns, before.sum_ns);
 }
 
 /// Bins wrap at 32 bits, the sum at 64.
@@ -76,8 +65,8 @@ pub fn reader_row(now: &ReaderSlot, before: &ReaderSlot) -> ReaderRow {
         *cell = now.wrapping_sub(before).cast_signed();
     }
     let (on_cpu, wait) = row[3..].split_at_mut(TIME);
-    time_row(on_cpu, &now.on_cpu, &before.on_cpu);
-    time_row(wait, &now.wait, &before.wait);
+    histogram_row(on_cpu, &now.on_cpu, &before.on_cpu, now.on_cpu_ns, before.on_cpu_ns);
+    histogram_row(wait, &now.wait, &before.wait, now.wait_ns, before.wait_ns);
     row
 }
 
@@ -143,9 +132,9 @@ pub fn counters(socket: &Tally<SOCKET>, reader: &Tally<READER>) -> GroupCounters
         arrived_on_cpu_bytes: cells[6],
         arrived_off_cpu_bytes: cells[7],
         timeslice_read_bytes: cells[8],
-        segment_fill: fill(0),
-        activation_fill: fill(1),
-        deactivation_fill: fill(2),
+        segment_fill: fill(FILL_SEGMENT),
+        activation_fill: fill(FILL_ACTIVATION),
+        deactivation_fill: fill(FILL_DEACTIVATION),
         timeslices: [times[0], times[1], times[2]],
         on_cpu: durations(0),
         run_queue_wait: durations(1),
@@ -183,10 +172,10 @@ mod tests {
     #[test]
     fn bins_that_wrapped_still_give_their_difference() {
         let mut before = SocketCounters::ZERO;
-        before.segment_fill.bins[3] = u32::MAX;
+        before.fills[3][FILL_SEGMENT] = u32::MAX;
         before.received_bytes = u64::MAX - 1;
         let mut now = before;
-        now.segment_fill.bins[3] = 4;
+        now.fills[3][FILL_SEGMENT] = 4;
         now.received_bytes = 8;
         let row = socket_row(&now, &before);
         let mut tally = Tally::default();

@@ -3,6 +3,7 @@
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 use tcpmon_common::{
     header::{Header, KIND_FINAL, VERSION},
+    histogram::{FILL_BINS, FILLS},
     loss::Loss,
     socket::{SOCKET_ACTIVE, SOCKET_FINAL, SOCKET_PASSIVE, SocketCounters, SocketRecord, SocketState},
 };
@@ -63,7 +64,7 @@ fn end(ctx: &BtfTracePointContext) -> Option<()> {
         return None;
     }
     let now = kernel::now_ns();
-    socket::fold(state, tcp, now);
+    socket::fold(state, tcp, now, false);
     if send(state, tcp, now).is_none() {
         keep(&state.counters);
     }
@@ -101,8 +102,15 @@ fn keep(counters: &SocketCounters) -> Option<()> {
     sums.arrived_on_cpu_bytes += counters.arrived_on_cpu_bytes;
     sums.arrived_off_cpu_bytes += counters.arrived_off_cpu_bytes;
     sums.timeslice_read_bytes += counters.timeslice_read_bytes;
-    sums.segment_fill.add(&counters.segment_fill);
-    sums.activation_fill.add(&counters.activation_fill);
-    sums.deactivation_fill.add(&counters.deactivation_fill);
+    let mut which = 0;
+    while which < FILLS {
+        sums.fill_sums[which] += counters.fill_sums[which];
+        let mut bin = 0;
+        while bin < FILL_BINS {
+            sums.fills[bin][which] = sums.fills[bin][which].wrapping_add(counters.fills[bin][which]);
+            bin += 1;
+        }
+        which += 1;
+    }
     None
 }

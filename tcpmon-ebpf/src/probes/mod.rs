@@ -2,6 +2,7 @@
 
 mod autotune;
 mod drop;
+mod floor;
 mod lifecycle;
 mod napi;
 mod read;

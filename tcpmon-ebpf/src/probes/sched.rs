@@ -3,7 +3,7 @@
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 use tcpmon_common::{
     header::{Header, KIND_READER_EXIT, VERSION},
-    histogram::{TimeHistogram, time_bin},
+    histogram::time_bin,
     loss::Loss,
     reader::{END_BLOCKED, END_EXITED, END_PREEMPTED, READER_EXITED},
 };
@@ -58,8 +58,10 @@ fn deactivate(slot: u32, task: Task, end: u32) -> Option<()> {
     let wait_ns = run_delay_ns.wrapping_sub(reader.run_delay_ns);
     reader.exec_ns = exec_ns;
     reader.run_delay_ns = run_delay_ns;
-    observe(&mut reader.on_cpu, on_cpu_ns);
-    observe(&mut reader.wait, wait_ns);
+    reader.on_cpu_ns += on_cpu_ns;
+    reader.on_cpu[time_bin(on_cpu_ns)] += 1;
+    reader.wait_ns += wait_ns;
+    reader.wait[time_bin(wait_ns)] += 1;
     match end {
         END_EXITED => reader.ends[2] += 1,
         END_BLOCKED => reader.ends[1] += 1,
@@ -92,12 +94,6 @@ fn activate(slot: u32) -> Option<()> {
         timeslice::activate(slot);
     }
     None
-}
-
-#[inline(always)]
-fn observe(histogram: &mut TimeHistogram, ns: u64) {
-    histogram.bins[time_bin(ns)] += 1;
-    histogram.sum_ns += ns;
 }
 
 const _: () = assert!(END_PREEMPTED == 0 && END_BLOCKED == 1 && END_EXITED == 2);

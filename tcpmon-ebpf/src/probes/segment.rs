@@ -1,7 +1,6 @@
 //! `tcp_probe`: a segment reaches `tcp_rcv_established`, before it is queued.
 
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
-use tcpmon_common::fold;
 
 use crate::{
     kernel::{self, Skb, Sock},
@@ -21,10 +20,7 @@ fn segment(ctx: &BtfTracePointContext) -> Option<()> {
         return None;
     }
     let tcp = Sock::argument::<0>(ctx).tcp()?;
-    let now = kernel::now_ns();
-    let state = socket::watched(tcp, now)?;
-    let folded = socket::fold(state, tcp, now);
-    state.counters.segments += 1;
-    fold::observe(&mut state.counters.segment_fill, folded.fill, 1);
+    let state = socket::watched(tcp)?;
+    socket::fold(state, tcp, kernel::now_ns(), true);
     None
 }

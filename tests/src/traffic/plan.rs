@@ -59,7 +59,7 @@ pub struct ProcessPlan {
 /// A reader's plan.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ReaderPlan {
-    /// See there.
+    /// See [`ProcessPlan`].
     pub process: ProcessPlan,
     /// Address to listen at.
     pub bind: IpAddr,
@@ -69,13 +69,13 @@ pub struct ReaderPlan {
     pub ports: u16,
     /// Ends after so many connections have ended; `None` stays until told.
     pub connections: Option<u64>,
-    /// See there.
+    /// See [`Threads`].
     pub threads: Threads,
-    /// See there.
+    /// See [`Method`].
     pub method: Method,
     /// Most bytes of one read.
     pub chunk: usize,
-    /// See there.
+    /// See [`Between`].
     pub between: Between,
     /// `SO_RCVBUF` as given to the kernel, which doubles it.
     pub receive_buffer: Option<usize>,
@@ -92,7 +92,7 @@ pub struct ReaderPlan {
 /// A sender's plan.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SenderPlan {
-    /// See there.
+    /// See [`ProcessPlan`].
     pub process: ProcessPlan,
     /// Address to connect to, with the first port.
     pub to: SocketAddr,
@@ -118,6 +118,8 @@ pub struct SenderPlan {
     pub data_with_ack: bool,
     /// Waits for the other side to close before the connection counts as ended.
     pub await_close: bool,
+    /// Keeps each connection open after its bytes until told to finish.
+    pub hold_open: bool,
     /// Closes with a RST, once all data is acknowledged.
     pub reset: bool,
 }

@@ -8,7 +8,7 @@ use super::plan::{Order, ProcessPlan, Report, SenderPlan};
 use crate::lab::End;
 
 /// A sender to be. Unless told otherwise: one connection, as fast as it goes in writes of 64 KiB until
-/// [`Sender::finish`], cubic.
+/// [`Sender::finish`], cubic. Each write leaves at once (`TCP_NODELAY`).
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct SenderBuilder {
@@ -32,6 +32,7 @@ impl SenderBuilder {
             fast_open: false,
             data_with_ack: false,
             await_close: false,
+            hold_open: false,
             reset: false,
         };
         Self { end: end.clone(), plan }
@@ -141,6 +142,12 @@ impl SenderBuilder {
     /// Waits for the other side to close before a connection counts as ended.
     pub fn await_close(mut self) -> Self {
         self.plan.await_close = true;
+        self
+    }
+
+    /// Keeps each connection open after its bytes until [`Sender::finish`]: many open connections from few threads.
+    pub fn hold_open(mut self) -> Self {
+        self.plan.hold_open = true;
         self
     }
 

@@ -2,10 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use netlink_packet_sock_diag::SockDiagMessage;
 use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, IPPROTO_TCP};
 use netlink_packet_sock_diag::inet::nlas::{MemInfo, Nla};
 use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, InetResponse, SocketId, StateFlags};
-use netlink_packet_sock_diag::SockDiagMessage;
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 
 use crate::{Namespace, must, netlink};
@@ -184,8 +184,10 @@ impl State {
 impl TcpInfo {
     /// Reads `struct tcp_info` of include/uapi/linux/tcp.h, which only ever grows at its end.
     fn parse(bytes: &[u8]) -> Self {
-        let u32_at = |at: usize| bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |raw| u32::from_ne_bytes(*raw));
-        let u64_at = |at: usize| bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |raw| u64::from_ne_bytes(*raw));
+        let u32_at =
+            |at: usize| bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |raw| u32::from_ne_bytes(*raw));
+        let u64_at =
+            |at: usize| bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |raw| u64::from_ne_bytes(*raw));
         Self {
             rcv_mss: u32_at(20),
             rcv_ssthresh: u32_at(64),

@@ -25,8 +25,6 @@ pub struct Connection {
     session: &'static Session,
     method: Method,
     between: Between,
-    chunk: usize,
-    buffer: Vec<u8>,
     pipe: Option<Pipe>,
 }
 
@@ -54,23 +52,21 @@ impl Connection {
         if plan.half_closed {
             socket.shutdown(Shutdown::Write)?;
         }
-        let splices = plan.method == Method::Splice;
         Ok(Self {
             number,
             socket,
             session,
             method: plan.method,
             between: plan.between,
-            chunk: plan.chunk,
-            buffer: vec![0; if splices { 0 } else { plan.chunk }],
-            pipe: if splices { Some(Pipe::new()?) } else { None },
+            pipe: if plan.method == Method::Splice { Some(Pipe::new()?) } else { None },
         })
     }
 
-    /// Reads at most `allowance` bytes and counts them, then does what is to be done between two reads.
-    pub fn read(&mut self, allowance: u64) -> Outcome {
-        let most = usize::try_from(allowance).map_or(self.chunk, |allowance| allowance.min(self.chunk));
-        match self.take(most) {
+    /// Reads at most `allowance` bytes, and no more than fit the buffer, counts them and does what is to be done between
+    /// two reads.
+    pub fn read(&self, allowance: u64, buffer: &mut [u8]) -> Outcome {
+        let most = usize::try_from(allowance).map_or(buffer.len(), |allowance| allowance.min(buffer.len()));
+        match self.take(&mut buffer[..most]) {
             Ok(0) => Outcome::End(true),
             Ok(bytes) => {
                 self.session.count(self.number, bytes);
@@ -86,11 +82,11 @@ impl Connection {
         }
     }
 
-    fn take(&mut self, most: usize) -> io::Result<usize> {
+    fn take(&self, buffer: &mut [u8]) -> io::Result<usize> {
         if let Some(pipe) = &self.pipe {
-            return pipe.drain(&self.socket, most);
+            return pipe.drain(&self.socket, buffer.len());
         }
-        let (socket, buffer) = (self.socket.as_raw_fd(), &mut self.buffer[..most]);
+        let socket = self.socket.as_raw_fd();
         if self.method == Method::PeekFirst {
             recv(socket, buffer, MsgFlags::MSG_PEEK)?;
         }

@@ -38,7 +38,7 @@ pub fn run(plan: &ReaderPlan) -> io::Result<()> {
 
 /// Accepts until the plan's connections have come; each is read here, or on its own thread.
 fn accept_all(session: &'static Session, plan: &ReaderPlan, listeners: &[Socket]) -> io::Result<()> {
-    let mut threads = Vec::new();
+    let (mut threads, chunk) = (Vec::new(), plan.chunk);
     for number in 0..plan.connections.unwrap_or(u64::MAX) {
         let socket = accept(listeners)?;
         if plan.close_at_once {
@@ -49,9 +49,9 @@ fn accept_all(session: &'static Session, plan: &ReaderPlan, listeners: &[Socket]
         let connection = Connection::new(session, plan, number, socket)?;
         if plan.threads == Threads::PerFlow {
             threads.retain(|thread: &thread::JoinHandle<()>| !thread.is_finished());
-            threads.push(thread::Builder::new().spawn(move || read_all(session, connection))?);
+            threads.push(thread::Builder::new().spawn(move || read_all(session, &connection, chunk))?);
         } else {
-            read_all(session, connection);
+            read_all(session, &connection, chunk);
         }
     }
     for thread in threads {
@@ -61,7 +61,8 @@ fn accept_all(session: &'static Session, plan: &ReaderPlan, listeners: &[Socket]
 }
 
 /// Reads a connection to its end, as far as the gate lets it.
-fn read_all(session: &'static Session, mut connection: Connection) {
+fn read_all(session: &'static Session, connection: &Connection, chunk: usize) {
+    let mut buffer = vec![0; chunk];
     let mut pass = session.gate.enter();
     let mut allowance = 0;
     let well = loop {
@@ -74,7 +75,7 @@ fn read_all(session: &'static Session, mut connection: Connection) {
             pass.rest();
             continue;
         }
-        match connection.read(allowance) {
+        match connection.read(allowance, &mut buffer) {
             Outcome::Bytes(bytes) if allowance != UNLIMITED => allowance -= bytes,
             Outcome::Bytes(_) | Outcome::Again => {}
             Outcome::End(well) => break well,

@@ -39,7 +39,7 @@ pub fn run(plan: &SenderPlan) -> io::Result<()> {
 /// Makes every `parallel`th connection; the process is ready when each worker has begun its first.
 fn work(session: &'static Session, plan: &SenderPlan, worker: u64, parallel: u64, begun: &Barrier) {
     let mut pass = session.gate.enter();
-    let mut allowance = 0;
+    let (mut allowance, mut held) = (0, Vec::new());
     let message = vec![b'x'; plan.message.max(1)];
     for number in (worker..plan.connections).step_by(parallel as usize) {
         let address = SocketAddr::new(plan.to.ip(), plan.to.port() + (number % u64::from(plan.ports.max(1))) as u16);
@@ -53,17 +53,34 @@ fn work(session: &'static Session, plan: &SenderPlan, worker: u64, parallel: u64
         let flow = |socket: Arc<Socket>| Flow { session, plan, number, socket, address, message: &message, sent: 0 };
         let outcome = socket.map(flow).and_then(|mut flow| {
             let proceed = flow.pump(&mut pass, &mut allowance)?;
-            Ok(flow.close(&mut pass, &mut allowance)? && proceed)
+            let hold = proceed && plan.hold_open;
+            Ok(hold || flow.close(&mut pass, &mut allowance)? && proceed)
         });
-        session.end(number, outcome.is_ok());
+        match &outcome {
+            Ok(true) if plan.hold_open => held.push(number),
+            ended => {
+                session.end(number, ended.is_ok());
+            }
+        }
         if matches!(outcome, Ok(false)) {
             break;
+        }
+    }
+    while !held.is_empty() {
+        match pass.look() {
+            Word::Close => {
+                for number in held.drain(..) {
+                    session.end(number, true);
+                }
+            }
+            Word::Same | Word::Allowed(_) => pass.rest(),
         }
     }
 }
 
 fn connect(plan: &SenderPlan, address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_tcp_nodelay(true)?;
     if let Some(bytes) = plan.send_buffer {
         socket.set_send_buffer_size(bytes)?;
     }
@@ -144,6 +161,7 @@ impl Flow<'_> {
     /// Ends the connection; returns once the other side has, if the plan says so. False when told to finish.
     fn close(&self, pass: &mut Pass<'_>, allowance: &mut u64) -> io::Result<bool> {
         let mut proceed = true;
+        pass.done();
         if self.plan.reset {
             while unacknowledged(&self.socket)? > 0 {
                 thread::sleep(Duration::from_micros(20));

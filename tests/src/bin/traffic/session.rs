@@ -9,6 +9,7 @@ use std::{process, thread};
 
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::prctl;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::{Pid, gettid};
 use socket2::Socket;
 use tcpmon_tests::clock::monotonic_ns;
@@ -42,6 +43,7 @@ impl Session {
         if plan.nice != 0 {
             set_nice(plan.nice)?;
         }
+        raise_file_limit()?;
         let_kicks_interrupt()?;
         Ok(Box::leak(Box::new(Self {
             gate: Gate::new(if plan.paused { 0 } else { UNLIMITED }),
@@ -144,6 +146,16 @@ pub fn say(answer: &Answer) {
 /// Locks; what a thread that panicked left behind is as good as any.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes room for 100,000 connections where the machine allows it.
+fn raise_file_limit() -> io::Result<()> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    let wanted = 262_144.max(soft);
+    if setrlimit(Resource::RLIMIT_NOFILE, wanted, wanted.max(hard)).is_err() {
+        setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+    }
+    Ok(())
 }
 
 #[expect(unsafe_code, reason = "setpriority has no safe wrapper in the crates used here")]

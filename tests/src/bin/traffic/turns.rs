@@ -18,14 +18,18 @@ use crate::session::{Session, lock};
 
 /// Reads until the plan's connections have ended.
 pub fn run(session: &'static Session, plan: &ReaderPlan, listeners: Vec<Socket>, threads: usize) -> io::Result<()> {
-    let table = Turns { table: Mutex::new(Table { whose: 0, set: Set::new(session, plan, listeners)? }), next: Condvar::new() };
+    let table =
+        Turns { table: Mutex::new(Table { whose: 0, set: Set::new(session, plan, listeners)? }), next: Condvar::new() };
     let threads = threads.max(1);
     thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|me| {
-            let table = &table;
-            scope.spawn(move || table.play(me, threads))
-        }).collect();
+        let others: Vec<_> = (1..threads)
+            .map(|me| {
+                let table = &table;
+                scope.spawn(move || table.play(me, threads))
+            })
+            .collect();
         let mut outcome = table.play(0, threads);
+        lock(&table.table).set.pass.take_over(); // a kick must not go to a thread that has been joined
         for other in others {
             outcome = outcome.and(other.join().unwrap_or_else(|_| Err(Error::other("a reading thread has panicked"))));
         }
@@ -75,6 +79,7 @@ struct Set<'p> {
     listeners: Vec<Socket>,
     flows: HashMap<u64, Flow>,
     ready: VecDeque<u64>,
+    buffer: Vec<u8>,
     pass: Pass<'static>,
     allowance: u64,
     accepted: u64,
@@ -103,6 +108,7 @@ impl<'p> Set<'p> {
             listeners,
             flows: HashMap::new(),
             ready: VecDeque::new(),
+            buffer: vec![0; plan.chunk],
             pass: session.gate.enter(),
             allowance: 0,
             accepted: 0,
@@ -115,14 +121,19 @@ impl<'p> Set<'p> {
         if let Word::Allowed(bytes) = self.pass.look() {
             self.allow(bytes)?;
         }
-        let exhausted = self.flows.values().all(|flow| flow.left == 0);
-        if self.allowance == 0 || (self.allowance != UNLIMITED && exhausted && self.accepted > 0) {
+        if self.is_done() {
             self.pass.done();
         }
         let Some(token) = self.ready.pop_front() else {
             return self.wait().map(|()| false);
         };
         if token >= LISTENERS { self.accept(token).map(|()| self.over) } else { self.read(token) }
+    }
+
+    /// Whether no connection may read any more; a limit above 0 waits for the first connection.
+    fn is_done(&self) -> bool {
+        let exhausted = || self.accepted > 0 && self.flows.values().all(|flow| flow.left == 0);
+        self.allowance == 0 || (self.allowance != UNLIMITED && exhausted())
     }
 
     fn allow(&mut self, bytes: u64) -> io::Result<()> {
@@ -170,7 +181,7 @@ impl<'p> Set<'p> {
         let Some(flow) = self.flows.get_mut(&number).filter(|flow| flow.left > 0) else {
             return Ok(false);
         };
-        match flow.connection.read(flow.left) {
+        match flow.connection.read(flow.left, &mut self.buffer) {
             Outcome::Again => return Ok(false),
             Outcome::Bytes(bytes) if flow.left != UNLIMITED => {
                 flow.left -= bytes;

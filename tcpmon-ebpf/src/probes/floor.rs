@@ -1,0 +1,26 @@
+//! Empty programs on every tracepoint that the daemon uses: what merely being there costs. Loaded by `cargo xtask
+//! bench` only.
+
+use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
+
+macro_rules! empty {
+    ($($name:ident on $tracepoint:literal;)+) => {
+        $(
+            #[btf_tracepoint(function = $tracepoint)]
+            pub fn $name(_ctx: BtfTracePointContext) -> i32 {
+                0
+            }
+        )+
+    };
+}
+
+empty! {
+    floor_inet_sock_set_state on "inet_sock_set_state";
+    floor_tcp_destroy_sock on "tcp_destroy_sock";
+    floor_sched_switch on "sched_switch";
+    floor_tcp_rcv_space_adjust on "tcp_rcv_space_adjust";
+    floor_tcp_probe on "tcp_probe";
+    floor_tcp_rcvbuf_grow on "tcp_rcvbuf_grow";
+    floor_kfree_skb on "kfree_skb";
+    floor_napi_poll on "napi_poll";
+}

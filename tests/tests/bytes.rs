@@ -1,0 +1,119 @@
+//! Bytes: `receive_bytes_total` and `receive_read_bytes_total` equal what the reader counted, exactly.
+
+mod common;
+
+use common::{DEADLINE, group, sender};
+use tcpmon_tests::traffic::{Method, ReaderBuilder, SenderBuilder, Threads};
+use tcpmon_tests::truth;
+use tcpmon_tests::{Daemon, Lab, LabOptions, Page, Traffic, eventually};
+
+/// Received and read bytes of everything named `comm`.
+fn bytes(page: &Page, comm: &str) -> (u64, u64) {
+    let sum = |name: &str| page.sum(name, &[("process", comm)]) as u64;
+    (sum("tcpmon_receive_bytes_total"), sum("tcpmon_receive_read_bytes_total"))
+}
+
+/// Runs one transfer to its end and holds tcpmon's numbers against the reader's own.
+#[track_caller]
+fn exact(lab: &Lab, comm: &str, reader: ReaderBuilder, flows: u64, send: impl FnOnce(SenderBuilder) -> SenderBuilder) {
+    let daemon = Daemon::start(&[]);
+    let reader = reader.comm(comm).connections(flows).spawn();
+    let sent = send(sender(lab, &reader).comm("sender").flows(flows)).spawn().wait();
+    let report = reader.wait();
+    assert_eq!((sent.bytes, sent.broken, report.broken), (report.bytes, 0, 0), "{comm}");
+    let expected = (report.bytes, report.bytes);
+    eventually(DEADLINE, &format!("{comm}: received and read are {expected:?}"), || {
+        let seen = bytes(&daemon.scrape(), comm);
+        if seen == expected { Ok(()) } else { Err(format!("{seen:?}")) }
+    });
+    let page = daemon.scrape();
+    assert_eq!(bytes(&page, comm), expected, "{comm}: and stay so");
+    assert_eq!(page.value("tcpmon_receive_bytes_total", &group(comm, reader.port())), Some(report.bytes as f64));
+    // One scrape more, because a socket's end can come between the two.
+    assert_eq!(page.sum("tcpmon_lost_total", &[]), 0.0, "{comm}: nothing was lost");
+}
+
+#[test]
+fn one_flow_is_counted_to_the_byte() {
+    let lab = Lab::new();
+    exact(&lab, "one-flow", Traffic::reader(lab.receiver()), 1, |sender| sender.bytes(50_000_001));
+}
+
+#[test]
+fn sixty_four_flows_are_counted_to_the_byte_however_they_are_read() {
+    let lab = Lab::new();
+    for (comm, threads) in
+        [("flows-threads", Threads::PerFlow), ("flows-epoll", Threads::Epoll), ("flows-stealing", Threads::Turns(4))]
+    {
+        let reader = Traffic::reader(lab.receiver()).threads(threads);
+        exact(&lab, comm, reader, 64, |sender| sender.bytes(300_007));
+    }
+}
+
+#[test]
+fn every_way_of_receiving_is_counted_to_the_byte() {
+    let lab = Lab::new();
+    lab.allow_fast_open();
+    let reader = || Traffic::reader(lab.receiver()).chunk(10_007);
+    let plain = |sender: SenderBuilder| sender.bytes(3_000_001);
+    exact(&lab, "ipv6", reader().ipv6(), 1, plain);
+    exact(&lab, "mapped", reader().mapped(), 1, plain);
+    exact(&lab, "half-closed", reader().half_closed(), 1, plain);
+    exact(&lab, "peek", reader().method(Method::PeekFirst), 1, plain);
+    exact(&lab, "splice", reader().method(Method::Splice), 1, plain);
+    exact(&lab, "small-buffer", reader().receive_buffer(20_000), 1, plain);
+    exact(&lab, "with-ack", reader(), 1, |sender| sender.bytes(100_001).data_with_ack());
+    exact(&lab, "fast-open", reader().fast_open(), 1, |sender| sender.bytes(100_001).fast_open());
+}
+
+#[test]
+fn out_of_order_arrival_is_counted_to_the_byte() {
+    let lab = Lab::with(LabOptions { napi: true, ..LabOptions::default() });
+    exact(&lab, "lossy", Traffic::reader(lab.receiver()).drop_one_in(20), 1, |sender| sender.bytes(2_000_003));
+}
+
+#[test]
+fn ten_thousand_short_connections_are_counted_to_the_byte() {
+    let lab = Lab::new();
+    lab.allow_many_connections();
+    let reader = Traffic::reader(lab.receiver());
+    exact(&lab, "short", reader, 10_000, |sender| sender.parallel(2).bytes(101));
+}
+
+#[test]
+fn connections_closed_without_a_read_are_received_and_not_read() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let reader = Traffic::reader(lab.receiver()).comm("no-read").close_at_once().connections(50).spawn();
+    sender(&lab, &reader).connections(50).bytes(10).spawn().wait();
+    reader.wait();
+    eventually(DEADLINE, "the sockets have ended", || {
+        daemon.scrape().value("tcpmon_sockets", &group("no-read", reader.port())) == Some(0.0)
+    });
+    let (received, read) = bytes(&daemon.scrape(), "no-read");
+    assert_eq!(read, 0);
+    assert!(received <= 500, "at most what was sent: {received}");
+}
+
+#[test]
+fn a_connection_older_than_tcpmon_counts_from_the_start_of_tcpmon() {
+    let lab = Lab::new();
+    let reader = Traffic::reader(lab.receiver()).comm("older").paused().spawn();
+    let sender = sender(&lab, &reader).paused().spawn();
+    assert_eq!(sender.send(40_000), 40_000);
+    let queued = || {
+        let sockets = truth::sockets(lab.receiver());
+        sockets.iter().find(|socket| socket.is_connection_to(reader.port())).map(|socket| socket.recv_q)
+    };
+    eventually(DEADLINE, "40000 bytes wait", || queued() == Some(40_000));
+
+    let daemon = Daemon::start(&[]);
+    let page = daemon.scrape();
+    assert_eq!(page.value("tcpmon_receive_queue_bytes", &group("older", reader.port())), Some(40_000.0));
+    assert_eq!(bytes(&page, "older"), (0, 0));
+    assert_eq!((sender.send(5_000), reader.read(45_000)), (5_000, 45_000));
+    eventually(DEADLINE, "what moved since tcpmon began is counted", || {
+        let seen = bytes(&daemon.scrape(), "older");
+        if seen == (5_000, 45_000) { Ok(()) } else { Err(format!("{seen:?}")) }
+    });
+}

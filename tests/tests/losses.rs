@@ -1,0 +1,49 @@
+//! Losses: with a ring far too small, lost records are counted and the counters still equal the truth.
+
+mod common;
+
+use common::{DEADLINE, sender};
+use tcpmon_tests::{Daemon, Lab, Traffic, eventually};
+
+#[test]
+fn lost_records_are_counted_and_the_sums_still_hold() {
+    let lab = Lab::new();
+    lab.allow_many_connections();
+    // One page holds seven ends of sockets; far more come between two drains.
+    let daemon = Daemon::start(&["--ring-bytes", "4096"]);
+    let before = daemon.scrape().sum("tcpmon_receive_bytes_total", &[]);
+    let reader = Traffic::reader(lab.receiver()).comm("lost").connections(10_000).spawn();
+    let sent = sender(&lab, &reader).comm("lost-sender").connections(10_000).parallel(2).bytes(1_001).spawn().wait();
+    let report = reader.wait();
+    assert_eq!((sent.bytes, report.bytes), (10_010_000, 10_010_000));
+    let lost = |what| daemon.scrape().value("tcpmon_lost_total", &[("what", what)]).unwrap();
+    assert!(lost("final_record") > 100.0, "{} lost", lost("final_record"));
+    for name in ["tcpmon_receive_bytes_total", "tcpmon_receive_read_bytes_total"] {
+        // A lost record names no group, so the sum over all groups is what must hold.
+        eventually(DEADLINE, "every byte is counted once", || {
+            let seen = daemon.scrape().sum(name, &[]) - before;
+            if seen == report.bytes as f64 { Ok(()) } else { Err(format!("{name} {seen}")) }
+        });
+    }
+}
+
+#[test]
+fn a_reader_without_a_slot_is_counted_as_lost_and_its_bytes_are_not() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&["--max-readers", "2"]);
+    let reader = Traffic::reader(lab.receiver())
+        .comm("crowd")
+        .threads(tcpmon_tests::traffic::Threads::PerFlow)
+        .connections(8)
+        .spawn();
+    let sender = sender(&lab, &reader).flows(8).bytes(200_000).hold_open().spawn();
+    eventually(DEADLINE, "all is read", || reader.report().bytes == 1_600_000);
+    let page = daemon.scrape();
+    let lost = page.value("tcpmon_lost_total", &[("what", "reader_slot")]).unwrap();
+    assert!(lost >= 6.0, "{lost}");
+    for name in ["tcpmon_receive_bytes_total", "tcpmon_receive_read_bytes_total"] {
+        assert_eq!(page.sum(name, &[("process", "crowd")]), 1_600_000.0, "{name}");
+    }
+    sender.finish();
+    reader.wait();
+}

@@ -1,0 +1,142 @@
+//! Timeslices: what arrived while the reader was on and off its CPU, what it drained, and its times, against schedstat.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{DEADLINE, group, queued, sender};
+use tcpmon_tests::traffic::{Between, Threads};
+use tcpmon_tests::{Daemon, Lab, Page, Traffic, clock, eventually, truth};
+
+#[test]
+fn a_reader_that_sleeps_and_drains_shows_what_arrived_meanwhile() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let reader = Traffic::reader(lab.receiver()).comm("sleeps").paused().spawn();
+    let sender = sender(&lab, &reader).paused().spawn();
+    // The first read makes the thread known as the socket's reader; what came before belongs to nobody's timeslice.
+    assert_eq!((sender.send(1), reader.read(1)), (1, 1));
+    let mut expected = 0;
+    for bytes in [10_000, 1, 33_333, 5] {
+        assert_eq!(sender.send(bytes), bytes);
+        // Only what has arrived while it sleeps is asserted: wait for that before it may run.
+        eventually(DEADLINE, "the bytes wait", || queued(&lab, &reader, bytes as u32));
+        assert_eq!(reader.read(bytes), bytes);
+        expected += bytes;
+    }
+    let labels = group("sleeps", reader.port());
+    let arrived = |page: &Page, context| {
+        let mut labels = labels.to_vec();
+        labels.push(("context", context));
+        page.value("tcpmon_timeslice_arrived_bytes_total", &labels).unwrap()
+    };
+    let page = daemon.scrape();
+    assert_eq!((arrived(&page, "off_cpu"), arrived(&page, "on_cpu")), (expected as f64, 0.0));
+    assert_eq!(page.value("tcpmon_timeslice_read_bytes_total", &labels), Some(expected as f64 + 1.0));
+}
+
+#[test]
+fn a_reader_that_spins_shows_what_arrived_beside_it() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let reader = Traffic::reader(lab.receiver()).comm("spins").cpu(0).between(Between::Spin(20_000)).chunk(100_000);
+    let reader = reader.spawn();
+    let sender = sender(&lab, &reader).cpu(1).rate(2_000_000).message(2_000).bytes(2_000_000).spawn();
+    sender.wait();
+    let report = reader.wait();
+    assert_eq!(report.bytes, 2_000_000);
+    let page = daemon.scrape();
+    let sum = |context| {
+        page.sum("tcpmon_timeslice_arrived_bytes_total", &[("process", "spins"), ("context", context)])
+    };
+    // It sleeps only when the queue is empty at the end of a spin, which at this rate it never is for long.
+    assert!(sum("on_cpu") > 0.8 * 2_000_000.0, "on {} off {}", sum("on_cpu"), sum("off_cpu"));
+    assert!(sum("on_cpu") + sum("off_cpu") <= 2_000_000.0);
+}
+
+#[test]
+fn times_on_the_cpu_and_in_the_run_queue_are_those_of_schedstat() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let _hog = Traffic::hog(0, 0);
+    let reader = Traffic::reader(lab.receiver()).comm("contended").cpu(0).between(Between::Spin(300)).spawn();
+    let sender = sender(&lab, &reader).cpu(1).rate(20_000_000).spawn();
+    let labels = group("contended", reader.port());
+    eventually(DEADLINE, "the reader is known", || {
+        daemon.scrape().value("tcpmon_timeslice_seconds_count", &labels).is_some_and(|count| count > 2.0)
+    });
+    // tcpmon counts a timeslice when it ends, so both ends of the comparison are taken around whole ones.
+    let look = || {
+        let before = truth::task_times(reader.pid(), reader.pid());
+        let page = daemon.scrape();
+        let after = truth::task_times(reader.pid(), reader.pid());
+        let value = |name: &str| page.value(name, &labels).unwrap();
+        let seen = (
+            value("tcpmon_timeslice_seconds_sum"),
+            value("tcpmon_reader_run_queue_wait_seconds_sum"),
+            value("tcpmon_timeslice_seconds_count"),
+        );
+        (before, seen, after)
+    };
+    let first = look();
+    let until = clock::monotonic_ns() + Duration::from_secs(3).as_nanos() as u64;
+    eventually(DEADLINE, "three seconds pass", || clock::monotonic_ns() >= until);
+    let last = look();
+    sender.finish();
+    let seen = (last.1.0 - first.1.0, last.1.1 - first.1.1, last.1.2 - first.1.2);
+    let truth = (
+        (last.0.running - first.0.running).as_secs_f64(),
+        (last.0.waiting - first.0.waiting).as_secs_f64(),
+        (last.0.timeslices - first.0.timeslices) as f64,
+    );
+    for (what, seen, truth) in
+        [("on the CPU", seen.0, truth.0), ("in the run queue", seen.1, truth.1), ("timeslices", seen.2, truth.2)]
+    {
+        assert!((seen - truth).abs() <= 0.05 * truth, "{what}: tcpmon {seen}, schedstat {truth}");
+    }
+}
+
+#[test]
+fn every_end_of_a_timeslice_is_a_context_switch_of_the_reader() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let reader = Traffic::reader(lab.receiver()).comm("switches").paused().spawn();
+    let sender = sender(&lab, &reader).paused().spawn();
+    assert_eq!((sender.send(1), reader.read(1)), (1, 1));
+    let labels = group("switches", reader.port());
+    let blocked = || {
+        let page = daemon.scrape();
+        let ends = |end| {
+            let mut labels = labels.to_vec();
+            labels.push(("end", end));
+            page.value("tcpmon_timeslices_total", &labels).unwrap_or_default()
+        };
+        (ends("blocked"), ends("preempted"))
+    };
+    let at_rest = |switches: truth::Switches| (switches.voluntary as f64, switches.involuntary as f64);
+    let truth_before = at_rest(truth::switches(reader.pid(), reader.pid()));
+    let before = blocked();
+    for _ in 0..50 {
+        assert_eq!((sender.send(100), reader.read(100)), (100, 100));
+    }
+    // The main thread is the reader and the one that obeys: it rests after each order.
+    let truth_after = at_rest(truth::switches(reader.pid(), reader.pid()));
+    let after = blocked();
+    assert_eq!((after.0 - before.0, after.1 - before.1), (truth_after.0 - truth_before.0, truth_after.1 - truth_before.1));
+}
+
+#[test]
+fn an_exited_reader_ends_its_last_timeslice_as_exited() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let reader = Traffic::reader(lab.receiver()).comm("exits").threads(Threads::PerFlow).connections(8).spawn();
+    sender(&lab, &reader).flows(8).bytes(100_000).spawn().wait();
+    assert_eq!(reader.wait().tids.len(), 8);
+    let exited = [("process", "exits"), ("end", "exited")];
+    eventually(DEADLINE, "eight readers have exited", || {
+        let seen = daemon.scrape().sum("tcpmon_timeslices_total", &exited);
+        if seen == 8.0 { Ok(()) } else { Err(seen.to_string()) }
+    });
+    let readers = daemon.scrape().value("tcpmon_map_entries", &[("map", "readers")]);
+    assert_eq!(readers, Some(0.0), "their slots are free again");
+}

@@ -1,0 +1,149 @@
+//! `tcpmon trace`: records of what one process's timeslices did, against the reader's own count.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{DEADLINE, queued, sender};
+use serde_json::Value;
+use tcpmon_tests::traffic::Threads;
+use tcpmon_tests::trace::Traced;
+use tcpmon_tests::{Lab, Trace, Traffic, eventually, truth};
+
+fn slices(traced: &Traced) -> Vec<&Value> {
+    traced.records.iter().filter(|record| record["type"] == "timeslice").collect()
+}
+
+fn sum(slices: &[&Value], key: &str) -> u64 {
+    slices.iter().map(|slice| slice[key].as_u64().unwrap_or_else(|| panic!("{key} in {slice}"))).sum()
+}
+
+#[test]
+fn a_trace_of_one_process_has_its_bytes_its_header_and_its_trailer() {
+    let lab = Lab::new();
+    let reader = Traffic::reader(lab.receiver()).comm("traced").paused().spawn();
+    let other = Traffic::reader(lab.receiver()).comm("other").spawn();
+    let trace = Trace::start(&["--pid", &reader.pid().to_string()]);
+    let sender_traced = sender(&lab, &reader).paused().spawn();
+    let bytes = [1000, 20_000, 3, 40_000];
+    for bytes in bytes {
+        assert_eq!(sender_traced.send(bytes), bytes);
+        eventually(DEADLINE, "the bytes wait", || queued(&lab, &reader, bytes as u32));
+        assert_eq!(reader.read(bytes), bytes);
+    }
+    sender(&lab, &other).bytes(1_000_000).spawn().wait();
+    other.wait();
+    let total: u64 = bytes.iter().sum();
+    let traced = trace.stop();
+    assert!(traced.status.success(), "{} {}", traced.status, traced.stderr);
+    let (first, last) = (&traced.records[0], traced.records.last().unwrap());
+    assert_eq!((&first["type"], &first["format"]), (&"header".into(), &"tcpmon-trace".into()), "{first}");
+    let slices = slices(&traced);
+    assert_eq!((&last["type"], last["records"].as_u64()), (&"trailer".into(), Some(slices.len() as u64)), "{last}");
+    assert!(slices.iter().all(|slice| slice["tgid"] == reader.pid()), "only the process that was asked for");
+    assert_eq!(sum(&slices, "read_bytes"), total);
+    assert_eq!(sum(&slices, "arrived_off_cpu_bytes") + sum(&slices, "arrived_on_cpu_bytes"), total);
+    // After the first read, everything arrived while the reader slept, and was seen waiting at its activation.
+    for bytes in &bytes[1..] {
+        let found = slices.iter().find(|slice| slice["arrived_off_cpu_bytes"] == *bytes);
+        let slice = found.unwrap_or_else(|| panic!("no timeslice with {bytes} bytes"));
+        assert_eq!(slice["activation_queued_bytes"], *bytes, "{slice}");
+    }
+    reader.resume();
+}
+
+#[test]
+fn times_of_a_trace_are_those_of_schedstat() {
+    let lab = Lab::new();
+    let _hog = Traffic::hog(0, 0);
+    let reader = Traffic::reader(lab.receiver()).comm("timed").cpu(0).spawn();
+    let trace = Trace::start(&["--pid", &reader.pid().to_string()]);
+    let sender = sender(&lab, &reader).cpu(1).rate(20_000_000).spawn();
+    eventually(DEADLINE, "the first records", || trace.records().len() > 10);
+    let before = truth::task_times(reader.pid(), reader.pid());
+    eventually(DEADLINE, "the reader has run and waited for a while", || {
+        let now = truth::task_times(reader.pid(), reader.pid());
+        now.running - before.running > Duration::from_millis(300) && now.waiting - before.waiting > Duration::from_millis(300)
+    });
+    sender.finish();
+    reader.wait();
+    let traced = trace.stop();
+    let slices = slices(&traced);
+    // Compared per timeslice: run-queue wait, sleep and time on the CPU fill the time between two deactivations.
+    let mut checked = 0;
+    for pair in slices.windows(2) {
+        let ns = |slice: &Value, key: &str| slice[key].as_u64().unwrap();
+        let between = ns(pair[1], "deactivated_ns") - ns(pair[0], "deactivated_ns");
+        let parts = ns(pair[1], "on_cpu_ns") + ns(pair[1], "wait_ns") + ns(pair[1], "sleep_ns");
+        if parts.abs_diff(between) <= between / 20 + 50_000 {
+            checked += 1;
+        }
+    }
+    assert!(checked * 20 >= (slices.len() - 1) * 19, "{checked} of {} timeslices add up", slices.len() - 1);
+}
+
+#[test]
+fn threads_that_steal_each_others_work_are_each_counted_once() {
+    let lab = Lab::new();
+    let reader = Traffic::reader(lab.receiver()).comm("stealing").threads(Threads::Turns(3)).connections(4).spawn();
+    let trace = Trace::start(&["--comm", "stealing"]);
+    sender(&lab, &reader).flows(4).bytes(500_000).spawn().wait();
+    let report = reader.wait();
+    assert_eq!(report.bytes, 2_000_000);
+    let traced = trace.stop();
+    let slices = slices(&traced);
+    assert_eq!(sum(&slices, "read_bytes"), 2_000_000);
+    let arrived = sum(&slices, "arrived_off_cpu_bytes") + sum(&slices, "arrived_on_cpu_bytes");
+    assert!(arrived.abs_diff(2_000_000) <= 2_000_000 / 50, "{arrived} arrived");
+    let mut tids: Vec<u64> = slices.iter().filter_map(|slice| slice["tid"].as_u64()).collect();
+    tids.sort_unstable();
+    tids.dedup();
+    assert_eq!(tids.len(), 3);
+}
+
+#[test]
+fn a_trace_ends_with_its_process_or_its_time_and_says_so() {
+    let lab = Lab::new();
+    let reader = Traffic::reader(lab.receiver()).comm("ends").spawn();
+    let trace = Trace::start(&["--pid", &reader.pid().to_string()]);
+    sender(&lab, &reader).bytes(100_000).spawn().wait();
+    reader.wait();
+    drop(reader);
+    let traced = trace.wait(DEADLINE);
+    assert!(traced.status.success(), "{}", traced.stderr);
+    assert_eq!(traced.records.last().unwrap()["ended_by"], "process_exit");
+    assert_eq!(sum(&slices(&traced), "read_bytes"), 100_000);
+
+    let traced = Trace::run(&["--all", "--duration", "200ms"], DEADLINE);
+    assert!(traced.status.success(), "{}", traced.stderr);
+    assert_eq!(traced.records.last().unwrap()["ended_by"], "duration");
+}
+
+#[test]
+fn a_port_filter_traces_only_that_port() {
+    let lab = Lab::new();
+    let wanted = Traffic::reader(lab.receiver()).comm("wanted").spawn();
+    let unwanted = Traffic::reader(lab.receiver()).comm("unwanted").spawn();
+    let trace = Trace::start(&["--port", &wanted.port().to_string(), "--comm", "wanted", "--comm", "unwanted"]);
+    for reader in [&wanted, &unwanted] {
+        sender(&lab, reader).bytes(50_000).spawn().wait();
+        reader.wait();
+    }
+    let traced = trace.stop();
+    let slices = slices(&traced);
+    assert!(slices.iter().all(|slice| slice["local_port"] == wanted.port()), "{slices:?}");
+    assert_eq!(sum(&slices, "read_bytes"), 50_000);
+}
+
+#[test]
+fn a_full_disk_is_said_and_is_exit_code_1() {
+    let lab = Lab::new();
+    let reader = Traffic::reader(lab.receiver()).comm("full").spawn();
+    let mut command = std::process::Command::new(tcpmon_tests::tcpmon_binary());
+    command.args(["trace", "--pid", &reader.pid().to_string(), "--format", "jsonl", "--output", "/dev/full"]);
+    let child = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("/dev/full"), "{stderr}");
+}
