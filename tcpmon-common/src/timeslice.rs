@@ -53,11 +53,11 @@ pub struct Timeslice {
     /// At the deactivation.
     pub deactivation: QueuePhoto,
     /// Bytes that arrived since the previous timeslice's end and before this activation.
-    pub arrived_off_cpu_bytes: u32,
+    pub arrived_off_cpu_bytes: u64,
     /// Bytes that arrived during this timeslice.
-    pub arrived_on_cpu_bytes: u32,
+    pub arrived_on_cpu_bytes: u64,
     /// Bytes that the thread drained.
-    pub read_bytes: u32,
+    pub read_bytes: u64,
     /// Receiver's RTT estimate, us.
     pub rcv_rtt_us: u32,
     /// `rcv_ssthresh`, bytes.
@@ -88,7 +88,9 @@ pub struct Timeslice {
     pub local_address: [u8; 16],
     /// Address of the other side.
     pub remote_address: [u8; 16],
+    /// Zero.
+    pub padding: u32,
 }
 
 const _: () = assert!(size_of::<QueuePhoto>() == 24);
-const _: () = assert!(size_of::<Timeslice>() == 200);
+const _: () = assert!(size_of::<Timeslice>() == 216);

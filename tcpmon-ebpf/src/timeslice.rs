@@ -45,24 +45,34 @@ struct TracedSocket {
     activation: QueuePhoto,
     /// At the last read: stands for the deactivation when the socket is gone by then.
     last: QueuePhoto,
+    /// Bytes drained in this timeslice.
+    read_bytes: u64,
+    /// Bytes that arrived in this timeslice, up to `counted_rcv_nxt`.
+    arrived_bytes: u64,
     /// `rcv_nxt` when the reader's previous timeslice ended.
     rcv_nxt: u32,
-    /// `rcv_nxt` when another thread took the socket over.
-    handed_rcv_nxt: u32,
-    /// Bytes drained in this timeslice.
-    read_bytes: u32,
+    /// `rcv_nxt` up to which arrivals of this timeslice are counted: a reader that is never switched can take more
+    /// than sequence numbers hold.
+    counted_rcv_nxt: u32,
+    netns: u32,
     /// `TIMESLICE_` flags.
     flags: u16,
-    /// Bit 0: FIN received at the previous end; bit 1: at the activation.
+    /// `FIN_` bits.
     fin: u16,
-    netns: u32,
     family: u16,
     local_port: u16,
     remote_port: u16,
-    padding: [u16; 3],
+    padding: u16,
     local_address: [u8; 16],
     remote_address: [u8; 16],
 }
+
+/// The FIN had been received when the previous timeslice ended.
+const FIN_BEFORE: u16 = 1;
+/// ... when this one began.
+const FIN_ACTIVATION: u16 = 2;
+/// ... when another thread took the socket over.
+const FIN_HANDED: u16 = 4;
 
 /// A thread becomes a traced reader, in the middle of a timeslice.
 #[inline(always)]
@@ -90,8 +100,12 @@ pub fn read(
     bytes: u32,
 ) -> Option<()> {
     let slot = state.reader_slot;
+    // What is queued at a first read arrived before its thread was known as the reader.
+    let mut arrived_from = queue_start;
     if previous != slot && previous != SLOT_NONE {
-        hand_over(previous, state);
+        if let Some(rcv_nxt) = hand_over(previous, state, tcp) {
+            arrived_from = rcv_nxt;
+        }
     }
     let reader = maps::traced(slot)?;
     let activated_ns = reader.activated_ns;
@@ -100,22 +114,24 @@ pub fn read(
         None => {
             let i = free_or_oldest(reader);
             let socket = &mut reader.sockets[i & (SOCKETS - 1)];
-            if socket.cookie != 0 && socket.used_ns == activated_ns {
+            let displaced = socket.cookie != 0 && socket.used_ns == activated_ns;
+            remember(socket, state, tcp, queue_start, arrived_from)?;
+            if displaced {
                 maps::lose(Loss::TimesliceSocket);
             }
-            remember(socket, state, tcp, queue_start)?;
             socket
         }
     };
     if socket.flags & TIMESLICE_HANDED_OVER != 0 {
-        // It came back within the timeslice: what arrived meanwhile is the other thread's.
+        // It came back within the timeslice: what arrived meanwhile was the other thread's.
         socket.flags &= !TIMESLICE_HANDED_OVER;
-        let meanwhile = state.rcv_nxt.wrapping_sub(socket.handed_rcv_nxt);
-        socket.activation.rcv_nxt = socket.activation.rcv_nxt.wrapping_add(meanwhile);
-        socket.rcv_nxt = socket.rcv_nxt.wrapping_add(meanwhile);
+    } else {
+        let arrived = state.rcv_nxt.wrapping_sub(socket.counted_rcv_nxt);
+        socket.arrived_bytes = socket.arrived_bytes.wrapping_add(arrived as u64);
     }
+    socket.counted_rcv_nxt = state.rcv_nxt;
     socket.used_ns = activated_ns;
-    socket.read_bytes = socket.read_bytes.wrapping_add(bytes);
+    socket.read_bytes = socket.read_bytes.wrapping_add(bytes as u64);
     tcp.photo(&mut socket.last);
     None
 }
@@ -128,17 +144,31 @@ pub fn seed(slot: u32, state: &SocketState, tcp: TcpSock) -> Option<()> {
         return None;
     }
     let i = free_or_oldest(reader);
-    remember(&mut reader.sockets[i & (SOCKETS - 1)], state, tcp, state.rcv_nxt)
+    let socket = &mut reader.sockets[i & (SOCKETS - 1)];
+    remember(socket, state, tcp, state.copied_seq, state.rcv_nxt)
 }
 
-/// Another thread has taken over the socket: the former reader's timeslice ends here for it.
+/// Another thread takes over the socket. Returns up to where arrivals are the former reader's: until now, if it is in
+/// a timeslice, which then ends for this socket; else until its last one ended.
 #[inline(always)]
-fn hand_over(slot: u32, state: &SocketState) -> Option<()> {
+fn hand_over(slot: u32, state: &SocketState, tcp: TcpSock) -> Option<u32> {
+    let running = maps::reader(slot)?.switches & 1 == 1;
     let reader = maps::traced(slot)?;
     let socket = &mut reader.sockets[find(reader, state.cookie)? & (SOCKETS - 1)];
-    socket.handed_rcv_nxt = state.rcv_nxt;
-    socket.flags |= TIMESLICE_HANDED_OVER;
-    None
+    if !running {
+        socket.cookie = 0;
+        return Some(socket.rcv_nxt);
+    }
+    if socket.flags & TIMESLICE_HANDED_OVER == 0 {
+        socket.flags |= TIMESLICE_HANDED_OVER;
+        let arrived = state.rcv_nxt.wrapping_sub(socket.counted_rcv_nxt);
+        socket.arrived_bytes = socket.arrived_bytes.wrapping_add(arrived as u64);
+        socket.counted_rcv_nxt = state.rcv_nxt;
+        if tcp.sock().fin_received() {
+            socket.fin |= FIN_HANDED;
+        }
+    }
+    Some(socket.counted_rcv_nxt)
 }
 
 #[inline(always)]
@@ -176,6 +206,7 @@ fn remember(
     state: &SocketState,
     tcp: TcpSock,
     queue_start: u32,
+    arrived_from: u32,
 ) -> Option<()> {
     if setting!(filter_ports) != 0 {
         let (local, remote) = tcp.sock().ports();
@@ -187,13 +218,14 @@ fn remember(
     socket.cookie = state.cookie;
     socket.used_ns = 0;
     tcp.photo(&mut socket.last);
-    // What is queued at the first read arrived before the thread was known as its reader.
     socket.activation = socket.last;
     socket.activation.copied_seq = queue_start;
-    socket.rcv_nxt = queue_start;
+    socket.rcv_nxt = arrived_from;
+    socket.counted_rcv_nxt = socket.last.rcv_nxt;
+    socket.arrived_bytes = 0;
     socket.read_bytes = 0;
     socket.flags = TIMESLICE_PARTIAL;
-    socket.fin = if tcp.sock().fin_received() { 2 } else { 0 };
+    socket.fin = if tcp.sock().fin_received() { FIN_ACTIVATION } else { 0 };
     let mut live = SocketLive::ZERO;
     tcp.address(&mut live);
     socket.netns = live.netns;
@@ -222,7 +254,10 @@ pub fn activate(slot: u32) -> Option<()> {
             continue;
         }
         sock.photo(&mut socket.activation);
-        socket.fin = (socket.fin & 1) | (sock.fin_received() as u16) << 1;
+        socket.counted_rcv_nxt = socket.activation.rcv_nxt;
+        socket.arrived_bytes = 0;
+        socket.flags = 0;
+        socket.fin = (socket.fin & FIN_BEFORE) | if sock.fin_received() { FIN_ACTIVATION } else { 0 };
     }
     None
 }
@@ -274,24 +309,28 @@ fn close(socket: &mut TracedSocket, task: Task, edge: &Edge) -> Option<()> {
     // Read first and judged then, so that the verifier walks the reads once.
     let mut photo = QueuePhoto::ZERO;
     sock.photo(&mut photo);
-    let mut fin = sock.fin_received() as u16;
+    let mut fin = sock.fin_received() as u64;
     let rcv_rtt_us = sock.rcv_rtt_us();
     let rcv_ssthresh = sock.rcv_ssthresh();
     let window_clamp = sock.window_clamp();
+    let fin_before = (socket.fin & FIN_BEFORE) as u64;
+    let fin_activation = (socket.fin & FIN_ACTIVATION != 0) as u64;
     if sock.cookie() != socket.cookie {
         socket.flags |= TIMESLICE_CLOSED;
         photo = socket.last;
-        fin = socket.fin >> 1 & 1;
+        fin = fin_activation;
     }
-    if socket.flags & TIMESLICE_HANDED_OVER != 0 {
-        photo.rcv_nxt = socket.handed_rcv_nxt;
+    let mut arrived_on = socket.arrived_bytes;
+    let mut fin_counted = fin;
+    if socket.flags & TIMESLICE_HANDED_OVER == 0 {
+        arrived_on = arrived_on.wrapping_add(photo.rcv_nxt.wrapping_sub(socket.counted_rcv_nxt) as u64);
+    } else {
+        fin_counted = (socket.fin & FIN_HANDED != 0) as u64;
     }
-    let fin_before = socket.fin & 1;
-    let fin_activation = socket.fin >> 1 & 1;
-    let arrived_off = socket.activation.rcv_nxt.wrapping_sub(socket.rcv_nxt)
-        .wrapping_sub((fin_activation & !fin_before) as u32);
-    let arrived_on = photo.rcv_nxt.wrapping_sub(socket.activation.rcv_nxt)
-        .wrapping_sub((fin & !fin_activation) as u32);
+    // A FIN is no data; it is counted in the part in which it came.
+    let arrived_off = (socket.activation.rcv_nxt.wrapping_sub(socket.rcv_nxt) as u64)
+        .wrapping_sub(fin_activation & !fin_before);
+    let arrived_on = arrived_on.wrapping_sub(fin_counted & !fin_activation);
     let queued = photo.rcv_nxt.wrapping_sub(photo.copied_seq).wrapping_sub(fin as u32) as i32;
 
     if arrived_off | arrived_on | socket.read_bytes != 0 || queued > 0 {
@@ -324,9 +363,10 @@ fn close(socket: &mut TracedSocket, task: Task, edge: &Edge) -> Option<()> {
             record.family = socket.family;
             record.local_port = socket.local_port;
             record.remote_port = socket.remote_port;
-            record.fin = fin_activation | fin << 1;
+            record.fin = (fin_activation | fin << 1) as u16;
             record.local_address = socket.local_address;
             record.remote_address = socket.remote_address;
+            record.padding = 0;
             maps::submit(record);
         }
     }
@@ -336,7 +376,6 @@ fn close(socket: &mut TracedSocket, task: Task, edge: &Edge) -> Option<()> {
     }
     socket.rcv_nxt = photo.rcv_nxt;
     socket.read_bytes = 0;
-    socket.flags = 0;
-    socket.fin = fin;
+    socket.fin = fin as u16;
     None
 }

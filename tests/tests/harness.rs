@@ -131,7 +131,7 @@ fn a_paused_reader_leaves_its_queue_to_be_seen() {
 #[test]
 fn a_reader_can_shut_its_writing_side_and_still_receive() {
     let lab = Lab::new();
-    let reader = Traffic::reader(lab.receiver()).spawn();
+    let reader = Traffic::reader(lab.receiver()).paused().spawn();
     let sender = sender(&lab, &reader).paused().spawn();
     assert_eq!((sender.send(10), reader.read(10)), (10, 10));
     reader.shutdown_write();

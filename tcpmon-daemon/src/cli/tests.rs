@@ -1,0 +1,182 @@
+//! Claims about flags, and the help texts as operators see them.
+
+use std::{env, fs};
+
+use super::*;
+
+fn parse(line: &str) -> Result<Command, clap::Error> {
+    Cli::from_arguments(line.split_whitespace()).map(|cli| cli.command)
+}
+
+fn daemon(line: &str) -> DaemonArgs {
+    match parse(&format!("tcpmon daemon {line}")) {
+        Ok(Command::Daemon(args)) => args,
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+fn trace(line: &str) -> TraceArgs {
+    match parse(&format!("tcpmon trace {line}")) {
+        Ok(Command::Trace(args)) => args,
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+/// The message of a usage error, which must end tcpmon with status 2.
+#[track_caller]
+fn refused(line: &str) -> String {
+    let error = parse(line).expect_err(line);
+    assert_eq!(error.exit_code(), 2, "{line}");
+    error.to_string()
+}
+
+#[test]
+fn the_command_line_is_consistent() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn the_help_is_the_committed_one() {
+    for (name, line) in [
+        ("help", "tcpmon --help"),
+        ("daemon", "tcpmon daemon --help"),
+        ("trace", "tcpmon trace --help"),
+    ] {
+        let help = parse(line).expect_err("help").to_string();
+        let file = format!("{}/src/cli/{name}.txt", env!("CARGO_MANIFEST_DIR"));
+        if env::var_os("TCPMON_BLESS").is_some() {
+            fs::write(&file, &help).expect("the help is written");
+        }
+        let committed = fs::read_to_string(&file).expect(&file);
+        assert_eq!(
+            help, committed,
+            "{file}: if this is meant, run the test again with TCPMON_BLESS=1"
+        );
+        assert!(help.lines().all(|line| line.len() <= 110), "{help}");
+    }
+}
+
+#[test]
+fn flags_override_the_config_file() {
+    let directory = env::temp_dir().join(format!("tcpmon-cli-{}", std::process::id()));
+    fs::create_dir_all(&directory).expect("a directory");
+    let file = directory.join("tcpmon.toml");
+    fs::write(&file, "max_groups = 5\nmax_readers = 6\ncgroup_label = true\nweb.listen_address = [\":1\", \":2\"]\n")
+        .expect("a file");
+    let args = daemon(&format!(
+        "--config {} --max-groups 7 --web.listen-address [::1]:3 --cgroup-label=false --group-ttl 90s --log.format json",
+        file.display()
+    ));
+    let settings = args.settings().expect("valid");
+    fs::remove_dir_all(&directory).expect("removed");
+    assert_eq!((settings.max_groups, settings.max_readers), (7, 6));
+    assert_eq!(settings.listen, ["[::1]:3".parse().expect("an address")]);
+    assert!(!settings.cgroup_label);
+    assert_eq!(settings.group_ttl, Duration::from_secs(90));
+    assert_eq!(settings.log.format, LogFormat::Json);
+}
+
+#[test]
+fn without_flags_the_defaults_hold_and_each_flag_is_taken() {
+    assert_eq!(daemon("").config().expect("valid"), Config::default());
+    let config = daemon(
+        "--web.listen-address :1 --web.listen-address 127.0.0.1:2 --web.telemetry-path /m --max-groups 3 \
+         --group-ttl 4m --cgroup-label --max-readers 5 --max-drop-entries 6 --ring-bytes 131072 --log.level debug \
+         --log.format json",
+    );
+    let config = config.config().expect("valid");
+    assert_eq!(config.web.listen_address, [":1", "127.0.0.1:2"]);
+    assert_eq!(config.web.telemetry_path, "/m");
+    assert_eq!(
+        (
+            config.max_groups,
+            config.group_ttl.as_str(),
+            config.cgroup_label
+        ),
+        (3, "4m", true)
+    );
+    assert_eq!(
+        (
+            config.max_readers,
+            config.max_drop_entries,
+            config.ring_bytes
+        ),
+        (5, 6, 131072)
+    );
+    assert_eq!(
+        (config.log.level, config.log.format),
+        (LogLevel::Debug, LogFormat::Json)
+    );
+    assert!(daemon("--print-config").print_config);
+}
+
+#[test]
+fn a_wrong_flag_is_named_with_a_remedy() {
+    for (line, parts) in [
+        (
+            "daemon --web.listen-address localhost:1",
+            ["--web.listen-address", "`127.0.0.1:10793`"],
+        ),
+        (
+            "daemon --web.telemetry-path /healthz",
+            ["--web.telemetry-path", "`/status`"],
+        ),
+        ("daemon --max-groups 0", ["--max-groups", "1..=10000"]),
+        ("daemon --group-ttl 10", ["--group-ttl", "`10m`"]),
+        (
+            "daemon --ring-bytes 5000000",
+            ["--ring-bytes", "for example 8388608"],
+        ),
+        (
+            "daemon --ring-bytes x",
+            ["--ring-bytes", "no number of bytes"],
+        ),
+        ("daemon --log.level loud", ["--log.level", "warn"]),
+        ("daemon --nonsense", ["--nonsense", "Usage: tcpmon daemon"]),
+        ("trace --pid 0", ["--pid", "0"]),
+        ("trace --port 65536", ["--port", "65536"]),
+        ("trace --all --duration soon", ["--duration", "`30s`"]),
+        ("trace --all --format csv", ["--format", "jsonl"]),
+    ] {
+        let message = refused(&format!("tcpmon {line}"));
+        for part in parts {
+            assert!(message.contains(part), "{message:?} lacks {part:?}");
+        }
+    }
+    refused("tcpmon");
+}
+
+#[test]
+fn a_trace_must_be_told_what_to_trace() {
+    let message = refused("tcpmon trace --duration 1s");
+    assert!(message.contains("say what to trace: --pid"), "{message}");
+    assert!(message.contains("Usage: tcpmon trace"), "{message}");
+    let nine = "--cgroup x ".repeat(9);
+    assert!(refused(&format!("tcpmon trace {nine}")).contains("8 times at most"));
+}
+
+#[test]
+fn filters_combine_and_repeat() {
+    let args = trace(
+        "--pid 1 --pid 2 --comm a --port 80 --cgroup x --all --duration 1m --ring-bytes 131072",
+    );
+    assert_eq!(
+        (args.pid, args.comm, args.port),
+        (vec![1, 2], vec!["a".to_owned()], vec![80])
+    );
+    assert_eq!(args.cgroup, [PathBuf::from("x")]);
+    assert!(args.all);
+    assert_eq!(args.duration, Some(Duration::from_secs(60)));
+    assert_eq!(args.ring_bytes, 131_072);
+    assert_eq!(trace("--all").ring_bytes, 8 << 20);
+}
+
+#[test]
+fn a_file_gets_json_lines_and_a_terminal_a_table() {
+    assert_eq!(trace("--all").format(), TraceFormat::Table);
+    assert_eq!(trace("--all --output f").format(), TraceFormat::Jsonl);
+    assert_eq!(
+        trace("--all --output f --format table").format(),
+        TraceFormat::Table
+    );
+}

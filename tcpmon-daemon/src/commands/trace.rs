@@ -1,0 +1,274 @@
+//! `tcpmon trace`: every timeslice of chosen readers, as it happens.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{self, BufWriter, IsTerminal as _},
+    os::{
+        fd::OwnedFd,
+        unix::fs::MetadataExt as _,
+    },
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, anyhow, bail};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, pidfd_open},
+    time::{ClockId, clock_gettime},
+};
+use tokio::signal::unix::{SignalKind, signal};
+use tcpmon_common::{loss::Loss, reader::READER_EXITED};
+
+use crate::{
+    cli::{TraceArgs, TraceFormat},
+    decode::Event,
+    kernel::{Kernel, Options, TraceFilter},
+    record::{
+        Clocks, Ending, Filter, Header, JsonLinesWriter, LOSSES, Reason, Slice, Stream, TableWriter, TraceWriter,
+        Trailer,
+    },
+};
+
+/// How often the ring is emptied: 8 MiB hold 40,000 records, so 4 million a second fit in between.
+const DRAIN_EVERY: Duration = Duration::from_millis(10);
+
+/// Records taken before signals and deadlines are looked at again.
+const DRAIN_LIMIT: usize = 65_536;
+
+/// Reader threads followed at a time.
+const MAX_READERS: u32 = 1024;
+
+/// Runs until one of the ends in [`Reason`].
+pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
+    let processes = Processes::open(&args.pid)?;
+    let cgroups = args.cgroup.iter().map(|path| cgroup(path)).collect::<anyhow::Result<Vec<_>>>()?;
+    let kernel = Kernel::load(Options {
+        trace: Some(TraceFilter {
+            tgids: args.pid.iter().copied().collect(),
+            comms: args.comm.iter().cloned().collect(),
+            ports: args.port.iter().copied().collect(),
+            cgroups,
+        }),
+        max_readers: MAX_READERS,
+        max_drop_entries: 1,
+        ring_bytes: args.ring_bytes,
+    })?;
+    let uname = rustix::system::uname();
+    let header = Header {
+        tcpmon_version: env!("CARGO_PKG_VERSION").into(),
+        kernel_release: uname.release().to_string_lossy().into_owned(),
+        hostname: uname.nodename().to_string_lossy().into_owned(),
+        start: clocks(),
+        filter: Filter {
+            pids: args.pid.clone(),
+            comms: args.comm.clone(),
+            ports: args.port.clone(),
+            cgroups: args.cgroup.iter().map(|path| path.display().to_string()).collect(),
+            all: args.all,
+        },
+    };
+    let output = args.output.as_ref().map_or_else(|| "standard output".into(), |path| path.display().to_string());
+    let writer = open(args, &header);
+    let mut writer = match writer {
+        Err(error) if is_closed(args, &error) => return Ok(()),
+        writer => writer.with_context(|| format!("cannot write to {output}"))?,
+    };
+
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
+    let mut tracing = Tracing { kernel, writer: writer.as_mut(), failure: None };
+    let reason = runtime.block_on(tracing.run(args.duration, &processes))?;
+    let failure = tracing.failure.take();
+    let lost = tracing.lost()?;
+    let trailer = writer.finish(&Ending { end: clocks(), reason, lost });
+    report(args, &output, failure, trailer)
+}
+
+/// The running trace.
+struct Tracing<'a> {
+    kernel: Kernel,
+    writer: &'a mut dyn TraceWriter,
+    /// The first error of the output.
+    failure: Option<io::Error>,
+}
+
+impl Tracing<'_> {
+    async fn run(&mut self, duration: Option<Duration>, processes: &Processes) -> anyhow::Result<Reason> {
+        let mut interrupt = signal(SignalKind::interrupt()).context("no signal handler")?;
+        let mut terminate = signal(SignalKind::terminate()).context("no signal handler")?;
+        let deadline = duration.map(|duration| Instant::now() + duration);
+        let mut tick = tokio::time::interval(DRAIN_EVERY);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            let ended = tokio::select! {
+                biased;
+                _ = interrupt.recv() => Some(Reason::Interrupt),
+                _ = terminate.recv() => Some(Reason::Interrupt),
+                _ = tick.tick() => None,
+            };
+            // What ends the trace is looked at before the last records are taken, so that none is left behind.
+            let ended = ended
+                .or_else(|| processes.have_exited().then_some(Reason::ProcessExit))
+                .or_else(|| deadline.filter(|deadline| Instant::now() >= *deadline).map(|_| Reason::Duration));
+            self.drain()?;
+            if self.failure.is_some() {
+                return Ok(Reason::WriteError);
+            }
+            if let Some(reason) = ended {
+                return Ok(reason);
+            }
+        }
+    }
+
+    /// Takes what is in the ring, up to a limit.
+    fn drain(&mut self) -> anyhow::Result<()> {
+        let mut exited = Vec::new();
+        let (writer, failure) = (&mut self.writer, &mut self.failure);
+        self.kernel.drain(DRAIN_LIMIT, |event| match event {
+            Event::Timeslice(record) => {
+                if let Err(error) = writer.slice(&Slice::from_kernel(&record)) {
+                    failure.get_or_insert(error);
+                }
+            }
+            Event::ReaderExit { slot } => exited.push(slot),
+            Event::Final(_) => {}
+        })?;
+        for slot in exited {
+            if self.kernel.reader(slot).is_some_and(|reader| reader.flags & READER_EXITED != 0) {
+                self.kernel.free_reader(slot)?;
+            }
+        }
+        if let Err(error) = self.writer.flush() {
+            self.failure.get_or_insert(error);
+        }
+        Ok(())
+    }
+
+    fn lost(&mut self) -> anyhow::Result<BTreeMap<String, u64>> {
+        let raw = self.kernel.raw()?;
+        let counted = Loss::ALL.iter().zip(raw.lost).filter(|(what, _)| LOSSES.contains(what));
+        Ok(counted.map(|(what, count)| (what.name().to_owned(), count)).collect())
+    }
+}
+
+/// The writer that was asked for, with the header written.
+fn open(args: &TraceArgs, header: &Header) -> io::Result<Box<dyn TraceWriter>> {
+    Ok(match (&args.output, args.format()) {
+        (Some(path), TraceFormat::Jsonl) => Box::new(JsonLinesWriter::new(File::create(path)?, header)?),
+        (Some(path), TraceFormat::Table) => Box::new(TableWriter::new(BufWriter::new(File::create(path)?), header)?),
+        (None, TraceFormat::Jsonl) => Box::new(JsonLinesWriter::new(Stream(io::stdout().lock()), header)?),
+        (None, TraceFormat::Table) => Box::new(TableWriter::new(io::stdout().lock(), header)?),
+    })
+}
+
+/// Says what a person should know that the trace does not say, or that its reader may not get to see.
+fn report(
+    args: &TraceArgs,
+    output: &str,
+    failure: Option<io::Error>,
+    trailer: io::Result<Trailer>,
+) -> anyhow::Result<()> {
+    if let Some(error) = failure {
+        if is_closed(args, &error) {
+            return Ok(());
+        }
+        return Err(match trailer {
+            Ok(trailer) => anyhow!(
+                "writing to {output} failed ({error}): the trace ends early, with {} records and a trailer that says so",
+                trailer.records
+            ),
+            Err(_) => anyhow!("writing to {output} failed ({error}): the trace ends early and has no trailer"),
+        });
+    }
+    let trailer = match trailer {
+        Err(error) if is_closed(args, &error) => return Ok(()),
+        trailer => trailer.with_context(|| format!("writing to {output} failed: the trace has no trailer"))?,
+    };
+    if trailer.lost_total() > 0 {
+        eprintln!("tcpmon: {} records were lost; a larger --ring-bytes may help", trailer.lost_total());
+    } else if trailer.records == 0 {
+        eprintln!("tcpmon: no timeslice matched: the chosen processes read from no TCP socket meanwhile");
+    }
+    if args.output.is_some() && io::stderr().is_terminal() {
+        eprintln!("tcpmon: {} records in {output}", trailer.records);
+    }
+    Ok(())
+}
+
+/// Whoever read our standard output has seen enough (`tcpmon trace | head`): that is no failure.
+fn is_closed(args: &TraceArgs, error: &io::Error) -> bool {
+    args.output.is_none() && error.kind() == io::ErrorKind::BrokenPipe
+}
+
+/// The processes whose exit ends the trace.
+struct Processes(Vec<OwnedFd>);
+
+impl Processes {
+    fn open(pids: &[u32]) -> anyhow::Result<Self> {
+        let open = |pid: &u32| {
+            let raw = i32::try_from(*pid).ok().and_then(Pid::from_raw);
+            let pid = raw.ok_or_else(|| anyhow!("--pid {pid}: no process can have that number"))?;
+            pidfd_open(pid, PidfdFlags::empty())
+                .with_context(|| format!("--pid {}: no such process (`ps -e` lists them)", pid.as_raw_nonzero()))
+        };
+        Ok(Self(pids.iter().map(open).collect::<anyhow::Result<_>>()?))
+    }
+
+    /// All of them; never, when none was named.
+    fn have_exited(&self) -> bool {
+        let exited = |process: &OwnedFd| {
+            let mut poller = [PollFd::new(process, PollFlags::IN)];
+            poll(&mut poller, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+        };
+        !self.0.is_empty() && self.0.iter().all(exited)
+    }
+}
+
+/// Id and depth of a control group (v2), given as a path below its mount point or as a whole path.
+fn cgroup(path: &Path) -> anyhow::Result<(u64, u32)> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").context("cannot list mounts")?;
+    let root = cgroup_root(&mounts).context("--cgroup: no cgroup v2 hierarchy is mounted (usually at /sys/fs/cgroup)")?;
+    let whole = if path.starts_with(&root) {
+        path.to_owned()
+    } else {
+        root.join(path.strip_prefix("/").unwrap_or(path))
+    };
+    let Ok(metadata) = fs::metadata(&whole) else {
+        bail!("--cgroup {}: there is no {}", path.display(), whole.display());
+    };
+    let depth = whole.strip_prefix(&root).map_or(0, |below| below.components().count());
+    // The kernel's id of a control group is the number of its inode.
+    Ok((metadata.ino(), depth as u32))
+}
+
+/// Mount point of the cgroup v2 hierarchy, from `/proc/self/mountinfo`.
+fn cgroup_root(mounts: &str) -> Option<PathBuf> {
+    mounts.lines().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        (after.split(' ').next() == Some("cgroup2")).then(|| before.split(' ').nth(4).map(PathBuf::from))?
+    })
+}
+
+/// Both clocks, now.
+fn clocks() -> Clocks {
+    let ns = |clock| {
+        let time = clock_gettime(clock);
+        u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
+    };
+    Clocks { monotonic_ns: ns(ClockId::Monotonic), realtime_ns: ns(ClockId::Realtime) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mount_of_cgroup_v2_is_found_beside_others() {
+        let mounts = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - tmpfs tmpfs rw\n\
+                      31 30 0:27 / /sys/fs/cgroup/unified rw,nosuid shared:1 - cgroup2 cgroup2 rw\n\
+                      32 30 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n";
+        assert_eq!(cgroup_root(mounts), Some(PathBuf::from("/sys/fs/cgroup/unified")));
+        assert_eq!(cgroup_root("nonsense"), None);
+    }
+}

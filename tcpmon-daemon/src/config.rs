@@ -1,0 +1,298 @@
+//! The daemon's settings: as written in the config file and with flags, and as validated.
+
+mod locate;
+mod settings;
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+};
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use toml::de::DeTable;
+use tracing::level_filters::LevelFilter;
+
+use self::locate::{key_at, line, span_of};
+pub use self::settings::{Invalid, MAX_DROP_ENTRIES, MAX_GROUPS, MAX_READERS, Settings};
+pub(crate) use self::settings::{duration, ring_bytes};
+
+/// What can be set, as it is written: the config file, and what flags make of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// See [`Settings::max_groups`].
+    pub max_groups: u64,
+    /// See [`Settings::group_ttl`].
+    pub group_ttl: String,
+    /// See [`Settings::cgroup_label`].
+    pub cgroup_label: bool,
+    /// See [`Settings::max_readers`].
+    pub max_readers: u64,
+    /// See [`Settings::max_drop_entries`].
+    pub max_drop_entries: u64,
+    /// See [`Settings::ring_bytes`].
+    pub ring_bytes: u64,
+    /// The web side.
+    pub web: Web,
+    /// What is logged.
+    pub log: Log,
+}
+
+/// Keys below `web`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Web {
+    /// See [`Settings::listen`].
+    pub listen_address: Vec<String>,
+    /// See [`Settings::telemetry_path`].
+    pub telemetry_path: String,
+}
+
+/// Keys below `log`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Log {
+    /// Least severity that is logged.
+    pub level: LogLevel,
+    /// Form of the lines.
+    pub format: LogFormat,
+}
+
+/// Severity of a log line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// Act.
+    Error,
+    /// Degraded.
+    Warn,
+    /// Life cycle.
+    Info,
+    /// For developers.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+impl From<LogLevel> for LevelFilter {
+    fn from(level: LogLevel) -> Self {
+        match level {
+            LogLevel::Error => Self::ERROR,
+            LogLevel::Warn => Self::WARN,
+            LogLevel::Info => Self::INFO,
+            LogLevel::Debug => Self::DEBUG,
+            LogLevel::Trace => Self::TRACE,
+        }
+    }
+}
+
+/// Form of log lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            max_groups: 200,
+            group_ttl: "10m".into(),
+            cgroup_label: false,
+            max_readers: 4096,
+            max_drop_entries: 4096,
+            ring_bytes: 1 << 20,
+            web: Web::default(),
+            log: Log::default(),
+        }
+    }
+}
+
+impl Default for Web {
+    fn default() -> Self {
+        Self {
+            listen_address: vec!["127.0.0.1:10793".into()],
+            telemetry_path: "/metrics".into(),
+        }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            level: LogLevel::Info,
+            format: LogFormat::Text,
+        }
+    }
+}
+
+/// A key of the config file, and the flag of the same name.
+struct Key {
+    /// With dots; the flag has `-` for `_`.
+    name: &'static str,
+    help: &'static str,
+}
+
+const fn key(name: &'static str, help: &'static str) -> Key {
+    Key { name, help }
+}
+
+/// In the order of the printed file: keys below a table come last.
+const KEYS: &[Key] = &[
+    key(
+        "max_groups",
+        "Most groups with metrics of their own; further ones share the group `other`",
+    ),
+    key(
+        "group_ttl",
+        "A group that is idle for this long leaves; its totals stay in `other`",
+    ),
+    key(
+        "cgroup_label",
+        "Whether groups are also told apart by their control group",
+    ),
+    key(
+        "max_readers",
+        "Most threads that are followed as readers at a time",
+    ),
+    key(
+        "max_drop_entries",
+        "Most pairs of socket and drop reason that are counted at a time",
+    ),
+    key(
+        "ring_bytes",
+        "Size of the ring out of the kernel: a power of two and whole pages",
+    ),
+    key(
+        "web.listen_address",
+        "Where to serve, once or more; `:10793` is every address of the host",
+    ),
+    key("web.telemetry_path", "Path of the metrics"),
+    key(
+        "log.level",
+        "Least severity that is logged: error, warn, info, debug or trace",
+    ),
+    key(
+        "log.format",
+        "Form of log lines: text, or json for one object a line",
+    ),
+];
+
+/// The settings cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the config file {}: {source}: name another with --config, or none for the defaults", file.display())]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A line of the file is wrong.
+    #[error("config file {}, line {line}: {problem} (`tcpmon daemon --print-config` shows every key)", file.display())]
+    Line {
+        /// The file.
+        file: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// The key where there is one, what is wrong, and what would be right.
+        problem: String,
+    },
+    /// A flag, or file and flags together, are wrong.
+    #[error("{0}")]
+    Invalid(#[from] Invalid),
+}
+
+impl Config {
+    /// Reads a file; what it does not name has its default. The result is valid.
+    ///
+    /// # Errors
+    /// When it cannot be read, or a line of it cannot be used.
+    pub fn read(file: &Path) -> Result<Self, ConfigError> {
+        match std::fs::read_to_string(file) {
+            Ok(text) => Self::parse(&text).map_err(|(line, problem)| ConfigError::Line {
+                file: file.to_owned(),
+                line,
+                problem,
+            }),
+            Err(source) => Err(ConfigError::Read {
+                file: file.to_owned(),
+                source,
+            }),
+        }
+    }
+
+    /// An error is a line and what is wrong there.
+    fn parse(text: &str) -> Result<Self, (usize, String)> {
+        let at = |error: &toml::de::Error| {
+            let span = error.span().unwrap_or_default();
+            (line(text, span.start), error.message().replace('\n', ", "))
+        };
+        let table = DeTable::parse(text).map_err(|error| at(&error))?;
+        let config: Self = toml::from_str(text).map_err(|error| {
+            let (line, problem) = at(&error);
+            match error.span().and_then(|span| key_at(table.get_ref(), &span)) {
+                Some(key) => (line, format!("{key}: {problem}")),
+                None => (line, problem),
+            }
+        })?;
+        match config.validate() {
+            Ok(_) => Ok(config),
+            Err(invalid) => {
+                let span = span_of(table.get_ref(), invalid.key).unwrap_or_default();
+                Err((line(text, span.start), invalid.to_string()))
+            }
+        }
+    }
+
+    /// The value of a key, as TOML.
+    fn value(&self, key: &str) -> Option<toml::Value> {
+        let whole = toml::Value::try_from(self).ok()?;
+        key.split('.')
+            .try_fold(&whole, |value, part| value.get(part))
+            .cloned()
+    }
+}
+
+/// The config file that says the same.
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut open = "";
+        for key in KEYS {
+            let (table, name) = key.name.split_once('.').unwrap_or(("", key.name));
+            if table != open {
+                writeln!(f, "\n[{table}]")?;
+                open = table;
+            }
+            let value = self.value(key.name).ok_or(fmt::Error)?;
+            writeln!(f, "# {}\n{name} = {value}", help(key.name))?;
+        }
+        Ok(())
+    }
+}
+
+/// What a key is for, and its default; empty for what is no key.
+pub(crate) fn help(key: &str) -> String {
+    let known = KEYS.iter().find(|known| known.name == key);
+    let default = Config::default().value(key);
+    let text =
+        |(key, default): (&Key, _)| format!("{} [default: {}]", key.help, unquoted(&default));
+    known.zip(default).map(text).unwrap_or_default()
+}
+
+/// As it is written for a flag.
+fn unquoted(value: &toml::Value) -> String {
+    match value {
+        toml::Value::String(text) => text.clone(),
+        toml::Value::Array(values) => values.iter().map(unquoted).collect::<Vec<_>>().join(", "),
+        other => other.to_string(),
+    }
+}

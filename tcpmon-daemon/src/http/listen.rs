@@ -1,0 +1,105 @@
+//! Addresses to listen on, in the forms that exporters accept.
+
+use std::{
+    fmt, io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    str::FromStr,
+};
+
+use tokio::net::TcpListener;
+
+/// An address to listen on: `127.0.0.1:10793`, `[::1]:10793`, or `:10793` for every address of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListenAddress {
+    /// `None` for every address.
+    ip: Option<IpAddr>,
+    port: u16,
+}
+
+/// Text that is no address to listen on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{text:?} is no address to listen on: write `127.0.0.1:10793`, `[::1]:10793`, or `:10793` for all addresses"
+)]
+pub struct AddressError {
+    text: String,
+}
+
+impl FromStr for ListenAddress {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let all = text.strip_prefix(':').and_then(|port| port.parse().ok());
+        let address = all.map(|port| Self { ip: None, port }).or_else(|| {
+            let address: SocketAddr = text.parse().ok()?;
+            Some(Self {
+                ip: Some(address.ip()),
+                port: address.port(),
+            })
+        });
+        address.ok_or_else(|| AddressError {
+            text: text.to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.ip {
+            Some(ip) => SocketAddr::new(ip, self.port).fmt(f),
+            None => write!(f, ":{}", self.port),
+        }
+    }
+}
+
+/// An address that cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}: {source}: {}", remedy(source))]
+pub struct BindError {
+    /// The address.
+    pub address: ListenAddress,
+    /// The system's reason.
+    pub source: io::Error,
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "stop what listens there (`ss -ltnp` names it) or choose another with --web.listen-address"
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            "choose an address of this host (`ip address` lists them) with --web.listen-address"
+        }
+        io::ErrorKind::PermissionDenied => "choose a port from 1024 on with --web.listen-address",
+        _ => "choose another with --web.listen-address",
+    }
+}
+
+/// Listens on all of the addresses, or on none.
+///
+/// # Errors
+/// Names the address that cannot be listened on, and a remedy.
+pub async fn bind(addresses: &[ListenAddress]) -> Result<Vec<TcpListener>, BindError> {
+    let mut listeners = Vec::with_capacity(addresses.len());
+    for address in addresses {
+        let listener = bind_one(*address).await;
+        listeners.push(listener.map_err(|source| BindError {
+            address: *address,
+            source,
+        })?);
+    }
+    Ok(listeners)
+}
+
+async fn bind_one(address: ListenAddress) -> io::Result<TcpListener> {
+    if let Some(ip) = address.ip {
+        return TcpListener::bind((ip, address.port)).await;
+    }
+    // The IPv6 socket takes IPv4 connections too, except on hosts without IPv6.
+    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, address.port)).await {
+        Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port)).await
+        }
+        result => result,
+    }
+}

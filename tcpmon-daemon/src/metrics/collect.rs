@@ -1,0 +1,124 @@
+//! Hands the families of one page to prometheus-client's encoders.
+
+use std::{fmt, sync::Arc};
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{
+        DescriptorEncoder, EncodeLabel, EncodeLabelSet, LabelSetEncoder, MetricEncoder, NoLabelSet,
+    },
+    metrics::MetricType,
+    registry::Unit,
+};
+
+use super::{
+    Identity, families,
+    family::{Family, Kind, Sample, Value},
+    histogram::Histogram,
+    process::Process,
+};
+use crate::model::snapshot::{GroupKey, Snapshot};
+
+/// Everything that one page is made from.
+#[derive(Debug)]
+pub(super) struct Page {
+    /// What tcpmon saw.
+    pub(super) snapshot: Arc<Snapshot>,
+    /// Which tcpmon saw it, and where.
+    pub(super) identity: Arc<Identity>,
+    /// What tcpmon itself uses; `None` where `/proc` cannot be read.
+    pub(super) process: Option<Process>,
+}
+
+impl Page {
+    /// About how many bytes of text the page takes.
+    pub(super) fn likely_size(&self) -> usize {
+        // With names of usual length a group takes 9.3 KB.
+        (16 << 10) + self.snapshot.groups.len() * (10 << 10)
+    }
+}
+
+impl Collector for Page {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        families().try_for_each(|family| write(family, self, &mut encoder))
+    }
+}
+
+fn write(family: &Family, page: &Page, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let samples = (family.read)(page);
+    if samples.is_empty() {
+        return Ok(());
+    }
+    let unit = (!family.unit.is_empty()).then(|| Unit::Other(family.unit.to_owned()));
+    let kind = match family.kind {
+        Kind::Counter => MetricType::Counter,
+        Kind::Gauge => MetricType::Gauge,
+        Kind::Histogram => MetricType::Histogram,
+        Kind::Info => MetricType::Info,
+    };
+    let mut encoder = encoder.encode_descriptor(family.stem(), family.help, unit.as_ref(), kind)?;
+    for sample in &samples {
+        let labels = Labels {
+            group: sample.group,
+            names: family.labels,
+            values: &sample.labels,
+        };
+        if family.kind == Kind::Info {
+            encoder.encode_info(&labels)?;
+        } else if labels.is_empty() {
+            write_value(family.kind, sample, &mut encoder)?;
+        } else {
+            write_value(family.kind, sample, &mut encoder.encode_family(&labels)?)?;
+        }
+    }
+    Ok(())
+}
+
+fn write_value(kind: Kind, sample: &Sample<'_>, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
+    match (kind, sample.value) {
+        (Kind::Counter, Value::Integer(value)) => {
+            encoder.encode_counter::<NoLabelSet, _, f64>(&value, None)
+        }
+        (Kind::Counter, Value::Real(value)) => {
+            encoder.encode_counter::<NoLabelSet, _, f64>(&value, None)
+        }
+        (Kind::Gauge, Value::Integer(value)) => encoder.encode_gauge(&value),
+        (Kind::Gauge, Value::Real(value)) => encoder.encode_gauge(&value),
+        (Kind::Histogram, Value::Fill(fill)) => Histogram::from(fill).encode(encoder),
+        (Kind::Histogram, Value::Durations(times)) => Histogram::from(times).encode(encoder),
+        // The test that writes every family keeps types and values together.
+        (kind, value) => {
+            debug_assert!(false, "{value:?} is no value of a {kind:?}");
+            Err(fmt::Error)
+        }
+    }
+}
+
+/// Labels of one series.
+struct Labels<'a> {
+    group: Option<&'a GroupKey>,
+    names: &'static [&'static str],
+    values: &'a [&'a str; 3],
+}
+
+impl Labels<'_> {
+    fn is_empty(&self) -> bool {
+        self.group.is_none() && self.names.is_empty()
+    }
+}
+
+impl EncodeLabelSet for Labels<'_> {
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
+        if let Some(group) = self.group {
+            ("process", group.process.as_str()).encode(encoder.encode_label())?;
+            ("service", group.service.as_str()).encode(encoder.encode_label())?;
+            if let Some(cgroup) = &group.cgroup {
+                ("cgroup", cgroup.as_str()).encode(encoder.encode_label())?;
+            }
+        }
+        for (name, value) in self.names.iter().zip(self.values) {
+            (*name, *value).encode(encoder.encode_label())?;
+        }
+        Ok(())
+    }
+}

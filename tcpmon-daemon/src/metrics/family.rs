@@ -1,0 +1,175 @@
+//! What a metric family is: its wire name, its type, its meaning, and how its samples are taken from a page.
+
+use super::collect::Page;
+use crate::model::snapshot::{Durations, Fill, Group, GroupKey};
+
+/// Type of a family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows.
+    Counter,
+    /// Rises and falls.
+    Gauge,
+    /// Distribution, as a classic and as a native histogram.
+    Histogram,
+    /// Always 1: the labels are the information.
+    Info,
+}
+
+/// What a family is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// A group of sockets and readers: labels `process`, `service` and, when switched on, `cgroup`.
+    Group,
+    /// The host.
+    Host,
+    /// tcpmon.
+    Itself,
+}
+
+/// A metric family.
+#[derive(Debug)]
+pub struct Family {
+    /// Name on the wire, with the suffixes that its unit and type ask for.
+    pub name: &'static str,
+    /// Type.
+    pub kind: Kind,
+    /// What it is about.
+    pub scope: Scope,
+    /// Unit, as it ends the name (before `_total`); empty where things are counted.
+    pub unit: &'static str,
+    /// Labels beside those of the scope, in the order of their values.
+    pub labels: &'static [&'static str],
+    /// One sentence.
+    pub help: &'static str,
+    /// Takes the samples from a page; a family without samples is not shown.
+    pub(super) read: Read,
+}
+
+/// See [`Family::read`].
+pub(super) type Read = for<'a> fn(&'a Page) -> Vec<Sample<'a>>;
+
+impl Family {
+    /// The name as the encoders want it: they append unit and type themselves.
+    pub(super) fn stem(&self) -> &'static str {
+        let mut stem = self.name;
+        for suffix in [self.kind.suffix(), self.unit] {
+            if !suffix.is_empty() {
+                let cut = stem.strip_suffix(suffix).unwrap_or(stem);
+                stem = cut.strip_suffix('_').unwrap_or(cut);
+            }
+        }
+        stem
+    }
+}
+
+impl Kind {
+    /// What ends the name of such a family.
+    pub(super) fn suffix(self) -> &'static str {
+        match self {
+            Kind::Counter => "total",
+            Kind::Info => "info",
+            Kind::Gauge | Kind::Histogram => "",
+        }
+    }
+}
+
+/// One series of a family.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sample<'a> {
+    /// The group it belongs to.
+    pub(super) group: Option<&'a GroupKey>,
+    /// Values of [`Family::labels`]; the rest is unused.
+    pub(super) labels: [&'a str; 3],
+    /// Its value.
+    pub(super) value: Value<'a>,
+}
+
+/// Value of a series.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Value<'a> {
+    /// A whole number.
+    Integer(u64),
+    /// Any number.
+    Real(f64),
+    /// A distribution of fill ratios.
+    Fill(&'a Fill),
+    /// A distribution of durations.
+    Durations(&'a Durations),
+}
+
+impl From<bool> for Value<'_> {
+    fn from(value: bool) -> Self {
+        Value::Integer(value.into())
+    }
+}
+
+impl From<u64> for Value<'_> {
+    fn from(value: u64) -> Self {
+        Value::Integer(value)
+    }
+}
+
+impl From<f64> for Value<'_> {
+    fn from(value: f64) -> Self {
+        Value::Real(value)
+    }
+}
+
+impl<'a> From<&'a Fill> for Value<'a> {
+    fn from(value: &'a Fill) -> Self {
+        Value::Fill(value)
+    }
+}
+
+impl<'a> From<&'a Durations> for Value<'a> {
+    fn from(value: &'a Durations) -> Self {
+        Value::Durations(value)
+    }
+}
+
+impl<'a> Sample<'a> {
+    /// A series without group and labels.
+    pub(super) fn plain(value: impl Into<Value<'a>>) -> Self {
+        Self::labelled("", value)
+    }
+
+    /// A series with one label.
+    pub(super) fn labelled(label: &'a str, value: impl Into<Value<'a>>) -> Self {
+        Self {
+            group: None,
+            labels: [label, "", ""],
+            value: value.into(),
+        }
+    }
+}
+
+/// One series for each group.
+pub(super) fn per_group<'a, V: Into<Value<'a>>>(
+    page: &'a Page,
+    value: impl Fn(&'a Group) -> V,
+) -> Vec<Sample<'a>> {
+    per_group_and_label(page, |group| [("", value(group))])
+}
+
+/// For each group one series per label value.
+pub(super) fn per_group_and_label<'a, V: Into<Value<'a>>, I: IntoIterator<Item = (&'a str, V)>>(
+    page: &'a Page,
+    values: impl Fn(&'a Group) -> I,
+) -> Vec<Sample<'a>> {
+    let groups = &page.snapshot.groups;
+    let mut samples = Vec::with_capacity(groups.len());
+    for group in groups {
+        samples.extend(values(group).into_iter().map(|(label, value)| Sample {
+            group: Some(&group.key),
+            ..Sample::labelled(label, value)
+        }));
+    }
+    samples
+}
+
+/// Nanoseconds as seconds.
+pub(super) fn seconds(ns: u64) -> f64 {
+    // Divided and not multiplied: 10^9 is exact, 10^-9 is not.
+    ns as f64 / 1e9
+}

@@ -1,0 +1,158 @@
+//! A page for tests: two groups, one of which has labels that need escapes.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{Identity, collect::Page, process::Process};
+use crate::model::snapshot::{
+    Durations, Fill, Group, GroupCounters, GroupGauges, GroupKey, MapUse, Napi, Probe, ProgramRuns,
+    Snapshot, Verdict,
+};
+
+pub(super) fn page() -> Page {
+    Page {
+        snapshot: Arc::new(snapshot(vec![
+            busy(GroupKey {
+                process: "iperf3".into(),
+                service: "local:5201".into(),
+                cgroup: None,
+            }),
+            Group {
+                key: GroupKey {
+                    process: "odd \"name\" \\ \n".into(),
+                    service: "other".into(),
+                    cgroup: None,
+                },
+                counters: GroupCounters::default(),
+                gauges: GroupGauges::default(),
+            },
+        ])),
+        identity: Arc::new(Identity {
+            version: "0.1.0",
+            revision: "0123abc",
+            kernel: "6.18.0-test".into(),
+            started: Some(Duration::from_millis(1_700_000_000_250)),
+            since: Instant::now(),
+        }),
+        process: Some(Process {
+            cpu: Duration::from_millis(1250),
+            resident_bytes: 12 << 20,
+            virtual_bytes: 90 << 20,
+            threads: 3,
+            open_fds: 25,
+            max_fds: Some(1024),
+        }),
+    }
+}
+
+/// A group in which every value is another.
+pub(super) fn busy(key: GroupKey) -> Group {
+    Group {
+        key,
+        counters: GroupCounters {
+            received_bytes: 9_007_199_254_740_991,
+            read_bytes: 1_000_001,
+            segments: 1_002,
+            queue_byte_seconds: 1234.5,
+            zero_window_ns: 1_500_000_000,
+            growths: 3,
+            arrived_on_cpu_bytes: 1_003,
+            arrived_off_cpu_bytes: 1_004,
+            timeslice_read_bytes: 1_005,
+            segment_fill: fill(10),
+            activation_fill: fill(20),
+            deactivation_fill: fill(30),
+            timeslices: [11, 12, 13],
+            on_cpu: durations(40),
+            run_queue_wait: durations(50),
+            drops: vec![("socket_rcvbuff".into(), 14), ("tcp_ofomerge".into(), 15)],
+        },
+        gauges: GroupGauges {
+            sockets: 16,
+            queue_bytes: 17,
+            used_bytes: 18,
+            limit_bytes: 19,
+            backlog_bytes: 20,
+            out_of_order_bytes: 21,
+            window_bytes: 22,
+        },
+    }
+}
+
+pub(super) fn snapshot(groups: Vec<Group>) -> Snapshot {
+    let probe = |name: &str, verdict, reason: &str| Probe {
+        name: name.into(),
+        verdict,
+        reason: reason.into(),
+    };
+    Snapshot {
+        groups,
+        napi: vec![Napi {
+            device: "eth0".into(),
+            polls: 31,
+            packets: 32,
+            exhausted: 33,
+        }],
+        probes: vec![
+            probe("tcp_probe", Verdict::Attached, ""),
+            probe(
+                "tcp_rcvbuf_grow",
+                Verdict::Unsupported,
+                "no such tracepoint before 6.18",
+            ),
+        ],
+        losses: vec![("drop_entry".into(), 0), ("final_record".into(), 34)],
+        programs: vec![
+            ProgramRuns {
+                name: "segment".into(),
+                runs: Some(35),
+                run_time: Some(Duration::from_nanos(36_000)),
+            },
+            ProgramRuns {
+                name: "read".into(),
+                runs: None,
+                run_time: None,
+            },
+        ],
+        maps: vec![
+            MapUse {
+                name: "readers".into(),
+                entries: 37,
+                capacity: Some(4096),
+            },
+            MapUse {
+                name: "sockets".into(),
+                entries: 38,
+                capacity: None,
+            },
+        ],
+        groups_suppressed: 39,
+        took: Duration::from_micros(1500),
+    }
+}
+
+/// Something in each bin.
+fn fill(seed: u64) -> Fill {
+    let mut fill = Fill {
+        sum: seed * 640,
+        ..Fill::default()
+    };
+    for (bin, i) in fill.bins.iter_mut().zip(seed..) {
+        *bin = i;
+    }
+    fill
+}
+
+/// Something in the bins from 1 us to 1 ms.
+fn durations(seed: u64) -> Durations {
+    let mut durations = Durations {
+        sum_ns: seed * 1_000_000,
+        ..Durations::default()
+    };
+    for (bin, i) in durations.bins[4..14].iter_mut().zip(seed..) {
+        *bin = i;
+    }
+    durations
+}

@@ -1,0 +1,230 @@
+//! Families per group of sockets and readers.
+
+use tcpmon_common::reader::{END_BLOCKED, END_EXITED, END_PREEMPTED};
+
+use super::family::{Family, Kind, Read, Scope, per_group, per_group_and_label, seconds};
+
+const fn group(
+    kind: Kind,
+    name: &'static str,
+    unit: &'static str,
+    labels: &'static [&'static str],
+    help: &'static str,
+    read: Read,
+) -> Family {
+    Family {
+        name,
+        kind,
+        scope: Scope::Group,
+        unit,
+        labels,
+        help,
+        read,
+    }
+}
+
+/// What sockets receive, and what waits in them.
+pub(super) const FAMILIES: &[Family] = &[
+    group(
+        Kind::Counter,
+        "tcpmon_receive_bytes_total",
+        "bytes",
+        &[],
+        "New in-order data that TCP accepted.",
+        |page| per_group(page, |group| group.counters.received_bytes),
+    ),
+    group(
+        Kind::Counter,
+        "tcpmon_receive_segments_total",
+        "",
+        &[],
+        "Data segments seen, as GRO merged them.",
+        |page| per_group(page, |group| group.counters.segments),
+    ),
+    group(
+        Kind::Counter,
+        "tcpmon_receive_read_bytes_total",
+        "bytes",
+        &[],
+        "Data that the application drained from its sockets.",
+        |page| per_group(page, |group| group.counters.read_bytes),
+    ),
+    group(
+        Kind::Gauge,
+        "tcpmon_receive_queue_bytes",
+        "bytes",
+        &[],
+        "Data received and not yet read.",
+        |page| per_group(page, |group| group.gauges.queue_bytes),
+    ),
+    group(
+        Kind::Counter,
+        "tcpmon_receive_queue_byte_seconds_total",
+        "byte_seconds",
+        &[],
+        "Time integral of the data that waits to be read; its rate is the mean queue, and divided by the rate of receive_bytes_total the mean wait of a byte.",
+        |page| per_group(page, |group| group.counters.queue_byte_seconds),
+    ),
+    group(
+        Kind::Gauge,
+        "tcpmon_receive_buffer_used_bytes",
+        "bytes",
+        &[],
+        "Memory charged to the receive buffers (sk_rmem_alloc).",
+        |page| per_group(page, |group| group.gauges.used_bytes),
+    ),
+    group(
+        Kind::Gauge,
+        "tcpmon_receive_buffer_limit_bytes",
+        "bytes",
+        &[],
+        "Memory that the receive buffers may take (sk_rcvbuf).",
+        |page| per_group(page, |group| group.gauges.limit_bytes),
+    ),
+    group(
+        Kind::Histogram,
+        "tcpmon_receive_buffer_fill_ratio",
+        "ratio",
+        &[],
+        "Part of the receive buffer in use (sk_rmem_alloc / sk_rcvbuf) that each data segment met.",
+        |page| per_group(page, |group| &group.counters.segment_fill),
+    ),
+    group(
+        Kind::Gauge,
+        "tcpmon_receive_backlog_bytes",
+        "bytes",
+        &[],
+        "Memory of segments that wait in the backlogs of sockets in use by their owners.",
+        |page| per_group(page, |group| group.gauges.backlog_bytes),
+    ),
+    group(
+        Kind::Gauge,
+        "tcpmon_receive_out_of_order_bytes",
+        "bytes",
+        &[],
+        "Data that waits for a gap before it to be filled, as far as the SACK blocks tell.",
+        |page| per_group(page, |group| group.gauges.out_of_order_bytes),
+    ),
+    group(
+        Kind::Gauge,
+        "tcpmon_receive_window_bytes",
+        "bytes",
+        &[],
+        "Windows advertised to the senders.",
+        |page| per_group(page, |group| group.gauges.window_bytes),
+    ),
+    group(
+        Kind::Counter,
+        "tcpmon_receive_zero_window_seconds_total",
+        "seconds",
+        &[],
+        "Time during which the advertised window was below one segment.",
+        |page| per_group(page, |group| seconds(group.counters.zero_window_ns)),
+    ),
+    group(
+        Kind::Counter,
+        "tcpmon_receive_buffer_growths_total",
+        "",
+        &[],
+        "Times that autotuning raised a receive buffer.",
+        |page| per_group(page, |group| group.counters.growths),
+    ),
+    group(
+        Kind::Counter,
+        "tcpmon_receive_drops_total",
+        "",
+        &["reason"],
+        "Received segments that the kernel dropped, by its own reason.",
+        |page| {
+            per_group_and_label(page, |group| {
+                let drops = group.counters.drops.iter();
+                drops.map(|(reason, count)| (reason.as_str(), *count))
+            })
+        },
+    ),
+    group(
+        Kind::Gauge,
+        "tcpmon_sockets",
+        "",
+        &[],
+        "Sockets watched.",
+        |page| per_group(page, |group| group.gauges.sockets),
+    ),
+];
+
+/// What happens in and between the timeslices of readers.
+pub(super) const TIMESLICE_FAMILIES: &[Family] = &[
+    group(
+        Kind::Counter,
+        "tcpmon_timeslices_total",
+        "",
+        &["end"],
+        "Times that a reader left its CPU, by how: preempted, blocked (it went to sleep) or exited.",
+        |page| {
+            per_group_and_label(page, |group| {
+                let ends = [
+                    ("preempted", END_PREEMPTED),
+                    ("blocked", END_BLOCKED),
+                    ("exited", END_EXITED),
+                ];
+                ends.map(|(name, end)| (name, group.counters.timeslices[end as usize]))
+            })
+        },
+    ),
+    group(
+        Kind::Histogram,
+        "tcpmon_timeslice_fill_ratio",
+        "ratio",
+        &["edge"],
+        "Part of the receive buffer in use when its reader got the CPU (activation) and when it lost it (deactivation).",
+        |page| {
+            per_group_and_label(page, |group| {
+                let counters = &group.counters;
+                [
+                    ("activation", &counters.activation_fill),
+                    ("deactivation", &counters.deactivation_fill),
+                ]
+            })
+        },
+    ),
+    group(
+        Kind::Histogram,
+        "tcpmon_timeslice_seconds",
+        "seconds",
+        &[],
+        "Time on the CPU per timeslice of a reader.",
+        |page| per_group(page, |group| &group.counters.on_cpu),
+    ),
+    group(
+        Kind::Counter,
+        "tcpmon_timeslice_arrived_bytes_total",
+        "bytes",
+        &["context"],
+        "Data that arrived while the reader was on its CPU (on_cpu) and while it was not (off_cpu).",
+        |page| {
+            per_group_and_label(page, |group| {
+                let counters = &group.counters;
+                [
+                    ("on_cpu", counters.arrived_on_cpu_bytes),
+                    ("off_cpu", counters.arrived_off_cpu_bytes),
+                ]
+            })
+        },
+    ),
+    group(
+        Kind::Counter,
+        "tcpmon_timeslice_read_bytes_total",
+        "bytes",
+        &[],
+        "Data that readers drained in their timeslices.",
+        |page| per_group(page, |group| group.counters.timeslice_read_bytes),
+    ),
+    group(
+        Kind::Histogram,
+        "tcpmon_reader_run_queue_wait_seconds",
+        "seconds",
+        &[],
+        "Time that a reader was runnable but not running, per activation.",
+        |page| per_group(page, |group| &group.counters.run_queue_wait),
+    ),
+];

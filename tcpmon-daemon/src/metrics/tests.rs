@@ -1,0 +1,292 @@
+//! Claims about whole pages.
+
+use std::{collections::HashSet, env, fs};
+
+use prometheus_client::{
+    encoding::prometheus_protobuf::{self, prometheus_data_model as proto},
+    registry::Registry,
+};
+use proptest::prelude::*;
+use tcpmon_common::histogram::{FILL_BINS, FILL_BOUNDS, FILL_ONE, TIME_BINS, TIME_FIRST_EXPONENT};
+
+use super::{fixture, *};
+use crate::model::snapshot::{Durations, Fill, GroupKey};
+
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/metrics/golden.prom");
+
+fn text(page: Page, format: Format) -> String {
+    String::from_utf8(write(page, format).expect("a page")).expect("UTF-8")
+}
+
+fn protobuf(page: Page) -> Vec<proto::MetricFamily> {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(page));
+    prometheus_protobuf::encode(&registry).expect("a page")
+}
+
+fn samples(page: &str) -> Vec<&str> {
+    page.lines().filter(|line| !line.starts_with('#')).collect()
+}
+
+#[test]
+fn the_text_page_is_the_golden_one() {
+    let page = text(fixture::page(), Format::Text);
+    if env::var_os("TCPMON_BLESS").is_some() {
+        fs::write(GOLDEN, &page).expect("the golden page is written");
+    }
+    let golden = fs::read_to_string(GOLDEN).expect("golden.prom");
+    assert_eq!(
+        page, golden,
+        "if this is meant, run the test again with TCPMON_BLESS=1"
+    );
+}
+
+#[test]
+fn families_are_named_after_their_unit_and_type_and_explained_in_a_sentence() {
+    let mut names = HashSet::new();
+    for family in families() {
+        let name = family.name;
+        let parts = [family.stem(), family.unit, family.kind.suffix()];
+        let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        assert_eq!(parts.join("_"), name);
+        assert!(
+            name.starts_with("tcpmon_") || name.starts_with("process_"),
+            "{name}"
+        );
+        assert!(names.insert(name), "{name} is defined twice");
+        assert!(family.help.ends_with('.'), "{name}");
+        // Escapes in help texts differ between the formats, so there is nothing to escape.
+        assert!(!family.help.contains(['"', '\\', '\n']), "{name}");
+        assert!(family.labels.len() <= 3, "{name}");
+    }
+}
+
+#[test]
+fn every_family_is_shown_with_the_labels_it_declares() {
+    let shown = protobuf(fixture::page());
+    assert_eq!(shown.len(), families().count());
+    for (family, shown) in families().zip(&shown) {
+        assert_eq!(shown.name, family.name);
+        assert_eq!(shown.help, family.help);
+        let group = ["process", "service"]
+            .into_iter()
+            .filter(|_| family.scope == Scope::Group);
+        let declared: Vec<&str> = group.chain(family.labels.iter().copied()).collect();
+        for metric in &shown.metric {
+            let labels: Vec<&str> = metric
+                .label
+                .iter()
+                .map(|label| label.name.as_str())
+                .collect();
+            assert_eq!(labels, declared, "{}", family.name);
+        }
+    }
+}
+
+#[test]
+fn the_cgroup_is_a_label_when_the_group_has_one() {
+    let key = GroupKey {
+        process: "a".into(),
+        service: "b".into(),
+        cgroup: Some("/system.slice/c.service".into()),
+    };
+    let snapshot = Arc::new(fixture::snapshot(vec![fixture::busy(key)]));
+    let page = text(
+        Page {
+            snapshot,
+            ..fixture::page()
+        },
+        Format::Text,
+    );
+    let line = "tcpmon_receive_drops_total{process=\"a\",service=\"b\",\
+                cgroup=\"/system.slice/c.service\",reason=\"tcp_ofomerge\"} 15";
+    assert!(samples(&page).contains(&line), "{page}");
+}
+
+#[test]
+fn openmetrics_has_the_same_samples_and_ends_with_its_mark() {
+    let openmetrics = text(fixture::page(), Format::OpenMetrics);
+    assert_eq!(
+        samples(&openmetrics),
+        samples(&text(fixture::page(), Format::Text))
+    );
+    assert!(openmetrics.ends_with("\n# EOF\n"));
+    assert!(
+        openmetrics
+            .contains("\n# TYPE tcpmon_receive_bytes counter\n# UNIT tcpmon_receive_bytes bytes\n")
+    );
+    assert!(openmetrics.contains("\n# TYPE tcpmon_probe info\n"));
+}
+
+#[test]
+fn what_has_no_samples_is_not_mentioned() {
+    let page = Page {
+        snapshot: Arc::default(),
+        process: None,
+        ..fixture::page()
+    };
+    let page = text(page, Format::Text);
+    let families = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    let families: Vec<_> = families.filter_map(|line| line.split(' ').next()).collect();
+    let expected = [
+        "tcpmon_build_info",
+        "tcpmon_groups_suppressed_total",
+        "tcpmon_scrape_seconds",
+        "process_start_time_seconds",
+    ];
+    assert_eq!(families, expected);
+}
+
+#[test]
+fn protobuf_pages_are_delimited_messages() {
+    let page = write(fixture::page(), Format::Protobuf).expect("a page");
+    let mut rest = page.as_slice();
+    let mut messages = 0;
+    while !rest.is_empty() {
+        let (mut length, mut shift) = (0, 0);
+        while let [byte, tail @ ..] = rest {
+            rest = tail;
+            length |= usize::from(byte & 0x7f) << shift;
+            shift += 7;
+            if byte & 0x80 == 0 {
+                break;
+            }
+        }
+        rest = &rest[length..];
+        messages += 1;
+    }
+    assert_eq!(messages, families().count());
+}
+
+/// Counts per bucket of the two forms, as a server reads them: upper bound and what is in the bucket.
+struct Read {
+    classic: Vec<(f64, u64)>,
+    zero: (f64, u64),
+    native: Vec<(f64, u64)>,
+}
+
+fn read(histogram: &proto::Histogram) -> Read {
+    let mut below = 0;
+    let classic = histogram.bucket.iter().map(|bucket| {
+        let count = bucket.cumulative_count - below;
+        below = bucket.cumulative_count;
+        (bucket.upper_bound, count)
+    });
+    let classic = classic.collect();
+    assert_eq!(histogram.schema, 0);
+    let mut native = Vec::new();
+    let (mut index, mut count, mut deltas) = (0, 0, histogram.positive_delta.iter());
+    for span in &histogram.positive_span {
+        index += span.offset;
+        for _ in 0..span.length {
+            count += deltas.next().expect("a delta for each bucket");
+            native.push((2f64.powi(index), count as u64));
+            index += 1;
+        }
+    }
+    assert_eq!(deltas.next(), None);
+    Read {
+        classic,
+        zero: (histogram.zero_threshold, histogram.zero_count),
+        native,
+    }
+}
+
+/// Compares with bins that are given by their upper bounds.
+fn check(histogram: &proto::Histogram, bins: &[(f64, u64)], last_native: f64) {
+    let read = read(histogram);
+    let total: u64 = bins.iter().map(|bin| bin.1).sum();
+    let between = |low: f64, high: f64| -> u64 {
+        bins.iter()
+            .filter(|bin| bin.0 > low && bin.0 <= high)
+            .map(|bin| bin.1)
+            .sum()
+    };
+    assert_eq!(histogram.sample_count, total);
+
+    let mut low = f64::NEG_INFINITY;
+    for (high, count) in &read.classic {
+        assert_eq!(*count, between(low, *high), "classic bucket up to {high}");
+        low = *high;
+    }
+    assert_eq!(low, f64::INFINITY);
+
+    let (threshold, zeros) = read.zero;
+    assert_eq!(zeros, between(f64::NEG_INFINITY, threshold));
+    let mut seen = zeros;
+    for (high, count) in &read.native {
+        assert!(
+            *high > threshold && *high <= last_native,
+            "native bucket up to {high}"
+        );
+        let high_of_bins = if *high == last_native {
+            f64::INFINITY
+        } else {
+            *high
+        };
+        assert_eq!(
+            *count,
+            between(high / 2.0, high_of_bins),
+            "native bucket up to {high}"
+        );
+        seen += count;
+    }
+    assert_eq!(seen, total, "native buckets and zero bucket hold all");
+}
+
+fn histograms(group: crate::model::snapshot::Group, name: &str) -> Vec<proto::Histogram> {
+    let snapshot = Arc::new(fixture::snapshot(vec![group]));
+    let families = protobuf(Page {
+        snapshot,
+        ..fixture::page()
+    });
+    let family = families
+        .into_iter()
+        .find(|family| family.name == name)
+        .expect(name);
+    family
+        .metric
+        .into_iter()
+        .filter_map(|metric| metric.histogram)
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn fill_histograms_tell_the_truth_in_both_forms(
+        bins in prop::array::uniform20(prop_oneof![Just(0), 0..3u64, 0..1u64 << 50]),
+    ) {
+        let mut group = fixture::busy(GroupKey::other(false));
+        group.counters.deactivation_fill = Fill { bins, sum: 160 };
+        let histogram = &histograms(group, "tcpmon_timeslice_fill_ratio")[1];
+        prop_assert_eq!(histogram.sample_sum, 0.25);
+        let mut bounded = [(f64::INFINITY, 0); FILL_BINS];
+        for (i, bin) in bounded.iter_mut().enumerate() {
+            if let Some(bound) = FILL_BOUNDS.get(i) {
+                bin.0 = f64::from(*bound) / f64::from(FILL_ONE);
+            }
+            bin.1 = bins[i];
+        }
+        check(histogram, &bounded, 8.0);
+    }
+
+    #[test]
+    fn duration_histograms_tell_the_truth_in_both_forms(
+        bins in prop::array::uniform32(prop_oneof![Just(0), 0..3u64, 0..1u64 << 50]),
+    ) {
+        let mut group = fixture::busy(GroupKey::other(false));
+        group.counters.run_queue_wait = Durations { bins, sum_ns: 2_500_000_000 };
+        let histogram = &histograms(group, "tcpmon_reader_run_queue_wait_seconds")[0];
+        prop_assert_eq!(histogram.sample_sum, 2.5);
+        let mut bounded = [(f64::INFINITY, 0); TIME_BINS];
+        for (i, bin) in bounded.iter_mut().enumerate() {
+            if i + 1 < TIME_BINS {
+                bin.0 = 2f64.powi(TIME_FIRST_EXPONENT + i as i32);
+            }
+            bin.1 = bins[i];
+        }
+        check(histogram, &bounded, 256.0);
+    }
+}

@@ -1,0 +1,85 @@
+//! What a trace says first.
+
+use serde::{Deserialize, Serialize};
+
+/// Name of the format: the value of the header's key `format`.
+pub const FORMAT: &str = "tcpmon-trace";
+
+/// Version of the format. It rises when a key is renamed, removed or given another meaning; a new key does not raise
+/// it.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// Two clocks read at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Clocks {
+    /// `CLOCK_MONOTONIC`, ns: the clock of every record.
+    pub monotonic_ns: u64,
+    /// `CLOCK_REALTIME`, ns since 1970-01-01 UTC.
+    pub realtime_ns: u64,
+}
+
+impl Clocks {
+    /// The wall time (`CLOCK_REALTIME`, ns) of a record's time, as if the wall clock had not been set since these
+    /// clocks were read. Times beyond what 64 bits hold are cut to their ends.
+    pub fn wall_ns(&self, monotonic_ns: u64) -> u64 {
+        let wall =
+            i128::from(self.realtime_ns) + i128::from(monotonic_ns) - i128::from(self.monotonic_ns);
+        u64::try_from(wall.max(0)).unwrap_or(u64::MAX)
+    }
+}
+
+/// What was traced. Empty lists do not limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Filter {
+    /// Only these processes (thread-group ids).
+    pub pids: Vec<u32>,
+    /// Only processes of these names.
+    pub comms: Vec<String>,
+    /// Only sockets with one of these ports, on either side.
+    pub ports: Vec<u16>,
+    /// Only threads in or below these control groups (paths below `/sys/fs/cgroup`).
+    pub cgroups: Vec<String>,
+    /// Everything was asked for (`--all`).
+    pub all: bool,
+}
+
+/// The first line of a trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Version of the tcpmon that wrote the trace.
+    pub tcpmon_version: String,
+    /// `uname -r` of the host.
+    pub kernel_release: String,
+    /// Name of the host.
+    pub hostname: String,
+    /// Both clocks at the start of the trace: they tie every record's time to the wall clock.
+    pub start: Clocks,
+    /// What was traced.
+    pub filter: Filter,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_records_wall_time_is_its_distance_from_the_anchors() {
+        let start = Clocks {
+            monotonic_ns: 5_000,
+            realtime_ns: 1_000_000,
+        };
+        assert_eq!(start.wall_ns(5_000), 1_000_000);
+        assert_eq!(start.wall_ns(7_500), 1_002_500);
+        assert_eq!(start.wall_ns(4_000), 999_000);
+        let late = Clocks {
+            monotonic_ns: u64::MAX,
+            realtime_ns: 0,
+        };
+        assert_eq!(late.wall_ns(0), 0);
+        let early = Clocks {
+            monotonic_ns: 0,
+            realtime_ns: u64::MAX,
+        };
+        assert_eq!(early.wall_ns(u64::MAX), u64::MAX);
+    }
+}

@@ -1,0 +1,381 @@
+//! The lines as they are spelt: field names here are the keys of the format, in their order.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    net::{IpAddr, SocketAddr},
+};
+
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{Error, Visitor},
+};
+
+use crate::record::{
+    calendar::Utc,
+    header::{Clocks, FORMAT, FORMAT_VERSION, Filter, Header},
+    slice::{Comm, Edge, End, Family, Slice},
+    trailer::{Reason, Trailer},
+};
+
+/// Value of `type` of the first line.
+pub const HEADER: &str = "header";
+/// Value of `type` of a record.
+pub const TIMESLICE: &str = "timeslice";
+/// Value of `type` of the last line.
+pub const TRAILER: &str = "trailer";
+
+/// What a line says of itself.
+#[derive(Deserialize)]
+pub struct Kind {
+    #[serde(rename = "type")]
+    pub kind: String,
+}
+
+/// What the first line of any version says of itself.
+#[derive(Deserialize)]
+pub struct Version {
+    pub format: String,
+    pub format_version: u32,
+    pub tcpmon_version: String,
+}
+
+/// The first line.
+#[derive(Serialize, Deserialize)]
+pub struct HeaderLine {
+    #[serde(rename = "type", skip_deserializing)]
+    kind: &'static str,
+    #[serde(skip_deserializing)]
+    format: &'static str,
+    #[serde(skip_deserializing)]
+    format_version: u32,
+    tcpmon_version: String,
+    kernel_release: String,
+    hostname: String,
+    #[serde(skip_deserializing)]
+    start_time: String,
+    start_monotonic_ns: u64,
+    start_realtime_ns: u64,
+    filter: Filter,
+}
+
+impl From<&Header> for HeaderLine {
+    fn from(header: &Header) -> Self {
+        Self {
+            kind: HEADER,
+            format: FORMAT,
+            format_version: FORMAT_VERSION,
+            tcpmon_version: header.tcpmon_version.clone(),
+            kernel_release: header.kernel_release.clone(),
+            hostname: header.hostname.clone(),
+            start_time: Utc(header.start.realtime_ns).to_string(),
+            start_monotonic_ns: header.start.monotonic_ns,
+            start_realtime_ns: header.start.realtime_ns,
+            filter: header.filter.clone(),
+        }
+    }
+}
+
+impl From<HeaderLine> for Header {
+    fn from(line: HeaderLine) -> Self {
+        Self {
+            tcpmon_version: line.tcpmon_version,
+            kernel_release: line.kernel_release,
+            hostname: line.hostname,
+            start: Clocks {
+                monotonic_ns: line.start_monotonic_ns,
+                realtime_ns: line.start_realtime_ns,
+            },
+            filter: line.filter,
+        }
+    }
+}
+
+/// The last line.
+#[derive(Serialize, Deserialize)]
+pub struct TrailerLine {
+    #[serde(rename = "type", skip_deserializing)]
+    kind: &'static str,
+    records: u64,
+    lost: BTreeMap<String, u64>,
+    #[serde(skip_deserializing)]
+    end_time: String,
+    end_monotonic_ns: u64,
+    end_realtime_ns: u64,
+    reason: Reason,
+    complete: bool,
+}
+
+impl From<&Trailer> for TrailerLine {
+    fn from(trailer: &Trailer) -> Self {
+        Self {
+            kind: TRAILER,
+            records: trailer.records,
+            lost: trailer.lost.clone(),
+            end_time: Utc(trailer.end.realtime_ns).to_string(),
+            end_monotonic_ns: trailer.end.monotonic_ns,
+            end_realtime_ns: trailer.end.realtime_ns,
+            reason: trailer.reason,
+            complete: trailer.complete,
+        }
+    }
+}
+
+impl From<TrailerLine> for Trailer {
+    fn from(line: TrailerLine) -> Self {
+        Self {
+            records: line.records,
+            lost: line.lost,
+            end: Clocks {
+                monotonic_ns: line.end_monotonic_ns,
+                realtime_ns: line.end_realtime_ns,
+            },
+            reason: line.reason,
+            complete: line.complete,
+        }
+    }
+}
+
+/// A record.
+#[derive(Serialize, Deserialize)]
+pub struct TimesliceLine {
+    #[serde(rename = "type", skip_deserializing)]
+    kind: &'static str,
+    activated_ns: u64,
+    deactivated_ns: u64,
+    cpu: u32,
+    tid: u32,
+    tgid: u32,
+    comm: Comm,
+    cookie: Cookie,
+    family: Family,
+    local_address: IpAddr,
+    local_port: u16,
+    remote_address: IpAddr,
+    remote_port: u16,
+    netns: u32,
+    end: End,
+    partial: bool,
+    handed_over: bool,
+    closed: bool,
+    sleep_ns: u64,
+    wait_ns: u64,
+    on_cpu_ns: u64,
+    arrived_off_cpu_bytes: u64,
+    arrived_on_cpu_bytes: u64,
+    read_bytes: u64,
+    activation_queued_bytes: u32,
+    activation_rmem_bytes: u32,
+    activation_rcvbuf_bytes: u32,
+    activation_backlog_bytes: u32,
+    activation_window_bytes: u32,
+    deactivation_queued_bytes: u32,
+    deactivation_rmem_bytes: u32,
+    deactivation_rcvbuf_bytes: u32,
+    deactivation_backlog_bytes: u32,
+    deactivation_window_bytes: u32,
+    rcv_rtt_us: u32,
+    rcv_ssthresh_bytes: u32,
+    window_clamp_bytes: u32,
+}
+
+impl From<&Slice> for TimesliceLine {
+    fn from(slice: &Slice) -> Self {
+        Self {
+            kind: TIMESLICE,
+            activated_ns: slice.activated_ns,
+            deactivated_ns: slice.deactivated_ns,
+            cpu: slice.cpu,
+            tid: slice.tid,
+            tgid: slice.tgid,
+            comm: slice.comm,
+            cookie: Cookie(slice.cookie),
+            family: slice.family,
+            local_address: slice.local.ip(),
+            local_port: slice.local.port(),
+            remote_address: slice.remote.ip(),
+            remote_port: slice.remote.port(),
+            netns: slice.netns,
+            end: slice.end,
+            partial: slice.partial,
+            handed_over: slice.handed_over,
+            closed: slice.closed,
+            sleep_ns: slice.sleep_ns,
+            wait_ns: slice.wait_ns,
+            on_cpu_ns: slice.on_cpu_ns,
+            arrived_off_cpu_bytes: slice.arrived_off_cpu_bytes,
+            arrived_on_cpu_bytes: slice.arrived_on_cpu_bytes,
+            read_bytes: slice.read_bytes,
+            activation_queued_bytes: slice.activation.queued_bytes,
+            activation_rmem_bytes: slice.activation.rmem_bytes,
+            activation_rcvbuf_bytes: slice.activation.rcvbuf_bytes,
+            activation_backlog_bytes: slice.activation.backlog_bytes,
+            activation_window_bytes: slice.activation.window_bytes,
+            deactivation_queued_bytes: slice.deactivation.queued_bytes,
+            deactivation_rmem_bytes: slice.deactivation.rmem_bytes,
+            deactivation_rcvbuf_bytes: slice.deactivation.rcvbuf_bytes,
+            deactivation_backlog_bytes: slice.deactivation.backlog_bytes,
+            deactivation_window_bytes: slice.deactivation.window_bytes,
+            rcv_rtt_us: slice.rcv_rtt_us,
+            rcv_ssthresh_bytes: slice.rcv_ssthresh_bytes,
+            window_clamp_bytes: slice.window_clamp_bytes,
+        }
+    }
+}
+
+impl TryFrom<TimesliceLine> for Slice {
+    type Error = &'static str;
+
+    fn try_from(line: TimesliceLine) -> Result<Self, &'static str> {
+        let both_v4 = line.local_address.is_ipv4() && line.remote_address.is_ipv4();
+        if line.family == Family::V4 && !both_v4 {
+            return Err("an IPv6 address in a record of family 4");
+        }
+        Ok(Self {
+            activated_ns: line.activated_ns,
+            deactivated_ns: line.deactivated_ns,
+            cpu: line.cpu,
+            tid: line.tid,
+            tgid: line.tgid,
+            comm: line.comm,
+            cookie: line.cookie.0,
+            family: line.family,
+            local: SocketAddr::new(line.local_address, line.local_port),
+            remote: SocketAddr::new(line.remote_address, line.remote_port),
+            netns: line.netns,
+            end: line.end,
+            partial: line.partial,
+            handed_over: line.handed_over,
+            closed: line.closed,
+            sleep_ns: line.sleep_ns,
+            wait_ns: line.wait_ns,
+            on_cpu_ns: line.on_cpu_ns,
+            arrived_off_cpu_bytes: line.arrived_off_cpu_bytes,
+            arrived_on_cpu_bytes: line.arrived_on_cpu_bytes,
+            read_bytes: line.read_bytes,
+            activation: Edge {
+                queued_bytes: line.activation_queued_bytes,
+                rmem_bytes: line.activation_rmem_bytes,
+                rcvbuf_bytes: line.activation_rcvbuf_bytes,
+                backlog_bytes: line.activation_backlog_bytes,
+                window_bytes: line.activation_window_bytes,
+            },
+            deactivation: Edge {
+                queued_bytes: line.deactivation_queued_bytes,
+                rmem_bytes: line.deactivation_rmem_bytes,
+                rcvbuf_bytes: line.deactivation_rcvbuf_bytes,
+                backlog_bytes: line.deactivation_backlog_bytes,
+                window_bytes: line.deactivation_window_bytes,
+            },
+            rcv_rtt_us: line.rcv_rtt_us,
+            rcv_ssthresh_bytes: line.rcv_ssthresh_bytes,
+            window_clamp_bytes: line.window_clamp_bytes,
+        })
+    }
+}
+
+/// A socket's cookie, in hexadecimal as `ss -e` prints it behind `sk:`.
+struct Cookie(u64);
+
+impl Serialize for Cookie {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&format_args!("{:x}", self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Cookie {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let parse = |text: &str| match text.starts_with('+') {
+            true => None,
+            false => u64::from_str_radix(text, 16).ok().map(Cookie),
+        };
+        from.deserialize_str(Text {
+            expected: "a cookie in hexadecimal",
+            parse,
+        })
+    }
+}
+
+impl Serialize for Comm {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for Comm {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let parse = |text: &str| Comm::try_from(text).ok();
+        from.deserialize_str(Text {
+            expected: "a name of at most 16 bytes without NUL",
+            parse,
+        })
+    }
+}
+
+impl Serialize for End {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(self.name())
+    }
+}
+
+impl<'de> Deserialize<'de> for End {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let parse = |text: &str| End::ALL.into_iter().find(|end| end.name() == text);
+        from.deserialize_str(Text {
+            expected: "preempted, blocked, exited or unknown",
+            parse,
+        })
+    }
+}
+
+impl Serialize for Reason {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(self.name())
+    }
+}
+
+impl<'de> Deserialize<'de> for Reason {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let parse = |text: &str| Reason::ALL.into_iter().find(|reason| reason.name() == text);
+        let expected = "duration, interrupt, process_exit or write_error";
+        from.deserialize_str(Text { expected, parse })
+    }
+}
+
+impl Serialize for Family {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u8(match self {
+            Family::V4 => 4,
+            Family::V6 => 6,
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for Family {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        match u8::deserialize(from)? {
+            4 => Ok(Family::V4),
+            6 => Ok(Family::V6),
+            _ => Err(D::Error::custom("family is neither 4 nor 6")),
+        }
+    }
+}
+
+/// Makes a value from a string without keeping the string.
+struct Text<F> {
+    expected: &'static str,
+    parse: F,
+}
+
+impl<T, F: FnOnce(&str) -> Option<T>> Visitor<'_> for Text<F> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+        (self.parse)(text)
+            .ok_or_else(|| E::custom(format_args!("{text:?} is not {}", self.expected)))
+    }
+}

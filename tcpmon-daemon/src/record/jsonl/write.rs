@@ -1,0 +1,334 @@
+//! Writes a trace as JSON Lines.
+
+use std::io::{self, ErrorKind};
+
+use super::line::{HeaderLine, TimesliceLine, TrailerLine};
+use crate::record::{
+    header::Header,
+    output::{Output, TraceWriter},
+    slice::Slice,
+    trailer::{Ending, Trailer},
+};
+
+/// Bytes gathered before they are handed to the output.
+const BATCH: usize = 64 * 1024;
+
+/// Lines before the buffer whose ends are remembered: a trailer is shorter than they are together.
+const REMEMBERED: usize = 8;
+
+/// Writes a trace as JSON Lines, in batches of whole lines. When the output takes no more, [`finish`](Self::finish)
+/// cuts it back to a whole line that leaves room for the trailer, and counts what that costs.
+#[derive(Debug)]
+pub struct JsonLinesWriter<O: Output> {
+    output: O,
+    /// Whole lines.
+    buffer: Vec<u8>,
+    /// How much of the buffer the output has taken.
+    taken: usize,
+    /// How much the output had taken before the buffer.
+    before: u64,
+    /// Where the last lines before the buffer end, in order; the header's line is the first of all.
+    ends: Vec<u64>,
+    /// Records in output and buffer.
+    records: u64,
+    /// Records that were not taken into the buffer.
+    refused: u64,
+}
+
+impl<O: Output> JsonLinesWriter<O> {
+    /// Begins a trace: writes its header through to the output.
+    pub fn new(output: O, header: &Header) -> io::Result<Self> {
+        let mut writer = Self {
+            output,
+            buffer: Vec::with_capacity(2 * BATCH),
+            taken: 0,
+            before: 0,
+            ends: Vec::with_capacity(2 * REMEMBERED),
+            records: 0,
+            refused: 0,
+        };
+        append(&mut writer.buffer, &HeaderLine::from(header))?;
+        writer.flush()?;
+        Ok(writer)
+    }
+
+    /// Records written so far, those still in memory included.
+    pub fn records(&self) -> u64 {
+        self.records
+    }
+
+    /// Hands the buffer over. After an error the next call goes on where the output stopped.
+    fn drain(&mut self) -> io::Result<()> {
+        while self.taken < self.buffer.len() {
+            match self.output.write(&self.buffer[self.taken..]) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(bytes) => self.taken += bytes,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let known = self.ends.len();
+        let ends = line_ends(&self.buffer).take(REMEMBERED);
+        self.ends.extend(ends.map(|end| self.before + end as u64));
+        self.ends[known..].reverse();
+        self.ends
+            .drain(..self.ends.len().saturating_sub(REMEMBERED));
+        self.before += self.buffer.len() as u64;
+        self.buffer.clear();
+        self.taken = 0;
+        Ok(())
+    }
+
+    /// Cuts the output back to a whole line, far enough that the trailer fits where bytes have been before, and writes
+    /// the trailer there. `error` is why that is needed.
+    fn finish_full(&mut self, ending: &Ending, error: io::Error) -> io::Result<Trailer> {
+        let held = self.before + self.taken as u64;
+        let longest = trailer_line(&Trailer::new(ending, self.records, u64::MAX))?.len() as u64;
+        let mut dropped = 0;
+        let mut keep = self.ends.first().copied().unwrap_or(0);
+        let buffered = line_ends(&self.buffer).map(|end| self.before + end as u64);
+        for end in buffered.chain(self.ends.iter().rev().copied()) {
+            if end + longest <= held {
+                keep = end;
+                break;
+            }
+            dropped += u64::from(end > keep);
+        }
+        self.output.cut(keep).map_err(|_| error)?;
+        let records = self.records - dropped;
+        let trailer = Trailer::new(ending, records, self.refused + dropped);
+        let line = trailer_line(&trailer)?;
+        // From here on the output is what counts.
+        self.buffer.clear();
+        self.taken = 0;
+        self.output.write_all(&line)?;
+        self.output.flush()?;
+        Ok(trailer)
+    }
+}
+
+impl<O: Output> TraceWriter for JsonLinesWriter<O> {
+    fn slice(&mut self, slice: &Slice) -> io::Result<()> {
+        if self.buffer.len() >= BATCH
+            && let Err(error) = self.drain()
+        {
+            self.refused += 1;
+            return Err(error);
+        }
+        append(&mut self.buffer, &TimesliceLine::from(slice))?;
+        self.records += 1;
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.drain()?;
+        self.output.flush()
+    }
+
+    fn finish(&mut self, ending: &Ending) -> io::Result<Trailer> {
+        if let Err(error) = self.drain() {
+            return self.finish_full(ending, error);
+        }
+        let trailer = Trailer::new(ending, self.records, self.refused);
+        self.buffer = trailer_line(&trailer)?;
+        if let Err(error) = self.drain() {
+            // What the output has of the trailer is no line, and no record.
+            self.buffer.truncate(self.taken);
+            return self.finish_full(ending, error);
+        }
+        self.output.flush()?;
+        Ok(trailer)
+    }
+}
+
+fn append(buffer: &mut Vec<u8>, line: &impl serde::Serialize) -> io::Result<()> {
+    serde_json::to_writer(&mut *buffer, line)?;
+    buffer.push(b'\n');
+    Ok(())
+}
+
+fn trailer_line(trailer: &Trailer) -> io::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    append(&mut line, &TrailerLine::from(trailer))?;
+    Ok(line)
+}
+
+/// Where the lines end, the last one first. JSON has no newline inside.
+fn line_ends(lines: &[u8]) -> impl Iterator<Item = usize> {
+    let newlines = lines
+        .iter()
+        .enumerate()
+        .rev()
+        .filter(|(_, byte)| **byte == b'\n');
+    newlines.map(|(at, _)| at + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::record::{JsonLinesReader, Stream, sample, trailer::LOST_WRITE};
+
+    /// An output with room for so many bytes.
+    struct Disk {
+        bytes: Vec<u8>,
+        room: usize,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let fits = bytes.len().min(self.room - self.bytes.len());
+            self.bytes.extend_from_slice(&bytes[..fits]);
+            if fits == 0 {
+                Err(ErrorKind::StorageFull.into())
+            } else {
+                Ok(fits)
+            }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Output for Disk {
+        fn cut(&mut self, length: u64) -> io::Result<()> {
+            self.bytes.cut(length)
+        }
+    }
+
+    /// Traces `records` records, with a flush after each `every`th, as far as the output lets it.
+    fn trace(output: impl Output, records: u64, every: u64) -> io::Result<Trailer> {
+        let mut writer = JsonLinesWriter::new(output, &sample::header())?;
+        for number in 1..=records {
+            let _ = writer.slice(&sample::slice());
+            if number.is_multiple_of(every) {
+                let _ = writer.flush();
+            }
+        }
+        writer.finish(&sample::ending())
+    }
+
+    #[test]
+    fn the_lines_are_spelt_as_documented() {
+        let mut bytes = Vec::new();
+        trace(&mut bytes, 1, 1).expect("memory takes all");
+        let text = String::from_utf8(bytes).expect("JSON is UTF-8");
+        let expected = concat!(
+            r#"{"type":"header","format":"tcpmon-trace","format_version":1,"tcpmon_version":"0.1.0","#,
+            r#""kernel_release":"6.18.44","hostname":"dtn1","#,
+            r#""start_time":"2026-07-30T12:00:00.123456789Z","start_monotonic_ns":5000000000000,"#,
+            r#""start_realtime_ns":1785412800123456789,"filter":{"pids":[4321],"comms":[],"#,
+            r#""ports":[5201],"cgroups":[],"all":false}}"#,
+            "\n",
+            r#"{"type":"timeslice","activated_ns":5001500000000,"deactivated_ns":5001500250000,"#,
+            r#""cpu":3,"tid":4322,"tgid":4321,"comm":"iperf3","cookie":"1f","family":4,"#,
+            r#""local_address":"192.0.2.1","local_port":5201,"remote_address":"192.0.2.2","#,
+            r#""remote_port":40000,"netns":4026531840,"end":"blocked","partial":true,"#,
+            r#""handed_over":false,"closed":false,"sleep_ns":3400000,"wait_ns":12000,"#,
+            r#""on_cpu_ns":240000,"arrived_off_cpu_bytes":1200000,"arrived_on_cpu_bytes":41708,"#,
+            r#""read_bytes":1288000,"activation_queued_bytes":1258292,"#,
+            r#""activation_rmem_bytes":2000000,"activation_rcvbuf_bytes":6291456,"#,
+            r#""activation_backlog_bytes":4352,"activation_window_bytes":1887436,"#,
+            r#""deactivation_queued_bytes":12000,"deactivation_rmem_bytes":20000,"#,
+            r#""deactivation_rcvbuf_bytes":6291457,"deactivation_backlog_bytes":0,"#,
+            r#""deactivation_window_bytes":3145728,"rcv_rtt_us":1850,"#,
+            r#""rcv_ssthresh_bytes":3000000,"window_clamp_bytes":4000000}"#,
+            "\n",
+            r#"{"type":"trailer","records":1,"lost":{"reader_slot":0,"reader_storage":0,"#,
+            r#""socket_storage":0,"timeslice_record":0,"timeslice_socket":0,"write":0},"#,
+            r#""end_time":"2026-07-30T12:00:30.123456790Z","end_monotonic_ns":5030000000000,"#,
+            r#""end_realtime_ns":1785412830123456790,"reason":"duration","complete":true}"#,
+            "\n",
+        );
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn the_header_is_in_the_output_before_any_record() {
+        let mut bytes = Vec::new();
+        let writer = JsonLinesWriter::new(&mut bytes, &sample::header()).expect("memory takes all");
+        drop(writer);
+        assert!(bytes.ends_with(b"\n"));
+    }
+
+    #[test]
+    fn a_full_disk_still_gets_its_trailer_and_the_loss_is_in_it() {
+        const RECORDS: u64 = 90;
+        for every in [1, 7, u64::MAX] {
+            let mut whole = Disk {
+                bytes: Vec::new(),
+                room: usize::MAX,
+            };
+            trace(&mut whole, RECORDS, every).expect("there is room");
+            let mut header = Vec::new();
+            trace(&mut header, 0, 1).expect("memory takes all");
+
+            for room in (header.len() + 100..whole.bytes.len()).step_by(173) {
+                let mut disk = Disk {
+                    bytes: Vec::new(),
+                    room,
+                };
+                let trailer = trace(&mut disk, RECORDS, every).expect("a trailer fits");
+                assert!(disk.bytes.len() <= room);
+                assert_eq!(
+                    trailer.records + trailer.lost[LOST_WRITE],
+                    RECORDS,
+                    "with room for {room}"
+                );
+                assert!(!trailer.complete);
+                assert!(
+                    room - disk.bytes.len() < 3000,
+                    "{} of {room} used",
+                    disk.bytes.len()
+                );
+
+                let mut reader = JsonLinesReader::new(disk.bytes.as_slice()).expect("a header");
+                assert_eq!(
+                    reader.by_ref().filter(Result::is_ok).count() as u64,
+                    trailer.records
+                );
+                assert_eq!(reader.trailer(), Some(&trailer));
+            }
+        }
+    }
+
+    #[test]
+    fn an_output_that_cannot_be_cut_reports_its_own_error() {
+        let disk = Disk {
+            bytes: Vec::new(),
+            room: 5000,
+        };
+        let error = trace(Stream(disk), 100, 10).expect_err("it is full");
+        assert_eq!(error.kind(), ErrorKind::StorageFull);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back(
+            slices in proptest::collection::vec(any::<[u8; 200]>(), 0..5),
+            hostname in ".*", comms in proptest::collection::vec(".*", 0..3),
+        ) {
+            let slices: Vec<_> =
+                slices.iter().map(|bytes| Slice::from_kernel(&sample::timeslice_of(bytes))).collect();
+            let mut header = sample::header();
+            header.hostname = hostname;
+            header.filter.comms = comms;
+            let mut bytes = Vec::new();
+            let mut writer = JsonLinesWriter::new(&mut bytes, &header)?;
+            for slice in &slices {
+                writer.slice(slice)?;
+            }
+            let trailer = writer.finish(&sample::ending())?;
+
+            let mut reader = JsonLinesReader::new(bytes.as_slice())?;
+            prop_assert_eq!(reader.header(), &header);
+            let read = reader.by_ref().collect::<Result<Vec<_>, _>>()?;
+            prop_assert_eq!(read, slices);
+            prop_assert_eq!(reader.trailer(), Some(&trailer));
+        }
+    }
+}

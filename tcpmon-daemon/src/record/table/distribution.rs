@@ -1,0 +1,147 @@
+//! Distributions whose memory does not grow with the number of values.
+
+/// Bins per power of two of [`Durations`]: a value is known to 1/32.
+const STEPS: u64 = 32;
+
+/// Counts per bin, as long as the highest bin in use.
+#[derive(Clone, Debug, Default)]
+struct Bins {
+    counts: Vec<u32>,
+    total: u64,
+}
+
+impl Bins {
+    fn add(&mut self, bin: usize) {
+        if bin >= self.counts.len() {
+            self.counts.resize(bin + 1, 0);
+        }
+        self.counts[bin] = self.counts[bin].saturating_add(1);
+        self.total += 1;
+    }
+
+    /// The lowest bin at or below which at least that many thousandths of the values lie; `None` without values.
+    fn quantile(&self, permille: u64) -> Option<usize> {
+        let rank = (self.total * permille).div_ceil(1000).max(1);
+        let mut below = 0;
+        self.counts.iter().position(|count| {
+            below += u64::from(*count);
+            below >= rank
+        })
+    }
+}
+
+/// A distribution of fills: exact to 1/1000 up to [`FILL_TOP`], in at most 8 KiB.
+#[derive(Clone, Debug, Default)]
+pub struct Fills(Bins);
+
+/// The highest fill told apart, in thousandths. The kernel fills beyond 1000 by at most a segment or a small rcvbuf.
+pub const FILL_TOP: u64 = 2000;
+
+impl Fills {
+    /// Adds a fill in thousandths.
+    pub fn add(&mut self, permille: u64) {
+        self.0.add(permille.min(FILL_TOP + 1) as usize);
+    }
+
+    /// A quantile in thousandths; [`FILL_TOP`] + 1 stands for all above. 0 without values.
+    pub fn quantile(&self, permille: u64) -> u64 {
+        self.0.quantile(permille).unwrap_or(0) as u64
+    }
+}
+
+/// A distribution of durations, within 1/32 of each value and in at most 8 KiB.
+#[derive(Clone, Debug, Default)]
+pub struct Durations {
+    bins: Bins,
+    longest_ns: u64,
+}
+
+impl Durations {
+    /// Adds a duration.
+    pub fn add(&mut self, ns: u64) {
+        self.bins.add(duration_bin(ns));
+        self.longest_ns = self.longest_ns.max(ns);
+    }
+
+    /// A quantile, ns: the upper end of its bin, or the longest duration if that is shorter. 0 without values.
+    pub fn quantile(&self, permille: u64) -> u64 {
+        let end = self.bins.quantile(permille).map_or(0, duration_bin_end);
+        end.min(self.longest_ns)
+    }
+}
+
+/// Values below [`STEPS`] have a bin each; then each power of two has [`STEPS`] bins.
+fn duration_bin(ns: u64) -> usize {
+    let exponent = (ns / STEPS).checked_ilog2().map_or(0, |log| log + 1);
+    let shift = exponent.saturating_sub(1);
+    (u64::from(shift) * STEPS + (ns >> shift)) as usize
+}
+
+/// The largest value of a bin.
+fn duration_bin_end(bin: usize) -> u64 {
+    let bin = bin as u64;
+    let shift = (bin / STEPS).saturating_sub(1);
+    let first = bin - shift * STEPS;
+    u64::try_from(((u128::from(first) + 1) << shift) - 1).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn quantiles_of_fills_are_those_of_the_sorted_values() {
+        let mut fills = Fills::default();
+        assert_eq!(fills.quantile(500), 0);
+        for permille in 1..=100 {
+            fills.add(permille * 10);
+        }
+        assert_eq!(fills.quantile(500), 500);
+        assert_eq!(fills.quantile(990), 990);
+        assert_eq!(fills.quantile(1000), 1000);
+        fills.add(u64::MAX);
+        assert_eq!(fills.quantile(1000), FILL_TOP + 1);
+    }
+
+    #[test]
+    fn memory_is_bounded_whatever_comes() {
+        let mut fills = Fills::default();
+        let mut durations = Durations::default();
+        for value in [0, 1, 1 << 40, u64::MAX] {
+            fills.add(value);
+            durations.add(value);
+        }
+        assert!(fills.0.counts.len() <= 2048, "{}", fills.0.counts.len());
+        assert!(
+            durations.bins.counts.len() <= 2048,
+            "{}",
+            durations.bins.counts.len()
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn a_quantile_of_durations_is_within_a_thirtysecond(
+            mut values in proptest::collection::vec(
+                (any::<u64>(), 0u32..64).prop_map(|(value, shift)| value >> shift), 1..200),
+            permille in 1u64..=1000,
+        ) {
+            let mut durations = Durations::default();
+            values.iter().for_each(|ns| durations.add(*ns));
+            values.sort_unstable();
+            let rank = (values.len() as u64 * permille).div_ceil(1000) as usize;
+            let exact = values[rank - 1];
+            let told = durations.quantile(permille);
+            prop_assert!(exact <= told && told - exact <= exact / STEPS, "{exact} told as {told}");
+        }
+
+        #[test]
+        fn bins_follow_each_other_without_a_gap(ns in (any::<u64>(), 0u32..64).prop_map(|(v, s)| v >> s)) {
+            let bin = duration_bin(ns);
+            prop_assert!(duration_bin_end(bin) >= ns);
+            prop_assert!(bin == 0 || duration_bin_end(bin - 1) < ns);
+        }
+    }
+}

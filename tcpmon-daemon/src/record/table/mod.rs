@@ -1,0 +1,10 @@
+//! The table: a trace for a person at a terminal of 100 columns.
+
+mod columns;
+mod distribution;
+mod scale;
+mod summary;
+mod write;
+
+pub use columns::TABLE_WIDTH;
+pub use write::TableWriter;

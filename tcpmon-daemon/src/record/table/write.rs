@@ -1,0 +1,441 @@
+//! Writes a trace as a table.
+
+use std::io::{self, Write};
+
+use super::{
+    columns::{Lines, Socket, Thread},
+    scale::{Bytes, Percent, Seconds, Time},
+    summary::Summary,
+};
+use crate::record::{
+    calendar::Utc,
+    header::{Clocks, Filter, Header},
+    output::TraceWriter,
+    slice::{Edge, End, Slice},
+    trailer::{Ending, Trailer},
+};
+
+/// The headings are repeated after this many records.
+const PAGE: u64 = 40;
+
+/// Bytes gathered before they are handed to the output.
+const BATCH: usize = 64 * 1024;
+
+/// Widths of the columns whose content is fitted to them.
+const THREAD: usize = 15;
+const SOCKET: usize = 20;
+
+const LEGEND: [&str; 4] = [
+    "time     seconds since the start, when the thread lost the CPU; sleep, wait: before it got it",
+    "queue    bytes unread when it got the CPU->when it lost it; fill: rmem/rcvbuf at the latter",
+    "arrived  bytes while it was off/on the CPU; read: bytes it drained",
+    "end      B blocked, P preempted, X exited; p activation not seen, h handed over, c closed",
+];
+
+/// Writes a trace as a table, each line at most [`TABLE_WIDTH`](super::TABLE_WIDTH) columns wide and in ASCII.
+#[derive(Debug)]
+pub struct TableWriter<W: Write> {
+    output: W,
+    lines: Lines,
+    start: Clocks,
+    summary: Summary,
+    records: u64,
+    /// Records among the lines that are still in memory.
+    pending: u64,
+    /// Records that the output did not take.
+    refused: u64,
+}
+
+impl<W: Write> TableWriter<W> {
+    /// Begins a table: writes what the header says and explains the columns.
+    pub fn new(output: W, header: &Header) -> io::Result<Self> {
+        let mut writer = Self {
+            output,
+            lines: Lines::default(),
+            start: header.start,
+            summary: Summary::default(),
+            records: 0,
+            pending: 0,
+            refused: 0,
+        };
+        writer.preamble(header);
+        writer.flush()?;
+        Ok(writer)
+    }
+
+    /// Records written so far, those still in memory included.
+    pub fn records(&self) -> u64 {
+        self.records
+    }
+
+    fn preamble(&mut self, header: &Header) {
+        let Header {
+            tcpmon_version,
+            kernel_release,
+            hostname,
+            start,
+            filter,
+        } = header;
+        let started = Utc(start.realtime_ns);
+        self.lines.wrapped(&format!(
+            "tcpmon {tcpmon_version} traces {} on {hostname} (Linux {kernel_release}) from {started}",
+            subject(filter)
+        ));
+        for line in LEGEND {
+            self.lines.left(super::TABLE_WIDTH, line);
+            self.lines.end();
+        }
+    }
+
+    fn headings(&mut self) {
+        self.lines.end();
+        self.lines.right(9, "time");
+        self.lines.left(THREAD, "thread");
+        self.lines.left(SOCKET, "socket");
+        self.lines.right(10, "queue");
+        self.lines.right(4, "fill");
+        self.lines.right(9, "arrived");
+        self.lines.right(4, "read");
+        self.lines.right(5, "onCPU");
+        self.lines.right(5, "wait");
+        self.lines.right(5, "sleep");
+        self.lines.left(4, "end");
+        self.lines.end();
+    }
+
+    fn row(&mut self, slice: &Slice) {
+        let lines = &mut self.lines;
+        lines.right(
+            9,
+            Seconds(slice.deactivated_ns.saturating_sub(self.start.monotonic_ns)),
+        );
+        lines.left(
+            THREAD,
+            Thread {
+                comm: &slice.comm,
+                tid: slice.tid,
+                width: THREAD,
+            },
+        );
+        let (local_port, remote) = (slice.local.port(), slice.remote);
+        lines.left(
+            SOCKET,
+            Socket {
+                local_port,
+                remote,
+                width: SOCKET,
+            },
+        );
+        let queued = |edge: &Edge| Bytes(edge.queued_bytes.into());
+        let (before, after) = (queued(&slice.activation), queued(&slice.deactivation));
+        lines.right(10, format_args!("{before}->{after}"));
+        lines.right(4, Percent(slice.deactivation.fill_permille()));
+        let (off, on) = (
+            Bytes(slice.arrived_off_cpu_bytes),
+            Bytes(slice.arrived_on_cpu_bytes),
+        );
+        lines.right(9, format_args!("{off}/{on}"));
+        lines.right(4, Bytes(slice.read_bytes));
+        lines.right(5, Time(slice.on_cpu_ns));
+        lines.right(5, Time(slice.wait_ns));
+        lines.right(5, Time(slice.sleep_ns));
+        lines.left(4, end(slice));
+        lines.end();
+    }
+
+    fn hand_over(&mut self) -> io::Result<()> {
+        let result = self.output.write_all(self.lines.as_bytes());
+        if result.is_err() {
+            // How many of them were written is not known, and writing them again could show them twice.
+            self.records -= self.pending;
+            self.refused += self.pending;
+        }
+        self.lines.clear();
+        self.pending = 0;
+        result
+    }
+
+    fn conclusion(&mut self, trailer: &Trailer) {
+        self.lines.end();
+        if trailer.records == 0 {
+            self.lines
+                .wrapped("no timeslices: no traced thread had or read data in a TCP socket");
+        } else {
+            self.summary.write(&mut self.lines, trailer);
+        }
+        self.lines.end();
+        let ns = trailer
+            .end
+            .monotonic_ns
+            .saturating_sub(self.start.monotonic_ns);
+        self.lines.wrapped(&format!(
+            "{} records in {}, ended by {}; lost: {}",
+            trailer.records,
+            Time(ns),
+            trailer.reason.name(),
+            losses(trailer)
+        ));
+    }
+}
+
+impl<W: Write> TraceWriter for TableWriter<W> {
+    fn slice(&mut self, slice: &Slice) -> io::Result<()> {
+        if self.records.is_multiple_of(PAGE) {
+            self.headings();
+        }
+        self.row(slice);
+        self.records += 1;
+        self.pending += 1;
+        self.summary.add(slice);
+        if self.lines.as_bytes().len() >= BATCH {
+            self.hand_over()
+        } else {
+            Ok(())
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.hand_over()?;
+        self.output.flush()
+    }
+
+    fn finish(&mut self, ending: &Ending) -> io::Result<Trailer> {
+        let trailer = Trailer::new(ending, self.records, self.refused);
+        self.conclusion(&trailer);
+        self.flush()?;
+        Ok(trailer)
+    }
+}
+
+/// What is traced, in words.
+fn subject(filter: &Filter) -> String {
+    let mut parts = Vec::new();
+    let mut part = |name: &str, values: Vec<String>| {
+        if !values.is_empty() {
+            parts.push(format!("{name} {}", values.join(", ")));
+        }
+    };
+    part("pid", filter.pids.iter().map(u32::to_string).collect());
+    part("comm", filter.comms.clone());
+    part("port", filter.ports.iter().map(u16::to_string).collect());
+    part("cgroup", filter.cgroups.clone());
+    if parts.is_empty() {
+        "every reader".into()
+    } else {
+        parts.join("; ")
+    }
+}
+
+/// Why the timeslice ended and what is special about it, in at most 4 letters.
+fn end(slice: &Slice) -> impl std::fmt::Display {
+    let letter = match slice.end {
+        End::Preempted => "P",
+        End::Blocked => "B",
+        End::Exited => "X",
+        End::Unknown => "?",
+    };
+    let flag = |set: bool, letter| if set { letter } else { "" };
+    let partial = flag(slice.partial, "p");
+    let handed_over = flag(slice.handed_over, "h");
+    let closed = flag(slice.closed, "c");
+    std::fmt::from_fn(move |f| write!(f, "{letter}{partial}{handed_over}{closed}"))
+}
+
+/// What was lost, in words.
+fn losses(trailer: &Trailer) -> String {
+    let counted = trailer.lost.iter().filter(|(_, count)| **count > 0);
+    let told: Vec<_> = counted
+        .map(|(cause, count)| format!("{cause} {count}"))
+        .collect();
+    if told.is_empty() {
+        "nothing".into()
+    } else {
+        told.join(", ") + " (of which sockets is not known)"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::record::{TABLE_WIDTH, sample, slice::Comm};
+
+    fn table(header: &Header, slices: &[Slice], ending: &Ending) -> String {
+        let mut bytes = Vec::new();
+        let mut writer = TableWriter::new(&mut bytes, header).expect("memory takes all");
+        for slice in slices {
+            writer.slice(slice).expect("memory takes all");
+        }
+        writer.finish(ending).expect("memory takes all");
+        String::from_utf8(bytes).expect("the table is ASCII")
+    }
+
+    fn assert_fits(table: &str) {
+        for line in table.lines() {
+            assert!(line.is_ascii(), "{line:?}");
+            assert!(line.len() <= TABLE_WIDTH, "{} columns: {line}", line.len());
+        }
+    }
+
+    /// Two timeslices of one socket and one of another.
+    fn sample_slices() -> [Slice; 3] {
+        let first = sample::slice();
+        let second = Slice {
+            activated_ns: first.activated_ns + 100_000_000,
+            deactivated_ns: first.deactivated_ns + 104_000_000,
+            end: End::Preempted,
+            partial: false,
+            sleep_ns: 0,
+            wait_ns: 95_000_000,
+            on_cpu_ns: 4_250_000,
+            activation: Edge {
+                queued_bytes: 5_000_000,
+                ..first.activation
+            },
+            deactivation: Edge {
+                queued_bytes: 4_000_000,
+                rmem_bytes: 6_000_000,
+                ..first.deactivation
+            },
+            ..first
+        };
+        let other = Slice {
+            deactivated_ns: first.deactivated_ns + 104_001_000,
+            comm: Comm::try_from("0123456789abcdef").expect("a name"),
+            cookie: 0x20,
+            remote: "[2001:db8:1:2:3:4:5:6]:40000".parse().expect("an address"),
+            end: End::Exited,
+            closed: true,
+            ..second
+        };
+        [first, second, other]
+    }
+
+    #[test]
+    fn the_table_is_as_a_person_reads_it() {
+        let shown = table(&sample::header(), &sample_slices(), &sample::ending());
+        let expected = "\
+tcpmon 0.1.0 traces pid 4321; port 5201 on dtn1 (Linux 6.18.44) from 2026-07-30T12:00:00.123456789Z
+time     seconds since the start, when the thread lost the CPU; sleep, wait: before it got it
+queue    bytes unread when it got the CPU->when it lost it; fill: rmem/rcvbuf at the latter
+arrived  bytes while it was off/on the CPU; read: bytes it drained
+end      B blocked, P preempted, X exited; p activation not seen, h handed over, c closed
+
+     time thread          socket                    queue fill   arrived read onCPU  wait sleep end
+ 1.500250 iperf3/4322     5201<192.0.2.2:40000  1.2M->12K   0%  1.1M/41K 1.2M 240us  12us 3.4ms Bp
+ 1.604250 iperf3/4322     5201<192.0.2.2:40000 4.8M->3.8M  95%  1.1M/41K 1.2M 4.2ms  95ms     0 P
+ 1.604251 012345678~/4322 5201<[~:4:5:6]:40000 4.8M->3.8M  95%  1.1M/41K 1.2M 4.2ms  95ms     0 Xc
+
+socket                                       read throughput fill p50/p99 wait total/p99 slices lost
+5201<192.0.2.2:40000                         2.5M  198Mbit/s   0.3%/95.4%      95ms/95ms      2    0
+5201<[2001:db8:1:2:3:4:5:6]:40000            1.2M 2.42Gbit/s  95.4%/95.4%      95ms/95ms      1    0
+
+3 records in 30s, ended by duration; lost: nothing
+";
+        assert_eq!(shown, expected);
+        assert_fits(&shown);
+    }
+
+    #[test]
+    fn a_trace_without_records_says_so() {
+        let shown = table(&sample::header(), &[], &sample::ending());
+        assert!(
+            shown.contains("\nno timeslices: no traced thread had or read data in a TCP socket\n")
+        );
+        assert!(
+            shown.ends_with("\n0 records in 30s, ended by duration; lost: nothing\n"),
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn what_was_lost_is_said_and_makes_the_sockets_doubtful() {
+        let mut ending = sample::ending();
+        ending.lost.insert("timeslice_record".into(), 12);
+        let shown = table(&sample::header(), &sample_slices(), &ending);
+        assert!(
+            shown.ends_with("; lost: timeslice_record 12 (of which sockets is not known)\n"),
+            "{shown}"
+        );
+        let socket = shown
+            .lines()
+            .find(|line| line.contains("Mbit/s"))
+            .expect("a socket's line");
+        assert!(socket.ends_with(" ?"), "{socket}");
+    }
+
+    #[test]
+    fn headings_are_repeated_on_a_long_listing() {
+        let shown = table(
+            &sample::header(),
+            &[sample::slice(); 100],
+            &sample::ending(),
+        );
+        assert_eq!(
+            shown
+                .lines()
+                .filter(|line| line.starts_with("     time thread"))
+                .count(),
+            3
+        );
+    }
+
+    #[test]
+    fn records_that_the_output_refuses_count_as_lost() {
+        let mut memory = Vec::new();
+        TableWriter::new(&mut memory, &sample::header()).expect("memory takes all");
+        let room = memory.as_mut_slice();
+        let mut writer = TableWriter::new(room, &sample::header()).expect("the header fits");
+        writer.slice(&sample::slice()).expect("it stays in memory");
+        assert!(writer.flush().is_err());
+        assert_eq!((writer.records(), writer.refused), (0, 1));
+    }
+
+    #[test]
+    fn no_line_is_too_wide_when_everything_is_as_long_as_it_can_be() {
+        let header = Header {
+            tcpmon_version: "1".repeat(200),
+            kernel_release: "6".repeat(64),
+            hostname: "\u{fc}".repeat(64),
+            filter: Filter {
+                pids: vec![u32::MAX; 100],
+                comms: vec!["\x1b[2J0123456789ab".into(); 100],
+                ports: vec![u16::MAX; 100],
+                cgroups: vec!["/system.slice/a name with spaces".repeat(8); 8],
+                all: true,
+            },
+            ..sample::header()
+        };
+        let mut ending = sample::ending();
+        ending.lost.values_mut().for_each(|count| *count = u64::MAX);
+        assert_fits(&table(&header, &[sample::longest(); 3], &ending));
+    }
+
+    proptest! {
+        #[test]
+        fn no_record_makes_a_line_too_wide(
+            slices in proptest::collection::vec(any::<[u8; 200]>(), 0..8), start in any::<u64>(),
+        ) {
+            let slices: Vec<_> =
+                slices.iter().map(|bytes| Slice::from_kernel(&sample::timeslice_of(bytes))).collect();
+            let mut header = sample::header();
+            header.start.monotonic_ns = start;
+            assert_fits(&table(&header, &slices, &sample::ending()));
+        }
+
+        #[test]
+        fn no_name_makes_a_line_too_wide(
+            hostname in ".*", comms in proptest::collection::vec(".*", 0..20), comm in ".{0,5}",
+        ) {
+            let mut header = sample::header();
+            header.hostname = hostname;
+            header.filter.comms = comms;
+            let mut slice = sample::slice();
+            if let Ok(comm) = Comm::try_from(comm.as_str()) {
+                slice.comm = comm;
+            }
+            assert_fits(&table(&header, &[slice], &sample::ending()));
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What a trace says last.
+
+use std::collections::BTreeMap;
+
+use tcpmon_common::loss::Loss;
+
+use super::header::Clocks;
+
+/// The kernel's losses that can cost a trace a record; each belongs into [`Ending::lost`] under its name, zero or not.
+pub const LOSSES: [Loss; 5] = [
+    Loss::SocketStorage,
+    Loss::ReaderStorage,
+    Loss::ReaderSlot,
+    Loss::TimesliceRecord,
+    Loss::TimesliceSocket,
+];
+
+/// The cause in [`Trailer::lost`] that a writer adds by itself: records that the output did not take.
+pub const LOST_WRITE: &str = "write";
+
+/// Why a trace ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The time asked for was over.
+    Duration,
+    /// The user stopped it (SIGINT, SIGTERM).
+    Interrupt,
+    /// All traced processes have exited.
+    ProcessExit,
+    /// The output took no more.
+    WriteError,
+}
+
+impl Reason {
+    /// All reasons.
+    pub const ALL: [Reason; 4] = [
+        Reason::Duration,
+        Reason::Interrupt,
+        Reason::ProcessExit,
+        Reason::WriteError,
+    ];
+
+    /// The name in a trace file.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Reason::Duration => "duration",
+            Reason::Interrupt => "interrupt",
+            Reason::ProcessExit => "process_exit",
+            Reason::WriteError => "write_error",
+        }
+    }
+}
+
+/// What the tracing command knows at the end; the writer adds what it has written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ending {
+    /// Both clocks at the end.
+    pub end: Clocks,
+    /// Why the trace ended.
+    pub reason: Reason,
+    /// Records lost, by cause (see [`LOSSES`]).
+    pub lost: BTreeMap<String, u64>,
+}
+
+/// The last line of a trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trailer {
+    /// Timeslice records in the trace.
+    pub records: u64,
+    /// Records lost, by cause.
+    pub lost: BTreeMap<String, u64>,
+    /// Both clocks at the end.
+    pub end: Clocks,
+    /// Why the trace ended.
+    pub reason: Reason,
+    /// Nothing that was asked for is missing between header and trailer: nothing was lost, and the output took all.
+    pub complete: bool,
+}
+
+impl Trailer {
+    /// The trailer of a trace in which `records` were written and `refused` were not.
+    pub fn new(ending: &Ending, records: u64, refused: u64) -> Self {
+        let mut lost = ending.lost.clone();
+        let write = lost.entry(LOST_WRITE.into()).or_default();
+        *write = write.saturating_add(refused);
+        let complete =
+            ending.reason != Reason::WriteError && lost.values().all(|count| *count == 0);
+        Self {
+            records,
+            lost,
+            end: ending.end,
+            reason: ending.reason,
+            complete,
+        }
+    }
+
+    /// Records lost by any cause.
+    pub fn lost_total(&self) -> u64 {
+        self.lost
+            .values()
+            .fold(0, |sum, count| sum.saturating_add(*count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_is_complete_when_nothing_was_lost_and_the_output_took_all() {
+        let mut ending = Ending {
+            end: Clocks::default(),
+            reason: Reason::Interrupt,
+            lost: LOSSES.map(|loss| (loss.name().to_owned(), 0)).into(),
+        };
+        assert!(Trailer::new(&ending, 7, 0).complete);
+        assert!(!Trailer::new(&ending, 7, 1).complete);
+        assert_eq!(Trailer::new(&ending, 7, 1).lost[LOST_WRITE], 1);
+
+        ending.lost.insert(Loss::TimesliceRecord.name().into(), 3);
+        assert!(!Trailer::new(&ending, 7, 0).complete);
+        assert_eq!(Trailer::new(&ending, 7, 2).lost_total(), 5);
+
+        ending.lost.clear();
+        ending.reason = Reason::WriteError;
+        assert!(!Trailer::new(&ending, 7, 0).complete);
+    }
+}
