@@ -26,6 +26,8 @@ pub const KIND_SNAPSHOT: u16 = 1;
 pub const KIND_FINAL: u16 = 2;
 /// A bare header: the reader in slot `cookie` has exited and its slot can be collected.
 pub const KIND_READER_EXIT: u16 = 3;
+/// A [`SocketRecord`](crate::socket::SocketRecord) of a socket that begins to listen.
+pub const KIND_LISTENER: u16 = 5;
 /// A [`Timeslice`](crate::timeslice::Timeslice).
 pub const KIND_TIMESLICE: u16 = 4;
 

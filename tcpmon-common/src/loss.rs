@@ -22,10 +22,12 @@ pub enum Loss {
     DropEntry = 7,
     /// More network devices than NAPI slots: a poll was counted under the device `other`.
     NapiDevice = 8,
+    /// The ring was full when a socket began to listen: until the next scrape, its unread connections have no process.
+    ListenerRecord = 9,
 }
 
 /// Number of kinds of [`Loss`].
-pub const LOSSES: usize = 9;
+pub const LOSSES: usize = 10;
 
 impl Loss {
     /// All kinds in the order of their index.
@@ -39,6 +41,7 @@ impl Loss {
         Loss::TimesliceSocket,
         Loss::DropEntry,
         Loss::NapiDevice,
+        Loss::ListenerRecord,
     ];
 
     /// The value of the label `what`.
@@ -53,6 +56,7 @@ impl Loss {
             Loss::TimesliceSocket => "timeslice_socket",
             Loss::DropEntry => "drop_entry",
             Loss::NapiDevice => "napi_device",
+            Loss::ListenerRecord => "listener_record",
         }
     }
 }

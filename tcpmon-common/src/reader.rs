@@ -35,8 +35,16 @@ pub struct ReaderSlot {
     pub flags: u32,
     /// The thread group's name.
     pub process: [u8; 16],
-    /// The socket that it took over last from another reader, or from none.
-    pub last_cookie: u64,
+    /// `SOCKET_` flags, ports and network namespace of the socket that it took over last.
+    pub socket_flags: u32,
+    /// Port of this side.
+    pub local_port: u16,
+    /// Port of the other side.
+    pub remote_port: u16,
+    /// Inode number of the network namespace.
+    pub netns: u32,
+    /// Zero.
+    pub padding: u32,
     /// `se.sum_exec_runtime` at the last deactivation, ns.
     pub exec_ns: u64,
     /// `sched_info.run_delay` at the last deactivation, ns.
@@ -53,4 +61,4 @@ pub struct ReaderSlot {
     pub wait: TimeBins,
 }
 
-const _: () = assert!(size_of::<ReaderSlot>() == 352);
+const _: () = assert!(size_of::<ReaderSlot>() == 360);

@@ -51,7 +51,7 @@ pub struct Layout {
     pub sock_userlocks_shift: u32,
     /// `sock.__sk_common.skc_family`
     pub sock_family: u32,
-    /// `sock.__sk_common.skc_num`
+    /// `inet_sock.inet_sport`, big-endian; unlike `skc_num` it is still there when the socket is destroyed
     pub sock_local_port: u32,
     /// `sock.__sk_common.skc_dport`, big-endian
     pub sock_remote_port: u32,

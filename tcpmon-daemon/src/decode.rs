@@ -2,7 +2,7 @@
 //! so.
 
 use tcpmon_common::{
-    header::{Header, KIND_FINAL, KIND_READER_EXIT, KIND_SNAPSHOT, KIND_TIMESLICE, VERSION},
+    header::{Header, KIND_FINAL, KIND_LISTENER, KIND_READER_EXIT, KIND_SNAPSHOT, KIND_TIMESLICE, VERSION},
     socket::SocketRecord,
     timeslice::Timeslice,
 };
@@ -13,6 +13,8 @@ use zerocopy::FromBytes;
 pub enum Event {
     /// A socket's last values.
     Final(Box<SocketRecord>),
+    /// A socket that begins to listen.
+    Listener(Box<SocketRecord>),
     /// The reader in this slot has exited.
     ReaderExit {
         /// Index into `READERS`.
@@ -51,6 +53,7 @@ pub fn event(bytes: &[u8]) -> Result<Event, DecodeError> {
     let header: Header = read(bytes)?;
     match (header.version, header.kind) {
         (VERSION, KIND_FINAL) => Ok(Event::Final(Box::new(read(bytes)?))),
+        (VERSION, KIND_LISTENER) => Ok(Event::Listener(Box::new(read(bytes)?))),
         (VERSION, KIND_READER_EXIT) => Ok(Event::ReaderExit { slot: header.cookie as u32 }),
         (VERSION, KIND_TIMESLICE) => Ok(Event::Timeslice(Box::new(read(bytes)?))),
         (version, kind) => Err(DecodeError::Unknown { kind, version }),
@@ -104,13 +107,13 @@ mod tests {
 
         #[test]
         fn bytes_of_each_kind_decode_whatever_follows_the_header(
-            kind in 0u16..6, body in proptest::collection::vec(any::<u8>(), 0..700),
+            kind in 0u16..7, body in proptest::collection::vec(any::<u8>(), 0..700),
         ) {
             let mut bytes = kind.to_le_bytes().to_vec();
             bytes.extend(VERSION.to_le_bytes());
             bytes.extend(body);
             let needs = match kind {
-                KIND_FINAL => size_of::<SocketRecord>(),
+                KIND_FINAL | KIND_LISTENER => size_of::<SocketRecord>(),
                 KIND_TIMESLICE => size_of::<Timeslice>(),
                 KIND_READER_EXIT => size_of::<Header>(),
                 _ => usize::MAX,

@@ -50,7 +50,7 @@ fn every_kernel_resolves_to_the_offsets_of_the_table() {
                 ("sock", "__sk_common.skc_state", layout.sock_state),
                 ("sock", "__sk_common.skc_flags", layout.sock_flags),
                 ("sock", "__sk_common.skc_cookie", layout.sock_cookie),
-                ("sock", "__sk_common.skc_num", layout.sock_local_port),
+                ("inet_sock", "inet_sport", layout.sock_local_port),
                 ("sock", "__sk_common.skc_net.net", layout.sock_net),
                 ("socket", "sk", layout.socket_sock),
                 ("tcp_sock", "rcv_nxt", layout.tcp_rcv_nxt),

@@ -211,23 +211,31 @@ impl Sock {
         present(offset!(sock_storage)) && unsafe { load::<u64>(self.0, offset!(sock_storage)) } == 0
     }
 
-    /// Local and remote port, in host order.
-    #[inline(always)]
-    pub fn ports(self) -> (u16, u16) {
-        // SAFETY: see `state`.
-        unsafe {
-            (
-                load(self.0, offset!(sock_local_port)),
-                u16::from_be(load(self.0, offset!(sock_remote_port))),
-            )
-        }
-    }
 }
 
 impl TcpSock {
     #[inline(always)]
     pub fn sock(self) -> Sock {
         self.1
+    }
+
+    /// Local and remote port, in host order.
+    #[inline(always)]
+    pub fn ports(self) -> (u16, u16) {
+        // SAFETY: see `rcv_nxt`; `struct inet_sock` begins with `struct sock` and begins `struct tcp_sock`.
+        unsafe {
+            (
+                u16::from_be(load(self.0, offset!(sock_local_port))),
+                u16::from_be(load(self.0, offset!(sock_remote_port))),
+            )
+        }
+    }
+
+    /// Inode number of its network namespace.
+    #[inline(always)]
+    pub fn netns(self) -> u32 {
+        // SAFETY: see `rcv_nxt`; the namespace outlives its sockets.
+        unsafe { load(load::<*const u8>(self.0, offset!(sock_net)), offset!(net_inum)) }
     }
 
     /// Sequence number of the next byte expected.
@@ -299,7 +307,7 @@ impl TcpSock {
         live.window = self.window();
         live.mss = self.mss();
         live.state = sock.state() as u8;
-        (live.local_port, live.remote_port) = sock.ports();
+        (live.local_port, live.remote_port) = self.ports();
         // SAFETY: see `state` and `rcv_nxt`.
         unsafe {
             live.backlog = load(self.0, offset!(sock_backlog));
@@ -313,11 +321,10 @@ impl TcpSock {
     /// Network namespace, family and addresses.
     #[inline(always)]
     pub fn address(self, live: &mut SocketLive) {
-        // SAFETY: see `rcv_nxt`; the namespace outlives its sockets.
+        live.netns = self.netns();
+        // SAFETY: see `rcv_nxt`.
         unsafe {
             live.family = load(self.0, offset!(sock_family));
-            let net = load::<*const u8>(self.0, offset!(sock_net));
-            live.netns = load(net, offset!(net_inum));
             let (local, remote) = if live.family == AF_INET6 {
                 (
                     load::<[u64; 2]>(self.0, offset!(sock_local_v6)),

@@ -7,7 +7,7 @@ use tcpmon_common::{
 };
 
 use crate::{
-    kernel::{Task, setting},
+    kernel::{Task, TcpSock, setting},
     maps::{self, Known},
     timeslice,
 };
@@ -45,9 +45,11 @@ pub fn enter(task: Task) -> Option<u32> {
 
 /// Makes the thread the socket's last reader.
 #[inline(always)]
-pub fn take_over(state: &mut SocketState, task: Task, slot: u32) -> Option<()> {
+pub fn take_over(state: &mut SocketState, tcp: TcpSock, task: Task, slot: u32) -> Option<()> {
     let reader = maps::reader(slot)?;
-    reader.last_cookie = state.cookie;
+    reader.socket_flags = state.flags;
+    (reader.local_port, reader.remote_port) = tcp.ports();
+    reader.netns = tcp.netns();
     state.reader_tid = task.tid();
     state.reader_tgid = task.tgid();
     state.reader_slot = slot;

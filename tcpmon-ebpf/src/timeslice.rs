@@ -209,7 +209,7 @@ fn remember(
     arrived_from: u32,
 ) -> Option<()> {
     if setting!(filter_ports) != 0 {
-        let (local, remote) = tcp.sock().ports();
+        let (local, remote) = tcp.ports();
         if !maps::filter_has_port(local) && !maps::filter_has_port(remote) {
             return None;
         }
@@ -230,7 +230,7 @@ fn remember(
     tcp.address(&mut live);
     socket.netns = live.netns;
     socket.family = live.family;
-    (socket.local_port, socket.remote_port) = tcp.sock().ports();
+    (socket.local_port, socket.remote_port) = tcp.ports();
     socket.local_address = live.local_address;
     socket.remote_address = live.remote_address;
     Some(())

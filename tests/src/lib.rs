@@ -25,6 +25,7 @@ pub use daemon::Daemon;
 pub use lab::{Lab, LabOptions};
 pub use namespace::Namespace;
 pub use page::Page;
+pub use process::tcpmon_binary;
 pub use trace::Trace;
 pub use traffic::Traffic;
 pub use wait::eventually;

@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use crate::{eventually, must};
 
 /// The program under test: `TCPMON_BIN`, else the workspace's release build.
-pub(crate) fn tcpmon_binary() -> PathBuf {
+pub fn tcpmon_binary() -> PathBuf {
     let built = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/tcpmon");
     let path = env::var_os("TCPMON_BIN").map_or_else(built, PathBuf::from);
     assert!(path.is_file(), "no tcpmon at {}: run `cargo xtask build`, or set TCPMON_BIN", path.display());

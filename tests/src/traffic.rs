@@ -15,7 +15,7 @@ pub mod plan;
 mod reader;
 mod sender;
 
-pub use plan::{Between, Method, Report, Threads};
+pub use plan::{Between, Call, Method, Report, Threads};
 pub use reader::{Reader, ReaderBuilder};
 pub use sender::{Sender, SenderBuilder};
 

@@ -23,8 +23,10 @@ fn exact(lab: &Lab, comm: &str, reader: ReaderBuilder, flows: u64, send: impl Fn
     assert_eq!((sent.bytes, sent.broken, report.broken), (report.bytes, 0, 0), "{comm}");
     let expected = (report.bytes, report.bytes);
     eventually(DEADLINE, &format!("{comm}: received and read are {expected:?}"), || {
-        let seen = bytes(&daemon.scrape(), comm);
-        if seen == expected { Ok(()) } else { Err(format!("{seen:?}")) }
+        let page = daemon.scrape();
+        let seen = bytes(&page, comm);
+        let groups = page.samples("tcpmon_receive_bytes_total");
+        if seen == expected { Ok(()) } else { Err(format!("{seen:?} in {groups:?}")) }
     });
     let page = daemon.scrape();
     assert_eq!(bytes(&page, comm), expected, "{comm}: and stay so");

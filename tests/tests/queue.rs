@@ -74,8 +74,10 @@ fn byte_seconds_are_the_integral_of_arrivals_and_reads() {
         eventually(DEADLINE, "the bytes have waited", || clock::monotonic_ns() >= until);
         assert_eq!(reader.read(bytes), bytes);
     }
-    let (written, read) = (sender.finish().log, reader.wait().log);
-    let moments = |log: &[tcpmon_tests::traffic::Call]| -> f64 {
+    let written = sender.finish().log;
+    reader.resume();
+    let read = reader.wait().log;
+    let moments = |log: &[tcpmon_tests::traffic::plan::Call]| -> f64 {
         log.iter().map(|call| call.bytes as f64 * call.at_ns as f64 / 1e9).sum()
     };
     // A byte that came at a and went at b contributes b - a.

@@ -132,7 +132,7 @@ impl Tracing<'_> {
                 }
             }
             Event::ReaderExit { slot } => exited.push(slot),
-            Event::Final(_) => {}
+            Event::Final(_) | Event::Listener(_) => {}
         })?;
         for slot in exited {
             if self.kernel.reader(slot).is_some_and(|reader| reader.flags & READER_EXITED != 0) {

@@ -44,7 +44,7 @@ pub fn resolve(btf: &Btf<'_>) -> Result<Layout, Missing> {
         sock_storage: optional("sock", "sk_bpf_storage"),
         sock_state: sock("__sk_common.skc_state")?,
         sock_family: sock("__sk_common.skc_family")?,
-        sock_local_port: sock("__sk_common.skc_num")?,
+        sock_local_port: required("inet_sock", "inet_sport")?,
         sock_remote_port: sock("__sk_common.skc_dport")?,
         sock_local_v4: sock("__sk_common.skc_rcv_saddr")?,
         sock_remote_v4: sock("__sk_common.skc_daddr")?,

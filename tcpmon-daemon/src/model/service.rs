@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use tcpmon_common::socket::{SOCKET_ACTIVE, SOCKET_PASSIVE, SocketRecord};
+use tcpmon_common::socket::{SOCKET_ACTIVE, SOCKET_PASSIVE};
 
 /// First port of the range from which systems take ports for outgoing connections: at or above it a remote port names
 /// no service.
@@ -11,18 +11,30 @@ const FIRST_EPHEMERAL: u16 = 32_768;
 /// Who listens: (network namespace, port) -> name of the process that called `listen`.
 pub type Listeners = HashMap<(u32, u16), String>;
 
+/// What decides about the service of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends {
+    /// `SOCKET_` flags.
+    pub flags: u32,
+    /// Inode number of the network namespace.
+    pub netns: u32,
+    /// Port of this side.
+    pub local_port: u16,
+    /// Port of the other side.
+    pub remote_port: u16,
+}
+
 /// The label: `local:PORT` when this side accepted the connection, `remote:PORT` when it opened it towards a service
 /// port, `other` otherwise. For a connection older than tcpmon, a listener on its local port says that it was
 /// accepted.
-pub fn service(record: &SocketRecord, listeners: &Listeners) -> String {
-    let live = &record.live;
-    let flags = record.state.flags;
+pub fn service(ends: Ends, listeners: &Listeners) -> String {
+    let Ends { flags, netns, local_port, remote_port } = ends;
     let accepted = flags & SOCKET_PASSIVE != 0
-        || flags & SOCKET_ACTIVE == 0 && listeners.contains_key(&(live.netns, live.local_port));
+        || flags & SOCKET_ACTIVE == 0 && listeners.contains_key(&(netns, local_port));
     if accepted {
-        format!("local:{}", live.local_port)
-    } else if live.remote_port < FIRST_EPHEMERAL {
-        format!("remote:{}", live.remote_port)
+        format!("local:{local_port}")
+    } else if remote_port < FIRST_EPHEMERAL {
+        format!("remote:{remote_port}")
     } else {
         "other".into()
     }
@@ -31,15 +43,9 @@ pub fn service(record: &SocketRecord, listeners: &Listeners) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use zerocopy::FromZeros;
 
-    fn record(flags: u32, local_port: u16, remote_port: u16) -> SocketRecord {
-        let mut record = SocketRecord::new_zeroed();
-        record.state.flags = flags;
-        record.live.netns = 7;
-        record.live.local_port = local_port;
-        record.live.remote_port = remote_port;
-        record
+    fn ends(flags: u32, local_port: u16, remote_port: u16) -> Ends {
+        Ends { flags, netns: 7, local_port, remote_port }
     }
 
     #[test]
@@ -47,18 +53,18 @@ mod tests {
         let nobody = Listeners::new();
         let listening = Listeners::from([((7, 5201), "iperf3".into())]);
         let cases = [
-            (record(SOCKET_PASSIVE, 5201, 443), &nobody, "local:5201"),
-            (record(SOCKET_ACTIVE, 40_000, 443), &nobody, "remote:443"),
-            (record(SOCKET_ACTIVE, 5201, 443), &listening, "remote:443"),
-            (record(SOCKET_ACTIVE, 40_000, 50_000), &nobody, "other"),
-            (record(0, 5201, 40_000), &listening, "local:5201"),
-            (record(0, 5201, 40_000), &nobody, "other"),
-            (record(0, 40_000, 5201), &nobody, "remote:5201"),
+            (ends(SOCKET_PASSIVE, 5201, 443), &nobody, "local:5201"),
+            (ends(SOCKET_ACTIVE, 40_000, 443), &nobody, "remote:443"),
+            (ends(SOCKET_ACTIVE, 5201, 443), &listening, "remote:443"),
+            (ends(SOCKET_ACTIVE, 40_000, 50_000), &nobody, "other"),
+            (ends(0, 5201, 40_000), &listening, "local:5201"),
+            (ends(0, 5201, 40_000), &nobody, "other"),
+            (ends(0, 40_000, 5201), &nobody, "remote:5201"),
         ];
-        for (record, listeners, expected) in cases {
-            assert_eq!(service(&record, listeners), expected);
+        for (ends, listeners, expected) in cases {
+            assert_eq!(service(ends, listeners), expected);
         }
         let elsewhere = Listeners::from([((8, 5201), "iperf3".into())]);
-        assert_eq!(service(&record(0, 5201, 40_000), &elsewhere), "other");
+        assert_eq!(service(ends(0, 5201, 40_000), &elsewhere), "other");
     }
 }

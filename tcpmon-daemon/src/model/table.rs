@@ -13,7 +13,7 @@ use tcpmon_common::{
 
 use super::{
     group::{GroupId, Groups, OTHER},
-    service::{self, Listeners},
+    service::{self, Ends, Listeners},
     snapshot::{Group, GroupKey},
     tally,
 };
@@ -109,12 +109,21 @@ impl Table {
         self.groups.clear_gauges();
     }
 
+    /// Somebody listens. Said as it happens, and of those who did before tcpmon began, before the first pass.
+    pub fn listener(&mut self, record: &SocketRecord) {
+        let live = &record.live;
+        if live.state == LISTEN {
+            let process = decode::name(&record.state.process);
+            self.listeners.insert((live.netns, live.local_port), process.clone());
+            self.listening.insert((live.netns, live.local_port), process);
+        }
+    }
+
     /// One socket of the pass.
     pub fn socket(&mut self, record: &SocketRecord, now: Instant) {
         let live = &record.live;
         if live.state == LISTEN {
-            self.listening
-                .insert((live.netns, live.local_port), decode::name(&record.state.process));
+            self.listener(record);
             return;
         }
         if record.state.last_ns == 0 {
@@ -212,30 +221,32 @@ impl Table {
         if process.is_empty() {
             process.push_str("other");
         }
-        let tgid = record.state.reader_tgid;
+        let ends = Ends {
+            flags: record.state.flags,
+            netns: live.netns,
+            local_port: live.local_port,
+            remote_port: live.remote_port,
+        };
+        self.key(process, ends, record.state.reader_tgid)
+    }
+
+    fn key(&mut self, process: String, ends: Ends, tgid: u32) -> GroupKey {
         let cgroup = self.limits.cgroup_of.as_mut().map(|cgroup_of| {
             let path = (tgid != 0).then(|| cgroup_of(tgid)).flatten();
             path.unwrap_or_else(|| "other".into())
         });
-        GroupKey { process, service: service::service(record, &self.listeners), cgroup }
+        GroupKey { process, service: service::service(ends, &self.listeners), cgroup }
     }
 
-    /// One reader slot in use.
+    /// One reader slot in use. Its timeslices belong to the service that it turned to last.
     pub fn reader(&mut self, slot: u32, reader: &ReaderSlot, now: Instant) {
-        let read_from = self.sockets.get(&reader.last_cookie).map(|socket| socket.key.clone());
-        let known = self.readers.get(&slot).map(|known| known.key.clone());
-        // The service of a socket that is gone stays the reader's until it reads from another.
-        let key = match (read_from, known) {
-            (Some(key), _) => GroupKey { process: decode::name(&reader.process), ..key },
-            (None, Some(key)) => key,
-            (None, None) => match self.ended.get(&reader.last_cookie) {
-                Some(key) => GroupKey { process: decode::name(&reader.process), ..key.clone() },
-                None => GroupKey {
-                    process: decode::name(&reader.process),
-                    ..GroupKey::other(self.limits.cgroup_of.is_some())
-                },
-            },
+        let ends = Ends {
+            flags: reader.socket_flags,
+            netns: reader.netns,
+            local_port: reader.local_port,
+            remote_port: reader.remote_port,
         };
+        let key = self.key(decode::name(&reader.process), ends, reader.tgid);
         let groups = &mut self.groups;
         let known = self.readers.entry(slot).or_insert_with(|| Reader {
             group: groups.join(key.clone(), now),

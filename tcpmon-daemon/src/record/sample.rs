@@ -129,7 +129,7 @@ pub fn slice() -> Slice {
 
 /// The record in which every number and text is as long as it can be.
 pub fn longest() -> Slice {
-    let mut slice = Slice::from_kernel(&timeslice_of(&[0xff; 200]));
+    let mut slice = Slice::from_kernel(&timeslice_of(&[0xff; size_of::<Timeslice>()]));
     slice.family = Family::V6;
     let address: Ipv6Addr = "2001:db8:1111:2222:3333:4444:5555:6666"
         .parse()
@@ -140,60 +140,8 @@ pub fn longest() -> Slice {
 }
 
 /// The kernel's record that these bytes are.
-pub fn timeslice_of(bytes: &[u8; 200]) -> Timeslice {
-    let mut rest = bytes.as_slice();
-    let rest = &mut rest;
-    Timeslice {
-        header: KernelHeader {
-            kind: u16::from_le_bytes(take(rest)),
-            version: u16::from_le_bytes(take(rest)),
-            cpu: u32::from_le_bytes(take(rest)),
-            time_ns: u64::from_le_bytes(take(rest)),
-            cookie: u64::from_le_bytes(take(rest)),
-        },
-        activated_ns: u64::from_le_bytes(take(rest)),
-        on_cpu_ns: u64::from_le_bytes(take(rest)),
-        wait_ns: u64::from_le_bytes(take(rest)),
-        sleep_ns: u64::from_le_bytes(take(rest)),
-        activation: photo_of(rest),
-        deactivation: photo_of(rest),
-        arrived_off_cpu_bytes: u64::from_le_bytes(take(rest)),
-        arrived_on_cpu_bytes: u64::from_le_bytes(take(rest)),
-        read_bytes: u64::from_le_bytes(take(rest)),
-        rcv_rtt_us: u32::from_le_bytes(take(rest)),
-        rcv_ssthresh: u32::from_le_bytes(take(rest)),
-        window_clamp: u32::from_le_bytes(take(rest)),
-        tid: u32::from_le_bytes(take(rest)),
-        tgid: u32::from_le_bytes(take(rest)),
-        comm: take(rest),
-        netns: u32::from_le_bytes(take(rest)),
-        end: u16::from_le_bytes(take(rest)),
-        flags: u16::from_le_bytes(take(rest)),
-        family: u16::from_le_bytes(take(rest)),
-        local_port: u16::from_le_bytes(take(rest)),
-        remote_port: u16::from_le_bytes(take(rest)),
-        fin: u16::from_le_bytes(take(rest)),
-        local_address: take(rest),
-        remote_address: take(rest),
-        padding: 0,
-    }
-}
-
-fn photo_of(rest: &mut &[u8]) -> QueuePhoto {
-    QueuePhoto {
-        rcv_nxt: u32::from_le_bytes(take(rest)),
-        copied_seq: u32::from_le_bytes(take(rest)),
-        rmem: u32::from_le_bytes(take(rest)),
-        rcvbuf: u32::from_le_bytes(take(rest)),
-        backlog: u32::from_le_bytes(take(rest)),
-        window: u32::from_le_bytes(take(rest)),
-    }
-}
-
-fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
-    let (bytes, after) = rest.split_first_chunk().expect("a valid sample");
-    *rest = after;
-    *bytes
+pub fn timeslice_of(bytes: &[u8; size_of::<Timeslice>()]) -> Timeslice {
+    zerocopy::transmute!(*bytes)
 }
 
 fn first_four(address: [u8; 4]) -> [u8; 16] {

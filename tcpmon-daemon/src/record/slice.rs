@@ -377,7 +377,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_make_a_record(bytes in any::<[u8; 200]>()) {
+        fn any_bytes_make_a_record(bytes in any::<[u8; 216]>()) {
             let slice = Slice::from_kernel(&sample::timeslice_of(&bytes));
             prop_assert_eq!(Comm::try_from(slice.comm.as_str()), Ok(slice.comm));
             prop_assert!(slice.activation.queued_bytes <= i32::MAX as u32);

@@ -2,14 +2,14 @@
 
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 use tcpmon_common::{
-    header::{Header, KIND_FINAL, VERSION},
+    header::{Header, KIND_FINAL, KIND_LISTENER, VERSION},
     histogram::{FILL_BINS, FILLS},
     loss::Loss,
     socket::{SOCKET_ACTIVE, SOCKET_FINAL, SOCKET_PASSIVE, SocketCounters, SocketRecord, SocketState},
 };
 
 use crate::{
-    kernel::{self, Sock, Task, TcpSock, state},
+    kernel::{self, Sock, Task, TcpSock, setting, state},
     maps, reader, socket,
 };
 
@@ -46,6 +46,10 @@ fn begin(ctx: &BtfTracePointContext) -> Option<()> {
     state.cookie = tcp.sock().cookie();
     state.last_ns = 0;
     reader::opened_by(state, Task::current());
+    // Without it, connections that come and go between two scrapes and are never read would have no process.
+    if new == state::LISTEN && setting!(trace) == 0 {
+        send(KIND_LISTENER, Loss::ListenerRecord, state, tcp, kernel::now_ns());
+    }
     None
 }
 
@@ -65,7 +69,7 @@ fn end(ctx: &BtfTracePointContext) -> Option<()> {
     }
     let now = kernel::now_ns();
     socket::fold(state, tcp, now, false);
-    if send(state, tcp, now).is_none() {
+    if send(KIND_FINAL, Loss::FinalRecord, state, tcp, now).is_none() {
         keep(&state.counters);
     }
     state.flags |= SOCKET_FINAL;
@@ -73,16 +77,20 @@ fn end(ctx: &BtfTracePointContext) -> Option<()> {
 }
 
 #[inline(always)]
-fn send(state: &SocketState, tcp: TcpSock, now: u64) -> Option<()> {
-    let record = maps::reserve::<SocketRecord>(Loss::FinalRecord)?;
+fn send(kind: u16, otherwise: Loss, state: &SocketState, tcp: TcpSock, now: u64) -> Option<()> {
+    let record = maps::reserve::<SocketRecord>(otherwise)?;
     record.header = Header {
-        kind: KIND_FINAL,
+        kind,
         version: VERSION,
         cpu: kernel::cpu(),
         time_ns: now,
         cookie: state.cookie,
     };
     tcp.live(&mut record.live);
+    // The tracepoint fires before the socket takes on its new state.
+    if kind == KIND_LISTENER {
+        record.live.state = state::LISTEN as u8;
+    }
     record.live.sequence = state.sequence;
     record.state = *state;
     maps::submit(record);

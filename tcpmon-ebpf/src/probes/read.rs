@@ -40,7 +40,7 @@ fn read(ctx: &BtfTracePointContext) -> Option<()> {
             state.process = task.process();
             return None;
         };
-        reader::take_over(state, task, slot)?;
+        reader::take_over(state, tcp, task, slot)?;
         // This reader's timeslice began before it touched the socket, with the queue that has held until now.
         let sock = tcp.sock();
         fold::observe(&mut state.counters, FILL_ACTIVATION, sock.rmem(), sock.rcvbuf());

@@ -309,7 +309,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_is_read_back(
-            slices in proptest::collection::vec(any::<[u8; 200]>(), 0..5),
+            slices in proptest::collection::vec(any::<[u8; 216]>(), 0..5),
             hostname in ".*", comms in proptest::collection::vec(".*", 0..3),
         ) {
             let slices: Vec<_> =

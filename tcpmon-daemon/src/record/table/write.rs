@@ -415,7 +415,7 @@ socket                                       read throughput fill p50/p99 wait t
     proptest! {
         #[test]
         fn no_record_makes_a_line_too_wide(
-            slices in proptest::collection::vec(any::<[u8; 200]>(), 0..8), start in any::<u64>(),
+            slices in proptest::collection::vec(any::<[u8; 216]>(), 0..8), start in any::<u64>(),
         ) {
             let slices: Vec<_> =
                 slices.iter().map(|bytes| Slice::from_kernel(&sample::timeslice_of(bytes))).collect();
