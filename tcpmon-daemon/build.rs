@@ -17,9 +17,7 @@ use std::{
 fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?).join("tcpmon.bpf.o");
     let package = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
-    let workspace = package
-        .parent()
-        .ok_or("the daemon is not in its workspace")?;
+    let workspace = package.parent().ok_or("the daemon is not in its workspace")?;
 
     watch_sources(workspace);
     set_revision(workspace);
@@ -48,9 +46,7 @@ fn build(toolkit: &ebpf::Toolkit, out: &Path) -> Result<(), Box<dyn Error>> {
     // Builds of the daemon in other target folders share ours: none may copy while another links.
     let lock = File::create(toolkit.target_dir().join(".tcpmon-lock"))?;
     lock.lock()?;
-    let status = toolkit
-        .cargo("build", &env::var("CARGO_CFG_TARGET_ARCH")?)
-        .status()?;
+    let status = toolkit.cargo("build", &env::var("CARGO_CFG_TARGET_ARCH")?).status()?;
     if !status.success() {
         return Err(format!("the eBPF programs do not compile ({status}): see above").into());
     }
@@ -61,10 +57,7 @@ fn build(toolkit: &ebpf::Toolkit, out: &Path) -> Result<(), Box<dyn Error>> {
 /// For `tcpmon --version` and the build information metric.
 fn set_revision(workspace: &Path) {
     let revision = git(workspace, &["rev-parse", "--short", "HEAD"]);
-    println!(
-        "cargo:rustc-env=TCPMON_REVISION={}",
-        revision.as_deref().unwrap_or("unknown")
-    );
+    println!("cargo:rustc-env=TCPMON_REVISION={}", revision.as_deref().unwrap_or("unknown"));
     // Every commit and checkout adds a line to the log of HEAD.
     let log = git(workspace, &["rev-parse", "--git-path", "logs/HEAD"])
         .map(|path| workspace.join(path))
@@ -75,11 +68,7 @@ fn set_revision(workspace: &Path) {
 }
 
 fn git(workspace: &Path, arguments: &[&str]) -> Option<String> {
-    let output = Command::new("git")
-        .current_dir(workspace)
-        .args(arguments)
-        .output()
-        .ok()?;
+    let output = Command::new("git").current_dir(workspace).args(arguments).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     output.status.success().then(|| text.trim().to_owned())
 }

@@ -105,8 +105,7 @@ pub fn fold(
         if fill != 0 {
             let sums = &mut counters.fill_sums;
             sums[FILL_SEGMENT] = sums[FILL_SEGMENT].wrapping_add(fill as u64 * times[FILL_SEGMENT] as u64);
-            sums[FILL_ACTIVATION] =
-                sums[FILL_ACTIVATION].wrapping_add(fill as u64 * times[FILL_ACTIVATION] as u64);
+            sums[FILL_ACTIVATION] = sums[FILL_ACTIVATION].wrapping_add(fill as u64 * times[FILL_ACTIVATION] as u64);
             sums[FILL_DEACTIVATION] =
                 sums[FILL_DEACTIVATION].wrapping_add(fill as u64 * times[FILL_DEACTIVATION] as u64);
         }
@@ -195,9 +194,7 @@ mod tests {
     }
 
     fn edges(state: &SocketState) -> [u32; FILLS] {
-        state.counters.fills.iter().fold([0; FILLS], |sum, bin| {
-            [sum[0] + bin[0], sum[1] + bin[1], sum[2] + bin[2]]
-        })
+        state.counters.fills.iter().fold([0; FILLS], |sum, bin| [sum[0] + bin[0], sum[1] + bin[1], sum[2] + bin[2]])
     }
 
     fn state() -> SocketState {

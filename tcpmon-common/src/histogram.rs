@@ -9,9 +9,8 @@ pub const FILL_ONE: u32 = 640;
 /// Upper bounds (inclusive) of the fill bins but the last, in 1/[`FILL_ONE`]. Bin 0 holds exact zeros.
 ///
 /// Tenths up to 1.0 are the classic bounds; 2^-7 .. 2^1 the native ones.
-pub const FILL_BOUNDS: [u32; 19] = [
-    0, 5, 10, 20, 40, 64, 80, 128, 160, 192, 256, 320, 384, 448, 512, 576, 640, 1280, 2560,
-];
+pub const FILL_BOUNDS: [u32; 19] =
+    [0, 5, 10, 20, 40, 64, 80, 128, 160, 192, 256, 320, 384, 448, 512, 576, 640, 1280, 2560];
 
 /// [`FILL_BOUNDS`], padded to 2^5.
 const SEARCH: [u32; 32] = {
@@ -125,9 +124,8 @@ mod tests {
             for step in 0..2000u64 {
                 let rmem = (u64::from(rcvbuf) * step / 400).min(u64::from(u32::MAX)) as u32;
                 let bin = fill_bin(fill_ratio(rmem, rcvbuf));
-                let at_most = |bound: u32| {
-                    u128::from(rmem) * u128::from(FILL_ONE) <= u128::from(bound) * u128::from(rcvbuf)
-                };
+                let at_most =
+                    |bound: u32| u128::from(rmem) * u128::from(FILL_ONE) <= u128::from(bound) * u128::from(rcvbuf);
                 if bin < FILL_BOUNDS.len() {
                     assert!(at_most(FILL_BOUNDS[bin]), "{rmem}/{rcvbuf} in bin {bin}");
                 }

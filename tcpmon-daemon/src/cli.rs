@@ -7,8 +7,8 @@ use tcpmon_common::settings::FILTER_CGROUPS;
 
 use crate::{
     config::{
-        Config, ConfigError, LogFormat, LogLevel, MAX_DROP_ENTRIES, MAX_GROUPS, MAX_READERS,
-        Settings, duration, help, ring_bytes,
+        Config, ConfigError, LogFormat, LogLevel, MAX_DROP_ENTRIES, MAX_GROUPS, MAX_READERS, Settings, duration, help,
+        ring_bytes,
     },
     http::{ListenAddress, TelemetryPath},
 };
@@ -192,22 +192,11 @@ impl DaemonArgs {
             None => Config::default(),
         };
         if !self.listen_address.is_empty() {
-            config.web.listen_address = self
-                .listen_address
-                .iter()
-                .map(ToString::to_string)
-                .collect();
+            config.web.listen_address = self.listen_address.iter().map(ToString::to_string).collect();
         }
-        set(
-            &mut config.web.telemetry_path,
-            self.telemetry_path.as_ref().map(ToString::to_string),
-        );
+        set(&mut config.web.telemetry_path, self.telemetry_path.as_ref().map(ToString::to_string));
         set(&mut config.max_groups, self.max_groups);
-        set(
-            &mut config.group_ttl,
-            self.group_ttl
-                .map(|ttl| humantime::format_duration(ttl).to_string()),
-        );
+        set(&mut config.group_ttl, self.group_ttl.map(|ttl| humantime::format_duration(ttl).to_string()));
         set(&mut config.cgroup_label, self.cgroup_label);
         set(&mut config.max_readers, self.max_readers);
         set(&mut config.max_drop_entries, self.max_drop_entries);
@@ -247,16 +236,13 @@ impl TraceArgs {
         if filters == 0 && !self.all {
             return Err((
                 ErrorKind::MissingRequiredArgument,
-                "say what to trace: --pid, --comm, --port or --cgroup, or --all for every process"
-                    .into(),
+                "say what to trace: --pid, --comm, --port or --cgroup, or --all for every process".into(),
             ));
         }
         if self.cgroup.len() > FILTER_CGROUPS {
             return Err((
                 ErrorKind::TooManyValues,
-                format!(
-                    "--cgroup can be given {FILTER_CGROUPS} times at most: name a common parent instead"
-                ),
+                format!("--cgroup can be given {FILTER_CGROUPS} times at most: name a common parent instead"),
             ));
         }
         Ok(())
@@ -264,10 +250,7 @@ impl TraceArgs {
 }
 
 fn parse_ring_bytes(text: &str) -> Result<u32, String> {
-    ring_bytes(
-        text.parse()
-            .map_err(|error| format!("{text:?} is no number of bytes ({error})"))?,
-    )
+    ring_bytes(text.parse().map_err(|error| format!("{text:?} is no number of bytes ({error})"))?)
 }
 
 #[cfg(test)]

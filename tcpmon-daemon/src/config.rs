@@ -108,7 +108,7 @@ impl Default for Config {
             cgroup_label: false,
             max_readers: 4096,
             max_drop_entries: 4096,
-            ring_bytes: 1 << 20,
+            ring_bytes: 1 << 21,
             web: Web::default(),
             log: Log::default(),
         }
@@ -117,19 +117,13 @@ impl Default for Config {
 
 impl Default for Web {
     fn default() -> Self {
-        Self {
-            listen_address: vec!["127.0.0.1:10793".into()],
-            telemetry_path: "/metrics".into(),
-        }
+        Self { listen_address: vec!["127.0.0.1:10793".into()], telemetry_path: "/metrics".into() }
     }
 }
 
 impl Default for Log {
     fn default() -> Self {
-        Self {
-            level: LogLevel::Info,
-            format: LogFormat::Text,
-        }
+        Self { level: LogLevel::Info, format: LogFormat::Text }
     }
 }
 
@@ -146,43 +140,16 @@ const fn key(name: &'static str, help: &'static str) -> Key {
 
 /// In the order of the printed file: keys below a table come last.
 const KEYS: &[Key] = &[
-    key(
-        "max_groups",
-        "Most groups with metrics of their own; further ones share the group `other`",
-    ),
-    key(
-        "group_ttl",
-        "A group that is idle for this long leaves; its totals stay in `other`",
-    ),
-    key(
-        "cgroup_label",
-        "Whether groups are also told apart by their control group",
-    ),
-    key(
-        "max_readers",
-        "Most threads that are followed as readers at a time",
-    ),
-    key(
-        "max_drop_entries",
-        "Most pairs of socket and drop reason that are counted at a time",
-    ),
-    key(
-        "ring_bytes",
-        "Size of the ring out of the kernel: a power of two and whole pages",
-    ),
-    key(
-        "web.listen_address",
-        "Where to serve, once or more; `:10793` is every address of the host",
-    ),
+    key("max_groups", "Most groups with metrics of their own; further ones share the group `other`"),
+    key("group_ttl", "A group that is idle for this long leaves; its totals stay in `other`"),
+    key("cgroup_label", "Whether groups are also told apart by their control group"),
+    key("max_readers", "Most threads that are followed as readers at a time"),
+    key("max_drop_entries", "Most pairs of socket and drop reason that are counted at a time"),
+    key("ring_bytes", "Size of the ring out of the kernel: a power of two and whole pages"),
+    key("web.listen_address", "Where to serve, once or more; `:10793` is every address of the host"),
     key("web.telemetry_path", "Path of the metrics"),
-    key(
-        "log.level",
-        "Least severity that is logged: error, warn, info, debug or trace",
-    ),
-    key(
-        "log.format",
-        "Form of log lines: text, or json for one object a line",
-    ),
+    key("log.level", "Least severity that is logged: error, warn, info, debug or trace"),
+    key("log.format", "Form of log lines: text, or json for one object a line"),
 ];
 
 /// The settings cannot be used.
@@ -218,15 +185,10 @@ impl Config {
     /// When it cannot be read, or a line of it cannot be used.
     pub fn read(file: &Path) -> Result<Self, ConfigError> {
         match std::fs::read_to_string(file) {
-            Ok(text) => Self::parse(&text).map_err(|(line, problem)| ConfigError::Line {
-                file: file.to_owned(),
-                line,
-                problem,
-            }),
-            Err(source) => Err(ConfigError::Read {
-                file: file.to_owned(),
-                source,
-            }),
+            Ok(text) => {
+                Self::parse(&text).map_err(|(line, problem)| ConfigError::Line { file: file.to_owned(), line, problem })
+            }
+            Err(source) => Err(ConfigError::Read { file: file.to_owned(), source }),
         }
     }
 
@@ -256,9 +218,7 @@ impl Config {
     /// The value of a key, as TOML.
     fn value(&self, key: &str) -> Option<toml::Value> {
         let whole = toml::Value::try_from(self).ok()?;
-        key.split('.')
-            .try_fold(&whole, |value, part| value.get(part))
-            .cloned()
+        key.split('.').try_fold(&whole, |value, part| value.get(part)).cloned()
     }
 }
 
@@ -283,8 +243,7 @@ impl fmt::Display for Config {
 pub(crate) fn help(key: &str) -> String {
     let known = KEYS.iter().find(|known| known.name == key);
     let default = Config::default().value(key);
-    let text =
-        |(key, default): (&Key, _)| format!("{} [default: {}]", key.help, unquoted(&default));
+    let text = |(key, default): (&Key, _)| format!("{} [default: {}]", key.help, unquoted(&default));
     known.zip(default).map(text).unwrap_or_default()
 }
 

@@ -69,10 +69,7 @@ pub fn snapshot(bytes: &[u8], mut each: impl FnMut(&SocketRecord)) -> Result<usi
     while let Some(record) = bytes.get(taken..taken + size_of::<SocketRecord>()) {
         let record: SocketRecord = read(record)?;
         if record.header.kind != KIND_SNAPSHOT || record.header.version != VERSION {
-            return Err(DecodeError::Unknown {
-                kind: record.header.kind,
-                version: record.header.version,
-            });
+            return Err(DecodeError::Unknown { kind: record.header.kind, version: record.header.version });
         }
         each(&record);
         taken += size_of::<SocketRecord>();

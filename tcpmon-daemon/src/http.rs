@@ -66,9 +66,7 @@ impl FromStr for TelemetryPath {
         if path.starts_with('/') && path.chars().all(plain) && !taken {
             Ok(Self(path.to_owned()))
         } else {
-            Err(PathError {
-                path: path.to_owned(),
-            })
+            Err(PathError { path: path.to_owned() })
         }
     }
 }
@@ -96,19 +94,11 @@ pub fn router<S: Source>(source: S, identity: Arc<Identity>, telemetry: &Telemet
         .route(HEALTH, get(health::<S>))
         .route(STATUS, get(status_page::<S>))
         .fallback(|| async { (StatusCode::NOT_FOUND, "no such page; `/` lists them\n") })
-        .with_state(Arc::new(App {
-            source,
-            identity,
-            telemetry: telemetry.clone(),
-        }))
+        .with_state(Arc::new(App { source, identity, telemetry: telemetry.clone() }))
 }
 
 async fn telemetry_page<S: Source>(State(app): State<Arc<App<S>>>, headers: HeaderMap) -> Response {
-    let accept: Vec<_> = headers
-        .get_all(header::ACCEPT)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .collect();
+    let accept: Vec<_> = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
     let accept = (!accept.is_empty()).then(|| accept.join(","));
     let format = Format::negotiate(accept.as_deref());
     let snapshot = match app.source.snapshot().await {

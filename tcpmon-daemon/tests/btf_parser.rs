@@ -9,17 +9,13 @@ use tcpmon::kernel::btf::{ArgumentKind, Btf, Field};
 const EXPECTED: &str = include_str!("fixtures/btf/expected.tsv");
 
 fn fixture(label: &str) -> Vec<u8> {
-    let path =
-        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/btf/{label}.btf"));
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/btf/{label}.btf"));
     fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// Labels of the kernels, in the order of the columns.
 fn labels() -> Vec<&'static str> {
-    let header = EXPECTED
-        .lines()
-        .find(|line| !line.starts_with('#'))
-        .unwrap();
+    let header = EXPECTED.lines().find(|line| !line.starts_with('#')).unwrap();
     header.split('\t').skip(2).collect()
 }
 
@@ -27,16 +23,8 @@ fn labels() -> Vec<&'static str> {
 fn cell(field: Option<Field>) -> String {
     match field {
         None => "-".to_string(),
-        Some(Field {
-            offset,
-            size,
-            bits: None,
-        }) => format!("{offset}:{size}"),
-        Some(Field {
-            offset,
-            bits: Some((bit, width)),
-            ..
-        }) => format!("{offset}.b{bit}:{width}b"),
+        Some(Field { offset, size, bits: None }) => format!("{offset}:{size}"),
+        Some(Field { offset, bits: Some((bit, width)), .. }) => format!("{offset}.b{bit}:{width}b"),
     }
 }
 
@@ -46,18 +34,10 @@ fn every_field_lies_where_an_independent_parser_found_it() {
     for (column, label) in labels().into_iter().enumerate() {
         let bytes = fixture(label);
         let btf = Btf::parse(&bytes).unwrap();
-        for row in EXPECTED
-            .lines()
-            .filter(|line| !line.starts_with('#'))
-            .skip(1)
-        {
+        for row in EXPECTED.lines().filter(|line| !line.starts_with('#')).skip(1) {
             let cells: Vec<&str> = row.split('\t').collect();
             let (structure, path, expected) = (cells[0], cells[1], cells[2 + column]);
-            assert_eq!(
-                cell(btf.field(structure, path)),
-                expected,
-                "{structure}.{path} in {label}"
-            );
+            assert_eq!(cell(btf.field(structure, path)), expected, "{structure}.{path} in {label}");
             absent += usize::from(expected == "-");
         }
     }
@@ -71,54 +51,20 @@ fn tracepoints_have_the_arguments_of_their_kernel() {
         let btf = Btf::parse(&bytes).unwrap();
         let argument_of = |tracepoint: &str, name: &str| {
             let arguments = btf.tracepoint(tracepoint)?;
-            arguments
-                .iter()
-                .position(|argument| argument.name == Some(name))
+            arguments.iter().position(|argument| argument.name == Some(name))
         };
         let old = label == "5.10";
         assert_eq!(argument_of("tcp_probe", "skb"), Some(1), "{label}");
-        assert_eq!(
-            argument_of("kfree_skb", "reason"),
-            (!old).then_some(2),
-            "{label}"
-        );
-        assert_eq!(
-            argument_of("kfree_skb", "rx_sk"),
-            (!old && label != "6.1").then_some(3),
-            "{label}"
-        );
-        assert_eq!(
-            argument_of("sched_switch", "prev_state"),
-            (!old).then_some(3),
-            "{label}"
-        );
+        assert_eq!(argument_of("kfree_skb", "reason"), (!old).then_some(2), "{label}");
+        assert_eq!(argument_of("kfree_skb", "rx_sk"), (!old && label != "6.1").then_some(3), "{label}");
+        assert_eq!(argument_of("sched_switch", "prev_state"), (!old).then_some(3), "{label}");
         let grows = !["5.10", "6.1", "6.12"].contains(&label);
-        assert_eq!(
-            argument_of("tcp_rcvbuf_grow", "time"),
-            grows.then_some(1),
-            "{label}"
-        );
+        assert_eq!(argument_of("tcp_rcvbuf_grow", "time"), grows.then_some(1), "{label}");
         assert_eq!(btf.tracepoint("tcp_no_such"), None, "{label}");
 
-        let kinds: Vec<_> = btf
-            .tracepoint("sched_switch")
-            .unwrap()
-            .iter()
-            .map(|argument| argument.kind)
-            .collect();
+        let kinds: Vec<_> = btf.tracepoint("sched_switch").unwrap().iter().map(|argument| argument.kind).collect();
         let task = ArgumentKind::Pointer("task_struct");
-        assert_eq!(
-            kinds[..3],
-            [
-                ArgumentKind::Integer {
-                    size: 1,
-                    signed: false
-                },
-                task,
-                task
-            ],
-            "{label}"
-        );
+        assert_eq!(kinds[..3], [ArgumentKind::Integer { size: 1, signed: false }, task, task], "{label}");
     }
 }
 
@@ -128,34 +74,16 @@ fn enumerators_and_functions_are_those_of_their_kernel() {
         let bytes = fixture(label);
         let btf = Btf::parse(&bytes).unwrap();
         assert_eq!(btf.enumerator(None, "TCP_ESTABLISHED"), Some(1), "{label}");
-        assert_eq!(
-            btf.enumerator(Some("sock_flags"), "SOCK_DONE"),
-            Some(1),
-            "{label}"
-        );
-        assert_eq!(
-            btf.enumerator(Some("bpf_map_type"), "BPF_MAP_TYPE_SK_STORAGE"),
-            Some(24),
-            "{label}"
-        );
+        assert_eq!(btf.enumerator(Some("sock_flags"), "SOCK_DONE"), Some(1), "{label}");
+        assert_eq!(btf.enumerator(Some("bpf_map_type"), "BPF_MAP_TYPE_SK_STORAGE"), Some(24), "{label}");
         let reasons = btf.enumerators("skb_drop_reason");
         assert_eq!(reasons.is_some(), label != "5.10", "{label}");
-        assert_eq!(
-            btf.has_function("bpf_sk_storage_get_tracing"),
-            label != "5.10",
-            "{label}"
-        );
+        assert_eq!(btf.has_function("bpf_sk_storage_get_tracing"), label != "5.10", "{label}");
         assert!(btf.has_function("bpf_iter_tcp"), "{label}");
     }
     let bytes = fixture("7.3");
-    let reasons = Btf::parse(&bytes)
-        .unwrap()
-        .enumerators("skb_drop_reason")
-        .unwrap();
-    assert!(
-        reasons.contains(&("SKB_DROP_REASON_PROTO_MEM", 20)),
-        "{reasons:?}"
-    );
+    let reasons = Btf::parse(&bytes).unwrap().enumerators("skb_drop_reason").unwrap();
+    assert!(reasons.contains(&("SKB_DROP_REASON_PROTO_MEM", 20)), "{reasons:?}");
 }
 
 /// Every kind of question, about whatever names there are.
@@ -164,10 +92,7 @@ fn ask_everything(bytes: &[u8]) {
         return;
     };
     for id in 0..=btf.blob().count() {
-        let name = btf
-            .blob()
-            .record(id)
-            .map_or("", |record| btf.blob().string(record.name));
+        let name = btf.blob().record(id).map_or("", |record| btf.blob().string(record.name));
         btf.size_of(name);
         btf.field(name, "no_such_member");
         btf.enumerators(name);
@@ -211,10 +136,7 @@ fn made_up_types() -> impl Strategy<Value = Vec<u32>> {
 fn headed(types: &[u32]) -> Vec<u8> {
     let (types_bytes, strings_bytes) = (types.len() as u32 * 4, STRINGS.len() as u32);
     let header = [0x0001_eb9f, 24, 0, types_bytes, types_bytes, strings_bytes];
-    let words = header
-        .iter()
-        .chain(types)
-        .flat_map(|word| word.to_le_bytes());
+    let words = header.iter().chain(types).flat_map(|word| word.to_le_bytes());
     words.chain(STRINGS.iter().copied()).collect()
 }
 

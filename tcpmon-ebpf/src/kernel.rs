@@ -6,8 +6,8 @@
 
 use aya_ebpf::{
     helpers::generated::{
-        bpf_get_current_ancestor_cgroup_id, bpf_get_current_task_btf, bpf_get_smp_processor_id, bpf_get_socket_cookie, bpf_ktime_get_ns,
-        bpf_probe_read_kernel, bpf_skc_to_tcp_sock,
+        bpf_get_current_ancestor_cgroup_id, bpf_get_current_task_btf, bpf_get_smp_processor_id, bpf_get_socket_cookie,
+        bpf_ktime_get_ns, bpf_probe_read_kernel, bpf_skc_to_tcp_sock,
     },
     programs::BtfTracePointContext,
 };
@@ -210,7 +210,6 @@ impl Sock {
         // SAFETY: see `state`.
         present(offset!(sock_storage)) && unsafe { load::<u64>(self.0, offset!(sock_storage)) } == 0
     }
-
 }
 
 impl TcpSock {
@@ -326,10 +325,7 @@ impl TcpSock {
         unsafe {
             live.family = load(self.0, offset!(sock_family));
             let (local, remote) = if live.family == AF_INET6 {
-                (
-                    load::<[u64; 2]>(self.0, offset!(sock_local_v6)),
-                    load::<[u64; 2]>(self.0, offset!(sock_remote_v6)),
-                )
+                (load::<[u64; 2]>(self.0, offset!(sock_local_v6)), load::<[u64; 2]>(self.0, offset!(sock_remote_v6)))
             } else {
                 (
                     [load::<u32>(self.0, offset!(sock_local_v4)) as u64, 0],
@@ -503,11 +499,7 @@ impl Remembered {
         let mut value = T::default();
         // SAFETY: the destination is `value`; the helper checks the source.
         unsafe {
-            bpf_probe_read_kernel(
-                (&raw mut value).cast(),
-                size_of::<T>() as u32,
-                (self.0 + offset as u64) as *const _,
-            )
+            bpf_probe_read_kernel((&raw mut value).cast(), size_of::<T>() as u32, (self.0 + offset as u64) as *const _)
         };
         value
     }

@@ -118,9 +118,7 @@ fn storage(sock: Sock, flags: u64) -> Option<&'static mut SocketState> {
     // SAFETY: the helper returns null or memory that lives as long as the program runs, and the socket's lock
     // (or, in the snapshot, the sequence number) keeps writers apart.
     unsafe {
-        bpf_sk_storage_get(map, sock.pointer().cast_mut().cast(), ptr::null_mut(), flags)
-            .cast::<SocketState>()
-            .as_mut()
+        bpf_sk_storage_get(map, sock.pointer().cast_mut().cast(), ptr::null_mut(), flags).cast::<SocketState>().as_mut()
     }
 }
 

@@ -141,6 +141,4 @@ struct Head {
     live: SocketLive,
 }
 
-const _: () = assert!(
-    size_of::<Head>() + size_of::<SocketState>() == size_of::<tcpmon_common::socket::SocketRecord>()
-);
+const _: () = assert!(size_of::<Head>() + size_of::<SocketState>() == size_of::<tcpmon_common::socket::SocketRecord>());

@@ -83,11 +83,7 @@ pub fn fold(state: &mut SocketState, tcp: TcpSock, now: u64, segment: bool) -> u
 /// Whether a growth of `sk_rcvbuf` since the last event is the work of autotuning.
 #[inline(always)]
 pub fn autotuned(state: &SocketState, tcp: TcpSock) -> bool {
-    if setting!(grow_announced) != 0 {
-        state.grow_from != 0
-    } else {
-        !tcp.sock().rcvbuf_locked()
-    }
+    if setting!(grow_announced) != 0 { state.grow_from != 0 } else { !tcp.sock().rcvbuf_locked() }
 }
 
 /// CPU edges of the thread in a slot, if the slot is still its.

@@ -9,9 +9,7 @@ use tcpmon_common::{
     loss::Loss,
     reader::SLOT_NONE,
     socket::{SocketLive, SocketState},
-    timeslice::{
-        QueuePhoto, TIMESLICE_CLOSED, TIMESLICE_HANDED_OVER, TIMESLICE_PARTIAL, Timeslice,
-    },
+    timeslice::{QueuePhoto, TIMESLICE_CLOSED, TIMESLICE_HANDED_OVER, TIMESLICE_PARTIAL, Timeslice},
 };
 
 use crate::{
@@ -92,13 +90,7 @@ pub fn begin(slot: u32, _task: Task) {
 /// The socket's reader drained `bytes` from it; the queue began at `queue_start` before, and `previous` was the slot
 /// of its last reader.
 #[inline(always)]
-pub fn read(
-    previous: u32,
-    state: &SocketState,
-    tcp: TcpSock,
-    queue_start: u32,
-    bytes: u32,
-) -> Option<()> {
+pub fn read(previous: u32, state: &SocketState, tcp: TcpSock, queue_start: u32, bytes: u32) -> Option<()> {
     let slot = state.reader_slot;
     // What is queued at a first read arrived before its thread was known as the reader.
     let mut arrived_from = queue_start;
@@ -126,12 +118,11 @@ pub fn read(
         // It came back within the timeslice: what arrived meanwhile was the other thread's.
         socket.flags &= !TIMESLICE_HANDED_OVER;
     } else {
-        let arrived = state.rcv_nxt.wrapping_sub(socket.counted_rcv_nxt);
-        socket.arrived_bytes = socket.arrived_bytes.wrapping_add(arrived as u64);
+        socket.arrived_bytes += advance(socket.counted_rcv_nxt, state.rcv_nxt);
     }
     socket.counted_rcv_nxt = state.rcv_nxt;
     socket.used_ns = activated_ns;
-    socket.read_bytes = socket.read_bytes.wrapping_add(bytes as u64);
+    socket.read_bytes += bytes as u64;
     tcp.photo(&mut socket.last);
     None
 }
@@ -161,14 +152,21 @@ fn hand_over(slot: u32, state: &SocketState, tcp: TcpSock) -> Option<u32> {
     }
     if socket.flags & TIMESLICE_HANDED_OVER == 0 {
         socket.flags |= TIMESLICE_HANDED_OVER;
-        let arrived = state.rcv_nxt.wrapping_sub(socket.counted_rcv_nxt);
-        socket.arrived_bytes = socket.arrived_bytes.wrapping_add(arrived as u64);
+        socket.arrived_bytes += advance(socket.counted_rcv_nxt, state.rcv_nxt);
         socket.counted_rcv_nxt = state.rcv_nxt;
         if tcp.sock().fin_received() {
             socket.fin |= FIN_HANDED;
         }
     }
     Some(socket.counted_rcv_nxt)
+}
+
+/// How far `to` is ahead of `from`. Two CPUs may look at an entry at once, when a thread loses its CPU just as another
+/// takes over its socket: what is then behind is no distance.
+#[inline(always)]
+fn advance(from: u32, to: u32) -> u64 {
+    let distance = to.wrapping_sub(from) as i32;
+    if distance > 0 { distance as u64 } else { 0 }
 }
 
 #[inline(always)]
@@ -267,11 +265,8 @@ pub fn activate(slot: u32) -> Option<()> {
 pub fn deactivate(slot: u32, task: Task, on_cpu_ns: u64, wait_ns: u64, end: u32) -> Option<()> {
     let reader = maps::traced(slot)?;
     let now = kernel::now_ns();
-    let off_cpu_ns = if reader.deactivated_ns == 0 {
-        wait_ns
-    } else {
-        reader.activated_ns.wrapping_sub(reader.deactivated_ns)
-    };
+    let off_cpu_ns =
+        if reader.deactivated_ns == 0 { wait_ns } else { reader.activated_ns.wrapping_sub(reader.deactivated_ns) };
     let edge = Edge {
         now,
         activated_ns: reader.activated_ns,
@@ -323,14 +318,13 @@ fn close(socket: &mut TracedSocket, task: Task, edge: &Edge) -> Option<()> {
     let mut arrived_on = socket.arrived_bytes;
     let mut fin_counted = fin;
     if socket.flags & TIMESLICE_HANDED_OVER == 0 {
-        arrived_on = arrived_on.wrapping_add(photo.rcv_nxt.wrapping_sub(socket.counted_rcv_nxt) as u64);
+        arrived_on += advance(socket.counted_rcv_nxt, photo.rcv_nxt);
     } else {
         fin_counted = (socket.fin & FIN_HANDED != 0) as u64;
     }
     // A FIN is no data; it is counted in the part in which it came.
-    let arrived_off = (socket.activation.rcv_nxt.wrapping_sub(socket.rcv_nxt) as u64)
-        .wrapping_sub(fin_activation & !fin_before);
-    let arrived_on = arrived_on.wrapping_sub(fin_counted & !fin_activation);
+    let arrived_off = advance(socket.rcv_nxt, socket.activation.rcv_nxt).saturating_sub(fin_activation & !fin_before);
+    let arrived_on = arrived_on.saturating_sub(fin_counted & !fin_activation);
     let queued = photo.rcv_nxt.wrapping_sub(photo.copied_seq).wrapping_sub(fin as u32) as i32;
 
     if arrived_off | arrived_on | socket.read_bytes != 0 || queued > 0 {

@@ -53,6 +53,11 @@ fn a_hundred_thousand_connections_leave_nothing_behind() {
     assert_eq!(after.0, before.0, "groups");
     assert!(after.1 as f64 <= before.1 as f64 * 1.1, "RSS {} before, {} after", before.1, after.1);
     let page = daemon.scrape();
-    assert_eq!(page.sum("tcpmon_receive_bytes_total", &[("process", "churn")]), (CONNECTIONS + 5_000) as f64 * 100.0);
-    assert_eq!(page.sum("tcpmon_lost_total", &[]), 0.0);
+    assert_eq!(page.sum("tcpmon_lost_total", &[]), 0.0, "{:?}", page.samples("tcpmon_lost_total"));
+    let groups = page.samples("tcpmon_receive_bytes_total");
+    assert_eq!(
+        page.sum("tcpmon_receive_bytes_total", &[("process", "churn")]),
+        (CONNECTIONS + 5_000) as f64 * 100.0,
+        "{groups:?}"
+    );
 }

@@ -168,9 +168,10 @@ fn pid_0_is_never_a_reader() {
     common::sender(&lab, &reader).flows(16).bytes(1_000_000).spawn().wait();
     reader.wait();
     let page: Page = daemon.scrape();
-    let idle = page.samples("tcpmon_timeslices_total").into_iter().filter(|sample| {
-        sample.labels.iter().any(|(name, value)| name == "process" && value.starts_with("swapper"))
-    });
+    let idle = page
+        .samples("tcpmon_timeslices_total")
+        .into_iter()
+        .filter(|sample| sample.labels.iter().any(|(name, value)| name == "process" && value.starts_with("swapper")));
     assert_eq!(idle.count(), 0);
     assert!(truth::rss_bytes(daemon.pid()) > 0);
 }

@@ -46,9 +46,7 @@ fn a_reader_that_spins_shows_what_arrived_beside_it() {
     let report = reader.wait();
     assert_eq!(report.bytes, 2_000_000);
     let page = daemon.scrape();
-    let sum = |context| {
-        page.sum("tcpmon_timeslice_arrived_bytes_total", &[("process", "spins"), ("context", context)])
-    };
+    let sum = |context| page.sum("tcpmon_timeslice_arrived_bytes_total", &[("process", "spins"), ("context", context)]);
     // It sleeps only when the queue is empty at the end of a spin, which at this rate it never is for long.
     assert!(sum("on_cpu") > 0.8 * 2_000_000.0, "on {} off {}", sum("on_cpu"), sum("off_cpu"));
     assert!(sum("on_cpu") + sum("off_cpu") <= 2_000_000.0);
@@ -122,7 +120,10 @@ fn every_end_of_a_timeslice_is_a_context_switch_of_the_reader() {
     // The main thread is the reader and the one that obeys: it rests after each order.
     let truth_after = at_rest(truth::switches(reader.pid(), reader.pid()));
     let after = blocked();
-    assert_eq!((after.0 - before.0, after.1 - before.1), (truth_after.0 - truth_before.0, truth_after.1 - truth_before.1));
+    assert_eq!(
+        (after.0 - before.0, after.1 - before.1),
+        (truth_after.0 - truth_before.0, truth_after.1 - truth_before.1)
+    );
 }
 
 #[test]

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use common::{DEADLINE, queued, sender};
 use serde_json::Value;
-use tcpmon_tests::traffic::Threads;
 use tcpmon_tests::trace::Traced;
+use tcpmon_tests::traffic::{Between, Threads};
 use tcpmon_tests::{Lab, Trace, Traffic, eventually, truth};
 
 fn slices(traced: &Traced) -> Vec<&Value> {
@@ -56,14 +56,15 @@ fn a_trace_of_one_process_has_its_bytes_its_header_and_its_trailer() {
 fn times_of_a_trace_are_those_of_schedstat() {
     let lab = Lab::new();
     let _hog = Traffic::hog(0, 0);
-    let reader = Traffic::reader(lab.receiver()).comm("timed").cpu(0).spawn();
+    let reader = Traffic::reader(lab.receiver()).comm("timed").cpu(0).between(Between::Spin(300)).spawn();
     let trace = Trace::start(&["--pid", &reader.pid().to_string()]);
     let sender = sender(&lab, &reader).cpu(1).rate(20_000_000).spawn();
     eventually(DEADLINE, "the first records", || trace.records().len() > 10);
     let before = truth::task_times(reader.pid(), reader.pid());
     eventually(DEADLINE, "the reader has run and waited for a while", || {
         let now = truth::task_times(reader.pid(), reader.pid());
-        now.running - before.running > Duration::from_millis(300) && now.waiting - before.waiting > Duration::from_millis(300)
+        now.running - before.running > Duration::from_millis(300)
+            && now.waiting - before.waiting > Duration::from_millis(300)
     });
     sender.finish();
     reader.wait();
@@ -111,12 +112,12 @@ fn a_trace_ends_with_its_process_or_its_time_and_says_so() {
     drop(reader);
     let traced = trace.wait(DEADLINE);
     assert!(traced.status.success(), "{}", traced.stderr);
-    assert_eq!(traced.records.last().unwrap()["ended_by"], "process_exit");
+    assert_eq!(traced.records.last().unwrap()["reason"], "process_exit");
     assert_eq!(sum(&slices(&traced), "read_bytes"), 100_000);
 
     let traced = Trace::run(&["--all", "--duration", "200ms"], DEADLINE);
     assert!(traced.status.success(), "{}", traced.stderr);
-    assert_eq!(traced.records.last().unwrap()["ended_by"], "duration");
+    assert_eq!(traced.records.last().unwrap()["reason"], "duration");
 }
 
 #[test]

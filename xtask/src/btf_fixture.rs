@@ -40,27 +40,16 @@ pub fn run(args: &Args) -> Result<()> {
     let mut inputs = args.inputs.clone();
     if args.all {
         let folder = workspace::root().join("../shared/kernel-btf");
-        let entries =
-            fs::read_dir(&folder).with_context(|| format!("list {}", folder.display()))?;
-        inputs.extend(
-            entries
-                .map(|entry| Ok(entry?.path()))
-                .collect::<Result<Vec<_>>>()?,
-        );
+        let entries = fs::read_dir(&folder).with_context(|| format!("list {}", folder.display()))?;
+        inputs.extend(entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?);
         inputs.sort();
     }
-    ensure!(
-        !inputs.is_empty(),
-        "no kernel named: give BTF files or --all"
-    );
+    ensure!(!inputs.is_empty(), "no kernel named: give BTF files or --all");
 
     let folder = workspace::root().join("tcpmon-daemon/tests/fixtures/btf");
     fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
     for input in inputs {
-        let file = input
-            .file_name()
-            .context("input is not a file")?
-            .to_string_lossy();
+        let file = input.file_name().context("input is not a file")?.to_string_lossy();
         let label = file.trim_end_matches(".xz").trim_end_matches(".btf");
         let fixture = make(&input).with_context(|| format!("cut down {}", input.display()))?;
         let output = folder.join(format!("{label}.btf"));
@@ -74,11 +63,7 @@ fn make(input: &Path) -> Result<Vec<u8>> {
     let original = read(input)?;
     let original = Btf::parse(&original)?;
     let fixture = Subset::new(&original).cut()?;
-    ensure!(
-        fixture.len() <= MAX_FIXTURE_BYTES,
-        "{} bytes are too large: want fewer types",
-        fixture.len()
-    );
+    ensure!(fixture.len() <= MAX_FIXTURE_BYTES, "{} bytes are too large: want fewer types", fixture.len());
     check(&original, &Btf::parse(&fixture)?)?;
     Ok(fixture)
 }
@@ -87,72 +72,39 @@ fn read(input: &Path) -> Result<Vec<u8>> {
     if input.extension().is_none_or(|extension| extension != "xz") {
         return Ok(fs::read(input)?);
     }
-    let xz = Command::new("xz")
-        .arg("-dc")
-        .arg("--")
-        .arg(input)
-        .output()
-        .context("run xz: install xz-utils")?;
-    ensure!(
-        xz.status.success(),
-        "xz: {}",
-        String::from_utf8_lossy(&xz.stderr).trim()
-    );
+    let xz = Command::new("xz").arg("-dc").arg("--").arg(input).output().context("run xz: install xz-utils")?;
+    ensure!(xz.status.success(), "xz: {}", String::from_utf8_lossy(&xz.stderr).trim());
     Ok(xz.stdout)
 }
 
 /// Asks the fixture and the original the same questions.
 fn check(original: &Btf<'_>, fixture: &Btf<'_>) -> Result<()> {
     for (name, kept) in WANTED.structures {
-        ensure!(
-            fixture.size_of(name) == original.size_of(name),
-            "size of {name} differs"
-        );
+        ensure!(fixture.size_of(name) == original.size_of(name), "size of {name} differs");
         let mut members = Vec::new();
         if let Some(id) = original.blob().structure(name) {
             member_names(original, id, &mut members);
         }
-        for member in members
-            .iter()
-            .filter(|member| kept.is_empty() || kept.contains(member))
-        {
-            ensure!(
-                fixture.field(name, member) == original.field(name, member),
-                "{name}.{member} differs"
-            );
+        for member in members.iter().filter(|member| kept.is_empty() || kept.contains(member)) {
+            ensure!(fixture.field(name, member) == original.field(name, member), "{name}.{member} differs");
         }
     }
     for (name, paths) in WANTED.nested {
         for path in *paths {
-            ensure!(
-                fixture.field(name, path) == original.field(name, path),
-                "{name}.{path} differs"
-            );
+            ensure!(fixture.field(name, path) == original.field(name, path), "{name}.{path} differs");
         }
     }
     for name in WANTED.enums {
-        ensure!(
-            fixture.enumerators(name) == original.enumerators(name),
-            "enum {name} differs"
-        );
+        ensure!(fixture.enumerators(name) == original.enumerators(name), "enum {name} differs");
     }
     for name in WANTED.enumerators {
-        ensure!(
-            fixture.enumerator(None, name) == original.enumerator(None, name),
-            "{name} differs"
-        );
+        ensure!(fixture.enumerator(None, name) == original.enumerator(None, name), "{name} differs");
     }
     for name in WANTED.tracepoints {
-        ensure!(
-            fixture.tracepoint(name) == original.tracepoint(name),
-            "tracepoint {name} differs"
-        );
+        ensure!(fixture.tracepoint(name) == original.tracepoint(name), "tracepoint {name} differs");
     }
     for name in WANTED.functions {
-        ensure!(
-            fixture.has_function(name) == original.has_function(name),
-            "function {name} differs"
-        );
+        ensure!(fixture.has_function(name) == original.has_function(name), "function {name} differs");
     }
     Ok(())
 }
@@ -160,8 +112,7 @@ fn check(original: &Btf<'_>, fixture: &Btf<'_>) -> Result<()> {
 /// Names of a structure's members, and of those in its anonymous members.
 fn member_names<'a>(btf: &Btf<'a>, structure: u32, names: &mut Vec<&'a str>) {
     let record = btf.blob().record(structure);
-    let Some(record) = record.filter(|record| matches!(record.kind, kind::STRUCT | kind::UNION))
-    else {
+    let Some(record) = record.filter(|record| matches!(record.kind, kind::STRUCT | kind::UNION)) else {
         return;
     };
     for member in words(record.tail).chunks_exact(3) {

@@ -9,9 +9,7 @@ const HOST_PACKAGES: [&str; 3] = ["--workspace", "--exclude", "tcpmon-ebpf"];
 
 /// Checks everything that needs no kernel; any warning is an error.
 pub fn run() -> Result<()> {
-    step("format", || {
-        process::run(workspace::cargo().args(["fmt", "--all", "--check"]))
-    })?;
+    step("format", || process::run(workspace::cargo().args(["fmt", "--all", "--check"])))?;
     step("clippy", || {
         process::run(workspace::cargo().arg("clippy").args(HOST_PACKAGES).args([
             "--all-targets",
@@ -21,11 +19,7 @@ pub fn run() -> Result<()> {
         ]))
     })?;
     step("clippy of the eBPF programs", || {
-        process::run(
-            build::toolkit()?
-                .cargo("clippy", build::host_arch())
-                .args(["--", "-D", "warnings"]),
-        )
+        process::run(build::toolkit()?.cargo("clippy", build::host_arch()).args(["--", "-D", "warnings"]))
     })?;
     step("rustdoc", || {
         process::run(

@@ -26,24 +26,17 @@ pub struct Toolkit {
 impl Toolkit {
     /// Looks for rust-src and bpf-linker; the error names what is missing and the remedy.
     pub fn find(workspace: &Path) -> Result<Self, String> {
-        let workspace = fs::canonicalize(workspace)
-            .map_err(|error| format!("cannot find {}: {error}", workspace.display()))?;
+        let workspace =
+            fs::canonicalize(workspace).map_err(|error| format!("cannot find {}: {error}", workspace.display()))?;
         let sysroot = sysroot(&workspace)?;
         // Cargo wants the lock file too.
         let library = sysroot.join("lib/rustlib/src/rust/library");
         if !library.join("Cargo.lock").is_file() || !library.join("core/src/lib.rs").is_file() {
-            return Err(format!(
-                "rust-src is not in {}: run `cargo xtask setup`",
-                sysroot.display()
-            ));
+            return Err(format!("rust-src is not in {}: run `cargo xtask setup`", sysroot.display()));
         }
-        let linker = find_linker(&workspace)
-            .ok_or("bpf-linker is not in target/tools, nor on PATH: run `cargo xtask setup`")?;
-        Ok(Self {
-            workspace,
-            sysroot,
-            linker,
-        })
+        let linker =
+            find_linker(&workspace).ok_or("bpf-linker is not in target/tools, nor on PATH: run `cargo xtask setup`")?;
+        Ok(Self { workspace, sysroot, linker })
     }
 
     /// `cargo <subcommand>` for the eBPF package, such as `build` or `clippy`; `arch` is the host's that will run it.
@@ -86,14 +79,11 @@ impl Toolkit {
         flags.push(format!("\x1f--cfg=bpf_target_arch=\"{arch}\""));
         // The same bytes from every checkout on every machine. `.` lets the linker still find our own source lines, which
         // it writes into BTF for the verifier's messages.
-        let cargo_home = env::var_os("CARGO_HOME")
-            .map(PathBuf::from)
-            .or_else(|| env::home_dir().map(|home| home.join(".cargo")));
-        for (from, to) in [
-            (Some(&self.workspace), "."),
-            (cargo_home.as_ref(), "/cargo"),
-            (Some(&self.sysroot), "/rust"),
-        ] {
+        let cargo_home =
+            env::var_os("CARGO_HOME").map(PathBuf::from).or_else(|| env::home_dir().map(|home| home.join(".cargo")));
+        for (from, to) in
+            [(Some(&self.workspace), "."), (cargo_home.as_ref(), "/cargo"), (Some(&self.sysroot), "/rust")]
+        {
             let Some(from) = from else { continue };
             flags.push("\x1f--remap-path-prefix=");
             flags.push(from);
@@ -106,15 +96,8 @@ impl Toolkit {
 
 /// Settings of the machine (home, network, registries, terminal, job slots) stay; those of one build go.
 fn belongs_to_outer_build(name: &str) -> bool {
-    const MACHINE: [&str; 7] = [
-        "CARGO_HOME",
-        "CARGO_HTTP_",
-        "CARGO_MAKEFLAGS",
-        "CARGO_NET_",
-        "CARGO_REGISTR",
-        "CARGO_SOURCE_",
-        "CARGO_TERM_",
-    ];
+    const MACHINE: [&str; 7] =
+        ["CARGO_HOME", "CARGO_HTTP_", "CARGO_MAKEFLAGS", "CARGO_NET_", "CARGO_REGISTR", "CARGO_SOURCE_", "CARGO_TERM_"];
     let of_cargo = name.starts_with("CARGO_") && !MACHINE.iter().any(|m| name.starts_with(m));
     let of_rustc = name.starts_with("RUSTC") || name.starts_with("RUSTDOC") || name == "RUSTFLAGS";
     of_cargo || of_rustc || name == "CLIPPY_ARGS"
@@ -126,8 +109,7 @@ fn sysroot(workspace: &Path) -> Result<PathBuf, String> {
         .args(["--print", "sysroot"])
         .output()
         .map_err(|error| format!("cannot run rustc: {error}"))?;
-    let path = String::from_utf8(output.stdout)
-        .map_err(|_| "the path of rustc's sysroot is no UTF-8".to_owned())?;
+    let path = String::from_utf8(output.stdout).map_err(|_| "the path of rustc's sysroot is no UTF-8".to_owned())?;
     Ok(PathBuf::from(path.trim_end()))
 }
 
@@ -157,12 +139,7 @@ mod tests {
         ] {
             assert!(belongs_to_outer_build(leaks), "{leaks}");
         }
-        for stays in [
-            "CARGO_HOME",
-            "CARGO_NET_OFFLINE",
-            "RUSTUP_TOOLCHAIN",
-            "PATH",
-        ] {
+        for stays in ["CARGO_HOME", "CARGO_NET_OFFLINE", "RUSTUP_TOOLCHAIN", "PATH"] {
             assert!(!belongs_to_outer_build(stays), "{stays}");
         }
     }

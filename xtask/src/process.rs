@@ -11,9 +11,7 @@ use anyhow::{Context as _, Result, bail};
 
 /// Runs `command` with this process's own output streams; a failing exit status is an error.
 pub fn run(command: &mut Command) -> Result<()> {
-    let status = command
-        .status()
-        .with_context(|| format!("cannot run {}", line(command)))?;
+    let status = command.status().with_context(|| format!("cannot run {}", line(command)))?;
     if !status.success() {
         bail!("{} failed: {status}", line(command));
     }
@@ -31,31 +29,18 @@ pub fn step(name: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
 
 /// Runs `command` and returns its standard output without the final line break.
 pub fn output(command: &mut Command) -> Result<String> {
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = command
-        .output()
-        .with_context(|| format!("cannot run {}", line(command)))?;
+    let Output { status, stdout, stderr } =
+        command.output().with_context(|| format!("cannot run {}", line(command)))?;
     if !status.success() {
-        bail!(
-            "{} failed: {status}: {}",
-            line(command),
-            String::from_utf8_lossy(&stderr).trim()
-        );
+        bail!("{} failed: {status}: {}", line(command), String::from_utf8_lossy(&stderr).trim());
     }
-    let text = String::from_utf8(stdout)
-        .with_context(|| format!("{} wrote no UTF-8 text", line(command)))?;
+    let text = String::from_utf8(stdout).with_context(|| format!("{} wrote no UTF-8 text", line(command)))?;
     Ok(text.trim_end().to_owned())
 }
 
 /// Like [`run`], without standard input, and ends the child when it has not ended after `limit`.
 pub fn run_for_at_most(command: &mut Command, limit: Duration) -> Result<()> {
-    let mut child = command
-        .stdin(Stdio::null())
-        .spawn()
-        .with_context(|| format!("cannot run {}", line(command)))?;
+    let mut child = command.stdin(Stdio::null()).spawn().with_context(|| format!("cannot run {}", line(command)))?;
     let deadline = Instant::now() + limit;
     loop {
         if let Some(status) = child.try_wait()? {
@@ -67,11 +52,7 @@ pub fn run_for_at_most(command: &mut Command, limit: Duration) -> Result<()> {
         if Instant::now() >= deadline {
             child.kill()?;
             child.wait()?;
-            bail!(
-                "{} had not ended after {} s",
-                line(command),
-                limit.as_secs()
-            );
+            bail!("{} had not ended after {} s", line(command), limit.as_secs());
         }
         thread::sleep(Duration::from_millis(100));
     }
@@ -79,10 +60,8 @@ pub fn run_for_at_most(command: &mut Command, limit: Duration) -> Result<()> {
 
 /// Program and arguments; the environment, which `Debug` shows too, would bury them.
 fn line(command: &Command) -> String {
-    let words: Vec<_> = iter::once(command.get_program())
-        .chain(command.get_args())
-        .map(|word| word.to_string_lossy())
-        .collect();
+    let words: Vec<_> =
+        iter::once(command.get_program()).chain(command.get_args()).map(|word| word.to_string_lossy()).collect();
     format!("`{}`", words.join(" "))
 }
 

@@ -11,12 +11,8 @@ use std::{
 ///
 /// What `cargo run` says at run time comes first: two checkouts may share one target folder, and so one xtask binary.
 pub fn root() -> PathBuf {
-    let package =
-        env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
-    Path::new(&package)
-        .parent()
-        .expect("xtask is a folder of the workspace")
-        .to_owned()
+    let package = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    Path::new(&package).parent().expect("xtask is a folder of the workspace").to_owned()
 }
 
 /// Where cargo builds for the host.

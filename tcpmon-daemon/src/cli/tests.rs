@@ -37,21 +37,16 @@ fn the_command_line_is_consistent() {
 
 #[test]
 fn the_help_is_the_committed_one() {
-    for (name, line) in [
-        ("help", "tcpmon --help"),
-        ("daemon", "tcpmon daemon --help"),
-        ("trace", "tcpmon trace --help"),
-    ] {
+    for (name, line) in
+        [("help", "tcpmon --help"), ("daemon", "tcpmon daemon --help"), ("trace", "tcpmon trace --help")]
+    {
         let help = parse(line).expect_err("help").to_string();
         let file = format!("{}/src/cli/{name}.txt", env!("CARGO_MANIFEST_DIR"));
         if env::var_os("TCPMON_BLESS").is_some() {
             fs::write(&file, &help).expect("the help is written");
         }
         let committed = fs::read_to_string(&file).expect(&file);
-        assert_eq!(
-            help, committed,
-            "{file}: if this is meant, run the test again with TCPMON_BLESS=1"
-        );
+        assert_eq!(help, committed, "{file}: if this is meant, run the test again with TCPMON_BLESS=1");
         assert!(help.lines().all(|line| line.len() <= 110), "{help}");
     }
 }
@@ -87,50 +82,21 @@ fn without_flags_the_defaults_hold_and_each_flag_is_taken() {
     let config = config.config().expect("valid");
     assert_eq!(config.web.listen_address, [":1", "127.0.0.1:2"]);
     assert_eq!(config.web.telemetry_path, "/m");
-    assert_eq!(
-        (
-            config.max_groups,
-            config.group_ttl.as_str(),
-            config.cgroup_label
-        ),
-        (3, "4m", true)
-    );
-    assert_eq!(
-        (
-            config.max_readers,
-            config.max_drop_entries,
-            config.ring_bytes
-        ),
-        (5, 6, 131072)
-    );
-    assert_eq!(
-        (config.log.level, config.log.format),
-        (LogLevel::Debug, LogFormat::Json)
-    );
+    assert_eq!((config.max_groups, config.group_ttl.as_str(), config.cgroup_label), (3, "4m", true));
+    assert_eq!((config.max_readers, config.max_drop_entries, config.ring_bytes), (5, 6, 131072));
+    assert_eq!((config.log.level, config.log.format), (LogLevel::Debug, LogFormat::Json));
     assert!(daemon("--print-config").print_config);
 }
 
 #[test]
 fn a_wrong_flag_is_named_with_a_remedy() {
     for (line, parts) in [
-        (
-            "daemon --web.listen-address localhost:1",
-            ["--web.listen-address", "`127.0.0.1:10793`"],
-        ),
-        (
-            "daemon --web.telemetry-path /healthz",
-            ["--web.telemetry-path", "`/status`"],
-        ),
+        ("daemon --web.listen-address localhost:1", ["--web.listen-address", "`127.0.0.1:10793`"]),
+        ("daemon --web.telemetry-path /healthz", ["--web.telemetry-path", "`/status`"]),
         ("daemon --max-groups 0", ["--max-groups", "1..=10000"]),
         ("daemon --group-ttl 10", ["--group-ttl", "`10m`"]),
-        (
-            "daemon --ring-bytes 5000000",
-            ["--ring-bytes", "for example 8388608"],
-        ),
-        (
-            "daemon --ring-bytes x",
-            ["--ring-bytes", "no number of bytes"],
-        ),
+        ("daemon --ring-bytes 5000000", ["--ring-bytes", "for example 8388608"]),
+        ("daemon --ring-bytes x", ["--ring-bytes", "no number of bytes"]),
         ("daemon --log.level loud", ["--log.level", "warn"]),
         ("daemon --nonsense", ["--nonsense", "Usage: tcpmon daemon"]),
         ("trace --pid 0", ["--pid", "0"]),
@@ -157,13 +123,8 @@ fn a_trace_must_be_told_what_to_trace() {
 
 #[test]
 fn filters_combine_and_repeat() {
-    let args = trace(
-        "--pid 1 --pid 2 --comm a --port 80 --cgroup x --all --duration 1m --ring-bytes 131072",
-    );
-    assert_eq!(
-        (args.pid, args.comm, args.port),
-        (vec![1, 2], vec!["a".to_owned()], vec![80])
-    );
+    let args = trace("--pid 1 --pid 2 --comm a --port 80 --cgroup x --all --duration 1m --ring-bytes 131072");
+    assert_eq!((args.pid, args.comm, args.port), (vec![1, 2], vec!["a".to_owned()], vec![80]));
     assert_eq!(args.cgroup, [PathBuf::from("x")]);
     assert!(args.all);
     assert_eq!(args.duration, Some(Duration::from_secs(60)));
@@ -175,8 +136,5 @@ fn filters_combine_and_repeat() {
 fn a_file_gets_json_lines_and_a_terminal_a_table() {
     assert_eq!(trace("--all").format(), TraceFormat::Table);
     assert_eq!(trace("--all --output f").format(), TraceFormat::Jsonl);
-    assert_eq!(
-        trace("--all --output f --format table").format(),
-        TraceFormat::Table
-    );
+    assert_eq!(trace("--all --output f --format table").format(), TraceFormat::Table);
 }

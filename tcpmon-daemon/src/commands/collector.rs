@@ -229,10 +229,7 @@ fn napi(raw: &Raw) -> Vec<Napi> {
 fn losses(raw: &Raw) -> Vec<(String, u64)> {
     let counted = Loss::ALL.iter().zip(&raw.lost).map(|(what, count)| (what.name().to_owned(), *count));
     // A program that is already running on a CPU is not started again there: the event is lost.
-    let skipped = raw
-        .programs
-        .iter()
-        .map(|(name, stats)| (format!("recursion_{name}"), stats.recursion_misses));
+    let skipped = raw.programs.iter().map(|(name, stats)| (format!("recursion_{name}"), stats.recursion_misses));
     counted.chain(skipped).collect()
 }
 

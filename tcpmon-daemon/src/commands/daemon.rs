@@ -37,11 +37,7 @@ pub fn run(args: &DaemonArgs) -> anyhow::Result<()> {
     let settings = args.settings()?;
     start_log(&settings);
     // One thread answers scrapes, the collector's does the work.
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("no runtime")?
-        .block_on(serve(settings))
+    tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?.block_on(serve(settings))
 }
 
 async fn serve(settings: Settings) -> anyhow::Result<()> {

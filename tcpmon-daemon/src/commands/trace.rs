@@ -4,10 +4,7 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     io::{self, BufWriter, IsTerminal as _},
-    os::{
-        fd::OwnedFd,
-        unix::fs::MetadataExt as _,
-    },
+    os::{fd::OwnedFd, unix::fs::MetadataExt as _},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -18,8 +15,8 @@ use rustix::{
     process::{Pid, PidfdFlags, pidfd_open},
     time::{ClockId, clock_gettime},
 };
-use tokio::signal::unix::{SignalKind, signal};
 use tcpmon_common::{loss::Loss, reader::READER_EXITED};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
     cli::{TraceArgs, TraceFormat},
@@ -228,12 +225,10 @@ impl Processes {
 /// Id and depth of a control group (v2), given as a path below its mount point or as a whole path.
 fn cgroup(path: &Path) -> anyhow::Result<(u64, u32)> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").context("cannot list mounts")?;
-    let root = cgroup_root(&mounts).context("--cgroup: no cgroup v2 hierarchy is mounted (usually at /sys/fs/cgroup)")?;
-    let whole = if path.starts_with(&root) {
-        path.to_owned()
-    } else {
-        root.join(path.strip_prefix("/").unwrap_or(path))
-    };
+    let root =
+        cgroup_root(&mounts).context("--cgroup: no cgroup v2 hierarchy is mounted (usually at /sys/fs/cgroup)")?;
+    let whole =
+        if path.starts_with(&root) { path.to_owned() } else { root.join(path.strip_prefix("/").unwrap_or(path)) };
     let Ok(metadata) = fs::metadata(&whole) else {
         bail!("--cgroup {}: there is no {}", path.display(), whole.display());
     };

@@ -6,11 +6,7 @@ use toml::de::{DeTable, DeValue};
 
 /// Number of the line that a byte is in, from 1.
 pub(super) fn line(text: &str, byte: usize) -> usize {
-    text.bytes()
-        .take(byte)
-        .filter(|byte| *byte == b'\n')
-        .count()
-        + 1
+    text.bytes().take(byte).filter(|byte| *byte == b'\n').count() + 1
 }
 
 /// Where a key, with dots, is set.

@@ -58,10 +58,7 @@ impl Config {
             listen.push(valid("web.listen_address", address.parse())?);
         }
         if listen.is_empty() {
-            valid(
-                "web.listen_address",
-                Err("name at least one address, such as `127.0.0.1:10793`"),
-            )?;
+            valid("web.listen_address", Err("name at least one address, such as `127.0.0.1:10793`"))?;
         }
         Ok(Settings {
             max_groups: number("max_groups", self.max_groups, MAX_GROUPS)? as usize,
@@ -80,13 +77,9 @@ impl Config {
 /// A time span such as `30s`, `10m` or `1h 30m`; longer than nothing.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
-        Ok(Duration::ZERO) => Err(format!(
-            "{text:?} is no time at all: write for example `30s`"
-        )),
+        Ok(Duration::ZERO) => Err(format!("{text:?} is no time at all: write for example `30s`")),
         Ok(duration) => Ok(duration),
-        Err(error) => Err(format!(
-            "{text:?} is no time span ({error}): write for example `30s`, `10m` or `1h 30m`"
-        )),
+        Err(error) => Err(format!("{text:?} is no time span ({error}): write for example `30s`, `10m` or `1h 30m`")),
     }
 }
 
@@ -104,19 +97,10 @@ pub(crate) fn ring_bytes(bytes: u64) -> Result<u32, String> {
 
 fn number(key: &'static str, value: u64, range: RangeInclusive<u64>) -> Result<u32, Invalid> {
     let number = u32::try_from(value).ok().filter(|_| range.contains(&value));
-    let outside = || {
-        format!(
-            "{value} is not in the range from {} to {}",
-            range.start(),
-            range.end()
-        )
-    };
+    let outside = || format!("{value} is not in the range from {} to {}", range.start(), range.end());
     valid(key, number.ok_or_else(outside))
 }
 
 fn valid<T>(key: &'static str, result: Result<T, impl ToString>) -> Result<T, Invalid> {
-    result.map_err(|problem| Invalid {
-        key,
-        problem: problem.to_string(),
-    })
+    result.map_err(|problem| Invalid { key, problem: problem.to_string() })
 }

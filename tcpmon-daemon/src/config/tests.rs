@@ -25,14 +25,8 @@ fn an_empty_file_is_the_defaults_and_they_are_valid() {
 fn what_is_printed_reads_back_and_explains_every_key() {
     let config = Config {
         max_groups: 7,
-        web: Web {
-            listen_address: vec!["[::1]:1".into(), ":2".into()],
-            telemetry_path: "/\u{41}".into(),
-        },
-        log: Log {
-            level: LogLevel::Warn,
-            format: LogFormat::Json,
-        },
+        web: Web { listen_address: vec!["[::1]:1".into(), ":2".into()], telemetry_path: "/\u{41}".into() },
+        log: Log { level: LogLevel::Warn, format: LogFormat::Json },
         ..Config::default()
     };
     let text = config.to_string();
@@ -43,111 +37,46 @@ fn what_is_printed_reads_back_and_explains_every_key() {
 
     // Every key is in the list, and in no other.
     fn count(value: &toml::Value) -> usize {
-        value
-            .as_table()
-            .map_or(1, |table| table.values().map(count).sum())
+        value.as_table().map_or(1, |table| table.values().map(count).sum())
     }
-    assert_eq!(
-        count(&toml::Value::try_from(Config::default()).expect("TOML")),
-        KEYS.len()
-    );
+    assert_eq!(count(&toml::Value::try_from(Config::default()).expect("TOML")), KEYS.len());
     assert!(KEYS.iter().all(|key| !help(key.name).is_empty()));
 }
 
 #[test]
 fn an_unknown_key_is_refused_by_name_and_line() {
-    refused(
-        "max_groups = 1\nmax_group = 2\n",
-        2,
-        &["unknown field `max_group`", "`max_groups`"],
-    );
-    refused(
-        "\n[web]\nlisten = []\n",
-        3,
-        &["web.listen: unknown field `listen`", "`listen_address`"],
-    );
+    refused("max_groups = 1\nmax_group = 2\n", 2, &["unknown field `max_group`", "`max_groups`"]);
+    refused("\n[web]\nlisten = []\n", 3, &["web.listen: unknown field `listen`", "`listen_address`"]);
     refused("[wob]\na = 1\n", 1, &["unknown field `wob`"]);
 }
 
 #[test]
 fn a_value_of_the_wrong_type_is_refused_by_key_and_line() {
-    refused(
-        "\nmax_groups = \"many\"\n",
-        2,
-        &["max_groups: invalid type: string \"many\""],
-    );
-    refused(
-        "web.listen_address = [\n\":1\",\n2]\n",
-        3,
-        &["web.listen_address: invalid type: integer `2`"],
-    );
+    refused("\nmax_groups = \"many\"\n", 2, &["max_groups: invalid type: string \"many\""]);
+    refused("web.listen_address = [\n\":1\",\n2]\n", 3, &["web.listen_address: invalid type: integer `2`"]);
     refused("max_readers = -1", 1, &["max_readers: ", "-1"]);
-    refused(
-        "[log]\n\nlevel = \"loud\"\n",
-        3,
-        &["log.level: unknown variant `loud`", "`info`"],
-    );
+    refused("[log]\n\nlevel = \"loud\"\n", 3, &["log.level: unknown variant `loud`", "`info`"]);
     refused("a b\n", 1, &[]);
     refused("max_groups = 1\nmax_groups = 2\n", 2, &["duplicate key"]);
 }
 
 #[test]
 fn a_value_that_makes_no_sense_is_refused_by_key_line_and_remedy() {
-    refused(
-        "max_groups = 0",
-        1,
-        &["max_groups: 0 is not in the range from 1 to 10000"],
-    );
+    refused("max_groups = 0", 1, &["max_groups: 0 is not in the range from 1 to 10000"]);
     refused("\ngroup_ttl = \"10\"", 2, &["group_ttl: \"10\"", "`10m`"]);
     refused("group_ttl = \"0s\"", 1, &["group_ttl: \"0s\"", "`30s`"]);
-    refused(
-        "ring_bytes = 5000000",
-        1,
-        &["ring_bytes: 5000000", "for example 8388608"],
-    );
-    refused(
-        "ring_bytes = 1024",
-        1,
-        &["ring_bytes: 1024", "for example "],
-    );
-    refused(
-        "ring_bytes = 4294967296",
-        1,
-        &["ring_bytes: ", "for example 1073741824"],
-    );
-    refused(
-        "[web]\n\nlisten_address = [\"x\"]",
-        3,
-        &["web.listen_address: \"x\" is no address", ":10793"],
-    );
-    refused(
-        "web.listen_address = []",
-        1,
-        &["web.listen_address: name at least one"],
-    );
-    refused(
-        "[web]\ntelemetry_path = \"/status\"",
-        2,
-        &["web.telemetry_path: \"/status\""],
-    );
+    refused("ring_bytes = 5000000", 1, &["ring_bytes: 5000000", "for example 8388608"]);
+    refused("ring_bytes = 1024", 1, &["ring_bytes: 1024", "for example "]);
+    refused("ring_bytes = 4294967296", 1, &["ring_bytes: ", "for example 1073741824"]);
+    refused("[web]\n\nlisten_address = [\"x\"]", 3, &["web.listen_address: \"x\" is no address", ":10793"]);
+    refused("web.listen_address = []", 1, &["web.listen_address: name at least one"]);
+    refused("[web]\ntelemetry_path = \"/status\"", 2, &["web.telemetry_path: \"/status\""]);
 }
 
 #[test]
 fn errors_name_the_file() {
     let error = Config::read(Path::new("/nonexistent/tcpmon.toml")).expect_err("no file");
-    assert!(
-        error
-            .to_string()
-            .starts_with("cannot read the config file /nonexistent/tcpmon.toml: ")
-    );
-    let error = ConfigError::Line {
-        file: "a.toml".into(),
-        line: 3,
-        problem: "x: y".into(),
-    };
-    assert!(
-        error
-            .to_string()
-            .starts_with("config file a.toml, line 3: x: y (")
-    );
+    assert!(error.to_string().starts_with("cannot read the config file /nonexistent/tcpmon.toml: "));
+    let error = ConfigError::Line { file: "a.toml".into(), line: 3, problem: "x: y".into() };
+    assert!(error.to_string().starts_with("config file a.toml, line 3: x: y ("));
 }

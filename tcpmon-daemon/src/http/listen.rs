@@ -18,9 +18,7 @@ pub struct ListenAddress {
 
 /// Text that is no address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{text:?} is no address to listen on: write `127.0.0.1:10793`, `[::1]:10793`, or `:10793` for all addresses"
-)]
+#[error("{text:?} is no address to listen on: write `127.0.0.1:10793`, `[::1]:10793`, or `:10793` for all addresses")]
 pub struct AddressError {
     text: String,
 }
@@ -32,14 +30,9 @@ impl FromStr for ListenAddress {
         let all = text.strip_prefix(':').and_then(|port| port.parse().ok());
         let address = all.map(|port| Self { ip: None, port }).or_else(|| {
             let address: SocketAddr = text.parse().ok()?;
-            Some(Self {
-                ip: Some(address.ip()),
-                port: address.port(),
-            })
+            Some(Self { ip: Some(address.ip()), port: address.port() })
         });
-        address.ok_or_else(|| AddressError {
-            text: text.to_owned(),
-        })
+        address.ok_or_else(|| AddressError { text: text.to_owned() })
     }
 }
 
@@ -83,10 +76,7 @@ pub async fn bind(addresses: &[ListenAddress]) -> Result<Vec<TcpListener>, BindE
     let mut listeners = Vec::with_capacity(addresses.len());
     for address in addresses {
         let listener = bind_one(*address).await;
-        listeners.push(listener.map_err(|source| BindError {
-            address: *address,
-            source,
-        })?);
+        listeners.push(listener.map_err(|source| BindError { address: *address, source })?);
     }
     Ok(listeners)
 }

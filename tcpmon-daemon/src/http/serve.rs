@@ -41,11 +41,7 @@ pub(super) const LIMITS: Limits = Limits {
 const MOST_HEADER_BYTES: usize = 32 << 10;
 
 /// Answers requests until `shutdown` completes, and then lets those under way end for at most 0.7 s.
-pub async fn serve(
-    listeners: Vec<TcpListener>,
-    router: Router,
-    shutdown: impl Future<Output = ()>,
-) {
+pub async fn serve(listeners: Vec<TcpListener>, router: Router, shutdown: impl Future<Output = ()>) {
     serve_within(LIMITS, listeners, router, shutdown).await;
 }
 
@@ -56,12 +52,7 @@ pub(super) async fn serve_within(
     shutdown: impl Future<Output = ()>,
 ) {
     let (stop, stopped) = watch::channel(());
-    let server = Server {
-        router,
-        limits,
-        permits: Arc::new(Semaphore::new(limits.connections)),
-        stopped,
-    };
+    let server = Server { router, limits, permits: Arc::new(Semaphore::new(limits.connections)), stopped };
     let mut tasks = JoinSet::new();
     for listener in listeners {
         tasks.spawn(server.clone().accept(listener));

@@ -44,11 +44,7 @@ pub(super) fn body(identity: &Identity, snapshot: &Snapshot) -> serde_json::Resu
         kernel: &identity.kernel,
         uptime_seconds: identity.since.elapsed().as_secs_f64(),
         probes: &snapshot.probes,
-        losses: snapshot
-            .losses
-            .iter()
-            .map(|(what, count)| (what.as_str(), *count))
-            .collect(),
+        losses: snapshot.losses.iter().map(|(what, count)| (what.as_str(), *count)).collect(),
         programs: programs.collect(),
         maps: &snapshot.maps,
         groups: snapshot.groups.len(),

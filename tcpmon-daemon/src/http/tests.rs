@@ -47,22 +47,11 @@ impl Source for Arc<Fake> {
             reason: reason.into(),
         };
         Ok(Arc::new(Snapshot {
-            probes: vec![
-                probe("tcp_probe", Verdict::Attached, ""),
-                probe("kfree_skb", Verdict::Broken, "no BTF"),
-            ],
+            probes: vec![probe("tcp_probe", Verdict::Attached, ""), probe("kfree_skb", Verdict::Broken, "no BTF")],
             losses: vec![("drop_entry".into(), 7)],
             programs: vec![
-                ProgramRuns {
-                    name: "a".into(),
-                    runs: None,
-                    run_time: None,
-                },
-                ProgramRuns {
-                    name: "b".into(),
-                    runs: Some(2),
-                    run_time: Some(Duration::from_millis(1500)),
-                },
+                ProgramRuns { name: "a".into(), runs: None, run_time: None },
+                ProgramRuns { name: "b".into(), runs: Some(2), run_time: Some(Duration::from_millis(1500)) },
             ],
             ..Snapshot::default()
         }))
@@ -88,23 +77,12 @@ impl Server {
         let path = "/metrics".parse().expect("a path");
         let router = router(Arc::clone(&source), Arc::new(Identity::read()), &path);
         let (stop, stopped) = oneshot::channel();
-        let task = tokio::spawn(serve_within(limits, listeners, router, async {
-            drop(stopped.await)
-        }));
-        (
-            Self {
-                address,
-                stop,
-                task,
-            },
-            source,
-        )
+        let task = tokio::spawn(serve_within(limits, listeners, router, async { drop(stopped.await) }));
+        (Self { address, stop, task }, source)
     }
 
     async fn connect(&self) -> TcpStream {
-        TcpStream::connect(self.address)
-            .await
-            .expect("a connection")
+        TcpStream::connect(self.address).await.expect("a connection")
     }
 
     async fn ask(&self, request: &str) -> String {
@@ -118,10 +96,7 @@ impl Server {
     async fn stop(self) -> Duration {
         let begin = Instant::now();
         self.stop.send(()).expect("the server runs");
-        timeout(DEADLINE, self.task)
-            .await
-            .expect("the server stops")
-            .expect("no panic");
+        timeout(DEADLINE, self.task).await.expect("the server stops").expect("no panic");
         begin.elapsed()
     }
 }
@@ -138,10 +113,7 @@ async fn rest(mut stream: TcpStream) -> String {
 /// Status, head in lower case, body.
 fn parts(answer: &str) -> (u16, String, &str) {
     let (head, body) = answer.split_once("\r\n\r\n").expect("a whole head");
-    let status = head
-        .split(' ')
-        .nth(1)
-        .and_then(|status| status.parse().ok());
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
     (status.expect("a status"), head.to_lowercase(), body)
 }
 
@@ -149,40 +121,17 @@ fn parts(answer: &str) -> (u16, String, &str) {
 async fn each_page_answers_with_its_type_and_others_do_not_exist() {
     let (server, _) = Server::start(Fake::default()).await;
     for (path, status, kind, part) in [
-        (
-            "/",
-            200,
-            "text/html; charset=utf-8",
-            "<a href=\"/metrics\">",
-        ),
+        ("/", 200, "text/html; charset=utf-8", "<a href=\"/metrics\">"),
         ("/healthz", 200, "text/plain; charset=utf-8", "ok"),
         ("/status", 200, "application/json", "\"probes\""),
-        (
-            "/metrics",
-            200,
-            "text/plain; version=0.0.4; charset=utf-8",
-            "tcpmon_build_info{",
-        ),
-        (
-            "/metrics/",
-            404,
-            "text/plain; charset=utf-8",
-            "no such page",
-        ),
-        (
-            "/favicon.ico",
-            404,
-            "text/plain; charset=utf-8",
-            "no such page",
-        ),
+        ("/metrics", 200, "text/plain; version=0.0.4; charset=utf-8", "tcpmon_build_info{"),
+        ("/metrics/", 404, "text/plain; charset=utf-8", "no such page"),
+        ("/favicon.ico", 404, "text/plain; charset=utf-8", "no such page"),
     ] {
         let answer = server.ask(&format!("GET {path} HTTP/1.1")).await;
         let (got, head, body) = parts(&answer);
         assert_eq!(got, status, "{path}");
-        assert!(
-            head.contains(&format!("content-type: {kind}\r\n")),
-            "{path}: {head}"
-        );
+        assert!(head.contains(&format!("content-type: {kind}\r\n")), "{path}: {head}");
         assert!(body.contains(part), "{path}: {body}");
     }
 }
@@ -193,14 +142,9 @@ async fn head_has_no_body_and_other_methods_are_refused() {
     let answer = server.ask("HEAD /metrics HTTP/1.1").await;
     let (status, head, body) = parts(&answer);
     assert_eq!((status, body), (200, ""));
-    assert!(
-        head.contains("content-length: ") && !head.contains("content-length: 0"),
-        "{head}"
-    );
+    assert!(head.contains("content-length: ") && !head.contains("content-length: 0"), "{head}");
     for method in ["POST", "PUT", "DELETE", "OPTIONS"] {
-        let answer = server
-            .ask(&format!("{method} /metrics HTTP/1.1\r\nContent-Length: 0"))
-            .await;
+        let answer = server.ask(&format!("{method} /metrics HTTP/1.1\r\nContent-Length: 0")).await;
         assert_eq!(parts(&answer).0, 405, "{method}");
         assert!(parts(&answer).1.contains("allow: get,head"), "{answer}");
     }
@@ -209,14 +153,10 @@ async fn head_has_no_body_and_other_methods_are_refused() {
 #[tokio::test]
 async fn the_format_is_negotiated_over_all_accept_lines() {
     let (server, _) = Server::start(Fake::default()).await;
-    let request =
-        "GET /metrics HTTP/1.1\r\nAccept: text/plain;q=0.5\r\nAccept: application/openmetrics-text";
+    let request = "GET /metrics HTTP/1.1\r\nAccept: text/plain;q=0.5\r\nAccept: application/openmetrics-text";
     let answer = server.ask(request).await;
     let (_, head, body) = parts(&answer);
-    assert!(
-        head.contains("application/openmetrics-text; version=1.0.0; charset=utf-8"),
-        "{head}"
-    );
+    assert!(head.contains("application/openmetrics-text; version=1.0.0; charset=utf-8"), "{head}");
     assert!(body.ends_with("# EOF\n"));
 }
 
@@ -230,18 +170,11 @@ async fn health_follows_the_programs() {
 
 #[tokio::test]
 async fn a_failed_snapshot_is_a_500_that_says_why() {
-    let (server, _) = Server::start(Fake {
-        fails: true,
-        ..Fake::default()
-    })
-    .await;
+    let (server, _) = Server::start(Fake { fails: true, ..Fake::default() }).await;
     for path in ["/metrics", "/status"] {
         let answer = server.ask(&format!("GET {path} HTTP/1.1")).await;
         let (status, _, body) = parts(&answer);
-        assert_eq!(
-            (status, body),
-            (500, "the kernel said no: restart tcpmon\n")
-        );
+        assert_eq!((status, body), (500, "the kernel said no: restart tcpmon\n"));
     }
 }
 
@@ -251,11 +184,7 @@ async fn the_status_tells_probes_losses_and_programs() {
     let answer = server.ask("GET /status HTTP/1.1").await;
     let status: serde_json::Value = serde_json::from_str(parts(&answer).2).expect("JSON");
     assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
-    assert!(
-        status["uptime_seconds"]
-            .as_f64()
-            .is_some_and(|uptime| uptime >= 0.0)
-    );
+    assert!(status["uptime_seconds"].as_f64().is_some_and(|uptime| uptime >= 0.0));
     assert_eq!(status["probes"][1]["verdict"], "broken");
     assert_eq!(status["probes"][1]["reason"], "no BTF");
     assert_eq!(status["losses"]["drop_entry"], 7);
@@ -266,25 +195,16 @@ async fn the_status_tells_probes_losses_and_programs() {
 
 #[tokio::test]
 async fn it_stops_within_a_second_whatever_clients_hold_open() {
-    let (server, _) = Server::start(Fake {
-        takes: DEADLINE * 2,
-        ..Fake::default()
-    })
-    .await;
+    let (server, _) = Server::start(Fake { takes: DEADLINE * 2, ..Fake::default() }).await;
     let silent = server.connect().await;
     let mut half = server.connect().await;
     half.write_all(b"GET /metr").await.expect("sent");
     let mut idle = server.connect().await;
-    idle.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-        .await
-        .expect("sent");
+    idle.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("sent");
     let mut answer = [0; 15];
     idle.read_exact(&mut answer).await.expect("an answer");
     let mut stuck = server.connect().await;
-    stuck
-        .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-        .await
-        .expect("sent");
+    stuck.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("sent");
     sleep(Duration::from_millis(50)).await;
 
     let took = server.stop().await;
@@ -296,38 +216,23 @@ async fn it_stops_within_a_second_whatever_clients_hold_open() {
 
 #[tokio::test]
 async fn a_request_under_way_is_answered_before_the_stop() {
-    let (server, _) = Server::start(Fake {
-        takes: Duration::from_millis(200),
-        ..Fake::default()
-    })
-    .await;
+    let (server, _) = Server::start(Fake { takes: Duration::from_millis(200), ..Fake::default() }).await;
     let mut stream = server.connect().await;
-    stream
-        .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-        .await
-        .expect("sent");
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("sent");
     sleep(Duration::from_millis(50)).await;
     let address = server.address;
     let took = server.stop().await;
     assert!(took < Duration::from_millis(650), "{took:?}");
     assert_eq!(parts(&rest(stream).await).0, 200);
-    assert!(
-        TcpStream::connect(address).await.is_err(),
-        "nobody listens any more"
-    );
+    assert!(TcpStream::connect(address).await.is_err(), "nobody listens any more");
 }
 
 #[tokio::test]
 async fn an_unfinished_header_is_given_up() {
-    let limits = Limits {
-        header: Duration::from_millis(100),
-        ..LIMITS
-    };
+    let limits = Limits { header: Duration::from_millis(100), ..LIMITS };
     let (server, _) = Server::start_within(limits, Fake::default()).await;
     let mut slow = server.connect().await;
-    slow.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n")
-        .await
-        .expect("sent");
+    slow.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n").await.expect("sent");
     let begin = Instant::now();
     rest(slow).await;
     assert!(begin.elapsed() >= limits.header);
@@ -335,17 +240,11 @@ async fn an_unfinished_header_is_given_up() {
 
 #[tokio::test]
 async fn connections_beyond_the_limit_wait_for_their_turn() {
-    let limits = Limits {
-        connections: 1,
-        ..LIMITS
-    };
+    let limits = Limits { connections: 1, ..LIMITS };
     let (server, _) = Server::start_within(limits, Fake::default()).await;
     let first = server.connect().await;
     let mut second = server.connect().await;
-    second
-        .write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        .await
-        .expect("sent");
+    second.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.expect("sent");
     let early = timeout(Duration::from_millis(100), second.readable()).await;
     assert!(early.is_err(), "the second was served beside the first");
     drop(first);
@@ -354,33 +253,18 @@ async fn connections_beyond_the_limit_wait_for_their_turn() {
 
 #[tokio::test]
 async fn a_taken_port_is_named_with_its_address_and_a_remedy() {
-    let taken = bind(&["127.0.0.1:0".parse().expect("an address")])
-        .await
-        .expect("a free port");
+    let taken = bind(&["127.0.0.1:0".parse().expect("an address")]).await.expect("a free port");
     let address = taken[0].local_addr().expect("an address").to_string();
-    let error = bind(&[address.parse().expect("an address")])
-        .await
-        .expect_err("taken")
-        .to_string();
-    assert!(
-        error.starts_with(&format!("cannot listen on {address}: ")),
-        "{error}"
-    );
-    assert!(
-        error.ends_with("or choose another with --web.listen-address"),
-        "{error}"
-    );
+    let error = bind(&[address.parse().expect("an address")]).await.expect_err("taken").to_string();
+    assert!(error.starts_with(&format!("cannot listen on {address}: ")), "{error}");
+    assert!(error.ends_with("or choose another with --web.listen-address"), "{error}");
 }
 
 #[tokio::test]
 async fn a_bare_port_listens_on_every_address() {
-    let listeners = bind(&[":0".parse().expect("an address")])
-        .await
-        .expect("a free port");
+    let listeners = bind(&[":0".parse().expect("an address")]).await.expect("a free port");
     let port = listeners[0].local_addr().expect("an address").port();
-    TcpStream::connect(("127.0.0.1", port))
-        .await
-        .expect("IPv4 is served");
+    TcpStream::connect(("127.0.0.1", port)).await.expect("IPv4 is served");
 }
 
 #[test]
@@ -388,21 +272,9 @@ fn addresses_are_read_in_the_forms_of_exporters() {
     for text in [":10793", "127.0.0.1:10793", "[::1]:10793", "0.0.0.0:1"] {
         assert_eq!(text.parse::<ListenAddress>().expect(text).to_string(), text);
     }
-    for text in [
-        "",
-        "10793",
-        "127.0.0.1",
-        "::1:10793x",
-        "localhost:10793",
-        ":",
-        ":65536",
-        "1.2.3.4:-1",
-    ] {
+    for text in ["", "10793", "127.0.0.1", "::1:10793x", "localhost:10793", ":", ":65536", "1.2.3.4:-1"] {
         let error = text.parse::<ListenAddress>().expect_err(text).to_string();
-        assert!(
-            error.contains(&format!("{text:?}")) && error.contains("`:10793`"),
-            "{error}"
-        );
+        assert!(error.contains(&format!("{text:?}")) && error.contains("`:10793`"), "{error}");
     }
 }
 
@@ -411,9 +283,7 @@ fn the_metrics_cannot_hide_another_page() {
     for path in ["/metrics", "/a/b-c_d.e", "/metrics/"] {
         assert_eq!(path.parse::<TelemetryPath>().expect(path).to_string(), path);
     }
-    for path in [
-        "", "/", "metrics", "/healthz", "/status", "/{a}", "/a b", "/a?b", "/\u{e4}", "/<b>",
-    ] {
+    for path in ["", "/", "metrics", "/healthz", "/status", "/{a}", "/a b", "/a?b", "/\u{e4}", "/<b>"] {
         assert!(path.parse::<TelemetryPath>().is_err(), "{path}");
     }
 }

@@ -89,9 +89,7 @@ impl<'a> Btf<'a> {
     /// # Errors
     /// What is not little-endian BTF of version 1, is cut short, or holds a kind of unknown length.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, BtfError> {
-        Ok(Self {
-            blob: Blob::parse(bytes)?,
-        })
+        Ok(Self { blob: Blob::parse(bytes)? })
     }
 
     /// The undecoded types.
@@ -121,11 +119,7 @@ impl<'a> Btf<'a> {
 
     /// Bytes of the struct or union of this name.
     pub fn size_of(&self, structure: &str) -> Option<u32> {
-        Some(
-            self.blob
-                .record(self.blob.structure(structure)?)?
-                .size_or_type,
-        )
+        Some(self.blob.record(self.blob.structure(structure)?)?.size_or_type)
     }
 
     /// Value of an enumerator: of the enum of this name, or with `None` of the first enum that has it.
@@ -133,37 +127,25 @@ impl<'a> Btf<'a> {
     /// Unsigned 64-bit values above `i64::MAX` wrap. In enums of kernels built before about 6.1 negative 32-bit values
     /// appear as unsigned ones: their BTF does not tell them apart.
     pub fn enumerator(&self, enum_name: Option<&str>, name: &str) -> Option<i64> {
-        let find = |record| {
-            self.values(record)
-                .find(|(offset, _)| self.blob.is_named(*offset, name))
-                .map(|(_, value)| value)
-        };
+        let find =
+            |record| self.values(record).find(|(offset, _)| self.blob.is_named(*offset, name)).map(|(_, value)| value);
         match enum_name {
             Some(enum_name) => find(self.enumeration(enum_name)?),
-            None => (1..=self.blob.count())
-                .filter_map(|id| self.blob.record(id))
-                .filter(is_enum)
-                .find_map(find),
+            None => (1..=self.blob.count()).filter_map(|id| self.blob.record(id)).filter(is_enum).find_map(find),
         }
     }
 
     /// Names and values of the enum of this name, in the order of declaration; values as in [`Btf::enumerator`].
     pub fn enumerators(&self, enum_name: &str) -> Option<Vec<(&'a str, i64)>> {
         let values = self.values(self.enumeration(enum_name)?);
-        Some(
-            values
-                .map(|(name, value)| (self.blob.string(name), value))
-                .collect(),
-        )
+        Some(values.map(|(name, value)| (self.blob.string(name), value)).collect())
     }
 
     /// Arguments of a tracepoint as a `tp_btf` program sees them: without the leading `void *__data`.
     ///
     /// `None`: this kernel has no such tracepoint.
     pub fn tracepoint(&self, name: &str) -> Option<Vec<Argument<'a>>> {
-        let typedef = self
-            .blob
-            .find(kind::TYPEDEF, &format!("btf_trace_{name}"))?;
+        let typedef = self.blob.find(kind::TYPEDEF, &format!("btf_trace_{name}"))?;
         let pointer = self.blob.record(self.skip_qualifiers(typedef)?)?;
         let prototype = self.parameters(pointer.size_or_type)?;
         // The typedef's prototype has types only; the names are on the function that calls the programs.
@@ -174,15 +156,11 @@ impl<'a> Btf<'a> {
             .map_or_else(Vec::new, Iterator::collect);
         let name_of = |index: usize, type_id| {
             let (name, same_type) = names.get(index)?;
-            (*same_type == type_id)
-                .then(|| self.blob.string(*name))
-                .filter(|name| !name.is_empty())
+            (*same_type == type_id).then(|| self.blob.string(*name)).filter(|name| !name.is_empty())
         };
         let arguments = prototype.enumerate().skip(1);
-        let argument = |(index, (_, type_id))| Argument {
-            name: name_of(index, type_id),
-            kind: self.argument_kind(type_id),
-        };
+        let argument =
+            |(index, (_, type_id))| Argument { name: name_of(index, type_id), kind: self.argument_kind(type_id) };
         Some(arguments.map(argument).collect())
     }
 
@@ -195,65 +173,43 @@ impl<'a> Btf<'a> {
     fn enumeration(&self, name: &str) -> Option<Record<'a>> {
         (1..=self.blob.count())
             .filter_map(|id| self.blob.record(id))
-            .find(|record| {
-                is_enum(record) && record.count > 0 && self.blob.is_named(record.name, name)
-            })
+            .find(|record| is_enum(record) && record.count > 0 && self.blob.is_named(record.name, name))
     }
 
     /// Name offsets and values of an enum.
     fn values(&self, record: Record<'a>) -> impl Iterator<Item = (u32, i64)> + use<'a> {
-        let Record {
-            kind,
-            flag: signed,
-            tail,
-            ..
-        } = record;
-        tail.chunks_exact(if kind == kind::ENUM { 8 } else { 12 })
-            .filter_map(move |value| {
-                let low = word(value, 4)?;
-                let wide = match (word(value, 8), signed) {
-                    (Some(high), _) => (u64::from(high) << 32 | u64::from(low)).cast_signed(),
-                    (None, true) => i64::from(low.cast_signed()),
-                    (None, false) => i64::from(low),
-                };
-                Some((word(value, 0)?, wide))
-            })
+        let Record { kind, flag: signed, tail, .. } = record;
+        tail.chunks_exact(if kind == kind::ENUM { 8 } else { 12 }).filter_map(move |value| {
+            let low = word(value, 4)?;
+            let wide = match (word(value, 8), signed) {
+                (Some(high), _) => (u64::from(high) << 32 | u64::from(low)).cast_signed(),
+                (None, true) => i64::from(low.cast_signed()),
+                (None, false) => i64::from(low),
+            };
+            Some((word(value, 0)?, wide))
+        })
     }
 
     /// Name offsets and type ids of a prototype's parameters.
     fn parameters(&self, prototype: u32) -> Option<impl Iterator<Item = (u32, u32)> + use<'a>> {
-        let record = self
-            .blob
-            .record(prototype)
-            .filter(|record| record.kind == kind::FUNC_PROTO)?;
-        Some(
-            record
-                .tail
-                .chunks_exact(8)
-                .filter_map(|parameter| Some((word(parameter, 0)?, word(parameter, 4)?))),
-        )
+        let record = self.blob.record(prototype).filter(|record| record.kind == kind::FUNC_PROTO)?;
+        Some(record.tail.chunks_exact(8).filter_map(|parameter| Some((word(parameter, 0)?, word(parameter, 4)?))))
     }
 
     fn argument_kind(&self, type_id: u32) -> ArgumentKind<'a> {
-        let Some(record) = self
-            .skip_qualifiers(type_id)
-            .and_then(|id| self.blob.record(id))
-        else {
+        let Some(record) = self.skip_qualifiers(type_id).and_then(|id| self.blob.record(id)) else {
             return ArgumentKind::Other;
         };
         match record.kind {
             kind::PTR => ArgumentKind::Pointer(match self.skip_qualifiers(record.size_or_type) {
                 Some(0) => "void",
-                pointee => pointee
-                    .and_then(|id| self.blob.record(id))
-                    .map_or("", |record| self.blob.string(record.name)),
+                pointee => {
+                    pointee.and_then(|id| self.blob.record(id)).map_or("", |record| self.blob.string(record.name))
+                }
             }),
             kind::INT => {
                 let signed = word(record.tail, 0).is_some_and(|encoding| encoding >> 24 & 1 == 1);
-                ArgumentKind::Integer {
-                    size: record.size_or_type,
-                    signed,
-                }
+                ArgumentKind::Integer { size: record.size_or_type, signed }
             }
             kind::ENUM | kind::ENUM64 => ArgumentKind::Enum(self.blob.string(record.name)),
             _ => ArgumentKind::Other,
@@ -271,18 +227,13 @@ impl<'a> Btf<'a> {
     ) -> Option<Member> {
         for member in members(container) {
             *budget = budget.checked_sub(1)?;
-            let member = Member {
-                bit: start + member.bit,
-                ..member
-            };
+            let member = Member { bit: start + member.bit, ..member };
             if member.name != 0 {
                 if self.blob.is_named(member.name, name) {
                     return Some(member);
                 }
             } else if let Some(nesting) = nesting.checked_sub(1)
-                && let Some(inner) = self
-                    .skip_qualifiers(member.type_id)
-                    .and_then(|id| self.blob.record(id))
+                && let Some(inner) = self.skip_qualifiers(member.type_id).and_then(|id| self.blob.record(id))
                 && let Some(found) = self.member(inner, name, member.bit, nesting, budget)
             {
                 return Some(found);
@@ -294,29 +245,20 @@ impl<'a> Btf<'a> {
     fn place(&self, member: Member) -> Option<Field> {
         let (mut bit, mut bit_size) = (member.bit, u64::from(member.bit_size));
         // Before `flag` (Linux 5.0) the integer type itself told that it was a bit field.
-        let integer = self
-            .skip_qualifiers(member.type_id)
-            .and_then(|id| self.blob.record(id));
+        let integer = self.skip_qualifiers(member.type_id).and_then(|id| self.blob.record(id));
         if bit_size == 0
             && let Some(integer) = integer.filter(|record| record.kind == kind::INT)
             && let Some(encoding) = word(integer.tail, 0)
             && u64::from(encoding & 0xff) != u64::from(integer.size_or_type) * 8
         {
-            (bit, bit_size) = (
-                bit + u64::from(encoding >> 16 & 0xff),
-                u64::from(encoding & 0xff),
-            );
+            (bit, bit_size) = (bit + u64::from(encoding >> 16 & 0xff), u64::from(encoding & 0xff));
         }
         let (size, bits) = match (bit % 8, bit_size) {
             (0, 0) => (self.size(member.type_id)?, None),
             (_, 0) => return None,
             (low, width) => ((low + width).div_ceil(8), Some((low as u8, width as u8))),
         };
-        Some(Field {
-            offset: u32::try_from(bit / 8).ok()?,
-            size: u32::try_from(size).ok()?,
-            bits,
-        })
+        Some(Field { offset: u32::try_from(bit / 8).ok()?, size: u32::try_from(size).ok()?, bits })
     }
 
     /// Bytes of a type.
@@ -326,12 +268,9 @@ impl<'a> Btf<'a> {
             id = self.skip_qualifiers(id)?;
             let record = self.blob.record(id)?;
             let size = match record.kind {
-                kind::INT
-                | kind::STRUCT
-                | kind::UNION
-                | kind::ENUM
-                | kind::ENUM64
-                | kind::FLOAT => u64::from(record.size_or_type),
+                kind::INT | kind::STRUCT | kind::UNION | kind::ENUM | kind::ENUM64 | kind::FLOAT => {
+                    u64::from(record.size_or_type)
+                }
                 kind::PTR => POINTER_BYTES,
                 kind::ARRAY => {
                     count = count.checked_mul(u64::from(word(record.tail, 8)?))?;
@@ -350,8 +289,7 @@ impl<'a> Btf<'a> {
         for _ in 0..MAX_CHAIN {
             match self.blob.record(id) {
                 Some(Record {
-                    kind:
-                        kind::TYPEDEF | kind::VOLATILE | kind::CONST | kind::RESTRICT | kind::TYPE_TAG,
+                    kind: kind::TYPEDEF | kind::VOLATILE | kind::CONST | kind::RESTRICT | kind::TYPE_TAG,
                     size_or_type,
                     ..
                 }) => id = size_or_type,
@@ -372,16 +310,7 @@ fn members(container: Record<'_>) -> impl Iterator<Item = Member> {
     let tail = if is_structure { container.tail } else { &[] };
     tail.chunks_exact(12).filter_map(move |member| {
         let offset = word(member, 8)?;
-        let (bit, bit_size) = if container.flag {
-            (offset & 0xff_ffff, (offset >> 24) as u8)
-        } else {
-            (offset, 0)
-        };
-        Some(Member {
-            name: word(member, 0)?,
-            type_id: word(member, 4)?,
-            bit: u64::from(bit),
-            bit_size,
-        })
+        let (bit, bit_size) = if container.flag { (offset & 0xff_ffff, (offset >> 24) as u8) } else { (offset, 0) };
+        Some(Member { name: word(member, 0)?, type_id: word(member, 4)?, bit: u64::from(bit), bit_size })
     })
 }

@@ -22,9 +22,7 @@ pub fn resolve(btf: &Btf<'_>) -> Result<Layout, Missing> {
             .map(|field| field.offset)
             .ok_or_else(|| Missing { what: format!("{structure}.{path}") })
     };
-    let optional = |structure: &str, path: &str| {
-        btf.field(structure, path).map_or(ABSENT, |field| field.offset)
-    };
+    let optional = |structure: &str, path: &str| btf.field(structure, path).map_or(ABSENT, |field| field.offset);
     let sock = |path| required("sock", path);
     let tcp = |path| required("tcp_sock", path);
     let task = |path| required("task_struct", path);
@@ -38,9 +36,7 @@ pub fn resolve(btf: &Btf<'_>) -> Result<Layout, Missing> {
         sock_owned: sock("sk_lock.owned")?,
         sock_flags: sock("__sk_common.skc_flags")?,
         sock_userlocks: userlocks.as_ref().map_or(ABSENT, |field| field.offset),
-        sock_userlocks_shift: userlocks
-            .and_then(|field| field.bits)
-            .map_or(0, |(shift, _)| u32::from(shift)),
+        sock_userlocks_shift: userlocks.and_then(|field| field.bits).map_or(0, |(shift, _)| u32::from(shift)),
         sock_storage: optional("sock", "sk_bpf_storage"),
         sock_state: sock("__sk_common.skc_state")?,
         sock_family: sock("__sk_common.skc_family")?,
@@ -83,12 +79,8 @@ pub fn resolve(btf: &Btf<'_>) -> Result<Layout, Missing> {
                 .ok_or_else(|| Missing { what: "enum sock_flags.SOCK_DONE".into() })?,
         )
         .map_err(|_| Missing { what: "a sane value of SOCK_DONE".into() })?,
-        kfree_skb_reason: position(btf, "kfree_skb", 0, |kind| {
-            matches!(kind, ArgumentKind::Enum("skb_drop_reason"))
-        }),
-        kfree_skb_sock: position(btf, "kfree_skb", 0, |kind| {
-            matches!(kind, ArgumentKind::Pointer("sock"))
-        }),
+        kfree_skb_reason: position(btf, "kfree_skb", 0, |kind| matches!(kind, ArgumentKind::Enum("skb_drop_reason"))),
+        kfree_skb_sock: position(btf, "kfree_skb", 0, |kind| matches!(kind, ArgumentKind::Pointer("sock"))),
         // The state of `prev` follows the two tasks; `bool preempt` comes before them.
         sched_switch_state: position(btf, "sched_switch", 3, |kind| {
             matches!(kind, ArgumentKind::Integer { size: 4, .. })
@@ -103,10 +95,7 @@ pub fn drop_reasons(btf: &Btf<'_>) -> Vec<(u32, String)> {
         .into_iter()
         .filter_map(|(name, number)| {
             let number = u32::try_from(number).ok()?;
-            let name = name
-                .trim_start_matches("SKB_DROP_REASON_")
-                .trim_start_matches("SKB_")
-                .to_lowercase();
+            let name = name.trim_start_matches("SKB_DROP_REASON_").trim_start_matches("SKB_").to_lowercase();
             Some((number, name))
         })
         .collect()
@@ -115,9 +104,7 @@ pub fn drop_reasons(btf: &Btf<'_>) -> Vec<(u32, String)> {
 /// Position of the first argument, from `from` on, that is of the kind asked for.
 fn position(btf: &Btf<'_>, tracepoint: &str, from: usize, is: impl Fn(&ArgumentKind<'_>) -> bool) -> u32 {
     btf.tracepoint(tracepoint)
-        .and_then(|arguments| {
-            (from..arguments.len()).find(|position| is(&arguments[*position].kind))
-        })
+        .and_then(|arguments| (from..arguments.len()).find(|position| is(&arguments[*position].kind)))
         .and_then(|position| u32::try_from(position).ok())
         .unwrap_or(ABSENT)
 }

@@ -109,11 +109,8 @@ impl Kernel {
             missing: format!("{VMLINUX_BTF} cannot be understood ({error})"),
             remedy: "report this with the output of `uname -a`".into(),
         })?;
-        facts.missing_functions = support::FUNCTIONS
-            .iter()
-            .map(|(name, _)| *name)
-            .filter(|name| !btf.has_function(name))
-            .collect();
+        facts.missing_functions =
+            support::FUNCTIONS.iter().map(|(name, _)| *name).filter(|name| !btf.has_function(name)).collect();
         support::decide(&facts)?;
         let layout = layout::resolve(&btf).map_err(|missing| CannotRun {
             missing: format!("kernel {} has no {missing}", facts.release),
@@ -123,8 +120,7 @@ impl Kernel {
         let tracing = options.trace.is_some();
         let filter = options.trace.clone().unwrap_or_default();
         let settings = settings(layout, tracing, &filter, btf.tracepoint("tcp_rcvbuf_grow").is_some());
-        let refused: Vec<Option<String>> =
-            PROBES.iter().map(|probe| plan::unsupported(probe, &btf)).collect();
+        let refused: Vec<Option<String>> = PROBES.iter().map(|probe| plan::unsupported(probe, &btf)).collect();
         let drop_reasons = layout::drop_reasons(&btf);
         drop(bytes);
 
@@ -244,9 +240,7 @@ fn fill_filters(ebpf: &mut Ebpf, filter: &TraceFilter) -> Result<(), LoadError> 
     }
     let mut ports: HashMap<_, u32, u8> = filter_map(ebpf, "FILTER_PORTS")?;
     for port in &filter.ports {
-        ports
-            .insert(u32::from(*port), 1, 0)
-            .map_err(|source| LoadError::Map { name: "FILTER_PORTS", source })?;
+        ports.insert(u32::from(*port), 1, 0).map_err(|source| LoadError::Map { name: "FILTER_PORTS", source })?;
     }
     Ok(())
 }
@@ -311,11 +305,7 @@ fn attach(
     };
     if let Some(reason) = unsupported {
         if probe.required {
-            return Err(CannotRun {
-                missing: reason,
-                remedy: "tcpmon supports Linux 5.15 and newer".into(),
-            }
-            .into());
+            return Err(CannotRun { missing: reason, remedy: "tcpmon supports Linux 5.15 and newer".into() }.into());
         }
         return Ok(verdict(Verdict::Unsupported, reason));
     }

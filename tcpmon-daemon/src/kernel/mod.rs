@@ -44,9 +44,7 @@ fn program_stats(fd: i32) -> io::Result<ProgramStats> {
 /// Lines `key:<tab>value`; keys that this kernel does not write stay 0.
 fn parse_fdinfo(text: &str) -> ProgramStats {
     let value = |key: &str| {
-        text.lines()
-            .find_map(|line| line.strip_prefix(key)?.strip_prefix(':')?.trim().parse().ok())
-            .unwrap_or(0)
+        text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')?.trim().parse().ok()).unwrap_or(0)
     };
     ProgramStats {
         runs: value("run_cnt"),
@@ -62,7 +60,8 @@ mod tests {
 
     #[test]
     fn program_statistics_are_read_from_fdinfo() {
-        let text = "pos:\t0\nprog_type:\t26\nrun_time_ns:\t120\nrun_cnt:\t2\nrecursion_misses:\t7\nverified_insns:\t345\n";
+        let text =
+            "pos:\t0\nprog_type:\t26\nrun_time_ns:\t120\nrun_cnt:\t2\nrecursion_misses:\t7\nverified_insns:\t345\n";
         let expected = ProgramStats { runs: 2, run_ns: 120, recursion_misses: 7, verified_instructions: 345 };
         assert_eq!(parse_fdinfo(text), expected);
         assert_eq!(parse_fdinfo("nonsense"), ProgramStats::default());

@@ -45,9 +45,8 @@ pub fn unsupported(probe: &Probe, btf: &Btf<'_>) -> Option<String> {
     }
     if probe.name == "kfree_skb" {
         let arguments = btf.tracepoint(probe.name)?;
-        let names_socket = arguments
-            .iter()
-            .any(|argument| matches!(argument.kind, super::btf::ArgumentKind::Pointer("sock")));
+        let names_socket =
+            arguments.iter().any(|argument| matches!(argument.kind, super::btf::ArgumentKind::Pointer("sock")));
         if !names_socket {
             return Some("this kernel's kfree_skb does not name the receiving socket".into());
         }

@@ -144,12 +144,8 @@ impl Kernel {
     /// When a map cannot be written.
     pub fn free_reader(&mut self, slot: u32) -> Result<(), ReadError> {
         let empty = <ReaderSlot as zerocopy::FromZeros>::new_zeroed();
-        self.readers
-            .set(slot, empty, 0)
-            .map_err(|source| ReadError::Map { name: "READERS", source })?;
-        self.free_slots
-            .push(slot, 0)
-            .map_err(|source| ReadError::Map { name: "FREE_SLOTS", source })
+        self.readers.set(slot, empty, 0).map_err(|source| ReadError::Map { name: "READERS", source })?;
+        self.free_slots.push(slot, 0).map_err(|source| ReadError::Map { name: "FREE_SLOTS", source })
     }
 
     /// Forgets the drops of a socket that is gone.

@@ -86,7 +86,8 @@ pub fn decide(facts: &Facts) -> Result<(), CannotRun> {
     }
     if facts.lockdown.as_deref().is_some_and(|modes| modes.contains("[confidentiality]")) {
         return refuse(
-            "the kernel is locked down in confidentiality mode, which forbids eBPF programs to read kernel memory".into(),
+            "the kernel is locked down in confidentiality mode, which forbids eBPF programs to read kernel memory"
+                .into(),
             "boot with lockdown=integrity or without lockdown",
         );
     }

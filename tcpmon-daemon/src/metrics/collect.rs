@@ -4,9 +4,7 @@ use std::{fmt, sync::Arc};
 
 use prometheus_client::{
     collector::Collector,
-    encoding::{
-        DescriptorEncoder, EncodeLabel, EncodeLabelSet, LabelSetEncoder, MetricEncoder, NoLabelSet,
-    },
+    encoding::{DescriptorEncoder, EncodeLabel, EncodeLabelSet, LabelSetEncoder, MetricEncoder, NoLabelSet},
     metrics::MetricType,
     registry::Unit,
 };
@@ -58,11 +56,7 @@ fn write(family: &Family, page: &Page, encoder: &mut DescriptorEncoder<'_>) -> f
     };
     let mut encoder = encoder.encode_descriptor(family.stem(), family.help, unit.as_ref(), kind)?;
     for sample in &samples {
-        let labels = Labels {
-            group: sample.group,
-            names: family.labels,
-            values: &sample.labels,
-        };
+        let labels = Labels { group: sample.group, names: family.labels, values: &sample.labels };
         if family.kind == Kind::Info {
             encoder.encode_info(&labels)?;
         } else if labels.is_empty() {
@@ -76,12 +70,8 @@ fn write(family: &Family, page: &Page, encoder: &mut DescriptorEncoder<'_>) -> f
 
 fn write_value(kind: Kind, sample: &Sample<'_>, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
     match (kind, sample.value) {
-        (Kind::Counter, Value::Integer(value)) => {
-            encoder.encode_counter::<NoLabelSet, _, f64>(&value, None)
-        }
-        (Kind::Counter, Value::Real(value)) => {
-            encoder.encode_counter::<NoLabelSet, _, f64>(&value, None)
-        }
+        (Kind::Counter, Value::Integer(value)) => encoder.encode_counter::<NoLabelSet, _, f64>(&value, None),
+        (Kind::Counter, Value::Real(value)) => encoder.encode_counter::<NoLabelSet, _, f64>(&value, None),
         (Kind::Gauge, Value::Integer(value)) => encoder.encode_gauge(&value),
         (Kind::Gauge, Value::Real(value)) => encoder.encode_gauge(&value),
         (Kind::Histogram, Value::Fill(fill)) => Histogram::from(fill).encode(encoder),

@@ -136,19 +136,12 @@ impl<'a> Sample<'a> {
 
     /// A series with one label.
     pub(super) fn labelled(label: &'a str, value: impl Into<Value<'a>>) -> Self {
-        Self {
-            group: None,
-            labels: [label, "", ""],
-            value: value.into(),
-        }
+        Self { group: None, labels: [label, "", ""], value: value.into() }
     }
 }
 
 /// One series for each group.
-pub(super) fn per_group<'a, V: Into<Value<'a>>>(
-    page: &'a Page,
-    value: impl Fn(&'a Group) -> V,
-) -> Vec<Sample<'a>> {
+pub(super) fn per_group<'a, V: Into<Value<'a>>>(page: &'a Page, value: impl Fn(&'a Group) -> V) -> Vec<Sample<'a>> {
     per_group_and_label(page, |group| [("", value(group))])
 }
 
@@ -160,10 +153,11 @@ pub(super) fn per_group_and_label<'a, V: Into<Value<'a>>, I: IntoIterator<Item =
     let groups = &page.snapshot.groups;
     let mut samples = Vec::with_capacity(groups.len());
     for group in groups {
-        samples.extend(values(group).into_iter().map(|(label, value)| Sample {
-            group: Some(&group.key),
-            ..Sample::labelled(label, value)
-        }));
+        samples.extend(
+            values(group)
+                .into_iter()
+                .map(|(label, value)| Sample { group: Some(&group.key), ..Sample::labelled(label, value) }),
+        );
     }
     samples
 }

@@ -7,24 +7,15 @@ use std::{
 
 use super::{Identity, collect::Page, process::Process};
 use crate::model::snapshot::{
-    Durations, Fill, Group, GroupCounters, GroupGauges, GroupKey, MapUse, Napi, Probe, ProgramRuns,
-    Snapshot, Verdict,
+    Durations, Fill, Group, GroupCounters, GroupGauges, GroupKey, MapUse, Napi, Probe, ProgramRuns, Snapshot, Verdict,
 };
 
 pub(super) fn page() -> Page {
     Page {
         snapshot: Arc::new(snapshot(vec![
-            busy(GroupKey {
-                process: "iperf3".into(),
-                service: "local:5201".into(),
-                cgroup: None,
-            }),
+            busy(GroupKey { process: "iperf3".into(), service: "local:5201".into(), cgroup: None }),
             Group {
-                key: GroupKey {
-                    process: "odd \"name\" \\ \n".into(),
-                    service: "other".into(),
-                    cgroup: None,
-                },
+                key: GroupKey { process: "odd \"name\" \\ \n".into(), service: "other".into(), cgroup: None },
                 counters: GroupCounters::default(),
                 gauges: GroupGauges::default(),
             },
@@ -82,51 +73,22 @@ pub(super) fn busy(key: GroupKey) -> Group {
 }
 
 pub(super) fn snapshot(groups: Vec<Group>) -> Snapshot {
-    let probe = |name: &str, verdict, reason: &str| Probe {
-        name: name.into(),
-        verdict,
-        reason: reason.into(),
-    };
+    let probe = |name: &str, verdict, reason: &str| Probe { name: name.into(), verdict, reason: reason.into() };
     Snapshot {
         groups,
-        napi: vec![Napi {
-            device: "eth0".into(),
-            polls: 31,
-            packets: 32,
-            exhausted: 33,
-        }],
+        napi: vec![Napi { device: "eth0".into(), polls: 31, packets: 32, exhausted: 33 }],
         probes: vec![
             probe("tcp_probe", Verdict::Attached, ""),
-            probe(
-                "tcp_rcvbuf_grow",
-                Verdict::Unsupported,
-                "no such tracepoint before 6.18",
-            ),
+            probe("tcp_rcvbuf_grow", Verdict::Unsupported, "no such tracepoint before 6.18"),
         ],
         losses: vec![("drop_entry".into(), 0), ("final_record".into(), 34)],
         programs: vec![
-            ProgramRuns {
-                name: "segment".into(),
-                runs: Some(35),
-                run_time: Some(Duration::from_nanos(36_000)),
-            },
-            ProgramRuns {
-                name: "read".into(),
-                runs: None,
-                run_time: None,
-            },
+            ProgramRuns { name: "segment".into(), runs: Some(35), run_time: Some(Duration::from_nanos(36_000)) },
+            ProgramRuns { name: "read".into(), runs: None, run_time: None },
         ],
         maps: vec![
-            MapUse {
-                name: "readers".into(),
-                entries: 37,
-                capacity: Some(4096),
-            },
-            MapUse {
-                name: "sockets".into(),
-                entries: 38,
-                capacity: None,
-            },
+            MapUse { name: "readers".into(), entries: 37, capacity: Some(4096) },
+            MapUse { name: "sockets".into(), entries: 38, capacity: None },
         ],
         groups_suppressed: 39,
         took: Duration::from_micros(1500),
@@ -135,10 +97,7 @@ pub(super) fn snapshot(groups: Vec<Group>) -> Snapshot {
 
 /// Something in each bin.
 fn fill(seed: u64) -> Fill {
-    let mut fill = Fill {
-        sum: seed * 640,
-        ..Fill::default()
-    };
+    let mut fill = Fill { sum: seed * 640, ..Fill::default() };
     for (bin, i) in fill.bins.iter_mut().zip(seed..) {
         *bin = i;
     }
@@ -147,10 +106,7 @@ fn fill(seed: u64) -> Fill {
 
 /// Something in the bins from 1 us to 1 ms.
 fn durations(seed: u64) -> Durations {
-    let mut durations = Durations {
-        sum_ns: seed * 1_000_000,
-        ..Durations::default()
-    };
+    let mut durations = Durations { sum_ns: seed * 1_000_000, ..Durations::default() };
     for (bin, i) in durations.bins[4..14].iter_mut().zip(seed..) {
         *bin = i;
     }

@@ -28,11 +28,7 @@ impl Format {
 
     /// What the value of an `Accept` header likes best; text where it is absent or names nothing that there is.
     pub fn negotiate(accept: Option<&str>) -> Self {
-        let ranges: Vec<_> = accept
-            .into_iter()
-            .flat_map(|accept| accept.split(','))
-            .filter_map(Range::parse)
-            .collect();
+        let ranges: Vec<_> = accept.into_iter().flat_map(|accept| accept.split(',')).filter_map(Range::parse).collect();
         let mut best = (Rank::default(), Self::Text);
         for format in Self::ALL {
             let rank = format.rank(&ranges);
@@ -45,14 +41,9 @@ impl Format {
 
     /// How much the ranges like this format: as the most specific of those that match it says.
     fn rank(self, ranges: &[Range<'_>]) -> Rank {
-        let matching = ranges
-            .iter()
-            .filter_map(|range| Some((self.specificity(range)?, range.quality)));
+        let matching = ranges.iter().filter_map(|range| Some((self.specificity(range)?, range.quality)));
         match matching.max() {
-            Some((specificity, quality)) if quality > 0 => Rank {
-                quality,
-                specificity,
-            },
+            Some((specificity, quality)) if quality > 0 => Rank { quality, specificity },
             _ => Rank::default(),
         }
     }
@@ -64,28 +55,16 @@ impl Format {
         if range.essence == "*/*" {
             return Some(1);
         }
-        if range
-            .essence
-            .strip_suffix("/*")
-            .is_some_and(|range| range.eq_ignore_ascii_case(kind))
-        {
+        if range.essence.strip_suffix("/*").is_some_and(|range| range.eq_ignore_ascii_case(kind)) {
             return Some(2);
         }
         // A parameter that we also have must be ours; others, such as `escaping`, restrict nothing that we write.
         let agrees = |(name, value): (&str, &str)| {
-            let ours = parameters
-                .split(';')
-                .filter_map(parameter)
-                .find(|ours| ours.0.eq_ignore_ascii_case(name));
+            let ours = parameters.split(';').filter_map(parameter).find(|ours| ours.0.eq_ignore_ascii_case(name));
             ours.is_none_or(|ours| ours.1.eq_ignore_ascii_case(value))
         };
-        (range.essence.eq_ignore_ascii_case(essence)
-            && range
-                .parameters
-                .split(';')
-                .filter_map(parameter)
-                .all(agrees))
-        .then_some(3)
+        (range.essence.eq_ignore_ascii_case(essence) && range.parameters.split(';').filter_map(parameter).all(agrees))
+            .then_some(3)
     }
 }
 
@@ -108,19 +87,12 @@ struct Range<'a> {
 impl<'a> Range<'a> {
     fn parse(text: &'a str) -> Option<Self> {
         let (essence, parameters) = text.split_once(';').unwrap_or((text, ""));
-        let quality = parameters
-            .split(';')
-            .filter_map(parameter)
-            .find(|(name, _)| name.eq_ignore_ascii_case("q"));
+        let quality = parameters.split(';').filter_map(parameter).find(|(name, _)| name.eq_ignore_ascii_case("q"));
         let quality: f32 = match quality {
             Some((_, value)) => value.parse().ok().filter(|q| (0.0..=1.0).contains(q))?,
             None => 1.0,
         };
-        Some(Self {
-            essence: essence.trim(),
-            parameters,
-            quality: (quality * 1000.0) as u16,
-        })
+        Some(Self { essence: essence.trim(), parameters, quality: (quality * 1000.0) as u16 })
     }
 }
 
@@ -175,19 +147,13 @@ mod tests {
             Protobuf,
         );
         // scrape_protocols: [PrometheusText1.0.0, PrometheusText0.0.4]
-        asked(
-            "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
-            Text,
-        );
+        asked("text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2", Text);
     }
 
     #[test]
     fn curl_browsers_and_silence_get_text() {
         asked("*/*", Text);
-        asked(
-            "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",
-            Text,
-        );
+        asked("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", Text);
         asked("", Text);
         asked("image/png", Text);
         asked("nonsense;;=,/;q=x", Text);
@@ -196,10 +162,7 @@ mod tests {
 
     #[test]
     fn quality_decides_before_specificity_and_zero_refuses() {
-        asked(
-            "text/plain;q=0.2, application/openmetrics-text;q=0.3",
-            OpenMetrics,
-        );
+        asked("text/plain;q=0.2, application/openmetrics-text;q=0.3", OpenMetrics);
         asked("text/plain;version=0.0.4;q=0.5, */*;q=0.9", OpenMetrics);
         asked("text/plain;q=0, application/*", OpenMetrics);
         asked("application/openmetrics-text;q=0, application/*", Protobuf);
@@ -210,19 +173,10 @@ mod tests {
     #[test]
     fn another_version_encoding_or_message_is_not_ours() {
         asked("application/openmetrics-text;version=0.0.1", Text);
-        asked(
-            "application/openmetrics-text; version=\"1.0.0\"; charset=UTF-8",
-            OpenMetrics,
-        );
+        asked("application/openmetrics-text; version=\"1.0.0\"; charset=UTF-8", OpenMetrics);
         asked("APPLICATION/OpenMetrics-Text", OpenMetrics);
-        asked(
-            "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=text",
-            Text,
-        );
-        asked(
-            "application/vnd.google.protobuf;proto=other.Message;encoding=delimited",
-            Text,
-        );
+        asked("application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=text", Text);
+        asked("application/vnd.google.protobuf;proto=other.Message;encoding=delimited", Text);
         asked("application/vnd.google.protobuf", Protobuf);
     }
 }

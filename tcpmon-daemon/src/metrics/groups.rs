@@ -12,35 +12,17 @@ const fn group(
     help: &'static str,
     read: Read,
 ) -> Family {
-    Family {
-        name,
-        kind,
-        scope: Scope::Group,
-        unit,
-        labels,
-        help,
-        read,
-    }
+    Family { name, kind, scope: Scope::Group, unit, labels, help, read }
 }
 
 /// What sockets receive, and what waits in them.
 pub(super) const FAMILIES: &[Family] = &[
-    group(
-        Kind::Counter,
-        "tcpmon_receive_bytes_total",
-        "bytes",
-        &[],
-        "New in-order data that TCP accepted.",
-        |page| per_group(page, |group| group.counters.received_bytes),
-    ),
-    group(
-        Kind::Counter,
-        "tcpmon_receive_segments_total",
-        "",
-        &[],
-        "Data segments seen, as GRO merged them.",
-        |page| per_group(page, |group| group.counters.segments),
-    ),
+    group(Kind::Counter, "tcpmon_receive_bytes_total", "bytes", &[], "New in-order data that TCP accepted.", |page| {
+        per_group(page, |group| group.counters.received_bytes)
+    }),
+    group(Kind::Counter, "tcpmon_receive_segments_total", "", &[], "Data segments seen, as GRO merged them.", |page| {
+        per_group(page, |group| group.counters.segments)
+    }),
     group(
         Kind::Counter,
         "tcpmon_receive_read_bytes_total",
@@ -49,14 +31,9 @@ pub(super) const FAMILIES: &[Family] = &[
         "Data that the application drained from its sockets.",
         |page| per_group(page, |group| group.counters.read_bytes),
     ),
-    group(
-        Kind::Gauge,
-        "tcpmon_receive_queue_bytes",
-        "bytes",
-        &[],
-        "Data received and not yet read.",
-        |page| per_group(page, |group| group.gauges.queue_bytes),
-    ),
+    group(Kind::Gauge, "tcpmon_receive_queue_bytes", "bytes", &[], "Data received and not yet read.", |page| {
+        per_group(page, |group| group.gauges.queue_bytes)
+    }),
     group(
         Kind::Counter,
         "tcpmon_receive_queue_byte_seconds_total",
@@ -105,14 +82,9 @@ pub(super) const FAMILIES: &[Family] = &[
         "Data that waits for a gap before it to be filled, as far as the SACK blocks tell.",
         |page| per_group(page, |group| group.gauges.out_of_order_bytes),
     ),
-    group(
-        Kind::Gauge,
-        "tcpmon_receive_window_bytes",
-        "bytes",
-        &[],
-        "Windows advertised to the senders.",
-        |page| per_group(page, |group| group.gauges.window_bytes),
-    ),
+    group(Kind::Gauge, "tcpmon_receive_window_bytes", "bytes", &[], "Windows advertised to the senders.", |page| {
+        per_group(page, |group| group.gauges.window_bytes)
+    }),
     group(
         Kind::Counter,
         "tcpmon_receive_zero_window_seconds_total",
@@ -142,14 +114,9 @@ pub(super) const FAMILIES: &[Family] = &[
             })
         },
     ),
-    group(
-        Kind::Gauge,
-        "tcpmon_sockets",
-        "",
-        &[],
-        "Sockets watched.",
-        |page| per_group(page, |group| group.gauges.sockets),
-    ),
+    group(Kind::Gauge, "tcpmon_sockets", "", &[], "Sockets watched.", |page| {
+        per_group(page, |group| group.gauges.sockets)
+    }),
 ];
 
 /// What happens in and between the timeslices of readers.
@@ -162,11 +129,7 @@ pub(super) const TIMESLICE_FAMILIES: &[Family] = &[
         "Times that a reader left its CPU, by how: preempted, blocked (it went to sleep) or exited.",
         |page| {
             per_group_and_label(page, |group| {
-                let ends = [
-                    ("preempted", END_PREEMPTED),
-                    ("blocked", END_BLOCKED),
-                    ("exited", END_EXITED),
-                ];
+                let ends = [("preempted", END_PREEMPTED), ("blocked", END_BLOCKED), ("exited", END_EXITED)];
                 ends.map(|(name, end)| (name, group.counters.timeslices[end as usize]))
             })
         },
@@ -180,10 +143,7 @@ pub(super) const TIMESLICE_FAMILIES: &[Family] = &[
         |page| {
             per_group_and_label(page, |group| {
                 let counters = &group.counters;
-                [
-                    ("activation", &counters.activation_fill),
-                    ("deactivation", &counters.deactivation_fill),
-                ]
+                [("activation", &counters.activation_fill), ("deactivation", &counters.deactivation_fill)]
             })
         },
     ),
@@ -204,10 +164,7 @@ pub(super) const TIMESLICE_FAMILIES: &[Family] = &[
         |page| {
             per_group_and_label(page, |group| {
                 let counters = &group.counters;
-                [
-                    ("on_cpu", counters.arrived_on_cpu_bytes),
-                    ("off_cpu", counters.arrived_off_cpu_bytes),
-                ]
+                [("on_cpu", counters.arrived_on_cpu_bytes), ("off_cpu", counters.arrived_off_cpu_bytes)]
             })
         },
     ),

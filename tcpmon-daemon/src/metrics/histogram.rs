@@ -7,9 +7,7 @@
 
 use std::fmt;
 
-use prometheus_client::encoding::{
-    MetricEncoder, NativeHistogram, NativeHistogramBuckets, NoLabelSet,
-};
+use prometheus_client::encoding::{MetricEncoder, NativeHistogram, NativeHistogramBuckets, NoLabelSet};
 use tcpmon_common::histogram::{FILL_BINS, FILL_BOUNDS, FILL_ONE, TIME_BINS, TIME_FIRST_EXPONENT};
 
 use super::family::seconds;
@@ -27,12 +25,8 @@ struct Scheme {
     native: &'static [usize],
 }
 
-static FILL: Scheme = Scheme {
-    classic: &FILL_CLASSIC,
-    zero: fill_bins(FILL_ONE >> 7),
-    first: -6,
-    native: &FILL_NATIVE,
-};
+static FILL: Scheme =
+    Scheme { classic: &FILL_CLASSIC, zero: fill_bins(FILL_ONE >> 7), first: -6, native: &FILL_NATIVE };
 
 const FILL_CLASSIC: [(f64, usize); 11] = {
     let mut buckets = [(f64::INFINITY, FILL_BINS); 11];
@@ -64,12 +58,8 @@ const fn fill_bins(bound: u32) -> usize {
     i + 1
 }
 
-static DURATIONS: Scheme = Scheme {
-    classic: &TIME_CLASSIC,
-    zero: 1,
-    first: TIME_FIRST_EXPONENT + 1,
-    native: &TIME_NATIVE,
-};
+static DURATIONS: Scheme =
+    Scheme { classic: &TIME_CLASSIC, zero: 1, first: TIME_FIRST_EXPONENT + 1, native: &TIME_NATIVE };
 
 /// From about 1 us to 16 s by factors of four.
 const TIME_CLASSIC: [(f64, usize); 14] = {
@@ -77,11 +67,7 @@ const TIME_CLASSIC: [(f64, usize); 14] = {
     let mut i = 0;
     while i < 13 {
         let exponent = 2 * i as i32 - 20;
-        let bound = if exponent < 0 {
-            1.0 / (1u64 << -exponent) as f64
-        } else {
-            (1u64 << exponent) as f64
-        };
+        let bound = if exponent < 0 { 1.0 / (1u64 << -exponent) as f64 } else { (1u64 << exponent) as f64 };
         buckets[i] = (bound, (exponent - TIME_FIRST_EXPONENT) as usize + 1);
         i += 1;
     }
@@ -161,18 +147,10 @@ impl Histogram {
     /// Writes both forms; the text encoder leaves the native one out.
     pub(super) fn encode(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
         let span = [(self.first, self.native.len() as u32)];
-        let spans = if self.native.is_empty() {
-            &[][..]
-        } else {
-            &span
-        };
+        let spans = if self.native.is_empty() { &[][..] } else { &span };
         let before = std::iter::once(&0).chain(&self.native);
-        let deltas: Vec<i64> = self
-            .native
-            .iter()
-            .zip(before)
-            .map(|(count, before)| count.wrapping_sub(*before) as i64)
-            .collect();
+        let deltas: Vec<i64> =
+            self.native.iter().zip(before).map(|(count, before)| count.wrapping_sub(*before) as i64).collect();
         encoder.encode_histogram_with_native::<NoLabelSet>(
             self.sum,
             self.count,
@@ -182,14 +160,8 @@ impl Histogram {
                 schema: 0,
                 zero_threshold: self.zero_threshold,
                 zero_count: self.zero_count,
-                negative: NativeHistogramBuckets {
-                    spans: &[],
-                    deltas: &[],
-                },
-                positive: NativeHistogramBuckets {
-                    spans,
-                    deltas: &deltas,
-                },
+                negative: NativeHistogramBuckets { spans: &[], deltas: &[] },
+                positive: NativeHistogramBuckets { spans, deltas: &deltas },
                 created: None,
             },
         )
@@ -202,45 +174,21 @@ mod tests {
 
     #[test]
     fn the_classic_bounds_are_the_tenths_and_every_second_power_of_two() {
-        let tenths = [
-            0.1,
-            0.2,
-            0.3,
-            0.4,
-            0.5,
-            0.6,
-            0.7,
-            0.8,
-            0.9,
-            1.0,
-            f64::INFINITY,
-        ];
+        let tenths = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, f64::INFINITY];
         assert_eq!(FILL_CLASSIC.map(|(bound, _)| bound), tenths);
         let times: Vec<f64> = (0..13).map(|i| 2f64.powi(2 * i - 20)).collect();
-        assert_eq!(
-            TIME_CLASSIC[..13].iter().map(|b| b.0).collect::<Vec<_>>(),
-            times
-        );
+        assert_eq!(TIME_CLASSIC[..13].iter().map(|b| b.0).collect::<Vec<_>>(), times);
     }
 
     #[test]
     fn buckets_of_both_forms_end_where_bins_end() {
         for (bound, covered) in &FILL_CLASSIC[..10] {
-            assert_eq!(
-                f64::from(FILL_BOUNDS[covered - 1]),
-                bound * f64::from(FILL_ONE)
-            );
+            assert_eq!(f64::from(FILL_BOUNDS[covered - 1]), bound * f64::from(FILL_ONE));
         }
         for (covered, index) in FILL_NATIVE[..9].iter().zip(FILL.first..) {
-            assert_eq!(
-                FILL_BOUNDS[covered - 1],
-                (2f64.powi(index) * f64::from(FILL_ONE)) as u32
-            );
+            assert_eq!(FILL_BOUNDS[covered - 1], (2f64.powi(index) * f64::from(FILL_ONE)) as u32);
         }
-        assert_eq!(
-            f64::from(FILL_BOUNDS[FILL.zero - 1]),
-            2f64.powi(FILL.first - 1) * f64::from(FILL_ONE)
-        );
+        assert_eq!(f64::from(FILL_BOUNDS[FILL.zero - 1]), 2f64.powi(FILL.first - 1) * f64::from(FILL_ONE));
         let time_bound = |covered: usize| 2f64.powi(TIME_FIRST_EXPONENT + covered as i32 - 1);
         for (bound, covered) in &TIME_CLASSIC[..13] {
             assert_eq!(time_bound(*covered), *bound);
@@ -254,23 +202,13 @@ mod tests {
     #[test]
     fn an_observation_is_counted_once_in_each_form() {
         for bin in 0..FILL_BINS {
-            let mut fill = Fill {
-                sum: 320,
-                ..Fill::default()
-            };
+            let mut fill = Fill { sum: 320, ..Fill::default() };
             fill.bins[bin] = 3;
             let histogram = Histogram::from(&fill);
             assert_eq!(histogram.count, 3);
             assert_eq!(histogram.sum, 0.5);
-            assert_eq!(
-                histogram.classic.iter().map(|bucket| bucket.1).sum::<u64>(),
-                3
-            );
-            assert_eq!(
-                histogram.zero_count + histogram.native.iter().sum::<u64>(),
-                3,
-                "bin {bin}"
-            );
+            assert_eq!(histogram.classic.iter().map(|bucket| bucket.1).sum::<u64>(), 3);
+            assert_eq!(histogram.zero_count + histogram.native.iter().sum::<u64>(), 3, "bin {bin}");
             assert!(histogram.native.len() <= 1);
         }
     }
@@ -282,20 +220,14 @@ mod tests {
         fill.bins[1] = 7;
         fill.bins[FILL_BINS - 1] = 11;
         let histogram = Histogram::from(&fill);
-        assert_eq!(
-            (histogram.zero_threshold, histogram.zero_count),
-            (0.0078125, 12)
-        );
+        assert_eq!((histogram.zero_threshold, histogram.zero_count), (0.0078125, 12));
         assert_eq!((histogram.first, histogram.native), (3, vec![11]));
     }
 
     #[test]
     fn an_empty_histogram_is_still_a_native_one() {
         let histogram = Histogram::from(&Durations::default());
-        assert!(
-            histogram.zero_threshold > 0.0,
-            "else Prometheus takes it for a classic one"
-        );
+        assert!(histogram.zero_threshold > 0.0, "else Prometheus takes it for a classic one");
         assert!(histogram.native.is_empty());
     }
 }

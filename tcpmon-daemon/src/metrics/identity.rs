@@ -25,10 +25,7 @@ impl Identity {
         Self {
             version: env!("CARGO_PKG_VERSION"),
             revision: env!("TCPMON_REVISION"),
-            kernel: rustix::system::uname()
-                .release()
-                .to_string_lossy()
-                .into_owned(),
+            kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
             started: process::started(),
             since: Instant::now(),
         }

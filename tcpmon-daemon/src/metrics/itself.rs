@@ -11,15 +11,7 @@ const fn itself(
     help: &'static str,
     read: Read,
 ) -> Family {
-    Family {
-        name,
-        kind,
-        scope: Scope::Itself,
-        unit,
-        labels,
-        help,
-        read,
-    }
+    Family { name, kind, scope: Scope::Itself, unit, labels, help, read }
 }
 
 pub(super) const FAMILIES: &[Family] = &[
@@ -32,26 +24,13 @@ pub(super) const FAMILIES: &[Family] = &[
         |page| {
             let identity = &page.identity;
             let labels = [identity.version, &identity.kernel, identity.revision];
-            vec![Sample {
-                labels,
-                ..Sample::plain(1)
-            }]
+            vec![Sample { labels, ..Sample::plain(1) }]
         },
     ),
-    itself(
-        Kind::Gauge,
-        "tcpmon_probe_attached",
-        "",
-        &["probe"],
-        "Whether the probe runs (1) or not (0).",
-        |page| {
-            let probes = &page.snapshot.probes;
-            probes
-                .iter()
-                .map(|p| Sample::labelled(&p.name, p.verdict == Verdict::Attached))
-                .collect()
-        },
-    ),
+    itself(Kind::Gauge, "tcpmon_probe_attached", "", &["probe"], "Whether the probe runs (1) or not (0).", |page| {
+        let probes = &page.snapshot.probes;
+        probes.iter().map(|p| Sample::labelled(&p.name, p.verdict == Verdict::Attached)).collect()
+    }),
     itself(
         Kind::Info,
         "tcpmon_probe_info",
@@ -61,12 +40,7 @@ pub(super) const FAMILIES: &[Family] = &[
         |page| {
             let probes = page.snapshot.probes.iter();
             let labels = probes.map(|probe| [&*probe.name, verdict(probe.verdict), &probe.reason]);
-            labels
-                .map(|labels| Sample {
-                    labels,
-                    ..Sample::plain(1)
-                })
-                .collect()
+            labels.map(|labels| Sample { labels, ..Sample::plain(1) }).collect()
         },
     ),
     itself(
@@ -75,13 +49,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "",
         &["what"],
         "Events, records and map entries that were lost, by what was lost; anything above zero is a gap in the figures.",
-        |page| {
-            page.snapshot
-                .losses
-                .iter()
-                .map(|(what, count)| Sample::labelled(what, *count))
-                .collect()
-        },
+        |page| page.snapshot.losses.iter().map(|(what, count)| Sample::labelled(what, *count)).collect(),
     ),
     itself(
         Kind::Counter,
@@ -91,9 +59,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "Runs of the eBPF program, while the kernel counts them (kernel.bpf_stats_enabled).",
         |page| {
             let programs = page.snapshot.programs.iter();
-            programs
-                .filter_map(|p| Some(Sample::labelled(&p.name, p.runs?)))
-                .collect()
+            programs.filter_map(|p| Some(Sample::labelled(&p.name, p.runs?))).collect()
         },
     ),
     itself(
@@ -104,25 +70,12 @@ pub(super) const FAMILIES: &[Family] = &[
         "Time spent in the eBPF program, while the kernel measures it (kernel.bpf_stats_enabled).",
         |page| {
             let programs = page.snapshot.programs.iter();
-            programs
-                .filter_map(|p| Some(Sample::labelled(&p.name, p.run_time?.as_secs_f64())))
-                .collect()
+            programs.filter_map(|p| Some(Sample::labelled(&p.name, p.run_time?.as_secs_f64()))).collect()
         },
     ),
-    itself(
-        Kind::Gauge,
-        "tcpmon_map_entries",
-        "",
-        &["map"],
-        "Entries in use in the eBPF map.",
-        |page| {
-            page.snapshot
-                .maps
-                .iter()
-                .map(|map| Sample::labelled(&map.name, map.entries))
-                .collect()
-        },
-    ),
+    itself(Kind::Gauge, "tcpmon_map_entries", "", &["map"], "Entries in use in the eBPF map.", |page| {
+        page.snapshot.maps.iter().map(|map| Sample::labelled(&map.name, map.entries)).collect()
+    }),
     itself(
         Kind::Gauge,
         "tcpmon_map_capacity",
@@ -131,8 +84,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "Entries that the eBPF map has room for; absent where only memory is the limit.",
         |page| {
             let maps = page.snapshot.maps.iter();
-            maps.filter_map(|map| Some(Sample::labelled(&map.name, map.capacity?)))
-                .collect()
+            maps.filter_map(|map| Some(Sample::labelled(&map.name, map.capacity?))).collect()
         },
     ),
     itself(

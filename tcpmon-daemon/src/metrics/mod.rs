@@ -33,15 +33,9 @@ use crate::model::snapshot::Snapshot;
 
 /// All families, in the order in which they are exposed and documented.
 pub fn families() -> impl Iterator<Item = &'static Family> {
-    [
-        groups::FAMILIES,
-        groups::TIMESLICE_FAMILIES,
-        host::FAMILIES,
-        itself::FAMILIES,
-        process::FAMILIES,
-    ]
-    .into_iter()
-    .flatten()
+    [groups::FAMILIES, groups::TIMESLICE_FAMILIES, host::FAMILIES, itself::FAMILIES, process::FAMILIES]
+        .into_iter()
+        .flatten()
 }
 
 /// The page could not be written.
@@ -59,19 +53,8 @@ pub enum EncodeError {
 ///
 /// # Errors
 /// None that a page can cause: the encoders' own.
-pub fn encode(
-    identity: &Arc<Identity>,
-    snapshot: Arc<Snapshot>,
-    format: Format,
-) -> Result<Vec<u8>, EncodeError> {
-    write(
-        Page {
-            identity: Arc::clone(identity),
-            process: Process::read(),
-            snapshot,
-        },
-        format,
-    )
+pub fn encode(identity: &Arc<Identity>, snapshot: Arc<Snapshot>, format: Format) -> Result<Vec<u8>, EncodeError> {
+    write(Page { identity: Arc::clone(identity), process: Process::read(), snapshot }, format)
 }
 
 fn write(page: Page, format: Format) -> Result<Vec<u8>, EncodeError> {

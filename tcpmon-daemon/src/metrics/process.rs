@@ -12,22 +12,8 @@ use super::{
     family::{Family, Kind, Read, Sample, Scope, Value},
 };
 
-const fn process(
-    kind: Kind,
-    name: &'static str,
-    unit: &'static str,
-    help: &'static str,
-    read: Read,
-) -> Family {
-    Family {
-        name,
-        kind,
-        scope: Scope::Itself,
-        unit,
-        labels: &[],
-        help,
-        read,
-    }
+const fn process(kind: Kind, name: &'static str, unit: &'static str, help: &'static str, read: Read) -> Family {
+    Family { name, kind, scope: Scope::Itself, unit, labels: &[], help, read }
 }
 
 pub(super) const FAMILIES: &[Family] = &[
@@ -38,20 +24,12 @@ pub(super) const FAMILIES: &[Family] = &[
         "CPU time that tcpmon used, in user space and in the kernel.",
         |page| sample(page, |process| Some(process.cpu.as_secs_f64())),
     ),
-    process(
-        Kind::Gauge,
-        "process_resident_memory_bytes",
-        "bytes",
-        "Memory of tcpmon that is resident.",
-        |page| sample(page, |process| Some(process.resident_bytes)),
-    ),
-    process(
-        Kind::Gauge,
-        "process_virtual_memory_bytes",
-        "bytes",
-        "Address space of tcpmon.",
-        |page| sample(page, |process| Some(process.virtual_bytes)),
-    ),
+    process(Kind::Gauge, "process_resident_memory_bytes", "bytes", "Memory of tcpmon that is resident.", |page| {
+        sample(page, |process| Some(process.resident_bytes))
+    }),
+    process(Kind::Gauge, "process_virtual_memory_bytes", "bytes", "Address space of tcpmon.", |page| {
+        sample(page, |process| Some(process.virtual_bytes))
+    }),
     process(
         Kind::Gauge,
         "process_start_time_seconds",
@@ -59,40 +37,22 @@ pub(super) const FAMILIES: &[Family] = &[
         "When tcpmon started, in seconds since 1970.",
         |page| {
             let started = page.identity.started;
-            started
-                .map(|time| Sample::plain(time.as_secs_f64()))
-                .into_iter()
-                .collect()
+            started.map(|time| Sample::plain(time.as_secs_f64())).into_iter().collect()
         },
     ),
-    process(
-        Kind::Gauge,
-        "process_open_fds",
-        "",
-        "File descriptors that tcpmon has open.",
-        |page| sample(page, |process| Some(process.open_fds)),
-    ),
-    process(
-        Kind::Gauge,
-        "process_max_fds",
-        "",
-        "File descriptors that tcpmon may have open.",
-        |page| sample(page, |process| process.max_fds),
-    ),
-    process(
-        Kind::Gauge,
-        "process_threads",
-        "",
-        "Threads of tcpmon.",
-        |page| sample(page, |process| Some(process.threads)),
-    ),
+    process(Kind::Gauge, "process_open_fds", "", "File descriptors that tcpmon has open.", |page| {
+        sample(page, |process| Some(process.open_fds))
+    }),
+    process(Kind::Gauge, "process_max_fds", "", "File descriptors that tcpmon may have open.", |page| {
+        sample(page, |process| process.max_fds)
+    }),
+    process(Kind::Gauge, "process_threads", "", "Threads of tcpmon.", |page| {
+        sample(page, |process| Some(process.threads))
+    }),
 ];
 
 /// The only sample of a family, or none where the value is not known.
-fn sample<V: Into<Value<'static>>>(
-    page: &Page,
-    value: impl Fn(&Process) -> Option<V>,
-) -> Vec<Sample<'_>> {
+fn sample<V: Into<Value<'static>>>(page: &Page, value: impl Fn(&Process) -> Option<V>) -> Vec<Sample<'_>> {
     let value = page.process.as_ref().and_then(value);
     value.map(Sample::plain).into_iter().collect()
 }
@@ -114,10 +74,7 @@ impl Process {
     pub(super) fn read() -> Option<Self> {
         let status = fs::read_to_string("/proc/self/status").ok()?;
         // One of them is the directory that is being read.
-        let open_fds = fs::read_dir("/proc/self/fd")
-            .ok()?
-            .count()
-            .saturating_sub(1);
+        let open_fds = fs::read_dir("/proc/self/fd").ok()?.count().saturating_sub(1);
         let cpu = clock_gettime(ClockId::ProcessCPUTime);
         Some(Self {
             cpu: Duration::try_from(cpu).ok()?,
@@ -139,27 +96,14 @@ pub(super) fn started() -> Option<Duration> {
 
 /// A number from `/proc/PID/status`, in that file's unit.
 fn status_value(status: &str, name: &str) -> Option<u64> {
-    let value = status
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     value.split_ascii_whitespace().next()?.parse().ok()
 }
 
 fn start_time(stat: &str, host: &str, ticks_per_second: u64) -> Option<Duration> {
     // The name, in parentheses, may contain anything. After it come fields 3 and following; the start is the 22nd.
-    let ticks: u64 = stat
-        .rsplit_once(')')?
-        .1
-        .split_ascii_whitespace()
-        .nth(19)?
-        .parse()
-        .ok()?;
-    let boot: u64 = host
-        .lines()
-        .find_map(|line| line.strip_prefix("btime "))?
-        .trim()
-        .parse()
-        .ok()?;
+    let ticks: u64 = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()?;
+    let boot: u64 = host.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
     Some(Duration::from_secs(boot) + Duration::from_millis(ticks * 1000 / ticks_per_second))
 }
 
@@ -170,8 +114,7 @@ mod tests {
 
     #[test]
     fn values_come_from_their_own_lines() {
-        let status =
-            "Name:\tVmRSS\nVmPeak:\t  999 kB\nVmSize:\t  1234 kB\nVmRSS:\t   56 kB\nThreads:\t3\n";
+        let status = "Name:\tVmRSS\nVmPeak:\t  999 kB\nVmSize:\t  1234 kB\nVmRSS:\t   56 kB\nThreads:\t3\n";
         assert_eq!(status_value(status, "VmSize"), Some(1234));
         assert_eq!(status_value(status, "VmRSS"), Some(56));
         assert_eq!(status_value(status, "Threads"), Some(3));
@@ -182,10 +125,7 @@ mod tests {
     fn the_start_is_found_behind_a_strange_name() {
         let stat = "7 (a) 1 (b)) S 1 7 7 0 -1 4194560 100 0 0 0 5 6 0 0 20 0 2 0 4250 1000 20 18446744073709551615";
         let host = "cpu  1 2 3\nbtime 1700000000\nprocesses 9\n";
-        assert_eq!(
-            start_time(stat, host, 100),
-            Some(Duration::from_millis(1_700_000_042_500))
-        );
+        assert_eq!(start_time(stat, host, 100), Some(Duration::from_millis(1_700_000_042_500)));
         assert_eq!(start_time("7 (a", host, 100), None);
         assert_eq!(start_time(stat, "cpu 1\n", 100), None);
     }
@@ -196,9 +136,7 @@ mod tests {
         assert!(process.resident_bytes > 0 && process.resident_bytes <= process.virtual_bytes);
         assert!(process.threads >= 1 && process.open_fds >= 3);
         let started = SystemTime::UNIX_EPOCH + started().expect("/proc");
-        let age = SystemTime::now()
-            .duration_since(started + Duration::from_secs(1))
-            .unwrap_or_default();
+        let age = SystemTime::now().duration_since(started + Duration::from_secs(1)).unwrap_or_default();
         assert!(age < Duration::from_secs(3600), "{age:?}");
     }
 }

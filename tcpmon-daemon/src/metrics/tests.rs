@@ -35,10 +35,7 @@ fn the_text_page_is_the_golden_one() {
         fs::write(GOLDEN, &page).expect("the golden page is written");
     }
     let golden = fs::read_to_string(GOLDEN).expect("golden.prom");
-    assert_eq!(
-        page, golden,
-        "if this is meant, run the test again with TCPMON_BLESS=1"
-    );
+    assert_eq!(page, golden, "if this is meant, run the test again with TCPMON_BLESS=1");
 }
 
 #[test]
@@ -49,10 +46,7 @@ fn families_are_named_after_their_unit_and_type_and_explained_in_a_sentence() {
         let parts = [family.stem(), family.unit, family.kind.suffix()];
         let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
         assert_eq!(parts.join("_"), name);
-        assert!(
-            name.starts_with("tcpmon_") || name.starts_with("process_"),
-            "{name}"
-        );
+        assert!(name.starts_with("tcpmon_") || name.starts_with("process_"), "{name}");
         assert!(names.insert(name), "{name} is defined twice");
         assert!(family.help.ends_with('.'), "{name}");
         // Escapes in help texts differ between the formats, so there is nothing to escape.
@@ -68,16 +62,10 @@ fn every_family_is_shown_with_the_labels_it_declares() {
     for (family, shown) in families().zip(&shown) {
         assert_eq!(shown.name, family.name);
         assert_eq!(shown.help, family.help);
-        let group = ["process", "service"]
-            .into_iter()
-            .filter(|_| family.scope == Scope::Group);
+        let group = ["process", "service"].into_iter().filter(|_| family.scope == Scope::Group);
         let declared: Vec<&str> = group.chain(family.labels.iter().copied()).collect();
         for metric in &shown.metric {
-            let labels: Vec<&str> = metric
-                .label
-                .iter()
-                .map(|label| label.name.as_str())
-                .collect();
+            let labels: Vec<&str> = metric.label.iter().map(|label| label.name.as_str()).collect();
             assert_eq!(labels, declared, "{}", family.name);
         }
     }
@@ -85,19 +73,9 @@ fn every_family_is_shown_with_the_labels_it_declares() {
 
 #[test]
 fn the_cgroup_is_a_label_when_the_group_has_one() {
-    let key = GroupKey {
-        process: "a".into(),
-        service: "b".into(),
-        cgroup: Some("/system.slice/c.service".into()),
-    };
+    let key = GroupKey { process: "a".into(), service: "b".into(), cgroup: Some("/system.slice/c.service".into()) };
     let snapshot = Arc::new(fixture::snapshot(vec![fixture::busy(key)]));
-    let page = text(
-        Page {
-            snapshot,
-            ..fixture::page()
-        },
-        Format::Text,
-    );
+    let page = text(Page { snapshot, ..fixture::page() }, Format::Text);
     let line = "tcpmon_receive_drops_total{process=\"a\",service=\"b\",\
                 cgroup=\"/system.slice/c.service\",reason=\"tcp_ofomerge\"} 15";
     assert!(samples(&page).contains(&line), "{page}");
@@ -106,34 +84,20 @@ fn the_cgroup_is_a_label_when_the_group_has_one() {
 #[test]
 fn openmetrics_has_the_same_samples_and_ends_with_its_mark() {
     let openmetrics = text(fixture::page(), Format::OpenMetrics);
-    assert_eq!(
-        samples(&openmetrics),
-        samples(&text(fixture::page(), Format::Text))
-    );
+    assert_eq!(samples(&openmetrics), samples(&text(fixture::page(), Format::Text)));
     assert!(openmetrics.ends_with("\n# EOF\n"));
-    assert!(
-        openmetrics
-            .contains("\n# TYPE tcpmon_receive_bytes counter\n# UNIT tcpmon_receive_bytes bytes\n")
-    );
+    assert!(openmetrics.contains("\n# TYPE tcpmon_receive_bytes counter\n# UNIT tcpmon_receive_bytes bytes\n"));
     assert!(openmetrics.contains("\n# TYPE tcpmon_probe info\n"));
 }
 
 #[test]
 fn what_has_no_samples_is_not_mentioned() {
-    let page = Page {
-        snapshot: Arc::default(),
-        process: None,
-        ..fixture::page()
-    };
+    let page = Page { snapshot: Arc::default(), process: None, ..fixture::page() };
     let page = text(page, Format::Text);
     let families = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     let families: Vec<_> = families.filter_map(|line| line.split(' ').next()).collect();
-    let expected = [
-        "tcpmon_build_info",
-        "tcpmon_groups_suppressed_total",
-        "tcpmon_scrape_seconds",
-        "process_start_time_seconds",
-    ];
+    let expected =
+        ["tcpmon_build_info", "tcpmon_groups_suppressed_total", "tcpmon_scrape_seconds", "process_start_time_seconds"];
     assert_eq!(families, expected);
 }
 
@@ -185,23 +149,15 @@ fn read(histogram: &proto::Histogram) -> Read {
         }
     }
     assert_eq!(deltas.next(), None);
-    Read {
-        classic,
-        zero: (histogram.zero_threshold, histogram.zero_count),
-        native,
-    }
+    Read { classic, zero: (histogram.zero_threshold, histogram.zero_count), native }
 }
 
 /// Compares with bins that are given by their upper bounds.
 fn check(histogram: &proto::Histogram, bins: &[(f64, u64)], last_native: f64) {
     let read = read(histogram);
     let total: u64 = bins.iter().map(|bin| bin.1).sum();
-    let between = |low: f64, high: f64| -> u64 {
-        bins.iter()
-            .filter(|bin| bin.0 > low && bin.0 <= high)
-            .map(|bin| bin.1)
-            .sum()
-    };
+    let between =
+        |low: f64, high: f64| -> u64 { bins.iter().filter(|bin| bin.0 > low && bin.0 <= high).map(|bin| bin.1).sum() };
     assert_eq!(histogram.sample_count, total);
 
     let mut low = f64::NEG_INFINITY;
@@ -215,20 +171,9 @@ fn check(histogram: &proto::Histogram, bins: &[(f64, u64)], last_native: f64) {
     assert_eq!(zeros, between(f64::NEG_INFINITY, threshold));
     let mut seen = zeros;
     for (high, count) in &read.native {
-        assert!(
-            *high > threshold && *high <= last_native,
-            "native bucket up to {high}"
-        );
-        let high_of_bins = if *high == last_native {
-            f64::INFINITY
-        } else {
-            *high
-        };
-        assert_eq!(
-            *count,
-            between(high / 2.0, high_of_bins),
-            "native bucket up to {high}"
-        );
+        assert!(*high > threshold && *high <= last_native, "native bucket up to {high}");
+        let high_of_bins = if *high == last_native { f64::INFINITY } else { *high };
+        assert_eq!(*count, between(high / 2.0, high_of_bins), "native bucket up to {high}");
         seen += count;
     }
     assert_eq!(seen, total, "native buckets and zero bucket hold all");
@@ -236,19 +181,9 @@ fn check(histogram: &proto::Histogram, bins: &[(f64, u64)], last_native: f64) {
 
 fn histograms(group: crate::model::snapshot::Group, name: &str) -> Vec<proto::Histogram> {
     let snapshot = Arc::new(fixture::snapshot(vec![group]));
-    let families = protobuf(Page {
-        snapshot,
-        ..fixture::page()
-    });
-    let family = families
-        .into_iter()
-        .find(|family| family.name == name)
-        .expect(name);
-    family
-        .metric
-        .into_iter()
-        .filter_map(|metric| metric.histogram)
-        .collect()
+    let families = protobuf(Page { snapshot, ..fixture::page() });
+    let family = families.into_iter().find(|family| family.name == name).expect(name);
+    family.metric.into_iter().filter_map(|metric| metric.histogram).collect()
 }
 
 proptest! {

@@ -36,10 +36,7 @@ fn write_family(help: &str, kind: &str, text: &mut String) {
         "unknown" => ("", "untyped"),
         kind => ("", kind),
     };
-    if let Some((_, help)) = help
-        .strip_prefix("# HELP ")
-        .and_then(|help| help.split_once(' '))
-    {
+    if let Some((_, help)) = help.strip_prefix("# HELP ").and_then(|help| help.split_once(' ')) {
         text.extend(["# HELP ", name, suffix, " ", help, "\n"]);
     }
     text.extend(["# TYPE ", name, suffix, " ", kind, "\n"]);

@@ -41,13 +41,7 @@ pub struct Groups {
 impl Groups {
     /// At most `max` groups, `other` among them; a group without members that nothing changed for `ttl` leaves.
     pub fn new(max: usize, ttl: Duration, with_cgroup: bool, now: Instant) -> Self {
-        let mut groups = Self {
-            entries: Vec::new(),
-            by_key: HashMap::new(),
-            max: max.max(1),
-            ttl,
-            suppressed: 0,
-        };
+        let mut groups = Self { entries: Vec::new(), by_key: HashMap::new(), max: max.max(1), ttl, suppressed: 0 };
         groups.insert(GroupKey::other(with_cgroup), now);
         groups
     }
@@ -83,11 +77,6 @@ impl Groups {
         };
         self.entry(id).members += 1;
         id
-    }
-
-    /// The group of these labels if it exists, else `other`.
-    pub fn find(&self, key: &GroupKey) -> GroupId {
-        self.by_key.get(key).copied().unwrap_or(OTHER)
     }
 
     /// One member fewer.
@@ -140,9 +129,9 @@ impl Groups {
     /// Lets idle groups go; their totals stay in `other`.
     pub fn expire(&mut self, now: Instant) {
         for id in OTHER + 1..self.entries.len() {
-            let idle = self.entries[id].as_ref().is_some_and(|entry| {
-                entry.members == 0 && now.duration_since(entry.last_change) >= self.ttl
-            });
+            let idle = self.entries[id]
+                .as_ref()
+                .is_some_and(|entry| entry.members == 0 && now.duration_since(entry.last_change) >= self.ttl);
             if let Some(gone) = idle.then(|| self.entries[id].take()).flatten() {
                 self.by_key.remove(&gone.key);
                 let other = self.entry(OTHER);

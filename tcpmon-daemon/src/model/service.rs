@@ -29,8 +29,8 @@ pub struct Ends {
 /// accepted.
 pub fn service(ends: Ends, listeners: &Listeners) -> String {
     let Ends { flags, netns, local_port, remote_port } = ends;
-    let accepted = flags & SOCKET_PASSIVE != 0
-        || flags & SOCKET_ACTIVE == 0 && listeners.contains_key(&(netns, local_port));
+    let accepted =
+        flags & SOCKET_PASSIVE != 0 || flags & SOCKET_ACTIVE == 0 && listeners.contains_key(&(netns, local_port));
     if accepted {
         format!("local:{local_port}")
     } else if remote_port < FIRST_EPHEMERAL {

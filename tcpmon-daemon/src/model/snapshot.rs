@@ -18,11 +18,7 @@ pub struct GroupKey {
 impl GroupKey {
     /// The group that collects what has no group of its own.
     pub fn other(with_cgroup: bool) -> Self {
-        Self {
-            process: "other".into(),
-            service: "other".into(),
-            cgroup: with_cgroup.then(|| "other".into()),
-        }
+        Self { process: "other".into(), service: "other".into(), cgroup: with_cgroup.then(|| "other".into()) }
     }
 }
 

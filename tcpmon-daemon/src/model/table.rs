@@ -22,6 +22,10 @@ use crate::decode;
 /// `TCP_LISTEN` and the states before a connection is one.
 const LISTEN: u8 = 10;
 
+/// Sockets whose group is remembered until the next pass after their end, for drops that were not read yet. Drops of
+/// further ones are counted under `other`.
+const ENDED: usize = 4096;
+
 /// Names the control group of a thread group, for the optional label.
 pub type CgroupOf = Box<dyn FnMut(u32) -> Option<String> + Send>;
 
@@ -60,8 +64,8 @@ pub struct Table {
     listening: Listeners,
     fallen: Vec<SocketCounters>,
     drops: HashMap<(u64, u32), Dropped>,
-    /// Where the drops of sockets that ended since the last pass belong.
-    ended: HashMap<u64, GroupKey>,
+    /// Where the drops of sockets that ended since the last pass belong; at most [`ENDED`] of them.
+    ended: HashMap<u64, GroupId>,
     pass: u64,
     torn: u64,
     vanished: u64,
@@ -158,8 +162,7 @@ impl Table {
     pub fn ended(&mut self, record: &SocketRecord, now: Instant) {
         self.account(record, &record.state.counters, now);
         if let Some(socket) = self.sockets.remove(&record.header.cookie) {
-            self.groups.leave(socket.group);
-            self.ended.insert(record.header.cookie, socket.key);
+            self.leave(record.header.cookie, &socket);
         }
     }
 
@@ -168,23 +171,24 @@ impl Table {
     pub fn end(&mut self, now: Instant) {
         self.listeners = std::mem::take(&mut self.listening);
         let pass = self.pass;
-        let gone: Vec<u64> = self
-            .sockets
-            .iter()
-            .filter(|(_, socket)| socket.pass != pass)
-            .map(|(cookie, _)| *cookie)
-            .collect();
+        let gone: Vec<u64> =
+            self.sockets.iter().filter(|(_, socket)| socket.pass != pass).map(|(cookie, _)| *cookie).collect();
         for cookie in gone {
             if let Some(socket) = self.sockets.remove(&cookie) {
                 self.vanished += 1;
                 // Its whole totals are among the fallen: take back what was counted before, or it counts twice.
                 let back = tally::socket_row(&SocketCounters::ZERO, &socket.accounted);
                 self.groups.add_socket(OTHER, &back, now);
-                self.groups.leave(socket.group);
-                self.ended.insert(cookie, socket.key);
+                self.leave(cookie, &socket);
             }
         }
-        self.groups.expire(now);
+    }
+
+    fn leave(&mut self, cookie: u64, socket: &Socket) {
+        self.groups.leave(socket.group);
+        if self.ended.len() < ENDED {
+            self.ended.insert(cookie, socket.group);
+        }
     }
 
     /// Adds what the socket has added to its group, after finding out which that is.
@@ -270,12 +274,7 @@ impl Table {
     }
 
     /// All drop counts. Returns the keys that can be forgotten, because their sockets are gone.
-    pub fn drops(
-        &mut self,
-        counts: &[(u64, u32, u64)],
-        name: impl Fn(u32) -> String,
-        now: Instant,
-    ) -> Vec<(u64, u32)> {
+    pub fn drops(&mut self, counts: &[(u64, u32, u64)], name: impl Fn(u32) -> String, now: Instant) -> Vec<(u64, u32)> {
         let mut seen = HashSet::new();
         let mut forget = Vec::new();
         for (cookie, reason, count) in counts {
@@ -284,7 +283,7 @@ impl Table {
                 .sockets
                 .get(cookie)
                 .map(|socket| socket.group)
-                .or_else(|| self.ended.get(cookie).map(|key| self.groups.find(key)))
+                .or_else(|| self.ended.get(cookie).copied())
                 .unwrap_or(OTHER);
             let known = self.drops.entry((*cookie, *reason)).or_insert(Dropped { count: 0, idle: 0 });
             let by = count.saturating_sub(known.count);
@@ -303,6 +302,8 @@ impl Table {
             self.drops.remove(key);
         }
         self.ended.clear();
+        // Last, because until here sockets that have ended still point to their groups.
+        self.groups.expire(now);
         forget
     }
 

@@ -16,10 +16,7 @@ impl fmt::Display for Utc {
         let second = seconds % DAY;
         let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
         let ns = self.0 % 1_000_000_000;
-        write!(
-            f,
-            "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ns:09}Z"
-        )
+        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ns:09}Z")
     }
 }
 
@@ -63,10 +60,7 @@ mod tests {
         let shown = |seconds: u64, ns| Utc(seconds * 1_000_000_000 + ns).to_string();
         assert_eq!(shown(0, 0), "1970-01-01T00:00:00.000000000Z");
         assert_eq!(shown(951_827_696, 5), "2000-02-29T12:34:56.000000005Z");
-        assert_eq!(
-            shown(1_785_369_600, 123_456_789),
-            "2026-07-30T00:00:00.123456789Z"
-        );
+        assert_eq!(shown(1_785_369_600, 123_456_789), "2026-07-30T00:00:00.123456789Z");
         assert_eq!(shown(4_107_542_399, 0), "2100-02-28T23:59:59.000000000Z");
         assert_eq!(shown(4_107_542_400, 0), "2100-03-01T00:00:00.000000000Z");
         assert_eq!(Utc(u64::MAX).to_string(), "2554-07-21T23:34:33.709551615Z");

@@ -22,8 +22,7 @@ impl Clocks {
     /// The wall time (`CLOCK_REALTIME`, ns) of a record's time, as if the wall clock had not been set since these
     /// clocks were read. Times beyond what 64 bits hold are cut to their ends.
     pub fn wall_ns(&self, monotonic_ns: u64) -> u64 {
-        let wall =
-            i128::from(self.realtime_ns) + i128::from(monotonic_ns) - i128::from(self.monotonic_ns);
+        let wall = i128::from(self.realtime_ns) + i128::from(monotonic_ns) - i128::from(self.monotonic_ns);
         u64::try_from(wall.max(0)).unwrap_or(u64::MAX)
     }
 }
@@ -64,22 +63,13 @@ mod tests {
 
     #[test]
     fn a_records_wall_time_is_its_distance_from_the_anchors() {
-        let start = Clocks {
-            monotonic_ns: 5_000,
-            realtime_ns: 1_000_000,
-        };
+        let start = Clocks { monotonic_ns: 5_000, realtime_ns: 1_000_000 };
         assert_eq!(start.wall_ns(5_000), 1_000_000);
         assert_eq!(start.wall_ns(7_500), 1_002_500);
         assert_eq!(start.wall_ns(4_000), 999_000);
-        let late = Clocks {
-            monotonic_ns: u64::MAX,
-            realtime_ns: 0,
-        };
+        let late = Clocks { monotonic_ns: u64::MAX, realtime_ns: 0 };
         assert_eq!(late.wall_ns(0), 0);
-        let early = Clocks {
-            monotonic_ns: 0,
-            realtime_ns: u64::MAX,
-        };
+        let early = Clocks { monotonic_ns: 0, realtime_ns: u64::MAX };
         assert_eq!(early.wall_ns(u64::MAX), u64::MAX);
     }
 }

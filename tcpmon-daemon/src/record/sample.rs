@@ -19,15 +19,8 @@ pub fn header() -> Header {
         tcpmon_version: "0.1.0".into(),
         kernel_release: "6.18.44".into(),
         hostname: "dtn1".into(),
-        start: Clocks {
-            monotonic_ns: 5_000_000_000_000,
-            realtime_ns: 1_785_412_800_123_456_789,
-        },
-        filter: Filter {
-            pids: vec![4321],
-            ports: vec![5201],
-            ..Filter::default()
-        },
+        start: Clocks { monotonic_ns: 5_000_000_000_000, realtime_ns: 1_785_412_800_123_456_789 },
+        filter: Filter { pids: vec![4321], ports: vec![5201], ..Filter::default() },
     }
 }
 
@@ -131,9 +124,7 @@ pub fn slice() -> Slice {
 pub fn longest() -> Slice {
     let mut slice = Slice::from_kernel(&timeslice_of(&[0xff; size_of::<Timeslice>()]));
     slice.family = Family::V6;
-    let address: Ipv6Addr = "2001:db8:1111:2222:3333:4444:5555:6666"
-        .parse()
-        .expect("a valid sample");
+    let address: Ipv6Addr = "2001:db8:1111:2222:3333:4444:5555:6666".parse().expect("a valid sample");
     slice.local = (address, u16::MAX).into();
     slice.remote = (address, u16::MAX).into();
     slice
@@ -153,10 +144,7 @@ fn first_four(address: [u8; 4]) -> [u8; 16] {
 /// How the command ends a trace in which nothing was lost.
 pub fn ending() -> Ending {
     Ending {
-        end: Clocks {
-            monotonic_ns: 5_030_000_000_000,
-            realtime_ns: 1_785_412_830_123_456_790,
-        },
+        end: Clocks { monotonic_ns: 5_030_000_000_000, realtime_ns: 1_785_412_830_123_456_790 },
         reason: Reason::Duration,
         lost: LOSSES.map(|loss| (loss.name().to_owned(), 0)).into(),
     }

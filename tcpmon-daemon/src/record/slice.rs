@@ -8,9 +8,7 @@ use std::{
 
 use tcpmon_common::{
     reader::{END_BLOCKED, END_EXITED, END_PREEMPTED},
-    timeslice::{
-        QueuePhoto, TIMESLICE_CLOSED, TIMESLICE_HANDED_OVER, TIMESLICE_PARTIAL, Timeslice,
-    },
+    timeslice::{QueuePhoto, TIMESLICE_CLOSED, TIMESLICE_HANDED_OVER, TIMESLICE_PARTIAL, Timeslice},
 };
 
 /// `AF_INET`.
@@ -68,10 +66,7 @@ pub struct CommError;
 impl Comm {
     /// From `task_struct.comm`: up to the first NUL, each byte that is not UTF-8 replaced by `?`.
     pub fn from_kernel(bytes: &[u8; 16]) -> Self {
-        let length = bytes
-            .iter()
-            .position(|byte| *byte == 0)
-            .unwrap_or(bytes.len());
+        let length = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
         let mut name = [0; 16];
         name[..length].copy_from_slice(&bytes[..length]);
         let mut valid = 0;
@@ -80,10 +75,7 @@ impl Comm {
             valid = error.error_len().map_or(length, |bytes| bad + bytes);
             name[bad..valid].fill(b'?');
         }
-        Self {
-            bytes: name,
-            length: length as u8,
-        }
+        Self { bytes: name, length: length as u8 }
     }
 
     /// The name.
@@ -103,10 +95,7 @@ impl TryFrom<&str> for Comm {
         if name.contains('\0') {
             return Err(CommError);
         }
-        Ok(Self {
-            bytes,
-            length: name.len() as u8,
-        })
+        Ok(Self { bytes, length: name.len() as u8 })
     }
 }
 
@@ -220,11 +209,7 @@ impl Slice {
         // The photographs were taken while the socket lived; these three are read at the deactivation, from what may
         // by then be another socket's memory.
         let live = |value| if closed { 0 } else { value };
-        let family = if record.family == AF_INET {
-            Family::V4
-        } else {
-            Family::V6
-        };
+        let family = if record.family == AF_INET { Family::V4 } else { Family::V6 };
         Self {
             activated_ns: record.activated_ns,
             deactivated_ns: record.header.time_ns,
@@ -278,17 +263,8 @@ mod tests {
 
     #[test]
     fn queued_bytes_leave_out_the_fin_and_survive_a_wrapped_sequence_number() {
-        let photo = |rcv_nxt, copied_seq| QueuePhoto {
-            rcv_nxt,
-            copied_seq,
-            rmem: 0,
-            rcvbuf: 0,
-            backlog: 0,
-            window: 0,
-        };
-        let queued = |rcv_nxt, copied_seq, fin| {
-            Edge::from_kernel(&photo(rcv_nxt, copied_seq), fin).queued_bytes
-        };
+        let photo = |rcv_nxt, copied_seq| QueuePhoto { rcv_nxt, copied_seq, rmem: 0, rcvbuf: 0, backlog: 0, window: 0 };
+        let queued = |rcv_nxt, copied_seq, fin| Edge::from_kernel(&photo(rcv_nxt, copied_seq), fin).queued_bytes;
         assert_eq!(queued(1000, 400, false), 600);
         assert_eq!(queued(1001, 400, true), 600);
         assert_eq!(queued(401, 400, true), 0);
@@ -300,14 +276,7 @@ mod tests {
 
     #[test]
     fn fill_is_rounded_and_may_pass_one() {
-        let fill = |rmem_bytes, rcvbuf_bytes| {
-            Edge {
-                rmem_bytes,
-                rcvbuf_bytes,
-                ..Edge::default()
-            }
-            .fill_permille()
-        };
+        let fill = |rmem_bytes, rcvbuf_bytes| Edge { rmem_bytes, rcvbuf_bytes, ..Edge::default() }.fill_permille();
         assert_eq!(fill(0, 0), 0);
         assert_eq!(fill(1, 0), u64::MAX);
         assert_eq!(fill(1, 3), 333);
@@ -321,20 +290,11 @@ mod tests {
         let mut record = sample::timeslice();
         record.family = 10;
         record.local_address = Ipv4Addr::new(192, 0, 2, 1).to_ipv6_mapped().octets();
-        record.remote_address = "2001:db8::2"
-            .parse::<Ipv6Addr>()
-            .expect("a valid sample")
-            .octets();
+        record.remote_address = "2001:db8::2".parse::<Ipv6Addr>().expect("a valid sample").octets();
         let slice = Slice::from_kernel(&record);
         assert_eq!(slice.family, Family::V6);
-        assert_eq!(
-            slice.local,
-            "192.0.2.1:5201".parse().expect("a valid sample")
-        );
-        assert_eq!(
-            slice.remote,
-            "[2001:db8::2]:40000".parse().expect("a valid sample")
-        );
+        assert_eq!(slice.local, "192.0.2.1:5201".parse().expect("a valid sample"));
+        assert_eq!(slice.remote, "[2001:db8::2]:40000".parse().expect("a valid sample"));
     }
 
     #[test]
@@ -350,14 +310,7 @@ mod tests {
         record.flags = TIMESLICE_CLOSED;
         let slice = Slice::from_kernel(&record);
         assert!(slice.closed);
-        assert_eq!(
-            (
-                slice.rcv_rtt_us,
-                slice.rcv_ssthresh_bytes,
-                slice.window_clamp_bytes
-            ),
-            (0, 0, 0)
-        );
+        assert_eq!((slice.rcv_rtt_us, slice.rcv_ssthresh_bytes, slice.window_clamp_bytes), (0, 0, 0));
         assert_eq!(slice.deactivation, sample::slice().deactivation);
     }
 

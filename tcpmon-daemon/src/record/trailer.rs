@@ -7,13 +7,8 @@ use tcpmon_common::loss::Loss;
 use super::header::Clocks;
 
 /// The kernel's losses that can cost a trace a record; each belongs into [`Ending::lost`] under its name, zero or not.
-pub const LOSSES: [Loss; 5] = [
-    Loss::SocketStorage,
-    Loss::ReaderStorage,
-    Loss::ReaderSlot,
-    Loss::TimesliceRecord,
-    Loss::TimesliceSocket,
-];
+pub const LOSSES: [Loss; 5] =
+    [Loss::SocketStorage, Loss::ReaderStorage, Loss::ReaderSlot, Loss::TimesliceRecord, Loss::TimesliceSocket];
 
 /// The cause in [`Trailer::lost`] that a writer adds by itself: records that the output did not take.
 pub const LOST_WRITE: &str = "write";
@@ -33,12 +28,7 @@ pub enum Reason {
 
 impl Reason {
     /// All reasons.
-    pub const ALL: [Reason; 4] = [
-        Reason::Duration,
-        Reason::Interrupt,
-        Reason::ProcessExit,
-        Reason::WriteError,
-    ];
+    pub const ALL: [Reason; 4] = [Reason::Duration, Reason::Interrupt, Reason::ProcessExit, Reason::WriteError];
 
     /// The name in a trace file.
     pub const fn name(self) -> &'static str {
@@ -83,22 +73,13 @@ impl Trailer {
         let mut lost = ending.lost.clone();
         let write = lost.entry(LOST_WRITE.into()).or_default();
         *write = write.saturating_add(refused);
-        let complete =
-            ending.reason != Reason::WriteError && lost.values().all(|count| *count == 0);
-        Self {
-            records,
-            lost,
-            end: ending.end,
-            reason: ending.reason,
-            complete,
-        }
+        let complete = ending.reason != Reason::WriteError && lost.values().all(|count| *count == 0);
+        Self { records, lost, end: ending.end, reason: ending.reason, complete }
     }
 
     /// Records lost by any cause.
     pub fn lost_total(&self) -> u64 {
-        self.lost
-            .values()
-            .fold(0, |sum, count| sum.saturating_add(*count))
+        self.lost.values().fold(0, |sum, count| sum.saturating_add(*count))
     }
 }
 

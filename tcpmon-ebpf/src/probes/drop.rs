@@ -20,10 +20,6 @@ fn count(ctx: &BtfTracePointContext) -> Option<()> {
     let reason = kernel::argument::<2>(ctx, offset!(kfree_skb_reason))? as u32;
     let sock = Sock::new(sock as *const u8)?;
     sock.tcp()?;
-    maps::count_drop(&DropKey {
-        cookie: sock.cookie(),
-        reason,
-        padding: 0,
-    });
+    maps::count_drop(&DropKey { cookie: sock.cookie(), reason, padding: 0 });
     None
 }

@@ -29,11 +29,8 @@ fn begin(ctx: &BtfTracePointContext) -> Option<()> {
     let state = maps::socket_or_new(tcp.sock())?;
     if new == state::ESTABLISHED {
         let old = ctx.arg::<u64>(1) as u32;
-        state.flags |= if old == state::SYN_RECV && state.flags & SOCKET_ACTIVE == 0 {
-            SOCKET_PASSIVE
-        } else {
-            SOCKET_ACTIVE
-        };
+        state.flags |=
+            if old == state::SYN_RECV && state.flags & SOCKET_ACTIVE == 0 { SOCKET_PASSIVE } else { SOCKET_ACTIVE };
         // Already set where data of the handshake (TFO) were read before it was complete.
         if state.last_ns == 0 {
             socket::anchor(state, tcp, kernel::now_ns(), true);
@@ -69,23 +66,22 @@ fn end(ctx: &BtfTracePointContext) -> Option<()> {
     }
     let now = kernel::now_ns();
     socket::fold(state, tcp, now, false);
+    state.flags |= SOCKET_FINAL;
+    // The sending side of a transfer: there is nothing to add to any sum.
+    let counters = &state.counters;
+    if counters.received_bytes | counters.segments | counters.zero_window_ns == 0 {
+        return None;
+    }
     if send(KIND_FINAL, Loss::FinalRecord, state, tcp, now).is_none() {
         keep(&state.counters);
     }
-    state.flags |= SOCKET_FINAL;
     None
 }
 
 #[inline(always)]
 fn send(kind: u16, otherwise: Loss, state: &SocketState, tcp: TcpSock, now: u64) -> Option<()> {
     let record = maps::reserve::<SocketRecord>(otherwise)?;
-    record.header = Header {
-        kind,
-        version: VERSION,
-        cpu: kernel::cpu(),
-        time_ns: now,
-        cookie: state.cookie,
-    };
+    record.header = Header { kind, version: VERSION, cpu: kernel::cpu(), time_ns: now, cookie: state.cookie };
     tcp.live(&mut record.live);
     // The tracepoint fires before the socket takes on its new state.
     if kind == KIND_LISTENER {

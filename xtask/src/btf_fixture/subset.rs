@@ -38,13 +38,7 @@ pub struct Subset<'a> {
 
 impl<'a> Subset<'a> {
     pub fn new(original: &'a Btf<'a>) -> Self {
-        Self {
-            original,
-            ids: HashMap::new(),
-            records: Vec::new(),
-            strings: vec![0],
-            names: HashMap::from([("", 0)]),
-        }
+        Self { original, ids: HashMap::new(), records: Vec::new(), strings: vec![0], names: HashMap::from([("", 0)]) }
     }
 
     /// Takes over all that is wanted and there, and lays out the blob.
@@ -55,13 +49,9 @@ impl<'a> Subset<'a> {
                 self.take(id, false)?;
             }
         }
-        let enums =
-            (1..=blob.count()).filter(|id| blob.record(*id).is_some_and(|record| is_enum(&record)));
+        let enums = (1..=blob.count()).filter(|id| blob.record(*id).is_some_and(|record| is_enum(&record)));
         for id in enums {
-            if blob
-                .record(id)
-                .is_some_and(|record| self.is_wanted_enum(record))
-            {
+            if blob.record(id).is_some_and(|record| self.is_wanted_enum(record)) {
                 self.take(id, false)?;
             }
         }
@@ -110,9 +100,7 @@ impl<'a> Subset<'a> {
                 self.refer(record, target)
             }
             kind::ARRAY => {
-                let [element, index, count] = tail[..] else {
-                    bail!("type {old} is cut short")
-                };
+                let [element, index, count] = tail[..] else { bail!("type {old} is cut short") };
                 let tail = vec![self.take(element, false)?, self.take(index, false)?, count];
                 self.pack(record, tail)
             }
@@ -121,12 +109,7 @@ impl<'a> Subset<'a> {
                 Extent::Hollow => self.hollow(record),
                 Extent::Name => {
                     let flag = record.kind == kind::UNION;
-                    let forward = Record {
-                        kind: kind::FWD,
-                        flag,
-                        count: 0,
-                        ..record
-                    };
+                    let forward = Record { kind: kind::FWD, flag, count: 0, ..record };
                     self.refer(forward, 0)
                 }
             },
@@ -188,11 +171,8 @@ impl<'a> Subset<'a> {
 
     fn is_wanted_enum(&self, record: Record<'a>) -> bool {
         let blob = self.original.blob();
-        let has = |name| {
-            words(record.tail)
-                .chunks_exact(enumerator_words(record))
-                .any(|value| blob.is_named(value[0], name))
-        };
+        let has =
+            |name| words(record.tail).chunks_exact(enumerator_words(record)).any(|value| blob.is_named(value[0], name));
         match blob.string(record.name) {
             "" => WANTED.enumerators.iter().any(|name| has(name)),
             name => WANTED.enums.contains(&name),
@@ -221,31 +201,19 @@ impl<'a> Subset<'a> {
 
     fn take_prototype(&mut self, old: u32) -> Result<u32> {
         let record = self.record(old)?;
-        ensure!(
-            record.kind == kind::FUNC_PROTO,
-            "type {old} is no prototype"
-        );
+        ensure!(record.kind == kind::FUNC_PROTO, "type {old} is no prototype");
         let size_or_type = self.take(record.size_or_type, false)?;
         let mut parameters = words(record.tail);
         for parameter in parameters.chunks_exact_mut(2) {
             parameter[0] = self.name(parameter[0]);
             parameter[1] = self.take(parameter[1], false)?;
         }
-        let words = self.pack(
-            Record {
-                size_or_type,
-                ..record
-            },
-            parameters,
-        );
+        let words = self.pack(Record { size_or_type, ..record }, parameters);
         Ok(self.push(words))
     }
 
     fn record(&self, old: u32) -> Result<Record<'a>> {
-        self.original
-            .blob()
-            .record(old)
-            .with_context(|| format!("there is no type {old}"))
+        self.original.blob().record(old).with_context(|| format!("there is no type {old}"))
     }
 
     /// The words of a record, with its name taken over and its tail replaced.
@@ -258,25 +226,12 @@ impl<'a> Subset<'a> {
 
     /// A record that refers to another type and has no tail.
     fn refer(&mut self, record: Record<'a>, target: u32) -> Vec<u32> {
-        self.pack(
-            Record {
-                size_or_type: target,
-                ..record
-            },
-            vec![],
-        )
+        self.pack(Record { size_or_type: target, ..record }, vec![])
     }
 
     /// A structure or enum of which only the size is left.
     fn hollow(&mut self, record: Record<'a>) -> Vec<u32> {
-        self.pack(
-            Record {
-                count: 0,
-                flag: false,
-                ..record
-            },
-            vec![],
-        )
+        self.pack(Record { count: 0, flag: false, ..record }, vec![])
     }
 
     fn name(&mut self, old: u32) -> u32 {
@@ -295,20 +250,12 @@ impl<'a> Subset<'a> {
     }
 
     fn lay_out(&self) -> Vec<u8> {
-        let types: Vec<u8> = self
-            .records
-            .iter()
-            .flatten()
-            .flat_map(|word| word.to_le_bytes())
-            .collect();
+        let types: Vec<u8> = self.records.iter().flatten().flat_map(|word| word.to_le_bytes()).collect();
         let (types_bytes, strings_bytes) = (types.len() as u32, self.strings.len() as u32);
         // Magic, version 1 and no flags; bytes of the header; then offset and bytes of the types and of the strings.
         let header: [u32; 6] = [0x0001_eb9f, 24, 0, types_bytes, types_bytes, strings_bytes];
         let header = header.iter().flat_map(|word| word.to_le_bytes());
-        header
-            .chain(types)
-            .chain(self.strings.iter().copied())
-            .collect()
+        header.chain(types).chain(self.strings.iter().copied()).collect()
     }
 }
 

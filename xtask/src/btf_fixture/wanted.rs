@@ -19,51 +19,22 @@ pub const WANTED: Wanted = Wanted {
         ("bpf_iter__task_file", &[]),
         ("bpf_iter__tcp", &[]),
         ("bpf_iter_meta", &[]),
-        (
-            "cgroup",
-            &["ancestor_ids", "ancestors", "kn", "level", "self"],
-        ),
+        ("cgroup", &["ancestor_ids", "ancestors", "kn", "level", "self"]),
         ("css_set", &["dfl_cgrp", "subsys"]),
         ("file", &["f_inode", "private_data"]),
         ("gro_node", &["bitmask", "cached_napi_id", "rx_count"]),
         ("inet_connection_sock", &[]),
-        (
-            "inet_sock",
-            &["inet_dport", "inet_saddr", "inet_sport", "tos"],
-        ),
+        ("inet_sock", &["inet_dport", "inet_saddr", "inet_sport", "tos"]),
         ("kernfs_node", &["__parent", "id", "name", "parent"]),
         ("napi_struct", &[]),
         ("net", &["ifindex", "net_cookie", "ns"]),
-        (
-            "net_device",
-            &[
-                "_rx",
-                "flags",
-                "ifindex",
-                "mtu",
-                "name",
-                "nd_net",
-                "num_rx_queues",
-                "real_num_rx_queues",
-            ],
-        ),
+        ("net_device", &["_rx", "flags", "ifindex", "mtu", "name", "nd_net", "num_rx_queues", "real_num_rx_queues"]),
         ("ns_common", &[]),
         ("nsproxy", &["net_ns", "pid_ns_for_children"]),
-        (
-            "sched_entity",
-            &[
-                "exec_start",
-                "prev_sum_exec_runtime",
-                "sum_exec_runtime",
-                "vruntime",
-            ],
-        ),
+        ("sched_entity", &["exec_start", "prev_sum_exec_runtime", "sum_exec_runtime", "vruntime"]),
         ("sched_info", &[]),
         ("sk_buff", &[]),
-        (
-            "skb_shared_info",
-            &["frag_list", "gso_segs", "gso_size", "nr_frags"],
-        ),
+        ("skb_shared_info", &["frag_list", "gso_segs", "gso_size", "nr_frags"]),
         ("sock", &[]),
         ("sock_cgroup_data", &[]),
         ("sock_common", &[]),
@@ -106,10 +77,7 @@ pub const WANTED: Wanted = Wanted {
         ("tcp_sock", &[]),
     ],
     nested: &[
-        (
-            "inet_connection_sock",
-            &["icsk_ack.pending", "icsk_ack.lrcvtime", "icsk_ack.rcv_mss"],
-        ),
+        ("inet_connection_sock", &["icsk_ack.pending", "icsk_ack.lrcvtime", "icsk_ack.rcv_mss"]),
         ("napi_struct", &["gro.rx_count"]),
         ("net", &["ns.inum"]),
         ("net_device", &["nd_net.net"]),
@@ -159,12 +127,7 @@ pub const WANTED: Wanted = Wanted {
             ],
         ),
     ],
-    enums: &[
-        "bpf_attach_type",
-        "bpf_map_type",
-        "skb_drop_reason",
-        "sock_flags",
-    ],
+    enums: &["bpf_attach_type", "bpf_map_type", "skb_drop_reason", "sock_flags"],
     enumerators: &["TCP_ESTABLISHED"],
     tracepoints: &[
         "inet_sock_set_state",
@@ -197,9 +160,5 @@ pub const WANTED: Wanted = Wanted {
 
 /// The members that a structure keeps, none standing for all; `None` if it is not wanted.
 pub fn kept_members(structure: &str) -> Option<&'static [&'static str]> {
-    WANTED
-        .structures
-        .iter()
-        .find(|(name, _)| *name == structure)
-        .map(|(_, kept)| *kept)
+    WANTED.structures.iter().find(|(name, _)| *name == structure).map(|(_, kept)| *kept)
 }

@@ -46,12 +46,9 @@ pub fn ensure(toolchain: &Toolchain, tools: &Path) -> Result<()> {
             .env_remove("RUSTFLAGS")
             .env_remove("CARGO_ENCODED_RUSTFLAGS"),
     )
-    .context(
-        "cannot build bpf-linker: a C++ compiler and access to the crates registry are needed",
-    )?;
+    .context("cannot build bpf-linker: a C++ compiler and access to the crates registry are needed")?;
 
-    let found = process::output(Command::new(&linker).arg("--version"))
-        .context("the new bpf-linker does not start")?;
+    let found = process::output(Command::new(&linker).arg("--version")).context("the new bpf-linker does not start")?;
     // Cargo does not notice that the linker changed.
     let objects = workspace::root().join("target/ebpf");
     if objects.exists() {
@@ -71,12 +68,9 @@ fn link_llvm(toolchain: &Toolchain, prefix: &Path) -> Result<()> {
         fs::remove_dir_all(&folder)?;
     }
     fs::create_dir_all(&folder)?;
-    let own_name = library
-        .file_name()
-        .context("the folder of LLVM's library")?;
+    let own_name = library.file_name().context("the folder of LLVM's library")?;
     for name in [OsStr::new("libLLVM.so"), own_name] {
-        symlink(&library, folder.join(name))
-            .with_context(|| format!("cannot link {}", library.display()))?;
+        symlink(&library, folder.join(name)).with_context(|| format!("cannot link {}", library.display()))?;
     }
     Ok(())
 }
@@ -84,9 +78,7 @@ fn link_llvm(toolchain: &Toolchain, prefix: &Path) -> Result<()> {
 /// The shared library itself: beside it, rustc ships a small linker script with a similar name.
 fn llvm_library(folder: &Path) -> Result<PathBuf> {
     let mut largest: Option<(u64, PathBuf)> = None;
-    for entry in
-        fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?
-    {
+    for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
         let path = entry?.path();
         let named_llvm = path
             .file_name()
@@ -101,9 +93,6 @@ fn llvm_library(folder: &Path) -> Result<PathBuf> {
         }
     }
     largest.map(|(_, path)| path).with_context(|| {
-        format!(
-            "no libLLVM in {}: this rustc keeps its LLVM elsewhere; use a toolchain from rustup",
-            folder.display()
-        )
+        format!("no libLLVM in {}: this rustc keeps its LLVM elsewhere; use a toolchain from rustup", folder.display())
     })
 }

@@ -14,13 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::process;
 
 /// Where to look, in this order. Backports keep up with Rust's releases and have the smallest index.
-const SUITES: [&str; 5] = [
-    "stable-backports",
-    "oldstable-backports",
-    "stable",
-    "testing",
-    "unstable",
-];
+const SUITES: [&str; 5] = ["stable-backports", "oldstable-backports", "stable", "testing", "unstable"];
 
 /// Downloads rust-src of exactly this release below `scratch` and returns its `library` folder.
 pub fn unpack_rust_src(release: &str, scratch: &Path) -> Result<PathBuf> {
@@ -48,11 +42,7 @@ fn matching_version<'a>(madison: &'a str, release: &str) -> Option<&'a str> {
         .lines()
         .filter_map(|line| line.split('|').nth(1))
         .map(str::trim)
-        .find(|version| {
-            version
-                .strip_prefix(release)
-                .is_some_and(|rest| rest.starts_with('+'))
-        })
+        .find(|version| version.strip_prefix(release).is_some_and(|rest| rest.starts_with('+')))
 }
 
 /// apt with lists, cache and sources below one folder.
@@ -64,20 +54,11 @@ impl PrivateApt {
     fn new(folder: &Path, source: &Source, suite: &str) -> Result<Self> {
         for part in ["sources", "lists/partial", "cache/archives/partial"] {
             let part = folder.join(part);
-            fs::create_dir_all(&part)
-                .with_context(|| format!("cannot create {}", part.display()))?;
+            fs::create_dir_all(&part).with_context(|| format!("cannot create {}", part.display()))?;
         }
         let (extension, text) = source.for_suite(suite);
-        fs::write(
-            folder
-                .join("sources")
-                .join("private")
-                .with_extension(extension),
-            text,
-        )?;
-        Ok(Self {
-            folder: folder.to_owned(),
-        })
+        fs::write(folder.join("sources").join("private").with_extension(extension), text)?;
+        Ok(Self { folder: folder.to_owned() })
     }
 
     fn command(&self, program: &str) -> Command {
@@ -102,11 +83,7 @@ impl PrivateApt {
     }
 
     fn unpack(&self, version: &str, release: &str) -> Result<PathBuf> {
-        process::run(
-            self.command("apt-get")
-                .args(["-qq", "download"])
-                .arg(format!("rust-src={version}")),
-        )?;
+        process::run(self.command("apt-get").args(["-qq", "download"]).arg(format!("rust-src={version}")))?;
         let package = fs::read_dir(&self.folder)?
             .filter_map(|entry| entry.ok().map(|entry| entry.path()))
             .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
@@ -139,10 +116,7 @@ impl Source {
     /// The entry with another suite: the file's extension, and its text.
     fn for_suite(&self, suite: &str) -> (&'static str, String) {
         match self {
-            Self::Stanza(rest) => (
-                "sources",
-                format!("Types: deb\nSuites: {suite}\nComponents: main\n{rest}"),
-            ),
+            Self::Stanza(rest) => ("sources", format!("Types: deb\nSuites: {suite}\nComponents: main\n{rest}")),
             Self::Line { options, uri } => ("list", format!("deb {options} {uri} {suite} main\n")),
         }
     }
@@ -157,8 +131,7 @@ fn machine_source() -> Result<Source> {
         .map(|value| value.trim_matches('"'))
         .context("/etc/os-release names no VERSION_CODENAME: not a Debian machine?")?;
     for file in source_files() {
-        let text =
-            fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
         let found = if file.extension().is_some_and(|e| e == "sources") {
             find_stanza(&text, codename)
         } else {
@@ -176,10 +149,7 @@ fn source_files() -> Vec<PathBuf> {
         .into_iter()
         .flatten()
         .filter_map(|entry| entry.ok().map(|entry| entry.path()))
-        .filter(|path| {
-            path.extension()
-                .is_some_and(|extension| extension == "sources" || extension == "list")
-        })
+        .filter(|path| path.extension().is_some_and(|extension| extension == "sources" || extension == "list"))
         .collect();
     files.sort();
     let list = PathBuf::from("/etc/apt/sources.list");
@@ -191,23 +161,12 @@ fn source_files() -> Vec<PathBuf> {
 
 /// Suites may also be written by rank; then the machine's own codename does not appear.
 fn is_main_suite(suite: &str, codename: &str) -> bool {
-    [
-        codename,
-        "oldoldstable",
-        "oldstable",
-        "stable",
-        "testing",
-        "unstable",
-    ]
-    .contains(&suite)
+    [codename, "oldoldstable", "oldstable", "stable", "testing", "unstable"].contains(&suite)
 }
 
 fn find_stanza(text: &str, codename: &str) -> Option<Source> {
-    let without_comments: String = text
-        .lines()
-        .filter(|line| !line.starts_with('#'))
-        .flat_map(|line| [line.trim_end(), "\n"])
-        .collect();
+    let without_comments: String =
+        text.lines().filter(|line| !line.starts_with('#')).flat_map(|line| [line.trim_end(), "\n"]).collect();
     without_comments
         .split("\n\n")
         .map(fields)
@@ -264,10 +223,7 @@ fn find_line(text: &str, codename: &str) -> Option<Source> {
         let mut words = rest.split_whitespace();
         let uri = words.next()?;
         let suite = words.next()?;
-        is_main_suite(suite, codename).then(|| Source::Line {
-            options: options.to_owned(),
-            uri: uri.to_owned(),
-        })
+        is_main_suite(suite, codename).then(|| Source::Line { options: options.to_owned(), uri: uri.to_owned() })
     })
 }
 
@@ -290,7 +246,8 @@ mod tests {
 
     #[test]
     fn an_embedded_key_survives() {
-        let text = "Types: deb\nURIs: http://mirror.example/debian\nSuites: trixie\nSigned-By:\n -----BEGIN\n .\n abc\n";
+        let text =
+            "Types: deb\nURIs: http://mirror.example/debian\nSuites: trixie\nSigned-By:\n -----BEGIN\n .\n abc\n";
         assert!(
             find_stanza(text, "trixie")
                 .map(|source| source.for_suite("stable").1)
@@ -320,10 +277,7 @@ mod tests {
     fn only_the_exact_release_matches() {
         let table = " rust-src | 1.96.0+dfsg1-1 | http://mirror.example sid/main\n\
                      rust-src | 1.95.0+dfsg1-2~bpo13+1 | http://mirror.example trixie-backports/main\n";
-        assert_eq!(
-            matching_version(table, "1.95.0"),
-            Some("1.95.0+dfsg1-2~bpo13+1")
-        );
+        assert_eq!(matching_version(table, "1.95.0"), Some("1.95.0+dfsg1-2~bpo13+1"));
         assert_eq!(matching_version(table, "1.95"), None);
         assert_eq!(matching_version(table, "1.94.0"), None);
     }

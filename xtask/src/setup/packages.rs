@@ -41,15 +41,10 @@ pub fn test_packages() -> Result<()> {
                     .args(&missing),
             )
         })
-        .with_context(|| {
-            format!("cannot install what the tests need: as root, run `apt-get install {list}`")
-        })?;
+        .with_context(|| format!("cannot install what the tests need: as root, run `apt-get install {list}`"))?;
     let still_missing = missing_packages();
     if !still_missing.is_empty() {
-        bail!(
-            "installed {list}, but their programs are not on PATH: {}",
-            still_missing.join(", ")
-        );
+        bail!("installed {list}, but their programs are not on PATH: {}", still_missing.join(", "));
     }
     if missing.contains(&"prometheus") {
         stop_prometheus(&daemons_before)?;
@@ -58,11 +53,8 @@ pub fn test_packages() -> Result<()> {
 }
 
 fn missing_packages() -> Vec<&'static str> {
-    let mut packages: Vec<&str> = PROGRAMS
-        .into_iter()
-        .filter(|(program, _)| !on_path(program))
-        .map(|(_, package)| package)
-        .collect();
+    let mut packages: Vec<&str> =
+        PROGRAMS.into_iter().filter(|(program, _)| !on_path(program)).map(|(_, package)| package).collect();
     packages.dedup();
     packages
 }
@@ -70,26 +62,18 @@ fn missing_packages() -> Vec<&'static str> {
 /// Some shells leave the administrator's folders out of `PATH`.
 fn on_path(program: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&path)
-        .chain(["/usr/sbin".into(), "/sbin".into()])
-        .any(|folder| folder.join(program).is_file())
+    env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]).any(|folder| folder.join(program).is_file())
 }
 
 fn apt_get(arguments: &[&str]) -> Command {
     let mut command = Command::new("apt-get");
-    command
-        .args(arguments)
-        .env("DEBIAN_FRONTEND", "noninteractive");
+    command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
     command
 }
 
 /// The package is installed for promtool alone, but starts its daemon where an init system lets it.
 fn stop_prometheus(before: &[u32]) -> Result<()> {
-    let runs = || {
-        prometheus_processes()
-            .iter()
-            .any(|pid| !before.contains(pid))
-    };
+    let runs = || prometheus_processes().iter().any(|pid| !before.contains(pid));
     if Path::new("/run/systemd/system").is_dir() {
         process::run(Command::new("systemctl").args(["disable", "--now", "prometheus.service"]))?;
     } else if runs() {

@@ -30,14 +30,11 @@ pub fn ensure(toolchain: &Toolchain, tools: &Path) -> Result<()> {
         fs::remove_file(stamp)?;
     }
     eprintln!("setup: rust-src {release}: asking rustup");
-    let by_rustup = process::run_for_at_most(
-        Command::new("rustup").args(["component", "add", "rust-src"]),
-        RUSTUP_LIMIT,
-    );
+    let by_rustup =
+        process::run_for_at_most(Command::new("rustup").args(["component", "add", "rust-src"]), RUSTUP_LIMIT);
     let Err(rustup_error) = by_rustup else {
-        return check_complete(&library).context(
-            "rustup takes rust-src for installed: run `rustup component remove rust-src`, then try again",
-        );
+        return check_complete(&library)
+            .context("rustup takes rust-src for installed: run `rustup component remove rust-src`, then try again");
     };
 
     eprintln!("setup: rust-src {release}: {rustup_error:#}; looking for Debian's package");
@@ -92,22 +89,15 @@ fn install(unpacked: &Path, toolchain: &Toolchain) -> Result<()> {
     let partial = library.with_extension("partial");
     remove_folder(&partial)?;
     fs::create_dir_all(&partial).with_context(|| format!("cannot create {}", partial.display()))?;
-    process::run(
-        Command::new("cp")
-            .arg("--recursive")
-            .arg(unpacked.join("."))
-            .arg(&partial),
-    )?;
+    process::run(Command::new("cp").arg("--recursive").arg(unpacked.join(".")).arg(&partial))?;
     remove_folder(&library)?;
     fs::write(toolchain.sysroot.join(STAMP), &toolchain.release)?;
-    fs::rename(&partial, &library)
-        .with_context(|| format!("cannot move the library to {}", library.display()))
+    fs::rename(&partial, &library).with_context(|| format!("cannot move the library to {}", library.display()))
 }
 
 fn remove_folder(folder: &Path) -> Result<()> {
     if folder.exists() {
-        fs::remove_dir_all(folder)
-            .with_context(|| format!("cannot remove {}", folder.display()))?;
+        fs::remove_dir_all(folder).with_context(|| format!("cannot remove {}", folder.display()))?;
     }
     Ok(())
 }

@@ -40,10 +40,7 @@ impl Toolchain {
             sysroot,
             release: field("release:")?.to_owned(),
             description: version.lines().next().unwrap_or_default().to_owned(),
-            llvm_major: llvm
-                .split_once('.')
-                .map_or(llvm, |(major, _)| major)
-                .to_owned(),
+            llvm_major: llvm.split_once('.').map_or(llvm, |(major, _)| major).to_owned(),
         })
     }
 }

@@ -4,10 +4,7 @@ use std::{error, fmt};
 
 /// Values of the field `kind` of a [`Record`].
 pub mod kind {
-    #![allow(
-        missing_docs,
-        reason = "the kernel's BTF_KIND_ constants, by the kernel's names"
-    )]
+    #![allow(missing_docs, reason = "the kernel's BTF_KIND_ constants, by the kernel's names")]
     pub const INT: u8 = 1;
     pub const PTR: u8 = 2;
     pub const ARRAY: u8 = 3;
@@ -60,29 +57,17 @@ pub enum BtfError {
 impl fmt::Display for BtfError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotBtf => {
-                f.write_str("kernel BTF has no BTF magic: use /sys/kernel/btf/vmlinux as it is")
-            }
-            Self::BigEndian => {
-                f.write_str("kernel BTF is big-endian: run on a little-endian machine")
-            }
+            Self::NotBtf => f.write_str("kernel BTF has no BTF magic: use /sys/kernel/btf/vmlinux as it is"),
+            Self::BigEndian => f.write_str("kernel BTF is big-endian: run on a little-endian machine"),
             Self::Version(version) => {
                 write!(f, "kernel BTF has version {version}, not 1: update tcpmon")
             }
-            Self::Truncated => {
-                f.write_str("kernel BTF has sections beyond its end: read the file whole")
-            }
+            Self::Truncated => f.write_str("kernel BTF has sections beyond its end: read the file whole"),
             Self::TruncatedType(id) => {
-                write!(
-                    f,
-                    "type {id} of the kernel BTF runs past the type section: read the file whole"
-                )
+                write!(f, "type {id} of the kernel BTF runs past the type section: read the file whole")
             }
             Self::UnknownKind { kind, id } => {
-                write!(
-                    f,
-                    "type {id} of the kernel BTF is of the unknown kind {kind}: update tcpmon"
-                )
+                write!(f, "type {id} of the kernel BTF is of the unknown kind {kind}: update tcpmon")
             }
         }
     }
@@ -138,9 +123,7 @@ impl<'a> Blob<'a> {
         let section = |at| {
             let offset = word(header, at).unwrap_or(0) as usize;
             let length = word(header, at + 4).unwrap_or(0) as usize;
-            let start = header_bytes
-                .checked_add(offset)
-                .ok_or(BtfError::Truncated)?;
+            let start = header_bytes.checked_add(offset).ok_or(BtfError::Truncated)?;
             let end = start.checked_add(length).ok_or(BtfError::Truncated)?;
             bytes.get(start..end).ok_or(BtfError::Truncated)
         };
@@ -155,21 +138,14 @@ impl<'a> Blob<'a> {
             let info = word(types, at + 4).ok_or(BtfError::TruncatedType(id))?;
             let (kind, count, _) = unpack(info);
             let tail = tail_bytes(kind, count, layout).ok_or(BtfError::UnknownKind { kind, id })?;
-            let end = tail
-                .checked_add(at + RECORD_BYTES)
-                .filter(|end| *end <= types.len());
+            let end = tail.checked_add(at + RECORD_BYTES).filter(|end| *end <= types.len());
             starts.push(at as u32);
             if matches!(kind, kind::STRUCT | kind::UNION) && word(types, at) != Some(0) {
                 structures.push(id);
             }
             at = end.ok_or(BtfError::TruncatedType(id))?;
         }
-        Ok(Self {
-            types,
-            strings,
-            starts,
-            structures,
-        })
+        Ok(Self { types, strings, starts, structures })
     }
 
     /// The highest type id.
@@ -181,10 +157,7 @@ impl<'a> Blob<'a> {
     pub fn record(&self, id: u32) -> Option<Record<'a>> {
         let index = id.checked_sub(1)? as usize;
         let start = *self.starts.get(index)? as usize;
-        let end = self
-            .starts
-            .get(index + 1)
-            .map_or(self.types.len(), |next| *next as usize);
+        let end = self.starts.get(index + 1).map_or(self.types.len(), |next| *next as usize);
         let (kind, count, flag) = unpack(word(self.types, start + 4)?);
         Some(Record {
             name: word(self.types, start)?,
@@ -207,10 +180,7 @@ impl<'a> Blob<'a> {
     /// Id of the first type of this kind and name.
     pub fn find(&self, kind: u8, name: &str) -> Option<u32> {
         (1..=self.count()).find(|id| {
-            let start = self
-                .starts
-                .get(*id as usize - 1)
-                .map_or(0, |start| *start as usize);
+            let start = self.starts.get(*id as usize - 1).map_or(0, |start| *start as usize);
             word(self.types, start + 4).is_some_and(|info| unpack(info).0 == kind)
                 && word(self.types, start).is_some_and(|offset| self.is_named(offset, name))
         })
@@ -218,20 +188,14 @@ impl<'a> Blob<'a> {
 
     /// Id of the struct or union of this name.
     pub fn structure(&self, name: &str) -> Option<u32> {
-        let is_named = |id: &u32| {
-            self.record(*id)
-                .is_some_and(|record| self.is_named(record.name, name))
-        };
+        let is_named = |id: &u32| self.record(*id).is_some_and(|record| self.is_named(record.name, name));
         self.structures.iter().copied().find(is_named)
     }
 
     /// Whether the string at `offset` is this one. No name is empty.
     pub fn is_named(&self, offset: u32, name: &str) -> bool {
         let rest = self.strings.get(offset as usize..).unwrap_or_default();
-        !name.is_empty()
-            && rest
-                .strip_prefix(name.as_bytes())
-                .is_some_and(|after| after.first() == Some(&0))
+        !name.is_empty() && rest.strip_prefix(name.as_bytes()).is_some_and(|after| after.first() == Some(&0))
     }
 }
 
@@ -243,9 +207,7 @@ fn unpack(info: u32) -> (u8, u32, bool) {
 /// Bytes that follow a record. `layout` has 4 bytes per kind: bytes once, bytes per element, flags of 16 bits.
 fn tail_bytes(kind: u8, count: u32, layout: &[u8]) -> Option<usize> {
     let (once, each) = match kind {
-        kind::PTR | kind::FWD | kind::TYPEDEF | kind::VOLATILE | kind::CONST | kind::RESTRICT => {
-            (0, 0)
-        }
+        kind::PTR | kind::FWD | kind::TYPEDEF | kind::VOLATILE | kind::CONST | kind::RESTRICT => (0, 0),
         kind::FUNC | kind::FLOAT | kind::TYPE_TAG => (0, 0),
         kind::INT | kind::VAR | kind::DECL_TAG => (4, 0),
         kind::ARRAY => (12, 0),

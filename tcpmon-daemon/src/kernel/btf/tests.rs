@@ -12,11 +12,7 @@ struct Maker {
 
 impl Maker {
     fn new() -> Self {
-        Self {
-            types: vec![],
-            strings: vec![0],
-            count: 0,
-        }
+        Self { types: vec![], strings: vec![0], count: 0 }
     }
 
     fn name(&mut self, name: &str) -> u32 {
@@ -29,8 +25,7 @@ impl Maker {
     /// Adds a type; `count` is bits 0 to 23 of the info word, with bit 31 for the flag.
     fn add(&mut self, kind: u8, name: &str, count: u32, size_or_type: u32, tail: &[u32]) -> u32 {
         let head = [self.name(name), count | u32::from(kind) << 24, size_or_type];
-        self.types
-            .extend(head.iter().chain(tail).flat_map(|word| word.to_le_bytes()));
+        self.types.extend(head.iter().chain(tail).flat_map(|word| word.to_le_bytes()));
         self.count += 1;
         self.count
     }
@@ -40,24 +35,9 @@ impl Maker {
     }
 
     /// Members are name, type, and offset word.
-    fn structure(
-        &mut self,
-        name: &str,
-        size: u32,
-        flag: bool,
-        members: &[(&str, u32, u32)],
-    ) -> u32 {
-        let tail: Vec<u32> = members
-            .iter()
-            .flat_map(|member| [self.name(member.0), member.1, member.2])
-            .collect();
-        self.add(
-            kind::STRUCT,
-            name,
-            members.len() as u32 | u32::from(flag) << 31,
-            size,
-            &tail,
-        )
+    fn structure(&mut self, name: &str, size: u32, flag: bool, members: &[(&str, u32, u32)]) -> u32 {
+        let tail: Vec<u32> = members.iter().flat_map(|member| [self.name(member.0), member.1, member.2]).collect();
+        self.add(kind::STRUCT, name, members.len() as u32 | u32::from(flag) << 31, size, &tail)
     }
 
     /// Values are name and words.
@@ -67,13 +47,7 @@ impl Maker {
             tail.push(self.name(name));
             tail.extend(*words);
         }
-        self.add(
-            kind,
-            name,
-            values.len() as u32 | u32::from(flag) << 31,
-            4,
-            &tail,
-        )
+        self.add(kind, name, values.len() as u32 | u32::from(flag) << 31, 4, &tail)
     }
 
     fn bytes(&self) -> Vec<u8> {
@@ -82,35 +56,14 @@ impl Maker {
 
     fn bytes_with_layout(&self, layout: &[u8]) -> Vec<u8> {
         let (types, strings) = (self.types.len() as u32, self.strings.len() as u32);
-        let header = [
-            0x0001_eb9f,
-            32,
-            0,
-            types,
-            types,
-            strings,
-            types + strings,
-            layout.len() as u32,
-        ];
+        let header = [0x0001_eb9f, 32, 0, types, types, strings, types + strings, layout.len() as u32];
         let header = header.iter().flat_map(|word| word.to_le_bytes());
-        header
-            .chain(
-                self.types
-                    .iter()
-                    .chain(&self.strings)
-                    .chain(layout)
-                    .copied(),
-            )
-            .collect()
+        header.chain(self.types.iter().chain(&self.strings).chain(layout).copied()).collect()
     }
 }
 
 fn field(offset: u32, size: u32) -> Option<Field> {
-    Some(Field {
-        offset,
-        size,
-        bits: None,
-    })
+    Some(Field { offset, size, bits: None })
 }
 
 #[test]
@@ -121,12 +74,7 @@ fn a_field_is_found_through_qualifiers_and_anonymous_members() {
     let nested = maker.structure("", 16, false, &[("", inner, 64)]);
     let constant = maker.add(kind::CONST, "", 0, nested, &[]);
     let typedef = maker.add(kind::TYPEDEF, "nested_t", 0, constant, &[]);
-    maker.structure(
-        "outer",
-        48,
-        false,
-        &[("lock", typedef, 64), ("", nested, 192)],
-    );
+    maker.structure("outer", 48, false, &[("lock", typedef, 64), ("", nested, 192)]);
     let bytes = maker.bytes();
     let btf = Btf::parse(&bytes).unwrap();
 
@@ -141,25 +89,11 @@ fn what_is_absent_is_none() {
     let mut maker = Maker::new();
     let int = maker.int("int", 4);
     let pointer = maker.add(kind::PTR, "", 0, 3, &[]);
-    maker.structure(
-        "socket",
-        16,
-        false,
-        &[("number", int, 0), ("next", pointer, 64)],
-    );
+    maker.structure("socket", 16, false, &[("number", int, 0), ("next", pointer, 64)]);
     let bytes = maker.bytes();
     let btf = Btf::parse(&bytes).unwrap();
 
-    for path in [
-        "",
-        ".",
-        "numbe",
-        "numbers",
-        "number.",
-        "number.x",
-        ".number",
-        "next.number",
-    ] {
+    for path in ["", ".", "numbe", "numbers", "number.", "number.x", ".number", "next.number"] {
         assert_eq!(btf.field("socket", path), None, "{path}");
     }
     assert_eq!(btf.field("", "number"), None);
@@ -179,12 +113,7 @@ fn arrays_and_pointers_have_their_sizes() {
     let table = maker.add(kind::ARRAY, "", 0, 0, &[row, int, 5]);
     let open = maker.add(kind::ARRAY, "", 0, 0, &[int, int, 0]);
     let huge = maker.add(kind::ARRAY, "", 0, 0, &[table, int, u32::MAX]);
-    let members = [
-        ("pointer", pointer, 0),
-        ("table", table, 64),
-        ("open", open, 1024),
-        ("huge", huge, 1024),
-    ];
+    let members = [("pointer", pointer, 0), ("table", table, 64), ("open", open, 1024), ("huge", huge, 1024)];
     maker.structure("arrays", 128, false, &members);
     let bytes = maker.bytes();
     let btf = Btf::parse(&bytes).unwrap();
@@ -200,27 +129,12 @@ fn a_bit_field_is_the_bytes_and_bits_that_it_touches() {
     let mut maker = Maker::new();
     let int = maker.int("int", 4);
     let nibble = maker.add(kind::INT, "old", 0, 4, &[2 << 16 | 4]);
-    maker.structure(
-        "new",
-        8,
-        true,
-        &[
-            ("wscale", int, 4 << 24 | 12),
-            ("wide", int, 10 << 24 | 30),
-            ("whole", int, 32),
-        ],
-    );
+    maker.structure("new", 8, true, &[("wscale", int, 4 << 24 | 12), ("wide", int, 10 << 24 | 30), ("whole", int, 32)]);
     maker.structure("old", 8, false, &[("shifted", nibble, 8), ("odd", int, 3)]);
     let bytes = maker.bytes();
     let btf = Btf::parse(&bytes).unwrap();
 
-    let bits = |offset, size, bits| {
-        Some(Field {
-            offset,
-            size,
-            bits: Some(bits),
-        })
-    };
+    let bits = |offset, size, bits| Some(Field { offset, size, bits: Some(bits) });
     assert_eq!(btf.field("new", "wscale"), bits(1, 1, (4, 4)));
     assert_eq!(btf.field("new", "wide"), bits(3, 2, (6, 10)));
     assert_eq!(btf.field("new", "whole"), field(4, 4));
@@ -232,26 +146,13 @@ fn a_bit_field_is_the_bytes_and_bits_that_it_touches() {
 fn enumerators_keep_their_sign_and_width() {
     let mut maker = Maker::new();
     maker.enumeration(kind::ENUM, "reason", false, &[]);
-    maker.enumeration(
-        kind::ENUM,
-        "reason",
-        false,
-        &[("NONE", &[0]), ("TOP", &[u32::MAX])],
-    );
-    maker.enumeration(
-        kind::ENUM,
-        "",
-        true,
-        &[("MINUS", &[u32::MAX]), ("NONE", &[7])],
-    );
+    maker.enumeration(kind::ENUM, "reason", false, &[("NONE", &[0]), ("TOP", &[u32::MAX])]);
+    maker.enumeration(kind::ENUM, "", true, &[("MINUS", &[u32::MAX]), ("NONE", &[7])]);
     maker.enumeration(kind::ENUM64, "wide", false, &[("BIG", &[5, 1])]);
     let bytes = maker.bytes();
     let btf = Btf::parse(&bytes).unwrap();
 
-    assert_eq!(
-        btf.enumerators("reason"),
-        Some(vec![("NONE", 0), ("TOP", 0xffff_ffff)])
-    );
+    assert_eq!(btf.enumerators("reason"), Some(vec![("NONE", 0), ("TOP", 0xffff_ffff)]));
     assert_eq!(btf.enumerator(Some("reason"), "TOP"), Some(0xffff_ffff));
     assert_eq!(btf.enumerator(Some("reason"), "MINUS"), None);
     assert_eq!(btf.enumerator(None, "MINUS"), Some(-1));
@@ -276,43 +177,21 @@ fn a_tracepoint_has_the_types_of_its_typedef_and_the_names_of_its_iterator() {
     maker.add(kind::TYPEDEF, "btf_trace_nonsense", 0, sock, &[]);
     let names = ["__data", "sk", "location", "", "kind"].map(|name| maker.name(name));
     let types = [void, sock, void, reason, reason];
-    let tail: Vec<u32> = names
-        .into_iter()
-        .zip(types)
-        .flat_map(|(name, id)| [name, id])
-        .collect();
+    let tail: Vec<u32> = names.into_iter().zip(types).flat_map(|(name, id)| [name, id]).collect();
     let prototype = maker.add(kind::FUNC_PROTO, "", 5, int, &tail);
     maker.add(kind::FUNC, "__traceiter_drop", 0, prototype, &[]);
     let bytes = maker.bytes();
     let btf = Btf::parse(&bytes).unwrap();
 
     let arguments = [
-        Argument {
-            name: Some("sk"),
-            kind: ArgumentKind::Pointer("sock"),
-        },
-        Argument {
-            name: Some("location"),
-            kind: ArgumentKind::Pointer("void"),
-        },
-        Argument {
-            name: None,
-            kind: ArgumentKind::Enum("reason"),
-        },
+        Argument { name: Some("sk"), kind: ArgumentKind::Pointer("sock") },
+        Argument { name: Some("location"), kind: ArgumentKind::Pointer("void") },
+        Argument { name: None, kind: ArgumentKind::Enum("reason") },
         // The iterator has another type here, so its name may be another argument's.
-        Argument {
-            name: None,
-            kind: ArgumentKind::Integer {
-                size: 4,
-                signed: true,
-            },
-        },
+        Argument { name: None, kind: ArgumentKind::Integer { size: 4, signed: true } },
     ];
     assert_eq!(btf.tracepoint("drop").unwrap(), arguments);
-    let nameless = arguments.map(|argument| Argument {
-        name: None,
-        ..argument
-    });
+    let nameless = arguments.map(|argument| Argument { name: None, ..argument });
     assert_eq!(btf.tracepoint("nameless").unwrap(), nameless);
     assert_eq!(btf.tracepoint("nonsense"), None);
     assert!(btf.has_function("__traceiter_drop"));
@@ -328,11 +207,7 @@ fn types_that_refer_to_themselves_end() {
         "itself",
         8,
         false,
-        &[
-            members.as_slice(),
-            &[("loop", 1, 0), ("array", 2, 0), ("me", 3, 8)],
-        ]
-        .concat(),
+        &[members.as_slice(), &[("loop", 1, 0), ("array", 2, 0), ("me", 3, 8)]].concat(),
     );
     let bytes = maker.bytes();
     let btf = Btf::parse(&bytes).unwrap();
@@ -350,14 +225,8 @@ fn a_blob_for_another_machine_or_of_another_version_is_refused() {
     assert_eq!(error(&bytes), None);
     assert_eq!(error(b""), Some(BtfError::NotBtf));
     assert_eq!(error(b"\x7fELF, not BTF"), Some(BtfError::NotBtf));
-    assert_eq!(
-        error(&[&[0xeb, 0x9f], &bytes[2..]].concat()),
-        Some(BtfError::BigEndian)
-    );
-    assert_eq!(
-        error(&[&[0x9f, 0xeb, 2], &bytes[3..]].concat()),
-        Some(BtfError::Version(2))
-    );
+    assert_eq!(error(&[&[0xeb, 0x9f], &bytes[2..]].concat()), Some(BtfError::BigEndian));
+    assert_eq!(error(&[&[0x9f, 0xeb, 2], &bytes[3..]].concat()), Some(BtfError::Version(2)));
 }
 
 #[test]
@@ -372,15 +241,9 @@ fn a_blob_that_is_cut_short_is_refused_wherever_the_cut_is() {
 
     // A type with more members than there are bytes, and half a type.
     maker.add(kind::STRUCT, "greedy", 0xff_ffff, 4, &[]);
-    assert_eq!(
-        Btf::parse(&maker.bytes()).err(),
-        Some(BtfError::TruncatedType(2))
-    );
+    assert_eq!(Btf::parse(&maker.bytes()).err(), Some(BtfError::TruncatedType(2)));
     maker.types.truncate(maker.types.len() - 8);
-    assert_eq!(
-        Btf::parse(&maker.bytes()).err(),
-        Some(BtfError::TruncatedType(2))
-    );
+    assert_eq!(Btf::parse(&maker.bytes()).err(), Some(BtfError::TruncatedType(2)));
 }
 
 #[test]
@@ -391,17 +254,11 @@ fn an_unknown_kind_is_refused_unless_the_blob_tells_its_length() {
     maker.structure("known", 4, false, &[("member", int, 0)]);
     let refused = Some(BtfError::UnknownKind { kind: 20, id: 1 });
     assert_eq!(Btf::parse(&maker.bytes()).err(), refused);
-    assert_eq!(
-        Btf::parse(&maker.bytes_with_layout(&[0; 80])).err(),
-        refused
-    );
+    assert_eq!(Btf::parse(&maker.bytes_with_layout(&[0; 80])).err(), refused);
 
     // Kind 20: once 4 bytes, and 8 bytes for each of 2 elements.
     let bytes = maker.bytes_with_layout(&[&[0; 80], [4, 8, 0, 0].as_slice()].concat());
-    assert_eq!(
-        Btf::parse(&bytes).unwrap().field("known", "member"),
-        field(0, 4)
-    );
+    assert_eq!(Btf::parse(&bytes).unwrap().field("known", "member"), field(0, 4));
 }
 
 #[test]
@@ -409,12 +266,7 @@ fn an_enum_may_have_more_than_65535_values() {
     let mut maker = Maker::new();
     let int = maker.int("int", 4);
     let values = vec![("", [3].as_slice()); 70_000];
-    maker.enumeration(
-        kind::ENUM,
-        "many",
-        false,
-        &[values.as_slice(), &[("LAST", &[9])]].concat(),
-    );
+    maker.enumeration(kind::ENUM, "many", false, &[values.as_slice(), &[("LAST", &[9])]].concat());
     maker.structure("after", 4, false, &[("member", int, 0)]);
     let bytes = maker.bytes();
     let btf = Btf::parse(&bytes).unwrap();
@@ -431,10 +283,7 @@ fn names_may_be_missing_endless_or_no_text() {
     maker.strings.extend([0xff; 2000]);
     let bytes = maker.bytes();
     let btf = Btf::parse(&bytes).unwrap();
-    assert_eq!(
-        btf.enumerators("names"),
-        Some(vec![("", 1), ("", 2), ("names", 3)])
-    );
+    assert_eq!(btf.enumerators("names"), Some(vec![("", 1), ("", 2), ("names", 3)]));
     assert_eq!(btf.field("s", "m"), field(0, 4));
     let strings = maker.strings.len() as u32;
     assert_eq!(btf.blob().string(strings - 1), "");

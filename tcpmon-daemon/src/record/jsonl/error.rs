@@ -19,9 +19,7 @@ pub enum ReadError {
     #[error("trace file empty (byte 0), not even a header: trace again")]
     Empty,
     /// The first line is not a trace's header.
-    #[error(
-        "not a trace, at byte {offset}: {reason}; give a file that `tcpmon trace --format jsonl` wrote"
-    )]
+    #[error("not a trace, at byte {offset}: {reason}; give a file that `tcpmon trace --format jsonl` wrote")]
     NotATrace {
         /// Where the first line stops making sense.
         offset: u64,
@@ -92,9 +90,7 @@ pub enum ReadError {
         found: u64,
     },
     /// Something follows the trailer.
-    #[error(
-        "trace file goes on after its trailer: keep its first {offset} bytes (`head -c {offset}`)"
-    )]
+    #[error("trace file goes on after its trailer: keep its first {offset} bytes (`head -c {offset}`)")]
     AfterTrailer {
         /// Where the trailer ends.
         offset: u64,

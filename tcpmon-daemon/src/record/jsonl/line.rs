@@ -82,10 +82,7 @@ impl From<HeaderLine> for Header {
             tcpmon_version: line.tcpmon_version,
             kernel_release: line.kernel_release,
             hostname: line.hostname,
-            start: Clocks {
-                monotonic_ns: line.start_monotonic_ns,
-                realtime_ns: line.start_realtime_ns,
-            },
+            start: Clocks { monotonic_ns: line.start_monotonic_ns, realtime_ns: line.start_realtime_ns },
             filter: line.filter,
         }
     }
@@ -126,10 +123,7 @@ impl From<TrailerLine> for Trailer {
         Self {
             records: line.records,
             lost: line.lost,
-            end: Clocks {
-                monotonic_ns: line.end_monotonic_ns,
-                realtime_ns: line.end_realtime_ns,
-            },
+            end: Clocks { monotonic_ns: line.end_monotonic_ns, realtime_ns: line.end_realtime_ns },
             reason: line.reason,
             complete: line.complete,
         }
@@ -289,10 +283,7 @@ impl<'de> Deserialize<'de> for Cookie {
             true => None,
             false => u64::from_str_radix(text, 16).ok().map(Cookie),
         };
-        from.deserialize_str(Text {
-            expected: "a cookie in hexadecimal",
-            parse,
-        })
+        from.deserialize_str(Text { expected: "a cookie in hexadecimal", parse })
     }
 }
 
@@ -305,10 +296,7 @@ impl Serialize for Comm {
 impl<'de> Deserialize<'de> for Comm {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let parse = |text: &str| Comm::try_from(text).ok();
-        from.deserialize_str(Text {
-            expected: "a name of at most 16 bytes without NUL",
-            parse,
-        })
+        from.deserialize_str(Text { expected: "a name of at most 16 bytes without NUL", parse })
     }
 }
 
@@ -321,10 +309,7 @@ impl Serialize for End {
 impl<'de> Deserialize<'de> for End {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let parse = |text: &str| End::ALL.into_iter().find(|end| end.name() == text);
-        from.deserialize_str(Text {
-            expected: "preempted, blocked, exited or unknown",
-            parse,
-        })
+        from.deserialize_str(Text { expected: "preempted, blocked, exited or unknown", parse })
     }
 }
 
@@ -375,7 +360,6 @@ impl<T, F: FnOnce(&str) -> Option<T>> Visitor<'_> for Text<F> {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
-        (self.parse)(text)
-            .ok_or_else(|| E::custom(format_args!("{text:?} is not {}", self.expected)))
+        (self.parse)(text).ok_or_else(|| E::custom(format_args!("{text:?} is not {}", self.expected)))
     }
 }

@@ -59,14 +59,7 @@ impl<R: BufRead> JsonLinesReader<R> {
             return Err(ReadError::Empty);
         }
         let header = header(&line)?;
-        Ok(Self {
-            input,
-            header,
-            trailer: None,
-            line,
-            records: 0,
-            ended: false,
-        })
+        Ok(Self { input, header, trailer: None, line, records: 0, ended: false })
     }
 
     /// The trace's header.
@@ -88,10 +81,7 @@ impl<R: BufRead> JsonLinesReader<R> {
     fn record(&mut self) -> Result<Option<Slice>, ReadError> {
         loop {
             if !self.line.read(&mut self.input)? {
-                return Err(ReadError::NoTrailer {
-                    offset: self.line.offset,
-                    records: self.records,
-                });
+                return Err(ReadError::NoTrailer { offset: self.line.offset, records: self.records });
             }
             match self.line.content() {
                 Ok(Content::Record(slice)) => {
@@ -111,26 +101,17 @@ impl<R: BufRead> JsonLinesReader<R> {
 
     fn check(&mut self, trailer: &Trailer) -> Result<(), ReadError> {
         if trailer.records != self.records {
-            return Err(ReadError::Count {
-                offset: self.line.offset,
-                told: trailer.records,
-                found: self.records,
-            });
+            return Err(ReadError::Count { offset: self.line.offset, told: trailer.records, found: self.records });
         }
         if self.line.read(&mut self.input)? {
-            return Err(ReadError::AfterTrailer {
-                offset: self.line.offset,
-            });
+            return Err(ReadError::AfterTrailer { offset: self.line.offset });
         }
         Ok(())
     }
 
     fn bad(&self, bad: Bad) -> ReadError {
         if self.line.is_cut() {
-            return ReadError::Cut {
-                offset: self.line.offset,
-                records: self.records,
-            };
+            return ReadError::Cut { offset: self.line.offset, records: self.records };
         }
         ReadError::BadLine {
             offset: self.line.offset + bad.at as u64,
@@ -169,10 +150,7 @@ impl Line {
         self.bytes.clear();
         match input.take(LONGEST).read_until(b'\n', &mut self.bytes) {
             Ok(bytes) => Ok(bytes > 0),
-            Err(source) => Err(ReadError::Io {
-                offset: self.offset + self.bytes.len() as u64,
-                source,
-            }),
+            Err(source) => Err(ReadError::Io { offset: self.offset + self.bytes.len() as u64, source }),
         }
     }
 
@@ -192,35 +170,23 @@ impl Line {
         match self.parse::<Kind>()?.kind.as_str() {
             TIMESLICE => self.slice(),
             TRAILER => Ok(Content::Trailer(self.parse::<TrailerLine>()?.into())),
-            HEADER => Err(Bad {
-                at: 0,
-                reason: "a second header".into(),
-            }),
+            HEADER => Err(Bad { at: 0, reason: "a second header".into() }),
             _ => Ok(Content::Other),
         }
     }
 
     fn slice(&self) -> Result<Content, Bad> {
         let slice = Slice::try_from(self.parse::<TimesliceLine>()?);
-        let slice = slice.map_err(|reason| Bad {
-            at: 0,
-            reason: reason.into(),
-        })?;
+        let slice = slice.map_err(|reason| Bad { at: 0, reason: reason.into() })?;
         Ok(Content::Record(Box::new(slice)))
     }
 
     fn parse<T: DeserializeOwned>(&self) -> Result<T, Bad> {
         if self.is_too_long() {
-            return Err(Bad {
-                at: 0,
-                reason: format!("a line of {LONGEST} bytes or more"),
-            });
+            return Err(Bad { at: 0, reason: format!("a line of {LONGEST} bytes or more") });
         }
         serde_json::from_slice(&self.bytes).map_err(|error| Bad {
-            at: error
-                .column()
-                .saturating_sub(1)
-                .min(self.bytes.len().saturating_sub(1)),
+            at: error.column().saturating_sub(1).min(self.bytes.len().saturating_sub(1)),
             reason: reason(&error),
         })
     }
@@ -231,10 +197,7 @@ fn header(line: &Line) -> Result<Header, ReadError> {
     let kind: Kind = first(line, line.parse())?;
     if version.format != FORMAT || kind.kind != HEADER {
         let reason = format!("the first line is no header of format {FORMAT}");
-        return Err(ReadError::NotATrace {
-            offset: line.offset,
-            reason,
-        });
+        return Err(ReadError::NotATrace { offset: line.offset, reason });
     }
     if version.format_version != FORMAT_VERSION {
         return Err(ReadError::Version {
@@ -248,24 +211,15 @@ fn header(line: &Line) -> Result<Header, ReadError> {
 
 fn first<T>(line: &Line, parsed: Result<T, Bad>) -> Result<T, ReadError> {
     parsed.map_err(|bad| match line.is_cut() && line.bytes.starts_with(b"{") {
-        true => ReadError::Cut {
-            offset: line.offset,
-            records: 0,
-        },
-        false => ReadError::NotATrace {
-            offset: line.offset + bad.at as u64,
-            reason: bad.reason,
-        },
+        true => ReadError::Cut { offset: line.offset, records: 0 },
+        false => ReadError::NotATrace { offset: line.offset + bad.at as u64, reason: bad.reason },
     })
 }
 
 /// The parser's words without its line and column: every text is one line to it.
 fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    text.split(" at line ")
-        .next()
-        .unwrap_or_default()
-        .to_owned()
+    text.split(" at line ").next().unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]
@@ -278,8 +232,7 @@ mod tests {
     /// A trace of two records.
     fn file() -> Vec<u8> {
         let mut bytes = Vec::new();
-        let mut writer =
-            JsonLinesWriter::new(&mut bytes, &sample::header()).expect("memory takes all");
+        let mut writer = JsonLinesWriter::new(&mut bytes, &sample::header()).expect("memory takes all");
         for _ in 0..2 {
             writer.slice(&sample::slice()).expect("memory takes all");
         }
@@ -297,9 +250,7 @@ mod tests {
     /// Where the lines begin, and the file's end.
     fn begins(bytes: &[u8]) -> Vec<u64> {
         let newlines = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
-        [0].into_iter()
-            .chain(newlines.map(|(at, _)| at as u64 + 1))
-            .collect()
+        [0].into_iter().chain(newlines.map(|(at, _)| at as u64 + 1)).collect()
     }
 
     /// Records read, and the trailer or the error.
@@ -312,10 +263,7 @@ mod tests {
         assert!(reader.next().is_none(), "it goes on after its end");
         match error {
             Some(error) => (reader.records(), Err(error)),
-            None => (
-                reader.records(),
-                Ok(reader.trailer.expect("a trace ends in a trailer")),
-            ),
+            None => (reader.records(), Ok(reader.trailer.expect("a trace ends in a trailer"))),
         }
     }
 
@@ -336,10 +284,7 @@ mod tests {
         let begins = begins(&bytes);
         // Without its last newline the file says all that it has to say.
         for length in 0..bytes.len() - 1 {
-            let line = begins
-                .iter()
-                .rfind(|begin| **begin <= length as u64)
-                .expect("0 is first");
+            let line = begins.iter().rfind(|begin| **begin <= length as u64).expect("0 is first");
             let (records, result) = read(&bytes[..length]);
             let error = result.expect_err("the file is cut");
             match &error {
@@ -348,13 +293,7 @@ mod tests {
                 ReadError::Cut { offset, .. } => assert_eq!(offset, line),
                 other => panic!("{length} bytes: {other}"),
             }
-            assert!(
-                records
-                    <= begins
-                        .iter()
-                        .filter(|begin| **begin <= length as u64 + 1)
-                        .count() as u64
-            );
+            assert!(records <= begins.iter().filter(|begin| **begin <= length as u64 + 1).count() as u64);
         }
         assert!(read(&bytes[..bytes.len() - 1]).1.is_ok());
     }
@@ -362,10 +301,7 @@ mod tests {
     #[test]
     fn a_bad_line_is_named_by_byte_and_number() {
         let file = changed("\"tid\":4322", "\"tid\":x322");
-        let byte = file
-            .windows(4)
-            .position(|bytes| bytes == b"x322")
-            .expect("it is there");
+        let byte = file.windows(4).position(|bytes| bytes == b"x322").expect("it is there");
         let error = error(&file);
         assert_eq!(
             error.to_string(),
@@ -380,27 +316,11 @@ mod tests {
     #[test]
     fn values_that_no_record_has_are_bad_lines() {
         for (from, to, reason) in [
-            (
-                "\"cookie\":\"1f\"",
-                "\"cookie\":\"+1f\"",
-                "is not a cookie in hexadecimal",
-            ),
-            (
-                "\"comm\":\"iperf3\"",
-                "\"comm\":\"seventeen bytes!!\"",
-                "is not a name",
-            ),
-            (
-                "\"end\":\"blocked\"",
-                "\"end\":\"tired\"",
-                "is not preempted, blocked",
-            ),
+            ("\"cookie\":\"1f\"", "\"cookie\":\"+1f\"", "is not a cookie in hexadecimal"),
+            ("\"comm\":\"iperf3\"", "\"comm\":\"seventeen bytes!!\"", "is not a name"),
+            ("\"end\":\"blocked\"", "\"end\":\"tired\"", "is not preempted, blocked"),
             ("\"family\":4", "\"family\":5", "family is neither 4 nor 6"),
-            (
-                "192.0.2.2",
-                "::1",
-                "an IPv6 address in a record of family 4",
-            ),
+            ("192.0.2.2", "::1", "an IPv6 address in a record of family 4"),
             ("\"cpu\":3", "\"cpu\":-3", "expected u32"),
             ("\"cpu\":3,", "", "missing field `cpu`"),
         ] {
@@ -417,46 +337,18 @@ mod tests {
             "\"format_version\":2,\"tcpmon_version\":\"3.0.0\",\"clock\":\"tai\"",
         );
         let error = error(&file);
-        assert!(
-            matches!(
-                error,
-                ReadError::Version {
-                    found: 2,
-                    offset: 0,
-                    ..
-                }
-            ),
-            "{error}"
-        );
-        assert!(
-            error
-                .to_string()
-                .ends_with("read it with tcpmon 3.0.0, which wrote it"),
-            "{error}"
-        );
+        assert!(matches!(error, ReadError::Version { found: 2, offset: 0, .. }), "{error}");
+        assert!(error.to_string().ends_with("read it with tcpmon 3.0.0, which wrote it"), "{error}");
     }
 
     #[test]
     fn what_is_no_trace_is_refused_at_its_first_line() {
-        for text in [
-            "\n",
-            "[]\n",
-            "{}\n",
-            "tid,comm\n",
-            "\u{0}",
-            "{\"type\":\"header\"}\n",
-        ] {
+        for text in ["\n", "[]\n", "{}\n", "tid,comm\n", "\u{0}", "{\"type\":\"header\"}\n"] {
             let error = error(text.as_bytes());
-            assert!(
-                matches!(error, ReadError::NotATrace { .. }),
-                "{text:?}: {error}"
-            );
+            assert!(matches!(error, ReadError::NotATrace { .. }), "{text:?}: {error}");
         }
         let other = changed("tcpmon-trace", "other-trace!");
-        assert!(matches!(
-            error(&other),
-            ReadError::NotATrace { offset: 0, .. }
-        ));
+        assert!(matches!(error(&other), ReadError::NotATrace { offset: 0, .. }));
         assert!(matches!(error(b""), ReadError::Empty));
     }
 
@@ -467,17 +359,7 @@ mod tests {
         let mut without = bytes[..begins[1] as usize].to_vec();
         without.extend_from_slice(&bytes[begins[2] as usize..]);
         let error = error(&without);
-        assert!(
-            matches!(
-                error,
-                ReadError::Count {
-                    told: 2,
-                    found: 1,
-                    ..
-                }
-            ),
-            "{error}"
-        );
+        assert!(matches!(error, ReadError::Count { told: 2, found: 1, .. }), "{error}");
         assert_eq!(error.offset(), begins[2]);
     }
 
@@ -495,10 +377,7 @@ mod tests {
     fn unknown_keys_and_unknown_lines_are_skipped_and_the_order_of_keys_is_free() {
         let more = changed("\"cpu\":3", "\"node\":{\"id\":[1]},\"cpu\":3");
         assert!(read(&more).1.is_ok());
-        let more = changed(
-            "{\"type\":\"timeslice\"",
-            "{\"type\":\"wakeup\",\"at\":1}\n{\"type\":\"timeslice\"",
-        );
+        let more = changed("{\"type\":\"timeslice\"", "{\"type\":\"wakeup\",\"at\":1}\n{\"type\":\"timeslice\"");
         assert_eq!(read(&more).0, 2);
         let other = changed(
             "{\"type\":\"timeslice\",\"activated_ns\":5001500000000",

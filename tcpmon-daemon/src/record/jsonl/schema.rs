@@ -45,11 +45,7 @@ fn lines() -> Vec<String> {
     let mut writer = JsonLinesWriter::new(&mut bytes, &sample::header()).expect("memory takes all");
     writer.slice(&sample::slice()).expect("memory takes all");
     writer.finish(&sample::ending()).expect("memory takes all");
-    String::from_utf8(bytes)
-        .expect("JSON is UTF-8")
-        .lines()
-        .map(str::to_owned)
-        .collect()
+    String::from_utf8(bytes).expect("JSON is UTF-8").lines().map(str::to_owned).collect()
 }
 
 /// The rows of the first table under a heading, as cells without backticks.
@@ -59,13 +55,7 @@ fn table(heading: &str) -> Vec<Vec<String>> {
         .find(|section| section.lines().next() == Some(heading))
         .unwrap_or_else(|| panic!("the document has no section {heading}"));
     let rows = section.lines().filter(|line| line.starts_with('|')).skip(2);
-    rows.map(|row| {
-        row.trim_matches('|')
-            .split('|')
-            .map(|cell| cell.trim().replace('`', ""))
-            .collect()
-    })
-    .collect()
+    rows.map(|row| row.trim_matches('|').split('|').map(|cell| cell.trim().replace('`', "")).collect()).collect()
 }
 
 /// Name and documented type of each key that is written, in order; of the header's filter also those within.
@@ -79,9 +69,7 @@ fn written(line: &str) -> Vec<(String, String)> {
             let within = within.strip_suffix('}').expect("it comes last");
             let within: Object = serde_json::from_str(within).expect("it is an object");
             keys.extend(
-                within.0.iter().map(|(name, value)| {
-                    (format!("{key}.{name}"), type_of(name, value).to_owned())
-                }),
+                within.0.iter().map(|(name, value)| (format!("{key}.{name}"), type_of(name, value).to_owned())),
             );
         }
     }
@@ -102,19 +90,10 @@ fn type_of(key: &str, value: &Value) -> &'static str {
 
 fn assert_documented(heading: &str, line: &str) {
     let rows = table(heading);
-    let documented: Vec<_> = rows
-        .iter()
-        .map(|row| (row[0].clone(), row[1].clone()))
-        .collect();
-    assert_eq!(
-        documented,
-        written(line),
-        "docs/trace-format.md, section {heading}"
-    );
+    let documented: Vec<_> = rows.iter().map(|row| (row[0].clone(), row[1].clone())).collect();
+    assert_eq!(documented, written(line), "docs/trace-format.md, section {heading}");
     for row in &rows {
-        let unit = ["ns", "us", "bytes"]
-            .into_iter()
-            .find(|unit| row[0].ends_with(&format!("_{unit}")));
+        let unit = ["ns", "us", "bytes"].into_iter().find(|unit| row[0].ends_with(&format!("_{unit}")));
         assert_eq!(row[2], unit.unwrap_or_default(), "unit of {}", row[0]);
         assert!(!row[3].is_empty(), "{} has no meaning", row[0]);
     }
@@ -130,17 +109,10 @@ fn the_document_has_every_key_in_the_order_and_with_the_type_in_which_it_is_writ
 
 #[test]
 fn the_document_has_every_cause_of_loss() {
-    let documented: Vec<String> = table("Lost")
-        .into_iter()
-        .map(|row| row[0].clone())
-        .collect();
+    let documented: Vec<String> = table("Lost").into_iter().map(|row| row[0].clone()).collect();
     let written = Trailer::new(&sample::ending(), 0, 0).lost;
     assert_eq!(documented, written.into_keys().collect::<Vec<_>>());
-    let mut named: Vec<_> = LOSSES
-        .iter()
-        .map(|loss| loss.name())
-        .chain([LOST_WRITE])
-        .collect();
+    let mut named: Vec<_> = LOSSES.iter().map(|loss| loss.name()).chain([LOST_WRITE]).collect();
     named.sort_unstable();
     assert_eq!(documented, named);
 }
@@ -149,25 +121,14 @@ fn the_document_has_every_cause_of_loss() {
 fn the_document_has_every_word_that_is_a_value() {
     let meaning = |section: &str, key: &str| {
         let rows = table(section);
-        let row = rows
-            .iter()
-            .find(|row| row[0] == key)
-            .expect("the key is documented");
+        let row = rows.iter().find(|row| row[0] == key).expect("the key is documented");
         row[3].clone()
     };
     for end in End::ALL {
-        assert!(
-            meaning("Timeslice", "end").contains(end.name()),
-            "{}",
-            end.name()
-        );
+        assert!(meaning("Timeslice", "end").contains(end.name()), "{}", end.name());
     }
     for reason in Reason::ALL {
-        assert!(
-            meaning("Trailer", "reason").contains(reason.name()),
-            "{}",
-            reason.name()
-        );
+        assert!(meaning("Trailer", "reason").contains(reason.name()), "{}", reason.name());
     }
     assert!(DOCUMENT.starts_with(&format!("# The trace format, version {FORMAT_VERSION}\n")));
 }

@@ -71,8 +71,7 @@ impl<O: Output> JsonLinesWriter<O> {
         let ends = line_ends(&self.buffer).take(REMEMBERED);
         self.ends.extend(ends.map(|end| self.before + end as u64));
         self.ends[known..].reverse();
-        self.ends
-            .drain(..self.ends.len().saturating_sub(REMEMBERED));
+        self.ends.drain(..self.ends.len().saturating_sub(REMEMBERED));
         self.before += self.buffer.len() as u64;
         self.buffer.clear();
         self.taken = 0;
@@ -155,11 +154,7 @@ fn trailer_line(trailer: &Trailer) -> io::Result<Vec<u8>> {
 
 /// Where the lines end, the last one first. JSON has no newline inside.
 fn line_ends(lines: &[u8]) -> impl Iterator<Item = usize> {
-    let newlines = lines
-        .iter()
-        .enumerate()
-        .rev()
-        .filter(|(_, byte)| **byte == b'\n');
+    let newlines = lines.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n');
     newlines.map(|(at, _)| at + 1)
 }
 
@@ -182,11 +177,7 @@ mod tests {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             let fits = bytes.len().min(self.room - self.bytes.len());
             self.bytes.extend_from_slice(&bytes[..fits]);
-            if fits == 0 {
-                Err(ErrorKind::StorageFull.into())
-            } else {
-                Ok(fits)
-            }
+            if fits == 0 { Err(ErrorKind::StorageFull.into()) } else { Ok(fits) }
         }
 
         fn flush(&mut self) -> io::Result<()> {
@@ -259,38 +250,21 @@ mod tests {
     fn a_full_disk_still_gets_its_trailer_and_the_loss_is_in_it() {
         const RECORDS: u64 = 90;
         for every in [1, 7, u64::MAX] {
-            let mut whole = Disk {
-                bytes: Vec::new(),
-                room: usize::MAX,
-            };
+            let mut whole = Disk { bytes: Vec::new(), room: usize::MAX };
             trace(&mut whole, RECORDS, every).expect("there is room");
             let mut header = Vec::new();
             trace(&mut header, 0, 1).expect("memory takes all");
 
             for room in (header.len() + 100..whole.bytes.len()).step_by(173) {
-                let mut disk = Disk {
-                    bytes: Vec::new(),
-                    room,
-                };
+                let mut disk = Disk { bytes: Vec::new(), room };
                 let trailer = trace(&mut disk, RECORDS, every).expect("a trailer fits");
                 assert!(disk.bytes.len() <= room);
-                assert_eq!(
-                    trailer.records + trailer.lost[LOST_WRITE],
-                    RECORDS,
-                    "with room for {room}"
-                );
+                assert_eq!(trailer.records + trailer.lost[LOST_WRITE], RECORDS, "with room for {room}");
                 assert!(!trailer.complete);
-                assert!(
-                    room - disk.bytes.len() < 3000,
-                    "{} of {room} used",
-                    disk.bytes.len()
-                );
+                assert!(room - disk.bytes.len() < 3000, "{} of {room} used", disk.bytes.len());
 
                 let mut reader = JsonLinesReader::new(disk.bytes.as_slice()).expect("a header");
-                assert_eq!(
-                    reader.by_ref().filter(Result::is_ok).count() as u64,
-                    trailer.records
-                );
+                assert_eq!(reader.by_ref().filter(Result::is_ok).count() as u64, trailer.records);
                 assert_eq!(reader.trailer(), Some(&trailer));
             }
         }
@@ -298,10 +272,7 @@ mod tests {
 
     #[test]
     fn an_output_that_cannot_be_cut_reports_its_own_error() {
-        let disk = Disk {
-            bytes: Vec::new(),
-            room: 5000,
-        };
+        let disk = Disk { bytes: Vec::new(), room: 5000 };
         let error = trace(Stream(disk), 100, 10).expect_err("it is full");
         assert_eq!(error.kind(), ErrorKind::StorageFull);
     }

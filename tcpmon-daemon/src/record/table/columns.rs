@@ -46,8 +46,7 @@ impl Lines {
     pub fn right(&mut self, width: usize, value: impl Display) {
         let content = self.column(width, value);
         const SPACES: &str = "                                ";
-        self.text
-            .insert_str(self.column, &SPACES[..(width - content).min(SPACES.len())]);
+        self.text.insert_str(self.column, &SPACES[..(width - content).min(SPACES.len())]);
     }
 
     /// Ends the line.
@@ -101,11 +100,7 @@ pub struct Printable<'a>(pub &'a str);
 impl Display for Printable<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let printable = |c: char| {
-            if c == ' ' || c.is_ascii_graphic() {
-                c
-            } else {
-                '?'
-            }
+            if c == ' ' || c.is_ascii_graphic() { c } else { '?' }
         };
         self.0.chars().try_for_each(|c| f.write_char(printable(c)))
     }
@@ -131,10 +126,7 @@ impl Display for Thread<'_> {
             None => write!(f, "{}/{}", Printable(comm), self.tid),
             Some(_) => {
                 let kept = room.saturating_sub(CUT.len());
-                let end = comm
-                    .char_indices()
-                    .nth(kept)
-                    .map_or(comm.len(), |(at, _)| at);
+                let end = comm.char_indices().nth(kept).map_or(comm.len(), |(at, _)| at);
                 write!(f, "{}{CUT}/{}", Printable(&comm[..end]), self.tid)
             }
         }
@@ -186,10 +178,7 @@ struct Short {
 
 impl Default for Short {
     fn default() -> Self {
-        Self {
-            bytes: [0; 64],
-            length: 0,
-        }
+        Self { bytes: [0; 64], length: 0 }
     }
 }
 
@@ -203,10 +192,7 @@ impl Short {
 impl Write for Short {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let end = self.length + text.len();
-        self.bytes
-            .get_mut(self.length..end)
-            .ok_or(fmt::Error)?
-            .copy_from_slice(text.as_bytes());
+        self.bytes.get_mut(self.length..end).ok_or(fmt::Error)?.copy_from_slice(text.as_bytes());
         self.length = end;
         Ok(())
     }
@@ -220,22 +206,12 @@ mod tests {
 
     fn socket(remote: &str, width: usize) -> String {
         let remote = remote.parse().expect("an address");
-        Socket {
-            local_port: 5201,
-            remote,
-            width,
-        }
-        .to_string()
+        Socket { local_port: 5201, remote, width }.to_string()
     }
 
     fn thread(comm: &str, tid: u32, width: usize) -> String {
         let comm = Comm::try_from(comm).expect("a name");
-        Thread {
-            comm: &comm,
-            tid,
-            width,
-        }
-        .to_string()
+        Thread { comm: &comm, tid, width }.to_string()
     }
 
     #[test]
@@ -245,10 +221,7 @@ mod tests {
         assert_eq!(socket("192.168.100.200:40000", 19), "5201<~.200:40000");
         assert_eq!(socket("[::1]:40000", 20), "5201<[::1]:40000");
         assert_eq!(socket("[2001:db8::2]:40000", 20), "5201<[~::2]:40000");
-        assert_eq!(
-            socket("[2001:db8:1:2:3:4:5:6]:40000", 20),
-            "5201<[~:4:5:6]:40000"
-        );
+        assert_eq!(socket("[2001:db8:1:2:3:4:5:6]:40000", 20), "5201<[~:4:5:6]:40000");
         assert_eq!(socket("[2001:db8:1:2:3:4:5:6]:40000", 12), "5201<[~]:40000");
     }
 
@@ -264,10 +237,7 @@ mod tests {
     #[test]
     fn a_name_cannot_command_the_terminal() {
         assert_eq!(Printable("a\x1b[2J\nb\u{fc}").to_string(), "a?[2J?b?");
-        assert_eq!(
-            thread("\u{fc}\u{fc}\u{fc}\u{fc}\u{fc}\u{fc}\u{fc}\u{fc}", 1, 6),
-            "???~/1"
-        );
+        assert_eq!(thread("\u{fc}\u{fc}\u{fc}\u{fc}\u{fc}\u{fc}\u{fc}\u{fc}", 1, 6), "???~/1");
     }
 
     #[test]
@@ -275,11 +245,7 @@ mod tests {
         let mut lines = Lines::default();
         lines.wrapped(&format!("one {} two {}", "x".repeat(94), "y".repeat(120)));
         let text = String::from_utf8_lossy(lines.as_bytes()).into_owned();
-        let expected = [
-            format!("one {}\n", "x".repeat(94)),
-            "    two\n".into(),
-            format!("    {}\n", "y".repeat(96)),
-        ];
+        let expected = [format!("one {}\n", "x".repeat(94)), "    two\n".into(), format!("    {}\n", "y".repeat(96))];
         assert_eq!(text, expected.concat());
     }
 

@@ -114,11 +114,7 @@ mod tests {
             durations.add(value);
         }
         assert!(fills.0.counts.len() <= 2048, "{}", fills.0.counts.len());
-        assert!(
-            durations.bins.counts.len() <= 2048,
-            "{}",
-            durations.bins.counts.len()
-        );
+        assert!(durations.bins.counts.len() <= 2048, "{}", durations.bins.counts.len());
     }
 
     proptest! {

@@ -141,11 +141,7 @@ fn scaled(f: &mut fmt::Formatter<'_>, number: u64, step: f64, units: &[&str]) ->
         }
         value /= step;
     }
-    if value < 9.95 {
-        write!(f, "{value:.1}{unit}")
-    } else {
-        write!(f, "{value:.0}{unit}")
-    }
+    if value < 9.95 { write!(f, "{value:.1}{unit}") } else { write!(f, "{value:.0}{unit}") }
 }
 
 #[cfg(test)]
@@ -156,24 +152,9 @@ mod tests {
 
     #[test]
     fn bytes_are_binary_and_counts_are_decimal() {
-        let bytes = [
-            0,
-            999,
-            1000,
-            1024,
-            10_239,
-            1_022_976,
-            1_258_292,
-            u64::from(u32::MAX),
-            u64::MAX,
-        ];
+        let bytes = [0, 999, 1000, 1024, 10_239, 1_022_976, 1_258_292, u64::from(u32::MAX), u64::MAX];
         let shown = bytes.map(|bytes| Bytes(bytes).to_string());
-        assert_eq!(
-            shown,
-            [
-                "0", "999", "1.0K", "1.0K", "10K", "999K", "1.2M", "4.0G", "16E"
-            ]
-        );
+        assert_eq!(shown, ["0", "999", "1.0K", "1.0K", "10K", "999K", "1.2M", "4.0G", "16E"]);
 
         let counts = [7, 1000, 1_234_567, u64::MAX].map(|count| Count(count).to_string());
         assert_eq!(counts, ["7", "1.0k", "1.2M", "18E"]);
@@ -218,9 +199,8 @@ mod tests {
         prop_oneof![
             any::<u64>(),
             (0u32..64).prop_map(|bits| (1u64 << bits).wrapping_sub(1)),
-            (0u32..20, any::<i8>()).prop_map(|(digits, off)| 10u64
-                .saturating_pow(digits)
-                .saturating_add_signed(off.into()))
+            (0u32..20, any::<i8>())
+                .prop_map(|(digits, off)| 10u64.saturating_pow(digits).saturating_add_signed(off.into()))
         ]
     }
 

@@ -41,10 +41,7 @@ impl Summary {
             &mut self.others
         } else {
             let ends = Some((slice.local.port(), slice.remote));
-            let new = || SocketSummary {
-                ends,
-                ..SocketSummary::default()
-            };
+            let new = || SocketSummary { ends, ..SocketSummary::default() };
             self.sockets.entry(slice.cookie).or_insert_with(new)
         };
         socket.add(slice);
@@ -82,26 +79,13 @@ impl SocketSummary {
     fn write(&self, lines: &mut Lines, lost: &str) {
         match self.ends {
             Some((local_port, remote)) => {
-                lines.left(
-                    SOCKET,
-                    Socket {
-                        local_port,
-                        remote,
-                        width: SOCKET,
-                    },
-                );
+                lines.left(SOCKET, Socket { local_port, remote, width: SOCKET });
             }
             None => lines.left(SOCKET, "all other sockets"),
         }
         let ns = self.last_ns.saturating_sub(self.first_ns);
         lines.right(4, Bytes(self.read_bytes));
-        lines.right(
-            10,
-            Rate {
-                bytes: self.read_bytes,
-                ns,
-            },
-        );
+        lines.right(10, Rate { bytes: self.read_bytes, ns });
         let fill = |permille| Fill(self.fills.quantile(permille));
         lines.right(12, format_args!("{}/{}", fill(500), fill(990)));
         let p99 = Time(self.waits.quantile(990));
@@ -149,10 +133,7 @@ mod tests {
         let mut summary = Summary::default();
         for cookie in 0..SOCKETS as u64 + 50 {
             for _ in 0..2 {
-                summary.add(&Slice {
-                    cookie,
-                    ..sample::slice()
-                });
+                summary.add(&Slice { cookie, ..sample::slice() });
             }
         }
         assert_eq!(summary.sockets.len(), SOCKETS);
@@ -162,10 +143,6 @@ mod tests {
         summary.write(&mut lines, &Trailer::new(&sample::ending(), 0, 0));
         let text = String::from_utf8_lossy(lines.as_bytes()).into_owned();
         assert_eq!(text.lines().count(), SOCKETS + 2);
-        assert!(
-            text.lines()
-                .last()
-                .is_some_and(|line| line.starts_with("all other sockets"))
-        );
+        assert!(text.lines().last().is_some_and(|line| line.starts_with("all other sockets")));
     }
 }

@@ -69,13 +69,7 @@ impl<W: Write> TableWriter<W> {
     }
 
     fn preamble(&mut self, header: &Header) {
-        let Header {
-            tcpmon_version,
-            kernel_release,
-            hostname,
-            start,
-            filter,
-        } = header;
+        let Header { tcpmon_version, kernel_release, hostname, start, filter } = header;
         let started = Utc(start.realtime_ns);
         self.lines.wrapped(&format!(
             "tcpmon {tcpmon_version} traces {} on {hostname} (Linux {kernel_release}) from {started}",
@@ -105,35 +99,15 @@ impl<W: Write> TableWriter<W> {
 
     fn row(&mut self, slice: &Slice) {
         let lines = &mut self.lines;
-        lines.right(
-            9,
-            Seconds(slice.deactivated_ns.saturating_sub(self.start.monotonic_ns)),
-        );
-        lines.left(
-            THREAD,
-            Thread {
-                comm: &slice.comm,
-                tid: slice.tid,
-                width: THREAD,
-            },
-        );
+        lines.right(9, Seconds(slice.deactivated_ns.saturating_sub(self.start.monotonic_ns)));
+        lines.left(THREAD, Thread { comm: &slice.comm, tid: slice.tid, width: THREAD });
         let (local_port, remote) = (slice.local.port(), slice.remote);
-        lines.left(
-            SOCKET,
-            Socket {
-                local_port,
-                remote,
-                width: SOCKET,
-            },
-        );
+        lines.left(SOCKET, Socket { local_port, remote, width: SOCKET });
         let queued = |edge: &Edge| Bytes(edge.queued_bytes.into());
         let (before, after) = (queued(&slice.activation), queued(&slice.deactivation));
         lines.right(10, format_args!("{before}->{after}"));
         lines.right(4, Percent(slice.deactivation.fill_permille()));
-        let (off, on) = (
-            Bytes(slice.arrived_off_cpu_bytes),
-            Bytes(slice.arrived_on_cpu_bytes),
-        );
+        let (off, on) = (Bytes(slice.arrived_off_cpu_bytes), Bytes(slice.arrived_on_cpu_bytes));
         lines.right(9, format_args!("{off}/{on}"));
         lines.right(4, Bytes(slice.read_bytes));
         lines.right(5, Time(slice.on_cpu_ns));
@@ -158,16 +132,12 @@ impl<W: Write> TableWriter<W> {
     fn conclusion(&mut self, trailer: &Trailer) {
         self.lines.end();
         if trailer.records == 0 {
-            self.lines
-                .wrapped("no timeslices: no traced thread had or read data in a TCP socket");
+            self.lines.wrapped("no timeslices: no traced thread had or read data in a TCP socket");
         } else {
             self.summary.write(&mut self.lines, trailer);
         }
         self.lines.end();
-        let ns = trailer
-            .end
-            .monotonic_ns
-            .saturating_sub(self.start.monotonic_ns);
+        let ns = trailer.end.monotonic_ns.saturating_sub(self.start.monotonic_ns);
         self.lines.wrapped(&format!(
             "{} records in {}, ended by {}; lost: {}",
             trailer.records,
@@ -187,11 +157,7 @@ impl<W: Write> TraceWriter for TableWriter<W> {
         self.records += 1;
         self.pending += 1;
         self.summary.add(slice);
-        if self.lines.as_bytes().len() >= BATCH {
-            self.hand_over()
-        } else {
-            Ok(())
-        }
+        if self.lines.as_bytes().len() >= BATCH { self.hand_over() } else { Ok(()) }
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -219,11 +185,7 @@ fn subject(filter: &Filter) -> String {
     part("comm", filter.comms.clone());
     part("port", filter.ports.iter().map(u16::to_string).collect());
     part("cgroup", filter.cgroups.clone());
-    if parts.is_empty() {
-        "every reader".into()
-    } else {
-        parts.join("; ")
-    }
+    if parts.is_empty() { "every reader".into() } else { parts.join("; ") }
 }
 
 /// Why the timeslice ended and what is special about it, in at most 4 letters.
@@ -244,14 +206,8 @@ fn end(slice: &Slice) -> impl std::fmt::Display {
 /// What was lost, in words.
 fn losses(trailer: &Trailer) -> String {
     let counted = trailer.lost.iter().filter(|(_, count)| **count > 0);
-    let told: Vec<_> = counted
-        .map(|(cause, count)| format!("{cause} {count}"))
-        .collect();
-    if told.is_empty() {
-        "nothing".into()
-    } else {
-        told.join(", ") + " (of which sockets is not known)"
-    }
+    let told: Vec<_> = counted.map(|(cause, count)| format!("{cause} {count}")).collect();
+    if told.is_empty() { "nothing".into() } else { told.join(", ") + " (of which sockets is not known)" }
 }
 
 #[cfg(test)]
@@ -289,15 +245,8 @@ mod tests {
             sleep_ns: 0,
             wait_ns: 95_000_000,
             on_cpu_ns: 4_250_000,
-            activation: Edge {
-                queued_bytes: 5_000_000,
-                ..first.activation
-            },
-            deactivation: Edge {
-                queued_bytes: 4_000_000,
-                rmem_bytes: 6_000_000,
-                ..first.deactivation
-            },
+            activation: Edge { queued_bytes: 5_000_000, ..first.activation },
+            deactivation: Edge { queued_bytes: 4_000_000, rmem_bytes: 6_000_000, ..first.deactivation },
             ..first
         };
         let other = Slice {
@@ -340,13 +289,8 @@ socket                                       read throughput fill p50/p99 wait t
     #[test]
     fn a_trace_without_records_says_so() {
         let shown = table(&sample::header(), &[], &sample::ending());
-        assert!(
-            shown.contains("\nno timeslices: no traced thread had or read data in a TCP socket\n")
-        );
-        assert!(
-            shown.ends_with("\n0 records in 30s, ended by duration; lost: nothing\n"),
-            "{shown}"
-        );
+        assert!(shown.contains("\nno timeslices: no traced thread had or read data in a TCP socket\n"));
+        assert!(shown.ends_with("\n0 records in 30s, ended by duration; lost: nothing\n"), "{shown}");
     }
 
     #[test]
@@ -354,31 +298,15 @@ socket                                       read throughput fill p50/p99 wait t
         let mut ending = sample::ending();
         ending.lost.insert("timeslice_record".into(), 12);
         let shown = table(&sample::header(), &sample_slices(), &ending);
-        assert!(
-            shown.ends_with("; lost: timeslice_record 12 (of which sockets is not known)\n"),
-            "{shown}"
-        );
-        let socket = shown
-            .lines()
-            .find(|line| line.contains("Mbit/s"))
-            .expect("a socket's line");
+        assert!(shown.ends_with("; lost: timeslice_record 12 (of which sockets is not known)\n"), "{shown}");
+        let socket = shown.lines().find(|line| line.contains("Mbit/s")).expect("a socket's line");
         assert!(socket.ends_with(" ?"), "{socket}");
     }
 
     #[test]
     fn headings_are_repeated_on_a_long_listing() {
-        let shown = table(
-            &sample::header(),
-            &[sample::slice(); 100],
-            &sample::ending(),
-        );
-        assert_eq!(
-            shown
-                .lines()
-                .filter(|line| line.starts_with("     time thread"))
-                .count(),
-            3
-        );
+        let shown = table(&sample::header(), &[sample::slice(); 100], &sample::ending());
+        assert_eq!(shown.lines().filter(|line| line.starts_with("     time thread")).count(), 3);
     }
 
     #[test]
