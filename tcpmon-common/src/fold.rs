@@ -59,9 +59,7 @@ pub fn fold(
             received = received.wrapping_sub(1);
         }
         if state.flags & FIN_READ == 0 {
-            if queued > 0 {
-                queued -= 1;
-            }
+            queued = queued.saturating_sub(1);
             if seen.copied_seq == seen.rcv_nxt {
                 state.flags |= FIN_READ;
                 read = read.wrapping_sub(1);

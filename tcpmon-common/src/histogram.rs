@@ -26,7 +26,7 @@ const SEARCH: [u32; 32] = {
 /// Number of fill bins: one per bound and one above the last.
 pub const FILL_BINS: usize = FILL_BOUNDS.len() + 1;
 
-/// Fill that each data segment met: index into [`FillHistograms`].
+/// Fill that each data segment met: index into a bin of [`FillBins`].
 pub const FILL_SEGMENT: usize = 0;
 /// Fill when the reader got the CPU.
 pub const FILL_ACTIVATION: usize = 1;
@@ -43,6 +43,7 @@ pub type FillBins = [[u32; FILLS]; FILL_BINS];
 
 /// `rmem / rcvbuf` in 1/[`FILL_ONE`], rounded up, so that `ratio <= bound` holds exactly when the quotient does.
 #[inline(always)]
+#[expect(clippy::manual_div_ceil, reason = "`div_ceil` takes a remainder too, which eBPF divides a second time for")]
 pub fn fill_ratio(rmem: u32, rcvbuf: u32) -> u32 {
     if rmem == 0 {
         return 0;

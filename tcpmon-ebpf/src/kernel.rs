@@ -332,8 +332,8 @@ impl TcpSock {
                     [load::<u32>(self.0, offset!(sock_remote_v4)) as u64, 0],
                 )
             };
-            live.local_address = core::mem::transmute(local);
-            live.remote_address = core::mem::transmute(remote);
+            live.local_address = core::mem::transmute::<[u64; 2], [u8; 16]>(local);
+            live.remote_address = core::mem::transmute::<[u64; 2], [u8; 16]>(remote);
         }
     }
 

@@ -262,7 +262,7 @@ pub fn count_drop(key: &DropKey) {
             unsafe { *count += 1 };
             return;
         }
-        if DROPS.insert(key, &1, BPF_NOEXIST as u64).is_ok() {
+        if DROPS.insert(key, 1, BPF_NOEXIST as u64).is_ok() {
             return;
         }
         tries += 1;

@@ -115,11 +115,11 @@ fn show(ctx: &StorageEntry) -> Option<()> {
     };
     record.live.sequence = state.sequence;
     tcp.live(&mut record.live);
-    if state.reader_slot != SLOT_NONE {
-        if let Some(switches) = socket::switches(state.reader_slot, state.reader_tid) {
-            record.live.reader_switches = switches;
-            record.live.flags |= LIVE_READER;
-        }
+    if state.reader_slot != SLOT_NONE
+        && let Some(switches) = socket::switches(state.reader_slot, state.reader_tid)
+    {
+        record.live.reader_switches = switches;
+        record.live.flags |= LIVE_READER;
     }
     if socket::autotuned(state, tcp) {
         record.live.flags |= LIVE_AUTOTUNED;

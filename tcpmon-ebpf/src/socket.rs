@@ -15,10 +15,10 @@ use crate::{
 /// is new (nothing can be folded before there is a last event) or was refused.
 #[inline(always)]
 pub fn watched(tcp: TcpSock) -> Option<&'static mut SocketState> {
-    if let Some(state) = maps::socket(tcp.sock()) {
-        if state.last_ns != 0 {
-            return Some(state);
-        }
+    if let Some(state) = maps::socket(tcp.sock())
+        && state.last_ns != 0
+    {
+        return Some(state);
     }
     let state = maps::socket_or_new(tcp.sock())?;
     // Data that arrive with the handshake (TFO) can be read before the connection is established.

@@ -94,10 +94,11 @@ pub fn read(previous: u32, state: &SocketState, tcp: TcpSock, queue_start: u32, 
     let slot = state.reader_slot;
     // What is queued at a first read arrived before its thread was known as the reader.
     let mut arrived_from = queue_start;
-    if previous != slot && previous != SLOT_NONE {
-        if let Some(rcv_nxt) = hand_over(previous, state, tcp) {
-            arrived_from = rcv_nxt;
-        }
+    if previous != slot
+        && previous != SLOT_NONE
+        && let Some(rcv_nxt) = hand_over(previous, state, tcp)
+    {
+        arrived_from = rcv_nxt;
     }
     let reader = maps::traced(slot)?;
     let activated_ns = reader.activated_ns;
@@ -272,7 +273,7 @@ pub fn deactivate(slot: u32, task: Task, on_cpu_ns: u64, wait_ns: u64, end: u32)
         activated_ns: reader.activated_ns,
         on_cpu_ns,
         wait_ns,
-        sleep_ns: if off_cpu_ns > wait_ns { off_cpu_ns - wait_ns } else { 0 },
+        sleep_ns: off_cpu_ns.saturating_sub(wait_ns),
         end: end as u16,
     };
     let mut i = 0;
@@ -327,42 +328,42 @@ fn close(socket: &mut TracedSocket, task: Task, edge: &Edge) -> Option<()> {
     let arrived_on = arrived_on.saturating_sub(fin_counted & !fin_activation);
     let queued = photo.rcv_nxt.wrapping_sub(photo.copied_seq).wrapping_sub(fin as u32) as i32;
 
-    if arrived_off | arrived_on | socket.read_bytes != 0 || queued > 0 {
-        if let Some(record) = maps::reserve::<Timeslice>(Loss::TimesliceRecord) {
-            record.header = Header {
-                kind: KIND_TIMESLICE,
-                version: VERSION,
-                cpu: kernel::cpu(),
-                time_ns: edge.now,
-                cookie: socket.cookie,
-            };
-            record.activated_ns = edge.activated_ns;
-            record.on_cpu_ns = edge.on_cpu_ns;
-            record.wait_ns = edge.wait_ns;
-            record.sleep_ns = edge.sleep_ns;
-            record.activation = socket.activation;
-            record.deactivation = photo;
-            record.arrived_off_cpu_bytes = arrived_off;
-            record.arrived_on_cpu_bytes = arrived_on;
-            record.read_bytes = socket.read_bytes;
-            record.rcv_rtt_us = rcv_rtt_us;
-            record.rcv_ssthresh = rcv_ssthresh;
-            record.window_clamp = window_clamp;
-            record.tid = task.tid();
-            record.tgid = task.tgid();
-            record.comm = task.comm();
-            record.netns = socket.netns;
-            record.end = edge.end;
-            record.flags = socket.flags;
-            record.family = socket.family;
-            record.local_port = socket.local_port;
-            record.remote_port = socket.remote_port;
-            record.fin = (fin_activation | fin << 1) as u16;
-            record.local_address = socket.local_address;
-            record.remote_address = socket.remote_address;
-            record.padding = 0;
-            maps::submit(record);
-        }
+    if (arrived_off | arrived_on | socket.read_bytes != 0 || queued > 0)
+        && let Some(record) = maps::reserve::<Timeslice>(Loss::TimesliceRecord)
+    {
+        record.header = Header {
+            kind: KIND_TIMESLICE,
+            version: VERSION,
+            cpu: kernel::cpu(),
+            time_ns: edge.now,
+            cookie: socket.cookie,
+        };
+        record.activated_ns = edge.activated_ns;
+        record.on_cpu_ns = edge.on_cpu_ns;
+        record.wait_ns = edge.wait_ns;
+        record.sleep_ns = edge.sleep_ns;
+        record.activation = socket.activation;
+        record.deactivation = photo;
+        record.arrived_off_cpu_bytes = arrived_off;
+        record.arrived_on_cpu_bytes = arrived_on;
+        record.read_bytes = socket.read_bytes;
+        record.rcv_rtt_us = rcv_rtt_us;
+        record.rcv_ssthresh = rcv_ssthresh;
+        record.window_clamp = window_clamp;
+        record.tid = task.tid();
+        record.tgid = task.tgid();
+        record.comm = task.comm();
+        record.netns = socket.netns;
+        record.end = edge.end;
+        record.flags = socket.flags;
+        record.family = socket.family;
+        record.local_port = socket.local_port;
+        record.remote_port = socket.remote_port;
+        record.fin = (fin_activation | fin << 1) as u16;
+        record.local_address = socket.local_address;
+        record.remote_address = socket.remote_address;
+        record.padding = 0;
+        maps::submit(record);
     }
     if socket.flags & (TIMESLICE_HANDED_OVER | TIMESLICE_CLOSED) != 0 {
         socket.cookie = 0;
