@@ -1,6 +1,5 @@
 //! The harness keeps its word: what the other tests stand on.
 
-use std::env;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -26,10 +25,8 @@ fn a_lab_vanishes_with_its_last_holder() {
 
 #[test]
 fn a_killed_run_leaves_no_lab_behind() {
-    let test = env::current_exe().expect("a test has a path");
-    let mut command = Command::new(test);
-    command.args(["--ignored", "--exact", "a_run_to_be_killed", "--nocapture"]);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a test can be run");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lab"));
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a lab can be run");
     let output = BufReader::new(child.stdout.take().expect("stdout is piped"));
     let line = output.lines().map_while(Result::ok).find(|line| line.contains("LAB "));
     let line = line.expect("the run makes a lab");
@@ -42,16 +39,6 @@ fn a_killed_run_leaves_no_lab_behind() {
     child.wait().expect("a child can be waited for");
     eventually(SOON, "the wire is gone", || gone(&sender, &device));
     eventually(SOON, "the reader is gone", || !std::path::Path::new(&format!("/proc/{reader}/stat")).exists());
-}
-
-#[test]
-#[ignore = "run by a_killed_run_leaves_no_lab_behind"]
-fn a_run_to_be_killed() {
-    let lab = Lab::new();
-    let reader = Traffic::reader(lab.receiver()).paused().spawn();
-    let _sender = Traffic::sender(lab.sender()).to(reader.address()).spawn();
-    println!("\nLAB {} {} {}", lab.sender().path(), lab.sender().device, reader.pid());
-    std::io::stdin().lines().for_each(drop);
 }
 
 #[test]
@@ -257,10 +244,6 @@ fn a_lossy_socket_receives_out_of_order() {
 
 #[test]
 fn a_lossy_wire_delivers_out_of_order() {
-    if Command::new("nft").arg("--version").output().is_err() {
-        eprintln!("left out: no nft on this machine");
-        return;
-    }
     let lab = Lab::with(LabOptions { napi: true, ..LabOptions::default() });
     lab.drop_every(50);
     let socket = lossy_transfer(&lab, Traffic::reader(lab.receiver()).until_exit());
@@ -319,10 +302,8 @@ fn inet_diag_says_what_ss_says() {
     let sender = sender(&lab, &reader).paused().spawn();
     sender.send(5_000);
     let socket = eventually(SOON, "5000 bytes wait", || queue(&lab, &reader, 5_000));
-    let Ok(output) = lab.receiver().command("ss").args(["-tmneiOH", "state", "established"]).output() else {
-        eprintln!("left out: no ss on this machine");
-        return;
-    };
+    let output = lab.receiver().command("ss").args(["-tmneiOH", "state", "established"]).output();
+    let output = output.expect("ss is installed by `cargo xtask test` (package iproute2)");
     let text = String::from_utf8(output.stdout).expect("ss writes text");
     let expected = [
         format!("5000 0 {} {}", socket.local, socket.remote),

@@ -3,6 +3,7 @@
 mod btf_fixture;
 mod build;
 mod check;
+mod demo;
 mod ebpf;
 mod process;
 mod run;
@@ -32,6 +33,8 @@ enum Command {
     Check,
     /// Set up, check, run all tests (needs root) and build the release
     Test,
+    /// Drive ten seconds of traffic in namespaces of its own and print what tcpmon saw
+    Demo,
     /// Set up, build the release and run tcpmon with the given arguments
     #[command(disable_help_flag = true)]
     Run {
@@ -63,6 +66,7 @@ fn run(command: Command) -> Result<()> {
             setup::run()?;
             check::run()
         }
+        Command::Demo => demo::run(),
         Command::Test => test::run(),
         Command::Run { arguments } => run::run(&arguments),
     }

@@ -1,0 +1,130 @@
+//! `cargo xtask demo`: ten seconds of real traffic in namespaces of its own, and what tcpmon saw of it.
+//!
+//! Three receivers, each held back by something else: one keeps up, one reads too slowly, one shares its CPU with a
+//! hog. Asks the daemon at the default address, or starts one for the occasion.
+
+use std::{
+    process::{Command, ExitCode},
+    thread,
+    time::{Duration, Instant},
+};
+
+use tcpmon_tests::{
+    Daemon, Lab, Page, Traffic,
+    traffic::{Between, Reader, ReaderBuilder},
+};
+
+/// Where a daemon with default settings answers.
+const ADDRESS: &str = "127.0.0.1:10793";
+
+/// How long the traffic runs.
+const TIME: Duration = Duration::from_secs(10);
+
+fn main() -> ExitCode {
+    let own = ask(ADDRESS).is_none().then(|| {
+        println!("No daemon answers at {ADDRESS}, so this demo starts one for itself.");
+        Daemon::start(&[])
+    });
+    let address = own.as_ref().map_or_else(|| ADDRESS.to_owned(), |daemon| daemon.address().to_string());
+    let page = || ask(&address).expect("the daemon that answered a moment ago still does");
+
+    println!("Three transfers run for {} s in two network namespaces:", TIME.as_secs());
+    let lab = Lab::new();
+    let receivers = [
+        ("demo-keeps-up", "reads whatever comes, 50 MB/s", Some(50_000_000), 0),
+        ("demo-slow", "sleeps 2 ms between reads of 64 KiB; the sender gives all it can", None, 0),
+        ("demo-starved", "shares its CPU with a busy neighbour, 20 MB/s", Some(20_000_000), 1),
+    ];
+    let _hog = Traffic::hog(1, 0);
+    let mut running: Vec<(Reader, _)> = Vec::new();
+    for (name, what, rate, cpu) in receivers {
+        println!("  {name:<14} {what}");
+        let reader: ReaderBuilder = Traffic::reader(lab.receiver()).comm(name).cpu(cpu).chunk(65_536);
+        let reader = if name == "demo-slow" { reader.between(Between::Sleep(2_000)) } else { reader };
+        let reader = reader.spawn();
+        let sender = Traffic::sender(lab.sender()).comm("demo-sender").to(reader.address()).cpu(0);
+        let sender = match rate {
+            Some(rate) => sender.rate(rate),
+            None => sender,
+        };
+        running.push((reader, sender.spawn()));
+    }
+    // The first second is slow start.
+    let warm = Instant::now() + Duration::from_secs(1);
+    let before = at(warm, &page);
+    let slow = running[1].0.pid().to_string();
+    let trace = Command::new(tcpmon_tests::tcpmon_binary())
+        .args(["trace", "--pid", &slow, "--duration", "300ms"])
+        .output()
+        .expect("tcpmon can be started");
+    let after = at(warm + TIME, &page);
+
+    let seconds = (after.0 - before.0).as_secs_f64();
+    println!(
+        "\nWhat the metrics say of these {seconds:.1} s (rates of the counters, as Prometheus would have them):\n"
+    );
+    println!(
+        "{:<14}{:>12}{:>13}{:>12}{:>13}{:>13}{:>13}",
+        "process", "received", "mean queue", "mean wait", "buffer fill", "zero window", "run queue"
+    );
+    for (name, ..) in receivers {
+        println!("{}", row(name, &before.1, &after.1, seconds));
+    }
+    println!(
+        "\n  mean queue   bytes that waited in the receive queue, on average     mean wait    of a byte, from arrival to read\n  \
+         buffer fill  when the reader lost its CPU, on average               zero window  share of time the sender was told to stop\n  \
+         run queue    share of time the reader was runnable but had no CPU"
+    );
+    println!("\nAnd one of them through the lens, `tcpmon trace --pid {slow} --duration 300ms`:\n");
+    let text = String::from_utf8_lossy(&trace.stdout);
+    let lines: Vec<&str> = text.lines().collect();
+    for line in lines.iter().take(12) {
+        println!("{line}");
+    }
+    if lines.len() > 24 {
+        println!("...");
+    }
+    for line in lines.iter().skip(12.max(lines.len().saturating_sub(8))) {
+        println!("{line}");
+    }
+    for (reader, sender) in &running {
+        sender.exit();
+        reader.exit();
+    }
+    if trace.status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The page at that moment, and when it was.
+fn at(moment: Instant, page: &impl Fn() -> Page) -> (Instant, Page) {
+    thread::sleep(moment.saturating_duration_since(Instant::now()));
+    (Instant::now(), page())
+}
+
+/// The metrics of whoever answers there.
+fn ask(address: &str) -> Option<Page> {
+    let answer = minreq::get(format!("http://{address}/metrics")).with_timeout(5).send().ok()?;
+    Page::parse(answer.as_str().ok()?).ok()
+}
+
+fn row(name: &str, before: &Page, after: &Page, seconds: f64) -> String {
+    let grown = |family: &str, more: &[(&str, &str)]| {
+        let mut labels = vec![("process", name)];
+        labels.extend(more);
+        after.sum(family, &labels) - before.sum(family, &labels)
+    };
+    let byte_seconds = grown("tcpmon_receive_queue_byte_seconds_total", &[]);
+    let read = grown("tcpmon_receive_read_bytes_total", &[]);
+    let deactivation = [("edge", "deactivation")];
+    let fill = grown("tcpmon_timeslice_fill_ratio_sum", &deactivation)
+        / grown("tcpmon_timeslice_fill_ratio_count", &deactivation).max(1.0);
+    let share = |family: &str| 100.0 * grown(family, &[]) / seconds;
+    format!(
+        "{name:<14}{:>7.1} MB/s{:>10.0} kB{:>9.2} ms{:>11.0} %{:>11.0} %{:>11.0} %",
+        grown("tcpmon_receive_bytes_total", &[]) / seconds / 1e6,
+        byte_seconds / seconds / 1e3,
+        1e3 * byte_seconds / read.max(1.0),
+        100.0 * fill,
+        share("tcpmon_receive_zero_window_seconds_total"),
+        share("tcpmon_reader_run_queue_wait_seconds_sum"),
+    )
+}
