@@ -74,7 +74,7 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
     };
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
-    let mut tracing = Tracing { kernel, writer: writer.as_mut(), failure: None };
+    let mut tracing = Tracing { kernel, writer: writer.as_mut(), started_ns: header.start.monotonic_ns, failure: None };
     let reason = runtime.block_on(tracing.run(args.duration, &processes))?;
     let failure = tracing.failure.take();
     let lost = tracing.lost()?;
@@ -86,6 +86,8 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
 struct Tracing<'a> {
     kernel: Kernel,
     writer: &'a mut dyn TraceWriter,
+    /// Timeslices that ended before are not part of the trace: they fall between attaching and the header.
+    started_ns: u64,
     /// The first error of the output.
     failure: Option<io::Error>,
 }
@@ -121,8 +123,9 @@ impl Tracing<'_> {
     /// Takes what is in the ring, up to a limit.
     fn drain(&mut self) -> anyhow::Result<()> {
         let mut exited = Vec::new();
-        let (writer, failure) = (&mut self.writer, &mut self.failure);
+        let (writer, failure, started_ns) = (&mut self.writer, &mut self.failure, self.started_ns);
         self.kernel.drain(DRAIN_LIMIT, |event| match event {
+            Event::Timeslice(record) if record.header.time_ns < started_ns => {}
             Event::Timeslice(record) => {
                 if let Err(error) = writer.slice(&Slice::from_kernel(&record)) {
                     failure.get_or_insert(error);

@@ -146,20 +146,19 @@ impl Kernel {
 
         let snapshot = load_iterator(&mut ebpf, "snapshot", "bpf_sk_storage_map", Some("SOCKETS"), &types)?;
         let seed = load_iterator(&mut ebpf, "seed", "task_file", None, &types)?;
+        // Loading takes a while, attaching next to none: all are loaded before the first is attached, so that what
+        // they see begins at one moment.
+        let wanted = PROBES.iter().zip(refused).filter(|(probe, _)| if tracing { probe.trace } else { probe.daemon });
+        let loaded =
+            wanted.map(|(probe, refused)| load(&mut ebpf, probe, refused, &types)).collect::<Result<Vec<_>, _>>()?;
         let mut probes = Vec::new();
-        let mut seeded = false;
-        for (probe, refused) in PROBES.iter().zip(refused) {
-            if !(if tracing { probe.trace } else { probe.daemon }) {
-                continue;
-            }
+        for (probe, verdict) in loaded {
             // What watches sockets come and go is attached by now; what writes to open ones is not.
             if probe.name == "tcp_rcv_space_adjust" {
                 drain(&seed, "seed")?;
-                seeded = true;
             }
-            probes.push(attach(&mut ebpf, probe, refused, &types)?);
+            probes.push(attach(&mut ebpf, probe, verdict)?);
         }
-        debug_assert!(seeded, "the plan has tcp_rcv_space_adjust in every mode");
 
         let Some(Map::Array(readers)) = ebpf.map("READERS") else {
             unreachable!("the object of this build has READERS as an array");
@@ -292,37 +291,48 @@ fn drain(iterator: &Iterator, name: &'static str) -> Result<(), LoadError> {
         .map_err(|source| LoadError::Iterator { name, source })
 }
 
-fn attach(
+/// Loads the program of a probe. What this kernel refuses to an optional probe is its verdict.
+fn load(
     ebpf: &mut Ebpf,
-    probe: &plan::Probe,
+    probe: &'static plan::Probe,
     unsupported: Option<String>,
     types: &AyaBtf,
-) -> Result<Probe, LoadError> {
-    let verdict = |verdict, reason: String| Probe {
-        name: probe.name.into(),
-        verdict,
-        reason: if reason.is_empty() { reason } else { format!("{reason}: {}", probe.lost_without) },
-    };
+) -> Result<(&'static plan::Probe, Probe), LoadError> {
     if let Some(reason) = unsupported {
         if probe.required {
-            return Err(CannotRun { missing: reason, remedy: "tcpmon supports Linux 5.15 and newer".into() }.into());
+            let remedy = "tcpmon supports Linux 5.15 and newer".into();
+            return Err(CannotRun { missing: reason, remedy }.into());
         }
-        return Ok(verdict(Verdict::Unsupported, reason));
+        return Ok((probe, verdict(probe, Verdict::Unsupported, reason)));
     }
-    let program: &mut BtfTracePoint = ebpf
-        .program_mut(probe.name)
-        .expect("the object of this build has a program per probe")
-        .try_into()
-        .map_err(|error: ProgramError| support::refused(probe.name, &error))?;
-    let attached = program.load(probe.name, types).and_then(|()| program.attach().map(drop));
-    match attached {
-        Ok(()) => Ok(verdict(Verdict::Attached, String::new())),
-        Err(error) => {
-            let refusal = support::refused(&format!("the program on {}", probe.name), &error);
-            if probe.required {
-                return Err(refusal.into());
-            }
-            Ok(verdict(Verdict::Broken, refusal.missing))
-        }
+    match program(ebpf, probe).and_then(|program| program.load(probe.name, types)) {
+        Ok(()) => Ok((probe, verdict(probe, Verdict::Attached, String::new()))),
+        Err(error) => Ok((probe, broken(probe, &error)?)),
     }
+}
+
+/// Attaches a probe that was loaded, and turns its verdict if that fails.
+fn attach(ebpf: &mut Ebpf, probe: &plan::Probe, verdict: Probe) -> Result<Probe, LoadError> {
+    if verdict.verdict != Verdict::Attached {
+        return Ok(verdict);
+    }
+    match program(ebpf, probe).and_then(|program| program.attach()) {
+        Ok(_) => Ok(verdict),
+        Err(error) => broken(probe, &error),
+    }
+}
+
+fn program<'a>(ebpf: &'a mut Ebpf, probe: &plan::Probe) -> Result<&'a mut BtfTracePoint, ProgramError> {
+    ebpf.program_mut(probe.name).expect("the object of this build has a program per probe").try_into()
+}
+
+/// The kernel refused a probe that it should offer.
+fn broken(probe: &plan::Probe, error: &ProgramError) -> Result<Probe, LoadError> {
+    let refusal = support::refused(&format!("the program on {}", probe.name), error);
+    if probe.required { Err(refusal.into()) } else { Ok(verdict(probe, Verdict::Broken, refusal.missing)) }
+}
+
+fn verdict(probe: &plan::Probe, verdict: Verdict, reason: String) -> Probe {
+    let reason = if reason.is_empty() { reason } else { format!("{reason}: {}", probe.lost_without) };
+    Probe { name: probe.name.into(), verdict, reason }
 }

@@ -18,13 +18,13 @@ pub struct Probe {
 }
 
 /// All probes, in the order in which they are attached: first those that watch sockets come and go, so that none is
-/// missed while the open ones are seeded.
+/// missed while the open ones are seeded; reads before timeslices, so that none of these lacks its reads.
 pub const PROBES: [Probe; 8] = [
     required("inet_sock_set_state", true),
     Probe { trace: false, ..required("tcp_destroy_sock", true) },
-    required("sched_switch", true),
     required("tcp_rcv_space_adjust", true),
     Probe { trace: false, ..required("tcp_probe", true) },
+    required("sched_switch", true),
     optional("tcp_rcvbuf_grow", "growth of receive buffers is inferred from their size at the next segment or read"),
     optional("kfree_skb", "drops of received segments are not counted"),
     optional("napi_poll", "NAPI polls are not counted"),

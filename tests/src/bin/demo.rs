@@ -33,14 +33,23 @@ fn main() -> ExitCode {
     let receivers = [
         ("demo-keeps-up", "reads whatever comes, 50 MB/s", Some(50_000_000), 0),
         ("demo-slow", "sleeps 2 ms between reads of 64 KiB; the sender gives all it can", None, 0),
-        ("demo-starved", "shares its CPU with a busy neighbour, 20 MB/s", Some(20_000_000), 1),
+        (
+            "demo-starved",
+            "has to wait for its CPU, which a more important process keeps busy, 20 MB/s",
+            Some(20_000_000),
+            1,
+        ),
     ];
-    let _hog = Traffic::hog(1, 0);
+    let _hog = Traffic::hog(1, -10);
     let mut running: Vec<(Reader, _)> = Vec::new();
     for (name, what, rate, cpu) in receivers {
         println!("  {name:<14} {what}");
         let reader: ReaderBuilder = Traffic::reader(lab.receiver()).comm(name).cpu(cpu).chunk(65_536);
-        let reader = if name == "demo-slow" { reader.between(Between::Sleep(2_000)) } else { reader };
+        let reader = match name {
+            "demo-slow" => reader.between(Between::Sleep(2_000)),
+            "demo-starved" => reader.nice(10),
+            _ => reader,
+        };
         let reader = reader.spawn();
         let sender = Traffic::sender(lab.sender()).comm("demo-sender").to(reader.address()).cpu(0);
         let sender = match rate {
