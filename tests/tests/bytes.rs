@@ -119,3 +119,32 @@ fn a_connection_older_than_tcpmon_counts_from_the_start_of_tcpmon() {
         if seen == (5_000, 45_000) { Ok(()) } else { Err(format!("{seen:?}")) }
     });
 }
+
+#[test]
+fn iperf3_is_counted_as_it_counts_itself() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let iperf3 = |end: &tcpmon_tests::lab::End, arguments: &[&str]| {
+        let mut command = end.command("iperf3");
+        command.args(arguments).stdout(std::process::Stdio::piped());
+        command.spawn().expect("iperf3 is installed by `cargo xtask test`")
+    };
+    let mut server = iperf3(lab.receiver(), &["-s", "-1", "-p", "5201"]);
+    eventually(DEADLINE, "the server listens", || {
+        truth::sockets(lab.receiver()).iter().any(|socket| socket.local.port() == 5201)
+    });
+    let to = lab.receiver().v4.to_string();
+    let client = iperf3(lab.sender(), &["-c", &to, "-p", "5201", "-n", "200M", "-P", "4", "-C", "cubic", "--json"]);
+    let output = client.wait_with_output().unwrap();
+    server.wait().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let counted = report["end"]["sum_received"]["bytes"].as_u64().unwrap_or_else(|| panic!("{report}"));
+    // Beside its streams, iperf3 exchanges a cookie a stream and its parameters and results on a connection of their own.
+    let spoken = 4_000;
+    eventually(DEADLINE, "tcpmon counts the streams and little more", || {
+        let page = daemon.scrape();
+        let labels = group("iperf3", 5201);
+        let seen = page.value("tcpmon_receive_bytes_total", &labels).unwrap_or_default() as u64;
+        if (counted..counted + spoken).contains(&seen) { Ok(()) } else { Err(format!("{seen}, iperf3 {counted}")) }
+    });
+}

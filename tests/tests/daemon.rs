@@ -175,3 +175,61 @@ fn pid_0_is_never_a_reader() {
     assert_eq!(idle.count(), 0);
     assert!(truth::rss_bytes(daemon.pid()) > 0);
 }
+
+#[test]
+fn systemd_is_told_when_it_answers_and_when_it_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("notify");
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(common::DEADLINE)).unwrap();
+    let mut child =
+        tcpmon(&["daemon", "--web.listen-address", "127.0.0.1:0"]).env("NOTIFY_SOCKET", &path).spawn().unwrap();
+    let told = || {
+        let mut buffer = [0; 100];
+        let length = socket.recv(&mut buffer).expect("tcpmon notifies in time");
+        String::from_utf8_lossy(&buffer[..length]).trim().to_owned()
+    };
+    assert_eq!(told(), "READY=1");
+    let pid = nix::unistd::Pid::from_raw(child.id().try_into().unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+    assert_eq!(told(), "STOPPING=1");
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn the_cgroup_label_is_the_readers_control_group() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&["--cgroup-label"]);
+    let reader = Traffic::reader(lab.receiver()).comm("grouped").spawn();
+    let sender = common::sender(&lab, &reader).bytes(1_000).hold_open().spawn();
+    tcpmon_tests::eventually(common::DEADLINE, "all is read", || reader.report().bytes == 1_000);
+    let text = std::fs::read_to_string(format!("/proc/{}/cgroup", reader.pid())).unwrap();
+    let expected = text.lines().find_map(|line| line.strip_prefix("0::")).expect("cgroup v2 is mounted");
+    let page = daemon.scrape();
+    let seen = page.sum("tcpmon_receive_bytes_total", &[("process", "grouped"), ("cgroup", expected)]);
+    assert_eq!(seen, 1_000.0, "{:?}", page.samples("tcpmon_receive_bytes_total"));
+    sender.finish();
+    reader.wait();
+}
+
+#[test]
+fn groups_beyond_the_limit_are_counted_and_keep_their_bytes() {
+    let lab = Lab::new();
+    // One for `other`, and one for whoever comes first: that is this test, which asks.
+    let daemon = Daemon::start(&["--max-groups", "2"]);
+    daemon.scrape();
+    let reader = Traffic::reader(lab.receiver()).comm("late").spawn();
+    common::sender(&lab, &reader).bytes(12_345).spawn().wait();
+    reader.wait();
+    tcpmon_tests::eventually(common::DEADLINE, "its bytes are in the group `other`", || {
+        let page = daemon.scrape();
+        let late = page.sum("tcpmon_receive_bytes_total", &[("process", "late")]);
+        let other = page.sum("tcpmon_receive_bytes_total", &[("process", "other")]);
+        let suppressed = page.value("tcpmon_groups_suppressed_total", &[]).unwrap();
+        if late == 0.0 && other >= 12_345.0 && suppressed > 0.0 {
+            Ok(())
+        } else {
+            Err(format!("late {late}, other {other}, suppressed {suppressed}"))
+        }
+    });
+}

@@ -148,3 +148,65 @@ fn a_full_disk_is_said_and_is_exit_code_1() {
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(stderr.contains("/dev/full"), "{stderr}");
 }
+
+#[test]
+fn a_disk_that_fills_up_leaves_a_trailer_and_is_exit_code_1() {
+    let lab = Lab::new();
+    let reader = Traffic::reader(lab.receiver()).comm("fills").spawn();
+    let sender = sender(&lab, &reader).rate(20_000_000).spawn();
+    let directory = tempfile::tempdir().unwrap();
+    // A mount of its own, which vanishes with the shell; the trailer is read before that.
+    let script = "mount -t tmpfs -o size=128k none \"$1\" && \"$2\" trace --pid \"$3\" --duration 30s \
+                  --output \"$1/t.jsonl\"; code=$?; tail -n 1 \"$1/t.jsonl\"; exit $code";
+    let output = std::process::Command::new("unshare")
+        .args(["--mount", "sh", "-c", script, "sh"])
+        .arg(directory.path())
+        .arg(tcpmon_tests::tcpmon_binary())
+        .arg(reader.pid().to_string())
+        .output()
+        .unwrap();
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("t.jsonl") && stderr.contains("No space left"), "{stderr}");
+    let trailer: Value = serde_json::from_str(stdout.trim()).unwrap();
+    assert_eq!((&trailer["type"], &trailer["reason"]), (&"trailer".into(), &"write_error".into()), "{trailer}");
+    assert_eq!(trailer["complete"], false);
+    sender.finish();
+}
+
+#[test]
+fn a_control_group_is_traced_with_its_descendants() {
+    let lab = Lab::new();
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let root = mounts.lines().find(|line| line.contains(" - cgroup2 ")).expect("cgroup v2 is mounted");
+    let root = std::path::Path::new(root.split(' ').nth(4).unwrap());
+    let parent = Group(root.join(format!("tcpmon-test-{}", std::process::id())));
+    std::fs::create_dir(&parent.0).unwrap();
+    let child = Group(parent.0.join("child"));
+    std::fs::create_dir(&child.0).unwrap();
+    let inside = Traffic::reader(lab.receiver()).comm("inside").spawn();
+    let outside = Traffic::reader(lab.receiver()).comm("outside").spawn();
+    std::fs::write(child.0.join("cgroup.procs"), inside.pid().to_string()).unwrap();
+    let trace = Trace::start(&["--cgroup", parent.0.to_str().unwrap()]);
+    for reader in [&inside, &outside] {
+        sender(&lab, reader).bytes(50_000).spawn().wait();
+        reader.wait();
+    }
+    let traced = trace.stop();
+    let slices = slices(&traced);
+    assert!(slices.iter().all(|slice| slice["tgid"] == inside.pid()), "{slices:?}");
+    assert_eq!(sum(&slices, "read_bytes"), 50_000);
+}
+
+/// A control group; removed when dropped, once the processes in it are gone.
+struct Group(std::path::PathBuf);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let root = self.0.parent().expect("a control group has a parent");
+        for pid in std::fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default().lines() {
+            let _ = std::fs::write(root.join("cgroup.procs"), pid);
+        }
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
