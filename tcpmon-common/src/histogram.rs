@@ -62,6 +62,10 @@ pub fn fill_ratio(rmem: u32, rcvbuf: u32) -> u32 {
 /// The bin that a ratio from [`fill_ratio`] belongs to; always below [`FILL_BINS`].
 #[inline(always)]
 pub fn fill_bin(ratio: u32) -> usize {
+    // Most of what is seen: a reader that keeps up.
+    if ratio <= FILL_BOUNDS[1] {
+        return (ratio > 0) as usize;
+    }
     // A binary search of fixed depth; the bounds are padded to a full tree, and nothing exceeds the padding.
     let mut bin = 0;
     let mut step = 16;

@@ -62,14 +62,16 @@ pub fn anchor(state: &mut SocketState, tcp: TcpSock, now: u64, from_start: bool)
 pub fn fold(state: &mut SocketState, tcp: TcpSock, now: u64, segment: bool) -> u32 {
     let sock = tcp.sock();
     let rcvbuf = sock.rcvbuf();
+    let window = tcp.window();
     let seen = Seen {
         now_ns: now,
         rcv_nxt: tcp.rcv_nxt(),
         copied_seq: tcp.copied_seq(),
         rmem: sock.rmem(),
         rcvbuf,
-        window: tcp.window(),
-        mss: tcp.mss(),
+        window,
+        // A 16-bit number in a cache line of its own: not read where it cannot matter.
+        mss: if window > u16::MAX as u32 { 0 } else { tcp.mss() },
         state: sock.state(),
         fin: sock.fin_received(),
         autotuned: rcvbuf > state.rcvbuf && autotuned(state, tcp),
