@@ -1,5 +1,6 @@
 //! tcpmon's own commands: `cargo xtask --help`.
 
+mod bench;
 mod btf_fixture;
 mod build;
 mod check;
@@ -33,6 +34,13 @@ enum Command {
     Check,
     /// Set up, check, run all tests (needs root) and build the release
     Test,
+    /// Measure what tcpmon costs on this machine (needs root and quiet); `cargo xtask bench --help` has the parts
+    #[command(disable_help_flag = true)]
+    Bench {
+        /// What the benchmark gets
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
     /// Drive ten seconds of traffic in namespaces of its own and print what tcpmon saw
     Demo,
     /// Set up, build the release and run tcpmon with the given arguments
@@ -66,6 +74,7 @@ fn run(command: Command) -> Result<()> {
             setup::run()?;
             check::run()
         }
+        Command::Bench { arguments } => bench::run(&arguments),
         Command::Demo => demo::run(),
         Command::Test => test::run(),
         Command::Run { arguments } => run::run(&arguments),
