@@ -273,6 +273,23 @@ mod tests {
     }
 
     #[test]
+    fn a_half_closed_socket_takes_its_arrivals_as_spread_over_the_interval() {
+        for half_closed in HALF_CLOSED {
+            let mut state = state();
+            fold(&mut state, &Seen { state: half_closed, ..seen(1024, 1000, 0) }, false, |_, _| None);
+            assert_eq!((state.counters.received_bytes, state.counters.queue_byte_ticks), (1000, 500));
+        }
+    }
+
+    #[test]
+    fn a_window_below_one_segment_is_timed() {
+        let mut state = state();
+        fold(&mut state, &Seen { window: 1447, ..seen(100, 0, 0) }, false, |_, _| None);
+        fold(&mut state, &Seen { window: 1448, ..seen(300, 0, 0) }, false, |_, _| None);
+        assert_eq!(state.counters.zero_window_ns, 100);
+    }
+
+    #[test]
     fn growth_counts_only_where_autotuning_announced_it() {
         let mut state = state();
         fold(&mut state, &Seen { rcvbuf: 200_000, ..seen(1, 0, 0) }, false, |_, _| None);

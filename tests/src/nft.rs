@@ -19,6 +19,24 @@ impl Lab {
         nft(self.receiver(), &["-f", "-"], &rules);
     }
 
+    /// Drops every IPv4 TCP segment of exactly so many bytes of payload that reaches the receiver, retransmissions too,
+    /// until [`Lab::drop_nothing`]: what is sent behind it waits for as long as that.
+    pub fn drop_payload_of(&self, bytes: u32) {
+        const HEADERS: u32 = 20 + 32; // IPv4, and TCP with timestamps
+        let rules = format!(
+            "add table inet tcpmon\n\
+             add chain inet tcpmon inbound {{ type filter hook prerouting priority -300; }}\n\
+             add rule inet tcpmon inbound meta l4proto tcp meta length {} drop\n",
+            HEADERS + bytes
+        );
+        nft(self.receiver(), &["-f", "-"], &rules);
+    }
+
+    /// Takes the rules away again.
+    pub fn drop_nothing(&self) {
+        nft(self.receiver(), &["delete", "table", "inet", "tcpmon"], "");
+    }
+
     /// Segments that [`Lab::drop_every`] has dropped.
     pub fn dropped(&self) -> u64 {
         let answer = nft(self.receiver(), &["-j", "list", "counter", "inet", "tcpmon", "dropped"], "");

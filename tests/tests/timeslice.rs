@@ -144,3 +144,64 @@ fn an_exited_reader_ends_its_last_timeslice_as_exited() {
     });
     eventually(DEADLINE, "their slots are free again", || readers() <= before);
 }
+
+#[test]
+fn a_thread_that_only_peeks_is_no_reader() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let reader = Traffic::reader(lab.receiver()).comm("peeks").paused().spawn();
+    let sender = sender(&lab, &reader).paused().spawn();
+    assert_eq!((sender.send(1), reader.read(1)), (1, 1));
+    assert_eq!(sender.send(5_000), 5_000);
+    eventually(DEADLINE, "the bytes wait", || queued(&lab, &reader, 5_000));
+    let ends = || daemon.scrape().sum("tcpmon_timeslices_total", &[("process", "peeks")]);
+    let truth = || {
+        let switches = truth::switches(reader.pid(), reader.pid());
+        (switches.voluntary + switches.involuntary) as f64
+    };
+    let before = (ends(), truth());
+    // Another thread of the same process looks at the queue, and goes to sleep after each look.
+    for _ in 0..20 {
+        assert_eq!(reader.peek(5_000), 5_000);
+    }
+    assert_eq!(ends() - before.0, truth() - before.1, "only the thread that reads has timeslices");
+    assert_eq!(reader.read(5_000), 5_000);
+    let labels = group("peeks", reader.port());
+    let page = daemon.scrape();
+    assert_eq!(page.value("tcpmon_timeslice_read_bytes_total", &labels), Some(5_001.0));
+    assert_eq!(reader.report().tids, [reader.pid()]);
+}
+
+#[test]
+fn every_timeslice_is_in_the_buckets_of_its_times() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let reader = Traffic::reader(lab.receiver()).comm("buckets").between(Between::Spin(300)).spawn();
+    let sender = sender(&lab, &reader).rate(2_000_000).message(2_000).bytes(1_000_000).hold_open().spawn();
+    eventually(DEADLINE, "all is read", || reader.report().bytes == 1_000_000);
+    let page = daemon.scrape();
+    let [process, service] = group("buckets", reader.port());
+    let ends = page.sum("tcpmon_timeslices_total", &[process, service]);
+    assert!(ends > 50.0, "{ends} timeslices");
+    for name in ["tcpmon_timeslice_seconds", "tcpmon_reader_run_queue_wait_seconds"] {
+        let value = |suffix: &str| page.value(&format!("{name}{suffix}"), &[process, service]).unwrap();
+        assert_eq!(value("_count"), ends, "{name}");
+        let bucket = format!("{name}_bucket");
+        let mine = page.samples(&bucket).into_iter().filter(|sample| sample.labels["process"] == "buckets");
+        let (mut below, mut bound, mut least, mut most) = (0.0, 0.0, 0.0, 0.0);
+        for sample in mine {
+            let upper: f64 = sample.labels["le"].replace("+Inf", "inf").parse().unwrap();
+            let inside = sample.value - below;
+            assert!(inside >= 0.0 && upper > bound, "{sample:?}");
+            least += inside * bound;
+            most += if inside == 0.0 { 0.0 } else { inside * upper };
+            (below, bound) = (sample.value, upper);
+        }
+        assert_eq!(below, ends, "{name}");
+        // The sum is kept apart from the buckets: it lies where they say.
+        let sum = value("_sum");
+        assert!(least <= sum && sum <= most, "{name}: {sum} is not in {least} .. {most}");
+    }
+    sender.finish();
+    reader.wait();
+}

@@ -124,6 +124,8 @@ impl Collector {
     fn pass(&mut self) -> Result<Snapshot, ReadError> {
         let now = Instant::now();
         self.last_pass = now;
+        // Whoever began to listen since the last time should be known before their connections are met.
+        self.drain()?;
         let raw = self.kernel.raw()?;
         self.table.fallen(&raw.fallen, now);
         self.table.begin();
