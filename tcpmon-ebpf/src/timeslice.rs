@@ -266,8 +266,12 @@ pub fn activate(slot: u32) -> Option<()> {
 pub fn deactivate(slot: u32, task: Task, on_cpu_ns: u64, wait_ns: u64, end: u32) -> Option<()> {
     let reader = maps::traced(slot)?;
     let now = kernel::now_ns();
-    let off_cpu_ns =
-        if reader.deactivated_ns == 0 { wait_ns } else { reader.activated_ns.wrapping_sub(reader.deactivated_ns) };
+    // Neither the start of a trace nor a switch that was not seen tells when the thread was off the CPU.
+    let off_cpu_ns = if reader.deactivated_ns == 0 || reader.activated_ns < reader.deactivated_ns {
+        wait_ns
+    } else {
+        reader.activated_ns - reader.deactivated_ns
+    };
     let edge = Edge {
         now,
         activated_ns: reader.activated_ns,
