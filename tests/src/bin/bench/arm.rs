@@ -1,0 +1,245 @@
+//! What runs beside a workload.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use tcpmon_tests::lab::End;
+use tcpmon_tests::{Daemon, Trace, eventually};
+
+use crate::child::{Child, cpu_of};
+use crate::endpoint::FloorProgram;
+use crate::{bpf, interrupt};
+
+/// Time to start and to become idle.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// A monitor is idle when, for so long...
+const SETTLE: Duration = Duration::from_millis(200);
+/// ...it used no more than this part of a CPU.
+const IDLE: f64 = 0.03;
+/// How often the ss of [`Arm::Ss`] is run.
+const SS_EVERY: Duration = Duration::from_millis(100);
+/// How often the daemon is scraped, in time of measured runs.
+const SCRAPE_EVERY: Duration = Duration::from_secs(5);
+
+/// Something beside a workload, or nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ValueEnum)]
+pub enum Arm {
+    /// Nothing: the baseline.
+    Off,
+    /// Nothing again: what the method takes for a difference where there is none.
+    Null,
+    /// Empty programs on the daemon's tracepoints.
+    Floor,
+    /// `tcpmon daemon`, scraped every 5 s.
+    Daemon,
+    /// `tcpmon trace` of the server, to a file.
+    Trace,
+    /// `ss -tmi` in the server's namespace every 100 ms.
+    Ss,
+}
+
+/// A running arm. Let it go by [`Monitor::lower`].
+#[derive(Debug)]
+pub struct Monitor {
+    what: What,
+    programs: BTreeSet<u32>,
+}
+
+#[derive(Debug)]
+enum What {
+    Nothing,
+    Floor(Child),
+    Daemon(Daemon),
+    Trace(Trace),
+    Ss(Ss),
+}
+
+/// When a daemon is scraped: every 5 s of the runs' own time, although no daemon lives longer than one run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Scrapes {
+    run: u32,
+}
+
+impl Arm {
+    /// All, in the order of the tables.
+    pub const ALL: [Self; 6] = [Self::Off, Self::Null, Self::Floor, Self::Daemon, Self::Trace, Self::Ss];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        ["off", "null", "floor", "daemon", "trace", "ss -tmi"][self as usize]
+    }
+
+    /// Starts it beside a server at `end` and waits until it has settled.
+    pub fn raise(self, end: &End, server: u32) -> Monitor {
+        let what = match self {
+            Self::Off | Self::Null => What::Nothing,
+            Self::Floor => {
+                let mut floor = Child::role(&End::host(), "floor", &[]);
+                floor.line();
+                What::Floor(floor)
+            }
+            Self::Daemon => What::Daemon(Daemon::start(&[])),
+            Self::Trace => What::Trace(Trace::start(&["--pid", &server.to_string()])),
+            Self::Ss => What::Ss(Ss::start(end)),
+        };
+        let mut monitor = Monitor { what, programs: BTreeSet::new() };
+        if let Some(pid) = monitor.pid() {
+            monitor.programs = bpf::of_process(pid);
+            assert!(!monitor.programs.is_empty(), "{} holds no eBPF program", self.name());
+        }
+        monitor.settle();
+        monitor
+    }
+}
+
+impl Monitor {
+    /// CPU time it has used so far.
+    pub fn cpu(&self) -> Duration {
+        match &self.what {
+            What::Ss(ss) => ss.cpu(),
+            _ => self.pid().map(cpu_of).unwrap_or_default(),
+        }
+    }
+
+    /// The daemon, when it is one.
+    pub fn daemon(&self) -> Option<&Daemon> {
+        if let What::Daemon(daemon) = &self.what { Some(daemon) } else { None }
+    }
+
+    /// What the kernel has counted of the floor's programs, when it is the floor.
+    pub fn floor(&mut self) -> Option<Vec<FloorProgram>> {
+        let What::Floor(floor) = &mut self.what else { return None };
+        floor.say("programs");
+        Some(serde_json::from_str(&floor.line()).expect("the floor answers in JSON"))
+    }
+
+    /// Ends it and waits until its programs have left the kernel. Returns the records that a trace lost.
+    pub fn lower(self) -> u64 {
+        let mut lost = 0;
+        match self.what {
+            What::Nothing => {}
+            What::Floor(floor) => drop(floor.wait(DEADLINE)),
+            What::Daemon(daemon) => {
+                let status = daemon.stop();
+                assert!(status.success(), "tcpmon daemon ended with {status}");
+            }
+            What::Trace(trace) => {
+                let traced = trace.stop();
+                let last = traced.records.last();
+                let trailer = last.unwrap_or_else(|| panic!("a trace without a record: {}", traced.stderr));
+                let causes = trailer["lost"].as_object().into_iter().flatten();
+                lost = causes.filter_map(|(_, count)| count.as_u64()).sum();
+            }
+            What::Ss(ss) => drop(ss),
+        }
+        bpf::wait_until_gone(&self.programs);
+        lost
+    }
+
+    fn pid(&self) -> Option<u32> {
+        match &self.what {
+            What::Nothing | What::Ss(_) => None,
+            What::Floor(floor) => Some(floor.pid()),
+            What::Daemon(daemon) => Some(daemon.pid()),
+            What::Trace(trace) => Some(trace.pid()),
+        }
+    }
+
+    fn settle(&self) {
+        let Some(pid) = self.pid() else { return interrupt::sleep(SETTLE) };
+        eventually(DEADLINE, "the monitor becomes idle", || {
+            let before = cpu_of(pid);
+            interrupt::sleep(SETTLE);
+            let part = (cpu_of(pid) - before).as_secs_f64() / SETTLE.as_secs_f64();
+            if part <= IDLE { Ok(()) } else { Err(format!("{:.1} % of a CPU", part * 100.0)) }
+        });
+    }
+}
+
+impl Scrapes {
+    /// Where in the next run of this length a scrape belongs.
+    pub fn next(&mut self, run: Duration) -> Option<Duration> {
+        let begin = run * self.run;
+        self.run += 1;
+        // Half an interval late, so that none falls on the seam of two runs.
+        let shifted = begin + SCRAPE_EVERY / 2;
+        let due = SCRAPE_EVERY * u32::try_from(shifted.as_nanos().div_ceil(SCRAPE_EVERY.as_nanos())).ok()?;
+        let at = due - shifted;
+        (at < run).then_some(at)
+    }
+}
+
+/// Runs `job` and meanwhile, at that moment of it, scrapes the daemon.
+pub fn scraped<T>(daemon: Option<&Daemon>, at: Option<Duration>, job: impl FnOnce() -> T) -> T {
+    thread::scope(|scope| {
+        if let (Some(daemon), Some(at)) = (daemon, at) {
+            scope.spawn(move || {
+                thread::sleep(at);
+                daemon.scrape();
+            });
+        }
+        job()
+    })
+}
+
+/// `ss -tmi`, over and over.
+#[derive(Debug)]
+struct Ss {
+    stop: Arc<AtomicBool>,
+    cpu_ns: Arc<std::sync::atomic::AtomicU64>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Ss {
+    fn start(end: &End) -> Self {
+        let (stop, cpu_ns) = (Arc::default(), Arc::default());
+        let (stopped, used, end) = (Arc::clone(&stop), Arc::clone(&cpu_ns), end.clone());
+        let thread = thread::spawn(move || {
+            let stopped: Arc<AtomicBool> = stopped;
+            let used: Arc<std::sync::atomic::AtomicU64> = used;
+            let mut due = Instant::now();
+            while !stopped.load(Ordering::Relaxed) {
+                let cpu = Child::spawn(&end, "ss", &["-tmi"]).wait(DEADLINE).cpu;
+                used.fetch_add(u64::try_from(cpu.as_nanos()).unwrap_or(0), Ordering::Relaxed);
+                due += SS_EVERY;
+                thread::sleep(due.saturating_duration_since(Instant::now()));
+            }
+        });
+        Self { stop, cpu_ns, thread: Some(thread) }
+    }
+
+    fn cpu(&self) -> Duration {
+        Duration::from_nanos(self.cpu_ns.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for Ss {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+            && !thread::panicking()
+        {
+            panic!("ss failed: see above");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_two_seconds_are_scraped_two_times_in_five() {
+        let mut scrapes = Scrapes::default();
+        let run = Duration::from_secs(2);
+        let moments: Vec<Option<u64>> = (0..10).map(|_| scrapes.next(run).map(|at| at.as_millis() as u64)).collect();
+        let half = Some(500);
+        let late = Some(1500);
+        assert_eq!(moments, [None, half, None, late, None, None, half, None, late, None]);
+    }
+}

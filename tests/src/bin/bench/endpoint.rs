@@ -1,0 +1,214 @@
+//! The other processes of a benchmark: this program itself, started again in a role.
+
+use std::error::Error;
+use std::io::{BufRead, Read, Write, stdin, stdout};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::prctl::set_timerslack;
+use nix::time::{ClockId, ClockNanosleepFlags, clock_nanosleep};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+use tcpmon::kernel::floor::Floor;
+
+use crate::child::{cpu_of, read};
+
+/// First argument of a process in a role.
+pub const MARKER: &str = "--role";
+
+/// Request and response of workload R.
+const MESSAGE: usize = 64;
+/// Exchanges before the measurement begins, as a part of a second's.
+const WARM_UP: f64 = 0.2;
+
+/// What the client of workload R has measured.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Exchanged {
+    /// CPU time of client and server.
+    pub cpu_ns: u64,
+    /// Length of the measurement.
+    pub elapsed_ns: u64,
+    /// Requests that were answered.
+    pub requests: u64,
+    /// Round trip, median.
+    pub p50_ns: u64,
+    /// Round trip, 99th percentile.
+    pub p99_ns: u64,
+}
+
+/// When the client of workload R asks.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// Requests a second.
+    rate: f64,
+    /// Requests after each sleep, one after another.
+    burst: usize,
+}
+
+/// What the floor says of one of its programs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FloorProgram {
+    /// Its tracepoint.
+    pub probe: String,
+    /// Runs so far.
+    pub runs: u64,
+    /// Time in it so far.
+    pub run_ns: u64,
+}
+
+/// Plays a role to its end.
+pub fn run(role: &str, arguments: &[String]) -> ExitCode {
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let played = match (role, arguments.as_slice()) {
+        ("server", [cpu]) => pin(cpu).and_then(|()| server()),
+        ("client", [port, server, rate, burst, seconds, cpu]) => pin(cpu).and_then(|()| {
+            let pace = Pace { rate: rate.parse()?, burst: burst.parse()? };
+            client(port.parse()?, server.parse()?, pace, seconds.parse()?)
+        }),
+        ("floor", []) => floor(),
+        ("ping", [seconds, cpu]) => pin(cpu).and_then(|()| ping(seconds.parse()?)),
+        ("pong", []) => pong(),
+        _ => Err(format!("no role {role} with {arguments:?}").into()),
+    };
+    match played {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench {role}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+type Played = Result<(), Box<dyn Error>>;
+
+/// To one CPU, or, with `any`, to none.
+fn pin(cpu: &str) -> Played {
+    if cpu != "any" {
+        let mut set = CpuSet::new();
+        set.set(cpu.parse()?)?;
+        sched_setaffinity(Pid::from_raw(0), &set)?;
+    }
+    Ok(())
+}
+
+fn say(line: &str) -> Played {
+    let mut stdout = stdout().lock();
+    writeln!(stdout, "{line}")?;
+    Ok(stdout.flush()?)
+}
+
+/// Answers every message on one connection.
+fn server() -> Played {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    say(&listener.local_addr()?.port().to_string())?;
+    let (mut stream, _) = listener.accept()?;
+    drop(listener);
+    stream.set_nodelay(true)?;
+    let mut message = [0; MESSAGE];
+    while stream.read_exact(&mut message).is_ok() {
+        stream.write_all(&message)?;
+    }
+    Ok(())
+}
+
+/// Asks at a fixed rate. A burst that is late does not move those after it.
+fn client(port: u16, server: u32, pace: Pace, seconds: f64) -> Played {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+    stream.set_nodelay(true)?;
+    set_timerslack(1)?;
+    say("ready")?;
+    stdin().lock().read_line(&mut String::new())?;
+
+    let (warm_up, measured) = ((pace.rate * WARM_UP) as usize, (pace.rate * seconds) as usize);
+    let mut trips = Vec::with_capacity(warm_up.max(measured));
+    exchange(&mut stream, pace, warm_up, &mut trips)?;
+    trips.clear();
+    // The server waits in its read now, as it will at the end.
+    let cpu = || Ok::<_, nix::Error>(read(ClockId::CLOCK_PROCESS_CPUTIME_ID)? + cpu_of(server));
+    let (cpu_before, before) = (cpu()?, Instant::now());
+    exchange(&mut stream, pace, measured, &mut trips)?;
+    let (elapsed, cpu_after) = (before.elapsed(), cpu()?);
+
+    trips.sort_unstable();
+    let at = |q: f64| trips.get((trips.len() as f64 * q) as usize).copied().unwrap_or(0);
+    let exchanged = Exchanged {
+        cpu_ns: nanoseconds(cpu_after - cpu_before),
+        elapsed_ns: nanoseconds(elapsed),
+        requests: trips.len() as u64,
+        p50_ns: at(0.5),
+        p99_ns: at(0.99),
+    };
+    say(&serde_json::to_string(&exchanged)?)
+}
+
+fn exchange(stream: &mut TcpStream, pace: Pace, count: usize, trips: &mut Vec<u64>) -> Played {
+    let clock = ClockId::CLOCK_MONOTONIC;
+    let start = read(clock)?;
+    let mut message = [0; MESSAGE];
+    for number in 0..count {
+        if number % pace.burst == 0 {
+            let due = start + Duration::from_secs_f64((number + pace.burst) as f64 / pace.rate);
+            clock_nanosleep(clock, ClockNanosleepFlags::TIMER_ABSTIME, &due.into())?;
+        }
+        let sent = Instant::now();
+        stream.write_all(&message)?;
+        stream.read_exact(&mut message)?;
+        trips.push(nanoseconds(sent.elapsed()));
+    }
+    Ok(())
+}
+
+/// Holds the floor until stdin closes; each line is answered with what the kernel has counted.
+fn floor() -> Played {
+    let floor = Floor::attach(&[])?;
+    say("ready")?;
+    for line in stdin().lock().lines() {
+        line?;
+        let programs = floor.programs().into_iter().map(|(name, stats)| FloorProgram {
+            probe: name.strip_prefix("floor_").unwrap_or(&name).to_owned(),
+            runs: stats.runs,
+            run_ns: stats.run_ns,
+        });
+        say(&serde_json::to_string(&programs.collect::<Vec<_>>())?)?;
+    }
+    Ok(())
+}
+
+/// Sends a byte to and fro by way of two pipes: two processes on one CPU that switch at each byte and read no socket.
+fn ping(seconds: f64) -> Played {
+    say("ready")?;
+    stdin().lock().read_line(&mut String::new())?;
+    let mut other = Command::new(std::env::current_exe()?)
+        .args([MARKER, "pong"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut to = other.stdin.take().ok_or("stdin is piped")?;
+    let mut from = other.stdout.take().ok_or("stdout is piped")?;
+    let end = Instant::now() + Duration::from_secs_f64(seconds);
+    let mut count = 0u64;
+    while Instant::now() < end {
+        to.write_all(&[0])?;
+        from.read_exact(&mut [0])?;
+        count += 1;
+    }
+    drop(to); // the other ends by that
+    other.wait()?;
+    say(&count.to_string())
+}
+
+fn pong() -> Played {
+    let (mut from, mut to) = (stdin().lock(), stdout().lock());
+    while from.read_exact(&mut [0]).is_ok() {
+        // A byte alone never fills a line: it is flushed by hand.
+        to.write_all(&[0])?;
+        to.flush()?;
+    }
+    Ok(())
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

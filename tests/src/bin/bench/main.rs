@@ -1,0 +1,134 @@
+//! `cargo xtask bench`: what tcpmon costs on this machine. The method is in `docs/performance.md`.
+
+mod arm;
+mod bpf;
+mod child;
+mod document;
+mod endpoint;
+mod estimate;
+mod interrupt;
+mod own;
+mod programs;
+mod report;
+mod scale;
+mod verified;
+mod verifier;
+mod workload;
+mod workloads;
+
+use std::any::Any;
+use std::panic::{self, AssertUnwindSafe};
+use std::process::ExitCode;
+
+use clap::{Parser, ValueEnum};
+
+use arm::Arm;
+use interrupt::Interrupted;
+use report::{Provenance, Section};
+use workload::Workload;
+
+/// What tcpmon costs on this machine: run it as root while nothing else runs
+#[derive(Debug, Parser)]
+#[command(bin_name = "cargo xtask bench")]
+struct Args {
+    /// Few repetitions, to see that it works; the intervals are wide
+    #[arg(long)]
+    quick: bool,
+    /// Only these parts, with commas between [default: all but verifier]
+    #[arg(long, value_name = "PART", value_delimiter = ',', ignore_case = true)]
+    only: Vec<Part>,
+    /// Only these arms of the workloads, with commas between (off is always one) [default: all]
+    #[arg(long, value_name = "ARM", value_delimiter = ',')]
+    arms: Vec<Arm>,
+    /// Mirrored blocks of each workload, two runs of each arm in each [default: 10, quick 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    blocks: Option<u32>,
+    /// Put the tables into docs/performance.md (verifier: the counts into tests/verifier-instructions.tsv)
+    #[arg(long)]
+    write: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Request and response on loopback
+    #[value(name = "R")]
+    R,
+    /// R with a sleep before each request
+    #[value(name = "R-single")]
+    RSingle,
+    /// Bulk on loopback
+    #[value(name = "L")]
+    L,
+    /// Bulk on veth
+    #[value(name = "V")]
+    V,
+    /// Nanoseconds per run of each program
+    Programs,
+    /// Scrapes with many sockets
+    Scale,
+    /// The daemon's own CPU, memory, start and stop
+    Daemon,
+    /// Instructions that the verifier walks, per program
+    Verifier,
+}
+
+impl Part {
+    /// The verifier's counts are a baseline for a test: they are recorded only when asked for.
+    const USUAL: [Self; 7] = [Self::R, Self::RSingle, Self::L, Self::V, Self::Programs, Self::Scale, Self::Daemon];
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [marker, role, rest @ ..] = arguments.as_slice()
+        && marker == endpoint::MARKER
+    {
+        return endpoint::run(role, rest);
+    }
+    let args = Args::parse();
+    interrupt::watch();
+    match panic::catch_unwind(AssertUnwindSafe(|| run(&args))) {
+        Ok(code) => code,
+        Err(panic) if is_interrupt(&*panic) => ExitCode::from(130),
+        Err(panic) => panic::resume_unwind(panic),
+    }
+}
+
+fn is_interrupt(panic: &(dyn Any + Send)) -> bool {
+    panic.is::<Interrupted>()
+}
+
+fn run(args: &Args) -> ExitCode {
+    let parts = if args.only.is_empty() { Part::USUAL.to_vec() } else { args.only.clone() };
+    let provenance = Provenance::read();
+    bpf::warn_of_others();
+    let mut failed = false;
+    for part in parts {
+        interrupt::check();
+        let workload = |workload| {
+            let blocks = args.blocks.unwrap_or(if args.quick { 3 } else { 10 });
+            Some(workloads::measure(workload, &args.arms, blocks))
+        };
+        let section: Option<Section> = match part {
+            Part::R => workload(Workload::R),
+            Part::RSingle => workload(Workload::RSingle),
+            Part::L => workload(Workload::L),
+            Part::V => workload(Workload::V),
+            Part::Programs => Some(programs::measure(if args.quick { 2 } else { 6 })),
+            Part::Scale => Some(scale::measure(args.quick)),
+            Part::Daemon => Some(own::measure(args.quick)),
+            Part::Verifier => {
+                verified::show(args.write);
+                None
+            }
+        };
+        let Some(section) = section else { continue };
+        println!("{}", section.text(&provenance));
+        if args.write
+            && let Err(error) = document::write(section.name, &section.markdown(&provenance))
+        {
+            eprintln!("error: {error}");
+            failed = true;
+        }
+    }
+    ExitCode::from(u8::from(failed))
+}

@@ -1,0 +1,97 @@
+//! What the daemon itself needs.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use tcpmon_tests::{Daemon, truth};
+
+use crate::child::cpu_of;
+use crate::estimate::median;
+use crate::interrupt;
+use crate::report::{Section, Table, target};
+use crate::scale::mebibytes;
+use crate::workload::{Wire, Workload};
+
+const SCRAPE_EVERY: Duration = Duration::from_secs(5);
+/// What a daemon uses once, soon after its start, belongs to no steady state.
+const WARM_UP: Duration = Duration::from_secs(1);
+
+/// Measures CPU and memory over 20 s each, and 10 starts and stops; less when `quick`.
+pub fn measure(quick: bool) -> Section {
+    let (scrapes, starts) = if quick { (1, 3) } else { (4, 10) };
+    let time = SCRAPE_EVERY * scrapes;
+    let mut table = Table::new(&["what", "measured"]);
+    let daemon = Daemon::start(&[]);
+    interrupt::sleep(WARM_UP);
+
+    let unasked = used(&daemon, || interrupt::sleep(time));
+    eprintln!("daemon: idle");
+    let idle = used(&daemon, || scraped(&daemon, scrapes));
+    eprintln!("daemon: idle, scraped");
+    let wire = Wire::new(Workload::R);
+    let server = wire.server();
+    let loaded = used(&daemon, || {
+        std::thread::scope(|scope| {
+            scope.spawn(|| scraped(&daemon, scrapes));
+            wire.run(server, time);
+        });
+    });
+    eprintln!("daemon: under R");
+    let seconds = time.as_secs();
+    table.row(vec![format!("CPU, idle, not scraped, {seconds} s"), format!("{unasked:.3} % of a core")]);
+    table.row(vec![format!("CPU, idle, scraped every 5 s, {seconds} s"), format!("{idle:.3} % of a core")]);
+    table.row(vec![format!("CPU, under R, scraped every 5 s, {seconds} s"), format!("{loaded:.3} % of a core")]);
+    let resident = truth::rss_bytes(daemon.pid());
+    table.row(vec!["RSS".into(), format!("{} MiB", mebibytes(resident))]);
+    table.row(vec!["RSS, peak (while loading)".into(), format!("{} MiB", mebibytes(peak_bytes(daemon.pid())))]);
+    stop(daemon);
+
+    let (mut started, mut stopped) = (Vec::new(), Vec::new());
+    for _ in 0..starts {
+        interrupt::check();
+        let begin = Instant::now();
+        let daemon = Daemon::start(&[]);
+        let answer = daemon.get("/metrics", "");
+        started.push(begin.elapsed().as_secs_f64());
+        assert_eq!(answer.status, 200, "the first scrape");
+        stopped.push(stop(daemon).as_secs_f64());
+    }
+    table.row(vec![format!("start to first good scrape, median of {starts}"), format!("{:.3} s", median(&started))]);
+    table.row(vec![format!("SIGTERM to exit, median of {starts}"), format!("{:.3} s", median(&stopped))]);
+    let notes = vec![
+        target("own CPU, idle and scraped", idle, 0.25, "% of a core"),
+        target("own CPU under R", loaded, 0.25, "% of a core"),
+        target("RSS", resident as f64 / f64::from(1 << 20), 20.0, "MiB"),
+        target("start to first good scrape", median(&started), 0.5, "s"),
+    ];
+    Section { name: "daemon", what: "The daemon itself.".into(), table, notes }
+}
+
+/// CPU of the daemon during a job, percent of a core.
+fn used(daemon: &Daemon, job: impl FnOnce()) -> f64 {
+    let (before, start) = (cpu_of(daemon.pid()), Instant::now());
+    job();
+    100.0 * (cpu_of(daemon.pid()) - before).as_secs_f64() / start.elapsed().as_secs_f64()
+}
+
+/// Scrapes in the middle of each of so many intervals.
+fn scraped(daemon: &Daemon, scrapes: u32) {
+    for _ in 0..scrapes {
+        interrupt::sleep(SCRAPE_EVERY / 2);
+        daemon.scrape();
+        interrupt::sleep(SCRAPE_EVERY / 2);
+    }
+}
+
+fn stop(daemon: Daemon) -> Duration {
+    let start = Instant::now();
+    let status = daemon.stop();
+    assert!(status.success(), "tcpmon daemon ended with {status}");
+    start.elapsed()
+}
+
+fn peak_bytes(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the daemon runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a process has a peak");
+    line.split_ascii_whitespace().next().and_then(|number| number.parse::<u64>().ok()).expect("kilobytes") * 1024
+}

@@ -1,0 +1,151 @@
+//! Nanoseconds per run of each program, net of an empty one.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use aya::sys::{Stats, enable_stats};
+use tcpmon_tests::Page;
+use tcpmon_tests::lab::End;
+
+use crate::arm::{Arm, Monitor};
+use crate::estimate::median;
+use crate::report::{Section, Table, target};
+use crate::workload::{RUN, Wire, Workload, switch_all_the_time};
+
+/// Fewer runs than this in a repetition say nothing about a program.
+const FEWEST_RUNS: f64 = 1_000.0;
+
+/// What the programs run under.
+#[derive(Clone, Copy, Debug)]
+enum Load {
+    Traffic(Workload),
+    Switching,
+}
+
+/// Runs, and nanoseconds in them, per program.
+type Counts = BTreeMap<String, (f64, f64)>;
+
+/// A program's figures of one repetition.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    runs_per_second: f64,
+    floor_ns: f64,
+    daemon_ns: f64,
+}
+
+/// Measures so many repetitions of floor and daemon by turns.
+pub fn measure(repetitions: u32) -> Section {
+    // Unlike the sysctl kernel.bpf_stats_enabled this ends with the descriptor, however this process ends.
+    let _counting = enable_stats(Stats::RunTime).expect("root may let the kernel count runs");
+    let loads =
+        [Load::Traffic(Workload::R), Load::Traffic(Workload::RPinned), Load::Traffic(Workload::V), Load::Switching];
+    let mut table = Table::new(&["load", "program", "runs/s", "empty, ns", "daemon, ns", "net, ns (range)"]);
+    let mut nets = BTreeMap::new();
+    for load in loads {
+        let wire = if let Load::Traffic(workload) = load { Some(Wire::new(workload)) } else { None };
+        let mut samples: BTreeMap<String, Vec<Sample>> = BTreeMap::new();
+        for repetition in 0..repetitions {
+            let floor_first = repetition % 2 == 0;
+            let first = counts(if floor_first { Arm::Floor } else { Arm::Daemon }, wire.as_ref());
+            let second = counts(if floor_first { Arm::Daemon } else { Arm::Floor }, wire.as_ref());
+            let ((floor, _), (daemon, time)) = if floor_first { (first, second) } else { (second, first) };
+            for (program, (runs, ns)) in daemon {
+                if let Some((floor_runs, floor_ns)) = floor.get(&program).copied()
+                    && runs >= FEWEST_RUNS
+                    && floor_runs >= FEWEST_RUNS
+                {
+                    samples.entry(program).or_default().push(Sample {
+                        runs_per_second: runs / time.as_secs_f64(),
+                        floor_ns: floor_ns / floor_runs,
+                        daemon_ns: ns / runs,
+                    });
+                }
+            }
+            eprintln!("programs: {}, repetition {} of {repetitions}", load.name(), repetition + 1);
+        }
+        for (program, samples) in &samples {
+            if matches!(load, Load::Switching) && program != "sched_switch" {
+                continue;
+            }
+            let of = |value: fn(&Sample) -> f64| samples.iter().map(value).collect::<Vec<f64>>();
+            let net = of(|sample| sample.daemon_ns - sample.floor_ns);
+            let (low, high) =
+                (net.iter().copied().fold(f64::MAX, f64::min), net.iter().copied().fold(f64::MIN, f64::max));
+            nets.insert((load.name(), program.clone()), median(&net));
+            table.row(vec![
+                load.name().to_owned(),
+                program.clone(),
+                format!("{:.0}", median(&of(|sample| sample.runs_per_second))),
+                format!("{:.0}", median(&of(|sample| sample.floor_ns))),
+                format!("{:.0}", median(&of(|sample| sample.daemon_ns))),
+                format!("{:.0} ({low:.0}..{high:.0})", median(&net)),
+            ]);
+        }
+    }
+    let what = format!("Time per run by the kernel's own count, {repetitions} repetitions of {} s.", RUN.as_secs());
+    Section { name: "programs", what, table, notes: targets(&nets) }
+}
+
+impl Load {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Traffic(workload) => workload.name(),
+            Self::Switching => "pipes",
+        }
+    }
+}
+
+/// What the kernel counted of an arm's programs during the load, and how long that was.
+fn counts(arm: Arm, wire: Option<&Wire>) -> (Counts, Duration) {
+    let server = wire.map(|wire| (wire, wire.server()));
+    let host = End::host();
+    let (end, pid) = server.as_ref().map_or((&host, 0), |(wire, server)| (wire.end(), server.pid()));
+    let mut monitor = arm.raise(end, pid);
+    let (before, start) = (read(&mut monitor), Instant::now());
+    match server {
+        Some((wire, server)) => drop(wire.run(server, RUN)),
+        None => drop(switch_all_the_time()),
+    }
+    let (elapsed, after) = (start.elapsed(), read(&mut monitor));
+    monitor.lower();
+    let gained = after.into_iter().map(|(program, (runs, ns))| {
+        let (runs_before, ns_before) = before.get(&program).copied().unwrap_or_default();
+        (program, (runs - runs_before, ns - ns_before))
+    });
+    (gained.collect(), elapsed)
+}
+
+fn read(monitor: &mut Monitor) -> Counts {
+    if let Some(daemon) = monitor.daemon() {
+        return of_page(&daemon.scrape());
+    }
+    let programs = monitor.floor().expect("it is the floor if it is not the daemon");
+    programs.into_iter().map(|program| (program.probe, (program.runs as f64, program.run_ns as f64))).collect()
+}
+
+fn of_page(page: &Page) -> Counts {
+    let runs = page.samples("tcpmon_bpf_program_runs_total").into_iter();
+    runs.map(|sample| {
+        let program = sample.labels["program"].clone();
+        let seconds = page.value("tcpmon_bpf_program_run_seconds_total", &[("program", &program)]).unwrap_or(0.0);
+        (program, (sample.value, seconds * 1e9))
+    })
+    .collect()
+}
+
+fn targets(nets: &BTreeMap<(&'static str, String), f64>) -> Vec<String> {
+    let limits = [
+        ("R", "tcp_probe", 110.0),
+        ("R pinned", "tcp_probe", 110.0),
+        ("V", "tcp_probe", 110.0),
+        ("R", "tcp_rcv_space_adjust", 110.0),
+        ("R pinned", "tcp_rcv_space_adjust", 110.0),
+        ("V", "tcp_rcv_space_adjust", 110.0),
+        ("pipes", "sched_switch", 20.0),
+    ];
+    let measured = limits.into_iter().filter_map(|(load, program, limit)| {
+        let net = nets.get(&(load, program.to_owned()))?;
+        Some(target(&format!("{program} under {load}, net"), *net, limit, "ns"))
+    });
+    measured.collect()
+}

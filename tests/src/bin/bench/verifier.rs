@@ -1,0 +1,80 @@
+//! Instructions that the verifier walks for each program, and the file that holds what they were. Also compiled into
+//! the test that compares the two (`tests/tests/verifier.rs`), hence nothing of the benchmark's own.
+
+use std::fs;
+
+use tcpmon::kernel::{Kernel, Options, TraceFilter};
+
+/// The file of the counts.
+pub const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/verifier-instructions.tsv");
+/// What records the counts of the running kernel.
+pub const COMMAND: &str = "cargo xtask bench --only verifier --write";
+
+const HEADING: &str = "kernel\tmode\tprogram\tinstructions";
+
+/// A line of the file.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Row {
+    /// Release of the kernel.
+    pub kernel: String,
+    /// `daemon`, `trace` (of one process) or `trace-filtered` (with filters of every kind). The programs see this as a
+    /// constant, so the verifier walks less in one mode than in another.
+    pub mode: String,
+    /// Its name.
+    pub program: String,
+    /// As `verified_insns` in its fdinfo.
+    pub instructions: u64,
+}
+
+/// Loads the programs in every mode on the running kernel.
+pub fn measure() -> Vec<Row> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("/proc is mounted");
+    let pid = std::process::id();
+    let one_process = TraceFilter { tgids: [pid].into(), ..TraceFilter::default() };
+    let filtered = TraceFilter {
+        comms: ["bench".to_owned()].into(),
+        ports: [1].into(),
+        cgroups: vec![(1, 0); 2],
+        ..one_process.clone()
+    };
+    let modes = [("daemon", None), ("trace", Some(one_process)), ("trace-filtered", Some(filtered))];
+    let mut rows = Vec::new();
+    for (mode, trace) in modes {
+        let options = Options { trace, max_readers: 1024, max_drop_entries: 1024, ring_bytes: 1 << 20 };
+        let mut kernel = Kernel::load(options).unwrap_or_else(|error| panic!("loading in mode {mode}: {error}"));
+        let raw = kernel.raw().unwrap_or_else(|error| panic!("reading in mode {mode}: {error}"));
+        rows.extend(raw.programs.into_iter().map(|(program, stats)| Row {
+            kernel: release.trim().to_owned(),
+            mode: mode.to_owned(),
+            program,
+            instructions: stats.verified_instructions,
+        }));
+    }
+    rows
+}
+
+/// What the file says of all kernels.
+pub fn recorded() -> Vec<Row> {
+    let text = fs::read_to_string(PATH).unwrap_or_else(|error| panic!("{PATH}: {error}; record it by `{COMMAND}`"));
+    parse(&text).unwrap_or_else(|error| panic!("{PATH}: {error}"))
+}
+
+/// Reads the file's text; an error names the line.
+pub fn parse(text: &str) -> Result<Vec<Row>, String> {
+    let lines = text.lines().zip(1..).filter(|(line, number)| !line.is_empty() && (*number > 1 || *line != HEADING));
+    let row = |(line, number): (&str, u32)| {
+        let [kernel, mode, program, instructions] = line.split('\t').collect::<Vec<_>>()[..] else {
+            return Err(format!("line {number} has not four columns: {line}"));
+        };
+        let instructions = instructions.parse().map_err(|_| format!("line {number} has no count: {line}"))?;
+        Ok(Row { kernel: kernel.to_owned(), mode: mode.to_owned(), program: program.to_owned(), instructions })
+    };
+    lines.map(row).collect()
+}
+
+/// The file's text, in order.
+pub fn format(mut rows: Vec<Row>) -> String {
+    rows.sort();
+    let lines = rows.iter().map(|row| format!("{}\t{}\t{}\t{}\n", row.kernel, row.mode, row.program, row.instructions));
+    std::iter::once(format!("{HEADING}\n")).chain(lines).collect()
+}

@@ -1,0 +1,204 @@
+//! The fixed-rate workloads of `docs/performance.md`.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tcpmon_tests::lab::End;
+use tcpmon_tests::truth::{State, sockets};
+use tcpmon_tests::{Lab, LabOptions, eventually};
+
+use crate::child::Child;
+use crate::endpoint::Exchanged;
+use crate::interrupt;
+
+/// Length of a run.
+pub const RUN: Duration = Duration::from_secs(2);
+
+/// Time for what takes milliseconds, or [`RUN`].
+const DEADLINE: Duration = Duration::from_secs(30);
+/// In namespaces of our own every port is free.
+const IPERF_PORT: u16 = 5201;
+
+/// A kind of traffic at a fixed rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Workload {
+    /// 64-byte request and response on loopback, 10,000 a second, one connection: ten, one after another, each
+    /// millisecond.
+    R,
+    /// The same with both ends on one CPU.
+    RPinned,
+    /// The same with a sleep before each request: as much idling and timer work as TCP.
+    RSingle,
+    /// iperf3 on loopback, 8 Gb/s.
+    L,
+    /// iperf3 on veth with NAPI, 6 Gb/s, cubic.
+    V,
+}
+
+/// A workload's wire, which its runs share.
+#[derive(Debug)]
+pub struct Wire {
+    workload: Workload,
+    lab: Lab,
+}
+
+/// The side that waits for a client; it is what a trace watches.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    port: u16,
+}
+
+/// A run.
+#[derive(Clone, Copy, Debug)]
+pub struct Outcome {
+    /// CPU time of both ends for a second of the workload.
+    pub cpu: f64,
+    /// What was achieved of the fixed rate; 1 is all.
+    pub achieved: f64,
+    /// Round trips in microseconds, median and 99th percentile, where there are any.
+    pub latency: Option<(f64, f64)>,
+}
+
+impl Workload {
+    /// As in the document's markers.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::R => "R",
+            Self::RPinned => "R pinned",
+            Self::RSingle => "R-single",
+            Self::L => "L",
+            Self::V => "V",
+        }
+    }
+
+    /// What it is.
+    pub fn sentence(self) -> &'static str {
+        match self {
+            Self::R => {
+                "64-byte request and response on loopback, one connection, 10,000 a second (ten each millisecond)."
+            }
+            Self::RPinned => "As R, with both ends on CPU 1.",
+            Self::RSingle => "As R, with a sleep before each request.",
+            Self::L => "iperf3 on loopback, 8 Gb/s.",
+            Self::V => "iperf3 on veth (TSO off, GRO on), 6 Gb/s, cubic.",
+        }
+    }
+
+    /// Requests or bits per second.
+    fn rate(self) -> f64 {
+        match self {
+            Self::R | Self::RPinned | Self::RSingle => 10_000.0,
+            Self::L => 8e9,
+            Self::V => 6e9,
+        }
+    }
+}
+
+impl Wire {
+    /// A new one, in network namespaces of its own.
+    pub fn new(workload: Workload) -> Self {
+        Self { workload, lab: Lab::with(LabOptions { napi: true, ..LabOptions::default() }) }
+    }
+
+    /// Where the server is.
+    pub fn end(&self) -> &End {
+        self.lab.receiver()
+    }
+
+    /// The congestion control that the workload's connections use.
+    pub fn congestion(&self) -> String {
+        match self.workload {
+            Workload::V => "cubic".to_owned(),
+            _ => self.end().sysctl("net.ipv4.tcp_congestion_control"),
+        }
+    }
+
+    /// Starts a server and waits until it listens.
+    pub fn server(&self) -> Server {
+        if let Workload::R | Workload::RPinned | Workload::RSingle = self.workload {
+            let mut child = Child::role(self.end(), "server", &[self.cpu()]);
+            let port = child.line().parse().expect("the server names its port");
+            return Server { child, port };
+        }
+        let child = Child::spawn(self.end(), "iperf3", &["--server", "--one-off"]);
+        eventually(DEADLINE, "iperf3 listens", || {
+            sockets(self.end()).iter().any(|socket| socket.state == State::Listen && socket.local.port() == IPERF_PORT)
+        });
+        Server { child, port: IPERF_PORT }
+    }
+
+    /// Runs a client of the server to the end of both.
+    pub fn run(&self, server: Server, time: Duration) -> Outcome {
+        interrupt::check();
+        match self.workload {
+            Workload::R | Workload::RPinned | Workload::RSingle => self.exchange(server, time),
+            Workload::L | Workload::V => self.transfer(server, time),
+        }
+    }
+
+    fn exchange(&self, server: Server, time: Duration) -> Outcome {
+        let burst = if self.workload == Workload::RSingle { 1 } else { 10 };
+        let numbers = [server.port.into(), server.pid().into(), self.workload.rate() as u64, burst, time.as_secs()];
+        let words = numbers.map(|number| number.to_string());
+        let mut arguments: Vec<&str> = words.iter().map(String::as_str).collect();
+        arguments.push(self.cpu());
+        let mut client = Child::role(self.end(), "client", &arguments);
+        client.line();
+        client.say("go");
+        let said = client.line();
+        client.wait(DEADLINE);
+        server.child.wait(DEADLINE);
+        let result: Exchanged = serde_json::from_str(&said).expect("the client reports in JSON");
+        let seconds = result.elapsed_ns as f64 / 1e9;
+        Outcome {
+            cpu: result.cpu_ns as f64 / 1e9 / seconds,
+            achieved: result.requests as f64 / seconds / self.workload.rate(),
+            latency: Some((result.p50_ns as f64 / 1e3, result.p99_ns as f64 / 1e3)),
+        }
+    }
+
+    fn transfer(&self, server: Server, time: Duration) -> Outcome {
+        let (from, to) = match self.workload {
+            Workload::V => (self.lab.sender(), self.end().v4.to_string()),
+            _ => (self.end(), "127.0.0.1".to_owned()),
+        };
+        let (rate, seconds) = (format!("{}", self.workload.rate()), time.as_secs().to_string());
+        let mut arguments = vec!["--client", &to, "--bitrate", &rate, "--time", &seconds, "--json"];
+        if self.workload == Workload::V {
+            arguments.extend(["--congestion", "cubic"]);
+        }
+        let client = Child::spawn(from, "iperf3", &arguments).wait(DEADLINE + time);
+        let server = server.child.wait(DEADLINE);
+        let result: Value = serde_json::from_str(&client.stdout).expect("iperf3 --json writes JSON");
+        let received = result["end"]["sum_received"]["bits_per_second"].as_f64().expect("iperf3 sums up what arrived");
+        Outcome {
+            cpu: (client.cpu + server.cpu).as_secs_f64() / time.as_secs_f64(),
+            achieved: received / self.workload.rate(),
+            latency: None,
+        }
+    }
+
+    fn cpu(&self) -> &'static str {
+        if self.workload == Workload::RPinned { "1" } else { "any" }
+    }
+}
+
+impl Server {
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.pid()
+    }
+}
+
+/// Two processes on one CPU that switch all the time and read no socket. Returns how long they took.
+pub fn switch_all_the_time() -> Duration {
+    interrupt::check();
+    let mut ping = Child::role(&End::host(), "ping", &[&RUN.as_secs().to_string(), "1"]);
+    ping.line();
+    let start = Instant::now();
+    ping.say("go");
+    ping.line();
+    ping.wait(DEADLINE);
+    start.elapsed()
+}

@@ -1,0 +1,146 @@
+//! CPU of a workload's ends under each arm, against nothing.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use crate::arm::{Arm, Scrapes, scraped};
+use crate::estimate::{Ratio, median, quantile, ratio};
+use crate::interrupt;
+use crate::report::{Section, Table, target};
+use crate::workload::{Outcome, RUN, Wire, Workload};
+
+/// A run that achieved more or less of its rate than this is marked.
+const RATE_TOLERANCE: f64 = 0.01;
+
+/// A run and what it cost its monitor.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    block: u32,
+    outcome: Outcome,
+    /// CPU of the monitor, percent of a core.
+    monitor: f64,
+    lost: u64,
+}
+
+impl Run {
+    fn is_marked(&self) -> bool {
+        (self.outcome.achieved - 1.0).abs() > RATE_TOLERANCE
+    }
+}
+
+/// Runs the arms (all, when none is named) in mirrored blocks.
+pub fn measure(workload: Workload, arms: &[Arm], blocks: u32) -> Section {
+    let mut arms = if arms.is_empty() { Arm::ALL.to_vec() } else { arms.to_vec() };
+    arms.push(Arm::Off);
+    arms.sort_unstable();
+    arms.dedup();
+    let wire = Wire::new(workload);
+    let mut scrapes = Scrapes::default();
+    let mut runs: BTreeMap<Arm, Vec<Run>> = BTreeMap::new();
+    for block in 0..blocks {
+        let mut order = arms.clone();
+        order.rotate_left(block as usize % arms.len());
+        let mirrored: Vec<Arm> = order.iter().chain(order.iter().rev()).copied().collect();
+        let start = Instant::now();
+        for arm in mirrored {
+            interrupt::check();
+            let run = run(&wire, arm, block, &mut scrapes);
+            runs.entry(arm).or_default().push(run);
+        }
+        eprintln!("{}: block {} of {blocks} took {:.0} s", workload.name(), block + 1, start.elapsed().as_secs_f64());
+    }
+    section(workload, &wire, blocks, &runs)
+}
+
+fn run(wire: &Wire, arm: Arm, block: u32, scrapes: &mut Scrapes) -> Run {
+    let server = wire.server();
+    let monitor = arm.raise(wire.end(), server.pid());
+    let at = (arm == Arm::Daemon).then(|| scrapes.next(RUN)).flatten();
+    let (before, start) = (monitor.cpu(), Instant::now());
+    let outcome = scraped(monitor.daemon(), at, || wire.run(server, RUN));
+    let (elapsed, used) = (start.elapsed(), monitor.cpu() - before);
+    let lost = monitor.lower();
+    Run { block, outcome, monitor: 100.0 * used.as_secs_f64() / elapsed.as_secs_f64(), lost }
+}
+
+fn section(workload: Workload, wire: &Wire, blocks: u32, runs: &BTreeMap<Arm, Vec<Run>>) -> Section {
+    let off = &runs[&Arm::Off];
+    let has_latency = off.iter().all(|run| run.outcome.latency.is_some());
+    let mut heading =
+        vec!["arm", "CPU of both ends / off (95 %)", "% of a core", "rate", "runs off rate", "monitor, % of a core"];
+    if has_latency {
+        heading.extend(["p50, us", "/ off", "p99, us"]);
+    }
+    let mut table = Table::new(&heading);
+    let mut ratios = BTreeMap::new();
+    for (arm, of_arm) in runs {
+        let cpu: Vec<f64> = of_arm.iter().map(|run| run.outcome.cpu).collect();
+        let ratio = ratio(&pairs(of_arm, off, blocks));
+        ratios.insert(*arm, ratio);
+        let collect = |value: fn(&Run) -> f64| of_arm.iter().map(value).collect::<Vec<f64>>();
+        let monitor = median(&collect(|run| run.monitor));
+        let mut row = vec![
+            arm.name().to_owned(),
+            if *arm == Arm::Off { "1".to_owned() } else { shown(ratio) },
+            format!("{:.1}", 100.0 * quantile(&cpu, 0.25)),
+            format!("{:.3}", median(&collect(|run| run.outcome.achieved))),
+            format!("{} of {}", of_arm.iter().filter(|run| run.is_marked()).count(), of_arm.len()),
+            if monitor > 0.0 { format!("{monitor:.2}") } else { "-".to_owned() },
+        ];
+        if has_latency {
+            let p50 =
+                |runs: &[Run]| median(&runs.iter().filter_map(|r| Some(r.outcome.latency?.0)).collect::<Vec<_>>());
+            let p99: Vec<f64> = of_arm.iter().filter_map(|run| Some(run.outcome.latency?.1)).collect();
+            row.push(format!("{:.1}", p50(of_arm)));
+            row.push(format!("{:.2}", p50(of_arm) / p50(off)));
+            row.push(format!("{:.1}", median(&p99)));
+        }
+        table.row(row);
+    }
+    let mut notes = targets(workload, &ratios);
+    let lost: u64 = runs.values().flatten().map(|run| run.lost).sum();
+    if lost > 0 {
+        notes.push(format!("The traces lost {lost} records."));
+    }
+    let what = format!(
+        "{} Congestion control {}; {blocks} mirrored blocks of 2 runs of {} s per arm.",
+        workload.sentence(),
+        wire.congestion(),
+        RUN.as_secs()
+    );
+    Section { name: workload.name(), what, table, notes }
+}
+
+/// The runs of an arm and of the baseline, block by block.
+fn pairs(arm: &[Run], off: &[Run], blocks: u32) -> Vec<(Vec<f64>, Vec<f64>)> {
+    let of_block = |runs: &[Run], block| {
+        runs.iter().filter(|run| run.block == block).map(|run| run.outcome.cpu).collect::<Vec<f64>>()
+    };
+    (0..blocks).map(|block| (of_block(arm, block), of_block(off, block))).collect()
+}
+
+fn targets(workload: Workload, ratios: &BTreeMap<Arm, Ratio>) -> Vec<String> {
+    let mut notes = Vec::new();
+    let Some(daemon) = ratios.get(&Arm::Daemon) else { return notes };
+    if workload == Workload::RSingle {
+        return notes; // The issue sets no target for it.
+    }
+    let limit = if workload == Workload::R { 1.07 } else { 1.03 };
+    notes.push(target(&format!("{} with the daemon", workload.name()), daemon.value, limit, ""));
+    if workload == Workload::R
+        && let Some(floor) = ratios.get(&Arm::Floor)
+    {
+        let (added, at_floor) = (daemon.value - 1.0, floor.value - 1.0);
+        let what = format!("CPU added by the daemon over that of the floor ({added:+.3} over {at_floor:+.3})");
+        if at_floor > 0.0 {
+            notes.push(target(&what, added / at_floor, 2.0, ""));
+        } else {
+            notes.push(format!("{what}: the floor is not above the noise."));
+        }
+    }
+    notes
+}
+
+fn shown(ratio: Ratio) -> String {
+    format!("{:.3} ({:.3}..{:.3})", ratio.value, ratio.low, ratio.high)
+}
