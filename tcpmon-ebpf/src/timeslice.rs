@@ -274,7 +274,11 @@ pub fn deactivate(slot: u32, task: Task, on_cpu_ns: u64, wait_ns: u64, end: u32)
     };
     let edge = Edge {
         now,
-        activated_ns: reader.activated_ns,
+        activated_ns: if reader.activated_ns < reader.deactivated_ns {
+            now.wrapping_sub(on_cpu_ns)
+        } else {
+            reader.activated_ns
+        },
         on_cpu_ns,
         wait_ns,
         sleep_ns: off_cpu_ns.saturating_sub(wait_ns),
@@ -373,8 +377,13 @@ fn close(socket: &mut TracedSocket, task: Task, edge: &Edge) -> Option<()> {
         socket.cookie = 0;
         return None;
     }
+    // The next timeslice begins here, should its activation not be seen.
+    socket.activation = photo;
     socket.rcv_nxt = photo.rcv_nxt;
+    socket.counted_rcv_nxt = photo.rcv_nxt;
+    socket.arrived_bytes = 0;
     socket.read_bytes = 0;
-    socket.fin = fin as u16;
+    socket.flags = TIMESLICE_PARTIAL;
+    socket.fin = if fin != 0 { FIN_BEFORE | FIN_ACTIVATION } else { 0 };
     None
 }

@@ -24,8 +24,9 @@ use crate::{
     },
 };
 
-/// How often the ring is emptied. A megabyte holds about 2,000 ended sockets, so this keeps up with 100,000 a second.
-const DRAIN_EVERY: Duration = Duration::from_millis(20);
+/// How often the ring is emptied. Two megabytes hold about 3,900 ended sockets, so this keeps up with 78,000 a second;
+/// each time costs some 20 us of CPU, whether there is anything or not.
+const DRAIN_EVERY: Duration = Duration::from_millis(50);
 
 /// Records taken at once before requests are looked at again.
 const DRAIN_LIMIT: usize = 4096;

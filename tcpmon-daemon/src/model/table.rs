@@ -1,26 +1,31 @@
 //! The table of sockets and readers: last values per cookie and per slot, whose differences add up per group.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, HashSet, hash_map::Entry},
     time::{Duration, Instant},
 };
 
 use tcpmon_common::{
     fold::{self, Seen},
     reader::ReaderSlot,
-    socket::{LIVE_AUTOTUNED, LIVE_FIN, LIVE_READER, SocketCounters, SocketRecord},
+    socket::{
+        LIVE_AUTOTUNED, LIVE_FIN, LIVE_READER, SOCKET_ACTIVE, SOCKET_PASSIVE, SocketCounters, SocketLive, SocketRecord,
+    },
 };
 
 use super::{
     group::{GroupId, Groups, OTHER},
     service::{self, Ends, Listeners},
-    snapshot::{Group, GroupKey},
+    snapshot::{Group, GroupGauges, GroupKey},
     tally,
 };
 use crate::decode;
 
 /// `TCP_LISTEN` and the states before a connection is one.
 const LISTEN: u8 = 10;
+
+/// The flags that decide about a socket's service.
+const ENDS_FLAGS: u32 = SOCKET_ACTIVE | SOCKET_PASSIVE;
 
 /// Sockets whose group is remembered until the next pass after their end, for drops that were not read yet. Drops of
 /// further ones are counted under `other`.
@@ -41,10 +46,21 @@ pub struct Limits {
 
 struct Socket {
     group: GroupId,
-    key: GroupKey,
-    accounted: SocketCounters,
+    identity: Identity,
+    /// What has been added to the group; apart, so that a pass over idle sockets goes through little memory.
+    accounted: Box<SocketCounters>,
+    /// The state's sequence number, when the socket was idle in the last pass.
+    sequence: Option<u32>,
     /// The pass that saw it last.
     pass: u64,
+}
+
+/// What a socket's group follows from, as the kernel has it: while it stays, the group does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Identity {
+    process: [u8; 16],
+    flags: u32,
+    tgid: u32,
 }
 
 struct Reader {
@@ -134,6 +150,20 @@ impl Table {
             // Not established yet.
             return;
         }
+        let queued = live.rcv_nxt.wrapping_sub(live.copied_seq).cast_signed().max(0).cast_unsigned();
+        let cookie = record.header.cookie;
+        let known = self.sockets.get_mut(&cookie);
+        // Nothing has happened, nothing waits and the window is open: nothing has been added since the last pass. Most
+        // sockets of most hosts are so.
+        let idle = queued == 0 && live.window >= live.mss;
+        match known {
+            Some(socket) if idle && socket.sequence == Some(live.sequence) => {
+                socket.pass = self.pass;
+                add_gauges(self.groups.gauges(socket.group), live, queued);
+                return;
+            }
+            _ => {}
+        }
         // An event was being folded while the state was copied: its numbers do not belong together. What was known
         // of the socket stays, and the next pass catches up.
         let torn = live.sequence & 1 == 1 || live.sequence != record.state.sequence;
@@ -143,18 +173,10 @@ impl Table {
             let counters = until_now(record);
             self.account(record, &counters, now);
         }
-        if let Some(socket) = self.sockets.get_mut(&record.header.cookie) {
+        if let Some(socket) = self.sockets.get_mut(&cookie) {
             socket.pass = self.pass;
-            let gauges = self.groups.gauges(socket.group);
-            let fin = u32::from(live.flags & LIVE_FIN != 0);
-            let queued = live.rcv_nxt.wrapping_sub(live.copied_seq).cast_signed().max(0).cast_unsigned();
-            gauges.sockets += 1;
-            gauges.queue_bytes += u64::from(queued.saturating_sub(fin));
-            gauges.used_bytes += u64::from(live.rmem);
-            gauges.limit_bytes += u64::from(live.rcvbuf);
-            gauges.backlog_bytes += u64::from(live.backlog);
-            gauges.out_of_order_bytes += u64::from(live.out_of_order);
-            gauges.window_bytes += u64::from(live.window);
+            socket.sequence = (!torn && idle).then_some(live.sequence);
+            add_gauges(self.groups.gauges(socket.group), live, queued);
         }
     }
 
@@ -194,23 +216,40 @@ impl Table {
     /// Adds what the socket has added to its group, after finding out which that is.
     fn account(&mut self, record: &SocketRecord, counters: &SocketCounters, now: Instant) {
         let cookie = record.header.cookie;
-        let key = self.key_of(record);
         let pass = self.pass;
-        let groups = &mut self.groups;
-        let socket = self.sockets.entry(cookie).or_insert_with(|| Socket {
-            group: groups.join(key.clone(), now),
-            key: key.clone(),
-            accounted: SocketCounters::ZERO,
-            pass,
-        });
-        if socket.key != key {
-            // The reader changed: what comes from now on is the new one's.
-            groups.leave(socket.group);
-            socket.group = groups.join(key.clone(), now);
-            socket.key = key;
+        let state = &record.state;
+        let identity = Identity { process: state.process, flags: state.flags & ENDS_FLAGS, tgid: state.reader_tgid };
+        // Tens of thousands of sockets are looked at in every pass, and next to none of them changes hands.
+        if let Some(socket) = self.sockets.get_mut(&cookie)
+            && socket.identity == identity
+        {
+            if *socket.accounted != *counters {
+                self.groups.add_socket(socket.group, &tally::socket_row(counters, &socket.accounted), now);
+                *socket.accounted = *counters;
+            }
+            return;
         }
+        let key = self.key_of(record);
+        let groups = &mut self.groups;
+        let socket = match self.sockets.entry(cookie) {
+            Entry::Vacant(entry) => entry.insert(Socket {
+                group: groups.join(key, now),
+                identity,
+                accounted: Box::new(SocketCounters::ZERO),
+                sequence: None,
+                pass,
+            }),
+            Entry::Occupied(entry) => {
+                let socket = entry.into_mut();
+                // The reader changed: what comes from now on is the new one's.
+                groups.leave(socket.group);
+                socket.group = groups.join(key, now);
+                socket.identity = identity;
+                socket
+            }
+        };
         groups.add_socket(socket.group, &tally::socket_row(counters, &socket.accounted), now);
-        socket.accounted = *counters;
+        *socket.accounted = *counters;
     }
 
     fn key_of(&mut self, record: &SocketRecord) -> GroupKey {
@@ -336,6 +375,18 @@ impl Table {
     pub fn vanished(&self) -> u64 {
         self.vanished
     }
+}
+
+/// Adds a socket's present to its group's.
+fn add_gauges(gauges: &mut GroupGauges, live: &SocketLive, queued: u32) {
+    let fin = u32::from(live.flags & LIVE_FIN != 0);
+    gauges.sockets += 1;
+    gauges.queue_bytes += u64::from(queued.saturating_sub(fin));
+    gauges.used_bytes += u64::from(live.rmem);
+    gauges.limit_bytes += u64::from(live.rcvbuf);
+    gauges.backlog_bytes += u64::from(live.backlog);
+    gauges.out_of_order_bytes += u64::from(live.out_of_order);
+    gauges.window_bytes += u64::from(live.window);
 }
 
 /// The record's totals brought up to the moment of the snapshot, by the same function that the programs use.
