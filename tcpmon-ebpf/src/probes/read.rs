@@ -46,6 +46,8 @@ fn read(ctx: &BtfTracePointContext) -> Option<()> {
         fold::observe(&mut state.counters, FILL_ACTIVATION, sock.rmem(), sock.rcvbuf());
     }
     state.counters.timeslice_read_bytes += read_bytes as u64;
+    // What was written since the fold: a snapshot that copied the state in between will see that it moved.
+    state.sequence += 2;
     if setting!(trace) != 0 {
         timeslice::read(previous, state, tcp, queue_start, read_bytes);
     }
