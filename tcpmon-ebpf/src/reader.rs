@@ -37,7 +37,7 @@ pub fn enter(task: Task) -> Option<u32> {
     reader.switches = 1;
     if setting!(trace) != 0 {
         reader.flags |= READER_TRACED;
-        timeslice::begin(slot, task);
+        timeslice::begin(slot);
     }
     new.remember(Some(slot));
     Some(slot)

@@ -74,7 +74,7 @@ const FIN_HANDED: u16 = 4;
 
 /// A thread becomes a traced reader, in the middle of a timeslice.
 #[inline(always)]
-pub fn begin(slot: u32, _task: Task) {
+pub fn begin(slot: u32) {
     let Some(reader) = maps::traced(slot) else {
         return;
     };

@@ -83,8 +83,6 @@ pub struct Table {
     /// Where the drops of sockets that ended since the last pass belong; at most [`ENDED`] of them.
     ended: HashMap<u64, GroupId>,
     pass: u64,
-    torn: u64,
-    vanished: u64,
 }
 
 struct Dropped {
@@ -108,8 +106,6 @@ impl Table {
             drops: HashMap::new(),
             ended: HashMap::new(),
             pass: 0,
-            torn: 0,
-            vanished: 0,
         }
     }
 
@@ -167,9 +163,7 @@ impl Table {
         // An event was being folded while the state was copied: its numbers do not belong together. What was known
         // of the socket stays, and the next pass catches up.
         let torn = live.sequence & 1 == 1 || live.sequence != record.state.sequence;
-        if torn {
-            self.torn += 1;
-        } else {
+        if !torn {
             let counters = until_now(record);
             self.account(record, &counters, now);
         }
@@ -197,7 +191,6 @@ impl Table {
             self.sockets.iter().filter(|(_, socket)| socket.pass != pass).map(|(cookie, _)| *cookie).collect();
         for cookie in gone {
             if let Some(socket) = self.sockets.remove(&cookie) {
-                self.vanished += 1;
                 // Its whole totals are among the fallen: take back what was counted before, or it counts twice.
                 let back = tally::socket_row(&SocketCounters::ZERO, &socket.accounted);
                 self.groups.add_socket(OTHER, &back, now);
@@ -364,16 +357,6 @@ impl Table {
     /// Sockets known.
     pub fn sockets_known(&self) -> usize {
         self.sockets.len()
-    }
-
-    /// Sockets whose numbers were left for the next pass, because an event was being folded: nothing is lost by it.
-    pub fn torn(&self) -> u64 {
-        self.torn
-    }
-
-    /// Sockets that went without a last record.
-    pub fn vanished(&self) -> u64 {
-        self.vanished
     }
 }
 
