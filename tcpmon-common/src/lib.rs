@@ -10,6 +10,7 @@ pub mod header;
 pub mod histogram;
 pub mod loss;
 pub mod napi;
+pub mod pressure;
 pub mod reader;
 pub mod settings;
 pub mod socket;

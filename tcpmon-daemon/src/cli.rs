@@ -61,6 +61,20 @@ pub struct DaemonArgs {
     #[arg(long = "web.telemetry-path", value_name = "PATH", help = help("web.telemetry_path"))]
     telemetry_path: Option<TelemetryPath>,
 
+    #[arg(long = "web.config.file", value_name = "FILE", help = help("web.config_file"))]
+    web_config_file: Option<String>,
+
+    #[arg(
+        long = "web.systemd-socket",
+        value_name = "true|false",
+        help = help("web.systemd_socket"),
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        hide_possible_values = true
+    )]
+    systemd_socket: Option<bool>,
+
     #[arg(long, value_name = "N", help = help("max_groups"), value_parser = value_parser!(u64).range(MAX_GROUPS))]
     max_groups: Option<u64>,
 
@@ -195,6 +209,8 @@ impl DaemonArgs {
             config.web.listen_address = self.listen_address.iter().map(ToString::to_string).collect();
         }
         set(&mut config.web.telemetry_path, self.telemetry_path.as_ref().map(ToString::to_string));
+        set(&mut config.web.config_file, self.web_config_file.clone());
+        set(&mut config.web.systemd_socket, self.systemd_socket);
         set(&mut config.max_groups, self.max_groups);
         set(&mut config.group_ttl, self.group_ttl.map(|ttl| humantime::format_duration(ttl).to_string()));
         set(&mut config.cgroup_label, self.cgroup_label);

@@ -19,6 +19,7 @@ use tracing::level_filters::LevelFilter;
 use self::locate::{key_at, line, span_of};
 pub use self::settings::{Invalid, MAX_DROP_ENTRIES, MAX_GROUPS, MAX_READERS, Settings};
 pub(crate) use self::settings::{duration, ring_bytes};
+use crate::http::WebConfigError;
 
 /// What can be set, as it is written: the config file, and what flags make of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,6 +51,10 @@ pub struct Web {
     pub listen_address: Vec<String>,
     /// See [`Settings::telemetry_path`].
     pub telemetry_path: String,
+    /// See [`Settings::web_config_file`]; empty for none.
+    pub config_file: String,
+    /// See [`Settings::systemd_socket`].
+    pub systemd_socket: bool,
 }
 
 /// Keys below `log`.
@@ -117,7 +122,12 @@ impl Default for Config {
 
 impl Default for Web {
     fn default() -> Self {
-        Self { listen_address: vec!["127.0.0.1:10793".into()], telemetry_path: "/metrics".into() }
+        Self {
+            listen_address: vec!["127.0.0.1:10793".into()],
+            telemetry_path: "/metrics".into(),
+            config_file: String::new(),
+            systemd_socket: false,
+        }
     }
 }
 
@@ -129,7 +139,7 @@ impl Default for Log {
 
 /// A key of the config file, and the flag of the same name.
 struct Key {
-    /// With dots; the flag has `-` for `_`.
+    /// With dots; the flag has `-` for `_`, but `--web.config.file` is called as other exporters call it.
     name: &'static str,
     help: &'static str,
 }
@@ -148,6 +158,8 @@ const KEYS: &[Key] = &[
     key("ring_bytes", "Size of the ring out of the kernel: a power of two and whole pages"),
     key("web.listen_address", "Where to serve, once or more; `:10793` is every address of the host"),
     key("web.telemetry_path", "Path of the metrics"),
+    key("web.config_file", "File with TLS and users, in the YAML format of Prometheus exporters"),
+    key("web.systemd_socket", "Whether to serve on the sockets that systemd passes, and on no address"),
     key("log.level", "Least severity that is logged: error, warn, info, debug or trace"),
     key("log.format", "Form of log lines: text, or json for one object a line"),
 ];
@@ -176,6 +188,9 @@ pub enum ConfigError {
     /// A flag, or file and flags together, are wrong.
     #[error("{0}")]
     Invalid(#[from] Invalid),
+    /// The web config file is wrong.
+    #[error("{0}")]
+    Web(#[from] WebConfigError),
 }
 
 impl Config {
@@ -250,6 +265,7 @@ pub(crate) fn help(key: &str) -> String {
 /// As it is written for a flag.
 fn unquoted(value: &toml::Value) -> String {
     match value {
+        toml::Value::String(text) if text.is_empty() => "none".to_owned(),
         toml::Value::String(text) => text.clone(),
         toml::Value::Array(values) => values.iter().map(unquoted).collect::<Vec<_>>().join(", "),
         other => other.to_string(),

@@ -1,8 +1,14 @@
 //! The web side of the daemon: metrics, a landing page, health and status.
 
+mod client_cert;
+mod connections;
 mod listen;
+mod login;
+mod reload;
 mod serve;
 mod status;
+mod tls;
+mod web_config;
 
 #[cfg(test)]
 mod tests;
@@ -18,12 +24,13 @@ use axum::{
 };
 
 pub use self::{
-    listen::{AddressError, BindError, ListenAddress, bind},
+    listen::{AddressError, BindError, InheritError, ListenAddress, bind, inherit},
+    reload::{WebConfig, WebConfigError},
     serve::serve,
 };
 use crate::{
     metrics::{self, Format, Identity},
-    model::snapshot::Snapshot,
+    model::snapshot::Seen,
 };
 
 /// Where answers come from.
@@ -35,10 +42,10 @@ pub trait Source: Send + Sync + 'static {
     ///
     /// # Errors
     /// When there is nothing to see.
-    fn snapshot(&self) -> impl Future<Output = Result<Arc<Snapshot>, Unavailable>> + Send;
+    fn see(&self) -> impl Future<Output = Result<Seen, Unavailable>> + Send;
 }
 
-/// There is no snapshot: why, and what to do.
+/// There is nothing to see: why, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unavailable(pub String);
@@ -84,36 +91,42 @@ struct App<S> {
     source: S,
     identity: Arc<Identity>,
     telemetry: TelemetryPath,
+    web: Option<Arc<WebConfig>>,
 }
 
-/// All pages.
-pub fn router<S: Source>(source: S, identity: Arc<Identity>, telemetry: &TelemetryPath) -> Router {
+/// All pages. `/status` says what became of the web config file, if there is one.
+pub fn router<S: Source>(
+    source: S,
+    identity: Arc<Identity>,
+    telemetry: &TelemetryPath,
+    web: Option<Arc<WebConfig>>,
+) -> Router {
     Router::new()
         .route("/", get(landing::<S>))
         .route(&telemetry.0, get(telemetry_page::<S>))
         .route(HEALTH, get(health::<S>))
         .route(STATUS, get(status_page::<S>))
         .fallback(|| async { (StatusCode::NOT_FOUND, "no such page; `/` lists them\n") })
-        .with_state(Arc::new(App { source, identity, telemetry: telemetry.clone() }))
+        .with_state(Arc::new(App { source, identity, telemetry: telemetry.clone(), web }))
 }
 
 async fn telemetry_page<S: Source>(State(app): State<Arc<App<S>>>, headers: HeaderMap) -> Response {
     let accept: Vec<_> = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
     let accept = (!accept.is_empty()).then(|| accept.join(","));
     let format = Format::negotiate(accept.as_deref());
-    let snapshot = match app.source.snapshot().await {
-        Ok(snapshot) => snapshot,
+    let seen = match app.source.see().await {
+        Ok(seen) => seen,
         Err(error) => return failure(&error),
     };
-    match metrics::encode(&app.identity, snapshot, format) {
+    match metrics::encode(&app.identity, seen, format) {
         Ok(page) => ([(header::CONTENT_TYPE, format.content_type())], page).into_response(),
         Err(error) => failure(&error),
     }
 }
 
 async fn status_page<S: Source>(State(app): State<Arc<App<S>>>) -> Response {
-    let body = match app.source.snapshot().await {
-        Ok(snapshot) => status::body(&app.identity, &snapshot),
+    let body = match app.source.see().await {
+        Ok(seen) => status::body(&app.identity, &seen, app.web.as_deref()),
         Err(error) => return failure(&error),
     };
     match body {

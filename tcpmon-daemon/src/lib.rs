@@ -8,6 +8,7 @@ pub mod cli;
 pub mod commands;
 pub mod config;
 pub mod decode;
+pub mod host;
 pub mod http;
 pub mod kernel;
 pub mod metrics;

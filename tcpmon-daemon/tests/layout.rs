@@ -37,7 +37,7 @@ fn labels() -> Vec<&'static str> {
 
 #[test]
 fn every_kernel_resolves_to_the_offsets_of_the_table() {
-    assert_eq!(labels().len(), 13);
+    assert!(labels().len() >= 13);
     for label in labels() {
         with_layout(label, |_, layout| {
             let rows = [

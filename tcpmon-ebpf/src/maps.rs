@@ -13,6 +13,7 @@ use tcpmon_common::{
     drops::DropKey,
     loss::{LOSSES, Loss},
     napi::{NAPI_SLOTS, NapiDevice},
+    pressure::LIMIT_KINDS,
     reader::{ReaderSlot, SLOT_NONE},
     socket::{SocketCounters, SocketState},
 };
@@ -64,6 +65,10 @@ static DROPS: PerCpuHashMap<DropKey, u64> = PerCpuHashMap::with_max_entries(1, 0
 /// slot by device name -> polls, per CPU; written by napi, read at each scrape.
 #[map]
 static NAPI: PerCpuArray<NapiDevice> = PerCpuArray::with_max_entries(NAPI_SLOTS + 1, 0);
+
+/// Kind of memory -> requests refused by a limit, per CPU; written by pressure, read at each scrape.
+#[map]
+static LIMITS: PerCpuArray<u64> = PerCpuArray::with_max_entries(LIMIT_KINDS.len() as u32, 0);
 
 /// Thread groups to trace; written by user space.
 #[map]
@@ -275,6 +280,15 @@ pub fn count_drop(key: &DropKey) {
 pub fn napi(index: u32) -> Option<&'static mut NapiDevice> {
     // SAFETY: this CPU's own entry; NAPI polls run in softirq (or one thread), which does not nest.
     NAPI.get_ptr_mut(index).map(|device| unsafe { &mut *device })
+}
+
+/// Counts a request for socket memory that a limit refused; `kind` indexes [`LIMIT_KINDS`].
+#[inline(always)]
+pub fn count_limit(kind: u32) {
+    if let Some(count) = LIMITS.get_ptr_mut(kind) {
+        // SAFETY: this CPU's own entry.
+        unsafe { *count += 1 };
+    }
 }
 
 /// Whether the trace's filters name this thread group.

@@ -1,13 +1,13 @@
 //! `tcpmon daemon`, started for a test and asked over HTTP.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
 use crate::process::{Process, tcpmon_binary};
-use crate::{Page, eventually, must};
+use crate::{Namespace, Page, eventually, must};
 
 /// Time to start, to answer and to stop: generous, for an emulated machine.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -16,6 +16,7 @@ const DEADLINE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct Daemon {
     process: Process,
+    namespace: Namespace,
     address: SocketAddr,
 }
 
@@ -43,7 +44,23 @@ impl Daemon {
     /// Starts a daemon with these further flags on a free port and waits until `/healthz` answers 200.
     #[track_caller]
     pub fn start(flags: &[&str]) -> Self {
-        match Self::try_start(flags) {
+        Self::start_in(&Namespace::current(), flags)
+    }
+
+    /// Like [`Daemon::start`], but in this namespace: the devices are those of the namespace, and so is the port.
+    #[track_caller]
+    pub fn start_in(namespace: &Namespace, flags: &[&str]) -> Self {
+        match Self::try_start_in(namespace, flags) {
+            Ok(daemon) => daemon,
+            Err(refused) => panic!("tcpmon daemon ended with {}:\n{}", refused.status, refused.stderr),
+        }
+    }
+
+    /// Like [`Daemon::start`], for flags under which `/healthz` does not answer everybody: waits until it listens.
+    #[track_caller]
+    pub fn start_secured(flags: &[&str]) -> Self {
+        let listens = |daemon: &Self| TcpStream::connect(daemon.address).map(drop).map_err(|error| error.to_string());
+        match Self::try_start_until(&Namespace::current(), flags, "tcpmon daemon listens", listens) {
             Ok(daemon) => daemon,
             Err(refused) => panic!("tcpmon daemon ended with {}:\n{}", refused.status, refused.stderr),
         }
@@ -51,17 +68,33 @@ impl Daemon {
 
     /// Like [`Daemon::start`], for a daemon that may refuse.
     pub fn try_start(flags: &[&str]) -> Result<Self, Refused> {
-        let address = free_address();
-        let mut command = Command::new(tcpmon_binary());
-        command.args(["daemon", "--web.listen-address", &address.to_string()]).args(flags);
-        let mut daemon = Self { process: Process::spawn(&mut command), address };
-        let ended = eventually(DEADLINE, "tcpmon daemon answers 200 at /healthz", || match daemon.process.exited() {
-            Some(status) => Ok(Some(status)),
-            None => match daemon.try_get("/healthz", "") {
-                Ok(answer) if answer.status == 200 => Ok(None),
+        Self::try_start_in(&Namespace::current(), flags)
+    }
+
+    fn try_start_in(namespace: &Namespace, flags: &[&str]) -> Result<Self, Refused> {
+        Self::try_start_until(namespace, flags, "tcpmon daemon answers 200 at /healthz", |daemon| {
+            match daemon.try_get("/healthz", "") {
+                Ok(answer) if answer.status == 200 => Ok(()),
                 Ok(answer) => Err(format!("status {}", answer.status)),
                 Err(error) => Err(error.to_string()),
-            },
+            }
+        })
+    }
+
+    fn try_start_until(
+        namespace: &Namespace,
+        flags: &[&str],
+        what: &str,
+        ready: impl Fn(&Self) -> Result<(), String>,
+    ) -> Result<Self, Refused> {
+        let address = free_address(namespace);
+        let mut command = Command::new(tcpmon_binary());
+        command.args(["daemon", "--web.listen-address", &address.to_string()]).args(flags);
+        namespace.start_inside(&mut command, true);
+        let mut daemon = Self { process: Process::spawn(&mut command), namespace: namespace.clone(), address };
+        let ended = eventually(DEADLINE, what, || match daemon.process.exited() {
+            Some(status) => Ok(Some(status)),
+            None => ready(&daemon).map(|()| None),
         });
         if ended.is_none() {
             return Ok(daemon);
@@ -111,7 +144,7 @@ impl Daemon {
         if !accept.is_empty() {
             request = request.with_header("Accept", accept);
         }
-        let answer = request.with_follow_redirects(false).send()?;
+        let answer = self.namespace.run(|| request.with_follow_redirects(false).send())?;
         Ok(Response {
             status: answer.status_code,
             content_type: answer.header("content-type").unwrap_or_default().to_owned(),
@@ -120,8 +153,10 @@ impl Daemon {
     }
 }
 
-/// An address whose port was free a moment ago.
-fn free_address() -> SocketAddr {
-    let listener = must(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)), "looking for a free port");
-    must(listener.local_addr(), "reading a listener's address")
+/// A loopback address of this namespace whose port was free a moment ago.
+pub(crate) fn free_address(namespace: &Namespace) -> SocketAddr {
+    namespace.run(|| {
+        let listener = must(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)), "looking for a free port");
+        must(listener.local_addr(), "reading a listener's address")
+    })
 }

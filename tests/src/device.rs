@@ -1,20 +1,21 @@
 //! Network devices of the calling thread's namespace: veth pairs, addresses, offloads.
 
 use std::io::{Error, Result};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsRawFd;
 
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::net::if_::if_nametoindex;
 use nix::sys::socket::{AddressFamily as SocketFamily, SockFlag, SockType, socket};
 
 use crate::namespace::Namespace;
-use crate::netlink::change;
+use tcpmon::host::netlink::exchange;
 
 /// An offload that ethtool(8) can turn on and off.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +40,7 @@ pub(crate) fn add_veth(here: &str, there: &str, other: &Namespace, mtu: u32) -> 
         LinkInfo::Kind(InfoKind::Veth),
         LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer))),
     ]));
-    change(NETLINK_ROUTE, RouteNetlinkMessage::NewLink(link), NLM_F_CREATE | NLM_F_EXCL)
+    change(RouteNetlinkMessage::NewLink(link), NLM_F_CREATE | NLM_F_EXCL)
 }
 
 /// Gives a device an address; IPv6 without duplicate address detection, so it can be used at once.
@@ -51,16 +52,27 @@ pub(crate) fn add_address(device: &str, address: IpAddr, prefix_length: u8) -> R
     message.header.index = if_nametoindex(device)?;
     message.attributes.push(AddressAttribute::Local(address));
     message.attributes.push(AddressAttribute::Address(address));
-    change(NETLINK_ROUTE, RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
+    change(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
 }
 
 /// Sets a device up.
-pub(crate) fn set_up(device: &str) -> Result<()> {
+pub fn set_up(device: &str) -> Result<()> {
     let mut message = LinkMessage::default();
     message.header.index = if_nametoindex(device)?;
     message.header.flags = LinkFlags::Up;
     message.header.change_mask = LinkFlags::Up;
-    change(NETLINK_ROUTE, RouteNetlinkMessage::SetLink(message), 0)
+    change(RouteNetlinkMessage::SetLink(message), 0)
+}
+
+/// Tells the link-layer address of a neighbour for good, so that nothing has to be asked before a packet leaves.
+pub(crate) fn add_neighbour(device: &str, neighbour: Ipv4Addr, link_layer: Vec<u8>) -> Result<()> {
+    let mut message = NeighbourMessage::default();
+    message.header.family = AddressFamily::Inet;
+    message.header.ifindex = if_nametoindex(device)?;
+    message.header.state = NeighbourState::Permanent;
+    message.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(neighbour)));
+    message.attributes.push(NeighbourAttribute::LinkLayerAddress(link_layer));
+    change(RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE)
 }
 
 /// Turns an offload on or off.
@@ -85,4 +97,9 @@ pub(crate) fn set_offload(device: &str, offload: Offload, on: bool) -> Result<()
     // layout for both commands of `Offload`; both outlive the call.
     let outcome = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &request) };
     if outcome == 0 { Ok(()) } else { Err(Error::last_os_error()) }
+}
+
+/// Changes something; `flags` beside REQUEST and ACK, which are always set.
+fn change(message: RouteNetlinkMessage, flags: u16) -> Result<()> {
+    exchange(NETLINK_ROUTE, message, flags | NLM_F_ACK).map(drop)
 }

@@ -32,6 +32,15 @@ impl Lab {
         nft(self.receiver(), &["-f", "-"], &rules);
     }
 
+    /// Drops every TCP segment that reaches the receiver: it neither receives nor acknowledges any more, and the
+    /// connections stand.
+    pub fn drop_all(&self) {
+        let rules = "add table inet tcpmon\n\
+                     add chain inet tcpmon inbound { type filter hook prerouting priority -300; }\n\
+                     add rule inet tcpmon inbound meta l4proto tcp drop\n";
+        nft(self.receiver(), &["-f", "-"], rules);
+    }
+
     /// Takes the rules away again.
     pub fn drop_nothing(&self) {
         nft(self.receiver(), &["delete", "table", "inet", "tcpmon"], "");

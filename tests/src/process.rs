@@ -1,4 +1,4 @@
-//! The tcpmon binary as a child whose words are kept.
+//! A program under test, or one that it is tested with, as a child whose words are kept.
 
 use std::env;
 use std::io::Read;
@@ -21,9 +21,11 @@ pub fn tcpmon_binary() -> PathBuf {
     path
 }
 
-/// A running tcpmon; killed when dropped.
+/// A running program; killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Process {
+    /// What it was started as, for messages.
+    name: String,
     child: Child,
     stdout: Captured,
     stderr: Captured,
@@ -38,10 +40,11 @@ struct Captured {
 impl Process {
     pub(crate) fn spawn(command: &mut Command) -> Self {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let name = Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy().into_owned();
         let mut child = must(command.spawn(), format!("starting {command:?}"));
         let stdout = Captured::start(child.stdout.take().expect("stdout is piped"));
         let stderr = Captured::start(child.stderr.take().expect("stderr is piped"));
-        Self { child, stdout, stderr }
+        Self { name, child, stdout, stderr }
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -49,17 +52,17 @@ impl Process {
     }
 
     pub(crate) fn exited(&mut self) -> Option<ExitStatus> {
-        must(self.child.try_wait(), "asking whether tcpmon has exited")
+        must(self.child.try_wait(), format!("asking whether {} has exited", self.name))
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(self.child.id().cast_signed());
-        must(kill(pid, signal), format!("sending {signal} to tcpmon"));
+        must(kill(pid, signal), format!("sending {signal} to {}", self.name));
     }
 
     /// Waits for the end, then for the last words.
     pub(crate) fn wait(&mut self, deadline: Duration) -> ExitStatus {
-        let status = eventually(deadline, "tcpmon exits", || self.exited());
+        let status = eventually(deadline, &format!("{} exits", self.name), || self.child.try_wait().ok().flatten());
         self.stdout.finish();
         self.stderr.finish();
         status
@@ -78,10 +81,10 @@ impl Drop for Process {
     fn drop(&mut self) {
         let running = matches!(self.child.try_wait(), Ok(None));
         if running && (self.child.kill().is_err() || self.child.wait().is_err()) {
-            eprintln!("tcpmon (pid {}) could not be killed", self.child.id());
+            eprintln!("{} (pid {}) could not be killed", self.name, self.child.id());
         }
         if thread::panicking() {
-            eprintln!("--- what tcpmon wrote to stderr:\n{}---", self.stderr.text());
+            eprintln!("--- what {} wrote to stderr:\n{}---", self.name, self.stderr.text());
         }
     }
 }

@@ -20,7 +20,7 @@ pub use reader::{Reader, ReaderBuilder};
 pub use sender::{Sender, SenderBuilder};
 
 use helper::Helper;
-use plan::HogPlan;
+use plan::{BurstPlan, HogPlan};
 
 use crate::lab::End;
 
@@ -44,6 +44,12 @@ impl Traffic {
         let (helper, _) = Helper::spawn(&End::host(), "hog", &HogPlan { cpu, nice });
         Hog { helper }
     }
+
+    /// A process that sends bursts of datagrams so that nothing else runs on its CPU during a burst.
+    pub fn burst(end: &End, plan: BurstPlan) -> Burst {
+        let (helper, _) = Helper::spawn(end, "burst", &plan);
+        Burst { helper }
+    }
 }
 
 /// A busy CPU, for as long as this lives.
@@ -56,5 +62,31 @@ impl Hog {
     /// Its process.
     pub fn pid(&self) -> u32 {
         self.helper.pid()
+    }
+}
+
+/// Bursts of datagrams, for as long as this lives or until all are sent.
+#[derive(Debug)]
+pub struct Burst {
+    helper: Helper,
+}
+
+impl Burst {
+    /// Begins, or goes on. At first it is paused.
+    #[track_caller]
+    pub fn resume(&self) {
+        self.helper.order(plan::Order::Resume);
+    }
+
+    /// Stops after the burst that is on its way; no datagram leaves any more once this returns.
+    #[track_caller]
+    pub fn pause(&self) {
+        self.helper.order(plan::Order::Pause);
+    }
+
+    /// Bursts sent so far (`calls`) and their payload.
+    #[track_caller]
+    pub fn report(&self) -> Report {
+        self.helper.report()
     }
 }

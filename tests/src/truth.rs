@@ -1,7 +1,14 @@
 //! The kernel's own word about what tcpmon claims, read without tcpmon.
 
+mod limits;
+mod memory;
 mod proc;
 mod sockets;
 
-pub use proc::{Softnet, Switches, TaskTimes, rss_bytes, softnet, switches, task_times, tcp_counters};
+pub use limits::LimitTrace;
+pub use memory::{Sockstat, TcpMemory, Zone, memory_stalls_us, page_bytes, sockstat, tcp_memory, zones};
+pub use proc::{
+    Softnet, Switches, TaskTimes, context_switches, netstat, rss_bytes, send_queues, softnet, switches, task_times,
+    tcp_counters,
+};
 pub use sockets::{Socket, State, sockets};

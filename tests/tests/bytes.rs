@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::{DEADLINE, group, sender};
+use common::{DEADLINE, group, lost, sender};
 use tcpmon_tests::traffic::{Method, ReaderBuilder, SenderBuilder, Threads};
 use tcpmon_tests::truth;
-use tcpmon_tests::{Daemon, Lab, LabOptions, Page, Traffic, eventually};
+use tcpmon_tests::{Daemon, Lab, LabOptions, Page, Traffic, eventually, many};
 
 /// Received and read bytes of everything named `comm`.
 fn bytes(page: &Page, comm: &str) -> (u64, u64) {
@@ -32,7 +32,8 @@ fn exact(lab: &Lab, comm: &str, reader: ReaderBuilder, flows: u64, send: impl Fn
     assert_eq!(bytes(&page, comm), expected, "{comm}: and stay so");
     assert_eq!(page.value("tcpmon_receive_bytes_total", &group(comm, reader.port())), Some(report.bytes as f64));
     // One scrape more, because a socket's end can come between the two.
-    assert_eq!(page.sum("tcpmon_lost_total", &[]), 0.0, "{comm}: nothing was lost");
+    let losses = page.samples("tcpmon_lost_total");
+    assert_eq!(lost(&page), 0.0, "{comm}: nothing was lost, but {losses:?}");
 }
 
 #[test]
@@ -79,7 +80,7 @@ fn ten_thousand_short_connections_are_counted_to_the_byte() {
     let lab = Lab::new();
     lab.allow_many_connections();
     let reader = Traffic::reader(lab.receiver());
-    exact(&lab, "short", reader, 10_000, |sender| sender.parallel(2).bytes(101));
+    exact(&lab, "short", reader, many(10_000), |sender| sender.parallel(2).bytes(101));
 }
 
 #[test]

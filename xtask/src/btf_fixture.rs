@@ -6,21 +6,23 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
 };
 
 use anyhow::{Context, Result, ensure};
 
-#[path = "../../tcpmon-daemon/src/kernel/btf.rs"]
-mod btf;
 mod subset;
 mod wanted;
 
-use btf::{Btf, kind};
 use subset::{Subset, words};
 use wanted::WANTED;
 
-use crate::workspace;
+use crate::{
+    kernel::{
+        btf::{Btf, Field, kind},
+        read_btf,
+    },
+    workspace,
+};
 
 /// A fixture must stay small enough to live in the repository, thirteen times.
 const MAX_FIXTURE_BYTES: usize = 64 << 10;
@@ -31,11 +33,30 @@ pub struct Args {
     /// Take every kernel in ../shared/kernel-btf
     #[arg(long)]
     all: bool,
-    /// BTF files, as in /sys/kernel/btf/vmlinux, or such files compressed by xz
+    /// BTF files, as in /sys/kernel/btf/vmlinux, such files compressed by xz, or an uncompressed vmlinux
     inputs: Vec<PathBuf>,
 }
 
-/// Writes `tcpmon-daemon/tests/fixtures/btf/LABEL.btf` for each input `LABEL.btf`, `LABEL.btf.xz` or `LABEL`.
+/// The table of offsets beside the fixtures.
+pub const EXPECTED: &str = "expected.tsv";
+
+/// Where the fixtures are.
+pub fn folder() -> PathBuf {
+    workspace::root().join("tcpmon-daemon/tests/fixtures/btf")
+}
+
+/// Fields deeper than one level that fixtures hold.
+pub fn nested_fields<'a>() -> impl Iterator<Item = (&'a str, &'a str)> {
+    WANTED.nested.iter().flat_map(|(structure, paths)| paths.iter().map(|path| (*structure, *path)))
+}
+
+/// Kernel functions that fixtures hold.
+pub fn functions() -> &'static [&'static str] {
+    WANTED.functions
+}
+
+/// Writes `tcpmon-daemon/tests/fixtures/btf/LABEL.btf` for each input `LABEL.btf`, `LABEL.btf.xz` or `LABEL`, and adds
+/// LABEL's column to the table of offsets where there is none. (What stands there was read by other means.)
 pub fn run(args: &Args) -> Result<()> {
     let mut inputs = args.inputs.clone();
     if args.all {
@@ -46,7 +67,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     ensure!(!inputs.is_empty(), "no kernel named: give BTF files or --all");
 
-    let folder = workspace::root().join("tcpmon-daemon/tests/fixtures/btf");
+    let folder = folder();
     fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
     for input in inputs {
         let file = input.file_name().context("input is not a file")?.to_string_lossy();
@@ -55,12 +76,18 @@ pub fn run(args: &Args) -> Result<()> {
         let output = folder.join(format!("{label}.btf"));
         fs::write(&output, &fixture).with_context(|| format!("write {}", output.display()))?;
         println!("{}: {} bytes", output.display(), fixture.len());
+        let table = folder.join(EXPECTED);
+        let text = fs::read_to_string(&table)?;
+        if let Some(wider) = with_column(&text, label, &Btf::parse(&fixture)?) {
+            fs::write(&table, wider)?;
+            println!("{}: a column for {label}: compare it with what another tool says", table.display());
+        }
     }
     Ok(())
 }
 
 fn make(input: &Path) -> Result<Vec<u8>> {
-    let original = read(input)?;
+    let original = read_btf(input)?;
     let original = Btf::parse(&original)?;
     let fixture = Subset::new(&original).cut()?;
     ensure!(fixture.len() <= MAX_FIXTURE_BYTES, "{} bytes are too large: want fewer types", fixture.len());
@@ -68,13 +95,34 @@ fn make(input: &Path) -> Result<Vec<u8>> {
     Ok(fixture)
 }
 
-fn read(input: &Path) -> Result<Vec<u8>> {
-    if input.extension().is_none_or(|extension| extension != "xz") {
-        return Ok(fs::read(input)?);
+/// The table with one more kernel; `None` if it is there.
+fn with_column(table: &str, label: &str, btf: &Btf<'_>) -> Option<String> {
+    let mut heading = true;
+    let mut text = String::new();
+    for line in table.lines() {
+        text += line;
+        let mut cells = line.split('\t');
+        if !line.starts_with('#') {
+            if heading && cells.clone().any(|cell| cell == label) {
+                return None;
+            }
+            let (structure, path) = (cells.next()?, cells.next()?);
+            let cell = if heading { label.to_owned() } else { cell(btf.field(structure, path)) };
+            text += &format!("\t{cell}");
+            heading = false;
+        }
+        text += "\n";
     }
-    let xz = Command::new("xz").arg("-dc").arg("--").arg(input).output().context("run xz: install xz-utils")?;
-    ensure!(xz.status.success(), "xz: {}", String::from_utf8_lossy(&xz.stderr).trim());
-    Ok(xz.stdout)
+    Some(text)
+}
+
+/// Offset and size, of a bit field also its first bit, as the table has them.
+fn cell(field: Option<Field>) -> String {
+    match field {
+        None => "-".to_owned(),
+        Some(Field { offset, bits: Some((first, count)), .. }) => format!("{offset}.b{first}:{count}b"),
+        Some(Field { offset, size, bits: None }) => format!("{offset}:{size}"),
+    }
 }
 
 /// Asks the fixture and the original the same questions.
@@ -120,5 +168,29 @@ fn member_names<'a>(btf: &Btf<'a>, structure: u32, names: &mut Vec<&'a str>) {
             "" => member_names(btf, member[1], names),
             name => names.push(name),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernels_column_is_what_the_table_has_of_it() -> Result<()> {
+        let table = fs::read_to_string(folder().join(EXPECTED))?;
+        for label in ["6.1", "7.3"] {
+            let bytes = fs::read(folder().join(format!("{label}.btf")))?;
+            let btf = Btf::parse(&bytes)?;
+            assert_eq!(with_column(&table, label, &btf), None, "{label} is there");
+            let wider = with_column(&table, "new", &btf).context("new is not there")?;
+            let mut rows = wider.lines().filter(|line| !line.starts_with('#')).map(|line| line.split('\t'));
+            let column =
+                rows.next().and_then(|mut heading| heading.position(|cell| cell == label)).context("a column")?;
+            for row in rows {
+                let cells: Vec<&str> = row.collect();
+                assert_eq!(cells.last(), cells.get(column), "{label} {cells:?}");
+            }
+        }
+        Ok(())
     }
 }

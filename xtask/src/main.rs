@@ -1,15 +1,20 @@
 //! tcpmon's own commands: `cargo xtask --help`.
 
+mod apt;
 mod bench;
 mod btf_fixture;
 mod build;
 mod check;
+mod dashboards;
 mod demo;
+mod drift;
 mod ebpf;
+mod kernel;
 mod process;
 mod run;
 mod setup;
 mod test;
+mod vm;
 mod workspace;
 
 use std::{ffi::OsString, process::ExitCode};
@@ -24,6 +29,8 @@ enum Command {
     Setup,
     /// Make the subset of a kernel's BTF that the resolver's tests read
     BtfFixture(btf_fixture::Args),
+    /// Name what changed, in kernels given by their BTF, of that which tcpmon relies on
+    Drift(drift::Args),
     /// Set up, then build tcpmon and print the SHA-256 of its eBPF object
     Build {
         /// Build with optimisations
@@ -32,8 +39,16 @@ enum Command {
     },
     /// Set up, then check format, lints and documentation
     Check,
-    /// Set up, check, run all tests (needs root) and build the release
-    Test,
+    /// Set up, check, build the release and run all tests (needs root), also on other kernels
+    Test(test::Args),
+    /// Run the integration tests on other kernels, in virtual machines (quiet machine, minutes)
+    Vm(vm::Args),
+    /// Write the Grafana dashboards from dashboards/generate.py
+    Dashboards {
+        /// Write nothing: check the dashboards, the alert rules and their tests
+        #[arg(long)]
+        check: bool,
+    },
     /// Measure what tcpmon costs on this machine (needs root and quiet); `cargo xtask bench --help` has the parts
     #[command(disable_help_flag = true)]
     Bench {
@@ -66,6 +81,7 @@ fn run(command: Command) -> Result<()> {
     match command {
         Command::Setup => setup::run(),
         Command::BtfFixture(args) => btf_fixture::run(&args),
+        Command::Drift(args) => drift::run(&args),
         Command::Build { release } => {
             setup::run()?;
             build::run(release)
@@ -74,9 +90,11 @@ fn run(command: Command) -> Result<()> {
             setup::run()?;
             check::run()
         }
+        Command::Dashboards { check } => dashboards::run(check),
         Command::Bench { arguments } => bench::run(&arguments),
         Command::Demo => demo::run(),
-        Command::Test => test::run(),
+        Command::Test(args) => test::run(&args),
+        Command::Vm(args) => vm::run(&args),
         Command::Run { arguments } => run::run(&arguments),
     }
 }

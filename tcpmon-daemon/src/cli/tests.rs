@@ -75,13 +75,15 @@ fn flags_override_the_config_file() {
 fn without_flags_the_defaults_hold_and_each_flag_is_taken() {
     assert_eq!(daemon("").config().expect("valid"), Config::default());
     let config = daemon(
-        "--web.listen-address :1 --web.listen-address 127.0.0.1:2 --web.telemetry-path /m --max-groups 3 \
+        "--web.listen-address :1 --web.listen-address 127.0.0.1:2 --web.telemetry-path /m --web.config.file w.yml \
+         --web.systemd-socket --max-groups 3 \
          --group-ttl 4m --cgroup-label --max-readers 5 --max-drop-entries 6 --ring-bytes 131072 --log.level debug \
          --log.format json",
     );
     let config = config.config().expect("valid");
     assert_eq!(config.web.listen_address, [":1", "127.0.0.1:2"]);
     assert_eq!(config.web.telemetry_path, "/m");
+    assert_eq!((config.web.config_file.as_str(), config.web.systemd_socket), ("w.yml", true));
     assert_eq!((config.max_groups, config.group_ttl.as_str(), config.cgroup_label), (3, "4m", true));
     assert_eq!((config.max_readers, config.max_drop_entries, config.ring_bytes), (5, 6, 131072));
     assert_eq!((config.log.level, config.log.format), (LogLevel::Debug, LogFormat::Json));

@@ -11,15 +11,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tcpmon_common::{loss::Loss, reader::READER_EXITED};
+use tcpmon_common::{loss::Loss, pressure::LIMIT_KINDS, reader::READER_EXITED};
 use tokio::sync::oneshot;
 use tracing::{error, warn};
 
+use super::ask;
 use crate::{
     decode::{self, Event},
     kernel::{Kernel, Raw, ReadError},
     model::{
-        snapshot::{MapUse, Napi, ProgramRuns, Snapshot},
+        snapshot::{MapUse, Napi, Probe, ProgramRuns, Snapshot, Verdict},
         table::{Limits, Table},
     },
 };
@@ -40,35 +41,17 @@ const DRAIN_LIMIT: usize = 4096;
 const PASS_AT_LEAST: Duration = Duration::from_secs(10);
 
 /// What is asked of the collector.
-pub type Request = oneshot::Sender<Result<Arc<Snapshot>, Arc<ReadError>>>;
+type Answer = Result<Arc<Snapshot>, Arc<ReadError>>;
 
 /// Asks the collector for snapshots.
-#[derive(Clone, Debug)]
-pub struct Handle(mpsc::Sender<Request>);
-
-/// The collector's thread has ended.
-#[derive(Debug, thiserror::Error)]
-#[error("the collector has stopped: see the log")]
-pub struct Stopped;
-
-impl Handle {
-    /// A snapshot that begins after this call; concurrent calls share one.
-    ///
-    /// # Errors
-    /// When the kernel side cannot be read, or the collector has stopped.
-    pub async fn snapshot(&self) -> Result<Arc<Snapshot>, Box<dyn std::error::Error + Send + Sync>> {
-        let (reply, answer) = oneshot::channel();
-        self.0.send(reply).map_err(|_| Stopped)?;
-        Ok(answer.await.map_err(|_| Stopped)??)
-    }
-}
+pub(super) type Handle = ask::Handle<Answer>;
 
 /// Starts the collector. It ends when every handle is gone; `ended` is dropped with it, however it ends.
 ///
 /// # Errors
 /// When no thread can be made.
-pub fn start(kernel: Kernel, limits: Limits, ended: oneshot::Sender<()>) -> std::io::Result<Handle> {
-    let (requests, inbox) = mpsc::channel();
+pub(super) fn start(kernel: Kernel, limits: Limits, ended: oneshot::Sender<()>) -> std::io::Result<Handle> {
+    let (handle, inbox) = ask::channel();
     let now = Instant::now();
     let collector = Collector {
         table: Table::new(limits, now),
@@ -81,7 +64,7 @@ pub fn start(kernel: Kernel, limits: Limits, ended: oneshot::Sender<()>) -> std:
         let _ended = ended;
         collector.run(&inbox);
     })?;
-    Ok(Handle(requests))
+    Ok(handle)
 }
 
 struct Collector {
@@ -94,7 +77,7 @@ struct Collector {
 }
 
 impl Collector {
-    fn run(mut self, inbox: &mpsc::Receiver<Request>) {
+    fn run(mut self, inbox: &mpsc::Receiver<ask::Request<Answer>>) {
         let mut complained = false;
         let table = &mut self.table;
         if let Err(error) = self.kernel.sockets(|record| table.listener(record)) {
@@ -103,15 +86,7 @@ impl Collector {
         loop {
             let pause = if self.drained < BUSY { DRAIN_EVERY } else { DRAIN_BUSY };
             let result = match inbox.recv_timeout(pause) {
-                Ok(request) => {
-                    let snapshot = self.pass().map(Arc::new).map_err(Arc::new);
-                    let failed = snapshot.is_err();
-                    for waiting in std::iter::once(request).chain(inbox.try_iter()) {
-                        // Whoever asked may have gone away meanwhile.
-                        let _ = waiting.send(snapshot.clone());
-                    }
-                    if failed { snapshot.map(drop) } else { Ok(()) }
-                }
+                Ok(request) => ask::answer(request, inbox, || self.pass().map(Arc::new).map_err(Arc::new)).map(drop),
                 Err(mpsc::RecvTimeoutError::Timeout) if self.last_pass.elapsed() >= PASS_AT_LEAST => {
                     self.pass().map(drop).map_err(Arc::new)
                 }
@@ -201,6 +176,7 @@ impl Collector {
         Snapshot {
             groups: self.table.groups(),
             napi: napi(raw),
+            limits_exceeded: self.limits_exceeded(raw),
             probes: self.kernel.probes().to_vec(),
             losses: losses(raw),
             programs: raw
@@ -221,6 +197,15 @@ impl Collector {
             groups_suppressed: self.table.suppressed(),
             took,
         }
+    }
+
+    /// Nothing where the probe is not attached: a zero would say that there was none.
+    fn limits_exceeded(&self, raw: &Raw) -> Vec<(&'static str, u64)> {
+        let attached = |probe: &Probe| probe.name == "sock_exceed_buf_limit" && probe.verdict == Verdict::Attached;
+        if !self.kernel.probes().iter().any(attached) {
+            return Vec::new();
+        }
+        LIMIT_KINDS.into_iter().zip(raw.limits.iter().copied()).collect()
     }
 }
 

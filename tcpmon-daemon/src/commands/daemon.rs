@@ -1,6 +1,7 @@
 //! `tcpmon daemon`: watch, and answer scrapes, until told to stop.
 
 use std::{
+    io,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -15,15 +16,15 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-use super::collector::{self, Handle};
+use super::{ask::Stopped, collector, surroundings};
 use crate::{
     cli::DaemonArgs,
-    config::{LogFormat, Settings},
-    http::{self, Source, Unavailable},
+    config::{ConfigError, LogFormat, Settings},
+    http::{self, Source, Unavailable, WebConfig},
     kernel::{Kernel, Options},
     metrics::Identity,
     model::{
-        snapshot::{Snapshot, Verdict},
+        snapshot::{Seen, Verdict},
         table::Limits,
     },
 };
@@ -43,8 +44,10 @@ pub fn run(args: &DaemonArgs) -> anyhow::Result<()> {
 async fn serve(settings: Settings) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("no signal handler")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("no signal handler")?;
+    let web =
+        settings.web_config_file.as_deref().map(WebConfig::read).transpose().map_err(ConfigError::from)?.map(Arc::new);
     // The port first: an address that is taken should be said before anything is loaded.
-    let listeners = http::bind(&settings.listen).await?;
+    let listeners = if settings.systemd_socket { http::inherit()? } else { http::bind(&settings.listen).await? };
     let kernel = Kernel::load(Options {
         trace: None,
         max_readers: settings.max_readers,
@@ -61,25 +64,29 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
         group_ttl: settings.group_ttl,
         cgroup_of: settings.cgroup_label.then(|| Box::new(collector::cgroup_of) as _),
     };
-    let handle = collector::start(kernel, limits, ended).context("no thread for the collector")?;
+    let collector = collector::start(kernel, limits, ended).context("no thread for the collector")?;
+    let (ended, surroundings_ended) = oneshot::channel();
+    let surroundings = surroundings::start(ended).context("no thread for the host")?;
 
     let running = Arc::new(AtomicBool::new(true));
-    let source = Watching { handle, running: Arc::clone(&running) };
-    let router = http::router(source, Arc::new(Identity::read()), &settings.telemetry_path);
-    let addresses: Vec<String> = settings.listen.iter().map(ToString::to_string).collect();
+    let source = Watching { collector, surroundings, running: Arc::clone(&running) };
+    let router = http::router(source, Arc::new(Identity::read()), &settings.telemetry_path, web.clone());
+    let addresses = listeners.iter().map(|listener| Ok(listener.local_addr()?.to_string()));
+    let addresses: Vec<String> = addresses.collect::<io::Result<_>>().context("a listener without address")?;
     info!(addresses = addresses.join(", "), "tcpmon watches and answers");
     // Outside of systemd there is nobody to notify.
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
 
     let (stop, stopped) = oneshot::channel::<()>();
-    let mut server = tokio::spawn(http::serve(listeners, router, async {
+    let mut server = tokio::spawn(http::serve(listeners, router, web, async {
         let _ = stopped.await;
     }));
     let blind = tokio::select! {
         _ = terminate.recv() => false,
         _ = interrupt.recv() => false,
-        // It never ends by itself while somebody can ask: better no daemon than a blind one.
+        // They never end by themselves while somebody can ask: better no daemon than a blind one.
         _ = collector_ended => true,
+        _ = surroundings_ended => true,
         _ = &mut server => bail!("the web server ended by itself: see the log"),
     };
     running.store(false, Ordering::Relaxed);
@@ -87,7 +94,7 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
     let _ = stop.send(());
     let _ = tokio::time::timeout(Duration::from_secs(1), server).await;
     if blind {
-        bail!("the collector ended by itself: see the log");
+        bail!("a thread ended by itself: see the log");
     }
     info!("tcpmon ends");
     Ok(())
@@ -95,7 +102,8 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
 
 /// What the pages ask.
 struct Watching {
-    handle: Handle,
+    collector: collector::Handle,
+    surroundings: surroundings::Handle,
     running: Arc<AtomicBool>,
 }
 
@@ -104,8 +112,11 @@ impl Source for Watching {
         self.running.load(Ordering::Relaxed)
     }
 
-    async fn snapshot(&self) -> Result<Arc<Snapshot>, Unavailable> {
-        self.handle.snapshot().await.map_err(|error| Unavailable(error.to_string()))
+    async fn see(&self) -> Result<Seen, Unavailable> {
+        let stopped = |error: Stopped| Unavailable(error.to_string());
+        let (snapshot, host) = tokio::join!(self.collector.ask(), self.surroundings.ask());
+        let snapshot = snapshot.map_err(stopped)?.map_err(|error| Unavailable(error.to_string()))?;
+        Ok(Seen { snapshot, host: host.map_err(stopped)? })
     }
 }
 

@@ -1,7 +1,9 @@
 //! The commands: they alone join I/O, time and model.
 
+mod ask;
 mod collector;
 mod daemon;
+mod surroundings;
 mod trace;
 
 use crate::{

@@ -1,6 +1,6 @@
 //! The second type: settings that have been checked.
 
-use std::{ops::RangeInclusive, time::Duration};
+use std::{ops::RangeInclusive, path::PathBuf, time::Duration};
 
 use super::{Config, Log};
 use crate::http::{ListenAddress, TelemetryPath};
@@ -33,6 +33,10 @@ pub struct Settings {
     pub listen: Vec<ListenAddress>,
     /// Path of the metrics.
     pub telemetry_path: TelemetryPath,
+    /// File with TLS and users; a relative path starts at the working directory.
+    pub web_config_file: Option<PathBuf>,
+    /// Listen on the sockets that systemd passes instead of on addresses.
+    pub systemd_socket: bool,
     /// What is logged.
     pub log: Log,
 }
@@ -69,6 +73,8 @@ impl Config {
             ring_bytes: valid("ring_bytes", ring_bytes(self.ring_bytes))?,
             listen,
             telemetry_path: valid("web.telemetry_path", self.web.telemetry_path.parse())?,
+            web_config_file: (!self.web.config_file.is_empty()).then(|| PathBuf::from(&self.web.config_file)),
+            systemd_socket: self.web.systemd_socket,
             log: self.log,
         })
     }

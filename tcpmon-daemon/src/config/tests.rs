@@ -25,7 +25,12 @@ fn an_empty_file_is_the_defaults_and_they_are_valid() {
 fn what_is_printed_reads_back_and_explains_every_key() {
     let config = Config {
         max_groups: 7,
-        web: Web { listen_address: vec!["[::1]:1".into(), ":2".into()], telemetry_path: "/\u{41}".into() },
+        web: Web {
+            listen_address: vec!["[::1]:1".into(), ":2".into()],
+            telemetry_path: "/\u{41}".into(),
+            config_file: "web.yml".into(),
+            systemd_socket: true,
+        },
         log: Log { level: LogLevel::Warn, format: LogFormat::Json },
         ..Config::default()
     };

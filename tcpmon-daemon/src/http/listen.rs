@@ -3,9 +3,11 @@
 use std::{
     fmt, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    os::fd::{BorrowedFd, FromRawFd as _, OwnedFd, RawFd},
     str::FromStr,
 };
 
+use rustix::net::{AddressFamily, sockopt};
 use tokio::net::TcpListener;
 
 /// An address to listen on: `127.0.0.1:10793`, `[::1]:10793`, or `:10793` for every address of the host.
@@ -92,4 +94,44 @@ async fn bind_one(address: ListenAddress) -> io::Result<TcpListener> {
         }
         result => result,
     }
+}
+
+/// Sockets of a service manager that cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+pub enum InheritError {
+    /// There are none.
+    #[error(
+        "no socket was passed (LISTEN_FDS): start tcpmon by its systemd .socket unit, or leave out --web.systemd-socket"
+    )]
+    None,
+    /// What was passed is something else.
+    #[error("descriptor {0} was passed, but is no listening TCP socket: write `ListenStream=PORT` and no `Accept=yes`")]
+    NotListening(RawFd),
+    /// The system's reason.
+    #[error("cannot take over the passed sockets: {0}: check LISTEN_FDS and LISTEN_PID")]
+    Failed(#[from] io::Error),
+}
+
+/// Takes over the listening sockets that systemd passed (`sd_listen_fds(3)`), once in the life of the process.
+///
+/// # Errors
+/// When there are none, or one is no listening TCP socket.
+pub fn inherit() -> Result<Vec<TcpListener>, InheritError> {
+    let listeners: Vec<_> = sd_notify::listen_fds()?.map(inherit_one).collect::<Result<_, _>>()?;
+    if listeners.is_empty() { Err(InheritError::None) } else { Ok(listeners) }
+}
+
+#[expect(unsafe_code, reason = "descriptors come as numbers")]
+fn inherit_one(number: RawFd) -> Result<TcpListener, InheritError> {
+    // SAFETY: listen_fds() has set a flag on it, so it is open; it is only looked at.
+    let passed = unsafe { BorrowedFd::borrow_raw(number) };
+    let family = sockopt::socket_domain(passed);
+    let tcp = matches!(family, Ok(AddressFamily::INET | AddressFamily::INET6));
+    if !tcp || !sockopt::socket_acceptconn(passed).unwrap_or(false) {
+        return Err(InheritError::NotListening(number));
+    }
+    // SAFETY: it is a listening TCP socket, and tcpmon has opened none itself: nobody else owns it.
+    let socket = std::net::TcpListener::from(unsafe { OwnedFd::from_raw_fd(number) });
+    socket.set_nonblocking(true)?;
+    Ok(TcpListener::from_std(socket)?)
 }

@@ -1,109 +1,175 @@
 //! Serves connections within limits, and stops in time.
 
-use std::{future::Future, panic::resume_unwind, pin::pin, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    future::{Future, poll_fn},
+    io,
+    net::SocketAddr,
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 
-use axum::Router;
-use hyper::server::conn::http1;
+use axum::{
+    Router,
+    extract::Request,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use hyper::{body::Incoming, server::conn::http1, service::Service as _, service::service_fn};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
     select,
-    sync::{OwnedSemaphorePermit, Semaphore, watch},
-    task::JoinSet,
+    sync::watch,
+    task::{JoinSet, yield_now},
     time::{sleep, timeout},
 };
+use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
+
+use super::{
+    connections::{Client, Connections, Waiting, most_connections},
+    login::Login,
+    reload::WebConfig,
+    web_config::Policy,
+};
 
 /// What a client may take of us.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// A connection that has not sent a whole request header for so long is closed, idle ones included.
+    /// A connection that has not sent a whole request header for so long is closed, idle ones included; and one whose
+    /// handshake takes so long.
     pub(super) header: Duration,
     /// A connection whose client does not take its answer for so long is closed.
     pub(super) send: Duration,
-    /// Connections at a time; further ones wait in the listen queue.
+    /// Connections at a time; a further one takes the place of another, see [`Connections`].
     pub(super) connections: usize,
     /// When tcpmon stops, requests that are under way have so long to end.
     pub(super) stop: Duration,
 }
 
-pub(super) const LIMITS: Limits = Limits {
-    header: Duration::from_secs(10),
-    send: Duration::from_secs(30),
-    connections: 64,
-    stop: Duration::from_millis(700),
-};
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            header: Duration::from_secs(10),
+            send: Duration::from_secs(30),
+            connections: most_connections(),
+            stop: Duration::from_millis(700),
+        }
+    }
+}
 
 /// Largest request header, bytes.
 const MOST_HEADER_BYTES: usize = 32 << 10;
 
-/// Answers requests until `shutdown` completes, and then lets those under way end for at most 0.7 s.
-pub async fn serve(listeners: Vec<TcpListener>, router: Router, shutdown: impl Future<Output = ()>) {
-    serve_within(LIMITS, listeners, router, shutdown).await;
+/// Answers requests until `shutdown` completes, and then lets those under way end for at most 0.7 s. Without a web
+/// config everybody may ask, over plain HTTP.
+pub async fn serve(
+    listeners: Vec<TcpListener>,
+    router: Router,
+    web: Option<Arc<WebConfig>>,
+    shutdown: impl Future<Output = ()>,
+) {
+    serve_within(Limits::default(), listeners, router, web, shutdown).await;
 }
 
 pub(super) async fn serve_within(
     limits: Limits,
     listeners: Vec<TcpListener>,
     router: Router,
+    web: Option<Arc<WebConfig>>,
     shutdown: impl Future<Output = ()>,
 ) {
     let (stop, stopped) = watch::channel(());
-    let server = Server { router, limits, permits: Arc::new(Semaphore::new(limits.connections)), stopped };
-    let mut tasks = JoinSet::new();
-    for listener in listeners {
-        tasks.spawn(server.clone().accept(listener));
-    }
+    let mut accepting = pin!(Server { router, limits, web, stopped }.accept(listeners));
     select! {
-        () = shutdown => {}
-        Some(Err(error)) = tasks.join_next() => resume_unwind(error.into_panic()),
+        () = accepting.as_mut() => {}
+        () = shutdown => {
+            // That the sender is gone is the message.
+            drop(stop);
+            accepting.await;
+        }
     }
-    // That the sender is gone is the message.
-    drop(stop);
-    while tasks.join_next().await.is_some() {}
 }
 
 #[derive(Clone)]
 struct Server {
     router: Router,
     limits: Limits,
-    permits: Arc<Semaphore>,
+    web: Option<Arc<WebConfig>>,
     stopped: watch::Receiver<()>,
 }
 
 impl Server {
-    async fn accept(mut self, listener: TcpListener) {
-        let mut connections = JoinSet::new();
+    async fn accept(mut self, mut listeners: Vec<TcpListener>) {
+        let mut tasks = JoinSet::new();
+        let mut connections = Connections::default();
         let mut failing = false;
         loop {
             select! {
+                // Room is made by what has ended before anything is closed for it.
+                biased;
                 _ = self.stopped.changed() => break,
-                Some(_) = connections.join_next() => {}
-                (stream, permit) = next(&listener, &self.permits, &mut failing) => {
-                    connections.spawn(self.clone().connection(stream, permit));
+                Some(ended) = tasks.join_next_with_id() => {
+                    connections.remove(ended.map_or_else(|error| error.id(), |(id, ())| id));
+                }
+                (stream, address) = next(&mut listeners, &mut failing) => {
+                    connections.make_room(self.limits.connections);
+                    let (client, waiting) = (address.into(), Waiting::new());
+                    let task = tasks.spawn(self.clone().connection(stream, client, waiting.clone()));
+                    connections.add(client, waiting, task);
+                    // However many knock: all that are in get on between two of them.
+                    yield_now().await;
                 }
             }
         }
-        drop(listener);
-        let drained = async { while connections.join_next().await.is_some() {} };
+        drop(listeners);
+        let drained = async { while tasks.join_next().await.is_some() {} };
         if timeout(self.limits.stop, drained).await.is_err() {
             // Dropping the set ends them.
             debug!("connections were cut off because they did not end in time");
         }
     }
 
-    async fn connection(mut self, stream: TcpStream, _permit: Option<OwnedSemaphorePermit>) {
+    async fn connection(mut self, stream: TcpStream, client: Client, waiting: Waiting) {
         if let Err(error) = self.limit(&stream) {
             debug!(%error, "cannot set a connection's options");
         }
+        let Some(tls) = self.policy().tls.clone() else {
+            return self.answer(stream, client, waiting).await;
+        };
+        select! {
+            handshake = timeout(self.limits.header, TlsAcceptor::from(tls).accept(stream)) => match handshake {
+                Ok(Ok(stream)) => self.answer(stream, client, waiting).await,
+                Ok(Err(error)) => debug!(%error, "a TLS handshake failed"),
+                Err(_) => debug!("a TLS handshake took too long"),
+            },
+            _ = self.stopped.changed() => {}
+        }
+    }
+
+    async fn answer(mut self, stream: impl AsyncRead + AsyncWrite + Unpin, client: Client, waiting: Waiting) {
+        let server = self.clone();
+        let service = service_fn(move |request| {
+            let (server, waiting) = (server.clone(), waiting.clone());
+            async move {
+                waiting.working();
+                let response = server.respond(request, client).await;
+                waiting.again();
+                Ok::<_, Infallible>(response)
+            }
+        });
         let serving = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(self.limits.header)
             .max_buf_size(MOST_HEADER_BYTES)
-            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(self.router));
+            .serve_connection(TokioIo::new(stream), service);
         let mut serving = pin!(serving);
         let result = select! {
             result = serving.as_mut() => result,
@@ -117,26 +183,65 @@ impl Server {
         }
     }
 
-    fn limit(&self, stream: &TcpStream) -> std::io::Result<()> {
+    async fn respond(&self, request: Request<Incoming>, client: Client) -> Response {
+        let policy = self.policy();
+        let login = match &self.web {
+            Some(web) => {
+                web.passwords().check(&policy.users, request.headers().get(header::AUTHORIZATION), client).await
+            }
+            None => Login::Granted,
+        };
+        let mut response = match login {
+            Login::Granted => {
+                let Ok(response) = TowerToHyperService::new(self.router.clone()).call(request).await;
+                response
+            }
+            Login::Denied => {
+                let challenge = [(header::WWW_AUTHENTICATE, "Basic realm=\"tcpmon\", charset=\"UTF-8\"")];
+                (StatusCode::UNAUTHORIZED, challenge, "name and password, please\n").into_response()
+            }
+            Login::Busy => {
+                let text = "too many passwords wait for their check\n";
+                (StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, "5")], text).into_response()
+            }
+        };
+        response.headers_mut().extend(policy.headers.clone());
+        response
+    }
+
+    fn policy(&self) -> Arc<Policy> {
+        self.web.as_ref().map_or_else(Arc::default, |web| web.policy())
+    }
+
+    fn limit(&self, stream: &TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
         let ms = self.limits.send.as_millis() as u32;
         Ok(rustix::net::sockopt::set_tcp_user_timeout(stream, ms)?)
     }
 }
 
-/// The next connection, as soon as there is room for one.
-async fn next(
-    listener: &TcpListener,
-    permits: &Arc<Semaphore>,
-    failing: &mut bool,
-) -> (TcpStream, Option<OwnedSemaphorePermit>) {
-    // The semaphore is never closed; were it, connections would not be limited.
-    let permit = Arc::clone(permits).acquire_owned().await.ok();
+/// The next connection of any listener.
+async fn next(listeners: &mut [TcpListener], failing: &mut bool) -> (TcpStream, SocketAddr) {
     loop {
-        match listener.accept().await {
-            Ok((stream, _)) => {
+        let accepted = poll_fn(|context| {
+            let ready =
+                listeners.iter().enumerate().find_map(|(index, listener)| match listener.poll_accept(context) {
+                    Poll::Ready(accepted) => Some((index, accepted)),
+                    Poll::Pending => None,
+                });
+            match ready {
+                Some((index, accepted)) => {
+                    // The others first, the next time.
+                    listeners.rotate_left(index + 1);
+                    Poll::Ready(accepted)
+                }
+                None => Poll::Pending,
+            }
+        });
+        match accepted.await {
+            Ok(accepted) => {
                 *failing = false;
-                return (stream, permit);
+                return accepted;
             }
             Err(error) => {
                 if !*failing {

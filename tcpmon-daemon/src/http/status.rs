@@ -4,9 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::WebConfig;
 use crate::{
     metrics::Identity,
-    model::snapshot::{MapUse, Probe, Snapshot},
+    model::{
+        host,
+        snapshot::{MapUse, Probe, Seen},
+    },
 };
 
 #[derive(Serialize)]
@@ -16,6 +20,9 @@ struct Status<'a> {
     kernel: &'a str,
     uptime_seconds: f64,
     probes: &'a [Probe],
+    sources: &'a [host::Source],
+    /// `null` where no such file was given.
+    web_config: Option<Web>,
     losses: BTreeMap<&'a str, u64>,
     programs: Vec<Program<'a>>,
     maps: &'a [MapUse],
@@ -31,20 +38,37 @@ struct Program<'a> {
     run_seconds: Option<f64>,
 }
 
+#[derive(Serialize)]
+struct Web {
+    file: String,
+    /// Whether the file as it is now is in force.
+    ok: bool,
+    /// Why it is not, and an earlier one is.
+    error: Option<String>,
+}
+
 /// The page, indented for people.
-pub(super) fn body(identity: &Identity, snapshot: &Snapshot) -> serde_json::Result<Vec<u8>> {
+pub(super) fn body(identity: &Identity, seen: &Seen, web: Option<&WebConfig>) -> serde_json::Result<Vec<u8>> {
+    let Seen { snapshot, host } = seen;
     let programs = snapshot.programs.iter().map(|program| Program {
         name: &program.name,
         runs: program.runs,
         run_seconds: program.run_time.map(|time| time.as_secs_f64()),
     });
+    let losses = snapshot.losses.iter().map(|(what, count)| (what.as_str(), *count));
+    let losses = losses.chain(host.losses.iter().copied());
     let mut body = serde_json::to_vec_pretty(&Status {
         version: identity.version,
         revision: identity.revision,
         kernel: &identity.kernel,
         uptime_seconds: identity.since.elapsed().as_secs_f64(),
         probes: &snapshot.probes,
-        losses: snapshot.losses.iter().map(|(what, count)| (what.as_str(), *count)).collect(),
+        sources: &host.sources,
+        web_config: web.map(|web| {
+            let error = web.problem();
+            Web { file: web.file().display().to_string(), ok: error.is_none(), error }
+        }),
+        losses: losses.collect(),
         programs: programs.collect(),
         maps: &snapshot.maps,
         groups: snapshot.groups.len(),

@@ -15,10 +15,13 @@ use tokio::{
 };
 
 use super::{
-    serve::{LIMITS, Limits, serve_within},
+    serve::{Limits, serve_within},
     *,
 };
-use crate::model::snapshot::{ProgramRuns, Verdict};
+use crate::model::{
+    host::{self, Host},
+    snapshot::{ProgramRuns, Snapshot, Verdict},
+};
 
 /// Longer than anything here takes, even on an emulated machine.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -36,7 +39,7 @@ impl Source for Arc<Fake> {
         !self.stopped.load(Relaxed)
     }
 
-    async fn snapshot(&self) -> Result<Arc<Snapshot>, Unavailable> {
+    async fn see(&self) -> Result<Seen, Unavailable> {
         sleep(self.takes).await;
         if self.fails {
             return Err(Unavailable("the kernel said no: restart tcpmon".into()));
@@ -46,7 +49,7 @@ impl Source for Arc<Fake> {
             verdict,
             reason: reason.into(),
         };
-        Ok(Arc::new(Snapshot {
+        let snapshot = Snapshot {
             probes: vec![probe("tcp_probe", Verdict::Attached, ""), probe("kfree_skb", Verdict::Broken, "no BTF")],
             losses: vec![("drop_entry".into(), 7)],
             programs: vec![
@@ -54,7 +57,13 @@ impl Source for Arc<Fake> {
                 ProgramRuns { name: "b".into(), runs: Some(2), run_time: Some(Duration::from_millis(1500)) },
             ],
             ..Snapshot::default()
-        }))
+        };
+        let missing = || "/proc/pressure/memory is not there: no memory stalls".into();
+        let host = Host {
+            sources: vec![host::Source { name: "pressure", available: false, reason: missing() }],
+            ..Host::default()
+        };
+        Ok(Seen { snapshot: Arc::new(snapshot), host: Arc::new(host) })
     }
 }
 
@@ -66,7 +75,7 @@ struct Server {
 
 impl Server {
     async fn start(source: Fake) -> (Self, Arc<Fake>) {
-        Self::start_within(LIMITS, source).await
+        Self::start_within(Limits::default(), source).await
     }
 
     async fn start_within(limits: Limits, source: Fake) -> (Self, Arc<Fake>) {
@@ -75,9 +84,9 @@ impl Server {
         let listeners = bind(&[address]).await.expect("a free port");
         let address = listeners[0].local_addr().expect("an address");
         let path = "/metrics".parse().expect("a path");
-        let router = router(Arc::clone(&source), Arc::new(Identity::read()), &path);
+        let router = router(Arc::clone(&source), Arc::new(Identity::read()), &path, None);
         let (stop, stopped) = oneshot::channel();
-        let task = tokio::spawn(serve_within(limits, listeners, router, async { drop(stopped.await) }));
+        let task = tokio::spawn(serve_within(limits, listeners, router, None, async { drop(stopped.await) }));
         (Self { address, stop, task }, source)
     }
 
@@ -187,6 +196,9 @@ async fn the_status_tells_probes_losses_and_programs() {
     assert!(status["uptime_seconds"].as_f64().is_some_and(|uptime| uptime >= 0.0));
     assert_eq!(status["probes"][1]["verdict"], "broken");
     assert_eq!(status["probes"][1]["reason"], "no BTF");
+    assert_eq!(status["sources"][0]["available"], false);
+    assert!(status["sources"][0]["reason"].as_str().is_some_and(|reason| reason.contains("/proc/pressure/memory")));
+    assert!(status["web_config"].is_null());
     assert_eq!(status["losses"]["drop_entry"], 7);
     assert!(status["programs"][0]["runs"].is_null());
     assert_eq!(status["programs"][1]["run_seconds"], 1.5);
@@ -229,7 +241,7 @@ async fn a_request_under_way_is_answered_before_the_stop() {
 
 #[tokio::test]
 async fn an_unfinished_header_is_given_up() {
-    let limits = Limits { header: Duration::from_millis(100), ..LIMITS };
+    let limits = Limits { header: Duration::from_millis(100), ..Limits::default() };
     let (server, _) = Server::start_within(limits, Fake::default()).await;
     let mut slow = server.connect().await;
     slow.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n").await.expect("sent");
@@ -239,16 +251,42 @@ async fn an_unfinished_header_is_given_up() {
 }
 
 #[tokio::test]
-async fn connections_beyond_the_limit_wait_for_their_turn() {
-    let limits = Limits { connections: 1, ..LIMITS };
-    let (server, _) = Server::start_within(limits, Fake::default()).await;
-    let first = server.connect().await;
-    let mut second = server.connect().await;
-    second.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.expect("sent");
-    let early = timeout(Duration::from_millis(100), second.readable()).await;
-    assert!(early.is_err(), "the second was served beside the first");
-    drop(first);
-    assert_eq!(parts(&rest(second).await).0, 200);
+async fn at_the_bound_the_connection_that_waits_longest_goes_and_not_one_that_is_worked_on() {
+    let limits = Limits { connections: 3, ..Limits::default() };
+    let (server, _) = Server::start_within(limits, Fake { takes: Duration::from_millis(300), ..Fake::default() }).await;
+    let mut asking = server.connect().await;
+    asking.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.expect("sent");
+    let begin = Instant::now();
+    let silent = server.connect().await;
+    let mut used = server.connect().await;
+    let mut answer = [0; 15];
+    used.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("sent");
+    used.read_exact(&mut answer).await.expect("an answer");
+
+    assert_eq!(parts(&server.ask("GET /healthz HTTP/1.1").await).0, 200);
+    assert_eq!(rest(silent).await, "");
+    assert!(begin.elapsed() < limits.header / 2, "{:?}", begin.elapsed());
+    used.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("sent");
+    used.read_exact(&mut answer).await.expect("a second answer");
+    assert_eq!(parts(&rest(asking).await).0, 200);
+}
+
+#[tokio::test]
+async fn every_listener_gets_its_turn() {
+    let any = || "127.0.0.1:0".parse().expect("an address");
+    let listeners = bind(&[any(), any()]).await.expect("free ports");
+    let addresses: Vec<_> = listeners.iter().map(|listener| listener.local_addr().expect("an address")).collect();
+    let path = "/metrics".parse().expect("a path");
+    let router = router(Arc::new(Fake::default()), Arc::new(Identity::read()), &path, None);
+    let (stop, stopped) = oneshot::channel::<()>();
+    let task = tokio::spawn(serve_within(Limits::default(), listeners, router, None, async { drop(stopped.await) }));
+    for address in [addresses[0], addresses[1], addresses[1], addresses[0]] {
+        let mut stream = TcpStream::connect(address).await.expect("a connection");
+        stream.write_all(b"GET /healthz HTTP/1.0\r\n\r\n").await.expect("sent");
+        assert_eq!(parts(&rest(stream).await).0, 200);
+    }
+    drop(stop);
+    timeout(DEADLINE, task).await.expect("the server stops").expect("no panic");
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ pub struct Probe {
 
 /// All probes, in the order in which they are attached: first those that watch sockets come and go, so that none is
 /// missed while the open ones are seeded; reads before timeslices, so that none of these lacks its reads.
-pub const PROBES: [Probe; 8] = [
+pub const PROBES: [Probe; 9] = [
     required("inet_sock_set_state", true),
     Probe { trace: false, ..required("tcp_destroy_sock", true) },
     required("tcp_rcv_space_adjust", true),
@@ -28,6 +28,7 @@ pub const PROBES: [Probe; 8] = [
     optional("tcp_rcvbuf_grow", "growth of receive buffers is inferred from their size at the next segment or read"),
     optional("kfree_skb", "drops of received segments are not counted"),
     optional("napi_poll", "NAPI polls are not counted"),
+    optional("sock_exceed_buf_limit", "requests for socket memory that a limit refused are not counted"),
 ];
 
 const fn required(name: &'static str, trace: bool) -> Probe {

@@ -10,6 +10,7 @@ use tcpmon_common::{
     drops::DropKey,
     loss::Loss,
     napi::{NAPI_SLOTS, NapiDevice},
+    pressure::LIMIT_KINDS,
     reader::ReaderSlot,
     socket::{SocketCounters, SocketRecord},
 };
@@ -52,6 +53,8 @@ pub struct Raw {
     pub drops: Vec<(DropKey, u64)>,
     /// Devices, one entry per device and CPU; the name `None` collects what found no slot.
     pub napi: Vec<(Option<[u8; 16]>, NapiDevice)>,
+    /// Requests for socket memory that a limit refused, in the order of [`LIMIT_KINDS`].
+    pub limits: Vec<u64>,
     /// Programs by name.
     pub programs: Vec<(String, ProgramStats)>,
 }
@@ -121,6 +124,9 @@ impl Kernel {
                     raw.napi.push((name, *device));
                 }
             }
+        }
+        for kind in 0..LIMIT_KINDS.len() as u32 {
+            raw.limits.push(self.limits.get(&kind, 0).map_err(map("LIMITS"))?.iter().sum());
         }
         for (name, program) in self.ebpf.programs() {
             // Programs that this mode does not use are not loaded and have no descriptor.

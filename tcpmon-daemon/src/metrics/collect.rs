@@ -1,6 +1,6 @@
 //! Hands the families of one page to prometheus-client's encoders.
 
-use std::{fmt, sync::Arc};
+use std::{borrow::Cow, fmt, sync::Arc};
 
 use prometheus_client::{
     collector::Collector,
@@ -15,13 +15,18 @@ use super::{
     histogram::Histogram,
     process::Process,
 };
-use crate::model::snapshot::{GroupKey, Snapshot};
+use crate::model::{
+    host::Host,
+    snapshot::{GroupKey, Snapshot},
+};
 
 /// Everything that one page is made from.
 #[derive(Debug)]
 pub(super) struct Page {
-    /// What tcpmon saw.
+    /// What the programs saw.
     pub(super) snapshot: Arc<Snapshot>,
+    /// What the host says of itself.
+    pub(super) host: Arc<Host>,
     /// Which tcpmon saw it, and where.
     pub(super) identity: Arc<Identity>,
     /// What tcpmon itself uses; `None` where `/proc` cannot be read.
@@ -88,7 +93,7 @@ fn write_value(kind: Kind, sample: &Sample<'_>, encoder: &mut MetricEncoder<'_>)
 struct Labels<'a> {
     group: Option<&'a GroupKey>,
     names: &'static [&'static str],
-    values: &'a [&'a str; 3],
+    values: &'a [Cow<'a, str>; 3],
 }
 
 impl Labels<'_> {
@@ -107,7 +112,7 @@ impl EncodeLabelSet for Labels<'_> {
             }
         }
         for (name, value) in self.names.iter().zip(self.values) {
-            (*name, *value).encode(encoder.encode_label())?;
+            (*name, value.as_ref()).encode(encoder.encode_label())?;
         }
         Ok(())
     }

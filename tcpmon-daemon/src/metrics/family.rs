@@ -1,5 +1,7 @@
 //! What a metric family is: its wire name, its type, its meaning, and how its samples are taken from a page.
 
+use std::borrow::Cow;
+
 use super::collect::Page;
 use crate::model::snapshot::{Durations, Fill, Group, GroupKey};
 
@@ -25,6 +27,21 @@ pub enum Scope {
     Host,
     /// tcpmon.
     Itself,
+}
+
+impl Scope {
+    /// A family about this; the arguments are its fields.
+    pub(super) const fn family(
+        self,
+        kind: Kind,
+        name: &'static str,
+        unit: &'static str,
+        labels: &'static [&'static str],
+        help: &'static str,
+        read: Read,
+    ) -> Family {
+        Family { name, kind, scope: self, unit, labels, help, read }
+    }
 }
 
 /// A metric family.
@@ -75,12 +92,12 @@ impl Kind {
 }
 
 /// One series of a family.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Sample<'a> {
     /// The group it belongs to.
     pub(super) group: Option<&'a GroupKey>,
     /// Values of [`Family::labels`]; the rest is unused.
-    pub(super) labels: [&'a str; 3],
+    pub(super) labels: [Cow<'a, str>; 3],
     /// Its value.
     pub(super) value: Value<'a>,
 }
@@ -134,9 +151,18 @@ impl<'a> Sample<'a> {
         Self::labelled("", value)
     }
 
+    /// A series with up to three labels.
+    pub(super) fn with<const N: usize>(labels: [Cow<'a, str>; N], value: impl Into<Value<'a>>) -> Self {
+        let mut sample = Self::plain(value);
+        for (slot, label) in sample.labels.iter_mut().zip(labels) {
+            *slot = label;
+        }
+        sample
+    }
+
     /// A series with one label.
-    pub(super) fn labelled(label: &'a str, value: impl Into<Value<'a>>) -> Self {
-        Self { group: None, labels: [label, "", ""], value: value.into() }
+    pub(super) fn labelled(label: impl Into<Cow<'a, str>>, value: impl Into<Value<'a>>) -> Self {
+        Self { group: None, labels: [label.into(), Cow::Borrowed(""), Cow::Borrowed("")], value: value.into() }
     }
 }
 

@@ -6,8 +6,15 @@ use std::{
 };
 
 use super::{Identity, collect::Page, process::Process};
-use crate::model::snapshot::{
-    Durations, Fill, Group, GroupCounters, GroupGauges, GroupKey, MapUse, Napi, Probe, ProgramRuns, Snapshot, Verdict,
+use crate::model::{
+    host::{
+        CgroupSockets, Device, Host, PageAllocationFailures, PressureStalls, Ring, Softnet, Source, Stuck, TcpMemory,
+        Zone,
+    },
+    snapshot::{
+        Durations, Fill, Group, GroupCounters, GroupGauges, GroupKey, MapUse, Napi, Probe, ProgramRuns, Snapshot,
+        Verdict,
+    },
 };
 
 pub(super) fn page() -> Page {
@@ -20,6 +27,7 @@ pub(super) fn page() -> Page {
                 gauges: GroupGauges::default(),
             },
         ])),
+        host: Arc::new(host()),
         identity: Arc::new(Identity {
             version: "0.1.0",
             revision: "0123abc",
@@ -77,6 +85,7 @@ pub(super) fn snapshot(groups: Vec<Group>) -> Snapshot {
     Snapshot {
         groups,
         napi: vec![Napi { device: "eth0".into(), polls: 31, packets: 32, exhausted: 33 }],
+        limits_exceeded: vec![("send", 60), ("receive", 61)],
         probes: vec![
             probe("tcp_probe", Verdict::Attached, ""),
             probe("tcp_rcvbuf_grow", Verdict::Unsupported, "no such tracepoint before 6.18"),
@@ -92,6 +101,52 @@ pub(super) fn snapshot(groups: Vec<Group>) -> Snapshot {
         ],
         groups_suppressed: 39,
         took: Duration::from_micros(1500),
+    }
+}
+
+/// A host in which every value is another.
+fn host() -> Host {
+    let source = |name, available, reason: &str| Source { name, available, reason: reason.into() };
+    Host {
+        devices: vec![
+            Device {
+                name: "eth0".into(),
+                overruns: vec![("rx_missed_errors".into(), 62), ("rx_no_buffer_count".into(), 63)],
+                ring: Some(Ring { entries: 512, max_entries: 4096 }),
+            },
+            Device { name: "veth0".into(), overruns: vec![("tx_dropped".into(), 64)], ring: None },
+        ],
+        softnet: vec![
+            Softnet { cpu: 0, processed: 65, dropped: 66, time_squeezed: 67 },
+            Softnet { cpu: 12, processed: 68, dropped: 69, time_squeezed: 70 },
+        ],
+        tcp_memory: Some(TcpMemory { bytes: 71, low: 72, pressure: 73, max: 74, under_pressure: true }),
+        orphan_sockets: Some(75),
+        tcp_events: vec![("TCPMemoryPressuresChrono".into(), 76), ("TCPRcvQDrop".into(), 77)],
+        ip_events: vec![("InTruncatedPkts".into(), 78)],
+        stuck: vec![Stuck { state: "fin_wait_1", sockets: 79, send_queue_bytes: 80 }],
+        zones: vec![Zone {
+            node: 1,
+            zone: "Normal".into(),
+            managed_bytes: 81,
+            free_bytes: 82,
+            min_bytes: 83,
+            low_bytes: 84,
+            high_bytes: 85,
+            free_blocks: vec![86, 87],
+        }],
+        page_allocation_failures: Some(vec![
+            PageAllocationFailures { order: 0, atomic: true, count: 88 },
+            PageAllocationFailures { order: 3, atomic: false, count: 89 },
+        ]),
+        memory_pressure_stalls: Some(PressureStalls {
+            some: Duration::from_micros(90),
+            full: Duration::from_micros(91),
+        }),
+        cgroups: vec![CgroupSockets { cgroup: "/system.slice/a.service".into(), capped: true, bytes: 92 }],
+        context_switches: Some(93),
+        losses: vec![("kernel_log_record", 94)],
+        sources: vec![source("softnet", true, ""), source("kernel_log", false, "needs CAP_SYSLOG")],
     }
 }
 

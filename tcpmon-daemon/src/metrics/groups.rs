@@ -2,28 +2,17 @@
 
 use tcpmon_common::reader::{END_BLOCKED, END_EXITED, END_PREEMPTED};
 
-use super::family::{Family, Kind, Read, Scope, per_group, per_group_and_label, seconds};
-
-const fn group(
-    kind: Kind,
-    name: &'static str,
-    unit: &'static str,
-    labels: &'static [&'static str],
-    help: &'static str,
-    read: Read,
-) -> Family {
-    Family { name, kind, scope: Scope::Group, unit, labels, help, read }
-}
+use super::family::{Family, Kind, Scope, per_group, per_group_and_label, seconds};
 
 /// What sockets receive, and what waits in them.
 pub(super) const FAMILIES: &[Family] = &[
-    group(Kind::Counter, "tcpmon_receive_bytes_total", "bytes", &[], "New in-order data that TCP accepted.", |page| {
+    Scope::Group.family(Kind::Counter, "tcpmon_receive_bytes_total", "bytes", &[], "New in-order data that TCP accepted.", |page| {
         per_group(page, |group| group.counters.received_bytes)
     }),
-    group(Kind::Counter, "tcpmon_receive_segments_total", "", &[], "Data segments seen, as GRO merged them.", |page| {
+    Scope::Group.family(Kind::Counter, "tcpmon_receive_segments_total", "", &[], "Data segments seen, as GRO merged them.", |page| {
         per_group(page, |group| group.counters.segments)
     }),
-    group(
+    Scope::Group.family(
         Kind::Counter,
         "tcpmon_receive_read_bytes_total",
         "bytes",
@@ -31,10 +20,10 @@ pub(super) const FAMILIES: &[Family] = &[
         "Data that the application drained from its sockets.",
         |page| per_group(page, |group| group.counters.read_bytes),
     ),
-    group(Kind::Gauge, "tcpmon_receive_queue_bytes", "bytes", &[], "Data received and not yet read.", |page| {
+    Scope::Group.family(Kind::Gauge, "tcpmon_receive_queue_bytes", "bytes", &[], "Data received and not yet read.", |page| {
         per_group(page, |group| group.gauges.queue_bytes)
     }),
-    group(
+    Scope::Group.family(
         Kind::Counter,
         "tcpmon_receive_queue_byte_seconds_total",
         "byte_seconds",
@@ -42,7 +31,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "Time integral of the data that waits to be read; its rate is the mean queue, and divided by the rate of receive_bytes_total the mean wait of a byte.",
         |page| per_group(page, |group| group.counters.queue_byte_seconds),
     ),
-    group(
+    Scope::Group.family(
         Kind::Gauge,
         "tcpmon_receive_buffer_used_bytes",
         "bytes",
@@ -50,7 +39,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "Memory charged to the receive buffers (sk_rmem_alloc).",
         |page| per_group(page, |group| group.gauges.used_bytes),
     ),
-    group(
+    Scope::Group.family(
         Kind::Gauge,
         "tcpmon_receive_buffer_limit_bytes",
         "bytes",
@@ -58,7 +47,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "Memory that the receive buffers may take (sk_rcvbuf).",
         |page| per_group(page, |group| group.gauges.limit_bytes),
     ),
-    group(
+    Scope::Group.family(
         Kind::Histogram,
         "tcpmon_receive_buffer_fill_ratio",
         "ratio",
@@ -66,7 +55,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "Part of the receive buffer in use (sk_rmem_alloc / sk_rcvbuf) that each data segment met.",
         |page| per_group(page, |group| &group.counters.segment_fill),
     ),
-    group(
+    Scope::Group.family(
         Kind::Gauge,
         "tcpmon_receive_backlog_bytes",
         "bytes",
@@ -74,7 +63,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "Memory of segments that wait in the backlogs of sockets in use by their owners.",
         |page| per_group(page, |group| group.gauges.backlog_bytes),
     ),
-    group(
+    Scope::Group.family(
         Kind::Gauge,
         "tcpmon_receive_out_of_order_bytes",
         "bytes",
@@ -82,10 +71,10 @@ pub(super) const FAMILIES: &[Family] = &[
         "Data that waits for a gap before it to be filled, as far as the SACK blocks tell.",
         |page| per_group(page, |group| group.gauges.out_of_order_bytes),
     ),
-    group(Kind::Gauge, "tcpmon_receive_window_bytes", "bytes", &[], "Windows advertised to the senders.", |page| {
+    Scope::Group.family(Kind::Gauge, "tcpmon_receive_window_bytes", "bytes", &[], "Windows advertised to the senders.", |page| {
         per_group(page, |group| group.gauges.window_bytes)
     }),
-    group(
+    Scope::Group.family(
         Kind::Counter,
         "tcpmon_receive_zero_window_seconds_total",
         "seconds",
@@ -93,7 +82,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "Time during which the advertised window was below one segment.",
         |page| per_group(page, |group| seconds(group.counters.zero_window_ns)),
     ),
-    group(
+    Scope::Group.family(
         Kind::Counter,
         "tcpmon_receive_buffer_growths_total",
         "",
@@ -101,7 +90,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "Times that autotuning raised a receive buffer.",
         |page| per_group(page, |group| group.counters.growths),
     ),
-    group(
+    Scope::Group.family(
         Kind::Counter,
         "tcpmon_receive_drops_total",
         "",
@@ -114,14 +103,14 @@ pub(super) const FAMILIES: &[Family] = &[
             })
         },
     ),
-    group(Kind::Gauge, "tcpmon_sockets", "", &[], "Sockets watched.", |page| {
+    Scope::Group.family(Kind::Gauge, "tcpmon_sockets", "", &[], "Sockets watched.", |page| {
         per_group(page, |group| group.gauges.sockets)
     }),
 ];
 
 /// What happens in and between the timeslices of readers.
 pub(super) const TIMESLICE_FAMILIES: &[Family] = &[
-    group(
+    Scope::Group.family(
         Kind::Counter,
         "tcpmon_timeslices_total",
         "",
@@ -134,7 +123,7 @@ pub(super) const TIMESLICE_FAMILIES: &[Family] = &[
             })
         },
     ),
-    group(
+    Scope::Group.family(
         Kind::Histogram,
         "tcpmon_timeslice_fill_ratio",
         "ratio",
@@ -147,7 +136,7 @@ pub(super) const TIMESLICE_FAMILIES: &[Family] = &[
             })
         },
     ),
-    group(
+    Scope::Group.family(
         Kind::Histogram,
         "tcpmon_timeslice_seconds",
         "seconds",
@@ -155,7 +144,7 @@ pub(super) const TIMESLICE_FAMILIES: &[Family] = &[
         "Time on the CPU per timeslice of a reader.",
         |page| per_group(page, |group| &group.counters.on_cpu),
     ),
-    group(
+    Scope::Group.family(
         Kind::Counter,
         "tcpmon_timeslice_arrived_bytes_total",
         "bytes",
@@ -168,7 +157,7 @@ pub(super) const TIMESLICE_FAMILIES: &[Family] = &[
             })
         },
     ),
-    group(
+    Scope::Group.family(
         Kind::Counter,
         "tcpmon_timeslice_read_bytes_total",
         "bytes",
@@ -176,7 +165,7 @@ pub(super) const TIMESLICE_FAMILIES: &[Family] = &[
         "Data that readers drained in their timeslices.",
         |page| per_group(page, |group| group.counters.timeslice_read_bytes),
     ),
-    group(
+    Scope::Group.family(
         Kind::Histogram,
         "tcpmon_reader_run_queue_wait_seconds",
         "seconds",

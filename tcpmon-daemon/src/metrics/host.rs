@@ -1,32 +1,303 @@
 //! Families about the host.
 
+use std::borrow::Cow;
+
 use super::{
     collect::Page,
     family::{Family, Kind, Sample, Scope},
 };
-use crate::model::snapshot::Napi;
+use crate::model::{
+    host::{Device, Ring, Softnet, TcpMemory, Zone},
+    snapshot::Napi,
+};
 
-/// A counter per network device.
-const fn device(name: &'static str, help: &'static str, read: super::family::Read) -> Family {
-    Family { name, kind: Kind::Counter, scope: Scope::Host, unit: "", labels: &["device"], help, read }
-}
-
-pub(super) const FAMILIES: &[Family] = &[
-    device(
+/// How packets come in.
+pub(super) const NETWORK_FAMILIES: &[Family] = &[
+    Scope::Host.family(
+        Kind::Counter,
+        "tcpmon_device_rx_overruns_total",
+        "",
+        &["device", "counter"],
+        "Received packets that found no room in the ring of the network device, by the driver's or rtnetlink's own name for it; the counters of one device can overlap.",
+        |page| {
+            let devices = page.host.devices.iter();
+            let counters = devices.flat_map(|device| device.overruns.iter().map(move |counter| (device, counter)));
+            counters.map(|(device, (name, count))| Sample::with([(&device.name).into(), name.into()], *count)).collect()
+        },
+    ),
+    Scope::Host.family(
+        Kind::Gauge,
+        "tcpmon_device_rx_ring_entries",
+        "",
+        &["device"],
+        "Descriptors of the receive ring of the network device, as set.",
+        |page| per_ring(page, |ring| ring.entries),
+    ),
+    Scope::Host.family(
+        Kind::Gauge,
+        "tcpmon_device_rx_ring_max_entries",
+        "",
+        &["device"],
+        "Most descriptors that the receive ring of the network device can have.",
+        |page| per_ring(page, |ring| ring.max_entries),
+    ),
+    Scope::Host.family(
+        Kind::Counter,
         "tcpmon_napi_polls_total",
+        "",
+        &["device"],
         "NAPI polls, by network device; backlog is the backlog of the CPUs (loopback, RPS).",
         |page| per_device(page, |napi| napi.polls),
     ),
-    device(
+    Scope::Host.family(
+        Kind::Counter,
         "tcpmon_napi_packets_total",
+        "",
+        &["device"],
         "Work done in NAPI polls: packets, or what the driver counts its budget in.",
         |page| per_device(page, |napi| napi.packets),
     ),
-    device("tcpmon_napi_budget_exhausted_total", "NAPI polls that used up their budget: more was waiting.", |page| {
-        per_device(page, |napi| napi.exhausted)
+    Scope::Host.family(
+        Kind::Counter,
+        "tcpmon_napi_budget_exhausted_total",
+        "",
+        &["device"],
+        "NAPI polls that used up their budget: more was waiting.",
+        |page| per_device(page, |napi| napi.exhausted),
+    ),
+    Scope::Host.family(
+        Kind::Counter,
+        "tcpmon_softnet_processed_total",
+        "",
+        &["cpu"],
+        "Packets that the CPU took in, from NICs and from other CPUs.",
+        |page| per_cpu(page, |cpu| cpu.processed),
+    ),
+    Scope::Host.family(
+        Kind::Counter,
+        "tcpmon_softnet_dropped_total",
+        "",
+        &["cpu"],
+        "Packets dropped because the backlog of the CPU was full (net.core.netdev_max_backlog).",
+        |page| per_cpu(page, |cpu| cpu.dropped),
+    ),
+    Scope::Host.family(
+        Kind::Counter,
+        "tcpmon_softnet_time_squeezed_total",
+        "",
+        &["cpu"],
+        "Times that the CPU stopped taking packets in with some left, for want of budget or time (net.core.netdev_budget, netdev_budget_usecs).",
+        |page| per_cpu(page, |cpu| cpu.time_squeezed),
+    ),
+    Scope::Host.family(
+        Kind::Counter,
+        "tcpmon_tcp_events_total",
+        "",
+        &["event"],
+        "Events that the kernel counts for TCP under this name (TcpExt of /proc/net/netstat), in all network namespaces that tcpmon may enter.",
+        |page| per_event(&page.host.tcp_events),
+    ),
+    Scope::Host.family(
+        Kind::Counter,
+        "tcpmon_ip_events_total",
+        "",
+        &["event"],
+        "Events that the kernel counts for IPv4 under this name (IpExt of /proc/net/netstat), in all network namespaces that tcpmon may enter.",
+        |page| per_event(&page.host.ip_events),
+    ),
+    Scope::Host.family(
+        Kind::Gauge,
+        "tcpmon_stuck_sockets",
+        "",
+        &["state"],
+        "Sockets that are no longer (or not yet) established and have something to send, held by a process or not, in all network namespaces that tcpmon may enter.",
+        |page| page.host.stuck.iter().map(|stuck| Sample::labelled(stuck.state, stuck.sockets)).collect(),
+    ),
+    Scope::Host.family(
+        Kind::Gauge,
+        "tcpmon_stuck_send_queue_bytes",
+        "bytes",
+        &["state"],
+        "What those sockets have to send (Send-Q), a FIN or SYN as one byte.",
+        |page| page.host.stuck.iter().map(|stuck| Sample::labelled(stuck.state, stuck.send_queue_bytes)).collect(),
+    ),
+    Scope::Host.family(Kind::Gauge, "tcpmon_orphan_sockets", "", &[], "TCP sockets that no process holds any more.", |page| {
+        page.host.orphan_sockets.map(Sample::plain).into_iter().collect()
     }),
+    Scope::Host.family(
+        Kind::Counter,
+        "tcpmon_context_switches_total",
+        "",
+        &[],
+        "Context switches of all CPUs since the host was booted.",
+        |page| page.host.context_switches.map(Sample::plain).into_iter().collect(),
+    ),
+];
+
+/// What packets and sockets are made of.
+pub(super) const MEMORY_FAMILIES: &[Family] = &[
+    Scope::Host.family(Kind::Gauge, "tcpmon_tcp_memory_bytes", "bytes", &[], "Memory of all TCP sockets of the host.", |page| {
+        per_memory(page, |memory| vec![Sample::plain(memory.bytes)])
+    }),
+    Scope::Host.family(
+        Kind::Gauge,
+        "tcpmon_tcp_memory_limit_bytes",
+        "bytes",
+        &["level"],
+        "Limits of the memory of all TCP sockets (net.ipv4.tcp_mem): low, pressure and max.",
+        |page| {
+            per_memory(page, |memory| {
+                let levels = [("low", memory.low), ("pressure", memory.pressure), ("max", memory.max)];
+                levels.map(|(level, bytes)| Sample::labelled(level, bytes)).into()
+            })
+        },
+    ),
+    Scope::Host.family(
+        Kind::Gauge,
+        "tcpmon_tcp_memory_pressure",
+        "",
+        &[],
+        "Whether the kernel holds TCP's memory down now (1) or not (0).",
+        |page| per_memory(page, |memory| vec![Sample::plain(memory.under_pressure)]),
+    ),
+    Scope::Host.family(
+        Kind::Counter,
+        "tcpmon_tcp_memory_pressure_seconds_total",
+        "seconds",
+        &[],
+        "Time that TCP's memory was held down; the kernel adds a period when it ends.",
+        |page| {
+            let events = page.host.tcp_events.iter();
+            let ms = events.filter(|(name, _)| name == "TCPMemoryPressuresChrono").map(|(_, ms)| *ms);
+            ms.map(|ms| Sample::plain(ms as f64 / 1e3)).collect()
+        },
+    ),
+    Scope::Host.family(
+        Kind::Counter,
+        "tcpmon_memory_limit_exceeded_total",
+        "",
+        &["kind"],
+        "Requests for memory of TCP sockets that tcp_mem or a control group's limit refused, by what it was for: send or receive.",
+        |page| page.snapshot.limits_exceeded.iter().map(|(kind, count)| Sample::labelled(*kind, *count)).collect(),
+    ),
+    Scope::Host.family(
+        Kind::Gauge,
+        "tcpmon_zone_managed_bytes",
+        "bytes",
+        &["node", "zone"],
+        "Memory that the page allocator has in the zone, used or free.",
+        |page| per_zone(page, |zone| zone.managed_bytes),
+    ),
+    Scope::Host.family(Kind::Gauge, "tcpmon_zone_free_bytes", "bytes", &["node", "zone"], "Free memory in the zone.", |page| {
+        per_zone(page, |zone| zone.free_bytes)
+    }),
+    Scope::Host.family(
+        Kind::Gauge,
+        "tcpmon_zone_watermark_bytes",
+        "bytes",
+        &["node", "zone", "level"],
+        "Free memory of the zone below which only atomic allocations succeed (min), reclaim begins (low), and reclaim ends again (high).",
+        |page| {
+            let zones = page.host.zones.iter();
+            let levels = zones.flat_map(|zone| {
+                [("min", zone.min_bytes), ("low", zone.low_bytes), ("high", zone.high_bytes)].map(|level| (zone, level))
+            });
+            levels
+                .map(|(zone, (level, bytes))| {
+                    let [node, name] = zone_labels(zone);
+                    Sample::with([node, name, level.into()], bytes)
+                })
+                .collect()
+        },
+    ),
+    Scope::Host.family(
+        Kind::Gauge,
+        "tcpmon_zone_free_blocks",
+        "",
+        &["node", "zone", "order"],
+        "Free blocks of 2^order pages in the zone.",
+        |page| {
+            let zones = page.host.zones.iter();
+            let blocks = zones.flat_map(|zone| zone.free_blocks.iter().enumerate().map(move |block| (zone, block)));
+            blocks
+                .map(|(zone, (order, count))| {
+                    let [node, name] = zone_labels(zone);
+                    Sample::with([node, name, order.to_string().into()], *count)
+                })
+                .collect()
+        },
+    ),
+    Scope::Host.family(
+        Kind::Counter,
+        "tcpmon_page_allocation_failures_total",
+        "",
+        &["order", "context"],
+        "Requests for 2^order pages that failed, as the kernel logged them: atomic ones could not wait, as where packets are received.",
+        |page| {
+            let failures = page.host.page_allocation_failures.iter().flatten();
+            failures
+                .map(|failure| {
+                    let context = if failure.atomic { "atomic" } else { "other" };
+                    Sample::with([failure.order.to_string().into(), context.into()], failure.count)
+                })
+                .collect()
+        },
+    ),
+    Scope::Host.family(
+        Kind::Counter,
+        "tcpmon_psi_memory_stalled_seconds_total",
+        "seconds",
+        &["kind"],
+        "Time in which some, or all, tasks that had work waited for memory (/proc/pressure/memory).",
+        |page| {
+            let stalls = page.host.memory_pressure_stalls.iter();
+            let kinds = stalls.flat_map(|stalls| [("some", stalls.some), ("full", stalls.full)]);
+            kinds.map(|(kind, time)| Sample::labelled(kind, time.as_secs_f64())).collect()
+        },
+    ),
+    Scope::Host.family(
+        Kind::Gauge,
+        "tcpmon_cgroup_socket_memory_bytes",
+        "bytes",
+        &["cgroup", "capped"],
+        "Socket memory of the control groups that have most of it, and whether it counts against a limit of theirs (memory.max); other is the rest.",
+        |page| {
+            let cgroups = page.host.cgroups.iter();
+            cgroups
+                .map(|group| {
+                    let capped = if group.capped { "true" } else { "false" };
+                    Sample::with([(&group.cgroup).into(), capped.into()], group.bytes)
+                })
+                .collect()
+        },
+    ),
 ];
 
 fn per_device(page: &Page, value: impl Fn(&Napi) -> u64) -> Vec<Sample<'_>> {
     page.snapshot.napi.iter().map(|napi| Sample::labelled(&napi.device, value(napi))).collect()
+}
+
+fn per_ring(page: &Page, value: impl Fn(&Ring) -> u64) -> Vec<Sample<'_>> {
+    let ring = |device: &Device| device.ring.as_ref().map(&value);
+    page.host.devices.iter().filter_map(|device| Some(Sample::labelled(&device.name, ring(device)?))).collect()
+}
+
+fn per_cpu(page: &Page, value: impl Fn(&Softnet) -> u64) -> Vec<Sample<'_>> {
+    page.host.softnet.iter().map(|cpu| Sample::labelled(cpu.cpu.to_string(), value(cpu))).collect()
+}
+
+fn per_event(events: &[(String, u64)]) -> Vec<Sample<'_>> {
+    events.iter().map(|(name, count)| Sample::labelled(name, *count)).collect()
+}
+
+fn per_memory<'a>(page: &'a Page, samples: impl Fn(&TcpMemory) -> Vec<Sample<'a>>) -> Vec<Sample<'a>> {
+    page.host.tcp_memory.iter().flat_map(samples).collect()
+}
+
+fn per_zone(page: &Page, value: impl Fn(&Zone) -> u64) -> Vec<Sample<'_>> {
+    page.host.zones.iter().map(|zone| Sample::with(zone_labels(zone), value(zone))).collect()
+}
+
+fn zone_labels(zone: &Zone) -> [Cow<'_, str>; 2] {
+    [zone.node.to_string().into(), (&zone.zone).into()]
 }

@@ -1,21 +1,12 @@
 //! Families about tcpmon: what it is, whether it sees, what it lost, what it costs.
 
-use super::family::{Family, Kind, Read, Sample, Scope, Value};
+use std::borrow::Cow;
+
+use super::family::{Family, Kind, Sample, Scope, Value};
 use crate::model::snapshot::Verdict;
 
-const fn itself(
-    kind: Kind,
-    name: &'static str,
-    unit: &'static str,
-    labels: &'static [&'static str],
-    help: &'static str,
-    read: Read,
-) -> Family {
-    Family { name, kind, scope: Scope::Itself, unit, labels, help, read }
-}
-
 pub(super) const FAMILIES: &[Family] = &[
-    itself(
+    Scope::Itself.family(
         Kind::Info,
         "tcpmon_build_info",
         "",
@@ -24,14 +15,14 @@ pub(super) const FAMILIES: &[Family] = &[
         |page| {
             let identity = &page.identity;
             let labels = [identity.version, &identity.kernel, identity.revision];
-            vec![Sample { labels, ..Sample::plain(1) }]
+            vec![Sample::with(labels.map(Cow::Borrowed), 1)]
         },
     ),
-    itself(Kind::Gauge, "tcpmon_probe_attached", "", &["probe"], "Whether the probe runs (1) or not (0).", |page| {
+    Scope::Itself.family(Kind::Gauge, "tcpmon_probe_attached", "", &["probe"], "Whether the probe runs (1) or not (0).", |page| {
         let probes = &page.snapshot.probes;
         probes.iter().map(|p| Sample::labelled(&p.name, p.verdict == Verdict::Attached)).collect()
     }),
-    itself(
+    Scope::Itself.family(
         Kind::Info,
         "tcpmon_probe_info",
         "",
@@ -40,18 +31,29 @@ pub(super) const FAMILIES: &[Family] = &[
         |page| {
             let probes = page.snapshot.probes.iter();
             let labels = probes.map(|probe| [&*probe.name, verdict(probe.verdict), &probe.reason]);
-            labels.map(|labels| Sample { labels, ..Sample::plain(1) }).collect()
+            labels.map(|labels| Sample::with(labels.map(Cow::Borrowed), 1)).collect()
         },
     ),
-    itself(
+    Scope::Itself.family(
+        Kind::Gauge,
+        "tcpmon_host_source_available",
+        "",
+        &["source"],
+        "Whether a source beside the eBPF programs (/proc, netlink, the kernel log) can be read (1) or not (0); /status says why not.",
+        |page| page.host.sources.iter().map(|source| Sample::labelled(source.name, source.available)).collect(),
+    ),
+    Scope::Itself.family(
         Kind::Counter,
         "tcpmon_lost_total",
         "",
         &["what"],
         "Events, records and map entries that were lost, by what was lost; anything above zero is a gap in the figures.",
-        |page| page.snapshot.losses.iter().map(|(what, count)| Sample::labelled(what, *count)).collect(),
+        |page| {
+            let seen = page.snapshot.losses.iter().map(|(what, count)| Sample::labelled(what, *count));
+            seen.chain(page.host.losses.iter().map(|(what, count)| Sample::labelled(*what, *count))).collect()
+        },
     ),
-    itself(
+    Scope::Itself.family(
         Kind::Counter,
         "tcpmon_bpf_program_runs_total",
         "",
@@ -62,7 +64,7 @@ pub(super) const FAMILIES: &[Family] = &[
             programs.filter_map(|p| Some(Sample::labelled(&p.name, p.runs?))).collect()
         },
     ),
-    itself(
+    Scope::Itself.family(
         Kind::Counter,
         "tcpmon_bpf_program_run_seconds_total",
         "seconds",
@@ -73,10 +75,10 @@ pub(super) const FAMILIES: &[Family] = &[
             programs.filter_map(|p| Some(Sample::labelled(&p.name, p.run_time?.as_secs_f64()))).collect()
         },
     ),
-    itself(Kind::Gauge, "tcpmon_map_entries", "", &["map"], "Entries in use in the eBPF map.", |page| {
+    Scope::Itself.family(Kind::Gauge, "tcpmon_map_entries", "", &["map"], "Entries in use in the eBPF map.", |page| {
         page.snapshot.maps.iter().map(|map| Sample::labelled(&map.name, map.entries)).collect()
     }),
-    itself(
+    Scope::Itself.family(
         Kind::Gauge,
         "tcpmon_map_capacity",
         "",
@@ -87,7 +89,7 @@ pub(super) const FAMILIES: &[Family] = &[
             maps.filter_map(|map| Some(Sample::labelled(&map.name, map.capacity?))).collect()
         },
     ),
-    itself(
+    Scope::Itself.family(
         Kind::Counter,
         "tcpmon_groups_suppressed_total",
         "",
@@ -95,7 +97,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "Sockets and readers that were counted under the group other because there were too many groups.",
         |page| vec![Sample::plain(page.snapshot.groups_suppressed)],
     ),
-    itself(
+    Scope::Itself.family(
         Kind::Gauge,
         "tcpmon_scrape_seconds",
         "seconds",

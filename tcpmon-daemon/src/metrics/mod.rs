@@ -1,4 +1,4 @@
-//! Every metric, defined once and taken from a [`Snapshot`] at scrape time; nothing is kept between scrapes.
+//! Every metric, defined once and taken from what was [`Seen`] at scrape time; nothing is kept between scrapes.
 
 mod collect;
 mod family;
@@ -13,6 +13,8 @@ mod text;
 
 #[cfg(test)]
 mod fixture;
+#[cfg(test)]
+mod reference;
 #[cfg(test)]
 mod tests;
 
@@ -29,13 +31,20 @@ pub use self::{
     format::Format,
     identity::Identity,
 };
-use crate::model::snapshot::Snapshot;
+use crate::model::snapshot::Seen;
 
 /// All families, in the order in which they are exposed and documented.
 pub fn families() -> impl Iterator<Item = &'static Family> {
-    [groups::FAMILIES, groups::TIMESLICE_FAMILIES, host::FAMILIES, itself::FAMILIES, process::FAMILIES]
-        .into_iter()
-        .flatten()
+    [
+        groups::FAMILIES,
+        groups::TIMESLICE_FAMILIES,
+        host::NETWORK_FAMILIES,
+        host::MEMORY_FAMILIES,
+        itself::FAMILIES,
+        process::FAMILIES,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 /// The page could not be written.
@@ -53,8 +62,9 @@ pub enum EncodeError {
 ///
 /// # Errors
 /// None that a page can cause: the encoders' own.
-pub fn encode(identity: &Arc<Identity>, snapshot: Arc<Snapshot>, format: Format) -> Result<Vec<u8>, EncodeError> {
-    write(Page { identity: Arc::clone(identity), process: Process::read(), snapshot }, format)
+pub fn encode(identity: &Arc<Identity>, seen: Seen, format: Format) -> Result<Vec<u8>, EncodeError> {
+    let Seen { snapshot, host } = seen;
+    write(Page { identity: Arc::clone(identity), process: Process::read(), snapshot, host }, format)
 }
 
 fn write(page: Page, format: Format) -> Result<Vec<u8>, EncodeError> {

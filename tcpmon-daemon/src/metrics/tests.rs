@@ -13,6 +13,7 @@ use super::{fixture, *};
 use crate::model::snapshot::{Durations, Fill, GroupKey};
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/metrics/golden.prom");
+const REFERENCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
 
 fn text(page: Page, format: Format) -> String {
     String::from_utf8(write(page, format).expect("a page")).expect("UTF-8")
@@ -30,12 +31,20 @@ fn samples(page: &str) -> Vec<&str> {
 
 #[test]
 fn the_text_page_is_the_golden_one() {
-    let page = text(fixture::page(), Format::Text);
+    is_kept_in(GOLDEN, &text(fixture::page(), Format::Text));
+}
+
+#[test]
+fn the_reference_is_made_from_the_registry() {
+    is_kept_in(REFERENCE, &reference::markdown());
+}
+
+fn is_kept_in(file: &str, text: &str) {
     if env::var_os("TCPMON_BLESS").is_some() {
-        fs::write(GOLDEN, &page).expect("the golden page is written");
+        fs::write(file, text).expect("the file is written");
     }
-    let golden = fs::read_to_string(GOLDEN).expect("golden.prom");
-    assert_eq!(page, golden, "if this is meant, run the test again with TCPMON_BLESS=1");
+    let kept = fs::read_to_string(file).expect(file);
+    assert_eq!(text, kept, "{file}: if this is meant, run the test again with TCPMON_BLESS=1");
 }
 
 #[test]
@@ -92,7 +101,7 @@ fn openmetrics_has_the_same_samples_and_ends_with_its_mark() {
 
 #[test]
 fn what_has_no_samples_is_not_mentioned() {
-    let page = Page { snapshot: Arc::default(), process: None, ..fixture::page() };
+    let page = Page { snapshot: Arc::default(), host: Arc::default(), process: None, ..fixture::page() };
     let page = text(page, Format::Text);
     let families = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     let families: Vec<_> = families.filter_map(|line| line.split(' ').next()).collect();

@@ -1,8 +1,10 @@
 //! What tcpmon knows at one moment: the only thing that metrics, status page and screens are made from.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tcpmon_common::histogram::{FILL_BINS, TIME_BINS};
+
+use super::host::Host;
 
 /// The labels that a group of sockets and readers shares.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -165,13 +167,25 @@ pub struct MapUse {
     pub capacity: Option<u64>,
 }
 
-/// What tcpmon knows at one moment.
+/// All that a page is made from: what the programs saw, and what the host says of itself.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// From the programs.
+    pub snapshot: Arc<Snapshot>,
+    /// From the host.
+    pub host: Arc<Host>,
+}
+
+/// What the programs saw, at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// Groups in the order of their keys.
     pub groups: Vec<Group>,
     /// Devices in the order of their names.
     pub napi: Vec<Napi>,
+    /// Requests for memory of TCP sockets that a limit refused, by what it was for; empty while the probe is not
+    /// attached.
+    pub limits_exceeded: Vec<(&'static str, u64)>,
     /// Probes.
     pub probes: Vec<Probe>,
     /// Losses: what, how often. Every kind is present, zero or not.

@@ -23,4 +23,5 @@ empty! {
     floor_tcp_rcvbuf_grow on "tcp_rcvbuf_grow";
     floor_kfree_skb on "kfree_skb";
     floor_napi_poll on "napi_poll";
+    floor_sock_exceed_buf_limit on "sock_exceed_buf_limit";
 }

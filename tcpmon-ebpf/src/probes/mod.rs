@@ -5,6 +5,7 @@ mod drop;
 mod floor;
 mod lifecycle;
 mod napi;
+mod pressure;
 mod read;
 mod sched;
 mod segment;

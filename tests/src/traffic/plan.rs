@@ -133,6 +133,23 @@ pub struct HogPlan {
     pub nice: i32,
 }
 
+/// A plan for bursts of UDP datagrams.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct BurstPlan {
+    /// Where to; nobody needs to listen there.
+    pub to: SocketAddr,
+    /// The CPU that a burst has for itself (`SCHED_FIFO`).
+    pub cpu: usize,
+    /// Datagrams of one burst.
+    pub datagrams: u32,
+    /// Payload of one datagram, bytes.
+    pub payload: usize,
+    /// Time from the end of a burst to the next, milliseconds.
+    pub pause_ms: u64,
+    /// Most bursts.
+    pub bursts: u32,
+}
+
 /// An order, answered by one [`Answer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

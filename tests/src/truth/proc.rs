@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
+use crate::truth::State;
 use crate::{Namespace, must};
 
 /// How a thread has spent its life, from `schedstat` (all 0 where the kernel lacks `CONFIG_SCHED_INFO`).
@@ -70,6 +71,22 @@ pub fn tcp_counters(namespace: &Namespace) -> BTreeMap<String, u64> {
     })
 }
 
+/// One table of the namespace's `netstat` by its title, `TcpExt:` or `IpExt:`.
+pub fn netstat(namespace: &Namespace, title: &str) -> BTreeMap<String, u64> {
+    namespace.run(|| counter_table(&read("/proc/thread-self/net/netstat"), title))
+}
+
+/// The send queues, in bytes, of the namespace's IPv4 sockets in this state that have one (`tx_queue` of `net/tcp`).
+pub fn send_queues(namespace: &Namespace, state: State) -> Vec<u64> {
+    let text = namespace.run(|| read("/proc/thread-self/net/tcp"));
+    text.lines().skip(1).filter_map(|line| send_queue(line, state)).filter(|bytes| *bytes > 0).collect()
+}
+
+/// Context switches of all CPUs since boot.
+pub fn context_switches() -> u64 {
+    status_field(&read("/proc/stat"), "ctxt")
+}
+
 /// The softnet line of each CPU.
 pub fn softnet() -> Vec<Softnet> {
     read("/proc/net/softnet_stat").lines().zip(0..).map(|(line, row)| softnet_line(line, row)).collect()
@@ -85,6 +102,14 @@ fn softnet_line(line: &str, row: u64) -> Softnet {
         dropped: at(1).unwrap_or(0),
         time_squeezed: at(2).unwrap_or(0),
     }
+}
+
+/// Columns: number, local and remote address, state, `tx_queue:rx_queue`, all hexadecimal.
+fn send_queue(line: &str, state: State) -> Option<u64> {
+    let mut words = line.split_ascii_whitespace().skip(3);
+    let found = u8::from_str_radix(words.next()?, 16).ok()?;
+    let (send, _) = words.next()?.split_once(':')?;
+    (found == state as u8).then(|| must(u64::from_str_radix(send, 16), format!("reading tx_queue {send:?}")))
 }
 
 /// The pair of lines, names and values, that begin with `prefix`.
@@ -120,6 +145,13 @@ mod tests {
         let counters = counter_table(text, "TcpExt:");
         assert_eq!(counters.len(), 2);
         assert_eq!(counters["PruneCalled"], u64::MAX);
+    }
+
+    #[test]
+    fn a_send_queue_is_hexadecimal_and_of_its_state() {
+        let line = "   1: 01014D0A:9C40 02014D0A:1F90 04 000186A1:00000000 01:00000014 00000001 0 0 0 2";
+        assert_eq!(send_queue(line, State::FinWait1), Some(100_001));
+        assert_eq!(send_queue(line, State::Established), None);
     }
 
     #[test]

@@ -8,7 +8,9 @@ use netlink_packet_sock_diag::inet::nlas::{MemInfo, Nla};
 use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, InetResponse, SocketId, StateFlags};
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 
-use crate::{Namespace, must, netlink};
+use tcpmon::host::netlink;
+
+use crate::{Namespace, must};
 
 /// A TCP state, by the kernel's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,8 +82,8 @@ pub struct TcpInfo {
     pub data_segs_in: u32,
     /// Segments that arrived out of order (Linux 5.4).
     pub rcv_ooopack: u32,
-    /// Advertised window, bytes (Linux 6.2).
-    pub rcv_wnd: u32,
+    /// Advertised window, bytes; `None` before Linux 6.2.
+    pub rcv_wnd: Option<u32>,
     /// Time a sender was held back by the receiver's window, microseconds.
     pub rwnd_limited_us: u64,
 }
@@ -200,7 +202,7 @@ impl TcpInfo {
             data_segs_in: u32_at(152),
             rwnd_limited_us: u64_at(176),
             rcv_ooopack: u32_at(224),
-            rcv_wnd: u32_at(232),
+            rcv_wnd: (bytes.len() >= 236).then(|| u32_at(232)),
         }
     }
 }

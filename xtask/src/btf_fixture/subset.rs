@@ -4,10 +4,8 @@ use std::collections::HashMap;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{
-    btf::{Btf, Record, kind},
-    wanted::{WANTED, kept_members},
-};
+use super::wanted::{WANTED, kept_members};
+use crate::kernel::btf::{Btf, Record, kind};
 
 /// Structures within structures keep their members up to this many.
 const SMALL_MEMBERS: u32 = 8;

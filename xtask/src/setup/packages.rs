@@ -13,15 +13,26 @@ use anyhow::{Context as _, Result, bail};
 use crate::process;
 
 /// A program that is looked for, and the Debian package that brings it.
-const PROGRAMS: [(&str, &str); 7] = [
+const PROGRAMS: [(&str, &str); 14] = [
     ("iperf3", "iperf3"),
     ("ip", "iproute2"),
     ("ss", "iproute2"),
     ("ethtool", "ethtool"),
     ("nft", "nftables"),
     ("bpftool", "bpftool"),
+    ("prometheus", "prometheus"),
     ("promtool", "prometheus"),
+    ("prometheus-alertmanager", "prometheus-alertmanager"),
+    ("curl", "curl"),
+    // The machines of `cargo xtask vm`, and what unpacks their kernels.
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("strip", "binutils"),
+    ("xz", "xz-utils"),
+    ("zstd", "zstd"),
 ];
+
+/// Packages that start a daemon.
+const SERVICES: [&str; 2] = ["prometheus", "prometheus-alertmanager"];
 
 /// Installs what is missing of the packages that the integration tests, the demo and the benchmarks need.
 pub fn test_packages() -> Result<()> {
@@ -31,7 +42,7 @@ pub fn test_packages() -> Result<()> {
         return Ok(());
     }
     eprintln!("setup: installing {}", missing.join(", "));
-    let daemons_before = prometheus_processes();
+    let daemons_before: Vec<Vec<u32>> = SERVICES.iter().map(|service| processes(service)).collect();
     let list = missing.join(" ");
     process::run(&mut apt_get(&["-qq", "update"]))
         .and_then(|()| {
@@ -46,8 +57,10 @@ pub fn test_packages() -> Result<()> {
     if !still_missing.is_empty() {
         bail!("installed {list}, but their programs are not on PATH: {}", still_missing.join(", "));
     }
-    if missing.contains(&"prometheus") {
-        stop_prometheus(&daemons_before)?;
+    for (service, before) in SERVICES.iter().zip(&daemons_before) {
+        if missing.contains(service) {
+            stop(service, before)?;
+        }
     }
     Ok(())
 }
@@ -56,6 +69,14 @@ fn missing_packages() -> Vec<&'static str> {
     let mut packages: Vec<&str> =
         PROGRAMS.into_iter().filter(|(program, _)| !on_path(program)).map(|(_, package)| package).collect();
     packages.dedup();
+    // No program of its own.
+    if !Command::new("python3")
+        .args(["-c", "import ensurepip, venv"])
+        .output()
+        .is_ok_and(|output| output.status.success())
+    {
+        packages.push("python3-venv");
+    }
     packages
 }
 
@@ -71,25 +92,27 @@ fn apt_get(arguments: &[&str]) -> Command {
     command
 }
 
-/// The package is installed for promtool alone, but starts its daemon where an init system lets it.
-fn stop_prometheus(before: &[u32]) -> Result<()> {
-    let runs = || prometheus_processes().iter().any(|pid| !before.contains(pid));
+/// The tests start these themselves, but their packages start them too where an init system lets them.
+fn stop(service: &str, before: &[u32]) -> Result<()> {
+    let runs = || processes(service).iter().any(|pid| !before.contains(pid));
     if Path::new("/run/systemd/system").is_dir() {
-        process::run(Command::new("systemctl").args(["disable", "--now", "prometheus.service"]))?;
+        process::run(Command::new("systemctl").args(["disable", "--now", service]))?;
     } else if runs() {
-        process::run(Command::new("service").args(["prometheus", "stop"]))?;
+        process::run(Command::new("service").args([service, "stop"]))?;
     }
     let deadline = Instant::now() + Duration::from_secs(20);
     while runs() {
         if Instant::now() >= deadline {
-            bail!("the package prometheus started its daemon, which does not stop: stop it");
+            bail!("the package {service} started its daemon, which does not stop: stop it");
         }
         thread::sleep(Duration::from_millis(100));
     }
     Ok(())
 }
 
-fn prometheus_processes() -> Vec<u32> {
+/// Processes of this name, of which the kernel keeps 15 bytes.
+fn processes(name: &str) -> Vec<u32> {
+    let comm: String = name.chars().take(15).collect();
     fs::read_dir("/proc")
         .into_iter()
         .flatten()
@@ -97,7 +120,7 @@ fn prometheus_processes() -> Vec<u32> {
             let entry = entry.ok()?;
             let pid = entry.file_name().to_str()?.parse().ok()?;
             let name = fs::read_to_string(entry.path().join("comm")).ok()?;
-            (name.trim_end() == "prometheus").then_some(pid)
+            (name.trim_end() == comm).then_some(pid)
         })
         .collect()
 }

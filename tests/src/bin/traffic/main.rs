@@ -1,6 +1,7 @@
-//! A sender or reader of TCP (or a burner of CPU) that does as it is told: `traffic ROLE PLAN`, where PLAN is the JSON
+//! A sender or reader of TCP (or a sender of bursts, or a burner of CPU) that does as it is told: `traffic ROLE PLAN`, where PLAN is the JSON
 //! of `tcpmon_tests::traffic::plan`. It is run by the harness and ends when its stdin closes.
 
+mod burst;
 mod connection;
 mod gate;
 mod option;
@@ -21,7 +22,7 @@ use session::{Session, say};
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let [role, plan] = arguments.as_slice() else {
-        eprintln!("usage: traffic reader|sender|hog PLAN");
+        eprintln!("usage: traffic reader|sender|burst|hog PLAN");
         return ExitCode::from(2);
     };
     match run(role, plan) {
@@ -37,8 +38,9 @@ fn run(role: &str, plan: &str) -> Result<(), Box<dyn Error>> {
     match role {
         "reader" => reader::run(&serde_json::from_str(plan)?)?,
         "sender" => sender::run(&serde_json::from_str(plan)?)?,
+        "burst" => burst::run(&serde_json::from_str(plan)?)?,
         "hog" => hog(serde_json::from_str(plan)?)?,
-        _ => return Err(format!("unknown role {role:?}: reader, sender or hog").into()),
+        _ => return Err(format!("unknown role {role:?}: reader, sender, burst or hog").into()),
     }
     Ok(())
 }

@@ -3,27 +3,26 @@
 use std::fmt::Debug;
 use std::io::{Error, Result};
 
-use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};
+use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST};
 use netlink_packet_core::{NetlinkDeserializable, NetlinkHeader, NetlinkMessage, NetlinkPayload, NetlinkSerializable};
 use netlink_sys::{Socket, SocketAddr};
 
-/// Changes something; `flags` beside REQUEST and ACK, which are always set.
-pub(crate) fn change<M>(protocol: isize, message: M, flags: u16) -> Result<()>
-where
-    M: NetlinkSerializable + NetlinkDeserializable + Debug + Into<NetlinkPayload<M>>,
-{
-    exchange(protocol, message, flags | NLM_F_ACK).map(drop)
-}
-
 /// Asks for all of something.
-pub(crate) fn dump<M>(protocol: isize, message: M) -> Result<Vec<M>>
+///
+/// # Errors
+/// As [`exchange`].
+pub fn dump<M>(protocol: isize, message: M) -> Result<Vec<M>>
 where
     M: NetlinkSerializable + NetlinkDeserializable + Debug + Into<NetlinkPayload<M>>,
 {
     exchange(protocol, message, NLM_F_DUMP)
 }
 
-fn exchange<M>(protocol: isize, message: M, flags: u16) -> Result<Vec<M>>
+/// Sends one request with these flags beside REQUEST, and collects the answers to it.
+///
+/// # Errors
+/// What the system, or the other side's error message, says.
+pub fn exchange<M>(protocol: isize, message: M, flags: u16) -> Result<Vec<M>>
 where
     M: NetlinkSerializable + NetlinkDeserializable + Debug + Into<NetlinkPayload<M>>,
 {

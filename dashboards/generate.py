@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""Writes the dashboards as Grafana imports them; with --check, says whether what is committed is what it would write.
+
+Needs Python 3.11, the packages of requirements.txt and, for --check, promtool.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models import dashboard as models
+
+from host import HOST
+from panels import Dashboard, build
+from receivers import RECEIVERS
+
+HERE = Path(__file__).resolve().parent
+RUNBOOKS = Path("docs/runbooks")
+DASHBOARDS = {"host.json": HOST, "receivers.json": RECEIVERS}
+
+# What Grafana puts in place of its variables, for a parser that does not know them.
+VARIABLES = {"$__rate_interval": "5m", "$instance": "a:1", "$process": ".*", "$service": ".*"}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when something is not in order")
+    check = parser.parse_args().check
+    register_default_plugins()
+    texts = {name: text(dashboard) for name, dashboard in DASHBOARDS.items()}
+    if not check:
+        for name, content in texts.items():
+            (HERE / name).write_text(content)
+        return 0
+    faults = [fault for name, content in texts.items() for fault in faults_of(name, content)]
+    faults += faults_of_queries({name: json.loads(content) for name, content in texts.items()})
+    faults += faults_of_alerts()
+    for fault in faults:
+        print(fault, file=sys.stderr)
+    return 1 if faults else 0
+
+
+def text(dashboard: Dashboard) -> str:
+    """The file's content."""
+    return json.dumps(build(dashboard), cls=JSONEncoder, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def faults_of(name: str, content: str) -> list[str]:
+    """Whether the committed file is the same, survives the SDK's own reader, and every panel says what it is."""
+    path = HERE / name
+    faults = []
+    if not path.is_file() or path.read_text() != content:
+        faults.append(f"{name} is not what generate.py writes: run generate.py and commit it")
+    read = json.loads(content)
+    again = json.loads(json.dumps(models.Dashboard.from_json(read), cls=JSONEncoder))
+    if again != read:
+        faults.append(f"{name} loses a field in the SDK's model: the schema of its version has no such field")
+    for panel in graphs(read):
+        title = panel.get("title") or f"panel {panel['id']}"
+        if not panel.get("description"):
+            faults.append(f"{name}: {title} has no description: say how to read it")
+        if not panel["fieldConfig"]["defaults"].get("unit"):
+            faults.append(f"{name}: {title} has no unit")
+        for target in panel["targets"]:
+            if not target.get("legendFormat"):
+                faults.append(f"{name}: {title} has no legend")
+            for selector in re.findall(r"\b(?:tcpmon|process)_\w+(\{[^}]*\})?", target["expr"]):
+                if 'instance=~"$instance"' not in selector:
+                    faults.append(f'{name}: {title} asks for all hosts: add instance=~"$instance"')
+    return faults
+
+
+def graphs(dashboard: dict) -> list[dict]:
+    """Panels without rows."""
+    return [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+
+
+def faults_of_queries(dashboards: dict[str, dict]) -> list[str]:
+    """Whether Prometheus can parse each query: each becomes a recording rule, which promtool checks."""
+    faults = []
+    rules = []
+    for dashboard in dashboards.values():
+        for panel in graphs(dashboard):
+            for target in panel["targets"]:
+                expr = target["expr"]
+                for variable, value in VARIABLES.items():
+                    expr = expr.replace(variable, value)
+                if "$" in expr:
+                    faults.append(f"{panel['title']}: a variable that generate.py does not know: {expr}")
+                rules.append({"record": f"panel_{panel['id']}_{target['refId']}", "expr": expr})
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "queries.json"
+        # JSON is YAML, too.
+        path.write_text(json.dumps({"groups": [{"name": "queries", "rules": rules}]}, indent=1))
+        faults += promtool("check", "rules", str(path))
+    return faults
+
+
+def faults_of_alerts() -> list[str]:
+    """Whether the alerts parse and pass their tests, and each has a test that fires, one that is quiet, a runbook."""
+    faults = promtool("check", "rules", str(HERE / "alerts.yaml"))
+    faults += promtool("test", "rules", str(HERE / "alerts_test.yaml"))
+    alerts = (HERE / "alerts.yaml").read_text()
+    names = re.findall(r"^ *- alert: (\w+)$", alerts, re.MULTILINE)
+    for name in names:
+        cases = re.findall(rf"^ *alertname: {name}\n *exp_alerts:( \[\])?", tests(), re.MULTILINE)
+        if " []" not in cases or "" not in cases:
+            faults.append(f"{name} lacks a test that fires or one that stays quiet: add it to alerts_test.yaml")
+        if alerts.count(f"runbook_url: {RUNBOOKS / name}.md\n") != 1:
+            faults.append(f"{name} does not name its runbook: runbook_url: {RUNBOOKS / name}.md")
+    there = {path.stem for path in (HERE.parent / RUNBOOKS).glob("*.md")}
+    for name in sorted(there.symmetric_difference(names)):
+        faults.append(f"{RUNBOOKS / name}.md without its alert, or the alert without it")
+    return faults
+
+
+def tests() -> str:
+    return (HERE / "alerts_test.yaml").read_text()
+
+
+def promtool(*arguments: str) -> list[str]:
+    """What promtool complains about."""
+    try:
+        done = subprocess.run([os.environ.get("PROMTOOL", "promtool"), *arguments], capture_output=True, text=True)
+    except FileNotFoundError:
+        return ["promtool is not installed: it comes with Prometheus; or name it in PROMTOOL"]
+    return [] if done.returncode == 0 else [f"promtool {' '.join(arguments)}:\n{done.stdout}{done.stderr}"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

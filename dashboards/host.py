@@ -1,0 +1,473 @@
+"""The dashboard of the host: the way of a received packet from the ring to the application, then memory, then tcpmon."""
+
+from panels import Dashboard, Panel, Query, Row, Variable, quantile, total
+
+# What is added where nothing was counted yet: a line at 0 for each host that answers.
+ZERO = "or on (instance) (0 * max by (instance) (tcpmon_build_info{@}))"
+
+NIC_RING = Row(
+    "NIC ring",
+    (
+        Panel(
+            "RX overruns",
+            "Packets per second that found no room in the receive ring, per device. Counters of one device may overlap, "
+            "so this is the largest of them. Should be 0. Otherwise: a larger ring, more queues, or interrupts on other "
+            "CPUs. On veth, the sending device counts for the full ring of its peer. Runbook TcpmonRxOverrun. "
+            "(absent where no device has such a counter: virtio_net, loopback)",
+            "pps",
+            (
+                Query(
+                    "max by (instance, device) (rate(tcpmon_device_rx_overruns_total{@}[@]))", "{{instance}} {{device}}"
+                ),
+            ),
+        ),
+        Panel(
+            "RX overruns by counter",
+            "The same, by the driver's or rtnetlink's own name. Never add the counters of one device: several may count "
+            "the same packet. missed or fifo: the ring or the packet buffer before it was full. (absent where no device has such "
+            "a counter: virtio_net, loopback)",
+            "pps",
+            (Query("rate(tcpmon_device_rx_overruns_total{@}[@])", "{{instance}} {{device}} {{counter}}"),),
+        ),
+        Panel(
+            "RX ring size",
+            "Descriptors of the receive ring, as set and as possible. Where overruns are seen and the ring is below its "
+            "maximum, raise it (ethtool -G). (absent where no driver says: veth, loopback, some virtual NICs)",
+            "short",
+            (
+                Query("tcpmon_device_rx_ring_entries{@}", "{{instance}} {{device}} set"),
+                Query("tcpmon_device_rx_ring_max_entries{@}", "{{instance}} {{device}} possible"),
+            ),
+        ),
+    ),
+)
+
+SOFTNET = Row(
+    "NAPI and softnet",
+    (
+        Panel(
+            "NAPI polls",
+            "Polls per second, per device; backlog is the CPUs' own queue (loopback, veth, RPS). Many polls with few "
+            "packets each cost CPU: see interrupt coalescing (ethtool -c). (absent where the napi_poll probe is not "
+            "attached)",
+            "cps",
+            (Query("rate(tcpmon_napi_polls_total{@}[@])", "{{instance}} {{device}}"),),
+        ),
+        Panel(
+            "NAPI packets",
+            "Work done in polls per second: packets, or what the driver counts its budget in. (absent where the "
+            "napi_poll probe is not attached)",
+            "pps",
+            (Query("rate(tcpmon_napi_packets_total{@}[@])", "{{instance}} {{device}}"),),
+        ),
+        Panel(
+            "NAPI budget exhausted",
+            "Part of the polls that used their whole budget, so that more was waiting. Near 100 % together with "
+            "overruns, one CPU cannot empty its ring: spread the queues (RSS) or give NAPI its own CPU. High alone is "
+            "only a busy device. (absent where the napi_poll probe is not attached)",
+            "percentunit",
+            (
+                Query(
+                    "rate(tcpmon_napi_budget_exhausted_total{@}[@]) / rate(tcpmon_napi_polls_total{@}[@])",
+                    "{{instance}} {{device}}",
+                ),
+            ),
+            maximum=1,
+        ),
+        Panel(
+            "Softnet: packets processed",
+            "Packets per second that each CPU took in. One CPU far above the others: RSS or RPS spreads badly, and that "
+            "CPU is the limit of the host.",
+            "pps",
+            (Query("rate(tcpmon_softnet_processed_total{@}[@])", "{{instance}} CPU {{cpu}}"),),
+        ),
+        Panel(
+            "Softnet: packets dropped",
+            "Packets per second dropped because the CPU's backlog was full. Should be 0. Otherwise raise "
+            "net.core.netdev_max_backlog or spread the load. Runbook TcpmonSoftnetDrops.",
+            "pps",
+            (Query("rate(tcpmon_softnet_dropped_total{@}[@])", "{{instance}} CPU {{cpu}}"),),
+        ),
+        Panel(
+            "Softnet: squeezed",
+            "Times per second that a CPU stopped taking packets in with some left. Harmless alone, and no alert is made "
+            "of it. Together with drops or overruns: raise net.core.netdev_budget and netdev_budget_usecs.",
+            "cps",
+            (Query("rate(tcpmon_softnet_time_squeezed_total{@}[@])", "{{instance}} CPU {{cpu}}"),),
+        ),
+    ),
+)
+
+SOCKET_QUEUES = Row(
+    "Socket queues",
+    (
+        Panel(
+            "Received",
+            "New in-order data that TCP accepted, bytes per second of all sockets. Compare with what is read, in the "
+            "row of the application.",
+            "Bps",
+            (Query("sum by (instance) (rate(tcpmon_receive_bytes_total{@}[@]))", "{{instance}}"),),
+        ),
+        Panel(
+            "Queues",
+            "What waits in all sockets: received and not read, out of order behind a gap, and in the backlog of sockets "
+            "in use. Receive queue high: slow readers, see the other dashboard for whose. Out of order high: loss or "
+            "reordering on the path.",
+            "bytes",
+            (
+                Query("sum by (instance) (tcpmon_receive_queue_bytes{@})", "{{instance}} receive queue"),
+                Query("sum by (instance) (tcpmon_receive_out_of_order_bytes{@})", "{{instance}} out of order"),
+                Query("sum by (instance) (tcpmon_receive_backlog_bytes{@})", "{{instance}} backlog"),
+            ),
+        ),
+        Panel(
+            "Buffers and windows",
+            "Memory charged to the receive buffers, what they may take, and the windows advertised. Used near the limit: "
+            "windows close. Windows far below the limit with little used: small reads or memory pressure hold them down.",
+            "bytes",
+            (
+                Query("sum by (instance) (tcpmon_receive_buffer_used_bytes{@})", "{{instance}} used"),
+                Query("sum by (instance) (tcpmon_receive_buffer_limit_bytes{@})", "{{instance}} limit"),
+                Query("sum by (instance) (tcpmon_receive_window_bytes{@})", "{{instance}} windows"),
+            ),
+        ),
+        Panel(
+            "Closed windows",
+            "Sockets, on average, whose advertised window was below one segment: their senders stand still. Above 0 for "
+            "long, a reader is too slow. Runbook TcpmonReceiveBufferFull.",
+            "short",
+            (Query("sum by (instance) (rate(tcpmon_receive_zero_window_seconds_total{@}[@]))", "{{instance}}"),),
+        ),
+        Panel(
+            "Drops by reason",
+            "Received segments per second that the kernel dropped at a socket, by its own reason. A line at 0 without a "
+            "reason: none was ever dropped. socket_rcvbuff, proto_mem: buffers or TCP's memory are full. "
+            "tcp_old_data, tcp_invalid_sequence: mostly harmless.",
+            "pps",
+            (
+                Query(
+                    f"sum by (instance, reason) (rate(tcpmon_receive_drops_total{{@}}[@])) {ZERO}",
+                    "{{instance}} {{reason}}",
+                ),
+            ),
+        ),
+        Panel(
+            "Sockets",
+            "TCP sockets watched.",
+            "short",
+            (Query("sum by (instance) (tcpmon_sockets{@})", "{{instance}}"),),
+        ),
+    ),
+)
+
+SCHEDULER = Row(
+    "Scheduler",
+    (
+        Panel(
+            "Run-queue wait",
+            "Time that readers were runnable but not running, per activation. A p99 of milliseconds means that bytes "
+            "wait for a CPU: move other work away, or raise the reader's weight. Runbook TcpmonReaderStarved.",
+            "s",
+            (
+                Query(quantile(0.5, "tcpmon_reader_run_queue_wait_seconds", "instance"), "{{instance}} p50"),
+                Query(quantile(0.99, "tcpmon_reader_run_queue_wait_seconds", "instance"), "{{instance}} p99"),
+            ),
+        ),
+        Panel(
+            "Readers that wait for a CPU",
+            "Readers in a run queue, on average. Above the number of idle CPUs for long: the host is short of CPU, or "
+            "readers are pinned to busy ones.",
+            "short",
+            (Query(total("tcpmon_reader_run_queue_wait_seconds", "instance"), "{{instance}}"),),
+        ),
+        Panel(
+            "Context switches",
+            "Context switches per second of all CPUs. A jump without more traffic: readers are woken for little data "
+            "each (SO_RCVLOWAT, interrupt coalescing).",
+            "cps",
+            (Query("rate(tcpmon_context_switches_total{@}[@])", "{{instance}}"),),
+        ),
+    ),
+)
+
+APPLICATION = Row(
+    "Application",
+    (
+        Panel(
+            "Read",
+            "Data that applications drained, bytes per second. Below what is received, queues grow.",
+            "Bps",
+            (Query("sum by (instance) (rate(tcpmon_receive_read_bytes_total{@}[@]))", "{{instance}}"),),
+        ),
+        Panel(
+            "Mean wait of a byte",
+            "How long a received byte waits for its reader (Little's law: mean queue over throughput). Without a value "
+            "while nothing is read. Milliseconds are usual; seconds are a reader that is busy elsewhere.",
+            "s",
+            (
+                Query(
+                    "sum by (instance) (rate(tcpmon_receive_queue_byte_seconds_total{@}[@]))"
+                    " / sum by (instance) (rate(tcpmon_receive_read_bytes_total{@}[@]))",
+                    "{{instance}}",
+                ),
+            ),
+        ),
+        Panel(
+            "Mean queue by process",
+            "Bytes that waited to be read, on average, per process: who is behind. Go on with the dashboard of the "
+            "receivers.",
+            "bytes",
+            (
+                Query(
+                    "sum by (instance, process) (rate(tcpmon_receive_queue_byte_seconds_total{@}[@]))",
+                    "{{instance}} {{process}}",
+                ),
+            ),
+        ),
+    ),
+)
+
+MEMORY = Row(
+    "Memory",
+    (
+        Panel(
+            "TCP memory",
+            "Memory of all TCP sockets beside the three limits of net.ipv4.tcp_mem. Above pressure, the kernel holds "
+            "windows down; at max it drops. Find who holds it (Mean queue by process), then raise tcp_mem if the host "
+            "has the memory. Runbooks TcpmonTcpMemoryPressure, TcpmonTcpMemoryNearMax.",
+            "bytes",
+            (
+                Query("tcpmon_tcp_memory_bytes{@}", "{{instance}} used"),
+                Query("tcpmon_tcp_memory_limit_bytes{@}", "{{instance}} {{level}}"),
+            ),
+        ),
+        Panel(
+            "TCP memory pressure",
+            "1 while the kernel holds TCP's memory down. The share of time is added by the kernel when a period ends, "
+            "so that it comes in lumps, which can be above 1.",
+            "short",
+            (
+                Query("tcpmon_tcp_memory_pressure{@}", "{{instance}} now"),
+                Query("rate(tcpmon_tcp_memory_pressure_seconds_total{@}[@])", "{{instance}} share of time"),
+            ),
+        ),
+        Panel(
+            "Memory refused to sockets",
+            "Requests per second for socket memory that tcp_mem or a control group's limit refused. Should be 0; a "
+            "control group with a limit and much socket memory is the likely cause when TCP memory is low. (absent where "
+            "the sock_exceed_buf_limit probe is not attached)",
+            "cps",
+            (Query("rate(tcpmon_memory_limit_exceeded_total{@}[@])", "{{instance}} {{kind}}"),),
+        ),
+        Panel(
+            "TCP memory limit against memory",
+            "tcp_mem's max as part of the memory that the page allocator manages. The kernel's default is below 10 %. "
+            "Above 100 % the limit protects from nothing. Runbook TcpmonTcpMemoryLimitAboveMemory.",
+            "percentunit",
+            (
+                Query(
+                    'tcpmon_tcp_memory_limit_bytes{@,level="max"}'
+                    " / ignoring (level) sum without (node, zone) (tcpmon_zone_managed_bytes{@})",
+                    "{{instance}}",
+                ),
+            ),
+        ),
+        Panel(
+            "Free memory by zone",
+            "Free memory of each zone beside its watermarks. Below low the kernel reclaims; at min atomic allocations, as "
+            "for received packets, use the last reserve. Runbook TcpmonZoneLowWhileQueuesGrow.",
+            "bytes",
+            (
+                Query("tcpmon_zone_free_bytes{@}", "{{instance}} node {{node}} {{zone}} free"),
+                Query("tcpmon_zone_watermark_bytes{@}", "{{instance}} node {{node}} {{zone}} {{level}}"),
+            ),
+        ),
+        Panel(
+            "Free blocks by order",
+            "Free blocks of 2^order pages. High orders at 0 while memory is free: it is fragmented, and drivers that need "
+            "jumbo buffers in one piece cannot refill their ring.",
+            "short",
+            (Query("sum by (instance, order) (tcpmon_zone_free_blocks{@})", "{{instance}} order {{order}}"),),
+        ),
+        Panel(
+            "Page allocation failures",
+            "Requests for pages per second that failed, from the kernel log. Atomic ones are mostly received packets that "
+            "were lost. Runbook TcpmonAtomicAllocationFailures. (absent where the kernel log cannot be read)",
+            "cps",
+            (
+                Query(
+                    "rate(tcpmon_page_allocation_failures_total{@}[@])",
+                    "{{instance}} {{context}} order {{order}}",
+                ),
+            ),
+        ),
+        Panel(
+            "Time lost for want of memory",
+            "Part of the time in which some, or all, tasks that had work waited for memory (PSI). Above some percent, "
+            "readers are slow because of memory and not of the CPU. (absent where the kernel has no PSI)",
+            "percentunit",
+            (Query("rate(tcpmon_psi_memory_stalled_seconds_total{@}[@])", "{{instance}} {{kind}}"),),
+        ),
+        Panel(
+            "Socket memory by control group",
+            "Socket memory of control groups; capped means that it counts against a memory.max, and that the group can be "
+            "under pressure while the host is not. (absent where cgroup v2 has no memory controller)",
+            "bytes",
+            (Query("tcpmon_cgroup_socket_memory_bytes{@}", "{{instance}} {{cgroup}} capped={{capped}}"),),
+        ),
+    ),
+)
+
+PRUNED = (
+    "PruneCalled|RcvPruned|OfoPruned|TCPRcvCollapsed|TCPRcvQDrop|TCPBacklogDrop|TCPZeroWindowDrop|TCPMemoryPressures"
+)
+WINDOW = "TCPWantZeroWindowAdv|TCPToZeroWindowAdv|TCPFromZeroWindowAdv|TCPOFOQueue|TCPOFODrop|TCPOFOMerge"
+IP = "InTruncatedPkts|InNoRoutes|InCsumErrors|ReasmOverlaps|InCEPkts"
+
+EVENTS = Row(
+    "Kernel events and stuck sockets",
+    (
+        Panel(
+            "TcpExt: data thrown away or squeezed",
+            "Events per second that say that buffers or memory are full. RcvPruned and OfoPruned: received data was "
+            "thrown away. TCPRcvCollapsed: CPU is spent to save memory. TCPBacklogDrop: a socket was in use for too long.",
+            "cps",
+            (Query(f'rate(tcpmon_tcp_events_total{{@,event=~"{PRUNED}"}}[@])', "{{instance}} {{event}}"),),
+        ),
+        Panel(
+            "TcpExt: windows and order",
+            "TCPToZeroWindowAdv: a window closed; TCPFromZeroWindowAdv: it opened again; TCPWantZeroWindowAdv: it should "
+            "have closed. TCPOFOQueue: a segment came out of order, by loss or by reordering on the path.",
+            "cps",
+            (Query(f'rate(tcpmon_tcp_events_total{{@,event=~"{WINDOW}"}}[@])', "{{instance}} {{event}}"),),
+        ),
+        Panel(
+            "IpExt",
+            "Packets per second that IP found damaged, without a route, or marked by congestion on the path (InCEPkts). "
+            "Checksum errors: look at the NIC, cable or a virtual switch.",
+            "cps",
+            (Query(f'rate(tcpmon_ip_events_total{{@,event=~"{IP}"}}[@])', "{{instance}} {{event}}"),),
+        ),
+        Panel(
+            "Stuck sockets",
+            "Sockets that are no longer, or not yet, established and still have something to send. Some are always on "
+            "their way; a plateau in fin_wait_1 is peers that do not read. Runbook TcpmonFinWait1PileUp.",
+            "short",
+            (Query("tcpmon_stuck_sockets{@}", "{{instance}} {{state}}"),),
+        ),
+        Panel(
+            "Stuck send queues",
+            "What those sockets have to send. It counts against TCP's memory until it is acknowledged or given up.",
+            "bytes",
+            (Query("tcpmon_stuck_send_queue_bytes{@}", "{{instance}} {{state}}"),),
+        ),
+        Panel(
+            "Orphan sockets",
+            "TCP sockets that no process holds any more. Near net.ipv4.tcp_max_orphans the kernel resets connections.",
+            "short",
+            (Query("tcpmon_orphan_sockets{@}", "{{instance}}"),),
+        ),
+    ),
+)
+
+ITSELF = Row(
+    "tcpmon itself",
+    (
+        Panel(
+            "Version",
+            "tcpmon's version and the kernel's on each host. A host that is missing does not answer: runbook TcpmonDown.",
+            "short",
+            (Query("tcpmon_build_info{@}", "{{instance}}: tcpmon {{version}}, Linux {{kernel}}"),),
+            names_only=True,
+        ),
+        Panel(
+            "Probes attached",
+            "1 where the probe runs, 0 where it does not. 0 is in order where the kernel lacks it (verdict unsupported in "
+            "/status). Runbook TcpmonProbeMissing.",
+            "short",
+            (Query("tcpmon_probe_attached{@}", "{{instance}} {{probe}}"),),
+            maximum=1,
+        ),
+        Panel(
+            "Sources available",
+            "1 where a source beside the probes (/proc, netlink, kernel log) can be read, 0 where not; its panels are then "
+            "empty. /status says why.",
+            "short",
+            (Query("tcpmon_host_source_available{@}", "{{instance}} {{source}}"),),
+            maximum=1,
+        ),
+        Panel(
+            "Lost",
+            "Events, records and map entries lost per second. Anything above 0 is a gap in the other panels. Runbook "
+            "TcpmonLosingEvents.",
+            "cps",
+            (Query("rate(tcpmon_lost_total{@}[@])", "{{instance}} {{what}}"),),
+        ),
+        Panel(
+            "Use of the maps",
+            "Entries in use as part of the room of each eBPF map that has a limit. At 100 % new readers or drops are "
+            "lost: raise the limit in the configuration.",
+            "percentunit",
+            (Query("tcpmon_map_entries{@} / tcpmon_map_capacity{@}", "{{instance}} {{map}}"),),
+            maximum=1,
+        ),
+        Panel(
+            "Counted under other",
+            "Sockets and readers per second that were counted under the group other because there were too many groups. "
+            "Above 0: raise max_groups, if the names matter.",
+            "cps",
+            (Query("rate(tcpmon_groups_suppressed_total{@}[@])", "{{instance}}"),),
+        ),
+        Panel(
+            "Time of a scrape",
+            "Time to read the kernel's state for one page. It grows with the number of sockets; keep it well below the "
+            "scrape timeout.",
+            "s",
+            (Query("tcpmon_scrape_seconds{@}", "{{instance}}"),),
+        ),
+        Panel(
+            "CPU of tcpmon",
+            "CPU of the daemon, as part of one core, without its eBPF programs. Above some percent: scrape less often.",
+            "percentunit",
+            (
+                Query(
+                    "rate(process_cpu_seconds_total{@}[@]) and on (instance, job) tcpmon_build_info{@}", "{{instance}}"
+                ),
+            ),
+        ),
+        Panel(
+            "Memory of tcpmon",
+            "Resident memory of the daemon. It is bounded by configuration; steady growth is a bug to report.",
+            "bytes",
+            (Query("process_resident_memory_bytes{@} and on (instance, job) tcpmon_build_info{@}", "{{instance}}"),),
+        ),
+        Panel(
+            "CPU of the eBPF programs",
+            "CPU spent in each program, as part of one core. (absent where kernel.bpf_stats_enabled is 0, the default; "
+            "counting itself costs some 20 ns a run)",
+            "percentunit",
+            (Query("rate(tcpmon_bpf_program_run_seconds_total{@}[@])", "{{instance}} {{program}}"),),
+        ),
+        Panel(
+            "Time of one run",
+            "Mean time of one run of each program. (absent where kernel.bpf_stats_enabled is 0, the default)",
+            "s",
+            (
+                Query(
+                    "rate(tcpmon_bpf_program_run_seconds_total{@}[@]) / rate(tcpmon_bpf_program_runs_total{@}[@])",
+                    "{{instance}} {{program}}",
+                ),
+            ),
+        ),
+    ),
+)
+
+HOST = Dashboard(
+    uid="tcpmon-host",
+    title="tcpmon: host",
+    description="The way of a received packet through the host, in its order: NIC ring, NAPI, sockets, scheduler, "
+    "application; then memory; then tcpmon itself. The first row that is not quiet is the place to look.",
+    matchers='instance=~"$instance"',
+    variables=(Variable("instance", "label_values(tcpmon_build_info, instance)", all_values=False),),
+    rows=(NIC_RING, SOFTNET, SOCKET_QUEUES, SCHEDULER, APPLICATION, MEMORY, EVENTS, ITSELF),
+)

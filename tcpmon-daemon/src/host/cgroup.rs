@@ -1,0 +1,338 @@
+//! Socket memory of control groups: `sock` in `memory.stat`, cgroup v2.
+
+use std::{
+    ffi::OsString,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use super::file::{FileError, number, read, unreadable};
+use crate::model::host::CgroupSockets;
+
+const MOUNTINFO: &str = "/proc/self/mountinfo";
+const ABSENT: &str = "mount cgroup v2 whole";
+
+/// Most directories that one walk looks at: the kernel adds up each `memory.stat` anew.
+const LOOKED_AT: usize = 1000;
+
+/// Most groups that are told apart.
+const SHOWN: usize = 50;
+
+/// Why there is no socket memory of control groups.
+#[derive(Debug, thiserror::Error)]
+pub enum CgroupError {
+    /// No file system of type `cgroup2`.
+    #[error("cgroup v2 is not mounted: mount it, or boot with systemd.unified_cgroup_hierarchy=1")]
+    NotMounted,
+    /// Another hierarchy has it, or the kernel was built without it.
+    #[error("the memory controller is not in cgroup v2: boot with systemd.unified_cgroup_hierarchy=1")]
+    NoMemoryController,
+    /// A file of the hierarchy is of no use.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+/// What one walk found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Walk {
+    /// Groups without groups of their own that hold socket memory, the largest first; then `other`, if there are more.
+    pub groups: Vec<CgroupSockets>,
+    /// Groups that were met and not looked at, because there are so many; what is below them was not met.
+    pub not_looked_at: usize,
+}
+
+impl Walk {
+    /// What this walk could not see.
+    pub fn lacking(&self) -> Option<String> {
+        let Self { not_looked_at, .. } = self;
+        (*not_looked_at > 0).then(|| {
+            format!("of the control groups only {LOOKED_AT} were looked at: {not_looked_at} or more are left out")
+        })
+    }
+}
+
+/// Socket memory of the groups below the first mount of cgroup v2.
+///
+/// # Errors
+/// It is not mounted, or without the memory controller, or cannot be read or understood.
+pub fn sockets() -> Result<Walk, CgroupError> {
+    let mounts = read(MOUNTINFO, "mount /proc")?;
+    walk(&mount_point(&mounts).ok_or(CgroupError::NotMounted)?)
+}
+
+/// Socket memory of the groups below the directory of a root. Groups that vanish meanwhile are left out.
+///
+/// # Errors
+/// The memory controller is not there, or a file cannot be read or understood.
+pub fn walk(root: &Path) -> Result<Walk, CgroupError> {
+    if !has_memory(&read(root.join("cgroup.controllers"), ABSENT)?) {
+        return Err(CgroupError::NoMemoryController);
+    }
+    // Depth first, so that a walk that is cut short has come to leaves; names in order, so that they are the same ones.
+    let mut waiting = vec![Group { path: String::new(), directory: root.to_owned(), capped: false }];
+    let mut holders = Vec::new();
+    let mut looked_at = 0;
+    while looked_at < LOOKED_AT
+        && let Some(group) = waiting.pop()
+    {
+        looked_at += 1;
+        match unless_gone(group.look())? {
+            Some(Look::Parent(children)) => waiting.extend(children),
+            Some(Look::Leaf(holder)) if holder.bytes > 0 => holders.push(holder),
+            Some(Look::Leaf(_)) | None => {}
+        }
+    }
+    Ok(Walk { groups: largest(holders), not_looked_at: waiting.len() })
+}
+
+/// A group that has the memory controller.
+struct Group {
+    /// Below the root, without a slash at its end.
+    path: String,
+    directory: PathBuf,
+    /// A group above it has a limit.
+    capped: bool,
+}
+
+enum Look {
+    Parent(Vec<Group>),
+    Leaf(CgroupSockets),
+}
+
+impl Group {
+    fn look(self) -> Result<Look, FileError> {
+        let limit = read(self.directory.join("memory.max"), ABSENT);
+        let capped = match limit {
+            Ok(limit) => self.capped || limit.trim() != "max",
+            // The root of all groups has no limit.
+            Err(error) if self.path.is_empty() => unless_gone(Err(error))?.unwrap_or(false),
+            Err(error) => return Err(error),
+        };
+        let names = subdirectories(&self.directory).map_err(|error| unreadable(&self.directory, error, ABSENT))?;
+        // Where the controller is not handed down, what is below counts as this group's.
+        if !names.is_empty() && has_memory(&read(self.directory.join("cgroup.subtree_control"), ABSENT)?) {
+            let child = |name: OsString| Group {
+                path: format!("{}/{}", self.path, name.display()),
+                directory: self.directory.join(name),
+                capped,
+            };
+            return Ok(Look::Parent(names.into_iter().map(child).collect()));
+        }
+        let stat = read(self.directory.join("memory.stat"), ABSENT)?;
+        let sock = stat.lines().find_map(|line| line.strip_prefix("sock "));
+        let cgroup = if self.path.is_empty() { "/".to_owned() } else { self.path };
+        let bytes = number("memory.stat", &format!("sock of {cgroup}"), sock)?;
+        Ok(Look::Leaf(CgroupSockets { cgroup, capped, bytes }))
+    }
+}
+
+/// `None` if a group went away while it was looked at: its files are not found, or have no device behind them.
+fn unless_gone<T>(result: Result<T, FileError>) -> Result<Option<T>, FileError> {
+    match result {
+        Err(FileError::Unreadable { source, .. })
+            if source.kind() == io::ErrorKind::NotFound || source.raw_os_error() == Some(libc::ENODEV) =>
+        {
+            Ok(None)
+        }
+        result => result.map(Some),
+    }
+}
+
+/// Names in the reverse of their order, so that the first is taken first from the end.
+fn subdirectories(directory: &Path) -> io::Result<Vec<OsString>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            names.push(entry.file_name());
+        }
+    }
+    names.sort_unstable_by(|a, b| b.cmp(a));
+    Ok(names)
+}
+
+/// Whether a list of controllers has the one of memory.
+fn has_memory(controllers: &str) -> bool {
+    controllers.split_ascii_whitespace().any(|controller| controller == "memory")
+}
+
+/// The groups that are shown, and one for the rest.
+fn largest(mut holders: Vec<CgroupSockets>) -> Vec<CgroupSockets> {
+    holders.sort_unstable_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.cgroup.cmp(&b.cgroup)));
+    let rest = holders.split_off(holders.len().min(SHOWN));
+    if !rest.is_empty() {
+        let bytes = rest.iter().fold(0, |sum: u64, holder| sum.saturating_add(holder.bytes));
+        holders.push(CgroupSockets { cgroup: "other".to_owned(), capped: false, bytes });
+    }
+    holders
+}
+
+/// Where cgroup v2 is mounted first, by the text of a `mountinfo`.
+pub fn mount_point(mountinfo: &str) -> Option<PathBuf> {
+    mountinfo.lines().find_map(|line| {
+        let (mount, file_system) = line.split_once(" - ")?;
+        let directory = mount.split(' ').nth(4)?;
+        (file_system.split(' ').next() == Some("cgroup2")).then(|| {
+            // The kernel writes these four as octal numbers, the backslash for the others' sake.
+            let spelled = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
+            spelled.iter().fold(directory.to_owned(), |path, (octal, byte)| path.replace(octal, byte)).into()
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{create_dir_all, write};
+
+    use proptest::prelude::*;
+    use tempfile::TempDir;
+
+    use super::*;
+
+    const STAT: &str = include_str!("captured/7.2/cgroup_child_memory.stat");
+
+    /// A root like one of cgroupfs.
+    fn root() -> TempDir {
+        let root = tempfile::tempdir().expect("a directory");
+        write(root.path().join("cgroup.controllers"), "cpuset cpu io memory pids\n").expect("written");
+        write(root.path().join("cgroup.subtree_control"), "cpu memory pids\n").expect("written");
+        write(root.path().join("memory.stat"), "anon 1\nsock 999\n").expect("written");
+        root
+    }
+
+    fn group(root: &TempDir, path: &str, max: &str, handed_down: &str, stat: &str) {
+        let directory = root.path().join(path);
+        create_dir_all(&directory).expect("made");
+        write(directory.join("memory.max"), format!("{max}\n")).expect("written");
+        write(directory.join("cgroup.subtree_control"), format!("{handed_down}\n")).expect("written");
+        write(directory.join("memory.stat"), stat).expect("written");
+    }
+
+    fn held(cgroup: &str, capped: bool, bytes: u64) -> CgroupSockets {
+        CgroupSockets { cgroup: cgroup.into(), capped, bytes }
+    }
+
+    #[test]
+    fn leaves_that_hold_socket_memory_are_given_largest_first() {
+        let root = root();
+        group(&root, "b.slice", "max", "memory", "sock 999\n");
+        group(&root, "b.slice/captured.service", "max", "", STAT);
+        group(&root, "b.slice/idle.service", "max", "", "anon 7\nsock 0\nsocks 5\n");
+        group(&root, "a.scope", "max", "", "sock 300000\n");
+        let walk = walk(root.path()).expect("walked");
+        assert_eq!(walk.groups, [held("/a.scope", false, 300_000), held("/b.slice/captured.service", false, 266_240)]);
+        assert_eq!((walk.not_looked_at, walk.lacking()), (0, None));
+    }
+
+    #[test]
+    fn a_group_is_capped_by_its_own_limit_or_one_above() {
+        let root = root();
+        group(&root, "a", "max", "memory", "");
+        group(&root, "a/free", "max", "", "sock 4\n");
+        group(&root, "a/own", "67108864", "", "sock 3\n");
+        group(&root, "b", "1000000", "memory", "");
+        group(&root, "b/c", "max", "memory", "");
+        group(&root, "b/c/above", "max", "", "sock 2\n");
+        let groups = walk(root.path()).expect("walked").groups;
+        assert_eq!(groups, [held("/a/free", false, 4), held("/a/own", true, 3), held("/b/c/above", true, 2)]);
+    }
+
+    #[test]
+    fn groups_below_one_that_does_not_hand_the_controller_down_are_part_of_it() {
+        let root = root();
+        group(&root, "a", "max", "pids cpu", "sock 5\n");
+        create_dir_all(root.path().join("a/without")).expect("made");
+        assert_eq!(walk(root.path()).expect("walked").groups, [held("/a", false, 5)]);
+    }
+
+    #[test]
+    fn a_root_alone_is_a_leaf_and_in_a_container_may_have_a_limit() {
+        let root = root();
+        assert_eq!(walk(root.path()).expect("walked").groups, [held("/", false, 999)]);
+        write(root.path().join("memory.max"), "100\n").expect("written");
+        assert_eq!(walk(root.path()).expect("walked").groups, [held("/", true, 999)]);
+    }
+
+    #[test]
+    fn a_group_that_vanishes_is_left_out() {
+        let root = root();
+        group(&root, "stays", "max", "", "sock 5\n");
+        create_dir_all(root.path().join("gone")).expect("made");
+        assert_eq!(walk(root.path()).expect("walked").groups, [held("/stays", false, 5)]);
+        let error = |errno| Err::<(), _>(unreadable(root.path(), io::Error::from_raw_os_error(errno), ABSENT));
+        assert!(matches!(unless_gone(error(libc::ENODEV)), Ok(None)));
+        assert!(unless_gone(error(libc::EACCES)).is_err());
+    }
+
+    #[test]
+    fn what_is_beyond_the_number_shown_is_summed_as_other() {
+        let root = root();
+        for bytes in 1..=SHOWN + 3 {
+            group(&root, &format!("g{bytes}"), "5", "", &format!("sock {bytes}\n"));
+        }
+        let groups = walk(root.path()).expect("walked").groups;
+        assert_eq!(groups.len(), SHOWN + 1);
+        assert_eq!(groups[SHOWN - 1..], [held("/g4", true, 4), held("other", false, 1 + 2 + 3)]);
+    }
+
+    #[test]
+    fn a_walk_that_is_cut_short_says_how_many_were_left_out() {
+        let root = root();
+        for number in 0..LOOKED_AT + 4 {
+            group(&root, &format!("g{number:04}"), "max", "", "sock 1\n");
+        }
+        let walk = walk(root.path()).expect("walked");
+        // The root is one that was looked at.
+        assert_eq!(walk.not_looked_at, 5);
+        assert_eq!(walk.groups[SHOWN], held("other", false, (LOOKED_AT - 1 - SHOWN) as u64));
+        let lacking = walk.lacking().expect("something");
+        assert!(lacking.contains("only 1000 were looked at: 5 or more are left out"), "{lacking}");
+    }
+
+    #[test]
+    fn errors_name_the_group_or_the_controller() {
+        let root = root();
+        group(&root, "a", "max", "", "anon 1\n");
+        let error = walk(root.path()).expect_err("no sock").to_string();
+        assert!(error.contains("memory.stat: sock of /a is missing"), "{error}");
+        write(root.path().join("cgroup.controllers"), "cpu memory2\n").expect("written");
+        let error = walk(root.path()).expect_err("no controller").to_string();
+        assert!(error.starts_with("the memory controller is not in cgroup v2: boot with "), "{error}");
+    }
+
+    #[test]
+    fn the_mount_is_found_by_its_type_behind_any_options() {
+        let mixed = include_str!("captured/6.18-host/proc_self_mountinfo");
+        assert_eq!(mount_point(mixed), Some("/sys/fs/cgroup/unified".into()));
+        let odd =
+            "1 2 0:3 / /a rw - tmpfs cgroup2 rw\n4 5 0:6 / /b\\040c\\134040 rw shared:1 master:2 - cgroup2 none rw\n";
+        assert_eq!(mount_point(odd).as_deref(), Some(Path::new("/b c\\040")));
+        assert_eq!(mount_point("1 2 0:3 / /cgroup2 rw - tmpfs cgroup2 rw\n"), None);
+    }
+
+    #[test]
+    fn this_host_has_groups_or_says_why_not() {
+        let memory_in_v2 = fs::read_to_string(MOUNTINFO)
+            .ok()
+            .and_then(|mounts| fs::read_to_string(mount_point(&mounts)?.join("cgroup.controllers")).ok());
+        match sockets() {
+            Ok(walk) => assert!(memory_in_v2.is_some_and(|list| has_memory(&list)) && walk.groups.len() <= SHOWN + 1),
+            Err(CgroupError::NoMemoryController) => assert!(memory_in_v2.is_some_and(|list| !has_memory(&list))),
+            Err(CgroupError::NotMounted) => assert!(memory_in_v2.is_none()),
+            Err(CgroupError::File(error)) => panic!("{error}"),
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn no_text_can_panic_the_walk(text in "(?s).{0,100}", words in "(sock|max|memory|[0-9\\- ]){0,10}") {
+            let root = root();
+            group(&root, "a", &text, &words, &text);
+            group(&root, "b", &words, &text, &words);
+            let _ = walk(root.path());
+            let _ = mount_point(&text);
+            let _ = mount_point(&format!("1 2 3 4 {text} - cgroup2 {words}"));
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! The ethtool ioctl: what a driver says of itself. Its statistics are to be had in no other way.
+
+#![expect(unsafe_code, reason = "the ethtool ioctl has no safe wrapper")]
+
+use std::io::{Error, ErrorKind, Result};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use zerocopy::IntoBytes;
+
+use crate::model::host::Ring;
+
+/// Most statistics that are read of one device; a NIC of 100 Gbit/s with a queue per CPU has thousands.
+const MOST_STATISTICS: usize = 65_536;
+
+/// `ETH_GSTRING_LEN`: bytes of the name of one statistic.
+const NAME_BYTES: usize = 32;
+const NAME_WORDS: usize = NAME_BYTES / size_of::<u32>();
+
+/// Words of the longest header, of `struct ethtool_gstrings`.
+const HEADER_WORDS: usize = 3;
+
+/// A request and its answer: room for the longest answer that is asked for, the names of all statistics. Zeroed memory
+/// of this size comes straight from the kernel, so that only what an answer fills is ever resident.
+const BUFFER_WORDS: usize = HEADER_WORDS + MOST_STATISTICS * NAME_WORDS;
+
+/// `ETH_SS_STATS`: the set of names that belong to the statistics.
+const NAMES_OF_STATISTICS: u32 = 1;
+
+/// Commands of `linux/ethtool.h`. All of them only read, and ask for no capability.
+#[derive(Clone, Copy, Debug)]
+#[repr(u32)]
+enum Command {
+    DriverInfo = 0x03,
+    RingParameters = 0x10,
+    Names = 0x1b,
+    Statistics = 0x1d,
+}
+
+/// A driver, as far as it matters here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Driver {
+    pub(super) name: String,
+    /// How many statistics it has.
+    pub(super) statistics: usize,
+}
+
+/// Memory for one answer at a time.
+#[derive(Debug)]
+pub(super) struct Buffer(Vec<u32>);
+
+impl Default for Buffer {
+    fn default() -> Self {
+        Self(vec![0; BUFFER_WORDS])
+    }
+}
+
+/// Asks drivers of the network namespace in which it was opened.
+#[derive(Debug)]
+pub(super) struct Ethtool<'a> {
+    socket: OwnedFd,
+    buffer: &'a mut Buffer,
+}
+
+impl<'a> Ethtool<'a> {
+    /// Any socket will do; this family is needed for the list of devices anyway.
+    pub(super) fn open(buffer: &'a mut Buffer) -> Result<Self> {
+        let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+        Ok(Self { socket, buffer })
+    }
+
+    /// Name of the driver and number of its statistics.
+    pub(super) fn driver(&mut self, device: &str) -> Result<Driver> {
+        let answer = self.ask(device, Command::DriverInfo, [0, 0])?;
+        // struct ethtool_drvinfo: cmd; driver, version, fw_version, bus_info, erom_version (32 bytes each); 12 bytes
+        // reserved; n_priv_flags; n_stats.
+        let name = text(answer[1..9].as_bytes());
+        Ok(Driver { name, statistics: answer[45] as usize })
+    }
+
+    /// Size of the receive ring; `None` where the driver has no such thing.
+    pub(super) fn receive_ring(&mut self, device: &str) -> Result<Option<Ring>> {
+        match self.ask(device, Command::RingParameters, [0, 0]) {
+            // struct ethtool_ringparam: cmd; rx, rx_mini, rx_jumbo, tx, first as they may be, then as they are.
+            Ok(answer) => {
+                let ring = Ring { entries: u64::from(answer[5]), max_entries: u64::from(answer[1]) };
+                Ok((ring.max_entries > 0).then_some(ring))
+            }
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Names of the statistics in the order of [`Ethtool::statistics`].
+    pub(super) fn names(&mut self, device: &str, count: usize) -> Result<Vec<String>> {
+        let asked = checked(count)?;
+        let answer = self.ask(device, Command::Names, [NAMES_OF_STATISTICS, asked])?;
+        unchanged(asked, answer[2])?;
+        let names = answer[HEADER_WORDS..][..count * NAME_WORDS].as_bytes();
+        Ok(names.chunks_exact(NAME_BYTES).map(text).collect())
+    }
+
+    /// The statistics.
+    pub(super) fn statistics(&mut self, device: &str, count: usize) -> Result<Vec<u64>> {
+        let asked = checked(count)?;
+        let answer = self.ask(device, Command::Statistics, [asked, 0])?;
+        unchanged(asked, answer[1])?;
+        let (values, _) = answer[2..].as_bytes().as_chunks();
+        Ok(values[..count].iter().map(|value| u64::from_ne_bytes(*value)).collect())
+    }
+
+    /// Sends a command, with the two words that follow it in its structure, and returns the structure as it came back.
+    fn ask(&mut self, device: &str, command: Command, words: [u32; 2]) -> Result<&[u32]> {
+        let mut name: [libc::c_char; libc::IFNAMSIZ] = [0; libc::IFNAMSIZ];
+        if device.len() >= name.len() {
+            return Err(Error::new(ErrorKind::InvalidInput, "no device has so long a name"));
+        }
+        for (slot, byte) in name.iter_mut().zip(device.bytes()) {
+            *slot = byte as libc::c_char;
+        }
+        const SIOCETHTOOL: libc::Ioctl = 0x8946;
+        let buffer = &mut self.buffer.0;
+        buffer[0] = command as u32;
+        buffer[1..HEADER_WORDS].copy_from_slice(&words);
+        let ifru_data = buffer.as_mut_ptr().cast();
+        let request = libc::ifreq { ifr_name: name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_data } };
+        // SAFETY: SIOCETHTOOL reads an ifreq with a NUL-terminated name, and reads and writes the structure of the
+        // command behind ifru_data; request and buffer outlive the call. The structures of DriverInfo (196 bytes) and
+        // RingParameters (36) fit into the buffer. The other two end in as many elements as the driver has statistics.
+        // Newer kernels (net/ethtool/ioctl.c, ethtool_get_stats, ethtool_get_strings) send none if that is not the
+        // number asked for; older ones send them all, and for them the buffer has room for MOST_STATISTICS however few
+        // are asked for, so that a driver may be given more queues between the question for the number and this one.
+        let outcome = unsafe { libc::ioctl(self.socket.as_raw_fd(), SIOCETHTOOL, &request) };
+        if outcome == 0 { Ok(buffer) } else { Err(Error::last_os_error()) }
+    }
+}
+
+/// The number as the kernel wants it.
+fn checked(count: usize) -> Result<u32> {
+    if count > MOST_STATISTICS {
+        return Err(Error::other(format!("{count} are too many, {MOST_STATISTICS} are read at most")));
+    }
+    Ok(count as u32)
+}
+
+/// Whether the driver still has as many statistics as it said.
+fn unchanged(asked: u32, sent: u32) -> Result<()> {
+    if sent == asked { Ok(()) } else { Err(Error::other("the driver was being reconfigured")) }
+}
+
+/// A string that ends at its first NUL or with the field.
+fn text(field: &[u8]) -> String {
+    let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
+    String::from_utf8_lossy(&field[..end]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_statistics_than_there_is_room_for_are_not_asked_for() {
+        let mut buffer = Buffer::default();
+        let mut ethtool = Ethtool::open(&mut buffer).unwrap();
+        for outcome in [
+            ethtool.statistics("lo", MOST_STATISTICS + 1).map(drop),
+            ethtool.names("lo", MOST_STATISTICS + 1).map(drop),
+        ] {
+            assert_eq!(outcome.unwrap_err().to_string(), "65537 are too many, 65536 are read at most");
+        }
+    }
+
+    #[test]
+    fn a_device_that_is_not_there_is_told_from_one_without_a_ring() {
+        let mut buffer = Buffer::default();
+        let mut ethtool = Ethtool::open(&mut buffer).unwrap();
+        assert_eq!(ethtool.receive_ring("lo").unwrap(), None);
+        assert_eq!(ethtool.receive_ring("not-a-device").unwrap_err().raw_os_error(), Some(libc::ENODEV));
+        assert_eq!(ethtool.receive_ring("name-of-16-bytes").unwrap_err().kind(), ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn drivers_of_this_host_name_as_many_statistics_as_they_have() {
+        let mut buffer = Buffer::default();
+        let mut ethtool = Ethtool::open(&mut buffer).unwrap();
+        let entries = std::fs::read_dir("/sys/class/net").unwrap().map(|entry| entry.unwrap().path());
+        for path in entries.filter(|path| path.join("device/driver").exists()) {
+            let device = path.file_name().unwrap().to_str().unwrap();
+            let driver = ethtool.driver(device).unwrap();
+            let module = std::fs::read_link(path.join("device/driver")).unwrap();
+            assert_eq!(driver.name, module.file_name().unwrap().to_str().unwrap());
+            if driver.statistics > 0 {
+                let names = ethtool.names(device, driver.statistics).unwrap();
+                assert!(names.len() == driver.statistics && names.iter().all(|name| !name.is_empty()), "{names:?}");
+                assert_eq!(ethtool.statistics(device, driver.statistics).unwrap().len(), driver.statistics);
+                // Newer kernels say that the number is wrong, older ones send what there is.
+                assert!(ethtool.statistics(device, driver.statistics + 1).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn text_ends_at_the_first_nul_or_with_the_field() {
+        assert_eq!(text(b"rx_missed\0\0junk"), "rx_missed");
+        assert_eq!(text(b"as-long-as-the-field"), "as-long-as-the-field");
+    }
+}

@@ -1,0 +1,75 @@
+//! Files of the kernel: read whole, and what is said of one that cannot be read or understood.
+
+use std::{fs, io, path::Path};
+
+/// A file of the kernel that is of no use.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// It cannot be read.
+    #[error("cannot read {file}: {source}: {remedy}")]
+    Unreadable {
+        /// Its path.
+        file: String,
+        /// What the system says.
+        source: io::Error,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// It says something that no kernel known to this build says.
+    #[error("cannot understand {file}: {what}: report it with the file's text")]
+    NotUnderstood {
+        /// Its path.
+        file: &'static str,
+        /// What was met, or missed.
+        what: String,
+    },
+}
+
+/// A whole file; bytes that are not UTF-8 are replaced. `absent` is what to do if there is no such file.
+///
+/// # Errors
+/// [`FileError::Unreadable`].
+pub(super) fn read(file: impl AsRef<Path>, absent: &'static str) -> Result<String, FileError> {
+    let bytes = fs::read(&file).map_err(|source| unreadable(file.as_ref(), source, absent))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// An error of the system about a file; `absent` as in [`read`].
+pub(super) fn unreadable(file: &Path, source: io::Error, absent: &'static str) -> FileError {
+    let remedy = match source.kind() {
+        io::ErrorKind::NotFound => absent,
+        io::ErrorKind::PermissionDenied => "run tcpmon as root",
+        _ => "see the kernel log",
+    };
+    FileError::Unreadable { file: file.display().to_string(), source, remedy }
+}
+
+/// An error about a file's text.
+pub(super) fn not_understood(file: &'static str, what: impl Into<String>) -> FileError {
+    FileError::NotUnderstood { file, what: what.into() }
+}
+
+/// A decimal number of a file; `name` is what it is the number of.
+pub(super) fn number<T: std::str::FromStr>(file: &'static str, name: &str, word: Option<&str>) -> Result<T, FileError> {
+    let word = word.ok_or_else(|| not_understood(file, format!("{name} is missing")))?;
+    word.parse().map_err(|_| not_understood(file, format!("{name} is {word:?}, which is no number")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_names_the_file_and_ends_in_what_to_do() {
+        let error = read("/proc/nonexistent", "mount /proc").expect_err("no such file").to_string();
+        assert_eq!(error, "cannot read /proc/nonexistent: No such file or directory (os error 2): mount /proc");
+        let error = number::<u64>("/proc/stat", "ctxt", Some("x")).expect_err("no number").to_string();
+        assert_eq!(
+            error,
+            "cannot understand /proc/stat: ctxt is \"x\", which is no number: report it with the file's text"
+        );
+        let error = number::<u64>("/proc/stat", "ctxt", None).expect_err("nothing").to_string();
+        assert!(error.contains("/proc/stat: ctxt is missing: "), "{error}");
+        assert_eq!(number("/proc/stat", "ctxt", Some("7")).ok(), Some(7_u8));
+    }
+}

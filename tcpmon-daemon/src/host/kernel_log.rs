@@ -1,0 +1,325 @@
+//! `/dev/kmsg`: failures of the page allocator, which the kernel counts nowhere.
+
+use std::{
+    collections::BTreeMap,
+    fs::{File, OpenOptions},
+    io::{self, ErrorKind, Read, Seek, SeekFrom},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+};
+
+use self::message::{Meaning, meaning, record};
+use super::file::{FileError, unreadable};
+use crate::model::host::PageAllocationFailures;
+
+pub mod message;
+
+const KMSG: &str = "/dev/kmsg";
+
+/// Most records that are read at once. The rest wait for the next time.
+const RECORDS: usize = 1000;
+
+/// Longer than any record (`PRINTK_MESSAGE_MAX` is 2,048, `CONSOLE_EXT_LOG_MAX` before Linux 6.3 was 8,192).
+const RECORD_BYTES: usize = 8192;
+
+/// The kernel log from now on.
+#[derive(Debug)]
+pub struct KernelLog {
+    file: File,
+    tally: Tally,
+}
+
+impl KernelLog {
+    /// Opens the log at its end.
+    ///
+    /// # Errors
+    /// [`FileError::Unreadable`]: there is no log, or it may not be read.
+    pub fn open() -> Result<Self, FileError> {
+        let open = || {
+            let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(KMSG)?;
+            file.seek(SeekFrom::End(0))?;
+            Ok(file)
+        };
+        open().map(|file| Self { file, tally: Tally::default() }).map_err(refused)
+    }
+
+    /// Takes in what was logged since the last time, without waiting, and says how many records that were. At most
+    /// 1,000 are taken in; the others are for the next time.
+    ///
+    /// # Errors
+    /// [`FileError::Unreadable`].
+    pub fn poll(&mut self) -> Result<usize, FileError> {
+        drain(&mut self.file, &mut self.tally, |_| ()).map_err(refused)
+    }
+
+    /// What was found since the log was opened.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+}
+
+fn refused(source: io::Error) -> FileError {
+    match source.kind() {
+        ErrorKind::PermissionDenied => FileError::Unreadable {
+            file: KMSG.to_owned(),
+            source,
+            remedy: "give tcpmon CAP_SYSLOG, which kernel.dmesg_restrict=1 asks for, or run it as root",
+        },
+        _ => unreadable(Path::new(KMSG), source, "pass the device into the container"),
+    }
+}
+
+/// What the log said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// By order, and whether the allocation was atomic.
+    failures: BTreeMap<(u32, bool), u64>,
+    /// Failures that the kernel's rate limit kept out of the log; among them are some of `vmalloc`.
+    pub suppressed: u64,
+    /// Records that were overwritten before they were read, or not understood: at least so many.
+    pub lost: u64,
+    /// The last failure.
+    pub last: Option<LastFailure>,
+    /// Number of the record that comes next.
+    next: Option<u64>,
+}
+
+/// The last failure, for a line in the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LastFailure {
+    /// Name of the process that was running; in interrupts whichever it was.
+    pub process: String,
+    /// The kernel's message.
+    pub message: String,
+}
+
+impl Tally {
+    /// Failures by order and context, in this order.
+    pub fn failures(&self) -> Vec<PageAllocationFailures> {
+        let failure = |(&(order, atomic), &count): (&_, &_)| PageAllocationFailures { order, atomic, count };
+        self.failures.iter().map(failure).collect()
+    }
+
+    /// Takes in one record.
+    fn take(&mut self, text: &str) {
+        let Some(record) = record(text) else {
+            self.lost = self.lost.saturating_add(1);
+            return;
+        };
+        // Records are numbered without gaps.
+        let gap = self.next.map_or(0, |next| record.sequence.saturating_sub(next));
+        self.lost = self.lost.saturating_add(gap);
+        self.next = Some(record.sequence.saturating_add(1));
+        // Whoever may write to the log could write such a message.
+        if !record.from_kernel {
+            return;
+        }
+        match meaning(record.message) {
+            Meaning::Failure(failure) => {
+                *self.failures.entry((failure.order, failure.atomic)).or_default() += 1;
+                let (process, message) = (failure.process.to_owned(), record.message.to_owned());
+                self.last = Some(LastFailure { process, message });
+            }
+            Meaning::Suppressed(count) => self.suppressed = self.suppressed.saturating_add(count),
+            Meaning::NotUnderstood => self.lost = self.lost.saturating_add(1),
+            Meaning::Other => {}
+        }
+    }
+
+    /// Some record cannot be had any more. The number of the next one tells how many; before the first, nothing does.
+    fn overrun(&mut self) {
+        if self.next.is_none() {
+            self.lost = self.lost.saturating_add(1);
+        }
+    }
+}
+
+/// Reads records until there are no more, or enough; `seen` is called with each. Each read(2) gives one record.
+fn drain(log: &mut impl Read, tally: &mut Tally, mut seen: impl FnMut(&str)) -> io::Result<usize> {
+    let mut buffer = [0; RECORD_BYTES];
+    let mut records = 0;
+    for _ in 0..RECORDS {
+        match log.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(length) => {
+                let text = String::from_utf8_lossy(&buffer[..length]);
+                tally.take(&text);
+                seen(&text);
+                records += 1;
+            }
+            Err(error) => match error.kind() {
+                ErrorKind::WouldBlock => break,
+                ErrorKind::Interrupted => {}
+                // Overwritten; or longer than the buffer, and passed over by the kernel.
+                ErrorKind::BrokenPipe | ErrorKind::InvalidInput => tally.overrun(),
+                _ => return Err(error),
+            },
+        }
+    }
+    Ok(records)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        collections::VecDeque,
+        fs,
+        time::{Duration, Instant},
+    };
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A log of which each read gives the next of these, and then EAGAIN.
+    struct Log(VecDeque<Result<String, i32>>);
+
+    impl Log {
+        fn new(reads: impl IntoIterator<Item = Result<String, i32>>) -> Self {
+            Self(reads.into_iter().collect())
+        }
+    }
+
+    impl Read for Log {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            match self.0.pop_front() {
+                Some(Ok(text)) => text.as_bytes().read(buffer),
+                Some(Err(errno)) => Err(io::Error::from_raw_os_error(errno)),
+                None => Err(ErrorKind::WouldBlock.into()),
+            }
+        }
+    }
+
+    fn failed(sequence: u64, priority: u32, figures: &str) -> Result<String, i32> {
+        Ok(format!("{priority},{sequence},1,-;a: page allocation failure: {figures}\n"))
+    }
+
+    fn failures(tally: &Tally) -> Vec<(u32, bool, u64)> {
+        tally.failures().iter().map(|failures| (failures.order, failures.atomic, failures.count)).collect()
+    }
+
+    #[test]
+    fn a_captured_failure_is_counted_once_and_remembered() {
+        let mut tally = Tally::default();
+        // 6.12, whose receive ring found no page.
+        let records = include_str!("captured/6.12/kmsg_page_allocation_failure").lines();
+        let mut log = Log::new(records.map(|line| Ok(format!("{line}\n"))));
+        assert_eq!(drain(&mut log, &mut tally, |_| ()).ok(), Some(3));
+        assert_eq!(failures(&tally), [(0, true, 1)]);
+        let last = tally.last.as_ref().expect("a failure");
+        assert_eq!(last.process, "swapper/0");
+        assert!(last.message.starts_with("swapper/0: page allocation failure: order:0, mode:0x820(GFP_ATOMIC), "));
+        assert_eq!((tally.suppressed, tally.lost), (0, 0));
+    }
+
+    #[test]
+    fn failures_are_counted_by_order_and_context_and_only_those_of_the_kernel() {
+        let mut tally = Tally::default();
+        let mut log = Log::new([
+            failed(1, 4, "order:3, mode:0xcc0(GFP_KERNEL)"),
+            failed(2, 4, "order:3, mode:0x820(GFP_ATOMIC)"),
+            failed(3, 4, "order:0, mode:0x820(GFP_ATOMIC)"),
+            failed(4, 4, "order:3, mode:0xcc0(GFP_KERNEL)"),
+            failed(5, 12, "order:9, mode:0x820(GFP_ATOMIC)"),
+            Ok("4,6,1,-;warn_alloc: 7 callbacks suppressed\n".into()),
+            Ok("12,7,1,-;warn_alloc: 9 callbacks suppressed\n".into()),
+            Ok("6,8,1,-;other\n".into()),
+        ]);
+        drain(&mut log, &mut tally, |_| ()).expect("read");
+        assert_eq!(failures(&tally), [(0, true, 1), (3, false, 2), (3, true, 1)]);
+        assert_eq!((tally.suppressed, tally.lost), (7, 0));
+    }
+
+    #[test]
+    fn records_that_were_overwritten_or_make_no_sense_are_lost() {
+        let other = |sequence| Ok(format!("6,{sequence},1,-;other\n"));
+        let lost = |reads: Vec<_>| {
+            let mut tally = Tally::default();
+            drain(&mut Log::new(reads), &mut tally, |_| ()).expect("read");
+            tally.lost
+        };
+        assert_eq!(lost(vec![other(10), Err(libc::EPIPE), other(14)]), 3);
+        assert_eq!(lost(vec![other(10), Err(libc::EINVAL), other(12)]), 1);
+        // How many were lost before the first record cannot be told.
+        assert_eq!(lost(vec![Err(libc::EPIPE), other(500), other(501)]), 1);
+        assert_eq!(lost(vec![other(10), Ok("nonsense".into()), other(12)]), 2);
+        assert_eq!(lost(vec![failed(1, 4, "order:21, mode:0x20")]), 1);
+        assert_eq!(lost(vec![other(10), Err(libc::EINTR), other(11)]), 0);
+    }
+
+    #[test]
+    fn one_reading_is_bounded_and_ends_where_the_log_does() {
+        let mut log = Log::new((0..RECORDS as u64 + 2).map(|sequence| Ok(format!("6,{sequence},1,-;other\n"))));
+        let mut tally = Tally::default();
+        assert_eq!(drain(&mut log, &mut tally, |_| ()).ok(), Some(RECORDS));
+        assert_eq!(drain(&mut log, &mut tally, |_| ()).ok(), Some(2));
+        assert_eq!(drain(&mut log, &mut tally, |_| ()).ok(), Some(0));
+        assert_eq!(tally.lost, 0);
+        let mut endless = Log::new((0..2 * RECORDS).map(|_| Err(libc::EPIPE)));
+        assert_eq!(drain(&mut endless, &mut tally, |_| ()).ok(), Some(0));
+        assert!(drain(&mut Log::new([Err(libc::EIO)]), &mut tally, |_| ()).is_err());
+    }
+
+    #[test]
+    fn a_refusal_says_what_would_help() {
+        for (errno, remedy) in [
+            (libc::EPERM, "CAP_SYSLOG, which kernel.dmesg_restrict=1"),
+            (libc::EACCES, "CAP_SYSLOG"),
+            (libc::ENOENT, ": pass the device into the container"),
+        ] {
+            let error = refused(io::Error::from_raw_os_error(errno)).to_string();
+            assert!(error.starts_with("cannot read /dev/kmsg: ") && error.contains(remedy), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_others_write_to_this_host_s_log_is_passed_over_without_waiting() {
+        let mut log = match KernelLog::open() {
+            Ok(log) => log,
+            Err(error) => {
+                let error = error.to_string();
+                assert!(error.contains("CAP_SYSLOG") || error.contains("container"), "{error}");
+                return;
+            }
+        };
+        // Nothing from before it was opened, and no waiting where there is nothing: this would hang.
+        let mark = format!("tcpmon {}", std::process::id());
+        let mut seen = Vec::new();
+        let read = |log: &mut KernelLog, seen: &mut Vec<String>| {
+            drain(&mut log.file, &mut log.tally, |text| seen.push(text.to_owned())).expect("read");
+        };
+        read(&mut log, &mut seen);
+        assert!(seen.len() < RECORDS && !seen.iter().any(|text| text.contains("Linux version")), "{seen:?}");
+
+        // Facility 0 is asked for, and the kernel makes it 1.
+        let message = format!("<4>{mark}: page allocation failure: order:20, mode:0x820(GFP_ATOMIC)\n");
+        fs::write(KMSG, message).expect("written");
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let written = loop {
+            read(&mut log, &mut seen);
+            if let Some(text) = seen.iter().find(|text| text.contains(&mark)) {
+                break text;
+            }
+            assert!(Instant::now() < deadline, "{seen:?}");
+        };
+        assert!(written.starts_with("12,"), "{written}");
+        assert!(
+            matches!(record(written).map(|record| meaning(record.message)), Some(Meaning::Failure(_))),
+            "{written}"
+        );
+        assert!(log.tally().failures().iter().all(|failures| failures.order != 20), "{:?}", log.tally());
+        assert_eq!(log.tally().lost, 0);
+    }
+
+    proptest! {
+        #[test]
+        fn no_records_can_panic_the_tally(
+            texts in prop::collection::vec("(?s).{0,60}", 0..4),
+            numbers in prop::collection::vec(prop_oneof![any::<u64>(), Just(u64::MAX), Just(0)], 0..8),
+        ) {
+            let numbered = numbers.iter().map(|n| format!("4,{n},1,-;warn_alloc: {n} callbacks suppressed"));
+            let mut log = Log::new(texts.into_iter().chain(numbered).filter(|text| !text.is_empty()).map(Ok));
+            prop_assert!(drain(&mut log, &mut Tally::default(), |_| ()).is_ok());
+        }
+    }
+}

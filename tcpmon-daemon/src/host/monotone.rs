@@ -1,0 +1,96 @@
+//! Counters of the kernel that wrap, restart or run backwards, made to do none of it on the wire.
+
+use std::{collections::HashMap, hash::Hash};
+
+/// How many bits a counter of the kernel has before it starts again at zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Width {
+    /// Wraps at 2^16: a hardware register that its driver copies.
+    Bits16,
+    /// Wraps at 2^32.
+    Bits32,
+    /// Does not wrap in practice: if it falls, something began anew.
+    Bits64,
+}
+
+/// Running totals of counters by key. Keys that are not met in a round are forgotten.
+#[derive(Debug)]
+pub(super) struct Monotone<K> {
+    counters: HashMap<K, Counter>,
+    round: u64,
+}
+
+#[derive(Debug)]
+struct Counter {
+    last: u64,
+    total: u64,
+    round: u64,
+}
+
+impl<K> Default for Monotone<K> {
+    fn default() -> Self {
+        Self { counters: HashMap::new(), round: 0 }
+    }
+}
+
+impl<K: Eq + Hash> Monotone<K> {
+    /// Takes in what the kernel says now and returns the total. The first value of a key is its total.
+    ///
+    /// A 64-bit counter that falls adds nothing: whether it was reset or hiccuped cannot be told, and an overrun that
+    /// never was is worse than one that shows a reading later.
+    pub(super) fn advance(&mut self, key: K, now: u64, width: Width) -> u64 {
+        let round = self.round;
+        let counter = self.counters.entry(key).or_insert(Counter { last: now, total: now, round });
+        counter.total += match width {
+            Width::Bits16 => u64::from((now as u16).wrapping_sub(counter.last as u16)),
+            Width::Bits32 => u64::from((now as u32).wrapping_sub(counter.last as u32)),
+            Width::Bits64 => now.saturating_sub(counter.last),
+        };
+        counter.last = now;
+        counter.round = round;
+        counter.total
+    }
+
+    /// Ends a round: what was not met in it is gone.
+    pub(super) fn end_round(&mut self) {
+        let round = self.round;
+        self.counters.retain(|_, counter| counter.round == round);
+        self.round += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_starts_where_the_kernel_is_and_follows_it() {
+        let mut monotone = Monotone::default();
+        let mut at = |now| monotone.advance("a", now, Width::Bits64);
+        assert_eq!([at(7), at(9), at(9)], [7, 9, 9]);
+    }
+
+    #[test]
+    fn wraps_are_followed_and_resets_add_nothing() {
+        let mut monotone = Monotone::default();
+        // pcnet32: what a guest showed while 302,917 were true.
+        let shown = [36_588, 27_727, 40_761].map(|now| monotone.advance("missed", now, Width::Bits16));
+        assert_eq!(shown, [36_588, 36_588 + (65_536 - 36_588) + 27_727, 65_536 + 40_761]);
+        let shown = [u64::from(u32::MAX), 4].map(|now| monotone.advance("processed", now, Width::Bits32));
+        assert_eq!(shown, [u64::from(u32::MAX), u64::from(u32::MAX) + 5]);
+        let shown = [100, 90, 95].map(|now| monotone.advance("reset", now, Width::Bits64));
+        assert_eq!(shown, [100, 100, 105]);
+    }
+
+    #[test]
+    fn what_was_not_met_in_a_round_begins_anew() {
+        let mut monotone = Monotone::default();
+        monotone.advance("stays", 5, Width::Bits64);
+        monotone.advance("goes", 5, Width::Bits64);
+        monotone.end_round();
+        monotone.advance("stays", 6, Width::Bits64);
+        monotone.end_round();
+        assert_eq!(monotone.advance("stays", 7, Width::Bits64), 7);
+        assert_eq!(monotone.advance("goes", 3, Width::Bits64), 3);
+    }
+}

@@ -1,0 +1,111 @@
+//! The network namespaces of the host: those of its processes and those that are mounted somewhere (`ip netns`).
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io,
+    os::{fd::AsFd, unix::fs::MetadataExt},
+    path::{Path, PathBuf},
+};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+/// The calling thread's own namespace. Not `/proc/self`: that is the main thread's.
+const OWN: &str = "/proc/thread-self/ns/net";
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// A path to each namespace by its inode number, the own one left out.
+    pub(super) others: BTreeMap<u64, PathBuf>,
+    /// Processes that may not be asked for theirs.
+    pub(super) hidden_processes: u64,
+}
+
+/// Looks for namespaces.
+///
+/// # Errors
+/// When `/proc` cannot be read.
+pub(super) fn find() -> io::Result<Found> {
+    let own = fs::metadata(OWN)?.ino();
+    let mut found = Found::default();
+    let mounts = fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default();
+    let mounted = mounts.lines().filter_map(mounted_namespace).filter_map(|path| {
+        let inode = fs::metadata(&path).ok()?.ino();
+        Some((inode, path))
+    });
+    found.others.extend(mounted);
+    for entry in fs::read_dir("/proc")?.flatten() {
+        if !entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit) {
+            continue;
+        }
+        let path = entry.path().join("ns/net");
+        match fs::metadata(&path) {
+            Ok(namespace) => drop(found.others.entry(namespace.ino()).or_insert(path)),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => found.hidden_processes += 1,
+            // It has ended meanwhile, or is about to.
+            Err(_) => {}
+        }
+    }
+    found.others.remove(&own);
+    Ok(found)
+}
+
+/// The mount point of a line of `mountinfo`, if a namespace is mounted there. (What it is, its inode number tells:
+/// namespaces of another kind are opened in vain.)
+fn mounted_namespace(line: &str) -> Option<PathBuf> {
+    let (mount, kind) = line.split_once(" - ")?;
+    let mut fields = mount.split(' ').skip(3);
+    let (root, point) = (fields.next()?, fields.next()?);
+    (kind.starts_with("nsfs ") && root.starts_with("net:")).then(|| point.replace("\\040", " ").into())
+}
+
+/// The thread's way back.
+#[derive(Debug)]
+pub(super) struct Home(File);
+
+impl Home {
+    /// Remembers where the calling thread is.
+    ///
+    /// # Errors
+    /// When `/proc` cannot be read.
+    pub(super) fn here() -> io::Result<Self> {
+        File::open(OWN).map(Self)
+    }
+
+    /// Runs `job` on the calling thread inside the namespace.
+    ///
+    /// # Errors
+    /// When the namespace is gone or must not be entered.
+    ///
+    /// # Panics
+    /// When the thread cannot return: it must not go on in a stranger's namespace.
+    pub(super) fn visit<T>(&self, path: &Path, job: impl FnOnce() -> T) -> io::Result<T> {
+        let namespace = File::open(path)?;
+        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+        let result = job();
+        move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network))
+            .expect("whoever left a namespace that it may enter can return to it");
+        Ok(result)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounted_network_namespaces_are_told_from_other_mounts() {
+        let line = "612 30 0:4 net:[4026532345] /run/netns/a\\040b rw shared:5 - nsfs nsfs rw";
+        assert_eq!(mounted_namespace(line), Some("/run/netns/a b".into()));
+        assert_eq!(mounted_namespace("613 30 0:4 mnt:[4026532346] /run/m rw - nsfs nsfs rw"), None);
+        assert_eq!(mounted_namespace("30 1 0:26 / /run rw,nosuid - tmpfs tmpfs rw"), None);
+        assert_eq!(mounted_namespace("nonsense"), None);
+    }
+
+    #[test]
+    fn the_own_namespace_is_not_among_the_others() {
+        let own = fs::metadata(OWN).expect("/proc is mounted").ino();
+        assert!(!find().expect("/proc is mounted").others.contains_key(&own));
+    }
+}

@@ -1,0 +1,250 @@
+//! `/proc/net/netstat`: counters of TCP and IP of one network namespace, and their sums over all.
+
+use std::collections::HashMap;
+
+use super::file::{FileError, not_understood, read};
+
+const NETSTAT: &str = "/proc/net/netstat";
+
+/// The file of the network namespace that the calling thread is in (`/proc/net` is that of the process).
+pub const OF_THREAD: &str = "/proc/thread-self/net/netstat";
+
+/// Counters of one network namespace by the kernel's names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Netstat<'a> {
+    /// `TcpExt`.
+    pub tcp: Vec<(&'a str, u64)>,
+    /// `IpExt`.
+    pub ip: Vec<(&'a str, u64)>,
+}
+
+/// The text of such a file: [`OF_THREAD`], or that of any other process.
+///
+/// # Errors
+/// [`FileError::Unreadable`].
+pub fn text(file: &str) -> Result<String, FileError> {
+    read(file, "mount /proc; if it is another process's file, that process has ended")
+}
+
+/// The counters in such a file. Values below zero are not counters and are left out.
+///
+/// # Errors
+/// [`FileError::NotUnderstood`].
+pub fn parse(text: &str) -> Result<Netstat<'_>, FileError> {
+    Ok(Netstat { tcp: table(text, "TcpExt:")?, ip: table(text, "IpExt:")? })
+}
+
+/// Two lines that begin alike: the names, and the values.
+fn table<'a>(text: &'a str, title: &str) -> Result<Vec<(&'a str, u64)>, FileError> {
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix(title));
+    let (Some(names), Some(values)) = (lines.next(), lines.next()) else {
+        return Err(not_understood(NETSTAT, format!("it has no two lines {title:?}")));
+    };
+    let (names, mut values) = (names.split_ascii_whitespace(), values.split_ascii_whitespace());
+    let mut counters = Vec::with_capacity(values.clone().count());
+    for name in names {
+        let Some(value) = values.next() else {
+            return Err(not_understood(NETSTAT, format!("{title} {name} has no value")));
+        };
+        match value.parse() {
+            Ok(value) => counters.push((name, value)),
+            Err(_) if value.parse::<i64>().is_ok() => {}
+            Err(_) => return Err(not_understood(NETSTAT, format!("{title} {name} is {value:?}, which is no number"))),
+        }
+    }
+    if let Some(value) = values.next() {
+        return Err(not_understood(NETSTAT, format!("{title} {value} has no name")));
+    }
+    Ok(counters)
+}
+
+/// Sums over network namespaces that never go backwards.
+///
+/// A namespace that is met first adds its values in full; what one that is gone added stays. A counter that falls adds
+/// nothing: the kernel gives a namespace's inode number to the next one at once, whose first values are lost then.
+#[derive(Debug, Default)]
+pub struct NamespaceSums {
+    /// Names and sums, in the order in which the names were met.
+    sums: Vec<(String, u64)>,
+    /// Where in `sums` a name is.
+    places: HashMap<String, usize>,
+    namespaces: HashMap<u64, Namespace>,
+}
+
+#[derive(Debug, Default)]
+struct Namespace {
+    /// Values as they were last read, in the places of `sums`.
+    last: Vec<u64>,
+    met: bool,
+}
+
+impl NamespaceSums {
+    /// Takes in the counters of the namespace with this inode number.
+    pub fn add(&mut self, inode: u64, counters: &[(&str, u64)]) {
+        let namespace = self.namespaces.entry(inode).or_default();
+        namespace.met = true;
+        for (position, (name, value)) in counters.iter().enumerate() {
+            // All namespaces name their counters in the same order, so that a name is rarely looked up.
+            let place = match self.sums.get(position) {
+                Some((here, _)) if here == name => position,
+                _ => self.places.get(*name).copied().unwrap_or_else(|| {
+                    self.sums.push(((*name).to_owned(), 0));
+                    self.places.insert((*name).to_owned(), self.sums.len() - 1);
+                    self.sums.len() - 1
+                }),
+            };
+            if namespace.last.len() <= place {
+                namespace.last.resize(self.sums.len(), 0);
+            }
+            let sum = &mut self.sums[place].1;
+            *sum = sum.saturating_add(value.saturating_sub(namespace.last[place]));
+            namespace.last[place] = *value;
+        }
+    }
+
+    /// The namespace is still there, though it could not be read this time: it does not count as new the next time.
+    pub fn keep(&mut self, inode: u64) {
+        if let Some(namespace) = self.namespaces.get_mut(&inode) {
+            namespace.met = true;
+        }
+    }
+
+    /// Ends a round: namespaces that were not met in it are forgotten. The sums in the order of their names.
+    pub fn end(&mut self) -> Vec<(String, u64)> {
+        self.namespaces.retain(|_, namespace| std::mem::take(&mut namespace.met));
+        let mut sums = self.sums.clone();
+        sums.sort_unstable();
+        sums
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NETSTAT_6_12: &str = include_str!("captured/6.12/proc_net_netstat");
+    const NETSTAT_7_2: &str = include_str!("captured/7.2/proc_net_netstat");
+
+    fn value(counters: &[(&str, u64)], name: &str) -> Option<u64> {
+        counters.iter().find(|(here, _)| *here == name).map(|(_, value)| *value)
+    }
+
+    #[test]
+    fn each_name_has_the_value_below_it() {
+        for (text, acks, octets, names) in
+            [(NETSTAT_6_12, 1145, 78_776_772, (131, 18)), (NETSTAT_7_2, 1232, 98_141_631, (135, 18))]
+        {
+            let taken = parse(text).expect("captured");
+            assert_eq!(value(&taken.tcp, "TCPPureAcks"), Some(acks));
+            assert_eq!(value(&taken.ip, "InOctets"), Some(octets));
+            assert_eq!((taken.tcp.len(), taken.ip.len()), names);
+            // The third table, MPTcpExt, is left alone.
+            assert_eq!(value(&taken.tcp, "MPCapableSYNRX"), None);
+        }
+    }
+
+    #[test]
+    fn values_below_zero_are_left_out_and_64_bits_are_kept() {
+        let text = "TcpExt: A B C\nTcpExt: 1 -1 18446744073709551615\nIpExt: D\nIpExt: 5\n";
+        let taken = parse(text).expect("understood");
+        assert_eq!(taken, Netstat { tcp: vec![("A", 1), ("C", u64::MAX)], ip: vec![("D", 5)] });
+    }
+
+    #[test]
+    fn lines_that_do_not_match_are_refused() {
+        for (text, part) in [
+            ("", "netstat: it has no two lines \"TcpExt:\""),
+            ("TcpExt: A\nTcpExt: 1\nIpExt: A\n", "no two lines \"IpExt:\""),
+            ("TcpExt: A B\nTcpExt: 1\n", "TcpExt: B has no value"),
+            ("TcpExt: A\nTcpExt: 1 2\n", "TcpExt: 2 has no name"),
+            ("TcpExt: A\nTcpExt: x\n", "TcpExt: A is \"x\""),
+        ] {
+            let error = parse(text).expect_err(text).to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn this_host_has_both_tables() {
+        let text = text(OF_THREAD).expect("this host");
+        let taken = parse(&text).expect("this host");
+        assert!(value(&taken.tcp, "TCPRcvCollapsed").is_some() && value(&taken.ip, "InOctets").is_some());
+    }
+
+    /// One round of these namespaces, and the sums after it.
+    fn round(sums: &mut NamespaceSums, namespaces: &[(u64, &[(&str, u64)])]) -> Vec<(String, u64)> {
+        for (inode, counters) in namespaces {
+            sums.add(*inode, counters);
+        }
+        sums.end()
+    }
+
+    #[track_caller]
+    fn same(sums: Vec<(String, u64)>, expected: &[(&str, u64)]) {
+        let sums: Vec<_> = sums.iter().map(|(name, sum)| (name.as_str(), *sum)).collect();
+        assert_eq!(sums, expected);
+    }
+
+    #[test]
+    fn sums_follow_all_namespaces_and_are_in_the_order_of_names() {
+        let mut sums = NamespaceSums::default();
+        same(round(&mut sums, &[(1, &[("b", 10), ("a", 1)]), (2, &[("b", 5), ("a", 0)])]), &[("a", 1), ("b", 15)]);
+        same(round(&mut sums, &[(1, &[("b", 12), ("a", 1)]), (2, &[("b", 6), ("a", 9)])]), &[("a", 10), ("b", 18)]);
+    }
+
+    #[test]
+    fn a_namespace_that_comes_or_goes_or_falls_never_takes_anything_away() {
+        let mut sums = NamespaceSums::default();
+        same(round(&mut sums, &[(1, &[("a", 10)]), (2, &[("a", 100)])]), &[("a", 110)]);
+        same(round(&mut sums, &[(1, &[("a", 11)])]), &[("a", 111)]);
+        // Number 2 is another namespace now; 1 falls and rises again.
+        same(round(&mut sums, &[(1, &[("a", 4)]), (2, &[("a", 7)])]), &[("a", 118)]);
+        same(round(&mut sums, &[(1, &[("a", 6)]), (2, &[("a", 7)])]), &[("a", 120)]);
+    }
+
+    #[test]
+    fn a_namespace_that_could_not_be_read_once_is_not_new_afterwards() {
+        let mut sums = NamespaceSums::default();
+        round(&mut sums, &[(1, &[("a", 10)])]);
+        sums.keep(1);
+        sums.keep(9);
+        same(sums.end(), &[("a", 10)]);
+        same(round(&mut sums, &[(1, &[("a", 12)]), (9, &[("a", 1)])]), &[("a", 13)]);
+    }
+
+    #[test]
+    fn names_may_differ_from_one_namespace_to_the_next() {
+        let mut sums = NamespaceSums::default();
+        round(&mut sums, &[(1, &[("a", 1), ("b", 2)]), (2, &[("b", 3), ("c", 4), ("a", 5)])]);
+        same(round(&mut sums, &[(1, &[("b", 3)]), (2, &[("c", 5)])]), &[("a", 6), ("b", 6), ("c", 5)]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_can_panic_the_parser(text in "(?s).{0,200}", names in "[a-c ]{0,20}", values in "[0-9 -]{0,20}") {
+            let _ = parse(&text);
+            let lines = format!("TcpExt: {names}\nTcpExt: {values}\nIpExt: {names}\nIpExt: {values}\n");
+            if let Ok(taken) = parse(&lines) {
+                prop_assert!(taken.tcp.len() <= names.split_whitespace().count());
+            }
+        }
+
+        #[test]
+        fn sums_never_go_backwards(
+            rounds in prop::collection::vec(prop::collection::vec((0u64..4, "[a-d]", any::<u64>()), 0..12), 1..12),
+        ) {
+            let mut sums = NamespaceSums::default();
+            let mut before: HashMap<String, u64> = HashMap::new();
+            for round in rounds {
+                for (inode, name, value) in &round {
+                    sums.add(*inode, &[(name, *value)]);
+                }
+                let after: HashMap<String, u64> = sums.end().into_iter().collect();
+                prop_assert!(before.iter().all(|(name, sum)| after.get(name) >= Some(sum)));
+                before = after;
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! `/proc/pressure/memory` (PSI): time in which tasks waited for memory.
+
+use std::time::Duration;
+
+use super::file::{FileError, not_understood, number, read};
+use crate::model::host::PressureStalls;
+
+const MEMORY: &str = "/proc/pressure/memory";
+
+/// Stalls of the whole host since boot.
+///
+/// # Errors
+/// The file cannot be read or understood. PSI is off in two ways: it was left out of the kernel, and there is no such
+/// file; or at boot, and the file cannot be opened (EOPNOTSUPP).
+pub fn memory() -> Result<PressureStalls, FileError> {
+    let text = read(MEMORY, "boot a kernel built with CONFIG_PSI=y (Linux 4.20 or newer)").map_err(switched_off)?;
+    parse(&text)
+}
+
+fn switched_off(error: FileError) -> FileError {
+    match error {
+        FileError::Unreadable { file, source, .. } if source.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+            FileError::Unreadable { file, source, remedy: "boot with psi=1" }
+        }
+        error => error,
+    }
+}
+
+/// The two totals, which are in microseconds.
+///
+/// # Errors
+/// [`FileError::NotUnderstood`].
+pub fn parse(text: &str) -> Result<PressureStalls, FileError> {
+    let total = |kind: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(kind)?.strip_prefix(' '));
+        let line = line.ok_or_else(|| not_understood(MEMORY, format!("it has no line {kind:?}")))?;
+        let total = line.split_ascii_whitespace().find_map(|word| word.strip_prefix("total="));
+        number(MEMORY, &format!("{kind} total"), total).map(Duration::from_micros)
+    };
+    Ok(PressureStalls { some: total("some")?, full: total("full")? })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Error;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn totals_are_microseconds() {
+        let taken = parse(include_str!("captured/6.12/proc_pressure_memory")).expect("6.12");
+        assert_eq!(taken, PressureStalls::default());
+        // By hand, from the format string of psi_show(): no captured kernel was short of memory.
+        let text =
+            "some avg10=1.53 avg60=0.87 avg300=0.29 total=1500021\nfull avg10=0.00 avg60=0.13 avg300=0.00 total=7\n";
+        let taken = parse(text).expect("by hand");
+        assert_eq!(taken.some, Duration::from_micros(1_500_021));
+        assert_eq!(taken.full, Duration::from_micros(7));
+    }
+
+    #[test]
+    fn a_file_without_a_total_is_refused() {
+        for (text, part) in [
+            ("", "/proc/pressure/memory: it has no line \"some\""),
+            ("some total=1\n", "no line \"full\""),
+            ("some avg10=1\nfull total=1\n", "some total is missing"),
+            ("some total=1\nfull total=-1\n", "full total is \"-1\""),
+        ] {
+            let error = parse(text).expect_err(text).to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn off_at_boot_and_left_out_of_the_kernel_have_different_remedies() {
+        let unreadable = |errno| FileError::Unreadable {
+            file: MEMORY.into(),
+            source: Error::from_raw_os_error(errno),
+            remedy: "boot a kernel with it",
+        };
+        assert!(switched_off(unreadable(libc::EOPNOTSUPP)).to_string().ends_with(": boot with psi=1"));
+        assert!(switched_off(unreadable(libc::ENOENT)).to_string().ends_with(": boot a kernel with it"));
+    }
+
+    #[test]
+    fn this_host_has_stalls_or_says_how_to_get_them() {
+        match [memory(), memory()] {
+            [Ok(before), Ok(after)] => assert!(before.some <= after.some && before.full <= after.full, "{after:?}"),
+            [before, _] => {
+                let error = before.expect_err("both or none").to_string();
+                assert!(error.contains("CONFIG_PSI=y") || error.ends_with("psi=1"), "{error}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_can_panic_the_parser(text in "(?s).{0,200}", value in ".{0,30}") {
+            let _ = parse(&text);
+            let _ = parse(&format!("some total={value}\nfull total={value}"));
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! `/proc/net/softnet_stat`: what each CPU did with received packets.
+
+use super::{
+    file::{FileError, not_understood, number, read},
+    monotone::{Monotone, Width},
+};
+use crate::model::host::Softnet;
+
+const STAT: &str = "/proc/net/softnet_stat";
+const ONLINE: &str = "/sys/devices/system/cpu/online";
+
+/// Column of the CPU's number, from 0 (Linux 5.10, commit 7d58e6555870).
+const CPU: usize = 12;
+
+/// Totals of all CPUs. The kernel's counters have 32 bits and wrap.
+#[derive(Debug, Default)]
+pub struct SoftnetCounters {
+    totals: Monotone<(u32, usize)>,
+}
+
+impl SoftnetCounters {
+    /// The CPUs that are online, in the order of their numbers.
+    ///
+    /// # Errors
+    /// The file cannot be read or understood.
+    pub fn read(&mut self) -> Result<Vec<Softnet>, FileError> {
+        let stat = read(STAT, "mount /proc")?;
+        // Only kernels before 5.10 need it: there its absence is an error of `parse`.
+        let online = read(ONLINE, "mount /sys").unwrap_or_default();
+        Ok(self.advance(parse(&stat, &online)?))
+    }
+
+    fn advance(&mut self, mut cpus: Vec<Softnet>) -> Vec<Softnet> {
+        for Softnet { cpu, processed, dropped, time_squeezed } in &mut cpus {
+            for (column, value) in [processed, dropped, time_squeezed].into_iter().enumerate() {
+                *value = self.totals.advance((*cpu, column), *value, Width::Bits32);
+            }
+        }
+        self.totals.end_round();
+        cpus
+    }
+}
+
+/// The counters as the kernel has them. Where it does not number its lines, the n-th is that of the n-th CPU that is
+/// online (the text of `/sys/devices/system/cpu/online`).
+///
+/// # Errors
+/// [`FileError::NotUnderstood`].
+pub fn parse(stat: &str, online: &str) -> Result<Vec<Softnet>, FileError> {
+    let mut online = cpus(online)?;
+    let mut all = Vec::new();
+    for line in stat.lines() {
+        let columns = line
+            .split_ascii_whitespace()
+            .map(|word| u32::from_str_radix(word, 16))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|_| not_understood(STAT, format!("{line:?} is not all hexadecimal")))?;
+        // Nine columns are in every kernel; others were only ever added behind them.
+        let [processed, dropped, time_squeezed, _, _, _, _, _, _, ..] = columns[..] else {
+            return Err(not_understood(STAT, format!("{line:?} has fewer than 9 columns")));
+        };
+        let nth = online.next();
+        let Some(cpu) = columns.get(CPU).copied().or(nth) else {
+            return Err(not_understood(STAT, format!("it has more lines than {ONLINE} has CPUs")));
+        };
+        let [processed, dropped, time_squeezed] = [processed, dropped, time_squeezed].map(u64::from);
+        all.push(Softnet { cpu, processed, dropped, time_squeezed });
+    }
+    if all.is_empty() { Err(not_understood(STAT, "it is empty")) } else { Ok(all) }
+}
+
+/// A list like `0-3,8`, without making room for what it spans.
+fn cpus(list: &str) -> Result<impl Iterator<Item = u32> + use<>, FileError> {
+    let mut ranges = Vec::new();
+    for range in list.trim().split(',').filter(|range| !range.is_empty()) {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        ranges.push(number(ONLINE, "a CPU", Some(first))?..=number(ONLINE, "a CPU", Some(last))?);
+    }
+    Ok(ranges.into_iter().flatten())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn softnet(cpu: u32, processed: u64, dropped: u64, time_squeezed: u64) -> Softnet {
+        Softnet { cpu, processed, dropped, time_squeezed }
+    }
+
+    #[test]
+    fn kernels_that_number_their_lines_are_believed() {
+        // 13 columns, 15 columns.
+        let taken = parse(include_str!("captured/5.10/proc_net_softnet_stat"), "").expect("5.10");
+        assert_eq!(taken, [softnet(0, 0x440d, 0x1b08, 0xf1), softnet(1, 0x55da, 0x132f, 0x8d)]);
+        let taken = parse(include_str!("captured/6.12/proc_net_softnet_stat"), "4-9").expect("6.12");
+        assert_eq!(taken, [softnet(0, 0x687e, 0x5180, 0x22d), softnet(1, 0xae3, 0, 0x90)]);
+    }
+
+    #[test]
+    fn lines_without_a_number_belong_to_the_cpus_that_are_online() {
+        // By hand, from the format strings of Linux 2.6.32 (9), 2.6.35 (10) and 3.13 (11 columns).
+        for columns in [9, 10, 11] {
+            let line = |first: &str| format!("{first}{}\n", " 00000000".repeat(columns - 3));
+            let text = line("0000000a 00000001 00000002") + &line("ffffffff 00000000 00000003");
+            let taken = parse(&text, "0,8-9\n").expect("understood");
+            assert_eq!(taken, [softnet(0, 10, 1, 2), softnet(8, 0xffff_ffff, 0, 3)], "{columns} columns");
+            let error = parse(&text, "0\n").expect_err("two lines, one CPU").to_string();
+            assert!(error.contains("more lines than /sys/devices/system/cpu/online has CPUs"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_table_is_refused_by_what_is_wrong_with_it() {
+        let refused = |stat, online, part: &str| {
+            let error = parse(stat, online).expect_err(part).to_string();
+            assert!(error.contains(part), "{error}");
+        };
+        refused("", "0", "softnet_stat: it is empty");
+        refused("0000000a 0 0 0 0 0 0 0", "0", "fewer than 9 columns");
+        refused("0000000a 0", "0", "fewer than 9 columns");
+        refused("0 0 0 0 x 0 0 0 0", "0", "is not all hexadecimal");
+        refused("0 0 0 0 100000000 0 0 0 0", "0", "is not all hexadecimal");
+        refused("0 0 0 0 0 0 0 0 0", "0-x", "online: a CPU is \"x\"");
+    }
+
+    #[test]
+    fn lists_of_cpus_are_ranges_and_numbers() {
+        let list = |text| cpus(text).map(|cpus| cpus.take(6).collect::<Vec<_>>()).ok();
+        assert_eq!(list("0-3,8\n"), Some(vec![0, 1, 2, 3, 8]));
+        assert_eq!(list("0"), Some(vec![0]));
+        assert_eq!(list("\n"), Some(vec![]));
+        assert_eq!(list("0-4294967295"), Some(vec![0, 1, 2, 3, 4, 5]));
+        assert_eq!(list("0--3"), None);
+    }
+
+    #[test]
+    fn totals_go_on_where_the_kernel_wraps() {
+        let mut counters = SoftnetCounters::default();
+        let wrap = u64::from(u32::MAX);
+        counters.advance(vec![softnet(3, wrap, wrap - 1, 7)]);
+        let taken = counters.advance(vec![softnet(3, 1, 0, 8)]);
+        assert_eq!(taken, [softnet(3, wrap + 2, wrap + 1, 8)]);
+    }
+
+    #[test]
+    fn this_host_lists_the_cpus_that_are_online_and_does_not_run_backwards() {
+        let mut counters = SoftnetCounters::default();
+        let [before, after] = [(); 2].map(|()| counters.read().expect("this host"));
+        let online = cpus(&read(ONLINE, "").expect("/sys")).expect("a list");
+        assert_eq!(before.iter().map(|cpu| cpu.cpu).collect::<Vec<_>>(), online.collect::<Vec<_>>());
+        assert!(before.iter().zip(&after).all(|(before, after)| before.processed <= after.processed));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_can_panic_the_parser(stat in "(?s).{0,200}", rows in "([0-9a-g]{1,9}[ \n]){0,40}", online in "[0-9,-]{0,20}") {
+            let _ = parse(&stat, &online);
+            let _ = parse(&rows, &online);
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! `/proc/net/sockstat`, `/proc/net/protocols` and `tcp_mem`: memory of all TCP sockets of the host, and its limits.
+
+use super::file::{FileError, not_understood, number, read};
+use crate::model::host::TcpMemory;
+
+/// Orphans and memory are those of the host, in whichever network namespace it is read.
+const SOCKSTAT: &str = "/proc/net/sockstat";
+const PROTOCOLS: &str = "/proc/net/protocols";
+const TCP_MEM: &str = "/proc/sys/net/ipv4/tcp_mem";
+const ABSENT: &str = "mount /proc";
+
+/// Use, limits and pressure.
+///
+/// # Errors
+/// One of the files cannot be read or understood.
+pub fn memory(page_bytes: u64) -> Result<TcpMemory, FileError> {
+    let limits = read(TCP_MEM, "run tcpmon in the host's network namespace, the only one that has this file")?;
+    parse(&read(SOCKSTAT, ABSENT)?, &limits, &read(PROTOCOLS, ABSENT)?, page_bytes)
+}
+
+/// TCP sockets of the host that no process holds any more.
+///
+/// # Errors
+/// `/proc/net/sockstat` cannot be read or understood.
+pub fn orphan_sockets() -> Result<u64, FileError> {
+    sockstat(&read(SOCKSTAT, ABSENT)?, "orphan")
+}
+
+/// The three files' texts together.
+///
+/// # Errors
+/// [`FileError::NotUnderstood`].
+pub fn parse(sockstat_text: &str, tcp_mem: &str, protocols: &str, page_bytes: u64) -> Result<TcpMemory, FileError> {
+    let mut limits = tcp_mem.split_ascii_whitespace();
+    let mut limit = |name| number::<u64>(TCP_MEM, name, limits.next()).map(|pages| pages.saturating_mul(page_bytes));
+    Ok(TcpMemory {
+        bytes: sockstat(sockstat_text, "mem")?.saturating_mul(page_bytes),
+        low: limit("the first number")?,
+        pressure: limit("the second number")?,
+        max: limit("the third number")?,
+        under_pressure: under_pressure(protocols)?,
+    })
+}
+
+/// A number of the line `TCP:` of `/proc/net/sockstat`, by its name (`orphan`: sockets; `mem`: pages).
+///
+/// # Errors
+/// [`FileError::NotUnderstood`].
+pub fn sockstat(text: &str, name: &str) -> Result<u64, FileError> {
+    let line = text.lines().find_map(|line| line.strip_prefix("TCP:"));
+    let mut words = line.unwrap_or_default().split_ascii_whitespace();
+    let value = words.find(|word| *word == name).and_then(|_| words.next());
+    number(SOCKSTAT, &format!("TCP {name}"), value)
+}
+
+/// The column `press` of TCP in `/proc/net/protocols`.
+fn under_pressure(text: &str) -> Result<bool, FileError> {
+    let mut rows = text.lines().map(str::split_ascii_whitespace);
+    let column = rows.next().and_then(|mut header| header.position(|name| name == "press"));
+    let column = column.ok_or_else(|| not_understood(PROTOCOLS, "it has no column press"))?;
+    match rows.find(|row| row.clone().next() == Some("TCP")).and_then(|mut row| row.nth(column)) {
+        Some("yes") => Ok(true),
+        Some("no") => Ok(false),
+        other => Err(not_understood(PROTOCOLS, format!("press of TCP is {other:?}, neither yes nor no"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SOCKSTAT_6_12: &str = include_str!("captured/6.12/proc_net_sockstat");
+    const PROTOCOLS_6_12: &str = include_str!("captured/6.12/proc_net_protocols");
+    const TCP_MEM_6_12: &str = include_str!("captured/6.12/proc_sys_net_ipv4_tcp_mem");
+
+    #[test]
+    fn pages_become_bytes() {
+        let taken = parse(SOCKSTAT_6_12, TCP_MEM_6_12, PROTOCOLS_6_12, 4096).expect("6.12");
+        let [bytes, low, pressure, max] = [1045, 5271, 7029, 10_542].map(|pages| pages * 4096);
+        assert_eq!(taken, TcpMemory { bytes, low, pressure, max, under_pressure: false });
+        let taken = parse(SOCKSTAT_6_12, TCP_MEM_6_12, PROTOCOLS_6_12, 65_536).expect("6.12");
+        assert_eq!((taken.bytes, taken.max), (1045 * 65_536, 10_542 * 65_536));
+    }
+
+    #[test]
+    fn orphans_are_those_of_tcp() {
+        assert_eq!(sockstat(SOCKSTAT_6_12, "orphan").ok(), Some(0));
+        let text = "UDP: orphan 9 mem 9\nTCP: inuse 5 orphan 3 tw 2 alloc 8 mem 921\n";
+        assert_eq!(sockstat(text, "orphan").ok(), Some(3));
+        assert_eq!(sockstat(text, "mem").ok(), Some(921));
+    }
+
+    #[test]
+    fn pressure_is_found_by_its_header_and_belongs_to_tcp_alone() {
+        // By hand: no captured kernel was under pressure, and older ones had other columns.
+        let table = |tcp: &str| format!("protocol press size\nTCPv6 no 1\nUDP NI 1\nTCP {tcp} 1\nTCPx yes 1\n");
+        assert_eq!(under_pressure(&table("yes")).ok(), Some(true));
+        assert_eq!(under_pressure(&table("no")).ok(), Some(false));
+        for (text, part) in [
+            (table("NI"), "press of TCP is Some(\"NI\")"),
+            (table("no").replace("press", "stress"), "no column press"),
+            ("protocol press\nUDP no\n".into(), "press of TCP is None"),
+            (String::new(), "protocols: it has no column press"),
+        ] {
+            let error = under_pressure(&text).expect_err(part).to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let refused = |sockstat, tcp_mem, part: &str| {
+            let error = parse(sockstat, tcp_mem, PROTOCOLS_6_12, 4096).expect_err(part).to_string();
+            assert!(error.contains(part), "{error}");
+        };
+        refused("UDP: mem 1\n", TCP_MEM_6_12, "sockstat: TCP mem is missing");
+        refused("TCP: inuse 1 mem\n", TCP_MEM_6_12, "TCP mem is missing");
+        refused("TCP: mem -1\n", TCP_MEM_6_12, "TCP mem is \"-1\"");
+        refused(SOCKSTAT_6_12, "1\t2\n", "tcp_mem: the third number is missing");
+        refused(SOCKSTAT_6_12, "1 x 3\n", "the second number is \"x\"");
+    }
+
+    #[test]
+    fn this_host_s_limits_are_in_order_and_in_whole_pages() {
+        let taken = memory(4096).expect("this host");
+        assert!(taken.low <= taken.pressure && taken.pressure <= taken.max && taken.max > 0, "{taken:?}");
+        assert_eq!((taken.bytes % 4096, taken.max % 4096), (0, 0), "{taken:?}");
+        orphan_sockets().expect("this host");
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_can_panic_the_parsers(text in "(?s).{0,200}", words in "[a-z0-9 \n]{0,60}", page_bytes: u64) {
+            let _ = parse(&text, &text, &text, page_bytes);
+            let _ = parse(&format!("TCP: mem {words}"), &words, &format!("x press\nTCP {words}"), page_bytes);
+            let _ = sockstat(&format!("TCP: orphan {words}"), "orphan");
+            let _ = under_pressure(&format!("{words} press\nTCP {words}"));
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The connections that are open, and which one goes when there is no room.
+//!
+//! A newcomer is always let in: were it to wait, a few hundred idle connections would keep the scraper out. At the bound
+//! the client with the most connections loses the one that it has used least lately, so that only those lose who take
+//! much; the scraper's own connection is the youngest, and under a flood from elsewhere its client has but one.
+
+use std::{
+    cmp::Reverse,
+    collections::HashMap,
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
+
+use tokio::task::{AbortHandle, Id};
+
+/// Most connections: with TLS and a header under way one takes up to 80 kB, 20 MB together.
+const MOST: usize = 256;
+
+/// How many connections may be open. A quarter of the file descriptors at most: the programs, their maps and the
+/// processes that are looked at need the others.
+pub(super) fn most_connections() -> usize {
+    let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    descriptors.map_or(MOST, |descriptors| usize::try_from(descriptors / 4).unwrap_or(MOST).clamp(8, MOST))
+}
+
+/// Who connects: an IPv4 address, or the /64 of an IPv6 address, all of which one host can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Client(IpAddr);
+
+impl From<SocketAddr> for Client {
+    fn from(address: SocketAddr) -> Self {
+        Self(match address.ip().to_canonical() {
+            IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+            v4 => v4,
+        })
+    }
+}
+
+/// Since when a connection waits for its client: to finish the handshake or the header, to take the answer, to ask again.
+/// `None` while an answer is worked on.
+#[derive(Clone, Debug)]
+pub(super) struct Waiting(Arc<Mutex<Option<Instant>>>);
+
+impl Waiting {
+    pub(super) fn new() -> Self {
+        Self(Arc::new(Mutex::new(Some(Instant::now()))))
+    }
+
+    pub(super) fn working(&self) {
+        self.set(None);
+    }
+
+    pub(super) fn again(&self) {
+        self.set(Some(Instant::now()));
+    }
+
+    fn set(&self, since: Option<Instant>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = since;
+    }
+
+    fn since(&self) -> Option<Instant> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct Open {
+    client: Client,
+    waiting: Waiting,
+    task: AbortHandle,
+}
+
+/// Open connections, by the task that serves each.
+#[derive(Default)]
+pub(super) struct Connections {
+    open: HashMap<Id, Open>,
+    /// It has been said that the bound is reached.
+    said: bool,
+}
+
+impl Connections {
+    pub(super) fn add(&mut self, client: Client, waiting: Waiting, task: AbortHandle) {
+        self.open.insert(task.id(), Open { client, waiting, task });
+    }
+
+    pub(super) fn remove(&mut self, task: Id) {
+        self.open.remove(&task);
+    }
+
+    /// Closes connections until one more is within the bound.
+    pub(super) fn make_room(&mut self, bound: usize) {
+        if self.open.len() < bound / 2 {
+            self.said = false;
+        }
+        while self.open.len() >= bound {
+            let connections = self.open.iter().map(|(id, open)| (*id, open.client, open.waiting.since()));
+            let Some(closed) = victim(&connections.collect::<Vec<_>>()).and_then(|id| self.open.remove(&id)) else {
+                return;
+            };
+            closed.task.abort();
+            if !self.said {
+                self.said = true;
+                tracing::warn!(bound, client = %closed.client.0, "too many connections: idle ones are closed for new ones");
+            }
+        }
+    }
+}
+
+/// The one to close: of the client that has most, the one that waits longest; one that is worked on only if none waits.
+fn victim<I: Copy>(connections: &[(I, Client, Option<Instant>)]) -> Option<I> {
+    let mut held = HashMap::new();
+    for (_, client, _) in connections {
+        *held.entry(*client).or_insert(0_usize) += 1;
+    }
+    let rank = |(_, client, since): &&(I, Client, Option<Instant>)| (held[client], since.is_some(), Reverse(*since));
+    connections.iter().max_by_key(rank).map(|(id, ..)| *id)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn client(address: &str) -> Client {
+        SocketAddr::new(address.parse().expect("an address"), 1).into()
+    }
+
+    #[test]
+    fn who_has_most_loses_what_waits_longest() {
+        let (few, many) = (client("10.0.0.1"), client("10.0.0.2"));
+        let start = Instant::now();
+        let at = |seconds| Some(start + Duration::from_secs(seconds));
+        assert_eq!(victim(&[(1, few, at(0)), (2, many, at(3)), (3, many, at(2)), (4, many, None)]), Some(3));
+        assert_eq!(victim(&[(1, many, None), (2, many, at(9)), (3, few, at(0))]), Some(2));
+        assert_eq!(victim(&[(1, many, None), (2, many, None), (3, few, at(0))]).map(|id| id < 3), Some(true));
+        assert_eq!(victim::<u8>(&[]), None);
+    }
+
+    #[test]
+    fn a_client_is_an_ipv4_address_or_the_network_of_a_host() {
+        assert_ne!(client("10.0.0.1"), client("10.0.0.2"));
+        assert_eq!(client("::ffff:10.0.0.1"), client("10.0.0.1"));
+        assert_eq!(client("2001:db8::1"), client("2001:db8::ffff:1"));
+        assert_ne!(client("2001:db8::1"), client("2001:db8:0:1::1"));
+    }
+
+    #[test]
+    fn connections_stay_below_the_descriptors() {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.expect("a limit");
+        assert!((8..=256).contains(&most_connections()));
+        assert!(most_connections() as u64 <= limit.div_ceil(2));
+    }
+}

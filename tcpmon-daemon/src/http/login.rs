@@ -1,0 +1,182 @@
+//! Basic authentication: names, bcrypt hashes, and the cost of trying passwords.
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    str::FromStr,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use axum::http::HeaderValue;
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use bcrypt::HashParts;
+use ring::{hmac, rand::SystemRandom};
+use tokio::{sync::Semaphore, task::spawn_blocking};
+use tracing::warn;
+
+use super::connections::Client;
+
+/// Highest cost of a hash: 2^14 rounds take about a second, and a first scrape must be answered within ten.
+const MOST_COST: u32 = 14;
+
+/// Passwords of one client that wait for their check; further ones are told to come again.
+const MOST_WAITING: usize = 64;
+
+/// Names and bcrypt hashes of those who may ask.
+#[derive(Default)]
+pub(super) struct Users {
+    hashes: BTreeMap<String, String>,
+    /// Checked for a name that nobody has, as dear as the dearest of the others: so that the time does not tell names.
+    decoy: String,
+}
+
+/// Hashes are for nobody's eyes.
+impl fmt::Debug for Users {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.hashes.keys()).finish()
+    }
+}
+
+impl Users {
+    /// Takes names and hashes; an error names the first that cannot be used.
+    pub(super) fn new(hashes: BTreeMap<String, String>) -> Result<Self, String> {
+        let mut dearest = 4;
+        for (name, hash) in &hashes {
+            let bad = |problem: &str| Err(format!("basic_auth_users.{name}: {problem}"));
+            match HashParts::from_str(hash).map(|parts| parts.get_cost()) {
+                Ok(cost @ 4..=MOST_COST) => dearest = dearest.max(cost),
+                Ok(cost) => {
+                    bad(&format!("a hash of cost {cost} takes too long, or is too weak: make one of cost 10"))?;
+                }
+                Err(_) => bad("no bcrypt hash: make one with `htpasswd -nBC 10 NAME`")?,
+            }
+        }
+        // What it was made of does not matter: it lets nobody in.
+        Ok(Self { hashes, decoy: format!("$2b${dearest:02}${}", "a".repeat(21) + "e" + &"a".repeat(30) + "e") })
+    }
+
+    /// Whether everybody may ask.
+    pub(super) fn is_empty(&self) -> bool {
+        self.hashes.is_empty()
+    }
+}
+
+/// How a request fares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Login {
+    Granted,
+    Denied,
+    /// Too many passwords of this client wait already.
+    Busy,
+}
+
+/// Checks passwords, one at a time: bcrypt takes 50 ms and more of a CPU by intent.
+///
+/// Clients take turns, so that one that guesses does not delay another by more than a check. A password that was right
+/// once is not computed again: it is remembered by a hash under a key that this process alone has.
+pub(super) struct Passwords {
+    key: hmac::Key,
+    /// The last right password of each name, hashed together with the name and its bcrypt hash.
+    right: Mutex<HashMap<String, hmac::Tag>>,
+    queues: Mutex<HashMap<Client, Arc<Queue>>>,
+    turn: Arc<Semaphore>,
+}
+
+/// Passwords are for nobody's eyes.
+impl fmt::Debug for Passwords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Passwords").finish_non_exhaustive()
+    }
+}
+
+struct Queue {
+    places: Arc<Semaphore>,
+    turn: Arc<Semaphore>,
+}
+
+impl Passwords {
+    /// Knows no password yet; fails when the system has no randomness.
+    pub(super) fn new() -> Result<Self, ring::error::Unspecified> {
+        Ok(Self {
+            key: hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())?,
+            right: Mutex::default(),
+            queues: Mutex::default(),
+            turn: Arc::new(Semaphore::new(1)),
+        })
+    }
+
+    /// Whether the value of the header `Authorization` lets a client in.
+    pub(super) async fn check(self: &Arc<Self>, users: &Users, value: Option<&HeaderValue>, client: Client) -> Login {
+        if users.is_empty() {
+            return Login::Granted;
+        }
+        let Some((name, password)) = value.and_then(credentials) else { return Login::Denied };
+        let (known, hash) = match users.hashes.get(&name) {
+            Some(hash) => (true, hash.clone()),
+            None => (false, users.decoy.clone()),
+        };
+        let message = [name.as_bytes(), hash.as_bytes(), &password].map(|part| [part, b"\0"].concat()).concat();
+        if known && self.was_right(&name, &message) {
+            return Login::Granted;
+        }
+        let queue = self.queue(client);
+        let Ok(place) = Arc::clone(&queue.places).try_acquire_owned() else { return Login::Busy };
+        // The semaphores are never closed.
+        let Ok(own) = Arc::clone(&queue.turn).acquire_owned().await else { return Login::Busy };
+        let Ok(turn) = Arc::clone(&self.turn).acquire_owned().await else { return Login::Busy };
+        // Another request may have brought it meanwhile.
+        if known && self.was_right(&name, &message) {
+            return Login::Granted;
+        }
+        let this = Arc::clone(self);
+        let checked = spawn_blocking(move || {
+            // Turns end with the computation, which goes on when the client has left.
+            let _turns = (place, own, turn, queue);
+            let right = bcrypt::verify(&password, &hash).unwrap_or(false) && known;
+            if right {
+                let tag = hmac::sign(&this.key, &message);
+                this.right.lock().unwrap_or_else(PoisonError::into_inner).insert(name, tag);
+            }
+            right
+        });
+        match checked.await {
+            Ok(true) => Login::Granted,
+            Ok(false) => Login::Denied,
+            Err(error) => {
+                warn!(%error, "a password could not be checked");
+                Login::Denied
+            }
+        }
+    }
+
+    fn was_right(&self, name: &str, message: &[u8]) -> bool {
+        let right = self.right.lock().unwrap_or_else(PoisonError::into_inner);
+        right.get(name).is_some_and(|tag| hmac::verify(&self.key, message, tag.as_ref()).is_ok())
+    }
+
+    fn queue(&self, client: Client) -> Arc<Queue> {
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those where nobody waits are held by the map alone.
+        queues.retain(|_, queue| Arc::strong_count(queue) > 1);
+        let new = || {
+            let places = Arc::new(Semaphore::new(MOST_WAITING));
+            Arc::new(Queue { places, turn: Arc::new(Semaphore::new(1)) })
+        };
+        Arc::clone(queues.entry(client).or_insert_with(new))
+    }
+}
+
+/// Name and password of a header such as `Basic bmFtZTpwYXNzd29yZA==` (RFC 7617).
+fn credentials(value: &HeaderValue) -> Option<(String, Vec<u8>)> {
+    let (scheme, encoded) = value.to_str().ok()?.split_once(' ')?;
+    if !scheme.eq_ignore_ascii_case("Basic") {
+        return None;
+    }
+    let decoded = BASE64_STANDARD.decode(encoded.trim_start()).ok()?;
+    let colon = decoded.iter().position(|byte| *byte == b':')?;
+    let (name, password) = decoded.split_at(colon);
+    Some((String::from_utf8(name.to_vec()).ok()?, password[1..].to_vec()))
+}

@@ -1,0 +1,122 @@
+//! Claims about passwords and the cost of checking them.
+
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use tokio::{task::JoinSet, time::timeout};
+
+use super::*;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Names with passwords, at this cost.
+fn users(cost: u32, of: &[(&str, &str)]) -> Arc<Users> {
+    let hash = |(name, password): &(&str, &str)| ((*name).to_owned(), bcrypt::hash(password, cost).expect("a hash"));
+    Arc::new(Users::new(of.iter().map(hash).collect()).expect("good hashes"))
+}
+
+fn basic(name: &str, password: &str) -> HeaderValue {
+    let encoded = BASE64_STANDARD.encode(format!("{name}:{password}"));
+    format!("Basic {encoded}").parse().expect("a header")
+}
+
+fn client(address: &str) -> Client {
+    SocketAddr::new(address.parse().expect("an address"), 1).into()
+}
+
+fn passwords() -> Arc<Passwords> {
+    Arc::new(Passwords::new().expect("randomness"))
+}
+
+#[tokio::test]
+async fn the_right_password_of_a_known_name_is_let_in_and_nothing_else() {
+    let (passwords, users) = (passwords(), users(4, &[("alice", "a:b"), ("bob", "")]));
+    let check = async |value: Option<&HeaderValue>| passwords.check(&users, value, client("10.0.0.1")).await;
+    for _ in 0..2 {
+        assert_eq!(check(Some(&basic("alice", "a:b"))).await, Login::Granted);
+        assert_eq!(check(Some(&basic("bob", ""))).await, Login::Granted);
+        for (name, password) in [("alice", "a"), ("alice", ""), ("bob", "a:b"), ("eve", "a:b"), ("", "")] {
+            assert_eq!(check(Some(&basic(name, password))).await, Login::Denied, "{name}:{password}");
+        }
+    }
+    assert_eq!(check(None).await, Login::Denied);
+    for value in ["", "Basic", "Basic ?", "Bearer YWxpY2U6YTpi", "Basic YWxpY2U="] {
+        assert_eq!(check(Some(&value.parse().expect("a header"))).await, Login::Denied, "{value}");
+    }
+    let value = "basic YWxpY2U6YTpi".parse().expect("a header");
+    assert_eq!(check(Some(&value)).await, Login::Granted, "the scheme is case-insensitive");
+}
+
+#[tokio::test]
+async fn without_users_everybody_is_let_in() {
+    assert_eq!(passwords().check(&Users::default(), None, client("10.0.0.1")).await, Login::Granted);
+}
+
+#[tokio::test]
+async fn a_right_password_is_computed_once_and_forgotten_with_its_hash() {
+    let (passwords, old) = (passwords(), users(4, &[("alice", "old")]));
+    let at = client("10.0.0.1");
+    assert_eq!(passwords.check(&old, Some(&basic("alice", "old")), at).await, Login::Granted);
+    let turn = Arc::clone(&passwords.turn).acquire_owned().await.expect("open");
+    let value = basic("alice", "old");
+    let again = timeout(DEADLINE / 10, passwords.check(&old, Some(&value), at)).await;
+    assert_eq!(again.expect("nothing is computed"), Login::Granted);
+    drop(turn);
+    let new = users(4, &[("alice", "new")]);
+    assert_eq!(passwords.check(&new, Some(&basic("alice", "old")), at).await, Login::Denied);
+    assert_eq!(passwords.check(&new, Some(&basic("alice", "new")), at).await, Login::Granted);
+}
+
+#[tokio::test]
+async fn a_name_that_nobody_has_costs_as_much_as_the_dearest() {
+    let (passwords, users) = (passwords(), users(6, &[("alice", "right")]));
+    let took = async |name| {
+        let begin = Instant::now();
+        assert_eq!(passwords.check(&users, Some(&basic(name, "wrong")), client("10.0.0.1")).await, Login::Denied);
+        begin.elapsed()
+    };
+    let (known, unknown) = (took("alice").await, took("nobody").await);
+    assert!(unknown > known / 4 && known > unknown / 4, "{known:?} and {unknown:?}");
+}
+
+#[tokio::test]
+async fn who_guesses_delays_others_by_a_check_and_himself_by_a_full_queue() {
+    let (passwords, users) = (passwords(), users(5, &[("alice", "right")]));
+    let mut guesses = JoinSet::new();
+    let first = Arc::clone(&passwords.turn).acquire_owned().await.expect("open");
+    for guess in 0..MOST_WAITING + 5 {
+        let (passwords, users) = (Arc::clone(&passwords), Arc::clone(&users));
+        guesses.spawn(async move {
+            passwords.check(&users, Some(&basic("alice", &guess.to_string())), client("10.0.0.1")).await
+        });
+    }
+    for _ in 0..5 {
+        assert_eq!(guesses.join_next().await.expect("a guess").expect("no panic"), Login::Busy);
+    }
+    drop(first);
+    let good = basic("alice", "right");
+    let good = passwords.check(&users, Some(&good), client("10.0.0.2"));
+    assert_eq!(timeout(DEADLINE, good).await.expect("in time"), Login::Granted);
+    assert!(guesses.len() > MOST_WAITING / 2, "only {} guesses wait: the other waited for them", guesses.len());
+    let others = timeout(DEADLINE, guesses.join_all()).await.expect("in time");
+    assert!(others.iter().all(|login| *login == Login::Denied));
+}
+
+#[tokio::test]
+async fn one_password_at_a_time_is_computed_even_when_its_client_leaves() {
+    let (passwords, users) = (passwords(), users(8, &[("alice", "right")]));
+    let value = basic("alice", "wrong");
+    let left = passwords.check(&users, Some(&value), client("10.0.0.1"));
+    assert!(timeout(Duration::from_millis(1), left).await.is_err(), "computed in no time");
+    assert_eq!(passwords.turn.available_permits(), 0);
+    let turn = timeout(DEADLINE, Arc::clone(&passwords.turn).acquire_owned()).await.expect("in time");
+    drop(turn.expect("open"));
+}
+
+#[test]
+fn hashes_and_passwords_are_never_printed() {
+    let (passwords, users) = (passwords(), users(4, &[("alice", "right")]));
+    assert_eq!(format!("{users:?} {passwords:?}"), "{\"alice\"} Passwords { .. }");
+}

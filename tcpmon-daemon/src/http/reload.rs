@@ -1,0 +1,163 @@
+//! Keeps to the web config file while it, or a file that it names, changes.
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use tracing::{error, info};
+
+use super::{
+    login::Passwords,
+    web_config::{Policy, Written},
+};
+
+/// The files are looked at this often at most, when somebody asks.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// A web config file, and what it says.
+#[derive(Debug)]
+pub struct WebConfig {
+    file: PathBuf,
+    look_every: Duration,
+    passwords: Arc<Passwords>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    policy: Arc<Policy>,
+    looked: Instant,
+    seen: Vec<Stamp>,
+    problem: Option<String>,
+}
+
+/// A file, and what changes when it does; `None` when it is not there.
+#[derive(Debug, PartialEq)]
+struct Stamp {
+    file: PathBuf,
+    inode: Option<Inode>,
+}
+
+#[derive(Debug, PartialEq)]
+struct Inode {
+    device: u64,
+    number: u64,
+    bytes: u64,
+    modified_ns: i128,
+    changed_ns: i128,
+}
+
+/// A web config file that cannot be used: which, the key, and the remedy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("web config file {}: {problem}", file.display())]
+pub struct WebConfigError {
+    file: PathBuf,
+    problem: String,
+}
+
+impl WebConfig {
+    /// Reads the file and those that it names.
+    ///
+    /// # Errors
+    /// When one cannot be read, or a key cannot be used.
+    pub fn read(file: &Path) -> Result<Self, WebConfigError> {
+        Self::read_and_look_every(file, LOOK_EVERY)
+    }
+
+    pub(super) fn read_and_look_every(file: &Path, look_every: Duration) -> Result<Self, WebConfigError> {
+        let error = |problem| WebConfigError { file: file.to_owned(), problem };
+        let (seen, policy) = load(file);
+        let policy = policy.map_err(error)?;
+        let passwords = Passwords::new().map_err(|_| error("the system has no random numbers: try again".into()))?;
+        let state = State { policy: Arc::new(policy), looked: Instant::now(), seen, problem: None };
+        Ok(Self { file: file.to_owned(), look_every, passwords: Arc::new(passwords), state: Mutex::new(state) })
+    }
+
+    /// The file.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// Why the file as it is now is not in force but an earlier state of it; `None` when it is.
+    pub fn problem(&self) -> Option<String> {
+        self.look().problem.clone()
+    }
+
+    /// What is in force. Looks at the files: some microseconds of the caller, once in [`LOOK_EVERY`].
+    pub(super) fn policy(&self) -> Arc<Policy> {
+        Arc::clone(&self.look().policy)
+    }
+
+    /// Who knows what passwords were right.
+    pub(super) fn passwords(&self) -> &Arc<Passwords> {
+        &self.passwords
+    }
+
+    fn look(&self) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.looked.elapsed() < self.look_every {
+            return state;
+        }
+        state.looked = Instant::now();
+        if state.seen.iter().all(|seen| Stamp::of(&seen.file) == *seen) {
+            return state;
+        }
+        let (seen, loaded) = load(&self.file);
+        state.seen = seen;
+        match loaded.and_then(|new| no_less(&state.policy, new)) {
+            Ok(policy) => {
+                info!(file = %self.file.display(), "the changed web config is in force");
+                state.policy = Arc::new(policy);
+                state.problem = None;
+            }
+            Err(problem) => {
+                error!(file = %self.file.display(), problem, "the changed web config is not used; the earlier one stays");
+                state.problem = Some(problem);
+            }
+        }
+        state
+    }
+}
+
+/// A file that is just being written may be empty or end early, and must not open the endpoint for that moment.
+fn no_less(old: &Policy, new: Policy) -> Result<Policy, String> {
+    if old.tls.is_some() && new.tls.is_none() {
+        return Err("tls_server_config: it has gone: restart tcpmon if plain HTTP is meant".into());
+    }
+    if !old.users.is_empty() && new.users.is_empty() {
+        return Err("basic_auth_users: they have gone: restart tcpmon if everybody is to be let in".into());
+    }
+    Ok(new)
+}
+
+/// Every file is stamped before it is read: a change meanwhile is then seen by the next look.
+fn load(file: &Path) -> (Vec<Stamp>, Result<Policy, String>) {
+    let mut seen = vec![Stamp::of(file)];
+    let folder = file.parent().unwrap_or(Path::new(""));
+    let policy = Written::read(file).and_then(|written| {
+        seen.extend(written.files(folder).iter().map(|file| Stamp::of(file)));
+        written.policy(folder)
+    });
+    (seen, policy)
+}
+
+impl Stamp {
+    fn of(file: &Path) -> Self {
+        let ns = |seconds, ns| i128::from(seconds) * 1_000_000_000 + i128::from(ns);
+        let inode = fs::metadata(file).ok().map(|data| Inode {
+            device: data.dev(),
+            number: data.ino(),
+            bytes: data.size(),
+            modified_ns: ns(data.mtime(), data.mtime_nsec()),
+            changed_ns: ns(data.ctime(), data.ctime_nsec()),
+        });
+        Self { file: file.to_owned(), inode }
+    }
+}

@@ -1,0 +1,104 @@
+//! Claims about a web config that changes while it is in force.
+
+use std::path::PathBuf;
+
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use tempfile::TempDir;
+
+use super::*;
+
+const USER: &str = "basic_auth_users:\n  a: $2b$04$EGdrhbKUv8Oc9vGiXX0HQOxSg445d458Muh7DAHskb6QbtCvdxcie\n";
+const HEADER: &str = "http_server_config:\n  headers:\n    X-Frame-Options: deny\n";
+
+struct Folder(TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("a folder"))
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let file = self.0.path().join(name);
+        fs::write(&file, text).expect("written");
+        file
+    }
+
+    fn web(&self, text: &str) -> WebConfig {
+        let file = self.write("web.yml", text);
+        WebConfig::read_and_look_every(&file, Duration::ZERO).expect("a good file")
+    }
+
+    /// Certificate and key in one file.
+    fn pair(&self, name: &str) {
+        let CertifiedKey { cert, signing_key } = generate_simple_self_signed([name.to_owned()]).expect("a key");
+        self.write("pair.pem", &(cert.pem() + &signing_key.serialize_pem()));
+    }
+}
+
+#[test]
+fn what_does_not_change_is_not_read_again() {
+    let folder = Folder::new();
+    let web = folder.web(HEADER);
+    assert!(Arc::ptr_eq(&web.policy(), &web.policy()));
+}
+
+#[test]
+fn a_changed_file_is_in_force_at_the_next_look_and_no_look_comes_too_soon() {
+    let folder = Folder::new();
+    let web = folder.web(HEADER);
+    let slow = WebConfig::read(web.file()).expect("a good file");
+    folder.write("web.yml", USER);
+    assert!(!web.policy().users.is_empty() && web.policy().headers.is_empty());
+    assert!(slow.policy().users.is_empty(), "looked again within a second");
+}
+
+#[test]
+fn a_bad_file_changes_nothing_but_is_a_problem_until_it_is_good() {
+    let folder = Folder::new();
+    let web = folder.web(HEADER);
+    assert_eq!(web.problem(), None);
+    folder.write("web.yml", "no_such_key: 1\n");
+    assert!(web.problem().is_some_and(|problem| problem.contains("no_such_key")));
+    assert_eq!(web.policy().headers.len(), 1);
+    fs::remove_file(web.file()).expect("removed");
+    assert!(web.problem().is_some_and(|problem| problem.contains("No such file")));
+    folder.write("web.yml", USER);
+    assert_eq!(web.problem(), None);
+    assert!(web.policy().headers.is_empty());
+}
+
+#[test]
+fn a_certificate_that_changes_is_taken_even_when_it_first_was_not_there() {
+    let folder = Folder::new();
+    let web = folder.web(HEADER);
+    let tls = "tls_server_config:\n  cert_file: pair.pem\n  key_file: pair.pem\n";
+    folder.write("web.yml", tls);
+    assert!(web.problem().is_some_and(|problem| problem.contains("pair.pem")));
+    folder.pair("a");
+    assert_eq!(web.problem(), None);
+    let first = web.policy();
+    folder.pair("another-name");
+    assert!(!Arc::ptr_eq(&first, &web.policy()));
+    assert!(web.policy().tls.is_some());
+}
+
+#[test]
+fn tls_and_users_do_not_go_without_a_restart() {
+    let folder = Folder::new();
+    folder.pair("a");
+    let tls = "tls_server_config:\n  cert_file: pair.pem\n  key_file: pair.pem\n";
+    let web = folder.web(&(tls.to_owned() + USER));
+    for (text, key) in [("", "tls_server_config"), (USER, "tls_server_config"), (tls, "basic_auth_users")] {
+        folder.write("web.yml", text);
+        assert!(web.problem().is_some_and(|problem| problem.starts_with(key) && problem.contains("restart")), "{text}");
+        assert!(web.policy().tls.is_some() && !web.policy().users.is_empty());
+    }
+}
+
+#[test]
+fn a_bad_file_at_the_start_is_named() {
+    let file = Path::new("/nonexistent/web.yml");
+    let error = WebConfig::read(file).expect_err("no file").to_string();
+    assert!(error.starts_with("web config file /nonexistent/web.yml: "), "{error}");
+    assert!(error.ends_with("name another with --web.config.file, or none for plain HTTP"), "{error}");
+}

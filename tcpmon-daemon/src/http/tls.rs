@@ -1,0 +1,234 @@
+//! TLS as the web config file describes it, in rustls' terms.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use serde::Deserialize;
+use tokio_rustls::rustls::{
+    NamedGroup, ProtocolVersion, RootCertStore, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion,
+    crypto::{CryptoProvider, ring},
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    server::{NoServerSessionStorage, WebPkiClientVerifier, danger::ClientCertVerifier},
+    version::{TLS12, TLS13},
+};
+
+use super::client_cert::ClientCert;
+
+/// Section `tls_server_config`, as written.
+#[derive(Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Tls {
+    cert: Option<String>,
+    key: Option<String>,
+    client_ca: Option<String>,
+    cert_file: Option<PathBuf>,
+    key_file: Option<PathBuf>,
+    client_ca_file: Option<PathBuf>,
+    client_auth_type: Option<String>,
+    client_allowed_sans: Option<Vec<String>>,
+    min_version: Option<String>,
+    max_version: Option<String>,
+    cipher_suites: Option<Vec<String>>,
+    prefer_server_cipher_suites: Option<bool>,
+    curve_preferences: Option<Vec<String>>,
+}
+
+/// Which certificate a client must show.
+#[derive(Clone, Copy, PartialEq)]
+enum ClientAuth {
+    None,
+    /// It is asked for, and never looked into.
+    Request,
+    /// Any will do, even one that nobody vouches for.
+    RequireAny,
+    VerifyIfGiven,
+    RequireAndVerify,
+}
+
+impl Tls {
+    /// All files that it names.
+    pub(super) fn files(&self, folder: &Path) -> Vec<PathBuf> {
+        let files = [&self.cert_file, &self.key_file, &self.client_ca_file];
+        files.into_iter().filter_map(|file| given(file)).map(|file| folder.join(file)).collect()
+    }
+
+    /// `None` for an empty section. An error names the key and the remedy.
+    pub(super) fn server_config(&self, folder: &Path) -> Result<Option<ServerConfig>, String> {
+        if *self == Self::default() {
+            return Ok(None);
+        }
+        let provider = Arc::new(self.provider()?);
+        let certificate = pem(folder, "cert", &self.cert, &self.cert_file)?
+            .ok_or("tls_server_config: missing cert_file: name it, or leave out the section for plain HTTP")?;
+        let chain = certificates(&certificate).ok_or_else(|| bad("cert_file", "no certificate in PEM in it"))?;
+        let key =
+            pem(folder, "key", &self.key, &self.key_file)?.ok_or("tls_server_config: missing key_file: name it")?;
+        let key = PrivateKeyDer::from_pem_slice(&key)
+            .map_err(|_| bad("key_file", "no private key in PEM in it, or an encrypted one: decrypt it"))?;
+        let mut config = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&self.versions()?)
+            .map_err(|error| bad("cipher_suites", &format!("{error}: leave it out")))?
+            .with_client_cert_verifier(Arc::new(self.client_cert(folder, &provider)?))
+            .with_single_cert(chain, key)
+            .map_err(|error| {
+                format!("tls_server_config: cert_file and key_file: {error}: name a certificate and its key")
+            })?;
+        config.ignore_client_order = self.prefer_server_cipher_suites.unwrap_or(true);
+        config.alpn_protocols = vec![b"http/1.1".into()];
+        // A scraper connects once in seconds; without resumption every connection meets the client policy in force.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Some(config))
+    }
+
+    fn provider(&self) -> Result<CryptoProvider, String> {
+        let mut provider = ring::default_provider();
+        if let Some(names) = self.cipher_suites.as_ref().filter(|names| !names.is_empty()) {
+            // As in Go the list is about TLS 1.2: the suites of TLS 1.3 are all good, and cannot be chosen.
+            let (mut suites, old): (Vec<_>, Vec<_>) =
+                provider.cipher_suites.iter().partition(|suite| suite.version().version == ProtocolVersion::TLSv1_3);
+            let name = |suite: SupportedCipherSuite| format!("{:?}", suite.suite()).replace("TLS13_", "TLS_");
+            for wanted in names {
+                if let Some(suite) = old.iter().find(|suite| name(**suite) == *wanted) {
+                    suites.push(*suite);
+                } else if !suites.iter().any(|suite| name(*suite) == *wanted) {
+                    let known: Vec<_> = old.iter().map(|suite| name(*suite)).collect();
+                    return Err(bad(
+                        "cipher_suites",
+                        &format!("{wanted:?} is not there: choose of {}", known.join(", ")),
+                    ));
+                }
+            }
+            provider.cipher_suites = suites;
+        }
+        if let Some(names) = self.curve_preferences.as_ref().filter(|names| !names.is_empty()) {
+            let mut groups = Vec::new();
+            for wanted in names {
+                let group = match wanted.as_str() {
+                    "X25519" => Some(NamedGroup::X25519),
+                    "CurveP256" => Some(NamedGroup::secp256r1),
+                    "CurveP384" => Some(NamedGroup::secp384r1),
+                    _ => None,
+                };
+                let found = provider.kx_groups.iter().find(|known| Some(known.name()) == group);
+                groups.push(*found.ok_or_else(|| {
+                    bad(
+                        "curve_preferences",
+                        &format!("{wanted:?} is not there: choose of X25519, CurveP256, CurveP384"),
+                    )
+                })?);
+            }
+            provider.kx_groups = groups;
+        }
+        Ok(provider)
+    }
+
+    fn versions(&self) -> Result<Vec<&'static SupportedProtocolVersion>, String> {
+        let version = |key, value: &Option<String>, default| match value.as_deref().unwrap_or(default) {
+            "TLS12" => Ok(12),
+            "TLS13" => Ok(13),
+            other => {
+                Err(bad(key, &format!("{other:?} is not there, as nothing before TLS 1.2 is: write TLS12 or TLS13")))
+            }
+        };
+        let range =
+            version("min_version", &self.min_version, "TLS12")?..=version("max_version", &self.max_version, "TLS13")?;
+        if range.is_empty() {
+            return Err(bad("max_version", "it is before min_version: write TLS13"));
+        }
+        Ok([(12, &TLS12), (13, &TLS13)]
+            .into_iter()
+            .filter(|(n, _)| range.contains(n))
+            .map(|(_, version)| version)
+            .collect())
+    }
+
+    fn client_cert(&self, folder: &Path, provider: &Arc<CryptoProvider>) -> Result<ClientCert, String> {
+        let auth = match self.client_auth_type.as_deref().unwrap_or_default() {
+            "" | "NoClientCert" => ClientAuth::None,
+            "RequestClientCert" => ClientAuth::Request,
+            // The second is what the toolkit once called it.
+            "RequireAnyClientCert" | "RequireClientCert" => ClientAuth::RequireAny,
+            "VerifyClientCertIfGiven" => ClientAuth::VerifyIfGiven,
+            "RequireAndVerifyClientCert" => ClientAuth::RequireAndVerify,
+            other => {
+                return Err(bad(
+                    "client_auth_type",
+                    &format!(
+                        "{other:?} is none: write NoClientCert, RequestClientCert, RequireAnyClientCert, \
+                         VerifyClientCertIfGiven or RequireAndVerifyClientCert"
+                    ),
+                ));
+            }
+        };
+        let authorities = pem(folder, "client_ca", &self.client_ca, &self.client_ca_file)?;
+        if auth == ClientAuth::None && (authorities.is_some() || self.client_allowed_sans.is_some()) {
+            let remedy = "no certificate is asked of clients: add `client_auth_type: RequireAndVerifyClientCert`";
+            return Err(bad(if authorities.is_some() { "client_ca_file" } else { "client_allowed_sans" }, remedy));
+        }
+        if self.client_allowed_sans.as_ref().is_some_and(Vec::is_empty) {
+            return Err(bad("client_allowed_sans", "nobody could connect: name somebody, or leave it out"));
+        }
+        let chain = match auth {
+            ClientAuth::VerifyIfGiven | ClientAuth::RequireAndVerify => {
+                // Go would take the authorities of the host, which vouch for anybody.
+                let remedy = "missing: name the certificates of those who vouch for clients";
+                Some(chain(&authorities.ok_or_else(|| bad("client_ca_file", remedy))?, provider)?)
+            }
+            _ => None,
+        };
+        Ok(ClientCert {
+            asked: auth != ClientAuth::None,
+            // Whose names are listed must show one.
+            mandatory: matches!(auth, ClientAuth::RequireAny | ClientAuth::RequireAndVerify)
+                || self.client_allowed_sans.is_some(),
+            chain,
+            allowed_sans: self.client_allowed_sans.clone(),
+            algorithms: provider.signature_verification_algorithms,
+        })
+    }
+}
+
+fn chain(authorities: &[u8], provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(authorities).ok_or_else(|| bad("client_ca_file", "no certificate in PEM in it"))? {
+        roots
+            .add(certificate)
+            .map_err(|error| bad("client_ca_file", &format!("{error}: name certificates of authorities")))?;
+    }
+    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
+        .build()
+        .map_err(|error| bad("client_ca_file", &format!("{error}: name certificates of authorities")))
+}
+
+/// The text below `NAME`, or what is in the file below `NAME_file`; `None` when neither is given.
+fn pem(folder: &Path, name: &str, text: &Option<String>, file: &Option<PathBuf>) -> Result<Option<Vec<u8>>, String> {
+    let text = text.as_deref().filter(|text| !text.is_empty());
+    match (text, given(file)) {
+        (Some(_), Some(_)) => Err(bad(name, &format!("{name}_file is there, too: leave out one of them"))),
+        (Some(text), None) => Ok(Some(text.into())),
+        (None, Some(file)) => {
+            let file = folder.join(file);
+            let failed = |error| format!("cannot read {}: {error}: name a file that tcpmon may read", file.display());
+            fs::read(&file).map(Some).map_err(|error| bad(&format!("{name}_file"), &failed(error)))
+        }
+        (None, None) => Ok(None),
+    }
+}
+
+/// All in the text; `None` when there are none, or one is broken.
+fn certificates(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
+    let all: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().ok()?;
+    (!all.is_empty()).then_some(all)
+}
+
+fn given(file: &Option<PathBuf>) -> Option<&Path> {
+    file.as_deref().filter(|file| !file.as_os_str().is_empty())
+}
+
+fn bad(key: &str, problem: &str) -> String {
+    format!("tls_server_config.{key}: {problem}")
+}

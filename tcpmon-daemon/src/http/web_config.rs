@@ -1,0 +1,111 @@
+//! The web config file: the YAML that exporters share (prometheus/exporter-toolkit, `docs/web-configuration.md`).
+//!
+//! What would leave the endpoint more open than its author believes is refused, even where the toolkit takes it.
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use serde::{Deserialize, de::IgnoredAny};
+use tokio_rustls::rustls::ServerConfig;
+
+use super::{login::Users, tls::Tls};
+
+/// What the file asks of each connection and request; the default asks nothing.
+#[derive(Debug, Default)]
+pub(super) struct Policy {
+    /// Connections are encrypted.
+    pub(super) tls: Option<Arc<ServerConfig>>,
+    /// Who may ask; everybody, where there are none.
+    pub(super) users: Users,
+    /// Go with every answer.
+    pub(super) headers: HeaderMap,
+}
+
+/// As written. An absent key, an empty one and `null` mean the same, as in the toolkit.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Written {
+    tls_server_config: Option<Tls>,
+    http_server_config: Option<Http>,
+    basic_auth_users: Option<BTreeMap<String, String>>,
+    rate_limit: Option<IgnoredAny>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Http {
+    /// Says what may be negotiated, and HTTP/1.1 always may be: so either value is true of us.
+    #[serde(rename = "http2")]
+    _http2: Option<bool>,
+    headers: Option<BTreeMap<String, Option<String>>>,
+}
+
+/// A header that may be set, and its only values where it has such.
+const HEADERS: [(&str, &[&str]); 5] = [
+    ("Strict-Transport-Security", &[]),
+    ("X-Content-Type-Options", &["nosniff"]),
+    ("X-Frame-Options", &["deny", "sameorigin"]),
+    ("X-XSS-Protection", &[]),
+    ("Content-Security-Policy", &[]),
+];
+
+impl Written {
+    /// Reads the file, and none that it names. An error has the place, what is wrong, and what would be right.
+    pub(super) fn read(file: &Path) -> Result<Self, String> {
+        let text = fs::read_to_string(file)
+            .map_err(|error| format!("{error}: name another with --web.config.file, or none for plain HTTP"))?;
+        if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
+            return Ok(Self::default());
+        }
+        serde_saphyr::from_str(&text).map_err(|error| {
+            let problem = error.without_snippet().to_string().replace('\n', ", ");
+            format!("{problem} (docs/operating.md shows every key)")
+        })
+    }
+
+    /// The files that it names; relative ones are in `folder`.
+    pub(super) fn files(&self, folder: &Path) -> Vec<PathBuf> {
+        self.tls_server_config.as_ref().map(|tls| tls.files(folder)).unwrap_or_default()
+    }
+
+    /// Reads those files, and checks everything. An error has the key, what is wrong, and what would be right.
+    pub(super) fn policy(self, folder: &Path) -> Result<Policy, String> {
+        if self.rate_limit.is_some() {
+            return Err("rate_limit: not supported, as it would turn the scraper away together with whoever asks too \
+                        much: leave it out, tcpmon limits each client by itself"
+                .into());
+        }
+        let tls = self.tls_server_config.map(|tls| tls.server_config(folder)).transpose()?.flatten();
+        let users = Users::new(self.basic_auth_users.unwrap_or_default())?;
+        let mut headers = HeaderMap::new();
+        for (name, value) in self.http_server_config.and_then(|http| http.headers).unwrap_or_default() {
+            headers.extend(header(&name, &value.unwrap_or_default())?);
+        }
+        Ok(Policy { tls: tls.map(Arc::new), users, headers })
+    }
+}
+
+/// `None` for a blank value, which sets nothing.
+fn header(name: &str, value: &str) -> Result<Option<(HeaderName, HeaderValue)>, String> {
+    let key = format!("http_server_config.headers.{name}");
+    let Some((_, values)) = HEADERS.iter().find(|(known, _)| *known == name) else {
+        let known: Vec<_> = HEADERS.iter().map(|(name, _)| *name).collect();
+        return Err(format!("{key}: cannot be set: there are {}", known.join(", ")));
+    };
+    if !values.is_empty() && !values.contains(&value) {
+        return Err(format!("{key}: {value:?} is not possible: write {}", values.join(" or ")));
+    }
+    if value.is_empty() {
+        return Ok(None);
+    }
+    let parsed = name.parse().ok().zip(value.parse().ok());
+    parsed.map(Some).ok_or_else(|| format!("{key}: {value:?} is no value of a header: write visible ASCII in one line"))
+}

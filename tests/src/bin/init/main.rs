@@ -1,0 +1,71 @@
+//! The first and only program of a virtual machine of `cargo xtask vm`: it makes the surroundings that the tests need,
+//! runs them one by one and says what became of them.
+//!
+//! `/plan` has what to do, a line each, words with tabs between: `module FILE`, `env NAME VALUE`, `test BINARY FILE NAME`.
+//! The first serial port is for people. The second has the results, lines of the same form: `init` first, then
+//! `test BINARY NAME pass|fail|timeout MILLISECONDS`, `report BINARY NAME KIND TEXT` (what the test said of itself),
+//! `log LINE` (what the kernel should never say), and `end` last. The exit code is written to QEMU's debug port.
+
+mod log;
+mod run;
+mod surroundings;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use nix::sys::reboot::{RebootMode, reboot};
+use nix::sys::termios::tcdrain;
+
+/// A test that takes longer is killed: emulated, the longest takes a minute.
+const LIMIT: Duration = Duration::from_secs(150);
+
+/// QEMU's `isa-debug-exit`, as `cargo xtask vm` places it.
+const EXIT_PORT: u64 = 0xf4;
+
+type Results = File;
+
+fn main() {
+    let code = match work() {
+        Ok(true) => 0,
+        Ok(false) => 1,
+        Err(error) => {
+            println!("init: {error}");
+            2
+        }
+    };
+    // What stands in the ports' buffers would be lost. There is nobody left to tell if this fails.
+    let _ = tcdrain(io::stdout());
+    let _ = OpenOptions::new().write(true).open("/dev/port").map(|port| port.write_all_at(&[code], EXIT_PORT));
+    let _ = reboot(RebootMode::RB_POWER_OFF);
+}
+
+/// Whether all went well.
+fn work() -> io::Result<bool> {
+    surroundings::mount_all()?;
+    let mut results = OpenOptions::new().write(true).open("/dev/ttyS1")?;
+    say(&mut results, &["init"])?;
+    let plan = fs::read_to_string("/plan")?;
+    let mut variables = Vec::new();
+    let mut well = true;
+    for line in plan.lines() {
+        match line.split('\t').collect::<Vec<_>>()[..] {
+            ["module", file] => surroundings::insert(file)?,
+            ["env", name, value] => variables.push((name, value)),
+            ["test", binary, file, name] => well &= run::test(&mut results, &variables, binary, file, name)?,
+            _ => return Err(io::Error::other(format!("no such line in /plan: {line}"))),
+        }
+    }
+    for line in log::alarms()? {
+        say(&mut results, &["log", &line])?;
+        well = false;
+    }
+    say(&mut results, &["end"])?;
+    tcdrain(&results)?;
+    Ok(well)
+}
+
+fn say(results: &mut Results, words: &[&str]) -> io::Result<()> {
+    results.write_all(format!("{}\n", words.join("\t")).as_bytes())
+}

@@ -1,0 +1,66 @@
+//! One test in a process group of its own: whatever it leaves, the next one starts clean.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use tcpmon_tests::report;
+
+use crate::{LIMIT, Results, say};
+
+const OUTPUT: &str = "/tmp/output";
+const REPORT: &str = "/tmp/report";
+
+/// Runs a test and says what became of it; its own words come on the first port when it fails.
+pub fn test(
+    results: &mut Results,
+    variables: &[(&str, &str)],
+    binary: &str,
+    file: &str,
+    name: &str,
+) -> io::Result<bool> {
+    let output = File::create(OUTPUT)?;
+    File::create(REPORT)?;
+    let start = Instant::now();
+    let mut command = Command::new(file);
+    command.args([name, "--exact", "--test-threads=1", "--nocapture"]).envs(variables.iter().copied());
+    command.env(report::VARIABLE, REPORT).current_dir("/tmp").process_group(0);
+    let child = command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output).spawn()?;
+    let child = Pid::from_raw(child.id().cast_signed());
+    let outcome = wait(child);
+    let took = start.elapsed().as_millis().to_string();
+    // An error says that the group is empty already.
+    let _ = killpg(child, Signal::SIGKILL);
+
+    for line in fs::read_to_string(REPORT)?.lines() {
+        let (kind, text) = line.split_once('\t').unwrap_or((line, ""));
+        say(results, &["report", binary, name, kind, text])?;
+    }
+    say(results, &["test", binary, name, outcome, &took])?;
+    if outcome != "pass" {
+        let words = fs::read(OUTPUT)?;
+        let words = String::from_utf8_lossy(&words);
+        write!(io::stdout(), "\n<<< {binary} {name}\n{words}\n>>> {binary} {name}\n")?;
+    }
+    Ok(outcome == "pass")
+}
+
+/// Waits for the test to end, and takes leave of orphans meanwhile, which become children of the first process.
+fn wait(test: Pid) -> &'static str {
+    let deadline = Instant::now() + LIMIT;
+    while Instant::now() < deadline {
+        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::Exited(pid, code)) if pid == test => return if code == 0 { "pass" } else { "fail" },
+            Ok(WaitStatus::Signaled(pid, ..)) if pid == test => return "fail",
+            Ok(WaitStatus::StillAlive) | Err(_) => thread::sleep(Duration::from_millis(5)),
+            Ok(_) => {}
+        }
+    }
+    "timeout"
+}

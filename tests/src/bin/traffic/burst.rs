@@ -1,0 +1,57 @@
+//! Bursts of datagrams that nothing on their CPU can interrupt but an interrupt: what stands in a device's ring
+//! waits until the burst is over.
+
+use std::io::{self, Error};
+use std::net::{Ipv4Addr, UdpSocket};
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::socket::{setsockopt, sockopt};
+use tcpmon_tests::traffic::plan::{Answer, BurstPlan, ProcessPlan};
+
+use crate::gate::Word;
+use crate::session::{Session, say};
+
+/// Room for a burst that the device does not take at once: a datagram of 200 bytes is accounted as about 800.
+const SEND_BUFFER_BYTES: usize = 64 << 20;
+
+pub fn run(plan: &BurstPlan) -> io::Result<()> {
+    let process = ProcessPlan { comm: "burst".to_owned(), cpu: Some(plan.cpu), paused: true, ..ProcessPlan::default() };
+    let session = Session::start(&process)?;
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    setsockopt(&socket, sockopt::SndBufForce, &SEND_BUFFER_BYTES)?;
+    let datagram = vec![b'x'; plan.payload];
+    session.obey(|_| None);
+    become_fifo()?;
+    say(&Answer::Ready(plan.to.port()));
+    let mut pass = session.gate.enter();
+    let (mut left, mut paused) = (plan.bursts, true);
+    loop {
+        match pass.look() {
+            Word::Allowed(bytes) => paused = bytes == 0,
+            Word::Close => paused = true,
+            Word::Same => {}
+        }
+        if paused || left == 0 {
+            pass.done();
+            pass.rest();
+            continue;
+        }
+        let mut sent = 0;
+        for _ in 0..plan.datagrams {
+            sent += socket.send_to(&datagram, plan.to)?;
+        }
+        session.count(0, sent);
+        left -= 1;
+        thread::sleep(Duration::from_millis(plan.pause_ms));
+    }
+}
+
+/// Takes the calling thread out of reach of every thread of the usual policy on its CPU.
+#[expect(unsafe_code, reason = "sched_setscheduler has no safe wrapper in the crates used here")]
+fn become_fifo() -> io::Result<()> {
+    let priority = libc::sched_param { sched_priority: 50 };
+    // SAFETY: the call reads one sched_param, which outlives it; 0 is the calling thread.
+    let outcome = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &priority) };
+    if outcome == 0 { Ok(()) } else { Err(Error::last_os_error()) }
+}

@@ -1,0 +1,73 @@
+//! The queries of a Grafana dashboard, ready to be asked without Grafana.
+
+use serde_json::Value;
+
+use crate::must;
+
+/// One query of one panel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PanelQuery {
+    /// Title of the panel.
+    pub panel: String,
+    /// The expression, without variables.
+    pub expression: String,
+}
+
+/// All queries of all panels of a dashboard (its JSON), also of those in collapsed rows. Grafana's variables are
+/// filled in for a Prometheus that scrapes every second: time spans become 10 s, every other variable `.*`, which is
+/// what "All" means where it stands in a regular expression.
+pub fn panel_queries(dashboard: &str) -> Vec<PanelQuery> {
+    let dashboard: Value = must(serde_json::from_str(dashboard), "reading a dashboard");
+    let mut queries = Vec::new();
+    collect(&dashboard["panels"], &mut queries);
+    queries
+}
+
+fn collect(panels: &Value, queries: &mut Vec<PanelQuery>) {
+    for panel in panels.as_array().into_iter().flatten() {
+        let title = panel["title"].as_str().unwrap_or_default();
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            if let Some(expression) = target["expr"].as_str() {
+                queries.push(PanelQuery { panel: title.to_owned(), expression: filled(expression) });
+            }
+        }
+        collect(&panel["panels"], queries);
+    }
+}
+
+/// Fills in `$name` and `${name}` (with `:format` or without).
+fn filled(expression: &str) -> String {
+    let mut parts = expression.split('$');
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (name, behind) = match part.strip_prefix('{').and_then(|inside| inside.split_once('}')) {
+            Some((inside, behind)) => (inside.split(':').next().unwrap_or_default(), behind),
+            None => part.split_at(part.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(part.len())),
+        };
+        text.push_str(match name {
+            "" => "$",
+            "__rate_interval" | "__interval" | "__range" => "10s",
+            "__range_s" | "__interval_s" => "10",
+            "__range_ms" | "__interval_ms" => "10000",
+            _ => ".*",
+        });
+        text.push_str(behind);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_query_is_found_and_its_variables_are_filled_in() {
+        let dashboard = r#"{"panels": [
+            {"title": "a", "targets": [{"expr": "rate(x{p=~\"$process\"}[$__rate_interval])"}, {"hide": true}]},
+            {"type": "row", "panels": [{"title": "b", "targets": [{"expr": "y{p=~\"${p:regex}$\"} / $__range_s"}]}]}
+        ]}"#;
+        let queries = panel_queries(dashboard);
+        let found: Vec<_> = queries.iter().map(|query| (query.panel.as_str(), query.expression.as_str())).collect();
+        assert_eq!(found, [("a", "rate(x{p=~\".*\"}[10s])"), ("b", "y{p=~\".*$\"} / 10")]);
+    }
+}

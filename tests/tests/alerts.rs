@@ -1,0 +1,294 @@
+//! The alert rules and dashboards with a real Prometheus and a real Alertmanager, real traffic and real faults.
+//!
+//! The rules are those of `dashboards/`, only faster ([`rules::rescaled`]). Rules about what nobody can make happen on
+//! a test machine are left to their unit tests.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tcpmon_tests::dashboard::{PanelQuery, panel_queries};
+use tcpmon_tests::fault::{FullBuffer, RingOverrun, SmallBuffer, StarvedReader, StuckSockets, TcpMemoryPressure};
+use tcpmon_tests::page::Sample;
+use tcpmon_tests::prometheus::{Alert, PrometheusOptions};
+use tcpmon_tests::sysctl::HostSysctl;
+use tcpmon_tests::{Alertmanager, Daemon, Lab, Namespace, Prometheus, Traffic, eventually, rules};
+
+/// Time for an alert to go through a scrape, a window, its `for`, and Alertmanager; and for a panel to have data.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// Alerts that count: those about the host, and about processes that the test made for it. The servers that a test
+/// runs beside them share two CPUs with everything else: that they wait for one is true, and no concern of a test.
+const OF_THE_TEST: &str = "process=~\"|healthy|fault-.*\"";
+
+/// A family that a host may be unable to have.
+struct Absence {
+    family: &'static str,
+    /// Part of the name of the source that must say so in `/status`.
+    source: &'static str,
+    /// Whether this host is unable, found out without tcpmon.
+    holds: fn() -> bool,
+}
+
+/// What panels may lack, and why.
+const ABSENCES: [Absence; 1] = [Absence {
+    family: "tcpmon_cgroup_socket_memory_bytes",
+    source: "cgroup",
+    holds: no_memory_controller_in_cgroup_v2,
+}];
+
+/// The devices of the host need not count overruns, so the panels of this family are asked where a device does.
+const OVERRUNS: &str = "tcpmon_device_rx_overruns_total";
+
+#[test]
+fn every_fault_of_sockets_and_memory_is_paged_and_every_panel_has_data() {
+    let _stats = HostSysctl::set("kernel.bpf_stats_enabled", "1"); // two panels show what the kernel counts only then
+    let host = Namespace::current();
+    let daemon = Daemon::start(&[]);
+    let stack = Stack::start(&host, &daemon);
+    let native = PrometheusOptions { native_histograms: true, ..PrometheusOptions::default() };
+    let native = Prometheus::start(&host, &daemon, native);
+
+    let healthy = Healthy::start();
+    stack.quiet_for_15_scrapes();
+
+    let full = FullBuffer::new("fault-full");
+    let starved = StarvedReader::new("fault-starved", 0);
+    let small = SmallBuffer::new("fault-small");
+    let stuck = StuckSockets::new(24);
+    let generous = HostSysctl::set("net.ipv4.tcp_mem", "1000000000 1000000000 1000000000");
+    let reader = |name, comm: &str, reader: &tcpmon_tests::traffic::Reader| {
+        Page::new(name, &[("process", comm), ("service", &format!("local:{}", reader.port()))])
+    };
+    let pages = [
+        reader("TcpmonReceiveBufferFull", "fault-full", full.reader()),
+        reader("TcpmonReaderStarved", "fault-starved", starved.reader()),
+        reader("TcpmonReceiveBufferStuckSmall", "fault-small", small.reader()),
+        Page::new("TcpmonFinWait1PileUp", &[("state", "fin_wait_1")]),
+        Page::new("TcpmonTcpMemoryLimitAboveMemory", &[]),
+    ];
+    pages.iter().for_each(|page| stack.fires(page));
+    let mut queries = queries();
+    queries.retain(|query| !query.expression.contains(OVERRUNS));
+    without_what_cannot_be(&mut queries, &daemon);
+    every_panel_has_data(&queries, &[&stack.prometheus, &native]);
+    drop((full, starved, small, stuck, generous));
+    pages.iter().for_each(|page| stack.resolves(page));
+
+    let pressure = Page::new("TcpmonTcpMemoryPressure", &[]);
+    let fault = TcpMemoryPressure::new();
+    stack.fires(&pressure);
+    drop(fault);
+    stack.resolves(&pressure);
+    healthy.end();
+
+    let down = Page::new("TcpmonDown", &[("instance", "tcpmon")]);
+    assert!(daemon.stop().success());
+    stack.fires(&down);
+    let expected = pages.iter().chain([&pressure, &down]).map(|page| page.name.to_owned()).collect();
+    assert_eq!(stack.ever("firing"), expected, "every other alert is quiet");
+}
+
+#[test]
+fn a_ring_overrun_is_paged_with_its_device_and_resolves() {
+    let fault = RingOverrun::new();
+    // The daemon sees the devices of its own namespace: here the one that counts what the ring does not take.
+    let daemon = Daemon::start_in(fault.namespace(), &[]);
+    let stack = Stack::start(fault.namespace(), &daemon);
+    fault.begin();
+    let overrun = Page::new("TcpmonRxOverrun", &[("device", fault.device())]);
+    stack.fires(&overrun);
+    let mut queries = queries();
+    queries.retain(|query| query.expression.contains(OVERRUNS));
+    assert!(!queries.is_empty(), "some panel shows overruns");
+    every_panel_has_data(&queries, &[&stack.prometheus]);
+    fault.end();
+    eventually(DEADLINE, "one of its counters is the kernel's own", || {
+        let (page, dropped) = (daemon.scrape(), fault.dropped() as f64);
+        let counters = page.samples(OVERRUNS);
+        let is_it = |sample: &&Sample| sample.labels["device"] == fault.device() && sample.value == dropped;
+        if counters.iter().any(is_it) { Ok(()) } else { Err(format!("{counters:?}, not {dropped}")) }
+    });
+    stack.resolves(&overrun);
+    assert_eq!(stack.ever("firing"), BTreeSet::from([overrun.name.to_owned()]), "every other alert is quiet");
+}
+
+/// Prometheus with the rules of `dashboards/`, and Alertmanager.
+struct Stack {
+    prometheus: Prometheus,
+    alertmanager: Alertmanager,
+    /// When the rules had the first figures to look at.
+    begin: Instant,
+}
+
+/// An alert that is awaited.
+struct Page {
+    name: &'static str,
+    labels: Vec<(&'static str, String)>,
+}
+
+impl Page {
+    fn new(name: &'static str, labels: &[(&'static str, &str)]) -> Self {
+        Self { name, labels: labels.iter().map(|(name, value)| (*name, (*value).to_owned())).collect() }
+    }
+
+    fn is(&self, alert: &Alert) -> bool {
+        let labels: Vec<_> = self.labels.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        alert.name == self.name && alert.bears(&labels)
+    }
+}
+
+impl Stack {
+    #[track_caller]
+    fn start(namespace: &Namespace, daemon: &Daemon) -> Self {
+        let alertmanager = Alertmanager::start(namespace);
+        let rules: Vec<String> = rule_files().iter().map(|path| rules::rescaled(&read(path))).collect();
+        let options =
+            PrometheusOptions { rules: &rules, alertmanager: Some(&alertmanager), ..PrometheusOptions::default() };
+        let prometheus = Prometheus::start(namespace, daemon, options);
+        // Prometheus looks at its rules some seconds before it knows what to scrape, and TcpmonAbsent says so.
+        eventually(DEADLINE, "the daemon is scraped, and no alert is left of the time before", || {
+            let up = prometheus.value("up")?;
+            let left = (prometheus.alerts()?, alertmanager.alerts()?);
+            let absent = |alert: &Alert| alert.name == "TcpmonAbsent";
+            let over = !left.0.iter().chain(&left.1).any(absent);
+            if up == 1.0 && over { Ok(()) } else { Err(format!("up {up}, {left:?}")) }
+        });
+        Self { prometheus, alertmanager, begin: Instant::now() }
+    }
+
+    /// Waits until every window (10 s) and every `for` (2 s) has had its time, and sees that nothing has fired.
+    #[track_caller]
+    fn quiet_for_15_scrapes(&self) {
+        let scrapes = || self.prometheus.value(&format!("sum(sum_over_time(up[{}s]))", self.seconds()));
+        eventually(DEADLINE, "15 scrapes have been answered", || scrapes().is_ok_and(|count| count >= 15.0));
+        assert_eq!(self.ever("firing"), BTreeSet::new(), "{:#?}", self.prometheus.alerts());
+    }
+
+    /// Waits until it is active at Alertmanager, and sees that it was pending before, where it has a `for`.
+    #[track_caller]
+    fn fires(&self, page: &Page) {
+        eventually(DEADLINE, &format!("{} {:?} is active", page.name, page.labels), || {
+            let active = self.alertmanager.alerts()?.into_iter().find(|alert| page.is(alert));
+            active.ok_or_else(|| format!("at Prometheus: {:#?}", self.prometheus.alerts()))
+        });
+        let firing = self.prometheus.alerts().expect("Prometheus tells its alerts");
+        assert!(firing.iter().any(|alert| page.is(alert) && alert.state == "firing"), "{firing:#?}");
+        let rules = self.prometheus.alerting_rules().expect("Prometheus tells its rules");
+        if rules[page.name] {
+            assert!(self.ever("pending").contains(page.name), "{} was never pending", page.name);
+        }
+    }
+
+    /// Waits until it is gone from both.
+    #[track_caller]
+    fn resolves(&self, page: &Page) {
+        eventually(DEADLINE, &format!("{} {:?} is over", page.name, page.labels), || {
+            let mut alerts = self.prometheus.alerts()?;
+            alerts.extend(self.alertmanager.alerts()?);
+            alerts.retain(|alert| page.is(alert));
+            if alerts.is_empty() { Ok(()) } else { Err(format!("{alerts:#?}")) }
+        });
+    }
+
+    /// Names of the alerts that have been in this state since the beginning.
+    fn ever(&self, state: &str) -> BTreeSet<String> {
+        let selector = format!("alertstate=\"{state}\",{OF_THE_TEST}");
+        let names = self.prometheus.alerted(&selector, self.seconds());
+        names.expect("Prometheus keeps the states of its alerts").into_iter().collect()
+    }
+
+    /// Whole seconds since the beginning, at least one.
+    fn seconds(&self) -> u64 {
+        self.begin.elapsed().as_secs().max(1)
+    }
+}
+
+/// Traffic that nothing is wrong with.
+struct Healthy {
+    reader: tcpmon_tests::traffic::Reader,
+    sender: tcpmon_tests::traffic::Sender,
+    _lab: Lab,
+}
+
+impl Healthy {
+    fn start() -> Self {
+        let lab = Lab::new();
+        let reader = Traffic::reader(lab.receiver()).comm("healthy").spawn();
+        let sender = common::sender(&lab, &reader).rate(1_000_000).message(100_000).spawn();
+        Self { reader, sender, _lab: lab }
+    }
+
+    /// It has gone on all the time and has lost nothing.
+    fn end(self) {
+        assert_eq!(self.sender.finish().bytes, self.reader.wait().bytes);
+    }
+}
+
+/// Each query of each panel of each dashboard.
+fn queries() -> Vec<PanelQuery> {
+    let queries: Vec<PanelQuery> = dashboards().iter().flat_map(|path| panel_queries(&read(path))).collect();
+    assert!(queries.len() > 50, "{} queries", queries.len());
+    queries
+}
+
+/// Leaves out what this host cannot have, and sees that the daemon says so, too.
+#[track_caller]
+fn without_what_cannot_be(queries: &mut Vec<PanelQuery>, daemon: &Daemon) {
+    let status: Value = serde_json::from_slice(&daemon.get("/status", "").body).expect("the status is JSON");
+    for Absence { family, source, .. } in ABSENCES.iter().filter(|absence| (absence.holds)()) {
+        assert!(daemon.scrape().samples(family).is_empty(), "{family} cannot be here");
+        let mut sources = status["sources"].as_array().into_iter().flatten();
+        let source = sources.find(|found| found["name"].as_str().is_some_and(|name| name.contains(source)));
+        let said = source.is_some_and(|source| source["available"] == false && source["reason"] != "");
+        assert!(said, "/status does not say why there is no {family}: {status:#}");
+        queries.retain(|query| !query.expression.contains(family));
+    }
+}
+
+/// Asks each Prometheus each query.
+#[track_caller]
+fn every_panel_has_data(queries: &[PanelQuery], prometheuses: &[&Prometheus]) {
+    for prometheus in prometheuses {
+        let mut silent = queries.to_vec();
+        eventually(DEADLINE, "every panel has data", || {
+            silent.retain(|query| {
+                let samples = prometheus.query(&query.expression);
+                let samples = samples.unwrap_or_else(|error| panic!("{query:?}: {error}"));
+                samples.iter().all(|sample| sample.value.is_nan())
+            });
+            if silent.is_empty() { Ok(()) } else { Err(format!("nothing for {silent:#?}")) }
+        });
+    }
+}
+
+fn no_memory_controller_in_cgroup_v2() -> bool {
+    let controllers = ["/sys/fs/cgroup/cgroup.controllers", "/sys/fs/cgroup/unified/cgroup.controllers"];
+    let listed = controllers.iter().find_map(|path| fs::read_to_string(path).ok()).unwrap_or_default();
+    !listed.split_whitespace().any(|name| name == "memory")
+}
+
+fn rule_files() -> Vec<PathBuf> {
+    let mut files = files_of("yaml");
+    files.retain(|path| !path.to_string_lossy().ends_with("_test.yaml"));
+    assert!(!files.is_empty(), "no rules in dashboards/");
+    files
+}
+
+fn dashboards() -> Vec<PathBuf> {
+    files_of("json")
+}
+
+fn files_of(extension: &str) -> Vec<PathBuf> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dashboards");
+    let entries = fs::read_dir(&directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
+    let paths = entries.map(|entry| entry.expect("a directory can be listed").path());
+    paths.filter(|path| path.extension().is_some_and(|found| found == extension)).collect()
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}

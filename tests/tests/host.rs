@@ -1,0 +1,277 @@
+//! The host's network: what tcpmon shows is what the kernel's own files say.
+
+mod common;
+#[path = "host/families.rs"]
+mod families;
+#[path = "host/limited.rs"]
+mod limited;
+#[path = "host/memory.rs"]
+mod memory;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt;
+use std::process::{Command, Stdio};
+
+use common::{DEADLINE, sender};
+use limited::{Limited, status};
+use tcpmon_tests::fault::{RingOverrun, StuckSockets};
+use tcpmon_tests::lab::End;
+use tcpmon_tests::sysctl::HostSysctl;
+use tcpmon_tests::traffic::Threads;
+use tcpmon_tests::truth::{self, State};
+use tcpmon_tests::{Daemon, Lab, Namespace, Page, Traffic, eventually};
+
+const TCP_EVENTS: &str = "tcpmon_tcp_events_total";
+const IP_EVENTS: &str = "tcpmon_ip_events_total";
+
+#[test]
+fn softnet_and_context_switches_lie_between_two_readings_and_move_with_traffic() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let look = || {
+        let before = (truth::softnet(), truth::context_switches());
+        let page = daemon.scrape();
+        let after = (truth::softnet(), truth::context_switches());
+        for (before, after) in before.0.iter().zip(&after.0) {
+            let cpu = before.cpu.to_string();
+            for (family, before, after) in [
+                ("tcpmon_softnet_processed_total", before.processed, after.processed),
+                ("tcpmon_softnet_dropped_total", before.dropped, after.dropped),
+                ("tcpmon_softnet_time_squeezed_total", before.time_squeezed, after.time_squeezed),
+            ] {
+                let shown = page.value(family, &[("cpu", &cpu)]).expect(family);
+                assert!(before as f64 <= shown && shown <= after as f64, "{family} {cpu} {before} {shown} {after}");
+            }
+        }
+        assert_eq!(page.samples("tcpmon_softnet_processed_total").len(), before.0.len(), "each CPU, and no other");
+        let switches = page.value("tcpmon_context_switches_total", &[]).expect("/proc/stat is there");
+        assert!(before.1 as f64 <= switches && switches <= after.1 as f64, "{} {switches} {}", before.1, after.1);
+        (page.sum("tcpmon_softnet_processed_total", &[]), switches)
+    };
+    let first = look();
+    let reader = Traffic::reader(lab.receiver()).spawn();
+    let flow = sender(&lab, &reader).bytes(3_000_000).hold_open().spawn();
+    eventually(DEADLINE, "all is read", || reader.report().bytes == 3_000_000);
+    let [packets, reads] = [received(lab.receiver()), truth::switches(reader.pid(), reader.pid()).voluntary];
+    let last = look();
+    // Every packet of the wire went through a CPU, and the reader had to wait for some of them.
+    assert!(packets > 50 && last.0 - first.0 >= packets as f64, "{first:?} {last:?}, {packets} packets");
+    assert!(reads > 0 && last.1 - first.1 >= reads as f64, "{first:?} {last:?}, {reads} of the reader");
+    flow.finish();
+}
+
+/// Packets that the end's device has received.
+fn received(end: &End) -> u64 {
+    let path = format!("/sys/class/net/{}/statistics/rx_packets", end.device);
+    let text = end.with_own_sys(|| fs::read_to_string(&path)).expect("the device is there");
+    text.trim().parse().expect("a number")
+}
+
+/// Counters `TcpExt` and `IpExt` of a namespace, by family and event.
+fn events(namespace: &Namespace) -> BTreeMap<(&'static str, String), u64> {
+    let tables = [(TCP_EVENTS, "TcpExt:"), (IP_EVENTS, "IpExt:")];
+    let all = tables.map(|(family, title)| {
+        truth::netstat(namespace, title).into_iter().map(move |(event, count)| ((family, event), count))
+    });
+    all.into_iter().flatten().collect()
+}
+
+#[test]
+fn every_event_of_tcp_and_ip_is_that_of_all_namespaces_and_stays_when_one_goes() {
+    // Nobody is in its namespaces yet, so tcpmon does not know them.
+    let lab = Lab::new();
+    let (host, daemon) = (Namespace::current(), Daemon::start(&[]));
+    let host_before = events(&host);
+    let first = daemon.scrape();
+    let reader = Traffic::reader(lab.receiver()).paused().spawn();
+    let flow = sender(&lab, &reader).bytes(20_000_000).hold_open().spawn();
+    eventually(DEADLINE, "the window closes", || {
+        events(lab.receiver())[&(TCP_EVENTS, "TCPToZeroWindowAdv".into())] > 0
+    });
+    reader.resume();
+    eventually(DEADLINE, "all is read", || reader.report().bytes == 20_000_000);
+    let in_lab = || {
+        let mut sum = events(lab.sender());
+        for (event, count) in events(lab.receiver()) {
+            *sum.entry(event).or_default() += count;
+        }
+        sum
+    };
+    let last = eventually(DEADLINE, "what came in is the lab's, and no more than the host's own beside it", || {
+        let expected = in_lab();
+        let page = daemon.scrape();
+        let host_after = events(&host);
+        for ((family, event), count) in &expected {
+            let shown = |page: &Page| page.value(family, &[("event", event)]).ok_or(format!("no {event}"));
+            let rise = shown(&page)? - shown(&first)?;
+            let key = (*family, event.clone());
+            let most = count + host_after[&key] - host_before[&key];
+            if rise < *count as f64 || rise > most as f64 {
+                return Err(format!("{event} has risen by {rise}, not by {count} to {most}"));
+            }
+        }
+        if in_lab() == expected { Ok(page) } else { Err("the lab is not at rest".to_owned()) }
+    });
+    for event in ["TCPHPHits", "TCPPureAcks", "TCPToZeroWindowAdv"] {
+        assert!(in_lab()[&(TCP_EVENTS, event.into())] > 0, "{event}");
+    }
+    assert!(in_lab()[&(IP_EVENTS, "InOctets".into())] > 20_000_000);
+
+    flow.finish();
+    reader.wait();
+    drop(lab);
+    let mut before = last;
+    for _ in 0..10 {
+        let page = daemon.scrape();
+        for sample in [TCP_EVENTS, IP_EVENTS].iter().flat_map(|family| before.samples(family)) {
+            let event = sample.labels["event"].as_str();
+            let now = page.value(&sample.name, &[("event", event)]);
+            assert!(now >= Some(sample.value), "{event} fell from {} to {now:?}", sample.value);
+        }
+        before = page;
+    }
+}
+
+#[test]
+fn stuck_sockets_and_orphans_are_those_of_proc_and_end_with_the_fault() {
+    let daemon = Daemon::start(&[]);
+    let shown = |page: &Page| {
+        let of = |family, state| page.value(family, &[("state", state)]).expect(family);
+        let others = page.sum("tcpmon_stuck_sockets", &[]) - of("tcpmon_stuck_sockets", "fin_wait_1");
+        let (sockets, bytes) = ("tcpmon_stuck_sockets", "tcpmon_stuck_send_queue_bytes");
+        [of(sockets, "fin_wait_1"), of(bytes, "fin_wait_1"), others]
+    };
+    let before = shown(&daemon.scrape());
+    let fault = StuckSockets::new(3);
+    eventually(DEADLINE, "the sockets in FIN_WAIT1 are those of net/tcp", || {
+        let queues = truth::send_queues(fault.namespace(), State::FinWait1);
+        let expected = [queues.len() as u64, queues.iter().sum(), 0];
+        let orphans = truth::sockstat().orphans;
+        let page = daemon.scrape();
+        let rise: Vec<f64> = shown(&page).iter().zip(before).map(|(now, before)| now - before).collect();
+        let seen = (rise, page.value("tcpmon_orphan_sockets", &[]));
+        let right = expected[0] == 3 && orphans >= 3 && truth::sockstat().orphans == orphans;
+        let expected = (expected.map(|number| number as f64).to_vec(), Some(orphans as f64));
+        if right && seen == expected { Ok(()) } else { Err(format!("{seen:?} instead of {expected:?}")) }
+    });
+    drop(fault);
+    eventually(DEADLINE, "the figures are what they were", || {
+        let now = shown(&daemon.scrape());
+        if now == before { Ok(()) } else { Err(format!("{now:?}, {before:?} before")) }
+    });
+}
+
+#[test]
+fn ring_sizes_are_those_of_ethtool_and_devices_without_a_ring_have_none() {
+    let page = Daemon::start(&[]).scrape();
+    for entry in fs::read_dir("/sys/class/net").unwrap() {
+        let device = entry.unwrap().file_name().into_string().unwrap();
+        let output = Command::new("ethtool").args(["-g", &device]).stdin(Stdio::null()).output();
+        let output = output.expect("ethtool is installed (package ethtool)");
+        let text = String::from_utf8(output.stdout).unwrap();
+        // `RX:` comes twice: what is possible, and what is set. What refuses, or has neither, has no ring.
+        let sizes: Vec<f64> = text.lines().filter_map(|line| line.strip_prefix("RX:")?.trim().parse().ok()).collect();
+        let shown = ["tcpmon_device_rx_ring_max_entries", "tcpmon_device_rx_ring_entries"]
+            .map(|family| page.value(family, &[("device", &device)]));
+        assert_eq!(shown.iter().flatten().copied().collect::<Vec<_>>(), sizes, "{device}\n{text}");
+    }
+}
+
+#[test]
+fn overruns_of_a_veth_are_what_its_ring_did_not_take_from_zero_on() {
+    let fault = RingOverrun::new();
+    let daemon = Daemon::start_in(fault.namespace(), &[]);
+    let labels = [("device", fault.device()), ("counter", "tx_dropped")];
+    let shown = || daemon.scrape().value("tcpmon_device_rx_overruns_total", &labels);
+    assert_eq!(shown(), Some(0.0));
+    fault.begin();
+    fault.end();
+    let dropped = fault.dropped();
+    assert!(dropped > 0);
+    assert_eq!(shown(), Some(dropped as f64));
+    let page = daemon.scrape();
+    assert_eq!(page.samples("tcpmon_device_rx_overruns_total").len(), 1, "lo has no ring");
+    assert_eq!(page.samples("tcpmon_device_rx_ring_entries").len(), 0, "nor has a veth descriptors");
+}
+
+#[test]
+fn a_namespace_that_may_not_be_entered_is_named_and_all_else_is_there() {
+    let lab = Lab::new();
+    let _inside = Traffic::reader(lab.receiver()).paused().spawn();
+    let name = format!("net:[{}]", fs::metadata(lab.receiver().path()).unwrap().ino());
+    let daemon = Limited::without("-sys_admin");
+    let page = daemon.scrape();
+    let reason = status(&daemon.get("/status")).remove("network_namespaces").unwrap().1;
+    assert!(reason.contains(&name), "{name} is not in {reason:?}");
+    families::shown_where_the_source_is_on(&page, &daemon.get("/status"));
+    assert!(page.value(TCP_EVENTS, &[("event", "TCPPureAcks")]).is_some(), "those of its own namespace");
+    // With it there is nothing to name.
+    let able = Daemon::start(&[]);
+    able.scrape();
+    let reason = status(&able.get("/status", "").body).remove("network_namespaces").unwrap().1;
+    assert!(!reason.contains(&name), "{reason}");
+}
+
+#[test]
+fn without_the_kernel_log_only_its_family_is_missing_and_the_log_says_so_once() {
+    let _restricted = HostSysctl::set("kernel.dmesg_restrict", "1");
+    let daemon = Limited::without("-syslog,-sys_admin");
+    let page = daemon.scrape();
+    let (available, reason) = status(&daemon.get("/status")).remove("kernel_log").unwrap();
+    assert!(!available && reason.contains("/dev/kmsg"), "{available} {reason}");
+    assert_eq!(page.samples("tcpmon_page_allocation_failures_total").len(), 0);
+    families::shown_where_the_source_is_on(&page, &daemon.get("/status"));
+    let said = daemon.stderr();
+    for _ in 0..5 {
+        daemon.scrape();
+    }
+    assert_eq!(daemon.stderr(), said);
+}
+
+#[test]
+fn every_family_of_the_host_is_shown_or_its_source_is_off() {
+    let daemon = Daemon::start(&[]);
+    daemon.scrape();
+    families::shown_where_the_source_is_on(&daemon.scrape(), &daemon.get("/status", "").body);
+    // Only the host's own namespace has tcp_mem.
+    let lab = Lab::new();
+    let daemon = Daemon::start_in(lab.sender(), &[]);
+    daemon.scrape();
+    let (page, answer) = (daemon.scrape(), daemon.get("/status", "").body);
+    families::shown_where_the_source_is_on(&page, &answer);
+    let (available, reason) = status(&answer).remove("tcp_memory").unwrap();
+    assert!(!available && reason.contains("tcp_mem"), "{available} {reason}");
+}
+
+#[test]
+fn who_asks_at_the_same_time_shares_a_pass() {
+    const ASKING: usize = 40;
+    let _stats = HostSysctl::set("kernel.bpf_stats_enabled", "1");
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let reader = Traffic::reader(lab.receiver()).threads(Threads::Epoll).connections(100).spawn();
+    let idle = sender(&lab, &reader).flows(100).paused().spawn();
+    // A page shows the runs before its own pass.
+    let runs =
+        || daemon.scrape().value("tcpmon_bpf_program_runs_total", &[("program", "snapshot")]).unwrap_or_default();
+    runs();
+    let (first, second) = (runs(), runs());
+    let pass = second - first;
+    assert!(pass >= 200.0, "a pass runs once for each of 200 sockets, not {pass} times");
+    let connect = || TcpStream::connect(daemon.address()).unwrap();
+    let mut asking: Vec<TcpStream> = (0..ASKING).map(|_| connect()).collect();
+    for stream in &mut asking {
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: tcpmon\r\nConnection: close\r\n\r\n").unwrap();
+    }
+    for mut stream in asking {
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        assert!(answer.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&answer));
+    }
+    let caused = runs() - second - pass; // less the pass of the second page
+    assert!(caused >= pass / 2.0 && caused < pass * ASKING as f64 / 4.0, "{caused} runs, {pass} a pass");
+    drop(idle);
+}

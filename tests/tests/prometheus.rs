@@ -1,0 +1,89 @@
+//! A real Prometheus reads what tcpmon says: classic and native histograms, and alerts on their way to Alertmanager.
+
+mod common;
+
+use common::{DEADLINE, sender};
+use tcpmon_tests::prometheus::PrometheusOptions;
+use tcpmon_tests::{Alertmanager, Daemon, Lab, Namespace, Prometheus, Traffic, eventually, rules};
+
+const HISTOGRAM: &str = "tcpmon_reader_run_queue_wait_seconds";
+
+#[test]
+fn histograms_arrive_native_where_asked_for_and_classic_otherwise_with_the_same_count() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let reader = Traffic::reader(lab.receiver()).comm("native").spawn();
+    let running = sender(&lab, &reader).rate(1_000_000).message(1_000).bytes(200_000).hold_open().spawn();
+    eventually(DEADLINE, "all is read", || reader.report().bytes == 200_000);
+    // From here on the reader waits for ever: its histogram stays.
+    let labels = [("process", "native")];
+    let count = daemon.scrape().sum(&format!("{HISTOGRAM}_count"), &labels);
+    assert!(count > 10.0, "{count} activations");
+
+    let host = Namespace::current();
+    let of = |native_histograms| {
+        Prometheus::start(&host, &daemon, PrometheusOptions { native_histograms, ..PrometheusOptions::default() })
+    };
+    let (native, classic) = (of(true), of(false));
+    let selector = "{process=\"native\"}";
+    let is = |prometheus: &Prometheus, expression: &str, expected: f64| {
+        eventually(DEADLINE, &format!("{expression} is {expected}"), || match prometheus.value(expression)? {
+            value if value == expected => Ok(()),
+            value => Err(value.to_string()),
+        });
+    };
+    is(&native, &format!("histogram_count({HISTOGRAM}{selector})"), count);
+    is(&classic, &format!("{HISTOGRAM}_count{selector}"), count);
+    is(&classic, &format!("{HISTOGRAM}_bucket{{process=\"native\",le=\"+Inf\"}}"), count);
+    let none = |prometheus: &Prometheus, expression: &str| {
+        assert_eq!(prometheus.query(expression).unwrap(), [], "{expression}");
+    };
+    none(&native, &format!("{HISTOGRAM}_bucket{selector}"));
+    none(&classic, &format!("histogram_count({HISTOGRAM}{selector})"));
+    let median = native.value(&format!("histogram_quantile(0.5, {HISTOGRAM}{selector})")).unwrap();
+    let mean = native.value(&format!("histogram_sum({HISTOGRAM}{selector}) / {count}")).unwrap();
+    assert!(median > 0.0 && mean > 0.0, "median {median}, mean {mean}");
+    running.finish();
+}
+
+#[test]
+fn an_alert_is_pending_then_firing_then_active_at_alertmanager_and_resolves() {
+    let lab = Lab::new();
+    let inside = lab.receiver();
+    let daemon = Daemon::start_in(inside, &[]);
+    let alertmanager = Alertmanager::start(inside);
+    let text = "groups:\n- name: test\n  rules:\n  - alert: Reads\n    for: 5m\n    \
+                expr: rate(tcpmon_receive_read_bytes_total{process=\"alerted\"}[5m]) > 1000\n    \
+                annotations: {summary: 'reads {{ $labels.service }}'}\n";
+    let rules = [rules::rescaled(text)];
+    let options =
+        PrometheusOptions { rules: &rules, alertmanager: Some(&alertmanager), ..PrometheusOptions::default() };
+    let prometheus = Prometheus::start(inside, &daemon, options);
+    assert_eq!(prometheus.alerting_rules().unwrap().into_iter().collect::<Vec<_>>(), [("Reads".to_owned(), true)]);
+    eventually(DEADLINE, "the daemon is scraped", || prometheus.value("up").is_ok_and(|up| up == 1.0));
+    assert_eq!(prometheus.alerts().unwrap(), []);
+
+    let reader = Traffic::reader(lab.receiver()).comm("alerted").spawn();
+    let running = sender(&lab, &reader).rate(1_000_000).spawn();
+    let service = format!("local:{}", reader.port());
+    let labels = [("process", "alerted"), ("service", service.as_str())];
+    eventually(DEADLINE, "the alert is active", || {
+        let alerts = alertmanager.alerts()?;
+        match alerts.as_slice() {
+            [alert] if alert.name == "Reads" && alert.state == "active" && alert.bears(&labels) => Ok(()),
+            _ => Err(format!("{alerts:?}, at Prometheus {:?}", prometheus.alerts())),
+        }
+    });
+    let alerts = prometheus.alerts().unwrap();
+    assert!(alerts.iter().any(|alert| alert.state == "firing" && alert.bears(&labels)), "{alerts:?}");
+    assert_eq!(alerts[0].annotations["summary"], format!("reads {service}"));
+    assert_eq!(prometheus.alerted("alertstate=\"pending\"", 60).unwrap(), ["Reads"]);
+    assert_eq!(prometheus.alerted("alertstate=\"firing\"", 60).unwrap(), ["Reads"]);
+
+    running.finish();
+    eventually(DEADLINE, "the alert is over", || match (prometheus.alerts()?, alertmanager.alerts()?) {
+        (at_prometheus, at_alertmanager) if at_prometheus.is_empty() && at_alertmanager.is_empty() => Ok(()),
+        alerts => Err(format!("{alerts:?}")),
+    });
+    assert!(prometheus.query("no such thing").is_err());
+}

@@ -1,0 +1,235 @@
+//! Packages from the machine's own Debian mirror that are not to be installed.
+//!
+//! apt does the work, with the machine's own mirror, proxy and keys, but with a source list and an index of our own: the
+//! system's package lists stay as they are, and root is not needed.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+/// apt with lists, cache and sources below one folder.
+#[derive(Debug)]
+pub struct PrivateApt {
+    folder: PathBuf,
+}
+
+impl PrivateApt {
+    /// Makes the folder, for one suite of Debian on the machine's own mirror.
+    pub fn new(folder: &Path, suite: &str) -> Result<Self> {
+        let source = machine_source()?;
+        for part in ["sources", "lists/partial", "cache/archives/partial"] {
+            let part = folder.join(part);
+            fs::create_dir_all(&part).with_context(|| format!("cannot create {}", part.display()))?;
+        }
+        let (extension, text) = source.for_suite(suite);
+        fs::write(folder.join("sources").join("private").with_extension(extension), text)?;
+        Ok(Self { folder: folder.to_owned() })
+    }
+
+    /// The folder, which is also where `apt-get download` leaves its packages.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// A program of apt that sees this folder alone.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(&self.folder);
+        let folder = self.folder.display();
+        for option in [
+            "Dir::Etc::sourcelist=/dev/null".to_owned(),
+            format!("Dir::Etc::sourceparts={folder}/sources"),
+            format!("Dir::State::lists={folder}/lists"),
+            format!("Dir::Cache={folder}/cache"),
+            // Pins of the machine are about what it installs; nothing is installed here.
+            "Dir::Etc::preferences=/dev/null".to_owned(),
+            "Dir::Etc::preferencesparts=/dev/null".to_owned(),
+            "Acquire::Languages=none".to_owned(),
+            // The user `_apt` cannot write below a home folder, and apt would warn about it.
+            "APT::Sandbox::User=".to_owned(),
+        ] {
+            command.args(["-o", &option]);
+        }
+        command
+    }
+}
+
+/// One entry of the machine's own apt sources, in the form it was written.
+#[derive(Debug, PartialEq)]
+enum Source {
+    /// A deb822 stanza without its `Types`, `Suites`, `Components` and `Architectures`: mirror and keys remain.
+    Stanza(String),
+    /// The one-line format.
+    Line {
+        /// `[signed-by=...]` and the like, or nothing.
+        options: String,
+        /// The mirror.
+        uri: String,
+    },
+}
+
+impl Source {
+    /// The entry with another suite: the file's extension, and its text.
+    fn for_suite(&self, suite: &str) -> (&'static str, String) {
+        match self {
+            Self::Stanza(rest) => ("sources", format!("Types: deb\nSuites: {suite}\nComponents: main\n{rest}")),
+            Self::Line { options, uri } => ("list", format!("deb {options} {uri} {suite} main\n")),
+        }
+    }
+}
+
+/// The source of the distribution's main suite: its mirror carries Debian's other suites too.
+fn machine_source() -> Result<Source> {
+    let release = fs::read_to_string("/etc/os-release").context("cannot read /etc/os-release")?;
+    let codename = release
+        .lines()
+        .find_map(|line| line.strip_prefix("VERSION_CODENAME="))
+        .map(|value| value.trim_matches('"'))
+        .context("/etc/os-release names no VERSION_CODENAME: not a Debian machine?")?;
+    for file in source_files() {
+        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        let found = if file.extension().is_some_and(|e| e == "sources") {
+            find_stanza(&text, codename)
+        } else {
+            find_line(&text, codename)
+        };
+        if let Some(source) = found {
+            return Ok(source);
+        }
+    }
+    bail!("no apt source for the suite {codename} below /etc/apt");
+}
+
+fn source_files() -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = fs::read_dir("/etc/apt/sources.list.d")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "sources" || extension == "list"))
+        .collect();
+    files.sort();
+    let list = PathBuf::from("/etc/apt/sources.list");
+    if list.is_file() {
+        files.insert(0, list);
+    }
+    files
+}
+
+/// Suites may also be written by rank; then the machine's own codename does not appear.
+fn is_main_suite(suite: &str, codename: &str) -> bool {
+    [codename, "oldoldstable", "oldstable", "stable", "testing", "unstable"].contains(&suite)
+}
+
+fn find_stanza(text: &str, codename: &str) -> Option<Source> {
+    let without_comments: String =
+        text.lines().filter(|line| !line.starts_with('#')).flat_map(|line| [line.trim_end(), "\n"]).collect();
+    without_comments
+        .split("\n\n")
+        .map(fields)
+        .find(|fields| {
+            let has = |name: &str, wanted: &dyn Fn(&str) -> bool| {
+                fields
+                    .iter()
+                    .filter(|(field, _)| field.eq_ignore_ascii_case(name))
+                    .any(|(_, value)| value.split_whitespace().any(wanted))
+            };
+            has("Types", &|word| word == "deb")
+                && has("Suites", &|word| is_main_suite(word, codename))
+                && !has("Enabled", &|word| word.eq_ignore_ascii_case("no"))
+        })
+        .map(|fields| {
+            let rest = fields
+                .iter()
+                .filter(|(name, _)| {
+                    !["Types", "Suites", "Components", "Architectures"]
+                        .iter()
+                        .any(|ours| name.eq_ignore_ascii_case(ours))
+                })
+                .map(|(name, value)| format!("{name}:{value}"))
+                .collect();
+            Source::Stanza(rest)
+        })
+}
+
+/// Name and value of each field of a deb822 stanza; the value keeps its line breaks (an embedded key has many).
+fn fields(stanza: &str) -> Vec<(String, String)> {
+    let mut fields: Vec<(String, String)> = Vec::new();
+    for line in stanza.lines() {
+        if line.starts_with([' ', '\t']) {
+            if let Some((_, value)) = fields.last_mut() {
+                value.push_str(line);
+                value.push('\n');
+            }
+        } else if let Some((name, value)) = line.split_once(':') {
+            fields.push((name.to_owned(), format!("{value}\n")));
+        }
+    }
+    fields
+}
+
+fn find_line(text: &str, codename: &str) -> Option<Source> {
+    text.lines().find_map(|line| {
+        let rest = line.trim().strip_prefix("deb ")?.trim_start();
+        let (options, rest) = if rest.starts_with('[') {
+            let end = rest.find(']')? + 1;
+            rest.split_at(end)
+        } else {
+            ("", rest)
+        };
+        let mut words = rest.split_whitespace();
+        let uri = words.next()?;
+        let suite = words.next()?;
+        is_main_suite(suite, codename).then(|| Source::Line { options: options.to_owned(), uri: uri.to_owned() })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stanza_of_the_main_suite_keeps_mirror_and_keys() {
+        let text = "Types: deb\nURIs: http://mirror.example/security\nSuites: bookworm-security\nComponents: main\n\n\
+                    # a comment\nTypes: deb deb-src\nURIs: http://mirror.example/debian\nSuites: bookworm bookworm-updates\n\
+                    Components: main contrib\nSigned-By: /keys/debian.gpg\n";
+        let written = "Types: deb\nSuites: stable-backports\nComponents: main\n\
+                       URIs: http://mirror.example/debian\nSigned-By: /keys/debian.gpg\n";
+        assert_eq!(
+            find_stanza(text, "bookworm").map(|source| source.for_suite("stable-backports")),
+            Some(("sources", written.to_owned()))
+        );
+    }
+
+    #[test]
+    fn an_embedded_key_survives() {
+        let text =
+            "Types: deb\nURIs: http://mirror.example/debian\nSuites: trixie\nSigned-By:\n -----BEGIN\n .\n abc\n";
+        assert!(
+            find_stanza(text, "trixie")
+                .map(|source| source.for_suite("stable").1)
+                .is_some_and(|text| text.ends_with("Signed-By:\n -----BEGIN\n .\n abc\n"))
+        );
+    }
+
+    #[test]
+    fn a_disabled_stanza_does_not_count() {
+        let text = "Enabled: no\nTypes: deb\nURIs: http://mirror.example/debian\nSuites: trixie\n";
+        assert_eq!(find_stanza(text, "trixie"), None);
+    }
+
+    #[test]
+    fn the_line_of_the_main_suite_keeps_mirror_and_keys() {
+        let text = "# deb http://old.example/ bookworm main\n\
+                    deb http://mirror.example/security bookworm-security main\n\
+                    deb [arch=amd64 signed-by=/keys/debian.gpg] http://mirror.example/debian bookworm main\n";
+        let written = "deb [arch=amd64 signed-by=/keys/debian.gpg] http://mirror.example/debian testing main\n";
+        assert_eq!(
+            find_line(text, "bookworm").map(|source| source.for_suite("testing")),
+            Some(("list", written.to_owned()))
+        );
+    }
+}

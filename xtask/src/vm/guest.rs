@@ -1,0 +1,220 @@
+//! What a machine has inside: the very executables that run on the host, with the libraries and tools they need, at the
+//! paths they have here. So no test knows where it runs, and nothing is built twice.
+
+use std::{
+    collections::BTreeSet,
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{folder, initramfs::Initramfs, kernels::Expectation, packages::Unpacked, results::Test};
+use crate::{process, workspace};
+
+/// Programs that tests run.
+const TOOLS: [&str; 10] = ["nft", "iperf3", "ss", "ethtool", "promtool", "setpriv", "unshare", "mount", "sh", "tail"];
+
+/// Files of the checkout that tests read.
+const FILES: [&str; 1] = ["tests/verifier-instructions.tsv"];
+
+/// Files of tests that machines do not run, and why.
+pub const NOT_RUN: [(&str, &str); 3] = [
+    ("alerts", "it is about what Prometheus and Alertmanager make of a page, which no kernel changes"),
+    ("endpoint", "it is about HTTP, TLS and passwords, which no kernel changes"),
+    ("prometheus", "it is about what Prometheus makes of a page, which no kernel changes"),
+];
+
+/// The tests of a kernel that is to be refused: all others need a tcpmon that runs.
+const OF_REFUSED_KERNELS: &str = "kernels";
+
+/// What goes into every machine.
+pub struct Guest {
+    tests: Vec<(Test, PathBuf)>,
+    /// The first program, without its debug information.
+    init: Vec<u8>,
+    /// The same of all others, and where they are here and there.
+    programs: Vec<(PathBuf, Vec<u8>)>,
+    libraries: BTreeSet<PathBuf>,
+}
+
+impl Guest {
+    /// Builds the tests and finds what they need. `filters` choose tests by parts of `BINARY::NAME`; none chooses all.
+    pub fn build(filters: &[String]) -> Result<Self> {
+        let messages = process::output(workspace::cargo().args([
+            "test",
+            "--package",
+            "tcpmon-tests",
+            "--no-run",
+            "--message-format=json-render-diagnostics",
+        ]))?;
+        let executables = executables(&messages)?;
+        let find = |name: &str| {
+            let program = executables.iter().find(|executable| executable.kind == "bin" && executable.name == name);
+            program.map(|program| program.path.clone()).with_context(|| format!("cargo built no {name}"))
+        };
+        let mut tests = Vec::new();
+        let is_run = |name: &str| NOT_RUN.iter().all(|(other, _)| *other != name);
+        let files = executables.iter().filter(|executable| executable.kind == "test" && is_run(&executable.name));
+        for executable in files {
+            for name in names_of_tests(&executable.path)? {
+                let test = Test { binary: executable.name.clone(), name };
+                let full = format!("{}::{}", test.binary, test.name);
+                if filters.is_empty() || filters.iter().any(|filter| full.contains(filter)) {
+                    tests.push((test, executable.path.clone()));
+                }
+            }
+        }
+        tests.sort();
+        ensure!(!tests.is_empty(), "no test matches {}", filters.join(" or "));
+
+        let init = find("init")?;
+        let mut programs = vec![workspace::release_binary(), find("traffic")?, find("lab")?];
+        programs.extend(tests.iter().map(|(_, path)| path.clone()));
+        programs.dedup();
+        let mut libraries = libraries(&init)?;
+        for program in &programs {
+            libraries.extend(self::libraries(program)?);
+        }
+        for tool in TOOLS {
+            libraries.extend(self::libraries(&tool_path(tool)?)?);
+        }
+        let programs = programs.into_iter().map(|path| Ok((path.clone(), stripped(&path)?)));
+        Ok(Self { init: stripped(&init)?, programs: programs.collect::<Result<_>>()?, tests, libraries })
+    }
+
+    /// The tests that a machine with such a kernel runs.
+    pub fn tests(&self, expectation: Expectation) -> Vec<Test> {
+        self.chosen(expectation).map(|(test, _)| test.clone()).collect()
+    }
+
+    /// Writes the first file system of a machine; `recording` is what [`super::Args::write`] says.
+    pub fn write(&self, path: &Path, kernel: &Unpacked, expectation: Expectation, recording: bool) -> Result<()> {
+        let mut plan = String::new();
+        let mut archive = Initramfs::create(path)?;
+        archive.console()?;
+        archive.file(Path::new("/init"), &self.init)?;
+        for (path, bytes) in &self.programs {
+            archive.file(path, bytes)?;
+        }
+        for library in &self.libraries {
+            archive.copy(library, library)?;
+        }
+        for tool in TOOLS {
+            archive.copy(&tool_path(tool)?, &Path::new("/bin").join(tool))?;
+        }
+        for file in FILES {
+            let file = workspace::root().join(file);
+            archive.copy(&file, &file)?;
+        }
+        for module in kernel.modules()? {
+            let inside = Path::new("/modules").join(module.file_name().context("a module has a name")?);
+            archive.copy(&module, &inside)?;
+            plan += &format!("module\t{}\n", inside.display());
+        }
+        let refused = if expectation == Expectation::Refused { "refused" } else { "supported" };
+        plan += &format!("env\tTCPMON_BIN\t{}\n", workspace::release_binary().display());
+        plan += &format!("env\tPATH\t/bin\nenv\tTCPMON_EMULATED\t1\nenv\tTCPMON_KERNEL\t{refused}\n");
+        if recording {
+            plan += "env\tTCPMON_RECORDING\t1\n";
+        }
+        for (test, file) in self.chosen(expectation) {
+            plan += &format!("test\t{}\t{}\t{}\n", test.binary, file.display(), test.name);
+        }
+        archive.file(Path::new("/plan"), plan.as_bytes())?;
+        archive.finish()
+    }
+
+    fn chosen(&self, expectation: Expectation) -> impl Iterator<Item = &(Test, PathBuf)> {
+        let all = expectation != Expectation::Refused;
+        self.tests.iter().filter(move |(test, _)| all || test.binary == OF_REFUSED_KERNELS)
+    }
+}
+
+/// Something that cargo built.
+#[derive(Debug)]
+struct Executable {
+    /// `test` or `bin`.
+    kind: String,
+    name: String,
+    path: PathBuf,
+}
+
+/// The executables among cargo's messages, without the unit tests of binaries.
+fn executables(messages: &str) -> Result<Vec<Executable>> {
+    let mut found = Vec::new();
+    for line in messages.lines() {
+        let message: serde_json::Value = serde_json::from_str(line).context("cargo's message is no JSON")?;
+        let (Some(path), Some(name), Some(kind)) =
+            (message["executable"].as_str(), message["target"]["name"].as_str(), message["target"]["kind"][0].as_str())
+        else {
+            continue;
+        };
+        if (kind == "test") == (message["profile"]["test"] == true) {
+            found.push(Executable { kind: kind.to_owned(), name: name.to_owned(), path: path.into() });
+        }
+    }
+    Ok(found)
+}
+
+/// Tests that a run without flags would run: those marked `#[ignore]` are not among them.
+fn names_of_tests(executable: &Path) -> Result<Vec<String>> {
+    let list = |flags: &[&str]| -> Result<Vec<String>> {
+        let text = process::output(Command::new(executable).args(["--list", "--format", "terse"]).args(flags))?;
+        Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
+    };
+    let ignored = list(&["--ignored"])?;
+    Ok(list(&[])?.into_iter().filter(|name| !ignored.contains(name)).collect())
+}
+
+/// The shared libraries of a program and its loader, as `ldd` finds them; none for a static one.
+fn libraries(program: &Path) -> Result<BTreeSet<PathBuf>> {
+    let text = process::output(Command::new("ldd").arg(program))?;
+    let missing: Vec<&str> = text.lines().filter(|line| line.contains("not found")).collect();
+    ensure!(missing.is_empty(), "{} lacks {}", program.display(), missing.join(", "));
+    Ok(text.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from).collect())
+}
+
+/// The bytes of an executable without its debug information, which is most of it.
+fn stripped(program: &Path) -> Result<Vec<u8>> {
+    let copy = folder().join("stripped");
+    process::run(Command::new("strip").arg("-o").arg(&copy).arg(program))?;
+    std::fs::read(&copy).with_context(|| format!("cannot read {}", copy.display()))
+}
+
+/// Some shells leave the administrator's folders out of `PATH`.
+fn tool_path(tool: &str) -> Result<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path)
+        .chain(["/usr/sbin".into(), "/sbin".into()])
+        .map(|folder| folder.join(tool))
+        .find(|file| file.is_file())
+        .with_context(|| format!("no {tool} on PATH: `cargo xtask test` installs it"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_and_binaries_are_told_apart_in_cargos_messages() -> Result<()> {
+        let line = |kind: &str, name: &str, test: bool, executable: &str| {
+            format!(
+                "{{\"reason\":\"compiler-artifact\",\"target\":{{\"kind\":[\"{kind}\"],\"name\":\"{name}\"}},\
+                 \"profile\":{{\"test\":{test}}},\"executable\":{executable}}}"
+            )
+        };
+        let messages = [
+            line("test", "bytes", true, "\"/t/bytes-1\""),
+            line("bin", "init", false, "\"/t/init\""),
+            line("bin", "init", true, "\"/t/init-2\""),
+            line("lib", "tcpmon_tests", false, "null"),
+            "{\"reason\":\"build-finished\",\"success\":true}".to_owned(),
+        ];
+        let found = executables(&messages.join("\n"))?;
+        let found: Vec<_> = found.iter().map(|found| (found.name.as_str(), found.path.to_str())).collect();
+        assert_eq!(found, [("bytes", Some("/t/bytes-1")), ("init", Some("/t/init"))]);
+        Ok(())
+    }
+}

@@ -1,0 +1,159 @@
+//! A virtual machine: QEMU's process, its two serial ports, its end.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+/// A machine that takes longer is killed. A run takes one to two minutes.
+const LIMIT: Duration = Duration::from_secs(600);
+/// Init is reached within 2 to 6 s; a machine that has not come so far in this time will not.
+const BOOT_LIMIT: Duration = Duration::from_secs(60);
+
+const MEMORY: &str = "1536M";
+
+/// `console=`: where people look. `nokaslr` and the rest spare time that an emulated CPU does not have; `log_buf_len`
+/// keeps a whole run's log; a panic ends the machine at once, which `-no-reboot` turns into the end of QEMU.
+const COMMAND_LINE: &str = "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off nokaslr no_timer_check \
+                            tsc=reliable apparmor=0 selinux=0 audit=0 random.trust_cpu=on log_buf_len=4M";
+
+/// QEMU's exit status is twice the code that the guest writes, plus one.
+const GUEST_SUCCEEDED: i32 = 1;
+const GUEST_FAILED: i32 = 3;
+
+/// What to boot, and where its words go.
+#[derive(Debug)]
+pub struct Machine {
+    pub kernel: PathBuf,
+    pub initramfs: PathBuf,
+    pub cpus: u32,
+    /// Of the first serial port.
+    pub console: PathBuf,
+    /// Of the second.
+    pub results: PathBuf,
+}
+
+/// How a machine ended.
+#[derive(Debug, PartialEq, Eq)]
+pub enum End {
+    /// Init says that all went well.
+    Well,
+    /// Init says that something failed.
+    Failed,
+    /// Otherwise, in words.
+    Broken(String),
+}
+
+impl Machine {
+    /// Boots it and waits for its end; tries once more if init was never reached, since no test has failed then.
+    pub fn run(&self) -> Result<End> {
+        for attempt in 1..=2 {
+            match self.boot()? {
+                Some(end) => return Ok(end),
+                None => eprintln!("vm: attempt {attempt}: init was not reached, see {}", self.console.display()),
+            }
+        }
+        Ok(End::Broken("the machine never came up".into()))
+    }
+
+    /// `None` if init was not reached.
+    fn boot(&self) -> Result<Option<End>> {
+        let console = File::create(&self.console)?;
+        File::create(&self.results)?;
+        let mut qemu = Qemu(self.command().stdout(console.try_clone()?).stderr(console).spawn().context(
+            "cannot run qemu-system-x86_64: run `cargo xtask setup`, or install the package qemu-system-x86",
+        )?);
+        let start = Instant::now();
+        loop {
+            if let Some(status) = qemu.0.try_wait()? {
+                return Ok(self.came_up()?.then(|| match status.code() {
+                    Some(GUEST_SUCCEEDED) => End::Well,
+                    Some(GUEST_FAILED) => End::Failed,
+                    Some(0) => End::Broken("the guest's kernel panicked".into()),
+                    _ => End::Broken(format!("QEMU ended with {status}")),
+                }));
+            }
+            let elapsed = start.elapsed();
+            if elapsed > BOOT_LIMIT && !self.came_up()? {
+                return Ok(None);
+            }
+            if elapsed > LIMIT {
+                return Ok(Some(End::Broken(format!("killed after {} s", LIMIT.as_secs()))));
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn came_up(&self) -> Result<bool> {
+        Ok(fs::metadata(&self.results)?.len() > 0)
+    }
+
+    fn command(&self) -> Command {
+        let mut qemu = Command::new("qemu-system-x86_64");
+        qemu.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-machine", "pc"])
+            // Software emulation everywhere, so that a run means the same on every host. One thread for all CPUs: with
+            // one each, QEMU 7.2 lets a CPU run into a breakpoint that another has just taken away while it patched a
+            // static key, and the guest's kernel dies of `int3` (seen once in `__schedule`, at the tracepoint).
+            .args(["-accel", "tcg,thread=single,tb-size=512", "-cpu", "max", "-m", MEMORY])
+            .args(["-smp", &self.cpus.to_string(), "-append", COMMAND_LINE])
+            .arg("-kernel")
+            .arg(&self.kernel)
+            .arg("-initrd")
+            .arg(&self.initramfs)
+            .args(["-device", "isa-debug-exit,iobase=0xf4,iosize=0x04", "-serial", "stdio", "-serial"])
+            .arg(file_port(&self.results))
+            .stdin(Stdio::null());
+        qemu
+    }
+}
+
+/// Killed when dropped, by its id.
+struct Qemu(Child);
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        // An error says that it has ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn file_port(path: &Path) -> std::ffi::OsString {
+    let mut port = std::ffi::OsString::from("file:");
+    port.push(path);
+    port
+}
+
+/// What a failed test said, out of the first port's words.
+pub fn words_of(console: &str, binary: &str, name: &str) -> Option<String> {
+    let (begin, end) = (format!("<<< {binary} {name}"), format!(">>> {binary} {name}"));
+    let console = console.replace('\r', "");
+    let words = console.split_once(&begin)?.1;
+    Some(words.split_once(&end).map_or(words, |(words, _)| words).trim().to_owned())
+}
+
+/// The program is there.
+pub fn check() -> Result<()> {
+    match Command::new("qemu-system-x86_64").arg("--version").stdout(Stdio::null()).status() {
+        Ok(status) if status.success() => Ok(()),
+        _ => bail!("no qemu-system-x86_64: install the package qemu-system-x86"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_tests_words_are_cut_out_of_the_console() {
+        let console = "[1.0] boot\r\n<<< bytes one\r\nleft: 1\r\n>>> bytes one\r\n<<< bytes two\r\nright\r\n";
+        assert_eq!(words_of(console, "bytes", "one").as_deref(), Some("left: 1"));
+        assert_eq!(words_of(console, "bytes", "two").as_deref(), Some("right"));
+        assert_eq!(words_of(console, "bytes", "three"), None);
+    }
+}

@@ -1,0 +1,245 @@
+//! `cargo xtask vm`: the integration tests on real kernels of Debian, each in a virtual machine without hardware help.
+//!
+//! `docs/kernels.md` has what came of it.
+
+mod document;
+mod guest;
+mod initramfs;
+mod instructions;
+mod kernels;
+mod machine;
+mod modules;
+mod packages;
+mod results;
+mod vmlinux;
+
+use std::{
+    fs,
+    num::NonZero,
+    path::PathBuf,
+    sync::{Condvar, Mutex, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+
+use guest::Guest;
+use kernels::{Expectation, KERNELS, Kernel};
+use machine::{End, Machine};
+use results::{Outcome, Results, Test};
+
+use crate::{build, setup, workspace};
+
+/// Arguments of `cargo xtask vm`.
+#[derive(Debug, Default, clap::Args)]
+pub struct Args {
+    /// Series such as 6.12; all where none is named
+    kernels: Vec<String>,
+    /// CPUs of the machines, instead of those that the table says
+    #[arg(long)]
+    smp: Option<u32>,
+    /// Machines at one time; as many as this host has CPUs where not given
+    #[arg(long)]
+    jobs: Option<usize>,
+    /// Run only tests whose `FILE::NAME` contains one of these
+    #[arg(long, num_args = 1..)]
+    tests: Vec<String>,
+    /// Record what came out: docs/kernels.md and tests/verifier-instructions.tsv
+    #[arg(long)]
+    write: bool,
+}
+
+/// A machine that has run.
+#[derive(Debug)]
+pub struct Run {
+    pub kernel: &'static Kernel,
+    pub cpus: u32,
+    /// As `uname -r` says.
+    pub release: String,
+    pub end: End,
+    pub results: Results,
+    pub took: Duration,
+}
+
+impl Run {
+    fn name(&self) -> String {
+        format!("{}-smp{}", self.kernel.series, self.cpus)
+    }
+
+    /// What is wrong with it, a sentence each.
+    fn complaints(&self) -> Vec<String> {
+        let mut complaints: Vec<String> = self
+            .results
+            .failed()
+            .map(|(test, outcome, _)| format!("{}: {}::{}: {outcome:?}", self.name(), test.binary, test.name))
+            .collect();
+        complaints.extend(self.results.alarms.iter().map(|alarm| format!("{}: the kernel says {alarm}", self.name())));
+        match &self.end {
+            End::Broken(how) => complaints.push(format!("{}: {how}", self.name())),
+            End::Failed if complaints.is_empty() => complaints.push(format!("{}: init says failure", self.name())),
+            _ if !self.results.complete => complaints.push(format!("{}: the results are cut short", self.name())),
+            _ => {}
+        }
+        complaints
+    }
+}
+
+/// Where kernels are cached and machines leave their words.
+pub fn folder() -> PathBuf {
+    workspace::target().join("vm")
+}
+
+/// Brings what is needed and runs the machines.
+pub fn run(args: &Args) -> Result<()> {
+    setup::run()?;
+    setup::test_packages()?;
+    build::binary(true)?;
+    machines(args)
+}
+
+/// Runs the machines, then says what came of it.
+pub fn machines(args: &Args) -> Result<()> {
+    machine::check()?;
+    let chosen = chosen(&args.kernels)?;
+    let whole = chosen.len() == KERNELS.len() && args.tests.is_empty() && args.smp.is_none();
+    fs::create_dir_all(folder().join("run"))?;
+    let guest = Guest::build(&args.tests)?;
+    let mut machines = Vec::new();
+    for kernel in chosen {
+        match packages::unpacked(kernel) {
+            Ok(unpacked) => {
+                let cpus = args.smp.map_or(kernel.cpus.to_vec(), |cpus| vec![cpus]);
+                machines.extend(cpus.into_iter().map(|cpus| (kernel, unpacked.clone(), cpus)));
+            }
+            Err(error) if kernel.expectation == Expectation::MayFail => eprintln!("vm: {error:#}; it may fail"),
+            Err(error) => return Err(error),
+        }
+    }
+    // However many CPUs a machine has, it uses one of the host's.
+    let here = thread::available_parallelism().map_or(1, NonZero::get);
+    let jobs = Jobs::new(args.jobs.unwrap_or(here).max(1));
+    let runs = thread::scope(|scope| {
+        let mut running = Vec::new();
+        for (kernel, unpacked, cpus) in machines {
+            let machine = prepare(kernel, &unpacked, cpus, &guest, args.write)?;
+            jobs.take();
+            let (guest, jobs) = (&guest, &jobs);
+            running.push(scope.spawn(move || {
+                let run = run_one(kernel, unpacked.release, &machine, &guest.tests(kernel.expectation));
+                jobs.give_back();
+                run
+            }));
+        }
+        let ended = running.into_iter().map(|run| run.join().expect("a machine's thread does not panic"));
+        ended.collect::<Result<Vec<Run>>>()
+    })?;
+    println!("\n{}", document::table(&runs));
+    instructions::record(&runs, args.write)?;
+    if whole {
+        document::compare(&runs, args.write)?;
+    } else if args.write {
+        eprintln!("vm: docs/kernels.md is written by a run of all kernels and tests only");
+    }
+    let complaints = |may_fail: bool| -> Vec<String> {
+        let runs = runs.iter().filter(|run| (run.kernel.expectation == Expectation::MayFail) == may_fail);
+        runs.flat_map(Run::complaints).collect()
+    };
+    for complaint in complaints(true) {
+        println!("may fail: {complaint}");
+    }
+    let complaints = complaints(false);
+    ensure!(complaints.is_empty(), "{}", complaints.join("\n"));
+    Ok(())
+}
+
+fn chosen(series: &[String]) -> Result<Vec<&'static Kernel>> {
+    if series.is_empty() {
+        return Ok(KERNELS.iter().collect());
+    }
+    for name in series {
+        let known = KERNELS.map(|kernel| kernel.series);
+        ensure!(known.contains(&name.as_str()), "no kernel {name} in the table: take one of {}", known.join(", "));
+    }
+    Ok(KERNELS.iter().filter(|kernel| series.iter().any(|name| name == kernel.series)).collect())
+}
+
+fn prepare(
+    kernel: &Kernel,
+    unpacked: &packages::Unpacked,
+    cpus: u32,
+    guest: &Guest,
+    recording: bool,
+) -> Result<Machine> {
+    let file = |what: &str| folder().join("run").join(format!("{}-smp{cpus}.{what}", kernel.series));
+    let machine = Machine {
+        kernel: unpacked.vmlinux(),
+        initramfs: file("initramfs"),
+        cpus,
+        console: file("console"),
+        results: file("results"),
+    };
+    guest.write(&machine.initramfs, unpacked, kernel.expectation, recording)?;
+    Ok(machine)
+}
+
+fn run_one(kernel: &'static Kernel, release: String, machine: &Machine, planned: &[Test]) -> Result<Run> {
+    let start = Instant::now();
+    let end = machine.run()?;
+    let took = start.elapsed();
+    fs::remove_file(&machine.initramfs)?;
+    let text = String::from_utf8_lossy(&fs::read(&machine.results)?).into_owned();
+    let results =
+        Results::parse(&text, planned).with_context(|| format!("cannot understand {}", machine.results.display()))?;
+    let run = Run { kernel, cpus: machine.cpus, release, end, results, took };
+    eprintln!("{}", described(&run, &String::from_utf8_lossy(&fs::read(&machine.console)?)));
+    Ok(run)
+}
+
+/// How many machines may still be started beside those that run.
+struct Jobs {
+    free: Mutex<usize>,
+    given_back: Condvar,
+}
+
+impl Jobs {
+    fn new(all: usize) -> Self {
+        Self { free: Mutex::new(all), given_back: Condvar::new() }
+    }
+
+    /// Waits until one is free and takes it.
+    fn take(&self) {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let enough = self.given_back.wait_while(free, |free| *free == 0);
+        *enough.unwrap_or_else(PoisonError::into_inner) -= 1;
+    }
+
+    fn give_back(&self) {
+        *self.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.given_back.notify_one();
+    }
+}
+
+/// A line about the machine, and the words of each test that failed.
+fn described(run: &Run, console: &str) -> String {
+    let count = |wanted: fn(&Outcome) -> bool| run.results.tests.iter().filter(|(_, found, _)| wanted(found)).count();
+    let mut text = format!(
+        "vm: {} ({}): {} passed, {} not supported there, {} failed, {:.0} s",
+        run.name(),
+        run.release,
+        count(|outcome| *outcome == Outcome::Pass),
+        count(|outcome| matches!(outcome, Outcome::NotSupported(_))),
+        run.results.failed().count(),
+        run.took.as_secs_f64()
+    );
+    for (test, outcome, _) in run.results.failed() {
+        let words = machine::words_of(console, &test.binary, &test.name).unwrap_or_default();
+        text += &format!("\n--- {} {}::{} {outcome:?}\n{words}\n---", run.name(), test.binary, test.name);
+    }
+    if let End::Broken(how) = &run.end {
+        let last: Vec<&str> = console.lines().rev().take(20).collect();
+        let last: Vec<&str> = last.into_iter().rev().collect();
+        text += &format!("\n--- {}: {how}; its last words:\n{}", run.name(), last.join("\n"));
+    }
+    text
+}
