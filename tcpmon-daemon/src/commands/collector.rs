@@ -18,7 +18,7 @@ use tracing::{error, warn};
 use super::ask;
 use crate::{
     decode::{self, Event},
-    kernel::{Kernel, Raw, ReadError},
+    kernel::{self, Kernel, Raw, ReadError},
     model::{
         snapshot::{MapUse, Napi, Probe, ProgramRuns, Snapshot, Verdict},
         table::{Limits, Table},
@@ -227,8 +227,7 @@ fn napi(raw: &Raw) -> Vec<Napi> {
 /// Every kind of loss, zero or not.
 fn losses(raw: &Raw) -> Vec<(String, u64)> {
     let counted = Loss::ALL.iter().zip(&raw.lost).map(|(what, count)| (what.name().to_owned(), *count));
-    // A program that is already running on a CPU is not started again there: the event is lost.
-    let skipped = raw.programs.iter().map(|(name, stats)| (format!("recursion_{name}"), stats.recursion_misses));
+    let skipped = kernel::skipped(&raw.programs).map(|(name, count)| (format!("recursion_{name}"), count));
     counted.chain(skipped).collect()
 }
 

@@ -307,7 +307,8 @@ fn load(
         }
         return Ok((probe, verdict(probe, Verdict::Unsupported, reason)));
     }
-    match program(ebpf, probe).and_then(|program| program.load(probe.name, types)) {
+    let loaded = probe.programs().try_for_each(|name| program(ebpf, name)?.load(probe.name, types));
+    match loaded {
         Ok(()) => Ok((probe, verdict(probe, Verdict::Attached, String::new()))),
         Err(error) => Ok((probe, broken(probe, &error)?)),
     }
@@ -318,14 +319,15 @@ fn attach(ebpf: &mut Ebpf, probe: &plan::Probe, verdict: Probe) -> Result<Probe,
     if verdict.verdict != Verdict::Attached {
         return Ok(verdict);
     }
-    match program(ebpf, probe).and_then(|program| program.attach()) {
-        Ok(_) => Ok(verdict),
+    let attached = probe.programs().try_for_each(|name| program(ebpf, name)?.attach().map(drop));
+    match attached {
+        Ok(()) => Ok(verdict),
         Err(error) => broken(probe, &error),
     }
 }
 
-fn program<'a>(ebpf: &'a mut Ebpf, probe: &plan::Probe) -> Result<&'a mut BtfTracePoint, ProgramError> {
-    ebpf.program_mut(probe.name).expect("the object of this build has a program per probe").try_into()
+fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut BtfTracePoint, ProgramError> {
+    ebpf.program_mut(name).expect("the object of this build has the programs of each probe").try_into()
 }
 
 /// The kernel refused a probe that it should offer.

@@ -54,6 +54,18 @@ fn parse_fdinfo(text: &str) -> ProgramStats {
     }
 }
 
+/// Events lost because the program was already running on that CPU, by program. Where it has a twin, an event is lost
+/// only if both were running: at most as many as the one of them missed that missed fewer.
+pub fn skipped(programs: &[(String, ProgramStats)]) -> impl Iterator<Item = (&str, u64)> {
+    let is_twin = |name: &str| PROBES.iter().any(|probe| probe.twin == Some(name));
+    let twin_of = |name: &str| PROBES.iter().find(|probe| probe.name == name)?.twin;
+    let misses = |name: &str| programs.iter().find(|(of, _)| of == name).map(|(_, stats)| stats.recursion_misses);
+    programs.iter().filter(move |(name, _)| !is_twin(name)).map(move |(name, stats)| {
+        let missed_by_twin = twin_of(name).and_then(misses).unwrap_or(u64::MAX);
+        (name.as_str(), stats.recursion_misses.min(missed_by_twin))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,5 +77,22 @@ mod tests {
         let expected = ProgramStats { runs: 2, run_ns: 120, recursion_misses: 7, verified_instructions: 345 };
         assert_eq!(parse_fdinfo(text), expected);
         assert_eq!(parse_fdinfo("nonsense"), ProgramStats::default());
+    }
+
+    #[test]
+    fn what_a_twin_has_taken_is_not_lost() {
+        let program = |name: &str, recursion_misses| {
+            (name.to_owned(), ProgramStats { recursion_misses, ..ProgramStats::default() })
+        };
+        let programs = [
+            program("inet_sock_set_state", 176),
+            program("inet_sock_set_state_again", 0),
+            program("snapshot", 3),
+            program("tcp_destroy_sock", 2),
+            program("tcp_destroy_sock_again", 5),
+            program("tcp_probe", 7),
+        ];
+        let expected = [("inet_sock_set_state", 0), ("snapshot", 3), ("tcp_destroy_sock", 2), ("tcp_probe", 7)];
+        assert_eq!(skipped(&programs).collect::<Vec<_>>(), expected);
     }
 }

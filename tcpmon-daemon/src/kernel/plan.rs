@@ -7,6 +7,8 @@ use super::btf::Btf;
 pub struct Probe {
     /// Name of the tracepoint and of the program.
     pub name: &'static str,
+    /// Name of a second program on the same tracepoint, which takes the events that come while the first one runs.
+    pub twin: Option<&'static str>,
     /// Nothing works without it.
     pub required: bool,
     /// What is lost without it; empty when required.
@@ -20,10 +22,10 @@ pub struct Probe {
 /// All probes, in the order in which they are attached: first those that watch sockets come and go, so that none is
 /// missed while the open ones are seeded; reads before timeslices, so that none of these lacks its reads.
 pub const PROBES: [Probe; 9] = [
-    required("inet_sock_set_state", true),
-    Probe { trace: false, ..required("tcp_destroy_sock", true) },
+    Probe { twin: Some("inet_sock_set_state_again"), ..required("inet_sock_set_state", true) },
+    Probe { twin: Some("tcp_destroy_sock_again"), ..required("tcp_destroy_sock", false) },
     required("tcp_rcv_space_adjust", true),
-    Probe { trace: false, ..required("tcp_probe", true) },
+    required("tcp_probe", false),
     required("sched_switch", true),
     optional("tcp_rcvbuf_grow", "growth of receive buffers is inferred from their size at the next segment or read"),
     optional("kfree_skb", "drops of received segments are not counted"),
@@ -32,11 +34,18 @@ pub const PROBES: [Probe; 9] = [
 ];
 
 const fn required(name: &'static str, trace: bool) -> Probe {
-    Probe { name, required: true, lost_without: "", daemon: true, trace }
+    Probe { name, twin: None, required: true, lost_without: "", daemon: true, trace }
 }
 
 const fn optional(name: &'static str, lost_without: &'static str) -> Probe {
-    Probe { name, required: false, lost_without, daemon: true, trace: false }
+    Probe { name, twin: None, required: false, lost_without, daemon: true, trace: false }
+}
+
+impl Probe {
+    /// Names of its programs.
+    pub fn programs(&self) -> impl Iterator<Item = &'static str> + use<> {
+        [self.name].into_iter().chain(self.twin)
+    }
 }
 
 /// Why a probe cannot be attached on this kernel, if it cannot.

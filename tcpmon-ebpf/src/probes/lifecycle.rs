@@ -1,4 +1,8 @@
 //! `inet_sock_set_state` and `tcp_destroy_sock`: where a connection begins and ends.
+//!
+//! The kernel does not run a program inside itself: while a connect() is looked at, an interrupt may come and bring
+//! hundreds of other connections to life or to death on the same CPU, none of which that program sees. Each program
+//! here therefore has a twin on the same tracepoint, which takes what was not yet taken.
 
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 use tcpmon_common::{
@@ -25,18 +29,11 @@ fn begin(ctx: &BtfTracePointContext) -> Option<()> {
     if new != state::ESTABLISHED && new != state::SYN_SENT && new != state::LISTEN {
         return None;
     }
+    if new == state::ESTABLISHED {
+        return established(ctx);
+    }
     let tcp = Sock::argument::<0>(ctx).tcp()?;
     let state = maps::socket_or_new(tcp.sock())?;
-    if new == state::ESTABLISHED {
-        let old = ctx.arg::<u64>(1) as u32;
-        state.flags |=
-            if old == state::SYN_RECV && state.flags & SOCKET_ACTIVE == 0 { SOCKET_PASSIVE } else { SOCKET_ACTIVE };
-        // Already set where data of the handshake (TFO) were read before it was complete.
-        if state.last_ns == 0 {
-            socket::anchor(state, tcp, kernel::now_ns(), true);
-        }
-        return None;
-    }
     // connect() and listen() run in the process that owns the socket. A socket may connect again after a
     // disconnect, so counting starts anew.
     state.flags = if new == state::SYN_SENT { SOCKET_ACTIVE } else { 0 };
@@ -50,8 +47,37 @@ fn begin(ctx: &BtfTracePointContext) -> Option<()> {
     None
 }
 
+/// Of what can interrupt: no socket connects or listens there.
+#[btf_tracepoint(function = "inet_sock_set_state")]
+pub fn inet_sock_set_state_again(ctx: BtfTracePointContext) -> i32 {
+    if ctx.arg::<u64>(2) as u32 == state::ESTABLISHED {
+        established(&ctx);
+    }
+    0
+}
+
+#[inline(always)]
+fn established(ctx: &BtfTracePointContext) -> Option<()> {
+    let tcp = Sock::argument::<0>(ctx).tcp()?;
+    let state = maps::socket_or_new(tcp.sock())?;
+    let old = ctx.arg::<u64>(1) as u32;
+    state.flags |=
+        if old == state::SYN_RECV && state.flags & SOCKET_ACTIVE == 0 { SOCKET_PASSIVE } else { SOCKET_ACTIVE };
+    // Already set by the twin, or where data of the handshake (TFO) were read before it was complete.
+    if state.last_ns == 0 {
+        socket::anchor(state, tcp, kernel::now_ns(), true);
+    }
+    None
+}
+
 #[btf_tracepoint(function = "tcp_destroy_sock")]
 pub fn tcp_destroy_sock(ctx: BtfTracePointContext) -> i32 {
+    end(&ctx);
+    0
+}
+
+#[btf_tracepoint(function = "tcp_destroy_sock")]
+pub fn tcp_destroy_sock_again(ctx: BtfTracePointContext) -> i32 {
     end(&ctx);
     0
 }
@@ -60,7 +86,7 @@ pub fn tcp_destroy_sock(ctx: BtfTracePointContext) -> i32 {
 fn end(ctx: &BtfTracePointContext) -> Option<()> {
     let tcp = Sock::argument::<0>(ctx).tcp()?;
     let state = maps::socket(tcp.sock())?;
-    // Never established, or a listener: nothing was counted.
+    // Never established, or a listener: nothing was counted. Or the twin has done it.
     if state.last_ns == 0 || state.flags & SOCKET_FINAL != 0 {
         return None;
     }
