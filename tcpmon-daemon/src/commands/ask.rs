@@ -5,12 +5,18 @@ use std::sync::mpsc;
 
 use tokio::sync::oneshot;
 
-/// Where an answer is awaited.
-pub(super) type Request<A> = oneshot::Sender<A>;
+/// Where an answer is awaited; `None` where there is only something to do.
+pub(super) type Request<A> = Option<oneshot::Sender<A>>;
 
 /// Asks a thread for answers of the type `A`.
 #[derive(Debug)]
 pub(super) struct Handle<A>(mpsc::Sender<Request<A>>);
+
+impl<A> Clone for Handle<A> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
 
 /// The thread has ended.
 #[derive(Debug, thiserror::Error)]
@@ -30,15 +36,23 @@ impl<A> Handle<A> {
     /// When the thread has stopped.
     pub(super) async fn ask(&self) -> Result<A, Stopped> {
         let (reply, answer) = oneshot::channel();
-        self.0.send(reply).map_err(|_| Stopped)?;
+        self.0.send(Some(reply)).map_err(|_| Stopped)?;
         answer.await.map_err(|_| Stopped)
+    }
+
+    /// Wakes the thread without a question.
+    ///
+    /// # Errors
+    /// When the thread has stopped.
+    pub(super) fn nudge(&self) -> Result<(), Stopped> {
+        self.0.send(None).map_err(|_| Stopped)
     }
 }
 
 /// Makes one answer for the first who asked and all who have asked since, and hands it back, too.
 pub(super) fn answer<A: Clone>(first: Request<A>, inbox: &mpsc::Receiver<Request<A>>, make: impl FnOnce() -> A) -> A {
     // Before it is made: who asks meanwhile may have seen something that this answer has not.
-    let waiting: Vec<_> = std::iter::once(first).chain(inbox.try_iter()).collect();
+    let waiting: Vec<_> = std::iter::once(first).chain(inbox.try_iter()).flatten().collect();
     let answer = make();
     for request in waiting {
         // Whoever asked may have gone away meanwhile.
@@ -56,7 +70,7 @@ mod tests {
         let (handle, inbox) = channel();
         let ask = || {
             let (reply, answer) = oneshot::channel();
-            handle.0.send(reply).expect("the inbox is there");
+            handle.0.send(Some(reply)).expect("the inbox is there");
             answer
         };
         let [mut first, mut second] = [ask(), ask()];

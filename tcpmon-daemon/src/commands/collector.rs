@@ -5,14 +5,18 @@
 
 use std::{
     collections::HashMap,
-    fs,
+    fs, io,
+    os::fd::OwnedFd,
     sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
 
 use tcpmon_common::{loss::Loss, pressure::LIMIT_KINDS, reader::READER_EXITED};
-use tokio::sync::oneshot;
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    sync::oneshot,
+};
 use tracing::{error, warn};
 
 use super::ask;
@@ -25,14 +29,8 @@ use crate::{
     },
 };
 
-/// How often the ring is looked at while next to nothing comes: each time costs some 20 us of CPU.
+/// How often the ring is looked at where a quarter of it does not fill up before: each time costs some 20 us of CPU.
 const DRAIN_EVERY: Duration = Duration::from_millis(50);
-
-/// How often it is emptied while sockets end in numbers: two megabytes hold about 3,900 of them.
-const DRAIN_BUSY: Duration = Duration::from_millis(5);
-
-/// Records at one time from which on that is so.
-const BUSY: usize = 32;
 
 /// Records taken at once before requests are looked at again.
 const DRAIN_LIMIT: usize = 4096;
@@ -46,19 +44,23 @@ type Answer = Result<Arc<Snapshot>, Arc<ReadError>>;
 /// Asks the collector for snapshots.
 pub(super) type Handle = ask::Handle<Answer>;
 
-/// Starts the collector. It ends when every handle is gone; `ended` is dropped with it, however it ends.
+/// Starts the collector. It ends when every handle is gone; `ended` is dropped with it, however it ends. Needs tokio's
+/// runtime, on which it waits for the ring.
 ///
 /// # Errors
-/// When no thread can be made.
-pub(super) fn start(kernel: Kernel, limits: Limits, ended: oneshot::Sender<()>) -> std::io::Result<Handle> {
+/// When no thread can be made, or the ring cannot be waited for.
+pub(super) fn start(kernel: Kernel, limits: Limits, ended: oneshot::Sender<()>) -> io::Result<Handle> {
     let (handle, inbox) = ask::channel();
+    #[expect(unsafe_code, reason = "tokio asks whether the descriptor stays open")]
+    // SAFETY: it belongs to the `OwnedFd` until that is dropped with the registration.
+    let ring = unsafe { AsyncFd::register_with_interest(kernel.ring()?, Interest::READABLE)? };
+    tokio::spawn(nudge(ring, handle.clone()));
     let now = Instant::now();
     let collector = Collector {
         table: Table::new(limits, now),
         names: kernel.drop_reasons().iter().cloned().collect(),
         kernel,
         last_pass: now,
-        drained: 0,
     };
     thread::Builder::new().name("collector".into()).spawn(move || {
         let _ended = ended;
@@ -67,13 +69,22 @@ pub(super) fn start(kernel: Kernel, limits: Limits, ended: oneshot::Sender<()>) 
     Ok(handle)
 }
 
+/// Has the ring emptied whenever the programs say that much is in it.
+async fn nudge(ring: AsyncFd<OwnedFd>, collector: Handle) {
+    while let Ok(mut ready) = ring.readable().await {
+        // Readiness comes with the programs' wake-ups, not with data that are there.
+        ready.clear_ready();
+        if collector.nudge().is_err() {
+            return;
+        }
+    }
+}
+
 struct Collector {
     kernel: Kernel,
     table: Table,
     names: HashMap<u32, String>,
     last_pass: Instant,
-    /// Records taken at the last time.
-    drained: usize,
 }
 
 impl Collector {
@@ -84,8 +95,8 @@ impl Collector {
             error!(%error, "listening sockets are not known");
         }
         loop {
-            let pause = if self.drained < BUSY { DRAIN_EVERY } else { DRAIN_BUSY };
-            let result = match inbox.recv_timeout(pause) {
+            let result = match inbox.recv_timeout(DRAIN_EVERY) {
+                Ok(None) => self.drain().map_err(Arc::new),
                 Ok(request) => ask::answer(request, inbox, || self.pass().map(Arc::new).map_err(Arc::new)).map(drop),
                 Err(mpsc::RecvTimeoutError::Timeout) if self.last_pass.elapsed() >= PASS_AT_LEAST => {
                     self.pass().map(drop).map_err(Arc::new)
@@ -137,7 +148,6 @@ impl Collector {
 
     fn drain(&mut self) -> Result<(), ReadError> {
         let now = Instant::now();
-        self.drained = 0;
         loop {
             let mut exited = Vec::new();
             let table = &mut self.table;
@@ -157,7 +167,6 @@ impl Collector {
                     self.kernel.free_reader(slot)?;
                 }
             }
-            self.drained += taken;
             // Bounded: what comes in meanwhile waits for the next time, unless the limit was reached.
             if taken < DRAIN_LIMIT {
                 return Ok(());

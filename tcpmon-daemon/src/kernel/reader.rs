@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, Read},
-    os::fd::{AsFd, AsRawFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
 };
 
 use aya::maps::MapError;
@@ -82,6 +82,14 @@ impl Kernel {
         }
         self.buffer = buffer;
         Ok(())
+    }
+
+    /// The ring, to be waited for: it wakes whenever another quarter of it is full.
+    ///
+    /// # Errors
+    /// When there are no more descriptors.
+    pub fn ring(&self) -> io::Result<OwnedFd> {
+        self.ring.as_fd().try_clone_to_owned()
     }
 
     /// Takes records from the ring until it is empty or `limit` were taken; returns how many. The limit keeps a
