@@ -133,6 +133,14 @@ impl Daemon {
         self.process.stderr()
     }
 
+    /// Holds it still while this runs: it reads nothing from the kernel.
+    pub fn held<T>(&self, run: impl FnOnce() -> T) -> T {
+        self.process.signal(Signal::SIGSTOP);
+        let result = run();
+        self.process.signal(Signal::SIGCONT);
+        result
+    }
+
     /// Ends it by SIGTERM.
     pub fn stop(mut self) -> ExitStatus {
         self.process.signal(Signal::SIGTERM);

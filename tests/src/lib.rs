@@ -44,9 +44,9 @@ pub fn is_emulated() -> bool {
     std::env::var_os("TCPMON_EMULATED").is_some()
 }
 
-/// A great number of connections: as many as asked for, or a tenth of that on an emulated CPU.
+/// A great number of connections: as many as asked for, or a fiftieth of that on an emulated CPU.
 pub fn many(connections: u64) -> u64 {
-    if is_emulated() { connections / 10 } else { connections }
+    if is_emulated() { connections / 50 } else { connections }
 }
 
 /// A time that is long beside system calls and interrupts: five times as long on an emulated CPU.

@@ -4,6 +4,7 @@ mod limits;
 mod memory;
 mod proc;
 mod sockets;
+mod trace;
 
 pub use limits::LimitTrace;
 pub use memory::{Sockstat, TcpMemory, Zone, memory_stalls_us, page_bytes, sockstat, tcp_memory, zones};
@@ -12,3 +13,4 @@ pub use proc::{
     tcp_counters,
 };
 pub use sockets::{Socket, State, sockets};
+pub use trace::Trace;

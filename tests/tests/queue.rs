@@ -47,8 +47,13 @@ fn a_queue_at_rest_is_shown_to_the_byte_with_its_memory_and_window() {
         let total = sender.send(bytes);
         let waiting = u32::try_from(sender.report().bytes).unwrap();
         assert_eq!(total, bytes);
-        let truth = eventually(DEADLINE, "the bytes wait", || queued(&lab, &reader, waiting));
-        let page = daemon.scrape();
+        // The window is that of the last acknowledgement, which may come a little later than the bytes.
+        let (truth, page) = eventually(DEADLINE, "the bytes wait and nothing changes", || {
+            let (before, page) = (queued(&lab, &reader, waiting)?, daemon.scrape());
+            let after = queued(&lab, &reader, waiting)?;
+            let same = (before.rmem, before.info.rcv_wnd) == (after.rmem, after.info.rcv_wnd);
+            if same { Ok((after, page)) } else { Err(format!("{before:?}, then {after:?}")) }
+        });
         let value = |name: &str| page.value(name, &group("at-rest", reader.port()));
         assert_eq!(value("tcpmon_receive_queue_bytes"), Some(f64::from(waiting)));
         assert_eq!(value("tcpmon_receive_buffer_used_bytes"), Some(f64::from(truth.rmem)), "{truth:?}");

@@ -236,7 +236,8 @@ fn napi(raw: &Raw) -> Vec<Napi> {
 /// Every kind of loss, zero or not.
 fn losses(raw: &Raw) -> Vec<(String, u64)> {
     let counted = Loss::ALL.iter().zip(&raw.lost).map(|(what, count)| (what.name().to_owned(), *count));
-    let skipped = kernel::skipped(&raw.programs).map(|(name, count)| (format!("recursion_{name}"), count));
+    let preempt_rt = rustix::system::uname().version().to_string_lossy().contains("PREEMPT_RT");
+    let skipped = kernel::skipped(&raw.programs, preempt_rt).map(|(name, count)| (format!("recursion_{name}"), count));
     counted.chain(skipped).collect()
 }
 

@@ -54,15 +54,23 @@ fn parse_fdinfo(text: &str) -> ProgramStats {
     }
 }
 
-/// Events lost because the program was already running on that CPU, by program. Where it has a twin, an event is lost
-/// only if both were running: at most as many as the one of them missed that missed fewer.
-pub fn skipped(programs: &[(String, ProgramStats)]) -> impl Iterator<Item = (&str, u64)> {
+/// Events lost because the program was already running on that CPU, by program.
+///
+/// A program is met running only by what interrupts it, and no softirq interrupts another: of a program and its twin, at
+/// most one is running, so nothing is lost. With PREEMPT_RT softirqs are threads, which one more can interrupt: what both
+/// missed is then at most what the one of them missed that missed fewer.
+pub fn skipped(programs: &[(String, ProgramStats)], preempt_rt: bool) -> impl Iterator<Item = (&str, u64)> {
     let is_twin = |name: &str| PROBES.iter().any(|probe| probe.twin == Some(name));
     let twin_of = |name: &str| PROBES.iter().find(|probe| probe.name == name)?.twin;
     let misses = |name: &str| programs.iter().find(|(of, _)| of == name).map(|(_, stats)| stats.recursion_misses);
     programs.iter().filter(move |(name, _)| !is_twin(name)).map(move |(name, stats)| {
-        let missed_by_twin = twin_of(name).and_then(misses).unwrap_or(u64::MAX);
-        (name.as_str(), stats.recursion_misses.min(missed_by_twin))
+        let missed = stats.recursion_misses;
+        let lost = match twin_of(name).and_then(misses) {
+            None => missed,
+            Some(by_twin) if preempt_rt => missed.min(by_twin),
+            Some(_) => 0,
+        };
+        (name.as_str(), lost)
     })
 }
 
@@ -86,13 +94,15 @@ mod tests {
         };
         let programs = [
             program("inet_sock_set_state", 176),
-            program("inet_sock_set_state_again", 0),
+            program("inet_sock_set_state_again", 1),
             program("snapshot", 3),
             program("tcp_destroy_sock", 2),
             program("tcp_destroy_sock_again", 5),
             program("tcp_probe", 7),
         ];
-        let expected = [("inet_sock_set_state", 0), ("snapshot", 3), ("tcp_destroy_sock", 2), ("tcp_probe", 7)];
-        assert_eq!(skipped(&programs).collect::<Vec<_>>(), expected);
+        let expected =
+            |begin, end| [("inet_sock_set_state", begin), ("snapshot", 3), ("tcp_destroy_sock", end), ("tcp_probe", 7)];
+        assert_eq!(skipped(&programs, false).collect::<Vec<_>>(), expected(0, 0));
+        assert_eq!(skipped(&programs, true).collect::<Vec<_>>(), expected(1, 2));
     }
 }

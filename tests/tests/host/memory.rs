@@ -113,6 +113,9 @@ fn refused_memory_and_the_time_of_pressure_are_what_the_kernel_traced_and_counte
         if enough { Ok(()) } else { Err(format!("{counts:?}")) }
     });
     drop(tcp_mem);
+    // It ends when a connection asks for memory; the busy one may wait long before it tries again.
+    let reader = Traffic::reader(lab.receiver()).spawn();
+    sender(&lab, &reader).bytes(1_000_000).spawn().wait();
     eventually(DEADLINE, "the pressure is over", || !truth::tcp_memory().pressure);
     eventually(DEADLINE, "tcpmon's count is that of the trace, and its time what namespaces count", || {
         let (refused, in_lab) = (trace.counts(), milliseconds(lab.sender()) + milliseconds(lab.receiver()));

@@ -20,9 +20,10 @@ const TOOLS: [&str; 10] = ["nft", "iperf3", "ss", "ethtool", "promtool", "setpri
 const FILES: [&str; 1] = ["tests/verifier-instructions.tsv"];
 
 /// Files of tests that machines do not run, and why.
-pub const NOT_RUN: [(&str, &str); 3] = [
+pub const NOT_RUN: [(&str, &str); 4] = [
     ("alerts", "it is about what Prometheus and Alertmanager make of a page, which no kernel changes"),
     ("endpoint", "it is about HTTP, TLS and passwords, which no kernel changes"),
+    ("harness", "it is about the tests' own traffic, which each other test holds against its counts"),
     ("prometheus", "it is about what Prometheus makes of a page, which no kernel changes"),
 ];
 

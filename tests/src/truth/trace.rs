@@ -1,0 +1,91 @@
+//! What the kernel's own tracing (ftrace) saw of one tracepoint, a line an event.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+
+use crate::must;
+
+/// Where tracefs is, or is mounted in a mount namespace that nobody else sees. It exists in every kernel that has
+/// tracing.
+const MOUNT: &str = "/sys/kernel/tracing";
+
+/// Events from the start on; the trace is an instance of its own, removed when dropped.
+#[derive(Debug)]
+pub struct Trace {
+    instance: PathBuf,
+}
+
+impl Trace {
+    /// Begins to trace, for example `sock/sock_exceed_buf_limit`.
+    #[track_caller]
+    pub fn start(event: &str) -> Self {
+        static INSTANCES: AtomicU32 = AtomicU32::new(0);
+        let number = INSTANCES.fetch_add(1, Ordering::Relaxed);
+        let trace = Self { instance: format!("instances/tcpmon-{}-{number}", std::process::id()).into() };
+        trace.with_instance(|instance| {
+            must(fs::create_dir(instance), format!("making {} (the kernel needs CONFIG_FTRACE)", instance.display()));
+            let write = |file: &str, text| must(fs::write(instance.join(file), text), format!("writing {file}"));
+            write("buffer_size_kb", "16384");
+            write(&format!("events/{event}/enable"), "1");
+        });
+        trace
+    }
+
+    /// The events so far.
+    #[track_caller]
+    pub fn lines(&self) -> Vec<String> {
+        let text = self.with_instance(|instance| must(fs::read_to_string(instance.join("trace")), "reading the trace"));
+        lines(&text)
+    }
+
+    /// Runs `job` on a thread that has tracefs mounted.
+    fn with_instance<T: Send>(&self, job: impl FnOnce(&Path) -> T + Send) -> T {
+        let inside = || {
+            let (none, nothing) = (None::<&str>, MsFlags::empty());
+            must(unshare(CloneFlags::CLONE_NEWNS), "making a mount namespace (run as root)");
+            must(mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none), "making all mounts private");
+            if !Path::new(MOUNT).join("instances").exists() {
+                must(mount(Some("tracefs"), MOUNT, Some("tracefs"), nothing, none), "mounting tracefs");
+            }
+            job(&Path::new(MOUNT).join(&self.instance))
+        };
+        thread::scope(|scope| scope.spawn(inside).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    }
+}
+
+impl Drop for Trace {
+    fn drop(&mut self) {
+        if let Err(error) = self.with_instance(|instance| fs::remove_dir(instance)) {
+            eprintln!("{} could not be removed from tracefs: {error}", self.instance.display());
+        }
+    }
+}
+
+/// The lines of a trace without its heading. A trace that lost lines is no truth.
+fn lines(text: &str) -> Vec<String> {
+    let written = text.lines().find_map(|line| line.split_once("entries-in-buffer/entries-written: "));
+    let (kept, rest) = written.and_then(|(_, rest)| rest.split_once('/')).expect("a trace begins with its entries");
+    assert_eq!(Some(kept), rest.split_ascii_whitespace().next(), "the trace has lost lines");
+    text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_come_without_the_heading() {
+        assert_eq!(lines("# entries-in-buffer/entries-written: 1/1   #P:2\n#\n x-1 [0] e\n"), [" x-1 [0] e"]);
+    }
+
+    #[test]
+    #[should_panic(expected = "the trace has lost lines")]
+    fn a_trace_that_lost_lines_is_refused() {
+        lines("# entries-in-buffer/entries-written: 3/4   #P:2\n");
+    }
+}
