@@ -5,11 +5,13 @@
 
 use std::time::Duration;
 
+mod nic;
 mod receiver;
 mod ring;
 mod stuck;
 mod tcp_memory;
 
+pub use nic::Nic;
 pub use receiver::{FullBuffer, SmallBuffer, StarvedReader};
 pub use ring::RingOverrun;
 pub use stuck::StuckSockets;

@@ -14,6 +14,15 @@ pub fn rescaled(rules: &str) -> String {
     rules.split_inclusive('\n').map(|line| with_short_offsets(&with_short_windows(&with_short_key(line)))).collect()
 }
 
+/// The expression of an alert in the text of a Prometheus rule file that writes each as a block (`expr: |`).
+pub fn expression(rules: &str, alert: &str) -> Option<String> {
+    let mut lines = rules.lines().skip_while(|line| line.trim() != format!("- alert: {alert}")).skip(1);
+    let key = lines.next()?;
+    let indent = key.strip_suffix("expr: |")?.len();
+    let block = lines.take_while(|line| line.len() - line.trim_start().len() > indent);
+    Some(block.map(str::trim).collect::<Vec<_>>().join(" "))
+}
+
 /// `for: 5m` and its like, where they are the line's key.
 fn with_short_key(line: &str) -> String {
     let Some((key, rest)) = line.split_once(':') else {
@@ -77,6 +86,15 @@ fn is_duration(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_expression_is_the_block_of_its_alert() {
+        let rules =
+            "  - alert: A\n    expr: |\n      a\n        > 1\n    for: 5m\n  - alert: B\n    expr: |\n      b\n";
+        assert_eq!(expression(rules, "A").as_deref(), Some("a > 1"));
+        assert_eq!(expression(rules, "B").as_deref(), Some("b"));
+        assert_eq!(expression(rules, "C"), None);
+    }
 
     #[test]
     fn times_become_short_and_nothing_else_changes() {

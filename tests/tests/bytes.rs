@@ -26,7 +26,9 @@ fn exact(lab: &Lab, comm: &str, reader: ReaderBuilder, flows: u64, send: impl Fn
         let page = daemon.scrape();
         let seen = bytes(&page, comm);
         let groups = page.samples("tcpmon_receive_bytes_total");
-        if seen == expected { Ok(()) } else { Err(format!("{seen:?} in {groups:?}")) }
+        let mut lost = page.samples("tcpmon_lost_total");
+        lost.retain(|sample| sample.value > 0.0);
+        if seen == expected { Ok(()) } else { Err(format!("{seen:?} in {groups:?}, lost {lost:?}")) }
     });
     let page = daemon.scrape();
     assert_eq!(bytes(&page, comm), expected, "{comm}: and stay so");

@@ -17,7 +17,7 @@ use crate::{process, workspace};
 const TOOLS: [&str; 10] = ["nft", "iperf3", "ss", "ethtool", "promtool", "setpriv", "unshare", "mount", "sh", "tail"];
 
 /// Files of the checkout that tests read.
-const FILES: [&str; 1] = ["tests/verifier-instructions.tsv"];
+const FILES: [&str; 2] = ["dashboards/alerts.yaml", "tests/verifier-instructions.tsv"];
 
 /// Files of tests that machines do not run, and why.
 pub const NOT_RUN: [(&str, &str); 4] = [

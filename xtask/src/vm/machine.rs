@@ -10,6 +10,8 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
+use super::flood::Wires;
+
 /// A machine that takes longer is killed. A run takes one to two minutes.
 const LIMIT: Duration = Duration::from_secs(600);
 /// Init is reached within 2 to 6 s; a machine that has not come so far in this time will not.
@@ -65,9 +67,11 @@ impl Machine {
     fn boot(&self) -> Result<Option<End>> {
         let console = File::create(&self.console)?;
         File::create(&self.results)?;
-        let mut qemu = Qemu(self.command().stdout(console.try_clone()?).stderr(console).spawn().context(
-            "cannot run qemu-system-x86_64: run `cargo xtask setup`, or install the package qemu-system-x86",
-        )?);
+        let wires = Wires::new()?;
+        let mut qemu =
+            Qemu(self.command().args(wires.arguments()).stdout(console.try_clone()?).stderr(console).spawn().context(
+                "cannot run qemu-system-x86_64: run `cargo xtask setup`, or install the package qemu-system-x86",
+            )?);
         let start = Instant::now();
         loop {
             if let Some(status) = qemu.0.try_wait()? {

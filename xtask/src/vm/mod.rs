@@ -3,6 +3,7 @@
 //! `docs/kernels.md` has what came of it.
 
 mod document;
+mod flood;
 mod guest;
 mod initramfs;
 mod instructions;

@@ -1,0 +1,166 @@
+//! Receive rings that really overrun, on emulated NICs (`cargo xtask vm`): what tcpmon shows is what the kernel counts,
+//! it never goes backwards, and the alert's expression is true for the devices that lose packets and for no other.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::DEADLINE;
+use tcpmon_tests::fault::Nic;
+use tcpmon_tests::{Daemon, Page, eventually, report, rules, truth};
+
+const OVERRUNS: &str = "tcpmon_device_rx_overruns_total";
+const EXHAUSTED: &str = "tcpmon_napi_budget_exhausted_total";
+const ALERTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../dashboards/alerts.yaml");
+
+/// What comes in two seconds; the emulated CPUs take about half of it.
+const FRAMES: u32 = 150_000;
+/// So long nothing has come: the flood is over.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// Adds up in rtnetlink's counter, which is its own.
+#[test]
+fn an_8139_overruns_by_what_rtnetlink_counts() {
+    let Some(flooded) = Flooded::new("8139cp", FRAMES, 128) else { return };
+    flooded.overruns_are(|nic| nic.counter("rx_missed_errors"));
+    flooded.alerts(true);
+}
+
+/// Counts in ethtool only.
+#[test]
+fn a_vmxnet3_overruns_by_what_ethtool_counts_and_rtnetlink_does_not() {
+    let Some(flooded) = Flooded::new("vmxnet3", FRAMES, 128) else { return };
+    flooded.overruns_are(|nic| nic.driver_counter("pkts rx OOB"));
+    assert_eq!(flooded.nic.counter("rx_missed_errors") + flooded.nic.counter("rx_fifo_errors"), 0);
+    flooded.alerts(true);
+}
+
+/// Shows a 16-bit register of the chip, which has begun anew more than once by the end.
+#[test]
+fn a_pcnet32_overruns_by_all_rounds_of_its_16_bit_counter() {
+    let Some(flooded) = Flooded::new("pcnet32", FRAMES, 128) else { return };
+    flooded.overruns_are_modulo(1 << 16, |nic| nic.counter("rx_missed_errors"));
+    flooded.alerts(true);
+}
+
+/// Loses nothing itself: whoever sends to it waits.
+#[test]
+fn a_virtio_net_that_uses_up_every_budget_does_not_overrun() {
+    let Some(flooded) = Flooded::new("virtio_net", FRAMES, 128) else { return };
+    assert_eq!(flooded.overruns(&flooded.last), 0.0);
+    assert!(flooded.exhausted > 100, "{} polls used their budget up", flooded.exhausted);
+    flooded.alerts(false);
+}
+
+/// Takes three descriptors a frame. QEMU does not clear the counter when it is read, so it goes on rising.
+#[test]
+fn an_e1000_with_jumbo_frames_overruns_by_what_rtnetlink_counts() {
+    let Some(flooded) = Flooded::new("e1000", FRAMES / 5, 8_900) else { return };
+    flooded.overruns_are(|nic| nic.counter("rx_missed_errors"));
+    flooded.alerts(true);
+}
+
+/// A NIC that has been flooded, and what was seen of it.
+struct Flooded {
+    nic: Nic,
+    daemon: Daemon,
+    first: Page,
+    last: Page,
+    /// Polls that used their budget up, by the kernel's own trace; tcpmon has counted as many.
+    exhausted: usize,
+}
+
+impl Flooded {
+    /// `None`, and said so, where there is no such NIC.
+    fn new(driver: &str, frames: u32, bytes: u16) -> Option<Self> {
+        let Some(nic) = Nic::find(driver) else {
+            report::not_supported("only the machines of `cargo xtask vm` have NICs that may be flooded");
+            return None;
+        };
+        let (daemon, trace) = (Daemon::start(&[]), truth::Trace::start("napi/napi_poll"));
+        let first = daemon.scrape();
+        let mut flooded = Self { last: daemon.scrape(), nic, daemon, first, exhausted: 0 };
+        flooded.nic.flood(frames, bytes);
+        let arrived = |nic: &Nic| nic.counter("rx_packets");
+        let (mut packets, mut since) = (arrived(&flooded.nic), Instant::now());
+        while since.elapsed() < QUIET {
+            let page = flooded.daemon.scrape();
+            let (before, now) = (flooded.overruns(&flooded.last), flooded.overruns(&page));
+            assert!(now >= before, "overruns go backwards, from {before} to {now}");
+            flooded.last = page;
+            if arrived(&flooded.nic) != packets {
+                (packets, since) = (arrived(&flooded.nic), Instant::now());
+            }
+        }
+        flooded.exhausted = eventually(DEADLINE, "tcpmon counts the polls that the kernel traces", || {
+            let lines = trace.lines();
+            let of_device = format!("for device {} work ", flooded.nic.device());
+            let polls = lines.iter().filter_map(|line| line.split_once(&of_device)?.1.split_once(" budget "));
+            let exhausted = polls.filter(|(work, budget)| work == budget).count();
+            let page = flooded.daemon.scrape();
+            let labels = [("device", flooded.nic.device())];
+            let count = |page: &Page| page.value(EXHAUSTED, &labels).unwrap_or_default();
+            let seen = count(&page) - count(&flooded.first);
+            if seen == exhausted as f64 { Ok(exhausted) } else { Err(format!("{seen}, the kernel {exhausted}")) }
+        });
+        Some(flooded)
+    }
+
+    /// All overruns of the device on a page.
+    fn overruns(&self, page: &Page) -> f64 {
+        page.sum(OVERRUNS, &[("device", self.nic.device())])
+    }
+
+    /// What tcpmon shows is what the kernel says before and after, and something.
+    fn overruns_are(&self, kernel: impl Fn(&Nic) -> u64) {
+        self.overruns_are_modulo(u64::MAX, kernel);
+    }
+
+    /// The same where the kernel's counter begins anew.
+    fn overruns_are_modulo(&self, modulus: u64, kernel: impl Fn(&Nic) -> u64) {
+        eventually(DEADLINE, "tcpmon shows what the kernel counts", || {
+            let (before, shown, after) = (kernel(&self.nic), self.overruns(&self.daemon.scrape()), kernel(&self.nic));
+            let same = before == after && shown as u64 % modulus == after;
+            if same && shown > 0.0 { Ok(()) } else { Err(format!("kernel {before}, tcpmon {shown}, kernel {after}")) }
+        });
+    }
+
+    /// Has Prometheus' own tool say for which devices the expression of the alert holds, of what was scraped before and
+    /// after the flood: for this one, or for none.
+    fn alerts(&self, expected: bool) {
+        let rules = fs::read_to_string(ALERTS).expect("the machine has the rules");
+        let expression = rules::expression(&rules, "TcpmonRxOverrun").expect("there is such an alert");
+        let series: Vec<_> = self
+            .last
+            .samples(OVERRUNS)
+            .into_iter()
+            .map(|sample| {
+                let labels: Vec<_> = sample.labels.iter().map(|(name, value)| format!("{name}=\"{value}\"")).collect();
+                let before: Vec<_> =
+                    sample.labels.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+                let before = self.first.value(OVERRUNS, &before).unwrap_or_default();
+                let name = format!("{OVERRUNS}{{{}}}", labels.join(","));
+                serde_json::json!({ "series": name, "values": format!("{before} {}x5", sample.value) })
+            })
+            .collect();
+        let labels = format!("{{device=\"{}\"}}", self.nic.device());
+        let samples = if expected { vec![serde_json::json!({ "labels": labels, "value": 1 })] } else { Vec::new() };
+        let query = format!("count by (device) ({expression})");
+        // YAML has all of JSON.
+        let test = serde_json::json!({ "tests": [{
+            "interval": "1m",
+            "input_series": series,
+            "promql_expr_test": [{ "expr": query, "eval_time": "4m", "exp_samples": samples }],
+        }] });
+        let folder = tempfile::tempdir().expect("there is room for a small file");
+        let file = folder.path().join("test.yaml");
+        fs::write(&file, test.to_string()).expect("there is room for a small file");
+        let output = Command::new("promtool").args([Path::new("test"), Path::new("rules"), &file]).output();
+        let output = output.expect("promtool is installed by `cargo xtask test` (package prometheus)");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}\n{test}");
+    }
+}
