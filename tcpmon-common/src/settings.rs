@@ -31,6 +31,8 @@ pub struct Layout {
     pub sock_flags: u32,
     /// The number of the bit `SOCK_DONE` in `sock.__sk_common.skc_flags`.
     pub sock_done_bit: u32,
+    /// The number of the bit `SOCK_DEAD` there.
+    pub sock_dead_bit: u32,
     /// `sock.sk_lock.owned`
     pub sock_owned: u32,
     /// `tcp_sock.rcv_nxt`
@@ -131,11 +133,13 @@ pub struct Settings {
     pub filter_ports: u32,
     /// Trace only threads below one of this many of `cgroups`.
     pub filter_cgroups: u32,
+    /// Zero.
+    pub padding: u32,
     /// Ids of control groups (cgroup v2).
     pub cgroups: [u64; FILTER_CGROUPS],
     /// Their depths below the root.
     pub cgroup_levels: [u32; FILTER_CGROUPS],
 }
 
-const _: () = assert!(size_of::<Layout>() == 48 * 4);
-const _: () = assert!(size_of::<Settings>() == 48 * 4 + 24 + 64 + 32);
+const _: () = assert!(size_of::<Layout>() == 49 * 4);
+const _: () = assert!(size_of::<Settings>() == 49 * 4 + 28 + 64 + 32);

@@ -92,7 +92,7 @@ fn arguments_are_found_where_each_kernel_has_them() {
             let sock = if old || label == "6.1" { ABSENT } else { 3 };
             assert_eq!(layout.kfree_skb_sock, sock, "{label}");
             assert_eq!(layout.sched_switch_state, if old { ABSENT } else { 3 }, "{label}");
-            assert_eq!(layout.sock_done_bit, 1, "{label}");
+            assert_eq!((layout.sock_done_bit, layout.sock_dead_bit), (1, 0), "{label}");
         });
     }
 }

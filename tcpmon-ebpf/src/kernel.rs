@@ -196,6 +196,13 @@ impl Sock {
         unsafe { load::<u64>(self.0, offset!(sock_flags)) >> offset!(sock_done_bit) & 1 == 1 }
     }
 
+    /// `SOCK_DEAD`: the application has closed it, so nobody reads from it any more.
+    #[inline(always)]
+    pub fn orphaned(self) -> bool {
+        // SAFETY: see `state`.
+        unsafe { load::<u64>(self.0, offset!(sock_flags)) >> offset!(sock_dead_bit) & 1 == 1 }
+    }
+
     /// The application fixed `sk_rcvbuf` (`SOCK_RCVBUF_LOCK`, bit 1 of `sk_userlocks`).
     #[inline(always)]
     pub fn rcvbuf_locked(self) -> bool {

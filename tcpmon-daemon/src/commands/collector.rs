@@ -22,7 +22,7 @@ use tracing::{error, warn};
 use super::ask;
 use crate::{
     decode::{self, Event},
-    kernel::{self, Kernel, Raw, ReadError},
+    kernel::{Kernel, Raw, ReadError},
     model::{
         snapshot::{MapUse, Napi, Probe, ProgramRuns, Snapshot, Verdict},
         table::{Limits, Table},
@@ -236,8 +236,7 @@ fn napi(raw: &Raw) -> Vec<Napi> {
 /// Every kind of loss, zero or not.
 fn losses(raw: &Raw) -> Vec<(String, u64)> {
     let counted = Loss::ALL.iter().zip(&raw.lost).map(|(what, count)| (what.name().to_owned(), *count));
-    let preempt_rt = rustix::system::uname().version().to_string_lossy().contains("PREEMPT_RT");
-    let skipped = kernel::skipped(&raw.programs, preempt_rt).map(|(name, count)| (format!("recursion_{name}"), count));
+    let skipped = raw.skipped.iter().map(|(name, count)| (format!("recursion_{name}"), *count));
     counted.chain(skipped).collect()
 }
 

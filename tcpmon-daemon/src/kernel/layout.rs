@@ -27,6 +27,11 @@ pub fn resolve(btf: &Btf<'_>) -> Result<Layout, Missing> {
     let tcp = |path| required("tcp_sock", path);
     let task = |path| required("task_struct", path);
 
+    let flag = |name: &str| {
+        let bit = btf.enumerator(Some("sock_flags"), name).and_then(|bit| u32::try_from(bit).ok());
+        bit.ok_or_else(|| Missing { what: format!("enum sock_flags.{name}") })
+    };
+
     // A bit field up to 6.1, a byte of its own since.
     let userlocks = btf.field("sock", "sk_userlocks");
     Ok(Layout {
@@ -74,11 +79,8 @@ pub fn resolve(btf: &Btf<'_>) -> Result<Layout, Missing> {
         task_state: task("__state").or_else(|_| task("state"))?,
         napi_dev: required("napi_struct", "dev")?,
         device_name: required("net_device", "name")?,
-        sock_done_bit: u32::try_from(
-            btf.enumerator(Some("sock_flags"), "SOCK_DONE")
-                .ok_or_else(|| Missing { what: "enum sock_flags.SOCK_DONE".into() })?,
-        )
-        .map_err(|_| Missing { what: "a sane value of SOCK_DONE".into() })?,
+        sock_done_bit: flag("SOCK_DONE")?,
+        sock_dead_bit: flag("SOCK_DEAD")?,
         kfree_skb_reason: position(btf, "kfree_skb", 0, |kind| matches!(kind, ArgumentKind::Enum("skb_drop_reason"))),
         kfree_skb_sock: position(btf, "kfree_skb", 0, |kind| matches!(kind, ArgumentKind::Pointer("sock"))),
         // The state of `prev` follows the two tasks; `bool preempt` comes before them.

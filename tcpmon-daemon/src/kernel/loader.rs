@@ -89,6 +89,7 @@ pub struct Kernel {
     pub(super) limits: PerCpuArray<MapData, u64>,
     pub(super) snapshot: Iterator,
     pub(super) buffer: Vec<u8>,
+    pub(super) preemptible: bool,
     probes: Vec<Probe>,
     drop_reasons: Vec<(u32, String)>,
     options: Options,
@@ -123,6 +124,7 @@ impl Kernel {
         let settings = settings(layout, tracing, &filter, btf.tracepoint("tcp_rcvbuf_grow").is_some());
         let refused: Vec<Option<String>> = PROBES.iter().map(|probe| plan::unsupported(probe, &btf)).collect();
         let drop_reasons = layout::drop_reasons(&btf);
+        let preemptible = plan::preemptible(&btf, &rustix::system::uname().version().to_string_lossy());
         drop(bytes);
 
         let types = AyaBtf::from_sys_fs().map_err(|error| support::refused("its type information", &error))?;
@@ -178,6 +180,7 @@ impl Kernel {
             limits: take(&mut ebpf, "LIMITS")?,
             snapshot,
             buffer: Vec::new(),
+            preemptible,
             probes,
             drop_reasons,
             options,
@@ -215,6 +218,7 @@ fn settings(
         filter_comms: (!filter.comms.is_empty()).into(),
         filter_ports: (!filter.ports.is_empty()).into(),
         filter_cgroups: filter.cgroups.len().min(FILTER_CGROUPS) as u32,
+        padding: 0,
         cgroups: [0; FILTER_CGROUPS],
         cgroup_levels: [0; FILTER_CGROUPS],
     };

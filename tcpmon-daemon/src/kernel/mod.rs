@@ -57,21 +57,19 @@ fn parse_fdinfo(text: &str) -> ProgramStats {
 /// Events lost because the program was already running on that CPU, by program.
 ///
 /// A program is met running only by what interrupts it, and no softirq interrupts another: of a program and its twin, at
-/// most one is running, so nothing is lost. With PREEMPT_RT softirqs are threads, which one more can interrupt: what both
-/// missed is then at most what the one of them missed that missed fewer.
-pub fn skipped(programs: &[(String, ProgramStats)], preempt_rt: bool) -> impl Iterator<Item = (&str, u64)> {
+/// most one is running, so nothing is lost. Where programs on tracepoints are `preemptible`, what both missed is at most
+/// what the one of them missed that missed fewer.
+fn skipped(programs: &[(String, ProgramStats)], preemptible: bool) -> Vec<(String, u64)> {
     let is_twin = |name: &str| PROBES.iter().any(|probe| probe.twin == Some(name));
     let twin_of = |name: &str| PROBES.iter().find(|probe| probe.name == name)?.twin;
     let misses = |name: &str| programs.iter().find(|(of, _)| of == name).map(|(_, stats)| stats.recursion_misses);
-    programs.iter().filter(move |(name, _)| !is_twin(name)).map(move |(name, stats)| {
-        let missed = stats.recursion_misses;
-        let lost = match twin_of(name).and_then(misses) {
-            None => missed,
-            Some(by_twin) if preempt_rt => missed.min(by_twin),
-            Some(_) => 0,
-        };
-        (name.as_str(), lost)
-    })
+    let alone = programs.iter().filter(|(name, _)| !is_twin(name));
+    let lost = alone.map(|(name, stats)| match twin_of(name).and_then(misses) {
+        None => (name.clone(), stats.recursion_misses),
+        Some(by_twin) if preemptible => (name.clone(), stats.recursion_misses.min(by_twin)),
+        Some(_) => (name.clone(), 0),
+    });
+    lost.collect()
 }
 
 #[cfg(test)]
@@ -102,7 +100,7 @@ mod tests {
         ];
         let expected =
             |begin, end| [("inet_sock_set_state", begin), ("snapshot", 3), ("tcp_destroy_sock", end), ("tcp_probe", 7)];
-        assert_eq!(skipped(&programs, false).collect::<Vec<_>>(), expected(0, 0));
-        assert_eq!(skipped(&programs, true).collect::<Vec<_>>(), expected(1, 2));
+        assert_eq!(skipped(&programs, false), expected(0, 0));
+        assert_eq!(skipped(&programs, true), expected(1, 2));
     }
 }

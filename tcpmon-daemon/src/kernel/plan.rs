@@ -1,6 +1,6 @@
 //! What is to be attached: each probe with its intent, and the decision per kernel.
 
-use super::btf::Btf;
+use super::btf::{Btf, kind};
 
 /// When a probe is wanted, and what is lost without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +46,12 @@ impl Probe {
     pub fn programs(&self) -> impl Iterator<Item = &'static str> + use<> {
         [self.name].into_iter().chain(self.twin)
     }
+}
+
+/// Whether a program on a tracepoint can be preempted, so that more than one interrupted run waits on a CPU: newer
+/// kernels guard tracepoints by a kind of SRCU, and PREEMPT_RT runs softirqs in threads.
+pub fn preemptible(btf: &Btf<'_>, version: &str) -> bool {
+    btf.blob().find(kind::TYPEDEF, "class_srcu_fast_notrace_t").is_some() || version.contains("PREEMPT_RT")
 }
 
 /// Why a probe cannot be attached on this kernel, if it cannot.

@@ -15,7 +15,7 @@ use tcpmon_common::{
     socket::{SocketCounters, SocketRecord},
 };
 
-use super::{Kernel, ProgramStats, program_stats};
+use super::{Kernel, ProgramStats, program_stats, skipped};
 use crate::decode::{self, DecodeError, Event};
 
 /// Reading from the kernel failed.
@@ -57,6 +57,8 @@ pub struct Raw {
     pub limits: Vec<u64>,
     /// Programs by name.
     pub programs: Vec<(String, ProgramStats)>,
+    /// Events lost because the program was already running on that CPU, by program.
+    pub skipped: Vec<(String, u64)>,
 }
 
 impl Kernel {
@@ -144,6 +146,7 @@ impl Kernel {
             }
         }
         raw.programs.sort_by(|a, b| a.0.cmp(&b.0));
+        raw.skipped = skipped(&raw.programs, self.preemptible);
         Ok(raw)
     }
 

@@ -1,8 +1,9 @@
 //! `inet_sock_set_state` and `tcp_destroy_sock`: where a connection begins and ends.
 //!
-//! The kernel does not run a program inside itself: while a connect() is looked at, an interrupt may come and bring
-//! hundreds of other connections to life or to death on the same CPU, none of which that program sees. Each program
-//! here therefore has a twin on the same tracepoint, which takes what was not yet taken.
+//! The kernel does not run a program inside itself: while it looks at one connection, an interrupt may come and bring
+//! hundreds of others to life or to death on the same CPU, none of which it sees. So each program here has a twin on the
+//! same tracepoint, which takes what was not taken. Where tracepoints can be preempted (7.2), both can be held up at one
+//! time; therefore the end of a connection that was closed already is taken at its last change of state, too.
 
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 use tcpmon_common::{
@@ -19,24 +20,40 @@ use crate::{
 
 #[btf_tracepoint(function = "inet_sock_set_state")]
 pub fn inet_sock_set_state(ctx: BtfTracePointContext) -> i32 {
-    begin(&ctx);
+    change(&ctx);
+    0
+}
+
+#[btf_tracepoint(function = "inet_sock_set_state")]
+pub fn inet_sock_set_state_again(ctx: BtfTracePointContext) -> i32 {
+    change(&ctx);
     0
 }
 
 #[inline(always)]
-fn begin(ctx: &BtfTracePointContext) -> Option<()> {
-    let new = ctx.arg::<u64>(2) as u32;
-    if new != state::ESTABLISHED && new != state::SYN_SENT && new != state::LISTEN {
+fn change(ctx: &BtfTracePointContext) -> Option<()> {
+    let (old, new) = (ctx.arg::<u64>(1) as u32, ctx.arg::<u64>(2) as u32);
+    let sock = Sock::argument::<0>(ctx);
+    match new {
+        state::SYN_SENT | state::LISTEN => open(sock.tcp()?, new),
+        state::ESTABLISHED => establish(sock.tcp()?, old),
+        // What somebody can still read is not over.
+        state::CLOSE if sock.orphaned() && setting!(trace) == 0 => end(sock.tcp()?),
+        _ => None,
+    }
+}
+
+/// connect() and listen() run in the process that owns the socket. A socket may connect again after a disconnect, so
+/// counting starts anew.
+#[inline(always)]
+fn open(tcp: TcpSock, new: u32) -> Option<()> {
+    let state = maps::socket_or_new(tcp.sock())?;
+    let flags = if new == state::SYN_SENT { SOCKET_ACTIVE } else { 0 };
+    // The twin has done it.
+    if state.cookie != 0 && state.last_ns == 0 && state.flags == flags {
         return None;
     }
-    if new == state::ESTABLISHED {
-        return established(ctx);
-    }
-    let tcp = Sock::argument::<0>(ctx).tcp()?;
-    let state = maps::socket_or_new(tcp.sock())?;
-    // connect() and listen() run in the process that owns the socket. A socket may connect again after a
-    // disconnect, so counting starts anew.
-    state.flags = if new == state::SYN_SENT { SOCKET_ACTIVE } else { 0 };
+    state.flags = flags;
     state.cookie = tcp.sock().cookie();
     state.last_ns = 0;
     reader::opened_by(state, Task::current());
@@ -47,20 +64,9 @@ fn begin(ctx: &BtfTracePointContext) -> Option<()> {
     None
 }
 
-/// Of what can interrupt: no socket connects or listens there.
-#[btf_tracepoint(function = "inet_sock_set_state")]
-pub fn inet_sock_set_state_again(ctx: BtfTracePointContext) -> i32 {
-    if ctx.arg::<u64>(2) as u32 == state::ESTABLISHED {
-        established(&ctx);
-    }
-    0
-}
-
 #[inline(always)]
-fn established(ctx: &BtfTracePointContext) -> Option<()> {
-    let tcp = Sock::argument::<0>(ctx).tcp()?;
+fn establish(tcp: TcpSock, old: u32) -> Option<()> {
     let state = maps::socket_or_new(tcp.sock())?;
-    let old = ctx.arg::<u64>(1) as u32;
     state.flags |=
         if old == state::SYN_RECV && state.flags & SOCKET_ACTIVE == 0 { SOCKET_PASSIVE } else { SOCKET_ACTIVE };
     // Already set by the twin, or where data of the handshake (TFO) were read before it was complete.
@@ -72,21 +78,25 @@ fn established(ctx: &BtfTracePointContext) -> Option<()> {
 
 #[btf_tracepoint(function = "tcp_destroy_sock")]
 pub fn tcp_destroy_sock(ctx: BtfTracePointContext) -> i32 {
-    end(&ctx);
+    destroy(&ctx);
     0
 }
 
 #[btf_tracepoint(function = "tcp_destroy_sock")]
 pub fn tcp_destroy_sock_again(ctx: BtfTracePointContext) -> i32 {
-    end(&ctx);
+    destroy(&ctx);
     0
 }
 
 #[inline(always)]
-fn end(ctx: &BtfTracePointContext) -> Option<()> {
-    let tcp = Sock::argument::<0>(ctx).tcp()?;
+fn destroy(ctx: &BtfTracePointContext) -> Option<()> {
+    end(Sock::argument::<0>(ctx).tcp()?)
+}
+
+#[inline(always)]
+fn end(tcp: TcpSock) -> Option<()> {
     let state = maps::socket(tcp.sock())?;
-    // Never established, or a listener: nothing was counted. Or the twin has done it.
+    // Never established, or a listener: nothing was counted. Or it is done already.
     if state.last_ns == 0 || state.flags & SOCKET_FINAL != 0 {
         return None;
     }

@@ -39,13 +39,10 @@ pub fn has_two_cpus() -> bool {
 }
 
 /// All that was lost. On an emulated CPU a program runs long enough to be interrupted by its own tracepoint, which
-/// costs an entry in a histogram and is counted: that is left out there. A connection's begin and end are never lost.
+/// costs an entry in a histogram and is counted: that is left out there.
 pub fn lost(page: &Page) -> f64 {
-    let only_interrupted = |what: &str| {
-        what.starts_with("recursion_") && !what.ends_with("inet_sock_set_state") && !what.ends_with("tcp_destroy_sock")
-    };
     let samples = page.samples("tcpmon_lost_total").into_iter();
-    let counts = samples.filter(|sample| !(is_emulated() && only_interrupted(&sample.labels["what"])));
+    let counts = samples.filter(|sample| !(is_emulated() && sample.labels["what"].starts_with("recursion_")));
     counts.map(|sample| sample.value).sum()
 }
 
