@@ -186,11 +186,12 @@ fn overruns_of_a_veth_are_what_its_ring_did_not_take_from_zero_on() {
     let daemon = Daemon::start_in(fault.namespace(), &[]);
     let labels = [("device", fault.device()), ("counter", "tx_dropped")];
     let shown = || daemon.scrape().value("tcpmon_device_rx_overruns_total", &labels);
-    assert_eq!(shown(), Some(0.0));
+    let before = fault.dropped();
+    assert_eq!(shown(), Some(before as f64));
     fault.begin();
     fault.end();
     let dropped = fault.dropped();
-    assert!(dropped > 0);
+    assert!(dropped > before);
     assert_eq!(shown(), Some(dropped as f64));
     let page = daemon.scrape();
     assert_eq!(page.samples("tcpmon_device_rx_overruns_total").len(), 1, "lo has no ring");
@@ -272,6 +273,6 @@ fn who_asks_at_the_same_time_shares_a_pass() {
         assert!(answer.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&answer));
     }
     let caused = runs() - second - pass; // less the pass of the second page
-    assert!(caused >= pass / 2.0 && caused < pass * ASKING as f64 / 4.0, "{caused} runs, {pass} a pass");
+    assert!(caused >= pass / 2.0 && caused < pass * ASKING as f64 / 2.0, "{caused} runs, {pass} a pass");
     drop(idle);
 }

@@ -146,8 +146,11 @@ fn an_exited_reader_ends_its_last_timeslice_as_exited() {
     assert_eq!(reader.wait().tids.len(), 8);
     let exited = [("process", "exits"), ("end", "exited")];
     eventually(DEADLINE, "eight readers have exited", || {
-        let seen = daemon.scrape().sum("tcpmon_timeslices_total", &exited);
-        if seen == 8.0 { Ok(()) } else { Err(seen.to_string()) }
+        let page = daemon.scrape();
+        let seen = page.sum("tcpmon_timeslices_total", &exited);
+        // Where programs can be preempted, all reads of a thread may fall into that time: they are counted as lost.
+        let lost = page.sum("tcpmon_lost_total", &[("what", "recursion_tcp_rcv_space_adjust")]);
+        if seen <= 8.0 && seen + lost >= 8.0 { Ok(()) } else { Err(format!("{seen}, {lost} reads lost")) }
     });
     eventually(DEADLINE, "their slots are free again", || readers() <= before);
 }

@@ -99,7 +99,7 @@ fn refused_memory_and_the_time_of_pressure_are_what_the_kernel_traced_and_counte
     };
     let first = shown(&daemon.scrape());
     assert_eq!((first.0, trace.counts()), ([0, 0], [0, 0]), "before the test");
-    let _stalled = stalled(&lab);
+    let stalled = stalled(&lab);
     let reader = Traffic::reader(lab.receiver()).spawn();
     // A fixed send buffer: the kernel shrinks any other until what is asked for counts as the last that it allows.
     let _busy = sender(&lab, &reader).rate(10_000_000).send_buffer(1 << 20).spawn();
@@ -113,9 +113,8 @@ fn refused_memory_and_the_time_of_pressure_are_what_the_kernel_traced_and_counte
         if enough { Ok(()) } else { Err(format!("{counts:?}")) }
     });
     drop(tcp_mem);
-    // It ends when a connection asks for memory; the busy one may wait long before it tries again.
-    let reader = Traffic::reader(lab.receiver()).spawn();
-    sender(&lab, &reader).bytes(1_000_000).spawn().wait();
+    // Where the host is small, what they hold is enough for pressure by itself.
+    drop(stalled);
     eventually(DEADLINE, "the pressure is over", || !truth::tcp_memory().pressure);
     eventually(DEADLINE, "tcpmon's count is that of the trace, and its time what namespaces count", || {
         let (refused, in_lab) = (trace.counts(), milliseconds(lab.sender()) + milliseconds(lab.receiver()));

@@ -27,8 +27,8 @@ pub struct Kernel {
 pub const KERNELS: [Kernel; 6] = [
     Kernel { series: "5.10", suite: "bullseye", expectation: Expectation::Refused, cpus: &[1] },
     Kernel { series: "6.1", suite: "bookworm", expectation: Expectation::Supported, cpus: &[2] },
-    Kernel { series: "6.12", suite: "trixie", expectation: Expectation::Supported, cpus: &[1, 2] },
-    Kernel { series: "6.18", suite: "trixie-backports", expectation: Expectation::Supported, cpus: &[1] },
-    Kernel { series: "7.2", suite: "trixie-backports", expectation: Expectation::Supported, cpus: &[2] },
+    Kernel { series: "6.12", suite: "trixie", expectation: Expectation::Supported, cpus: &[1] },
+    Kernel { series: "6.18", suite: "trixie-backports", expectation: Expectation::Supported, cpus: &[2] },
+    Kernel { series: "7.2", suite: "trixie-backports", expectation: Expectation::Supported, cpus: &[1] },
     Kernel { series: "7.3", suite: "trixie-backports", expectation: Expectation::MayFail, cpus: &[2] },
 ];
