@@ -1,6 +1,10 @@
 //! Kernels: tcpmon runs on this one, or says in one sentence why it does not.
 
-use tcpmon_tests::{Daemon, report};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use tcpmon_tests::{Daemon, report, tcpmon_binary};
 
 /// Set to `refused` where the kernel is one that tcpmon does not support.
 const EXPECTED: &str = "TCPMON_KERNEL";
@@ -22,5 +26,30 @@ fn this_kernel_is_supported_or_refused_in_one_sentence() {
             assert_eq!(refusal.stderr.trim().lines().count(), 1, "{refusal:?}");
             report::line("refused", refusal.stderr.trim());
         }
+    }
+}
+
+/// Its map iterator reads through a null pointer when a socket ends at the wrong moment.
+#[test]
+fn a_kernel_that_reading_its_sockets_may_crash_is_refused_unless_told_otherwise() {
+    let symbols = fs::read_to_string("/proc/kallsyms").unwrap();
+    let may_crash = symbols.lines().any(|line| line.ends_with(" bpf_selem_unlink_nofail"));
+    let too_old = std::env::var(EXPECTED).is_ok_and(|expected| expected == "refused");
+    let mut command = Command::new(tcpmon_binary());
+    command.args(["daemon", "--web.listen-address", "127.0.0.1:0"]).stdin(Stdio::null()).stderr(Stdio::piped());
+    let mut daemon = command.spawn().unwrap();
+    let mut stderr = BufReader::new(daemon.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let first = stderr.next().expect("it says that it runs, or why not");
+    if may_crash || too_old {
+        assert_eq!(daemon.wait().unwrap().code(), Some(3), "{first}");
+        assert_eq!(first.contains("allow_unsafe_kernel"), may_crash, "{first}");
+        assert_eq!(stderr.next(), None, "one sentence says it");
+        if may_crash {
+            report::line("refused-unless-allowed", &first);
+        }
+    } else {
+        assert!(first.contains("tcpmon watches and answers"), "{first}");
+        daemon.kill().unwrap();
+        daemon.wait().unwrap();
     }
 }

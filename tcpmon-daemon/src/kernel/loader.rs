@@ -36,6 +36,9 @@ pub struct Options {
     pub max_drop_entries: u32,
     /// Size of the ring buffer, bytes: a power of two of whole pages.
     pub ring_bytes: u32,
+    /// Also where reading the sockets' states may crash the kernel: see `support::UNSAFE_FUNCTION`. A trace does not read
+    /// them.
+    pub allow_unsafe_kernel: bool,
 }
 
 /// What a trace is limited to: all kinds given must match, one entry of each kind is enough. Empty = everything.
@@ -114,6 +117,9 @@ impl Kernel {
         facts.missing_functions =
             support::FUNCTIONS.iter().map(|(name, _)| *name).filter(|name| !btf.has_function(name)).collect();
         support::decide(&facts)?;
+        if options.trace.is_none() && !options.allow_unsafe_kernel {
+            support::refuse_unsafe(&facts.release, &btf)?;
+        }
         let layout = layout::resolve(&btf).map_err(|missing| CannotRun {
             missing: format!("kernel {} has no {missing}", facts.release),
             remedy: "tcpmon supports Linux 5.15 and newer; report this with the output of `uname -a`".into(),

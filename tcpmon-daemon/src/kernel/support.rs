@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use super::btf::Btf;
+
 /// What was found out; a fact that could not be found out does not refuse.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
@@ -99,6 +101,30 @@ pub fn decide(facts: &Facts) -> Result<(), CannotRun> {
         );
     }
     Ok(())
+}
+
+/// Kernels with this function take the socket away from a state while the state is still in the map: who walks the map at
+/// that moment reads through a null pointer (`__bpf_sk_storage_map_seq_show` in net/core/bpf_sk_storage.c: seen on 7.3 as
+/// an oops, read in the machine code of 7.2). Whether a kernel has been repaired cannot be seen from outside.
+const UNSAFE_FUNCTION: &str = "bpf_selem_unlink_nofail";
+
+/// Refuses a kernel that reading the sockets' states may crash.
+///
+/// # Errors
+/// On such a kernel.
+pub fn refuse_unsafe(release: &str, btf: &Btf<'_>) -> Result<(), CannotRun> {
+    if !btf.has_function(UNSAFE_FUNCTION) {
+        return Ok(());
+    }
+    Err(CannotRun {
+        missing: format!(
+            "kernel {release} may crash when its sockets are read while others end (a fault of its \
+             bpf_sk_storage_map iterator)"
+        ),
+        remedy: "boot a kernel before 7.1, or one that is known to be repaired and set allow_unsafe_kernel; \
+                 `tcpmon trace` runs"
+            .into(),
+    })
 }
 
 /// Says in the same form that the kernel refused something.
