@@ -159,7 +159,7 @@ const KEYS: &[Key] = &[
     key("max_readers", "Most threads that are followed as readers at a time"),
     key("max_drop_entries", "Most pairs of socket and drop reason that are counted at a time"),
     key("ring_bytes", "Size of the ring out of the kernel: a power of two and whole pages"),
-    key("allow_unsafe_kernel", "Whether to run on a kernel that may crash when its sockets are read (7.1 and newer)"),
+    key("allow_unsafe_kernel", "Whether to run on a kernel that may crash when its sockets are read (such as 7.2)"),
     key("web.listen_address", "Where to serve, once or more; `:10793` is every address of the host"),
     key("web.telemetry_path", "Path of the metrics"),
     key("web.config_file", "File with TLS and users, in the YAML format of Prometheus exporters"),

@@ -121,7 +121,7 @@ pub fn refuse_unsafe(release: &str, btf: &Btf<'_>) -> Result<(), CannotRun> {
             "kernel {release} may crash when its sockets are read while others end (a fault of its \
              bpf_sk_storage_map iterator)"
         ),
-        remedy: "boot a kernel before 7.1, or one that is known to be repaired and set allow_unsafe_kernel; \
+        remedy: "boot an older one such as 6.18, or set allow_unsafe_kernel if this one is known to be repaired; \
                  `tcpmon trace` runs"
             .into(),
     })
