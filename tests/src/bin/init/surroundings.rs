@@ -9,14 +9,15 @@ use nix::mount::{MsFlags, mount};
 use tcpmon_tests::device;
 
 /// Type and place, in order.
-const MOUNTS: [(&str, &str); 6] = [
+const MOUNTS: [(&str, &str); 4] = [
     ("proc", "/proc"),
     ("sysfs", "/sys"),
     ("devtmpfs", "/dev"),
-    ("tmpfs", "/tmp"),
-    ("tmpfs", "/run"),
     ("cgroup2", "/sys/fs/cgroup"),
 ];
+
+/// Folders that programs expect, in the file system that the machine began with: what is tested may lie below them.
+const FOLDERS: [&str; 2] = ["/tmp", "/run"];
 
 /// Mounts what tests and daemon look into, and sets the loopback device up.
 pub fn mount_all() -> io::Result<()> {
@@ -24,6 +25,9 @@ pub fn mount_all() -> io::Result<()> {
         fs::create_dir_all(place)?;
         mount(Some(kind), place, Some(kind), MsFlags::empty(), None::<&str>)
             .map_err(|error| Error::other(format!("mounting {kind} on {place}: {error}")))?;
+    }
+    for folder in FOLDERS {
+        fs::create_dir_all(folder)?;
     }
     device::set_up("lo")
 }
