@@ -9,12 +9,8 @@ use nix::mount::{MsFlags, mount};
 use tcpmon_tests::device;
 
 /// Type and place, in order.
-const MOUNTS: [(&str, &str); 4] = [
-    ("proc", "/proc"),
-    ("sysfs", "/sys"),
-    ("devtmpfs", "/dev"),
-    ("cgroup2", "/sys/fs/cgroup"),
-];
+const MOUNTS: [(&str, &str); 4] =
+    [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev"), ("cgroup2", "/sys/fs/cgroup")];
 
 /// Folders that programs expect, in the file system that the machine began with: what is tested may lie below them.
 const FOLDERS: [&str; 2] = ["/tmp", "/run"];
