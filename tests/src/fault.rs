@@ -12,7 +12,7 @@ mod stuck;
 mod tcp_memory;
 
 pub use nic::Nic;
-pub use receiver::{FullBuffer, SmallBuffer, StarvedReader};
+pub use receiver::SlowReader;
 pub use ring::RingOverrun;
 pub use stuck::StuckSockets;
 pub use tcp_memory::TcpMemoryPressure;

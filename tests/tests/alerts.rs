@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tcpmon_tests::dashboard::{PanelQuery, panel_queries};
-use tcpmon_tests::fault::{FullBuffer, RingOverrun, SmallBuffer, StarvedReader, StuckSockets, TcpMemoryPressure};
+use tcpmon_tests::fault::{RingOverrun, SlowReader, StuckSockets, TcpMemoryPressure};
 use tcpmon_tests::page::Sample;
 use tcpmon_tests::prometheus::{Alert, PrometheusOptions};
 use tcpmon_tests::sysctl::HostSysctl;
@@ -55,9 +55,9 @@ fn every_fault_of_sockets_and_memory_is_paged_and_every_panel_has_data() {
     let healthy = Healthy::start();
     stack.quiet_for_15_scrapes();
 
-    let full = FullBuffer::new("fault-full");
-    let starved = StarvedReader::new("fault-starved", 0);
-    let small = SmallBuffer::new("fault-small");
+    let full = SlowReader::with_full_buffer("fault-full");
+    let starved = SlowReader::starved("fault-starved", 0);
+    let small = SlowReader::with_small_buffer("fault-small");
     let stuck = StuckSockets::new(24);
     let generous = HostSysctl::set("net.ipv4.tcp_mem", "1000000000 1000000000 1000000000");
     let reader = |name, comm: &str, reader: &tcpmon_tests::traffic::Reader| {

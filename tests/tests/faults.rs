@@ -3,7 +3,7 @@
 mod common;
 
 use common::DEADLINE;
-use tcpmon_tests::fault::{FullBuffer, RingOverrun, SmallBuffer, StarvedReader, StuckSockets, TcpMemoryPressure};
+use tcpmon_tests::fault::{RingOverrun, SlowReader, StuckSockets, TcpMemoryPressure};
 use tcpmon_tests::lab::End;
 use tcpmon_tests::truth::{self, State};
 use tcpmon_tests::{Namespace, eventually};
@@ -55,7 +55,7 @@ fn stuck_sockets_are_orphans_with_a_full_send_queue_and_end_with_the_fault() {
 
 #[test]
 fn a_full_buffer_is_in_use_whenever_one_looks_and_closes_its_window_again_and_again() {
-    let fault = FullBuffer::new("fault-full");
+    let fault = SlowReader::with_full_buffer("fault-full");
     let mut looks = 0;
     eventually(DEADLINE, "a third of the buffer is in use in 100 looks, one after the other", || {
         let mut sockets = truth::sockets(fault.namespace());
@@ -71,7 +71,7 @@ fn a_full_buffer_is_in_use_whenever_one_looks_and_closes_its_window_again_and_ag
 
 #[test]
 fn a_small_buffer_does_not_grow_while_all_is_read() {
-    let fault = SmallBuffer::new("fault-small");
+    let fault = SlowReader::with_small_buffer("fault-small");
     eventually(DEADLINE, "200 kB are read", || fault.reader().report().bytes >= 200_000);
     let mut sockets = truth::sockets(fault.namespace());
     sockets.retain(|socket| socket.is_connection_to(fault.reader().port()));
@@ -80,7 +80,7 @@ fn a_small_buffer_does_not_grow_while_all_is_read() {
 
 #[test]
 fn a_starved_reader_waits_for_its_cpu_most_of_the_time() {
-    let fault = StarvedReader::new("fault-starved", 0);
+    let fault = SlowReader::starved("fault-starved", 0);
     let pid = fault.reader().pid();
     let begin = truth::task_times(pid, pid);
     eventually(DEADLINE, "it has waited for a second", || {
