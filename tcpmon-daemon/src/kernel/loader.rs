@@ -36,8 +36,7 @@ pub struct Options {
     pub max_drop_entries: u32,
     /// Size of the ring buffer, bytes: a power of two of whole pages.
     pub ring_bytes: u32,
-    /// Also where reading the sockets' states may crash the kernel: see `support::UNSAFE_FUNCTION`. A trace does not read
-    /// them.
+    /// Also where reading the sockets' states may crash the kernel: see `support::UNSAFE_FUNCTION`.
     pub allow_unsafe_kernel: bool,
 }
 
@@ -116,10 +115,10 @@ impl Kernel {
         })?;
         facts.missing_functions =
             support::FUNCTIONS.iter().map(|(name, _)| *name).filter(|name| !btf.has_function(name)).collect();
+        // A trace does not read the sockets' states.
+        let refused = options.trace.is_none() && !options.allow_unsafe_kernel;
+        facts.may_crash = refused && btf.has_function(support::UNSAFE_FUNCTION);
         support::decide(&facts)?;
-        if options.trace.is_none() && !options.allow_unsafe_kernel {
-            support::refuse_unsafe(&facts.release, &btf)?;
-        }
         let layout = layout::resolve(&btf).map_err(|missing| CannotRun {
             missing: format!("kernel {} has no {missing}", facts.release),
             remedy: "tcpmon supports Linux 5.15 and newer; report this with the output of `uname -a`".into(),
