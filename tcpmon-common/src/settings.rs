@@ -133,8 +133,9 @@ pub struct Settings {
     pub filter_ports: u32,
     /// Trace only threads below one of this many of `cgroups`.
     pub filter_cgroups: u32,
-    /// Zero.
-    pub padding: u32,
+    /// 1 where a socket's state is to leave the map when the socket ends, because the kernel would take it out in a way
+    /// that a walk through the map does not survive.
+    pub delete_ended: u32,
     /// Ids of control groups (cgroup v2).
     pub cgroups: [u64; FILTER_CGROUPS],
     /// Their depths below the root.

@@ -101,17 +101,6 @@ pub struct DaemonArgs {
     #[arg(long, value_name = "N", help = help("ring_bytes"), value_parser = parse_ring_bytes)]
     ring_bytes: Option<u32>,
 
-    #[arg(
-        long,
-        value_name = "true|false",
-        help = help("allow_unsafe_kernel"),
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "true",
-        hide_possible_values = true
-    )]
-    allow_unsafe_kernel: Option<bool>,
-
     #[arg(long = "log.level", value_name = "LEVEL", help = help("log.level"), hide_possible_values = true)]
     log_level: Option<LogLevel>,
 
@@ -228,7 +217,6 @@ impl DaemonArgs {
         set(&mut config.max_readers, self.max_readers);
         set(&mut config.max_drop_entries, self.max_drop_entries);
         set(&mut config.ring_bytes, self.ring_bytes.map(u64::from));
-        set(&mut config.allow_unsafe_kernel, self.allow_unsafe_kernel);
         set(&mut config.log.level, self.log_level);
         set(&mut config.log.format, self.log_format);
         Ok(config)

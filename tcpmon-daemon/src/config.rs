@@ -37,8 +37,6 @@ pub struct Config {
     pub max_drop_entries: u64,
     /// See [`Settings::ring_bytes`].
     pub ring_bytes: u64,
-    /// See [`Settings::allow_unsafe_kernel`].
-    pub allow_unsafe_kernel: bool,
     /// The web side.
     pub web: Web,
     /// What is logged.
@@ -116,7 +114,6 @@ impl Default for Config {
             max_readers: 4096,
             max_drop_entries: 4096,
             ring_bytes: 1 << 21,
-            allow_unsafe_kernel: false,
             web: Web::default(),
             log: Log::default(),
         }
@@ -159,7 +156,6 @@ const KEYS: &[Key] = &[
     key("max_readers", "Most threads that are followed as readers at a time"),
     key("max_drop_entries", "Most pairs of socket and drop reason that are counted at a time"),
     key("ring_bytes", "Size of the ring out of the kernel: a power of two and whole pages"),
-    key("allow_unsafe_kernel", "Whether to run on a kernel that may crash when its sockets are read (such as 7.2)"),
     key("web.listen_address", "Where to serve, once or more; `:10793` is every address of the host"),
     key("web.telemetry_path", "Path of the metrics"),
     key("web.config_file", "File with TLS and users, in the YAML format of Prometheus exporters"),

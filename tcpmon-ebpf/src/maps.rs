@@ -9,7 +9,8 @@ use aya_ebpf::{
     },
     btf_maps::SkStorage,
     helpers::generated::{
-        bpf_ringbuf_query, bpf_ringbuf_reserve, bpf_ringbuf_submit, bpf_sk_storage_get, bpf_task_storage_get,
+        bpf_ringbuf_query, bpf_ringbuf_reserve, bpf_ringbuf_submit, bpf_sk_storage_delete, bpf_sk_storage_get,
+        bpf_task_storage_get,
     },
     macros::{btf_map, map},
     maps::{Array, HashMap, PerCpuArray, PerCpuHashMap, RingBuf, Stack},
@@ -146,6 +147,14 @@ pub fn socket_or_new(sock: Sock) -> Option<&'static mut SocketState> {
         lose(Loss::SocketStorage);
     }
     state
+}
+
+/// Takes the socket's state out of the map; whoever holds it may go on until the program ends.
+#[inline(always)]
+pub fn delete_socket(sock: Sock) {
+    let map = (&raw const SOCKETS).cast_mut().cast::<c_void>();
+    // SAFETY: both pointers are what the helper wants; it refuses only where there is nothing to delete.
+    unsafe { bpf_sk_storage_delete(map, sock.pointer().cast_mut().cast()) };
 }
 
 #[inline(always)]

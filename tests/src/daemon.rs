@@ -1,12 +1,12 @@
 //! `tcpmon daemon`, started for a test and asked over HTTP.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::process::ExitStatus;
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::process::{Process, tcpmon_daemon};
+use crate::process::{Process, tcpmon_binary};
 use crate::{Namespace, Page, eventually, must};
 
 /// Time to start, to answer and to stop: generous, for an emulated machine.
@@ -88,8 +88,8 @@ impl Daemon {
         ready: impl Fn(&Self) -> Result<(), String>,
     ) -> Result<Self, Refused> {
         let address = free_address(namespace);
-        let mut command = tcpmon_daemon();
-        command.args(["--web.listen-address", &address.to_string()]).args(flags);
+        let mut command = Command::new(tcpmon_binary());
+        command.args(["daemon", "--web.listen-address", &address.to_string()]).args(flags);
         namespace.start_inside(&mut command, true);
         let mut daemon = Self { process: Process::spawn(&mut command), namespace: namespace.clone(), address };
         let ended = eventually(DEADLINE, what, || match daemon.process.exited() {

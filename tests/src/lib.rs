@@ -32,7 +32,7 @@ pub use daemon::Daemon;
 pub use lab::{Lab, LabOptions};
 pub use namespace::Namespace;
 pub use page::Page;
-pub use process::{tcpmon_binary, tcpmon_daemon};
+pub use process::tcpmon_binary;
 pub use prometheus::Prometheus;
 pub use trace::Trace;
 pub use traffic::Traffic;

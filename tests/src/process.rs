@@ -11,7 +11,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::{eventually, is_emulated, must};
+use crate::{eventually, must};
 
 /// The program under test: `TCPMON_BIN`, else the workspace's release build.
 pub fn tcpmon_binary() -> PathBuf {
@@ -19,16 +19,6 @@ pub fn tcpmon_binary() -> PathBuf {
     let path = env::var_os("TCPMON_BIN").map_or_else(built, PathBuf::from);
     assert!(path.is_file(), "no tcpmon at {}: run `cargo xtask build`, or set TCPMON_BIN", path.display());
     path
-}
-
-/// `tcpmon daemon`, which in the virtual machines also runs on kernels that it may crash.
-pub fn tcpmon_daemon() -> Command {
-    let mut command = Command::new(tcpmon_binary());
-    command.arg("daemon");
-    if is_emulated() {
-        command.arg("--allow-unsafe-kernel");
-    }
-    command
 }
 
 /// A running program; killed when dropped.

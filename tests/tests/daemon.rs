@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tcpmon_tests::traffic::Threads;
-use tcpmon_tests::{Daemon, Lab, Page, Traffic, tcpmon_binary, tcpmon_daemon, truth};
+use tcpmon_tests::{Daemon, Lab, Page, Traffic, tcpmon_binary, truth};
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0";
 const PROTOBUF: &str = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited";
@@ -18,11 +18,8 @@ fn run(command: &mut Command) -> (Option<i32>, String) {
 }
 
 fn tcpmon(arguments: &[&str]) -> Command {
-    let (mut command, rest) = match arguments {
-        ["daemon", rest @ ..] => (tcpmon_daemon(), rest),
-        all => (Command::new(tcpmon_binary()), all),
-    };
-    command.args(rest);
+    let mut command = Command::new(tcpmon_binary());
+    command.args(arguments);
     command
 }
 

@@ -1,13 +1,18 @@
 //! Kernels: tcpmon runs on this one, or says in one sentence why it does not.
 
-use std::fs;
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+mod common;
 
-use tcpmon_tests::{Daemon, report, tcpmon_binary};
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+
+use common::sender;
+use tcpmon_tests::{Daemon, Lab, Traffic, eventually, report, truth};
 
 /// Set to `refused` where the kernel is one that tcpmon does not support.
 const EXPECTED: &str = "TCPMON_KERNEL";
+
+/// Kernels from 7.0 on have it.
+const UNSAFE: &str = "bpf_selem_unlink_nofail";
 
 #[test]
 fn this_kernel_is_supported_or_refused_in_one_sentence() {
@@ -29,29 +34,44 @@ fn this_kernel_is_supported_or_refused_in_one_sentence() {
     }
 }
 
-/// Its map iterator reads through a null pointer when a socket ends at the wrong moment.
+/// What the kernel itself takes out of the map, it takes away in a manner that who walks through the map at that moment
+/// does not survive.
 #[test]
-fn a_kernel_that_reading_its_sockets_may_crash_is_refused_unless_told_otherwise() {
+fn states_of_ended_sockets_are_deleted_before_the_kernel_does_it() {
     let symbols = fs::read_to_string("/proc/kallsyms").unwrap();
-    let may_crash = symbols.lines().any(|line| line.ends_with(" bpf_selem_unlink_nofail"));
-    let too_old = std::env::var(EXPECTED).is_ok_and(|expected| expected == "refused");
-    let mut command = Command::new(tcpmon_binary());
-    command.args(["daemon", "--web.listen-address", "127.0.0.1:0"]).stdin(Stdio::null()).stderr(Stdio::piped());
-    let mut daemon = command.spawn().unwrap();
-    let mut said = Vec::new();
-    for line in BufReader::new(daemon.stderr.take().unwrap()).lines().map_while(Result::ok) {
-        said.push(line);
-        if said.last().is_some_and(|line| line.contains("tcpmon watches and answers")) {
-            assert!(!may_crash && !too_old, "{said:?}");
-            daemon.kill().unwrap();
-            daemon.wait().unwrap();
-            return;
-        }
+    if !symbols.lines().any(|line| line.ends_with(&format!(" {UNSAFE}"))) {
+        report::not_supported("this kernel can take a state away while somebody walks through the map");
+        return;
     }
-    assert!(may_crash || too_old, "{said:?}");
-    assert_eq!((daemon.wait().unwrap().code(), said.len()), (Some(3), 1), "one sentence says it: {said:?}");
-    assert_eq!(said[0].contains("allow_unsafe_kernel"), may_crash, "{said:?}");
-    if may_crash {
-        report::line("refused-unless-allowed", &said[0]);
-    }
+    let lab = Lab::new();
+    let by_kernel = truth::Trace::calls(UNSAFE);
+    let calls_from = |caller: &str| by_kernel.lines().iter().filter(|line| **line == format!(" => {caller}")).count();
+    let daemon = Daemon::start(&[]);
+    let connections = 200;
+    let reader = Traffic::reader(lab.receiver()).comm("ended").connections(connections).spawn();
+    // Resets, orderly ends, and what nobody has accepted, each with a listener that ends.
+    sender(&lab, &reader).connections(connections / 2).parallel(8).bytes(100).reset().spawn().wait();
+    sender(&lab, &reader).connections(connections / 2).parallel(8).bytes(100).spawn().wait();
+    reader.wait();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop((TcpStream::connect(address).unwrap(), listener));
+    assert!(TcpStream::connect(address).is_err());
+    let expected = connections as f64 * 100.0;
+    eventually(common::DEADLINE, "all connections have ended", || {
+        let page = daemon.scrape();
+        let sum = |family| page.sum(family, &[("process", "ended")]);
+        let found = (sum("tcpmon_receive_bytes_total"), sum("tcpmon_sockets"), truth::sockets(lab.receiver()).len());
+        if found == (expected, 0.0, 0) { Ok(()) } else { Err(format!("{found:?}")) }
+    });
+    // Threads have states in the same manner, but nobody walks through those.
+    assert_eq!(calls_from("bpf_sk_storage_free"), 0);
+
+    // When tcpmon goes, the kernel takes away what is left, and nobody walks through the map any more.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let _open = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    drop(daemon);
+    eventually(common::DEADLINE, "the kernel has taken away the map", || {
+        if calls_from("bpf_local_storage_map_free") == 0 { Err(format!("{:?}", by_kernel.lines())) } else { Ok(()) }
+    });
 }

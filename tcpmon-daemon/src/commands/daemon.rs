@@ -53,7 +53,6 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
         max_readers: settings.max_readers,
         max_drop_entries: settings.max_drop_entries,
         ring_bytes: settings.ring_bytes,
-        allow_unsafe_kernel: settings.allow_unsafe_kernel,
     })?;
     give_back_memory();
     for probe in kernel.probes().iter().filter(|probe| probe.verdict != Verdict::Attached) {

@@ -51,7 +51,6 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
         max_readers: MAX_READERS,
         max_drop_entries: 1,
         ring_bytes: args.ring_bytes,
-        allow_unsafe_kernel: false,
     })?;
     let uname = rustix::system::uname();
     let header = Header {

@@ -29,8 +29,6 @@ pub struct Settings {
     pub max_drop_entries: u32,
     /// Size of the ring: a power of two and a multiple of the page size.
     pub ring_bytes: u32,
-    /// Run on a kernel that may crash; see [`crate::kernel::Options::allow_unsafe_kernel`].
-    pub allow_unsafe_kernel: bool,
     /// Where to listen; not empty.
     pub listen: Vec<ListenAddress>,
     /// Path of the metrics.
@@ -73,7 +71,6 @@ impl Config {
             max_readers: number("max_readers", self.max_readers, MAX_READERS)?,
             max_drop_entries: number("max_drop_entries", self.max_drop_entries, MAX_DROP_ENTRIES)?,
             ring_bytes: valid("ring_bytes", ring_bytes(self.ring_bytes))?,
-            allow_unsafe_kernel: self.allow_unsafe_kernel,
             listen,
             telemetry_path: valid("web.telemetry_path", self.web.telemetry_path.parse())?,
             web_config_file: (!self.web.config_file.is_empty()).then(|| PathBuf::from(&self.web.config_file)),

@@ -36,8 +36,6 @@ pub struct Options {
     pub max_drop_entries: u32,
     /// Size of the ring buffer, bytes: a power of two of whole pages.
     pub ring_bytes: u32,
-    /// Also where reading the sockets' states may crash the kernel: see `support::UNSAFE_FUNCTION`.
-    pub allow_unsafe_kernel: bool,
 }
 
 /// What a trace is limited to: all kinds given must match, one entry of each kind is enough. Empty = everything.
@@ -115,9 +113,6 @@ impl Kernel {
         })?;
         facts.missing_functions =
             support::FUNCTIONS.iter().map(|(name, _)| *name).filter(|name| !btf.has_function(name)).collect();
-        // A trace does not read the sockets' states.
-        let refused = options.trace.is_none() && !options.allow_unsafe_kernel;
-        facts.may_crash = refused && btf.has_function(support::UNSAFE_FUNCTION);
         support::decide(&facts)?;
         let layout = layout::resolve(&btf).map_err(|missing| CannotRun {
             missing: format!("kernel {} has no {missing}", facts.release),
@@ -126,7 +121,7 @@ impl Kernel {
 
         let tracing = options.trace.is_some();
         let filter = options.trace.clone().unwrap_or_default();
-        let settings = settings(layout, tracing, &filter, btf.tracepoint("tcp_rcvbuf_grow").is_some());
+        let settings = settings(&btf, layout, &options);
         let refused: Vec<Option<String>> = PROBES.iter().map(|probe| plan::unsupported(probe, &btf)).collect();
         let drop_reasons = layout::drop_reasons(&btf);
         let preemptible = plan::preemptible(&btf, &rustix::system::uname().version().to_string_lossy());
@@ -209,21 +204,17 @@ impl Kernel {
     }
 }
 
-fn settings(
-    layout: tcpmon_common::settings::Layout,
-    tracing: bool,
-    filter: &TraceFilter,
-    grow_announced: bool,
-) -> Settings {
+fn settings(btf: &Btf<'_>, layout: tcpmon_common::settings::Layout, options: &Options) -> Settings {
+    let filter = options.trace.clone().unwrap_or_default();
     let mut settings = Settings {
         layout,
-        trace: tracing.into(),
-        grow_announced: grow_announced.into(),
+        trace: options.trace.is_some().into(),
+        grow_announced: btf.tracepoint("tcp_rcvbuf_grow").is_some().into(),
         filter_tgids: (!filter.tgids.is_empty()).into(),
         filter_comms: (!filter.comms.is_empty()).into(),
         filter_ports: (!filter.ports.is_empty()).into(),
         filter_cgroups: filter.cgroups.len().min(FILTER_CGROUPS) as u32,
-        padding: 0,
+        delete_ended: plan::deletes_ended(btf).into(),
         cgroups: [0; FILTER_CGROUPS],
         cgroup_levels: [0; FILTER_CGROUPS],
     };

@@ -54,6 +54,14 @@ pub fn preemptible(btf: &Btf<'_>, version: &str) -> bool {
     btf.blob().find(kind::TYPEDEF, "class_srcu_fast_notrace_t").is_some() || version.contains("PREEMPT_RT")
 }
 
+/// Whether the programs must take the states of sockets out of the map when these end. Otherwise the kernel does it when
+/// it frees the socket; on kernels with this function that nulls a pointer which a walk through the map follows
+/// (`__bpf_sk_storage_map_seq_show`, and 7.3 oopsed there). Elsewhere it is left to the kernel: what a program deletes is
+/// freed late, after all programs have been waited for.
+pub fn deletes_ended(btf: &Btf<'_>) -> bool {
+    btf.has_function("bpf_selem_unlink_nofail")
+}
+
 /// Why a probe cannot be attached on this kernel, if it cannot.
 pub fn unsupported(probe: &Probe, btf: &Btf<'_>) -> Option<String> {
     if btf.tracepoint(probe.name).is_none() {

@@ -15,8 +15,6 @@ pub struct Facts {
     pub lockdown: Option<String>,
     /// Kernel functions that must be there and are not.
     pub missing_functions: Vec<&'static str>,
-    /// The kernel has [`UNSAFE_FUNCTION`], the sockets' states are to be read, and nobody has allowed that.
-    pub may_crash: bool,
     /// The eBPF object is part of this build.
     pub object: bool,
 }
@@ -39,11 +37,6 @@ pub const FUNCTIONS: [(&str, &str); 4] = [
     ("bpf_iter_bpf_sk_storage_map", "5.9"),
 ];
 
-/// Kernels with this function take the socket away from a state while the state is still in the map: who walks the map at
-/// that moment reads through a null pointer (`__bpf_sk_storage_map_seq_show` in net/core/bpf_sk_storage.c: seen on 7.3 as
-/// an oops, read in the machine code of 7.2). Whether a kernel has been repaired cannot be seen from outside.
-pub const UNSAFE_FUNCTION: &str = "bpf_selem_unlink_nofail";
-
 const CAP_SYS_ADMIN: u32 = 21;
 const CAP_PERFMON: u32 = 38;
 const CAP_BPF: u32 = 39;
@@ -56,7 +49,6 @@ pub fn facts() -> Facts {
         capabilities: fs::read_to_string("/proc/self/status").ok().as_deref().and_then(capabilities),
         lockdown: fs::read_to_string("/sys/kernel/security/lockdown").ok(),
         missing_functions: Vec::new(),
-        may_crash: false,
         object: !super::OBJECT.is_empty(),
     }
 }
@@ -106,17 +98,6 @@ pub fn decide(facts: &Facts) -> Result<(), CannotRun> {
             "tcpmon supports Linux 5.15 and newer",
         );
     }
-    if facts.may_crash {
-        return refuse(
-            format!(
-                "kernel {} may crash when its sockets are read while others end (a fault of its bpf_sk_storage_map \
-                 iterator)",
-                facts.release
-            ),
-            "boot an older one such as 6.18, or set allow_unsafe_kernel if this one is known to be repaired; \
-             `tcpmon trace` runs",
-        );
-    }
     Ok(())
 }
 
@@ -159,7 +140,6 @@ mod tests {
             capabilities: Some(1 << CAP_BPF | 1 << CAP_PERFMON),
             lockdown: Some("none [integrity] confidentiality\n".into()),
             missing_functions: Vec::new(),
-            may_crash: false,
             object: true,
         }
     }
@@ -180,7 +160,6 @@ mod tests {
             (Facts { capabilities: Some(1 << CAP_PERFMON), ..able() }, "CAP_BPF", "run as root"),
             (Facts { lockdown: Some("none integrity [confidentiality]".into()), ..able() }, "locked down", "integrity"),
             (Facts { missing_functions: vec!["bpf_task_storage_get"], ..able() }, "5.13", "5.15"),
-            (Facts { may_crash: true, ..able() }, "6.12.0 may crash", "allow_unsafe_kernel"),
         ];
         for (facts, missing, remedy) in cases {
             let refusal = decide(&facts).expect_err("must refuse");

@@ -96,6 +96,15 @@ fn destroy(ctx: &BtfTracePointContext) -> Option<()> {
 #[inline(always)]
 fn end(tcp: TcpSock) -> Option<()> {
     let state = maps::socket(tcp.sock())?;
+    conclude(state, tcp);
+    if setting!(delete_ended) != 0 {
+        maps::delete_socket(tcp.sock());
+    }
+    None
+}
+
+#[inline(always)]
+fn conclude(state: &mut SocketState, tcp: TcpSock) -> Option<()> {
     // Never established, or a listener: nothing was counted. Or it is done already.
     if state.last_ns == 0 || state.flags & SOCKET_FINAL != 0 {
         return None;

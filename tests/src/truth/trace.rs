@@ -1,6 +1,7 @@
-//! What the kernel's own tracing (ftrace) saw of one tracepoint, a line an event.
+//! What the kernel's own tracing (ftrace) saw of one tracepoint or function, a line an event.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -17,34 +18,55 @@ const MOUNT: &str = "/sys/kernel/tracing";
 /// Events from the start on; the trace is an instance of its own, removed when dropped.
 #[derive(Debug)]
 pub struct Trace {
+    /// Below tracefs.
     instance: PathBuf,
+    /// The event, where it was made for this trace.
+    kprobe: Option<String>,
 }
 
 impl Trace {
     /// Begins to trace, for example `sock/sock_exceed_buf_limit`.
     #[track_caller]
     pub fn start(event: &str) -> Self {
-        static INSTANCES: AtomicU32 = AtomicU32::new(0);
-        let number = INSTANCES.fetch_add(1, Ordering::Relaxed);
-        let trace = Self { instance: format!("instances/tcpmon-{}-{number}", std::process::id()).into() };
-        trace.with_instance(|instance| {
-            must(fs::create_dir(instance), format!("making {} (the kernel needs CONFIG_FTRACE)", instance.display()));
+        let trace = Self { instance: instance(), kprobe: None };
+        trace.begin(event);
+        trace
+    }
+
+    /// Begins to trace the calls of a kernel function; each is followed by a line ` => NAME` for each of its callers.
+    #[track_caller]
+    pub fn calls(function: &str) -> Self {
+        let instance = instance();
+        let name = instance.file_name().unwrap_or_default().to_string_lossy().replace('-', "_");
+        let trace = Self { instance, kprobe: Some(format!("{name}/{function}")) };
+        let event = format!("{name}/{function}");
+        trace.with_tracefs(|root| must(define(root, &format!("p:{event} {function}")), "making a kprobe"));
+        trace.begin(&event);
+        trace
+    }
+
+    #[track_caller]
+    fn begin(&self, event: &str) {
+        self.with_tracefs(|root| {
+            let instance = root.join(&self.instance);
+            must(fs::create_dir(&instance), format!("making {} (the kernel needs CONFIG_FTRACE)", instance.display()));
             let write = |file: &str, text| must(fs::write(instance.join(file), text), format!("writing {file}"));
             write("buffer_size_kb", "16384");
+            write("options/stacktrace", if self.kprobe.is_some() { "1" } else { "0" });
             write(&format!("events/{event}/enable"), "1");
         });
-        trace
     }
 
     /// The events so far.
     #[track_caller]
     pub fn lines(&self) -> Vec<String> {
-        let text = self.with_instance(|instance| must(fs::read_to_string(instance.join("trace")), "reading the trace"));
+        let read = |root: &Path| fs::read_to_string(root.join(&self.instance).join("trace"));
+        let text = self.with_tracefs(|root| must(read(root), "reading the trace"));
         lines(&text)
     }
 
     /// Runs `job` on a thread that has tracefs mounted.
-    fn with_instance<T: Send>(&self, job: impl FnOnce(&Path) -> T + Send) -> T {
+    fn with_tracefs<T: Send>(&self, job: impl FnOnce(&Path) -> T + Send) -> T {
         let inside = || {
             let (none, nothing) = (None::<&str>, MsFlags::empty());
             must(unshare(CloneFlags::CLONE_NEWNS), "making a mount namespace (run as root)");
@@ -52,7 +74,7 @@ impl Trace {
             if !Path::new(MOUNT).join("instances").exists() {
                 must(mount(Some("tracefs"), MOUNT, Some("tracefs"), nothing, none), "mounting tracefs");
             }
-            job(&Path::new(MOUNT).join(&self.instance))
+            job(Path::new(MOUNT))
         };
         thread::scope(|scope| scope.spawn(inside).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     }
@@ -60,10 +82,26 @@ impl Trace {
 
 impl Drop for Trace {
     fn drop(&mut self) {
-        if let Err(error) = self.with_instance(|instance| fs::remove_dir(instance)) {
+        let removed = self.with_tracefs(|root| {
+            fs::remove_dir(root.join(&self.instance))?;
+            self.kprobe.as_ref().map_or(Ok(()), |event| define(root, &format!("-:{event}")))
+        });
+        if let Err(error) = removed {
             eprintln!("{} could not be removed from tracefs: {error}", self.instance.display());
         }
     }
+}
+
+/// A name that no other trace has.
+fn instance() -> PathBuf {
+    static INSTANCES: AtomicU32 = AtomicU32::new(0);
+    let number = INSTANCES.fetch_add(1, Ordering::Relaxed);
+    format!("instances/tcpmon-{}-{number}", std::process::id()).into()
+}
+
+/// Adds to or takes from the kernel's list of kprobes; others may have theirs in it.
+fn define(root: &Path, line: &str) -> io::Result<()> {
+    OpenOptions::new().append(true).open(root.join("kprobe_events"))?.write_all(line.as_bytes())
 }
 
 /// The lines of a trace without its heading. A trace that lost lines is no truth.

@@ -94,10 +94,6 @@ fn lacks(run: &Run) -> Result<String> {
         text += &format!("Refused, with exit code 3: `{sentence}`\n", sentence = without_release(sentence, run));
         return Ok(text);
     }
-    if let Some(sentence) = run.results.reported("refused-unless-allowed").next() {
-        let sentence = without_release(sentence, run);
-        text += &format!("Refused, with exit code 3, unless told otherwise: `{sentence}` The tests ran so.\n\n");
-    }
     let Some(status) = run.results.reported("status").next() else {
         text += "Unknown: it did not come so far.\n";
         return Ok(text);

@@ -41,14 +41,7 @@ pub fn measure() -> Vec<Row> {
     let modes = [("daemon", None), ("trace", Some(one_process)), ("trace-filtered", Some(filtered))];
     let mut rows = Vec::new();
     for (mode, trace) in modes {
-        // Nothing is read of the sockets here.
-        let options = Options {
-            trace,
-            max_readers: 1024,
-            max_drop_entries: 1024,
-            ring_bytes: 1 << 20,
-            allow_unsafe_kernel: true,
-        };
+        let options = Options { trace, max_readers: 1024, max_drop_entries: 1024, ring_bytes: 1 << 20 };
         let mut kernel = Kernel::load(options).unwrap_or_else(|error| panic!("loading in mode {mode}: {error}"));
         let raw = kernel.raw().unwrap_or_else(|error| panic!("reading in mode {mode}: {error}"));
         rows.extend(raw.programs.into_iter().map(|(program, stats)| Row {
