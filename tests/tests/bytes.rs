@@ -13,76 +13,89 @@ fn bytes(page: &Page, comm: &str) -> (u64, u64) {
     (sum("tcpmon_receive_bytes_total"), sum("tcpmon_receive_read_bytes_total"))
 }
 
-/// Runs one transfer to its end and holds tcpmon's numbers against the reader's own.
-#[track_caller]
-fn exact(lab: &Lab, comm: &str, reader: ReaderBuilder, flows: u64, send: impl FnOnce(SenderBuilder) -> SenderBuilder) {
-    let daemon = Daemon::start(&[]);
-    let reader = reader.comm(comm).connections(flows).spawn();
-    let sent = send(sender(lab, &reader).comm("sender").flows(flows)).spawn().wait();
-    let report = reader.wait();
-    assert_eq!((sent.bytes, sent.broken, report.broken), (report.bytes, 0, 0), "{comm}");
-    let expected = (report.bytes, report.bytes);
-    eventually(DEADLINE, &format!("{comm}: received and read are {expected:?}"), || {
-        let page = daemon.scrape();
-        let seen = bytes(&page, comm);
-        let groups = page.samples("tcpmon_receive_bytes_total");
-        let mut lost = page.samples("tcpmon_lost_total");
-        lost.retain(|sample| sample.value > 0.0);
-        if seen == expected { Ok(()) } else { Err(format!("{seen:?} in {groups:?}, lost {lost:?}")) }
-    });
-    let page = daemon.scrape();
-    assert_eq!(bytes(&page, comm), expected, "{comm}: and stay so");
-    assert_eq!(page.value("tcpmon_receive_bytes_total", &group(comm, reader.port())), Some(report.bytes as f64));
-    // One scrape more, because a socket's end can come between the two.
-    let losses = page.samples("tcpmon_lost_total");
-    assert_eq!(lost(&page), 0.0, "{comm}: nothing was lost, but {losses:?}");
+/// A daemon that watches a lab.
+struct Watched {
+    lab: Lab,
+    daemon: Daemon,
+}
+
+impl Watched {
+    fn new(lab: Lab) -> Self {
+        Self { lab, daemon: Daemon::start(&[]) }
+    }
+
+    fn reader(&self) -> ReaderBuilder {
+        Traffic::reader(self.lab.receiver())
+    }
+
+    /// Runs one transfer to its end and holds tcpmon's numbers against the reader's own. Each has a name of its own.
+    #[track_caller]
+    fn exact(&self, comm: &str, reader: ReaderBuilder, flows: u64, send: impl FnOnce(SenderBuilder) -> SenderBuilder) {
+        let reader = reader.comm(comm).connections(flows).spawn();
+        let sent = send(sender(&self.lab, &reader).comm("sender").flows(flows)).spawn().wait();
+        let report = reader.wait();
+        assert_eq!((sent.bytes, sent.broken, report.broken), (report.bytes, 0, 0), "{comm}");
+        let expected = (report.bytes, report.bytes);
+        eventually(DEADLINE, &format!("{comm}: received and read are {expected:?}"), || {
+            let page = self.daemon.scrape();
+            let seen = bytes(&page, comm);
+            let groups = page.samples("tcpmon_receive_bytes_total");
+            let mut lost = page.samples("tcpmon_lost_total");
+            lost.retain(|sample| sample.value > 0.0);
+            if seen == expected { Ok(()) } else { Err(format!("{seen:?} in {groups:?}, lost {lost:?}")) }
+        });
+        let page = self.daemon.scrape();
+        assert_eq!(bytes(&page, comm), expected, "{comm}: and stay so");
+        assert_eq!(page.value("tcpmon_receive_bytes_total", &group(comm, reader.port())), Some(report.bytes as f64));
+        // One scrape more, because a socket's end can come between the two.
+        let losses = page.samples("tcpmon_lost_total");
+        assert_eq!(lost(&page), 0.0, "{comm}: nothing was lost, but {losses:?}");
+    }
 }
 
 #[test]
 fn one_flow_is_counted_to_the_byte() {
-    let lab = Lab::new();
-    exact(&lab, "one-flow", Traffic::reader(lab.receiver()), 1, |sender| sender.bytes(50_000_001));
+    let watched = Watched::new(Lab::new());
+    watched.exact("one-flow", watched.reader(), 1, |sender| sender.bytes(50_000_001));
 }
 
 #[test]
 fn sixty_four_flows_are_counted_to_the_byte_however_they_are_read() {
-    let lab = Lab::new();
+    let watched = Watched::new(Lab::new());
     for (comm, threads) in
         [("flows-threads", Threads::PerFlow), ("flows-epoll", Threads::Epoll), ("flows-stealing", Threads::Turns(4))]
     {
-        let reader = Traffic::reader(lab.receiver()).threads(threads);
-        exact(&lab, comm, reader, 64, |sender| sender.bytes(300_007));
+        watched.exact(comm, watched.reader().threads(threads), 64, |sender| sender.bytes(300_007));
     }
 }
 
 #[test]
 fn every_way_of_receiving_is_counted_to_the_byte() {
-    let lab = Lab::new();
-    lab.allow_fast_open();
-    let reader = || Traffic::reader(lab.receiver()).chunk(10_007);
+    let watched = Watched::new(Lab::new());
+    watched.lab.allow_fast_open();
+    let reader = || watched.reader().chunk(10_007);
     let plain = |sender: SenderBuilder| sender.bytes(3_000_001);
-    exact(&lab, "ipv6", reader().ipv6(), 1, plain);
-    exact(&lab, "mapped", reader().mapped(), 1, plain);
-    exact(&lab, "half-closed", reader().half_closed(), 1, plain);
-    exact(&lab, "peek", reader().method(Method::PeekFirst), 1, plain);
-    exact(&lab, "splice", reader().method(Method::Splice), 1, plain);
-    exact(&lab, "small-buffer", reader().receive_buffer(20_000), 1, plain);
-    exact(&lab, "with-ack", reader(), 1, |sender| sender.bytes(100_001).data_with_ack());
-    exact(&lab, "fast-open", reader().fast_open(), 1, |sender| sender.bytes(100_001).fast_open());
+    watched.exact("ipv6", reader().ipv6(), 1, plain);
+    watched.exact("mapped", reader().mapped(), 1, plain);
+    watched.exact("half-closed", reader().half_closed(), 1, plain);
+    watched.exact("peek", reader().method(Method::PeekFirst), 1, plain);
+    watched.exact("splice", reader().method(Method::Splice), 1, plain);
+    watched.exact("small-buffer", reader().receive_buffer(20_000), 1, plain);
+    watched.exact("with-ack", reader(), 1, |sender| sender.bytes(100_001).data_with_ack());
+    watched.exact("fast-open", reader().fast_open(), 1, |sender| sender.bytes(100_001).fast_open());
 }
 
 #[test]
 fn out_of_order_arrival_is_counted_to_the_byte() {
-    let lab = Lab::with(LabOptions { napi: true, ..LabOptions::default() });
-    exact(&lab, "lossy", Traffic::reader(lab.receiver()).drop_one_in(20), 1, |sender| sender.bytes(2_000_003));
+    let watched = Watched::new(Lab::with(LabOptions { napi: true, ..LabOptions::default() }));
+    watched.exact("lossy", watched.reader().drop_one_in(20), 1, |sender| sender.bytes(2_000_003));
 }
 
 #[test]
 fn ten_thousand_short_connections_are_counted_to_the_byte() {
-    let lab = Lab::new();
-    lab.allow_many_connections();
-    let reader = Traffic::reader(lab.receiver());
-    exact(&lab, "short", reader, many(10_000), |sender| sender.parallel(2).bytes(101));
+    let watched = Watched::new(Lab::new());
+    watched.lab.allow_many_connections();
+    watched.exact("short", watched.reader(), many(10_000), |sender| sender.parallel(2).bytes(101));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fs, io, os::fd::AsFd};
 
 use aya::{
-    Btf as AyaBtf, Ebpf, EbpfLoader,
+    Btf as AyaBtf, Ebpf, EbpfLoader, Endianness,
     maps::{HashMap, Map, MapData, MapError, PerCpuArray, PerCpuHashMap, RingBuf, Stack},
     programs::{BtfTracePoint, Iter, ProgramError},
 };
@@ -125,9 +125,10 @@ impl Kernel {
         let refused: Vec<Option<String>> = PROBES.iter().map(|probe| plan::unsupported(probe, &btf)).collect();
         let drop_reasons = layout::drop_reasons(&btf);
         let preemptible = plan::preemptible(&btf, &rustix::system::uname().version().to_string_lossy());
-        drop(bytes);
 
-        let types = AyaBtf::from_sys_fs().map_err(|error| support::refused("its type information", &error))?;
+        let types = AyaBtf::parse(&bytes, Endianness::default())
+            .map_err(|error| support::refused("its type information", &error))?;
+        drop(bytes);
         let mut ebpf = EbpfLoader::new()
             .btf(Some(&types))
             .allow_unsupported_maps()

@@ -19,10 +19,11 @@ const BOOT_LIMIT: Duration = Duration::from_secs(60);
 
 const MEMORY: &str = "1536M";
 
-/// `console=`: where people look. `nokaslr` and the rest spare time that an emulated CPU does not have; `log_buf_len`
-/// keeps a whole run's log; a panic ends the machine at once, which `-no-reboot` turns into the end of QEMU.
-const COMMAND_LINE: &str = "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off nokaslr no_timer_check \
-                            tsc=reliable apparmor=0 selinux=0 audit=0 random.trust_cpu=on log_buf_len=4M";
+/// `console=`: where people look. `nokaslr` and the rest spare time that an emulated CPU does not have, `norandmaps` most
+/// of all: QEMU keeps translated code by its address, and at random ones it translates each program anew at each start.
+/// `log_buf_len` keeps a whole run's log; a panic ends the machine at once, which `-no-reboot` turns into the end of QEMU.
+const COMMAND_LINE: &str = "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off nokaslr norandmaps \
+                            no_timer_check tsc=reliable apparmor=0 selinux=0 audit=0 random.trust_cpu=on log_buf_len=4M";
 
 /// QEMU's exit status is twice the code that the guest writes, plus one.
 const GUEST_SUCCEEDED: i32 = 1;
