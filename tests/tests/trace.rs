@@ -185,7 +185,7 @@ fn no_record_of_a_trace_is_older_than_its_header() {
     let lab = Lab::new();
     // It runs already while the programs are attached one after the other, before the header is written.
     let reader = Traffic::reader(lab.receiver()).comm("early").spawn();
-    let sender = sender(&lab, &reader).rate(2_000_000).message(1_000).spawn();
+    let sender = sender(&lab, &reader).rate(500_000).message(1_000).spawn();
     eventually(DEADLINE, "the flow runs", || reader.report().bytes > 20_000);
     for _ in 0..3 {
         let trace = Trace::start(&["--pid", &reader.pid().to_string()]);

@@ -9,7 +9,7 @@ use crate::{build, check, dashboards, process, process::step, setup, vm, workspa
 /// Arguments of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Leave out the other kernels (`cargo xtask vm --quick`)
+    /// Leave out the other kernels (`cargo xtask vm`)
     #[arg(long)]
     no_vm: bool,
 }
@@ -34,7 +34,7 @@ pub fn run(args: &Args) -> Result<()> {
         eprintln!("=== other kernels: left out");
         return Ok(());
     }
-    step("other kernels", || vm::machines(&vm::Args::quick()))
+    step("other kernels", || vm::machines(&vm::Args::default()))
 }
 
 fn integration_tests() -> Result<()> {

@@ -56,8 +56,7 @@ fn firm(runs: &[&Run]) -> Result<String> {
     }
     text += "\n## Tests\n\nEvery test of `tests/tests` that is not named here passes on every machine (kernel and number \
              of CPUs).\n\n";
-    let uneven = |test: &Test| runs.iter().any(|run| !matches!(outcome(run, test), None | Some(Outcome::Pass)));
-    text += &rows(runs, &uneven);
+    text += &rows(runs, &|test| is_uneven(runs, test));
     text += "\nNot run in the machines, only on the host:\n\n";
     for (file, because) in NOT_RUN {
         text += &format!("- `{file}`: {because}.\n");
@@ -71,8 +70,13 @@ fn loose(runs: &[&Run]) -> Result<String> {
     for run in first_of_each_kernel(runs) {
         text += &lacks(run)?;
     }
-    let uneven = |test: &Test| runs.iter().any(|run| !matches!(outcome(run, test), None | Some(Outcome::Pass)));
-    Ok(text + "\n" + &rows(runs, &uneven) + "\n")
+    text += "\n## Tests there\n\nEvery test that is not named here passed.\n\n";
+    Ok(text + &rows(runs, &|test| is_uneven(runs, test)) + "\n")
+}
+
+/// Whether something else than passing came of a test somewhere.
+fn is_uneven(runs: &[&Run], test: &Test) -> bool {
+    runs.iter().any(|run| !matches!(outcome(run, test), None | Some(Outcome::Pass)))
 }
 
 /// Machines with more CPUs lack the same.

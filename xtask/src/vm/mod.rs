@@ -32,10 +32,6 @@ use results::{Outcome, Results, Test};
 
 use crate::{build, setup, workspace};
 
-/// What most depends on the kernel, in about a minute and a half a machine: whether the programs load, what they count to
-/// the byte, what is dropped or lost, and rings that overrun.
-const QUICK: [&str; 6] = ["kernels::", "verifier::", "rings::", "bytes::one_flow", "losses::", "drops::"];
-
 /// Arguments of `cargo xtask vm`.
 #[derive(Debug, Default, clap::Args)]
 pub struct Args {
@@ -47,27 +43,12 @@ pub struct Args {
     /// Machines at one time; as many as this host has CPUs where not given
     #[arg(long)]
     jobs: Option<usize>,
-    /// Run only tests whose `FILE::NAME` contains one of these
+    /// Run only tests whose `FILE::NAME` contains one of these; all where none is given
     #[arg(long, num_args = 1..)]
     tests: Vec<String>,
-    /// Run only the tests that `cargo xtask test` runs on every kernel
-    #[arg(long, conflicts_with = "tests")]
-    quick: bool,
     /// Record what came out: docs/kernels.md and tests/verifier-instructions.tsv
     #[arg(long)]
     write: bool,
-}
-
-impl Args {
-    /// What `cargo xtask test` runs.
-    pub fn quick() -> Self {
-        Self { quick: true, ..Self::default() }
-    }
-
-    /// Parts of the names of tests; none chooses all.
-    fn filters(&self) -> Vec<String> {
-        if self.quick { QUICK.map(str::to_owned).to_vec() } else { self.tests.clone() }
-    }
 }
 
 /// A machine that has run.
@@ -122,10 +103,9 @@ pub fn run(args: &Args) -> Result<()> {
 pub fn machines(args: &Args) -> Result<()> {
     machine::check()?;
     let chosen = chosen(&args.kernels)?;
-    let filters = args.filters();
-    let whole = chosen.len() == KERNELS.len() && filters.is_empty() && args.smp.is_none();
+    let whole = chosen.len() == KERNELS.len() && args.tests.is_empty() && args.smp.is_none();
     fs::create_dir_all(folder().join("run"))?;
-    let guest = Guest::build(&filters)?;
+    let guest = Guest::build(&args.tests)?;
     let mut machines = Vec::new();
     for kernel in chosen {
         match packages::unpacked(kernel) {
