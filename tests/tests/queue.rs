@@ -185,18 +185,19 @@ fn growths_are_the_times_that_autotuning_raised_the_limit() {
         assert_eq!(seen(), Some(f64::from(grown)), "from {} to {}", waiting.rcvbuf, socket.rcvbuf);
         grown
     };
-    // Without timestamps the receiver takes for a round trip what a whole window needs to come: some rounds, which is
-    // long beside the copying of a segment. After it, what was read and nothing waits behind is held against the target.
-    let round = Duration::from_nanos(slowly(4_000_000));
+    // What was read since is held against the target at the first read after a round trip, and only as far as nothing
+    // waits behind it. Without timestamps the receiver takes for a round trip what a whole window needs to come: some
+    // rounds, which is long beside the copying of a segment.
     let mut bytes = 0;
     for _ in 0..40 {
-        let start = Instant::now();
-        eventually(DEADLINE, "its turn has come", || start.elapsed() > round);
+        let round_trip = Duration::from_micros((2 * socket.info.rcv_rtt_us).into());
+        let (start, wait) = (Instant::now(), round_trip.max(Duration::from_nanos(slowly(4_000_000))));
+        eventually(DEADLINE, "a round trip is over", || start.elapsed() > wait);
         if exchange(&mut socket, 1) == 2 {
             return;
         }
         // Half more than the target, and more each time that this was not enough. It must find room as a whole.
-        bytes = (socket.info.rcv_space / 2 * 3).max(bytes / 2 * 3).min(socket.rcvbuf / 4);
+        bytes = (socket.info.rcv_space / 2 * 3).max(bytes / 2 * 3).min(socket.info.rcv_ssthresh / 4 * 3);
         exchange(&mut socket, bytes);
     }
     panic!("autotuning has raised the limit less than twice: {socket:?}");

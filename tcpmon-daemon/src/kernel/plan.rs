@@ -77,3 +77,24 @@ pub fn unsupported(probe: &Probe, btf: &Btf<'_>) -> Option<String> {
     }
     None
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn states_are_deleted_on_kernels_that_cannot_do_it_safely() {
+        let old =
+            ["5.10", "6.1", "6.12", "6.16", "6.17", "6.18deb", "6.18.44-host", "6.19"].map(|label| (label, false));
+        let new = ["7.0", "7.1", "7.2", "7.3rc7", "7.3"].map(|label| (label, true));
+        for (label, expected) in old.into_iter().chain(new) {
+            // Also compiled into xtask, beside the daemon.
+            let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tcpmon-daemon/tests/fixtures/btf");
+            let bytes = fs::read(format!("{folder}/{label}.btf")).expect("a fixture");
+            let btf = Btf::parse(&bytes).expect("a fixture is BTF");
+            assert_eq!(deletes_ended(&btf), expected, "{label}");
+        }
+    }
+}

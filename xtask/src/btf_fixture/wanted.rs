@@ -151,6 +151,7 @@ pub const WANTED: Wanted = Wanted {
         "bpf_iter_task_file",
         "bpf_iter_tcp",
         "bpf_loop",
+        "bpf_selem_unlink_nofail",
         "bpf_sk_storage_get_tracing",
         "bpf_skc_to_tcp_sock",
         "bpf_sock_from_file",
