@@ -106,8 +106,10 @@ fn a_closed_window_is_timed() {
     let _sender = sender(&lab, &reader).spawn();
     let closed = || {
         let socket = connection(&lab, &reader)?;
-        let held_back = || truth::sockets(lab.sender()).iter().any(|sender| sender.info.rwnd_limited_us > 0);
-        let closed = socket.info.rcv_wnd.map_or_else(held_back, |window| window < socket.info.rcv_mss);
+        // Where the receiver does not say its window, what it has told the sender.
+        let told = |sender: &truth::Socket| sender.info.unacked == 0 && sender.info.snd_wnd < socket.info.rcv_mss;
+        let has_told = || truth::sockets(lab.sender()).iter().any(told);
+        let closed = socket.info.rcv_wnd.map_or_else(has_told, |window| window < socket.info.rcv_mss);
         if closed { Ok(()) } else { Err(format!("{socket:?}")) }
     };
     eventually(DEADLINE, "the window closes", closed);

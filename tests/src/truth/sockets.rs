@@ -84,8 +84,10 @@ pub struct TcpInfo {
     pub rcv_ooopack: u32,
     /// Advertised window, bytes; `None` before Linux 6.2.
     pub rcv_wnd: Option<u32>,
-    /// Time a sender was held back by the receiver's window, microseconds.
-    pub rwnd_limited_us: u64,
+    /// Segments sent and not acknowledged.
+    pub unacked: u32,
+    /// Window that the other side advertised last, bytes (Linux 5.4).
+    pub snd_wnd: u32,
 }
 
 /// All TCP sockets of a namespace, IPv4 and IPv6, in every state.
@@ -200,7 +202,8 @@ impl TcpInfo {
             segs_out: u32_at(136),
             segs_in: u32_at(140),
             data_segs_in: u32_at(152),
-            rwnd_limited_us: u64_at(176),
+            unacked: u32_at(24),
+            snd_wnd: u32_at(228),
             rcv_ooopack: u32_at(224),
             rcv_wnd: (bytes.len() >= 236).then(|| u32_at(232)),
         }
