@@ -327,12 +327,19 @@ fn sender(lab: &Lab, reader: &Reader) -> SenderBuilder {
     Traffic::sender(lab.sender()).to(reader.address())
 }
 
+/// Sends until a loss has shown, which is chance, or for long enough that it should have.
 fn lossy_transfer(lab: &Lab, reader: ReaderBuilder) -> Socket {
     let reader = reader.spawn();
     let sender = sender(lab, &reader).paused().spawn();
-    sender.send(2_000_000);
-    eventually(SOON, "all is read in spite of losses", || reader.report().bytes == 2_000_000);
-    connection(lab, &reader).expect("the connection stands")
+    let mut sent = 0;
+    loop {
+        sent += sender.send(2_000_000);
+        eventually(SOON, "all is read in spite of losses", || reader.report().bytes == sent);
+        let socket = connection(lab, &reader).expect("the connection stands");
+        if socket.info.rcv_ooopack > 0 || sent >= 20_000_000 {
+            return socket;
+        }
+    }
 }
 
 /// The receiver's side of the reader's only connection.
