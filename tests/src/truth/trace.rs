@@ -38,8 +38,8 @@ impl Trace {
     pub fn calls(function: &str) -> Self {
         let instance = instance();
         let name = instance.file_name().unwrap_or_default().to_string_lossy().replace('-', "_");
-        let trace = Self { instance, kprobe: Some(format!("{name}/{function}")) };
         let event = format!("{name}/{function}");
+        let trace = Self { instance, kprobe: Some(event.clone()) };
         trace.with_tracefs(|root| must(define(root, &format!("p:{event} {function}")), "making a kprobe"));
         trace.begin(&event);
         trace
