@@ -213,8 +213,8 @@ fn remember(
             return None;
         }
     }
+    occupy(socket, 0);
     socket.sock = tcp.sock().pointer() as u64;
-    socket.cookie = state.cookie;
     socket.used_ns = 0;
     tcp.photo(&mut socket.last);
     socket.activation = socket.last;
@@ -232,7 +232,16 @@ fn remember(
     (socket.local_port, socket.remote_port) = tcp.ports();
     socket.local_address = live.local_address;
     socket.remote_address = live.remote_address;
+    occupy(socket, state.cookie);
     Some(())
+}
+
+/// Gives the entry away (0) before it is filled, and takes it after: where a program can be preempted, the switch away from
+/// its thread looks at the entries in between.
+#[inline(always)]
+fn occupy(socket: &mut TracedSocket, cookie: u64) {
+    // SAFETY: a reference is valid for writes. Volatile keeps it in its place.
+    unsafe { core::ptr::write_volatile(&mut socket.cookie, cookie) };
 }
 
 /// The reader in `slot` gets the CPU.
