@@ -153,7 +153,7 @@ pub fn socket_or_new(sock: Sock) -> Option<&'static mut SocketState> {
 #[inline(always)]
 pub fn delete_socket(sock: Sock) {
     let map = (&raw const SOCKETS).cast_mut().cast::<c_void>();
-    // SAFETY: both pointers are what the helper wants; it refuses only where there is nothing to delete.
+    // SAFETY: both pointers are what the helper wants. Where it fails the state goes with the socket, as elsewhere.
     unsafe { bpf_sk_storage_delete(map, sock.pointer().cast_mut().cast()) };
 }
 

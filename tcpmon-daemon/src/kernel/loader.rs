@@ -121,7 +121,7 @@ impl Kernel {
 
         let tracing = options.trace.is_some();
         let filter = options.trace.clone().unwrap_or_default();
-        let settings = settings(&btf, layout, &options);
+        let settings = settings(&btf, layout, tracing, &filter);
         let refused: Vec<Option<String>> = PROBES.iter().map(|probe| plan::unsupported(probe, &btf)).collect();
         let drop_reasons = layout::drop_reasons(&btf);
         let preemptible = plan::preemptible(&btf, &rustix::system::uname().version().to_string_lossy());
@@ -205,11 +205,10 @@ impl Kernel {
     }
 }
 
-fn settings(btf: &Btf<'_>, layout: tcpmon_common::settings::Layout, options: &Options) -> Settings {
-    let filter = options.trace.clone().unwrap_or_default();
+fn settings(btf: &Btf<'_>, layout: tcpmon_common::settings::Layout, tracing: bool, filter: &TraceFilter) -> Settings {
     let mut settings = Settings {
         layout,
-        trace: options.trace.is_some().into(),
+        trace: tracing.into(),
         grow_announced: btf.tracepoint("tcp_rcvbuf_grow").is_some().into(),
         filter_tgids: (!filter.tgids.is_empty()).into(),
         filter_comms: (!filter.comms.is_empty()).into(),
