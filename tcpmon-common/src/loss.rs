@@ -24,10 +24,14 @@ pub enum Loss {
     NapiDevice = 8,
     /// The ring was full when a socket began to listen: until the next scrape, its unread connections have no process.
     ListenerRecord = 9,
+    /// A timeslice ended while a read was being noted in it: its record is missing, its bytes are in the socket's next one.
+    TimesliceEdge = 10,
+    /// A trace met a socket whose begin it had not seen: the read that it met is missing.
+    SocketBegin = 11,
 }
 
 /// Number of kinds of [`Loss`].
-pub const LOSSES: usize = 10;
+pub const LOSSES: usize = 12;
 
 impl Loss {
     /// All kinds in the order of their index.
@@ -42,6 +46,8 @@ impl Loss {
         Loss::DropEntry,
         Loss::NapiDevice,
         Loss::ListenerRecord,
+        Loss::TimesliceEdge,
+        Loss::SocketBegin,
     ];
 
     /// The value of the label `what`.
@@ -57,6 +63,8 @@ impl Loss {
             Loss::DropEntry => "drop_entry",
             Loss::NapiDevice => "napi_device",
             Loss::ListenerRecord => "listener_record",
+            Loss::TimesliceEdge => "timeslice_edge",
+            Loss::SocketBegin => "socket_begin",
         }
     }
 }

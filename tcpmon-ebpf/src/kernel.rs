@@ -516,6 +516,12 @@ impl Remembered {
         self.read(offset!(sock_cookie))
     }
 
+    /// A process holds the socket's lock.
+    #[inline(always)]
+    pub fn owned_by_user(self) -> bool {
+        self.read::<u32>(offset!(sock_owned)) != 0
+    }
+
     #[inline(always)]
     pub fn fin_received(self) -> bool {
         self.read::<u64>(offset!(sock_flags)) >> offset!(sock_done_bit) & 1 == 1
@@ -536,11 +542,16 @@ impl Remembered {
         self.read(offset!(tcp_window_clamp))
     }
 
+    #[inline(always)]
+    pub fn rcv_nxt(self) -> u32 {
+        self.read(offset!(tcp_rcv_nxt))
+    }
+
     /// The receive queue now.
     #[inline(always)]
     pub fn photo(self, photo: &mut QueuePhoto) {
         photo.copied_seq = self.read(offset!(tcp_copied_seq));
-        photo.rcv_nxt = self.read(offset!(tcp_rcv_nxt));
+        photo.rcv_nxt = self.rcv_nxt();
         photo.rmem = self.read(offset!(sock_rmem));
         photo.rcvbuf = self.read(offset!(sock_rcvbuf));
         photo.backlog = self.read(offset!(sock_backlog));

@@ -2,6 +2,7 @@
 
 use tcpmon_common::{
     fold::{self, Seen},
+    loss::Loss,
     reader::SLOT_NONE,
     socket::{FIN_READ, FIN_RECEIVED, SOCKET_FROM_START, SocketState},
 };
@@ -24,7 +25,14 @@ pub fn watched(tcp: TcpSock) -> Option<&'static mut SocketState> {
     // Data that arrive with the handshake (TFO) can be read before the connection is established.
     let from_start = tcp.sock().state() == state::SYN_RECV;
     anchor(state, tcp, kernel::now_ns(), from_start);
-    if from_start { Some(state) } else { None }
+    if from_start {
+        return Some(state);
+    }
+    // All that were open when the trace began have a state.
+    if setting!(trace) != 0 {
+        maps::lose(Loss::SocketBegin);
+    }
+    None
 }
 
 /// Begins to count here; `from_start` when the connection begins now, so that what it already holds counts too.

@@ -27,6 +27,8 @@ pub struct TracedReader {
     activated_ns: u64,
     /// When it lost the CPU before that, ns; 0 when that was not seen.
     deactivated_ns: u64,
+    /// 1 from the activation until all records of the timeslice are made.
+    open: u64,
     sockets: [TracedSocket; SOCKETS],
 }
 
@@ -37,6 +39,8 @@ struct TracedSocket {
     sock: u64,
     /// 0 when the entry is free.
     cookie: u64,
+    /// `cookie` when another thread has taken the socket over; the only part that another thread writes, with the next.
+    taken: u64,
     /// `activated_ns` of the timeslice in which it was read last.
     used_ns: u64,
     /// At the activation.
@@ -47,30 +51,45 @@ struct TracedSocket {
     read_bytes: u64,
     /// Bytes that arrived in this timeslice, up to `counted_rcv_nxt`.
     arrived_bytes: u64,
+    /// [`data_end`] when it was taken over: what arrived before that is this reader's.
+    taken_data_end: u32,
     /// `rcv_nxt` when the reader's previous timeslice ended.
     rcv_nxt: u32,
     /// `rcv_nxt` up to which arrivals of this timeslice are counted: a reader that is never switched can take more
     /// than sequence numbers hold.
     counted_rcv_nxt: u32,
     netns: u32,
-    /// `TIMESLICE_` flags.
+    /// [`TIMESLICE_PARTIAL`] or 0.
     flags: u16,
     /// `FIN_` bits.
     fin: u16,
     family: u16,
     local_port: u16,
     remote_port: u16,
-    padding: u16,
+    /// Not 0 while the reader notes a read here. Where programs can be preempted, the switch away from it finds the sums
+    /// half brought up to date.
+    busy: u16,
     local_address: [u8; 16],
     remote_address: [u8; 16],
 }
 
-/// The FIN had been received when the previous timeslice ended.
-const FIN_BEFORE: u16 = 1;
-/// ... when this one began.
-const FIN_ACTIVATION: u16 = 2;
-/// ... when another thread took the socket over.
-const FIN_HANDED: u16 = 4;
+/// The FIN had been received at `activation`.
+const FIN_ACTIVATION: u16 = 1;
+/// ... at `last`.
+const FIN_LAST: u16 = 2;
+
+/// Reads or writes a field in its place among others, for the sake of those who may look at it meanwhile: a switch on
+/// this CPU, or another CPU.
+macro_rules! ordered {
+    ($field:expr) => {
+        // SAFETY: a reference is valid for reads.
+        unsafe { core::ptr::read_volatile(&$field) }
+    };
+    ($field:expr, $value:expr) => {
+        // SAFETY: a reference is valid for writes.
+        unsafe { core::ptr::write_volatile(&mut $field, $value) }
+    };
+}
 
 /// A thread becomes a traced reader, in the middle of a timeslice.
 #[inline(always)]
@@ -78,6 +97,7 @@ pub fn begin(slot: u32) {
     let Some(reader) = maps::traced(slot) else {
         return;
     };
+    reader.open = 1;
     reader.activated_ns = kernel::now_ns();
     reader.deactivated_ns = 0;
     let mut i = 0;
@@ -96,36 +116,46 @@ pub fn read(previous: u32, state: &SocketState, tcp: TcpSock, queue_start: u32, 
     let mut arrived_from = queue_start;
     if previous != slot
         && previous != SLOT_NONE
-        && let Some(rcv_nxt) = hand_over(previous, state, tcp)
+        && let Some(rcv_nxt) = hand_over(previous, state, tcp.sock().fin_received())
     {
         arrived_from = rcv_nxt;
     }
     let reader = maps::traced(slot)?;
     let activated_ns = reader.activated_ns;
-    let socket = match find(reader, state.cookie) {
-        Some(i) => &mut reader.sockets[i & (SOCKETS - 1)],
-        None => {
-            let i = free_or_oldest(reader);
-            let socket = &mut reader.sockets[i & (SOCKETS - 1)];
-            let displaced = socket.cookie != 0 && socket.used_ns == activated_ns;
-            remember(socket, state, tcp, queue_start, arrived_from)?;
-            if displaced {
-                maps::lose(Loss::TimesliceSocket);
-            }
-            socket
+    let i = find(reader, state.cookie).unwrap_or_else(|| free_or_oldest(reader));
+    let socket = &mut reader.sockets[i & (SOCKETS - 1)];
+    ordered!(socket.busy, 1);
+    // Looked at again, because a switch may have freed the entry that was found.
+    let cookie = ordered!(socket.cookie);
+    let displaced = cookie != 0 && cookie != state.cookie && socket.used_ns == activated_ns;
+    if cookie == state.cookie || remember(socket, state, tcp, queue_start, arrived_from).is_some() {
+        if displaced {
+            maps::lose(Loss::TimesliceSocket);
         }
-    };
-    if socket.flags & TIMESLICE_HANDED_OVER != 0 {
-        // It came back within the timeslice: what arrived meanwhile was the other thread's.
-        socket.flags &= !TIMESLICE_HANDED_OVER;
+        note(socket, state, tcp, activated_ns, bytes);
+    }
+    ordered!(socket.busy, 0);
+    None
+}
+
+/// Adds a read of `bytes` to the timeslice.
+#[inline(always)]
+fn note(socket: &mut TracedSocket, state: &SocketState, tcp: TcpSock, activated_ns: u64, bytes: u32) {
+    let fin = tcp.sock().fin_received();
+    if socket.taken == state.cookie {
+        // It came back before its timeslice ended: what arrived meanwhile was the other thread's.
+        socket.arrived_bytes += advance(socket.counted_rcv_nxt, socket.taken_data_end);
+        socket.taken = 0;
     } else {
-        socket.arrived_bytes += advance(socket.counted_rcv_nxt, state.rcv_nxt);
+        socket.arrived_bytes += advance(socket.counted_rcv_nxt, data_end(state.rcv_nxt, fin));
     }
     socket.counted_rcv_nxt = state.rcv_nxt;
     socket.used_ns = activated_ns;
     socket.read_bytes += bytes as u64;
     tcp.photo(&mut socket.last);
-    None
+    if fin {
+        socket.fin |= FIN_LAST;
+    }
 }
 
 /// Before tracing begins: the thread has the socket open, and it may be stuck and never read.
@@ -141,29 +171,29 @@ pub fn seed(slot: u32, state: &SocketState, tcp: TcpSock) -> Option<()> {
 }
 
 /// Another thread takes over the socket. Returns up to where arrivals are the former reader's: until now, if it is in
-/// a timeslice, which then ends for this socket; else until its last one ended.
+/// a timeslice, which then ends for this socket; else until its last one ended. A switch that comes in between, or on the
+/// former reader's CPU, finds either nothing or all of it.
 #[inline(always)]
-fn hand_over(slot: u32, state: &SocketState, tcp: TcpSock) -> Option<u32> {
-    let running = maps::reader(slot)?.switches & 1 == 1;
+fn hand_over(slot: u32, state: &SocketState, fin: bool) -> Option<u32> {
     let reader = maps::traced(slot)?;
+    let open = ordered!(reader.open);
     let socket = &mut reader.sockets[find(reader, state.cookie)? & (SOCKETS - 1)];
-    if !running {
-        socket.cookie = 0;
-        return Some(socket.rcv_nxt);
+    if open == 0 {
+        ordered!(socket.cookie, 0);
+        return Some(ordered!(socket.rcv_nxt));
     }
-    if socket.flags & TIMESLICE_HANDED_OVER == 0 {
-        socket.flags |= TIMESLICE_HANDED_OVER;
-        socket.arrived_bytes += advance(socket.counted_rcv_nxt, state.rcv_nxt);
-        socket.counted_rcv_nxt = state.rcv_nxt;
-        if tcp.sock().fin_received() {
-            socket.fin |= FIN_HANDED;
-        }
-    }
-    Some(socket.counted_rcv_nxt)
+    ordered!(socket.taken_data_end, data_end(state.rcv_nxt, fin));
+    ordered!(socket.taken, state.cookie);
+    Some(state.rcv_nxt)
 }
 
-/// How far `to` is ahead of `from`. Two CPUs may look at an entry at once, when a thread loses its CPU just as another
-/// takes over its socket: what is then behind is no distance.
+/// Where data end when the queue ends at `rcv_nxt`: the FIN is the last to arrive, takes a sequence number and is no data.
+#[inline(always)]
+fn data_end(rcv_nxt: u32, fin: bool) -> u32 {
+    rcv_nxt.wrapping_sub(fin as u32)
+}
+
+/// Bytes from `from` to `to`; what is behind is no distance.
 #[inline(always)]
 fn advance(from: u32, to: u32) -> u64 {
     let distance = to.wrapping_sub(from) as i32;
@@ -213,9 +243,11 @@ fn remember(
             return None;
         }
     }
-    occupy(socket, 0);
+    // Nobody's, until it is filled.
+    ordered!(socket.cookie, 0);
     socket.sock = tcp.sock().pointer() as u64;
     socket.used_ns = 0;
+    socket.fin = if tcp.sock().fin_received() { FIN_ACTIVATION | FIN_LAST } else { 0 };
     tcp.photo(&mut socket.last);
     socket.activation = socket.last;
     socket.activation.copied_seq = queue_start;
@@ -223,8 +255,8 @@ fn remember(
     socket.counted_rcv_nxt = socket.last.rcv_nxt;
     socket.arrived_bytes = 0;
     socket.read_bytes = 0;
+    socket.taken = 0;
     socket.flags = TIMESLICE_PARTIAL;
-    socket.fin = if tcp.sock().fin_received() { FIN_ACTIVATION } else { 0 };
     let mut live = SocketLive::ZERO;
     tcp.address(&mut live);
     socket.netns = live.netns;
@@ -232,28 +264,39 @@ fn remember(
     (socket.local_port, socket.remote_port) = tcp.ports();
     socket.local_address = live.local_address;
     socket.remote_address = live.remote_address;
-    occupy(socket, state.cookie);
+    ordered!(socket.cookie, state.cookie);
     Some(())
 }
 
-/// Gives the entry away (0) before it is filled, and takes it after: where a program can be preempted, the switch away from
-/// its thread looks at the entries in between.
+/// Photographs a socket, of which arrivals up to `counted_rcv_nxt` are counted; returns whether the FIN had been received.
+/// The kernel moves `rcv_nxt` first and says then that it was for a FIN. Another CPU is done with that while the photo is
+/// taken; a reader that is switched while it works off the backlog is not before it runs again, so what may be a FIN there
+/// is left to the next look.
 #[inline(always)]
-fn occupy(socket: &mut TracedSocket, cookie: u64) {
-    // SAFETY: a reference is valid for writes. Volatile keeps it in its place.
-    unsafe { core::ptr::write_volatile(&mut socket.cookie, cookie) };
+fn look(sock: Remembered, counted_rcv_nxt: u32, photo: &mut QueuePhoto) -> bool {
+    sock.photo(photo);
+    let owned = sock.owned_by_user();
+    let fin = sock.fin_received();
+    if fin {
+        photo.rcv_nxt = sock.rcv_nxt();
+    } else if owned && photo.rcv_nxt != counted_rcv_nxt && photo.rcv_nxt != photo.copied_seq {
+        photo.rcv_nxt = photo.rcv_nxt.wrapping_sub(1);
+    }
+    fin
 }
 
 /// The reader in `slot` gets the CPU.
 #[inline(always)]
 pub fn activate(slot: u32) -> Option<()> {
     let reader = maps::traced(slot)?;
+    ordered!(reader.open, 1);
     reader.activated_ns = kernel::now_ns();
     let mut i = 0;
     while i < SOCKETS {
         let socket = &mut reader.sockets[i];
         i += 1;
-        if socket.cookie == 0 {
+        // What was taken over just after the last deactivation looked is told at the next one.
+        if socket.cookie == 0 || socket.busy != 0 || socket.taken == socket.cookie {
             continue;
         }
         let sock = Remembered(socket.sock);
@@ -261,11 +304,11 @@ pub fn activate(slot: u32) -> Option<()> {
             socket.cookie = 0;
             continue;
         }
-        sock.photo(&mut socket.activation);
+        let fin = look(sock, socket.rcv_nxt, &mut socket.activation);
+        socket.fin = (socket.fin & FIN_LAST) | if fin { FIN_ACTIVATION } else { 0 };
         socket.counted_rcv_nxt = socket.activation.rcv_nxt;
         socket.arrived_bytes = 0;
         socket.flags = 0;
-        socket.fin = (socket.fin & FIN_BEFORE) | if sock.fin_received() { FIN_ACTIVATION } else { 0 };
     }
     None
 }
@@ -297,11 +340,18 @@ pub fn deactivate(slot: u32, task: Task, on_cpu_ns: u64, wait_ns: u64, end: u32)
     while i < SOCKETS {
         let socket = &mut reader.sockets[i];
         i += 1;
-        if socket.cookie != 0 {
-            close(socket, task, &edge);
+        if socket.cookie == 0 {
+            continue;
         }
+        if socket.busy != 0 {
+            socket.flags = TIMESLICE_PARTIAL;
+            maps::lose(Loss::TimesliceEdge);
+            continue;
+        }
+        close(socket, task, &edge);
     }
     reader.deactivated_ns = now;
+    ordered!(reader.open, 0);
     None
 }
 
@@ -321,29 +371,25 @@ fn close(socket: &mut TracedSocket, task: Task, edge: &Edge) -> Option<()> {
     let sock = Remembered(socket.sock);
     // Read first and judged then, so that the verifier walks the reads once.
     let mut photo = QueuePhoto::ZERO;
-    sock.photo(&mut photo);
-    let mut fin = sock.fin_received() as u64;
+    let mut fin = look(sock, socket.counted_rcv_nxt, &mut photo);
     let rcv_rtt_us = sock.rcv_rtt_us();
     let rcv_ssthresh = sock.rcv_ssthresh();
     let window_clamp = sock.window_clamp();
-    let fin_before = (socket.fin & FIN_BEFORE) as u64;
-    let fin_activation = (socket.fin & FIN_ACTIVATION != 0) as u64;
-    if sock.cookie() != socket.cookie {
-        socket.flags |= TIMESLICE_CLOSED;
+    let fin_activation = socket.fin & FIN_ACTIVATION != 0;
+    let closed = sock.cookie() != socket.cookie;
+    if closed {
         photo = socket.last;
-        fin = fin_activation;
+        fin = socket.fin & FIN_LAST != 0;
     }
-    let mut arrived_on = socket.arrived_bytes;
-    let mut fin_counted = fin;
-    if socket.flags & TIMESLICE_HANDED_OVER == 0 {
-        arrived_on += advance(socket.counted_rcv_nxt, photo.rcv_nxt);
-    } else {
-        fin_counted = (socket.fin & FIN_HANDED != 0) as u64;
+    let mut end = data_end(photo.rcv_nxt, fin);
+    let queued = end.wrapping_sub(photo.copied_seq) as i32;
+    // After the photo: what that shows arrived before the socket was taken over.
+    let taken = ordered!(socket.taken) == socket.cookie;
+    if taken {
+        end = socket.taken_data_end;
     }
-    // A FIN is no data; it is counted in the part in which it came.
-    let arrived_off = advance(socket.rcv_nxt, socket.activation.rcv_nxt).saturating_sub(fin_activation & !fin_before);
-    let arrived_on = arrived_on.saturating_sub(fin_counted & !fin_activation);
-    let queued = photo.rcv_nxt.wrapping_sub(photo.copied_seq).wrapping_sub(fin as u32) as i32;
+    let arrived_off = advance(socket.rcv_nxt, data_end(socket.activation.rcv_nxt, fin_activation));
+    let arrived_on = socket.arrived_bytes + advance(socket.counted_rcv_nxt, end);
 
     if (arrived_off | arrived_on | socket.read_bytes != 0 || queued > 0)
         && let Some(record) = maps::reserve::<Timeslice>(Loss::TimesliceRecord)
@@ -372,17 +418,17 @@ fn close(socket: &mut TracedSocket, task: Task, edge: &Edge) -> Option<()> {
         record.comm = task.comm();
         record.netns = socket.netns;
         record.end = edge.end;
-        record.flags = socket.flags;
+        record.flags = socket.flags | (closed as u16 * TIMESLICE_CLOSED) | (taken as u16 * TIMESLICE_HANDED_OVER);
         record.family = socket.family;
         record.local_port = socket.local_port;
         record.remote_port = socket.remote_port;
-        record.fin = (fin_activation | fin << 1) as u16;
+        record.fin = fin_activation as u16 | (fin as u16) << 1;
         record.local_address = socket.local_address;
         record.remote_address = socket.remote_address;
         record.padding = 0;
         maps::submit(record);
     }
-    if socket.flags & (TIMESLICE_HANDED_OVER | TIMESLICE_CLOSED) != 0 {
+    if closed || taken {
         socket.cookie = 0;
         return None;
     }
@@ -393,6 +439,6 @@ fn close(socket: &mut TracedSocket, task: Task, edge: &Edge) -> Option<()> {
     socket.arrived_bytes = 0;
     socket.read_bytes = 0;
     socket.flags = TIMESLICE_PARTIAL;
-    socket.fin = if fin != 0 { FIN_BEFORE | FIN_ACTIVATION } else { 0 };
+    socket.fin = (socket.fin & FIN_LAST) | if fin { FIN_ACTIVATION } else { 0 };
     None
 }

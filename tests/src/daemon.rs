@@ -7,6 +7,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::process::{Process, tcpmon_binary};
+use crate::truth::{self, State};
 use crate::{Namespace, Page, eventually, must};
 
 /// Time to start, to answer and to stop: generous, for an emulated machine.
@@ -133,8 +134,15 @@ impl Daemon {
         self.process.stderr()
     }
 
-    /// Holds it still while this runs: it reads nothing from the kernel.
+    /// Holds it still while this runs: it reads nothing from the kernel. Connections to it are over before, at both ends.
+    #[track_caller]
     pub fn held<T>(&self, run: impl FnOnce() -> T) -> T {
+        eventually(DEADLINE, "tcpmon has closed what it answered", || {
+            let mut open = truth::sockets(&self.namespace);
+            open.retain(|socket| [socket.local, socket.remote].contains(&self.address));
+            open.retain(|socket| !matches!(socket.state, State::Listen | State::TimeWait));
+            if open.is_empty() { Ok(()) } else { Err(format!("{open:?}")) }
+        });
         self.process.signal(Signal::SIGSTOP);
         let result = run();
         self.process.signal(Signal::SIGCONT);

@@ -29,9 +29,10 @@ fn an_8139_overruns_by_what_rtnetlink_counts() {
     flooded.alerts(true);
 }
 
-/// Counts in ethtool only.
+/// Counts in ethtool only. Its ring is so cheap to empty that an emulated CPU could keep up, were there no listeners.
 #[test]
 fn a_vmxnet3_overruns_by_what_ethtool_counts_and_rtnetlink_does_not() {
+    let _listeners = Nic::find("vmxnet3").map(|nic| nic.listeners(400));
     let Some(flooded) = Flooded::new("vmxnet3", FRAMES, 128) else { return };
     flooded.overruns_are(|nic| nic.driver_counter("pkts rx OOB"));
     assert_eq!(flooded.nic.counter("rx_missed_errors") + flooded.nic.counter("rx_fifo_errors"), 0);

@@ -2,13 +2,15 @@
 
 mod common;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use common::{DEADLINE, has_two_cpus, queued, sender};
 use serde_json::Value;
 use tcpmon_tests::trace::Traced;
-use tcpmon_tests::traffic::{Between, Threads};
-use tcpmon_tests::{Lab, Trace, Traffic, clock, eventually, is_emulated, report, slowly, truth};
+use tcpmon_tests::traffic::plan::BurstPlan;
+use tcpmon_tests::traffic::{Between, Burst, Threads};
+use tcpmon_tests::{Lab, Trace, Traffic, clock, eventually, is_emulated, slowly, truth};
 
 fn slices(traced: &Traced) -> Vec<&Value> {
     traced.records.iter().filter(|record| record["type"] == "timeslice").collect()
@@ -27,6 +29,7 @@ fn a_trace_of_one_process_has_its_bytes_its_header_and_its_trailer() {
     let sender_traced = sender(&lab, &reader).paused().spawn();
     let bytes = [1000, 20_000, 3, 40_000];
     for bytes in bytes {
+        eventually(DEADLINE, "the reader sleeps", || truth::is_asleep(reader.pid()).then_some(()));
         assert_eq!(sender_traced.send(bytes), bytes);
         eventually(DEADLINE, "the bytes wait", || queued(&lab, &reader, bytes as u32));
         assert_eq!(reader.read(bytes), bytes);
@@ -52,26 +55,70 @@ fn a_trace_of_one_process_has_its_bytes_its_header_and_its_trailer() {
     reader.resume();
 }
 
+/// Takes CPU 0 from whatever runs there a thousand times a second: where they can be preempted, tcpmon's programs included.
+fn pulse(lab: &Lab) -> Burst {
+    let to = SocketAddr::new(lab.receiver().v4.into(), 9);
+    let plan = BurstPlan { to, cpu: 0, datagrams: 1, payload: 1, pause_ms: 1, bursts: 100_000 };
+    let burst = Traffic::burst(lab.sender(), plan);
+    burst.resume();
+    burst
+}
+
 #[test]
-fn threads_that_steal_each_others_work_are_each_counted_once() {
-    // A known defect, found by this test in one of three runs on emulated CPUs: see docs/kernels.md.
-    let preemptible = b"class_srcu_fast_notrace_t\0";
-    let has_name = |types: Vec<u8>| types.windows(preemptible.len()).any(|name| name == preemptible);
-    if is_emulated() && has_name(std::fs::read("/sys/kernel/btf/vmlinux").unwrap()) {
-        report::not_supported("a thread that loses its CPU while a read is noted is recorded wrongly (not mended yet)");
-        return;
-    }
+fn a_reader_that_is_preempted_while_its_reads_are_noted_has_all_its_bytes() {
+    const BYTES: u64 = 200_000;
+    const CONNECTIONS: u64 = 20;
     let lab = Lab::new();
-    let reader = Traffic::reader(lab.receiver()).comm("stealing").threads(Threads::Turns(3)).connections(4).spawn();
-    let trace = Trace::start(&["--comm", "stealing"]);
-    sender(&lab, &reader).flows(4).bytes(500_000).spawn().wait();
-    let report = reader.wait();
-    assert_eq!(report.bytes, 2_000_000);
+    // So small that the last data come with the FIN, while the reader reads: it works them off itself.
+    let reading = Traffic::reader(lab.receiver()).comm("interrupted").cpu(0).chunk(1).receive_buffer(4096);
+    let reader = reading.connections(CONNECTIONS).spawn();
+    let trace = Trace::start(&["--pid", &reader.pid().to_string()]);
+    let pulses = [(); 4].map(|()| pulse(&lab));
+    sender(&lab, &reader).connections(CONNECTIONS).bytes(BYTES / CONNECTIONS).spawn().wait();
+    assert_eq!(reader.wait().bytes, BYTES);
+    drop(pulses);
     let traced = trace.stop();
     let slices = slices(&traced);
-    assert_eq!(sum(&slices, "read_bytes"), 2_000_000);
+    let edges = traced.records.last().unwrap()["lost"]["timeslice_edge"].as_u64().unwrap();
+    assert_eq!(sum(&slices, "read_bytes"), BYTES);
+    assert_eq!(sum(&slices, "arrived_off_cpu_bytes") + sum(&slices, "arrived_on_cpu_bytes"), BYTES);
+    // Newer kernels guard tracepoints by this, and can preempt what runs there.
+    let guard = b"class_srcu_fast_notrace_t\0";
+    let types = std::fs::read("/sys/kernel/btf/vmlinux").unwrap();
+    if types.windows(guard.len()).any(|name| name == guard) {
+        // One in a hundred of the pulses, where a program takes a hundred times as long.
+        assert!(edges > 0 || !is_emulated());
+    } else {
+        assert_eq!(edges, 0);
+    }
+}
+
+#[test]
+fn threads_that_steal_each_others_work_are_each_counted_once() {
+    const BYTES: u64 = 1_000_000;
+    const CHUNK: usize = 1000;
+    let lab = Lab::new();
+    let stealing = Traffic::reader(lab.receiver()).comm("stealing").chunk(CHUNK).threads(Threads::Turns(3));
+    let reader = stealing.connections(4).spawn();
+    let trace = Trace::start(&["--comm", "stealing"]);
+    let sender = sender(&lab, &reader).flows(4).bytes(BYTES / 4).paused().spawn();
+    let pulse = pulse(&lab);
+    sender.resume();
+    sender.wait();
+    let report = reader.wait();
+    drop(pulse);
+    assert_eq!(report.bytes, BYTES);
+    let traced = trace.stop();
+    let slices = slices(&traced);
     let arrived = sum(&slices, "arrived_off_cpu_bytes") + sum(&slices, "arrived_on_cpu_bytes");
-    assert!(arrived.abs_diff(2_000_000) <= 2_000_000 / 50, "{arrived} arrived");
+    let read = sum(&slices, "read_bytes");
+    // A read that met its program running is in its socket's next record, or in none if it was the last. A connection
+    // whose begin was missed lacks its first.
+    let lost = &traced.records.last().unwrap()["lost"];
+    let missed = lost["recursion_tcp_rcv_space_adjust"].as_u64().unwrap() + lost["socket_begin"].as_u64().unwrap();
+    assert!(missed == 0 || is_emulated(), "lost {lost}");
+    assert!(read <= BYTES && BYTES - read <= missed * CHUNK as u64, "{read} read, lost {lost}");
+    assert!(arrived == BYTES || missed > 0 && arrived < BYTES, "{arrived} arrived, lost {lost}");
     let mut tids: Vec<u64> = slices.iter().filter_map(|slice| slice["tid"].as_u64()).collect();
     tids.sort_unstable();
     tids.dedup();

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tcpmon_common::{loss::Loss, pressure::LIMIT_KINDS, reader::READER_EXITED};
+use tcpmon_common::{pressure::LIMIT_KINDS, reader::READER_EXITED};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::oneshot,
@@ -187,7 +187,7 @@ impl Collector {
             napi: napi(raw),
             limits_exceeded: self.limits_exceeded(raw),
             probes: self.kernel.probes().to_vec(),
-            losses: losses(raw),
+            losses: raw.losses().collect(),
             programs: raw
                 .programs
                 .iter()
@@ -231,13 +231,6 @@ fn napi(raw: &Raw) -> Vec<Napi> {
     let mut devices: Vec<Napi> = devices.into_values().collect();
     devices.sort_by(|a, b| a.device.cmp(&b.device));
     devices
-}
-
-/// Every kind of loss, zero or not.
-fn losses(raw: &Raw) -> Vec<(String, u64)> {
-    let counted = Loss::ALL.iter().zip(&raw.lost).map(|(what, count)| (what.name().to_owned(), *count));
-    let skipped = raw.skipped.iter().map(|(name, count)| (format!("recursion_{name}"), *count));
-    counted.chain(skipped).collect()
 }
 
 /// The control group (v2) of a thread group, as `/proc` names it.

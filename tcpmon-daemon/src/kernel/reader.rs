@@ -61,6 +61,14 @@ pub struct Raw {
     pub skipped: Vec<(String, u64)>,
 }
 
+impl Raw {
+    /// Every kind of loss, zero or not.
+    pub fn losses(&self) -> impl Iterator<Item = (String, u64)> {
+        let counted = Loss::ALL.iter().zip(&self.lost).map(|(what, count)| (what.name().to_owned(), *count));
+        counted.chain(self.skipped.iter().map(|(name, count)| (format!("recursion_{name}"), *count)))
+    }
+}
+
 impl Kernel {
     /// Shows every watched socket to `each`, without stopping any of them.
     ///

@@ -146,6 +146,6 @@ pub fn ending() -> Ending {
     Ending {
         end: Clocks { monotonic_ns: 5_030_000_000_000, realtime_ns: 1_785_412_830_123_456_790 },
         reason: Reason::Duration,
-        lost: LOSSES.map(|loss| (loss.name().to_owned(), 0)).into(),
+        lost: LOSSES.map(|loss| (loss.to_owned(), 0)).into(),
     }
 }

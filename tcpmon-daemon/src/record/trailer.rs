@@ -6,9 +6,18 @@ use tcpmon_common::loss::Loss;
 
 use super::header::Clocks;
 
-/// The kernel's losses that can cost a trace a record; each belongs into [`Ending::lost`] under its name, zero or not.
-pub const LOSSES: [Loss; 5] =
-    [Loss::SocketStorage, Loss::ReaderStorage, Loss::ReaderSlot, Loss::TimesliceRecord, Loss::TimesliceSocket];
+/// The kernel's losses that can cost a trace a record or a read; each belongs into [`Ending::lost`], zero or not.
+pub const LOSSES: [&str; 9] = [
+    "recursion_sched_switch",
+    "recursion_tcp_rcv_space_adjust",
+    Loss::SocketBegin.name(),
+    Loss::SocketStorage.name(),
+    Loss::ReaderStorage.name(),
+    Loss::ReaderSlot.name(),
+    Loss::TimesliceEdge.name(),
+    Loss::TimesliceRecord.name(),
+    Loss::TimesliceSocket.name(),
+];
 
 /// The cause in [`Trailer::lost`] that a writer adds by itself: records that the output did not take.
 pub const LOST_WRITE: &str = "write";
@@ -77,6 +86,13 @@ impl Trailer {
         Self { records, lost, end: ending.end, reason: ending.reason, complete }
     }
 
+    /// What was lost, by cause; `None` when nothing was.
+    pub fn lost_in_words(&self) -> Option<String> {
+        let counted = self.lost.iter().filter(|(_, count)| **count > 0);
+        let told: Vec<_> = counted.map(|(cause, count)| format!("{cause} {count}")).collect();
+        (!told.is_empty()).then(|| told.join(", "))
+    }
+
     /// Records lost by any cause.
     pub fn lost_total(&self) -> u64 {
         self.lost.values().fold(0, |sum, count| sum.saturating_add(*count))
@@ -92,7 +108,7 @@ mod tests {
         let mut ending = Ending {
             end: Clocks::default(),
             reason: Reason::Interrupt,
-            lost: LOSSES.map(|loss| (loss.name().to_owned(), 0)).into(),
+            lost: LOSSES.map(|loss| (loss.to_owned(), 0)).into(),
         };
         assert!(Trailer::new(&ending, 7, 0).complete);
         assert!(!Trailer::new(&ending, 7, 1).complete);

@@ -2,8 +2,11 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 
 use crate::{device, must};
 
@@ -56,6 +59,13 @@ impl Nic {
         let values: Vec<u64> = values.map(|value| must(value.trim().parse(), &text)).collect();
         assert!(!values.is_empty(), "ethtool -S {} has no {name}: {text}", self.device);
         values.iter().sum()
+    }
+
+    /// Packet sockets that are offered each frame that arrives: they make it dearer for the CPU.
+    #[track_caller]
+    pub fn listeners(&self, count: usize) -> Vec<OwnedFd> {
+        let open = || socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::EthAll);
+        (0..count).map(|_| must(open(), "opening a packet socket")).collect()
     }
 
     /// Sets it up and asks for `frames` frames of `bytes` bytes, as fast as they can be sent. They carry a protocol that

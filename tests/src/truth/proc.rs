@@ -57,6 +57,16 @@ pub fn switches(pid: u32, tid: u32) -> Switches {
     }
 }
 
+/// Whether each thread of a process sleeps: none runs, or waits for a CPU.
+pub fn is_asleep(pid: u32) -> bool {
+    let directory = format!("/proc/{pid}/task");
+    let mut threads = must(std::fs::read_dir(&directory), format!("reading {directory}"));
+    threads.all(|thread| {
+        let status = read(&format!("{}/status", must(thread, "reading a thread").path().display()));
+        status.contains("\nState:\tS")
+    })
+}
+
 /// Resident memory of a process.
 pub fn rss_bytes(pid: u32) -> u64 {
     status_field(&read(&format!("/proc/{pid}/status")), "VmRSS:") * 1024

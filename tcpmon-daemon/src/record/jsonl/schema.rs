@@ -112,7 +112,7 @@ fn the_document_has_every_cause_of_loss() {
     let documented: Vec<String> = table("Lost").into_iter().map(|row| row[0].clone()).collect();
     let written = Trailer::new(&sample::ending(), 0, 0).lost;
     assert_eq!(documented, written.into_keys().collect::<Vec<_>>());
-    let mut named: Vec<_> = LOSSES.iter().map(|loss| loss.name()).chain([LOST_WRITE]).collect();
+    let mut named: Vec<_> = LOSSES.into_iter().chain([LOST_WRITE]).collect();
     named.sort_unstable();
     assert_eq!(documented, named);
 }

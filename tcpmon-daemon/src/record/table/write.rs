@@ -143,7 +143,10 @@ impl<W: Write> TableWriter<W> {
             trailer.records,
             Time(ns),
             trailer.reason.name(),
-            losses(trailer)
+            match trailer.lost_in_words() {
+                Some(lost) => lost + " (of which sockets is not known)",
+                None => "nothing".into(),
+            }
         ));
     }
 }
@@ -201,13 +204,6 @@ fn end(slice: &Slice) -> impl std::fmt::Display {
     let handed_over = flag(slice.handed_over, "h");
     let closed = flag(slice.closed, "c");
     std::fmt::from_fn(move |f| write!(f, "{letter}{partial}{handed_over}{closed}"))
-}
-
-/// What was lost, in words.
-fn losses(trailer: &Trailer) -> String {
-    let counted = trailer.lost.iter().filter(|(_, count)| **count > 0);
-    let told: Vec<_> = counted.map(|(cause, count)| format!("{cause} {count}")).collect();
-    if told.is_empty() { "nothing".into() } else { told.join(", ") + " (of which sockets is not known)" }
 }
 
 #[cfg(test)]
