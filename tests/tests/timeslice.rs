@@ -118,14 +118,18 @@ fn every_end_of_a_timeslice_is_a_context_switch_of_the_reader() {
         };
         (ends("blocked"), ends("preempted"))
     };
-    let at_rest = |switches: truth::Switches| (switches.voluntary as f64, switches.involuntary as f64);
-    let truth_before = at_rest(truth::switches(reader.pid(), reader.pid()));
+    // The main thread is the reader and the one that obeys: it answers, and then it rests.
+    let truth_at_rest = || {
+        eventually(DEADLINE, "the reader sleeps", || truth::is_asleep(reader.pid()).then_some(()));
+        let switches = truth::switches(reader.pid(), reader.pid());
+        (switches.voluntary as f64, switches.involuntary as f64)
+    };
+    let truth_before = truth_at_rest();
     let before = blocked();
     for _ in 0..50 {
         assert_eq!((sender.send(100), reader.read(100)), (100, 100));
     }
-    // The main thread is the reader and the one that obeys: it rests after each order.
-    let truth_after = at_rest(truth::switches(reader.pid(), reader.pid()));
+    let truth_after = truth_at_rest();
     let after = blocked();
     assert_eq!(
         (after.0 - before.0, after.1 - before.1),
@@ -166,15 +170,17 @@ fn a_thread_that_only_peeks_is_no_reader() {
     eventually(DEADLINE, "the bytes wait", || queued(&lab, &reader, 5_000));
     let ends = || daemon.scrape().sum("tcpmon_timeslices_total", &[("process", "peeks")]);
     let truth = || {
+        eventually(DEADLINE, "the reader sleeps", || truth::is_asleep(reader.pid()).then_some(()));
         let switches = truth::switches(reader.pid(), reader.pid());
         (switches.voluntary + switches.involuntary) as f64
     };
-    let before = (ends(), truth());
+    let before = (truth(), ends());
     // Another thread of the same process looks at the queue, and goes to sleep after each look.
     for _ in 0..20 {
         assert_eq!(reader.peek(5_000), 5_000);
     }
-    assert_eq!(ends() - before.0, truth() - before.1, "only the thread that reads has timeslices");
+    let truth = truth() - before.0;
+    assert_eq!(ends() - before.1, truth, "only the thread that reads has timeslices");
     assert_eq!(reader.read(5_000), 5_000);
     let labels = group("peeks", reader.port());
     let page = daemon.scrape();

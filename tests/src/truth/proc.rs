@@ -57,13 +57,14 @@ pub fn switches(pid: u32, tid: u32) -> Switches {
     }
 }
 
-/// Whether each thread of a process sleeps: none runs, or waits for a CPU.
+/// Whether each thread of a process sleeps and has been switched away from: none runs, or waits for a CPU. `status` does
+/// not tell: it names the state before the switch. For `syscall` the kernel looks whether the thread is off its queue.
 pub fn is_asleep(pid: u32) -> bool {
     let directory = format!("/proc/{pid}/task");
     let mut threads = must(std::fs::read_dir(&directory), format!("reading {directory}"));
     threads.all(|thread| {
-        let status = read(&format!("{}/status", must(thread, "reading a thread").path().display()));
-        status.contains("\nState:\tS")
+        let call = read(&format!("{}/syscall", must(thread, "reading a thread").path().display()));
+        call.trim_end() != "running"
     })
 }
 
