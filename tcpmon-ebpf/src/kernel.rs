@@ -9,7 +9,7 @@ use aya_ebpf::{
         bpf_get_current_ancestor_cgroup_id, bpf_get_current_task_btf, bpf_get_smp_processor_id, bpf_get_socket_cookie,
         bpf_ktime_get_ns, bpf_probe_read_kernel, bpf_skc_to_tcp_sock,
     },
-    programs::BtfTracePointContext,
+    programs::{BtfTracePointContext, SockOpsContext},
 };
 use tcpmon_common::{
     settings::{ABSENT, Settings},
@@ -83,6 +83,26 @@ pub fn cpu() -> u32 {
 #[inline(always)]
 pub fn argument<const N: u32>(ctx: &BtfTracePointContext, position: u32) -> Option<u64> {
     if position == N { Some(ctx.arg(N as usize)) } else { None }
+}
+
+/// The socket of a callback of a control group, as TCP.
+#[inline(always)]
+pub fn callback_tcp(ctx: &SockOpsContext) -> Option<TcpSock> {
+    // SAFETY: the context is valid for reads; the verifier knows this field as a socket or null.
+    let sock = unsafe { (*ctx.ops).__bindgen_anon_2.sk };
+    if sock.is_null() {
+        return None;
+    }
+    // What a callback gets is a `struct bpf_sock`, of which next to nothing can be read.
+    let tcp = Sock(sock as *const u8).tcp()?.0;
+    Some(TcpSock(tcp, Sock(tcp)))
+}
+
+/// The cookie of a callback's socket, made now if it had none.
+#[inline(always)]
+pub fn callback_cookie(ctx: &SockOpsContext) -> u64 {
+    // SAFETY: programs of this kind pass their context.
+    unsafe { bpf_get_socket_cookie(ctx.ops.cast()) }
 }
 
 /// `struct sock *`, TCP or not.

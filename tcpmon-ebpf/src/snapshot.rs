@@ -69,7 +69,7 @@ fn adopt(ctx: &TaskFile) -> Option<()> {
         state.cookie = tcp.sock().cookie();
         reader::opened_by(state, task);
         if tcp_state != state::LISTEN {
-            socket::anchor(state, tcp, kernel::now_ns(), false);
+            socket::anchor(state, tcp, kernel::now_ns(), false, || tcp.sock().cookie());
         }
     }
     if setting!(trace) != 0 && setting!(filter_cgroups) == 0 && tcp_state != state::LISTEN {

@@ -24,7 +24,7 @@ pub fn watched(tcp: TcpSock) -> Option<&'static mut SocketState> {
     let state = maps::socket_or_new(tcp.sock())?;
     // Data that arrive with the handshake (TFO) can be read before the connection is established.
     let from_start = tcp.sock().state() == state::SYN_RECV;
-    anchor(state, tcp, kernel::now_ns(), from_start);
+    anchor(state, tcp, kernel::now_ns(), from_start, || tcp.sock().cookie());
     if from_start {
         return Some(state);
     }
@@ -35,9 +35,10 @@ pub fn watched(tcp: TcpSock) -> Option<&'static mut SocketState> {
     None
 }
 
-/// Begins to count here; `from_start` when the connection begins now, so that what it already holds counts too.
+/// Begins to count here; `from_start` when the connection begins now, so that what it already holds counts too. How to
+/// learn the socket's `cookie` depends on the kind of program.
 #[inline(always)]
-pub fn anchor(state: &mut SocketState, tcp: TcpSock, now: u64, from_start: bool) {
+pub fn anchor(state: &mut SocketState, tcp: TcpSock, now: u64, from_start: bool, cookie: impl FnOnce() -> u64) {
     let sock = tcp.sock();
     state.sequence += 1;
     state.rcv_nxt = tcp.rcv_nxt();
@@ -58,7 +59,7 @@ pub fn anchor(state: &mut SocketState, tcp: TcpSock, now: u64, from_start: bool)
         }
     }
     if state.cookie == 0 {
-        state.cookie = sock.cookie();
+        state.cookie = cookie();
         state.reader_slot = SLOT_NONE;
     }
     state.last_ns = now;

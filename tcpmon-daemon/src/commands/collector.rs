@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tcpmon_common::{pressure::LIMIT_KINDS, reader::READER_EXITED};
+use tcpmon_common::{loss::Loss, pressure::LIMIT_KINDS, reader::READER_EXITED};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::oneshot,
@@ -123,7 +123,7 @@ impl Collector {
         // Whoever began to listen since the last time should be known before their connections are met.
         self.drain()?;
         let raw = self.kernel.raw()?;
-        self.table.fallen(&raw.fallen, now);
+        self.table.fallen(&raw.fallen, raw.lost(Loss::FinalRecord));
         self.table.begin();
         let table = &mut self.table;
         self.kernel.sockets(|record| table.socket(record, now))?;
@@ -187,7 +187,7 @@ impl Collector {
             napi: napi(raw),
             limits_exceeded: self.limits_exceeded(raw),
             probes: self.kernel.probes().to_vec(),
-            losses: raw.losses().collect(),
+            losses: raw.losses().chain([("socket_end".to_owned(), self.table.unended())]).collect(),
             programs: raw
                 .programs
                 .iter()

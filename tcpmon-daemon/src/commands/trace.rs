@@ -5,7 +5,7 @@ use std::{
     fs::{self, File},
     io::{self, BufWriter, IsTerminal as _},
     os::{fd::OwnedFd, unix::fs::MetadataExt as _},
-    path::{Path, PathBuf},
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -227,9 +227,7 @@ impl Processes {
 
 /// Id and depth of a control group (v2), given as a path below its mount point or as a whole path.
 fn cgroup(path: &Path) -> anyhow::Result<(u64, u32)> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").context("cannot list mounts")?;
-    let root =
-        cgroup_root(&mounts).context("--cgroup: no cgroup v2 hierarchy is mounted (usually at /sys/fs/cgroup)")?;
+    let root = crate::host::cgroup::root().context("--cgroup")?;
     let whole =
         if path.starts_with(&root) { path.to_owned() } else { root.join(path.strip_prefix("/").unwrap_or(path)) };
     let Ok(metadata) = fs::metadata(&whole) else {
@@ -238,14 +236,6 @@ fn cgroup(path: &Path) -> anyhow::Result<(u64, u32)> {
     let depth = whole.strip_prefix(&root).map_or(0, |below| below.components().count());
     // The kernel's id of a control group is the number of its inode.
     Ok((metadata.ino(), depth as u32))
-}
-
-/// Mount point of the cgroup v2 hierarchy, from `/proc/self/mountinfo`.
-fn cgroup_root(mounts: &str) -> Option<PathBuf> {
-    mounts.lines().find_map(|line| {
-        let (before, after) = line.split_once(" - ")?;
-        (after.split(' ').next() == Some("cgroup2")).then(|| before.split(' ').nth(4).map(PathBuf::from))?
-    })
 }
 
 /// Both clocks, now.
@@ -268,14 +258,5 @@ mod tests {
         for probe in PROBES.iter().filter(|probe| probe.trace && probe.twin.is_none()) {
             assert!(LOSSES.contains(&format!("recursion_{}", probe.name).as_str()), "{}", probe.name);
         }
-    }
-
-    #[test]
-    fn the_mount_of_cgroup_v2_is_found_beside_others() {
-        let mounts = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - tmpfs tmpfs rw\n\
-                      31 30 0:27 / /sys/fs/cgroup/unified rw,nosuid shared:1 - cgroup2 cgroup2 rw\n\
-                      32 30 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n";
-        assert_eq!(cgroup_root(mounts), Some(PathBuf::from("/sys/fs/cgroup/unified")));
-        assert_eq!(cgroup_root("nonsense"), None);
     }
 }

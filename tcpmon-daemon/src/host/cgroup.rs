@@ -56,8 +56,15 @@ impl Walk {
 /// # Errors
 /// It is not mounted, or without the memory controller, or cannot be read or understood.
 pub fn sockets() -> Result<Walk, CgroupError> {
-    let mounts = read(MOUNTINFO, "mount /proc")?;
-    walk(&mount_point(&mounts).ok_or(CgroupError::NotMounted)?)
+    walk(&root()?)
+}
+
+/// Where this process sees cgroup v2.
+///
+/// # Errors
+/// It is not mounted, or the mounts cannot be read.
+pub fn root() -> Result<PathBuf, CgroupError> {
+    mount_point(&read(MOUNTINFO, "mount /proc")?).ok_or(CgroupError::NotMounted)
 }
 
 /// Socket memory of the groups below the directory of a root. Groups that vanish meanwhile are left out.
@@ -168,7 +175,7 @@ fn largest(mut holders: Vec<CgroupSockets>) -> Vec<CgroupSockets> {
 }
 
 /// Where cgroup v2 is mounted first, by the text of a `mountinfo`.
-pub fn mount_point(mountinfo: &str) -> Option<PathBuf> {
+fn mount_point(mountinfo: &str) -> Option<PathBuf> {
     mountinfo.lines().find_map(|line| {
         let (mount, file_system) = line.split_once(" - ")?;
         let directory = mount.split(' ').nth(4)?;

@@ -2,7 +2,7 @@
 //!
 //! A source that cannot be read turns off what it gives, and says so; nothing else stops.
 
-mod cgroup;
+pub mod cgroup;
 mod devices;
 mod file;
 mod kernel_log;

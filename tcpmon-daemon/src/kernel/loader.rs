@@ -1,11 +1,16 @@
 //! Loads the programs, attaches them, and seeds what is open already.
 
-use std::{collections::BTreeSet, fs, io, os::fd::AsFd};
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+    io,
+    os::fd::AsFd,
+};
 
 use aya::{
     Btf as AyaBtf, Ebpf, EbpfLoader, Endianness,
     maps::{HashMap, Map, MapData, MapError, PerCpuArray, PerCpuHashMap, RingBuf, Stack},
-    programs::{BtfTracePoint, Iter, ProgramError},
+    programs::{BtfTracePoint, CgroupAttachMode, Iter, ProgramError, SockOps},
 };
 use tcpmon_common::{
     drops::DropKey,
@@ -15,15 +20,18 @@ use tcpmon_common::{
 };
 
 use super::{
-    OBJECT, VMLINUX_BTF,
+    MayMiss, OBJECT, VMLINUX_BTF,
     btf::Btf,
     iterator::Iterator,
     layout,
-    plan::{self, PROBES},
+    plan::{self, CALLBACK, PROBES},
     slots::Slots,
     support::{self, CannotRun},
 };
-use crate::model::snapshot::{Probe, Verdict};
+use crate::{
+    host::cgroup,
+    model::snapshot::{Probe, Verdict},
+};
 
 /// What to load, and how large.
 #[derive(Clone, Debug)]
@@ -89,7 +97,7 @@ pub struct Kernel {
     pub(super) limits: PerCpuArray<MapData, u64>,
     pub(super) snapshot: Iterator,
     pub(super) buffer: Vec<u8>,
-    pub(super) preemptible: bool,
+    pub(super) may_miss: MayMiss,
     probes: Vec<Probe>,
     drop_reasons: Vec<(u32, String)>,
     options: Options,
@@ -155,7 +163,12 @@ impl Kernel {
         let wanted = PROBES.iter().zip(refused).filter(|(probe, _)| if tracing { probe.trace } else { probe.daemon });
         let loaded =
             wanted.map(|(probe, refused)| load(&mut ebpf, probe, refused, &types)).collect::<Result<Vec<_>, _>>()?;
+        let callback = (preemptible && !tracing).then(|| load_callback(&mut ebpf)).transpose()?;
         let mut probes = Vec::new();
+        if let Some(callback) = callback {
+            probes.push(attach_callback(&mut ebpf, callback)?);
+        }
+        let called_back = probes.iter().any(|probe| probe.verdict == Verdict::Attached);
         for (probe, verdict) in loaded {
             // What watches sockets come and go is attached by now; what writes to open ones is not.
             if probe.name == "tcp_rcv_space_adjust" {
@@ -181,7 +194,7 @@ impl Kernel {
             limits: take(&mut ebpf, "LIMITS")?,
             snapshot,
             buffer: Vec::new(),
-            preemptible,
+            may_miss: MayMiss { ends: preemptible, changes: preemptible && !called_back },
             probes,
             drop_reasons,
             options,
@@ -324,6 +337,34 @@ fn attach(ebpf: &mut Ebpf, probe: &plan::Probe, verdict: Probe) -> Result<Probe,
         Ok(()) => Ok(verdict),
         Err(error) => broken(probe, &error),
     }
+}
+
+fn load_callback(ebpf: &mut Ebpf) -> Result<Probe, LoadError> {
+    match callback(ebpf).and_then(SockOps::load) {
+        Ok(()) => Ok(verdict(&CALLBACK, Verdict::Attached, String::new())),
+        Err(error) => broken(&CALLBACK, &error),
+    }
+}
+
+/// Attaches the callback for all sockets below the root of the control groups that can be seen.
+fn attach_callback(ebpf: &mut Ebpf, loaded: Probe) -> Result<Probe, LoadError> {
+    if loaded.verdict != Verdict::Attached {
+        return Ok(loaded);
+    }
+    let root = cgroup::root().map_err(|error| error.to_string());
+    let root = match root.and_then(|root| File::open(&root).map_err(|error| format!("{}: {error}", root.display()))) {
+        Ok(root) => root,
+        Err(reason) => return Ok(verdict(&CALLBACK, Verdict::Unsupported, reason)),
+    };
+    // Others' callbacks stay: links never take a group for themselves.
+    match callback(ebpf).and_then(|program| program.attach(root, CgroupAttachMode::Single)) {
+        Ok(_) => Ok(loaded),
+        Err(error) => broken(&CALLBACK, &error),
+    }
+}
+
+fn callback(ebpf: &mut Ebpf) -> Result<&mut SockOps, ProgramError> {
+    ebpf.program_mut(CALLBACK.name).expect("the object of this build has the callback").try_into()
 }
 
 fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut BtfTracePoint, ProgramError> {

@@ -33,6 +33,13 @@ pub const PROBES: [Probe; 9] = [
     optional("sock_exceed_buf_limit", "requests for socket memory that a limit refused are not counted"),
 ];
 
+/// A callback of the root control group beside `inet_sock_set_state`, for a daemon where programs on tracepoints can be
+/// preempted.
+pub const CALLBACK: Probe = optional(
+    "sock_ops",
+    "begins and ends of connections are missed while the programs that watch for them are preempted",
+);
+
 const fn required(name: &'static str, trace: bool) -> Probe {
     Probe { name, twin: None, required: true, lost_without: "", daemon: true, trace }
 }

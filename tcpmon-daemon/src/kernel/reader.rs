@@ -62,6 +62,11 @@ pub struct Raw {
 }
 
 impl Raw {
+    /// How often this was lost.
+    pub fn lost(&self, what: Loss) -> u64 {
+        self.lost[what as usize]
+    }
+
     /// Every kind of loss, zero or not.
     pub fn losses(&self) -> impl Iterator<Item = (String, u64)> {
         let counted = Loss::ALL.iter().zip(&self.lost).map(|(what, count)| (what.name().to_owned(), *count));
@@ -154,7 +159,7 @@ impl Kernel {
             }
         }
         raw.programs.sort_by(|a, b| a.0.cmp(&b.0));
-        raw.skipped = skipped(&raw.programs, self.preemptible);
+        raw.skipped = skipped(&raw.programs, self.may_miss);
         Ok(raw)
     }
 

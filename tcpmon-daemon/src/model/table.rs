@@ -17,7 +17,7 @@ use super::{
     group::{GroupId, Groups, OTHER},
     service::{self, Ends, Listeners},
     snapshot::{Group, GroupGauges, GroupKey},
-    tally,
+    tally::{self, SocketRow},
 };
 use crate::decode;
 
@@ -79,6 +79,13 @@ pub struct Table {
     /// Collected during a pass, to replace `listeners` at its end.
     listening: Listeners,
     fallen: Vec<SocketCounters>,
+    /// How many have fallen so far.
+    fell: u64,
+    /// How many of them fell since the last pass and are not yet known to be gone, and what they add to `other`.
+    falling: u64,
+    falling_row: SocketRow,
+    /// Sockets that are gone although neither a record nor the fallen have their end.
+    unended: u64,
     drops: HashMap<(u64, u32), Dropped>,
     /// Where the drops of sockets that ended since the last pass belong; at most [`ENDED`] of them.
     ended: HashMap<u64, GroupId>,
@@ -103,18 +110,24 @@ impl Table {
             listeners: Listeners::new(),
             listening: Listeners::new(),
             fallen: Vec::new(),
+            fell: 0,
+            falling: 0,
+            falling_row: [0; tally::SOCKET],
+            unended: 0,
             drops: HashMap::new(),
             ended: HashMap::new(),
             pass: 0,
         }
     }
 
-    /// Sockets whose last record was lost end here: their totals are in `sums`, one per CPU. To be called before a
-    /// pass: what fell before it is missing in it.
-    pub fn fallen(&mut self, sums: &[SocketCounters], now: Instant) {
+    /// Sockets whose last record was lost end here: `fell` so far, with their totals in `sums`, one per CPU. To be called
+    /// before a pass: what fell before it is missing in it.
+    pub fn fallen(&mut self, sums: &[SocketCounters], fell: u64) {
+        self.falling += fell.saturating_sub(self.fell);
+        self.fell = fell;
         self.fallen.resize(sums.len(), SocketCounters::ZERO);
         for (sum, before) in sums.iter().zip(&mut self.fallen) {
-            self.groups.add_socket(OTHER, &tally::socket_row(sum, before), now);
+            add(&mut self.falling_row, &tally::socket_row(sum, before));
             *before = *sum;
         }
     }
@@ -143,7 +156,10 @@ impl Table {
             return;
         }
         if record.state.last_ns == 0 {
-            // Not established yet.
+            // Not established yet, or connecting anew, with what it has counted.
+            if let Some(socket) = self.sockets.get_mut(&record.header.cookie) {
+                socket.pass = self.pass;
+            }
             return;
         }
         let queued = live.rcv_nxt.wrapping_sub(live.copied_seq).cast_signed().max(0).cast_unsigned();
@@ -182,21 +198,40 @@ impl Table {
         }
     }
 
-    /// The pass is over, and the records that were sent until now have been taken: what was in neither is gone, and
-    /// its last record with it.
+    /// The pass is over, and the records that were sent until now have been taken: what was in neither is gone, and its
+    /// last record with it.
     pub fn end(&mut self, now: Instant) {
         self.listeners = std::mem::take(&mut self.listening);
-        let pass = self.pass;
-        let gone: Vec<u64> =
-            self.sockets.iter().filter(|(_, socket)| socket.pass != pass).map(|(cookie, _)| *cookie).collect();
-        for cookie in gone {
-            if let Some(socket) = self.sockets.remove(&cookie) {
-                // Its whole totals are among the fallen: take back what was counted before, or it counts twice.
-                let back = tally::socket_row(&SocketCounters::ZERO, &socket.accounted);
-                self.groups.add_socket(OTHER, &back, now);
-                self.leave(cookie, &socket);
+        let mut gone: Vec<(u64, u64)> = Vec::new();
+        for (cookie, socket) in &self.sockets {
+            if socket.pass != self.pass {
+                gone.push((socket.pass, *cookie));
             }
         }
+        gone.sort_unstable();
+        for (seen, cookie) in gone {
+            let Entry::Occupied(entry) = self.sockets.entry(cookie) else { continue };
+            let accounted = &entry.get().accounted;
+            if accounted.received_bytes | accounted.segments | accounted.zero_window_ns == 0 {
+                // A sender: it had nothing to say at its end.
+            } else if self.falling > 0 {
+                self.falling -= 1;
+                // Its whole totals are among the fallen: take back what was counted before, or it counts twice.
+                add(&mut self.falling_row, &tally::socket_row(&SocketCounters::ZERO, accounted));
+            } else if seen + 1 == self.pass {
+                // It may have fallen since the sums were read, or its record may come yet: where programs can be
+                // preempted, one may be held up before it sends.
+                continue;
+            } else {
+                // No program saw its end. What was counted is all that will be.
+                self.unended += 1;
+            }
+            let socket = entry.remove();
+            self.leave(cookie, &socket);
+        }
+        self.falling = 0;
+        let row = std::mem::replace(&mut self.falling_row, [0; tally::SOCKET]);
+        self.groups.add_socket(OTHER, &row, now);
     }
 
     fn leave(&mut self, cookie: u64, socket: &Socket) {
@@ -354,9 +389,20 @@ impl Table {
         self.groups.use_and_capacity()
     }
 
+    /// Sockets whose end nobody saw: what they received after the last pass that showed them is missing.
+    pub fn unended(&self) -> u64 {
+        self.unended
+    }
+
     /// Sockets known.
     pub fn sockets_known(&self) -> usize {
         self.sockets.len()
+    }
+}
+
+fn add(to: &mut SocketRow, row: &SocketRow) {
+    for (cell, by) in to.iter_mut().zip(row) {
+        *cell = cell.wrapping_add(*by);
     }
 }
 
@@ -390,4 +436,125 @@ fn until_now(record: &SocketRecord) -> SocketCounters {
     };
     fold::fold(&mut state, &seen, false, |_, _| (live.flags & LIVE_READER != 0).then_some(live.reader_switches));
     state.counters
+}
+
+#[cfg(test)]
+mod tests {
+    use tcpmon_common::{
+        header::{Header, KIND_SNAPSHOT, VERSION},
+        socket::SocketState,
+    };
+
+    use super::*;
+
+    /// What the kernel shows of an idle connection that has received `bytes`.
+    fn socket(cookie: u64, bytes: u64) -> SocketRecord {
+        let mut state = SocketState { cookie, last_ns: 1, ..SocketState::ZERO };
+        state.process[..6].copy_from_slice(b"reader");
+        (state.counters.received_bytes, state.counters.segments) = (bytes, 1);
+        // Even, and another one after each event.
+        state.sequence = 2 * bytes as u32;
+        let live = SocketLive { state: 1, sequence: state.sequence, ..SocketLive::ZERO };
+        SocketRecord {
+            header: Header { kind: KIND_SNAPSHOT, version: VERSION, cpu: 0, time_ns: 1, cookie },
+            live,
+            state,
+        }
+    }
+
+    struct Passes {
+        table: Table,
+        now: Instant,
+    }
+
+    impl Passes {
+        fn new() -> Self {
+            let now = Instant::now();
+            let limits = Limits { max_groups: 8, group_ttl: Duration::from_hours(1), cgroup_of: None };
+            Self { table: Table::new(limits, now), now }
+        }
+
+        /// A pass that shows `sockets`, when `fell` have fallen so far with `bytes` together.
+        fn pass(&mut self, sockets: &[SocketRecord], fell: u64, bytes: u64) {
+            let sums = SocketCounters { received_bytes: bytes, ..SocketCounters::ZERO };
+            self.table.fallen(&[sums], fell);
+            self.table.begin();
+            for socket in sockets {
+                self.table.socket(socket, self.now);
+            }
+            self.table.end(self.now);
+        }
+
+        /// Received bytes of the readers and of `other`.
+        fn received(&self) -> [u64; 2] {
+            ["reader", "other"].map(|process| {
+                let groups = self.table.groups();
+                let mine = groups.iter().filter(|group| group.key.process == process);
+                mine.map(|group| group.counters.received_bytes).sum()
+            })
+        }
+    }
+
+    #[test]
+    fn what_fell_counts_once() {
+        let mut passes = Passes::new();
+        passes.pass(&[socket(1, 100)], 0, 0);
+        // 30 more before its end, and another connection of 1000 that no pass has seen.
+        passes.pass(&[], 2, 1130);
+        assert_eq!(passes.received(), [100, 1030]);
+        assert_eq!((passes.table.unended(), passes.table.sockets_known()), (0, 0));
+    }
+
+    #[test]
+    fn what_falls_after_the_sums_were_read_counts_once() {
+        let mut passes = Passes::new();
+        passes.pass(&[socket(1, 100)], 0, 0);
+        passes.pass(&[], 0, 0);
+        passes.pass(&[], 1, 130);
+        assert_eq!(passes.received(), [100, 30]);
+        assert_eq!((passes.table.unended(), passes.table.sockets_known()), (0, 0));
+    }
+
+    #[test]
+    fn an_end_that_nobody_saw_takes_nothing_from_others_and_is_counted() {
+        let mut passes = Passes::new();
+        passes.pass(&[socket(1, 100)], 0, 0);
+        passes.pass(&[], 0, 0);
+        passes.pass(&[], 0, 0);
+        assert_eq!((passes.table.unended(), passes.table.sockets_known()), (1, 0));
+        passes.pass(&[], 1, 70);
+        assert_eq!(passes.received(), [100, 70]);
+    }
+
+    #[test]
+    fn a_last_record_that_comes_late_counts_once() {
+        let mut passes = Passes::new();
+        passes.pass(&[socket(1, 100)], 0, 0);
+        passes.pass(&[], 0, 0);
+        passes.table.ended(&socket(1, 130), passes.now);
+        passes.pass(&[], 0, 0);
+        assert_eq!((passes.received(), passes.table.unended()), ([130, 0], 0));
+    }
+
+    #[test]
+    fn a_socket_that_connects_anew_keeps_what_it_counted() {
+        let mut passes = Passes::new();
+        passes.pass(&[socket(1, 100)], 0, 0);
+        let mut connecting = socket(1, 100);
+        connecting.state.last_ns = 0;
+        passes.pass(&[connecting], 0, 0);
+        passes.pass(&[connecting], 0, 0);
+        passes.pass(&[socket(1, 150)], 0, 0);
+        assert_eq!((passes.received(), passes.table.unended()), ([150, 0], 0));
+    }
+
+    #[test]
+    fn a_sender_ends_without_a_word() {
+        let mut passes = Passes::new();
+        let mut sender = socket(1, 0);
+        sender.state.counters.segments = 0;
+        passes.pass(&[sender], 0, 0);
+        passes.pass(&[], 0, 0);
+        assert_eq!((passes.table.unended(), passes.table.sockets_known()), (0, 0));
+    }
 }

@@ -2,10 +2,18 @@
 //!
 //! The kernel does not run a program inside itself: while it looks at one connection, an interrupt may come and bring
 //! hundreds of others to life or to death on the same CPU, none of which it sees. So each program here has a twin on the
-//! same tracepoint, which takes what was not taken. Where tracepoints can be preempted (7.2), both can be held up at one
-//! time; therefore the end of a connection that was closed already is taken at its last change of state, too.
+//! same tracepoint, which takes what was not taken. Where tracepoints can be preempted (7.2), threads that wait for a CPU
+//! can hold up both. There a callback tells the changes of state, too, and the end of a connection that was closed already
+//! is taken at the last of them.
 
-use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
+use aya_ebpf::{
+    bindings::{
+        BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB, BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB, BPF_SOCK_OPS_STATE_CB,
+        BPF_SOCK_OPS_STATE_CB_FLAG, BPF_SOCK_OPS_TCP_CONNECT_CB, BPF_SOCK_OPS_TCP_LISTEN_CB,
+    },
+    macros::{btf_tracepoint, sock_ops},
+    programs::{BtfTracePointContext, SockOpsContext},
+};
 use tcpmon_common::{
     header::{Header, KIND_FINAL, KIND_LISTENER, VERSION},
     histogram::{FILL_BINS, FILLS},
@@ -35,8 +43,8 @@ fn change(ctx: &BtfTracePointContext) -> Option<()> {
     let (old, new) = (ctx.arg::<u64>(1) as u32, ctx.arg::<u64>(2) as u32);
     let sock = Sock::argument::<0>(ctx);
     match new {
-        state::SYN_SENT | state::LISTEN => open(sock.tcp()?, new),
-        state::ESTABLISHED => establish(sock.tcp()?, old),
+        state::SYN_SENT | state::LISTEN => open(sock.tcp()?, new, || sock.cookie()),
+        state::ESTABLISHED => establish(sock.tcp()?, old, || sock.cookie()),
         // What somebody can still read is not over.
         state::CLOSE if sock.orphaned() && setting!(trace) == 0 => end(sock.tcp()?),
         _ => None,
@@ -46,7 +54,7 @@ fn change(ctx: &BtfTracePointContext) -> Option<()> {
 /// connect() and listen() run in the process that owns the socket. A socket may connect again after a disconnect, so
 /// counting starts anew.
 #[inline(always)]
-fn open(tcp: TcpSock, new: u32) -> Option<()> {
+fn open(tcp: TcpSock, new: u32, cookie: impl FnOnce() -> u64) -> Option<()> {
     let state = maps::socket_or_new(tcp.sock())?;
     let flags = if new == state::SYN_SENT { SOCKET_ACTIVE } else { 0 };
     // The twin has done it.
@@ -54,7 +62,7 @@ fn open(tcp: TcpSock, new: u32) -> Option<()> {
         return None;
     }
     state.flags = flags;
-    state.cookie = tcp.sock().cookie();
+    state.cookie = cookie();
     state.last_ns = 0;
     reader::opened_by(state, Task::current());
     // Without it, connections that come and go between two scrapes and are never read would have no process.
@@ -65,15 +73,54 @@ fn open(tcp: TcpSock, new: u32) -> Option<()> {
 }
 
 #[inline(always)]
-fn establish(tcp: TcpSock, old: u32) -> Option<()> {
+fn establish(tcp: TcpSock, old: u32, cookie: impl FnOnce() -> u64) -> Option<()> {
     let state = maps::socket_or_new(tcp.sock())?;
     state.flags |=
         if old == state::SYN_RECV && state.flags & SOCKET_ACTIVE == 0 { SOCKET_PASSIVE } else { SOCKET_ACTIVE };
     // Already set by the twin, or where data of the handshake (TFO) were read before it was complete.
     if state.last_ns == 0 {
-        socket::anchor(state, tcp, kernel::now_ns(), true);
+        socket::anchor(state, tcp, kernel::now_ns(), true, cookie);
     }
     None
+}
+
+/// The same changes as a callback of control groups tells them, just before the tracepoint. A program of this kind is run
+/// even while another run of it is held up.
+#[sock_ops]
+pub fn sock_ops(ctx: SockOpsContext) -> u32 {
+    called_back(&ctx);
+    // What others have to say stands.
+    1
+}
+
+#[inline(always)]
+fn called_back(ctx: &SockOpsContext) -> Option<()> {
+    match ctx.op() {
+        BPF_SOCK_OPS_TCP_CONNECT_CB => {
+            open(kernel::callback_tcp(ctx)?, state::SYN_SENT, || kernel::callback_cookie(ctx))
+        }
+        BPF_SOCK_OPS_TCP_LISTEN_CB => open(kernel::callback_tcp(ctx)?, state::LISTEN, || kernel::callback_cookie(ctx)),
+        // Both come before the kernel looks whether changes of state are wanted; a passive one is established after it.
+        BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB => ask_for_changes(ctx),
+        BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB => {
+            ask_for_changes(ctx);
+            establish(kernel::callback_tcp(ctx)?, state::SYN_SENT, || kernel::callback_cookie(ctx))
+        }
+        BPF_SOCK_OPS_STATE_CB => {
+            let tcp = kernel::callback_tcp(ctx)?;
+            match ctx.arg(1) {
+                state::ESTABLISHED => establish(tcp, ctx.arg(0), || kernel::callback_cookie(ctx)),
+                state::CLOSE if tcp.sock().orphaned() => end(tcp),
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+#[inline(always)]
+fn ask_for_changes(ctx: &SockOpsContext) -> Option<()> {
+    ctx.set_cb_flags((ctx.cb_flags() | BPF_SOCK_OPS_STATE_CB_FLAG) as i32).ok()
 }
 
 #[btf_tracepoint(function = "tcp_destroy_sock")]
