@@ -58,6 +58,13 @@ fn promtool_finds_nothing_to_complain_about() {
     assert_eq!(said.trim(), "", "promtool says nothing about a good page");
 }
 
+/// Newer kernels guard tracepoints by a lock of this type; with `PREEMPT_RT`, everything is a thread.
+fn tracepoints_are_preemptible() -> bool {
+    let types = std::fs::read("/sys/kernel/btf/vmlinux").expect("the kernel has BTF");
+    let version = std::fs::read_to_string("/proc/version").expect("/proc is there");
+    types.windows(26).any(|name| name == b"\0class_srcu_fast_notrace_t") || version.contains("PREEMPT_RT")
+}
+
 #[test]
 fn the_status_tells_probes_and_losses_and_agrees_with_the_metrics() {
     let daemon = Daemon::start(&[]);
@@ -72,6 +79,15 @@ fn the_status_tells_probes_and_losses_and_agrees_with_the_metrics() {
         assert_eq!(probe["reason"] == "", attached == 1.0, "{probe}");
     }
     assert!(status["losses"].is_object() || status["losses"].is_array(), "{status}");
+    // The kernel's own list: the callback is linked to control groups where it is needed, and the status says so.
+    let links = std::fs::read_dir(format!("/proc/{}/fdinfo", daemon.pid())).unwrap();
+    let to_cgroups = links.filter(|link| {
+        let text = std::fs::read_to_string(link.as_ref().unwrap().path()).unwrap_or_default();
+        text.lines().any(|line| line == "link_type:\tcgroup")
+    });
+    let said = probes.iter().filter(|probe| probe["name"] == "sock_ops" && probe["verdict"] == "attached");
+    let needed = usize::from(tracepoints_are_preemptible());
+    assert_eq!((to_cgroups.count(), said.count()), (needed, needed), "{status}");
     assert_eq!(daemon.get("/healthz", "").status, 200);
     assert_eq!(daemon.get("/nothing", "").status, 404);
     let landing = String::from_utf8(daemon.get("/", "").body).unwrap();
