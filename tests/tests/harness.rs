@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tcpmon_tests::lab::End;
@@ -280,6 +281,25 @@ fn a_reader_beside_a_hog_waits_for_its_cpu() {
     assert!(truth::switches(reader.pid(), reader.pid()).voluntary > 0);
     assert!(truth::rss_bytes(reader.pid()) > 0);
     assert!(!truth::softnet().is_empty());
+}
+
+#[test]
+fn who_waits_for_an_order_is_asleep_and_who_spins_is_not() {
+    let lab = Lab::new();
+    let reader = Traffic::reader(lab.receiver()).paused().spawn();
+    eventually(SOON, "the reader sleeps", || truth::is_asleep(reader.pid()).then_some(()));
+    let (spins, looked) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !looked.load(Ordering::Relaxed) {
+                spins.store(true, Ordering::Relaxed);
+            }
+        });
+        eventually(SOON, "a thread of this process spins", || spins.load(Ordering::Relaxed).then_some(()));
+        let asleep = truth::is_asleep(std::process::id());
+        looked.store(true, Ordering::Relaxed);
+        assert!(!asleep);
+    });
 }
 
 #[test]
