@@ -10,7 +10,7 @@ pub use limits::LimitTrace;
 pub use memory::{Sockstat, TcpMemory, Zone, memory_stalls_us, page_bytes, sockstat, tcp_memory, zones};
 pub use proc::{
     Softnet, Switches, TaskTimes, context_switches, is_asleep, netstat, rss_bytes, send_queues, softnet, switches,
-    task_times, tcp_counters,
+    task_times, tcp_counters, tracepoints_are_preemptible,
 };
 pub use sockets::{Socket, State, sockets};
 pub use trace::Trace;

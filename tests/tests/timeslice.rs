@@ -4,8 +4,8 @@ mod common;
 
 use std::time::Duration;
 
-use common::{DEADLINE, group, has_two_cpus, queued, sender};
-use tcpmon_tests::traffic::{Between, Threads};
+use common::{DEADLINE, group, has_two_cpus, queued, sender, sleeps};
+use tcpmon_tests::traffic::{Between, Reader, Threads};
 use tcpmon_tests::{Daemon, Lab, Page, Traffic, clock, eventually, truth};
 
 #[test]
@@ -101,6 +101,13 @@ fn times_on_the_cpu_and_in_the_run_queue_are_those_of_schedstat() {
     }
 }
 
+/// Voluntary and involuntary context switches of the reader's main thread, which reads and obeys, when it rests.
+fn switches_at_rest(reader: &Reader) -> (f64, f64) {
+    sleeps(reader);
+    let switches = truth::switches(reader.pid(), reader.pid());
+    (switches.voluntary as f64, switches.involuntary as f64)
+}
+
 #[test]
 fn every_end_of_a_timeslice_is_a_context_switch_of_the_reader() {
     let lab = Lab::new();
@@ -118,18 +125,12 @@ fn every_end_of_a_timeslice_is_a_context_switch_of_the_reader() {
         };
         (ends("blocked"), ends("preempted"))
     };
-    // The main thread is the reader and the one that obeys: it answers, and then it rests.
-    let truth_at_rest = || {
-        eventually(DEADLINE, "the reader sleeps", || truth::is_asleep(reader.pid()).then_some(()));
-        let switches = truth::switches(reader.pid(), reader.pid());
-        (switches.voluntary as f64, switches.involuntary as f64)
-    };
-    let truth_before = truth_at_rest();
+    let truth_before = switches_at_rest(&reader);
     let before = blocked();
     for _ in 0..50 {
         assert_eq!((sender.send(100), reader.read(100)), (100, 100));
     }
-    let truth_after = truth_at_rest();
+    let truth_after = switches_at_rest(&reader);
     let after = blocked();
     assert_eq!(
         (after.0 - before.0, after.1 - before.1),
@@ -170,9 +171,8 @@ fn a_thread_that_only_peeks_is_no_reader() {
     eventually(DEADLINE, "the bytes wait", || queued(&lab, &reader, 5_000));
     let ends = || daemon.scrape().sum("tcpmon_timeslices_total", &[("process", "peeks")]);
     let truth = || {
-        eventually(DEADLINE, "the reader sleeps", || truth::is_asleep(reader.pid()).then_some(()));
-        let switches = truth::switches(reader.pid(), reader.pid());
-        (switches.voluntary + switches.involuntary) as f64
+        let (voluntary, involuntary) = switches_at_rest(&reader);
+        voluntary + involuntary
     };
     let before = (truth(), ends());
     // Another thread of the same process looks at the queue, and goes to sleep after each look.

@@ -5,7 +5,7 @@ mod common;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use common::{DEADLINE, has_two_cpus, queued, sender};
+use common::{DEADLINE, has_two_cpus, queued, sender, sleeps};
 use serde_json::Value;
 use tcpmon_tests::trace::Traced;
 use tcpmon_tests::traffic::plan::BurstPlan;
@@ -29,7 +29,7 @@ fn a_trace_of_one_process_has_its_bytes_its_header_and_its_trailer() {
     let sender_traced = sender(&lab, &reader).paused().spawn();
     let bytes = [1000, 20_000, 3, 40_000];
     for bytes in bytes {
-        eventually(DEADLINE, "the reader sleeps", || truth::is_asleep(reader.pid()).then_some(()));
+        sleeps(&reader);
         assert_eq!(sender_traced.send(bytes), bytes);
         eventually(DEADLINE, "the bytes wait", || queued(&lab, &reader, bytes as u32));
         assert_eq!(reader.read(bytes), bytes);
@@ -82,10 +82,7 @@ fn a_reader_that_is_preempted_while_its_reads_are_noted_has_all_its_bytes() {
     let edges = traced.records.last().unwrap()["lost"]["timeslice_edge"].as_u64().unwrap();
     assert_eq!(sum(&slices, "read_bytes"), BYTES);
     assert_eq!(sum(&slices, "arrived_off_cpu_bytes") + sum(&slices, "arrived_on_cpu_bytes"), BYTES);
-    // Newer kernels guard tracepoints by this, and can preempt what runs there.
-    let guard = b"class_srcu_fast_notrace_t\0";
-    let types = std::fs::read("/sys/kernel/btf/vmlinux").unwrap();
-    if types.windows(guard.len()).any(|name| name == guard) {
+    if truth::tracepoints_are_preemptible() {
         // One in a hundred of the pulses, where a program takes a hundred times as long.
         assert!(edges > 0 || !is_emulated());
     } else {

@@ -20,7 +20,7 @@ use tcpmon_common::{
 };
 
 use super::{
-    MayMiss, OBJECT, VMLINUX_BTF,
+    OBJECT, VMLINUX_BTF,
     btf::Btf,
     iterator::Iterator,
     layout,
@@ -97,7 +97,7 @@ pub struct Kernel {
     pub(super) limits: PerCpuArray<MapData, u64>,
     pub(super) snapshot: Iterator,
     pub(super) buffer: Vec<u8>,
-    pub(super) may_miss: MayMiss,
+    pub(super) held_up: &'static [&'static str],
     probes: Vec<Probe>,
     drop_reasons: Vec<(u32, String)>,
     options: Options,
@@ -194,7 +194,7 @@ impl Kernel {
             limits: take(&mut ebpf, "LIMITS")?,
             snapshot,
             buffer: Vec::new(),
-            may_miss: MayMiss { ends: preemptible, changes: preemptible && !called_back },
+            held_up: plan::held_up(preemptible, called_back),
             probes,
             drop_reasons,
             options,

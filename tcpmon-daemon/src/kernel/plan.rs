@@ -61,6 +61,15 @@ pub fn preemptible(btf: &Btf<'_>, version: &str) -> bool {
     btf.blob().find(kind::TYPEDEF, "class_srcu_fast_notrace_t").is_some() || version.contains("PREEMPT_RT")
 }
 
+/// Tracepoints of which both programs can be held up at one time, with nothing else to tell what they miss.
+pub fn held_up(preemptible: bool, called_back: bool) -> &'static [&'static str] {
+    match (preemptible, called_back) {
+        (false, _) => &[],
+        (true, true) => &["tcp_destroy_sock"],
+        (true, false) => &["inet_sock_set_state", "tcp_destroy_sock"],
+    }
+}
+
 /// Whether the programs must take the states of sockets out of the map when these end. Otherwise the kernel does it when
 /// it frees the socket; on kernels with this function that nulls a pointer which a walk through the map follows
 /// (`__bpf_sk_storage_map_seq_show`, and 7.3 oopsed there). Elsewhere it is left to the kernel: what a program deletes is

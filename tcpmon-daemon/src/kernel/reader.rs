@@ -159,7 +159,7 @@ impl Kernel {
             }
         }
         raw.programs.sort_by(|a, b| a.0.cmp(&b.0));
-        raw.skipped = skipped(&raw.programs, self.may_miss);
+        raw.skipped = skipped(&raw.programs, self.held_up);
         Ok(raw)
     }
 

@@ -28,25 +28,37 @@ use crate::{
 
 #[btf_tracepoint(function = "inet_sock_set_state")]
 pub fn inet_sock_set_state(ctx: BtfTracePointContext) -> i32 {
-    change(&ctx);
+    traced(&ctx);
     0
 }
 
 #[btf_tracepoint(function = "inet_sock_set_state")]
 pub fn inet_sock_set_state_again(ctx: BtfTracePointContext) -> i32 {
-    change(&ctx);
+    traced(&ctx);
     0
 }
 
 #[inline(always)]
-fn change(ctx: &BtfTracePointContext) -> Option<()> {
+fn traced(ctx: &BtfTracePointContext) -> Option<()> {
     let (old, new) = (ctx.arg::<u64>(1) as u32, ctx.arg::<u64>(2) as u32);
     let sock = Sock::argument::<0>(ctx);
+    change(sock, old, new, || sock.tcp(), || sock.cookie())
+}
+
+/// A socket's state changes. How to learn the rest depends on the kind of program.
+#[inline(always)]
+fn change(
+    sock: Sock,
+    old: u32,
+    new: u32,
+    tcp: impl Fn() -> Option<TcpSock>,
+    cookie: impl FnOnce() -> u64,
+) -> Option<()> {
     match new {
-        state::SYN_SENT | state::LISTEN => open(sock.tcp()?, new, || sock.cookie()),
-        state::ESTABLISHED => establish(sock.tcp()?, old, || sock.cookie()),
+        state::SYN_SENT | state::LISTEN => open(tcp()?, new, cookie),
+        state::ESTABLISHED => establish(tcp()?, old, cookie),
         // What somebody can still read is not over.
-        state::CLOSE if sock.orphaned() && setting!(trace) == 0 => end(sock.tcp()?),
+        state::CLOSE if sock.orphaned() && setting!(trace) == 0 => end(tcp()?),
         _ => None,
     }
 }
@@ -95,27 +107,20 @@ pub fn sock_ops(ctx: SockOpsContext) -> u32 {
 
 #[inline(always)]
 fn called_back(ctx: &SockOpsContext) -> Option<()> {
-    match ctx.op() {
-        BPF_SOCK_OPS_TCP_CONNECT_CB => {
-            open(kernel::callback_tcp(ctx)?, state::SYN_SENT, || kernel::callback_cookie(ctx))
-        }
-        BPF_SOCK_OPS_TCP_LISTEN_CB => open(kernel::callback_tcp(ctx)?, state::LISTEN, || kernel::callback_cookie(ctx)),
+    let (old, new) = match ctx.op() {
+        BPF_SOCK_OPS_TCP_CONNECT_CB => (state::CLOSE, state::SYN_SENT),
+        BPF_SOCK_OPS_TCP_LISTEN_CB => (state::CLOSE, state::LISTEN),
         // Both come before the kernel looks whether changes of state are wanted; a passive one is established after it.
-        BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB => ask_for_changes(ctx),
+        BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB => return ask_for_changes(ctx),
         BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB => {
             ask_for_changes(ctx);
-            establish(kernel::callback_tcp(ctx)?, state::SYN_SENT, || kernel::callback_cookie(ctx))
+            (state::SYN_SENT, state::ESTABLISHED)
         }
-        BPF_SOCK_OPS_STATE_CB => {
-            let tcp = kernel::callback_tcp(ctx)?;
-            match ctx.arg(1) {
-                state::ESTABLISHED => establish(tcp, ctx.arg(0), || kernel::callback_cookie(ctx)),
-                state::CLOSE if tcp.sock().orphaned() => end(tcp),
-                _ => None,
-            }
-        }
-        _ => None,
-    }
+        BPF_SOCK_OPS_STATE_CB => (ctx.arg(0), ctx.arg(1)),
+        _ => return None,
+    };
+    let tcp = kernel::callback_tcp(ctx)?;
+    change(tcp.sock(), old, new, || Some(tcp), || kernel::callback_cookie(ctx))
 }
 
 #[inline(always)]

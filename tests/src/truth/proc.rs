@@ -68,6 +68,13 @@ pub fn is_asleep(pid: u32) -> bool {
     })
 }
 
+/// Whether the kernel can preempt a program on a tracepoint: newer ones guard tracepoints by a lock of this type.
+pub fn tracepoints_are_preemptible() -> bool {
+    let guard = b"class_srcu_fast_notrace_t\0";
+    let types = must(fs::read("/sys/kernel/btf/vmlinux"), "reading the kernel's types");
+    types.windows(guard.len()).any(|name| name == guard)
+}
+
 /// Resident memory of a process.
 pub fn rss_bytes(pid: u32) -> u64 {
     status_field(&read(&format!("/proc/{pid}/status")), "VmRSS:") * 1024

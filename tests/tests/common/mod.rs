@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tcpmon_tests::traffic::{Reader, SenderBuilder};
 use tcpmon_tests::truth::{self, Socket};
-use tcpmon_tests::{Daemon, Lab, Page, Traffic, is_emulated, report};
+use tcpmon_tests::{Daemon, Lab, Page, Traffic, eventually, is_emulated, report};
 
 /// Time for something that takes milliseconds to show.
 pub const DEADLINE: Duration = Duration::from_secs(20);
@@ -44,6 +44,11 @@ pub fn lost(page: &Page) -> f64 {
     let samples = page.samples("tcpmon_lost_total").into_iter();
     let counts = samples.filter(|sample| !(is_emulated() && sample.labels["what"].starts_with("recursion_")));
     counts.map(|sample| sample.value).sum()
+}
+
+/// Waits until the reader sleeps. One that has obeyed an order answers first, and rests then.
+pub fn sleeps(reader: &Reader) {
+    eventually(DEADLINE, "the reader sleeps", || truth::is_asleep(reader.pid()).then_some(()));
 }
 
 /// Labels of the group of a reader by its name and port.
