@@ -38,40 +38,75 @@ pub struct Seen {
     pub autotuned: bool,
 }
 
-/// Brings `state` up to `seen` and returns the bytes drained since the last event. `segment` says that the event is a
-/// data segment, which is counted and meets the receive buffer as it is filled now. `switches` looks up the number of CPU edges of the thread in a reader slot, if the
-/// slot still is that thread's.
+/// What makes [`fold`] look at a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// A data segment arrives: it is counted, and meets the receive buffer as it is filled now.
+    Segment,
+    /// Any other event.
+    Event,
+    /// Nothing has happened: a copy is brought up to the moment of the snapshot.
+    Snapshot,
+}
+
+/// Time went backwards between two events.
+pub const REFUSED_TIME: u32 = 1;
+/// A sequence number went backwards.
+pub const REFUSED_BYTES: u32 = 2;
+
+/// What [`fold`] says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Folded {
+    /// Bytes drained since the last event.
+    pub read_bytes: u32,
+    /// `REFUSED_` bits: what was seen cannot be, and was taken as no change.
+    pub refused: u32,
+}
+
+/// Brings `state` up to `seen`. `switches` looks up the number of CPU edges of the thread in a reader slot, if the slot
+/// still is that thread's.
 #[inline(always)]
 pub fn fold(
     state: &mut SocketState,
     seen: &Seen,
-    segment: bool,
+    cause: Cause,
     switches: impl FnOnce(u32, u32) -> Option<u32>,
-) -> u32 {
+) -> Folded {
     let mut received = seen.rcv_nxt.wrapping_sub(state.rcv_nxt);
     let mut read = seen.copied_seq.wrapping_sub(state.copied_seq);
     // What was queued until now: nothing has been drained since the last event but by this one.
     let mut queued = seen.rcv_nxt.wrapping_sub(state.copied_seq);
-    if seen.fin {
+    let mut elapsed = seen.now_ns.wrapping_sub(state.last_ns);
+    let mut refused = 0;
+    if elapsed > i64::MAX as u64 {
+        elapsed = 0;
+        refused = REFUSED_TIME;
+    }
+    // All three at once: a distance is negative where its top bit is set.
+    if (received | read | queued) >> 31 != 0 {
+        received = 0;
+        read = 0;
+        queued = 0;
+        refused |= REFUSED_BYTES;
+    } else if seen.fin {
         // A FIN occupies one sequence number and is no data.
         if state.flags & FIN_RECEIVED == 0 {
             state.flags |= FIN_RECEIVED;
-            received = received.wrapping_sub(1);
+            received = received.saturating_sub(1);
         }
         if state.flags & FIN_READ == 0 {
             queued = queued.saturating_sub(1);
             if seen.copied_seq == seen.rcv_nxt {
                 state.flags |= FIN_READ;
-                read = read.wrapping_sub(1);
+                read = read.saturating_sub(1);
             }
         }
     }
     if seen.state == HALF_CLOSED[0] || seen.state == HALF_CLOSED[1] {
         // Arrivals were not seen one by one, so take them as spread evenly over the interval.
-        queued = queued.wrapping_sub(received / 2);
+        queued = queued.saturating_sub(received / 2);
     }
 
-    let elapsed = seen.now_ns.wrapping_sub(state.last_ns);
     let counters = &mut state.counters;
     counters.received_bytes = counters.received_bytes.wrapping_add(received as u64);
     counters.read_bytes = counters.read_bytes.wrapping_add(read as u64);
@@ -86,11 +121,12 @@ pub fn fold(
     let mut edges = Edges { activations: 0, deactivations: 0 };
     if state.reader_slot != SLOT_NONE {
         match switches(state.reader_slot, state.reader_tid) {
-            Some(switches) => edges = fold_edges(state, received, queued, switches),
+            Some(switches) => edges = fold_edges(state, received, queued, switches, cause),
             // The thread is gone.
             None => state.reader_slot = SLOT_NONE,
         }
     }
+    let segment = matches!(cause, Cause::Segment);
     if segment || edges.activations | edges.deactivations != 0 {
         let counters = &mut state.counters;
         counters.segments = counters.segments.wrapping_add(segment as u64);
@@ -118,7 +154,7 @@ pub fn fold(
         state.rcvbuf = seen.rcvbuf;
     }
     state.last_ns = seen.now_ns;
-    read
+    Folded { read_bytes: read, refused }
 }
 
 /// Bytes x time in units of [`TICK_NS`], without overflow and without losing short intervals.
@@ -140,7 +176,7 @@ struct Edges {
 /// The edges of the reader's timeslices since the last event: the queue was the same at each of them. A timeslice in
 /// which an empty socket saw neither arrival nor read says nothing and is not counted.
 #[inline(always)]
-fn fold_edges(state: &mut SocketState, received: u32, queued: u32, switches: u32) -> Edges {
+fn fold_edges(state: &mut SocketState, received: u32, queued: u32, switches: u32, cause: Cause) -> Edges {
     let was_running = state.reader_switches & 1;
     let counters = &mut state.counters;
     // `received` is the segment of the last event, which found the reader so.
@@ -155,7 +191,9 @@ fn fold_edges(state: &mut SocketState, received: u32, queued: u32, switches: u32
     }
     state.reader_switches = switches;
     if queued == 0 {
-        return Edges { activations: switches & 1, deactivations: was_running };
+        // An event is in the timeslice that runs now; without one, that timeslice has seen nothing yet.
+        let activations = if matches!(cause, Cause::Snapshot) { 0 } else { switches & 1 };
+        return Edges { activations, deactivations: was_running };
     }
     // Not (edges + was_running) / 2, which can overflow.
     let deactivations = (edges >> 1) + (edges & was_running);
@@ -203,9 +241,9 @@ mod tests {
     fn the_integral_counts_a_byte_from_its_arrival_to_its_read() {
         let mut state = state();
         // A segment of 1000 bytes arrives at 1 ms (seen before it is queued) and is read at 3 ms.
-        fold(&mut state, &seen(1_024_000, 0, 0), false, |_, _| None);
-        fold(&mut state, &seen(3 * 1_024_000, 1000, 1000), false, |_, _| None);
-        fold(&mut state, &seen(9 * 1_024_000, 1000, 1000), false, |_, _| None);
+        fold(&mut state, &seen(1_024_000, 0, 0), Cause::Event, |_, _| None);
+        fold(&mut state, &seen(3 * 1_024_000, 1000, 1000), Cause::Event, |_, _| None);
+        fold(&mut state, &seen(9 * 1_024_000, 1000, 1000), Cause::Event, |_, _| None);
         assert_eq!(state.counters.queue_byte_ticks, 1000 * 2000);
         assert_eq!((state.counters.received_bytes, state.counters.read_bytes), (1000, 1000));
     }
@@ -213,7 +251,7 @@ mod tests {
     #[test]
     fn sequence_numbers_may_wrap() {
         let mut state = SocketState { rcv_nxt: u32::MAX - 10, copied_seq: u32::MAX - 10, ..state() };
-        fold(&mut state, &seen(1, 89, 19), false, |_, _| None);
+        fold(&mut state, &seen(1, 89, 19), Cause::Event, |_, _| None);
         assert_eq!((state.counters.received_bytes, state.counters.read_bytes), (100, 30));
     }
 
@@ -221,12 +259,12 @@ mod tests {
     fn a_fin_is_neither_received_nor_read_nor_queued_data() {
         let mut state = state();
         let fin = |now, rcv_nxt, copied| Seen { fin: true, ..seen(now, rcv_nxt, copied) };
-        fold(&mut state, &fin(1, 101, 0), false, |_, _| None);
+        fold(&mut state, &fin(1, 101, 0), Cause::Event, |_, _| None);
         assert_eq!(state.counters.received_bytes, 100);
-        fold(&mut state, &fin(1 + 1024, 101, 100), false, |_, _| None);
+        fold(&mut state, &fin(1 + 1024, 101, 100), Cause::Event, |_, _| None);
         assert_eq!((state.counters.read_bytes, state.counters.queue_byte_ticks), (100, 100));
-        fold(&mut state, &fin(1 + 2048, 101, 101), false, |_, _| None);
-        fold(&mut state, &fin(1 + 9999, 101, 101), false, |_, _| None);
+        fold(&mut state, &fin(1 + 2048, 101, 101), Cause::Event, |_, _| None);
+        fold(&mut state, &fin(1 + 9999, 101, 101), Cause::Event, |_, _| None);
         assert_eq!((state.counters.received_bytes, state.counters.read_bytes), (100, 100));
         assert_eq!(state.counters.queue_byte_ticks, 100);
     }
@@ -235,9 +273,9 @@ mod tests {
     fn arrivals_belong_to_where_the_reader_was_when_they_arrived() {
         let mut state = SocketState { reader_slot: 0, reader_switches: 1, ..state() };
         // Arrives while it runs (known at the next event), then it sleeps and 200 more arrive, then it wakes and reads.
-        fold(&mut state, &seen(10, 0, 0), false, |_, _| Some(1));
-        fold(&mut state, &seen(20, 100, 0), false, |_, _| Some(2));
-        fold(&mut state, &seen(30, 300, 300), false, |_, _| Some(3));
+        fold(&mut state, &seen(10, 0, 0), Cause::Event, |_, _| Some(1));
+        fold(&mut state, &seen(20, 100, 0), Cause::Event, |_, _| Some(2));
+        fold(&mut state, &seen(30, 300, 300), Cause::Event, |_, _| Some(3));
         let SocketCounters { arrived_on_cpu_bytes, arrived_off_cpu_bytes, .. } = state.counters;
         assert_eq!((arrived_on_cpu_bytes, arrived_off_cpu_bytes), (100, 200));
         assert_eq!(edges(&state), [0, 1, 1]);
@@ -246,18 +284,18 @@ mod tests {
     #[test]
     fn a_stalled_reader_is_counted_at_each_edge_and_an_idle_socket_only_once() {
         let mut stalled = SocketState { reader_slot: 0, reader_switches: 1, ..state() };
-        fold(&mut stalled, &Seen { rmem: 50_000, ..seen(10, 500, 0) }, false, |_, _| Some(201));
+        fold(&mut stalled, &Seen { rmem: 50_000, ..seen(10, 500, 0) }, Cause::Event, |_, _| Some(201));
         assert_eq!(edges(&stalled), [0, 100, 100]);
         assert_eq!(stalled.counters.fill_sums, [0, 100 * 320, 100 * 320]);
         let mut idle = SocketState { reader_slot: 0, reader_switches: 1, ..state() };
-        fold(&mut idle, &seen(10, 0, 0), false, |_, _| Some(201));
+        fold(&mut idle, &seen(10, 0, 0), Cause::Event, |_, _| Some(201));
         assert_eq!(edges(&idle), [0, 1, 1]);
     }
 
     #[test]
     fn a_slot_of_another_thread_is_let_go() {
         let mut state = SocketState { reader_slot: 7, reader_switches: 1, ..state() };
-        fold(&mut state, &seen(10, 100, 0), false, |_, _| None);
+        fold(&mut state, &seen(10, 100, 0), Cause::Event, |_, _| None);
         assert_eq!(state.reader_slot, SLOT_NONE);
         assert_eq!(state.counters.received_bytes, 100);
     }
@@ -266,7 +304,7 @@ mod tests {
     fn a_long_stall_does_not_overflow_the_integral() {
         let mut state = state();
         let hour = 3_600_000_000_000;
-        fold(&mut state, &seen(hour, 1 << 30, 0), false, |_, _| None);
+        fold(&mut state, &seen(hour, 1 << 30, 0), Cause::Event, |_, _| None);
         let exact = (1u128 << 30) * u128::from(hour) / u128::from(TICK_NS);
         assert!(exact > u128::from(u64::MAX >> 7));
         assert!(exact.abs_diff(u128::from(state.counters.queue_byte_ticks)) < exact / 1_000_000);
@@ -276,7 +314,7 @@ mod tests {
     fn a_half_closed_socket_takes_its_arrivals_as_spread_over_the_interval() {
         for half_closed in HALF_CLOSED {
             let mut state = state();
-            fold(&mut state, &Seen { state: half_closed, ..seen(1024, 1000, 0) }, false, |_, _| None);
+            fold(&mut state, &Seen { state: half_closed, ..seen(1024, 1000, 0) }, Cause::Event, |_, _| None);
             assert_eq!((state.counters.received_bytes, state.counters.queue_byte_ticks), (1000, 500));
         }
     }
@@ -284,17 +322,17 @@ mod tests {
     #[test]
     fn a_window_below_one_segment_is_timed() {
         let mut state = state();
-        fold(&mut state, &Seen { window: 1447, ..seen(100, 0, 0) }, false, |_, _| None);
-        fold(&mut state, &Seen { window: 1448, ..seen(300, 0, 0) }, false, |_, _| None);
+        fold(&mut state, &Seen { window: 1447, ..seen(100, 0, 0) }, Cause::Event, |_, _| None);
+        fold(&mut state, &Seen { window: 1448, ..seen(300, 0, 0) }, Cause::Event, |_, _| None);
         assert_eq!(state.counters.zero_window_ns, 100);
     }
 
     #[test]
     fn growth_counts_only_where_autotuning_announced_it() {
         let mut state = state();
-        fold(&mut state, &Seen { rcvbuf: 200_000, ..seen(1, 0, 0) }, false, |_, _| None);
-        fold(&mut state, &Seen { rcvbuf: 300_000, autotuned: true, ..seen(2, 0, 0) }, false, |_, _| None);
-        fold(&mut state, &Seen { rcvbuf: 300_000, autotuned: true, ..seen(3, 0, 0) }, false, |_, _| None);
+        fold(&mut state, &Seen { rcvbuf: 200_000, ..seen(1, 0, 0) }, Cause::Event, |_, _| None);
+        fold(&mut state, &Seen { rcvbuf: 300_000, autotuned: true, ..seen(2, 0, 0) }, Cause::Event, |_, _| None);
+        fold(&mut state, &Seen { rcvbuf: 300_000, autotuned: true, ..seen(3, 0, 0) }, Cause::Event, |_, _| None);
         assert_eq!(state.counters.growths, 1);
     }
 }

@@ -28,6 +28,8 @@ pub const KIND_FINAL: u16 = 2;
 pub const KIND_READER_EXIT: u16 = 3;
 /// A [`SocketRecord`](crate::socket::SocketRecord) of a socket that begins to listen.
 pub const KIND_LISTENER: u16 = 5;
+/// A [`SocketRecord`](crate::socket::SocketRecord) of a socket that another process begins to read: its values until then.
+pub const KIND_HANDED_OVER: u16 = 6;
 /// A [`Timeslice`](crate::timeslice::Timeslice).
 pub const KIND_TIMESLICE: u16 = 4;
 

@@ -4,12 +4,14 @@
 //! boundary as it lies in memory. Both sides run on the same little-endian host.
 #![no_std]
 
+pub mod copy;
 pub mod drops;
 pub mod fold;
 pub mod header;
 pub mod histogram;
 pub mod loss;
 pub mod napi;
+pub mod pass;
 pub mod pressure;
 pub mod reader;
 pub mod settings;
@@ -31,6 +33,7 @@ mod pod {
     pod!(
         crate::drops::DropKey,
         crate::napi::NapiDevice,
+        crate::pass::Pass,
         crate::reader::ReaderSlot,
         crate::settings::Settings,
         crate::socket::SocketCounters

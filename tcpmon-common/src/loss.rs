@@ -26,12 +26,25 @@ pub enum Loss {
     ListenerRecord = 9,
     /// A timeslice ended while a read was being noted in it: its record is missing, its bytes are in the socket's next one.
     TimesliceEdge = 10,
-    /// A trace met a socket whose begin it had not seen: the read that it met is missing.
-    SocketBegin = 11,
+    /// A connection's begin was not seen: it is counted from its first byte, but what it did until it was met is in no
+    /// histogram.
+    SocketBeginLate = 11,
+    /// A socket's state changed in each of the snapshot's tries to copy it: its totals come with the next pass.
+    SnapshotTorn = 12,
+    /// More sockets than a snapshot can show: this one is counted when it ends.
+    SocketIndex = 13,
+    /// The ring was full when another process began to read a socket: what the former one read counts as the new one's.
+    HandedOver = 14,
+    /// A thread reads for more services than are told apart: its timeslices count for another one of them.
+    ReaderService = 15,
+    /// An event lay before the one before it: the time between them was taken as nothing.
+    ImpossibleTime = 16,
+    /// A sequence number went backwards: the movement was taken as nothing.
+    ImpossibleBytes = 17,
 }
 
 /// Number of kinds of [`Loss`].
-pub const LOSSES: usize = 12;
+pub const LOSSES: usize = 18;
 
 impl Loss {
     /// All kinds in the order of their index.
@@ -47,7 +60,13 @@ impl Loss {
         Loss::NapiDevice,
         Loss::ListenerRecord,
         Loss::TimesliceEdge,
-        Loss::SocketBegin,
+        Loss::SocketBeginLate,
+        Loss::SnapshotTorn,
+        Loss::SocketIndex,
+        Loss::HandedOver,
+        Loss::ReaderService,
+        Loss::ImpossibleTime,
+        Loss::ImpossibleBytes,
     ];
 
     /// The value of the label `what`.
@@ -64,7 +83,13 @@ impl Loss {
             Loss::NapiDevice => "napi_device",
             Loss::ListenerRecord => "listener_record",
             Loss::TimesliceEdge => "timeslice_edge",
-            Loss::SocketBegin => "socket_begin",
+            Loss::SocketBeginLate => "socket_begin_late",
+            Loss::SnapshotTorn => "snapshot_torn",
+            Loss::SocketIndex => "socket_index",
+            Loss::HandedOver => "handed_over",
+            Loss::ReaderService => "reader_service",
+            Loss::ImpossibleTime => "impossible_time",
+            Loss::ImpossibleBytes => "impossible_bytes",
         }
     }
 }

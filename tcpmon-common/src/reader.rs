@@ -19,8 +19,19 @@ pub const READER_EXITED: u32 = 2;
 /// The trace's filter matched the thread.
 pub const READER_TRACED: u32 = 4;
 
+/// First port of the range from which systems take ports for outgoing connections: at or above it, a remote port names no
+/// service.
+pub const FIRST_EPHEMERAL: u16 = 32_768;
+
+/// Services of one thread that are told apart.
+pub const READER_SERVICES: usize = 8;
+
 /// What is known of one reader thread; value of the array `READERS`. Written by `sched_switch` on the CPU that the
-/// thread leaves or enters, which is one at a time.
+/// thread leaves or enters, and by the thread's own reads: one at a time.
+///
+/// A thread that reads for several services has one more slot for each: the slots form a chain, and timeslices are added
+/// up in the slot of the service that was read last. The first slot of the chain is the thread's; the others hold only
+/// sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
 #[repr(C)]
@@ -33,22 +44,30 @@ pub struct ReaderSlot {
     pub switches: u32,
     /// `READER_` flags.
     pub flags: u32,
+    /// Cookie of the socket that it read last.
+    pub cookie: u64,
+    /// Slot whose sums take the thread's timeslices now; its own while it reads for one service.
+    pub sums: u32,
+    /// Next slot of the chain, or [`SLOT_NONE`].
+    pub next: u32,
+    /// `se.sum_exec_runtime` at the last deactivation, ns.
+    pub exec_ns: u64,
+    /// `sched_info.run_delay` at the last deactivation, ns.
+    pub run_delay_ns: u64,
     /// The thread group's name.
     pub process: [u8; 16],
-    /// `SOCKET_` flags, ports and network namespace of the socket that it took over last.
+    /// `SOCKET_` flags that decide about the service, of the socket that brought it.
     pub socket_flags: u32,
-    /// Port of this side.
+    /// Port of this side, where it decides about the service.
     pub local_port: u16,
-    /// Port of the other side.
+    /// Port of the other side, where it decides about the service.
     pub remote_port: u16,
     /// Inode number of the network namespace.
     pub netns: u32,
     /// Zero.
     pub padding: u32,
-    /// `se.sum_exec_runtime` at the last deactivation, ns.
-    pub exec_ns: u64,
-    /// `sched_info.run_delay` at the last deactivation, ns.
-    pub run_delay_ns: u64,
+    /// When the slot was taken, ns.
+    pub begun_ns: u64,
     /// Timeslices by their end.
     pub ends: [u64; 3],
     /// Time on the CPU, ns.
@@ -61,4 +80,4 @@ pub struct ReaderSlot {
     pub wait: TimeBins,
 }
 
-const _: () = assert!(size_of::<ReaderSlot>() == 360);
+const _: () = assert!(size_of::<ReaderSlot>() == 384);

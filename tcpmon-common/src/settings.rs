@@ -33,6 +33,10 @@ pub struct Layout {
     pub sock_done_bit: u32,
     /// The number of the bit `SOCK_DEAD` there.
     pub sock_dead_bit: u32,
+    /// `sock.sk_kern_sock`, the byte
+    pub sock_kernel: u32,
+    /// The number of that bit within the byte.
+    pub sock_kernel_bit: u32,
     /// `sock.sk_lock.owned`
     pub sock_owned: u32,
     /// `tcp_sock.rcv_nxt`
@@ -136,11 +140,15 @@ pub struct Settings {
     /// 1 where a socket's state is to leave the map when the socket ends, because the kernel would take it out in a way
     /// that a walk through the map does not survive.
     pub delete_ended: u32,
+    /// Zero.
+    pub padding: u32,
+    /// `CLOCK_MONOTONIC` when tcpmon began, ns.
+    pub began_ns: u64,
     /// Ids of control groups (cgroup v2).
     pub cgroups: [u64; FILTER_CGROUPS],
     /// Their depths below the root.
     pub cgroup_levels: [u32; FILTER_CGROUPS],
 }
 
-const _: () = assert!(size_of::<Layout>() == 49 * 4);
-const _: () = assert!(size_of::<Settings>() == 49 * 4 + 28 + 64 + 32);
+const _: () = assert!(size_of::<Layout>() == 51 * 4);
+const _: () = assert!(size_of::<Settings>() == 51 * 4 + 28 + 8 + 8 + 64 + 32);

@@ -23,6 +23,40 @@ pub const FIN_READ: u32 = 1 << 17;
 /// 64 bits after four hours without a scrape; in byte-ns it would after 16 seconds.
 pub const TICK_NS: u64 = 1024;
 
+/// Most sockets that snapshots show at once.
+pub const SOCKET_INDEXES: u32 = 1 << 20;
+/// Bit of [`Shown::index_plus_one`]: the reader was still in the timeslice of the last event when the socket was shown.
+pub const SHOWN_RUNNING: u32 = 1 << 31;
+
+/// What the snapshot has shown of a socket: written by the iterator alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
+#[repr(C)]
+pub struct Shown {
+    /// User space's index for the socket plus one, and [`SHOWN_RUNNING`]; 0 before it was first shown.
+    pub index_plus_one: u32,
+    /// [`SocketState::sequence`] when it was shown at rest; odd when it was not at rest.
+    pub sequence: u32,
+    /// The advertised window that was shown, bytes.
+    pub window: u32,
+    /// `sk_rmem_alloc` that was shown, bytes.
+    pub rmem: u32,
+}
+
+impl Shown {
+    /// Never shown.
+    pub const ZERO: Self = Self { index_plus_one: 0, sequence: 0, window: 0, rmem: 0 };
+
+    /// User space's index, if the socket was shown.
+    #[inline(always)]
+    pub fn index(&self) -> Option<u32> {
+        match self.index_plus_one & !SHOWN_RUNNING {
+            0 => None,
+            index => Some(index - 1),
+        }
+    }
+}
+
 /// What one socket adds up to. Everything only grows (and wraps), so that differences can be added to a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
@@ -54,8 +88,9 @@ pub struct SocketCounters {
 
 /// Value of the socket local storage `SOCKETS`. Written under the socket's lock, read by the snapshot without it.
 ///
-/// What every event writes lies together: a segment is folded on the CPU that received it and a read on the reader's,
-/// so each cache line written costs a trip between the two.
+/// The first cache line (beside the kernel's own words) is what an event only reads. What every event writes lies
+/// together behind it: a segment is folded on the CPU that received it and a read on the reader's, so each cache line
+/// written costs a trip between the two.
 #[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
@@ -72,13 +107,9 @@ pub struct SocketState {
     pub reader_slot: u32,
     /// `SOCKET_` flags.
     pub flags: u32,
-    /// `sk_rcvbuf` at the last event.
-    pub rcvbuf: u32,
-    /// `sk_rcvbuf` when autotuning announced that it would grow; 0 otherwise.
-    pub grow_from: u32,
-    /// Unused: the words above fill the first cache line beside the kernel's own.
-    pub padding: u64,
-    /// Odd while an event is being folded: a snapshot that sees it odd, or moved, is torn.
+    /// What the snapshot has shown.
+    pub shown: Shown,
+    /// Odd while an event is being folded, and another even number after each: see [`copy`](crate::copy).
     pub sequence: u32,
     /// That thread's [`switches`](crate::reader::ReaderSlot::switches) at the last event.
     pub reader_switches: u32,
@@ -86,8 +117,12 @@ pub struct SocketState {
     pub rcv_nxt: u32,
     /// `copied_seq` at the last event.
     pub copied_seq: u32,
-    /// Time of the last event, ns.
+    /// Time of the last event, ns; 0 before the connection is established.
     pub last_ns: u64,
+    /// `sk_rcvbuf` at the last event.
+    pub rcvbuf: u32,
+    /// `sk_rcvbuf` when autotuning announced that it would grow; 0 otherwise.
+    pub grow_from: u32,
     /// The totals.
     pub counters: SocketCounters,
 }
@@ -101,14 +136,14 @@ impl SocketState {
         reader_tid: 0,
         reader_slot: 0,
         flags: 0,
-        rcvbuf: 0,
-        grow_from: 0,
-        padding: 0,
+        shown: Shown::ZERO,
         sequence: 0,
         reader_switches: 0,
         rcv_nxt: 0,
         copied_seq: 0,
         last_ns: 0,
+        rcvbuf: 0,
+        grow_from: 0,
         counters: SocketCounters::ZERO,
     };
 }
@@ -136,6 +171,8 @@ pub const LIVE_FIN: u8 = 1;
 pub const LIVE_READER: u8 = 2;
 /// A larger `sk_rcvbuf` than at the last event is the work of autotuning.
 pub const LIVE_AUTOTUNED: u8 = 4;
+/// The snapshot shows this socket for the first time.
+pub const LIVE_NEW: u8 = 8;
 
 /// What a snapshot reads from the socket itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,8 +205,8 @@ pub struct SocketLive {
     pub netns: u32,
     /// The reader's [`switches`](crate::reader::ReaderSlot::switches) now.
     pub reader_switches: u32,
-    /// [`SocketState::sequence`] before the state was copied.
-    pub sequence: u32,
+    /// Zero.
+    pub padding: u32,
     /// `AF_INET` or `AF_INET6`.
     pub family: u16,
     /// Port of this side.
@@ -202,7 +239,7 @@ impl SocketLive {
         rcv_rtt_us: 0,
         netns: 0,
         reader_switches: 0,
-        sequence: 0,
+        padding: 0,
         family: 0,
         local_port: 0,
         remote_port: 0,
@@ -213,7 +250,7 @@ impl SocketLive {
     };
 }
 
-/// One socket in a snapshot, or its end.
+/// One socket in a snapshot, at its end, or at its hand-over to another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
 #[repr(C)]
@@ -227,6 +264,6 @@ pub struct SocketRecord {
 }
 
 const _: () = assert!(size_of::<SocketCounters>() == 336);
-const _: () = assert!(size_of::<SocketState>() == 416);
+const _: () = assert!(size_of::<SocketState>() == 424);
 const _: () = assert!(size_of::<SocketLive>() == 96);
-const _: () = assert!(size_of::<SocketRecord>() == 536);
+const _: () = assert!(size_of::<SocketRecord>() == 544);

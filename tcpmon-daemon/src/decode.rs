@@ -2,7 +2,7 @@
 //! so.
 
 use tcpmon_common::{
-    header::{Header, KIND_FINAL, KIND_LISTENER, KIND_READER_EXIT, KIND_SNAPSHOT, KIND_TIMESLICE, VERSION},
+    header::{Header, KIND_FINAL, KIND_HANDED_OVER, KIND_LISTENER, KIND_READER_EXIT, KIND_TIMESLICE, VERSION},
     socket::SocketRecord,
     timeslice::Timeslice,
 };
@@ -15,6 +15,8 @@ pub enum Event {
     Final(Box<SocketRecord>),
     /// A socket that begins to listen.
     Listener(Box<SocketRecord>),
+    /// A socket that another process begins to read: its values until then.
+    HandedOver(Box<SocketRecord>),
     /// The reader in this slot has exited.
     ReaderExit {
         /// Index into `READERS`.
@@ -54,27 +56,11 @@ pub fn event(bytes: &[u8]) -> Result<Event, DecodeError> {
     match (header.version, header.kind) {
         (VERSION, KIND_FINAL) => Ok(Event::Final(Box::new(read(bytes)?))),
         (VERSION, KIND_LISTENER) => Ok(Event::Listener(Box::new(read(bytes)?))),
+        (VERSION, KIND_HANDED_OVER) => Ok(Event::HandedOver(Box::new(read(bytes)?))),
         (VERSION, KIND_READER_EXIT) => Ok(Event::ReaderExit { slot: header.cookie as u32 }),
         (VERSION, KIND_TIMESLICE) => Ok(Event::Timeslice(Box::new(read(bytes)?))),
         (version, kind) => Err(DecodeError::Unknown { kind, version }),
     }
-}
-
-/// Decodes a run of snapshot records and returns how many bytes they took; the rest belongs to the next read.
-///
-/// # Errors
-/// When a record is not what a snapshot consists of.
-pub fn snapshot(bytes: &[u8], mut each: impl FnMut(&SocketRecord)) -> Result<usize, DecodeError> {
-    let mut taken = 0;
-    while let Some(record) = bytes.get(taken..taken + size_of::<SocketRecord>()) {
-        let record: SocketRecord = read(record)?;
-        if record.header.kind != KIND_SNAPSHOT || record.header.version != VERSION {
-            return Err(DecodeError::Unknown { kind: record.header.kind, version: record.header.version });
-        }
-        each(&record);
-        taken += size_of::<SocketRecord>();
-    }
-    Ok(taken)
 }
 
 /// A name padded with zeros, as text.
@@ -98,7 +84,6 @@ mod tests {
         #[test]
         fn no_bytes_can_panic_the_decoders(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
             let _ = event(&bytes);
-            let _ = snapshot(&bytes, |_| ());
             let _ = name(&bytes);
         }
 
@@ -110,15 +95,12 @@ mod tests {
             bytes.extend(VERSION.to_le_bytes());
             bytes.extend(body);
             let needs = match kind {
-                KIND_FINAL | KIND_LISTENER => size_of::<SocketRecord>(),
+                KIND_FINAL | KIND_LISTENER | KIND_HANDED_OVER => size_of::<SocketRecord>(),
                 KIND_TIMESLICE => size_of::<Timeslice>(),
                 KIND_READER_EXIT => size_of::<Header>(),
                 _ => usize::MAX,
             };
             prop_assert_eq!(event(&bytes).is_ok(), bytes.len() >= needs);
-            if let Ok(taken) = snapshot(&bytes, |_| ()) {
-                prop_assert_eq!(taken % size_of::<SocketRecord>(), 0);
-            }
         }
     }
 

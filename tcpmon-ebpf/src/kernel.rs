@@ -70,6 +70,13 @@ pub fn now_ns() -> u64 {
     unsafe { bpf_ktime_get_ns() }
 }
 
+/// The compiler moves no memory access across this; it is no instruction.
+#[inline(always)]
+pub fn barrier() {
+    // SAFETY: an empty statement.
+    unsafe { core::arch::asm!("", options(nostack, preserves_flags)) };
+}
+
 /// The CPU that the program runs on.
 #[inline(always)]
 pub fn cpu() -> u32 {
@@ -209,6 +216,14 @@ impl Sock {
         unsafe { load::<u32>(self.0, offset!(sock_owned)) != 0 }
     }
 
+    /// It belongs to the kernel (NFS, Ceph, NVMe/TCP, ...) and not to a process; where that cannot be told, it does not.
+    #[inline(always)]
+    pub fn kernel_owned(self) -> bool {
+        // SAFETY: see `state`.
+        present(offset!(sock_kernel))
+            && unsafe { load::<u8>(self.0, offset!(sock_kernel)) } as u32 >> offset!(sock_kernel_bit) & 1 == 1
+    }
+
     /// `SOCK_DONE`: `tcp_fin` alone sets it, when the peer's FIN has been taken into `rcv_nxt`.
     #[inline(always)]
     pub fn fin_received(self) -> bool {
@@ -299,9 +314,22 @@ impl TcpSock {
         unsafe { load(self.0, offset!(tcp_bytes_received)) }
     }
 
+    /// `sk_backlog.len`, bytes of memory.
+    #[inline(always)]
+    pub fn backlog(self) -> u32 {
+        // SAFETY: see `rcv_nxt`.
+        unsafe { load(self.0, offset!(sock_backlog)) }
+    }
+
+    /// Data received since the connection began, bytes.
+    #[inline(always)]
+    pub fn data_received(self) -> u64 {
+        self.bytes_received().saturating_sub(self.sock().fin_received() as u64)
+    }
+
     /// Bytes in the out-of-order queue that the SACK blocks name: all, unless there are more than four holes.
     #[inline(always)]
-    fn out_of_order(self) -> u32 {
+    pub fn out_of_order(self) -> u32 {
         // SAFETY: see `rcv_nxt`; `selective_acks` is an array of four pairs of u32.
         unsafe {
             let blocks = load::<u8>(self.0, offset!(tcp_sack_count)) as u32;
@@ -319,8 +347,8 @@ impl TcpSock {
         }
     }
 
-    /// Everything a snapshot shows of the socket itself. `rcv_nxt` is read before the FIN, so that without the lock
-    /// a FIN may be missed for a moment but data never are.
+    /// Everything a snapshot shows of the socket itself. Without the lock, a FIN may be seen although it is not in the
+    /// `rcv_nxt` that was read: what is shown is then a byte short for a moment, and never one too many.
     #[inline(always)]
     pub fn live(self, live: &mut SocketLive) {
         let sock = self.sock();
@@ -334,9 +362,9 @@ impl TcpSock {
         live.mss = self.mss();
         live.state = sock.state() as u8;
         (live.local_port, live.remote_port) = self.ports();
+        live.backlog = self.backlog();
         // SAFETY: see `state` and `rcv_nxt`.
         unsafe {
-            live.backlog = load(self.0, offset!(sock_backlog));
             live.rcv_ssthresh = load(self.0, offset!(tcp_rcv_ssthresh));
             live.window_clamp = load(self.0, offset!(tcp_window_clamp));
             live.rcv_rtt_us = load::<u32>(self.0, offset!(tcp_rcv_rtt)) >> 3;
@@ -373,8 +401,7 @@ impl TcpSock {
         photo.rmem = sock.rmem();
         photo.rcvbuf = sock.rcvbuf();
         photo.window = self.window();
-        // SAFETY: see `state`.
-        photo.backlog = unsafe { load(self.0, offset!(sock_backlog)) };
+        photo.backlog = self.backlog();
     }
 }
 

@@ -19,9 +19,10 @@ use tcpmon_common::{
     drops::DropKey,
     loss::{LOSSES, Loss},
     napi::{NAPI_SLOTS, NapiDevice},
+    pass::{Pass, RECORDS as MAX_RECORDS},
     pressure::LIMIT_KINDS,
     reader::{ReaderSlot, SLOT_NONE},
-    socket::{SocketCounters, SocketState},
+    socket::{SOCKET_INDEXES, SocketCounters, SocketRecord, SocketState},
 };
 
 use crate::{
@@ -31,7 +32,8 @@ use crate::{
 
 // Sizes of READERS, FREE_SLOTS, TRACED, DROPS and EVENTS are set by the loader.
 
-/// socket -> its state; with the socket's life; written by segment, read, lifecycle, autotune; read by the snapshot.
+/// socket -> its state; with the socket's life; written by segment, read, lifecycle, autotune, and `shown` by the
+/// snapshot, which reads the rest.
 #[btf_map]
 static SOCKETS: SkStorage<SocketState> = SkStorage::new();
 
@@ -63,6 +65,22 @@ static LOST: PerCpuArray<u64> = PerCpuArray::with_max_entries(LOSSES as u32, 0);
 /// 0 -> sums of the sockets whose last record found no room in EVENTS, per CPU; written by lifecycle.
 #[map]
 static FALLEN: PerCpuArray<SocketCounters> = PerCpuArray::with_max_entries(1, 0);
+
+/// 0 -> the pass of the snapshot; mapped by user space, written by both in turns.
+#[map]
+static PASS: Array<Pass> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+
+/// Number -> record of the snapshot; mapped by user space, which takes the records between two system calls.
+#[map]
+static RECORDS: Array<SocketRecord> = Array::with_max_entries(MAX_RECORDS, BPF_F_MMAPABLE);
+
+/// index / 64 -> bits of the sockets that a pass has met; mapped and cleared by user space, written by the snapshot.
+#[map]
+static MET: Array<u64> = Array::with_max_entries(SOCKET_INDEXES / 64, BPF_F_MMAPABLE);
+
+/// index / 8 -> a byte an index, not 0 where the socket's last record was lost; mapped and cleared by user space, written by lifecycle.
+#[map]
+static FELL: Array<[u8; 8]> = Array::with_max_entries(SOCKET_INDEXES / 8, BPF_F_MMAPABLE);
 
 /// (socket, reason) -> dropped segments, per CPU; written by drop; read at each scrape, removed with the socket.
 #[map]
@@ -126,8 +144,8 @@ pub fn lose(what: Loss) {
 #[inline(always)]
 fn storage(sock: Sock, flags: u64) -> Option<&'static mut SocketState> {
     let map = (&raw const SOCKETS).cast_mut().cast::<c_void>();
-    // SAFETY: the helper returns null or memory that lives as long as the program runs, and the socket's lock
-    // (or, in the snapshot, the sequence number) keeps writers apart.
+    // SAFETY: the helper returns null or memory that lives as long as the program runs, and the socket's lock keeps
+    // writers apart.
     unsafe {
         bpf_sk_storage_get(map, sock.pointer().cast_mut().cast(), ptr::null_mut(), flags).cast::<SocketState>().as_mut()
     }
@@ -276,6 +294,38 @@ pub fn submit<T>(record: &'static mut T) {
 pub fn fallen() -> Option<&'static mut SocketCounters> {
     // SAFETY: this CPU's own entry.
     FALLEN.get_ptr_mut(0).map(|sums| unsafe { &mut *sums })
+}
+
+/// The pass of the snapshot.
+#[inline(always)]
+pub fn pass() -> Option<&'static mut Pass> {
+    // SAFETY: one pass runs at a time, and user space waits for it.
+    PASS.get_ptr_mut(0).map(|pass| unsafe { &mut *pass })
+}
+
+/// Record `number` of the snapshot.
+#[inline(always)]
+pub fn record(number: u32) -> Option<&'static mut SocketRecord> {
+    // SAFETY: as in `pass`; any bytes are a record.
+    RECORDS.get_ptr_mut(number).map(|record| unsafe { &mut *record })
+}
+
+/// Notes that the pass has met the socket with this index.
+#[inline(always)]
+pub fn meet(index: u32) {
+    if let Some(bits) = MET.get_ptr_mut(index >> 6) {
+        // SAFETY: as in `pass`.
+        unsafe { *bits |= 1 << (index & 63) };
+    }
+}
+
+/// Notes that the last record of the socket with this index is lost.
+#[inline(always)]
+pub fn fell(index: u32) {
+    if let Some(marks) = FELL.get_ptr_mut(index >> 3) {
+        // SAFETY: a byte of its own, which one program writes in a socket's life.
+        unsafe { marks.cast::<u8>().add((index & 7) as usize).write_volatile(1) };
+    }
 }
 
 /// Counts a dropped segment.

@@ -1,13 +1,14 @@
 //! Who reads: the thread in whose context a socket was drained.
 
 use tcpmon_common::{
-    reader::{READER_ACTIVE, READER_TRACED, SLOT_NONE},
+    loss::Loss,
+    reader::{FIRST_EPHEMERAL, READER_ACTIVE, READER_SERVICES, READER_TRACED, ReaderSlot, SLOT_NONE},
     settings::FILTER_CGROUPS,
-    socket::SocketState,
+    socket::{SOCKET_ACTIVE, SOCKET_PASSIVE, SocketState},
 };
 
 use crate::{
-    kernel::{Task, TcpSock, setting},
+    kernel::{self, Task, TcpSock, setting},
     maps::{self, Known},
     timeslice,
 };
@@ -27,10 +28,7 @@ pub fn enter(task: Task) -> Option<u32> {
     }
     let slot = maps::take_slot()?;
     let reader = maps::reader(slot)?;
-    reader.tid = task.tid();
-    reader.tgid = task.tgid();
-    reader.process = task.process();
-    reader.flags = READER_ACTIVE;
+    begin(reader, slot, task.tid(), task.tgid(), task.process());
     reader.exec_ns = task.exec_ns();
     reader.run_delay_ns = task.run_delay_ns();
     // It is running: that is how it came here.
@@ -43,19 +41,125 @@ pub fn enter(task: Task) -> Option<u32> {
     Some(slot)
 }
 
-/// Makes the thread the socket's last reader.
+/// Fills a slot that was taken; all else in it is zero.
 #[inline(always)]
-pub fn take_over(state: &mut SocketState, tcp: TcpSock, task: Task, slot: u32) -> Option<()> {
-    let reader = maps::reader(slot)?;
-    reader.socket_flags = state.flags;
-    (reader.local_port, reader.remote_port) = tcp.ports();
-    reader.netns = tcp.netns();
+fn begin(reader: &mut ReaderSlot, slot: u32, tid: u32, tgid: u32, process: [u8; 16]) {
+    reader.tid = tid;
+    reader.tgid = tgid;
+    reader.process = process;
+    reader.begun_ns = kernel::now_ns();
+    reader.sums = slot;
+    reader.next = SLOT_NONE;
+    reader.flags = READER_ACTIVE;
+}
+
+/// Makes the thread the socket's last reader; without a slot, it cannot be followed.
+#[inline(always)]
+pub fn take_over(state: &mut SocketState, task: Task, slot: Option<u32>) {
     state.reader_tid = task.tid();
     state.reader_tgid = task.tgid();
-    state.reader_slot = slot;
-    state.reader_switches = reader.switches;
     state.process = task.process();
-    Some(())
+    state.reader_slot = SLOT_NONE;
+    if let Some(slot) = slot
+        && let Some(reader) = maps::reader(slot)
+    {
+        state.reader_slot = slot;
+        state.reader_switches = reader.switches;
+    }
+}
+
+/// The socket's reader has read from it: its timeslices count for the socket's service from the one that runs now.
+#[inline(always)]
+pub fn turn_to(state: &SocketState, tcp: TcpSock) -> Option<()> {
+    let first = state.reader_slot;
+    let reader = maps::reader(first)?;
+    // Most threads read the same socket again.
+    if reader.cookie == state.cookie {
+        return None;
+    }
+    reader.cookie = state.cookie;
+    let service = Service::of(state, tcp);
+    let mut slot = first;
+    let mut i = 0;
+    while i < READER_SERVICES {
+        let reader = maps::reader(slot)?;
+        if service.is_that_of(reader) {
+            maps::reader(first)?.sums = slot;
+            return None;
+        }
+        if reader.next == SLOT_NONE {
+            return add_service(first, slot, &service, i + 1);
+        }
+        slot = reader.next;
+        i += 1;
+    }
+    None
+}
+
+/// A service that the thread has not read for. `last` is the end of its chain of so many slots.
+#[inline(always)]
+fn add_service(first: u32, last: u32, service: &Service, slots: usize) -> Option<()> {
+    let reader = maps::reader(first)?;
+    // A fresh slot has no service.
+    if reader.netns == 0 {
+        service.write(reader);
+        return None;
+    }
+    if slots >= READER_SERVICES {
+        maps::lose(Loss::ReaderService);
+        return None;
+    }
+    let slot = maps::take_slot()?;
+    let added = maps::reader(slot)?;
+    begin(added, slot, reader.tid, reader.tgid, reader.process);
+    service.write(added);
+    maps::reader(last)?.next = slot;
+    maps::reader(first)?.sums = slot;
+    None
+}
+
+/// What decides about the label `service`.
+struct Service {
+    flags: u32,
+    local_port: u16,
+    remote_port: u16,
+    netns: u32,
+}
+
+impl Service {
+    #[inline(always)]
+    fn of(state: &SocketState, tcp: TcpSock) -> Self {
+        let flags = state.flags & (SOCKET_PASSIVE | SOCKET_ACTIVE);
+        let (local_port, remote_port) = tcp.ports();
+        // Of an accepted connection only this side's port matters, of an opened one only the other's.
+        let remote_port = match flags {
+            SOCKET_PASSIVE => 0,
+            SOCKET_ACTIVE if remote_port >= FIRST_EPHEMERAL => u16::MAX,
+            _ => remote_port,
+        };
+        Self {
+            flags,
+            local_port: if flags == SOCKET_ACTIVE { 0 } else { local_port },
+            remote_port,
+            netns: tcp.netns(),
+        }
+    }
+
+    #[inline(always)]
+    fn is_that_of(&self, reader: &ReaderSlot) -> bool {
+        reader.socket_flags == self.flags
+            && reader.local_port == self.local_port
+            && reader.remote_port == self.remote_port
+            && reader.netns == self.netns
+    }
+
+    #[inline(always)]
+    fn write(&self, reader: &mut ReaderSlot) {
+        reader.socket_flags = self.flags;
+        reader.local_port = self.local_port;
+        reader.remote_port = self.remote_port;
+        reader.netns = self.netns;
+    }
 }
 
 /// Names the process that opened the socket, until somebody reads from it.

@@ -2,15 +2,21 @@
 
 use core::ffi::c_void;
 
-use aya_ebpf::helpers::generated::{bpf_seq_write, bpf_sock_from_file};
+use aya_ebpf::helpers::generated::bpf_sock_from_file;
 use tcpmon_common::{
-    header::{Header, KIND_SNAPSHOT, VERSION},
+    copy::{self, Shared, TRIES},
+    header::{KIND_SNAPSHOT, VERSION},
+    loss::Loss,
+    pass::{Pass, RECORDS, SHOW_ALL, SHOW_LISTENERS, WORK},
     reader::SLOT_NONE,
-    socket::{LIVE_AUTOTUNED, LIVE_READER, SOCKET_FINAL, SocketLive, SocketState},
+    socket::{
+        FIN_READ, FIN_RECEIVED, LIVE_AUTOTUNED, LIVE_NEW, LIVE_READER, SHOWN_RUNNING, SOCKET_FINAL, SocketRecord,
+        SocketState,
+    },
 };
 
 use crate::{
-    kernel::{self, Sock, Task, setting, state},
+    kernel::{self, Sock, Task, TcpSock, barrier, setting, state},
     maps, reader, socket, timeslice,
 };
 
@@ -37,7 +43,7 @@ pub struct StorageEntry {
     meta: *const Meta,
     map: *const c_void,
     sock: *const u8,
-    value: *const SocketState,
+    value: *mut SocketState,
 }
 
 /// Every open file of every process: begins to watch the TCP sockets among them. Runs once, before `tcp_probe` and
@@ -81,64 +87,208 @@ fn adopt(ctx: &TaskFile) -> Option<()> {
     None
 }
 
-/// Every watched socket of every network namespace. Takes no socket's lock: the state's sequence number tells user
-/// space when an event was being folded meanwhile.
+/// Every watched socket of every network namespace. Takes no socket's lock: see [`tcpmon_common::copy`].
+///
+/// Shows what has changed since the last pass, or what is not at rest. Returns 1 to end the system call before this
+/// socket: the kernel comes back to it.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "iter/bpf_sk_storage_map")]
 pub extern "C" fn snapshot(ctx: *const StorageEntry) -> i32 {
     // SAFETY: the kernel passes this context to an iterator of this kind.
     let ctx = unsafe { &*ctx };
-    show(ctx);
-    0
+    match maps::pass() {
+        Some(pass) if pass.work >= WORK || pass.records >= RECORDS => 1,
+        Some(pass) => {
+            meet(ctx, pass);
+            0
+        }
+        None => 0,
+    }
 }
 
 #[inline(always)]
-fn show(ctx: &StorageEntry) -> Option<()> {
-    let tcp = Sock::new(ctx.sock)?.tcp()?;
-    if ctx.value.is_null() {
+fn meet(ctx: &StorageEntry, pass: &mut Pass) -> Option<()> {
+    let sock = Sock::new(ctx.sock)?;
+    // Read once: the verifier knows of each copy by itself whether it is null.
+    let value = ctx.value;
+    if value.is_null() {
         return None;
     }
-    // SAFETY: checked above; the kernel keeps the element alive during this call.
-    let state = unsafe { &*ctx.value };
-    if state.flags & SOCKET_FINAL != 0 {
+    pass.work += 1;
+    // SAFETY: checked above; the kernel keeps the element alive during this call. Events write to it meanwhile.
+    let state = unsafe { &*value };
+    let flags = volatile(&state.flags);
+    if flags & SOCKET_FINAL != 0 {
         return None;
     }
-    let mut record = Head {
-        header: Header {
-            kind: KIND_SNAPSHOT,
-            version: VERSION,
-            cpu: kernel::cpu(),
-            time_ns: kernel::now_ns(),
-            cookie: state.cookie,
-        },
-        live: SocketLive::ZERO,
+    let tcp = sock.tcp()?;
+    let index = state.shown.index();
+    if let Some(index) = index {
+        maps::meet(index);
+    }
+    if pass.show != SHOW_ALL && index.is_some() && unchanged(state, tcp) {
+        return None;
+    }
+    // Nothing to show of one that is not established; what was shown before stays.
+    let connected = volatile(&state.last_ns) != 0;
+    if !connected && tcp.sock().state() != state::LISTEN || connected && pass.show == SHOW_LISTENERS {
+        return None;
+    }
+    let index = match index {
+        Some(index) => index,
+        None => next_index(pass)?,
     };
-    record.live.sequence = state.sequence;
-    tcp.live(&mut record.live);
-    if state.reader_slot != SLOT_NONE
-        && let Some(switches) = socket::switches(state.reader_slot, state.reader_tid)
-    {
-        record.live.reader_switches = switches;
-        record.live.flags |= LIVE_READER;
+    show(value, pass, tcp, index)
+}
+
+/// Whether the socket is as it was shown, and was and is at rest: nothing queued and the window open, so that time adds
+/// nothing to its totals either.
+#[inline(always)]
+fn unchanged(state: &SocketState, tcp: TcpSock) -> bool {
+    let shown = &state.shown;
+    let window = tcp.window();
+    volatile(&state.sequence) == shown.sequence
+        && window == shown.window
+        && tcp.sock().rmem() == shown.rmem
+        && at_rest(state, tcp, window)
+        && (shown.index_plus_one & SHOWN_RUNNING == 0 || running(state))
+}
+
+/// Nothing is queued, and what the state says of the socket still holds.
+#[inline(always)]
+fn at_rest(state: &SocketState, tcp: TcpSock, window: u32) -> bool {
+    if volatile(&state.last_ns) == 0 {
+        // A listener.
+        return true;
     }
-    if socket::autotuned(state, tcp) {
-        record.live.flags |= LIVE_AUTOTUNED;
+    let flags = volatile(&state.flags);
+    let fin = (flags & FIN_RECEIVED != 0 && flags & FIN_READ == 0) as u32;
+    let rcv_nxt = tcp.rcv_nxt();
+    tcp.copied_seq().wrapping_add(fin) == rcv_nxt
+        && rcv_nxt == volatile(&state.rcv_nxt)
+        && tcp.sock().rcvbuf() == volatile(&state.rcvbuf)
+        && tcp.backlog() == 0
+        && tcp.out_of_order() == 0
+        && (window > u16::MAX as u32 || window >= tcp.mss())
+}
+
+/// Whether the reader is still in the timeslice of the last event, so that its end is yet to be shown.
+#[inline(always)]
+fn running(state: &SocketState) -> bool {
+    let switches = volatile(&state.reader_switches);
+    let slot = volatile(&state.reader_slot);
+    slot != SLOT_NONE && switches & 1 == 1 && socket::switches(slot, volatile(&state.reader_tid)) == Some(switches)
+}
+
+/// An index for a socket that was not shown before.
+#[inline(always)]
+fn next_index(pass: &mut Pass) -> Option<u32> {
+    let taken = pass.taken;
+    if taken >= pass.free_count || taken >= RECORDS {
+        maps::lose(Loss::SocketIndex);
+        return None;
     }
-    // SAFETY: both sources are as long as said. If the second does not fit, the kernel drops both and comes again.
-    unsafe {
-        let seq = (*ctx.meta).seq;
-        bpf_seq_write(seq.cast(), (&raw const record).cast(), size_of::<Head>() as u32);
-        bpf_seq_write(seq.cast(), ctx.value.cast(), size_of::<SocketState>() as u32);
+    pass.taken = taken + 1;
+    Some(pass.free[(taken % RECORDS) as usize])
+}
+
+#[inline(always)]
+fn show(value: *mut SocketState, pass: &mut Pass, tcp: TcpSock, index: u32) -> Option<()> {
+    let record = maps::record(pass.records)?;
+    let mut source = Source { tcp, state: value, record };
+    let mut tries = 0;
+    let sequence = loop {
+        if let Some(sequence) = copy::copy(&mut source) {
+            break sequence;
+        }
+        tries += 1;
+        if tries == TRIES {
+            maps::lose(Loss::SnapshotTorn);
+            return None;
+        }
+    };
+    let record = source.record;
+    record.header.kind = KIND_SNAPSHOT;
+    record.header.version = VERSION;
+    record.header.cpu = kernel::cpu();
+    record.header.cookie = record.state.cookie;
+    if record.state.shown.index_plus_one == 0 {
+        record.live.flags |= LIVE_NEW;
     }
+    record.state.shown.index_plus_one = index + 1;
+    pass.records += 1;
+    // As much again as a look at a socket.
+    pass.work += 1;
+
+    // SAFETY: as in `meet`; nothing else writes `shown`.
+    let shown = unsafe { &mut (*value).shown };
+    let window = record.live.window;
+    let at_rest = at_rest(&record.state, tcp, window);
+    shown.sequence = if at_rest { sequence } else { 1 };
+    shown.window = window;
+    shown.rmem = record.live.rmem;
+    shown.index_plus_one = index + 1 | if running(&record.state) { SHOWN_RUNNING } else { 0 };
     None
 }
 
-/// The part of a [`tcpmon_common::socket::SocketRecord`] before its state: the two are written apart, because
-/// together they exceed the stack.
-#[repr(C)]
-struct Head {
-    header: Header,
-    live: SocketLive,
+/// A word that an event may write meanwhile, in its place among other reads.
+#[inline(always)]
+fn volatile<T: Copy>(word: &T) -> T {
+    // SAFETY: a reference is valid for reads.
+    unsafe { core::ptr::read_volatile(word) }
 }
 
-const _: () = assert!(size_of::<Head>() + size_of::<SocketState>() == size_of::<tcpmon_common::socket::SocketRecord>());
+/// One socket, and where its copy goes.
+struct Source {
+    tcp: TcpSock,
+    state: *const SocketState,
+    record: &'static mut SocketRecord,
+}
+
+impl Shared for Source {
+    #[inline(always)]
+    fn sequence(&mut self) -> u32 {
+        barrier();
+        // SAFETY: the element lives as long as the program runs.
+        let sequence = unsafe { core::ptr::read_volatile(&raw const (*self.state).sequence) };
+        barrier();
+        sequence
+    }
+
+    #[inline(always)]
+    fn time(&mut self) {
+        self.record.header.time_ns = kernel::now_ns();
+        barrier();
+    }
+
+    #[inline(always)]
+    fn socket(&mut self) {
+        let live = &mut self.record.live;
+        self.tcp.live(live);
+        // SAFETY: as in `sequence`.
+        let state = unsafe { &*self.state };
+        let slot = volatile(&state.reader_slot);
+        live.reader_switches = 0;
+        if slot != SLOT_NONE
+            && let Some(switches) = socket::switches(slot, volatile(&state.reader_tid))
+        {
+            live.reader_switches = switches;
+            live.flags |= LIVE_READER;
+        }
+        if socket::autotuned(state, self.tcp) {
+            live.flags |= LIVE_AUTOTUNED;
+        }
+    }
+
+    #[inline(always)]
+    fn state(&mut self) {
+        let words = size_of::<SocketState>() / size_of::<u64>();
+        let (from, to) = (self.state.cast::<u64>(), (&raw mut self.record.state).cast::<u64>());
+        let mut word = 0;
+        while word < words {
+            // SAFETY: both are as long as a state, and aligned.
+            unsafe { to.add(word).write_volatile(from.add(word).read_volatile()) };
+            word += 1;
+        }
+    }
+}

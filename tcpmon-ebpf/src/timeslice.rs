@@ -167,7 +167,7 @@ pub fn seed(slot: u32, state: &SocketState, tcp: TcpSock) -> Option<()> {
     }
     let i = free_or_oldest(reader);
     let socket = &mut reader.sockets[i & (SOCKETS - 1)];
-    remember(socket, state, tcp, state.copied_seq, state.rcv_nxt)
+    remember(socket, state, tcp, state.copied_seq, tcp.rcv_nxt())
 }
 
 /// Another thread takes over the socket. Returns up to where arrivals are the former reader's: until now, if it is in

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tcpmon_common::{loss::Loss, pressure::LIMIT_KINDS, reader::READER_EXITED};
+use tcpmon_common::{pressure::LIMIT_KINDS, reader::READER_EXITED};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::oneshot,
@@ -22,7 +22,7 @@ use tracing::{error, warn};
 use super::ask;
 use crate::{
     decode::{self, Event},
-    kernel::{Kernel, Raw, ReadError},
+    kernel::{Kernel, Raw, ReadError, Show, monotonic_ns},
     model::{
         snapshot::{MapUse, Napi, Probe, ProgramRuns, Snapshot, Verdict},
         table::{Limits, Table},
@@ -57,10 +57,11 @@ pub(super) fn start(kernel: Kernel, limits: Limits, ended: oneshot::Sender<()>) 
     tokio::spawn(nudge(ring, handle.clone()));
     let now = Instant::now();
     let collector = Collector {
-        table: Table::new(limits, now),
+        table: Table::new(limits, now, kernel.began_ns()),
         names: kernel.drop_reasons().iter().cloned().collect(),
         kernel,
         last_pass: now,
+        show: Show::All,
     };
     thread::Builder::new().name("collector".into()).spawn(move || {
         let _ended = ended;
@@ -85,13 +86,15 @@ struct Collector {
     table: Table,
     names: HashMap<u32, String>,
     last_pass: Instant,
+    /// What the next pass shows.
+    show: Show,
 }
 
 impl Collector {
     fn run(mut self, inbox: &mpsc::Receiver<ask::Request<Answer>>) {
         let mut complained = false;
-        let table = &mut self.table;
-        if let Err(error) = self.kernel.sockets(|record| table.listener(record)) {
+        // Who accepted the connections that were there before is told by who listens.
+        if let Err(error) = self.sockets(Show::Listeners, Instant::now()) {
             error!(%error, "listening sockets are not known");
         }
         loop {
@@ -116,17 +119,18 @@ impl Collector {
     }
 
     /// One pass over everything. The order matters: the sums of sockets whose last record was lost come before the
-    /// pass that misses them, and the ring is emptied before what is missing counts as gone.
+    /// indexes of these.
     fn pass(&mut self) -> Result<Snapshot, ReadError> {
         let now = Instant::now();
         self.last_pass = now;
         // Whoever began to listen since the last time should be known before their connections are met.
         self.drain()?;
         let raw = self.kernel.raw()?;
-        self.table.fallen(&raw.fallen, raw.lost(Loss::FinalRecord));
-        self.table.begin();
-        let table = &mut self.table;
-        self.kernel.sockets(|record| table.socket(record, now))?;
+        self.table.fallen(&raw.fallen, &self.kernel.fell());
+        // What a failed pass would have shown must be shown by the next one.
+        let show = std::mem::replace(&mut self.show, Show::All);
+        self.sockets(show, now)?;
+        self.show = Show::Changed;
         for (slot, reader) in &raw.readers {
             self.table.reader(*slot, reader, now);
             if reader.flags & READER_EXITED != 0 {
@@ -135,7 +139,6 @@ impl Collector {
             }
         }
         self.drain()?;
-        self.table.end(now);
 
         let counts: Vec<_> = raw.drops.iter().map(|(key, count)| (key.cookie, key.reason, *count)).collect();
         let names = &self.names;
@@ -146,6 +149,29 @@ impl Collector {
         Ok(self.snapshot(&raw, now.elapsed()))
     }
 
+    /// A pass over all sockets.
+    fn sockets(&mut self, show: Show, now: Instant) -> Result<(), ReadError> {
+        self.table.begin(monotonic_ns());
+        let mut pass = self.kernel.begin(show)?;
+        loop {
+            let more = self.kernel.advance(&mut pass)?;
+            // What was sent before a socket was shown comes before what it shows: that another process reads it now, or
+            // that it has ended since.
+            self.drain()?;
+            for record in self.kernel.records(&pass) {
+                self.table.socket(&record, now);
+            }
+            if !more {
+                break;
+            }
+        }
+        let met = self.kernel.met();
+        for index in self.table.end(&met, now) {
+            self.kernel.free_index(index);
+        }
+        Ok(())
+    }
+
     fn drain(&mut self) -> Result<(), ReadError> {
         let now = Instant::now();
         loop {
@@ -154,24 +180,33 @@ impl Collector {
             let taken = self.kernel.drain(DRAIN_LIMIT, |event| match event {
                 Event::Final(record) => table.ended(&record, now),
                 Event::Listener(record) => table.listener(&record),
+                Event::HandedOver(record) => table.handed_over(&record, now),
                 Event::ReaderExit { slot } => exited.push(slot),
                 Event::Timeslice(_) => warn!("a timeslice record, although nothing is traced"),
             })?;
             for slot in exited {
-                // A pass may have collected it already, and another thread may have it by now.
-                if let Some(reader) = self.kernel.reader(slot)
-                    && reader.flags & READER_EXITED != 0
-                {
-                    self.table.reader(slot, &reader, now);
-                    self.table.reader_gone(slot);
-                    self.kernel.free_reader(slot)?;
-                }
+                self.reader_exited(slot, now)?;
             }
             // Bounded: what comes in meanwhile waits for the next time, unless the limit was reached.
             if taken < DRAIN_LIMIT {
                 return Ok(());
             }
         }
+    }
+
+    /// Collects all slots of a thread that has exited, its own one first.
+    fn reader_exited(&mut self, first: u32, now: Instant) -> Result<(), ReadError> {
+        let mut slot = first;
+        // A pass may have collected them already, and another thread may have one by now.
+        while let Some(reader) = self.kernel.reader(slot)
+            && reader.flags & READER_EXITED != 0
+        {
+            self.table.reader(slot, &reader, now);
+            self.table.reader_gone(slot);
+            self.kernel.free_reader(slot)?;
+            slot = reader.next;
+        }
+        Ok(())
     }
 
     fn snapshot(&self, raw: &Raw, took: Duration) -> Snapshot {
@@ -187,7 +222,7 @@ impl Collector {
             napi: napi(raw),
             limits_exceeded: self.limits_exceeded(raw),
             probes: self.kernel.probes().to_vec(),
-            losses: raw.losses().chain([("socket_end".to_owned(), self.table.unended())]).collect(),
+            losses: raw.losses().chain(self.losses()).collect(),
             programs: raw
                 .programs
                 .iter()
@@ -206,6 +241,13 @@ impl Collector {
             groups_suppressed: self.table.suppressed(),
             took,
         }
+    }
+
+    /// What the table could not use.
+    fn losses(&self) -> [(String, u64); 3] {
+        let [sockets, readers] = self.table.impossible();
+        [("socket_end", self.table.unended()), ("impossible_socket", sockets), ("impossible_reader", readers)]
+            .map(|(what, count)| (what.to_owned(), count))
     }
 
     /// Nothing where the probe is not attached: a zero would say that there was none.

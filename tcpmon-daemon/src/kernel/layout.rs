@@ -32,6 +32,7 @@ pub fn resolve(btf: &Btf<'_>) -> Result<Layout, Missing> {
         bit.ok_or_else(|| Missing { what: format!("enum sock_flags.{name}") })
     };
 
+    let kernel_owned = btf.field("sock", "sk_kern_sock");
     // A bit field up to 6.1, a byte of its own since.
     let userlocks = btf.field("sock", "sk_userlocks");
     Ok(Layout {
@@ -39,6 +40,8 @@ pub fn resolve(btf: &Btf<'_>) -> Result<Layout, Missing> {
         sock_rmem: sock("sk_backlog.rmem_alloc")?,
         sock_backlog: sock("sk_backlog.len")?,
         sock_owned: sock("sk_lock.owned")?,
+        sock_kernel: kernel_owned.as_ref().map_or(ABSENT, |field| field.offset),
+        sock_kernel_bit: kernel_owned.and_then(|field| field.bits).map_or(0, |(bit, _)| u32::from(bit)),
         sock_flags: sock("__sk_common.skc_flags")?,
         sock_userlocks: userlocks.as_ref().map_or(ABSENT, |field| field.offset),
         sock_userlocks_shift: userlocks.and_then(|field| field.bits).map_or(0, |(shift, _)| u32::from(shift)),

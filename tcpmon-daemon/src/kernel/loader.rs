@@ -12,20 +12,25 @@ use aya::{
     maps::{HashMap, Map, MapData, MapError, PerCpuArray, PerCpuHashMap, RingBuf, Stack},
     programs::{BtfTracePoint, CgroupAttachMode, Iter, ProgramError, SockOps},
 };
+use rustix::time::{ClockId, clock_gettime};
 use tcpmon_common::{
     drops::DropKey,
     napi::NapiDevice,
+    pass::RECORDS,
+    reader::ReaderSlot,
     settings::{FILTER_CGROUPS, Settings},
-    socket::SocketCounters,
+    socket::{SOCKET_INDEXES, SocketCounters},
 };
+use zerocopy::FromBytes;
 
 use super::{
     OBJECT, VMLINUX_BTF,
     btf::Btf,
     iterator::Iterator,
     layout,
+    mapped::Mapped,
+    pass::Shared,
     plan::{self, CALLBACK, PROBES},
-    slots::Slots,
     support::{self, CannotRun},
 };
 use crate::{
@@ -87,8 +92,8 @@ pub enum LoadError {
 pub struct Kernel {
     pub(super) ebpf: Ebpf,
     pub(super) ring: RingBuf<MapData>,
-    pub(super) slots: Slots,
-    pub(super) readers: aya::maps::Array<MapData, tcpmon_common::reader::ReaderSlot>,
+    pub(super) slots: Mapped<ReaderSlot>,
+    pub(super) readers: aya::maps::Array<MapData, ReaderSlot>,
     pub(super) free_slots: Stack<MapData, u32>,
     pub(super) lost: PerCpuArray<MapData, u64>,
     pub(super) fallen: PerCpuArray<MapData, SocketCounters>,
@@ -96,10 +101,11 @@ pub struct Kernel {
     pub(super) napi: PerCpuArray<MapData, NapiDevice>,
     pub(super) limits: PerCpuArray<MapData, u64>,
     pub(super) snapshot: Iterator,
-    pub(super) buffer: Vec<u8>,
+    pub(super) shared: Shared,
     pub(super) held_up: &'static [&'static str],
     probes: Vec<Probe>,
     drop_reasons: Vec<(u32, String)>,
+    began_ns: u64,
     options: Options,
 }
 
@@ -177,11 +183,13 @@ impl Kernel {
             probes.push(attach(&mut ebpf, probe, verdict)?);
         }
 
-        let Some(Map::Array(readers)) = ebpf.map("READERS") else {
-            unreachable!("the object of this build has READERS as an array");
-        };
-        let slots = Slots::map(readers.fd().as_fd(), options.max_readers as usize)
-            .map_err(|error| support::refused("to map READERS", &error))?;
+        let slots = map(&ebpf, "READERS", options.max_readers)?;
+        let shared = Shared::new(
+            map(&ebpf, "PASS", 1)?,
+            map(&ebpf, "RECORDS", RECORDS)?,
+            map(&ebpf, "MET", SOCKET_INDEXES / 64)?,
+            map(&ebpf, "FELL", SOCKET_INDEXES / 8)?,
+        );
         Ok(Self {
             ring: take(&mut ebpf, "EVENTS")?,
             slots,
@@ -193,10 +201,11 @@ impl Kernel {
             napi: take(&mut ebpf, "NAPI")?,
             limits: take(&mut ebpf, "LIMITS")?,
             snapshot,
-            buffer: Vec::new(),
+            shared,
             held_up: plan::held_up(preemptible, called_back),
             probes,
             drop_reasons,
+            began_ns: settings.began_ns,
             options,
             ebpf,
         })
@@ -210,6 +219,11 @@ impl Kernel {
     /// The kernel's drop reasons by number.
     pub fn drop_reasons(&self) -> &[(u32, String)] {
         &self.drop_reasons
+    }
+
+    /// When the programs began to count, `CLOCK_MONOTONIC`, ns.
+    pub fn began_ns(&self) -> u64 {
+        self.began_ns
     }
 
     /// How it was loaded.
@@ -228,6 +242,8 @@ fn settings(btf: &Btf<'_>, layout: tcpmon_common::settings::Layout, tracing: boo
         filter_ports: (!filter.ports.is_empty()).into(),
         filter_cgroups: filter.cgroups.len().min(FILTER_CGROUPS) as u32,
         delete_ended: plan::deletes_ended(btf).into(),
+        padding: 0,
+        began_ns: monotonic_ns(),
         cgroups: [0; FILTER_CGROUPS],
         cgroup_levels: [0; FILTER_CGROUPS],
     };
@@ -236,6 +252,12 @@ fn settings(btf: &Btf<'_>, layout: tcpmon_common::settings::Layout, tracing: boo
         settings.cgroup_levels[i] = *level;
     }
     settings
+}
+
+/// `CLOCK_MONOTONIC`, as the programs read it.
+pub fn monotonic_ns() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
 fn fill_filters(ebpf: &mut Ebpf, filter: &TraceFilter) -> Result<(), LoadError> {
@@ -272,6 +294,15 @@ fn filter_map<'a, K: aya::Pod>(
 fn take<T: TryFrom<Map, Error = MapError>>(ebpf: &mut Ebpf, name: &'static str) -> Result<T, LoadError> {
     let map = ebpf.take_map(name).expect("the object of this build has all its maps");
     T::try_from(map).map_err(|source| LoadError::Map { name, source })
+}
+
+/// Maps an array of the object into this process.
+fn map<T: FromBytes + Copy>(ebpf: &Ebpf, name: &'static str, count: u32) -> Result<Mapped<T>, LoadError> {
+    let Some(Map::Array(array)) = ebpf.map(name) else {
+        unreachable!("the object of this build has {name} as an array");
+    };
+    Mapped::map(array.fd().as_fd(), count as usize)
+        .map_err(|error| support::refused(&format!("to map {name}"), &error).into())
 }
 
 fn load_iterator(

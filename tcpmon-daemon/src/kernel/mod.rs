@@ -5,14 +5,16 @@ pub mod floor;
 mod iterator;
 pub mod layout;
 mod loader;
+mod mapped;
+mod pass;
 mod plan;
 mod reader;
-mod slots;
 mod support;
 
 use std::{fs, io};
 
-pub use loader::{Kernel, LoadError, Options, TraceFilter};
+pub use loader::{Kernel, LoadError, Options, TraceFilter, monotonic_ns};
+pub use pass::{Pass, Show};
 pub use plan::{PROBES, Probe};
 pub use reader::{Raw, RawReader, ReadError};
 pub use support::CannotRun;

@@ -1,7 +1,8 @@
 //! Reads what the programs have folded, and takes what they have sent.
 
 use std::{
-    io::{self, Read},
+    io,
+    mem::offset_of,
     os::fd::{AsFd, AsRawFd, OwnedFd},
 };
 
@@ -12,7 +13,7 @@ use tcpmon_common::{
     napi::{NAPI_SLOTS, NapiDevice},
     pressure::LIMIT_KINDS,
     reader::ReaderSlot,
-    socket::{SocketCounters, SocketRecord},
+    socket::SocketCounters,
 };
 
 use super::{Kernel, ProgramStats, program_stats, skipped};
@@ -75,30 +76,6 @@ impl Raw {
 }
 
 impl Kernel {
-    /// Shows every watched socket to `each`, without stopping any of them.
-    ///
-    /// # Errors
-    /// When the iterator cannot be read.
-    pub fn sockets(&mut self, mut each: impl FnMut(&SocketRecord)) -> Result<(), ReadError> {
-        let mut pass = self.snapshot.open()?;
-        // The kernel writes whole records into pages of its own; this holds a few of them.
-        let mut buffer = std::mem::take(&mut self.buffer);
-        buffer.resize(64 * 1024, 0);
-        let mut filled = 0;
-        loop {
-            let got = pass.read(&mut buffer[filled..])?;
-            if got == 0 {
-                break;
-            }
-            filled += got;
-            let taken = decode::snapshot(&buffer[..filled], &mut each)?;
-            buffer.copy_within(taken..filled, 0);
-            filled -= taken;
-        }
-        self.buffer = buffer;
-        Ok(())
-    }
-
     /// The ring, to be waited for: it wakes whenever another quarter of it is full.
     ///
     /// # Errors
@@ -130,7 +107,7 @@ impl Kernel {
     /// When a map cannot be read.
     pub fn raw(&mut self) -> Result<Raw, ReadError> {
         let map = |name| move |source| ReadError::Map { name, source };
-        let mut raw = Raw { readers: self.slots.used().collect(), ..Raw::default() };
+        let mut raw = Raw { readers: self.readers_in_use().collect(), ..Raw::default() };
         for what in Loss::ALL {
             let per_cpu = self.lost.get(&(what as u32), 0).map_err(map("LOST"))?;
             raw.lost.push(per_cpu.iter().sum());
@@ -165,7 +142,14 @@ impl Kernel {
 
     /// One reader slot as it is now.
     pub fn reader(&self, slot: u32) -> Option<ReaderSlot> {
-        self.slots.get(slot)
+        self.slots.get(slot as usize)
+    }
+
+    /// The reader slots in use, with their numbers.
+    fn readers_in_use(&self) -> impl Iterator<Item = RawReader> + '_ {
+        // Flags are looked at first, so that free slots cost one load.
+        let in_use = |slot: &usize| self.slots.peek::<u32>(*slot, offset_of!(ReaderSlot, flags)).unwrap_or(0) != 0;
+        (0..self.slots.len()).filter(in_use).filter_map(|slot| Some((slot as u32, self.slots.get(slot)?)))
     }
 
     /// Clears the slot of a reader that has exited and gives it back.

@@ -59,6 +59,7 @@ pub(super) fn busy(key: GroupKey) -> Group {
             growths: 3,
             arrived_on_cpu_bytes: 1_003,
             arrived_off_cpu_bytes: 1_004,
+            arrived_without_reader_bytes: 5,
             timeslice_read_bytes: 1_005,
             segment_fill: fill(10),
             activation_fill: fill(20),

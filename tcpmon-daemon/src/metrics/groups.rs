@@ -149,11 +149,15 @@ pub(super) const TIMESLICE_FAMILIES: &[Family] = &[
         "tcpmon_timeslice_arrived_bytes_total",
         "bytes",
         &["context"],
-        "Data that arrived while the reader was on its CPU (on_cpu) and while it was not (off_cpu).",
+        "Data that arrived while the reader was on its CPU (on_cpu), while it was not (off_cpu), and while none was known (no_reader), as before the first read; adds up to receive_bytes_total.",
         |page| {
             per_group_and_label(page, |group| {
                 let counters = &group.counters;
-                [("on_cpu", counters.arrived_on_cpu_bytes), ("off_cpu", counters.arrived_off_cpu_bytes)]
+                [
+                    ("on_cpu", counters.arrived_on_cpu_bytes),
+                    ("off_cpu", counters.arrived_off_cpu_bytes),
+                    ("no_reader", counters.arrived_without_reader_bytes),
+                ]
             })
         },
     ),

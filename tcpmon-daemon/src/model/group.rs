@@ -114,16 +114,9 @@ impl Groups {
         entry.last_change = now;
     }
 
-    /// The group's present, to be added to; see [`Groups::clear_gauges`].
+    /// The group's present, to be changed.
     pub fn gauges(&mut self, id: GroupId) -> &mut GroupGauges {
         &mut self.entry(id).gauges
-    }
-
-    /// Before a pass over all sockets.
-    pub fn clear_gauges(&mut self) {
-        for entry in self.entries.iter_mut().flatten() {
-            entry.gauges = GroupGauges::default();
-        }
     }
 
     /// Lets idle groups go; their totals stay in `other`.

@@ -2,7 +2,10 @@
 
 mod group;
 pub mod host;
+mod listeners;
+mod possible;
 pub mod service;
 pub mod snapshot;
 pub mod table;
 mod tally;
+mod tracked;

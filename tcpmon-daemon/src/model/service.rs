@@ -1,15 +1,11 @@
 //! Which service a connection belongs to: the label `service`.
 
-use std::collections::HashMap;
+use tcpmon_common::{
+    reader::FIRST_EPHEMERAL,
+    socket::{SOCKET_ACTIVE, SOCKET_PASSIVE},
+};
 
-use tcpmon_common::socket::{SOCKET_ACTIVE, SOCKET_PASSIVE};
-
-/// First port of the range from which systems take ports for outgoing connections: at or above it a remote port names
-/// no service.
-const FIRST_EPHEMERAL: u16 = 32_768;
-
-/// Who listens: (network namespace, port) -> name of the process that called `listen`.
-pub type Listeners = HashMap<(u32, u16), String>;
+use super::listeners::Listeners;
 
 /// What decides about the service of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,8 +25,7 @@ pub struct Ends {
 /// accepted.
 pub fn service(ends: Ends, listeners: &Listeners) -> String {
     let Ends { flags, netns, local_port, remote_port } = ends;
-    let accepted =
-        flags & SOCKET_PASSIVE != 0 || flags & SOCKET_ACTIVE == 0 && listeners.contains_key(&(netns, local_port));
+    let accepted = flags & SOCKET_PASSIVE != 0 || flags & SOCKET_ACTIVE == 0 && listeners.contains((netns, local_port));
     if accepted {
         format!("local:{local_port}")
     } else if remote_port < FIRST_EPHEMERAL {
@@ -44,14 +39,20 @@ pub fn service(ends: Ends, listeners: &Listeners) -> String {
 mod tests {
     use super::*;
 
+    fn listening_at(place: (u32, u16)) -> Listeners {
+        let mut listeners = Listeners::default();
+        listeners.insert(place, "iperf3".into());
+        listeners
+    }
+
     fn ends(flags: u32, local_port: u16, remote_port: u16) -> Ends {
         Ends { flags, netns: 7, local_port, remote_port }
     }
 
     #[test]
     fn the_service_is_on_the_side_that_accepted() {
-        let nobody = Listeners::new();
-        let listening = Listeners::from([((7, 5201), "iperf3".into())]);
+        let nobody = Listeners::default();
+        let listening = listening_at((7, 5201));
         let cases = [
             (ends(SOCKET_PASSIVE, 5201, 443), &nobody, "local:5201"),
             (ends(SOCKET_ACTIVE, 40_000, 443), &nobody, "remote:443"),
@@ -64,7 +65,7 @@ mod tests {
         for (ends, listeners, expected) in cases {
             assert_eq!(service(ends, listeners), expected);
         }
-        let elsewhere = Listeners::from([((8, 5201), "iperf3".into())]);
+        let elsewhere = listening_at((8, 5201));
         assert_eq!(service(ends(0, 5201, 40_000), &elsewhere), "other");
     }
 }

@@ -61,6 +61,8 @@ pub struct GroupCounters {
     pub arrived_on_cpu_bytes: u64,
     /// Bytes that arrived while the reader was off the CPU.
     pub arrived_off_cpu_bytes: u64,
+    /// Bytes that arrived while the socket had no known reader.
+    pub arrived_without_reader_bytes: u64,
     /// Bytes drained in timeslices of known readers.
     pub timeslice_read_bytes: u64,
     /// Fill met by each data segment.

@@ -1,27 +1,32 @@
 //! The table of sockets and readers: last values per cookie and per slot, whose differences add up per group.
 
 use std::{
-    collections::{HashMap, HashSet, hash_map::Entry},
+    collections::{HashMap, HashSet},
+    hash::{BuildHasher, RandomState},
     time::{Duration, Instant},
 };
 
 use tcpmon_common::{
-    fold::{self, Seen},
+    fold::{self, Cause, Folded, Seen},
     reader::ReaderSlot,
     socket::{
-        LIVE_AUTOTUNED, LIVE_FIN, LIVE_READER, SOCKET_ACTIVE, SOCKET_PASSIVE, SocketCounters, SocketLive, SocketRecord,
+        LIVE_AUTOTUNED, LIVE_FIN, LIVE_NEW, LIVE_READER, SOCKET_ACTIVE, SOCKET_PASSIVE, SocketCounters, SocketRecord,
+        SocketState,
     },
 };
 
 use super::{
     group::{GroupId, Groups, OTHER},
-    service::{self, Ends, Listeners},
-    snapshot::{Group, GroupGauges, GroupKey},
+    listeners::Listeners,
+    possible,
+    service::{self, Ends},
+    snapshot::{Group, GroupKey},
     tally::{self, SocketRow},
+    tracked::{Accounted, Connection, Gauges, Kind, Sockets, Tracked},
 };
 use crate::decode;
 
-/// `TCP_LISTEN` and the states before a connection is one.
+/// `TCP_LISTEN`.
 const LISTEN: u8 = 10;
 
 /// The flags that decide about a socket's service.
@@ -30,6 +35,14 @@ const ENDS_FLAGS: u32 = SOCKET_ACTIVE | SOCKET_PASSIVE;
 /// Sockets whose group is remembered until the next pass after their end, for drops that were not read yet. Drops of
 /// further ones are counted under `other`.
 const ENDED: usize = 4096;
+
+/// Sockets that were handed over before a snapshot has shown them, whose former readers' share is remembered. What further
+/// ones received counts for their last reader.
+const HANDED_OVER: usize = 4096;
+
+/// After so many passes in a row that have not met it, a socket is gone. A pass that others begin and end in can miss
+/// some that are there: the kernel finds its place in the list again by counting.
+const GONE_AFTER: u8 = 8;
 
 /// Names the control group of a thread group, for the optional label.
 pub type CgroupOf = Box<dyn FnMut(u32) -> Option<String> + Send>;
@@ -44,25 +57,6 @@ pub struct Limits {
     pub cgroup_of: Option<CgroupOf>,
 }
 
-struct Socket {
-    group: GroupId,
-    identity: Identity,
-    /// What has been added to the group; apart, so that a pass over idle sockets goes through little memory.
-    accounted: Box<SocketCounters>,
-    /// The state's sequence number, when the socket was idle in the last pass.
-    sequence: Option<u32>,
-    /// The pass that saw it last.
-    pass: u64,
-}
-
-/// What a socket's group follows from, as the kernel has it: while it stays, the group does.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Identity {
-    process: [u8; 16],
-    flags: u32,
-    tgid: u32,
-}
-
 struct Reader {
     group: GroupId,
     key: GroupKey,
@@ -73,23 +67,27 @@ struct Reader {
 pub struct Table {
     limits: Limits,
     groups: Groups,
-    sockets: HashMap<u64, Socket>,
+    sockets: Sockets,
     readers: HashMap<u32, Reader>,
     listeners: Listeners,
-    /// Collected during a pass, to replace `listeners` at its end.
-    listening: Listeners,
     fallen: Vec<SocketCounters>,
-    /// How many have fallen so far.
-    fell: u64,
-    /// How many of them fell since the last pass and are not yet known to be gone, and what they add to `other`.
-    falling: u64,
-    falling_row: SocketRow,
+    /// What the sockets that fell since the last pass add to `other`.
+    falling: SocketRow,
     /// Sockets that are gone although neither a record nor the fallen have their end.
     unended: u64,
+    /// What was refused because it cannot be: of sockets, of readers.
+    impossible: [u64; 2],
     drops: HashMap<(u64, u32), Dropped>,
     /// Where the drops of sockets that ended since the last pass belong; at most [`ENDED`] of them.
     ended: HashMap<u64, GroupId>,
-    pass: u64,
+    /// Sockets that ended since the pass began.
+    ended_in_pass: HashSet<u64>,
+    /// What was accounted of sockets that were handed over before they were shown; at most [`HANDED_OVER`] of them.
+    handed_over: HashMap<u64, Accounted>,
+    hasher: RandomState,
+    /// When counting began, and when the pass did; `CLOCK_MONOTONIC`, ns.
+    began_ns: u64,
+    now_ns: u64,
 }
 
 struct Dropped {
@@ -99,185 +97,290 @@ struct Dropped {
 }
 
 impl Table {
-    /// An empty table.
-    pub fn new(limits: Limits, now: Instant) -> Self {
+    /// An empty table; counting began at `began_ns` of `CLOCK_MONOTONIC`.
+    pub fn new(limits: Limits, now: Instant, began_ns: u64) -> Self {
         let groups = Groups::new(limits.max_groups, limits.group_ttl, limits.cgroup_of.is_some(), now);
         Self {
             limits,
             groups,
-            sockets: HashMap::new(),
+            sockets: Sockets::default(),
             readers: HashMap::new(),
-            listeners: Listeners::new(),
-            listening: Listeners::new(),
+            listeners: Listeners::default(),
             fallen: Vec::new(),
-            fell: 0,
-            falling: 0,
-            falling_row: [0; tally::SOCKET],
+            falling: [0; tally::SOCKET],
             unended: 0,
+            impossible: [0; 2],
             drops: HashMap::new(),
             ended: HashMap::new(),
-            pass: 0,
-        }
-    }
-
-    /// Sockets whose last record was lost end here: `fell` so far, with their totals in `sums`, one per CPU. To be called
-    /// before a pass: what fell before it is missing in it.
-    pub fn fallen(&mut self, sums: &[SocketCounters], fell: u64) {
-        self.falling += fell.saturating_sub(self.fell);
-        self.fell = fell;
-        self.fallen.resize(sums.len(), SocketCounters::ZERO);
-        for (sum, before) in sums.iter().zip(&mut self.fallen) {
-            add(&mut self.falling_row, &tally::socket_row(sum, before));
-            *before = *sum;
+            ended_in_pass: HashSet::new(),
+            handed_over: HashMap::new(),
+            hasher: RandomState::new(),
+            began_ns,
+            now_ns: began_ns,
         }
     }
 
     /// A pass over all sockets begins.
-    pub fn begin(&mut self) {
-        self.pass += 1;
-        self.groups.clear_gauges();
+    pub fn begin(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
+        self.ended_in_pass.clear();
+        self.listeners.begin();
     }
 
-    /// Somebody listens. Said as it happens, and of those who did before tcpmon began, before the first pass.
+    /// Sockets whose last record was lost end here: `sums` has the totals of all so far, one per CPU, and `fell` the
+    /// indexes of those of them that were shown. Sums are to be read before indexes.
+    pub fn fallen(&mut self, sums: &[SocketCounters], fell: &[u32]) {
+        self.fallen.resize(sums.len(), SocketCounters::ZERO);
+        for (sum, before) in sums.iter().zip(&mut self.fallen) {
+            add(&mut self.falling, &tally::socket_row(sum, before));
+            *before = *sum;
+        }
+        for index in fell {
+            let Some(Tracked { cookie, kind, .. }) = self.sockets.remove(*index) else { continue };
+            self.ended_in_pass.insert(cookie);
+            if let Kind::Connection(connection) = &kind {
+                // Its whole totals are among the sums: take back what was counted before, or it counts twice.
+                add(&mut self.falling, &tally::socket_row(&SocketCounters::ZERO, &connection.accounted.counters()));
+            }
+            self.leave(cookie, &kind);
+        }
+    }
+
+    /// Somebody begins to listen.
     pub fn listener(&mut self, record: &SocketRecord) {
         let live = &record.live;
+        self.listeners.announce((live.netns, live.local_port), decode::name(&record.state.process));
+    }
+
+    /// One socket of the pass. The records that were sent until it was shown have been taken.
+    pub fn socket(&mut self, record: &SocketRecord, now: Instant) {
+        let (live, state) = (&record.live, &record.state);
+        let Some(index) = state.shown.index() else { return };
+        let is_new = live.flags & LIVE_NEW != 0;
+        if self.ended_in_pass.contains(&state.cookie) {
+            if is_new {
+                self.sockets.give_back(index);
+            }
+            return;
+        }
         if live.state == LISTEN {
-            let process = decode::name(&record.state.process);
-            self.listeners.insert((live.netns, live.local_port), process.clone());
-            self.listening.insert((live.netns, live.local_port), process);
+            self.listening(index, record);
+            return;
+        }
+        let known = self
+            .sockets
+            .get_mut(index)
+            .is_some_and(|socket| socket.cookie == state.cookie && matches!(socket.kind, Kind::Connection(_)));
+        if !known {
+            self.meet(index, record, is_new, now);
+        }
+        let (counters, refused) = until_now(record);
+        if refused {
+            self.impossible[0] += 1;
+        } else {
+            self.account(index, record, &counters, now);
+        }
+        let queued = live.rcv_nxt.wrapping_sub(live.copied_seq).cast_signed().max(0).cast_unsigned();
+        let gauges = Gauges::of(live, queued.saturating_sub(u32::from(live.flags & LIVE_FIN != 0)));
+        if let Some(Tracked { kind: Kind::Connection(connection), .. }) = self.sockets.get_mut(index) {
+            self.groups.gauges(connection.group).replace(&connection.gauges, &gauges);
+            connection.gauges = gauges;
         }
     }
 
-    /// One socket of the pass.
-    pub fn socket(&mut self, record: &SocketRecord, now: Instant) {
-        let live = &record.live;
-        if live.state == LISTEN {
-            self.listener(record);
-            return;
-        }
-        if record.state.last_ns == 0 {
-            // Not established yet, or connecting anew, with what it has counted.
-            if let Some(socket) = self.sockets.get_mut(&record.header.cookie) {
-                socket.pass = self.pass;
+    /// A connection that was not shown before, or whose traces were lost.
+    fn meet(&mut self, index: u32, record: &SocketRecord, is_new: bool, now: Instant) {
+        let cookie = record.state.cookie;
+        // What was counted of it under another index stays counted.
+        let before = self.sockets.index_of(cookie).and_then(|index| self.sockets.remove(index));
+        let before = match before {
+            Some(Tracked { kind: Kind::Connection(connection), .. }) => {
+                self.groups.gauges(connection.group).replace(&connection.gauges, &Gauges::default());
+                self.groups.gauges(connection.group).sockets -= 1;
+                self.groups.leave(connection.group);
+                Some(connection.accounted)
             }
-            return;
-        }
-        let queued = live.rcv_nxt.wrapping_sub(live.copied_seq).cast_signed().max(0).cast_unsigned();
-        let cookie = record.header.cookie;
-        let known = self.sockets.get_mut(&cookie);
-        // Nothing has happened, nothing waits and the window is open: nothing has been added since the last pass. Most
-        // sockets of most hosts are so.
-        let idle = queued == 0 && live.window >= live.mss;
-        match known {
-            Some(socket) if idle && socket.sequence == Some(live.sequence) => {
-                socket.pass = self.pass;
-                add_gauges(self.groups.gauges(socket.group), live, queued);
-                return;
+            Some(Tracked { kind: Kind::Listener { netns, port }, .. }) => {
+                self.listeners.remove((netns, port));
+                None
             }
-            _ => {}
+            None => self.handed_over.remove(&cookie),
+        };
+        let accounted = match before {
+            Some(accounted) => accounted,
+            None if is_new => Accounted::default(),
+            // It was shown before, but nothing is known of it: its totals cannot be told from what was counted.
+            None => {
+                self.impossible[0] += 1;
+                Accounted::from(&record.state.counters)
+            }
+        };
+        let key = self.key_of(record);
+        let group = self.groups.join(key, now);
+        self.groups.gauges(group).sockets += 1;
+        let connection = Connection {
+            group,
+            identity: self.identity(&record.state),
+            accounted,
+            accounted_ns: self.began_ns,
+            gauges: Gauges::default(),
+        };
+        self.sockets.insert(index, Tracked { cookie, kind: Kind::Connection(connection) });
+    }
+
+    fn listening(&mut self, index: u32, record: &SocketRecord) {
+        let (netns, port) = (record.live.netns, record.live.local_port);
+        if let Some(Tracked { kind, cookie, .. }) = self.sockets.remove_unfreed(index) {
+            self.leave(cookie, &kind);
         }
-        // An event was being folded while the state was copied: its numbers do not belong together. What was known
-        // of the socket stays, and the next pass catches up.
-        let torn = live.sequence & 1 == 1 || live.sequence != record.state.sequence;
-        if !torn {
-            let counters = until_now(record);
-            self.account(record, &counters, now);
-        }
-        if let Some(socket) = self.sockets.get_mut(&cookie) {
-            socket.pass = self.pass;
-            socket.sequence = (!torn && idle).then_some(live.sequence);
-            add_gauges(self.groups.gauges(socket.group), live, queued);
-        }
+        self.listeners.insert((netns, port), decode::name(&record.state.process));
+        let kind = Kind::Listener { netns, port };
+        self.sockets.insert(index, Tracked { cookie: record.state.cookie, kind });
     }
 
     /// The last values of a socket, which is gone.
     pub fn ended(&mut self, record: &SocketRecord, now: Instant) {
-        self.account(record, &record.state.counters, now);
-        if let Some(socket) = self.sockets.remove(&record.header.cookie) {
-            self.leave(record.header.cookie, &socket);
+        let cookie = record.state.cookie;
+        self.ended_in_pass.insert(cookie);
+        if let Some(index) = self.sockets.index_of(cookie) {
+            self.account(index, record, &record.state.counters, now);
+            if let Some(socket) = self.sockets.remove(index) {
+                self.leave(cookie, &socket.kind);
+            }
+        } else if record.state.last_ns != 0 {
+            let before = self.handed_over.remove(&cookie).unwrap_or_default();
+            let group = self.add_unshown(record, &before, now);
+            self.remember(cookie, group);
         }
     }
 
-    /// The pass is over, and the records that were sent until now have been taken: what was in neither is gone, and its
-    /// last record with it.
-    pub fn end(&mut self, now: Instant) {
-        self.listeners = std::mem::take(&mut self.listening);
-        let mut gone: Vec<(u64, u64)> = Vec::new();
-        for (cookie, socket) in &self.sockets {
-            if socket.pass != self.pass {
-                gone.push((socket.pass, *cookie));
+    /// The values of a socket until another process began to read it: they are the former one's.
+    pub fn handed_over(&mut self, record: &SocketRecord, now: Instant) {
+        let cookie = record.state.cookie;
+        if let Some(index) = self.sockets.index_of(cookie) {
+            self.account(index, record, &record.state.counters, now);
+        } else if self.handed_over.len() < HANDED_OVER {
+            let before = self.handed_over.remove(&cookie).unwrap_or_default();
+            self.add_unshown(record, &before, now);
+            self.handed_over.insert(cookie, Accounted::from(&record.state.counters));
+        }
+    }
+
+    /// Adds what a socket that no pass has shown has added since `before`.
+    fn add_unshown(&mut self, record: &SocketRecord, before: &Accounted, now: Instant) -> GroupId {
+        let key = self.key_of(record);
+        let group = self.groups.join(key, now);
+        let row = tally::socket_row(&record.state.counters, &before.counters());
+        if possible::socket(&row, record.header.time_ns.saturating_sub(self.began_ns)) {
+            self.groups.add_socket(group, &row, now);
+        } else {
+            self.impossible[0] += 1;
+        }
+        self.groups.leave(group);
+        group
+    }
+
+    /// The pass is over, and met the sockets with the indexes whose bits are in `met`. Returns indexes that are free.
+    pub fn end(&mut self, met: &[u64], now: Instant) -> Vec<u32> {
+        for (index, passes) in self.sockets.missing(met) {
+            if passes == GONE_AFTER {
+                self.miss(index);
             }
         }
-        gone.sort_unstable();
-        for (seen, cookie) in gone {
-            let Entry::Occupied(entry) = self.sockets.entry(cookie) else { continue };
-            let accounted = &entry.get().accounted;
-            if accounted.received_bytes | accounted.segments | accounted.zero_window_ns == 0 {
-                // A sender: it had nothing to say at its end.
-            } else if self.falling > 0 {
-                self.falling -= 1;
-                // Its whole totals are among the fallen: take back what was counted before, or it counts twice.
-                add(&mut self.falling_row, &tally::socket_row(&SocketCounters::ZERO, accounted));
-            } else if seen + 1 == self.pass {
-                // It may have fallen since the sums were read, or its record may come yet: where programs can be
-                // preempted, one may be held up before it sends.
-                continue;
-            } else {
-                // No program saw its end. What was counted is all that will be.
-                self.unended += 1;
-            }
-            let socket = entry.remove();
-            self.leave(cookie, &socket);
+        for index in self.sockets.lost_but(met) {
+            self.find(index);
         }
-        self.falling = 0;
-        let row = std::mem::replace(&mut self.falling_row, [0; tally::SOCKET]);
+        let row = std::mem::replace(&mut self.falling, [0; tally::SOCKET]);
         self.groups.add_socket(OTHER, &row, now);
+        self.listeners.end();
+        self.sockets.freed()
     }
 
-    fn leave(&mut self, cookie: u64, socket: &Socket) {
-        self.groups.leave(socket.group);
-        if self.ended.len() < ENDED {
-            self.ended.insert(cookie, socket.group);
+    /// A socket is gone without a word.
+    fn miss(&mut self, index: u32) {
+        let Some(socket) = self.sockets.get_mut(index) else { return };
+        // No program saw its end, or its last record was never sent. What was counted is all that will be.
+        if let Kind::Connection(connection) = &socket.kind
+            && !connection.accounted.is_empty()
+        {
+            self.unended += 1;
+            self.groups.gauges(connection.group).replace(&connection.gauges, &Gauges::default());
+            self.groups.gauges(connection.group).sockets -= 1;
+            // If it should come back, it must not count twice.
+            let Some(oldest) = self.sockets.lose(index) else { return };
+            if let Some(Tracked { cookie, kind: Kind::Connection(connection), .. }) = self.sockets.remove(oldest) {
+                self.groups.leave(connection.group);
+                self.remember(cookie, connection.group);
+            }
+        } else if let Some(socket) = self.sockets.remove(index) {
+            self.leave(socket.cookie, &socket.kind);
         }
     }
 
-    /// Adds what the socket has added to its group, after finding out which that is.
-    fn account(&mut self, record: &SocketRecord, counters: &SocketCounters, now: Instant) {
-        let cookie = record.header.cookie;
-        let pass = self.pass;
-        let state = &record.state;
-        let identity = Identity { process: state.process, flags: state.flags & ENDS_FLAGS, tgid: state.reader_tgid };
-        // Tens of thousands of sockets are looked at in every pass, and next to none of them changes hands.
-        if let Some(socket) = self.sockets.get_mut(&cookie)
-            && socket.identity == identity
-        {
-            if *socket.accounted != *counters {
-                self.groups.add_socket(socket.group, &tally::socket_row(counters, &socket.accounted), now);
-                *socket.accounted = *counters;
+    /// A socket that was taken for gone is there.
+    fn find(&mut self, index: u32) {
+        self.sockets.find(index);
+        if let Some(Tracked { kind: Kind::Connection(connection), .. }) = self.sockets.get_mut(index) {
+            self.groups.gauges(connection.group).replace(&Gauges::default(), &connection.gauges);
+            self.groups.gauges(connection.group).sockets += 1;
+        }
+    }
+
+    /// A socket is gone.
+    fn leave(&mut self, cookie: u64, kind: &Kind) {
+        match kind {
+            Kind::Connection(connection) => {
+                let gauges = self.groups.gauges(connection.group);
+                gauges.replace(&connection.gauges, &Gauges::default());
+                gauges.sockets -= 1;
+                self.groups.leave(connection.group);
+                self.remember(cookie, connection.group);
             }
+            Kind::Listener { netns, port } => self.listeners.remove((*netns, *port)),
+        }
+    }
+
+    fn remember(&mut self, cookie: u64, group: GroupId) {
+        if self.ended.len() < ENDED {
+            self.ended.insert(cookie, group);
+        }
+    }
+
+    /// Adds what the connection has added to its group, after finding out which that is.
+    fn account(&mut self, index: u32, record: &SocketRecord, counters: &SocketCounters, now: Instant) {
+        let identity = self.identity(&record.state);
+        let Some(Tracked { kind: Kind::Connection(connection), .. }) = self.sockets.get_mut(index) else { return };
+        // Tens of thousands of sockets are looked at in every pass, and next to none of them changes hands.
+        let key = (connection.identity != identity).then(|| self.key_of(record));
+        let Some(Tracked { kind: Kind::Connection(connection), .. }) = self.sockets.get_mut(index) else { return };
+        if let Some(key) = key {
+            // The reader changed: what comes from now on is the new one's.
+            let former = self.groups.gauges(connection.group);
+            former.replace(&connection.gauges, &Gauges::default());
+            former.sockets -= 1;
+            self.groups.leave(connection.group);
+            connection.group = self.groups.join(key, now);
+            let gauges = self.groups.gauges(connection.group);
+            gauges.replace(&Gauges::default(), &connection.gauges);
+            gauges.sockets += 1;
+            connection.identity = identity;
+        }
+        let row = tally::socket_row(counters, &connection.accounted.counters());
+        if row == [0; tally::SOCKET] {
+            connection.accounted_ns = record.header.time_ns;
             return;
         }
-        let key = self.key_of(record);
-        let groups = &mut self.groups;
-        let socket = match self.sockets.entry(cookie) {
-            Entry::Vacant(entry) => entry.insert(Socket {
-                group: groups.join(key, now),
-                identity,
-                accounted: Box::new(SocketCounters::ZERO),
-                sequence: None,
-                pass,
-            }),
-            Entry::Occupied(entry) => {
-                let socket = entry.into_mut();
-                // The reader changed: what comes from now on is the new one's.
-                groups.leave(socket.group);
-                socket.group = groups.join(key, now);
-                socket.identity = identity;
-                socket
-            }
-        };
-        groups.add_socket(socket.group, &tally::socket_row(counters, &socket.accounted), now);
-        *socket.accounted = *counters;
+        if possible::socket(&row, record.header.time_ns.saturating_sub(connection.accounted_ns)) {
+            self.groups.add_socket(connection.group, &row, now);
+        } else {
+            self.impossible[0] += 1;
+        }
+        connection.accounted = Accounted::from(counters);
+        connection.accounted_ns = record.header.time_ns;
+    }
+
+    fn identity(&self, state: &SocketState) -> u64 {
+        self.hasher.hash_one((state.process, state.flags & ENDS_FLAGS, state.reader_tgid))
     }
 
     fn key_of(&mut self, record: &SocketRecord) -> GroupKey {
@@ -285,8 +388,8 @@ impl Table {
         let mut process = decode::name(&record.state.process);
         if process.is_empty() {
             // Nobody has read yet: it belongs to whoever listens there.
-            if let Some(listener) = self.listeners.get(&(live.netns, live.local_port)) {
-                process.clone_from(listener);
+            if let Some(listener) = self.listeners.get((live.netns, live.local_port)) {
+                process.push_str(listener);
             }
         }
         if process.is_empty() {
@@ -309,7 +412,7 @@ impl Table {
         GroupKey { process, service: service::service(ends, &self.listeners), cgroup }
     }
 
-    /// One reader slot in use. Its timeslices belong to the service that it turned to last.
+    /// One reader slot in use. Its timeslices belong to one service.
     pub fn reader(&mut self, slot: u32, reader: &ReaderSlot, now: Instant) {
         let ends = Ends {
             flags: reader.socket_flags,
@@ -329,7 +432,11 @@ impl Table {
             known.group = groups.join(key.clone(), now);
             known.key = key;
         }
-        groups.add_reader(known.group, &tally::reader_row(reader, &known.accounted), now);
+        if possible::reader(reader, self.now_ns) {
+            groups.add_reader(known.group, &tally::reader_row(reader, &known.accounted), now);
+        } else {
+            self.impossible[1] += 1;
+        }
         known.accounted = *reader;
     }
 
@@ -346,12 +453,11 @@ impl Table {
         let mut forget = Vec::new();
         for (cookie, reason, count) in counts {
             seen.insert((*cookie, *reason));
-            let group = self
-                .sockets
-                .get(cookie)
-                .map(|socket| socket.group)
-                .or_else(|| self.ended.get(cookie).copied())
-                .unwrap_or(OTHER);
+            let index = self.sockets.index_of(*cookie);
+            let group = match index.and_then(|index| self.sockets.get_mut(index)) {
+                Some(Tracked { kind: Kind::Connection(connection), .. }) => connection.group,
+                _ => self.ended.get(cookie).copied().unwrap_or(OTHER),
+            };
             let known = self.drops.entry((*cookie, *reason)).or_insert(Dropped { count: 0, idle: 0 });
             let by = count.saturating_sub(known.count);
             known.count = *count;
@@ -360,7 +466,7 @@ impl Table {
                 self.groups.add_drops(group, &name(*reason), by, now);
             }
             // A socket that is gone drops nothing more; one pass without a change makes sure.
-            if !self.sockets.contains_key(cookie) && known.idle > 0 {
+            if index.is_none() && known.idle > 0 {
                 forget.push((*cookie, *reason));
             }
         }
@@ -394,6 +500,11 @@ impl Table {
         self.unended
     }
 
+    /// What was refused because it cannot be: more than the wire or the clock allows. Of sockets, of readers.
+    pub fn impossible(&self) -> [u64; 2] {
+        self.impossible
+    }
+
     /// Sockets known.
     pub fn sockets_known(&self) -> usize {
         self.sockets.len()
@@ -406,20 +517,9 @@ fn add(to: &mut SocketRow, row: &SocketRow) {
     }
 }
 
-/// Adds a socket's present to its group's.
-fn add_gauges(gauges: &mut GroupGauges, live: &SocketLive, queued: u32) {
-    let fin = u32::from(live.flags & LIVE_FIN != 0);
-    gauges.sockets += 1;
-    gauges.queue_bytes += u64::from(queued.saturating_sub(fin));
-    gauges.used_bytes += u64::from(live.rmem);
-    gauges.limit_bytes += u64::from(live.rcvbuf);
-    gauges.backlog_bytes += u64::from(live.backlog);
-    gauges.out_of_order_bytes += u64::from(live.out_of_order);
-    gauges.window_bytes += u64::from(live.window);
-}
-
-/// The record's totals brought up to the moment of the snapshot, by the same function that the programs use.
-fn until_now(record: &SocketRecord) -> SocketCounters {
+/// The record's totals brought up to the moment of the snapshot, by the same function that the programs use, and whether
+/// that refused anything.
+fn until_now(record: &SocketRecord) -> (SocketCounters, bool) {
     let live = &record.live;
     let mut state = record.state;
     let seen = Seen {
@@ -434,127 +534,11 @@ fn until_now(record: &SocketRecord) -> SocketCounters {
         fin: live.flags & LIVE_FIN != 0,
         autotuned: live.flags & LIVE_AUTOTUNED != 0,
     };
-    fold::fold(&mut state, &seen, false, |_, _| (live.flags & LIVE_READER != 0).then_some(live.reader_switches));
-    state.counters
+    let switches = |_, _| (live.flags & LIVE_READER != 0).then_some(live.reader_switches);
+    let Folded { refused, .. } = fold::fold(&mut state, &seen, Cause::Snapshot, switches);
+    (state.counters, refused != 0)
 }
 
 #[cfg(test)]
-mod tests {
-    use tcpmon_common::{
-        header::{Header, KIND_SNAPSHOT, VERSION},
-        socket::SocketState,
-    };
-
-    use super::*;
-
-    /// What the kernel shows of an idle connection that has received `bytes`.
-    fn socket(cookie: u64, bytes: u64) -> SocketRecord {
-        let mut state = SocketState { cookie, last_ns: 1, ..SocketState::ZERO };
-        state.process[..6].copy_from_slice(b"reader");
-        (state.counters.received_bytes, state.counters.segments) = (bytes, 1);
-        // Even, and another one after each event.
-        state.sequence = 2 * bytes as u32;
-        let live = SocketLive { state: 1, sequence: state.sequence, ..SocketLive::ZERO };
-        SocketRecord {
-            header: Header { kind: KIND_SNAPSHOT, version: VERSION, cpu: 0, time_ns: 1, cookie },
-            live,
-            state,
-        }
-    }
-
-    struct Passes {
-        table: Table,
-        now: Instant,
-    }
-
-    impl Passes {
-        fn new() -> Self {
-            let now = Instant::now();
-            let limits = Limits { max_groups: 8, group_ttl: Duration::from_hours(1), cgroup_of: None };
-            Self { table: Table::new(limits, now), now }
-        }
-
-        /// A pass that shows `sockets`, when `fell` have fallen so far with `bytes` together.
-        fn pass(&mut self, sockets: &[SocketRecord], fell: u64, bytes: u64) {
-            let sums = SocketCounters { received_bytes: bytes, ..SocketCounters::ZERO };
-            self.table.fallen(&[sums], fell);
-            self.table.begin();
-            for socket in sockets {
-                self.table.socket(socket, self.now);
-            }
-            self.table.end(self.now);
-        }
-
-        /// Received bytes of the readers and of `other`.
-        fn received(&self) -> [u64; 2] {
-            ["reader", "other"].map(|process| {
-                let groups = self.table.groups();
-                let mine = groups.iter().filter(|group| group.key.process == process);
-                mine.map(|group| group.counters.received_bytes).sum()
-            })
-        }
-    }
-
-    #[test]
-    fn what_fell_counts_once() {
-        let mut passes = Passes::new();
-        passes.pass(&[socket(1, 100)], 0, 0);
-        // 30 more before its end, and another connection of 1000 that no pass has seen.
-        passes.pass(&[], 2, 1130);
-        assert_eq!(passes.received(), [100, 1030]);
-        assert_eq!((passes.table.unended(), passes.table.sockets_known()), (0, 0));
-    }
-
-    #[test]
-    fn what_falls_after_the_sums_were_read_counts_once() {
-        let mut passes = Passes::new();
-        passes.pass(&[socket(1, 100)], 0, 0);
-        passes.pass(&[], 0, 0);
-        passes.pass(&[], 1, 130);
-        assert_eq!(passes.received(), [100, 30]);
-        assert_eq!((passes.table.unended(), passes.table.sockets_known()), (0, 0));
-    }
-
-    #[test]
-    fn an_end_that_nobody_saw_takes_nothing_from_others_and_is_counted() {
-        let mut passes = Passes::new();
-        passes.pass(&[socket(1, 100)], 0, 0);
-        passes.pass(&[], 0, 0);
-        passes.pass(&[], 0, 0);
-        assert_eq!((passes.table.unended(), passes.table.sockets_known()), (1, 0));
-        passes.pass(&[], 1, 70);
-        assert_eq!(passes.received(), [100, 70]);
-    }
-
-    #[test]
-    fn a_last_record_that_comes_late_counts_once() {
-        let mut passes = Passes::new();
-        passes.pass(&[socket(1, 100)], 0, 0);
-        passes.pass(&[], 0, 0);
-        passes.table.ended(&socket(1, 130), passes.now);
-        passes.pass(&[], 0, 0);
-        assert_eq!((passes.received(), passes.table.unended()), ([130, 0], 0));
-    }
-
-    #[test]
-    fn a_socket_that_connects_anew_keeps_what_it_counted() {
-        let mut passes = Passes::new();
-        passes.pass(&[socket(1, 100)], 0, 0);
-        let mut connecting = socket(1, 100);
-        connecting.state.last_ns = 0;
-        passes.pass(&[connecting], 0, 0);
-        passes.pass(&[connecting], 0, 0);
-        passes.pass(&[socket(1, 150)], 0, 0);
-        assert_eq!((passes.received(), passes.table.unended()), ([150, 0], 0));
-    }
-
-    #[test]
-    fn a_sender_ends_without_a_word() {
-        let mut passes = Passes::new();
-        let mut sender = socket(1, 0);
-        sender.state.counters.segments = 0;
-        passes.pass(&[sender], 0, 0);
-        passes.pass(&[], 0, 0);
-        assert_eq!((passes.table.unended(), passes.table.sockets_known()), (0, 0));
-    }
-}
+#[path = "table/tests.rs"]
+mod tests;

@@ -8,7 +8,15 @@ use tcpmon_common::{
 
 use super::snapshot::{Durations, Fill, GroupCounters};
 
-const SCALARS: usize = 9;
+const SCALARS: usize = 10;
+/// Cell of a socket's row: bytes received.
+pub const RECEIVED: usize = 0;
+/// Bytes read.
+pub const READ: usize = 1;
+/// Time integral of the queue, bytes x [`TICK_NS`].
+pub const QUEUE_TICKS: usize = 3;
+/// Time with a closed window, ns.
+pub const ZERO_WINDOW: usize = 4;
 const FILL: usize = FILL_BINS + 1;
 const TIME: usize = TIME_BINS + 1;
 
@@ -36,6 +44,11 @@ pub fn socket_row(now: &SocketCounters, before: &SocketCounters) -> SocketRow {
             counters.arrived_on_cpu_bytes,
             counters.arrived_off_cpu_bytes,
             counters.timeslice_read_bytes,
+            // Contexts add up to what was received.
+            counters
+                .received_bytes
+                .wrapping_sub(counters.arrived_on_cpu_bytes)
+                .wrapping_sub(counters.arrived_off_cpu_bytes),
         ]
     };
     for (cell, (now, before)) in row.iter_mut().zip(scalars(now).into_iter().zip(scalars(before))) {
@@ -123,15 +136,16 @@ pub fn counters(socket: &Tally<SOCKET>, reader: &Tally<READER>) -> GroupCounters
         durations
     };
     GroupCounters {
-        received_bytes: cells[0],
-        read_bytes: cells[1],
+        received_bytes: cells[RECEIVED],
+        read_bytes: cells[READ],
         segments: cells[2],
-        queue_byte_seconds: cells[3] as f64 * TICK_NS as f64 / 1e9,
-        zero_window_ns: cells[4],
+        queue_byte_seconds: cells[QUEUE_TICKS] as f64 * TICK_NS as f64 / 1e9,
+        zero_window_ns: cells[ZERO_WINDOW],
         growths: cells[5],
         arrived_on_cpu_bytes: cells[6],
         arrived_off_cpu_bytes: cells[7],
         timeslice_read_bytes: cells[8],
+        arrived_without_reader_bytes: cells[9],
         segment_fill: fill(FILL_SEGMENT),
         activation_fill: fill(FILL_ACTIVATION),
         deactivation_fill: fill(FILL_DEACTIVATION),

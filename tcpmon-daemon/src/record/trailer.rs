@@ -7,10 +7,9 @@ use tcpmon_common::loss::Loss;
 use super::header::Clocks;
 
 /// The kernel's losses that can cost a trace a record or a read; each belongs into [`Ending::lost`], zero or not.
-pub const LOSSES: [&str; 9] = [
+pub const LOSSES: [&str; 8] = [
     "recursion_sched_switch",
     "recursion_tcp_rcv_space_adjust",
-    Loss::SocketBegin.name(),
     Loss::SocketStorage.name(),
     Loss::ReaderStorage.name(),
     Loss::ReaderSlot.name(),

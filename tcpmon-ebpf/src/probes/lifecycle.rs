@@ -15,10 +15,11 @@ use aya_ebpf::{
     programs::{BtfTracePointContext, SockOpsContext},
 };
 use tcpmon_common::{
-    header::{Header, KIND_FINAL, KIND_LISTENER, VERSION},
+    fold::Cause,
+    header::{KIND_FINAL, KIND_LISTENER},
     histogram::{FILL_BINS, FILLS},
     loss::Loss,
-    socket::{SOCKET_ACTIVE, SOCKET_FINAL, SOCKET_PASSIVE, SocketCounters, SocketRecord, SocketState},
+    socket::{SOCKET_ACTIVE, SOCKET_FINAL, SOCKET_PASSIVE, SocketCounters, SocketState},
 };
 
 use crate::{
@@ -73,13 +74,16 @@ fn open(tcp: TcpSock, new: u32, cookie: impl FnOnce() -> u64) -> Option<()> {
     if state.cookie != 0 && state.last_ns == 0 && state.flags == flags {
         return None;
     }
-    state.flags = flags;
-    state.cookie = cookie();
-    state.last_ns = 0;
-    reader::opened_by(state, Task::current());
+    let cookie = cookie();
+    socket::event(state, |state| {
+        state.flags = flags;
+        state.cookie = cookie;
+        state.last_ns = 0;
+        reader::opened_by(state, Task::current());
+    });
     // Without it, connections that come and go between two scrapes and are never read would have no process.
     if new == state::LISTEN && setting!(trace) == 0 {
-        send(KIND_LISTENER, Loss::ListenerRecord, state, tcp, kernel::now_ns());
+        socket::send(KIND_LISTENER, Loss::ListenerRecord, state, tcp, kernel::now_ns());
     }
     None
 }
@@ -87,8 +91,11 @@ fn open(tcp: TcpSock, new: u32, cookie: impl FnOnce() -> u64) -> Option<()> {
 #[inline(always)]
 fn establish(tcp: TcpSock, old: u32, cookie: impl FnOnce() -> u64) -> Option<()> {
     let state = maps::socket_or_new(tcp.sock())?;
-    state.flags |=
+    let opened =
         if old == state::SYN_RECV && state.flags & SOCKET_ACTIVE == 0 { SOCKET_PASSIVE } else { SOCKET_ACTIVE };
+    if state.flags & opened == 0 {
+        socket::event(state, |state| state.flags |= opened);
+    }
     // Already set by the twin, or where data of the handshake (TFO) were read before it was complete.
     if state.last_ns == 0 {
         socket::anchor(state, tcp, kernel::now_ns(), true, cookie);
@@ -147,47 +154,57 @@ fn destroy(ctx: &BtfTracePointContext) -> Option<()> {
 
 #[inline(always)]
 fn end(tcp: TcpSock) -> Option<()> {
-    let state = maps::socket(tcp.sock())?;
-    conclude(state, tcp);
+    conclude(state_of(tcp)?, tcp);
     if setting!(delete_ended) != 0 {
         maps::delete_socket(tcp.sock());
     }
     None
 }
 
+/// The state of a socket that ends; made now for one that has received data and was never met. Where states are deleted
+/// here, having none means to have been concluded.
 #[inline(always)]
-fn conclude(state: &mut SocketState, tcp: TcpSock) -> Option<()> {
-    // Never established, or a listener: nothing was counted. Or it is done already.
-    if state.last_ns == 0 || state.flags & SOCKET_FINAL != 0 {
+fn state_of(tcp: TcpSock) -> Option<&'static mut SocketState> {
+    if let Some(state) = maps::socket(tcp.sock()) {
+        return Some(state);
+    }
+    if setting!(delete_ended) != 0 || setting!(trace) != 0 || tcp.data_received() == 0 {
         return None;
     }
-    let now = kernel::now_ns();
-    socket::fold(state, tcp, now, false);
-    state.flags |= SOCKET_FINAL;
-    // The sending side of a transfer: there is nothing to add to any sum.
-    let counters = &state.counters;
-    if counters.received_bytes | counters.segments | counters.zero_window_ns == 0 {
-        return None;
-    }
-    if send(KIND_FINAL, Loss::FinalRecord, state, tcp, now).is_none() {
-        keep(&state.counters);
-    }
-    None
+    maps::socket_or_new(tcp.sock())
 }
 
 #[inline(always)]
-fn send(kind: u16, otherwise: Loss, state: &SocketState, tcp: TcpSock, now: u64) -> Option<()> {
-    let record = maps::reserve::<SocketRecord>(otherwise)?;
-    record.header = Header { kind, version: VERSION, cpu: kernel::cpu(), time_ns: now, cookie: state.cookie };
-    tcp.live(&mut record.live);
-    // The tracepoint fires before the socket takes on its new state.
-    if kind == KIND_LISTENER {
-        record.live.state = state::LISTEN as u8;
+fn conclude(state: &mut SocketState, tcp: TcpSock) -> Option<()> {
+    if state.flags & SOCKET_FINAL != 0 {
+        return None;
     }
-    record.live.sequence = state.sequence;
-    record.state = *state;
-    maps::submit(record);
-    Some(())
+    if state.last_ns == 0 && tcp.data_received() != 0 {
+        socket::meet_late(state, tcp);
+    }
+    let now = kernel::now_ns();
+    let seen = socket::look(state, tcp, now);
+    socket::event(state, |state| {
+        // Otherwise it was never established, or is a listener: nothing was counted.
+        if state.last_ns != 0 {
+            socket::fold(state, &seen, Cause::Event);
+        }
+        state.flags |= SOCKET_FINAL;
+    });
+    // There is nothing to add to any sum (the sending side of a transfer), and nobody has seen it.
+    let counters = &state.counters;
+    if counters.received_bytes | counters.segments | counters.zero_window_ns == 0 && state.shown.index().is_none() {
+        return None;
+    }
+    if socket::send(KIND_FINAL, Loss::FinalRecord, state, tcp, now).is_none() {
+        // First the mark: whoever finds the totals among the sums knows whose they are.
+        if let Some(index) = state.shown.index() {
+            maps::fell(index);
+        }
+        kernel::barrier();
+        keep(&state.counters);
+    }
+    None
 }
 
 /// Adds the totals to this CPU's sums, so that they are right although the record is lost.

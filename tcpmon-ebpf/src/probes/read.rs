@@ -1,10 +1,17 @@
 //! `tcp_rcv_space_adjust`: somebody has drained bytes from a socket; `copied_seq` has moved already.
 
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
-use tcpmon_common::{fold, histogram::FILL_ACTIVATION, reader::SLOT_NONE};
+use tcpmon_common::{
+    fold::{self, Cause, Seen},
+    header::KIND_HANDED_OVER,
+    histogram::FILL_ACTIVATION,
+    loss::Loss,
+    reader::SLOT_NONE,
+    socket::SocketState,
+};
 
 use crate::{
-    kernel::{self, Sock, Task, setting},
+    kernel::{self, Sock, Task, TcpSock, setting},
     reader, socket, timeslice,
 };
 
@@ -23,33 +30,60 @@ fn read(ctx: &BtfTracePointContext) -> Option<()> {
     if queue_start == tcp.copied_seq() {
         return None;
     }
-    let read_bytes = socket::fold(state, tcp, kernel::now_ns(), false);
+    let seen = socket::look(state, tcp, kernel::now_ns());
+    let Some(task) = reader_of(tcp) else {
+        socket::event(state, |state| socket::fold(state, &seen, Cause::Event));
+        return None;
+    };
+    let previous = state.reader_slot;
+    let read_bytes = if previous != SLOT_NONE && state.reader_tid == task.tid() {
+        socket::event(state, |state| {
+            let read_bytes = socket::fold(state, &seen, Cause::Event);
+            state.counters.timeslice_read_bytes += read_bytes as u64;
+            read_bytes
+        })
+    } else {
+        read_first(state, tcp, task, &seen)
+    };
+    if state.reader_slot == SLOT_NONE {
+        return None;
+    }
+    if setting!(trace) != 0 {
+        timeslice::read(previous, state, tcp, queue_start, read_bytes)
+    } else {
+        reader::turn_to(state, tcp)
+    }
+}
 
-    // In-kernel consumers (kTLS, sockmap) drain from softirq, where `current` is whoever was interrupted.
+/// The thread that reads. In-kernel consumers (kTLS, sockmap) drain from softirq, where `current` is whoever was
+/// interrupted.
+#[inline(always)]
+fn reader_of(tcp: TcpSock) -> Option<Task> {
     if !tcp.sock().owned_by_user() {
         return None;
     }
     let task = Task::current();
-    let tid = task.tid();
-    if tid == 0 {
-        return None;
+    if task.tid() == 0 { None } else { Some(task) }
+}
+
+/// A read by another thread than the last one.
+#[inline(always)]
+fn read_first(state: &mut SocketState, tcp: TcpSock, task: Task, seen: &Seen) -> u32 {
+    // What the former process has read stays with it.
+    if setting!(trace) == 0 && state.reader_tid != 0 && state.reader_tgid != task.tgid() {
+        let until_now = Seen { copied_seq: state.copied_seq, ..*seen };
+        socket::event(state, |state| socket::fold(state, &until_now, Cause::Event));
+        socket::send(KIND_HANDED_OVER, Loss::HandedOver, state, tcp, seen.now_ns);
     }
-    let previous = state.reader_slot;
-    if previous == SLOT_NONE || state.reader_tid != tid {
-        let Some(slot) = reader::enter(task) else {
-            state.process = task.process();
-            return None;
-        };
-        reader::take_over(state, tcp, task, slot)?;
-        // This reader's timeslice began before it touched the socket, with the queue that has held until now.
-        let sock = tcp.sock();
-        fold::observe(&mut state.counters, FILL_ACTIVATION, sock.rmem(), sock.rcvbuf());
-    }
-    state.counters.timeslice_read_bytes += read_bytes as u64;
-    // What was written since the fold: a snapshot that copied the state in between will see that it moved.
-    state.sequence += 2;
-    if setting!(trace) != 0 {
-        timeslice::read(previous, state, tcp, queue_start, read_bytes);
-    }
-    None
+    let slot = reader::enter(task);
+    socket::event(state, |state| {
+        let read_bytes = socket::fold(state, seen, Cause::Event);
+        reader::take_over(state, task, slot);
+        if slot.is_some() {
+            // This reader's timeslice began before it touched the socket, with the queue that has held until now.
+            fold::observe(&mut state.counters, FILL_ACTIVATION, seen.rmem, seen.rcvbuf);
+            state.counters.timeslice_read_bytes += read_bytes as u64;
+        }
+        read_bytes
+    })
 }

@@ -5,7 +5,7 @@ use tcpmon_common::{
     header::{Header, KIND_READER_EXIT, VERSION},
     histogram::time_bin,
     loss::Loss,
-    reader::{END_BLOCKED, END_EXITED, END_PREEMPTED, READER_EXITED},
+    reader::{END_BLOCKED, END_EXITED, END_PREEMPTED, READER_EXITED, READER_SERVICES, ReaderSlot, SLOT_NONE},
 };
 
 use crate::{
@@ -58,21 +58,18 @@ fn deactivate(slot: u32, task: Task, end: u32) -> Option<()> {
     let wait_ns = run_delay_ns.wrapping_sub(reader.run_delay_ns);
     reader.exec_ns = exec_ns;
     reader.run_delay_ns = run_delay_ns;
-    reader.on_cpu_ns += on_cpu_ns;
-    reader.on_cpu[time_bin(on_cpu_ns)] += 1;
-    reader.wait_ns += wait_ns;
-    reader.wait[time_bin(wait_ns)] += 1;
-    match end {
-        END_EXITED => reader.ends[2] += 1,
-        END_BLOCKED => reader.ends[1] += 1,
-        _ => reader.ends[0] += 1,
+    let sums = reader.sums;
+    if sums == slot {
+        add(reader, on_cpu_ns, wait_ns, end);
+    } else if let Some(sums) = maps::reader(sums) {
+        add(sums, on_cpu_ns, wait_ns, end);
     }
 
     if setting!(trace) != 0 {
         timeslice::deactivate(slot, task, on_cpu_ns, wait_ns, end);
     }
     if end == END_EXITED {
-        reader.flags |= READER_EXITED;
+        exit(slot);
         let record = maps::reserve::<Header>(Loss::ReaderExit)?;
         *record = Header {
             kind: KIND_READER_EXIT,
@@ -83,6 +80,35 @@ fn deactivate(slot: u32, task: Task, end: u32) -> Option<()> {
         };
         maps::submit(record);
     }
+    None
+}
+
+/// Adds a timeslice to the sums of its service.
+#[inline(always)]
+fn add(sums: &mut ReaderSlot, on_cpu_ns: u64, wait_ns: u64, end: u32) {
+    sums.on_cpu_ns += on_cpu_ns;
+    sums.on_cpu[time_bin(on_cpu_ns)] += 1;
+    sums.wait_ns += wait_ns;
+    sums.wait[time_bin(wait_ns)] += 1;
+    match end {
+        END_EXITED => sums.ends[2] += 1,
+        END_BLOCKED => sums.ends[1] += 1,
+        _ => sums.ends[0] += 1,
+    }
+}
+
+/// Marks all slots of the thread as free to be collected, its own one last.
+#[inline(always)]
+fn exit(first: u32) -> Option<()> {
+    let mut slot = maps::reader(first)?.next;
+    let mut i = 0;
+    while i < READER_SERVICES && slot != SLOT_NONE {
+        let reader = maps::reader(slot)?;
+        slot = reader.next;
+        reader.flags |= READER_EXITED;
+        i += 1;
+    }
+    maps::reader(first)?.flags |= READER_EXITED;
     None
 }
 

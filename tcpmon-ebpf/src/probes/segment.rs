@@ -1,6 +1,7 @@
 //! `tcp_probe`: a segment reaches `tcp_rcv_established`, before it is queued.
 
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
+use tcpmon_common::fold::Cause;
 
 use crate::{
     kernel::{self, Skb, Sock},
@@ -21,6 +22,7 @@ fn segment(ctx: &BtfTracePointContext) -> Option<()> {
     }
     let tcp = Sock::argument::<0>(ctx).tcp()?;
     let state = socket::watched(tcp)?;
-    socket::fold(state, tcp, kernel::now_ns(), true);
+    let seen = socket::look(state, tcp, kernel::now_ns());
+    socket::event(state, |state| socket::fold(state, &seen, Cause::Segment));
     None
 }

@@ -1,0 +1,205 @@
+//! How the snapshot copies a socket's state while events change it.
+//!
+//! The state carries a sequence number that is odd while an event is folded, and another even number after each: a
+//! sequence lock. An event makes it odd, writes, and makes it even; it has read the clock and the socket before. The
+//! snapshot reads the sequence number, **then** the clock, then the socket, then the state, and then the sequence number
+//! again. Where both are the same even number, the state is one that stood between two events, the time is not before its
+//! last event, and the socket's own fields are not older than the state.
+//!
+//! This rests on two things. The compiler keeps the order of the accesses: they are volatile, or a barrier stands between
+//! them. The CPU shows stores to others in program order and keeps loads in program order: x86-64 does (TSO). It may let
+//! a load pass an earlier store to another address, and nothing here depends on that order. Other architectures need
+//! barriers that eBPF did not have for long, so the daemon does not build for them.
+
+/// What the snapshot reads of one socket, each at one moment.
+pub trait Shared {
+    /// [`SocketState::sequence`](crate::socket::SocketState::sequence).
+    fn sequence(&mut self) -> u32;
+    /// Copies the clock.
+    fn time(&mut self);
+    /// Copies what is read from the socket itself.
+    fn socket(&mut self);
+    /// Copies the state.
+    fn state(&mut self);
+}
+
+/// Times that the snapshot tries to copy a state; an event takes less than a copy.
+pub const TRIES: u32 = 4;
+
+/// Copies once and returns the sequence number of what was copied; `None` when the copy is torn, and must not be used.
+#[inline(always)]
+pub fn copy(shared: &mut impl Shared) -> Option<u32> {
+    let before = shared.sequence();
+    if before & 1 == 1 {
+        return None;
+    }
+    shared.time();
+    shared.socket();
+    shared.state();
+    if shared.sequence() == before { Some(before) } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::vec::Vec;
+
+    use super::*;
+
+    /// One memory that an event's program and the snapshot's share, one access at a time.
+    #[derive(Clone, Default)]
+    struct Memory {
+        clock: u64,
+        rcv_nxt: u32,
+        sequence: u32,
+        last_ns: u64,
+        state_rcv_nxt: u32,
+        received: u32,
+        // Registers of the event's program.
+        now: u64,
+        seen: u32,
+        /// The states that stood between two events.
+        stood: Vec<(u64, u32, u32)>,
+    }
+
+    /// What one event does, in its order. The kernel queues a segment before it, between it and the next, or never.
+    const EVENT: [fn(&mut Memory); 9] = [
+        |memory| memory.rcv_nxt += 100,
+        |memory| memory.now = memory.clock,
+        |memory| memory.seen = memory.rcv_nxt,
+        |memory| memory.sequence += 1,
+        |memory| memory.received += memory.seen - memory.state_rcv_nxt,
+        |memory| memory.state_rcv_nxt = memory.seen,
+        |memory| memory.last_ns = memory.now,
+        |memory| {
+            memory.sequence += 1;
+            memory.stood.push((memory.last_ns, memory.state_rcv_nxt, memory.received));
+        },
+        |memory| memory.rcv_nxt += 1,
+    ];
+    const EVENTS: usize = 2;
+
+    /// The snapshot's program in one interleaving: `schedule` has the number of the event's steps before each access.
+    struct Reader<'a> {
+        memory: Memory,
+        schedule: &'a [usize],
+        access: usize,
+        done: usize,
+        time: u64,
+        rcv_nxt: u32,
+        state: (u64, u32, u32),
+    }
+
+    impl Reader<'_> {
+        fn access<T>(&mut self, read: impl FnOnce(&Memory) -> T) -> T {
+            for _ in 0..self.schedule[self.access] {
+                self.memory.clock += 1;
+                EVENT[self.done % EVENT.len()](&mut self.memory);
+                self.done += 1;
+            }
+            self.access += 1;
+            self.memory.clock += 1;
+            read(&self.memory)
+        }
+    }
+
+    impl Shared for Reader<'_> {
+        fn sequence(&mut self) -> u32 {
+            self.access(|memory| memory.sequence)
+        }
+        fn time(&mut self) {
+            self.time = self.access(|memory| memory.clock);
+        }
+        fn socket(&mut self) {
+            self.rcv_nxt = self.access(|memory| memory.rcv_nxt);
+        }
+        fn state(&mut self) {
+            // In no order: a copy goes word by word.
+            self.state.2 = self.access(|memory| memory.received);
+            self.state.0 = self.access(|memory| memory.last_ns);
+            self.state.1 = self.access(|memory| memory.state_rcv_nxt);
+        }
+    }
+
+    /// Accesses of one copy.
+    const ACCESSES: usize = 7;
+
+    /// Runs `protocol` in every interleaving with two events; returns how many copies were taken, and of these how many
+    /// are torn, lie before their last event, or have a socket older than its state.
+    fn explore(protocol: fn(&mut Reader<'_>) -> Option<u32>) -> (usize, usize) {
+        fn all(schedule: &mut Vec<usize>, left: usize, each: &mut impl FnMut(&[usize])) {
+            if schedule.len() == ACCESSES {
+                each(schedule);
+                return;
+            }
+            for steps in 0..=left {
+                schedule.push(steps);
+                all(schedule, left - steps, each);
+                schedule.pop();
+            }
+        }
+        let (mut taken, mut wrong) = (0, 0);
+        all(&mut Vec::new(), EVENTS * EVENT.len(), &mut |schedule| {
+            let memory = Memory { stood: [(0, 0, 0)].to_vec(), ..Memory::default() };
+            let mut reader =
+                Reader { memory, schedule, access: 0, done: 0, time: 0, rcv_nxt: 0, state: (u64::MAX, 0, 0) };
+            if protocol(&mut reader).is_some() {
+                taken += 1;
+                let stood = reader.memory.stood.contains(&reader.state);
+                let (last_ns, rcv_nxt, _) = reader.state;
+                wrong += usize::from(!stood || reader.time < last_ns || reader.rcv_nxt < rcv_nxt);
+            }
+        });
+        (taken, wrong)
+    }
+
+    #[test]
+    fn no_interleaving_makes_a_wrong_copy() {
+        let (taken, wrong) = explore(|reader| copy(reader));
+        assert!(taken > 400, "{taken} copies were taken");
+        assert_eq!(wrong, 0);
+    }
+
+    /// The exploration is worth something only if it finds what is wrong with other orders.
+    #[test]
+    fn every_other_order_makes_a_wrong_copy_in_some_interleaving() {
+        let time_first: fn(&mut Reader<'_>) -> Option<u32> = |reader| {
+            reader.time();
+            let before = reader.sequence();
+            reader.socket();
+            reader.state();
+            (before & 1 == 0 && reader.sequence() == before).then_some(before)
+        };
+        let socket_first: fn(&mut Reader<'_>) -> Option<u32> = |reader| {
+            reader.socket();
+            let before = reader.sequence();
+            reader.time();
+            reader.state();
+            (before & 1 == 0 && reader.sequence() == before).then_some(before)
+        };
+        let no_second_look: fn(&mut Reader<'_>) -> Option<u32> = |reader| {
+            let before = reader.sequence();
+            reader.time();
+            reader.socket();
+            reader.state();
+            (before & 1 == 0).then_some(before)
+        };
+        let odd_is_fine: fn(&mut Reader<'_>) -> Option<u32> = |reader| {
+            let before = reader.sequence();
+            reader.time();
+            reader.socket();
+            reader.state();
+            (reader.sequence() == before).then_some(before)
+        };
+        for (name, protocol) in [
+            ("time first", time_first),
+            ("socket first", socket_first),
+            ("no second look", no_second_look),
+            ("odd is fine", odd_is_fine),
+        ] {
+            let (_, wrong) = explore(protocol);
+            assert!(wrong > 0, "{name}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! A pass of the snapshot over all sockets, one system call at a time: see [`tcpmon_common::pass`].
+
+use std::{
+    fs::File,
+    io::{self, Read as _},
+};
+
+use tcpmon_common::{
+    pass::{Pass as Control, RECORDS, SHOW_ALL, SHOW_CHANGED, SHOW_LISTENERS},
+    socket::{SOCKET_INDEXES, SocketRecord},
+};
+
+use super::{Kernel, ReadError, mapped::Mapped};
+
+/// What a pass shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Show {
+    /// Sockets that have changed since they were shown last, or are not at rest.
+    Changed = SHOW_CHANGED as isize,
+    /// All sockets.
+    All = SHOW_ALL as isize,
+    /// Listening sockets that were not shown yet.
+    Listeners = SHOW_LISTENERS as isize,
+}
+
+/// The arrays that the iterator and user space share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) control: Mapped<Control>,
+    pub(super) records: Mapped<SocketRecord>,
+    pub(super) met: Mapped<u64>,
+    pub(super) fell: Mapped<[u8; 8]>,
+    /// Indexes that no socket has; the last one is given first.
+    free: Vec<u32>,
+    /// Indexes from here on were never given.
+    fresh: u32,
+}
+
+impl Shared {
+    pub(super) fn new(
+        control: Mapped<Control>,
+        records: Mapped<SocketRecord>,
+        met: Mapped<u64>,
+        fell: Mapped<[u8; 8]>,
+    ) -> Self {
+        Self { control, records, met, fell, free: Vec::new(), fresh: 0 }
+    }
+
+    /// Prepares the next system call.
+    fn prepare(&mut self, show: Show) {
+        let wanted = (RECORDS as usize).saturating_sub(self.free.len()) as u32;
+        let fresh = self.fresh..(self.fresh + wanted).min(SOCKET_INDEXES);
+        self.fresh = fresh.end;
+        self.free.splice(0..0, fresh.rev());
+        let mut control =
+            Control { show: show as u32, free_count: self.free.len().min(RECORDS as usize) as u32, ..Control::ZERO };
+        for (place, index) in control.free.iter_mut().zip(self.free.iter().rev()) {
+            *place = *index;
+        }
+        self.control.set(0, control);
+    }
+
+    /// The records that the system call has made.
+    fn made(&mut self) -> usize {
+        let control = self.control.get(0).unwrap_or(Control::ZERO);
+        self.free.truncate(self.free.len().saturating_sub(control.taken as usize));
+        (control.records as usize).min(self.records.len())
+    }
+}
+
+/// A pass that goes on.
+#[derive(Debug)]
+pub struct Pass {
+    file: File,
+    show: Show,
+    records: usize,
+}
+
+impl Kernel {
+    /// Begins a pass over all watched sockets, without stopping any of them.
+    ///
+    /// # Errors
+    /// When the iterator cannot be opened.
+    pub fn begin(&mut self, show: Show) -> Result<Pass, ReadError> {
+        for word in 0..self.shared.fresh.div_ceil(64) as usize {
+            self.shared.met.set(word, 0);
+        }
+        Ok(Pass { file: self.snapshot.open()?, show, records: 0 })
+    }
+
+    /// Looks at the next sockets, for a few milliseconds at most; false when there are no more. What they show is in
+    /// [`Kernel::records`] until the next call.
+    ///
+    /// # Errors
+    /// When the iterator cannot be read. What this pass would have shown is then lost, and the next must show all.
+    pub fn advance(&mut self, pass: &mut Pass) -> Result<bool, ReadError> {
+        self.shared.prepare(pass.show);
+        // It writes nothing: it ends, or is interrupted by the program.
+        let more = match pass.file.read(&mut [0; 8]) {
+            Ok(_) => false,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => true,
+            Err(error) => return Err(error.into()),
+        };
+        pass.records = self.shared.made();
+        Ok(more)
+    }
+
+    /// What the last [`Kernel::advance`] has found.
+    pub fn records(&self, pass: &Pass) -> impl Iterator<Item = SocketRecord> + '_ {
+        (0..pass.records).filter_map(|number| self.shared.records.get(number))
+    }
+
+    /// The indexes of the sockets that the pass has met, as bits.
+    pub fn met(&self) -> Vec<u64> {
+        (0..self.shared.fresh.div_ceil(64) as usize).filter_map(|word| self.shared.met.get(word)).collect()
+    }
+
+    /// No socket has this index any more.
+    pub fn free_index(&mut self, index: u32) {
+        self.shared.free.push(index);
+    }
+
+    /// Takes the indexes of sockets whose last record was lost. To be called after their sums were read: whatever is in
+    /// these is marked here.
+    pub fn fell(&mut self) -> Vec<u32> {
+        let mut fell = Vec::new();
+        for word in 0..self.shared.fresh.div_ceil(8) {
+            let marks = self.shared.fell.get(word as usize).unwrap_or([0; 8]);
+            if marks != [0; 8] {
+                fell.extend((0..8).filter(|byte| marks[*byte as usize] != 0).map(|byte| 8 * word + byte));
+                self.shared.fell.set(word as usize, [0; 8]);
+            }
+        }
+        fell
+    }
+}

@@ -1,0 +1,261 @@
+use tcpmon_common::{
+    header::{Header, KIND_SNAPSHOT, VERSION},
+    socket::{Shown, SocketLive, SocketState},
+};
+
+use super::*;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// What the kernel shows of an idle connection that has received `bytes`; the iterator gives it its cookie as index.
+fn socket(cookie: u64, bytes: u64) -> SocketRecord {
+    let mut state = SocketState { cookie, last_ns: SECOND, ..SocketState::ZERO };
+    state.process[..6].copy_from_slice(b"reader");
+    state.shown = Shown { index_plus_one: cookie as u32 + 1, ..Shown::ZERO };
+    (state.counters.received_bytes, state.counters.segments) = (bytes, 1);
+    let live = SocketLive { state: 1, flags: LIVE_NEW, rcvbuf: 10, ..SocketLive::ZERO };
+    let header = Header { kind: KIND_SNAPSHOT, version: VERSION, cpu: 0, time_ns: SECOND, cookie };
+    SocketRecord { header, live, state }
+}
+
+fn again(mut record: SocketRecord) -> SocketRecord {
+    record.live.flags &= !LIVE_NEW;
+    record
+}
+
+fn read_by(mut record: SocketRecord, process: &[u8]) -> SocketRecord {
+    record.state.process = [0; 16];
+    record.state.process[..process.len()].copy_from_slice(process);
+    record
+}
+
+struct Passes {
+    table: Table,
+    now: Instant,
+}
+
+impl Passes {
+    fn new() -> Self {
+        let now = Instant::now();
+        let limits = Limits { max_groups: 8, group_ttl: Duration::from_hours(1), cgroup_of: None };
+        Self { table: Table::new(limits, now, 0), now }
+    }
+
+    /// A pass that shows `sockets` and also meets those with the indexes `silent`; returns the indexes that are free.
+    fn pass(&mut self, sockets: &[SocketRecord], silent: &[u32]) -> Vec<u32> {
+        self.table.begin(SECOND);
+        let mut met = vec![0; 2];
+        let shown = sockets.iter().filter_map(|socket| socket.state.shown.index());
+        for index in shown.chain(silent.iter().copied()) {
+            met[index as usize / 64] |= 1 << (index % 64);
+        }
+        for socket in sockets {
+            self.table.socket(socket, self.now);
+        }
+        self.table.end(&met, self.now)
+    }
+
+    /// The sums of what has fallen, with the sockets that have these indexes.
+    fn fall(&mut self, bytes: u64, indexes: &[u32]) {
+        let sums = SocketCounters { received_bytes: bytes, ..SocketCounters::ZERO };
+        self.table.fallen(&[sums], indexes);
+    }
+
+    fn of(&self, process: &str) -> (u64, u64) {
+        let groups = self.table.groups();
+        let mine = groups.iter().filter(|group| group.key.process == process);
+        mine.fold((0, 0), |sum, group| (sum.0 + group.counters.received_bytes, sum.1 + group.gauges.sockets))
+    }
+
+    /// Received bytes of the readers and of `other`.
+    fn received(&self) -> [u64; 2] {
+        ["reader", "other"].map(|process| self.of(process).0)
+    }
+}
+
+#[test]
+fn what_a_silent_pass_does_not_show_stays() {
+    let mut passes = Passes::new();
+    passes.pass(&[socket(1, 100), socket(2, 50)], &[]);
+    for _ in 0..20 {
+        assert!(passes.pass(&[], &[1, 2]).is_empty());
+    }
+    passes.pass(&[again(socket(1, 130))], &[2]);
+    assert_eq!((passes.of("reader"), passes.table.sockets_known()), ((180, 2), 2));
+}
+
+#[test]
+fn what_fell_counts_once() {
+    let mut passes = Passes::new();
+    passes.pass(&[socket(1, 100)], &[]);
+    // 30 more before its end, and another connection of 1000 that no pass has seen.
+    passes.fall(1130, &[1]);
+    assert_eq!(passes.pass(&[], &[]), [1]);
+    assert_eq!(passes.received(), [100, 1030]);
+    assert_eq!((passes.table.unended(), passes.of("reader").1), (0, 0));
+}
+
+#[test]
+fn an_end_that_nobody_saw_is_counted_after_some_passes_and_takes_nothing_from_others() {
+    let mut passes = Passes::new();
+    passes.pass(&[socket(1, 100)], &[]);
+    for _ in 1..GONE_AFTER {
+        passes.pass(&[], &[]);
+    }
+    assert_eq!((passes.table.unended(), passes.of("reader")), (0, (100, 1)));
+    passes.pass(&[], &[]);
+    assert_eq!((passes.table.unended(), passes.of("reader")), (1, (100, 0)));
+    passes.fall(70, &[]);
+    passes.pass(&[], &[]);
+    assert_eq!(passes.received(), [100, 70]);
+}
+
+#[test]
+fn a_socket_that_others_hid_from_some_passes_is_not_gone() {
+    let mut passes = Passes::new();
+    passes.pass(&[socket(1, 100)], &[]);
+    for _ in 0..3 {
+        for _ in 1..GONE_AFTER {
+            passes.pass(&[], &[]);
+        }
+        passes.pass(&[], &[1]);
+    }
+    assert_eq!((passes.table.unended(), passes.of("reader")), (0, (100, 1)));
+}
+
+#[test]
+fn a_socket_that_was_taken_for_gone_comes_back_and_counts_once() {
+    let mut passes = Passes::new();
+    passes.pass(&[socket(1, 100)], &[]);
+    for _ in 0..GONE_AFTER {
+        passes.pass(&[], &[]);
+    }
+    assert_eq!(passes.of("reader"), (100, 0));
+    passes.pass(&[again(socket(1, 130))], &[]);
+    assert_eq!(passes.of("reader"), (130, 1));
+    passes.pass(&[], &[1]);
+    assert_eq!(passes.of("reader"), (130, 1));
+}
+
+#[test]
+fn a_last_record_that_comes_late_counts_once() {
+    let mut passes = Passes::new();
+    passes.pass(&[socket(1, 100)], &[]);
+    passes.pass(&[], &[]);
+    passes.table.ended(&socket(1, 130), passes.now);
+    assert_eq!(passes.pass(&[], &[]), [1]);
+    assert_eq!((passes.received(), passes.table.unended(), passes.of("reader").1), ([130, 0], 0, 0));
+}
+
+#[test]
+fn a_socket_that_ends_before_what_the_pass_has_shown_is_looked_at_counts_once() {
+    let mut passes = Passes::new();
+    passes.table.begin(SECOND);
+    passes.table.ended(&socket(1, 130), passes.now);
+    passes.table.socket(&socket(1, 100), passes.now);
+    assert_eq!(passes.table.end(&[2], passes.now), [1]);
+    assert_eq!((passes.received(), passes.table.sockets_known()), ([130, 0], 0));
+}
+
+#[test]
+fn a_socket_that_connects_anew_keeps_what_it_counted() {
+    let mut passes = Passes::new();
+    passes.pass(&[socket(1, 100)], &[]);
+    // The iterator meets it, and shows nothing of it meanwhile.
+    passes.pass(&[], &[1]);
+    passes.pass(&[again(socket(1, 150))], &[]);
+    assert_eq!((passes.received(), passes.table.unended()), ([150, 0], 0));
+}
+
+#[test]
+fn a_sender_may_end_without_a_word() {
+    let mut passes = Passes::new();
+    let mut sender = socket(1, 0);
+    sender.state.counters.segments = 0;
+    passes.pass(&[sender], &[]);
+    for _ in 0..GONE_AFTER {
+        passes.pass(&[], &[]);
+    }
+    assert_eq!((passes.table.unended(), passes.table.sockets_known()), (0, 0));
+}
+
+#[test]
+fn what_each_process_has_read_stays_with_it() {
+    let mut passes = Passes::new();
+    passes.pass(&[socket(1, 100)], &[]);
+    // 50 more before another one takes it over, and 7 after that, within one pass.
+    passes.table.handed_over(&socket(1, 150), passes.now);
+    passes.pass(&[again(read_by(socket(1, 157), b"heir"))], &[]);
+    assert_eq!((passes.of("reader"), passes.of("heir")), ((150, 0), (7, 1)));
+    // Both before a pass has shown the socket, to its end.
+    passes.table.handed_over(&socket(2, 1000), passes.now);
+    passes.table.handed_over(&read_by(socket(2, 1010), b"heir"), passes.now);
+    passes.table.ended(&read_by(socket(2, 1011), b"third"), passes.now);
+    assert_eq!((passes.of("reader").0, passes.of("heir").0, passes.of("third").0), (1150, 17, 1));
+}
+
+#[test]
+fn what_cannot_be_is_counted_and_not_shown() {
+    let mut passes = Passes::new();
+    passes.pass(&[socket(1, 100)], &[]);
+    let mut wrapped = again(socket(1, 100));
+    wrapped.state.counters.queue_byte_ticks = 5_500_000_000_000_000;
+    passes.pass(&[wrapped], &[]);
+    let mut early = again(socket(1, 100));
+    early.header.time_ns = early.state.last_ns - 100;
+    passes.pass(&[early], &[]);
+    let groups = passes.table.groups();
+    assert!(groups.iter().all(|group| group.counters.queue_byte_seconds == 0.0));
+    assert_eq!(passes.table.impossible(), [2, 0]);
+    // What comes after it counts again.
+    let mut next = wrapped;
+    next.state.counters.received_bytes = 120;
+    passes.pass(&[next], &[]);
+    assert_eq!(passes.received(), [120, 0]);
+}
+
+#[test]
+fn a_socket_that_is_shown_again_although_nothing_is_known_of_it_adds_only_what_comes() {
+    let mut passes = Passes::new();
+    passes.pass(&[again(socket(1, 100))], &[]);
+    assert_eq!((passes.received(), passes.table.impossible()), ([0, 0], [1, 0]));
+    passes.pass(&[again(socket(1, 130))], &[]);
+    assert_eq!(passes.received(), [30, 0]);
+}
+
+#[test]
+fn gauges_follow_a_socket_to_its_end() {
+    let mut passes = Passes::new();
+    let limit = |passes: &Passes| {
+        let groups = passes.table.groups();
+        groups.iter().map(|group| group.gauges.limit_bytes).sum::<u64>()
+    };
+    passes.pass(&[socket(1, 1), socket(2, 1)], &[]);
+    assert_eq!(limit(&passes), 20);
+    let mut larger = again(read_by(socket(1, 1), b"heir"));
+    larger.live.rcvbuf = 100;
+    passes.pass(&[larger], &[2]);
+    assert_eq!((limit(&passes), passes.of("heir").1, passes.of("reader").1), (110, 1, 1));
+    passes.table.ended(&larger, passes.now);
+    passes.pass(&[], &[2]);
+    assert_eq!((limit(&passes), passes.of("heir").1), (10, 0));
+}
+
+#[test]
+fn a_listener_names_connections_until_it_is_gone() {
+    let mut passes = Passes::new();
+    let mut listener = read_by(socket(1, 0), b"listener");
+    (listener.live.state, listener.live.local_port, listener.state.last_ns) = (LISTEN, 80, 0);
+    listener.state.counters.segments = 0;
+    let accepted = |cookie| {
+        let mut accepted = read_by(socket(cookie, 10), b"");
+        accepted.live.local_port = 80;
+        accepted.state.flags = SOCKET_PASSIVE;
+        accepted
+    };
+    passes.pass(&[listener, accepted(2)], &[]);
+    assert_eq!(passes.of("listener"), (10, 1));
+    passes.table.ended(&listener, passes.now);
+    passes.pass(&[accepted(3)], &[2]);
+    assert_eq!((passes.of("listener"), passes.of("other")), ((10, 1), (10, 1)));
+}

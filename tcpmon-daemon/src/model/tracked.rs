@@ -1,0 +1,297 @@
+//! The sockets that snapshots have shown: what has been added to their groups, and what they add to its gauges.
+//!
+//! There may be a hundred thousand of them, so each takes little memory: the totals lie without the empty bins.
+
+use std::collections::{HashMap, VecDeque};
+
+use tcpmon_common::{
+    histogram::{FILL_BINS, FILLS},
+    socket::{SocketCounters, SocketLive},
+};
+
+use super::{group::GroupId, snapshot::GroupGauges};
+
+/// Sockets whose end nobody saw that are remembered, in case they come back.
+const LOST: usize = 1024;
+
+/// The totals of a socket that were added to its group, without the empty bins.
+#[derive(Debug, Default)]
+pub(super) struct Accounted {
+    scalars: [u64; 9],
+    fill_sums: [u64; FILLS],
+    /// Bins that are not empty: number of the cell, count.
+    bins: Box<[(u8, u32)]>,
+}
+
+impl From<&SocketCounters> for Accounted {
+    fn from(counters: &SocketCounters) -> Self {
+        let SocketCounters {
+            received_bytes,
+            read_bytes,
+            segments,
+            queue_byte_ticks,
+            zero_window_ns,
+            growths,
+            arrived_on_cpu_bytes,
+            arrived_off_cpu_bytes,
+            timeslice_read_bytes,
+            fill_sums,
+            fills,
+        } = *counters;
+        let cells = fills.as_flattened().iter().enumerate();
+        Self {
+            scalars: [
+                received_bytes,
+                read_bytes,
+                segments,
+                queue_byte_ticks,
+                zero_window_ns,
+                growths,
+                arrived_on_cpu_bytes,
+                arrived_off_cpu_bytes,
+                timeslice_read_bytes,
+            ],
+            fill_sums,
+            bins: cells.filter(|(_, count)| **count != 0).map(|(cell, count)| (cell as u8, *count)).collect(),
+        }
+    }
+}
+
+impl Accounted {
+    /// The totals again.
+    pub(super) fn counters(&self) -> SocketCounters {
+        let [
+            received_bytes,
+            read_bytes,
+            segments,
+            queue_byte_ticks,
+            zero_window_ns,
+            growths,
+            arrived_on_cpu_bytes,
+            arrived_off_cpu_bytes,
+            timeslice_read_bytes,
+        ] = self.scalars;
+        let mut fills = [[0; FILLS]; FILL_BINS];
+        for (cell, count) in &self.bins {
+            fills.as_flattened_mut()[usize::from(*cell)] = *count;
+        }
+        SocketCounters {
+            received_bytes,
+            read_bytes,
+            segments,
+            queue_byte_ticks,
+            zero_window_ns,
+            growths,
+            arrived_on_cpu_bytes,
+            arrived_off_cpu_bytes,
+            timeslice_read_bytes,
+            fill_sums: self.fill_sums,
+            fills,
+        }
+    }
+
+    /// Nothing was received: its end has nothing to say.
+    pub(super) fn is_empty(&self) -> bool {
+        let [received, _, segments, _, zero_window, ..] = self.scalars;
+        received | segments | zero_window == 0
+    }
+}
+
+const _: () = assert!(FILL_BINS * FILLS <= u8::MAX as usize + 1);
+
+/// What a socket adds to its group's gauges.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Gauges {
+    pub(super) queue: u32,
+    pub(super) used: u32,
+    pub(super) limit: u32,
+    pub(super) backlog: u32,
+    pub(super) out_of_order: u32,
+    pub(super) window: u32,
+}
+
+impl Gauges {
+    /// What the socket shows now, with `queued` bytes of data in its queue.
+    pub(super) fn of(live: &SocketLive, queued: u32) -> Self {
+        Self {
+            queue: queued,
+            used: live.rmem,
+            limit: live.rcvbuf,
+            backlog: live.backlog,
+            out_of_order: live.out_of_order,
+            window: live.window,
+        }
+    }
+}
+
+impl GroupGauges {
+    /// Of one of the group's sockets, `before` becomes `now`.
+    pub(super) fn replace(&mut self, before: &Gauges, now: &Gauges) {
+        let change = |sum: &mut u64, before: u32, now: u32| *sum = *sum + u64::from(now) - u64::from(before);
+        change(&mut self.queue_bytes, before.queue, now.queue);
+        change(&mut self.used_bytes, before.used, now.used);
+        change(&mut self.limit_bytes, before.limit, now.limit);
+        change(&mut self.backlog_bytes, before.backlog, now.backlog);
+        change(&mut self.out_of_order_bytes, before.out_of_order, now.out_of_order);
+        change(&mut self.window_bytes, before.window, now.window);
+    }
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) group: GroupId,
+    /// A hash of what its group follows from, as the kernel has it: while it stays, the group does.
+    pub(super) identity: u64,
+    pub(super) accounted: Accounted,
+    /// When that was, `CLOCK_MONOTONIC`, ns.
+    pub(super) accounted_ns: u64,
+    pub(super) gauges: Gauges,
+}
+
+/// What a socket is.
+#[derive(Debug)]
+pub(super) enum Kind {
+    /// It carries data.
+    Connection(Connection),
+    /// It listens on this port of this network namespace.
+    Listener { netns: u32, port: u16 },
+}
+
+/// A socket that a snapshot has shown.
+#[derive(Debug)]
+pub(super) struct Tracked {
+    pub(super) cookie: u64,
+    pub(super) kind: Kind,
+}
+
+/// All of them, by the index that the iterator has for each.
+#[derive(Debug, Default)]
+pub(super) struct Sockets {
+    entries: Vec<Option<Tracked>>,
+    /// The indexes in use, as bits.
+    used: Vec<u64>,
+    by_cookie: HashMap<u64, u32>,
+    /// How many passes in a row have not met it, by index.
+    missed: HashMap<u32, u8>,
+    /// Indexes whose sockets are gone without a word: not in the gauges, and kept for a while.
+    lost: VecDeque<u32>,
+    /// Indexes that no socket has any more, for the iterator.
+    freed: Vec<u32>,
+}
+
+impl Sockets {
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.by_cookie.len() - self.lost.len()
+    }
+
+    pub(super) fn index_of(&self, cookie: u64) -> Option<u32> {
+        self.by_cookie.get(&cookie).copied()
+    }
+
+    pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut Tracked> {
+        self.entries.get_mut(index as usize)?.as_mut()
+    }
+
+    /// A socket gets this index, which no other has.
+    pub(super) fn insert(&mut self, index: u32, socket: Tracked) {
+        let place = index as usize;
+        if self.entries.len() <= place {
+            self.entries.resize_with(place + 1, || None);
+            self.used.resize(place / 64 + 1, 0);
+        }
+        self.used[place / 64] |= 1 << (place % 64);
+        self.by_cookie.insert(socket.cookie, index);
+        self.entries[place] = Some(socket);
+    }
+
+    /// Its index is free again.
+    pub(super) fn remove(&mut self, index: u32) -> Option<Tracked> {
+        let socket = self.entries.get_mut(index as usize)?.take()?;
+        self.used[index as usize / 64] &= !(1 << (index % 64));
+        self.by_cookie.remove(&socket.cookie);
+        self.missed.remove(&index);
+        self.lost.retain(|lost| *lost != index);
+        self.freed.push(index);
+        Some(socket)
+    }
+
+    /// Another socket is about to get its index.
+    pub(super) fn remove_unfreed(&mut self, index: u32) -> Option<Tracked> {
+        let socket = self.remove(index);
+        if socket.is_some() {
+            self.freed.pop();
+        }
+        socket
+    }
+
+    /// The iterator gave an index that is not needed after all.
+    pub(super) fn give_back(&mut self, index: u32) {
+        self.freed.push(index);
+    }
+
+    /// Indexes that were freed since the last call.
+    pub(super) fn freed(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.freed)
+    }
+
+    /// Keeps a socket that is gone without a word for a while. Returns one that has been kept for long enough.
+    pub(super) fn lose(&mut self, index: u32) -> Option<u32> {
+        self.lost.push_back(index);
+        if self.lost.len() > LOST { self.lost.front().copied() } else { None }
+    }
+
+    /// Of those that are kept, which a pass has met.
+    pub(super) fn lost_but(&self, met: &[u64]) -> Vec<u32> {
+        self.lost.iter().copied().filter(|index| is_met(met, *index)).collect()
+    }
+
+    /// It is there after all.
+    pub(super) fn find(&mut self, index: u32) {
+        self.lost.retain(|lost| *lost != index);
+    }
+
+    /// Indexes in use whose bits are not in `met`, and how many passes in a row have not met them, this one included.
+    pub(super) fn missing(&mut self, met: &[u64]) -> Vec<(u32, u8)> {
+        let mut missing = Vec::new();
+        for (word, used) in self.used.iter().enumerate() {
+            let mut bits = used & !met.get(word).unwrap_or(&0);
+            while bits != 0 {
+                let index = 64 * word as u32 + bits.trailing_zeros();
+                missing.push((index, self.missed.get(&index).unwrap_or(&0).saturating_add(1)));
+                bits &= bits - 1;
+            }
+        }
+        self.missed = missing.iter().copied().collect();
+        missing
+    }
+}
+
+fn is_met(met: &[u64], index: u32) -> bool {
+    met.get(index as usize / 64).is_some_and(|bits| bits >> (index % 64) & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn totals_come_back_as_they_were() {
+        let mut counters = SocketCounters::ZERO;
+        assert_eq!(Accounted::from(&counters).counters(), counters);
+        assert!(Accounted::from(&counters).is_empty());
+        (counters.received_bytes, counters.timeslice_read_bytes) = (1, u64::MAX);
+        counters.fill_sums = [1, 2, 3];
+        for (cell, count) in counters.fills.as_flattened_mut().iter_mut().enumerate() {
+            *count = cell as u32 * 77;
+        }
+        assert_eq!(Accounted::from(&counters).counters(), counters);
+    }
+
+    /// A hundred thousand of them are to fit into 25 MB.
+    #[test]
+    fn a_socket_takes_little_memory() {
+        assert!(size_of::<Option<Tracked>>() <= 192, "{}", size_of::<Option<Tracked>>());
+    }
+}
