@@ -137,12 +137,7 @@ impl Service {
             SOCKET_ACTIVE if remote_port >= FIRST_EPHEMERAL => u16::MAX,
             _ => remote_port,
         };
-        Self {
-            flags,
-            local_port: if flags == SOCKET_ACTIVE { 0 } else { local_port },
-            remote_port,
-            netns: tcp.netns(),
-        }
+        Self { flags, local_port: if flags == SOCKET_ACTIVE { 0 } else { local_port }, remote_port, netns: tcp.netns() }
     }
 
     #[inline(always)]

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tcpmon_common::{pressure::LIMIT_KINDS, reader::READER_EXITED};
+use tcpmon_common::{loss::Loss, pressure::LIMIT_KINDS, reader::READER_EXITED};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::oneshot,
@@ -131,8 +131,9 @@ impl Collector {
         let show = std::mem::replace(&mut self.show, Show::All);
         self.sockets(show, now)?;
         self.show = Show::Changed;
+        let now_ns = monotonic_ns();
         for (slot, reader) in &raw.readers {
-            self.table.reader(*slot, reader, now);
+            self.table.reader(*slot, reader, now, now_ns);
             if reader.flags & READER_EXITED != 0 {
                 self.table.reader_gone(*slot);
                 self.kernel.free_reader(*slot)?;
@@ -151,7 +152,7 @@ impl Collector {
 
     /// A pass over all sockets.
     fn sockets(&mut self, show: Show, now: Instant) -> Result<(), ReadError> {
-        self.table.begin(monotonic_ns());
+        self.table.begin();
         let mut pass = self.kernel.begin(show)?;
         loop {
             let more = self.kernel.advance(&mut pass)?;
@@ -201,7 +202,7 @@ impl Collector {
         while let Some(reader) = self.kernel.reader(slot)
             && reader.flags & READER_EXITED != 0
         {
-            self.table.reader(slot, &reader, now);
+            self.table.reader(slot, &reader, now, monotonic_ns());
             self.table.reader_gone(slot);
             self.kernel.free_reader(slot)?;
             slot = reader.next;
@@ -239,6 +240,7 @@ impl Collector {
                 map("sockets", self.table.sockets_known(), None),
             ],
             groups_suppressed: self.table.suppressed(),
+            begins_late: raw.lost(Loss::SocketBeginLate),
             took,
         }
     }

@@ -28,6 +28,7 @@ struct Status<'a> {
     maps: &'a [MapUse],
     groups: usize,
     groups_suppressed: u64,
+    socket_begins_late: u64,
 }
 
 #[derive(Serialize)]
@@ -73,6 +74,7 @@ pub(super) fn body(identity: &Identity, seen: &Seen, web: Option<&WebConfig>) ->
         maps: &snapshot.maps,
         groups: snapshot.groups.len(),
         groups_suppressed: snapshot.groups_suppressed,
+        socket_begins_late: snapshot.begins_late,
     })?;
     body.push(b'\n');
     Ok(body)

@@ -68,9 +68,10 @@ impl Raw {
         self.lost[what as usize]
     }
 
-    /// Every kind of loss, zero or not.
+    /// Every kind of loss, zero or not. A begin that was seen late has lost nothing.
     pub fn losses(&self) -> impl Iterator<Item = (String, u64)> {
-        let counted = Loss::ALL.iter().zip(&self.lost).map(|(what, count)| (what.name().to_owned(), *count));
+        let counts = Loss::ALL.iter().zip(&self.lost).filter(|(what, _)| **what != Loss::SocketBeginLate);
+        let counted = counts.map(|(what, count)| (what.name().to_owned(), *count));
         counted.chain(self.skipped.iter().map(|(name, count)| (format!("recursion_{name}"), *count)))
     }
 }

@@ -101,6 +101,7 @@ pub(super) fn snapshot(groups: Vec<Group>) -> Snapshot {
             MapUse { name: "sockets".into(), entries: 38, capacity: None },
         ],
         groups_suppressed: 39,
+        begins_late: 40,
         took: Duration::from_micros(1500),
     }
 }

@@ -98,6 +98,14 @@ pub(super) const FAMILIES: &[Family] = &[
         |page| vec![Sample::plain(page.snapshot.groups_suppressed)],
     ),
     Scope::Itself.family(
+        Kind::Counter,
+        "tcpmon_socket_begin_late_total",
+        "",
+        &[],
+        "Connections whose begin no program saw, or that waited to be accepted when tcpmon began: no byte is lost, they are counted from their first one.",
+        |page| vec![Sample::plain(page.snapshot.begins_late)],
+    ),
+    Scope::Itself.family(
         Kind::Gauge,
         "tcpmon_scrape_seconds",
         "seconds",

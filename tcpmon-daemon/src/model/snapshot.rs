@@ -198,6 +198,8 @@ pub struct Snapshot {
     pub maps: Vec<MapUse>,
     /// Sockets and readers that were folded into `other` for want of a group.
     pub groups_suppressed: u64,
+    /// Connections whose begin no program saw, counted from their first byte all the same.
+    pub begins_late: u64,
     /// What it took to make this snapshot.
     pub took: Duration,
 }

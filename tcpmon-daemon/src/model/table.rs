@@ -85,9 +85,8 @@ pub struct Table {
     /// What was accounted of sockets that were handed over before they were shown; at most [`HANDED_OVER`] of them.
     handed_over: HashMap<u64, Accounted>,
     hasher: RandomState,
-    /// When counting began, and when the pass did; `CLOCK_MONOTONIC`, ns.
+    /// When counting began, `CLOCK_MONOTONIC`, ns.
     began_ns: u64,
-    now_ns: u64,
 }
 
 struct Dropped {
@@ -116,13 +115,11 @@ impl Table {
             handed_over: HashMap::new(),
             hasher: RandomState::new(),
             began_ns,
-            now_ns: began_ns,
         }
     }
 
     /// A pass over all sockets begins.
-    pub fn begin(&mut self, now_ns: u64) {
-        self.now_ns = now_ns;
+    pub fn begin(&mut self) {
         self.ended_in_pass.clear();
         self.listeners.begin();
     }
@@ -412,8 +409,8 @@ impl Table {
         GroupKey { process, service: service::service(ends, &self.listeners), cgroup }
     }
 
-    /// One reader slot in use. Its timeslices belong to one service.
-    pub fn reader(&mut self, slot: u32, reader: &ReaderSlot, now: Instant) {
+    /// One reader slot in use, read before `now_ns` of `CLOCK_MONOTONIC`. Its timeslices belong to one service.
+    pub fn reader(&mut self, slot: u32, reader: &ReaderSlot, now: Instant, now_ns: u64) {
         let ends = Ends {
             flags: reader.socket_flags,
             netns: reader.netns,
@@ -432,7 +429,7 @@ impl Table {
             known.group = groups.join(key.clone(), now);
             known.key = key;
         }
-        if possible::reader(reader, self.now_ns) {
+        if possible::reader(reader, now_ns) {
             groups.add_reader(known.group, &tally::reader_row(reader, &known.accounted), now);
         } else {
             self.impossible[1] += 1;

@@ -43,7 +43,7 @@ impl Passes {
 
     /// A pass that shows `sockets` and also meets those with the indexes `silent`; returns the indexes that are free.
     fn pass(&mut self, sockets: &[SocketRecord], silent: &[u32]) -> Vec<u32> {
-        self.table.begin(SECOND);
+        self.table.begin();
         let mut met = vec![0; 2];
         let shown = sockets.iter().filter_map(|socket| socket.state.shown.index());
         for index in shown.chain(silent.iter().copied()) {
@@ -150,7 +150,7 @@ fn a_last_record_that_comes_late_counts_once() {
 #[test]
 fn a_socket_that_ends_before_what_the_pass_has_shown_is_looked_at_counts_once() {
     let mut passes = Passes::new();
-    passes.table.begin(SECOND);
+    passes.table.begin();
     passes.table.ended(&socket(1, 130), passes.now);
     passes.table.socket(&socket(1, 100), passes.now);
     assert_eq!(passes.table.end(&[2], passes.now), [1]);
