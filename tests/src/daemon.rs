@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 
 use crate::process::{Process, tcpmon_binary};
 use crate::truth::{self, State};
-use crate::{Namespace, Page, eventually, must};
+use crate::{Client, Namespace, Page, eventually, must};
 
 /// Time to start, to answer and to stop: generous, for an emulated machine.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -127,6 +127,13 @@ impl Daemon {
     #[track_caller]
     pub fn get(&self, path: &str, accept: &str) -> Response {
         must(self.try_get(path, accept), format!("asking tcpmon for {path}"))
+    }
+
+    /// A connection to ask on, again and again.
+    #[track_caller]
+    pub fn client(&self) -> Client {
+        let connected = self.namespace.run(|| Client::connect(self.address, DEADLINE));
+        must(connected, "connecting to tcpmon")
     }
 
     /// What it has written to stderr so far.

@@ -7,6 +7,7 @@
 use std::fmt::Display;
 
 pub mod alertmanager;
+pub mod client;
 pub mod clock;
 pub mod daemon;
 pub mod dashboard;
@@ -16,6 +17,7 @@ pub mod lab;
 pub mod namespace;
 mod nft;
 pub mod page;
+pub mod physics;
 mod process;
 pub mod prometheus;
 pub mod report;
@@ -28,10 +30,12 @@ pub mod truth;
 pub mod wait;
 
 pub use alertmanager::Alertmanager;
+pub use client::Client;
 pub use daemon::Daemon;
 pub use lab::{Lab, LabOptions};
 pub use namespace::Namespace;
 pub use page::Page;
+pub use physics::Physics;
 pub use process::tcpmon_binary;
 pub use prometheus::Prometheus;
 pub use trace::Trace;

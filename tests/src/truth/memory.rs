@@ -19,6 +19,8 @@ pub struct TcpMemory {
 pub struct Sockstat {
     /// Sockets that no process holds.
     pub orphans: u64,
+    /// Sockets there are, of all network namespaces; those in TIME_WAIT are none any more.
+    pub allocated: u64,
     /// Memory in use, pages; without what each CPU holds back, as in [`TcpMemory`].
     pub pages: u64,
 }
@@ -49,7 +51,7 @@ pub fn sockstat() -> Sockstat {
     let line = text.lines().find_map(|line| line.strip_prefix("TCP:")).unwrap_or_default();
     let words: Vec<&str> = line.split_ascii_whitespace().collect();
     let field = |name| number(words.chunks(2).find(|pair| pair[0] == name).map(|pair| pair[1]), name);
-    Sockstat { orphans: field("orphan"), pages: field("mem") }
+    Sockstat { orphans: field("orphan"), allocated: field("alloc"), pages: field("mem") }
 }
 
 /// Time in which some, and all, tasks waited for memory, microseconds; `None` where the kernel has no PSI.

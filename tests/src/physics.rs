@@ -1,0 +1,352 @@
+//! What no counter may do, whatever happens: fall, vanish, or rise by more than is physically possible.
+//!
+//! What tcpmon counts begins at 0 when tcpmon does, and what the kernel counts at the value of the first page. At every
+//! page, what a counter has risen by since is held against what could have happened in all the time since tcpmon was
+//! started, not since the page before: a socket that one pass could not read is caught up by the next, a correction is
+//! paid by the next increments, and a group is shown later than its first byte came.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use crate::clock::monotonic_ns;
+use crate::truth::sockstat;
+
+/// How far a sum of the kernel's own may be behind when it is read the first time: `/proc/pressure` is brought up to
+/// date every 2 s (`PSI_FREQ` of kernel/sched/psi.c), everything else at each tick or sooner.
+const BEHIND: Duration = Duration::from_secs(3);
+
+/// Sockets and threads that may yet come, on top of those that are there.
+const TO_COME: f64 = 200.0;
+
+/// Most that can happen on this host.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// CPUs.
+    pub cpus: f64,
+    /// TCP sockets, of all namespaces.
+    pub sockets: f64,
+    /// Threads that read from them.
+    pub readers: f64,
+    /// Bytes that wait in one socket.
+    pub queue_bytes: f64,
+}
+
+/// Most that a counter can rise by in so many seconds.
+type Most = fn(&Limits, f64) -> f64;
+
+/// Counters that begin with tcpmon; for histograms, the bound of the sum.
+const OF_TCPMON: [(&str, Most); 24] = [
+    ("tcpmon_receive_bytes_total", bytes),
+    ("tcpmon_receive_segments_total", events),
+    ("tcpmon_receive_read_bytes_total", bytes),
+    ("tcpmon_receive_queue_byte_seconds_total", byte_seconds),
+    ("tcpmon_receive_buffer_fill_ratio", fills),
+    ("tcpmon_receive_zero_window_seconds_total", socket_seconds),
+    ("tcpmon_receive_buffer_growths_total", events),
+    ("tcpmon_receive_drops_total", events),
+    ("tcpmon_timeslices_total", events),
+    ("tcpmon_timeslice_fill_ratio", fills),
+    ("tcpmon_timeslice_seconds", cpu_seconds),
+    ("tcpmon_timeslice_arrived_bytes_total", bytes),
+    ("tcpmon_timeslice_read_bytes_total", bytes),
+    ("tcpmon_reader_run_queue_wait_seconds", reader_seconds),
+    ("tcpmon_napi_polls_total", events),
+    ("tcpmon_napi_packets_total", events),
+    ("tcpmon_napi_budget_exhausted_total", events),
+    ("tcpmon_memory_limit_exceeded_total", events),
+    ("tcpmon_page_allocation_failures_total", events),
+    ("tcpmon_lost_total", events),
+    ("tcpmon_bpf_program_runs_total", events),
+    ("tcpmon_bpf_program_run_seconds_total", cpu_seconds),
+    ("tcpmon_groups_suppressed_total", events),
+    ("process_cpu_seconds_total", cpu_seconds),
+];
+
+/// Counters that the kernel began long before.
+const OF_THE_KERNEL: [(&str, Most); 9] = [
+    ("tcpmon_device_rx_overruns_total", events),
+    ("tcpmon_softnet_processed_total", events),
+    ("tcpmon_softnet_dropped_total", events),
+    ("tcpmon_softnet_time_squeezed_total", events),
+    ("tcpmon_tcp_events_total", events),
+    ("tcpmon_ip_events_total", bytes), // among them `InOctets`
+    ("tcpmon_context_switches_total", events),
+    ("tcpmon_tcp_memory_pressure_seconds_total", uptime),
+    ("tcpmon_psi_memory_stalled_seconds_total", seconds),
+];
+
+/// No CPU copies more than 50 GB/s.
+fn bytes(limits: &Limits, seconds: f64) -> f64 {
+    50e9 * limits.cpus * seconds
+}
+
+/// No CPU takes less than 50 ns for anything that is counted.
+fn events(limits: &Limits, seconds: f64) -> f64 {
+    20e6 * limits.cpus * seconds
+}
+
+/// A segment of 64 KiB takes twice its size at most, and the least receive buffer is 2,304 bytes
+/// (`SOCK_MIN_RCVBUF`): it is overdrawn 57 times.
+fn fills(limits: &Limits, seconds: f64) -> f64 {
+    57.0 * events(limits, seconds)
+}
+
+/// Every socket full, all the time.
+fn byte_seconds(limits: &Limits, seconds: f64) -> f64 {
+    limits.queue_bytes * socket_seconds(limits, seconds)
+}
+
+fn socket_seconds(limits: &Limits, seconds: f64) -> f64 {
+    limits.sockets * seconds
+}
+
+fn reader_seconds(limits: &Limits, seconds: f64) -> f64 {
+    limits.readers * seconds
+}
+
+fn cpu_seconds(limits: &Limits, seconds: f64) -> f64 {
+    limits.cpus * seconds
+}
+
+fn seconds(_: &Limits, seconds: f64) -> f64 {
+    seconds
+}
+
+/// A period is added when it ends, however long ago it began.
+fn uptime(_: &Limits, _: f64) -> f64 {
+    monotonic_ns() as f64 / 1e9
+}
+
+impl Limits {
+    /// Those of this host as it is now, with room for some more sockets and threads. `queue_bytes` is what one socket can
+    /// hold at most.
+    pub fn of_host(queue_bytes: f64) -> Self {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let sockets = sockstat().allocated as f64 + TO_COME;
+        Self { cpus: cpus as f64, sockets, readers: sockets, queue_bytes }
+    }
+}
+
+/// The counters of one daemon, page after page.
+#[derive(Debug)]
+pub struct Physics {
+    limits: Limits,
+    begun: Instant,
+    /// When the last page was seen.
+    time: Duration,
+    pages: u64,
+    series: HashMap<String, Series>,
+}
+
+/// One counter, or one number of a histogram.
+#[derive(Clone, Copy, Debug)]
+struct Series {
+    from: f64,
+    last: f64,
+    page: u64,
+}
+
+/// What the lines after a `# TYPE` belong to.
+#[derive(Clone, Copy)]
+struct Family<'t> {
+    name: &'t str,
+    histogram: bool,
+    most: Most,
+    of_tcpmon: bool,
+}
+
+impl Physics {
+    /// For a daemon that was started no earlier than `begun`.
+    pub fn new(limits: Limits, begun: Instant) -> Self {
+        Self { limits, begun, time: Duration::ZERO, pages: 0, series: HashMap::new() }
+    }
+
+    /// A counter of the last page, by its name and labels as they are written there.
+    pub fn value(&self, key: &str) -> Option<f64> {
+        self.series.get(key).map(|series| series.last)
+    }
+
+    /// Looks at a page in the Prometheus text format that has arrived just now. An error names the counter and what it
+    /// did.
+    pub fn page(&mut self, text: &str) -> Result<(), String> {
+        self.page_after(text, self.begun.elapsed())
+    }
+
+    fn page_after(&mut self, text: &str, time: Duration) -> Result<(), String> {
+        (self.time, self.pages) = (time, self.pages + 1);
+        let mut family = None;
+        let mut seen = 0;
+        for line in text.lines() {
+            if let Some(words) = line.strip_prefix("# TYPE ") {
+                family = Family::of(words)?;
+            } else if let Some(family) = family.filter(|_| !line.starts_with('#')) {
+                seen += 1;
+                self.sample(family, line).map_err(|error| self.report(&error))?;
+            }
+        }
+        let known = self.series.len();
+        if seen == known {
+            return Ok(());
+        }
+        let gone = self.series.iter().find(|(_, series)| series.page != self.pages);
+        let (name, series) = gone.ok_or_else(|| self.report("a counter is there twice"))?;
+        Err(self.report(&format!("{name} is gone, it was {}", series.last)))
+    }
+
+    /// An error, and when it was seen.
+    pub fn report(&self, error: &str) -> String {
+        format!("page {}, {:.3} s after tcpmon was started: {error}", self.pages, self.time.as_secs_f64())
+    }
+
+    fn sample(&mut self, family: Family<'_>, line: &str) -> Result<(), String> {
+        let (key, value) = line.rsplit_once(' ').ok_or_else(|| format!("no value: {line}"))?;
+        let value: f64 = value.parse().map_err(|error| format!("{error}: {line}"))?;
+        let most = family.most_of(key)?;
+        let page = self.pages;
+        let series = match self.series.get_mut(key) {
+            Some(series) => series,
+            None => {
+                let from = if family.of_tcpmon { 0.0 } else { value };
+                self.series.entry(key.to_owned()).or_insert(Series { from, last: from, page })
+            }
+        };
+        if value.is_nan() || value < series.last {
+            return Err(format!("{key} fell from {} to {value}", series.last));
+        }
+        let most = most(&self.limits, (self.time + BEHIND).as_secs_f64());
+        let rise = value - series.from;
+        if rise > most {
+            return Err(format!(
+                "{key} rose from {} to {value}, by {rise} since the start; {most} is the most that is possible",
+                series.last
+            ));
+        }
+        (series.last, series.page) = (value, page);
+        Ok(())
+    }
+}
+
+impl<'t> Family<'t> {
+    /// The family of counters that a `# TYPE` announces, if it is one.
+    fn of(words: &'t str) -> Result<Option<Self>, String> {
+        let (name, kind) = words.split_once(' ').ok_or_else(|| format!("a TYPE without a type: {words}"))?;
+        let histogram = kind == "histogram";
+        if !histogram && kind != "counter" {
+            return Ok(None);
+        }
+        let find = |table: &[(&str, Most)]| table.iter().find(|(family, _)| *family == name).map(|(_, most)| *most);
+        let (most, of_tcpmon) = match (find(&OF_TCPMON), find(&OF_THE_KERNEL)) {
+            (Some(most), _) => (most, true),
+            (None, Some(most)) => (most, false),
+            (None, None) => return Err(format!("{name} has no bound: give it one in tests/src/physics.rs")),
+        };
+        Ok(Some(Self { name, histogram, most, of_tcpmon }))
+    }
+
+    /// The bound of one of its lines, by the name that the line begins with.
+    fn most_of(&self, key: &str) -> Result<Most, String> {
+        let name = key.split_once('{').map_or(key, |(name, _)| name);
+        match (name.strip_prefix(self.name), self.histogram) {
+            (Some(""), false) | (Some("_sum"), true) => Ok(self.most),
+            (Some("_count" | "_bucket"), true) => Ok(events),
+            _ => Err(format!("{key} stands under {}", self.name)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits { cpus: 2.0, sockets: 10.0, readers: 3.0, queue_bytes: 1000.0 };
+
+    /// Looks at one page a second, from the tenth second on, and returns what the last one came to.
+    fn look<const N: usize>(pages: [&str; N]) -> Result<(), String> {
+        let mut physics = Physics::new(LIMITS, Instant::now());
+        let mut last = Ok(());
+        for (page, second) in pages.into_iter().zip(10..) {
+            assert_eq!(last, Ok(()));
+            last = physics.page_after(page, Duration::from_secs(second));
+        }
+        last
+    }
+
+    fn counter(family: &str, lines: &str) -> String {
+        format!("# HELP {family} Of a type.\n# TYPE {family} counter\n{lines}")
+    }
+
+    #[test]
+    fn a_counter_may_stay_and_rise_but_never_fall() {
+        let page = |value: &str| counter("tcpmon_lost_total", &format!("tcpmon_lost_total{{what=\"a b\"}} {value}\n"));
+        assert_eq!(look([&page("5"), &page("5"), &page("6")]), Ok(()));
+        for fallen in ["4", "NaN"] {
+            let error = look([&page("5"), &page(fallen)]).unwrap_err();
+            let expected = format!("page 2, 11.000 s after tcpmon was started: tcpmon_lost_total{{what=\"a b\"}} fell");
+            assert!(error.starts_with(&expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_rise_beyond_the_physical_is_found_in_the_first_page_too() {
+        let family = "tcpmon_receive_queue_byte_seconds_total";
+        let page = |value: &str| counter(family, &format!("{family}{{process=\"x\"}} {value}\n"));
+        // Ten sockets of 1,000 bytes, ten seconds and three.
+        assert_eq!(look([&page("130000.0")]), Ok(()));
+        assert!(look([&page("130001.0")]).unwrap_err().contains("130000 is the most"));
+        // At the second page it is a second more.
+        assert_eq!(look([&page("0.0"), &page("140000.0")]), Ok(()));
+        assert!(look([&page("0.0"), &page("5.5e12")]).unwrap_err().contains("rose from 0 to 5500000000000"));
+    }
+
+    #[test]
+    fn a_group_may_come_late_with_all_that_it_has_counted() {
+        let family = "tcpmon_receive_zero_window_seconds_total";
+        let one = counter(family, "tcpmon_receive_zero_window_seconds_total{process=\"a\"} 1.5\n");
+        let two = format!("{one}tcpmon_receive_zero_window_seconds_total{{process=\"b\"}} 129.5\n");
+        assert_eq!(look([&one, &two]), Ok(()));
+        let error = look([&two, &one]).unwrap_err();
+        assert!(error.contains("process=\"b\"} is gone, it was 129.5"), "{error}");
+    }
+
+    #[test]
+    fn what_the_kernel_counts_begins_at_the_first_page() {
+        let family = "tcpmon_psi_memory_stalled_seconds_total";
+        let page = |value: f64| counter(family, &format!("{family}{{kind=\"some\"}} {value}\n"));
+        assert_eq!(look([&page(1e6), &page(1e6 + 14.0)]), Ok(()));
+        assert!(look([&page(1e6), &page(1e6 + 14.5)]).is_err());
+    }
+
+    #[test]
+    fn each_number_of_a_histogram_is_a_counter() {
+        let page = |bucket: u64, sum: f64, count: u64| {
+            format!(
+                "# TYPE tcpmon_timeslice_seconds histogram\ntcpmon_timeslice_seconds_bucket{{le=\"1.0\"}} {bucket}\n\
+                 tcpmon_timeslice_seconds_sum {sum}\ntcpmon_timeslice_seconds_count {count}\n# TYPE b gauge\nb 7\n"
+            )
+        };
+        assert_eq!(look([&page(1, 0.5, 1), &page(2, 28.0, 2)]), Ok(()));
+        assert!(look([&page(1, 0.5, 1), &page(0, 0.5, 1)]).unwrap_err().contains("_bucket{le=\"1.0\"} fell"));
+        assert!(look([&page(1, 0.5, 1), &page(1, 28.5, 1)]).unwrap_err().contains("_sum rose"));
+        assert!(look([&page(1, 0.5, 1), &page(1, 0.5, 1_000_000_000)]).unwrap_err().contains("_count rose"));
+    }
+
+    #[test]
+    fn a_counter_without_a_bound_is_refused() {
+        let error = look([&counter("tcpmon_new_total", "tcpmon_new_total 1\n")]).unwrap_err();
+        assert!(error.contains("tcpmon_new_total has no bound"), "{error}");
+    }
+
+    #[test]
+    fn every_counter_of_the_reference_has_a_bound_and_every_bound_a_counter() {
+        let rows = include_str!("../../docs/metrics.md").lines().filter_map(|line| {
+            let mut cells = line.split('|').map(str::trim).skip(1);
+            let (name, kind) = (cells.next()?.trim_matches('`'), cells.next()?);
+            ["counter", "histogram"].contains(&kind).then_some(name)
+        });
+        let mut documented: Vec<&str> = rows.collect();
+        let mut bounded: Vec<&str> = OF_TCPMON.iter().chain(&OF_THE_KERNEL).map(|(name, _)| *name).collect();
+        documented.sort_unstable();
+        bounded.sort_unstable();
+        assert_eq!(bounded, documented);
+    }
+}
