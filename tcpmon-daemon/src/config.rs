@@ -151,7 +151,7 @@ const fn key(name: &'static str, help: &'static str) -> Key {
 /// In the order of the printed file: keys below a table come last.
 const KEYS: &[Key] = &[
     key("max_groups", "Most groups with metrics of their own; further ones share the group `other`"),
-    key("group_ttl", "A group that is idle for this long leaves; its totals stay in `other`"),
+    key("group_ttl", "A group that is idle for this long leaves; its series end"),
     key("cgroup_label", "Whether groups are also told apart by their control group"),
     key("max_readers", "Most threads that are followed as readers at a time"),
     key("max_drop_entries", "Most pairs of socket and drop reason that are counted at a time"),

@@ -13,16 +13,23 @@ mod web_config;
 #[cfg(test)]
 mod tests;
 
-use std::{fmt, future::Future, str::FromStr, sync::Arc};
+use std::{
+    fmt,
+    future::Future,
+    str::FromStr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
 
 use axum::{
-    Router,
+    Extension, Router,
     extract::State,
     http::{HeaderMap, StatusCode, header},
     response::{Html, IntoResponse, Response},
     routing::get,
 };
 
+use self::connections::Client;
 pub use self::{
     listen::{AddressError, BindError, InheritError, ListenAddress, bind, inherit},
     reload::{WebConfig, WebConfigError},
@@ -30,7 +37,7 @@ pub use self::{
 };
 use crate::{
     metrics::{self, Format, Identity},
-    model::snapshot::Seen,
+    model::{newborn::Newborns, snapshot::Seen},
 };
 
 /// Where answers come from.
@@ -87,11 +94,15 @@ impl fmt::Display for TelemetryPath {
 const HEALTH: &str = "/healthz";
 const STATUS: &str = "/status";
 
+/// So many characters of a header tell scrapers apart.
+const MOST_WORDS: usize = 100;
+
 struct App<S> {
     source: S,
     identity: Arc<Identity>,
     telemetry: TelemetryPath,
     web: Option<Arc<WebConfig>>,
+    newborns: Mutex<Newborns>,
 }
 
 /// All pages. `/status` says what became of the web config file, if there is one.
@@ -101,27 +112,44 @@ pub fn router<S: Source>(
     telemetry: &TelemetryPath,
     web: Option<Arc<WebConfig>>,
 ) -> Router {
+    let newborns = Mutex::default();
     Router::new()
         .route("/", get(landing::<S>))
         .route(&telemetry.0, get(telemetry_page::<S>))
         .route(HEALTH, get(health::<S>))
         .route(STATUS, get(status_page::<S>))
         .fallback(|| async { (StatusCode::NOT_FOUND, "no such page; `/` lists them\n") })
-        .with_state(Arc::new(App { source, identity, telemetry: telemetry.clone(), web }))
+        .with_state(Arc::new(App { source, identity, telemetry: telemetry.clone(), web, newborns }))
 }
 
-async fn telemetry_page<S: Source>(State(app): State<Arc<App<S>>>, headers: HeaderMap) -> Response {
+async fn telemetry_page<S: Source>(
+    State(app): State<Arc<App<S>>>,
+    Extension(client): Extension<Client>,
+    headers: HeaderMap,
+) -> Response {
     let accept: Vec<_> = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
     let accept = (!accept.is_empty()).then(|| accept.join(","));
     let format = Format::negotiate(accept.as_deref());
-    let seen = match app.source.see().await {
+    let mut seen = match app.source.see().await {
         Ok(seen) => seen,
         Err(error) => return failure(&error),
     };
+    let mut newborns = app.newborns.lock().unwrap_or_else(PoisonError::into_inner);
+    seen.snapshot = newborns.show(&scraper(client, &headers), seen.snapshot, Instant::now());
+    drop(newborns);
     match metrics::encode(&app.identity, seen, format) {
         Ok(page) => ([(header::CONTENT_TYPE, format.content_type())], page).into_response(),
         Err(error) => failure(&error),
     }
+}
+
+/// What tells scrapers apart: several of different kinds may ask from one host, and people, too.
+fn scraper(client: Client, headers: &HeaderMap) -> String {
+    let [agent, accept] = [header::USER_AGENT, header::ACCEPT].map(|name| {
+        let value = headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
+        value.unwrap_or_default().chars().take(MOST_WORDS).collect::<String>()
+    });
+    format!("{client}\n{agent}\n{accept}")
 }
 
 async fn status_page<S: Source>(State(app): State<Arc<App<S>>>) -> Response {

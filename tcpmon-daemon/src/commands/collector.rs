@@ -241,6 +241,7 @@ impl Collector {
             ],
             groups_suppressed: self.table.suppressed(),
             begins_late: raw.lost(Loss::SocketBeginLate),
+            newborn: 0,
             took,
         }
     }

@@ -37,13 +37,15 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Opens what is followed from now on: the kernel log.
+    /// Opens what is followed from now on: the kernel log, and the counters of the namespaces that there are.
     pub fn open() -> Self {
+        let mut network = Network::default();
+        network.read(&mut Report(&mut Vec::new()));
         Self {
             page_bytes: rustix::param::page_size() as u64,
             devices: Devices::default(),
             softnet: SoftnetCounters::default(),
-            network: Network::default(),
+            network,
             log: KernelLog::open(),
         }
     }

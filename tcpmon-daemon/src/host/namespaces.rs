@@ -4,7 +4,10 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     io,
-    os::{fd::AsFd, unix::fs::MetadataExt},
+    os::{
+        fd::{AsFd, AsRawFd},
+        unix::{fs::MetadataExt, net::UnixDatagram},
+    },
     path::{Path, PathBuf},
 };
 
@@ -60,6 +63,25 @@ fn mounted_namespace(line: &str) -> Option<PathBuf> {
     (kind.starts_with("nsfs ") && root.starts_with("net:")).then(|| point.replace("\\040", " ").into())
 }
 
+/// The cookie of the namespace that the calling thread is in: a number that no other namespace will have before the next
+/// boot, unlike the inode number, which the next one gets as soon as it is free. Linux has it since 5.14.
+///
+/// # Errors
+/// When no socket can be made.
+#[expect(unsafe_code, reason = "rustix does not know this option")]
+pub(super) fn cookie() -> io::Result<u64> {
+    let socket = UnixDatagram::unbound()?;
+    let mut cookie = 0_u64;
+    let mut length = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: the descriptor is open, and the kernel writes at most `length` bytes to a place of that size, and to
+    // `length` itself.
+    let failed = unsafe {
+        let value = (&raw mut cookie).cast();
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, value, &raw mut length)
+    };
+    if failed == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
+}
+
 /// The thread's way back.
 #[derive(Debug)]
 pub(super) struct Home(File);
@@ -101,6 +123,13 @@ mod tests {
         assert_eq!(mounted_namespace("613 30 0:4 mnt:[4026532346] /run/m rw - nsfs nsfs rw"), None);
         assert_eq!(mounted_namespace("30 1 0:26 / /run rw,nosuid - tmpfs tmpfs rw"), None);
         assert_eq!(mounted_namespace("nonsense"), None);
+    }
+
+    #[test]
+    fn a_namespace_has_one_cookie() {
+        let own = cookie().expect("Linux 5.14");
+        assert!(own > 0);
+        assert_eq!(cookie().expect("Linux 5.14"), own);
     }
 
     #[test]

@@ -58,10 +58,7 @@ fn table<'a>(text: &'a str, title: &str) -> Result<Vec<(&'a str, u64)>, FileErro
     Ok(counters)
 }
 
-/// Sums over network namespaces that never go backwards.
-///
-/// A namespace that is met first adds its values in full; what one that is gone added stays. A counter that falls adds
-/// nothing: the kernel gives a namespace's inode number to the next one at once, whose first values are lost then.
+/// Sums over network namespaces that never go backwards, from zero: see [`First`]. What one that is gone added stays.
 #[derive(Debug, Default)]
 pub struct NamespaceSums {
     /// Names and sums, in the order in which the names were met.
@@ -69,6 +66,16 @@ pub struct NamespaceSums {
     /// Where in `sums` a name is.
     places: HashMap<String, usize>,
     namespaces: HashMap<u64, Namespace>,
+}
+
+/// What the values of a namespace are that is met for the first time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum First {
+    /// It may be older than tcpmon: where counting begins. Hosts of many containers are gone round in several readings,
+    /// and each would show a step of all that happened since boot.
+    Baseline,
+    /// It was made since: all that it has counted.
+    Counts,
 }
 
 #[derive(Debug, Default)]
@@ -79,9 +86,10 @@ struct Namespace {
 }
 
 impl NamespaceSums {
-    /// Takes in the counters of the namespace with this inode number.
-    pub fn add(&mut self, inode: u64, counters: &[(&str, u64)]) {
-        let namespace = self.namespaces.entry(inode).or_default();
+    /// Takes in the counters of the namespace with this number, which no other will ever have.
+    pub fn add(&mut self, number: u64, first: First, counters: &[(&str, u64)]) {
+        let counts = first == First::Counts || self.namespaces.contains_key(&number);
+        let namespace = self.namespaces.entry(number).or_default();
         namespace.met = true;
         for (position, (name, value)) in counters.iter().enumerate() {
             // All namespaces name their counters in the same order, so that a name is rarely looked up.
@@ -96,15 +104,17 @@ impl NamespaceSums {
             if namespace.last.len() <= place {
                 namespace.last.resize(self.sums.len(), 0);
             }
-            let sum = &mut self.sums[place].1;
-            *sum = sum.saturating_add(value.saturating_sub(namespace.last[place]));
+            if counts {
+                let sum = &mut self.sums[place].1;
+                *sum = sum.saturating_add(value.saturating_sub(namespace.last[place]));
+            }
             namespace.last[place] = *value;
         }
     }
 
     /// The namespace is still there, though it could not be read this time: it does not count as new the next time.
-    pub fn keep(&mut self, inode: u64) {
-        if let Some(namespace) = self.namespaces.get_mut(&inode) {
+    pub fn keep(&mut self, number: u64) {
+        if let Some(namespace) = self.namespaces.get_mut(&number) {
             namespace.met = true;
         }
     }
@@ -173,10 +183,10 @@ mod tests {
         assert!(value(&taken.tcp, "TCPRcvCollapsed").is_some() && value(&taken.ip, "InOctets").is_some());
     }
 
-    /// One round of these namespaces, and the sums after it.
+    /// One round of these namespaces, all of which are younger than tcpmon, and the sums after it.
     fn round(sums: &mut NamespaceSums, namespaces: &[(u64, &[(&str, u64)])]) -> Vec<(String, u64)> {
-        for (inode, counters) in namespaces {
-            sums.add(*inode, counters);
+        for (number, counters) in namespaces {
+            sums.add(*number, First::Counts, counters);
         }
         sums.end()
     }
@@ -195,13 +205,27 @@ mod tests {
     }
 
     #[test]
+    fn what_a_namespace_counted_before_tcpmon_is_where_its_counting_begins() {
+        let mut sums = NamespaceSums::default();
+        sums.add(1, First::Baseline, &[("a", 1000), ("b", 0)]);
+        same(sums.end(), &[("a", 0), ("b", 0)]);
+        // Another old one, which was left for this reading, and a young one.
+        sums.add(1, First::Baseline, &[("a", 1001), ("b", 2)]);
+        sums.add(2, First::Baseline, &[("a", 5000), ("b", 5000)]);
+        sums.add(3, First::Counts, &[("a", 30), ("b", 0)]);
+        same(sums.end(), &[("a", 31), ("b", 2)]);
+        sums.add(2, First::Baseline, &[("a", 5100), ("b", 5000)]);
+        same(sums.end(), &[("a", 131), ("b", 2)]);
+    }
+
+    #[test]
     fn a_namespace_that_comes_or_goes_or_falls_never_takes_anything_away() {
         let mut sums = NamespaceSums::default();
         same(round(&mut sums, &[(1, &[("a", 10)]), (2, &[("a", 100)])]), &[("a", 110)]);
         same(round(&mut sums, &[(1, &[("a", 11)])]), &[("a", 111)]);
-        // Number 2 is another namespace now; 1 falls and rises again.
-        same(round(&mut sums, &[(1, &[("a", 4)]), (2, &[("a", 7)])]), &[("a", 118)]);
-        same(round(&mut sums, &[(1, &[("a", 6)]), (2, &[("a", 7)])]), &[("a", 120)]);
+        // 1 falls and rises again, and there is another one.
+        same(round(&mut sums, &[(1, &[("a", 4)]), (3, &[("a", 7)])]), &[("a", 118)]);
+        same(round(&mut sums, &[(1, &[("a", 6)]), (3, &[("a", 7)])]), &[("a", 120)]);
     }
 
     #[test]
@@ -233,13 +257,17 @@ mod tests {
 
         #[test]
         fn sums_never_go_backwards(
-            rounds in prop::collection::vec(prop::collection::vec((0u64..4, "[a-d]", any::<u64>()), 0..12), 1..12),
+            rounds in prop::collection::vec(
+                prop::collection::vec((0u64..4, any::<bool>(), "[a-d]", any::<u64>()), 0..12),
+                1..12,
+            ),
         ) {
             let mut sums = NamespaceSums::default();
             let mut before: HashMap<String, u64> = HashMap::new();
             for round in rounds {
-                for (inode, name, value) in &round {
-                    sums.add(*inode, &[(name, *value)]);
+                for (number, old, name, value) in &round {
+                    let first = if *old { First::Baseline } else { First::Counts };
+                    sums.add(*number, first, &[(name, *value)]);
                 }
                 let after: HashMap<String, u64> = sums.end().into_iter().collect();
                 prop_assert!(before.iter().all(|(name, sum)| after.get(name) >= Some(sum)));

@@ -11,7 +11,7 @@ use std::{
 use super::{
     Report,
     namespaces::{self, Home},
-    netstat::{self, NamespaceSums},
+    netstat::{self, First, NamespaceSums},
     stuck::Counts,
 };
 use crate::model::host::Stuck;
@@ -30,6 +30,11 @@ pub(super) struct Network {
     ip_events: NamespaceSums,
     /// By inode number of the namespace; the own one under 0.
     stuck: HashMap<u64, Counts>,
+    /// Cookies of other namespaces by the inode numbers under which they were last looked into.
+    cookies: HashMap<u64, u64>,
+    /// Namespaces (inode numbers) that were there at the first reading and have not been looked into yet. What has such
+    /// a number by now may be another one: then what it counted so far is not shown, which is better than a step.
+    old: Option<HashSet<u64>>,
     /// The namespace that the last reading ended with.
     last: u64,
 }
@@ -42,14 +47,14 @@ pub(super) struct Reading {
     pub(super) stuck: Vec<Stuck>,
 }
 
-/// No namespace has it.
+/// The own namespace: none has this inode number or cookie.
 const OWN: u64 = 0;
 
 impl Network {
     /// Reads the own namespace, and as many others as there is time for; says what became of each source.
     pub(super) fn read(&mut self, take: &mut Report<'_>) -> Reading {
         let mut reading = Reading::default();
-        let events = self.read_events(OWN);
+        let events = self.read_events(OWN, First::Baseline);
         let stuck = self.read_stuck(OWN);
         let others = self.read_others();
 
@@ -69,20 +74,28 @@ impl Network {
         reading
     }
 
-    fn read_events(&mut self, namespace: u64) -> Result<(), String> {
+    fn read_events(&mut self, cookie: u64, first: First) -> Result<(), String> {
         let text = netstat::text(netstat::OF_THREAD).map_err(|error| error.to_string())?;
         let counters = netstat::parse(&text).map_err(|error| error.to_string())?;
-        self.tcp_events.add(namespace, &counters.tcp);
-        self.ip_events.add(namespace, &counters.ip);
+        self.tcp_events.add(cookie, first, &counters.tcp);
+        self.ip_events.add(cookie, first, &counters.ip);
         Ok(())
     }
 
-    fn read_stuck(&mut self, namespace: u64) -> Result<(), String> {
+    fn read_stuck(&mut self, inode: u64) -> Result<(), String> {
         let counts = Counts::read().map_err(|error| {
             format!("the kernel does not list sockets ({error}): load the modules tcp_diag and inet_diag")
         })?;
-        self.stuck.insert(namespace, counts);
+        self.stuck.insert(inode, counts);
         Ok(())
+    }
+
+    /// Reads the namespace that the calling thread is in.
+    fn read_other(&mut self, inode: u64, first: First) -> Result<(), String> {
+        let cookie = namespaces::cookie().map_err(|error| format!("it has no cookie: {error}"))?;
+        self.cookies.insert(inode, cookie);
+        self.read_events(cookie, first)?;
+        self.read_stuck(inode)
     }
 
     /// Goes on where the last reading ended. Says which namespaces are missing, and why; nothing where none is.
@@ -90,6 +103,9 @@ impl Network {
         let found = namespaces::find()?;
         let home = Home::here()?;
         self.stuck.retain(|inode, _| *inode == OWN || found.others.contains_key(inode));
+        self.cookies.retain(|inode, _| found.others.contains_key(inode));
+        let mut old = self.old.take().unwrap_or_else(|| found.others.keys().copied().collect());
+        old.retain(|inode| found.others.contains_key(inode));
         let mut refused = Vec::new();
         let begin = Instant::now();
         let mut visited = HashSet::new();
@@ -98,8 +114,12 @@ impl Network {
                 break;
             }
             self.last = *inode;
-            match home.visit(path, || self.read_events(*inode).and_then(|()| self.read_stuck(*inode))) {
-                Ok(Ok(())) => drop(visited.insert(*inode)),
+            let first = if old.contains(inode) { First::Baseline } else { First::Counts };
+            match home.visit(path, || self.read_other(*inode, first)) {
+                Ok(Ok(())) => {
+                    old.remove(inode);
+                    visited.insert(*inode);
+                }
                 Ok(Err(error)) => refused.push(named(*inode, path, &error)),
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     refused.push(named(*inode, path, &error));
@@ -108,9 +128,10 @@ impl Network {
                 Err(_) => {}
             }
         }
-        for inode in found.others.keys().filter(|inode| !visited.contains(inode)) {
-            self.tcp_events.keep(*inode);
-            self.ip_events.keep(*inode);
+        self.old = Some(old);
+        for (_, cookie) in self.cookies.iter().filter(|(inode, _)| !visited.contains(inode)) {
+            self.tcp_events.keep(*cookie);
+            self.ip_events.keep(*cookie);
         }
         Ok(missing(&refused, found.others.len(), found.hidden_processes))
     }

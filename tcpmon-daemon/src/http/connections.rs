@@ -7,6 +7,7 @@
 use std::{
     cmp::Reverse,
     collections::HashMap,
+    fmt,
     net::{IpAddr, Ipv6Addr, SocketAddr},
     sync::{Arc, Mutex, PoisonError},
     time::Instant,
@@ -34,6 +35,12 @@ impl From<SocketAddr> for Client {
             IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
             v4 => v4,
         })
+    }
+}
+
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 
@@ -100,7 +107,7 @@ impl Connections {
             closed.task.abort();
             if !self.said {
                 self.said = true;
-                tracing::warn!(bound, client = %closed.client.0, "too many connections: idle ones are closed for new ones");
+                tracing::warn!(bound, client = %closed.client, "too many connections: idle ones are closed for new ones");
             }
         }
     }

@@ -183,7 +183,8 @@ impl Server {
         }
     }
 
-    async fn respond(&self, request: Request<Incoming>, client: Client) -> Response {
+    async fn respond(&self, mut request: Request<Incoming>, client: Client) -> Response {
+        request.extensions_mut().insert(client);
         let policy = self.policy();
         let login = match &self.web {
             Some(web) => {

@@ -21,7 +21,7 @@ use crate::model::{
 };
 
 /// Everything that one page is made from.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Page {
     /// What the programs saw.
     pub(super) snapshot: Arc<Snapshot>,
@@ -61,7 +61,7 @@ fn write(family: &Family, page: &Page, encoder: &mut DescriptorEncoder<'_>) -> f
     };
     let mut encoder = encoder.encode_descriptor(family.stem(), family.help, unit.as_ref(), kind)?;
     for sample in &samples {
-        let labels = Labels { group: sample.group, names: family.labels, values: &sample.labels };
+        let labels = Labels { group: sample.group.map(|group| &group.key), names: family.labels, values: &sample.labels };
         if family.kind == Kind::Info {
             encoder.encode_info(&labels)?;
         } else if labels.is_empty() {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::collect::Page;
-use crate::model::snapshot::{Durations, Fill, Group, GroupKey};
+use crate::model::snapshot::{Durations, Fill, Group};
 
 /// Type of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ impl Kind {
 #[derive(Clone, Debug)]
 pub(super) struct Sample<'a> {
     /// The group it belongs to.
-    pub(super) group: Option<&'a GroupKey>,
+    pub(super) group: Option<&'a Group>,
     /// Values of [`Family::labels`]; the rest is unused.
     pub(super) labels: [Cow<'a, str>; 3],
     /// Its value.
@@ -182,7 +182,7 @@ pub(super) fn per_group_and_label<'a, V: Into<Value<'a>>, I: IntoIterator<Item =
         samples.extend(
             values(group)
                 .into_iter()
-                .map(|(label, value)| Sample { group: Some(&group.key), ..Sample::labelled(label, value) }),
+                .map(|(label, value)| Sample { group: Some(group), ..Sample::labelled(label, value) }),
         );
     }
     samples

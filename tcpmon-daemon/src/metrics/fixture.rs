@@ -23,6 +23,7 @@ pub(super) fn page() -> Page {
             busy(GroupKey { process: "iperf3".into(), service: "local:5201".into(), cgroup: None }),
             Group {
                 key: GroupKey { process: "odd \"name\" \\ \n".into(), service: "other".into(), cgroup: None },
+                born: Instant::now(),
                 counters: GroupCounters::default(),
                 gauges: GroupGauges::default(),
             },
@@ -34,6 +35,7 @@ pub(super) fn page() -> Page {
             kernel: "6.18.0-test".into(),
             started: Some(Duration::from_millis(1_700_000_000_250)),
             since: Instant::now(),
+            since_1970: Duration::from_millis(1_700_000_100_500),
         }),
         process: Some(Process {
             cpu: Duration::from_millis(1250),
@@ -50,6 +52,7 @@ pub(super) fn page() -> Page {
 pub(super) fn busy(key: GroupKey) -> Group {
     Group {
         key,
+        born: Instant::now(),
         counters: GroupCounters {
             received_bytes: 9_007_199_254_740_991,
             read_bytes: 1_000_001,
@@ -102,6 +105,7 @@ pub(super) fn snapshot(groups: Vec<Group>) -> Snapshot {
         ],
         groups_suppressed: 39,
         begins_late: 40,
+        newborn: 95,
         took: Duration::from_micros(1500),
     }
 }

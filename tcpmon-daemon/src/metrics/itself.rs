@@ -107,6 +107,14 @@ pub(super) const FAMILIES: &[Family] = &[
     ),
     Scope::Itself.family(
         Kind::Gauge,
+        "tcpmon_newborn_groups",
+        "",
+        &[],
+        "Groups, and new drop reasons of others, whose counters this page shows at zero because a regular scraper has not seen them yet.",
+        |page| vec![Sample::plain(page.snapshot.newborn)],
+    ),
+    Scope::Itself.family(
+        Kind::Gauge,
         "tcpmon_scrape_seconds",
         "seconds",
         &[],

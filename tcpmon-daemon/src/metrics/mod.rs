@@ -9,6 +9,7 @@ mod host;
 mod identity;
 mod itself;
 mod process;
+mod protobuf;
 mod text;
 
 #[cfg(test)]
@@ -70,9 +71,9 @@ pub fn encode(identity: &Arc<Identity>, seen: Seen, format: Format) -> Result<Ve
 fn write(page: Page, format: Format) -> Result<Vec<u8>, EncodeError> {
     let size = page.likely_size();
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(page));
+    registry.register_collector(Box::new(page.clone()));
     if format == Format::Protobuf {
-        return Ok(prometheus_protobuf::encode_to_vec(&registry)?);
+        return protobuf::write(&page, &registry);
     }
     let mut text = String::with_capacity(size);
     openmetrics::encode(&mut text, &registry)?;

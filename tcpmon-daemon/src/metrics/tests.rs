@@ -1,10 +1,9 @@
 //! Claims about whole pages.
 
-use std::{collections::HashSet, env, fs};
+use std::{collections::HashSet, env, fs, time::Duration};
 
 use prometheus_client::{
-    encoding::prometheus_protobuf::{self, prometheus_data_model as proto},
-    registry::Registry,
+    encoding::prometheus_protobuf::prometheus_data_model as proto, registry::Registry,
 };
 use proptest::prelude::*;
 use tcpmon_common::histogram::{FILL_BINS, FILL_BOUNDS, FILL_ONE, TIME_BINS, TIME_FIRST_EXPONENT};
@@ -21,8 +20,8 @@ fn text(page: Page, format: Format) -> String {
 
 fn protobuf(page: Page) -> Vec<proto::MetricFamily> {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(page));
-    prometheus_protobuf::encode(&registry).expect("a page")
+    registry.register_collector(Box::new(page.clone()));
+    super::protobuf::encode(&page, &registry).expect("a page")
 }
 
 fn samples(page: &str) -> Vec<&str> {
@@ -100,13 +99,44 @@ fn openmetrics_has_the_same_samples_and_ends_with_its_mark() {
 }
 
 #[test]
+fn protobuf_tells_since_when_the_series_of_groups_count() {
+    let page = fixture::page();
+    let since = page.identity.since;
+    let mut before = fixture::busy(GroupKey::other(false));
+    before.born = since - Duration::from_secs(1);
+    let mut after = fixture::busy(GroupKey { process: "z".into(), ..GroupKey::other(false) });
+    after.born = since + Duration::from_millis(2250);
+    let snapshot = Arc::new(fixture::snapshot(vec![before, after]));
+    for (family, shown) in families().zip(protobuf(Page { snapshot, ..page })) {
+        for metric in shown.metric {
+            let counter = metric.counter.and_then(|counter| counter.start_timestamp);
+            let start = counter.or(metric.histogram.and_then(|histogram| histogram.start_timestamp));
+            let start = start.map(|start| (start.seconds, start.nanos));
+            let expected = match (family.scope, family.kind, metric.label.first()) {
+                (Scope::Group, Kind::Counter | Kind::Histogram, Some(process)) if process.value == "z" => {
+                    Some((1_700_000_102, 750_000_000))
+                }
+                (Scope::Group, Kind::Counter | Kind::Histogram, _) => Some((1_700_000_099, 500_000_000)),
+                _ => None,
+            };
+            assert_eq!(start, expected, "{} {:?}", family.name, metric.label);
+        }
+    }
+}
+
+#[test]
 fn what_has_no_samples_is_not_mentioned() {
     let page = Page { snapshot: Arc::default(), host: Arc::default(), process: None, ..fixture::page() };
     let page = text(page, Format::Text);
     let families = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     let families: Vec<_> = families.filter_map(|line| line.split(' ').next()).collect();
-    let expected =
-        ["tcpmon_build_info", "tcpmon_groups_suppressed_total", "tcpmon_scrape_seconds", "process_start_time_seconds"];
+    let expected = [
+        "tcpmon_build_info",
+        "tcpmon_groups_suppressed_total",
+        "tcpmon_newborn_groups",
+        "tcpmon_scrape_seconds",
+        "process_start_time_seconds",
+    ];
     assert_eq!(families, expected);
 }
 

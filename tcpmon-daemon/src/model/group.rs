@@ -25,6 +25,8 @@ struct Entry {
     gauges: GroupGauges,
     /// Sockets and readers that point here.
     members: usize,
+    /// Nothing that it counts happened before this.
+    born: Instant,
     last_change: Instant,
 }
 
@@ -36,12 +38,21 @@ pub struct Groups {
     max: usize,
     ttl: Duration,
     suppressed: u64,
+    /// The last pass. A group that was not there yet has counted nothing before it.
+    last_pass: Instant,
 }
 
 impl Groups {
     /// At most `max` groups, `other` among them; a group without members that nothing changed for `ttl` leaves.
     pub fn new(max: usize, ttl: Duration, with_cgroup: bool, now: Instant) -> Self {
-        let mut groups = Self { entries: Vec::new(), by_key: HashMap::new(), max: max.max(1), ttl, suppressed: 0 };
+        let mut groups = Self {
+            entries: Vec::new(),
+            by_key: HashMap::new(),
+            max: max.max(1),
+            ttl,
+            suppressed: 0,
+            last_pass: now,
+        };
         groups.insert(GroupKey::other(with_cgroup), now);
         groups
     }
@@ -54,6 +65,7 @@ impl Groups {
             drops: BTreeMap::new(),
             gauges: GroupGauges::default(),
             members: 0,
+            born: self.last_pass,
             last_change: now,
         };
         let id = self.entries.iter().position(Option::is_none).unwrap_or(self.entries.len());
@@ -119,7 +131,8 @@ impl Groups {
         &mut self.entry(id).gauges
     }
 
-    /// Lets idle groups go; their totals stay in `other`.
+    /// A pass is over. Lets idle groups go, with their totals: were these added to another group, every rate would show
+    /// them a second time.
     pub fn expire(&mut self, now: Instant) {
         for id in OTHER + 1..self.entries.len() {
             let idle = self.entries[id]
@@ -127,14 +140,9 @@ impl Groups {
                 .is_some_and(|entry| entry.members == 0 && now.duration_since(entry.last_change) >= self.ttl);
             if let Some(gone) = idle.then(|| self.entries[id].take()).flatten() {
                 self.by_key.remove(&gone.key);
-                let other = self.entry(OTHER);
-                other.socket.absorb(&gone.socket);
-                other.reader.absorb(&gone.reader);
-                for (reason, count) in gone.drops {
-                    *other.drops.entry(reason).or_default() += count;
-                }
             }
         }
+        self.last_pass = now;
     }
 
     /// Members that found no room for a group of their own.
@@ -156,7 +164,7 @@ impl Groups {
             .map(|entry| {
                 let mut counters = tally::counters(&entry.socket, &entry.reader);
                 counters.drops = entry.drops.iter().map(|(reason, count)| (reason.clone(), *count)).collect();
-                Group { key: entry.key.clone(), counters, gauges: entry.gauges }
+                Group { key: entry.key.clone(), born: entry.born, counters, gauges: entry.gauges }
             })
             .collect();
         groups.sort_by(|a, b| a.key.cmp(&b.key));
@@ -167,6 +175,7 @@ impl Groups {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::snapshot::GroupCounters;
 
     fn key(process: &str) -> GroupKey {
         GroupKey { process: process.into(), service: "local:1".into(), cgroup: None }
@@ -189,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_group_leaves_and_its_totals_stay_in_other() {
+    fn an_idle_group_leaves_with_its_totals() {
         let start = Instant::now();
         let ttl = Duration::from_secs(600);
         let mut groups = Groups::new(10, ttl, false, start);
@@ -204,10 +213,25 @@ mod tests {
         groups.expire(start + ttl);
         let left = groups.all();
         assert_eq!(left.len(), 1);
-        assert_eq!(left[0].counters.received_bytes, 100);
-        assert_eq!(left[0].counters.drops, [("proto_mem".to_owned(), 2)]);
+        assert_eq!(left[0].counters, GroupCounters::default(), "`other` has received nothing of its own");
         let again = groups.join(key("b"), start + ttl);
         assert_eq!(again, id, "its place is free again");
         assert_eq!(groups.all()[0].counters.received_bytes, 0, "and holds nothing of the former group");
+    }
+
+    #[test]
+    fn a_group_is_born_at_the_last_pass_that_did_not_show_it_and_anew_when_it_comes_back() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut groups = Groups::new(10, Duration::from_secs(60), false, start);
+        let born = |groups: &Groups| groups.all().iter().map(|group| group.born).collect::<Vec<_>>();
+        groups.expire(at(10));
+        let id = groups.join(key("a"), at(15));
+        groups.leave(id);
+        groups.expire(at(20));
+        assert_eq!(born(&groups), [at(10), start], "a, and other, which is as old as the daemon");
+        groups.expire(at(100));
+        groups.join(key("a"), at(110));
+        assert_eq!(born(&groups), [at(100), start]);
     }
 }

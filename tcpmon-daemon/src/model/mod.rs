@@ -4,6 +4,7 @@ mod group;
 pub mod host;
 mod listeners;
 mod possible;
+pub mod newborn;
 pub mod service;
 pub mod snapshot;
 pub mod table;

@@ -1,6 +1,9 @@
 //! What tcpmon knows at one moment: the only thing that metrics, status page and screens are made from.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use tcpmon_common::histogram::{FILL_BINS, TIME_BINS};
 
@@ -105,6 +108,8 @@ pub struct GroupGauges {
 pub struct Group {
     /// Its labels.
     pub key: GroupKey,
+    /// Nothing that it counts happened before this; a group that comes back is another one, born anew.
+    pub born: Instant,
     /// Its totals.
     pub counters: GroupCounters,
     /// Its present.
@@ -200,6 +205,8 @@ pub struct Snapshot {
     pub groups_suppressed: u64,
     /// Connections whose begin no program saw, counted from their first byte all the same.
     pub begins_late: u64,
+    /// Groups, and reasons of drops in others, that are shown at zero because they are new: see [`super::newborn`].
+    pub newborn: u64,
     /// What it took to make this snapshot.
     pub took: Duration,
 }

@@ -105,14 +105,6 @@ impl<const N: usize> Tally<N> {
         }
     }
 
-    /// Takes over another's totals. What the other showed stays shown.
-    pub fn absorb(&mut self, other: &Self) {
-        for (i, shown) in self.shown.iter_mut().enumerate() {
-            *shown += other.shown[i];
-            self.actual[i] = self.actual[i].wrapping_add(other.actual[i]);
-        }
-    }
-
     /// What is shown.
     pub fn shown(&self) -> &[u64; N] {
         &self.shown
@@ -167,20 +159,6 @@ mod tests {
             tally.add(&[by]);
             assert_eq!(tally.shown(), &[shown]);
         }
-    }
-
-    #[test]
-    fn absorbing_keeps_the_sum_of_what_was_shown() {
-        let (mut a, mut b) = (Tally::<1>::default(), Tally::<1>::default());
-        a.add(&[10]);
-        a.add(&[-4]);
-        b.add(&[5]);
-        b.absorb(&a);
-        assert_eq!(b.shown(), &[15]);
-        b.add(&[4]);
-        assert_eq!(b.shown(), &[15], "the other's debt is paid first");
-        b.add(&[1]);
-        assert_eq!(b.shown(), &[16]);
     }
 
     #[test]

@@ -1,0 +1,319 @@
+//! What is new is shown at zero first: a counter that begins at 1 GB has lost that gigabyte for `increase()`, which needs
+//! a sample to count from.
+//!
+//! A new group's counters, and those of drops for a reason that its group has not had before, stay at zero on all pages
+//! until every regular scraper has had one. Whoever shares a reading gets the same figures.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+    time::{Duration, Instant},
+};
+
+use super::snapshot::{Group, GroupCounters, GroupKey, Snapshot};
+
+/// What is new is held at zero for no longer, whoever has not come by then.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// A client that stays away for longer is a stranger when it comes back.
+const KNOWN: Duration = Duration::from_secs(300);
+
+/// Clients that are remembered; the one that has stayed away for longest makes room.
+const CLIENTS: usize = 64;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Newborns {
+    clients: HashMap<String, Client>,
+    groups: HashMap<GroupKey, Life>,
+    /// What the present decisions are about.
+    reading: Weak<Snapshot>,
+}
+
+/// Who asks for pages.
+#[derive(Debug)]
+struct Client {
+    last: Instant,
+    /// Its page before the last one; `None` for one that asked but once.
+    before: Option<Instant>,
+}
+
+/// What is known of a group in its present life.
+#[derive(Debug)]
+struct Life {
+    born: Instant,
+    /// The last reading that had it.
+    met: Instant,
+    all: Shown,
+    /// Reasons of drops.
+    reasons: HashMap<String, Shown>,
+}
+
+/// Since when something is shown, and whether truly.
+#[derive(Clone, Copy, Debug)]
+struct Shown {
+    since: Instant,
+    truly: bool,
+}
+
+impl Newborns {
+    /// What this client gets of a reading. A client is whatever tells scrapers apart.
+    pub fn show(&mut self, client: &str, reading: Arc<Snapshot>, now: Instant) -> Arc<Snapshot> {
+        let before = self.asked(client, now);
+        if !std::ptr::eq(self.reading.as_ptr(), Arc::as_ptr(&reading)) {
+            self.meet(&reading, self.seen_by_all(client, before, now), now);
+            self.reading = Arc::downgrade(&reading);
+        }
+        self.hold(reading)
+    }
+
+    /// Notes that a client asks. When it asked before.
+    fn asked(&mut self, client: &str, now: Instant) -> Option<Instant> {
+        self.clients.retain(|_, client| now.duration_since(client.last) < KNOWN);
+        if let Some(client) = self.clients.get_mut(client) {
+            client.before = Some(client.last);
+            client.last = now;
+            return client.before;
+        }
+        if self.clients.len() >= CLIENTS {
+            let oldest = self.clients.iter().min_by_key(|(_, client)| client.last).map(|(name, _)| name.clone());
+            oldest.and_then(|name| self.clients.remove(&name));
+        }
+        self.clients.insert(client.to_owned(), Client { last: now, before: None });
+        None
+    }
+
+    /// Every regular scraper has had a page since then; for ever where there is none. The one that asks is about to get
+    /// its page: what it has had is `before`.
+    fn seen_by_all(&self, asking: &str, before: Option<Instant>, now: Instant) -> Option<Instant> {
+        let regular = self.clients.iter().filter(|(_, client)| client.is_awaited(now));
+        regular.filter_map(|(name, client)| if name == asking { before } else { Some(client.last) }).min()
+    }
+
+    /// Takes in a new reading: what all have seen at zero is shown truly from now on.
+    fn meet(&mut self, reading: &Snapshot, seen_by_all: Option<Instant>, now: Instant) {
+        let advance = |shown: &mut Shown| {
+            shown.truly |= seen_by_all.is_none_or(|seen| seen >= shown.since);
+            shown.truly |= now.duration_since(shown.since) >= LONGEST;
+        };
+        let new = Shown { since: now, truly: false };
+        for group in &reading.groups {
+            match self.groups.get_mut(&group.key).filter(|life| life.born == group.born) {
+                Some(life) => {
+                    life.met = now;
+                    advance(&mut life.all);
+                    for (reason, _) in &group.counters.drops {
+                        match life.reasons.get_mut(reason) {
+                            Some(shown) => advance(shown),
+                            None => drop(life.reasons.insert(reason.clone(), new)),
+                        }
+                    }
+                }
+                None => {
+                    let reasons = group.counters.drops.iter().map(|(reason, _)| (reason.clone(), new)).collect();
+                    self.groups.insert(group.key.clone(), Life { born: group.born, met: now, all: new, reasons });
+                }
+            }
+        }
+        self.groups.retain(|_, life| now.duration_since(life.met) < KNOWN);
+    }
+
+    /// The reading with zeros for what is held.
+    fn hold(&self, mut reading: Arc<Snapshot>) -> Arc<Snapshot> {
+        let held: u64 = reading.groups.iter().map(|group| self.held(group)).sum();
+        if held > 0 {
+            let shown = Arc::make_mut(&mut reading);
+            shown.newborn = held;
+            for group in &mut shown.groups {
+                self.hold_group(group);
+            }
+        }
+        reading
+    }
+
+    /// How much of the group is held: itself, or some reasons.
+    fn held(&self, group: &Group) -> u64 {
+        let Some(life) = self.groups.get(&group.key) else { return 0 };
+        if !life.all.truly {
+            return 1;
+        }
+        group.counters.drops.iter().filter(|(reason, _)| life.holds(reason)).count() as u64
+    }
+
+    fn hold_group(&self, group: &mut Group) {
+        let Some(life) = self.groups.get(&group.key) else { return };
+        if !life.all.truly {
+            let drops = std::mem::take(&mut group.counters.drops);
+            group.counters = GroupCounters { drops, ..GroupCounters::default() };
+        }
+        for (reason, count) in &mut group.counters.drops {
+            if !life.all.truly || life.holds(reason) {
+                *count = 0;
+            }
+        }
+    }
+}
+
+impl Client {
+    /// Whether it comes again and again, and is not overdue by more than a page.
+    fn is_awaited(&self, now: Instant) -> bool {
+        self.before.is_some_and(|before| now.duration_since(self.last) <= 2 * self.last.duration_since(before))
+    }
+}
+
+impl Life {
+    fn holds(&self, reason: &str) -> bool {
+        self.reasons.get(reason).is_some_and(|shown| !shown.truly)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::snapshot::GroupGauges;
+
+    /// Asks at given seconds, and says what it got.
+    struct Pages {
+        newborns: Newborns,
+        start: Instant,
+    }
+
+    impl Pages {
+        fn new() -> Self {
+            Self { newborns: Newborns::default(), start: Instant::now() }
+        }
+
+        fn at(&self, seconds: u64) -> Instant {
+            self.start + Duration::from_secs(seconds)
+        }
+
+        /// A group that was born at this second.
+        fn group(&self, process: &str, born: u64, received_bytes: u64, drops: &[(&str, u64)]) -> Group {
+            Group {
+                key: GroupKey { process: process.into(), service: "other".into(), cgroup: None },
+                born: self.at(born),
+                counters: GroupCounters {
+                    received_bytes,
+                    drops: drops.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect(),
+                    ..GroupCounters::default()
+                },
+                gauges: GroupGauges { sockets: 7, ..GroupGauges::default() },
+            }
+        }
+
+        fn ask(&mut self, client: &str, second: u64, groups: Vec<Group>) -> Arc<Snapshot> {
+            let reading = Arc::new(Snapshot { groups, ..Snapshot::default() });
+            let now = self.at(second);
+            self.newborns.show(client, reading, now)
+        }
+
+        /// What a client is shown of a group that was born at `born` and has received 100 bytes.
+        fn received(&mut self, client: &str, second: u64, born: u64) -> u64 {
+            let group = self.group("a", born, 100, &[]);
+            let page = self.ask(client, second, vec![group]);
+            let held = page.groups[0].counters.received_bytes == 0;
+            assert_eq!(page.newborn, u64::from(held));
+            assert_eq!(page.groups[0].gauges.sockets, 7, "the present is never held");
+            page.groups[0].counters.received_bytes
+        }
+
+        /// Has this client ask often, of nothing.
+        fn regular(&mut self, client: &str, seconds: impl IntoIterator<Item = u64>) {
+            for second in seconds {
+                self.ask(client, second, Vec::new());
+            }
+        }
+    }
+
+    #[test]
+    fn a_group_is_at_zero_on_the_first_page_and_true_on_the_next_when_nobody_else_comes_regularly() {
+        let mut pages = Pages::new();
+        assert_eq!([pages.received("a", 5, 4), pages.received("a", 20, 4), pages.received("a", 35, 4)], [0, 100, 100]);
+        assert_eq!(pages.received("b", 36, 4), 100, "new to one who has never come, and true");
+    }
+
+    #[test]
+    fn a_group_is_at_zero_until_every_regular_scraper_has_seen_it_so() {
+        let mut pages = Pages::new();
+        pages.regular("slow", [0, 30]);
+        pages.regular("fast", [31, 36]);
+        assert_eq!([pages.received("fast", 41, 40), pages.received("fast", 46, 40)], [0, 0]);
+        assert_eq!(pages.received("slow", 60, 40), 0);
+        assert_eq!([pages.received("fast", 61, 40), pages.received("slow", 90, 40)], [100, 100]);
+    }
+
+    #[test]
+    fn who_comes_for_the_second_time_is_regular_already() {
+        let mut pages = Pages::new();
+        pages.regular("a", [0, 5]);
+        pages.regular("b", [6]);
+        assert_eq!([pages.received("a", 10, 8), pages.received("b", 12, 8), pages.received("a", 15, 8)], [0, 0, 100]);
+    }
+
+    #[test]
+    fn who_stays_away_is_waited_for_no_longer_than_two_of_its_intervals() {
+        let mut pages = Pages::new();
+        pages.regular("gone", [0, 10]);
+        pages.regular("here", [11, 16]);
+        assert_eq!([pages.received("here", 21, 20), pages.received("here", 30, 20)], [0, 0]);
+        assert_eq!(pages.received("here", 31, 20), 100);
+    }
+
+    #[test]
+    fn nothing_is_held_for_more_than_a_minute_after_it_was_first_shown() {
+        let mut pages = Pages::new();
+        pages.regular("slow", [0, 250]);
+        pages.regular("fast", [250, 265]);
+        for second in [280, 295, 310, 325, 339] {
+            assert_eq!(pages.received("fast", second, 100), 0, "{second}");
+        }
+        assert_eq!(pages.received("fast", 340, 100), 100, "although slow comes at 500");
+    }
+
+    #[test]
+    fn whoever_shares_a_reading_gets_the_same() {
+        let mut pages = Pages::new();
+        let reading = Arc::new(Snapshot { groups: vec![pages.group("a", 0, 100, &[])], ..Snapshot::default() });
+        for (client, second) in [("a", 5), ("b", 5), ("a", 6)] {
+            let now = pages.at(second);
+            let page = pages.newborns.show(client, Arc::clone(&reading), now);
+            assert_eq!(page.groups[0].counters.received_bytes, 0, "{client}");
+        }
+        assert_eq!(reading.groups[0].counters.received_bytes, 100, "the reading itself stays");
+        assert_eq!(pages.received("b", 7, 0), 100);
+    }
+
+    #[test]
+    fn a_group_that_comes_back_begins_at_zero_again() {
+        let mut pages = Pages::new();
+        assert_eq!([pages.received("a", 5, 4), pages.received("a", 20, 4)], [0, 100]);
+        assert_eq!([pages.received("a", 35, 30), pages.received("a", 50, 30)], [0, 100]);
+    }
+
+    #[test]
+    fn a_reason_that_a_group_has_not_had_is_at_zero_first_while_its_others_go_on() {
+        let mut pages = Pages::new();
+        let mut drops = |second, drops: &[(&str, u64)]| {
+            let group = pages.group("a", 0, 100, drops);
+            let page = pages.ask("a", second, vec![group]);
+            let shown: Vec<u64> = page.groups[0].counters.drops.iter().map(|(_, count)| *count).collect();
+            (shown, page.groups[0].counters.received_bytes, page.newborn)
+        };
+        assert_eq!(drops(5, &[("old", 3)]), (vec![0], 0, 1));
+        assert_eq!(drops(20, &[("old", 4)]), (vec![4], 100, 0));
+        assert_eq!(drops(35, &[("new", 9), ("old", 5)]), (vec![0, 5], 100, 1));
+        assert_eq!(drops(50, &[("new", 9), ("old", 6)]), (vec![9, 6], 100, 0));
+    }
+
+    #[test]
+    fn clients_and_groups_that_stay_away_are_forgotten_and_the_number_of_clients_is_bounded() {
+        let mut pages = Pages::new();
+        for number in 0..1000 {
+            pages.received(&format!("client {number}"), number / 10, 0);
+        }
+        assert!(pages.newborns.clients.len() <= CLIENTS);
+        assert_eq!(pages.newborns.groups.len(), 1);
+        pages.regular("last", [1000]);
+        assert_eq!((pages.newborns.clients.len(), pages.newborns.groups.len()), (1, 0));
+    }
+}
