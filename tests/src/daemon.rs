@@ -114,9 +114,21 @@ impl Daemon {
         self.address
     }
 
-    /// Its metrics.
+    /// Its metrics, once nothing in them is held at zero for being new: asks again and again, as a regular scraper does.
     #[track_caller]
     pub fn scrape(&self) -> Page {
+        eventually(DEADLINE, "a page shows all truly", || {
+            let page = self.page();
+            match page.value("tcpmon_newborn_groups", &[]) {
+                Some(0.0) => Ok(page),
+                newborn => Err(format!("{newborn:?} groups are held at zero")),
+            }
+        })
+    }
+
+    /// Its metrics as one answer shows them, with zeros for what is new.
+    #[track_caller]
+    pub fn page(&self) -> Page {
         let answer = self.get("/metrics", "text/plain");
         let text = must(String::from_utf8(answer.body), "reading a page of metrics");
         assert_eq!(answer.status, 200, "/metrics answered {text}");

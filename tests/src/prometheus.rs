@@ -1,8 +1,9 @@
 //! A real Prometheus, in the namespace of what it scrapes, and what it can be asked.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::net::SocketAddr;
+use std::path::Path;
+use std::{env, fs};
 
 use serde_json::{Value, json};
 
@@ -16,6 +17,16 @@ pub struct Prometheus {
     server: Server,
 }
 
+/// Which Prometheus.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Version {
+    /// The machine's distribution's.
+    #[default]
+    Installed,
+    /// The newest that Debian has.
+    Today,
+}
+
 /// What it starts with beside the daemon.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PrometheusOptions<'a> {
@@ -25,6 +36,10 @@ pub struct PrometheusOptions<'a> {
     pub alertmanager: Option<&'a Alertmanager>,
     /// Asks for protobuf, and takes native histograms where there are any.
     pub native_histograms: bool,
+    /// Asks for protobuf, and takes a series to have begun at zero at its created timestamp.
+    pub created_timestamps: bool,
+    /// Which one.
+    pub version: Version,
 }
 
 /// An alert, as Prometheus or Alertmanager has it.
@@ -44,7 +59,7 @@ impl Prometheus {
     /// Starts Prometheus in the daemon's namespace and waits until it is ready; the daemon is `instance="tcpmon"`.
     #[track_caller]
     pub fn start(namespace: &Namespace, daemon: &Daemon, options: PrometheusOptions<'_>) -> Self {
-        let server = Server::start("prometheus", namespace, |directory, address| {
+        let server = Server::start(&options.version.program(), namespace, |directory, address| {
             let files: Vec<String> = (0..options.rules.len()).map(|number| format!("rules-{number}.yaml")).collect();
             for (file, text) in files.iter().zip(options.rules) {
                 must(fs::write(directory.join(file), text), "writing a rule file");
@@ -59,8 +74,13 @@ impl Prometheus {
                 "--rules.alert.resend-delay=1s".to_owned(),
                 format!("--web.listen-address={address}"),
             ];
-            if options.native_histograms {
-                flags.push("--enable-feature=native-histograms".to_owned());
+            for (wanted, feature) in [
+                (options.native_histograms, "native-histograms"),
+                (options.created_timestamps, "created-timestamp-zero-ingestion"),
+            ] {
+                if wanted {
+                    flags.push(format!("--enable-feature={feature}"));
+                }
             }
             flags
         });
@@ -88,6 +108,17 @@ impl Prometheus {
         }
     }
 
+    /// The values that each series has had, in the order of their times; an expression such as `up[5m]`.
+    pub fn values(&self, expression: &str) -> Result<Vec<Vec<f64>>, String> {
+        let answer = self.server.json("/api/v1/query", &[("query", expression)])?;
+        let series = answer["data"]["result"].as_array().ok_or_else(|| answer.to_string())?;
+        let values = |series: &Value| {
+            let points = series["values"].as_array().ok_or_else(|| format!("{expression} yields {series}"))?;
+            points.iter().map(|point| number(&point[1])).collect()
+        };
+        series.iter().map(values).collect()
+    }
+
     /// Alerts that are pending or firing now.
     pub fn alerts(&self) -> Result<Vec<Alert>, String> {
         let answer = self.server.json("/api/v1/alerts", &[])?;
@@ -109,6 +140,20 @@ impl Prometheus {
     pub fn alerted(&self, selector: &str, seconds: u64) -> Result<Vec<String>, String> {
         let expression = format!("count by (alertname) (count_over_time(ALERTS{{{selector}}}[{seconds}s]))");
         Ok(self.query(&expression)?.into_iter().filter_map(|mut sample| sample.labels.remove("alertname")).collect())
+    }
+}
+
+impl Version {
+    /// What is started.
+    fn program(self) -> String {
+        if self == Self::Installed {
+            return "prometheus".to_owned();
+        }
+        let brought = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools/prometheus/prometheus");
+        let path = env::var_os("TCPMON_PROMETHEUS").map_or_else(brought, Into::into);
+        let has = "`cargo xtask test` brings it, or set TCPMON_PROMETHEUS";
+        assert!(path.is_file(), "no Prometheus of today at {}: {has}", path.display());
+        path.canonicalize().unwrap_or(path).to_string_lossy().into_owned()
     }
 }
 

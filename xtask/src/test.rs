@@ -18,6 +18,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     step("setup", setup::run)?;
     step("test packages", setup::test_packages)?;
+    step("today's Prometheus", setup::todays_prometheus)?;
     check::run()?;
     step("dashboards and alerts", || dashboards::run(true))?;
     step("unit tests", || {

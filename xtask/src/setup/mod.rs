@@ -5,6 +5,7 @@
 mod bpf_linker;
 mod debian;
 mod packages;
+mod prometheus;
 mod rust_src;
 mod toolchain;
 
@@ -13,6 +14,7 @@ use std::fs::{self, File};
 use anyhow::{Context as _, Result};
 
 pub use packages::test_packages;
+pub use prometheus::todays_prometheus;
 
 use crate::workspace;
 

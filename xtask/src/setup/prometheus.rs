@@ -1,0 +1,80 @@
+//! A Prometheus of today beside the one that the machine's distribution has: what it makes of counters changes from one
+//! to the next. It is taken out of Debian's newest package into `target/tools/prometheus/`, and not installed.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Stdio},
+    time::{Duration, SystemTime},
+};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::{apt::PrivateApt, process, workspace};
+
+/// The suite that has the newest.
+const SUITE: &str = "sid";
+
+/// The mirror is asked for a newer one after this long.
+const ASK_AGAIN: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Brings it, or a newer one than last week's. The tests find it at `target/tools/prometheus/prometheus`.
+pub fn todays_prometheus() -> Result<()> {
+    let folder = workspace::tools().join("prometheus");
+    let program = folder.join("prometheus");
+    let age = fs::metadata(&program).and_then(|file| file.modified()).ok();
+    let age = age.and_then(|time| SystemTime::now().duration_since(time).ok());
+    if age.is_some_and(|age| age < ASK_AGAIN) {
+        eprintln!("setup: today's Prometheus is there: {}", version(&program)?);
+        return Ok(());
+    }
+    match fetch(&folder, &program) {
+        Ok(()) => eprintln!("setup: today's Prometheus: {}", version(&program)?),
+        Err(error) if program.is_file() => {
+            eprintln!("setup: {error:#}; staying with {}", version(&program)?);
+        }
+        Err(error) => {
+            return Err(error).context("the tests need a Prometheus of today, which Debian's mirror did not give");
+        }
+    }
+    Ok(())
+}
+
+fn fetch(folder: &Path, program: &Path) -> Result<()> {
+    eprintln!("setup: asking the mirror for the newest Prometheus");
+    let apt = PrivateApt::new(&folder.join("apt"), SUITE)?;
+    process::run(apt.command("apt-get").args(["-qq", "update"]))?;
+    process::run(apt.command("apt-get").args(["-qq", "download", "prometheus"]))?;
+    let packages = fs::read_dir(apt.folder())?.flatten().map(|entry| entry.path());
+    let packages: Vec<_> = packages.filter(|path| path.extension().is_some_and(|extension| extension == "deb")).collect();
+    let [package] = packages.as_slice() else {
+        anyhow::bail!("apt-get left {} packages in {}", packages.len(), apt.folder().display());
+    };
+    let unpacked = folder.join("usr/bin/prometheus");
+    let taken = take(package, "./usr/bin/prometheus", folder).and_then(|()| version(&unpacked));
+    fs::remove_file(package)?;
+    taken.with_context(|| format!("Debian's Prometheus of {SUITE} does not run here"))?;
+    // Its age is that of the last look at the mirror, not that of the package.
+    fs::File::open(&unpacked)?.set_modified(SystemTime::now())?;
+    Ok(fs::rename(unpacked, program)?)
+}
+
+/// Takes one file out of a package.
+fn take(package: &Path, member: &str, into: &Path) -> Result<()> {
+    let mut archive = Command::new("dpkg-deb")
+        .arg("--fsys-tarfile")
+        .arg(package)
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot run dpkg-deb: this is not a Debian machine")?;
+    let members = archive.stdout.take().expect("stdout is piped");
+    process::run(Command::new("tar").arg("-C").arg(into).args(["-xf", "-", member]).stdin(members))?;
+    ensure!(archive.wait()?.success(), "dpkg-deb cannot read {}", package.display());
+    Ok(())
+}
+
+/// Its first line about itself.
+fn version(program: &Path) -> Result<String> {
+    let text = process::output(Command::new(program).arg("--version"))?;
+    Ok(text.lines().next().unwrap_or_default().to_owned())
+}
