@@ -128,6 +128,13 @@ impl End {
             v6: Ipv6Addr::LOCALHOST,
         }
     }
+
+    /// A namespace that has nothing but its loopback device.
+    pub fn alone() -> Self {
+        let alone = Self { namespace: Namespace::new(), ..Self::host() };
+        alone.run(|| must(set_up("lo"), "setting lo up"));
+        alone
+    }
 }
 
 impl std::ops::Deref for End {

@@ -7,6 +7,8 @@ mod families;
 mod limited;
 #[path = "host/memory.rs"]
 mod memory;
+#[path = "host/namespaces.rs"]
+mod namespaces;
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -20,18 +20,25 @@ use super::{
 };
 use crate::model::{
     host::{self, Host},
-    snapshot::{ProgramRuns, Snapshot, Verdict},
+    snapshot::{Group, GroupCounters, GroupGauges, GroupKey, ProgramRuns, Snapshot, Verdict},
 };
 
 /// Longer than anything here takes, even on an emulated machine.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-#[derive(Default)]
 struct Fake {
+    /// When its group was born.
+    since: Instant,
     stopped: AtomicBool,
     /// How long a snapshot takes.
     takes: Duration,
     fails: bool,
+}
+
+impl Default for Fake {
+    fn default() -> Self {
+        Self { since: Instant::now(), stopped: AtomicBool::default(), takes: Duration::ZERO, fails: false }
+    }
 }
 
 impl Source for Arc<Fake> {
@@ -49,7 +56,14 @@ impl Source for Arc<Fake> {
             verdict,
             reason: reason.into(),
         };
+        let group = Group {
+            key: GroupKey::other(false),
+            born: self.since,
+            counters: GroupCounters { received_bytes: 7, ..GroupCounters::default() },
+            gauges: GroupGauges::default(),
+        };
         let snapshot = Snapshot {
+            groups: vec![group],
             probes: vec![probe("tcp_probe", Verdict::Attached, ""), probe("kfree_skb", Verdict::Broken, "no BTF")],
             losses: vec![("drop_entry".into(), 7)],
             programs: vec![
@@ -143,6 +157,32 @@ async fn each_page_answers_with_its_type_and_others_do_not_exist() {
         assert!(head.contains(&format!("content-type: {kind}\r\n")), "{path}: {head}");
         assert!(body.contains(part), "{path}: {body}");
     }
+}
+
+#[tokio::test]
+async fn a_new_group_is_at_zero_on_the_first_page_of_metrics_and_other_pages_do_not_count() {
+    let (server, _) = Server::start(Fake::default()).await;
+    let server = &server;
+    let ask = async |path: &str, agent: &str| {
+        let answer = server.ask(&format!("GET {path} HTTP/1.1\r\nUser-Agent: {agent}")).await;
+        answer.lines().find_map(|line| line.strip_prefix("tcpmon_receive_bytes_total{")?.split(' ').nth(1)?.parse().ok())
+    };
+    assert_eq!(ask("/status", "a").await, None);
+    assert_eq!([ask("/metrics", "a").await, ask("/metrics", "a").await], [Some(0), Some(7)]);
+}
+
+#[test]
+fn what_tells_scrapers_apart_is_address_agent_and_format_cut_short() {
+    let client = Client::from(SocketAddr::from(([10, 0, 0, 1], 1)));
+    let name = |agent: &str, accept: &str| {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::USER_AGENT, agent.parse().expect("a value"));
+        headers.insert(header::ACCEPT, accept.parse().expect("a value"));
+        scraper(client, &headers)
+    };
+    assert_eq!(name("Prometheus/3", "text/plain"), "10.0.0.1\nPrometheus/3\ntext/plain");
+    assert_eq!(name(&"x".repeat(1000), &"y".repeat(1000)).len(), "10.0.0.1\n\n".len() + 2 * MOST_WORDS);
+    assert_eq!(scraper(client, &HeaderMap::new()), "10.0.0.1\n\n");
 }
 
 #[tokio::test]

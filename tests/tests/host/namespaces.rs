@@ -1,0 +1,98 @@
+//! Hosts of many network namespaces: counting begins where tcpmon meets them, and no namespace is taken for another.
+
+use std::fs;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::unix::fs::MetadataExt;
+
+use socket2::SockRef;
+use tcpmon_tests::lab::End;
+use tcpmon_tests::traffic::Reader;
+use tcpmon_tests::{Daemon, Page, Traffic, eventually, is_emulated};
+
+use super::{DEADLINE, IP_EVENTS};
+
+/// A namespace with a process in it, so that tcpmon finds it.
+struct Container {
+    end: End,
+    _process: Reader,
+}
+
+impl Container {
+    fn new() -> Self {
+        Self::of(End::alone())
+    }
+
+    fn of(end: End) -> Self {
+        let _process = Traffic::reader(&end).paused().spawn();
+        Self { end, _process }
+    }
+}
+
+/// Has a namespace receive so many packets that bear the mark of congestion, which nobody else on the host does.
+fn receive(end: &End, packets: u64) {
+    end.run(|| {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("lo is up");
+        SockRef::from(&socket).set_tos_v4(3).expect("a UDP socket may set these bits");
+        for _ in 0..packets {
+            socket.send_to(b"x", socket.local_addr().expect("it is bound")).expect("lo takes all");
+        }
+    });
+}
+
+fn shown(page: &Page) -> f64 {
+    page.value(IP_EVENTS, &[("event", "InCEPkts")]).expect("the kernel counts them")
+}
+
+#[track_caller]
+fn becomes(daemon: &Daemon, expected: f64) {
+    eventually(DEADLINE, &format!("tcpmon shows {expected} packets"), || match shown(&daemon.page()) {
+        packets if packets == expected => Ok(()),
+        packets => Err(packets.to_string()),
+    });
+}
+
+#[test]
+fn what_namespaces_counted_before_tcpmon_makes_no_step_and_what_they_count_then_is_all_there() {
+    // One reading has no time for so many.
+    let containers: Vec<Container> = (0..if is_emulated() { 20 } else { 150 }).map(|_| Container::new()).collect();
+    for container in &containers {
+        receive(&container.end, 1000);
+    }
+    for start in ["the first start", "a restart"] {
+        let daemon = Daemon::start(&[]);
+        // A reading gets on by a namespace at least.
+        for page in 0..containers.len() {
+            assert_eq!(shown(&daemon.page()), 0.0, "page {page} after {start}");
+        }
+        for container in &containers {
+            receive(&container.end, 7);
+        }
+        let old = containers.len() as f64 * 7.0;
+        becomes(&daemon, old);
+        // Made since, and busy before tcpmon finds it.
+        let end = End::alone();
+        receive(&end, 13);
+        let _young = Container::of(end);
+        becomes(&daemon, old + 13.0);
+    }
+}
+
+#[test]
+fn a_namespace_that_gets_the_number_of_one_that_is_gone_is_another() {
+    let number = |end: &End| fs::metadata(end.path()).expect("it is open").ino();
+    let daemon = Daemon::start(&[]);
+    daemon.page();
+    let first = Container::new();
+    receive(&first.end, 50);
+    becomes(&daemon, 50.0);
+    let taken = number(&first.end);
+    drop(first);
+    let again = eventually(DEADLINE, "the kernel gives the number out again", || {
+        let end = End::alone();
+        if number(&end) == taken { Ok(end) } else { Err(format!("{}, not {taken}", number(&end))) }
+    });
+    // Fewer than the other one's.
+    receive(&again, 20);
+    let _again = Container::of(again);
+    becomes(&daemon, 70.0);
+}
