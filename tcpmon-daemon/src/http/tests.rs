@@ -165,7 +165,9 @@ async fn a_new_group_is_at_zero_on_the_first_page_of_metrics_and_other_pages_do_
     let server = &server;
     let ask = async |path: &str, agent: &str| {
         let answer = server.ask(&format!("GET {path} HTTP/1.1\r\nUser-Agent: {agent}")).await;
-        answer.lines().find_map(|line| line.strip_prefix("tcpmon_receive_bytes_total{")?.split(' ').nth(1)?.parse().ok())
+        answer
+            .lines()
+            .find_map(|line| line.strip_prefix("tcpmon_receive_bytes_total{")?.split(' ').nth(1)?.parse().ok())
     };
     assert_eq!(ask("/status", "a").await, None);
     assert_eq!([ask("/metrics", "a").await, ask("/metrics", "a").await], [Some(0), Some(7)]);

@@ -61,7 +61,8 @@ fn write(family: &Family, page: &Page, encoder: &mut DescriptorEncoder<'_>) -> f
     };
     let mut encoder = encoder.encode_descriptor(family.stem(), family.help, unit.as_ref(), kind)?;
     for sample in &samples {
-        let labels = Labels { group: sample.group.map(|group| &group.key), names: family.labels, values: &sample.labels };
+        let labels =
+            Labels { group: sample.group.map(|group| &group.key), names: family.labels, values: &sample.labels };
         if family.kind == Kind::Info {
             encoder.encode_info(&labels)?;
         } else if labels.is_empty() {

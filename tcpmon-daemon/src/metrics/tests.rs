@@ -2,9 +2,7 @@
 
 use std::{collections::HashSet, env, fs, time::Duration};
 
-use prometheus_client::{
-    encoding::prometheus_protobuf::prometheus_data_model as proto, registry::Registry,
-};
+use prometheus_client::{encoding::prometheus_protobuf::prometheus_data_model as proto, registry::Registry};
 use proptest::prelude::*;
 use tcpmon_common::histogram::{FILL_BINS, FILL_BOUNDS, FILL_ONE, TIME_BINS, TIME_FIRST_EXPONENT};
 

@@ -45,14 +45,8 @@ pub struct Groups {
 impl Groups {
     /// At most `max` groups, `other` among them; a group without members that nothing changed for `ttl` leaves.
     pub fn new(max: usize, ttl: Duration, with_cgroup: bool, now: Instant) -> Self {
-        let mut groups = Self {
-            entries: Vec::new(),
-            by_key: HashMap::new(),
-            max: max.max(1),
-            ttl,
-            suppressed: 0,
-            last_pass: now,
-        };
+        let mut groups =
+            Self { entries: Vec::new(), by_key: HashMap::new(), max: max.max(1), ttl, suppressed: 0, last_pass: now };
         groups.insert(GroupKey::other(with_cgroup), now);
         groups
     }

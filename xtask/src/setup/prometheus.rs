@@ -46,7 +46,8 @@ fn fetch(folder: &Path, program: &Path) -> Result<()> {
     process::run(apt.command("apt-get").args(["-qq", "update"]))?;
     process::run(apt.command("apt-get").args(["-qq", "download", "prometheus"]))?;
     let packages = fs::read_dir(apt.folder())?.flatten().map(|entry| entry.path());
-    let packages: Vec<_> = packages.filter(|path| path.extension().is_some_and(|extension| extension == "deb")).collect();
+    let packages: Vec<_> =
+        packages.filter(|path| path.extension().is_some_and(|extension| extension == "deb")).collect();
     let [package] = packages.as_slice() else {
         anyhow::bail!("apt-get left {} packages in {}", packages.len(), apt.folder().display());
     };
