@@ -145,9 +145,13 @@ pub struct TraceArgs {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub duration: Option<Duration>,
 
-    /// Write to this file [default: standard output]
+    /// Write to this file, which must not exist yet [default: standard output]
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+
+    /// Overwrite the file of --output if it exists
+    #[arg(long, requires = "output")]
+    pub force: bool,
 
     /// Form: table for people, or jsonl for programs [default: jsonl with --output, else table]
     #[arg(long, value_name = "FORMAT", hide_possible_values = true)]

@@ -8,7 +8,7 @@ fn main() -> ExitCode {
     match commands::run(Cli::from_environment()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("tcpmon: {error:#}");
+            eprintln!("tcpmon: {}", commands::sentence(&error));
             ExitCode::from(commands::exit_code(&error))
         }
     }

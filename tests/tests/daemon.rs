@@ -128,7 +128,11 @@ fn a_taken_port_is_named_and_is_exit_code_1() {
     let address = taken.local_addr().unwrap().to_string();
     let (code, stderr) = run(&mut tcpmon(&["daemon", "--web.listen-address", &address]));
     assert_eq!(code, Some(1), "{stderr}");
-    assert!(stderr.contains(&address), "{stderr}");
+    let said = format!(
+        "tcpmon: cannot listen on {address}: Address already in use (os error 98): stop what listens there \
+         (`ss -ltnp` names it) or choose another with --web.listen-address\n"
+    );
+    assert_eq!(stderr, said, "the cause once, then the remedy");
 }
 
 #[test]

@@ -170,6 +170,26 @@ fn a_full_disk_is_said_and_is_exit_code_1() {
 }
 
 #[test]
+fn a_file_that_exists_is_only_overwritten_when_forced() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("t.jsonl");
+    std::fs::write(&file, "mine").unwrap();
+    let trace = |more: &[&str]| {
+        let mut command = std::process::Command::new(tcpmon_tests::tcpmon_binary());
+        command.args(["trace", "--comm", "nobody", "--duration", "1ms", "--output"]).arg(&file).args(more);
+        let output = command.output().unwrap();
+        let text = std::fs::read_to_string(&file).unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned(), text)
+    };
+    let (code, stderr, text) = trace(&[]);
+    assert_eq!((code, text.as_str()), (Some(2), "mine"), "{stderr}");
+    assert!(stderr.contains(file.to_str().unwrap()) && stderr.contains("--force"), "{stderr}");
+    let (code, stderr, text) = trace(&["--force"]);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(text.starts_with("{\"type\":\"header\"") && !text.contains("mine"), "{text}");
+}
+
+#[test]
 fn a_disk_that_fills_up_leaves_a_trailer_and_is_exit_code_1() {
     let lab = Lab::new();
     let reader = Traffic::reader(lab.receiver()).comm("fills").spawn();

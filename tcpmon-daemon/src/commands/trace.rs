@@ -5,7 +5,7 @@ use std::{
     fs::{self, File},
     io::{self, BufWriter, IsTerminal as _},
     os::{fd::OwnedFd, unix::fs::MetadataExt as _},
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -67,7 +67,8 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
         },
     };
     let output = args.output.as_ref().map_or_else(|| "standard output".into(), |path| path.display().to_string());
-    let writer = open(args, &header);
+    let file = args.output.as_deref().map(|path| create(path, args.force)).transpose()?;
+    let writer = open(file, args.format(), &header);
     let mut writer = match writer {
         Err(error) if is_closed(args, &error) => return Ok(()),
         writer => writer.with_context(|| format!("cannot write to {output}"))?,
@@ -151,11 +152,32 @@ impl Tracing<'_> {
     }
 }
 
+/// The file of `--output` exists, and `--force` was not given.
+#[derive(Debug, thiserror::Error)]
+#[error("--output {}: the file exists: choose another name, or overwrite it with --force", .0.display())]
+pub(super) struct OutputExists(PathBuf);
+
+/// Opens the file of `--output`, which is only emptied with `--force`.
+fn create(path: &Path, force: bool) -> anyhow::Result<File> {
+    let file = match File::create_new(path) {
+        // Our own standard output, a pipe or a device has nothing that writing would destroy.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !force => {
+            if path != Path::new("/dev/stdout") && path.is_file() {
+                return Err(OutputExists(path.to_owned()).into());
+            }
+            File::options().append(true).create(true).open(path)
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => File::create(path),
+        file => file,
+    };
+    file.with_context(|| format!("cannot write to {}", path.display()))
+}
+
 /// The writer that was asked for, with the header written.
-fn open(args: &TraceArgs, header: &Header) -> io::Result<Box<dyn TraceWriter>> {
-    Ok(match (&args.output, args.format()) {
-        (Some(path), TraceFormat::Jsonl) => Box::new(JsonLinesWriter::new(File::create(path)?, header)?),
-        (Some(path), TraceFormat::Table) => Box::new(TableWriter::new(BufWriter::new(File::create(path)?), header)?),
+fn open(file: Option<File>, format: TraceFormat, header: &Header) -> io::Result<Box<dyn TraceWriter>> {
+    Ok(match (file, format) {
+        (Some(file), TraceFormat::Jsonl) => Box::new(JsonLinesWriter::new(file, header)?),
+        (Some(file), TraceFormat::Table) => Box::new(TableWriter::new(BufWriter::new(file), header)?),
         (None, TraceFormat::Jsonl) => Box::new(JsonLinesWriter::new(Stream(io::stdout().lock()), header)?),
         (None, TraceFormat::Table) => Box::new(TableWriter::new(io::stdout().lock(), header)?),
     })
@@ -210,7 +232,7 @@ impl Processes {
             let raw = i32::try_from(*pid).ok().and_then(Pid::from_raw);
             let pid = raw.ok_or_else(|| anyhow!("--pid {pid}: no process can have that number"))?;
             pidfd_open(pid, PidfdFlags::empty())
-                .with_context(|| format!("--pid {}: no such process (`ps -e` lists them)", pid.as_raw_nonzero()))
+                .map_err(|error| anyhow!("--pid {}: {error}: `ps -e` lists processes", pid.as_raw_nonzero()))
         };
         Ok(Self(pids.iter().map(open).collect::<anyhow::Result<_>>()?))
     }
@@ -249,8 +271,44 @@ fn clocks() -> Clocks {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
     use crate::kernel::PROBES;
+
+    #[test]
+    fn a_file_that_exists_is_kept_unless_forced() {
+        let file = std::env::temp_dir().join(format!("tcpmon-output-{}", std::process::id()));
+        let _ = fs::remove_file(&file);
+        let write = |force| create(&file, force).map(|mut file| file.write_all(b"a trace"));
+        write(false).expect("a new file").expect("written");
+        let error = write(false).expect_err("it exists");
+        let kept = fs::read(&file).expect("it is there");
+        create(&file, true).expect("it may be overwritten");
+        let emptied = fs::read(&file).expect("it is there");
+        fs::remove_file(&file).expect("removed");
+        assert_eq!(
+            crate::commands::sentence(&error),
+            format!("--output {}: the file exists: choose another name, or overwrite it with --force", file.display())
+        );
+        assert_eq!(crate::commands::exit_code(&error), 2);
+        assert_eq!((kept.as_slice(), emptied.as_slice()), (b"a trace".as_slice(), b"".as_slice()));
+    }
+
+    #[test]
+    fn what_is_no_file_is_written_to() {
+        for path in ["/dev/null", "/dev/stdout"] {
+            for force in [false, true] {
+                create(Path::new(path), force).expect(path);
+            }
+        }
+        let error = create(Path::new("/nowhere/t.jsonl"), false).expect_err("there is no such directory");
+        assert_eq!(
+            crate::commands::sentence(&error),
+            "cannot write to /nowhere/t.jsonl: No such file or directory (os error 2)"
+        );
+        assert_eq!(crate::commands::exit_code(&error), 1);
+    }
 
     #[test]
     fn every_program_of_a_trace_that_can_miss_an_event_counts_as_a_loss() {
