@@ -140,14 +140,20 @@ SOCKET_QUEUES = Row(
         ),
         Panel(
             "Drops by reason",
-            "Received segments per second that the kernel dropped at a socket, by its own reason. A line at 0 without a "
-            "reason: none was ever dropped. socket_rcvbuff, proto_mem: buffers or TCP's memory are full. "
-            "tcp_old_data, tcp_invalid_sequence: mostly harmless.",
+            "Received segments per second that the kernel dropped at a socket with what was new in them, by its own "
+            "reason. A line at 0 without a reason: none was ever dropped. proto_mem: buffers or TCP's memory are full; "
+            "socket_backlog: the reader holds its socket for too long. Harmless are those that bring nothing new: "
+            "duplicates, keepalives, window probes.",
             "pps",
             (
                 Query(
-                    f"sum by (instance, reason) (rate(tcpmon_receive_drops_total{{@}}[@])) {ZERO}",
+                    "sum by (instance, reason) "
+                    f'(rate(tcpmon_receive_drops_total{{@,effect="lost"}}[@])) {ZERO}',
                     "{{instance}} {{reason}}",
+                ),
+                Query(
+                    'sum by (instance) (rate(tcpmon_receive_drops_total{@,effect="harmless"}[@]))',
+                    "{{instance}} harmless",
                 ),
             ),
         ),

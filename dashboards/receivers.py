@@ -119,14 +119,19 @@ BUFFER = Row(
         ),
         Panel(
             "Drops by reason",
-            "Received segments per second that the kernel dropped, by its own reason. A line named none at 0: there was "
-            "no drop. socket_rcvbuff, proto_mem: buffers or TCP's memory are full.",
+            "Received segments per second that the kernel dropped with what was new in them, by its own reason. A line "
+            "named none at 0: there was no such drop. proto_mem: buffers or TCP's memory are full. Harmless are those "
+            "that bring nothing new: duplicates, keepalives, window probes.",
             "pps",
             (
                 Query(
-                    f"{rate('tcpmon_receive_drops_total', f'{GROUP}, reason')} or on () "
+                    f"sum by ({GROUP}, reason) (rate(tcpmon_receive_drops_total{{@,effect=\"lost\"}}[@])) or on () "
                     'label_replace(0 * max(tcpmon_build_info{instance=~"$instance"}), "reason", "none", "", "")',
                     f"{LEGEND} {{{{reason}}}}",
+                ),
+                Query(
+                    f"sum by ({GROUP}) (rate(tcpmon_receive_drops_total{{@,effect=\"harmless\"}}[@]))",
+                    f"{LEGEND} harmless",
                 ),
             ),
         ),

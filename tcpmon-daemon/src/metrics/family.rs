@@ -176,13 +176,25 @@ pub(super) fn per_group_and_label<'a, V: Into<Value<'a>>, I: IntoIterator<Item =
     page: &'a Page,
     values: impl Fn(&'a Group) -> I,
 ) -> Vec<Sample<'a>> {
+    per_group_and_labels(page, |group| values(group).into_iter().map(|(label, value)| ([label], value)))
+}
+
+/// For each group one series per combination of label values.
+pub(super) fn per_group_and_labels<'a, const N: usize, V, I>(
+    page: &'a Page,
+    values: impl Fn(&'a Group) -> I,
+) -> Vec<Sample<'a>>
+where
+    V: Into<Value<'a>>,
+    I: IntoIterator<Item = ([&'a str; N], V)>,
+{
     let groups = &page.snapshot.groups;
     let mut samples = Vec::with_capacity(groups.len());
     for group in groups {
         samples.extend(
             values(group)
                 .into_iter()
-                .map(|(label, value)| Sample { group: Some(group), ..Sample::labelled(label, value) }),
+                .map(|(labels, value)| Sample { group: Some(group), ..Sample::with(labels.map(Cow::Borrowed), value) }),
         );
     }
     samples

@@ -2,7 +2,10 @@
 
 use tcpmon_common::reader::{END_BLOCKED, END_EXITED, END_PREEMPTED};
 
-use super::family::{Family, Kind, Scope, per_group, per_group_and_label, seconds};
+use super::{
+    drops::effect,
+    family::{Family, Kind, Scope, per_group, per_group_and_label, per_group_and_labels, seconds},
+};
 
 /// What sockets receive, and what waits in them.
 pub(super) const FAMILIES: &[Family] = &[
@@ -94,12 +97,12 @@ pub(super) const FAMILIES: &[Family] = &[
         Kind::Counter,
         "tcpmon_receive_drops_total",
         "",
-        &["reason"],
-        "Received segments that the kernel dropped, by its own reason.",
+        &["reason", "effect"],
+        "Received segments that the kernel dropped, by its own reason, and whether new data may be lost with them (lost) or nothing was new in them (harmless).",
         |page| {
-            per_group_and_label(page, |group| {
+            per_group_and_labels(page, |group| {
                 let drops = group.counters.drops.iter();
-                drops.map(|(reason, count)| (reason.as_str(), *count))
+                drops.map(|(reason, count)| ([reason.as_str(), effect(reason)], *count))
             })
         },
     ),

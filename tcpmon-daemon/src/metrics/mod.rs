@@ -1,6 +1,7 @@
 //! Every metric, defined once and taken from what was [`Seen`] at scrape time; nothing is kept between scrapes.
 
 mod collect;
+mod drops;
 mod family;
 mod format;
 mod groups;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Kind, Scope, families};
+use super::{Kind, Scope, drops::HARMLESS, families};
 
 const INTRODUCTION: &str = "# Metrics
 
@@ -44,6 +44,18 @@ That includes `tcpmon_tcp_events_total` and `tcpmon_ip_events_total`: they count
 Sums since the host was booted would not do: they fall with every namespace that has gone meanwhile, and Prometheus would take what is left for new.
 ";
 
+/// Explains `effect` of `tcpmon_receive_drops_total`.
+const DROPS: &str = "
+### Harmless drops
+
+`tcpmon_receive_drops_total` has `effect=\"harmless\"` where the kernel gives the reason only to segments that bring no new data, and `effect=\"lost\"` for every
+other reason: what was new in such a segment must be sent again.
+Reasons that are given to segments of both kinds are `lost`.
+
+| reason | given in (`net/ipv4/tcp_input.c`) | the segment |
+|---|---|---|
+";
+
 /// Heading of a scope, and what is true of all its families.
 const SCOPES: [(Scope, &str, &str); 3] = [
     (
@@ -77,6 +89,12 @@ pub(super) fn markdown() -> String {
             let labels: Vec<_> = family.labels.iter().map(|label| format!("`{label}`")).collect();
             writeln!(page, "| `{}` | {kind} | {} | {} |", family.name, labels.join(", "), family.help)
                 .expect("a string takes all");
+        }
+        if scope == Scope::Group {
+            page.push_str(DROPS);
+            for (reason, function, why) in HARMLESS {
+                writeln!(page, "| `{reason}` | `{function}` | {why} |").expect("a string takes all");
+            }
         }
     }
     page + TOTALS

@@ -83,7 +83,7 @@ fn the_cgroup_is_a_label_when_the_group_has_one() {
     let snapshot = Arc::new(fixture::snapshot(vec![fixture::busy(key)]));
     let page = text(Page { snapshot, ..fixture::page() }, Format::Text);
     let line = "tcpmon_receive_drops_total{process=\"a\",service=\"b\",\
-                cgroup=\"/system.slice/c.service\",reason=\"tcp_ofomerge\"} 15";
+                cgroup=\"/system.slice/c.service\",reason=\"tcp_ofomerge\",effect=\"harmless\"} 15";
     assert!(samples(&page).contains(&line), "{page}");
 }
 

@@ -1,0 +1,48 @@
+//! What a dropped segment cost.
+
+/// What [`effect`] calls harmless, by the kernel's names, with the function that gives it (Linux 6.12 to 7.3,
+/// `net/ipv4/tcp_input.c`) and why nothing is lost.
+pub(super) const HARMLESS: [(&str, &str, &str); 7] = [
+    ("tcp_old_sequence", "tcp_sequence", "ends before what was acknowledged: keepalives, window probes, late duplicates"),
+    ("tcp_old_data", "tcp_data_queue", "ends where the data in order ends, or before: duplicates, keepalives with a byte"),
+    ("tcp_ofomerge", "tcp_data_queue_ofo", "is already in the out-of-order queue, or was there and came again"),
+    ("tcp_ofo_drop", "tcp_ofo_queue", "waited out of order, and came again in order meanwhile"),
+    ("tcp_rfc7323_paws_ack", "tcp_disordered_ack_check", "an acknowledgement without data, overtaken by others"),
+    ("tcp_invalid_syn", "tcp_validate_incoming", "a SYN of a connection that is there, mostly sent twice"),
+    ("tcp_reset", "tcp_validate_incoming", "a reset that is not in sequence: the kernel asks the sender what it means"),
+];
+
+/// `harmless` where the kernel gives this reason only to segments that bring no new data, `lost` for all others.
+pub(super) fn effect(reason: &str) -> &'static str {
+    if HARMLESS.iter().any(|(harmless, _, _)| *harmless == reason) { "harmless" } else { "lost" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_brings_nothing_new_is_harmless_and_all_else_is_lost() {
+        for reason in ["tcp_old_sequence", "tcp_old_data", "tcp_ofomerge", "tcp_ofo_drop", "tcp_rfc7323_paws_ack"] {
+            assert_eq!(effect(reason), "harmless", "{reason}");
+        }
+        // New data, or perhaps: the segment is thrown away whole, whatever was in it.
+        for reason in [
+            "proto_mem",
+            "socket_backlog",
+            "tcp_zerowindow",
+            "tcp_overwindow",
+            "tcp_ofo_queue_prune",
+            "tcp_invalid_sequence",
+            "tcp_invalid_end_sequence",
+            "tcp_rfc7323_paws",
+            "tcp_too_old_ack",
+            "tcp_csum",
+            "queue_purge",
+            "not_specified",
+            "a_reason_of_a_kernel_to_come",
+        ] {
+            assert_eq!(effect(reason), "lost", "{reason}");
+        }
+    }
+}
