@@ -38,6 +38,8 @@ pub struct Softnet {
     pub dropped: u64,
     /// Times the softirq ran out of budget or time.
     pub time_squeezed: u64,
+    /// Times another CPU had packets for it (RPS).
+    pub received_rps: u64,
 }
 
 /// Times of one thread of a process.
@@ -119,6 +121,7 @@ fn softnet_line(line: &str, row: u64) -> Softnet {
         processed: at(0).unwrap_or(0),
         dropped: at(1).unwrap_or(0),
         time_squeezed: at(2).unwrap_or(0),
+        received_rps: at(9).unwrap_or(0),
     }
 }
 
@@ -174,7 +177,8 @@ mod tests {
 
     #[test]
     fn softnet_is_hexadecimal_and_names_its_cpu() {
-        let line = "0000001f 00000002 00000a00 0 0 0 0 0 0 0 0 00000000 00000005 00000000 00000000";
-        assert_eq!(softnet_line(line, 0), Softnet { cpu: 5, processed: 31, dropped: 2, time_squeezed: 2560 });
+        let line = "0000001f 00000002 00000a00 0 0 0 0 0 0 7 0 00000000 00000005 00000000 00000000";
+        let expected = Softnet { cpu: 5, processed: 31, dropped: 2, time_squeezed: 2560, received_rps: 7 };
+        assert_eq!(softnet_line(line, 0), expected);
     }
 }
