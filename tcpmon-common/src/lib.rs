@@ -9,6 +9,7 @@ pub mod drops;
 pub mod fold;
 pub mod header;
 pub mod histogram;
+pub mod ignored;
 pub mod loss;
 pub mod napi;
 pub mod pass;

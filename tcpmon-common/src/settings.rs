@@ -89,6 +89,8 @@ pub struct Layout {
     pub tcp_rcv_ssthresh: u32,
     /// `tcp_sock.window_clamp`
     pub tcp_window_clamp: u32,
+    /// `tcp_sock.is_mptcp`
+    pub tcp_is_mptcp: u32,
     /// `task_struct.tgid`
     pub task_tgid: u32,
     /// `task_struct.group_leader`
@@ -150,5 +152,5 @@ pub struct Settings {
     pub cgroup_levels: [u32; FILTER_CGROUPS],
 }
 
-const _: () = assert!(size_of::<Layout>() == 51 * 4);
-const _: () = assert!(size_of::<Settings>() == 51 * 4 + 28 + 8 + 8 + 64 + 32);
+const _: () = assert!(size_of::<Layout>() == 52 * 4);
+const _: () = assert!(size_of::<Settings>() == 52 * 4 + 28 + 4 + 8 + 64 + 32);

@@ -58,6 +58,7 @@ fn every_kernel_resolves_to_the_offsets_of_the_table() {
                 ("tcp_sock", "rcv_wnd", layout.tcp_rcv_wnd),
                 ("tcp_sock", "bytes_received", layout.tcp_bytes_received),
                 ("tcp_sock", "selective_acks", layout.tcp_sacks),
+                ("tcp_sock", "is_mptcp", layout.tcp_is_mptcp),
                 ("tcp_sock", "rx_opt.num_sacks", layout.tcp_sack_count),
                 ("inet_connection_sock", "icsk_ack.rcv_mss", layout.tcp_mss),
                 ("sk_buff", "cb", layout.skb_cb),

@@ -327,6 +327,14 @@ impl TcpSock {
         self.bytes_received().saturating_sub(self.sock().fin_received() as u64)
     }
 
+    /// Whether its data belong to an MPTCP connection, which applications read instead of this socket. Set before the
+    /// socket connects, and settled for an accepted one before it is established (`net/mptcp/subflow.c`).
+    #[inline(always)]
+    pub fn is_mptcp(self) -> bool {
+        // SAFETY: present, from the kernel's BTF, as `load` demands.
+        present(offset!(tcp_is_mptcp)) && unsafe { load::<u8>(self.0, offset!(tcp_is_mptcp)) != 0 }
+    }
+
     /// Bytes in the out-of-order queue that the SACK blocks name: all, unless there are more than four holes.
     #[inline(always)]
     pub fn out_of_order(self) -> u32 {

@@ -17,6 +17,7 @@ use aya_ebpf::{
 };
 use tcpmon_common::{
     drops::DropKey,
+    ignored::IGNORED_WHY,
     loss::{LOSSES, Loss},
     napi::{NAPI_SLOTS, NapiDevice},
     pass::{Pass, RECORDS as MAX_RECORDS},
@@ -93,6 +94,10 @@ static NAPI: PerCpuArray<NapiDevice> = PerCpuArray::with_max_entries(NAPI_SLOTS 
 /// Kind of memory -> requests refused by a limit, per CPU; written by pressure, read at each scrape.
 #[map]
 static LIMITS: PerCpuArray<u64> = PerCpuArray::with_max_entries(LIMIT_KINDS.len() as u32, 0);
+
+/// Index into [`IGNORED_WHY`] -> sockets left out, per CPU; written by lifecycle, read at each scrape.
+#[map]
+static IGNORED: PerCpuArray<u64> = PerCpuArray::with_max_entries(IGNORED_WHY.len() as u32, 0);
 
 /// Thread groups to trace; written by user space.
 #[map]
@@ -358,6 +363,15 @@ pub fn napi(index: u32) -> Option<&'static mut NapiDevice> {
 #[inline(always)]
 pub fn count_limit(kind: u32) {
     if let Some(count) = LIMITS.get_ptr_mut(kind) {
+        // SAFETY: this CPU's own entry.
+        unsafe { *count += 1 };
+    }
+}
+
+/// Counts a socket that is left out because it is part of an MPTCP connection.
+#[inline(always)]
+pub fn count_mptcp() {
+    if let Some(count) = IGNORED.get_ptr_mut(0) {
         // SAFETY: this CPU's own entry.
         unsafe { *count += 1 };
     }

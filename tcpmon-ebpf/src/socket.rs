@@ -43,6 +43,9 @@ pub fn watched(tcp: TcpSock) -> Option<&'static mut SocketState> {
     {
         return Some(state);
     }
+    if tcp.is_mptcp() {
+        return None;
+    }
     let state = maps::socket_or_new(tcp.sock())?;
     meet_late(state, tcp);
     Some(state)

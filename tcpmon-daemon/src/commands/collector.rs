@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tcpmon_common::{loss::Loss, pressure::LIMIT_KINDS, reader::READER_EXITED};
+use tcpmon_common::{ignored::IGNORED_WHY, loss::Loss, pressure::LIMIT_KINDS, reader::READER_EXITED};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::oneshot,
@@ -222,6 +222,7 @@ impl Collector {
             groups: self.table.groups(),
             napi: napi(raw),
             limits_exceeded: self.limits_exceeded(raw),
+            ignored: IGNORED_WHY.into_iter().zip(raw.ignored.iter().copied()).collect(),
             probes: self.kernel.probes().to_vec(),
             losses: raw.losses().chain(self.losses()).collect(),
             programs: raw

@@ -24,6 +24,8 @@ struct Status<'a> {
     /// `null` where no such file was given.
     web_config: Option<Web>,
     losses: BTreeMap<&'a str, u64>,
+    /// Sockets that are left out, by why.
+    ignored_sockets: BTreeMap<&'a str, u64>,
     programs: Vec<Program<'a>>,
     maps: &'a [MapUse],
     groups: usize,
@@ -70,6 +72,7 @@ pub(super) fn body(identity: &Identity, seen: &Seen, web: Option<&WebConfig>) ->
             Web { file: web.file().display().to_string(), ok: error.is_none(), error }
         }),
         losses: losses.collect(),
+        ignored_sockets: snapshot.ignored.iter().copied().collect(),
         programs: programs.collect(),
         maps: &snapshot.maps,
         groups: snapshot.groups.len(),

@@ -66,6 +66,7 @@ impl Source for Arc<Fake> {
             groups: vec![group],
             probes: vec![probe("tcp_probe", Verdict::Attached, ""), probe("kfree_skb", Verdict::Broken, "no BTF")],
             losses: vec![("drop_entry".into(), 7)],
+            ignored: vec![("mptcp", 8)],
             programs: vec![
                 ProgramRuns { name: "a".into(), runs: None, run_time: None },
                 ProgramRuns { name: "b".into(), runs: Some(2), run_time: Some(Duration::from_millis(1500)) },
@@ -242,6 +243,7 @@ async fn the_status_tells_probes_losses_and_programs() {
     assert!(status["sources"][0]["reason"].as_str().is_some_and(|reason| reason.contains("/proc/pressure/memory")));
     assert!(status["web_config"].is_null());
     assert_eq!(status["losses"]["drop_entry"], 7);
+    assert_eq!(status["ignored_sockets"]["mptcp"], 8);
     assert!(status["programs"][0]["runs"].is_null());
     assert_eq!(status["programs"][1]["run_seconds"], 1.5);
     assert_eq!(status["groups_suppressed"], 0);

@@ -68,6 +68,7 @@ pub fn resolve(btf: &Btf<'_>) -> Result<Layout, Missing> {
         tcp_rcv_rtt: tcp("rcv_rtt_est.rtt_us")?,
         tcp_rcv_ssthresh: tcp("rcv_ssthresh")?,
         tcp_window_clamp: tcp("window_clamp")?,
+        tcp_is_mptcp: optional("tcp_sock", "is_mptcp"),
         skb_cb: required("sk_buff", "cb")?,
         cb_seq: required("tcp_skb_cb", "seq")?,
         cb_end_seq: required("tcp_skb_cb", "end_seq")?,

@@ -9,6 +9,7 @@ use std::{
 use aya::maps::MapError;
 use tcpmon_common::{
     drops::DropKey,
+    ignored::IGNORED_WHY,
     loss::Loss,
     napi::{NAPI_SLOTS, NapiDevice},
     pressure::LIMIT_KINDS,
@@ -56,6 +57,8 @@ pub struct Raw {
     pub napi: Vec<(Option<[u8; 16]>, NapiDevice)>,
     /// Requests for socket memory that a limit refused, in the order of [`LIMIT_KINDS`].
     pub limits: Vec<u64>,
+    /// Sockets left out, in the order of [`IGNORED_WHY`].
+    pub ignored: Vec<u64>,
     /// Programs by name.
     pub programs: Vec<(String, ProgramStats)>,
     /// Events lost because the program was already running on that CPU, by program.
@@ -128,6 +131,9 @@ impl Kernel {
         }
         for kind in 0..LIMIT_KINDS.len() as u32 {
             raw.limits.push(self.limits.get(&kind, 0).map_err(map("LIMITS"))?.iter().sum());
+        }
+        for why in 0..IGNORED_WHY.len() as u32 {
+            raw.ignored.push(self.ignored.get(&why, 0).map_err(map("IGNORED"))?.iter().sum());
         }
         for (name, program) in self.ebpf.programs() {
             // Programs that this mode does not use are not loaded and have no descriptor.

@@ -90,6 +90,7 @@ pub(super) fn snapshot(groups: Vec<Group>) -> Snapshot {
         groups,
         napi: vec![Napi { device: "eth0".into(), polls: 31, packets: 32, exhausted: 33 }],
         limits_exceeded: vec![("send", 60), ("receive", 61)],
+        ignored: vec![("mptcp", 62)],
         probes: vec![
             probe("tcp_probe", Verdict::Attached, ""),
             probe("tcp_rcvbuf_grow", Verdict::Unsupported, "no such tracepoint before 6.18"),

@@ -55,6 +55,14 @@ pub(super) const FAMILIES: &[Family] = &[
     ),
     Scope::Itself.family(
         Kind::Counter,
+        "tcpmon_sockets_ignored_total",
+        "",
+        &["why"],
+        "Established sockets that are left out, by why: mptcp, for they are parts of MPTCP connections, which applications read instead.",
+        |page| page.snapshot.ignored.iter().map(|(why, count)| Sample::labelled(*why, *count)).collect(),
+    ),
+    Scope::Itself.family(
+        Kind::Counter,
         "tcpmon_bpf_program_runs_total",
         "",
         &["program"],

@@ -193,6 +193,8 @@ pub struct Snapshot {
     /// Requests for memory of TCP sockets that a limit refused, by what it was for; empty while the probe is not
     /// attached.
     pub limits_exceeded: Vec<(&'static str, u64)>,
+    /// Sockets that were left out, by why.
+    pub ignored: Vec<(&'static str, u64)>,
     /// Probes.
     pub probes: Vec<Probe>,
     /// Losses: what, how often. Every kind is present, zero or not.

@@ -19,7 +19,9 @@ fn count(ctx: &BtfTracePointContext) -> Option<()> {
     let sock = kernel::argument::<3>(ctx, offset!(kfree_skb_sock))?;
     let reason = kernel::argument::<2>(ctx, offset!(kfree_skb_reason))? as u32;
     let sock = Sock::new(sock as *const u8)?;
-    sock.tcp()?;
+    if sock.tcp()?.is_mptcp() {
+        return None;
+    }
     maps::count_drop(&DropKey { cookie: sock.cookie(), reason, padding: 0 });
     None
 }

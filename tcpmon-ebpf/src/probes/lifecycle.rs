@@ -29,24 +29,24 @@ use crate::{
 
 #[btf_tracepoint(function = "inet_sock_set_state")]
 pub fn inet_sock_set_state(ctx: BtfTracePointContext) -> i32 {
-    traced(&ctx);
+    traced(&ctx, maps::count_mptcp);
     0
 }
 
 #[btf_tracepoint(function = "inet_sock_set_state")]
 pub fn inet_sock_set_state_again(ctx: BtfTracePointContext) -> i32 {
-    traced(&ctx);
+    traced(&ctx, || ());
     0
 }
 
 #[inline(always)]
-fn traced(ctx: &BtfTracePointContext) -> Option<()> {
+fn traced(ctx: &BtfTracePointContext, count_mptcp: impl FnOnce()) -> Option<()> {
     let (old, new) = (ctx.arg::<u64>(1) as u32, ctx.arg::<u64>(2) as u32);
     let sock = Sock::argument::<0>(ctx);
-    change(sock, old, new, || sock.tcp(), || sock.cookie())
+    change(sock, old, new, || sock.tcp(), || sock.cookie(), count_mptcp)
 }
 
-/// A socket's state changes. How to learn the rest depends on the kind of program.
+/// A socket's state changes. How to learn the rest depends on the kind of program; one of them counts what is left out.
 #[inline(always)]
 fn change(
     sock: Sock,
@@ -54,10 +54,11 @@ fn change(
     new: u32,
     tcp: impl Fn() -> Option<TcpSock>,
     cookie: impl FnOnce() -> u64,
+    count_mptcp: impl FnOnce(),
 ) -> Option<()> {
     match new {
         state::SYN_SENT | state::LISTEN => open(tcp()?, new, cookie),
-        state::ESTABLISHED => establish(tcp()?, old, cookie),
+        state::ESTABLISHED => establish(tcp()?, old, cookie, count_mptcp),
         // What somebody can still read is not over.
         state::CLOSE if sock.orphaned() && setting!(trace) == 0 => end(tcp()?),
         _ => None,
@@ -68,6 +69,10 @@ fn change(
 /// counting starts anew.
 #[inline(always)]
 fn open(tcp: TcpSock, new: u32, cookie: impl FnOnce() -> u64) -> Option<()> {
+    // What listens for MPTCP accepts plain connections, too.
+    if new == state::SYN_SENT && tcp.is_mptcp() {
+        return None;
+    }
     let state = maps::socket_or_new(tcp.sock())?;
     let flags = if new == state::SYN_SENT { SOCKET_ACTIVE } else { 0 };
     // The twin has done it.
@@ -89,7 +94,16 @@ fn open(tcp: TcpSock, new: u32, cookie: impl FnOnce() -> u64) -> Option<()> {
 }
 
 #[inline(always)]
-fn establish(tcp: TcpSock, old: u32, cookie: impl FnOnce() -> u64) -> Option<()> {
+fn establish(
+    tcp: TcpSock,
+    old: u32,
+    cookie: impl FnOnce() -> u64,
+    count_mptcp: impl FnOnce(),
+) -> Option<()> {
+    if tcp.is_mptcp() {
+        count_mptcp();
+        return None;
+    }
     let state = maps::socket_or_new(tcp.sock())?;
     let opened =
         if old == state::SYN_RECV && state.flags & SOCKET_ACTIVE == 0 { SOCKET_PASSIVE } else { SOCKET_ACTIVE };
@@ -127,7 +141,7 @@ fn called_back(ctx: &SockOpsContext) -> Option<()> {
         _ => return None,
     };
     let tcp = kernel::callback_tcp(ctx)?;
-    change(tcp.sock(), old, new, || Some(tcp), || kernel::callback_cookie(ctx))
+    change(tcp.sock(), old, new, || Some(tcp), || kernel::callback_cookie(ctx), || ())
 }
 
 #[inline(always)]
@@ -168,7 +182,7 @@ fn state_of(tcp: TcpSock) -> Option<&'static mut SocketState> {
     if let Some(state) = maps::socket(tcp.sock()) {
         return Some(state);
     }
-    if setting!(delete_ended) != 0 || setting!(trace) != 0 || tcp.data_received() == 0 {
+    if setting!(delete_ended) != 0 || setting!(trace) != 0 || tcp.data_received() == 0 || tcp.is_mptcp() {
         return None;
     }
     maps::socket_or_new(tcp.sock())

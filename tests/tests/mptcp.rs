@@ -1,0 +1,99 @@
+//! MPTCP: what applications read from MPTCP sockets is left out, and what they read from TCP sockets is not.
+
+mod common;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+use common::{DEADLINE, group};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use tcpmon_tests::{Daemon, Lab, eventually, report};
+
+const BYTES: usize = 95_000;
+
+/// A socket of one of the two kinds; nothing where the kernel has no MPTCP, or it is switched off.
+fn socket(protocol: Protocol) -> Option<Socket> {
+    match Socket::new(Domain::IPV4, Type::STREAM, Some(protocol)) {
+        Err(error) if error.kind() == ErrorKind::Unsupported || error.raw_os_error() == Some(libc::ENOPROTOOPT) => None,
+        Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => None,
+        made => Some(made.unwrap()),
+    }
+}
+
+fn listen(lab: &Lab, protocol: Protocol, port: u16) -> TcpListener {
+    lab.receiver().run(|| {
+        let socket = socket(protocol).unwrap();
+        socket.bind(&SocketAddr::from((lab.receiver().v4, port)).into()).unwrap();
+        socket.listen(8).unwrap();
+        socket.into()
+    })
+}
+
+/// A connection by its two ends, the connecting one first.
+fn connect(lab: &Lab, listener: &TcpListener, protocol: Protocol) -> (TcpStream, TcpStream) {
+    let client = lab.sender().run(|| {
+        let socket = socket(protocol).unwrap();
+        socket.connect(&listener.local_addr().unwrap().into()).unwrap();
+        TcpStream::from(socket)
+    });
+    (client, listener.accept().unwrap().0)
+}
+
+/// Sends [`BYTES`] from one end to the other, where they are read.
+fn send(from: &mut TcpStream, to: &mut TcpStream) {
+    from.write_all(&[7; BYTES]).unwrap();
+    to.read_exact(&mut [0; BYTES]).unwrap();
+}
+
+#[test]
+fn mptcp_connections_are_left_out_and_counted_and_plain_ones_are_not() {
+    let lab = Lab::new();
+    if lab.receiver().run(|| socket(Protocol::MPTCP)).is_none() {
+        report::not_supported("this kernel has no MPTCP");
+        return;
+    }
+    let (mixed, plain) = (listen(&lab, Protocol::MPTCP, 7301), listen(&lab, Protocol::TCP, 7302));
+    let mut old = connect(&lab, &mixed, Protocol::MPTCP);
+    let daemon = Daemon::start(&[]);
+    // What listens from now on is known by its name, as MPTCP, too.
+    let named = listen(&lab, Protocol::MPTCP, 7303);
+    let mut new = connect(&lab, &named, Protocol::MPTCP);
+    let mut fallen_back = connect(&lab, &plain, Protocol::MPTCP);
+    let mut accepted_plain = connect(&lab, &named, Protocol::TCP);
+    let protocol = |stream: &TcpStream| SockRef::from(stream).protocol().unwrap().unwrap();
+    assert_eq!((protocol(&old.1), protocol(&new.1)), (Protocol::MPTCP, Protocol::MPTCP));
+    assert_eq!((protocol(&fallen_back.1), protocol(&accepted_plain.1)), (Protocol::TCP, Protocol::TCP));
+    for (client, server) in [&mut old, &mut new, &mut fallen_back, &mut accepted_plain] {
+        send(client, server);
+        send(server, client);
+    }
+    let process = std::fs::read_to_string("/proc/self/comm").unwrap();
+    // By what listens where: the accepting ends, and the connecting ones.
+    let seen = || {
+        let page = daemon.scrape();
+        let sum = |name: &str, service: String| page.sum(name, &[group(process.trim(), 0)[0], ("service", &service)]);
+        let both = |service: &str, port| {
+            let sums = ["tcpmon_receive_bytes_total", "tcpmon_receive_read_bytes_total"];
+            sums.map(|name| sum(name, format!("{service}:{port}")) as usize)
+        };
+        [7301, 7302, 7303].map(|port| (both("local", port), both("remote", port)))
+    };
+    let (counted, left_out) = ([BYTES; 2], [0; 2]);
+    let expected = [
+        (left_out, left_out),
+        // The end that wanted MPTCP reads through an MPTCP socket although the other end did not.
+        (counted, left_out),
+        // The end that accepted a plain connection reads from a TCP socket, and so does the other.
+        (counted, counted),
+    ];
+    eventually(DEADLINE, "plain ends are counted, and no others", || {
+        let seen = seen();
+        if seen == expected { Ok(()) } else { Err(format!("{seen:?}")) }
+    });
+    // Two ends of one connection, one of another; the oldest was there before.
+    let status: serde_json::Value = serde_json::from_slice(&daemon.get("/status", "").body).unwrap();
+    assert_eq!(status["ignored_sockets"]["mptcp"], 3, "{status}");
+    let page = daemon.scrape();
+    assert_eq!(page.value("tcpmon_sockets_ignored_total", &[("why", "mptcp")]), Some(3.0));
+    assert_eq!(common::lost(&page), 0.0, "{:?}", page.samples("tcpmon_lost_total"));
+}
