@@ -94,6 +94,9 @@ fn arguments_are_found_where_each_kernel_has_them() {
             assert_eq!(layout.kfree_skb_sock, sock, "{label}");
             assert_eq!(layout.sched_switch_state, if old { ABSENT } else { 3 }, "{label}");
             assert_eq!((layout.sock_done_bit, layout.sock_dead_bit), (1, 0), "{label}");
+            // The second of the four bits before `sk_type` (`include/net/sock.h`), in all of them.
+            assert_ne!(layout.sock_kernel, ABSENT, "{label}");
+            assert_eq!(layout.sock_kernel_bit, 1, "{label}");
         });
     }
 }

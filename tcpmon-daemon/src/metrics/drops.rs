@@ -3,8 +3,16 @@
 /// What [`effect`] calls harmless, by the kernel's names, with the function that gives it (Linux 6.12 to 7.3,
 /// `net/ipv4/tcp_input.c`) and why nothing is lost.
 pub(super) const HARMLESS: [(&str, &str, &str); 7] = [
-    ("tcp_old_sequence", "tcp_sequence", "ends before what was acknowledged: keepalives, window probes, late duplicates"),
-    ("tcp_old_data", "tcp_data_queue", "ends where the data in order ends, or before: duplicates, keepalives with a byte"),
+    (
+        "tcp_old_sequence",
+        "tcp_sequence",
+        "ends before what was acknowledged: keepalives, window probes, late duplicates",
+    ),
+    (
+        "tcp_old_data",
+        "tcp_data_queue",
+        "ends where the data in order ends, or before: duplicates, keepalives with a byte",
+    ),
     ("tcp_ofomerge", "tcp_data_queue_ofo", "is already in the out-of-order queue, or was there and came again"),
     ("tcp_ofo_drop", "tcp_ofo_queue", "waited out of order, and came again in order meanwhile"),
     ("tcp_rfc7323_paws_ack", "tcp_disordered_ack_check", "an acknowledgement without data, overtaken by others"),

@@ -131,6 +131,7 @@ fn what_has_no_samples_is_not_mentioned() {
     let expected = [
         "tcpmon_build_info",
         "tcpmon_groups_suppressed_total",
+        "tcpmon_socket_begin_late_total",
         "tcpmon_newborn_groups",
         "tcpmon_scrape_seconds",
         "process_start_time_seconds",

@@ -5,20 +5,22 @@ use std::collections::HashMap;
 /// Network namespace (its inode number) and port.
 pub type Place = (u32, u16);
 
+/// A pass can miss a socket while others begin and end; after so many, it was shown or is gone.
+const ANNOUNCED: u8 = 8;
+
 /// Listening sockets by place.
 #[derive(Debug, Default)]
 pub struct Listeners {
     /// Of those that snapshots have shown: the process that called `listen` last, and how many sockets listen there.
     shown: HashMap<Place, (String, u32)>,
-    /// Told as it happened, until a whole pass has gone by, which has shown it: the process, and whether one has begun
-    /// since.
-    announced: HashMap<Place, (String, bool)>,
+    /// Told as it happened, until passes have shown it: the process, and how many passes have begun since.
+    announced: HashMap<Place, (String, u8)>,
 }
 
 impl Listeners {
     /// Somebody begins to listen.
     pub fn announce(&mut self, place: Place, process: String) {
-        self.announced.insert(place, (process, false));
+        self.announced.insert(place, (process, 0));
     }
 
     /// A listening socket is shown.
@@ -39,14 +41,14 @@ impl Listeners {
 
     /// A pass begins.
     pub fn begin(&mut self) {
-        for (_, begun) in self.announced.values_mut() {
-            *begun = true;
+        for (_, passes) in self.announced.values_mut() {
+            *passes += 1;
         }
     }
 
     /// A pass ends.
     pub fn end(&mut self) {
-        self.announced.retain(|_, (_, begun)| !*begun);
+        self.announced.retain(|_, (_, passes)| *passes < ANNOUNCED);
     }
 
     /// The process that listens there.
@@ -77,14 +79,16 @@ mod tests {
     }
 
     #[test]
-    fn what_was_announced_during_a_pass_stays_until_the_next_one_has_ended() {
+    fn what_was_announced_stays_until_some_passes_have_gone_by() {
         let mut listeners = Listeners::default();
         listeners.begin();
         listeners.announce((1, 80), "a".into());
         listeners.end();
-        assert_eq!(listeners.get((1, 80)), Some("a"));
-        listeners.begin();
-        listeners.end();
+        for _ in 0..ANNOUNCED {
+            assert_eq!(listeners.get((1, 80)), Some("a"));
+            listeners.begin();
+            listeners.end();
+        }
         assert_eq!(listeners.get((1, 80)), None);
     }
 }

@@ -3,8 +3,8 @@
 mod group;
 pub mod host;
 mod listeners;
-mod possible;
 pub mod newborn;
+mod possible;
 pub mod service;
 pub mod snapshot;
 pub mod table;

@@ -16,8 +16,9 @@ pub fn socket(row: &SocketRow, elapsed_ns: u64) -> bool {
     let elapsed = i128::from(elapsed_ns) + CLOCKS;
     let at_most = |cell: usize, most: i128| i128::from(row[cell]) <= most;
     let bytes = BYTES_PER_NS * elapsed + QUEUE;
-    row[tally::RECEIVED] >= 0
-        && row[tally::READ] >= 0
+    // A snapshot that meets the kernel between the two steps of taking a FIN counts it as a byte.
+    row[tally::RECEIVED] >= -1
+        && row[tally::READ] >= -1
         && at_most(tally::RECEIVED, bytes)
         && at_most(tally::READ, bytes)
         && at_most(tally::QUEUE_TICKS, QUEUE * elapsed / i128::from(TICK_NS))
@@ -56,8 +57,8 @@ mod tests {
 
     #[test]
     fn what_wraps_or_goes_backwards_is_not() {
-        assert!(!socket(&row(tally::RECEIVED, -1), SECOND));
-        assert!(!socket(&row(tally::READ, -1), SECOND));
+        assert!(!socket(&row(tally::RECEIVED, -2), SECOND));
+        assert!(!socket(&row(tally::READ, -2), SECOND));
         assert!(!socket(&row(tally::RECEIVED, 1 << 40), SECOND));
         assert!(!socket(&row(tally::READ, 1 << 40), SECOND));
         assert!(!socket(&row(tally::ZERO_WINDOW, 2 * SECOND as i64), SECOND));

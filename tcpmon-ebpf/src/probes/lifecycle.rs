@@ -94,12 +94,7 @@ fn open(tcp: TcpSock, new: u32, cookie: impl FnOnce() -> u64) -> Option<()> {
 }
 
 #[inline(always)]
-fn establish(
-    tcp: TcpSock,
-    old: u32,
-    cookie: impl FnOnce() -> u64,
-    count_mptcp: impl FnOnce(),
-) -> Option<()> {
+fn establish(tcp: TcpSock, old: u32, cookie: impl FnOnce() -> u64, count_mptcp: impl FnOnce()) -> Option<()> {
     if tcp.is_mptcp() {
         count_mptcp();
         return None;
