@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use common::{DEADLINE, group};
@@ -11,20 +11,15 @@ use tcpmon_tests::{Daemon, Lab, eventually, report};
 
 const BYTES: usize = 95_000;
 
-/// A socket of one of the two kinds; nothing where the kernel has no MPTCP, or it is switched off.
-fn socket(protocol: Protocol) -> Option<Socket> {
-    match Socket::new(Domain::IPV4, Type::STREAM, Some(protocol)) {
-        Err(error) if error.kind() == ErrorKind::Unsupported || error.raw_os_error() == Some(libc::ENOPROTOOPT) => None,
-        Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => None,
-        made => Some(made.unwrap()),
-    }
+fn socket(protocol: Protocol) -> std::io::Result<Socket> {
+    Socket::new(Domain::IPV4, Type::STREAM, Some(protocol))
 }
 
 fn listen(lab: &Lab, protocol: Protocol, port: u16) -> TcpListener {
     lab.receiver().run(|| {
-        let socket = socket(protocol).unwrap();
-        socket.bind(&SocketAddr::from((lab.receiver().v4, port)).into()).unwrap();
-        socket.listen(8).unwrap();
+        let socket = socket(protocol).expect("a socket");
+        socket.bind(&SocketAddr::from((lab.receiver().v4, port)).into()).expect("a free port");
+        socket.listen(8).expect("it listens");
         socket.into()
     })
 }
@@ -32,23 +27,26 @@ fn listen(lab: &Lab, protocol: Protocol, port: u16) -> TcpListener {
 /// A connection by its two ends, the connecting one first.
 fn connect(lab: &Lab, listener: &TcpListener, protocol: Protocol) -> (TcpStream, TcpStream) {
     let client = lab.sender().run(|| {
-        let socket = socket(protocol).unwrap();
-        socket.connect(&listener.local_addr().unwrap().into()).unwrap();
+        let socket = socket(protocol).expect("a socket");
+        socket.connect(&listener.local_addr().expect("an address").into()).expect("a connection");
         TcpStream::from(socket)
     });
-    (client, listener.accept().unwrap().0)
+    (client, listener.accept().expect("a connection").0)
 }
 
 /// Sends [`BYTES`] from one end to the other, where they are read.
 fn send(from: &mut TcpStream, to: &mut TcpStream) {
-    from.write_all(&[7; BYTES]).unwrap();
-    to.read_exact(&mut [0; BYTES]).unwrap();
+    from.write_all(&[7; BYTES]).expect("it fits into the buffers");
+    to.read_exact(&mut [0; BYTES]).expect("it comes");
 }
 
 #[test]
 fn mptcp_connections_are_left_out_and_counted_and_plain_ones_are_not() {
     let lab = Lab::new();
-    if lab.receiver().run(|| socket(Protocol::MPTCP)).is_none() {
+    // Not built in, or switched off (net.mptcp.enabled).
+    let lacks = [libc::EPROTONOSUPPORT, libc::ENOPROTOOPT];
+    if let Err(error) = lab.receiver().run(|| socket(Protocol::MPTCP)) {
+        assert!(error.raw_os_error().is_some_and(|number| lacks.contains(&number)), "{error}");
         report::not_supported("this kernel has no MPTCP");
         return;
     }

@@ -32,7 +32,7 @@ Gauges are shown truly from the first page on.
 
 - A regular scraper has asked twice within five minutes and is not overdue by more than another of its intervals. Where there is none, the second page shows the truth.
 - Nothing is held for longer than 60 s after it was first shown. With several scrapers of which one comes less often than once a minute, that one may lose what a group received before it.
-- Scrapers are told apart by address, `User-Agent` and `Accept`. Of two that look the same (replicas behind one translated address, or a restart of tcpmon before the second has come twice) the second may lose what a group received before its first page.
+- Scrapers are told apart by address, `User-Agent` and `Accept`. Of two that look the same, such as replicas behind one translated address, the second may lose what a group received before its first page. So may the second of two that have not come twice since tcpmon's start.
 - `tcpmon_newborn_groups` is how many the page holds at zero. Whoever asks once, as with `curl`, asks again to see them.
 
 **Created timestamps** are in protobuf, which Prometheus asks for with native histograms or `--enable-feature=created-timestamp-zero-ingestion`.

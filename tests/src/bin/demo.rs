@@ -10,7 +10,7 @@ use std::{
 };
 
 use tcpmon_tests::{
-    Daemon, Lab, Page, Traffic,
+    Daemon, Lab, Page, Traffic, eventually,
     traffic::{Between, Reader, ReaderBuilder},
 };
 
@@ -19,6 +19,9 @@ const ADDRESS: &str = "127.0.0.1:10793";
 
 /// How long the traffic runs.
 const TIME: Duration = Duration::from_secs(10);
+
+/// New groups are shown at zero for up to a minute, until those who scrape the daemon regularly have seen them.
+const SHOWN: Duration = Duration::from_secs(70);
 
 fn main() -> ExitCode {
     let own = ask(ADDRESS).is_none().then(|| {
@@ -58,6 +61,10 @@ fn main() -> ExitCode {
         };
         running.push((reader, sender.spawn()));
     }
+    eventually(SHOWN, "tcpmon shows the receivers", || {
+        let page = page();
+        receivers.iter().all(|(name, ..)| page.sum("tcpmon_receive_segments_total", &[("process", name)]) > 0.0)
+    });
     // The first second is slow start.
     let warm = Instant::now() + Duration::from_secs(1);
     let before = at(warm, &page);
