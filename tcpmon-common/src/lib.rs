@@ -10,6 +10,7 @@ pub mod fold;
 pub mod header;
 pub mod histogram;
 pub mod ignored;
+pub mod lives;
 pub mod loss;
 pub mod napi;
 pub mod pass;

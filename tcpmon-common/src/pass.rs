@@ -32,8 +32,8 @@ pub struct Pass {
     pub free_count: u32,
     /// How many of them were taken in this system call; reset by user space.
     pub taken: u32,
-    /// Zero.
-    pub padding: u32,
+    /// Connections met in this system call that counting has begun for and that have not ended; reset by user space.
+    pub living: u32,
     /// Indexes that no socket has: the iterator gives them, in this order, to sockets that it shows for the first time.
     pub free: [u32; RECORDS as usize],
 }
@@ -41,7 +41,7 @@ pub struct Pass {
 impl Pass {
     /// All zero.
     pub const ZERO: Self =
-        Self { show: 0, work: 0, records: 0, free_count: 0, taken: 0, padding: 0, free: [0; RECORDS as usize] };
+        Self { show: 0, work: 0, records: 0, free_count: 0, taken: 0, living: 0, free: [0; RECORDS as usize] };
 }
 
 const _: () = assert!(size_of::<Pass>() == 24 + 4 * RECORDS as usize);

@@ -14,6 +14,9 @@ pub const SOCKET_FINAL: u32 = 4;
 /// Counting began when the connection did, not when tcpmon did.
 pub const SOCKET_FROM_START: u32 = 8;
 
+/// Counting has begun.
+pub const SOCKET_BEGUN: u32 = 16;
+
 /// The peer's FIN is in `rcv_nxt`.
 pub const FIN_RECEIVED: u32 = 1 << 16;
 /// The application has read past the FIN: it is in `copied_seq`.

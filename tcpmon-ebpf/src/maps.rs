@@ -18,6 +18,7 @@ use aya_ebpf::{
 use tcpmon_common::{
     drops::DropKey,
     ignored::IGNORED_WHY,
+    lives::LIVES as LIVES_COUNTS,
     loss::{LOSSES, Loss},
     napi::{NAPI_SLOTS, NapiDevice},
     pass::{Pass, RECORDS as MAX_RECORDS},
@@ -98,6 +99,10 @@ static LIMITS: PerCpuArray<u64> = PerCpuArray::with_max_entries(LIMIT_KINDS.len(
 /// Index into [`IGNORED_WHY`] -> sockets left out, per CPU; written by lifecycle, read at each scrape.
 #[map]
 static IGNORED: PerCpuArray<u64> = PerCpuArray::with_max_entries(IGNORED_WHY.len() as u32, 0);
+
+/// `LIVES_` constant -> connections, per CPU; written by lifecycle and where counting begins, read at each pass.
+#[map]
+static LIVES: PerCpuArray<u64> = PerCpuArray::with_max_entries(LIVES_COUNTS, 0);
 
 /// Thread groups to trace; written by user space.
 #[map]
@@ -374,6 +379,15 @@ pub fn count_mptcp() {
     if let Some(count) = IGNORED.get_ptr_mut(0) {
         // SAFETY: this CPU's own entry.
         unsafe { *count += 1 };
+    }
+}
+
+/// Counts a connection at a point of its life. Not lost where another run of a program comes in between: sums are compared.
+#[inline(always)]
+pub fn count_life(what: u32) {
+    if let Some(count) = LIVES.get_ptr_mut(what) {
+        // SAFETY: an atomic addition to this CPU's own entry; Rust has none for eBPF.
+        unsafe { core::arch::asm!("lock *(u64 *)({0} + 0) += {1}", in(reg) count, in(reg) 1_u64, options(nostack)) };
     }
 }
 

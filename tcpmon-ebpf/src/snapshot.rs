@@ -10,8 +10,8 @@ use tcpmon_common::{
     pass::{Pass, RECORDS, SHOW_ALL, SHOW_LISTENERS, WORK},
     reader::SLOT_NONE,
     socket::{
-        FIN_READ, FIN_RECEIVED, LIVE_AUTOTUNED, LIVE_NEW, LIVE_READER, SHOWN_RUNNING, SOCKET_FINAL, SocketRecord,
-        SocketState,
+        FIN_READ, FIN_RECEIVED, LIVE_AUTOTUNED, LIVE_NEW, LIVE_READER, SHOWN_RUNNING, SOCKET_BEGUN, SOCKET_FINAL,
+        SocketRecord, SocketState,
     },
 };
 
@@ -121,6 +121,7 @@ fn meet(ctx: &StorageEntry, pass: &mut Pass) -> Option<()> {
     if flags & SOCKET_FINAL != 0 {
         return None;
     }
+    pass.living += (flags & SOCKET_BEGUN != 0) as u32;
     let tcp = sock.tcp()?;
     let index = state.shown.index();
     if let Some(index) = index {

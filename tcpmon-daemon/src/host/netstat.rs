@@ -9,6 +9,9 @@ const NETSTAT: &str = "/proc/net/netstat";
 /// The file of the network namespace that the calling thread is in (`/proc/net` is that of the process).
 pub const OF_THREAD: &str = "/proc/thread-self/net/netstat";
 
+/// The same of `/proc/net/snmp`.
+pub const SNMP_OF_THREAD: &str = "/proc/thread-self/net/snmp";
+
 /// Counters of one network namespace by the kernel's names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Netstat<'a> {
@@ -24,6 +27,16 @@ pub struct Netstat<'a> {
 /// [`FileError::Unreadable`].
 pub fn text(file: &str) -> Result<String, FileError> {
     read(file, "mount /proc; if it is another process's file, that process has ended")
+}
+
+/// The kernel's counts of connections that were begun to be opened, in the text of `/proc/net/snmp`.
+///
+/// # Errors
+/// [`FileError::NotUnderstood`].
+pub fn opens(text: &str) -> Result<Vec<(&str, u64)>, FileError> {
+    let mut counters = table(text, "Tcp:")?;
+    counters.retain(|(name, _)| matches!(*name, "ActiveOpens" | "PassiveOpens"));
+    Ok(counters)
 }
 
 /// The counters in such a file. Values below zero are not counters and are left out.

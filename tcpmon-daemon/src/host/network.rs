@@ -28,6 +28,7 @@ const NAMED: usize = 8;
 pub(super) struct Network {
     tcp_events: NamespaceSums,
     ip_events: NamespaceSums,
+    opens: NamespaceSums,
     /// By inode number of the namespace; the own one under 0.
     stuck: HashMap<u64, Counts>,
     /// Cookies of other namespaces by the inode numbers under which they were last looked into.
@@ -44,6 +45,7 @@ pub(super) struct Network {
 pub(super) struct Reading {
     pub(super) tcp_events: Vec<(String, u64)>,
     pub(super) ip_events: Vec<(String, u64)>,
+    pub(super) connections_opened: Option<u64>,
     pub(super) stuck: Vec<Stuck>,
 }
 
@@ -64,9 +66,10 @@ impl Network {
         take.of("network_namespaces", "", Ok::<_, String>(()));
         take.note(others.unwrap_or_else(|error| format!("{error}: only the own one is looked into")));
 
-        let (tcp_events, ip_events) = (self.tcp_events.end(), self.ip_events.end());
+        let (tcp_events, ip_events, opens) = (self.tcp_events.end(), self.ip_events.end(), self.opens.end());
         if events.is_some() {
             (reading.tcp_events, reading.ip_events) = (tcp_events, ip_events);
+            reading.connections_opened = Some(opens.iter().map(|(_, count)| count).sum());
         }
         if stuck.is_some() {
             reading.stuck = Counts::sum(self.stuck.values());
@@ -79,6 +82,8 @@ impl Network {
         let counters = netstat::parse(&text).map_err(|error| error.to_string())?;
         self.tcp_events.add(cookie, first, &counters.tcp);
         self.ip_events.add(cookie, first, &counters.ip);
+        let text = netstat::text(netstat::SNMP_OF_THREAD).map_err(|error| error.to_string())?;
+        self.opens.add(cookie, first, &netstat::opens(&text).map_err(|error| error.to_string())?);
         Ok(())
     }
 
@@ -132,6 +137,7 @@ impl Network {
         for (_, cookie) in self.cookies.iter().filter(|(inode, _)| !visited.contains(inode)) {
             self.tcp_events.keep(*cookie);
             self.ip_events.keep(*cookie);
+            self.opens.keep(*cookie);
         }
         Ok(missing(&refused, found.others.len(), found.hidden_processes))
     }

@@ -60,11 +60,12 @@ impl Shared {
         self.control.set(0, control);
     }
 
-    /// The records that the system call has made.
-    fn made(&mut self) -> usize {
+    /// Takes over what the system call has left.
+    fn made(&mut self, pass: &mut Pass) {
         let control = self.control.get(0).unwrap_or(Control::ZERO);
         self.free.truncate(self.free.len().saturating_sub(control.taken as usize));
-        (control.records as usize).min(self.records.len())
+        pass.records = (control.records as usize).min(self.records.len());
+        pass.living += u64::from(control.living);
     }
 }
 
@@ -74,6 +75,14 @@ pub struct Pass {
     file: File,
     show: Show,
     records: usize,
+    living: u64,
+}
+
+impl Pass {
+    /// Connections that were met so far and have not ended.
+    pub fn living(&self) -> u64 {
+        self.living
+    }
 }
 
 impl Kernel {
@@ -85,7 +94,7 @@ impl Kernel {
         for word in 0..self.shared.fresh.div_ceil(64) as usize {
             self.shared.met.set(word, 0);
         }
-        Ok(Pass { file: self.snapshot.open()?, show, records: 0 })
+        Ok(Pass { file: self.snapshot.open()?, show, records: 0, living: 0 })
     }
 
     /// Looks at the next sockets, for a few milliseconds at most; false when there are no more. What they show is in
@@ -101,7 +110,7 @@ impl Kernel {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => true,
             Err(error) => return Err(error.into()),
         };
-        pass.records = self.shared.made();
+        self.shared.made(pass);
         Ok(more)
     }
 

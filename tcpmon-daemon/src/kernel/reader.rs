@@ -10,6 +10,7 @@ use aya::maps::MapError;
 use tcpmon_common::{
     drops::DropKey,
     ignored::IGNORED_WHY,
+    lives::{LIVES_BEGUN, LIVES_ENDED, LIVES_OPENED, LIVES_OPENED_AGAIN},
     loss::Loss,
     napi::{NAPI_SLOTS, NapiDevice},
     pressure::LIMIT_KINDS,
@@ -18,7 +19,10 @@ use tcpmon_common::{
 };
 
 use super::{Kernel, ProgramStats, program_stats, skipped};
-use crate::decode::{self, DecodeError, Event};
+use crate::{
+    decode::{self, DecodeError, Event},
+    model::table::Lives,
+};
 
 /// Reading from the kernel failed.
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +84,22 @@ impl Raw {
 }
 
 impl Kernel {
+    /// Connections that began and ended until now.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub fn lives(&self) -> Result<Lives, ReadError> {
+        let count = |what| match self.lives.get(&what, 0) {
+            Ok(per_cpu) => Ok(per_cpu.iter().sum::<u64>()),
+            Err(source) => Err(ReadError::Map { name: "LIVES", source }),
+        };
+        // An end that is counted has its begin counted.
+        let ended = count(LIVES_ENDED)?;
+        // What the one program missed, its twin has seen.
+        let opened = count(LIVES_OPENED)?.max(count(LIVES_OPENED_AGAIN)?);
+        Ok(Lives { opened, begun: count(LIVES_BEGUN)?, ended })
+    }
+
     /// The ring, to be waited for: it wakes whenever another quarter of it is full.
     ///
     /// # Errors

@@ -106,6 +106,7 @@ pub(super) fn snapshot(groups: Vec<Group>) -> Snapshot {
         ],
         groups_suppressed: 39,
         begins_late: 40,
+        connections_opened: 41,
         newborn: 95,
         took: Duration::from_micros(1500),
     }
@@ -129,6 +130,7 @@ fn host() -> Host {
         ],
         tcp_memory: Some(TcpMemory { bytes: 71, low: 72, pressure: 73, max: 74, under_pressure: true }),
         orphan_sockets: Some(75),
+        connections_opened: Some(42),
         tcp_events: vec![("TCPMemoryPressuresChrono".into(), 76), ("TCPRcvQDrop".into(), 77)],
         ip_events: vec![("InTruncatedPkts".into(), 78)],
         stuck: vec![Stuck { state: "fin_wait_1", sockets: 79, send_queue_bytes: 80 }],

@@ -107,6 +107,19 @@ pub(super) const FAMILIES: &[Family] = &[
     ),
     Scope::Itself.family(
         Kind::Counter,
+        "tcpmon_connections_opened_total",
+        "",
+        &["counted_by"],
+        "Connections that were begun to be opened, as the kernel counts them (ActiveOpens and PassiveOpens, in all network namespaces that tcpmon may enter) and as the programs saw them: the difference is what they missed, but for connections that are met late.",
+        |page| {
+            let kernel = page.host.connections_opened.map(|count| Sample::labelled("kernel", count));
+            // Nothing to compare with is nothing to show.
+            let programs = kernel.is_some().then(|| Sample::labelled("programs", page.snapshot.connections_opened));
+            kernel.into_iter().chain(programs).collect()
+        },
+    ),
+    Scope::Itself.family(
+        Kind::Counter,
         "tcpmon_socket_begin_late_total",
         "",
         &[],

@@ -14,6 +14,8 @@ pub struct Host {
     pub tcp_memory: Option<TcpMemory>,
     /// TCP sockets that no process holds any more.
     pub orphan_sockets: Option<u64>,
+    /// Connections that the kernel began to open (`ActiveOpens` and `PassiveOpens`), summed likewise.
+    pub connections_opened: Option<u64>,
     /// `TcpExt` counters by the kernel's names, summed over the network namespaces that can be entered.
     pub tcp_events: Vec<(String, u64)>,
     /// `IpExt` counters, likewise.

@@ -205,6 +205,8 @@ pub struct Snapshot {
     pub maps: Vec<MapUse>,
     /// Sockets and readers that were folded into `other` for want of a group.
     pub groups_suppressed: u64,
+    /// Connections that the programs saw being opened.
+    pub connections_opened: u64,
     /// Connections whose begin no program saw, counted from their first byte all the same.
     pub begins_late: u64,
     /// Groups, and reasons of drops in others, that are shown at zero because they are new: see [`super::newborn`].

@@ -44,6 +44,9 @@ const HANDED_OVER: usize = 4096;
 /// some that are there: the kernel finds its place in the list again by counting.
 const GONE_AFTER: u8 = 8;
 
+/// Passes that agree on how many connections ended unseen.
+const MISSING: usize = 3;
+
 /// Names the control group of a thread group, for the optional label.
 pub type CgroupOf = Box<dyn FnMut(u32) -> Option<String> + Send>;
 
@@ -55,6 +58,17 @@ pub struct Limits {
     pub group_ttl: Duration,
     /// How to find a control group, when that label is on.
     pub cgroup_of: Option<CgroupOf>,
+}
+
+/// Connections by what has become of them, since tcpmon began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lives {
+    /// Seen to be opened, whether or not that succeeded.
+    pub opened: u64,
+    /// Counting has begun for them.
+    pub begun: u64,
+    /// Of these, seen to end.
+    pub ended: u64,
 }
 
 struct Reader {
@@ -75,6 +89,9 @@ pub struct Table {
     falling: SocketRow,
     /// Sockets that are gone although neither a record nor the fallen have their end.
     unended: u64,
+    /// Connections, shown or not, that ended unseen: as the last passes found, and as is certain.
+    missing: [u64; MISSING],
+    missed: u64,
     /// What was refused because it cannot be: of sockets, of readers.
     impossible: [u64; 2],
     drops: HashMap<(u64, u32), Dropped>,
@@ -108,6 +125,8 @@ impl Table {
             fallen: Vec::new(),
             falling: [0; tally::SOCKET],
             unended: 0,
+            missing: [0; MISSING],
+            missed: 0,
             impossible: [0; 2],
             drops: HashMap::new(),
             ended: HashMap::new(),
@@ -275,6 +294,17 @@ impl Table {
         }
         self.groups.leave(group);
         group
+    }
+
+    /// How many connections live by their begins and ends, beside the `living` that a pass has met.
+    pub fn lives(&mut self, before: Lives, living: u64, after: Lives) {
+        // One that ended meanwhile may not have been met, and may have hidden another one that lives.
+        let ended_meanwhile = after.ended - before.ended;
+        let expected = (before.begun - before.ended).saturating_sub(2 * ended_meanwhile);
+        self.missing.rotate_left(1);
+        self.missing[MISSING - 1] = expected.saturating_sub(living);
+        // An end that is counted only after the pass has come by is no missed one.
+        self.missed = self.missed.max(self.missing.into_iter().min().unwrap_or(0));
     }
 
     /// The pass is over, and met the sockets with the indexes whose bits are in `met`. Returns indexes that are free.
@@ -494,7 +524,7 @@ impl Table {
 
     /// Sockets whose end nobody saw: what they received after the last pass that showed them is missing.
     pub fn unended(&self) -> u64 {
-        self.unended
+        self.unended.max(self.missed)
     }
 
     /// What was refused because it cannot be: more than the wire or the clock allows. Of sockets, of readers.

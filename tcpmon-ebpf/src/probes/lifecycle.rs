@@ -18,8 +18,9 @@ use tcpmon_common::{
     fold::Cause,
     header::{KIND_FINAL, KIND_LISTENER},
     histogram::{FILL_BINS, FILLS},
+    lives::{LIVES_ENDED, LIVES_OPENED, LIVES_OPENED_AGAIN},
     loss::Loss,
-    socket::{SOCKET_ACTIVE, SOCKET_FINAL, SOCKET_PASSIVE, SocketCounters, SocketState},
+    socket::{SOCKET_ACTIVE, SOCKET_BEGUN, SOCKET_FINAL, SOCKET_PASSIVE, SocketCounters, SocketState},
 };
 
 use crate::{
@@ -29,24 +30,32 @@ use crate::{
 
 #[btf_tracepoint(function = "inet_sock_set_state")]
 pub fn inet_sock_set_state(ctx: BtfTracePointContext) -> i32 {
-    traced(&ctx, maps::count_mptcp);
+    traced(&ctx, Teller::First);
     0
 }
 
 #[btf_tracepoint(function = "inet_sock_set_state")]
 pub fn inet_sock_set_state_again(ctx: BtfTracePointContext) -> i32 {
-    traced(&ctx, || ());
+    traced(&ctx, Teller::Twin);
     0
 }
 
 #[inline(always)]
-fn traced(ctx: &BtfTracePointContext, count_mptcp: impl FnOnce()) -> Option<()> {
+fn traced(ctx: &BtfTracePointContext, teller: Teller) -> Option<()> {
     let (old, new) = (ctx.arg::<u64>(1) as u32, ctx.arg::<u64>(2) as u32);
     let sock = Sock::argument::<0>(ctx);
-    change(sock, old, new, || sock.tcp(), || sock.cookie(), count_mptcp)
+    change(sock, old, new, || sock.tcp(), || sock.cookie(), teller)
 }
 
-/// A socket's state changes. How to learn the rest depends on the kind of program; one of them counts what is left out.
+/// Who tells that a socket's state changes: all do the same, and each change is counted by one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Teller {
+    First,
+    Twin,
+    Callback,
+}
+
+/// A socket's state changes. How to learn the rest depends on the kind of program.
 #[inline(always)]
 fn change(
     sock: Sock,
@@ -54,11 +63,13 @@ fn change(
     new: u32,
     tcp: impl Fn() -> Option<TcpSock>,
     cookie: impl FnOnce() -> u64,
-    count_mptcp: impl FnOnce(),
+    teller: Teller,
 ) -> Option<()> {
     match new {
-        state::SYN_SENT | state::LISTEN => open(tcp()?, new, cookie),
-        state::ESTABLISHED => establish(tcp()?, old, cookie, count_mptcp),
+        state::SYN_SENT | state::LISTEN => open(tcp()?, new, cookie, teller),
+        // Counted beside what the kernel counts as opened.
+        state::SYN_RECV => count_opened(tcp()?, teller),
+        state::ESTABLISHED => establish(tcp()?, old, cookie, teller),
         // What somebody can still read is not over.
         state::CLOSE if sock.orphaned() && setting!(trace) == 0 => end(tcp()?),
         _ => None,
@@ -68,7 +79,10 @@ fn change(
 /// connect() and listen() run in the process that owns the socket. A socket may connect again after a disconnect, so
 /// counting starts anew.
 #[inline(always)]
-fn open(tcp: TcpSock, new: u32, cookie: impl FnOnce() -> u64) -> Option<()> {
+fn open(tcp: TcpSock, new: u32, cookie: impl FnOnce() -> u64, teller: Teller) -> Option<()> {
+    if new == state::SYN_SENT {
+        count_opened(tcp, teller);
+    }
     // What listens for MPTCP accepts plain connections, too.
     if new == state::SYN_SENT && tcp.is_mptcp() {
         return None;
@@ -76,12 +90,13 @@ fn open(tcp: TcpSock, new: u32, cookie: impl FnOnce() -> u64) -> Option<()> {
     let state = maps::socket_or_new(tcp.sock())?;
     let flags = if new == state::SYN_SENT { SOCKET_ACTIVE } else { 0 };
     // The twin has done it.
-    if state.cookie != 0 && state.last_ns == 0 && state.flags == flags {
+    let begun = state.flags & SOCKET_BEGUN;
+    if state.cookie != 0 && state.last_ns == 0 && state.flags == flags | begun {
         return None;
     }
     let cookie = cookie();
     socket::event(state, |state| {
-        state.flags = flags;
+        state.flags = flags | begun;
         state.cookie = cookie;
         state.last_ns = 0;
         reader::opened_by(state, Task::current());
@@ -94,9 +109,21 @@ fn open(tcp: TcpSock, new: u32, cookie: impl FnOnce() -> u64) -> Option<()> {
 }
 
 #[inline(always)]
-fn establish(tcp: TcpSock, old: u32, cookie: impl FnOnce() -> u64, count_mptcp: impl FnOnce()) -> Option<()> {
+fn count_opened(_: TcpSock, teller: Teller) -> Option<()> {
+    match teller {
+        Teller::First => maps::count_life(LIVES_OPENED),
+        Teller::Twin => maps::count_life(LIVES_OPENED_AGAIN),
+        Teller::Callback => {}
+    }
+    None
+}
+
+#[inline(always)]
+fn establish(tcp: TcpSock, old: u32, cookie: impl FnOnce() -> u64, teller: Teller) -> Option<()> {
     if tcp.is_mptcp() {
-        count_mptcp();
+        if teller == Teller::First {
+            maps::count_mptcp();
+        }
         return None;
     }
     let state = maps::socket_or_new(tcp.sock())?;
@@ -136,7 +163,7 @@ fn called_back(ctx: &SockOpsContext) -> Option<()> {
         _ => return None,
     };
     let tcp = kernel::callback_tcp(ctx)?;
-    change(tcp.sock(), old, new, || Some(tcp), || kernel::callback_cookie(ctx), || ())
+    change(tcp.sock(), old, new, || Some(tcp), || kernel::callback_cookie(ctx), Teller::Callback)
 }
 
 #[inline(always)]
@@ -200,6 +227,9 @@ fn conclude(state: &mut SocketState, tcp: TcpSock) -> Option<()> {
         }
         state.flags |= SOCKET_FINAL;
     });
+    if state.flags & SOCKET_BEGUN != 0 {
+        maps::count_life(LIVES_ENDED);
+    }
     // There is nothing to add to any sum (the sending side of a transfer), and nobody has seen it.
     let counters = &state.counters;
     if counters.received_bytes | counters.segments | counters.zero_window_ns == 0 && state.shown.index().is_none() {

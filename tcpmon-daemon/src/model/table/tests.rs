@@ -259,3 +259,23 @@ fn a_listener_names_connections_until_it_is_gone() {
     passes.pass(&[accepted(3)], &[2]);
     assert_eq!((passes.of("listener"), passes.of("other")), ((10, 1), (10, 1)));
 }
+
+#[test]
+fn ends_that_no_program_saw_are_counted_though_no_pass_has_shown_the_sockets() {
+    let mut passes = Passes::new();
+    let lives = |begun, ended| Lives { begun, ended, opened: 0 };
+    let mut pass = |before: Lives, living, after| {
+        passes.table.lives(before, living, after);
+        passes.table.unended()
+    };
+    // Ten live, and a burst of 50 comes and goes while a pass runs, of which it meets some.
+    for (living, ended) in [(10, 0), (8, 50), (40, 50), (10, 0)] {
+        assert_eq!(pass(lives(100, 90), living, lives(150, 90 + ended)), 0);
+    }
+    // Two of 60 more end unseen; one that is met again was only slow.
+    assert_eq!(pass(lives(160, 148), 9, lives(160, 148)), 0);
+    assert_eq!(pass(lives(160, 148), 10, lives(160, 148)), 0);
+    assert_eq!(pass(lives(160, 148), 10, lives(160, 148)), 2);
+    assert_eq!(pass(lives(160, 148), 10, lives(160, 148)), 2);
+    assert_eq!(pass(lives(170, 148), 22, lives(170, 148)), 2);
+}
