@@ -8,8 +8,9 @@
 //!
 //! This rests on two things. The compiler keeps the order of the accesses: they are volatile, or a barrier stands between
 //! them. The CPU shows stores to others in program order and keeps loads in program order: x86-64 does (TSO). It may let
-//! a load pass an earlier store to another address, and nothing here depends on that order. Other architectures need
-//! barriers that eBPF did not have for long, so the daemon does not build for them.
+//! a load pass an earlier store to another address, and nothing here depends on that order. The kernel's JIT compiler
+//! keeps the order of the instructions. Other architectures order less and need barriers that are not here, so the daemon
+//! does not build for them.
 
 /// What the snapshot reads of one socket, each at one moment.
 pub trait Shared {

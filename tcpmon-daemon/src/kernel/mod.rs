@@ -11,6 +11,10 @@ mod plan;
 mod reader;
 mod support;
 
+// Snapshots copy what the programs write meanwhile: see `tcpmon_common::copy` for what that asks of a CPU.
+#[cfg(not(target_arch = "x86_64"))]
+compile_error!("tcpmon's snapshots have been proved right on x86-64 alone: build it for that");
+
 use std::{fs, io};
 
 pub use loader::{Kernel, LoadError, Options, TraceFilter, monotonic_ns};
