@@ -11,7 +11,7 @@ use tcpmon_common::{
     reader::SLOT_NONE,
     socket::{
         FIN_READ, FIN_RECEIVED, LIVE_AUTOTUNED, LIVE_NEW, LIVE_READER, SHOWN_RUNNING, SOCKET_BEGUN, SOCKET_FINAL,
-        SocketRecord, SocketState,
+        SocketLive, SocketRecord, SocketState,
     },
 };
 
@@ -147,30 +147,63 @@ fn meet(ctx: &StorageEntry, pass: &mut Pass) -> Option<()> {
 #[inline(always)]
 fn unchanged(state: &SocketState, tcp: TcpSock) -> bool {
     let shown = &state.shown;
-    let window = tcp.window();
     volatile(&state.sequence) == shown.sequence
-        && window == shown.window
+        && tcp.window() == shown.window
         && tcp.sock().rmem() == shown.rmem
-        && at_rest(state, tcp, window)
+        && Present::of(tcp).at_rest(state)
         && (shown.index_plus_one & SHOWN_RUNNING == 0 || running(state))
 }
 
-/// Nothing is queued, and what the state says of the socket still holds.
-#[inline(always)]
-fn at_rest(state: &SocketState, tcp: TcpSock, window: u32) -> bool {
-    if volatile(&state.last_ns) == 0 {
-        // A listener.
-        return true;
+/// What decides whether a socket is at rest.
+struct Present {
+    rcv_nxt: u32,
+    copied_seq: u32,
+    rcvbuf: u32,
+    backlog: u32,
+    out_of_order: u32,
+    window: u32,
+    mss: u32,
+}
+
+impl Present {
+    /// As it is now.
+    #[inline(always)]
+    fn of(tcp: TcpSock) -> Self {
+        let window = tcp.window();
+        Self {
+            rcv_nxt: tcp.rcv_nxt(),
+            copied_seq: tcp.copied_seq(),
+            rcvbuf: tcp.sock().rcvbuf(),
+            backlog: tcp.backlog(),
+            out_of_order: tcp.out_of_order(),
+            window,
+            // In a cache line of its own: not read where it cannot matter.
+            mss: if window > u16::MAX as u32 { 0 } else { tcp.mss() },
+        }
     }
-    let flags = volatile(&state.flags);
-    let fin = (flags & FIN_RECEIVED != 0 && flags & FIN_READ == 0) as u32;
-    let rcv_nxt = tcp.rcv_nxt();
-    tcp.copied_seq().wrapping_add(fin) == rcv_nxt
-        && rcv_nxt == volatile(&state.rcv_nxt)
-        && tcp.sock().rcvbuf() == volatile(&state.rcvbuf)
-        && tcp.backlog() == 0
-        && tcp.out_of_order() == 0
-        && (window > u16::MAX as u32 || window >= tcp.mss())
+
+    /// As it is shown.
+    #[inline(always)]
+    fn shown(live: &SocketLive) -> Self {
+        let SocketLive { rcv_nxt, copied_seq, rcvbuf, backlog, out_of_order, window, mss, .. } = *live;
+        Self { rcv_nxt, copied_seq, rcvbuf, backlog, out_of_order, window, mss }
+    }
+
+    /// Nothing is queued, the window is open, and what the state says of the socket holds.
+    #[inline(always)]
+    fn at_rest(&self, state: &SocketState) -> bool {
+        if volatile(&state.last_ns) == 0 {
+            // A listener.
+            return true;
+        }
+        let flags = volatile(&state.flags);
+        let fin = (flags & FIN_RECEIVED != 0 && flags & FIN_READ == 0) as u32;
+        self.copied_seq.wrapping_add(fin) == self.rcv_nxt
+            && self.rcv_nxt == volatile(&state.rcv_nxt)
+            && self.rcvbuf == volatile(&state.rcvbuf)
+            && self.backlog | self.out_of_order == 0
+            && self.window >= self.mss
+    }
 }
 
 /// Whether the reader is still in the timeslice of the last event, so that its end is yet to be shown.
@@ -223,10 +256,9 @@ fn show(value: *mut SocketState, pass: &mut Pass, tcp: TcpSock, index: u32) -> O
 
     // SAFETY: as in `meet`; nothing else writes `shown`.
     let shown = unsafe { &mut (*value).shown };
-    let window = record.live.window;
-    let at_rest = at_rest(&record.state, tcp, window);
+    let at_rest = Present::shown(&record.live).at_rest(&record.state);
     shown.sequence = if at_rest { sequence } else { 1 };
-    shown.window = window;
+    shown.window = record.live.window;
     shown.rmem = record.live.rmem;
     shown.index_plus_one = index + 1 | if running(&record.state) { SHOWN_RUNNING } else { 0 };
     None
