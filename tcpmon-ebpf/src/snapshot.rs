@@ -260,7 +260,7 @@ fn show(value: *mut SocketState, pass: &mut Pass, tcp: TcpSock, index: u32) -> O
     shown.sequence = if at_rest { sequence } else { 1 };
     shown.window = record.live.window;
     shown.rmem = record.live.rmem;
-    shown.index_plus_one = index + 1 | if running(&record.state) { SHOWN_RUNNING } else { 0 };
+    shown.index_plus_one = (index + 1) | if running(&record.state) { SHOWN_RUNNING } else { 0 };
     None
 }
 

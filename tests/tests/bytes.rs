@@ -137,6 +137,25 @@ fn a_connection_older_than_tcpmon_counts_from_the_first_byte_that_waits_when_tcp
 }
 
 #[test]
+fn the_programs_see_as_many_connections_opened_as_the_kernel_counts() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let opened = || {
+        let page = daemon.scrape();
+        ["kernel", "programs"].map(|by| page.value("tcpmon_connections_opened_total", &[("counted_by", by)]).unwrap())
+    };
+    let before = opened();
+    // They stay, because the kernel's counts are found by the processes of a namespace.
+    let reader = Traffic::reader(lab.receiver()).comm("opened").until_exit().spawn();
+    let _sender = sender(&lab, &reader).connections(200).bytes(10).hold_open().spawn();
+    eventually(DEADLINE, "both ends of 200 connections are counted", || {
+        let now = opened();
+        let [kernel, programs] = [now[0] - before[0], now[1] - before[1]];
+        if kernel == programs && kernel >= 400.0 { Ok(()) } else { Err(format!("{kernel}, by the programs {programs}")) }
+    });
+}
+
+#[test]
 fn iperf3_is_counted_as_it_counts_itself() {
     let lab = Lab::new();
     let daemon = Daemon::start(&[]);

@@ -60,6 +60,8 @@ pub(super) fn start(ended: oneshot::Sender<()>) -> std::io::Result<Handle> {
 fn run(inbox: &mpsc::Receiver<ask::Request<Arc<Host>>>) {
     let mut sources = Sources::open();
     let mut known = HashMap::new();
+    // Some counters count from what is there now.
+    log_changes(&mut known, &sources.read().sources);
     loop {
         match inbox.recv_timeout(LOG_EVERY) {
             Ok(request) => {
