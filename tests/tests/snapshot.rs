@@ -1,0 +1,358 @@
+//! The silent snapshot: a pass that shows only what has changed leaves the table as one that shows everything does.
+
+mod common;
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::DEADLINE;
+use nix::unistd::gettid;
+use socket2::SockRef;
+use tcpmon::decode::Event;
+use tcpmon::kernel::{Kernel, Options, Show, monotonic_ns};
+use tcpmon::model::snapshot::Group;
+use tcpmon::model::table::{Limits, Table};
+use tcpmon_common::reader::READER_EXITED;
+use tcpmon_tests::truth::{self, Socket, State};
+use tcpmon_tests::{Lab, eventually, is_emulated};
+
+/// Ports of the services; in a namespace of the test's own, so nobody else has them.
+const PORTS: [u16; 2] = [5_001, 5_002];
+
+/// What the daemon's collector does, without its thread.
+struct Collector {
+    kernel: Kernel,
+    table: Table,
+}
+
+impl Collector {
+    fn start() -> Self {
+        let options = Options { trace: None, max_readers: 1024, max_drop_entries: 1024, ring_bytes: 1 << 20 };
+        let limits = Limits { max_groups: 1000, group_ttl: Duration::from_secs(3600), cgroup_of: None };
+        let kernel = Kernel::load(options).expect("tcpmon runs here");
+        let table = Table::new(limits, Instant::now(), kernel.began_ns());
+        let mut collector = Self { kernel, table };
+        collector.sockets(Show::Listeners);
+        collector.pass(Show::All);
+        collector
+    }
+
+    /// A pass over everything. Returns how many of the test's connections it has shown, and how many of these had a
+    /// closed window.
+    fn pass(&mut self, show: Show) -> (usize, usize) {
+        self.drain();
+        let raw = self.kernel.raw().unwrap();
+        let fell = self.kernel.fell();
+        self.table.fallen(&raw.fallen, &fell);
+        let shown = self.sockets(show);
+        let now = Instant::now();
+        for (slot, reader) in &raw.readers {
+            self.table.reader(*slot, reader, now, monotonic_ns());
+            if reader.flags & READER_EXITED != 0 {
+                self.table.reader_gone(*slot);
+                self.kernel.free_reader(*slot).unwrap();
+            }
+        }
+        self.drain();
+        let drops: Vec<_> = raw.drops.iter().map(|(key, count)| (key.cookie, key.reason, *count)).collect();
+        for (cookie, reason) in self.table.drops(&drops, |reason| reason.to_string(), now) {
+            self.kernel.forget_drop(cookie, reason);
+        }
+        shown
+    }
+
+    fn sockets(&mut self, show: Show) -> (usize, usize) {
+        let now = Instant::now();
+        self.table.begin();
+        let mut pass = self.kernel.begin(show).unwrap();
+        let (mut shown, mut closed, mut more) = (0, 0, true);
+        while more {
+            more = self.kernel.advance(&mut pass).unwrap();
+            self.drain();
+            for record in self.kernel.records(&pass) {
+                let live = &record.live;
+                if [live.local_port, live.remote_port].iter().any(|port| PORTS.contains(port)) {
+                    shown += 1;
+                    closed += usize::from(live.window < live.mss);
+                }
+                self.table.socket(&record, now);
+            }
+        }
+        let met = self.kernel.met();
+        for index in self.table.end(&met, now) {
+            self.kernel.free_index(index);
+        }
+        (shown, closed)
+    }
+
+    fn drain(&mut self) {
+        let (table, now) = (&mut self.table, Instant::now());
+        let each = |event| match event {
+            Event::Final(record) => table.ended(&record, now),
+            Event::Listener(record) => table.listener(&record),
+            Event::HandedOver(record) => table.handed_over(&record, now),
+            // The next pass finds its slot.
+            Event::ReaderExit { .. } => {}
+            Event::Timeslice(_) => panic!("nothing is traced"),
+        };
+        self.kernel.drain(usize::MAX, each).unwrap();
+    }
+
+    /// The groups of the test's own process.
+    fn groups(&self, process: &str) -> Vec<Group> {
+        let mut groups = self.table.groups();
+        groups.retain(|group| group.key.process == process && group.key.service != "other");
+        groups
+    }
+}
+
+/// Numbers that look random and are the same in every run (xorshift).
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+
+    fn one_in(&mut self, times: u64) -> bool {
+        self.below(times) == 0
+    }
+}
+
+/// Both ends of a connection, which neither blocks.
+struct Connection {
+    ends: [TcpStream; 2],
+    /// One end at most shuts its writing side down: with both, the connection would be over.
+    half_closed: bool,
+}
+
+/// All connections of the test: one thread makes, feeds, reads and closes them, round by round.
+struct Churn<'l> {
+    lab: &'l Lab,
+    listeners: Vec<TcpListener>,
+    open: Vec<Connection>,
+    dice: Dice,
+}
+
+impl<'l> Churn<'l> {
+    fn new(lab: &'l Lab) -> Self {
+        let listen = |port| TcpListener::bind((lab.receiver().v4, port)).unwrap();
+        let listeners = lab.receiver().run(|| PORTS.map(listen).into());
+        let mut churn = Self { lab, listeners, open: Vec::new(), dice: Dice(0x9e37_79b9_7f4a_7c15) };
+        for _ in 0..6 {
+            churn.begin();
+        }
+        churn
+    }
+
+    fn begin(&mut self) {
+        let listener = &self.listeners[self.dice.below(2) as usize];
+        let to = listener.local_addr().unwrap();
+        let client = self.lab.sender().run(|| TcpStream::connect(to)).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        for end in [&client, &server] {
+            end.set_nonblocking(true).unwrap();
+            end.set_nodelay(true).unwrap();
+        }
+        self.open.push(Connection { ends: [client, server], half_closed: false });
+    }
+
+    /// Most connections see nothing in a round, so that a pass may be silent about them.
+    fn round(&mut self) {
+        for _ in 0..self.dice.below(4) {
+            self.begin();
+        }
+        let dice = &mut self.dice;
+        for connection in &mut self.open {
+            for (end, other) in [(0, 1), (1, 0)] {
+                if dice.one_in(4) {
+                    let bytes = dice.below(20_000) + 1;
+                    write(&connection.ends[other], bytes);
+                }
+                if dice.one_in(3) {
+                    let bytes = if dice.one_in(3) { dice.below(5_000) + 1 } else { u64::MAX };
+                    read(&connection.ends[end], bytes);
+                }
+                if dice.one_in(8) {
+                    let bytes = 4_000 + dice.below(200_000) as usize;
+                    SockRef::from(&connection.ends[end]).set_recv_buffer_size(bytes).unwrap();
+                }
+                // With a small buffer, the window closes.
+                if dice.one_in(40) {
+                    SockRef::from(&connection.ends[end]).set_recv_buffer_size(2_000).unwrap();
+                    write(&connection.ends[other], 400_000);
+                }
+                if dice.one_in(10) && !connection.half_closed {
+                    connection.half_closed = true;
+                    connection.ends[end].shutdown(Shutdown::Write).unwrap();
+                }
+            }
+        }
+        let many = self.open.len() > 40;
+        self.open.retain(|_| !dice.one_in(if many { 4 } else { 20 }));
+    }
+}
+
+/// As far as there is room.
+fn write(mut end: &TcpStream, bytes: u64) {
+    match end.write(&vec![b'x'; bytes as usize]) {
+        // Its writing side may be shut down.
+        Err(error) if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::BrokenPipe) => panic!("{error}"),
+        _ => {}
+    }
+}
+
+/// As far as there is something.
+fn read(end: &TcpStream, bytes: u64) {
+    match end.take(bytes).read_to_end(&mut Vec::new()) {
+        Err(error) if error.kind() != ErrorKind::WouldBlock => panic!("{error}"),
+        _ => {}
+    }
+}
+
+/// A connection's receiving side, as inet_diag has it, and the port of its service.
+type Look = (SocketAddr, SocketAddr, State, [u32; 6], u16);
+
+/// All there are.
+fn look(lab: &Lab) -> Vec<Look> {
+    let sockets = truth::sockets(lab.receiver()).into_iter().chain(truth::sockets(lab.sender()));
+    // What has no buffer is no socket any more, but a shorter note of one.
+    let is_socket = |socket: &Socket| socket.state != State::Listen && socket.rcvbuf != 0;
+    let mut looks: Vec<_> = sockets
+        .filter(is_socket)
+        .map(|socket| {
+            // It shows a FIN that was not read as one byte more.
+            let has_fin = matches!(socket.state, State::CloseWait | State::Closing | State::LastAck);
+            let fin = u32::from(has_fin && socket.recv_q > 0);
+            let Socket { local, remote, state, recv_q, rmem, rcvbuf, backlog, info, .. } = socket;
+            // The window is what the last acknowledgement said.
+            let numbers = [recv_q - fin, rmem, rcvbuf, backlog, info.data_segs_in, info.segs_out];
+            let port = if PORTS.contains(&local.port()) { local.port() } else { remote.port() };
+            (local, remote, state, numbers, port)
+        })
+        .collect();
+    looks.sort_by_key(|(local, remote, ..)| (*local, *remote));
+    looks
+}
+
+/// Waits until the thread sleeps and nothing moves any more.
+fn quiet(lab: &Lab, tid: i32) -> Vec<Look> {
+    let mut before = look(lab);
+    eventually(DEADLINE, "nothing moves", || {
+        let now = look(lab);
+        let same = now == before;
+        before = now;
+        let call = std::fs::read_to_string(format!("/proc/self/task/{tid}/syscall")).unwrap();
+        if same && call.trim_end() != "running" { Ok(()) } else { Err(format!("{before:?}")) }
+    });
+    before
+}
+
+/// Holds what silent passes have made of the groups against what a full pass makes of them. Nothing has happened in
+/// between but that time has passed, `elapsed` at most, with `closed` windows closed.
+#[track_caller]
+fn same(round: u32, silent: &[Group], full: &[Group], elapsed: Duration, closed: usize) {
+    assert_eq!(silent.len(), full.len());
+    for (silent, full) in silent.iter().zip(full) {
+        let mut expected = silent.clone();
+        let (before, after) = (&silent.counters, &full.counters);
+        let gone = after.queue_byte_seconds - before.queue_byte_seconds;
+        // Each socket's own is rounded to the tick.
+        let ticks = if full.gauges.queue_bytes == 0 { 0.0 } else { 1e-5 * full.gauges.sockets as f64 };
+        let most = full.gauges.queue_bytes as f64 * elapsed.as_secs_f64() + ticks;
+        assert!((0.0..=most).contains(&gone), "round {round}: {gone} byte-seconds more, {most} at most: {full:?}");
+        let gone = after.zero_window_ns - before.zero_window_ns;
+        let most = elapsed.as_nanos() as u64 * closed as u64;
+        assert!(gone <= most, "round {round}: {gone} ns closed, {most} at most: {full:?}");
+        expected.counters.queue_byte_seconds = after.queue_byte_seconds;
+        expected.counters.zero_window_ns = after.zero_window_ns;
+        // Segments that bring nothing new are dropped at any time.
+        expected.counters.drops.clone_from(&after.drops);
+        assert_eq!(expected.gauges, full.gauges, "round {round}: silent passes (left) and a full one: {:?}", full.key);
+        assert_eq!(&expected, full, "round {round}: silent passes (left) and a full one");
+    }
+}
+
+/// Holds the gauges against inet_diag: sockets, bytes queued, memory used and its limit, of each service's two ends.
+#[track_caller]
+fn true_to(looks: &[Look], groups: &[Group]) {
+    for port in PORTS {
+        for service in [format!("local:{port}"), format!("remote:{port}")] {
+            let local = service.starts_with("local");
+            let mine = looks.iter().filter(|(at, .., of)| *of == port && (at.port() == port) == local);
+            let mut expected = [0; 4];
+            for (_, _, _, [queue, used, limit, ..], _) in mine {
+                for (sum, by) in expected.iter_mut().zip([1, *queue, *used, *limit]) {
+                    *sum += u64::from(by);
+                }
+            }
+            let group = groups.iter().find(|group| group.key.service == service).unwrap();
+            let gauges = &group.gauges;
+            let seen = [gauges.sockets, gauges.queue_bytes, gauges.used_bytes, gauges.limit_bytes];
+            assert_eq!(seen, expected, "{service}: sockets, queue, used and limit, tcpmon and inet_diag: {looks:?}");
+        }
+    }
+}
+
+#[test]
+fn silent_passes_say_what_a_full_one_says_while_connections_come_go_and_change() {
+    // So its group cannot be that of another test that runs now.
+    let process = format!("churn-{}", std::process::id());
+    std::fs::write("/proc/self/comm", &process).unwrap();
+    let lab = Lab::new();
+    thread::scope(|scope| {
+        let (go, orders): (Sender<()>, Receiver<()>) = channel();
+        let (done, answers) = channel();
+        let lab = &lab;
+        scope.spawn(move || {
+            let mut churn = Churn::new(lab);
+            done.send(gettid().as_raw()).unwrap();
+            for () in orders {
+                churn.round();
+                done.send(gettid().as_raw()).unwrap();
+            }
+        });
+        answers.recv_timeout(DEADLINE).unwrap();
+        // Some connections are older.
+        let mut collector = Collector::start();
+        let wanted = if is_emulated() { 8 } else { 60 };
+        let (mut compared, mut silent_about, mut queued, mut closed) = (0, 0, 0, 0);
+        for round in 1..=10 * wanted {
+            if compared == wanted {
+                break;
+            }
+            go.send(()).unwrap();
+            let tid = answers.recv_timeout(DEADLINE).unwrap();
+            let before = quiet(lab, tid);
+            let start = Instant::now();
+            let (shown, _) = collector.pass(Show::Changed);
+            // A full pass would hide what the next silent one does not see.
+            if round % 2 == 0 {
+                continue;
+            }
+            let silent = collector.groups(&process);
+            let (all, windows) = collector.pass(Show::All);
+            let (full, elapsed) = (collector.groups(&process), start.elapsed());
+            // An acknowledgement or a probe of a closed window may have come between.
+            if look(lab) != before {
+                continue;
+            }
+            same(round, &silent, &full, elapsed, windows);
+            true_to(&before, &full);
+            compared += 1;
+            silent_about += all - shown;
+            queued += full.iter().map(|group| group.gauges.queue_bytes).sum::<u64>();
+            closed += windows;
+        }
+        assert_eq!(compared, wanted, "rounds that were quiet");
+        assert!(silent_about > 0 && queued > 0 && closed > 0, "{silent_about} {queued} {closed}");
+        assert_eq!(collector.table.unended(), 0);
+        drop(go);
+    });
+}
