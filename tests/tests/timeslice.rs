@@ -2,6 +2,10 @@
 
 mod common;
 
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc::channel;
+use std::thread;
 use std::time::Duration;
 
 use common::{DEADLINE, group, has_two_cpus, queued, sender, sleeps};
@@ -220,4 +224,147 @@ fn every_timeslice_is_in_the_buckets_of_its_times() {
     }
     sender.finish();
     reader.wait();
+}
+
+/// Timeslices of a group by their three families: ends, times on the CPU, waits for it.
+fn timeslices(page: &Page, labels: &[(&str, &str)]) -> [f64; 3] {
+    ["tcpmon_timeslices_total", "tcpmon_timeslice_seconds_count", "tcpmon_reader_run_queue_wait_seconds_count"]
+        .map(|name| page.sum(name, labels))
+}
+
+#[test]
+fn timeslices_are_the_service_s_that_was_read_last() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let reader = Traffic::reader(lab.receiver()).comm("two-services").threads(Threads::Epoll);
+    let reader = reader.port(6_001).ports(2).until_exit().spawn();
+    let to = |port| {
+        let address = std::net::SocketAddr::new(reader.address().ip(), port);
+        Traffic::sender(lab.sender()).to(address).paused().spawn()
+    };
+    let (first, second) = (to(6_001), to(6_002));
+    // Both have been read, the second one last.
+    let exchange = |sender: &tcpmon_tests::traffic::Sender, times: u64| {
+        for _ in 0..times {
+            let before = reader.report().bytes;
+            assert_eq!(sender.send(100), 100);
+            eventually(DEADLINE, "it is read", || reader.report().bytes == before + 100);
+            sleeps(&reader);
+        }
+    };
+    exchange(&first, 1);
+    exchange(&second, 1);
+    let look = || {
+        let page = daemon.scrape();
+        [6_001, 6_002].map(|port| timeslices(&page, &group("two-services", port)))
+    };
+    let difference = |after: [[f64; 3]; 2], before: [[f64; 3]; 2]| {
+        [0, 1].map(|service| [0, 1, 2].map(|family| after[service][family] - before[service][family]))
+    };
+    let before = look();
+    exchange(&first, 20);
+    let after = look();
+    let [of_first, of_second] = difference(after, before);
+    // Its first timeslice ends with the read that makes the first service the last one.
+    assert!(of_first.iter().all(|count| *count >= 19.0), "{of_first:?}");
+    assert!(of_second.iter().all(|count| *count <= 1.0), "{of_second:?}");
+
+    let before = look();
+    for _ in 0..20 {
+        exchange(&first, 1);
+        exchange(&second, 1);
+    }
+    for ends in difference(look(), before) {
+        assert!(ends.iter().all(|count| *count >= 19.0), "{ends:?}");
+        assert_eq!((ends[0], ends[0]), (ends[1], ends[2]), "each has its times");
+    }
+    reader.exit();
+}
+
+#[test]
+fn a_proxy_s_timeslices_are_its_clients_or_its_upstream_s() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    // This process is the proxy, by one thread: the group is named after the process.
+    let process = format!("proxy-{}", std::process::id());
+    std::fs::write("/proc/self/comm", &process).unwrap();
+    let (to_proxy, to_upstream) = ((lab.receiver().v4, 6_003), (lab.sender().v4, 6_004));
+    lab.receiver().run(|| {
+        let upstream = lab.sender().run(|| TcpListener::bind(to_upstream)).unwrap();
+        let listener = TcpListener::bind(to_proxy).unwrap();
+        let mut client = lab.sender().run(|| TcpStream::connect(to_proxy)).unwrap();
+        let (mut from_client, _) = listener.accept().unwrap();
+        let mut from_upstream = TcpStream::connect(to_upstream).unwrap();
+        let (mut upstream, _) = upstream.accept().unwrap();
+        let tid = nix::unistd::gettid().as_raw();
+        let proxied = thread::scope(|scope| {
+            let (go, orders) = channel::<(bool, u8)>();
+            // Only the thread that reads on has timeslices of the proxy.
+            let (known, proxy) = channel();
+            scope.spawn(move || {
+                known.send(nix::unistd::gettid().as_raw()).unwrap();
+                for (is_client, bytes) in orders {
+                    let from = if is_client { &mut from_client } else { &mut from_upstream };
+                    from.read_exact(&mut vec![0; bytes.into()]).unwrap();
+                }
+            });
+            let proxy = proxy.recv().unwrap();
+            assert_ne!(proxy, tid);
+            let mut exchange = |is_client| {
+                // It waits for the bytes, which end its sleep: one timeslice each.
+                go.send((is_client, 50)).unwrap();
+                let rests = |what| {
+                    eventually(DEADLINE, what, || {
+                        let call = std::fs::read_to_string(format!("/proc/self/task/{proxy}/syscall")).unwrap();
+                        (call.trim_end() != "running").then_some(())
+                    });
+                };
+                rests("the proxy waits");
+                if is_client { &mut client } else { &mut upstream }.write_all(&[b'x'; 50]).unwrap();
+                rests("the proxy has read");
+            };
+            let services = ["local:6003", "remote:6004"];
+            let look = || {
+                let page = daemon.scrape();
+                services.map(|service| timeslices(&page, &[("process", &process), ("service", service)]))
+            };
+            exchange(true);
+            exchange(false);
+            let looks = [true, false].map(|is_client| {
+                let before = look();
+                for _ in 0..20 {
+                    exchange(is_client);
+                }
+                let after = look();
+                let own = usize::from(!is_client);
+                let grown = |service: usize| [0, 1, 2].map(|family| after[service][family] - before[service][family]);
+                (grown(own), grown(1 - own))
+            });
+            drop(go);
+            looks
+        });
+        for (of_own, of_other) in proxied {
+            assert!(of_own.iter().all(|count| *count >= 19.0), "{of_own:?}, the other {of_other:?}");
+            assert!(of_other.iter().all(|count| *count <= 2.0), "{of_other:?}, its own {of_own:?}");
+        }
+    });
+}
+
+#[test]
+fn many_connections_older_than_tcpmon_are_one_service() {
+    let lab = Lab::new();
+    let reader = Traffic::reader(lab.receiver()).comm("older-many").threads(Threads::Epoll);
+    let reader = reader.port(6_005).until_exit().spawn();
+    let sender = sender(&lab, &reader).flows(20).paused().spawn();
+    assert_eq!(sender.send(100), 2_000);
+    eventually(DEADLINE, "all is read", || reader.report().bytes == 2_000);
+    let daemon = Daemon::start(&[]);
+    for round in 2..=5 {
+        assert_eq!(sender.send(100), 2_000);
+        eventually(DEADLINE, "all is read", || reader.report().bytes == 2_000 * round);
+    }
+    let page = daemon.scrape();
+    assert!(timeslices(&page, &group("older-many", 6_005))[0] > 0.0);
+    assert_eq!(page.value("tcpmon_lost_total", &[("what", "reader_service")]), Some(0.0));
+    reader.exit();
 }
