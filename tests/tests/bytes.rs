@@ -2,8 +2,16 @@
 
 mod common;
 
-use common::{DEADLINE, group, lost, sender};
-use tcpmon_tests::traffic::{Method, ReaderBuilder, SenderBuilder, Threads};
+use std::fs;
+use std::io::Read as _;
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use common::{DEADLINE, connection, group, lost, sender};
+use nix::sys::signal::{Signal, kill};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use tcpmon_tests::traffic::{Method, Reader, ReaderBuilder, SenderBuilder, Threads};
 use tcpmon_tests::truth;
 use tcpmon_tests::{Daemon, Lab, LabOptions, Page, Traffic, eventually, many};
 
@@ -134,6 +142,134 @@ fn a_connection_older_than_tcpmon_counts_from_the_first_byte_that_waits_when_tcp
         let seen = bytes(&daemon.scrape(), "older");
         if seen == (45_000, 45_000) { Ok(()) } else { Err(format!("{seen:?}")) }
     });
+}
+
+/// The socket of the reader's only connection, as a descriptor of this process, too.
+fn shared(lab: &Lab, reader: &Reader) -> TcpStream {
+    let socket = format!("socket:[{}]", connection(lab, reader).unwrap().inode);
+    let descriptors = fs::read_dir(format!("/proc/{}/fd", reader.pid())).unwrap().map(|entry| entry.unwrap().path());
+    let is_it = |path: &PathBuf| fs::read_link(path).is_ok_and(|link| link.as_os_str() == socket.as_str());
+    let path = descriptors.into_iter().find(is_it).unwrap();
+    let number: i32 = path.file_name().unwrap().to_str().unwrap().parse().unwrap();
+    let pid = Pid::from_raw(reader.pid().cast_signed()).unwrap();
+    let process = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+    pidfd_getfd(process, number, PidfdGetfdFlags::empty()).unwrap().into()
+}
+
+#[test]
+fn what_each_process_read_of_a_connection_that_was_handed_over_stays_with_it() {
+    // This process takes the connection over.
+    let taker = format!("taker-{}", std::process::id());
+    fs::write("/proc/self/comm", &taker).unwrap();
+    for (comm, looked_at) in [("giver-unseen", false), ("giver-seen", true)] {
+        let lab = Lab::new();
+        let daemon = Daemon::start(&[]);
+        let reader = Traffic::reader(lab.receiver()).comm(comm).paused().spawn();
+        let sender = sender(&lab, &reader).paused().spawn();
+        let service = format!("local:{}", reader.port());
+        let counts = |page: &Page, process: &str| {
+            let labels = [("process", process), ("service", service.as_str())];
+            ["tcpmon_receive_bytes_total", "tcpmon_receive_read_bytes_total"].map(|name| page.sum(name, &labels))
+        };
+        assert_eq!((sender.send(10_001), reader.read(10_001)), (10_001, 10_001));
+        if looked_at {
+            assert_eq!(counts(&daemon.scrape(), comm), [10_001.0; 2]);
+        }
+        let mut socket = shared(&lab, &reader);
+        let mut take = |bytes: usize| {
+            assert_eq!(sender.send(bytes as u64), bytes as u64);
+            socket.read_exact(&mut vec![0; bytes]).unwrap();
+        };
+        // There and back, and there once more.
+        take(5_003);
+        assert_eq!((sender.send(2_007), reader.read(2_007)), (2_007, 2_007));
+        take(307);
+        let page = daemon.scrape();
+        let [given, taken] = [comm, &taker].map(|process| counts(&page, process));
+        assert_eq!((given[1], taken[1]), (12_008.0, 5_310.0), "{comm}: read by the one and the other");
+        assert_eq!(given[0] + taken[0], 17_318.0, "{comm}: received by both: {given:?}, {taken:?}");
+        assert_eq!(lost(&page), 0.0, "{comm}: {:?}", page.samples("tcpmon_lost_total"));
+        reader.exit();
+    }
+}
+
+#[test]
+fn connections_that_wait_to_be_accepted_when_tcpmon_begins_are_counted_from_their_first_byte() {
+    const WAITING: u64 = 20;
+    let lab = Lab::new();
+    let reader = Traffic::reader(lab.receiver()).comm("waited").connections(WAITING).threads(Threads::PerFlow).spawn();
+    let process = nix::unistd::Pid::from_raw(reader.pid().cast_signed());
+    kill(process, Signal::SIGSTOP).unwrap();
+    let sender = sender(&lab, &reader).flows(WAITING).paused().spawn();
+    assert_eq!(sender.send(5_000), WAITING * 5_000);
+    eventually(DEADLINE, "all wait with their bytes", || {
+        let mut sockets = truth::sockets(lab.receiver());
+        sockets.retain(|socket| socket.is_connection_to(reader.port()) && socket.recv_q == 5_000);
+        if sockets.len() as u64 == WAITING { Ok(()) } else { Err(format!("{sockets:?}")) }
+    });
+    let daemon = Daemon::start(&[]);
+    kill(process, Signal::SIGCONT).unwrap();
+    assert_eq!(sender.send(3_001), WAITING * 3_001);
+    sender.finish();
+    let report = reader.wait();
+    assert_eq!(report.bytes, WAITING * 8_001);
+    let page = eventually(DEADLINE, "as much is received and read as the reader read", || {
+        let page = daemon.scrape();
+        let seen = bytes(&page, "waited");
+        if seen == (report.bytes, report.bytes) { Ok(page) } else { Err(format!("{seen:?}")) }
+    });
+    assert_eq!(lost(&page), 0.0, "{:?}", page.samples("tcpmon_lost_total"));
+    let late = page.value("tcpmon_socket_begin_late_total", &[]).unwrap();
+    assert!(late >= WAITING as f64, "{late}");
+}
+
+#[test]
+fn where_the_reader_was_when_bytes_arrived_adds_up_to_what_was_received() {
+    let watched = Watched::new(Lab::new());
+    watched.exact("adds-short", watched.reader(), many(500), |sender| sender.parallel(2).bytes(101).data_with_ack());
+    watched.exact("adds-epoll", watched.reader().threads(Threads::Epoll), 16, |sender| sender.bytes(100_003));
+    watched.exact("adds-half", watched.reader().half_closed(), 1, |sender| sender.bytes(1_000_003));
+    let page = watched.daemon.scrape();
+    for sample in page.samples("tcpmon_receive_bytes_total") {
+        let labels: Vec<_> = sample.labels.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let arrived = page.sum("tcpmon_timeslice_arrived_bytes_total", &labels);
+        assert_eq!(arrived, sample.value, "{labels:?}");
+    }
+    // Bytes that came with the handshake came before anybody read.
+    let early =
+        page.sum("tcpmon_timeslice_arrived_bytes_total", &[("process", "adds-short"), ("context", "no_reader")]);
+    assert!(early > 0.0);
+}
+
+#[test]
+fn a_half_closed_connection_whose_window_closes_is_counted_to_the_byte() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let reader = Traffic::reader(lab.receiver()).comm("half-full").receive_buffer(20_000).paused().spawn();
+    let sender = sender(&lab, &reader).paused().spawn();
+    assert_eq!((sender.send(1), reader.read(1)), (1, 1));
+    reader.shutdown_write();
+    eventually(DEADLINE, "it is half closed", || match connection(&lab, &reader)? {
+        socket if socket.state == truth::State::FinWait2 => Ok(()),
+        socket => Err(format!("{socket:?}")),
+    });
+    // Nothing happens for a while that a program would see, and pages are asked for meanwhile.
+    let start = Instant::now();
+    eventually(DEADLINE, "time has passed", || {
+        daemon.scrape();
+        start.elapsed() > Duration::from_millis(500)
+    });
+    sender.resume();
+    eventually(DEADLINE, "the window closes", || match connection(&lab, &reader)? {
+        socket if socket.rmem > socket.rcvbuf / 2 && socket.info.rcv_wnd.is_none_or(|window| window == 0) => Ok(()),
+        socket => Err(format!("{socket:?}")),
+    });
+    let page = daemon.scrape();
+    let waits = connection(&lab, &reader).unwrap().recv_q;
+    assert_eq!(bytes(&page, "half-full"), (u64::from(waits) + 1, 1));
+    assert_eq!(lost(&page), 0.0, "{:?}", page.samples("tcpmon_lost_total"));
+    let closed = page.sum("tcpmon_receive_zero_window_seconds_total", &[("process", "half-full")]);
+    assert!(closed < start.elapsed().as_secs_f64() - 0.45, "it was open for half a second: {closed} s closed");
 }
 
 #[test]
