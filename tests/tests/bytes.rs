@@ -145,6 +145,7 @@ fn a_connection_older_than_tcpmon_counts_from_the_first_byte_that_waits_when_tcp
 }
 
 /// The socket of the reader's only connection, as a descriptor of this process, too.
+#[expect(clippy::unwrap_used, reason = "it is part of a test")]
 fn shared(lab: &Lab, reader: &Reader) -> TcpStream {
     let socket = format!("socket:[{}]", connection(lab, reader).unwrap().inode);
     let descriptors = fs::read_dir(format!("/proc/{}/fd", reader.pid())).unwrap().map(|entry| entry.unwrap().path());
@@ -253,7 +254,8 @@ fn a_half_closed_connection_whose_window_closes_is_counted_to_the_byte() {
         socket if socket.state == truth::State::FinWait2 => Ok(()),
         socket => Err(format!("{socket:?}")),
     });
-    // Nothing happens for a while that a program would see, and pages are asked for meanwhile.
+    // Nothing happens for a while that a program would see, and pages show what waits.
+    assert_eq!(sender.send(1_000), 1_000);
     let start = Instant::now();
     eventually(DEADLINE, "time has passed", || {
         daemon.scrape();

@@ -1,4 +1,5 @@
 //! The silent snapshot: a pass that shows only what has changed leaves the table as one that shows everything does.
+#![expect(clippy::unwrap_used, reason = "it is one test, in pieces")]
 
 mod common;
 
