@@ -132,14 +132,14 @@ impl Service {
         let flags = state.flags & (SOCKET_PASSIVE | SOCKET_ACTIVE);
         let (local_port, remote_port) = tcp.ports();
         // Of an accepted connection only this side's port matters, of an opened one only the other's. Of one older than
-        // tcpmon, most likely the port that is not ephemeral.
+        // tcpmon, most likely the port that is not ephemeral; a remote port that is, names no service.
         let (is_local, is_remote) = (local_port < FIRST_EPHEMERAL, remote_port < FIRST_EPHEMERAL);
         let opened = flags == SOCKET_ACTIVE || flags == 0 && is_remote && !is_local;
         let accepted = flags == SOCKET_PASSIVE || flags == 0 && is_local && !is_remote;
         Self {
             flags,
             local_port: if opened { 0 } else { local_port },
-            remote_port: if accepted || opened && !is_remote { u16::MAX } else { remote_port },
+            remote_port: if accepted || !is_remote { u16::MAX } else { remote_port },
             netns: tcp.netns(),
         }
     }

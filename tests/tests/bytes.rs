@@ -289,7 +289,11 @@ fn the_programs_see_as_many_connections_opened_as_the_kernel_counts() {
     eventually(DEADLINE, "both ends of 200 connections are counted", || {
         let now = opened();
         let [kernel, programs] = [now[0] - before[0], now[1] - before[1]];
-        if kernel == programs && kernel >= 400.0 { Ok(()) } else { Err(format!("{kernel}, by the programs {programs}")) }
+        if kernel == programs && kernel >= 400.0 {
+            Ok(())
+        } else {
+            Err(format!("{kernel}, by the programs {programs}"))
+        }
     });
 }
 
