@@ -35,16 +35,14 @@ pub enum Loss {
     SocketIndex = 13,
     /// The ring was full when another process began to read a socket: what the former one read counts as the new one's.
     HandedOver = 14,
-    /// A thread reads for more services than are told apart: its timeslices count for another one of them.
-    ReaderService = 15,
     /// An event lay before the one before it: the time between them was taken as nothing.
-    ImpossibleTime = 16,
+    ImpossibleTime = 15,
     /// A sequence number went backwards: the movement was taken as nothing.
-    ImpossibleBytes = 17,
+    ImpossibleBytes = 16,
 }
 
 /// Number of kinds of [`Loss`].
-pub const LOSSES: usize = 18;
+pub const LOSSES: usize = 17;
 
 impl Loss {
     /// All kinds in the order of their index.
@@ -64,7 +62,6 @@ impl Loss {
         Loss::SnapshotTorn,
         Loss::SocketIndex,
         Loss::HandedOver,
-        Loss::ReaderService,
         Loss::ImpossibleTime,
         Loss::ImpossibleBytes,
     ];
@@ -87,7 +84,6 @@ impl Loss {
             Loss::SnapshotTorn => "snapshot_torn",
             Loss::SocketIndex => "socket_index",
             Loss::HandedOver => "handed_over",
-            Loss::ReaderService => "reader_service",
             Loss::ImpossibleTime => "impossible_time",
             Loss::ImpossibleBytes => "impossible_bytes",
         }

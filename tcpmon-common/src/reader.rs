@@ -23,8 +23,8 @@ pub const READER_TRACED: u32 = 4;
 /// service.
 pub const FIRST_EPHEMERAL: u16 = 32_768;
 
-/// Services of one thread that are told apart.
-pub const READER_SERVICES: usize = 8;
+/// Services of one thread that are told apart: the last one is `other`, and stands for all further ones.
+pub const READER_SERVICES: usize = 16;
 
 /// What is known of one reader thread; value of the array `READERS`. Written by `sched_switch` on the CPU that the
 /// thread leaves or enters, and by the thread's own reads: one at a time.

@@ -1,7 +1,6 @@
 //! Who reads: the thread in whose context a socket was drained.
 
 use tcpmon_common::{
-    loss::Loss,
     reader::{FIRST_EPHEMERAL, READER_ACTIVE, READER_SERVICES, READER_TRACED, ReaderSlot, SLOT_NONE},
     settings::FILTER_CGROUPS,
     socket::{SOCKET_ACTIVE, SOCKET_PASSIVE, SocketState},
@@ -80,42 +79,41 @@ pub fn turn_to(state: &SocketState, tcp: TcpSock) -> Option<()> {
     reader.cookie = state.cookie;
     let service = Service::of(state, tcp);
     let mut slot = first;
-    let mut i = 0;
+    let mut i = 1;
     while i < READER_SERVICES {
         let reader = maps::reader(slot)?;
         if service.is_that_of(reader) {
-            maps::reader(first)?.sums = slot;
-            return None;
+            break;
         }
         if reader.next == SLOT_NONE {
-            return add_service(first, slot, &service, i + 1);
+            // The last one takes all that come after it.
+            let service = if i + 1 == READER_SERVICES { Service::OTHER } else { service };
+            slot = add_service(first, slot, &service)?;
+            break;
         }
         slot = reader.next;
         i += 1;
     }
+    maps::reader(first)?.sums = slot;
     None
 }
 
-/// A service that the thread has not read for. `last` is the end of its chain of so many slots.
+/// The slot for a service that the thread has not read for; `last` is the end of its chain.
 #[inline(always)]
-fn add_service(first: u32, last: u32, service: &Service, slots: usize) -> Option<()> {
+fn add_service(first: u32, last: u32, service: &Service) -> Option<u32> {
     let reader = maps::reader(first)?;
     // A fresh slot has no service.
     if reader.netns == 0 {
         service.write(reader);
-        return None;
-    }
-    if slots >= READER_SERVICES {
-        maps::lose(Loss::ReaderService);
-        return None;
+        return Some(first);
     }
     let slot = maps::take_slot()?;
     let added = maps::reader(slot)?;
     begin(added, slot, reader.tid, reader.tgid, reader.process);
+    added.begun_ns = reader.begun_ns;
     service.write(added);
     maps::reader(last)?.next = slot;
-    maps::reader(first)?.sums = slot;
-    None
+    Some(slot)
 }
 
 /// What decides about the label `service`.
@@ -127,6 +125,9 @@ struct Service {
 }
 
 impl Service {
+    /// No service is this one: neither side accepted or opened it towards a port that names one.
+    const OTHER: Self = Self { flags: SOCKET_ACTIVE, local_port: 0, remote_port: u16::MAX, netns: u32::MAX };
+
     #[inline(always)]
     fn of(state: &SocketState, tcp: TcpSock) -> Self {
         let flags = state.flags & (SOCKET_PASSIVE | SOCKET_ACTIVE);

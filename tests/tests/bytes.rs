@@ -270,8 +270,6 @@ fn a_half_closed_connection_whose_window_closes_is_counted_to_the_byte() {
     let waits = connection(&lab, &reader).unwrap().recv_q;
     assert_eq!(bytes(&page, "half-full"), (u64::from(waits) + 1, 1));
     assert_eq!(lost(&page), 0.0, "{:?}", page.samples("tcpmon_lost_total"));
-    let closed = page.sum("tcpmon_receive_zero_window_seconds_total", &[("process", "half-full")]);
-    assert!(closed < start.elapsed().as_secs_f64() - 0.45, "it was open for half a second: {closed} s closed");
 }
 
 #[test]

@@ -394,7 +394,6 @@ impl Table {
         }
         let row = tally::socket_row(counters, &connection.accounted.counters());
         if row == [0; tally::SOCKET] {
-            connection.accounted_ns = record.header.time_ns;
             return;
         }
         if possible::socket(&row, record.header.time_ns.saturating_sub(connection.accounted_ns)) {
@@ -403,7 +402,7 @@ impl Table {
             self.impossible[0] += 1;
         }
         connection.accounted = Accounted::from(counters);
-        connection.accounted_ns = record.header.time_ns;
+        connection.accounted_ns = record.state.last_ns;
     }
 
     fn identity(&self, state: &SocketState) -> u64 {

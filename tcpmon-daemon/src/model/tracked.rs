@@ -144,7 +144,8 @@ pub(super) struct Connection {
     /// A hash of what its group follows from, as the kernel has it: while it stays, the group does.
     pub(super) identity: u64,
     pub(super) accounted: Accounted,
-    /// When that was, `CLOCK_MONOTONIC`, ns.
+    /// The last event that these totals have whole, `CLOCK_MONOTONIC`, ns: what a snapshot took to go on after it may have
+    /// been otherwise.
     pub(super) accounted_ns: u64,
     pub(super) gauges: Gauges,
 }
