@@ -162,6 +162,10 @@ pub enum Order {
     Move(u64),
     /// Peeks at up to so many bytes of each connection, from a thread that reads nothing; answered with the bytes seen.
     Peek(u64),
+    /// Writes a byte on each connection, from a thread that does nothing else; answered with the bytes written.
+    Say,
+    /// Reads what has come on each connection, from a thread that does nothing else; answered with the bytes read.
+    Hear,
     /// Shuts the writing side of each connection down.
     ShutdownWrite,
     /// Closes the connections after the bytes written so far, and makes no more (senders only).

@@ -216,6 +216,12 @@ impl Reader {
         self.helper.order(Order::Peek(bytes))
     }
 
+    /// Writes a byte on each connection. Returns the bytes written.
+    #[track_caller]
+    pub fn say(&self) -> u64 {
+        self.helper.order(Order::Say)
+    }
+
     /// Shuts the writing side of each connection down.
     #[track_caller]
     pub fn shutdown_write(&self) {

@@ -197,6 +197,18 @@ impl Sender {
         self.helper.order(Order::Move(bytes))
     }
 
+    /// Writes a byte on each connection that stands, beside what it sends by its plan. Returns the bytes written.
+    #[track_caller]
+    pub fn say(&self) -> u64 {
+        self.helper.order(Order::Say)
+    }
+
+    /// Reads what has come on each connection. Returns the bytes read.
+    #[track_caller]
+    pub fn hear(&self) -> u64 {
+        self.helper.order(Order::Hear)
+    }
+
     /// Closes its connections after what was written so far, makes no more and reports.
     #[track_caller]
     pub fn finish(&self) -> Report {

@@ -13,6 +13,7 @@ mod report;
 mod scale;
 mod verified;
 mod verifier;
+mod walk;
 mod workload;
 mod workloads;
 

@@ -2,77 +2,190 @@
 
 use std::time::{Duration, Instant};
 
+use tcpmon::kernel::Show;
 use tcpmon_tests::traffic::{Reader, Sender, Threads};
 use tcpmon_tests::{Daemon, Lab, Page, Traffic, truth};
 
 use crate::estimate::median;
 use crate::interrupt;
 use crate::report::{Section, Table, target};
+use crate::walk::{Walk, Walker};
 
 /// Sockets that the daemon is to watch.
-const LEVELS: [u64; 4] = [10, 1_000, 10_000, 50_000];
+const LEVELS: [u64; 5] = [10, 1_000, 10_000, 50_000, 100_000];
 /// Connections of one pair of processes: either may have 20,000 files open.
 const CONNECTIONS_OF_A_PAIR: u64 = 15_000;
 /// Scrapes of which the median is shown.
 const SCRAPES: u32 = 20;
-/// Time between two of them.
+/// The same where all sockets have to change before each.
+const SCRAPES_AFTER_CHANGE: u32 = 7;
+/// Time between two scrapes, and until delayed acknowledgements have been sent.
 const BETWEEN: Duration = Duration::from_millis(50);
-/// Time to open and announce all connections of a pair.
+const SETTLED: Duration = Duration::from_millis(300);
+/// Time to open and announce all connections of a pair, and to exchange a byte on each.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Measures each level; `quick` leaves the last one out.
+/// What the sockets of a level have done since the last pass.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Since {
+    /// Nothing.
+    Rest,
+    /// Each received a byte, which was read.
+    Change,
+}
+
+/// Sockets that a daemon watches.
+struct Many {
+    lab: Lab,
+    daemon: Daemon,
+    pairs: Vec<(Reader, Sender)>,
+}
+
+/// Scrapes of the daemon.
+#[derive(Default)]
+struct Scrapes {
+    /// What the client sees, ms.
+    wall: Vec<f64>,
+    /// `tcpmon_scrape_seconds`, ms.
+    pass: Vec<f64>,
+    /// Length of the last page.
+    bytes: usize,
+}
+
+/// Measures each level; `quick` leaves the last two out.
 pub fn measure(quick: bool) -> Section {
     let lab = Lab::new();
     lab.allow_many_connections();
-    let daemon = Daemon::start(&[]);
-    let mut open: Vec<(Reader, Sender)> = Vec::new();
-    let mut table =
-        Table::new(&["sockets", "scrape, ms", "of which in the kernel's state, ms", "page, bytes", "RSS, MiB"]);
-    let mut notes = Vec::new();
-    for level in &LEVELS[..if quick { 3 } else { 4 }] {
-        let watched = reach(&lab, &daemon, *level, &mut open);
-        let (mut took, mut inside, mut bytes) = (Vec::new(), Vec::new(), 0);
-        for _ in 0..SCRAPES {
-            interrupt::sleep(BETWEEN);
-            let start = Instant::now();
-            let answer = daemon.get("/metrics", "text/plain");
-            took.push(start.elapsed().as_secs_f64() * 1e3);
-            bytes = answer.body.len();
-            let page = Page::parse(&String::from_utf8_lossy(&answer.body)).expect("a page of metrics");
-            inside.push(page.value("tcpmon_scrape_seconds", &[]).unwrap_or(f64::NAN) * 1e3);
+    let mut many = Many { lab, daemon: Daemon::start(&[]), pairs: Vec::new() };
+    let mut table = Table::new(&[
+        "sockets",
+        "shown by a pass",
+        "pass, ms",
+        "ns a socket",
+        "GET /metrics, ms",
+        "kernel's walk, ms",
+        "calls",
+        "longest, ms",
+        "page, bytes",
+        "RSS, MiB",
+    ]);
+    let (mut notes, mut longest, mut few) = (Vec::new(), 0.0_f64, None);
+    for level in &LEVELS[..if quick { 3 } else { 5 }] {
+        let watched = many.reach(*level);
+        let scraped = [Since::Rest, Since::Change].map(|since| many.scrapes(since));
+        let rss = truth::rss_bytes(many.daemon.pid());
+        // Only now: what they cost is no part of the daemon's passes.
+        let mut walker = Walker::start();
+        for (since, scrapes) in [Since::Rest, Since::Change].into_iter().zip(&scraped) {
+            let walks = many.walks(&mut walker, since);
+            let middle = |value: fn(&Walk) -> f64| median(&walks.iter().map(value).collect::<Vec<_>>());
+            let worst = walks.iter().map(|walk| walk.longest.as_secs_f64() * 1e3).fold(0.0, f64::max);
+            longest = longest.max(worst);
+            let pass = median(&scrapes.pass);
+            table.row(vec![
+                watched.to_string(),
+                format!("{:.0}", middle(|walk| walk.shown as f64)),
+                format!("{pass:.2}"),
+                format!("{:.0}", pass * 1e6 / watched as f64),
+                format!("{:.2}", median(&scrapes.wall)),
+                format!("{:.2}", middle(|walk| walk.took.as_secs_f64() * 1e3)),
+                format!("{:.0}", middle(|walk| f64::from(walk.calls))),
+                format!("{worst:.2}"),
+                scrapes.bytes.to_string(),
+                mebibytes(rss),
+            ]);
+            notes.extend(judged(*level, since).map(|(what, limit)| target(what, pass, limit, "ms")));
         }
-        table.row(vec![
-            watched.to_string(),
-            format!("{:.2}", median(&took)),
-            format!("{:.2}", median(&inside)),
-            bytes.to_string(),
-            mebibytes(truth::rss_bytes(daemon.pid())),
-        ]);
-        if *level == 10_000 {
-            notes.push(target("scrape of 10,000 sockets", median(&took), 15.0, "ms"));
+        let (few_watched, few_rss) = *few.get_or_insert((watched, rss));
+        if *level == 100_000 {
+            let of_each = rss.saturating_sub(few_rss) as f64 / (watched - few_watched) as f64;
+            notes.push(target("memory of the daemon for each further socket", of_each, 250.0, "B"));
         }
         eprintln!("scale: {watched} sockets");
     }
-    drop(open);
-    let status = daemon.stop();
+    notes.push(target("longest system call of any walk", longest, 5.0, "ms"));
+    drop(many.pairs);
+    let status = many.daemon.stop();
     assert!(status.success(), "tcpmon daemon ended with {status}");
     let what = format!(
-        "Wall time of GET /metrics, median of {SCRAPES}; sockets as the daemon counts them (the sum of tcpmon_sockets), \
-         both ends of each connection among them."
+        "Passes of the daemon (tcpmon_scrape_seconds) and wall time of GET /metrics, medians of {SCRAPES} at rest and of \
+         {SCRAPES_AFTER_CHANGE} after each socket has received a byte that was read; sockets as the daemon counts them \
+         (the sum of tcpmon_sockets), both ends of each connection among them. The kernel's walk is that of a second copy \
+         of the programs over the same sockets in the same states, its records copied out and not accounted: median \
+         time in system calls, their number, and the longest of all repetitions."
     );
     Section { name: "scale", what, table, notes }
 }
 
-/// Opens connections until the daemon watches (nearly) so many sockets; returns how many.
-fn reach(lab: &Lab, daemon: &Daemon, level: u64, open: &mut Vec<(Reader, Sender)>) -> u64 {
-    loop {
-        interrupt::check();
-        let watched = daemon.scrape().sum("tcpmon_sockets", &[]) as u64;
-        let missing = level.saturating_sub(watched) / 2;
-        if missing * 100 <= level {
-            return watched;
+/// What is asked of a pass over so many sockets, ms.
+fn judged(level: u64, since: Since) -> Option<(&'static str, f64)> {
+    match (level, since) {
+        (10_000, Since::Rest) => Some(("pass over 10,000 sockets", 8.0)),
+        (100_000, Since::Rest) => Some(("pass over 100,000 sockets at rest", 50.0)),
+        (100_000, Since::Change) => Some(("pass over 100,000 sockets that all changed", 150.0)),
+        _ => None,
+    }
+}
+
+impl Many {
+    /// Opens connections until the daemon watches (nearly) so many sockets; returns how many.
+    fn reach(&mut self, level: u64) -> u64 {
+        loop {
+            interrupt::check();
+            let watched = self.daemon.scrape().sum("tcpmon_sockets", &[]) as u64;
+            let missing = level.saturating_sub(watched) / 2;
+            if missing * 100 <= level {
+                return watched;
+            }
+            self.pairs.push(pair(&self.lab, missing.min(CONNECTIONS_OF_A_PAIR)));
         }
-        open.push(pair(lab, missing.min(CONNECTIONS_OF_A_PAIR)));
+    }
+
+    fn scrapes(&self, since: Since) -> Scrapes {
+        let mut scrapes = Scrapes::default();
+        // What has happened until now is no part of it.
+        interrupt::sleep(SETTLED);
+        self.daemon.page();
+        for _ in 0..since.repetitions() {
+            self.bring(since);
+            let start = Instant::now();
+            let answer = self.daemon.get("/metrics", "text/plain");
+            scrapes.wall.push(start.elapsed().as_secs_f64() * 1e3);
+            scrapes.bytes = answer.body.len();
+            let page = Page::parse(&String::from_utf8_lossy(&answer.body)).expect("a page of metrics");
+            scrapes.pass.push(page.value("tcpmon_scrape_seconds", &[]).unwrap_or(f64::NAN) * 1e3);
+        }
+        scrapes
+    }
+
+    fn walks(&self, walker: &mut Walker, since: Since) -> Vec<Walk> {
+        interrupt::sleep(SETTLED);
+        walker.walk(Show::Changed);
+        let walk = |_| {
+            self.bring(since);
+            walker.walk(Show::Changed)
+        };
+        (0..since.repetitions()).map(walk).collect()
+    }
+
+    /// Lets the sockets do what they are to have done.
+    fn bring(&self, since: Since) {
+        match since {
+            Since::Rest => interrupt::sleep(BETWEEN),
+            Since::Change => {
+                self.pairs.iter().for_each(exchange);
+                interrupt::sleep(SETTLED);
+            }
+        }
+    }
+}
+
+impl Since {
+    fn repetitions(self) -> u32 {
+        match self {
+            Self::Rest => SCRAPES,
+            Self::Change => SCRAPES_AFTER_CHANGE,
+        }
     }
 }
 
@@ -81,12 +194,31 @@ fn pair(lab: &Lab, connections: u64) -> (Reader, Sender) {
     let reader = Traffic::reader(lab.receiver()).comm("many").threads(Threads::Epoll).until_exit().spawn();
     let sender = Traffic::sender(lab.sender()).comm("many-sender").to(reader.address());
     let sender = sender.connections(connections).bytes(1).hold_open().spawn();
-    let start = Instant::now();
-    while reader.report().bytes < connections {
-        assert!(start.elapsed() < DEADLINE, "{connections} connections do not stand after {DEADLINE:?}");
-        interrupt::sleep(Duration::from_millis(50));
-    }
+    reads(&reader, connections);
     (reader, sender)
+}
+
+/// Each end of each connection receives a byte, and reads it.
+fn exchange((reader, sender): &(Reader, Sender)) {
+    let before = reader.report().bytes;
+    let said = sender.say();
+    reads(reader, before + said);
+    assert_eq!(reader.say(), said, "bytes back");
+    let (start, mut heard) = (Instant::now(), sender.hear());
+    while heard < said {
+        assert!(start.elapsed() < DEADLINE, "{heard} of {said} bytes have come back after {DEADLINE:?}");
+        interrupt::sleep(Duration::from_millis(5));
+        heard += sender.hear();
+    }
+}
+
+/// Waits until so many bytes have been read.
+fn reads(reader: &Reader, bytes: u64) {
+    let start = Instant::now();
+    while reader.report().bytes < bytes {
+        assert!(start.elapsed() < DEADLINE, "{bytes} bytes have not been read after {DEADLINE:?}");
+        interrupt::sleep(Duration::from_millis(20));
+    }
 }
 
 /// As it is shown.

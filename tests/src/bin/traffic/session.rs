@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::io::{self, BufRead, Error, Write};
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{process, thread};
@@ -120,10 +121,25 @@ impl Session {
             Order::Pause => Answer::Done(self.limit(0)),
             Order::Resume => Answer::Done(self.limit(UNLIMITED)),
             Order::Move(bytes) => Answer::Done(self.limit(bytes)),
+            Order::Say => Answer::Done(self.say_on_all()),
+            Order::Hear => Answer::Done(self.hear_on_all()),
             Order::Report => Answer::Report(lock(&self.report).clone()),
             Order::Exit => Answer::Finished(lock(&self.report).clone()),
             order => role(order).map_or_else(|| Answer::Failed(format!("cannot {order:?}")), Answer::Done),
         }
+    }
+
+    /// Writes a byte on each connection.
+    fn say_on_all(&self) -> u64 {
+        let connections = lock(&self.connections);
+        connections.values().filter_map(|socket| socket.send(b"x").ok()).sum::<usize>() as u64
+    }
+
+    /// Reads what has come on each connection.
+    fn hear_on_all(&self) -> u64 {
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut hear = |socket: &Arc<Socket>| socket.recv_with_flags(&mut buffer, libc::MSG_DONTWAIT).ok();
+        lock(&self.connections).values().filter_map(&mut hear).sum::<usize>() as u64
     }
 
     /// Sets the gate and returns the bytes that were moved until all had done as told.
