@@ -401,7 +401,7 @@ impl Table {
         } else {
             self.impossible[0] += 1;
         }
-        connection.accounted = Accounted::from(counters);
+        connection.accounted.set(counters);
         connection.accounted_ns = record.state.last_ns;
     }
 

@@ -54,9 +54,12 @@ pub fn socket_row(now: &SocketCounters, before: &SocketCounters) -> SocketRow {
     for (cell, (now, before)) in row.iter_mut().zip(scalars(now).into_iter().zip(scalars(before))) {
         *cell = now.wrapping_sub(before).cast_signed();
     }
+    // As `histogram_row` does, without making columns of what lies in lines: every changed socket comes by here.
     for (which, cells) in row[SCALARS..].chunks_exact_mut(FILL).enumerate() {
-        let column = |counters: &SocketCounters| counters.fills.map(|bin| bin[which]);
-        histogram_row(cells, &column(now), &column(before), now.fill_sums[which], before.fill_sums[which]);
+        for (cell, (now, before)) in cells.iter_mut().zip(now.fills.iter().zip(&before.fills)) {
+            *cell = i64::from(now[which].wrapping_sub(before[which]).cast_signed());
+        }
+        cells[FILL_BINS] = now.fill_sums[which].wrapping_sub(before.fill_sums[which]).cast_signed();
     }
     row
 }

@@ -14,47 +14,58 @@ use super::{group::GroupId, snapshot::GroupGauges};
 /// Sockets whose end nobody saw that are remembered, in case they come back.
 const LOST: usize = 1024;
 
+/// Entries that are made at once; a multiple of 64.
+const PIECE: usize = 512;
+
 /// The totals of a socket that were added to its group, without the empty bins.
 #[derive(Debug, Default)]
 pub(super) struct Accounted {
     scalars: [u64; 9],
     fill_sums: [u64; FILLS],
-    /// Bins that are not empty: number of the cell, count.
-    bins: Box<[(u8, u32)]>,
+    /// Bins that are not empty: number of the cell, and count as bytes, because these need no padding.
+    bins: Box<[(u8, [u8; 4])]>,
 }
 
 impl From<&SocketCounters> for Accounted {
     fn from(counters: &SocketCounters) -> Self {
-        let SocketCounters {
-            received_bytes,
-            read_bytes,
-            segments,
-            queue_byte_ticks,
-            zero_window_ns,
-            growths,
-            arrived_on_cpu_bytes,
-            arrived_off_cpu_bytes,
-            timeslice_read_bytes,
-            fill_sums,
-            fills,
-        } = *counters;
-        let cells = fills.as_flattened().iter().enumerate();
-        Self {
-            scalars: [
-                received_bytes,
-                read_bytes,
-                segments,
-                queue_byte_ticks,
-                zero_window_ns,
-                growths,
-                arrived_on_cpu_bytes,
-                arrived_off_cpu_bytes,
-                timeslice_read_bytes,
-            ],
-            fill_sums,
-            bins: cells.filter(|(_, count)| **count != 0).map(|(cell, count)| (cell as u8, *count)).collect(),
-        }
+        let mut bins = Vec::with_capacity(filled(counters).count());
+        bins.extend(filled(counters));
+        Self { scalars: scalars(counters), fill_sums: counters.fill_sums, bins: bins.into() }
     }
+}
+
+/// All but the fills.
+fn scalars(counters: &SocketCounters) -> [u64; 9] {
+    let SocketCounters {
+        received_bytes,
+        read_bytes,
+        segments,
+        queue_byte_ticks,
+        zero_window_ns,
+        growths,
+        arrived_on_cpu_bytes,
+        arrived_off_cpu_bytes,
+        timeslice_read_bytes,
+        fill_sums: _,
+        fills: _,
+    } = *counters;
+    [
+        received_bytes,
+        read_bytes,
+        segments,
+        queue_byte_ticks,
+        zero_window_ns,
+        growths,
+        arrived_on_cpu_bytes,
+        arrived_off_cpu_bytes,
+        timeslice_read_bytes,
+    ]
+}
+
+/// Bins that are not empty, in the order of their cells.
+fn filled(counters: &SocketCounters) -> impl Iterator<Item = (u8, [u8; 4])> {
+    let cells = counters.fills.as_flattened().iter().enumerate();
+    cells.filter(|(_, count)| **count != 0).map(|(cell, count)| (cell as u8, count.to_ne_bytes()))
 }
 
 impl Accounted {
@@ -73,7 +84,7 @@ impl Accounted {
         ] = self.scalars;
         let mut fills = [[0; FILLS]; FILL_BINS];
         for (cell, count) in &self.bins {
-            fills.as_flattened_mut()[usize::from(*cell)] = *count;
+            fills.as_flattened_mut()[usize::from(*cell)] = u32::from_ne_bytes(*count);
         }
         SocketCounters {
             received_bytes,
@@ -87,6 +98,24 @@ impl Accounted {
             timeslice_read_bytes,
             fill_sums: self.fill_sums,
             fills,
+        }
+    }
+
+    /// Becomes these totals; in place where the same bins are filled, as they mostly are.
+    pub(super) fn set(&mut self, counters: &SocketCounters) {
+        let mut now = filled(counters);
+        let same = self.bins.iter_mut().all(|(cell, count)| match now.next() {
+            Some((filled, now)) if filled == *cell => {
+                *count = now;
+                true
+            }
+            _ => false,
+        });
+        if same && now.next().is_none() {
+            self.scalars = scalars(counters);
+            self.fill_sums = counters.fill_sums;
+        } else {
+            *self = Self::from(counters);
         }
     }
 
@@ -169,7 +198,8 @@ pub(super) struct Tracked {
 /// All of them, by the index that the iterator has for each.
 #[derive(Debug, Default)]
 pub(super) struct Sockets {
-    entries: Vec<Option<Tracked>>,
+    /// In pieces, because a hundred thousand in one would have to be moved, and lie there twice, to become more.
+    entries: Vec<Box<[Option<Tracked>]>>,
     /// The indexes in use, as bits.
     used: Vec<u64>,
     by_cookie: HashMap<u64, u32>,
@@ -192,24 +222,28 @@ impl Sockets {
     }
 
     pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut Tracked> {
-        self.entries.get_mut(index as usize)?.as_mut()
+        self.entry(index)?.as_mut()
+    }
+
+    fn entry(&mut self, index: u32) -> Option<&mut Option<Tracked>> {
+        self.entries.get_mut(index as usize / PIECE)?.get_mut(index as usize % PIECE)
     }
 
     /// A socket gets this index, which no other has.
     pub(super) fn insert(&mut self, index: u32, socket: Tracked) {
         let place = index as usize;
-        if self.entries.len() <= place {
-            self.entries.resize_with(place + 1, || None);
-            self.used.resize(place / 64 + 1, 0);
+        while self.entries.len() <= place / PIECE {
+            self.entries.push((0..PIECE).map(|_| None).collect());
+            self.used.resize(self.entries.len() * PIECE / 64, 0);
         }
         self.used[place / 64] |= 1 << (place % 64);
         self.by_cookie.insert(socket.cookie, index);
-        self.entries[place] = Some(socket);
+        self.entries[place / PIECE][place % PIECE] = Some(socket);
     }
 
     /// Its index is free again.
     pub(super) fn remove(&mut self, index: u32) -> Option<Tracked> {
-        let socket = self.entries.get_mut(index as usize)?.take()?;
+        let socket = self.entry(index)?.take()?;
         self.used[index as usize / 64] &= !(1 << (index % 64));
         self.by_cookie.remove(&socket.cookie);
         self.missed.remove(&index);
@@ -288,6 +322,23 @@ mod tests {
             *count = cell as u32 * 77;
         }
         assert_eq!(Accounted::from(&counters).counters(), counters);
+    }
+
+    #[test]
+    fn totals_are_replaced_whichever_bins_are_filled() {
+        let with = |cells: &[(usize, u32)]| {
+            let mut counters = SocketCounters { received_bytes: cells.len() as u64, ..SocketCounters::ZERO };
+            for (cell, count) in cells {
+                counters.fills.as_flattened_mut()[*cell] = *count;
+            }
+            counters
+        };
+        let mut accounted = Accounted::default();
+        for cells in [&[(3, 1)][..], &[(3, 2)], &[(1, 1), (3, 2)], &[(1, 2), (3, 3)], &[(1, 2), (4, 3)], &[(1, 2)], &[]]
+        {
+            accounted.set(&with(cells));
+            assert_eq!(accounted.counters(), with(cells));
+        }
     }
 
     /// A hundred thousand of them are to fit into 25 MB.
