@@ -76,19 +76,18 @@ pub fn fold(
     let mut read = seen.copied_seq.wrapping_sub(state.copied_seq);
     // What was queued until now: nothing has been drained since the last event but by this one.
     let mut queued = seen.rcv_nxt.wrapping_sub(state.copied_seq);
+    // A distance is negative where its top bit is set. By masks and not by branches, each of which would have the verifier
+    // walk through all that follows once more.
     let mut elapsed = seen.now_ns.wrapping_sub(state.last_ns);
-    let mut refused = 0;
-    if elapsed > i64::MAX as u64 {
-        elapsed = 0;
-        refused = REFUSED_TIME;
-    }
-    // All three at once: a distance is negative where its top bit is set.
-    if (received | read | queued) >> 31 != 0 {
-        received = 0;
-        read = 0;
-        queued = 0;
-        refused |= REFUSED_BYTES;
-    } else if seen.fin {
+    let early = elapsed >> 63;
+    elapsed &= early.wrapping_sub(1);
+    let backwards = (received | read | queued) >> 31;
+    let possible = backwards.wrapping_sub(1);
+    received &= possible;
+    read &= possible;
+    queued &= possible;
+    let refused = REFUSED_TIME * early as u32 | REFUSED_BYTES * backwards;
+    if seen.fin {
         // A FIN occupies one sequence number and is no data.
         if state.flags & FIN_RECEIVED == 0 {
             state.flags |= FIN_RECEIVED;

@@ -24,7 +24,7 @@ pub const READER_TRACED: u32 = 4;
 pub const FIRST_EPHEMERAL: u16 = 32_768;
 
 /// Services of one thread that are told apart: the last one is `other`, and stands for all further ones.
-pub const READER_SERVICES: usize = 16;
+pub const READER_SERVICES: usize = 8;
 
 /// What is known of one reader thread; value of the array `READERS`. Written by `sched_switch` on the CPU that the
 /// thread leaves or enters, and by the thread's own reads: one at a time.
@@ -64,9 +64,9 @@ pub struct ReaderSlot {
     pub remote_port: u16,
     /// Inode number of the network namespace.
     pub netns: u32,
-    /// Zero.
-    pub padding: u32,
-    /// When the slot was taken, ns.
+    /// Services that the thread has slots for; in the first of its slots.
+    pub services: u32,
+    /// When the thread was first seen to read, ns.
     pub begun_ns: u64,
     /// Timeslices by their end.
     pub ends: [u64; 3],

@@ -337,7 +337,7 @@ impl TcpSock {
 
     /// Bytes in the out-of-order queue that the SACK blocks name: all, unless there are more than four holes.
     #[inline(always)]
-    pub fn out_of_order(self) -> u32 {
+    fn out_of_order(self) -> u32 {
         // SAFETY: see `rcv_nxt`; `selective_acks` is an array of four pairs of u32.
         unsafe {
             let blocks = load::<u8>(self.0, offset!(tcp_sack_count)) as u32;

@@ -31,27 +31,42 @@ fn read(ctx: &BtfTracePointContext) -> Option<()> {
         return None;
     }
     let seen = socket::look(state, tcp, kernel::now_ns());
-    let Some(task) = reader_of(tcp) else {
-        socket::event(state, |state| socket::fold(state, &seen, Cause::Event));
-        return None;
-    };
     let previous = state.reader_slot;
-    let read_bytes = if previous != SLOT_NONE && state.reader_tid == task.tid() {
-        socket::event(state, |state| {
-            let read_bytes = socket::fold(state, &seen, Cause::Event);
-            state.counters.timeslice_read_bytes += read_bytes as u64;
-            read_bytes
-        })
-    } else {
-        read_first(state, tcp, task, &seen)
-    };
-    if state.reader_slot == SLOT_NONE {
-        return None;
-    }
+    // All in one event, and what every read does first: the verifier then walks it once.
+    let read_bytes = socket::event(state, |state| {
+        let read_bytes = socket::fold(state, &seen, Cause::Event);
+        if let Some(task) = reader_of(tcp) {
+            if state.reader_slot == SLOT_NONE || state.reader_tid != task.tid() {
+                turn_over(state, tcp, task, &seen, read_bytes);
+            }
+            if state.reader_slot != SLOT_NONE {
+                state.counters.timeslice_read_bytes += read_bytes as u64;
+                return Some(read_bytes);
+            }
+        }
+        None
+    })?;
     if setting!(trace) != 0 {
         timeslice::read(previous, state, tcp, queue_start, read_bytes)
     } else {
         reader::turn_to(state, tcp)
+    }
+}
+
+/// Another thread reads than the last one.
+#[inline(always)]
+fn turn_over(state: &mut SocketState, tcp: TcpSock, task: Task, seen: &Seen, read_bytes: u32) {
+    // What the former process has read stays with it, and what came until now.
+    if setting!(trace) == 0 && state.reader_tid != 0 && state.reader_tgid != task.tgid() {
+        state.counters.read_bytes -= read_bytes as u64;
+        socket::send(KIND_HANDED_OVER, Loss::HandedOver, state, tcp, seen.now_ns);
+        state.counters.read_bytes += read_bytes as u64;
+    }
+    let slot = reader::enter(task).unwrap_or(SLOT_NONE);
+    reader::take_over(state, task, slot);
+    // This reader's timeslice began before it touched the socket, with the queue that has held until now.
+    if slot != SLOT_NONE {
+        fold::observe(&mut state.counters, FILL_ACTIVATION, seen.rmem, seen.rcvbuf);
     }
 }
 
@@ -64,26 +79,4 @@ fn reader_of(tcp: TcpSock) -> Option<Task> {
     }
     let task = Task::current();
     if task.tid() == 0 { None } else { Some(task) }
-}
-
-/// A read by another thread than the last one.
-#[inline(always)]
-fn read_first(state: &mut SocketState, tcp: TcpSock, task: Task, seen: &Seen) -> u32 {
-    // What the former process has read stays with it.
-    if setting!(trace) == 0 && state.reader_tid != 0 && state.reader_tgid != task.tgid() {
-        let until_now = Seen { copied_seq: state.copied_seq, ..*seen };
-        socket::event(state, |state| socket::fold(state, &until_now, Cause::Event));
-        socket::send(KIND_HANDED_OVER, Loss::HandedOver, state, tcp, seen.now_ns);
-    }
-    let slot = reader::enter(task);
-    socket::event(state, |state| {
-        let read_bytes = socket::fold(state, seen, Cause::Event);
-        reader::take_over(state, task, slot);
-        if slot.is_some() {
-            // This reader's timeslice began before it touched the socket, with the queue that has held until now.
-            fold::observe(&mut state.counters, FILL_ACTIVATION, seen.rmem, seen.rcvbuf);
-            state.counters.timeslice_read_bytes += read_bytes as u64;
-        }
-        read_bytes
-    })
 }
