@@ -48,17 +48,18 @@ pub fn watched(tcp: TcpSock) -> Option<&'static mut SocketState> {
         return None;
     }
     let state = maps::socket_or_new(tcp.sock())?;
-    meet_late(state, tcp);
+    meet_late(state, tcp, || tcp.sock().cookie());
     Some(state)
 }
 
-/// Begins to count a connection whose begin was not seen, from its first byte if that came after tcpmon.
+/// Begins to count a connection whose begin was not seen, from its first byte if that came after tcpmon. How to learn the
+/// socket's `cookie` depends on the kind of program.
 #[inline(always)]
-pub fn meet_late(state: &mut SocketState, tcp: TcpSock) {
+pub fn meet_late(state: &mut SocketState, tcp: TcpSock, cookie: impl FnOnce() -> u64) {
     let now = kernel::now_ns();
     let possible = now.wrapping_sub(setting!(began_ns)).wrapping_mul(MAX_BYTES_PER_NS);
     let young = !tcp.sock().kernel_owned() && tcp.bytes_received() <= possible;
-    anchor(state, tcp, now, young, || tcp.sock().cookie());
+    anchor(state, tcp, now, young, cookie);
     // A trace misses nothing by it: what came before the first read is told with that.
     if setting!(trace) == 0 {
         maps::lose(Loss::SocketBeginLate);

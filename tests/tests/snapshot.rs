@@ -361,7 +361,8 @@ fn silent_passes_say_what_a_full_one_says_while_connections_come_go_and_change()
             closed += windows;
         }
         assert_eq!(compared, wanted, "rounds that were quiet");
-        assert!(silent_about > 0 && queued > 0 && closed > 0, "{silent_about} {queued} {closed}");
+        // The few rounds of an emulated CPU may all come before a window closes.
+        assert!(silent_about > 0 && queued > 0 && (closed > 0 || is_emulated()), "{silent_about} {queued} {closed}");
         assert_eq!(collector.table.unended(), 0);
         drop(go);
     });

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::{DEADLINE, group, has_two_cpus, queued, sender, sleeps};
 use tcpmon_tests::traffic::{Between, Reader, Threads};
-use tcpmon_tests::{Daemon, Lab, Page, Traffic, clock, eventually, truth};
+use tcpmon_tests::{Daemon, Lab, Page, Traffic, clock, eventually, is_emulated, truth};
 
 #[test]
 fn a_reader_that_sleeps_and_drains_shows_what_arrived_meanwhile() {
@@ -344,7 +344,10 @@ fn a_proxy_s_timeslices_are_its_clients_or_its_upstream_s() {
             looks
         });
         for (of_own, of_other) in proxied {
-            assert!(of_own.iter().all(|count| *count >= 19.0), "{of_own:?}, the other {of_other:?}");
+            // On an emulated CPU the proxy may still rest when it is asked whether it rests again: several messages are then
+            // read in one timeslice.
+            let least = if is_emulated() { 3.0 } else { 19.0 };
+            assert!(of_own.iter().all(|count| *count >= least), "{of_own:?}, the other {of_other:?}");
             assert!(of_other.iter().all(|count| *count <= 2.0), "{of_other:?}, its own {of_own:?}");
         }
     });

@@ -71,7 +71,7 @@ fn change(
         state::SYN_RECV => count_opened(tcp()?, teller),
         state::ESTABLISHED => establish(tcp()?, old, cookie, teller),
         // What somebody can still read is not over.
-        state::CLOSE if sock.orphaned() && setting!(trace) == 0 => end(tcp()?),
+        state::CLOSE if sock.orphaned() && setting!(trace) == 0 => end(tcp()?, cookie),
         _ => None,
     }
 }
@@ -185,12 +185,13 @@ pub fn tcp_destroy_sock_again(ctx: BtfTracePointContext) -> i32 {
 
 #[inline(always)]
 fn destroy(ctx: &BtfTracePointContext) -> Option<()> {
-    end(Sock::argument::<0>(ctx).tcp()?)
+    let sock = Sock::argument::<0>(ctx);
+    end(sock.tcp()?, || sock.cookie())
 }
 
 #[inline(always)]
-fn end(tcp: TcpSock) -> Option<()> {
-    conclude(state_of(tcp)?, tcp);
+fn end(tcp: TcpSock, cookie: impl FnOnce() -> u64) -> Option<()> {
+    conclude(state_of(tcp)?, tcp, cookie);
     if setting!(delete_ended) != 0 {
         maps::delete_socket(tcp.sock());
     }
@@ -211,12 +212,12 @@ fn state_of(tcp: TcpSock) -> Option<&'static mut SocketState> {
 }
 
 #[inline(always)]
-fn conclude(state: &mut SocketState, tcp: TcpSock) -> Option<()> {
+fn conclude(state: &mut SocketState, tcp: TcpSock, cookie: impl FnOnce() -> u64) -> Option<()> {
     if state.flags & SOCKET_FINAL != 0 {
         return None;
     }
     if state.last_ns == 0 && tcp.data_received() != 0 {
-        socket::meet_late(state, tcp);
+        socket::meet_late(state, tcp, cookie);
     }
     let now = kernel::now_ns();
     let seen = socket::look(state, tcp, now);
