@@ -10,7 +10,7 @@ use std::time::Instant;
 use common::{DEADLINE, group, sender};
 use tcpmon_tests::physics::Limits;
 use tcpmon_tests::traffic::{Reader, Sender, Threads};
-use tcpmon_tests::{Daemon, Lab, Physics, Traffic, eventually, many, truth};
+use tcpmon_tests::{Daemon, Lab, Physics, Traffic, eventually, is_emulated, many, truth};
 
 /// Pages that are asked for: 40 s on two CPUs, which they share with the traffic.
 const PAGES: u64 = 5_000;
