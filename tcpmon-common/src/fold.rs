@@ -86,7 +86,7 @@ pub fn fold(
     received &= possible;
     read &= possible;
     queued &= possible;
-    let refused = REFUSED_TIME * early as u32 | REFUSED_BYTES * backwards;
+    let refused = (REFUSED_TIME * early as u32) | (REFUSED_BYTES * backwards);
     if seen.fin {
         // A FIN occupies one sequence number and is no data.
         if state.flags & FIN_RECEIVED == 0 {
