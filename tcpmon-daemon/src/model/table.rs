@@ -211,8 +211,7 @@ impl Table {
         let before = self.sockets.index_of(cookie).and_then(|index| self.sockets.remove(index));
         let before = match before {
             Some(Tracked { kind: Kind::Connection(connection), .. }) => {
-                self.groups.gauges(connection.group).replace(&connection.gauges, &Gauges::default());
-                self.groups.gauges(connection.group).sockets -= 1;
+                self.groups.gauges(connection.group).remove(&connection.gauges);
                 self.groups.leave(connection.group);
                 Some(connection.accounted)
             }
@@ -233,7 +232,7 @@ impl Table {
         };
         let key = self.key_of(record);
         let group = self.groups.join(key, now);
-        self.groups.gauges(group).sockets += 1;
+        self.groups.gauges(group).add(&Gauges::default());
         let connection = Connection {
             group,
             identity: self.identity(&record.state),
@@ -331,8 +330,7 @@ impl Table {
             && !connection.accounted.is_empty()
         {
             self.unended += 1;
-            self.groups.gauges(connection.group).replace(&connection.gauges, &Gauges::default());
-            self.groups.gauges(connection.group).sockets -= 1;
+            self.groups.gauges(connection.group).remove(&connection.gauges);
             // If it should come back, it must not count twice.
             let Some(oldest) = self.sockets.lose(index) else { return };
             if let Some(Tracked { cookie, kind: Kind::Connection(connection), .. }) = self.sockets.remove(oldest) {
@@ -348,8 +346,7 @@ impl Table {
     fn find(&mut self, index: u32) {
         self.sockets.find(index);
         if let Some(Tracked { kind: Kind::Connection(connection), .. }) = self.sockets.get_mut(index) {
-            self.groups.gauges(connection.group).replace(&Gauges::default(), &connection.gauges);
-            self.groups.gauges(connection.group).sockets += 1;
+            self.groups.gauges(connection.group).add(&connection.gauges);
         }
     }
 
@@ -357,9 +354,7 @@ impl Table {
     fn leave(&mut self, cookie: u64, kind: &Kind) {
         match kind {
             Kind::Connection(connection) => {
-                let gauges = self.groups.gauges(connection.group);
-                gauges.replace(&connection.gauges, &Gauges::default());
-                gauges.sockets -= 1;
+                self.groups.gauges(connection.group).remove(&connection.gauges);
                 self.groups.leave(connection.group);
                 self.remember(cookie, connection.group);
             }
@@ -382,14 +377,10 @@ impl Table {
         let Some(Tracked { kind: Kind::Connection(connection), .. }) = self.sockets.get_mut(index) else { return };
         if let Some(key) = key {
             // The reader changed: what comes from now on is the new one's.
-            let former = self.groups.gauges(connection.group);
-            former.replace(&connection.gauges, &Gauges::default());
-            former.sockets -= 1;
+            self.groups.gauges(connection.group).remove(&connection.gauges);
             self.groups.leave(connection.group);
             connection.group = self.groups.join(key, now);
-            let gauges = self.groups.gauges(connection.group);
-            gauges.replace(&Gauges::default(), &connection.gauges);
-            gauges.sockets += 1;
+            self.groups.gauges(connection.group).add(&connection.gauges);
             connection.identity = identity;
         }
         let row = tally::socket_row(counters, &connection.accounted.counters());

@@ -154,6 +154,18 @@ impl Gauges {
 }
 
 impl GroupGauges {
+    /// One more socket in the group.
+    pub(super) fn add(&mut self, socket: &Gauges) {
+        self.replace(&Gauges::default(), socket);
+        self.sockets += 1;
+    }
+
+    /// One socket fewer.
+    pub(super) fn remove(&mut self, socket: &Gauges) {
+        self.replace(socket, &Gauges::default());
+        self.sockets -= 1;
+    }
+
     /// Of one of the group's sockets, `before` becomes `now`.
     pub(super) fn replace(&mut self, before: &Gauges, now: &Gauges) {
         let change = |sum: &mut u64, before: u32, now: u32| *sum = *sum + u64::from(now) - u64::from(before);
