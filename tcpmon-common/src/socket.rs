@@ -11,11 +11,8 @@ pub const SOCKET_PASSIVE: u32 = 1;
 pub const SOCKET_ACTIVE: u32 = 2;
 /// [`KIND_FINAL`](crate::header::KIND_FINAL) has been sent: a snapshot must not show the socket again.
 pub const SOCKET_FINAL: u32 = 4;
-/// Counting began when the connection did, not when tcpmon did.
-pub const SOCKET_FROM_START: u32 = 8;
-
 /// Counting has begun.
-pub const SOCKET_BEGUN: u32 = 16;
+pub const SOCKET_BEGUN: u32 = 8;
 
 /// The peer's FIN is in `rcv_nxt`.
 pub const FIN_RECEIVED: u32 = 1 << 16;
@@ -25,6 +22,10 @@ pub const FIN_READ: u32 = 1 << 17;
 /// One unit of [`SocketCounters::queue_byte_ticks`] is a byte that waited this many ns. A 1 GB queue then overflows
 /// 64 bits after four hours without a scrape; in byte-ns it would after 16 seconds.
 pub const TICK_NS: u64 = 1024;
+
+/// Maps that hold the states of sockets, a power of two: a pass counts through a list from its start in each system
+/// call, and one map has as few lists as the machine has CPUs.
+pub const SOCKET_MAPS: u32 = 8;
 
 /// Most sockets that snapshots show at once.
 pub const SOCKET_INDEXES: u32 = 1 << 20;

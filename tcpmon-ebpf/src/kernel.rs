@@ -173,6 +173,19 @@ impl Sock {
         self.0
     }
 
+    /// The low half of its address, as a number: the verifier lets a program have that much of a pointer, by a move.
+    #[inline(always)]
+    pub fn address(self) -> u32 {
+        let low: u64;
+        // SAFETY: a move between registers.
+        unsafe {
+            core::arch::asm!(
+                "w0 = w1", in("r1") self.0, out("r0") low, options(pure, readonly, nostack, preserves_flags)
+            );
+        }
+        low as u32
+    }
+
     /// The same socket as TCP, unless it is another protocol, a request or a time-wait socket.
     #[inline(always)]
     pub fn tcp(self) -> Option<TcpSock> {
@@ -200,6 +213,13 @@ impl Sock {
     pub fn rmem(self) -> u32 {
         // SAFETY: see `state`.
         unsafe { load(self.0, offset!(sock_rmem)) }
+    }
+
+    /// `sk_backlog.len`, bytes of memory.
+    #[inline(always)]
+    pub fn backlog(self) -> u32 {
+        // SAFETY: see `state`.
+        unsafe { load(self.0, offset!(sock_backlog)) }
     }
 
     /// `sk_rcvbuf`.
@@ -314,13 +334,6 @@ impl TcpSock {
         unsafe { load(self.0, offset!(tcp_bytes_received)) }
     }
 
-    /// `sk_backlog.len`, bytes of memory.
-    #[inline(always)]
-    pub fn backlog(self) -> u32 {
-        // SAFETY: see `rcv_nxt`.
-        unsafe { load(self.0, offset!(sock_backlog)) }
-    }
-
     /// Data received since the connection began, bytes.
     #[inline(always)]
     pub fn data_received(self) -> u64 {
@@ -370,7 +383,7 @@ impl TcpSock {
         live.mss = self.mss();
         live.state = sock.state() as u8;
         (live.local_port, live.remote_port) = self.ports();
-        live.backlog = self.backlog();
+        live.backlog = sock.backlog();
         // SAFETY: see `state` and `rcv_nxt`.
         unsafe {
             live.rcv_ssthresh = load(self.0, offset!(tcp_rcv_ssthresh));
@@ -409,7 +422,7 @@ impl TcpSock {
         photo.rmem = sock.rmem();
         photo.rcvbuf = sock.rcvbuf();
         photo.window = self.window();
-        photo.backlog = self.backlog();
+        photo.backlog = sock.backlog();
     }
 }
 

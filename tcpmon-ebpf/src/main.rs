@@ -3,7 +3,7 @@
 //! Built for `bpfel-unknown-none` by `tcpmon-daemon/build.rs`; on the host it is an empty program, so that the
 //! workspace can be checked without the eBPF toolchain.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
-// For one empty statement of assembly: a barrier that the compiler does not move memory accesses across.
+// For what Rust has no other words for here: a barrier for the compiler, an atomic addition, half of an address.
 #![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch))]
 
 #[cfg(target_arch = "bpf")]

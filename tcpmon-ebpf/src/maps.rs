@@ -7,7 +7,7 @@ use aya_ebpf::{
         BPF_F_MMAPABLE, BPF_NOEXIST, BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP, BPF_RB_RING_SIZE,
         bpf_map_type::BPF_MAP_TYPE_TASK_STORAGE,
     },
-    btf_maps::SkStorage,
+    btf_maps::{ArrayOfMaps, SkStorage},
     helpers::generated::{
         bpf_ringbuf_query, bpf_ringbuf_reserve, bpf_ringbuf_submit, bpf_sk_storage_delete, bpf_sk_storage_get,
         bpf_task_storage_get,
@@ -24,7 +24,7 @@ use tcpmon_common::{
     pass::{Pass, RECORDS as MAX_RECORDS},
     pressure::LIMIT_KINDS,
     reader::{ReaderSlot, SLOT_NONE},
-    socket::{SOCKET_INDEXES, SocketCounters, SocketRecord, SocketState},
+    socket::{SOCKET_INDEXES, SOCKET_MAPS, SocketCounters, SocketRecord, SocketState},
 };
 
 use crate::{
@@ -34,10 +34,30 @@ use crate::{
 
 // Sizes of READERS, FREE_SLOTS, TRACED, DROPS and EVENTS are set by the loader.
 
+/// Part of the sockets -> one of the maps below, put there by user space.
+#[btf_map]
+static SOCKETS: ArrayOfMaps<Sockets, { SOCKET_MAPS as usize }> = ArrayOfMaps::new();
+
 /// socket -> its state; with the socket's life; written by segment, read, lifecycle, autotune, and `shown` by the
 /// snapshot, which reads the rest.
+type Sockets = SkStorage<SocketState>;
+
 #[btf_map]
-static SOCKETS: SkStorage<SocketState> = SkStorage::new();
+static SOCKETS_0: Sockets = SkStorage::new();
+#[btf_map]
+static SOCKETS_1: Sockets = SkStorage::new();
+#[btf_map]
+static SOCKETS_2: Sockets = SkStorage::new();
+#[btf_map]
+static SOCKETS_3: Sockets = SkStorage::new();
+#[btf_map]
+static SOCKETS_4: Sockets = SkStorage::new();
+#[btf_map]
+static SOCKETS_5: Sockets = SkStorage::new();
+#[btf_map]
+static SOCKETS_6: Sockets = SkStorage::new();
+#[btf_map]
+static SOCKETS_7: Sockets = SkStorage::new();
 
 /// thread -> its slot; with the thread's life; written by read; read by sched.
 #[unsafe(link_section = ".maps")]
@@ -80,7 +100,8 @@ static RECORDS: Array<SocketRecord> = Array::with_max_entries(MAX_RECORDS, BPF_F
 #[map]
 static MET: Array<u64> = Array::with_max_entries(SOCKET_INDEXES / 64, BPF_F_MMAPABLE);
 
-/// index / 8 -> a byte an index, not 0 where the socket's last record was lost; mapped and cleared by user space, written by lifecycle.
+/// index / 8 -> a byte an index, not 0 where the socket's last record was lost; mapped and cleared by user space,
+/// written by lifecycle.
 #[map]
 static FELL: Array<[u8; 8]> = Array::with_max_entries(SOCKET_INDEXES / 8, BPF_F_MMAPABLE);
 
@@ -151,9 +172,16 @@ pub fn lose(what: Loss) {
     }
 }
 
+/// The map of a socket, by its address: the same one through its whole life.
+#[inline(always)]
+fn map_of(sock: Sock) -> Option<*mut c_void> {
+    let map = SOCKETS.get(sock.address().wrapping_mul(0x9E37_79B1) >> (32 - SOCKET_MAPS.ilog2()))?;
+    Some(ptr::from_ref(map).cast_mut().cast())
+}
+
 #[inline(always)]
 fn storage(sock: Sock, flags: u64) -> Option<&'static mut SocketState> {
-    let map = (&raw const SOCKETS).cast_mut().cast::<c_void>();
+    let map = map_of(sock)?;
     // SAFETY: the helper returns null or memory that lives as long as the program runs, and the socket's lock keeps
     // writers apart.
     unsafe {
@@ -180,9 +208,10 @@ pub fn socket_or_new(sock: Sock) -> Option<&'static mut SocketState> {
 /// Takes the socket's state out of the map; whoever holds it may go on until the program ends.
 #[inline(always)]
 pub fn delete_socket(sock: Sock) {
-    let map = (&raw const SOCKETS).cast_mut().cast::<c_void>();
-    // SAFETY: both pointers are what the helper wants. Where it fails the state goes with the socket, as elsewhere.
-    unsafe { bpf_sk_storage_delete(map, sock.pointer().cast_mut().cast()) };
+    if let Some(map) = map_of(sock) {
+        // SAFETY: both pointers are what the helper wants. Where it fails the state goes with the socket, as elsewhere.
+        unsafe { bpf_sk_storage_delete(map, sock.pointer().cast_mut().cast()) };
+    }
 }
 
 #[inline(always)]

@@ -27,7 +27,7 @@ pub fn enter(task: Task) -> Option<u32> {
     }
     let slot = maps::take_slot()?;
     let reader = maps::reader(slot)?;
-    begin(reader, slot, task.tid(), task.tgid(), task.process());
+    begin(reader, slot, task.tid(), task.tgid(), task.process(), kernel::now_ns());
     reader.exec_ns = task.exec_ns();
     reader.run_delay_ns = task.run_delay_ns();
     // It is running: that is how it came here.
@@ -42,11 +42,11 @@ pub fn enter(task: Task) -> Option<u32> {
 
 /// Fills a slot that was taken; all else in it is zero.
 #[inline(always)]
-fn begin(reader: &mut ReaderSlot, slot: u32, tid: u32, tgid: u32, process: [u8; 16]) {
+fn begin(reader: &mut ReaderSlot, slot: u32, tid: u32, tgid: u32, process: [u8; 16], now: u64) {
     reader.tid = tid;
     reader.tgid = tgid;
     reader.process = process;
-    reader.begun_ns = kernel::now_ns();
+    reader.begun_ns = now;
     reader.sums = slot;
     reader.next = SLOT_NONE;
     reader.flags = READER_ACTIVE;
@@ -116,8 +116,7 @@ fn add_service(reader: &mut ReaderSlot, first: u32, last: u32, mut service: Serv
         service = Service::OTHER;
     }
     let added = maps::reader(slot)?;
-    begin(added, slot, reader.tid, reader.tgid, reader.process);
-    added.begun_ns = reader.begun_ns;
+    begin(added, slot, reader.tid, reader.tgid, reader.process, reader.begun_ns);
     service.write(added);
     maps::reader(last)?.next = slot;
     Some(slot)

@@ -155,7 +155,7 @@ fn unchanged(state: &SocketState, tcp: TcpSock) -> bool {
     volatile(&state.sequence) == shown.sequence
         && sock.rmem() == shown.rmem
         && (sock.rcvbuf() == volatile(&state.rcvbuf) || volatile(&state.last_ns) == 0)
-        && tcp.backlog() == 0
+        && sock.backlog() == 0
         && tcp.rcv_nxt() == volatile(&state.rcv_nxt)
         && tcp.window() == shown.window
         && (shown.index_plus_one & SHOWN_RUNNING == 0 || running(state))

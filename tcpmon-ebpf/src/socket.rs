@@ -8,7 +8,7 @@ use tcpmon_common::{
     lives::LIVES_BEGUN,
     loss::Loss,
     reader::SLOT_NONE,
-    socket::{FIN_READ, FIN_RECEIVED, SOCKET_BEGUN, SOCKET_FROM_START, SocketRecord, SocketState},
+    socket::{FIN_READ, FIN_RECEIVED, SOCKET_BEGUN, SocketRecord, SocketState},
 };
 
 use crate::{
@@ -74,7 +74,9 @@ pub fn anchor(state: &mut SocketState, tcp: TcpSock, now: u64, from_start: bool,
     let (rcv_nxt, copied_seq) = (tcp.rcv_nxt(), tcp.copied_seq());
     let fin = sock.fin_received();
     let received = tcp.data_received();
-    let cookie = if state.cookie == 0 { Some(cookie()) } else { None };
+    let nameless = state.cookie == 0;
+    // Set on both ways: 6.1 does not see that it would not be read.
+    let cookie = if nameless { cookie() } else { state.cookie };
     let begins = state.flags & SOCKET_BEGUN == 0;
     event(state, |state| {
         state.rcvbuf = sock.rcvbuf();
@@ -86,7 +88,6 @@ pub fn anchor(state: &mut SocketState, tcp: TcpSock, now: u64, from_start: bool,
             state.flags |= FIN_RECEIVED | FIN_READ;
         }
         if from_start {
-            state.flags |= SOCKET_FROM_START;
             let unread = rcv_nxt.wrapping_sub(copied_seq).wrapping_sub((fin && rcv_nxt != copied_seq) as u32);
             let read = received.saturating_sub(unread as u64);
             // The last of what was read is left to `fold`, which tells it to the reader of this event; sequence numbers
@@ -97,8 +98,8 @@ pub fn anchor(state: &mut SocketState, tcp: TcpSock, now: u64, from_start: bool,
             state.counters.received_bytes += read - recent as u64;
             state.counters.read_bytes += read - recent as u64;
         }
-        if let Some(cookie) = cookie {
-            state.cookie = cookie;
+        state.cookie = cookie;
+        if nameless {
             state.reader_slot = SLOT_NONE;
         }
         state.last_ns = now;

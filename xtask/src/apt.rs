@@ -4,12 +4,13 @@
 //! system's package lists stay as they are, and root is not needed.
 
 use std::{
+    ffi::OsStr,
     fs,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 
 /// apt with lists, cache and sources below one folder.
 #[derive(Debug)]
@@ -56,6 +57,26 @@ impl PrivateApt {
         }
         command
     }
+}
+
+/// Takes files out of a package by `tar`, which gets these arguments, into a folder; returns what tar said where it was
+/// not content.
+pub fn unpack<S: AsRef<OsStr>>(
+    package: &Path,
+    into: &Path,
+    arguments: impl IntoIterator<Item = S>,
+) -> Result<Option<String>> {
+    let mut archive = Command::new("dpkg-deb")
+        .arg("--fsys-tarfile")
+        .arg(package)
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot run dpkg-deb: this is not a Debian machine")?;
+    let members = archive.stdout.take().expect("stdout is piped");
+    let tar = Command::new("tar").arg("-C").arg(into).args(["-xf", "-"]).args(arguments).stdin(members).output();
+    let tar = tar.context("cannot run tar")?;
+    ensure!(archive.wait()?.success(), "dpkg-deb cannot read {}", package.display());
+    Ok((!tar.status.success()).then(|| String::from_utf8_lossy(&tar.stderr).trim().to_owned()))
 }
 
 /// One entry of the machine's own apt sources, in the form it was written.

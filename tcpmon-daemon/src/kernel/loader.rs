@@ -4,13 +4,13 @@ use std::{
     collections::BTreeSet,
     fs::{self, File},
     io,
-    os::fd::AsFd,
+    os::fd::{AsFd, BorrowedFd},
 };
 
 use aya::{
     Btf as AyaBtf, Ebpf, EbpfLoader, Endianness,
-    maps::{HashMap, Map, MapData, MapError, PerCpuArray, PerCpuHashMap, RingBuf, Stack},
-    programs::{BtfTracePoint, CgroupAttachMode, Iter, ProgramError, SockOps},
+    maps::{ArrayOfMaps, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuHashMap, RingBuf, Stack},
+    programs::{BtfTracePoint, CgroupAttachMode, Iter, ProgramError, ProgramFd, SockOps},
 };
 use rustix::time::{ClockId, clock_gettime};
 use tcpmon_common::{
@@ -19,7 +19,7 @@ use tcpmon_common::{
     pass::RECORDS,
     reader::ReaderSlot,
     settings::{FILTER_CGROUPS, Settings},
-    socket::{SOCKET_INDEXES, SocketCounters},
+    socket::{SOCKET_INDEXES, SOCKET_MAPS, SocketCounters},
 };
 use zerocopy::FromBytes;
 
@@ -102,7 +102,8 @@ pub struct Kernel {
     pub(super) limits: PerCpuArray<MapData, u64>,
     pub(super) ignored: PerCpuArray<MapData, u64>,
     pub(super) lives: PerCpuArray<MapData, u64>,
-    pub(super) snapshot: Iterator,
+    /// The snapshot, over each of the maps of sockets.
+    pub(super) snapshot: Vec<Iterator>,
     pub(super) shared: Shared,
     pub(super) held_up: &'static [&'static str],
     probes: Vec<Probe>,
@@ -164,8 +165,12 @@ impl Kernel {
             free_slots.push(slot, 0).map_err(|source| LoadError::Map { name: "FREE_SLOTS", source })?;
         }
 
-        let snapshot = load_iterator(&mut ebpf, "snapshot", "bpf_sk_storage_map", Some("SOCKETS"), &types)?;
-        let seed = load_iterator(&mut ebpf, "seed", "task_file", None, &types)?;
+        let walk = load_iterator(&mut ebpf, "snapshot", "bpf_sk_storage_map", &types)?;
+        let snapshot = socket_maps(&mut ebpf)?
+            .iter()
+            .map(|map| iterate("snapshot", &walk, Some(map.fd().as_fd())))
+            .collect::<Result<_, _>>()?;
+        let seed = iterate("seed", &load_iterator(&mut ebpf, "seed", "task_file", &types)?, None)?;
         // Loading takes a while, attaching next to none: all are loaded before the first is attached, so that what
         // they see begins at one moment.
         let wanted = PROBES.iter().zip(refused).filter(|(probe, _)| if tracing { probe.trace } else { probe.daemon });
@@ -309,13 +314,27 @@ fn map<T: FromBytes + Copy>(ebpf: &Ebpf, name: &'static str, count: u32) -> Resu
         .map_err(|error| support::refused(&format!("to map {name}"), &error).into())
 }
 
+/// Puts the maps of sockets into the array that the programs find them by.
+fn socket_maps(ebpf: &mut Ebpf) -> Result<Vec<MapData>, LoadError> {
+    let map = |number| match ebpf.take_map(&format!("SOCKETS_{number}")) {
+        Some(Map::SkStorage(map)) => map,
+        _ => unreachable!("the object of this build has {SOCKET_MAPS} maps of sockets"),
+    };
+    let maps: Vec<MapData> = (0..SOCKET_MAPS).map(map).collect();
+    // It stays with the object: the programs are not loaded yet.
+    let array = ebpf.map_mut("SOCKETS").expect("the object of this build has all its maps");
+    ArrayOfMaps::<_, MapData>::try_from(array)
+        .and_then(|mut array| (0..).zip(&maps).try_for_each(|(number, map)| array.set(number, map, 0)))
+        .map_err(|source| LoadError::Map { name: "SOCKETS", source })?;
+    Ok(maps)
+}
+
 fn load_iterator(
     ebpf: &mut Ebpf,
     program: &'static str,
     target: &'static str,
-    over: Option<&str>,
     types: &AyaBtf,
-) -> Result<Iterator, LoadError> {
+) -> Result<ProgramFd, LoadError> {
     let what = format!("the iterator {target}");
     let iter: &mut Iter = ebpf
         .program_mut(program)
@@ -324,12 +343,11 @@ fn load_iterator(
         .map_err(|error: ProgramError| support::refused(&what, &error))?;
     iter.load(target, types).map_err(|error| support::refused(&what, &error))?;
     let fd = iter.fd().map_err(|error| support::refused(&what, &error))?.try_clone();
-    let fd = fd.map_err(|error| support::refused(&what, &error))?;
-    let map = match over.and_then(|name| ebpf.map(name)) {
-        Some(Map::SkStorage(map)) => Some(map.fd().as_fd()),
-        _ => None,
-    };
-    Iterator::attach(fd.as_fd(), map).map_err(|source| LoadError::Iterator { name: program, source })
+    Ok(fd.map_err(|error| support::refused(&what, &error))?)
+}
+
+fn iterate(name: &'static str, program: &ProgramFd, over: Option<BorrowedFd<'_>>) -> Result<Iterator, LoadError> {
+    Iterator::attach(program.as_fd(), over).map_err(|source| LoadError::Iterator { name, source })
 }
 
 /// Runs an iterator that prints nothing to its end.

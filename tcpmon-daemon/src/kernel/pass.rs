@@ -72,7 +72,10 @@ impl Shared {
 /// A pass that goes on.
 #[derive(Debug)]
 pub struct Pass {
+    /// The walk over the map that the pass has come to.
     file: File,
+    /// Maps that it has begun.
+    maps: usize,
     show: Show,
     records: usize,
     living: u64,
@@ -94,7 +97,7 @@ impl Kernel {
         for word in 0..self.shared.fresh.div_ceil(64) as usize {
             self.shared.met.set(word, 0);
         }
-        Ok(Pass { file: self.snapshot.open()?, show, records: 0, living: 0 })
+        Ok(Pass { file: self.snapshot[0].open()?, maps: 1, show, records: 0, living: 0 })
     }
 
     /// Looks at the next sockets, for a few milliseconds at most; false when there are no more. What they show is in
@@ -104,11 +107,16 @@ impl Kernel {
     /// When the iterator cannot be read. What this pass would have shown is then lost, and the next must show all.
     pub fn advance(&mut self, pass: &mut Pass) -> Result<bool, ReadError> {
         self.shared.prepare(pass.show);
-        // It writes nothing: it ends, or is interrupted by the program.
-        let more = match pass.file.read(&mut [0; 8]) {
-            Ok(_) => false,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => true,
-            Err(error) => return Err(error.into()),
+        let more = loop {
+            // It writes nothing: it ends, or is interrupted by the program.
+            match pass.file.read(&mut [0; 8]) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break true,
+                Err(error) => return Err(error.into()),
+            }
+            let Some(next) = self.snapshot.get(pass.maps) else { break false };
+            pass.file = next.open()?;
+            pass.maps += 1;
         };
         self.shared.made(pass);
         Ok(more)

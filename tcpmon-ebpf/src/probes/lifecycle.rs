@@ -68,7 +68,10 @@ fn change(
     match new {
         state::SYN_SENT | state::LISTEN => open(tcp()?, new, cookie, teller),
         // Counted beside what the kernel counts as opened.
-        state::SYN_RECV => count_opened(tcp()?, teller),
+        state::SYN_RECV => {
+            tcp()?;
+            count_opened(teller)
+        }
         state::ESTABLISHED => establish(tcp()?, old, cookie, teller),
         // What somebody can still read is not over.
         state::CLOSE if sock.orphaned() && setting!(trace) == 0 => end(tcp()?, cookie),
@@ -81,11 +84,11 @@ fn change(
 #[inline(always)]
 fn open(tcp: TcpSock, new: u32, cookie: impl FnOnce() -> u64, teller: Teller) -> Option<()> {
     if new == state::SYN_SENT {
-        count_opened(tcp, teller);
-    }
-    // What listens for MPTCP accepts plain connections, too.
-    if new == state::SYN_SENT && tcp.is_mptcp() {
-        return None;
+        count_opened(teller);
+        // What listens for MPTCP accepts plain connections, too.
+        if tcp.is_mptcp() {
+            return None;
+        }
     }
     let state = maps::socket_or_new(tcp.sock())?;
     let flags = if new == state::SYN_SENT { SOCKET_ACTIVE } else { 0 };
@@ -109,7 +112,7 @@ fn open(tcp: TcpSock, new: u32, cookie: impl FnOnce() -> u64, teller: Teller) ->
 }
 
 #[inline(always)]
-fn count_opened(_: TcpSock, teller: Teller) -> Option<()> {
+fn count_opened(teller: Teller) -> Option<()> {
     match teller {
         Teller::First => maps::count_life(LIVES_OPENED),
         Teller::Twin => maps::count_life(LIVES_OPENED_AGAIN),

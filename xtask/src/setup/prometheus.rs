@@ -4,13 +4,16 @@
 use std::{
     fs,
     path::Path,
-    process::{Command, Stdio},
+    process::Command,
     time::{Duration, SystemTime},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow};
 
-use crate::{apt::PrivateApt, process, workspace};
+use crate::{
+    apt::{self, PrivateApt},
+    process, workspace,
+};
 
 /// The suite that has the newest.
 const SUITE: &str = "sid";
@@ -52,26 +55,14 @@ fn fetch(folder: &Path, program: &Path) -> Result<()> {
         anyhow::bail!("apt-get left {} packages in {}", packages.len(), apt.folder().display());
     };
     let unpacked = folder.join("usr/bin/prometheus");
-    let taken = take(package, "./usr/bin/prometheus", folder).and_then(|()| version(&unpacked));
+    let taken = apt::unpack(package, folder, ["./usr/bin/prometheus"])
+        .and_then(|complaint| complaint.map_or(Ok(()), |said| Err(anyhow!(said))))
+        .and_then(|()| version(&unpacked));
     fs::remove_file(package)?;
     taken.with_context(|| format!("Debian's Prometheus of {SUITE} does not run here"))?;
     // Its age is that of the last look at the mirror, not that of the package.
     fs::File::open(&unpacked)?.set_modified(SystemTime::now())?;
     Ok(fs::rename(unpacked, program)?)
-}
-
-/// Takes one file out of a package.
-fn take(package: &Path, member: &str, into: &Path) -> Result<()> {
-    let mut archive = Command::new("dpkg-deb")
-        .arg("--fsys-tarfile")
-        .arg(package)
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("cannot run dpkg-deb: this is not a Debian machine")?;
-    let members = archive.stdout.take().expect("stdout is piped");
-    process::run(Command::new("tar").arg("-C").arg(into).args(["-xf", "-", member]).stdin(members))?;
-    ensure!(archive.wait()?.success(), "dpkg-deb cannot read {}", package.display());
-    Ok(())
 }
 
 /// Its first line about itself.

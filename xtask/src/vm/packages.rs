@@ -5,14 +5,16 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
     time::{Duration, SystemTime},
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use super::{folder, kernels::Kernel, modules, vmlinux};
-use crate::{apt::PrivateApt, process};
+use crate::{
+    apt::{self, PrivateApt},
+    process,
+};
 
 /// The mirror is asked anew after this long.
 const ASK_AGAIN: Duration = Duration::from_secs(24 * 3600);
@@ -148,28 +150,12 @@ fn numbers(release: &str) -> Vec<u64> {
 
 /// Takes the image and the wanted modules out of a package: seconds less than the whole.
 fn unpack(package: &Path, into: &Path) -> Result<()> {
-    let mut archive = Command::new("dpkg-deb")
-        .arg("--fsys-tarfile")
-        .arg(package)
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("cannot run dpkg-deb: this is not a Debian machine")?;
-    let members = archive.stdout.take().expect("stdout is piped");
-    let tar = Command::new("tar")
-        .arg("-C")
-        .arg(into)
-        .args(["-xf", "-", "--wildcards", "*/vmlinuz*"])
-        .args(modules::NAMES.map(|name| format!("*/{name}.ko*")))
-        .stdin(members)
-        .output()
-        .context("cannot run tar")?;
-    let said = String::from_utf8_lossy(&tar.stderr);
+    let wanted = modules::NAMES.map(|name| format!("*/{name}.ko*"));
+    let patterns = ["--wildcards", "*/vmlinuz*"].into_iter().chain(wanted.iter().map(String::as_str));
+    let said = apt::unpack(package, into, patterns)?.unwrap_or_default();
     // Each package holds a part, and each kernel has some of the modules built in.
     let is_absence = |line: &str| line.contains("Not found in archive") || line.contains("Exiting with failure status");
-    if !tar.status.success() && !said.lines().all(is_absence) {
-        bail!("cannot unpack {}: {}", package.display(), said.trim());
-    }
-    ensure!(archive.wait()?.success(), "dpkg-deb cannot read {}", package.display());
+    ensure!(said.lines().all(is_absence), "cannot unpack {}: {said}", package.display());
     Ok(())
 }
 
