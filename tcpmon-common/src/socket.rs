@@ -63,7 +63,10 @@ impl Shown {
 
 /// What one socket adds up to. Everything only grows (and wraps), so that differences can be added to a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
+#[cfg_attr(
+    feature = "user",
+    derive(zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)
+)]
 #[repr(C)]
 pub struct SocketCounters {
     /// New in-order data accepted by TCP: movement of `rcv_nxt`, without SYN and FIN.

@@ -54,20 +54,17 @@ pub fn socket_row(now: &SocketCounters, before: &SocketCounters) -> SocketRow {
     for (cell, (now, before)) in row.iter_mut().zip(scalars(now).into_iter().zip(scalars(before))) {
         *cell = now.wrapping_sub(before).cast_signed();
     }
-    // As `histogram_row` does, without making columns of what lies in lines: every changed socket comes by here.
     for (which, cells) in row[SCALARS..].chunks_exact_mut(FILL).enumerate() {
-        for (cell, (now, before)) in cells.iter_mut().zip(now.fills.iter().zip(&before.fills)) {
-            *cell = i64::from(now[which].wrapping_sub(before[which]).cast_signed());
-        }
-        cells[FILL_BINS] = now.fill_sums[which].wrapping_sub(before.fill_sums[which]).cast_signed();
+        let bins = now.fills.iter().zip(&before.fills).map(|(now, before)| (now[which], before[which]));
+        histogram_row(cells, bins, now.fill_sums[which], before.fill_sums[which]);
     }
     row
 }
 
-/// Bins wrap at 32 bits, the sum at 64.
-fn histogram_row(cells: &mut [i64], now: &[u32], before: &[u32], sum: u64, sum_before: u64) {
-    for (cell, (now, before)) in cells.iter_mut().zip(now.iter().zip(before)) {
-        *cell = i64::from(now.wrapping_sub(*before).cast_signed());
+/// Each bin now and before, and the sum: bins wrap at 32 bits, the sum at 64.
+fn histogram_row(cells: &mut [i64], bins: impl Iterator<Item = (u32, u32)>, sum: u64, sum_before: u64) {
+    for (cell, (now, before)) in cells.iter_mut().zip(bins) {
+        *cell = i64::from(now.wrapping_sub(before).cast_signed());
     }
     if let Some(cell) = cells.last_mut() {
         *cell = sum.wrapping_sub(sum_before).cast_signed();
@@ -81,8 +78,8 @@ pub fn reader_row(now: &ReaderSlot, before: &ReaderSlot) -> ReaderRow {
         *cell = now.wrapping_sub(before).cast_signed();
     }
     let (on_cpu, wait) = row[3..].split_at_mut(TIME);
-    histogram_row(on_cpu, &now.on_cpu, &before.on_cpu, now.on_cpu_ns, before.on_cpu_ns);
-    histogram_row(wait, &now.wait, &before.wait, now.wait_ns, before.wait_ns);
+    histogram_row(on_cpu, now.on_cpu.into_iter().zip(before.on_cpu), now.on_cpu_ns, before.on_cpu_ns);
+    histogram_row(wait, now.wait.into_iter().zip(before.wait), now.wait_ns, before.wait_ns);
     row
 }
 

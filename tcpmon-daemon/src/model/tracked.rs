@@ -2,12 +2,16 @@
 //!
 //! There may be a hundred thousand of them, so each takes little memory: the totals lie without the empty bins.
 
-use std::collections::{HashMap, VecDeque};
+use std::{
+    collections::{HashMap, VecDeque},
+    mem::offset_of,
+};
 
 use tcpmon_common::{
-    histogram::{FILL_BINS, FILLS},
+    histogram::{FILL_BINS, FILLS, FillBins},
     socket::{SocketCounters, SocketLive},
 };
+use zerocopy::IntoBytes as _;
 
 use super::{group::GroupId, snapshot::GroupGauges};
 
@@ -17,11 +21,15 @@ const LOST: usize = 1024;
 /// Entries that are made at once; a multiple of 64.
 const PIECE: usize = 512;
 
+/// Bytes of the counters before the bins, which come last: whole words.
+const HEAD: usize = offset_of!(SocketCounters, fills);
+const WORDS: usize = HEAD / size_of::<u64>();
+
 /// The totals of a socket that were added to its group, without the empty bins.
 #[derive(Debug, Default)]
 pub(super) struct Accounted {
-    scalars: [u64; 9],
-    fill_sums: [u64; FILLS],
+    /// All but the bins, as they lie in the counters.
+    words: [u64; WORDS],
     /// Bins that are not empty: number of the cell, and count as bytes, because these need no padding.
     bins: Box<[(u8, [u8; 4])]>,
 }
@@ -30,36 +38,14 @@ impl From<&SocketCounters> for Accounted {
     fn from(counters: &SocketCounters) -> Self {
         let mut bins = Vec::with_capacity(filled(counters).count());
         bins.extend(filled(counters));
-        Self { scalars: scalars(counters), fill_sums: counters.fill_sums, bins: bins.into() }
+        Self { words: words(counters), bins: bins.into() }
     }
 }
 
-/// All but the fills.
-fn scalars(counters: &SocketCounters) -> [u64; 9] {
-    let SocketCounters {
-        received_bytes,
-        read_bytes,
-        segments,
-        queue_byte_ticks,
-        zero_window_ns,
-        growths,
-        arrived_on_cpu_bytes,
-        arrived_off_cpu_bytes,
-        timeslice_read_bytes,
-        fill_sums: _,
-        fills: _,
-    } = *counters;
-    [
-        received_bytes,
-        read_bytes,
-        segments,
-        queue_byte_ticks,
-        zero_window_ns,
-        growths,
-        arrived_on_cpu_bytes,
-        arrived_off_cpu_bytes,
-        timeslice_read_bytes,
-    ]
+fn words(counters: &SocketCounters) -> [u64; WORDS] {
+    let mut words = [0; WORDS];
+    words.as_mut_bytes().copy_from_slice(&counters.as_bytes()[..HEAD]);
+    words
 }
 
 /// Bins that are not empty, in the order of their cells.
@@ -71,34 +57,12 @@ fn filled(counters: &SocketCounters) -> impl Iterator<Item = (u8, [u8; 4])> {
 impl Accounted {
     /// The totals again.
     pub(super) fn counters(&self) -> SocketCounters {
-        let [
-            received_bytes,
-            read_bytes,
-            segments,
-            queue_byte_ticks,
-            zero_window_ns,
-            growths,
-            arrived_on_cpu_bytes,
-            arrived_off_cpu_bytes,
-            timeslice_read_bytes,
-        ] = self.scalars;
-        let mut fills = [[0; FILLS]; FILL_BINS];
+        let mut counters = SocketCounters::ZERO;
+        counters.as_mut_bytes()[..HEAD].copy_from_slice(self.words.as_bytes());
         for (cell, count) in &self.bins {
-            fills.as_flattened_mut()[usize::from(*cell)] = u32::from_ne_bytes(*count);
+            counters.fills.as_flattened_mut()[usize::from(*cell)] = u32::from_ne_bytes(*count);
         }
-        SocketCounters {
-            received_bytes,
-            read_bytes,
-            segments,
-            queue_byte_ticks,
-            zero_window_ns,
-            growths,
-            arrived_on_cpu_bytes,
-            arrived_off_cpu_bytes,
-            timeslice_read_bytes,
-            fill_sums: self.fill_sums,
-            fills,
-        }
+        counters
     }
 
     /// Becomes these totals; in place where the same bins are filled, as they mostly are.
@@ -112,8 +76,7 @@ impl Accounted {
             _ => false,
         });
         if same && now.next().is_none() {
-            self.scalars = scalars(counters);
-            self.fill_sums = counters.fill_sums;
+            self.words = words(counters);
         } else {
             *self = Self::from(counters);
         }
@@ -121,12 +84,13 @@ impl Accounted {
 
     /// Nothing was received: its end has nothing to say.
     pub(super) fn is_empty(&self) -> bool {
-        let [received, _, segments, _, zero_window, ..] = self.scalars;
-        received | segments | zero_window == 0
+        let counters = self.counters();
+        counters.received_bytes | counters.segments | counters.zero_window_ns == 0
     }
 }
 
 const _: () = assert!(FILL_BINS * FILLS <= u8::MAX as usize + 1);
+const _: () = assert!(WORDS * size_of::<u64>() + size_of::<FillBins>() == size_of::<SocketCounters>());
 
 /// What a socket adds to its group's gauges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
