@@ -25,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 RUNBOOKS = Path("docs/runbooks")
 DASHBOARDS = {"host.json": HOST, "receivers.json": RECEIVERS}
 
-# What Grafana puts in place of its variables, for a parser that does not know them.
+# Values for Grafana's variables, for a parser that does not know these.
 VARIABLES = {"$__rate_interval": "5m", "$instance": "a:1", "$process": ".*", "$service": ".*"}
 
 
@@ -48,12 +48,12 @@ def main() -> int:
 
 
 def text(dashboard: Dashboard) -> str:
-    """The file's content."""
+    """The file's content as generated."""
     return json.dumps(build(dashboard), cls=JSONEncoder, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def faults_of(name: str, content: str) -> list[str]:
-    """Whether the committed file is the same, survives the SDK's own reader, and every panel says what it is."""
+    """Checks the file: it is up to date, the SDK can read it back without loss, and every panel is described."""
     path = HERE / name
     faults = []
     if not path.is_file() or path.read_text() != content:
@@ -78,12 +78,12 @@ def faults_of(name: str, content: str) -> list[str]:
 
 
 def graphs(dashboard: dict) -> list[dict]:
-    """Panels without rows."""
+    """The panels, without the rows."""
     return [panel for panel in dashboard["panels"] if panel["type"] != "row"]
 
 
 def faults_of_queries(dashboards: dict[str, dict]) -> list[str]:
-    """Whether Prometheus can parse each query: each becomes a recording rule, which promtool checks."""
+    """Checks that Prometheus can parse each query: promtool checks each as a recording rule."""
     faults = []
     rules = []
     for dashboard in dashboards.values():
@@ -97,14 +97,14 @@ def faults_of_queries(dashboards: dict[str, dict]) -> list[str]:
                 rules.append({"record": f"panel_{panel['id']}_{target['refId']}", "expr": expr})
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "queries.json"
-        # JSON is YAML, too.
+        # promtool expects YAML, and JSON is valid YAML.
         path.write_text(json.dumps({"groups": [{"name": "queries", "rules": rules}]}, indent=1))
         faults += promtool("check", "rules", str(path))
     return faults
 
 
 def faults_of_alerts() -> list[str]:
-    """Whether the alerts parse and pass their tests, and each has a test that fires, one that is quiet, a runbook."""
+    """Checks that alerts parse and pass their tests, and that each has a firing test, a quiet test and a runbook."""
     faults = promtool("check", "rules", str(HERE / "alerts.yaml"))
     faults += promtool("test", "rules", str(HERE / "alerts_test.yaml"))
     alerts = (HERE / "alerts.yaml").read_text()
@@ -126,7 +126,7 @@ def tests() -> str:
 
 
 def promtool(*arguments: str) -> list[str]:
-    """What promtool complains about."""
+    """The faults that promtool reports."""
     try:
         done = subprocess.run([os.environ.get("PROMTOOL", "promtool"), *arguments], capture_output=True, text=True)
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""The dashboard of the host: the way of a received packet from the ring to the application, then memory, then tcpmon."""
+"""The host dashboard: a received packet's path from the ring to the application, then memory, then tcpmon."""
 
 from panels import Dashboard, Panel, Query, Row, Variable, quantile, total
 
-# What is added where nothing was counted yet: a line at 0 for each host that answers.
+# Appended to queries where nothing may have been counted yet: a line at 0 for each host that answers.
 ZERO = "or on (instance) (0 * max by (instance) (tcpmon_build_info{@}))"
 
 NIC_RING = Row(
@@ -420,7 +420,7 @@ ITSELF = Row(
         Panel(
             "Counted under other",
             "Sockets and readers per second that were counted under the group other because there were too many groups. "
-            "Above 0: raise max_groups, if the names matter.",
+            "Above 0: raise max_groups or pin processes, if the names matter.",
             "cps",
             (Query("rate(tcpmon_groups_suppressed_total{@}[@])", "{{instance}}"),),
         ),

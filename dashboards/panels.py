@@ -1,4 +1,4 @@
-"""Rows, panels and queries as the dashboards list them, and how Grafana's SDK makes a dashboard of them."""
+"""Rows, panels and queries as the dashboards list them, and their conversion to a dashboard with Grafana's SDK."""
 
 import string
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.models import common as options
 from grafana_foundation_sdk.models import dashboard as models
 
-# Grafana's grid is 24 columns wide; three panels stand side by side.
+# Grafana's grid is 24 columns wide; three panels fit side by side.
 PANEL_WIDTH = 8
 PANEL_HEIGHT = 8
 
@@ -19,7 +19,7 @@ DATASOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 class Query:
     """PromQL and the legend of its series.
 
-    `{@}` stands for the dashboard's matchers, `{@,x="y"}` for these and one more, `[@]` for Grafana's rate interval.
+    `{@}` stands for the dashboard's matchers, `{@,x="y"}` for these plus one more, `[@]` for Grafana's rate interval.
     """
 
     expr: str
@@ -28,14 +28,14 @@ class Query:
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel. `unit` is Grafana's name of it; `maximum` is set where the unit has one (a share)."""
+    """One panel. `unit` is Grafana's name for the unit; `maximum` is set if the unit has one (a share)."""
 
     title: str
     description: str
     unit: str
     queries: tuple[Query, ...]
     maximum: float | None = None
-    # A text instead of a graph: the names of the series that there are.
+    # Whether to show a text with the names of the existing series instead of a graph.
     names_only: bool = False
 
 
@@ -49,7 +49,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Variable:
-    """Choice of label values, several at once; `all_values` allows all."""
+    """A choice of one or more label values; `all_values` also offers all of them."""
 
     name: str
     values: str
@@ -58,7 +58,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class Dashboard:
-    """One dashboard. `matchers` are what `{@` stands for in its queries."""
+    """One dashboard. `matchers` are inserted where its queries have `{@`."""
 
     uid: str
     title: str
@@ -69,21 +69,21 @@ class Dashboard:
 
 
 def quantile(q: float, family: str, labels: str) -> str:
-    """Quantile of a histogram family, per `labels`: from classic buckets, or from native histograms."""
+    """Quantile of a histogram family by `labels`, from classic buckets or from native histograms."""
     classic = f"histogram_quantile({q}, sum by (le, {labels}) (rate({family}_bucket{{@}}[@])))"
     native = f"histogram_quantile({q}, sum by ({labels}) (rate({family}{{@}}[@])))"
     return f"{classic} or {native}"
 
 
 def total(family: str, labels: str) -> str:
-    """Rate of the sum of a histogram family's observations, per `labels`, classic or native."""
+    """Rate of the sum of a histogram family's observations by `labels`, from classic or native histograms."""
     classic = f"sum by ({labels}) (rate({family}_sum{{@}}[@]))"
     native = f"sum by ({labels}) (histogram_sum(rate({family}{{@}}[@])))"
     return f"{classic} or {native}"
 
 
 def build(dashboard: Dashboard) -> models.Dashboard:
-    """The dashboard in the SDK's model. Equal input gives equal output."""
+    """The dashboard in the SDK's model. The same input always gives the same output."""
     builder = builders.Dashboard(dashboard.title).uid(dashboard.uid).description(dashboard.description)
     builder = builder.tags(["tcpmon"]).time("now-1h", "now").refresh("30s").timezone("browser").readonly()
     builder = builder.tooltip(models.DashboardCursorSync.CROSSHAIR).link(_link())
@@ -113,7 +113,7 @@ def _variable(variable: Variable) -> builders.QueryVariable:
     builder = builders.QueryVariable(variable.name).label(variable.name.capitalize()).datasource(DATASOURCE)
     builder = builder.query(variable.values).multi(True).include_all(variable.all_values)
     if variable.all_values:
-        # One pattern instead of every value: cheaper, and right for what comes later.
+        # One pattern instead of every value: it is cheaper, and also matches values that appear later.
         builder = builder.all_value(".*").current(models.VariableOption(text="All", value="$__all"))
     builder = builder.refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
     return builder.sort(models.VariableSort.ALPHABETICAL_ASC)

@@ -1,4 +1,4 @@
-"""The dashboard of the receivers: per process and service, whether the reader keeps up, and why not."""
+"""The receivers dashboard: per process and service, whether the reader keeps up, and if not, why."""
 
 from panels import Dashboard, Panel, Query, Row, Variable, quantile, total
 

@@ -1,7 +1,7 @@
-//! Compiles the eBPF programs for every build of the daemon and hands the object to it as `OUT_DIR/tcpmon.bpf.o`.
+//! Compiles the eBPF programs for every build of the daemon, and passes it the object as `OUT_DIR/tcpmon.bpf.o`.
 //!
-//! Without the tools for that, the object is empty and a warning names the remedy: what needs no kernel (cargo check,
-//! clippy, doc, unit tests) works on any machine with a stable toolchain.
+//! If the tools for that are missing, the object is empty and a warning names the remedy. Everything that needs no
+//! kernel (cargo check, clippy, doc, unit tests) then works on any machine with a stable toolchain.
 
 #[path = "../xtask/src/ebpf.rs"]
 mod ebpf;
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         Err(missing) => {
             println!("cargo:warning=no eBPF programs in this build: {missing}");
-            // A path that does not exist runs this again next time.
+            // A path that does not exist makes cargo run this script again next time.
             println!("cargo:rerun-if-changed=the-missing-tools");
             Ok(fs::write(&out, [])?)
         }
@@ -43,7 +43,8 @@ fn watch_sources(workspace: &Path) {
 
 fn build(toolkit: &ebpf::Toolkit, out: &Path) -> Result<(), Box<dyn Error>> {
     fs::create_dir_all(toolkit.target_dir())?;
-    // Builds of the daemon in other target folders share ours: none may copy while another links.
+    // Builds of the daemon in other target folders share this eBPF target folder: none may copy the object while
+    // another one links it.
     let lock = File::create(toolkit.target_dir().join(".tcpmon-lock"))?;
     lock.lock()?;
     let status = toolkit.cargo("build", &env::var("CARGO_CFG_TARGET_ARCH")?).status()?;
@@ -54,7 +55,7 @@ fn build(toolkit: &ebpf::Toolkit, out: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// For `tcpmon --version` and the build information metric.
+/// Sets the revision for `tcpmon --version` and the build information metric.
 fn set_revision(workspace: &Path) {
     let revision = git(workspace, &["rev-parse", "--short", "HEAD"]);
     println!("cargo:rustc-env=TCPMON_REVISION={}", revision.as_deref().unwrap_or("unknown"));

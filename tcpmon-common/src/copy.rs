@@ -1,33 +1,34 @@
 //! How the snapshot copies a socket's state while events change it.
 //!
-//! The state carries a sequence number that is odd while an event is folded, and another even number after each: a
-//! sequence lock. An event makes it odd, writes, and makes it even; it has read the clock and the socket before. The
-//! snapshot reads the sequence number, **then** the clock, then the socket, then the state, and then the sequence number
-//! again. Where both are the same even number, the state is one that stood between two events, the time is not before its
-//! last event, and the socket's own fields are not older than the state.
+//! The state carries a sequence number: a sequence lock. The number is odd while an event is being folded, and a
+//! different even number after each event. An event first reads the clock and the socket. It then makes the number odd,
+//! writes the state, and makes the number even. The snapshot reads the sequence number, **then** the clock, then the
+//! socket, then the state, and then the sequence number again. If both reads give the same even number, the state is
+//! one that stood between two events, the time is not before its last event, and the socket's own fields are not older
+//! than the state.
 //!
-//! This rests on two things. The compiler keeps the order of the accesses: they are volatile, or a barrier stands between
-//! them. The CPU shows stores to others in program order and keeps loads in program order: x86-64 does (TSO). It may let
-//! a load pass an earlier store to another address, and nothing here depends on that order. The kernel's JIT compiler
-//! keeps the order of the instructions. Other architectures order less and need barriers that are not here, so the daemon
-//! does not build for them.
+//! This relies on the compiler and on the CPU. The compiler keeps the order of the accesses, because they are volatile
+//! or have a barrier between them. The CPU makes stores visible to other CPUs in program order and keeps loads in
+//! program order, as x86-64 does (TSO). It may move a load ahead of an earlier store to another address; nothing here
+//! depends on that order. The kernel's JIT compiler keeps the order of the instructions. Other architectures have a
+//! weaker order and need barriers that are not here, so the daemon does not build for them.
 
-/// What the snapshot reads of one socket, each at one moment.
+/// What the snapshot reads of one socket; each method is one step of the copy.
 pub trait Shared {
     /// [`SocketState::sequence`](crate::socket::SocketState::sequence).
     fn sequence(&mut self) -> u32;
     /// Copies the clock.
     fn time(&mut self);
-    /// Copies what is read from the socket itself.
+    /// Copies the fields that are read from the socket itself.
     fn socket(&mut self);
     /// Copies the state.
     fn state(&mut self);
 }
 
-/// Times that the snapshot tries to copy a state; an event takes less than a copy.
+/// How often the snapshot tries to copy a state. An event takes less time than a copy.
 pub const TRIES: u32 = 4;
 
-/// Copies once and returns the sequence number of what was copied; `None` when the copy is torn, and must not be used.
+/// Copies once and returns the sequence number of the copy; `None` if the copy is torn and must not be used.
 #[inline(always)]
 pub fn copy(shared: &mut impl Shared) -> Option<u32> {
     let before = shared.sequence();
@@ -48,7 +49,7 @@ mod tests {
 
     use super::*;
 
-    /// One memory that an event's program and the snapshot's share, one access at a time.
+    /// The memory that an event's program and the snapshot's share; only one access happens at a time.
     #[derive(Clone, Default)]
     struct Memory {
         clock: u64,
@@ -64,7 +65,8 @@ mod tests {
         stood: Vec<(u64, u32, u32)>,
     }
 
-    /// What one event does, in its order. The kernel queues a segment before it, between it and the next, or never.
+    /// What one event does, in this order. The kernel queues a segment before it, between it and the next event, or
+    /// never.
     const EVENT: [fn(&mut Memory); 9] = [
         |memory| memory.rcv_nxt += 100,
         |memory| memory.now = memory.clock,
@@ -81,7 +83,8 @@ mod tests {
     ];
     const EVENTS: usize = 2;
 
-    /// The snapshot's program in one interleaving: `schedule` has the number of the event's steps before each access.
+    /// The snapshot's program in one interleaving: `schedule` has the number of the event's steps that run before each
+    /// access.
     struct Reader<'a> {
         memory: Memory,
         schedule: &'a [usize],
@@ -116,18 +119,18 @@ mod tests {
             self.rcv_nxt = self.access(|memory| memory.rcv_nxt);
         }
         fn state(&mut self) {
-            // In no order: a copy goes word by word.
+            // In arbitrary order: a copy goes word by word.
             self.state.2 = self.access(|memory| memory.received);
             self.state.0 = self.access(|memory| memory.last_ns);
             self.state.1 = self.access(|memory| memory.state_rcv_nxt);
         }
     }
 
-    /// Accesses of one copy.
+    /// Number of accesses in one copy.
     const ACCESSES: usize = 7;
 
-    /// Runs `protocol` in every interleaving with two events; returns how many copies were taken, and of these how many
-    /// are torn, lie before their last event, or have a socket older than its state.
+    /// Runs `protocol` in every interleaving with two events. Returns how many copies were taken, and how many of these
+    /// are torn, have a time before their last event, or have a socket that is older than their state.
     fn explore(protocol: fn(&mut Reader<'_>) -> Option<u32>) -> (usize, usize) {
         fn all(schedule: &mut Vec<usize>, left: usize, each: &mut impl FnMut(&[usize])) {
             if schedule.len() == ACCESSES {
@@ -162,7 +165,7 @@ mod tests {
         assert_eq!(wrong, 0);
     }
 
-    /// The exploration is worth something only if it finds what is wrong with other orders.
+    /// Checks the exploration itself: it must find the errors of other orders.
     #[test]
     fn every_other_order_makes_a_wrong_copy_in_some_interleaving() {
         let time_first: fn(&mut Reader<'_>) -> Option<u32> = |reader| {

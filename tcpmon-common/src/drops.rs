@@ -5,7 +5,7 @@
 #[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
 #[repr(C)]
 pub struct DropKey {
-    /// The socket's cookie; 0 collects what found no room.
+    /// The socket's cookie.
     pub cookie: u64,
     /// The running kernel's `enum skb_drop_reason`.
     pub reason: u32,

@@ -1,8 +1,10 @@
-//! Folding of what is seen at an event into a socket's totals: run by the programs at every event, and by user space
-//! on a copy, to bring a snapshot up to its own moment. One function, so that both say the same.
+//! Folds what is seen at an event into a socket's totals.
 //!
-//! Between two events of one socket its queue is constant, so what is read at an event is what has held since the
-//! last one.
+//! The programs run it at every event. User space runs it on a copy, to bring a snapshot up to the time at which it was
+//! taken. Both use this one function, so they cannot disagree.
+//!
+//! Between two events of a socket its queue is constant, so the values read at an event have held since the previous
+//! event.
 
 use crate::{
     histogram::{FILL_ACTIVATION, FILL_DEACTIVATION, FILL_SEGMENT, fill_bin, fill_ratio},
@@ -26,7 +28,7 @@ pub struct Seen {
     pub rmem: u32,
     /// `sk_rcvbuf`, bytes.
     pub rcvbuf: u32,
-    /// The window advertised last, bytes.
+    /// The last advertised window, bytes.
     pub window: u32,
     /// `icsk_ack.rcv_mss`, bytes.
     pub mss: u32,
@@ -34,18 +36,18 @@ pub struct Seen {
     pub state: u32,
     /// The peer's FIN is in `rcv_nxt`.
     pub fin: bool,
-    /// A larger `sk_rcvbuf` than at the last event is the work of autotuning.
+    /// Whether autotuning raised `sk_rcvbuf`, if it is larger than at the last event.
     pub autotuned: bool,
 }
 
-/// What makes [`fold`] look at a socket.
+/// Why [`fold`] is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// A data segment arrives: it is counted, and meets the receive buffer as it is filled now.
+    /// A data segment arrives: it is counted, with the fill of the receive buffer that it finds.
     Segment,
     /// Any other event.
     Event,
-    /// Nothing has happened: a copy is brought up to the moment of the snapshot.
+    /// No event: a copy is brought up to the time of the snapshot.
     Snapshot,
 }
 
@@ -54,17 +56,17 @@ pub const REFUSED_TIME: u32 = 1;
 /// A sequence number went backwards.
 pub const REFUSED_BYTES: u32 = 2;
 
-/// What [`fold`] says.
+/// What [`fold`] returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Folded {
     /// Bytes drained since the last event.
     pub read_bytes: u32,
-    /// `REFUSED_` bits: what was seen cannot be, and was taken as no change.
+    /// `REFUSED_` bits: impossible values were seen, and were treated as no change.
     pub refused: u32,
 }
 
-/// Brings `state` up to `seen`. `switches` looks up the number of CPU edges of the thread in a reader slot, if the slot
-/// still is that thread's.
+/// Brings `state` up to `seen`. `switches` takes a reader slot and a thread id, and returns the thread's number of CPU
+/// edges if the slot still belongs to that thread.
 #[inline(always)]
 pub fn fold(
     state: &mut SocketState,
@@ -74,10 +76,10 @@ pub fn fold(
 ) -> Folded {
     let mut received = seen.rcv_nxt.wrapping_sub(state.rcv_nxt);
     let mut read = seen.copied_seq.wrapping_sub(state.copied_seq);
-    // What was queued until now: nothing has been drained since the last event but by this one.
+    // The queue until now: the only drain since the last event is the one that this event reports.
     let mut queued = seen.rcv_nxt.wrapping_sub(state.copied_seq);
-    // A distance is negative where its top bit is set. By masks and not by branches, each of which would have the verifier
-    // walk through all that follows once more.
+    // A distance is negative if its top bit is set. These are masks instead of branches because the verifier would walk
+    // all the code below once more for each branch.
     let mut elapsed = seen.now_ns.wrapping_sub(state.last_ns);
     let early = elapsed >> 63;
     elapsed &= early.wrapping_sub(1);
@@ -88,7 +90,7 @@ pub fn fold(
     queued &= possible;
     let refused = (REFUSED_TIME * early as u32) | (REFUSED_BYTES * backwards);
     if seen.fin {
-        // A FIN occupies one sequence number and is no data.
+        // A FIN occupies one sequence number but is not data.
         if state.flags & FIN_RECEIVED == 0 {
             state.flags |= FIN_RECEIVED;
             received = received.saturating_sub(1);
@@ -102,7 +104,7 @@ pub fn fold(
         }
     }
     if seen.state == HALF_CLOSED[0] || seen.state == HALF_CLOSED[1] {
-        // Arrivals were not seen one by one, so take them as spread evenly over the interval.
+        // Single arrivals were not seen, so treat them as spread evenly over the interval.
         queued = queued.saturating_sub(received / 2);
     }
 
@@ -121,7 +123,7 @@ pub fn fold(
     if state.reader_slot != SLOT_NONE {
         match switches(state.reader_slot, state.reader_tid) {
             Some(switches) => edges = fold_edges(state, received, queued, switches, cause),
-            // The thread is gone.
+            // The slot no longer belongs to the thread, which is gone.
             None => state.reader_slot = SLOT_NONE,
         }
     }
@@ -166,19 +168,19 @@ fn byte_ticks(bytes: u32, elapsed_ns: u64) -> u64 {
     }
 }
 
-/// Edges of the reader's timeslices since the last event that count for the socket.
+/// The edges of the reader's timeslices since the last event that count for the socket.
 struct Edges {
     activations: u32,
     deactivations: u32,
 }
 
-/// The edges of the reader's timeslices since the last event: the queue was the same at each of them. A timeslice in
-/// which an empty socket saw neither arrival nor read says nothing and is not counted.
+/// Counts the edges of the reader's timeslices since the last event; the queue was the same at each of them. A
+/// timeslice in which the queue was empty and nothing arrived or was read carries no information and is not counted.
 #[inline(always)]
 fn fold_edges(state: &mut SocketState, received: u32, queued: u32, switches: u32, cause: Cause) -> Edges {
     let was_running = state.reader_switches & 1;
     let counters = &mut state.counters;
-    // `received` is the segment of the last event, which found the reader so.
+    // `received` is the segment of the last event, which found the reader in this state.
     if was_running == 1 {
         counters.arrived_on_cpu_bytes = counters.arrived_on_cpu_bytes.wrapping_add(received as u64);
     } else {
@@ -190,7 +192,8 @@ fn fold_edges(state: &mut SocketState, received: u32, queued: u32, switches: u32
     }
     state.reader_switches = switches;
     if queued == 0 {
-        // An event is in the timeslice that runs now; without one, that timeslice has seen nothing yet.
+        // An event belongs to the timeslice that is running now. Without an event, nothing has happened in that
+        // timeslice yet.
         let activations = if matches!(cause, Cause::Snapshot) { 0 } else { switches & 1 };
         return Edges { activations, deactivations: was_running };
     }
@@ -239,7 +242,7 @@ mod tests {
     #[test]
     fn the_integral_counts_a_byte_from_its_arrival_to_its_read() {
         let mut state = state();
-        // A segment of 1000 bytes arrives at 1 ms (seen before it is queued) and is read at 3 ms.
+        // A segment of 1000 bytes arrives at 1 ms (its event comes before it is queued) and is read at 3 ms.
         fold(&mut state, &seen(1_024_000, 0, 0), Cause::Event, |_, _| None);
         fold(&mut state, &seen(3 * 1_024_000, 1000, 1000), Cause::Event, |_, _| None);
         fold(&mut state, &seen(9 * 1_024_000, 1000, 1000), Cause::Event, |_, _| None);
@@ -271,7 +274,8 @@ mod tests {
     #[test]
     fn arrivals_belong_to_where_the_reader_was_when_they_arrived() {
         let mut state = SocketState { reader_slot: 0, reader_switches: 1, ..state() };
-        // Arrives while it runs (known at the next event), then it sleeps and 200 more arrive, then it wakes and reads.
+        // 100 bytes arrive while the reader runs (known at the next event). It then sleeps while 200 more arrive, wakes
+        // up and reads.
         fold(&mut state, &seen(10, 0, 0), Cause::Event, |_, _| Some(1));
         fold(&mut state, &seen(20, 100, 0), Cause::Event, |_, _| Some(2));
         fold(&mut state, &seen(30, 300, 300), Cause::Event, |_, _| Some(3));

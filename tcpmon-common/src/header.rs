@@ -1,9 +1,9 @@
 //! The header that every record sent to user space starts with.
 
-/// Version of the record layouts. Both sides come from one build, so this guards against decoding foreign bytes.
+/// Version of the record layouts. Both sides come from one build, so this only guards against decoding foreign bytes.
 pub const VERSION: u16 = 1;
 
-/// Says what a record is, where and when it was made, and which socket it is about.
+/// What a record is, where and when it was made, and which socket it is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
 #[repr(C)]
@@ -16,19 +16,37 @@ pub struct Header {
     pub cpu: u32,
     /// `CLOCK_MONOTONIC`, ns.
     pub time_ns: u64,
-    /// The socket's cookie (`ss -e` shows the same), 0 where the record is about no socket.
+    /// The socket's cookie (`ss -e` shows the same); 0 if the record is not about a socket.
     pub cookie: u64,
+}
+
+/// A record in the ring.
+///
+/// # Safety
+/// The type is `repr(C)`, has no implicit padding, and all zeros is a valid value.
+#[expect(unsafe_code, reason = "it promises a layout")]
+pub unsafe trait Record {}
+
+#[expect(unsafe_code, reason = "see `Record`")]
+mod records {
+    // SAFETY: each consists of integers only, with explicit padding (sizes are asserted).
+    unsafe impl super::Record for super::Header {}
+    // SAFETY: as above.
+    unsafe impl super::Record for crate::socket::SocketRecord {}
+    // SAFETY: as above.
+    unsafe impl super::Record for crate::timeslice::Timeslice {}
 }
 
 /// A [`SocketRecord`](crate::socket::SocketRecord) from the snapshot iterator.
 pub const KIND_SNAPSHOT: u16 = 1;
-/// A [`SocketRecord`](crate::socket::SocketRecord) of a socket that is being destroyed: its last values.
+/// A [`SocketRecord`](crate::socket::SocketRecord) of a socket that is being destroyed: its final values.
 pub const KIND_FINAL: u16 = 2;
-/// A bare header: the reader in slot `cookie` has exited and its slot can be collected.
+/// A header only: the reader in slot `cookie` has exited and its slot can be collected.
 pub const KIND_READER_EXIT: u16 = 3;
-/// A [`SocketRecord`](crate::socket::SocketRecord) of a socket that begins to listen.
+/// A [`SocketRecord`](crate::socket::SocketRecord) of a socket that starts to listen.
 pub const KIND_LISTENER: u16 = 5;
-/// A [`SocketRecord`](crate::socket::SocketRecord) of a socket that another process begins to read: its values until then.
+/// A [`SocketRecord`](crate::socket::SocketRecord) of a socket that another process starts to read: its values until
+/// then.
 pub const KIND_HANDED_OVER: u16 = 6;
 /// A [`Timeslice`](crate::timeslice::Timeslice).
 pub const KIND_TIMESLICE: u16 = 4;

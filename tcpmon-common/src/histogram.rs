@@ -1,14 +1,14 @@
 //! Histograms that are folded in the kernel and exported both as classic and as native Prometheus histograms.
 //!
-//! The bins are the union of the classic bounds and of the powers of two that a native histogram of schema 0 needs,
-//! so that both forms are exact sums of bins and neither is interpolated.
+//! The bins are the union of the classic bounds and of the powers of two that a native histogram of schema 0 needs.
+//! Both forms are therefore exact sums of bins, and neither is interpolated.
 
-/// Denominator of the fixed-point fill ratio: one tenth and 2^-7 are both whole numbers of 1/640.
+/// Denominator of the fixed-point fill ratio: one tenth and 2^-7 are both whole multiples of 1/640.
 pub const FILL_ONE: u32 = 640;
 
-/// Upper bounds (inclusive) of the fill bins but the last, in 1/[`FILL_ONE`]. Bin 0 holds exact zeros.
+/// Upper bounds (inclusive) of all fill bins but the last, in 1/[`FILL_ONE`]. Bin 0 holds exact zeros.
 ///
-/// Tenths up to 1.0 are the classic bounds; 2^-7 .. 2^1 the native ones.
+/// Tenths up to 1.0 are the classic bounds; 2^-7 to 2^2 are the native ones.
 pub const FILL_BOUNDS: [u32; 19] =
     [0, 5, 10, 20, 40, 64, 80, 128, 160, 192, 256, 320, 384, 448, 512, 576, 640, 1280, 2560];
 
@@ -23,25 +23,26 @@ const SEARCH: [u32; 32] = {
     padded
 };
 
-/// Number of fill bins: one per bound and one above the last.
+/// Number of fill bins: one for each bound and one above the last bound.
 pub const FILL_BINS: usize = FILL_BOUNDS.len() + 1;
 
-/// Fill that each data segment met: index into a bin of [`FillBins`].
+/// Fill that each data segment found on arrival. Index into a bin of [`FillBins`], as the two below.
 pub const FILL_SEGMENT: usize = 0;
-/// Fill when the reader got the CPU.
+/// Fill when the reader was scheduled in.
 pub const FILL_ACTIVATION: usize = 1;
-/// Fill when the reader lost the CPU.
+/// Fill when the reader was scheduled out.
 pub const FILL_DEACTIVATION: usize = 2;
-/// Number of fill distributions that a socket has.
+/// Number of fill distributions of a socket.
 pub const FILLS: usize = 3;
 
-/// Distributions of `sk_rmem_alloc / sk_rcvbuf`: observations per bin and distribution; counts wrap.
+/// Distributions of `sk_rmem_alloc / sk_rcvbuf`: observations for each bin and distribution. Counts wrap.
 ///
-/// The distributions lie side by side in each bin, because one socket's segments and timeslices mostly meet the same
-/// few fills: one cache line then moves between the CPUs instead of three.
+/// The distributions are side by side in each bin, because a socket's segments and timeslices mostly see the same few
+/// fills: one cache line then moves between the CPUs instead of three.
 pub type FillBins = [[u32; FILLS]; FILL_BINS];
 
-/// `rmem / rcvbuf` in 1/[`FILL_ONE`], rounded up, so that `ratio <= bound` holds exactly when the quotient does.
+/// `rmem / rcvbuf` in 1/[`FILL_ONE`], rounded up, so that `ratio <= bound` holds exactly if the true quotient is at
+/// most the bound.
 #[inline(always)]
 #[expect(clippy::manual_div_ceil, reason = "`div_ceil` takes a remainder too, which eBPF divides a second time for")]
 pub fn fill_ratio(rmem: u32, rcvbuf: u32) -> u32 {
@@ -51,7 +52,7 @@ pub fn fill_ratio(rmem: u32, rcvbuf: u32) -> u32 {
     if rcvbuf == 0 {
         return u32::MAX;
     }
-    // A 32-bit division costs a fraction of a 64-bit one; rmem * 640 passes 2^32 from 6.7 MB on.
+    // A 32-bit division costs a fraction of a 64-bit one; `rmem * 640` exceeds 2^32 from 6.7 MB on.
     if rmem < 1 << 22 && rcvbuf < 1 << 30 {
         return (rmem * FILL_ONE + (rcvbuf - 1)) / rcvbuf;
     }
@@ -62,11 +63,11 @@ pub fn fill_ratio(rmem: u32, rcvbuf: u32) -> u32 {
 /// The bin that a ratio from [`fill_ratio`] belongs to; always below [`FILL_BINS`].
 #[inline(always)]
 pub fn fill_bin(ratio: u32) -> usize {
-    // Most of what is seen: a reader that keeps up.
+    // The most common case: a reader that keeps up.
     if ratio <= FILL_BOUNDS[1] {
         return (ratio > 0) as usize;
     }
-    // A binary search of fixed depth; the bounds are padded to a full tree, and nothing exceeds the padding.
+    // A binary search of fixed depth. The bounds are padded to a full tree, and nothing is larger than the padding.
     let mut bin = 0;
     let mut step = 16;
     while step > 0 {
@@ -81,20 +82,20 @@ pub fn fill_bin(ratio: u32) -> usize {
 /// Exponent of the first time bound: 2^-23 s, about 119 ns.
 pub const TIME_FIRST_EXPONENT: i32 = -23;
 
-/// Number of time bins: up to 2^-23 s, then one per power of two up to 2^7 s (128 s), then above.
+/// Number of time bins: one up to 2^-23 s, one for each power of two up to 2^7 s (128 s), and one above.
 pub const TIME_BINS: usize = 32;
 
-/// Distribution of durations: bin `i` counts those up to `2^(TIME_FIRST_EXPONENT + i)` seconds; counts wrap.
+/// Distribution of durations: bin `i` counts durations up to `2^(TIME_FIRST_EXPONENT + i)` seconds. Counts wrap.
 pub type TimeBins = [u32; TIME_BINS];
 
 /// The bin that a duration in ns belongs to; always below [`TIME_BINS`].
 #[inline(always)]
 pub fn time_bin(ns: u64) -> usize {
     // In units of 2^-30 s the bounds are powers of two: 2^30 / 10^9 = 1 + 0.073741824 = 1 + 38662 / 2^19 (to 5e-7).
-    // What is beyond the last bound is cut to a little above it, so that the sum below ends at the last bin.
+    // Durations beyond the last bound are capped slightly above it, so that the result below is the last bin.
     let ns = if ns > (1 << 37) { 1 << 37 } else { ns };
     let mut units = (ns + ((ns * 38_662) >> 19)).saturating_sub(1) >> 7;
-    // The integer logarithm by halving: eBPF has no instruction that counts leading zeros.
+    // The integer logarithm by repeated halving: eBPF has no instruction that counts leading zeros.
     let mut bin = 0;
     if units >= 1 << 16 {
         units >>= 16;
@@ -117,7 +118,8 @@ pub fn time_bin(ns: u64) -> usize {
         bin += 1;
     }
     bin += units as usize;
-    // Not a comparison: the verifier of 6.1 walks on where one can never be true, and then knows no bound at all.
+    // A mask, not a comparison: the verifier of 6.1 continues past a comparison that can never be true, and then knows
+    // no bound at all.
     bin & (TIME_BINS - 1)
 }
 

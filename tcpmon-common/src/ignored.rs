@@ -1,4 +1,5 @@
-//! Sockets that are left out on purpose.
+//! Sockets that are deliberately ignored.
 
-/// Why, as exported in `tcpmon_sockets_ignored_total{why}`: the index into the per-CPU map `IGNORED`.
+/// Reasons, as exported in `tcpmon_sockets_ignored_total{why}`. The position is the index into the per-CPU map
+/// `IGNORED`.
 pub const IGNORED_WHY: [&str; 1] = ["mptcp"];

@@ -1,7 +1,7 @@
 //! What tcpmon's eBPF programs and its daemon share: one file per record.
 //!
-//! Every type here is `repr(C)`, explicitly padded and valid for any bytes, so that a record crosses the kernel
-//! boundary as it lies in memory. Both sides run on the same little-endian host.
+//! Every type here is `repr(C)`, has explicit padding and is valid for any bytes, so that a record crosses the kernel
+//! boundary exactly as it is in memory. Both sides run on the same little-endian host.
 #![no_std]
 
 pub mod copy;
@@ -12,6 +12,7 @@ pub mod histogram;
 pub mod ignored;
 pub mod lives;
 pub mod loss;
+pub mod name;
 pub mod napi;
 pub mod pass;
 pub mod pressure;
@@ -19,15 +20,16 @@ pub mod reader;
 pub mod settings;
 pub mod socket;
 pub mod timeslice;
+pub mod tracepoint;
 
-/// Says to aya that the records may be copied from and to maps as bytes.
+/// Tells aya that the records may be copied from and to maps as bytes.
 #[cfg(feature = "user")]
 #[expect(unsafe_code, reason = "aya::Pod is an unsafe trait")]
 mod pod {
     macro_rules! pod {
         ($($record:path),+) => {
             $(
-                // SAFETY: repr(C), without implicit padding (sizes are asserted), any bytes are a value.
+                // SAFETY: `repr(C)`, without implicit padding (sizes are asserted); any bytes are a valid value.
                 unsafe impl aya::Pod for $record {}
             )+
         };

@@ -1,12 +1,13 @@
-//! Counts of connections at their begin and at their end, by which one that no program saw shows itself.
+//! Counts of connections at their start and end. Comparing the sums reveals connections that no program saw.
 
-/// Connections that the kernel began to open: `SYN_SENT` or `SYN_RECV`; by the first program on the tracepoint.
+/// Connections that the kernel started to open (`SYN_SENT` or `SYN_RECV`), counted by the first program on the
+/// tracepoint.
 pub const LIVES_OPENED: u32 = 0;
-/// The same by its twin.
+/// The same, counted by the second program on the tracepoint.
 pub const LIVES_OPENED_AGAIN: u32 = 1;
-/// Connections that counting began for.
+/// Connections for which counting has started.
 pub const LIVES_BEGUN: u32 = 2;
-/// Of these, those whose end was seen.
+/// Those of [`LIVES_BEGUN`] whose end was seen.
 pub const LIVES_ENDED: u32 = 3;
-/// Number of counts; index into the per-CPU map `LIVES`.
+/// Number of counts. The constants above are indexes into the per-CPU map `LIVES`.
 pub const LIVES: u32 = 4;

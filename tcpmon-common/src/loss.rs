@@ -1,48 +1,56 @@
-//! What can be lost in the kernel, each with a counter of its own that is exported as `tcpmon_lost_total{what}`.
+//! What can be lost in the kernel. Each kind has its own counter, which is exported as `tcpmon_lost_total{what}`
+//! ([`Loss::SocketBeginLate`], by which nothing is lost, as `tcpmon_socket_begin_late_total`).
 
 /// Index into the per-CPU map `LOST`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Loss {
-    /// Local storage for a socket was refused (memory, or its option-memory limit): the socket is not watched.
+    /// Local storage for a socket was refused (out of memory, or the socket's option-memory limit): the socket is not
+    /// watched.
     SocketStorage = 0,
     /// Local storage for a reader thread was refused: its timeslices are not counted.
     ReaderStorage = 1,
     /// Every reader slot is taken: the thread's timeslices are not counted.
     ReaderSlot = 2,
-    /// The ring was full at a socket's end: its last values went to the map `FALLEN` instead, under no group.
+    /// The ring was full at a socket's end: its final values were added to the map `FALLEN` instead, under no group.
     FinalRecord = 3,
     /// The ring was full at a reader's exit: its slot is collected at the next scrape instead.
     ReaderExit = 4,
     /// The ring was full: a timeslice record of a trace is missing.
     TimesliceRecord = 5,
-    /// A traced thread reads more sockets in one timeslice than are remembered: a record is missing.
+    /// A traced thread read more sockets in one timeslice than the trace remembers: a record is missing.
     TimesliceSocket = 6,
-    /// The map of drop counts is full: a drop was counted under no socket.
+    /// The map of drop counts was full: a drop is missing from the counts by socket and reason.
     DropEntry = 7,
-    /// More network devices than NAPI slots: a poll was counted under the device `other`.
+    /// There are more network devices than NAPI slots: a poll was counted under the device `other`.
     NapiDevice = 8,
-    /// The ring was full when a socket began to listen: until the next scrape, its unread connections have no process.
+    /// The ring was full when a socket started to listen: until the next scrape, its connections have no process until
+    /// they are read.
     ListenerRecord = 9,
-    /// A timeslice ended while a read was being noted in it: its record is missing, its bytes are in the socket's next one.
+    /// A timeslice ended while a read was being recorded in it: its record is missing, and its bytes are in the
+    /// socket's next one.
     TimesliceEdge = 10,
-    /// A connection's begin was not seen: it is counted from its first byte, but what it did until it was met is in no
-    /// histogram.
+    /// A connection's start was not seen: it is counted from its first byte (or from the first unread one: see
+    /// `meet_late` in the programs), but what it did before it was first seen is in no histogram.
     SocketBeginLate = 11,
-    /// A socket's state changed in each of the snapshot's tries to copy it: its totals come with the next pass.
+    /// A socket's state changed during every attempt of the snapshot to copy it: its totals come with the next pass.
     SnapshotTorn = 12,
-    /// More sockets than a snapshot can show: this one is counted when it ends.
+    /// There are more sockets than a snapshot can show: this one is counted when it ends.
     SocketIndex = 13,
-    /// The ring was full when another process began to read a socket: what the former one read counts as the new one's.
+    /// The ring was full when another process started to read a socket: what the previous process read is counted for
+    /// the new one.
     HandedOver = 14,
-    /// An event lay before the one before it: the time between them was taken as nothing.
+    /// An event was earlier than the previous one: the time between them was treated as 0.
     ImpossibleTime = 15,
-    /// A sequence number went backwards: the movement was taken as nothing.
+    /// A sequence number went backwards: the change was treated as 0.
     ImpossibleBytes = 16,
+    /// There are more listening sockets on kernel-chosen ports than are remembered: this one's connections are a
+    /// service of their own.
+    ChosenPort = 17,
 }
 
 /// Number of kinds of [`Loss`].
-pub const LOSSES: usize = 17;
+pub const LOSSES: usize = 18;
 
 impl Loss {
     /// All kinds in the order of their index.
@@ -64,6 +72,7 @@ impl Loss {
         Loss::HandedOver,
         Loss::ImpossibleTime,
         Loss::ImpossibleBytes,
+        Loss::ChosenPort,
     ];
 
     /// The value of the label `what`.
@@ -86,6 +95,7 @@ impl Loss {
             Loss::HandedOver => "handed_over",
             Loss::ImpossibleTime => "impossible_time",
             Loss::ImpossibleBytes => "impossible_bytes",
+            Loss::ChosenPort => "chosen_port",
         }
     }
 }

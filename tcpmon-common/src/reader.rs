@@ -1,11 +1,11 @@
 //! A reader: a thread that drained data from a TCP socket.
 
-use crate::histogram::TimeBins;
+use crate::{histogram::TimeBins, name::Name};
 
 /// No slot: the socket has no known reader.
 pub const SLOT_NONE: u32 = u32::MAX;
 
-/// Why a timeslice ended; index into [`ReaderSlot::ends`].
+/// The thread was preempted. Like the two below: why a timeslice ended, and an index into [`ReaderSlot::ends`].
 pub const END_PREEMPTED: u32 = 0;
 /// The thread went to sleep.
 pub const END_BLOCKED: u32 = 1;
@@ -14,39 +14,39 @@ pub const END_EXITED: u32 = 2;
 
 /// The slot is in use.
 pub const READER_ACTIVE: u32 = 1;
-/// The thread is gone; user space takes what is here and frees the slot.
+/// The thread has exited; user space collects the slot's totals and frees the slot.
 pub const READER_EXITED: u32 = 2;
 /// The trace's filter matched the thread.
 pub const READER_TRACED: u32 = 4;
 
-/// First port of the range from which systems take ports for outgoing connections: at or above it, a remote port names no
-/// service.
+/// First port of the range from which systems choose ports for outgoing connections. A remote port in that range does
+/// not name a service.
 pub const FIRST_EPHEMERAL: u16 = 32_768;
 
-/// Services of one thread that are told apart: the last one is `other`, and stands for all further ones.
+/// Services that are told apart for each thread. The last one is `other` and stands for all further services.
 pub const READER_SERVICES: usize = 8;
 
-/// What is known of one reader thread; value of the array `READERS`. Written by `sched_switch` on the CPU that the
-/// thread leaves or enters, and by the thread's own reads: one at a time.
+/// What is known of one reader thread: value of the array `READERS`. Written by `sched_switch` on the CPU that the
+/// thread leaves or enters, and by the thread's own reads: only one writer at a time.
 ///
-/// A thread that reads for several services has one more slot for each: the slots form a chain, and timeslices are added
-/// up in the slot of the service that was read last. The first slot of the chain is the thread's; the others hold only
-/// sums.
+/// A thread that reads for several services has one more slot for each further service. The slots form a chain, and
+/// each timeslice is added to the slot of the service that was read last in it. The first slot of the chain is the
+/// thread's own; the others hold only sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
 #[repr(C)]
 pub struct ReaderSlot {
-    /// Thread id in the initial pid namespace.
+    /// Thread id in the initial PID namespace.
     pub tid: u32,
     /// Thread-group id (what `ps` calls the pid).
     pub tgid: u32,
-    /// Edges seen: odd while the thread is on a CPU. Wraps.
+    /// Number of edges seen: odd while the thread is on a CPU. Wraps.
     pub switches: u32,
     /// `READER_` flags.
     pub flags: u32,
-    /// Cookie of the socket that it read last.
+    /// Cookie of the socket that the thread read last.
     pub cookie: u64,
-    /// Slot whose sums take the thread's timeslices now; its own while it reads for one service.
+    /// Slot to which the thread's timeslices are added now: its own while it reads for one service.
     pub sums: u32,
     /// Next slot of the chain, or [`SLOT_NONE`].
     pub next: u32,
@@ -55,20 +55,20 @@ pub struct ReaderSlot {
     /// `sched_info.run_delay` at the last deactivation, ns.
     pub run_delay_ns: u64,
     /// The thread group's name.
-    pub process: [u8; 16],
-    /// `SOCKET_` flags that decide about the service, of the socket that brought it.
+    pub process: Name,
+    /// `SOCKET_` flags that determine the service, of the socket for which the slot was made.
     pub socket_flags: u32,
-    /// Port of this side, where it decides about the service.
+    /// Local port, if it determines the service.
     pub local_port: u16,
-    /// Port of the other side, where it decides about the service.
+    /// Remote port, if it determines the service.
     pub remote_port: u16,
     /// Inode number of the network namespace.
     pub netns: u32,
-    /// Services that the thread has slots for; in the first of its slots.
+    /// Services that the thread has slots for; used only in the first of its slots.
     pub services: u32,
-    /// When the thread was first seen to read, ns.
+    /// When the thread was first seen reading, `CLOCK_MONOTONIC`, ns.
     pub begun_ns: u64,
-    /// Timeslices by their end.
+    /// Timeslices by how they ended.
     pub ends: [u64; 3],
     /// Time on the CPU, ns.
     pub on_cpu_ns: u64,

@@ -1,12 +1,12 @@
-//! What user space tells the programs once, before they are loaded, as one read-only global.
+//! What user space passes to the programs once, before they are loaded, as one read-only global.
 //!
-//! The verifier sees these values as constants: a branch on an absent field costs nothing and loads no instruction.
+//! The verifier treats these values as constants: a branch on an absent field costs nothing and loads no instruction.
 
 /// The running kernel has no such field.
 pub const ABSENT: u32 = u32::MAX;
 
-/// Byte offsets from the running kernel's BTF; [`ABSENT`] where the kernel has no such field. The first sixteen are
-/// what every segment and read needs: one cache line.
+/// Byte offsets from the running kernel's BTF; [`ABSENT`] if the kernel has no such field. The first sixteen are what
+/// every segment and read needs: one cache line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
 #[repr(C)]
@@ -29,13 +29,13 @@ pub struct Layout {
     pub sock_state: u32,
     /// `sock.__sk_common.skc_flags`
     pub sock_flags: u32,
-    /// The number of the bit `SOCK_DONE` in `sock.__sk_common.skc_flags`.
+    /// Number of the bit `SOCK_DONE` in `sock.__sk_common.skc_flags`.
     pub sock_done_bit: u32,
-    /// The number of the bit `SOCK_DEAD` there.
+    /// Number of the bit `SOCK_DEAD` in the same field.
     pub sock_dead_bit: u32,
-    /// `sock.sk_kern_sock`, the byte
+    /// The byte that holds `sock.sk_kern_sock`.
     pub sock_kernel: u32,
-    /// The number of that bit within the byte.
+    /// Number of that bit within the byte.
     pub sock_kernel_bit: u32,
     /// `sock.sk_lock.owned`
     pub sock_owned: u32,
@@ -51,13 +51,13 @@ pub struct Layout {
     pub task_tid: u32,
     /// `sock.sk_backlog.len`
     pub sock_backlog: u32,
-    /// `sock.sk_userlocks`, the byte
+    /// The byte that holds the lowest bit of `sock.sk_userlocks`.
     pub sock_userlocks: u32,
-    /// The lowest bit of that field within the byte.
+    /// Number of that lowest bit within the byte.
     pub sock_userlocks_shift: u32,
     /// `sock.__sk_common.skc_family`
     pub sock_family: u32,
-    /// `inet_sock.inet_sport`, big-endian; unlike `skc_num` it is still there when the socket is destroyed
+    /// `inet_sock.inet_sport`, big-endian; unlike `skc_num`, it is still set when the socket is destroyed
     pub sock_local_port: u32,
     /// `sock.__sk_common.skc_dport`, big-endian
     pub sock_remote_port: u32,
@@ -103,54 +103,66 @@ pub struct Layout {
     pub task_exec: u32,
     /// `task_struct.sched_info.run_delay`
     pub task_run_delay: u32,
-    /// `task_struct.__state`, or `state`
+    /// `task_struct.__state`, or `state` on older kernels
     pub task_state: u32,
     /// `napi_struct.dev`
     pub napi_dev: u32,
     /// `net_device.name`
     pub device_name: u32,
-    /// Position of `reason` among the arguments of `kfree_skb`.
-    pub kfree_skb_reason: u32,
-    /// Position of `rx_sk` among the arguments of `kfree_skb`.
-    pub kfree_skb_sock: u32,
-    /// Position of `prev_state` among the arguments of `sched_switch`.
+    /// Position of `prev_state` among the arguments of `sched_switch`; [`ABSENT`] if the kernel does not pass it.
     pub sched_switch_state: u32,
+    /// `task_struct.flags`
+    pub task_flags: u32,
+    /// `net_device.rtnl_link_ops`
+    pub device_link_ops: u32,
+    /// `rtnl_link_ops.kind`
+    pub link_ops_kind: u32,
+    /// Zero.
+    pub padding: u32,
 }
 
-/// Most control groups that one trace can be limited to.
+/// Largest number of control groups to which one trace can be limited.
 pub const FILTER_CGROUPS: usize = 8;
 
-/// Everything that the programs are told.
+/// Largest number of ranges in [`Settings::ephemeral_ports`].
+pub const EPHEMERAL_RANGES: usize = 8;
+
+/// A range that contains no port: an unused entry of [`Settings::ephemeral_ports`].
+pub const NO_PORTS: [u16; 2] = [1, 0];
+
+/// Everything that is passed to the programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
 #[repr(C)]
 pub struct Settings {
     /// The kernel's layout.
     pub layout: Layout,
-    /// 1 while tracing: timeslice records are sent. 0 in the daemon.
+    /// 1 in a trace: timeslice records are sent. 0 in the daemon.
     pub trace: u32,
-    /// 1 when the tracepoint `tcp_rcvbuf_grow` announces growth; else it is inferred from `sk_rcvbuf`.
+    /// 1 if the tracepoint `tcp_rcvbuf_grow` announces growth; 0 if growth is inferred from `sk_rcvbuf`.
     pub grow_announced: u32,
-    /// Trace only thread groups in the map `FILTER_TGIDS`.
+    /// If not 0, trace only thread groups in the map `FILTER_TGIDS`.
     pub filter_tgids: u32,
-    /// Trace only thread groups whose name is in the map `FILTER_COMMS`.
+    /// If not 0, trace only thread groups whose name is in the map `FILTER_COMMS`.
     pub filter_comms: u32,
-    /// Trace only sockets with a port in the map `FILTER_PORTS`.
+    /// If not 0, trace only sockets with a port in the map `FILTER_PORTS`.
     pub filter_ports: u32,
-    /// Trace only threads below one of this many of `cgroups`.
+    /// If not 0, trace only threads in or below one of the first this many of `cgroups`.
     pub filter_cgroups: u32,
-    /// 1 where a socket's state is to leave the map when the socket ends, because the kernel would take it out in a way
-    /// that a walk through the map does not survive.
+    /// 1 if the programs must delete a socket's state from its map when the socket ends, because the kernel's own
+    /// removal is unsafe while the snapshot walks the map.
     pub delete_ended: u32,
     /// Zero.
     pub padding: u32,
-    /// `CLOCK_MONOTONIC` when tcpmon began, ns.
+    /// `CLOCK_MONOTONIC` when tcpmon started, ns.
     pub began_ns: u64,
     /// Ids of control groups (cgroup v2).
     pub cgroups: [u64; FILTER_CGROUPS],
     /// Their depths below the root.
     pub cgroup_levels: [u32; FILTER_CGROUPS],
+    /// First and last ports of ranges in which servers choose ports themselves; [`NO_PORTS`] in unused entries.
+    pub ephemeral_ports: [[u16; 2]; EPHEMERAL_RANGES],
 }
 
-const _: () = assert!(size_of::<Layout>() == 52 * 4);
-const _: () = assert!(size_of::<Settings>() == 52 * 4 + 28 + 4 + 8 + 64 + 32);
+const _: () = assert!(size_of::<Layout>() == 54 * 4);
+const _: () = assert!(size_of::<Settings>() == 54 * 4 + 28 + 4 + 8 + 64 + 32 + 32);

@@ -1,8 +1,9 @@
-//! One TCP socket: the state kept in its local storage, and the record that takes it to user space.
+//! One TCP socket: the state in its local storage, and the record that carries it to user space.
 
 use crate::{
     header::Header,
     histogram::{FILL_BINS, FILLS, FillBins},
+    name::Name,
 };
 
 /// The local side accepted the connection.
@@ -11,35 +12,40 @@ pub const SOCKET_PASSIVE: u32 = 1;
 pub const SOCKET_ACTIVE: u32 = 2;
 /// [`KIND_FINAL`](crate::header::KIND_FINAL) has been sent: a snapshot must not show the socket again.
 pub const SOCKET_FINAL: u32 = 4;
-/// Counting has begun.
+/// Counting has started.
 pub const SOCKET_BEGUN: u32 = 8;
+/// The local side accepted the connection on a port that the kernel chose for the listening socket.
+pub const SOCKET_PORT_CHOSEN: u32 = 16;
+/// The flags that determine the service.
+pub const SOCKET_SERVICE: u32 = SOCKET_PASSIVE | SOCKET_ACTIVE | SOCKET_PORT_CHOSEN;
 
-/// The peer's FIN is in `rcv_nxt`.
+/// `rcv_nxt` includes the peer's FIN.
 pub const FIN_RECEIVED: u32 = 1 << 16;
-/// The application has read past the FIN: it is in `copied_seq`.
+/// The application has read past the FIN: `copied_seq` includes it.
 pub const FIN_READ: u32 = 1 << 17;
 
-/// One unit of [`SocketCounters::queue_byte_ticks`] is a byte that waited this many ns. A 1 GB queue then overflows
-/// 64 bits after four hours without a scrape; in byte-ns it would after 16 seconds.
+/// One unit of [`SocketCounters::queue_byte_ticks`] is a byte that waited this many ns. A 1 GB queue then overflows 64
+/// bits after four hours without a scrape; in byte-ns it would do so after 16 seconds.
 pub const TICK_NS: u64 = 1024;
 
-/// Maps that hold the states of sockets, a power of two: a pass counts through a list from its start in each system
-/// call, and one map has as few lists as the machine has CPUs.
+/// Number of maps that hold the states of sockets, a power of two. In each system call, a pass finds its place by
+/// counting through a list from its start, and one map has only as many lists as the host has CPUs.
 pub const SOCKET_MAPS: u32 = 8;
 
-/// Most sockets that snapshots show at once.
+/// Largest number of sockets that snapshots can show at once.
 pub const SOCKET_INDEXES: u32 = 1 << 20;
-/// Bit of [`Shown::index_plus_one`]: the reader was still in the timeslice of the last event when the socket was shown.
+/// Bit of [`Shown::index_plus_one`]: when the socket was shown, the reader was still in the timeslice of the last
+/// event.
 pub const SHOWN_RUNNING: u32 = 1 << 31;
 
-/// What the snapshot has shown of a socket: written by the iterator alone.
+/// What the snapshot has shown of a socket; only the iterator writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
 #[repr(C)]
 pub struct Shown {
-    /// User space's index for the socket plus one, and [`SHOWN_RUNNING`]; 0 before it was first shown.
+    /// User space's index for the socket plus one, with [`SHOWN_RUNNING`]; 0 before the socket is first shown.
     pub index_plus_one: u32,
-    /// [`SocketState::sequence`] when it was shown at rest; odd when it was not at rest.
+    /// [`SocketState::sequence`] if the socket was at rest when it was shown; odd if it was not.
     pub sequence: u32,
     /// The advertised window that was shown, bytes.
     pub window: u32,
@@ -51,7 +57,7 @@ impl Shown {
     /// Never shown.
     pub const ZERO: Self = Self { index_plus_one: 0, sequence: 0, window: 0, rmem: 0 };
 
-    /// User space's index, if the socket was shown.
+    /// User space's index, if the socket has been shown.
     #[inline(always)]
     pub fn index(&self) -> Option<u32> {
         match self.index_plus_one & !SHOWN_RUNNING {
@@ -61,7 +67,7 @@ impl Shown {
     }
 }
 
-/// What one socket adds up to. Everything only grows (and wraps), so that differences can be added to a group.
+/// The totals of one socket. Each of them only grows (and wraps), so that differences can be added to a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(
     feature = "user",
@@ -69,9 +75,9 @@ impl Shown {
 )]
 #[repr(C)]
 pub struct SocketCounters {
-    /// New in-order data accepted by TCP: movement of `rcv_nxt`, without SYN and FIN.
+    /// New in-order data accepted by TCP: advance of `rcv_nxt`, without SYN and FIN.
     pub received_bytes: u64,
-    /// Data drained: movement of `copied_seq`, without the FIN.
+    /// Data drained: advance of `copied_seq`, without the FIN.
     pub read_bytes: u64,
     /// Data segments seen (after GRO).
     pub segments: u64,
@@ -79,13 +85,13 @@ pub struct SocketCounters {
     pub queue_byte_ticks: u64,
     /// Time during which the advertised window was below one MSS.
     pub zero_window_ns: u64,
-    /// Times that autotuning raised `sk_rcvbuf`.
+    /// How often autotuning raised `sk_rcvbuf`.
     pub growths: u64,
     /// Bytes that arrived while the reader was on a CPU.
     pub arrived_on_cpu_bytes: u64,
     /// Bytes that arrived while the reader was off the CPU.
     pub arrived_off_cpu_bytes: u64,
-    /// Bytes that known readers drained in their timeslices.
+    /// Bytes that readers with a slot drained in their timeslices.
     pub timeslice_read_bytes: u64,
     /// Sums of the observed fills, in 1/[`FILL_ONE`](crate::histogram::FILL_ONE), each rounded up.
     pub fill_sums: [u64; FILLS],
@@ -93,11 +99,12 @@ pub struct SocketCounters {
     pub fills: FillBins,
 }
 
-/// Value of the socket local storage `SOCKETS`. Written under the socket's lock, read by the snapshot without it.
+/// A socket's state: value of the socket local storage `SOCKETS`. Written under the socket's lock; read by the snapshot
+/// without that lock.
 ///
-/// The first cache line (beside the kernel's own words) is what an event only reads. What every event writes lies
-/// together behind it: a segment is folded on the CPU that received it and a read on the reader's, so each cache line
-/// written costs a trip between the two.
+/// The first cache line (beside the kernel's own words) holds what an event only reads. What every event writes is
+/// together behind it: a segment is folded on the CPU that received it and a read on the reader's CPU, so each cache
+/// line that is written has to move between the two.
 #[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
@@ -105,8 +112,8 @@ pub struct SocketState {
     /// The socket's cookie.
     pub cookie: u64,
     /// Name of the last reader's thread group; empty while unknown.
-    pub process: [u8; 16],
-    /// Thread-group id of the last reader; before the first read, of the process that opened the socket, or 0.
+    pub process: Name,
+    /// Thread-group id of the last reader. Before the first read, that of the process that opened the socket, or 0.
     pub reader_tgid: u32,
     /// Thread id of the last reader; 0 before the first read.
     pub reader_tid: u32,
@@ -116,7 +123,7 @@ pub struct SocketState {
     pub flags: u32,
     /// What the snapshot has shown.
     pub shown: Shown,
-    /// Odd while an event is being folded, and another even number after each: see [`copy`](crate::copy).
+    /// Odd while an event is being folded, and a different even number after each event: see [`copy`](crate::copy).
     pub sequence: u32,
     /// That thread's [`switches`](crate::reader::ReaderSlot::switches) at the last event.
     pub reader_switches: u32,
@@ -128,17 +135,17 @@ pub struct SocketState {
     pub last_ns: u64,
     /// `sk_rcvbuf` at the last event.
     pub rcvbuf: u32,
-    /// `sk_rcvbuf` when autotuning announced that it would grow; 0 otherwise.
+    /// `sk_rcvbuf` when autotuning announced that the buffer should grow; 0 otherwise.
     pub grow_from: u32,
     /// The totals.
     pub counters: SocketCounters,
 }
 
 impl SocketState {
-    /// What fresh storage holds.
+    /// The content of new storage.
     pub const ZERO: Self = Self {
         cookie: 0,
-        process: [0; 16],
+        process: [0; 2],
         reader_tgid: 0,
         reader_tid: 0,
         reader_slot: 0,
@@ -174,12 +181,14 @@ impl SocketCounters {
 
 /// The peer's FIN has been received.
 pub const LIVE_FIN: u8 = 1;
-/// The last reader's slot is still that thread's.
+/// The last reader's slot still belongs to that thread.
 pub const LIVE_READER: u8 = 2;
-/// A larger `sk_rcvbuf` than at the last event is the work of autotuning.
+/// If `sk_rcvbuf` is larger than at the last event, autotuning raised it.
 pub const LIVE_AUTOTUNED: u8 = 4;
 /// The snapshot shows this socket for the first time.
 pub const LIVE_NEW: u8 = 8;
+/// The socket listens on a port that the kernel chose.
+pub const LIVE_PORT_CHOSEN: u8 = 16;
 
 /// What a snapshot reads from the socket itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,13 +201,13 @@ pub struct SocketLive {
     pub copied_seq: u32,
     /// `sk_rmem_alloc`, bytes of memory charged to the receive buffer.
     pub rmem: u32,
-    /// `sk_rcvbuf`, the limit of that.
+    /// `sk_rcvbuf`, the limit of `rmem`, bytes.
     pub rcvbuf: u32,
     /// `sk_backlog.len`, bytes of memory.
     pub backlog: u32,
-    /// Bytes in the out-of-order queue as far as the (at most four) SACK blocks tell.
+    /// Bytes in the out-of-order queue, as far as the SACK blocks (at most four) show them.
     pub out_of_order: u32,
-    /// Advertised window that the peer may still use, bytes.
+    /// The last advertised window (`rcv_wnd`), bytes.
     pub window: u32,
     /// `icsk_ack.rcv_mss`, the kernel's estimate of the peer's segment size.
     pub mss: u32,
@@ -210,23 +219,23 @@ pub struct SocketLive {
     pub rcv_rtt_us: u32,
     /// Inode number of the network namespace.
     pub netns: u32,
-    /// The reader's [`switches`](crate::reader::ReaderSlot::switches) now.
+    /// The reader's [`switches`](crate::reader::ReaderSlot::switches) at the time of the snapshot.
     pub reader_switches: u32,
     /// Zero.
     pub padding: u32,
     /// `AF_INET` or `AF_INET6`.
     pub family: u16,
-    /// Port of this side.
+    /// Local port.
     pub local_port: u16,
-    /// Port of the other side.
+    /// Remote port.
     pub remote_port: u16,
     /// TCP state (`TCP_ESTABLISHED` = 1, ...).
     pub state: u8,
     /// `LIVE_` flags.
     pub flags: u8,
-    /// Address of this side; the first four bytes for `AF_INET`.
+    /// Local address; the first four bytes for `AF_INET`.
     pub local_address: [u8; 16],
-    /// Address of the other side.
+    /// Remote address.
     pub remote_address: [u8; 16],
 }
 
@@ -257,16 +266,16 @@ impl SocketLive {
     };
 }
 
-/// One socket in a snapshot, at its end, or at its hand-over to another process.
+/// One socket in a snapshot, at its end, or at its handover to another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
 #[repr(C)]
 pub struct SocketRecord {
     /// Kind, time, cookie.
     pub header: Header,
-    /// The socket now.
+    /// The socket's own fields when the record was made.
     pub live: SocketLive,
-    /// What was folded until its last event.
+    /// What was folded up to the last event.
     pub state: SocketState,
 }
 

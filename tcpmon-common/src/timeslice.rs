@@ -26,11 +26,11 @@ impl QueuePhoto {
     pub const ZERO: Self = Self { rcv_nxt: 0, copied_seq: 0, rmem: 0, rcvbuf: 0, backlog: 0, window: 0 };
 }
 
-/// The activation was not seen: the thread was first met in the middle of this timeslice.
+/// The activation was not seen: tcpmon first saw the thread in the middle of this timeslice.
 pub const TIMESLICE_PARTIAL: u16 = 1;
 /// Another thread took the socket over during this timeslice.
 pub const TIMESLICE_HANDED_OVER: u16 = 2;
-/// The socket was closed during this timeslice: the deactivation shows it at its last read.
+/// The socket was closed during this timeslice: the deactivation shows it as of its last read.
 pub const TIMESLICE_CLOSED: u16 = 4;
 
 /// A record of the trace; `header.time_ns` is the deactivation.
@@ -40,7 +40,7 @@ pub const TIMESLICE_CLOSED: u16 = 4;
 pub struct Timeslice {
     /// Kind, CPU, time of the deactivation, cookie.
     pub header: Header,
-    /// When the thread got the CPU, ns.
+    /// When the thread was scheduled in, ns.
     pub activated_ns: u64,
     /// Time on the CPU (`se.sum_exec_runtime`), ns.
     pub on_cpu_ns: u64,
@@ -48,11 +48,11 @@ pub struct Timeslice {
     pub wait_ns: u64,
     /// Time asleep before this timeslice, ns.
     pub sleep_ns: u64,
-    /// At the activation.
+    /// The receive queue at the activation.
     pub activation: QueuePhoto,
-    /// At the deactivation.
+    /// The receive queue at the deactivation.
     pub deactivation: QueuePhoto,
-    /// Bytes that arrived since the previous timeslice's end and before this activation.
+    /// Bytes that arrived after the end of the previous timeslice and before this activation.
     pub arrived_off_cpu_bytes: u64,
     /// Bytes that arrived during this timeslice.
     pub arrived_on_cpu_bytes: u64,
@@ -78,15 +78,15 @@ pub struct Timeslice {
     pub flags: u16,
     /// `AF_INET` or `AF_INET6`.
     pub family: u16,
-    /// Port of this side.
+    /// Local port.
     pub local_port: u16,
-    /// Port of the other side.
+    /// Remote port.
     pub remote_port: u16,
     /// Bit 0: the peer's FIN had been received at the activation; bit 1: at the deactivation.
     pub fin: u16,
-    /// Address of this side.
+    /// Local address.
     pub local_address: [u8; 16],
-    /// Address of the other side.
+    /// Remote address.
     pub remote_address: [u8; 16],
     /// Zero.
     pub padding: u32,

@@ -8,7 +8,7 @@ use tcpmon_common::settings::FILTER_CGROUPS;
 use crate::{
     config::{
         Config, ConfigError, LogFormat, LogLevel, MAX_DROP_ENTRIES, MAX_GROUPS, MAX_READERS, Settings, duration, help,
-        ring_bytes,
+        port_range, process_name, ring_bytes,
     },
     http::{ListenAddress, TelemetryPath},
 };
@@ -81,6 +81,9 @@ pub struct DaemonArgs {
     #[arg(long, value_name = "TIME", help = help("group_ttl"), value_parser = duration)]
     group_ttl: Option<Duration>,
 
+    #[arg(long, value_name = "NAME", help = help("pin"), value_parser = process_name)]
+    pin: Vec<String>,
+
     #[arg(
         long,
         value_name = "true|false",
@@ -91,6 +94,9 @@ pub struct DaemonArgs {
         hide_possible_values = true
     )]
     cgroup_label: Option<bool>,
+
+    #[arg(long, value_name = "FIRST-LAST", help = help("ephemeral_ports"), value_parser = parse_port_range)]
+    ephemeral_ports: Vec<String>,
 
     #[arg(long, value_name = "N", help = help("max_readers"), value_parser = value_parser!(u64).range(MAX_READERS))]
     max_readers: Option<u64>,
@@ -217,7 +223,13 @@ impl DaemonArgs {
         set(&mut config.web.systemd_socket, self.systemd_socket);
         set(&mut config.max_groups, self.max_groups);
         set(&mut config.group_ttl, self.group_ttl.map(|ttl| humantime::format_duration(ttl).to_string()));
+        if !self.pin.is_empty() {
+            config.pin.clone_from(&self.pin);
+        }
         set(&mut config.cgroup_label, self.cgroup_label);
+        if !self.ephemeral_ports.is_empty() {
+            config.ephemeral_ports.clone_from(&self.ephemeral_ports);
+        }
         set(&mut config.max_readers, self.max_readers);
         set(&mut config.max_drop_entries, self.max_drop_entries);
         set(&mut config.ring_bytes, self.ring_bytes.map(u64::from));
@@ -267,6 +279,11 @@ impl TraceArgs {
         }
         Ok(())
     }
+}
+
+/// Checks it and leaves it as it is.
+fn parse_port_range(text: &str) -> Result<String, String> {
+    port_range(text).map(|_| text.to_owned())
 }
 
 fn parse_ring_bytes(text: &str) -> Result<u32, String> {

@@ -1,4 +1,4 @@
-//! The daemon's settings: as written in the config file and with flags, and as validated.
+//! The daemon's settings: as written in the config file and in flags, and as validated.
 
 mod locate;
 mod settings;
@@ -18,10 +18,10 @@ use tracing::level_filters::LevelFilter;
 
 use self::locate::{key_at, line, span_of};
 pub use self::settings::{Invalid, MAX_DROP_ENTRIES, MAX_GROUPS, MAX_READERS, Settings};
-pub(crate) use self::settings::{duration, ring_bytes};
+pub(crate) use self::settings::{duration, port_range, process_name, ring_bytes};
 use crate::http::WebConfigError;
 
-/// What can be set, as it is written: the config file, and what flags make of it.
+/// All settings as written: those of the config file, with flags applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
@@ -29,15 +29,19 @@ pub struct Config {
     pub max_groups: u64,
     /// See [`Settings::group_ttl`].
     pub group_ttl: String,
+    /// See [`Settings::pin`].
+    pub pin: Vec<String>,
     /// See [`Settings::cgroup_label`].
     pub cgroup_label: bool,
+    /// See [`Settings::ephemeral_ports`].
+    pub ephemeral_ports: Vec<String>,
     /// See [`Settings::max_readers`].
     pub max_readers: u64,
     /// See [`Settings::max_drop_entries`].
     pub max_drop_entries: u64,
     /// See [`Settings::ring_bytes`].
     pub ring_bytes: u64,
-    /// The web side.
+    /// The HTTP endpoint.
     pub web: Web,
     /// What is logged.
     pub log: Log,
@@ -61,9 +65,9 @@ pub struct Web {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Log {
-    /// Least severity that is logged.
+    /// Lowest severity that is logged.
     pub level: LogLevel,
-    /// Form of the lines.
+    /// Format of the lines.
     pub format: LogFormat,
 }
 
@@ -110,7 +114,9 @@ impl Default for Config {
         Self {
             max_groups: 200,
             group_ttl: "10m".into(),
+            pin: Vec::new(),
             cgroup_label: false,
+            ephemeral_ports: Vec::new(),
             max_readers: 4096,
             max_drop_entries: 4096,
             ring_bytes: 1 << 21,
@@ -137,9 +143,9 @@ impl Default for Log {
     }
 }
 
-/// A key of the config file, and the flag of the same name.
+/// A key of the config file, and of the flag with the same name.
 struct Key {
-    /// With dots; the flag has `-` for `_`, but `--web.config.file` is called as other exporters call it.
+    /// With dots. The flag has `-` in place of `_`, but `--web.config.file` has the name that other exporters use.
     name: &'static str,
     help: &'static str,
 }
@@ -148,11 +154,13 @@ const fn key(name: &'static str, help: &'static str) -> Key {
     Key { name, help }
 }
 
-/// In the order of the printed file: keys below a table come last.
+/// In the order in which the file is printed: keys below a table come last.
 const KEYS: &[Key] = &[
-    key("max_groups", "Most groups with metrics of their own; further ones share the group `other`"),
+    key("max_groups", "Most groups with metrics of their own; less active ones share the group `other`"),
     key("group_ttl", "A group that is idle for this long leaves; its series end"),
+    key("pin", "Process whose groups come before all others, by name, such as `nginx`; once or more"),
     key("cgroup_label", "Whether groups are also told apart by their control group"),
+    key("ephemeral_ports", "Ports from which a server chooses, such as `50000-51000` (GridFTP): one service"),
     key("max_readers", "Most threads that are followed as readers at a time"),
     key("max_drop_entries", "Most pairs of socket and drop reason that are counted at a time"),
     key("ring_bytes", "Size of the ring out of the kernel: a power of two and whole pages"),
@@ -172,7 +180,7 @@ pub enum ConfigError {
     Read {
         /// The file.
         file: PathBuf,
-        /// The system's reason.
+        /// The system's error.
         source: io::Error,
     },
     /// A line of the file is wrong.
@@ -182,10 +190,10 @@ pub enum ConfigError {
         file: PathBuf,
         /// Counted from 1.
         line: usize,
-        /// The key where there is one, what is wrong, and what would be right.
+        /// The key if there is one, what is wrong, and what would be right.
         problem: String,
     },
-    /// A flag, or file and flags together, are wrong.
+    /// A flag is wrong, or the file and the flags together are.
     #[error("{0}")]
     Invalid(#[from] Invalid),
     /// The web config file is wrong.
@@ -194,10 +202,10 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// Reads a file; what it does not name has its default. The result is valid.
+    /// Reads a file; keys that it does not have get their defaults. The result is valid.
     ///
     /// # Errors
-    /// When it cannot be read, or a line of it cannot be used.
+    /// If the file cannot be read, or a line of it cannot be used.
     pub fn read(file: &Path) -> Result<Self, ConfigError> {
         match std::fs::read_to_string(file) {
             Ok(text) => {
@@ -207,7 +215,7 @@ impl Config {
         }
     }
 
-    /// An error is a line and what is wrong there.
+    /// An error has the line number and what is wrong there.
     fn parse(text: &str) -> Result<Self, (usize, String)> {
         let at = |error: &toml::de::Error| {
             let span = error.span().unwrap_or_default();
@@ -230,6 +238,11 @@ impl Config {
         }
     }
 
+    /// The keys whose values differ, with dots.
+    pub fn differs(&self, other: &Self) -> Vec<&'static str> {
+        KEYS.iter().map(|key| key.name).filter(|key| self.value(key) != other.value(key)).collect()
+    }
+
     /// The value of a key, as TOML.
     fn value(&self, key: &str) -> Option<toml::Value> {
         let whole = toml::Value::try_from(self).ok()?;
@@ -237,7 +250,7 @@ impl Config {
     }
 }
 
-/// The config file that says the same.
+/// Prints a config file with the same settings.
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut open = "";
@@ -254,7 +267,7 @@ impl fmt::Display for Config {
     }
 }
 
-/// What a key is for, and its default; empty for what is no key.
+/// The description of a key and its default; empty for an unknown key.
 pub(crate) fn help(key: &str) -> String {
     let known = KEYS.iter().find(|known| known.name == key);
     let default = Config::default().value(key);
@@ -262,11 +275,12 @@ pub(crate) fn help(key: &str) -> String {
     known.zip(default).map(text).unwrap_or_default()
 }
 
-/// As it is written for a flag.
+/// The value as it is written for a flag.
 fn unquoted(value: &toml::Value) -> String {
     match value {
         toml::Value::String(text) if text.is_empty() => "none".to_owned(),
         toml::Value::String(text) => text.clone(),
+        toml::Value::Array(values) if values.is_empty() => "none".to_owned(),
         toml::Value::Array(values) => values.iter().map(unquoted).collect::<Vec<_>>().join(", "),
         other => other.to_string(),
     }

@@ -1,5 +1,5 @@
-//! Bytes from the kernel become types here, and only here. Total: no bytes can make it fail otherwise than by saying
-//! so.
+//! Converts bytes from the kernel to types; nothing else does. The functions are total: any bytes give a value or an
+//! error.
 
 use tcpmon_common::{
     header::{Header, KIND_FINAL, KIND_HANDED_OVER, KIND_LISTENER, KIND_READER_EXIT, KIND_TIMESLICE, VERSION},
@@ -11,11 +11,11 @@ use zerocopy::FromBytes;
 /// A record from the ring buffer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// A socket's last values.
+    /// A socket's final values.
     Final(Box<SocketRecord>),
-    /// A socket that begins to listen.
+    /// A socket that starts to listen.
     Listener(Box<SocketRecord>),
-    /// A socket that another process begins to read: its values until then.
+    /// A socket that another process starts to read: its values until then.
     HandedOver(Box<SocketRecord>),
     /// The reader in this slot has exited.
     ReaderExit {
@@ -26,18 +26,18 @@ pub enum Event {
     Timeslice(Box<Timeslice>),
 }
 
-/// Bytes that are no record.
+/// The bytes are not a record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// Fewer bytes than the record needs.
     #[error("a record of {got} bytes where {need} are needed")]
     Truncated {
-        /// Bytes there.
+        /// Bytes that there are.
         got: usize,
-        /// Bytes needed.
+        /// Bytes that the record needs.
         need: usize,
     },
-    /// A kind or version that this build does not make.
+    /// A kind or version that this build does not produce.
     #[error("a record of kind {kind}, version {version}, which this build does not make")]
     Unknown {
         /// `Header::kind`.
@@ -50,7 +50,7 @@ pub enum DecodeError {
 /// Decodes one record of the ring buffer.
 ///
 /// # Errors
-/// When the bytes are too short or of a foreign kind.
+/// If the bytes are too short, or the record's kind or version is unknown.
 pub fn event(bytes: &[u8]) -> Result<Event, DecodeError> {
     let header: Header = read(bytes)?;
     match (header.version, header.kind) {
@@ -63,7 +63,7 @@ pub fn event(bytes: &[u8]) -> Result<Event, DecodeError> {
     }
 }
 
-/// A name padded with zeros, as text.
+/// Converts a name that is padded with zeros to text.
 pub fn name(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()

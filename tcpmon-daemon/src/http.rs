@@ -1,25 +1,22 @@
-//! The web side of the daemon: metrics, a landing page, health and status.
+//! The daemon's HTTP endpoint: metrics, a landing page, health and status.
 
 mod client_cert;
 mod connections;
 mod listen;
 mod login;
+mod page;
+mod readings;
 mod reload;
 mod serve;
 mod status;
+mod timely;
 mod tls;
 mod web_config;
 
 #[cfg(test)]
 mod tests;
 
-use std::{
-    fmt,
-    future::Future,
-    str::FromStr,
-    sync::{Arc, Mutex, PoisonError},
-    time::Instant,
-};
+use std::{fmt, future::Future, str::FromStr, sync::Arc};
 
 use axum::{
     Extension, Router,
@@ -29,39 +26,46 @@ use axum::{
     routing::get,
 };
 
-use self::connections::Client;
+use self::{
+    connections::Client,
+    page::Page,
+    readings::{Readings, Wanted},
+};
 pub use self::{
     listen::{AddressError, BindError, InheritError, ListenAddress, bind, inherit},
     reload::{WebConfig, WebConfigError},
     serve::serve,
 };
 use crate::{
-    metrics::{self, Format, Identity},
-    model::{newborn::Newborns, snapshot::Seen},
+    metrics::{Format, Identity},
+    model::snapshot::Seen,
 };
 
-/// Where answers come from.
+/// Where the endpoint gets its data.
 pub trait Source: Send + Sync + 'static {
-    /// Whether the programs run now.
-    fn ready(&self) -> bool;
-
-    /// What there is to see now. Requests come at the same time; it is for the source to let them share the work.
+    /// Whether the daemon makes progress; answers at once, from what is already known.
     ///
     /// # Errors
-    /// When there is nothing to see.
+    /// If it does not: what is stalled, and since when.
+    fn health(&self) -> Result<(), Unavailable>;
+
+    /// Takes a sample of the programs' data and the host. Only one call at a time.
+    ///
+    /// # Errors
+    /// If no sample can be taken.
     fn see(&self) -> impl Future<Output = Result<Seen, Unavailable>> + Send;
 }
 
-/// There is nothing to see: why, and what to do.
+/// No data is available: why, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unavailable(pub String);
 
-/// Path of the metrics: begins with a slash and is none of the other pages.
+/// Path of the metrics page: starts with a slash and is not the path of another page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TelemetryPath(String);
 
-/// A path that cannot be served.
+/// A path that cannot be used for the metrics page.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{path:?} cannot be the path of the metrics: it must begin with `/`, consist of letters, digits and `/._-`, \
@@ -94,32 +98,32 @@ impl fmt::Display for TelemetryPath {
 const HEALTH: &str = "/healthz";
 const STATUS: &str = "/status";
 
-/// So many characters of a header tell scrapers apart.
+/// At most this many characters of a header are used to tell scrapers apart.
 const MOST_WORDS: usize = 100;
 
+/// Response header with the time at which the response's sample was started: seconds of `CLOCK_MONOTONIC`.
+const BEGAN: &str = "tcpmon-reading-began";
+
 struct App<S> {
-    source: S,
-    identity: Arc<Identity>,
+    readings: Arc<Readings<S>>,
     telemetry: TelemetryPath,
-    web: Option<Arc<WebConfig>>,
-    newborns: Mutex<Newborns>,
 }
 
-/// All pages. `/status` says what became of the web config file, if there is one.
+/// Routes of all pages. `/status` reports the state of the web config file, if there is one.
 pub fn router<S: Source>(
     source: S,
     identity: Arc<Identity>,
     telemetry: &TelemetryPath,
     web: Option<Arc<WebConfig>>,
 ) -> Router {
-    let newborns = Mutex::default();
+    let readings = Arc::new(Readings::new(source, identity, web));
     Router::new()
         .route("/", get(landing::<S>))
         .route(&telemetry.0, get(telemetry_page::<S>))
         .route(HEALTH, get(health::<S>))
         .route(STATUS, get(status_page::<S>))
         .fallback(|| async { (StatusCode::NOT_FOUND, "no such page; `/` lists them\n") })
-        .with_state(Arc::new(App { source, identity, telemetry: telemetry.clone(), web, newborns }))
+        .with_state(Arc::new(App { readings, telemetry: telemetry.clone() }))
 }
 
 async fn telemetry_page<S: Source>(
@@ -130,20 +134,24 @@ async fn telemetry_page<S: Source>(
     let accept: Vec<_> = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
     let accept = (!accept.is_empty()).then(|| accept.join(","));
     let format = Format::negotiate(accept.as_deref());
-    let mut seen = match app.source.see().await {
-        Ok(seen) => seen,
-        Err(error) => return failure(&error),
-    };
-    let mut newborns = app.newborns.lock().unwrap_or_else(PoisonError::into_inner);
-    seen.snapshot = newborns.show(&scraper(client, &headers), seen.snapshot, Instant::now());
-    drop(newborns);
-    match metrics::encode(&app.identity, seen, format) {
-        Ok(page) => ([(header::CONTENT_TYPE, format.content_type())], page).into_response(),
-        Err(error) => failure(&error),
-    }
+    page(&app, client, Wanted::Metrics(format, scraper(client, &headers))).await
 }
 
-/// What tells scrapers apart: several of different kinds may ask from one host, and people, too.
+async fn status_page<S: Source>(State(app): State<Arc<App<S>>>, Extension(client): Extension<Client>) -> Response {
+    page(&app, client, Wanted::Status).await
+}
+
+async fn page<S: Source>(app: &App<S>, client: Client, wanted: Wanted) -> Response {
+    let answer = app.readings.page(client, &wanted).await;
+    let mut response = answer.page.map_or_else(|error| failure(&error), Page::response);
+    if let Ok(began) = format!("{}.{:09}", answer.began.as_secs(), answer.began.subsec_nanos()).parse() {
+        response.headers_mut().insert(BEGAN, began);
+    }
+    response
+}
+
+/// A key that tells scrapers apart: one host may run several kinds of scraper, and people may send requests from it,
+/// too.
 fn scraper(client: Client, headers: &HeaderMap) -> String {
     let [agent, accept] = [header::USER_AGENT, header::ACCEPT].map(|name| {
         let value = headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
@@ -152,27 +160,15 @@ fn scraper(client: Client, headers: &HeaderMap) -> String {
     format!("{client}\n{agent}\n{accept}")
 }
 
-async fn status_page<S: Source>(State(app): State<Arc<App<S>>>) -> Response {
-    let body = match app.source.see().await {
-        Ok(seen) => status::body(&app.identity, &seen, app.web.as_deref()),
-        Err(error) => return failure(&error),
-    };
-    match body {
-        Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
-        Err(error) => failure(&error),
-    }
-}
-
 async fn health<S: Source>(State(app): State<Arc<App<S>>>) -> Response {
-    if app.source.ready() {
-        "ok".into_response()
-    } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "the programs do not run").into_response()
+    match app.readings.source.health() {
+        Ok(()) => "ok".into_response(),
+        Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")).into_response(),
     }
 }
 
 async fn landing<S: Source>(State(app): State<Arc<App<S>>>) -> Html<String> {
-    // Nothing here needs an escape: see `TelemetryPath`.
+    // Nothing here needs escaping: see `TelemetryPath`.
     Html(format!(
         "<!DOCTYPE html>
 <html lang=\"en\">
@@ -189,7 +185,7 @@ async fn landing<S: Source>(State(app): State<Arc<App<S>>>) -> Html<String> {
 </body>
 </html>
 ",
-        app.identity.version, app.identity.revision, app.telemetry
+        app.readings.identity.version, app.readings.identity.revision, app.telemetry
     ))
 }
 

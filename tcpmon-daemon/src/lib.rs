@@ -1,8 +1,8 @@
 //! tcpmon shows where received bytes wait on a Linux host, and why.
 //!
-//! One way through: [`kernel`] loads the programs and reads bytes; [`decode`] makes types of them; [`model`] keeps
-//! totals per group; [`metrics`] and [`http`] show them; [`record`] writes traces. [`commands`] alone joins I/O, time
-//! and model.
+//! Data flows in one direction: [`kernel`] loads the programs and reads bytes; [`decode`] converts them to types;
+//! [`model`] keeps totals per group; [`metrics`] and [`http`] show them; [`record`] writes traces. Only [`commands`]
+//! combines I/O, time and model.
 
 pub mod cli;
 pub mod commands;

@@ -1,4 +1,4 @@
-//! The binary: reads the arguments, runs the command, and makes an exit code of how it ended.
+//! The binary: parses the arguments, runs the command, and converts its result to an exit code.
 
 use std::process::ExitCode;
 
@@ -8,7 +8,7 @@ fn main() -> ExitCode {
     match commands::run(Cli::from_environment()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("tcpmon: {}", commands::sentence(&error));
+            commands::say(&commands::sentence(&error));
             ExitCode::from(commands::exit_code(&error))
         }
     }

@@ -1,4 +1,4 @@
-//! The BTF parser on the kernels in `fixtures/btf`, on random bytes and on damaged kernels.
+//! Tests of the BTF parser on the kernels in `fixtures/btf`, on random bytes and on damaged kernels.
 #![allow(clippy::unwrap_used, reason = "a test ends where its claim does")]
 
 use std::{fs, path::PathBuf};
@@ -19,7 +19,7 @@ fn labels() -> Vec<&'static str> {
     header.split('\t').skip(2).collect()
 }
 
-/// As the table has it: `offset:size`, `offset.bBIT:WIDTHb` for bit fields, `-` for what is absent.
+/// The format of the table: `offset:size`, `offset.bBIT:WIDTHb` for bit fields, `-` if absent.
 fn cell(field: Option<Field>) -> String {
     match field {
         None => "-".to_string(),
@@ -86,7 +86,7 @@ fn enumerators_and_functions_are_those_of_their_kernel() {
     assert!(reasons.contains(&("SKB_DROP_REASON_PROTO_MEM", 20)), "{reasons:?}");
 }
 
-/// Every kind of question, about whatever names there are.
+/// Every kind of query, for all names that the BTF contains.
 fn ask_everything(bytes: &[u8]) {
     let Ok(btf) = Btf::parse(bytes) else {
         return;
@@ -109,10 +109,10 @@ fn ask_everything(bytes: &[u8]) {
     btf.has_function("bpf_iter_tcp");
 }
 
-/// Names for made-up types, which are given random offsets into this.
+/// Names for the generated types, which refer to them by random offsets.
 const STRINGS: &[u8] = b"\0a\0btf_trace_a\0__traceiter_a\0sock\0sk_rcvbuf\0";
 
-/// Types whose lengths are right and whose contents are anything: cycles, wrong references, wrong kinds.
+/// Types with correct lengths and random contents: cycles, wrong references, wrong kinds.
 fn made_up_types() -> impl Strategy<Value = Vec<u32>> {
     let word = prop_oneof![6 => 0..40u32, 1 => any::<u32>()];
     let tail = prop::collection::vec(word.clone(), 12);

@@ -1,7 +1,7 @@
 //! Typed reads of kernel memory: the only place that knows offsets and raw pointers of the kernel.
 //!
-//! Every accessor is a plain load through a BTF-typed pointer at an offset that the verifier knows as a constant and
-//! checks against the type; a load that faults reads zero. An [`ABSENT`] field must not be read: callers branch on
+//! Every accessor is a plain load through a BTF-typed pointer, at an offset that the verifier knows as a constant and
+//! checks against the type. A load that faults reads zero. An [`ABSENT`] field must not be read: callers branch on
 //! [`present`] first, and the verifier removes the branch that is not taken.
 
 use aya_ebpf::{
@@ -12,6 +12,8 @@ use aya_ebpf::{
     programs::{BtfTracePointContext, SockOpsContext},
 };
 use tcpmon_common::{
+    name::{self, Name},
+    napi::{BACKLOG, VETHS},
     settings::{ABSENT, Settings},
     socket::{LIVE_FIN, SocketLive},
     timeslice::QueuePhoto,
@@ -24,14 +26,14 @@ pub static SETTINGS: Settings = {
     unsafe { core::mem::zeroed() }
 };
 
-/// Reads a setting; volatile, because the compiler sees only the zeros of the initialiser.
+/// Reads a setting. The read is volatile because the compiler sees only the zeros of the initialiser.
 #[inline(always)]
 pub fn constant<T: Copy>(setting: &'static T) -> T {
     // SAFETY: a reference is valid for reads.
     unsafe { core::ptr::read_volatile(setting) }
 }
 
-/// One setting by its path.
+/// Reads one setting by its path.
 macro_rules! setting {
     ($($field:tt)+) => {
         $crate::kernel::constant(&$crate::kernel::SETTINGS.$($field)+)
@@ -39,7 +41,7 @@ macro_rules! setting {
 }
 pub(crate) use setting;
 
-/// Offset of one field.
+/// Reads the offset of one field.
 macro_rules! offset {
     ($field:ident) => {
         $crate::kernel::constant(&$crate::kernel::SETTINGS.layout.$field)
@@ -53,24 +55,25 @@ pub fn present(offset: u32) -> bool {
     offset != ABSENT
 }
 
-/// Direct load through a typed kernel pointer.
+/// Loads a value directly through a typed kernel pointer.
 ///
 /// # Safety
-/// `base` is a pointer that the verifier knows as a kernel object, `offset` comes from its BTF and is present.
+/// The verifier knows `base` as a pointer to a kernel object; `offset` comes from the BTF of that object's type and is
+/// present.
 #[inline(always)]
 unsafe fn load<T: Copy>(base: *const u8, offset: u32) -> T {
     // SAFETY: as the caller promises; the verifier checks offset and size against the object's type.
     unsafe { core::ptr::read_volatile(base.add(offset as usize).cast::<T>()) }
 }
 
-/// `CLOCK_MONOTONIC`, ns. The dearest primitive here: at most once per program.
+/// `CLOCK_MONOTONIC`, ns. The most expensive primitive here: call it at most once per program.
 #[inline(always)]
 pub fn now_ns() -> u64 {
     // SAFETY: a helper without arguments.
     unsafe { bpf_ktime_get_ns() }
 }
 
-/// The compiler moves no memory access across this; it is no instruction.
+/// A compiler barrier: the compiler moves no memory access across it. It generates no instruction.
 #[inline(always)]
 pub fn barrier() {
     // SAFETY: an empty statement.
@@ -84,15 +87,7 @@ pub fn cpu() -> u32 {
     unsafe { bpf_get_smp_processor_id() }
 }
 
-/// Argument `N` of a tracepoint as a word, if that is where this kernel has what the caller wants. `N` is a constant,
-/// because the verifier allows only constant offsets into the context; a kernel that moved the argument is refused
-/// at start.
-#[inline(always)]
-pub fn argument<const N: u32>(ctx: &BtfTracePointContext, position: u32) -> Option<u64> {
-    if position == N { Some(ctx.arg(N as usize)) } else { None }
-}
-
-/// The socket of a callback of a control group, as TCP.
+/// The socket of a sock_ops program's context, as TCP.
 #[inline(always)]
 pub fn callback_tcp(ctx: &SockOpsContext) -> Option<TcpSock> {
     // SAFETY: the context is valid for reads; the verifier knows this field as a socket or null.
@@ -100,15 +95,15 @@ pub fn callback_tcp(ctx: &SockOpsContext) -> Option<TcpSock> {
     if sock.is_null() {
         return None;
     }
-    // What a callback gets is a `struct bpf_sock`, of which next to nothing can be read.
+    // A sock_ops program gets a `struct bpf_sock`, of which next to nothing can be read.
     let tcp = Sock(sock as *const u8).tcp()?.0;
     Some(TcpSock(tcp, Sock(tcp)))
 }
 
-/// The cookie of a callback's socket, made now if it had none.
+/// The cookie of a sock_ops program's socket; created now if it had none.
 #[inline(always)]
 pub fn callback_cookie(ctx: &SockOpsContext) -> u64 {
-    // SAFETY: programs of this kind pass their context.
+    // SAFETY: programs of this kind may pass their context to this helper.
     unsafe { bpf_get_socket_cookie(ctx.ops.cast()) }
 }
 
@@ -116,8 +111,10 @@ pub fn callback_cookie(ctx: &SockOpsContext) -> u64 {
 #[derive(Clone, Copy)]
 pub struct Sock(*const u8);
 
-/// `struct tcp_sock *`, obtained through `bpf_skc_to_tcp_sock` and therefore typed, beside the `struct sock *` that it
-/// came from: the verifier trusts the latter, so its fields are read without a check for faults.
+/// `struct tcp_sock *`, with the `struct sock *` that it came from.
+///
+/// The first is typed, because it comes from `bpf_skc_to_tcp_sock`. The verifier trusts the second, so fields of
+/// `struct sock` are read through that one without a check for faults.
 #[derive(Clone, Copy)]
 pub struct TcpSock(*const u8, Sock);
 
@@ -133,10 +130,13 @@ pub struct Task(*const u8);
 #[derive(Clone, Copy)]
 pub struct Napi(*const u8);
 
+/// From `include/linux/sched.h`, the same in 5.10 to 7.3; a test compares it with what `/proc` shows for thread 2.
+const PF_KTHREAD: u32 = 0x0020_0000;
+
 /// User-space ABI.
 const AF_INET6: u16 = 10;
 
-/// `TCP_ESTABLISHED` and the other states that matter here; user-space ABI, so constants.
+/// The TCP states that matter here. They are user-space ABI, so they are constants.
 pub mod state {
     pub const ESTABLISHED: u32 = 1;
     pub const SYN_SENT: u32 = 2;
@@ -173,7 +173,8 @@ impl Sock {
         self.0
     }
 
-    /// The low half of its address, as a number: the verifier lets a program have that much of a pointer, by a move.
+    /// The low half of the socket's address, as a number: the verifier allows a program that much of a pointer, by a
+    /// 32-bit move.
     #[inline(always)]
     pub fn address(self) -> u32 {
         let low: u64;
@@ -186,15 +187,15 @@ impl Sock {
         low as u32
     }
 
-    /// The same socket as TCP, unless it is another protocol, a request or a time-wait socket.
+    /// The same socket as TCP; `None` for other protocols, request sockets and time-wait sockets.
     #[inline(always)]
     pub fn tcp(self) -> Option<TcpSock> {
-        // SAFETY: the helper checks the socket's kind itself.
+        // SAFETY: the helper itself checks what kind of socket it is.
         let tcp = unsafe { bpf_skc_to_tcp_sock(self.0.cast_mut().cast()) } as *const u8;
         if tcp.is_null() { None } else { Some(TcpSock(tcp, self)) }
     }
 
-    /// The socket's cookie, made now if it had none.
+    /// The socket's cookie; created now if it had none.
     #[inline(always)]
     pub fn cookie(self) -> u64 {
         // SAFETY: a typed socket pointer, which tracing programs may pass since 5.12.
@@ -229,14 +230,15 @@ impl Sock {
         unsafe { load(self.0, offset!(sock_rcvbuf)) }
     }
 
-    /// A process holds the socket's lock, so `current` is the one that called into the socket.
+    /// Whether a process holds the socket's lock: `current` is then the thread that called into the socket.
     #[inline(always)]
     pub fn owned_by_user(self) -> bool {
         // SAFETY: see `state`.
         unsafe { load::<u32>(self.0, offset!(sock_owned)) != 0 }
     }
 
-    /// It belongs to the kernel (NFS, Ceph, NVMe/TCP, ...) and not to a process; where that cannot be told, it does not.
+    /// Whether the socket belongs to the kernel (NFS, Ceph, NVMe/TCP, ...) and not to a process; false if this kernel
+    /// does not show it.
     #[inline(always)]
     pub fn kernel_owned(self) -> bool {
         // SAFETY: see `state`.
@@ -244,21 +246,21 @@ impl Sock {
             && unsafe { load::<u8>(self.0, offset!(sock_kernel)) } as u32 >> offset!(sock_kernel_bit) & 1 == 1
     }
 
-    /// `SOCK_DONE`: `tcp_fin` alone sets it, when the peer's FIN has been taken into `rcv_nxt`.
+    /// `SOCK_DONE`: set only by `tcp_fin`, after `rcv_nxt` has advanced over the peer's FIN.
     #[inline(always)]
     pub fn fin_received(self) -> bool {
         // SAFETY: see `state`.
         unsafe { load::<u64>(self.0, offset!(sock_flags)) >> offset!(sock_done_bit) & 1 == 1 }
     }
 
-    /// `SOCK_DEAD`: the application has closed it, so nobody reads from it any more.
+    /// `SOCK_DEAD`: the application has closed the socket, so nobody reads from it any more.
     #[inline(always)]
     pub fn orphaned(self) -> bool {
         // SAFETY: see `state`.
         unsafe { load::<u64>(self.0, offset!(sock_flags)) >> offset!(sock_dead_bit) & 1 == 1 }
     }
 
-    /// The application fixed `sk_rcvbuf` (`SOCK_RCVBUF_LOCK`, bit 1 of `sk_userlocks`).
+    /// Whether the application has fixed `sk_rcvbuf` (`SOCK_RCVBUF_LOCK`, bit 1 of `sk_userlocks`).
     #[inline(always)]
     pub fn rcvbuf_locked(self) -> bool {
         // SAFETY: see `state`.
@@ -266,7 +268,15 @@ impl Sock {
         locks >> offset!(sock_userlocks_shift) & 2 != 0
     }
 
-    /// No BPF storage of any kind hangs on the socket: cheaper than asking for ours.
+    /// Whether the kernel chose the socket's port (`SOCK_BINDPORT_LOCK`, bit 3 of `sk_userlocks`, is not set).
+    #[inline(always)]
+    pub fn port_chosen(self) -> bool {
+        // SAFETY: see `state`.
+        let locks = unsafe { load::<u8>(self.0, offset!(sock_userlocks)) } as u32;
+        locks >> offset!(sock_userlocks_shift) & 8 == 0
+    }
+
+    /// Whether the socket has no BPF storage of any kind: cheaper than looking up ours.
     #[inline(always)]
     pub fn has_no_storage(self) -> bool {
         // SAFETY: see `state`.
@@ -283,7 +293,7 @@ impl TcpSock {
     /// Local and remote port, in host order.
     #[inline(always)]
     pub fn ports(self) -> (u16, u16) {
-        // SAFETY: see `rcv_nxt`; `struct inet_sock` begins with `struct sock` and begins `struct tcp_sock`.
+        // SAFETY: see `rcv_nxt`; `struct tcp_sock` starts with `struct inet_sock`, which starts with `struct sock`.
         unsafe {
             (
                 u16::from_be(load(self.0, offset!(sock_local_port))),
@@ -292,7 +302,7 @@ impl TcpSock {
         }
     }
 
-    /// Inode number of its network namespace.
+    /// Inode number of the socket's network namespace.
     #[inline(always)]
     pub fn netns(self) -> u32 {
         // SAFETY: see `rcv_nxt`; the namespace outlives its sockets.
@@ -313,7 +323,7 @@ impl TcpSock {
         unsafe { load(self.0, offset!(tcp_copied_seq)) }
     }
 
-    /// The window advertised last.
+    /// The last advertised window.
     #[inline(always)]
     pub fn window(self) -> u32 {
         // SAFETY: see `rcv_nxt`.
@@ -327,28 +337,29 @@ impl TcpSock {
         unsafe { load::<u16>(self.0, offset!(tcp_mss)) as u32 }
     }
 
-    /// In-order bytes accepted since the connection began, a FIN included.
+    /// In-order bytes accepted since the connection started, including a FIN.
     #[inline(always)]
     pub fn bytes_received(self) -> u64 {
         // SAFETY: see `rcv_nxt`.
         unsafe { load(self.0, offset!(tcp_bytes_received)) }
     }
 
-    /// Data received since the connection began, bytes.
+    /// Data received since the connection started, bytes.
     #[inline(always)]
     pub fn data_received(self) -> u64 {
         self.bytes_received().saturating_sub(self.sock().fin_received() as u64)
     }
 
-    /// Whether its data belong to an MPTCP connection, which applications read instead of this socket. Set before the
-    /// socket connects, and settled for an accepted one before it is established (`net/mptcp/subflow.c`).
+    /// Whether the socket is part of an MPTCP connection, which applications read instead of this socket. For a
+    /// connecting socket this is set before it connects; for an accepted one it is settled before it is established
+    /// (`net/mptcp/subflow.c`).
     #[inline(always)]
     pub fn is_mptcp(self) -> bool {
-        // SAFETY: present, from the kernel's BTF, as `load` demands.
+        // SAFETY: the offset is present and comes from the kernel's BTF, as `load` requires.
         present(offset!(tcp_is_mptcp)) && unsafe { load::<u8>(self.0, offset!(tcp_is_mptcp)) != 0 }
     }
 
-    /// Bytes in the out-of-order queue that the SACK blocks name: all, unless there are more than four holes.
+    /// Bytes in the out-of-order queue that the SACK blocks name: all of them, unless there are more than four holes.
     #[inline(always)]
     fn out_of_order(self) -> u32 {
         // SAFETY: see `rcv_nxt`; `selective_acks` is an array of four pairs of u32.
@@ -368,8 +379,10 @@ impl TcpSock {
         }
     }
 
-    /// Everything a snapshot shows of the socket itself. Without the lock, a FIN may be seen although it is not in the
-    /// `rcv_nxt` that was read: what is shown is then a byte short for a moment, and never one too many.
+    /// Reads everything that a snapshot shows of the socket itself. This takes no lock, so a FIN may be seen that is
+    /// not in the `rcv_nxt` that was read: the received bytes are then one byte short until the next pass. If the read
+    /// comes between the two steps of the kernel (`rcv_nxt` advances, then `tcp_fin` sets `SOCK_DONE`), they are one
+    /// too many until then; the group's total makes up for it with the next byte.
     #[inline(always)]
     pub fn live(self, live: &mut SocketLive) {
         let sock = self.sock();
@@ -413,7 +426,7 @@ impl TcpSock {
         }
     }
 
-    /// The receive queue now.
+    /// Samples the receive queue.
     #[inline(always)]
     pub fn photo(self, photo: &mut QueuePhoto) {
         let sock = self.sock();
@@ -427,22 +440,22 @@ impl TcpSock {
 }
 
 impl Skb {
-    /// The buffer at argument `N` of a tracepoint.
+    /// The segment at argument `N` of a tracepoint.
     #[inline(always)]
     pub fn argument<const N: usize>(ctx: &BtfTracePointContext) -> Self {
         Self(ctx.arg(N))
     }
 
-    /// Payload of a segment that TCP has accepted for parsing, from its control block (`tcp_v4_fill_cb`).
+    /// Payload bytes of a segment that TCP has accepted for parsing, from its control block (`tcp_v4_fill_cb`).
     #[inline(always)]
     pub fn payload(self) -> u32 {
         let block = offset!(skb_cb);
-        // SAFETY: see `load`; the control block lies inside `struct sk_buff`.
+        // SAFETY: see `load`; the control block is inside `struct sk_buff`.
         unsafe {
             let seq = load::<u32>(self.0, block + offset!(cb_seq));
             let end = load::<u32>(self.0, block + offset!(cb_end_seq));
             let flags = load::<u8>(self.0, block + offset!(cb_flags)) as u32;
-            // end_seq counts SYN (2) and FIN (1) as one each.
+            // `end_seq` counts SYN (flag 2) and FIN (flag 1) as one each.
             end.wrapping_sub(seq).wrapping_sub(flags & 1).wrapping_sub(flags >> 1 & 1)
         }
     }
@@ -473,7 +486,7 @@ impl Task {
         self.0
     }
 
-    /// Thread id in the initial pid namespace.
+    /// Thread id in the initial PID namespace.
     #[inline(always)]
     pub fn tid(self) -> u32 {
         // SAFETY: see `load`; the layout's offset of a field of `struct task_struct`.
@@ -494,21 +507,39 @@ impl Task {
         unsafe { core::mem::transmute(load::<[u64; 2]>(self.0, offset!(task_comm))) }
     }
 
-    /// The name of its thread group.
+    /// All ones for a kernel thread, otherwise zero.
     #[inline(always)]
-    pub fn process(self) -> [u8; 16] {
-        // SAFETY: see `tid`; the group leader outlives its threads.
-        Self(unsafe { load(self.0, offset!(task_leader)) }).comm()
+    fn kernel_mask(self) -> u64 {
+        // SAFETY: see `tid`.
+        let flags: u32 = unsafe { load(self.0, offset!(task_flags)) };
+        ((flags & PF_KTHREAD != 0) as u64).wrapping_neg()
     }
 
-    /// Time on a CPU, ns; up to date when `sched_switch` fires for the task that leaves.
+    /// The name of the task's thread group. For a kernel thread, only the part before `/`, because each CPU has a
+    /// thread of its own.
+    #[inline(always)]
+    pub fn process(self) -> Name {
+        // SAFETY: see `tid`; the group leader outlives its threads.
+        let all = unsafe { load::<Name>(load(self.0, offset!(task_leader)), offset!(task_comm)) };
+        let before = name::before_slash(all);
+        let mask = self.kernel_mask();
+        [before[0] & mask | all[0] & !mask, before[1] & mask | all[1] & !mask]
+    }
+
+    /// The task's thread-group id; 0 for kernel threads, which are not processes.
+    #[inline(always)]
+    pub fn process_id(self) -> u32 {
+        self.tgid() & !(self.kernel_mask() as u32)
+    }
+
+    /// Time on a CPU, ns; up to date when `sched_switch` fires for the task that leaves the CPU.
     #[inline(always)]
     pub fn exec_ns(self) -> u64 {
         // SAFETY: see `tid`.
         unsafe { load(self.0, offset!(task_exec)) }
     }
 
-    /// Time runnable but not running, ns; 0 where the kernel does not keep it.
+    /// Time runnable but not running, ns; 0 if the kernel does not keep it.
     #[inline(always)]
     pub fn run_delay_ns(self) -> u64 {
         if present(offset!(task_run_delay)) {
@@ -519,7 +550,7 @@ impl Task {
         }
     }
 
-    /// Id of the control group (v2) at `level` above the running task's.
+    /// Id of the running task's ancestor control group (v2) that is `level` levels below the root.
     #[inline(always)]
     pub fn current_ancestor_cgroup(level: u32) -> u64 {
         // SAFETY: a helper that takes a number.
@@ -533,7 +564,7 @@ impl Task {
         unsafe { load(self.0, offset!(task_state)) }
     }
 
-    /// No BPF storage of any kind hangs on the task: it is no reader. Cheaper than asking for ours.
+    /// Whether the task has no BPF storage of any kind, and so is not a reader. Cheaper than looking up ours.
     #[inline(always)]
     pub fn has_no_storage(self) -> bool {
         // SAFETY: see `tid`.
@@ -548,27 +579,55 @@ impl Napi {
         Self(ctx.arg(N))
     }
 
-    /// Name of its device, or `None` for the per-CPU backlog.
+    /// What its polls are counted under: the device's name, [`VETHS`] for every veth, [`BACKLOG`] for the per-CPU
+    /// backlog.
     #[inline(always)]
-    pub fn device_name(self) -> Option<[u64; 2]> {
+    pub fn name(self) -> Name {
         // SAFETY: see `load`; fields of `struct napi_struct` and `struct net_device`.
         unsafe {
             let device = load::<*const u8>(self.0, offset!(napi_dev));
             if device.is_null() {
-                None
+                BACKLOG
+            } else if is_veth(device) {
+                VETHS
             } else {
-                Some([load(device, offset!(device_name)), load(device, offset!(device_name) + 8)])
+                [load(device, offset!(device_name)), load(device, offset!(device_name) + 8)]
             }
         }
     }
 }
 
-/// A socket known by its address only. The memory may belong to another socket by now: compare the cookie.
+/// Whether a `struct net_device` is a veth; false if this kernel does not show it. Devices that drive hardware have no
+/// such operations, so this costs them one load.
+///
+/// # Safety
+/// As for [`load`].
+#[inline(always)]
+unsafe fn is_veth(device: *const u8) -> bool {
+    if !present(offset!(device_link_ops)) || !present(offset!(link_ops_kind)) {
+        return false;
+    }
+    // SAFETY: as the caller promises; both fields are present.
+    let kind = unsafe {
+        let operations = load::<*const u8>(device, offset!(device_link_ops));
+        if operations.is_null() {
+            return false;
+        }
+        load::<u64>(operations, offset!(link_ops_kind))
+    };
+    let mut name = [0; 5];
+    // SAFETY: the destination is `name`. The helper checks the source, which is a string of at least 5 bytes if it is
+    // this one.
+    unsafe { bpf_probe_read_kernel((&raw mut name).cast(), name.len() as u32, kind as *const _) };
+    name == *b"veth\0"
+}
+
+/// A socket of which only the address is known. The memory may belong to another socket by now: compare the cookie.
 #[derive(Clone, Copy)]
 pub struct Remembered(pub u64);
 
 impl Remembered {
-    /// One field, by a read that cannot fault; zero if it fails.
+    /// Reads one field in a way that cannot fault; zero if the read fails.
     #[inline(always)]
     fn read<T: Copy + Default>(self, offset: u32) -> T {
         let mut value = T::default();
@@ -584,7 +643,7 @@ impl Remembered {
         self.read(offset!(sock_cookie))
     }
 
-    /// A process holds the socket's lock.
+    /// Whether a process holds the socket's lock.
     #[inline(always)]
     pub fn owned_by_user(self) -> bool {
         self.read::<u32>(offset!(sock_owned)) != 0
@@ -615,7 +674,7 @@ impl Remembered {
         self.read(offset!(tcp_rcv_nxt))
     }
 
-    /// The receive queue now.
+    /// Samples the receive queue.
     #[inline(always)]
     pub fn photo(self, photo: &mut QueuePhoto) {
         photo.copied_seq = self.read(offset!(tcp_copied_seq));

@@ -1,9 +1,9 @@
-//! tcpmon's eBPF programs: this file wires only.
+//! tcpmon's eBPF programs: this file only wires them together.
 //!
-//! Built for `bpfel-unknown-none` by `tcpmon-daemon/build.rs`; on the host it is an empty program, so that the
+//! `tcpmon-daemon/build.rs` builds it for `bpfel-unknown-none`. On the host it is an empty program, so that the
 //! workspace can be checked without the eBPF toolchain.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
-// For what Rust has no other words for here: a barrier for the compiler, an atomic addition, half of an address.
+// For what Rust cannot express here: a compiler barrier, an atomic addition, half of an address.
 #![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch))]
 
 #[cfg(target_arch = "bpf")]
@@ -21,7 +21,7 @@ mod socket;
 #[cfg(target_arch = "bpf")]
 mod timeslice;
 
-// Several helpers are open to GPL-compatible programs only.
+// Several helpers are available to GPL-compatible programs only.
 #[cfg(target_arch = "bpf")]
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]
@@ -30,7 +30,7 @@ static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
 #[cfg(target_arch = "bpf")]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo) -> ! {
-    // SAFETY: the programs contain no path that panics; the verifier would refuse to load one that does.
+    // SAFETY: no path in the programs panics; the verifier would refuse to load one that does.
     unsafe { core::hint::unreachable_unchecked() }
 }
 

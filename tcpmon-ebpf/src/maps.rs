@@ -1,4 +1,4 @@
-//! All maps, and the only functions that touch them.
+//! All maps, and the only functions that access them.
 
 use core::{ffi::c_void, ptr};
 
@@ -17,9 +17,11 @@ use aya_ebpf::{
 };
 use tcpmon_common::{
     drops::DropKey,
+    header::Record,
     ignored::IGNORED_WHY,
     lives::LIVES as LIVES_COUNTS,
     loss::{LOSSES, Loss},
+    name::Name,
     napi::{NAPI_SLOTS, NapiDevice},
     pass::{Pass, RECORDS as MAX_RECORDS},
     pressure::LIMIT_KINDS,
@@ -32,14 +34,14 @@ use crate::{
     timeslice::TracedReader,
 };
 
-// Sizes of READERS, FREE_SLOTS, TRACED, DROPS and EVENTS are set by the loader.
+// The loader sets the sizes of READERS, FREE_SLOTS, TRACED, DROPS and EVENTS.
 
-/// Part of the sockets -> one of the maps below, put there by user space.
+/// Map number, from the socket's address (see [`map_of`]) -> one of the maps below; filled by user space.
 #[btf_map]
 static SOCKETS: ArrayOfMaps<Sockets, { SOCKET_MAPS as usize }> = ArrayOfMaps::new();
 
-/// socket -> its state; with the socket's life; written by segment, read, lifecycle, autotune, and `shown` by the
-/// snapshot, which reads the rest.
+/// socket -> its state. Lives as long as the socket. Written by segment, read, lifecycle and autotune; the snapshot
+/// writes `shown` and reads the rest.
 type Sockets = SkStorage<SocketState>;
 
 #[btf_map]
@@ -59,20 +61,20 @@ static SOCKETS_6: Sockets = SkStorage::new();
 #[btf_map]
 static SOCKETS_7: Sockets = SkStorage::new();
 
-/// thread -> its slot; with the thread's life; written by read; read by sched.
+/// thread -> its slot. Lives as long as the thread. Written by read; read by sched.
 #[unsafe(link_section = ".maps")]
 #[unsafe(export_name = "TASKS")]
 static TASKS: TaskStorage = TaskStorage::new();
 
-/// slot -> reader; written by sched and read; read by segment (`switches` only) and at each scrape.
+/// slot -> reader. Written by sched and read; read by segment (only `switches`) and at each scrape.
 #[map]
 static READERS: Array<ReaderSlot> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 
-/// Slots that are free; filled by user space, taken by read.
+/// Free slots. Filled by user space, taken by read.
 #[map]
 static FREE_SLOTS: Stack<u32> = Stack::with_max_entries(1, 0);
 
-/// slot -> sockets of a traced reader; written by read and sched while tracing.
+/// slot -> sockets of a traced reader. Written by read and sched while tracing.
 #[map]
 static TRACED: Array<TracedReader> = Array::with_max_entries(1, 0);
 
@@ -80,48 +82,55 @@ static TRACED: Array<TracedReader> = Array::with_max_entries(1, 0);
 #[map]
 static EVENTS: RingBuf = RingBuf::with_byte_size(4096, 0);
 
-/// Loss -> count, per CPU; written by all, read at each scrape.
+/// Loss -> count, per CPU. Written by all programs, read at each scrape.
 #[map]
 static LOST: PerCpuArray<u64> = PerCpuArray::with_max_entries(LOSSES as u32, 0);
 
-/// 0 -> sums of the sockets whose last record found no room in EVENTS, per CPU; written by lifecycle.
+/// 0 -> sums of the sockets whose final record was lost because EVENTS was full, per CPU. Written by lifecycle.
 #[map]
 static FALLEN: PerCpuArray<SocketCounters> = PerCpuArray::with_max_entries(1, 0);
 
-/// 0 -> the pass of the snapshot; mapped by user space, written by both in turns.
+/// 0 -> the pass of the snapshot. Mapped by user space; written by both sides in turn.
 #[map]
 static PASS: Array<Pass> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 
-/// Number -> record of the snapshot; mapped by user space, which takes the records between two system calls.
+/// Number -> record of the snapshot. Mapped by user space, which takes the records between two system calls.
 #[map]
 static RECORDS: Array<SocketRecord> = Array::with_max_entries(MAX_RECORDS, BPF_F_MMAPABLE);
 
-/// index / 64 -> bits of the sockets that a pass has met; mapped and cleared by user space, written by the snapshot.
+/// index / 64 -> bits of the sockets that a pass has visited. Mapped and cleared by user space, written by the
+/// snapshot.
 #[map]
 static MET: Array<u64> = Array::with_max_entries(SOCKET_INDEXES / 64, BPF_F_MMAPABLE);
 
-/// index / 8 -> a byte an index, not 0 where the socket's last record was lost; mapped and cleared by user space,
+/// index / 8 -> one byte for each index, not 0 if the socket's final record was lost. Mapped and cleared by user space,
 /// written by lifecycle.
 #[map]
 static FELL: Array<[u8; 8]> = Array::with_max_entries(SOCKET_INDEXES / 8, BPF_F_MMAPABLE);
 
-/// (socket, reason) -> dropped segments, per CPU; written by drop; read at each scrape, removed with the socket.
+/// (socket, reason) -> dropped segments, per CPU. Written by drop; read at each scrape; an entry is removed when it has
+/// not changed since the last read.
 #[map]
 static DROPS: PerCpuHashMap<DropKey, u64> = PerCpuHashMap::with_max_entries(1, 0);
 
-/// slot by device name -> polls, per CPU; written by napi, read at each scrape.
+/// slot (by device name) -> polls, per CPU. Written by napi, read at each scrape.
 #[map]
 static NAPI: PerCpuArray<NapiDevice> = PerCpuArray::with_max_entries(NAPI_SLOTS + 1, 0);
 
-/// Kind of memory -> requests refused by a limit, per CPU; written by pressure, read at each scrape.
+/// Kind of memory -> requests that a limit refused, per CPU. Written by pressure, read at each scrape.
 #[map]
 static LIMITS: PerCpuArray<u64> = PerCpuArray::with_max_entries(LIMIT_KINDS.len() as u32, 0);
 
-/// Index into [`IGNORED_WHY`] -> sockets left out, per CPU; written by lifecycle, read at each scrape.
+/// Index into [`IGNORED_WHY`] -> ignored sockets, per CPU. Written by lifecycle, read at each scrape.
 #[map]
 static IGNORED: PerCpuArray<u64> = PerCpuArray::with_max_entries(IGNORED_WHY.len() as u32, 0);
 
-/// `LIVES_` constant -> connections, per CPU; written by lifecycle and where counting begins, read at each pass.
+/// Ports of listening sockets that the kernel chose: [`place`] -> 0. Written by lifecycle and the iterators, read when
+/// a connection is accepted.
+#[map]
+static CHOSEN_PORTS: HashMap<u64, u8> = HashMap::with_max_entries(8192, 0);
+
+/// `LIVES_` constant -> connections, per CPU. Written by lifecycle and wherever counting starts, read at each pass.
 #[map]
 static LIVES: PerCpuArray<u64> = PerCpuArray::with_max_entries(LIVES_COUNTS, 0);
 
@@ -131,7 +140,7 @@ static FILTER_TGIDS: HashMap<u32, u8> = HashMap::with_max_entries(1024, 0);
 
 /// Names of thread groups to trace; written by user space.
 #[map]
-static FILTER_COMMS: HashMap<[u8; 16], u8> = HashMap::with_max_entries(256, 0);
+static FILTER_COMMS: HashMap<Name, u8> = HashMap::with_max_entries(256, 0);
 
 /// Ports to trace; written by user space.
 #[map]
@@ -140,7 +149,7 @@ static FILTER_PORTS: HashMap<u32, u8> = HashMap::with_max_entries(1024, 0);
 /// What a thread's local storage holds.
 #[repr(C)]
 pub struct ReaderTask {
-    /// Its slot plus one: 0 is what fresh storage holds.
+    /// The thread's slot plus one, because new storage holds 0.
     slot_plus_one: u32,
 }
 
@@ -160,19 +169,20 @@ impl TaskStorage {
     }
 }
 
-// SAFETY: the pointers describe types to the loader and are never followed.
+// SAFETY: the pointers describe types to the loader and are never dereferenced.
 unsafe impl Sync for TaskStorage {}
 
 /// Counts something that was lost.
 #[inline(always)]
 pub fn lose(what: Loss) {
     if let Some(count) = LOST.get_ptr_mut(what as u32) {
-        // SAFETY: this CPU's own entry.
+        // SAFETY: this is the current CPU's own entry.
         unsafe { *count += 1 };
     }
 }
 
-/// The map of a socket, by its address: the same one through its whole life.
+/// The map that holds a socket's state. The socket's address determines it, so it stays the same for the socket's whole
+/// life.
 #[inline(always)]
 fn map_of(sock: Sock) -> Option<*mut c_void> {
     let map = SOCKETS.get(sock.address().wrapping_mul(0x9E37_79B1) >> (32 - SOCKET_MAPS.ilog2()))?;
@@ -182,7 +192,7 @@ fn map_of(sock: Sock) -> Option<*mut c_void> {
 #[inline(always)]
 fn storage(sock: Sock, flags: u64) -> Option<&'static mut SocketState> {
     let map = map_of(sock)?;
-    // SAFETY: the helper returns null or memory that lives as long as the program runs, and the socket's lock keeps
+    // SAFETY: the helper returns null, or memory that lives as long as the program runs; the socket's lock keeps
     // writers apart.
     unsafe {
         bpf_sk_storage_get(map, sock.pointer().cast_mut().cast(), ptr::null_mut(), flags).cast::<SocketState>().as_mut()
@@ -195,7 +205,7 @@ pub fn socket(sock: Sock) -> Option<&'static mut SocketState> {
     if sock.has_no_storage() { None } else { storage(sock, 0) }
 }
 
-/// The socket's state, zeroed if it is new; a refusal is counted.
+/// The socket's state; zeroed if it is new. A refused allocation is counted.
 #[inline(always)]
 pub fn socket_or_new(sock: Sock) -> Option<&'static mut SocketState> {
     let state = storage(sock, 1);
@@ -205,11 +215,12 @@ pub fn socket_or_new(sock: Sock) -> Option<&'static mut SocketState> {
     state
 }
 
-/// Takes the socket's state out of the map; whoever holds it may go on until the program ends.
+/// Removes the socket's state from its map. A program that still holds the state may use it until that program ends.
 #[inline(always)]
 pub fn delete_socket(sock: Sock) {
     if let Some(map) = map_of(sock) {
-        // SAFETY: both pointers are what the helper wants. Where it fails the state goes with the socket, as elsewhere.
+        // SAFETY: both pointers are of the types that the helper requires. If it fails, the kernel removes the state
+        // together with the socket, as it does on other kernels.
         unsafe { bpf_sk_storage_delete(map, sock.pointer().cast_mut().cast()) };
     }
 }
@@ -217,7 +228,7 @@ pub fn delete_socket(sock: Sock) {
 #[inline(always)]
 fn task_storage(task: Task, flags: u64) -> Option<&'static mut ReaderTask> {
     let map = (&raw const TASKS).cast_mut().cast::<c_void>();
-    // SAFETY: null, or memory of this thread's storage, written only by the thread itself at its first read.
+    // SAFETY: null, or this thread's storage, which only the thread itself writes, at its first read.
     unsafe {
         bpf_task_storage_get(map, task.pointer().cast_mut().cast(), ptr::null_mut(), flags)
             .cast::<ReaderTask>()
@@ -225,7 +236,7 @@ fn task_storage(task: Task, flags: u64) -> Option<&'static mut ReaderTask> {
     }
 }
 
-/// The slot of a thread that is a reader.
+/// The slot of a thread, if the thread is a reader.
 #[inline(always)]
 pub fn slot_of(task: Task) -> Option<u32> {
     if task.has_no_storage() {
@@ -241,11 +252,11 @@ pub fn slot_of(task: Task) -> Option<u32> {
 pub enum Known {
     /// It has this slot.
     Slot(u32),
-    /// It was looked at before and is not to be followed.
+    /// It was seen before and is not to be followed.
     Ignored,
-    /// Never seen; remember the answer with [`NewReader::remember`].
+    /// It was not seen before; store the result with [`NewReader::remember`].
     New(NewReader),
-    /// Nothing can be remembered about it.
+    /// Storage for it was refused, so nothing can be remembered about it.
     Refused,
 }
 
@@ -253,7 +264,7 @@ pub enum Known {
 pub struct NewReader(&'static mut ReaderTask);
 
 impl NewReader {
-    /// Ties the thread to its slot, or to none for ever.
+    /// Assigns the thread its slot, or permanently none.
     #[inline(always)]
     pub fn remember(self, slot: Option<u32>) {
         self.0.slot_plus_one = match slot {
@@ -263,7 +274,7 @@ impl NewReader {
     }
 }
 
-/// What is known of the thread; storage is made for it where there is none.
+/// What is known of the thread; storage is created for it if there is none.
 #[inline(always)]
 pub fn known(task: Task) -> Known {
     let Some(storage) = task_storage(task, 1) else {
@@ -280,11 +291,11 @@ pub fn known(task: Task) -> Known {
 /// The reader in a slot.
 #[inline(always)]
 pub fn reader(slot: u32) -> Option<&'static mut ReaderSlot> {
-    // SAFETY: array memory lives as long as the program; one CPU at a time writes a slot (see `ReaderSlot`).
+    // SAFETY: array memory lives as long as the program; only one CPU at a time writes a slot (see `ReaderSlot`).
     READERS.get_ptr_mut(slot).map(|reader| unsafe { &mut *reader })
 }
 
-/// Takes a free slot; running out is counted.
+/// Takes a free slot; if there is none, that is counted.
 #[inline(always)]
 pub fn take_slot() -> Option<u32> {
     let slot = FREE_SLOTS.pop().ok().flatten();
@@ -294,62 +305,68 @@ pub fn take_slot() -> Option<u32> {
     slot
 }
 
-/// What is traced of the reader in a slot.
+/// The trace's data of the reader in a slot.
 #[inline(always)]
 pub fn traced(slot: u32) -> Option<&'static mut TracedReader> {
     // SAFETY: as in `reader`.
     TRACED.get_ptr_mut(slot).map(|traced| unsafe { &mut *traced })
 }
 
-/// Room for one record in the ring, or `None` and a count. Whoever reserves must [`submit`].
+/// Reserves one record in the ring, all zeros (what was there before is not meant for user space); `None` if there is
+/// no room, which is counted. Each reserved record must be passed to [`submit`].
 #[inline(always)]
-pub fn reserve<T>(otherwise: Loss) -> Option<&'static mut T> {
+pub fn reserve<T: Record>(otherwise: Loss) -> Option<&'static mut T> {
     let ring = (&raw const EVENTS).cast_mut().cast::<c_void>();
-    // SAFETY: null, or `size_of::<T>()` bytes of the ring that are ours until submitted.
-    let record = unsafe { bpf_ringbuf_reserve(ring, size_of::<T>() as u64, 0).cast::<T>().as_mut() };
-    if record.is_none() {
+    // SAFETY: the helper returns null or `size_of::<T>()` bytes.
+    let record = unsafe { bpf_ringbuf_reserve(ring, size_of::<T>() as u64, 0) }.cast::<T>();
+    if record.is_null() {
         lose(otherwise);
+        return None;
     }
-    record
+    // SAFETY: the bytes are ours until they are submitted, and all zeros is a valid record.
+    unsafe {
+        record.write_bytes(0, 1);
+        Some(&mut *record)
+    }
 }
 
-/// Hands a record to user space. That comes on a timer, because a wake-up costs 8 us here; it is woken with each quarter
-/// of the ring that fills up before it has come.
+/// Submits a record to user space. User space polls the ring on a timer, because a wake-up costs 8 us here. It is woken
+/// only when another quarter of the ring has filled up before it polls.
 #[inline(always)]
-pub fn submit<T>(record: &'static mut T) {
+pub fn submit<T: Record>(record: &'static mut T) {
     let ring = (&raw const EVENTS).cast_mut().cast::<c_void>();
-    // SAFETY: the helper reads two numbers of a map.
+    // SAFETY: the helper only reads two numbers of the map.
     let query = |what| unsafe { bpf_ringbuf_query(ring, what) };
     let (filled, quarter) = (query(BPF_RB_AVAIL_DATA as u64), query(BPF_RB_RING_SIZE as u64) / 4);
-    // More than one record beyond: other CPUs write, too.
+    // The margin is more than one record because other CPUs write, too.
     let crossed = filled >= quarter && filled & (quarter - 1) < 8 * size_of::<T>() as u64;
     let flags = if crossed { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
-    // SAFETY: the record came from `reserve` and is given up here.
+    // SAFETY: the record came from `reserve`, and nothing uses it after this call.
     unsafe { bpf_ringbuf_submit((&raw mut *record).cast(), flags as u64) };
 }
 
-/// This CPU's sums of sockets whose last record was lost.
+/// This CPU's sums of sockets whose final record was lost.
 #[inline(always)]
 pub fn fallen() -> Option<&'static mut SocketCounters> {
-    // SAFETY: this CPU's own entry.
+    // SAFETY: this is the current CPU's own entry.
     FALLEN.get_ptr_mut(0).map(|sums| unsafe { &mut *sums })
 }
 
 /// The pass of the snapshot.
 #[inline(always)]
 pub fn pass() -> Option<&'static mut Pass> {
-    // SAFETY: one pass runs at a time, and user space waits for it.
+    // SAFETY: only one pass runs at a time, and user space waits for it.
     PASS.get_ptr_mut(0).map(|pass| unsafe { &mut *pass })
 }
 
 /// Record `number` of the snapshot.
 #[inline(always)]
 pub fn record(number: u32) -> Option<&'static mut SocketRecord> {
-    // SAFETY: as in `pass`; any bytes are a record.
+    // SAFETY: as in `pass`; any bytes are a valid record.
     RECORDS.get_ptr_mut(number).map(|record| unsafe { &mut *record })
 }
 
-/// Notes that the pass has met the socket with this index.
+/// Marks the socket with this index as visited by the pass.
 #[inline(always)]
 pub fn meet(index: u32) {
     if let Some(bits) = MET.get_ptr_mut(index >> 6) {
@@ -358,11 +375,11 @@ pub fn meet(index: u32) {
     }
 }
 
-/// Notes that the last record of the socket with this index is lost.
+/// Marks that the final record of the socket with this index was lost.
 #[inline(always)]
 pub fn fell(index: u32) {
     if let Some(marks) = FELL.get_ptr_mut(index >> 3) {
-        // SAFETY: a byte of its own, which one program writes in a socket's life.
+        // SAFETY: each index has its own byte, which one program writes once in the socket's life.
         unsafe { marks.cast::<u8>().add((index & 7) as usize).write_volatile(1) };
     }
 }
@@ -370,11 +387,11 @@ pub fn fell(index: u32) {
 /// Counts a dropped segment.
 #[inline(always)]
 pub fn count_drop(key: &DropKey) {
-    // A second look, because another CPU may have inserted the key meanwhile.
+    // Two tries, because another CPU may insert the key between the lookup and the insertion.
     let mut tries = 0;
     while tries < 2 {
         if let Some(count) = DROPS.get_ptr_mut(key) {
-            // SAFETY: this CPU's own entry.
+            // SAFETY: this is the current CPU's own entry.
             unsafe { *count += 1 };
             return;
         }
@@ -386,10 +403,10 @@ pub fn count_drop(key: &DropKey) {
     lose(Loss::DropEntry);
 }
 
-/// This CPU's slot `index` of the network devices.
+/// This CPU's slot `index` for network devices.
 #[inline(always)]
 pub fn napi(index: u32) -> Option<&'static mut NapiDevice> {
-    // SAFETY: this CPU's own entry; NAPI polls run in softirq (or one thread), which does not nest.
+    // SAFETY: this is the current CPU's own entry; NAPI polls run in softirq (or in one thread), which does not nest.
     NAPI.get_ptr_mut(index).map(|device| unsafe { &mut *device })
 }
 
@@ -397,21 +414,45 @@ pub fn napi(index: u32) -> Option<&'static mut NapiDevice> {
 #[inline(always)]
 pub fn count_limit(kind: u32) {
     if let Some(count) = LIMITS.get_ptr_mut(kind) {
-        // SAFETY: this CPU's own entry.
+        // SAFETY: this is the current CPU's own entry.
         unsafe { *count += 1 };
     }
 }
 
-/// Counts a socket that is left out because it is part of an MPTCP connection.
+/// Counts a socket that is ignored because it is part of an MPTCP connection.
 #[inline(always)]
 pub fn count_mptcp() {
     if let Some(count) = IGNORED.get_ptr_mut(0) {
-        // SAFETY: this CPU's own entry.
+        // SAFETY: this is the current CPU's own entry.
         unsafe { *count += 1 };
     }
 }
 
-/// Counts a connection at a point of its life. Not lost where another run of a program comes in between: sums are compared.
+/// A network namespace and a port as one number.
+#[inline(always)]
+fn place(netns: u32, port: u16) -> u64 {
+    (netns as u64) << 16 | port as u64
+}
+
+/// Records whether the kernel chose the port of a listening socket.
+#[inline(always)]
+pub fn note_port(netns: u32, port: u16, chosen: bool) {
+    let place = place(netns, port);
+    if !chosen {
+        let _ = CHOSEN_PORTS.remove(place);
+    } else if CHOSEN_PORTS.insert(place, 0, 0).is_err() {
+        lose(Loss::ChosenPort);
+    }
+}
+
+/// Whether the kernel chose the port of the listening socket there.
+#[inline(always)]
+pub fn is_chosen(netns: u32, port: u16) -> bool {
+    CHOSEN_PORTS.get_ptr(place(netns, port)).is_some()
+}
+
+/// Counts a connection at one point of its life. The addition is atomic, so that no count is lost if another instance
+/// of a program comes in between: sums of these counts are compared.
 #[inline(always)]
 pub fn count_life(what: u32) {
     if let Some(count) = LIVES.get_ptr_mut(what) {
@@ -420,19 +461,19 @@ pub fn count_life(what: u32) {
     }
 }
 
-/// Whether the trace's filters name this thread group.
+/// Whether the trace's filters include this thread group.
 #[inline(always)]
 pub fn filter_has_tgid(tgid: u32) -> bool {
     FILTER_TGIDS.get_ptr(tgid).is_some()
 }
 
-/// Whether the trace's filters name this name.
+/// Whether the trace's filters include this name.
 #[inline(always)]
-pub fn filter_has_comm(comm: &[u8; 16]) -> bool {
+pub fn filter_has_comm(comm: &Name) -> bool {
     FILTER_COMMS.get_ptr(comm).is_some()
 }
 
-/// Whether the trace's filters name this port.
+/// Whether the trace's filters include this port.
 #[inline(always)]
 pub fn filter_has_port(port: u16) -> bool {
     FILTER_PORTS.get_ptr(port as u32).is_some()

@@ -1,9 +1,10 @@
-//! Who reads: the thread in whose context a socket was drained.
+//! Readers: the threads in whose context sockets are drained.
 
 use tcpmon_common::{
+    name::Name,
     reader::{FIRST_EPHEMERAL, READER_ACTIVE, READER_SERVICES, READER_TRACED, ReaderSlot, SLOT_NONE},
     settings::FILTER_CGROUPS,
-    socket::{SOCKET_ACTIVE, SOCKET_PASSIVE, SocketState},
+    socket::{SOCKET_ACTIVE, SOCKET_PASSIVE, SOCKET_PORT_CHOSEN, SOCKET_SERVICE, SocketState},
 };
 
 use crate::{
@@ -12,12 +13,16 @@ use crate::{
     timeslice,
 };
 
-/// The slot of the thread, which becomes a reader by this call; `None` when it cannot be followed or, in a trace,
-/// is not asked for.
+/// The slot of the thread, which becomes a reader by this call; `None` if it cannot be followed or if, in a trace, it
+/// does not match the filters.
 #[inline(always)]
 pub fn enter(task: Task) -> Option<u32> {
     let new = match maps::known(task) {
-        Known::Slot(slot) => return Some(slot),
+        Known::Slot(slot) => {
+            // A thread that runs another program (exec) gets the thread id of its group's leader.
+            maps::reader(slot)?.tid = task.tid();
+            return Some(slot);
+        }
         Known::Ignored | Known::Refused => return None,
         Known::New(new) => new,
     };
@@ -27,10 +32,10 @@ pub fn enter(task: Task) -> Option<u32> {
     }
     let slot = maps::take_slot()?;
     let reader = maps::reader(slot)?;
-    begin(reader, slot, task.tid(), task.tgid(), task.process(), kernel::now_ns());
+    begin(reader, slot, task.tid(), task.process_id(), task.process(), kernel::now_ns());
     reader.exec_ns = task.exec_ns();
     reader.run_delay_ns = task.run_delay_ns();
-    // It is running: that is how it came here.
+    // The thread is running, or it would not be here.
     reader.switches = 1;
     if setting!(trace) != 0 {
         reader.flags |= READER_TRACED;
@@ -40,9 +45,9 @@ pub fn enter(task: Task) -> Option<u32> {
     Some(slot)
 }
 
-/// Fills a slot that was taken; all else in it is zero.
+/// Fills a slot that was just taken; everything else in it is zero.
 #[inline(always)]
-fn begin(reader: &mut ReaderSlot, slot: u32, tid: u32, tgid: u32, process: [u8; 16], now: u64) {
+fn begin(reader: &mut ReaderSlot, slot: u32, tid: u32, tgid: u32, process: Name, now: u64) {
     reader.tid = tid;
     reader.tgid = tgid;
     reader.process = process;
@@ -52,26 +57,47 @@ fn begin(reader: &mut ReaderSlot, slot: u32, tid: u32, tgid: u32, process: [u8; 
     reader.flags = READER_ACTIVE;
 }
 
-/// Makes the thread the socket's last reader; without a slot, it cannot be followed.
+/// Whether the thread is the socket's last reader, under the same name as before.
 #[inline(always)]
-pub fn take_over(state: &mut SocketState, task: Task, slot: u32) {
-    state.reader_tid = task.tid();
-    state.reader_tgid = task.tgid();
-    state.process = task.process();
-    state.reader_slot = slot;
-    if slot != SLOT_NONE
-        && let Some(reader) = maps::reader(slot)
-    {
-        state.reader_switches = reader.switches;
-    }
+pub fn is_still(state: &SocketState, task: Task) -> bool {
+    let Some(reader) = maps::reader(state.reader_slot) else {
+        return false;
+    };
+    let tid = task.tid();
+    let [low, high] = task.process();
+    let [known_low, known_high] = state.process;
+    // The slot's thread id is compared as well: by exec, a thread gets the id of another thread, which may have read
+    // here before.
+    let threads = (reader.tid ^ tid) | (state.reader_tid ^ tid);
+    threads as u64 | (low ^ known_low) | (high ^ known_high) == 0
 }
 
-/// The socket's reader has read from it: its timeslices count for the socket's service from the one that runs now.
+/// Makes the thread the socket's last reader; without a slot, it cannot be followed. Returns whether it is another
+/// reader than before.
+#[inline(always)]
+pub fn take_over(state: &mut SocketState, task: Task) -> bool {
+    let before = state.reader_slot;
+    let was_its = maps::reader(before).is_some_and(|reader| reader.tid == state.reader_tid);
+    let slot = enter(task).unwrap_or(SLOT_NONE);
+    state.reader_tid = task.tid();
+    state.reader_tgid = task.process_id();
+    state.process = task.process();
+    state.reader_slot = slot;
+    if let Some(reader) = maps::reader(slot) {
+        state.reader_switches = reader.switches;
+        // From now on it may read for another service, or under another name.
+        reader.cookie = 0;
+    }
+    !was_its || slot != before
+}
+
+/// Handles a read by the socket's reader: the thread's timeslices, starting with the current one, count for the
+/// socket's service.
 #[inline(always)]
 pub fn turn_to(state: &SocketState, tcp: TcpSock) -> Option<()> {
     let first = state.reader_slot;
     let reader = maps::reader(first)?;
-    // Most threads read the same socket again.
+    // Most threads read from the same socket again.
     if reader.cookie == state.cookie {
         return None;
     }
@@ -100,10 +126,10 @@ pub fn turn_to(state: &SocketState, tcp: TcpSock) -> Option<()> {
     None
 }
 
-/// The slot for a service that the thread has not read for; `last` is the end of its chain.
+/// Makes a slot for a service that the thread has not read for before; `last` is the end of the thread's chain.
 #[inline(always)]
 fn add_service(reader: &mut ReaderSlot, first: u32, last: u32, mut service: Service) -> Option<u32> {
-    // A fresh slot has none.
+    // A new slot has no service yet.
     if reader.services == 0 {
         reader.services = 1;
         service.write(reader);
@@ -111,19 +137,20 @@ fn add_service(reader: &mut ReaderSlot, first: u32, last: u32, mut service: Serv
     }
     let slot = maps::take_slot()?;
     reader.services += 1;
-    // The last one takes all that come after it.
+    // The last slot stands for all further services.
     if reader.services == READER_SERVICES as u32 {
-        service = Service::OTHER;
+        service = Service { process: service.process, ..Service::OTHER };
     }
     let added = maps::reader(slot)?;
-    begin(added, slot, reader.tid, reader.tgid, reader.process, reader.begun_ns);
+    begin(added, slot, reader.tid, reader.tgid, service.process, reader.begun_ns);
     service.write(added);
     maps::reader(last)?.next = slot;
     Some(slot)
 }
 
-/// What decides about the label `service`.
+/// What determines the labels `process` and `service`.
 struct Service {
+    process: Name,
     flags: u32,
     local_port: u16,
     remote_port: u16,
@@ -131,21 +158,24 @@ struct Service {
 }
 
 impl Service {
-    /// No service is this one: neither side accepted or opened it towards a port that names one.
-    const OTHER: Self = Self { flags: SOCKET_ACTIVE, local_port: 0, remote_port: u16::MAX, netns: u32::MAX };
+    /// Matches no real service: a connection that was opened from this side, to a port that names no service.
+    const OTHER: Self =
+        Self { process: [0; 2], flags: SOCKET_ACTIVE, local_port: 0, remote_port: u16::MAX, netns: u32::MAX };
 
     #[inline(always)]
     fn of(state: &SocketState, tcp: TcpSock) -> Self {
-        let flags = state.flags & (SOCKET_PASSIVE | SOCKET_ACTIVE);
+        let flags = state.flags & SOCKET_SERVICE;
         let (local_port, remote_port) = tcp.ports();
-        // Of an accepted connection only this side's port matters, of an opened one only the other's. Of one older than
-        // tcpmon, most likely the port that is not ephemeral; a remote port that is, names no service.
+        // For an accepted connection only the local port matters, for an opened one only the remote port. For a
+        // connection that is older than tcpmon, it is most likely the port that is not ephemeral. An ephemeral remote
+        // port names no service.
         let (is_local, is_remote) = (local_port < FIRST_EPHEMERAL, remote_port < FIRST_EPHEMERAL);
         let opened = flags == SOCKET_ACTIVE || flags == 0 && is_remote && !is_local;
-        let accepted = flags == SOCKET_PASSIVE || flags == 0 && is_local && !is_remote;
+        let accepted = flags & SOCKET_PASSIVE != 0 || flags == 0 && is_local && !is_remote;
         Self {
+            process: state.process,
             flags,
-            local_port: if opened { 0 } else { local_port },
+            local_port: if opened || flags & SOCKET_PORT_CHOSEN != 0 { 0 } else { local_port },
             remote_port: if accepted || !is_remote { u16::MAX } else { remote_port },
             netns: tcp.netns(),
         }
@@ -153,13 +183,16 @@ impl Service {
 
     #[inline(always)]
     fn is_that_of(&self, reader: &ReaderSlot) -> bool {
-        // One comparison, for the sake of the verifier.
+        // A single comparison, for the sake of the verifier.
         let ports = (reader.local_port ^ self.local_port) | (reader.remote_port ^ self.remote_port);
-        (reader.socket_flags ^ self.flags) | (reader.netns ^ self.netns) | ports as u32 == 0
+        let place = (reader.socket_flags ^ self.flags) | (reader.netns ^ self.netns) | ports as u32;
+        let [low, high] = reader.process;
+        place as u64 | (low ^ self.process[0]) | (high ^ self.process[1]) == 0
     }
 
     #[inline(always)]
     fn write(&self, reader: &mut ReaderSlot) {
+        reader.process = self.process;
         reader.socket_flags = self.flags;
         reader.local_port = self.local_port;
         reader.remote_port = self.remote_port;
@@ -167,15 +200,15 @@ impl Service {
     }
 }
 
-/// Names the process that opened the socket, until somebody reads from it.
+/// Sets the process that opened the socket as its process, until somebody reads from it.
 #[inline(always)]
 pub fn opened_by(state: &mut SocketState, task: Task) {
     state.reader_slot = SLOT_NONE;
-    state.reader_tgid = task.tgid();
+    state.reader_tgid = task.process_id();
     state.process = task.process();
 }
 
-/// The trace's filters on threads: all kinds that are given must match, one entry of each kind is enough.
+/// The trace's filters on threads: every kind of filter that is given must match, by at least one of its entries.
 #[inline(always)]
 pub fn is_asked_for(task: Task) -> bool {
     if setting!(filter_tgids) != 0 && !maps::filter_has_tgid(task.tgid()) {

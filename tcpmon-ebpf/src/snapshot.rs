@@ -1,7 +1,5 @@
 //! The iterators: seeding (what is open when tcpmon starts) and the snapshot (what every scrape reads).
 
-use core::ffi::c_void;
-
 use aya_ebpf::helpers::generated::bpf_sock_from_file;
 use tcpmon_common::{
     copy::{self, Shared, TRIES},
@@ -11,8 +9,9 @@ use tcpmon_common::{
     reader::SLOT_NONE,
     socket::{
         FIN_READ, FIN_RECEIVED, LIVE_AUTOTUNED, LIVE_NEW, LIVE_READER, SHOWN_RUNNING, SOCKET_BEGUN, SOCKET_FINAL,
-        SocketLive, SocketRecord, SocketState,
+        SOCKET_PASSIVE, SOCKET_PORT_CHOSEN, SocketLive, SocketRecord, SocketState,
     },
+    tracepoint::{StorageEntry, TaskFile},
 };
 
 use crate::{
@@ -20,34 +19,8 @@ use crate::{
     maps, reader, socket, timeslice,
 };
 
-/// `struct bpf_iter_meta`.
-#[repr(C)]
-struct Meta {
-    seq: *mut c_void,
-    session_id: u64,
-    seq_num: u64,
-}
-
-/// `struct bpf_iter__task_file`.
-#[repr(C)]
-pub struct TaskFile {
-    meta: *const Meta,
-    task: *const u8,
-    fd: u64,
-    file: *mut c_void,
-}
-
-/// `struct bpf_iter__bpf_sk_storage_map`.
-#[repr(C)]
-pub struct StorageEntry {
-    meta: *const Meta,
-    map: *const c_void,
-    sock: *const u8,
-    value: *mut SocketState,
-}
-
-/// Every open file of every process: begins to watch the TCP sockets among them. Runs once, before `tcp_probe` and
-/// `tcp_rcv_space_adjust` are attached, so nothing else writes these states yet.
+/// Visits every open file of every process, and starts to watch the TCP sockets among them. Runs once, before
+/// `tcp_probe` and `tcp_rcv_space_adjust` are attached, so nothing else writes these states yet.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "iter/task_file")]
 pub extern "C" fn seed(ctx: *const TaskFile) -> i32 {
@@ -63,7 +36,7 @@ fn adopt(ctx: &TaskFile) -> Option<()> {
     if ctx.file.is_null() {
         return None;
     }
-    // SAFETY: a typed file pointer; null when the file is no socket.
+    // SAFETY: a typed file pointer; the result is null if the file is not a socket.
     let socket = unsafe { bpf_sock_from_file(ctx.file.cast()) } as *const u8;
     let tcp = Sock::of_socket(socket)?.tcp()?;
     let tcp_state = tcp.sock().state();
@@ -74,7 +47,14 @@ fn adopt(ctx: &TaskFile) -> Option<()> {
     if state.cookie == 0 {
         state.cookie = tcp.sock().cookie();
         reader::opened_by(state, task);
-        if tcp_state != state::LISTEN {
+        if tcp_state == state::LISTEN {
+            state.flags |= socket::note_listener(tcp);
+        } else {
+            // The iterator visits a listening socket before its connections, because its descriptor and its process id
+            // are lower.
+            if maps::is_chosen(tcp.netns(), tcp.ports().0) {
+                state.flags |= SOCKET_PASSIVE | SOCKET_PORT_CHOSEN;
+            }
             socket::anchor(state, tcp, kernel::now_ns(), false, || tcp.sock().cookie());
         }
     }
@@ -87,10 +67,10 @@ fn adopt(ctx: &TaskFile) -> Option<()> {
     None
 }
 
-/// Every watched socket of every network namespace. Takes no socket's lock: see [`tcpmon_common::copy`].
+/// Visits every watched socket of every network namespace. Takes no socket's lock: see [`tcpmon_common::copy`].
 ///
-/// Shows what has changed since the last pass, or what is not at rest. Returns 1 to end the system call before this
-/// socket: the kernel comes back to it.
+/// Shows sockets that have changed since the last pass or are not at rest. Returns 1 to end the system call before this
+/// socket: the kernel visits it again in the next one.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "iter/bpf_sk_storage_map")]
 pub extern "C" fn snapshot(ctx: *const StorageEntry) -> i32 {
@@ -108,14 +88,14 @@ pub extern "C" fn snapshot(ctx: *const StorageEntry) -> i32 {
 
 #[inline(always)]
 fn meet(ctx: &StorageEntry, pass: &mut Pass) -> Option<()> {
-    let sock = Sock::new(ctx.sock)?;
-    // Read once: the verifier knows of each copy by itself whether it is null.
+    let sock = Sock::new(ctx.sk)?;
+    // Read only once: for each copy of the pointer, the verifier tracks separately whether it is null.
     let value = ctx.value;
     if value.is_null() {
         return None;
     }
     pass.work += 1;
-    // SAFETY: checked above; the kernel keeps the element alive during this call. Events write to it meanwhile.
+    // SAFETY: checked above; the kernel keeps the element alive during this call. Events may write to it meanwhile.
     let state = unsafe { &*value };
     let flags = volatile(&state.flags);
     if flags & SOCKET_FINAL != 0 {
@@ -130,9 +110,15 @@ fn meet(ctx: &StorageEntry, pass: &mut Pass) -> Option<()> {
     if pass.show != SHOW_ALL && index.is_some() && unchanged(state, tcp) {
         return None;
     }
-    // Nothing to show of one that is not established; what was shown before stays.
+    // A socket that is not established has nothing to show; what was shown of it before remains valid.
     let connected = volatile(&state.last_ns) != 0;
-    if !connected && tcp.sock().state() != state::LISTEN || connected && pass.show == SHOW_LISTENERS {
+    let listens = !connected && tcp.sock().state() == state::LISTEN;
+    // If its port was known when it started to listen, the port has been recorded already, or its loss has been
+    // counted.
+    if listens && index.is_none() && flags & SOCKET_PORT_CHOSEN == 0 {
+        socket::note_listener(tcp);
+    }
+    if !connected && !listens || connected && pass.show == SHOW_LISTENERS {
         return None;
     }
     let index = match index {
@@ -142,16 +128,16 @@ fn meet(ctx: &StorageEntry, pass: &mut Pass) -> Option<()> {
     show(value, pass, tcp, index)
 }
 
-/// Whether the socket is as it was shown at rest, so that neither an event nor time has added anything to its totals.
+/// Whether the socket is as it was last shown, at rest, so that neither an event nor time has added to its totals.
 ///
-/// What moves without an event shows itself here: arrivals while half-closed in `rcv_nxt`, those out of order in the
-/// memory, and windows and limits by themselves. What had been read to the end has nothing left to read. Each field more
-/// would be a cache line more of every socket in every pass.
+/// What changes without an event is visible here: arrivals on a half-closed connection in `rcv_nxt`, out-of-order
+/// arrivals in the memory, and windows and limits directly. `copied_seq` is not read, because a socket whose queue was
+/// empty has nothing left to read. Each additional field would cost one more cache line of every socket in every pass.
 #[inline(always)]
 fn unchanged(state: &SocketState, tcp: TcpSock) -> bool {
     let shown = &state.shown;
     let sock = tcp.sock();
-    // A listener has no limit noted, and no data.
+    // A listening socket has no data, and its state has no limit to compare with.
     volatile(&state.sequence) == shown.sequence
         && sock.rmem() == shown.rmem
         && (sock.rcvbuf() == volatile(&state.rcvbuf) || volatile(&state.last_ns) == 0)
@@ -161,11 +147,11 @@ fn unchanged(state: &SocketState, tcp: TcpSock) -> bool {
         && (shown.index_plus_one & SHOWN_RUNNING == 0 || running(state))
 }
 
-/// Whether nothing is queued, the window is open, and what the state says of the socket holds: time adds nothing then.
+/// Whether nothing is queued, the window is open, and the state agrees with the socket: time then adds nothing.
 #[inline(always)]
 fn at_rest(state: &SocketState, live: &SocketLive) -> bool {
     if state.last_ns == 0 {
-        // A listener.
+        // A listening socket.
         return true;
     }
     let fin = (state.flags & FIN_RECEIVED != 0 && state.flags & FIN_READ == 0) as u32;
@@ -176,7 +162,8 @@ fn at_rest(state: &SocketState, live: &SocketLive) -> bool {
         && live.window >= live.mss
 }
 
-/// Whether the reader is still in the timeslice of the last event, so that its end is yet to be shown.
+/// Whether the reader is still in the timeslice of the last event, so that the end of that timeslice has yet to be
+/// shown.
 #[inline(always)]
 fn running(state: &SocketState) -> bool {
     let switches = volatile(&state.reader_switches);
@@ -184,7 +171,7 @@ fn running(state: &SocketState) -> bool {
     slot != SLOT_NONE && switches & 1 == 1 && socket::switches(slot, volatile(&state.reader_tid)) == Some(switches)
 }
 
-/// An index for a socket that was not shown before.
+/// An index for a socket that has not been shown before.
 #[inline(always)]
 fn next_index(pass: &mut Pass) -> Option<u32> {
     let taken = pass.taken;
@@ -221,7 +208,7 @@ fn show(value: *mut SocketState, pass: &mut Pass, tcp: TcpSock, index: u32) -> O
     }
     record.state.shown.index_plus_one = index + 1;
     pass.records += 1;
-    // As much again as a look at a socket.
+    // Showing a socket is as much work as visiting it.
     pass.work += 1;
 
     // SAFETY: as in `meet`; nothing else writes `shown`.
@@ -234,14 +221,14 @@ fn show(value: *mut SocketState, pass: &mut Pass, tcp: TcpSock, index: u32) -> O
     None
 }
 
-/// A word that an event may write meanwhile, in its place among other reads.
+/// Reads a word that an event may be writing, in its place among other reads.
 #[inline(always)]
 fn volatile<T: Copy>(word: &T) -> T {
     // SAFETY: a reference is valid for reads.
     unsafe { core::ptr::read_volatile(word) }
 }
 
-/// One socket, and where its copy goes.
+/// A socket, and where its copy goes.
 struct Source {
     tcp: TcpSock,
     state: *const SocketState,
@@ -281,6 +268,9 @@ impl Shared for Source {
         if socket::autotuned(state, self.tcp) {
             live.flags |= LIVE_AUTOTUNED;
         }
+        if live.state == state::LISTEN as u8 {
+            live.flags |= socket::chosen(self.tcp);
+        }
     }
 
     #[inline(always)]
@@ -289,7 +279,7 @@ impl Shared for Source {
         let (from, to) = (self.state.cast::<u64>(), (&raw mut self.record.state).cast::<u64>());
         let mut word = 0;
         while word < words {
-            // SAFETY: both are as long as a state, and aligned.
+            // SAFETY: both are aligned and as long as a state.
             unsafe { to.add(word).write_volatile(from.add(word).read_volatile()) };
             word += 1;
         }

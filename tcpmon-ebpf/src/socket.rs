@@ -1,4 +1,4 @@
-//! A socket's state: where it begins, and what each event reads for it.
+//! A socket's state: where it starts, and what each event reads for it.
 
 use core::ptr::{read_volatile, write_volatile};
 
@@ -8,7 +8,8 @@ use tcpmon_common::{
     lives::LIVES_BEGUN,
     loss::Loss,
     reader::SLOT_NONE,
-    socket::{FIN_READ, FIN_RECEIVED, SOCKET_BEGUN, SocketRecord, SocketState},
+    settings::EPHEMERAL_RANGES,
+    socket::{FIN_READ, FIN_RECEIVED, LIVE_PORT_CHOSEN, SOCKET_BEGUN, SOCKET_PORT_CHOSEN, SocketRecord, SocketState},
 };
 
 use crate::{
@@ -16,11 +17,12 @@ use crate::{
     maps,
 };
 
-/// No connection receives more per ns than this many bytes (256 Gb/s): what shows more since tcpmon began is older.
+/// No connection receives more bytes per ns than this (256 Gb/s). A connection that has received more since tcpmon
+/// started is older than tcpmon.
 const MAX_BYTES_PER_NS: u64 = 32;
 
-/// Runs `write` as one event: a snapshot sees all of what it writes, or nothing (see [`tcpmon_common::copy`]). The clock
-/// and the socket are read before.
+/// Runs `write` as one event: a snapshot sees either everything that it writes or nothing (see
+/// [`tcpmon_common::copy`]). The caller has read the clock and the socket before.
 #[inline(always)]
 pub fn event<T>(state: &mut SocketState, write: impl FnOnce(&mut SocketState) -> T) -> T {
     // SAFETY: a reference is valid for reads and writes.
@@ -35,8 +37,9 @@ pub fn event<T>(state: &mut SocketState, write: impl FnOnce(&mut SocketState) ->
     result
 }
 
-/// The socket's state. One that has none or was not seen to begin is met late: it is younger than tcpmon, because all
-/// that were open then have a state, or it waited to be accepted, or the kernel owns it.
+/// The socket's state. If a connection has none, or its start was not seen, counting starts late, here. Such a
+/// connection is younger than tcpmon (because all connections that were open at the start got a state), or was waiting
+/// to be accepted at that time, or belongs to the kernel.
 #[inline(always)]
 pub fn watched(tcp: TcpSock) -> Option<&'static mut SocketState> {
     if let Some(state) = maps::socket(tcp.sock())
@@ -52,22 +55,22 @@ pub fn watched(tcp: TcpSock) -> Option<&'static mut SocketState> {
     Some(state)
 }
 
-/// Begins to count a connection whose begin was not seen, from its first byte if that came after tcpmon. How to learn the
-/// socket's `cookie` depends on the kind of program.
+/// Starts to count a connection whose start was not seen: from its first byte if that came after tcpmon's start. How to
+/// get the socket's `cookie` depends on the kind of program.
 #[inline(always)]
 pub fn meet_late(state: &mut SocketState, tcp: TcpSock, cookie: impl FnOnce() -> u64) {
     let now = kernel::now_ns();
     let possible = now.wrapping_sub(setting!(began_ns)).wrapping_mul(MAX_BYTES_PER_NS);
     let young = !tcp.sock().kernel_owned() && tcp.bytes_received() <= possible;
     anchor(state, tcp, now, young, cookie);
-    // A trace misses nothing by it: what came before the first read is told with that.
+    // A trace loses nothing by this: what came before the first read is reported with that read.
     if setting!(trace) == 0 {
         maps::lose(Loss::SocketBeginLate);
     }
 }
 
-/// Begins to count here: `from_start` from the connection's first byte, otherwise from the first that is not read yet. How
-/// to learn the socket's `cookie` depends on the kind of program.
+/// Starts to count the connection: with `from_start` from its first byte, otherwise from the first byte that is not
+/// read yet. How to get the socket's `cookie` depends on the kind of program.
 #[inline(always)]
 pub fn anchor(state: &mut SocketState, tcp: TcpSock, now: u64, from_start: bool, cookie: impl FnOnce() -> u64) {
     let sock = tcp.sock();
@@ -75,13 +78,13 @@ pub fn anchor(state: &mut SocketState, tcp: TcpSock, now: u64, from_start: bool,
     let fin = sock.fin_received();
     let received = tcp.data_received();
     let nameless = state.cookie == 0;
-    // Set on both ways: 6.1 does not see that it would not be read.
+    // Set on both paths: the verifier of 6.1 does not see that it would not be read.
     let cookie = if nameless { cookie() } else { state.cookie };
     let begins = state.flags & SOCKET_BEGUN == 0;
     event(state, |state| {
         state.rcvbuf = sock.rcvbuf();
         state.flags = state.flags & !(FIN_RECEIVED | FIN_READ) | SOCKET_BEGUN;
-        // `fold` takes it from here, a FIN included.
+        // `fold` counts everything after this, including a FIN.
         state.rcv_nxt = copied_seq;
         state.copied_seq = copied_seq;
         if fin && rcv_nxt == copied_seq {
@@ -90,8 +93,8 @@ pub fn anchor(state: &mut SocketState, tcp: TcpSock, now: u64, from_start: bool,
         if from_start {
             let unread = rcv_nxt.wrapping_sub(copied_seq).wrapping_sub((fin && rcv_nxt != copied_seq) as u32);
             let read = received.saturating_sub(unread as u64);
-            // The last of what was read is left to `fold`, which tells it to the reader of this event; sequence numbers
-            // hold only so much.
+            // `fold` counts the last of the bytes that were read, and credits them to the reader of this event. Only so
+            // many are left to it, because the range of sequence numbers is limited.
             let recent = if read > u16::MAX as u64 { u16::MAX as u32 } else { read as u32 };
             state.rcv_nxt = state.rcv_nxt.wrapping_sub(recent);
             state.copied_seq = state.rcv_nxt;
@@ -109,7 +112,8 @@ pub fn anchor(state: &mut SocketState, tcp: TcpSock, now: u64, from_start: bool,
     }
 }
 
-/// What the socket shows at an event. The caller holds the socket's lock, as every tracepoint that calls this does.
+/// What is seen of the socket at an event. The caller must hold the socket's lock, as every tracepoint does from which
+/// this is called.
 #[inline(always)]
 pub fn look(state: &SocketState, tcp: TcpSock, now: u64) -> Seen {
     let sock = tcp.sock();
@@ -122,7 +126,7 @@ pub fn look(state: &SocketState, tcp: TcpSock, now: u64) -> Seen {
         rmem: sock.rmem(),
         rcvbuf,
         window,
-        // A 16-bit number in a cache line of its own: not read where it cannot matter.
+        // A 16-bit field in a cache line of its own: read only if it can matter.
         mss: if window > u16::MAX as u32 { 0 } else { tcp.mss() },
         state: sock.state(),
         fin: sock.fin_received(),
@@ -130,7 +134,8 @@ pub fn look(state: &SocketState, tcp: TcpSock, now: u64) -> Seen {
     }
 }
 
-/// Brings the state up to what was seen and returns the bytes drained since the last event; inside of an [`event`].
+/// Brings the state up to what was seen, and returns the bytes drained since the last event. Must be called inside an
+/// [`event`].
 #[inline(always)]
 pub fn fold(state: &mut SocketState, seen: &Seen, cause: Cause) -> u32 {
     let Folded { read_bytes, refused } = fold::fold(state, seen, cause, switches);
@@ -143,30 +148,66 @@ pub fn fold(state: &mut SocketState, seen: &Seen, cause: Cause) -> u32 {
     read_bytes
 }
 
-/// Whether a growth of `sk_rcvbuf` since the last event is the work of autotuning.
+/// Whether autotuning caused a growth of `sk_rcvbuf` since the last event.
 #[inline(always)]
 pub fn autotuned(state: &SocketState, tcp: TcpSock) -> bool {
     if setting!(grow_announced) != 0 { state.grow_from != 0 } else { !tcp.sock().rcvbuf_locked() }
 }
 
-/// CPU edges of the thread in a slot, if the slot is still its.
+/// Records whether nobody asked for a listening socket's port: connections to all such ports are one service. Returns
+/// [`SOCKET_PORT_CHOSEN`] if nobody did, otherwise 0.
+#[inline(always)]
+pub fn note_listener(tcp: TcpSock) -> u32 {
+    let port = tcp.ports().0;
+    // A socket that was never bound gets its port just after this event; the snapshot records it.
+    if port == 0 {
+        return 0;
+    }
+    let chosen = port_chosen(tcp);
+    maps::note_port(tcp.netns(), port, chosen);
+    chosen as u32 * SOCKET_PORT_CHOSEN
+}
+
+/// Whether the kernel chose a listening socket's port, or its server did, from one of the `ephemeral_ports` ranges.
+#[inline(always)]
+pub fn port_chosen(tcp: TcpSock) -> bool {
+    let port = tcp.ports().0 as u32;
+    let mut outside = !tcp.sock().port_chosen() as u32;
+    let mut i = 0;
+    while i < EPHEMERAL_RANGES {
+        let [first, last] = setting!(ephemeral_ports[i]);
+        // A distance below zero has its top bit set: each branch would have the verifier of 6.1 walk all that follows
+        // once more.
+        outside &= (port.wrapping_sub(first as u32) | (last as u32).wrapping_sub(port)) >> 31;
+        i += 1;
+    }
+    outside == 0
+}
+
+/// [`LIVE_PORT_CHOSEN`] if that holds for a listening socket, otherwise 0.
+#[inline(always)]
+pub fn chosen(tcp: TcpSock) -> u8 {
+    port_chosen(tcp) as u8 * LIVE_PORT_CHOSEN
+}
+
+/// Number of CPU edges of the thread in a slot, if the slot still belongs to that thread.
 #[inline(always)]
 pub fn switches(slot: u32, tid: u32) -> Option<u32> {
     let reader = maps::reader(slot)?;
     if reader.tid == tid { Some(reader.switches) } else { None }
 }
 
-/// Sends the state, and what the socket shows now, as a record of this kind. `None` and a count when the ring is full.
+/// Sends the state, and what the socket shows now, as a record of this kind. If the ring is full, counts the loss and
+/// returns `None`.
 #[inline(always)]
 pub fn send(kind: u16, otherwise: Loss, state: &SocketState, tcp: TcpSock, now: u64) -> Option<()> {
     let record = maps::reserve::<SocketRecord>(otherwise)?;
     record.header = Header { kind, version: VERSION, cpu: kernel::cpu(), time_ns: now, cookie: state.cookie };
-    record.live.padding = 0;
-    record.live.reader_switches = 0;
     tcp.live(&mut record.live);
-    // The tracepoint fires before the socket takes on its new state.
+    // The tracepoint fires before the socket's state changes.
     if kind == KIND_LISTENER {
         record.live.state = state::LISTEN as u8;
+        record.live.flags |= chosen(tcp);
     }
     record.state = *state;
     maps::submit(record);

@@ -1,8 +1,8 @@
-//! Tracing: each timeslice of a reader becomes one record per socket that it reads.
+//! Tracing: each timeslice of a reader becomes one record for each socket that it reads.
 //!
-//! The reader remembers the sockets that it read last. When it gets the CPU and when it loses it, each of them is
-//! photographed by reads that cannot fault (the socket's lock cannot be taken there, and is not needed: every number
-//! is one word). Nothing here runs unless the setting `trace` is on: the verifier drops the code.
+//! The reader remembers the sockets that it read last. They are sampled when it is scheduled in and when it is
+//! scheduled out, with reads that cannot fault. The socket's lock cannot be taken there and is not needed: every number
+//! is one word. Nothing here runs unless the setting `trace` is on: otherwise the verifier removes the code.
 
 use tcpmon_common::{
     header::{Header, KIND_TIMESLICE, VERSION},
@@ -17,17 +17,17 @@ use crate::{
     maps,
 };
 
-/// Sockets remembered per reader.
+/// Number of sockets that are remembered for each reader.
 const SOCKETS: usize = 8;
 
-/// What is traced of one reader; value of the array `TRACED`.
+/// The trace's data of one reader: value of the array `TRACED`.
 #[repr(C)]
 pub struct TracedReader {
-    /// When it got the CPU, ns.
+    /// When it was last scheduled in, ns.
     activated_ns: u64,
-    /// When it lost the CPU before that, ns; 0 when that was not seen.
+    /// When it was scheduled out before that, ns; 0 if that was not seen.
     deactivated_ns: u64,
-    /// 1 from the activation until all records of the timeslice are made.
+    /// 1 from the activation until all records of the timeslice have been made.
     open: u64,
     sockets: [TracedSocket; SOCKETS],
 }
@@ -39,24 +39,25 @@ struct TracedSocket {
     sock: u64,
     /// 0 when the entry is free.
     cookie: u64,
-    /// `cookie` when another thread has taken the socket over; the only part that another thread writes, with the next.
+    /// `cookie` if another thread has taken the socket over. While the reader is in a timeslice, another thread writes
+    /// only this field and `taken_data_end`.
     taken: u64,
-    /// `activated_ns` of the timeslice in which it was read last.
+    /// `activated_ns` of the timeslice in which the socket was last read.
     used_ns: u64,
-    /// At the activation.
+    /// The queue at the activation.
     activation: QueuePhoto,
-    /// At the last read: stands for the deactivation when the socket is gone by then.
+    /// The queue at the last read: used for the deactivation if the socket is gone by then.
     last: QueuePhoto,
     /// Bytes drained in this timeslice.
     read_bytes: u64,
     /// Bytes that arrived in this timeslice, up to `counted_rcv_nxt`.
     arrived_bytes: u64,
-    /// [`data_end`] when it was taken over: what arrived before that is this reader's.
+    /// [`data_end`] when the socket was taken over: what arrived before that belongs to this reader.
     taken_data_end: u32,
     /// `rcv_nxt` when the reader's previous timeslice ended.
     rcv_nxt: u32,
-    /// `rcv_nxt` up to which arrivals of this timeslice are counted: a reader that is never switched can take more
-    /// than sequence numbers hold.
+    /// `rcv_nxt` up to which arrivals of this timeslice are counted: a reader that never leaves the CPU can receive
+    /// more than sequence numbers can express.
     counted_rcv_nxt: u32,
     netns: u32,
     /// [`TIMESLICE_PARTIAL`] or 0.
@@ -66,8 +67,8 @@ struct TracedSocket {
     family: u16,
     local_port: u16,
     remote_port: u16,
-    /// Not 0 while the reader notes a read here. Where programs can be preempted, the switch away from it finds the sums
-    /// half brought up to date.
+    /// Not 0 while the reader records a read here. Where programs can be preempted, the switch away from the reader may
+    /// find the sums half updated.
     busy: u16,
     local_address: [u8; 16],
     remote_address: [u8; 16],
@@ -78,8 +79,8 @@ const FIN_ACTIVATION: u16 = 1;
 /// ... at `last`.
 const FIN_LAST: u16 = 2;
 
-/// Reads or writes a field in its place among others, for the sake of those who may look at it meanwhile: a switch on
-/// this CPU, or another CPU.
+/// Reads or writes a field in its place among other accesses, because others may look at it meanwhile: a switch on this
+/// CPU, or another CPU.
 macro_rules! ordered {
     ($field:expr) => {
         // SAFETY: a reference is valid for reads.
@@ -91,7 +92,7 @@ macro_rules! ordered {
     };
 }
 
-/// A thread becomes a traced reader, in the middle of a timeslice.
+/// Sets up a thread that becomes a traced reader in the middle of a timeslice.
 #[inline(always)]
 pub fn begin(slot: u32) {
     let Some(reader) = maps::traced(slot) else {
@@ -107,12 +108,12 @@ pub fn begin(slot: u32) {
     }
 }
 
-/// The socket's reader drained `bytes` from it; the queue began at `queue_start` before, and `previous` was the slot
-/// of its last reader.
+/// Records that the socket's reader drained `bytes` from it. The queue started at `queue_start` before that, and
+/// `previous` was the slot of the socket's previous reader.
 #[inline(always)]
 pub fn read(previous: u32, state: &SocketState, tcp: TcpSock, queue_start: u32, bytes: u32) -> Option<()> {
     let slot = state.reader_slot;
-    // What is queued at a first read arrived before its thread was known as the reader.
+    // What is queued at a thread's first read arrived before that thread was known as the reader.
     let mut arrived_from = queue_start;
     if previous != slot
         && previous != SLOT_NONE
@@ -125,7 +126,7 @@ pub fn read(previous: u32, state: &SocketState, tcp: TcpSock, queue_start: u32, 
     let i = find(reader, state.cookie).unwrap_or_else(|| free_or_oldest(reader));
     let socket = &mut reader.sockets[i & (SOCKETS - 1)];
     ordered!(socket.busy, 1);
-    // Looked at again, because a switch may have freed the entry that was found.
+    // Read again, because a switch may have freed the entry that was found.
     let cookie = ordered!(socket.cookie);
     let displaced = cookie != 0 && cookie != state.cookie && socket.used_ns == activated_ns;
     if cookie == state.cookie || remember(socket, state, tcp, queue_start, arrived_from).is_some() {
@@ -143,7 +144,7 @@ pub fn read(previous: u32, state: &SocketState, tcp: TcpSock, queue_start: u32, 
 fn note(socket: &mut TracedSocket, state: &SocketState, tcp: TcpSock, activated_ns: u64, bytes: u32) {
     let fin = tcp.sock().fin_received();
     if socket.taken == state.cookie {
-        // It came back before its timeslice ended: what arrived meanwhile was the other thread's.
+        // The socket came back before the timeslice ended: what arrived meanwhile belongs to the other thread.
         socket.arrived_bytes += advance(socket.counted_rcv_nxt, socket.taken_data_end);
         socket.taken = 0;
     } else {
@@ -158,7 +159,7 @@ fn note(socket: &mut TracedSocket, state: &SocketState, tcp: TcpSock, activated_
     }
 }
 
-/// Before tracing begins: the thread has the socket open, and it may be stuck and never read.
+/// Remembers a socket that the thread has open before tracing starts: the thread may be stuck and never read it.
 #[inline(always)]
 pub fn seed(slot: u32, state: &SocketState, tcp: TcpSock) -> Option<()> {
     let reader = maps::traced(slot)?;
@@ -170,9 +171,10 @@ pub fn seed(slot: u32, state: &SocketState, tcp: TcpSock) -> Option<()> {
     remember(socket, state, tcp, state.copied_seq, tcp.rcv_nxt())
 }
 
-/// Another thread takes over the socket. Returns up to where arrivals are the former reader's: until now, if it is in
-/// a timeslice, which then ends for this socket; else until its last one ended. A switch that comes in between, or on the
-/// former reader's CPU, finds either nothing or all of it.
+/// Handles another thread taking over the socket. Returns the sequence number up to which arrivals belong to the
+/// previous reader. That is the current one if the previous reader is in a timeslice, which then ends for this socket;
+/// otherwise it is the one at which that reader's last timeslice ended. A switch that comes in between, or on the
+/// previous reader's CPU, sees either nothing of the takeover or all of it.
 #[inline(always)]
 fn hand_over(slot: u32, state: &SocketState, fin: bool) -> Option<u32> {
     let reader = maps::traced(slot)?;
@@ -187,13 +189,14 @@ fn hand_over(slot: u32, state: &SocketState, fin: bool) -> Option<u32> {
     Some(state.rcv_nxt)
 }
 
-/// Where data end when the queue ends at `rcv_nxt`: the FIN is the last to arrive, takes a sequence number and is no data.
+/// Where the data end if the queue ends at `rcv_nxt`: the FIN arrives last and takes a sequence number, but is not
+/// data.
 #[inline(always)]
 fn data_end(rcv_nxt: u32, fin: bool) -> u32 {
     rcv_nxt.wrapping_sub(fin as u32)
 }
 
-/// Bytes from `from` to `to`; what is behind is no distance.
+/// Bytes from `from` to `to`; 0 if `to` is behind `from`.
 #[inline(always)]
 fn advance(from: u32, to: u32) -> u64 {
     let distance = to.wrapping_sub(from) as i32;
@@ -228,7 +231,7 @@ fn free_or_oldest(reader: &TracedReader) -> usize {
     best
 }
 
-/// Fills an entry; `None` when the filters do not name the socket's ports.
+/// Fills an entry; `None` if the port filters include neither of the socket's ports.
 #[inline(always)]
 fn remember(
     socket: &mut TracedSocket,
@@ -243,7 +246,7 @@ fn remember(
             return None;
         }
     }
-    // Nobody's, until it is filled.
+    // The entry is free until it is completely filled.
     ordered!(socket.cookie, 0);
     socket.sock = tcp.sock().pointer() as u64;
     socket.used_ns = 0;
@@ -268,10 +271,12 @@ fn remember(
     Some(())
 }
 
-/// Photographs a socket, of which arrivals up to `counted_rcv_nxt` are counted; returns whether the FIN had been received.
-/// The kernel moves `rcv_nxt` first and says then that it was for a FIN. Another CPU is done with that while the photo is
-/// taken; a reader that is switched while it works off the backlog is not before it runs again, so what may be a FIN there
-/// is left to the next look.
+/// Samples a socket whose arrivals up to `counted_rcv_nxt` have been counted; returns whether the FIN has been
+/// received.
+///
+/// The kernel first advances `rcv_nxt` and only then marks that this was for a FIN. Another CPU completes both while
+/// the sample is taken. A reader that is switched out while it processes the backlog does not complete them before it
+/// runs again, so a byte that may be a FIN is left to the next sample.
 #[inline(always)]
 fn look(sock: Remembered, counted_rcv_nxt: u32, photo: &mut QueuePhoto) -> bool {
     sock.photo(photo);
@@ -285,7 +290,7 @@ fn look(sock: Remembered, counted_rcv_nxt: u32, photo: &mut QueuePhoto) -> bool 
     fin
 }
 
-/// The reader in `slot` gets the CPU.
+/// The reader in `slot` is scheduled in.
 #[inline(always)]
 pub fn activate(slot: u32) -> Option<()> {
     let reader = maps::traced(slot)?;
@@ -295,7 +300,8 @@ pub fn activate(slot: u32) -> Option<()> {
     while i < SOCKETS {
         let socket = &mut reader.sockets[i];
         i += 1;
-        // What was taken over just after the last deactivation looked is told at the next one.
+        // If the socket was taken over just after the last deactivation checked for that, the next deactivation reports
+        // it.
         if socket.cookie == 0 || socket.busy != 0 || socket.taken == socket.cookie {
             continue;
         }
@@ -313,12 +319,12 @@ pub fn activate(slot: u32) -> Option<()> {
     None
 }
 
-/// The reader in `slot` loses the CPU.
+/// The reader in `slot` is scheduled out.
 #[inline(always)]
 pub fn deactivate(slot: u32, task: Task, on_cpu_ns: u64, wait_ns: u64, end: u32) -> Option<()> {
     let reader = maps::traced(slot)?;
     let now = kernel::now_ns();
-    // Neither the start of a trace nor a switch that was not seen tells when the thread was off the CPU.
+    // At the start of a trace, or after a switch that was not seen, it is unknown when the thread was off the CPU.
     let off_cpu_ns = if reader.deactivated_ns == 0 || reader.activated_ns < reader.deactivated_ns {
         wait_ns
     } else {
@@ -355,7 +361,7 @@ pub fn deactivate(slot: u32, task: Task, on_cpu_ns: u64, wait_ns: u64, end: u32)
     None
 }
 
-/// What the records of one timeslice have in common.
+/// What all records of one timeslice have in common.
 struct Edge {
     now: u64,
     activated_ns: u64,
@@ -365,11 +371,11 @@ struct Edge {
     end: u16,
 }
 
-/// Sends the record of one socket, if there is anything to say, and opens the next timeslice.
+/// Sends the record of one socket, if there is anything to report, and starts the next timeslice.
 #[inline(always)]
 fn close(socket: &mut TracedSocket, task: Task, edge: &Edge) -> Option<()> {
     let sock = Remembered(socket.sock);
-    // Read first and judged then, so that the verifier walks the reads once.
+    // All fields are read first and evaluated afterwards, so that the verifier walks the reads only once.
     let mut photo = QueuePhoto::ZERO;
     let mut fin = look(sock, socket.counted_rcv_nxt, &mut photo);
     let rcv_rtt_us = sock.rcv_rtt_us();
@@ -383,7 +389,7 @@ fn close(socket: &mut TracedSocket, task: Task, edge: &Edge) -> Option<()> {
     }
     let mut end = data_end(photo.rcv_nxt, fin);
     let queued = end.wrapping_sub(photo.copied_seq) as i32;
-    // After the photo: what that shows arrived before the socket was taken over.
+    // Read after the sample: what the sample shows then arrived before a takeover that is not seen here.
     let taken = ordered!(socket.taken) == socket.cookie;
     if taken {
         end = socket.taken_data_end;
@@ -432,7 +438,7 @@ fn close(socket: &mut TracedSocket, task: Task, edge: &Edge) -> Option<()> {
         socket.cookie = 0;
         return None;
     }
-    // The next timeslice begins here, should its activation not be seen.
+    // The next timeslice starts with these values, in case its activation is not seen.
     socket.activation = photo;
     socket.rcv_nxt = photo.rcv_nxt;
     socket.counted_rcv_nxt = photo.rcv_nxt;

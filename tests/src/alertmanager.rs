@@ -1,4 +1,4 @@
-//! A real Alertmanager, which notifies nobody.
+//! A real Alertmanager that sends no notifications.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use crate::prometheus::Alert;
 use crate::server::Server;
 use crate::{Namespace, must};
 
-/// A running Alertmanager; gone, with its data, when dropped.
+/// A running Alertmanager. Dropping it stops it and removes its data.
 #[derive(Debug)]
 pub struct Alertmanager {
     server: Server,
@@ -32,12 +32,12 @@ impl Alertmanager {
         Self { server }
     }
 
-    /// Where it listens, in its namespace.
+    /// The address it listens on, in its namespace.
     pub fn address(&self) -> SocketAddr {
         self.server.address()
     }
 
-    /// Alerts that are active now.
+    /// The alerts that are active now.
     pub fn alerts(&self) -> Result<Vec<Alert>, String> {
         let answer = self.server.json("/api/v2/alerts", &[("active", "true")])?;
         let alerts = answer.as_array().ok_or_else(|| answer.to_string())?;
@@ -45,7 +45,7 @@ impl Alertmanager {
     }
 }
 
-/// JSON is YAML.
+/// The configuration as JSON, which is also valid YAML.
 fn config() -> String {
     let nobody: Value = json!("nobody");
     json!({

@@ -1,4 +1,4 @@
-//! The clock that the kernel side of tcpmon uses too.
+//! The clock that tcpmon's programs in the kernel use, too.
 
 use nix::time::{ClockId, clock_gettime};
 

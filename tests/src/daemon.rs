@@ -1,19 +1,30 @@
-//! `tcpmon daemon`, started for a test and asked over HTTP.
+//! `tcpmon daemon`, started for a test and queried over HTTP.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
+use crate::clock::monotonic_ns;
 use crate::process::{Process, tcpmon_binary};
 use crate::truth::{self, State};
-use crate::{Client, Namespace, Page, eventually, must};
+use crate::{Namespace, Page, eventually, free_port, must};
 
-/// Time to start, to answer and to stop: generous, for an emulated machine.
+/// Time limit to start, to answer and to stop: generous, for an emulated machine.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A running daemon; killed when dropped.
+/// Header for [`Response::began_ns`], in seconds.
+const BEGAN: &str = "tcpmon-reading-began";
+
+/// Parses the value of [`BEGAN`].
+fn nanoseconds(began: &str) -> Option<u64> {
+    let (seconds, fraction) = began.trim().split_once('.')?;
+    let fraction: u64 = fraction.parse().ok().filter(|_| fraction.len() == 9)?;
+    Some(seconds.parse::<u64>().ok()? * 1_000_000_000 + fraction)
+}
+
+/// A running daemon. Killed when dropped.
 #[derive(Debug)]
 pub struct Daemon {
     process: Process,
@@ -21,34 +32,36 @@ pub struct Daemon {
     address: SocketAddr,
 }
 
-/// An answer over HTTP.
+/// An HTTP response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
     /// Status code.
     pub status: u16,
     /// `Content-Type`, empty when absent.
     pub content_type: String,
-    /// Body, uninterpreted.
+    /// Time at which its sample was started, `CLOCK_MONOTONIC`; `None` if the response is not made from a sample.
+    pub began_ns: Option<u64>,
+    /// Body, not interpreted.
     pub body: Vec<u8>,
 }
 
-/// A daemon that did not come up.
+/// A daemon that failed to start.
 #[derive(Clone, Debug)]
 pub struct Refused {
-    /// How it ended.
+    /// Its exit status.
     pub status: ExitStatus,
-    /// What it said.
+    /// What it wrote to stderr.
     pub stderr: String,
 }
 
 impl Daemon {
-    /// Starts a daemon with these further flags on a free port and waits until `/healthz` answers 200.
+    /// Starts a daemon with these additional flags on a free port and waits until `/healthz` answers 200.
     #[track_caller]
     pub fn start(flags: &[&str]) -> Self {
         Self::start_in(&Namespace::current(), flags)
     }
 
-    /// Like [`Daemon::start`], but in this namespace: the devices are those of the namespace, and so is the port.
+    /// Like [`Daemon::start`], but in this namespace: the daemon sees that namespace's devices and listens there.
     #[track_caller]
     pub fn start_in(namespace: &Namespace, flags: &[&str]) -> Self {
         match Self::try_start_in(namespace, flags) {
@@ -57,7 +70,8 @@ impl Daemon {
         }
     }
 
-    /// Like [`Daemon::start`], for flags under which `/healthz` does not answer everybody: waits until it listens.
+    /// Like [`Daemon::start`], for flags under which `/healthz` does not answer every client: waits until the daemon
+    /// listens.
     #[track_caller]
     pub fn start_secured(flags: &[&str]) -> Self {
         let listens = |daemon: &Self| TcpStream::connect(daemon.address).map(drop).map_err(|error| error.to_string());
@@ -67,7 +81,7 @@ impl Daemon {
         }
     }
 
-    /// Like [`Daemon::start`], for a daemon that may refuse.
+    /// Like [`Daemon::start`], for a daemon that may refuse to start.
     pub fn try_start(flags: &[&str]) -> Result<Self, Refused> {
         Self::try_start_in(&Namespace::current(), flags)
     }
@@ -104,17 +118,17 @@ impl Daemon {
         Err(Refused { status, stderr: daemon.stderr() })
     }
 
-    /// Its process.
+    /// The process id.
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Its metrics, once nothing in them is held at zero for being new: asks again and again, as a regular scraper does.
+    /// Its metrics, once no group is held at zero for being new. Polls until then, as a regular scraper does.
     #[track_caller]
     pub fn scrape(&self) -> Page {
         eventually(DEADLINE, "a page shows all truly", || {
@@ -126,7 +140,7 @@ impl Daemon {
         })
     }
 
-    /// Its metrics as one answer shows them, with zeros for what is new.
+    /// Its metrics from a single response, with zeros for new groups.
     #[track_caller]
     pub fn page(&self) -> Page {
         let answer = self.get("/metrics", "text/plain");
@@ -135,17 +149,24 @@ impl Daemon {
         must(Page::parse(&text), "parsing a page of metrics")
     }
 
-    /// Asks for a path; an empty `accept` sends no such header.
+    /// Requests a path; an empty `accept` sends no such header. If the response is made from a sample, it covers
+    /// everything that happened before this call: requests are repeated until the sample was started later.
     #[track_caller]
     pub fn get(&self, path: &str, accept: &str) -> Response {
-        must(self.try_get(path, accept), format!("asking tcpmon for {path}"))
+        let asked = monotonic_ns();
+        loop {
+            let answer = self.get_shared(path, accept);
+            if answer.began_ns.is_none_or(|began| began >= asked) {
+                return answer;
+            }
+        }
     }
 
-    /// A connection to ask on, again and again.
+    /// Like [`Daemon::get`], but takes tcpmon's first response, which may be made from a sample that other clients have
+    /// shared.
     #[track_caller]
-    pub fn client(&self) -> Client {
-        let connected = self.namespace.run(|| Client::connect(self.address, DEADLINE));
-        must(connected, "connecting to tcpmon")
+    pub fn get_shared(&self, path: &str, accept: &str) -> Response {
+        must(self.try_get(path, accept), format!("asking tcpmon for {path}"))
     }
 
     /// What it has written to stderr so far.
@@ -153,7 +174,8 @@ impl Daemon {
         self.process.stderr()
     }
 
-    /// Holds it still while this runs: it reads nothing from the kernel. Connections to it are over before, at both ends.
+    /// Stops the daemon (SIGSTOP) while `run` runs, so that it reads nothing from the kernel. First waits until
+    /// connections to it are closed at both ends.
     #[track_caller]
     pub fn held<T>(&self, run: impl FnOnce() -> T) -> T {
         eventually(DEADLINE, "tcpmon has closed what it answered", || {
@@ -168,7 +190,18 @@ impl Daemon {
         result
     }
 
-    /// Ends it by SIGTERM.
+    /// Sends it a signal.
+    #[track_caller]
+    pub fn signal(&self, signal: Signal) {
+        self.process.signal(signal);
+    }
+
+    /// Waits for it to end after a signal; returns its exit status and what it wrote to stderr.
+    pub fn wait(mut self) -> (ExitStatus, String) {
+        (self.process.wait(DEADLINE), self.stderr())
+    }
+
+    /// Ends it with SIGTERM.
     pub fn stop(mut self) -> ExitStatus {
         self.process.signal(Signal::SIGTERM);
         self.process.wait(DEADLINE)
@@ -183,6 +216,7 @@ impl Daemon {
         Ok(Response {
             status: answer.status_code,
             content_type: answer.header("content-type").unwrap_or_default().to_owned(),
+            began_ns: answer.header(BEGAN).and_then(nanoseconds),
             body: answer.into_bytes(),
         })
     }
@@ -190,8 +224,6 @@ impl Daemon {
 
 /// A loopback address of this namespace whose port was free a moment ago.
 pub(crate) fn free_address(namespace: &Namespace) -> SocketAddr {
-    namespace.run(|| {
-        let listener = must(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)), "looking for a free port");
-        must(listener.local_addr(), "reading a listener's address")
-    })
+    let port = must(namespace.run(free_port), "looking for a free port");
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }

@@ -1,4 +1,4 @@
-//! The queries of a Grafana dashboard, ready to be asked without Grafana.
+//! The queries of a Grafana dashboard, prepared so that they can be run without Grafana.
 
 use serde_json::Value;
 
@@ -13,9 +13,9 @@ pub struct PanelQuery {
     pub expression: String,
 }
 
-/// All queries of all panels of a dashboard (its JSON), also of those in collapsed rows. Grafana's variables are
-/// filled in for a Prometheus that scrapes every second: time spans become 10 s, every other variable `.*`, which is
-/// what "All" means where it stands in a regular expression.
+/// All queries of all panels of a dashboard (its JSON), including those in collapsed rows. Grafana's variables are
+/// replaced with values for a Prometheus that scrapes every second: time spans become 10 s, and every other variable
+/// becomes `.*`, which is what "All" means in a regular expression.
 pub fn panel_queries(dashboard: &str) -> Vec<PanelQuery> {
     let dashboard: Value = must(serde_json::from_str(dashboard), "reading a dashboard");
     let mut queries = Vec::new();
@@ -35,7 +35,7 @@ fn collect(panels: &Value, queries: &mut Vec<PanelQuery>) {
     }
 }
 
-/// Fills in `$name` and `${name}` (with `:format` or without).
+/// Replaces `$name` and `${name}` (with or without `:format`).
 fn filled(expression: &str) -> String {
     let mut parts = expression.split('$');
     let mut text = parts.next().unwrap_or_default().to_owned();

@@ -14,6 +14,7 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::net::if_::if_nametoindex;
 use nix::sys::socket::{AddressFamily as SocketFamily, SockFlag, SockType, socket};
 
+use crate::must;
 use crate::namespace::Namespace;
 use tcpmon::host::netlink::exchange;
 
@@ -27,7 +28,18 @@ pub(crate) enum Offload {
     Gro = 0x2c,
 }
 
-/// Makes a veth pair: one end here, the other in `there`.
+/// Creates this many veth pairs in a namespace, with both ends in it: `NAMEa0` and `NAMEb0`, and so on.
+#[track_caller]
+pub fn add_veths(namespace: &Namespace, name: &str, pairs: u32) {
+    namespace.run(|| {
+        for pair in 0..pairs {
+            let made = add_veth(&format!("{name}a{pair}"), &format!("{name}b{pair}"), namespace, 1500);
+            must(made, "making a veth pair");
+        }
+    });
+}
+
+/// Creates a veth pair with one end here and the other in `there`.
 pub(crate) fn add_veth(here: &str, there: &str, other: &Namespace, mtu: u32) -> Result<()> {
     let mut peer = LinkMessage::default();
     peer.attributes.push(LinkAttribute::IfName(there.to_owned()));
@@ -43,7 +55,7 @@ pub(crate) fn add_veth(here: &str, there: &str, other: &Namespace, mtu: u32) -> 
     change(RouteNetlinkMessage::NewLink(link), NLM_F_CREATE | NLM_F_EXCL)
 }
 
-/// Gives a device an address; IPv6 without duplicate address detection, so it can be used at once.
+/// Adds an address to a device; IPv6 without duplicate address detection, so that it can be used at once.
 pub(crate) fn add_address(device: &str, address: IpAddr, prefix_length: u8) -> Result<()> {
     let mut message = AddressMessage::default();
     message.header.family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
@@ -64,7 +76,8 @@ pub fn set_up(device: &str) -> Result<()> {
     change(RouteNetlinkMessage::SetLink(message), 0)
 }
 
-/// Tells the link-layer address of a neighbour for good, so that nothing has to be asked before a packet leaves.
+/// Adds a permanent neighbour entry with its link-layer address, so that no address resolution is needed before a
+/// packet leaves.
 pub(crate) fn add_neighbour(device: &str, neighbour: Ipv4Addr, link_layer: Vec<u8>) -> Result<()> {
     let mut message = NeighbourMessage::default();
     message.header.family = AddressFamily::Inet;
@@ -99,7 +112,7 @@ pub(crate) fn set_offload(device: &str, offload: Offload, on: bool) -> Result<()
     if outcome == 0 { Ok(()) } else { Err(Error::last_os_error()) }
 }
 
-/// Changes something; `flags` beside REQUEST and ACK, which are always set.
+/// Sends a change by rtnetlink; `flags` come in addition to REQUEST and ACK, which are always set.
 fn change(message: RouteNetlinkMessage, flags: u16) -> Result<()> {
     exchange(NETLINK_ROUTE, message, flags | NLM_F_ACK).map(drop)
 }

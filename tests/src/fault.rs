@@ -1,7 +1,7 @@
-//! Faults that a test makes on purpose: each lives in a lab of its own, is bounded in count, and is over when dropped.
+//! Faults that tests cause on purpose. Each runs in a lab of its own, is limited in number, and ends when dropped.
 //!
-//! What a fault has done can be asked of the kernel by itself, without tcpmon. The names of all processes that are not
-//! named by the test begin with `fault-`.
+//! The effects of a fault can be read from the kernel itself, without tcpmon. The names of all processes that the test
+//! does not name start with `fault-`.
 
 use std::time::Duration;
 
@@ -17,5 +17,5 @@ pub use ring::RingOverrun;
 pub use stuck::StuckSockets;
 pub use tcp_memory::TcpMemoryPressure;
 
-/// Time for a fault to show in the kernel's own counters.
+/// Time limit for a fault to show in the kernel's own counters.
 const DEADLINE: Duration = Duration::from_secs(30);

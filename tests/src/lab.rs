@@ -1,4 +1,4 @@
-//! Two namespaces, a sender's and a receiver's, and the veth pair between them.
+//! A lab: two namespaces, one for the sender and one for the receiver, and the veth pair between them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,13 +8,13 @@ use crate::{Namespace, must};
 
 static LABS: AtomicU32 = AtomicU32::new(0);
 
-/// How a lab's wire is made.
+/// Options for a lab's wire.
 #[derive(Clone, Copy, Debug)]
 pub struct LabOptions {
     /// MTU of both ends in bytes.
     pub mtu: u32,
-    /// Segments pass through the receiver's NAPI (TSO off at the sender, GRO on at the receiver), as with a real NIC;
-    /// otherwise they go by way of the CPU backlog, in pieces of up to 64 KiB.
+    /// Whether segments pass through the receiver's NAPI (TSO off at the sender, GRO on at the receiver), as with a
+    /// real NIC. Otherwise they go through the CPU backlog, in pieces of up to 64 KiB.
     pub napi: bool,
 }
 
@@ -24,7 +24,7 @@ impl Default for LabOptions {
     }
 }
 
-/// A sender and a receiver with a wire between them; gone with its last holder, however that ends.
+/// A sender's and a receiver's end with a wire between them. They disappear with the last holder, however that ends.
 #[derive(Debug)]
 pub struct Lab {
     sender: End,
@@ -35,21 +35,21 @@ pub struct Lab {
 #[derive(Clone, Debug)]
 pub struct End {
     namespace: Namespace,
-    /// Name of its veth device; unlike any other lab's.
+    /// Name of its veth device, which no other lab uses.
     pub device: String,
-    /// Its IPv4 address, 10.77.x.1 (sender) or 10.77.x.2 (receiver); x changes from lab to lab.
+    /// Its IPv4 address, 10.77.x.1 (sender) or 10.77.x.2 (receiver); x differs between labs.
     pub v4: Ipv4Addr,
     /// Its IPv6 address, fd00:77:x::1 or fd00:77:x::2.
     pub v6: Ipv6Addr,
 }
 
 impl Lab {
-    /// A lab with the default wire: MTU 1500, offloads as the kernel has them.
+    /// A lab with the default wire: MTU 1500, the kernel's default offloads.
     pub fn new() -> Self {
         Self::with(LabOptions::default())
     }
 
-    /// A lab with another wire.
+    /// A lab with other options for the wire.
     pub fn with(options: LabOptions) -> Self {
         let number = LABS.fetch_add(1, Ordering::Relaxed);
         let process = std::process::id();
@@ -78,12 +78,12 @@ impl Lab {
         lab
     }
 
-    /// The end that sends.
+    /// The sender's end.
     pub fn sender(&self) -> &End {
         &self.sender
     }
 
-    /// The end that receives.
+    /// The receiver's end.
     pub fn receiver(&self) -> &End {
         &self.receiver
     }
@@ -94,7 +94,7 @@ impl Lab {
         self.receiver.set_sysctl(name, value);
     }
 
-    /// Makes room for 100,000 connections: wide port range, long queues, TIME_WAIT ports used again.
+    /// Makes room for 100,000 connections: wide port range, long queues, reuse of TIME_WAIT ports.
     pub fn allow_many_connections(&self) {
         for (name, value) in [
             ("net.ipv4.ip_local_port_range", "1024 65535"),
@@ -106,7 +106,7 @@ impl Lab {
         }
     }
 
-    /// Lets clients send data with the SYN (TCP Fast Open) from the first connection on, without a cookie.
+    /// Lets clients send data with the SYN (TCP Fast Open), without a cookie, from the first connection on.
     pub fn allow_fast_open(&self) {
         self.set_sysctl("net.ipv4.tcp_fastopen", "519"); // client 1, server 2, no cookie: 4 at the client, 0x200 at the server
     }
@@ -129,7 +129,7 @@ impl End {
         }
     }
 
-    /// A namespace that has nothing but its loopback device.
+    /// A namespace that has only its loopback device.
     pub fn alone() -> Self {
         let alone = Self { namespace: Namespace::new(), ..Self::host() };
         alone.run(|| must(set_up("lo"), "setting lo up"));

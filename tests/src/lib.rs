@@ -1,13 +1,17 @@
-//! What tcpmon's tests stand on: network namespaces joined by a veth pair, traffic whose bytes are counted by its own
-//! ends, the kernel's word as a second opinion, and the daemon under test.
+//! The foundation of tcpmon's tests: network namespaces joined by a veth pair, traffic whose two ends count its bytes
+//! themselves, the kernel's own figures as a second opinion, and the daemon under test.
 //!
-//! Nothing here needs a tool on the machine but `nft` (for the rules that drop segments), and the servers that
-//! [`Prometheus`] and [`Alertmanager`] start: the same binaries run as root in a machine that has nothing else. All calls panic with what failed and what to do: they serve tests.
+//! The harness needs no tools on the machine except `nft` (for the rules that drop segments), `ethtool` (for the driver
+//! counters of a flooded NIC) and the servers that [`Prometheus`] and [`Alertmanager`] start: the same binaries run as
+//! root on a machine that has nothing else. All calls panic with a message that says what failed and what to do,
+//! because they serve tests.
 
 use std::fmt::Display;
+use std::io;
+use std::net::{Ipv6Addr, TcpListener};
 
 pub mod alertmanager;
-pub mod client;
+mod cgroup;
 pub mod clock;
 pub mod daemon;
 pub mod dashboard;
@@ -15,6 +19,7 @@ pub mod device;
 pub mod fault;
 pub mod lab;
 pub mod namespace;
+pub mod nbd;
 mod nft;
 pub mod page;
 pub mod physics;
@@ -30,10 +35,11 @@ pub mod truth;
 pub mod wait;
 
 pub use alertmanager::Alertmanager;
-pub use client::Client;
+pub use cgroup::Cgroup;
 pub use daemon::Daemon;
 pub use lab::{Lab, LabOptions};
 pub use namespace::Namespace;
+pub use nbd::Nbd;
 pub use page::Page;
 pub use physics::Physics;
 pub use process::tcpmon_binary;
@@ -42,23 +48,29 @@ pub use trace::Trace;
 pub use traffic::Traffic;
 pub use wait::eventually;
 
-/// Whether this machine's CPU is emulated: a connection takes milliseconds, and programs run long enough to be
-/// interrupted by their own tracepoint. `cargo xtask vm` sets `TCPMON_EMULATED`.
+/// Whether this machine's CPU is emulated: a connection takes milliseconds, and programs run so long that their own
+/// tracepoint fires during a run. `cargo xtask vm` sets `TCPMON_EMULATED`.
 pub fn is_emulated() -> bool {
     std::env::var_os("TCPMON_EMULATED").is_some()
 }
 
-/// A great number of connections: as many as asked for, or a fiftieth of that on an emulated CPU.
+/// A large number of connections: as many as requested, or a fiftieth of that on an emulated CPU.
 pub fn many(connections: u64) -> u64 {
     if is_emulated() { connections / 50 } else { connections }
 }
 
-/// A time that is long beside system calls and interrupts: five times as long on an emulated CPU.
+/// A time that is long compared with system calls and interrupts: five times as long on an emulated CPU.
 pub fn slowly(nanoseconds: u64) -> u64 {
     if is_emulated() { 5 * nanoseconds } else { nanoseconds }
 }
 
-/// The value, or a panic that says what was being done.
+/// A port that was free a moment ago in this thread's network namespace, to be bound explicitly: to tcpmon, ports that
+/// the kernel chooses for listening sockets are one service.
+pub fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0))?.local_addr()?.port())
+}
+
+/// Returns the value, or panics with what was being done.
 #[track_caller]
 fn must<T, E: Display>(result: Result<T, E>, doing: impl Display) -> T {
     match result {

@@ -1,8 +1,9 @@
-//! Network namespaces without names.
+//! Unnamed network namespaces.
 //!
 //! A [`Namespace`] is an open file descriptor: the kernel removes the namespace, with its devices, sysctls and rules,
-//! once the last descriptor and the last process in it are gone. So nothing can be left over, however a run ends.
-//! To look into one by hand: `nsenter --net=/proc/PID/fd/FD`, both of which [`Namespace`]'s `Debug` shows.
+//! once the last descriptor is closed and the last process in it has ended. So nothing can be left over, however a run
+//! ends. To look into one by hand, run `nsenter --net=/proc/PID/fd/FD`; the `Debug` output of [`Namespace`] shows both
+//! numbers.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -20,14 +21,14 @@ use nix::sys::signal::Signal;
 
 use crate::{must, sysctl};
 
-/// A network namespace; it lives as long as its clones and the processes in it.
+/// A network namespace. It lives as long as its clones and the processes in it.
 #[derive(Clone, Debug)]
 pub struct Namespace {
     file: Arc<File>,
 }
 
 impl Namespace {
-    /// A new, empty namespace (its loopback device is down).
+    /// Creates an empty namespace (its loopback device is down).
     pub fn new() -> Self {
         let file = thread::scope(|scope| {
             let made = scope.spawn(|| {
@@ -39,19 +40,19 @@ impl Namespace {
         Self { file: Arc::new(file) }
     }
 
-    /// The namespace the calling thread is in: usually the host's.
+    /// The namespace of the calling thread: usually the host's.
     pub fn current() -> Self {
         Self { file: Arc::new(current_file()) }
     }
 
-    /// The namespace that a file such as `/proc/PID/ns/net` stands for.
+    /// The namespace behind a file such as `/proc/PID/ns/net`.
     pub fn open(path: impl AsRef<Path>) -> Self {
         let path = path.as_ref();
         let file = must(File::open(path), format!("opening namespace {}", path.display()));
         Self { file: Arc::new(file) }
     }
 
-    /// Runs `job` on a thread of its own inside this namespace and hands back what it returns; a panic passes through.
+    /// Runs `job` on a separate thread inside this namespace and returns its result; a panic is passed on.
     pub fn run<T: Send>(&self, job: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
             let inside = scope.spawn(|| {
@@ -70,12 +71,12 @@ impl Namespace {
         command
     }
 
-    /// Makes `command` start inside this namespace, and die with the spawning thread if so told.
+    /// Makes `command` start inside this namespace and, if requested, die with the spawning thread.
     #[expect(unsafe_code, reason = "pre_exec is the only way to run setns between fork and exec")]
     pub(crate) fn start_inside(&self, command: &mut Command, die_with_thread: bool) {
         let file = Arc::clone(&self.file);
-        // SAFETY: the closure runs in the child of a fork and makes only the system calls setns and prctl: it
-        // allocates nothing, takes no lock, and the descriptor is open as long as the closure owns it.
+        // SAFETY: the closure runs in the child of a fork and only makes the system calls setns and prctl. It allocates
+        // nothing and takes no lock, and the descriptor is open as long as the closure owns it.
         unsafe {
             command.pre_exec(move || {
                 setns(file.as_fd(), CloneFlags::CLONE_NEWNET)?;
@@ -92,7 +93,7 @@ impl Namespace {
         self.run(|| sysctl::read(name))
     }
 
-    /// Sets a sysctl of this namespace; it vanishes with the namespace.
+    /// Sets a sysctl of this namespace; the setting disappears with the namespace.
     pub fn set_sysctl(&self, name: &str, value: &str) {
         self.run(|| sysctl::write(name, value));
     }
@@ -105,7 +106,7 @@ impl Namespace {
         });
     }
 
-    /// Runs `job` like [`Namespace::run`], where in addition `/sys/class/net` shows this namespace's devices.
+    /// Runs `job` like [`Namespace::run`], with this namespace's devices in `/sys/class/net`.
     pub fn with_own_sys<T: Send>(&self, job: impl FnOnce() -> T + Send) -> T {
         self.run(|| {
             let (none, nothing) = (None::<&str>, MsFlags::empty());
@@ -119,7 +120,7 @@ impl Namespace {
         })
     }
 
-    /// The path by which another process can open this namespace while this process lives.
+    /// The path with which another process can open this namespace while this process lives.
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
     }

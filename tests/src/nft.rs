@@ -1,4 +1,4 @@
-//! The one tool the harness runs: `nft`, to lose segments on their way in.
+//! A tool that the harness runs: `nft`, to drop segments on arrival.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -7,8 +7,8 @@ use crate::lab::{End, Lab};
 use crate::must;
 
 impl Lab {
-    /// Drops every `n`th TCP data segment (as large as the stack hands it up) that reaches the receiver, and thereby
-    /// makes those behind it arrive out of order. The rule vanishes with the lab.
+    /// Drops every `n`th TCP data segment (at the size in which the stack hands it up) that reaches the receiver, so
+    /// that those behind it arrive out of order. The rule disappears with the lab.
     pub fn drop_every(&self, n: u32) {
         let rules = format!(
             "add table inet tcpmon\n\
@@ -19,8 +19,8 @@ impl Lab {
         nft(self.receiver(), &["-f", "-"], &rules);
     }
 
-    /// Drops every IPv4 TCP segment of exactly so many bytes of payload that reaches the receiver, retransmissions too,
-    /// until [`Lab::drop_nothing`]: what is sent behind it waits for as long as that.
+    /// Drops every IPv4 TCP segment with exactly this many bytes of payload that reaches the receiver, including
+    /// retransmissions, until [`Lab::drop_nothing`]. Until then, data sent behind it have to wait.
     pub fn drop_payload_of(&self, bytes: u32) {
         const HEADERS: u32 = 20 + 32; // IPv4, and TCP with timestamps
         let rules = format!(
@@ -33,7 +33,7 @@ impl Lab {
     }
 
     /// Drops every TCP segment that reaches the receiver: it neither receives nor acknowledges any more, and the
-    /// connections stand.
+    /// connections stall.
     pub fn drop_all(&self) {
         let rules = "add table inet tcpmon\n\
                      add chain inet tcpmon inbound { type filter hook prerouting priority -300; }\n\
@@ -41,12 +41,12 @@ impl Lab {
         nft(self.receiver(), &["-f", "-"], rules);
     }
 
-    /// Takes the rules away again.
+    /// Removes the rules.
     pub fn drop_nothing(&self) {
         nft(self.receiver(), &["delete", "table", "inet", "tcpmon"], "");
     }
 
-    /// Segments that [`Lab::drop_every`] has dropped.
+    /// Number of segments that [`Lab::drop_every`] has dropped.
     pub fn dropped(&self) -> u64 {
         let answer = nft(self.receiver(), &["-j", "list", "counter", "inet", "tcpmon", "dropped"], "");
         let answer: serde_json::Value = must(serde_json::from_slice(&answer), "reading nft's answer");

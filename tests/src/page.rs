@@ -1,32 +1,32 @@
-//! A page of metrics, in the Prometheus text format or as OpenMetrics text, as samples that a test can ask for.
+//! A metrics page in the Prometheus text format or in OpenMetrics text, parsed into samples that a test can look up.
 
 use std::collections::BTreeMap;
 use std::str::Chars;
 
-/// One line of a page.
+/// One line of a metrics page.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     /// Name with its suffix: `..._total`, `..._bucket`.
     pub name: String,
     /// Labels by name.
     pub labels: BTreeMap<String, String>,
-    /// Value; whole numbers are exact up to 2^53.
+    /// Value; integers are exact up to 2^53.
     pub value: f64,
 }
 
-/// A parsed page.
+/// A parsed metrics page.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Page {
     /// Samples in the order of the page.
     pub samples: Vec<Sample>,
     /// Type of each family, by its name.
     pub types: BTreeMap<String, String>,
-    /// Help text of each family, by its name, escapes untouched.
+    /// Help text of each family, by its name, with escapes kept.
     pub help: BTreeMap<String, String>,
 }
 
 impl Page {
-    /// Parses a page; an error names the line.
+    /// Parses a metrics page; an error names the line.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut page = Self::default();
         for (line, number) in text.lines().zip(1..) {
@@ -35,7 +35,7 @@ impl Page {
         Ok(page)
     }
 
-    /// The value of the only sample of this name that bears (at least) these labels; panics when there are several.
+    /// The value of the only sample with this name and (at least) these labels; panics if there are several.
     #[track_caller]
     pub fn value(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         let found: Vec<&Sample> = self.matching(name, labels).collect();
@@ -43,12 +43,12 @@ impl Page {
         found.first().map(|sample| sample.value)
     }
 
-    /// The sum of all samples of this name that bear (at least) these labels; 0 when there is none.
+    /// The sum of all samples with this name and (at least) these labels; 0 if there are none.
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         self.matching(name, labels).map(|sample| sample.value).sum()
     }
 
-    /// All samples of this name.
+    /// All samples with this name.
     pub fn samples(&self, name: &str) -> Vec<&Sample> {
         self.matching(name, &[]).collect()
     }
@@ -87,13 +87,13 @@ fn sample(line: &str) -> Result<Sample, String> {
         rest.next();
         parse_labels(&mut rest, &mut labels)?;
     }
-    // What follows the value is a timestamp or, after a '#', an exemplar: neither is asked for.
+    // After the value there may be a timestamp or, after a '#', an exemplar: both are ignored.
     let value = rest.as_str().split_ascii_whitespace().next().ok_or("no value")?;
     let value = value.parse().map_err(|_| format!("{value:?} is not a number"))?;
     Ok(Sample { name: name.to_owned(), labels, value })
 }
 
-/// Reads `label="value",...}` and leaves what follows the brace.
+/// Parses `label="value",...}` and leaves what follows the brace.
 fn parse_labels(rest: &mut Chars<'_>, labels: &mut BTreeMap<String, String>) -> Result<(), String> {
     loop {
         let start = rest.as_str().trim_start_matches([',', ' ']);

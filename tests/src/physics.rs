@@ -1,9 +1,9 @@
-//! What no counter may do, whatever happens: fall, vanish, or rise by more than is physically possible.
+//! What no counter may ever do: decrease, disappear, or increase by more than is physically possible.
 //!
-//! What tcpmon counts begins at 0 when tcpmon does, and what the kernel counts at the value of the first page. At every
-//! page, what a counter has risen by since is held against what could have happened in all the time since tcpmon was
-//! started, not since the page before: a socket that one pass could not read is caught up by the next, a correction is
-//! paid by the next increments, and a group is shown later than its first byte came.
+//! Counters of tcpmon start at 0 when tcpmon starts; counters of the kernel start at their value on the first metrics
+//! page. On every page, a counter's increase since then is compared with what could have happened in the whole time
+//! since tcpmon was started, not since the previous page: the next pass catches up on a socket that one pass could not
+//! read, a correction is offset against the next increments, and a group is shown later than its first byte arrived.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -11,30 +11,30 @@ use std::time::{Duration, Instant};
 use crate::clock::monotonic_ns;
 use crate::truth::sockstat;
 
-/// How far a sum of the kernel's own may be behind when it is read the first time: `/proc/pressure` is brought up to
-/// date every 2 s (`PSI_FREQ` of kernel/sched/psi.c), everything else at each tick or sooner.
+/// How far one of the kernel's own sums may lag when it is read for the first time: the kernel updates `/proc/pressure`
+/// every 2 s (`PSI_FREQ` of kernel/sched/psi.c), and everything else at each tick or sooner.
 const BEHIND: Duration = Duration::from_secs(3);
 
-/// Sockets and threads that may yet come, on top of those that are there.
+/// Allowance for sockets and threads that may still be created, on top of those that exist.
 const TO_COME: f64 = 200.0;
 
-/// Most that can happen on this host.
+/// Maximum of what can happen on this host.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// CPUs.
+    /// Number of CPUs.
     pub cpus: f64,
-    /// TCP sockets, of all namespaces.
+    /// Number of TCP sockets, in all namespaces.
     pub sockets: f64,
-    /// Threads that read from them.
+    /// Number of threads that read from them.
     pub readers: f64,
-    /// Bytes that wait in one socket.
+    /// Bytes that can wait in one socket.
     pub queue_bytes: f64,
 }
 
-/// Most that a counter can rise by in so many seconds.
+/// The most that a counter can increase in this many seconds.
 type Most = fn(&Limits, f64) -> f64;
 
-/// Counters that begin with tcpmon; for histograms, the bound of the sum.
+/// Counters that start with tcpmon; for histograms, the bound is that of the sum.
 const OF_TCPMON: [(&str, Most); 27] = [
     ("tcpmon_receive_bytes_total", bytes),
     ("tcpmon_receive_segments_total", events),
@@ -65,14 +65,14 @@ const OF_TCPMON: [(&str, Most); 27] = [
     ("process_cpu_seconds_total", cpu_seconds),
 ];
 
-/// Counters that the kernel began long before.
+/// Counters that the kernel started long before.
 const OF_THE_KERNEL: [(&str, Most); 9] = [
     ("tcpmon_device_rx_overruns_total", events),
     ("tcpmon_softnet_processed_total", events),
     ("tcpmon_softnet_dropped_total", events),
     ("tcpmon_softnet_time_squeezed_total", events),
     ("tcpmon_tcp_events_total", events),
-    ("tcpmon_ip_events_total", bytes), // among them `InOctets`
+    ("tcpmon_ip_events_total", bytes), // these include `InOctets`
     ("tcpmon_context_switches_total", events),
     ("tcpmon_tcp_memory_pressure_seconds_total", uptime),
     ("tcpmon_psi_memory_stalled_seconds_total", seconds),
@@ -88,13 +88,13 @@ fn events(limits: &Limits, seconds: f64) -> f64 {
     20e6 * limits.cpus * seconds
 }
 
-/// A segment of 64 KiB takes twice its size at most, and the least receive buffer is 2,304 bytes
-/// (`SOCK_MIN_RCVBUF`): it is overdrawn 57 times.
+/// A segment of 64 KiB takes at most twice its size, and the smallest receive buffer is 2,304 bytes
+/// (`SOCK_MIN_RCVBUF`): the segment can overdraw it 57 times.
 fn fills(limits: &Limits, seconds: f64) -> f64 {
     57.0 * events(limits, seconds)
 }
 
-/// Every socket full, all the time.
+/// Every socket is full all the time.
 fn byte_seconds(limits: &Limits, seconds: f64) -> f64 {
     limits.queue_bytes * socket_seconds(limits, seconds)
 }
@@ -115,14 +115,14 @@ fn seconds(_: &Limits, seconds: f64) -> f64 {
     seconds
 }
 
-/// A period is added when it ends, however long ago it began.
+/// A pressure period is added when it ends, however long ago it started.
 fn uptime(_: &Limits, _: f64) -> f64 {
     monotonic_ns() as f64 / 1e9
 }
 
 impl Limits {
-    /// Those of this host as it is now, with room for some more sockets and threads. `queue_bytes` is what one socket can
-    /// hold at most.
+    /// The limits of this host as it is now, with room for some more sockets and threads. `queue_bytes` is the most
+    /// that one socket can hold.
     pub fn of_host(queue_bytes: f64) -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let sockets = sockstat().allocated as f64 + TO_COME;
@@ -149,7 +149,7 @@ struct Series {
     page: u64,
 }
 
-/// What the lines after a `# TYPE` belong to.
+/// The family that the lines after a `# TYPE` belong to.
 #[derive(Clone, Copy)]
 struct Family<'t> {
     name: &'t str,
@@ -164,13 +164,13 @@ impl Physics {
         Self { limits, begun, time: Duration::ZERO, pages: 0, series: HashMap::new() }
     }
 
-    /// A counter of the last page, by its name and labels as they are written there.
+    /// A counter on the last page, by its name and labels as written there.
     pub fn value(&self, key: &str) -> Option<f64> {
         self.series.get(key).map(|series| series.last)
     }
 
-    /// Looks at a page in the Prometheus text format that has arrived just now. An error names the counter and what it
-    /// did.
+    /// Checks a metrics page in the Prometheus text format that has just arrived. An error names the counter and what
+    /// it did.
     pub fn page(&mut self, text: &str) -> Result<(), String> {
         self.page_after(text, self.begun.elapsed())
     }
@@ -196,7 +196,7 @@ impl Physics {
         Err(self.report(&format!("{name} is gone, it was {}", series.last)))
     }
 
-    /// An error, and when it was seen.
+    /// An error with the page and time at which it was seen.
     pub fn report(&self, error: &str) -> String {
         format!("page {}, {:.3} s after tcpmon was started: {error}", self.pages, self.time.as_secs_f64())
     }
@@ -230,7 +230,7 @@ impl Physics {
 }
 
 impl<'t> Family<'t> {
-    /// The family of counters that a `# TYPE` announces, if it is one.
+    /// The counter family that a `# TYPE` announces; `None` for other types.
     fn of(words: &'t str) -> Result<Option<Self>, String> {
         let (name, kind) = words.split_once(' ').ok_or_else(|| format!("a TYPE without a type: {words}"))?;
         let histogram = kind == "histogram";
@@ -246,7 +246,7 @@ impl<'t> Family<'t> {
         Ok(Some(Self { name, histogram, most, of_tcpmon }))
     }
 
-    /// The bound of one of its lines, by the name that the line begins with.
+    /// The bound of one of the family's lines, by the name at the start of the line.
     fn most_of(&self, key: &str) -> Result<Most, String> {
         let name = key.split_once('{').map_or(key, |(name, _)| name);
         match (name.strip_prefix(self.name), self.histogram) {
@@ -263,7 +263,7 @@ mod tests {
 
     const LIMITS: Limits = Limits { cpus: 2.0, sockets: 10.0, readers: 3.0, queue_bytes: 1000.0 };
 
-    /// Looks at one page a second, from the tenth second on, and returns what the last one came to.
+    /// Checks one page per second, from the tenth second on, and returns the result of the last check.
     fn look<const N: usize>(pages: [&str; N]) -> Result<(), String> {
         let mut physics = Physics::new(LIMITS, Instant::now());
         let mut last = Ok(());
@@ -293,10 +293,10 @@ mod tests {
     fn a_rise_beyond_the_physical_is_found_in_the_first_page_too() {
         let family = "tcpmon_receive_queue_byte_seconds_total";
         let page = |value: &str| counter(family, &format!("{family}{{process=\"x\"}} {value}\n"));
-        // Ten sockets of 1,000 bytes, ten seconds and three.
+        // Ten sockets of 1,000 bytes, over ten seconds plus three.
         assert_eq!(look([&page("130000.0")]), Ok(()));
         assert!(look([&page("130001.0")]).unwrap_err().contains("130000 is the most"));
-        // At the second page it is a second more.
+        // The second page comes one second later.
         assert_eq!(look([&page("0.0"), &page("140000.0")]), Ok(()));
         assert!(look([&page("0.0"), &page("5.5e12")]).unwrap_err().contains("rose from 0 to 5500000000000"));
     }

@@ -1,7 +1,7 @@
-//! A program under test, or one that it is tested with, as a child whose words are kept.
+//! A program under test, or one that it is tested with, as a child process whose output is kept.
 
 use std::env;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,10 +21,10 @@ pub fn tcpmon_binary() -> PathBuf {
     path
 }
 
-/// A running program; killed when dropped.
+/// A running program. Killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Process {
-    /// What it was started as, for messages.
+    /// The name it was started with, for messages.
     name: String,
     child: Child,
     stdout: Captured,
@@ -39,10 +39,18 @@ struct Captured {
 
 impl Process {
     pub(crate) fn spawn(command: &mut Command) -> Self {
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self::spawn_into(command, Stdio::piped())
+    }
+
+    /// What it writes to `stdout` is kept only if that is a pipe of its own.
+    pub(crate) fn spawn_into(command: &mut Command, stdout: Stdio) -> Self {
+        command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped());
         let name = Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy().into_owned();
         let mut child = must(command.spawn(), format!("starting {command:?}"));
-        let stdout = Captured::start(child.stdout.take().expect("stdout is piped"));
+        let stdout = match child.stdout.take() {
+            Some(pipe) => Captured::start(pipe),
+            None => Captured::start(io::empty()),
+        };
         let stderr = Captured::start(child.stderr.take().expect("stderr is piped"));
         Self { name, child, stdout, stderr }
     }
@@ -60,7 +68,7 @@ impl Process {
         must(kill(pid, signal), format!("sending {signal} to {}", self.name));
     }
 
-    /// Waits for the end, then for the last words.
+    /// Waits for it to end, then for its last output.
     pub(crate) fn wait(&mut self, deadline: Duration) -> ExitStatus {
         let status = eventually(deadline, &format!("{} exits", self.name), || self.child.try_wait().ok().flatten());
         self.stdout.finish();

@@ -1,4 +1,4 @@
-//! A real Prometheus, in the namespace of what it scrapes, and what it can be asked.
+//! A real Prometheus, in the namespace of what it scrapes, and the queries that it can be asked.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,43 +11,43 @@ use crate::page::Sample;
 use crate::server::Server;
 use crate::{Alertmanager, Daemon, Namespace, must};
 
-/// A Prometheus that scrapes one daemon every second; gone, with its data, when dropped.
+/// A Prometheus that scrapes one daemon every second. Dropping it stops it and removes its data.
 #[derive(Debug)]
 pub struct Prometheus {
     server: Server,
 }
 
-/// Which Prometheus.
+/// Which version of Prometheus.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Version {
-    /// The machine's distribution's.
+    /// The version of the machine's distribution.
     #[default]
     Installed,
-    /// The newest that Debian has.
+    /// The newest version that Debian has.
     Today,
 }
 
-/// What it starts with beside the daemon.
+/// Options for its start, apart from the daemon to scrape.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PrometheusOptions<'a> {
-    /// Rule files by their contents, evaluated every second (see [`crate::rules::rescaled`]).
+    /// Contents of the rule files, evaluated every second (see [`crate::rules::rescaled`]).
     pub rules: &'a [String],
-    /// Where alerts go.
+    /// Where to send alerts.
     pub alertmanager: Option<&'a Alertmanager>,
-    /// Asks for protobuf, and takes native histograms where there are any.
+    /// Requests protobuf and takes native histograms where available.
     pub native_histograms: bool,
-    /// Asks for protobuf, and takes a series to have begun at zero at its created timestamp.
+    /// Requests protobuf and treats a series as starting at zero at its created timestamp.
     pub created_timestamps: bool,
-    /// Which one.
+    /// Which version to run.
     pub version: Version,
 }
 
-/// An alert, as Prometheus or Alertmanager has it.
+/// An alert, as Prometheus or Alertmanager reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Alert {
     /// `alertname`.
     pub name: String,
-    /// `pending` or `firing` at Prometheus, `active` or `suppressed` at Alertmanager.
+    /// `pending` or `firing` in Prometheus, `active` or `suppressed` in Alertmanager.
     pub state: String,
     /// All labels.
     pub labels: BTreeMap<String, String>,
@@ -87,7 +87,7 @@ impl Prometheus {
         Self { server }
     }
 
-    /// The samples that an expression yields now; a native histogram's value is its count. An error is Prometheus's own.
+    /// The samples that an expression yields now; a native histogram's value is its count. Errors are Prometheus's own.
     pub fn query(&self, expression: &str) -> Result<Vec<Sample>, String> {
         let answer = self.server.json("/api/v1/query", &[("query", expression)])?;
         let data = &answer["data"];
@@ -100,7 +100,7 @@ impl Prometheus {
         }
     }
 
-    /// The value of the only sample that an expression yields; an error says what there was instead.
+    /// The value of the only sample that an expression yields; an error lists what there was instead.
     pub fn value(&self, expression: &str) -> Result<f64, String> {
         match self.query(expression)?.as_slice() {
             [sample] => Ok(sample.value),
@@ -108,7 +108,7 @@ impl Prometheus {
         }
     }
 
-    /// The values that each series has had, in the order of their times; an expression such as `up[5m]`.
+    /// The values that each series has had, in order of time, for an expression such as `up[5m]`.
     pub fn values(&self, expression: &str) -> Result<Vec<Vec<f64>>, String> {
         let answer = self.server.json("/api/v1/query", &[("query", expression)])?;
         let series = answer["data"]["result"].as_array().ok_or_else(|| answer.to_string())?;
@@ -119,14 +119,14 @@ impl Prometheus {
         series.iter().map(values).collect()
     }
 
-    /// Alerts that are pending or firing now.
+    /// The alerts that are pending or firing now.
     pub fn alerts(&self) -> Result<Vec<Alert>, String> {
         let answer = self.server.json("/api/v1/alerts", &[])?;
         let alerts = answer["data"]["alerts"].as_array().ok_or_else(|| answer.to_string())?;
         alerts.iter().map(|alert| Alert::read(alert, &alert["state"])).collect()
     }
 
-    /// Names of the alerting rules that are loaded, and whether each has a `for`.
+    /// Names of the loaded alerting rules, and whether each has a `for`.
     pub fn alerting_rules(&self) -> Result<BTreeMap<String, bool>, String> {
         let answer = self.server.json("/api/v1/rules", &[("type", "alert")])?;
         let groups = answer["data"]["groups"].as_array().ok_or_else(|| answer.to_string())?;
@@ -135,7 +135,7 @@ impl Prometheus {
         Ok(rules.filter_map(named).collect())
     }
 
-    /// Names of all alerts that have been in a state within so many seconds; the selector is what stands in the braces
+    /// Names of all alerts that have been in a state within the last `seconds`; the selector is what goes in the braces
     /// of `ALERTS{alertstate="firing"}`.
     pub fn alerted(&self, selector: &str, seconds: u64) -> Result<Vec<String>, String> {
         let expression = format!("count by (alertname) (count_over_time(ALERTS{{{selector}}}[{seconds}s]))");
@@ -144,7 +144,7 @@ impl Prometheus {
 }
 
 impl Version {
-    /// What is started.
+    /// The program to start.
     fn program(self) -> String {
         if self == Self::Installed {
             return "prometheus".to_owned();
@@ -171,7 +171,7 @@ impl Alert {
     }
 }
 
-/// JSON is YAML.
+/// The configuration as JSON, which is also valid YAML.
 fn config(daemon: SocketAddr, rule_files: &[String], alertmanager: Option<SocketAddr>) -> String {
     let managers: Vec<Value> =
         alertmanager.iter().map(|address| json!({"static_configs": [{"targets": [address.to_string()]}]})).collect();

@@ -1,5 +1,5 @@
-//! What tests have to say beside passing and failing: lines for whoever runs them, in the file that `TCPMON_REPORT`
-//! names. `cargo xtask test` shows them, `cargo xtask vm` makes its table of them.
+//! What tests report apart from passing and failing: lines in the file that `TCPMON_REPORT` names. `cargo xtask test`
+//! shows them, and `cargo xtask vm` makes its table from them.
 
 use std::env;
 use std::fs::OpenOptions;
@@ -11,8 +11,8 @@ use crate::must;
 /// The variable that names the file.
 pub const VARIABLE: &str = "TCPMON_REPORT";
 
-/// Says that what a test claims cannot be shown here, and why; the test then returns. Where nobody reads such words it
-/// is a failure: nothing is skipped unseen.
+/// Reports that a test cannot run here, and why; the test then returns. If `TCPMON_REPORT` is not set, nobody would see
+/// the report, so the test fails: no test is skipped silently.
 #[track_caller]
 pub fn not_supported(because: &str) {
     assert!(env::var_os(VARIABLE).is_some(), "not supported here: {because} ({VARIABLE} is not set)");
@@ -20,7 +20,7 @@ pub fn not_supported(because: &str) {
     line("not-supported", &format!("{because}\t{}:{}", place.file(), place.line()));
 }
 
-/// A line of a kind, for those who collect it.
+/// Appends a line of this kind to the report.
 pub fn line(kind: &str, text: &str) {
     let Some(path) = env::var_os(VARIABLE) else { return };
     let file = OpenOptions::new().create(true).append(true).open(&path);

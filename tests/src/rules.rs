@@ -1,20 +1,20 @@
-//! Alert rules at the speed of a test.
+//! Alert rules, sped up for tests.
 
-/// What a test waits before an alert fires.
+/// Time that an alert waits in a test before it fires.
 const FOR: &str = "2s";
-/// The window of a rate: ten scrapes of a test's one a second, as five minutes are ten of one every 30 seconds.
+/// The window of a rate: ten of a test's scrapes (one per second), as five minutes are ten scrapes every 30 seconds.
 const WINDOW: &str = "10s";
 
-/// The text of a Prometheus rule file with every time in it cut short: `for` and `keep_firing_for` become 2 s, the
-/// windows of range selectors (`[5m]`) 10 s, those of subqueries (`[1h:1m]`) 10 s in steps of 1 s, offsets 10 s, and a
-/// group's own interval 1 s. Thresholds, expressions and labels stay, so what is tested is the rule itself: a rate does
-/// not depend on its window, and a fault that lasts longer than the window looks the same in ten seconds as in five
-/// minutes. What cannot be tested like this is how long the rule really waits, which promtool's unit tests do.
+/// The text of a Prometheus rule file with every time shortened: `for` and `keep_firing_for` become 2 s, the windows of
+/// range selectors (`[5m]`) 10 s, those of subqueries (`[1h:1m]`) 10 s in steps of 1 s, offsets 10 s, and a group's own
+/// interval 1 s. Thresholds, expressions and labels stay, so the rule itself is what is tested: a rate does not depend
+/// on its window, and a fault that lasts longer than the window looks the same in ten seconds as in five minutes. This
+/// cannot test how long the rule really waits, which promtool's unit tests do.
 pub fn rescaled(rules: &str) -> String {
     rules.split_inclusive('\n').map(|line| with_short_offsets(&with_short_windows(&with_short_key(line)))).collect()
 }
 
-/// The expression of an alert in the text of a Prometheus rule file that writes each as a block (`expr: |`).
+/// The expression of an alert in the text of a Prometheus rule file that writes each expression as a block (`expr: |`).
 pub fn expression(rules: &str, alert: &str) -> Option<String> {
     let mut lines = rules.lines().skip_while(|line| line.trim() != format!("- alert: {alert}")).skip(1);
     let key = lines.next()?;
@@ -23,7 +23,7 @@ pub fn expression(rules: &str, alert: &str) -> Option<String> {
     Some(block.map(str::trim).collect::<Vec<_>>().join(" "))
 }
 
-/// `for: 5m` and its like, where they are the line's key.
+/// Shortens `for: 5m` and the like, where this is the key of the line.
 fn with_short_key(line: &str) -> String {
     let Some((key, rest)) = line.split_once(':') else {
         return line.to_owned();
@@ -37,7 +37,7 @@ fn with_short_key(line: &str) -> String {
     if is_duration(value) { format!("{key}:{}", rest.replacen(value, short, 1)) } else { line.to_owned() }
 }
 
-/// What stands in brackets and is a duration, or two with a colon.
+/// Shortens a duration in brackets, or two with a colon between them.
 fn with_short_windows(line: &str) -> String {
     let mut short = String::new();
     let mut rest = line;
@@ -62,7 +62,7 @@ fn with_short_windows(line: &str) -> String {
     short + rest
 }
 
-/// `offset 5m`.
+/// Shortens `offset 5m`.
 fn with_short_offsets(line: &str) -> String {
     let mut parts = line.split("offset ");
     let mut short = parts.next().unwrap_or_default().to_owned();
@@ -76,7 +76,7 @@ fn with_short_offsets(line: &str) -> String {
     short
 }
 
-/// `5m`, `1h30m`, `500ms`.
+/// Whether the text is a duration such as `5m`, `1h30m`, `500ms`.
 fn is_duration(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_digit())
         && text.ends_with(|c: char| "smhdwy".contains(c))

@@ -1,4 +1,5 @@
-//! A server that tcpmon is tested with: a child in a network namespace, with a directory of its own, that answers JSON.
+//! A server that tcpmon is tested with: a child process in a network namespace that has a directory of its own and
+//! answers in JSON.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -11,22 +12,22 @@ use crate::daemon::free_address;
 use crate::process::Process;
 use crate::{Namespace, eventually, must};
 
-/// Time to start and to answer: generous, for an emulated machine.
+/// Time limit to start and to answer: generous, for an emulated machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A running server; killed when dropped, or when the thread that started it ends.
+/// A running server. Killed when dropped, or when the thread that started it ends.
 #[derive(Debug)]
 pub(crate) struct Server {
     process: Process,
     namespace: Namespace,
     address: SocketAddr,
-    /// Its configuration and data, gone with it.
+    /// Its configuration and data, which are removed with it.
     _directory: TempDir,
 }
 
 impl Server {
-    /// Starts `program` in the namespace and waits until `/-/ready` answers 200. `configure` is given its directory
-    /// and the address it shall listen at, and returns its flags.
+    /// Starts `program` in the namespace and waits until `/-/ready` answers 200. `configure` gets the server's
+    /// directory and the address to listen on, and returns the flags.
     #[track_caller]
     pub(crate) fn start(
         program: &str,
@@ -48,12 +49,12 @@ impl Server {
         server
     }
 
-    /// Where it listens, in its namespace.
+    /// The address it listens on, in its namespace.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The JSON that it answers to a question; an error is what it said instead.
+    /// The JSON response to a query; an error is the response that came instead.
     pub(crate) fn json(&self, path: &str, parameters: &[(&str, &str)]) -> Result<Value, String> {
         let text = self.ask(path, parameters)?;
         serde_json::from_str(&text).map_err(|error| format!("{path} answered {text:?}: {error}"))
@@ -70,7 +71,7 @@ impl Server {
     }
 }
 
-/// All but letters and digits as `%XX`, which is right at any place of a URL.
+/// Encodes everything but letters and digits as `%XX`, which is correct anywhere in a URL.
 fn percent_encoded(text: &str) -> String {
     let encoded = |byte: u8| match byte {
         b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => char::from(byte).to_string(),

@@ -1,4 +1,4 @@
-//! Sysctls: those of a namespace vanish with it, those of the host are put back by a guard.
+//! Sysctls: those of a namespace disappear with it, those of the host are restored by a guard.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ pub struct HostSysctl {
 }
 
 impl HostSysctl {
-    /// Sets `name` (dots or slashes, as sysctl(8) has it) and remembers what it was.
+    /// Sets `name` (with dots or slashes, as for sysctl(8)) and remembers the previous value.
     pub fn set(name: &str, value: &str) -> Self {
         let before = read(name);
         write(name, value);

@@ -1,4 +1,4 @@
-//! Senders and readers of TCP, each a process of its own whose behaviour is known and whose bytes are counted.
+//! TCP senders and readers, each a separate process with known behaviour whose bytes are counted.
 //!
 //! ```no_run
 //! # use tcpmon_tests::{Lab, Traffic};
@@ -24,7 +24,7 @@ use plan::{BurstPlan, HogPlan};
 
 use crate::lab::End;
 
-/// Where traffic begins.
+/// Builders for traffic.
 #[derive(Debug)]
 pub struct Traffic;
 
@@ -39,27 +39,27 @@ impl Traffic {
         SenderBuilder::new(end)
     }
 
-    /// A process that keeps a CPU busy, so that others must wait for it. `nice` may be negative.
+    /// A process that keeps a CPU busy, so that other threads must wait for it. `nice` may be negative.
     pub fn hog(cpu: usize, nice: i32) -> Hog {
         let (helper, _) = Helper::spawn(&End::host(), "hog", &HogPlan { cpu, nice });
         Hog { helper }
     }
 
-    /// A process that sends bursts of datagrams so that nothing else runs on its CPU during a burst.
+    /// A process that sends bursts of datagrams, during which nothing else runs on its CPU.
     pub fn burst(end: &End, plan: BurstPlan) -> Burst {
         let (helper, _) = Helper::spawn(end, "burst", &plan);
         Burst { helper }
     }
 }
 
-/// A busy CPU, for as long as this lives.
+/// A process that keeps a CPU busy for as long as this lives.
 #[derive(Debug)]
 pub struct Hog {
     helper: Helper,
 }
 
 impl Hog {
-    /// Its process.
+    /// The process id.
     pub fn pid(&self) -> u32 {
         self.helper.pid()
     }
@@ -72,19 +72,19 @@ pub struct Burst {
 }
 
 impl Burst {
-    /// Begins, or goes on. At first it is paused.
+    /// Starts or resumes the bursts. They are paused at first.
     #[track_caller]
     pub fn resume(&self) {
         self.helper.order(plan::Order::Resume);
     }
 
-    /// Stops after the burst that is on its way; no datagram leaves any more once this returns.
+    /// Stops after the current burst; no datagram is sent after this returns.
     #[track_caller]
     pub fn pause(&self) {
         self.helper.order(plan::Order::Pause);
     }
 
-    /// Bursts sent so far (`calls`) and their payload.
+    /// The number of bursts sent so far (`calls`) and their payload.
     #[track_caller]
     pub fn report(&self) -> Report {
         self.helper.report()

@@ -1,4 +1,4 @@
-//! The kernel's own word about what tcpmon claims, read without tcpmon.
+//! The kernel's own figures for what tcpmon reports, read without tcpmon.
 
 mod limits;
 mod memory;
@@ -9,8 +9,8 @@ mod trace;
 pub use limits::LimitTrace;
 pub use memory::{Sockstat, TcpMemory, Zone, memory_stalls_us, page_bytes, sockstat, tcp_memory, zones};
 pub use proc::{
-    Softnet, Switches, TaskTimes, context_switches, is_asleep, netstat, rss_bytes, send_queues, softnet, switches,
-    task_times, tcp_counters, tracepoints_are_preemptible,
+    Softnet, Switches, TaskTimes, context_switches, cpu_time, is_asleep, netstat, peak_rss_bytes, rss_bytes,
+    send_queues, softnet, switches, task_times, tcp_counters, tracepoints_are_preemptible,
 };
 pub use sockets::{Socket, State, sockets};
 pub use trace::Trace;

@@ -1,4 +1,4 @@
-//! Waiting for a condition with a deadline, in place of sleeping and hoping.
+//! Waits for a condition with a time limit, instead of sleeping for a fixed time.
 
 use std::fmt::Display;
 use std::thread;
@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 const POLL_EVERY: Duration = Duration::from_millis(2);
 
-/// What one look at the world can answer: there (a value), or not yet (and what was seen instead).
+/// Result of one check of a condition: a value once it holds, or what was seen instead.
 pub trait Attempt {
-    /// The value once it is there.
+    /// The value once the condition holds.
     type Output;
 
-    /// The value, or the observation that says why not yet.
+    /// The value, or the observation that shows why the condition does not hold yet.
     fn outcome(self) -> Result<Self::Output, String>;
 }
 
@@ -39,7 +39,7 @@ impl Attempt for bool {
     }
 }
 
-/// Looks every 2 ms until there is a value, and panics after `deadline` with `what` and the last observation.
+/// Checks every 2 ms until there is a value, and panics after `deadline` with `what` and the last observation.
 #[track_caller]
 pub fn eventually<A: Attempt>(deadline: Duration, what: &str, mut look: impl FnMut() -> A) -> A::Output {
     let start = Instant::now();

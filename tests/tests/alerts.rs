@@ -1,7 +1,7 @@
-//! The alert rules and dashboards with a real Prometheus and a real Alertmanager, real traffic and real faults.
+//! The alert rules and dashboards with a real Prometheus, a real Alertmanager, real traffic and real faults.
 //!
-//! The rules are those of `dashboards/`, only faster ([`rules::rescaled`]). Rules about what nobody can make happen on
-//! a test machine are left to their unit tests.
+//! The rules are those of `dashboards/`, only faster ([`rules::rescaled`]). Rules for conditions that cannot be caused
+//! on a test machine are left to their unit tests.
 
 mod common;
 
@@ -18,34 +18,36 @@ use tcpmon_tests::prometheus::{Alert, PrometheusOptions};
 use tcpmon_tests::sysctl::HostSysctl;
 use tcpmon_tests::{Alertmanager, Daemon, Lab, Namespace, Prometheus, Traffic, eventually, rules};
 
-/// Time for an alert to go through a scrape, a window, its `for`, and Alertmanager; and for a panel to have data.
+/// Time limit for an alert to pass through a scrape, a window, its `for`, and Alertmanager; and for a panel to have
+/// data.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Alerts that count: those about the host, and about processes that the test made for it. The servers that a test
-/// runs beside them share two CPUs with everything else: that they wait for one is true, and no concern of a test.
+/// Matches the alerts that count: those about the host, and those about processes that the test started for this
+/// purpose. The servers that a test runs next to them share two CPUs with everything else. They really do wait for a
+/// CPU, but that is not what is tested.
 const OF_THE_TEST: &str = "process=~\"|healthy|fault-.*\"";
 
-/// A family that a host may be unable to have.
+/// A metric family that a host may be unable to provide.
 struct Absence {
     family: &'static str,
-    /// Part of the name of the source that must say so in `/status`.
+    /// Part of the name of the source that must report this in `/status`.
     source: &'static str,
-    /// Whether this host is unable, found out without tcpmon.
+    /// Whether this host cannot provide it, determined without tcpmon.
     holds: fn() -> bool,
 }
 
-/// What panels may lack, and why.
+/// The families that panels may lack, and why.
 const ABSENCES: [Absence; 1] = [Absence {
     family: "tcpmon_cgroup_socket_memory_bytes",
     source: "cgroup",
     holds: no_memory_controller_in_cgroup_v2,
 }];
 
-/// The devices of the host need not count overruns, so the panels of this family are asked where a device does.
+/// The host's devices need not count overruns, so the panels with this family are tested where a device does.
 const OVERRUNS: &str = "tcpmon_device_rx_overruns_total";
 
 #[test]
 fn every_fault_of_sockets_and_memory_is_paged_and_every_panel_has_data() {
-    let _stats = HostSysctl::set("kernel.bpf_stats_enabled", "1"); // two panels show what the kernel counts only then
+    let _stats = HostSysctl::set("kernel.bpf_stats_enabled", "1"); // needed for the figures of two panels
     let host = Namespace::current();
     let daemon = Daemon::start(&[]);
     let stack = Stack::start(&host, &daemon);
@@ -95,7 +97,7 @@ fn every_fault_of_sockets_and_memory_is_paged_and_every_panel_has_data() {
 #[test]
 fn a_ring_overrun_is_paged_with_its_device_and_resolves() {
     let fault = RingOverrun::new();
-    // The daemon sees the devices of its own namespace: here the one that counts what the ring does not take.
+    // The daemon sees the devices of its own namespace: here, the device that counts what the ring does not take.
     let daemon = Daemon::start_in(fault.namespace(), &[]);
     let stack = Stack::start(fault.namespace(), &daemon);
     fault.begin();
@@ -120,11 +122,11 @@ fn a_ring_overrun_is_paged_with_its_device_and_resolves() {
 struct Stack {
     prometheus: Prometheus,
     alertmanager: Alertmanager,
-    /// When the rules had the first figures to look at.
+    /// When the rules had data to evaluate for the first time.
     begin: Instant,
 }
 
-/// An alert that is awaited.
+/// An alert that the test waits for.
 struct Page {
     name: &'static str,
     labels: Vec<(&'static str, String)>,
@@ -149,7 +151,8 @@ impl Stack {
         let options =
             PrometheusOptions { rules: &rules, alertmanager: Some(&alertmanager), ..PrometheusOptions::default() };
         let prometheus = Prometheus::start(namespace, daemon, options);
-        // Prometheus looks at its rules some seconds before it knows what to scrape, and TcpmonAbsent says so.
+        // Prometheus evaluates its rules for some seconds before it knows what to scrape, so TcpmonAbsent fires at
+        // first.
         eventually(DEADLINE, "the daemon is scraped, and no alert is left of the time before", || {
             let up = prometheus.value("up")?;
             let left = (prometheus.alerts()?, alertmanager.alerts()?);
@@ -160,7 +163,7 @@ impl Stack {
         Self { prometheus, alertmanager, begin: Instant::now() }
     }
 
-    /// Waits until every window (10 s) and every `for` (2 s) has had its time, and sees that nothing has fired.
+    /// Waits until every window (10 s) and every `for` (2 s) has passed, and checks that nothing has fired.
     #[track_caller]
     fn quiet_for_15_scrapes(&self) {
         let scrapes = || self.prometheus.value(&format!("sum(sum_over_time(up[{}s]))", self.seconds()));
@@ -168,7 +171,7 @@ impl Stack {
         assert_eq!(self.ever("firing"), BTreeSet::new(), "{:#?}", self.prometheus.alerts());
     }
 
-    /// Waits until it is active at Alertmanager, and sees that it was pending before, where it has a `for`.
+    /// Waits until the alert is active in Alertmanager, and checks that it was pending before, if it has a `for`.
     #[track_caller]
     fn fires(&self, page: &Page) {
         eventually(DEADLINE, &format!("{} {:?} is active", page.name, page.labels), || {
@@ -183,7 +186,7 @@ impl Stack {
         }
     }
 
-    /// Waits until it is gone from both.
+    /// Waits until the alert is gone from both.
     #[track_caller]
     fn resolves(&self, page: &Page) {
         eventually(DEADLINE, &format!("{} {:?} is over", page.name, page.labels), || {
@@ -194,20 +197,20 @@ impl Stack {
         });
     }
 
-    /// Names of the alerts that have been in this state since the beginning.
+    /// Names of the alerts that have been in this state since the start.
     fn ever(&self, state: &str) -> BTreeSet<String> {
         let selector = format!("alertstate=\"{state}\",{OF_THE_TEST}");
         let names = self.prometheus.alerted(&selector, self.seconds());
         names.expect("Prometheus keeps the states of its alerts").into_iter().collect()
     }
 
-    /// Whole seconds since the beginning, at least one.
+    /// Whole seconds since the start, at least one.
     fn seconds(&self) -> u64 {
         self.begin.elapsed().as_secs().max(1)
     }
 }
 
-/// Traffic that nothing is wrong with.
+/// Traffic without any problem.
 struct Healthy {
     reader: tcpmon_tests::traffic::Reader,
     sender: tcpmon_tests::traffic::Sender,
@@ -222,7 +225,7 @@ impl Healthy {
         Self { reader, sender, _lab: lab }
     }
 
-    /// It has gone on all the time and has lost nothing.
+    /// Checks that the traffic has continued all the time and has lost nothing.
     fn end(self) {
         assert_eq!(self.sender.finish().bytes, self.reader.wait().bytes);
     }
@@ -235,7 +238,7 @@ fn queries() -> Vec<PanelQuery> {
     queries
 }
 
-/// Leaves out what this host cannot have, and sees that the daemon says so, too.
+/// Removes the queries that this host cannot answer, and checks that the daemon reports the reason.
 #[track_caller]
 fn without_what_cannot_be(queries: &mut Vec<PanelQuery>, daemon: &Daemon) {
     let status: Value = serde_json::from_slice(&daemon.get("/status", "").body).expect("the status is JSON");
@@ -249,7 +252,7 @@ fn without_what_cannot_be(queries: &mut Vec<PanelQuery>, daemon: &Daemon) {
     }
 }
 
-/// Asks each Prometheus each query.
+/// Checks that each query has data in each Prometheus.
 #[track_caller]
 fn every_panel_has_data(queries: &[PanelQuery], prometheuses: &[&Prometheus]) {
     for prometheus in prometheuses {

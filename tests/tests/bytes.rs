@@ -1,4 +1,4 @@
-//! Bytes: `receive_bytes_total` and `receive_read_bytes_total` equal what the reader counted, exactly.
+//! Bytes: `receive_bytes_total` and `receive_read_bytes_total` equal exactly what the reader counted.
 
 mod common;
 
@@ -15,7 +15,7 @@ use tcpmon_tests::traffic::{Method, Reader, ReaderBuilder, SenderBuilder, Thread
 use tcpmon_tests::truth;
 use tcpmon_tests::{Daemon, Lab, LabOptions, Page, Traffic, eventually, many};
 
-/// Received and read bytes of everything named `comm`.
+/// Bytes received and read by all processes named `comm`.
 fn bytes(page: &Page, comm: &str) -> (u64, u64) {
     let sum = |name: &str| page.sum(name, &[("process", comm)]) as u64;
     (sum("tcpmon_receive_bytes_total"), sum("tcpmon_receive_read_bytes_total"))
@@ -36,7 +36,8 @@ impl Watched {
         Traffic::reader(self.lab.receiver())
     }
 
-    /// Runs one transfer to its end and holds tcpmon's numbers against the reader's own. Each has a name of its own.
+    /// Runs one transfer to its end and compares tcpmon's numbers with the reader's own. Each transfer has its own
+    /// name.
     #[track_caller]
     fn exact(&self, comm: &str, reader: ReaderBuilder, flows: u64, send: impl FnOnce(SenderBuilder) -> SenderBuilder) {
         let reader = reader.comm(comm).connections(flows).spawn();
@@ -55,7 +56,7 @@ impl Watched {
         let page = self.daemon.scrape();
         assert_eq!(bytes(&page, comm), expected, "{comm}: and stay so");
         assert_eq!(page.value("tcpmon_receive_bytes_total", &group(comm, reader.port())), Some(report.bytes as f64));
-        // One scrape more, because a socket's end can come between the two.
+        // These are from one more scrape, because a socket's final record can come between two scrapes.
         let losses = page.samples("tcpmon_lost_total");
         assert_eq!(lost(&page), 0.0, "{comm}: nothing was lost, but {losses:?}");
     }
@@ -144,7 +145,7 @@ fn a_connection_older_than_tcpmon_counts_from_the_first_byte_that_waits_when_tcp
     });
 }
 
-/// The socket of the reader's only connection, as a descriptor of this process, too.
+/// Duplicates the socket of the reader's only connection into this process.
 #[expect(clippy::unwrap_used, reason = "it is part of a test")]
 fn shared(lab: &Lab, reader: &Reader) -> TcpStream {
     let socket = format!("socket:[{}]", connection(lab, reader).unwrap().inode);
@@ -159,7 +160,7 @@ fn shared(lab: &Lab, reader: &Reader) -> TcpStream {
 
 #[test]
 fn what_each_process_read_of_a_connection_that_was_handed_over_stays_with_it() {
-    // This process takes the connection over.
+    // This process takes over the connection.
     let taker = format!("taker-{}", std::process::id());
     fs::write("/proc/self/comm", &taker).unwrap();
     for (comm, looked_at) in [("giver-unseen", false), ("giver-seen", true)] {
@@ -181,7 +182,7 @@ fn what_each_process_read_of_a_connection_that_was_handed_over_stays_with_it() {
             assert_eq!(sender.send(bytes as u64), bytes as u64);
             socket.read_exact(&mut vec![0; bytes]).unwrap();
         };
-        // There and back, and there once more.
+        // The connection goes to this process and back, and to this process once more.
         take(5_003);
         assert_eq!((sender.send(2_007), reader.read(2_007)), (2_007, 2_007));
         take(307);
@@ -236,7 +237,7 @@ fn where_the_reader_was_when_bytes_arrived_adds_up_to_what_was_received() {
         let arrived = page.sum("tcpmon_timeslice_arrived_bytes_total", &labels);
         assert_eq!(arrived, sample.value, "{labels:?}");
     }
-    // Bytes that came with the handshake came before anybody read.
+    // Bytes that came with the handshake arrived before there was a reader.
     let early =
         page.sum("tcpmon_timeslice_arrived_bytes_total", &[("process", "adds-short"), ("context", "no_reader")]);
     assert!(early > 0.0);
@@ -254,7 +255,7 @@ fn a_half_closed_connection_whose_window_closes_is_counted_to_the_byte() {
         socket if socket.state == truth::State::FinWait2 => Ok(()),
         socket => Err(format!("{socket:?}")),
     });
-    // Nothing happens for a while that a program would see, and pages show what waits.
+    // For a while nothing happens that a program would see, and metrics pages are made while the bytes wait.
     assert_eq!(sender.send(1_000), 1_000);
     let start = Instant::now();
     eventually(DEADLINE, "time has passed", || {
@@ -266,7 +267,7 @@ fn a_half_closed_connection_whose_window_closes_is_counted_to_the_byte() {
         socket if socket.rmem > socket.rcvbuf / 2 && socket.info.rcv_wnd.is_none_or(|window| window == 0) => Ok(()),
         socket => Err(format!("{socket:?}")),
     });
-    // What the sender had under way may come still.
+    // Data that the sender had in flight may still arrive.
     let page = eventually(DEADLINE, "what waits and what was read is what was received", || {
         let page = daemon.scrape();
         let expected = (u64::from(connection(&lab, &reader)?.recv_q) + 1, 1);
@@ -285,7 +286,7 @@ fn the_programs_see_as_many_connections_opened_as_the_kernel_counts() {
         ["kernel", "programs"].map(|by| page.value("tcpmon_connections_opened_total", &[("counted_by", by)]).unwrap())
     };
     let before = opened();
-    // They stay, because the kernel's counts are found by the processes of a namespace.
+    // The processes stay alive, because the kernel's counts of a namespace are found through its processes.
     let reader = Traffic::reader(lab.receiver()).comm("opened").until_exit().spawn();
     let _sender = sender(&lab, &reader).connections(200).bytes(10).hold_open().spawn();
     eventually(DEADLINE, "both ends of 200 connections are counted", || {
@@ -318,7 +319,8 @@ fn iperf3_is_counted_as_it_counts_itself() {
     server.wait().unwrap();
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let counted = report["end"]["sum_received"]["bytes"].as_u64().unwrap_or_else(|| panic!("{report}"));
-    // Beside its streams, iperf3 exchanges a cookie a stream and its parameters and results on a connection of their own.
+    // Besides its streams, iperf3 sends a cookie for each stream, and exchanges parameters and results on a separate
+    // connection.
     let spoken = 4_000;
     eventually(DEADLINE, "tcpmon counts the streams and little more", || {
         let page = daemon.scrape();

@@ -1,4 +1,4 @@
-//! Churn: after 100,000 connections, map entries, groups and memory are where they were.
+//! Churn: after 100,000 connections, map entries, groups and memory are back where they were.
 
 mod common;
 
@@ -41,19 +41,20 @@ fn a_hundred_thousand_connections_leave_nothing_behind() {
             }
         });
         let page = daemon.scrape();
-        // A sender's group is there only if a pass meets one of its sockets: it receives nothing.
+        // A sender receives nothing, so it has a group only if a pass visits one of its sockets.
         let mut groups = page.samples("tcpmon_receive_bytes_total");
         groups.retain(|group| group.value > 0.0);
         let groups: Vec<_> = groups.into_iter().map(|group| group.labels.clone()).collect();
         (groups, truth::rss_bytes(daemon.pid()))
     };
-    // The first time brings buffers and groups to their size.
+    // The first round brings buffers and groups to their full size.
     churn(connections);
     let before = rest();
     churn(connections);
     let after = rest();
     assert_eq!(after.0, before.0, "groups");
-    // Fewer connections do not go once around the ring, whose pages count as soon as they are used.
+    // On an emulated CPU, the fewer connections do not fill the ring once, and its pages count as resident only once
+    // used.
     if !is_emulated() {
         assert!(after.1 as f64 <= before.1 as f64 * 1.1, "RSS {} before, {} after", before.1, after.1);
     }

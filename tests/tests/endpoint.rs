@@ -1,5 +1,5 @@
-//! The endpoint as a hostile network meets it: TLS, certificates, passwords, hoarders of connections. curl and promtool
-//! are the independent judges.
+//! The endpoint in a hostile network: TLS, certificates, passwords, clients that hoard connections. curl and promtool
+//! serve as independent judges.
 
 mod common;
 
@@ -8,21 +8,22 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
-use tcpmon_tests::{Daemon, eventually, tcpmon_binary};
+use tcpmon_tests::truth::{cpu_time, peak_rss_bytes};
+use tcpmon_tests::{Daemon, Namespace, eventually, is_emulated, report, tcpmon_binary};
 use tempfile::TempDir;
 
-/// A scrape beside all that others do: a fifth of Prometheus' default timeout.
+/// Time limit for a scrape next to all other load: a fifth of Prometheus' default timeout.
 const PROMPT: Duration = Duration::from_secs(2);
 
 /// bcrypt of `right`, cost 10.
 const HASH: &str = "$2b$10$QmwH20tjsqJAV5fn7bY5j.7AeoVr63cAs1ZDxkKpual/8oMWIaZ6a";
 
-/// A folder with the certificates of one test, and its web config.
+/// A directory with the certificates of one test, and its web config.
 struct Folder(TempDir);
 
 impl Folder {
@@ -41,7 +42,7 @@ impl Folder {
         self.path(name).to_str().expect("a path in UTF-8").to_owned()
     }
 
-    /// A new certificate of the server, signed by itself, for 127.0.0.1 and this name.
+    /// Creates a new self-signed server certificate for 127.0.0.1 and this name.
     fn server(&self, name: &str) {
         let mut params = CertificateParams::new([name.to_owned()]).expect("a good name");
         params.subject_alt_names.push(SanType::IpAddress([127, 0, 0, 1].into()));
@@ -50,7 +51,8 @@ impl Folder {
         self.write("server.crt", &params.self_signed(&key).expect("a certificate").pem());
     }
 
-    /// An authority `NAME.crt`, and a client certificate with its key in `NAME-client.pem` that bears these names.
+    /// Creates an authority `NAME.crt`, and a client certificate with its key in `NAME-client.pem` that carries these
+    /// names.
     fn clients(&self, name: &str, sans: Vec<SanType>) {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::default();
@@ -65,14 +67,14 @@ impl Folder {
         self.write(&format!("{name}-client.pem"), &(certificate.pem() + &key.serialize_pem()));
     }
 
-    /// A web config with the server's certificate and these further lines of the section, then these of the file.
+    /// Writes a web config: the server's certificate, more lines for its section, then more lines for the file.
     fn tls(&self, section: &[&str], file: &str) -> String {
         let lines: String = section.iter().map(|line| format!("  {line}\n")).collect();
         let text = format!("tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n{lines}{file}");
         self.write("web.yml", &text)
     }
 
-    /// curl that trusts the server's certificate as it is now.
+    /// curl that trusts the server's current certificate.
     fn https(&self, daemon: &Daemon, arguments: &[&str]) -> Answer {
         let (trust, url) = (self.path("server.crt"), format!("https://{}/metrics", daemon.address()));
         curl(Command::new("curl").arg("--cacert").arg(trust).args(arguments).arg(url))
@@ -83,14 +85,14 @@ fn users() -> String {
     format!("basic_auth_users:\n  alice: {HASH}\n")
 }
 
-/// What curl got.
+/// What curl received.
 #[derive(Debug)]
 struct Answer {
-    /// 0 when there was none.
+    /// HTTP status; 0 if there was none.
     status: u16,
     head: String,
     body: String,
-    /// curl's words on failure.
+    /// curl's error message.
     error: String,
 }
 
@@ -135,7 +137,7 @@ fn each_client_auth_type_lets_in_whom_it_says() {
     let folder = Folder::new();
     folder.clients("friends", vec![SanType::DnsName("prometheus.example".try_into().unwrap())]);
     folder.clients("strangers", vec![SanType::DnsName("prometheus.example".try_into().unwrap())]);
-    // Without a certificate, with one of an unknown authority, with one of the named authority.
+    // Without a certificate, with one of an unknown authority, and with one of the configured authority.
     for (auth, authority, let_in) in [
         ("NoClientCert", "", [true, true, true]),
         ("RequestClientCert", "", [true, true, true]),
@@ -215,7 +217,7 @@ fn a_new_certificate_is_served_to_the_next_connection_and_a_bad_one_is_said() {
 
     folder.write("server.crt", "no certificate");
     eventually(common::DEADLINE, "the bad certificate is named in the log", || {
-        // Only whoever connects makes it look.
+        // The daemon checks the file only when a client connects.
         drop(TcpStream::connect(daemon.address()));
         daemon.stderr().contains("tls_server_config.cert_file")
     });
@@ -262,14 +264,14 @@ fn a_bad_file_at_the_start_is_named_and_is_exit_code_2() {
     }
 }
 
-/// As many descriptors as this process may have: it plays many clients.
+/// Raises the limit of descriptors as far as this process may: it plays many clients.
 fn many_descriptors() {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("a limit that may be raised");
     assert!(hard >= 3_000, "this process may have {hard} descriptors, and needs 3,000: raise `ulimit -Hn`");
 }
 
-/// Connections that each have sent this, and then are silent. That some are closed by the other side is expected.
+/// Connections that have each sent this and are then silent. It is expected that the other side closes some of them.
 fn hoard(address: SocketAddr, count: usize, sent: &[u8]) -> Vec<TcpStream> {
     let open = |_| {
         let mut stream = TcpStream::connect(address).expect("it listens");
@@ -314,7 +316,7 @@ fn an_endless_header_is_cut_off() {
     let mut stream = TcpStream::connect(daemon.address()).unwrap();
     stream.set_read_timeout(Some(common::DEADLINE)).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\nX-Long: ").unwrap();
-    // The write fails as soon as the other side has had enough.
+    // The write fails as soon as the other side stops accepting.
     let sent = (0..10_000).take_while(|_| stream.write_all(&[b'a'; 1_000]).is_ok()).count();
     drop(stream.write_all(b"\r\nHost: x\r\nConnection: close\r\n\r\n"));
     let mut answer = String::new();
@@ -330,7 +332,7 @@ fn unfinished_handshakes_do_not_delay_a_scrape() {
     many_descriptors();
     let folder = Folder::new();
     let daemon = Daemon::start_secured(&["--web.config.file", &folder.tls(&[], "")]);
-    // A handshake record that announces 512 bytes and brings one.
+    // A handshake record that announces 512 bytes and contains one.
     let hoard = hoard(daemon.address(), 1_000, &[0x16, 3, 1, 2, 0, 1]);
     scraped_promptly("1,000 unfinished handshakes", || folder.https(&daemon, &[]));
     drop(hoard);
@@ -355,7 +357,7 @@ fn guesses_at_passwords_do_not_delay_a_scrape() {
     let url = format!("http://{}/metrics", daemon.address());
     let scrape = |source: &str| curl(Command::new("curl").args(["--user", "alice:right", "--interface", source, &url]));
     std::thread::scope(|scope| {
-        // Ends the guesses when a claim fails, too.
+        // Stops the guesses also when an assertion fails.
         let _end = End(&done);
         for _ in 0..32 {
             scope.spawn(guess);
@@ -366,6 +368,129 @@ fn guesses_at_passwords_do_not_delay_a_scrape() {
     });
 }
 
+/// One scrape over a connection of its own, as fast as the response arrives.
+fn ask(address: SocketAddr) -> std::io::Result<usize> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)
+}
+
+#[test]
+fn fifty_clients_in_a_loop_cost_a_tenth_of_a_core_and_do_not_delay_a_scraper_beside_them() {
+    const CLIENTS: usize = 50;
+    const ROUNDS: usize = 3;
+    let time = Duration::from_secs(4);
+    let daemon = Daemon::start(&[]);
+    let address = daemon.address();
+    let loaded = AtomicBool::new(false);
+    let done = AtomicBool::new(false);
+    let answers = AtomicUsize::new(0);
+    // Median time of a regular scraper's requests, and the share of a core that the daemon used meanwhile.
+    let scraped = || {
+        let (begin, before) = (Instant::now(), cpu_time(daemon.pid()));
+        let mut took = Vec::new();
+        while begin.elapsed() < time {
+            let start = Instant::now();
+            ask(address).expect("an answer");
+            took.push(start.elapsed());
+            std::thread::sleep(Duration::from_millis(260));
+        }
+        took.sort();
+        let share = (cpu_time(daemon.pid()) - before).as_secs_f64() / begin.elapsed().as_secs_f64();
+        (took[took.len() / 2], share)
+    };
+    let (mut alone, mut beside) = (Vec::new(), Vec::new());
+    std::thread::scope(|scope| {
+        let _end = End(&done);
+        for _ in 0..CLIENTS {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    if loaded.load(Ordering::Relaxed) {
+                        ask(address).expect("an answer");
+                        answers.fetch_add(1, Ordering::Relaxed);
+                    } else {
+                        std::thread::sleep(Duration::from_millis(20));
+                    }
+                }
+            });
+        }
+        for _ in 0..ROUNDS {
+            alone.push(scraped());
+            loaded.store(true, Ordering::Relaxed);
+            beside.push(scraped());
+            loaded.store(false, Ordering::Relaxed);
+        }
+    });
+    let answers = answers.load(Ordering::Relaxed);
+    eprintln!("alone {alone:?}, beside {CLIENTS} clients {beside:?}, who had {answers} answers");
+    assert!(answers > CLIENTS * ROUNDS, "they were in a loop: {answers}");
+    let slowest = |rounds: &[(Duration, f64)]| rounds.iter().map(|(median, _)| *median).max().expect("rounds");
+    assert!(slowest(&beside) < slowest(&alone) + Duration::from_millis(20), "alone {alone:?}, beside {beside:?}");
+    if is_emulated() {
+        report::not_supported("an emulated CPU takes longer for everything");
+        return;
+    }
+    assert!(beside.iter().all(|(_, share)| *share < 0.1), "{beside:?}");
+}
+
+#[test]
+fn ten_thousand_groups_and_256_slow_clients_fit_in_100_mib() {
+    if is_emulated() {
+        report::not_supported("an emulated CPU takes minutes for 10,000 groups");
+        return;
+    }
+    many_descriptors();
+    let daemon = Daemon::start(&["--max-groups", "10000"]);
+    let inside = Namespace::new();
+    inside.run(|| {
+        let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
+        assert!(up.is_ok_and(|status| status.success()), "ip is installed (package iproute2)");
+    });
+    // Each end of a connection creates a group, which stays after the connection has ended.
+    let connect = |port: u16| {
+        let listener = TcpListener::bind(("127.0.0.1", port)).expect("a free port");
+        let mut sender = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+        let (mut receiver, mut byte) = (listener.accept().expect("it was connected to").0, [0]);
+        sender.write_all(b"x").expect("it is taken");
+        receiver.read_exact(&mut byte).expect("it comes");
+        receiver.write_all(b"y").expect("it is taken");
+        sender.read_exact(&mut byte).expect("it comes");
+    };
+    let mut ports = 20_000..32_000;
+    eventually(common::DEADLINE, "there are 10,000 groups", || {
+        inside.run(|| ports.by_ref().take(500).for_each(connect));
+        let status: serde_json::Value = serde_json::from_slice(&daemon.get("/status", "").body).unwrap();
+        if status["groups"] == 10_000 { Ok(()) } else { Err(status["groups"].to_string()) }
+    });
+
+    let formats = ["text/plain", "application/openmetrics-text", "application/vnd.google.protobuf"];
+    let mut hoard: Vec<TcpStream> = Vec::new();
+    let mut readings = std::collections::BTreeSet::new();
+    for batch in 0..16 {
+        let request = format!("GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: {}\r\n\r\n", formats[batch % 3]);
+        let mut asking = self::hoard(daemon.address(), 16, request.as_bytes());
+        for stream in &mut asking {
+            stream.set_read_timeout(Some(common::DEADLINE)).unwrap();
+            let mut head = [0; 1_000];
+            let count = stream.read(&mut head).unwrap();
+            let head = String::from_utf8_lossy(&head[..count]).into_owned();
+            assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+            readings.insert(head.lines().find(|line| line.starts_with("tcpmon-reading-began")).unwrap().to_owned());
+        }
+        // Each client has read the start of the response and reads no more.
+        hoard.append(&mut asking);
+        let (peak, now) = (peak_rss_bytes(daemon.pid()), tcpmon_tests::truth::rss_bytes(daemon.pid()));
+        eprintln!("{} clients, {} readings: {now} bytes, {peak} at most", hoard.len(), readings.len());
+        assert!(peak < 100 << 20, "{} clients: {peak} bytes", hoard.len());
+    }
+    assert!(hoard.len() == 256 && readings.len() >= 8, "{} readings", readings.len());
+    // A client that reads at once gets the complete response.
+    let text = String::from_utf8(daemon.get_shared("/metrics", "text/plain").body).unwrap();
+    assert!(text.matches("\ntcpmon_receive_bytes_total{").count() == 10_000);
+    assert!(peak_rss_bytes(daemon.pid()) < 100 << 20);
+}
+
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -374,7 +499,23 @@ impl Drop for End<'_> {
     }
 }
 
-/// Killed when dropped.
+#[test]
+fn a_bare_port_answers_on_ipv4_where_ipv6_sockets_are_for_ipv6_alone() {
+    let namespace = Namespace::new();
+    namespace.set_sysctl("net.ipv6.bindv6only", "1");
+    namespace.run(|| {
+        let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
+        assert!(up.is_ok_and(|status| status.success()), "ip is installed (package iproute2)");
+    });
+    let daemon = Daemon::start_in(&namespace, &["--web.listen-address", ":10793"]);
+    assert_eq!(daemon.get("/healthz", "").status, 200);
+    for address in ["127.0.0.1:10793", "[::1]:10793"] {
+        let connected = namespace.run(|| TcpStream::connect(address));
+        assert!(connected.is_ok(), "{address}: {connected:?}");
+    }
+}
+
+/// A daemon that was given its socket as by systemd. Killed when dropped.
 struct Activated(Child);
 
 impl Drop for Activated {
@@ -388,7 +529,7 @@ impl Drop for Activated {
 fn a_socket_of_systemd_is_served_and_nothing_else() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    // The shell puts the socket where systemd would, and stays the same process.
+    // The shell puts the socket where systemd would put it; exec keeps the process id.
     let script = "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" daemon --web.systemd-socket";
     let mut command = Command::new("sh");
     command.args(["-c", script]).arg(tcpmon_binary()).stdin(Stdio::from(std::os::fd::OwnedFd::from(listener)));
@@ -408,7 +549,7 @@ fn without_a_socket_of_systemd_there_is_an_error_that_says_what_to_do() {
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(stderr.contains("LISTEN_FDS") && stderr.contains("--web.systemd-socket"), "{stderr}");
-    // A socket that nobody can connect to.
+    // Descriptor 3 is open, but nobody can connect to it.
     let script = "exec 3</dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" daemon --web.systemd-socket";
     let output = Command::new("sh").args(["-c", script]).arg(tcpmon_binary()).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -433,7 +574,7 @@ fn promtool_takes_and_refuses_the_same_files() {
         (String::new(), true),
         (tls(""), true),
         (tls(verify), true),
-        // Debian's promtool does not know `client_allowed_sans` and certificates in the file itself yet.
+        // Debian's promtool does not yet know `client_allowed_sans` and certificates within the file itself.
         (tls("  client_auth_type: RequireAnyClientCert\n"), true),
         (tls("  min_version: TLS13\n  max_version: TLS13\n  prefer_server_cipher_suites: false\n"), true),
         (tls("  cipher_suites: [TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256, TLS_AES_128_GCM_SHA256]\n"), true),

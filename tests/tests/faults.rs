@@ -1,4 +1,4 @@
-//! The faults that the tests make are real: the kernel says so, without tcpmon.
+//! The faults that the tests cause are real: the kernel reports them, without tcpmon.
 
 mod common;
 
@@ -11,14 +11,14 @@ use tcpmon_tests::{Namespace, eventually};
 #[test]
 fn a_ring_overflows_with_every_burst_and_not_between() {
     let fault = RingOverrun::new();
-    // What IPv6 says on a new wire may come before its other end is up.
+    // IPv6 packets that are sent on a new wire may arrive before its other end is up.
     let before = fault.dropped();
     assert_eq!(fault.sent(), 0);
     fault.begin();
     eventually(DEADLINE, "three bursts are sent", || fault.sent() >= 3 * 2_048);
     fault.end();
     let (sent, dropped) = (fault.sent(), fault.dropped() - before);
-    // The 256 that fit are not dropped; a few places are taken by what IPv6 says on a new wire.
+    // The 256 packets that fit are not dropped; the IPv6 packets of a new wire take a few of the places.
     let (bursts, passed) = (sent / 2_048, sent - dropped);
     assert!((bursts * 240..=bursts * 260).contains(&passed), "{passed} of {sent} passed in {bursts} bursts");
 }

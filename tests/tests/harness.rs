@@ -1,4 +1,4 @@
-//! The harness keeps its word: what the other tests stand on.
+//! The harness works as promised, because the other tests rely on it.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -20,7 +20,7 @@ fn a_lab_vanishes_with_its_last_holder() {
     assert!(devices(&sender).contains(&device));
     assert!(devices(lab.receiver()).contains(&lab.receiver().device));
     drop(lab);
-    // A veth end goes when the namespace of its other end does.
+    // A veth end disappears with the namespace of its other end.
     eventually(SOON, "the wire is gone", || gone(&sender, &device));
 }
 
@@ -138,7 +138,7 @@ fn a_reader_at_full_speed_stops_at_once_and_a_blocked_sender_too() {
     let paused = reader.report().bytes;
     eventually(SOON, "the window closes", || {
         let socket = connection(&lab, &reader)?;
-        // Before Linux 6.2 the kernel does not say.
+        // Before Linux 6.2 the kernel does not report the window.
         if socket.info.rcv_wnd.is_none_or(|window| window < 1448) { Ok(()) } else { Err(format!("{socket:?}")) }
     });
     assert_eq!(reader.report().bytes, paused);
@@ -206,7 +206,7 @@ fn a_reader_may_close_without_reading_and_a_sender_by_reset() {
 #[test]
 fn data_can_come_with_the_handshake() {
     let lab = Lab::new();
-    // SYN, ACK, data and FIN; the reader's end stays open, so the sender's socket comes to rest in FIN_WAIT2.
+    // SYN, ACK, data and FIN. The reader's end stays open, so the sender's socket stays in FIN_WAIT2.
     let segments_sent = |sender: SenderBuilder, reader: &Reader| {
         let _sender = sender.to(reader.address()).bytes(100).await_close().spawn();
         let socket = eventually(SOON, "the data and the FIN are acknowledged", || {
@@ -347,7 +347,7 @@ fn sender(lab: &Lab, reader: &Reader) -> SenderBuilder {
     Traffic::sender(lab.sender()).to(reader.address())
 }
 
-/// Sends until a loss has shown, which is chance, or for long enough that it should have.
+/// Sends until a loss shows. Losses are random, so it gives up after a time in which one should have happened.
 fn lossy_transfer(lab: &Lab, reader: ReaderBuilder) -> Socket {
     let reader = reader.spawn();
     let sender = sender(lab, &reader).paused().spawn();

@@ -1,4 +1,4 @@
-//! The host's network: what tcpmon shows is what the kernel's own files say.
+//! The host's network: tcpmon shows what the kernel's own files show.
 
 mod common;
 #[path = "host/families.rs"]
@@ -59,20 +59,20 @@ fn softnet_and_context_switches_lie_between_two_readings_and_move_with_traffic()
     eventually(DEADLINE, "all is read", || reader.report().bytes == 3_000_000);
     let [packets, reads] = [received(lab.receiver()), truth::switches(reader.pid(), reader.pid()).voluntary];
     let last = look();
-    // Every packet of the wire went through a CPU, and the reader had to wait for some of them.
+    // Every packet on the wire went through a CPU, and the reader had to wait for some of them.
     assert!(packets > 50 && last.0 - first.0 >= packets as f64, "{first:?} {last:?}, {packets} packets");
     assert!(reads > 0 && last.1 - first.1 >= reads as f64, "{first:?} {last:?}, {reads} of the reader");
     flow.finish();
 }
 
-/// Packets that the end's device has received.
+/// Number of packets that the end's device has received.
 fn received(end: &End) -> u64 {
     let path = format!("/sys/class/net/{}/statistics/rx_packets", end.device);
     let text = end.with_own_sys(|| fs::read_to_string(&path)).expect("the device is there");
     text.trim().parse().expect("a number")
 }
 
-/// Counters `TcpExt` and `IpExt` of a namespace, by family and event.
+/// The counters in `TcpExt` and `IpExt` of a namespace, by family and event.
 fn events(namespace: &Namespace) -> BTreeMap<(&'static str, String), u64> {
     let tables = [(TCP_EVENTS, "TcpExt:"), (IP_EVENTS, "IpExt:")];
     let all = tables.map(|(family, title)| {
@@ -83,7 +83,7 @@ fn events(namespace: &Namespace) -> BTreeMap<(&'static str, String), u64> {
 
 #[test]
 fn every_event_of_tcp_and_ip_is_that_of_all_namespaces_and_stays_when_one_goes() {
-    // Nobody is in its namespaces yet, so tcpmon does not know them.
+    // No process is in the lab's namespaces yet, so tcpmon does not know them.
     let lab = Lab::new();
     let (host, daemon) = (Namespace::current(), Daemon::start(&[]));
     let host_before = events(&host);
@@ -174,7 +174,7 @@ fn ring_sizes_are_those_of_ethtool_and_devices_without_a_ring_have_none() {
         let output = Command::new("ethtool").args(["-g", &device]).stdin(Stdio::null()).output();
         let output = output.expect("ethtool is installed (package ethtool)");
         let text = String::from_utf8(output.stdout).unwrap();
-        // `RX:` comes twice: what is possible, and what is set. What refuses, or has neither, has no ring.
+        // `RX:` appears twice: the maximum and the current setting. A device that refuses, or has neither, has no ring.
         let sizes: Vec<f64> = text.lines().filter_map(|line| line.strip_prefix("RX:")?.trim().parse().ok()).collect();
         let shown = ["tcpmon_device_rx_ring_max_entries", "tcpmon_device_rx_ring_entries"]
             .map(|family| page.value(family, &[("device", &device)]));
@@ -194,7 +194,10 @@ fn overruns_of_a_veth_are_what_its_ring_did_not_take_from_zero_on() {
     fault.end();
     let dropped = fault.dropped();
     assert!(dropped > before);
-    assert_eq!(shown(), Some(dropped as f64));
+    eventually(DEADLINE, "the next look at the devices, once a second, shows the drops", || {
+        let shown = shown();
+        if shown == Some(dropped as f64) { Ok(()) } else { Err(format!("{shown:?} of {dropped}")) }
+    });
     let page = daemon.scrape();
     assert_eq!(page.samples("tcpmon_device_rx_overruns_total").len(), 1, "lo has no ring");
     assert_eq!(page.samples("tcpmon_device_rx_ring_entries").len(), 0, "nor has a veth descriptors");
@@ -211,11 +214,38 @@ fn a_namespace_that_may_not_be_entered_is_named_and_all_else_is_there() {
     assert!(reason.contains(&name), "{name} is not in {reason:?}");
     families::shown_where_the_source_is_on(&page, &daemon.get("/status"));
     assert!(page.value(TCP_EVENTS, &[("event", "TCPPureAcks")]).is_some(), "those of its own namespace");
-    // With it there is nothing to name.
+    // With the capability there is nothing to name.
     let able = Daemon::start(&[]);
     able.scrape();
     let reason = status(&able.get("/status", "").body).remove("network_namespaces").unwrap().1;
     assert!(!reason.contains(&name), "{reason}");
+}
+
+#[test]
+fn what_it_may_not_look_into_is_logged_once_however_it_changes() {
+    let daemon = Limited::without("-sys_ptrace,-sys_admin");
+    let reason = || status(&daemon.get("/status")).remove("network_namespaces").unwrap().1;
+    let hidden = |reason: &str| reason.contains("CAP_SYS_PTRACE");
+    let (first, mut processes) = (reason(), Vec::new());
+    assert!(hidden(&first), "{first}");
+    let mut reasons = std::collections::BTreeSet::from([first]);
+    eventually(DEADLINE, "the reason changes five times", || {
+        processes.push(Killed(Command::new("tail").args(["-f", "/dev/null"]).spawn().expect("tail is there")));
+        reasons.insert(reason());
+        if reasons.len() > 5 { Ok(()) } else { Err(format!("{reasons:?}")) }
+    });
+    let said = daemon.stderr();
+    assert_eq!(said.lines().filter(|line| line.contains("CAP_SYS_PTRACE")).count(), 1, "{said}");
+}
+
+/// Killed when dropped.
+struct Killed(std::process::Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
 }
 
 #[test]
@@ -257,7 +287,7 @@ fn who_asks_at_the_same_time_shares_a_pass() {
     let daemon = Daemon::start(&[]);
     let reader = Traffic::reader(lab.receiver()).threads(Threads::Epoll).connections(100).spawn();
     let idle = sender(&lab, &reader).flows(100).paused().spawn();
-    // A page shows the runs before its own pass.
+    // A metrics page shows the runs before its own pass.
     let runs =
         || daemon.scrape().value("tcpmon_bpf_program_runs_total", &[("program", "snapshot")]).unwrap_or_default();
     runs();
@@ -275,8 +305,8 @@ fn who_asks_at_the_same_time_shares_a_pass() {
         stream.read_to_end(&mut answer).unwrap();
         assert!(answer.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&answer));
     }
-    let caused = runs() - second - pass; // less the pass of the second page
-    // An emulated CPU takes longer to accept some connections than for a pass.
+    let caused = runs() - second - pass; // minus the pass of the second page
+    // On an emulated CPU, accepting a few connections takes longer than a pass.
     let most = if is_emulated() { ASKING } else { ASKING / 2 };
     assert!(caused >= pass / 2.0 && caused < pass * most as f64, "{caused} runs, {pass} a pass");
     drop(idle);

@@ -1,4 +1,4 @@
-//! Kernels: tcpmon runs on this one, or says in one sentence why it does not.
+//! Kernels: tcpmon runs on this one, or reports in one sentence why it does not.
 
 mod common;
 
@@ -8,10 +8,10 @@ use std::net::{TcpListener, TcpStream};
 use common::sender;
 use tcpmon_tests::{Daemon, Lab, Traffic, eventually, report, truth};
 
-/// Set to `refused` where the kernel is one that tcpmon does not support.
+/// Set to `refused` if tcpmon does not support this kernel.
 const EXPECTED: &str = "TCPMON_KERNEL";
 
-/// Kernels from 7.0 on have it.
+/// Kernels from 7.0 on have this function.
 const UNSAFE: &str = "bpf_selem_unlink_nofail";
 
 #[test]
@@ -20,7 +20,7 @@ fn this_kernel_is_supported_or_refused_in_one_sentence() {
     match Daemon::try_start(&[]) {
         Ok(daemon) => {
             assert!(!refused, "tcpmon runs although this kernel is not supported");
-            // What the host says of itself is read at a scrape.
+            // The host's sources are read only at a scrape.
             daemon.scrape();
             let status = String::from_utf8(daemon.get("/status", "").body).unwrap();
             report::line("status", &status);
@@ -34,8 +34,8 @@ fn this_kernel_is_supported_or_refused_in_one_sentence() {
     }
 }
 
-/// What the kernel itself takes out of the map, it takes away in a manner that who walks through the map at that moment
-/// does not survive.
+/// When the kernel itself removes an entry from the map, it does so in a way that is fatal to a concurrent walk over
+/// the map.
 #[test]
 fn states_of_ended_sockets_are_deleted_before_the_kernel_does_it() {
     let symbols = fs::read_to_string("/proc/kallsyms").unwrap();
@@ -49,7 +49,8 @@ fn states_of_ended_sockets_are_deleted_before_the_kernel_does_it() {
     let daemon = Daemon::start(&[]);
     let connections = 200;
     let reader = Traffic::reader(lab.receiver()).comm("ended").connections(connections).spawn();
-    // Resets, orderly ends, and what nobody has accepted, each with a listener that ends.
+    // Connections that end with a reset or in an orderly way, and one that was never accepted, each with a listening
+    // socket that ends.
     sender(&lab, &reader).connections(connections / 2).parallel(8).bytes(100).reset().spawn().wait();
     sender(&lab, &reader).connections(connections / 2).parallel(8).bytes(100).spawn().wait();
     reader.wait();
@@ -64,10 +65,10 @@ fn states_of_ended_sockets_are_deleted_before_the_kernel_does_it() {
         let found = (sum("tcpmon_receive_bytes_total"), sum("tcpmon_sockets"), truth::sockets(lab.receiver()).len());
         if found == (expected, 0.0, 0) { Ok(()) } else { Err(format!("{found:?}")) }
     });
-    // Threads have states in the same manner, but nobody walks through those.
+    // Threads have states that the kernel removes in the same way, but nothing walks over those.
     assert_eq!(calls_from("bpf_sk_storage_free"), 0);
 
-    // When tcpmon goes, the kernel takes away what is left, and nobody walks through the map any more.
+    // When tcpmon ends, the kernel removes what is left, and nothing walks over the map any more.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let _open = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     drop(daemon);

@@ -1,4 +1,4 @@
-//! Losses: with a ring far too small, lost records are counted and the counters still equal the truth.
+//! Losses: with a ring that is far too small, lost records are counted and the counters still equal the truth.
 
 mod common;
 
@@ -9,7 +9,7 @@ use tcpmon_tests::{Daemon, Lab, Traffic, eventually, many};
 fn lost_records_are_counted_and_the_sums_still_hold() {
     let lab = Lab::new();
     lab.allow_many_connections();
-    // One page holds seven ends of sockets, and nobody empties it, however fast the daemon would be.
+    // One page holds seven final records of sockets. The daemon is stopped, so nothing empties the ring.
     let daemon = Daemon::start(&["--ring-bytes", "4096"]);
     let connections = many(10_000);
     let bytes = connections * 1_001;
@@ -20,8 +20,8 @@ fn lost_records_are_counted_and_the_sums_still_hold() {
     });
     let lost = |what| daemon.scrape().value("tcpmon_lost_total", &[("what", what)]).unwrap();
     assert!(lost("final_record") > 100.0, "{} lost", lost("final_record"));
-    // A lost record names no group, so what the group lacks is in `other`. The scrapes' own connections have groups of
-    // their own: they come before and after the storm, when nothing is lost.
+    // A lost record names no group, so what the group lacks is in `other`. The connections of the scrapes have groups
+    // of their own: they come before and after the storm, when nothing is lost.
     let seen = |name: &str| -> f64 {
         let page = daemon.scrape();
         ["lost", "other"].map(|process| page.sum(name, &[("process", process)])).iter().sum()

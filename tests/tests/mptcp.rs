@@ -1,4 +1,4 @@
-//! MPTCP: what applications read from MPTCP sockets is left out, and what they read from TCP sockets is not.
+//! MPTCP: what applications read from MPTCP sockets is not counted, and what they read from TCP sockets is.
 
 mod common;
 
@@ -24,7 +24,7 @@ fn listen(lab: &Lab, protocol: Protocol, port: u16) -> TcpListener {
     })
 }
 
-/// A connection by its two ends, the connecting one first.
+/// Both ends of a connection, the connecting end first.
 fn connect(lab: &Lab, listener: &TcpListener, protocol: Protocol) -> (TcpStream, TcpStream) {
     let client = lab.sender().run(|| {
         let socket = socket(protocol).expect("a socket");
@@ -34,7 +34,7 @@ fn connect(lab: &Lab, listener: &TcpListener, protocol: Protocol) -> (TcpStream,
     (client, listener.accept().expect("a connection").0)
 }
 
-/// Sends [`BYTES`] from one end to the other, where they are read.
+/// Sends [`BYTES`] from one end to the other, which reads them.
 fn send(from: &mut TcpStream, to: &mut TcpStream) {
     from.write_all(&[7; BYTES]).expect("it fits into the buffers");
     to.read_exact(&mut [0; BYTES]).expect("it comes");
@@ -43,7 +43,7 @@ fn send(from: &mut TcpStream, to: &mut TcpStream) {
 #[test]
 fn mptcp_connections_are_left_out_and_counted_and_plain_ones_are_not() {
     let lab = Lab::new();
-    // Not built in, or switched off (net.mptcp.enabled).
+    // MPTCP is not built in, or it is switched off (net.mptcp.enabled).
     let lacks = [libc::EPROTONOSUPPORT, libc::ENOPROTOOPT];
     if let Err(error) = lab.receiver().run(|| socket(Protocol::MPTCP)) {
         assert!(error.raw_os_error().is_some_and(|number| lacks.contains(&number)), "{error}");
@@ -53,7 +53,7 @@ fn mptcp_connections_are_left_out_and_counted_and_plain_ones_are_not() {
     let (mixed, plain) = (listen(&lab, Protocol::MPTCP, 7301), listen(&lab, Protocol::TCP, 7302));
     let mut old = connect(&lab, &mixed, Protocol::MPTCP);
     let daemon = Daemon::start(&[]);
-    // What listens from now on is known by its name, as MPTCP, too.
+    // tcpmon knows the process name of every socket that starts to listen from now on, MPTCP sockets included.
     let named = listen(&lab, Protocol::MPTCP, 7303);
     let mut new = connect(&lab, &named, Protocol::MPTCP);
     let mut fallen_back = connect(&lab, &plain, Protocol::MPTCP);
@@ -66,7 +66,7 @@ fn mptcp_connections_are_left_out_and_counted_and_plain_ones_are_not() {
         send(server, client);
     }
     let process = std::fs::read_to_string("/proc/self/comm").unwrap();
-    // By what listens where: the accepting ends, and the connecting ones.
+    // By listening port: the bytes of the accepting ends and of the connecting ends.
     let seen = || {
         let page = daemon.scrape();
         let sum = |name: &str, service: String| page.sum(name, &[group(process.trim(), 0)[0], ("service", &service)]);
@@ -79,16 +79,16 @@ fn mptcp_connections_are_left_out_and_counted_and_plain_ones_are_not() {
     let (counted, left_out) = ([BYTES; 2], [0; 2]);
     let expected = [
         (left_out, left_out),
-        // The end that wanted MPTCP reads through an MPTCP socket although the other end did not.
+        // The end that asked for MPTCP reads through an MPTCP socket although the other end did not.
         (counted, left_out),
-        // The end that accepted a plain connection reads from a TCP socket, and so does the other.
+        // The end that accepted a plain connection reads from a TCP socket, and so does the other end.
         (counted, counted),
     ];
     eventually(DEADLINE, "plain ends are counted, and no others", || {
         let seen = seen();
         if seen == expected { Ok(()) } else { Err(format!("{seen:?}")) }
     });
-    // Two ends of one connection, one of another; the oldest was there before.
+    // Both ends of one connection and one end of another; the oldest connection existed before tcpmon started.
     let status: serde_json::Value = serde_json::from_slice(&daemon.get("/status", "").body).unwrap();
     assert_eq!(status["ignored_sockets"]["mptcp"], 3, "{status}");
     let page = daemon.scrape();

@@ -1,10 +1,16 @@
-//! A real Prometheus reads what tcpmon says: classic and native histograms, and alerts on their way to Alertmanager.
+//! A real Prometheus reads tcpmon's output: formats, classic and native histograms, and alerts that go to Alertmanager.
 
 mod common;
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
 
 use common::{DEADLINE, sender};
 use tcpmon_tests::prometheus::{PrometheusOptions, Version};
 use tcpmon_tests::{Alertmanager, Daemon, Lab, Namespace, Prometheus, Traffic, eventually, rules};
+
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0";
+const PROTOBUF: &str = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited";
 
 const HISTOGRAM: &str = "tcpmon_reader_run_queue_wait_seconds";
 
@@ -15,7 +21,7 @@ fn histograms_arrive_native_where_asked_for_and_classic_otherwise_with_the_same_
     let reader = Traffic::reader(lab.receiver()).comm("native").spawn();
     let running = sender(&lab, &reader).rate(1_000_000).message(1_000).bytes(200_000).hold_open().spawn();
     eventually(DEADLINE, "all is read", || reader.report().bytes == 200_000);
-    // From here on the reader waits for ever: its histogram stays.
+    // From here on the reader waits for ever, so its histogram does not change.
     let labels = [("process", "native")];
     let count = daemon.scrape().sum(&format!("{HISTOGRAM}_count"), &labels);
     assert!(count > 10.0, "{count} activations");
@@ -88,14 +94,14 @@ fn an_alert_is_pending_then_firing_then_active_at_alertmanager_and_resolves() {
     assert!(prometheus.query("no such thing").is_err());
 }
 
-/// Has readers of this name receive so many bytes, each over a connection of its own, and end.
+/// Makes a reader with this name receive this many bytes over a connection of its own, and end.
 fn receive(lab: &Lab, comm: &str, bytes: u64) {
     let reader = Traffic::reader(lab.receiver()).comm(comm).port(7200).spawn();
     sender(lab, &reader).bytes(bytes).spawn().wait();
     assert_eq!(reader.wait().bytes, bytes);
 }
 
-/// What a counter has risen by, from zero on where it began anew; its first value is not counted, as in `increase()`.
+/// The increase of a counter; after a reset it counts from zero. As in `increase()`, the first value does not count.
 fn rise(values: &[f64]) -> f64 {
     values.windows(2).map(|pair| if pair[1] < pair[0] { pair[1] } else { pair[1] - pair[0] }).sum()
 }
@@ -121,12 +127,12 @@ fn the_sum_of_increases_is_what_was_received_over_births_ends_and_returns() {
             if scrapes >= 3.0 { Ok(()) } else { Err(format!("{scrapes} scrapes")) }
         });
     }
-    // The one that is scraped last may be a second behind.
+    // The server that scrapes last may be a second behind.
     let there = || servers[2].1.value("sum(tcpmon_receive_bytes_total{process=~\"born.*|again\"})");
     let mut truth = 0;
     for (round, bytes) in [(1, 3_000_000), (2, 50_000_000)] {
-        // Over before anybody has seen the group: all of it is in its first figures. The second time it is more than what
-        // was shown last, so that nothing looks like a restart from zero.
+        // The traffic is over before any scraper has seen the group, so all of it is in the group's first values. The
+        // second time it is more than what was shown last, so that it does not look like a reset to zero.
         for comm in [format!("born{round}"), "again".to_owned()] {
             receive(&lab, &comm, bytes);
             truth += bytes;
@@ -140,7 +146,8 @@ fn the_sum_of_increases_is_what_was_received_over_births_ends_and_returns() {
             if rises >= truth as f64 { Ok(rises) } else { Err(format!("{rises} of {truth}")) }
         });
         assert_eq!(exact, truth as f64, "{name}");
-        // A series that has ended is taken to have gone on for half an interval more, of the 12 that it was there.
+        // Prometheus assumes that a series that has ended went on for half an interval more, beyond the 12 that it
+        // existed for.
         eventually(DEADLINE, &format!("the sum of {name} increases is the truth"), || {
             let ratio = server.value(&format!("sum(increase({RECEIVED}[10m])) / {truth}"))?;
             if (1.0..1.06).contains(&ratio) { Ok(()) } else { Err(format!("{ratio} times the truth")) }
@@ -148,4 +155,39 @@ fn the_sum_of_increases_is_what_was_received_over_births_ends_and_returns() {
         let series = server.value("count(count by (__name__) ({__name__=~\"tcpmon_.*_created\"})) or vector(0)");
         assert_eq!(series, Ok(0.0), "{name}");
     }
+}
+
+#[test]
+fn every_format_is_served_by_its_type() {
+    let daemon = Daemon::start(&[]);
+    let text = daemon.get("/metrics", "");
+    assert_eq!((text.status, text.content_type.as_str()), (200, "text/plain; version=0.0.4; charset=utf-8"));
+    let open = daemon.get("/metrics", OPENMETRICS);
+    assert!(open.content_type.starts_with("application/openmetrics-text; version=1.0.0"), "{}", open.content_type);
+    assert!(open.body.ends_with(b"# EOF\n"));
+    let binary = daemon.get("/metrics", PROTOBUF);
+    assert!(binary.content_type.starts_with("application/vnd.google.protobuf"), "{}", binary.content_type);
+    assert!(binary.body.windows(24).any(|window| window == b"tcpmon_receive_bytes_tot"));
+}
+
+#[test]
+fn promtool_finds_nothing_to_complain_about() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let reader = Traffic::reader(lab.receiver()).comm("promtool").spawn();
+    sender(&lab, &reader).bytes(1_000_000).spawn().wait();
+    reader.wait();
+    let page = daemon.get("/metrics", "").body;
+    let mut promtool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("promtool is installed by `cargo xtask test` (package prometheus)");
+    promtool.stdin.take().unwrap().write_all(&page).unwrap();
+    let output = promtool.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}");
+    assert_eq!(said.trim(), "", "promtool says nothing about a good page");
 }

@@ -1,5 +1,5 @@
-//! The queue: what waits is what inet_diag shows, and its time integral is the one that follows from the two ends' own
-//! logs.
+//! The queue: what waits is what inet_diag shows, and its time integral is the one that follows from the logs of the
+//! two ends.
 
 mod common;
 
@@ -20,7 +20,7 @@ fn a_reader_that_stops_for_200_ms_shows_the_queue_that_inet_diag_shows() {
     let stopped = Instant::now();
     let mut looks = 0;
     while stopped.elapsed() < Duration::from_millis(200) || looks < 2 {
-        // The queue only grows while nobody reads: what tcpmon says lies between two looks of inet_diag.
+        // The queue only grows while nobody reads, so tcpmon's value lies between two reads by inet_diag.
         let before = connection(&lab, &reader).unwrap();
         let page = daemon.scrape();
         let after = connection(&lab, &reader).unwrap();
@@ -76,7 +76,7 @@ fn byte_seconds_are_the_integral_of_arrivals_and_reads() {
     for round in 1..=5u64 {
         let bytes = 10_000 * round;
         assert_eq!(sender.send(bytes), bytes);
-        // Let it wait for a while that is long beside what the two logs may miss by.
+        // The bytes wait for a time that is long compared with the error of the two logs.
         let until = clock::monotonic_ns() + slowly(60_000_000) * round;
         eventually(DEADLINE, "the bytes have waited", || clock::monotonic_ns() >= until);
         assert_eq!(reader.read(bytes), bytes);
@@ -87,7 +87,7 @@ fn byte_seconds_are_the_integral_of_arrivals_and_reads() {
     let moments = |log: &[tcpmon_tests::traffic::plan::Call]| -> f64 {
         log.iter().map(|call| call.bytes as f64 * call.at_ns as f64 / 1e9).sum()
     };
-    // A byte that came at a and went at b contributes b - a.
+    // A byte that arrived at a and was read at b contributes b - a.
     let expected = moments(&read) - moments(&written);
     let name = "tcpmon_receive_queue_byte_seconds_total";
     let seen = eventually(DEADLINE, "all is read", || {
@@ -106,7 +106,7 @@ fn a_closed_window_is_timed() {
     let _sender = sender(&lab, &reader).spawn();
     let closed = || {
         let socket = connection(&lab, &reader)?;
-        // Where the receiver does not say its window, what it has told the sender.
+        // If the receiver does not report its window, uses the window that it has advertised to the sender.
         let told = |sender: &truth::Socket| sender.info.unacked == 0 && sender.info.snd_wnd < socket.info.rcv_mss;
         let has_told = || truth::sockets(lab.sender()).iter().any(told);
         let closed = socket.info.rcv_wnd.map_or_else(has_told, |window| window < socket.info.rcv_mss);
@@ -147,7 +147,7 @@ fn data_behind_a_hole_are_out_of_order_until_it_is_filled() {
         (Some(0.0), Some(500.0)) => Ok(()),
         seen => Err(format!("{seen:?}")),
     });
-    // This size never gets through, however often it is sent again; what comes behind it does.
+    // Segments of this size never get through, however often they are retransmitted; segments behind them do.
     lab.drop_payload_of(777);
     let behind = 4_000;
     assert_eq!((sender.send(777), sender.send(behind)), (777, behind));
@@ -187,9 +187,9 @@ fn growths_are_the_times_that_autotuning_raised_the_limit() {
         assert_eq!(seen(), Some(f64::from(grown)), "from {} to {}", waiting.rcvbuf, socket.rcvbuf);
         grown
     };
-    // What was read since is held against the target at the first read after a round trip, and only as far as nothing
-    // waits behind it. Without timestamps the receiver takes for a round trip what a whole window needs to come: some
-    // rounds, which is long beside the copying of a segment.
+    // At the first read after a round trip, the kernel compares the bytes that were read since the last comparison,
+    // less those that still wait behind them, with the target. Without timestamps, the receiver takes the time in which
+    // a whole window arrives for a round trip: some rounds, which is long compared with the copying of a segment.
     let mut bytes = 0;
     for _ in 0..40 {
         let round_trip = Duration::from_micros((2 * socket.info.rcv_rtt_us).into());
@@ -198,7 +198,8 @@ fn growths_are_the_times_that_autotuning_raised_the_limit() {
         if exchange(&mut socket, 1) == 2 {
             return;
         }
-        // Half more than the target, and more each time that this was not enough. It must find room as a whole.
+        // One and a half times the target, and more each time that this was not enough. All of it must fit in the
+        // buffer.
         bytes = (socket.info.rcv_space / 2 * 3).max(bytes / 2 * 3).min(socket.info.rcv_ssthresh / 4 * 3);
         exchange(&mut socket, bytes);
     }
@@ -212,7 +213,7 @@ fn a_half_closed_socket_shows_its_queue_and_its_integral() {
     let reader = Traffic::reader(lab.receiver()).comm("half").paused().log_reads().spawn();
     let sender = sender(&lab, &reader).paused().log_writes().spawn();
     let labels = group("half", reader.port());
-    // The first read comes before the shutdown, and what follows it begins right behind.
+    // The first read comes before the shutdown; the rest of the test starts right after it.
     assert_eq!((sender.send(1), reader.read(1)), (1, 1));
     reader.shutdown_write();
     eventually(DEADLINE, "the socket is half closed", || match connection(&lab, &reader)? {
@@ -221,7 +222,7 @@ fn a_half_closed_socket_shows_its_queue_and_its_integral() {
     });
     assert_eq!((sender.send(1), reader.read(1)), (1, 1));
     let start = clock::monotonic_ns();
-    // Arrivals are not seen one by one there, so they come evenly.
+    // Arrivals on a half-closed socket are not seen one by one, so they are sent evenly.
     for round in 1..=20u32 {
         eventually(DEADLINE, "its turn has come", || {
             clock::monotonic_ns() >= start + slowly(40_000_000) * u64::from(round)
@@ -257,8 +258,8 @@ fn every_segment_is_counted_once_with_the_fill_that_it_met() {
     let fill = |socket: &truth::Socket| f64::from(socket.rmem) / f64::from(socket.rcvbuf);
     let mut before = connection(&lab, &reader).unwrap();
     let (mut least, mut most) = (0.0, 0.0);
-    // Each fits one segment, and meets the buffer as inet_diag shows it at rest before. One that is sent twice (the
-    // acknowledgement is late) meets it as it is before or after.
+    // Each message fits in one segment, and finds the buffer as inet_diag shows it at rest before. A segment that is
+    // sent twice (because the acknowledgement is late) finds it as it is before or after.
     for bytes in [1, 1_400, 700, 1_000].repeat(12) {
         assert_eq!(sender.send(bytes), bytes);
         let waiting = before.recv_q + bytes as u32;
@@ -285,7 +286,7 @@ fn every_segment_is_counted_once_with_the_fill_that_it_met() {
     assert_eq!(all, Some(segments));
     let sum = value("tcpmon_receive_buffer_fill_ratio_sum").unwrap();
     (least, most) = (least + fill(&before) * again, most + fill(&before) * again);
-    // Each ratio is kept in 640ths, rounded up.
+    // Each ratio is stored in units of 1/640, rounded up.
     assert!(least > 1.0, "the buffer has to fill up to say something: {least}");
     assert!(sum >= least && sum <= most + segments / 640.0, "tcpmon {sum}, inet_diag {least} .. {most}");
 }

@@ -1,5 +1,5 @@
-//! Receive rings that really overrun, on emulated NICs (`cargo xtask vm`): what tcpmon shows is what the kernel counts,
-//! it never goes backwards, and the alert's expression is true for the devices that lose packets and for no other.
+//! Receive rings that really overrun, on emulated NICs (`cargo xtask vm`): tcpmon shows what the kernel counts, its
+//! counters never go backwards, and the alert's expression is true for the devices that lose packets and for no others.
 
 mod common;
 
@@ -16,12 +16,12 @@ const OVERRUNS: &str = "tcpmon_device_rx_overruns_total";
 const EXHAUSTED: &str = "tcpmon_napi_budget_exhausted_total";
 const ALERTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../dashboards/alerts.yaml");
 
-/// What comes in two seconds; the emulated CPUs take about half of it.
+/// As many frames as arrive in two seconds; the emulated CPUs process about half of them.
 const FRAMES: u32 = 150_000;
-/// So long nothing has come: the flood is over.
+/// If nothing has arrived for this long, the flood is over.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Adds up in rtnetlink's counter, which is its own.
+/// This driver adds up overruns in rtnetlink's counter.
 #[test]
 fn an_8139_overruns_by_what_rtnetlink_counts() {
     let Some(flooded) = Flooded::new("8139cp", FRAMES, 128) else { return };
@@ -29,7 +29,8 @@ fn an_8139_overruns_by_what_rtnetlink_counts() {
     flooded.alerts(true);
 }
 
-/// Counts in ethtool only. Its ring is so cheap to empty that an emulated CPU could keep up, were there no listeners.
+/// This driver counts overruns in ethtool only. Its ring is so cheap to empty that an emulated CPU could keep up
+/// without the packet sockets.
 #[test]
 fn a_vmxnet3_overruns_by_what_ethtool_counts_and_rtnetlink_does_not() {
     let _listeners = Nic::find("vmxnet3").map(|nic| nic.listeners(400));
@@ -39,7 +40,7 @@ fn a_vmxnet3_overruns_by_what_ethtool_counts_and_rtnetlink_does_not() {
     flooded.alerts(true);
 }
 
-/// Shows a 16-bit register of the chip, which has begun anew more than once by the end.
+/// This driver shows a 16-bit register of the chip, which has wrapped more than once by the end.
 #[test]
 fn a_pcnet32_overruns_by_all_rounds_of_its_16_bit_counter() {
     let Some(flooded) = Flooded::new("pcnet32", FRAMES, 128) else { return };
@@ -47,7 +48,7 @@ fn a_pcnet32_overruns_by_all_rounds_of_its_16_bit_counter() {
     flooded.alerts(true);
 }
 
-/// Loses nothing itself: whoever sends to it waits.
+/// This NIC loses nothing itself: the side that sends to it waits.
 #[test]
 fn a_virtio_net_that_uses_up_every_budget_does_not_overrun() {
     let Some(flooded) = Flooded::new("virtio_net", FRAMES, 128) else { return };
@@ -56,7 +57,7 @@ fn a_virtio_net_that_uses_up_every_budget_does_not_overrun() {
     flooded.alerts(false);
 }
 
-/// Takes three descriptors a frame. QEMU does not clear the counter when it is read, so it goes on rising.
+/// This NIC takes three descriptors per frame. QEMU does not clear the counter when it is read, so it goes on rising.
 #[test]
 fn an_e1000_with_jumbo_frames_overruns_by_what_rtnetlink_counts() {
     let Some(flooded) = Flooded::new("e1000", FRAMES / 5, 8_900) else { return };
@@ -70,12 +71,12 @@ struct Flooded {
     daemon: Daemon,
     first: Page,
     last: Page,
-    /// Polls that used their budget up, by the kernel's own trace; tcpmon has counted as many.
+    /// Polls that used up their budget, by the kernel's own trace; tcpmon has counted the same number.
     exhausted: usize,
 }
 
 impl Flooded {
-    /// `None`, and said so, where there is no such NIC.
+    /// Floods the NIC with this driver. If there is no such NIC, reports that and returns `None`.
     fn new(driver: &str, frames: u32, bytes: u16) -> Option<Self> {
         let Some(nic) = Nic::find(driver) else {
             report::not_supported("only the machines of `cargo xtask vm` have NICs that may be flooded");
@@ -110,17 +111,17 @@ impl Flooded {
         Some(flooded)
     }
 
-    /// All overruns of the device on a page.
+    /// All overruns of the device on a metrics page.
     fn overruns(&self, page: &Page) -> f64 {
         page.sum(OVERRUNS, &[("device", self.nic.device())])
     }
 
-    /// What tcpmon shows is what the kernel says before and after, and something.
+    /// Checks that tcpmon shows the kernel's value, which is the same before and after, and that it is not 0.
     fn overruns_are(&self, kernel: impl Fn(&Nic) -> u64) {
         self.overruns_are_modulo(u64::MAX, kernel);
     }
 
-    /// The same where the kernel's counter begins anew.
+    /// The same for a kernel counter that wraps at `modulus`.
     fn overruns_are_modulo(&self, modulus: u64, kernel: impl Fn(&Nic) -> u64) {
         eventually(DEADLINE, "tcpmon shows what the kernel counts", || {
             let (before, shown, after) = (kernel(&self.nic), self.overruns(&self.daemon.scrape()), kernel(&self.nic));
@@ -129,8 +130,8 @@ impl Flooded {
         });
     }
 
-    /// Has Prometheus' own tool say for which devices the expression of the alert holds, of what was scraped before and
-    /// after the flood: for this one, or for none.
+    /// Makes promtool determine for which devices the alert's expression holds, from what was scraped before and after
+    /// the flood: for this one, or for none.
     fn alerts(&self, expected: bool) {
         let rules = fs::read_to_string(ALERTS).expect("the machine has the rules");
         let expression = rules::expression(&rules, "TcpmonRxOverrun").expect("there is such an alert");
@@ -150,7 +151,7 @@ impl Flooded {
         let labels = format!("{{device=\"{}\"}}", self.nic.device());
         let samples = if expected { vec![serde_json::json!({ "labels": labels, "value": 1 })] } else { Vec::new() };
         let query = format!("count by (device) ({expression})");
-        // YAML has all of JSON.
+        // promtool expects YAML, and JSON is valid YAML.
         let test = serde_json::json!({ "tests": [{
             "interval": "1m",
             "input_series": series,

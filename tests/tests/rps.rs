@@ -1,4 +1,4 @@
-//! RPS: packets that one CPU hands to another lose no connection.
+//! RPS: no connection is lost when one CPU hands packets to another.
 
 mod common;
 
@@ -16,7 +16,7 @@ fn every_byte_is_counted_when_packets_change_their_cpu() {
     let bytes = connections * 1_000;
     let lab = Lab::new();
     lab.allow_many_connections();
-    // Both ends in one namespace: what they send each other goes over its loopback device.
+    // Both ends are in one namespace: what they send to each other goes over its loopback device.
     let end = lab.receiver();
     end.set_device_attribute("lo", "queues/rx-0/rps_cpus", "3");
     let daemon = Daemon::start(&[]);
@@ -28,8 +28,8 @@ fn every_byte_is_counted_when_packets_change_their_cpu() {
     let read = reader.wait_for(Duration::from_secs(60));
     assert_eq!((sent.bytes, sent.broken, read.bytes), (bytes, 0, bytes));
     assert!(handed_over() - before >= connections, "RPS hands packets over");
-    // A kernel that leaves out programs in some interrupts can hide the end of a connection from all of them: that is
-    // counted then, and what is missing is what those connections carried. No kernel of the machines does so.
+    // A kernel that does not run programs in some interrupts can hide the end of a connection from all of them. That is
+    // counted, and the missing bytes are those of such connections. No kernel of the virtual machines does this.
     let page = eventually(DEADLINE, "every byte is counted, or that it is not", || {
         let page = daemon.scrape();
         let names = ["tcpmon_receive_bytes_total", "tcpmon_receive_read_bytes_total"];

@@ -1,4 +1,5 @@
-//! The silent snapshot: a pass that shows only what has changed leaves the table as one that shows everything does.
+//! The silent snapshot: a pass that shows only sockets that have changed (a silent pass) leaves the table as a pass
+//! that shows everything (a full pass) does.
 #![expect(clippy::unwrap_used, reason = "it is one test, in pieces")]
 
 mod common;
@@ -21,21 +22,29 @@ use tcpmon_common::reader::READER_EXITED;
 use tcpmon_tests::truth::{self, Socket, State};
 use tcpmon_tests::{Lab, eventually, is_emulated};
 
-/// Ports of the services; in a namespace of the test's own, so nobody else has them.
+/// Ports of the services. They are in the test's own namespace, so no other process uses them.
 const PORTS: [u16; 2] = [5_001, 5_002];
 
-/// What the daemon's collector does, without its thread.
+/// The work of the daemon's collector, without its thread.
 struct Collector {
     kernel: Kernel,
     table: Table,
-    /// Records that were lost to a host that does more than the ring holds, or that changed while they were copied.
+    /// Final records that did not fit in the ring because of the rest of the host, and states that changed while they
+    /// were copied.
     lost: u64,
 }
 
 impl Collector {
     fn start() -> Self {
-        let options = Options { trace: None, max_readers: 1024, max_drop_entries: 1024, ring_bytes: 16 << 20 };
-        let limits = Limits { max_groups: 1000, group_ttl: Duration::from_secs(3600), cgroup_of: None };
+        let options = Options {
+            trace: None,
+            max_readers: 1024,
+            max_drop_entries: 1024,
+            ring_bytes: 16 << 20,
+            ..Options::default()
+        };
+        let limits =
+            Limits { max_groups: 1000, group_ttl: Duration::from_secs(3600), pin: Vec::new(), cgroup_of: None };
         let kernel = Kernel::load(options).expect("tcpmon runs here");
         let table = Table::new(limits, Instant::now(), kernel.began_ns());
         let mut collector = Self { kernel, table, lost: 0 };
@@ -44,8 +53,8 @@ impl Collector {
         collector
     }
 
-    /// A pass over everything. Returns how many of the test's connections it has shown, and how many of these had a
-    /// closed window.
+    /// Runs a whole pass. Returns how many of the test's connections it has shown, and how many of these had a closed
+    /// window.
     fn pass(&mut self, show: Show) -> (usize, usize) {
         self.drain();
         let raw = self.kernel.raw().unwrap();
@@ -54,7 +63,7 @@ impl Collector {
         self.table.fallen(&raw.fallen, &fell);
         let shown = self.sockets(show);
         let now = Instant::now();
-        for (slot, reader) in &raw.readers {
+        for (slot, reader) in &self.kernel.readers() {
             self.table.reader(*slot, reader, now, monotonic_ns());
             if reader.flags & READER_EXITED != 0 {
                 self.table.reader_gone(*slot);
@@ -62,10 +71,9 @@ impl Collector {
             }
         }
         self.drain();
-        let drops: Vec<_> = raw.drops.iter().map(|(key, count)| (key.cookie, key.reason, *count)).collect();
-        for (cookie, reason) in self.table.drops(&drops, |reason| reason.to_string(), now) {
-            self.kernel.forget_drop(cookie, reason);
-        }
+        let drops: Vec<_> =
+            self.kernel.drops().unwrap().iter().map(|(key, count)| (key.cookie, key.reason, *count)).collect();
+        self.table.drops(&drops, |reason| reason.to_string(), now);
         shown
     }
 
@@ -99,7 +107,7 @@ impl Collector {
             Event::Final(record) => table.ended(&record, now),
             Event::Listener(record) => table.listener(&record),
             Event::HandedOver(record) => table.handed_over(&record, now),
-            // The next pass finds its slot.
+            // The next pass finds the reader's slot.
             Event::ReaderExit { .. } => {}
             Event::Timeslice(_) => panic!("nothing is traced"),
         };
@@ -130,14 +138,14 @@ impl Dice {
     }
 }
 
-/// Both ends of a connection, which neither blocks.
+/// Both ends of a connection; both are non-blocking.
 struct Connection {
     ends: [TcpStream; 2],
-    /// One end at most shuts its writing side down: with both, the connection would be over.
+    /// At most one end shuts down its writing side: if both did, the connection would be over.
     half_closed: bool,
 }
 
-/// All connections of the test: one thread makes, feeds, reads and closes them, round by round.
+/// All connections of the test: one thread opens, writes to, reads from and closes them, round by round.
 struct Churn<'l> {
     lab: &'l Lab,
     listeners: Vec<TcpListener>,
@@ -168,7 +176,7 @@ impl<'l> Churn<'l> {
         self.open.push(Connection { ends: [client, server], half_closed: false });
     }
 
-    /// Most connections see nothing in a round, so that a pass may be silent about them.
+    /// Most connections see no traffic in a round, so a pass may leave them out.
     fn round(&mut self) {
         for _ in 0..self.dice.below(4) {
             self.begin();
@@ -204,16 +212,16 @@ impl<'l> Churn<'l> {
     }
 }
 
-/// As far as there is room.
+/// Writes as much as there is room for.
 fn write(mut end: &TcpStream, bytes: u64) {
     match end.write(&vec![b'x'; bytes as usize]) {
-        // Its writing side may be shut down.
+        // The writing side may be shut down.
         Err(error) if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::BrokenPipe) => panic!("{error}"),
         _ => {}
     }
 }
 
-/// As far as there is something.
+/// Reads as much as there is.
 fn read(end: &TcpStream, bytes: u64) {
     match end.take(bytes).read_to_end(&mut Vec::new()) {
         Err(error) if error.kind() != ErrorKind::WouldBlock => panic!("{error}"),
@@ -221,22 +229,22 @@ fn read(end: &TcpStream, bytes: u64) {
     }
 }
 
-/// A connection's receiving side, as inet_diag has it, and the port of its service.
+/// The receiving side of a connection, by inet_diag, and the port of its service.
 type Look = (SocketAddr, SocketAddr, State, [u32; 6], u16);
 
-/// All there are.
+/// The receiving sides of all connections.
 fn look(lab: &Lab) -> Vec<Look> {
     let sockets = truth::sockets(lab.receiver()).into_iter().chain(truth::sockets(lab.sender()));
-    // What has no buffer is no socket any more, but a shorter note of one.
+    // An entry without a buffer is not a full socket but a smaller structure that stands for one.
     let is_socket = |socket: &Socket| socket.state != State::Listen && socket.rcvbuf != 0;
     let mut looks: Vec<_> = sockets
         .filter(is_socket)
         .map(|socket| {
-            // It shows a FIN that was not read as one byte more.
+            // A FIN that was not read counts as one more byte in inet_diag.
             let has_fin = matches!(socket.state, State::CloseWait | State::Closing | State::LastAck);
             let fin = u32::from(has_fin && socket.recv_q > 0);
             let Socket { local, remote, state, recv_q, rmem, rcvbuf, backlog, info, .. } = socket;
-            // The window is what the last acknowledgement said.
+            // The window is that of the last acknowledgement.
             let numbers = [recv_q - fin, rmem, rcvbuf, backlog, info.data_segs_in, info.segs_out];
             let port = if PORTS.contains(&local.port()) { local.port() } else { remote.port() };
             (local, remote, state, numbers, port)
@@ -246,7 +254,7 @@ fn look(lab: &Lab) -> Vec<Look> {
     looks
 }
 
-/// Waits until the thread sleeps and nothing moves any more.
+/// Waits until the thread sleeps and nothing changes any more.
 fn quiet(lab: &Lab, tid: i32) -> Vec<Look> {
     let mut before = look(lab);
     eventually(DEADLINE, "nothing moves", || {
@@ -259,8 +267,8 @@ fn quiet(lab: &Lab, tid: i32) -> Vec<Look> {
     before
 }
 
-/// Holds what silent passes have made of the groups against what a full pass makes of them. Nothing has happened in
-/// between but that time has passed, `elapsed` at most, with `closed` windows closed.
+/// Compares the groups after silent passes with those after a full pass. In between nothing has happened except that
+/// time has passed, `elapsed` at most, with `closed` windows closed.
 #[track_caller]
 fn same(round: u32, silent: &[Group], full: &[Group], elapsed: Duration, closed: usize) {
     assert_eq!(silent.len(), full.len());
@@ -268,7 +276,7 @@ fn same(round: u32, silent: &[Group], full: &[Group], elapsed: Duration, closed:
         let mut expected = silent.clone();
         let (before, after) = (&silent.counters, &full.counters);
         let gone = after.queue_byte_seconds - before.queue_byte_seconds;
-        // Each socket's own is rounded to the tick.
+        // The integral of each socket is rounded to the tick.
         let ticks = if full.gauges.queue_bytes == 0 { 0.0 } else { 1e-5 * full.gauges.sockets as f64 };
         let most = full.gauges.queue_bytes as f64 * elapsed.as_secs_f64() + ticks;
         assert!((0.0..=most).contains(&gone), "round {round}: {gone} byte-seconds more, {most} at most: {full:?}");
@@ -277,14 +285,14 @@ fn same(round: u32, silent: &[Group], full: &[Group], elapsed: Duration, closed:
         assert!(gone <= most, "round {round}: {gone} ns closed, {most} at most: {full:?}");
         expected.counters.queue_byte_seconds = after.queue_byte_seconds;
         expected.counters.zero_window_ns = after.zero_window_ns;
-        // Segments that bring nothing new are dropped at any time.
+        // Segments that bring nothing new may be dropped at any time.
         expected.counters.drops.clone_from(&after.drops);
         assert_eq!(expected.gauges, full.gauges, "round {round}: silent passes (left) and a full one: {:?}", full.key);
         assert_eq!(&expected, full, "round {round}: silent passes (left) and a full one");
     }
 }
 
-/// Holds the gauges against inet_diag: sockets, bytes queued, memory used and its limit, of each service's two ends.
+/// Compares the gauges with inet_diag: sockets, bytes queued, memory used and its limit, for both ends of each service.
 #[track_caller]
 fn true_to(looks: &[Look], groups: &[Group]) {
     for port in PORTS {
@@ -307,7 +315,7 @@ fn true_to(looks: &[Look], groups: &[Group]) {
 
 #[test]
 fn silent_passes_say_what_a_full_one_says_while_connections_come_go_and_change() {
-    // So its group cannot be that of another test that runs now.
+    // A name of its own, so that its group cannot be that of another test that runs at the same time.
     let process = format!("churn-{}", std::process::id());
     std::fs::write("/proc/self/comm", &process).unwrap();
     let lab = Lab::new();
@@ -324,7 +332,7 @@ fn silent_passes_say_what_a_full_one_says_while_connections_come_go_and_change()
             }
         });
         answers.recv_timeout(DEADLINE).unwrap();
-        // Some connections are older.
+        // Some connections are older than the collector.
         let mut collector = Collector::start();
         let wanted = if is_emulated() { 8 } else { 60 };
         let (mut compared, mut silent_about, mut queued, mut closed) = (0, 0, 0, 0);
@@ -337,18 +345,19 @@ fn silent_passes_say_what_a_full_one_says_while_connections_come_go_and_change()
             let before = quiet(lab, tid);
             let (start, lost) = (Instant::now(), collector.lost);
             let (shown, _) = collector.pass(Show::Changed);
-            // A full pass would hide what the next silent one does not see.
+            // A full pass would hide what the next silent pass misses.
             if round % 2 == 0 {
                 continue;
             }
             let silent = collector.groups(&process);
             let (all, windows) = collector.pass(Show::All);
             let (full, elapsed) = (collector.groups(&process), start.elapsed());
-            // An acknowledgement or a probe of a closed window may have come between.
+            // An acknowledgement or a probe of a closed window may have arrived in between.
             if look(lab) != before {
                 continue;
             }
-            // Whoever else uses this host may have filled the ring: what fell out of it is found by the next pass.
+            // Other processes on this host may have filled the ring: the next pass finds the sockets whose final record
+            // was lost.
             collector.pass(Show::All);
             if collector.lost != lost {
                 continue;
@@ -361,7 +370,7 @@ fn silent_passes_say_what_a_full_one_says_while_connections_come_go_and_change()
             closed += windows;
         }
         assert_eq!(compared, wanted, "rounds that were quiet");
-        // The few rounds of an emulated CPU may all come before a window closes.
+        // The few rounds on an emulated CPU may all end before a window closes.
         assert!(silent_about > 0 && queued > 0 && (closed > 0 || is_emulated()), "{silent_about} {queued} {closed}");
         assert_eq!(collector.table.unended(), 0);
         drop(go);

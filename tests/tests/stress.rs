@@ -1,73 +1,85 @@
-//! Stress: pages are asked for while events come as fast as they go, and no counter falls, vanishes, or rises by more
-//! than is physically possible.
+//! Stress: passes are made while events come as fast as possible, and no counter decreases, disappears, or increases by
+//! more than is physically possible. The daemon makes at most four passes per second, so this test drives its collector
+//! directly.
 
 mod common;
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use common::{DEADLINE, group, sender};
+use tcpmon::commands::collector::Collector;
+use tcpmon::config::Config;
+use tcpmon::kernel::{Kernel, Options};
+use tcpmon::metrics::{self, Format, Identity};
+use tcpmon::model::snapshot::Seen;
+use tcpmon::model::table::Limits as Bounds;
 use tcpmon_tests::physics::Limits;
 use tcpmon_tests::traffic::{Reader, Sender, Threads};
-use tcpmon_tests::{Daemon, Lab, Physics, Traffic, eventually, is_emulated, many, truth};
+use tcpmon_tests::{Lab, Page, Physics, Traffic, eventually, truth};
 
-/// Pages that are asked for: 40 s on two CPUs, which they share with the traffic.
-const PAGES: u64 = 5_000;
-/// Scrapers, so that one look at the sockets follows the other.
-const SCRAPERS: usize = 2;
-/// Pages to one of the sender's own count, for which it has to get a CPU. What has leapt stays, so it is seen later.
+/// Time during which passes are made, one after the other.
+const TIME: Duration = Duration::from_secs(40);
+/// Number of pages between two queries of the sender's own count, because the sender needs a CPU to answer. A counter
+/// that has jumped stays too high, so a later check still sees it.
 const ASK_EVERY: u64 = 50;
-/// Name of the reader.
+/// The reader's name.
 const COMM: &str = "stress";
-/// Bytes of one write, each of which leaves as a segment, and most bytes of one read.
+/// Bytes in one write, each of which is sent as one segment, and the maximum number of bytes in one read.
 const MESSAGE: usize = 300;
 const CHUNK: usize = 3_000;
-/// Connections, each with a thread that sends and a thread that reads. With two, queues are empty too often: a look at a
-/// socket that an event slipped into was seen once in 1,400 pages (6.18, 2 CPUs), with four once in 300.
+/// Number of connections, each with a thread that sends and a thread that reads. With two, queues are empty too often:
+/// a read of a socket during which an event happened was seen once in 1,400 pages (6.18, 2 CPUs), with four once in
+/// 300.
 const FLOWS: u64 = 4;
-/// How far one segment may overdraw a receive buffer: 64 KiB, in memory of twice its size.
+/// The most by which one segment can overdraw a receive buffer: 64 KiB, in twice as much memory.
 const OVERDRAFT: f64 = 131_072.0;
 
 #[test]
 fn no_counter_falls_vanishes_or_leaps_while_small_messages_come_as_fast_as_they_go() {
     let (lab, begun) = (Lab::new(), Instant::now());
-    let daemon = Daemon::start(&[]);
+    let mut watch = Watch::start();
     let stream = Stream::start(&lab);
     let most = lab.receiver().sysctl("net.ipv4.tcp_rmem");
     let most: f64 = most.split_ascii_whitespace().last().and_then(|most| most.parse().ok()).expect("three numbers");
-    let limits = Limits::of_host(most + OVERDRAFT);
-
-    let (asked, pages) = (AtomicU64::new(0), many(PAGES));
-    let scrape = || {
-        let (mut client, mut physics) = (daemon.client(), Physics::new(limits, begun));
-        loop {
-            let number = asked.fetch_add(1, Ordering::Relaxed);
-            if number >= pages {
-                return Ok::<(), String>(());
-            }
-            let mut looked = physics.page(client.get("/metrics").expect("tcpmon answers"));
-            if number.is_multiple_of(ASK_EVERY) {
-                looked = looked.and_then(|()| stream.counts_no_more(&physics));
-            }
-            // Where the host is not read within two seconds, its families are not shown: an emulated CPU may take longer.
-            if is_emulated() && looked.as_ref().is_err_and(|error| error.contains(" is gone")) {
-                looked = Ok(());
-            }
-            // One that has found something ends the others, too.
-            looked.inspect_err(|_| asked.store(pages, Ordering::Relaxed))?;
+    let mut physics = Physics::new(Limits::of_host(most + OVERDRAFT), begun);
+    for number in 0_u64.. {
+        if begun.elapsed() > TIME {
+            eprintln!("{number} passes");
+            break;
         }
-    };
-    thread::scope(|scope| {
-        let scrapers: Vec<_> = (0..SCRAPERS).map(|_| scope.spawn(scrape)).collect();
-        let outcomes: Vec<_> = scrapers.into_iter().map(|scraper| scraper.join().expect("no scraper panics")).collect();
-        assert!(outcomes.iter().all(Result::is_ok), "{outcomes:#?}");
-    });
-
-    stream.end(&lab, &daemon, begun);
+        let mut looked = physics.page(&watch.page());
+        if number.is_multiple_of(ASK_EVERY) {
+            looked = looked.and_then(|()| stream.counts_no_more(&physics));
+        }
+        looked.unwrap_or_else(|error| panic!("pass {number}: {error}"));
+    }
+    stream.end(&lab, &mut watch, begun);
 }
 
-/// Small messages, as many as the CPUs can carry.
+/// The daemon's collector, read as metrics pages without the host's families.
+struct Watch {
+    collector: Collector,
+    identity: Arc<Identity>,
+}
+
+impl Watch {
+    fn start() -> Self {
+        let options = Options::from(&Config::default().validate().expect("the defaults are valid"));
+        let limits = Bounds { max_groups: 200, group_ttl: Duration::from_secs(600), pin: Vec::new(), cgroup_of: None };
+        let collector = Collector::new(Kernel::load(options).expect("tcpmon runs here"), limits);
+        Self { collector, identity: Arc::new(Identity::read()) }
+    }
+
+    fn page(&mut self) -> String {
+        let snapshot = Arc::new(self.collector.pass().expect("the kernel can be read"));
+        let (seen, mut page) = (Seen { snapshot, ..Seen::default() }, Vec::new());
+        metrics::encode(&self.identity, seen, Format::Text, &mut page).expect("a page");
+        String::from_utf8(page).expect("a page is text")
+    }
+}
+
+/// Small messages, as many as the CPUs can handle.
 struct Stream {
     reader: Reader,
     sender: Sender,
@@ -81,9 +93,9 @@ impl Stream {
         Self { reader, sender }
     }
 
-    /// No byte is counted that has not been sent.
+    /// Checks that no byte is counted that has not been sent.
     fn counts_no_more(&self, physics: &Physics) -> Result<(), String> {
-        // A sender counts a message after the kernel has taken it.
+        // A sender counts a message only after the kernel has taken it.
         let most = self.sender.report().bytes + FLOWS * MESSAGE as u64;
         let labels = format!("process=\"{COMM}\",service=\"local:{}\"", self.reader.port());
         for counter in ["receive", "receive_read", "timeslice_read"] {
@@ -96,17 +108,21 @@ impl Stream {
         Ok(())
     }
 
-    /// Lets all be sent and read, and holds tcpmon's numbers against those of sender, reader and inet_diag.
-    fn end(self, lab: &Lab, daemon: &Daemon, begun: Instant) {
+    /// Waits until everything is sent and read, and compares tcpmon's numbers with those of sender, reader and
+    /// inet_diag.
+    fn end(self, lab: &Lab, watch: &mut Watch, begun: Instant) {
         let Self { reader, sender } = self;
-        // Receive buffers grow, and do not shrink.
+        // Receive buffers grow, but do not shrink.
         let mut sockets = truth::sockets(lab.receiver());
         sockets.retain(|socket| socket.is_connection_to(reader.port()));
         let room: f64 = sockets.iter().map(|socket| f64::from(socket.rcvbuf) + OVERDRAFT).sum();
         let (sent, read) = (sender.finish().bytes, reader.wait().bytes);
         assert_eq!(sent, read);
         let labels = group(COMM, reader.port());
-        let value = |name: &str| daemon.scrape().value(name, &labels).unwrap_or_default();
+        let mut value = |name: &str| {
+            let page = Page::parse(&watch.page()).expect("a page of metrics");
+            page.value(name, &labels).unwrap_or_default()
+        };
         eventually(DEADLINE, "every byte is counted once", || {
             let seen = (value("tcpmon_receive_bytes_total"), value("tcpmon_receive_read_bytes_total"));
             if seen == (read as f64, read as f64) { Ok(()) } else { Err(format!("{seen:?} of {read}")) }

@@ -1,4 +1,4 @@
-//! `tcpmon trace`: records of what one process's timeslices did, against the reader's own count.
+//! `tcpmon trace`: records of the timeslices of one process, compared with the reader's own count.
 
 mod common;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 use tcpmon_tests::trace::Traced;
 use tcpmon_tests::traffic::plan::BurstPlan;
 use tcpmon_tests::traffic::{Between, Burst, Threads};
-use tcpmon_tests::{Lab, Trace, Traffic, clock, eventually, is_emulated, slowly, truth};
+use tcpmon_tests::{Cgroup, Lab, Trace, Traffic, clock, eventually, is_emulated, slowly, truth};
 
 fn slices(traced: &Traced) -> Vec<&Value> {
     traced.records.iter().filter(|record| record["type"] == "timeslice").collect()
@@ -46,7 +46,7 @@ fn a_trace_of_one_process_has_its_bytes_its_header_and_its_trailer() {
     assert!(slices.iter().all(|slice| slice["tgid"] == reader.pid()), "only the process that was asked for");
     assert_eq!(sum(&slices, "read_bytes"), total);
     assert_eq!(sum(&slices, "arrived_off_cpu_bytes") + sum(&slices, "arrived_on_cpu_bytes"), total);
-    // After the first read, everything arrived while the reader slept, and was seen waiting at its activation.
+    // After the first read, all data arrived while the reader slept, and were seen waiting at its activation.
     for bytes in &bytes[1..] {
         let found = slices.iter().find(|slice| slice["arrived_off_cpu_bytes"] == *bytes);
         let slice = found.unwrap_or_else(|| panic!("no timeslice with {bytes} bytes"));
@@ -55,7 +55,8 @@ fn a_trace_of_one_process_has_its_bytes_its_header_and_its_trailer() {
     reader.resume();
 }
 
-/// Takes CPU 0 from whatever runs there a thousand times a second: where they can be preempted, tcpmon's programs included.
+/// Preempts whatever runs on CPU 0 a thousand times per second, including tcpmon's programs where these can be
+/// preempted.
 fn pulse(lab: &Lab) -> Burst {
     let to = SocketAddr::new(lab.receiver().v4.into(), 9);
     let plan = BurstPlan { to, cpu: 0, datagrams: 1, payload: 1, pause_ms: 1, bursts: 100_000 };
@@ -69,7 +70,8 @@ fn a_reader_that_is_preempted_while_its_reads_are_noted_has_all_its_bytes() {
     const BYTES: u64 = 200_000;
     const CONNECTIONS: u64 = 20;
     let lab = Lab::new();
-    // So small that the last data come with the FIN, while the reader reads: it works them off itself.
+    // The buffer is so small that the last data arrive with the FIN while the reader is reading, so the reader
+    // processes them itself.
     let reading = Traffic::reader(lab.receiver()).comm("interrupted").cpu(0).chunk(1).receive_buffer(4096);
     let reader = reading.connections(CONNECTIONS).spawn();
     let trace = Trace::start(&["--pid", &reader.pid().to_string()]);
@@ -83,7 +85,7 @@ fn a_reader_that_is_preempted_while_its_reads_are_noted_has_all_its_bytes() {
     assert_eq!(sum(&slices, "read_bytes"), BYTES);
     assert_eq!(sum(&slices, "arrived_off_cpu_bytes") + sum(&slices, "arrived_on_cpu_bytes"), BYTES);
     if truth::tracepoints_are_preemptible() {
-        // One in a hundred of the pulses, where a program takes a hundred times as long.
+        // On an emulated CPU, a program takes a hundred times as long, and one pulse in a hundred hits it.
         assert!(edges > 0 || !is_emulated());
     } else {
         assert_eq!(edges, 0);
@@ -109,8 +111,8 @@ fn threads_that_steal_each_others_work_are_each_counted_once() {
     let slices = slices(&traced);
     let arrived = sum(&slices, "arrived_off_cpu_bytes") + sum(&slices, "arrived_on_cpu_bytes");
     let read = sum(&slices, "read_bytes");
-    // A read that met its program running is in its socket's next record, or in none if it was the last. A connection
-    // whose begin was missed lacks its first.
+    // If a read met its program already running, its bytes are in the socket's next record, or in none if it was the
+    // last read. A connection whose start was missed lacks the bytes of its first read.
     let lost = &traced.records.last().unwrap()["lost"];
     let missed = lost["recursion_tcp_rcv_space_adjust"].as_u64().unwrap();
     assert!(missed == 0 || is_emulated(), "lost {lost}");
@@ -157,77 +159,14 @@ fn a_port_filter_traces_only_that_port() {
 }
 
 #[test]
-fn a_full_disk_is_said_and_is_exit_code_1() {
-    let lab = Lab::new();
-    let reader = Traffic::reader(lab.receiver()).comm("full").spawn();
-    let mut command = std::process::Command::new(tcpmon_tests::tcpmon_binary());
-    command.args(["trace", "--pid", &reader.pid().to_string(), "--format", "jsonl", "--output", "/dev/full"]);
-    let child = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
-    let output = child.wait_with_output().unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains("/dev/full"), "{stderr}");
-}
-
-#[test]
-fn a_file_that_exists_is_only_overwritten_when_forced() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("t.jsonl");
-    std::fs::write(&file, "mine").unwrap();
-    let trace = |more: &[&str]| {
-        let mut command = std::process::Command::new(tcpmon_tests::tcpmon_binary());
-        command.args(["trace", "--comm", "nobody", "--duration", "1ms", "--output"]).arg(&file).args(more);
-        let output = command.output().unwrap();
-        let text = std::fs::read_to_string(&file).unwrap();
-        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned(), text)
-    };
-    let (code, stderr, text) = trace(&[]);
-    assert_eq!((code, text.as_str()), (Some(2), "mine"), "{stderr}");
-    assert!(stderr.contains(file.to_str().unwrap()) && stderr.contains("--force"), "{stderr}");
-    let (code, stderr, text) = trace(&["--force"]);
-    assert_eq!(code, Some(0), "{stderr}");
-    assert!(text.starts_with("{\"type\":\"header\"") && !text.contains("mine"), "{text}");
-}
-
-#[test]
-fn a_disk_that_fills_up_leaves_a_trailer_and_is_exit_code_1() {
-    let lab = Lab::new();
-    let reader = Traffic::reader(lab.receiver()).comm("fills").spawn();
-    let sender = sender(&lab, &reader).rate(20_000_000).spawn();
-    let directory = tempfile::tempdir().unwrap();
-    // A mount of its own, which vanishes with the shell; the trailer is read before that.
-    let script = "mount -t tmpfs -o size=128k none \"$1\" && \"$2\" trace --pid \"$3\" --duration 30s \
-                  --output \"$1/t.jsonl\"; code=$?; tail -n 1 \"$1/t.jsonl\"; exit $code";
-    let output = std::process::Command::new("unshare")
-        .args(["--mount", "sh", "-c", script, "sh"])
-        .arg(directory.path())
-        .arg(tcpmon_tests::tcpmon_binary())
-        .arg(reader.pid().to_string())
-        .output()
-        .unwrap();
-    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains("t.jsonl") && stderr.contains("No space left"), "{stderr}");
-    let trailer: Value = serde_json::from_str(stdout.trim()).unwrap();
-    assert_eq!((&trailer["type"], &trailer["reason"]), (&"trailer".into(), &"write_error".into()), "{trailer}");
-    assert_eq!(trailer["complete"], false);
-    sender.finish();
-}
-
-#[test]
 fn a_control_group_is_traced_with_its_descendants() {
     let lab = Lab::new();
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let root = mounts.lines().find(|line| line.contains(" - cgroup2 ")).expect("cgroup v2 is mounted");
-    let root = std::path::Path::new(root.split(' ').nth(4).unwrap());
-    let parent = Group(root.join(format!("tcpmon-test-{}", std::process::id())));
-    std::fs::create_dir(&parent.0).unwrap();
-    let child = Group(parent.0.join("child"));
-    std::fs::create_dir(&child.0).unwrap();
+    let parent = Cgroup::new("traced");
+    let child = parent.child("child");
     let inside = Traffic::reader(lab.receiver()).comm("inside").spawn();
     let outside = Traffic::reader(lab.receiver()).comm("outside").spawn();
-    std::fs::write(child.0.join("cgroup.procs"), inside.pid().to_string()).unwrap();
-    let trace = Trace::start(&["--cgroup", parent.0.to_str().unwrap()]);
+    child.take(inside.pid());
+    let trace = Trace::start(&["--cgroup", parent.path().to_str().unwrap()]);
     for reader in [&inside, &outside] {
         sender(&lab, reader).bytes(50_000).spawn().wait();
         reader.wait();
@@ -238,23 +177,10 @@ fn a_control_group_is_traced_with_its_descendants() {
     assert_eq!(sum(&slices, "read_bytes"), 50_000);
 }
 
-/// A control group; removed when dropped, once the processes in it are gone.
-struct Group(std::path::PathBuf);
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        let root = self.0.parent().expect("a control group has a parent");
-        for pid in std::fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default().lines() {
-            let _ = std::fs::write(root.join("cgroup.procs"), pid);
-        }
-        let _ = std::fs::remove_dir(&self.0);
-    }
-}
-
 #[test]
 fn no_record_of_a_trace_is_older_than_its_header() {
     let lab = Lab::new();
-    // It runs already while the programs are attached one after the other, before the header is written.
+    // The reader already runs while the programs are attached one after the other, before the header is written.
     let reader = Traffic::reader(lab.receiver()).comm("early").spawn();
     let sender = sender(&lab, &reader).rate(500_000).message(1_000).spawn();
     eventually(DEADLINE, "the flow runs", || reader.report().bytes > 20_000);
@@ -278,14 +204,14 @@ fn times_of_a_trace_add_up_to_those_of_schedstat() {
     let _hog = Traffic::hog(0, 0);
     let reader = Traffic::reader(lab.receiver()).comm("sums").cpu(0).between(Between::Spin(300)).spawn();
     let trace = Trace::start(&["--pid", &reader.pid().to_string()]);
-    // All that the sender can give: the reader always has something to do, and half a CPU to do it with.
+    // The sender sends as fast as it can: the reader always has something to do, and half a CPU to do it with.
     let sender = sender(&lab, &reader).cpu(1).spawn();
     eventually(DEADLINE, "the first records", || trace.records().len() > 10);
     let look = || (truth::task_times(reader.pid(), reader.pid()), clock::monotonic_ns());
     let before = look();
     let after = eventually(3 * DEADLINE, "the reader has run and waited for a while", || {
         let now = look();
-        // Long beside a timeslice at either end.
+        // Long compared with one timeslice at each end.
         let enough = |now: Duration, before: Duration| now - before > Duration::from_nanos(slowly(1_000_000_000));
         (enough(now.0.running, before.0.running) && enough(now.0.waiting, before.0.waiting)).then_some(now)
     });
@@ -296,7 +222,7 @@ fn times_of_a_trace_add_up_to_those_of_schedstat() {
         .into_iter()
         .filter(|slice| (before.1..after.1).contains(&slice["deactivated_ns"].as_u64().unwrap()))
         .collect();
-    // A timeslice at either end is counted whole or not at all.
+    // A timeslice at each end is counted either completely or not at all.
     for (key, truth) in
         [("on_cpu_ns", after.0.running - before.0.running), ("wait_ns", after.0.waiting - before.0.waiting)]
     {

@@ -1,5 +1,5 @@
-//! The verifier's work for each program does not grow unnoticed: what is close to its limit on one kernel is beyond it
-//! on another.
+//! The verifier's work for each program does not grow unnoticed: a program that is close to the limit on one kernel is
+//! beyond it on another.
 
 #[path = "../src/bin/bench/verifier.rs"]
 mod verifier;
@@ -7,10 +7,10 @@ mod verifier;
 use tcpmon_tests::report;
 use verifier::{COMMAND, Row};
 
-/// Set where counts are to be taken as they are: `cargo xtask vm --write`.
+/// Set if the counts are to be accepted as they are: `cargo xtask vm --write`.
 const RECORDING: &str = "TCPMON_RECORDING";
 
-/// What a count may be above the recorded one, percent.
+/// By how much a count may exceed the recorded one, in percent.
 const TOLERANCE: u64 = 10;
 
 #[test]
@@ -58,7 +58,7 @@ fn a_broken_line_of_the_file_is_named() {
     }
 }
 
-/// What is wrong, a sentence each.
+/// Everything that is wrong, one sentence each.
 fn compare(measured: &[Row], recorded: &[Row]) -> Vec<String> {
     let kernel = measured.first().map_or("", |row| row.kernel.as_str());
     if !recorded.iter().any(|row| row.kernel == kernel) {

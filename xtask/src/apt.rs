@@ -1,6 +1,6 @@
-//! Packages from the machine's own Debian mirror that are not to be installed.
+//! Debian packages that are fetched from the host's own mirror but not installed.
 //!
-//! apt does the work, with the machine's own mirror, proxy and keys, but with a source list and an index of our own: the
+//! apt does the work, with the host's own mirror, proxy and keys, but with a source list and an index of our own: the
 //! system's package lists stay as they are, and root is not needed.
 
 use std::{
@@ -12,14 +12,14 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-/// apt with lists, cache and sources below one folder.
+/// apt with its lists, cache and sources below one folder.
 #[derive(Debug)]
 pub struct PrivateApt {
     folder: PathBuf,
 }
 
 impl PrivateApt {
-    /// Makes the folder, for one suite of Debian on the machine's own mirror.
+    /// Creates the folder for one Debian suite, on the host's own mirror.
     pub fn new(folder: &Path, suite: &str) -> Result<Self> {
         let source = machine_source()?;
         for part in ["sources", "lists/partial", "cache/archives/partial"] {
@@ -31,12 +31,12 @@ impl PrivateApt {
         Ok(Self { folder: folder.to_owned() })
     }
 
-    /// The folder, which is also where `apt-get download` leaves its packages.
+    /// The folder, into which `apt-get download` also writes its packages.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// A program of apt that sees this folder alone.
+    /// An apt program that uses only this folder.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.current_dir(&self.folder);
@@ -46,11 +46,11 @@ impl PrivateApt {
             format!("Dir::Etc::sourceparts={folder}/sources"),
             format!("Dir::State::lists={folder}/lists"),
             format!("Dir::Cache={folder}/cache"),
-            // Pins of the machine are about what it installs; nothing is installed here.
+            // The host's pins concern what it installs; nothing is installed here.
             "Dir::Etc::preferences=/dev/null".to_owned(),
             "Dir::Etc::preferencesparts=/dev/null".to_owned(),
             "Acquire::Languages=none".to_owned(),
-            // The user `_apt` cannot write below a home folder, and apt would warn about it.
+            // The user `_apt` cannot write below a home folder, and apt would warn about that.
             "APT::Sandbox::User=".to_owned(),
         ] {
             command.args(["-o", &option]);
@@ -59,8 +59,8 @@ impl PrivateApt {
     }
 }
 
-/// Takes files out of a package by `tar`, which gets these arguments, into a folder; returns what tar said where it was
-/// not content.
+/// Extracts files from a package into a folder with `tar`, which gets these arguments. Returns tar's error messages if
+/// it failed.
 pub fn unpack<S: AsRef<OsStr>>(
     package: &Path,
     into: &Path,
@@ -79,14 +79,14 @@ pub fn unpack<S: AsRef<OsStr>>(
     Ok((!tar.status.success()).then(|| String::from_utf8_lossy(&tar.stderr).trim().to_owned()))
 }
 
-/// One entry of the machine's own apt sources, in the form it was written.
+/// One entry of the host's own apt sources, in the form in which it was written.
 #[derive(Debug, PartialEq)]
 enum Source {
-    /// A deb822 stanza without its `Types`, `Suites`, `Components` and `Architectures`: mirror and keys remain.
+    /// A deb822 stanza without its `Types`, `Suites`, `Components` and `Architectures`: the mirror and the keys remain.
     Stanza(String),
     /// The one-line format.
     Line {
-        /// `[signed-by=...]` and the like, or nothing.
+        /// `[signed-by=...]` and similar options, or nothing.
         options: String,
         /// The mirror.
         uri: String,
@@ -94,7 +94,7 @@ enum Source {
 }
 
 impl Source {
-    /// The entry with another suite: the file's extension, and its text.
+    /// The entry with another suite: the file's extension and its text.
     fn for_suite(&self, suite: &str) -> (&'static str, String) {
         match self {
             Self::Stanza(rest) => ("sources", format!("Types: deb\nSuites: {suite}\nComponents: main\n{rest}")),
@@ -103,7 +103,7 @@ impl Source {
     }
 }
 
-/// The source of the distribution's main suite: its mirror carries Debian's other suites too.
+/// The source of the distribution's main suite: its mirror has Debian's other suites, too.
 fn machine_source() -> Result<Source> {
     let release = fs::read_to_string("/etc/os-release").context("cannot read /etc/os-release")?;
     let codename = release
@@ -140,7 +140,7 @@ fn source_files() -> Vec<PathBuf> {
     files
 }
 
-/// Suites may also be written by rank; then the machine's own codename does not appear.
+/// A suite may also be named by its role (`stable`), and then the host's own codename does not appear.
 fn is_main_suite(suite: &str, codename: &str) -> bool {
     [codename, "oldoldstable", "oldstable", "stable", "testing", "unstable"].contains(&suite)
 }
@@ -176,7 +176,7 @@ fn find_stanza(text: &str, codename: &str) -> Option<Source> {
         })
 }
 
-/// Name and value of each field of a deb822 stanza; the value keeps its line breaks (an embedded key has many).
+/// Name and value of each field of a deb822 stanza; the value keeps its line breaks, because an embedded key has many.
 fn fields(stanza: &str) -> Vec<(String, String)> {
     let mut fields: Vec<(String, String)> = Vec::new();
     for line in stanza.lines() {

@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: what tcpmon costs on this machine; `docs/performance.md` has method and results.
+//! `cargo xtask bench`: measures what tcpmon costs on this host; `docs/performance.md` has method and results.
 
 use std::{ffi::OsString, os::unix::process::CommandExt as _, process::Command};
 
@@ -6,7 +6,8 @@ use anyhow::{Context as _, Result};
 
 use crate::{build, process, setup, workspace};
 
-/// Builds everything in release mode and becomes the benchmark: Ctrl-C and the exit status are its own.
+/// Builds everything in release mode and then execs the benchmark, so that Ctrl-C and the exit status are the
+/// benchmark's own.
 pub fn run(arguments: &[OsString]) -> Result<()> {
     setup::run()?;
     setup::test_packages()?;

@@ -1,7 +1,8 @@
-//! `cargo xtask btf-fixture`: cuts a kernel's BTF down to what tcpmon looks up, as a fixture for its tests.
+//! `cargo xtask btf-fixture`: reduces a kernel's BTF to what tcpmon looks up, as a fixture for its tests.
 //!
-//! A fixture is valid BTF of 27 to 40 KB instead of 5 MB. The structures in `wanted.rs` keep their members; what these
-//! merely point to becomes a forward declaration, and larger structures within become empty ones of the same size.
+//! A fixture is valid BTF of 27 to 40 KB instead of 5 MB. The structures in `wanted.rs` keep their members. Structures
+//! that they only point to become forward declarations, and larger structures inside them become empty ones of the same
+//! size.
 
 use std::{
     fs,
@@ -24,7 +25,7 @@ use crate::{
     workspace,
 };
 
-/// A fixture must stay small enough to live in the repository, thirteen times.
+/// Limit on a fixture's size, because the repository has thirteen of them.
 const MAX_FIXTURE_BYTES: usize = 64 << 10;
 
 /// Arguments of `cargo xtask btf-fixture`.
@@ -37,26 +38,26 @@ pub struct Args {
     inputs: Vec<PathBuf>,
 }
 
-/// The table of offsets beside the fixtures.
+/// The table of offsets, in the folder of the fixtures.
 pub const EXPECTED: &str = "expected.tsv";
 
-/// Where the fixtures are.
+/// The folder of the fixtures.
 pub fn folder() -> PathBuf {
     workspace::root().join("tcpmon-daemon/tests/fixtures/btf")
 }
 
-/// Fields deeper than one level that fixtures hold.
+/// Fields below the first level that fixtures contain.
 pub fn nested_fields<'a>() -> impl Iterator<Item = (&'a str, &'a str)> {
     WANTED.nested.iter().flat_map(|(structure, paths)| paths.iter().map(|path| (*structure, *path)))
 }
 
-/// Kernel functions that fixtures hold.
+/// Kernel functions that fixtures contain.
 pub fn functions() -> &'static [&'static str] {
     WANTED.functions
 }
 
 /// Writes `tcpmon-daemon/tests/fixtures/btf/LABEL.btf` for each input `LABEL.btf`, `LABEL.btf.xz` or `LABEL`, and adds
-/// LABEL's column to the table of offsets where there is none. (What stands there was read by other means.)
+/// a column for LABEL to the table of offsets if it has none. (Columns already in the table were read by other means.)
 pub fn run(args: &Args) -> Result<()> {
     let mut inputs = args.inputs.clone();
     if args.all {
@@ -95,7 +96,7 @@ fn make(input: &Path) -> Result<Vec<u8>> {
     Ok(fixture)
 }
 
-/// The table with one more kernel; `None` if it is there.
+/// The table with a column for one more kernel; `None` if it already has one.
 fn with_column(table: &str, label: &str, btf: &Btf<'_>) -> Option<String> {
     let mut heading = true;
     let mut text = String::new();
@@ -116,7 +117,7 @@ fn with_column(table: &str, label: &str, btf: &Btf<'_>) -> Option<String> {
     Some(text)
 }
 
-/// Offset and size, of a bit field also its first bit, as the table has them.
+/// Offset and size, and for a bit field also its first bit, in the format of the table.
 fn cell(field: Option<Field>) -> String {
     match field {
         None => "-".to_owned(),
@@ -125,7 +126,7 @@ fn cell(field: Option<Field>) -> String {
     }
 }
 
-/// Asks the fixture and the original the same questions.
+/// Makes sure that the fixture and the original give the same answers to the same queries.
 fn check(original: &Btf<'_>, fixture: &Btf<'_>) -> Result<()> {
     for (name, kept) in WANTED.structures {
         ensure!(fixture.size_of(name) == original.size_of(name), "size of {name} differs");
@@ -157,7 +158,7 @@ fn check(original: &Btf<'_>, fixture: &Btf<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Names of a structure's members, and of those in its anonymous members.
+/// Names of a structure's members, including those of its anonymous members.
 fn member_names<'a>(btf: &Btf<'a>, structure: u32, names: &mut Vec<&'a str>) {
     let record = btf.blob().record(structure);
     let Some(record) = record.filter(|record| matches!(record.kind, kind::STRUCT | kind::UNION)) else {

@@ -1,4 +1,4 @@
-//! `cargo xtask build`: the daemon with its eBPF object inside.
+//! `cargo xtask build`: builds the daemon, which has its eBPF object embedded.
 
 use std::{env, process::Command};
 
@@ -14,7 +14,7 @@ pub fn run(release: bool) -> Result<()> {
     process::run(Command::new("sha256sum").arg(object))
 }
 
-/// Builds the tcpmon binary; `tcpmon-daemon/build.rs` compiles the eBPF object into it.
+/// Builds the tcpmon binary; `tcpmon-daemon/build.rs` compiles the eBPF object and embeds it.
 pub fn binary(release: bool) -> Result<()> {
     let mut cargo = workspace::cargo();
     cargo.args(["build", "--package", "tcpmon-daemon", "--bin", "tcpmon"]);
@@ -29,7 +29,7 @@ pub fn toolkit() -> Result<Toolkit> {
     Toolkit::find(&workspace::root()).map_err(Error::msg)
 }
 
-/// This machine's architecture, as the eBPF programs are told.
+/// The host's architecture, by the name that the eBPF programs are compiled with.
 pub fn host_arch() -> &'static str {
     env::consts::ARCH
 }

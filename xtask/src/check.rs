@@ -1,10 +1,10 @@
-//! `cargo xtask check`: format, lints and documentation, without running anything.
+//! `cargo xtask check`: checks format, lints and documentation, without running anything.
 
 use anyhow::Result;
 
 use crate::{build, process, process::step, workspace};
 
-/// The eBPF package compiles for its own target alone.
+/// The eBPF package compiles only for its own target.
 const HOST_PACKAGES: [&str; 3] = ["--workspace", "--exclude", "tcpmon-ebpf"];
 
 /// Checks everything that needs no kernel; any warning is an error.

@@ -1,4 +1,4 @@
-//! `cargo xtask dashboards`: the dashboards from `dashboards/generate.py`, which stands on Grafana's own SDK.
+//! `cargo xtask dashboards`: generates the dashboards with `dashboards/generate.py`, which uses Grafana's own SDK.
 
 use std::{
     fs,
@@ -10,13 +10,13 @@ use anyhow::{Context as _, Result};
 
 use crate::{process, setup, workspace};
 
-/// Writes the dashboards, or with `check` says whether they, the alerts and their tests are in order.
+/// Writes the dashboards, or with `check` reports whether they, the alerts and their tests are correct.
 pub fn run(check: bool) -> Result<()> {
     setup::test_packages()?;
     let folder = workspace::root().join("dashboards");
     let python = environment(&folder.join("requirements.txt"))?;
     let mut command = Command::new(python);
-    // -B: no compiled files beside the sources.
+    // -B: no compiled files next to the sources.
     command.arg("-B").arg(folder.join("generate.py"));
     if check {
         command.arg("--check");
@@ -24,7 +24,7 @@ pub fn run(check: bool) -> Result<()> {
     process::run(&mut command)
 }
 
-/// The interpreter of a virtual environment that has the packages; made again when the list has changed.
+/// The interpreter of a virtual environment that has the packages; the environment is recreated when the list changes.
 fn environment(requirements: &Path) -> Result<PathBuf> {
     let folder = workspace::root().join("target/dashboards");
     let wanted = fs::read(requirements).with_context(|| format!("cannot read {}", requirements.display()))?;

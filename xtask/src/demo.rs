@@ -1,10 +1,10 @@
-//! `cargo xtask demo`: real traffic beside a running daemon, and what tcpmon saw of it.
+//! `cargo xtask demo`: runs real traffic next to a daemon, and shows what tcpmon saw of it.
 
 use anyhow::Result;
 
 use crate::{build, process, setup, workspace};
 
-/// Builds tcpmon and the traffic, and runs the demo.
+/// Builds tcpmon and the traffic generator, and runs the demo.
 pub fn run() -> Result<()> {
     setup::run()?;
     build::binary(true)?;

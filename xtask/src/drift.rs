@@ -1,7 +1,7 @@
-//! `cargo xtask drift`: what of that which tcpmon relies on is otherwise in another kernel.
+//! `cargo xtask drift`: reports which of the things that tcpmon relies on are different in another kernel.
 //!
-//! That a field lies elsewhere is no drift: offsets are looked up at start. That it is gone, wider or a bit field is, and
-//! so is every change of a tracepoint's arguments.
+//! A field at another offset is not drift, because offsets are looked up at the start. A field that is gone, has
+//! another size or is now a bit field is drift, and so is every change of a tracepoint's arguments.
 
 use std::{
     collections::BTreeSet,
@@ -17,7 +17,7 @@ use crate::{
     kernel::{
         btf::{Btf, Field},
         layout,
-        plan::PROBES,
+        plan::{PROBES, iterators_moved, unsupported},
         read_btf,
     },
 };
@@ -30,7 +30,7 @@ pub struct Args {
     kernels: Vec<PathBuf>,
 }
 
-/// Compares each kernel with the newest fixture and prints what changed; an error if anything did.
+/// Compares each kernel with the newest fixture and prints what changed; returns an error if anything did.
 pub fn run(args: &Args) -> Result<()> {
     let expected = fs::read_to_string(btf_fixture::folder().join(btf_fixture::EXPECTED))?;
     let newest = labels(&expected).into_iter().next_back().context("expected.tsv names no kernel")?;
@@ -64,13 +64,16 @@ fn labels(expected: &str) -> Vec<&str> {
     heading.split('\t').skip(2).collect()
 }
 
-/// A sentence for each thing that is otherwise in `other`.
+/// One sentence for each difference in `other`.
 fn changes(known: &Btf<'_>, other: &Btf<'_>, expected: &str) -> Vec<String> {
     let mut changes = Vec::new();
     for probe in &PROBES {
         let (before, after) = (arguments(known, probe.name), arguments(other, probe.name));
         if before != after {
             changes.push(format!("tracepoint {}: {before}, now {after}", probe.name));
+        }
+        if unsupported(probe, known).is_none() {
+            changes.extend(unsupported(probe, other));
         }
     }
     let rows = expected.lines().filter(|line| !line.starts_with('#')).skip(1);
@@ -87,11 +90,12 @@ fn changes(known: &Btf<'_>, other: &Btf<'_>, expected: &str) -> Vec<String> {
             changes.push(format!("function {function} is gone"));
         }
     }
+    changes.extend(iterators_moved(other));
     changes.extend(resolved(known, other));
     changes
 }
 
-/// What the programs would be told: what cannot be resolved any more, optional or not.
+/// Differences in what the programs would be told: what can no longer be resolved, optional or not.
 fn resolved(known: &Btf<'_>, other: &Btf<'_>) -> Vec<String> {
     let absent = |btf| -> Result<BTreeSet<String>, String> {
         let layout =
@@ -120,7 +124,7 @@ fn arguments(btf: &Btf<'_>, tracepoint: &str) -> String {
     }
 }
 
-/// Size and kind, without the place.
+/// Size and kind of a field, without its offset.
 fn shape(field: Option<Field>) -> String {
     match field {
         None => "absent".to_owned(),
@@ -153,7 +157,11 @@ mod tests {
     #[test]
     fn arguments_fields_and_functions_that_changed_are_named() -> Result<()> {
         let text = between("6.12", "6.1")?.join("\n");
-        for part in ["tracepoint kfree_skb: ", "sock.sk_userlocks: 1 bytes, now 4 bits", "kfree_skb_sock of Layout"] {
+        for part in [
+            "tracepoint kfree_skb: ",
+            "sock.sk_userlocks: 1 bytes, now 4 bits",
+            "argument 3 of this kernel's kfree_skb",
+        ] {
             assert!(text.contains(part), "{part} is not in:\n{text}");
         }
         assert!(between("6.1", "5.10")?.iter().any(|change| change.contains("bpf_task_storage_get is gone")));

@@ -1,5 +1,5 @@
-//! How the eBPF object is compiled: the one list of flags, for `tcpmon-daemon/build.rs` (which includes this file) and
-//! `cargo xtask check`. Hence std only.
+//! How the eBPF object is compiled: the only list of flags, for `tcpmon-daemon/build.rs` (which includes this file) and
+//! `cargo xtask check`. For this reason it uses only std.
 
 use std::{
     env,
@@ -14,22 +14,22 @@ pub const PACKAGE: &str = "tcpmon-ebpf";
 const TARGET: &str = "bpfel-unknown-none";
 const PROFILE: &str = "ebpf";
 
-/// What compiling for the bpf target needs beyond a stable toolchain.
+/// What is needed to compile for the bpf target, in addition to a stable toolchain.
 #[derive(Debug)]
 pub struct Toolkit {
     workspace: PathBuf,
     sysroot: PathBuf,
-    /// The linker in use.
+    /// The linker that is used.
     pub linker: PathBuf,
 }
 
 impl Toolkit {
-    /// Looks for rust-src and bpf-linker; the error names what is missing and the remedy.
+    /// Looks for rust-src and bpf-linker; an error names what is missing and the remedy.
     pub fn find(workspace: &Path) -> Result<Self, String> {
         let workspace =
             fs::canonicalize(workspace).map_err(|error| format!("cannot find {}: {error}", workspace.display()))?;
         let sysroot = sysroot(&workspace)?;
-        // Cargo wants the lock file too.
+        // Cargo needs the lock file, too.
         let library = sysroot.join("lib/rustlib/src/rust/library");
         if !library.join("Cargo.lock").is_file() || !library.join("core/src/lib.rs").is_file() {
             return Err(format!("rust-src is not in {}: run `cargo xtask setup`", sysroot.display()));
@@ -39,10 +39,11 @@ impl Toolkit {
         Ok(Self { workspace, sysroot, linker })
     }
 
-    /// `cargo <subcommand>` for the eBPF package, such as `build` or `clippy`; `arch` is the host's that will run it.
+    /// `cargo <subcommand>` for the eBPF package, such as `build` or `clippy`; `arch` is the architecture of the host
+    /// that will run it.
     pub fn cargo(&self, subcommand: &str, arch: &str) -> Command {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        // What an outer cargo or clippy set for its own build must not reach this one.
+        // Environment variables that an outer cargo or clippy set for its own build must not affect this one.
         for (name, _) in env::vars_os() {
             if name.to_str().is_some_and(belongs_to_outer_build) {
                 cargo.env_remove(name);
@@ -52,33 +53,33 @@ impl Toolkit {
             .current_dir(&self.workspace)
             .args([subcommand, "--package", PACKAGE, "--profile", PROFILE])
             .args(["--target", TARGET, "-Z", "build-std=core"])
-            // The outer cargo has locked its own folder.
+            // The outer cargo holds a lock on its own target folder.
             .arg("--target-dir")
             .arg(self.target_dir())
-            // Lets a stable compiler take `-Z` and compile `core`.
+            // Makes a stable compiler accept `-Z` and compile `core`.
             .env("RUSTC_BOOTSTRAP", "1")
             .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", &self.linker)
             .env("CARGO_ENCODED_RUSTFLAGS", self.rustflags(arch));
         cargo
     }
 
-    /// Where cargo builds: one folder for every profile of the daemon, so that all embed the same object.
+    /// Where cargo builds: one folder for all profiles of the daemon, so that all embed the same object.
     pub fn target_dir(&self) -> PathBuf {
         self.workspace.join("target/ebpf")
     }
 
-    /// The object that `build` leaves.
+    /// The object that `build` produces.
     pub fn object(&self) -> PathBuf {
         self.target_dir().join(TARGET).join(PROFILE).join(PACKAGE)
     }
 
-    /// Joined as `CARGO_ENCODED_RUSTFLAGS` wants it, so that paths may contain blanks.
+    /// Joined as `CARGO_ENCODED_RUSTFLAGS` requires, so that paths may contain spaces.
     fn rustflags(&self, arch: &str) -> OsString {
         let mut flags = OsString::from("-Cdebuginfo=2\x1f-Clink-arg=--btf");
-        // Which registers and types aya-ebpf's bindings have.
+        // Selects the registers and types of aya-ebpf's bindings.
         flags.push(format!("\x1f--cfg=bpf_target_arch=\"{arch}\""));
-        // The same bytes from every checkout on every machine. `.` lets the linker still find our own source lines, which
-        // it writes into BTF for the verifier's messages.
+        // Every checkout on every host must give the same bytes. With `.`, the linker still finds our own source lines,
+        // which it writes into BTF for the verifier's messages.
         let cargo_home =
             env::var_os("CARGO_HOME").map(PathBuf::from).or_else(|| env::home_dir().map(|home| home.join(".cargo")));
         for (from, to) in
@@ -94,7 +95,8 @@ impl Toolkit {
     }
 }
 
-/// Settings of the machine (home, network, registries, terminal, job slots) stay; those of one build go.
+/// Variables that describe the host (home, network, registries, terminal, job slots) are kept; those of one build are
+/// removed.
 fn belongs_to_outer_build(name: &str) -> bool {
     const MACHINE: [&str; 7] =
         ["CARGO_HOME", "CARGO_HTTP_", "CARGO_MAKEFLAGS", "CARGO_NET_", "CARGO_REGISTR", "CARGO_SOURCE_", "CARGO_TERM_"];
@@ -113,7 +115,7 @@ fn sysroot(workspace: &Path) -> Result<PathBuf, String> {
     Ok(PathBuf::from(path.trim_end()))
 }
 
-/// The one that `cargo xtask setup` built for this compiler, else whatever is installed.
+/// The linker that `cargo xtask setup` built for this compiler, otherwise any that is installed.
 fn find_linker(workspace: &Path) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     [workspace.join("target/tools/bin")]

@@ -1,6 +1,7 @@
-//! The daemon's own words on kernels, for what is done with BTF here.
+//! The daemon's own modules for BTF and kernel support, for the BTF commands here.
 //!
-//! The files are the daemon's, compiled here too: xtask cannot depend on a package that needs it to be built first.
+//! The files are the daemon's and are compiled a second time here: xtask cannot depend on a package that needs xtask to
+//! be built first.
 
 #[path = "../../tcpmon-daemon/src/kernel/btf.rs"]
 pub mod btf;
@@ -15,7 +16,7 @@ use std::{fs, path::Path, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 
-/// BTF from a file: as it is, compressed by xz, or in a `vmlinux`.
+/// Reads BTF from a file: raw, compressed by xz, or in a `vmlinux`.
 pub fn read_btf(path: &Path) -> Result<Vec<u8>> {
     let bytes = if path.extension().is_some_and(|extension| extension == "xz") {
         let xz = Command::new("xz").arg("-dc").arg("--").arg(path).output().context("run xz: install xz-utils")?;

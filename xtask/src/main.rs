@@ -1,4 +1,4 @@
-//! tcpmon's own commands: `cargo xtask --help`.
+//! The project's own commands: `cargo xtask --help`.
 
 mod apt;
 mod bench;

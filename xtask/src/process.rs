@@ -1,4 +1,4 @@
-//! Running other programs: every failure names the whole command line.
+//! Runs other programs; every error names the whole command line.
 
 use std::{
     iter,
@@ -18,7 +18,7 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs one step of a longer command between two lines that name it; the second says how long it took.
+/// Runs one step of a longer command between two lines that name it; the second also has the time that it took.
 pub fn step(name: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
     eprintln!("=== {name}");
     let start = Instant::now();
@@ -27,7 +27,7 @@ pub fn step(name: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
     Ok(())
 }
 
-/// Runs `command` and returns its standard output without the final line break.
+/// Runs `command` and returns its standard output without the final newline.
 pub fn output(command: &mut Command) -> Result<String> {
     let Output { status, stdout, stderr } =
         command.output().with_context(|| format!("cannot run {}", line(command)))?;
@@ -38,7 +38,7 @@ pub fn output(command: &mut Command) -> Result<String> {
     Ok(text.trim_end().to_owned())
 }
 
-/// Like [`run`], without standard input, and ends the child when it has not ended after `limit`.
+/// Like [`run`], but without standard input, and kills the child if it has not exited within `limit`.
 pub fn run_for_at_most(command: &mut Command, limit: Duration) -> Result<()> {
     let mut child = command.stdin(Stdio::null()).spawn().with_context(|| format!("cannot run {}", line(command)))?;
     let deadline = Instant::now() + limit;
@@ -58,7 +58,7 @@ pub fn run_for_at_most(command: &mut Command, limit: Duration) -> Result<()> {
     }
 }
 
-/// Program and arguments; the environment, which `Debug` shows too, would bury them.
+/// Program and arguments. `Debug` would also show the environment, which would hide them.
 fn line(command: &Command) -> String {
     let words: Vec<_> =
         iter::once(command.get_program()).chain(command.get_args()).map(|word| word.to_string_lossy()).collect();

@@ -1,4 +1,4 @@
-//! `cargo xtask run`: tcpmon from this checkout.
+//! `cargo xtask run`: runs tcpmon from this checkout.
 
 use std::{ffi::OsString, os::unix::process::CommandExt as _, process::Command};
 
@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 
 use crate::{build, setup, workspace};
 
-/// Builds the release binary and becomes it: signals and the exit status are tcpmon's own.
+/// Builds the release binary and then execs it, so that signals and the exit status are tcpmon's own.
 pub fn run(arguments: &[OsString]) -> Result<()> {
     setup::run()?;
     build::binary(true)?;

@@ -1,4 +1,5 @@
-//! `cargo xtask test`: everything that must hold before a change is done. Nothing is skipped: what cannot run is a failure.
+//! `cargo xtask test`: everything that must pass before a change is finished. Nothing is skipped: what cannot run is a
+//! failure.
 
 use std::fs;
 
@@ -14,7 +15,7 @@ pub struct Args {
     no_vm: bool,
 }
 
-/// Brings the tools, checks, then runs every test; the integration tests drive the release binary.
+/// Installs the tools, runs the checks, then runs every test; the integration tests run the release binary.
 pub fn run(args: &Args) -> Result<()> {
     step("setup", setup::run)?;
     step("test packages", setup::test_packages)?;
@@ -41,7 +42,7 @@ pub fn run(args: &Args) -> Result<()> {
 fn integration_tests() -> Result<()> {
     let report = workspace::target().join("test-report");
     fs::write(&report, "").with_context(|| format!("cannot write {}", report.display()))?;
-    // One at a time: they measure, and there may be two cores.
+    // One at a time: the tests measure, and there may be only two cores.
     process::run(
         workspace::cargo()
             .args(["test", "--package", "tcpmon-tests"])
@@ -49,7 +50,7 @@ fn integration_tests() -> Result<()> {
             .env("TCPMON_BIN", workspace::release_binary())
             .env("TCPMON_REPORT", &report),
     )?;
-    // Tests say so instead of failing where the kernel lacks what they are about.
+    // If the kernel lacks what a test is about, the test reports that instead of failing.
     for line in fs::read_to_string(&report)?.lines() {
         if let Some(because) = line.strip_prefix("not-supported\t") {
             eprintln!("not supported on this kernel: {}", because.replace('\t', ", "));

@@ -1,4 +1,4 @@
-//! Where things are: the workspace, its tools, and the cargo that runs us.
+//! Where things are: the workspace, its tools, and the cargo that runs xtask.
 
 use std::{
     env,
@@ -7,9 +7,10 @@ use std::{
     process::Command,
 };
 
-/// The workspace's root folder.
+/// The root folder of the workspace.
 ///
-/// What `cargo run` says at run time comes first: two checkouts may share one target folder, and so one xtask binary.
+/// The value that `cargo run` sets at run time takes precedence: two checkouts may share one target folder, and so one
+/// xtask binary.
 pub fn root() -> PathBuf {
     let package = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     Path::new(&package).parent().expect("xtask is a folder of the workspace").to_owned()
@@ -21,18 +22,18 @@ pub fn target() -> PathBuf {
     root().join(target)
 }
 
-/// The tcpmon binary of a release build.
+/// The tcpmon binary of the release build.
 pub fn release_binary() -> PathBuf {
     target().join("release/tcpmon")
 }
 
-/// Where `cargo xtask setup` puts its tools: in the checkout, wherever `CARGO_TARGET_DIR` points, so that every build of
+/// Where `cargo xtask setup` puts its tools: in the checkout, whatever `CARGO_TARGET_DIR` is, so that every build of
 /// this checkout finds the same linker.
 pub fn tools() -> PathBuf {
     root().join("target/tools")
 }
 
-/// The same cargo as the one that runs us, in the workspace's root.
+/// The same cargo as the one that runs xtask, in the root folder of the workspace.
 pub fn cargo() -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
     cargo.current_dir(root());

@@ -56,10 +56,13 @@ fn flags_override_the_config_file() {
     let directory = env::temp_dir().join(format!("tcpmon-cli-{}", std::process::id()));
     fs::create_dir_all(&directory).expect("a directory");
     let file = directory.join("tcpmon.toml");
-    fs::write(&file, "max_groups = 5\nmax_readers = 6\ncgroup_label = true\nweb.listen_address = [\":1\", \":2\"]\n")
-        .expect("a file");
+    fs::write(
+        &file,
+        "max_groups = 5\nmax_readers = 6\npin = [\"a\"]\ncgroup_label = true\nweb.listen_address = [\":1\", \":2\"]\n",
+    )
+    .expect("a file");
     let args = daemon(&format!(
-        "--config {} --max-groups 7 --web.listen-address [::1]:3 --cgroup-label=false --group-ttl 90s --log.format json",
+        "--config {} --max-groups 7 --web.listen-address [::1]:3 --cgroup-label=false --pin b --group-ttl 90s --log.format json",
         file.display()
     ));
     let settings = args.settings().expect("valid");
@@ -67,6 +70,7 @@ fn flags_override_the_config_file() {
     assert_eq!((settings.max_groups, settings.max_readers), (7, 6));
     assert_eq!(settings.listen, ["[::1]:3".parse().expect("an address")]);
     assert!(!settings.cgroup_label);
+    assert_eq!(settings.pin, ["b"]);
     assert_eq!(settings.group_ttl, Duration::from_secs(90));
     assert_eq!(settings.log.format, LogFormat::Json);
 }
@@ -77,7 +81,8 @@ fn without_flags_the_defaults_hold_and_each_flag_is_taken() {
     let config = daemon(
         "--web.listen-address :1 --web.listen-address 127.0.0.1:2 --web.telemetry-path /m --web.config.file w.yml \
          --web.systemd-socket --max-groups 3 \
-         --group-ttl 4m --cgroup-label --max-readers 5 --max-drop-entries 6 --ring-bytes 131072 --log.level debug \
+         --group-ttl 4m --pin nginx --pin postgres --cgroup-label --ephemeral-ports 50000-51000 \
+         --ephemeral-ports 7-7 --max-readers 5 --max-drop-entries 6 --ring-bytes 131072 --log.level debug \
          --log.format json",
     );
     let config = config.config().expect("valid");
@@ -85,6 +90,8 @@ fn without_flags_the_defaults_hold_and_each_flag_is_taken() {
     assert_eq!(config.web.telemetry_path, "/m");
     assert_eq!((config.web.config_file.as_str(), config.web.systemd_socket), ("w.yml", true));
     assert_eq!((config.max_groups, config.group_ttl.as_str(), config.cgroup_label), (3, "4m", true));
+    assert_eq!(config.pin, ["nginx", "postgres"]);
+    assert_eq!(config.ephemeral_ports, ["50000-51000", "7-7"]);
     assert_eq!((config.max_readers, config.max_drop_entries, config.ring_bytes), (5, 6, 131072));
     assert_eq!((config.log.level, config.log.format), (LogLevel::Debug, LogFormat::Json));
     assert!(daemon("--print-config").print_config);
@@ -96,6 +103,8 @@ fn a_wrong_flag_is_named_with_a_remedy() {
         ("daemon --web.listen-address localhost:1", ["--web.listen-address", "`127.0.0.1:10793`"]),
         ("daemon --web.telemetry-path /healthz", ["--web.telemetry-path", "`/status`"]),
         ("daemon --max-groups 0", ["--max-groups", "1..=10000"]),
+        ("daemon --pin=", ["--pin", "name of no process"]),
+        ("daemon --ephemeral-ports 50000", ["--ephemeral-ports", "`50000-51000`"]),
         ("daemon --group-ttl 10", ["--group-ttl", "`10m`"]),
         ("daemon --ring-bytes 5000000", ["--ring-bytes", "for example 8388608"]),
         ("daemon --ring-bytes x", ["--ring-bytes", "no number of bytes"]),

@@ -1,7 +1,7 @@
-//! The collector: one thread that owns the kernel side and the table, and answers with snapshots.
+//! The collector: one thread that owns the kernel side and the table, and answers requests with snapshots.
 //!
-//! Everything that changes the table happens here, one after the other, so a socket's last record can never be
-//! overtaken by an older view of it.
+//! Everything that changes the table happens here, in sequence, so an older view of a socket can never overwrite its
+//! final record.
 
 use std::{
     collections::HashMap,
@@ -19,9 +19,10 @@ use tokio::{
 };
 use tracing::{error, warn};
 
-use super::ask;
+use super::ask::{self, Pulse};
 use crate::{
     decode::{self, Event},
+    http::Unavailable,
     kernel::{Kernel, Raw, ReadError, Show, monotonic_ns},
     model::{
         snapshot::{MapUse, Napi, Probe, ProgramRuns, Snapshot, Verdict},
@@ -29,52 +30,98 @@ use crate::{
     },
 };
 
-/// How often the ring is looked at where a quarter of it does not fill up before: each time costs some 20 us of CPU.
+/// How often the ring is emptied if a quarter of it does not fill up before: each time costs some 20 us of CPU.
 const DRAIN_EVERY: Duration = Duration::from_millis(50);
 
-/// Records taken at once before requests are looked at again.
+/// Maximum number of records that are taken from the ring at once, before exited readers are collected.
 const DRAIN_LIMIT: usize = 4096;
 
-/// Without a scrape, a pass of our own this often: ended readers and idle groups must not pile up.
+/// Without scrapes, the collector makes a pass this often: ended readers and idle groups must not pile up.
 const PASS_AT_LEAST: Duration = Duration::from_secs(10);
 
-/// What is asked of the collector.
+/// A collector that has not checked its inbox for this long has stalled: the longest pass takes a tenth of it.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Without a successful pass for this long, the values shown are out of date.
+const LONGEST_WITHOUT_PASS: Duration = Duration::from_secs(30);
+
+/// The answer to a request: a snapshot, or why there is none.
 type Answer = Result<Arc<Snapshot>, Arc<ReadError>>;
 
-/// Asks the collector for snapshots.
-pub(super) type Handle = ask::Handle<Answer>;
-
-/// Starts the collector. It ends when every handle is gone; `ended` is dropped with it, however it ends. Needs tokio's
-/// runtime, on which it waits for the ring.
-///
-/// # Errors
-/// When no thread can be made, or the ring cannot be waited for.
-pub(super) fn start(kernel: Kernel, limits: Limits, ended: oneshot::Sender<()>) -> io::Result<Handle> {
-    let (handle, inbox) = ask::channel();
-    #[expect(unsafe_code, reason = "tokio asks whether the descriptor stays open")]
-    // SAFETY: it belongs to the `OwnedFd` until that is dropped with the registration.
-    let ring = unsafe { AsyncFd::register_with_interest(kernel.ring()?, Interest::READABLE)? };
-    tokio::spawn(nudge(ring, handle.clone()));
-    let now = Instant::now();
-    let collector = Collector {
-        table: Table::new(limits, now, kernel.began_ns()),
-        names: kernel.drop_reasons().iter().cloned().collect(),
-        kernel,
-        last_pass: now,
-        show: Show::All,
-        opened: 0,
-    };
-    thread::Builder::new().name("collector".into()).spawn(move || {
-        let _ended = ended;
-        collector.run(&inbox);
-    })?;
-    Ok(handle)
+/// Orders to the running collector.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// See [`Limits`].
+    Bounds { max_groups: usize, group_ttl: Duration, pin: Vec<String> },
 }
 
-/// Has the ring emptied whenever the programs say that much is in it.
-async fn nudge(ring: AsyncFd<OwnedFd>, collector: Handle) {
+/// Requests snapshots from the collector, and sends it orders.
+#[derive(Clone, Debug)]
+pub(super) struct Handle {
+    inbox: ask::Handle<Answer>,
+    orders: mpsc::Sender<Order>,
+    passes: Arc<Pulse>,
+}
+
+impl Handle {
+    /// A snapshot that the collector started to make after this call.
+    ///
+    /// # Errors
+    /// If there is none: why.
+    pub(super) async fn ask(&self) -> Result<Arc<Snapshot>, Unavailable> {
+        let answer = self.inbox.ask(PATIENCE).await.map_err(|error| Unavailable(error.to_string()))?;
+        answer.map_err(|error| Unavailable(error.to_string()))
+    }
+
+    /// Whether passes are completed and requests are checked.
+    ///
+    /// # Errors
+    /// What has stalled, and for how long.
+    pub(super) fn health(&self) -> Result<(), Unavailable> {
+        let (silent, without) = (self.inbox.silent(), self.passes.age());
+        if without >= LONGEST_WITHOUT_PASS {
+            Err(Unavailable(format!("the collector has not finished a pass for {} s", without.as_secs())))
+        } else if silent >= PATIENCE {
+            Err(Unavailable(format!("the collector has not answered for {} s", silent.as_secs())))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Sends an order that takes effect before the next pass. A collector that has stopped ignores it, and ends the
+    /// daemon.
+    pub(super) fn tell(&self, order: Order) {
+        let _ = self.orders.send(order);
+        let _ = self.inbox.nudge();
+    }
+}
+
+/// Starts the collector. It ends when every handle is gone; `ended` is dropped with it, however it ends. Requires
+/// tokio's runtime, on which it waits for the ring.
+///
+/// # Errors
+/// If no thread can be created, or the ring cannot be waited for.
+pub(super) fn start(kernel: Kernel, limits: Limits, ended: oneshot::Sender<()>) -> io::Result<Handle> {
+    let (handle, inbox) = ask::channel("collector");
+    let (orders, told) = mpsc::channel();
+    let passes = Arc::new(Pulse::new());
+    #[expect(unsafe_code, reason = "tokio asks whether the descriptor stays open")]
+    // SAFETY: the descriptor belongs to the `OwnedFd` until that is dropped with the registration.
+    let ring = unsafe { AsyncFd::register_with_interest(kernel.ring()?, Interest::READABLE)? };
+    tokio::spawn(nudge(ring, handle.clone()));
+    let collector = Collector::new(kernel, limits);
+    let beats = Arc::clone(&passes);
+    thread::Builder::new().name("collector".into()).spawn(move || {
+        let _ended = ended;
+        collector.run(&inbox, &told, &beats);
+    })?;
+    Ok(Handle { inbox: handle, orders, passes })
+}
+
+/// Has the collector empty the ring whenever the programs signal that much is in it.
+async fn nudge(ring: AsyncFd<OwnedFd>, collector: ask::Handle<Answer>) {
     while let Ok(mut ready) = ring.readable().await {
-        // Readiness comes with the programs' wake-ups, not with data that are there.
+        // The programs' wake-ups make the descriptor readable, not data that is already in the ring.
         ready.clear_ready();
         if collector.nudge().is_err() {
             return;
@@ -82,30 +129,50 @@ async fn nudge(ring: AsyncFd<OwnedFd>, collector: Handle) {
     }
 }
 
-struct Collector {
+/// The kernel side and the table, and how data gets from one to the other.
+pub struct Collector {
     kernel: Kernel,
     table: Table,
     names: HashMap<u32, String>,
     last_pass: Instant,
-    /// What the next pass shows.
+    /// Which sockets the next pass shows.
     show: Show,
     /// Connections that the programs saw being opened.
     opened: u64,
 }
 
 impl Collector {
-    fn run(mut self, inbox: &mpsc::Receiver<ask::Request<Answer>>) {
+    /// A collector that has not read anything yet.
+    pub fn new(kernel: Kernel, limits: Limits) -> Self {
+        let now = Instant::now();
+        Self {
+            table: Table::new(limits, now, kernel.began_ns()),
+            names: kernel.drop_reasons().iter().cloned().collect(),
+            kernel,
+            last_pass: now,
+            show: Show::All,
+            opened: 0,
+        }
+    }
+
+    fn run(mut self, inbox: &ask::Inbox<Answer>, told: &mpsc::Receiver<Order>, passes: &Pulse) {
         let mut complained = false;
-        // Who accepted the connections that were there before is told by who listens.
+        // For connections that are older than tcpmon, listening sockets show which were accepted.
         if let Err(error) = self.sockets(Show::Listeners, Instant::now()) {
             error!(%error, "listening sockets are not known");
         }
         loop {
-            let result = match inbox.recv_timeout(DRAIN_EVERY) {
+            let request = inbox.wait(DRAIN_EVERY);
+            for Order::Bounds { max_groups, group_ttl, pin } in told.try_iter() {
+                self.table.set_bounds(max_groups, group_ttl, &pin);
+            }
+            let result = match request {
                 Ok(None) => self.drain().map_err(Arc::new),
-                Ok(request) => ask::answer(request, inbox, || self.pass().map(Arc::new).map_err(Arc::new)).map(drop),
+                Ok(request) => {
+                    inbox.answer(request, || self.shown_pass().map(Arc::new).map_err(Arc::new)).map(|_| passes.beat())
+                }
                 Err(mpsc::RecvTimeoutError::Timeout) if self.last_pass.elapsed() >= PASS_AT_LEAST => {
-                    self.pass().map(drop).map_err(Arc::new)
+                    self.pass().map(|_| passes.beat()).map_err(Arc::new)
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) => self.drain().map_err(Arc::new),
                 Err(mpsc::RecvTimeoutError::Disconnected) => return,
@@ -121,12 +188,23 @@ impl Collector {
         }
     }
 
-    /// One pass over everything. The order matters: the sums of sockets whose last record was lost come before the
-    /// indexes of these.
-    fn pass(&mut self) -> Result<Snapshot, ReadError> {
+    /// A pass that is shown to clients. Groups change places only after such a pass: after one of the collector's own,
+    /// they would be hidden with values that nobody has seen.
+    fn shown_pass(&mut self) -> Result<Snapshot, ReadError> {
+        let snapshot = self.pass()?;
+        self.table.change_groups(self.last_pass);
+        Ok(snapshot)
+    }
+
+    /// One pass over everything. The order matters: read the sums of the sockets whose final record was lost before the
+    /// indexes of these sockets.
+    ///
+    /// # Errors
+    /// If the kernel cannot be read: the next pass shows what this one has not.
+    pub fn pass(&mut self) -> Result<Snapshot, ReadError> {
         let now = Instant::now();
         self.last_pass = now;
-        // Whoever began to listen since the last time should be known before their connections are met.
+        // Sockets that have started to listen since the last time should be known before their connections are visited.
         self.drain()?;
         let raw = self.kernel.raw()?;
         self.table.fallen(&raw.fallen, &self.kernel.fell());
@@ -134,8 +212,11 @@ impl Collector {
         let show = std::mem::replace(&mut self.show, Show::All);
         self.sockets(show, now)?;
         self.show = Show::Changed;
+        // Not earlier: a slot that was read before the sockets may have been given to another thread since, and all
+        // that its former thread did would count twice.
+        let readers = self.kernel.readers();
         let now_ns = monotonic_ns();
-        for (slot, reader) in &raw.readers {
+        for (slot, reader) in &readers {
             self.table.reader(*slot, reader, now, now_ns);
             if reader.flags & READER_EXITED != 0 {
                 self.table.reader_gone(*slot);
@@ -144,13 +225,12 @@ impl Collector {
         }
         self.drain()?;
 
-        let counts: Vec<_> = raw.drops.iter().map(|(key, count)| (key.cookie, key.reason, *count)).collect();
+        // Last, because nothing can fail after this: a pass that failed later would lose the drops.
+        let counts: Vec<_> = self.kernel.drops()?.iter().map(|(key, count)| (key.cookie, key.reason, *count)).collect();
         let names = &self.names;
         let name = |reason: u32| names.get(&reason).cloned().unwrap_or_else(|| format!("reason_{reason}"));
-        for (cookie, reason) in self.table.drops(&counts, name, now) {
-            self.kernel.forget_drop(cookie, reason);
-        }
-        Ok(self.snapshot(&raw, now.elapsed()))
+        self.table.drops(&counts, name, now);
+        Ok(self.snapshot(&raw, readers.len(), now.elapsed()))
     }
 
     /// A pass over all sockets.
@@ -160,8 +240,8 @@ impl Collector {
         let mut pass = self.kernel.begin(show)?;
         loop {
             let more = self.kernel.advance(&mut pass)?;
-            // What was sent before a socket was shown comes before what it shows: that another process reads it now, or
-            // that it has ended since.
+            // What was sent before a socket was shown is taken before what the pass shows: another process may have
+            // started to read the socket, or it may have ended.
             self.drain()?;
             for record in self.kernel.records(&pass) {
                 self.table.socket(&record, now);
@@ -195,7 +275,7 @@ impl Collector {
             for slot in exited {
                 self.reader_exited(slot, now)?;
             }
-            // Bounded: what comes in meanwhile waits for the next time, unless the limit was reached.
+            // Bounded: what arrives meanwhile waits for the next time, unless the limit was reached.
             if taken < DRAIN_LIMIT {
                 return Ok(());
             }
@@ -205,7 +285,7 @@ impl Collector {
     /// Collects all slots of a thread that has exited, its own one first.
     fn reader_exited(&mut self, first: u32, now: Instant) -> Result<(), ReadError> {
         let mut slot = first;
-        // A pass may have collected them already, and another thread may have one by now.
+        // A pass may have collected them already, and another thread may use one by now.
         while let Some(reader) = self.kernel.reader(slot)
             && reader.flags & READER_EXITED != 0
         {
@@ -217,8 +297,8 @@ impl Collector {
         Ok(())
     }
 
-    fn snapshot(&self, raw: &Raw, took: Duration) -> Snapshot {
-        let (groups, max_groups) = self.table.groups_in_use();
+    fn snapshot(&self, raw: &Raw, readers: usize, took: Duration) -> Snapshot {
+        let groups = self.table.groups_in_use();
         let options = self.kernel.options();
         let map = |name: &str, entries: usize, capacity: Option<u64>| MapUse {
             name: name.into(),
@@ -242,9 +322,10 @@ impl Collector {
                 })
                 .collect(),
             maps: vec![
-                map("drops", raw.drops.len(), Some(options.max_drop_entries.into())),
-                map("groups", groups, Some(max_groups as u64)),
-                map("readers", raw.readers.len(), Some(options.max_readers.into())),
+                map("drops", self.kernel.drop_entries(), Some(options.max_drop_entries.into())),
+                map("groups", groups.shown, Some(groups.max as u64)),
+                map("groups_hidden", groups.hidden, Some(groups.max_hidden as u64)),
+                map("readers", readers, Some(options.max_readers.into())),
                 map("sockets", self.table.sockets_known(), None),
             ],
             groups_suppressed: self.table.suppressed(),
@@ -255,14 +336,14 @@ impl Collector {
         }
     }
 
-    /// What the table could not use.
+    /// Losses that the table counts.
     fn losses(&self) -> [(String, u64); 3] {
         let [sockets, readers] = self.table.impossible();
         [("socket_end", self.table.unended()), ("impossible_socket", sockets), ("impossible_reader", readers)]
             .map(|(what, count)| (what.to_owned(), count))
     }
 
-    /// Nothing where the probe is not attached: a zero would say that there was none.
+    /// Empty if the probe is not attached: a zero would mean that there were none.
     fn limits_exceeded(&self, raw: &Raw) -> Vec<(&'static str, u64)> {
         let attached = |probe: &Probe| probe.name == "sock_exceed_buf_limit" && probe.verdict == Verdict::Attached;
         if !self.kernel.probes().iter().any(attached) {
@@ -272,7 +353,7 @@ impl Collector {
     }
 }
 
-/// Per-CPU counts of devices become one row per device.
+/// Adds the per-CPU counts up into one row per device.
 fn napi(raw: &Raw) -> Vec<Napi> {
     let mut devices: HashMap<String, Napi> = HashMap::new();
     for (name, counts) in &raw.napi {
@@ -287,7 +368,7 @@ fn napi(raw: &Raw) -> Vec<Napi> {
     devices
 }
 
-/// The control group (v2) of a thread group, as `/proc` names it.
+/// The path of a thread group's control group (v2), as `/proc` shows it; `None` if the thread group is gone.
 pub fn cgroup_of(tgid: u32) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/{tgid}/cgroup")).ok()?;
     text.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)

@@ -1,10 +1,13 @@
-//! The commands: they alone join I/O, time and model.
+//! The commands: only they combine I/O, time and model.
 
 mod ask;
-mod collector;
+pub mod collector;
 mod daemon;
+mod reload;
 mod surroundings;
 mod trace;
+
+use std::{sync::mpsc, thread, time::Duration};
 
 use crate::{
     cli::{Cli, Command},
@@ -12,10 +15,13 @@ use crate::{
     kernel::LoadError,
 };
 
+/// Maximum time for a message to standard error.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// Runs a command to its end.
 ///
 /// # Errors
-/// Why it failed, in one line; [`exit_code`] has the number for it.
+/// Why it failed, in one line; [`exit_code`] gives the exit code for it.
 pub fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
         Command::Daemon(args) => daemon::run(&args),
@@ -23,7 +29,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
     }
 }
 
-/// An error in one line, each of its causes once: an error that ends in a remedy names its cause before that.
+/// An error in one line, with each of its causes once. An error that ends in a remedy names its cause before that.
 pub fn sentence(error: &anyhow::Error) -> String {
     let mut sentence = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
@@ -34,11 +40,24 @@ pub fn sentence(error: &anyhow::Error) -> String {
     sentence
 }
 
-/// 2 when the settings are wrong, 3 when tcpmon cannot run on this host, 1 for everything else.
+/// Prints a message on standard error. If that is a pipe that nobody reads, the message is dropped.
+pub fn say(sentence: &str) {
+    let sentence = format!("tcpmon: {sentence}");
+    let (saying, said) = mpsc::channel::<()>();
+    let thread = thread::Builder::new().spawn(move || {
+        eprintln!("{sentence}");
+        drop(saying);
+    });
+    if thread.is_ok() {
+        let _ = said.recv_timeout(PATIENCE);
+    }
+}
+
+/// The exit code: 2 if the settings are wrong, 3 if tcpmon cannot run on this host, 1 for everything else.
 pub fn exit_code(error: &anyhow::Error) -> u8 {
     if error.is::<ConfigError>() || error.is::<trace::OutputExists>() {
         2
-    } else if matches!(error.downcast_ref(), Some(LoadError::CannotRun(_))) {
+    } else if error.is::<trace::Contained>() || matches!(error.downcast_ref(), Some(LoadError::CannotRun(_))) {
         3
     } else {
         1

@@ -1,5 +1,5 @@
-//! What surrounds the sockets: a second thread, which reads what the host says of itself. It is apart from the
-//! collector because a driver may take long over its statistics, and the ring must be emptied meanwhile.
+//! The host thread: a second thread, which samples the host. It is separate from the collector because a driver may
+//! take long for its statistics, and the ring must be emptied meanwhile.
 
 use std::{
     collections::HashMap,
@@ -8,48 +8,48 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::oneshot, time::timeout};
+use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-use super::ask;
+use super::ask::{self, NoAnswer};
 use crate::{
     host::Sources,
     model::host::{Host, Source},
 };
 
-/// The kernel log is a ring: it is looked at this often, scraped or not.
+/// The kernel log is a ring, so it is read this often, with or without scrapes.
 const LOG_EVERY: Duration = Duration::from_secs(1);
 
-/// A scrape does not wait longer for the host: what the programs saw is worth having without it.
+/// Maximum time that a scrape waits for the host: what the programs saw is useful without it.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Asks for what the host says.
-#[derive(Debug)]
+/// Requests samples of the host.
+#[derive(Clone, Debug)]
 pub(super) struct Handle(ask::Handle<Arc<Host>>);
 
 impl Handle {
-    /// What the host says now, or that it does not answer in time.
+    /// A current sample of the host, or the report that it does not answer in time.
     ///
     /// # Errors
-    /// When the thread has stopped.
-    pub(super) async fn ask(&self) -> Result<Arc<Host>, ask::Stopped> {
-        match timeout(PATIENCE, self.0.ask()).await {
-            Ok(host) => host,
-            Err(_) => {
-                let reason = format!("not read within {} s: none of the host's families are shown", PATIENCE.as_secs());
+    /// If the thread has stopped.
+    pub(super) async fn ask(&self) -> Result<Arc<Host>, NoAnswer> {
+        match self.0.ask(PATIENCE).await {
+            Err(silent @ NoAnswer::Silent(..)) => {
+                let reason = format!("{silent}; without it: none of the host's families");
                 let source = Source { name: "all", available: false, reason };
                 Ok(Arc::new(Host { sources: vec![source], ..Host::default() }))
             }
+            answer => answer,
         }
     }
 }
 
-/// Starts the thread. It ends with the handle; `ended` is dropped with it, however it ends.
+/// Starts the thread. It ends when every handle is gone; `ended` is dropped with it, however it ends.
 ///
 /// # Errors
-/// When no thread can be made.
+/// If no thread can be created.
 pub(super) fn start(ended: oneshot::Sender<()>) -> std::io::Result<Handle> {
-    let (handle, inbox) = ask::channel();
+    let (handle, inbox) = ask::channel("host's reader");
     thread::Builder::new().name("surroundings".into()).spawn(move || {
         let _ended = ended;
         run(&inbox);
@@ -57,15 +57,15 @@ pub(super) fn start(ended: oneshot::Sender<()>) -> std::io::Result<Handle> {
     Ok(Handle(handle))
 }
 
-fn run(inbox: &mpsc::Receiver<ask::Request<Arc<Host>>>) {
+fn run(inbox: &ask::Inbox<Arc<Host>>) {
     let mut sources = Sources::open();
     let mut known = HashMap::new();
-    // Some counters count from what is there now.
+    // Some counters count from their present values.
     log_changes(&mut known, &sources.read().sources);
     loop {
-        match inbox.recv_timeout(LOG_EVERY) {
+        match inbox.wait(LOG_EVERY) {
             Ok(request) => {
-                let host = ask::answer(request, inbox, || Arc::new(sources.read()));
+                let host = inbox.answer(request, || Arc::new(sources.read()));
                 log_changes(&mut known, &host.sources);
             }
             Err(mpsc::RecvTimeoutError::Timeout) => {}
@@ -77,13 +77,24 @@ fn run(inbox: &mpsc::Receiver<ask::Request<Arc<Host>>>) {
     }
 }
 
-/// What is off is said once, and again when it changes.
-fn log_changes(known: &mut HashMap<&'static str, String>, sources: &[Source]) {
+/// What was logged about a source.
+#[derive(Default)]
+struct Said {
+    off: bool,
+    notes: bool,
+}
+
+/// Logs once that a source is off, and again when that changes. What an available source cannot read is logged only
+/// once, because it names processes and namespaces, which come and go.
+fn log_changes(known: &mut HashMap<&'static str, Said>, sources: &[Source]) {
     for source in sources {
-        let before = known.insert(source.name, source.reason.clone());
-        if before.as_deref().unwrap_or_default() == source.reason {
+        let said = known.entry(source.name).or_default();
+        let changed = std::mem::replace(&mut said.off, !source.available) == source.available;
+        let noted = source.available && !source.reason.is_empty();
+        if !changed && (!noted || std::mem::replace(&mut said.notes, true)) {
             continue;
         }
+        said.notes |= noted;
         if source.available {
             info!(source = source.name, notes = source.reason, "a source of the host is read");
         } else {

@@ -1,10 +1,17 @@
-//! `tcpmon trace`: every timeslice of chosen readers, as it happens.
+//! `tcpmon trace`: every timeslice of the selected readers, as it happens.
+
+mod namespace;
+mod signals;
+mod writer;
 
 use std::{
     collections::BTreeMap,
     fs::{self, File},
-    io::{self, BufWriter, IsTerminal as _},
-    os::{fd::OwnedFd, unix::fs::MetadataExt as _},
+    io::{self, IsTerminal as _},
+    os::{
+        fd::{AsFd as _, OwnedFd},
+        unix::fs::MetadataExt as _,
+    },
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -16,29 +23,34 @@ use rustix::{
     time::{ClockId, clock_gettime},
 };
 use tcpmon_common::{loss::Loss, reader::READER_EXITED};
-use tokio::signal::unix::{SignalKind, signal};
 
+pub(super) use self::namespace::Contained;
+use self::{
+    signals::Signals,
+    writer::{Outcome, Writer},
+};
 use crate::{
     cli::{TraceArgs, TraceFormat},
     decode::Event,
     kernel::{Kernel, Options, TraceFilter},
     record::{
-        Clocks, Ending, Filter, Header, JsonLinesWriter, LOSSES, Reason, Slice, Stream, TableWriter, TraceWriter,
-        Trailer,
+        Clocks, Ending, Filter, Header, JsonLinesWriter, LOSSES, LOST_OUTPUT, Reason, Slice, Stream, TableWriter,
+        TraceWriter,
     },
 };
 
-/// How often the ring is emptied: 8 MiB hold 40,000 records, so 4 million a second fit in between.
+/// How often the ring is emptied: 8 MiB hold 40,000 records, so 4 million a second fit.
 const DRAIN_EVERY: Duration = Duration::from_millis(10);
 
-/// Records taken before signals and deadlines are looked at again.
+/// Maximum number of records that are taken before signals and deadlines are checked again.
 const DRAIN_LIMIT: usize = 65_536;
 
-/// Reader threads followed at a time.
+/// Maximum number of reader threads that are followed at a time.
 const MAX_READERS: u32 = 1024;
 
 /// Runs until one of the ends in [`Reason`].
 pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
+    namespace::check_pids(&args.pid)?;
     let processes = Processes::open(&args.pid)?;
     let cgroups = args.cgroup.iter().map(|path| cgroup(path)).collect::<anyhow::Result<Vec<_>>>()?;
     let kernel = Kernel::load(Options {
@@ -51,6 +63,7 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
         max_readers: MAX_READERS,
         max_drop_entries: 1,
         ring_bytes: args.ring_bytes,
+        ephemeral_ports: Vec::new(),
     })?;
     let uname = rustix::system::uname();
     let header = Header {
@@ -68,51 +81,44 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
     };
     let output = args.output.as_ref().map_or_else(|| "standard output".into(), |path| path.display().to_string());
     let file = args.output.as_deref().map(|path| create(path, args.force)).transpose()?;
-    let writer = open(file, args.format(), &header);
-    let mut writer = match writer {
-        Err(error) if is_closed(args, &error) => return Ok(()),
-        writer => writer.with_context(|| format!("cannot write to {output}"))?,
-    };
-
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
-    let mut tracing = Tracing { kernel, writer: writer.as_mut(), started_ns: header.start.monotonic_ns, failure: None };
-    let reason = runtime.block_on(tracing.run(args.duration, &processes))?;
-    let failure = tracing.failure.take();
-    let lost = tracing.lost()?;
-    let trailer = writer.finish(&Ending { end: clocks(), reason, lost });
-    report(args, &output, failure, trailer)
+    runtime.block_on(async {
+        let signals = Signals::listen().context("no signal handler")?;
+        let (format, started_ns) = (args.format(), header.start.monotonic_ns);
+        let writer = Writer::start(args.ring_bytes, move || open(file, format, &header));
+        let writer = writer.context("no thread for the output")?;
+        let mut tracing = Tracing { kernel, writer, signals, started_ns };
+        let reason = tracing.run(args.duration, &processes).await?;
+        report(args, &output, tracing.finish(reason).await?)
+    })
 }
 
 /// The running trace.
-struct Tracing<'a> {
+struct Tracing {
     kernel: Kernel,
-    writer: &'a mut dyn TraceWriter,
-    /// Timeslices that ended before are not part of the trace: they fall between attaching and the header.
+    writer: Writer,
+    signals: Signals,
+    /// Timeslices that ended before this time are not part of the trace: they fall between attaching and the header.
     started_ns: u64,
-    /// The first error of the output.
-    failure: Option<io::Error>,
 }
 
-impl Tracing<'_> {
+impl Tracing {
     async fn run(&mut self, duration: Option<Duration>, processes: &Processes) -> anyhow::Result<Reason> {
-        let mut interrupt = signal(SignalKind::interrupt()).context("no signal handler")?;
-        let mut terminate = signal(SignalKind::terminate()).context("no signal handler")?;
         let deadline = duration.map(|duration| Instant::now() + duration);
         let mut tick = tokio::time::interval(DRAIN_EVERY);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let ended = tokio::select! {
                 biased;
-                _ = interrupt.recv() => Some(Reason::Interrupt),
-                _ = terminate.recv() => Some(Reason::Interrupt),
+                () = self.signals.next() => Some(Reason::Interrupt),
                 _ = tick.tick() => None,
             };
-            // What ends the trace is looked at before the last records are taken, so that none is left behind.
+            // Check what ends the trace before taking the last records, so that none is left behind.
             let ended = ended
                 .or_else(|| processes.have_exited().then_some(Reason::ProcessExit))
                 .or_else(|| deadline.filter(|deadline| Instant::now() >= *deadline).map(|_| Reason::Duration));
             self.drain()?;
-            if self.failure.is_some() {
+            if self.writer.has_failed() {
                 return Ok(Reason::WriteError);
             }
             if let Some(reason) = ended {
@@ -121,34 +127,31 @@ impl Tracing<'_> {
         }
     }
 
-    /// Takes what is in the ring, up to a limit.
+    /// Takes what is in the ring, up to a limit, and passes it to the writer.
     fn drain(&mut self) -> anyhow::Result<()> {
+        let (room, started_ns) = (self.writer.room(), self.started_ns);
+        let (mut slices, mut dropped) = (Vec::new(), 0);
         let mut exited = Vec::new();
-        let (writer, failure, started_ns) = (&mut self.writer, &mut self.failure, self.started_ns);
         self.kernel.drain(DRAIN_LIMIT, |event| match event {
             Event::Timeslice(record) if record.header.time_ns < started_ns => {}
-            Event::Timeslice(record) => {
-                if let Err(error) = writer.slice(&Slice::from_kernel(&record)) {
-                    failure.get_or_insert(error);
-                }
-            }
+            Event::Timeslice(_) if slices.len() == room => dropped += 1,
+            Event::Timeslice(record) => slices.push(Slice::from_kernel(&record)),
             Event::ReaderExit { slot } => exited.push(slot),
             Event::Final(_) | Event::Listener(_) | Event::HandedOver(_) => {}
         })?;
+        self.writer.send(slices, dropped);
         for slot in exited {
             if self.kernel.reader(slot).is_some_and(|reader| reader.flags & READER_EXITED != 0) {
                 self.kernel.free_reader(slot)?;
             }
         }
-        if let Err(error) = self.writer.flush() {
-            self.failure.get_or_insert(error);
-        }
         Ok(())
     }
 
-    fn lost(&mut self) -> anyhow::Result<BTreeMap<String, u64>> {
+    async fn finish(mut self, reason: Reason) -> anyhow::Result<Outcome> {
         let raw = self.kernel.raw()?;
-        Ok(raw.losses().filter(|(what, _)| LOSSES.contains(&what.as_str())).collect())
+        let lost: BTreeMap<_, _> = raw.losses().filter(|(what, _)| LOSSES.contains(&what.as_str())).collect();
+        self.writer.finish(Ending { end: clocks(), reason, lost }, &mut self.signals).await
     }
 }
 
@@ -157,7 +160,7 @@ impl Tracing<'_> {
 #[error("--output {}: the file exists: choose another name, or overwrite it with --force", .0.display())]
 pub(super) struct OutputExists(PathBuf);
 
-/// Opens the file of `--output`, which is only emptied with `--force`.
+/// Opens the file of `--output`. An existing file is emptied only with `--force`.
 fn create(path: &Path, force: bool) -> anyhow::Result<File> {
     let file = match File::create_new(path) {
         // Our own standard output, a pipe or a device has nothing that writing would destroy.
@@ -173,23 +176,33 @@ fn create(path: &Path, force: bool) -> anyhow::Result<File> {
     file.with_context(|| format!("cannot write to {}", path.display()))
 }
 
-/// The writer that was asked for, with the header written.
+/// The requested writer, with the header written.
 fn open(file: Option<File>, format: TraceFormat, header: &Header) -> io::Result<Box<dyn TraceWriter>> {
+    // Not `io::stdout()`: a thread that is abandoned in a write to it would keep its lock.
+    let stdout = || io::stdout().as_fd().try_clone_to_owned().map(File::from);
     Ok(match (file, format) {
         (Some(file), TraceFormat::Jsonl) => Box::new(JsonLinesWriter::new(file, header)?),
-        (Some(file), TraceFormat::Table) => Box::new(TableWriter::new(BufWriter::new(file), header)?),
-        (None, TraceFormat::Jsonl) => Box::new(JsonLinesWriter::new(Stream(io::stdout().lock()), header)?),
-        (None, TraceFormat::Table) => Box::new(TableWriter::new(io::stdout().lock(), header)?),
+        (Some(file), TraceFormat::Table) => Box::new(TableWriter::new(file, header)?),
+        (None, TraceFormat::Jsonl) => Box::new(JsonLinesWriter::new(Stream(stdout()?), header)?),
+        (None, TraceFormat::Table) => Box::new(TableWriter::new(stdout()?, header)?),
     })
 }
 
-/// Says what a person should know that the trace does not say, or that its reader may not get to see.
-fn report(
-    args: &TraceArgs,
-    output: &str,
-    failure: Option<io::Error>,
-    trailer: io::Result<Trailer>,
-) -> anyhow::Result<()> {
+/// Tells the user what the trace does not show, or what the reader of the trace may not get to see.
+fn report(args: &TraceArgs, output: &str, outcome: Outcome) -> anyhow::Result<()> {
+    let (failure, trailer) = match outcome {
+        Outcome::NotBegun(error) if is_closed(args, &error) => return Ok(()),
+        Outcome::NotBegun(error) => return Err(error).with_context(|| format!("cannot write to {output}")),
+        Outcome::Ended { failure, trailer } => (failure, trailer),
+        Outcome::Stuck { unwritten, lost } => {
+            let lost = lost.map(|lost| format!("; lost besides: {lost}")).unwrap_or_default();
+            let faster = if args.output.is_some() { "a faster disk" } else { "a file (--output)" };
+            bail!(
+                "{output} takes nothing more: the trace has no trailer, and lacks up to {unwritten} records{lost}; \
+                 write to {faster}"
+            )
+        }
+    };
     if let Some(error) = failure {
         if is_closed(args, &error) {
             return Ok(());
@@ -207,18 +220,20 @@ fn report(
         trailer => trailer.with_context(|| format!("writing to {output} failed: the trace has no trailer"))?,
     };
     if let Some(lost) = trailer.lost_in_words() {
-        let full = trailer.lost.get(Loss::TimesliceRecord.name()).is_some_and(|count| *count > 0);
-        eprintln!("tcpmon: lost: {lost}{}", if full { "; a larger --ring-bytes may help" } else { "" });
+        let is_lost = |what: &str| trailer.lost.get(what).is_some_and(|count| *count > 0);
+        let ring = if is_lost(Loss::TimesliceRecord.name()) { "; a larger --ring-bytes may help" } else { "" };
+        let slow = if is_lost(LOST_OUTPUT) { format!("; {output} takes records too slowly") } else { String::new() };
+        super::say(&format!("lost: {lost}{ring}{slow}"));
     } else if trailer.records == 0 {
-        eprintln!("tcpmon: no timeslice matched: the chosen processes read from no TCP socket meanwhile");
+        super::say("no timeslice matched: the chosen processes read from no TCP socket meanwhile");
     }
     if args.output.is_some() && io::stderr().is_terminal() {
-        eprintln!("tcpmon: {} records in {output}", trailer.records);
+        super::say(&format!("{} records in {output}", trailer.records));
     }
     Ok(())
 }
 
-/// Whoever read our standard output has seen enough (`tcpmon trace | head`): that is no failure.
+/// Whether the reader of our standard output has closed it (`tcpmon trace | head`): that is not a failure.
 fn is_closed(args: &TraceArgs, error: &io::Error) -> bool {
     args.output.is_none() && error.kind() == io::ErrorKind::BrokenPipe
 }
@@ -237,7 +252,7 @@ impl Processes {
         Ok(Self(pids.iter().map(open).collect::<anyhow::Result<_>>()?))
     }
 
-    /// All of them; never, when none was named.
+    /// Whether all of them have exited; false if none was given.
     fn have_exited(&self) -> bool {
         let exited = |process: &OwnedFd| {
             let mut poller = [PollFd::new(process, PollFlags::IN)];
@@ -247,20 +262,21 @@ impl Processes {
     }
 }
 
-/// Id and depth of a control group (v2), given as a path below its mount point or as a whole path.
+/// Id and depth of a control group (v2), given as a path below its mount point or as a full path.
 fn cgroup(path: &Path) -> anyhow::Result<(u64, u32)> {
     let root = crate::host::cgroup::root().context("--cgroup")?;
+    namespace::check_cgroup(path, &root)?;
     let whole =
         if path.starts_with(&root) { path.to_owned() } else { root.join(path.strip_prefix("/").unwrap_or(path)) };
     let Ok(metadata) = fs::metadata(&whole) else {
         bail!("--cgroup {}: there is no {}", path.display(), whole.display());
     };
     let depth = whole.strip_prefix(&root).map_or(0, |below| below.components().count());
-    // The kernel's id of a control group is the number of its inode.
+    // The kernel's id of a control group is its inode number.
     Ok((metadata.ino(), depth as u32))
 }
 
-/// Both clocks, now.
+/// The current time of both clocks.
 fn clocks() -> Clocks {
     let ns = |clock| {
         let time = clock_gettime(clock);
@@ -312,7 +328,8 @@ mod tests {
 
     #[test]
     fn every_program_of_a_trace_that_can_miss_an_event_counts_as_a_loss() {
-        // What has a twin says more than was missed; a connection whose begin was missed is told whole by its first read.
+        // A probe with a second program reports more than was missed. A connection whose start was missed is reported
+        // whole by its first read.
         for probe in PROBES.iter().filter(|probe| probe.trace && probe.twin.is_none()) {
             assert!(LOSSES.contains(&format!("recursion_{}", probe.name).as_str()), "{}", probe.name);
         }

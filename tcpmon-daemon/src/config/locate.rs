@@ -1,15 +1,15 @@
-//! Where in a TOML file a key is, and which key is at a place: so that an error names both.
+//! Finds where in a TOML file a key is, and which key is at a position, so that an error can name both.
 
 use std::ops::Range;
 
 use toml::de::{DeTable, DeValue};
 
-/// Number of the line that a byte is in, from 1.
+/// Number of the line that contains a byte, from 1.
 pub(super) fn line(text: &str, byte: usize) -> usize {
     text.bytes().take(byte).filter(|byte| *byte == b'\n').count() + 1
 }
 
-/// Where a key, with dots, is set.
+/// Where a key (with dots) is set.
 pub(super) fn span_of(table: &DeTable<'_>, key: &str) -> Option<Range<usize>> {
     let (first, rest) = key.split_once('.').unwrap_or((key, ""));
     let (name, value) = table.get_key_value(first)?;
@@ -19,7 +19,7 @@ pub(super) fn span_of(table: &DeTable<'_>, key: &str) -> Option<Range<usize>> {
     }
 }
 
-/// The key, with dots, that the text at this span sets.
+/// The key (with dots) that the text at this span sets.
 pub(super) fn key_at(table: &DeTable<'_>, span: &Range<usize>) -> Option<String> {
     table.iter().find_map(|(name, value)| {
         let inside = match value.get_ref() {

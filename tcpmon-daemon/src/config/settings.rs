@@ -1,43 +1,49 @@
-//! The second type: settings that have been checked.
+//! The validated settings. [`Config`] has them as they are written.
 
 use std::{ops::RangeInclusive, path::PathBuf, time::Duration};
+
+use tcpmon_common::settings::EPHEMERAL_RANGES;
 
 use super::{Config, Log};
 use crate::http::{ListenAddress, TelemetryPath};
 
-/// What [`Settings::max_groups`] can be.
+/// Allowed values of [`Settings::max_groups`].
 pub const MAX_GROUPS: RangeInclusive<u64> = 1..=10_000;
-/// What [`Settings::max_readers`] can be.
+/// Allowed values of [`Settings::max_readers`].
 pub const MAX_READERS: RangeInclusive<u64> = 1..=1_000_000;
-/// What [`Settings::max_drop_entries`] can be.
+/// Allowed values of [`Settings::max_drop_entries`].
 pub const MAX_DROP_ENTRIES: RangeInclusive<u64> = 1..=1_000_000;
-/// Largest ring, bytes.
+/// Largest ring buffer, bytes.
 const MAX_RING_BYTES: u64 = 1 << 30;
 
 /// The daemon's settings, validated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Most groups with metrics of their own.
+    /// Maximum number of groups with metrics of their own.
     pub max_groups: usize,
-    /// An idle group leaves after this.
+    /// An idle group is removed after this time.
     pub group_ttl: Duration,
-    /// Whether groups bear the label `cgroup`.
+    /// Names of processes whose groups take precedence over all others.
+    pub pin: Vec<String>,
+    /// Whether groups have the label `cgroup`.
     pub cgroup_label: bool,
-    /// Most reader threads at a time.
+    /// Port ranges whose listening sockets count as if the kernel had chosen the port; at most [`EPHEMERAL_RANGES`].
+    pub ephemeral_ports: Vec<RangeInclusive<u16>>,
+    /// Maximum number of reader threads at a time.
     pub max_readers: u32,
-    /// Most pairs of socket and drop reason.
+    /// Maximum number of pairs of socket and drop reason.
     pub max_drop_entries: u32,
-    /// Size of the ring: a power of two and a multiple of the page size.
+    /// Size of the ring buffer: a power of two and a multiple of the page size.
     pub ring_bytes: u32,
-    /// Where to listen; not empty.
+    /// Addresses to listen on; not empty.
     pub listen: Vec<ListenAddress>,
-    /// Path of the metrics.
+    /// Path of the metrics page.
     pub telemetry_path: TelemetryPath,
-    /// File with TLS and users; a relative path starts at the working directory.
+    /// File with TLS settings and users; a relative path starts at the working directory.
     pub web_config_file: Option<PathBuf>,
     /// Listen on the sockets that systemd passes instead of on addresses.
     pub systemd_socket: bool,
-    /// What is logged.
+    /// What is logged, and how.
     pub log: Log,
 }
 
@@ -55,7 +61,7 @@ impl Config {
     /// Checks every value.
     ///
     /// # Errors
-    /// Names the first key that cannot be used.
+    /// Names the first key whose value cannot be used.
     pub fn validate(&self) -> Result<Settings, Invalid> {
         let mut listen = Vec::with_capacity(self.web.listen_address.len());
         for address in &self.web.listen_address {
@@ -67,7 +73,9 @@ impl Config {
         Ok(Settings {
             max_groups: number("max_groups", self.max_groups, MAX_GROUPS)? as usize,
             group_ttl: valid("group_ttl", duration(&self.group_ttl))?,
+            pin: self.pin.iter().map(|name| valid("pin", process_name(name))).collect::<Result<_, _>>()?,
             cgroup_label: self.cgroup_label,
+            ephemeral_ports: valid("ephemeral_ports", port_ranges(&self.ephemeral_ports))?,
             max_readers: number("max_readers", self.max_readers, MAX_READERS)?,
             max_drop_entries: number("max_drop_entries", self.max_drop_entries, MAX_DROP_ENTRIES)?,
             ring_bytes: valid("ring_bytes", ring_bytes(self.ring_bytes))?,
@@ -80,7 +88,7 @@ impl Config {
     }
 }
 
-/// A time span such as `30s`, `10m` or `1h 30m`; longer than nothing.
+/// A time span such as `30s`, `10m` or `1h 30m`; more than zero.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
         Ok(Duration::ZERO) => Err(format!("{text:?} is no time at all: write for example `30s`")),
@@ -89,7 +97,32 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// The size of a ring buffer, as the kernel wants it.
+/// A name that a process can have.
+pub(crate) fn process_name(name: &str) -> Result<String, String> {
+    if name.is_empty() || name.contains('\0') {
+        return Err(format!("{name:?} is the name of no process: write it as `ps -o comm` shows it"));
+    }
+    Ok(name.to_owned())
+}
+
+/// Port ranges, at most as many as the programs can hold.
+fn port_ranges(texts: &[String]) -> Result<Vec<RangeInclusive<u16>>, String> {
+    if texts.len() > EPHEMERAL_RANGES {
+        return Err(format!("{} ranges are more than {EPHEMERAL_RANGES}: join some of them", texts.len()));
+    }
+    texts.iter().map(|text| port_range(text)).collect()
+}
+
+/// A port range that includes both ends.
+pub(crate) fn port_range(text: &str) -> Result<RangeInclusive<u16>, String> {
+    let ends = text.split_once('-').and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
+    match ends {
+        Some((first, last)) if 0 < first && first <= last => Ok(first..=last),
+        _ => Err(format!("{text:?} is no range of ports: write for example `50000-51000`")),
+    }
+}
+
+/// The size of a ring buffer that the kernel accepts.
 pub(crate) fn ring_bytes(bytes: u64) -> Result<u32, String> {
     let page = rustix::param::page_size() as u64;
     match u32::try_from(bytes) {

@@ -1,4 +1,4 @@
-//! Claims about config files.
+//! Tests of config files.
 
 use std::{path::Path, time::Duration};
 
@@ -25,6 +25,8 @@ fn an_empty_file_is_the_defaults_and_they_are_valid() {
 fn what_is_printed_reads_back_and_explains_every_key() {
     let config = Config {
         max_groups: 7,
+        pin: vec!["nginx".into(), "a \"b\"".into()],
+        ephemeral_ports: vec!["50000-51000".into()],
         web: Web {
             listen_address: vec!["[::1]:1".into(), ":2".into()],
             telemetry_path: "/\u{41}".into(),
@@ -40,7 +42,7 @@ fn what_is_printed_reads_back_and_explains_every_key() {
     assert!(text.contains(" [default: 200]\nmax_groups = 7\n"), "{text}");
     assert!(text.contains("\n\n[web]\n# Where"), "{text}");
 
-    // Every key is in the list, and in no other.
+    // Every key is in the list, and the list has no other key.
     fn count(value: &toml::Value) -> usize {
         value.as_table().map_or(1, |table| table.values().map(count).sum())
     }
@@ -70,6 +72,14 @@ fn a_value_that_makes_no_sense_is_refused_by_key_line_and_remedy() {
     refused("max_groups = 0", 1, &["max_groups: 0 is not in the range from 1 to 10000"]);
     refused("\ngroup_ttl = \"10\"", 2, &["group_ttl: \"10\"", "`10m`"]);
     refused("group_ttl = \"0s\"", 1, &["group_ttl: \"0s\"", "`30s`"]);
+    refused("\npin = [\"nginx\", \"\"]", 2, &["pin: \"\" is the name of no process", "`ps -o comm`"]);
+    refused("ephemeral_ports = [\"9-8\"]", 1, &["ephemeral_ports: \"9-8\" is no range of ports", "`50000-51000`"]);
+    refused("ephemeral_ports = [\"0-8\"]", 1, &["ephemeral_ports: \"0-8\" is no range of ports"]);
+    refused(
+        "ephemeral_ports = [\"1-1\", \"2-2\", \"3-3\", \"4-4\", \"5-5\", \"6-6\", \"7-7\", \"8-8\", \"9-9\"]",
+        1,
+        &["ephemeral_ports: 9 ranges are more than 8"],
+    );
     refused("ring_bytes = 5000000", 1, &["ring_bytes: 5000000", "for example 8388608"]);
     refused("ring_bytes = 1024", 1, &["ring_bytes: 1024", "for example "]);
     refused("ring_bytes = 4294967296", 1, &["ring_bytes: ", "for example 1073741824"]);

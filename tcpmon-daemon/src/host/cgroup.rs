@@ -1,4 +1,4 @@
-//! Socket memory of control groups: `sock` in `memory.stat`, cgroup v2.
+//! Socket memory of control groups: `sock` in `memory.stat` of cgroup v2.
 
 use std::{
     ffi::OsString,
@@ -12,37 +12,37 @@ use crate::model::host::CgroupSockets;
 const MOUNTINFO: &str = "/proc/self/mountinfo";
 const ABSENT: &str = "mount cgroup v2 whole";
 
-/// Most directories that one walk looks at: the kernel adds up each `memory.stat` anew.
+/// Maximum number of directories that one walk looks at: the kernel adds up each `memory.stat` anew.
 const LOOKED_AT: usize = 1000;
 
-/// Most groups that are told apart.
+/// Maximum number of groups that are shown separately.
 const SHOWN: usize = 50;
 
-/// Why there is no socket memory of control groups.
+/// Why the socket memory of control groups is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
-    /// No file system of type `cgroup2`.
+    /// No file system of type `cgroup2` is mounted.
     #[error("cgroup v2 is not mounted: mount it, or boot with systemd.unified_cgroup_hierarchy=1")]
     NotMounted,
-    /// Another hierarchy has it, or the kernel was built without it.
+    /// Another hierarchy has the memory controller, or the kernel was built without it.
     #[error("the memory controller is not in cgroup v2: boot with systemd.unified_cgroup_hierarchy=1")]
     NoMemoryController,
-    /// A file of the hierarchy is of no use.
+    /// A file of the hierarchy cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
 }
 
-/// What one walk found.
+/// Result of one walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Walk {
-    /// Groups without groups of their own that hold socket memory, the largest first; then `other`, if there are more.
+    /// Leaf groups that hold socket memory, largest first; then `other`, if there are more.
     pub groups: Vec<CgroupSockets>,
-    /// Groups that were met and not looked at, because there are so many; what is below them was not met.
+    /// Groups that were found but not looked at, because there are too many. What is below them was not found.
     pub not_looked_at: usize,
 }
 
 impl Walk {
-    /// What this walk could not see.
+    /// What this walk left out.
     pub fn lacking(&self) -> Option<String> {
         let Self { not_looked_at, .. } = self;
         (*not_looked_at > 0).then(|| {
@@ -54,28 +54,29 @@ impl Walk {
 /// Socket memory of the groups below the first mount of cgroup v2.
 ///
 /// # Errors
-/// It is not mounted, or without the memory controller, or cannot be read or understood.
+/// cgroup v2 is not mounted, lacks the memory controller, or cannot be read or understood.
 pub fn sockets() -> Result<Walk, CgroupError> {
     walk(&root()?)
 }
 
-/// Where this process sees cgroup v2.
+/// The mount point of cgroup v2 as this process sees it.
 ///
 /// # Errors
-/// It is not mounted, or the mounts cannot be read.
+/// cgroup v2 is not mounted, or the mounts cannot be read.
 pub fn root() -> Result<PathBuf, CgroupError> {
     mount_point(&read(MOUNTINFO, "mount /proc")?).ok_or(CgroupError::NotMounted)
 }
 
-/// Socket memory of the groups below the directory of a root. Groups that vanish meanwhile are left out.
+/// Socket memory of the groups below this root directory. Groups that vanish meanwhile are left out.
 ///
 /// # Errors
-/// The memory controller is not there, or a file cannot be read or understood.
+/// There is no memory controller, or a file cannot be read or understood.
 pub fn walk(root: &Path) -> Result<Walk, CgroupError> {
     if !has_memory(&read(root.join("cgroup.controllers"), ABSENT)?) {
         return Err(CgroupError::NoMemoryController);
     }
-    // Depth first, so that a walk that is cut short has come to leaves; names in order, so that they are the same ones.
+    // Depth first, so that a walk that is cut short has reached leaves. By name, so that these are always the same
+    // ones.
     let mut waiting = vec![Group { path: String::new(), directory: root.to_owned(), capped: false }];
     let mut holders = Vec::new();
     let mut looked_at = 0;
@@ -94,10 +95,10 @@ pub fn walk(root: &Path) -> Result<Walk, CgroupError> {
 
 /// A group that has the memory controller.
 struct Group {
-    /// Below the root, without a slash at its end.
+    /// Path below the root, without a trailing slash.
     path: String,
     directory: PathBuf,
-    /// A group above it has a limit.
+    /// Whether an ancestor has a limit.
     capped: bool,
 }
 
@@ -111,12 +112,12 @@ impl Group {
         let limit = read(self.directory.join("memory.max"), ABSENT);
         let capped = match limit {
             Ok(limit) => self.capped || limit.trim() != "max",
-            // The root of all groups has no limit.
+            // The host's root group has no limit.
             Err(error) if self.path.is_empty() => unless_gone(Err(error))?.unwrap_or(false),
             Err(error) => return Err(error),
         };
         let names = subdirectories(&self.directory).map_err(|error| unreadable(&self.directory, error, ABSENT))?;
-        // Where the controller is not handed down, what is below counts as this group's.
+        // If the controller is not enabled for the children, what they use counts as this group's.
         if !names.is_empty() && has_memory(&read(self.directory.join("cgroup.subtree_control"), ABSENT)?) {
             let child = |name: OsString| Group {
                 path: format!("{}/{}", self.path, name.display()),
@@ -133,7 +134,7 @@ impl Group {
     }
 }
 
-/// `None` if a group went away while it was looked at: its files are not found, or have no device behind them.
+/// `None` if a group vanished while it was being read: its files are not found, or have no device behind them (ENODEV).
 fn unless_gone<T>(result: Result<T, FileError>) -> Result<Option<T>, FileError> {
     match result {
         Err(FileError::Unreadable { source, .. })
@@ -145,7 +146,7 @@ fn unless_gone<T>(result: Result<T, FileError>) -> Result<Option<T>, FileError> 
     }
 }
 
-/// Names in the reverse of their order, so that the first is taken first from the end.
+/// Names in reverse order, so that taking from the end takes the first name first.
 fn subdirectories(directory: &Path) -> io::Result<Vec<OsString>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -158,12 +159,12 @@ fn subdirectories(directory: &Path) -> io::Result<Vec<OsString>> {
     Ok(names)
 }
 
-/// Whether a list of controllers has the one of memory.
+/// Whether a list of controllers contains that of memory.
 fn has_memory(controllers: &str) -> bool {
     controllers.split_ascii_whitespace().any(|controller| controller == "memory")
 }
 
-/// The groups that are shown, and one for the rest.
+/// The largest groups, which are shown, and one for the rest.
 fn largest(mut holders: Vec<CgroupSockets>) -> Vec<CgroupSockets> {
     holders.sort_unstable_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.cgroup.cmp(&b.cgroup)));
     let rest = holders.split_off(holders.len().min(SHOWN));
@@ -174,13 +175,13 @@ fn largest(mut holders: Vec<CgroupSockets>) -> Vec<CgroupSockets> {
     holders
 }
 
-/// Where cgroup v2 is mounted first, by the text of a `mountinfo`.
+/// The first mount point of cgroup v2 in the text of a `mountinfo`.
 fn mount_point(mountinfo: &str) -> Option<PathBuf> {
     mountinfo.lines().find_map(|line| {
         let (mount, file_system) = line.split_once(" - ")?;
         let directory = mount.split(' ').nth(4)?;
         (file_system.split(' ').next() == Some("cgroup2")).then(|| {
-            // The kernel writes these four as octal numbers, the backslash for the others' sake.
+            // The kernel writes these four as octal numbers, the backslash because of the other three.
             let spelled = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
             spelled.iter().fold(directory.to_owned(), |path, (octal, byte)| path.replace(octal, byte)).into()
         })
@@ -198,7 +199,7 @@ mod tests {
 
     const STAT: &str = include_str!("captured/7.2/cgroup_child_memory.stat");
 
-    /// A root like one of cgroupfs.
+    /// A directory like the root of cgroup v2.
     fn root() -> TempDir {
         let root = tempfile::tempdir().expect("a directory");
         write(root.path().join("cgroup.controllers"), "cpuset cpu io memory pids\n").expect("written");
@@ -289,7 +290,7 @@ mod tests {
             group(&root, &format!("g{number:04}"), "max", "", "sock 1\n");
         }
         let walk = walk(root.path()).expect("walked");
-        // The root is one that was looked at.
+        // The root is one of those that were looked at.
         assert_eq!(walk.not_looked_at, 5);
         assert_eq!(walk.groups[SHOWN], held("other", false, (LOOKED_AT - 1 - SHOWN) as u64));
         let lacking = walk.lacking().expect("something");

@@ -1,14 +1,15 @@
-//! Network devices: packets that found no room in the receive ring, and how large it is.
+//! Network devices: packets that found no room in the receive ring, and the size of the ring.
 //!
-//! rtnetlink lists the devices with their counters; the driver is asked for its name, its ring and, where it is known to
-//! have the counter that matters, its statistics (ethtool). A device is of interest if it hangs on a bus: what has a
-//! ring of descriptors does. Of all others (loopback, bridges, bonds, VLANs, tunnels, tun) only veth has something like
-//! a ring, and no driver that could be asked.
+//! rtnetlink lists the devices with their counters. The driver is asked (over ethtool) for its name, its ring and, if
+//! it is known to have the counter that matters, its statistics. A device is of interest if it is on a bus: such
+//! devices have a ring of descriptors. Of all others (loopback, bridges, bonds, VLANs, tunnels, tun), only veth has
+//! something like a ring, and it has no driver that could be asked.
 
 mod drivers;
 mod ethtool;
 #[cfg(test)]
 mod tests;
+mod veths;
 
 use std::collections::HashMap;
 use std::io;
@@ -22,31 +23,33 @@ use super::netlink::dump;
 use crate::model::host::{Device, Ring};
 use drivers::{Counter, Statistic, VETH};
 use ethtool::{Buffer, Ethtool};
+use veths::Veths;
 
-/// Reads the devices of the network namespace in which the calling thread is.
+/// Reads the devices of the calling thread's network namespace.
 #[derive(Debug, Default)]
 pub(crate) struct Devices {
     totals: Monotone<Key>,
     picks: HashMap<u32, Picks>,
+    veths: Veths,
     buffer: Buffer,
 }
 
-/// What one reading found.
+/// Result of one read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reading {
-    /// The devices in the order of their names.
+    /// The devices, sorted by name; the veths beyond the first 64 are one device.
     pub(crate) devices: Vec<Device>,
-    /// What could not be read of some device, one sentence each.
+    /// What could not be read of a device, one sentence each.
     pub(crate) notes: Vec<String>,
 }
 
-/// The list of devices could not be had.
+/// The list of devices could not be read.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot list network devices over rtnetlink: {0}; allow sockets of the family AF_NETLINK")]
 pub(crate) struct CannotList(#[source] io::Error);
 
-/// Number and name of a device, and name of a counter. A device that is renamed, or made anew under an old name, begins
-/// new counters: what scrapes them sees a reset.
+/// Index and name of a device, and name of a counter. A device that is renamed, or created again under an old name,
+/// starts new counters: scrapers see a reset.
 type Key = (u32, String, &'static str);
 
 /// One device as rtnetlink shows it.
@@ -59,7 +62,7 @@ struct Link {
     counters: Stats64,
 }
 
-/// What a driver says.
+/// What a driver reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Answers {
     driver: String,
@@ -67,8 +70,8 @@ struct Answers {
     statistics: Vec<(&'static str, u64)>,
 }
 
-/// Where the statistics that are wanted stand among those of a driver. Names are read once and not kept: they are 32
-/// bytes each, thousands on a large NIC.
+/// Positions of the wanted statistics among those of a driver. The names are read once and not kept: they take 32 bytes
+/// each, and a large NIC has thousands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Picks {
     driver: String,
@@ -76,7 +79,7 @@ struct Picks {
     places: Vec<(&'static str, Vec<usize>)>,
 }
 
-/// One value of a counter that is exported.
+/// One value of an exported counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Overrun {
     counter: &'static str,
@@ -87,11 +90,12 @@ struct Overrun {
 impl Devices {
     /// Reads all devices.
     ///
-    /// Some drivers ask their firmware for their statistics, and the kernel lets no device be changed until they have
-    /// them: not to be called more often than somebody looks.
+    /// Some drivers query their firmware for their statistics, and the kernel lets no device be changed until they have
+    /// them: do not call this more often than somebody looks at the result.
     ///
     /// # Errors
-    /// rtnetlink does not answer. That one device does not is no error but a note; its other counters are there.
+    /// rtnetlink does not answer. If a single device does not answer, that is a note and not an error; its other
+    /// counters are there.
     pub(crate) fn read(&mut self) -> Result<Reading, CannotList> {
         let request = RouteNetlinkMessage::GetLink(LinkMessage::default());
         let answers = dump(NETLINK_ROUTE, request).map_err(CannotList)?;
@@ -100,31 +104,38 @@ impl Devices {
 
         let mut ethtool = Ethtool::open(&mut self.buffer).map_err(CannotList)?;
         let mut notes = Vec::new();
-        // Whoever vanished or was renamed since the list was made belongs to no device of this reading.
+        // A device that was removed or renamed since the list was made is left out.
         let mut answer = |link| ask(&mut ethtool, &link, &mut self.picks, &mut notes).map(|answers| (link, answers));
         let asked: Vec<_> = links.into_iter().filter_map(&mut answer).collect();
         self.picks.retain(|index, _| asked.iter().any(|(link, _)| link.index == *index));
         Ok(Reading { devices: self.add(&asked), notes })
     }
 
-    /// Counters of one round become totals.
+    /// Turns the counters of one round into totals.
     fn add(&mut self, asked: &[(Link, Answers)]) -> Vec<Device> {
-        let devices = asked.iter().map(|(link, answers)| {
+        let (mut devices, mut veths) = (Vec::new(), Vec::new());
+        for (link, answers) in asked {
             let overruns = overruns(&answers.driver, &link.counters, &answers.statistics).into_iter();
             let overruns = overruns.map(|Overrun { counter, value, width }| {
                 let key = (link.index, link.name.clone(), counter);
                 (counter.to_owned(), self.totals.advance(key, value, width))
             });
-            Device { name: link.name.clone(), overruns: overruns.collect(), ring: answers.ring }
-        });
-        let devices = devices.collect();
+            let device = Device { name: link.name.clone(), overruns: overruns.collect(), ring: answers.ring };
+            if link.veth {
+                veths.push((link.index, device));
+            } else {
+                devices.push(device);
+            }
+        }
         self.totals.end_round();
+        devices.extend(self.veths.gather(veths));
+        devices.sort_by(|a, b| a.name.cmp(&b.name));
         devices
     }
 }
 
 impl Link {
-    /// The device of a message, if it has a receive ring or something like it.
+    /// The device in a message, if it has a receive ring or something like it.
     fn of_interest(message: RouteNetlinkMessage) -> Option<Self> {
         let RouteNetlinkMessage::NewLink(message) = message else { return None };
         let mut link = Self { index: message.header.index, ..Self::default() };
@@ -141,7 +152,7 @@ impl Link {
     }
 }
 
-/// What the driver of a device says; `None` if the device is gone.
+/// What the driver of a device reports; `None` if the device is gone.
 fn ask(
     ethtool: &mut Ethtool,
     link: &Link,
@@ -155,7 +166,7 @@ fn ask(
     let mut count = 0;
     match ethtool.driver(&link.name) {
         Ok(driver) => (answers.driver, count) = (driver.name, driver.statistics),
-        // The driver says nothing about itself: one that is not known.
+        // The driver does not report its name: it counts as unknown.
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
         Err(error) => note(notes, &link.name, "the name of its driver", error, "it counts as unknown")?,
     }
@@ -177,7 +188,7 @@ fn ask(
     Some(answers)
 }
 
-/// Writes down what could not be read and what is lost; `None` if the reason is that the device is gone.
+/// Notes what could not be read and what is missing because of that; `None` if the reason is that the device is gone.
 fn note(notes: &mut Vec<String>, device: &str, what: &str, error: io::Error, lost: &str) -> Option<()> {
     if error.raw_os_error() == Some(libc::ENODEV) {
         return None;
@@ -186,7 +197,7 @@ fn note(notes: &mut Vec<String>, device: &str, what: &str, error: io::Error, los
     Some(())
 }
 
-/// The statistics that are wanted of a driver.
+/// Reads the wanted statistics of a driver.
 fn read_statistics(
     ethtool: &mut Ethtool,
     device: &str,
@@ -214,7 +225,7 @@ impl Picks {
         Self { driver: driver.to_owned(), count: names.len(), places }
     }
 
-    /// Queues added up.
+    /// Sums over the queues.
     fn sums(&self, values: &[u64]) -> Vec<(&'static str, u64)> {
         let value = |place: &usize| values.get(*place).copied().unwrap_or_default();
         let sum = |places: &[usize]| places.iter().map(value).fold(0, u64::saturating_add);
@@ -222,7 +233,7 @@ impl Picks {
     }
 }
 
-/// Counters of a device in the order of the driver's table.
+/// The counters of a device, in the order of the driver's table.
 fn overruns(driver: &str, link: &Stats64, statistics: &[(&'static str, u64)]) -> Vec<Overrun> {
     let value = |counter: &Counter| match *counter {
         Counter::Link(field, width) => Some(Overrun { counter: field.name(), value: field.value(link), width }),

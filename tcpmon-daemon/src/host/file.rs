@@ -1,8 +1,8 @@
-//! Files of the kernel: read whole, and what is said of one that cannot be read or understood.
+//! Files of the kernel: reads them whole, with errors for those that cannot be read or understood.
 
 use std::{fs, io, path::Path};
 
-/// A file of the kernel that is of no use.
+/// A file of the kernel that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// It cannot be read.
@@ -10,22 +10,22 @@ pub enum FileError {
     Unreadable {
         /// Its path.
         file: String,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
         /// What to do.
         remedy: &'static str,
     },
-    /// It says something that no kernel known to this build says.
+    /// Its text is unlike that of any kernel known to this build.
     #[error("cannot understand {file}: {what}: report it with the file's text")]
     NotUnderstood {
         /// Its path.
         file: &'static str,
-        /// What was met, or missed.
+        /// What was found, or is missing.
         what: String,
     },
 }
 
-/// A whole file; bytes that are not UTF-8 are replaced. `absent` is what to do if there is no such file.
+/// Reads a whole file; bytes that are not UTF-8 are replaced. `absent` is what to do if there is no such file.
 ///
 /// # Errors
 /// [`FileError::Unreadable`].
@@ -34,7 +34,7 @@ pub(super) fn read(file: impl AsRef<Path>, absent: &'static str) -> Result<Strin
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// An error of the system about a file; `absent` as in [`read`].
+/// An error of the system about a file; `absent` is as in [`read`].
 pub(super) fn unreadable(file: &Path, source: io::Error, absent: &'static str) -> FileError {
     let remedy = match source.kind() {
         io::ErrorKind::NotFound => absent,
@@ -49,7 +49,7 @@ pub(super) fn not_understood(file: &'static str, what: impl Into<String>) -> Fil
     FileError::NotUnderstood { file, what: what.into() }
 }
 
-/// A decimal number of a file; `name` is what it is the number of.
+/// A decimal number in a file; `name` is what the number is called in errors.
 pub(super) fn number<T: std::str::FromStr>(file: &'static str, name: &str, word: Option<&str>) -> Result<T, FileError> {
     let word = word.ok_or_else(|| not_understood(file, format!("{name} is missing")))?;
     word.parse().map_err(|_| not_understood(file, format!("{name} is {word:?}, which is no number")))

@@ -1,4 +1,4 @@
-//! `/dev/kmsg`: failures of the page allocator, which the kernel counts nowhere.
+//! `/dev/kmsg`: page allocation failures, which the kernel counts nowhere.
 
 use std::{
     collections::BTreeMap,
@@ -16,13 +16,13 @@ pub mod message;
 
 const KMSG: &str = "/dev/kmsg";
 
-/// Most records that are read at once. The rest wait for the next time.
+/// Maximum number of records that are read at once. The rest is left for the next time.
 const RECORDS: usize = 1000;
 
 /// Longer than any record (`PRINTK_MESSAGE_MAX` is 2,048, `CONSOLE_EXT_LOG_MAX` before Linux 6.3 was 8,192).
 const RECORD_BYTES: usize = 8192;
 
-/// The kernel log from now on.
+/// The kernel log from the time of opening on.
 #[derive(Debug)]
 pub struct KernelLog {
     file: File,
@@ -43,8 +43,8 @@ impl KernelLog {
         open().map(|file| Self { file, tally: Tally::default() }).map_err(refused)
     }
 
-    /// Takes in what was logged since the last time, without waiting, and says how many records that were. At most
-    /// 1,000 are taken in; the others are for the next time.
+    /// Takes in what was logged since the last time, without waiting, and returns how many records that were. At most
+    /// 1,000 are taken in; the rest is left for the next time.
     ///
     /// # Errors
     /// [`FileError::Unreadable`].
@@ -69,32 +69,32 @@ fn refused(source: io::Error) -> FileError {
     }
 }
 
-/// What the log said.
+/// What the log reported.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// By order, and whether the allocation was atomic.
+    /// Number of failures, by order and by whether the allocation was atomic.
     failures: BTreeMap<(u32, bool), u64>,
-    /// Failures that the kernel's rate limit kept out of the log; among them are some of `vmalloc`.
+    /// Failures that the kernel's rate limit kept out of the log; some of them are failures of `vmalloc`.
     pub suppressed: u64,
-    /// Records that were overwritten before they were read, or not understood: at least so many.
+    /// Records that were overwritten before they were read, or not understood: a lower bound.
     pub lost: u64,
     /// The last failure.
     pub last: Option<LastFailure>,
-    /// Number of the record that comes next.
+    /// Sequence number of the next record.
     next: Option<u64>,
 }
 
 /// The last failure, for a line in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastFailure {
-    /// Name of the process that was running; in interrupts whichever it was.
+    /// Name of the process that was running; in interrupts, whichever was running.
     pub process: String,
     /// The kernel's message.
     pub message: String,
 }
 
 impl Tally {
-    /// Failures by order and context, in this order.
+    /// Failures by order and context, sorted by these.
     pub fn failures(&self) -> Vec<PageAllocationFailures> {
         let failure = |(&(order, atomic), &count): (&_, &_)| PageAllocationFailures { order, atomic, count };
         self.failures.iter().map(failure).collect()
@@ -106,11 +106,11 @@ impl Tally {
             self.lost = self.lost.saturating_add(1);
             return;
         };
-        // Records are numbered without gaps.
+        // Records are numbered without gaps, so a gap shows how many were lost.
         let gap = self.next.map_or(0, |next| record.sequence.saturating_sub(next));
         self.lost = self.lost.saturating_add(gap);
         self.next = Some(record.sequence.saturating_add(1));
-        // Whoever may write to the log could write such a message.
+        // Anyone who may write to the log could write such a message.
         if !record.from_kernel {
             return;
         }
@@ -126,7 +126,8 @@ impl Tally {
         }
     }
 
-    /// Some record cannot be had any more. The number of the next one tells how many; before the first, nothing does.
+    /// A record can no longer be read. The next record's number shows how many were lost, except before the first
+    /// record.
     fn overrun(&mut self) {
         if self.next.is_none() {
             self.lost = self.lost.saturating_add(1);
@@ -134,7 +135,8 @@ impl Tally {
     }
 }
 
-/// Reads records until there are no more, or enough; `seen` is called with each. Each read(2) gives one record.
+/// Reads records until there are no more, or after [`RECORDS`] reads; calls `seen` with each. Each read(2) returns one
+/// record.
 fn drain(log: &mut impl Read, tally: &mut Tally, mut seen: impl FnMut(&str)) -> io::Result<usize> {
     let mut buffer = [0; RECORD_BYTES];
     let mut records = 0;
@@ -150,7 +152,7 @@ fn drain(log: &mut impl Read, tally: &mut Tally, mut seen: impl FnMut(&str)) -> 
             Err(error) => match error.kind() {
                 ErrorKind::WouldBlock => break,
                 ErrorKind::Interrupted => {}
-                // Overwritten; or longer than the buffer, and passed over by the kernel.
+                // The record was overwritten; or it is longer than the buffer, and the kernel has skipped it.
                 ErrorKind::BrokenPipe | ErrorKind::InvalidInput => tally.overrun(),
                 _ => return Err(error),
             },
@@ -171,7 +173,7 @@ mod tests {
 
     use super::*;
 
-    /// A log of which each read gives the next of these, and then EAGAIN.
+    /// A log whose reads return these in turn, and then EAGAIN.
     struct Log(VecDeque<Result<String, i32>>);
 
     impl Log {
@@ -201,7 +203,7 @@ mod tests {
     #[test]
     fn a_captured_failure_is_counted_once_and_remembered() {
         let mut tally = Tally::default();
-        // 6.12, whose receive ring found no page.
+        // From 6.12, where there was no page for the receive ring.
         let records = include_str!("captured/6.12/kmsg_page_allocation_failure").lines();
         let mut log = Log::new(records.map(|line| Ok(format!("{line}\n"))));
         assert_eq!(drain(&mut log, &mut tally, |_| ()).ok(), Some(3));
@@ -240,7 +242,7 @@ mod tests {
         };
         assert_eq!(lost(vec![other(10), Err(libc::EPIPE), other(14)]), 3);
         assert_eq!(lost(vec![other(10), Err(libc::EINVAL), other(12)]), 1);
-        // How many were lost before the first record cannot be told.
+        // It is unknown how many were lost before the first record.
         assert_eq!(lost(vec![Err(libc::EPIPE), other(500), other(501)]), 1);
         assert_eq!(lost(vec![other(10), Ok("nonsense".into()), other(12)]), 2);
         assert_eq!(lost(vec![failed(1, 4, "order:21, mode:0x20")]), 1);
@@ -282,7 +284,7 @@ mod tests {
                 return;
             }
         };
-        // Nothing from before it was opened, and no waiting where there is nothing: this would hang.
+        // Nothing from before the log was opened, and no waiting if there is nothing: that would hang here.
         let mark = format!("tcpmon {}", std::process::id());
         let mut seen = Vec::new();
         let read = |log: &mut KernelLog, seen: &mut Vec<String>| {
@@ -291,7 +293,7 @@ mod tests {
         read(&mut log, &mut seen);
         assert!(seen.len() < RECORDS && !seen.iter().any(|text| text.contains("Linux version")), "{seen:?}");
 
-        // Facility 0 is asked for, and the kernel makes it 1.
+        // The message requests facility 0; the kernel makes it 1.
         let message = format!("<4>{mark}: page allocation failure: order:20, mode:0x820(GFP_ATOMIC)\n");
         fs::write(KMSG, message).expect("written");
         let deadline = Instant::now() + Duration::from_secs(10);

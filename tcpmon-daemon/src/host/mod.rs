@@ -1,6 +1,6 @@
-//! What the host says of itself: one file per source, each a pure parser under a thin reader.
+//! Samples the host: one file per source, each a pure parser under a thin reader.
 //!
-//! A source that cannot be read turns off what it gives, and says so; nothing else stops.
+//! A source that cannot be read turns off what it provides, and reports the reason. Everything else goes on.
 
 pub mod cgroup;
 mod devices;
@@ -18,7 +18,10 @@ mod stuck;
 mod tcp_memory;
 mod zones;
 
-use std::fmt::Display;
+use std::{
+    fmt::Display,
+    time::{Duration, Instant},
+};
 
 use self::{devices::Devices, file::FileError, kernel_log::KernelLog, network::Network, softnet::SoftnetCounters};
 use crate::model::host::{Host, PageAllocationFailures, Source};
@@ -26,32 +29,39 @@ use crate::model::host::{Host, PageAllocationFailures, Source};
 /// Orders of page allocations that are shown even if none failed: all that a kernel has by default.
 const ORDERS: u32 = 11;
 
-/// All sources. To be read on one thread, whose network namespace is the one that devices are taken from.
+/// Minimum time between two reads of the devices. During a read, the kernel lets no device be changed (RTNL), and a
+/// driver may query its firmware.
+const DEVICES_EVERY: Duration = Duration::from_secs(1);
+
+/// All sources. Read them from one thread: the devices are those of its network namespace.
 #[derive(Debug)]
 pub struct Sources {
     page_bytes: u64,
     devices: Devices,
+    /// When they were last read, and the result.
+    devices_read: Option<(Instant, Result<devices::Reading, String>)>,
     softnet: SoftnetCounters,
     network: Network,
     log: Result<KernelLog, FileError>,
 }
 
 impl Sources {
-    /// Opens what is followed from now on: the kernel log, and the counters of the namespaces that there are.
+    /// Opens what is followed from now on: the kernel log, and the counters of the namespaces that exist now.
     pub fn open() -> Self {
         let mut network = Network::default();
         network.read(&mut Report(&mut Vec::new()));
         Self {
             page_bytes: rustix::param::page_size() as u64,
             devices: Devices::default(),
+            devices_read: None,
             softnet: SoftnetCounters::default(),
             network,
             log: KernelLog::open(),
         }
     }
 
-    /// Takes in what the kernel has logged, never waiting, and gives the last failure of the page allocator if there
-    /// was one since the last call.
+    /// Takes in what the kernel has logged, without waiting. Returns the last page allocation failure if there was one
+    /// since the last call.
     pub fn follow_log(&mut self) -> Option<String> {
         let log = self.log.as_mut().ok()?;
         let count = |log: &KernelLog| log.tally().failures().iter().map(|failures| failures.count).sum::<u64>();
@@ -64,12 +74,15 @@ impl Sources {
         Some(last.message.clone())
     }
 
-    /// Reads everything now.
+    /// Reads everything now, except that devices are read once a second at most.
     pub fn read(&mut self) -> Host {
         let mut host = Host::default();
         let mut take = Report(&mut host.sources);
 
-        let devices = take.of("devices", "ring overruns and ring sizes", self.devices.read()).unwrap_or_default();
+        let read = self.devices_read.take().filter(|(read, _)| read.elapsed() < DEVICES_EVERY);
+        let read = read.unwrap_or_else(|| (Instant::now(), self.devices.read().map_err(|error| error.to_string())));
+        let (_, devices) = self.devices_read.insert(read);
+        let devices = take.of("devices", "ring overruns and ring sizes", devices.clone()).unwrap_or_default();
         take.note(devices.notes.join("; "));
         host.devices = devices.devices;
         host.softnet = take.of("softnet", "softnet counters", self.softnet.read()).unwrap_or_default();
@@ -102,11 +115,11 @@ impl Sources {
     }
 }
 
-/// What became of each source.
+/// Status of each source.
 struct Report<'a>(&'a mut Vec<Source>);
 
 impl Report<'_> {
-    /// What a source gave, if it did.
+    /// Records the status of a source. Returns what it gave, if it did not fail.
     fn of<T>(&mut self, name: &'static str, lost: &str, result: Result<T, impl Display>) -> Option<T> {
         let (reason, value) = match result {
             Ok(value) => (String::new(), Some(value)),
@@ -116,7 +129,7 @@ impl Report<'_> {
         value
     }
 
-    /// Says of the last source what it could not see although it is available.
+    /// Records what the last source could not read although it is available.
     fn note(&mut self, note: String) {
         if let Some(source) = self.0.last_mut()
             && source.available
@@ -126,7 +139,7 @@ impl Report<'_> {
     }
 }
 
-/// A counter that appears with its first failure would hide this one from `increase()`.
+/// Adds zeros: a counter that appears with its first failure would hide that failure from `increase()`.
 fn with_zeros(failures: Vec<PageAllocationFailures>) -> Vec<PageAllocationFailures> {
     let zeros =
         (0..ORDERS).flat_map(|order| [true, false].map(|atomic| PageAllocationFailures { order, atomic, count: 0 }));
@@ -163,6 +176,21 @@ mod tests {
         assert_eq!(all.len(), 2 * ORDERS as usize + 1);
         assert!(all.contains(&failure(0, true, 0)) && all.contains(&failure(3, true, 5)));
         assert!(!all.contains(&failure(3, true, 0)) && all.contains(&failure(12, false, 1)));
+    }
+
+    #[test]
+    fn devices_are_read_once_a_second_however_often_the_rest_is() {
+        let mut sources = Sources::open();
+        let read = |sources: &mut Sources| {
+            sources.read();
+            sources.devices_read.as_ref().expect("they are read with the rest").0
+        };
+        let first = read(&mut sources);
+        let again = read(&mut sources);
+        assert!(again == first || again - first >= DEVICES_EVERY, "{:?}", again - first);
+        let (when, _) = sources.devices_read.as_mut().expect("they were read");
+        *when -= DEVICES_EVERY;
+        assert!(read(&mut sources) >= again);
     }
 
     #[test]

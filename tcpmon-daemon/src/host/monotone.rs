@@ -1,19 +1,19 @@
-//! Counters of the kernel that wrap, restart or run backwards, made to do none of it on the wire.
+//! Turns counters of the kernel that wrap, restart or decrease into totals that do not.
 
 use std::{collections::HashMap, hash::Hash};
 
-/// How many bits a counter of the kernel has before it starts again at zero.
+/// Number of bits of a kernel counter, after which it wraps to zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Width {
     /// Wraps at 2^16: a hardware register that its driver copies.
     Bits16,
     /// Wraps at 2^32.
     Bits32,
-    /// Does not wrap in practice: if it falls, something began anew.
+    /// Does not wrap in practice: if it decreases, something was reset.
     Bits64,
 }
 
-/// Running totals of counters by key. Keys that are not met in a round are forgotten.
+/// Running totals of counters, by key. Keys that are not seen in a round are forgotten.
 #[derive(Debug)]
 pub(super) struct Monotone<K> {
     counters: HashMap<K, Counter>,
@@ -34,10 +34,10 @@ impl<K> Default for Monotone<K> {
 }
 
 impl<K: Eq + Hash> Monotone<K> {
-    /// Takes in what the kernel says now and returns the total. The first value of a key is its total.
+    /// Takes in the kernel's current value and returns the total. The first value of a key is its total.
     ///
-    /// A 64-bit counter that falls adds nothing: whether it was reset or hiccuped cannot be told, and an overrun that
-    /// never was is worse than one that shows a reading later.
+    /// A 64-bit counter that decreases adds nothing: tcpmon cannot know whether it was reset or had a glitch, and an
+    /// overrun that never happened is worse than one that is shown a sample later.
     pub(super) fn advance(&mut self, key: K, now: u64, width: Width) -> u64 {
         let round = self.round;
         let counter = self.counters.entry(key).or_insert(Counter { last: now, total: now, round });
@@ -51,7 +51,7 @@ impl<K: Eq + Hash> Monotone<K> {
         counter.total
     }
 
-    /// Ends a round: what was not met in it is gone.
+    /// Ends a round: keys that were not seen in it are removed.
     pub(super) fn end_round(&mut self) {
         let round = self.round;
         self.counters.retain(|_, counter| counter.round == round);
@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn wraps_are_followed_and_resets_add_nothing() {
         let mut monotone = Monotone::default();
-        // pcnet32: what a guest showed while 302,917 were true.
+        // pcnet32: what a virtual machine showed when the true value was 302,917.
         let shown = [36_588, 27_727, 40_761].map(|now| monotone.advance("missed", now, Width::Bits16));
         assert_eq!(shown, [36_588, 36_588 + (65_536 - 36_588) + 27_727, 65_536 + 40_761]);
         let shown = [u64::from(u32::MAX), 4].map(|now| monotone.advance("processed", now, Width::Bits32));

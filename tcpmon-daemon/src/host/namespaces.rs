@@ -1,4 +1,4 @@
-//! The network namespaces of the host: those of its processes and those that are mounted somewhere (`ip netns`).
+//! The host's network namespaces: those of its processes, and those that are mounted somewhere (`ip netns`).
 
 use std::{
     collections::BTreeMap,
@@ -16,19 +16,19 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 /// The calling thread's own namespace. Not `/proc/self`: that is the main thread's.
 const OWN: &str = "/proc/thread-self/ns/net";
 
-/// What was found.
+/// Result of a search.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    /// A path to each namespace by its inode number, the own one left out.
+    /// A path to each namespace, by inode number; without the own one.
     pub(super) others: BTreeMap<u64, PathBuf>,
-    /// Processes that may not be asked for theirs.
+    /// Processes whose namespace tcpmon is not permitted to look up.
     pub(super) hidden_processes: u64,
 }
 
-/// Looks for namespaces.
+/// Searches for namespaces.
 ///
 /// # Errors
-/// When `/proc` cannot be read.
+/// If `/proc` cannot be read.
 pub(super) fn find() -> io::Result<Found> {
     let own = fs::metadata(OWN)?.ino();
     let mut found = Found::default();
@@ -46,7 +46,7 @@ pub(super) fn find() -> io::Result<Found> {
         match fs::metadata(&path) {
             Ok(namespace) => drop(found.others.entry(namespace.ino()).or_insert(path)),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => found.hidden_processes += 1,
-            // It has ended meanwhile, or is about to.
+            // The process has ended, or is about to.
             Err(_) => {}
         }
     }
@@ -54,8 +54,8 @@ pub(super) fn find() -> io::Result<Found> {
     Ok(found)
 }
 
-/// The mount point of a line of `mountinfo`, if a namespace is mounted there. (What it is, its inode number tells:
-/// namespaces of another kind are opened in vain.)
+/// The mount point in a line of `mountinfo`, if a network namespace is mounted there. (The field before the mount point
+/// shows this: `net:[INODE]`.)
 fn mounted_namespace(line: &str) -> Option<PathBuf> {
     let (mount, kind) = line.split_once(" - ")?;
     let mut fields = mount.split(' ').skip(3);
@@ -63,17 +63,16 @@ fn mounted_namespace(line: &str) -> Option<PathBuf> {
     (kind.starts_with("nsfs ") && root.starts_with("net:")).then(|| point.replace("\\040", " ").into())
 }
 
-/// The cookie of the namespace that the calling thread is in: a number that no other namespace will have before the next
-/// boot, unlike the inode number, which the next one gets as soon as it is free. Linux has it since 5.14.
+/// The cookie of the calling thread's network namespace: a number that no other namespace will have before the next
+/// boot. An inode number, in contrast, is reused as soon as it is free. Linux has the cookie since 5.14.
 ///
-/// # Errors
-/// When no socket can be made.
+/// If no socket can be created, or the kernel has no cookie.
 #[expect(unsafe_code, reason = "rustix does not know this option")]
 pub(super) fn cookie() -> io::Result<u64> {
     let socket = UnixDatagram::unbound()?;
     let mut cookie = 0_u64;
     let mut length = size_of::<u64>() as libc::socklen_t;
-    // SAFETY: the descriptor is open, and the kernel writes at most `length` bytes to a place of that size, and to
+    // SAFETY: the descriptor is open, and the kernel writes at most `length` bytes to a variable of that size, and to
     // `length` itself.
     let failed = unsafe {
         let value = (&raw mut cookie).cast();
@@ -82,15 +81,15 @@ pub(super) fn cookie() -> io::Result<u64> {
     if failed == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The thread's way back.
+/// The namespace to which the thread returns.
 #[derive(Debug)]
 pub(super) struct Home(File);
 
 impl Home {
-    /// Remembers where the calling thread is.
+    /// Remembers the calling thread's namespace.
     ///
     /// # Errors
-    /// When `/proc` cannot be read.
+    /// If `/proc` cannot be read.
     pub(super) fn here() -> io::Result<Self> {
         File::open(OWN).map(Self)
     }
@@ -98,10 +97,10 @@ impl Home {
     /// Runs `job` on the calling thread inside the namespace.
     ///
     /// # Errors
-    /// When the namespace is gone or must not be entered.
+    /// If the namespace is gone or may not be entered.
     ///
     /// # Panics
-    /// When the thread cannot return: it must not go on in a stranger's namespace.
+    /// If the thread cannot return: it must not go on in another namespace.
     pub(super) fn visit<T>(&self, path: &Path, job: impl FnOnce() -> T) -> io::Result<T> {
         let namespace = File::open(path)?;
         move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;

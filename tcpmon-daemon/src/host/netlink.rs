@@ -1,4 +1,4 @@
-//! One netlink request and its answers, over whatever protocol the messages belong to.
+//! One netlink request and its answers, for any netlink protocol.
 
 use std::fmt::Debug;
 use std::io::{Error, Result};
@@ -7,7 +7,7 @@ use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST};
 use netlink_packet_core::{NetlinkDeserializable, NetlinkHeader, NetlinkMessage, NetlinkPayload, NetlinkSerializable};
 use netlink_sys::{Socket, SocketAddr};
 
-/// Asks for all of something.
+/// Requests all objects of a kind.
 ///
 /// # Errors
 /// As [`exchange`].
@@ -18,10 +18,10 @@ where
     exchange(protocol, message, NLM_F_DUMP)
 }
 
-/// Sends one request with these flags beside REQUEST, and collects the answers to it.
+/// Sends one request with these flags in addition to REQUEST, and collects the answers to it.
 ///
 /// # Errors
-/// What the system, or the other side's error message, says.
+/// The system's error, or that of the kernel's error message.
 pub fn exchange<M>(protocol: isize, message: M, flags: u16) -> Result<Vec<M>>
 where
     M: NetlinkSerializable + NetlinkDeserializable + Debug + Into<NetlinkPayload<M>>,

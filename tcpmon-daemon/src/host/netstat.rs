@@ -1,4 +1,4 @@
-//! `/proc/net/netstat`: counters of TCP and IP of one network namespace, and their sums over all.
+//! `/proc/net/netstat`: TCP and IP counters of one network namespace, and their sums over all.
 
 use std::collections::HashMap;
 
@@ -6,13 +6,13 @@ use super::file::{FileError, not_understood, read};
 
 const NETSTAT: &str = "/proc/net/netstat";
 
-/// The file of the network namespace that the calling thread is in (`/proc/net` is that of the process).
+/// The file of the calling thread's network namespace (`/proc/net` is that of the process).
 pub const OF_THREAD: &str = "/proc/thread-self/net/netstat";
 
-/// The same of `/proc/net/snmp`.
+/// The same for `/proc/net/snmp`.
 pub const SNMP_OF_THREAD: &str = "/proc/thread-self/net/snmp";
 
-/// Counters of one network namespace by the kernel's names.
+/// Counters of one network namespace, by the kernel's names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Netstat<'a> {
     /// `TcpExt`.
@@ -21,7 +21,7 @@ pub struct Netstat<'a> {
     pub ip: Vec<(&'a str, u64)>,
 }
 
-/// The text of such a file: [`OF_THREAD`], or that of any other process.
+/// Reads such a file: [`OF_THREAD`], or that of any other process.
 ///
 /// # Errors
 /// [`FileError::Unreadable`].
@@ -29,7 +29,7 @@ pub fn text(file: &str) -> Result<String, FileError> {
     read(file, "mount /proc; if it is another process's file, that process has ended")
 }
 
-/// The kernel's counts of connections that were begun to be opened, in the text of `/proc/net/snmp`.
+/// The kernel's counts of connections that it started to open, from the text of `/proc/net/snmp`.
 ///
 /// # Errors
 /// [`FileError::NotUnderstood`].
@@ -39,7 +39,7 @@ pub fn opens(text: &str) -> Result<Vec<(&str, u64)>, FileError> {
     Ok(counters)
 }
 
-/// The counters in such a file. Values below zero are not counters and are left out.
+/// The counters in such a file. Negative values are not counters and are left out.
 ///
 /// # Errors
 /// [`FileError::NotUnderstood`].
@@ -47,7 +47,7 @@ pub fn parse(text: &str) -> Result<Netstat<'_>, FileError> {
     Ok(Netstat { tcp: table(text, "TcpExt:")?, ip: table(text, "IpExt:")? })
 }
 
-/// Two lines that begin alike: the names, and the values.
+/// A table of two lines that start with the same title: the names, and the values.
 fn table<'a>(text: &'a str, title: &str) -> Result<Vec<(&'a str, u64)>, FileError> {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix(title));
     let (Some(names), Some(values)) = (lines.next(), lines.next()) else {
@@ -71,41 +71,42 @@ fn table<'a>(text: &'a str, title: &str) -> Result<Vec<(&'a str, u64)>, FileErro
     Ok(counters)
 }
 
-/// Sums over network namespaces that never go backwards, from zero: see [`First`]. What one that is gone added stays.
+/// Sums over network namespaces, which start at zero and never decrease: see [`First`]. What a removed namespace has
+/// added stays.
 #[derive(Debug, Default)]
 pub struct NamespaceSums {
-    /// Names and sums, in the order in which the names were met.
+    /// Names and sums, in the order in which the names were first seen.
     sums: Vec<(String, u64)>,
-    /// Where in `sums` a name is.
+    /// Position of a name in `sums`.
     places: HashMap<String, usize>,
     namespaces: HashMap<u64, Namespace>,
 }
 
-/// What the values of a namespace are that is met for the first time.
+/// What the first values of a namespace mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum First {
-    /// It may be older than tcpmon: where counting begins. Hosts of many containers are gone round in several readings,
-    /// and each would show a step of all that happened since boot.
+    /// The namespace may be older than tcpmon: the values are its baseline. Hosts with many containers are covered over
+    /// several samples, and otherwise each sample would show a step of all that happened since boot.
     Baseline,
-    /// It was made since: all that it has counted.
+    /// The namespace was created since: everything that it has counted is added.
     Counts,
 }
 
 #[derive(Debug, Default)]
 struct Namespace {
-    /// Values as they were last read, in the places of `sums`.
+    /// The last values that were read, at the positions of `sums`.
     last: Vec<u64>,
     met: bool,
 }
 
 impl NamespaceSums {
-    /// Takes in the counters of the namespace with this number, which no other will ever have.
+    /// Takes in the counters of the namespace with this number, which no other namespace will ever have.
     pub fn add(&mut self, number: u64, first: First, counters: &[(&str, u64)]) {
         let counts = first == First::Counts || self.namespaces.contains_key(&number);
         let namespace = self.namespaces.entry(number).or_default();
         namespace.met = true;
         for (position, (name, value)) in counters.iter().enumerate() {
-            // All namespaces name their counters in the same order, so that a name is rarely looked up.
+            // All namespaces list their counters in the same order, so a name is rarely looked up.
             let place = match self.sums.get(position) {
                 Some((here, _)) if here == name => position,
                 _ => self.places.get(*name).copied().unwrap_or_else(|| {
@@ -125,14 +126,14 @@ impl NamespaceSums {
         }
     }
 
-    /// The namespace is still there, though it could not be read this time: it does not count as new the next time.
+    /// The namespace still exists, though it was not read this time: it does not count as new the next time.
     pub fn keep(&mut self, number: u64) {
         if let Some(namespace) = self.namespaces.get_mut(&number) {
             namespace.met = true;
         }
     }
 
-    /// Ends a round: namespaces that were not met in it are forgotten. The sums in the order of their names.
+    /// Ends a round: namespaces that were not seen in it are forgotten. Returns the sums, sorted by name.
     pub fn end(&mut self) -> Vec<(String, u64)> {
         self.namespaces.retain(|_, namespace| std::mem::take(&mut namespace.met));
         let mut sums = self.sums.clone();
@@ -163,7 +164,7 @@ mod tests {
             assert_eq!(value(&taken.tcp, "TCPPureAcks"), Some(acks));
             assert_eq!(value(&taken.ip, "InOctets"), Some(octets));
             assert_eq!((taken.tcp.len(), taken.ip.len()), names);
-            // The third table, MPTcpExt, is left alone.
+            // The third table, MPTcpExt, is ignored.
             assert_eq!(value(&taken.tcp, "MPCapableSYNRX"), None);
         }
     }
@@ -196,7 +197,7 @@ mod tests {
         assert!(value(&taken.tcp, "TCPRcvCollapsed").is_some() && value(&taken.ip, "InOctets").is_some());
     }
 
-    /// One round of these namespaces, all of which are younger than tcpmon, and the sums after it.
+    /// One round over these namespaces, all of which are younger than tcpmon; returns the sums after it.
     fn round(sums: &mut NamespaceSums, namespaces: &[(u64, &[(&str, u64)])]) -> Vec<(String, u64)> {
         for (number, counters) in namespaces {
             sums.add(*number, First::Counts, counters);
@@ -222,7 +223,7 @@ mod tests {
         let mut sums = NamespaceSums::default();
         sums.add(1, First::Baseline, &[("a", 1000), ("b", 0)]);
         same(sums.end(), &[("a", 0), ("b", 0)]);
-        // Another old one, which was left for this reading, and a young one.
+        // Another old namespace, which was left for this sample, and a new one.
         sums.add(1, First::Baseline, &[("a", 1001), ("b", 2)]);
         sums.add(2, First::Baseline, &[("a", 5000), ("b", 5000)]);
         sums.add(3, First::Counts, &[("a", 30), ("b", 0)]);
@@ -236,7 +237,7 @@ mod tests {
         let mut sums = NamespaceSums::default();
         same(round(&mut sums, &[(1, &[("a", 10)]), (2, &[("a", 100)])]), &[("a", 110)]);
         same(round(&mut sums, &[(1, &[("a", 11)])]), &[("a", 111)]);
-        // 1 falls and rises again, and there is another one.
+        // Namespace 1 decreases and increases again, and there is another one.
         same(round(&mut sums, &[(1, &[("a", 4)]), (3, &[("a", 7)])]), &[("a", 118)]);
         same(round(&mut sums, &[(1, &[("a", 6)]), (3, &[("a", 7)])]), &[("a", 120)]);
     }

@@ -1,4 +1,5 @@
-//! What is counted per network namespace, read in every one that may be entered: `TcpExt` and `IpExt`, stuck sockets.
+//! What the kernel counts per network namespace, read in each one that can be entered: `TcpExt` and `IpExt`, stuck
+//! sockets.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -16,31 +17,33 @@ use super::{
 };
 use crate::model::host::Stuck;
 
-/// Time for the namespaces of others in one reading. A host of many containers is gone round in several, in which the
-/// rest keep their last figures: a walk over the table of connections costs a millisecond and more on large hosts.
+/// Time for the other namespaces in one sample. A host with many containers is covered over several samples, and the
+/// namespaces that are not read keep their last values: a walk over the connection table takes a millisecond or more on
+/// large hosts.
 const BUDGET: Duration = Duration::from_millis(25);
 
-/// Most namespaces that a reason names.
+/// Maximum number of namespaces that a reason names.
 const NAMED: usize = 8;
 
-/// The namespaces, and what was read of them.
+/// The namespaces, and what was read from them.
 #[derive(Debug, Default)]
 pub(super) struct Network {
     tcp_events: NamespaceSums,
     ip_events: NamespaceSums,
     opens: NamespaceSums,
-    /// By inode number of the namespace; the own one under 0.
+    /// By inode number of the namespace; the own one is under 0.
     stuck: HashMap<u64, Counts>,
-    /// Cookies of other namespaces by the inode numbers under which they were last looked into.
+    /// Cookies of other namespaces, by the inode numbers under which they were last read.
     cookies: HashMap<u64, u64>,
-    /// Namespaces (inode numbers) that were there at the first reading and have not been looked into yet. What has such
-    /// a number by now may be another one: then what it counted so far is not shown, which is better than a step.
+    /// Namespaces (inode numbers) that existed at the first sample and have not been read yet. By now, such a number
+    /// may belong to another namespace: then what that one has counted so far is not shown, which is better than a
+    /// step.
     old: Option<HashSet<u64>>,
-    /// The namespace that the last reading ended with.
+    /// The namespace with which the last sample ended.
     last: u64,
 }
 
-/// What one reading gives.
+/// Result of one sample.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
     pub(super) tcp_events: Vec<(String, u64)>,
@@ -49,11 +52,11 @@ pub(super) struct Reading {
     pub(super) stuck: Vec<Stuck>,
 }
 
-/// The own namespace: none has this inode number or cookie.
+/// The own namespace: no namespace has this inode number or cookie.
 const OWN: u64 = 0;
 
 impl Network {
-    /// Reads the own namespace, and as many others as there is time for; says what became of each source.
+    /// Reads the own namespace, and as many others as there is time for. Reports the status of each source.
     pub(super) fn read(&mut self, take: &mut Report<'_>) -> Reading {
         let mut reading = Reading::default();
         let events = self.read_events(OWN, First::Baseline);
@@ -62,7 +65,7 @@ impl Network {
 
         let events = take.of("netstat", "TcpExt and IpExt counters and the time of memory pressure", events);
         let stuck = take.of("inet_diag", "stuck sockets", stuck);
-        // The own one is always looked into.
+        // The own namespace is always read.
         take.of("network_namespaces", "", Ok::<_, String>(()));
         take.note(others.unwrap_or_else(|error| format!("{error}: only the own one is looked into")));
 
@@ -103,7 +106,7 @@ impl Network {
         self.read_stuck(inode)
     }
 
-    /// Goes on where the last reading ended. Says which namespaces are missing, and why; nothing where none is.
+    /// Continues where the last sample ended. Returns which namespaces are missing, and why; empty if none is.
     fn read_others(&mut self) -> io::Result<String> {
         let found = namespaces::find()?;
         let home = Home::here()?;
@@ -129,7 +132,7 @@ impl Network {
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     refused.push(named(*inode, path, &error));
                 }
-                // It has gone meanwhile, or is no network namespace.
+                // The namespace is gone, or is not a network namespace.
                 Err(_) => {}
             }
         }
@@ -143,12 +146,12 @@ impl Network {
     }
 }
 
-/// All, beginning after `last`.
+/// All namespaces, starting after `last`.
 fn going_round(others: &BTreeMap<u64, PathBuf>, last: u64) -> impl Iterator<Item = (&u64, &PathBuf)> {
     others.range(last + 1..).chain(others.range(..=last))
 }
 
-/// As `ls -l /proc/PID/ns/net` and `ip netns` have it.
+/// As `ls -l /proc/PID/ns/net` and `ip netns` show it.
 fn named(inode: u64, path: &Path, error: &dyn Display) -> String {
     let comm = path.parent().and_then(Path::parent).map(|process| process.join("comm"));
     let comm = comm.and_then(|comm| fs::read_to_string(comm).ok()).unwrap_or_default();

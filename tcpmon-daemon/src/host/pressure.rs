@@ -1,4 +1,4 @@
-//! `/proc/pressure/memory` (PSI): time in which tasks waited for memory.
+//! `/proc/pressure/memory` (PSI): time that tasks spent waiting for memory.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ const MEMORY: &str = "/proc/pressure/memory";
 /// Stalls of the whole host since boot.
 ///
 /// # Errors
-/// The file cannot be read or understood. PSI is off in two ways: it was left out of the kernel, and there is no such
-/// file; or at boot, and the file cannot be opened (EOPNOTSUPP).
+/// The file cannot be read or understood. PSI can be off in two ways: it was not built into the kernel, and there is no
+/// such file; or it was disabled at boot, and the file cannot be opened (EOPNOTSUPP).
 pub fn memory() -> Result<PressureStalls, FileError> {
     let text = read(MEMORY, "boot a kernel built with CONFIG_PSI=y (Linux 4.20 or newer)").map_err(switched_off)?;
     parse(&text)
@@ -52,7 +52,7 @@ mod tests {
     fn totals_are_microseconds() {
         let taken = parse(include_str!("captured/6.12/proc_pressure_memory")).expect("6.12");
         assert_eq!(taken, PressureStalls::default());
-        // By hand, from the format string of psi_show(): no captured kernel was short of memory.
+        // Written by hand, from the format string of psi_show(): no captured kernel was short of memory.
         let text =
             "some avg10=1.53 avg60=0.87 avg300=0.29 total=1500021\nfull avg10=0.00 avg60=0.13 avg300=0.00 total=7\n";
         let taken = parse(text).expect("by hand");

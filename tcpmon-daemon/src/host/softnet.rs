@@ -9,7 +9,7 @@ use crate::model::host::Softnet;
 const STAT: &str = "/proc/net/softnet_stat";
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 
-/// Column of the CPU's number, from 0 (Linux 5.10, commit 7d58e6555870).
+/// Column of the CPU's number, counted from 0 (Linux 5.10, commit 7d58e6555870).
 const CPU: usize = 12;
 
 /// Totals of all CPUs. The kernel's counters have 32 bits and wrap.
@@ -19,13 +19,13 @@ pub struct SoftnetCounters {
 }
 
 impl SoftnetCounters {
-    /// The CPUs that are online, in the order of their numbers.
+    /// The online CPUs, in the order of their numbers.
     ///
     /// # Errors
     /// The file cannot be read or understood.
     pub fn read(&mut self) -> Result<Vec<Softnet>, FileError> {
         let stat = read(STAT, "mount /proc")?;
-        // Only kernels before 5.10 need it: there its absence is an error of `parse`.
+        // Only kernels before 5.10 need it: there, `parse` fails without it.
         let online = read(ONLINE, "mount /sys").unwrap_or_default();
         Ok(self.advance(parse(&stat, &online)?))
     }
@@ -41,8 +41,8 @@ impl SoftnetCounters {
     }
 }
 
-/// The counters as the kernel has them. Where it does not number its lines, the n-th is that of the n-th CPU that is
-/// online (the text of `/sys/devices/system/cpu/online`).
+/// The counters as the kernel has them. If a line has no CPU number, the n-th line is that of the n-th online CPU (from
+/// the text of `/sys/devices/system/cpu/online`).
 ///
 /// # Errors
 /// [`FileError::NotUnderstood`].
@@ -55,7 +55,7 @@ pub fn parse(stat: &str, online: &str) -> Result<Vec<Softnet>, FileError> {
             .map(|word| u32::from_str_radix(word, 16))
             .collect::<Result<Vec<_>, _>>()
             .map_err(|_| not_understood(STAT, format!("{line:?} is not all hexadecimal")))?;
-        // Nine columns are in every kernel; others were only ever added behind them.
+        // Every kernel has these nine columns; others were only ever added after them.
         let [processed, dropped, time_squeezed, _, _, _, _, _, _, ..] = columns[..] else {
             return Err(not_understood(STAT, format!("{line:?} has fewer than 9 columns")));
         };
@@ -69,7 +69,7 @@ pub fn parse(stat: &str, online: &str) -> Result<Vec<Softnet>, FileError> {
     if all.is_empty() { Err(not_understood(STAT, "it is empty")) } else { Ok(all) }
 }
 
-/// A list like `0-3,8`, without making room for what it spans.
+/// A list such as `0-3,8`, without allocating memory for its range.
 fn cpus(list: &str) -> Result<impl Iterator<Item = u32> + use<>, FileError> {
     let mut ranges = Vec::new();
     for range in list.trim().split(',').filter(|range| !range.is_empty()) {
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn lines_without_a_number_belong_to_the_cpus_that_are_online() {
-        // By hand, from the format strings of Linux 2.6.32 (9), 2.6.35 (10) and 3.13 (11 columns).
+        // Written by hand, from the format strings of Linux 2.6.32 (9), 2.6.35 (10) and 3.13 (11 columns).
         for columns in [9, 10, 11] {
             let line = |first: &str| format!("{first}{}\n", " 00000000".repeat(columns - 3));
             let text = line("0000000a 00000001 00000002") + &line("ffffffff 00000000 00000003");

@@ -1,7 +1,7 @@
-//! Sockets that are not established and have something to send, from inet_diag: what `ss` shows as `Send-Q`.
+//! Sockets that are not established and have data to send, from inet_diag: what `ss` shows as `Send-Q`.
 //!
-//! A dump walks the kernel's whole table of connections once per address family, whatever namespace asks (0.2 ms for
-//! 262,144 buckets on Linux 6.18), and takes no socket's lock.
+//! A dump walks the kernel's whole connection table once per address family, whichever namespace requests it (0.2 ms
+//! for 262,144 buckets on Linux 6.18), and takes no socket's lock.
 
 use std::io;
 
@@ -15,8 +15,9 @@ use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use super::netlink;
 use crate::model::host::Stuck;
 
-/// States in which a send queue should be empty soon: the kernel's number, and the name that `ss` has for it. Not
-/// FIN_WAIT2, where all has been acknowledged: asked for it, the kernel lists its many sockets in TIME_WAIT, too.
+/// States in which a send queue should soon be empty: the kernel's number, and the name in `ss`. FIN_WAIT2 is not among
+/// them: there, everything has been acknowledged, and a request for it also lists the kernel's many sockets in
+/// TIME_WAIT.
 const STATES: [(u8, &str); 6] =
     [(2, "syn_sent"), (3, "syn_recv"), (4, "fin_wait_1"), (8, "close_wait"), (9, "last_ack"), (11, "closing")];
 
@@ -25,10 +26,10 @@ const STATES: [(u8, &str); 6] =
 pub(super) struct Counts([(u64, u64); STATES.len()]);
 
 impl Counts {
-    /// Of the calling thread's namespace.
+    /// Counts sockets in the calling thread's namespace.
     ///
     /// # Errors
-    /// When the kernel does not answer to inet_diag.
+    /// If the kernel does not answer inet_diag requests.
     pub(super) fn read() -> io::Result<Self> {
         let mut counts = Self::default();
         for (family, socket_id) in [(AF_INET, SocketId::new_v4()), (AF_INET6, SocketId::new_v6())] {
@@ -58,7 +59,7 @@ impl Counts {
         }
     }
 
-    /// Every state, also those without a socket.
+    /// Sums for every state, including those without a socket.
     pub(super) fn sum<'a>(counts: impl IntoIterator<Item = &'a Self>) -> Vec<Stuck> {
         let mut sum: Vec<Stuck> =
             STATES.iter().map(|(_, state)| Stuck { state, sockets: 0, send_queue_bytes: 0 }).collect();

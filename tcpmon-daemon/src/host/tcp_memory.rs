@@ -3,7 +3,7 @@
 use super::file::{FileError, not_understood, number, read};
 use crate::model::host::TcpMemory;
 
-/// Orphans and memory are those of the host, in whichever network namespace it is read.
+/// Orphans and memory are those of the host, whichever network namespace reads the file.
 const SOCKSTAT: &str = "/proc/net/sockstat";
 const PROTOCOLS: &str = "/proc/net/protocols";
 const TCP_MEM: &str = "/proc/sys/net/ipv4/tcp_mem";
@@ -18,7 +18,7 @@ pub fn memory(page_bytes: u64) -> Result<TcpMemory, FileError> {
     parse(&read(SOCKSTAT, ABSENT)?, &limits, &read(PROTOCOLS, ABSENT)?, page_bytes)
 }
 
-/// TCP sockets of the host that no process holds any more.
+/// TCP sockets of the host that no process holds any more (orphans).
 ///
 /// # Errors
 /// `/proc/net/sockstat` cannot be read or understood.
@@ -26,7 +26,7 @@ pub fn orphan_sockets() -> Result<u64, FileError> {
     sockstat(&read(SOCKSTAT, ABSENT)?, "orphan")
 }
 
-/// The three files' texts together.
+/// Combines the texts of the three files.
 ///
 /// # Errors
 /// [`FileError::NotUnderstood`].
@@ -42,7 +42,7 @@ pub fn parse(sockstat_text: &str, tcp_mem: &str, protocols: &str, page_bytes: u6
     })
 }
 
-/// A number of the line `TCP:` of `/proc/net/sockstat`, by its name (`orphan`: sockets; `mem`: pages).
+/// A number from the line `TCP:` of `/proc/net/sockstat`, by name (`orphan`: sockets; `mem`: pages).
 ///
 /// # Errors
 /// [`FileError::NotUnderstood`].
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn pressure_is_found_by_its_header_and_belongs_to_tcp_alone() {
-        // By hand: no captured kernel was under pressure, and older ones had other columns.
+        // Written by hand: no captured kernel was under pressure, and older ones had other columns.
         let table = |tcp: &str| format!("protocol press size\nTCPv6 no 1\nUDP NI 1\nTCP {tcp} 1\nTCPx yes 1\n");
         assert_eq!(under_pressure(&table("yes")).ok(), Some(true));
         assert_eq!(under_pressure(&table("no")).ok(), Some(false));

@@ -1,4 +1,4 @@
-//! `/proc/zoneinfo` and `/proc/buddyinfo`: free memory of each zone, its watermarks, and how broken up it is.
+//! `/proc/zoneinfo` and `/proc/buddyinfo`: free memory of each zone, its watermarks, and how fragmented it is.
 
 use super::file::{FileError, not_understood, number, read};
 use crate::model::host::Zone;
@@ -7,8 +7,8 @@ const ZONEINFO: &str = "/proc/zoneinfo";
 const BUDDYINFO: &str = "/proc/buddyinfo";
 const ABSENT: &str = "mount /proc";
 
-/// The zones that have memory, in the order of node and address; and what is wrong with `/proc/buddyinfo`, if
-/// anything: then no zone has free blocks.
+/// The zones that have memory, in the order of node and address; and the error of `/proc/buddyinfo`, if any: then no
+/// zone has free blocks.
 ///
 /// # Errors
 /// `/proc/zoneinfo` cannot be read or understood.
@@ -18,7 +18,7 @@ pub fn zones(page_bytes: u64) -> Result<(Vec<Zone>, Option<FileError>), FileErro
     Ok((zones, lacking))
 }
 
-/// The zones of `/proc/zoneinfo` without their free blocks. Those that have no memory are left out.
+/// The zones of `/proc/zoneinfo` without their free blocks. Zones that have no memory are left out.
 ///
 /// # Errors
 /// [`FileError::NotUnderstood`].
@@ -32,7 +32,7 @@ pub fn parse(text: &str, page_bytes: u64) -> Result<Vec<Zone>, FileError> {
         let (mut free, mut min, mut low, mut high, mut managed) = (None, None, None, None, None);
         while let Some(line) = lines.next_if(|line| heading(line).is_none()) {
             let mut words = line.split_ascii_whitespace();
-            // The lines of the per-CPU lists have a colon behind their names (`high:`).
+            // The lines of the per-CPU lists have a colon after their names (`high:`).
             let (place, value) = match [words.next(), words.next(), words.next()] {
                 [Some("pages"), Some("free"), value] => (&mut free, value),
                 [Some("min"), value, None] => (&mut min, value),
@@ -57,7 +57,7 @@ pub fn parse(text: &str, page_bytes: u64) -> Result<Vec<Zone>, FileError> {
             high_bytes: bytes("high", high)?,
             free_blocks: Vec::new(),
         };
-        // A zone without memory may have watermarks nevertheless.
+        // A zone without memory may still have watermarks.
         if zone.managed_bytes > 0 {
             zones.push(zone);
         }
@@ -65,10 +65,10 @@ pub fn parse(text: &str, page_bytes: u64) -> Result<Vec<Zone>, FileError> {
     if zones.is_empty() { Err(not_understood(ZONEINFO, "it has no zone with memory")) } else { Ok(zones) }
 }
 
-/// Adds the numbers of `/proc/buddyinfo` to the zones that they belong to.
+/// Adds the counts of `/proc/buddyinfo` to the zones that they belong to.
 ///
 /// # Errors
-/// [`FileError::NotUnderstood`]: no zone is changed then.
+/// [`FileError::NotUnderstood`]: then no zone is changed.
 pub fn add_free_blocks(zones: &mut [Zone], text: &str) -> Result<(), FileError> {
     let mut rows = Vec::new();
     for line in text.lines() {
@@ -121,7 +121,7 @@ mod tests {
                 zone("DMA32", [114_054, 100_701, 647, 808, 969], &[23, 6, 2, 2, 4, 8, 6, 9, 6, 2, 94]),
             ]
         );
-        // 7.2: a zone Movable without memory has watermarks; the lists of the CPUs have high_min and high_max.
+        // 7.2: the zone Movable has watermarks but no memory; the per-CPU lists have high_min and high_max.
         assert_eq!(
             both(include_str!("captured/7.2/proc_zoneinfo"), include_str!("captured/7.2/proc_buddyinfo")),
             [
@@ -131,7 +131,7 @@ mod tests {
         );
     }
 
-    /// By hand, from the format string of zoneinfo_show_print(): no captured kernel has two nodes.
+    /// Written by hand, from the format string of zoneinfo_show_print(): no captured kernel has two nodes.
     fn two_nodes() -> String {
         let zone = |node, pages| {
             format!(

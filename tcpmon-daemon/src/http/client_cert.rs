@@ -1,4 +1,4 @@
-//! What a client's certificate must be.
+//! Which client certificates are accepted.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -15,16 +15,16 @@ use x509_cert::{
     ext::pkix::{SubjectAltName, name::GeneralName},
 };
 
-/// The rules that the web config file sets. That the client has the certificate's key is proven in any case.
+/// The rules from the web config file. Whatever they are, a client must prove that it has its certificate's key.
 #[derive(Debug)]
 pub(super) struct ClientCert {
-    /// A certificate is asked for.
+    /// A certificate is requested.
     pub(super) asked: bool,
-    /// Without one there is no connection.
+    /// Connections without a certificate are refused.
     pub(super) mandatory: bool,
-    /// Who must have vouched for it; anybody where there is none.
+    /// Authorities, one of which must have signed the certificate; without this, any issuer is accepted.
     pub(super) chain: Option<Arc<dyn ClientCertVerifier>>,
-    /// It must bear one of these names; any where there are none.
+    /// The certificate must have one of these names; without this, any name is accepted.
     pub(super) allowed_sans: Option<Vec<String>>,
     pub(super) algorithms: WebPkiSupportedAlgorithms,
 }
@@ -82,7 +82,7 @@ impl ClientCertVerifier for ClientCert {
     }
 }
 
-/// Alternative names of the subject, of the four kinds that exporter-toolkit compares: host, e-mail, address, URI.
+/// Subject alternative names, of the four kinds that exporter-toolkit compares: host, e-mail, address, URI.
 fn names(certificate: &CertificateDer<'_>) -> Result<Vec<String>, Error> {
     let bad = |_| Error::from(CertificateError::BadEncoding);
     let certificate = Certificate::from_der(certificate).map_err(bad)?;

@@ -1,8 +1,9 @@
-//! The connections that are open, and which one goes when there is no room.
+//! The open connections, and which one is closed when the limit is reached.
 //!
-//! A newcomer is always let in: were it to wait, a few hundred idle connections would keep the scraper out. At the bound
-//! the client with the most connections loses the one that it has used least lately, so that only those lose who take
-//! much; the scraper's own connection is the youngest, and under a flood from elsewhere its client has but one.
+//! A new connection is always accepted: if it had to wait, a few hundred idle connections would lock out the scraper.
+//! At the limit, the client with the most connections loses the one that has waited for it longest. So only clients
+//! with many connections lose any. The scraper's own connection is the newest, and in a flood from other addresses its
+//! client has only one.
 
 use std::{
     cmp::Reverse,
@@ -15,17 +16,17 @@ use std::{
 
 use tokio::task::{AbortHandle, Id};
 
-/// Most connections: with TLS and a header under way one takes up to 80 kB, 20 MB together.
+/// Maximum number of connections. With TLS and a partly received header, one takes up to 80 kB; all of them take 20 MB.
 const MOST: usize = 256;
 
-/// How many connections may be open. A quarter of the file descriptors at most: the programs, their maps and the
-/// processes that are looked at need the others.
+/// How many connections may be open. At most a quarter of the file descriptors: the others are needed for the programs,
+/// their maps and the processes that tcpmon looks at.
 pub(super) fn most_connections() -> usize {
     let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     descriptors.map_or(MOST, |descriptors| usize::try_from(descriptors / 4).unwrap_or(MOST).clamp(8, MOST))
 }
 
-/// Who connects: an IPv4 address, or the /64 of an IPv6 address, all of which one host can have.
+/// A client: an IPv4 address, or the /64 of an IPv6 address, because one host can use all addresses of a /64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Client(IpAddr);
 
@@ -44,8 +45,9 @@ impl fmt::Display for Client {
     }
 }
 
-/// Since when a connection waits for its client: to finish the handshake or the header, to take the answer, to ask again.
-/// `None` while an answer is worked on.
+/// Since when a connection has been waiting for its client: to finish the handshake or the header, to take the
+/// response, or to send the next request. The time does not restart when the client takes part of a response. `None`
+/// while the server works on a response.
 #[derive(Clone, Debug)]
 pub(super) struct Waiting(Arc<Mutex<Option<Instant>>>);
 
@@ -66,7 +68,7 @@ impl Waiting {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = since;
     }
 
-    fn since(&self) -> Option<Instant> {
+    pub(super) fn since(&self) -> Option<Instant> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -81,7 +83,7 @@ struct Open {
 #[derive(Default)]
 pub(super) struct Connections {
     open: HashMap<Id, Open>,
-    /// It has been said that the bound is reached.
+    /// The warning that the limit is reached has been logged.
     said: bool,
 }
 
@@ -94,7 +96,7 @@ impl Connections {
         self.open.remove(&task);
     }
 
-    /// Closes connections until one more is within the bound.
+    /// Closes connections until there is room for one more.
     pub(super) fn make_room(&mut self, bound: usize) {
         if self.open.len() < bound / 2 {
             self.said = false;
@@ -113,7 +115,8 @@ impl Connections {
     }
 }
 
-/// The one to close: of the client that has most, the one that waits longest; one that is worked on only if none waits.
+/// The connection to close: among those of the client with the most connections, the one that has waited longest. One
+/// whose response is being worked on is chosen only if none of that client's connections waits.
 fn victim<I: Copy>(connections: &[(I, Client, Option<Instant>)]) -> Option<I> {
     let mut held = HashMap::new();
     for (_, client, _) in connections {

@@ -8,7 +8,7 @@ use std::{
 };
 
 use rustix::net::{AddressFamily, sockopt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 
 /// An address to listen on: `127.0.0.1:10793`, `[::1]:10793`, or `:10793` for every address of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub struct ListenAddress {
     port: u16,
 }
 
-/// Text that is no address to listen on.
+/// Text that is not an address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is no address to listen on: write `127.0.0.1:10793`, `[::1]:10793`, or `:10793` for all addresses")]
 pub struct AddressError {
@@ -53,7 +53,7 @@ impl fmt::Display for ListenAddress {
 pub struct BindError {
     /// The address.
     pub address: ListenAddress,
-    /// The system's reason.
+    /// The system's error.
     pub source: io::Error,
 }
 
@@ -73,7 +73,7 @@ fn remedy(error: &io::Error) -> &'static str {
 /// Listens on all of the addresses, or on none.
 ///
 /// # Errors
-/// Names the address that cannot be listened on, and a remedy.
+/// Names the address on which it cannot listen, and a remedy.
 pub async fn bind(addresses: &[ListenAddress]) -> Result<Vec<TcpListener>, BindError> {
     let mut listeners = Vec::with_capacity(addresses.len());
     for address in addresses {
@@ -87,8 +87,8 @@ async fn bind_one(address: ListenAddress) -> io::Result<TcpListener> {
     if let Some(ip) = address.ip {
         return TcpListener::bind((ip, address.port)).await;
     }
-    // The IPv6 socket takes IPv4 connections too, except on hosts without IPv6.
-    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, address.port)).await {
+    // The IPv6 socket accepts IPv4 connections, too. The fallback is for hosts without IPv6.
+    match bind_all(address.port) {
         Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
             TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port)).await
         }
@@ -96,7 +96,19 @@ async fn bind_one(address: ListenAddress) -> io::Result<TcpListener> {
     }
 }
 
-/// Sockets of a service manager that cannot be listened on.
+/// Listens on every IPv6 and IPv4 address, whatever the value of `net.ipv6.bindv6only`.
+fn bind_all(port: u16) -> io::Result<TcpListener> {
+    let socket = TcpSocket::new_v6()?;
+    socket.set_reuseaddr(true)?;
+    sockopt::set_ipv6_v6only(&socket, false)?;
+    socket.bind((Ipv6Addr::UNSPECIFIED, port).into())?;
+    socket.listen(BACKLOG)
+}
+
+/// Length of the accept queue: the same as that of `TcpListener::bind`.
+const BACKLOG: u32 = 1024;
+
+/// Sockets passed by a service manager that tcpmon cannot listen on.
 #[derive(Debug, thiserror::Error)]
 pub enum InheritError {
     /// There are none.
@@ -104,18 +116,18 @@ pub enum InheritError {
         "no socket was passed (LISTEN_FDS): start tcpmon by its systemd .socket unit, or leave out --web.systemd-socket"
     )]
     None,
-    /// What was passed is something else.
+    /// What was passed is not a listening TCP socket.
     #[error("descriptor {0} was passed, but is no listening TCP socket: write `ListenStream=PORT` and no `Accept=yes`")]
     NotListening(RawFd),
-    /// The system's reason.
+    /// The system's error.
     #[error("cannot take over the passed sockets: {0}: check LISTEN_FDS and LISTEN_PID")]
     Failed(#[from] io::Error),
 }
 
-/// Takes over the listening sockets that systemd passed (`sd_listen_fds(3)`), once in the life of the process.
+/// Takes over the listening sockets that systemd passed (`sd_listen_fds(3)`). Works once in the life of the process.
 ///
 /// # Errors
-/// When there are none, or one is no listening TCP socket.
+/// If no socket was passed, or one is not a listening TCP socket.
 pub fn inherit() -> Result<Vec<TcpListener>, InheritError> {
     let listeners: Vec<_> = sd_notify::listen_fds()?.map(inherit_one).collect::<Result<_, _>>()?;
     if listeners.is_empty() { Err(InheritError::None) } else { Ok(listeners) }
@@ -123,14 +135,14 @@ pub fn inherit() -> Result<Vec<TcpListener>, InheritError> {
 
 #[expect(unsafe_code, reason = "descriptors come as numbers")]
 fn inherit_one(number: RawFd) -> Result<TcpListener, InheritError> {
-    // SAFETY: listen_fds() has set a flag on it, so it is open; it is only looked at.
+    // SAFETY: listen_fds() has set a flag on the descriptor, so it is open; it is only inspected here.
     let passed = unsafe { BorrowedFd::borrow_raw(number) };
     let family = sockopt::socket_domain(passed);
     let tcp = matches!(family, Ok(AddressFamily::INET | AddressFamily::INET6));
     if !tcp || !sockopt::socket_acceptconn(passed).unwrap_or(false) {
         return Err(InheritError::NotListening(number));
     }
-    // SAFETY: it is a listening TCP socket, and tcpmon has opened none itself: nobody else owns it.
+    // SAFETY: it is a listening TCP socket, and tcpmon has opened none itself, so nothing else owns the descriptor.
     let socket = std::net::TcpListener::from(unsafe { OwnedFd::from_raw_fd(number) });
     socket.set_nonblocking(true)?;
     Ok(TcpListener::from_std(socket)?)

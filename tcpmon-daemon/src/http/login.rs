@@ -1,4 +1,4 @@
-//! Basic authentication: names, bcrypt hashes, and the cost of trying passwords.
+//! Basic authentication: user names, bcrypt hashes, and how the cost of password checks is limited.
 
 #[cfg(test)]
 mod tests;
@@ -19,21 +19,22 @@ use tracing::warn;
 
 use super::connections::Client;
 
-/// Highest cost of a hash: 2^14 rounds take about a second, and a first scrape must be answered within ten.
+/// Highest bcrypt cost: 2^14 rounds take about a second, and a first scrape must be answered within ten seconds.
 const MOST_COST: u32 = 14;
 
-/// Passwords of one client that wait for their check; further ones are told to come again.
+/// Passwords of one client that may wait to be checked; further requests are told to retry later.
 const MOST_WAITING: usize = 64;
 
-/// Names and bcrypt hashes of those who may ask.
+/// Names and bcrypt hashes of the users who may send requests.
 #[derive(Default)]
 pub(super) struct Users {
     hashes: BTreeMap<String, String>,
-    /// Checked for a name that nobody has, as dear as the dearest of the others: so that the time does not tell names.
+    /// Checked for an unknown name, at the highest cost of all the hashes, so that response times do not reveal which
+    /// names exist.
     decoy: String,
 }
 
-/// Hashes are for nobody's eyes.
+/// Hashes must not appear in logs.
 impl fmt::Debug for Users {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.hashes.keys()).finish()
@@ -41,7 +42,7 @@ impl fmt::Debug for Users {
 }
 
 impl Users {
-    /// Takes names and hashes; an error names the first that cannot be used.
+    /// Takes names and hashes; an error names the first one that cannot be used.
     pub(super) fn new(hashes: BTreeMap<String, String>) -> Result<Self, String> {
         let mut dearest = 4;
         for (name, hash) in &hashes {
@@ -54,38 +55,38 @@ impl Users {
                 Err(_) => bad("no bcrypt hash: make one with `htpasswd -nBC 10 NAME`")?,
             }
         }
-        // What it was made of does not matter: it lets nobody in.
+        // The password behind it does not matter: the decoy lets nobody in.
         Ok(Self { hashes, decoy: format!("$2b${dearest:02}${}", "a".repeat(21) + "e" + &"a".repeat(30) + "e") })
     }
 
-    /// Whether everybody may ask.
+    /// Whether everybody may send requests.
     pub(super) fn is_empty(&self) -> bool {
         self.hashes.is_empty()
     }
 }
 
-/// How a request fares.
+/// The result of a login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Login {
     Granted,
     Denied,
-    /// Too many passwords of this client wait already.
+    /// Too many passwords of this client are already waiting to be checked.
     Busy,
 }
 
-/// Checks passwords, one at a time: bcrypt takes 50 ms and more of a CPU by intent.
+/// Checks passwords, one at a time, because bcrypt deliberately takes 50 ms of CPU or more.
 ///
-/// Clients take turns, so that one that guesses does not delay another by more than a check. A password that was right
-/// once is not computed again: it is remembered by a hash under a key that this process alone has.
+/// Clients take turns, so a client that guesses passwords delays another by one check at most. A correct password is
+/// not computed again: it is remembered as a hash under a key that only this process has.
 pub(super) struct Passwords {
     key: hmac::Key,
-    /// The last right password of each name, hashed together with the name and its bcrypt hash.
+    /// The last correct password of each name, hashed together with the name and its bcrypt hash.
     right: Mutex<HashMap<String, hmac::Tag>>,
     queues: Mutex<HashMap<Client, Arc<Queue>>>,
     turn: Arc<Semaphore>,
 }
 
-/// Passwords are for nobody's eyes.
+/// Passwords must not appear in logs.
 impl fmt::Debug for Passwords {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Passwords").finish_non_exhaustive()
@@ -98,7 +99,7 @@ struct Queue {
 }
 
 impl Passwords {
-    /// Knows no password yet; fails when the system has no randomness.
+    /// No password is known yet. Fails if the system cannot supply random bytes.
     pub(super) fn new() -> Result<Self, ring::error::Unspecified> {
         Ok(Self {
             key: hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())?,
@@ -124,16 +125,16 @@ impl Passwords {
         }
         let queue = self.queue(client);
         let Ok(place) = Arc::clone(&queue.places).try_acquire_owned() else { return Login::Busy };
-        // The semaphores are never closed.
+        // These calls do not fail, because the semaphores are never closed.
         let Ok(own) = Arc::clone(&queue.turn).acquire_owned().await else { return Login::Busy };
         let Ok(turn) = Arc::clone(&self.turn).acquire_owned().await else { return Login::Busy };
-        // Another request may have brought it meanwhile.
+        // Another request may have had the same password checked meanwhile.
         if known && self.was_right(&name, &message) {
             return Login::Granted;
         }
         let this = Arc::clone(self);
         let checked = spawn_blocking(move || {
-            // Turns end with the computation, which goes on when the client has left.
+            // The turns end when the computation ends, because it continues even if the client disconnects.
             let _turns = (place, own, turn, queue);
             let right = bcrypt::verify(&password, &hash).unwrap_or(false) && known;
             if right {
@@ -159,7 +160,7 @@ impl Passwords {
 
     fn queue(&self, client: Client) -> Arc<Queue> {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those where nobody waits are held by the map alone.
+        // A queue in which nobody waits is referenced only by the map.
         queues.retain(|_, queue| Arc::strong_count(queue) > 1);
         let new = || {
             let places = Arc::new(Semaphore::new(MOST_WAITING));

@@ -1,4 +1,4 @@
-//! Keeps to the web config file while it, or a file that it names, changes.
+//! Applies changes of the web config file, and of the files that it names, while tcpmon runs.
 
 #[cfg(test)]
 mod tests;
@@ -18,10 +18,10 @@ use super::{
     web_config::{Policy, Written},
 };
 
-/// The files are looked at this often at most, when somebody asks.
+/// The files are checked at most this often, and only when a request comes in.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// A web config file, and what it says.
+/// A web config file and its settings.
 #[derive(Debug)]
 pub struct WebConfig {
     file: PathBuf,
@@ -38,7 +38,7 @@ struct State {
     problem: Option<String>,
 }
 
-/// A file, and what changes when it does; `None` when it is not there.
+/// A file and the metadata by which a change is detected; `None` if the file does not exist.
 #[derive(Debug, PartialEq)]
 struct Stamp {
     file: PathBuf,
@@ -54,7 +54,7 @@ struct Inode {
     changed_ns: i128,
 }
 
-/// A web config file that cannot be used: which, the key, and the remedy.
+/// A web config file that cannot be used: which file, the key, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("web config file {}: {problem}", file.display())]
 pub struct WebConfigError {
@@ -66,7 +66,7 @@ impl WebConfig {
     /// Reads the file and those that it names.
     ///
     /// # Errors
-    /// When one cannot be read, or a key cannot be used.
+    /// If one cannot be read, or a key cannot be used.
     pub fn read(file: &Path) -> Result<Self, WebConfigError> {
         Self::read_and_look_every(file, LOOK_EVERY)
     }
@@ -85,24 +85,33 @@ impl WebConfig {
         &self.file
     }
 
-    /// Why the file as it is now is not in force but an earlier state of it; `None` when it is.
+    /// Why the current content of the file is not in force, but earlier content is; `None` if it is in force.
     pub fn problem(&self) -> Option<String> {
         self.look().problem.clone()
     }
 
-    /// What is in force. Looks at the files: some microseconds of the caller, once in [`LOOK_EVERY`].
+    /// The policy in force. Checks the files at most once in [`LOOK_EVERY`], which takes the caller a few microseconds.
     pub(super) fn policy(&self) -> Arc<Policy> {
         Arc::clone(&self.look().policy)
     }
 
-    /// Who knows what passwords were right.
+    /// The passwords that are known to be correct.
     pub(super) fn passwords(&self) -> &Arc<Passwords> {
         &self.passwords
     }
 
+    /// Checks the files now, even if they were checked a moment ago.
+    pub fn reload(&self) {
+        drop(self.look_if_older_than(Duration::ZERO));
+    }
+
     fn look(&self) -> MutexGuard<'_, State> {
+        self.look_if_older_than(self.look_every)
+    }
+
+    fn look_if_older_than(&self, age: Duration) -> MutexGuard<'_, State> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.looked.elapsed() < self.look_every {
+        if state.looked.elapsed() < age {
             return state;
         }
         state.looked = Instant::now();
@@ -126,7 +135,7 @@ impl WebConfig {
     }
 }
 
-/// A file that is just being written may be empty or end early, and must not open the endpoint for that moment.
+/// A file that is being written may be empty or truncated for a moment, and must not open the endpoint in that time.
 fn no_less(old: &Policy, new: Policy) -> Result<Policy, String> {
     if old.tls.is_some() && new.tls.is_none() {
         return Err("tls_server_config: it has gone: restart tcpmon if plain HTTP is meant".into());
@@ -137,7 +146,7 @@ fn no_less(old: &Policy, new: Policy) -> Result<Policy, String> {
     Ok(new)
 }
 
-/// Every file is stamped before it is read: a change meanwhile is then seen by the next look.
+/// The state of every file is recorded before it is read, so that the next check notices a change during the read.
 fn load(file: &Path) -> (Vec<Stamp>, Result<Policy, String>) {
     let mut seen = vec![Stamp::of(file)];
     let folder = file.parent().unwrap_or(Path::new(""));

@@ -1,4 +1,4 @@
-//! Serves connections within limits, and stops in time.
+//! Accepts and serves connections within limits, and stops within a bounded time.
 
 use std::{
     convert::Infallible,
@@ -22,6 +22,7 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
+use rustix::net::sockopt;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
@@ -37,20 +38,21 @@ use super::{
     connections::{Client, Connections, Waiting, most_connections},
     login::Login,
     reload::WebConfig,
+    timely::Timely,
     web_config::Policy,
 };
 
-/// What a client may take of us.
+/// Limits on the resources that a client can use.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// A connection that has not sent a whole request header for so long is closed, idle ones included; and one whose
-    /// handshake takes so long.
+    /// A connection that has not sent a complete request header within this time is closed, idle ones included. The
+    /// same limit applies to the TLS handshake.
     pub(super) header: Duration,
-    /// A connection whose client does not take its answer for so long is closed.
+    /// A connection whose client has not taken its complete response within this time is closed.
     pub(super) send: Duration,
-    /// Connections at a time; a further one takes the place of another, see [`Connections`].
+    /// Connections open at once; a further one replaces another, see [`Connections`].
     pub(super) connections: usize,
-    /// When tcpmon stops, requests that are under way have so long to end.
+    /// When tcpmon stops, requests in progress have this long to finish.
     pub(super) stop: Duration,
 }
 
@@ -65,11 +67,15 @@ impl Default for Limits {
     }
 }
 
+/// Kernel send buffer of a connection, which bounds the kernel memory that a client can hold. The kernel doubles the
+/// value; on a path of 100 ms it allows 1 MB/s.
+const SEND_BUFFER_BYTES: usize = 128 << 10;
+
 /// Largest request header, bytes.
 const MOST_HEADER_BYTES: usize = 32 << 10;
 
-/// Answers requests until `shutdown` completes, and then lets those under way end for at most 0.7 s. Without a web
-/// config everybody may ask, over plain HTTP.
+/// Answers requests until `shutdown` completes; then requests in progress get at most 0.7 s to finish. Without a web
+/// config, everybody may send requests, over plain HTTP.
 pub async fn serve(
     listeners: Vec<TcpListener>,
     router: Router,
@@ -91,7 +97,7 @@ pub(super) async fn serve_within(
     select! {
         () = accepting.as_mut() => {}
         () = shutdown => {
-            // That the sender is gone is the message.
+            // Dropping the sender is the signal to stop.
             drop(stop);
             accepting.await;
         }
@@ -113,7 +119,7 @@ impl Server {
         let mut failing = false;
         loop {
             select! {
-                // Room is made by what has ended before anything is closed for it.
+                // Ended connections are removed first, so that no open one is closed while there is room.
                 biased;
                 _ = self.stopped.changed() => break,
                 Some(ended) = tasks.join_next_with_id() => {
@@ -124,7 +130,7 @@ impl Server {
                     let (client, waiting) = (address.into(), Waiting::new());
                     let task = tasks.spawn(self.clone().connection(stream, client, waiting.clone()));
                     connections.add(client, waiting, task);
-                    // However many knock: all that are in get on between two of them.
+                    // Under a flood of new connections, the open ones still make progress between two of them.
                     yield_now().await;
                 }
             }
@@ -132,7 +138,7 @@ impl Server {
         drop(listeners);
         let drained = async { while tasks.join_next().await.is_some() {} };
         if timeout(self.limits.stop, drained).await.is_err() {
-            // Dropping the set ends them.
+            // Dropping the set aborts its tasks.
             debug!("connections were cut off because they did not end in time");
         }
     }
@@ -141,6 +147,7 @@ impl Server {
         if let Err(error) = self.limit(&stream) {
             debug!(%error, "cannot set a connection's options");
         }
+        let stream = Timely::new(stream, waiting.clone(), self.limits.send);
         let Some(tls) = self.policy().tls.clone() else {
             return self.answer(stream, client, waiting).await;
         };
@@ -216,12 +223,14 @@ impl Server {
 
     fn limit(&self, stream: &TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
+        sockopt::set_socket_send_buffer_size(stream, SEND_BUFFER_BYTES)?;
+        // Data that has left this process is covered by the kernel's timeout.
         let ms = self.limits.send.as_millis() as u32;
-        Ok(rustix::net::sockopt::set_tcp_user_timeout(stream, ms)?)
+        Ok(sockopt::set_tcp_user_timeout(stream, ms)?)
     }
 }
 
-/// The next connection of any listener.
+/// The next connection from any of the listening sockets.
 async fn next(listeners: &mut [TcpListener], failing: &mut bool) -> (TcpStream, SocketAddr) {
     loop {
         let accepted = poll_fn(|context| {
@@ -232,7 +241,7 @@ async fn next(listeners: &mut [TcpListener], failing: &mut bool) -> (TcpStream, 
                 });
             match ready {
                 Some((index, accepted)) => {
-                    // The others first, the next time.
+                    // Next time, poll the other sockets first.
                     listeners.rotate_left(index + 1);
                     Poll::Ready(accepted)
                 }
@@ -249,7 +258,7 @@ async fn next(listeners: &mut [TcpListener], failing: &mut bool) -> (TcpStream, 
                     warn!(%error, "cannot accept connections; will keep trying");
                 }
                 *failing = true;
-                // Out of descriptors or memory: trying at once would only burn the CPU.
+                // Out of descriptors or memory: an immediate retry would only burn CPU.
                 sleep(Duration::from_millis(100)).await;
             }
         }

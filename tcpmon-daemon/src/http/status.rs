@@ -1,6 +1,9 @@
 //! `/status`: what the daemon knows about itself, as JSON.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    io::{self, Write},
+};
 
 use serde::Serialize;
 
@@ -21,10 +24,10 @@ struct Status<'a> {
     uptime_seconds: f64,
     probes: &'a [Probe],
     sources: &'a [host::Source],
-    /// `null` where no such file was given.
+    /// `null` if no web config file was given.
     web_config: Option<Web>,
     losses: BTreeMap<&'a str, u64>,
-    /// Sockets that are left out, by why.
+    /// Sockets that tcpmon ignores, by reason.
     ignored_sockets: BTreeMap<&'a str, u64>,
     programs: Vec<Program<'a>>,
     maps: &'a [MapUse],
@@ -36,7 +39,7 @@ struct Status<'a> {
 #[derive(Serialize)]
 struct Program<'a> {
     name: &'a str,
-    /// `null` while the kernel does not count.
+    /// `null` while the kernel does not count runs.
     runs: Option<u64>,
     run_seconds: Option<f64>,
 }
@@ -44,14 +47,19 @@ struct Program<'a> {
 #[derive(Serialize)]
 struct Web {
     file: String,
-    /// Whether the file as it is now is in force.
+    /// Whether the current content of the file is in force.
     ok: bool,
-    /// Why it is not, and an earlier one is.
+    /// Why the current content is not in force, and earlier content still is.
     error: Option<String>,
 }
 
-/// The page, indented for people.
-pub(super) fn body(identity: &Identity, seen: &Seen, web: Option<&WebConfig>) -> serde_json::Result<Vec<u8>> {
+/// Writes the page, indented for human readers.
+pub(super) fn write(
+    identity: &Identity,
+    seen: &Seen,
+    web: Option<&WebConfig>,
+    sink: &mut impl Write,
+) -> io::Result<()> {
     let Seen { snapshot, host } = seen;
     let programs = snapshot.programs.iter().map(|program| Program {
         name: &program.name,
@@ -60,7 +68,7 @@ pub(super) fn body(identity: &Identity, seen: &Seen, web: Option<&WebConfig>) ->
     });
     let losses = snapshot.losses.iter().map(|(what, count)| (what.as_str(), *count));
     let losses = losses.chain(host.losses.iter().copied());
-    let mut body = serde_json::to_vec_pretty(&Status {
+    let status = Status {
         version: identity.version,
         revision: identity.revision,
         kernel: &identity.kernel,
@@ -78,7 +86,7 @@ pub(super) fn body(identity: &Identity, seen: &Seen, web: Option<&WebConfig>) ->
         groups: snapshot.groups.len(),
         groups_suppressed: snapshot.groups_suppressed,
         socket_begins_late: snapshot.begins_late,
-    })?;
-    body.push(b'\n');
-    Ok(body)
+    };
+    serde_json::to_writer_pretty(&mut *sink, &status)?;
+    sink.write_all(b"\n")
 }

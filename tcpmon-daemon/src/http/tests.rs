@@ -1,8 +1,8 @@
-//! Claims about the pages and about connections, over real sockets.
+//! Tests of pages and connections, over real sockets.
 
 use std::{
     net::SocketAddr,
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
@@ -23,30 +23,37 @@ use crate::model::{
     snapshot::{Group, GroupCounters, GroupGauges, GroupKey, ProgramRuns, Snapshot, Verdict},
 };
 
-/// Longer than anything here takes, even on an emulated machine.
+/// Longer than anything here takes, even on an emulated CPU.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 struct Fake {
-    /// When its group was born.
+    /// When its group was created.
     since: Instant,
-    stopped: AtomicBool,
-    /// How long a snapshot takes.
+    stalled: AtomicBool,
+    /// Number of samples taken.
+    made: AtomicUsize,
+    /// Number of groups.
+    groups: usize,
+    /// How long a sample takes.
     takes: Duration,
     fails: bool,
 }
 
 impl Default for Fake {
     fn default() -> Self {
-        Self { since: Instant::now(), stopped: AtomicBool::default(), takes: Duration::ZERO, fails: false }
+        let (stalled, made) = Default::default();
+        Self { since: Instant::now(), stalled, made, groups: 1, takes: Duration::ZERO, fails: false }
     }
 }
 
 impl Source for Arc<Fake> {
-    fn ready(&self) -> bool {
-        !self.stopped.load(Relaxed)
+    fn health(&self) -> Result<(), Unavailable> {
+        let stalled = self.stalled.load(Relaxed);
+        if stalled { Err(Unavailable("the collector has not finished a pass for 34 s".into())) } else { Ok(()) }
     }
 
     async fn see(&self) -> Result<Seen, Unavailable> {
+        self.made.fetch_add(1, Relaxed);
         sleep(self.takes).await;
         if self.fails {
             return Err(Unavailable("the kernel said no: restart tcpmon".into()));
@@ -63,7 +70,7 @@ impl Source for Arc<Fake> {
             gauges: GroupGauges::default(),
         };
         let snapshot = Snapshot {
-            groups: vec![group],
+            groups: vec![group; self.groups],
             probes: vec![probe("tcp_probe", Verdict::Attached, ""), probe("kfree_skb", Verdict::Broken, "no BTF")],
             losses: vec![("drop_entry".into(), 7)],
             ignored: vec![("mptcp", 8)],
@@ -116,7 +123,7 @@ impl Server {
         rest(stream).await
     }
 
-    /// How long it took to stop.
+    /// Stops the server; returns how long that took.
     async fn stop(self) -> Duration {
         let begin = Instant::now();
         self.stop.send(()).expect("the server runs");
@@ -125,10 +132,10 @@ impl Server {
     }
 }
 
-/// Everything until the server closes the connection.
+/// Everything received until the server closes the connection.
 async fn rest(mut stream: TcpStream) -> String {
     let mut answer = String::new();
-    // A reset is an end, too.
+    // A reset counts as the end, too.
     let end = timeout(DEADLINE, stream.read_to_string(&mut answer)).await;
     drop(end.expect("the server closes the connection"));
     answer
@@ -164,14 +171,40 @@ async fn each_page_answers_with_its_type_and_others_do_not_exist() {
 async fn a_new_group_is_at_zero_on_the_first_page_of_metrics_and_other_pages_do_not_count() {
     let (server, _) = Server::start(Fake::default()).await;
     let server = &server;
+    // Gets a sample that was started after this call.
     let ask = async |path: &str, agent: &str| {
-        let answer = server.ask(&format!("GET {path} HTTP/1.1\r\nUser-Agent: {agent}")).await;
-        answer
-            .lines()
-            .find_map(|line| line.strip_prefix("tcpmon_receive_bytes_total{")?.split(' ').nth(1)?.parse().ok())
+        let asked = clock();
+        let answer = loop {
+            let answer = server.ask(&format!("GET {path} HTTP/1.1\r\nUser-Agent: {agent}")).await;
+            if began(&answer) >= asked {
+                break answer;
+            }
+        };
+        received(&answer)
     };
     assert_eq!(ask("/status", "a").await, None);
-    assert_eq!([ask("/metrics", "a").await, ask("/metrics", "a").await], [Some(0), Some(7)]);
+    let first = server.ask("GET /metrics HTTP/1.1\r\nUser-Agent: a").await;
+    assert_eq!([received(&first), ask("/metrics", "a").await], [Some(0), Some(7)]);
+}
+
+fn received(answer: &str) -> Option<u64> {
+    let mut lines = answer.lines();
+    lines.find_map(|line| line.strip_prefix("tcpmon_receive_bytes_total{")?.split(' ').nth(1)?.parse().ok())
+}
+
+#[tokio::test]
+async fn a_reading_that_is_shared_shows_a_new_group_at_zero_to_all_who_share_it() {
+    let (server, _) = Server::start(Fake::default()).await;
+    let mut shown = Vec::new();
+    // The first request takes the sample, and at that time it is not known that others will share it.
+    for request in ["GET /status", "GET /metrics", "GET /metrics", "GET /metrics"] {
+        let answer = server.ask(&format!("{request} HTTP/1.1\r\nUser-Agent: {}", shown.len())).await;
+        shown.push((began(&answer), received(&answer)));
+    }
+    let first = shown[1].0;
+    for (began, received) in &shown[1..] {
+        assert!(*began > first || *received == Some(0), "{shown:?}");
+    }
 }
 
 #[test]
@@ -213,11 +246,122 @@ async fn the_format_is_negotiated_over_all_accept_lines() {
 }
 
 #[tokio::test]
-async fn health_follows_the_programs() {
-    let (server, source) = Server::start(Fake::default()).await;
+async fn health_names_what_stalls_and_makes_no_reading() {
+    let (server, source) = Server::start(Fake { takes: DEADLINE * 2, ..Fake::default() }).await;
     assert_eq!(parts(&server.ask("GET /healthz HTTP/1.1").await).0, 200);
-    source.stopped.store(true, Relaxed);
-    assert_eq!(parts(&server.ask("GET /healthz HTTP/1.1").await).0, 503);
+    source.stalled.store(true, Relaxed);
+    let answer = server.ask("GET /healthz HTTP/1.1").await;
+    let (status, _, body) = parts(&answer);
+    assert_eq!((status, body), (503, "the collector has not finished a pass for 34 s\n"));
+    assert_eq!(source.made.load(Relaxed), 0);
+}
+
+/// When an answer's sample was started.
+fn began(answer: &str) -> Duration {
+    let (_, head, _) = parts(answer);
+    let value = head.lines().find_map(|line| line.strip_prefix("tcpmon-reading-began: "));
+    Duration::from_secs_f64(value.and_then(|value| value.parse().ok()).expect("seconds"))
+}
+
+fn clock() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.try_into().expect("the clock runs forward")
+}
+
+#[tokio::test]
+async fn all_that_is_asked_within_250_ms_shares_one_reading_and_no_answer_is_older() {
+    let (server, source) = Server::start(Fake::default()).await;
+    let life = Duration::from_millis(250);
+    let mut readings = Vec::new();
+    for path in ["/metrics", "/status"].into_iter().cycle().take(40) {
+        let asked = clock();
+        let answer = server.ask(&format!("GET {path} HTTP/1.1")).await;
+        assert_eq!(parts(&answer).0, 200);
+        let began = began(&answer);
+        assert!(began + life >= asked, "{began:?}, asked at {asked:?}");
+        readings.push(began);
+    }
+    readings.dedup();
+    assert_eq!(readings.len(), source.made.load(Relaxed));
+    assert!(readings.len() < 40, "some are shared");
+    for pair in readings.windows(2) {
+        assert!(pair[1] - pair[0] >= life, "{pair:?}");
+    }
+}
+
+#[tokio::test]
+async fn failures_are_shared_too() {
+    let (server, source) =
+        Server::start(Fake { fails: true, takes: Duration::from_millis(100), ..Fake::default() }).await;
+    let asking = ["/metrics", "/status"].map(|path| format!("GET {path} HTTP/1.1"));
+    let [first, second] = &asking;
+    let (first, second) = tokio::join!(server.ask(first), server.ask(second));
+    assert_eq!([parts(&first).0, parts(&second).0], [500, 500]);
+    assert_eq!(source.made.load(Relaxed), 1);
+}
+
+#[tokio::test]
+async fn who_hangs_up_does_not_have_the_reading_begun_anew() {
+    let takes = Duration::from_millis(200);
+    let (server, source) = Server::start(Fake { takes, ..Fake::default() }).await;
+    for _ in 0..20 {
+        let mut stream = server.connect().await;
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("sent");
+        while source.made.load(Relaxed) == 0 {
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+    let begin = clock();
+    let answer = server.ask("GET /metrics HTTP/1.1").await;
+    let made = source.made.load(Relaxed);
+    assert!(made == 1 || began(&answer) + takes > begin, "{made} readings");
+    assert!(made <= 2, "{made} readings");
+}
+
+#[tokio::test]
+async fn clients_that_ask_in_a_loop_get_some_answers_of_a_reading_and_then_wait_for_the_next() {
+    const CLIENTS: usize = 50;
+    let (server, source) = Server::start(Fake::default()).await;
+    let (server, begin) = (Arc::new(server), Instant::now());
+    let mut clients = tokio::task::JoinSet::new();
+    for _ in 0..CLIENTS {
+        let server = Arc::clone(&server);
+        clients.spawn(async move {
+            let mut answers = 0;
+            while begin.elapsed() < Duration::from_secs(2) {
+                assert_eq!(parts(&server.ask("GET /metrics HTTP/1.1").await).0, 200);
+                answers += 1;
+            }
+            answers
+        });
+    }
+    let answers: usize = clients.join_all().await.into_iter().sum();
+    // Four at once, one every 10 ms, and one for each client that waited for the sample.
+    let most = source.made.load(Relaxed) * (4 + 25 + CLIENTS);
+    assert!(answers <= most, "{answers} answers, {most} at most");
+}
+
+#[tokio::test]
+async fn a_client_that_trickles_is_cut_off_when_its_answer_has_taken_too_long() {
+    let limits = Limits { send: Duration::from_millis(500), ..Limits::default() };
+    let (server, _) = Server::start_within(limits, Fake { groups: 400, ..Fake::default() }).await;
+    let mut stream = server.connect().await;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("sent");
+    let (mut taken, mut piece) = (0, vec![0; 4096]);
+    let mut first = None;
+    let end = loop {
+        match timeout(DEADLINE, stream.read(&mut piece)).await.expect("data or an end") {
+            Ok(0) => break "closed",
+            Ok(count) => taken += count,
+            Err(_) => break "reset",
+        }
+        first.get_or_insert_with(Instant::now);
+        // 200 kB/s: each piece is taken in good time.
+        sleep(Duration::from_millis(20)).await;
+    };
+    let took = first.expect("it began").elapsed();
+    assert!(end == "reset" && taken < 3_000_000, "{end} after {taken} bytes and {took:?}");
+    assert!(took >= limits.send, "{took:?}");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! TLS as the web config file describes it, in rustls' terms.
+//! Translates the TLS settings of the web config file into a rustls configuration.
 
 use std::{
     fs,
@@ -40,16 +40,16 @@ pub(super) struct Tls {
 #[derive(Clone, Copy, PartialEq)]
 enum ClientAuth {
     None,
-    /// It is asked for, and never looked into.
+    /// A certificate is requested, but its issuer is not checked.
     Request,
-    /// Any will do, even one that nobody vouches for.
+    /// Any certificate will do, even one from an unknown issuer.
     RequireAny,
     VerifyIfGiven,
     RequireAndVerify,
 }
 
 impl Tls {
-    /// All files that it names.
+    /// All files that the section names.
     pub(super) fn files(&self, folder: &Path) -> Vec<PathBuf> {
         let files = [&self.cert_file, &self.key_file, &self.client_ca_file];
         files.into_iter().filter_map(|file| given(file)).map(|file| folder.join(file)).collect()
@@ -78,7 +78,8 @@ impl Tls {
             })?;
         config.ignore_client_order = self.prefer_server_cipher_suites.unwrap_or(true);
         config.alpn_protocols = vec![b"http/1.1".into()];
-        // A scraper connects once in seconds; without resumption every connection meets the client policy in force.
+        // A scraper connects once every few seconds. Without resumption, every connection is checked against the client
+        // rules in force.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(Some(config))
@@ -87,7 +88,7 @@ impl Tls {
     fn provider(&self) -> Result<CryptoProvider, String> {
         let mut provider = ring::default_provider();
         if let Some(names) = self.cipher_suites.as_ref().filter(|names| !names.is_empty()) {
-            // As in Go the list is about TLS 1.2: the suites of TLS 1.3 are all good, and cannot be chosen.
+            // As in Go, the list applies to TLS 1.2: all TLS 1.3 suites are secure, and cannot be chosen.
             let (mut suites, old): (Vec<_>, Vec<_>) =
                 provider.cipher_suites.iter().partition(|suite| suite.version().version == ProtocolVersion::TLSv1_3);
             let name = |suite: SupportedCipherSuite| format!("{:?}", suite.suite()).replace("TLS13_", "TLS_");
@@ -150,7 +151,7 @@ impl Tls {
         let auth = match self.client_auth_type.as_deref().unwrap_or_default() {
             "" | "NoClientCert" => ClientAuth::None,
             "RequestClientCert" => ClientAuth::Request,
-            // The second is what the toolkit once called it.
+            // `RequireClientCert` is a former name of the toolkit.
             "RequireAnyClientCert" | "RequireClientCert" => ClientAuth::RequireAny,
             "VerifyClientCertIfGiven" => ClientAuth::VerifyIfGiven,
             "RequireAndVerifyClientCert" => ClientAuth::RequireAndVerify,
@@ -174,7 +175,7 @@ impl Tls {
         }
         let chain = match auth {
             ClientAuth::VerifyIfGiven | ClientAuth::RequireAndVerify => {
-                // Go would take the authorities of the host, which vouch for anybody.
+                // Go would use the host's certificate authorities, which issue certificates to anybody.
                 let remedy = "missing: name the certificates of those who vouch for clients";
                 Some(chain(&authorities.ok_or_else(|| bad("client_ca_file", remedy))?, provider)?)
             }
@@ -182,7 +183,7 @@ impl Tls {
         };
         Ok(ClientCert {
             asked: auth != ClientAuth::None,
-            // Whose names are listed must show one.
+            // If names are listed, every client must show a certificate with one of them.
             mandatory: matches!(auth, ClientAuth::RequireAny | ClientAuth::RequireAndVerify)
                 || self.client_allowed_sans.is_some(),
             chain,
@@ -204,7 +205,7 @@ fn chain(authorities: &[u8], provider: &Arc<CryptoProvider>) -> Result<Arc<dyn C
         .map_err(|error| bad("client_ca_file", &format!("{error}: name certificates of authorities")))
 }
 
-/// The text below `NAME`, or what is in the file below `NAME_file`; `None` when neither is given.
+/// The text of key `NAME`, or the content of the file in key `NAME_file`; `None` if neither is set.
 fn pem(folder: &Path, name: &str, text: &Option<String>, file: &Option<PathBuf>) -> Result<Option<Vec<u8>>, String> {
     let text = text.as_deref().filter(|text| !text.is_empty());
     match (text, given(file)) {
@@ -219,7 +220,7 @@ fn pem(folder: &Path, name: &str, text: &Option<String>, file: &Option<PathBuf>)
     }
 }
 
-/// All in the text; `None` when there are none, or one is broken.
+/// All certificates in the text; `None` if there are none, or one cannot be parsed.
 fn certificates(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
     let all: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().ok()?;
     (!all.is_empty()).then_some(all)

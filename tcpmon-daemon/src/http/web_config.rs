@@ -1,6 +1,7 @@
 //! The web config file: the YAML that exporters share (prometheus/exporter-toolkit, `docs/web-configuration.md`).
 //!
-//! What would leave the endpoint more open than its author believes is refused, even where the toolkit takes it.
+//! A setting that would leave the endpoint more open than its author believes is refused, even where the toolkit
+//! accepts it.
 
 #[cfg(test)]
 mod tests;
@@ -18,18 +19,18 @@ use tokio_rustls::rustls::ServerConfig;
 
 use super::{login::Users, tls::Tls};
 
-/// What the file asks of each connection and request; the default asks nothing.
+/// What the file requires of each connection and request; the default requires nothing.
 #[derive(Debug, Default)]
 pub(super) struct Policy {
-    /// Connections are encrypted.
+    /// If set, connections are encrypted.
     pub(super) tls: Option<Arc<ServerConfig>>,
-    /// Who may ask; everybody, where there are none.
+    /// Users who may send requests; without any, everybody may.
     pub(super) users: Users,
-    /// Go with every answer.
+    /// Headers added to every response.
     pub(super) headers: HeaderMap,
 }
 
-/// As written. An absent key, an empty one and `null` mean the same, as in the toolkit.
+/// The file as written. A missing key, an empty value and `null` mean the same, as in the toolkit.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Written {
@@ -42,13 +43,13 @@ pub(super) struct Written {
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Http {
-    /// Says what may be negotiated, and HTTP/1.1 always may be: so either value is true of us.
+    /// Whether HTTP/2 may be negotiated. HTTP/1.1 always may be, so the endpoint complies with either value.
     #[serde(rename = "http2")]
     _http2: Option<bool>,
     headers: Option<BTreeMap<String, Option<String>>>,
 }
 
-/// A header that may be set, and its only values where it has such.
+/// The headers that may be set. If a list of values follows, only these are allowed.
 const HEADERS: [(&str, &[&str]); 5] = [
     ("Strict-Transport-Security", &[]),
     ("X-Content-Type-Options", &["nosniff"]),
@@ -58,7 +59,8 @@ const HEADERS: [(&str, &[&str]); 5] = [
 ];
 
 impl Written {
-    /// Reads the file, and none that it names. An error has the place, what is wrong, and what would be right.
+    /// Reads the file, but none of the files that it names. An error has the place, what is wrong, and what would be
+    /// right.
     pub(super) fn read(file: &Path) -> Result<Self, String> {
         let text = fs::read_to_string(file)
             .map_err(|error| format!("{error}: name another with --web.config.file, or none for plain HTTP"))?;
@@ -71,12 +73,12 @@ impl Written {
         })
     }
 
-    /// The files that it names; relative ones are in `folder`.
+    /// The files that it names; relative paths start at `folder`.
     pub(super) fn files(&self, folder: &Path) -> Vec<PathBuf> {
         self.tls_server_config.as_ref().map(|tls| tls.files(folder)).unwrap_or_default()
     }
 
-    /// Reads those files, and checks everything. An error has the key, what is wrong, and what would be right.
+    /// Reads those files and checks everything. An error has the key, what is wrong, and what would be right.
     pub(super) fn policy(self, folder: &Path) -> Result<Policy, String> {
         if self.rate_limit.is_some() {
             return Err("rate_limit: not supported, as it would turn the scraper away together with whoever asks too \
@@ -93,7 +95,7 @@ impl Written {
     }
 }
 
-/// `None` for a blank value, which sets nothing.
+/// `None` for an empty value, which sets nothing.
 fn header(name: &str, value: &str) -> Result<Option<(HeaderName, HeaderValue)>, String> {
     let key = format!("http_server_config.headers.{name}");
     let Some((_, values)) = HEADERS.iter().find(|(known, _)| *known == name) else {

@@ -1,14 +1,18 @@
-//! The kernel's types by name, read from its own description of them (BTF).
+//! The kernel's types by name, read from the kernel's own description of them (BTF).
 //!
-//! Rust has no CO-RE: offsets, sizes, enum values and tracepoint signatures are looked up here at start, by name, in
-//! `/sys/kernel/btf/vmlinux`. What is not there is `None`, which the caller must treat as a fact about this kernel.
+//! Rust has no CO-RE. So offsets, sizes, enum values and tracepoint signatures are looked up here by name, at start, in
+//! `/sys/kernel/btf/vmlinux`. What the kernel does not have is `None`, which the caller must treat as a fact about this
+//! kernel.
 //!
-//! The format is that of `include/uapi/linux/btf.h`. Since Linux 7.1 it has counts of 24 bits instead of 16, kinds of
-//! 7 bits instead of 5, and an optional section that tells how long each kind is: with it unknown kinds are skipped.
+//! The format is that of `include/uapi/linux/btf.h`. Since Linux 7.1 it has counts of 24 bits instead of 16, kinds of 7
+//! bits instead of 5, and an optional section with the length of each kind, which lets the parser skip unknown kinds.
 //!
-//! Total on any bytes: no panic, and time and memory bounded by the length of the input. The input stays borrowed;
-//! 4 bytes per type are allocated. Little-endian 64-bit kernels only. Also compiled into xtask (`btf-fixture`), hence
-//! nothing but std. On 5.5 MB (6.18.44, release) parsing takes 1.1 ms, a field 20 us, a tracepoint or function 0.2 ms:
+//! The parser is total on any bytes: it does not panic, and its time and memory are bounded by the length of the input.
+//! The input stays borrowed; 4 bytes per type are allocated. It supports only little-endian 64-bit kernels. It is also
+//! compiled into xtask (`btf-fixture`), so it uses nothing but std.
+//!
+//! On 5.5 MB (6.18.44, release) parsing takes 1.1 ms, a field 20 us, a tracepoint or function 0.2 ms, as measured by
+//!
 //! `cargo test --release -p tcpmon-daemon --test btf_parser -- --ignored --nocapture`.
 
 #[path = "btf/blob.rs"]
@@ -22,19 +26,19 @@ pub use blob::{Blob, BtfError, Record, kind};
 use blob::word;
 
 const POINTER_BYTES: u64 = 8;
-/// Longest chain of typedefs and qualifiers that is followed; 7 is the longest in kernels 5.10 to 7.3.
+/// Longest chain of typedefs and qualifiers that is followed; the longest in kernels 5.10 to 7.3 is 7.
 const MAX_CHAIN: usize = 64;
-/// Deepest nesting of anonymous members that is searched; 7 is the deepest in kernels 5.10 to 7.3.
+/// Deepest nesting of anonymous members that is searched; the deepest in kernels 5.10 to 7.3 is 7.
 const MAX_NESTING: usize = 32;
-/// Members looked at per field before giving up; 273 is the most that a structure has in kernels 5.10 to 7.3.
+/// Members that are searched for each field before giving up; the largest structure in kernels 5.10 to 7.3 has 273.
 const MAX_MEMBERS: usize = 1 << 16;
 
-/// Where a field lies in its structure.
+/// Where a field is in its structure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Field {
-    /// Bytes from the start of the outermost structure; of a bit field, to the byte that holds its lowest bit.
+    /// Bytes from the start of the outermost structure. For a bit field, to the byte that holds its lowest bit.
     pub offset: u32,
-    /// Bytes of the whole field, all elements of an array; of a bit field, the bytes that its bits touch.
+    /// Bytes of the whole field, with all elements of an array. For a bit field, the bytes that its bits touch.
     pub size: u32,
     /// For bit fields only: lowest bit within the byte at `offset` (0 to 7), and number of bits.
     pub bits: Option<(u8, u8)>,
@@ -43,16 +47,17 @@ pub struct Field {
 /// One argument of a tracepoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Argument<'a> {
-    /// As `TP_PROTO` names it, where the kernel has `__traceiter_NAME` with the same prototype.
+    /// The name in `TP_PROTO`, if the kernel has `__traceiter_NAME` with the same prototype.
     pub name: Option<&'a str>,
-    /// What it is, without typedefs and qualifiers.
+    /// The argument's type, without typedefs and qualifiers.
     pub kind: ArgumentKind<'a>,
 }
 
-/// What an argument is, without typedefs and qualifiers.
+/// The type of an argument, without typedefs and qualifiers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArgumentKind<'a> {
-    /// A pointer, and what it points to: the bare name of a type (`sock`, `char`), `void`, or empty for what has none.
+    /// A pointer, and what it points to: the bare name of a type (`sock`, `char`), `void`, or empty if that has no
+    /// name.
     Pointer(&'a str),
     /// An integer or bool.
     Integer {
@@ -74,7 +79,7 @@ struct Member {
     type_id: u32,
     /// Bits from the start of the outermost structure.
     bit: u64,
-    /// Bits of a bit field, else 0.
+    /// Number of bits of a bit field, else 0.
     bit_size: u8,
 }
 
@@ -84,10 +89,10 @@ pub struct Btf<'a> {
 }
 
 impl<'a> Btf<'a> {
-    /// Reads a whole blob; see [`Blob::parse`].
+    /// Parses a whole blob; see [`Blob::parse`].
     ///
     /// # Errors
-    /// What is not little-endian BTF of version 1, is cut short, or holds a kind of unknown length.
+    /// If the input is not little-endian BTF of version 1, is truncated, or holds a kind of unknown length.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, BtfError> {
         Ok(Self { blob: Blob::parse(bytes)? })
     }
@@ -97,10 +102,10 @@ impl<'a> Btf<'a> {
         &self.blob
     }
 
-    /// Where `path` (member names with dots between) lies in the struct or union named `structure`.
+    /// Where the field `path` (member names separated by dots) is in the struct or union named `structure`.
     ///
-    /// Members of anonymous structures and unions count as members of what encloses them. `None`: this kernel has no
-    /// such structure or no such field. A path does not lead through pointers or arrays.
+    /// Members of anonymous structures and unions count as members of the type that encloses them. `None`: this kernel
+    /// has no such structure or no such field. A path does not lead through pointers or arrays.
     pub fn field(&self, structure: &str, path: &str) -> Option<Field> {
         let mut container = self.blob.record(self.blob.structure(structure)?)?;
         let mut budget = MAX_MEMBERS;
@@ -117,15 +122,15 @@ impl<'a> Btf<'a> {
         None
     }
 
-    /// Bytes of the struct or union of this name.
+    /// Size in bytes of the struct or union of this name.
     pub fn size_of(&self, structure: &str) -> Option<u32> {
         Some(self.blob.record(self.blob.structure(structure)?)?.size_or_type)
     }
 
-    /// Value of an enumerator: of the enum of this name, or with `None` of the first enum that has it.
+    /// The value of an enumerator: of the enum of this name, or with `None` of the first enum that has it.
     ///
-    /// Unsigned 64-bit values above `i64::MAX` wrap. In enums of kernels built before about 6.1 negative 32-bit values
-    /// appear as unsigned ones: their BTF does not tell them apart.
+    /// Unsigned 64-bit values above `i64::MAX` wrap. In enums of kernels built before about 6.1, negative 32-bit values
+    /// appear as unsigned ones, because the BTF of these kernels does not distinguish the two.
     pub fn enumerator(&self, enum_name: Option<&str>, name: &str) -> Option<i64> {
         let find =
             |record| self.values(record).find(|(offset, _)| self.blob.is_named(*offset, name)).map(|(_, value)| value);
@@ -141,14 +146,14 @@ impl<'a> Btf<'a> {
         Some(values.map(|(name, value)| (self.blob.string(name), value)).collect())
     }
 
-    /// Arguments of a tracepoint as a `tp_btf` program sees them: without the leading `void *__data`.
+    /// The arguments of a tracepoint as a `tp_btf` program sees them: without the leading `void *__data`.
     ///
     /// `None`: this kernel has no such tracepoint.
     pub fn tracepoint(&self, name: &str) -> Option<Vec<Argument<'a>>> {
         let typedef = self.blob.find(kind::TYPEDEF, &format!("btf_trace_{name}"))?;
         let pointer = self.blob.record(self.skip_qualifiers(typedef)?)?;
         let prototype = self.parameters(pointer.size_or_type)?;
-        // The typedef's prototype has types only; the names are on the function that calls the programs.
+        // The typedef's prototype has only types; the function that calls the programs has the names.
         let names: Vec<(u32, u32)> = self
             .blob
             .find(kind::FUNC, &format!("__traceiter_{name}"))
@@ -164,12 +169,12 @@ impl<'a> Btf<'a> {
         Some(arguments.map(argument).collect())
     }
 
-    /// Whether the kernel has a function of this name that BTF knows, static ones included.
+    /// Whether the kernel has a function of this name in its BTF, static functions included.
     pub fn has_function(&self, name: &str) -> bool {
         self.blob.find(kind::FUNC, name).is_some()
     }
 
-    /// The enum of this name that has values; an enum without is a forward declaration.
+    /// The enum of this name that has values; an enum without values is a forward declaration.
     fn enumeration(&self, name: &str) -> Option<Record<'a>> {
         (1..=self.blob.count())
             .filter_map(|id| self.blob.record(id))
@@ -216,7 +221,8 @@ impl<'a> Btf<'a> {
         }
     }
 
-    /// The member of this name, searched also in anonymous members. `start` is where the container itself starts.
+    /// Finds the member of this name, also in anonymous members. `start` is the bit at which the container itself
+    /// starts.
     fn member(
         &self,
         container: Record<'a>,
@@ -244,7 +250,7 @@ impl<'a> Btf<'a> {
 
     fn place(&self, member: Member) -> Option<Field> {
         let (mut bit, mut bit_size) = (member.bit, u64::from(member.bit_size));
-        // Before `flag` (Linux 5.0) the integer type itself told that it was a bit field.
+        // Before `flag` (Linux 5.0), the integer type itself showed that the member was a bit field.
         let integer = self.skip_qualifiers(member.type_id).and_then(|id| self.blob.record(id));
         if bit_size == 0
             && let Some(integer) = integer.filter(|record| record.kind == kind::INT)
@@ -261,7 +267,7 @@ impl<'a> Btf<'a> {
         Some(Field { offset: u32::try_from(bit / 8).ok()?, size: u32::try_from(size).ok()?, bits })
     }
 
-    /// Bytes of a type.
+    /// Size of a type in bytes.
     fn size(&self, mut id: u32) -> Option<u64> {
         let mut count = 1u64;
         for _ in 0..MAX_CHAIN {

@@ -1,18 +1,18 @@
-//! Empty programs on the daemon's tracepoints: the floor that `cargo xtask bench` compares the daemon with.
+//! Empty programs on the daemon's tracepoints: the floor with which `cargo xtask bench` compares the daemon.
 
 use aya::{Btf, Ebpf, EbpfLoader, programs::BtfTracePoint};
 
 use super::{LoadError, OBJECT, ProgramStats, plan::PROBES, program_stats, support::refused};
 
-/// The attached floor. It leaves the kernel with this value.
+/// The attached empty programs. They are removed from the kernel when this value is dropped.
 #[derive(Debug)]
 pub struct Floor(Ebpf);
 
 impl Floor {
-    /// Attaches an empty program to each of the tracepoints named, or of all that the daemon uses.
+    /// Attaches an empty program to each of the named tracepoints, or to all that the daemon uses if none are named.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// If the kernel refuses a program or the maps.
     pub fn attach(only: &[String]) -> Result<Self, LoadError> {
         let types = Btf::from_sys_fs().map_err(|error| refused("its type information", &error))?;
         let mut ebpf = EbpfLoader::new()
@@ -37,7 +37,7 @@ impl Floor {
         Ok(Self(ebpf))
     }
 
-    /// What the kernel counts of each program.
+    /// What the kernel counts for each program.
     pub fn programs(&self) -> Vec<(String, ProgramStats)> {
         use std::os::fd::{AsFd, AsRawFd};
         self.0

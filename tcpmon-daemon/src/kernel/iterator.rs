@@ -1,4 +1,4 @@
-//! BPF iterators over a map, which aya's `Iter::attach` cannot make: it passes no `bpf_iter_link_info`.
+//! BPF iterators over a map, which aya's `Iter::attach` cannot create: it passes no `bpf_iter_link_info`.
 #![expect(unsafe_code, reason = "two bpf(2) calls that no crate wraps")]
 
 use std::{
@@ -6,6 +6,8 @@ use std::{
     io,
     os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
+
+use super::bpf::bpf;
 
 /// `BPF_LINK_CREATE` and `BPF_ITER_CREATE` of `enum bpf_cmd`, `BPF_TRACE_ITER` of `enum bpf_attach_type`.
 const BPF_LINK_CREATE: libc::c_long = 28;
@@ -24,7 +26,7 @@ struct LinkCreate {
     padding: u32,
 }
 
-/// `union bpf_iter_link_info`, its member `map`.
+/// The member `map` of `union bpf_iter_link_info`.
 #[repr(C)]
 struct IterInfo {
     map_fd: u32,
@@ -38,7 +40,7 @@ struct IterCreate {
     flags: u32,
 }
 
-/// A program attached as an iterator, over a map or not. It runs once per [`Iterator::open`], not by itself.
+/// A program attached as an iterator, over a map or not. It runs only when the file from [`Iterator::open`] is read.
 #[derive(Debug)]
 pub struct Iterator {
     link: OwnedFd,
@@ -48,7 +50,7 @@ impl Iterator {
     /// Attaches a loaded iterator program.
     ///
     /// # Errors
-    /// What bpf(2) says.
+    /// The error of bpf(2).
     pub fn attach(program: BorrowedFd<'_>, map: Option<BorrowedFd<'_>>) -> io::Result<Self> {
         let info = IterInfo { map_fd: map.map_or(0, |map| map.as_raw_fd() as u32), padding: [0; 3] };
         let attributes = LinkCreate {
@@ -60,27 +62,23 @@ impl Iterator {
             iter_info_len: if map.is_some() { size_of::<IterInfo>() as u32 } else { 0 },
             padding: 0,
         };
-        Ok(Self { link: bpf(BPF_LINK_CREATE, &attributes)? })
+        Ok(Self { link: open(BPF_LINK_CREATE, &attributes)? })
     }
 
-    /// Begins a pass: reading the file to its end runs the program for every element.
+    /// Starts a pass: reading the file to its end runs the program for every element.
     ///
     /// # Errors
-    /// What bpf(2) says.
+    /// The error of bpf(2).
     pub fn open(&self) -> io::Result<File> {
         let attributes = IterCreate { link_fd: self.link.as_raw_fd() as u32, flags: 0 };
-        Ok(bpf(BPF_ITER_CREATE, &attributes)?.into())
+        Ok(open(BPF_ITER_CREATE, &attributes)?.into())
     }
 }
 
-/// A bpf(2) call that returns a new file descriptor.
-fn bpf<T>(command: libc::c_long, attributes: &T) -> io::Result<OwnedFd> {
-    // SAFETY: `attributes` is a prefix of `union bpf_attr` as long as said, and what it points to lives in the
-    // caller's frame during the call.
-    let fd = unsafe { libc::syscall(libc::SYS_bpf, command, attributes as *const T, size_of::<T>()) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just made this descriptor for us.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+/// Runs a command that returns a new file descriptor.
+fn open<T>(command: libc::c_long, attributes: &T) -> io::Result<OwnedFd> {
+    // SAFETY: the attributes are what the command reads, and what they point to is alive in the caller's frame.
+    let fd = unsafe { bpf(command, attributes)? };
+    // SAFETY: the kernel has just created this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -1,21 +1,24 @@
 //! Offsets, argument positions and constants of the running kernel, by name, from its BTF.
 
-use tcpmon_common::settings::{ABSENT, Layout};
+use tcpmon_common::{
+    settings::{ABSENT, Layout},
+    tracepoint::sched_switch::PREV_STATE,
+};
 
-use super::btf::{ArgumentKind, Btf};
+use super::btf::Btf;
 
-/// A name that this kernel does not have although tcpmon cannot do without.
+/// A name that this kernel does not have and that tcpmon cannot do without.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct Missing {
-    /// For instance `tcp_sock.copied_seq`.
+    /// For example `tcp_sock.copied_seq`.
     pub what: String,
 }
 
-/// Resolves everything that the programs are told about the kernel.
+/// Resolves everything that the programs must know about the kernel.
 ///
 /// # Errors
-/// Names the first field that is missing though required. Optional ones become [`ABSENT`].
+/// The first required field or flag that is missing. Optional ones become [`ABSENT`].
 pub fn resolve(btf: &Btf<'_>) -> Result<Layout, Missing> {
     let required = |structure: &str, path: &str| {
         btf.field(structure, path)
@@ -33,7 +36,7 @@ pub fn resolve(btf: &Btf<'_>) -> Result<Layout, Missing> {
     };
 
     let kernel_owned = btf.field("sock", "sk_kern_sock");
-    // A bit field up to 6.1, a byte of its own since.
+    // A bit field up to 6.1, a separate byte since.
     let userlocks = btf.field("sock", "sk_userlocks");
     Ok(Layout {
         sock_rcvbuf: sock("sk_rcvbuf")?,
@@ -85,16 +88,19 @@ pub fn resolve(btf: &Btf<'_>) -> Result<Layout, Missing> {
         device_name: required("net_device", "name")?,
         sock_done_bit: flag("SOCK_DONE")?,
         sock_dead_bit: flag("SOCK_DEAD")?,
-        kfree_skb_reason: position(btf, "kfree_skb", 0, |kind| matches!(kind, ArgumentKind::Enum("skb_drop_reason"))),
-        kfree_skb_sock: position(btf, "kfree_skb", 0, |kind| matches!(kind, ArgumentKind::Pointer("sock"))),
-        // The state of `prev` follows the two tasks; `bool preempt` comes before them.
-        sched_switch_state: position(btf, "sched_switch", 3, |kind| {
-            matches!(kind, ArgumentKind::Integer { size: 4, .. })
-        }),
+        // `plan` compares the arguments that exist with what the programs take.
+        sched_switch_state: btf
+            .tracepoint("sched_switch")
+            .filter(|arguments| arguments.len() > PREV_STATE.position)
+            .map_or(ABSENT, |_| PREV_STATE.position as u32),
+        task_flags: task("flags")?,
+        device_link_ops: optional("net_device", "rtnl_link_ops"),
+        link_ops_kind: optional("rtnl_link_ops", "kind"),
+        padding: 0,
     })
 }
 
-/// Names of the kernel's `enum skb_drop_reason`, lower case, without `SKB_DROP_REASON_`, by number.
+/// Names of the kernel's `enum skb_drop_reason`, in lower case and without `SKB_DROP_REASON_`, by number.
 pub fn drop_reasons(btf: &Btf<'_>) -> Vec<(u32, String)> {
     btf.enumerators("skb_drop_reason")
         .unwrap_or_default()
@@ -105,12 +111,4 @@ pub fn drop_reasons(btf: &Btf<'_>) -> Vec<(u32, String)> {
             Some((number, name))
         })
         .collect()
-}
-
-/// Position of the first argument, from `from` on, that is of the kind asked for.
-fn position(btf: &Btf<'_>, tracepoint: &str, from: usize, is: impl Fn(&ArgumentKind<'_>) -> bool) -> u32 {
-    btf.tracepoint(tracepoint)
-        .and_then(|arguments| (from..arguments.len()).find(|position| is(&arguments[*position].kind)))
-        .and_then(|position| u32::try_from(position).ok())
-        .unwrap_or(ABSENT)
 }

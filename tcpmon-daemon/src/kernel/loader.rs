@@ -1,24 +1,24 @@
-//! Loads the programs, attaches them, and seeds what is open already.
+//! Loads the programs, attaches them, and seeds the sockets that are already open.
 
 use std::{
     collections::BTreeSet,
     fs::{self, File},
     io,
+    ops::RangeInclusive,
     os::fd::{AsFd, BorrowedFd},
 };
 
 use aya::{
     Btf as AyaBtf, Ebpf, EbpfLoader, Endianness,
-    maps::{ArrayOfMaps, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuHashMap, RingBuf, Stack},
+    maps::{ArrayOfMaps, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf, Stack},
     programs::{BtfTracePoint, CgroupAttachMode, Iter, ProgramError, ProgramFd, SockOps},
 };
 use rustix::time::{ClockId, clock_gettime};
 use tcpmon_common::{
-    drops::DropKey,
     napi::NapiDevice,
     pass::RECORDS,
     reader::ReaderSlot,
-    settings::{FILTER_CGROUPS, Settings},
+    settings::{EPHEMERAL_RANGES, FILTER_CGROUPS, Layout, NO_PORTS, Settings},
     socket::{SOCKET_INDEXES, SOCKET_MAPS, SocketCounters},
 };
 use zerocopy::FromBytes;
@@ -26,6 +26,7 @@ use zerocopy::FromBytes;
 use super::{
     OBJECT, VMLINUX_BTF,
     btf::Btf,
+    drops::Drops,
     iterator::Iterator,
     layout,
     mapped::Mapped,
@@ -38,20 +39,27 @@ use crate::{
     model::snapshot::{Probe, Verdict},
 };
 
-/// What to load, and how large.
-#[derive(Clone, Debug)]
+/// The remedy for a kernel that differs from what the programs are built for.
+const REPORT: &str = "tcpmon supports Linux 5.15 and newer; report this with the output of `uname -a`";
+
+/// What to load, and the sizes of the maps.
+#[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Trace these instead of folding everything.
+    /// Trace what matches this filter, instead of folding everything.
     pub trace: Option<TraceFilter>,
-    /// Reader threads followed at once.
+    /// Reader threads that are followed at once.
     pub max_readers: u32,
-    /// Pairs of socket and drop reason held at once.
+    /// Pairs of socket and drop reason that are held at once.
     pub max_drop_entries: u32,
     /// Size of the ring buffer, bytes: a power of two of whole pages.
     pub ring_bytes: u32,
+    /// Ranges of ports whose listening sockets count as if the kernel had chosen the port; at most
+    /// [`EPHEMERAL_RANGES`].
+    pub ephemeral_ports: Vec<RangeInclusive<u16>>,
 }
 
-/// What a trace is limited to: all kinds given must match, one entry of each kind is enough. Empty = everything.
+/// What a trace is limited to: every kind of filter that is given must match, by at least one of its entries. Empty:
+/// everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceFilter {
     /// Thread groups (what `ps` calls pids).
@@ -60,22 +68,22 @@ pub struct TraceFilter {
     pub comms: BTreeSet<String>,
     /// Ports, local or remote.
     pub ports: BTreeSet<u16>,
-    /// Control groups: id and depth below the root.
+    /// Control groups: id, and depth below the root.
     pub cgroups: Vec<(u64, u32)>,
 }
 
 /// Loading failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// Not on this kernel, or not as this user.
+    /// tcpmon cannot run on this kernel or as this user.
     #[error(transparent)]
     CannotRun(#[from] CannotRun),
-    /// A map did not do what it should.
+    /// An operation on a map failed.
     #[error("map {name}: {source}")]
     Map {
         /// Its name.
         name: &'static str,
-        /// What happened.
+        /// The error.
         source: MapError,
     },
     /// The snapshot or seeding iterator failed.
@@ -83,12 +91,12 @@ pub enum LoadError {
     Iterator {
         /// Its name.
         name: &'static str,
-        /// What happened.
+        /// The error.
         source: io::Error,
     },
 }
 
-/// The loaded programs and their maps. They leave the kernel with this value.
+/// The loaded programs and their maps. They are removed from the kernel when this value is dropped.
 pub struct Kernel {
     pub(super) ebpf: Ebpf,
     pub(super) ring: RingBuf<MapData>,
@@ -97,12 +105,12 @@ pub struct Kernel {
     pub(super) free_slots: Stack<MapData, u32>,
     pub(super) lost: PerCpuArray<MapData, u64>,
     pub(super) fallen: PerCpuArray<MapData, SocketCounters>,
-    pub(super) drops: PerCpuHashMap<MapData, DropKey, u64>,
+    pub(super) drops: Drops,
     pub(super) napi: PerCpuArray<MapData, NapiDevice>,
     pub(super) limits: PerCpuArray<MapData, u64>,
     pub(super) ignored: PerCpuArray<MapData, u64>,
     pub(super) lives: PerCpuArray<MapData, u64>,
-    /// The snapshot, over each of the maps of sockets.
+    /// The snapshot's iterators, one over each of the maps of sockets.
     pub(super) snapshot: Vec<Iterator>,
     pub(super) shared: Shared,
     pub(super) held_up: &'static [&'static str],
@@ -116,7 +124,7 @@ impl Kernel {
     /// Loads, attaches and seeds.
     ///
     /// # Errors
-    /// [`LoadError::CannotRun`] with one sentence when this kernel or this user does not allow it.
+    /// [`LoadError::CannotRun`], in one sentence, if this kernel or this user does not allow it.
     pub fn load(options: Options) -> Result<Self, LoadError> {
         let mut facts = support::facts();
         support::decide(&facts)?;
@@ -133,12 +141,16 @@ impl Kernel {
         support::decide(&facts)?;
         let layout = layout::resolve(&btf).map_err(|missing| CannotRun {
             missing: format!("kernel {} has no {missing}", facts.release),
-            remedy: "tcpmon supports Linux 5.15 and newer; report this with the output of `uname -a`".into(),
+            remedy: REPORT.into(),
         })?;
+
+        if let Some(missing) = plan::iterators_moved(&btf) {
+            return Err(CannotRun { missing, remedy: REPORT.into() }.into());
+        }
 
         let tracing = options.trace.is_some();
         let filter = options.trace.clone().unwrap_or_default();
-        let settings = settings(&btf, layout, tracing, &filter);
+        let settings = settings(&btf, layout, &filter, &options);
         let refused: Vec<Option<String>> = PROBES.iter().map(|probe| plan::unsupported(probe, &btf)).collect();
         let drop_reasons = layout::drop_reasons(&btf);
         let preemptible = plan::preemptible(&btf, &rustix::system::uname().version().to_string_lossy());
@@ -160,7 +172,7 @@ impl Kernel {
 
         fill_filters(&mut ebpf, &filter)?;
         let mut free_slots: Stack<MapData, u32> = take(&mut ebpf, "FREE_SLOTS")?;
-        // The last one pushed is taken first: low numbers come first, so that scans stay short.
+        // The slot that is pushed last is taken first: low numbers are taken first, so that scans stay short.
         for slot in (0..options.max_readers).rev() {
             free_slots.push(slot, 0).map_err(|source| LoadError::Map { name: "FREE_SLOTS", source })?;
         }
@@ -171,8 +183,8 @@ impl Kernel {
             .map(|map| iterate("snapshot", &walk, Some(map.fd().as_fd())))
             .collect::<Result<_, _>>()?;
         let seed = iterate("seed", &load_iterator(&mut ebpf, "seed", "task_file", &types)?, None)?;
-        // Loading takes a while, attaching next to none: all are loaded before the first is attached, so that what
-        // they see begins at one moment.
+        // Loading takes a while, attaching almost none. So all programs are loaded before the first is attached: they
+        // all start to see events at nearly the same moment.
         let wanted = PROBES.iter().zip(refused).filter(|(probe, _)| if tracing { probe.trace } else { probe.daemon });
         let loaded =
             wanted.map(|(probe, refused)| load(&mut ebpf, probe, refused, &types)).collect::<Result<Vec<_>, _>>()?;
@@ -183,7 +195,8 @@ impl Kernel {
         }
         let called_back = probes.iter().any(|probe| probe.verdict == Verdict::Attached);
         for (probe, verdict) in loaded {
-            // What watches sockets come and go is attached by now; what writes to open ones is not.
+            // The programs that watch sockets come and go are attached by now; those that update the states of open
+            // sockets are not.
             if probe.name == "tcp_rcv_space_adjust" {
                 drain(&seed, "seed")?;
             }
@@ -204,7 +217,7 @@ impl Kernel {
             free_slots,
             lost: take(&mut ebpf, "LOST")?,
             fallen: take(&mut ebpf, "FALLEN")?,
-            drops: take(&mut ebpf, "DROPS")?,
+            drops: Drops::new(ebpf.take_map("DROPS").expect("the object of this build has all its maps")),
             napi: take(&mut ebpf, "NAPI")?,
             limits: take(&mut ebpf, "LIMITS")?,
             ignored: take(&mut ebpf, "IGNORED")?,
@@ -220,7 +233,7 @@ impl Kernel {
         })
     }
 
-    /// What became of each probe.
+    /// The result for each probe.
     pub fn probes(&self) -> &[Probe] {
         &self.probes
     }
@@ -230,21 +243,21 @@ impl Kernel {
         &self.drop_reasons
     }
 
-    /// When the programs began to count, `CLOCK_MONOTONIC`, ns.
+    /// When tcpmon started, as passed to the programs: `CLOCK_MONOTONIC`, ns.
     pub fn began_ns(&self) -> u64 {
         self.began_ns
     }
 
-    /// How it was loaded.
+    /// The options with which it was loaded.
     pub fn options(&self) -> &Options {
         &self.options
     }
 }
 
-fn settings(btf: &Btf<'_>, layout: tcpmon_common::settings::Layout, tracing: bool, filter: &TraceFilter) -> Settings {
+fn settings(btf: &Btf<'_>, layout: Layout, filter: &TraceFilter, options: &Options) -> Settings {
     let mut settings = Settings {
         layout,
-        trace: tracing.into(),
+        trace: options.trace.is_some().into(),
         grow_announced: btf.tracepoint("tcp_rcvbuf_grow").is_some().into(),
         filter_tgids: (!filter.tgids.is_empty()).into(),
         filter_comms: (!filter.comms.is_empty()).into(),
@@ -255,7 +268,11 @@ fn settings(btf: &Btf<'_>, layout: tcpmon_common::settings::Layout, tracing: boo
         began_ns: monotonic_ns(),
         cgroups: [0; FILTER_CGROUPS],
         cgroup_levels: [0; FILTER_CGROUPS],
+        ephemeral_ports: [NO_PORTS; EPHEMERAL_RANGES],
     };
+    for (to, range) in settings.ephemeral_ports.iter_mut().zip(&options.ephemeral_ports) {
+        *to = [*range.start(), *range.end()];
+    }
     for (i, (id, level)) in filter.cgroups.iter().take(FILTER_CGROUPS).enumerate() {
         settings.cgroups[i] = *id;
         settings.cgroup_levels[i] = *level;
@@ -276,7 +293,7 @@ fn fill_filters(ebpf: &mut Ebpf, filter: &TraceFilter) -> Result<(), LoadError> 
     }
     let mut comms: HashMap<_, [u8; 16], u8> = filter_map(ebpf, "FILTER_COMMS")?;
     for comm in &filter.comms {
-        // The kernel keeps 15 bytes and a zero.
+        // The kernel keeps 15 bytes and a terminating zero.
         let mut key = [0; 16];
         for (to, from) in key.iter_mut().zip(comm.bytes().take(15)) {
             *to = from;
@@ -290,7 +307,7 @@ fn fill_filters(ebpf: &mut Ebpf, filter: &TraceFilter) -> Result<(), LoadError> 
     Ok(())
 }
 
-/// A filter map, which stays with the object: the programs that use it are not loaded yet.
+/// A filter map. It stays in the object, because the programs that use it are not loaded yet.
 fn filter_map<'a, K: aya::Pod>(
     ebpf: &'a mut Ebpf,
     name: &'static str,
@@ -299,7 +316,7 @@ fn filter_map<'a, K: aya::Pod>(
     HashMap::try_from(map).map_err(|source| LoadError::Map { name, source })
 }
 
-/// Takes a map of the object out of it, as its type.
+/// Takes a map out of the object, as its type.
 fn take<T: TryFrom<Map, Error = MapError>>(ebpf: &mut Ebpf, name: &'static str) -> Result<T, LoadError> {
     let map = ebpf.take_map(name).expect("the object of this build has all its maps");
     T::try_from(map).map_err(|source| LoadError::Map { name, source })
@@ -314,14 +331,14 @@ fn map<T: FromBytes + Copy>(ebpf: &Ebpf, name: &'static str, count: u32) -> Resu
         .map_err(|error| support::refused(&format!("to map {name}"), &error).into())
 }
 
-/// Puts the maps of sockets into the array that the programs find them by.
+/// Puts the maps of sockets into the array in which the programs find them.
 fn socket_maps(ebpf: &mut Ebpf) -> Result<Vec<MapData>, LoadError> {
     let map = |number| match ebpf.take_map(&format!("SOCKETS_{number}")) {
         Some(Map::SkStorage(map)) => map,
         _ => unreachable!("the object of this build has {SOCKET_MAPS} maps of sockets"),
     };
     let maps: Vec<MapData> = (0..SOCKET_MAPS).map(map).collect();
-    // It stays with the object: the programs are not loaded yet.
+    // The array stays in the object, because the programs are not loaded yet.
     let array = ebpf.map_mut("SOCKETS").expect("the object of this build has all its maps");
     ArrayOfMaps::<_, MapData>::try_from(array)
         .and_then(|mut array| (0..).zip(&maps).try_for_each(|(number, map)| array.set(number, map, 0)))
@@ -359,7 +376,7 @@ fn drain(iterator: &Iterator, name: &'static str) -> Result<(), LoadError> {
         .map_err(|source| LoadError::Iterator { name, source })
 }
 
-/// Loads the program of a probe. What this kernel refuses to an optional probe is its verdict.
+/// Loads the programs of a probe. If this kernel refuses an optional probe, the verdict reports that.
 fn load(
     ebpf: &mut Ebpf,
     probe: &'static plan::Probe,
@@ -368,8 +385,7 @@ fn load(
 ) -> Result<(&'static plan::Probe, Probe), LoadError> {
     if let Some(reason) = unsupported {
         if probe.required {
-            let remedy = "tcpmon supports Linux 5.15 and newer".into();
-            return Err(CannotRun { missing: reason, remedy }.into());
+            return Err(CannotRun { missing: reason, remedy: REPORT.into() }.into());
         }
         return Ok((probe, verdict(probe, Verdict::Unsupported, reason)));
     }
@@ -380,7 +396,7 @@ fn load(
     }
 }
 
-/// Attaches a probe that was loaded, and turns its verdict if that fails.
+/// Attaches a probe that was loaded, and changes its verdict if that fails.
 fn attach(ebpf: &mut Ebpf, probe: &plan::Probe, verdict: Probe) -> Result<Probe, LoadError> {
     if verdict.verdict != Verdict::Attached {
         return Ok(verdict);
@@ -399,7 +415,7 @@ fn load_callback(ebpf: &mut Ebpf) -> Result<Probe, LoadError> {
     }
 }
 
-/// Attaches the callback for all sockets below the root of the control groups that can be seen.
+/// Attaches the sock_ops program to the root of the visible control groups, for all sockets below it.
 fn attach_callback(ebpf: &mut Ebpf, loaded: Probe) -> Result<Probe, LoadError> {
     if loaded.verdict != Verdict::Attached {
         return Ok(loaded);
@@ -409,7 +425,7 @@ fn attach_callback(ebpf: &mut Ebpf, loaded: Probe) -> Result<Probe, LoadError> {
         Ok(root) => root,
         Err(reason) => return Ok(verdict(&CALLBACK, Verdict::Unsupported, reason)),
     };
-    // Others' callbacks stay: links never take a group for themselves.
+    // The sock_ops programs of others stay attached: a link never takes a control group exclusively.
     match callback(ebpf).and_then(|program| program.attach(root, CgroupAttachMode::Single)) {
         Ok(_) => Ok(loaded),
         Err(error) => broken(&CALLBACK, &error),
@@ -424,7 +440,7 @@ fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut BtfTracePoint, 
     ebpf.program_mut(name).expect("the object of this build has the programs of each probe").try_into()
 }
 
-/// The kernel refused a probe that it should offer.
+/// The result for a probe that the kernel refused although it should offer it.
 fn broken(probe: &plan::Probe, error: &ProgramError) -> Result<Probe, LoadError> {
     let refusal = support::refused(&format!("the program on {}", probe.name), error);
     if probe.required { Err(refusal.into()) } else { Ok(verdict(probe, Verdict::Broken, refusal.missing)) }

@@ -1,6 +1,8 @@
-//! The kernel side as seen from user space: the only module that knows aya.
+//! The kernel side as seen from user space: the only module that uses aya.
 
+mod bpf;
 pub mod btf;
+mod drops;
 pub mod floor;
 mod iterator;
 pub mod layout;
@@ -11,7 +13,8 @@ mod plan;
 mod reader;
 mod support;
 
-// Snapshots copy what the programs write meanwhile: see `tcpmon_common::copy` for what that asks of a CPU.
+// Snapshots copy what the programs may be writing at the same time: see `tcpmon_common::copy` for what that requires of
+// a CPU.
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("tcpmon's snapshots have been proved right on x86-64 alone: build it for that");
 
@@ -26,19 +29,19 @@ pub use support::CannotRun;
 /// Where the running kernel publishes its types.
 pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
 
-/// The eBPF programs, built by `build.rs`; empty when the tools for that were missing.
+/// The eBPF programs, built by `build.rs`; empty if the tools for that were missing.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/tcpmon.bpf.o"));
 
 /// What the kernel counts about one loaded program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProgramStats {
-    /// Runs, when `kernel.bpf_stats_enabled` is on.
+    /// Number of runs, if `kernel.bpf_stats_enabled` is on.
     pub runs: u64,
-    /// Time in it, ns, likewise.
+    /// Time spent in the program, ns, if `kernel.bpf_stats_enabled` is on.
     pub run_ns: u64,
     /// Runs skipped because the program was already running on that CPU.
     pub recursion_misses: u64,
-    /// Instructions that the verifier walked when it was loaded.
+    /// Instructions that the verifier walked when the program was loaded.
     pub verified_instructions: u64,
 }
 
@@ -47,7 +50,7 @@ fn program_stats(fd: i32) -> io::Result<ProgramStats> {
     Ok(parse_fdinfo(&fs::read_to_string(format!("/proc/self/fdinfo/{fd}"))?))
 }
 
-/// Lines `key:<tab>value`; keys that this kernel does not write stay 0.
+/// Parses lines of the form `key:<tab>value`; keys that this kernel does not write stay 0.
 fn parse_fdinfo(text: &str) -> ProgramStats {
     let value = |key: &str| {
         text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')?.trim().parse().ok()).unwrap_or(0)
@@ -62,9 +65,10 @@ fn parse_fdinfo(text: &str) -> ProgramStats {
 
 /// Events lost because the program was already running on that CPU, by program.
 ///
-/// A program is met running only by what interrupts it, and no softirq interrupts another: of a program and its twin, at
-/// most one is running, so nothing is lost. Of a tracepoint `held_up`, where both can be, what both missed is at most what
-/// the one of them missed that missed fewer.
+/// Without preemption, an event can find a program running only if it comes in an interrupt, and no softirq interrupts
+/// another. So of the two programs on a tracepoint at most one is already running, and nothing is lost. On the
+/// tracepoints in `held_up`, both can be preempted at once. There, the number of events that both missed is at most the
+/// smaller of their two counts.
 fn skipped(programs: &[(String, ProgramStats)], held_up: &[&str]) -> Vec<(String, u64)> {
     let is_twin = |name: &str| PROBES.iter().any(|probe| probe.twin == Some(name));
     let twin_of = |name: &str| PROBES.iter().find(|probe| probe.name == name)?.twin;

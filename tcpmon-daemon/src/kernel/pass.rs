@@ -12,14 +12,14 @@ use tcpmon_common::{
 
 use super::{Kernel, ReadError, mapped::Mapped};
 
-/// What a pass shows.
+/// Which sockets a pass shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Show {
-    /// Sockets that have changed since they were shown last, or are not at rest.
+    /// Sockets that have changed since they were last shown, or are not at rest.
     Changed = SHOW_CHANGED as isize,
     /// All sockets.
     All = SHOW_ALL as isize,
-    /// Listening sockets that were not shown yet.
+    /// Listening sockets that have not been shown yet.
     Listeners = SHOW_LISTENERS as isize,
 }
 
@@ -30,9 +30,9 @@ pub(super) struct Shared {
     pub(super) records: Mapped<SocketRecord>,
     pub(super) met: Mapped<u64>,
     pub(super) fell: Mapped<[u8; 8]>,
-    /// Indexes that no socket has; the last one is given first.
+    /// Indexes that no socket has; the last one is given out first.
     free: Vec<u32>,
-    /// Indexes from here on were never given.
+    /// Indexes from this one on have never been given out.
     fresh: u32,
 }
 
@@ -60,7 +60,7 @@ impl Shared {
         self.control.set(0, control);
     }
 
-    /// Takes over what the system call has left.
+    /// Reads the results of the system call.
     fn made(&mut self, pass: &mut Pass) {
         let control = self.control.get(0).unwrap_or(Control::ZERO);
         self.free.truncate(self.free.len().saturating_sub(control.taken as usize));
@@ -69,12 +69,12 @@ impl Shared {
     }
 }
 
-/// A pass that goes on.
+/// A pass in progress.
 #[derive(Debug)]
 pub struct Pass {
-    /// The walk over the map that the pass has come to.
+    /// The walk over the map that the pass has reached.
     file: File,
-    /// Maps that it has begun.
+    /// Number of maps that the pass has started on.
     maps: usize,
     show: Show,
     records: usize,
@@ -82,17 +82,17 @@ pub struct Pass {
 }
 
 impl Pass {
-    /// Connections that were met so far and have not ended.
+    /// Connections that the pass has visited so far and that have not ended.
     pub fn living(&self) -> u64 {
         self.living
     }
 }
 
 impl Kernel {
-    /// Begins a pass over all watched sockets, without stopping any of them.
+    /// Starts a pass over all watched sockets, without stopping any of them.
     ///
     /// # Errors
-    /// When the iterator cannot be opened.
+    /// If the iterator cannot be opened.
     pub fn begin(&mut self, show: Show) -> Result<Pass, ReadError> {
         for word in 0..self.shared.fresh.div_ceil(64) as usize {
             self.shared.met.set(word, 0);
@@ -100,15 +100,16 @@ impl Kernel {
         Ok(Pass { file: self.snapshot[0].open()?, maps: 1, show, records: 0, living: 0 })
     }
 
-    /// Looks at the next sockets, for a few milliseconds at most; false when there are no more. What they show is in
+    /// Visits the next sockets, for a few milliseconds at most; false if there are no more. The results are in
     /// [`Kernel::records`] until the next call.
     ///
     /// # Errors
-    /// When the iterator cannot be read. What this pass would have shown is then lost, and the next must show all.
+    /// If the iterator cannot be read. What this pass would have shown is then lost, and the next pass must show all
+    /// sockets.
     pub fn advance(&mut self, pass: &mut Pass) -> Result<bool, ReadError> {
         self.shared.prepare(pass.show);
         let more = loop {
-            // It writes nothing: it ends, or is interrupted by the program.
+            // The iterator writes nothing: a read either reaches its end, or the program ends the system call.
             match pass.file.read(&mut [0; 8]) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break true,
@@ -122,23 +123,23 @@ impl Kernel {
         Ok(more)
     }
 
-    /// What the last [`Kernel::advance`] has found.
+    /// The records that the last [`Kernel::advance`] made.
     pub fn records(&self, pass: &Pass) -> impl Iterator<Item = SocketRecord> + '_ {
         (0..pass.records).filter_map(|number| self.shared.records.get(number))
     }
 
-    /// The indexes of the sockets that the pass has met, as bits.
+    /// The indexes of the sockets that the pass has visited, as bits.
     pub fn met(&self) -> Vec<u64> {
         (0..self.shared.fresh.div_ceil(64) as usize).filter_map(|word| self.shared.met.get(word)).collect()
     }
 
-    /// No socket has this index any more.
+    /// Returns an index that no socket has any more.
     pub fn free_index(&mut self, index: u32) {
         self.shared.free.push(index);
     }
 
-    /// Takes the indexes of sockets whose last record was lost. To be called after their sums were read: whatever is in
-    /// these is marked here.
+    /// Takes the indexes of sockets whose final record was lost. Call this after reading the sums of these sockets:
+    /// each socket in the sums is then marked here.
     pub fn fell(&mut self) -> Vec<u32> {
         let mut fell = Vec::new();
         for word in 0..self.shared.fresh.div_ceil(8) {

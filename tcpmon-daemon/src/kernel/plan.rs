@@ -1,67 +1,88 @@
-//! What is to be attached: each probe with its intent, and the decision per kernel.
+//! What is to be attached: each probe with its purpose, and the decision for each kernel.
 
-use super::btf::{Btf, kind};
+use tcpmon_common::tracepoint::{self, Argument, ITERATOR_FIELDS, Kind};
+
+use super::btf::{ArgumentKind, Btf, kind};
 
 /// When a probe is wanted, and what is lost without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
     /// Name of the tracepoint and of the program.
     pub name: &'static str,
-    /// Name of a second program on the same tracepoint, which takes the events that come while the first one runs.
+    /// Name of a second program on the same tracepoint, which handles the events that come while the first one is
+    /// running.
     pub twin: Option<&'static str>,
-    /// Nothing works without it.
+    /// Whether nothing works without it.
     pub required: bool,
     /// What is lost without it; empty when required.
     pub lost_without: &'static str,
-    /// Attached in the daemon.
+    /// Whether the daemon attaches it.
     pub daemon: bool,
-    /// Attached by a trace.
+    /// Whether a trace attaches it.
     pub trace: bool,
+    /// The arguments that its programs take.
+    pub arguments: &'static [Argument],
 }
 
-/// All probes, in the order in which they are attached: first those that watch sockets come and go, so that none is
-/// missed while the open ones are seeded; reads before timeslices, so that none of these lacks its reads.
+/// All probes, in the order in which they are attached. Those that watch sockets come and go are first, so that no
+/// socket is missed while the open ones are seeded. Reads come before timeslices, so that no timeslice lacks its reads.
 pub const PROBES: [Probe; 9] = [
-    Probe { twin: Some("inet_sock_set_state_again"), ..required("inet_sock_set_state", true) },
-    Probe { twin: Some("tcp_destroy_sock_again"), ..required("tcp_destroy_sock", false) },
-    required("tcp_rcv_space_adjust", true),
-    required("tcp_probe", false),
-    required("sched_switch", true),
-    optional("tcp_rcvbuf_grow", "growth of receive buffers is inferred from their size at the next segment or read"),
-    optional("kfree_skb", "drops of received segments are not counted"),
-    optional("napi_poll", "NAPI polls are not counted"),
-    optional("sock_exceed_buf_limit", "requests for socket memory that a limit refused are not counted"),
+    Probe {
+        twin: Some("inet_sock_set_state_again"),
+        ..required("inet_sock_set_state", true, tracepoint::inet_sock_set_state::ARGUMENTS)
+    },
+    Probe {
+        twin: Some("tcp_destroy_sock_again"),
+        ..required("tcp_destroy_sock", false, tracepoint::tcp_destroy_sock::ARGUMENTS)
+    },
+    required("tcp_rcv_space_adjust", true, tracepoint::tcp_rcv_space_adjust::ARGUMENTS),
+    required("tcp_probe", false, tracepoint::tcp_probe::ARGUMENTS),
+    required("sched_switch", true, tracepoint::sched_switch::ARGUMENTS),
+    optional(
+        "tcp_rcvbuf_grow",
+        "growth of receive buffers is inferred from their size at the next segment or read",
+        tracepoint::tcp_rcvbuf_grow::ARGUMENTS,
+    ),
+    optional("kfree_skb", "drops of received segments are not counted", tracepoint::kfree_skb::ARGUMENTS),
+    optional("napi_poll", "NAPI polls are not counted", tracepoint::napi_poll::ARGUMENTS),
+    optional(
+        "sock_exceed_buf_limit",
+        "requests for socket memory that a limit refused are not counted",
+        tracepoint::sock_exceed_buf_limit::ARGUMENTS,
+    ),
 ];
 
-/// A callback of the root control group beside `inet_sock_set_state`, for a daemon where programs on tracepoints can be
-/// preempted.
+/// A sock_ops program on the root control group, which complements `inet_sock_set_state`. Only the daemon attaches it,
+/// and only where programs on tracepoints can be preempted.
 pub const CALLBACK: Probe = optional(
     "sock_ops",
     "begins and ends of connections are missed while the programs that watch for them are preempted",
+    // It relies only on the user-space ABI.
+    &[],
 );
 
-const fn required(name: &'static str, trace: bool) -> Probe {
-    Probe { name, twin: None, required: true, lost_without: "", daemon: true, trace }
+const fn required(name: &'static str, trace: bool, arguments: &'static [Argument]) -> Probe {
+    Probe { name, twin: None, required: true, lost_without: "", daemon: true, trace, arguments }
 }
 
-const fn optional(name: &'static str, lost_without: &'static str) -> Probe {
-    Probe { name, twin: None, required: false, lost_without, daemon: true, trace: false }
+const fn optional(name: &'static str, lost_without: &'static str, arguments: &'static [Argument]) -> Probe {
+    Probe { name, twin: None, required: false, lost_without, daemon: true, trace: false, arguments }
 }
 
 impl Probe {
-    /// Names of its programs.
+    /// The names of its programs.
     pub fn programs(&self) -> impl Iterator<Item = &'static str> + use<> {
         [self.name].into_iter().chain(self.twin)
     }
 }
 
-/// Whether a program on a tracepoint can be preempted, so that more than one interrupted run waits on a CPU: newer
-/// kernels guard tracepoints by a kind of SRCU, and PREEMPT_RT runs softirqs in threads.
+/// Whether a program on a tracepoint can be preempted, so that more than one interrupted instance can be waiting on a
+/// CPU: newer kernels guard tracepoints with a kind of SRCU, and PREEMPT_RT runs softirqs in threads.
 pub fn preemptible(btf: &Btf<'_>, version: &str) -> bool {
     btf.blob().find(kind::TYPEDEF, "class_srcu_fast_notrace_t").is_some() || version.contains("PREEMPT_RT")
 }
 
-/// Tracepoints of which both programs can be held up at one time, with nothing else to tell what they miss.
+/// Tracepoints whose two programs can both be preempted at one time, while no other program reports what they miss.
 pub fn held_up(preemptible: bool, called_back: bool) -> &'static [&'static str] {
     match (preemptible, called_back) {
         (false, _) => &[],
@@ -70,28 +91,56 @@ pub fn held_up(preemptible: bool, called_back: bool) -> &'static [&'static str] 
     }
 }
 
-/// Whether the programs must take the states of sockets out of the map when these end. Otherwise the kernel does it when
-/// it frees the socket; on kernels with this function that nulls a pointer which a walk through the map follows
-/// (`__bpf_sk_storage_map_seq_show`, and 7.3 oopsed there). Elsewhere it is left to the kernel: what a program deletes is
-/// freed late, after all programs have been waited for.
+/// Whether the programs must delete a socket's state from its map when the socket ends.
+///
+/// Otherwise the kernel deletes it when it frees the socket. On kernels that have `bpf_selem_unlink_nofail`, that sets
+/// a pointer to null that a walk through the map dereferences (`__bpf_sk_storage_map_seq_show`; 7.3 oopsed there). On
+/// other kernels deletion is left to the kernel, because what a program deletes is freed late: only after all running
+/// programs have been waited for.
 pub fn deletes_ended(btf: &Btf<'_>) -> bool {
     btf.has_function("bpf_selem_unlink_nofail")
 }
 
-/// Why a probe cannot be attached on this kernel, if it cannot.
+/// Why a probe cannot be attached on this kernel, if it cannot: the tracepoint is missing, or an argument is not what
+/// its programs are built for.
 pub fn unsupported(probe: &Probe, btf: &Btf<'_>) -> Option<String> {
-    if btf.tracepoint(probe.name).is_none() {
-        return Some(format!("this kernel has no tracepoint {}", probe.name));
-    }
-    if probe.name == "kfree_skb" {
-        let arguments = btf.tracepoint(probe.name)?;
-        let names_socket =
-            arguments.iter().any(|argument| matches!(argument.kind, super::btf::ArgumentKind::Pointer("sock")));
-        if !names_socket {
-            return Some("this kernel's kfree_skb does not name the receiving socket".into());
+    let name = probe.name;
+    let Some(there) = btf.tracepoint(name) else {
+        return Some(format!("this kernel has no tracepoint {name}"));
+    };
+    let wrong = |argument: &&Argument| match there.get(argument.position) {
+        Some(found) => !is(found.kind, argument.kind),
+        None => !argument.optional,
+    };
+    let argument = probe.arguments.iter().find(wrong)?;
+    Some(format!("argument {} of this kernel's {name} is not {}", argument.position, in_words(argument.kind)))
+}
+
+fn is(found: ArgumentKind<'_>, kind: Kind) -> bool {
+    match (found, kind) {
+        (ArgumentKind::Pointer(name), Kind::Pointer(wanted)) | (ArgumentKind::Enum(name), Kind::Enum(wanted)) => {
+            name == wanted
         }
+        (ArgumentKind::Integer { size, .. }, Kind::Integer(wanted)) => size == wanted,
+        _ => false,
     }
-    None
+}
+
+fn in_words(kind: Kind) -> String {
+    match kind {
+        Kind::Pointer(name) => format!("a struct {name}"),
+        Kind::Integer(bytes) => format!("a number of {bytes} bytes"),
+        Kind::Enum(name) => format!("an enum {name}"),
+    }
+}
+
+/// What differs, if this kernel does not pass to the iterators what they are built for.
+pub fn iterators_moved(btf: &Btf<'_>) -> Option<String> {
+    let moved = |(structure, field, offset): &&(&str, &str, usize)| {
+        btf.field(structure, field).is_none_or(|found| found.offset as usize != *offset)
+    };
+    let (structure, field, offset) = ITERATOR_FIELDS.iter().find(moved)?;
+    Some(format!("{structure}.{field} is not at byte {offset} on this kernel"))
 }
 
 #[cfg(test)]
@@ -100,17 +149,69 @@ mod tests {
 
     use super::*;
 
+    fn fixture<T>(label: &str, check: impl FnOnce(&Btf<'_>) -> T) -> T {
+        // This is also compiled into xtask, which is next to the daemon.
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tcpmon-daemon/tests/fixtures/btf");
+        let bytes = fs::read(format!("{folder}/{label}.btf")).expect("a fixture");
+        check(&Btf::parse(&bytes).expect("a fixture is BTF"))
+    }
+
+    #[test]
+    fn every_kernel_passes_what_the_programs_take_or_the_probe_says_what_is_otherwise() {
+        let socket = "argument 3 of this kernel's kfree_skb is not a struct sock";
+        let reason = "argument 2 of this kernel's kfree_skb is not an enum skb_drop_reason";
+        for label in
+            ["5.10", "6.1", "6.12", "6.16", "6.17", "6.18deb", "6.18.44-host", "6.19", "7.0", "7.1", "7.2", "7.3"]
+        {
+            fixture(label, |btf| {
+                assert_eq!(iterators_moved(btf), None, "{label}");
+                let wrong: Vec<String> = PROBES.iter().filter_map(|probe| unsupported(probe, btf)).collect();
+                let no_growth = "this kernel has no tracepoint tcp_rcvbuf_grow";
+                let expected: &[&str] = match label {
+                    "5.10" => &[no_growth, reason],
+                    "6.1" => &[no_growth, socket],
+                    "6.12" => &[no_growth],
+                    _ => &[],
+                };
+                assert_eq!(wrong, expected, "{label}");
+            });
+        }
+    }
+
+    /// Tests each argument of each probe, as if this kernel had another one in its place.
+    #[test]
+    fn an_argument_that_has_moved_is_named_whichever_it_is() {
+        fixture("7.3", |btf| {
+            for probe in &PROBES {
+                for (index, argument) in probe.arguments.iter().enumerate() {
+                    for moved in [
+                        Argument { position: argument.position + 1, ..*argument },
+                        Argument { kind: Kind::Pointer("nothing"), ..*argument },
+                        Argument { kind: Kind::Integer(2), ..*argument },
+                    ] {
+                        let mut arguments = probe.arguments.to_vec();
+                        arguments[index] = moved;
+                        let there = btf.tracepoint(probe.name).expect("a tracepoint");
+                        // The neighbouring argument may be of the same kind, and an optional one may be absent.
+                        let alike =
+                            there.get(moved.position).map_or(moved.optional, |found| is(found.kind, moved.kind));
+                        let probe = Probe { arguments: arguments.leak(), ..*probe };
+                        let said = unsupported(&probe, btf).unwrap_or_default();
+                        let position = format!("argument {} of this kernel's {}", moved.position, probe.name);
+                        assert_eq!(said.contains(&position), !alike, "{moved:?}: {said}");
+                    }
+                }
+            }
+        });
+    }
+
     #[test]
     fn states_are_deleted_on_kernels_that_cannot_do_it_safely() {
         let old =
             ["5.10", "6.1", "6.12", "6.16", "6.17", "6.18deb", "6.18.44-host", "6.19"].map(|label| (label, false));
         let new = ["7.0", "7.1", "7.2", "7.3rc7", "7.3"].map(|label| (label, true));
         for (label, expected) in old.into_iter().chain(new) {
-            // Also compiled into xtask, beside the daemon.
-            let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tcpmon-daemon/tests/fixtures/btf");
-            let bytes = fs::read(format!("{folder}/{label}.btf")).expect("a fixture");
-            let btf = Btf::parse(&bytes).expect("a fixture is BTF");
-            assert_eq!(deletes_ended(&btf), expected, "{label}");
+            assert_eq!(fixture(label, deletes_ended), expected, "{label}");
         }
     }
 }

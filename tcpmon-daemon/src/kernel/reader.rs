@@ -1,4 +1,4 @@
-//! Reads what the programs have folded, and takes what they have sent.
+//! Reads the totals that the programs have folded, and takes the records that they have sent.
 
 use std::{
     io,
@@ -27,18 +27,18 @@ use crate::{
 /// Reading from the kernel failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The snapshot iterator.
+    /// The snapshot iterator could not be read.
     #[error("the snapshot of sockets: {0}")]
     Snapshot(#[from] io::Error),
-    /// A map.
+    /// A map could not be read or written.
     #[error("map {name}: {source}")]
     Map {
         /// Its name.
         name: &'static str,
-        /// What happened.
+        /// The error.
         source: MapError,
     },
-    /// A record that this build does not make.
+    /// The ring held a record that this build does not produce.
     #[error(transparent)]
     Decode(#[from] DecodeError),
 }
@@ -49,33 +49,30 @@ pub type RawReader = (u32, ReaderSlot);
 /// Everything that is not per socket.
 #[derive(Clone, Debug, Default)]
 pub struct Raw {
-    /// Reader slots in use.
-    pub readers: Vec<RawReader>,
     /// Losses in the order of [`Loss::ALL`].
     pub lost: Vec<u64>,
-    /// Sums of sockets whose last record was lost, one per CPU.
+    /// Sums of sockets whose final record was lost, one per CPU.
     pub fallen: Vec<SocketCounters>,
-    /// Drops so far.
-    pub drops: Vec<(DropKey, u64)>,
-    /// Devices, one entry per device and CPU; the name `None` collects what found no slot.
+    /// Devices, one entry per device and CPU; the name `None` stands for all devices that found no slot.
     pub napi: Vec<(Option<[u8; 16]>, NapiDevice)>,
     /// Requests for socket memory that a limit refused, in the order of [`LIMIT_KINDS`].
     pub limits: Vec<u64>,
-    /// Sockets left out, in the order of [`IGNORED_WHY`].
+    /// Ignored sockets, in the order of [`IGNORED_WHY`].
     pub ignored: Vec<u64>,
-    /// Programs by name.
+    /// What the kernel counts for each program, sorted by name.
     pub programs: Vec<(String, ProgramStats)>,
     /// Events lost because the program was already running on that CPU, by program.
     pub skipped: Vec<(String, u64)>,
 }
 
 impl Raw {
-    /// How often this was lost.
+    /// How often `what` was lost.
     pub fn lost(&self, what: Loss) -> u64 {
         self.lost[what as usize]
     }
 
-    /// Every kind of loss, zero or not. A begin that was seen late has lost nothing.
+    /// Every kind of loss, zero or not. A connection whose start was seen late is not included, because nothing was
+    /// lost.
     pub fn losses(&self) -> impl Iterator<Item = (String, u64)> {
         let counts = Loss::ALL.iter().zip(&self.lost).filter(|(what, _)| **what != Loss::SocketBeginLate);
         let counted = counts.map(|(what, count)| (what.name().to_owned(), *count));
@@ -84,35 +81,36 @@ impl Raw {
 }
 
 impl Kernel {
-    /// Connections that began and ended until now.
+    /// Connections that have started and ended so far.
     ///
     /// # Errors
-    /// When the map cannot be read.
+    /// If the map cannot be read.
     pub fn lives(&self) -> Result<Lives, ReadError> {
         let count = |what| match self.lives.get(&what, 0) {
             Ok(per_cpu) => Ok(per_cpu.iter().sum::<u64>()),
             Err(source) => Err(ReadError::Map { name: "LIVES", source }),
         };
-        // An end that is counted has its begin counted.
+        // Ends are read first, so that each end in the result has its start in the result, too.
         let ended = count(LIVES_ENDED)?;
-        // What the one program missed, its twin has seen.
+        // What one of the two programs missed, the other one has seen.
         let opened = count(LIVES_OPENED)?.max(count(LIVES_OPENED_AGAIN)?);
         Ok(Lives { opened, begun: count(LIVES_BEGUN)?, ended })
     }
 
-    /// The ring, to be waited for: it wakes whenever another quarter of it is full.
+    /// The ring's file descriptor, to wait on: the programs wake the waiter whenever another quarter of the ring is
+    /// full.
     ///
     /// # Errors
-    /// When there are no more descriptors.
+    /// If there are no more descriptors.
     pub fn ring(&self) -> io::Result<OwnedFd> {
         self.ring.as_fd().try_clone_to_owned()
     }
 
-    /// Takes records from the ring until it is empty or `limit` were taken; returns how many. The limit keeps a
-    /// producer that is faster than us from holding us here for ever.
+    /// Takes records from the ring until it is empty or `limit` have been taken; returns how many. The limit ensures
+    /// that this returns even if producers are faster than it.
     ///
     /// # Errors
-    /// When a record cannot be decoded.
+    /// If a record cannot be decoded.
     pub fn drain(&mut self, limit: usize, mut each: impl FnMut(Event)) -> Result<usize, ReadError> {
         let mut taken = 0;
         while taken < limit {
@@ -125,22 +123,18 @@ impl Kernel {
         Ok(taken)
     }
 
-    /// Reads what is not per socket.
+    /// Reads everything that is not per socket.
     ///
     /// # Errors
-    /// When a map cannot be read.
+    /// If a map cannot be read.
     pub fn raw(&mut self) -> Result<Raw, ReadError> {
         let map = |name| move |source| ReadError::Map { name, source };
-        let mut raw = Raw { readers: self.readers_in_use().collect(), ..Raw::default() };
+        let mut raw = Raw::default();
         for what in Loss::ALL {
             let per_cpu = self.lost.get(&(what as u32), 0).map_err(map("LOST"))?;
             raw.lost.push(per_cpu.iter().sum());
         }
         raw.fallen = self.fallen.get(&0, 0).map_err(map("FALLEN"))?.to_vec();
-        for entry in self.drops.iter() {
-            let (key, per_cpu) = entry.map_err(map("DROPS"))?;
-            raw.drops.push((key, per_cpu.iter().sum()));
-        }
         for index in 0..=NAPI_SLOTS {
             for device in self.napi.get(&index, 0).map_err(map("NAPI"))?.iter() {
                 if device.polls > 0 {
@@ -167,31 +161,38 @@ impl Kernel {
         Ok(raw)
     }
 
-    /// One reader slot as it is now.
+    /// Drops since the last call that succeeded; the caller must count them, because no later call returns them again.
+    ///
+    /// # Errors
+    /// If the map cannot be read.
+    pub fn drops(&mut self) -> Result<Vec<(DropKey, u64)>, ReadError> {
+        self.drops.read().map_err(|source| ReadError::Map { name: "DROPS", source })
+    }
+
+    /// Number of pairs of socket and reason in the map of drops.
+    pub fn drop_entries(&self) -> usize {
+        self.drops.len()
+    }
+
+    /// One reader slot, as it is now.
     pub fn reader(&self, slot: u32) -> Option<ReaderSlot> {
         self.slots.get(slot as usize)
     }
 
-    /// The reader slots in use, with their numbers.
-    fn readers_in_use(&self) -> impl Iterator<Item = RawReader> + '_ {
-        // Flags are looked at first, so that free slots cost one load.
+    /// The reader slots in use now, with their numbers.
+    pub fn readers(&self) -> Vec<RawReader> {
+        // The flags are read first, so that a free slot costs only one load.
         let in_use = |slot: &usize| self.slots.peek::<u32>(*slot, offset_of!(ReaderSlot, flags)).unwrap_or(0) != 0;
-        (0..self.slots.len()).filter(in_use).filter_map(|slot| Some((slot as u32, self.slots.get(slot)?)))
+        (0..self.slots.len()).filter(in_use).filter_map(|slot| Some((slot as u32, self.slots.get(slot)?))).collect()
     }
 
-    /// Clears the slot of a reader that has exited and gives it back.
+    /// Clears the slot of a reader that has exited, and frees it.
     ///
     /// # Errors
-    /// When a map cannot be written.
+    /// If a map cannot be written.
     pub fn free_reader(&mut self, slot: u32) -> Result<(), ReadError> {
         let empty = <ReaderSlot as zerocopy::FromZeros>::new_zeroed();
         self.readers.set(slot, empty, 0).map_err(|source| ReadError::Map { name: "READERS", source })?;
         self.free_slots.push(slot, 0).map_err(|source| ReadError::Map { name: "FREE_SLOTS", source })
-    }
-
-    /// Forgets the drops of a socket that is gone.
-    pub fn forget_drop(&mut self, cookie: u64, reason: u32) {
-        // The only failure is that it is gone already.
-        let _ = self.drops.remove(&DropKey { cookie, reason, padding: 0 });
     }
 }

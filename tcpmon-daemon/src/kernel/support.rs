@@ -1,35 +1,35 @@
-//! Can tcpmon run here? Facts about the kernel and this process, and the decision from them.
+//! Whether tcpmon can run here: facts about the kernel and this process, and the decision from them.
 
 use std::fs;
 
-/// What was found out; a fact that could not be found out does not refuse.
+/// The facts that were found. A fact that is unknown does not cause a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// `uname -r`.
     pub release: String,
-    /// `/sys/kernel/btf/vmlinux` can be read.
+    /// Whether `/sys/kernel/btf/vmlinux` can be read.
     pub btf: Result<(), String>,
-    /// Effective capabilities of this process, as a bit set; `None` when `/proc` does not say.
+    /// Effective capabilities of this process, as a bit set; `None` if `/proc` does not show them.
     pub capabilities: Option<u64>,
-    /// Text of `/sys/kernel/security/lockdown`, when there is one.
+    /// Text of `/sys/kernel/security/lockdown`, if that file exists.
     pub lockdown: Option<String>,
-    /// Kernel functions that must be there and are not.
+    /// Required kernel functions that are missing.
     pub missing_functions: Vec<&'static str>,
-    /// The eBPF object is part of this build.
+    /// Whether the eBPF object is part of this build.
     pub object: bool,
 }
 
-/// One sentence: what is missing, and what to do.
+/// One sentence: what is missing, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot run here: {missing}; {remedy}")]
 pub struct CannotRun {
-    /// The missing thing.
+    /// What is missing.
     pub missing: String,
     /// What to do about it.
     pub remedy: String,
 }
 
-/// Kernel functions behind the features that every program needs, with the release that brought them.
+/// Kernel functions behind the features that every program needs, each with the release that introduced it.
 pub const FUNCTIONS: [(&str, &str); 4] = [
     ("bpf_sk_storage_get_tracing", "5.11"),
     ("bpf_sock_from_file", "5.11"),
@@ -41,7 +41,7 @@ const CAP_SYS_ADMIN: u32 = 21;
 const CAP_PERFMON: u32 = 38;
 const CAP_BPF: u32 = 39;
 
-/// What can be asked without BPF.
+/// The facts that can be found without BPF.
 pub fn facts() -> Facts {
     Facts {
         release: rustix::system::uname().release().to_string_lossy().into_owned(),
@@ -53,10 +53,10 @@ pub fn facts() -> Facts {
     }
 }
 
-/// The decision, without asking anything.
+/// Decides from the facts alone.
 ///
 /// # Errors
-/// The first thing that forbids tcpmon to run here.
+/// The first fact that prevents tcpmon from running here.
 pub fn decide(facts: &Facts) -> Result<(), CannotRun> {
     let refuse = |missing: String, remedy: &str| Err(CannotRun { missing, remedy: remedy.into() });
     if !facts.object {
@@ -101,12 +101,12 @@ pub fn decide(facts: &Facts) -> Result<(), CannotRun> {
     Ok(())
 }
 
-/// Says in the same form that the kernel refused something.
+/// Reports in the same form that the kernel refused something.
 pub fn refused(what: &str, error: &dyn std::error::Error) -> CannotRun {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(inner) = source {
-        // The verifier's log can be thousands of lines; its last ones hold the reason.
+        // The verifier's log can be thousands of lines long; its last lines give the reason.
         let lines: Vec<String> = inner.to_string().lines().map(str::to_owned).collect();
         let tail = lines[lines.len().saturating_sub(6)..].join(" | ");
         text = format!("{text}: {tail}");
@@ -123,7 +123,7 @@ pub fn refused(what: &str, error: &dyn std::error::Error) -> CannotRun {
     }
 }
 
-/// The line `CapEff` of `/proc/PID/status`.
+/// Parses the line `CapEff` of `/proc/PID/status`.
 fn capabilities(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
     u64::from_str_radix(line.trim(), 16).ok()

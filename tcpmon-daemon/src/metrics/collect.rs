@@ -1,6 +1,6 @@
-//! Hands the families of one page to prometheus-client's encoders.
+//! Passes the families of one metrics page to prometheus-client's encoders.
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{borrow::Cow, fmt, ops::Range, sync::Arc};
 
 use prometheus_client::{
     collector::Collector,
@@ -17,27 +17,58 @@ use super::{
 };
 use crate::model::{
     host::Host,
-    snapshot::{GroupKey, Snapshot},
+    snapshot::{Group, GroupKey, Seen, Snapshot},
 };
 
-/// Everything that one page is made from.
+/// All input for one metrics page.
 #[derive(Clone, Debug)]
 pub(super) struct Page {
     /// What the programs saw.
     pub(super) snapshot: Arc<Snapshot>,
-    /// What the host says of itself.
+    /// What was read about the host.
     pub(super) host: Arc<Host>,
-    /// Which tcpmon saw it, and where.
+    /// Which tcpmon made the page, and where it runs.
     pub(super) identity: Arc<Identity>,
-    /// What tcpmon itself uses; `None` where `/proc` cannot be read.
+    /// What tcpmon itself uses; `None` if `/proc` cannot be read.
     pub(super) process: Option<Process>,
+    /// The groups that are on this page; all of them if `None`.
+    pub(super) shown: Option<Range<usize>>,
 }
 
+/// Number of groups encoded at a time where the encoder keeps all of them in memory: a group's histogram takes about 3
+/// kB.
+const PART: usize = 256;
+
 impl Page {
-    /// About how many bytes of text the page takes.
-    pub(super) fn likely_size(&self) -> usize {
-        // With names of usual length a group takes 9.3 KB.
-        (16 << 10) + self.snapshot.groups.len() * (10 << 10)
+    pub(super) fn new(identity: Arc<Identity>, process: Option<Process>, seen: Seen) -> Self {
+        let Seen { snapshot, host } = seen;
+        Self { snapshot, host, identity, process, shown: None }
+    }
+
+    /// The groups on this page.
+    pub(super) fn groups(&self) -> &[Group] {
+        let all = &self.snapshot.groups;
+        self.shown.as_ref().map_or(all, |shown| &all[shown.clone()])
+    }
+
+    /// Splits the page into pages with some of the groups each.
+    pub(super) fn parts(&self) -> impl Iterator<Item = Self> {
+        let all = self.snapshot.groups.len();
+        let part = move |first: usize| Self { shown: Some(first..(first + PART).min(all)), ..self.clone() };
+        (0..all).step_by(PART).map(part)
+    }
+}
+
+/// One family of a page.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub(super) page: Page,
+    pub(super) family: &'static Family,
+}
+
+impl Collector for Part {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        write(self.family, &self.page, &mut encoder)
     }
 }
 
@@ -82,7 +113,7 @@ fn write_value(kind: Kind, sample: &Sample<'_>, encoder: &mut MetricEncoder<'_>)
         (Kind::Gauge, Value::Real(value)) => encoder.encode_gauge(&value),
         (Kind::Histogram, Value::Fill(fill)) => Histogram::from(fill).encode(encoder),
         (Kind::Histogram, Value::Durations(times)) => Histogram::from(times).encode(encoder),
-        // The test that writes every family keeps types and values together.
+        // The test that encodes every family makes sure that types and values match.
         (kind, value) => {
             debug_assert!(false, "{value:?} is no value of a {kind:?}");
             Err(fmt::Error)

@@ -1,7 +1,7 @@
-//! What a dropped segment cost.
+//! Whether a dropped segment may have cost data.
 
-/// What [`effect`] calls harmless, by the kernel's names, with the function that gives it (Linux 6.12 to 7.3,
-/// `net/ipv4/tcp_input.c`) and why nothing is lost.
+/// The reasons that [`effect`] reports as harmless, by the kernel's names, with the kernel function that gives each
+/// reason (Linux 6.12 to 7.3, `net/ipv4/tcp_input.c`) and why no data is lost.
 pub(super) const HARMLESS: [(&str, &str, &str); 7] = [
     (
         "tcp_old_sequence",
@@ -20,7 +20,7 @@ pub(super) const HARMLESS: [(&str, &str, &str); 7] = [
     ("tcp_reset", "tcp_validate_incoming", "a reset that is not in sequence: the kernel asks the sender what it means"),
 ];
 
-/// `harmless` where the kernel gives this reason only to segments that bring no new data, `lost` for all others.
+/// `harmless` if the kernel gives this reason only to segments that carry no new data, `lost` for all others.
 pub(super) fn effect(reason: &str) -> &'static str {
     if HARMLESS.iter().any(|(harmless, _, _)| *harmless == reason) { "harmless" } else { "lost" }
 }
@@ -34,7 +34,7 @@ mod tests {
         for reason in ["tcp_old_sequence", "tcp_old_data", "tcp_ofomerge", "tcp_ofo_drop", "tcp_rfc7323_paws_ack"] {
             assert_eq!(effect(reason), "harmless", "{reason}");
         }
-        // New data, or perhaps: the segment is thrown away whole, whatever was in it.
+        // These segments carry new data, or may do so: the whole segment is dropped, whatever was in it.
         for reason in [
             "proto_mem",
             "socket_backlog",

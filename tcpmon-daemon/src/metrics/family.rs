@@ -1,4 +1,5 @@
-//! What a metric family is: its wire name, its type, its meaning, and how its samples are taken from a page.
+//! The definition of a metric family: its wire name, its type, its meaning, and how its samples are taken from a
+//! metrics page.
 
 use std::borrow::Cow;
 
@@ -8,29 +9,29 @@ use crate::model::snapshot::{Durations, Fill, Group};
 /// Type of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Only grows.
+    /// Never decreases.
     Counter,
-    /// Rises and falls.
+    /// Can rise and fall.
     Gauge,
     /// Distribution, as a classic and as a native histogram.
     Histogram,
-    /// Always 1: the labels are the information.
+    /// Always 1; the information is in the labels.
     Info,
 }
 
-/// What a family is about.
+/// What a family describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// A group of sockets and readers: labels `process`, `service` and, when switched on, `cgroup`.
+    /// A group of sockets and readers: labels `process`, `service` and, if enabled, `cgroup`.
     Group,
     /// The host.
     Host,
-    /// tcpmon.
+    /// tcpmon itself.
     Itself,
 }
 
 impl Scope {
-    /// A family about this; the arguments are its fields.
+    /// Defines a family of this scope; the arguments are the family's fields.
     pub(super) const fn family(
         self,
         kind: Kind,
@@ -47,19 +48,19 @@ impl Scope {
 /// A metric family.
 #[derive(Debug)]
 pub struct Family {
-    /// Name on the wire, with the suffixes that its unit and type ask for.
+    /// Name on the wire, with the suffixes that its unit and type require.
     pub name: &'static str,
     /// Type.
     pub kind: Kind,
-    /// What it is about.
+    /// What it describes.
     pub scope: Scope,
-    /// Unit, as it ends the name (before `_total`); empty where things are counted.
+    /// Unit, as it appears at the end of the name (before `_total`); empty for plain counts.
     pub unit: &'static str,
-    /// Labels beside those of the scope, in the order of their values.
+    /// Labels in addition to those of the scope, in the order of their values.
     pub labels: &'static [&'static str],
-    /// One sentence.
+    /// Help text, one sentence.
     pub help: &'static str,
-    /// Takes the samples from a page; a family without samples is not shown.
+    /// Takes the samples from a metrics page; a family without samples is not shown.
     pub(super) read: Read,
 }
 
@@ -67,7 +68,7 @@ pub struct Family {
 pub(super) type Read = for<'a> fn(&'a Page) -> Vec<Sample<'a>>;
 
 impl Family {
-    /// The name as the encoders want it: they append unit and type themselves.
+    /// The name as the encoders expect it: they append unit and type themselves.
     pub(super) fn stem(&self) -> &'static str {
         let mut stem = self.name;
         for suffix in [self.kind.suffix(), self.unit] {
@@ -81,7 +82,7 @@ impl Family {
 }
 
 impl Kind {
-    /// What ends the name of such a family.
+    /// The suffix of the family's name for this type.
     pub(super) fn suffix(self) -> &'static str {
         match self {
             Kind::Counter => "total",
@@ -171,7 +172,7 @@ pub(super) fn per_group<'a, V: Into<Value<'a>>>(page: &'a Page, value: impl Fn(&
     per_group_and_label(page, |group| [("", value(group))])
 }
 
-/// For each group one series per label value.
+/// For each group, one series per label value.
 pub(super) fn per_group_and_label<'a, V: Into<Value<'a>>, I: IntoIterator<Item = (&'a str, V)>>(
     page: &'a Page,
     values: impl Fn(&'a Group) -> I,
@@ -179,7 +180,7 @@ pub(super) fn per_group_and_label<'a, V: Into<Value<'a>>, I: IntoIterator<Item =
     per_group_and_labels(page, |group| values(group).into_iter().map(|(label, value)| ([label], value)))
 }
 
-/// For each group one series per combination of label values.
+/// For each group, one series per combination of label values.
 pub(super) fn per_group_and_labels<'a, const N: usize, V, I>(
     page: &'a Page,
     values: impl Fn(&'a Group) -> I,
@@ -188,7 +189,7 @@ where
     V: Into<Value<'a>>,
     I: IntoIterator<Item = ([&'a str; N], V)>,
 {
-    let groups = &page.snapshot.groups;
+    let groups = page.groups();
     let mut samples = Vec::with_capacity(groups.len());
     for group in groups {
         samples.extend(
@@ -202,6 +203,6 @@ where
 
 /// Nanoseconds as seconds.
 pub(super) fn seconds(ns: u64) -> f64 {
-    // Divided and not multiplied: 10^9 is exact, 10^-9 is not.
+    // Division is used instead of multiplication, because 10^9 is exact as a double and 10^-9 is not.
     ns as f64 / 1e9
 }

@@ -1,4 +1,4 @@
-//! A page for tests: two groups, one of which has labels that need escapes.
+//! A metrics page for tests: two groups, one of which has labels that need escaping.
 
 use std::{
     sync::Arc,
@@ -19,6 +19,7 @@ use crate::model::{
 
 pub(super) fn page() -> Page {
     Page {
+        shown: None,
         snapshot: Arc::new(snapshot(vec![
             busy(GroupKey { process: "iperf3".into(), service: "local:5201".into(), cgroup: None }),
             Group {
@@ -48,7 +49,7 @@ pub(super) fn page() -> Page {
     }
 }
 
-/// A group in which every value is another.
+/// A group in which all values differ from each other.
 pub(super) fn busy(key: GroupKey) -> Group {
     Group {
         key,
@@ -112,7 +113,7 @@ pub(super) fn snapshot(groups: Vec<Group>) -> Snapshot {
     }
 }
 
-/// A host in which every value is another.
+/// A host in which all values differ from each other.
 fn host() -> Host {
     let source = |name, available, reason: &str| Source { name, available, reason: reason.into() };
     Host {
@@ -159,7 +160,7 @@ fn host() -> Host {
     }
 }
 
-/// Something in each bin.
+/// Counts in all bins.
 fn fill(seed: u64) -> Fill {
     let mut fill = Fill { sum: seed * 640, ..Fill::default() };
     for (bin, i) in fill.bins.iter_mut().zip(seed..) {
@@ -168,7 +169,7 @@ fn fill(seed: u64) -> Fill {
     fill
 }
 
-/// Something in the bins from 1 us to 1 ms.
+/// Counts in the bins from 1 us to 1 ms.
 fn durations(seed: u64) -> Durations {
     let mut durations = Durations { sum_ns: seed * 1_000_000, ..Durations::default() };
     for (bin, i) in durations.bins[4..14].iter_mut().zip(seed..) {

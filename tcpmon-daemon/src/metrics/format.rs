@@ -1,9 +1,9 @@
-//! The formats of a page and their choice from a request's `Accept` header.
+//! The formats of a metrics page, and how a request's `Accept` header selects one.
 
-/// Format of a page of metrics.
+/// Format of a metrics page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Prometheus text 0.0.4: for people, and for whoever does not say what they want.
+    /// Prometheus text 0.0.4: for people, and for clients that do not ask for a format.
     Text,
     /// OpenMetrics text 1.0.0.
     OpenMetrics,
@@ -12,7 +12,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// All, the preferred first.
+    /// All formats, in order of preference.
     pub const ALL: [Self; 3] = [Self::Text, Self::OpenMetrics, Self::Protobuf];
 
     /// Value of the header `Content-Type`.
@@ -26,7 +26,7 @@ impl Format {
         }
     }
 
-    /// What the value of an `Accept` header likes best; text where it is absent or names nothing that there is.
+    /// The format that an `Accept` header prefers; text if the header is absent or names no supported format.
     pub fn negotiate(accept: Option<&str>) -> Self {
         let ranges: Vec<_> = accept.into_iter().flat_map(|accept| accept.split(',')).filter_map(Range::parse).collect();
         let mut best = (Rank::default(), Self::Text);
@@ -39,7 +39,7 @@ impl Format {
         best.1
     }
 
-    /// How much the ranges like this format: as the most specific of those that match it says.
+    /// How strongly the header prefers this format, taken from the most specific range that matches it.
     fn rank(self, ranges: &[Range<'_>]) -> Rank {
         let matching = ranges.iter().filter_map(|range| Some((self.specificity(range)?, range.quality)));
         match matching.max() {
@@ -48,7 +48,7 @@ impl Format {
         }
     }
 
-    /// How closely a range names this format; `None` when it does not.
+    /// How specifically a range names this format; `None` if it does not match.
     fn specificity(self, range: &Range<'_>) -> Option<u8> {
         let (essence, parameters) = self.content_type().split_once(';')?;
         let (kind, _) = essence.split_once('/')?;
@@ -58,7 +58,8 @@ impl Format {
         if range.essence.strip_suffix("/*").is_some_and(|range| range.eq_ignore_ascii_case(kind)) {
             return Some(2);
         }
-        // A parameter that we also have must be ours; others, such as `escaping`, restrict nothing that we write.
+        // A parameter that our content type also has must have the same value. Other parameters, such as `escaping`, do
+        // not restrict anything that we write.
         let agrees = |(name, value): (&str, &str)| {
             let ours = parameters.split(';').filter_map(parameter).find(|ours| ours.0.eq_ignore_ascii_case(name));
             ours.is_none_or(|ours| ours.1.eq_ignore_ascii_case(value))
@@ -68,7 +69,7 @@ impl Format {
     }
 }
 
-/// Orders formats; the default is that of one that is not wanted.
+/// Orders formats; the default is the rank of a format that is not wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     quality: u16,
@@ -78,9 +79,9 @@ struct Rank {
 /// One element of an `Accept` header.
 struct Range<'a> {
     essence: &'a str,
-    /// What follows the essence, `q` included.
+    /// Everything after the essence, including `q`.
     parameters: &'a str,
-    /// Thousandths.
+    /// In thousandths.
     quality: u16,
 }
 
@@ -96,7 +97,7 @@ impl<'a> Range<'a> {
     }
 }
 
-/// `name=value`, the value perhaps quoted.
+/// `name=value`; the value may be quoted.
 fn parameter(text: &str) -> Option<(&str, &str)> {
     let (name, value) = text.split_once('=')?;
     Some((name.trim(), value.trim().trim_matches('"')))

@@ -7,7 +7,7 @@ use super::{
     family::{Family, Kind, Scope, per_group, per_group_and_label, per_group_and_labels, seconds},
 };
 
-/// What sockets receive, and what waits in them.
+/// What sockets receive, and what waits in their queues.
 pub(super) const FAMILIES: &[Family] = &[
     Scope::Group.family(Kind::Counter, "tcpmon_receive_bytes_total", "bytes", &[], "New in-order data that TCP accepted.", |page| {
         per_group(page, |group| group.counters.received_bytes)
@@ -111,7 +111,7 @@ pub(super) const FAMILIES: &[Family] = &[
     }),
 ];
 
-/// What happens in and between the timeslices of readers.
+/// What happens during and between the timeslices of readers.
 pub(super) const TIMESLICE_FAMILIES: &[Family] = &[
     Scope::Group.family(
         Kind::Counter,

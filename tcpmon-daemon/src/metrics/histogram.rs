@@ -1,9 +1,10 @@
-//! The kernel's bins as a classic and as a native Prometheus histogram.
+//! Converts the kernel's bins into a classic and a native Prometheus histogram.
 //!
-//! Both forms are sums of whole bins, so neither is interpolated. The native form has schema 0: bucket `i` holds what
-//! is above `2^(i-1)` and at most `2^i`. The bins below its first bucket make the zero bucket, whose threshold is that
-//! bucket's lower bound. What is above the last bound is in the next bucket (`4..8` for a fill ratio, `128 s..256 s`
-//! for a duration), which has no upper limit in truth: +Inf is the only other choice, and no quantile comes out of that.
+//! Every bucket of both forms is a sum of whole bins, so no count is interpolated. The native form has schema 0: bucket
+//! `i` holds values above `2^(i-1)` and up to `2^i`. The bins below its first bucket form the zero bucket, whose
+//! threshold is the lower bound of that first bucket. Values above the last bound are counted in the next bucket
+//! (`4..8` for a fill ratio, `128 s..256 s` for a duration), although they have no upper limit. The only alternative is
+//! +Inf, from which no quantile can be computed.
 
 use std::fmt;
 
@@ -13,13 +14,14 @@ use tcpmon_common::histogram::{FILL_BINS, FILL_BOUNDS, FILL_ONE, TIME_BINS, TIME
 use super::family::seconds;
 use crate::model::snapshot::{Durations, Fill};
 
-/// How bins become buckets. Each bucket is given by the number of bins that it and all before it cover.
+/// How bins are combined into buckets. Each bucket is defined by the number of bins that it and all buckets before it
+/// cover.
 struct Scheme {
     /// Classic buckets, with their upper bounds.
     classic: &'static [(f64, usize)],
     /// Bins in the native zero bucket.
     zero: usize,
-    /// Index of the first native bucket; the zero bucket ends where it begins.
+    /// Index of the first native bucket; the zero bucket ends at its lower bound.
     first: i32,
     /// Native buckets.
     native: &'static [usize],
@@ -49,7 +51,7 @@ const FILL_NATIVE: [usize; 10] = {
     buckets
 };
 
-/// Number of bins up to the one with this bound, in 1/[`FILL_ONE`].
+/// Number of bins up to and including the one with this bound, in 1/[`FILL_ONE`].
 const fn fill_bins(bound: u32) -> usize {
     let mut i = 0;
     while FILL_BOUNDS[i] != bound {
@@ -61,7 +63,7 @@ const fn fill_bins(bound: u32) -> usize {
 static DURATIONS: Scheme =
     Scheme { classic: &TIME_CLASSIC, zero: 1, first: TIME_FIRST_EXPONENT + 1, native: &TIME_NATIVE };
 
-/// From about 1 us to 16 s by factors of four.
+/// From about 1 us to 16 s, by factors of four.
 const TIME_CLASSIC: [(f64, usize); 14] = {
     let mut buckets = [(f64::INFINITY, TIME_BINS); 14];
     let mut i = 0;
@@ -84,7 +86,7 @@ const TIME_NATIVE: [usize; TIME_BINS - 1] = {
     buckets
 };
 
-/// A distribution, ready to be written.
+/// A distribution that is ready to be encoded.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Histogram {
     sum: f64,
@@ -95,7 +97,7 @@ pub(super) struct Histogram {
     zero_count: u64,
     /// Index of the first native bucket that is not empty.
     first: i32,
-    /// Counts of the native buckets from there to the last that is not empty.
+    /// Counts of the native buckets from that one to the last that is not empty.
     native: Vec<u64>,
 }
 
@@ -144,7 +146,7 @@ impl Histogram {
         }
     }
 
-    /// Writes both forms; the text encoder leaves the native one out.
+    /// Encodes both forms; the text encoder omits the native one.
     pub(super) fn encode(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
         let span = [(self.first, self.native.len() as u32)];
         let spans = if self.native.is_empty() { &[][..] } else { &span };

@@ -11,7 +11,7 @@ use crate::model::{
     snapshot::Napi,
 };
 
-/// How packets come in.
+/// How packets arrive.
 pub(super) const NETWORK_FAMILIES: &[Family] = &[
     Scope::Host.family(
         Kind::Counter,
@@ -46,7 +46,7 @@ pub(super) const NETWORK_FAMILIES: &[Family] = &[
         "tcpmon_napi_polls_total",
         "",
         &["device"],
-        "NAPI polls, by network device; backlog is the backlog of the CPUs (loopback, RPS).",
+        "NAPI polls, by network device; veth* is all veths, backlog the backlog of the CPUs (loopback, RPS).",
         |page| per_device(page, |napi| napi.polls),
     ),
     Scope::Host.family(
@@ -134,7 +134,7 @@ pub(super) const NETWORK_FAMILIES: &[Family] = &[
     ),
 ];
 
-/// What packets and sockets are made of.
+/// Memory of packets and sockets.
 pub(super) const MEMORY_FAMILIES: &[Family] = &[
     Scope::Host.family(Kind::Gauge, "tcpmon_tcp_memory_bytes", "bytes", &[], "Memory of all TCP sockets of the host.", |page| {
         per_memory(page, |memory| vec![Sample::plain(memory.bytes)])

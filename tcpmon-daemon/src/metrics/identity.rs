@@ -1,28 +1,28 @@
-//! Which tcpmon this is, and where and since when it runs.
+//! Which tcpmon this is, where it runs and since when.
 
 use std::time::{Duration, Instant, SystemTime};
 
 use super::process;
 
-/// Read once at start.
+/// Read once, at the start.
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// tcpmon's version.
     pub version: &'static str,
-    /// Commit that it was built from.
+    /// Commit from which it was built.
     pub revision: &'static str,
-    /// The running kernel's release.
+    /// Release of the running kernel.
     pub kernel: String,
-    /// When the process started, since 1970; `None` where `/proc` cannot be read.
+    /// When the process started, since 1970; `None` if `/proc` cannot be read.
     pub started: Option<Duration>,
-    /// When this was read.
+    /// When these values were read.
     pub since: Instant,
-    /// The same moment, since 1970.
+    /// The same time, since 1970.
     pub since_1970: Duration,
 }
 
 impl Identity {
-    /// Looks at the running process and kernel.
+    /// Reads the values of the running process and kernel.
     pub fn read() -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION"),
@@ -34,8 +34,8 @@ impl Identity {
         }
     }
 
-    /// When that was, since 1970. The answer for a moment never changes, however the host's clock is set meanwhile: a
-    /// series that seems to begin later than it did would be counted twice.
+    /// Converts a time to time since 1970. The result for a given time never changes, even if the host's clock is set
+    /// meanwhile: if a series seemed to start later than it did, its values would be counted twice.
     pub(super) fn since_1970(&self, moment: Instant) -> Duration {
         match moment.checked_duration_since(self.since) {
             Some(after) => self.since_1970 + after,

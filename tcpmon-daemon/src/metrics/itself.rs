@@ -1,4 +1,4 @@
-//! Families about tcpmon: what it is, whether it sees, what it lost, what it costs.
+//! Families about tcpmon itself: what it is, whether it sees events, what it lost, what it costs.
 
 use std::borrow::Cow;
 
@@ -83,7 +83,7 @@ pub(super) const FAMILIES: &[Family] = &[
             programs.filter_map(|p| Some(Sample::labelled(&p.name, p.run_time?.as_secs_f64()))).collect()
         },
     ),
-    Scope::Itself.family(Kind::Gauge, "tcpmon_map_entries", "", &["map"], "Entries in use in the eBPF map.", |page| {
+    Scope::Itself.family(Kind::Gauge, "tcpmon_map_entries", "", &["map"], "Entries in use in the eBPF map, or in a table of the daemon's (groups, groups_hidden).", |page| {
         page.snapshot.maps.iter().map(|map| Sample::labelled(&map.name, map.entries)).collect()
     }),
     Scope::Itself.family(
@@ -113,7 +113,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "Connections that were begun to be opened, as the kernel counts them (ActiveOpens and PassiveOpens, in all network namespaces that tcpmon may enter) and as the programs saw them: the difference is what they missed, but for connections that are met late.",
         |page| {
             let kernel = page.host.connections_opened.map(|count| Sample::labelled("kernel", count));
-            // Nothing to compare with is nothing to show.
+            // Without the kernel's count there is nothing to compare with, so neither is shown.
             let programs = kernel.is_some().then(|| Sample::labelled("programs", page.snapshot.connections_opened));
             kernel.into_iter().chain(programs).collect()
         },
@@ -144,7 +144,7 @@ pub(super) const FAMILIES: &[Family] = &[
     ),
 ];
 
-/// As it is spelt in `/status`, too.
+/// The same spelling as in `/status`.
 const fn verdict(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Attached => "attached",

@@ -1,4 +1,5 @@
-//! Every metric, defined once and taken from what was [`Seen`] at scrape time; nothing is kept between scrapes.
+//! All metrics, each defined once. Values are taken from what was [`Seen`] at scrape time; nothing is kept between
+//! scrapes.
 
 mod collect;
 mod drops;
@@ -20,7 +21,11 @@ mod reference;
 #[cfg(test)]
 mod tests;
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    io::{self, Write},
+    sync::Arc,
+};
 
 use prometheus_client::{
     encoding::{prometheus_protobuf, text as openmetrics},
@@ -35,7 +40,7 @@ pub use self::{
 };
 use crate::model::snapshot::Seen;
 
-/// All families, in the order in which they are exposed and documented.
+/// All families, in the order in which they are shown and documented.
 pub fn families() -> impl Iterator<Item = &'static Family> {
     [
         groups::FAMILIES,
@@ -49,7 +54,7 @@ pub fn families() -> impl Iterator<Item = &'static Family> {
     .flatten()
 }
 
-/// The page could not be written.
+/// The metrics page could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum EncodeError {
     /// As text.
@@ -58,29 +63,31 @@ pub enum EncodeError {
     /// As protobuf.
     #[error("cannot write the metrics as protobuf: {0}")]
     Protobuf(#[from] prometheus_protobuf::EncodeError),
+    /// The sink did not accept the data.
+    #[error("cannot keep the metrics: {0}")]
+    Sink(#[from] io::Error),
 }
 
-/// The page of metrics that a scrape gets.
+/// Writes the metrics page for a scrape, piece by piece: at 10,000 groups it has 90 MB.
 ///
 /// # Errors
-/// None that a page can cause: the encoders' own.
-pub fn encode(identity: &Arc<Identity>, seen: Seen, format: Format) -> Result<Vec<u8>, EncodeError> {
-    let Seen { snapshot, host } = seen;
-    write(Page { identity: Arc::clone(identity), process: Process::read(), snapshot, host }, format)
+/// Those of the encoders and of the sink; the page's content causes none.
+pub fn encode(identity: &Arc<Identity>, seen: Seen, format: Format, sink: &mut impl Write) -> Result<(), EncodeError> {
+    write(Page::new(Arc::clone(identity), Process::read(), seen), format, sink)
 }
 
-fn write(page: Page, format: Format) -> Result<Vec<u8>, EncodeError> {
-    let size = page.likely_size();
-    let mut registry = Registry::default();
-    registry.register_collector(Box::new(page.clone()));
+fn write(page: Page, format: Format, sink: &mut impl Write) -> Result<(), EncodeError> {
     if format == Format::Protobuf {
-        return protobuf::write(&page, &registry);
+        return protobuf::write(&page, sink);
     }
-    let mut text = String::with_capacity(size);
-    openmetrics::encode(&mut text, &registry)?;
-    Ok(match format {
-        Format::Text => text::from_openmetrics(&text),
-        _ => text,
-    }
-    .into_bytes())
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(page));
+    let mut sink = text::Utf8::new(sink);
+    let written = match format {
+        Format::Text => openmetrics::encode(&mut text::Older::new(&mut sink), &registry),
+        _ => openmetrics::encode(&mut sink, &registry),
+    };
+    // The encoder's error does not include the sink's error, so the sink's is returned first.
+    sink.finish()?;
+    Ok(written?)
 }

@@ -1,4 +1,4 @@
-//! What tcpmon itself uses, under the names that all Prometheus clients use.
+//! The resources that tcpmon itself uses, under the metric names that all Prometheus clients use.
 
 use std::{fs, time::Duration};
 
@@ -51,13 +51,13 @@ pub(super) const FAMILIES: &[Family] = &[
     }),
 ];
 
-/// The only sample of a family, or none where the value is not known.
+/// The only sample of a family; none if the value is not known.
 fn sample<V: Into<Value<'static>>>(page: &Page, value: impl Fn(&Process) -> Option<V>) -> Vec<Sample<'_>> {
     let value = page.process.as_ref().and_then(value);
     value.map(Sample::plain).into_iter().collect()
 }
 
-/// What the process uses now.
+/// The resources that the process uses now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Process {
     pub(super) cpu: Duration,
@@ -65,15 +65,15 @@ pub(super) struct Process {
     pub(super) virtual_bytes: u64,
     pub(super) threads: u64,
     pub(super) open_fds: u64,
-    /// `None` when there is no limit.
+    /// `None` if there is no limit.
     pub(super) max_fds: Option<u64>,
 }
 
 impl Process {
-    /// `None` where `/proc` cannot be read.
+    /// `None` if `/proc` cannot be read.
     pub(super) fn read() -> Option<Self> {
         let status = fs::read_to_string("/proc/self/status").ok()?;
-        // One of them is the directory that is being read.
+        // One of the descriptors is the directory that is being read.
         let open_fds = fs::read_dir("/proc/self/fd").ok()?.count().saturating_sub(1);
         let cpu = clock_gettime(ClockId::ProcessCPUTime);
         Some(Self {
@@ -94,14 +94,15 @@ pub(super) fn started() -> Option<Duration> {
     start_time(&stat, &host, rustix::param::clock_ticks_per_second())
 }
 
-/// A number from `/proc/PID/status`, in that file's unit.
+/// A number from `/proc/PID/status`, in the unit that the file uses.
 fn status_value(status: &str, name: &str) -> Option<u64> {
     let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     value.split_ascii_whitespace().next()?.parse().ok()
 }
 
 fn start_time(stat: &str, host: &str, ticks_per_second: u64) -> Option<Duration> {
-    // The name, in parentheses, may contain anything. After it come fields 3 and following; the start is the 22nd.
+    // The name, in parentheses, may contain anything. Field 3 and the following ones come after it; the start time is
+    // the 22nd.
     let ticks: u64 = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()?;
     let boot: u64 = host.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
     Some(Duration::from_secs(boot) + Duration::from_millis(ticks * 1000 / ticks_per_second))

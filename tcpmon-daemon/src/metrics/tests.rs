@@ -1,9 +1,10 @@
-//! Claims about whole pages.
+//! Tests of whole metrics pages.
 
 use std::{collections::HashSet, env, fs, time::Duration};
 
-use prometheus_client::{encoding::prometheus_protobuf::prometheus_data_model as proto, registry::Registry};
+use prometheus_client::encoding::prometheus_protobuf::prometheus_data_model as proto;
 use proptest::prelude::*;
+use prost::Message as _;
 use tcpmon_common::histogram::{FILL_BINS, FILL_BOUNDS, FILL_ONE, TIME_BINS, TIME_FIRST_EXPONENT};
 
 use super::{fixture, *};
@@ -13,13 +14,22 @@ const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/metrics/golden.pr
 const REFERENCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
 
 fn text(page: Page, format: Format) -> String {
-    String::from_utf8(write(page, format).expect("a page")).expect("UTF-8")
+    String::from_utf8(bytes(page, format)).expect("UTF-8")
+}
+
+fn bytes(page: Page, format: Format) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    write(page, format, &mut bytes).expect("a page");
+    bytes
 }
 
 fn protobuf(page: Page) -> Vec<proto::MetricFamily> {
-    let mut registry = Registry::default();
-    registry.register_collector(Box::new(page.clone()));
-    super::protobuf::encode(&page, &registry).expect("a page")
+    let bytes = bytes(page, Format::Protobuf);
+    let mut rest = bytes.as_slice();
+    let families = std::iter::from_fn(|| {
+        (!rest.is_empty()).then(|| proto::MetricFamily::decode_length_delimited(&mut rest).expect("a family"))
+    });
+    families.collect()
 }
 
 fn samples(page: &str) -> Vec<&str> {
@@ -55,7 +65,7 @@ fn families_are_named_after_their_unit_and_type_and_explained_in_a_sentence() {
         assert!(name.starts_with("tcpmon_") || name.starts_with("process_"), "{name}");
         assert!(names.insert(name), "{name} is defined twice");
         assert!(family.help.ends_with('.'), "{name}");
-        // Escapes in help texts differ between the formats, so there is nothing to escape.
+        // The formats escape help texts differently, so help texts contain nothing that needs escaping.
         assert!(!family.help.contains(['"', '\\', '\n']), "{name}");
         assert!(family.labels.len() <= 3, "{name}");
     }
@@ -141,7 +151,7 @@ fn what_has_no_samples_is_not_mentioned() {
 
 #[test]
 fn protobuf_pages_are_delimited_messages() {
-    let page = write(fixture::page(), Format::Protobuf).expect("a page");
+    let page = bytes(fixture::page(), Format::Protobuf);
     let mut rest = page.as_slice();
     let mut messages = 0;
     while !rest.is_empty() {
@@ -160,7 +170,7 @@ fn protobuf_pages_are_delimited_messages() {
     assert_eq!(messages, families().count());
 }
 
-/// Counts per bucket of the two forms, as a server reads them: upper bound and what is in the bucket.
+/// Counts per bucket of the two forms as a server reads them: upper bound and count.
 struct Read {
     classic: Vec<(f64, u64)>,
     zero: (f64, u64),
@@ -215,6 +225,22 @@ fn check(histogram: &proto::Histogram, bins: &[(f64, u64)], last_native: f64) {
         seen += count;
     }
     assert_eq!(seen, total, "native buckets and zero bucket hold all");
+}
+
+#[test]
+fn many_groups_make_one_family_of_all_their_metrics() {
+    let group = |number: usize| {
+        let key = GroupKey { service: format!("local:{number}"), ..GroupKey::other(false) };
+        fixture::busy(key)
+    };
+    let snapshot = Arc::new(fixture::snapshot((0..1_000).map(group).collect()));
+    let families = protobuf(Page { snapshot, ..fixture::page() });
+    let received: Vec<_> = families.iter().filter(|family| family.name == "tcpmon_receive_bytes_total").collect();
+    assert!(received.len() == 1 && received[0].help.starts_with("New in-order"), "{}", received[0].help);
+    assert_eq!(received[0].metric.len(), 1_000);
+    assert!(
+        received[0].metric.iter().zip(0..).all(|(metric, number)| metric.label[1].value == format!("local:{number}"))
+    );
 }
 
 fn histograms(group: crate::model::snapshot::Group, name: &str) -> Vec<proto::Histogram> {

@@ -1,40 +1,41 @@
-//! What the host says of itself at one moment, beside what the programs saw. Empty where its source is off.
+//! The state of the host at one moment, apart from what the programs saw. A field is empty if its source is off.
 
 use std::time::Duration;
 
-/// Everything that is read from `/proc`, netlink, ethtool and the kernel log. Counters only grow for as long as their
-/// series exists, whatever the kernel's own do.
+/// Everything that is read from `/proc`, netlink, ethtool and the kernel log. A counter never decreases while its
+/// series exists, whatever the kernel's own counter does.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Host {
-    /// Network devices of the daemon's namespace in the order of their names.
+    /// Network devices of the daemon's network namespace, sorted by name.
     pub devices: Vec<Device>,
-    /// CPUs in the order of their numbers.
+    /// Softnet counters per CPU, sorted by CPU number.
     pub softnet: Vec<Softnet>,
     /// Memory of all TCP sockets of the host.
     pub tcp_memory: Option<TcpMemory>,
-    /// TCP sockets that no process holds any more.
+    /// TCP sockets that no process holds any more (orphans).
     pub orphan_sockets: Option<u64>,
-    /// Connections that the kernel began to open (`ActiveOpens` and `PassiveOpens`), summed likewise.
+    /// Connections that the kernel started to open (`ActiveOpens` and `PassiveOpens`), summed over the network
+    /// namespaces that can be entered.
     pub connections_opened: Option<u64>,
     /// `TcpExt` counters by the kernel's names, summed over the network namespaces that can be entered.
     pub tcp_events: Vec<(String, u64)>,
-    /// `IpExt` counters, likewise.
+    /// `IpExt` counters, summed in the same way.
     pub ip_events: Vec<(String, u64)>,
-    /// Sockets with something to send in a state in which no process sends any more, by state.
+    /// Sockets that are not established and still have data to send, by state (`host/stuck.rs` lists the states).
     pub stuck: Vec<Stuck>,
-    /// Memory zones in the order of node and address.
+    /// Memory zones, sorted by node and address.
     pub zones: Vec<Zone>,
-    /// Failures of the page allocator that the kernel logged since tcpmon began to read the log.
+    /// Page allocation failures that the kernel has logged since tcpmon started to read the log.
     pub page_allocation_failures: Option<Vec<PageAllocationFailures>>,
-    /// Time in which tasks waited for memory.
+    /// Time that tasks spent waiting for memory.
     pub memory_pressure_stalls: Option<PressureStalls>,
     /// Control groups (v2) that hold socket memory.
     pub cgroups: Vec<CgroupSockets>,
     /// Context switches of all CPUs since boot.
     pub context_switches: Option<u64>,
-    /// What the sources could not keep up with: what, how often.
+    /// What the sources missed: the kind, and how often.
     pub losses: Vec<(&'static str, u64)>,
-    /// What became of each source.
+    /// Status of each source.
     pub sources: Vec<Source>,
 }
 
@@ -43,22 +44,22 @@ pub struct Host {
 pub struct Device {
     /// Its name.
     pub name: String,
-    /// Packets that found no room in the receive ring: the name that the driver or rtnetlink has for it, and how many.
+    /// Packets that found no room in the receive ring: the driver's or rtnetlink's name of the counter, and its value.
     pub overruns: Vec<(String, u64)>,
-    /// Descriptors of the receive ring in use and possible; `None` where the driver does not say.
+    /// Size of the receive ring; `None` if the driver does not report it.
     pub ring: Option<Ring>,
 }
 
 /// Size of a receive ring, descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ring {
-    /// As it is set.
+    /// Current size.
     pub entries: u64,
-    /// Most that the driver allows.
+    /// Maximum that the driver allows.
     pub max_entries: u64,
 }
 
-/// Receive side of one CPU (`/proc/net/softnet_stat`), packets.
+/// Receive-side counters of one CPU (`/proc/net/softnet_stat`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Softnet {
     /// The CPU.
@@ -67,33 +68,33 @@ pub struct Softnet {
     pub processed: u64,
     /// Packets dropped because the CPU's backlog was full.
     pub dropped: u64,
-    /// Times that the CPU ran out of budget or time with work left.
+    /// Times that the CPU used up its budget or its time and had work left.
     pub time_squeezed: u64,
 }
 
-/// Memory of all TCP sockets beside its limits (`tcp_mem`), bytes.
+/// Memory of all TCP sockets and its limits (`tcp_mem`), bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpMemory {
     /// In use.
     pub bytes: u64,
-    /// Below it pressure ends.
+    /// Memory pressure ends below this.
     pub low: u64,
-    /// Above it pressure begins.
+    /// Memory pressure starts above this.
     pub pressure: u64,
-    /// Never more than this.
+    /// Hard limit.
     pub max: u64,
-    /// Whether the kernel is in the state of pressure now.
+    /// Whether TCP is under memory pressure now.
     pub under_pressure: bool,
 }
 
-/// Sockets of one state that still have something to send.
+/// Sockets in one state that still have data to send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stuck {
-    /// The state as `ss` names it, lower case, with underscores: `fin_wait_1`.
+    /// The state as `ss` names it, in lower case with underscores: `fin_wait_1`.
     pub state: &'static str,
-    /// How many.
+    /// Number of sockets.
     pub sockets: u64,
-    /// Their send queues (`Send-Q`), bytes.
+    /// Sum of their send queues (`Send-Q`), bytes.
     pub send_queue_bytes: u64,
 }
 
@@ -108,54 +109,55 @@ pub struct Zone {
     pub managed_bytes: u64,
     /// Free, bytes.
     pub free_bytes: u64,
-    /// Watermark below which only the atomic may allocate, bytes.
+    /// Watermark below which only atomic allocations may take memory, bytes.
     pub min_bytes: u64,
-    /// Watermark below which reclaim begins in the background, bytes.
+    /// Watermark below which background reclaim starts, bytes.
     pub low_bytes: u64,
-    /// Watermark at which that ends, bytes.
+    /// Watermark at which background reclaim stops, bytes.
     pub high_bytes: u64,
-    /// Free blocks of 2^index pages (`/proc/buddyinfo`); empty where that cannot be read.
+    /// Free blocks of 2^index pages (`/proc/buddyinfo`); empty if that cannot be read.
     pub free_blocks: Vec<u64>,
 }
 
-/// Page-allocation failures of one order and context.
+/// Page allocation failures of one order and context.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PageAllocationFailures {
-    /// 2^order pages were asked for.
+    /// 2^order pages were requested.
     pub order: u32,
-    /// The allocation was not allowed to wait (interrupts, softirq: where packets are received).
+    /// The allocation was not allowed to wait (in interrupts and softirqs, where packets are received).
     pub atomic: bool,
-    /// How many.
+    /// Number of failures.
     pub count: u64,
 }
 
 /// PSI of memory (`/proc/pressure/memory`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PressureStalls {
-    /// Time in which some task waited for memory.
+    /// Time in which at least one task waited for memory.
     pub some: Duration,
-    /// Time in which all tasks that were not idle did.
+    /// Time in which all non-idle tasks waited for memory.
     pub full: Duration,
 }
 
 /// Socket memory of one control group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CgroupSockets {
-    /// Path below the root of the hierarchy; `other` for what is beyond the number that is shown.
+    /// Path below the root of the hierarchy; `other` for all groups beyond the number that is shown.
     pub cgroup: String,
-    /// The group or one above it has a limit (`memory.max`) that this memory counts against.
+    /// Whether the group or an ancestor has a limit (`memory.max`) that this memory counts against.
     pub capped: bool,
     /// Bytes.
     pub bytes: u64,
 }
 
-/// What became of one source.
+/// Status of one source.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Source {
     /// Its name.
     pub name: &'static str,
     /// Whether its families are shown.
     pub available: bool,
-    /// Why not, and what is lost without it; or what it could not see although it is available. Empty when all is well.
+    /// Why it is not available, and what is lost without it; or what it could not read although it is available. Empty
+    /// if nothing is missing.
     pub reason: String,
 }

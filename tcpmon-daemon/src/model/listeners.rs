@@ -1,35 +1,46 @@
-//! Who listens: the process names of connections that nobody has read yet, and which connections were accepted.
+//! Listening sockets: they name the process of connections that nobody has read yet, and show which connections were
+//! accepted.
 
 use std::collections::HashMap;
 
 /// Network namespace (its inode number) and port.
 pub type Place = (u32, u16);
 
-/// A pass can miss a socket while others begin and end; after so many, it was shown or is gone.
+/// A pass can miss a socket while other sockets start and end. After this many passes, it has been shown or is gone.
 const ANNOUNCED: u8 = 8;
 
-/// Listening sockets by place.
+/// Listening sockets by network namespace and port.
 #[derive(Debug, Default)]
 pub struct Listeners {
-    /// Of those that snapshots have shown: the process that called `listen` last, and how many sockets listen there.
-    shown: HashMap<Place, (String, u32)>,
-    /// Told as it happened, until passes have shown it: the process, and how many passes have begun since.
-    announced: HashMap<Place, (String, u8)>,
+    /// Those that snapshots have shown: the one that was shown last, and how many sockets listen there.
+    shown: HashMap<Place, (Listener, u32)>,
+    /// Those that were reported when they started to listen, until passes have shown them: the socket, and how many
+    /// passes have started since.
+    announced: HashMap<Place, (Listener, u8)>,
+}
+
+/// A listening socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listener {
+    /// The process that called `listen`.
+    pub process: String,
+    /// Whether the kernel chose the port.
+    pub port_chosen: bool,
 }
 
 impl Listeners {
-    /// Somebody begins to listen.
-    pub fn announce(&mut self, place: Place, process: String) {
-        self.announced.insert(place, (process, 0));
+    /// A socket has started to listen.
+    pub fn announce(&mut self, place: Place, listener: Listener) {
+        self.announced.insert(place, (listener, 0));
     }
 
-    /// A listening socket is shown.
-    pub fn insert(&mut self, place: Place, process: String) {
+    /// A pass shows a listening socket.
+    pub fn insert(&mut self, place: Place, listener: Listener) {
         let sockets = self.shown.remove(&place).map_or(0, |(_, sockets)| sockets);
-        self.shown.insert(place, (process, sockets + 1));
+        self.shown.insert(place, (listener, sockets + 1));
     }
 
-    /// A listening socket that was shown is gone.
+    /// A listening socket that a pass has shown is gone.
     pub fn remove(&mut self, place: Place) {
         if let Some((_, sockets)) = self.shown.get_mut(&place) {
             *sockets -= 1;
@@ -39,7 +50,7 @@ impl Listeners {
         }
     }
 
-    /// A pass begins.
+    /// A pass starts.
     pub fn begin(&mut self) {
         for (_, passes) in self.announced.values_mut() {
             *passes += 1;
@@ -51,15 +62,10 @@ impl Listeners {
         self.announced.retain(|_, (_, passes)| *passes < ANNOUNCED);
     }
 
-    /// The process that listens there.
-    pub fn get(&self, place: Place) -> Option<&str> {
-        let announced = self.announced.get(&place).map(|(process, _)| process);
-        announced.or_else(|| self.shown.get(&place).map(|(process, _)| process)).map(String::as_str)
-    }
-
-    /// Whether anybody listens there.
-    pub fn contains(&self, place: Place) -> bool {
-        self.get(place).is_some()
+    /// The listening socket at this place.
+    pub fn get(&self, place: Place) -> Option<&Listener> {
+        let announced = self.announced.get(&place).map(|(listener, _)| listener);
+        announced.or_else(|| self.shown.get(&place).map(|(listener, _)| listener))
     }
 }
 
@@ -67,13 +73,17 @@ impl Listeners {
 mod tests {
     use super::*;
 
+    fn named(process: &str) -> Listener {
+        Listener { process: process.into(), port_chosen: false }
+    }
+
     #[test]
     fn a_place_is_taken_while_one_of_its_sockets_listens() {
         let mut listeners = Listeners::default();
-        listeners.insert((1, 80), "a".into());
-        listeners.insert((1, 80), "b".into());
+        listeners.insert((1, 80), named("a"));
+        listeners.insert((1, 80), named("b"));
         listeners.remove((1, 80));
-        assert_eq!(listeners.get((1, 80)), Some("b"));
+        assert_eq!(listeners.get((1, 80)), Some(&named("b")));
         listeners.remove((1, 80));
         assert_eq!(listeners.get((1, 80)), None);
     }
@@ -82,10 +92,10 @@ mod tests {
     fn what_was_announced_stays_until_some_passes_have_gone_by() {
         let mut listeners = Listeners::default();
         listeners.begin();
-        listeners.announce((1, 80), "a".into());
+        listeners.announce((1, 80), named("a"));
         listeners.end();
         for _ in 0..ANNOUNCED {
-            assert_eq!(listeners.get((1, 80)), Some("a"));
+            assert_eq!(listeners.get((1, 80)), Some(&named("a")));
             listeners.begin();
             listeners.end();
         }

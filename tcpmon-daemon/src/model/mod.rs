@@ -1,5 +1,7 @@
-//! What is known, without any I/O: `now` is an argument here.
+//! The model: what tcpmon knows. There is no I/O here, and `now` is an argument.
 
+mod cgroup_label;
+mod cgroups;
 mod group;
 pub mod host;
 mod listeners;

@@ -1,8 +1,9 @@
-//! What is new is shown at zero first: a counter that begins at 1 GB has lost that gigabyte for `increase()`, which needs
+//! New series are shown at zero first: if a counter starts at 1 GB, `increase()` loses that gigabyte, because it needs
 //! a sample to count from.
 //!
-//! A new group's counters, and those of drops for a reason that its group has not had before, stay at zero on all pages
-//! until every regular scraper has had one. Whoever shares a reading gets the same figures.
+//! The counters of a new group, and those of drops for a reason that its group has not had before, stay at zero on all
+//! metrics pages until every regular scraper has had one. All clients that share a sample (a reading) get the same
+//! values.
 
 use std::{
     collections::HashMap,
@@ -12,44 +13,44 @@ use std::{
 
 use super::snapshot::{Group, GroupCounters, GroupKey, Snapshot};
 
-/// What is new is held at zero for no longer, whoever has not come by then.
+/// Maximum time for which new series are held at zero, even if a regular scraper has not requested a page by then.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// A client that stays away for longer is a stranger when it comes back.
+/// A client that stays away for longer than this counts as a new client when it comes back.
 const KNOWN: Duration = Duration::from_secs(300);
 
-/// Clients that are remembered; the one that has stayed away for longest makes room.
+/// Maximum number of clients that are remembered; a new one replaces the one that has stayed away for longest.
 const CLIENTS: usize = 64;
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub struct Newborns {
     clients: HashMap<String, Client>,
     groups: HashMap<GroupKey, Life>,
-    /// What the present decisions are about.
-    reading: Weak<Snapshot>,
+    /// The last reading, as it was shown.
+    shown: Weak<Snapshot>,
 }
 
-/// Who asks for pages.
+/// A client that requests metrics pages.
 #[derive(Debug)]
 struct Client {
     last: Instant,
-    /// Its page before the last one; `None` for one that asked but once.
+    /// When it got its page before the last one; `None` if it has requested only one.
     before: Option<Instant>,
 }
 
-/// What is known of a group in its present life.
+/// What is known about a group since its birth.
 #[derive(Debug)]
 struct Life {
     born: Instant,
-    /// The last reading that had it.
+    /// Time of the last reading that contained it.
     met: Instant,
     all: Shown,
-    /// Reasons of drops.
+    /// Drop reasons.
     reasons: HashMap<String, Shown>,
 }
 
-/// Since when something is shown, and whether truly.
+/// Since when something is shown, and whether with its true value.
 #[derive(Clone, Copy, Debug)]
 struct Shown {
     since: Instant,
@@ -57,17 +58,20 @@ struct Shown {
 }
 
 impl Newborns {
-    /// What this client gets of a reading. A client is whatever tells scrapers apart.
+    /// The reading as this client gets it. All clients that share a reading get the same: what is returned here is
+    /// passed in again for the others. `client` is whatever tells scrapers apart.
     pub fn show(&mut self, client: &str, reading: Arc<Snapshot>, now: Instant) -> Arc<Snapshot> {
         let before = self.asked(client, now);
-        if !std::ptr::eq(self.reading.as_ptr(), Arc::as_ptr(&reading)) {
-            self.meet(&reading, self.seen_by_all(client, before, now), now);
-            self.reading = Arc::downgrade(&reading);
+        if std::ptr::eq(self.shown.as_ptr(), Arc::as_ptr(&reading)) {
+            return reading;
         }
-        self.hold(reading)
+        self.meet(&reading, self.seen_by_all(client, before, now), now);
+        let shown = self.hold(reading);
+        self.shown = Arc::downgrade(&shown);
+        shown
     }
 
-    /// Notes that a client asks. When it asked before.
+    /// Records a client's request. Returns the time of its previous one.
     fn asked(&mut self, client: &str, now: Instant) -> Option<Instant> {
         self.clients.retain(|_, client| now.duration_since(client.last) < KNOWN);
         if let Some(client) = self.clients.get_mut(client) {
@@ -83,14 +87,14 @@ impl Newborns {
         None
     }
 
-    /// Every regular scraper has had a page since then; for ever where there is none. The one that asks is about to get
-    /// its page: what it has had is `before`.
+    /// The time since which every regular scraper has had a page; `None` if there is no regular scraper. The client
+    /// that is `asking` has not got its page yet: its last one was at `before`.
     fn seen_by_all(&self, asking: &str, before: Option<Instant>, now: Instant) -> Option<Instant> {
         let regular = self.clients.iter().filter(|(_, client)| client.is_awaited(now));
         regular.filter_map(|(name, client)| if name == asking { before } else { Some(client.last) }).min()
     }
 
-    /// Takes in a new reading: what all have seen at zero is shown truly from now on.
+    /// Takes in a new reading: what all regular scrapers have seen at zero is shown with its true value from now on.
     fn meet(&mut self, reading: &Snapshot, seen_by_all: Option<Instant>, now: Instant) {
         let advance = |shown: &mut Shown| {
             shown.truly |= seen_by_all.is_none_or(|seen| seen >= shown.since);
@@ -131,7 +135,7 @@ impl Newborns {
         reading
     }
 
-    /// How much of the group is held: itself, or some reasons.
+    /// How much of the group is held: 1 for the whole group, or the number of drop reasons that are held.
     fn held(&self, group: &Group) -> u64 {
         let Some(life) = self.groups.get(&group.key) else { return 0 };
         if !life.all.truly {
@@ -155,7 +159,7 @@ impl Newborns {
 }
 
 impl Client {
-    /// Whether it comes again and again, and is not overdue by more than a page.
+    /// Whether the client requests pages regularly, and is not overdue by more than one interval.
     fn is_awaited(&self, now: Instant) -> bool {
         self.before.is_some_and(|before| now.duration_since(self.last) <= 2 * self.last.duration_since(before))
     }
@@ -172,7 +176,7 @@ mod tests {
     use super::*;
     use crate::model::snapshot::GroupGauges;
 
-    /// Asks at given seconds, and says what it got.
+    /// Requests pages at given seconds, and reports what it got.
     struct Pages {
         newborns: Newborns,
         start: Instant,
@@ -207,7 +211,7 @@ mod tests {
             self.newborns.show(client, reading, now)
         }
 
-        /// What a client is shown of a group that was born at `born` and has received 100 bytes.
+        /// What a client is shown for a group that was born at `born` and has received 100 bytes.
         fn received(&mut self, client: &str, second: u64, born: u64) -> u64 {
             let group = self.group("a", born, 100, &[]);
             let page = self.ask(client, second, vec![group]);
@@ -217,7 +221,7 @@ mod tests {
             page.groups[0].counters.received_bytes
         }
 
-        /// Has this client ask often, of nothing.
+        /// Has this client request pages without groups at these seconds.
         fn regular(&mut self, client: &str, seconds: impl IntoIterator<Item = u64>) {
             for second in seconds {
                 self.ask(client, second, Vec::new());
@@ -273,13 +277,12 @@ mod tests {
     #[test]
     fn whoever_shares_a_reading_gets_the_same() {
         let mut pages = Pages::new();
-        let reading = Arc::new(Snapshot { groups: vec![pages.group("a", 0, 100, &[])], ..Snapshot::default() });
+        let mut reading = Arc::new(Snapshot { groups: vec![pages.group("a", 0, 100, &[])], ..Snapshot::default() });
         for (client, second) in [("a", 5), ("b", 5), ("a", 6)] {
             let now = pages.at(second);
-            let page = pages.newborns.show(client, Arc::clone(&reading), now);
-            assert_eq!(page.groups[0].counters.received_bytes, 0, "{client}");
+            reading = pages.newborns.show(client, reading, now);
+            assert_eq!(reading.groups[0].counters.received_bytes, 0, "{client}");
         }
-        assert_eq!(reading.groups[0].counters.received_bytes, 100, "the reading itself stays");
         assert_eq!(pages.received("b", 7, 0), 100);
     }
 

@@ -1,14 +1,14 @@
-//! What cannot be, whatever the programs said: the last line of defence before a total is shown for ever.
+//! What is possible, whatever the programs report: the last check before a total is shown for ever.
 
 use tcpmon_common::{reader::ReaderSlot, socket::TICK_NS};
 
 use super::tally::{self, SocketRow};
 
-/// No connection carries more bytes per ns (256 Gb/s).
+/// Maximum rate of a connection, bytes per ns (256 Gb/s).
 const BYTES_PER_NS: i128 = 32;
-/// What a queue may hold at most, bytes: the largest window of TCP.
+/// Maximum number of bytes in a queue: the largest window of TCP.
 const QUEUE: i128 = 1 << 30;
-/// How far the clocks of different CPUs and of the scheduler may be apart, ns.
+/// Maximum difference between the clocks of different CPUs and that of the scheduler, ns.
 const CLOCKS: i128 = 20_000_000;
 
 /// Whether a socket can have added this in `elapsed_ns`.
@@ -16,7 +16,8 @@ pub fn socket(row: &SocketRow, elapsed_ns: u64) -> bool {
     let elapsed = i128::from(elapsed_ns) + CLOCKS;
     let at_most = |cell: usize, most: i128| i128::from(row[cell]) <= most;
     let bytes = BYTES_PER_NS * elapsed + QUEUE;
-    // A snapshot that meets the kernel between the two steps of taking a FIN counts it as a byte.
+    // A snapshot that is taken between the kernel's two steps of handling a FIN counts the FIN as a byte, which is
+    // taken back later.
     row[tally::RECEIVED] >= -1
         && row[tally::READ] >= -1
         && at_most(tally::RECEIVED, bytes)
@@ -25,11 +26,11 @@ pub fn socket(row: &SocketRow, elapsed_ns: u64) -> bool {
         && at_most(tally::ZERO_WINDOW, elapsed)
 }
 
-/// Whether a thread can have used and waited for a CPU for so long until `now_ns`.
+/// Whether a thread can have used and waited for a CPU for this long by `now_ns`.
 pub fn reader(reader: &ReaderSlot, now_ns: u64) -> bool {
     let used = i128::from(reader.on_cpu_ns) + i128::from(reader.wait_ns);
     let elapsed = i128::from(now_ns) - i128::from(reader.begun_ns);
-    // The scheduler's clock need not run at the speed of the other.
+    // The scheduler's clock may run at another speed than `CLOCK_MONOTONIC`.
     used <= elapsed + elapsed / 64 + CLOCKS
 }
 
@@ -50,7 +51,7 @@ mod tests {
         assert!(socket(&row(tally::RECEIVED, 12_500_000_000), SECOND));
         assert!(socket(&row(tally::QUEUE_TICKS, (1 << 30) * (SECOND / TICK_NS) as i64), SECOND));
         assert!(socket(&row(tally::ZERO_WINDOW, SECOND as i64), SECOND));
-        // Corrections of what a snapshot took to go on.
+        // A snapshot assumes that the state since the last event has lasted until now; these are corrections of that.
         assert!(socket(&row(tally::QUEUE_TICKS, -5), SECOND));
         assert!(socket(&row(tally::ZERO_WINDOW, -5), SECOND));
     }
@@ -62,7 +63,7 @@ mod tests {
         assert!(!socket(&row(tally::RECEIVED, 1 << 40), SECOND));
         assert!(!socket(&row(tally::READ, 1 << 40), SECOND));
         assert!(!socket(&row(tally::ZERO_WINDOW, 2 * SECOND as i64), SECOND));
-        // An event 100 ns after the snapshot's clock, with 300 bytes queued.
+        // An event 100 ns after the snapshot's time, with 300 bytes queued.
         let wrapped = 300_u64.wrapping_mul(100_u64.wrapping_neg() / TICK_NS);
         assert!(!socket(&row(tally::QUEUE_TICKS, wrapped as i64), SECOND));
     }

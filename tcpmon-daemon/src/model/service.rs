@@ -1,32 +1,37 @@
-//! Which service a connection belongs to: the label `service`.
+//! The service that a connection belongs to: the label `service`.
 
 use tcpmon_common::{
     reader::FIRST_EPHEMERAL,
-    socket::{SOCKET_ACTIVE, SOCKET_PASSIVE},
+    socket::{SOCKET_ACTIVE, SOCKET_PASSIVE, SOCKET_PORT_CHOSEN},
 };
 
 use super::listeners::Listeners;
 
-/// What decides about the service of a connection.
+/// What determines the service of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ends {
     /// `SOCKET_` flags.
     pub flags: u32,
     /// Inode number of the network namespace.
     pub netns: u32,
-    /// Port of this side.
+    /// Local port.
     pub local_port: u16,
-    /// Port of the other side.
+    /// Remote port.
     pub remote_port: u16,
 }
 
-/// The label: `local:PORT` when this side accepted the connection, `remote:PORT` when it opened it towards a service
-/// port, `other` otherwise. For a connection older than tcpmon, a listener on its local port says that it was
-/// accepted.
+/// The label of a connection's service.
+///
+/// `local:PORT` if this side accepted the connection, `local:ephemeral` if it accepted it on a port that the kernel
+/// chose, `remote:PORT` if it opened the connection to a service port, `other` otherwise. For a connection older than
+/// tcpmon, a listening socket on its local port shows that it was accepted.
 pub fn service(ends: Ends, listeners: &Listeners) -> String {
     let Ends { flags, netns, local_port, remote_port } = ends;
-    let accepted = flags & SOCKET_PASSIVE != 0 || flags & SOCKET_ACTIVE == 0 && listeners.contains((netns, local_port));
-    if accepted {
+    let listener = if flags & SOCKET_ACTIVE == 0 { listeners.get((netns, local_port)) } else { None };
+    let accepted = flags & SOCKET_PASSIVE != 0;
+    if flags & SOCKET_PORT_CHOSEN != 0 || !accepted && listener.is_some_and(|listener| listener.port_chosen) {
+        "local:ephemeral".into()
+    } else if accepted || listener.is_some() {
         format!("local:{local_port}")
     } else if remote_port < FIRST_EPHEMERAL {
         format!("remote:{remote_port}")
@@ -38,10 +43,11 @@ pub fn service(ends: Ends, listeners: &Listeners) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::listeners::Listener;
 
-    fn listening_at(place: (u32, u16)) -> Listeners {
+    fn listening_at(place: (u32, u16), port_chosen: bool) -> Listeners {
         let mut listeners = Listeners::default();
-        listeners.insert(place, "iperf3".into());
+        listeners.insert(place, Listener { process: "iperf3".into(), port_chosen });
         listeners
     }
 
@@ -52,7 +58,8 @@ mod tests {
     #[test]
     fn the_service_is_on_the_side_that_accepted() {
         let nobody = Listeners::default();
-        let listening = listening_at((7, 5201));
+        let listening = listening_at((7, 5201), false);
+        let anywhere = listening_at((7, 5201), true);
         let cases = [
             (ends(SOCKET_PASSIVE, 5201, 443), &nobody, "local:5201"),
             (ends(SOCKET_ACTIVE, 40_000, 443), &nobody, "remote:443"),
@@ -61,11 +68,15 @@ mod tests {
             (ends(0, 5201, 40_000), &listening, "local:5201"),
             (ends(0, 5201, 40_000), &nobody, "other"),
             (ends(0, 40_000, 5201), &nobody, "remote:5201"),
+            (ends(SOCKET_PASSIVE | SOCKET_PORT_CHOSEN, 0, 443), &nobody, "local:ephemeral"),
+            (ends(0, 5201, 40_000), &anywhere, "local:ephemeral"),
+            (ends(SOCKET_PASSIVE, 5201, 443), &anywhere, "local:5201"),
+            (ends(SOCKET_ACTIVE, 5201, 443), &anywhere, "remote:443"),
         ];
         for (ends, listeners, expected) in cases {
             assert_eq!(service(ends, listeners), expected);
         }
-        let elsewhere = listening_at((8, 5201));
+        let elsewhere = listening_at((8, 5201), false);
         assert_eq!(service(ends(0, 5201, 40_000), &elsewhere), "other");
     }
 }

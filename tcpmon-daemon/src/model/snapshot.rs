@@ -1,4 +1,4 @@
-//! What tcpmon knows at one moment: the only thing that metrics, status page and screens are made from.
+//! What tcpmon knows at one moment. Metrics, the status page and screens are made from nothing else.
 
 use std::{
     sync::Arc,
@@ -9,19 +9,19 @@ use tcpmon_common::histogram::{FILL_BINS, TIME_BINS};
 
 use super::host::Host;
 
-/// The labels that a group of sockets and readers shares.
+/// The labels that all sockets and readers of a group share.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupKey {
     /// Name of the reader's thread group.
     pub process: String,
-    /// `local:PORT`, `remote:PORT` or `other`.
+    /// `local:PORT`, `local:ephemeral`, `remote:PORT` or `other`.
     pub service: String,
-    /// Path of the control group; `None` while that label is off.
+    /// Label made from the path of the control group (`model/cgroup_label.rs`); `None` if that label is off.
     pub cgroup: Option<String>,
 }
 
 impl GroupKey {
-    /// The group that collects what has no group of its own.
+    /// The group for everything that has no group of its own.
     pub fn other(with_cgroup: bool) -> Self {
         Self { process: "other".into(), service: "other".into(), cgroup: with_cgroup.then(|| "other".into()) }
     }
@@ -45,7 +45,7 @@ pub struct Durations {
     pub sum_ns: u64,
 }
 
-/// Everything that is counted per group; only grows.
+/// Everything that is counted per group; never decreases.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GroupCounters {
     /// New in-order data accepted by TCP, bytes.
@@ -68,39 +68,54 @@ pub struct GroupCounters {
     pub arrived_without_reader_bytes: u64,
     /// Bytes drained in timeslices of known readers.
     pub timeslice_read_bytes: u64,
-    /// Fill met by each data segment.
+    /// Fill that each data segment found.
     pub segment_fill: Fill,
     /// Fill at activations.
     pub activation_fill: Fill,
     /// Fill at deactivations.
     pub deactivation_fill: Fill,
-    /// Timeslices that ended preempted, blocked, exited.
+    /// Timeslices that ended because the thread was preempted, blocked or exited, in this order.
     pub timeslices: [u64; 3],
     /// Time on the CPU per timeslice.
     pub on_cpu: Durations,
     /// Time runnable but not running, per activation.
     pub run_queue_wait: Durations,
-    /// Dropped segments by the kernel's reason, lower case, without prefix; sorted by name.
+    /// Dropped segments by the kernel's drop reason, in lower case without prefix; sorted by name.
     pub drops: Vec<(String, u64)>,
 }
 
-/// Sums over the group's sockets now.
+/// Current sums over the group's sockets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupGauges {
-    /// Sockets watched.
+    /// Sockets that are watched.
     pub sockets: u64,
-    /// Bytes queued and not read.
+    /// Bytes queued and not yet read.
     pub queue_bytes: u64,
     /// Memory charged (`sk_rmem_alloc`), bytes.
     pub used_bytes: u64,
-    /// Limit of that (`sk_rcvbuf`), bytes.
+    /// Limit of `used_bytes` (`sk_rcvbuf`), bytes.
     pub limit_bytes: u64,
     /// Memory in the backlogs, bytes.
     pub backlog_bytes: u64,
-    /// Bytes in the out-of-order queues, as far as SACK blocks tell.
+    /// Bytes in the out-of-order queues, as far as the SACK blocks show them.
     pub out_of_order_bytes: u64,
     /// Advertised windows, bytes.
     pub window_bytes: u64,
+}
+
+impl GroupGauges {
+    /// Adds the gauges of another group.
+    pub fn add_all(&mut self, other: &Self) {
+        let Self { sockets, queue_bytes, used_bytes, limit_bytes, backlog_bytes, out_of_order_bytes, window_bytes } =
+            other;
+        self.sockets += sockets;
+        self.queue_bytes += queue_bytes;
+        self.used_bytes += used_bytes;
+        self.limit_bytes += limit_bytes;
+        self.backlog_bytes += backlog_bytes;
+        self.out_of_order_bytes += out_of_order_bytes;
+        self.window_bytes += window_bytes;
+    }
 }
 
 /// One group.
@@ -108,11 +123,12 @@ pub struct GroupGauges {
 pub struct Group {
     /// Its labels.
     pub key: GroupKey,
-    /// Nothing that it counts happened before this; a group that comes back is another one, born anew.
+    /// The group counts nothing that happened before this time. A group that is removed and comes back is a new group,
+    /// with a new time.
     pub born: Instant,
     /// Its totals.
     pub counters: GroupCounters,
-    /// Its present.
+    /// Its current values.
     pub gauges: GroupGauges,
 }
 
@@ -125,19 +141,19 @@ pub struct Napi {
     pub polls: u64,
     /// Work done, in the driver's unit (packets).
     pub packets: u64,
-    /// Polls that used their whole budget.
+    /// Polls that used up their budget.
     pub exhausted: u64,
 }
 
-/// What became of a probe.
+/// State of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// It runs.
+    /// It is attached and runs.
     Attached,
-    /// This kernel does not offer it; what is lost is said in the reason.
+    /// This kernel does not offer it; the reason states what is lost.
     Unsupported,
-    /// It should run and does not.
+    /// It should run but does not.
     Broken,
 }
 
@@ -146,20 +162,20 @@ pub enum Verdict {
 pub struct Probe {
     /// Name of the tracepoint or iterator.
     pub name: String,
-    /// What became of it.
+    /// Its state.
     pub verdict: Verdict,
     /// Why, and what is lost without it; empty when attached.
     pub reason: String,
 }
 
-/// What the kernel counts of one program.
+/// The kernel's statistics of one program.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct ProgramRuns {
     /// Name of the program.
     pub name: String,
-    /// Times that it ran; `None` unless the kernel counts (`kernel.bpf_stats_enabled`).
+    /// Number of runs; `None` unless the kernel counts them (`kernel.bpf_stats_enabled`).
     pub runs: Option<u64>,
-    /// Time in it.
+    /// Time spent in it.
     pub run_time: Option<Duration>,
 }
 
@@ -174,7 +190,7 @@ pub struct MapUse {
     pub capacity: Option<u64>,
 }
 
-/// All that a page is made from: what the programs saw, and what the host says of itself.
+/// Everything that a metrics page is made from: what the programs saw, and the state of the host.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     /// From the programs.
@@ -186,31 +202,32 @@ pub struct Seen {
 /// What the programs saw, at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// Groups in the order of their keys.
+    /// Groups, sorted by key.
     pub groups: Vec<Group>,
-    /// Devices in the order of their names.
+    /// Devices, sorted by name.
     pub napi: Vec<Napi>,
-    /// Requests for memory of TCP sockets that a limit refused, by what it was for; empty while the probe is not
+    /// Requests for TCP socket memory that a limit refused, by what the memory was for; empty if the probe is not
     /// attached.
     pub limits_exceeded: Vec<(&'static str, u64)>,
-    /// Sockets that were left out, by why.
+    /// Sockets that are not watched, by reason.
     pub ignored: Vec<(&'static str, u64)>,
     /// Probes.
     pub probes: Vec<Probe>,
-    /// Losses: what, how often. Every kind is present, zero or not.
+    /// Losses: the kind, and how often. Every kind is present, zero or not.
     pub losses: Vec<(String, u64)>,
     /// Programs.
     pub programs: Vec<ProgramRuns>,
     /// Maps.
     pub maps: Vec<MapUse>,
-    /// Sockets and readers that were folded into `other` for want of a group.
+    /// Times that a socket or reader started to be counted under `other` because there was no room for its group.
     pub groups_suppressed: u64,
     /// Connections that the programs saw being opened.
     pub connections_opened: u64,
-    /// Connections whose begin no program saw, counted from their first byte all the same.
+    /// Connections whose start no program saw, but which are counted from their first byte.
     pub begins_late: u64,
-    /// Groups, and reasons of drops in others, that are shown at zero because they are new: see [`super::newborn`].
+    /// Groups, and new drop reasons of other groups, that are shown at zero because they are new: see
+    /// [`super::newborn`].
     pub newborn: u64,
-    /// What it took to make this snapshot.
+    /// Time that it took to make this snapshot.
     pub took: Duration,
 }

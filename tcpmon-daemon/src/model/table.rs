@@ -1,4 +1,4 @@
-//! The table of sockets and readers: last values per cookie and per slot, whose differences add up per group.
+//! The table of sockets and readers: the last values by cookie and by slot; their differences add up per group.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -10,14 +10,16 @@ use tcpmon_common::{
     fold::{self, Cause, Folded, Seen},
     reader::ReaderSlot,
     socket::{
-        LIVE_AUTOTUNED, LIVE_FIN, LIVE_NEW, LIVE_READER, SOCKET_ACTIVE, SOCKET_PASSIVE, SocketCounters, SocketRecord,
-        SocketState,
+        LIVE_AUTOTUNED, LIVE_FIN, LIVE_NEW, LIVE_PORT_CHOSEN, LIVE_READER, SOCKET_SERVICE, SocketCounters,
+        SocketRecord, SocketState,
     },
 };
+use zerocopy::IntoBytes as _;
 
 use super::{
-    group::{GroupId, Groups, OTHER},
-    listeners::Listeners,
+    cgroups::Cgroups,
+    group::{self, GroupId, Groups, OTHER},
+    listeners::{Listener, Listeners},
     possible,
     service::{self, Ends},
     snapshot::{Group, GroupKey},
@@ -29,95 +31,89 @@ use crate::decode;
 /// `TCP_LISTEN`.
 const LISTEN: u8 = 10;
 
-/// The flags that decide about a socket's service.
-const ENDS_FLAGS: u32 = SOCKET_ACTIVE | SOCKET_PASSIVE;
-
-/// Sockets whose group is remembered until the next pass after their end, for drops that were not read yet. Drops of
-/// further ones are counted under `other`.
+/// Maximum number of ended sockets whose group is remembered until the next pass, for drops that have not been read
+/// yet. Drops of further ones are counted under `other`.
 const ENDED: usize = 4096;
 
-/// Sockets that were handed over before a snapshot has shown them, whose former readers' share is remembered. What further
-/// ones received counts for their last reader.
+/// Maximum number of sockets for which the former readers' share is remembered when they are handed over before a
+/// snapshot has shown them. What further ones received counts for their last reader.
 const HANDED_OVER: usize = 4096;
 
-/// After so many passes in a row that have not met it, a socket is gone. A pass that others begin and end in can miss
-/// some that are there: the kernel finds its place in the list again by counting.
+/// A socket that this many passes in a row have not visited is considered gone. A pass during which other sockets start
+/// and end can miss sockets that exist: the kernel finds its place in the list again by counting.
 const GONE_AFTER: u8 = 8;
 
-/// Passes that agree on how many connections ended unseen.
+/// Number of passes that must agree on how many connections ended unseen.
 const MISSING: usize = 3;
 
-/// Names the control group of a thread group, for the optional label.
+/// Looks up the path of a thread group's control group, for the optional label.
 pub type CgroupOf = Box<dyn FnMut(u32) -> Option<String> + Send>;
 
-/// Bounds of the table.
+/// Limits of the table.
 pub struct Limits {
-    /// Most groups.
+    /// Maximum number of groups.
     pub max_groups: usize,
-    /// An idle group leaves after this.
+    /// An idle group is removed after this time.
     pub group_ttl: Duration,
-    /// How to find a control group, when that label is on.
+    /// Names of processes whose groups come before all others.
+    pub pin: Vec<String>,
+    /// How to look up a control group; `None` if that label is off.
     pub cgroup_of: Option<CgroupOf>,
 }
 
-/// Connections by what has become of them, since tcpmon began.
+/// Counts of connections since tcpmon started, by what has become of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lives {
-    /// Seen to be opened, whether or not that succeeded.
+    /// The programs saw them being opened, whether or not that succeeded.
     pub opened: u64,
-    /// Counting has begun for them.
+    /// Counting has started for them.
     pub begun: u64,
-    /// Of these, seen to end.
+    /// Of these, the programs saw the end.
     pub ended: u64,
 }
 
 struct Reader {
     group: GroupId,
-    key: GroupKey,
+    /// A hash of what determines its group: while the hash stays the same, so does the group.
+    identity: u64,
     accounted: ReaderSlot,
 }
 
-/// See the module.
+/// See the module documentation.
 pub struct Table {
-    limits: Limits,
+    cgroups: Option<Cgroups>,
     groups: Groups,
     sockets: Sockets,
     readers: HashMap<u32, Reader>,
     listeners: Listeners,
     fallen: Vec<SocketCounters>,
-    /// What the sockets that fell since the last pass add to `other`.
+    /// What the sockets whose final record was lost since the last pass add to `other`.
     falling: SocketRow,
-    /// Sockets that are gone although neither a record nor the fallen have their end.
+    /// Sockets that are gone although neither a final record nor the map `FALLEN` has their end.
     unended: u64,
     /// Connections, shown or not, that ended unseen: as the last passes found, and as is certain.
     missing: [u64; MISSING],
     missed: u64,
-    /// What was refused because it cannot be: of sockets, of readers.
+    /// Values that were refused because they are impossible: of sockets, of readers.
     impossible: [u64; 2],
-    drops: HashMap<(u64, u32), Dropped>,
-    /// Where the drops of sockets that ended since the last pass belong; at most [`ENDED`] of them.
+    /// Groups for the drops of sockets that ended since the last pass; at most [`ENDED`] of them.
     ended: HashMap<u64, GroupId>,
-    /// Sockets that ended since the pass began.
+    /// Sockets that ended since the pass started.
     ended_in_pass: HashSet<u64>,
-    /// What was accounted of sockets that were handed over before they were shown; at most [`HANDED_OVER`] of them.
+    /// Totals that were counted for sockets that were handed over before a pass has shown them; at most [`HANDED_OVER`]
+    /// of them.
     handed_over: HashMap<u64, Accounted>,
     hasher: RandomState,
-    /// When counting began, `CLOCK_MONOTONIC`, ns.
+    /// When counting started, `CLOCK_MONOTONIC`, ns.
     began_ns: u64,
 }
 
-struct Dropped {
-    count: u64,
-    /// Passes without a change.
-    idle: u32,
-}
-
 impl Table {
-    /// An empty table; counting began at `began_ns` of `CLOCK_MONOTONIC`.
+    /// An empty table; counting started at `began_ns` of `CLOCK_MONOTONIC`.
     pub fn new(limits: Limits, now: Instant, began_ns: u64) -> Self {
-        let groups = Groups::new(limits.max_groups, limits.group_ttl, limits.cgroup_of.is_some(), now);
+        let groups = Groups::new(limits.max_groups, limits.group_ttl, &limits.pin, limits.cgroup_of.is_some(), now);
         Self {
-            limits,
+            cgroups: limits.cgroup_of.map(Cgroups::new),
             groups,
             sockets: Sockets::default(),
             readers: HashMap::new(),
@@ -128,7 +124,6 @@ impl Table {
             missing: [0; MISSING],
             missed: 0,
             impossible: [0; 2],
-            drops: HashMap::new(),
             ended: HashMap::new(),
             ended_in_pass: HashSet::new(),
             handed_over: HashMap::new(),
@@ -137,14 +132,19 @@ impl Table {
         }
     }
 
-    /// A pass over all sockets begins.
+    /// Changes the limits, see [`Limits`]. Existing groups are not removed for lack of room.
+    pub fn set_bounds(&mut self, max_groups: usize, group_ttl: Duration, pins: &[String]) {
+        self.groups.set_bounds(max_groups, group_ttl, pins);
+    }
+
+    /// A pass over all sockets starts.
     pub fn begin(&mut self) {
         self.ended_in_pass.clear();
         self.listeners.begin();
     }
 
-    /// Sockets whose last record was lost end here: `sums` has the totals of all so far, one per CPU, and `fell` the
-    /// indexes of those of them that were shown. Sums are to be read before indexes.
+    /// Ends the sockets whose final record was lost. `sums` has the totals of all of them so far, one per CPU. `fell`
+    /// has the indexes of those of them that a pass has shown. Read the sums before the indexes.
     pub fn fallen(&mut self, sums: &[SocketCounters], fell: &[u32]) {
         self.fallen.resize(sums.len(), SocketCounters::ZERO);
         for (sum, before) in sums.iter().zip(&mut self.fallen) {
@@ -155,20 +155,19 @@ impl Table {
             let Some(Tracked { cookie, kind, .. }) = self.sockets.remove(*index) else { continue };
             self.ended_in_pass.insert(cookie);
             if let Kind::Connection(connection) = &kind {
-                // Its whole totals are among the sums: take back what was counted before, or it counts twice.
+                // The sums include all its totals: take back what was counted before, or it would count twice.
                 add(&mut self.falling, &tally::socket_row(&SocketCounters::ZERO, &connection.accounted.counters()));
             }
             self.leave(cookie, &kind);
         }
     }
 
-    /// Somebody begins to listen.
+    /// A socket has started to listen.
     pub fn listener(&mut self, record: &SocketRecord) {
-        let live = &record.live;
-        self.listeners.announce((live.netns, live.local_port), decode::name(&record.state.process));
+        self.listeners.announce((record.live.netns, record.live.local_port), listener(record));
     }
 
-    /// One socket of the pass. The records that were sent until it was shown have been taken.
+    /// Takes one socket of the pass. The records that were sent before it was shown have been taken.
     pub fn socket(&mut self, record: &SocketRecord, now: Instant) {
         let (live, state) = (&record.live, &record.state);
         let Some(index) = state.shown.index() else { return };
@@ -204,10 +203,10 @@ impl Table {
         }
     }
 
-    /// A connection that was not shown before, or whose traces were lost.
+    /// A connection that was not shown before, or of which nothing is known any more.
     fn meet(&mut self, index: u32, record: &SocketRecord, is_new: bool, now: Instant) {
         let cookie = record.state.cookie;
-        // What was counted of it under another index stays counted.
+        // What was counted for it under another index stays counted.
         let before = self.sockets.index_of(cookie).and_then(|index| self.sockets.remove(index));
         let before = match before {
             Some(Tracked { kind: Kind::Connection(connection), .. }) => {
@@ -224,7 +223,7 @@ impl Table {
         let accounted = match before {
             Some(accounted) => accounted,
             None if is_new => Accounted::default(),
-            // It was shown before, but nothing is known of it: its totals cannot be told from what was counted.
+            // It was shown before, but nothing is known about it: how much of its totals was counted is unknown.
             None => {
                 self.impossible[0] += 1;
                 Accounted::from(&record.state.counters)
@@ -248,12 +247,12 @@ impl Table {
         if let Some(Tracked { kind, cookie, .. }) = self.sockets.remove_unfreed(index) {
             self.leave(cookie, &kind);
         }
-        self.listeners.insert((netns, port), decode::name(&record.state.process));
+        self.listeners.insert((netns, port), listener(record));
         let kind = Kind::Listener { netns, port };
         self.sockets.insert(index, Tracked { cookie: record.state.cookie, kind });
     }
 
-    /// The last values of a socket, which is gone.
+    /// Takes the last values of a socket that has ended.
     pub fn ended(&mut self, record: &SocketRecord, now: Instant) {
         let cookie = record.state.cookie;
         self.ended_in_pass.insert(cookie);
@@ -269,7 +268,7 @@ impl Table {
         }
     }
 
-    /// The values of a socket until another process began to read it: they are the former one's.
+    /// Takes the values of a socket until another process started to read it: they belong to the former process.
     pub fn handed_over(&mut self, record: &SocketRecord, now: Instant) {
         let cookie = record.state.cookie;
         if let Some(index) = self.sockets.index_of(cookie) {
@@ -295,18 +294,21 @@ impl Table {
         group
     }
 
-    /// How many connections live by their begins and ends, beside the `living` that a pass has met.
+    /// Compares how many connections are alive by their starts and ends with the `living` ones that a pass has visited.
     pub fn lives(&mut self, before: Lives, living: u64, after: Lives) {
-        // One that ended meanwhile may not have been met, and may have hidden another one that lives.
+        // A connection that ended during the pass may not have been visited, and may have hidden another one that is
+        // alive.
         let ended_meanwhile = after.ended - before.ended;
         let expected = (before.begun - before.ended).saturating_sub(2 * ended_meanwhile);
         self.missing.rotate_left(1);
         self.missing[MISSING - 1] = expected.saturating_sub(living);
-        // An end that is counted only after the pass has come by is no missed one.
+        // A connection whose end is counted only after the pass is missing here, too, but its end was not missed. So
+        // several passes must agree.
         self.missed = self.missed.max(self.missing.into_iter().min().unwrap_or(0));
     }
 
-    /// The pass is over, and met the sockets with the indexes whose bits are in `met`. Returns indexes that are free.
+    /// Ends the pass, which has visited the sockets with the indexes whose bits are set in `met`. Returns the free
+    /// indexes.
     pub fn end(&mut self, met: &[u64], now: Instant) -> Vec<u32> {
         for (index, passes) in self.sockets.missing(met) {
             if passes == GONE_AFTER {
@@ -322,16 +324,17 @@ impl Table {
         self.sockets.freed()
     }
 
-    /// A socket is gone without a word.
+    /// A socket is gone although nothing reported its end.
     fn miss(&mut self, index: u32) {
         let Some(socket) = self.sockets.get_mut(index) else { return };
-        // No program saw its end, or its last record was never sent. What was counted is all that will be.
+        // No program saw its end, or its final record was never sent. What was counted is all that will ever be
+        // counted.
         if let Kind::Connection(connection) = &socket.kind
             && !connection.accounted.is_empty()
         {
             self.unended += 1;
             self.groups.gauges(connection.group).remove(&connection.gauges);
-            // If it should come back, it must not count twice.
+            // If it is seen again, it must not count twice.
             let Some(oldest) = self.sockets.lose(index) else { return };
             if let Some(Tracked { cookie, kind: Kind::Connection(connection), .. }) = self.sockets.remove(oldest) {
                 self.groups.leave(connection.group);
@@ -342,7 +345,7 @@ impl Table {
         }
     }
 
-    /// A socket that was taken for gone is there.
+    /// A socket that was considered gone is still there.
     fn find(&mut self, index: u32) {
         self.sockets.find(index);
         if let Some(Tracked { kind: Kind::Connection(connection), .. }) = self.sockets.get_mut(index) {
@@ -350,7 +353,7 @@ impl Table {
         }
     }
 
-    /// A socket is gone.
+    /// Removes a socket that is gone from its group or from the listening sockets.
     fn leave(&mut self, cookie: u64, kind: &Kind) {
         match kind {
             Kind::Connection(connection) => {
@@ -368,15 +371,15 @@ impl Table {
         }
     }
 
-    /// Adds what the connection has added to its group, after finding out which that is.
+    /// Adds what the connection has added to its group, after determining the group.
     fn account(&mut self, index: u32, record: &SocketRecord, counters: &SocketCounters, now: Instant) {
         let identity = self.identity(&record.state);
         let Some(Tracked { kind: Kind::Connection(connection), .. }) = self.sockets.get_mut(index) else { return };
-        // Tens of thousands of sockets are looked at in every pass, and next to none of them changes hands.
+        // Each pass looks at tens of thousands of sockets, and hardly any of them changes its group.
         let key = (connection.identity != identity).then(|| self.key_of(record));
         let Some(Tracked { kind: Kind::Connection(connection), .. }) = self.sockets.get_mut(index) else { return };
         if let Some(key) = key {
-            // The reader changed: what comes from now on is the new one's.
+            // The reader changed: what comes from now on belongs to the new one.
             self.groups.gauges(connection.group).remove(&connection.gauges);
             self.groups.leave(connection.group);
             connection.group = self.groups.join(key, now);
@@ -397,16 +400,16 @@ impl Table {
     }
 
     fn identity(&self, state: &SocketState) -> u64 {
-        self.hasher.hash_one((state.process, state.flags & ENDS_FLAGS, state.reader_tgid))
+        self.hasher.hash_one((state.process, state.flags & SOCKET_SERVICE, state.reader_tgid))
     }
 
     fn key_of(&mut self, record: &SocketRecord) -> GroupKey {
         let live = &record.live;
-        let mut process = decode::name(&record.state.process);
+        let mut process = decode::name(record.state.process.as_bytes());
         if process.is_empty() {
-            // Nobody has read yet: it belongs to whoever listens there.
+            // Nobody has read yet: the connection belongs to the process that listens there.
             if let Some(listener) = self.listeners.get((live.netns, live.local_port)) {
-                process.push_str(listener);
+                process.push_str(&listener.process);
             }
         }
         if process.is_empty() {
@@ -422,14 +425,11 @@ impl Table {
     }
 
     fn key(&mut self, process: String, ends: Ends, tgid: u32) -> GroupKey {
-        let cgroup = self.limits.cgroup_of.as_mut().map(|cgroup_of| {
-            let path = (tgid != 0).then(|| cgroup_of(tgid)).flatten();
-            path.unwrap_or_else(|| "other".into())
-        });
+        let cgroup = self.cgroups.as_mut().map(|cgroups| cgroups.label(tgid, &process));
         GroupKey { process, service: service::service(ends, &self.listeners), cgroup }
     }
 
-    /// One reader slot in use, read before `now_ns` of `CLOCK_MONOTONIC`. Its timeslices belong to one service.
+    /// Takes one reader slot in use, read before `now_ns` of `CLOCK_MONOTONIC`. Its timeslices belong to one service.
     pub fn reader(&mut self, slot: u32, reader: &ReaderSlot, now: Instant, now_ns: u64) {
         let ends = Ends {
             flags: reader.socket_flags,
@@ -437,64 +437,61 @@ impl Table {
             local_port: reader.local_port,
             remote_port: reader.remote_port,
         };
-        let key = self.key(decode::name(&reader.process), ends, reader.tgid);
-        let groups = &mut self.groups;
-        let known = self.readers.entry(slot).or_insert_with(|| Reader {
-            group: groups.join(key.clone(), now),
-            key: key.clone(),
-            accounted: <ReaderSlot as zerocopy::FromZeros>::new_zeroed(),
-        });
-        if known.key != key {
-            groups.leave(known.group);
-            known.group = groups.join(key.clone(), now);
-            known.key = key;
+        let from =
+            (reader.process, reader.socket_flags & SOCKET_SERVICE, reader.netns, reader.local_port, reader.remote_port);
+        let identity = self.hasher.hash_one((from, reader.tgid));
+        if self.readers.get(&slot).is_none_or(|known| known.identity != identity) {
+            let key = self.key(decode::name(reader.process.as_bytes()), ends, reader.tgid);
+            let group = self.groups.join(key, now);
+            match self.readers.get_mut(&slot) {
+                Some(known) => {
+                    self.groups.leave(known.group);
+                    (known.group, known.identity) = (group, identity);
+                }
+                None => {
+                    let accounted = <ReaderSlot as zerocopy::FromZeros>::new_zeroed();
+                    self.readers.insert(slot, Reader { group, identity, accounted });
+                }
+            }
         }
+        let Some(known) = self.readers.get_mut(&slot) else { return };
         if possible::reader(reader, now_ns) {
-            groups.add_reader(known.group, &tally::reader_row(reader, &known.accounted), now);
+            self.groups.add_reader(known.group, &tally::reader_row(reader, &known.accounted), now);
         } else {
             self.impossible[1] += 1;
         }
         known.accounted = *reader;
     }
 
-    /// The reader of a slot has exited and its slot is cleared; its last values have been given to [`Table::reader`].
+    /// The reader of a slot has exited, and its slot is about to be freed. Its last values have been given to
+    /// [`Table::reader`].
     pub fn reader_gone(&mut self, slot: u32) {
         if let Some(reader) = self.readers.remove(&slot) {
             self.groups.leave(reader.group);
         }
     }
 
-    /// All drop counts. Returns the keys that can be forgotten, because their sockets are gone.
-    pub fn drops(&mut self, counts: &[(u64, u32, u64)], name: impl Fn(u32) -> String, now: Instant) -> Vec<(u64, u32)> {
-        let mut seen = HashSet::new();
-        let mut forget = Vec::new();
-        for (cookie, reason, count) in counts {
-            seen.insert((*cookie, *reason));
+    /// Takes the drops since the last pass, by cookie and reason. Ends the pass for the groups.
+    pub fn drops(&mut self, counts: &[(u64, u32, u64)], name: impl Fn(u32) -> String, now: Instant) {
+        for (cookie, reason, by) in counts {
             let index = self.sockets.index_of(*cookie);
             let group = match index.and_then(|index| self.sockets.get_mut(index)) {
                 Some(Tracked { kind: Kind::Connection(connection), .. }) => connection.group,
                 _ => self.ended.get(cookie).copied().unwrap_or(OTHER),
             };
-            let known = self.drops.entry((*cookie, *reason)).or_insert(Dropped { count: 0, idle: 0 });
-            let by = count.saturating_sub(known.count);
-            known.count = *count;
-            known.idle = if by == 0 { known.idle + 1 } else { 0 };
-            if by > 0 {
-                self.groups.add_drops(group, &name(*reason), by, now);
-            }
-            // A socket that is gone drops nothing more; one pass without a change makes sure.
-            if index.is_none() && known.idle > 0 {
-                forget.push((*cookie, *reason));
-            }
-        }
-        self.drops.retain(|key, _| seen.contains(key));
-        for key in &forget {
-            self.drops.remove(key);
+            self.groups.add_drops(group, &name(*reason), *by, now);
         }
         self.ended.clear();
-        // Last, because until here sockets that have ended still point to their groups.
+        if let Some(cgroups) = &mut self.cgroups {
+            cgroups.pass_over();
+        }
+        // Last, because sockets that have ended refer to their groups until here.
         self.groups.expire(now);
-        forget
+    }
+
+    /// The groups of the pass that has just ended were shown: the next pass may show others.
+    pub fn change_groups(&mut self, now: Instant) {
+        self.groups.change_places(now);
     }
 
     /// All groups.
@@ -502,29 +499,36 @@ impl Table {
         self.groups.all()
     }
 
-    /// Members of `other` for want of room.
+    /// Times that a socket or reader started to be counted under `other` because there was no room for its group.
     pub fn suppressed(&self) -> u64 {
         self.groups.suppressed()
     }
 
-    /// Groups there are, and may be.
-    pub fn groups_in_use(&self) -> (usize, usize) {
-        self.groups.use_and_capacity()
+    /// Numbers of groups, and their limits.
+    pub fn groups_in_use(&self) -> group::Use {
+        self.groups.usage()
     }
 
-    /// Sockets whose end nobody saw: what they received after the last pass that showed them is missing.
+    /// Number of sockets whose end nobody saw: what they received after the last pass that showed them is missing.
     pub fn unended(&self) -> u64 {
         self.unended.max(self.missed)
     }
 
-    /// What was refused because it cannot be: more than the wire or the clock allows. Of sockets, of readers.
+    /// Values that were refused because the wire or the clock does not allow them: of sockets, of readers.
     pub fn impossible(&self) -> [u64; 2] {
         self.impossible
     }
 
-    /// Sockets known.
+    /// Number of sockets known.
     pub fn sockets_known(&self) -> usize {
         self.sockets.len()
+    }
+}
+
+fn listener(record: &SocketRecord) -> Listener {
+    Listener {
+        process: decode::name(record.state.process.as_bytes()),
+        port_chosen: record.live.flags & LIVE_PORT_CHOSEN != 0,
     }
 }
 
@@ -534,8 +538,8 @@ fn add(to: &mut SocketRow, row: &SocketRow) {
     }
 }
 
-/// The record's totals brought up to the moment of the snapshot, by the same function that the programs use, and whether
-/// that refused anything.
+/// The record's totals brought up to the time of the snapshot, by the same function that the programs use, and whether
+/// that function refused anything.
 fn until_now(record: &SocketRecord) -> (SocketCounters, bool) {
     let live = &record.live;
     let mut state = record.state;

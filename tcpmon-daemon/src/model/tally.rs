@@ -1,4 +1,4 @@
-//! Totals as flat rows of numbers, so that adding, subtracting and never going backwards are each one loop.
+//! Totals as flat rows of numbers, so that adding, subtracting and never decreasing take one loop each.
 
 use tcpmon_common::{
     histogram::{FILL_ACTIVATION, FILL_BINS, FILL_DEACTIVATION, FILL_SEGMENT, FILLS, TIME_BINS},
@@ -11,11 +11,11 @@ use super::snapshot::{Durations, Fill, GroupCounters};
 const SCALARS: usize = 10;
 /// Cell of a socket's row: bytes received.
 pub const RECEIVED: usize = 0;
-/// Bytes read.
+/// Cell of a socket's row: bytes read.
 pub const READ: usize = 1;
-/// Time integral of the queue, bytes x [`TICK_NS`].
+/// Cell of a socket's row: time integral of the queue, bytes x [`TICK_NS`].
 pub const QUEUE_TICKS: usize = 3;
-/// Time with a closed window, ns.
+/// Cell of a socket's row: time with a closed window, ns.
 pub const ZERO_WINDOW: usize = 4;
 const FILL: usize = FILL_BINS + 1;
 const TIME: usize = TIME_BINS + 1;
@@ -44,7 +44,7 @@ pub fn socket_row(now: &SocketCounters, before: &SocketCounters) -> SocketRow {
             counters.arrived_on_cpu_bytes,
             counters.arrived_off_cpu_bytes,
             counters.timeslice_read_bytes,
-            // Contexts add up to what was received.
+            // The bytes of the three contexts (on the CPU, off the CPU, without a reader) add up to the bytes received.
             counters
                 .received_bytes
                 .wrapping_sub(counters.arrived_on_cpu_bytes)
@@ -61,7 +61,7 @@ pub fn socket_row(now: &SocketCounters, before: &SocketCounters) -> SocketRow {
     row
 }
 
-/// Each bin now and before, and the sum: bins wrap at 32 bits, the sum at 64.
+/// Differences of the bins and of the sum: bins wrap at 32 bits, the sum at 64.
 fn histogram_row(cells: &mut [i64], bins: impl Iterator<Item = (u32, u32)>, sum: u64, sum_before: u64) {
     for (cell, (now, before)) in cells.iter_mut().zip(bins) {
         *cell = i64::from(now.wrapping_sub(before).cast_signed());
@@ -83,7 +83,7 @@ pub fn reader_row(now: &ReaderSlot, before: &ReaderSlot) -> ReaderRow {
     row
 }
 
-/// A row that may be corrected downwards but is never shown going backwards.
+/// A row that can be corrected downwards but never decreases in what it shows.
 #[derive(Clone, Debug)]
 pub struct Tally<const N: usize> {
     actual: [i64; N],
@@ -105,13 +105,13 @@ impl<const N: usize> Tally<N> {
         }
     }
 
-    /// What is shown.
+    /// The values that are shown.
     pub fn shown(&self) -> &[u64; N] {
         &self.shown
     }
 }
 
-/// Fills the counters that sockets and readers add up to; drops are apart.
+/// A group's counters, from the totals of its sockets and readers. Drops are counted separately.
 pub fn counters(socket: &Tally<SOCKET>, reader: &Tally<READER>) -> GroupCounters {
     let cells = socket.shown();
     let fill = |index: usize| {

@@ -1,6 +1,7 @@
-//! The sockets that snapshots have shown: what has been added to their groups, and what they add to its gauges.
+//! The sockets that snapshots have shown: the totals that were added to their groups, and what they add to the groups'
+//! gauges.
 //!
-//! There may be a hundred thousand of them, so each takes little memory: the totals lie without the empty bins.
+//! There may be a hundred thousand of them, so each takes little memory: the totals are stored without the empty bins.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -15,22 +16,22 @@ use zerocopy::IntoBytes as _;
 
 use super::{group::GroupId, snapshot::GroupGauges};
 
-/// Sockets whose end nobody saw that are remembered, in case they come back.
+/// Maximum number of sockets that are remembered although nobody saw their end, in case they are seen again.
 const LOST: usize = 1024;
 
-/// Entries that are made at once; a multiple of 64.
+/// Entries that are allocated at once; a multiple of 64.
 const PIECE: usize = 512;
 
-/// Bytes of the counters before the bins, which come last: whole words.
+/// Bytes of the counters before the bins, which come last; whole words.
 const HEAD: usize = offset_of!(SocketCounters, fills);
 const WORDS: usize = HEAD / size_of::<u64>();
 
 /// The totals of a socket that were added to its group, without the empty bins.
 #[derive(Debug, Default)]
 pub(super) struct Accounted {
-    /// All but the bins, as they lie in the counters.
+    /// Everything but the bins, laid out as in the counters.
     words: [u64; WORDS],
-    /// Bins that are not empty: number of the cell, and count as bytes, because these need no padding.
+    /// Non-empty bins: the number of the cell, and the count as bytes, because these need no padding.
     bins: Box<[(u8, [u8; 4])]>,
 }
 
@@ -48,14 +49,14 @@ fn words(counters: &SocketCounters) -> [u64; WORDS] {
     words
 }
 
-/// Bins that are not empty, in the order of their cells.
+/// Non-empty bins, in the order of their cells.
 fn filled(counters: &SocketCounters) -> impl Iterator<Item = (u8, [u8; 4])> {
     let cells = counters.fills.as_flattened().iter().enumerate();
     cells.filter(|(_, count)| **count != 0).map(|(cell, count)| (cell as u8, count.to_ne_bytes()))
 }
 
 impl Accounted {
-    /// The totals again.
+    /// Restores the totals.
     pub(super) fn counters(&self) -> SocketCounters {
         let mut counters = SocketCounters::ZERO;
         counters.as_mut_bytes()[..HEAD].copy_from_slice(self.words.as_bytes());
@@ -65,7 +66,7 @@ impl Accounted {
         counters
     }
 
-    /// Becomes these totals; in place where the same bins are filled, as they mostly are.
+    /// Stores these totals; in place if the same bins are filled, which is the usual case.
     pub(super) fn set(&mut self, counters: &SocketCounters) {
         let mut now = filled(counters);
         let same = self.bins.iter_mut().all(|(cell, count)| match now.next() {
@@ -82,7 +83,7 @@ impl Accounted {
         }
     }
 
-    /// Nothing was received: its end has nothing to say.
+    /// Nothing was received, so its end has nothing to report.
     pub(super) fn is_empty(&self) -> bool {
         let counters = self.counters();
         counters.received_bytes | counters.segments | counters.zero_window_ns == 0
@@ -104,7 +105,7 @@ pub(super) struct Gauges {
 }
 
 impl Gauges {
-    /// What the socket shows now, with `queued` bytes of data in its queue.
+    /// The socket's current values, with `queued` bytes of data in its queue.
     pub(super) fn of(live: &SocketLive, queued: u32) -> Self {
         Self {
             queue: queued,
@@ -118,19 +119,19 @@ impl Gauges {
 }
 
 impl GroupGauges {
-    /// One more socket in the group.
+    /// Adds a socket to the group.
     pub(super) fn add(&mut self, socket: &Gauges) {
         self.replace(&Gauges::default(), socket);
         self.sockets += 1;
     }
 
-    /// One socket fewer.
+    /// Removes a socket from the group.
     pub(super) fn remove(&mut self, socket: &Gauges) {
         self.replace(socket, &Gauges::default());
         self.sockets -= 1;
     }
 
-    /// Of one of the group's sockets, `before` becomes `now`.
+    /// Replaces the values of one of the group's sockets.
     pub(super) fn replace(&mut self, before: &Gauges, now: &Gauges) {
         let change = |sum: &mut u64, before: u32, now: u32| *sum = *sum + u64::from(now) - u64::from(before);
         change(&mut self.queue_bytes, before.queue, now.queue);
@@ -146,21 +147,21 @@ impl GroupGauges {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) group: GroupId,
-    /// A hash of what its group follows from, as the kernel has it: while it stays, the group does.
+    /// A hash of what determines its group, as the kernel has it: while the hash stays the same, so does the group.
     pub(super) identity: u64,
     pub(super) accounted: Accounted,
-    /// The last event that these totals have whole, `CLOCK_MONOTONIC`, ns: what a snapshot took to go on after it may have
-    /// been otherwise.
+    /// Time of the last event that these totals include completely, `CLOCK_MONOTONIC`, ns. What a snapshot assumed
+    /// about the time after it may be wrong.
     pub(super) accounted_ns: u64,
     pub(super) gauges: Gauges,
 }
 
-/// What a socket is.
+/// Kind of a socket.
 #[derive(Debug)]
 pub(super) enum Kind {
     /// It carries data.
     Connection(Connection),
-    /// It listens on this port of this network namespace.
+    /// It listens on this port in this network namespace.
     Listener { netns: u32, port: u16 },
 }
 
@@ -171,24 +172,24 @@ pub(super) struct Tracked {
     pub(super) kind: Kind,
 }
 
-/// All of them, by the index that the iterator has for each.
+/// All tracked sockets, by the index that the iterator uses for each.
 #[derive(Debug, Default)]
 pub(super) struct Sockets {
-    /// In pieces, because a hundred thousand in one would have to be moved, and lie there twice, to become more.
+    /// In pieces: to grow a single array of a hundred thousand, it would have to be moved, and exist twice meanwhile.
     entries: Vec<Box<[Option<Tracked>]>>,
-    /// The indexes in use, as bits.
+    /// The indexes in use, as a bitmap.
     used: Vec<u64>,
     by_cookie: HashMap<u64, u32>,
-    /// How many passes in a row have not met it, by index.
+    /// Number of passes in a row that have not visited the socket, by index.
     missed: HashMap<u32, u8>,
-    /// Indexes whose sockets are gone without a word: not in the gauges, and kept for a while.
+    /// Indexes of sockets that are gone although nothing reported their end: not in the gauges, and kept for a while.
     lost: VecDeque<u32>,
-    /// Indexes that no socket has any more, for the iterator.
+    /// Indexes that no socket uses any more, for the iterator.
     freed: Vec<u32>,
 }
 
 impl Sockets {
-    /// How many there are.
+    /// Number of sockets, without the lost ones.
     pub(super) fn len(&self) -> usize {
         self.by_cookie.len() - self.lost.len()
     }
@@ -205,7 +206,7 @@ impl Sockets {
         self.entries.get_mut(index as usize / PIECE)?.get_mut(index as usize % PIECE)
     }
 
-    /// A socket gets this index, which no other has.
+    /// Adds a socket under this index, which no other socket has.
     pub(super) fn insert(&mut self, index: u32, socket: Tracked) {
         let place = index as usize;
         while self.entries.len() <= place / PIECE {
@@ -217,7 +218,7 @@ impl Sockets {
         self.entries[place / PIECE][place % PIECE] = Some(socket);
     }
 
-    /// Its index is free again.
+    /// Removes a socket and frees its index.
     pub(super) fn remove(&mut self, index: u32) -> Option<Tracked> {
         let socket = self.entry(index)?.take()?;
         self.used[index as usize / 64] &= !(1 << (index % 64));
@@ -228,7 +229,7 @@ impl Sockets {
         Some(socket)
     }
 
-    /// Another socket is about to get its index.
+    /// Removes a socket whose index another socket is about to get.
     pub(super) fn remove_unfreed(&mut self, index: u32) -> Option<Tracked> {
         let socket = self.remove(index);
         if socket.is_some() {
@@ -237,7 +238,7 @@ impl Sockets {
         socket
     }
 
-    /// The iterator gave an index that is not needed after all.
+    /// Frees an index that the iterator gave but that is not needed.
     pub(super) fn give_back(&mut self, index: u32) {
         self.freed.push(index);
     }
@@ -247,23 +248,25 @@ impl Sockets {
         std::mem::take(&mut self.freed)
     }
 
-    /// Keeps a socket that is gone without a word for a while. Returns one that has been kept for long enough.
+    /// Keeps for a while a socket that is gone although nothing reported its end. Returns one that was kept long
+    /// enough.
     pub(super) fn lose(&mut self, index: u32) -> Option<u32> {
         self.lost.push_back(index);
         if self.lost.len() > LOST { self.lost.front().copied() } else { None }
     }
 
-    /// Of those that are kept, which a pass has met.
+    /// Lost sockets that a pass has visited.
     pub(super) fn lost_but(&self, met: &[u64]) -> Vec<u32> {
         self.lost.iter().copied().filter(|index| is_met(met, *index)).collect()
     }
 
-    /// It is there after all.
+    /// A lost socket is still there.
     pub(super) fn find(&mut self, index: u32) {
         self.lost.retain(|lost| *lost != index);
     }
 
-    /// Indexes in use whose bits are not in `met`, and how many passes in a row have not met them, this one included.
+    /// Indexes in use whose bits are not in `met`, with the number of passes in a row that have not visited them, this
+    /// one included.
     pub(super) fn missing(&mut self, met: &[u64]) -> Vec<(u32, u8)> {
         let mut missing = Vec::new();
         for (word, used) in self.used.iter().enumerate() {
@@ -317,7 +320,7 @@ mod tests {
         }
     }
 
-    /// A hundred thousand of them are to fit into 25 MB.
+    /// A hundred thousand of them must fit into 25 MB.
     #[test]
     fn a_socket_takes_little_memory() {
         assert!(size_of::<Option<Tracked>>() <= 192, "{}", size_of::<Option<Tracked>>());

@@ -1,11 +1,11 @@
-//! Wall-clock times as people read them.
+//! Wall-clock times in readable form.
 
 use std::fmt;
 
 /// Seconds of a day.
 const DAY: u64 = 86_400;
 
-/// A `CLOCK_REALTIME` time in ns, shown in UTC as RFC 3339 has it, with nine digits of the second.
+/// A `CLOCK_REALTIME` time in ns, shown in UTC as in RFC 3339, with nine digits after the second.
 #[derive(Clone, Copy, Debug)]
 pub struct Utc(pub u64);
 
@@ -20,7 +20,8 @@ impl fmt::Display for Utc {
     }
 }
 
-/// Year, month and day of the day that many days after 1970-01-01. Counts year by year: 64 bits of ns end in 2554.
+/// Year, month and day of the day that is this many days after 1970-01-01. A loop over the years is enough, because 64
+/// bits of ns end in 2554.
 fn date(mut days: u64) -> (u64, u64, u64) {
     let mut year = 1970;
     while days >= year_days(year) {

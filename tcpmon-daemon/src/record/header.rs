@@ -1,44 +1,44 @@
-//! What a trace says first.
+//! The header of a trace.
 
 use serde::{Deserialize, Serialize};
 
 /// Name of the format: the value of the header's key `format`.
 pub const FORMAT: &str = "tcpmon-trace";
 
-/// Version of the format. It rises when a key is renamed, removed or given another meaning; a new key does not raise
-/// it.
+/// Version of the format. It is raised when a key is renamed, removed or given another meaning; a new key does not
+/// raise it.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// Two clocks read at one moment.
+/// Two clocks, read at the same moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Clocks {
-    /// `CLOCK_MONOTONIC`, ns: the clock of every record.
+    /// `CLOCK_MONOTONIC`, ns: the clock of all records.
     pub monotonic_ns: u64,
     /// `CLOCK_REALTIME`, ns since 1970-01-01 UTC.
     pub realtime_ns: u64,
 }
 
 impl Clocks {
-    /// The wall time (`CLOCK_REALTIME`, ns) of a record's time, as if the wall clock had not been set since these
-    /// clocks were read. Times beyond what 64 bits hold are cut to their ends.
+    /// Converts the time of a record to wall time (`CLOCK_REALTIME`, ns), assuming that the wall clock has not been set
+    /// since these clocks were read. Results that do not fit into 64 bits are limited to the smallest or largest value.
     pub fn wall_ns(&self, monotonic_ns: u64) -> u64 {
         let wall = i128::from(self.realtime_ns) + i128::from(monotonic_ns) - i128::from(self.monotonic_ns);
         u64::try_from(wall.max(0)).unwrap_or(u64::MAX)
     }
 }
 
-/// What was traced. Empty lists do not limit.
+/// What was traced. An empty list does not restrict.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Filter {
-    /// Only these processes (thread-group ids).
+    /// Only these processes (thread group ids).
     pub pids: Vec<u32>,
-    /// Only processes of these names.
+    /// Only processes with these names.
     pub comms: Vec<String>,
     /// Only sockets with one of these ports, on either side.
     pub ports: Vec<u16>,
-    /// Only threads in or below these control groups (paths below `/sys/fs/cgroup`).
+    /// Only threads in these control groups or below them (paths below `/sys/fs/cgroup`).
     pub cgroups: Vec<String>,
-    /// Everything was asked for (`--all`).
+    /// Everything was traced (`--all`).
     pub all: bool,
 }
 
@@ -51,7 +51,7 @@ pub struct Header {
     pub kernel_release: String,
     /// Name of the host.
     pub hostname: String,
-    /// Both clocks at the start of the trace: they tie every record's time to the wall clock.
+    /// Both clocks at the start of the trace: they relate the time of every record to the wall clock.
     pub start: Clocks,
     /// What was traced.
     pub filter: Filter,

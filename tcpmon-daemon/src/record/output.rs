@@ -1,4 +1,4 @@
-//! Where a trace is written, and what every writer of one offers.
+//! Where a trace is written, and the interface of all trace writers.
 
 use std::{
     fs::File,
@@ -10,25 +10,25 @@ use super::{
     trailer::{Ending, Trailer},
 };
 
-/// A trace being written, in any format. The header is written when the writer is made.
+/// A trace that is being written, in any format. The header is written when the writer is created.
 pub trait TraceWriter {
     /// Adds a record; it may stay in memory until [`flush`](Self::flush).
     ///
-    /// After an error the record is not part of the trace and counts as lost; the trace can still be
+    /// After an error, the record is not part of the trace and counts as lost; the trace can still be
     /// [`finish`](Self::finish)ed.
     fn slice(&mut self, slice: &Slice) -> io::Result<()>;
 
-    /// Hands everything to the output.
+    /// Writes everything to the output.
     fn flush(&mut self) -> io::Result<()>;
 
-    /// Ends the trace and returns its trailer as written. To be called once, last, also after an error.
+    /// Ends the trace and returns its trailer as written. Must be called once, as the last call, also after an error.
     fn finish(&mut self, ending: &Ending) -> io::Result<Trailer>;
 }
 
-/// Takes the bytes of a trace.
+/// Accepts the bytes of a trace.
 pub trait Output: Write {
-    /// Drops all but the first `length` bytes written, so that writing goes on from there: a full disk then has room
-    /// for the trailer. An error where what is written is gone, as in a pipe.
+    /// Removes everything after the first `length` bytes written, so that writing continues from there: a full disk
+    /// then has room for the trailer. Returns an error if the output cannot take back what was written, as with a pipe.
     fn cut(&mut self, length: u64) -> io::Result<()>;
 }
 

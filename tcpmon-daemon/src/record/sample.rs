@@ -10,7 +10,7 @@ use tcpmon_common::{
 use super::{
     header::{Clocks, Filter, Header},
     slice::{Comm, Edge, End, Family, Slice},
-    trailer::{Ending, LOSSES, Reason},
+    trailer::{Ending, LOSSES, LOST_OUTPUT, Reason},
 };
 
 /// A header.
@@ -24,7 +24,7 @@ pub fn header() -> Header {
     }
 }
 
-/// A record of the kernel in which no two fields are equal.
+/// A kernel record in which no two fields are equal.
 pub fn timeslice() -> Timeslice {
     Timeslice {
         header: KernelHeader {
@@ -76,7 +76,7 @@ pub fn timeslice() -> Timeslice {
     }
 }
 
-/// What [`timeslice`] is to a user.
+/// The user's view of [`timeslice`].
 pub fn slice() -> Slice {
     Slice {
         activated_ns: 5_001_500_000_000,
@@ -120,7 +120,7 @@ pub fn slice() -> Slice {
     }
 }
 
-/// The record in which every number and text is as long as it can be.
+/// The record in which every number and text has its maximum length.
 pub fn longest() -> Slice {
     let mut slice = Slice::from_kernel(&timeslice_of(&[0xff; size_of::<Timeslice>()]));
     slice.family = Family::V6;
@@ -130,7 +130,7 @@ pub fn longest() -> Slice {
     slice
 }
 
-/// The kernel's record that these bytes are.
+/// The kernel record that consists of these bytes.
 pub fn timeslice_of(bytes: &[u8; size_of::<Timeslice>()]) -> Timeslice {
     zerocopy::transmute!(*bytes)
 }
@@ -141,11 +141,11 @@ fn first_four(address: [u8; 4]) -> [u8; 16] {
     padded
 }
 
-/// How the command ends a trace in which nothing was lost.
+/// What the command passes at the end of a trace in which nothing was lost.
 pub fn ending() -> Ending {
     Ending {
         end: Clocks { monotonic_ns: 5_030_000_000_000, realtime_ns: 1_785_412_830_123_456_790 },
         reason: Reason::Duration,
-        lost: LOSSES.map(|loss| (loss.to_owned(), 0)).into(),
+        lost: LOSSES.into_iter().chain([LOST_OUTPUT]).map(|loss| (loss.to_owned(), 0)).collect(),
     }
 }

@@ -1,4 +1,4 @@
-//! One timeslice of a thread, for one of its sockets, as users see it.
+//! One timeslice of a thread, for one of its sockets, as shown to users.
 
 use std::{
     fmt,
@@ -14,7 +14,8 @@ use tcpmon_common::{
 /// `AF_INET`.
 const AF_INET: u16 = 2;
 
-/// The family of a socket. Not always that of its addresses: an IPv6 socket that talks IPv4 is shown with those.
+/// The family of a socket. It can differ from that of its addresses: an IPv6 socket that carries IPv4 is shown with
+/// IPv4 addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// `AF_INET`.
@@ -26,7 +27,7 @@ pub enum Family {
 /// Why a thread left its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It could have gone on, but another thread was given the CPU.
+    /// It was still runnable, but another thread was given the CPU.
     Preempted,
     /// It went to sleep.
     Blocked,
@@ -58,13 +59,13 @@ pub struct Comm {
     length: u8,
 }
 
-/// A text that is no thread's name.
+/// A text that cannot be a thread's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not the name of a thread: give at most 16 bytes without NUL")]
 pub struct CommError;
 
 impl Comm {
-    /// From `task_struct.comm`: up to the first NUL, each byte that is not UTF-8 replaced by `?`.
+    /// From `task_struct.comm`: up to the first NUL, with each byte that is not UTF-8 replaced by `?`.
     pub fn from_kernel(bytes: &[u8; 16]) -> Self {
         let length = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
         let mut name = [0; 16];
@@ -80,7 +81,7 @@ impl Comm {
 
     /// The name.
     pub fn as_str(&self) -> &str {
-        // Both constructors leave only UTF-8.
+        // Both constructors produce valid UTF-8 only.
         str::from_utf8(&self.bytes[..usize::from(self.length)]).unwrap_or_default()
     }
 }
@@ -108,11 +109,11 @@ impl fmt::Debug for Comm {
 /// The receive queue at an edge of a timeslice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Edge {
-    /// Data received in order and not read, bytes.
+    /// Data received in order and not read yet, bytes.
     pub queued_bytes: u32,
     /// Memory charged to the receive buffer (`sk_rmem_alloc`), bytes.
     pub rmem_bytes: u32,
-    /// The limit of that (`sk_rcvbuf`), bytes.
+    /// The limit on that memory (`sk_rcvbuf`), bytes.
     pub rcvbuf_bytes: u32,
     /// Memory in the backlog (`sk_backlog.len`), bytes.
     pub backlog_bytes: u32,
@@ -122,7 +123,7 @@ pub struct Edge {
 
 impl Edge {
     fn from_kernel(photo: &QueuePhoto, fin: bool) -> Self {
-        // The FIN takes one sequence number and is no data; it is the last thing to be queued and to be read.
+        // The FIN takes one sequence number but is not data; it is the last to be queued and the last to be read.
         let queued = photo.rcv_nxt.wrapping_sub(photo.copied_seq) as i32;
         let queued = queued - i32::from(fin && queued > 0);
         Self {
@@ -134,7 +135,7 @@ impl Edge {
         }
     }
 
-    /// How full the receive buffer is: `rmem / rcvbuf` in thousandths, rounded. The kernel lets it pass 1000.
+    /// How full the receive buffer is: `rmem / rcvbuf` in thousandths, rounded. The kernel allows more than 1000.
     pub fn fill_permille(&self) -> u64 {
         let (rmem, rcvbuf) = (u64::from(self.rmem_bytes), u64::from(self.rcvbuf_bytes));
         match (rmem * 1000 + rcvbuf / 2).checked_div(rcvbuf) {
@@ -156,31 +157,31 @@ pub struct Slice {
     pub cpu: u32,
     /// Thread id.
     pub tid: u32,
-    /// Thread-group id (what `ps` calls the pid).
+    /// Thread group id (what `ps` calls the pid).
     pub tgid: u32,
     /// The thread's name.
     pub comm: Comm,
-    /// The socket's cookie: `ss -e` shows it in hexadecimal behind `sk:`.
+    /// The socket's cookie: `ss -e` shows it in hexadecimal after `sk:`.
     pub cookie: u64,
     /// The socket's family.
     pub family: Family,
-    /// This side. The address is IPv4 where IPv4 is spoken, even in an IPv6 socket.
+    /// This side. The address is IPv4 if the connection is IPv4, even in an IPv6 socket.
     pub local: SocketAddr,
-    /// The other side, likewise.
+    /// The other side, in the same form.
     pub remote: SocketAddr,
     /// Inode number of the network namespace.
     pub netns: u32,
     /// Why the thread left the CPU.
     pub end: End,
-    /// The activation was not seen: the socket was first met in the middle of this timeslice.
+    /// tcpmon did not see the activation: it first saw the socket in the middle of this timeslice.
     pub partial: bool,
     /// Another thread took the socket over during this timeslice.
     pub handed_over: bool,
-    /// The socket was closed during this timeslice: the deactivation shows it at its last read.
+    /// The socket was closed during this timeslice: the deactivation shows it as of its last read.
     pub closed: bool,
-    /// Time asleep before this timeslice, ns.
+    /// Time asleep between the previous timeslice and this one, ns.
     pub sleep_ns: u64,
-    /// Time runnable but not running before this timeslice, ns.
+    /// Time runnable but without a CPU between the previous timeslice and this one, ns.
     pub wait_ns: u64,
     /// Time on the CPU, ns.
     pub on_cpu_ns: u64,
@@ -188,26 +189,26 @@ pub struct Slice {
     pub arrived_off_cpu_bytes: u64,
     /// Bytes that arrived during this timeslice.
     pub arrived_on_cpu_bytes: u64,
-    /// Bytes that the thread drained.
+    /// Bytes that the thread read.
     pub read_bytes: u64,
     /// The queue when the thread got the CPU.
     pub activation: Edge,
     /// The queue when the thread lost the CPU.
     pub deactivation: Edge,
-    /// The receiver's estimate of the round-trip time, us; 0 while unknown, and 0 when the socket was closed.
+    /// The receiver's estimate of the round-trip time, us; 0 if unknown, or if the socket was closed.
     pub rcv_rtt_us: u32,
-    /// `rcv_ssthresh`, bytes; 0 when the socket was closed.
+    /// `rcv_ssthresh`, bytes; 0 if the socket was closed.
     pub rcv_ssthresh_bytes: u32,
-    /// `window_clamp`, bytes; 0 when the socket was closed.
+    /// `window_clamp`, bytes; 0 if the socket was closed.
     pub window_clamp_bytes: u32,
 }
 
 impl Slice {
-    /// The record that the kernel sent. Total: any bytes make a record.
+    /// Converts a record from the kernel. Total: any bytes give a record.
     pub fn from_kernel(record: &Timeslice) -> Self {
         let closed = record.flags & TIMESLICE_CLOSED != 0;
-        // The photographs were taken while the socket lived; these three are read at the deactivation, from what may
-        // by then be another socket's memory.
+        // The queue samples were taken while the socket existed. These three fields are read at the deactivation, when
+        // the memory may already belong to another socket.
         let live = |value| if closed { 0 } else { value };
         let family = if record.family == AF_INET { Family::V4 } else { Family::V6 };
         Self {
@@ -246,7 +247,7 @@ impl Slice {
     }
 }
 
-/// IPv4 in the first four bytes, or IPv6; IPv4-mapped IPv6 is shown as IPv4.
+/// IPv4 is in the first four bytes; IPv6 takes all of them. IPv4-mapped IPv6 is shown as IPv4.
 fn address(family: Family, bytes: &[u8; 16]) -> IpAddr {
     match family {
         Family::V4 => IpAddr::V4(Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3])),

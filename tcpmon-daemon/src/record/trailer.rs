@@ -1,4 +1,4 @@
-//! What a trace says last.
+//! The trailer of a trace.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use tcpmon_common::loss::Loss;
 
 use super::header::Clocks;
 
-/// The kernel's losses that can cost a trace a record or a read; each belongs into [`Ending::lost`], zero or not.
+/// The kernel's losses that can cost a trace a record or a read. Each must be in [`Ending::lost`], even if it is zero.
 pub const LOSSES: [&str; 8] = [
     "recursion_sched_switch",
     "recursion_tcp_rcv_space_adjust",
@@ -18,19 +18,23 @@ pub const LOSSES: [&str; 8] = [
     Loss::TimesliceSocket.name(),
 ];
 
-/// The cause in [`Trailer::lost`] that a writer adds by itself: records that the output did not take.
+/// The cause in [`Trailer::lost`] that a writer adds by itself: records that the output did not accept.
 pub const LOST_WRITE: &str = "write";
+
+/// The cause in [`Ending::lost`] that the command counts: records for which there was no room in the queue before a
+/// slow output.
+pub const LOST_OUTPUT: &str = "output";
 
 /// Why a trace ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The time asked for was over.
+    /// The requested time was over.
     Duration,
-    /// The user stopped it (SIGINT, SIGTERM).
+    /// The user stopped it (SIGINT, SIGTERM, SIGQUIT, SIGHUP).
     Interrupt,
     /// All traced processes have exited.
     ProcessExit,
-    /// The output took no more.
+    /// The output accepted no more.
     WriteError,
 }
 
@@ -49,14 +53,14 @@ impl Reason {
     }
 }
 
-/// What the tracing command knows at the end; the writer adds what it has written.
+/// What the trace command knows at the end; the writer adds what it has written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ending {
     /// Both clocks at the end.
     pub end: Clocks,
     /// Why the trace ended.
     pub reason: Reason,
-    /// Records lost, by cause (see [`LOSSES`]).
+    /// Records lost, by cause (see [`LOSSES`] and [`LOST_OUTPUT`]).
     pub lost: BTreeMap<String, u64>,
 }
 
@@ -71,7 +75,8 @@ pub struct Trailer {
     pub end: Clocks,
     /// Why the trace ended.
     pub reason: Reason,
-    /// Nothing that was asked for is missing between header and trailer: nothing was lost, and the output took all.
+    /// Nothing that was requested is missing between header and trailer: nothing was lost, and the output accepted
+    /// everything.
     pub complete: bool,
 }
 
@@ -85,14 +90,14 @@ impl Trailer {
         Self { records, lost, end: ending.end, reason: ending.reason, complete }
     }
 
-    /// What was lost, by cause; `None` when nothing was.
+    /// What was lost, by cause; `None` if nothing was lost.
     pub fn lost_in_words(&self) -> Option<String> {
         let counted = self.lost.iter().filter(|(_, count)| **count > 0);
         let told: Vec<_> = counted.map(|(cause, count)| format!("{cause} {count}")).collect();
         (!told.is_empty()).then(|| told.join(", "))
     }
 
-    /// Records lost by any cause.
+    /// Records lost from all causes.
     pub fn lost_total(&self) -> u64 {
         self.lost.values().fold(0, |sum, count| sum.saturating_add(*count))
     }

@@ -1,13 +1,14 @@
-//! `tcp_rcvbuf_grow` (6.16 on): a round of dynamic right-sizing found that the buffer should grow.
+//! `tcp_rcvbuf_grow` (6.16 and newer): a round of dynamic right-sizing found that the buffer should grow.
 
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
+use tcpmon_common::tracepoint::tcp_rcvbuf_grow::SOCK;
 
 use crate::{kernel::Sock, maps};
 
 #[btf_tracepoint(function = "tcp_rcvbuf_grow")]
 pub fn tcp_rcvbuf_grow(ctx: BtfTracePointContext) -> i32 {
-    let sock = Sock::argument::<0>(&ctx);
-    // Whether it really grew is seen at the socket's next event: the limit may be reached or fixed.
+    let sock = Sock::argument::<{ SOCK.position }>(&ctx);
+    // The socket's next event shows whether the buffer really grew: its limit may be reached, or its size fixed.
     if let Some(state) = maps::socket(sock) {
         state.grow_from = sock.rcvbuf();
     }

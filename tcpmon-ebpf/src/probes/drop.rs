@@ -1,12 +1,12 @@
-//! `kfree_skb`: a packet was dropped; matters where the kernel names the TCP socket that it was for.
+//! `kfree_skb`: a packet was dropped. Only drops for which the kernel names a TCP socket are counted.
 
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
-use tcpmon_common::drops::DropKey;
-
-use crate::{
-    kernel::{self, Sock, offset},
-    maps,
+use tcpmon_common::{
+    drops::DropKey,
+    tracepoint::kfree_skb::{REASON, SOCK},
 };
+
+use crate::{kernel::Sock, maps};
 
 #[btf_tracepoint(function = "kfree_skb")]
 pub fn kfree_skb(ctx: BtfTracePointContext) -> i32 {
@@ -16,9 +16,8 @@ pub fn kfree_skb(ctx: BtfTracePointContext) -> i32 {
 
 #[inline(always)]
 fn count(ctx: &BtfTracePointContext) -> Option<()> {
-    let sock = kernel::argument::<3>(ctx, offset!(kfree_skb_sock))?;
-    let reason = kernel::argument::<2>(ctx, offset!(kfree_skb_reason))? as u32;
-    let sock = Sock::new(sock as *const u8)?;
+    let sock = Sock::new(ctx.arg(SOCK.position))?;
+    let reason = ctx.arg::<u64>(REASON.position) as u32;
     if sock.tcp()?.is_mptcp() {
         return None;
     }

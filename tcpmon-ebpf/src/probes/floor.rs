@@ -1,5 +1,5 @@
-//! Empty programs on every tracepoint that the daemon uses: what merely being there costs. Loaded by `cargo xtask
-//! bench` only.
+//! Empty programs on every tracepoint that the daemon uses: they show what merely being attached costs. They are loaded
+//! only by `cargo xtask bench`.
 
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 

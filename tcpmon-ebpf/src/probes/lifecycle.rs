@@ -1,10 +1,12 @@
-//! `inet_sock_set_state` and `tcp_destroy_sock`: where a connection begins and ends.
+//! `inet_sock_set_state` and `tcp_destroy_sock`: where a connection starts and ends.
 //!
-//! The kernel does not run a program inside itself: while it looks at one connection, an interrupt may come and bring
-//! hundreds of others to life or to death on the same CPU, none of which it sees. So each program here has a twin on the
-//! same tracepoint, which takes what was not taken. Where tracepoints can be preempted (7.2), threads that wait for a CPU
-//! can hold up both. There a callback tells the changes of state, too, and the end of a connection that was closed already
-//! is taken at the last of them.
+//! The kernel does not run a program on a CPU on which another instance of it is running. While the program handles one
+//! connection, an interrupt may arrive on that CPU and open or close hundreds of others, and the program sees none of
+//! these. So each program here has a second program on the same tracepoint, which handles what the first one missed.
+//!
+//! Where programs on tracepoints can be preempted (7.2 and newer), both can be preempted on a CPU at the same time, by
+//! threads that wait for that CPU. There a sock_ops program reports state changes, too, and the end of a connection
+//! that its owner has already closed is taken at the last of these changes.
 
 use aya_ebpf::{
     bindings::{
@@ -20,7 +22,13 @@ use tcpmon_common::{
     histogram::{FILL_BINS, FILLS},
     lives::{LIVES_ENDED, LIVES_OPENED, LIVES_OPENED_AGAIN},
     loss::Loss,
-    socket::{SOCKET_ACTIVE, SOCKET_BEGUN, SOCKET_FINAL, SOCKET_PASSIVE, SocketCounters, SocketState},
+    socket::{
+        SOCKET_ACTIVE, SOCKET_BEGUN, SOCKET_FINAL, SOCKET_PASSIVE, SOCKET_PORT_CHOSEN, SocketCounters, SocketState,
+    },
+    tracepoint::{
+        inet_sock_set_state::{self, NEW, OLD},
+        tcp_destroy_sock,
+    },
 };
 
 use crate::{
@@ -42,12 +50,12 @@ pub fn inet_sock_set_state_again(ctx: BtfTracePointContext) -> i32 {
 
 #[inline(always)]
 fn traced(ctx: &BtfTracePointContext, teller: Teller) -> Option<()> {
-    let (old, new) = (ctx.arg::<u64>(1) as u32, ctx.arg::<u64>(2) as u32);
-    let sock = Sock::argument::<0>(ctx);
+    let (old, new) = (ctx.arg::<u64>(OLD.position) as u32, ctx.arg::<u64>(NEW.position) as u32);
+    let sock = Sock::argument::<{ inet_sock_set_state::SOCK.position }>(ctx);
     change(sock, old, new, || sock.tcp(), || sock.cookie(), teller)
 }
 
-/// Who tells that a socket's state changes: all do the same, and each change is counted by one.
+/// Which program reports a state change. All of them do the same, and each change is counted by only one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Teller {
     First,
@@ -55,7 +63,7 @@ enum Teller {
     Callback,
 }
 
-/// A socket's state changes. How to learn the rest depends on the kind of program.
+/// Handles a change of a socket's state. How to get the TCP socket and the cookie depends on the kind of program.
 #[inline(always)]
 fn change(
     sock: Sock,
@@ -67,13 +75,13 @@ fn change(
 ) -> Option<()> {
     match new {
         state::SYN_SENT | state::LISTEN => open(tcp()?, new, cookie, teller),
-        // Counted beside what the kernel counts as opened.
+        // Counted to be shown next to the kernel's own count of opened connections.
         state::SYN_RECV => {
             tcp()?;
             count_opened(teller)
         }
         state::ESTABLISHED => establish(tcp()?, old, cookie, teller),
-        // What somebody can still read is not over.
+        // A socket that its owner has not closed can still be read, so it has not ended.
         state::CLOSE if sock.orphaned() && setting!(trace) == 0 => end(tcp()?, cookie),
         _ => None,
     }
@@ -85,18 +93,19 @@ fn change(
 fn open(tcp: TcpSock, new: u32, cookie: impl FnOnce() -> u64, teller: Teller) -> Option<()> {
     if new == state::SYN_SENT {
         count_opened(teller);
-        // What listens for MPTCP accepts plain connections, too.
+        // A socket that listens for MPTCP accepts plain connections, too.
         if tcp.is_mptcp() {
             return None;
         }
     }
     let state = maps::socket_or_new(tcp.sock())?;
-    let flags = if new == state::SYN_SENT { SOCKET_ACTIVE } else { 0 };
-    // The twin has done it.
+    let opened = if new == state::SYN_SENT { SOCKET_ACTIVE } else { 0 };
+    // Another of the programs has already handled this change.
     let begun = state.flags & SOCKET_BEGUN;
-    if state.cookie != 0 && state.last_ns == 0 && state.flags == flags | begun {
+    if state.cookie != 0 && state.last_ns == 0 && state.flags & !SOCKET_PORT_CHOSEN == opened | begun {
         return None;
     }
+    let flags = if new == state::LISTEN { socket::note_listener(tcp) } else { SOCKET_ACTIVE };
     let cookie = cookie();
     socket::event(state, |state| {
         state.flags = flags | begun;
@@ -104,7 +113,7 @@ fn open(tcp: TcpSock, new: u32, cookie: impl FnOnce() -> u64, teller: Teller) ->
         state.last_ns = 0;
         reader::opened_by(state, Task::current());
     });
-    // Without it, connections that come and go between two scrapes and are never read would have no process.
+    // Without this record, connections that start and end between two scrapes and are never read would have no process.
     if new == state::LISTEN && setting!(trace) == 0 {
         socket::send(KIND_LISTENER, Loss::ListenerRecord, state, tcp, kernel::now_ns());
     }
@@ -130,24 +139,26 @@ fn establish(tcp: TcpSock, old: u32, cookie: impl FnOnce() -> u64, teller: Telle
         return None;
     }
     let state = maps::socket_or_new(tcp.sock())?;
-    let opened =
-        if old == state::SYN_RECV && state.flags & SOCKET_ACTIVE == 0 { SOCKET_PASSIVE } else { SOCKET_ACTIVE };
+    let accepted = old == state::SYN_RECV && state.flags & SOCKET_ACTIVE == 0;
+    let opened = if accepted { SOCKET_PASSIVE } else { SOCKET_ACTIVE };
     if state.flags & opened == 0 {
-        socket::event(state, |state| state.flags |= opened);
+        let chosen = accepted && maps::is_chosen(tcp.netns(), tcp.ports().0);
+        socket::event(state, |state| state.flags |= opened | (chosen as u32 * SOCKET_PORT_CHOSEN));
     }
-    // Already set by the twin, or where data of the handshake (TFO) were read before it was complete.
+    // It is already set if another of the programs was first, or if data of the handshake (TFO) was read before the
+    // handshake was complete.
     if state.last_ns == 0 {
         socket::anchor(state, tcp, kernel::now_ns(), true, cookie);
     }
     None
 }
 
-/// The same changes as a callback of control groups tells them, just before the tracepoint. A program of this kind is run
-/// even while another run of it is held up.
+/// Reports the same changes as a sock_ops program, just before the tracepoint fires. The kernel runs a program of this
+/// kind even while another instance of it is preempted.
 #[sock_ops]
 pub fn sock_ops(ctx: SockOpsContext) -> u32 {
     called_back(&ctx);
-    // What others have to say stands.
+    // `reply` is unchanged, so what other programs have set there stands.
     1
 }
 
@@ -156,7 +167,8 @@ fn called_back(ctx: &SockOpsContext) -> Option<()> {
     let (old, new) = match ctx.op() {
         BPF_SOCK_OPS_TCP_CONNECT_CB => (state::CLOSE, state::SYN_SENT),
         BPF_SOCK_OPS_TCP_LISTEN_CB => (state::CLOSE, state::LISTEN),
-        // Both come before the kernel looks whether changes of state are wanted; a passive one is established after it.
+        // The kernel runs these two callbacks whether or not state-change callbacks are on. A passive connection
+        // changes to ESTABLISHED after this, so turning them on is enough; an active one has already changed.
         BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB => return ask_for_changes(ctx),
         BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB => {
             ask_for_changes(ctx);
@@ -188,7 +200,7 @@ pub fn tcp_destroy_sock_again(ctx: BtfTracePointContext) -> i32 {
 
 #[inline(always)]
 fn destroy(ctx: &BtfTracePointContext) -> Option<()> {
-    let sock = Sock::argument::<0>(ctx);
+    let sock = Sock::argument::<{ tcp_destroy_sock::SOCK.position }>(ctx);
     end(sock.tcp()?, || sock.cookie())
 }
 
@@ -201,8 +213,8 @@ fn end(tcp: TcpSock, cookie: impl FnOnce() -> u64) -> Option<()> {
     None
 }
 
-/// The state of a socket that ends; made now for one that has received data and was never met. Where states are deleted
-/// here, having none means to have been concluded.
+/// The state of a socket that ends. A socket that has received data but was never seen gets one now. On kernels where
+/// the programs delete states, a socket without a state has already been concluded.
 #[inline(always)]
 fn state_of(tcp: TcpSock) -> Option<&'static mut SocketState> {
     if let Some(state) = maps::socket(tcp.sock()) {
@@ -225,7 +237,7 @@ fn conclude(state: &mut SocketState, tcp: TcpSock, cookie: impl FnOnce() -> u64)
     let now = kernel::now_ns();
     let seen = socket::look(state, tcp, now);
     socket::event(state, |state| {
-        // Otherwise it was never established, or is a listener: nothing was counted.
+        // Otherwise it was never established, or is a listening socket: nothing was counted.
         if state.last_ns != 0 {
             socket::fold(state, &seen, Cause::Event);
         }
@@ -233,14 +245,18 @@ fn conclude(state: &mut SocketState, tcp: TcpSock, cookie: impl FnOnce() -> u64)
     });
     if state.flags & SOCKET_BEGUN != 0 {
         maps::count_life(LIVES_ENDED);
+    } else if state.flags & SOCKET_ACTIVE == 0 && socket::port_chosen(tcp) {
+        // It was a listening socket: the next one on this port may have asked for the port.
+        maps::note_port(tcp.netns(), tcp.ports().0, false);
     }
-    // There is nothing to add to any sum (the sending side of a transfer), and nobody has seen it.
+    // There is nothing to add to any total (for example, the sending side of a transfer), and no snapshot has shown the
+    // socket.
     let counters = &state.counters;
     if counters.received_bytes | counters.segments | counters.zero_window_ns == 0 && state.shown.index().is_none() {
         return None;
     }
     if socket::send(KIND_FINAL, Loss::FinalRecord, state, tcp, now).is_none() {
-        // First the mark: whoever finds the totals among the sums knows whose they are.
+        // The mark comes first: when user space finds the totals among the sums, it then knows whose they are.
         if let Some(index) = state.shown.index() {
             maps::fell(index);
         }
@@ -250,7 +266,7 @@ fn conclude(state: &mut SocketState, tcp: TcpSock, cookie: impl FnOnce() -> u64)
     None
 }
 
-/// Adds the totals to this CPU's sums, so that they are right although the record is lost.
+/// Adds the totals to this CPU's sums, so that these are right although the final record was lost.
 #[inline(always)]
 fn keep(counters: &SocketCounters) -> Option<()> {
     let sums = maps::fallen()?;

@@ -3,12 +3,13 @@
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 use tcpmon_common::{
     loss::Loss,
-    napi::{BACKLOG, NAPI_SLOTS},
+    napi::NAPI_SLOTS,
+    tracepoint::napi_poll::{BUDGET, NAPI, WORK},
 };
 
 use crate::{kernel::Napi, maps};
 
-/// Slots tried for a name before it counts as `other`.
+/// Slots that are tried for a name before its polls count as `other`.
 const PROBES: u32 = 4;
 
 #[btf_tracepoint(function = "napi_poll")]
@@ -19,10 +20,11 @@ pub fn napi_poll(ctx: BtfTracePointContext) -> i32 {
 
 #[inline(always)]
 fn poll(ctx: &BtfTracePointContext) -> Option<()> {
-    let name = Napi::argument::<0>(ctx).device_name().unwrap_or(BACKLOG);
-    let work = ctx.arg::<u64>(1) as i32;
-    let budget = ctx.arg::<u64>(2) as i32;
-    // Names differ in a few characters: multiply to bring them to the top (a multiplicative hash).
+    let name = Napi::argument::<{ NAPI.position }>(ctx).name();
+    let work = ctx.arg::<u64>(WORK.position) as i32;
+    let budget = ctx.arg::<u64>(BUDGET.position) as i32;
+    // Names differ in only a few characters. The multiplication carries these differences to the top bits (a
+    // multiplicative hash).
     let hash = (name[0] ^ name[1].rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
 
     let mut probe = 0;

@@ -1,6 +1,7 @@
 //! `sock_exceed_buf_limit`: a socket asked for memory that `tcp_mem` or its control group's limit did not allow.
 
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
+use tcpmon_common::tracepoint::sock_exceed_buf_limit::{KIND, SOCK};
 
 use crate::{kernel::Sock, maps};
 
@@ -12,8 +13,8 @@ pub fn sock_exceed_buf_limit(ctx: BtfTracePointContext) -> i32 {
 
 #[inline(always)]
 fn count(ctx: &BtfTracePointContext) -> Option<()> {
-    // Other protocols have limits of their own.
-    Sock::argument::<0>(ctx).tcp()?;
-    maps::count_limit(ctx.arg::<u64>(3) as u32);
+    // Ignore other protocols: they have their own limits.
+    Sock::argument::<{ SOCK.position }>(ctx).tcp()?;
+    maps::count_limit(ctx.arg::<u64>(KIND.position) as u32);
     None
 }

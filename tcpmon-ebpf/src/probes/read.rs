@@ -1,4 +1,4 @@
-//! `tcp_rcv_space_adjust`: somebody has drained bytes from a socket; `copied_seq` has moved already.
+//! `tcp_rcv_space_adjust`: bytes have been drained from a socket; `copied_seq` has already advanced.
 
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 use tcpmon_common::{
@@ -8,6 +8,7 @@ use tcpmon_common::{
     loss::Loss,
     reader::SLOT_NONE,
     socket::SocketState,
+    tracepoint::tcp_rcv_space_adjust::SOCK,
 };
 
 use crate::{
@@ -23,20 +24,21 @@ pub fn tcp_rcv_space_adjust(ctx: BtfTracePointContext) -> i32 {
 
 #[inline(always)]
 fn read(ctx: &BtfTracePointContext) -> Option<()> {
-    let tcp = Sock::argument::<0>(ctx).tcp()?;
+    let tcp = Sock::argument::<{ SOCK.position }>(ctx).tcp()?;
     let state = socket::watched(tcp)?;
     let queue_start = state.copied_seq;
-    // MSG_PEEK comes here too, and moves nothing.
+    // MSG_PEEK gets here, too, but advances nothing.
     if queue_start == tcp.copied_seq() {
         return None;
     }
     let seen = socket::look(state, tcp, kernel::now_ns());
     let previous = state.reader_slot;
-    // All in one event, and what every read does first: the verifier then walks it once.
+    // Everything is in one event, and the part that every read needs comes first: the verifier then walks that part
+    // only once.
     let read_bytes = socket::event(state, |state| {
         let read_bytes = socket::fold(state, &seen, Cause::Event);
         if let Some(task) = reader_of(tcp) {
-            if state.reader_slot == SLOT_NONE || state.reader_tid != task.tid() {
+            if !reader::is_still(state, task) {
                 turn_over(state, tcp, task, &seen, read_bytes);
             }
             if state.reader_slot != SLOT_NONE {
@@ -53,25 +55,27 @@ fn read(ctx: &BtfTracePointContext) -> Option<()> {
     }
 }
 
-/// Another thread reads than the last one.
+/// Handles a read by another thread than the last one, or by the same thread under another name.
 #[inline(always)]
 fn turn_over(state: &mut SocketState, tcp: TcpSock, task: Task, seen: &Seen, read_bytes: u32) {
-    // What the former process has read stays with it, and what came until now.
-    if setting!(trace) == 0 && state.reader_tid != 0 && state.reader_tgid != task.tgid() {
+    // What the previous process has read stays with it, as does what has arrived so far. The same applies to a
+    // process's previous name.
+    let other = state.reader_tgid != task.process_id() || state.process != task.process();
+    if setting!(trace) == 0 && state.reader_tid != 0 && other {
         state.counters.read_bytes -= read_bytes as u64;
         socket::send(KIND_HANDED_OVER, Loss::HandedOver, state, tcp, seen.now_ns);
         state.counters.read_bytes += read_bytes as u64;
     }
-    let slot = reader::enter(task).unwrap_or(SLOT_NONE);
-    reader::take_over(state, task, slot);
-    // This reader's timeslice began before it touched the socket, with the queue that has held until now.
-    if slot != SLOT_NONE {
+    let other = reader::take_over(state, task);
+    // This reader's timeslice started before it read the socket, so its activation found the queue that has held until
+    // now.
+    if other && state.reader_slot != SLOT_NONE {
         fold::observe(&mut state.counters, FILL_ACTIVATION, seen.rmem, seen.rcvbuf);
     }
 }
 
-/// The thread that reads. In-kernel consumers (kTLS, sockmap) drain from softirq, where `current` is whoever was
-/// interrupted.
+/// The thread that reads; `None` if it is not known. In-kernel consumers (kTLS, sockmap) drain from softirq, where
+/// `current` is whichever thread was interrupted.
 #[inline(always)]
 fn reader_of(tcp: TcpSock) -> Option<Task> {
     if !tcp.sock().owned_by_user() {

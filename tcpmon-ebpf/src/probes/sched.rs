@@ -1,4 +1,4 @@
-//! `sched_switch`: a thread loses its CPU to another; matters where either is a reader.
+//! `sched_switch`: a thread loses its CPU to another. This matters if either of them is a reader.
 
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 use tcpmon_common::{
@@ -6,6 +6,7 @@ use tcpmon_common::{
     histogram::time_bin,
     loss::Loss,
     reader::{END_BLOCKED, END_EXITED, END_PREEMPTED, READER_EXITED, READER_SERVICES, ReaderSlot, SLOT_NONE},
+    tracepoint::sched_switch::{NEXT, PREEMPT, PREV, PREV_STATE},
 };
 
 use crate::{
@@ -18,11 +19,11 @@ const TASK_DEAD: u32 = 0x80;
 
 #[btf_tracepoint(function = "sched_switch")]
 pub fn sched_switch(ctx: BtfTracePointContext) -> i32 {
-    let previous = Task::argument::<1>(&ctx);
+    let previous = Task::argument::<{ PREV.position }>(&ctx);
     if let Some(slot) = maps::slot_of(previous) {
         deactivate(slot, previous, end(&ctx, previous));
     }
-    if let Some(slot) = maps::slot_of(Task::argument::<2>(&ctx)) {
+    if let Some(slot) = maps::slot_of(Task::argument::<{ NEXT.position }>(&ctx)) {
         activate(slot);
     }
     0
@@ -31,11 +32,12 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> i32 {
 /// Why the thread leaves its CPU.
 #[inline(always)]
 fn end(ctx: &BtfTracePointContext, previous: Task) -> u32 {
-    let state = match kernel::argument::<3>(ctx, offset!(sched_switch_state)) {
-        Some(state) => state as u32,
-        None => previous.state(),
+    let state = if kernel::present(offset!(sched_switch_state)) {
+        ctx.arg::<u64>(PREV_STATE.position) as u32
+    } else {
+        previous.state()
     };
-    let preempted = ctx.arg::<u64>(0) as u8 != 0;
+    let preempted = ctx.arg::<u64>(PREEMPT.position) as u8 != 0;
     if state & TASK_DEAD != 0 {
         END_EXITED
     } else if preempted || state == 0 {
@@ -48,7 +50,8 @@ fn end(ctx: &BtfTracePointContext, previous: Task) -> u32 {
 #[inline(always)]
 fn deactivate(slot: u32, task: Task, end: u32) -> Option<()> {
     let reader = maps::reader(slot)?;
-    // A switch that was not seen must not turn on and off the CPU around for ever: the count is odd while running.
+    // The count is odd while the thread runs. If a switch was missed, this restores the parity; otherwise on and off
+    // the CPU would be swapped from then on.
     reader.switches += 2 - (reader.switches & 1);
 
     // The thread runs only between its deactivations, so the scheduler's own sums give this timeslice exactly.
@@ -97,7 +100,7 @@ fn add(sums: &mut ReaderSlot, on_cpu_ns: u64, wait_ns: u64, end: u32) {
     }
 }
 
-/// Marks all slots of the thread as free to be collected, its own one last.
+/// Marks all slots of the thread as ready to be collected, the thread's own (first) slot last.
 #[inline(always)]
 fn exit(first: u32) -> Option<()> {
     let mut slot = maps::reader(first)?.next;

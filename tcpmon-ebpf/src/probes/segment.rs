@@ -1,7 +1,10 @@
 //! `tcp_probe`: a segment reaches `tcp_rcv_established`, before it is queued.
 
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
-use tcpmon_common::fold::Cause;
+use tcpmon_common::{
+    fold::Cause,
+    tracepoint::tcp_probe::{SKB, SOCK},
+};
 
 use crate::{
     kernel::{self, Skb, Sock},
@@ -16,11 +19,11 @@ pub fn tcp_probe(ctx: BtfTracePointContext) -> i32 {
 
 #[inline(always)]
 fn segment(ctx: &BtfTracePointContext) -> Option<()> {
-    // A pure acknowledgement changes nothing on the receiving side.
-    if Skb::argument::<1>(ctx).payload() == 0 {
+    // A pure ACK changes nothing on the receiving side.
+    if Skb::argument::<{ SKB.position }>(ctx).payload() == 0 {
         return None;
     }
-    let tcp = Sock::argument::<0>(ctx).tcp()?;
+    let tcp = Sock::argument::<{ SOCK.position }>(ctx).tcp()?;
     let state = socket::watched(tcp)?;
     let seen = socket::look(state, tcp, kernel::now_ns());
     socket::event(state, |state| socket::fold(state, &seen, Cause::Segment));

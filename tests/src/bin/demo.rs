@@ -1,7 +1,7 @@
 //! `cargo xtask demo`: ten seconds of real traffic in namespaces of its own, and what tcpmon saw of it.
 //!
-//! Three receivers, each held back by something else: one keeps up, one reads too slowly, one shares its CPU with a
-//! hog. Asks the daemon at the default address, or starts one for the occasion.
+//! Three receivers, each in a different state: one keeps up, one reads too slowly, and one shares its CPU with a hog.
+//! The demo scrapes the daemon at the default address, or starts a daemon itself.
 
 use std::{
     process::{Command, ExitCode},
@@ -14,13 +14,13 @@ use tcpmon_tests::{
     traffic::{Between, Reader, ReaderBuilder},
 };
 
-/// Where a daemon with default settings answers.
+/// Address on which a daemon with default settings answers.
 const ADDRESS: &str = "127.0.0.1:10793";
 
 /// How long the traffic runs.
 const TIME: Duration = Duration::from_secs(10);
 
-/// New groups are shown at zero for up to a minute, until those who scrape the daemon regularly have seen them.
+/// New groups are shown at zero for up to a minute, until all regular scrapers of the daemon have seen them.
 const SHOWN: Duration = Duration::from_secs(70);
 
 fn main() -> ExitCode {
@@ -110,13 +110,13 @@ fn main() -> ExitCode {
     if trace.status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The page at that moment, and when it was.
+/// The metrics page at that moment, and the time at which it was requested.
 fn at(moment: Instant, page: &impl Fn() -> Page) -> (Instant, Page) {
     thread::sleep(moment.saturating_duration_since(Instant::now()));
     (Instant::now(), page())
 }
 
-/// The metrics of whoever answers there.
+/// The metrics of whatever answers at this address.
 fn ask(address: &str) -> Option<Page> {
     let answer = minreq::get(format!("http://{address}/metrics")).with_timeout(5).send().ok()?;
     Page::parse(answer.as_str().ok()?).ok()

@@ -1,5 +1,5 @@
-//! Makes a lab with a reader and a sender, says where they are, and waits to be killed: the harness proves with it that
-//! a killed run leaves nothing behind.
+//! Creates a lab with a reader and a sender, prints where they are, and waits to be killed. The harness uses it to
+//! prove that a killed run leaves nothing behind.
 
 use tcpmon_tests::{Lab, Traffic};
 

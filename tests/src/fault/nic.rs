@@ -1,4 +1,4 @@
-//! Emulated NICs in a virtual machine, and frames that come faster than their rings are emptied.
+//! Emulated NICs in a virtual machine, and frames that arrive faster than the NICs' rings are emptied.
 
 use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -10,14 +10,15 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 
 use crate::{device, must};
 
-/// How `cargo xtask vm` begins the hardware addresses of the NICs that may be flooded; the last byte is their number.
+/// Prefix that `cargo xtask vm` gives to the hardware addresses of the NICs that may be flooded; the last byte is their
+/// number.
 const HARDWARE: &str = "52:54:00:74:63:";
-/// Addresses are taken from the range for benchmarks (RFC 2544), a network for each NIC.
+/// The addresses are from the range for benchmarks (RFC 2544), with a network for each NIC.
 const NETWORK: [u8; 2] = [198, 18];
-/// Discarded by whoever gets it.
+/// The discard port: any receiver discards the datagram.
 const PORT: u16 = 9;
 
-/// A NIC whose other end is `cargo xtask vm`, which floods it once, when asked through it.
+/// A NIC whose other end is `cargo xtask vm`, which floods it once, on a request sent through it.
 #[derive(Debug)]
 pub struct Nic {
     device: String,
@@ -25,7 +26,7 @@ pub struct Nic {
 }
 
 impl Nic {
-    /// The one with this driver, if this machine has it.
+    /// The NIC with this driver, if this machine has one.
     pub fn find(driver: &str) -> Option<Self> {
         let devices = must(fs::read_dir("/sys/class/net"), "listing the network devices");
         devices.flatten().map(|entry| entry.path()).find_map(|path| {
@@ -37,12 +38,12 @@ impl Nic {
         })
     }
 
-    /// Its name.
+    /// The device name.
     pub fn device(&self) -> &str {
         &self.device
     }
 
-    /// A counter of rtnetlink's, which `ip -s -s link` shows.
+    /// A counter of rtnetlink, as `ip -s -s link` shows it.
     #[track_caller]
     pub fn counter(&self, name: &str) -> u64 {
         let path = self.sysfs().join("statistics").join(name);
@@ -50,7 +51,7 @@ impl Nic {
         must(text.parse(), format!("reading {}", path.display()))
     }
 
-    /// A counter of the driver's, by its name in `ethtool -S`; of several with that name, their sum.
+    /// A counter of the driver, by its name in `ethtool -S`; the sum if several have that name.
     #[track_caller]
     pub fn driver_counter(&self, name: &str) -> u64 {
         let output = must(Command::new("ethtool").args(["-S", &self.device]).output(), "running ethtool");
@@ -61,15 +62,15 @@ impl Nic {
         values.iter().sum()
     }
 
-    /// Packet sockets that are offered each frame that arrives: they make it dearer for the CPU.
+    /// Opens packet sockets that receive each arriving frame, which makes frames more expensive for the CPU.
     #[track_caller]
     pub fn listeners(&self, count: usize) -> Vec<OwnedFd> {
         let open = || socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::EthAll);
         (0..count).map(|_| must(open(), "opening a packet socket")).collect()
     }
 
-    /// Sets it up and asks for `frames` frames of `bytes` bytes, as fast as they can be sent. They carry a protocol that
-    /// nobody knows. Returns when the first has arrived.
+    /// Sets the NIC up and requests `frames` frames of `bytes` bytes, sent as fast as possible. They carry a protocol
+    /// that nothing handles. Returns when the first has arrived.
     #[track_caller]
     pub fn flood(&self, frames: u32, bytes: u16) {
         let mtu = u32::from(bytes).max(1_500);
@@ -81,7 +82,7 @@ impl Nic {
         let socket = must(UdpSocket::bind((here, 0)), "binding to the NIC's address");
         must(socket.set_broadcast(true), "allowing broadcasts");
         let everybody = (Ipv4Addr::new(a, b, self.number, 255), PORT);
-        // Until the carrier is there, nothing leaves.
+        // Nothing leaves until the carrier is up.
         crate::eventually(super::DEADLINE, "the flood begins", || {
             let request = format!("flood {frames} {bytes}");
             must(socket.send_to(request.as_bytes(), everybody), "asking for the flood");

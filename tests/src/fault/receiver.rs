@@ -14,8 +14,8 @@ pub struct SlowReader {
 }
 
 impl SlowReader {
-    /// Sleeps between reads while its sender gives all it can: 64 KiB every 5 ms, about 13 MB/s. Its buffer is full and
-    /// its window closed most of the time.
+    /// Sleeps between reads while its sender sends as fast as it can: 64 KiB every 5 ms, about 13 MB/s. Most of the
+    /// time its buffer is full and its window closed.
     #[track_caller]
     pub fn with_full_buffer(comm: &str) -> Self {
         let lab = Lab::new();
@@ -24,8 +24,8 @@ impl SlowReader {
         Self { _sender: sender, reader, _hogs: Vec::new(), lab }
     }
 
-    /// Its application gave its socket a small buffer, which does not grow any more: 8,000 bytes (`SO_RCVBUF` of 4,000),
-    /// into which 100 kB/s come.
+    /// The application gave the socket a small buffer that cannot grow: 8,000 bytes (`SO_RCVBUF` of 4,000). It receives
+    /// 100 kB/s.
     #[track_caller]
     pub fn with_small_buffer(comm: &str) -> Self {
         let lab = Lab::new();
@@ -35,7 +35,8 @@ impl SlowReader {
         Self { _sender: sender, reader, _hogs: Vec::new(), lab }
     }
 
-    /// Could keep up and does not get this CPU: it runs there at nice 19 beside two hogs at nice 0, and gets about 1/140.
+    /// Could keep up but does not get enough CPU: it runs at nice 19 on this CPU, next to two hogs at nice 0, and gets
+    /// about 1/140 of it.
     #[track_caller]
     pub fn starved(comm: &str, cpu: usize) -> Self {
         let lab = Lab::new();
@@ -45,12 +46,12 @@ impl SlowReader {
         Self { _sender: sender, reader, _hogs: hogs, lab }
     }
 
-    /// Where it reads; its TCP counters are those of this connection alone.
+    /// The reader's namespace. Its TCP counters belong to this connection alone.
     pub fn namespace(&self) -> &Namespace {
         self.lab.receiver()
     }
 
-    /// Who reads.
+    /// The reader.
     pub fn reader(&self) -> &Reader {
         &self.reader
     }

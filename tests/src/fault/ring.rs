@@ -12,22 +12,22 @@ use crate::traffic::plan::BurstPlan;
 use crate::traffic::{Burst, Traffic};
 use crate::{Namespace, eventually, must};
 
-/// What a burst and the thread that empties the ring compete for.
+/// The CPU for which a burst and the thread that empties the ring compete.
 const CPU: usize = 0;
 /// Packets that a veth's ring holds (`VETH_RING_SIZE`).
 const RING_ENTRIES: u32 = 256;
-/// Datagrams of a burst: eight times what the ring holds, a few milliseconds of one CPU.
+/// Datagrams in a burst: eight times what the ring holds, a few milliseconds of one CPU.
 const BURST: u32 = 8 * RING_ENTRIES;
-/// With one burst a second: no fault outlives its test by more than two minutes.
+/// At one burst a second, no fault outlives its test by more than two minutes.
 const BURSTS: u32 = 120;
 
 /// A veth's receive ring that overflows about once a second.
 ///
-/// A veth's end has a ring of 256 packets only where packets come for its NAPI, which asks for GRO there and for no
-/// TSO at the other end (`veth_skb_is_eligible_for_gro`). The ring overflows only where the sender outruns NAPI: NAPI
-/// has a thread of its own, on the CPU that the sender has for itself (`SCHED_FIFO`) until its burst is over, and the
-/// sender's socket buffer holds the whole burst. What does not fit is counted by the sending device as
-/// `tx_dropped`; the receiving one counts nothing.
+/// A veth end uses a ring of 256 packets only for packets that arrive for its NAPI. That requires GRO at that end and
+/// no TSO at the other (`veth_skb_is_eligible_for_gro`). The ring overflows only if the sender outruns NAPI. So NAPI
+/// has a thread of its own, on the CPU that the sender occupies (`SCHED_FIFO`) until its burst is over, and the
+/// sender's socket buffer holds the whole burst. Packets that do not fit are counted by the sending device as
+/// `tx_dropped`; the receiving device counts nothing.
 #[derive(Debug)]
 pub struct RingOverrun {
     burst: Burst,
@@ -35,14 +35,14 @@ pub struct RingOverrun {
 }
 
 impl RingOverrun {
-    /// Makes the wire and the sender, which sends nothing before [`RingOverrun::begin`].
+    /// Creates the wire and the sender, which sends nothing before [`RingOverrun::begin`].
     #[track_caller]
     pub fn new() -> Self {
         let lab = Lab::with(LabOptions { napi: true, ..LabOptions::default() });
         let (sender, receiver) = (lab.sender(), lab.receiver());
         receiver.set_device_attribute(&receiver.device, "threaded", "1");
         pin_napi_threads(&receiver.device);
-        // An address that has to be looked up first would hold a burst back, and let only its end through.
+        // If an address had to be resolved first, the burst would be held back, and only its end would get through.
         know(sender, receiver);
         know(receiver, sender);
         let burst = Traffic::burst(
@@ -59,7 +59,7 @@ impl RingOverrun {
         Self { burst, lab }
     }
 
-    /// Begins the bursts; the first is over when this returns.
+    /// Starts the bursts; the first is over when this returns.
     #[track_caller]
     pub fn begin(&self) {
         let before = self.burst.report().calls;
@@ -67,13 +67,13 @@ impl RingOverrun {
         eventually(crate::fault::DEADLINE, "a burst is sent", || self.burst.report().calls > before);
     }
 
-    /// No burst begins any more once this returns.
+    /// Stops the bursts; none starts after this returns.
     #[track_caller]
     pub fn end(&self) {
         self.burst.pause();
     }
 
-    /// The namespace of the sending device, which counts what the ring did not take.
+    /// The namespace of the sending device, which counts the packets that the ring did not take.
     pub fn namespace(&self) -> &Namespace {
         self.lab.sender()
     }
@@ -100,7 +100,7 @@ impl Default for RingOverrun {
     }
 }
 
-/// Puts the threads of a device's NAPI on the burst's CPU.
+/// Pins the NAPI threads of a device to the burst's CPU.
 fn pin_napi_threads(device: &str) {
     let mut cpus = CpuSet::new();
     must(cpus.set(CPU), "choosing a CPU");
@@ -122,7 +122,7 @@ fn napi_threads(device: &str) -> Vec<Pid> {
         .collect()
 }
 
-/// Tells one end the other's link-layer address.
+/// Gives one end the other's link-layer address.
 fn know(end: &End, other: &End) {
     let link_layer = other.with_own_sys(|| read(&format!("/sys/class/net/{}/address", other.device)));
     let bytes = link_layer.split(':').map(|byte| must(u8::from_str_radix(byte, 16), "reading an address")).collect();

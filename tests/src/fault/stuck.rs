@@ -1,4 +1,4 @@
-//! Sockets that nobody holds any more and that cannot get rid of what they have to send.
+//! Sockets that no process holds any more and that cannot get rid of the data that they have to send.
 
 use crate::fault::DEADLINE;
 use crate::lab::Lab;
@@ -11,10 +11,10 @@ const WAITING: u64 = 100_000;
 
 /// Orphans in FIN_WAIT1 with a full send queue: their process has ended, and what they sent is never acknowledged.
 ///
-/// The receiver's end drops every segment. A namespace lives as long as a socket in it, so it is not enough to let the
-/// lab go: the orphans would retransmit for another minute or two (`tcp_orphan_retries`). What ends them at once is a
-/// RST, and that is what a reader sends when it is killed with data that it has not read. Hence the first byte, which
-/// arrives before the path breaks. Another process stays in the senders' namespace: without one, nobody could find it.
+/// The receiver's end drops every segment. A namespace lives as long as a socket in it, so dropping the lab is not
+/// enough: the orphans would retransmit for another minute or two (`tcp_orphan_retries`). A RST ends them at once. A
+/// reader sends one when it is killed with unread data, so one byte is sent before the path breaks. Another process
+/// stays in the senders' namespace, because nobody could find the namespace without a process.
 #[derive(Debug)]
 pub struct StuckSockets {
     _reader: Reader,
@@ -24,7 +24,7 @@ pub struct StuckSockets {
 }
 
 impl StuckSockets {
-    /// Makes so many of them; they are stuck when this returns.
+    /// Creates this many stuck sockets; they are stuck when this returns.
     #[track_caller]
     pub fn new(connections: usize) -> Self {
         let lab = Lab::new();
@@ -32,7 +32,7 @@ impl StuckSockets {
         let reader = Traffic::reader(lab.receiver()).comm("fault-orphan").paused().connections(count);
         let reader = reader.threads(Threads::Epoll).spawn();
         let sender = Traffic::sender(lab.sender()).comm("fault-orphan").to(reader.address()).flows(count).paused();
-        // A send buffer only grows with acknowledgements, and there will be none.
+        // A send buffer grows only with acknowledgements, and there will be none.
         let sender = sender.send_buffer(2 * WAITING as usize).spawn();
         sender.send(1);
         let arrived = || {
@@ -52,12 +52,12 @@ impl StuckSockets {
         stuck
     }
 
-    /// Where they are.
+    /// The namespace that they are in.
     pub fn namespace(&self) -> &Namespace {
         self.lab.sender()
     }
 
-    /// Those that are stuck now, by inet_diag: in FIN_WAIT1, held by no process, something in the send queue.
+    /// The sockets that are stuck now, by inet_diag: in FIN_WAIT1, held by no process, with data in the send queue.
     pub fn sockets(&self) -> Vec<Socket> {
         stuck_in(self.lab.sender())
     }

@@ -1,4 +1,4 @@
-//! TCP under memory pressure, host-wide.
+//! Host-wide TCP memory pressure.
 
 use crate::eventually;
 use crate::fault::DEADLINE;
@@ -9,16 +9,16 @@ use crate::truth::{TcpMemory, tcp_memory};
 
 /// Connections whose data nobody reads.
 const STALLED: u64 = 8;
-/// Pages that they hold at least, well above what each CPU holds back for itself (256 pages).
+/// Pages that they hold at least, well above the 256 pages that each CPU holds back for itself.
 const HELD_PAGES: u64 = 4_096;
 
-/// TCP in the state of memory pressure, for as long as this lives: stalled connections hold megabytes, and `tcp_mem`,
-/// which is one for the whole host, is set so that they are more than its second value.
+/// Keeps TCP under memory pressure for as long as this lives: stalled connections hold megabytes, and `tcp_mem`, of
+/// which the whole host has one, is set so that its second value is below that.
 ///
-/// The third value stays, so nobody is refused memory: other connections of the host only get smaller windows. Keep it
-/// for seconds. The kernel enters the state when a socket asks for memory above the second value and leaves it when one
-/// asks or gives back below the first, so one connection stays busy, and the sysctl is put back before the
-/// stalled connections end and give theirs back.
+/// The third value stays, so no allocation is refused: other connections of the host only get smaller windows. Keep it
+/// for a few seconds only. The kernel enters the pressure state when a socket allocates memory above the second value.
+/// It leaves the state when a socket allocates or frees memory below the first. So one connection stays busy, and the
+/// sysctl is restored before the stalled connections end and free their memory.
 #[derive(Debug)]
 pub struct TcpMemoryPressure {
     _tcp_mem: HostSysctl,
@@ -28,13 +28,13 @@ pub struct TcpMemoryPressure {
 }
 
 impl TcpMemoryPressure {
-    /// Brings it about; the kernel says that it is under pressure when this returns.
+    /// Causes memory pressure; the kernel reports the pressure when this returns.
     ///
-    /// Call it on a thread in the host's own network namespace: `tcp_mem` is shown in no other.
+    /// Call it on a thread in the host's own network namespace: no other namespace shows `tcp_mem`.
     #[track_caller]
     pub fn new() -> Self {
         let lab = Lab::new();
-        // A reader that never reads gets no more than the default: 4 MiB each.
+        // A reader that never reads gets no more than the default: 4 MiB for each connection.
         lab.set_sysctl("net.ipv4.tcp_rmem", "4096\t4194304\t8388608");
         lab.set_sysctl("net.ipv4.tcp_wmem", "4096\t4194304\t8388608");
         let before = tcp_memory().pages;

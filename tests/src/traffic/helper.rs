@@ -1,4 +1,4 @@
-//! The `traffic` process as a child: orders go in, answers come out, each within a deadline.
+//! The `traffic` process as a child: orders go in and answers come out, each within a time limit.
 
 use std::env;
 use std::io::{BufRead, BufReader, Write};
@@ -15,10 +15,10 @@ use super::plan::{Answer, Order, Report};
 use crate::lab::End;
 use crate::must;
 
-/// Time to carry out an order.
+/// Time limit to carry out an order.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A `traffic` process. It exits when its stdin closes, so it cannot outlive the test, and is killed when dropped.
+/// A `traffic` process. It exits when its stdin closes, so it cannot outlive the test. Killed when dropped.
 #[derive(Debug)]
 pub(super) struct Helper {
     name: String,
@@ -34,7 +34,7 @@ struct Line {
 }
 
 impl Helper {
-    /// Starts a process at `end` and waits until it is ready, with the port it names.
+    /// Starts a process at `end` and waits until it is ready and has reported its port.
     #[track_caller]
     pub(super) fn spawn(end: &End, role: &str, plan: &impl Serialize) -> (Self, u16) {
         let plan = must(serde_json::to_string(plan), "writing a traffic plan");
@@ -67,7 +67,7 @@ impl Helper {
         self.child.id()
     }
 
-    /// Gives an order and waits until it is carried out.
+    /// Gives an order and waits until it has been carried out.
     #[track_caller]
     pub(super) fn order(&self, order: Order) -> u64 {
         match self.exchange(order) {
@@ -76,7 +76,7 @@ impl Helper {
         }
     }
 
-    /// What it has done so far; also once it has finished.
+    /// What it has done so far; also works after it has finished.
     #[track_caller]
     pub(super) fn report(&self) -> Report {
         match self.exchange(Order::Report) {
@@ -94,7 +94,7 @@ impl Helper {
         }
     }
 
-    /// Makes it come to an end, and waits for that.
+    /// Tells it to finish, and waits until it has.
     #[track_caller]
     pub(super) fn finish(&self) -> Report {
         match self.exchange(Order::Finish) {
@@ -117,7 +117,7 @@ impl Helper {
         line.finished.clone().expect("it was just put there")
     }
 
-    /// Once it has finished, every question is answered with its last report.
+    /// After it has finished, every query is answered with its last report.
     #[track_caller]
     fn exchange(&self, order: Order) -> Answer {
         let mut line = self.line();
@@ -152,14 +152,14 @@ impl Helper {
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        // Killing one that has already ended is no error: it is not reaped before the wait below.
+        // Killing a process that has already ended is no error, because it is not reaped before the wait below.
         if let Err(error) = self.child.kill().and_then(|()| self.child.wait()) {
             eprintln!("{} could not be killed: {error}", self.name);
         }
     }
 }
 
-/// `TCPMON_TRAFFIC`, else `traffic` beside the running test or, as cargo has it, one folder up.
+/// `TCPMON_TRAFFIC`; if that is not set, `traffic` next to the running test or, in cargo's layout, one directory up.
 fn binary() -> PathBuf {
     if let Some(path) = env::var_os("TCPMON_TRAFFIC") {
         return path.into();

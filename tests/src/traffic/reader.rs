@@ -1,14 +1,14 @@
-//! A reader: how it is made and what it can be told.
+//! A reader: its builder and the orders that it takes.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use super::helper::Helper;
-use super::plan::{Between, Method, Order, ProcessPlan, ReaderPlan, Report, Threads};
+use super::plan::{Between, KERNELS_CHOICE, Method, Order, ProcessPlan, ReaderPlan, Report, Threads};
 use crate::lab::End;
 
-/// A reader to be. Unless told otherwise: IPv4, a port of the kernel's choice, one connection read to its end by the
-/// main thread in chunks of 64 KiB.
+/// Builds a reader. Defaults: IPv4, a port that was free a moment ago, one connection read to its end by the main
+/// thread in chunks of 64 KiB.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct ReaderBuilder {
@@ -57,50 +57,56 @@ impl ReaderBuilder {
         self
     }
 
-    /// Starts paused: accepts, and reads nothing until told.
+    /// Starts paused: it accepts, but reads nothing until told to.
     pub fn paused(mut self) -> Self {
         self.plan.process.paused = true;
         self
     }
 
-    /// Notes the time, thread and bytes of each read in its report.
+    /// Records the time, thread and bytes of each read in its report.
     pub fn log_reads(mut self) -> Self {
         self.plan.process.log = true;
         self
     }
 
-    /// Listens at this port.
+    /// Listens on this port.
     pub fn port(mut self, port: u16) -> Self {
         self.plan.port = port;
         self
     }
 
-    /// Listens at so many ports from [`ReaderBuilder::port`] on.
+    /// Lets the kernel choose its port or ports.
+    pub fn port_of_the_kernels_choice(mut self) -> Self {
+        self.plan.port = KERNELS_CHOICE;
+        self
+    }
+
+    /// Listens on this many ports, starting with [`ReaderBuilder::port`].
     pub fn ports(mut self, ports: u16) -> Self {
         self.plan.ports = ports;
         self
     }
 
-    /// Listens at the end's IPv6 address.
+    /// Listens on the end's IPv6 address.
     pub fn ipv6(mut self) -> Self {
         self.address = IpAddr::V6(self.end.v6);
         self.plan.bind = self.address;
         self
     }
 
-    /// Listens at `::` while its [`Reader::address`] stays the IPv4 one, so that connections are IPv4 on IPv6 sockets.
+    /// Listens on `::` while its [`Reader::address`] stays the IPv4 one, so that connections are IPv4 on IPv6 sockets.
     pub fn mapped(mut self) -> Self {
         self.plan.bind = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
         self
     }
 
-    /// Finishes after so many connections have ended.
+    /// Finishes after this many connections have ended.
     pub fn connections(mut self, connections: u64) -> Self {
         self.plan.connections = Some(connections);
         self
     }
 
-    /// Stays, however many connections end, until [`Reader::exit`].
+    /// Stays until [`Reader::exit`], however many connections end.
     pub fn until_exit(mut self) -> Self {
         self.plan.connections = None;
         self
@@ -112,13 +118,13 @@ impl ReaderBuilder {
         self
     }
 
-    /// How bytes leave the kernel.
+    /// How bytes are taken out of the kernel.
     pub fn method(mut self, method: Method) -> Self {
         self.plan.method = method;
         self
     }
 
-    /// Most bytes of one read.
+    /// Maximum number of bytes in one read.
     pub fn chunk(mut self, bytes: usize) -> Self {
         self.plan.chunk = bytes;
         self
@@ -130,31 +136,31 @@ impl ReaderBuilder {
         self
     }
 
-    /// `SO_RCVBUF` (the kernel doubles it), which ends autotuning.
+    /// `SO_RCVBUF` (the kernel doubles it), which turns off autotuning.
     pub fn receive_buffer(mut self, bytes: usize) -> Self {
         self.plan.receive_buffer = Some(bytes);
         self
     }
 
-    /// Shuts its writing side down before it reads.
+    /// Shuts down its writing side before it reads.
     pub fn half_closed(mut self) -> Self {
         self.plan.half_closed = true;
         self
     }
 
-    /// Closes each connection as soon as it is accepted, unread.
+    /// Closes each connection as soon as it is accepted, without reading.
     pub fn close_at_once(mut self) -> Self {
         self.plan.close_at_once = true;
         self
     }
 
-    /// Takes data with the SYN; see [`crate::Lab::allow_fast_open`].
+    /// Accepts data with the SYN; see [`crate::Lab::allow_fast_open`].
     pub fn fast_open(mut self) -> Self {
         self.plan.fast_open = true;
         self
     }
 
-    /// Loses one in `n` data segments at random by a filter on the socket, before TCP sees them.
+    /// Drops one in `n` data segments at random with a filter on the socket, before TCP sees them.
     pub fn drop_one_in(mut self, n: u32) -> Self {
         self.plan.drop_one_in = Some(n);
         self
@@ -168,7 +174,7 @@ impl ReaderBuilder {
     }
 }
 
-/// A running reader; killed when dropped.
+/// A running reader. Killed when dropped.
 #[derive(Debug)]
 pub struct Reader {
     helper: Helper,
@@ -176,12 +182,12 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Its process, and its main thread.
+    /// The process id, which is also the thread id of its main thread.
     pub fn pid(&self) -> u32 {
         self.helper.pid()
     }
 
-    /// Where to connect to.
+    /// The address to connect to.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -191,26 +197,26 @@ impl Reader {
         self.address.port()
     }
 
-    /// Stops reading; once this returns, no byte is read any more.
+    /// Stops reading; no byte is read after this returns.
     #[track_caller]
     pub fn pause(&self) {
         self.helper.order(Order::Pause);
     }
 
-    /// Reads on without limit.
+    /// Resumes reading without limit.
     #[track_caller]
     pub fn resume(&self) {
         self.helper.order(Order::Resume);
     }
 
-    /// Waits for the first connection if there is none, reads exactly so many bytes from each one (fewer where it
-    /// ends), then pauses. Returns the bytes read.
+    /// Waits for the first connection if there is none, reads exactly this many bytes from each one (fewer if it ends),
+    /// then pauses. Returns the bytes read.
     #[track_caller]
     pub fn read(&self, bytes: u64) -> u64 {
         self.helper.order(Order::Move(bytes))
     }
 
-    /// Peeks at up to so many bytes of each connection, from a thread that never reads. Returns the bytes seen.
+    /// Peeks at up to this many bytes of each connection, from a thread that never reads. Returns the bytes seen.
     #[track_caller]
     pub fn peek(&self, bytes: u64) -> u64 {
         self.helper.order(Order::Peek(bytes))
@@ -222,7 +228,27 @@ impl Reader {
         self.helper.order(Order::Say)
     }
 
-    /// Shuts the writing side of each connection down.
+    /// Reads what has arrived, up to 4096 bytes of each connection, from a thread that does nothing else. Returns the
+    /// bytes read.
+    #[track_caller]
+    pub fn hear(&self) -> u64 {
+        self.helper.order(Order::Hear)
+    }
+
+    /// Renames the process to `renamed`.
+    #[track_caller]
+    pub fn rename(&self) {
+        self.helper.order(Order::Rename);
+    }
+
+    /// The thread of [`Reader::hear`] executes another program, `traffic`, which continues to read from the first
+    /// connection. It is paused, and its counts start at zero.
+    #[track_caller]
+    pub fn exec(&self) {
+        self.helper.order(Order::Exec);
+    }
+
+    /// Shuts down the writing side of each connection.
     #[track_caller]
     pub fn shutdown_write(&self) {
         self.helper.order(Order::ShutdownWrite);
@@ -246,7 +272,7 @@ impl Reader {
         self.wait_for(Duration::from_secs(60))
     }
 
-    /// The same with another deadline.
+    /// The same with another time limit.
     #[track_caller]
     pub fn wait_for(&self, deadline: Duration) -> Report {
         self.helper.wait(deadline)

@@ -1,4 +1,4 @@
-//! A sender: how it is made and what it can be told.
+//! A sender: its builder and the orders that it takes.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -7,8 +7,8 @@ use super::helper::Helper;
 use super::plan::{Order, ProcessPlan, Report, SenderPlan};
 use crate::lab::End;
 
-/// A sender to be. Unless told otherwise: one connection, as fast as it goes in writes of 64 KiB until
-/// [`Sender::finish`], cubic. Each write leaves at once (`TCP_NODELAY`).
+/// Builds a sender. Defaults: one connection, as fast as possible in writes of 64 KiB until [`Sender::finish`], cubic.
+/// Each write is sent at once (`TCP_NODELAY`).
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct SenderBuilder {
@@ -56,60 +56,60 @@ impl SenderBuilder {
         self
     }
 
-    /// Starts paused: connects, and writes nothing until told by [`Sender::send`] or [`Sender::resume`].
+    /// Starts paused: it connects, but writes nothing until [`Sender::send`] or [`Sender::resume`].
     pub fn paused(mut self) -> Self {
         self.plan.process.paused = true;
         self
     }
 
-    /// Notes the time, thread and bytes of each write in its report.
+    /// Records the time, thread and bytes of each write in its report.
     pub fn log_writes(mut self) -> Self {
         self.plan.process.log = true;
         self
     }
 
-    /// Where it connects to: a reader's address.
+    /// The address to connect to: a reader's.
     pub fn to(mut self, address: SocketAddr) -> Self {
         self.plan.to = address;
         self
     }
 
-    /// Uses so many ports from there on, in turn.
+    /// Uses this many ports in turn, starting with that of the address.
     pub fn ports(mut self, ports: u16) -> Self {
         self.plan.ports = ports;
         self
     }
 
-    /// Makes so many connections in total, one after another unless [`SenderBuilder::parallel`].
+    /// Makes this many connections in total, one after another unless [`SenderBuilder::parallel`] is set.
     pub fn connections(mut self, connections: u64) -> Self {
         self.plan.connections = connections;
         self
     }
 
-    /// Keeps so many connections at a time, each on a thread.
+    /// Keeps this many connections at a time, each on its own thread.
     pub fn parallel(mut self, parallel: u64) -> Self {
         self.plan.parallel = parallel;
         self
     }
 
-    /// Makes so many connections, all at once.
+    /// Makes this many connections, all at once.
     pub fn flows(self, flows: u64) -> Self {
         self.connections(flows).parallel(flows)
     }
 
-    /// Sends exactly so many bytes on each connection.
+    /// Sends exactly this many bytes on each connection.
     pub fn bytes(mut self, bytes: u64) -> Self {
         self.plan.bytes = Some(bytes);
         self
     }
 
-    /// Bytes of one write.
+    /// Bytes in one write.
     pub fn message(mut self, bytes: usize) -> Self {
         self.plan.message = bytes;
         self
     }
 
-    /// Bytes per second of each connection, kept by sleeping between writes.
+    /// Bytes per second on each connection, held by sleeping between writes.
     pub fn rate(mut self, bytes_per_second: u64) -> Self {
         self.plan.rate = Some(bytes_per_second);
         self
@@ -139,7 +139,7 @@ impl SenderBuilder {
         self
     }
 
-    /// Waits for the other side to close before a connection counts as ended.
+    /// Counts a connection as ended only after the other side has closed it.
     pub fn await_close(mut self) -> Self {
         self.plan.await_close = true;
         self
@@ -151,14 +151,14 @@ impl SenderBuilder {
         self
     }
 
-    /// Closes with a RST once all data is acknowledged, which leaves no TIME_WAIT. Such a connection is `broken` in the
-    /// reader's report, although all its bytes arrive.
+    /// Closes with a RST once all data are acknowledged, which leaves no TIME_WAIT. Such a connection is `broken` in
+    /// the reader's report, although all its bytes arrive.
     pub fn reset(mut self) -> Self {
         self.plan.reset = true;
         self
     }
 
-    /// Starts it and waits until the first connections stand.
+    /// Starts it and waits until the first connections are established.
     #[track_caller]
     pub fn spawn(self) -> Sender {
         assert_ne!(self.plan.to.port(), 0, "a sender needs an address: call to(reader.address())");
@@ -167,49 +167,49 @@ impl SenderBuilder {
     }
 }
 
-/// A running sender; killed when dropped.
+/// A running sender. Killed when dropped.
 #[derive(Debug)]
 pub struct Sender {
     helper: Helper,
 }
 
 impl Sender {
-    /// Its process, and its main thread.
+    /// The process id, which is also the thread id of its main thread.
     pub fn pid(&self) -> u32 {
         self.helper.pid()
     }
 
-    /// Stops writing; once this returns, no byte is written any more.
+    /// Stops writing; no byte is written after this returns.
     #[track_caller]
     pub fn pause(&self) {
         self.helper.order(Order::Pause);
     }
 
-    /// Writes on without limit.
+    /// Resumes writing without limit.
     #[track_caller]
     pub fn resume(&self) {
         self.helper.order(Order::Resume);
     }
 
-    /// Writes exactly so many bytes on each connection, then pauses. Returns the bytes the kernel took.
+    /// Writes exactly this many bytes on each connection, then pauses. Returns the bytes that the kernel took.
     #[track_caller]
     pub fn send(&self, bytes: u64) -> u64 {
         self.helper.order(Order::Move(bytes))
     }
 
-    /// Writes a byte on each connection that stands, beside what it sends by its plan. Returns the bytes written.
+    /// Writes a byte on each open connection, in addition to what its plan sends. Returns the bytes written.
     #[track_caller]
     pub fn say(&self) -> u64 {
         self.helper.order(Order::Say)
     }
 
-    /// Reads what has come on each connection. Returns the bytes read.
+    /// Reads what has arrived on each connection. Returns the bytes read.
     #[track_caller]
     pub fn hear(&self) -> u64 {
         self.helper.order(Order::Hear)
     }
 
-    /// Closes its connections after what was written so far, makes no more and reports.
+    /// Closes its connections after what was written so far, makes no more, and reports.
     #[track_caller]
     pub fn finish(&self) -> Report {
         self.helper.finish()
@@ -227,13 +227,13 @@ impl Sender {
         self.helper.exit()
     }
 
-    /// Waits (at most a minute) until all is sent.
+    /// Waits (at most a minute) until everything is sent.
     #[track_caller]
     pub fn wait(&self) -> Report {
         self.wait_for(Duration::from_secs(60))
     }
 
-    /// The same with another deadline.
+    /// The same with another time limit.
     #[track_caller]
     pub fn wait_for(&self, deadline: Duration) -> Report {
         self.helper.wait(deadline)

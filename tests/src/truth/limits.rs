@@ -1,19 +1,19 @@
-//! Refused memory as the kernel's own trace has it: the event `sock:sock_exceed_buf_limit`, one line a refusal.
+//! Refused memory, from the kernel's own trace: the event `sock:sock_exceed_buf_limit`, with one line per refusal.
 
 use super::Trace;
 
-/// Refusals from the start on.
+/// Refusals since tracing started.
 #[derive(Debug)]
 pub struct LimitTrace(Trace);
 
 impl LimitTrace {
-    /// Begins to trace.
+    /// Starts to trace.
     #[track_caller]
     pub fn start() -> Self {
         Self(Trace::start("sock/sock_exceed_buf_limit"))
     }
 
-    /// Refusals of TCP sockets so far: to send, and to receive.
+    /// Refusals for TCP sockets so far: to send, and to receive.
     #[track_caller]
     pub fn counts(&self) -> [u64; 2] {
         count(&self.0.lines())

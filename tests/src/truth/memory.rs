@@ -1,4 +1,5 @@
-//! Memory as the kernel accounts it: TCP's, for all network namespaces together, and that of the page allocator.
+//! Memory as the kernel accounts for it: that of TCP, for all network namespaces together, and that of the page
+//! allocator.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,29 +9,29 @@ use crate::must;
 /// Memory of all TCP sockets of the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpMemory {
-    /// In use, pages; each CPU may hold back up to 1 MiB beside what sockets use.
+    /// Pages in use; each CPU may hold back up to 1 MiB on top of what sockets use.
     pub pages: u64,
-    /// Whether TCP is in the state of memory pressure.
+    /// Whether TCP is under memory pressure.
     pub pressure: bool,
 }
 
-/// What `/proc/net/sockstat` says of TCP.
+/// The TCP line of `/proc/net/sockstat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sockstat {
-    /// Sockets that no process holds.
+    /// Number of sockets that no process holds.
     pub orphans: u64,
-    /// Sockets there are, of all network namespaces; those in TIME_WAIT are none any more.
+    /// Number of sockets in all network namespaces; those in TIME_WAIT are not counted.
     pub allocated: u64,
-    /// Memory in use, pages; without what each CPU holds back, as in [`TcpMemory`].
+    /// Pages in use, not including what each CPU holds back, as in [`TcpMemory`].
     pub pages: u64,
 }
 
-/// A zone of `/proc/zoneinfo`, in pages, with its line of `/proc/buddyinfo`.
+/// A zone of `/proc/zoneinfo` in pages, with its line of `/proc/buddyinfo`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Zone {
-    /// What the page allocator has.
+    /// Pages that the page allocator manages.
     pub managed: u64,
-    /// Free.
+    /// Free pages.
     pub free: u64,
     /// Watermarks: min, low, high.
     pub watermarks: [u64; 3],
@@ -38,14 +39,14 @@ pub struct Zone {
     pub free_blocks: Vec<u64>,
 }
 
-/// Bytes of a page, as `smaps` has it.
+/// Bytes per page, from `smaps`.
 pub fn page_bytes() -> u64 {
     let text = read("/proc/self/smaps");
     let line = text.lines().find_map(|line| line.strip_prefix("KernelPageSize:"));
     number(line.and_then(|line| line.split_ascii_whitespace().next()), "KernelPageSize") * 1024
 }
 
-/// The line of TCP in `/proc/net/sockstat`.
+/// The TCP line of `/proc/net/sockstat`.
 pub fn sockstat() -> Sockstat {
     let text = read("/proc/net/sockstat");
     let line = text.lines().find_map(|line| line.strip_prefix("TCP:")).unwrap_or_default();
@@ -54,7 +55,8 @@ pub fn sockstat() -> Sockstat {
     Sockstat { orphans: field("orphan"), allocated: field("alloc"), pages: field("mem") }
 }
 
-/// Time in which some, and all, tasks waited for memory, microseconds; `None` where the kernel has no PSI.
+/// Time in which some tasks, and in which all tasks, waited for memory, in microseconds; `None` if the kernel has no
+/// PSI.
 pub fn memory_stalls_us() -> Option<[u64; 2]> {
     let text = fs::read_to_string("/proc/pressure/memory").ok()?;
     let totals: Vec<u64> = text.lines().map(|line| number(line.split("total=").nth(1), "total")).collect();
@@ -91,13 +93,13 @@ fn parse_zones(zoneinfo: &str, buddyinfo: &str) -> BTreeMap<(String, String), Zo
     zones
 }
 
-/// The line of TCP in `/proc/net/protocols`.
+/// The TCP line of `/proc/net/protocols`.
 pub fn tcp_memory() -> TcpMemory {
     let text = read("/proc/net/protocols");
     parse(&text).unwrap_or_else(|| panic!("no line of TCP in /proc/net/protocols:\n{text}"))
 }
 
-/// Columns: name, object size, sockets, pages, whether under pressure.
+/// The columns are: name, object size, sockets, pages, memory pressure.
 fn parse(text: &str) -> Option<TcpMemory> {
     let mut words = text.lines().find_map(|line| line.strip_prefix("TCP "))?.split_ascii_whitespace();
     let pages = words.nth(2)?.parse().ok()?;

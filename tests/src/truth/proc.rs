@@ -1,29 +1,32 @@
-//! What the kernel says about tasks and about the stack as a whole, from /proc.
+//! What the kernel reports in /proc about tasks and about the network stack as a whole.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
+use nix::time::{clock_getcpuclockid, clock_gettime};
+use nix::unistd::Pid;
+
 use crate::truth::State;
 use crate::{Namespace, must};
 
-/// How a thread has spent its life, from `schedstat` (all 0 where the kernel lacks `CONFIG_SCHED_INFO`).
+/// How a thread has spent its life, from `schedstat` (all 0 if the kernel lacks `CONFIG_SCHED_INFO`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskTimes {
-    /// On a CPU.
+    /// Time on a CPU.
     pub running: Duration,
-    /// Runnable, and waiting for a CPU.
+    /// Time in which it was runnable and waited for a CPU.
     pub waiting: Duration,
-    /// Times it was given a CPU.
+    /// Number of times that it was given a CPU.
     pub timeslices: u64,
 }
 
 /// A thread's context switches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Switches {
-    /// It blocked.
+    /// Switches because it blocked.
     pub voluntary: u64,
-    /// It was preempted.
+    /// Switches because it was preempted.
     pub involuntary: u64,
 }
 
@@ -36,9 +39,9 @@ pub struct Softnet {
     pub processed: u64,
     /// Packets dropped because the backlog was full.
     pub dropped: u64,
-    /// Times the softirq ran out of budget or time.
+    /// Times that the softirq ran out of budget or time.
     pub time_squeezed: u64,
-    /// Times another CPU had packets for it (RPS).
+    /// Times that another CPU handed it packets (RPS).
     pub received_rps: u64,
 }
 
@@ -59,8 +62,9 @@ pub fn switches(pid: u32, tid: u32) -> Switches {
     }
 }
 
-/// Whether each thread of a process sleeps and has been switched away from: none runs, or waits for a CPU. `status` does
-/// not tell: it names the state before the switch. For `syscall` the kernel looks whether the thread is off its queue.
+/// Whether every thread of a process sleeps and has been switched away from, so that none runs or waits for a CPU.
+/// `status` cannot tell, because it already names the state before the switch. For `syscall`, the kernel checks whether
+/// the thread is off the run queue.
 pub fn is_asleep(pid: u32) -> bool {
     let directory = format!("/proc/{pid}/task");
     let mut threads = must(std::fs::read_dir(&directory), format!("reading {directory}"));
@@ -70,19 +74,30 @@ pub fn is_asleep(pid: u32) -> bool {
     })
 }
 
-/// Whether the kernel can preempt a program on a tracepoint: newer ones guard tracepoints by a lock of this type.
+/// Whether the kernel can preempt a program on a tracepoint: newer kernels guard tracepoints with a lock of this type.
 pub fn tracepoints_are_preemptible() -> bool {
     let guard = b"class_srcu_fast_notrace_t\0";
     let types = must(fs::read("/sys/kernel/btf/vmlinux"), "reading the kernel's types");
     types.windows(guard.len()).any(|name| name == guard)
 }
 
-/// Resident memory of a process.
+/// Resident memory of a process in bytes.
 pub fn rss_bytes(pid: u32) -> u64 {
     status_field(&read(&format!("/proc/{pid}/status")), "VmRSS:") * 1024
 }
 
-/// The namespace's TCP counters by their names, `Tcp` and `TcpExt` together: `InSegs`, `TCPRcvCollapsed`, ...
+/// Peak resident memory of a process in bytes.
+pub fn peak_rss_bytes(pid: u32) -> u64 {
+    status_field(&read(&format!("/proc/{pid}/status")), "VmHWM:") * 1024
+}
+
+/// CPU time of a living process in user space and in the kernel, all its threads together.
+pub fn cpu_time(pid: u32) -> Duration {
+    let clock = clock_getcpuclockid(Pid::from_raw(pid.cast_signed()));
+    must(clock.and_then(clock_gettime), format!("the CPU clock of process {pid}")).into()
+}
+
+/// The namespace's TCP counters by name, `Tcp` and `TcpExt` together: `InSegs`, `TCPRcvCollapsed`, ...
 pub fn tcp_counters(namespace: &Namespace) -> BTreeMap<String, u64> {
     namespace.run(|| {
         let mut counters = counter_table(&read("/proc/thread-self/net/snmp"), "Tcp:");
@@ -96,13 +111,13 @@ pub fn netstat(namespace: &Namespace, title: &str) -> BTreeMap<String, u64> {
     namespace.run(|| counter_table(&read("/proc/thread-self/net/netstat"), title))
 }
 
-/// The send queues, in bytes, of the namespace's IPv4 sockets in this state that have one (`tx_queue` of `net/tcp`).
+/// The send queues, in bytes, of the namespace's IPv4 sockets in this state, where not empty (`tx_queue` of `net/tcp`).
 pub fn send_queues(namespace: &Namespace, state: State) -> Vec<u64> {
     let text = namespace.run(|| read("/proc/thread-self/net/tcp"));
     text.lines().skip(1).filter_map(|line| send_queue(line, state)).filter(|bytes| *bytes > 0).collect()
 }
 
-/// Context switches of all CPUs since boot.
+/// Number of context switches of all CPUs since boot.
 pub fn context_switches() -> u64 {
     status_field(&read("/proc/stat"), "ctxt")
 }
@@ -117,7 +132,7 @@ fn softnet_line(line: &str, row: u64) -> Softnet {
     let fields: Vec<u64> = line.split_ascii_whitespace().map(hex).collect();
     let at = |index: usize| fields.get(index).copied();
     Softnet {
-        cpu: at(12).unwrap_or(row), // the column with the CPU's number came with Linux 5.10
+        cpu: at(12).unwrap_or(row), // the column with the CPU number was added in Linux 5.10
         processed: at(0).unwrap_or(0),
         dropped: at(1).unwrap_or(0),
         time_squeezed: at(2).unwrap_or(0),
@@ -125,7 +140,7 @@ fn softnet_line(line: &str, row: u64) -> Softnet {
     }
 }
 
-/// Columns: number, local and remote address, state, `tx_queue:rx_queue`, all hexadecimal.
+/// The columns are: number, local and remote address, state, `tx_queue:rx_queue`, all hexadecimal.
 fn send_queue(line: &str, state: State) -> Option<u64> {
     let mut words = line.split_ascii_whitespace().skip(3);
     let found = u8::from_str_radix(words.next()?, 16).ok()?;
@@ -133,13 +148,13 @@ fn send_queue(line: &str, state: State) -> Option<u64> {
     (found == state as u8).then(|| must(u64::from_str_radix(send, 16), format!("reading tx_queue {send:?}")))
 }
 
-/// The pair of lines, names and values, that begin with `prefix`.
+/// The counters in the pair of lines (names, then values) that start with `prefix`.
 fn counter_table(text: &str, prefix: &str) -> BTreeMap<String, u64> {
     let mut rows = text.lines().filter_map(|line| line.strip_prefix(prefix));
     let names = rows.next().unwrap_or_default().split_ascii_whitespace();
     let values = rows.next().unwrap_or_default().split_ascii_whitespace();
     let counters = names.zip(values).filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?)));
-    counters.collect() // `Tcp: MaxConn` is -1: not a counter
+    counters.collect() // `Tcp: MaxConn` is -1, so it is not a counter
 }
 
 fn status_field(status: &str, name: &str) -> u64 {

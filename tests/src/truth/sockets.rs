@@ -1,4 +1,4 @@
-//! TCP sockets of a namespace, by inet_diag: what `ss -tmnei` shows, without ss.
+//! TCP sockets of a namespace, by inet_diag: what `ss -tmnei` shows, without `ss`.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,7 +12,7 @@ use tcpmon::host::netlink;
 
 use crate::{Namespace, must};
 
-/// A TCP state, by the kernel's numbers.
+/// A TCP state, with the kernel's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are those of RFC 9293")]
 pub enum State {
@@ -33,60 +33,61 @@ pub enum State {
 /// One TCP socket at one moment.
 #[derive(Clone, Debug)]
 pub struct Socket {
-    /// Its own address.
+    /// Local address.
     pub local: SocketAddr,
-    /// The other side's.
+    /// Remote address.
     pub remote: SocketAddr,
     /// Its state.
     pub state: State,
-    /// The kernel's cookie, what `ss` shows as `sk:`.
+    /// The kernel's cookie, which `ss` shows as `sk:`.
     pub cookie: u64,
-    /// Inode of its descriptor; 0 once no process holds it.
+    /// Inode of its descriptor; 0 once no process holds the socket.
     pub inode: u32,
-    /// Bytes received in order and not read: `rcv_nxt - copied_seq` (for a listener: connections not accepted).
+    /// Bytes received in order and not read: `rcv_nxt - copied_seq` (for a listening socket: connections not accepted).
     pub recv_q: u32,
     /// Bytes sent and not acknowledged.
     pub send_q: u32,
-    /// `sk_rmem_alloc`, `skmem:(r` of ss.
+    /// `sk_rmem_alloc`, which ss shows as `skmem:(r`.
     pub rmem: u32,
-    /// `sk_rcvbuf`, `rb`.
+    /// `sk_rcvbuf`, which ss shows as `rb`.
     pub rcvbuf: u32,
-    /// Bytes in the socket's backlog, `bl`.
+    /// Bytes in the socket's backlog, which ss shows as `bl`.
     pub backlog: u32,
-    /// Segments the socket itself dropped, `d`.
+    /// Segments that the socket itself dropped, which ss shows as `d`.
     pub drops: u32,
-    /// `struct tcp_info`, empty where the socket has none (TIME_WAIT).
+    /// `struct tcp_info`, empty if the socket has none (TIME_WAIT).
     pub info: TcpInfo,
 }
 
-/// The fields of `struct tcp_info` that concern receiving (and a few of sending); 0 where the kernel is too old to have one.
+/// The fields of `struct tcp_info` that concern receiving (and a few that concern sending); 0 if the kernel is too old
+/// to have the field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpInfo {
-    /// MSS that the receiver assumes of the sender, bytes.
+    /// The receiver's estimate of the sender's MSS, in bytes.
     pub rcv_mss: u32,
-    /// Window clamp by memory, bytes.
+    /// Limit of the window that memory allows, in bytes.
     pub rcv_ssthresh: u32,
-    /// Receiver's round trip time, microseconds.
+    /// The receiver's round trip time, in microseconds.
     pub rcv_rtt_us: u32,
-    /// Target of autotuning, bytes per round trip.
+    /// Target of autotuning, in bytes per round trip.
     pub rcv_space: u32,
-    /// Payload bytes received in order (and a FIN as one more).
+    /// Payload bytes received in order (a FIN counts as one byte).
     pub bytes_received: u64,
-    /// Payload bytes the other side has acknowledged.
+    /// Payload bytes that the other side has acknowledged.
     pub bytes_acked: u64,
-    /// Segments sent, all.
+    /// All segments sent.
     pub segs_out: u32,
-    /// Segments received, all.
+    /// All segments received.
     pub segs_in: u32,
-    /// Segments received that carry payload (after GRO each part counts).
+    /// Segments received that carry payload (each part of a segment that GRO merged counts).
     pub data_segs_in: u32,
     /// Segments that arrived out of order (Linux 5.4).
     pub rcv_ooopack: u32,
-    /// Advertised window, bytes; `None` before Linux 6.2.
+    /// Advertised window in bytes; `None` before Linux 6.2.
     pub rcv_wnd: Option<u32>,
     /// Segments sent and not acknowledged.
     pub unacked: u32,
-    /// Window that the other side advertised last, bytes (Linux 5.4).
+    /// The window that the other side advertised last, in bytes (Linux 5.4).
     pub snd_wnd: u32,
 }
 
@@ -99,7 +100,7 @@ pub fn sockets(namespace: &Namespace) -> Vec<Socket> {
 }
 
 impl Socket {
-    /// Whether `port` is its local port and it is a connection.
+    /// Whether this is a connection with `port` as its local port.
     pub fn is_connection_to(&self, port: u16) -> bool {
         self.local.port() == port && self.state != State::Listen
     }
@@ -159,7 +160,7 @@ fn socket(response: InetResponse) -> Socket {
     }
 }
 
-/// A mapped address is shown as the IPv4 address it stands for.
+/// The address; an IPv4-mapped address becomes the IPv4 address.
 fn address(ip: IpAddr, port: u16) -> SocketAddr {
     SocketAddr::new(ip.to_canonical(), port)
 }
@@ -186,7 +187,7 @@ impl State {
 }
 
 impl TcpInfo {
-    /// Reads `struct tcp_info` of include/uapi/linux/tcp.h, which only ever grows at its end.
+    /// Parses `struct tcp_info` of include/uapi/linux/tcp.h, which only ever grows at its end.
     fn parse(bytes: &[u8]) -> Self {
         let u32_at =
             |at: usize| bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |raw| u32::from_ne_bytes(*raw));

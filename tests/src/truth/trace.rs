@@ -1,4 +1,4 @@
-//! What the kernel's own tracing (ftrace) saw of one tracepoint or function, a line an event.
+//! The kernel's own trace (ftrace) of one tracepoint or function, with one line per event.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -11,21 +11,21 @@ use nix::sched::{CloneFlags, unshare};
 
 use crate::must;
 
-/// Where tracefs is, or is mounted in a mount namespace that nobody else sees. It exists in every kernel that has
-/// tracing.
+/// Mount point of tracefs. If it is not mounted there, it is mounted in a mount namespace that no other process sees.
+/// The directory exists on every kernel that has tracing.
 const MOUNT: &str = "/sys/kernel/tracing";
 
-/// Events from the start on; the trace is an instance of its own, removed when dropped.
+/// Events since tracing started. The trace is an ftrace instance of its own, which is removed when this is dropped.
 #[derive(Debug)]
 pub struct Trace {
-    /// Below tracefs.
+    /// Path below tracefs.
     instance: PathBuf,
-    /// The event, where it was made for this trace.
+    /// The kprobe event, if it was created for this trace.
     kprobe: Option<String>,
 }
 
 impl Trace {
-    /// Begins to trace, for example `sock/sock_exceed_buf_limit`.
+    /// Starts to trace an event, for example `sock/sock_exceed_buf_limit`.
     #[track_caller]
     pub fn start(event: &str) -> Self {
         let trace = Self { instance: instance(), kprobe: None };
@@ -33,7 +33,8 @@ impl Trace {
         trace
     }
 
-    /// Begins to trace the calls of a kernel function; each is followed by a line ` => NAME` for each of its callers.
+    /// Starts to trace the calls of a kernel function; each call is followed by a line ` => NAME` for each of its
+    /// callers.
     #[track_caller]
     pub fn calls(function: &str) -> Self {
         let instance = instance();
@@ -65,7 +66,7 @@ impl Trace {
         lines(&text)
     }
 
-    /// Runs `job` on a thread that has tracefs mounted.
+    /// Runs `job` on a thread that sees a mounted tracefs.
     fn with_tracefs<T: Send>(&self, job: impl FnOnce(&Path) -> T + Send) -> T {
         let inside = || {
             let (none, nothing) = (None::<&str>, MsFlags::empty());
@@ -92,19 +93,19 @@ impl Drop for Trace {
     }
 }
 
-/// A name that no other trace has.
+/// An instance name that no other trace has.
 fn instance() -> PathBuf {
     static INSTANCES: AtomicU32 = AtomicU32::new(0);
     let number = INSTANCES.fetch_add(1, Ordering::Relaxed);
     format!("instances/tcpmon-{}-{number}", std::process::id()).into()
 }
 
-/// Adds to or takes from the kernel's list of kprobes; others may have theirs in it.
+/// Adds to or removes from the kernel's list of kprobes, which may contain those of other programs.
 fn define(root: &Path, line: &str) -> io::Result<()> {
     OpenOptions::new().append(true).open(root.join("kprobe_events"))?.write_all(line.as_bytes())
 }
 
-/// The lines of a trace without its heading. A trace that lost lines is no truth.
+/// The lines of a trace without its heading. Panics if the trace has lost lines, because it cannot serve as truth then.
 fn lines(text: &str) -> Vec<String> {
     let written = text.lines().find_map(|line| line.split_once("entries-in-buffer/entries-written: "));
     let (kept, rest) = written.and_then(|(_, rest)| rest.split_once('/')).expect("a trace begins with its entries");

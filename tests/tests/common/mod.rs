@@ -1,21 +1,35 @@
-//! What the claims share.
+//! What the tests share.
 #![allow(dead_code, reason = "each claim uses a part of it")]
 
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use tcpmon_tests::traffic::{Reader, SenderBuilder};
 use tcpmon_tests::truth::{self, Socket};
-use tcpmon_tests::{Daemon, Lab, Page, Traffic, eventually, is_emulated, report};
+use tcpmon_tests::{Daemon, Lab, Page, Traffic, eventually, is_emulated, report, tcpmon_binary};
 
-/// Time for something that takes milliseconds to show.
+/// Time limit for something that normally shows within milliseconds.
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
-/// A sender towards a reader.
+/// A tcpmon command.
+pub fn tcpmon(arguments: &[&str]) -> Command {
+    let mut command = Command::new(tcpmon_binary());
+    command.args(arguments);
+    command
+}
+
+/// Runs tcpmon to its end and returns its exit code and stderr.
+pub fn run(command: &mut Command) -> (Option<i32>, String) {
+    let output = command.stdin(Stdio::null()).output().expect("tcpmon can be started");
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// A sender that connects to this reader.
 pub fn sender(lab: &Lab, reader: &Reader) -> SenderBuilder {
     Traffic::sender(lab.sender()).to(reader.address())
 }
 
-/// Whether this probe is attached; says so where the kernel does not support it. Nothing else may keep it off.
+/// Whether this probe is attached; reports it if the kernel does not support it. No other reason is accepted.
 pub fn is_attached(daemon: &Daemon, probe: &str) -> bool {
     let status = daemon.get("/status", "").body;
     let status: serde_json::Value = serde_json::from_slice(&status).expect("the status is JSON");
@@ -29,7 +43,7 @@ pub fn is_attached(daemon: &Daemon, probe: &str) -> bool {
     false
 }
 
-/// Whether reader and sender, or reader and interrupts, can run at one time; says so if not.
+/// Whether reader and sender, or reader and interrupts, can run at the same time; reports it if not.
 pub fn has_two_cpus() -> bool {
     let enough = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() >= 2);
     if !enough {
@@ -38,34 +52,34 @@ pub fn has_two_cpus() -> bool {
     enough
 }
 
-/// All that was lost. On an emulated CPU a program runs long enough to be interrupted by its own tracepoint, which
-/// costs an entry in a histogram and is counted: that is left out there.
+/// The sum of everything that was lost. On an emulated CPU, a program runs so long that its own tracepoint fires during
+/// a run. That costs a histogram entry and is counted; these losses are left out there.
 pub fn lost(page: &Page) -> f64 {
     let samples = page.samples("tcpmon_lost_total").into_iter();
     let counts = samples.filter(|sample| !(is_emulated() && sample.labels["what"].starts_with("recursion_")));
     counts.map(|sample| sample.value).sum()
 }
 
-/// Waits until the reader sleeps. One that has obeyed an order answers first, and rests then.
+/// Waits until the reader sleeps. A reader answers an order first and goes to sleep after that.
 pub fn sleeps(reader: &Reader) {
     eventually(DEADLINE, "the reader sleeps", || truth::is_asleep(reader.pid()).then_some(()));
 }
 
-/// Labels of the group of a reader by its name and port.
+/// Labels of a reader's group, from its name and port.
 pub fn group(comm: &str, port: u16) -> [(&'static str, &'static str); 2] {
-    // Leaked: a few bytes a test, for labels that can be written in place.
+    // Leaks a few bytes per test, so that labels can be written inline.
     let leak = |text: String| -> &'static str { Box::leak(text.into_boxed_str()) };
     [("process", leak(comm.to_owned())), ("service", leak(format!("local:{port}")))]
 }
 
-/// The receiver's side of the reader's only connection, as inet_diag has it.
+/// The receiver's side of the reader's only connection, by inet_diag.
 pub fn connection(lab: &Lab, reader: &Reader) -> Result<Socket, String> {
     let mut sockets = truth::sockets(lab.receiver());
     sockets.retain(|socket| socket.is_connection_to(reader.port()));
     if sockets.len() == 1 { Ok(sockets.remove(0)) } else { Err(format!("{sockets:?}")) }
 }
 
-/// Whether exactly `bytes` wait in the reader's only connection.
+/// The reader's only connection, if exactly `bytes` wait in it.
 pub fn queued(lab: &Lab, reader: &Reader, bytes: u32) -> Result<Socket, String> {
     let socket = connection(lab, reader)?;
     if socket.recv_q == bytes { Ok(socket) } else { Err(format!("{socket:?}")) }

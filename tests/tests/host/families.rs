@@ -1,4 +1,4 @@
-//! The families of docs/metrics.md about the host, and where each comes from.
+//! The families of docs/metrics.md about the host, and the source of each.
 
 use tcpmon_tests::Page;
 
@@ -6,7 +6,7 @@ use super::limited::status;
 
 const METRICS: &str = include_str!("../../../docs/metrics.md");
 
-/// Sources and probes by the beginnings of the names of their families, without `tcpmon_`.
+/// Sources and probes, with the prefixes of their families' names, without `tcpmon_`.
 const SOURCES: [(&str, &str); 14] = [
     ("napi_", "napi_poll"),
     ("softnet_", "softnet"),
@@ -24,8 +24,9 @@ const SOURCES: [(&str, &str); 14] = [
     ("cgroup_", "cgroups"),
 ];
 
-/// Every family of the host is on the page if its source or probe is on, and is missing, with a reason in `/status`, if
-/// it is off. Of devices and control groups there may be none, so theirs may be missing in any case.
+/// Every family of the host is on the metrics page if its source or probe is on. It is missing, with a reason in
+/// `/status`, if that is off. There may be no devices and no control groups, so their families may be missing in any
+/// case.
 #[track_caller]
 pub fn shown_where_the_source_is_on(page: &Page, answer: &[u8]) {
     let status = status(answer);

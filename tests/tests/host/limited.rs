@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 
-use tcpmon_tests::{Page, eventually, tcpmon_binary};
+use tcpmon_tests::{Page, eventually, free_port, tcpmon_binary};
 
 use crate::common::DEADLINE;
 
-/// `tcpmon daemon` under setpriv(1); killed when dropped.
+/// `tcpmon daemon` under setpriv(1). Killed when dropped.
 pub struct Limited {
     child: Child,
     address: SocketAddr,
@@ -17,10 +17,10 @@ pub struct Limited {
 }
 
 impl Limited {
-    /// Starts it without capabilities, written as in `-sys_admin,-syslog`, and waits until it answers.
+    /// Starts it without the given capabilities, written as in `-sys_admin,-syslog`, and waits until it answers.
     #[track_caller]
     pub fn without(capabilities: &str) -> Self {
-        let address = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port");
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port().expect("a free port")));
         let stderr = tempfile::NamedTempFile::new().expect("a temporary file");
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig=KILL", &format!("--bounding-set={capabilities}")]).arg(tcpmon_binary());
@@ -36,7 +36,7 @@ impl Limited {
         daemon
     }
 
-    /// The body of an answer.
+    /// The body of a response.
     #[track_caller]
     pub fn get(&self, path: &str) -> Vec<u8> {
         self.try_get(path).unwrap_or_else(|error| panic!("asking tcpmon for {path}: {error}"))
@@ -66,7 +66,7 @@ impl Drop for Limited {
     }
 }
 
-/// Whether each source and probe of `/status` is on, and the reason, by name.
+/// For each source and probe in `/status`, by name: whether it is on, and the reason.
 pub fn status(body: &[u8]) -> BTreeMap<String, (bool, String)> {
     let status: serde_json::Value = serde_json::from_slice(body).expect("/status is JSON");
     let text = |value: &serde_json::Value| value.as_str().expect("a text").to_owned();

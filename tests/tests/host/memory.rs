@@ -1,4 +1,4 @@
-//! The host's memory: what tcpmon shows is what the kernel's own files and its own trace say.
+//! The host's memory: tcpmon shows what the kernel's own files and its own trace show.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -17,16 +17,16 @@ const LIMIT: &str = "tcpmon_tcp_memory_limit_bytes";
 const PRESSURE_SECONDS: &str = "tcpmon_tcp_memory_pressure_seconds_total";
 const REFUSED: &str = "tcpmon_memory_limit_exceeded_total";
 
-/// Pages that the stalled connections hold at least.
+/// Minimum number of pages that the stalled connections hold.
 const HELD_PAGES: u64 = 4_096;
 
-/// No longer than that is the host short of memory.
+/// Maximum time for which the host is short of memory.
 const SHORT: Duration = Duration::from_secs(5);
 
-/// Longer than some of the kernel's ticks, in which it measures how long memory is short.
+/// Longer than several of the kernel's ticks, in which it measures how long memory is short.
 const TICKS: Duration = Duration::from_millis(100);
 
-/// Connections whose data nobody reads, at rest.
+/// Connections whose data nobody reads, once they hold enough memory.
 fn stalled(lab: &Lab) -> (Sender, Reader) {
     lab.set_sysctl("net.ipv4.tcp_rmem", "4096\t4194304\t8388608");
     lab.set_sysctl("net.ipv4.tcp_wmem", "4096\t4194304\t8388608");
@@ -40,7 +40,7 @@ fn stalled(lab: &Lab) -> (Sender, Reader) {
     (flows, reader)
 }
 
-/// TCP's memory on a page that was taken while the kernel's own figure did not change, in pages.
+/// TCP memory in pages, from a metrics page during which the kernel's own figure did not change.
 fn at_rest(daemon: &Daemon) -> u64 {
     eventually(DEADLINE, "the kernel has one figure before and after, and tcpmon the same", || {
         let before = truth::sockstat().pages;
@@ -97,7 +97,7 @@ fn refused_memory_and_the_time_of_pressure_are_what_the_kernel_traced_and_counte
         let refused = ["send", "receive"].map(|kind| page.value(REFUSED, &[("kind", kind)]).expect(kind) as u64);
         (refused, page.value(PRESSURE_SECONDS, &[]).expect(PRESSURE_SECONDS))
     };
-    // Where programs can be preempted, one may miss what happens meanwhile on its CPU, and says so.
+    // Where programs can be preempted, a program may miss events on its CPU meanwhile; these are counted.
     let missed = |page: &Page| {
         page.value("tcpmon_lost_total", &[("what", "recursion_sock_exceed_buf_limit")]).expect("the loss") as u64
     };
@@ -105,10 +105,12 @@ fn refused_memory_and_the_time_of_pressure_are_what_the_kernel_traced_and_counte
     assert_eq!((first.0, trace.counts()), ([0, 0], [0, 0]), "before the test");
     let stalled = stalled(&lab);
     let reader = Traffic::reader(lab.receiver()).spawn();
-    // A fixed send buffer: the kernel shrinks any other until what is asked for counts as the last that it allows.
+    // The send buffer has a fixed size. The kernel shrinks any other until the request counts as the last one that it
+    // allows.
     let _busy = sender(&lab, &reader).rate(10_000_000).send_buffer(1 << 20).spawn();
     let used = truth::sockstat().pages;
-    // The whole host is short of memory for sockets now, tcpmon's own endpoint as well: it is asked afterwards.
+    // From now on the whole host is short of memory for sockets, including tcpmon's own endpoint, so it is scraped
+    // afterwards.
     let tcp_mem = HostSysctl::set("net.ipv4.tcp_mem", &format!("{} {} {}", used / 4, used / 2, used / 2));
     let since = Instant::now();
     eventually(SHORT, "memory is refused, to send and to receive, for longer than a tick of the kernel", || {
@@ -117,7 +119,7 @@ fn refused_memory_and_the_time_of_pressure_are_what_the_kernel_traced_and_counte
         if enough { Ok(()) } else { Err(format!("{counts:?}")) }
     });
     drop(tcp_mem);
-    // Where the host is small, what they hold is enough for pressure by itself.
+    // On a small host, the memory that they hold is enough to cause pressure by itself.
     drop(stalled);
     eventually(DEADLINE, "the pressure is over", || !truth::tcp_memory().pressure);
     eventually(DEADLINE, "tcpmon's count is that of the trace, and its time what namespaces count", || {
@@ -125,7 +127,7 @@ fn refused_memory_and_the_time_of_pressure_are_what_the_kernel_traced_and_counte
         let page = daemon.scrape();
         let (now, missed) = (shown(&page), missed(&page));
         let at_host = milliseconds(&host) - host_before;
-        // The time goes to the namespace of whichever socket ended the pressure.
+        // The time counts for the namespace of the socket that ended the pressure.
         let rise = ((now.1 - first.1) * 1e3).round() as u64;
         let right = (in_lab..=in_lab + at_host).contains(&rise) && in_lab + at_host > 0;
         let all = now.0.iter().sum::<u64>() + missed == refused.iter().sum::<u64>();
@@ -167,7 +169,8 @@ fn zones_are_those_of_zoneinfo_and_buddyinfo_whenever_they_hold_still() {
     };
     let mut missing: BTreeSet<_> = truth::zones().into_keys().collect();
     assert_eq!(shown(&daemon.scrape()).into_keys().collect::<BTreeSet<_>>(), missing);
-    // Memory moves all the time: each zone counts once two readings around a page agree, and then all of it must.
+    // Memory changes all the time. A zone counts as checked once two samples around a metrics page agree; then all its
+    // values must match.
     eventually(DEADLINE, "each zone holds still around a page, which shows it to the page and block", || {
         let before = truth::zones();
         let page = shown(&daemon.scrape());

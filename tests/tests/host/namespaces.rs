@@ -1,4 +1,5 @@
-//! Hosts of many network namespaces: counting begins where tcpmon meets them, and no namespace is taken for another.
+//! Hosts with many network namespaces: counting starts when tcpmon first sees a namespace, and no namespace is taken
+//! for another.
 
 use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -28,7 +29,7 @@ impl Container {
     }
 }
 
-/// Has a namespace receive so many packets that bear the mark of congestion, which nobody else on the host does.
+/// Makes a namespace receive this many packets with the congestion mark (CE), which no other traffic on the host has.
 fn receive(end: &End, packets: u64) {
     end.run(|| {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("lo is up");
@@ -53,14 +54,14 @@ fn becomes(daemon: &Daemon, expected: f64) {
 
 #[test]
 fn what_namespaces_counted_before_tcpmon_makes_no_step_and_what_they_count_then_is_all_there() {
-    // One reading has no time for so many.
+    // More than one sample has time for.
     let containers: Vec<Container> = (0..if is_emulated() { 20 } else { 150 }).map(|_| Container::new()).collect();
     for container in &containers {
         receive(&container.end, 1000);
     }
     for start in ["the first start", "a restart"] {
         let daemon = Daemon::start(&[]);
-        // A reading gets on by a namespace at least.
+        // Each sample covers at least one more namespace.
         for page in 0..containers.len() {
             assert_eq!(shown(&daemon.page()), 0.0, "page {page} after {start}");
         }
@@ -69,7 +70,7 @@ fn what_namespaces_counted_before_tcpmon_makes_no_step_and_what_they_count_then_
         }
         let old = containers.len() as f64 * 7.0;
         becomes(&daemon, old);
-        // Made since, and busy before tcpmon finds it.
+        // A namespace that was created since then and has traffic before tcpmon finds it.
         let end = End::alone();
         receive(&end, 13);
         let _young = Container::of(end);
@@ -87,10 +88,10 @@ fn a_namespace_that_gets_the_number_of_one_that_is_gone_is_another() {
     becomes(&daemon, 50.0);
     let taken = number(&first.end);
     drop(first);
-    // The kernel takes its time to clear a namespace away.
+    // The kernel takes a while to clean up a namespace.
     let again = (0..1000).map(|_| End::alone()).find(|end| number(end) == taken);
     let Some(again) = again else { return report::not_supported("numbers of namespaces are not given out again") };
-    // Fewer than the other one's.
+    // Fewer packets than the first namespace received.
     receive(&again, 20);
     let _again = Container::of(again);
     becomes(&daemon, 70.0);

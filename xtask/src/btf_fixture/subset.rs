@@ -1,4 +1,4 @@
-//! The subset itself: takes types over with all that they refer to, under new ids, and lays out a blob.
+//! The reduction itself: copies types and all that they refer to, under new ids, and assembles the BTF blob.
 
 use std::collections::HashMap;
 
@@ -7,26 +7,26 @@ use anyhow::{Context, Result, bail, ensure};
 use super::wanted::{WANTED, kept_members};
 use crate::kernel::btf::{Btf, Record, kind};
 
-/// Structures within structures keep their members up to this many.
+/// Structures inside structures keep their members if they have at most this many.
 const SMALL_MEMBERS: u32 = 8;
 /// Longest chain of typedefs and qualifiers that is followed.
 const MAX_CHAIN: usize = 64;
 
-/// What is left of a structure.
+/// What is kept of a structure.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Extent {
-    /// All its members, or those that `wanted.rs` names. What is no structure is always whole.
+    /// All its members, or those that `wanted.rs` names. Types that are not structures are always kept whole.
     Whole,
-    /// Only its size, since something holds it by value.
+    /// Only its size, because another type contains it by value.
     Hollow,
-    /// Only its name, since things merely point to it.
+    /// Only its name, because other types only point to it.
     Name,
 }
 
-/// A blob in the making.
+/// A blob that is being assembled.
 pub struct Subset<'a> {
     original: &'a Btf<'a>,
-    /// New ids by old ids. A qualifier or typedef has one per extent of what it stands for.
+    /// New ids by old ids. A qualifier or typedef has one new id for each extent of the type behind it.
     ids: HashMap<(u32, Extent), u32>,
     /// The words of each type, in the order of the new ids.
     records: Vec<Vec<u32>>,
@@ -39,7 +39,7 @@ impl<'a> Subset<'a> {
         Self { original, ids: HashMap::new(), records: Vec::new(), strings: vec![0], names: HashMap::from([("", 0)]) }
     }
 
-    /// Takes over all that is wanted and there, and lays out the blob.
+    /// Copies everything that is wanted and exists, and assembles the blob.
     pub fn cut(mut self) -> Result<Vec<u8>> {
         let blob = self.original.blob();
         for (name, _) in WANTED.structures {
@@ -69,7 +69,7 @@ impl<'a> Subset<'a> {
         Ok(self.lay_out())
     }
 
-    /// The new id of an old type; `pointed_to` if nothing needs its size.
+    /// The new id of an old type; `pointed_to` if its size is not needed.
     fn take(&mut self, old: u32, pointed_to: bool) -> Result<u32> {
         let Some(extent) = self.extent(old, pointed_to)? else {
             return Ok(0);
@@ -77,7 +77,7 @@ impl<'a> Subset<'a> {
         if let Some(id) = self.ids.get(&(old, extent)) {
             return Ok(*id);
         }
-        // The id is given before the members are taken: they can lead back to this type.
+        // The id is assigned before the members are copied, because they can refer back to this type.
         let id = self.push(Vec::new());
         self.ids.insert((old, extent), id);
         let words = self.rebuild(old, extent, pointed_to)?;
@@ -138,7 +138,8 @@ impl<'a> Subset<'a> {
         Ok(self.pack(Record { count, ..record }, members))
     }
 
-    /// What becomes of a type, decided by what it is without qualifiers. `None`: it becomes `void`.
+    /// What is kept of a type, which depends on the type behind its qualifiers and typedefs. `None` if it becomes
+    /// `void`.
     fn extent(&self, old: u32, pointed_to: bool) -> Result<Option<Extent>> {
         let mut base = old;
         for _ in 0..MAX_CHAIN {
@@ -214,7 +215,7 @@ impl<'a> Subset<'a> {
         self.original.blob().record(old).with_context(|| format!("there is no type {old}"))
     }
 
-    /// The words of a record, with its name taken over and its tail replaced.
+    /// The words of a record, with its name copied and its tail replaced.
     fn pack(&mut self, record: Record<'a>, tail: Vec<u32>) -> Vec<u32> {
         let info = u32::from(record.flag) << 31 | u32::from(record.kind) << 24 | record.count;
         let mut words = vec![self.name(record.name), info, record.size_or_type];
@@ -227,7 +228,7 @@ impl<'a> Subset<'a> {
         self.pack(Record { size_or_type: target, ..record }, vec![])
     }
 
-    /// A structure or enum of which only the size is left.
+    /// A structure or enum reduced to its size.
     fn hollow(&mut self, record: Record<'a>) -> Vec<u32> {
         self.pack(Record { count: 0, flag: false, ..record }, vec![])
     }
@@ -250,7 +251,7 @@ impl<'a> Subset<'a> {
     fn lay_out(&self) -> Vec<u8> {
         let types: Vec<u8> = self.records.iter().flatten().flat_map(|word| word.to_le_bytes()).collect();
         let (types_bytes, strings_bytes) = (types.len() as u32, self.strings.len() as u32);
-        // Magic, version 1 and no flags; bytes of the header; then offset and bytes of the types and of the strings.
+        // Magic; version 1 and no flags; bytes of the header; then offset and bytes of the types and of the strings.
         let header: [u32; 6] = [0x0001_eb9f, 24, 0, types_bytes, types_bytes, strings_bytes];
         let header = header.iter().flat_map(|word| word.to_le_bytes());
         header.chain(types).chain(self.strings.iter().copied()).collect()

@@ -1,13 +1,13 @@
-//! What tcpmon looks up in a kernel's BTF, and a little more. After a change: `cargo xtask btf-fixture --all`.
+//! What tcpmon looks up in a kernel's BTF, and a little more. After a change, run `cargo xtask btf-fixture --all`.
 
-/// What a fixture holds, as far as the kernel has it.
+/// What a fixture contains, as far as the kernel has it.
 pub struct Wanted {
-    /// Structures, and the members that they keep: all where none is named.
+    /// Structures and the members that they keep; if no member is named, all are kept.
     pub structures: &'static [(&'static str, &'static [&'static str])],
-    /// Fields deeper than one level.
+    /// Fields below the first level.
     pub nested: &'static [(&'static str, &'static [&'static str])],
     pub enums: &'static [&'static str],
-    /// Anonymous enums, each given by one of its enumerators.
+    /// Anonymous enums, each identified by one of its enumerators.
     pub enumerators: &'static [&'static str],
     pub tracepoints: &'static [&'static str],
     pub functions: &'static [&'static str],
@@ -159,7 +159,7 @@ pub const WANTED: Wanted = Wanted {
     ],
 };
 
-/// The members that a structure keeps, none standing for all; `None` if it is not wanted.
+/// The members that a structure keeps; an empty list stands for all. `None` if the structure is not wanted.
 pub fn kept_members(structure: &str) -> Option<&'static [&'static str]> {
     WANTED.structures.iter().find(|(name, _)| *name == structure).map(|(_, kept)| *kept)
 }

@@ -1,4 +1,4 @@
-//! bpf-linker, built against the LLVM inside rustc: linker and compiler must agree on the bitcode between them.
+//! bpf-linker, built against the LLVM inside rustc: linker and compiler must agree on the bitcode that they exchange.
 
 use std::{
     ffi::OsStr,
@@ -15,7 +15,7 @@ use crate::{process, workspace};
 
 const VERSION: &str = "0.13.0";
 
-/// Makes sure that `tools/bin/bpf-linker` is the pinned version, built for this compiler.
+/// Makes sure that `tools/bin/bpf-linker` has the pinned version and was built for this compiler.
 pub fn ensure(toolchain: &Toolchain, tools: &Path) -> Result<()> {
     let stamp_file = tools.join("bpf-linker.stamp");
     // The binary finds LLVM through `tools` and the sysroot by absolute paths.
@@ -49,7 +49,7 @@ pub fn ensure(toolchain: &Toolchain, tools: &Path) -> Result<()> {
     .context("cannot build bpf-linker: a C++ compiler and access to the crates registry are needed")?;
 
     let found = process::output(Command::new(&linker).arg("--version")).context("the new bpf-linker does not start")?;
-    // Cargo does not notice that the linker changed.
+    // Cargo does not notice that the linker has changed.
     let objects = workspace::root().join("target/ebpf");
     if objects.exists() {
         fs::remove_dir_all(objects)?;
@@ -59,8 +59,8 @@ pub fn ensure(toolchain: &Toolchain, tools: &Path) -> Result<()> {
     Ok(())
 }
 
-/// bpf-linker's build wants `LLVM_PREFIX/lib/libLLVM.so`; the finished binary looks in the same folder for the library's
-/// own name.
+/// bpf-linker's build needs `LLVM_PREFIX/lib/libLLVM.so`. The finished binary looks in the same folder for the library
+/// under the library's own name.
 fn link_llvm(toolchain: &Toolchain, prefix: &Path) -> Result<()> {
     let library = llvm_library(&toolchain.sysroot.join("lib"))?;
     let folder = prefix.join("lib");
@@ -75,7 +75,7 @@ fn link_llvm(toolchain: &Toolchain, prefix: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The shared library itself: beside it, rustc ships a small linker script with a similar name.
+/// The shared library itself: in the same folder, rustc ships a small linker script with a similar name.
 fn llvm_library(folder: &Path) -> Result<PathBuf> {
     let mut largest: Option<(u64, PathBuf)> = None;
     for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {

@@ -1,4 +1,5 @@
-//! rust-src from Debian, whose archive carries it for each release: for machines that reach a Debian mirror, not rustup's servers.
+//! rust-src from Debian, whose archive has it for each release: for hosts that can reach a Debian mirror but not
+//! rustup's servers.
 
 use std::{
     fs,
@@ -10,10 +11,10 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{apt::PrivateApt, process};
 
-/// Where to look, in this order. Backports keep up with Rust's releases and have the smallest index.
+/// The suites to search, in this order. Backports keep up with Rust's releases and have the smallest index.
 const SUITES: [&str; 5] = ["stable-backports", "oldstable-backports", "stable", "testing", "unstable"];
 
-/// Downloads rust-src of exactly this release below `scratch` and returns its `library` folder.
+/// Downloads rust-src of exactly this release, unpacks it below `scratch` and returns its `library` folder.
 pub fn unpack_rust_src(release: &str, scratch: &Path) -> Result<PathBuf> {
     for suite in SUITES {
         let apt = PrivateApt::new(&scratch.join(suite), suite)?;
@@ -32,7 +33,7 @@ pub fn unpack_rust_src(release: &str, scratch: &Path) -> Result<PathBuf> {
     bail!("no suite of this machine's Debian mirror has rust-src {release}");
 }
 
-/// The versions are `<upstream>+dfsg1-<debian>`; the `+` keeps 1.95.0 from matching 1.95.01.
+/// The versions have the form `<upstream>+dfsg1-<debian>`; because of the `+`, 1.95.0 does not match 1.95.01.
 fn matching_version<'a>(madison: &'a str, release: &str) -> Option<&'a str> {
     madison
         .lines()

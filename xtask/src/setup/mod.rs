@@ -1,6 +1,7 @@
-//! `cargo xtask setup`: what a stable Rust toolchain lacks to build eBPF objects.
+//! `cargo xtask setup`: installs what a stable Rust toolchain lacks to build eBPF objects.
 //!
-//! Every step looks first and does nothing when its result is there, so running it again costs next to nothing.
+//! Every step first checks whether its result exists, and then does nothing, so running setup again costs almost
+//! nothing.
 
 mod bpf_linker;
 mod debian;
@@ -18,11 +19,11 @@ pub use prometheus::todays_prometheus;
 
 use crate::workspace;
 
-/// Brings rust-src and bpf-linker to this checkout and its toolchain.
+/// Installs rust-src and bpf-linker for this checkout and its toolchain.
 pub fn run() -> Result<()> {
     let tools = workspace::tools();
     fs::create_dir_all(&tools).with_context(|| format!("cannot create {}", tools.display()))?;
-    // Two setups at once would unpack and build over each other.
+    // Two setups at once would overwrite each other's files.
     let lock = File::create(tools.join(".lock"))?;
     lock.lock().context("cannot lock target/tools")?;
 

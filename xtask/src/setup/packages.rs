@@ -1,4 +1,4 @@
-//! The system packages that tests, demo and benchmarks drive.
+//! The system packages that the tests, the demo and the benchmarks use.
 
 use std::{
     env, fs,
@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::process;
 
-/// A program that is looked for, and the Debian package that brings it.
+/// A program, and the Debian package that contains it.
 const PROGRAMS: [(&str, &str); 14] = [
     ("iperf3", "iperf3"),
     ("ip", "iproute2"),
@@ -24,17 +24,17 @@ const PROGRAMS: [(&str, &str); 14] = [
     ("promtool", "prometheus"),
     ("prometheus-alertmanager", "prometheus-alertmanager"),
     ("curl", "curl"),
-    // The machines of `cargo xtask vm`, and what unpacks their kernels.
+    // For the virtual machines of `cargo xtask vm`, and to unpack their kernels.
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("strip", "binutils"),
     ("xz", "xz-utils"),
     ("zstd", "zstd"),
 ];
 
-/// Packages that start a daemon.
+/// Packages that start a service.
 const SERVICES: [&str; 2] = ["prometheus", "prometheus-alertmanager"];
 
-/// Installs what is missing of the packages that the integration tests, the demo and the benchmarks need.
+/// Installs those packages for the integration tests, the demo and the benchmarks that are missing.
 pub fn test_packages() -> Result<()> {
     let missing = missing_packages();
     if missing.is_empty() {
@@ -69,7 +69,7 @@ fn missing_packages() -> Vec<&'static str> {
     let mut packages: Vec<&str> =
         PROGRAMS.into_iter().filter(|(program, _)| !on_path(program)).map(|(_, package)| package).collect();
     packages.dedup();
-    // No program of its own.
+    // This package has no program of its own to look for.
     if !Command::new("python3")
         .args(["-c", "import ensurepip, venv"])
         .output()
@@ -80,7 +80,7 @@ fn missing_packages() -> Vec<&'static str> {
     packages
 }
 
-/// Some shells leave the administrator's folders out of `PATH`.
+/// Some shells do not have the administrator's folders in `PATH`.
 fn on_path(program: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]).any(|folder| folder.join(program).is_file())
@@ -92,7 +92,7 @@ fn apt_get(arguments: &[&str]) -> Command {
     command
 }
 
-/// The tests start these themselves, but their packages start them too where an init system lets them.
+/// The tests start these services themselves, but the packages start them, too, if an init system lets them.
 fn stop(service: &str, before: &[u32]) -> Result<()> {
     let runs = || processes(service).iter().any(|pid| !before.contains(pid));
     if Path::new("/run/systemd/system").is_dir() {
@@ -110,7 +110,7 @@ fn stop(service: &str, before: &[u32]) -> Result<()> {
     Ok(())
 }
 
-/// Processes of this name, of which the kernel keeps 15 bytes.
+/// Processes with this name, of which the kernel keeps only 15 bytes.
 fn processes(name: &str) -> Vec<u32> {
     let comm: String = name.chars().take(15).collect();
     fs::read_dir("/proc")

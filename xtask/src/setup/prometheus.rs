@@ -1,5 +1,5 @@
-//! A Prometheus of today beside the one that the machine's distribution has: what it makes of counters changes from one
-//! to the next. It is taken out of Debian's newest package into `target/tools/prometheus/`, and not installed.
+//! A current Prometheus, in addition to the one in the host's distribution: how Prometheus treats counters changes
+//! between versions. It is extracted from Debian's newest package into `target/tools/prometheus/`, and not installed.
 
 use std::{
     fs,
@@ -15,13 +15,14 @@ use crate::{
     process, workspace,
 };
 
-/// The suite that has the newest.
+/// The suite that has the newest version.
 const SUITE: &str = "sid";
 
-/// The mirror is asked for a newer one after this long.
+/// After this time, the mirror is asked for a newer version.
 const ASK_AGAIN: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Brings it, or a newer one than last week's. The tests find it at `target/tools/prometheus/prometheus`.
+/// Fetches it if it is missing or was fetched more than a week ago. The tests find it at
+/// `target/tools/prometheus/prometheus`.
 pub fn todays_prometheus() -> Result<()> {
     let folder = workspace::tools().join("prometheus");
     let program = folder.join("prometheus");
@@ -60,12 +61,12 @@ fn fetch(folder: &Path, program: &Path) -> Result<()> {
         .and_then(|()| version(&unpacked));
     fs::remove_file(package)?;
     taken.with_context(|| format!("Debian's Prometheus of {SUITE} does not run here"))?;
-    // Its age is that of the last look at the mirror, not that of the package.
+    // The file's time is that of the last query of the mirror, not that of the package.
     fs::File::open(&unpacked)?.set_modified(SystemTime::now())?;
     Ok(fs::rename(unpacked, program)?)
 }
 
-/// Its first line about itself.
+/// The first line of its version output.
 fn version(program: &Path) -> Result<String> {
     let text = process::output(Command::new(program).arg("--version"))?;
     Ok(text.lines().next().unwrap_or_default().to_owned())

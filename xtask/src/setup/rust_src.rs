@@ -1,4 +1,4 @@
-//! rust-src of the running compiler's exact release: `-Z build-std=core` compiles `core` for the bpf target from it.
+//! rust-src of exactly the running compiler's release: `-Z build-std=core` compiles `core` for the bpf target from it.
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
@@ -7,14 +7,14 @@ use anyhow::{Context as _, Result, bail};
 use super::{debian, toolchain::Toolchain};
 use crate::process;
 
-/// Below the sysroot; where cargo looks, and where rustup's component puts it.
+/// Path below the sysroot where cargo looks for the library, and where rustup's component puts it.
 const LIBRARY: &str = "lib/rustlib/src/rust/library";
-/// Beside the library when we brought it: the release it belongs to.
+/// Written next to the library if tcpmon's setup installed it: the release to which it belongs.
 const STAMP: &str = "lib/rustlib/src/rust/.tcpmon-release";
-/// rustup tries unreachable servers for minutes.
+/// Time limit for rustup, which tries unreachable servers for minutes.
 const RUSTUP_LIMIT: Duration = Duration::from_secs(60);
 
-/// Makes sure that the sysroot holds the library sources of its own release.
+/// Makes sure that the sysroot contains the library sources of its own release.
 pub fn ensure(toolchain: &Toolchain, tools: &Path) -> Result<()> {
     let release = &toolchain.release;
     let library = toolchain.sysroot.join(LIBRARY);
@@ -25,14 +25,15 @@ pub fn ensure(toolchain: &Toolchain, tools: &Path) -> Result<()> {
 
     let stamp = toolchain.sysroot.join(STAMP);
     if stamp.exists() {
-        // Ours, of a compiler that has been replaced since; rustup would not overwrite it.
+        // The library was installed by this setup for a compiler that has been replaced since; rustup would not
+        // overwrite it.
         remove_folder(&library)?;
         fs::remove_file(stamp)?;
     }
     eprintln!("setup: rust-src {release}: asking rustup");
     let by_rustup =
         process::run_for_at_most(Command::new("rustup").args(["component", "add", "rust-src"]), RUSTUP_LIMIT);
-    // rustup believes its own records: files that were removed by hand are still installed to it.
+    // rustup trusts its own records: it takes files that were removed by hand for installed.
     let Err(rustup_error) = by_rustup.and_then(|()| check_complete(&library)) else {
         return Ok(());
     };
@@ -51,7 +52,8 @@ pub fn ensure(toolchain: &Toolchain, tools: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A library that we brought counts only for its own release; any other owner (rustup, a distribution) keeps it in step.
+/// A library that this setup installed is valid only for its own release; any other owner (rustup, a distribution)
+/// keeps the library in step with the compiler.
 fn is_present(toolchain: &Toolchain) -> bool {
     let stamp = fs::read_to_string(toolchain.sysroot.join(STAMP));
     check_complete(&toolchain.sysroot.join(LIBRARY)).is_ok()
@@ -83,7 +85,8 @@ fn from_debian(toolchain: &Toolchain, tools: &Path) -> Result<()> {
     remove_folder(&scratch)
 }
 
-/// Copies beside the final place, then renames: an interrupted copy is never taken for the library.
+/// Copies to a folder next to the final one, then renames it, so that an incomplete copy is never taken for the
+/// library.
 fn install(unpacked: &Path, toolchain: &Toolchain) -> Result<()> {
     let library = toolchain.sysroot.join(LIBRARY);
     let partial = library.with_extension("partial");

@@ -1,4 +1,4 @@
-//! Which compiler this is.
+//! The Rust compiler in use.
 
 use std::{path::PathBuf, process::Command};
 
@@ -6,10 +6,10 @@ use anyhow::{Context as _, Result};
 
 use crate::{process, workspace};
 
-/// The running Rust toolchain.
+/// The Rust toolchain in use.
 #[derive(Debug)]
 pub struct Toolchain {
-    /// The folder that holds the compiler's own libraries.
+    /// The folder with the compiler's own libraries.
     pub sysroot: PathBuf,
     /// The release, such as `1.95.0`.
     pub release: String,
@@ -20,7 +20,7 @@ pub struct Toolchain {
 }
 
 impl Toolchain {
-    /// Asks `rustc` in the workspace, so that `rust-toolchain.toml` counts.
+    /// Asks `rustc` in the workspace, so that `rust-toolchain.toml` applies.
     pub fn detect() -> Result<Self> {
         let sysroot = process::output(rustc().args(["--print", "sysroot"]))?;
         let version = process::output(rustc().arg("-vV"))?;

@@ -1,4 +1,4 @@
-//! The table of kernels and tests, and the part of `docs/kernels.md` that is made of it.
+//! The table of kernels and tests, and the part of `docs/kernels.md` that is generated from it.
 
 use std::{collections::BTreeSet, fs};
 
@@ -16,14 +16,14 @@ const FILE: &str = "docs/kernels.md";
 const BEGIN: &str = "<!-- from here on by `cargo xtask vm --write` -->\n";
 const END: &str = "<!-- up to here -->\n";
 
-/// Every test on every machine, as a table of Markdown with the reasons below.
+/// The result of every test on every virtual machine, as a Markdown table with the reasons below it.
 pub fn table(runs: &[Run]) -> String {
     let runs: Vec<&Run> = runs.iter().collect();
     rows(&runs, &|_| true)
 }
 
-/// Holds the generated part of the document against these runs, or with `write` replaces it. What kernels that may fail
-/// do is written, but not compared: they change with Debian's archive.
+/// Compares the generated part of the document with these runs, or with `write` replaces it. The results of kernels
+/// that may fail are written but not compared, because these kernels change with Debian's archive.
 pub fn compare(runs: &[Run], write: bool) -> Result<()> {
     let path = workspace::root().join(FILE);
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {FILE}"))?;
@@ -48,7 +48,7 @@ pub fn compare(runs: &[Run], write: bool) -> Result<()> {
     Ok(())
 }
 
-/// What kernels of Debian's releases lack, and the tests that do not simply pass on all of them.
+/// What the kernels of Debian's releases lack, and the tests that do not simply pass on all of them.
 fn firm(runs: &[&Run]) -> Result<String> {
     let mut text = String::from("\n## What each kernel lacks\n\nAs `/status` says it there.\n");
     for run in first_of_each_kernel(runs) {
@@ -64,7 +64,7 @@ fn firm(runs: &[&Run]) -> Result<String> {
     Ok(text)
 }
 
-/// The same of kernels that may fail.
+/// The same for kernels that may fail.
 fn loose(runs: &[&Run]) -> Result<String> {
     let mut text = String::from("\n## Kernels that may fail\n\nAs they were when this was written.\n");
     for run in first_of_each_kernel(runs) {
@@ -79,12 +79,12 @@ fn loose(runs: &[&Run]) -> Result<String> {
     Ok(text + &rows(runs, &|test| is_uneven(runs, test)) + "\n")
 }
 
-/// Whether something else than passing came of a test somewhere.
+/// Whether a test had any result other than a pass on some virtual machine.
 fn is_uneven(runs: &[&Run], test: &Test) -> bool {
     runs.iter().any(|run| !matches!(outcome(run, test), None | Some(Outcome::Pass)))
 }
 
-/// Machines with more CPUs lack the same.
+/// The first run of each kernel: a virtual machine with more CPUs lacks the same.
 fn first_of_each_kernel<'a>(runs: &[&'a Run]) -> Vec<&'a Run> {
     let mut first: Vec<&Run> = Vec::new();
     for run in runs {
@@ -95,7 +95,7 @@ fn first_of_each_kernel<'a>(runs: &[&'a Run]) -> Vec<&'a Run> {
     first
 }
 
-/// What tcpmon said of itself on a kernel.
+/// What tcpmon reported about itself on a kernel.
 fn lacks(run: &Run) -> Result<String> {
     let series = run.kernel.series;
     let mut text = format!("\n### {series}\n\n");
@@ -117,12 +117,12 @@ fn lacks(run: &Run) -> Result<String> {
     Ok(text)
 }
 
-/// Patch releases come and go.
+/// Replaces the release by the series, because patch releases change.
 fn without_release(text: &str, run: &Run) -> String {
     text.replace(&run.release, run.kernel.series)
 }
 
-/// Names and reasons of the probes that are not attached and of the host's sources that are off, as the status has them.
+/// Names and reasons of the probes that are not attached and of the host's sources that are off, from the status.
 fn lacking(status: &str) -> Result<Vec<(String, String)>> {
     let status: serde_json::Value = serde_json::from_str(status).context("the status is no JSON")?;
     let probes = status["probes"].as_array().context("the status has no probes")?;

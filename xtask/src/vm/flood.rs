@@ -1,5 +1,5 @@
-//! The other ends of a machine's emulated NICs: sockets of this host from which frames come when the machine asks for
-//! them (`tests/src/fault/nic.rs`). Nothing leaves this host.
+//! The other ends of a virtual machine's emulated NICs: sockets of the host, which send frames when the virtual machine
+//! requests them (`tests/src/fault/nic.rs`). Nothing leaves the host.
 
 use std::{
     io::ErrorKind,
@@ -15,28 +15,28 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-/// What QEMU calls the NICs that are flooded.
+/// QEMU's names of the NICs that are flooded.
 const NICS: [&str; 5] = ["rtl8139", "vmxnet3", "pcnet", "virtio-net-pci", "e1000"];
-/// The address of each, and its number.
+/// The first five bytes of each NIC's MAC address; its number is the sixth.
 const HARDWARE: [u8; 5] = [0x52, 0x54, 0x00, 0x74, 0x63];
 
-/// What a flood may be at most, whatever the machine asks for.
+/// Limits of a flood, whatever the virtual machine requests.
 const MOST_FRAMES: u32 = 400_000;
 const MOST_BYTES: usize = 9_000;
 const LONGEST: Duration = Duration::from_secs(30);
-/// Frames a millisecond: more than an emulated CPU can take.
+/// Frames per millisecond: more than an emulated CPU can process.
 const PACE: u32 = 100;
 
-/// How long a wire waits before it looks whether the machine has ended.
+/// How long a socket waits before it checks whether the virtual machine has ended.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Ethernet's, and those of IPv4 and UDP before a request.
+/// Length of the Ethernet header, and of it with those of IPv4 and UDP, which precede a request.
 const ETHERNET_HEADER: usize = 14;
 const REQUEST_AT: usize = ETHERNET_HEADER + 20 + 8;
-/// For experiments (IEEE 802): nobody listens to it.
+/// Reserved for experiments (IEEE 802); nothing receives it.
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 
-/// The wires of one machine. They are taken away when this is dropped.
+/// The sockets behind the NICs of one virtual machine. They are removed when this is dropped.
 pub struct Wires {
     folder: tempfile::TempDir,
     ended: Arc<AtomicBool>,
@@ -44,7 +44,7 @@ pub struct Wires {
 }
 
 impl Wires {
-    /// Lays them.
+    /// Creates the sockets and starts their threads.
     pub fn new() -> Result<Self> {
         let mut wires =
             Self { folder: tempfile::tempdir()?, ended: Arc::new(AtomicBool::new(false)), threads: Vec::new() };
@@ -59,7 +59,7 @@ impl Wires {
         Ok(wires)
     }
 
-    /// What QEMU is told of them.
+    /// The QEMU arguments for the NICs.
     pub fn arguments(&self) -> Vec<String> {
         let path = |name: &str| self.folder.path().join(name).display().to_string();
         let nics = NICS.iter().enumerate().flat_map(|(number, nic)| {
@@ -78,7 +78,7 @@ impl Drop for Wires {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // It has no other way to end than to be told.
+            // The thread ends only because `ended` is set.
             let _ = thread.join();
         }
     }
@@ -88,11 +88,11 @@ fn machine_end(nic: &str) -> String {
     format!("{nic}-machine")
 }
 
-/// Waits for the first request and does as it says, until the machine ends.
+/// Waits for the first request and carries it out, until the virtual machine ends.
 fn serve(socket: &UnixDatagram, machine: &Path, ended: &AtomicBool) {
     let mut frame = [0; MOST_BYTES];
     while !ended.load(Ordering::Relaxed) {
-        // Nothing within the time, or nobody there yet.
+        // An error here means that nothing came within the time limit, or that nobody is connected yet.
         let Ok(length) = socket.recv(&mut frame) else { continue };
         if let Some(flood) = Flood::asked_for(&frame[..length]) {
             flood.send(socket, machine, ended);
@@ -101,7 +101,7 @@ fn serve(socket: &UnixDatagram, machine: &Path, ended: &AtomicBool) {
     }
 }
 
-/// What a machine asks for.
+/// What a virtual machine requests.
 #[derive(Debug, PartialEq, Eq)]
 struct Flood {
     to: [u8; 6],
@@ -110,7 +110,7 @@ struct Flood {
 }
 
 impl Flood {
-    /// `flood FRAMES BYTES` in a datagram of UDP, within what is allowed.
+    /// Parses `flood FRAMES BYTES` in a UDP datagram and applies the limits.
     fn asked_for(frame: &[u8]) -> Option<Self> {
         let request = std::str::from_utf8(frame.get(REQUEST_AT..)?).ok()?;
         let mut words = request.trim_end_matches('\0').split(' ');
@@ -137,7 +137,7 @@ impl Flood {
             }
             match socket.send_to(&frame, machine) {
                 Ok(_) => sent += 1,
-                // The machine holds back: its end is full.
+                // The virtual machine's end is full: this frame is retried.
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
                 Err(_) => return,
             }

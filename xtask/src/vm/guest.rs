@@ -1,5 +1,5 @@
-//! What a machine has inside: the very executables that run on the host, with the libraries and tools they need, at the
-//! paths they have here. So no test knows where it runs, and nothing is built twice.
+//! What a virtual machine contains: the same executables that run on the host, with the libraries and tools that they
+//! need, at the same paths as on the host. So no test knows where it runs, and nothing is built twice.
 
 use std::{
     collections::BTreeSet,
@@ -13,35 +13,39 @@ use anyhow::{Context as _, Result, ensure};
 use super::{folder, initramfs::Initramfs, kernels::Expectation, packages::Unpacked, results::Test};
 use crate::{process, workspace};
 
-/// Programs that tests run.
+/// Programs that the tests run.
 const TOOLS: [&str; 10] = ["nft", "iperf3", "ss", "ethtool", "promtool", "setpriv", "unshare", "mount", "sh", "tail"];
 
-/// Files of the checkout that tests read.
+/// Files of the checkout that the tests read.
 const FILES: [&str; 2] = ["dashboards/alerts.yaml", "tests/verifier-instructions.tsv"];
 
-/// Files of tests that machines do not run, and why.
-pub const NOT_RUN: [(&str, &str); 4] = [
+/// Test files that virtual machines do not run, and the reasons.
+pub const NOT_RUN: [(&str, &str); 7] = [
     ("alerts", "it is about what Prometheus and Alertmanager make of a page, which no kernel changes"),
     ("endpoint", "it is about HTTP, TLS and passwords, which no kernel changes"),
+    ("groups", "it is about which groups are shown, which no kernel changes"),
     ("harness", "it is about the tests' own traffic, which each other test holds against its counts"),
+    ("output", "it is about where a trace is written and how it ends, which no kernel changes"),
     ("prometheus", "it is about what Prometheus makes of a page, which no kernel changes"),
+    ("service", "it is about signals, health and what systemd is told, which no kernel changes"),
 ];
 
-/// The tests of a kernel that is to be refused: all others need a tcpmon that runs.
+/// The tests for a kernel that tcpmon must refuse: all other tests need a running tcpmon.
 const OF_REFUSED_KERNELS: &str = "kernels";
 
-/// What goes into every machine.
+/// What every virtual machine contains.
 pub struct Guest {
     tests: Vec<(Test, PathBuf)>,
-    /// The first program, without its debug information.
+    /// The init program, without debug information.
     init: Vec<u8>,
-    /// The same of all others, and where they are here and there.
+    /// All other programs, also without debug information, with their paths on the host and in the virtual machine.
     programs: Vec<(PathBuf, Vec<u8>)>,
     libraries: BTreeSet<PathBuf>,
 }
 
 impl Guest {
-    /// Builds the tests and finds what they need. `filters` choose tests by parts of `BINARY::NAME`; none chooses all.
+    /// Builds the tests and finds what they need. `filters` select tests by parts of `BINARY::NAME`; an empty list
+    /// selects all.
     pub fn build(filters: &[String]) -> Result<Self> {
         let messages = process::output(workspace::cargo().args([
             "test",
@@ -85,12 +89,12 @@ impl Guest {
         Ok(Self { init: stripped(&init)?, programs: programs.collect::<Result<_>>()?, tests, libraries })
     }
 
-    /// The tests that a machine with such a kernel runs.
+    /// The tests that a virtual machine with such a kernel runs.
     pub fn tests(&self, expectation: Expectation) -> Vec<Test> {
         self.chosen(expectation).map(|(test, _)| test.clone()).collect()
     }
 
-    /// Writes the first file system of a machine; `recording` is what [`super::Args::write`] says.
+    /// Writes the initial file system of a virtual machine; `recording` is the value of [`super::Args::write`].
     pub fn write(&self, path: &Path, kernel: &Unpacked, expectation: Expectation, recording: bool) -> Result<()> {
         let mut plan = String::new();
         let mut archive = Initramfs::create(path)?;
@@ -133,7 +137,7 @@ impl Guest {
     }
 }
 
-/// Something that cargo built.
+/// An executable that cargo built.
 #[derive(Debug)]
 struct Executable {
     /// `test` or `bin`.
@@ -142,7 +146,7 @@ struct Executable {
     path: PathBuf,
 }
 
-/// The executables among cargo's messages, without the unit tests of binaries.
+/// The executables in cargo's messages, without the unit tests of binaries.
 fn executables(messages: &str) -> Result<Vec<Executable>> {
     let mut found = Vec::new();
     for line in messages.lines() {
@@ -159,7 +163,7 @@ fn executables(messages: &str) -> Result<Vec<Executable>> {
     Ok(found)
 }
 
-/// Tests that a run without flags would run: those marked `#[ignore]` are not among them.
+/// Tests that run without flags: tests with `#[ignore]` are not among them.
 fn names_of_tests(executable: &Path) -> Result<Vec<String>> {
     let list = |flags: &[&str]| -> Result<Vec<String>> {
         let text = process::output(Command::new(executable).args(["--list", "--format", "terse"]).args(flags))?;
@@ -169,7 +173,7 @@ fn names_of_tests(executable: &Path) -> Result<Vec<String>> {
     Ok(list(&[])?.into_iter().filter(|name| !ignored.contains(name)).collect())
 }
 
-/// The shared libraries of a program and its loader, as `ldd` finds them; none for a static one.
+/// The shared libraries of a program and its loader, as listed by `ldd`; none for a static program.
 fn libraries(program: &Path) -> Result<BTreeSet<PathBuf>> {
     let text = process::output(Command::new("ldd").arg(program))?;
     let missing: Vec<&str> = text.lines().filter(|line| line.contains("not found")).collect();
@@ -177,14 +181,14 @@ fn libraries(program: &Path) -> Result<BTreeSet<PathBuf>> {
     Ok(text.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from).collect())
 }
 
-/// The bytes of an executable without its debug information, which is most of it.
+/// The bytes of an executable without its debug information, which is most of its size.
 fn stripped(program: &Path) -> Result<Vec<u8>> {
     let copy = folder().join("stripped");
     process::run(Command::new("strip").arg("-o").arg(&copy).arg(program))?;
     std::fs::read(&copy).with_context(|| format!("cannot read {}", copy.display()))
 }
 
-/// Some shells leave the administrator's folders out of `PATH`.
+/// Some shells do not have the administrator's folders in `PATH`.
 fn tool_path(tool: &str) -> Result<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path)

@@ -1,5 +1,5 @@
-//! An archive that the kernel unpacks as its first file system: newc, as `Documentation/driver-api/early-userspace` has
-//! it, uncompressed, because the emulated CPU is slower than the disk.
+//! An archive that the kernel unpacks as its first file system: newc, as described in
+//! `Documentation/driver-api/early-userspace`. It is not compressed, because the emulated CPU is slower than the disk.
 
 use std::{
     collections::HashSet,
@@ -14,7 +14,7 @@ const FOLDER: u32 = 0o040_755;
 const FILE: u32 = 0o100_755;
 const CONSOLE: u32 = 0o020_600;
 
-/// An archive in the making. Paths inside it are absolute.
+/// An archive that is being written. Paths inside it are absolute.
 pub struct Initramfs {
     output: BufWriter<File>,
     position: u64,
@@ -29,7 +29,7 @@ impl Initramfs {
         Ok(Self { output: BufWriter::new(file), position: 0, entries: 0, folders: HashSet::new() })
     }
 
-    /// A folder, with those above it.
+    /// Adds a folder and all folders above it.
     pub fn folder(&mut self, path: &Path) -> Result<()> {
         let above: Vec<PathBuf> = path.ancestors().map(Path::to_owned).collect();
         for folder in above.into_iter().rev().filter(|folder| folder.parent().is_some()) {
@@ -40,19 +40,19 @@ impl Initramfs {
         Ok(())
     }
 
-    /// A file with these bytes, executable.
+    /// Adds an executable file with these bytes.
     pub fn file(&mut self, path: &Path, bytes: &[u8]) -> Result<()> {
         self.folder(path.parent().context("a file lies in a folder")?)?;
         self.entry(path, FILE, bytes)
     }
 
-    /// `/dev/console`, which the kernel opens for the first program before that can mount anything.
+    /// Adds `/dev/console`, which the kernel opens for the init program before that can mount anything.
     pub fn console(&mut self) -> Result<()> {
         self.folder(Path::new("/dev"))?;
         self.entry(Path::new("/dev/console"), CONSOLE, &[])
     }
 
-    /// A copy of a file of this machine.
+    /// Adds a copy of a file of the host.
     pub fn copy(&mut self, from: &Path, to: &Path) -> Result<()> {
         let bytes = fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;
         self.file(to, &bytes)

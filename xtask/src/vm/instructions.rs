@@ -1,6 +1,6 @@
-//! The verifier's counts from all kernels, beside `tests/verifier-instructions.tsv`.
+//! The verifier's instruction counts from all kernels, recorded in `tests/verifier-instructions.tsv`.
 //!
-//! The comparison itself is a test of its own (`tests/tests/verifier.rs`), on every kernel; here they are recorded.
+//! The comparison is a separate test (`tests/tests/verifier.rs`), on every kernel; this module only records the counts.
 
 use std::{collections::BTreeMap, fs};
 
@@ -14,7 +14,7 @@ const FILE: &str = "tests/verifier-instructions.tsv";
 /// Kernel, mode and program.
 type Key = [String; 3];
 
-/// With `write`, takes the counts over into the file.
+/// With `write`, copies the counts into the file.
 pub fn record(runs: &[Run], write: bool) -> Result<()> {
     if !write {
         return Ok(());
@@ -29,8 +29,9 @@ pub fn record(runs: &[Run], write: bool) -> Result<()> {
     Ok(())
 }
 
-/// The file's text with the measured lines instead of its own. Of the series that the host runs too, in a build of its
-/// own, the larger count stays: in longer programs the builds differ by a quarter.
+/// The file's text with its own lines replaced by the measured ones. For the series that the host runs, too, the larger
+/// count is kept: the host has another build of that kernel, and for longer programs the counts of the two builds
+/// differ by a quarter.
 fn merged<'a>(text: &'a str, measured: impl Iterator<Item = &'a str>, host: &str) -> Result<String> {
     let (heading, lines) = text.split_once('\n').context("the file is empty")?;
     let mut counts: BTreeMap<Key, u64> = BTreeMap::new();

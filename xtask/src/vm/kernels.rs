@@ -1,29 +1,29 @@
-//! The kernels that tcpmon is tried on. A new one is a line here; `docs/kernels.md` says what else it takes.
+//! The kernels on which tcpmon is tested. A new one is a line here; `docs/kernels.md` describes what else it takes.
 
-/// What a machine with this kernel must show.
+/// What is required of a virtual machine with this kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expectation {
-    /// tcpmon runs, and every test passes or says what this kernel lacks.
+    /// tcpmon runs, and every test passes or reports what this kernel lacks.
     Supported,
-    /// tcpmon refuses to run, in one sentence and with exit code 3.
+    /// tcpmon refuses to run, with one sentence and exit code 3.
     Refused,
-    /// As supported, but what fails is only reported: the kernel is newer than Debian's releases.
+    /// Like supported, but failures are only reported: the kernel is newer than Debian's releases.
     MayFail,
 }
 
 /// A kernel as Debian builds it.
 #[derive(Debug)]
 pub struct Kernel {
-    /// The newest package of this series is taken.
+    /// The newest package of this series is used.
     pub series: &'static str,
-    /// The suite of Debian that has it.
+    /// The Debian suite that has it.
     pub suite: &'static str,
     pub expectation: Expectation,
-    /// Machines, by their number of CPUs: each one costs minutes, so most kernels have one.
+    /// Numbers of CPUs of the virtual machines to run. Each one takes minutes, so most kernels have one.
     pub cpus: &'static [u32],
 }
 
-/// In the order of their age.
+/// Sorted by age, the oldest first.
 pub const KERNELS: [Kernel; 6] = [
     Kernel { series: "5.10", suite: "bullseye", expectation: Expectation::Refused, cpus: &[1] },
     Kernel { series: "6.1", suite: "bookworm", expectation: Expectation::Supported, cpus: &[2] },

@@ -1,4 +1,4 @@
-//! A virtual machine: QEMU's process, its two serial ports, its end.
+//! A virtual machine: QEMU's process, its two serial ports, and how it ends.
 
 use std::{
     fs::{self, File},
@@ -12,48 +12,52 @@ use anyhow::{Context as _, Result, bail};
 
 use super::flood::Wires;
 
-/// A machine that takes longer is killed. Two at a time, one with all tests takes seven minutes.
+/// A virtual machine that takes longer is killed. With two at a time, one that runs all tests takes seven minutes.
 const LIMIT: Duration = Duration::from_secs(1_200);
-/// Init is reached within 2 to 6 s; a machine that has not come so far in this time will not.
+/// Init is normally reached within 2 to 6 s; a virtual machine that has not reached it within this time never will.
 const BOOT_LIMIT: Duration = Duration::from_secs(60);
 
 const MEMORY: &str = "1536M";
 
-/// `console=`: where people look. `nokaslr` and the rest spare time that an emulated CPU does not have, `norandmaps` most
-/// of all: QEMU keeps translated code by its address, and at random ones it translates each program anew at each start.
-/// `log_buf_len` keeps a whole run's log; a panic ends the machine at once, which `-no-reboot` turns into the end of QEMU.
+/// `console=` is the port for human readers. `nokaslr` and the rest save time that an emulated CPU does not have.
+/// `norandmaps` saves most: QEMU caches translated code by its address, and with random addresses it translates every
+/// program again at each start. `log_buf_len` keeps the log of a whole run. A panic ends the virtual machine at once,
+/// which with `-no-reboot` ends QEMU. The RCU stall timeout is 90 s instead of 21 s: on a busy emulated CPU, a
+/// low-priority thread such as `khugepaged` can stay preempted in an RCU reader for longer than that (seen on 7.2).
 const COMMAND_LINE: &str = "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off nokaslr norandmaps \
-                            no_timer_check tsc=reliable apparmor=0 selinux=0 audit=0 random.trust_cpu=on log_buf_len=4M";
+                            no_timer_check tsc=reliable apparmor=0 selinux=0 audit=0 random.trust_cpu=on log_buf_len=4M \
+                            rcupdate.rcu_cpu_stall_timeout=90";
 
 /// QEMU's exit status is twice the code that the guest writes, plus one.
 const GUEST_SUCCEEDED: i32 = 1;
 const GUEST_FAILED: i32 = 3;
 
-/// What to boot, and where its words go.
+/// What to boot, and where its output goes.
 #[derive(Debug)]
 pub struct Machine {
     pub kernel: PathBuf,
     pub initramfs: PathBuf,
     pub cpus: u32,
-    /// Of the first serial port.
+    /// Output of the first serial port.
     pub console: PathBuf,
-    /// Of the second.
+    /// Output of the second.
     pub results: PathBuf,
 }
 
-/// How a machine ended.
+/// How a virtual machine ended.
 #[derive(Debug, PartialEq, Eq)]
 pub enum End {
-    /// Init says that all went well.
+    /// Init reports that all went well.
     Well,
-    /// Init says that something failed.
+    /// Init reports that something failed.
     Failed,
-    /// Otherwise, in words.
+    /// It ended in another way, described here.
     Broken(String),
 }
 
 impl Machine {
-    /// Boots it and waits for its end; tries once more if init was never reached, since no test has failed then.
+    /// Boots it and waits until it ends. Tries once more if init was not reached, since no test has failed in that
+    /// case.
     pub fn run(&self) -> Result<End> {
         for attempt in 1..=2 {
             match self.boot()? {
@@ -102,8 +106,9 @@ impl Machine {
         let mut qemu = Command::new("qemu-system-x86_64");
         qemu.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-machine", "pc"])
             // Software emulation everywhere, so that a run means the same on every host. One thread for all CPUs: with
-            // one each, QEMU 7.2 lets a CPU run into a breakpoint that another has just taken away while it patched a
-            // static key, and the guest's kernel dies of `int3` (seen once in `__schedule`, at the tracepoint).
+            // one thread per CPU, QEMU 7.2 lets a CPU hit a breakpoint that another CPU has just removed while it
+            // patched a static key, and the guest's kernel dies of `int3` (seen once in `__schedule`, at the
+            // tracepoint).
             .args(["-accel", "tcg,thread=single,tb-size=512", "-cpu", "max", "-m", MEMORY])
             .args(["-smp", &self.cpus.to_string(), "-append", COMMAND_LINE])
             .arg("-kernel")
@@ -117,12 +122,12 @@ impl Machine {
     }
 }
 
-/// Killed when dropped, by its id.
+/// Killed when dropped, by its process id.
 struct Qemu(Child);
 
 impl Drop for Qemu {
     fn drop(&mut self) {
-        // An error says that it has ended already.
+        // An error means that it has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -134,7 +139,7 @@ fn file_port(path: &Path) -> std::ffi::OsString {
     port
 }
 
-/// What a failed test said, out of the first port's words.
+/// The output of a failed test, extracted from that of the first port.
 pub fn words_of(console: &str, binary: &str, name: &str) -> Option<String> {
     let (begin, end) = (format!("<<< {binary} {name}"), format!(">>> {binary} {name}"));
     let console = console.replace('\r', "");
@@ -142,7 +147,7 @@ pub fn words_of(console: &str, binary: &str, name: &str) -> Option<String> {
     Some(words.split_once(&end).map_or(words, |(words, _)| words).trim().to_owned())
 }
 
-/// The program is there.
+/// Makes sure that QEMU is installed.
 pub fn check() -> Result<()> {
     match Command::new("qemu-system-x86_64").arg("--version").stdout(Stdio::null()).status() {
         Ok(status) if status.success() => Ok(()),

@@ -1,6 +1,7 @@
-//! `cargo xtask vm`: the integration tests on real kernels of Debian, each in a virtual machine without hardware help.
+//! `cargo xtask vm`: runs the integration tests on real Debian kernels, each in a virtual machine without hardware
+//! acceleration.
 //!
-//! `docs/kernels.md` has what came of it.
+//! `docs/kernels.md` has the results.
 
 mod document;
 mod flood;
@@ -51,12 +52,12 @@ pub struct Args {
     write: bool,
 }
 
-/// A machine that has run.
+/// A virtual machine that has run.
 #[derive(Debug)]
 pub struct Run {
     pub kernel: &'static Kernel,
     pub cpus: u32,
-    /// As `uname -r` says.
+    /// As `uname -r` reports it.
     pub release: String,
     pub end: End,
     pub results: Results,
@@ -68,7 +69,7 @@ impl Run {
         format!("{}-smp{}", self.kernel.series, self.cpus)
     }
 
-    /// What is wrong with it, a sentence each.
+    /// What is wrong with it, one sentence each.
     fn complaints(&self) -> Vec<String> {
         let mut complaints: Vec<String> = self
             .results
@@ -86,12 +87,12 @@ impl Run {
     }
 }
 
-/// Where kernels are cached and machines leave their words.
+/// Where kernels are cached and the output of virtual machines is stored.
 pub fn folder() -> PathBuf {
     workspace::target().join("vm")
 }
 
-/// Brings what is needed and runs the machines.
+/// Installs what is needed and runs the virtual machines.
 pub fn run(args: &Args) -> Result<()> {
     setup::run()?;
     setup::test_packages()?;
@@ -99,7 +100,7 @@ pub fn run(args: &Args) -> Result<()> {
     machines(args)
 }
 
-/// Runs the machines, then says what came of it.
+/// Runs the virtual machines, then reports the results.
 pub fn machines(args: &Args) -> Result<()> {
     machine::check()?;
     let chosen = chosen(&args.kernels)?;
@@ -117,7 +118,7 @@ pub fn machines(args: &Args) -> Result<()> {
             Err(error) => return Err(error),
         }
     }
-    // However many CPUs a machine has, it uses one of the host's.
+    // However many CPUs a virtual machine has, it uses one of the host's.
     let here = thread::available_parallelism().map_or(1, NonZero::get);
     let jobs = Jobs::new(args.jobs.unwrap_or(here).max(1));
     let runs = thread::scope(|scope| {
@@ -197,7 +198,7 @@ fn run_one(kernel: &'static Kernel, release: String, machine: &Machine, planned:
     Ok(run)
 }
 
-/// How many machines may still be started beside those that run.
+/// How many more virtual machines may be started.
 struct Jobs {
     free: Mutex<usize>,
     given_back: Condvar,
@@ -208,7 +209,7 @@ impl Jobs {
         Self { free: Mutex::new(all), given_back: Condvar::new() }
     }
 
-    /// Waits until one is free and takes it.
+    /// Waits until one is free, and takes it.
     fn take(&self) {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let enough = self.given_back.wait_while(free, |free| *free == 0);
@@ -221,7 +222,7 @@ impl Jobs {
     }
 }
 
-/// A line about the machine, and the words of each test that failed.
+/// A line about the virtual machine, and the output of each test that failed.
 fn described(run: &Run, console: &str) -> String {
     let count = |wanted: fn(&Outcome) -> bool| run.results.tests.iter().filter(|(_, found, _)| wanted(found)).count();
     let mut text = format!(

@@ -1,4 +1,4 @@
-//! Kernel modules: which ones, and in which order they can be inserted.
+//! Kernel modules: which ones are needed, and in which order they can be inserted.
 
 use std::{
     collections::HashMap,
@@ -11,9 +11,10 @@ use anyhow::{Context as _, Result};
 
 use crate::process;
 
-/// What the tests use, with what that depends on. Each is a module on some of the kernels and built in on the others.
-pub const NAMES: [&str; 23] = [
-    // The wire, and the kernel's word on sockets.
+/// Modules that the tests use, and their dependencies. Each is a module on some of the kernels and built in on the
+/// others.
+pub const NAMES: [&str; 24] = [
+    // The virtual link, and the kernel's own report on sockets.
     "veth",
     "inet_diag",
     "tcp_diag",
@@ -25,6 +26,8 @@ pub const NAMES: [&str; 23] = [
     "nft_counter",
     "nft_numgen",
     "nft_objref",
+    // Reads TCP in kernel threads.
+    "nbd",
     // Emulated NICs.
     "mii",
     "8139cp",
@@ -41,13 +44,13 @@ pub const NAMES: [&str; 23] = [
     "virtio_net",
 ];
 
-/// Moves the modules below `from` into one folder, uncompressed: not every kernel can decompress them itself.
+/// Collects the modules below `from` in one folder, uncompressed, because not every kernel can decompress them itself.
 pub fn collect(from: &Path, into: &Path) -> Result<()> {
     fs::create_dir_all(into).with_context(|| format!("cannot create {}", into.display()))?;
     for path in files_below(from)? {
         let name = path.file_name().expect("a file has a name").to_string_lossy().into_owned();
         let Some((module, compression)) = name.split_once(".ko") else { continue };
-        // The patterns also match other modules' names that end alike.
+        // The search patterns also match other modules whose names have the same ending.
         if !NAMES.contains(&module) {
             continue;
         }
@@ -73,14 +76,14 @@ pub fn in_order(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(order.into_iter().map(|name| folder.join(name + ".ko")).collect())
 }
 
-/// Writes what `tool -dc` makes of a file.
+/// Writes the output of `tool -dc` for a file.
 pub fn decompress(tool: &str, from: &Path, to: &Path) -> Result<()> {
     let file = fs::File::create(to).with_context(|| format!("cannot create {}", to.display()))?;
     process::run(Command::new(tool).args(["-dc", "--quiet"]).arg(from).stdout(file))
         .with_context(|| format!("cannot decompress {}", from.display()))
 }
 
-/// The line `depends=` of a module's section `.modinfo`, which is a list of strings with zeros between.
+/// The value of `depends=` in a module's section `.modinfo`, which is a list of strings separated by NUL bytes.
 fn dependencies(module: &[u8]) -> Result<Vec<String>> {
     const KEY: &[u8] = b"\0depends=";
     let at =
@@ -108,7 +111,8 @@ fn sorted(depends: &HashMap<String, Vec<String>>) -> Result<Vec<String>> {
         Ok(())
     }
     let mut names: Vec<&String> = depends.keys().collect();
-    // What is loaded without being named by a dependency comes first: nf_tables asks for a checksum by its name.
+    // A module that is loaded without being named as a dependency comes first: nf_tables requests a checksum by its
+    // name.
     names.sort_by_key(|name| (!name.starts_with("crc32c"), *name));
     let mut order = Vec::new();
     for name in names {

@@ -1,6 +1,6 @@
-//! Kernels from Debian's packages: found by series, fetched, and the few files that a machine needs unpacked. Nothing is
-//! installed. `target/vm/kernels/SERIES/PACKAGE/` holds `vmlinux` and `modules/`, and is used again until the mirror has
-//! a newer package.
+//! Kernels from Debian's packages: finds them by series, fetches them, and unpacks the few files that a virtual machine
+//! needs. Nothing is installed. `target/vm/kernels/SERIES/PACKAGE/` contains `vmlinux` and `modules/`, and is reused
+//! until the mirror has a newer package.
 
 use std::{
     fs,
@@ -16,18 +16,18 @@ use crate::{
     process,
 };
 
-/// The mirror is asked anew after this long.
+/// The mirror is queried again after this time.
 const ASK_AGAIN: Duration = Duration::from_secs(24 * 3600);
 
-/// Written last into an unpacked kernel's folder, and again whenever the mirror had no newer one; holds the release, such
-/// as `6.12.107+deb13-amd64`, and the modules that were looked for.
+/// Written last into the folder of an unpacked kernel, and again whenever the mirror had no newer one. Contains the
+/// release, such as `6.12.107+deb13-amd64`, and the names of the modules that were searched for.
 const COMPLETE: &str = "release";
 
 /// A kernel that can be booted.
 #[derive(Clone, Debug)]
 pub struct Unpacked {
     folder: PathBuf,
-    /// As `uname -r` will say.
+    /// As `uname -r` will report it.
     pub release: String,
 }
 
@@ -55,7 +55,7 @@ impl Unpacked {
     }
 }
 
-/// The newest kernel of the series; a cached one where the mirror does not answer or has none any more.
+/// The newest kernel of the series; a cached one if the mirror does not answer or no longer has any.
 pub fn unpacked(kernel: &Kernel) -> Result<Unpacked> {
     let cache = folder().join("kernels").join(kernel.series);
     if let Some(unpacked) = cached(&cache).filter(|unpacked| is_recent(&unpacked.folder.join(COMPLETE))) {
@@ -83,7 +83,7 @@ fn newest(kernel: &Kernel, cache: &Path) -> Result<Unpacked> {
     let (release, packages) = choose(&names, kernel.series)
         .with_context(|| format!("the suite {} has no kernel {}", kernel.suite, kernel.series))?;
     let uris = process::output(apt.command("apt-get").args(["-qq", "download", "--print-uris"]).args(&packages))?;
-    // Lines of URI, file name, size, hash.
+    // Each line has URI, file name, size and hash.
     let files: Vec<&str> = uris.lines().filter_map(|line| line.split(' ').nth(1)).collect();
     ensure!(files.len() == packages.len(), "apt-get names no file for {}: {uris}", packages.join(" and "));
     let folder = cache.join(files[0].trim_end_matches(".deb"));
@@ -111,7 +111,7 @@ fn newest(kernel: &Kernel, cache: &Path) -> Result<Unpacked> {
     Unpacked::complete(folder, release)
 }
 
-/// apt with the suite's lists, not older than a day.
+/// apt with the suite's package lists, at most a day old.
 fn lists(suite: &str) -> Result<PrivateApt> {
     let apt = PrivateApt::new(&folder().join("apt").join(suite), suite)?;
     let stamp = apt.folder().join("updated");
@@ -128,7 +128,7 @@ fn is_recent(file: &Path) -> bool {
     written.ok().and_then(|time| SystemTime::now().duration_since(time).ok()).is_some_and(|age| age < ASK_AGAIN)
 }
 
-/// The newest release of the series and the packages that hold it.
+/// The newest release of the series and the packages that contain it.
 fn choose(names: &[&str], series: &str) -> Option<(String, Vec<String>)> {
     let release = names
         .iter()
@@ -136,24 +136,24 @@ fn choose(names: &[&str], series: &str) -> Option<(String, Vec<String>)> {
         .filter(|release| release.strip_prefix(series).is_some_and(|rest| rest.starts_with('.')))
         .filter(|release| release.ends_with("-amd64") && !release.contains("-cloud-") && !release.contains("-rt-"))
         .max_by_key(|release| numbers(release))?;
-    // From 6.19 on the image is an empty package that depends on these two.
+    // From 6.19 on, the image is an empty package that depends on these two.
     let parts = [format!("linux-binary-{release}"), format!("linux-modules-{release}")];
     let split = parts.iter().all(|part| names.contains(&part.as_str()));
     let packages = if split { parts.to_vec() } else { vec![format!("linux-image-{release}")] };
     Some((release.to_owned(), packages))
 }
 
-/// The numbers of a release, which order it among others: `6.12.107+deb13` comes after `6.12.94+deb13`.
+/// The numbers in a release, by which releases are ordered: `6.12.107+deb13` comes after `6.12.94+deb13`.
 fn numbers(release: &str) -> Vec<u64> {
     release.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect()
 }
 
-/// Takes the image and the wanted modules out of a package: seconds less than the whole.
+/// Extracts the image and the wanted modules from a package, which is seconds faster than unpacking all of it.
 fn unpack(package: &Path, into: &Path) -> Result<()> {
     let wanted = modules::NAMES.map(|name| format!("*/{name}.ko*"));
     let patterns = ["--wildcards", "*/vmlinuz*"].into_iter().chain(wanted.iter().map(String::as_str));
     let said = apt::unpack(package, into, patterns)?.unwrap_or_default();
-    // Each package holds a part, and each kernel has some of the modules built in.
+    // Each package has only some of the files, and each kernel has some of the modules built in.
     let is_absence = |line: &str| line.contains("Not found in archive") || line.contains("Exiting with failure status");
     ensure!(said.lines().all(is_absence), "cannot unpack {}: {said}", package.display());
     Ok(())

@@ -1,10 +1,10 @@
-//! What a machine's second serial port said; `tests/src/bin/init` says how.
+//! Parses the output of a virtual machine's second serial port; `tests/src/bin/init` describes its format.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
-/// A test of the integration tests.
+/// One of the integration tests.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Test {
     /// The file below `tests/tests`, such as `bytes`.
@@ -12,33 +12,33 @@ pub struct Test {
     pub name: String,
 }
 
-/// What became of a test.
+/// The result of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Pass,
-    /// What it claims cannot be shown on this machine, because of this.
+    /// The test cannot run on this virtual machine, for this reason.
     NotSupported(String),
     Fail,
     /// It was killed.
     Timeout,
-    /// The machine ended before its turn.
+    /// The virtual machine ended before it reached this test.
     NotReached,
 }
 
-/// All that a machine said.
+/// Everything that a virtual machine reported.
 #[derive(Debug, Default)]
 pub struct Results {
     pub tests: Vec<(Test, Outcome, Duration)>,
-    /// Kind and text of what tests reported.
+    /// Kind and text of the tests' reports.
     pub reports: Vec<(String, String)>,
     /// Lines of the kernel's log that should not be there.
     pub alarms: Vec<String>,
-    /// The last line was reached.
+    /// The output ends with its last line.
     pub complete: bool,
 }
 
 impl Results {
-    /// Reads the port's words; `planned` tests without a result were not reached.
+    /// Parses the port's output; `planned` tests without a result were not reached.
     pub fn parse(text: &str, planned: &[Test]) -> Result<Self> {
         let mut results = Self::default();
         let mut not_supported = None;
@@ -73,12 +73,12 @@ impl Results {
         Ok(results)
     }
 
-    /// What was reported under this kind.
+    /// The texts that were reported under this kind.
     pub fn reported(&self, kind: &str) -> impl Iterator<Item = &str> {
         self.reports.iter().filter(move |(other, _)| other == kind).map(|(_, text)| text.as_str())
     }
 
-    /// Tests that neither passed nor said what this machine lacks.
+    /// Tests that neither passed nor reported what this virtual machine lacks.
     pub fn failed(&self) -> impl Iterator<Item = &(Test, Outcome, Duration)> {
         self.tests.iter().filter(|(_, outcome, _)| !matches!(outcome, Outcome::Pass | Outcome::NotSupported(_)))
     }

@@ -1,4 +1,4 @@
-//! The ethtool ioctl: what a driver says of itself. Its statistics are to be had in no other way.
+//! The ethtool ioctl: what a driver reports about itself. Its statistics are available in no other way.
 
 #![expect(unsafe_code, reason = "the ethtool ioctl has no safe wrapper")]
 
@@ -10,24 +10,24 @@ use zerocopy::IntoBytes;
 
 use crate::model::host::Ring;
 
-/// Most statistics that are read of one device; a NIC of 100 Gbit/s with a queue per CPU has thousands.
+/// Maximum number of statistics that are read of one device; a NIC of 100 Gbit/s with a queue per CPU has thousands.
 const MOST_STATISTICS: usize = 65_536;
 
-/// `ETH_GSTRING_LEN`: bytes of the name of one statistic.
+/// `ETH_GSTRING_LEN`: length of the name of one statistic, bytes.
 const NAME_BYTES: usize = 32;
 const NAME_WORDS: usize = NAME_BYTES / size_of::<u32>();
 
-/// Words of the longest header, of `struct ethtool_gstrings`.
+/// Words of the longest header, that of `struct ethtool_gstrings`.
 const HEADER_WORDS: usize = 3;
 
-/// A request and its answer: room for the longest answer that is asked for, the names of all statistics. Zeroed memory
-/// of this size comes straight from the kernel, so that only what an answer fills is ever resident.
+/// Words for a request and its answer: room for the longest answer, the names of all statistics. Zeroed memory of this
+/// size comes straight from the kernel, so only what an answer fills is ever resident.
 const BUFFER_WORDS: usize = HEADER_WORDS + MOST_STATISTICS * NAME_WORDS;
 
-/// `ETH_SS_STATS`: the set of names that belong to the statistics.
+/// `ETH_SS_STATS`: the set of the statistics' names.
 const NAMES_OF_STATISTICS: u32 = 1;
 
-/// Commands of `linux/ethtool.h`. All of them only read, and ask for no capability.
+/// Commands of `linux/ethtool.h`. All of them only read, and require no capability.
 #[derive(Clone, Copy, Debug)]
 #[repr(u32)]
 enum Command {
@@ -37,11 +37,11 @@ enum Command {
     Statistics = 0x1d,
 }
 
-/// A driver, as far as it matters here.
+/// What matters here about a driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Driver {
     pub(super) name: String,
-    /// How many statistics it has.
+    /// Number of its statistics.
     pub(super) statistics: usize,
 }
 
@@ -55,7 +55,7 @@ impl Default for Buffer {
     }
 }
 
-/// Asks drivers of the network namespace in which it was opened.
+/// Asks the drivers of the network namespace in which it was opened.
 #[derive(Debug)]
 pub(super) struct Ethtool<'a> {
     socket: OwnedFd,
@@ -63,7 +63,7 @@ pub(super) struct Ethtool<'a> {
 }
 
 impl<'a> Ethtool<'a> {
-    /// Any socket will do; this family is needed for the list of devices anyway.
+    /// Opens a socket for the requests. Any socket will do; this family is needed for the list of devices anyway.
     pub(super) fn open(buffer: &'a mut Buffer) -> Result<Self> {
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
         Ok(Self { socket, buffer })
@@ -78,10 +78,10 @@ impl<'a> Ethtool<'a> {
         Ok(Driver { name, statistics: answer[45] as usize })
     }
 
-    /// Size of the receive ring; `None` where the driver has no such thing.
+    /// Size of the receive ring; `None` if the driver has none.
     pub(super) fn receive_ring(&mut self, device: &str) -> Result<Option<Ring>> {
         match self.ask(device, Command::RingParameters, [0, 0]) {
-            // struct ethtool_ringparam: cmd; rx, rx_mini, rx_jumbo, tx, first as they may be, then as they are.
+            // struct ethtool_ringparam: cmd; rx, rx_mini, rx_jumbo, tx: first the maximum sizes, then the current ones.
             Ok(answer) => {
                 let ring = Ring { entries: u64::from(answer[5]), max_entries: u64::from(answer[1]) };
                 Ok((ring.max_entries > 0).then_some(ring))
@@ -109,7 +109,8 @@ impl<'a> Ethtool<'a> {
         Ok(values[..count].iter().map(|value| u64::from_ne_bytes(*value)).collect())
     }
 
-    /// Sends a command, with the two words that follow it in its structure, and returns the structure as it came back.
+    /// Sends a command, with the two words that follow it in its structure. Returns the structure as the kernel left
+    /// it.
     fn ask(&mut self, device: &str, command: Command, words: [u32; 2]) -> Result<&[u32]> {
         let mut name: [libc::c_char; libc::IFNAMSIZ] = [0; libc::IFNAMSIZ];
         if device.len() >= name.len() {
@@ -124,18 +125,18 @@ impl<'a> Ethtool<'a> {
         buffer[1..HEADER_WORDS].copy_from_slice(&words);
         let ifru_data = buffer.as_mut_ptr().cast();
         let request = libc::ifreq { ifr_name: name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_data } };
-        // SAFETY: SIOCETHTOOL reads an ifreq with a NUL-terminated name, and reads and writes the structure of the
-        // command behind ifru_data; request and buffer outlive the call. The structures of DriverInfo (196 bytes) and
+        // SAFETY: SIOCETHTOOL reads an ifreq with a NUL-terminated name, and reads and writes the command's structure,
+        // to which ifru_data points; request and buffer outlive the call. The structures of DriverInfo (196 bytes) and
         // RingParameters (36) fit into the buffer. The other two end in as many elements as the driver has statistics.
         // Newer kernels (net/ethtool/ioctl.c, ethtool_get_stats, ethtool_get_strings) send none if that is not the
-        // number asked for; older ones send them all, and for them the buffer has room for MOST_STATISTICS however few
-        // are asked for, so that a driver may be given more queues between the question for the number and this one.
+        // requested number. Older kernels send them all; for them, the buffer has room for MOST_STATISTICS however few
+        // are requested, because a driver may get more queues between the request for the number and this one.
         let outcome = unsafe { libc::ioctl(self.socket.as_raw_fd(), SIOCETHTOOL, &request) };
         if outcome == 0 { Ok(buffer) } else { Err(Error::last_os_error()) }
     }
 }
 
-/// The number as the kernel wants it.
+/// The count as the kernel takes it; an error if it is too large.
 fn checked(count: usize) -> Result<u32> {
     if count > MOST_STATISTICS {
         return Err(Error::other(format!("{count} are too many, {MOST_STATISTICS} are read at most")));
@@ -143,12 +144,12 @@ fn checked(count: usize) -> Result<u32> {
     Ok(count as u32)
 }
 
-/// Whether the driver still has as many statistics as it said.
+/// An error if the driver no longer has as many statistics as it reported.
 fn unchanged(asked: u32, sent: u32) -> Result<()> {
     if sent == asked { Ok(()) } else { Err(Error::other("the driver was being reconfigured")) }
 }
 
-/// A string that ends at its first NUL or with the field.
+/// A string that ends at its first NUL or at the end of the field.
 fn text(field: &[u8]) -> String {
     let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
     String::from_utf8_lossy(&field[..end]).into_owned()
@@ -193,7 +194,7 @@ mod tests {
                 let names = ethtool.names(device, driver.statistics).unwrap();
                 assert!(names.len() == driver.statistics && names.iter().all(|name| !name.is_empty()), "{names:?}");
                 assert_eq!(ethtool.statistics(device, driver.statistics).unwrap().len(), driver.statistics);
-                // Newer kernels say that the number is wrong, older ones send what there is.
+                // Newer kernels report that the number is wrong; older ones send what there is.
                 assert!(ethtool.statistics(device, driver.statistics + 1).is_err());
             }
         }

@@ -1,4 +1,4 @@
-//! Real statistics of drivers (`captured/ethtool/`, as `ethtool -S` prints them), the totals, and this host.
+//! Tests of real driver statistics (`captured/ethtool/`, as `ethtool -S` prints them), of the totals, and of this host.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Driver, what it showed, the lines of it that count, what comes of them.
+/// A driver, its captured statistics, the lines that count, and the overruns that result.
 struct Golden {
     driver: &'static str,
     captured: &'static str,
@@ -72,7 +72,7 @@ const GOLDEN: [Golden; 20] = [
         lines: &["pkts rx OOB", "pkts rx OOB"],
         overruns: &[("pkts rx OOB", 0)],
     },
-    // No statistics of their own that matter, or none at all.
+    // Drivers without statistics that matter, or without any.
     Golden { driver: "hv_netvsc", captured: "", lines: &[], overruns: &[] },
     Golden { driver: "mlx4_en", captured: "", lines: &[FIFO], overruns: &[("rx_fifo_errors", 0)] },
     Golden { driver: "pcnet32", captured: "", lines: &[MISSED], overruns: &[("rx_missed_errors", 0)] },
@@ -99,7 +99,7 @@ const LINK: [(&str, Field); 10] = [
     ("link rx_nohandler", |link| &mut link.rx_nohandler),
 ];
 
-/// Names and values of a file; names with the indent that the driver gives them.
+/// Names and values of a file; the names are indented as by the driver.
 fn parse(captured: &str) -> (Vec<String>, Vec<u64>, Stats64) {
     let (mut names, mut values, mut link) = (Vec::new(), Vec::new(), Stats64::default());
     for line in captured.lines().skip(1) {
@@ -181,7 +181,7 @@ proptest! {
     }
 }
 
-/// A device of this driver with so many `rx_missed_errors`.
+/// A device of this driver with this many `rx_missed_errors`.
 fn device(index: u32, name: &str, driver: &str, missed: u64) -> (Link, Answers) {
     let mut link = Link { index, name: name.to_owned(), on_a_bus: true, ..Link::default() };
     link.counters.rx_missed_errors = missed;
@@ -243,7 +243,7 @@ fn what_is_missing_is_noted_unless_the_device_is_gone() {
     assert_eq!(notes, ["eth0: cannot read its ring: Operation not permitted (os error 1); it is missing"]);
 }
 
-/// Devices that hang on a bus have a link to it below `/sys`.
+/// Devices on a bus have a link to it below `/sys`.
 #[test]
 fn this_host_shows_its_devices_with_the_rings_of_those_that_have_one() {
     let mut devices = Devices::default();

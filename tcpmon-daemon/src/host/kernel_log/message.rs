@@ -1,16 +1,16 @@
-//! What a record of the kernel log says of failures of the page allocator.
+//! Page allocation failures in records of the kernel log.
 
-/// Longest process name of the kernel, bytes (`TASK_COMM_LEN` without its NUL).
+/// Maximum length of a process name in the kernel, bytes (`TASK_COMM_LEN` without its NUL).
 const PROCESS_NAME: usize = 15;
 
-/// Orders beyond it are no kernel's.
+/// No kernel has larger orders.
 const MAX_ORDER: u32 = 20;
 
-/// What stands between the process name and the figures.
+/// The text between the process name and the figures (order and mode).
 const FAILURE: &str = ": page allocation failure";
 
-/// Flags that let an allocation wait (direct reclaim), by the kernel's names (`include/trace/events/mmflags.h`); other
-/// names are for single bits that do not. The kernel names the largest sets first, so that GFP_ATOMIC with direct
+/// Flags that allow an allocation to wait (direct reclaim), by the kernel's names (`include/trace/events/mmflags.h`).
+/// Other names are for single bits that do not. The kernel prints the largest sets first, so GFP_ATOMIC with direct
 /// reclaim is `GFP_ATOMIC|__GFP_DIRECT_RECLAIM`.
 const WAITING: [&str; 12] = [
     "GFP_KERNEL",
@@ -27,34 +27,34 @@ const WAITING: [&str; 12] = [
     "__GFP_WAIT",
 ];
 
-/// `__GFP_WAIT`, Linux 4.3 and older.
+/// `__GFP_WAIT` in Linux 4.3 and older.
 const WAIT: u32 = 0x10;
 
-/// `__GFP_DIRECT_RECLAIM` in Linux 4.4 and 4.5, the only ones that have it and do not print names.
+/// `__GFP_DIRECT_RECLAIM` in Linux 4.4 and 4.5, the only versions that have it and do not print names.
 const DIRECT_RECLAIM: u32 = 0x40_0000;
 
-/// `__GFP_KSWAPD_RECLAIM` there, which GFP_ATOMIC has as well as GFP_KERNEL. The bit was free before.
+/// `__GFP_KSWAPD_RECLAIM` in the same versions; both GFP_ATOMIC and GFP_KERNEL have it. Before, the bit was unused.
 const KSWAPD_RECLAIM: u32 = 0x200_0000;
 
 /// One record of `/dev/kmsg`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Its number; one more than the last one's.
+    /// Its sequence number: one more than that of the record before it.
     pub sequence: u64,
-    /// The kernel wrote it: who writes to the log from outside cannot be facility 0.
+    /// Whether the kernel wrote it: what user space writes to the log cannot have facility 0.
     pub from_kernel: bool,
-    /// The text, in which the kernel spells what is not printable ASCII as `\x0a`.
+    /// The text, in which the kernel escapes everything but printable ASCII in the form `\x0a`.
     pub message: &'a str,
 }
 
-/// A message's meaning.
+/// Meaning of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning<'a> {
     /// An allocation failed.
     Failure(Failure<'a>),
-    /// So many such messages were kept back by the kernel's rate limit.
+    /// The kernel's rate limit suppressed this many such messages.
     Suppressed(u64),
-    /// An allocation failed, but the rest is like no kernel's.
+    /// An allocation failed, but the rest matches no known kernel.
     NotUnderstood,
     /// Something else.
     Other,
@@ -65,13 +65,14 @@ pub enum Meaning<'a> {
 pub struct Failure<'a> {
     /// Name of the process that was running.
     pub process: &'a str,
-    /// 2^order pages were asked for.
+    /// 2^order pages were requested.
     pub order: u32,
     /// It was not allowed to wait.
     pub atomic: bool,
 }
 
-/// A record, `PRIORITY,SEQUENCE,MICROSECONDS,FLAGS[,...];MESSAGE` and lines that follow. `None` if it is not one.
+/// Parses a record: `PRIORITY,SEQUENCE,MICROSECONDS,FLAGS[,...];MESSAGE` and continuation lines. `None` if it is not
+/// one.
 pub fn record(text: &str) -> Option<Record<'_>> {
     let (header, rest) = text.split_once(';')?;
     let mut fields = header.split(',');
@@ -81,7 +82,7 @@ pub fn record(text: &str) -> Option<Record<'_>> {
     Some(Record { sequence, from_kernel: priority >> 3 == 0, message })
 }
 
-/// What a message of the kernel says.
+/// The meaning of a message of the kernel.
 pub fn meaning(message: &str) -> Meaning<'_> {
     // Up to Linux 4.9 the function was called warn_alloc_failed.
     let limited = ["warn_alloc: ", "warn_alloc_failed: "].iter().find_map(|name| message.strip_prefix(name));
@@ -89,7 +90,7 @@ pub fn meaning(message: &str) -> Meaning<'_> {
         return count.parse().map_or(Meaning::NotUnderstood, Meaning::Suppressed);
     }
     match message.split_once(FAILURE) {
-        // A longer name is other text of the kernel's, such as a device's name, which may come from anywhere.
+        // A longer name is other text of the kernel, such as a device's name, which may come from anywhere.
         Some((process, figures)) if length(process) <= PROCESS_NAME => {
             let figures = order_and_atomic(figures).filter(|(order, _)| *order <= MAX_ORDER);
             figures
@@ -99,13 +100,13 @@ pub fn meaning(message: &str) -> Meaning<'_> {
     }
 }
 
-/// Bytes of a text before the kernel spelled some of them as `\x0a`.
+/// Length of a text before the kernel escaped some of its bytes as `\x0a`, bytes.
 fn length(spelled: &str) -> usize {
     spelled.len().saturating_sub(3 * spelled.matches("\\x").count())
 }
 
-/// From `: order:0, mode:0x40820(GFP_ATOMIC|__GFP_COMP), ...`; before Linux 4.6 without names, and before 2.6.39 with
-/// a full stop in front.
+/// Parses `: order:0, mode:0x40820(GFP_ATOMIC|__GFP_COMP), ...`. Before Linux 4.6 there are no names, and before 2.6.39
+/// the text starts with a full stop.
 fn order_and_atomic(figures: &str) -> Option<(u32, bool)> {
     let (order, rest) = figures.strip_prefix([':', '.'])?.strip_prefix(" order:")?.split_once(", mode:0x")?;
     let digits = rest.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(rest.len());
@@ -134,7 +135,7 @@ mod tests {
     fn records_are_known_by_their_header() {
         let records: Vec<_> = include_str!("../captured/6.1/kmsg_all_raw").lines().filter_map(record).collect();
         let taken = |sequence| *records.iter().find(|record| record.sequence == sequence).expect("captured");
-        // Two lines, such as ` SUBSYSTEM=acpi`, are none; user and local7 are not the kernel.
+        // Two lines, such as ` SUBSYSTEM=acpi`, are not records; the facilities user and local7 are not the kernel.
         assert_eq!(records.len(), 7);
         assert_eq!(taken(87).message, "rcu: \\x09RCU restricting CPUs from NR_CPUS=8192 to nr_cpu_ids=2.");
         assert!(taken(87).from_kernel && !taken(459).from_kernel && !taken(463).from_kernel);
@@ -150,7 +151,7 @@ mod tests {
 
     #[test]
     fn messages_of_all_times_are_understood() {
-        // By hand: Linux 4.6 and newer, 2.6.39 to 4.5, and the original of 2005.
+        // Written by hand: Linux 4.6 and newer, 2.6.39 to 4.5, and the original of 2005.
         for (message, expected) in [
             (
                 "swapper/0: page allocation failure: order:0, mode:0x40820(GFP_ATOMIC|__GFP_COMP), \
@@ -194,7 +195,7 @@ mod tests {
         ] {
             assert!(atomic(&format!("0x10({names})")), "{names}");
         }
-        // GFP_KERNEL and GFP_ATOMIC of Linux 4.4; with __GFP_RECLAIMABLE, which is where __GFP_WAIT was.
+        // GFP_KERNEL and GFP_ATOMIC of Linux 4.4; also with __GFP_RECLAIMABLE, which has the former bit of __GFP_WAIT.
         assert_eq!(["0x24000c0", "0x2080020", "0x2080030"].map(atomic), [false, true, true]);
         assert_eq!(["0xd0", "0x10", "0x20", "0x400020"].map(atomic), [false, false, true, true]);
     }

@@ -1,4 +1,4 @@
-//! Claims about passwords and the cost of checking them.
+//! Tests of passwords and the cost of checking them.
 
 use std::{
     net::SocketAddr,
@@ -11,7 +11,7 @@ use super::*;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Names with passwords, at this cost.
+/// Users with these passwords, hashed at this cost.
 fn users(cost: u32, of: &[(&str, &str)]) -> Arc<Users> {
     let hash = |(name, password): &(&str, &str)| ((*name).to_owned(), bcrypt::hash(password, cost).expect("a hash"));
     Arc::new(Users::new(of.iter().map(hash).collect()).expect("good hashes"))

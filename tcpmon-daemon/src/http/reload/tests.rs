@@ -1,4 +1,4 @@
-//! Claims about a web config that changes while it is in force.
+//! Tests of a web config that changes while it is in force.
 
 use std::path::PathBuf;
 
@@ -28,7 +28,7 @@ impl Folder {
         WebConfig::read_and_look_every(&file, Duration::ZERO).expect("a good file")
     }
 
-    /// Certificate and key in one file.
+    /// Writes certificate and key into one file.
     fn pair(&self, name: &str) {
         let CertifiedKey { cert, signing_key } = generate_simple_self_signed([name.to_owned()]).expect("a key");
         self.write("pair.pem", &(cert.pem() + &signing_key.serialize_pem()));

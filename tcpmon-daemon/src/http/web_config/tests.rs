@@ -1,4 +1,4 @@
-//! Claims about web config files: what is taken, and how the others are refused.
+//! Tests of web config files: what is accepted, and how everything else is refused.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use super::*;
 
 const HASH: &str = "$2b$04$EGdrhbKUv8Oc9vGiXX0HQOxSg445d458Muh7DAHskb6QbtCvdxcie";
 
-/// A folder with a certificate and its key, and the web config beside them.
+/// A folder with a certificate and its key, and a web config file next to them.
 struct Folder(TempDir);
 
 impl Folder {
@@ -44,7 +44,7 @@ impl Folder {
     }
 }
 
-/// With a good pair, and these further lines of the section.
+/// The section with a valid certificate and key, and these additional lines.
 fn tls(lines: &str) -> String {
     format!("tls_server_config:\n  cert_file: a.crt\n  key_file: a.key\n  {}\n", lines.replace('\n', "\n  "))
 }
@@ -102,7 +102,7 @@ fn certificates_and_keys_that_cannot_be_used_are_named() {
     let folder = Folder::new();
     folder.refused("tls_server_config:\n  key_file: a.key\n", &["missing cert_file"]);
     folder.refused("tls_server_config:\n  cert_file: a.crt\n", &["missing key_file"]);
-    // The toolkit serves plain HTTP then.
+    // In this case the toolkit serves plain HTTP.
     folder.refused("tls_server_config:\n  min_version: TLS13\n", &["missing cert_file"]);
     let with = |cert, key| format!("tls_server_config:\n  cert_file: {cert}\n  key_file: {key}\n");
     let missing = folder.0.path().join("no.crt").display().to_string();

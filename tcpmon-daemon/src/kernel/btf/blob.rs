@@ -1,4 +1,4 @@
-//! The frame of a BTF blob: header, sections, and where each type starts. What the types mean is not looked at.
+//! The frame of a BTF blob: header, sections, and where each type starts. The meaning of the types is not examined.
 
 use std::{error, fmt};
 
@@ -35,17 +35,17 @@ const MAX_NAME_BYTES: usize = 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BtfError {
-    /// The magic number is neither order of 0xeb9f.
+    /// The magic number is not 0xeb9f in either byte order.
     NotBtf,
     /// The blob describes a big-endian machine.
     BigEndian,
     /// The version is not 1.
     Version(u8),
-    /// The header, or a section that it points to, does not lie within the blob.
+    /// The header, or a section that it points to, is not within the blob.
     Truncated,
     /// The record of this type id runs past the end of the type section.
     TruncatedType(u32),
-    /// A kind that this parser does not know and that the blob does not tell the length of.
+    /// A kind that this parser does not know and whose length the blob does not state.
     UnknownKind {
         /// `BTF_KIND_` number.
         kind: u8,
@@ -75,20 +75,20 @@ impl fmt::Display for BtfError {
 
 impl error::Error for BtfError {}
 
-/// A type as it lies in the blob.
+/// A type as it is stored in the blob.
 #[derive(Debug, Clone, Copy)]
 pub struct Record<'a> {
-    /// Offset into the strings.
+    /// Offset of the name in the strings.
     pub name: u32,
     /// One of the constants in [`kind`], or a newer one.
     pub kind: u8,
     /// Number of members, values or parameters; the linkage of a FUNC.
     pub count: u32,
-    /// Of a structure: offsets carry bit sizes. Of an enum: signed. Of a forward declaration: union.
+    /// For a structure: offsets contain bit sizes. For an enum: it is signed. For a forward declaration: it is a union.
     pub flag: bool,
     /// Size in bytes, or the id of the type that this one refers to, depending on the kind.
     pub size_or_type: u32,
-    /// What follows, depending on the kind.
+    /// The bytes that follow, depending on the kind.
     pub tail: &'a [u8],
 }
 
@@ -98,15 +98,15 @@ pub struct Blob<'a> {
     strings: &'a [u8],
     /// Where in `types` the record of id `index + 1` starts.
     starts: Vec<u32>,
-    /// Ids of the named structures and unions, which is what most lookups start at.
+    /// Ids of the named structures and unions, with which most lookups start.
     structures: Vec<u32>,
 }
 
 impl<'a> Blob<'a> {
-    /// Checks the frame of a whole blob (not what the types say) and finds the types in it: 1 ms for 5.5 MB.
+    /// Checks the frame of a whole blob (not the meaning of the types) and finds the types in it: 1 ms for 5.5 MB.
     ///
     /// # Errors
-    /// What is not little-endian BTF of version 1, is cut short, or holds a kind of unknown length.
+    /// If the input is not little-endian BTF of version 1, is truncated, or holds a kind of unknown length.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, BtfError> {
         match bytes {
             [0x9f, 0xeb, 1, ..] => {}
@@ -119,7 +119,8 @@ impl<'a> Blob<'a> {
         if header.len() < HEADER_BYTES {
             return Err(BtfError::Truncated);
         }
-        // Each section is an offset from the end of the header and a length; absent from a shorter header means empty.
+        // Each section is an offset from the end of the header, and a length. A section that a shorter header does not
+        // have is empty.
         let section = |at| {
             let offset = word(header, at).unwrap_or(0) as usize;
             let length = word(header, at + 4).unwrap_or(0) as usize;
@@ -153,7 +154,7 @@ impl<'a> Blob<'a> {
         self.starts.len() as u32
     }
 
-    /// The type with this id; `None` for 0 (`void`) and ids that are not there.
+    /// The type with this id; `None` for 0 (`void`) and for ids that do not exist.
     pub fn record(&self, id: u32) -> Option<Record<'a>> {
         let index = id.checked_sub(1)? as usize;
         let start = *self.starts.get(index)? as usize;
@@ -169,7 +170,7 @@ impl<'a> Blob<'a> {
         })
     }
 
-    /// The string at this offset; empty where there is none, or none in UTF-8.
+    /// The string at this offset; empty if there is none or if it is not UTF-8.
     pub fn string(&self, offset: u32) -> &'a str {
         let rest = self.strings.get(offset as usize..).unwrap_or_default();
         let rest = rest.get(..MAX_NAME_BYTES).unwrap_or(rest);
@@ -192,7 +193,7 @@ impl<'a> Blob<'a> {
         self.structures.iter().copied().find(is_named)
     }
 
-    /// Whether the string at `offset` is this one. No name is empty.
+    /// Whether the string at `offset` equals `name`. An empty `name` matches nothing.
     pub fn is_named(&self, offset: u32, name: &str) -> bool {
         let rest = self.strings.get(offset as usize..).unwrap_or_default();
         !name.is_empty() && rest.strip_prefix(name.as_bytes()).is_some_and(|after| after.first() == Some(&0))
@@ -204,7 +205,8 @@ fn unpack(info: u32) -> (u8, u32, bool) {
     ((info >> 24 & 0x7f) as u8, info & 0xff_ffff, info >> 31 == 1)
 }
 
-/// Bytes that follow a record. `layout` has 4 bytes per kind: bytes once, bytes per element, flags of 16 bits.
+/// Number of bytes that follow a record. `layout` has 4 bytes per kind: the bytes that occur once, the bytes per
+/// element, and flags of 16 bits.
 fn tail_bytes(kind: u8, count: u32, layout: &[u8]) -> Option<usize> {
     let (once, each) = match kind {
         kind::PTR | kind::FWD | kind::TYPEDEF | kind::VOLATILE | kind::CONST | kind::RESTRICT => (0, 0),

@@ -1,9 +1,9 @@
-//! On blobs made by hand; whole kernels are in `tests/btf_parser.rs`.
+//! Tests on blobs made by hand; tests on whole kernels are in `tests/btf_parser.rs`.
 #![allow(clippy::unwrap_used, reason = "a test ends where its claim does")]
 
 use super::*;
 
-/// A blob in the making.
+/// Builds a blob.
 struct Maker {
     types: Vec<u8>,
     strings: Vec<u8>,
@@ -187,7 +187,7 @@ fn a_tracepoint_has_the_types_of_its_typedef_and_the_names_of_its_iterator() {
         Argument { name: Some("sk"), kind: ArgumentKind::Pointer("sock") },
         Argument { name: Some("location"), kind: ArgumentKind::Pointer("void") },
         Argument { name: None, kind: ArgumentKind::Enum("reason") },
-        // The iterator has another type here, so its name may be another argument's.
+        // `__traceiter_drop` has another type here, so its name may belong to another argument.
         Argument { name: None, kind: ArgumentKind::Integer { size: 4, signed: true } },
     ];
     assert_eq!(btf.tracepoint("drop").unwrap(), arguments);
@@ -256,7 +256,7 @@ fn an_unknown_kind_is_refused_unless_the_blob_tells_its_length() {
     assert_eq!(Btf::parse(&maker.bytes()).err(), refused);
     assert_eq!(Btf::parse(&maker.bytes_with_layout(&[0; 80])).err(), refused);
 
-    // Kind 20: once 4 bytes, and 8 bytes for each of 2 elements.
+    // Kind 20: 4 bytes once, and 8 bytes for each of 2 elements.
     let bytes = maker.bytes_with_layout(&[&[0; 80], [4, 8, 0, 0].as_slice()].concat());
     assert_eq!(Btf::parse(&bytes).unwrap().field("known", "member"), field(0, 4));
 }

@@ -7,10 +7,10 @@ use super::*;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// What the kernel shows of an idle connection that has received `bytes`; the iterator gives it its cookie as index.
+/// What the iterator shows of an idle connection that has received `bytes`; its index is its cookie.
 fn socket(cookie: u64, bytes: u64) -> SocketRecord {
     let mut state = SocketState { cookie, last_ns: SECOND, ..SocketState::ZERO };
-    state.process[..6].copy_from_slice(b"reader");
+    state.process.as_mut_bytes()[..6].copy_from_slice(b"reader");
     state.shown = Shown { index_plus_one: cookie as u32 + 1, ..Shown::ZERO };
     (state.counters.received_bytes, state.counters.segments) = (bytes, 1);
     let live = SocketLive { state: 1, flags: LIVE_NEW, rcvbuf: 10, ..SocketLive::ZERO };
@@ -24,8 +24,8 @@ fn again(mut record: SocketRecord) -> SocketRecord {
 }
 
 fn read_by(mut record: SocketRecord, process: &[u8]) -> SocketRecord {
-    record.state.process = [0; 16];
-    record.state.process[..process.len()].copy_from_slice(process);
+    record.state.process = [0; 2];
+    record.state.process.as_mut_bytes()[..process.len()].copy_from_slice(process);
     record
 }
 
@@ -37,11 +37,11 @@ struct Passes {
 impl Passes {
     fn new() -> Self {
         let now = Instant::now();
-        let limits = Limits { max_groups: 8, group_ttl: Duration::from_hours(1), cgroup_of: None };
+        let limits = Limits { max_groups: 8, group_ttl: Duration::from_hours(1), pin: Vec::new(), cgroup_of: None };
         Self { table: Table::new(limits, now, 0), now }
     }
 
-    /// A pass that shows `sockets` and also meets those with the indexes `silent`; returns the indexes that are free.
+    /// A pass that shows `sockets` and also visits those with the indexes `silent`; returns the free indexes.
     fn pass(&mut self, sockets: &[SocketRecord], silent: &[u32]) -> Vec<u32> {
         self.table.begin();
         let mut met = vec![0; 2];
@@ -55,7 +55,7 @@ impl Passes {
         self.table.end(&met, self.now)
     }
 
-    /// The sums of what has fallen, with the sockets that have these indexes.
+    /// The sums of sockets whose final record was lost, and the indexes of those that a pass has shown.
     fn fall(&mut self, bytes: u64, indexes: &[u32]) {
         let sums = SocketCounters { received_bytes: bytes, ..SocketCounters::ZERO };
         self.table.fallen(&[sums], indexes);
@@ -67,7 +67,7 @@ impl Passes {
         mine.fold((0, 0), |sum, group| (sum.0 + group.counters.received_bytes, sum.1 + group.gauges.sockets))
     }
 
-    /// Received bytes of the readers and of `other`.
+    /// Received bytes of the process `reader` and of `other`.
     fn received(&self) -> [u64; 2] {
         ["reader", "other"].map(|process| self.of(process).0)
     }
@@ -88,7 +88,7 @@ fn what_a_silent_pass_does_not_show_stays() {
 fn what_fell_counts_once() {
     let mut passes = Passes::new();
     passes.pass(&[socket(1, 100)], &[]);
-    // 30 more before its end, and another connection of 1000 that no pass has seen.
+    // 30 more bytes before its end, and another connection of 1000 bytes that no pass has seen.
     passes.fall(1130, &[1]);
     assert_eq!(passes.pass(&[], &[]), [1]);
     assert_eq!(passes.received(), [100, 1030]);
@@ -161,7 +161,7 @@ fn a_socket_that_ends_before_what_the_pass_has_shown_is_looked_at_counts_once() 
 fn a_socket_that_connects_anew_keeps_what_it_counted() {
     let mut passes = Passes::new();
     passes.pass(&[socket(1, 100)], &[]);
-    // The iterator meets it, and shows nothing of it meanwhile.
+    // Meanwhile the iterator visits it but shows nothing of it.
     passes.pass(&[], &[1]);
     passes.pass(&[again(socket(1, 150))], &[]);
     assert_eq!((passes.received(), passes.table.unended()), ([150, 0], 0));
@@ -183,11 +183,11 @@ fn a_sender_may_end_without_a_word() {
 fn what_each_process_has_read_stays_with_it() {
     let mut passes = Passes::new();
     passes.pass(&[socket(1, 100)], &[]);
-    // 50 more before another one takes it over, and 7 after that, within one pass.
+    // 50 more bytes before another process takes it over, and 7 after that, within one pass.
     passes.table.handed_over(&socket(1, 150), passes.now);
     passes.pass(&[again(read_by(socket(1, 157), b"heir"))], &[]);
     assert_eq!((passes.of("reader"), passes.of("heir")), ((150, 0), (7, 1)));
-    // Both before a pass has shown the socket, to its end.
+    // Two handovers and the end before a pass has shown the socket.
     passes.table.handed_over(&socket(2, 1000), passes.now);
     passes.table.handed_over(&read_by(socket(2, 1010), b"heir"), passes.now);
     passes.table.ended(&read_by(socket(2, 1011), b"third"), passes.now);
@@ -207,7 +207,7 @@ fn what_cannot_be_is_counted_and_not_shown() {
     let groups = passes.table.groups();
     assert!(groups.iter().all(|group| group.counters.queue_byte_seconds == 0.0));
     assert_eq!(passes.table.impossible(), [2, 0]);
-    // What comes after it counts again.
+    // What comes after the impossible values counts again.
     let mut next = wrapped;
     next.state.counters.received_bytes = 120;
     passes.pass(&[next], &[]);
@@ -250,7 +250,7 @@ fn a_listener_names_connections_until_it_is_gone() {
     let accepted = |cookie| {
         let mut accepted = read_by(socket(cookie, 10), b"");
         accepted.live.local_port = 80;
-        accepted.state.flags = SOCKET_PASSIVE;
+        accepted.state.flags = tcpmon_common::socket::SOCKET_PASSIVE;
         accepted
     };
     passes.pass(&[listener, accepted(2)], &[]);
@@ -268,14 +268,40 @@ fn ends_that_no_program_saw_are_counted_though_no_pass_has_shown_the_sockets() {
         passes.table.lives(before, living, after);
         passes.table.unended()
     };
-    // Ten live, and a burst of 50 comes and goes while a pass runs, of which it meets some.
+    // Ten are alive. A burst of 50 starts and ends while a pass runs, which visits some of them.
     for (living, ended) in [(10, 0), (8, 50), (40, 50), (10, 0)] {
         assert_eq!(pass(lives(100, 90), living, lives(150, 90 + ended)), 0);
     }
-    // Two of 60 more end unseen; one that is met again was only slow.
+    // Of 60 more, two end unseen. The one that is visited again had only been missed by one pass.
     assert_eq!(pass(lives(160, 148), 9, lives(160, 148)), 0);
     assert_eq!(pass(lives(160, 148), 10, lives(160, 148)), 0);
     assert_eq!(pass(lives(160, 148), 10, lives(160, 148)), 2);
     assert_eq!(pass(lives(160, 148), 10, lives(160, 148)), 2);
     assert_eq!(pass(lives(170, 148), 22, lives(170, 148)), 2);
+}
+
+#[test]
+fn a_readers_control_group_is_asked_for_once_and_stays_when_its_process_has_gone() {
+    let asked = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = std::sync::Arc::clone(&asked);
+    let cgroup_of = move |_| {
+        let before = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        (before == 0).then(|| "/system.slice/nginx.service".to_owned())
+    };
+    let now = Instant::now();
+    let group_ttl = Duration::from_hours(1);
+    let limits = Limits { max_groups: 8, group_ttl, pin: Vec::new(), cgroup_of: Some(Box::new(cgroup_of)) };
+    let mut table = Table::new(limits, now, 0);
+    let mut reader = <ReaderSlot as zerocopy::FromZeros>::new_zeroed();
+    (reader.tgid, reader.local_port) = (7, 80);
+    reader.process.as_mut_bytes()[..5].copy_from_slice(b"nginx");
+    for pass in 1..=100 {
+        reader.ends[0] = pass;
+        table.reader(3, &reader, now, SECOND);
+        table.drops(&[], |_| String::new(), now);
+    }
+    let groups = table.groups();
+    let mine = groups.iter().find(|group| group.key.process == "nginx").expect("it has a group");
+    assert_eq!((mine.key.cgroup.as_deref(), mine.counters.timeslices[0]), (Some("nginx.service"), 100));
+    assert_eq!(asked.load(std::sync::atomic::Ordering::Relaxed), 1);
 }

@@ -12,16 +12,16 @@ pub enum ReadError {
     Io {
         /// Where reading stopped.
         offset: u64,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// There is nothing.
+    /// The file is empty.
     #[error("trace file empty (byte 0), not even a header: trace again")]
     Empty,
-    /// The first line is not a trace's header.
+    /// The first line is not the header of a trace.
     #[error("not a trace, at byte {offset}: {reason}; give a file that `tcpmon trace --format jsonl` wrote")]
     NotATrace {
-        /// Where the first line stops making sense.
+        /// Where the first line becomes invalid.
         offset: u64,
         /// What is wrong with it.
         reason: String,
@@ -36,31 +36,31 @@ pub enum ReadError {
         offset: u64,
         /// The version.
         found: u32,
-        /// The tcpmon that wrote the file.
+        /// The version of tcpmon that wrote the file.
         tcpmon_version: String,
     },
-    /// A line that is not what the format says.
+    /// A line that does not follow the format.
     #[error(
         "trace line {line} bad at byte {offset}: {reason}; the {records} records before it are good: use \
          those, or copy the file again from where it was written"
     )]
     BadLine {
-        /// Where in the file it stops making sense.
+        /// Where in the file the line becomes invalid.
         offset: u64,
-        /// Its number, from 1.
+        /// Line number, from 1.
         line: u64,
         /// Records before it.
         records: u64,
         /// What is wrong with it.
         reason: String,
     },
-    /// The file ends within a line.
+    /// The file ends in the middle of a line.
     #[error(
         "trace file cut within the line that begins at byte {offset}: the {records} records before it are \
          good: use those, or copy the file again, or trace again with more room on the disk"
     )]
     Cut {
-        /// Where the line begins: up to there the file is good.
+        /// Where that line starts: the file is good up to there.
         offset: u64,
         /// Records before it.
         records: u64,
@@ -76,7 +76,7 @@ pub enum ReadError {
         /// Records in it.
         records: u64,
     },
-    /// The trailer tells of another number of records.
+    /// The trailer's number of records differs from the number in the file.
     #[error(
         "trailer at byte {offset} tells of {told} records, but {found} are in the file: it was changed \
          after tcpmon wrote it, copy it again from where it was written"
@@ -84,9 +84,9 @@ pub enum ReadError {
     Count {
         /// Where the trailer is.
         offset: u64,
-        /// Records that the trailer tells of.
+        /// Number of records according to the trailer.
         told: u64,
-        /// Records in the file.
+        /// Number of records in the file.
         found: u64,
     },
     /// Something follows the trailer.
@@ -98,7 +98,7 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    /// The byte of the file that the error is about.
+    /// The byte of the file where the error is.
     pub fn offset(&self) -> u64 {
         match self {
             Self::Empty => 0,

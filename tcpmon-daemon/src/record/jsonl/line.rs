@@ -1,4 +1,4 @@
-//! The lines as they are spelt: field names here are the keys of the format, in their order.
+//! The lines as they are written: the field names here are the keys of the format, in its order.
 
 use std::{
     collections::BTreeMap,
@@ -25,14 +25,14 @@ pub const TIMESLICE: &str = "timeslice";
 /// Value of `type` of the last line.
 pub const TRAILER: &str = "trailer";
 
-/// What a line says of itself.
+/// The key `type` of a line.
 #[derive(Deserialize)]
 pub struct Kind {
     #[serde(rename = "type")]
     pub kind: String,
 }
 
-/// What the first line of any version says of itself.
+/// What the first line has in every version of the format.
 #[derive(Deserialize)]
 pub struct Version {
     pub format: String,
@@ -268,7 +268,7 @@ impl TryFrom<TimesliceLine> for Slice {
     }
 }
 
-/// A socket's cookie, in hexadecimal as `ss -e` prints it behind `sk:`.
+/// A socket's cookie in hexadecimal, as `ss -e` shows it after `sk:`.
 struct Cookie(u64);
 
 impl Serialize for Cookie {
@@ -346,7 +346,7 @@ impl<'de> Deserialize<'de> for Family {
     }
 }
 
-/// Makes a value from a string without keeping the string.
+/// Parses a value from a string without keeping the string.
 struct Text<F> {
     expected: &'static str,
     parse: F,

@@ -1,4 +1,4 @@
-//! The JSON Lines form: one object a line. `docs/trace-format.md` says what each key means.
+//! The JSON Lines form: one object per line. `docs/trace-format.md` describes each key.
 
 mod error;
 mod line;

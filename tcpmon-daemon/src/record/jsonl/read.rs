@@ -14,16 +14,16 @@ use crate::record::{
     trailer::Trailer,
 };
 
-/// The longest line that is read: bounds the memory that a file without newlines can take.
+/// The longest line that is read. It bounds the memory that a file without newlines can take.
 const LONGEST: u64 = 1 << 20;
 
-/// How [`JsonLinesWriter`](super::JsonLinesWriter) begins a record. Any other spelling is read too, in more time.
+/// How [`JsonLinesWriter`](super::JsonLinesWriter) starts a record. Any other spelling is read, too, but more slowly.
 const RECORD: &[u8] = br#"{"type":"timeslice","#;
 
 /// Reads a trace from JSON Lines, record by record: an iterator over its [`Slice`]s.
 ///
-/// It ends after the trailer, which [`trailer`](Self::trailer) then returns, or after the first error. Lines of a
-/// `type` that is not known, and unknown keys, are skipped: a later tcpmon may write more within this version of the
+/// It ends after the trailer, which [`trailer`](Self::trailer) then returns, or after the first error. Lines with an
+/// unknown `type` and unknown keys are skipped, because a later tcpmon may write more within this version of the
 /// format.
 #[derive(Debug)]
 pub struct JsonLinesReader<R> {
@@ -35,17 +35,17 @@ pub struct JsonLinesReader<R> {
     ended: bool,
 }
 
-/// The line just read.
+/// The line that was just read.
 #[derive(Debug, Default)]
 struct Line {
     bytes: Vec<u8>,
-    /// Where it begins in the file.
+    /// Where the line starts in the file.
     offset: u64,
-    /// Its number, from 1.
+    /// Line number, from 1.
     number: u64,
 }
 
-/// Why a line is not what it should be, and at which of its bytes.
+/// What is wrong with a line, and at which of its bytes.
 struct Bad {
     at: usize,
     reason: String,
@@ -62,12 +62,12 @@ impl<R: BufRead> JsonLinesReader<R> {
         Ok(Self { input, header, trailer: None, line, records: 0, ended: false })
     }
 
-    /// The trace's header.
+    /// The header of the trace.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// The trace's trailer; `None` until the iterator has ended without an error.
+    /// The trailer of the trace; `None` until the iterator has ended without an error.
     pub fn trailer(&self) -> Option<&Trailer> {
         self.trailer.as_ref()
     }
@@ -135,7 +135,7 @@ impl<R: BufRead> Iterator for JsonLinesReader<R> {
     }
 }
 
-/// What a line after the header is.
+/// The content of a line after the header.
 enum Content {
     Record(Box<Slice>),
     Trailer(Trailer),
@@ -143,7 +143,7 @@ enum Content {
 }
 
 impl Line {
-    /// Reads the next line; false at the end of the file, with the offset there.
+    /// Reads the next line; returns false at the end of the file, with `offset` at that end.
     fn read(&mut self, input: &mut impl BufRead) -> Result<bool, ReadError> {
         self.offset += self.bytes.len() as u64;
         self.number += 1;
@@ -154,7 +154,7 @@ impl Line {
         }
     }
 
-    /// The file ends within it.
+    /// Whether the file ends in the middle of this line.
     fn is_cut(&self) -> bool {
         !self.bytes.ends_with(b"\n") && !self.is_too_long()
     }
@@ -216,7 +216,7 @@ fn first<T>(line: &Line, parsed: Result<T, Bad>) -> Result<T, ReadError> {
     })
 }
 
-/// The parser's words without its line and column: every text is one line to it.
+/// The parser's message without its line and column, because the parser gets one line at a time.
 fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.split(" at line ").next().unwrap_or_default().to_owned()
@@ -240,14 +240,14 @@ mod tests {
         bytes
     }
 
-    /// The trace with some words replaced once.
+    /// The trace with the first occurrence of some text replaced.
     fn changed(from: &str, to: &str) -> Vec<u8> {
         let text = String::from_utf8(file()).expect("JSON is UTF-8");
         assert!(text.contains(from), "{from}");
         text.replacen(from, to, 1).into_bytes()
     }
 
-    /// Where the lines begin, and the file's end.
+    /// Where the lines start, and the end of the file.
     fn begins(bytes: &[u8]) -> Vec<u64> {
         let newlines = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
         [0].into_iter().chain(newlines.map(|(at, _)| at as u64 + 1)).collect()
@@ -282,7 +282,7 @@ mod tests {
     fn every_prefix_of_a_file_is_an_error_at_the_byte_up_to_which_it_is_whole() {
         let bytes = file();
         let begins = begins(&bytes);
-        // Without its last newline the file says all that it has to say.
+        // A file that lacks only its last newline is complete.
         for length in 0..bytes.len() - 1 {
             let line = begins.iter().rfind(|begin| **begin <= length as u64).expect("0 is first");
             let (records, result) = read(&bytes[..length]);

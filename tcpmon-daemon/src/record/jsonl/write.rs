@@ -10,33 +10,33 @@ use crate::record::{
     trailer::{Ending, Trailer},
 };
 
-/// Bytes gathered before they are handed to the output.
+/// Bytes collected before they are written to the output.
 const BATCH: usize = 64 * 1024;
 
-/// Lines before the buffer whose ends are remembered: a trailer is shorter than they are together.
+/// How many line ends before the buffer are remembered: a trailer is shorter than that many lines.
 const REMEMBERED: usize = 8;
 
-/// Writes a trace as JSON Lines, in batches of whole lines. When the output takes no more, [`finish`](Self::finish)
-/// cuts it back to a whole line that leaves room for the trailer, and counts what that costs.
+/// Writes a trace as JSON Lines, in batches of whole lines. When the output accepts no more, [`finish`](Self::finish)
+/// cuts it back to the end of a line, so that there is room for the trailer, and counts the records that this costs.
 #[derive(Debug)]
 pub struct JsonLinesWriter<O: Output> {
     output: O,
     /// Whole lines.
     buffer: Vec<u8>,
-    /// How much of the buffer the output has taken.
+    /// How much of the buffer the output has accepted.
     taken: usize,
-    /// How much the output had taken before the buffer.
+    /// How much the output had accepted before the buffer.
     before: u64,
-    /// Where the last lines before the buffer end, in order; the header's line is the first of all.
+    /// Where the last lines before the buffer end, in order; the end of the header's line comes first.
     ends: Vec<u64>,
-    /// Records in output and buffer.
+    /// Records in the output and the buffer.
     records: u64,
-    /// Records that were not taken into the buffer.
+    /// Records that were not accepted into the buffer.
     refused: u64,
 }
 
 impl<O: Output> JsonLinesWriter<O> {
-    /// Begins a trace: writes its header through to the output.
+    /// Starts a trace: writes its header to the output at once.
     pub fn new(output: O, header: &Header) -> io::Result<Self> {
         let mut writer = Self {
             output,
@@ -52,12 +52,12 @@ impl<O: Output> JsonLinesWriter<O> {
         Ok(writer)
     }
 
-    /// Records written so far, those still in memory included.
+    /// Records written so far, including those still in memory.
     pub fn records(&self) -> u64 {
         self.records
     }
 
-    /// Hands the buffer over. After an error the next call goes on where the output stopped.
+    /// Writes the buffer to the output. After an error, the next call continues where the output stopped.
     fn drain(&mut self) -> io::Result<()> {
         while self.taken < self.buffer.len() {
             match self.output.write(&self.buffer[self.taken..]) {
@@ -78,8 +78,8 @@ impl<O: Output> JsonLinesWriter<O> {
         Ok(())
     }
 
-    /// Cuts the output back to a whole line, far enough that the trailer fits where bytes have been before, and writes
-    /// the trailer there. `error` is why that is needed.
+    /// Cuts the output back to the end of a line, so far that the trailer fits into the space of the removed bytes, and
+    /// writes the trailer there. `error` is the reason for this.
     fn finish_full(&mut self, ending: &Ending, error: io::Error) -> io::Result<Trailer> {
         let held = self.before + self.taken as u64;
         let longest = trailer_line(&Trailer::new(ending, self.records, u64::MAX))?.len() as u64;
@@ -97,7 +97,7 @@ impl<O: Output> JsonLinesWriter<O> {
         let records = self.records - dropped;
         let trailer = Trailer::new(ending, records, self.refused + dropped);
         let line = trailer_line(&trailer)?;
-        // From here on the output is what counts.
+        // From here on, only the output's content counts.
         self.buffer.clear();
         self.taken = 0;
         self.output.write_all(&line)?;
@@ -131,7 +131,7 @@ impl<O: Output> TraceWriter for JsonLinesWriter<O> {
         let trailer = Trailer::new(ending, self.records, self.refused);
         self.buffer = trailer_line(&trailer)?;
         if let Err(error) = self.drain() {
-            // What the output has of the trailer is no line, and no record.
+            // The part of the trailer that the output has accepted is neither a line nor a record.
             self.buffer.truncate(self.taken);
             return self.finish_full(ending, error);
         }
@@ -152,7 +152,7 @@ fn trailer_line(trailer: &Trailer) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
-/// Where the lines end, the last one first. JSON has no newline inside.
+/// Where the lines end, the last line first. A JSON object on one line contains no newline.
 fn line_ends(lines: &[u8]) -> impl Iterator<Item = usize> {
     let newlines = lines.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n');
     newlines.map(|(at, _)| at + 1)
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
     use crate::record::{JsonLinesReader, Stream, sample, trailer::LOST_WRITE};
 
-    /// An output with room for so many bytes.
+    /// An output with room for this many bytes.
     struct Disk {
         bytes: Vec<u8>,
         room: usize,
@@ -191,7 +191,7 @@ mod tests {
         }
     }
 
-    /// Traces `records` records, with a flush after each `every`th, as far as the output lets it.
+    /// Writes a trace of `records` records, with a flush after each `every`th, as far as the output accepts it.
     fn trace(output: impl Output, records: u64, every: u64) -> io::Result<Trailer> {
         let mut writer = JsonLinesWriter::new(output, &sample::header())?;
         for number in 1..=records {
@@ -229,7 +229,7 @@ mod tests {
             r#""deactivation_window_bytes":3145728,"rcv_rtt_us":1850,"#,
             r#""rcv_ssthresh_bytes":3000000,"window_clamp_bytes":4000000}"#,
             "\n",
-            r#"{"type":"trailer","records":1,"lost":{"reader_slot":0,"reader_storage":0,"#,
+            r#"{"type":"trailer","records":1,"lost":{"output":0,"reader_slot":0,"reader_storage":0,"#,
             r#""recursion_sched_switch":0,"recursion_tcp_rcv_space_adjust":0,"#,
             r#""socket_storage":0,"timeslice_edge":0,"#,
             r#""timeslice_record":0,"timeslice_socket":0,"write":0},"#,

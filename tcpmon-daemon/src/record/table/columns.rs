@@ -1,4 +1,4 @@
-//! Text in columns of fixed width.
+//! Text in fixed-width columns.
 
 use std::{
     fmt::{self, Display, Write},
@@ -7,19 +7,19 @@ use std::{
 
 use crate::record::slice::Comm;
 
-/// No line of the table is wider. All of it is ASCII, so that a byte is a column.
+/// Maximum width of a line of the table. All text is ASCII, so one byte is one column.
 pub const TABLE_WIDTH: usize = 100;
 
-/// Stands for what was left out.
+/// Marks where text was cut.
 const CUT: &str = "~";
 
-/// Lines being put together, in a buffer that is used again.
+/// Lines that are being assembled, in a buffer that is reused.
 #[derive(Debug, Default)]
 pub struct Lines {
     text: String,
-    /// Where the last line begins.
+    /// Where the last line starts.
     line: usize,
-    /// Where its last column begins.
+    /// Where its last column starts.
     column: usize,
 }
 
@@ -29,20 +29,20 @@ impl Lines {
         self.text.as_bytes()
     }
 
-    /// Forgets the lines.
+    /// Removes all lines.
     pub fn clear(&mut self) {
         self.text.clear();
         self.line = 0;
         self.column = 0;
     }
 
-    /// Adds a column that begins at its left edge.
+    /// Adds a left-aligned column.
     pub fn left(&mut self, width: usize, value: impl Display) {
         let content = self.column(width, value);
         self.text.extend(std::iter::repeat_n(' ', width - content));
     }
 
-    /// Adds a column that ends at its right edge.
+    /// Adds a right-aligned column.
     pub fn right(&mut self, width: usize, value: impl Display) {
         let content = self.column(width, value);
         const SPACES: &str = "                                ";
@@ -58,7 +58,7 @@ impl Lines {
         self.column = self.line;
     }
 
-    /// Adds text as one line, or as more that are indented where it does not fit; breaks between words.
+    /// Adds text as one line; text that does not fit continues on indented lines, broken between words.
     pub fn wrapped(&mut self, text: &str) {
         let mut room = TABLE_WIDTH;
         for (at, word) in text.split_whitespace().enumerate() {
@@ -76,7 +76,7 @@ impl Lines {
         self.end();
     }
 
-    /// Adds a value after a space, cut to the width; returns how wide it is then.
+    /// Adds a value after a space, cut to the width; returns its width after that.
     fn column(&mut self, width: usize, value: impl Display) -> usize {
         if self.text.len() > self.line {
             self.text.push(' ');
@@ -92,8 +92,8 @@ impl Lines {
     }
 }
 
-/// A text with `?` for each character that is not printable ASCII: names are chosen by whoever is watched, and must
-/// neither move columns nor command the terminal.
+/// A text with `?` in place of each character that is not printable ASCII. The traced processes choose their own names,
+/// and these must neither shift columns nor control the terminal.
 #[derive(Clone, Copy, Debug)]
 pub struct Printable<'a>(pub &'a str);
 
@@ -106,7 +106,7 @@ impl Display for Printable<'_> {
     }
 }
 
-/// A thread as `name/tid`, the name cut where both do not fit.
+/// A thread as `name/tid`, with the name cut if both do not fit.
 #[derive(Clone, Copy, Debug)]
 pub struct Thread<'a> {
     /// Its name.
@@ -133,7 +133,7 @@ impl Display for Thread<'_> {
     }
 }
 
-/// A socket as `local port<remote address:port`; where that does not fit, the address without its first parts.
+/// A socket as `local port<remote address:port`; if that does not fit, the first parts of the address are left out.
 #[derive(Clone, Copy, Debug)]
 pub struct Socket {
     /// Port of this side.
@@ -163,14 +163,14 @@ impl Display for Socket {
         };
         let port = address.rfind(':').unwrap_or(address.len());
         let parts = address[..port].match_indices(['.', ':']).map(|(at, _)| at);
-        // The bracket that closes an IPv6 address goes with the port.
+        // The bracket that closes an IPv6 address stays with the port.
         let end = address.find(']').unwrap_or(port);
         let from = parts.chain([end]).find(|at| *at >= over).unwrap_or(end);
         write!(f, "{before}{bracket}{CUT}{}", &address[from..])
     }
 }
 
-/// The text of a socket: two ports, an IPv6 address and what is between them.
+/// The text of a socket: two ports, an IPv6 address and the characters between them.
 struct Short {
     bytes: [u8; 64],
     length: usize,
@@ -184,7 +184,7 @@ impl Default for Short {
 
 impl Short {
     fn as_str(&self) -> &str {
-        // Only whole texts are added.
+        // Only whole strings are appended.
         std::str::from_utf8(&self.bytes[..self.length]).unwrap_or_default()
     }
 }

@@ -1,9 +1,9 @@
-//! Distributions whose memory does not grow with the number of values.
+//! Distributions with bounded memory, whatever the number of values.
 
-/// Bins per power of two of [`Durations`]: a value is known to 1/32.
+/// Bins per power of two of [`Durations`]: the error of a value is at most 1/32.
 const STEPS: u64 = 32;
 
-/// Counts per bin, as long as the highest bin in use.
+/// Counts per bin, up to the highest bin in use.
 #[derive(Clone, Debug, Default)]
 struct Bins {
     counts: Vec<u32>,
@@ -19,7 +19,8 @@ impl Bins {
         self.total += 1;
     }
 
-    /// The lowest bin at or below which at least that many thousandths of the values lie; `None` without values.
+    /// The lowest bin such that at least this many thousandths of the values are in it or below it; `None` without
+    /// values.
     fn quantile(&self, permille: u64) -> Option<usize> {
         let rank = (self.total * permille).div_ceil(1000).max(1);
         let mut below = 0;
@@ -30,26 +31,27 @@ impl Bins {
     }
 }
 
-/// A distribution of fills: exact to 1/1000 up to [`FILL_TOP`], in at most 8 KiB.
+/// A distribution of fill ratios: exact to 1/1000 up to [`FILL_TOP`], in at most 8 KiB.
 #[derive(Clone, Debug, Default)]
 pub struct Fills(Bins);
 
-/// The highest fill told apart, in thousandths. The kernel fills beyond 1000 by at most a segment or a small rcvbuf.
+/// The highest fill ratio that is distinguished, in thousandths. The kernel exceeds 1000 by at most one segment, or the
+/// size of a small receive buffer.
 pub const FILL_TOP: u64 = 2000;
 
 impl Fills {
-    /// Adds a fill in thousandths.
+    /// Adds a fill ratio in thousandths.
     pub fn add(&mut self, permille: u64) {
         self.0.add(permille.min(FILL_TOP + 1) as usize);
     }
 
-    /// A quantile in thousandths; [`FILL_TOP`] + 1 stands for all above. 0 without values.
+    /// A quantile in thousandths; [`FILL_TOP`] + 1 stands for all larger values. 0 without values.
     pub fn quantile(&self, permille: u64) -> u64 {
         self.0.quantile(permille).unwrap_or(0) as u64
     }
 }
 
-/// A distribution of durations, within 1/32 of each value and in at most 8 KiB.
+/// A distribution of durations, exact to 1/32 of each value, in at most 8 KiB.
 #[derive(Clone, Debug, Default)]
 pub struct Durations {
     bins: Bins,
@@ -63,14 +65,14 @@ impl Durations {
         self.longest_ns = self.longest_ns.max(ns);
     }
 
-    /// A quantile, ns: the upper end of its bin, or the longest duration if that is shorter. 0 without values.
+    /// A quantile, ns: the upper bound of its bin, or the longest duration if that is shorter. 0 without values.
     pub fn quantile(&self, permille: u64) -> u64 {
         let end = self.bins.quantile(permille).map_or(0, duration_bin_end);
         end.min(self.longest_ns)
     }
 }
 
-/// Values below [`STEPS`] have a bin each; then each power of two has [`STEPS`] bins.
+/// The bin of a value: values below [`STEPS`] have a bin each; above that, each power of two has [`STEPS`] bins.
 fn duration_bin(ns: u64) -> usize {
     let exponent = (ns / STEPS).checked_ilog2().map_or(0, |log| log + 1);
     let shift = exponent.saturating_sub(1);

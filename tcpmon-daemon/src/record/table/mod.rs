@@ -1,4 +1,4 @@
-//! The table: a trace for a person at a terminal of 100 columns.
+//! The table form of a trace, for a person at a terminal of 100 columns.
 
 mod columns;
 mod distribution;

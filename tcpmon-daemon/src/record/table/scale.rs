@@ -1,4 +1,4 @@
-//! Numbers scaled for people: few digits, always with their unit, never wider than said here.
+//! Numbers scaled for people: few digits, always with their unit, and never wider than documented here.
 
 use std::fmt;
 
@@ -29,7 +29,7 @@ pub struct Time(pub u64);
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SECOND: f64 = 1e9;
-        /// Each unit, its length in ns, and the largest number of it that is shown.
+        /// Each unit, its length in ns, and the largest number that is shown in it.
         const UNITS: [(&str, f64, f64); 8] = [
             ("ns", 1.0, 999.0),
             ("us", 1e3, 999.0),
@@ -58,7 +58,7 @@ impl fmt::Display for Time {
     }
 }
 
-/// Bytes over a duration, in bits per second, at most 10 characters: `9.41Gbit/s`; `-` when no time passed.
+/// Bytes over a duration, in bits per second, at most 10 characters: `9.41Gbit/s`; `-` if no time passed.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
     /// Bytes.
@@ -107,7 +107,7 @@ impl fmt::Display for Percent {
     }
 }
 
-/// A time in ns as seconds, at most 9 characters, with as many digits after the point as fit: `12.345678`.
+/// A time in ns as seconds, at most 9 characters, with as many decimals as fit: `12.345678`.
 #[derive(Clone, Copy, Debug)]
 pub struct Seconds(pub u64);
 
@@ -127,7 +127,7 @@ impl fmt::Display for Seconds {
     }
 }
 
-/// The number in the first unit in which it has at most three digits, and one after the point below 10.
+/// The number in the first unit in which it has at most three digits, with one decimal below 10.
 fn scaled(f: &mut fmt::Formatter<'_>, number: u64, step: f64, units: &[&str]) -> fmt::Result {
     if number < 1000 {
         return write!(f, "{number}");

@@ -1,4 +1,4 @@
-//! What a trace was for each of its sockets.
+//! A summary of the trace for each of its sockets.
 
 use std::{collections::HashMap, net::SocketAddr};
 
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::record::{slice::Slice, trailer::Trailer};
 
-/// Sockets with a line of their own; each takes 16 KiB at most. The others share one line.
+/// Number of sockets with a line of their own; each takes 16 KiB at most. All others share one line.
 pub const SOCKETS: usize = 1000;
 
 /// Sums over a trace, in bounded memory.
@@ -22,7 +22,7 @@ pub struct Summary {
 /// Sums over one socket's records.
 #[derive(Debug, Default)]
 struct SocketSummary {
-    /// `None` for the line of the others.
+    /// `None` for the line that the other sockets share.
     ends: Option<(u16, SocketAddr)>,
     slices: u64,
     read_bytes: u64,
@@ -47,7 +47,7 @@ impl Summary {
         socket.add(slice);
     }
 
-    /// Writes one line per socket, those that read most first.
+    /// Writes one line per socket, sorted by bytes read, the largest first.
     pub fn write(&self, lines: &mut Lines, trailer: &Trailer) {
         heading(lines);
         let mut sockets: Vec<_> = self.sockets.iter().collect();
@@ -96,7 +96,7 @@ impl SocketSummary {
     }
 }
 
-/// Width of the socket's column: what the others leave.
+/// Width of the socket's column: what the other columns leave.
 const SOCKET: usize = 44;
 
 fn heading(lines: &mut Lines) {
@@ -110,7 +110,7 @@ fn heading(lines: &mut Lines) {
     lines.end();
 }
 
-/// A quantile of fills in percent, at most 5 characters.
+/// A quantile of fill ratios in percent, at most 5 characters.
 struct Fill(u64);
 
 impl std::fmt::Display for Fill {

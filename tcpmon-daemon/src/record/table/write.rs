@@ -18,10 +18,10 @@ use crate::record::{
 /// The headings are repeated after this many records.
 const PAGE: u64 = 40;
 
-/// Bytes gathered before they are handed to the output.
+/// Bytes collected before they are written to the output.
 const BATCH: usize = 64 * 1024;
 
-/// Widths of the columns whose content is fitted to them.
+/// Widths of the columns whose content is cut to fit.
 const THREAD: usize = 15;
 const SOCKET: usize = 20;
 
@@ -40,14 +40,14 @@ pub struct TableWriter<W: Write> {
     start: Clocks,
     summary: Summary,
     records: u64,
-    /// Records among the lines that are still in memory.
+    /// Records in the lines that are still in memory.
     pending: u64,
-    /// Records that the output did not take.
+    /// Records that the output did not accept.
     refused: u64,
 }
 
 impl<W: Write> TableWriter<W> {
-    /// Begins a table: writes what the header says and explains the columns.
+    /// Starts a table: writes the header's contents and an explanation of the columns.
     pub fn new(output: W, header: &Header) -> io::Result<Self> {
         let mut writer = Self {
             output,
@@ -63,7 +63,7 @@ impl<W: Write> TableWriter<W> {
         Ok(writer)
     }
 
-    /// Records written so far, those still in memory included.
+    /// Records written so far, including those still in memory.
     pub fn records(&self) -> u64 {
         self.records
     }
@@ -120,7 +120,7 @@ impl<W: Write> TableWriter<W> {
     fn hand_over(&mut self) -> io::Result<()> {
         let result = self.output.write_all(self.lines.as_bytes());
         if result.is_err() {
-            // How many of them were written is not known, and writing them again could show them twice.
+            // How many of them were written is unknown, and writing them again could show them twice.
             self.records -= self.pending;
             self.refused += self.pending;
         }
@@ -176,7 +176,7 @@ impl<W: Write> TraceWriter for TableWriter<W> {
     }
 }
 
-/// What is traced, in words.
+/// What is traced, as text.
 fn subject(filter: &Filter) -> String {
     let mut parts = Vec::new();
     let mut part = |name: &str, values: Vec<String>| {
@@ -191,7 +191,7 @@ fn subject(filter: &Filter) -> String {
     if parts.is_empty() { "every reader".into() } else { parts.join("; ") }
 }
 
-/// Why the timeslice ended and what is special about it, in at most 4 letters.
+/// Why the timeslice ended and its marks, in at most 4 letters.
 fn end(slice: &Slice) -> impl std::fmt::Display {
     let letter = match slice.end {
         End::Preempted => "P",

@@ -1,4 +1,4 @@
-//! What runs beside a workload.
+//! The arms of a benchmark: what runs next to a workload.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use crate::child::{Child, cpu_of};
 use crate::endpoint::FloorProgram;
 use crate::{bpf, interrupt};
 
-/// Time to start and to become idle.
+/// Time limit for a monitor to become idle, and for a child process to end.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// A monitor is idle when, for so long...
+/// A monitor counts as idle when, over this time...
 const SETTLE: Duration = Duration::from_millis(200);
-/// ...it used no more than this part of a CPU.
+/// ...it used no more than this share of a CPU.
 const IDLE: f64 = 0.03;
-/// How often the ss of [`Arm::Ss`] is run.
+/// Interval between two runs of `ss` in [`Arm::Ss`].
 const SS_EVERY: Duration = Duration::from_millis(100);
-/// How often the daemon is scraped, in time of measured runs.
+/// Interval between two scrapes of the daemon, in time of measured runs.
 const SCRAPE_EVERY: Duration = Duration::from_secs(5);
 
 /// Something beside a workload, or nothing.
@@ -42,7 +42,7 @@ pub enum Arm {
     Ss,
 }
 
-/// A running arm. Let it go by [`Monitor::lower`].
+/// A running arm. End it with [`Monitor::lower`].
 #[derive(Debug)]
 pub struct Monitor {
     what: What,
@@ -58,22 +58,23 @@ enum What {
     Ss(Ss),
 }
 
-/// When a daemon is scraped: every 5 s of the runs' own time, although no daemon lives longer than one run.
+/// When to scrape the daemon: every 5 s of measured time, summed over runs, because no daemon lives longer than one
+/// run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scrapes {
     run: u32,
 }
 
 impl Arm {
-    /// All, in the order of the tables.
+    /// All arms, in the order of the tables.
     pub const ALL: [Self; 6] = [Self::Off, Self::Null, Self::Floor, Self::Daemon, Self::Trace, Self::Ss];
 
-    /// Its name.
+    /// The arm's name.
     pub fn name(self) -> &'static str {
         ["off", "null", "floor", "daemon", "trace", "ss -tmi"][self as usize]
     }
 
-    /// Starts it beside a server at `end` and waits until it has settled.
+    /// Starts the arm next to a server at `end` and waits until it is idle.
     pub fn raise(self, end: &End, server: u32) -> Monitor {
         let what = match self {
             Self::Off | Self::Null => What::Nothing,
@@ -97,7 +98,7 @@ impl Arm {
 }
 
 impl Monitor {
-    /// CPU time it has used so far.
+    /// CPU time that the arm has used so far.
     pub fn cpu(&self) -> Duration {
         match &self.what {
             What::Ss(ss) => ss.cpu(),
@@ -105,19 +106,19 @@ impl Monitor {
         }
     }
 
-    /// The daemon, when it is one.
+    /// The daemon, if this arm is one.
     pub fn daemon(&self) -> Option<&Daemon> {
         if let What::Daemon(daemon) = &self.what { Some(daemon) } else { None }
     }
 
-    /// What the kernel has counted of the floor's programs, when it is the floor.
+    /// The kernel's counts for the floor's programs, if this arm is the floor.
     pub fn floor(&mut self) -> Option<Vec<FloorProgram>> {
         let What::Floor(floor) = &mut self.what else { return None };
         floor.say("programs");
         Some(serde_json::from_str(&floor.line()).expect("the floor answers in JSON"))
     }
 
-    /// Ends it and waits until its programs have left the kernel. Returns the records that a trace lost.
+    /// Ends the arm and waits until the kernel has freed its programs. Returns the number of records that a trace lost.
     pub fn lower(self) -> u64 {
         let mut lost = 0;
         match self.what {
@@ -161,11 +162,11 @@ impl Monitor {
 }
 
 impl Scrapes {
-    /// Where in the next run of this length a scrape belongs.
+    /// The offset in the next run, which has this length, at which to scrape; `None` if no scrape is due in it.
     pub fn next(&mut self, run: Duration) -> Option<Duration> {
         let begin = run * self.run;
         self.run += 1;
-        // Half an interval late, so that none falls on the seam of two runs.
+        // Half an interval late, so that no scrape falls on the boundary between two runs.
         let shifted = begin + SCRAPE_EVERY / 2;
         let due = SCRAPE_EVERY * u32::try_from(shifted.as_nanos().div_ceil(SCRAPE_EVERY.as_nanos())).ok()?;
         let at = due - shifted;
@@ -173,7 +174,7 @@ impl Scrapes {
     }
 }
 
-/// Runs `job` and meanwhile, at that moment of it, scrapes the daemon.
+/// Runs `job` and scrapes the daemon at that offset into it.
 pub fn scraped<T>(daemon: Option<&Daemon>, at: Option<Duration>, job: impl FnOnce() -> T) -> T {
     thread::scope(|scope| {
         if let (Some(daemon), Some(at)) = (daemon, at) {
@@ -186,7 +187,7 @@ pub fn scraped<T>(daemon: Option<&Daemon>, at: Option<Duration>, job: impl FnOnc
     })
 }
 
-/// `ss -tmi`, over and over.
+/// `ss -tmi`, run repeatedly.
 #[derive(Debug)]
 struct Ss {
     stop: Arc<AtomicBool>,

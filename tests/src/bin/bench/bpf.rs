@@ -1,4 +1,4 @@
-//! Which programs the kernel holds.
+//! Which eBPF programs the kernel holds.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,14 +7,14 @@ use std::time::Duration;
 use aya::programs::loaded_programs;
 use tcpmon_tests::eventually;
 
-/// Ids of the programs that a process holds, by its descriptors.
+/// Ids of the programs to which a process has descriptors.
 pub fn of_process(pid: u32) -> BTreeSet<u32> {
     let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fdinfo")) else { return BTreeSet::new() };
     let texts = descriptors.flatten().filter_map(|entry| fs::read_to_string(entry.path()).ok());
     texts.filter_map(|text| text.lines().find_map(|line| line.strip_prefix("prog_id:")?.trim().parse().ok())).collect()
 }
 
-/// Waits until the kernel has freed these programs, which it does some time after their last holder is gone.
+/// Waits until the kernel has freed these programs, which it does some time after the last descriptor is closed.
 pub fn wait_until_gone(ids: &BTreeSet<u32>) {
     eventually(Duration::from_secs(10), "the eBPF programs of the last arm are gone", || {
         let left: Vec<u32> = loaded().map(|(id, _)| id).filter(|id| ids.contains(id)).collect();
@@ -22,7 +22,7 @@ pub fn wait_until_gone(ids: &BTreeSet<u32>) {
     });
 }
 
-/// Says what else is loaded: it is in every arm.
+/// Warns about other programs that are loaded: their cost is in every arm.
 pub fn warn_of_others() {
     let names: Vec<String> = loaded().map(|(_, name)| name).filter(|name| !name.is_empty()).collect();
     if !names.is_empty() {
@@ -30,7 +30,7 @@ pub fn warn_of_others() {
     }
 }
 
-/// Ids and names; a program that goes meanwhile is left out.
+/// Ids and names of the loaded programs. A program that is unloaded meanwhile is left out.
 fn loaded() -> impl Iterator<Item = (u32, String)> {
     loaded_programs().flatten().map(|program| (program.id(), program.name_as_str().unwrap_or_default().to_owned()))
 }

@@ -1,4 +1,4 @@
-//! Children whose CPU time is wanted to the microsecond.
+//! Child processes whose CPU time is measured to the microsecond.
 
 use std::env;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,10 +13,10 @@ use tcpmon_tests::lab::End;
 
 use crate::{endpoint, interrupt};
 
-/// Seldom enough to cost nothing beside what is measured.
+/// Rare enough to cost nothing compared with what is measured.
 const POLL_EVERY: Duration = Duration::from_millis(20);
 
-/// A child with pipes to its stdin and from its stdout; killed when dropped.
+/// A child process with pipes to its stdin and from its stdout. Killed when dropped.
 #[derive(Debug)]
 pub struct Child {
     what: String,
@@ -25,17 +25,17 @@ pub struct Child {
     stdout: BufReader<ChildStdout>,
 }
 
-/// A child that has ended well.
+/// A child process that has ended successfully.
 #[derive(Debug)]
 pub struct Ended {
-    /// CPU time of all its life, user and system; interrupts that ran on its time are in it.
+    /// CPU time of its whole life, user and system, including interrupts that ran on its time.
     pub cpu: Duration,
-    /// What it wrote to stdout and nobody read before.
+    /// What it wrote to stdout and was not read before.
     pub stdout: String,
 }
 
 impl Child {
-    /// Starts a program at `end`. It dies with the calling thread.
+    /// Starts a program at `end`. It is killed when the calling thread ends.
     pub fn spawn(end: &End, program: &str, arguments: &[&str]) -> Self {
         let what = format!("{program} {}", arguments.join(" "));
         let mut command: Command = end.command(program);
@@ -53,12 +53,12 @@ impl Child {
         Self::spawn(end, own, &[&[endpoint::MARKER, role], arguments].concat())
     }
 
-    /// Its process.
+    /// The process id.
     pub fn pid(&self) -> u32 {
         self.process.as_ref().expect("it is there until it is waited for").id()
     }
 
-    /// Writes a line to its stdin.
+    /// Writes a line to the child's stdin.
     pub fn say(&mut self, line: &str) {
         let stdin = self.stdin.as_mut().expect("stdin is open until it is waited for");
         let written = writeln!(stdin, "{line}").and_then(|()| stdin.flush());
@@ -67,7 +67,7 @@ impl Child {
         }
     }
 
-    /// Waits for a line of its stdout.
+    /// Waits for a line on the child's stdout.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
         match self.stdout.read_line(&mut line) {
@@ -77,7 +77,7 @@ impl Child {
         }
     }
 
-    /// Closes its stdin and waits for its end.
+    /// Closes the child's stdin and waits for it to end.
     pub fn wait(mut self, deadline: Duration) -> Ended {
         drop(self.stdin.take());
         let pid = self.pid();
@@ -91,7 +91,7 @@ impl Child {
             }
             thread::sleep(POLL_EVERY);
         };
-        self.process = None; // It is reaped: its number may belong to another process by now.
+        self.process = None; // The child is reaped: its process id may belong to another process by now.
         let mut stdout = String::new();
         if let Err(error) = self.stdout.read_to_string(&mut stdout) {
             self.fail(&error.to_string());
@@ -103,7 +103,7 @@ impl Child {
     }
 
     fn fail(&self, why: &str) -> ! {
-        interrupt::check(); // Ctrl-C reaches children, too: then this is no failure.
+        interrupt::check(); // Ctrl-C also reaches child processes; then this is no failure.
         panic!("{}: {why}", self.what)
     }
 }
@@ -118,24 +118,24 @@ impl Drop for Child {
     }
 }
 
-/// CPU time of a living process and of all its threads, those that have ended included.
+/// CPU time of a living process and all its threads, including those that have ended.
 pub fn cpu_of(pid: u32) -> Duration {
     let clock = clock_getcpuclockid(Pid::from_raw(pid.cast_signed()));
     clock.and_then(read).unwrap_or_else(|error| panic!("the CPU clock of process {pid}: {error}"))
 }
 
-/// Time of a clock since its beginning.
+/// The time that a clock shows.
 pub fn read(clock: ClockId) -> nix::Result<Duration> {
     clock_gettime(clock).map(Duration::from)
 }
 
-/// Exit status and CPU time of a child, once it has ended.
+/// Exit status and CPU time of a child process, once it has ended.
 #[expect(unsafe_code, reason = "no crate wraps wait4, which alone tells one child's resources")]
 fn reap(pid: u32) -> Option<(ExitStatus, Duration)> {
     let mut status = 0;
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: both pointers are to places of the right type that outlive the call; all zeroes are a valid rusage, so it
-    // is initialized whether the kernel writes it or not.
+    // SAFETY: both pointers are to places of the right type that outlive the call. A rusage of all zeroes is valid, so
+    // it is initialized whether or not the kernel writes to it.
     let (reaped, usage) = unsafe {
         let reaped = libc::wait4(pid.cast_signed(), &raw mut status, libc::WNOHANG, usage.as_mut_ptr());
         (reaped, usage.assume_init())

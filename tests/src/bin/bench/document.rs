@@ -1,10 +1,10 @@
-//! Puts tables into `docs/performance.md`, between the markers that carry their names.
+//! Writes tables into `docs/performance.md`, between the markers with their names.
 
 use std::fs;
 
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/performance.md");
 
-/// Replaces the table of this name.
+/// Replaces the table with this name.
 pub fn write(name: &str, markdown: &str) -> Result<(), String> {
     let text = fs::read_to_string(PATH).map_err(|error| format!("{PATH}: {error}"))?;
     let replaced = replace(&text, name, markdown).map_err(|error| format!("{PATH}: {error}"))?;

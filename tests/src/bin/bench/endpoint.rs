@@ -15,50 +15,50 @@ use tcpmon::kernel::floor::Floor;
 
 use crate::child::{cpu_of, read};
 
-/// First argument of a process in a role.
+/// First argument of a process that is started in a role.
 pub const MARKER: &str = "--role";
 
-/// Request and response of workload R.
+/// Size of a request and of a response of workload R.
 const MESSAGE: usize = 64;
-/// Exchanges before the measurement begins, as a part of a second's.
+/// Exchanges before the measurement starts, as a share of one second's.
 const WARM_UP: f64 = 0.2;
 
-/// What the client of workload R has measured.
+/// The measurements of workload R's client.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Exchanged {
-    /// CPU time of client and server.
+    /// CPU time of client and server together.
     pub cpu_ns: u64,
     /// Length of the measurement.
     pub elapsed_ns: u64,
-    /// Requests that were answered.
+    /// Number of answered requests.
     pub requests: u64,
-    /// Round trip, median.
+    /// Median round trip time.
     pub p50_ns: u64,
-    /// Round trip, 99th percentile.
+    /// 99th percentile of the round trip time.
     pub p99_ns: u64,
 }
 
-/// When the client of workload R asks.
+/// When the client of workload R sends requests.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
-    /// Requests a second.
+    /// Requests per second.
     rate: f64,
-    /// Requests after each sleep, one after another.
+    /// Number of requests after each sleep, sent one after another.
     burst: usize,
 }
 
-/// What the floor says of one of its programs.
+/// The kernel's counts for one of the floor's programs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FloorProgram {
-    /// Its tracepoint.
+    /// The tracepoint it is attached to.
     pub probe: String,
-    /// Runs so far.
+    /// Number of runs so far.
     pub runs: u64,
-    /// Time in it so far.
+    /// Time spent in it so far.
     pub run_ns: u64,
 }
 
-/// Plays a role to its end.
+/// Runs a role until it ends.
 pub fn run(role: &str, arguments: &[String]) -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let played = match (role, arguments.as_slice()) {
@@ -83,7 +83,7 @@ pub fn run(role: &str, arguments: &[String]) -> ExitCode {
 
 type Played = Result<(), Box<dyn Error>>;
 
-/// To one CPU, or, with `any`, to none.
+/// Pins this process to one CPU, or to none if `cpu` is `any`.
 fn pin(cpu: &str) -> Played {
     if cpu != "any" {
         let mut set = CpuSet::new();
@@ -113,7 +113,7 @@ fn server() -> Played {
     Ok(())
 }
 
-/// Asks at a fixed rate. A burst that is late does not move those after it.
+/// Sends requests at a fixed rate. A late burst does not delay the bursts after it.
 fn client(port: u16, server: u32, pace: Pace, seconds: f64) -> Played {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
     stream.set_nodelay(true)?;
@@ -125,7 +125,7 @@ fn client(port: u16, server: u32, pace: Pace, seconds: f64) -> Played {
     let mut trips = Vec::with_capacity(warm_up.max(measured));
     exchange(&mut stream, pace, warm_up, &mut trips)?;
     trips.clear();
-    // The server waits in its read now, as it will at the end.
+    // The server is blocked in its read now, as it will be at the end.
     let cpu = || Ok::<_, nix::Error>(read(ClockId::CLOCK_PROCESS_CPUTIME_ID)? + cpu_of(server));
     let (cpu_before, before) = (cpu()?, Instant::now());
     exchange(&mut stream, pace, measured, &mut trips)?;
@@ -160,7 +160,7 @@ fn exchange(stream: &mut TcpStream, pace: Pace, count: usize, trips: &mut Vec<u6
     Ok(())
 }
 
-/// Holds the floor until stdin closes; each line is answered with what the kernel has counted.
+/// Keeps the floor attached until stdin closes. Answers each line with the kernel's counts.
 fn floor() -> Played {
     let floor = Floor::attach(&[])?;
     say("ready")?;
@@ -176,7 +176,7 @@ fn floor() -> Played {
     Ok(())
 }
 
-/// Sends a byte to and fro by way of two pipes: two processes on one CPU that switch at each byte and read no socket.
+/// Sends a byte back and forth through two pipes: two processes on one CPU that switch at each byte and read no socket.
 fn ping(seconds: f64) -> Played {
     say("ready")?;
     stdin().lock().read_line(&mut String::new())?;
@@ -194,7 +194,7 @@ fn ping(seconds: f64) -> Played {
         from.read_exact(&mut [0])?;
         count += 1;
     }
-    drop(to); // the other ends by that
+    drop(to); // this ends the other process
     other.wait()?;
     say(&count.to_string())
 }
@@ -202,7 +202,7 @@ fn ping(seconds: f64) -> Played {
 fn pong() -> Played {
     let (mut from, mut to) = (stdin().lock(), stdout().lock());
     while from.read_exact(&mut [0]).is_ok() {
-        // A byte alone never fills a line: it is flushed by hand.
+        // A single byte never fills a line, so it has to be flushed explicitly.
         to.write_all(&[0])?;
         to.flush()?;
     }

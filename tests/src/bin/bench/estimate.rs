@@ -1,8 +1,9 @@
-//! From runs to figures. The noise of CPU time is one-sided (some runs fall into a slower mode), hence lower quartiles.
+//! Estimates from measured runs. The noise of CPU time is one-sided (some runs fall into a slower mode), so the
+//! estimates use lower quartiles.
 
-/// Resamples of the bootstrap.
+/// Number of bootstrap resamples.
 const RESAMPLES: usize = 10_000;
-/// The same data always give the same interval.
+/// Fixed seed: the same data always give the same interval.
 const SEED: u64 = 0x7463_706d_6f6e;
 
 /// A ratio with its 95 % confidence interval.
@@ -10,13 +11,13 @@ const SEED: u64 = 0x7463_706d_6f6e;
 pub struct Ratio {
     /// The estimate.
     pub value: f64,
-    /// Lower end of the interval.
+    /// Lower bound of the interval.
     pub low: f64,
-    /// Upper end.
+    /// Upper bound of the interval.
     pub high: f64,
 }
 
-/// The value below which a part `q` of the values lies, between two of them where needed. NaN when there is none.
+/// The `q` quantile of the values, interpolated between two of them where needed. NaN if there are none.
 pub fn quantile(values: &[f64], q: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -26,13 +27,13 @@ pub fn quantile(values: &[f64], q: f64) -> f64 {
     below + (above - below) * place.fract()
 }
 
-/// The middle value.
+/// The median.
 pub fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
 
-/// Lower quartile of an arm over that of the baseline. Each pair is a block: its runs of the arm and of the baseline,
-/// which were made close together and so are drawn together.
+/// Lower quartile of an arm divided by that of the baseline. Each pair is a block: its runs of the arm and of the
+/// baseline. They were made close together, so the bootstrap draws them together.
 pub fn ratio(blocks: &[(Vec<f64>, Vec<f64>)]) -> Ratio {
     let of = |drawn: &[&(Vec<f64>, Vec<f64>)]| {
         let arm: Vec<f64> = drawn.iter().flat_map(|block| block.0.iter().copied()).collect();

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: the run unwinds, so that every guard puts back what it changed.
+//! Ctrl-C and SIGTERM: the run unwinds, so that every guard restores what it changed.
 
 use std::panic;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,17 +7,18 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
-/// What unwinds after a signal.
+/// Payload of the unwinding after a signal.
 pub struct Interrupted;
 
 static STOP: AtomicBool = AtomicBool::new(false);
 
-/// Notes the signals from now on. (A handler, not a mask: children would inherit a mask and so never hear of SIGTERM.)
+/// Records the signals from now on. It uses a handler and not a signal mask, because children would inherit a mask and
+/// never receive SIGTERM.
 #[expect(unsafe_code, reason = "a signal handler can be installed in no other way")]
 pub fn watch() {
     let action = SigAction::new(SigHandler::Handler(note), SaFlags::SA_RESTART, SigSet::empty());
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        // SAFETY: the handler only stores to an atomic and calls _exit, both of which are allowed in a signal handler.
+        // SAFETY: the handler only stores to an atomic and calls _exit. Both are allowed in a signal handler.
         unsafe { sigaction(signal, &action) }.expect("these signals can be handled");
     }
 }
@@ -26,20 +27,20 @@ pub fn watch() {
 #[expect(unsafe_code, reason = "std's exit must not be called in a signal handler")]
 extern "C" fn note(_: libc::c_int) {
     if STOP.swap(true, Ordering::SeqCst) {
-        // SAFETY: takes a number and does not return; async-signal-safe.
+        // SAFETY: it takes a number and does not return; it is async-signal-safe.
         unsafe { libc::_exit(130) }
     }
 }
 
-/// Unwinds if a signal has come.
+/// Unwinds if a signal has arrived.
 pub fn check() {
     if STOP.load(Ordering::SeqCst) {
-        // Without the panic's message: this is no bug.
+        // Without the panic message, because this is not a bug.
         panic::resume_unwind(Box::new(Interrupted));
     }
 }
 
-/// Lets time pass.
+/// Sleeps, and unwinds if a signal arrives.
 pub fn sleep(time: Duration) {
     let end = Instant::now() + time;
     loop {

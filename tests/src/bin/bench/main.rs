@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: what tcpmon costs on this machine. The method is in `docs/performance.md`.
+//! `cargo xtask bench`: measures what tcpmon costs on this machine. `docs/performance.md` describes the method.
 
 mod arm;
 mod bpf;
@@ -74,7 +74,8 @@ enum Part {
 }
 
 impl Part {
-    /// The verifier's counts are a baseline for a test: they are recorded only when asked for.
+    /// The parts to run by default. The verifier's counts are a baseline for a test, so they are recorded only on
+    /// request.
     const USUAL: [Self; 7] = [Self::R, Self::RSingle, Self::L, Self::V, Self::Programs, Self::Scale, Self::Daemon];
 }
 

@@ -1,4 +1,4 @@
-//! What the daemon itself needs.
+//! What the daemon itself uses: CPU, memory, start and stop times.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -13,10 +13,10 @@ use crate::scale::mebibytes;
 use crate::workload::{Wire, Workload};
 
 const SCRAPE_EVERY: Duration = Duration::from_secs(5);
-/// What a daemon uses once, soon after its start, belongs to no steady state.
+/// Resources that a daemon uses once, soon after its start, do not belong to the steady state.
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// Measures CPU and memory over 20 s each, and 10 starts and stops; less when `quick`.
+/// Measures CPU and memory over 20 s each, and 10 starts and stops; less if `quick`.
 pub fn measure(quick: bool) -> Section {
     let (scrapes, starts) = if quick { (1, 3) } else { (4, 10) };
     let time = SCRAPE_EVERY * scrapes;
@@ -67,14 +67,14 @@ pub fn measure(quick: bool) -> Section {
     Section { name: "daemon", what: "The daemon itself.".into(), table, notes }
 }
 
-/// CPU of the daemon during a job, percent of a core.
+/// CPU that the daemon uses during a job, in percent of a core.
 fn used(daemon: &Daemon, job: impl FnOnce()) -> f64 {
     let (before, start) = (cpu_of(daemon.pid()), Instant::now());
     job();
     100.0 * (cpu_of(daemon.pid()) - before).as_secs_f64() / start.elapsed().as_secs_f64()
 }
 
-/// Scrapes in the middle of each of so many intervals.
+/// Scrapes this many times, each in the middle of an interval.
 fn scraped(daemon: &Daemon, scrapes: u32) {
     for _ in 0..scrapes {
         interrupt::sleep(SCRAPE_EVERY / 2);

@@ -1,4 +1,4 @@
-//! Nanoseconds per run of each program, net of an empty one.
+//! Nanoseconds per run of each program, net of an empty program.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,20 +12,20 @@ use crate::estimate::median;
 use crate::report::{Section, Table, target};
 use crate::workload::{RUN, Wire, Workload, switch_all_the_time};
 
-/// Fewer runs than this in a repetition say nothing about a program.
+/// With fewer runs than this in a repetition, a program's figures mean nothing.
 const FEWEST_RUNS: f64 = 1_000.0;
 
-/// What the programs run under.
+/// The load under which the programs run.
 #[derive(Clone, Copy, Debug)]
 enum Load {
     Traffic(Workload),
     Switching,
 }
 
-/// Runs, and nanoseconds in them, per program.
+/// Number of runs, and nanoseconds spent in them, for each program.
 type Counts = BTreeMap<String, (f64, f64)>;
 
-/// A program's figures of one repetition.
+/// A program's figures for one repetition.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     runs_per_second: f64,
@@ -33,9 +33,9 @@ struct Sample {
     daemon_ns: f64,
 }
 
-/// Measures so many repetitions of floor and daemon by turns.
+/// Measures this many repetitions, with floor and daemon taking turns at going first.
 pub fn measure(repetitions: u32) -> Section {
-    // Unlike the sysctl kernel.bpf_stats_enabled this ends with the descriptor, however this process ends.
+    // Unlike the sysctl kernel.bpf_stats_enabled, this ends when the descriptor is closed, however this process ends.
     let _counting = enable_stats(Stats::RunTime).expect("root may let the kernel count runs");
     let loads =
         [Load::Traffic(Workload::R), Load::Traffic(Workload::RPinned), Load::Traffic(Workload::V), Load::Switching];
@@ -95,7 +95,7 @@ impl Load {
     }
 }
 
-/// What the kernel counted of an arm's programs during the load, and how long that was.
+/// The kernel's counts for an arm's programs during the load, and how long the load ran.
 fn counts(arm: Arm, wire: Option<&Wire>) -> (Counts, Duration) {
     let server = wire.map(|wire| (wire, wire.server()));
     let host = End::host();

@@ -5,20 +5,20 @@ use std::fmt::Write as _;
 use std::process::Command;
 use std::thread;
 
-/// Where and how figures were made.
+/// Where and how the figures were measured.
 #[derive(Debug)]
 pub struct Provenance(String);
 
-/// The result of one part.
+/// The result of one part of the benchmark.
 #[derive(Debug)]
 pub struct Section {
-    /// Its name, as in the document's markers.
+    /// The part's name, as in the document's markers.
     pub name: &'static str,
-    /// What was measured, in a sentence.
+    /// What was measured, as a sentence.
     pub what: String,
     /// The figures.
     pub table: Table,
-    /// What is said below them.
+    /// Notes below the table.
     pub notes: Vec<String>,
 }
 
@@ -30,7 +30,7 @@ pub struct Table {
 }
 
 impl Provenance {
-    /// Of this run.
+    /// The provenance of this run.
     pub fn read() -> Self {
         let kernel = kernel_release();
         let date = Command::new("date").arg("+%F").output().ok();
@@ -43,7 +43,7 @@ impl Provenance {
 }
 
 impl Section {
-    /// For the terminal.
+    /// Formats the section for the terminal.
     pub fn text(&self, provenance: &Provenance) -> String {
         let mut text = format!("\n{}: {}\n{}\n\n{}", self.name, self.what, provenance.0, self.table.text());
         for note in &self.notes {
@@ -52,7 +52,7 @@ impl Section {
         text
     }
 
-    /// For the document.
+    /// Formats the section for the document.
     pub fn markdown(&self, provenance: &Provenance) -> String {
         let notes: Vec<String> = self.notes.iter().map(|note| format!("- {note}")).collect();
         format!("{} {}.\n\n{}\n{}\n", self.what, provenance.0, self.table.markdown(), notes.join("\n"))
@@ -60,12 +60,12 @@ impl Section {
 }
 
 impl Table {
-    /// An empty one.
+    /// An empty table.
     pub fn new(heading: &[&str]) -> Self {
         Self { heading: heading.iter().map(|&cell| cell.to_owned()).collect(), rows: Vec::new() }
     }
 
-    /// Adds a row at the end.
+    /// Appends a row.
     pub fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }
@@ -90,7 +90,7 @@ impl Table {
     }
 }
 
-/// A target from issue 2 beside what was measured; lower is better.
+/// A target from issue 2 next to the measured value; lower is better.
 pub fn target(what: &str, measured: f64, limit: f64, unit: &str) -> String {
     let verdict = if measured <= limit { "met" } else { "MISSED" };
     let places = if limit.abs() < 10.0 { 3 } else { 1 };

@@ -11,18 +11,18 @@ use crate::interrupt;
 use crate::report::{Section, Table, target};
 use crate::walk::{Walk, Walker};
 
-/// Sockets that the daemon is to watch.
+/// Numbers of sockets that the daemon is to watch.
 const LEVELS: [u64; 5] = [10, 1_000, 10_000, 50_000, 100_000];
-/// Connections of one pair of processes: either may have 20,000 files open.
+/// Connections for each pair of processes: each process may have 20,000 files open.
 const CONNECTIONS_OF_A_PAIR: u64 = 15_000;
-/// Scrapes of which the median is shown.
+/// Number of scrapes whose median is shown.
 const SCRAPES: u32 = 20;
-/// The same where all sockets have to change before each.
+/// The same where all sockets have to change before each scrape.
 const SCRAPES_AFTER_CHANGE: u32 = 7;
-/// Time between two scrapes, and until delayed acknowledgements have been sent.
-const BETWEEN: Duration = Duration::from_millis(50);
+/// Time between two scrapes. Each scrape then gets a sample of its own, and delayed acknowledgements have been sent.
+const BETWEEN: Duration = Duration::from_millis(300);
 const SETTLED: Duration = Duration::from_millis(300);
-/// Time to open and announce all connections of a pair, and to exchange a byte on each.
+/// Time limit to open and announce all connections of a pair, and to exchange a byte on each.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// What the sockets of a level have done since the last pass.
@@ -34,25 +34,25 @@ enum Since {
     Change,
 }
 
-/// Sockets that a daemon watches.
+/// Many sockets, and the daemon that watches them.
 struct Many {
     lab: Lab,
     daemon: Daemon,
     pairs: Vec<(Reader, Sender)>,
 }
 
-/// Scrapes of the daemon.
+/// Measurements of the daemon's scrapes.
 #[derive(Default)]
 struct Scrapes {
-    /// What the client sees, ms.
+    /// Time that the client sees, ms.
     wall: Vec<f64>,
     /// `tcpmon_scrape_seconds`, ms.
     pass: Vec<f64>,
-    /// Length of the last page.
+    /// Length of the last metrics page.
     bytes: usize,
 }
 
-/// Measures each level; `quick` leaves the last two out.
+/// Measures each level; `quick` leaves out the last two.
 pub fn measure(quick: bool) -> Section {
     let lab = Lab::new();
     lab.allow_many_connections();
@@ -74,7 +74,7 @@ pub fn measure(quick: bool) -> Section {
         let watched = many.reach(*level);
         let scraped = [Since::Rest, Since::Change].map(|since| many.scrapes(since));
         let rss = truth::rss_bytes(many.daemon.pid());
-        // Only now: what they cost is no part of the daemon's passes.
+        // Started only now, so that its programs do not add to the cost of the daemon's passes.
         let mut walker = Walker::start();
         for (since, scrapes) in [Since::Rest, Since::Change].into_iter().zip(&scraped) {
             let walks = many.walks(&mut walker, since);
@@ -117,7 +117,7 @@ pub fn measure(quick: bool) -> Section {
     Section { name: "scale", what, table, notes }
 }
 
-/// What is asked of a pass over so many sockets, ms.
+/// The target for a pass over this many sockets, ms.
 fn judged(level: u64, since: Since) -> Option<(&'static str, f64)> {
     match (level, since) {
         (10_000, Since::Rest) => Some(("pass over 10,000 sockets", 8.0)),
@@ -128,7 +128,7 @@ fn judged(level: u64, since: Since) -> Option<(&'static str, f64)> {
 }
 
 impl Many {
-    /// Opens connections until the daemon watches (nearly) so many sockets; returns how many.
+    /// Opens connections until the daemon watches (nearly) this many sockets; returns how many it watches.
     fn reach(&mut self, level: u64) -> u64 {
         loop {
             interrupt::check();
@@ -143,7 +143,7 @@ impl Many {
 
     fn scrapes(&self, since: Since) -> Scrapes {
         let mut scrapes = Scrapes::default();
-        // What has happened until now is no part of it.
+        // Everything that has happened until now is not part of the measurement.
         interrupt::sleep(SETTLED);
         self.daemon.page();
         for _ in 0..since.repetitions() {
@@ -168,7 +168,7 @@ impl Many {
         (0..since.repetitions()).map(walk).collect()
     }
 
-    /// Lets the sockets do what they are to have done.
+    /// Makes the sockets do what they have to do before the next scrape.
     fn bring(&self, since: Since) {
         match since {
             Since::Rest => interrupt::sleep(BETWEEN),
@@ -189,7 +189,7 @@ impl Since {
     }
 }
 
-/// Two processes with so many connections between them, each of which has carried a byte.
+/// Two processes with this many connections between them, each of which has carried a byte.
 fn pair(lab: &Lab, connections: u64) -> (Reader, Sender) {
     let reader = Traffic::reader(lab.receiver()).comm("many").threads(Threads::Epoll).until_exit().spawn();
     let sender = Traffic::sender(lab.sender()).comm("many-sender").to(reader.address());
@@ -198,7 +198,7 @@ fn pair(lab: &Lab, connections: u64) -> (Reader, Sender) {
     (reader, sender)
 }
 
-/// Each end of each connection receives a byte, and reads it.
+/// Each end of each connection receives a byte and reads it.
 fn exchange((reader, sender): &(Reader, Sender)) {
     let before = reader.report().bytes;
     let said = sender.say();
@@ -212,7 +212,7 @@ fn exchange((reader, sender): &(Reader, Sender)) {
     }
 }
 
-/// Waits until so many bytes have been read.
+/// Waits until this many bytes have been read.
 fn reads(reader: &Reader, bytes: u64) {
     let start = Instant::now();
     while reader.report().bytes < bytes {
@@ -221,7 +221,7 @@ fn reads(reader: &Reader, bytes: u64) {
     }
 }
 
-/// As it is shown.
+/// Bytes as MiB, formatted for the tables.
 pub fn mebibytes(bytes: u64) -> String {
     format!("{:.1}", bytes as f64 / f64::from(1 << 20))
 }

@@ -1,10 +1,10 @@
-//! Shows the verifier's counts beside the recorded ones, and records them.
+//! Shows the verifier's counts next to the recorded ones, and records them.
 
 use std::{fs, path::Path};
 
 use crate::verifier::{self, PATH, Row};
 
-/// Shows them, and with `write` puts those of the running kernel into the file; other kernels' stay.
+/// Shows the counts. With `write` it puts those of the running kernel into the file and keeps those of other kernels.
 pub fn show(write: bool) {
     let measured = verifier::measure();
     let recorded = if Path::new(PATH).exists() { verifier::recorded() } else { Vec::new() };

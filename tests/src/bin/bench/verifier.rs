@@ -1,13 +1,13 @@
-//! Instructions that the verifier walks for each program, and the file that holds what they were. Also compiled into
-//! the test that compares the two (`tests/tests/verifier.rs`), hence nothing of the benchmark's own.
+//! Instructions that the verifier walks for each program, and the file with the recorded counts. This file is also
+//! compiled into the test that compares the two (`tests/tests/verifier.rs`), so it uses nothing else of the benchmark.
 
 use std::fs;
 
 use tcpmon::kernel::{Kernel, Options, TraceFilter};
 
-/// The file of the counts.
+/// The file with the recorded counts.
 pub const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/verifier-instructions.tsv");
-/// What records the counts of the running kernel.
+/// The command that records the counts of the running kernel.
 pub const COMMAND: &str = "cargo xtask bench --only verifier --write";
 
 const HEADING: &str = "kernel\tmode\tprogram\tinstructions";
@@ -15,14 +15,14 @@ const HEADING: &str = "kernel\tmode\tprogram\tinstructions";
 /// A line of the file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Row {
-    /// Series of the kernel, such as `6.18`: builds and patch releases of one differ by less than the test allows.
+    /// Kernel series such as `6.18`: builds and patch releases of a series differ by less than the test allows.
     pub kernel: String,
-    /// `daemon`, `trace` (of one process) or `trace-filtered` (with filters of every kind). The programs see this as a
-    /// constant, so the verifier walks less in one mode than in another.
+    /// `daemon`, `trace` (of one process) or `trace-filtered` (with filters of every kind). The mode is a constant for
+    /// the programs, so the verifier walks less in one mode than in another.
     pub mode: String,
-    /// Its name.
+    /// The program's name.
     pub program: String,
-    /// As `verified_insns` in its fdinfo.
+    /// Value of `verified_insns` in the program's fdinfo.
     pub instructions: u64,
 }
 
@@ -41,7 +41,8 @@ pub fn measure() -> Vec<Row> {
     let modes = [("daemon", None), ("trace", Some(one_process)), ("trace-filtered", Some(filtered))];
     let mut rows = Vec::new();
     for (mode, trace) in modes {
-        let options = Options { trace, max_readers: 1024, max_drop_entries: 1024, ring_bytes: 1 << 20 };
+        let options =
+            Options { trace, max_readers: 1024, max_drop_entries: 1024, ring_bytes: 1 << 20, ..Options::default() };
         let mut kernel = Kernel::load(options).unwrap_or_else(|error| panic!("loading in mode {mode}: {error}"));
         let raw = kernel.raw().unwrap_or_else(|error| panic!("reading in mode {mode}: {error}"));
         rows.extend(raw.programs.into_iter().map(|(program, stats)| Row {
@@ -54,13 +55,13 @@ pub fn measure() -> Vec<Row> {
     rows
 }
 
-/// What the file says of all kernels.
+/// The recorded counts of all kernels.
 pub fn recorded() -> Vec<Row> {
     let text = fs::read_to_string(PATH).unwrap_or_else(|error| panic!("{PATH}: {error}; record it by `{COMMAND}`"));
     parse(&text).unwrap_or_else(|error| panic!("{PATH}: {error}"))
 }
 
-/// Reads the file's text; an error names the line.
+/// Parses the file's text; an error names the line.
 pub fn parse(text: &str) -> Result<Vec<Row>, String> {
     let lines = text.lines().zip(1..).filter(|(line, number)| !line.is_empty() && (*number > 1 || *line != HEADING));
     let row = |(line, number): (&str, u32)| {
@@ -73,13 +74,13 @@ pub fn parse(text: &str) -> Result<Vec<Row>, String> {
     lines.map(row).collect()
 }
 
-/// The file's text, in order.
+/// The file's text, sorted.
 pub fn format(mut rows: Vec<Row>) -> String {
     rows.sort();
     std::iter::once(format!("{HEADING}\n")).chain(rows.iter().map(|row| line(row) + "\n")).collect()
 }
 
-/// A line of the file, without its end.
+/// A line of the file, without the line break.
 pub fn line(row: &Row) -> String {
     format!("{}\t{}\t{}\t{}", row.kernel, row.mode, row.program, row.instructions)
 }

@@ -1,11 +1,12 @@
-//! The kernel's share of a pass, without the daemon: programs of our own watch the same sockets, and each system call
-//! that walks them is timed.
+//! The kernel's share of a pass, without the daemon: a second set of tcpmon's programs watches the same sockets, and
+//! each system call that walks over them is timed.
 
 use std::time::{Duration, Instant};
 
+use tcpmon::config::Config;
 use tcpmon::kernel::{Kernel, Options, Show};
 
-/// See the module.
+/// See the module documentation.
 pub struct Walker {
     kernel: Kernel,
 }
@@ -13,22 +14,23 @@ pub struct Walker {
 /// One walk over all sockets.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Walk {
-    /// Sockets met.
+    /// Number of sockets visited.
     pub met: u64,
-    /// Sockets shown.
+    /// Number of sockets shown.
     pub shown: u64,
-    /// System calls it took.
+    /// Number of system calls.
     pub calls: u32,
-    /// All of them together.
+    /// Duration of all system calls together.
     pub took: Duration,
-    /// The longest of them.
+    /// Duration of the longest system call.
     pub longest: Duration,
 }
 
 impl Walker {
-    /// Watches what is open, and shows it once: from then on only what changes is to be shown.
+    /// Starts to watch the open sockets and shows all of them once; from then on only those that change have to be
+    /// shown.
     pub fn start() -> Self {
-        let options = Options { trace: None, max_readers: 4096, max_drop_entries: 4096, ring_bytes: 1 << 21 };
+        let options = Options::from(&Config::default().validate().expect("the defaults are valid"));
         let kernel = Kernel::load(options).unwrap_or_else(|error| panic!("loading programs to walk with: {error}"));
         let mut walker = Self { kernel };
         walker.walk(Show::All);
@@ -46,7 +48,7 @@ impl Walker {
             walk.calls += 1;
             walk.took += took;
             walk.longest = walk.longest.max(took);
-            // Copied out, as the daemon does.
+            // The records are copied out, as the daemon does.
             walk.shown += self.kernel.records(&pass).count() as u64;
             if !more {
                 break;

@@ -14,20 +14,20 @@ use crate::interrupt;
 /// Length of a run.
 pub const RUN: Duration = Duration::from_secs(2);
 
-/// Time for what takes milliseconds, or [`RUN`].
+/// Time limit for steps that take milliseconds or [`RUN`].
 const DEADLINE: Duration = Duration::from_secs(30);
-/// In namespaces of our own every port is free.
+/// Every port is free, because the network namespaces are the benchmark's own.
 const IPERF_PORT: u16 = 5201;
 
 /// A kind of traffic at a fixed rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workload {
-    /// 64-byte request and response on loopback, 10,000 a second, one connection: ten, one after another, each
+    /// 64-byte requests and responses on loopback, 10,000 per second on one connection: ten, one after another, each
     /// millisecond.
     R,
     /// The same with both ends on one CPU.
     RPinned,
-    /// The same with a sleep before each request: as much idling and timer work as TCP.
+    /// The same with a sleep before each request: the CPU idles and handles timers as much as it handles TCP.
     RSingle,
     /// iperf3 on loopback, 8 Gb/s.
     L,
@@ -35,33 +35,33 @@ pub enum Workload {
     V,
 }
 
-/// A workload's wire, which its runs share.
+/// A workload's network, which its runs share.
 #[derive(Debug)]
 pub struct Wire {
     workload: Workload,
     lab: Lab,
 }
 
-/// The side that waits for a client; it is what a trace watches.
+/// The side that waits for a client. A trace watches this side.
 #[derive(Debug)]
 pub struct Server {
     child: Child,
     port: u16,
 }
 
-/// A run.
+/// The results of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
-    /// CPU time of both ends for a second of the workload.
+    /// CPU time of both ends per second of the workload.
     pub cpu: f64,
-    /// What was achieved of the fixed rate; 1 is all.
+    /// Achieved share of the fixed rate; 1 is all of it.
     pub achieved: f64,
-    /// Round trips in microseconds, median and 99th percentile, where there are any.
+    /// Median and 99th percentile of the round trip time in microseconds, where there are round trips.
     pub latency: Option<(f64, f64)>,
 }
 
 impl Workload {
-    /// As in the document's markers.
+    /// The workload's name, as in the document's markers.
     pub fn name(self) -> &'static str {
         match self {
             Self::R => "R",
@@ -72,7 +72,7 @@ impl Workload {
         }
     }
 
-    /// What it is.
+    /// Description of the workload.
     pub fn sentence(self) -> &'static str {
         match self {
             Self::R => {
@@ -96,12 +96,12 @@ impl Workload {
 }
 
 impl Wire {
-    /// A new one, in network namespaces of its own.
+    /// A new network, in network namespaces of its own.
     pub fn new(workload: Workload) -> Self {
         Self { workload, lab: Lab::with(LabOptions { napi: true, ..LabOptions::default() }) }
     }
 
-    /// Where the server is.
+    /// The server's end.
     pub fn end(&self) -> &End {
         self.lab.receiver()
     }
@@ -128,7 +128,7 @@ impl Wire {
         Server { child, port: IPERF_PORT }
     }
 
-    /// Runs a client of the server to the end of both.
+    /// Runs a client against the server until both end.
     pub fn run(&self, server: Server, time: Duration) -> Outcome {
         interrupt::check();
         match self.workload {
@@ -185,7 +185,7 @@ impl Wire {
 }
 
 impl Server {
-    /// Its process.
+    /// The process id.
     pub fn pid(&self) -> u32 {
         self.child.pid()
     }

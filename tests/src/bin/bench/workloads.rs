@@ -1,4 +1,4 @@
-//! CPU of a workload's ends under each arm, against nothing.
+//! CPU time of a workload's ends under each arm, compared with the baseline.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -9,15 +9,15 @@ use crate::interrupt;
 use crate::report::{Section, Table, target};
 use crate::workload::{Outcome, RUN, Wire, Workload};
 
-/// A run that achieved more or less of its rate than this is marked.
+/// A run whose rate is off by more than this share is marked.
 const RATE_TOLERANCE: f64 = 0.01;
 
-/// A run and what it cost its monitor.
+/// A run, and the CPU that its monitor used.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     block: u32,
     outcome: Outcome,
-    /// CPU of the monitor, percent of a core.
+    /// CPU of the monitor, in percent of a core.
     monitor: f64,
     lost: u64,
 }
@@ -28,7 +28,7 @@ impl Run {
     }
 }
 
-/// Runs the arms (all, when none is named) in mirrored blocks.
+/// Runs the arms (all arms if none is named) in mirrored blocks.
 pub fn measure(workload: Workload, arms: &[Arm], blocks: u32) -> Section {
     let mut arms = if arms.is_empty() { Arm::ALL.to_vec() } else { arms.to_vec() };
     arms.push(Arm::Off);

@@ -1,4 +1,4 @@
-//! What the kernel must never say while tcpmon runs.
+//! Kernel log messages that must never appear while tcpmon runs.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};
@@ -16,23 +16,24 @@ const ALARMS: [&str; 9] = [
     "blocked for more than",
 ];
 
-/// Lines of the kernel's log that name a bug, a warning or a stall.
+/// Lines of the kernel log that report a bug, a warning or a stall.
 pub fn alarms() -> io::Result<Vec<String>> {
     let mut log = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open("/dev/kmsg")?;
     let mut lines = Vec::new();
-    // A read gives one record, which is at most so long.
+    // A read returns one record, which has at most this length.
     let mut record = [0; 8192];
     loop {
         match log.read(&mut record) {
             Ok(length) => lines.extend(alarm(&String::from_utf8_lossy(&record[..length]))),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(lines),
-            // Overwritten before it was read: the ring is large enough for a run, so this deserves to be seen.
+            // Records were overwritten before they were read. The ring is large enough for a run, so this has to be
+            // reported.
             Err(error) => lines.push(format!("the kernel's log: {error}")),
         }
     }
 }
 
-/// The message of a record (`priority,sequence,time,flags;message`), if it is one of those.
+/// The message of a record (`priority,sequence,time,flags;message`), if it is one of these.
 fn alarm(record: &str) -> Option<String> {
     let (_, message) = record.split_once(';')?;
     let message = message.lines().next()?;

@@ -1,10 +1,11 @@
-//! The first and only program of a virtual machine of `cargo xtask vm`: it makes the surroundings that the tests need,
-//! runs them one by one and says what became of them.
+//! The init program, and only program, of a virtual machine of `cargo xtask vm`. It sets up the environment that the
+//! tests need, runs the tests one by one, and reports their results.
 //!
-//! `/plan` has what to do, a line each, words with tabs between: `module FILE`, `env NAME VALUE`, `test BINARY FILE NAME`.
-//! The first serial port is for people. The second has the results, lines of the same form: `init` first, then
-//! `test BINARY NAME pass|fail|timeout MILLISECONDS`, `report BINARY NAME KIND TEXT` (what the test said of itself),
-//! `log LINE` (what the kernel should never say), and `end` last. The exit code is written to QEMU's debug port.
+//! `/plan` lists what to do, one line each, with tabs between the words: `module FILE`, `env NAME VALUE`, `test BINARY
+//! FILE NAME`. The first serial port is for people. The second carries the results in lines of the same form: `init`
+//! first, then `test BINARY NAME pass|fail|timeout MILLISECONDS`, `report BINARY NAME KIND TEXT` (what the test
+//! reported), `log LINE` (a kernel log message that should never appear), and `end` last. The exit code is written to
+//! QEMU's debug port.
 
 mod log;
 mod run;
@@ -18,10 +19,10 @@ use std::time::Duration;
 use nix::sys::reboot::{RebootMode, reboot};
 use nix::sys::termios::tcdrain;
 
-/// A test that takes longer is killed: emulated, the longest takes a minute.
+/// A test that takes longer is killed. Under emulation, the longest takes a minute.
 const LIMIT: Duration = Duration::from_secs(150);
 
-/// QEMU's `isa-debug-exit`, as `cargo xtask vm` places it.
+/// Port of QEMU's `isa-debug-exit`, as set by `cargo xtask vm`.
 const EXIT_PORT: u64 = 0xf4;
 
 type Results = File;
@@ -35,7 +36,7 @@ fn main() {
             2
         }
     };
-    // What stands in the ports' buffers would be lost. There is nobody left to tell if this fails.
+    // Otherwise what is still in the ports' buffers would be lost. If this fails, there is nobody left to report it to.
     let _ = tcdrain(io::stdout());
     let _ = OpenOptions::new().write(true).open("/dev/port").map(|port| port.write_all_at(&[code], EXIT_PORT));
     let _ = reboot(RebootMode::RB_POWER_OFF);

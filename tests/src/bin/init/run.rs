@@ -1,4 +1,4 @@
-//! One test in a process group of its own: whatever it leaves, the next one starts clean.
+//! Runs one test in a process group of its own, so that the next one starts clean whatever this one leaves behind.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -17,7 +17,7 @@ use crate::{LIMIT, Results, say};
 const OUTPUT: &str = "/tmp/output";
 const REPORT: &str = "/tmp/report";
 
-/// Runs a test and says what became of it; its own words come on the first port when it fails.
+/// Runs a test and reports the result. If it fails, its output is printed on the first port.
 pub fn test(
     results: &mut Results,
     variables: &[(&str, &str)],
@@ -35,7 +35,7 @@ pub fn test(
     let child = Pid::from_raw(child.id().cast_signed());
     let outcome = wait(child);
     let took = start.elapsed().as_millis().to_string();
-    // An error says that the group is empty already.
+    // An error means that the process group is already empty.
     let _ = killpg(child, Signal::SIGKILL);
 
     for line in fs::read_to_string(REPORT)?.lines() {
@@ -51,7 +51,7 @@ pub fn test(
     Ok(outcome == "pass")
 }
 
-/// Waits for the test to end, and takes leave of orphans meanwhile, which become children of the first process.
+/// Waits for the test to end, and meanwhile reaps orphans, which become children of the init process.
 fn wait(test: Pid) -> &'static str {
     let deadline = Instant::now() + LIMIT;
     while Instant::now() < deadline {

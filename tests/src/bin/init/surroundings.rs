@@ -1,4 +1,4 @@
-//! What a booted machine has and a bare kernel has not: file systems, modules, a loopback device that is up.
+//! What a booted machine has and a bare kernel lacks: file systems, modules, a loopback device that is up.
 
 use std::ffi::CStr;
 use std::fs::{self, File};
@@ -8,14 +8,15 @@ use nix::kmod::{ModuleInitFlags, finit_module};
 use nix::mount::{MsFlags, mount};
 use tcpmon_tests::device;
 
-/// Type and place, in order.
+/// Type and mount point, in the order of mounting.
 const MOUNTS: [(&str, &str); 4] =
     [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev"), ("cgroup2", "/sys/fs/cgroup")];
 
-/// Folders that programs expect, in the file system that the machine began with: what is tested may lie below them.
+/// Directories that programs expect. They are in the initial file system, because the binaries under test may lie below
+/// them.
 const FOLDERS: [&str; 2] = ["/tmp", "/run"];
 
-/// Mounts what tests and daemon look into, and sets the loopback device up.
+/// Mounts what tests and daemon read, and sets the loopback device up.
 pub fn mount_all() -> io::Result<()> {
     for (kind, place) in MOUNTS {
         fs::create_dir_all(place)?;
@@ -28,7 +29,7 @@ pub fn mount_all() -> io::Result<()> {
     device::set_up("lo")
 }
 
-/// Inserts a module.
+/// Inserts a kernel module.
 pub fn insert(file: &str) -> io::Result<()> {
     const NO_PARAMETERS: &CStr = c"";
     let module = File::open(file)?;

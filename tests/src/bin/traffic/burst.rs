@@ -1,5 +1,5 @@
-//! Bursts of datagrams that nothing on their CPU can interrupt but an interrupt: what stands in a device's ring
-//! waits until the burst is over.
+//! Bursts of datagrams that only an interrupt can interrupt on their CPU: packets in a device's ring wait until the
+//! burst is over.
 
 use std::io::{self, Error};
 use std::net::{Ipv4Addr, UdpSocket};
@@ -47,7 +47,7 @@ pub fn run(plan: &BurstPlan) -> io::Result<()> {
     }
 }
 
-/// Takes the calling thread out of reach of every thread of the usual policy on its CPU.
+/// Makes the calling thread run before every normal (`SCHED_OTHER`) thread on its CPU.
 #[expect(unsafe_code, reason = "sched_setscheduler has no safe wrapper in the crates used here")]
 fn become_fifo() -> io::Result<()> {
     let priority = libc::sched_param { sched_priority: 50 };

@@ -1,4 +1,4 @@
-//! One accepted connection, and one read of it.
+//! One accepted connection, and a read from it.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -16,11 +16,11 @@ use tcpmon_tests::traffic::plan::{Between, Method, ReaderPlan};
 
 use crate::session::Session;
 
-/// See the module.
+/// See the module documentation.
 pub struct Connection {
-    /// Its number, from 0.
+    /// The connection's number, from 0.
     pub number: u64,
-    /// Its socket.
+    /// The connection's socket.
     pub socket: Arc<Socket>,
     session: &'static Session,
     method: Method,
@@ -28,11 +28,11 @@ pub struct Connection {
     pipe: Option<Pipe>,
 }
 
-/// What a read came to.
+/// Result of a read.
 pub enum Outcome {
-    /// So many bytes.
+    /// This many bytes were read.
     Bytes(u64),
-    /// Interrupted, or nothing there yet: look again.
+    /// The read was interrupted, or there was nothing to read yet: try again.
     Again,
     /// The end of the stream (true), or an error (false).
     End(bool),
@@ -45,7 +45,7 @@ struct Pipe {
 }
 
 impl Connection {
-    /// Prepares an accepted socket as the plan says.
+    /// Prepares an accepted socket according to the plan.
     pub fn new(session: &'static Session, plan: &ReaderPlan, number: u64, socket: Socket) -> io::Result<Self> {
         let socket = Arc::new(socket);
         session.begin(number, &socket);
@@ -62,8 +62,8 @@ impl Connection {
         })
     }
 
-    /// Reads at most `allowance` bytes, and no more than fit the buffer, counts them and does what is to be done between
-    /// two reads.
+    /// Reads at most `allowance` bytes, and no more than fit in the buffer. Counts them, and does what the plan asks
+    /// for between two reads.
     pub fn read(&self, allowance: u64, buffer: &mut [u8]) -> Outcome {
         let most = usize::try_from(allowance).map_or(buffer.len(), |allowance| allowance.min(buffer.len()));
         match self.take(&mut buffer[..most]) {

@@ -1,7 +1,8 @@
-//! How many bytes each connection may move, and the certainty that those who must stop have stopped.
+//! Limits how many bytes each connection may move, and guarantees that workers that must stop have stopped.
 //!
-//! Each order begins an epoch. A worker (a thread, or the taker of turns) looks at the epoch before each call, and says
-//! when it has nothing left to move in it. One that is blocked in a call is kicked by a signal until it has looked.
+//! Each order starts an epoch. A worker (a thread, or the threads of `turns` together) checks the epoch before each
+//! call, and reports when it has nothing left to move in it. A worker that is blocked in a call is kicked by a signal
+//! until it has checked.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,13 +14,13 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction
 
 use crate::session::lock;
 
-/// The allowance that never runs out.
+/// An allowance without limit.
 pub const UNLIMITED: u64 = u64::MAX;
 
 const KICK: Signal = Signal::SIGUSR1;
 const KICK_EVERY: Duration = Duration::from_millis(1);
 
-/// See the module.
+/// See the module documentation.
 pub struct Gate {
     epoch: AtomicU64,
     state: Mutex<State>,
@@ -41,7 +42,7 @@ struct Worker {
     done: u64,
 }
 
-/// A worker's place at the gate, given up when dropped.
+/// A worker's registration at the gate. Dropping it deregisters the worker.
 pub struct Pass<'g> {
     gate: &'g Gate,
     id: u64,
@@ -49,25 +50,25 @@ pub struct Pass<'g> {
     done: u64,
 }
 
-/// What the gate says.
+/// The gate's answer to a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
-    /// Nothing new.
+    /// There is no new order.
     Same,
-    /// Each connection may move so many bytes from now on.
+    /// Each connection may move this many bytes from now on.
     Allowed(u64),
-    /// Come to an end.
+    /// The worker has to finish.
     Close,
 }
 
 impl Gate {
-    /// A gate that lets so many bytes of each connection through.
+    /// A gate that lets this many bytes of each connection through.
     pub fn new(allowance: u64) -> Self {
         let state = State { epoch: 1, allowance, closing: false, entered: 0, workers: Vec::new() };
         Self { epoch: AtomicU64::new(1), state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Makes the calling thread a worker.
+    /// Registers the calling thread as a worker.
     pub fn enter(&self) -> Pass<'_> {
         let mut state = lock(&self.state);
         state.entered += 1;
@@ -77,13 +78,13 @@ impl Gate {
         Pass { gate: self, id, looked: 0, done: 0 }
     }
 
-    /// Sets the allowance of each connection; returns when all workers know of it and, if it is a limit, have nothing
-    /// left to move. A limit above 0 waits for the first worker if there has been none.
+    /// Sets the allowance of each connection. Returns when all workers know it and, if it is a limit, have nothing left
+    /// to move. If there has been no worker yet, a limit above 0 waits for the first one.
     pub fn set(&self, allowance: u64) {
         self.change(|state| state.allowance = allowance);
     }
 
-    /// Tells all workers to come to an end; returns when they know.
+    /// Tells all workers to finish; returns when they know.
     pub fn close(&self) {
         self.change(|state| {
             state.closing = true;
@@ -117,7 +118,7 @@ impl State {
 }
 
 impl Pass<'_> {
-    /// What has been ordered since the last look (at first: what holds). Cheap when nothing has.
+    /// The order that was given since the last call (on the first call: the one in force). Cheap if there was none.
     pub fn look(&mut self) -> Word {
         if self.looked == self.gate.epoch.load(Ordering::Acquire) {
             return Word::Same;
@@ -128,7 +129,7 @@ impl Pass<'_> {
         if state.closing { Word::Close } else { Word::Allowed(state.allowance) }
     }
 
-    /// Says that nothing is left to move in this epoch. Cheap when said before.
+    /// Reports that nothing is left to move in this epoch. Cheap if that was reported before.
     pub fn done(&mut self) {
         if self.done < self.looked {
             self.done = self.looked;
@@ -137,7 +138,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Says so and blocks until the next order.
+    /// Reports that nothing is left to move, and blocks until the next order.
     pub fn rest(&mut self) {
         self.done();
         let state = lock(&self.gate.state);
@@ -145,7 +146,7 @@ impl Pass<'_> {
         drop(rested.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Makes the calling thread the one to kick.
+    /// Makes the calling thread the one that is kicked.
     pub fn take_over(&self) {
         let thread = pthread_self();
         self.update(&mut lock(&self.gate.state), |worker, _| worker.thread = thread);

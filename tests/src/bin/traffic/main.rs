@@ -1,5 +1,5 @@
-//! A sender or reader of TCP (or a sender of bursts, or a burner of CPU) that does as it is told: `traffic ROLE PLAN`, where PLAN is the JSON
-//! of `tcpmon_tests::traffic::plan`. It is run by the harness and ends when its stdin closes.
+//! A TCP sender or reader (or a sender of bursts, or a CPU hog) that carries out orders: `traffic ROLE PLAN`, where
+//! PLAN is the JSON of `tcpmon_tests::traffic::plan`. The harness runs it. It ends when its stdin closes.
 
 mod burst;
 mod connection;
@@ -37,6 +37,7 @@ fn main() -> ExitCode {
 fn run(role: &str, plan: &str) -> Result<(), Box<dyn Error>> {
     match role {
         "reader" => reader::run(&serde_json::from_str(plan)?)?,
+        "executed" => reader::resume(&serde_json::from_str(plan)?)?,
         "sender" => sender::run(&serde_json::from_str(plan)?)?,
         "burst" => burst::run(&serde_json::from_str(plan)?)?,
         "hog" => hog(serde_json::from_str(plan)?)?,

@@ -1,4 +1,4 @@
-//! What can be asked of a socket only by unsafe calls.
+//! Socket options and queries that need unsafe calls.
 
 use std::io::{self, Error};
 use std::os::fd::AsRawFd;
@@ -16,7 +16,7 @@ pub fn set_tcp_option(socket: &Socket, option: libc::c_int, value: libc::c_int) 
     if outcome == 0 { Ok(()) } else { Err(Error::last_os_error()) }
 }
 
-/// Bytes written that the other side has not acknowledged yet.
+/// Bytes that were written and that the other side has not acknowledged yet.
 #[expect(unsafe_code, reason = "SIOCOUTQ has no safe wrapper")]
 pub fn unacknowledged(socket: &Socket) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;

@@ -1,14 +1,17 @@
-//! The reader: listens, accepts, and reads by blocking calls (see `turns` for epoll).
+//! The reader: listens, accepts, and reads with blocking calls (for epoll, see `turns`).
 
 use std::io::{self, Error, ErrorKind};
 use std::mem::MaybeUninit;
 use std::net::{Shutdown, SocketAddr};
-use std::os::fd::AsFd;
-use std::thread;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::{env, thread};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, Type};
-use tcpmon_tests::traffic::plan::{Answer, Order, ReaderPlan, Threads};
+use tcpmon_tests::free_port;
+use tcpmon_tests::traffic::plan::{Answer, ExecPlan, KERNELS_CHOICE, Order, ProcessPlan, ReaderPlan, Threads};
 
 use crate::connection::{Connection, Outcome};
 use crate::gate::{UNLIMITED, Word};
@@ -21,11 +24,7 @@ const BACKLOG: i32 = 65_535;
 pub fn run(plan: &ReaderPlan) -> io::Result<()> {
     let session = Session::start(&plan.process)?;
     let listeners = listen(plan)?;
-    session.obey(|order| match order {
-        Order::Peek(bytes) => Some(peek(session, bytes)),
-        Order::ShutdownWrite => Some(shutdown_write(session)),
-        _ => None,
-    });
+    obey(session, plan);
     let first = listeners[0].local_addr()?.as_socket().expect("it is an IP socket").port();
     say(&Answer::Ready(first));
     match plan.threads {
@@ -36,7 +35,43 @@ pub fn run(plan: &ReaderPlan) -> io::Result<()> {
     session.finish()
 }
 
-/// Accepts until the plan's connections have come; each is read here, or on its own thread.
+fn obey(session: &'static Session, plan: &ReaderPlan) {
+    let plan = plan.clone();
+    session.obey(move |order| match order {
+        Order::Peek(bytes) => Some(peek(session, bytes)),
+        Order::ShutdownWrite => Some(shutdown_write(session)),
+        Order::Exec => exec(session, &plan),
+        _ => None,
+    });
+}
+
+/// Executes another program, which continues in [`resume`]; returns only if that fails.
+fn exec(session: &Session, plan: &ReaderPlan) -> Option<u64> {
+    let socket = lock(&session.connections).get(&0).cloned()?;
+    socket.set_cloexec(false).ok()?;
+    let plan = ExecPlan { reader: plan.clone(), descriptor: socket.as_raw_fd() };
+    let plan = serde_json::to_string(&plan).ok()?;
+    let error = Command::new(env::current_exe().ok()?).args(["executed", &plan]).exec();
+    eprintln!("exec: {error}");
+    None
+}
+
+/// Continues to read from an inherited connection.
+#[expect(unsafe_code, reason = "the descriptor comes as a number")]
+pub fn resume(plan: &ExecPlan) -> io::Result<()> {
+    // Keeps the name that exec gave the process.
+    let process = ProcessPlan { comm: String::new(), paused: true, ..plan.reader.process.clone() };
+    let session = Session::start(&process)?;
+    obey(session, &plan.reader);
+    // SAFETY: the descriptor was left open for this program alone.
+    let socket = unsafe { Socket::from_raw_fd(plan.descriptor) };
+    let connection = Connection::new(session, &plan.reader, 0, socket)?;
+    say(&Answer::Done(0));
+    read_all(session, &connection, plan.reader.chunk);
+    session.finish()
+}
+
+/// Accepts all connections of the plan. Each is read here, or on its own thread.
 fn accept_all(session: &'static Session, plan: &ReaderPlan, listeners: &[Socket]) -> io::Result<()> {
     let (mut threads, chunk) = (Vec::new(), plan.chunk);
     for number in 0..plan.connections.unwrap_or(u64::MAX) {
@@ -60,7 +95,7 @@ fn accept_all(session: &'static Session, plan: &ReaderPlan, listeners: &[Socket]
     Ok(())
 }
 
-/// Reads a connection to its end, as far as the gate lets it.
+/// Reads a connection to its end, as far as the gate allows.
 fn read_all(session: &'static Session, connection: &Connection, chunk: usize) {
     let mut buffer = vec![0; chunk];
     let mut pass = session.gate.enter();
@@ -84,7 +119,7 @@ fn read_all(session: &'static Session, connection: &Connection, chunk: usize) {
     session.end(connection.number, well);
 }
 
-/// Waits for the next connection at any of the ports.
+/// Waits for the next connection on any of the ports.
 fn accept(listeners: &[Socket]) -> io::Result<Socket> {
     loop {
         let mut ready: Vec<PollFd<'_>> =
@@ -103,7 +138,7 @@ fn accept(listeners: &[Socket]) -> io::Result<Socket> {
     }
 }
 
-/// Whether accepting may simply be tried again: the connection is gone, or somebody was faster.
+/// Whether accept may simply be tried again: the connection is gone, or another caller was faster.
 pub fn is_passing(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted)
 }
@@ -111,7 +146,12 @@ pub fn is_passing(error: &Error) -> bool {
 fn listen(plan: &ReaderPlan) -> io::Result<Vec<Socket>> {
     let mut listeners = Vec::new();
     for index in 0..plan.ports.max(1) {
-        let address = SocketAddr::new(plan.bind, if plan.port == 0 { 0 } else { plan.port + index });
+        let port = match plan.port {
+            KERNELS_CHOICE => 0,
+            0 => free_port()?,
+            first => first + index,
+        };
+        let address = SocketAddr::new(plan.bind, port);
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
         if plan.bind.is_ipv6() {

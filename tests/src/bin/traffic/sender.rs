@@ -1,4 +1,4 @@
-//! The sender: connects, writes at its rate as far as the gate lets it, and closes.
+//! The sender: connects, writes at its rate as far as the gate allows, and closes.
 
 use std::io::{self, Error, ErrorKind, Write};
 use std::mem::MaybeUninit;
@@ -36,7 +36,7 @@ pub fn run(plan: &SenderPlan) -> io::Result<()> {
     session.finish()
 }
 
-/// Makes every `parallel`th connection; the process is ready when each worker has begun its first.
+/// Makes every `parallel`th connection. The process is ready when each worker has started its first connection.
 fn work(session: &'static Session, plan: &SenderPlan, worker: u64, parallel: u64, begun: &Barrier) {
     let mut pass = session.gate.enter();
     let (mut allowance, mut held) = (0, Vec::new());
@@ -91,7 +91,7 @@ fn connect(plan: &SenderPlan, address: SocketAddr) -> io::Result<Socket> {
         socket.set_linger(Some(Duration::ZERO))?;
     }
     if plan.data_with_ack {
-        // At a client the option makes the kernel hold back the handshake's last ACK (tcp_rcv_synsent_state_process).
+        // On a client this option makes the kernel hold back the handshake's last ACK (tcp_rcv_synsent_state_process).
         set_tcp_option(&socket, libc::TCP_DEFER_ACCEPT, 1)?;
     }
     if !plan.fast_open {
@@ -158,7 +158,8 @@ impl Flow<'_> {
         }
     }
 
-    /// Ends the connection; returns once the other side has, if the plan says so. False when told to finish.
+    /// Ends the connection and, if the plan asks for it, waits until the other side has ended it, too. False when told
+    /// to finish.
     fn close(&self, pass: &mut Pass<'_>, allowance: &mut u64) -> io::Result<bool> {
         let mut proceed = true;
         pass.done();

@@ -1,4 +1,4 @@
-//! What every role shares: the process's own settings, its count of bytes, and obedience to stdin.
+//! What every role shares: the process's settings, its count of bytes, and the orders from stdin.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -20,9 +20,9 @@ use crate::gate::{Gate, UNLIMITED, let_kicks_interrupt};
 
 /// The state of this process, which lives until it exits.
 pub struct Session {
-    /// Who may move how many bytes.
+    /// Controls how many bytes each connection may move.
     pub gate: Gate,
-    /// Connections that stand, by their numbers.
+    /// Open connections, by number.
     pub connections: Mutex<HashMap<u64, Arc<Socket>>>,
     moved: AtomicU64,
     report: Mutex<Report>,
@@ -31,7 +31,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Takes on the name, CPU and priority of the plan.
+    /// Applies the plan's name, CPU and priority.
     pub fn start(plan: &ProcessPlan) -> io::Result<&'static Self> {
         if !plan.comm.is_empty() {
             prctl::set_name(&CString::new(plan.comm.as_str())?)?;
@@ -56,8 +56,8 @@ impl Session {
         })))
     }
 
-    /// Carries out orders from stdin on a thread of its own, those it does not know itself by `role`; exits when stdin
-    /// closes.
+    /// Carries out orders from stdin on a separate thread, and passes orders that it does not know to `role`. Exits
+    /// when stdin closes.
     pub fn obey(&'static self, role: impl Fn(Order) -> Option<u64> + Send + 'static) {
         thread::spawn(move || {
             for text in io::stdin().lock().lines().map_while(Result::ok) {
@@ -80,7 +80,7 @@ impl Session {
         let (tid, bytes) = (gettid().as_raw().cast_unsigned(), bytes as u64);
         self.moved.fetch_add(bytes, Ordering::Relaxed);
         let mut report = lock(&self.report);
-        let at_ns = monotonic_ns(); // under the lock, so that the log is in the order of its times
+        let at_ns = monotonic_ns(); // taken under the lock, so that the log is in order of time
         report.bytes += bytes;
         report.calls += 1;
         report.last_ns = at_ns;
@@ -95,12 +95,12 @@ impl Session {
         }
     }
 
-    /// Notes that a connection has begun.
+    /// Records the start of a connection.
     pub fn begin(&self, connection: u64, socket: &Arc<Socket>) {
         lock(&self.connections).insert(connection, Arc::clone(socket));
     }
 
-    /// Notes that a connection has ended, well or not; returns how many have.
+    /// Records the end of a connection, successful or not; returns how many have ended.
     pub fn end(&self, connection: u64, well: bool) -> u64 {
         lock(&self.connections).remove(&connection);
         let mut report = lock(&self.report);
@@ -123,6 +123,7 @@ impl Session {
             Order::Move(bytes) => Answer::Done(self.limit(bytes)),
             Order::Say => Answer::Done(self.say_on_all()),
             Order::Hear => Answer::Done(self.hear_on_all()),
+            Order::Rename => rename("renamed").map_or_else(|error| Answer::Failed(error.to_string()), Answer::Done),
             Order::Report => Answer::Report(lock(&self.report).clone()),
             Order::Exit => Answer::Finished(lock(&self.report).clone()),
             order => role(order).map_or_else(|| Answer::Failed(format!("cannot {order:?}")), Answer::Done),
@@ -135,14 +136,14 @@ impl Session {
         connections.values().filter_map(|socket| socket.send(b"x").ok()).sum::<usize>() as u64
     }
 
-    /// Reads what has come on each connection.
+    /// Reads what has arrived on each connection.
     fn hear_on_all(&self) -> u64 {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut hear = |socket: &Arc<Socket>| socket.recv_with_flags(&mut buffer, libc::MSG_DONTWAIT).ok();
         lock(&self.connections).values().filter_map(&mut hear).sum::<usize>() as u64
     }
 
-    /// Sets the gate and returns the bytes that were moved until all had done as told.
+    /// Sets the gate's limit and returns the bytes that were moved until all workers had carried it out.
     fn limit(&self, bytes: u64) -> u64 {
         let before = self.moved.load(Ordering::Relaxed);
         self.gate.set(bytes);
@@ -150,7 +151,13 @@ impl Session {
     }
 }
 
-/// Writes a line to stdout; a harness that is gone needs no answer.
+/// Sets the name of the process, which is the name of its first thread.
+fn rename(name: &str) -> io::Result<u64> {
+    std::fs::write(format!("/proc/self/task/{}/comm", process::id()), name)?;
+    Ok(0)
+}
+
+/// Writes a line to stdout. If the harness is gone, nobody needs the answer.
 pub fn say(answer: &Answer) {
     let mut text = serde_json::to_string(answer).expect("an answer is plain data");
     text.push('\n');
@@ -159,7 +166,7 @@ pub fn say(answer: &Answer) {
     }
 }
 
-/// Locks; what a thread that panicked left behind is as good as any.
+/// Locks, also after a panic in another thread: the data are still usable.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

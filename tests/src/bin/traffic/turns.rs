@@ -48,7 +48,7 @@ struct Table<'p> {
 }
 
 impl Turns<'_> {
-    /// Makes a move whenever it is this thread's turn. The others wait for theirs outside of the epoll set.
+    /// Takes a step whenever it is this thread's turn. The other threads wait for their turn outside the epoll set.
     fn play(&self, me: usize, players: usize) -> io::Result<()> {
         loop {
             let table = lock(&self.table);
@@ -71,7 +71,7 @@ impl Turns<'_> {
     }
 }
 
-/// The sockets, and how much each may still read.
+/// The sockets, and how many bytes each may still read.
 struct Set<'p> {
     session: &'static Session,
     plan: &'p ReaderPlan,
@@ -92,7 +92,7 @@ struct Flow {
     watched: bool,
 }
 
-/// Tokens from here on are listeners, those below are connections.
+/// Tokens from here on are listening sockets, those below are connections.
 const LISTENERS: u64 = 1 << 63;
 
 impl<'p> Set<'p> {
@@ -116,7 +116,7 @@ impl<'p> Set<'p> {
         })
     }
 
-    /// Reads one chunk, or accepts, or waits; true when a chunk was read or all is over.
+    /// Reads one chunk, accepts, or waits; true when a chunk was read or everything is over.
     fn advance(&mut self) -> io::Result<bool> {
         if let Word::Allowed(bytes) = self.pass.look() {
             self.allow(bytes)?;
@@ -208,7 +208,8 @@ impl<'p> Set<'p> {
 }
 
 impl Flow {
-    /// Takes the connection into the epoll set, or out of it (a reset would be reported even when nothing is wanted).
+    /// Adds the connection to the epoll set, or removes it. (It is removed because epoll would report a reset even when
+    /// no events are requested.)
     fn watch(&mut self, epoll: &Epoll, number: u64, wanted: bool) -> io::Result<()> {
         let socket = self.connection.socket.as_fd();
         match (self.watched, wanted) {

@@ -1,0 +1,138 @@
+//! The arguments that the programs take from each tracepoint, and the fields that they take from what an iterator
+//! passes.
+//!
+//! The programs are built before the kernel is known, and the verifier allows them only constant positions. So user
+//! space compares each of these with the running kernel before anything is loaded.
+
+use core::{ffi::c_void, mem::offset_of};
+
+use crate::socket::SocketState;
+
+/// An argument of a tracepoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Argument {
+    /// Position, from 0.
+    pub position: usize,
+    /// The type that the programs expect.
+    pub kind: Kind,
+    /// Older kernels do not pass it, and the programs can do without it.
+    pub optional: bool,
+}
+
+/// The type of an argument, without typedefs and qualifiers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A pointer to the structure of this name.
+    Pointer(&'static str),
+    /// An integer or bool of this many bytes.
+    Integer(u32),
+    /// The enum of this name.
+    Enum(&'static str),
+}
+
+const fn argument(position: usize, kind: Kind) -> Argument {
+    Argument { position, kind, optional: false }
+}
+
+/// Makes one module for each tracepoint, with its arguments and a list of all of them, `ARGUMENTS`.
+macro_rules! tracepoints {
+    ($($tracepoint:ident { $($(#[$doc:meta])+ $name:ident = $argument:expr;)+ })+) => {
+        $(
+            #[doc = concat!("Arguments of `", stringify!($tracepoint), "`.")]
+            pub mod $tracepoint {
+                use super::{Argument, Kind, argument};
+
+                $($(#[$doc])+ pub const $name: Argument = $argument;)+
+                /// All arguments that the programs take.
+                pub const ARGUMENTS: &[Argument] = &[$($name),+];
+            }
+        )+
+    };
+}
+
+tracepoints! {
+    inet_sock_set_state {
+        /// The socket.
+        SOCK = argument(0, Kind::Pointer("sock"));
+        /// The old state.
+        OLD = argument(1, Kind::Integer(4));
+        /// The new state.
+        NEW = argument(2, Kind::Integer(4));
+    }
+    tcp_destroy_sock {
+        /// The socket.
+        SOCK = argument(0, Kind::Pointer("sock"));
+    }
+    tcp_rcv_space_adjust {
+        /// The socket.
+        SOCK = argument(0, Kind::Pointer("sock"));
+    }
+    tcp_probe {
+        /// The socket.
+        SOCK = argument(0, Kind::Pointer("sock"));
+        /// The segment.
+        SKB = argument(1, Kind::Pointer("sk_buff"));
+    }
+    sched_switch {
+        /// Whether the thread was preempted, that is, could have continued to run.
+        PREEMPT = argument(0, Kind::Integer(1));
+        /// The thread that leaves the CPU.
+        PREV = argument(1, Kind::Pointer("task_struct"));
+        /// The thread that gets the CPU.
+        NEXT = argument(2, Kind::Pointer("task_struct"));
+        /// The state of the thread that leaves the CPU (5.18).
+        PREV_STATE = Argument { optional: true, ..argument(3, Kind::Integer(4)) };
+    }
+    tcp_rcvbuf_grow {
+        /// The socket.
+        SOCK = argument(0, Kind::Pointer("sock"));
+    }
+    kfree_skb {
+        /// Why the packet is dropped (5.17).
+        REASON = argument(2, Kind::Enum("skb_drop_reason"));
+        /// The socket that it was for (6.11).
+        SOCK = argument(3, Kind::Pointer("sock"));
+    }
+    napi_poll {
+        /// The NAPI instance.
+        NAPI = argument(0, Kind::Pointer("napi_struct"));
+        /// Packets processed.
+        WORK = argument(1, Kind::Integer(4));
+        /// Packets allowed.
+        BUDGET = argument(2, Kind::Integer(4));
+    }
+    sock_exceed_buf_limit {
+        /// The socket.
+        SOCK = argument(0, Kind::Pointer("sock"));
+        /// What the memory was for.
+        KIND = argument(3, Kind::Integer(4));
+    }
+}
+
+/// `struct bpf_iter__task_file`.
+#[repr(C)]
+#[expect(missing_docs, reason = "the kernel's fields")]
+pub struct TaskFile {
+    pub meta: *const c_void,
+    pub task: *const u8,
+    pub fd: u64,
+    pub file: *mut c_void,
+}
+
+/// `struct bpf_iter__bpf_sk_storage_map`.
+#[repr(C)]
+#[expect(missing_docs, reason = "the kernel's fields")]
+pub struct StorageEntry {
+    pub meta: *const c_void,
+    pub map: *const c_void,
+    pub sk: *const u8,
+    pub value: *mut SocketState,
+}
+
+/// The fields that the iterators take from what they are passed: structure, field, offset.
+pub const ITERATOR_FIELDS: &[(&str, &str, usize)] = &[
+    ("bpf_iter__task_file", "task", offset_of!(TaskFile, task)),
+    ("bpf_iter__task_file", "file", offset_of!(TaskFile, file)),
+    ("bpf_iter__bpf_sk_storage_map", "sk", offset_of!(StorageEntry, sk)),
+    ("bpf_iter__bpf_sk_storage_map", "value", offset_of!(StorageEntry, value)),
+];

@@ -1,0 +1,49 @@
+//! The signals that end a trace cleanly.
+
+use std::{fs, future::poll_fn, io, task::Poll};
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// SIGINT, SIGTERM, SIGQUIT and SIGHUP.
+#[derive(Debug)]
+pub(super) struct Signals(pub(super) Vec<Signal>);
+
+impl Signals {
+    /// From now on, these signals do not end the process by themselves.
+    pub(super) fn listen() -> io::Result<Self> {
+        let mut kinds = vec![SignalKind::interrupt(), SignalKind::terminate(), SignalKind::quit()];
+        // Under `nohup`, the end of the terminal must not end the trace.
+        if !fs::read_to_string("/proc/self/status").is_ok_and(|status| ignores_hangup(&status)) {
+            kinds.push(SignalKind::hangup());
+        }
+        Ok(Self(kinds.into_iter().map(signal).collect::<io::Result<_>>()?))
+    }
+
+    /// Waits for the next of these signals.
+    pub(super) async fn next(&mut self) {
+        poll_fn(|context| {
+            let came = self.0.iter_mut().any(|signal| signal.poll_recv(context).is_ready());
+            if came { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+}
+
+/// Whether `/proc/PID/status` has SIGHUP, the lowest bit, among the ignored signals.
+fn ignores_hangup(status: &str) -> bool {
+    let set = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).is_some_and(|set| set & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_ignored_is_read_from_status() {
+        let status = |set| format!("SigBlk:\t0000000000000001\nSigIgn:\t{set}\nSigCgt:\t0000000000000001\n");
+        assert!(ignores_hangup(&status("0000000000001001")));
+        assert!(!ignores_hangup(&status("0000000000001000")));
+        assert!(!ignores_hangup(""));
+    }
+}

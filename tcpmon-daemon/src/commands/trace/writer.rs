@@ -1,0 +1,337 @@
+//! The thread that writes a trace. An output that accepts nothing (a pipe that is not read, a slow disk) blocks the
+//! thread that writes to it, and must not delay the handling of time and signals.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+        mpsc,
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use tokio::{
+    sync::oneshot,
+    time::{Instant, sleep_until},
+};
+
+use super::signals::Signals;
+use crate::record::{Ending, LOST_OUTPUT, LOST_WRITE, Reason, Slice, TraceWriter, Trailer};
+
+/// Maximum memory for records that wait for the output.
+const QUEUE_BYTES: usize = 64 << 20;
+
+/// Time after the end for what is queued, and as much again for the trailer.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The same after a signal, which means that [`PATIENCE`] is too long. It is enough if the output accepts data: the
+/// signal may have been sent to end a trace that was already ending, or be the second of two that a terminal sends when
+/// it closes.
+const HURRY: Duration = Duration::from_millis(100);
+
+/// A trace that a separate thread writes. The thread is abandoned if it cannot go on.
+#[derive(Debug)]
+pub(super) struct Writer {
+    inbox: mpsc::Sender<Message>,
+    thread: JoinHandle<()>,
+    outcome: oneshot::Receiver<Outcome>,
+    shared: Arc<Shared>,
+    /// Maximum number of records that may wait.
+    capacity: usize,
+    /// Records for which there was no room.
+    dropped: u64,
+}
+
+/// How the writing ended.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// The header could not be written.
+    NotBegun(io::Error),
+    /// Everything that could be done was done.
+    Ended {
+        /// The first error before the trailer.
+        failure: Option<io::Error>,
+        /// The trailer as written.
+        trailer: io::Result<Trailer>,
+    },
+    /// The output accepted nothing for so long that the thread was abandoned.
+    Stuck {
+        /// Records that are not known to be written.
+        unwritten: u64,
+        /// What was lost in addition to these.
+        lost: Option<String>,
+    },
+}
+
+#[derive(Debug)]
+enum Message {
+    Slices(Vec<Slice>),
+    Finish(Ending),
+}
+
+/// What both threads use.
+#[derive(Debug, Default)]
+struct Shared {
+    /// Records sent and not yet written.
+    queued: AtomicUsize,
+    /// A write has failed: further records are of no use.
+    failed: AtomicBool,
+    /// The trace has ended, and the time for what is still queued is over.
+    late: AtomicBool,
+}
+
+impl Writer {
+    /// Starts the thread. It first creates the writer, which writes the header.
+    pub(super) fn start(
+        ring_bytes: u32,
+        begin: impl FnOnce() -> io::Result<Box<dyn TraceWriter>> + Send + 'static,
+    ) -> io::Result<Self> {
+        let (inbox, messages) = mpsc::channel();
+        let (told, outcome) = oneshot::channel();
+        let shared = Arc::new(Shared::default());
+        let theirs = Arc::clone(&shared);
+        let thread = thread::Builder::new().name("writer".into()).spawn(move || {
+            let outcome = match begin() {
+                Ok(writer) => write(writer, &messages, &theirs),
+                Err(error) => Some(Outcome::NotBegun(error)),
+            };
+            if let Some(outcome) = outcome {
+                // Nobody receives this from a thread that was abandoned.
+                let _ = told.send(outcome);
+            }
+        })?;
+        // A small ring is requested where memory is short, so the queue is small, too.
+        let bytes = QUEUE_BYTES.min(8 * ring_bytes as usize);
+        Ok(Self { inbox, thread, outcome, shared, capacity: bytes / size_of::<Slice>(), dropped: 0 })
+    }
+
+    /// Whether writing has stopped early.
+    pub(super) fn has_failed(&self) -> bool {
+        self.shared.failed.load(Ordering::Relaxed) || self.thread.is_finished()
+    }
+
+    /// Number of records that can be sent now.
+    pub(super) fn room(&self) -> usize {
+        self.capacity.saturating_sub(self.shared.queued.load(Ordering::Relaxed))
+    }
+
+    /// Passes records on. There was no room for `dropped` others.
+    pub(super) fn send(&mut self, mut slices: Vec<Slice>, dropped: u64) {
+        self.dropped += dropped;
+        if !slices.is_empty() {
+            slices.shrink_to_fit();
+            self.shared.queued.fetch_add(slices.len(), Ordering::Relaxed);
+            // If the thread is gone, it has failed, which is noticed elsewhere.
+            let _ = self.inbox.send(Message::Slices(slices));
+        }
+    }
+
+    /// Ends the trace within a time limit, which each of `signals` shortens.
+    ///
+    /// # Errors
+    /// If the thread has ended by itself.
+    pub(super) async fn finish(mut self, mut ending: Ending, signals: &mut Signals) -> anyhow::Result<Outcome> {
+        let lost = Trailer::new(&ending, 0, 0).lost_in_words();
+        ending.lost.insert(LOST_OUTPUT.into(), self.dropped);
+        let _ = self.inbox.send(Message::Finish(ending));
+        let mut patience = PATIENCE;
+        let mut deadline = Instant::now() + patience;
+        loop {
+            tokio::select! {
+                biased;
+                outcome = &mut self.outcome => return outcome.context("the thread that writes has ended by itself"),
+                () = signals.next() => {
+                    patience = HURRY;
+                    deadline = deadline.min(Instant::now() + patience);
+                }
+                () = sleep_until(deadline) => {
+                    if self.shared.late.swap(true, Ordering::Relaxed) {
+                        let unwritten = self.dropped + self.shared.queued.load(Ordering::Relaxed) as u64;
+                        return Ok(Outcome::Stuck { unwritten, lost });
+                    }
+                    deadline = Instant::now() + patience;
+                }
+            }
+        }
+    }
+}
+
+/// Writes what is sent, until the end; `None` if the end is never sent.
+fn write(mut writer: Box<dyn TraceWriter>, messages: &mpsc::Receiver<Message>, shared: &Shared) -> Option<Outcome> {
+    let mut failure = None;
+    let (mut dropped, mut refused) = (0, 0);
+    for message in messages {
+        let mut ending = match message {
+            Message::Finish(ending) => ending,
+            Message::Slices(slices) => {
+                for slice in &slices {
+                    if failure.is_some() {
+                        refused += 1;
+                    } else if shared.late.load(Ordering::Relaxed) {
+                        dropped += 1;
+                    } else {
+                        failure = writer.slice(slice).err();
+                    }
+                }
+                if failure.is_none() {
+                    failure = writer.flush().err();
+                }
+                shared.failed.store(failure.is_some(), Ordering::Relaxed);
+                shared.queued.fetch_sub(slices.len(), Ordering::Relaxed);
+                continue;
+            }
+        };
+        *ending.lost.entry(LOST_OUTPUT.into()).or_default() += dropped;
+        ending.lost.insert(LOST_WRITE.into(), refused);
+        if failure.is_some() {
+            ending.reason = Reason::WriteError;
+        }
+        return Some(Outcome::Ended { failure, trailer: writer.finish(&ending) });
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufReader, PipeReader, PipeWriter, Write as _};
+
+    use tokio::signal::unix::{SignalKind, signal};
+
+    use super::*;
+    use crate::record::{JsonLinesReader, JsonLinesWriter, ReadError, Stream, sample};
+
+    /// Maximum number of records that wait, with the smallest ring.
+    const CAPACITY: usize = 8 * 4096 / size_of::<Slice>();
+
+    fn start(pipe: PipeWriter) -> Writer {
+        let begin = || Ok(Box::new(JsonLinesWriter::new(Stream(pipe), &sample::header())?) as _);
+        Writer::start(4096, begin).expect("a thread")
+    }
+
+    /// Sends records in batches, as `trace` does, and returns how many.
+    fn send(writer: &mut Writer, batches: usize) -> u64 {
+        const BATCH: usize = 10;
+        for _ in 0..batches {
+            let fits = writer.room().min(BATCH);
+            writer.send(vec![sample::slice(); fits], (BATCH - fits) as u64);
+        }
+        (batches * BATCH) as u64
+    }
+
+    /// No signals: handlers would apply to all tests.
+    fn signals() -> Signals {
+        Signals(Vec::new())
+    }
+
+    /// A signal that has already arrived.
+    fn signalled() -> Signals {
+        let signals = Signals(vec![signal(SignalKind::user_defined1()).expect("a handler")]);
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::USR1).expect("a signal");
+        signals
+    }
+
+    /// What comes out of the pipe: its records, and the trailer or why there is none.
+    fn read(pipe: PipeReader) -> (u64, Result<Trailer, ReadError>) {
+        let mut reader = JsonLinesReader::new(BufReader::new(pipe)).expect("a header");
+        let error = reader.find_map(Result::err);
+        let trailer = reader.trailer().cloned();
+        (reader.records(), error.map_or_else(|| Ok(trailer.expect("a trailer at its end")), Err))
+    }
+
+    #[tokio::test]
+    async fn what_a_slow_reader_does_not_take_is_counted() {
+        let (reader, pipe) = io::pipe().expect("a pipe");
+        let mut writer = start(pipe);
+        let sent = send(&mut writer, 1000);
+        let reading = thread::spawn(|| read(reader));
+        let outcome = writer.finish(sample::ending(), &mut signals()).await.expect("the thread lives");
+        let Outcome::Ended { failure: None, trailer: Ok(trailer) } = outcome else { panic!("{outcome:?}") };
+        let (records, told) = reading.join().expect("no panic");
+        assert_eq!(trailer.records, records);
+        assert!(trailer.lost[LOST_OUTPUT] > 0);
+        assert_eq!(records + trailer.lost_total(), sent);
+        assert!(!trailer.complete);
+        assert_eq!(told.expect("a whole trace"), trailer);
+    }
+
+    #[tokio::test]
+    async fn no_more_records_wait_than_there_is_memory_for() {
+        let (_reader, pipe) = full_pipe();
+        let mut writer = start(pipe);
+        let sent = send(&mut writer, 1000);
+        assert_eq!((writer.room(), writer.dropped), (0, sent - CAPACITY as u64));
+        assert!(!writer.has_failed());
+    }
+
+    /// A pipe that has no room even for the header.
+    fn full_pipe() -> (PipeReader, PipeWriter) {
+        let (reader, pipe) = io::pipe().expect("a pipe");
+        let mut filling = pipe.try_clone().expect("a descriptor");
+        thread::spawn(move || filling.write_all(&[0; 1 << 20]));
+        while is_writable(&pipe) {
+            thread::yield_now();
+        }
+        (reader, pipe)
+    }
+
+    fn is_writable(pipe: &PipeWriter) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let mut poller = [PollFd::new(pipe, PollFlags::OUT)];
+        poll(&mut poller, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+    }
+
+    #[tokio::test]
+    async fn a_pipe_that_nobody_reads_ends_without_a_trailer_and_with_whole_lines() {
+        let (reader, pipe) = io::pipe().expect("a pipe");
+        let mut writer = start(pipe);
+        let sent = send(&mut writer, 1000);
+        let outcome = writer.finish(sample::ending(), &mut signals()).await.expect("the thread lives");
+        let Outcome::Stuck { unwritten, lost: None } = outcome else { panic!("{outcome:?}") };
+        // The thread goes on when the pipe is read after all; outside tests, the process has ended by then.
+        let (records, told) = read(reader);
+        assert_eq!(told.expect("a whole trace").records, records);
+        assert!(unwritten <= sent && records + unwritten >= sent, "{records} written, {unwritten} not");
+    }
+
+    #[tokio::test]
+    async fn a_signal_after_the_end_costs_nothing_where_the_output_is_taken() {
+        let (reader, pipe) = io::pipe().expect("a pipe");
+        let reading = thread::spawn(|| read(reader));
+        let mut writer = start(pipe);
+        let sent = send(&mut writer, 2);
+        let outcome = writer.finish(sample::ending(), &mut signalled()).await.expect("the thread lives");
+        let Outcome::Ended { failure: None, trailer: Ok(trailer) } = outcome else { panic!("{outcome:?}") };
+        assert_eq!((trailer.records, trailer.complete), (sent, true), "{trailer:?}");
+        assert_eq!(reading.join().expect("no panic").0, sent);
+    }
+
+    #[tokio::test]
+    async fn a_signal_after_the_end_leaves_a_pipe_that_nobody_reads_at_once() {
+        let (_reader, pipe) = full_pipe();
+        let writer = start(pipe);
+        let before = Instant::now();
+        let outcome = writer.finish(sample::ending(), &mut signalled()).await.expect("the thread lives");
+        assert!(matches!(outcome, Outcome::Stuck { .. }), "{outcome:?}");
+        assert!(before.elapsed() < PATIENCE, "{:?}", before.elapsed());
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_goes_is_a_failure_of_the_output() {
+        let (reader, pipe) = io::pipe().expect("a pipe");
+        let mut writer = start(pipe);
+        drop(reader);
+        send(&mut writer, 10);
+        while !writer.has_failed() {
+            tokio::task::yield_now().await;
+        }
+        match writer.finish(sample::ending(), &mut signals()).await.expect("the thread lives") {
+            Outcome::NotBegun(error) | Outcome::Ended { failure: Some(error), trailer: Err(_) } => {
+                assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+            }
+            outcome => panic!("{outcome:?}"),
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! The label `cgroup`: what the path of a control group means to an operator.
+//!
+//! It is short, the same after a restart where possible, and has few values: numbers that are new for each login or
+//! command are left out. docs/operating.md has this as a table.
+
+/// Maximum length of a label, characters.
+const LONGEST: usize = 64;
+
+/// Digits of a container's id that are shown, as in `docker ps`.
+const ID: usize = 12;
+
+/// Prefixes of the scopes that systemd's cgroup driver makes for containers; the id follows.
+const SCOPES: [(&str, &str); 9] = [
+    ("docker-", "docker"),
+    ("libpod-payload-", "podman"),
+    ("libpod-conmon-", "podman"),
+    ("libpod-", "podman"),
+    ("cri-containerd-", "containerd"),
+    ("containerd-", "containerd"),
+    ("nerdctl-", "containerd"),
+    ("crio-conmon-", "crio"),
+    ("crio-", "crio"),
+];
+
+/// Parents of containers under the cgroupfs driver, where the id is the whole name.
+const PARENTS: [(&str, &str); 5] = [
+    ("docker", "docker"),
+    ("libpod_parent", "podman"),
+    ("default", "containerd"),
+    ("k8s.io", "containerd"),
+    ("moby", "docker"),
+];
+
+/// The label of a path as in `/proc/PID/cgroup`.
+pub(super) fn label(path: &str) -> String {
+    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    let label = pod(&parts).or_else(|| container(&parts)).or_else(|| unit(&parts));
+    cut(label.unwrap_or_else(|| format!("/{}", parts.join("/"))))
+}
+
+fn cut(label: String) -> String {
+    match label.char_indices().nth(LONGEST) {
+        Some((end, _)) => label[..end].to_owned(),
+        None => label,
+    }
+}
+
+/// The pod of a path.
+///
+/// Its name is `kubepods-burstable-pod<uid>.slice` (with `_` in the uid, and with the prefix `kubelet-` under kind), or
+/// `pod<uid>` somewhere below `kubepods`. A static pod's uid is 32 digits without dashes.
+fn pod(parts: &[&str]) -> Option<String> {
+    let below = parts.iter().position(|part| part.contains("kubepods"))?;
+    parts[below..].iter().rev().find_map(|part| {
+        // Some runtimes write `<slice>:cri-containerd:<id>`.
+        let name = part.split(':').next().unwrap_or(part);
+        let name = name.strip_suffix(".slice").map_or(name, |slice| slice.rsplit('-').next().unwrap_or(slice));
+        let uid = name.strip_prefix("pod")?.replace('_', "-");
+        let is_uid = uid.len() >= 32 && uid.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+        is_uid.then(|| format!("pod/{uid}"))
+    })
+}
+
+/// The innermost container outside Kubernetes.
+fn container(parts: &[&str]) -> Option<String> {
+    (0..parts.len()).rev().find_map(|place| {
+        let mut part = unescaped(parts[place]);
+        // `system.slice:docker:<id>`: written for systemd's driver.
+        if let [_, runtime, id] = part.split(':').collect::<Vec<_>>()[..] {
+            part = format!("{runtime}-{id}");
+        }
+        let name = part.strip_suffix(".scope").unwrap_or(&part);
+        if let Some(machine) = name.strip_prefix("machine-").filter(|_| part.ends_with(".scope")) {
+            return Some(format!("machine/{machine}"));
+        }
+        if let Some(machine) = part.strip_prefix("systemd-nspawn@").and_then(|rest| rest.strip_suffix(".service")) {
+            return Some(format!("machine/{machine}"));
+        }
+        if let Some(lxc) = part.strip_prefix("lxc.payload.").or_else(|| part.strip_prefix("lxc.monitor.")) {
+            return Some(format!("lxc/{lxc}"));
+        }
+        if place > 0 && parts[place - 1] == "lxc" {
+            return Some(format!("lxc/{part}"));
+        }
+        let scope = SCOPES.iter().find_map(|(prefix, runtime)| Some((name.strip_prefix(prefix)?, *runtime)));
+        let parent = place.checked_sub(1).and_then(|parent| PARENTS.iter().find(|(name, _)| *name == parts[parent]));
+        let (id, runtime) = scope.or_else(|| parent.map(|(_, runtime)| (name, *runtime)))?;
+        is_id(id).then(|| format!("{runtime}/{}", &id[..ID]))
+    })
+}
+
+/// 64 hexadecimal digits.
+fn is_id(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// The innermost systemd unit, without the parts that are new for each login or command.
+fn unit(parts: &[&str]) -> Option<String> {
+    let is_unit = |part: &&&str| [".service", ".scope", ".slice"].iter().any(|kind| part.ends_with(kind));
+    let unit = parts.iter().rfind(is_unit)?;
+    let (name, kind) = unit.rsplit_once('.')?;
+    let user = || parts.iter().find(|part| part.starts_with("user-") && part.ends_with(".slice"));
+    if name.starts_with("session-") && kind == "scope"
+        || *unit == "init.scope" && user().is_some()
+        || name.starts_with("user@") && kind == "service"
+    {
+        return user().map(|slice| unescaped(slice));
+    }
+    if name.starts_with("run-") && is_drawn(name) {
+        return Some(format!("run-*.{kind}"));
+    }
+    Some(unescaped(&format!("{}.{kind}", application(name, kind))))
+}
+
+/// `run-r<hex>`, `run-u<number>`, `run-p<pid>-i<inode>`, `run-<pid>`: names that systemd-run gives to units without a
+/// name.
+fn is_drawn(name: &str) -> bool {
+    let mut words = name.split('-').skip(1).peekable();
+    let is_drawn = |word: &str| {
+        let digits = word.strip_prefix(['r', 'u', 'p', 'i']).unwrap_or(word);
+        digits.bytes().any(|byte| byte.is_ascii_digit()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    words.peek().is_some() && words.all(is_drawn)
+}
+
+/// A unit's name without the number or uuid that is new for each start.
+///
+/// This applies to `app-<launcher>-<name>-<number>.scope` and `app-<launcher>-<name>@<uuid>.service` of the XDG
+/// convention, to other scopes of desktops (`vte-spawn-<uuid>.scope`), and to instances that are connections.
+fn application(name: &str, kind: &str) -> String {
+    if let Some((template, instance)) = name.split_once('@') {
+        let is_drawn = is_connection(instance) || instance.len() >= 32 && is_random(instance);
+        return if is_drawn { template.to_owned() } else { name.to_owned() };
+    }
+    if kind != "scope" {
+        return name.to_owned();
+    }
+    let mut words: Vec<&str> = name.split('-').collect();
+    while words.len() > 1 && words.last().is_some_and(|word| is_random(word)) {
+        words.pop();
+    }
+    words.join("-")
+}
+
+/// systemd's name of the instance for an accepted connection: `12-10.0.0.1:22-10.0.0.2:5555`, or `12-<pid>-<uid>`.
+fn is_connection(instance: &str) -> bool {
+    let is_number = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
+    let mut words = instance.split('-');
+    let is_first = words.next().is_some_and(is_number);
+    is_first && (instance.contains(':') || words.clone().count() >= 2 && words.all(is_number))
+}
+
+/// A number, or a part of a uuid: four or more hexadecimal digits, at least one of which is not a letter.
+fn is_random(text: &str) -> bool {
+    let digits = text.bytes().filter(u8::is_ascii_digit).count();
+    let is_hex = text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_hex && digits > 0 && (digits == text.len() || text.len() >= 4)
+}
+
+/// Undoes systemd's escapes such as `\x2d`; anything else stays as it is.
+fn unescaped(name: &str) -> String {
+    let mut bytes = Vec::with_capacity(name.len());
+    let mut rest = name.as_bytes();
+    while let [first, after @ ..] = rest {
+        let escaped = after.strip_prefix(b"x").and_then(|hex| std::str::from_utf8(hex.get(..2)?).ok());
+        match escaped.filter(|_| *first == b'\\').and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &after[3..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const CONTAINER: &str = "9e073649debeec6d511391c9ec7627ee67ce3a3fb508b0fa0437a97f8e58ba98";
+
+    #[track_caller]
+    fn becomes(cases: &[(&str, &str)]) {
+        for (path, expected) in cases {
+            let path = path.replace("ID", CONTAINER);
+            assert_eq!(label(&path), *expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_pod_is_its_uid_whatever_the_driver_the_runtime_and_the_class() {
+        becomes(&[
+            (
+                "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod40934a46_d409_4f4a_bb8b_1ec0b0436320.slice/cri-containerd-ID.scope",
+                "pod/40934a46-d409-4f4a-bb8b-1ec0b0436320",
+            ),
+            (
+                "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod5759a1ae_36ca_48a8_b20a_b0b5c8a90fb8.slice/docker-ID.scope",
+                "pod/5759a1ae-36ca-48a8-b20a-b0b5c8a90fb8",
+            ),
+            (
+                "/kubepods.slice/kubepods-pod019c1fe8_0d92_4aa0_b61c_4df58bdde71c.slice/crio-ID.scope/container",
+                "pod/019c1fe8-0d92-4aa0-b61c-4df58bdde71c",
+            ),
+            (
+                "/kubepods/burstable/podf6db0af0-0855-4bab-b25b-c853f18d0ce2/ID",
+                "pod/f6db0af0-0855-4bab-b25b-c853f18d0ce2",
+            ),
+            ("/kubepods/pod31dd0274-bb43-4975-bdbc-7e10047a23f8/ID", "pod/31dd0274-bb43-4975-bdbc-7e10047a23f8"),
+            // Docker Desktop.
+            (
+                "/kubepods/kubepods/besteffort/pod6bd2a4d3-a55a-4450-b6fd-2a7ecc72c904/ID",
+                "pod/6bd2a4d3-a55a-4450-b6fd-2a7ecc72c904",
+            ),
+            // kind: its nodes are containers.
+            (
+                "/system.slice/docker-ID.scope/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/kubelet-kubepods-burstable-pod26822839_8c92_4c60_a921_ffc5991fa00f.slice/cri-containerd-ID.scope",
+                "pod/26822839-8c92-4c60-a921-ffc5991fa00f",
+            ),
+            // A static pod.
+            (
+                "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podd3ab14aaf1a1b6f1d4bc4ac4cd1d9d1f.slice/cri-containerd-ID.scope",
+                "pod/d3ab14aaf1a1b6f1d4bc4ac4cd1d9d1f",
+            ),
+            // containerd with a cgroupfs path below a systemd slice.
+            (
+                "/system.slice/containerd.service/kubepods-burstable-pod2fc932ce_fdcc_454b_97bd_aadfdeb4c340.slice:cri-containerd:ID",
+                "pod/2fc932ce-fdcc-454b-97bd-aadfdeb4c340",
+            ),
+            // The path as a daemon that is in a pod itself sees it.
+            (
+                "/../../kubepods-besteffort-pod5759a1ae_36ca_48a8_b20a_b0b5c8a90fb8.slice/cri-containerd-ID.scope",
+                "pod/5759a1ae-36ca-48a8-b20a-b0b5c8a90fb8",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn a_container_is_its_runtime_and_the_id_that_its_tools_show() {
+        becomes(&[
+            ("/system.slice/docker-ID.scope", "docker/9e073649debe"),
+            ("/user.slice/user-1000.slice/user@1000.service/user.slice/docker-ID.scope", "docker/9e073649debe"),
+            ("/docker/ID", "docker/9e073649debe"),
+            ("/docker/ID/system.slice/nginx.service", "docker/9e073649debe"),
+            ("/machine.slice/libpod-ID.scope/container", "podman/9e073649debe"),
+            ("/machine.slice/libpod-conmon-ID.scope", "podman/9e073649debe"),
+            ("/libpod_parent/libpod-ID", "podman/9e073649debe"),
+            (
+                "/user.slice/user-1000.slice/user@1000.service/user.slice/user-libpod_pod_x.slice/libpod-ID.scope",
+                "podman/9e073649debe",
+            ),
+            ("/system.slice/cri-containerd-ID.scope", "containerd/9e073649debe"),
+            ("/system.slice/nerdctl-ID.scope", "containerd/9e073649debe"),
+            ("/system.slice/system.slice:docker:ID", "docker/9e073649debe"),
+            ("/machine.slice/crio-ID.scope", "crio/9e073649debe"),
+            ("/machine.slice/machine-web.scope/payload/system.slice/nginx.service", "machine/web"),
+            ("/machine.slice/machine-qemu\\x2d1\\x2ddebian\\x2d12.scope/libvirt/emulator", "machine/qemu-1-debian-12"),
+            ("/machine.slice/systemd-nspawn@build.service/payload", "machine/build"),
+            ("/lxc.payload.web/system.slice/nginx.service", "lxc/web"),
+            ("/lxc/101/ns/system.slice/postfix.service", "lxc/101"),
+        ]);
+    }
+
+    #[test]
+    fn else_it_is_the_innermost_unit() {
+        becomes(&[
+            ("/system.slice/nginx.service", "nginx.service"),
+            ("/system.slice/system-postgresql.slice/postgresql@16-main.service", "postgresql@16-main.service"),
+            ("/system.slice/system-redis.slice/redis@6379.service", "redis@6379.service"),
+            ("/system.slice/nginx.service/workers", "nginx.service"),
+            ("/system.slice", "system.slice"),
+            ("/init.scope", "init.scope"),
+            ("/system.slice/my\\x2dserver.service", "my-server.service"),
+            ("/system.slice/100\\x2.service", "100\\x2.service"),
+            ("/user.slice/user-1000.slice/user@1000.service/app.slice/syncthing.service", "syncthing.service"),
+        ]);
+    }
+
+    #[test]
+    fn what_is_drawn_anew_for_each_login_or_command_is_left_out() {
+        becomes(&[
+            ("/user.slice/user-1000.slice/session-12.scope", "user-1000.slice"),
+            ("/user.slice/user-0.slice/session-c3.scope", "user-0.slice"),
+            ("/user.slice/user-1000.slice/user@1000.service/init.scope", "user-1000.slice"),
+            ("/user.slice/user-1000.slice/user@1000.service", "user-1000.slice"),
+            (
+                "/user.slice/user-1000.slice/user@1000.service/app.slice/app-gnome-firefox-4711.scope",
+                "app-gnome-firefox.scope",
+            ),
+            (
+                "/user.slice/user-1000.slice/user@1000.service/app.slice/app-org.kde.konsole-bd8cc4d7f2b84bcd9c4e8b8d1d3f6f3e.scope",
+                "app-org.kde.konsole.scope",
+            ),
+            (
+                "/user.slice/user-1000.slice/user@1000.service/app.slice/app-firefox@a1b2c3d4e5f60718293a4b5c6d7e8f90.service",
+                "app-firefox.service",
+            ),
+            (
+                "/user.slice/user-1000.slice/user@1000.service/app.slice/app-org.gnome.Terminal.slice/vte-spawn-0ab3e1e2-7a1c-4f63-9d6e-2b1a4c5d6e7f.scope",
+                "vte-spawn.scope",
+            ),
+            (
+                "/user.slice/user-1000.slice/user@1000.service/app.slice/app-gnome-my\\x2dtool-99.scope",
+                "app-gnome-my-tool.scope",
+            ),
+            ("/system.slice/run-r0123456789abcdef0123456789abcdef.scope", "run-*.scope"),
+            ("/system.slice/run-u42.service", "run-*.service"),
+            ("/system.slice/run-p4711-i4712.service", "run-*.service"),
+            ("/system.slice/run-4711.scope", "run-*.scope"),
+            ("/system.slice/run-user.service", "run-user.service"),
+            ("/system.slice/system-rsync.slice/rsync@3-4711-1000.service", "rsync.service"),
+            ("/system.slice/system-sshd.slice/sshd@12-10.0.0.1:22-10.0.0.2:5555.service", "sshd.service"),
+        ]);
+    }
+
+    #[test]
+    fn other_paths_stay_as_they_are_but_for_their_length() {
+        becomes(&[("/", "/"), ("", "/"), ("/batch/job", "/batch/job"), ("/..", "/..")]);
+        assert_eq!(label(&format!("/{}", "ü".repeat(100))), format!("/{}", "ü".repeat(63)));
+        assert_eq!(label(&format!("/{}.service", "x".repeat(100))), "x".repeat(64));
+    }
+
+    proptest! {
+        #[test]
+        fn every_path_has_a_short_label(path in "(/(pod|docker|kubepods|lxc|run-|app-|session-|machine-|libpod-|x)?[-@:._\\\\0-9a-fxü]{0,70}(\\.(service|scope|slice))?){0,6}|\\PC*") {
+            let label = label(&path);
+            prop_assert!((1..=LONGEST).contains(&label.chars().count()), "{path:?} is {label:?}");
+        }
+    }
+}

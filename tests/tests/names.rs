@@ -1,0 +1,270 @@
+//! Names: bytes count for the process that read them, under the name that it had then, and ports that the kernel chose
+//! are one service.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::channel;
+use std::thread::{sleep, spawn};
+use std::time::Duration;
+
+use common::{DEADLINE, group, is_attached, sender};
+use io_uring::{IoUring, opcode, squeue, types};
+use socket2::{Domain, Socket, Type};
+use tcpmon_tests::traffic::Threads;
+use tcpmon_tests::{Daemon, Lab, Nbd, Page, Traffic, eventually, free_port, many, report, truth};
+
+const READ: &str = "tcpmon_receive_read_bytes_total";
+
+/// The sum of a family over all processes of a service.
+fn of_service(page: &Page, family: &str, port: u16) -> f64 {
+    page.sum(family, &[("service", &format!("local:{port}"))])
+}
+
+#[test]
+fn a_reader_that_renames_itself_is_followed() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let reader = Traffic::reader(lab.receiver()).comm("rn-before").chunk(1000).paused().spawn();
+    let sender = sender(&lab, &reader).bytes(300_000).hold_open().spawn();
+    assert_eq!(reader.read(100_000), 100_000);
+    reader.rename();
+    assert_eq!(reader.read(200_000), 200_000);
+    let page = daemon.scrape();
+    let read = |process: &str| page.value(READ, &group(process, reader.port())).unwrap_or_default();
+    assert_eq!((read("rn-before"), read("renamed")), (100_000.0, 200_000.0));
+    assert_eq!(of_service(&page, "tcpmon_receive_bytes_total", reader.port()), 300_000.0);
+    assert_eq!(of_service(&page, "tcpmon_timeslice_read_bytes_total", reader.port()), 300_000.0);
+    no_read_is_an_activation(&page, reader.port());
+    sender.finish();
+    reader.resume();
+    reader.wait();
+}
+
+#[test]
+fn a_reader_that_becomes_another_program_in_a_thread_of_its_own_is_followed() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let reader = Traffic::reader(lab.receiver()).comm("ex-before").chunk(100).paused().spawn();
+    let sender = sender(&lab, &reader).bytes(54_096).hold_open().spawn();
+    // Both threads have read before. The one that stays gets the thread id of the one that ends.
+    assert_eq!(reader.read(10_000), 10_000);
+    assert_eq!(eventually(DEADLINE, "all has come", || Some(reader.hear()).filter(|bytes| *bytes > 0)), 4096);
+    reader.exec();
+    assert_eq!(reader.read(40_000), 40_000);
+    let page = daemon.scrape();
+    let read = |process: &str| page.value(READ, &group(process, reader.port())).unwrap_or_default();
+    assert_eq!((read("ex-before"), read("traffic")), (14_096.0, 40_000.0));
+    assert_eq!(of_service(&page, "tcpmon_timeslice_read_bytes_total", reader.port()), 54_096.0);
+    no_read_is_an_activation(&page, reader.port());
+    sender.finish();
+    reader.resume();
+    reader.wait();
+}
+
+/// Each activation is followed by the end of a timeslice. So there are at most as many activations as timeslices, plus
+/// the first activation of each of three threads.
+fn no_read_is_an_activation(page: &Page, port: u16) {
+    let service = format!("local:{port}");
+    let labels = [("service", service.as_str()), ("edge", "activation")];
+    let activations = page.sum("tcpmon_timeslice_fill_ratio_count", &labels);
+    let timeslices = of_service(page, "tcpmon_timeslices_total", port);
+    assert!(activations > 0.0 && activations <= timeslices + 3.0, "{activations} of {timeslices} timeslices");
+}
+
+#[test]
+fn ports_that_the_kernel_chose_are_one_service_and_those_that_were_asked_for_are_not() {
+    let lab = Lab::new();
+    let old =
+        Traffic::reader(lab.receiver()).comm("old-ftp").port_of_the_kernels_choice().paused().until_exit().spawn();
+    let held = sender(&lab, &old).bytes(5_000).hold_open().spawn();
+    let daemon = Daemon::start(&[]);
+    // A separate port for each connection, as FTP does it, all read by one thread.
+    let ports = many(2_000);
+    let (clients, to_write) = channel::<TcpStream>();
+    let writer = spawn(move || to_write.into_iter().for_each(|mut client| client.write_all(&[7; 1000]).unwrap()));
+    for number in 0..ports {
+        let listener = lab.receiver().run(|| TcpListener::bind((lab.receiver().v4, 0))).unwrap();
+        let to = listener.local_addr().unwrap();
+        let client = lab.sender().run(|| TcpStream::connect(to)).unwrap();
+        // Every second listening socket is closed before its connection is read.
+        let mut accepted = listener.accept().unwrap().0;
+        let listener = (number % 2 == 0).then_some(listener);
+        clients.send(client).unwrap();
+        accepted.read_exact(&mut [0; 1000]).unwrap();
+        drop((accepted, listener));
+    }
+    drop(clients);
+    writer.join().unwrap();
+    let asked_for = Traffic::reader(lab.receiver()).comm("asked-for").threads(Threads::Epoll).spawn();
+    sender(&lab, &asked_for).bytes(3_000).spawn().wait();
+    assert_eq!(old.read(5_000), 5_000);
+    let own_name = std::fs::read_to_string("/proc/self/comm").unwrap();
+    let expected = [(own_name.trim(), ports as f64 * 1000.0), ("old-ftp", 5_000.0)];
+    let page = eventually(DEADLINE, "all of them are counted as one service", || {
+        let page = daemon.scrape();
+        let found =
+            expected.map(|(process, _)| page.sum(READ, &[("process", process), ("service", "local:ephemeral")]));
+        if found == expected.map(|(_, bytes)| bytes) { Ok(page) } else { Err(format!("{found:?}")) }
+    });
+    for (process, _) in expected {
+        let mut services: Vec<&str> = page
+            .samples(READ)
+            .iter()
+            .filter(|sample| sample.labels["process"] == process)
+            .map(|sample| &*sample.labels["service"])
+            .collect();
+        // The other ends of the connections also belong to this test.
+        services.retain(|service| !(process == own_name.trim() && *service == "other"));
+        assert_eq!(services, ["local:ephemeral"], "{process}");
+    }
+    // The same holds for the timeslices of a thread that has read from all of them. The few others come from reading
+    // tcpmon's metrics pages.
+    let own = |service| page.sum("tcpmon_timeslices_total", &[("process", own_name.trim()), ("service", service)]);
+    assert!(own("local:ephemeral") > own("other"), "{} and {}", own("local:ephemeral"), own("other"));
+    assert_eq!(page.value(READ, &group("asked-for", asked_for.port())), Some(3_000.0));
+    held.finish();
+}
+
+#[test]
+fn ports_of_a_range_are_one_service_and_those_beside_it_are_not() {
+    let lab = Lab::new();
+    let listeners = [50_000, 50_500, 51_000, 51_001]
+        .map(|port| lab.receiver().run(|| TcpListener::bind((lab.receiver().v4, port))).unwrap());
+    let connect = |to: &TcpListener, from: u16| {
+        let client = lab.sender().run(|| Socket::new(Domain::IPV4, Type::STREAM, None)).unwrap();
+        client.bind(&SocketAddr::from((lab.sender().v4, from)).into()).unwrap();
+        client.connect(&to.local_addr().unwrap().into()).unwrap();
+        (TcpStream::from(client), to.accept().unwrap().0)
+    };
+    // Judged by the clients' ports alone, three of these would be connections that this side opened to services.
+    let old: Vec<_> =
+        listeners.iter().zip([2000, 2001, 2002, 40_000]).map(|(listener, from)| connect(listener, from)).collect();
+    let daemon = Daemon::start(&["--ephemeral-ports", "50000-51000"]);
+    let young: Vec<_> = listeners.iter().zip(3000..).map(|(listener, from)| connect(listener, from)).collect();
+    for (mut client, mut accepted) in old.into_iter().chain(young) {
+        client.write_all(&[7; 1000]).unwrap();
+        accepted.read_exact(&mut [0; 1000]).unwrap();
+        // Sleep, so that each read ends a timeslice of its own.
+        sleep(Duration::from_millis(1));
+    }
+    let own_name = std::fs::read_to_string("/proc/self/comm").unwrap();
+    let page = daemon.scrape();
+    // The other connections of this test are those to tcpmon.
+    let of_services = |family| -> Vec<(&str, f64)> {
+        let samples = page.samples(family).into_iter().filter(|sample| sample.labels["process"] == own_name.trim());
+        let mut values: Vec<_> = samples.map(|sample| (&*sample.labels["service"], sample.value)).collect();
+        values.retain(|(service, value)| *service != "other" && *value > 0.0);
+        values.sort_by_key(|(service, _)| *service);
+        values
+    };
+    assert_eq!(of_services(READ), [("local:51001", 2000.0), ("local:ephemeral", 6000.0)]);
+    let timeslices = of_services("tcpmon_timeslice_seconds_count").into_iter().map(|(service, _)| service);
+    assert_eq!(timeslices.collect::<Vec<_>>(), ["local:51001", "local:ephemeral"]);
+}
+
+#[test]
+fn threads_of_the_kernel_are_one_process_each_kind() {
+    if !Nbd::exists() {
+        return report::not_supported("this kernel has no nbd module, whose threads read from TCP");
+    }
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let port = free_port().unwrap();
+    let listener = lab.receiver().run(|| TcpListener::bind((lab.receiver().v4, port))).unwrap();
+    let other_end = lab.sender().run(|| TcpStream::connect(listener.local_addr().unwrap())).unwrap();
+    let device = Nbd::start(listener.accept().unwrap().0, other_end, 8 << 20);
+    let bytes = device.read_all();
+    assert!(bytes > 8 << 20, "{bytes}");
+    let page = daemon.scrape();
+    assert_eq!(of_service(&page, READ, port), bytes as f64);
+    let service = format!("local:{port}");
+    let samples = page.samples(READ).into_iter().filter(|sample| sample.labels["service"] == service);
+    let mut processes: Vec<&str> = samples.map(|sample| &*sample.labels["process"]).collect();
+    // If no worker is available in time, the work queue's own rescuer thread reads.
+    processes.retain(|process| !process.ends_with("nbd0-recv"));
+    assert!(processes.is_empty() || processes == ["kworker"], "{processes:?}");
+    let threads = page.samples("tcpmon_timeslices_total");
+    let mut names = threads.iter().map(|sample| &sample.labels["process"]);
+    assert_eq!(names.find(|name| name.contains('/')), None);
+}
+
+/// Reads with io_uring in the kernel's worker threads and in its submission thread.
+#[test]
+fn what_threads_of_io_uring_read_counts_for_the_process_they_work_for() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let own_name = std::fs::read_to_string("/proc/self/comm").unwrap();
+    for (polled, flags) in [(false, squeue::Flags::ASYNC), (true, squeue::Flags::empty())] {
+        let mut builder = IoUring::builder();
+        if polled {
+            builder.setup_sqpoll(1000);
+        }
+        let mut ring = match builder.build(8) {
+            Ok(ring) => ring,
+            Err(error) => return report::not_supported(&format!("io_uring cannot be used here ({error})")),
+        };
+        let port = free_port().unwrap();
+        let listener = lab.receiver().run(|| TcpListener::bind((lab.receiver().v4, port))).unwrap();
+        let mut client = lab.sender().run(|| TcpStream::connect(listener.local_addr().unwrap())).unwrap();
+        let accepted = listener.accept().unwrap().0;
+        client.write_all(&[7; 20_000]).unwrap();
+        let mut buffer = vec![0; 1000];
+        for _ in 0..20 {
+            receive(&mut ring, &accepted, &mut buffer, flags);
+        }
+        let page = daemon.scrape();
+        assert_eq!(page.value(READ, &group(own_name.trim(), port)), Some(20_000.0), "polled: {polled}");
+        assert_eq!(of_service(&page, READ, port), 20_000.0);
+    }
+}
+
+/// Fills the buffer with one io_uring receive.
+#[expect(unsafe_code, reason = "io_uring writes to the buffer behind the compiler's back")]
+fn receive(ring: &mut IoUring, from: &TcpStream, buffer: &mut [u8], flags: squeue::Flags) {
+    use std::os::fd::AsRawFd as _;
+
+    let all = libc::MSG_WAITALL;
+    let entry = opcode::Recv::new(types::Fd(from.as_raw_fd()), buffer.as_mut_ptr(), buffer.len() as u32).flags(all);
+    // SAFETY: the buffer lives until the completion, which is waited for.
+    unsafe { ring.submission().push(&entry.build().flags(flags)).expect("the queue has room") };
+    ring.submit_and_wait(1).expect("submitted");
+    let completion = ring.completion().next().expect("a completion");
+    assert_eq!(completion.result(), buffer.len() as i32);
+}
+
+#[test]
+fn drops_of_sockets_that_live_leave_their_map_and_stay_counted() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&["--max-drop-entries", "8"]);
+    if !is_attached(&daemon, "kfree_skb") {
+        return;
+    }
+    // Uses the kernel's own trace, because a socket counts the segments that GRO has merged. Only this test's sockets
+    // have a filter.
+    let by_kernel = truth::Trace::start("skb/kfree_skb");
+    let expected = || by_kernel.lines().iter().filter(|line| line.contains("SOCKET_FILTER")).count() as f64;
+    // Four connections at a time, all of which stay open.
+    let mut connections = Vec::new();
+    let dropped = |page: &Page| page.sum("tcpmon_receive_drops_total", &[("process", "dropping"), ("effect", "lost")]);
+    for _ in 0..4 {
+        let reader = Traffic::reader(lab.receiver())
+            .comm("dropping")
+            .threads(Threads::Epoll)
+            .until_exit()
+            .drop_one_in(4)
+            .spawn();
+        let sender = sender(&lab, &reader).flows(4).message(1000).bytes(40_000).hold_open().spawn();
+        eventually(DEADLINE, "all is read", || reader.report().bytes == 160_000);
+        eventually(DEADLINE, "the drops are counted, and the map is empty", || {
+            let page = daemon.scrape();
+            let left = page.value("tcpmon_map_entries", &[("map", "drops")]);
+            let (found, expected) = ((dropped(&page), left), expected());
+            if found == (expected, Some(0.0)) { Ok(()) } else { Err(format!("{found:?}, {expected} expected")) }
+        });
+        connections.push((reader, sender));
+    }
+    assert!(expected() > 8.0);
+    assert_eq!(daemon.scrape().value("tcpmon_lost_total", &[("what", "drop_entry")]), Some(0.0));
+}
