@@ -16,6 +16,10 @@ pub const SOCKET_FINAL: u32 = 4;
 pub const SOCKET_BEGUN: u32 = 8;
 /// The local side accepted the connection on a port that the kernel chose for the listening socket.
 pub const SOCKET_PORT_CHOSEN: u32 = 16;
+/// The connection is counted among those that started to open.
+pub const SOCKET_OPENED: u32 = 32;
+/// The connection is counted among those that are left out because they are MPTCP's.
+pub const SOCKET_MPTCP: u32 = 64;
 /// The flags that determine the service.
 pub const SOCKET_SERVICE: u32 = SOCKET_PASSIVE | SOCKET_ACTIVE | SOCKET_PORT_CHOSEN;
 

@@ -4,7 +4,7 @@ mod common;
 
 use std::fs;
 use std::io::Read as _;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -289,10 +289,18 @@ fn the_programs_see_as_many_connections_opened_as_the_kernel_counts() {
     // The processes stay alive, because the kernel's counts of a namespace are found through its processes.
     let reader = Traffic::reader(lab.receiver()).comm("opened").until_exit().spawn();
     let _sender = sender(&lab, &reader).connections(200).bytes(10).hold_open().spawn();
+    // A socket may connect again after it was refused: each attempt counts.
+    lab.sender().run(|| {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        for _ in 0..2 {
+            let refused = socket.connect(&SocketAddr::from((lab.receiver().v4, 9)).into()).unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(libc::ECONNREFUSED));
+        }
+    });
     eventually(DEADLINE, "both ends of 200 connections are counted", || {
         let now = opened();
         let [kernel, programs] = [now[0] - before[0], now[1] - before[1]];
-        if kernel == programs && kernel >= 400.0 {
+        if kernel == programs && kernel >= 402.0 {
             Ok(())
         } else {
             Err(format!("{kernel}, by the programs {programs}"))

@@ -10,7 +10,7 @@ use aya::maps::MapError;
 use tcpmon_common::{
     drops::DropKey,
     ignored::IGNORED_WHY,
-    lives::{LIVES_BEGUN, LIVES_ENDED, LIVES_OPENED, LIVES_OPENED_AGAIN},
+    lives::{LIVES_BEGUN, LIVES_ENDED, LIVES_OPENED},
     loss::Loss,
     napi::{NAPI_SLOTS, NapiDevice},
     pressure::LIMIT_KINDS,
@@ -92,9 +92,7 @@ impl Kernel {
         };
         // Ends are read first, so that each end in the result has its start in the result, too.
         let ended = count(LIVES_ENDED)?;
-        // What one of the two programs missed, the other one has seen.
-        let opened = count(LIVES_OPENED)?.max(count(LIVES_OPENED_AGAIN)?);
-        Ok(Lives { opened, begun: count(LIVES_BEGUN)?, ended })
+        Ok(Lives { opened: count(LIVES_OPENED)?, begun: count(LIVES_BEGUN)?, ended })
     }
 
     /// The ring's file descriptor, to wait on: the programs wake the waiter whenever another quarter of the ring is

@@ -20,10 +20,11 @@ use tcpmon_common::{
     fold::Cause,
     header::{KIND_FINAL, KIND_LISTENER},
     histogram::{FILL_BINS, FILLS},
-    lives::{LIVES_ENDED, LIVES_OPENED, LIVES_OPENED_AGAIN},
+    lives::{LIVES_ENDED, LIVES_OPENED},
     loss::Loss,
     socket::{
-        SOCKET_ACTIVE, SOCKET_BEGUN, SOCKET_FINAL, SOCKET_PASSIVE, SOCKET_PORT_CHOSEN, SocketCounters, SocketState,
+        SOCKET_ACTIVE, SOCKET_BEGUN, SOCKET_FINAL, SOCKET_MPTCP, SOCKET_OPENED, SOCKET_PASSIVE, SOCKET_PORT_CHOSEN,
+        SocketCounters, SocketState,
     },
     tracepoint::{
         inet_sock_set_state::{self, NEW, OLD},
@@ -38,32 +39,25 @@ use crate::{
 
 #[btf_tracepoint(function = "inet_sock_set_state")]
 pub fn inet_sock_set_state(ctx: BtfTracePointContext) -> i32 {
-    traced(&ctx, Teller::First);
+    traced(&ctx);
     0
 }
 
 #[btf_tracepoint(function = "inet_sock_set_state")]
 pub fn inet_sock_set_state_again(ctx: BtfTracePointContext) -> i32 {
-    traced(&ctx, Teller::Twin);
+    traced(&ctx);
     0
 }
 
 #[inline(always)]
-fn traced(ctx: &BtfTracePointContext, teller: Teller) -> Option<()> {
+fn traced(ctx: &BtfTracePointContext) -> Option<()> {
     let (old, new) = (ctx.arg::<u64>(OLD.position) as u32, ctx.arg::<u64>(NEW.position) as u32);
     let sock = Sock::argument::<{ inet_sock_set_state::SOCK.position }>(ctx);
-    change(sock, old, new, || sock.tcp(), || sock.cookie(), teller)
+    change(sock, old, new, || sock.tcp(), || sock.cookie())
 }
 
-/// Which program reports a state change. All of them do the same, and each change is counted by only one.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Teller {
-    First,
-    Twin,
-    Callback,
-}
-
-/// Handles a change of a socket's state. How to get the TCP socket and the cookie depends on the kind of program.
+/// Handles a change of a socket's state. Each program that reports the change does the same, and what is counted is
+/// marked in the state, so that it is counted once. How to get the TCP socket and the cookie depends on the kind of program.
 #[inline(always)]
 fn change(
     sock: Sock,
@@ -71,18 +65,18 @@ fn change(
     new: u32,
     tcp: impl Fn() -> Option<TcpSock>,
     cookie: impl FnOnce() -> u64,
-    teller: Teller,
 ) -> Option<()> {
     match new {
-        state::SYN_SENT | state::LISTEN => open(tcp()?, new, cookie, teller),
-        // Counted to be shown next to the kernel's own count of opened connections.
-        state::SYN_RECV => {
-            tcp()?;
-            count_opened(teller)
-        }
-        state::ESTABLISHED => establish(tcp()?, old, cookie, teller),
-        // A socket that its owner has not closed can still be read, so it has not ended.
+        state::SYN_SENT | state::LISTEN => open(tcp()?, new, cookie),
+        state::SYN_RECV => count_opened(maps::socket_or_new(tcp()?.sock())?),
+        state::ESTABLISHED => establish(tcp()?, old, cookie),
+        // A socket that its owner has not closed can still be read or connect again, so it has not ended.
         state::CLOSE if sock.orphaned() && setting!(trace) == 0 => end(tcp()?, cookie),
+        state::CLOSE => {
+            let state = maps::socket(tcp()?.sock())?;
+            socket::event(state, |state| state.flags &= !SOCKET_OPENED);
+            None
+        }
         _ => None,
     }
 }
@@ -90,25 +84,26 @@ fn change(
 /// connect() and listen() run in the process that owns the socket. A socket may connect again after a disconnect, so
 /// counting starts anew.
 #[inline(always)]
-fn open(tcp: TcpSock, new: u32, cookie: impl FnOnce() -> u64, teller: Teller) -> Option<()> {
+fn open(tcp: TcpSock, new: u32, cookie: impl FnOnce() -> u64) -> Option<()> {
+    let state = maps::socket_or_new(tcp.sock())?;
     if new == state::SYN_SENT {
-        count_opened(teller);
+        count_opened(state);
         // A socket that listens for MPTCP accepts plain connections, too.
         if tcp.is_mptcp() {
             return None;
         }
     }
-    let state = maps::socket_or_new(tcp.sock())?;
     let opened = if new == state::SYN_SENT { SOCKET_ACTIVE } else { 0 };
     // Another of the programs has already handled this change.
     let begun = state.flags & SOCKET_BEGUN;
-    if state.cookie != 0 && state.last_ns == 0 && state.flags & !SOCKET_PORT_CHOSEN == opened | begun {
+    if state.cookie != 0 && state.last_ns == 0 && state.flags & !(SOCKET_PORT_CHOSEN | SOCKET_OPENED) == opened | begun
+    {
         return None;
     }
     let flags = if new == state::LISTEN { socket::note_listener(tcp) } else { SOCKET_ACTIVE };
     let cookie = cookie();
     socket::event(state, |state| {
-        state.flags = flags | begun;
+        state.flags = flags | begun | state.flags & SOCKET_OPENED;
         state.cookie = cookie;
         state.last_ns = 0;
         reader::opened_by(state, Task::current());
@@ -120,25 +115,30 @@ fn open(tcp: TcpSock, new: u32, cookie: impl FnOnce() -> u64, teller: Teller) ->
     None
 }
 
+/// Counts a connection that starts to open, to be shown next to the kernel's own count.
 #[inline(always)]
-fn count_opened(teller: Teller) -> Option<()> {
-    match teller {
-        Teller::First => maps::count_life(LIVES_OPENED),
-        Teller::Twin => maps::count_life(LIVES_OPENED_AGAIN),
-        Teller::Callback => {}
+fn count_opened(state: &mut SocketState) -> Option<()> {
+    if state.flags & SOCKET_OPENED == 0 {
+        socket::event(state, |state| state.flags |= SOCKET_OPENED);
+        maps::count_life(LIVES_OPENED);
     }
     None
 }
 
 #[inline(always)]
-fn establish(tcp: TcpSock, old: u32, cookie: impl FnOnce() -> u64, teller: Teller) -> Option<()> {
+fn establish(tcp: TcpSock, old: u32, cookie: impl FnOnce() -> u64) -> Option<()> {
+    let state = maps::socket_or_new(tcp.sock())?;
+    // If it was accepted, no program may have seen SYN_RECV.
+    if old == state::SYN_RECV {
+        count_opened(state);
+    }
     if tcp.is_mptcp() {
-        if teller == Teller::First {
+        if state.flags & SOCKET_MPTCP == 0 {
+            socket::event(state, |state| state.flags |= SOCKET_MPTCP);
             maps::count_mptcp();
         }
         return None;
     }
-    let state = maps::socket_or_new(tcp.sock())?;
     let accepted = old == state::SYN_RECV && state.flags & SOCKET_ACTIVE == 0;
     let opened = if accepted { SOCKET_PASSIVE } else { SOCKET_ACTIVE };
     if state.flags & opened == 0 {
@@ -178,7 +178,7 @@ fn called_back(ctx: &SockOpsContext) -> Option<()> {
         _ => return None,
     };
     let tcp = kernel::callback_tcp(ctx)?;
-    change(tcp.sock(), old, new, || Some(tcp), || kernel::callback_cookie(ctx), Teller::Callback)
+    change(tcp.sock(), old, new, || Some(tcp), || kernel::callback_cookie(ctx))
 }
 
 #[inline(always)]
@@ -231,7 +231,7 @@ fn conclude(state: &mut SocketState, tcp: TcpSock, cookie: impl FnOnce() -> u64)
     if state.flags & SOCKET_FINAL != 0 {
         return None;
     }
-    if state.last_ns == 0 && tcp.data_received() != 0 {
+    if state.last_ns == 0 && tcp.data_received() != 0 && !tcp.is_mptcp() {
         socket::meet_late(state, tcp, cookie);
     }
     let now = kernel::now_ns();
@@ -245,7 +245,7 @@ fn conclude(state: &mut SocketState, tcp: TcpSock, cookie: impl FnOnce() -> u64)
     });
     if state.flags & SOCKET_BEGUN != 0 {
         maps::count_life(LIVES_ENDED);
-    } else if state.flags & SOCKET_ACTIVE == 0 && socket::port_chosen(tcp) {
+    } else if state.flags & (SOCKET_ACTIVE | SOCKET_OPENED) == 0 && socket::port_chosen(tcp) {
         // It was a listening socket: the next one on this port may have asked for the port.
         maps::note_port(tcp.netns(), tcp.ports().0, false);
     }
