@@ -19,7 +19,8 @@ use crate::{
     name = "tcpmon",
     bin_name = "tcpmon",
     version = concat!(env!("CARGO_PKG_VERSION"), " (revision ", env!("TCPMON_REVISION"), ")"),
-    after_help = "Exit status: 0 ended as asked, 1 failed, 2 a flag or the config file is wrong, 3 cannot run on this host."
+    after_help = "Exit status: 0 ended as asked, 1 failed, 2 a flag or the config file is wrong, 3 cannot run on \
+         this host."
 )]
 pub struct Cli {
     /// What to do.
@@ -101,7 +102,8 @@ pub struct DaemonArgs {
     #[arg(long, value_name = "N", help = help("max_readers"), value_parser = value_parser!(u64).range(MAX_READERS))]
     max_readers: Option<u64>,
 
-    #[arg(long, value_name = "N", help = help("max_drop_entries"), value_parser = value_parser!(u64).range(MAX_DROP_ENTRIES))]
+    #[arg(long, value_name = "N", help = help("max_drop_entries"))]
+    #[arg(value_parser = value_parser!(u64).range(MAX_DROP_ENTRIES))]
     max_drop_entries: Option<u64>,
 
     #[arg(long, value_name = "N", help = help("ring_bytes"), value_parser = parse_ring_bytes)]

@@ -176,7 +176,10 @@ const KEYS: &[Key] = &[
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("cannot read the config file {}: {source}: name another with --config, or none for the defaults", file.display())]
+    #[error(
+        "cannot read the config file {}: {source}: name another with --config, or none for the defaults",
+        file.display()
+    )]
     Read {
         /// The file.
         file: PathBuf,

@@ -108,7 +108,8 @@ impl Lab {
 
     /// Lets clients send data with the SYN (TCP Fast Open), without a cookie, from the first connection on.
     pub fn allow_fast_open(&self) {
-        self.set_sysctl("net.ipv4.tcp_fastopen", "519"); // client 1, server 2, no cookie: 4 at the client, 0x200 at the server
+        // Client 1, server 2, no cookie: 4 at the client, 0x200 at the server.
+        self.set_sysctl("net.ipv4.tcp_fastopen", "519");
     }
 }
 

@@ -14,7 +14,8 @@ impl Lab {
             "add table inet tcpmon\n\
              add counter inet tcpmon dropped\n\
              add chain inet tcpmon inbound {{ type filter hook prerouting priority -300; }}\n\
-             add rule inet tcpmon inbound meta l4proto tcp meta length > 200 numgen inc mod {n} 0 counter name dropped drop\n"
+             add rule inet tcpmon inbound meta l4proto tcp meta length > 200 numgen inc mod {n} 0 counter name \
+             dropped drop\n"
         );
         nft(self.receiver(), &["-f", "-"], &rules);
     }

@@ -137,7 +137,8 @@ mod tests {
     fn values_labels_types_and_help_are_read() {
         let page = page(
             "# HELP a_total Bytes of a.\n# TYPE a_total counter\n\
-             a_total{process=\"x\",service=\"local:1\"} 9007199254740991\na_total{process=\"y\"} 2\nb 1.5e3 1700000000\n",
+             a_total{process=\"x\",service=\"local:1\"} 9007199254740991\na_total{process=\"y\"} 2\nb 1.5e3 \
+             1700000000\n",
         );
         assert_eq!(page.value("a_total", &[("process", "x")]), Some(9_007_199_254_740_991.0));
         assert_eq!(page.value("a_total", &[("process", "z")]), None);

@@ -98,12 +98,16 @@ mod tests {
 
     #[test]
     fn times_become_short_and_nothing_else_changes() {
-        let rules = "groups:\n- name: 5m\n  interval: 30s\n  rules:\n  - alert: A\n    for: 10m\n    keep_firing_for: 1h\n\
+        let rules = "groups:\n- name: 5m\n  interval: 30s\n  rules:\n  - alert: A\n    for: 10m\n    \
+             keep_firing_for: 1h\n\
                      \x20   expr: |\n      rate(a:rate5m{b=\"[x]\"}[5m]) / increase(c[1h30m] offset 5m) > 0.5\n\
-                     \x20     and max_over_time(d[1h:1m]) > 5\n    annotations:\n      summary: 'for 5m, [a] and [3]'\n";
-        let expected = "groups:\n- name: 5m\n  interval: 1s\n  rules:\n  - alert: A\n    for: 2s\n    keep_firing_for: 2s\n\
+                     \x20     and max_over_time(d[1h:1m]) > 5\n    annotations:\n      summary: 'for 5m, [a] and \
+                     [3]'\n";
+        let expected = "groups:\n- name: 5m\n  interval: 1s\n  rules:\n  - alert: A\n    for: 2s\n    \
+             keep_firing_for: 2s\n\
                      \x20   expr: |\n      rate(a:rate5m{b=\"[x]\"}[10s]) / increase(c[10s] offset 10s) > 0.5\n\
-                     \x20     and max_over_time(d[10s:1s]) > 5\n    annotations:\n      summary: 'for 5m, [a] and [3]'\n";
+                     \x20     and max_over_time(d[10s:1s]) > 5\n    annotations:\n      summary: 'for 5m, [a] and \
+                     [3]'\n";
         assert_eq!(rescaled(rules), expected);
     }
 }

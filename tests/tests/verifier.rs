@@ -70,7 +70,8 @@ fn compare(measured: &[Row], recorded: &[Row]) -> Vec<String> {
         match recorded.iter().find(same) {
             None => Some(format!("program {program} in mode {mode} is not recorded: run `{COMMAND}`")),
             Some(old) if count * 100 > old.instructions * (100 + TOLERANCE) => Some(format!(
-                "program {program} in mode {mode} takes the verifier {count} instructions instead of {}: make it smaller, \
+                "program {program} in mode {mode} takes the verifier {count} instructions instead of {}: make it \
+                 smaller, \
                  or accept that by `{COMMAND}`",
                 old.instructions
             )),

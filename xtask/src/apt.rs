@@ -215,7 +215,8 @@ mod tests {
     #[test]
     fn the_stanza_of_the_main_suite_keeps_mirror_and_keys() {
         let text = "Types: deb\nURIs: http://mirror.example/security\nSuites: bookworm-security\nComponents: main\n\n\
-                    # a comment\nTypes: deb deb-src\nURIs: http://mirror.example/debian\nSuites: bookworm bookworm-updates\n\
+                    # a comment\nTypes: deb deb-src\nURIs: http://mirror.example/debian\nSuites: bookworm \
+                    bookworm-updates\n\
                     Components: main contrib\nSigned-By: /keys/debian.gpg\n";
         let written = "Types: deb\nSuites: stable-backports\nComponents: main\n\
                        URIs: http://mirror.example/debian\nSigned-By: /keys/debian.gpg\n";

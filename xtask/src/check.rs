@@ -2,14 +2,17 @@
 
 use anyhow::Result;
 
-use crate::{build, process, process::step, workspace};
+use crate::{build, process, process::step, text, workspace};
 
 /// The eBPF package compiles only for its own target.
 const HOST_PACKAGES: [&str; 3] = ["--workspace", "--exclude", "tcpmon-ebpf"];
 
 /// Checks everything that needs no kernel; any warning is an error.
 pub fn run() -> Result<()> {
-    step("format", || process::run(workspace::cargo().args(["fmt", "--all", "--check"])))?;
+    step("format", || {
+        process::run(workspace::cargo().args(["fmt", "--all", "--check"]))?;
+        text::check()
+    })?;
     step("clippy", || {
         process::run(workspace::cargo().arg("clippy").args(HOST_PACKAGES).args([
             "--all-targets",

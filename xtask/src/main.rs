@@ -14,6 +14,7 @@ mod process;
 mod run;
 mod setup;
 mod test;
+mod text;
 mod vm;
 mod workspace;
 

@@ -62,7 +62,8 @@ fn flags_override_the_config_file() {
     )
     .expect("a file");
     let args = daemon(&format!(
-        "--config {} --max-groups 7 --web.listen-address [::1]:3 --cgroup-label=false --pin b --group-ttl 90s --log.format json",
+        "--config {} --max-groups 7 --web.listen-address [::1]:3 --cgroup-label=false --pin b --group-ttl 90s \
+         --log.format json",
         file.display()
     ));
     let settings = args.settings().expect("valid");

@@ -209,7 +209,8 @@ fn report(args: &TraceArgs, output: &str, outcome: Outcome) -> anyhow::Result<()
         }
         return Err(match trailer {
             Ok(trailer) => anyhow!(
-                "writing to {output} failed ({error}): the trace ends early, with {} records and a trailer that says so",
+                "writing to {output} failed ({error}): the trace ends early, with {} records and a trailer that says \
+                 so",
                 trailer.records
             ),
             Err(_) => anyhow!("writing to {output} failed ({error}): the trace ends early and has no trailer"),

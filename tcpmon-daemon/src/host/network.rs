@@ -172,7 +172,8 @@ fn missing(refused: &[String], namespaces: usize, hidden_processes: u64) -> Stri
     }
     if hidden_processes > 0 {
         reasons.push(format!(
-            "processes that may not be asked for their namespace: {hidden_processes}; give tcpmon CAP_SYS_PTRACE if it lacks it"
+            "processes that may not be asked for their namespace: {hidden_processes}; give tcpmon CAP_SYS_PTRACE if \
+             it lacks it"
         ));
     }
     reasons.join("; ")

@@ -155,7 +155,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_can_panic_the_parser(stat in "(?s).{0,200}", rows in "([0-9a-g]{1,9}[ \n]){0,40}", online in "[0-9,-]{0,20}") {
+        fn no_text_can_panic_the_parser(
+            stat in "(?s).{0,200}", rows in "([0-9a-g]{1,9}[ \n]){0,40}", online in "[0-9,-]{0,20}",
+        ) {
             let _ = parse(&stat, &online);
             let _ = parse(&rows, &online);
         }

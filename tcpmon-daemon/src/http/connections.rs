@@ -109,7 +109,8 @@ impl Connections {
             closed.task.abort();
             if !self.said {
                 self.said = true;
-                tracing::warn!(bound, client = %closed.client, "too many connections: idle ones are closed for new ones");
+                tracing::warn!(bound, client = %closed.client, "too many connections: idle ones are closed for new \
+                     ones");
             }
         }
     }

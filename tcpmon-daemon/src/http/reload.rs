@@ -127,7 +127,8 @@ impl WebConfig {
                 state.problem = None;
             }
             Err(problem) => {
-                error!(file = %self.file.display(), problem, "the changed web config is not used; the earlier one stays");
+                error!(file = %self.file.display(), problem, "the changed web config is not used; the earlier one \
+                     stays");
                 state.problem = Some(problem);
             }
         }

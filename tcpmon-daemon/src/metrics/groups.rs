@@ -9,29 +9,45 @@ use super::{
 
 /// What sockets receive, and what waits in their queues.
 pub(super) const FAMILIES: &[Family] = &[
-    Scope::Group.family(Kind::Counter, "tcpmon_receive_bytes_total", "bytes", &[], "New in-order data that TCP accepted.", |page| {
-        per_group(page, |group| group.counters.received_bytes)
-    }),
-    Scope::Group.family(Kind::Counter, "tcpmon_receive_segments_total", "", &[], "Data segments seen, as GRO merged them.", |page| {
-        per_group(page, |group| group.counters.segments)
-    }),
+    Scope::Group.family(
+        Kind::Counter,
+        "tcpmon_receive_bytes_total",
+        "bytes",
+        &[],
+        "In-order data that TCP accepted.",
+        |page| per_group(page, |group| group.counters.received_bytes),
+    ),
+    Scope::Group.family(
+        Kind::Counter,
+        "tcpmon_receive_segments_total",
+        "",
+        &[],
+        "Data segments received, after GRO merged them.",
+        |page| per_group(page, |group| group.counters.segments),
+    ),
     Scope::Group.family(
         Kind::Counter,
         "tcpmon_receive_read_bytes_total",
         "bytes",
         &[],
-        "Data that the application drained from its sockets.",
+        "Data that applications read from their sockets.",
         |page| per_group(page, |group| group.counters.read_bytes),
     ),
-    Scope::Group.family(Kind::Gauge, "tcpmon_receive_queue_bytes", "bytes", &[], "Data received and not yet read.", |page| {
-        per_group(page, |group| group.gauges.queue_bytes)
-    }),
+    Scope::Group.family(
+        Kind::Gauge,
+        "tcpmon_receive_queue_bytes",
+        "bytes",
+        &[],
+        "Data received and not yet read.",
+        |page| per_group(page, |group| group.gauges.queue_bytes),
+    ),
     Scope::Group.family(
         Kind::Counter,
         "tcpmon_receive_queue_byte_seconds_total",
         "byte_seconds",
         &[],
-        "Time integral of the data that waits to be read; its rate is the mean queue, and divided by the rate of receive_bytes_total the mean wait of a byte.",
+        "Time integral of the data that waits to be read. Its rate is the mean queue; its rate divided by the rate \
+         of receive_read_bytes_total is the mean wait of a byte.",
         |page| per_group(page, |group| group.counters.queue_byte_seconds),
     ),
     Scope::Group.family(
@@ -55,7 +71,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "tcpmon_receive_buffer_fill_ratio",
         "ratio",
         &[],
-        "Part of the receive buffer in use (sk_rmem_alloc / sk_rcvbuf) that each data segment met.",
+        "Share of the receive buffer in use (sk_rmem_alloc / sk_rcvbuf) when a data segment arrives.",
         |page| per_group(page, |group| &group.counters.segment_fill),
     ),
     Scope::Group.family(
@@ -63,7 +79,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "tcpmon_receive_backlog_bytes",
         "bytes",
         &[],
-        "Memory of segments that wait in the backlogs of sockets in use by their owners.",
+        "Memory of segments in the backlogs of sockets that are locked by their owners.",
         |page| per_group(page, |group| group.gauges.backlog_bytes),
     ),
     Scope::Group.family(
@@ -71,12 +87,17 @@ pub(super) const FAMILIES: &[Family] = &[
         "tcpmon_receive_out_of_order_bytes",
         "bytes",
         &[],
-        "Data that waits for a gap before it to be filled, as far as the SACK blocks tell.",
+        "Data that waits for earlier data that is missing, according to the SACK blocks.",
         |page| per_group(page, |group| group.gauges.out_of_order_bytes),
     ),
-    Scope::Group.family(Kind::Gauge, "tcpmon_receive_window_bytes", "bytes", &[], "Windows advertised to the senders.", |page| {
-        per_group(page, |group| group.gauges.window_bytes)
-    }),
+    Scope::Group.family(
+        Kind::Gauge,
+        "tcpmon_receive_window_bytes",
+        "bytes",
+        &[],
+        "Windows advertised to the senders.",
+        |page| per_group(page, |group| group.gauges.window_bytes),
+    ),
     Scope::Group.family(
         Kind::Counter,
         "tcpmon_receive_zero_window_seconds_total",
@@ -90,7 +111,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "tcpmon_receive_buffer_growths_total",
         "",
         &[],
-        "Times that autotuning raised a receive buffer.",
+        "Times that autotuning enlarged a receive buffer.",
         |page| per_group(page, |group| group.counters.growths),
     ),
     Scope::Group.family(
@@ -98,7 +119,8 @@ pub(super) const FAMILIES: &[Family] = &[
         "tcpmon_receive_drops_total",
         "",
         &["reason", "effect"],
-        "Received segments that the kernel dropped, by its own reason, and whether new data may be lost with them (lost) or nothing was new in them (harmless).",
+        "Received segments that the kernel dropped, by its own reason, and by effect: new data may be lost with \
+         them (lost), or they contained none (harmless).",
         |page| {
             per_group_and_labels(page, |group| {
                 let drops = group.counters.drops.iter();
@@ -118,7 +140,7 @@ pub(super) const TIMESLICE_FAMILIES: &[Family] = &[
         "tcpmon_timeslices_total",
         "",
         &["end"],
-        "Times that a reader left its CPU, by how: preempted, blocked (it went to sleep) or exited.",
+        "Times that a reader lost its CPU, by how: preempted, blocked (it went to sleep) or exited.",
         |page| {
             per_group_and_label(page, |group| {
                 let ends = [("preempted", END_PREEMPTED), ("blocked", END_BLOCKED), ("exited", END_EXITED)];
@@ -131,7 +153,8 @@ pub(super) const TIMESLICE_FAMILIES: &[Family] = &[
         "tcpmon_timeslice_fill_ratio",
         "ratio",
         &["edge"],
-        "Part of the receive buffer in use when its reader got the CPU (activation) and when it lost it (deactivation).",
+        "Share of the receive buffer in use when its reader got the CPU (activation) and when the reader lost it \
+         (deactivation).",
         |page| {
             per_group_and_label(page, |group| {
                 let counters = &group.counters;
@@ -152,7 +175,8 @@ pub(super) const TIMESLICE_FAMILIES: &[Family] = &[
         "tcpmon_timeslice_arrived_bytes_total",
         "bytes",
         &["context"],
-        "Data that arrived while the reader was on its CPU (on_cpu), while it was not (off_cpu), and while none was known (no_reader), as before the first read; adds up to receive_bytes_total.",
+        "Data that arrived while the reader was on its CPU (on_cpu), while it was not (off_cpu), and while no \
+         reader was known (no_reader), as before the first read. The three add up to receive_bytes_total.",
         |page| {
             per_group_and_label(page, |group| {
                 let counters = &group.counters;
@@ -169,7 +193,7 @@ pub(super) const TIMESLICE_FAMILIES: &[Family] = &[
         "tcpmon_timeslice_read_bytes_total",
         "bytes",
         &[],
-        "Data that readers drained in their timeslices.",
+        "Data that readers read in their timeslices.",
         |page| per_group(page, |group| group.counters.timeslice_read_bytes),
     ),
     Scope::Group.family(
@@ -177,7 +201,7 @@ pub(super) const TIMESLICE_FAMILIES: &[Family] = &[
         "tcpmon_reader_run_queue_wait_seconds",
         "seconds",
         &[],
-        "Time that a reader was runnable but not running, per activation.",
+        "Time that a reader was runnable and waited for a CPU, per activation.",
         |page| per_group(page, |group| &group.counters.run_queue_wait),
     ),
 ];

@@ -18,7 +18,8 @@ pub(super) const NETWORK_FAMILIES: &[Family] = &[
         "tcpmon_device_rx_overruns_total",
         "",
         &["device", "counter"],
-        "Received packets that found no room in the ring of the network device, by the driver's or rtnetlink's own name for it; the counters of one device can overlap.",
+        "Received packets for which the ring of the network device had no room, by the driver's or rtnetlink's own \
+         name for the counter. The counters of one device can overlap.",
         |page| {
             let devices = page.host.devices.iter();
             let counters = devices.flat_map(|device| device.overruns.iter().map(move |counter| (device, counter)));
@@ -30,7 +31,7 @@ pub(super) const NETWORK_FAMILIES: &[Family] = &[
         "tcpmon_device_rx_ring_entries",
         "",
         &["device"],
-        "Descriptors of the receive ring of the network device, as set.",
+        "Descriptors in the receive ring of the network device, as configured.",
         |page| per_ring(page, |ring| ring.entries),
     ),
     Scope::Host.family(
@@ -38,7 +39,7 @@ pub(super) const NETWORK_FAMILIES: &[Family] = &[
         "tcpmon_device_rx_ring_max_entries",
         "",
         &["device"],
-        "Most descriptors that the receive ring of the network device can have.",
+        "Largest number of descriptors that the receive ring of the network device can have.",
         |page| per_ring(page, |ring| ring.max_entries),
     ),
     Scope::Host.family(
@@ -46,7 +47,8 @@ pub(super) const NETWORK_FAMILIES: &[Family] = &[
         "tcpmon_napi_polls_total",
         "",
         &["device"],
-        "NAPI polls, by network device; veth* is all veths, backlog the backlog of the CPUs (loopback, RPS).",
+        "NAPI polls, by network device. veth* is the sum of all veths, and backlog that of the CPUs' backlogs \
+         (loopback, RPS).",
         |page| per_device(page, |napi| napi.polls),
     ),
     Scope::Host.family(
@@ -54,7 +56,7 @@ pub(super) const NETWORK_FAMILIES: &[Family] = &[
         "tcpmon_napi_packets_total",
         "",
         &["device"],
-        "Work done in NAPI polls: packets, or what the driver counts its budget in.",
+        "Work done in NAPI polls: packets, or the unit in which the driver counts its budget.",
         |page| per_device(page, |napi| napi.packets),
     ),
     Scope::Host.family(
@@ -62,7 +64,7 @@ pub(super) const NETWORK_FAMILIES: &[Family] = &[
         "tcpmon_napi_budget_exhausted_total",
         "",
         &["device"],
-        "NAPI polls that used up their budget: more was waiting.",
+        "NAPI polls that used up their budget, so that more packets may have waited.",
         |page| per_device(page, |napi| napi.exhausted),
     ),
     Scope::Host.family(
@@ -70,7 +72,7 @@ pub(super) const NETWORK_FAMILIES: &[Family] = &[
         "tcpmon_softnet_processed_total",
         "",
         &["cpu"],
-        "Packets that the CPU took in, from NICs and from other CPUs.",
+        "Packets that the CPU processed, from NICs and from other CPUs.",
         |page| per_cpu(page, |cpu| cpu.processed),
     ),
     Scope::Host.family(
@@ -86,7 +88,8 @@ pub(super) const NETWORK_FAMILIES: &[Family] = &[
         "tcpmon_softnet_time_squeezed_total",
         "",
         &["cpu"],
-        "Times that the CPU stopped taking packets in with some left, for want of budget or time (net.core.netdev_budget, netdev_budget_usecs).",
+        "Times that the CPU stopped processing packets while some were left, because the budget or the time was \
+         used up (net.core.netdev_budget, netdev_budget_usecs).",
         |page| per_cpu(page, |cpu| cpu.time_squeezed),
     ),
     Scope::Host.family(
@@ -94,7 +97,8 @@ pub(super) const NETWORK_FAMILIES: &[Family] = &[
         "tcpmon_tcp_events_total",
         "",
         &["event"],
-        "Events that the kernel counts for TCP under this name (TcpExt of /proc/net/netstat), in all network namespaces that tcpmon may enter.",
+        "Events that the kernel counts for TCP under this name (TcpExt in /proc/net/netstat), in all network \
+         namespaces that tcpmon may enter.",
         |page| per_event(&page.host.tcp_events),
     ),
     Scope::Host.family(
@@ -102,7 +106,8 @@ pub(super) const NETWORK_FAMILIES: &[Family] = &[
         "tcpmon_ip_events_total",
         "",
         &["event"],
-        "Events that the kernel counts for IPv4 under this name (IpExt of /proc/net/netstat), in all network namespaces that tcpmon may enter.",
+        "Events that the kernel counts for IPv4 under this name (IpExt in /proc/net/netstat), in all network \
+         namespaces that tcpmon may enter.",
         |page| per_event(&page.host.ip_events),
     ),
     Scope::Host.family(
@@ -110,7 +115,8 @@ pub(super) const NETWORK_FAMILIES: &[Family] = &[
         "tcpmon_stuck_sockets",
         "",
         &["state"],
-        "Sockets that are no longer (or not yet) established and have something to send, held by a process or not, in all network namespaces that tcpmon may enter.",
+        "Sockets that are not established (no longer, or not yet) and have data to send, whether or not a process \
+         holds them, in all network namespaces that tcpmon may enter.",
         |page| page.host.stuck.iter().map(|stuck| Sample::labelled(stuck.state, stuck.sockets)).collect(),
     ),
     Scope::Host.family(
@@ -118,27 +124,37 @@ pub(super) const NETWORK_FAMILIES: &[Family] = &[
         "tcpmon_stuck_send_queue_bytes",
         "bytes",
         &["state"],
-        "What those sockets have to send (Send-Q), a FIN or SYN as one byte.",
+        "Data that those sockets have to send (Send-Q). A FIN or SYN counts as one byte.",
         |page| page.host.stuck.iter().map(|stuck| Sample::labelled(stuck.state, stuck.send_queue_bytes)).collect(),
     ),
-    Scope::Host.family(Kind::Gauge, "tcpmon_orphan_sockets", "", &[], "TCP sockets that no process holds any more.", |page| {
-        page.host.orphan_sockets.map(Sample::plain).into_iter().collect()
-    }),
+    Scope::Host.family(
+        Kind::Gauge,
+        "tcpmon_orphan_sockets",
+        "",
+        &[],
+        "TCP sockets that no process holds any more.",
+        |page| page.host.orphan_sockets.map(Sample::plain).into_iter().collect(),
+    ),
     Scope::Host.family(
         Kind::Counter,
         "tcpmon_context_switches_total",
         "",
         &[],
-        "Context switches of all CPUs since the host was booted.",
+        "Context switches of all CPUs since the host booted.",
         |page| page.host.context_switches.map(Sample::plain).into_iter().collect(),
     ),
 ];
 
 /// Memory of packets and sockets.
 pub(super) const MEMORY_FAMILIES: &[Family] = &[
-    Scope::Host.family(Kind::Gauge, "tcpmon_tcp_memory_bytes", "bytes", &[], "Memory of all TCP sockets of the host.", |page| {
-        per_memory(page, |memory| vec![Sample::plain(memory.bytes)])
-    }),
+    Scope::Host.family(
+        Kind::Gauge,
+        "tcpmon_tcp_memory_bytes",
+        "bytes",
+        &[],
+        "Memory of all TCP sockets of the host.",
+        |page| per_memory(page, |memory| vec![Sample::plain(memory.bytes)]),
+    ),
     Scope::Host.family(
         Kind::Gauge,
         "tcpmon_tcp_memory_limit_bytes",
@@ -157,7 +173,7 @@ pub(super) const MEMORY_FAMILIES: &[Family] = &[
         "tcpmon_tcp_memory_pressure",
         "",
         &[],
-        "Whether the kernel holds TCP's memory down now (1) or not (0).",
+        "Whether TCP is under memory pressure now (1) or not (0).",
         |page| per_memory(page, |memory| vec![Sample::plain(memory.under_pressure)]),
     ),
     Scope::Host.family(
@@ -165,7 +181,7 @@ pub(super) const MEMORY_FAMILIES: &[Family] = &[
         "tcpmon_tcp_memory_pressure_seconds_total",
         "seconds",
         &[],
-        "Time that TCP's memory was held down; the kernel adds a period when it ends.",
+        "Time during which TCP was under memory pressure. The kernel adds a period when it ends.",
         |page| {
             let events = page.host.tcp_events.iter();
             let ms = events.filter(|(name, _)| name == "TCPMemoryPressuresChrono").map(|(_, ms)| *ms);
@@ -177,7 +193,8 @@ pub(super) const MEMORY_FAMILIES: &[Family] = &[
         "tcpmon_memory_limit_exceeded_total",
         "",
         &["kind"],
-        "Requests for memory of TCP sockets that tcp_mem or a control group's limit refused, by what it was for: send or receive.",
+        "Requests of TCP sockets for memory that tcp_mem or the limit of a control group refused, by what the \
+         memory was for: send or receive.",
         |page| page.snapshot.limits_exceeded.iter().map(|(kind, count)| Sample::labelled(*kind, *count)).collect(),
     ),
     Scope::Host.family(
@@ -185,18 +202,24 @@ pub(super) const MEMORY_FAMILIES: &[Family] = &[
         "tcpmon_zone_managed_bytes",
         "bytes",
         &["node", "zone"],
-        "Memory that the page allocator has in the zone, used or free.",
+        "Memory of the zone that the page allocator manages, used or free.",
         |page| per_zone(page, |zone| zone.managed_bytes),
     ),
-    Scope::Host.family(Kind::Gauge, "tcpmon_zone_free_bytes", "bytes", &["node", "zone"], "Free memory in the zone.", |page| {
-        per_zone(page, |zone| zone.free_bytes)
-    }),
+    Scope::Host.family(
+        Kind::Gauge,
+        "tcpmon_zone_free_bytes",
+        "bytes",
+        &["node", "zone"],
+        "Free memory in the zone.",
+        |page| per_zone(page, |zone| zone.free_bytes),
+    ),
     Scope::Host.family(
         Kind::Gauge,
         "tcpmon_zone_watermark_bytes",
         "bytes",
         &["node", "zone", "level"],
-        "Free memory of the zone below which only atomic allocations succeed (min), reclaim begins (low), and reclaim ends again (high).",
+        "Levels of free memory in the zone: below min, only atomic allocations succeed; below low, reclaim starts; \
+         above high, it stops.",
         |page| {
             let zones = page.host.zones.iter();
             let levels = zones.flat_map(|zone| {
@@ -232,7 +255,8 @@ pub(super) const MEMORY_FAMILIES: &[Family] = &[
         "tcpmon_page_allocation_failures_total",
         "",
         &["order", "context"],
-        "Requests for 2^order pages that failed, as the kernel logged them: atomic ones could not wait, as where packets are received.",
+        "Requests for 2^order pages that failed, as the kernel logged them. Atomic requests cannot wait; packets \
+         are received with these.",
         |page| {
             let failures = page.host.page_allocation_failures.iter().flatten();
             failures
@@ -248,7 +272,7 @@ pub(super) const MEMORY_FAMILIES: &[Family] = &[
         "tcpmon_psi_memory_stalled_seconds_total",
         "seconds",
         &["kind"],
-        "Time in which some, or all, tasks that had work waited for memory (/proc/pressure/memory).",
+        "Time during which some, or all, tasks with work to do waited for memory (/proc/pressure/memory).",
         |page| {
             let stalls = page.host.memory_pressure_stalls.iter();
             let kinds = stalls.flat_map(|stalls| [("some", stalls.some), ("full", stalls.full)]);
@@ -260,7 +284,8 @@ pub(super) const MEMORY_FAMILIES: &[Family] = &[
         "tcpmon_cgroup_socket_memory_bytes",
         "bytes",
         &["cgroup", "capped"],
-        "Socket memory of the control groups that have most of it, and whether it counts against a limit of theirs (memory.max); other is the rest.",
+        "Socket memory of the control groups with the most of it, and whether it counts towards a limit of the \
+         group (memory.max). other is the sum of the rest.",
         |page| {
             let cgroups = page.host.cgroups.iter();
             cgroups

@@ -11,23 +11,30 @@ pub(super) const FAMILIES: &[Family] = &[
         "tcpmon_build_info",
         "",
         &["version", "kernel", "revision"],
-        "Version and commit of tcpmon, and release of the kernel that it runs on.",
+        "Version and commit of tcpmon, and release of the kernel on which it runs.",
         |page| {
             let identity = &page.identity;
             let labels = [identity.version, &identity.kernel, identity.revision];
             vec![Sample::with(labels.map(Cow::Borrowed), 1)]
         },
     ),
-    Scope::Itself.family(Kind::Gauge, "tcpmon_probe_attached", "", &["probe"], "Whether the probe runs (1) or not (0).", |page| {
-        let probes = &page.snapshot.probes;
-        probes.iter().map(|p| Sample::labelled(&p.name, p.verdict == Verdict::Attached)).collect()
-    }),
+    Scope::Itself.family(
+        Kind::Gauge,
+        "tcpmon_probe_attached",
+        "",
+        &["probe"],
+        "Whether the probe runs (1) or not (0).",
+        |page| {
+            let probes = &page.snapshot.probes;
+            probes.iter().map(|p| Sample::labelled(&p.name, p.verdict == Verdict::Attached)).collect()
+        },
+    ),
     Scope::Itself.family(
         Kind::Info,
         "tcpmon_probe_info",
         "",
         &["probe", "verdict", "reason"],
-        "What became of the probe, why, and what is lost without it.",
+        "State of the probe, the reason for it, and what is missing without the probe.",
         |page| {
             let probes = page.snapshot.probes.iter();
             let labels = probes.map(|probe| [&*probe.name, verdict(probe.verdict), &probe.reason]);
@@ -39,7 +46,8 @@ pub(super) const FAMILIES: &[Family] = &[
         "tcpmon_host_source_available",
         "",
         &["source"],
-        "Whether a source beside the eBPF programs (/proc, netlink, the kernel log) can be read (1) or not (0); /status says why not.",
+        "Whether a source other than the eBPF programs (/proc, netlink, the kernel log) can be read (1) or not (0). \
+         /status gives the reason.",
         |page| page.host.sources.iter().map(|source| Sample::labelled(source.name, source.available)).collect(),
     ),
     Scope::Itself.family(
@@ -47,7 +55,8 @@ pub(super) const FAMILIES: &[Family] = &[
         "tcpmon_lost_total",
         "",
         &["what"],
-        "Events, records and map entries that were lost, by what was lost; anything above zero is a gap in the figures.",
+        "Events, records and map entries that were lost, by kind. If it is above zero, the other metrics are \
+         incomplete.",
         |page| {
             let seen = page.snapshot.losses.iter().map(|(what, count)| Sample::labelled(what, *count));
             seen.chain(page.host.losses.iter().map(|(what, count)| Sample::labelled(*what, *count))).collect()
@@ -58,7 +67,8 @@ pub(super) const FAMILIES: &[Family] = &[
         "tcpmon_sockets_ignored_total",
         "",
         &["why"],
-        "Established sockets that are left out, by why: mptcp, for they are parts of MPTCP connections, which applications read instead.",
+        "Established sockets that are not counted, by reason. mptcp: they are subflows of MPTCP connections, and \
+         applications read from those instead.",
         |page| page.snapshot.ignored.iter().map(|(why, count)| Sample::labelled(*why, *count)).collect(),
     ),
     Scope::Itself.family(
@@ -83,15 +93,20 @@ pub(super) const FAMILIES: &[Family] = &[
             programs.filter_map(|p| Some(Sample::labelled(&p.name, p.run_time?.as_secs_f64()))).collect()
         },
     ),
-    Scope::Itself.family(Kind::Gauge, "tcpmon_map_entries", "", &["map"], "Entries in use in the eBPF map, or in a table of the daemon's (groups, groups_hidden).", |page| {
-        page.snapshot.maps.iter().map(|map| Sample::labelled(&map.name, map.entries)).collect()
-    }),
+    Scope::Itself.family(
+        Kind::Gauge,
+        "tcpmon_map_entries",
+        "",
+        &["map"],
+        "Entries in use in the eBPF map, or in a table of the daemon (groups, groups_hidden).",
+        |page| page.snapshot.maps.iter().map(|map| Sample::labelled(&map.name, map.entries)).collect(),
+    ),
     Scope::Itself.family(
         Kind::Gauge,
         "tcpmon_map_capacity",
         "",
         &["map"],
-        "Entries that the eBPF map has room for; absent where only memory is the limit.",
+        "Entries for which the eBPF map has room. Absent if memory is the only limit.",
         |page| {
             let maps = page.snapshot.maps.iter();
             maps.filter_map(|map| Some(Sample::labelled(&map.name, map.capacity?))).collect()
@@ -110,7 +125,9 @@ pub(super) const FAMILIES: &[Family] = &[
         "tcpmon_connections_opened_total",
         "",
         &["counted_by"],
-        "Connections that were begun to be opened, as the kernel counts them (ActiveOpens and PassiveOpens, in all network namespaces that tcpmon may enter) and as the programs saw them: the difference is what they missed, but for connections that are met late.",
+        "Connections that started to open, as counted by the kernel (ActiveOpens and PassiveOpens, in all network \
+         namespaces that tcpmon may enter) and by the eBPF programs. The programs missed the difference, except for \
+         connections that they found later (tcpmon_socket_begin_late_total).",
         |page| {
             let kernel = page.host.connections_opened.map(|count| Sample::labelled("kernel", count));
             // Without the kernel's count there is nothing to compare with, so neither is shown.
@@ -123,7 +140,8 @@ pub(super) const FAMILIES: &[Family] = &[
         "tcpmon_socket_begin_late_total",
         "",
         &[],
-        "Connections whose begin no program saw, or that waited to be accepted when tcpmon began: no byte is lost, they are counted from their first one.",
+        "Connections whose start no program saw, or that waited to be accepted when tcpmon started. No byte is \
+         lost: they are counted from their first byte.",
         |page| vec![Sample::plain(page.snapshot.begins_late)],
     ),
     Scope::Itself.family(
@@ -131,7 +149,8 @@ pub(super) const FAMILIES: &[Family] = &[
         "tcpmon_newborn_groups",
         "",
         &[],
-        "Groups, and new drop reasons of others, whose counters this page shows at zero because a regular scraper has not seen them yet.",
+        "Groups, and new drop reasons of other groups, whose counters are zero on this page because a regular \
+         scraper has not seen them yet.",
         |page| vec![Sample::plain(page.snapshot.newborn)],
     ),
     Scope::Itself.family(

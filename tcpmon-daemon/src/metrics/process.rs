@@ -21,10 +21,10 @@ pub(super) const FAMILIES: &[Family] = &[
         Kind::Counter,
         "process_cpu_seconds_total",
         "seconds",
-        "CPU time that tcpmon used, in user space and in the kernel.",
+        "CPU time that tcpmon has used, in user space and in the kernel.",
         |page| sample(page, |process| Some(process.cpu.as_secs_f64())),
     ),
-    process(Kind::Gauge, "process_resident_memory_bytes", "bytes", "Memory of tcpmon that is resident.", |page| {
+    process(Kind::Gauge, "process_resident_memory_bytes", "bytes", "Resident memory of tcpmon.", |page| {
         sample(page, |process| Some(process.resident_bytes))
     }),
     process(Kind::Gauge, "process_virtual_memory_bytes", "bytes", "Address space of tcpmon.", |page| {

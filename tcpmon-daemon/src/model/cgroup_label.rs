@@ -197,11 +197,13 @@ mod tests {
     fn a_pod_is_its_uid_whatever_the_driver_the_runtime_and_the_class() {
         becomes(&[
             (
-                "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod40934a46_d409_4f4a_bb8b_1ec0b0436320.slice/cri-containerd-ID.scope",
+                "/kubepods.slice/kubepods-burstable.slice/\
+                 kubepods-burstable-pod40934a46_d409_4f4a_bb8b_1ec0b0436320.slice/cri-containerd-ID.scope",
                 "pod/40934a46-d409-4f4a-bb8b-1ec0b0436320",
             ),
             (
-                "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod5759a1ae_36ca_48a8_b20a_b0b5c8a90fb8.slice/docker-ID.scope",
+                "/kubepods.slice/kubepods-besteffort.slice/\
+                 kubepods-besteffort-pod5759a1ae_36ca_48a8_b20a_b0b5c8a90fb8.slice/docker-ID.scope",
                 "pod/5759a1ae-36ca-48a8-b20a-b0b5c8a90fb8",
             ),
             (
@@ -220,17 +222,20 @@ mod tests {
             ),
             // kind: its nodes are containers.
             (
-                "/system.slice/docker-ID.scope/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/kubelet-kubepods-burstable-pod26822839_8c92_4c60_a921_ffc5991fa00f.slice/cri-containerd-ID.scope",
+                "/system.slice/docker-ID.scope/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/\
+                 kubelet-kubepods-burstable-pod26822839_8c92_4c60_a921_ffc5991fa00f.slice/cri-containerd-ID.scope",
                 "pod/26822839-8c92-4c60-a921-ffc5991fa00f",
             ),
             // A static pod.
             (
-                "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podd3ab14aaf1a1b6f1d4bc4ac4cd1d9d1f.slice/cri-containerd-ID.scope",
+                "/kubepods.slice/kubepods-burstable.slice/\
+                 kubepods-burstable-podd3ab14aaf1a1b6f1d4bc4ac4cd1d9d1f.slice/cri-containerd-ID.scope",
                 "pod/d3ab14aaf1a1b6f1d4bc4ac4cd1d9d1f",
             ),
             // containerd with a cgroupfs path below a systemd slice.
             (
-                "/system.slice/containerd.service/kubepods-burstable-pod2fc932ce_fdcc_454b_97bd_aadfdeb4c340.slice:cri-containerd:ID",
+                "/system.slice/containerd.service/\
+                 kubepods-burstable-pod2fc932ce_fdcc_454b_97bd_aadfdeb4c340.slice:cri-containerd:ID",
                 "pod/2fc932ce-fdcc-454b-97bd-aadfdeb4c340",
             ),
             // The path as a daemon that is in a pod itself sees it.
@@ -294,15 +299,18 @@ mod tests {
                 "app-gnome-firefox.scope",
             ),
             (
-                "/user.slice/user-1000.slice/user@1000.service/app.slice/app-org.kde.konsole-bd8cc4d7f2b84bcd9c4e8b8d1d3f6f3e.scope",
+                "/user.slice/user-1000.slice/user@1000.service/app.slice/\
+                 app-org.kde.konsole-bd8cc4d7f2b84bcd9c4e8b8d1d3f6f3e.scope",
                 "app-org.kde.konsole.scope",
             ),
             (
-                "/user.slice/user-1000.slice/user@1000.service/app.slice/app-firefox@a1b2c3d4e5f60718293a4b5c6d7e8f90.service",
+                "/user.slice/user-1000.slice/user@1000.service/app.slice/\
+                 app-firefox@a1b2c3d4e5f60718293a4b5c6d7e8f90.service",
                 "app-firefox.service",
             ),
             (
-                "/user.slice/user-1000.slice/user@1000.service/app.slice/app-org.gnome.Terminal.slice/vte-spawn-0ab3e1e2-7a1c-4f63-9d6e-2b1a4c5d6e7f.scope",
+                "/user.slice/user-1000.slice/user@1000.service/app.slice/app-org.gnome.Terminal.slice/\
+                 vte-spawn-0ab3e1e2-7a1c-4f63-9d6e-2b1a4c5d6e7f.scope",
                 "vte-spawn.scope",
             ),
             (
@@ -328,7 +336,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_path_has_a_short_label(path in "(/(pod|docker|kubepods|lxc|run-|app-|session-|machine-|libpod-|x)?[-@:._\\\\0-9a-fxü]{0,70}(\\.(service|scope|slice))?){0,6}|\\PC*") {
+        fn every_path_has_a_short_label(path in "(/(pod|docker|kubepods|lxc|run-|app-|session-|machine-|libpod-|\
+             x)?[-@:._\\\\0-9a-fxü]{0,70}(\\.(service|scope|slice))?){0,6}|\\PC*") {
             let label = label(&path);
             prop_assert!((1..=LONGEST).contains(&label.chars().count()), "{path:?} is {label:?}");
         }

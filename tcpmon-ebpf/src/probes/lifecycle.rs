@@ -57,7 +57,8 @@ fn traced(ctx: &BtfTracePointContext) -> Option<()> {
 }
 
 /// Handles a change of a socket's state. Each program that reports the change does the same, and what is counted is
-/// marked in the state, so that it is counted once. How to get the TCP socket and the cookie depends on the kind of program.
+/// marked in the state, so that it is counted once. How to get the TCP socket and the cookie depends on the kind of
+/// program.
 #[inline(always)]
 fn change(
     sock: Sock,

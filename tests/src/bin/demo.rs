@@ -87,8 +87,10 @@ fn main() -> ExitCode {
         println!("{}", row(name, &before.1, &after.1, seconds));
     }
     println!(
-        "\n  mean queue   bytes that waited in the receive queue, on average     mean wait    of a byte, from arrival to read\n  \
-         buffer fill  when the reader lost its CPU, on average               zero window  share of time the sender was told to stop\n  \
+        "\n  mean queue   bytes that waited in the receive queue, on average     mean wait    of a byte, from \
+         arrival to read\n  \
+         buffer fill  when the reader lost its CPU, on average               zero window  share of time the sender \
+         was told to stop\n  \
          run queue    share of time the reader was runnable but had no CPU"
     );
     println!("\nAnd one of them through the lens, `tcpmon trace --pid {slow} --duration 300ms`:\n");

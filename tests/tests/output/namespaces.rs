@@ -15,7 +15,8 @@ fn a_pid_namespace_refuses_numbers_and_traces_names() {
     assert_eq!(
         refused.stderr,
         "tcpmon: --pid 1: tcpmon runs in a PID namespace of its own, where processes have other numbers than the \
-         kernel's: run it in the host's (docker run --pid=host, hostPID: true), or choose by --comm, --cgroup or --port\n"
+         kernel's: run it in the host's (docker run --pid=host, hostPID: true), or choose by --comm, --cgroup or \
+         --port\n"
     );
     let trace = Trace::start_under(&container, &["--comm", "contained"]);
     sender(&lab, &reader).bytes(50_000).spawn().wait();
@@ -44,7 +45,8 @@ fn a_control_group_namespace_refuses_paths() {
     assert_eq!(
         refused.stderr,
         format!(
-            "tcpmon: --cgroup /: {root} is not the host's root of control groups, from which the kernel counts: run tcpmon \
+            "tcpmon: --cgroup /: {root} is not the host's root of control groups, from which the kernel counts: run \
+             tcpmon \
              in the host's control-group namespace (docker run --cgroupns=host), or choose by --comm or --port\n"
         )
     );

@@ -54,7 +54,8 @@ fn firm(runs: &[&Run]) -> Result<String> {
     for run in first_of_each_kernel(runs) {
         text += &lacks(run)?;
     }
-    text += "\n## Tests\n\nEvery test of `tests/tests` that is not named here passes on every machine (kernel and number \
+    text += "\n## Tests\n\nEvery test of `tests/tests` that is not named here passes on every machine (kernel and \
+         number \
              of CPUs).\n\n";
     text += &rows(runs, &|test| is_uneven(runs, test));
     text += "\nNot run in the machines, only on the host:\n\n";

@@ -56,7 +56,8 @@ mod tests {
         let measured = ["6.1\tdaemon\ta\t7", "6.12\tdaemon\tb\t8", "6.18\tdaemon\ta\t6", "6.18\tdaemon\tb\t8"];
         assert_eq!(
             merged(text, measured.into_iter(), "6.18")?,
-            "kernel\tmode\tprogram\tinstructions\n6.1\tdaemon\ta\t7\n6.12\tdaemon\tb\t8\n6.18\tdaemon\ta\t6\n6.18\tdaemon\tb\t9\n"
+            "kernel\tmode\tprogram\tinstructions\n6.1\tdaemon\ta\t7\n6.12\tdaemon\tb\t8\n\
+             6.18\tdaemon\ta\t6\n6.18\tdaemon\tb\t9\n"
         );
         Ok(())
     }

@@ -61,7 +61,8 @@ fn nothing_is_asked_for_by_a_file_without_content() {
 fn every_key_of_the_format_is_known() {
     let folder = Folder::new();
     let text = tls(
-        "client_ca_file: b.crt\nclient_auth_type: RequireAndVerifyClientCert\nclient_allowed_sans: [x]\nmin_version: TLS12\n\
+        "client_ca_file: b.crt\nclient_auth_type: RequireAndVerifyClientCert\nclient_allowed_sans: [x]\nmin_version: \
+         TLS12\n\
          max_version: TLS13\ncipher_suites: [TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, TLS_AES_128_GCM_SHA256]\n\
          prefer_server_cipher_suites: false\ncurve_preferences: [CurveP256, X25519]",
     ) + "http_server_config:\n  http2: true\n  headers:\n    X-Frame-Options: deny\n    X-XSS-Protection: 0\n    \

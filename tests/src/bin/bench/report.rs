@@ -55,7 +55,8 @@ impl Section {
     /// Formats the section for the document.
     pub fn markdown(&self, provenance: &Provenance) -> String {
         let notes: Vec<String> = self.notes.iter().map(|note| format!("- {note}")).collect();
-        format!("{} {}.\n\n{}\n{}\n", self.what, provenance.0, self.table.markdown(), notes.join("\n"))
+        let what = self.what.replace(". ", ".\n");
+        format!("{what}\n{}.\n\n{}\n{}\n", provenance.0, self.table.markdown(), notes.join("\n"))
     }
 }
 

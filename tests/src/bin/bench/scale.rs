@@ -108,11 +108,11 @@ pub fn measure(quick: bool) -> Section {
     let status = many.daemon.stop();
     assert!(status.success(), "tcpmon daemon ended with {status}");
     let what = format!(
-        "Passes of the daemon (tcpmon_scrape_seconds) and wall time of GET /metrics, medians of {SCRAPES} at rest and of \
-         {SCRAPES_AFTER_CHANGE} after each socket has received a byte that was read; sockets as the daemon counts them \
-         (the sum of tcpmon_sockets), both ends of each connection among them. The kernel's walk is that of a second copy \
-         of the programs over the same sockets in the same states, its records copied out and not accounted: median \
-         time in system calls, their number, and the longest of all repetitions."
+        "Passes of the daemon (tcpmon_scrape_seconds) and wall time of GET /metrics, medians of {SCRAPES} at rest \
+         and of {SCRAPES_AFTER_CHANGE} after each socket has received a byte that was read; sockets as the daemon \
+         counts them (the sum of tcpmon_sockets), both ends of each connection among them. The kernel's walk is that \
+         of a second copy of the programs over the same sockets in the same states, its records copied out and not \
+         accounted: median time in system calls, their number, and the longest of all repetitions."
     );
     Section { name: "scale", what, table, notes }
 }
