@@ -1,5 +1,5 @@
-//! Checks what no other tool checks: the width of Rust lines that rustfmt leaves alone (long strings), and that Markdown
-//! has one sentence a line.
+//! Checks what no other tool checks: the width of Rust lines that rustfmt leaves alone (long strings), and that
+//! Markdown has one sentence a line.
 
 use std::{fs, path::Path};
 
@@ -46,8 +46,8 @@ fn too_wide(text: &str) -> Vec<String> {
     wide.map(|(number, _)| format!("{number}: wider than {MAX_WIDTH} columns")).collect()
 }
 
-/// Lines of Markdown with several sentences, as `LINE: FAULT`. Tables and code may have them, and a sentence in bold may
-/// stand at the start of a line.
+/// Lines of Markdown with several sentences, as `LINE: FAULT`. Tables and code may have them, and a sentence in bold
+/// may stand at the start of a line.
 fn several_sentences(text: &str) -> Vec<String> {
     let mut is_code = false;
     let mut faults = Vec::new();
