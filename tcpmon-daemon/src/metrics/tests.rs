@@ -236,7 +236,7 @@ fn many_groups_make_one_family_of_all_their_metrics() {
     let snapshot = Arc::new(fixture::snapshot((0..1_000).map(group).collect()));
     let families = protobuf(Page { snapshot, ..fixture::page() });
     let received: Vec<_> = families.iter().filter(|family| family.name == "tcpmon_receive_bytes_total").collect();
-    assert!(received.len() == 1 && received[0].help.starts_with("New in-order"), "{}", received[0].help);
+    assert!(received.len() == 1 && received[0].help.starts_with("In-order"), "{}", received[0].help);
     assert_eq!(received[0].metric.len(), 1_000);
     assert!(
         received[0].metric.iter().zip(0..).all(|(metric, number)| metric.label[1].value == format!("local:{number}"))
