@@ -94,4 +94,14 @@ fn mptcp_connections_are_left_out_and_counted_and_plain_ones_are_not() {
     let page = daemon.scrape();
     assert_eq!(page.value("tcpmon_sockets_ignored_total", &[("why", "mptcp")]), Some(3.0));
     assert_eq!(common::lost(&page), 0.0, "{:?}", page.samples("tcpmon_lost_total"));
+
+    // A socket that disconnects and connects again is another connection: both of its ends are left out, too.
+    rustix::net::connect_unspec(&new.0).expect("it disconnects");
+    SockRef::from(&new.0).connect(&named.local_addr().unwrap().into()).expect("it connects again");
+    let again = named.accept().expect("a connection").0;
+    assert_eq!(protocol(&again), Protocol::MPTCP);
+    eventually(DEADLINE, "both ends of the second connection are left out", || {
+        let ignored = daemon.scrape().value("tcpmon_sockets_ignored_total", &[("why", "mptcp")]);
+        if ignored == Some(5.0) { Ok(()) } else { Err(format!("{ignored:?}")) }
+    });
 }

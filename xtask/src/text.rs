@@ -10,7 +10,7 @@ use crate::workspace;
 /// `max_width` in `rustfmt.toml`.
 const MAX_WIDTH: usize = 120;
 
-/// Checks all Rust and Markdown files of the workspace, except those that git ignores.
+/// Checks all Rust and Markdown files of the workspace, except those in `target` and in hidden folders.
 pub fn check() -> Result<()> {
     let mut findings = Vec::new();
     check_folder(&workspace::root(), &mut findings)?;

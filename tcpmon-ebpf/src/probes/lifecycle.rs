@@ -75,7 +75,7 @@ fn change(
         state::CLOSE if sock.orphaned() && setting!(trace) == 0 => end(tcp()?, cookie),
         state::CLOSE => {
             let state = maps::socket(tcp()?.sock())?;
-            socket::event(state, |state| state.flags &= !SOCKET_OPENED);
+            socket::event(state, |state| state.flags &= !(SOCKET_OPENED | SOCKET_MPTCP));
             None
         }
         _ => None,

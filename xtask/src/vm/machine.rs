@@ -26,8 +26,7 @@ const MEMORY: &str = "1536M";
 /// low-priority thread such as `khugepaged` can stay preempted in an RCU reader for longer than that (seen on 7.2).
 const COMMAND_LINE: &str = "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off nokaslr norandmaps \
                             no_timer_check tsc=reliable apparmor=0 selinux=0 audit=0 random.trust_cpu=on \
-                            log_buf_len=4M \
-                            rcupdate.rcu_cpu_stall_timeout=90";
+                            log_buf_len=4M rcupdate.rcu_cpu_stall_timeout=90";
 
 /// QEMU's exit status is twice the code that the guest writes, plus one.
 const GUEST_SUCCEEDED: i32 = 1;
