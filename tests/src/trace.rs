@@ -20,6 +20,9 @@ use crate::{eventually, must};
 /// Time limit to start and to stop: generous, for an emulated machine.
 const DEADLINE: Duration = Duration::from_secs(30);
 
+/// How each error message of tcpmon begins.
+const ERROR_MESSAGE: &[u8] = b"tcpmon: ";
+
 /// A running trace. Killed when dropped.
 #[derive(Debug)]
 pub struct Trace {
@@ -172,8 +175,11 @@ impl Piped {
         let status = self.process.wait(deadline);
         let mut ended = self.read();
         let Reading::Begun(reading) = ended.pipe else { unreachable!("it has just begun") };
-        let bytes = reading.join().expect("reading a pipe does not panic");
+        let mut bytes = reading.join().expect("reading a pipe does not panic");
         ended.process.wait(deadline);
+        // Where standard error is the same pipe, an error message may follow the cut record on its line.
+        let message = bytes.windows(ERROR_MESSAGE.len()).position(|window| window == ERROR_MESSAGE);
+        bytes.truncate(message.unwrap_or(bytes.len()));
         Traced { status, records: records(&bytes), stdout: String::new(), stderr: ended.process.stderr() }
     }
 
