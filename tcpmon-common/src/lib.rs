@@ -5,6 +5,7 @@
 #![no_std]
 
 pub mod copy;
+pub mod counters;
 pub mod drops;
 pub mod fold;
 pub mod header;

@@ -1,11 +1,12 @@
 //! A reader: a thread that drained data from a TCP socket.
 
-use crate::{histogram::TimeBins, name::Name};
+use crate::{counters::counters, histogram::TimeBins, name::Name};
 
 /// No slot: the socket has no known reader.
 pub const SLOT_NONE: u32 = u32::MAX;
 
-/// The thread was preempted. Like the two below: why a timeslice ended, and an index into [`ReaderSlot::ends`].
+/// The thread was preempted. Like the two below: why a timeslice ended, and an index into
+/// [`ReaderCounters::ends`].
 pub const END_PREEMPTED: u32 = 0;
 /// The thread went to sleep.
 pub const END_BLOCKED: u32 = 1;
@@ -68,16 +69,28 @@ pub struct ReaderSlot {
     pub services: u32,
     /// When the thread was first seen reading, `CLOCK_MONOTONIC`, ns.
     pub begun_ns: u64,
-    /// Timeslices by how they ended.
-    pub ends: [u64; 3],
-    /// Time on the CPU, ns.
-    pub on_cpu_ns: u64,
-    /// Time runnable but waiting for a CPU, ns.
-    pub wait_ns: u64,
-    /// Time on the CPU per timeslice.
-    pub on_cpu: TimeBins,
-    /// Time runnable but waiting for a CPU, per timeslice.
-    pub wait: TimeBins,
+    /// The totals.
+    pub counters: ReaderCounters,
+}
+
+counters! {
+    /// The totals of one reader for one service. Each of them only grows (and wraps).
+    counters ReaderCounters;
+    /// Sums over the readers of a group.
+    sums ReaderTotals;
+    {
+        /// Timeslices by how they ended: `END_PREEMPTED`, `END_BLOCKED`, `END_EXITED`.
+        ends: [u64; 3],
+        /// Time on the CPU, ns.
+        on_cpu_ns: u64,
+        /// Time runnable but waiting for a CPU, ns.
+        run_queue_wait_ns: u64,
+        /// Time on the CPU per timeslice.
+        on_cpu: TimeBins,
+        /// Time runnable but waiting for a CPU, per timeslice.
+        run_queue_wait: TimeBins,
+    }
+    derived {}
 }
 
 const _: () = assert!(size_of::<ReaderSlot>() == 384);

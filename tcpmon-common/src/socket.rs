@@ -1,8 +1,9 @@
 //! One TCP socket: the state in its local storage, and the record that carries it to user space.
 
 use crate::{
+    counters::{Cells, counters},
     header::Header,
-    histogram::{FILL_BINS, FILLS, FillBins},
+    histogram::{FILLS, FillBins},
     name::Name,
 };
 
@@ -71,36 +72,49 @@ impl Shown {
     }
 }
 
-/// The totals of one socket. Each of them only grows (and wraps), so that differences can be added to a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    feature = "user",
-    derive(zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)
-)]
-#[repr(C)]
-pub struct SocketCounters {
-    /// New in-order data accepted by TCP: advance of `rcv_nxt`, without SYN and FIN.
-    pub received_bytes: u64,
-    /// Data drained: advance of `copied_seq`, without the FIN.
-    pub read_bytes: u64,
-    /// Data segments seen (after GRO).
-    pub segments: u64,
-    /// Time integral of the queued bytes, in bytes x [`TICK_NS`].
-    pub queue_byte_ticks: u64,
-    /// Time during which the advertised window was below one MSS.
-    pub zero_window_ns: u64,
-    /// How often autotuning raised `sk_rcvbuf`.
-    pub growths: u64,
-    /// Bytes that arrived while the reader was on a CPU.
-    pub arrived_on_cpu_bytes: u64,
-    /// Bytes that arrived while the reader was off the CPU.
-    pub arrived_off_cpu_bytes: u64,
-    /// Bytes that readers with a slot drained in their timeslices.
-    pub timeslice_read_bytes: u64,
-    /// Sums of the observed fills, in 1/[`FILL_ONE`](crate::histogram::FILL_ONE), each rounded up.
-    pub fill_sums: [u64; FILLS],
-    /// Distributions of the observed fills.
-    pub fills: FillBins,
+counters! {
+    /// The totals of one socket. Each of them only grows (and wraps), so that differences can be added to a group.
+    counters SocketCounters;
+    /// Sums over the sockets of a group.
+    sums SocketTotals;
+    {
+        /// New in-order data accepted by TCP: advance of `rcv_nxt`, without SYN and FIN.
+        received_bytes: u64,
+        /// Data drained: advance of `copied_seq`, without the FIN.
+        read_bytes: u64,
+        /// Data segments seen (after GRO).
+        segments: u64,
+        /// Time integral of the queued bytes, in bytes x [`TICK_NS`].
+        queue_byte_ticks: u64,
+        /// Time during which the advertised window was below one MSS.
+        zero_window_ns: u64,
+        /// How often autotuning raised `sk_rcvbuf`.
+        growths: u64,
+        /// Bytes that arrived while the reader was on a CPU.
+        arrived_on_cpu_bytes: u64,
+        /// Bytes that arrived while the reader was off the CPU.
+        arrived_off_cpu_bytes: u64,
+        /// Bytes that readers with a slot drained in their timeslices.
+        timeslice_read_bytes: u64,
+        /// Sums of the observed fills, in 1/[`FILL_ONE`](crate::histogram::FILL_ONE), each rounded up.
+        fill_sums: [u64; FILLS],
+        /// Distributions of the observed fills.
+        fills: FillBins,
+    }
+    derived {
+        /// Bytes that arrived while the socket had no known reader: those of the three contexts add up to the bytes
+        /// received.
+        arrived_without_reader_bytes = |of| {
+            of.received_bytes.wrapping_sub(of.arrived_on_cpu_bytes).wrapping_sub(of.arrived_off_cpu_bytes)
+        };
+    }
+}
+
+impl SocketTotals {
+    /// Time integral of the queued bytes, byte-seconds.
+    pub fn queue_byte_seconds(&self) -> f64 {
+        self.queue_byte_ticks as f64 * TICK_NS as f64 / 1e9
+    }
 }
 
 /// A socket's state: value of the socket local storage `SOCKETS`. Written under the socket's lock; read by the snapshot
@@ -163,23 +177,6 @@ impl SocketState {
         rcvbuf: 0,
         grow_from: 0,
         counters: SocketCounters::ZERO,
-    };
-}
-
-impl SocketCounters {
-    /// Nothing counted.
-    pub const ZERO: Self = Self {
-        received_bytes: 0,
-        read_bytes: 0,
-        segments: 0,
-        queue_byte_ticks: 0,
-        zero_window_ns: 0,
-        growths: 0,
-        arrived_on_cpu_bytes: 0,
-        arrived_off_cpu_bytes: 0,
-        timeslice_read_bytes: 0,
-        fill_sums: [0; FILLS],
-        fills: [[0; FILLS]; FILL_BINS],
     };
 }
 

@@ -38,7 +38,7 @@ pub use self::{
 };
 use crate::{
     metrics::{Format, Identity},
-    model::snapshot::Seen,
+    model::snapshot::Observed,
 };
 
 /// Where the endpoint gets its data.
@@ -53,7 +53,7 @@ pub trait Source: Send + Sync + 'static {
     ///
     /// # Errors
     /// If no sample can be taken.
-    fn see(&self) -> impl Future<Output = Result<Seen, Unavailable>> + Send;
+    fn see(&self) -> impl Future<Output = Result<Observed, Unavailable>> + Send;
 }
 
 /// No data is available: why, and what to do.

@@ -26,7 +26,7 @@ use crate::{
     kernel::{Kernel, Raw, ReadError, Show, monotonic_ns},
     model::{
         snapshot::{MapUse, Napi, Probe, ProgramRuns, Snapshot, Verdict},
-        table::{Limits, Table},
+        table::{Table, TableLimits},
     },
 };
 
@@ -51,7 +51,7 @@ type Answer = Result<Arc<Snapshot>, Arc<ReadError>>;
 /// Orders to the running collector.
 #[derive(Debug)]
 pub(super) enum Order {
-    /// See [`Limits`].
+    /// See [`TableLimits`].
     Bounds { max_groups: usize, group_ttl: Duration, pin: Vec<String> },
 }
 
@@ -101,7 +101,7 @@ impl Handle {
 ///
 /// # Errors
 /// If no thread can be created, or the ring cannot be waited for.
-pub(super) fn start(kernel: Kernel, limits: Limits, ended: oneshot::Sender<()>) -> io::Result<Handle> {
+pub(super) fn start(kernel: Kernel, limits: TableLimits, ended: oneshot::Sender<()>) -> io::Result<Handle> {
     let (handle, inbox) = ask::channel("collector");
     let (orders, told) = mpsc::channel();
     let passes = Arc::new(Pulse::new());
@@ -143,7 +143,7 @@ pub struct Collector {
 
 impl Collector {
     /// A collector that has not read anything yet.
-    pub fn new(kernel: Kernel, limits: Limits) -> Self {
+    pub fn new(kernel: Kernel, limits: TableLimits) -> Self {
         let now = Instant::now();
         Self {
             table: Table::new(limits, now, kernel.began_ns()),
@@ -164,7 +164,7 @@ impl Collector {
         loop {
             let request = inbox.wait(DRAIN_EVERY);
             for Order::Bounds { max_groups, group_ttl, pin } in told.try_iter() {
-                self.table.set_bounds(max_groups, group_ttl, &pin);
+                self.table.set_limits(max_groups, group_ttl, &pin);
             }
             let result = match request {
                 Ok(None) => self.drain().map_err(Arc::new),
@@ -207,7 +207,7 @@ impl Collector {
         // Sockets that have started to listen since the last time should be known before their connections are visited.
         self.drain()?;
         let raw = self.kernel.raw()?;
-        self.table.fallen(&raw.fallen, &self.kernel.fell());
+        self.table.final_records_lost(&raw.fallen, &self.kernel.fell());
         // What a failed pass would have shown must be shown by the next one.
         let show = std::mem::replace(&mut self.show, Show::All);
         self.sockets(show, now)?;
@@ -252,9 +252,9 @@ impl Collector {
         }
         let after = self.kernel.lives()?;
         self.opened = after.opened;
-        self.table.lives(before, pass.living(), after);
-        let met = self.kernel.met();
-        for index in self.table.end(&met, now) {
+        self.table.compare_counts(before, pass.living(), after);
+        let visited = self.kernel.met();
+        for index in self.table.end(&visited, now) {
             self.kernel.free_index(index);
         }
         Ok(())
@@ -338,9 +338,13 @@ impl Collector {
 
     /// Losses that the table counts.
     fn losses(&self) -> [(String, u64); 3] {
-        let [sockets, readers] = self.table.impossible();
-        [("socket_end", self.table.unended()), ("impossible_socket", sockets), ("impossible_reader", readers)]
-            .map(|(what, count)| (what.to_owned(), count))
+        let impossible = self.table.impossible();
+        [
+            ("socket_end", self.table.unseen_ends()),
+            ("impossible_socket", impossible.sockets),
+            ("impossible_reader", impossible.readers),
+        ]
+        .map(|(what, count)| (what.to_owned(), count))
     }
 
     /// Empty if the probe is not attached: a zero would mean that there were none.

@@ -26,8 +26,8 @@ use crate::{
     kernel::{Kernel, Options},
     metrics::Identity,
     model::{
-        snapshot::{Seen, Verdict},
-        table::Limits,
+        snapshot::{Observed, Verdict},
+        table::TableLimits,
     },
 };
 
@@ -75,7 +75,7 @@ async fn serve(settings: Settings, mut reload: Reload) -> anyhow::Result<()> {
         warn!(probe = probe.name, reason = probe.reason, "a probe is not attached");
     }
     let (ended, mut collector_ended) = oneshot::channel();
-    let limits = Limits {
+    let limits = TableLimits {
         max_groups: settings.max_groups,
         group_ttl: settings.group_ttl,
         pin: settings.pin,
@@ -160,9 +160,9 @@ impl Source for Watching {
         self.collector.health()
     }
 
-    async fn see(&self) -> Result<Seen, Unavailable> {
+    async fn see(&self) -> Result<Observed, Unavailable> {
         let (snapshot, host) = tokio::join!(self.collector.ask(), self.surroundings.ask());
-        Ok(Seen { snapshot: snapshot?, host: host.map_err(|error| Unavailable(error.to_string()))? })
+        Ok(Observed { snapshot: snapshot?, host: host.map_err(|error| Unavailable(error.to_string()))? })
     }
 }
 

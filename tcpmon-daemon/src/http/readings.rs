@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     metrics::{self, Format, Identity},
-    model::{newborn::Newborns, snapshot::Seen},
+    model::{newborn::Newborns, snapshot::Observed},
 };
 
 /// A request that comes within this time of a sample's start gets that sample.
@@ -72,7 +72,7 @@ struct Reading {
     /// The same time, on `CLOCK_MONOTONIC`.
     began_clock: Duration,
     /// Once metrics have been requested, this shows new series at zero.
-    seen: Result<Seen, Unavailable>,
+    seen: Result<Observed, Unavailable>,
     /// Text, OpenMetrics, protobuf, status.
     pages: [Option<Result<Arc<Page>, Unavailable>>; 4],
     answered: HashMap<Client, Answered>,
@@ -146,7 +146,7 @@ impl<S: Source> Readings<S> {
     async fn render(
         self: &Arc<Self>,
         mut latest: OwnedMutexGuard<Latest>,
-        seen: Seen,
+        seen: Observed,
         wanted: Wanted,
     ) -> Result<Arc<Page>, Unavailable> {
         let all = Arc::clone(self);
@@ -160,7 +160,7 @@ impl<S: Source> Readings<S> {
         or_panic(made.await)
     }
 
-    fn write(&self, seen: Seen, wanted: &Wanted) -> Result<Page, Unavailable> {
+    fn write(&self, seen: Observed, wanted: &Wanted) -> Result<Page, Unavailable> {
         let mut writer = Writer::default();
         match wanted {
             Wanted::Metrics(format, _) => {

@@ -12,7 +12,7 @@ use crate::{
     metrics::Identity,
     model::{
         host,
-        snapshot::{MapUse, Probe, Seen},
+        snapshot::{MapUse, Observed, Probe},
     },
 };
 
@@ -56,11 +56,11 @@ struct Web {
 /// Writes the page, indented for human readers.
 pub(super) fn write(
     identity: &Identity,
-    seen: &Seen,
+    seen: &Observed,
     web: Option<&WebConfig>,
     sink: &mut impl Write,
 ) -> io::Result<()> {
-    let Seen { snapshot, host } = seen;
+    let Observed { snapshot, host } = seen;
     let programs = snapshot.programs.iter().map(|program| Program {
         name: &program.name,
         runs: program.runs,

@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use tcpmon_common::socket::SocketTotals;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -52,7 +53,7 @@ impl Source for Arc<Fake> {
         if stalled { Err(Unavailable("the collector has not finished a pass for 34 s".into())) } else { Ok(()) }
     }
 
-    async fn see(&self) -> Result<Seen, Unavailable> {
+    async fn see(&self) -> Result<Observed, Unavailable> {
         self.made.fetch_add(1, Relaxed);
         sleep(self.takes).await;
         if self.fails {
@@ -66,7 +67,10 @@ impl Source for Arc<Fake> {
         let group = Group {
             key: GroupKey::other(false),
             born: self.since,
-            counters: GroupCounters { received_bytes: 7, ..GroupCounters::default() },
+            counters: GroupCounters {
+                sockets: SocketTotals { received_bytes: 7, ..SocketTotals::default() },
+                ..GroupCounters::default()
+            },
             gauges: GroupGauges::default(),
         };
         let snapshot = Snapshot {
@@ -85,7 +89,7 @@ impl Source for Arc<Fake> {
             sources: vec![host::Source { name: "pressure", available: false, reason: missing() }],
             ..Host::default()
         };
-        Ok(Seen { snapshot: Arc::new(snapshot), host: Arc::new(host) })
+        Ok(Observed { snapshot: Arc::new(snapshot), host: Arc::new(host) })
     }
 }
 

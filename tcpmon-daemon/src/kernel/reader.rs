@@ -21,7 +21,7 @@ use tcpmon_common::{
 use super::{Kernel, ProgramStats, program_stats, skipped};
 use crate::{
     decode::{self, DecodeError, Event},
-    model::table::Lives,
+    model::table::ConnectionCounts,
 };
 
 /// Reading from the kernel failed.
@@ -85,14 +85,14 @@ impl Kernel {
     ///
     /// # Errors
     /// If the map cannot be read.
-    pub fn lives(&self) -> Result<Lives, ReadError> {
+    pub fn lives(&self) -> Result<ConnectionCounts, ReadError> {
         let count = |what| match self.lives.get(&what, 0) {
             Ok(per_cpu) => Ok(per_cpu.iter().sum::<u64>()),
             Err(source) => Err(ReadError::Map { name: "LIVES", source }),
         };
         // Ends are read first, so that each end in the result has its start in the result, too.
         let ended = count(LIVES_ENDED)?;
-        Ok(Lives { opened: count(LIVES_OPENED)?, begun: count(LIVES_BEGUN)?, ended })
+        Ok(ConnectionCounts { opened: count(LIVES_OPENED)?, started: count(LIVES_BEGUN)?, ended })
     }
 
     /// The ring's file descriptor, to wait on: the programs wake the waiter whenever another quarter of the ring is

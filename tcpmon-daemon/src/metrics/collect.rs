@@ -1,6 +1,6 @@
 //! Passes the families of one metrics page to prometheus-client's encoders.
 
-use std::{borrow::Cow, fmt, ops::Range, sync::Arc};
+use std::{borrow::Cow, fmt};
 
 use prometheus_client::{
     collector::Collector,
@@ -10,54 +10,12 @@ use prometheus_client::{
 };
 
 use super::{
-    Identity, families,
-    family::{Family, Kind, Sample, Value},
+    families,
+    family::{Family, FamilyType, Sample, Value},
     histogram::Histogram,
-    process::Process,
+    page::Page,
 };
-use crate::model::{
-    host::Host,
-    snapshot::{Group, GroupKey, Seen, Snapshot},
-};
-
-/// All input for one metrics page.
-#[derive(Clone, Debug)]
-pub(super) struct Page {
-    /// What the programs saw.
-    pub(super) snapshot: Arc<Snapshot>,
-    /// What was read about the host.
-    pub(super) host: Arc<Host>,
-    /// Which tcpmon made the page, and where it runs.
-    pub(super) identity: Arc<Identity>,
-    /// What tcpmon itself uses; `None` if `/proc` cannot be read.
-    pub(super) process: Option<Process>,
-    /// The groups that are on this page; all of them if `None`.
-    pub(super) shown: Option<Range<usize>>,
-}
-
-/// Number of groups encoded at a time where the encoder keeps all of them in memory: a group's histogram takes about 3
-/// kB.
-const PART: usize = 256;
-
-impl Page {
-    pub(super) fn new(identity: Arc<Identity>, process: Option<Process>, seen: Seen) -> Self {
-        let Seen { snapshot, host } = seen;
-        Self { snapshot, host, identity, process, shown: None }
-    }
-
-    /// The groups on this page.
-    pub(super) fn groups(&self) -> &[Group] {
-        let all = &self.snapshot.groups;
-        self.shown.as_ref().map_or(all, |shown| &all[shown.clone()])
-    }
-
-    /// Splits the page into pages with some of the groups each.
-    pub(super) fn parts(&self) -> impl Iterator<Item = Self> {
-        let all = self.snapshot.groups.len();
-        let part = move |first: usize| Self { shown: Some(first..(first + PART).min(all)), ..self.clone() };
-        (0..all).step_by(PART).map(part)
-    }
-}
+use crate::model::snapshot::GroupKey;
 
 /// One family of a page.
 #[derive(Clone, Debug)]
@@ -85,16 +43,16 @@ fn write(family: &Family, page: &Page, encoder: &mut DescriptorEncoder<'_>) -> f
     }
     let unit = (!family.unit.is_empty()).then(|| Unit::Other(family.unit.to_owned()));
     let kind = match family.kind {
-        Kind::Counter => MetricType::Counter,
-        Kind::Gauge => MetricType::Gauge,
-        Kind::Histogram => MetricType::Histogram,
-        Kind::Info => MetricType::Info,
+        FamilyType::Counter => MetricType::Counter,
+        FamilyType::Gauge => MetricType::Gauge,
+        FamilyType::Histogram => MetricType::Histogram,
+        FamilyType::Info => MetricType::Info,
     };
     let mut encoder = encoder.encode_descriptor(family.stem(), family.help, unit.as_ref(), kind)?;
     for sample in &samples {
         let labels =
             Labels { group: sample.group.map(|group| &group.key), names: family.labels, values: &sample.labels };
-        if family.kind == Kind::Info {
+        if family.kind == FamilyType::Info {
             encoder.encode_info(&labels)?;
         } else if labels.is_empty() {
             write_value(family.kind, sample, &mut encoder)?;
@@ -105,14 +63,13 @@ fn write(family: &Family, page: &Page, encoder: &mut DescriptorEncoder<'_>) -> f
     Ok(())
 }
 
-fn write_value(kind: Kind, sample: &Sample<'_>, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
+fn write_value(kind: FamilyType, sample: &Sample<'_>, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
     match (kind, sample.value) {
-        (Kind::Counter, Value::Integer(value)) => encoder.encode_counter::<NoLabelSet, _, f64>(&value, None),
-        (Kind::Counter, Value::Real(value)) => encoder.encode_counter::<NoLabelSet, _, f64>(&value, None),
-        (Kind::Gauge, Value::Integer(value)) => encoder.encode_gauge(&value),
-        (Kind::Gauge, Value::Real(value)) => encoder.encode_gauge(&value),
-        (Kind::Histogram, Value::Fill(fill)) => Histogram::from(fill).encode(encoder),
-        (Kind::Histogram, Value::Durations(times)) => Histogram::from(times).encode(encoder),
+        (FamilyType::Counter, Value::Integer(value)) => encoder.encode_counter::<NoLabelSet, _, f64>(&value, None),
+        (FamilyType::Counter, Value::Real(value)) => encoder.encode_counter::<NoLabelSet, _, f64>(&value, None),
+        (FamilyType::Gauge, Value::Integer(value)) => encoder.encode_gauge(&value),
+        (FamilyType::Gauge, Value::Real(value)) => encoder.encode_gauge(&value),
+        (FamilyType::Histogram, Value::Distribution(distribution)) => Histogram::from(distribution).encode(encoder),
         // The test that encodes every family makes sure that types and values match.
         (kind, value) => {
             debug_assert!(false, "{value:?} is no value of a {kind:?}");

@@ -3,12 +3,12 @@
 
 use std::borrow::Cow;
 
-use super::collect::Page;
-use crate::model::snapshot::{Durations, Fill, Group};
+use super::page::Page;
+use crate::model::snapshot::{Distribution, Group};
 
 /// Type of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FamilyType {
     /// Never decreases.
     Counter,
     /// Can rise and fall.
@@ -30,18 +30,54 @@ pub enum Scope {
     Itself,
 }
 
+/// The constructors' arguments are the fields of the family, in their order.
 impl Scope {
-    /// Defines a family of this scope; the arguments are the family's fields.
-    pub(super) const fn family(
+    pub(super) const fn counter(
         self,
-        kind: Kind,
         name: &'static str,
         unit: &'static str,
         labels: &'static [&'static str],
+        sources: &'static [&'static str],
         help: &'static str,
         read: Read,
     ) -> Family {
-        Family { name, kind, scope: self, unit, labels, help, read }
+        Family { name, kind: FamilyType::Counter, scope: self, unit, labels, sources, help, read }
+    }
+
+    pub(super) const fn gauge(
+        self,
+        name: &'static str,
+        unit: &'static str,
+        labels: &'static [&'static str],
+        sources: &'static [&'static str],
+        help: &'static str,
+        read: Read,
+    ) -> Family {
+        Family { name, kind: FamilyType::Gauge, scope: self, unit, labels, sources, help, read }
+    }
+
+    pub(super) const fn histogram(
+        self,
+        name: &'static str,
+        unit: &'static str,
+        labels: &'static [&'static str],
+        sources: &'static [&'static str],
+        help: &'static str,
+        read: Read,
+    ) -> Family {
+        Family { name, kind: FamilyType::Histogram, scope: self, unit, labels, sources, help, read }
+    }
+
+    pub(super) const fn info(
+        self,
+        name: &'static str,
+        unit: &'static str,
+        labels: &'static [&'static str],
+        sources: &'static [&'static str],
+        help: &'static str,
+        read: Read,
+    ) -> Family {
+        Family { name, kind: FamilyType::Info, scope: self, unit, labels, sources, help, read }
     }
 }
 
@@ -51,13 +87,16 @@ pub struct Family {
     /// Name on the wire, with the suffixes that its unit and type require.
     pub name: &'static str,
     /// Type.
-    pub kind: Kind,
+    pub kind: FamilyType,
     /// What it describes.
     pub scope: Scope,
     /// Unit, as it appears at the end of the name (before `_total`); empty for plain counts.
     pub unit: &'static str,
     /// Labels in addition to those of the scope, in the order of their values.
     pub labels: &'static [&'static str],
+    /// Where the values come from, as `/status` names it: probes, host sources, `snapshot` for what a pass reads from
+    /// the sockets, or `tcpmon` for what it knows about itself.
+    pub sources: &'static [&'static str],
     /// Help text, one sentence.
     pub help: &'static str,
     /// Takes the samples from a metrics page; a family without samples is not shown.
@@ -81,13 +120,13 @@ impl Family {
     }
 }
 
-impl Kind {
+impl FamilyType {
     /// The suffix of the family's name for this type.
     pub(super) fn suffix(self) -> &'static str {
         match self {
-            Kind::Counter => "total",
-            Kind::Info => "info",
-            Kind::Gauge | Kind::Histogram => "",
+            FamilyType::Counter => "total",
+            FamilyType::Info => "info",
+            FamilyType::Gauge | FamilyType::Histogram => "",
         }
     }
 }
@@ -110,10 +149,8 @@ pub(super) enum Value<'a> {
     Integer(u64),
     /// Any number.
     Real(f64),
-    /// A distribution of fill ratios.
-    Fill(&'a Fill),
-    /// A distribution of durations.
-    Durations(&'a Durations),
+    /// A histogram.
+    Distribution(Distribution<'a>),
 }
 
 impl From<bool> for Value<'_> {
@@ -134,15 +171,9 @@ impl From<f64> for Value<'_> {
     }
 }
 
-impl<'a> From<&'a Fill> for Value<'a> {
-    fn from(value: &'a Fill) -> Self {
-        Value::Fill(value)
-    }
-}
-
-impl<'a> From<&'a Durations> for Value<'a> {
-    fn from(value: &'a Durations) -> Self {
-        Value::Durations(value)
+impl<'a> From<Distribution<'a>> for Value<'a> {
+    fn from(value: Distribution<'a>) -> Self {
+        Value::Distribution(value)
     }
 }
 
@@ -199,10 +230,4 @@ where
         );
     }
     samples
-}
-
-/// Nanoseconds as seconds.
-pub(super) fn seconds(ns: u64) -> f64 {
-    // Division is used instead of multiplication, because 10^9 is exact as a double and 10^-9 is not.
-    ns as f64 / 1e9
 }

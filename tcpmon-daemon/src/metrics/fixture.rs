@@ -5,16 +5,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Identity, collect::Page, process::Process};
+use tcpmon_common::{
+    histogram::{FILL_ACTIVATION, FILL_DEACTIVATION, FILL_SEGMENT, TIME_BINS},
+    reader::ReaderTotals,
+    socket::SocketTotals,
+};
+
+use super::{Identity, page::Page, usage::Usage};
 use crate::model::{
     host::{
         CgroupSockets, Device, Host, PageAllocationFailures, PressureStalls, Ring, Softnet, Source, Stuck, TcpMemory,
         Zone,
     },
-    snapshot::{
-        Durations, Fill, Group, GroupCounters, GroupGauges, GroupKey, MapUse, Napi, Probe, ProgramRuns, Snapshot,
-        Verdict,
-    },
+    snapshot::{Group, GroupCounters, GroupGauges, GroupKey, MapUse, Napi, Probe, ProgramRuns, Snapshot, Verdict},
 };
 
 pub(super) fn page() -> Page {
@@ -38,7 +41,7 @@ pub(super) fn page() -> Page {
             since: Instant::now(),
             since_1970: Duration::from_millis(1_700_000_100_500),
         }),
-        process: Some(Process {
+        usage: Some(Usage {
             cpu: Duration::from_millis(1250),
             resident_bytes: 12 << 20,
             virtual_bytes: 90 << 20,
@@ -55,22 +58,8 @@ pub(super) fn busy(key: GroupKey) -> Group {
         key,
         born: Instant::now(),
         counters: GroupCounters {
-            received_bytes: 9_007_199_254_740_991,
-            read_bytes: 1_000_001,
-            segments: 1_002,
-            queue_byte_seconds: 1234.5,
-            zero_window_ns: 1_500_000_000,
-            growths: 3,
-            arrived_on_cpu_bytes: 1_003,
-            arrived_off_cpu_bytes: 1_004,
-            arrived_without_reader_bytes: 5,
-            timeslice_read_bytes: 1_005,
-            segment_fill: fill(10),
-            activation_fill: fill(20),
-            deactivation_fill: fill(30),
-            timeslices: [11, 12, 13],
-            on_cpu: durations(40),
-            run_queue_wait: durations(50),
+            sockets: sockets(),
+            readers: readers(),
             drops: vec![("socket_rcvbuff".into(), 14), ("tcp_ofomerge".into(), 15)],
         },
         gauges: GroupGauges {
@@ -160,20 +149,44 @@ fn host() -> Host {
     }
 }
 
-/// Counts in all bins.
-fn fill(seed: u64) -> Fill {
-    let mut fill = Fill { sum: seed * 640, ..Fill::default() };
-    for (bin, i) in fill.bins.iter_mut().zip(seed..) {
-        *bin = i;
+fn sockets() -> SocketTotals {
+    let mut totals = SocketTotals {
+        received_bytes: 9_007_199_254_740_991,
+        read_bytes: 1_000_001,
+        segments: 1_002,
+        queue_byte_ticks: 1_205_625_000,
+        zero_window_ns: 1_500_000_000,
+        growths: 3,
+        arrived_on_cpu_bytes: 1_003,
+        arrived_off_cpu_bytes: 1_004,
+        arrived_without_reader_bytes: 5,
+        timeslice_read_bytes: 1_005,
+        ..SocketTotals::default()
+    };
+    for (which, seed) in [(FILL_SEGMENT, 10), (FILL_ACTIVATION, 20), (FILL_DEACTIVATION, 30)] {
+        totals.fill_sums[which] = seed * 640;
+        for (bin, count) in totals.fills.iter_mut().zip(seed..) {
+            bin[which] = count;
+        }
     }
-    fill
+    totals
+}
+
+fn readers() -> ReaderTotals {
+    ReaderTotals {
+        ends: [11, 12, 13],
+        on_cpu_ns: 40_000_000,
+        on_cpu: durations(40),
+        run_queue_wait_ns: 50_000_000,
+        run_queue_wait: durations(50),
+    }
 }
 
 /// Counts in the bins from 1 us to 1 ms.
-fn durations(seed: u64) -> Durations {
-    let mut durations = Durations { sum_ns: seed * 1_000_000, ..Durations::default() };
-    for (bin, i) in durations.bins[4..14].iter_mut().zip(seed..) {
-        *bin = i;
+fn durations(seed: u64) -> [u64; TIME_BINS] {
+    let mut bins = [0; TIME_BINS];
+    for (bin, count) in bins[4..14].iter_mut().zip(seed..) {
+        *bin = count;
     }
-    durations
+    bins
 }

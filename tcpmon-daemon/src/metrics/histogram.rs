@@ -11,8 +11,8 @@ use std::fmt;
 use prometheus_client::encoding::{MetricEncoder, NativeHistogram, NativeHistogramBuckets, NoLabelSet};
 use tcpmon_common::histogram::{FILL_BINS, FILL_BOUNDS, FILL_ONE, TIME_BINS, TIME_FIRST_EXPONENT};
 
-use super::family::seconds;
-use crate::model::snapshot::{Durations, Fill};
+use super::units::seconds;
+use crate::model::snapshot::{Distribution, Quantity};
 
 /// How bins are combined into buckets. Each bucket is defined by the number of bins that it and all buckets before it
 /// cover.
@@ -101,15 +101,13 @@ pub(super) struct Histogram {
     native: Vec<u64>,
 }
 
-impl From<&Fill> for Histogram {
-    fn from(fill: &Fill) -> Self {
-        Self::new(&FILL, &fill.bins, fill.sum as f64 / f64::from(FILL_ONE))
-    }
-}
-
-impl From<&Durations> for Histogram {
-    fn from(durations: &Durations) -> Self {
-        Self::new(&DURATIONS, &durations.bins, seconds(durations.sum_ns))
+impl From<Distribution<'_>> for Histogram {
+    fn from(distribution: Distribution<'_>) -> Self {
+        let bins = distribution.bins();
+        match distribution.of {
+            Quantity::Fill => Self::new(&FILL, &bins, distribution.sum as f64 / f64::from(FILL_ONE)),
+            Quantity::Duration => Self::new(&DURATIONS, &bins, seconds(distribution.sum)),
+        }
     }
 }
 
@@ -172,7 +170,18 @@ impl Histogram {
 
 #[cfg(test)]
 mod tests {
+    use tcpmon_common::{histogram::FILL_ACTIVATION, socket::SocketTotals};
+
     use super::*;
+
+    fn of_fills(sum: u64, bins: &[(usize, u64)]) -> Histogram {
+        let mut totals = SocketTotals::default();
+        totals.fill_sums[FILL_ACTIVATION] = sum;
+        for (bin, count) in bins {
+            totals.fills[*bin][FILL_ACTIVATION] = *count;
+        }
+        Histogram::from(Distribution::of_fills(&totals, FILL_ACTIVATION))
+    }
 
     #[test]
     fn the_classic_bounds_are_the_tenths_and_every_second_power_of_two() {
@@ -204,9 +213,7 @@ mod tests {
     #[test]
     fn an_observation_is_counted_once_in_each_form() {
         for bin in 0..FILL_BINS {
-            let mut fill = Fill { sum: 320, ..Fill::default() };
-            fill.bins[bin] = 3;
-            let histogram = Histogram::from(&fill);
+            let histogram = of_fills(320, &[(bin, 3)]);
             assert_eq!(histogram.count, 3);
             assert_eq!(histogram.sum, 0.5);
             assert_eq!(histogram.classic.iter().map(|bucket| bucket.1).sum::<u64>(), 3);
@@ -217,18 +224,14 @@ mod tests {
 
     #[test]
     fn ratios_up_to_a_128th_are_in_the_zero_bucket_and_those_above_4_in_the_bucket_after() {
-        let mut fill = Fill::default();
-        fill.bins[0] = 5;
-        fill.bins[1] = 7;
-        fill.bins[FILL_BINS - 1] = 11;
-        let histogram = Histogram::from(&fill);
+        let histogram = of_fills(0, &[(0, 5), (1, 7), (FILL_BINS - 1, 11)]);
         assert_eq!((histogram.zero_threshold, histogram.zero_count), (0.0078125, 12));
         assert_eq!((histogram.first, histogram.native), (3, vec![11]));
     }
 
     #[test]
     fn an_empty_histogram_is_still_a_native_one() {
-        let histogram = Histogram::from(&Durations::default());
+        let histogram = Histogram::from(Distribution::of_durations(&[0; TIME_BINS], 0));
         assert!(histogram.zero_threshold > 0.0, "else Prometheus takes it for a classic one");
         assert!(histogram.native.is_empty());
     }

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use super::{
-    collect::Page,
-    family::{Family, Kind, Sample, Scope},
+    family::{Family, Sample, Scope},
+    page::Page,
 };
 use crate::model::{
     host::{Device, Ring, Softnet, TcpMemory, Zone},
@@ -13,11 +13,11 @@ use crate::model::{
 
 /// How packets arrive.
 pub(super) const NETWORK_FAMILIES: &[Family] = &[
-    Scope::Host.family(
-        Kind::Counter,
+    Scope::Host.counter(
         "tcpmon_device_rx_overruns_total",
         "",
         &["device", "counter"],
+        &["devices"],
         "Received packets for which the ring of the network device had no room, by the driver's or rtnetlink's own \
          name for the counter. The counters of one device can overlap.",
         |page| {
@@ -26,120 +26,120 @@ pub(super) const NETWORK_FAMILIES: &[Family] = &[
             counters.map(|(device, (name, count))| Sample::with([(&device.name).into(), name.into()], *count)).collect()
         },
     ),
-    Scope::Host.family(
-        Kind::Gauge,
+    Scope::Host.gauge(
         "tcpmon_device_rx_ring_entries",
         "",
         &["device"],
+        &["devices"],
         "Descriptors in the receive ring of the network device, as configured.",
         |page| per_ring(page, |ring| ring.entries),
     ),
-    Scope::Host.family(
-        Kind::Gauge,
+    Scope::Host.gauge(
         "tcpmon_device_rx_ring_max_entries",
         "",
         &["device"],
+        &["devices"],
         "Largest number of descriptors that the receive ring of the network device can have.",
         |page| per_ring(page, |ring| ring.max_entries),
     ),
-    Scope::Host.family(
-        Kind::Counter,
+    Scope::Host.counter(
         "tcpmon_napi_polls_total",
         "",
         &["device"],
+        &["napi_poll"],
         "NAPI polls, by network device. veth* is the sum of all veths, and backlog that of the CPUs' backlogs \
          (loopback, RPS).",
         |page| per_device(page, |napi| napi.polls),
     ),
-    Scope::Host.family(
-        Kind::Counter,
+    Scope::Host.counter(
         "tcpmon_napi_packets_total",
         "",
         &["device"],
+        &["napi_poll"],
         "Work done in NAPI polls: packets, or the unit in which the driver counts its budget.",
         |page| per_device(page, |napi| napi.packets),
     ),
-    Scope::Host.family(
-        Kind::Counter,
+    Scope::Host.counter(
         "tcpmon_napi_budget_exhausted_total",
         "",
         &["device"],
+        &["napi_poll"],
         "NAPI polls that used up their budget, so that more packets may have waited.",
         |page| per_device(page, |napi| napi.exhausted),
     ),
-    Scope::Host.family(
-        Kind::Counter,
+    Scope::Host.counter(
         "tcpmon_softnet_processed_total",
         "",
         &["cpu"],
+        &["softnet"],
         "Packets that the CPU processed, from NICs and from other CPUs.",
         |page| per_cpu(page, |cpu| cpu.processed),
     ),
-    Scope::Host.family(
-        Kind::Counter,
+    Scope::Host.counter(
         "tcpmon_softnet_dropped_total",
         "",
         &["cpu"],
+        &["softnet"],
         "Packets dropped because the backlog of the CPU was full (net.core.netdev_max_backlog).",
         |page| per_cpu(page, |cpu| cpu.dropped),
     ),
-    Scope::Host.family(
-        Kind::Counter,
+    Scope::Host.counter(
         "tcpmon_softnet_time_squeezed_total",
         "",
         &["cpu"],
+        &["softnet"],
         "Times that the CPU stopped processing packets while some were left, because the budget or the time was \
          used up (net.core.netdev_budget, netdev_budget_usecs).",
         |page| per_cpu(page, |cpu| cpu.time_squeezed),
     ),
-    Scope::Host.family(
-        Kind::Counter,
+    Scope::Host.counter(
         "tcpmon_tcp_events_total",
         "",
         &["event"],
+        &["netstat"],
         "Events that the kernel counts for TCP under this name (TcpExt in /proc/net/netstat), in all network \
          namespaces that tcpmon may enter.",
         |page| per_event(&page.host.tcp_events),
     ),
-    Scope::Host.family(
-        Kind::Counter,
+    Scope::Host.counter(
         "tcpmon_ip_events_total",
         "",
         &["event"],
+        &["netstat"],
         "Events that the kernel counts for IPv4 under this name (IpExt in /proc/net/netstat), in all network \
          namespaces that tcpmon may enter.",
         |page| per_event(&page.host.ip_events),
     ),
-    Scope::Host.family(
-        Kind::Gauge,
+    Scope::Host.gauge(
         "tcpmon_stuck_sockets",
         "",
         &["state"],
+        &["inet_diag"],
         "Sockets that are not established (no longer, or not yet) and have data to send, whether or not a process \
          holds them, in all network namespaces that tcpmon may enter.",
         |page| page.host.stuck.iter().map(|stuck| Sample::labelled(stuck.state, stuck.sockets)).collect(),
     ),
-    Scope::Host.family(
-        Kind::Gauge,
+    Scope::Host.gauge(
         "tcpmon_stuck_send_queue_bytes",
         "bytes",
         &["state"],
+        &["inet_diag"],
         "Data that those sockets have to send (Send-Q). A FIN or SYN counts as one byte.",
         |page| page.host.stuck.iter().map(|stuck| Sample::labelled(stuck.state, stuck.send_queue_bytes)).collect(),
     ),
-    Scope::Host.family(
-        Kind::Gauge,
+    Scope::Host.gauge(
         "tcpmon_orphan_sockets",
         "",
         &[],
+        &["sockstat"],
         "TCP sockets that no process holds any more.",
         |page| page.host.orphan_sockets.map(Sample::plain).into_iter().collect(),
     ),
-    Scope::Host.family(
-        Kind::Counter,
+    Scope::Host.counter(
         "tcpmon_context_switches_total",
         "",
         &[],
+        &["stat"],
         "Context switches of all CPUs since the host booted.",
         |page| page.host.context_switches.map(Sample::plain).into_iter().collect(),
     ),
@@ -147,19 +147,19 @@ pub(super) const NETWORK_FAMILIES: &[Family] = &[
 
 /// Memory of packets and sockets.
 pub(super) const MEMORY_FAMILIES: &[Family] = &[
-    Scope::Host.family(
-        Kind::Gauge,
+    Scope::Host.gauge(
         "tcpmon_tcp_memory_bytes",
         "bytes",
         &[],
+        &["tcp_memory"],
         "Memory of all TCP sockets of the host.",
         |page| per_memory(page, |memory| vec![Sample::plain(memory.bytes)]),
     ),
-    Scope::Host.family(
-        Kind::Gauge,
+    Scope::Host.gauge(
         "tcpmon_tcp_memory_limit_bytes",
         "bytes",
         &["level"],
+        &["tcp_memory"],
         "Limits of the memory of all TCP sockets (net.ipv4.tcp_mem): low, pressure and max.",
         |page| {
             per_memory(page, |memory| {
@@ -168,19 +168,19 @@ pub(super) const MEMORY_FAMILIES: &[Family] = &[
             })
         },
     ),
-    Scope::Host.family(
-        Kind::Gauge,
+    Scope::Host.gauge(
         "tcpmon_tcp_memory_pressure",
         "",
         &[],
+        &["tcp_memory"],
         "Whether TCP is under memory pressure now (1) or not (0).",
         |page| per_memory(page, |memory| vec![Sample::plain(memory.under_pressure)]),
     ),
-    Scope::Host.family(
-        Kind::Counter,
+    Scope::Host.counter(
         "tcpmon_tcp_memory_pressure_seconds_total",
         "seconds",
         &[],
+        &["netstat"],
         "Time during which TCP was under memory pressure. The kernel adds a period when it ends.",
         |page| {
             let events = page.host.tcp_events.iter();
@@ -188,36 +188,36 @@ pub(super) const MEMORY_FAMILIES: &[Family] = &[
             ms.map(|ms| Sample::plain(ms as f64 / 1e3)).collect()
         },
     ),
-    Scope::Host.family(
-        Kind::Counter,
+    Scope::Host.counter(
         "tcpmon_memory_limit_exceeded_total",
         "",
         &["kind"],
+        &["sock_exceed_buf_limit"],
         "Requests of TCP sockets for memory that tcp_mem or the limit of a control group refused, by what the \
          memory was for: send or receive.",
         |page| page.snapshot.limits_exceeded.iter().map(|(kind, count)| Sample::labelled(*kind, *count)).collect(),
     ),
-    Scope::Host.family(
-        Kind::Gauge,
+    Scope::Host.gauge(
         "tcpmon_zone_managed_bytes",
         "bytes",
         &["node", "zone"],
+        &["zones"],
         "Memory of the zone that the page allocator manages, used or free.",
         |page| per_zone(page, |zone| zone.managed_bytes),
     ),
-    Scope::Host.family(
-        Kind::Gauge,
+    Scope::Host.gauge(
         "tcpmon_zone_free_bytes",
         "bytes",
         &["node", "zone"],
+        &["zones"],
         "Free memory in the zone.",
         |page| per_zone(page, |zone| zone.free_bytes),
     ),
-    Scope::Host.family(
-        Kind::Gauge,
+    Scope::Host.gauge(
         "tcpmon_zone_watermark_bytes",
         "bytes",
         &["node", "zone", "level"],
+        &["zones"],
         "Levels of free memory in the zone: below min, only atomic allocations succeed; below low, reclaim starts; \
          above high, it stops.",
         |page| {
@@ -233,11 +233,11 @@ pub(super) const MEMORY_FAMILIES: &[Family] = &[
                 .collect()
         },
     ),
-    Scope::Host.family(
-        Kind::Gauge,
+    Scope::Host.gauge(
         "tcpmon_zone_free_blocks",
         "",
         &["node", "zone", "order"],
+        &["zones"],
         "Free blocks of 2^order pages in the zone.",
         |page| {
             let zones = page.host.zones.iter();
@@ -250,11 +250,11 @@ pub(super) const MEMORY_FAMILIES: &[Family] = &[
                 .collect()
         },
     ),
-    Scope::Host.family(
-        Kind::Counter,
+    Scope::Host.counter(
         "tcpmon_page_allocation_failures_total",
         "",
         &["order", "context"],
+        &["kernel_log"],
         "Requests for 2^order pages that failed, as the kernel logged them. Atomic requests cannot wait; packets \
          are received with these.",
         |page| {
@@ -267,11 +267,11 @@ pub(super) const MEMORY_FAMILIES: &[Family] = &[
                 .collect()
         },
     ),
-    Scope::Host.family(
-        Kind::Counter,
+    Scope::Host.counter(
         "tcpmon_psi_memory_stalled_seconds_total",
         "seconds",
         &["kind"],
+        &["psi"],
         "Time during which some, or all, tasks with work to do waited for memory (/proc/pressure/memory).",
         |page| {
             let stalls = page.host.memory_pressure_stalls.iter();
@@ -279,11 +279,11 @@ pub(super) const MEMORY_FAMILIES: &[Family] = &[
             kinds.map(|(kind, time)| Sample::labelled(kind, time.as_secs_f64())).collect()
         },
     ),
-    Scope::Host.family(
-        Kind::Gauge,
+    Scope::Host.gauge(
         "tcpmon_cgroup_socket_memory_bytes",
         "bytes",
         &["cgroup", "capped"],
+        &["cgroups"],
         "Socket memory of the control groups with the most of it, and whether it counts towards a limit of the \
          group (memory.max). other is the sum of the rest.",
         |page| {

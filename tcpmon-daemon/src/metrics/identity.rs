@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use super::process;
+use super::usage;
 
 /// Read once, at the start.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ impl Identity {
             version: env!("CARGO_PKG_VERSION"),
             revision: env!("TCPMON_REVISION"),
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
-            started: process::started(),
+            started: usage::started(),
             since: Instant::now(),
             since_1970: SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default(),
         }

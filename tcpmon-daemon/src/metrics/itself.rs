@@ -2,15 +2,15 @@
 
 use std::borrow::Cow;
 
-use super::family::{Family, Kind, Sample, Scope, Value};
+use super::family::{Family, Sample, Scope, Value};
 use crate::model::snapshot::Verdict;
 
 pub(super) const FAMILIES: &[Family] = &[
-    Scope::Itself.family(
-        Kind::Info,
+    Scope::Itself.info(
         "tcpmon_build_info",
         "",
         &["version", "kernel", "revision"],
+        &["tcpmon"],
         "Version and commit of tcpmon, and release of the kernel on which it runs.",
         |page| {
             let identity = &page.identity;
@@ -18,22 +18,22 @@ pub(super) const FAMILIES: &[Family] = &[
             vec![Sample::with(labels.map(Cow::Borrowed), 1)]
         },
     ),
-    Scope::Itself.family(
-        Kind::Gauge,
+    Scope::Itself.gauge(
         "tcpmon_probe_attached",
         "",
         &["probe"],
+        &["tcpmon"],
         "Whether the probe runs (1) or not (0).",
         |page| {
             let probes = &page.snapshot.probes;
             probes.iter().map(|p| Sample::labelled(&p.name, p.verdict == Verdict::Attached)).collect()
         },
     ),
-    Scope::Itself.family(
-        Kind::Info,
+    Scope::Itself.info(
         "tcpmon_probe_info",
         "",
         &["probe", "verdict", "reason"],
+        &["tcpmon"],
         "State of the probe, the reason for it, and what is missing without the probe.",
         |page| {
             let probes = page.snapshot.probes.iter();
@@ -41,20 +41,20 @@ pub(super) const FAMILIES: &[Family] = &[
             labels.map(|labels| Sample::with(labels.map(Cow::Borrowed), 1)).collect()
         },
     ),
-    Scope::Itself.family(
-        Kind::Gauge,
+    Scope::Itself.gauge(
         "tcpmon_host_source_available",
         "",
         &["source"],
+        &["tcpmon"],
         "Whether a source other than the eBPF programs (/proc, netlink, the kernel log) can be read (1) or not (0). \
          /status gives the reason.",
         |page| page.host.sources.iter().map(|source| Sample::labelled(source.name, source.available)).collect(),
     ),
-    Scope::Itself.family(
-        Kind::Counter,
+    Scope::Itself.counter(
         "tcpmon_lost_total",
         "",
         &["what"],
+        &["tcpmon"],
         "Events, records and map entries that were lost, by kind. If it is above zero, the other metrics are \
          incomplete.",
         |page| {
@@ -62,69 +62,69 @@ pub(super) const FAMILIES: &[Family] = &[
             seen.chain(page.host.losses.iter().map(|(what, count)| Sample::labelled(*what, *count))).collect()
         },
     ),
-    Scope::Itself.family(
-        Kind::Counter,
+    Scope::Itself.counter(
         "tcpmon_sockets_ignored_total",
         "",
         &["why"],
+        &["inet_sock_set_state"],
         "Established sockets that are not counted, by reason. mptcp: they are subflows of MPTCP connections, and \
          applications read from those instead.",
         |page| page.snapshot.ignored.iter().map(|(why, count)| Sample::labelled(*why, *count)).collect(),
     ),
-    Scope::Itself.family(
-        Kind::Counter,
+    Scope::Itself.counter(
         "tcpmon_bpf_program_runs_total",
         "",
         &["program"],
+        &["tcpmon"],
         "Runs of the eBPF program, while the kernel counts them (kernel.bpf_stats_enabled).",
         |page| {
             let programs = page.snapshot.programs.iter();
             programs.filter_map(|p| Some(Sample::labelled(&p.name, p.runs?))).collect()
         },
     ),
-    Scope::Itself.family(
-        Kind::Counter,
+    Scope::Itself.counter(
         "tcpmon_bpf_program_run_seconds_total",
         "seconds",
         &["program"],
+        &["tcpmon"],
         "Time spent in the eBPF program, while the kernel measures it (kernel.bpf_stats_enabled).",
         |page| {
             let programs = page.snapshot.programs.iter();
             programs.filter_map(|p| Some(Sample::labelled(&p.name, p.run_time?.as_secs_f64()))).collect()
         },
     ),
-    Scope::Itself.family(
-        Kind::Gauge,
+    Scope::Itself.gauge(
         "tcpmon_map_entries",
         "",
         &["map"],
+        &["tcpmon"],
         "Entries in use in the eBPF map, or in a table of the daemon (groups, groups_hidden).",
         |page| page.snapshot.maps.iter().map(|map| Sample::labelled(&map.name, map.entries)).collect(),
     ),
-    Scope::Itself.family(
-        Kind::Gauge,
+    Scope::Itself.gauge(
         "tcpmon_map_capacity",
         "",
         &["map"],
+        &["tcpmon"],
         "Entries for which the eBPF map has room. Absent if memory is the only limit.",
         |page| {
             let maps = page.snapshot.maps.iter();
             maps.filter_map(|map| Some(Sample::labelled(&map.name, map.capacity?))).collect()
         },
     ),
-    Scope::Itself.family(
-        Kind::Counter,
+    Scope::Itself.counter(
         "tcpmon_groups_suppressed_total",
         "",
         &[],
+        &["tcpmon"],
         "Sockets and readers that were counted under the group other because there were too many groups.",
         |page| vec![Sample::plain(page.snapshot.groups_suppressed)],
     ),
-    Scope::Itself.family(
-        Kind::Counter,
+    Scope::Itself.counter(
         "tcpmon_connections_opened_total",
         "",
         &["counted_by"],
+        &["inet_sock_set_state", "netstat"],
         "Connections that started to open, as counted by the kernel (ActiveOpens and PassiveOpens, in all network \
          namespaces that tcpmon may enter) and by the eBPF programs. The programs missed the difference, except for \
          connections that they found later (tcpmon_socket_begin_late_total).",
@@ -135,29 +135,29 @@ pub(super) const FAMILIES: &[Family] = &[
             kernel.into_iter().chain(programs).collect()
         },
     ),
-    Scope::Itself.family(
-        Kind::Counter,
+    Scope::Itself.counter(
         "tcpmon_socket_begin_late_total",
         "",
         &[],
+        &["tcp_probe", "tcp_rcv_space_adjust"],
         "Connections whose start no program saw, or that waited to be accepted when tcpmon started. No byte is \
          lost: they are counted from their first byte.",
         |page| vec![Sample::plain(page.snapshot.begins_late)],
     ),
-    Scope::Itself.family(
-        Kind::Gauge,
+    Scope::Itself.gauge(
         "tcpmon_newborn_groups",
         "",
         &[],
+        &["tcpmon"],
         "Groups, and new drop reasons of other groups, whose counters are zero on this page because a regular \
          scraper has not seen them yet.",
         |page| vec![Sample::plain(page.snapshot.newborn)],
     ),
-    Scope::Itself.family(
-        Kind::Gauge,
+    Scope::Itself.gauge(
         "tcpmon_scrape_seconds",
         "seconds",
         &[],
+        &["tcpmon"],
         "Time that it took to read the kernel's state for this page.",
         |page| vec![Sample::plain(Value::Real(page.snapshot.took.as_secs_f64()))],
     ),

@@ -1,4 +1,4 @@
-//! All metrics, each defined once. Values are taken from what was [`Seen`] at scrape time; nothing is kept between
+//! All metrics, each defined once. Values are taken from what was [`Observed`] at scrape time; nothing is kept between
 //! scrapes.
 
 mod collect;
@@ -10,9 +10,12 @@ mod histogram;
 mod host;
 mod identity;
 mod itself;
+mod page;
 mod process;
 mod protobuf;
 mod text;
+mod units;
+mod usage;
 
 #[cfg(test)]
 mod fixture;
@@ -32,13 +35,13 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use self::{collect::Page, process::Process};
 pub use self::{
-    family::{Family, Kind, Scope},
+    family::{Family, FamilyType, Scope},
     format::Format,
     identity::Identity,
 };
-use crate::model::snapshot::Seen;
+use self::{page::Page, usage::Usage};
+use crate::model::snapshot::Observed;
 
 /// All families, in the order in which they are shown and documented.
 pub fn families() -> impl Iterator<Item = &'static Family> {
@@ -72,8 +75,13 @@ pub enum EncodeError {
 ///
 /// # Errors
 /// Those of the encoders and of the sink; the page's content causes none.
-pub fn encode(identity: &Arc<Identity>, seen: Seen, format: Format, sink: &mut impl Write) -> Result<(), EncodeError> {
-    write(Page::new(Arc::clone(identity), Process::read(), seen), format, sink)
+pub fn encode(
+    identity: &Arc<Identity>,
+    observed: Observed,
+    format: Format,
+    sink: &mut impl Write,
+) -> Result<(), EncodeError> {
+    write(Page::new(Arc::clone(identity), Usage::read(), observed), format, sink)
 }
 
 fn write(page: Page, format: Format, sink: &mut impl Write) -> Result<(), EncodeError> {

@@ -1,143 +1,52 @@
 //! The resources that tcpmon itself uses, under the metric names that all Prometheus clients use.
 
-use std::{fs, time::Duration};
-
-use rustix::{
-    process::{Resource, getrlimit},
-    time::{ClockId, clock_gettime},
-};
-
 use super::{
-    collect::Page,
-    family::{Family, Kind, Read, Sample, Scope, Value},
+    family::{Family, Sample, Scope, Value},
+    page::Page,
+    usage::Usage,
 };
 
-const fn process(kind: Kind, name: &'static str, unit: &'static str, help: &'static str, read: Read) -> Family {
-    Family { name, kind, scope: Scope::Itself, unit, labels: &[], help, read }
-}
+const SOURCES: &[&str] = &["tcpmon"];
 
 pub(super) const FAMILIES: &[Family] = &[
-    process(
-        Kind::Counter,
+    Scope::Itself.counter(
         "process_cpu_seconds_total",
         "seconds",
+        &[],
+        SOURCES,
         "CPU time that tcpmon has used, in user space and in the kernel.",
-        |page| sample(page, |process| Some(process.cpu.as_secs_f64())),
+        |page| sample(page, |usage| Some(usage.cpu.as_secs_f64())),
     ),
-    process(Kind::Gauge, "process_resident_memory_bytes", "bytes", "Resident memory of tcpmon.", |page| {
-        sample(page, |process| Some(process.resident_bytes))
+    Scope::Itself.gauge("process_resident_memory_bytes", "bytes", &[], SOURCES, "Resident memory of tcpmon.", |page| {
+        sample(page, |usage| Some(usage.resident_bytes))
     }),
-    process(Kind::Gauge, "process_virtual_memory_bytes", "bytes", "Address space of tcpmon.", |page| {
-        sample(page, |process| Some(process.virtual_bytes))
+    Scope::Itself.gauge("process_virtual_memory_bytes", "bytes", &[], SOURCES, "Address space of tcpmon.", |page| {
+        sample(page, |usage| Some(usage.virtual_bytes))
     }),
-    process(
-        Kind::Gauge,
+    Scope::Itself.gauge(
         "process_start_time_seconds",
         "seconds",
+        &[],
+        SOURCES,
         "When tcpmon started, in seconds since 1970.",
         |page| {
             let started = page.identity.started;
             started.map(|time| Sample::plain(time.as_secs_f64())).into_iter().collect()
         },
     ),
-    process(Kind::Gauge, "process_open_fds", "", "File descriptors that tcpmon has open.", |page| {
-        sample(page, |process| Some(process.open_fds))
+    Scope::Itself.gauge("process_open_fds", "", &[], SOURCES, "File descriptors that tcpmon has open.", |page| {
+        sample(page, |usage| Some(usage.open_fds))
     }),
-    process(Kind::Gauge, "process_max_fds", "", "File descriptors that tcpmon may have open.", |page| {
-        sample(page, |process| process.max_fds)
+    Scope::Itself.gauge("process_max_fds", "", &[], SOURCES, "File descriptors that tcpmon may have open.", |page| {
+        sample(page, |usage| usage.max_fds)
     }),
-    process(Kind::Gauge, "process_threads", "", "Threads of tcpmon.", |page| {
-        sample(page, |process| Some(process.threads))
+    Scope::Itself.gauge("process_threads", "", &[], SOURCES, "Threads of tcpmon.", |page| {
+        sample(page, |usage| Some(usage.threads))
     }),
 ];
 
 /// The only sample of a family; none if the value is not known.
-fn sample<V: Into<Value<'static>>>(page: &Page, value: impl Fn(&Process) -> Option<V>) -> Vec<Sample<'_>> {
-    let value = page.process.as_ref().and_then(value);
+fn sample<V: Into<Value<'static>>>(page: &Page, value: impl Fn(&Usage) -> Option<V>) -> Vec<Sample<'_>> {
+    let value = page.usage.as_ref().and_then(value);
     value.map(Sample::plain).into_iter().collect()
-}
-
-/// The resources that the process uses now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Process {
-    pub(super) cpu: Duration,
-    pub(super) resident_bytes: u64,
-    pub(super) virtual_bytes: u64,
-    pub(super) threads: u64,
-    pub(super) open_fds: u64,
-    /// `None` if there is no limit.
-    pub(super) max_fds: Option<u64>,
-}
-
-impl Process {
-    /// `None` if `/proc` cannot be read.
-    pub(super) fn read() -> Option<Self> {
-        let status = fs::read_to_string("/proc/self/status").ok()?;
-        // One of the descriptors is the directory that is being read.
-        let open_fds = fs::read_dir("/proc/self/fd").ok()?.count().saturating_sub(1);
-        let cpu = clock_gettime(ClockId::ProcessCPUTime);
-        Some(Self {
-            cpu: Duration::try_from(cpu).ok()?,
-            resident_bytes: status_value(&status, "VmRSS")? * 1024,
-            virtual_bytes: status_value(&status, "VmSize")? * 1024,
-            threads: status_value(&status, "Threads")?,
-            open_fds: open_fds as u64,
-            max_fds: getrlimit(Resource::Nofile).current,
-        })
-    }
-}
-
-/// When the process started, since 1970.
-pub(super) fn started() -> Option<Duration> {
-    let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    let host = fs::read_to_string("/proc/stat").ok()?;
-    start_time(&stat, &host, rustix::param::clock_ticks_per_second())
-}
-
-/// A number from `/proc/PID/status`, in the unit that the file uses.
-fn status_value(status: &str, name: &str) -> Option<u64> {
-    let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-    value.split_ascii_whitespace().next()?.parse().ok()
-}
-
-fn start_time(stat: &str, host: &str, ticks_per_second: u64) -> Option<Duration> {
-    // The name, in parentheses, may contain anything. Field 3 and the following ones come after it; the start time is
-    // the 22nd.
-    let ticks: u64 = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()?;
-    let boot: u64 = host.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
-    Some(Duration::from_secs(boot) + Duration::from_millis(ticks * 1000 / ticks_per_second))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::SystemTime;
-
-    #[test]
-    fn values_come_from_their_own_lines() {
-        let status = "Name:\tVmRSS\nVmPeak:\t  999 kB\nVmSize:\t  1234 kB\nVmRSS:\t   56 kB\nThreads:\t3\n";
-        assert_eq!(status_value(status, "VmSize"), Some(1234));
-        assert_eq!(status_value(status, "VmRSS"), Some(56));
-        assert_eq!(status_value(status, "Threads"), Some(3));
-        assert_eq!(status_value(status, "Vm"), None);
-    }
-
-    #[test]
-    fn the_start_is_found_behind_a_strange_name() {
-        let stat = "7 (a) 1 (b)) S 1 7 7 0 -1 4194560 100 0 0 0 5 6 0 0 20 0 2 0 4250 1000 20 18446744073709551615";
-        let host = "cpu  1 2 3\nbtime 1700000000\nprocesses 9\n";
-        assert_eq!(start_time(stat, host, 100), Some(Duration::from_millis(1_700_000_042_500)));
-        assert_eq!(start_time("7 (a", host, 100), None);
-        assert_eq!(start_time(stat, "cpu 1\n", 100), None);
-    }
-
-    #[test]
-    fn this_process_is_plausible() {
-        let process = Process::read().expect("/proc");
-        assert!(process.resident_bytes > 0 && process.resident_bytes <= process.virtual_bytes);
-        assert!(process.threads >= 1 && process.open_fds >= 3);
-        let started = SystemTime::UNIX_EPOCH + started().expect("/proc");
-        let age = SystemTime::now().duration_since(started + Duration::from_secs(1)).unwrap_or_default();
-        assert!(age < Duration::from_secs(3600), "{age:?}");
-    }
 }

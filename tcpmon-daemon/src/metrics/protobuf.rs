@@ -11,12 +11,7 @@ use prometheus_client::{
 };
 use prost::Message as _;
 
-use super::{
-    EncodeError, Family,
-    collect::{Page, Part},
-    families,
-    family::Scope,
-};
+use super::{EncodeError, Family, collect::Part, families, family::Scope, page::Page};
 
 /// Writes the page, with each family's length before it. The encoder keeps all metrics that it is given in memory, so
 /// it gets some groups of one family at a time. Protobuf allows this: the repeated fields of a message may be sent in

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Kind, Scope, drops::HARMLESS, families};
+use super::{FamilyType, Scope, drops::HARMLESS, families};
 
 const INTRODUCTION: &str = include_str!("reference/introduction.md");
 
@@ -26,17 +26,22 @@ const SCOPES: [(Scope, &str, &str); 3] = [
 pub(super) fn markdown() -> String {
     let mut page = INTRODUCTION.to_owned();
     for (scope, heading, introduction) in SCOPES {
-        write!(page, "\n## {heading}\n\n{introduction}\n\n| family | type | labels | meaning |\n|---|---|---|---|\n")
-            .expect("a string takes all");
+        write!(
+            page,
+            "\n## {heading}\n\n{introduction}\n\n| family | type | labels | source | meaning |\n|---|---|---|---|---|\n"
+        )
+        .expect("a string takes all");
         for family in families().filter(|family| family.scope == scope) {
             let kind = match family.kind {
-                Kind::Counter => "counter",
-                Kind::Gauge => "gauge",
-                Kind::Histogram => "histogram",
-                Kind::Info => "info (always 1)",
+                FamilyType::Counter => "counter",
+                FamilyType::Gauge => "gauge",
+                FamilyType::Histogram => "histogram",
+                FamilyType::Info => "info (always 1)",
             };
             let labels: Vec<_> = family.labels.iter().map(|label| format!("`{label}`")).collect();
-            writeln!(page, "| `{}` | {kind} | {} | {} |", family.name, labels.join(", "), family.help)
+            let sources: Vec<_> = family.sources.iter().map(|source| format!("`{source}`")).collect();
+            let (labels, sources) = (labels.join(", "), sources.join(", "));
+            writeln!(page, "| `{}` | {kind} | {labels} | {sources} | {} |", family.name, family.help)
                 .expect("a string takes all");
         }
         if scope == Scope::Group {

@@ -5,10 +5,16 @@ use std::{collections::HashSet, env, fs, time::Duration};
 use prometheus_client::encoding::prometheus_protobuf::prometheus_data_model as proto;
 use proptest::prelude::*;
 use prost::Message as _;
-use tcpmon_common::histogram::{FILL_BINS, FILL_BOUNDS, FILL_ONE, TIME_BINS, TIME_FIRST_EXPONENT};
+use tcpmon_common::{
+    histogram::{FILL_BINS, FILL_BOUNDS, FILL_DEACTIVATION, FILL_ONE, TIME_BINS, TIME_FIRST_EXPONENT},
+    reader::ReaderTotals,
+    socket::SocketTotals,
+};
+
+use zerocopy::IntoBytes as _;
 
 use super::{fixture, *};
-use crate::model::snapshot::{Durations, Fill, GroupKey};
+use crate::model::snapshot::{GroupCounters, GroupKey, Snapshot};
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/metrics/golden.prom");
 const REFERENCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
@@ -44,6 +50,33 @@ fn the_text_page_is_the_golden_one() {
 #[test]
 fn the_reference_is_made_from_the_registry() {
     is_kept_in(REFERENCE, &reference::markdown());
+}
+
+/// Forgetting the family of a new counter must not stay unnoticed.
+#[test]
+fn everything_that_is_counted_is_on_the_page() {
+    let page = |change: &dyn Fn(&mut GroupCounters)| {
+        let mut group = fixture::busy(GroupKey::other(false));
+        change(&mut group.counters);
+        let snapshot = Arc::new(Snapshot { groups: vec![group], ..Snapshot::default() });
+        bytes(Page { snapshot, ..fixture::page() }, Format::Protobuf)
+    };
+    let before = page(&|_| {});
+    // Large enough to be seen in a value in seconds.
+    let more = |totals: &mut [u8], at: usize| totals[8 * at + 3] ^= 1;
+    for at in 0..size_of::<SocketTotals>() / 8 {
+        assert_ne!(page(&|counters| more(counters.sockets.as_mut_bytes(), at)), before, "cell {at} of SocketTotals");
+    }
+    for at in 0..size_of::<ReaderTotals>() / 8 {
+        assert_ne!(page(&|counters| more(counters.readers.as_mut_bytes(), at)), before, "cell {at} of ReaderTotals");
+    }
+}
+
+#[test]
+fn every_family_has_a_source() {
+    for family in families() {
+        assert!(!family.sources.is_empty() && family.sources.iter().all(|source| !source.is_empty()), "{family:?}");
+    }
 }
 
 fn is_kept_in(file: &str, text: &str) {
@@ -121,10 +154,10 @@ fn protobuf_tells_since_when_the_series_of_groups_count() {
             let start = counter.or(metric.histogram.and_then(|histogram| histogram.start_timestamp));
             let start = start.map(|start| (start.seconds, start.nanos));
             let expected = match (family.scope, family.kind, metric.label.first()) {
-                (Scope::Group, Kind::Counter | Kind::Histogram, Some(process)) if process.value == "z" => {
+                (Scope::Group, FamilyType::Counter | FamilyType::Histogram, Some(process)) if process.value == "z" => {
                     Some((1_700_000_102, 750_000_000))
                 }
-                (Scope::Group, Kind::Counter | Kind::Histogram, _) => Some((1_700_000_099, 500_000_000)),
+                (Scope::Group, FamilyType::Counter | FamilyType::Histogram, _) => Some((1_700_000_099, 500_000_000)),
                 _ => None,
             };
             assert_eq!(start, expected, "{} {:?}", family.name, metric.label);
@@ -134,7 +167,7 @@ fn protobuf_tells_since_when_the_series_of_groups_count() {
 
 #[test]
 fn what_has_no_samples_is_not_mentioned() {
-    let page = Page { snapshot: Arc::default(), host: Arc::default(), process: None, ..fixture::page() };
+    let page = Page { snapshot: Arc::default(), host: Arc::default(), usage: None, ..fixture::page() };
     let page = text(page, Format::Text);
     let families = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     let families: Vec<_> = families.filter_map(|line| line.split(' ').next()).collect();
@@ -258,7 +291,11 @@ proptest! {
         bins in prop::array::uniform20(prop_oneof![Just(0), 0..3u64, 0..1u64 << 50]),
     ) {
         let mut group = fixture::busy(GroupKey::other(false));
-        group.counters.deactivation_fill = Fill { bins, sum: 160 };
+        let totals = &mut group.counters.sockets;
+        totals.fill_sums[FILL_DEACTIVATION] = 160;
+        for (bin, count) in totals.fills.iter_mut().zip(bins) {
+            bin[FILL_DEACTIVATION] = count;
+        }
         let histogram = &histograms(group, "tcpmon_timeslice_fill_ratio")[1];
         prop_assert_eq!(histogram.sample_sum, 0.25);
         let mut bounded = [(f64::INFINITY, 0); FILL_BINS];
@@ -276,7 +313,7 @@ proptest! {
         bins in prop::array::uniform32(prop_oneof![Just(0), 0..3u64, 0..1u64 << 50]),
     ) {
         let mut group = fixture::busy(GroupKey::other(false));
-        group.counters.run_queue_wait = Durations { bins, sum_ns: 2_500_000_000 };
+        (group.counters.readers.run_queue_wait, group.counters.readers.run_queue_wait_ns) = (bins, 2_500_000_000);
         let histogram = &histograms(group, "tcpmon_reader_run_queue_wait_seconds")[0];
         prop_assert_eq!(histogram.sample_sum, 2.5);
         let mut bounded = [(f64::INFINITY, 0); TIME_BINS];

@@ -2,7 +2,10 @@
 
 use std::collections::HashMap;
 
-use super::{cgroup_label::label, table::CgroupOf};
+use super::cgroup_label::label;
+
+/// Looks up the path of a thread group's control group; `None` if the thread group is gone.
+pub type CgroupOf = Box<dyn FnMut(u32) -> Option<String> + Send>;
 
 /// Maximum number of processes that are remembered. Further ones are looked up each time.
 const PROCESSES: usize = 16_384;
@@ -48,7 +51,7 @@ impl Cgroups {
     }
 
     /// Ends a pass.
-    pub(super) fn pass_over(&mut self) {
+    pub(super) fn end_pass(&mut self) {
         self.known.retain(|_, known| {
             known.unused += 1;
             known.unused <= UNUSED
@@ -95,7 +98,7 @@ mod tests {
         cgroups.label(7, "nginx");
         for (passes, times) in [(2, 1), (2, 1), (3, 2), (4, 3)] {
             for _ in 0..passes {
-                cgroups.pass_over();
+                cgroups.end_pass();
             }
             cgroups.label(7, "nginx");
             assert_eq!(asked.load(Relaxed), times, "after {passes} passes");

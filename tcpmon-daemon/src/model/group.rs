@@ -10,9 +10,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use tcpmon_common::{reader::ReaderTotals, socket::SocketTotals};
+
 use super::{
-    snapshot::{Group, GroupGauges, GroupKey},
-    tally::{self, READ, READER, RECEIVED, ReaderRow, SOCKET, SocketRow, Tally},
+    snapshot::{Group, GroupCounters, GroupGauges, GroupKey},
+    tally::Tally,
 };
 
 /// Index of a group; stable while the group exists.
@@ -38,8 +40,8 @@ const NAME: usize = 15;
 
 #[derive(Debug, Default)]
 struct Totals {
-    socket: Tally<SOCKET>,
-    reader: Tally<READER>,
+    sockets: Tally<SocketTotals>,
+    readers: Tally<ReaderTotals>,
     drops: BTreeMap<String, u64>,
 }
 
@@ -118,7 +120,7 @@ impl Groups {
     }
 
     /// Changes the limits, see [`Groups::new`].
-    pub fn set_bounds(&mut self, max: usize, ttl: Duration, pins: &[String]) {
+    pub fn set_limits(&mut self, max: usize, ttl: Duration, pins: &[String]) {
         (self.max, self.ttl) = (max.max(1), ttl);
         self.pins = pins.iter().map(|name| as_kept(name)).collect();
         for entry in self.entries.iter_mut().flatten() {
@@ -241,17 +243,18 @@ impl Groups {
     }
 
     /// Adds the differences of a socket.
-    pub fn add_socket(&mut self, id: GroupId, row: &SocketRow, now: Instant) {
-        if row.iter().any(|cell| *cell != 0) {
-            self.totals(id, now).socket.add(row);
-            self.entry(id).moved += (row[RECEIVED].max(0) as f64) + (row[READ].max(0) as f64);
+    pub fn add_socket(&mut self, id: GroupId, added: &SocketTotals, now: Instant) {
+        if *added != SocketTotals::default() {
+            self.totals(id, now).sockets.add(added);
+            let bytes = |cell: u64| cell.cast_signed().max(0) as f64;
+            self.entry(id).moved += bytes(added.received_bytes) + bytes(added.read_bytes);
         }
     }
 
     /// Adds the differences of a reader.
-    pub fn add_reader(&mut self, id: GroupId, row: &ReaderRow, now: Instant) {
-        if row.iter().any(|cell| *cell != 0) {
-            self.totals(id, now).reader.add(row);
+    pub fn add_reader(&mut self, id: GroupId, added: &ReaderTotals, now: Instant) {
+        if *added != ReaderTotals::default() {
+            self.totals(id, now).readers.add(added);
         }
     }
 
@@ -340,8 +343,11 @@ impl Groups {
         let shown = self.entries.iter().enumerate().filter_map(|(id, entry)| {
             let entry = entry.as_ref()?;
             let totals = entry.totals.as_ref()?;
-            let mut counters = tally::counters(&totals.socket, &totals.reader);
-            counters.drops = totals.drops.iter().map(|(reason, count)| (reason.clone(), *count)).collect();
+            let counters = GroupCounters {
+                sockets: *totals.sockets.shown(),
+                readers: *totals.readers.shown(),
+                drops: totals.drops.iter().map(|(reason, count)| (reason.clone(), *count)).collect(),
+            };
             let mut gauges = entry.gauges;
             if id == OTHER {
                 gauges.add_all(&hidden);

@@ -1,9 +1,10 @@
 //! The model: what tcpmon knows. There is no I/O here, and `now` is an argument.
 
 mod cgroup_label;
-mod cgroups;
+pub mod cgroups;
 mod group;
 pub mod host;
+mod labels;
 mod listeners;
 pub mod newborn;
 mod possible;

@@ -173,6 +173,8 @@ impl Life {
 
 #[cfg(test)]
 mod tests {
+    use tcpmon_common::socket::SocketTotals;
+
     use super::*;
     use crate::model::snapshot::GroupGauges;
 
@@ -197,7 +199,7 @@ mod tests {
                 key: GroupKey { process: process.into(), service: "other".into(), cgroup: None },
                 born: self.at(born),
                 counters: GroupCounters {
-                    received_bytes,
+                    sockets: SocketTotals { received_bytes, ..SocketTotals::default() },
                     drops: drops.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect(),
                     ..GroupCounters::default()
                 },
@@ -215,10 +217,10 @@ mod tests {
         fn received(&mut self, client: &str, second: u64, born: u64) -> u64 {
             let group = self.group("a", born, 100, &[]);
             let page = self.ask(client, second, vec![group]);
-            let held = page.groups[0].counters.received_bytes == 0;
+            let held = page.groups[0].counters.sockets.received_bytes == 0;
             assert_eq!(page.newborn, u64::from(held));
             assert_eq!(page.groups[0].gauges.sockets, 7, "the present is never held");
-            page.groups[0].counters.received_bytes
+            page.groups[0].counters.sockets.received_bytes
         }
 
         /// Has this client request pages without groups at these seconds.
@@ -281,7 +283,7 @@ mod tests {
         for (client, second) in [("a", 5), ("b", 5), ("a", 6)] {
             let now = pages.at(second);
             reading = pages.newborns.show(client, reading, now);
-            assert_eq!(reading.groups[0].counters.received_bytes, 0, "{client}");
+            assert_eq!(reading.groups[0].counters.sockets.received_bytes, 0, "{client}");
         }
         assert_eq!(pages.received("b", 7, 0), 100);
     }
@@ -300,7 +302,7 @@ mod tests {
             let group = pages.group("a", 0, 100, drops);
             let page = pages.ask("a", second, vec![group]);
             let shown: Vec<u64> = page.groups[0].counters.drops.iter().map(|(_, count)| *count).collect();
-            (shown, page.groups[0].counters.received_bytes, page.newborn)
+            (shown, page.groups[0].counters.sockets.received_bytes, page.newborn)
         };
         assert_eq!(drops(5, &[("old", 3)]), (vec![0], 0, 1));
         assert_eq!(drops(20, &[("old", 4)]), (vec![4], 100, 0));

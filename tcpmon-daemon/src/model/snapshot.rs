@@ -5,7 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tcpmon_common::histogram::{FILL_BINS, TIME_BINS};
+use tcpmon_common::{
+    histogram::{FILLS, TIME_BINS},
+    reader::ReaderTotals,
+    socket::SocketTotals,
+};
 
 use super::host::Host;
 
@@ -27,59 +31,53 @@ impl GroupKey {
     }
 }
 
-/// Distribution of `sk_rmem_alloc / sk_rcvbuf`; see [`tcpmon_common::histogram::FILL_BOUNDS`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fill {
-    /// Observations per bin.
-    pub bins: [u64; FILL_BINS],
-    /// Sum of the ratios in 1/[`tcpmon_common::histogram::FILL_ONE`].
+/// What the observations of a [`Distribution`] are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quantity {
+    /// `sk_rmem_alloc / sk_rcvbuf`, in 1/[`tcpmon_common::histogram::FILL_ONE`]; bins as in
+    /// [`tcpmon_common::histogram::FILL_BOUNDS`].
+    Fill,
+    /// A duration, ns; bins from [`tcpmon_common::histogram::TIME_FIRST_EXPONENT`].
+    Duration,
+}
+
+/// One distribution of a group.
+#[derive(Clone, Copy, Debug)]
+pub struct Distribution<'a> {
+    /// What was observed.
+    pub of: Quantity,
+    /// The first bin, followed by the others at each `step`.
+    bins: &'a [u64],
+    step: usize,
+    /// Sum of all observations, in the unit of the quantity.
     pub sum: u64,
 }
 
-/// Distribution of a duration; see [`tcpmon_common::histogram::TIME_FIRST_EXPONENT`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Durations {
+impl<'a> Distribution<'a> {
+    /// A distribution of fills: `FILL_SEGMENT`, `FILL_ACTIVATION` or `FILL_DEACTIVATION`.
+    pub fn of_fills(totals: &'a SocketTotals, which: usize) -> Self {
+        let bins = &totals.fills.as_flattened()[which..];
+        Self { of: Quantity::Fill, bins, step: FILLS, sum: totals.fill_sums[which] }
+    }
+
+    /// A distribution of durations.
+    pub fn of_durations(bins: &'a [u64; TIME_BINS], sum: u64) -> Self {
+        Self { of: Quantity::Duration, bins, step: 1, sum }
+    }
+
     /// Observations per bin.
-    pub bins: [u64; TIME_BINS],
-    /// Sum, ns.
-    pub sum_ns: u64,
+    pub fn bins(&self) -> Vec<u64> {
+        self.bins.iter().step_by(self.step).copied().collect()
+    }
 }
 
 /// Everything that is counted per group; never decreases.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GroupCounters {
-    /// New in-order data accepted by TCP, bytes.
-    pub received_bytes: u64,
-    /// Data that the application drained, bytes.
-    pub read_bytes: u64,
-    /// Data segments, after GRO.
-    pub segments: u64,
-    /// Time integral of queued bytes, byte-seconds.
-    pub queue_byte_seconds: f64,
-    /// Time with an advertised window below one MSS, ns.
-    pub zero_window_ns: u64,
-    /// Times that autotuning raised `sk_rcvbuf`.
-    pub growths: u64,
-    /// Bytes that arrived while the reader was on a CPU.
-    pub arrived_on_cpu_bytes: u64,
-    /// Bytes that arrived while the reader was off the CPU.
-    pub arrived_off_cpu_bytes: u64,
-    /// Bytes that arrived while the socket had no known reader.
-    pub arrived_without_reader_bytes: u64,
-    /// Bytes drained in timeslices of known readers.
-    pub timeslice_read_bytes: u64,
-    /// Fill that each data segment found.
-    pub segment_fill: Fill,
-    /// Fill at activations.
-    pub activation_fill: Fill,
-    /// Fill at deactivations.
-    pub deactivation_fill: Fill,
-    /// Timeslices that ended because the thread was preempted, blocked or exited, in this order.
-    pub timeslices: [u64; 3],
-    /// Time on the CPU per timeslice.
-    pub on_cpu: Durations,
-    /// Time runnable but not running, per activation.
-    pub run_queue_wait: Durations,
+    /// Totals of its sockets.
+    pub sockets: SocketTotals,
+    /// Totals of its readers.
+    pub readers: ReaderTotals,
     /// Dropped segments by the kernel's drop reason, in lower case without prefix; sorted by name.
     pub drops: Vec<(String, u64)>,
 }
@@ -192,7 +190,7 @@ pub struct MapUse {
 
 /// Everything that a metrics page is made from: what the programs saw, and the state of the host.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub struct Observed {
     /// From the programs.
     pub snapshot: Arc<Snapshot>,
     /// From the host.

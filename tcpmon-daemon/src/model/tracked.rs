@@ -9,6 +9,7 @@ use std::{
 };
 
 use tcpmon_common::{
+    counters::Cells as _,
     histogram::{FILL_BINS, FILLS, FillBins},
     socket::{SocketCounters, SocketLive},
 };
@@ -17,7 +18,7 @@ use zerocopy::IntoBytes as _;
 use super::{group::GroupId, snapshot::GroupGauges};
 
 /// Maximum number of sockets that are remembered although nobody saw their end, in case they are seen again.
-const LOST: usize = 1024;
+const GONE: usize = 1024;
 
 /// Entries that are allocated at once; a multiple of 64.
 const PIECE: usize = 512;
@@ -95,7 +96,7 @@ const _: () = assert!(WORDS * size_of::<u64>() + size_of::<FillBins>() == size_o
 
 /// What a socket adds to its group's gauges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Gauges {
+pub(super) struct SocketGauges {
     pub(super) queue: u32,
     pub(super) used: u32,
     pub(super) limit: u32,
@@ -104,7 +105,7 @@ pub(super) struct Gauges {
     pub(super) window: u32,
 }
 
-impl Gauges {
+impl SocketGauges {
     /// The socket's current values, with `queued` bytes of data in its queue.
     pub(super) fn of(live: &SocketLive, queued: u32) -> Self {
         Self {
@@ -120,26 +121,28 @@ impl Gauges {
 
 impl GroupGauges {
     /// Adds a socket to the group.
-    pub(super) fn add(&mut self, socket: &Gauges) {
-        self.replace(&Gauges::default(), socket);
+    pub(super) fn add(&mut self, socket: &SocketGauges) {
+        self.replace(&SocketGauges::default(), socket);
         self.sockets += 1;
     }
 
     /// Removes a socket from the group.
-    pub(super) fn remove(&mut self, socket: &Gauges) {
-        self.replace(socket, &Gauges::default());
+    pub(super) fn remove(&mut self, socket: &SocketGauges) {
+        self.replace(socket, &SocketGauges::default());
         self.sockets -= 1;
     }
 
     /// Replaces the values of one of the group's sockets.
-    pub(super) fn replace(&mut self, before: &Gauges, now: &Gauges) {
+    pub(super) fn replace(&mut self, before: &SocketGauges, now: &SocketGauges) {
         let change = |sum: &mut u64, before: u32, now: u32| *sum = *sum + u64::from(now) - u64::from(before);
-        change(&mut self.queue_bytes, before.queue, now.queue);
-        change(&mut self.used_bytes, before.used, now.used);
-        change(&mut self.limit_bytes, before.limit, now.limit);
-        change(&mut self.backlog_bytes, before.backlog, now.backlog);
-        change(&mut self.out_of_order_bytes, before.out_of_order, now.out_of_order);
-        change(&mut self.window_bytes, before.window, now.window);
+        // Every field is named, so that one that is added cannot be forgotten.
+        let SocketGauges { queue, used, limit, backlog, out_of_order, window } = *now;
+        change(&mut self.queue_bytes, before.queue, queue);
+        change(&mut self.used_bytes, before.used, used);
+        change(&mut self.limit_bytes, before.limit, limit);
+        change(&mut self.backlog_bytes, before.backlog, backlog);
+        change(&mut self.out_of_order_bytes, before.out_of_order, out_of_order);
+        change(&mut self.window_bytes, before.window, window);
     }
 }
 
@@ -147,18 +150,18 @@ impl GroupGauges {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) group: GroupId,
-    /// A hash of what determines its group, as the kernel has it: while the hash stays the same, so does the group.
-    pub(super) identity: u64,
+    /// See `Labels::hash_of_socket`.
+    pub(super) labels: u64,
     pub(super) accounted: Accounted,
     /// Time of the last event that these totals include completely, `CLOCK_MONOTONIC`, ns. What a snapshot assumed
     /// about the time after it may be wrong.
     pub(super) accounted_ns: u64,
-    pub(super) gauges: Gauges,
+    pub(super) gauges: SocketGauges,
 }
 
-/// Kind of a socket.
+/// What a socket does.
 #[derive(Debug)]
-pub(super) enum Kind {
+pub(super) enum Role {
     /// It carries data.
     Connection(Connection),
     /// It listens on this port in this network namespace.
@@ -169,7 +172,7 @@ pub(super) enum Kind {
 #[derive(Debug)]
 pub(super) struct Tracked {
     pub(super) cookie: u64,
-    pub(super) kind: Kind,
+    pub(super) role: Role,
 }
 
 /// All tracked sockets, by the index that the iterator uses for each.
@@ -183,15 +186,15 @@ pub(super) struct Sockets {
     /// Number of passes in a row that have not visited the socket, by index.
     missed: HashMap<u32, u8>,
     /// Indexes of sockets that are gone although nothing reported their end: not in the gauges, and kept for a while.
-    lost: VecDeque<u32>,
+    gone: VecDeque<u32>,
     /// Indexes that no socket uses any more, for the iterator.
     freed: Vec<u32>,
 }
 
 impl Sockets {
-    /// Number of sockets, without the lost ones.
+    /// Number of sockets, without those that are considered gone.
     pub(super) fn len(&self) -> usize {
-        self.by_cookie.len() - self.lost.len()
+        self.by_cookie.len() - self.gone.len()
     }
 
     pub(super) fn index_of(&self, cookie: u64) -> Option<u32> {
@@ -224,7 +227,7 @@ impl Sockets {
         self.used[index as usize / 64] &= !(1 << (index % 64));
         self.by_cookie.remove(&socket.cookie);
         self.missed.remove(&index);
-        self.lost.retain(|lost| *lost != index);
+        self.gone.retain(|gone| *gone != index);
         self.freed.push(index);
         Some(socket)
     }
@@ -250,27 +253,27 @@ impl Sockets {
 
     /// Keeps for a while a socket that is gone although nothing reported its end. Returns one that was kept long
     /// enough.
-    pub(super) fn lose(&mut self, index: u32) -> Option<u32> {
-        self.lost.push_back(index);
-        if self.lost.len() > LOST { self.lost.front().copied() } else { None }
+    pub(super) fn keep_gone(&mut self, index: u32) -> Option<u32> {
+        self.gone.push_back(index);
+        if self.gone.len() > GONE { self.gone.front().copied() } else { None }
     }
 
-    /// Lost sockets that a pass has visited.
-    pub(super) fn lost_but(&self, met: &[u64]) -> Vec<u32> {
-        self.lost.iter().copied().filter(|index| is_met(met, *index)).collect()
+    /// Sockets that were considered gone and that a pass has visited.
+    pub(super) fn gone_but_visited(&self, visited: &[u64]) -> Vec<u32> {
+        self.gone.iter().copied().filter(|index| is_visited(visited, *index)).collect()
     }
 
-    /// A lost socket is still there.
-    pub(super) fn find(&mut self, index: u32) {
-        self.lost.retain(|lost| *lost != index);
+    /// A socket that was considered gone is still there.
+    pub(super) fn is_not_gone(&mut self, index: u32) {
+        self.gone.retain(|gone| *gone != index);
     }
 
-    /// Indexes in use whose bits are not in `met`, with the number of passes in a row that have not visited them, this
+    /// Indexes in use whose bits are not in `visited`, with the number of passes in a row that have not visited them, this
     /// one included.
-    pub(super) fn missing(&mut self, met: &[u64]) -> Vec<(u32, u8)> {
+    pub(super) fn not_visited(&mut self, visited: &[u64]) -> Vec<(u32, u8)> {
         let mut missing = Vec::new();
         for (word, used) in self.used.iter().enumerate() {
-            let mut bits = used & !met.get(word).unwrap_or(&0);
+            let mut bits = used & !visited.get(word).unwrap_or(&0);
             while bits != 0 {
                 let index = 64 * word as u32 + bits.trailing_zeros();
                 missing.push((index, self.missed.get(&index).unwrap_or(&0).saturating_add(1)));
@@ -282,8 +285,8 @@ impl Sockets {
     }
 }
 
-fn is_met(met: &[u64], index: u32) -> bool {
-    met.get(index as usize / 64).is_some_and(|bits| bits >> (index % 64) & 1 == 1)
+fn is_visited(visited: &[u64], index: u32) -> bool {
+    visited.get(index as usize / 64).is_some_and(|bits| bits >> (index % 64) & 1 == 1)
 }
 
 #[cfg(test)]

@@ -17,9 +17,9 @@ use aya_ebpf::{
     programs::{BtfTracePointContext, SockOpsContext},
 };
 use tcpmon_common::{
+    counters::Cells as _,
     fold::Cause,
     header::{KIND_FINAL, KIND_LISTENER},
-    histogram::{FILL_BINS, FILLS},
     lives::{LIVES_ENDED, LIVES_OPENED},
     loss::Loss,
     socket::{
@@ -270,25 +270,6 @@ fn conclude(state: &mut SocketState, tcp: TcpSock, cookie: impl FnOnce() -> u64)
 /// Adds the totals to this CPU's sums, so that these are right although the final record was lost.
 #[inline(always)]
 fn keep(counters: &SocketCounters) -> Option<()> {
-    let sums = maps::fallen()?;
-    sums.received_bytes += counters.received_bytes;
-    sums.read_bytes += counters.read_bytes;
-    sums.segments += counters.segments;
-    sums.queue_byte_ticks += counters.queue_byte_ticks;
-    sums.zero_window_ns += counters.zero_window_ns;
-    sums.growths += counters.growths;
-    sums.arrived_on_cpu_bytes += counters.arrived_on_cpu_bytes;
-    sums.arrived_off_cpu_bytes += counters.arrived_off_cpu_bytes;
-    sums.timeslice_read_bytes += counters.timeslice_read_bytes;
-    let mut which = 0;
-    while which < FILLS {
-        sums.fill_sums[which] += counters.fill_sums[which];
-        let mut bin = 0;
-        while bin < FILL_BINS {
-            sums.fills[bin][which] = sums.fills[bin][which].wrapping_add(counters.fills[bin][which]);
-            bin += 1;
-        }
-        which += 1;
-    }
+    maps::fallen()?.add(counters);
     None
 }

@@ -5,7 +5,7 @@ use tcpmon_common::{
     header::{Header, KIND_READER_EXIT, VERSION},
     histogram::time_bin,
     loss::Loss,
-    reader::{END_BLOCKED, END_EXITED, END_PREEMPTED, READER_EXITED, READER_SERVICES, ReaderSlot, SLOT_NONE},
+    reader::{END_BLOCKED, END_EXITED, END_PREEMPTED, READER_EXITED, READER_SERVICES, ReaderCounters, SLOT_NONE},
     tracepoint::sched_switch::{NEXT, PREEMPT, PREV, PREV_STATE},
 };
 
@@ -63,9 +63,9 @@ fn deactivate(slot: u32, task: Task, end: u32) -> Option<()> {
     reader.run_delay_ns = run_delay_ns;
     let sums = reader.sums;
     if sums == slot {
-        add(reader, on_cpu_ns, wait_ns, end);
+        add(&mut reader.counters, on_cpu_ns, wait_ns, end);
     } else if let Some(sums) = maps::reader(sums) {
-        add(sums, on_cpu_ns, wait_ns, end);
+        add(&mut sums.counters, on_cpu_ns, wait_ns, end);
     }
 
     if setting!(trace) != 0 {
@@ -86,17 +86,17 @@ fn deactivate(slot: u32, task: Task, end: u32) -> Option<()> {
     None
 }
 
-/// Adds a timeslice to the sums of its service.
+/// Adds a timeslice to the totals of its service.
 #[inline(always)]
-fn add(sums: &mut ReaderSlot, on_cpu_ns: u64, wait_ns: u64, end: u32) {
-    sums.on_cpu_ns += on_cpu_ns;
-    sums.on_cpu[time_bin(on_cpu_ns)] += 1;
-    sums.wait_ns += wait_ns;
-    sums.wait[time_bin(wait_ns)] += 1;
+fn add(counters: &mut ReaderCounters, on_cpu_ns: u64, run_queue_wait_ns: u64, end: u32) {
+    counters.on_cpu_ns += on_cpu_ns;
+    counters.on_cpu[time_bin(on_cpu_ns)] += 1;
+    counters.run_queue_wait_ns += run_queue_wait_ns;
+    counters.run_queue_wait[time_bin(run_queue_wait_ns)] += 1;
     match end {
-        END_EXITED => sums.ends[2] += 1,
-        END_BLOCKED => sums.ends[1] += 1,
-        _ => sums.ends[0] += 1,
+        END_EXITED => counters.ends[2] += 1,
+        END_BLOCKED => counters.ends[1] += 1,
+        _ => counters.ends[0] += 1,
     }
 }
 

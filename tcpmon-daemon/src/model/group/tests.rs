@@ -9,10 +9,8 @@ fn key(process: &str) -> GroupKey {
     GroupKey { process: process.into(), service: "local:1".into(), cgroup: None }
 }
 
-fn row(received: i64) -> SocketRow {
-    let mut row = [0; SOCKET];
-    row[RECEIVED] = received;
-    row
+fn added(bytes: i64) -> SocketTotals {
+    SocketTotals { received_bytes: bytes.cast_unsigned(), ..SocketTotals::default() }
 }
 
 /// Groups, and a clock in seconds.
@@ -49,7 +47,7 @@ impl Passes {
     }
 
     fn add(&mut self, id: GroupId, bytes: i64) {
-        self.groups.add_socket(id, &row(bytes), self.now());
+        self.groups.add_socket(id, &added(bytes), self.now());
     }
 
     /// A connection that starts and ends between two passes.
@@ -65,7 +63,7 @@ fn names(page: &[Group]) -> Vec<&str> {
 }
 
 fn received(page: &[Group], process: &str) -> Option<u64> {
-    page.iter().find(|group| group.key.process == process).map(|group| group.counters.received_bytes)
+    page.iter().find(|group| group.key.process == process).map(|group| group.counters.sockets.received_bytes)
 }
 
 #[test]
@@ -80,7 +78,7 @@ fn what_finds_no_room_counts_under_other_and_is_counted() {
     let page = passes.groups.all();
     assert_eq!(names(&page), ["a", "b", "other"]);
     let other = &page[2];
-    assert_eq!((other.counters.received_bytes, other.gauges.sockets), (5, 1));
+    assert_eq!((other.counters.sockets.received_bytes, other.gauges.sockets), (5, 1));
     assert_eq!(other.counters.drops, [("proto_mem".to_owned(), 2)]);
     assert_eq!(passes.groups.suppressed(), 1);
     assert_eq!(passes.groups.usage(), Use { shown: 3, max: 3, hidden: 1, max_hidden: HIDDEN });
@@ -335,10 +333,10 @@ proptest! {
                         let life = (group.key, group.born);
                         let drops = group.counters.drops.iter().map(|(_, count)| count).sum();
                         let (bytes_before, drops_before) = before.get(&life).copied().unwrap_or_default();
-                        prop_assert!(group.counters.received_bytes >= bytes_before && drops >= drops_before);
-                        shown.0 += group.counters.received_bytes - bytes_before;
+                        prop_assert!(group.counters.sockets.received_bytes >= bytes_before && drops >= drops_before);
+                        shown.0 += group.counters.sockets.received_bytes - bytes_before;
                         shown.1 += drops - drops_before;
-                        now.insert(life, (group.counters.received_bytes, drops));
+                        now.insert(life, (group.counters.sockets.received_bytes, drops));
                     }
                     before = now;
                     // A group that a pinned one replaces at once loses what it has received since the last page.

@@ -1,9 +1,12 @@
 use tcpmon_common::{
+    counters::Cells as _,
     header::{Header, KIND_SNAPSHOT, VERSION},
-    socket::{Shown, SocketLive, SocketState},
+    reader::ReaderSlot,
+    socket::{LIVE_NEW, Shown, SocketCounters, SocketLive, SocketRecord, SocketState},
 };
+use zerocopy::IntoBytes as _;
 
-use super::*;
+use super::{ends::GONE_AFTER, sockets::LISTEN, *};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -37,7 +40,8 @@ struct Passes {
 impl Passes {
     fn new() -> Self {
         let now = Instant::now();
-        let limits = Limits { max_groups: 8, group_ttl: Duration::from_hours(1), pin: Vec::new(), cgroup_of: None };
+        let limits =
+            TableLimits { max_groups: 8, group_ttl: Duration::from_hours(1), pin: Vec::new(), cgroup_of: None };
         Self { table: Table::new(limits, now, 0), now }
     }
 
@@ -58,13 +62,13 @@ impl Passes {
     /// The sums of sockets whose final record was lost, and the indexes of those that a pass has shown.
     fn fall(&mut self, bytes: u64, indexes: &[u32]) {
         let sums = SocketCounters { received_bytes: bytes, ..SocketCounters::ZERO };
-        self.table.fallen(&[sums], indexes);
+        self.table.final_records_lost(&[sums], indexes);
     }
 
     fn of(&self, process: &str) -> (u64, u64) {
         let groups = self.table.groups();
         let mine = groups.iter().filter(|group| group.key.process == process);
-        mine.fold((0, 0), |sum, group| (sum.0 + group.counters.received_bytes, sum.1 + group.gauges.sockets))
+        mine.fold((0, 0), |sum, group| (sum.0 + group.counters.sockets.received_bytes, sum.1 + group.gauges.sockets))
     }
 
     /// Received bytes of the process `reader` and of `other`.
@@ -92,7 +96,7 @@ fn what_fell_counts_once() {
     passes.fall(1130, &[1]);
     assert_eq!(passes.pass(&[], &[]), [1]);
     assert_eq!(passes.received(), [100, 1030]);
-    assert_eq!((passes.table.unended(), passes.of("reader").1), (0, 0));
+    assert_eq!((passes.table.unseen_ends(), passes.of("reader").1), (0, 0));
 }
 
 #[test]
@@ -102,9 +106,9 @@ fn an_end_that_nobody_saw_is_counted_after_some_passes_and_takes_nothing_from_ot
     for _ in 1..GONE_AFTER {
         passes.pass(&[], &[]);
     }
-    assert_eq!((passes.table.unended(), passes.of("reader")), (0, (100, 1)));
+    assert_eq!((passes.table.unseen_ends(), passes.of("reader")), (0, (100, 1)));
     passes.pass(&[], &[]);
-    assert_eq!((passes.table.unended(), passes.of("reader")), (1, (100, 0)));
+    assert_eq!((passes.table.unseen_ends(), passes.of("reader")), (1, (100, 0)));
     passes.fall(70, &[]);
     passes.pass(&[], &[]);
     assert_eq!(passes.received(), [100, 70]);
@@ -120,7 +124,7 @@ fn a_socket_that_others_hid_from_some_passes_is_not_gone() {
         }
         passes.pass(&[], &[1]);
     }
-    assert_eq!((passes.table.unended(), passes.of("reader")), (0, (100, 1)));
+    assert_eq!((passes.table.unseen_ends(), passes.of("reader")), (0, (100, 1)));
 }
 
 #[test]
@@ -144,7 +148,7 @@ fn a_last_record_that_comes_late_counts_once() {
     passes.pass(&[], &[]);
     passes.table.ended(&socket(1, 130), passes.now);
     assert_eq!(passes.pass(&[], &[]), [1]);
-    assert_eq!((passes.received(), passes.table.unended(), passes.of("reader").1), ([130, 0], 0, 0));
+    assert_eq!((passes.received(), passes.table.unseen_ends(), passes.of("reader").1), ([130, 0], 0, 0));
 }
 
 #[test]
@@ -164,7 +168,7 @@ fn a_socket_that_connects_anew_keeps_what_it_counted() {
     // Meanwhile the iterator visits it but shows nothing of it.
     passes.pass(&[], &[1]);
     passes.pass(&[again(socket(1, 150))], &[]);
-    assert_eq!((passes.received(), passes.table.unended()), ([150, 0], 0));
+    assert_eq!((passes.received(), passes.table.unseen_ends()), ([150, 0], 0));
 }
 
 #[test]
@@ -176,7 +180,7 @@ fn a_sender_may_end_without_a_word() {
     for _ in 0..GONE_AFTER {
         passes.pass(&[], &[]);
     }
-    assert_eq!((passes.table.unended(), passes.table.sockets_known()), (0, 0));
+    assert_eq!((passes.table.unseen_ends(), passes.table.sockets_known()), (0, 0));
 }
 
 #[test]
@@ -205,8 +209,8 @@ fn what_cannot_be_is_counted_and_not_shown() {
     early.header.time_ns = early.state.last_ns - 100;
     passes.pass(&[early], &[]);
     let groups = passes.table.groups();
-    assert!(groups.iter().all(|group| group.counters.queue_byte_seconds == 0.0));
-    assert_eq!(passes.table.impossible(), [2, 0]);
+    assert!(groups.iter().all(|group| group.counters.sockets.queue_byte_ticks == 0));
+    assert_eq!(passes.table.impossible(), Impossible { sockets: 2, readers: 0 });
     // What comes after the impossible values counts again.
     let mut next = wrapped;
     next.state.counters.received_bytes = 120;
@@ -218,7 +222,7 @@ fn what_cannot_be_is_counted_and_not_shown() {
 fn a_socket_that_is_shown_again_although_nothing_is_known_of_it_adds_only_what_comes() {
     let mut passes = Passes::new();
     passes.pass(&[again(socket(1, 100))], &[]);
-    assert_eq!((passes.received(), passes.table.impossible()), ([0, 0], [1, 0]));
+    assert_eq!((passes.received(), passes.table.impossible()), ([0, 0], Impossible { sockets: 1, readers: 0 }));
     passes.pass(&[again(socket(1, 130))], &[]);
     assert_eq!(passes.received(), [30, 0]);
 }
@@ -263,10 +267,10 @@ fn a_listener_names_connections_until_it_is_gone() {
 #[test]
 fn ends_that_no_program_saw_are_counted_though_no_pass_has_shown_the_sockets() {
     let mut passes = Passes::new();
-    let lives = |begun, ended| Lives { begun, ended, opened: 0 };
-    let mut pass = |before: Lives, living, after| {
-        passes.table.lives(before, living, after);
-        passes.table.unended()
+    let lives = |started, ended| ConnectionCounts { started, ended, opened: 0 };
+    let mut pass = |before: ConnectionCounts, living, after| {
+        passes.table.compare_counts(before, living, after);
+        passes.table.unseen_ends()
     };
     // Ten are alive. A burst of 50 starts and ends while a pass runs, which visits some of them.
     for (living, ended) in [(10, 0), (8, 50), (40, 50), (10, 0)] {
@@ -290,18 +294,18 @@ fn a_readers_control_group_is_asked_for_once_and_stays_when_its_process_has_gone
     };
     let now = Instant::now();
     let group_ttl = Duration::from_hours(1);
-    let limits = Limits { max_groups: 8, group_ttl, pin: Vec::new(), cgroup_of: Some(Box::new(cgroup_of)) };
+    let limits = TableLimits { max_groups: 8, group_ttl, pin: Vec::new(), cgroup_of: Some(Box::new(cgroup_of)) };
     let mut table = Table::new(limits, now, 0);
     let mut reader = <ReaderSlot as zerocopy::FromZeros>::new_zeroed();
     (reader.tgid, reader.local_port) = (7, 80);
     reader.process.as_mut_bytes()[..5].copy_from_slice(b"nginx");
     for pass in 1..=100 {
-        reader.ends[0] = pass;
+        reader.counters.ends[0] = pass;
         table.reader(3, &reader, now, SECOND);
         table.drops(&[], |_| String::new(), now);
     }
     let groups = table.groups();
     let mine = groups.iter().find(|group| group.key.process == "nginx").expect("it has a group");
-    assert_eq!((mine.key.cgroup.as_deref(), mine.counters.timeslices[0]), (Some("nginx.service"), 100));
+    assert_eq!((mine.key.cgroup.as_deref(), mine.counters.readers.ends[0]), (Some("nginx.service"), 100));
     assert_eq!(asked.load(std::sync::atomic::Ordering::Relaxed), 1);
 }

@@ -1,0 +1,48 @@
+//! What a metrics page is made from.
+
+use std::{ops::Range, sync::Arc};
+
+use super::{identity::Identity, usage::Usage};
+use crate::model::{
+    host::Host,
+    snapshot::{Group, Observed, Snapshot},
+};
+
+/// All input for one metrics page.
+#[derive(Clone, Debug)]
+pub(super) struct Page {
+    /// What the programs saw.
+    pub(super) snapshot: Arc<Snapshot>,
+    /// What was read about the host.
+    pub(super) host: Arc<Host>,
+    /// Which tcpmon made the page, and where it runs.
+    pub(super) identity: Arc<Identity>,
+    /// What tcpmon itself uses; `None` if `/proc` cannot be read.
+    pub(super) usage: Option<Usage>,
+    /// The groups that are on this page; all of them if `None`.
+    pub(super) shown: Option<Range<usize>>,
+}
+
+/// Number of groups encoded at a time where the encoder keeps all of them in memory: a group's histogram takes about 3
+/// kB.
+const PART: usize = 256;
+
+impl Page {
+    pub(super) fn new(identity: Arc<Identity>, usage: Option<Usage>, observed: Observed) -> Self {
+        let Observed { snapshot, host } = observed;
+        Self { snapshot, host, identity, usage, shown: None }
+    }
+
+    /// The groups on this page.
+    pub(super) fn groups(&self) -> &[Group] {
+        let all = &self.snapshot.groups;
+        self.shown.as_ref().map_or(all, |shown| &all[shown.clone()])
+    }
+
+    /// Splits the page into pages with some of the groups each.
+    pub(super) fn parts(&self) -> impl Iterator<Item = Self> {
+        let all = self.snapshot.groups.len();
+        let part = move |first: usize| Self { shown: Some(first..(first + PART).min(all)), ..self.clone() };
+        (0..all).step_by(PART).map(part)
+    }
+}

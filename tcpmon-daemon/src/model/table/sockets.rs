@@ -1,0 +1,169 @@
+//! Sockets that a pass shows: what each has added since the last time goes to its group.
+
+use std::time::Instant;
+
+use tcpmon_common::{
+    counters::Cells as _,
+    fold::{self, Cause, Folded, Seen},
+    socket::{LIVE_AUTOTUNED, LIVE_FIN, LIVE_NEW, LIVE_READER, SocketCounters, SocketRecord, SocketTotals},
+};
+
+use super::Table;
+use crate::model::{
+    labels, possible,
+    tracked::{Accounted, Connection, Role, SocketGauges, Tracked},
+};
+
+/// `TCP_LISTEN`.
+pub(super) const LISTEN: u8 = 10;
+
+impl Table {
+    /// A socket has started to listen.
+    pub fn listener(&mut self, record: &SocketRecord) {
+        self.labels.listeners.announce((record.live.netns, record.live.local_port), labels::listener(record));
+    }
+
+    /// Takes one socket of the pass. The records that were sent before it was shown have been taken.
+    pub fn socket(&mut self, record: &SocketRecord, now: Instant) {
+        let (live, state) = (&record.live, &record.state);
+        let Some(index) = state.shown.index() else { return };
+        let is_new = live.flags & LIVE_NEW != 0;
+        if self.ends.in_pass.contains(&state.cookie) {
+            if is_new {
+                self.sockets.give_back(index);
+            }
+            return;
+        }
+        if live.state == LISTEN {
+            self.listening(index, record);
+            return;
+        }
+        let known = self
+            .sockets
+            .get_mut(index)
+            .is_some_and(|socket| socket.cookie == state.cookie && matches!(socket.role, Role::Connection(_)));
+        if !known {
+            self.track(index, record, is_new, now);
+        }
+        let (counters, refused) = until_now(record);
+        if refused {
+            self.impossible.sockets += 1;
+        } else {
+            self.account(index, record, &counters, now);
+        }
+        let queued = live.rcv_nxt.wrapping_sub(live.copied_seq).cast_signed().max(0).cast_unsigned();
+        let gauges = SocketGauges::of(live, queued.saturating_sub(u32::from(live.flags & LIVE_FIN != 0)));
+        if let Some(Tracked { role: Role::Connection(connection), .. }) = self.sockets.get_mut(index) {
+            self.groups.gauges(connection.group).replace(&connection.gauges, &gauges);
+            connection.gauges = gauges;
+        }
+    }
+
+    /// Starts to track a connection that was not shown before, or of which nothing is known any more.
+    fn track(&mut self, index: u32, record: &SocketRecord, is_new: bool, now: Instant) {
+        let cookie = record.state.cookie;
+        // What was counted for it under another index stays counted.
+        let before = self.sockets.index_of(cookie).and_then(|index| self.sockets.remove(index));
+        let before = match before.map(|socket| socket.role) {
+            Some(Role::Connection(connection)) => {
+                self.groups.gauges(connection.group).remove(&connection.gauges);
+                self.groups.leave(connection.group);
+                Some(connection.accounted)
+            }
+            Some(Role::Listener { netns, port }) => {
+                self.labels.listeners.remove((netns, port));
+                None
+            }
+            None => self.ends.handed_over.remove(&cookie),
+        };
+        let accounted = match before {
+            Some(accounted) => accounted,
+            None if is_new => Accounted::default(),
+            // It was shown before, but nothing is known about it: how much of its totals was counted is unknown.
+            None => {
+                self.impossible.sockets += 1;
+                Accounted::from(&record.state.counters)
+            }
+        };
+        let group = self.groups.join(self.labels.of_socket(record), now);
+        self.groups.gauges(group).add(&SocketGauges::default());
+        let connection = Connection {
+            group,
+            labels: self.labels.hash_of_socket(&record.state),
+            accounted,
+            accounted_ns: self.started_ns,
+            gauges: SocketGauges::default(),
+        };
+        self.sockets.insert(index, Tracked { cookie, role: Role::Connection(connection) });
+    }
+
+    fn listening(&mut self, index: u32, record: &SocketRecord) {
+        let (netns, port) = (record.live.netns, record.live.local_port);
+        if let Some(Tracked { role, cookie }) = self.sockets.remove_unfreed(index) {
+            self.leave(cookie, &role);
+        }
+        self.labels.listeners.insert((netns, port), labels::listener(record));
+        let role = Role::Listener { netns, port };
+        self.sockets.insert(index, Tracked { cookie: record.state.cookie, role });
+    }
+
+    /// Adds what the connection has added to its group, after determining the group.
+    pub(super) fn account(&mut self, index: u32, record: &SocketRecord, counters: &SocketCounters, now: Instant) {
+        let Some(Tracked { role: Role::Connection(connection), .. }) = self.sockets.get_mut(index) else { return };
+        // Each pass looks at tens of thousands of sockets, and hardly any of them changes its group.
+        let labels = self.labels.hash_of_socket(&record.state);
+        if connection.labels != labels {
+            // The reader changed: what comes from now on belongs to the new one.
+            self.groups.gauges(connection.group).remove(&connection.gauges);
+            self.groups.leave(connection.group);
+            connection.group = self.groups.join(self.labels.of_socket(record), now);
+            self.groups.gauges(connection.group).add(&connection.gauges);
+            connection.labels = labels;
+        }
+        let added = counters.since(&connection.accounted.counters());
+        if added == SocketTotals::ZERO {
+            return;
+        }
+        if possible::socket(&added, record.header.time_ns.saturating_sub(connection.accounted_ns)) {
+            self.groups.add_socket(connection.group, &added, now);
+        } else {
+            self.impossible.sockets += 1;
+        }
+        connection.accounted.set(counters);
+        connection.accounted_ns = record.state.last_ns;
+    }
+
+    /// Removes a socket that is gone from its group or from the listening sockets.
+    pub(super) fn leave(&mut self, cookie: u64, role: &Role) {
+        match role {
+            Role::Connection(connection) => {
+                self.groups.gauges(connection.group).remove(&connection.gauges);
+                self.groups.leave(connection.group);
+                self.ended.remember(cookie, connection.group);
+            }
+            Role::Listener { netns, port } => self.labels.listeners.remove((*netns, *port)),
+        }
+    }
+}
+
+/// The record's totals brought up to the time of the snapshot, by the same function that the programs use, and whether
+/// that function refused anything.
+fn until_now(record: &SocketRecord) -> (SocketCounters, bool) {
+    let live = &record.live;
+    let mut state = record.state;
+    let seen = Seen {
+        now_ns: record.header.time_ns,
+        rcv_nxt: live.rcv_nxt,
+        copied_seq: live.copied_seq,
+        rmem: live.rmem,
+        rcvbuf: live.rcvbuf,
+        window: live.window,
+        mss: live.mss,
+        state: u32::from(live.state),
+        fin: live.flags & LIVE_FIN != 0,
+        autotuned: live.flags & LIVE_AUTOTUNED != 0,
+    };
+    let switches = |_, _| (live.flags & LIVE_READER != 0).then_some(live.reader_switches);
+    let Folded { refused, .. } = fold::fold(&mut state, &seen, Cause::Snapshot, switches);
+    (state.counters, refused != 0)
+}
