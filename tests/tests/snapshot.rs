@@ -16,7 +16,8 @@ use socket2::SockRef;
 use tcpmon::decode::Event;
 use tcpmon::kernel::{Kernel, Options, Show, monotonic_ns};
 use tcpmon::model::snapshot::Group;
-use tcpmon::model::table::{Limits, Table};
+use tcpmon::model::socket::SocketSnapshot;
+use tcpmon::model::table::{Table, TableLimits};
 use tcpmon_common::loss::Loss;
 use tcpmon_common::reader::READER_EXITED;
 use tcpmon_tests::truth::{self, Socket, State};
@@ -44,7 +45,7 @@ impl Collector {
             ..Options::default()
         };
         let limits =
-            Limits { max_groups: 1000, group_ttl: Duration::from_secs(3600), pin: Vec::new(), cgroup_of: None };
+            TableLimits { max_groups: 1000, group_ttl: Duration::from_secs(3600), pin: Vec::new(), cgroup_of: None };
         let kernel = Kernel::load(options).expect("tcpmon runs here");
         let table = Table::new(limits, Instant::now(), kernel.began_ns());
         let mut collector = Self { kernel, table, lost: 0 };
@@ -60,7 +61,7 @@ impl Collector {
         let raw = self.kernel.raw().unwrap();
         self.lost = raw.lost(Loss::FinalRecord) + raw.lost(Loss::SnapshotTorn);
         let fell = self.kernel.fell();
-        self.table.fallen(&raw.fallen, &fell);
+        self.table.final_records_lost(&raw.fallen, &fell);
         let shown = self.sockets(show);
         let now = Instant::now();
         for (slot, reader) in &self.kernel.readers() {
@@ -278,16 +279,16 @@ fn same(round: u32, silent: &[Group], full: &[Group], elapsed: Duration, closed:
     for (silent, full) in silent.iter().zip(full) {
         let mut expected = silent.clone();
         let (before, after) = (&silent.counters, &full.counters);
-        let gone = after.queue_byte_seconds - before.queue_byte_seconds;
+        let gone = after.sockets.queue_byte_seconds() - before.sockets.queue_byte_seconds();
         // The integral of each socket is rounded to the tick.
         let ticks = if full.gauges.queue_bytes == 0 { 0.0 } else { 1e-5 * full.gauges.sockets as f64 };
         let most = full.gauges.queue_bytes as f64 * elapsed.as_secs_f64() + ticks;
         assert!((0.0..=most).contains(&gone), "round {round}: {gone} byte-seconds more, {most} at most: {full:?}");
-        let gone = after.zero_window_ns - before.zero_window_ns;
+        let gone = after.sockets.zero_window_ns - before.sockets.zero_window_ns;
         let most = elapsed.as_nanos() as u64 * closed as u64;
         assert!(gone <= most, "round {round}: {gone} ns closed, {most} at most: {full:?}");
-        expected.counters.queue_byte_seconds = after.queue_byte_seconds;
-        expected.counters.zero_window_ns = after.zero_window_ns;
+        expected.counters.sockets.queue_byte_ticks = after.sockets.queue_byte_ticks;
+        expected.counters.sockets.zero_window_ns = after.sockets.zero_window_ns;
         // Segments that bring nothing new may be dropped at any time.
         expected.counters.drops.clone_from(&after.drops);
         assert_eq!(expected.gauges, full.gauges, "round {round}: silent passes (left) and a full one: {:?}", full.key);
@@ -314,6 +315,26 @@ fn true_to(looks: &[Look], groups: &[Group]) {
             assert_eq!(seen, expected, "{service}: sockets, queue, used and limit, tcpmon and inet_diag: {looks:?}");
         }
     }
+}
+
+/// Compares single sockets with inet_diag: bytes queued, memory used, its limit and backlog.
+#[track_caller]
+fn each_true_to(looks: &[Look], sockets: &[SocketSnapshot]) {
+    let is_mine = |socket: &&SocketSnapshot| {
+        [socket.live.local_port, socket.live.remote_port].iter().any(|port| PORTS.contains(port))
+    };
+    let mut shown: Vec<_> = sockets
+        .iter()
+        .filter(is_mine)
+        .map(|socket| {
+            let live = &socket.live;
+            (socket.local(), socket.remote(), [socket.queue_bytes, live.rmem, live.rcvbuf, live.backlog])
+        })
+        .collect();
+    shown.sort();
+    let expected: Vec<_> =
+        looks.iter().map(|(local, remote, _, numbers, _)| (*local, *remote, *numbers.first_chunk().unwrap())).collect();
+    assert_eq!(shown, expected, "tcpmon and inet_diag");
 }
 
 #[test]
@@ -353,7 +374,9 @@ fn silent_passes_say_what_a_full_one_says_while_connections_come_go_and_change()
                 continue;
             }
             let silent = collector.groups(&process);
+            collector.table.list_sockets();
             let (all, windows) = collector.pass(Show::All);
+            let sockets = collector.table.listed_sockets();
             let (full, elapsed) = (collector.groups(&process), start.elapsed());
             // An acknowledgement or a probe of a closed window may have arrived in between.
             if look(lab) != before {
@@ -367,6 +390,7 @@ fn silent_passes_say_what_a_full_one_says_while_connections_come_go_and_change()
             }
             same(round, &silent, &full, elapsed, windows);
             true_to(&before, &full);
+            each_true_to(&before, &sockets);
             compared += 1;
             silent_about += all - shown;
             queued += full.iter().map(|group| group.gauges.queue_bytes).sum::<u64>();
@@ -375,7 +399,7 @@ fn silent_passes_say_what_a_full_one_says_while_connections_come_go_and_change()
         assert_eq!(compared, wanted, "rounds that were quiet");
         // The few rounds on an emulated CPU may all end before a window closes.
         assert!(silent_about > 0 && queued > 0 && (closed > 0 || is_emulated()), "{silent_about} {queued} {closed}");
-        assert_eq!(collector.table.unended(), 0);
+        assert_eq!(collector.table.unseen_ends(), 0);
         drop(go);
     });
 }

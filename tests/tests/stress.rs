@@ -12,8 +12,8 @@ use tcpmon::commands::collector::Collector;
 use tcpmon::config::Config;
 use tcpmon::kernel::{Kernel, Options};
 use tcpmon::metrics::{self, Format, Identity};
-use tcpmon::model::snapshot::Seen;
-use tcpmon::model::table::Limits as Bounds;
+use tcpmon::model::snapshot::Observed;
+use tcpmon::model::table::TableLimits;
 use tcpmon_tests::physics::Limits;
 use tcpmon_tests::traffic::{Reader, Sender, Threads};
 use tcpmon_tests::{Lab, Page, Physics, Traffic, eventually, truth};
@@ -66,14 +66,15 @@ struct Watch {
 impl Watch {
     fn start() -> Self {
         let options = Options::from(&Config::default().validate().expect("the defaults are valid"));
-        let limits = Bounds { max_groups: 200, group_ttl: Duration::from_secs(600), pin: Vec::new(), cgroup_of: None };
+        let limits =
+            TableLimits { max_groups: 200, group_ttl: Duration::from_secs(600), pin: Vec::new(), cgroup_of: None };
         let collector = Collector::new(Kernel::load(options).expect("tcpmon runs here"), limits);
         Self { collector, identity: Arc::new(Identity::read()) }
     }
 
     fn page(&mut self) -> String {
         let snapshot = Arc::new(self.collector.pass().expect("the kernel can be read"));
-        let (seen, mut page) = (Seen { snapshot, ..Seen::default() }, Vec::new());
+        let (seen, mut page) = (Observed { snapshot, ..Observed::default() }, Vec::new());
         metrics::encode(&self.identity, seen, Format::Text, &mut page).expect("a page");
         String::from_utf8(page).expect("a page is text")
     }

@@ -10,6 +10,7 @@ pub mod newborn;
 mod possible;
 pub mod service;
 pub mod snapshot;
+pub mod socket;
 pub mod table;
 mod tally;
 mod tracked;

@@ -14,6 +14,7 @@ use super::{
     group::{self, Groups},
     labels::Labels,
     snapshot::Group,
+    socket::SocketSnapshot,
     tracked::Sockets,
 };
 
@@ -47,6 +48,8 @@ pub struct Table {
     ends: Ends,
     ended: EndedSockets,
     impossible: Impossible,
+    /// The sockets that this pass has shown; `None` if nobody wants them.
+    listed: Option<Vec<SocketSnapshot>>,
     /// When counting started, `CLOCK_MONOTONIC`, ns.
     started_ns: u64,
 }
@@ -63,6 +66,7 @@ impl Table {
             ends: Ends::default(),
             ended: EndedSockets::default(),
             impossible: Impossible::default(),
+            listed: None,
             started_ns,
         }
     }
@@ -76,6 +80,17 @@ impl Table {
     pub fn begin(&mut self) {
         self.ends.in_pass.clear();
         self.labels.listeners.begin();
+    }
+
+    /// Lists the sockets that the pass shows, in addition to adding them up. Call this before the pass; to list all
+    /// sockets, the pass must show all of them.
+    pub fn list_sockets(&mut self) {
+        self.listed = Some(Vec::new());
+    }
+
+    /// The sockets that were listed since [`Table::list_sockets`], which the next passes do no more.
+    pub fn listed_sockets(&mut self) -> Vec<SocketSnapshot> {
+        self.listed.take().unwrap_or_default()
     }
 
     /// The groups of the pass that has just ended were shown: the next pass may show others.

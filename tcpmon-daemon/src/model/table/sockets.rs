@@ -11,6 +11,7 @@ use tcpmon_common::{
 use super::Table;
 use crate::model::{
     labels, possible,
+    socket::{SocketSnapshot, queue_bytes},
     tracked::{Accounted, Connection, Role, SocketGauges, Tracked},
 };
 
@@ -51,8 +52,11 @@ impl Table {
         } else {
             self.account(index, record, &counters, now);
         }
-        let queued = live.rcv_nxt.wrapping_sub(live.copied_seq).cast_signed().max(0).cast_unsigned();
-        let gauges = SocketGauges::of(live, queued.saturating_sub(u32::from(live.flags & LIVE_FIN != 0)));
+        if self.listed.is_some() {
+            let socket = SocketSnapshot::new(record, self.labels.of_socket(record), &counters);
+            self.listed.get_or_insert_default().push(socket);
+        }
+        let gauges = SocketGauges::of(live, queue_bytes(live));
         if let Some(Tracked { role: Role::Connection(connection), .. }) = self.sockets.get_mut(index) {
             self.groups.gauges(connection.group).replace(&connection.gauges, &gauges);
             connection.gauges = gauges;

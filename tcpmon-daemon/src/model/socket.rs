@@ -1,0 +1,71 @@
+//! Single sockets in a snapshot, for whoever wants more than groups.
+
+use std::net::{IpAddr, SocketAddr};
+
+use tcpmon_common::{
+    counters::Cells as _,
+    socket::{LIVE_FIN, SocketCounters, SocketLive, SocketRecord, SocketTotals},
+};
+
+use super::snapshot::GroupKey;
+
+/// `AF_INET6`.
+const INET6: u16 = 10;
+
+/// One connection, as a pass found it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SocketSnapshot {
+    /// The kernel's cookie, which no other socket has until the next boot.
+    pub cookie: u64,
+    /// The labels of its group.
+    pub key: GroupKey,
+    /// Thread-group id of its last reader; before the first read, of the process that opened it, or 0.
+    pub tgid: u32,
+    /// Thread id of its last reader; 0 before the first read.
+    pub tid: u32,
+    /// Data received and not yet read, bytes.
+    pub queue_bytes: u32,
+    /// What the pass read from the socket itself.
+    pub live: SocketLive,
+    /// Everything that was counted for it, up to the time of the pass.
+    pub totals: SocketTotals,
+}
+
+impl SocketSnapshot {
+    /// From the record of the pass; `counters` are its totals at the time of the pass.
+    pub(super) fn new(record: &SocketRecord, key: GroupKey, counters: &SocketCounters) -> Self {
+        let SocketRecord { live, state, .. } = record;
+        Self {
+            cookie: state.cookie,
+            key,
+            tgid: state.reader_tgid,
+            tid: state.reader_tid,
+            queue_bytes: queue_bytes(live),
+            live: *live,
+            totals: counters.since(&SocketCounters::ZERO),
+        }
+    }
+
+    /// The local address.
+    pub fn local(&self) -> SocketAddr {
+        SocketAddr::new(address(self.live.family, self.live.local_address), self.live.local_port)
+    }
+
+    /// The remote address.
+    pub fn remote(&self) -> SocketAddr {
+        SocketAddr::new(address(self.live.family, self.live.remote_address), self.live.remote_port)
+    }
+}
+
+/// Data in a socket's queue, without the FIN.
+pub(super) fn queue_bytes(live: &SocketLive) -> u32 {
+    let queued = live.rcv_nxt.wrapping_sub(live.copied_seq).cast_signed().max(0).cast_unsigned();
+    queued.saturating_sub(u32::from(live.flags & LIVE_FIN != 0))
+}
+
+fn address(family: u16, bytes: [u8; 16]) -> IpAddr {
+    match bytes.first_chunk::<4>() {
+        Some(v4) if family != INET6 => IpAddr::from(*v4),
+        _ => IpAddr::from(bytes),
+    }
+}
