@@ -55,12 +55,15 @@ fn the_reference_is_made_from_the_registry() {
 /// Forgetting the family of a new counter must not stay unnoticed.
 #[test]
 fn everything_that_is_counted_is_on_the_page() {
+    // Made once: pages show when series started to count.
+    let (group, rest) = (fixture::busy(GroupKey::other(false)), fixture::page());
     let page = |change: &dyn Fn(&mut GroupCounters)| {
-        let mut group = fixture::busy(GroupKey::other(false));
+        let mut group = group.clone();
         change(&mut group.counters);
         let snapshot = Arc::new(Snapshot { groups: vec![group], ..Snapshot::default() });
-        bytes(Page { snapshot, ..fixture::page() }, Format::Protobuf)
+        bytes(Page { snapshot, ..rest.clone() }, Format::Protobuf)
     };
+    assert_eq!(page(&|_| {}), page(&|_| {}));
     let before = page(&|_| {});
     // Large enough to be seen in a value in seconds.
     let more = |totals: &mut [u8], at: usize| totals[8 * at + 3] ^= 1;
