@@ -1,6 +1,7 @@
 """The host dashboard: a received packet's path from the ring to the application, then memory, then tcpmon."""
 
 from panels import Dashboard, Panel, Query, Row, Variable, quantile, total
+from tcpmon import ITSELF
 
 # Appended to queries where nothing may have been counted yet: a line at 0 for each host that answers.
 ZERO = "or on (instance) (0 * max by (instance) (tcpmon_build_info{@}))"
@@ -372,98 +373,6 @@ EVENTS = Row(
             "TCP sockets that no process holds any more. Near net.ipv4.tcp_max_orphans the kernel resets connections.",
             "short",
             (Query("tcpmon_orphan_sockets{@}", "{{instance}}"),),
-        ),
-    ),
-)
-
-ITSELF = Row(
-    "tcpmon itself",
-    (
-        Panel(
-            "Version",
-            "tcpmon's version and the kernel's on each host. A host that is missing does not answer: runbook TcpmonDown.",
-            "short",
-            (Query("tcpmon_build_info{@}", "{{instance}}: tcpmon {{version}}, Linux {{kernel}}"),),
-            names_only=True,
-        ),
-        Panel(
-            "Probes attached",
-            "1 where the probe runs, 0 where it does not. 0 is in order where the kernel lacks it (verdict unsupported in "
-            "/status). Runbook TcpmonProbeMissing.",
-            "short",
-            (Query("tcpmon_probe_attached{@}", "{{instance}} {{probe}}"),),
-            maximum=1,
-        ),
-        Panel(
-            "Sources available",
-            "1 where a source beside the probes (/proc, netlink, kernel log) can be read, 0 where not; its panels are then "
-            "empty. /status says why.",
-            "short",
-            (Query("tcpmon_host_source_available{@}", "{{instance}} {{source}}"),),
-            maximum=1,
-        ),
-        Panel(
-            "Lost",
-            "Events, records and map entries lost per second. Anything above 0 is a gap in the other panels. Runbook "
-            "TcpmonLosingEvents.",
-            "cps",
-            (Query("rate(tcpmon_lost_total{@}[@])", "{{instance}} {{what}}"),),
-        ),
-        Panel(
-            "Use of the maps",
-            "Entries in use as part of the room of each eBPF map that has a limit. At 100 % new readers or drops are "
-            "lost: raise the limit in the configuration.",
-            "percentunit",
-            (Query("tcpmon_map_entries{@} / tcpmon_map_capacity{@}", "{{instance}} {{map}}"),),
-            maximum=1,
-        ),
-        Panel(
-            "Counted under other",
-            "Sockets and readers per second that were counted under the group other because there were too many groups. "
-            "Above 0: raise max_groups or pin processes, if the names matter.",
-            "cps",
-            (Query("rate(tcpmon_groups_suppressed_total{@}[@])", "{{instance}}"),),
-        ),
-        Panel(
-            "Time of a scrape",
-            "Time to read the kernel's state for one page. It grows with the number of sockets; keep it well below the "
-            "scrape timeout.",
-            "s",
-            (Query("tcpmon_scrape_seconds{@}", "{{instance}}"),),
-        ),
-        Panel(
-            "CPU of tcpmon",
-            "CPU of the daemon, as part of one core, without its eBPF programs. Above some percent: scrape less often.",
-            "percentunit",
-            (
-                Query(
-                    "rate(process_cpu_seconds_total{@}[@]) and on (instance, job) tcpmon_build_info{@}", "{{instance}}"
-                ),
-            ),
-        ),
-        Panel(
-            "Memory of tcpmon",
-            "Resident memory of the daemon. It is bounded by configuration; steady growth is a bug to report.",
-            "bytes",
-            (Query("process_resident_memory_bytes{@} and on (instance, job) tcpmon_build_info{@}", "{{instance}}"),),
-        ),
-        Panel(
-            "CPU of the eBPF programs",
-            "CPU spent in each program, as part of one core. (absent where kernel.bpf_stats_enabled is 0, the default; "
-            "counting itself costs some 20 ns a run)",
-            "percentunit",
-            (Query("rate(tcpmon_bpf_program_run_seconds_total{@}[@])", "{{instance}} {{program}}"),),
-        ),
-        Panel(
-            "Time of one run",
-            "Mean time of one run of each program. (absent where kernel.bpf_stats_enabled is 0, the default)",
-            "s",
-            (
-                Query(
-                    "rate(tcpmon_bpf_program_run_seconds_total{@}[@]) / rate(tcpmon_bpf_program_runs_total{@}[@])",
-                    "{{instance}} {{program}}",
-                ),
-            ),
         ),
     ),
 )

@@ -2,7 +2,7 @@
 
 use crate::{
     counters::{Cells, counters},
-    header::Header,
+    header::{Header, Record},
     histogram::{FILLS, FillBins},
     name::Name,
 };
@@ -279,6 +279,10 @@ pub struct SocketRecord {
     /// What was folded up to the last event.
     pub state: SocketState,
 }
+
+#[expect(unsafe_code, reason = "see `Record`")]
+// SAFETY: integers only, with explicit padding (the sizes are asserted).
+unsafe impl Record for SocketRecord {}
 
 const _: () = assert!(size_of::<SocketCounters>() == 336);
 const _: () = assert!(size_of::<SocketState>() == 424);

@@ -1,6 +1,6 @@
 //! One timeslice of a traced reader, for one of its sockets.
 
-use crate::header::Header;
+use crate::header::{Header, Record};
 
 /// The receive queue at an edge of a timeslice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +91,10 @@ pub struct Timeslice {
     /// Zero.
     pub padding: u32,
 }
+
+#[expect(unsafe_code, reason = "see `Record`")]
+// SAFETY: integers only, with explicit padding (the sizes are asserted).
+unsafe impl Record for Timeslice {}
 
 const _: () = assert!(size_of::<QueuePhoto>() == 24);
 const _: () = assert!(size_of::<Timeslice>() == 216);
