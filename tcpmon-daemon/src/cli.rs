@@ -7,8 +7,8 @@ use tcpmon_common::settings::FILTER_CGROUPS;
 
 use crate::{
     config::{
-        Config, ConfigError, LogFormat, LogLevel, MAX_DROP_ENTRIES, MAX_GROUPS, MAX_READERS, Settings, duration, help,
-        port_range, process_name, ring_bytes,
+        Config, ConfigError, DROP_ENTRIES_RANGE, DaemonSettings, GROUPS_RANGE, LogFormat, LogLevel, READERS_RANGE,
+        check_process_name, check_ring_bytes, key_help, parse_duration, parse_port_range,
     },
     http::{ListenAddress, TelemetryPath},
 };
@@ -19,8 +19,8 @@ use crate::{
     name = "tcpmon",
     bin_name = "tcpmon",
     version = concat!(env!("CARGO_PKG_VERSION"), " (revision ", env!("TCPMON_REVISION"), ")"),
-    after_help = "Exit status: 0 ended as asked, 1 failed, 2 a flag or the config file is wrong, 3 cannot run on \
-         this host."
+    after_help = "Exit status: 0 success; 1 failure; 2 invalid option or config file; 3 tcpmon cannot run on this \
+         host."
 )]
 pub struct Cli {
     /// What to do.
@@ -31,9 +31,9 @@ pub struct Cli {
 /// What tcpmon can do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Watch all TCP sockets of this host and serve metrics to Prometheus
+    /// Monitor all TCP sockets of this host and serve metrics to Prometheus
     Daemon(DaemonArgs),
-    /// Record each timeslice of chosen readers: what waited, what arrived, what was read
+    /// Record every timeslice of selected readers: bytes that waited, arrived and were read
     Trace(TraceArgs),
 }
 
@@ -41,34 +41,35 @@ pub enum Command {
 #[derive(Args, Clone, Debug, Default)]
 #[command(
     next_line_help = true,
-    after_help = "Flags override the config file. tcpmon only watches: it changes no setting and sends no packet."
+    after_help = "\
+Options override the config file. tcpmon only observes: it changes no kernel setting and sends no packet."
 )]
 pub struct DaemonArgs {
-    /// Config file (TOML); `--print-config` shows every key
+    /// Config file (TOML); `--print-config` lists all keys [default: none]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Print the settings in force as a config file, and exit
+    /// Print the effective settings as a config file, and exit
     #[arg(long)]
     pub print_config: bool,
 
     #[arg(
         long = "web.listen-address",
         value_name = "ADDRESS",
-        help = help("web.listen_address")
+        help = key_help("web.listen_address")
     )]
     listen_address: Vec<ListenAddress>,
 
-    #[arg(long = "web.telemetry-path", value_name = "PATH", help = help("web.telemetry_path"))]
+    #[arg(long = "web.telemetry-path", value_name = "PATH", help = key_help("web.telemetry_path"))]
     telemetry_path: Option<TelemetryPath>,
 
-    #[arg(long = "web.config.file", value_name = "FILE", help = help("web.config_file"))]
+    #[arg(long = "web.config.file", value_name = "FILE", help = key_help("web.config_file"))]
     web_config_file: Option<String>,
 
     #[arg(
         long = "web.systemd-socket",
         value_name = "true|false",
-        help = help("web.systemd_socket"),
+        help = key_help("web.systemd_socket"),
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = "true",
@@ -76,19 +77,19 @@ pub struct DaemonArgs {
     )]
     systemd_socket: Option<bool>,
 
-    #[arg(long, value_name = "N", help = help("max_groups"), value_parser = value_parser!(u64).range(MAX_GROUPS))]
+    #[arg(long, value_name = "N", help = key_help("max_groups"), value_parser = value_parser!(u64).range(GROUPS_RANGE))]
     max_groups: Option<u64>,
 
-    #[arg(long, value_name = "TIME", help = help("group_ttl"), value_parser = duration)]
+    #[arg(long, value_name = "TIME", help = key_help("group_ttl"), value_parser = parse_duration)]
     group_ttl: Option<Duration>,
 
-    #[arg(long, value_name = "NAME", help = help("pin"), value_parser = process_name)]
+    #[arg(long, value_name = "NAME", help = key_help("pin"), value_parser = check_process_name)]
     pin: Vec<String>,
 
     #[arg(
         long,
         value_name = "true|false",
-        help = help("cgroup_label"),
+        help = key_help("cgroup_label"),
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = "true",
@@ -96,23 +97,24 @@ pub struct DaemonArgs {
     )]
     cgroup_label: Option<bool>,
 
-    #[arg(long, value_name = "FIRST-LAST", help = help("ephemeral_ports"), value_parser = parse_port_range)]
+    #[arg(long, value_name = "FIRST-LAST", help = key_help("ephemeral_ports"), value_parser = check_port_range)]
     ephemeral_ports: Vec<String>,
 
-    #[arg(long, value_name = "N", help = help("max_readers"), value_parser = value_parser!(u64).range(MAX_READERS))]
+    #[arg(long, value_name = "N", help = key_help("max_readers"))]
+    #[arg(value_parser = value_parser!(u64).range(READERS_RANGE))]
     max_readers: Option<u64>,
 
-    #[arg(long, value_name = "N", help = help("max_drop_entries"))]
-    #[arg(value_parser = value_parser!(u64).range(MAX_DROP_ENTRIES))]
+    #[arg(long, value_name = "N", help = key_help("max_drop_entries"))]
+    #[arg(value_parser = value_parser!(u64).range(DROP_ENTRIES_RANGE))]
     max_drop_entries: Option<u64>,
 
-    #[arg(long, value_name = "N", help = help("ring_bytes"), value_parser = parse_ring_bytes)]
+    #[arg(long, value_name = "N", help = key_help("ring_bytes"), value_parser = parse_ring_bytes)]
     ring_bytes: Option<u32>,
 
-    #[arg(long = "log.level", value_name = "LEVEL", help = help("log.level"), hide_possible_values = true)]
+    #[arg(long = "log.level", value_name = "LEVEL", help = key_help("log.level"), hide_possible_values = true)]
     log_level: Option<LogLevel>,
 
-    #[arg(long = "log.format", value_name = "FORMAT", help = help("log.format"), hide_possible_values = true)]
+    #[arg(long = "log.format", value_name = "FORMAT", help = key_help("log.format"), hide_possible_values = true)]
     log_format: Option<LogFormat>,
 }
 
@@ -121,66 +123,66 @@ pub struct DaemonArgs {
 #[command(
     next_line_help = true,
     after_help = "\
-A timeslice is recorded when every kind of filter that is given matches; of each kind, one match is enough.
-The kernel filters, so what is not asked for costs next to nothing. Ctrl-C ends a trace in good order.
+A timeslice is recorded if it matches all kinds of filters that are given; of each kind, one match is enough.
+The eBPF programs filter in the kernel, so what does not match costs almost nothing. Ctrl-C ends the trace.
 
-  tcpmon trace --pid 4711 --duration 30s              watch one process
-  tcpmon trace --comm xrootd --output run.jsonl       record for pandas or DuckDB
-  tcpmon trace --all --port 5201                      every reader of one port"
+  tcpmon trace --pid 4711 --duration 30s              trace one process
+  tcpmon trace --comm xrootd --output run.jsonl       write a file for pandas or DuckDB
+  tcpmon trace --all --port 5201                      trace all readers of one port"
 )]
 pub struct TraceArgs {
-    /// Trace this process with all its threads; may be repeated
+    /// Trace this process and all its threads; may be repeated
     #[arg(long, value_name = "PID", value_parser = value_parser!(u32).range(1..))]
     pub pid: Vec<u32>,
 
-    /// Trace processes of this name (its first 15 bytes, all that the kernel keeps); may be repeated
+    /// Trace processes with this name (the kernel keeps its first 15 bytes); may be repeated
     #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub comm: Vec<String>,
 
-    /// Trace sockets with this port on either side; may be repeated
+    /// Trace sockets whose local or remote port is this one; may be repeated
     #[arg(long, value_name = "PORT", value_parser = value_parser!(u16).range(1..))]
     pub port: Vec<u16>,
 
-    /// Trace processes in or below this control group: a path below /sys/fs/cgroup; may be repeated
+    /// Trace processes in or below this control group, a path below /sys/fs/cgroup; may be repeated
     #[arg(long, value_name = "PATH")]
     pub cgroup: Vec<PathBuf>,
 
-    /// Trace every process; other filters still narrow it
+    /// Trace all processes; other filters still apply
     #[arg(long)]
     pub all: bool,
 
-    /// End the trace after this time, such as `30s` [default: when the processes exit, or at Ctrl-C]
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    /// End the trace after this time, such as `30s` [default: until all processes of --pid exit, or Ctrl-C]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub duration: Option<Duration>,
 
-    /// Write to this file, which must not exist yet [default: standard output]
+    /// Write the trace to this file, which must not exist [default: standard output]
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
-    /// Overwrite the file of --output if it exists
+    /// Overwrite the --output file if it exists
     #[arg(long, requires = "output")]
     pub force: bool,
 
-    /// Form: table for people, or jsonl for programs [default: jsonl with --output, else table]
+    /// Format: table for people, or jsonl for programs [default: jsonl with --output, else table]
     #[arg(long, value_name = "FORMAT", hide_possible_values = true)]
     format: Option<TraceFormat>,
 
-    /// Size of the ring out of the kernel: a power of two and whole pages
+    /// Size of the eBPF ring buffer, in bytes: a power of two, at least one page
     #[arg(long, value_name = "N", default_value = "8388608", value_parser = parse_ring_bytes)]
     pub ring_bytes: u32,
 }
 
-/// Form of a trace.
+/// Format of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TraceFormat {
-    /// For people: a line a timeslice, a summary at the end
+    /// For people: one line per timeslice, and a summary at the end
     Table,
     /// For programs: JSON Lines, see docs/trace-format.md
     Jsonl,
 }
 
 impl Cli {
-    /// The arguments of this process; wrong ones end it with status 2 and a sentence.
+    /// Parses the arguments of this process. Invalid ones end it with exit code 2 and an error message.
     pub fn from_environment() -> Self {
         Self::from_arguments(std::env::args_os()).unwrap_or_else(|error| error.exit())
     }
@@ -211,7 +213,7 @@ impl DaemonArgs {
     /// The config file, if any, with the flags on top.
     ///
     /// # Errors
-    /// When the file cannot be read, or a line of it cannot be used.
+    /// When the file cannot be read, or a line of it is invalid.
     pub fn config(&self) -> Result<Config, ConfigError> {
         let mut config = match &self.config {
             Some(file) => Config::read(file)?,
@@ -244,7 +246,7 @@ impl DaemonArgs {
     ///
     /// # Errors
     /// As there.
-    pub fn settings(&self) -> Result<Settings, ConfigError> {
+    pub fn settings(&self) -> Result<DaemonSettings, ConfigError> {
         Ok(self.config()?.validate()?)
     }
 }
@@ -256,7 +258,7 @@ fn set<T>(value: &mut T, flag: Option<T>) {
 }
 
 impl TraceArgs {
-    /// Form of the records.
+    /// Format of the records.
     pub fn format(&self) -> TraceFormat {
         match (self.format, &self.output) {
             (Some(format), _) => format,
@@ -270,26 +272,26 @@ impl TraceArgs {
         if filters == 0 && !self.all {
             return Err((
                 ErrorKind::MissingRequiredArgument,
-                "say what to trace: --pid, --comm, --port or --cgroup, or --all for every process".into(),
+                "no filter is given: add --pid, --comm, --port or --cgroup, or --all to trace all processes".into(),
             ));
         }
         if self.cgroup.len() > FILTER_CGROUPS {
             return Err((
                 ErrorKind::TooManyValues,
-                format!("--cgroup can be given {FILTER_CGROUPS} times at most: name a common parent instead"),
+                format!("--cgroup can be given at most {FILTER_CGROUPS} times: use a common parent instead"),
             ));
         }
         Ok(())
     }
 }
 
-/// Checks it and leaves it as it is.
-fn parse_port_range(text: &str) -> Result<String, String> {
-    port_range(text).map(|_| text.to_owned())
+/// Checks a port range and returns its text.
+fn check_port_range(text: &str) -> Result<String, String> {
+    parse_port_range(text).map(|_| text.to_owned())
 }
 
 fn parse_ring_bytes(text: &str) -> Result<u32, String> {
-    ring_bytes(text.parse().map_err(|error| format!("{text:?} is no number of bytes ({error})"))?)
+    check_ring_bytes(text.parse().map_err(|error| format!("{text:?} is not a number of bytes ({error})"))?)
 }
 
 #[cfg(test)]

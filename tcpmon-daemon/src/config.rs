@@ -16,30 +16,30 @@ use serde::{Deserialize, Serialize};
 use toml::de::DeTable;
 use tracing::level_filters::LevelFilter;
 
-use self::locate::{key_at, line, span_of};
-pub use self::settings::{Invalid, MAX_DROP_ENTRIES, MAX_GROUPS, MAX_READERS, Settings};
-pub(crate) use self::settings::{duration, port_range, process_name, ring_bytes};
+use self::locate::{key_at, line_number, span_of};
+pub use self::settings::{DROP_ENTRIES_RANGE, DaemonSettings, GROUPS_RANGE, InvalidSetting, READERS_RANGE};
+pub(crate) use self::settings::{check_process_name, check_ring_bytes, parse_duration, parse_port_range};
 use crate::http::WebConfigError;
 
 /// All settings as written: those of the config file, with flags applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// See [`Settings::max_groups`].
+    /// See [`DaemonSettings::max_groups`].
     pub max_groups: u64,
-    /// See [`Settings::group_ttl`].
+    /// See [`DaemonSettings::group_ttl`].
     pub group_ttl: String,
-    /// See [`Settings::pin`].
+    /// See [`DaemonSettings::pin`].
     pub pin: Vec<String>,
-    /// See [`Settings::cgroup_label`].
+    /// See [`DaemonSettings::cgroup_label`].
     pub cgroup_label: bool,
-    /// See [`Settings::ephemeral_ports`].
+    /// See [`DaemonSettings::ephemeral_ports`].
     pub ephemeral_ports: Vec<String>,
-    /// See [`Settings::max_readers`].
+    /// See [`DaemonSettings::max_readers`].
     pub max_readers: u64,
-    /// See [`Settings::max_drop_entries`].
+    /// See [`DaemonSettings::max_drop_entries`].
     pub max_drop_entries: u64,
-    /// See [`Settings::ring_bytes`].
+    /// See [`DaemonSettings::ring_bytes`].
     pub ring_bytes: u64,
     /// The HTTP endpoint.
     pub web: Web,
@@ -51,13 +51,13 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Web {
-    /// See [`Settings::listen`].
+    /// See [`DaemonSettings::listen`].
     pub listen_address: Vec<String>,
-    /// See [`Settings::telemetry_path`].
+    /// See [`DaemonSettings::telemetry_path`].
     pub telemetry_path: String,
-    /// See [`Settings::web_config_file`]; empty for none.
+    /// See [`DaemonSettings::web_config_file`]; empty for none.
     pub config_file: String,
-    /// See [`Settings::systemd_socket`].
+    /// See [`DaemonSettings::systemd_socket`].
     pub systemd_socket: bool,
 }
 
@@ -75,11 +75,11 @@ pub struct Log {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
-    /// Act.
+    /// Somebody must act.
     Error,
-    /// Degraded.
+    /// tcpmon runs, but something is missing or wrong.
     Warn,
-    /// Life cycle.
+    /// Start, stop and changes.
     Info,
     /// For developers.
     Debug,
@@ -99,13 +99,13 @@ impl From<LogLevel> for LevelFilter {
     }
 }
 
-/// Form of log lines.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
     /// For people.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
@@ -156,20 +156,26 @@ const fn key(name: &'static str, help: &'static str) -> Key {
 
 /// In the order in which the file is printed: keys below a table come last.
 const KEYS: &[Key] = &[
-    key("max_groups", "Most groups with metrics of their own; less active ones share the group `other`"),
-    key("group_ttl", "A group that is idle for this long leaves; its series end"),
-    key("pin", "Process whose groups come before all others, by name, such as `nginx`; once or more"),
-    key("cgroup_label", "Whether groups are also told apart by their control group"),
-    key("ephemeral_ports", "Ports from which a server chooses, such as `50000-51000` (GridFTP): one service"),
-    key("max_readers", "Most threads that are followed as readers at a time"),
-    key("max_drop_entries", "Most pairs of socket and drop reason that are counted at a time"),
-    key("ring_bytes", "Size of the ring out of the kernel: a power of two and whole pages"),
-    key("web.listen_address", "Where to serve, once or more; `:10793` is every address of the host"),
-    key("web.telemetry_path", "Path of the metrics"),
-    key("web.config_file", "File with TLS and users, in the YAML format of Prometheus exporters"),
-    key("web.systemd_socket", "Whether to serve on the sockets that systemd passes, and on no address"),
-    key("log.level", "Least severity that is logged: error, warn, info, debug or trace"),
-    key("log.format", "Form of log lines: text, or json for one object a line"),
+    key(
+        "max_groups",
+        "Maximum number of groups with their own metrics; the others share the group `other`",
+    ),
+    key("group_ttl", "Time after which an idle group is removed and its series end, such as `90s`"),
+    key("pin", "Process name whose groups are shown before others, such as `nginx`; may be repeated"),
+    key("cgroup_label", "Whether to split groups by control group, with the label `cgroup`"),
+    key(
+        "ephemeral_ports",
+        "Port range to count as one service, such as `50000-51000` (GridFTP); may be repeated",
+    ),
+    key("max_readers", "Maximum number of threads that are tracked as readers at the same time"),
+    key("max_drop_entries", "Maximum number of pairs of socket and drop reason that are counted at the same time"),
+    key("ring_bytes", "Size of the eBPF ring buffer, in bytes: a power of two, at least one page"),
+    key("web.listen_address", "Address to listen on, or `:10793` for all addresses; may be repeated"),
+    key("web.telemetry_path", "Path of the metrics page"),
+    key("web.config_file", "Web config file for TLS and user names, in the YAML format of Prometheus exporters"),
+    key("web.systemd_socket", "Whether to listen on the sockets that systemd passes instead of on addresses"),
+    key("log.level", "Lowest severity that is logged: error, warn, info, debug or trace"),
+    key("log.format", "Format of log lines: text, or json for one JSON object per line"),
 ];
 
 /// The settings cannot be used.
@@ -177,7 +183,7 @@ const KEYS: &[Key] = &[
 pub enum ConfigError {
     /// The file cannot be read.
     #[error(
-        "cannot read the config file {}: {source}: name another with --config, or none for the defaults",
+        "cannot read the config file {}: {source}: choose another file with --config, or omit it for the defaults",
         file.display()
     )]
     Read {
@@ -187,7 +193,7 @@ pub enum ConfigError {
         source: io::Error,
     },
     /// A line of the file is wrong.
-    #[error("config file {}, line {line}: {problem} (`tcpmon daemon --print-config` shows every key)", file.display())]
+    #[error("config file {}, line {line}: {problem} (`tcpmon daemon --print-config` lists all keys)", file.display())]
     Line {
         /// The file.
         file: PathBuf,
@@ -198,7 +204,7 @@ pub enum ConfigError {
     },
     /// A flag is wrong, or the file and the flags together are.
     #[error("{0}")]
-    Invalid(#[from] Invalid),
+    Invalid(#[from] InvalidSetting),
     /// The web config file is wrong.
     #[error("{0}")]
     Web(#[from] WebConfigError),
@@ -222,7 +228,7 @@ impl Config {
     fn parse(text: &str) -> Result<Self, (usize, String)> {
         let at = |error: &toml::de::Error| {
             let span = error.span().unwrap_or_default();
-            (line(text, span.start), error.message().replace('\n', ", "))
+            (line_number(text, span.start), error.message().replace('\n', ", "))
         };
         let table = DeTable::parse(text).map_err(|error| at(&error))?;
         let config: Self = toml::from_str(text).map_err(|error| {
@@ -236,13 +242,13 @@ impl Config {
             Ok(_) => Ok(config),
             Err(invalid) => {
                 let span = span_of(table.get_ref(), invalid.key).unwrap_or_default();
-                Err((line(text, span.start), invalid.to_string()))
+                Err((line_number(text, span.start), invalid.to_string()))
             }
         }
     }
 
     /// The keys whose values differ, with dots.
-    pub fn differs(&self, other: &Self) -> Vec<&'static str> {
+    pub fn changed_keys(&self, other: &Self) -> Vec<&'static str> {
         KEYS.iter().map(|key| key.name).filter(|key| self.value(key) != other.value(key)).collect()
     }
 
@@ -264,14 +270,14 @@ impl fmt::Display for Config {
                 open = table;
             }
             let value = self.value(key.name).ok_or(fmt::Error)?;
-            writeln!(f, "# {}\n{name} = {value}", help(key.name))?;
+            writeln!(f, "# {}\n{name} = {value}", key_help(key.name))?;
         }
         Ok(())
     }
 }
 
 /// The description of a key and its default; empty for an unknown key.
-pub(crate) fn help(key: &str) -> String {
+pub(crate) fn key_help(key: &str) -> String {
     let known = KEYS.iter().find(|known| known.name == key);
     let default = Config::default().value(key);
     let text = |(key, default): (&Key, _)| format!("{} [default: {}]", key.help, unquoted(&default));

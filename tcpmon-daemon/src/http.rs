@@ -2,14 +2,14 @@
 
 mod client_cert;
 mod connections;
+mod deadline_stream;
 mod listen;
 mod login;
 mod page;
-mod readings;
 mod reload;
+mod sample_cache;
 mod serve;
 mod status;
-mod timely;
 mod tls;
 mod web_config;
 
@@ -29,10 +29,10 @@ use axum::{
 use self::{
     connections::Client,
     page::Page,
-    readings::{Readings, Wanted},
+    sample_cache::{PageRequest, SampleCache},
 };
 pub use self::{
-    listen::{AddressError, BindError, InheritError, ListenAddress, bind, inherit},
+    listen::{AddressError, BindError, ListenAddress, SystemdSocketError, bind, systemd_sockets},
     reload::{WebConfig, WebConfigError},
     serve::serve,
 };
@@ -42,7 +42,7 @@ use crate::{
 };
 
 /// Where the endpoint gets its data.
-pub trait Source: Send + Sync + 'static {
+pub trait DataSource: Send + Sync + 'static {
     /// Whether the daemon makes progress; answers at once, from what is already known.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ pub trait Source: Send + Sync + 'static {
     ///
     /// # Errors
     /// If no sample can be taken.
-    fn see(&self) -> impl Future<Output = Result<Observed, Unavailable>> + Send;
+    fn sample(&self) -> impl Future<Output = Result<Observed, Unavailable>> + Send;
 }
 
 /// No data is available: why, and what to do.
@@ -68,7 +68,7 @@ pub struct TelemetryPath(String);
 /// A path that cannot be used for the metrics page.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{path:?} cannot be the path of the metrics: it must begin with `/`, consist of letters, digits and `/._-`, \
+    "{path:?} cannot be the path of the metrics page: it must start with `/`, consist of letters, digits and `/._-`, \
          and not be `/`, `{HEALTH}` or `{STATUS}`"
 )]
 pub struct PathError {
@@ -98,35 +98,35 @@ impl fmt::Display for TelemetryPath {
 const HEALTH: &str = "/healthz";
 const STATUS: &str = "/status";
 
-/// At most this many characters of a header are used to tell scrapers apart.
-const MOST_WORDS: usize = 100;
+/// Maximum number of characters of a header that are used to tell scrapers apart.
+const MAX_HEADER_CHARS: usize = 100;
 
 /// Response header with the time at which the response's sample was started: seconds of `CLOCK_MONOTONIC`.
-const BEGAN: &str = "tcpmon-reading-began";
+const SAMPLE_START_HEADER: &str = "tcpmon-reading-began";
 
 struct App<S> {
-    readings: Arc<Readings<S>>,
+    samples: Arc<SampleCache<S>>,
     telemetry: TelemetryPath,
 }
 
 /// Routes of all pages. `/status` reports the state of the web config file, if there is one.
-pub fn router<S: Source>(
+pub fn router<S: DataSource>(
     source: S,
     identity: Arc<Identity>,
     telemetry: &TelemetryPath,
     web: Option<Arc<WebConfig>>,
 ) -> Router {
-    let readings = Arc::new(Readings::new(source, identity, web));
+    let samples = Arc::new(SampleCache::new(source, identity, web));
     Router::new()
         .route("/", get(landing::<S>))
         .route(&telemetry.0, get(telemetry_page::<S>))
         .route(HEALTH, get(health::<S>))
         .route(STATUS, get(status_page::<S>))
-        .fallback(|| async { (StatusCode::NOT_FOUND, "no such page; `/` lists them\n") })
-        .with_state(Arc::new(App { readings, telemetry: telemetry.clone() }))
+        .fallback(|| async { (StatusCode::NOT_FOUND, "no such page: `/` lists the pages\n") })
+        .with_state(Arc::new(App { samples, telemetry: telemetry.clone() }))
 }
 
-async fn telemetry_page<S: Source>(
+async fn telemetry_page<S: DataSource>(
     State(app): State<Arc<App<S>>>,
     Extension(client): Extension<Client>,
     headers: HeaderMap,
@@ -134,41 +134,41 @@ async fn telemetry_page<S: Source>(
     let accept: Vec<_> = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
     let accept = (!accept.is_empty()).then(|| accept.join(","));
     let format = Format::negotiate(accept.as_deref());
-    page(&app, client, Wanted::Metrics(format, scraper(client, &headers))).await
+    page(&app, client, PageRequest::Metrics(format, scraper_key(client, &headers))).await
 }
 
-async fn status_page<S: Source>(State(app): State<Arc<App<S>>>, Extension(client): Extension<Client>) -> Response {
-    page(&app, client, Wanted::Status).await
+async fn status_page<S: DataSource>(State(app): State<Arc<App<S>>>, Extension(client): Extension<Client>) -> Response {
+    page(&app, client, PageRequest::Status).await
 }
 
-async fn page<S: Source>(app: &App<S>, client: Client, wanted: Wanted) -> Response {
-    let answer = app.readings.page(client, &wanted).await;
-    let mut response = answer.page.map_or_else(|error| failure(&error), Page::response);
-    if let Ok(began) = format!("{}.{:09}", answer.began.as_secs(), answer.began.subsec_nanos()).parse() {
-        response.headers_mut().insert(BEGAN, began);
+async fn page<S: DataSource>(app: &App<S>, client: Client, request: PageRequest) -> Response {
+    let answer = app.samples.page(client, &request).await;
+    let mut response = answer.page.map_or_else(|error| error_response(&error), Page::response);
+    if let Ok(start) = format!("{}.{:09}", answer.start.as_secs(), answer.start.subsec_nanos()).parse() {
+        response.headers_mut().insert(SAMPLE_START_HEADER, start);
     }
     response
 }
 
 /// A key that tells scrapers apart: one host may run several kinds of scraper, and people may send requests from it,
 /// too.
-fn scraper(client: Client, headers: &HeaderMap) -> String {
+fn scraper_key(client: Client, headers: &HeaderMap) -> String {
     let [agent, accept] = [header::USER_AGENT, header::ACCEPT].map(|name| {
         let value = headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
-        value.unwrap_or_default().chars().take(MOST_WORDS).collect::<String>()
+        value.unwrap_or_default().chars().take(MAX_HEADER_CHARS).collect::<String>()
     });
     format!("{client}\n{agent}\n{accept}")
 }
 
-async fn health<S: Source>(State(app): State<Arc<App<S>>>) -> Response {
-    match app.readings.source.health() {
+async fn health<S: DataSource>(State(app): State<Arc<App<S>>>) -> Response {
+    match app.samples.source.health() {
         Ok(()) => "ok".into_response(),
         Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")).into_response(),
     }
 }
 
-async fn landing<S: Source>(State(app): State<Arc<App<S>>>) -> Html<String> {
-    // Nothing here needs escaping: see `TelemetryPath`.
+async fn landing<S: DataSource>(State(app): State<Arc<App<S>>>) -> Html<String> {
+    // Nothing here needs escaping: sample `TelemetryPath`.
     Html(format!(
         "<!DOCTYPE html>
 <html lang=\"en\">
@@ -185,11 +185,11 @@ async fn landing<S: Source>(State(app): State<Arc<App<S>>>) -> Html<String> {
 </body>
 </html>
 ",
-        app.readings.identity.version, app.readings.identity.revision, app.telemetry
+        app.samples.identity.version, app.samples.identity.revision, app.telemetry
     ))
 }
 
-fn failure(error: &impl fmt::Display) -> Response {
-    tracing::debug!(%error, "a request was answered with an error");
+fn error_response(error: &impl fmt::Display) -> Response {
+    tracing::debug!(%error, "cannot answer a request");
     (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response()
 }

@@ -8,7 +8,7 @@ fn main() -> ExitCode {
     match commands::run(Cli::from_environment()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            commands::say(&commands::sentence(&error));
+            commands::print_message(&commands::one_line(&error));
             ExitCode::from(commands::exit_code(&error))
         }
     }

@@ -161,7 +161,7 @@ fn sigquit_ends_it_in_order() {
     let daemon = Daemon::start(&[]);
     daemon.signal(Signal::SIGQUIT);
     let (status, stderr) = daemon.wait();
-    assert!(status.success() && stderr.contains("tcpmon ends"), "{status}: {stderr}");
+    assert!(status.success() && stderr.contains("tcpmon has stopped"), "{status}: {stderr}");
 }
 
 #[test]
@@ -183,13 +183,13 @@ fn sighup_puts_in_force_what_can_change_and_names_what_cannot() {
 
     write("max_groups = 150\nno_such_key = 1\n");
     daemon.signal(Signal::SIGHUP);
-    let stderr = said("the configuration cannot be used; the earlier one stays");
+    let stderr = said("cannot reload the configuration; the previous one stays in force");
     assert!(stderr.contains("line 2") && stderr.contains("no_such_key"), "{stderr}");
     assert_eq!(capacity(&daemon), Some(100.0));
 
     write("log.level = \"debug\"\nmax_groups = 150\nmax_readers = 5000\nring_bytes = 4194304\n");
     daemon.signal(Signal::SIGHUP);
-    said("the configuration was read again");
+    said("reloaded the configuration");
     let stderr = said("cannot change while tcpmon runs");
     let warning = stderr.lines().find(|line| line.contains("cannot change")).unwrap();
     assert!(warning.contains("max_readers, ring_bytes") && !warning.contains("log."), "{warning}");
@@ -203,7 +203,7 @@ fn sighup_puts_in_force_what_can_change_and_names_what_cannot() {
     tcpmon_tests::eventually(common::DEADLINE, "it says that it has fewer groups", || {
         daemon.stderr().lines().any(|line| line.contains("cannot change") && line.contains("max_groups")).then_some(())
     });
-    assert_eq!((capacity(&daemon), counts("cannot be used")), (Some(150.0), 1));
+    assert_eq!((capacity(&daemon), counts("cannot reload the configuration")), (Some(150.0), 1));
     assert!(daemon.stop().success());
 }
 
@@ -239,8 +239,8 @@ fn a_taken_port_is_named_and_is_exit_code_1() {
     let (code, stderr) = run(&mut tcpmon(&["daemon", "--web.listen-address", &address]));
     assert_eq!(code, Some(1), "{stderr}");
     let said = format!(
-        "tcpmon: cannot listen on {address}: Address already in use (os error 98): stop what listens there \
-         (`ss -ltnp` names it) or choose another with --web.listen-address\n"
+        "tcpmon: cannot listen on {address}: Address already in use (os error 98): stop the process that listens \
+         there (`ss -ltnp` shows it), or choose another address with --web.listen-address\n"
     );
     assert_eq!(stderr, said, "the cause once, then the remedy");
 }

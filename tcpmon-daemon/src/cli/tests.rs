@@ -104,11 +104,11 @@ fn a_wrong_flag_is_named_with_a_remedy() {
         ("daemon --web.listen-address localhost:1", ["--web.listen-address", "`127.0.0.1:10793`"]),
         ("daemon --web.telemetry-path /healthz", ["--web.telemetry-path", "`/status`"]),
         ("daemon --max-groups 0", ["--max-groups", "1..=10000"]),
-        ("daemon --pin=", ["--pin", "name of no process"]),
+        ("daemon --pin=", ["--pin", "not a process name"]),
         ("daemon --ephemeral-ports 50000", ["--ephemeral-ports", "`50000-51000`"]),
         ("daemon --group-ttl 10", ["--group-ttl", "`10m`"]),
         ("daemon --ring-bytes 5000000", ["--ring-bytes", "for example 8388608"]),
-        ("daemon --ring-bytes x", ["--ring-bytes", "no number of bytes"]),
+        ("daemon --ring-bytes x", ["--ring-bytes", "not a number of bytes"]),
         ("daemon --log.level loud", ["--log.level", "warn"]),
         ("daemon --nonsense", ["--nonsense", "Usage: tcpmon daemon"]),
         ("trace --pid 0", ["--pid", "0"]),
@@ -125,12 +125,12 @@ fn a_wrong_flag_is_named_with_a_remedy() {
 }
 
 #[test]
-fn a_trace_must_be_told_what_to_trace() {
+fn a_trace_needs_a_filter() {
     let message = refused("tcpmon trace --duration 1s");
-    assert!(message.contains("say what to trace: --pid"), "{message}");
+    assert!(message.contains("no filter is given: add --pid"), "{message}");
     assert!(message.contains("Usage: tcpmon trace"), "{message}");
     let nine = "--cgroup x ".repeat(9);
-    assert!(refused(&format!("tcpmon trace {nine}")).contains("8 times at most"));
+    assert!(refused(&format!("tcpmon trace {nine}")).contains("at most 8 times"));
 }
 
 #[test]

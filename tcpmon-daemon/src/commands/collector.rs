@@ -19,7 +19,7 @@ use tokio::{
 };
 use tracing::{error, warn};
 
-use super::ask::{self, Pulse};
+use super::worker::{self, Heartbeat, WorkerHandle, WorkerInbox};
 use crate::{
     decode::{self, Event},
     http::Unavailable,
@@ -31,46 +31,47 @@ use crate::{
 };
 
 /// How often the ring is emptied if a quarter of it does not fill up before: each time costs some 20 us of CPU.
-const DRAIN_EVERY: Duration = Duration::from_millis(50);
+const DRAIN_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Maximum number of records that are taken from the ring at once, before exited readers are collected.
-const DRAIN_LIMIT: usize = 4096;
+const MAX_RECORDS_PER_DRAIN: usize = 4096;
 
 /// Without scrapes, the collector makes a pass this often: ended readers and idle groups must not pile up.
-const PASS_AT_LEAST: Duration = Duration::from_secs(10);
+const MAX_PASS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A collector that has not checked its inbox for this long has stalled: the longest pass takes a tenth of it.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Without a successful pass for this long, the values shown are out of date.
-const LONGEST_WITHOUT_PASS: Duration = Duration::from_secs(30);
+const MAX_PASS_AGE: Duration = Duration::from_secs(30);
 
-/// The answer to a request: a snapshot, or why there is none.
-type Answer = Result<Arc<Snapshot>, Arc<ReadError>>;
+/// The reply to a request: a snapshot, or why there is none.
+type Reply = Result<Arc<Snapshot>, Arc<ReadError>>;
 
-/// Orders to the running collector.
+/// The limits of groups that can be changed while the collector runs, see [`TableLimits`].
 #[derive(Debug)]
-pub(super) enum Order {
-    /// See [`TableLimits`].
-    Bounds { max_groups: usize, group_ttl: Duration, pin: Vec<String> },
+pub(super) struct GroupLimits {
+    pub(super) max_groups: usize,
+    pub(super) group_ttl: Duration,
+    pub(super) pin: Vec<String>,
 }
 
-/// Requests snapshots from the collector, and sends it orders.
+/// Requests snapshots from the collector, and changes its limits.
 #[derive(Clone, Debug)]
-pub(super) struct Handle {
-    inbox: ask::Handle<Answer>,
-    orders: mpsc::Sender<Order>,
-    passes: Arc<Pulse>,
+pub(super) struct CollectorHandle {
+    worker: WorkerHandle<Reply>,
+    new_limits: mpsc::Sender<GroupLimits>,
+    passes: Arc<Heartbeat>,
 }
 
-impl Handle {
+impl CollectorHandle {
     /// A snapshot that the collector started to make after this call.
     ///
     /// # Errors
     /// If there is none: why.
-    pub(super) async fn ask(&self) -> Result<Arc<Snapshot>, Unavailable> {
-        let answer = self.inbox.ask(PATIENCE).await.map_err(|error| Unavailable(error.to_string()))?;
-        answer.map_err(|error| Unavailable(error.to_string()))
+    pub(super) async fn snapshot(&self) -> Result<Arc<Snapshot>, Unavailable> {
+        let reply = self.worker.request(REQUEST_TIMEOUT).await.map_err(|error| Unavailable(error.to_string()))?;
+        reply.map_err(|error| Unavailable(error.to_string()))
     }
 
     /// Whether passes are completed and requests are checked.
@@ -78,21 +79,20 @@ impl Handle {
     /// # Errors
     /// What has stalled, and for how long.
     pub(super) fn health(&self) -> Result<(), Unavailable> {
-        let (silent, without) = (self.inbox.silent(), self.passes.age());
-        if without >= LONGEST_WITHOUT_PASS {
-            Err(Unavailable(format!("the collector has not finished a pass for {} s", without.as_secs())))
-        } else if silent >= PATIENCE {
-            Err(Unavailable(format!("the collector has not answered for {} s", silent.as_secs())))
+        let (since_check, since_pass) = (self.worker.since_last_check(), self.passes.age());
+        if since_pass >= MAX_PASS_AGE {
+            Err(Unavailable(format!("the collector has not finished a pass for {} s", since_pass.as_secs())))
+        } else if since_check >= REQUEST_TIMEOUT {
+            Err(Unavailable(format!("the collector has not answered for {} s", since_check.as_secs())))
         } else {
             Ok(())
         }
     }
 
-    /// Sends an order that takes effect before the next pass. A collector that has stopped ignores it, and ends the
-    /// daemon.
-    pub(super) fn tell(&self, order: Order) {
-        let _ = self.orders.send(order);
-        let _ = self.inbox.nudge();
+    /// Changes the limits before the next pass. A collector that has stopped ignores this, and ends the daemon.
+    pub(super) fn set_limits(&self, limits: GroupLimits) {
+        let _ = self.new_limits.send(limits);
+        let _ = self.worker.wake();
     }
 }
 
@@ -101,29 +101,29 @@ impl Handle {
 ///
 /// # Errors
 /// If no thread can be created, or the ring cannot be waited for.
-pub(super) fn start(kernel: Kernel, limits: TableLimits, ended: oneshot::Sender<()>) -> io::Result<Handle> {
-    let (handle, inbox) = ask::channel("collector");
-    let (orders, told) = mpsc::channel();
-    let passes = Arc::new(Pulse::new());
-    #[expect(unsafe_code, reason = "tokio asks whether the descriptor stays open")]
+pub(super) fn start(kernel: Kernel, limits: TableLimits, ended: oneshot::Sender<()>) -> io::Result<CollectorHandle> {
+    let (handle, inbox) = worker::channel("collector");
+    let (new_limits, limits_inbox) = mpsc::channel();
+    let passes = Arc::new(Heartbeat::new());
+    #[expect(unsafe_code, reason = "tokio requires that the descriptor stays open")]
     // SAFETY: the descriptor belongs to the `OwnedFd` until that is dropped with the registration.
     let ring = unsafe { AsyncFd::register_with_interest(kernel.ring()?, Interest::READABLE)? };
-    tokio::spawn(nudge(ring, handle.clone()));
+    tokio::spawn(wake_on_ring_data(ring, handle.clone()));
     let collector = Collector::new(kernel, limits);
     let beats = Arc::clone(&passes);
     thread::Builder::new().name("collector".into()).spawn(move || {
         let _ended = ended;
-        collector.run(&inbox, &told, &beats);
+        collector.run(&inbox, &limits_inbox, &beats);
     })?;
-    Ok(Handle { inbox: handle, orders, passes })
+    Ok(CollectorHandle { worker: handle, new_limits, passes })
 }
 
 /// Has the collector empty the ring whenever the programs signal that much is in it.
-async fn nudge(ring: AsyncFd<OwnedFd>, collector: ask::Handle<Answer>) {
+async fn wake_on_ring_data(ring: AsyncFd<OwnedFd>, collector: WorkerHandle<Reply>) {
     while let Ok(mut ready) = ring.readable().await {
         // The programs' wake-ups make the descriptor readable, not data that is already in the ring.
         ready.clear_ready();
-        if collector.nudge().is_err() {
+        if collector.wake().is_err() {
             return;
         }
     }
@@ -133,7 +133,7 @@ async fn nudge(ring: AsyncFd<OwnedFd>, collector: ask::Handle<Answer>) {
 pub struct Collector {
     kernel: Kernel,
     table: Table,
-    names: HashMap<u32, String>,
+    drop_reason_names: HashMap<u32, String>,
     last_pass: Instant,
     /// Which sockets the next pass shows.
     show: Show,
@@ -147,7 +147,7 @@ impl Collector {
         let now = Instant::now();
         Self {
             table: Table::new(limits, now, kernel.began_ns()),
-            names: kernel.drop_reasons().iter().cloned().collect(),
+            drop_reason_names: kernel.drop_reasons().iter().cloned().collect(),
             kernel,
             last_pass: now,
             show: Show::All,
@@ -155,42 +155,43 @@ impl Collector {
         }
     }
 
-    fn run(mut self, inbox: &ask::Inbox<Answer>, told: &mpsc::Receiver<Order>, passes: &Pulse) {
-        let mut complained = false;
+    fn run(mut self, inbox: &WorkerInbox<Reply>, limits: &mpsc::Receiver<GroupLimits>, passes: &Heartbeat) {
+        let mut error_logged = false;
         // For connections that are older than tcpmon, listening sockets show which were accepted.
-        if let Err(error) = self.sockets(Show::Listeners, Instant::now()) {
-            error!(%error, "listening sockets are not known");
+        if let Err(error) = self.visit_sockets(Show::Listeners, Instant::now()) {
+            error!(%error, "cannot read the listening sockets; older connections may have the wrong service");
         }
         loop {
-            let request = inbox.wait(DRAIN_EVERY);
-            for Order::Bounds { max_groups, group_ttl, pin } in told.try_iter() {
+            let request = inbox.wait(DRAIN_INTERVAL);
+            for GroupLimits { max_groups, group_ttl, pin } in limits.try_iter() {
                 self.table.set_limits(max_groups, group_ttl, &pin);
             }
             let result = match request {
                 Ok(None) => self.drain().map_err(Arc::new),
                 Ok(request) => {
-                    inbox.answer(request, || self.shown_pass().map(Arc::new).map_err(Arc::new)).map(|_| passes.beat())
+                    let reply = inbox.reply(request, || self.pass_for_clients().map(Arc::new).map_err(Arc::new));
+                    reply.map(|_| passes.beat())
                 }
-                Err(mpsc::RecvTimeoutError::Timeout) if self.last_pass.elapsed() >= PASS_AT_LEAST => {
+                Err(mpsc::RecvTimeoutError::Timeout) if self.last_pass.elapsed() >= MAX_PASS_INTERVAL => {
                     self.pass().map(|_| passes.beat()).map_err(Arc::new)
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) => self.drain().map_err(Arc::new),
                 Err(mpsc::RecvTimeoutError::Disconnected) => return,
             };
             match result {
-                Err(error) if !complained => {
-                    error!(%error, "reading from the kernel failed");
-                    complained = true;
+                Err(error) if !error_logged => {
+                    error!(%error, "cannot read the data of the eBPF programs; retrying");
+                    error_logged = true;
                 }
                 Err(_) => {}
-                Ok(()) => complained = false,
+                Ok(()) => error_logged = false,
             }
         }
     }
 
-    /// A pass that is shown to clients. Groups change places only after such a pass: after one of the collector's own,
-    /// they would be hidden with values that nobody has seen.
-    fn shown_pass(&mut self) -> Result<Snapshot, ReadError> {
+    /// A pass whose snapshot is sent to clients. Groups are shown or hidden only after such a pass: after one of the
+    /// collector's own, they would be hidden with values that nobody has seen.
+    fn pass_for_clients(&mut self) -> Result<Snapshot, ReadError> {
         let snapshot = self.pass()?;
         self.table.change_groups(self.last_pass);
         Ok(snapshot)
@@ -210,7 +211,7 @@ impl Collector {
         self.table.final_records_lost(&raw.fallen, &self.kernel.fell());
         // What a failed pass would have shown must be shown by the next one.
         let show = std::mem::replace(&mut self.show, Show::All);
-        self.sockets(show, now)?;
+        self.visit_sockets(show, now)?;
         self.show = Show::Changed;
         // Not earlier: a slot that was read before the sockets may have been given to another thread since, and all
         // that its former thread did would count twice.
@@ -227,14 +228,14 @@ impl Collector {
 
         // Last, because nothing can fail after this: a pass that failed later would lose the drops.
         let counts: Vec<_> = self.kernel.drops()?.iter().map(|(key, count)| (key.cookie, key.reason, *count)).collect();
-        let names = &self.names;
+        let names = &self.drop_reason_names;
         let name = |reason: u32| names.get(&reason).cloned().unwrap_or_else(|| format!("reason_{reason}"));
         self.table.drops(&counts, name, now);
         Ok(self.snapshot(&raw, readers.len(), now.elapsed()))
     }
 
     /// A pass over all sockets.
-    fn sockets(&mut self, show: Show, now: Instant) -> Result<(), ReadError> {
+    fn visit_sockets(&mut self, show: Show, now: Instant) -> Result<(), ReadError> {
         self.table.begin();
         let before = self.kernel.lives()?;
         let mut pass = self.kernel.begin(show)?;
@@ -265,18 +266,18 @@ impl Collector {
         loop {
             let mut exited = Vec::new();
             let table = &mut self.table;
-            let taken = self.kernel.drain(DRAIN_LIMIT, |event| match event {
+            let taken = self.kernel.drain(MAX_RECORDS_PER_DRAIN, |event| match event {
                 Event::Final(record) => table.ended(&record, now),
                 Event::Listener(record) => table.listener(&record),
                 Event::HandedOver(record) => table.handed_over(&record, now),
                 Event::ReaderExit { slot } => exited.push(slot),
-                Event::Timeslice(_) => warn!("a timeslice record, although nothing is traced"),
+                Event::Timeslice(_) => warn!("ignored a timeslice record: the daemon does not trace"),
             })?;
             for slot in exited {
                 self.reader_exited(slot, now)?;
             }
             // Bounded: what arrives meanwhile waits for the next time, unless the limit was reached.
-            if taken < DRAIN_LIMIT {
+            if taken < MAX_RECORDS_PER_DRAIN {
                 return Ok(());
             }
         }

@@ -15,14 +15,14 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{
-    collector,
-    reload::{Level, Reload},
-    surroundings,
+    collector::{self, CollectorHandle},
+    host_thread::{self, HostHandle},
+    reload::{LogHandle, Reloader},
 };
 use crate::{
     cli::DaemonArgs,
-    config::{ConfigError, Settings},
-    http::{self, Source, Unavailable, WebConfig},
+    config::{ConfigError, DaemonSettings},
+    http::{self, DataSource, Unavailable, WebConfig},
     kernel::{Kernel, Options},
     metrics::Identity,
     model::{
@@ -36,21 +36,24 @@ pub fn run(args: &DaemonArgs) -> anyhow::Result<()> {
     if args.print_config {
         return match write!(io::stdout(), "{}", args.config()?) {
             // In `--print-config | head`, the reader may close the pipe early.
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("cannot print the config"),
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                Err(error).context("cannot write the configuration to standard output")
+            }
             _ => Ok(()),
         };
     }
     let config = args.config()?;
     let settings = config.validate().map_err(ConfigError::from)?;
-    let reload = Reload { args: args.clone(), running: config, level: Level::start_log(settings.log) };
+    let reloader = Reloader { args: args.clone(), running: config, log: LogHandle::start(settings.log) };
     // One thread answers scrapes; the collector's thread does the work.
-    keep_little_memory();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
-    runtime.block_on(serve(settings, reload))
+    configure_allocator();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.context("cannot start the async runtime")?;
+    runtime.block_on(serve(settings, reloader))
 }
 
-impl From<&Settings> for Options {
-    fn from(settings: &Settings) -> Self {
+impl From<&DaemonSettings> for Options {
+    fn from(settings: &DaemonSettings) -> Self {
         Self {
             trace: None,
             max_readers: settings.max_readers,
@@ -61,16 +64,17 @@ impl From<&Settings> for Options {
     }
 }
 
-async fn serve(settings: Settings, mut reload: Reload) -> anyhow::Result<()> {
-    let on = |kind| signal(kind).context("no signal handler");
+async fn serve(settings: DaemonSettings, mut reloader: Reloader) -> anyhow::Result<()> {
+    let on = |kind| signal(kind).context("cannot install a signal handler");
     let (mut terminate, mut interrupt) = (on(SignalKind::terminate())?, on(SignalKind::interrupt())?);
     let (mut quit, mut hangup) = (on(SignalKind::quit())?, on(SignalKind::hangup())?);
     let web =
         settings.web_config_file.as_deref().map(WebConfig::read).transpose().map_err(ConfigError::from)?.map(Arc::new);
     // The port first: an address that is in use should be reported before anything is loaded.
-    let listeners = if settings.systemd_socket { http::inherit()? } else { http::bind(&settings.listen).await? };
+    let listeners =
+        if settings.systemd_socket { http::systemd_sockets()? } else { http::bind(&settings.listen).await? };
     let kernel = Kernel::load(Options::from(&settings))?;
-    give_back_memory();
+    trim_allocator();
     for probe in kernel.probes().iter().filter(|probe| probe.verdict != Verdict::Attached) {
         warn!(probe = probe.name, reason = probe.reason, "a probe is not attached");
     }
@@ -81,51 +85,52 @@ async fn serve(settings: Settings, mut reload: Reload) -> anyhow::Result<()> {
         pin: settings.pin,
         cgroup_of: settings.cgroup_label.then(|| Box::new(collector::cgroup_of) as _),
     };
-    let collector = collector::start(kernel, limits, ended).context("no thread for the collector")?;
-    let (ended, mut surroundings_ended) = oneshot::channel();
-    let surroundings = surroundings::start(ended).context("no thread for the host")?;
+    let collector = collector::start(kernel, limits, ended).context("cannot start the collector thread")?;
+    let (ended, mut host_thread_ended) = oneshot::channel();
+    let host = host_thread::start(ended).context("cannot start the host thread")?;
 
-    let source = Watching { collector: collector.clone(), surroundings };
+    let source = LiveData { collector: collector.clone(), host };
     let router = http::router(source, Arc::new(Identity::read()), &settings.telemetry_path, web.clone());
     let addresses = listeners.iter().map(|listener| Ok(listener.local_addr()?.to_string()));
-    let addresses: Vec<String> = addresses.collect::<io::Result<_>>().context("a listener without address")?;
-    info!(addresses = addresses.join(", "), "tcpmon watches and answers");
+    let addresses: Vec<String> =
+        addresses.collect::<io::Result<_>>().context("cannot determine the address of a listening socket")?;
+    info!(addresses = addresses.join(", "), "tcpmon has started and accepts requests");
     // Outside of systemd there is nobody to notify.
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
 
     let (stop, stopped) = oneshot::channel::<()>();
-    let in_force = web.clone();
+    let web_config = web.clone();
     let mut server = tokio::spawn(http::serve(listeners, router, web, async {
         let _ = stopped.await;
     }));
     let mut watchdog = tokio::spawn(watchdog(collector.clone()));
-    let blind = loop {
+    let thread_ended = loop {
         tokio::select! {
             _ = terminate.recv() => break false,
             _ = interrupt.recv() => break false,
             _ = quit.recv() => break false,
-            _ = hangup.recv() => reload.run(&collector, in_force.as_deref()),
+            _ = hangup.recv() => reloader.run(&collector, web_config.as_deref()),
             // These do not end by themselves while there are clients. If one does, the daemon ends: no daemon is better
-            // than a blind one.
+            // than one that shows old values.
             _ = &mut collector_ended => break true,
-            _ = &mut surroundings_ended => break true,
+            _ = &mut host_thread_ended => break true,
             _ = &mut watchdog => break true,
-            _ = &mut server => bail!("the web server ended by itself: see the log"),
+            _ = &mut server => bail!("the HTTP server ended unexpectedly: see the log"),
         }
     };
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]);
     let _ = stop.send(());
     let _ = tokio::time::timeout(Duration::from_secs(1), server).await;
-    if blind {
-        bail!("a thread ended by itself: see the log");
+    if thread_ended {
+        bail!("a thread of the daemon ended unexpectedly: see the log");
     }
-    info!("tcpmon ends");
+    info!("tcpmon has stopped");
     Ok(())
 }
 
 /// Notifies systemd's watchdog while all is well, if it is enabled (`WatchdogSec=`): systemd restarts a daemon that
 /// stays silent.
-async fn watchdog(collector: collector::Handle) -> Infallible {
+async fn watchdog(collector: CollectorHandle) -> Infallible {
     let Some(interval) = watchdog_interval() else { return std::future::pending().await };
     loop {
         if collector.health().is_ok() {
@@ -133,7 +138,7 @@ async fn watchdog(collector: collector::Handle) -> Infallible {
             tokio::time::sleep(interval / 2).await;
         } else {
             // The process may have been stopped for a moment. Report as soon as it runs again.
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(HEALTH_RETRY_INTERVAL).await;
         }
     }
 }
@@ -147,21 +152,21 @@ fn watchdog_interval() -> Option<Duration> {
 }
 
 /// Time until the next health check after one that failed.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+const HEALTH_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What the HTTP endpoint requests its data from.
-struct Watching {
-    collector: collector::Handle,
-    surroundings: surroundings::Handle,
+struct LiveData {
+    collector: CollectorHandle,
+    host: HostHandle,
 }
 
-impl Source for Watching {
+impl DataSource for LiveData {
     fn health(&self) -> Result<(), Unavailable> {
         self.collector.health()
     }
 
-    async fn see(&self) -> Result<Observed, Unavailable> {
-        let (snapshot, host) = tokio::join!(self.collector.ask(), self.surroundings.ask());
+    async fn sample(&self) -> Result<Observed, Unavailable> {
+        let (snapshot, host) = tokio::join!(self.collector.snapshot(), self.host.sample());
         Ok(Observed { snapshot: snapshot?, host: host.map_err(|error| Unavailable(error.to_string()))? })
     }
 }
@@ -170,7 +175,7 @@ impl Source for Watching {
 /// freed, and threads share the rest: otherwise, at 10,000 groups, the arena of each thread that has had a snapshot and
 /// a page would keep their memory.
 #[expect(unsafe_code, reason = "mallopt has no safe wrapper")]
-fn keep_little_memory() {
+fn configure_allocator() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes only numbers; no other thread runs yet.
     unsafe {
@@ -182,7 +187,7 @@ fn keep_little_memory() {
 /// Returns freed memory to the system. Loading parses the kernel's types, some tens of megabytes that are not needed
 /// again; the allocator would keep them for later.
 #[expect(unsafe_code, reason = "malloc_trim has no safe wrapper")]
-fn give_back_memory() {
+fn trim_allocator() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes a number, and may be called at any time.
     unsafe {

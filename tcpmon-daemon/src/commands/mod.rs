@@ -1,11 +1,11 @@
 //! The commands: only they combine I/O, time and model.
 
-mod ask;
 pub mod collector;
 mod daemon;
+mod host_thread;
 mod reload;
-mod surroundings;
 mod trace;
+mod worker;
 
 use std::{sync::mpsc, thread, time::Duration};
 
@@ -15,8 +15,8 @@ use crate::{
     kernel::LoadError,
 };
 
-/// Maximum time for a message to standard error.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Maximum time for writing a message to standard error.
+const STDERR_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Runs a command to its end.
 ///
@@ -30,26 +30,26 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
 }
 
 /// An error in one line, with each of its causes once. An error that ends in a remedy names its cause before that.
-pub fn sentence(error: &anyhow::Error) -> String {
-    let mut sentence = error.to_string();
+pub fn one_line(error: &anyhow::Error) -> String {
+    let mut line = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
-        if !sentence.contains(&cause) {
-            sentence = format!("{sentence}: {cause}");
+        if !line.contains(&cause) {
+            line = format!("{line}: {cause}");
         }
     }
-    sentence
+    line
 }
 
 /// Prints a message on standard error. If that is a pipe that nobody reads, the message is dropped.
-pub fn say(sentence: &str) {
-    let sentence = format!("tcpmon: {sentence}");
-    let (saying, said) = mpsc::channel::<()>();
+pub fn print_message(message: &str) {
+    let line = format!("tcpmon: {message}");
+    let (writing, written) = mpsc::channel::<()>();
     let thread = thread::Builder::new().spawn(move || {
-        eprintln!("{sentence}");
-        drop(saying);
+        eprintln!("{line}");
+        drop(writing);
     });
     if thread.is_ok() {
-        let _ = said.recv_timeout(PATIENCE);
+        let _ = written.recv_timeout(STDERR_TIMEOUT);
     }
 }
 
@@ -57,7 +57,7 @@ pub fn say(sentence: &str) {
 pub fn exit_code(error: &anyhow::Error) -> u8 {
     if error.is::<ConfigError>() || error.is::<trace::OutputExists>() {
         2
-    } else if error.is::<trace::Contained>() || matches!(error.downcast_ref(), Some(LoadError::CannotRun(_))) {
+    } else if error.is::<trace::InContainer>() || matches!(error.downcast_ref(), Some(LoadError::CannotRun(_))) {
         3
     } else {
         1
@@ -74,16 +74,16 @@ mod tests {
     use crate::http;
 
     #[tokio::test]
-    async fn a_taken_address_and_its_cause_are_said_once() {
+    async fn the_cause_of_an_error_is_printed_once() {
         let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = taken.local_addr().expect("an address");
         let listen = address.to_string().parse().expect("an address");
         let error = anyhow::Error::from(http::bind(&[listen]).await.expect_err("the address is taken"));
         assert_eq!(
-            sentence(&error),
+            one_line(&error),
             format!(
-                "cannot listen on {address}: Address already in use (os error 98): stop what listens there \
-                 (`ss -ltnp` names it) or choose another with --web.listen-address"
+                "cannot listen on {address}: Address already in use (os error 98): stop the process that listens \
+                 there (`ss -ltnp` shows it), or choose another address with --web.listen-address"
             )
         );
         assert_eq!(exit_code(&error), 1);
@@ -93,6 +93,6 @@ mod tests {
     fn a_cause_that_the_error_does_not_name_follows_it() {
         let cause = io::Error::from_raw_os_error(28);
         let error = Err::<(), _>(cause).context("cannot write to f").context("no trace").expect_err("an error");
-        assert_eq!(sentence(&error), "no trace: cannot write to f: No space left on device (os error 28)");
+        assert_eq!(one_line(&error), "no trace: cannot write to f: No space left on device (os error 28)");
     }
 }

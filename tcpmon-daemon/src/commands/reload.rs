@@ -4,7 +4,7 @@ use sd_notify::NotifyState;
 use tracing::{error, info, level_filters::LevelFilter, warn};
 use tracing_subscriber::{Registry, fmt, layer::SubscriberExt as _, reload, util::SubscriberInitExt as _};
 
-use super::collector::{self, Order};
+use super::collector::{CollectorHandle, GroupLimits};
 use crate::{
     cli::DaemonArgs,
     config::{Config, ConfigError, Log, LogFormat, LogLevel},
@@ -12,11 +12,11 @@ use crate::{
 };
 
 /// The daemon's log, whose level can be changed.
-pub(super) struct Level(reload::Handle<LevelFilter, Registry>);
+pub(super) struct LogHandle(reload::Handle<LevelFilter, Registry>);
 
-impl Level {
+impl LogHandle {
     /// Starts to log.
-    pub(super) fn start_log(log: Log) -> Self {
+    pub(super) fn start(log: Log) -> Self {
         let (level, handle) = reload::Layer::new(LevelFilter::from(log.level));
         let lines = fmt::layer().with_target(false).with_writer(std::io::stderr);
         let registry = tracing_subscriber::registry().with(level);
@@ -27,30 +27,30 @@ impl Level {
         Self(handle)
     }
 
-    fn set(&self, level: LogLevel) {
+    fn set_level(&self, level: LogLevel) {
         // There is a log for as long as the process exists.
         let _ = self.0.reload(LevelFilter::from(level));
     }
 }
 
-/// What a daemon runs with.
-pub(super) struct Reload {
+/// The configuration of the running daemon, and how to read it again.
+pub(super) struct Reloader {
     /// The arguments with which it was started.
     pub(super) args: DaemonArgs,
     /// The configuration that is in force.
     pub(super) running: Config,
-    pub(super) level: Level,
+    pub(super) log: LogHandle,
 }
 
-impl Reload {
+impl Reloader {
     /// Reads the config file and the web config file again. Notifies systemd when that starts and ends
     /// (`Type=notify-reload`).
-    pub(super) fn run(&mut self, collector: &collector::Handle, web: Option<&WebConfig>) {
-        let begins = NotifyState::monotonic_usec_now().map(|now| [NotifyState::Reloading, now]);
-        let _ = begins.and_then(|begins| sd_notify::notify(false, &begins));
+    pub(super) fn run(&mut self, collector: &CollectorHandle, web: Option<&WebConfig>) {
+        let reloading = NotifyState::monotonic_usec_now().map(|now| [NotifyState::Reloading, now]);
+        let _ = reloading.and_then(|states| sd_notify::notify(false, &states));
         match self.apply(collector) {
-            Ok(()) => info!("the configuration was read again"),
-            Err(error) => error!(%error, "the configuration cannot be used; the earlier one stays"),
+            Ok(()) => info!("reloaded the configuration"),
+            Err(error) => error!(%error, "cannot reload the configuration; the previous one stays in force"),
         }
         if let Some(web) = web {
             web.reload();
@@ -58,7 +58,7 @@ impl Reload {
         let _ = sd_notify::notify(false, &[NotifyState::Ready]);
     }
 
-    fn apply(&mut self, collector: &collector::Handle) -> Result<(), ConfigError> {
+    fn apply(&mut self, collector: &CollectorHandle) -> Result<(), ConfigError> {
         let new = self.args.config()?;
         new.validate()?;
         self.running.log.level = new.log.level;
@@ -66,16 +66,16 @@ impl Reload {
         self.running.pin = new.pin.clone();
         self.running.max_groups = self.running.max_groups.max(new.max_groups);
         let settings = self.running.validate()?;
-        self.level.set(settings.log.level);
-        collector.tell(Order::Bounds {
+        self.log.set_level(settings.log.level);
+        collector.set_limits(GroupLimits {
             max_groups: settings.max_groups,
             group_ttl: settings.group_ttl,
             pin: settings.pin,
         });
-        let fixed = self.running.differs(&new);
-        if !fixed.is_empty() {
-            let keys = fixed.join(", ");
-            warn!(keys, "these cannot change while tcpmon runs (max_groups cannot fall): restart it");
+        let unchanged = self.running.changed_keys(&new);
+        if !unchanged.is_empty() {
+            let keys = unchanged.join(", ");
+            warn!(keys, "these settings cannot change while tcpmon runs (max_groups cannot decrease): restart tcpmon");
         }
         Ok(())
     }

@@ -24,7 +24,7 @@ use rustix::{
 };
 use tcpmon_common::{loss::Loss, reader::READER_EXITED};
 
-pub(super) use self::namespace::Contained;
+pub(super) use self::namespace::InContainer;
 use self::{
     signals::Signals,
     writer::{Outcome, Writer},
@@ -40,10 +40,10 @@ use crate::{
 };
 
 /// How often the ring is emptied: 8 MiB hold 40,000 records, so 4 million a second fit.
-const DRAIN_EVERY: Duration = Duration::from_millis(10);
+const DRAIN_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Maximum number of records that are taken before signals and deadlines are checked again.
-const DRAIN_LIMIT: usize = 65_536;
+const MAX_RECORDS_PER_DRAIN: usize = 65_536;
 
 /// Maximum number of reader threads that are followed at a time.
 const MAX_READERS: u32 = 1024;
@@ -52,7 +52,7 @@ const MAX_READERS: u32 = 1024;
 pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
     namespace::check_pids(&args.pid)?;
     let processes = Processes::open(&args.pid)?;
-    let cgroups = args.cgroup.iter().map(|path| cgroup(path)).collect::<anyhow::Result<Vec<_>>>()?;
+    let cgroups = args.cgroup.iter().map(|path| cgroup_id(path)).collect::<anyhow::Result<Vec<_>>>()?;
     let kernel = Kernel::load(Options {
         trace: Some(TraceFilter {
             tgids: args.pid.iter().copied().collect(),
@@ -70,7 +70,7 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
         tcpmon_version: env!("CARGO_PKG_VERSION").into(),
         kernel_release: uname.release().to_string_lossy().into_owned(),
         hostname: uname.nodename().to_string_lossy().into_owned(),
-        start: clocks(),
+        start: read_clocks(),
         filter: Filter {
             pids: args.pid.clone(),
             comms: args.comm.clone(),
@@ -80,21 +80,22 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
         },
     };
     let output = args.output.as_ref().map_or_else(|| "standard output".into(), |path| path.display().to_string());
-    let file = args.output.as_deref().map(|path| create(path, args.force)).transpose()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
+    let file = args.output.as_deref().map(|path| create_output(path, args.force)).transpose()?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the async runtime")?;
     runtime.block_on(async {
-        let signals = Signals::listen().context("no signal handler")?;
+        let signals = Signals::listen().context("cannot install a signal handler")?;
         let (format, started_ns) = (args.format(), header.start.monotonic_ns);
-        let writer = Writer::start(args.ring_bytes, move || open(file, format, &header));
-        let writer = writer.context("no thread for the output")?;
-        let mut tracing = Tracing { kernel, writer, signals, started_ns };
+        let writer = Writer::start(args.ring_bytes, move || open_writer(file, format, &header));
+        let writer = writer.context("cannot start the thread that writes the trace")?;
+        let mut tracing = RunningTrace { kernel, writer, signals, started_ns };
         let reason = tracing.run(args.duration, &processes).await?;
         report(args, &output, tracing.finish(reason).await?)
     })
 }
 
 /// The running trace.
-struct Tracing {
+struct RunningTrace {
     kernel: Kernel,
     writer: Writer,
     signals: Signals,
@@ -102,10 +103,10 @@ struct Tracing {
     started_ns: u64,
 }
 
-impl Tracing {
+impl RunningTrace {
     async fn run(&mut self, duration: Option<Duration>, processes: &Processes) -> anyhow::Result<Reason> {
         let deadline = duration.map(|duration| Instant::now() + duration);
-        let mut tick = tokio::time::interval(DRAIN_EVERY);
+        let mut tick = tokio::time::interval(DRAIN_INTERVAL);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let ended = tokio::select! {
@@ -132,7 +133,7 @@ impl Tracing {
         let (room, started_ns) = (self.writer.room(), self.started_ns);
         let (mut slices, mut dropped) = (Vec::new(), 0);
         let mut exited = Vec::new();
-        self.kernel.drain(DRAIN_LIMIT, |event| match event {
+        self.kernel.drain(MAX_RECORDS_PER_DRAIN, |event| match event {
             Event::Timeslice(record) if record.header.time_ns < started_ns => {}
             Event::Timeslice(_) if slices.len() == room => dropped += 1,
             Event::Timeslice(record) => slices.push(Slice::from_kernel(&record)),
@@ -151,17 +152,17 @@ impl Tracing {
     async fn finish(mut self, reason: Reason) -> anyhow::Result<Outcome> {
         let raw = self.kernel.raw()?;
         let lost: BTreeMap<_, _> = raw.losses().filter(|(what, _)| LOSSES.contains(&what.as_str())).collect();
-        self.writer.finish(Ending { end: clocks(), reason, lost }, &mut self.signals).await
+        self.writer.finish(Ending { end: read_clocks(), reason, lost }, &mut self.signals).await
     }
 }
 
 /// The file of `--output` exists, and `--force` was not given.
 #[derive(Debug, thiserror::Error)]
-#[error("--output {}: the file exists: choose another name, or overwrite it with --force", .0.display())]
+#[error("--output {}: the file exists: choose another name or add --force to overwrite it", .0.display())]
 pub(super) struct OutputExists(PathBuf);
 
 /// Opens the file of `--output`. An existing file is emptied only with `--force`.
-fn create(path: &Path, force: bool) -> anyhow::Result<File> {
+fn create_output(path: &Path, force: bool) -> anyhow::Result<File> {
     let file = match File::create_new(path) {
         // Our own standard output, a pipe or a device has nothing that writing would destroy.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !force => {
@@ -177,7 +178,7 @@ fn create(path: &Path, force: bool) -> anyhow::Result<File> {
 }
 
 /// The requested writer, with the header written.
-fn open(file: Option<File>, format: TraceFormat, header: &Header) -> io::Result<Box<dyn TraceWriter>> {
+fn open_writer(file: Option<File>, format: TraceFormat, header: &Header) -> io::Result<Box<dyn TraceWriter>> {
     // Not `io::stdout()`: a thread that is abandoned in a write to it would keep its lock.
     let stdout = || io::stdout().as_fd().try_clone_to_owned().map(File::from);
     Ok(match (file, format) {
@@ -188,17 +189,17 @@ fn open(file: Option<File>, format: TraceFormat, header: &Header) -> io::Result<
     })
 }
 
-/// Tells the user what the trace does not show, or what the reader of the trace may not get to see.
+/// Reports to the user what the trace lacks.
 fn report(args: &TraceArgs, output: &str, outcome: Outcome) -> anyhow::Result<()> {
     let (failure, trailer) = match outcome {
-        Outcome::NotBegun(error) if is_closed(args, &error) => return Ok(()),
-        Outcome::NotBegun(error) => return Err(error).with_context(|| format!("cannot write to {output}")),
+        Outcome::HeaderFailed(error) if is_closed(args, &error) => return Ok(()),
+        Outcome::HeaderFailed(error) => return Err(error).with_context(|| format!("cannot write to {output}")),
         Outcome::Ended { failure, trailer } => (failure, trailer),
-        Outcome::Stuck { unwritten, lost } => {
-            let lost = lost.map(|lost| format!("; lost besides: {lost}")).unwrap_or_default();
+        Outcome::TimedOut { unwritten, lost } => {
+            let lost = lost.map(|lost| format!("; also lost: {lost}")).unwrap_or_default();
             let faster = if args.output.is_some() { "a faster disk" } else { "a file (--output)" };
             bail!(
-                "{output} takes nothing more: the trace has no trailer, and lacks up to {unwritten} records{lost}; \
+                "timed out writing to {output}: the trace has no trailer and lacks up to {unwritten} records{lost}: \
                  write to {faster}"
             )
         }
@@ -209,11 +210,11 @@ fn report(args: &TraceArgs, output: &str, outcome: Outcome) -> anyhow::Result<()
         }
         return Err(match trailer {
             Ok(trailer) => anyhow!(
-                "writing to {output} failed ({error}): the trace ends early, with {} records and a trailer that says \
-                 so",
+                "writing to {output} failed: {error}: the trace ends early, after {} records (its trailer records \
+                 this)",
                 trailer.records
             ),
-            Err(_) => anyhow!("writing to {output} failed ({error}): the trace ends early and has no trailer"),
+            Err(_) => anyhow!("writing to {output} failed: {error}: the trace ends early and has no trailer"),
         });
     }
     let trailer = match trailer {
@@ -222,14 +223,14 @@ fn report(args: &TraceArgs, output: &str, outcome: Outcome) -> anyhow::Result<()
     };
     if let Some(lost) = trailer.lost_in_words() {
         let is_lost = |what: &str| trailer.lost.get(what).is_some_and(|count| *count > 0);
-        let ring = if is_lost(Loss::TimesliceRecord.name()) { "; a larger --ring-bytes may help" } else { "" };
-        let slow = if is_lost(LOST_OUTPUT) { format!("; {output} takes records too slowly") } else { String::new() };
-        super::say(&format!("lost: {lost}{ring}{slow}"));
+        let ring = if is_lost(Loss::TimesliceRecord.name()) { ": try a larger --ring-bytes" } else { "" };
+        let slow = if is_lost(LOST_OUTPUT) { format!(": writing to {output} is too slow") } else { String::new() };
+        super::print_message(&format!("the trace is incomplete; lost: {lost}{ring}{slow}"));
     } else if trailer.records == 0 {
-        super::say("no timeslice matched: the chosen processes read from no TCP socket meanwhile");
+        super::print_message("no timeslice matched the filters: no selected process read from a matching TCP socket");
     }
     if args.output.is_some() && io::stderr().is_terminal() {
-        super::say(&format!("{} records in {output}", trailer.records));
+        super::print_message(&format!("wrote {} records to {output}", trailer.records));
     }
     Ok(())
 }
@@ -246,9 +247,10 @@ impl Processes {
     fn open(pids: &[u32]) -> anyhow::Result<Self> {
         let open = |pid: &u32| {
             let raw = i32::try_from(*pid).ok().and_then(Pid::from_raw);
-            let pid = raw.ok_or_else(|| anyhow!("--pid {pid}: no process can have that number"))?;
-            pidfd_open(pid, PidfdFlags::empty())
-                .map_err(|error| anyhow!("--pid {}: {error}: `ps -e` lists processes", pid.as_raw_nonzero()))
+            let pid = raw.ok_or_else(|| anyhow!("--pid {pid}: not a valid process id"))?;
+            pidfd_open(pid, PidfdFlags::empty()).map_err(|error| {
+                anyhow!("--pid {}: {error}: `ps -e` lists the running processes", pid.as_raw_nonzero())
+            })
         };
         Ok(Self(pids.iter().map(open).collect::<anyhow::Result<_>>()?))
     }
@@ -264,13 +266,17 @@ impl Processes {
 }
 
 /// Id and depth of a control group (v2), given as a path below its mount point or as a full path.
-fn cgroup(path: &Path) -> anyhow::Result<(u64, u32)> {
+fn cgroup_id(path: &Path) -> anyhow::Result<(u64, u32)> {
     let root = crate::host::cgroup::root().context("--cgroup")?;
     namespace::check_cgroup(path, &root)?;
     let whole =
         if path.starts_with(&root) { path.to_owned() } else { root.join(path.strip_prefix("/").unwrap_or(path)) };
     let Ok(metadata) = fs::metadata(&whole) else {
-        bail!("--cgroup {}: there is no {}", path.display(), whole.display());
+        bail!(
+            "--cgroup {}: no such directory: {}: `systemd-cgls` lists control groups",
+            path.display(),
+            whole.display()
+        );
     };
     let depth = whole.strip_prefix(&root).map_or(0, |below| below.components().count());
     // The kernel's id of a control group is its inode number.
@@ -278,7 +284,7 @@ fn cgroup(path: &Path) -> anyhow::Result<(u64, u32)> {
 }
 
 /// The current time of both clocks.
-fn clocks() -> Clocks {
+fn read_clocks() -> Clocks {
     let ns = |clock| {
         let time = clock_gettime(clock);
         u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
@@ -297,31 +303,31 @@ mod tests {
     fn a_file_that_exists_is_kept_unless_forced() {
         let file = std::env::temp_dir().join(format!("tcpmon-output-{}", std::process::id()));
         let _ = fs::remove_file(&file);
-        let write = |force| create(&file, force).map(|mut file| file.write_all(b"a trace"));
+        let write = |force| create_output(&file, force).map(|mut file| file.write_all(b"a trace"));
         write(false).expect("a new file").expect("written");
         let error = write(false).expect_err("it exists");
         let kept = fs::read(&file).expect("it is there");
-        create(&file, true).expect("it may be overwritten");
+        create_output(&file, true).expect("it may be overwritten");
         let emptied = fs::read(&file).expect("it is there");
         fs::remove_file(&file).expect("removed");
         assert_eq!(
-            crate::commands::sentence(&error),
-            format!("--output {}: the file exists: choose another name, or overwrite it with --force", file.display())
+            crate::commands::one_line(&error),
+            format!("--output {}: the file exists: choose another name or add --force to overwrite it", file.display())
         );
         assert_eq!(crate::commands::exit_code(&error), 2);
         assert_eq!((kept.as_slice(), emptied.as_slice()), (b"a trace".as_slice(), b"".as_slice()));
     }
 
     #[test]
-    fn what_is_no_file_is_written_to() {
+    fn devices_and_pipes_are_written_to_without_force() {
         for path in ["/dev/null", "/dev/stdout"] {
             for force in [false, true] {
-                create(Path::new(path), force).expect(path);
+                create_output(Path::new(path), force).expect(path);
             }
         }
-        let error = create(Path::new("/nowhere/t.jsonl"), false).expect_err("there is no such directory");
+        let error = create_output(Path::new("/nowhere/t.jsonl"), false).expect_err("there is no such directory");
         assert_eq!(
-            crate::commands::sentence(&error),
+            crate::commands::one_line(&error),
             "cannot write to /nowhere/t.jsonl: No such file or directory (os error 2)"
         );
         assert_eq!(crate::commands::exit_code(&error), 1);

@@ -5,7 +5,7 @@ use std::ops::Range;
 use toml::de::{DeTable, DeValue};
 
 /// Number of the line that contains a byte, from 1.
-pub(super) fn line(text: &str, byte: usize) -> usize {
+pub(super) fn line_number(text: &str, byte: usize) -> usize {
     text.bytes().take(byte).filter(|byte| *byte == b'\n').count() + 1
 }
 

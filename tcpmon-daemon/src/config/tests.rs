@@ -38,16 +38,16 @@ fn what_is_printed_reads_back_and_explains_every_key() {
     };
     let text = config.to_string();
     assert_eq!(Config::parse(&text), Ok(config), "{text}");
-    assert!(text.starts_with("# Most groups"), "{text}");
+    assert!(text.starts_with("# Maximum number of groups"), "{text}");
     assert!(text.contains(" [default: 200]\nmax_groups = 7\n"), "{text}");
-    assert!(text.contains("\n\n[web]\n# Where"), "{text}");
+    assert!(text.contains("\n\n[web]\n# Address"), "{text}");
 
     // Every key is in the list, and the list has no other key.
     fn count(value: &toml::Value) -> usize {
         value.as_table().map_or(1, |table| table.values().map(count).sum())
     }
     assert_eq!(count(&toml::Value::try_from(Config::default()).expect("TOML")), KEYS.len());
-    assert!(KEYS.iter().all(|key| !help(key.name).is_empty()));
+    assert!(KEYS.iter().all(|key| !key_help(key.name).is_empty()));
 }
 
 #[test]
@@ -72,19 +72,19 @@ fn a_value_that_makes_no_sense_is_refused_by_key_line_and_remedy() {
     refused("max_groups = 0", 1, &["max_groups: 0 is not in the range from 1 to 10000"]);
     refused("\ngroup_ttl = \"10\"", 2, &["group_ttl: \"10\"", "`10m`"]);
     refused("group_ttl = \"0s\"", 1, &["group_ttl: \"0s\"", "`30s`"]);
-    refused("\npin = [\"nginx\", \"\"]", 2, &["pin: \"\" is the name of no process", "`ps -o comm`"]);
-    refused("ephemeral_ports = [\"9-8\"]", 1, &["ephemeral_ports: \"9-8\" is no range of ports", "`50000-51000`"]);
-    refused("ephemeral_ports = [\"0-8\"]", 1, &["ephemeral_ports: \"0-8\" is no range of ports"]);
+    refused("\npin = [\"nginx\", \"\"]", 2, &["pin: \"\" is not a process name", "`ps -o comm`"]);
+    refused("ephemeral_ports = [\"9-8\"]", 1, &["ephemeral_ports: \"9-8\" is not a range of ports", "`50000-51000`"]);
+    refused("ephemeral_ports = [\"0-8\"]", 1, &["ephemeral_ports: \"0-8\" is not a range of ports"]);
     refused(
         "ephemeral_ports = [\"1-1\", \"2-2\", \"3-3\", \"4-4\", \"5-5\", \"6-6\", \"7-7\", \"8-8\", \"9-9\"]",
         1,
-        &["ephemeral_ports: 9 ranges are more than 8"],
+        &["ephemeral_ports: 9 ranges are too many, 8 are allowed"],
     );
     refused("ring_bytes = 5000000", 1, &["ring_bytes: 5000000", "for example 8388608"]);
     refused("ring_bytes = 1024", 1, &["ring_bytes: 1024", "for example "]);
     refused("ring_bytes = 4294967296", 1, &["ring_bytes: ", "for example 1073741824"]);
-    refused("[web]\n\nlisten_address = [\"x\"]", 3, &["web.listen_address: \"x\" is no address", ":10793"]);
-    refused("web.listen_address = []", 1, &["web.listen_address: name at least one"]);
+    refused("[web]\n\nlisten_address = [\"x\"]", 3, &["web.listen_address: \"x\" is not an address", ":10793"]);
+    refused("web.listen_address = []", 1, &["web.listen_address: give at least one"]);
     refused("[web]\ntelemetry_path = \"/status\"", 2, &["web.telemetry_path: \"/status\""]);
 }
 

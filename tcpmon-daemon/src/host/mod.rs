@@ -62,7 +62,7 @@ impl Sources {
 
     /// Takes in what the kernel has logged, without waiting. Returns the last page allocation failure if there was one
     /// since the last call.
-    pub fn follow_log(&mut self) -> Option<String> {
+    pub fn read_kernel_log(&mut self) -> Option<String> {
         let log = self.log.as_mut().ok()?;
         let count = |log: &KernelLog| log.tally().failures().iter().map(|failures| failures.count).sum::<u64>();
         let before = count(log);

@@ -17,9 +17,9 @@ use x509_cert::{
 
 /// The rules from the web config file. Whatever they are, a client must prove that it has its certificate's key.
 #[derive(Debug)]
-pub(super) struct ClientCert {
+pub(super) struct ClientCertRules {
     /// A certificate is requested.
-    pub(super) asked: bool,
+    pub(super) requested: bool,
     /// Connections without a certificate are refused.
     pub(super) mandatory: bool,
     /// Authorities, one of which must have signed the certificate; without this, any issuer is accepted.
@@ -29,9 +29,9 @@ pub(super) struct ClientCert {
     pub(super) algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl ClientCertVerifier for ClientCert {
+impl ClientCertVerifier for ClientCertRules {
     fn offer_client_auth(&self) -> bool {
-        self.asked
+        self.requested
     }
 
     fn client_auth_mandatory(&self) -> bool {
@@ -84,9 +84,9 @@ impl ClientCertVerifier for ClientCert {
 
 /// Subject alternative names, of the four kinds that exporter-toolkit compares: host, e-mail, address, URI.
 fn names(certificate: &CertificateDer<'_>) -> Result<Vec<String>, Error> {
-    let bad = |_| Error::from(CertificateError::BadEncoding);
-    let certificate = Certificate::from_der(certificate).map_err(bad)?;
-    let names = certificate.tbs_certificate.get::<SubjectAltName>().map_err(bad)?;
+    let bad_encoding = |_| Error::from(CertificateError::BadEncoding);
+    let certificate = Certificate::from_der(certificate).map_err(bad_encoding)?;
+    let names = certificate.tbs_certificate.get::<SubjectAltName>().map_err(bad_encoding)?;
     let text = |name: &GeneralName| match name {
         GeneralName::DnsName(name) | GeneralName::Rfc822Name(name) | GeneralName::UniformResourceIdentifier(name) => {
             Some(name.to_string())

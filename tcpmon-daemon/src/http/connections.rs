@@ -17,13 +17,15 @@ use std::{
 use tokio::task::{AbortHandle, Id};
 
 /// Maximum number of connections. With TLS and a partly received header, one takes up to 80 kB; all of them take 20 MB.
-const MOST: usize = 256;
+const MAX_CONNECTIONS: usize = 256;
 
 /// How many connections may be open. At most a quarter of the file descriptors: the others are needed for the programs,
 /// their maps and the processes that tcpmon looks at.
-pub(super) fn most_connections() -> usize {
+pub(super) fn max_connections() -> usize {
     let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    descriptors.map_or(MOST, |descriptors| usize::try_from(descriptors / 4).unwrap_or(MOST).clamp(8, MOST))
+    descriptors.map_or(MAX_CONNECTIONS, |descriptors| {
+        usize::try_from(descriptors / 4).unwrap_or(MAX_CONNECTIONS).clamp(8, MAX_CONNECTIONS)
+    })
 }
 
 /// A client: an IPv4 address, or the /64 of an IPv6 address, because one host can use all addresses of a /64.
@@ -49,18 +51,18 @@ impl fmt::Display for Client {
 /// response, or to send the next request. The time does not restart when the client takes part of a response. `None`
 /// while the server works on a response.
 #[derive(Clone, Debug)]
-pub(super) struct Waiting(Arc<Mutex<Option<Instant>>>);
+pub(super) struct WaitingSince(Arc<Mutex<Option<Instant>>>);
 
-impl Waiting {
-    pub(super) fn new() -> Self {
+impl WaitingSince {
+    pub(super) fn now() -> Self {
         Self(Arc::new(Mutex::new(Some(Instant::now()))))
     }
 
-    pub(super) fn working(&self) {
+    pub(super) fn clear(&self) {
         self.set(None);
     }
 
-    pub(super) fn again(&self) {
+    pub(super) fn restart(&self) {
         self.set(Some(Instant::now()));
     }
 
@@ -68,49 +70,50 @@ impl Waiting {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = since;
     }
 
-    pub(super) fn since(&self) -> Option<Instant> {
+    pub(super) fn get(&self) -> Option<Instant> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-struct Open {
+struct OpenConnection {
     client: Client,
-    waiting: Waiting,
+    waiting_since: WaitingSince,
     task: AbortHandle,
 }
 
-/// Open connections, by the task that serves each.
+/// OpenConnection connections, by the task that serves each.
 #[derive(Default)]
 pub(super) struct Connections {
-    open: HashMap<Id, Open>,
+    open: HashMap<Id, OpenConnection>,
     /// The warning that the limit is reached has been logged.
-    said: bool,
+    warned: bool,
 }
 
 impl Connections {
-    pub(super) fn add(&mut self, client: Client, waiting: Waiting, task: AbortHandle) {
-        self.open.insert(task.id(), Open { client, waiting, task });
+    pub(super) fn add(&mut self, client: Client, waiting_since: WaitingSince, task: AbortHandle) {
+        self.open.insert(task.id(), OpenConnection { client, waiting_since, task });
     }
 
     pub(super) fn remove(&mut self, task: Id) {
         self.open.remove(&task);
     }
 
-    /// Closes connections until there is room for one more.
-    pub(super) fn make_room(&mut self, bound: usize) {
-        if self.open.len() < bound / 2 {
-            self.said = false;
+    /// Closes connections until one more can be opened.
+    pub(super) fn make_room(&mut self, max: usize) {
+        if self.open.len() < max / 2 {
+            self.warned = false;
         }
-        while self.open.len() >= bound {
-            let connections = self.open.iter().map(|(id, open)| (*id, open.client, open.waiting.since()));
-            let Some(closed) = victim(&connections.collect::<Vec<_>>()).and_then(|id| self.open.remove(&id)) else {
+        while self.open.len() >= max {
+            let connections = self.open.iter().map(|(id, open)| (*id, open.client, open.waiting_since.get()));
+            let Some(closed) =
+                connection_to_close(&connections.collect::<Vec<_>>()).and_then(|id| self.open.remove(&id))
+            else {
                 return;
             };
             closed.task.abort();
-            if !self.said {
-                self.said = true;
-                tracing::warn!(bound, client = %closed.client, "too many connections: idle ones are closed for new \
-                     ones");
+            if !self.warned {
+                self.warned = true;
+                tracing::warn!(max, client = %closed.client, "too many connections: closing idle ones for new ones");
             }
         }
     }
@@ -118,7 +121,7 @@ impl Connections {
 
 /// The connection to close: among those of the client with the most connections, the one that has waited longest. One
 /// whose response is being worked on is chosen only if none of that client's connections waits.
-fn victim<I: Copy>(connections: &[(I, Client, Option<Instant>)]) -> Option<I> {
+fn connection_to_close<I: Copy>(connections: &[(I, Client, Option<Instant>)]) -> Option<I> {
     let mut held = HashMap::new();
     for (_, client, _) in connections {
         *held.entry(*client).or_insert(0_usize) += 1;
@@ -138,14 +141,20 @@ mod tests {
     }
 
     #[test]
-    fn who_has_most_loses_what_waits_longest() {
+    fn the_client_with_the_most_connections_loses_the_one_that_waits_longest() {
         let (few, many) = (client("10.0.0.1"), client("10.0.0.2"));
         let start = Instant::now();
         let at = |seconds| Some(start + Duration::from_secs(seconds));
-        assert_eq!(victim(&[(1, few, at(0)), (2, many, at(3)), (3, many, at(2)), (4, many, None)]), Some(3));
-        assert_eq!(victim(&[(1, many, None), (2, many, at(9)), (3, few, at(0))]), Some(2));
-        assert_eq!(victim(&[(1, many, None), (2, many, None), (3, few, at(0))]).map(|id| id < 3), Some(true));
-        assert_eq!(victim::<u8>(&[]), None);
+        assert_eq!(
+            connection_to_close(&[(1, few, at(0)), (2, many, at(3)), (3, many, at(2)), (4, many, None)]),
+            Some(3)
+        );
+        assert_eq!(connection_to_close(&[(1, many, None), (2, many, at(9)), (3, few, at(0))]), Some(2));
+        assert_eq!(
+            connection_to_close(&[(1, many, None), (2, many, None), (3, few, at(0))]).map(|id| id < 3),
+            Some(true)
+        );
+        assert_eq!(connection_to_close::<u8>(&[]), None);
     }
 
     #[test]
@@ -159,7 +168,7 @@ mod tests {
     #[test]
     fn connections_stay_below_the_descriptors() {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.expect("a limit");
-        assert!((8..=256).contains(&most_connections()));
-        assert!(most_connections() as u64 <= limit.div_ceil(2));
+        assert!((8..=256).contains(&max_connections()));
+        assert!(max_connections() as u64 <= limit.div_ceil(2));
     }
 }

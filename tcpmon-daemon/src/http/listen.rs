@@ -20,7 +20,10 @@ pub struct ListenAddress {
 
 /// Text that is not an address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no address to listen on: write `127.0.0.1:10793`, `[::1]:10793`, or `:10793` for all addresses")]
+#[error(
+    "{text:?} is not an address to listen on: use the form `127.0.0.1:10793`, `[::1]:10793`, or `:10793` for all \
+     addresses"
+)]
 pub struct AddressError {
     text: String,
 }
@@ -60,13 +63,14 @@ pub struct BindError {
 fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
-            "stop what listens there (`ss -ltnp` names it) or choose another with --web.listen-address"
+            "stop the process that listens there (`ss -ltnp` shows it), or choose another address with \
+             --web.listen-address"
         }
         io::ErrorKind::AddrNotAvailable => {
             "choose an address of this host (`ip address` lists them) with --web.listen-address"
         }
-        io::ErrorKind::PermissionDenied => "choose a port from 1024 on with --web.listen-address",
-        _ => "choose another with --web.listen-address",
+        io::ErrorKind::PermissionDenied => "choose a port above 1023 with --web.listen-address",
+        _ => "choose another address with --web.listen-address",
     }
 }
 
@@ -102,25 +106,28 @@ fn bind_all(port: u16) -> io::Result<TcpListener> {
     socket.set_reuseaddr(true)?;
     sockopt::set_ipv6_v6only(&socket, false)?;
     socket.bind((Ipv6Addr::UNSPECIFIED, port).into())?;
-    socket.listen(BACKLOG)
+    socket.listen(ACCEPT_QUEUE_LENGTH)
 }
 
 /// Length of the accept queue: the same as that of `TcpListener::bind`.
-const BACKLOG: u32 = 1024;
+const ACCEPT_QUEUE_LENGTH: u32 = 1024;
 
-/// Sockets passed by a service manager that tcpmon cannot listen on.
+/// Why tcpmon cannot listen on the sockets of systemd.
 #[derive(Debug, thiserror::Error)]
-pub enum InheritError {
+pub enum SystemdSocketError {
     /// There are none.
     #[error(
-        "no socket was passed (LISTEN_FDS): start tcpmon by its systemd .socket unit, or leave out --web.systemd-socket"
+        "systemd passed no socket (LISTEN_FDS): start tcpmon through its systemd .socket unit, or omit \
+         --web.systemd-socket"
     )]
     None,
     /// What was passed is not a listening TCP socket.
-    #[error("descriptor {0} was passed, but is no listening TCP socket: write `ListenStream=PORT` and no `Accept=yes`")]
+    #[error(
+        "file descriptor {0} from systemd is not a listening TCP socket: use `ListenStream=PORT` without `Accept=yes`"
+    )]
     NotListening(RawFd),
     /// The system's error.
-    #[error("cannot take over the passed sockets: {0}: check LISTEN_FDS and LISTEN_PID")]
+    #[error("cannot use the sockets that systemd passed: {0}: check LISTEN_FDS and LISTEN_PID")]
     Failed(#[from] io::Error),
 }
 
@@ -128,19 +135,19 @@ pub enum InheritError {
 ///
 /// # Errors
 /// If no socket was passed, or one is not a listening TCP socket.
-pub fn inherit() -> Result<Vec<TcpListener>, InheritError> {
-    let listeners: Vec<_> = sd_notify::listen_fds()?.map(inherit_one).collect::<Result<_, _>>()?;
-    if listeners.is_empty() { Err(InheritError::None) } else { Ok(listeners) }
+pub fn systemd_sockets() -> Result<Vec<TcpListener>, SystemdSocketError> {
+    let listeners: Vec<_> = sd_notify::listen_fds()?.map(systemd_socket).collect::<Result<_, _>>()?;
+    if listeners.is_empty() { Err(SystemdSocketError::None) } else { Ok(listeners) }
 }
 
 #[expect(unsafe_code, reason = "descriptors come as numbers")]
-fn inherit_one(number: RawFd) -> Result<TcpListener, InheritError> {
+fn systemd_socket(number: RawFd) -> Result<TcpListener, SystemdSocketError> {
     // SAFETY: listen_fds() has set a flag on the descriptor, so it is open; it is only inspected here.
     let passed = unsafe { BorrowedFd::borrow_raw(number) };
     let family = sockopt::socket_domain(passed);
     let tcp = matches!(family, Ok(AddressFamily::INET | AddressFamily::INET6));
     if !tcp || !sockopt::socket_acceptconn(passed).unwrap_or(false) {
-        return Err(InheritError::NotListening(number));
+        return Err(SystemdSocketError::NotListening(number));
     }
     // SAFETY: it is a listening TCP socket, and tcpmon has opened none itself, so nothing else owns the descriptor.
     let socket = std::net::TcpListener::from(unsafe { OwnedFd::from_raw_fd(number) });

@@ -20,10 +20,10 @@ use tracing::warn;
 use super::connections::Client;
 
 /// Highest bcrypt cost: 2^14 rounds take about a second, and a first scrape must be answered within ten seconds.
-const MOST_COST: u32 = 14;
+const MAX_BCRYPT_COST: u32 = 14;
 
 /// Passwords of one client that may wait to be checked; further requests are told to retry later.
-const MOST_WAITING: usize = 64;
+const MAX_QUEUED_CHECKS: usize = 64;
 
 /// Names and bcrypt hashes of the users who may send requests.
 #[derive(Default)]
@@ -31,7 +31,7 @@ pub(super) struct Users {
     hashes: BTreeMap<String, String>,
     /// Checked for an unknown name, at the highest cost of all the hashes, so that response times do not reveal which
     /// names exist.
-    decoy: String,
+    dummy_hash: String,
 }
 
 /// Hashes must not appear in logs.
@@ -44,19 +44,21 @@ impl fmt::Debug for Users {
 impl Users {
     /// Takes names and hashes; an error names the first one that cannot be used.
     pub(super) fn new(hashes: BTreeMap<String, String>) -> Result<Self, String> {
-        let mut dearest = 4;
+        let mut max_cost = 4;
         for (name, hash) in &hashes {
             let bad = |problem: &str| Err(format!("basic_auth_users.{name}: {problem}"));
             match HashParts::from_str(hash).map(|parts| parts.get_cost()) {
-                Ok(cost @ 4..=MOST_COST) => dearest = dearest.max(cost),
+                Ok(cost @ 4..=MAX_BCRYPT_COST) => max_cost = max_cost.max(cost),
                 Ok(cost) => {
-                    bad(&format!("a hash of cost {cost} takes too long, or is too weak: make one of cost 10"))?;
+                    bad(&format!(
+                        "the bcrypt cost {cost} is not from 4 to {MAX_BCRYPT_COST}: create a hash of cost 10"
+                    ))?;
                 }
-                Err(_) => bad("no bcrypt hash: make one with `htpasswd -nBC 10 NAME`")?,
+                Err(_) => bad("not a bcrypt hash: create one with `htpasswd -nBC 10 NAME`")?,
             }
         }
-        // The password behind it does not matter: the decoy lets nobody in.
-        Ok(Self { hashes, decoy: format!("$2b${dearest:02}${}", "a".repeat(21) + "e" + &"a".repeat(30) + "e") })
+        // The password behind it does not matter: the dummy hash grants access to nobody.
+        Ok(Self { hashes, dummy_hash: format!("$2b${max_cost:02}${}", "a".repeat(21) + "e" + &"a".repeat(30) + "e") })
     }
 
     /// Whether everybody may send requests.
@@ -81,7 +83,7 @@ pub(super) enum Login {
 pub(super) struct Passwords {
     key: hmac::Key,
     /// The last correct password of each name, hashed together with the name and its bcrypt hash.
-    right: Mutex<HashMap<String, hmac::Tag>>,
+    verified: Mutex<HashMap<String, hmac::Tag>>,
     queues: Mutex<HashMap<Client, Arc<Queue>>>,
     turn: Arc<Semaphore>,
 }
@@ -94,7 +96,7 @@ impl fmt::Debug for Passwords {
 }
 
 struct Queue {
-    places: Arc<Semaphore>,
+    slots: Arc<Semaphore>,
     turn: Arc<Semaphore>,
 }
 
@@ -103,7 +105,7 @@ impl Passwords {
     pub(super) fn new() -> Result<Self, ring::error::Unspecified> {
         Ok(Self {
             key: hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())?,
-            right: Mutex::default(),
+            verified: Mutex::default(),
             queues: Mutex::default(),
             turn: Arc::new(Semaphore::new(1)),
         })
@@ -117,45 +119,45 @@ impl Passwords {
         let Some((name, password)) = value.and_then(credentials) else { return Login::Denied };
         let (known, hash) = match users.hashes.get(&name) {
             Some(hash) => (true, hash.clone()),
-            None => (false, users.decoy.clone()),
+            None => (false, users.dummy_hash.clone()),
         };
         let message = [name.as_bytes(), hash.as_bytes(), &password].map(|part| [part, b"\0"].concat()).concat();
-        if known && self.was_right(&name, &message) {
+        if known && self.is_verified(&name, &message) {
             return Login::Granted;
         }
         let queue = self.queue(client);
-        let Ok(place) = Arc::clone(&queue.places).try_acquire_owned() else { return Login::Busy };
+        let Ok(slot) = Arc::clone(&queue.slots).try_acquire_owned() else { return Login::Busy };
         // These calls do not fail, because the semaphores are never closed.
         let Ok(own) = Arc::clone(&queue.turn).acquire_owned().await else { return Login::Busy };
         let Ok(turn) = Arc::clone(&self.turn).acquire_owned().await else { return Login::Busy };
         // Another request may have had the same password checked meanwhile.
-        if known && self.was_right(&name, &message) {
+        if known && self.is_verified(&name, &message) {
             return Login::Granted;
         }
         let this = Arc::clone(self);
         let checked = spawn_blocking(move || {
             // The turns end when the computation ends, because it continues even if the client disconnects.
-            let _turns = (place, own, turn, queue);
-            let right = bcrypt::verify(&password, &hash).unwrap_or(false) && known;
-            if right {
+            let _turns = (slot, own, turn, queue);
+            let verified = bcrypt::verify(&password, &hash).unwrap_or(false) && known;
+            if verified {
                 let tag = hmac::sign(&this.key, &message);
-                this.right.lock().unwrap_or_else(PoisonError::into_inner).insert(name, tag);
+                this.verified.lock().unwrap_or_else(PoisonError::into_inner).insert(name, tag);
             }
-            right
+            verified
         });
         match checked.await {
             Ok(true) => Login::Granted,
             Ok(false) => Login::Denied,
             Err(error) => {
-                warn!(%error, "a password could not be checked");
+                warn!(%error, "cannot check a password");
                 Login::Denied
             }
         }
     }
 
-    fn was_right(&self, name: &str, message: &[u8]) -> bool {
-        let right = self.right.lock().unwrap_or_else(PoisonError::into_inner);
-        right.get(name).is_some_and(|tag| hmac::verify(&self.key, message, tag.as_ref()).is_ok())
+    fn is_verified(&self, name: &str, message: &[u8]) -> bool {
+        let verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
+        verified.get(name).is_some_and(|tag| hmac::verify(&self.key, message, tag.as_ref()).is_ok())
     }
 
     fn queue(&self, client: Client) -> Arc<Queue> {
@@ -163,8 +165,8 @@ impl Passwords {
         // A queue in which nobody waits is referenced only by the map.
         queues.retain(|_, queue| Arc::strong_count(queue) > 1);
         let new = || {
-            let places = Arc::new(Semaphore::new(MOST_WAITING));
-            Arc::new(Queue { places, turn: Arc::new(Semaphore::new(1)) })
+            let slots = Arc::new(Semaphore::new(MAX_QUEUED_CHECKS));
+            Arc::new(Queue { slots, turn: Arc::new(Semaphore::new(1)) })
         };
         Arc::clone(queues.entry(client).or_insert_with(new))
     }

@@ -21,40 +21,40 @@ const BLOCK_BYTES: usize = 16 << 10;
 /// them to the system.
 const SLAB_BYTES: usize = 256 << 10;
 
-/// A page above this size is kept compressed: a tenth of its size, for 1 ms of CPU per megabyte and client.
-const MOST_PLAIN_BYTES: usize = 1 << 20;
+/// A page above this size is stored compressed: a tenth of its size, for 1 ms of CPU per megabyte and client.
+const MAX_UNCOMPRESSED_BYTES: usize = 1 << 20;
 
 /// Limit on the memory of all pages together. The latest page is kept whatever its size: 8 MB at 10,000 groups.
-const MOST_BYTES: usize = 8 << 20;
+const MAX_TOTAL_BYTES: usize = 8 << 20;
 
 /// A finished page. It does not change any more, unless it is emptied.
 #[derive(Debug)]
 pub(super) struct Page {
     content_type: &'static str,
     length: usize,
-    kept: usize,
+    stored_bytes: usize,
     /// Empty once the page has been emptied to free memory.
     blocks: Mutex<Vec<Block>>,
 }
 
 #[derive(Clone, Debug)]
 enum Block {
-    Plain(Bytes),
-    Packed(Bytes),
+    Uncompressed(Bytes),
+    Compressed(Bytes),
 }
 
 impl Block {
     fn len(&self) -> usize {
         match self {
-            Self::Plain(bytes) => bytes.len(),
-            Self::Packed(bytes) => bytes.len(),
+            Self::Uncompressed(bytes) => bytes.len(),
+            Self::Compressed(bytes) => bytes.len(),
         }
     }
 
     fn bytes(self) -> io::Result<Bytes> {
         match self {
-            Self::Plain(bytes) => Ok(bytes),
-            Self::Packed(bytes) => {
+            Self::Uncompressed(bytes) => Ok(bytes),
+            Self::Compressed(bytes) => {
                 lz4_flex::decompress_size_prepended(&bytes).map(Bytes::from).map_err(io::Error::other)
             }
         }
@@ -65,7 +65,7 @@ impl Page {
     /// A response with this page as its body.
     pub(super) fn response(self: Arc<Self>) -> Response {
         let content_type = axum::http::HeaderValue::from_static(self.content_type);
-        let mut response = Response::new(axum::body::Body::new(Sent { left: self.length, page: self, next: 0 }));
+        let mut response = Response::new(axum::body::Body::new(PageBody { left: self.length, page: self, next: 0 }));
         response.headers_mut().insert(axum::http::header::CONTENT_TYPE, content_type);
         response
     }
@@ -77,7 +77,7 @@ impl Page {
 
 /// Collects what is written into the blocks of a page.
 #[derive(Debug, Default)]
-pub(super) struct Writer {
+pub(super) struct PageWriter {
     blocks: Vec<Block>,
     /// Compressed blocks that are not in `blocks` yet.
     slab: Vec<u8>,
@@ -86,52 +86,52 @@ pub(super) struct Writer {
     length: usize,
 }
 
-impl Writer {
+impl PageWriter {
     /// Finishes the page.
     pub(super) fn page(mut self, content_type: &'static str) -> Page {
         self.end_block();
         self.end_slab();
         self.blocks.shrink_to_fit();
-        let kept = self.blocks.iter().map(Block::len).sum();
-        Page { content_type, length: self.length, kept, blocks: Mutex::new(self.blocks) }
+        let stored_bytes = self.blocks.iter().map(Block::len).sum();
+        Page { content_type, length: self.length, stored_bytes, blocks: Mutex::new(self.blocks) }
     }
 
     fn end_block(&mut self) {
-        if self.length <= MOST_PLAIN_BYTES {
-            self.blocks.push(Block::Plain(Bytes::copy_from_slice(&self.last)));
+        if self.length <= MAX_UNCOMPRESSED_BYTES {
+            self.blocks.push(Block::Uncompressed(Bytes::copy_from_slice(&self.last)));
         } else {
-            if let Some(Block::Plain(_)) = self.blocks.first() {
+            if let Some(Block::Uncompressed(_)) = self.blocks.first() {
                 for block in mem::take(&mut self.blocks) {
-                    if let Block::Plain(bytes) = block {
-                        self.pack(&bytes);
+                    if let Block::Uncompressed(bytes) = block {
+                        self.compress(&bytes);
                     }
                 }
             }
             let last = mem::take(&mut self.last);
-            self.pack(&last);
+            self.compress(&last);
             self.last = last;
         }
         self.last.clear();
     }
 
-    fn pack(&mut self, bytes: &[u8]) {
-        let packed = lz4_flex::compress_prepend_size(bytes);
-        if self.slab.len() + packed.len() > SLAB_BYTES {
+    fn compress(&mut self, bytes: &[u8]) {
+        let compressed = lz4_flex::compress_prepend_size(bytes);
+        if self.slab.len() + compressed.len() > SLAB_BYTES {
             self.end_slab();
         }
         self.slab.reserve_exact(SLAB_BYTES - self.slab.len());
         let begin = self.slab.len();
-        self.slab.extend_from_slice(&packed);
+        self.slab.extend_from_slice(&compressed);
         self.in_slab.push(begin..self.slab.len());
     }
 
     fn end_slab(&mut self) {
         let slab = Bytes::from(mem::take(&mut self.slab));
-        self.blocks.extend(self.in_slab.drain(..).map(|range| Block::Packed(slab.slice(range))));
+        self.blocks.extend(self.in_slab.drain(..).map(|range| Block::Compressed(slab.slice(range))));
     }
 }
 
-impl Write for Writer {
+impl Write for PageWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let taken = bytes.len().min(BLOCK_BYTES - self.last.len());
         self.last.extend_from_slice(&bytes[..taken]);
@@ -148,7 +148,7 @@ impl Write for Writer {
 }
 
 /// A response body in transit to one client, block by block.
-struct Sent {
+struct PageBody {
     page: Arc<Page>,
     next: usize,
     /// Bytes still to be sent.
@@ -157,10 +157,10 @@ struct Sent {
 
 /// The client is cut off before the promised length, because a short page must not look complete.
 #[derive(Debug, thiserror::Error)]
-#[error("the page was let go before its client had taken it, because later ones needed the memory")]
-struct LetGo;
+#[error("the page was evicted before its client had received it, because newer pages needed the memory")]
+struct PageEvicted;
 
-impl Body for Sent {
+impl Body for PageBody {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -169,7 +169,7 @@ impl Body for Sent {
             return Poll::Ready(None);
         }
         let block = self.page.blocks().get(self.next).cloned();
-        let bytes = block.ok_or_else(|| io::Error::other(LetGo)).and_then(Block::bytes);
+        let bytes = block.ok_or_else(|| io::Error::other(PageEvicted)).and_then(Block::bytes);
         if let Ok(bytes) = &bytes {
             self.next += 1;
             self.left -= bytes.len();
@@ -197,10 +197,10 @@ impl Pages {
         let page = Arc::new(page);
         let mut pages = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         pages.retain(|page| page.strong_count() > 0);
-        let mut kept = page.kept;
+        let mut stored_bytes = page.stored_bytes;
         for older in pages.iter().rev().filter_map(Weak::upgrade) {
-            kept += older.kept;
-            if kept > MOST_BYTES {
+            stored_bytes += older.stored_bytes;
+            if stored_bytes > MAX_TOTAL_BYTES {
                 older.blocks().clear();
             }
         }
@@ -216,13 +216,13 @@ mod tests {
     use super::*;
 
     fn page(bytes: &[u8]) -> Page {
-        let mut writer = Writer::default();
+        let mut writer = PageWriter::default();
         writer.write_all(bytes).expect("a page takes all");
         writer.page("text/plain")
     }
 
-    async fn taken(page: &Arc<Page>) -> io::Result<Vec<u8>> {
-        let mut sent = Sent { left: page.length, page: Arc::clone(page), next: 0 };
+    async fn read_body(page: &Arc<Page>) -> io::Result<Vec<u8>> {
+        let mut sent = PageBody { left: page.length, page: Arc::clone(page), next: 0 };
         let mut all = Vec::new();
         while let Some(frame) = poll_fn(|context| Pin::new(&mut sent).poll_frame(context)).await {
             all.extend_from_slice(&frame?.into_data().expect("pages are data"));
@@ -233,29 +233,37 @@ mod tests {
 
     #[tokio::test]
     async fn a_page_of_any_size_is_what_was_written() {
-        for length in [0, 1, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, MOST_PLAIN_BYTES, 3 * MOST_PLAIN_BYTES + 5]
-        {
+        for length in [
+            0,
+            1,
+            BLOCK_BYTES - 1,
+            BLOCK_BYTES,
+            BLOCK_BYTES + 1,
+            MAX_UNCOMPRESSED_BYTES,
+            3 * MAX_UNCOMPRESSED_BYTES + 5,
+        ] {
             let bytes: Vec<u8> = (0..length).map(|at| (at / 7) as u8).collect();
             let page = Arc::new(page(&bytes));
-            assert!(taken(&page).await.expect("it is kept") == bytes, "{length}");
-            assert!(page.kept <= MOST_PLAIN_BYTES + 2 * BLOCK_BYTES, "{length} takes {}", page.kept);
+            assert!(read_body(&page).await.expect("it is kept") == bytes, "{length}");
+            let stored_bytes = page.stored_bytes;
+            assert!(stored_bytes <= MAX_UNCOMPRESSED_BYTES + 2 * BLOCK_BYTES, "{length} takes {stored_bytes}");
         }
     }
 
     #[tokio::test]
-    async fn the_oldest_go_when_all_take_too_much_and_a_page_that_nobody_holds_does_not_count() {
+    async fn the_oldest_pages_are_evicted_at_the_limit_and_a_page_that_nobody_holds_does_not_count() {
         let pages = Pages::default();
-        let mib = || page(&vec![7; MOST_PLAIN_BYTES]);
+        let mib = || page(&vec![7; MAX_UNCOMPRESSED_BYTES]);
         let first = pages.add(mib());
         for _ in 0..100 {
             drop(pages.add(mib()));
         }
-        assert!(taken(&first).await.is_ok());
-        let others: Vec<_> = (0..MOST_BYTES / MOST_PLAIN_BYTES).map(|_| pages.add(mib())).collect();
-        let error = taken(&first).await.expect_err("it is let go");
-        assert!(error.to_string().contains("let go"), "{error}");
+        assert!(read_body(&first).await.is_ok());
+        let others: Vec<_> = (0..MAX_TOTAL_BYTES / MAX_UNCOMPRESSED_BYTES).map(|_| pages.add(mib())).collect();
+        let error = read_body(&first).await.expect_err("it is evicted");
+        assert!(error.to_string().contains("evicted"), "{error}");
         for other in &others {
-            assert!(taken(other).await.is_ok());
+            assert!(read_body(other).await.is_ok());
         }
     }
 }

@@ -15,17 +15,17 @@ use tracing::{error, info};
 
 use super::{
     login::Passwords,
-    web_config::{Policy, Written},
+    web_config::{Policy, WebConfigFile},
 };
 
 /// The files are checked at most this often, and only when a request comes in.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A web config file and its settings.
 #[derive(Debug)]
 pub struct WebConfig {
     file: PathBuf,
-    look_every: Duration,
+    check_interval: Duration,
     passwords: Arc<Passwords>,
     state: Mutex<State>,
 }
@@ -33,14 +33,14 @@ pub struct WebConfig {
 #[derive(Debug)]
 struct State {
     policy: Arc<Policy>,
-    looked: Instant,
-    seen: Vec<Stamp>,
+    checked: Instant,
+    files: Vec<FileStamp>,
     problem: Option<String>,
 }
 
 /// A file and the metadata by which a change is detected; `None` if the file does not exist.
 #[derive(Debug, PartialEq)]
-struct Stamp {
+struct FileStamp {
     file: PathBuf,
     inode: Option<Inode>,
 }
@@ -68,16 +68,17 @@ impl WebConfig {
     /// # Errors
     /// If one cannot be read, or a key cannot be used.
     pub fn read(file: &Path) -> Result<Self, WebConfigError> {
-        Self::read_and_look_every(file, LOOK_EVERY)
+        Self::read_with_interval(file, CHECK_INTERVAL)
     }
 
-    pub(super) fn read_and_look_every(file: &Path, look_every: Duration) -> Result<Self, WebConfigError> {
+    pub(super) fn read_with_interval(file: &Path, check_interval: Duration) -> Result<Self, WebConfigError> {
         let error = |problem| WebConfigError { file: file.to_owned(), problem };
-        let (seen, policy) = load(file);
+        let (files, policy) = load(file);
         let policy = policy.map_err(error)?;
-        let passwords = Passwords::new().map_err(|_| error("the system has no random numbers: try again".into()))?;
-        let state = State { policy: Arc::new(policy), looked: Instant::now(), seen, problem: None };
-        Ok(Self { file: file.to_owned(), look_every, passwords: Arc::new(passwords), state: Mutex::new(state) })
+        let passwords =
+            Passwords::new().map_err(|_| error("the system supplies no random numbers: try again".into()))?;
+        let state = State { policy: Arc::new(policy), checked: Instant::now(), files, problem: None };
+        Ok(Self { file: file.to_owned(), check_interval, passwords: Arc::new(passwords), state: Mutex::new(state) })
     }
 
     /// The file.
@@ -87,12 +88,13 @@ impl WebConfig {
 
     /// Why the current content of the file is not in force, but earlier content is; `None` if it is in force.
     pub fn problem(&self) -> Option<String> {
-        self.look().problem.clone()
+        self.check_files().problem.clone()
     }
 
-    /// The policy in force. Checks the files at most once in [`LOOK_EVERY`], which takes the caller a few microseconds.
+    /// The policy in force. Checks the files at most once in [`CHECK_INTERVAL`], which takes the caller a few
+    /// microseconds.
     pub(super) fn policy(&self) -> Arc<Policy> {
-        Arc::clone(&self.look().policy)
+        Arc::clone(&self.check_files().policy)
     }
 
     /// The passwords that are known to be correct.
@@ -102,33 +104,33 @@ impl WebConfig {
 
     /// Checks the files now, even if they were checked a moment ago.
     pub fn reload(&self) {
-        drop(self.look_if_older_than(Duration::ZERO));
+        drop(self.check_if_older_than(Duration::ZERO));
     }
 
-    fn look(&self) -> MutexGuard<'_, State> {
-        self.look_if_older_than(self.look_every)
+    fn check_files(&self) -> MutexGuard<'_, State> {
+        self.check_if_older_than(self.check_interval)
     }
 
-    fn look_if_older_than(&self, age: Duration) -> MutexGuard<'_, State> {
+    fn check_if_older_than(&self, age: Duration) -> MutexGuard<'_, State> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.looked.elapsed() < age {
+        if state.checked.elapsed() < age {
             return state;
         }
-        state.looked = Instant::now();
-        if state.seen.iter().all(|seen| Stamp::of(&seen.file) == *seen) {
+        state.checked = Instant::now();
+        if state.files.iter().all(|stamp| FileStamp::of(&stamp.file) == *stamp) {
             return state;
         }
-        let (seen, loaded) = load(&self.file);
-        state.seen = seen;
-        match loaded.and_then(|new| no_less(&state.policy, new)) {
+        let (files, loaded) = load(&self.file);
+        state.files = files;
+        match loaded.and_then(|new| refuse_downgrade(&state.policy, new)) {
             Ok(policy) => {
-                info!(file = %self.file.display(), "the changed web config is in force");
+                info!(file = %self.file.display(), "reloaded the web config file");
                 state.policy = Arc::new(policy);
                 state.problem = None;
             }
             Err(problem) => {
-                error!(file = %self.file.display(), problem, "the changed web config is not used; the earlier one \
-                     stays");
+                error!(file = %self.file.display(), problem, "cannot reload the web config file; the previous \
+                     settings stay in force");
                 state.problem = Some(problem);
             }
         }
@@ -137,28 +139,30 @@ impl WebConfig {
 }
 
 /// A file that is being written may be empty or truncated for a moment, and must not open the endpoint in that time.
-fn no_less(old: &Policy, new: Policy) -> Result<Policy, String> {
+fn refuse_downgrade(old: &Policy, new: Policy) -> Result<Policy, String> {
     if old.tls.is_some() && new.tls.is_none() {
-        return Err("tls_server_config: it has gone: restart tcpmon if plain HTTP is meant".into());
+        return Err("tls_server_config: the section has disappeared: restart tcpmon to switch to plain HTTP".into());
     }
     if !old.users.is_empty() && new.users.is_empty() {
-        return Err("basic_auth_users: they have gone: restart tcpmon if everybody is to be let in".into());
+        return Err(
+            "basic_auth_users: the users have disappeared: restart tcpmon to allow access without a password".into()
+        );
     }
     Ok(new)
 }
 
 /// The state of every file is recorded before it is read, so that the next check notices a change during the read.
-fn load(file: &Path) -> (Vec<Stamp>, Result<Policy, String>) {
-    let mut seen = vec![Stamp::of(file)];
+fn load(file: &Path) -> (Vec<FileStamp>, Result<Policy, String>) {
+    let mut files = vec![FileStamp::of(file)];
     let folder = file.parent().unwrap_or(Path::new(""));
-    let policy = Written::read(file).and_then(|written| {
-        seen.extend(written.files(folder).iter().map(|file| Stamp::of(file)));
+    let policy = WebConfigFile::read(file).and_then(|written| {
+        files.extend(written.files(folder).iter().map(|file| FileStamp::of(file)));
         written.policy(folder)
     });
-    (seen, policy)
+    (files, policy)
 }
 
-impl Stamp {
+impl FileStamp {
     fn of(file: &Path) -> Self {
         let ns = |seconds, ns| i128::from(seconds) * 1_000_000_000 + i128::from(ns);
         let inode = fs::metadata(file).ok().map(|data| Inode {

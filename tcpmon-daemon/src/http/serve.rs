@@ -35,34 +35,34 @@ use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
 
 use super::{
-    connections::{Client, Connections, Waiting, most_connections},
+    connections::{Client, Connections, WaitingSince, max_connections},
+    deadline_stream::DeadlineStream,
     login::Login,
     reload::WebConfig,
-    timely::Timely,
     web_config::Policy,
 };
 
-/// Limits on the resources that a client can use.
+/// ConnectionLimits on the resources that a client can use.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(super) struct ConnectionLimits {
     /// A connection that has not sent a complete request header within this time is closed, idle ones included. The
     /// same limit applies to the TLS handshake.
-    pub(super) header: Duration,
+    pub(super) header_timeout: Duration,
     /// A connection whose client has not taken its complete response within this time is closed.
-    pub(super) send: Duration,
+    pub(super) send_timeout: Duration,
     /// Connections open at once; a further one replaces another, see [`Connections`].
-    pub(super) connections: usize,
+    pub(super) max_connections: usize,
     /// When tcpmon stops, requests in progress have this long to finish.
-    pub(super) stop: Duration,
+    pub(super) stop_timeout: Duration,
 }
 
-impl Default for Limits {
+impl Default for ConnectionLimits {
     fn default() -> Self {
         Self {
-            header: Duration::from_secs(10),
-            send: Duration::from_secs(30),
-            connections: most_connections(),
-            stop: Duration::from_millis(700),
+            header_timeout: Duration::from_secs(10),
+            send_timeout: Duration::from_secs(30),
+            max_connections: max_connections(),
+            stop_timeout: Duration::from_millis(700),
         }
     }
 }
@@ -72,7 +72,7 @@ impl Default for Limits {
 const SEND_BUFFER_BYTES: usize = 128 << 10;
 
 /// Largest request header, bytes.
-const MOST_HEADER_BYTES: usize = 32 << 10;
+const MAX_HEADER_BYTES: usize = 32 << 10;
 
 /// Answers requests until `shutdown` completes; then requests in progress get at most 0.7 s to finish. Without a web
 /// config, everybody may send requests, over plain HTTP.
@@ -82,18 +82,18 @@ pub async fn serve(
     web: Option<Arc<WebConfig>>,
     shutdown: impl Future<Output = ()>,
 ) {
-    serve_within(Limits::default(), listeners, router, web, shutdown).await;
+    serve_with_limits(ConnectionLimits::default(), listeners, router, web, shutdown).await;
 }
 
-pub(super) async fn serve_within(
-    limits: Limits,
+pub(super) async fn serve_with_limits(
+    limits: ConnectionLimits,
     listeners: Vec<TcpListener>,
     router: Router,
     web: Option<Arc<WebConfig>>,
     shutdown: impl Future<Output = ()>,
 ) {
     let (stop, stopped) = watch::channel(());
-    let mut accepting = pin!(Server { router, limits, web, stopped }.accept(listeners));
+    let mut accepting = pin!(Server { router, limits, web, stopped }.run(listeners));
     select! {
         () = accepting.as_mut() => {}
         () = shutdown => {
@@ -107,13 +107,13 @@ pub(super) async fn serve_within(
 #[derive(Clone)]
 struct Server {
     router: Router,
-    limits: Limits,
+    limits: ConnectionLimits,
     web: Option<Arc<WebConfig>>,
     stopped: watch::Receiver<()>,
 }
 
 impl Server {
-    async fn accept(mut self, mut listeners: Vec<TcpListener>) {
+    async fn run(mut self, mut listeners: Vec<TcpListener>) {
         let mut tasks = JoinSet::new();
         let mut connections = Connections::default();
         let mut failing = false;
@@ -125,11 +125,11 @@ impl Server {
                 Some(ended) = tasks.join_next_with_id() => {
                     connections.remove(ended.map_or_else(|error| error.id(), |(id, ())| id));
                 }
-                (stream, address) = next(&mut listeners, &mut failing) => {
-                    connections.make_room(self.limits.connections);
-                    let (client, waiting) = (address.into(), Waiting::new());
-                    let task = tasks.spawn(self.clone().connection(stream, client, waiting.clone()));
-                    connections.add(client, waiting, task);
+                (stream, address) = accept(&mut listeners, &mut failing) => {
+                    connections.make_room(self.limits.max_connections);
+                    let (client, waiting_since) = (address.into(), WaitingSince::now());
+                    let task = tasks.spawn(self.clone().connection(stream, client, waiting_since.clone()));
+                    connections.add(client, waiting_since, task);
                     // Under a flood of new connections, the open ones still make progress between two of them.
                     yield_now().await;
                 }
@@ -137,45 +137,50 @@ impl Server {
         }
         drop(listeners);
         let drained = async { while tasks.join_next().await.is_some() {} };
-        if timeout(self.limits.stop, drained).await.is_err() {
+        if timeout(self.limits.stop_timeout, drained).await.is_err() {
             // Dropping the set aborts its tasks.
-            debug!("connections were cut off because they did not end in time");
+            debug!("aborted the connections that did not end in time");
         }
     }
 
-    async fn connection(mut self, stream: TcpStream, client: Client, waiting: Waiting) {
-        if let Err(error) = self.limit(&stream) {
-            debug!(%error, "cannot set a connection's options");
+    async fn connection(mut self, stream: TcpStream, client: Client, waiting_since: WaitingSince) {
+        if let Err(error) = self.set_socket_options(&stream) {
+            debug!(%error, "cannot set the socket options of a connection");
         }
-        let stream = Timely::new(stream, waiting.clone(), self.limits.send);
+        let stream = DeadlineStream::new(stream, waiting_since.clone(), self.limits.send_timeout);
         let Some(tls) = self.policy().tls.clone() else {
-            return self.answer(stream, client, waiting).await;
+            return self.answer(stream, client, waiting_since).await;
         };
         select! {
-            handshake = timeout(self.limits.header, TlsAcceptor::from(tls).accept(stream)) => match handshake {
-                Ok(Ok(stream)) => self.answer(stream, client, waiting).await,
+            handshake = timeout(self.limits.header_timeout, TlsAcceptor::from(tls).accept(stream)) => match handshake {
+                Ok(Ok(stream)) => self.answer(stream, client, waiting_since).await,
                 Ok(Err(error)) => debug!(%error, "a TLS handshake failed"),
-                Err(_) => debug!("a TLS handshake took too long"),
+                Err(_) => debug!("a TLS handshake timed out"),
             },
             _ = self.stopped.changed() => {}
         }
     }
 
-    async fn answer(mut self, stream: impl AsyncRead + AsyncWrite + Unpin, client: Client, waiting: Waiting) {
+    async fn answer(
+        mut self,
+        stream: impl AsyncRead + AsyncWrite + Unpin,
+        client: Client,
+        waiting_since: WaitingSince,
+    ) {
         let server = self.clone();
         let service = service_fn(move |request| {
-            let (server, waiting) = (server.clone(), waiting.clone());
+            let (server, waiting_since) = (server.clone(), waiting_since.clone());
             async move {
-                waiting.working();
+                waiting_since.clear();
                 let response = server.respond(request, client).await;
-                waiting.again();
+                waiting_since.restart();
                 Ok::<_, Infallible>(response)
             }
         });
         let serving = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(self.limits.header)
-            .max_buf_size(MOST_HEADER_BYTES)
+            .header_read_timeout(self.limits.header_timeout)
+            .max_buf_size(MAX_HEADER_BYTES)
             .serve_connection(TokioIo::new(stream), service);
         let mut serving = pin!(serving);
         let result = select! {
@@ -206,10 +211,10 @@ impl Server {
             }
             Login::Denied => {
                 let challenge = [(header::WWW_AUTHENTICATE, "Basic realm=\"tcpmon\", charset=\"UTF-8\"")];
-                (StatusCode::UNAUTHORIZED, challenge, "name and password, please\n").into_response()
+                (StatusCode::UNAUTHORIZED, challenge, "this page requires a user name and password\n").into_response()
             }
             Login::Busy => {
-                let text = "too many passwords wait for their check\n";
+                let text = "too many password checks are waiting: retry later\n";
                 (StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, "5")], text).into_response()
             }
         };
@@ -221,17 +226,17 @@ impl Server {
         self.web.as_ref().map_or_else(Arc::default, |web| web.policy())
     }
 
-    fn limit(&self, stream: &TcpStream) -> io::Result<()> {
+    fn set_socket_options(&self, stream: &TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
         sockopt::set_socket_send_buffer_size(stream, SEND_BUFFER_BYTES)?;
         // Data that has left this process is covered by the kernel's timeout.
-        let ms = self.limits.send.as_millis() as u32;
+        let ms = self.limits.send_timeout.as_millis() as u32;
         Ok(sockopt::set_tcp_user_timeout(stream, ms)?)
     }
 }
 
 /// The next connection from any of the listening sockets.
-async fn next(listeners: &mut [TcpListener], failing: &mut bool) -> (TcpStream, SocketAddr) {
+async fn accept(listeners: &mut [TcpListener], failing: &mut bool) -> (TcpStream, SocketAddr) {
     loop {
         let accepted = poll_fn(|context| {
             let ready =
@@ -255,7 +260,7 @@ async fn next(listeners: &mut [TcpListener], failing: &mut bool) -> (TcpStream, 
             }
             Err(error) => {
                 if !*failing {
-                    warn!(%error, "cannot accept connections; will keep trying");
+                    warn!(%error, "cannot accept connections; retrying");
                 }
                 *failing = true;
                 // Out of descriptors or memory: an immediate retry would only burn CPU.

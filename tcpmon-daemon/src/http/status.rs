@@ -25,11 +25,11 @@ struct Status<'a> {
     probes: &'a [Probe],
     sources: &'a [host::Source],
     /// `null` if no web config file was given.
-    web_config: Option<Web>,
+    web_config: Option<WebConfigStatus>,
     losses: BTreeMap<&'a str, u64>,
     /// Sockets that tcpmon ignores, by reason.
     ignored_sockets: BTreeMap<&'a str, u64>,
-    programs: Vec<Program<'a>>,
+    programs: Vec<ProgramStatus<'a>>,
     maps: &'a [MapUse],
     groups: usize,
     groups_suppressed: u64,
@@ -37,7 +37,7 @@ struct Status<'a> {
 }
 
 #[derive(Serialize)]
-struct Program<'a> {
+struct ProgramStatus<'a> {
     name: &'a str,
     /// `null` while the kernel does not count runs.
     runs: Option<u64>,
@@ -45,7 +45,7 @@ struct Program<'a> {
 }
 
 #[derive(Serialize)]
-struct Web {
+struct WebConfigStatus {
     file: String,
     /// Whether the current content of the file is in force.
     ok: bool,
@@ -61,7 +61,7 @@ pub(super) fn write(
     sink: &mut impl Write,
 ) -> io::Result<()> {
     let Observed { snapshot, host } = seen;
-    let programs = snapshot.programs.iter().map(|program| Program {
+    let programs = snapshot.programs.iter().map(|program| ProgramStatus {
         name: &program.name,
         runs: program.runs,
         run_seconds: program.run_time.map(|time| time.as_secs_f64()),
@@ -77,7 +77,7 @@ pub(super) fn write(
         sources: &host.sources,
         web_config: web.map(|web| {
             let error = web.problem();
-            Web { file: web.file().display().to_string(), ok: error.is_none(), error }
+            WebConfigStatus { file: web.file().display().to_string(), ok: error.is_none(), error }
         }),
         losses: losses.collect(),
         ignored_sockets: snapshot.ignored.iter().copied().collect(),

@@ -15,12 +15,12 @@ use tokio_rustls::rustls::{
     version::{TLS12, TLS13},
 };
 
-use super::client_cert::ClientCert;
+use super::client_cert::ClientCertRules;
 
 /// Section `tls_server_config`, as written.
 #[derive(Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct Tls {
+pub(super) struct TlsSection {
     cert: Option<String>,
     key: Option<String>,
     client_ca: Option<String>,
@@ -48,11 +48,11 @@ enum ClientAuth {
     RequireAndVerify,
 }
 
-impl Tls {
+impl TlsSection {
     /// All files that the section names.
     pub(super) fn files(&self, folder: &Path) -> Vec<PathBuf> {
         let files = [&self.cert_file, &self.key_file, &self.client_ca_file];
-        files.into_iter().filter_map(|file| given(file)).map(|file| folder.join(file)).collect()
+        files.into_iter().filter_map(|file| non_empty(file)).map(|file| folder.join(file)).collect()
     }
 
     /// `None` for an empty section. An error names the key and the remedy.
@@ -62,19 +62,21 @@ impl Tls {
         }
         let provider = Arc::new(self.provider()?);
         let certificate = pem(folder, "cert", &self.cert, &self.cert_file)?
-            .ok_or("tls_server_config: missing cert_file: name it, or leave out the section for plain HTTP")?;
-        let chain = certificates(&certificate).ok_or_else(|| bad("cert_file", "no certificate in PEM in it"))?;
+            .ok_or("tls_server_config: cert_file is missing: add it, or omit the section for plain HTTP")?;
+        let chain =
+            certificates(&certificate).ok_or_else(|| key_error("cert_file", "the file contains no PEM certificate"))?;
         let key =
-            pem(folder, "key", &self.key, &self.key_file)?.ok_or("tls_server_config: missing key_file: name it")?;
-        let key = PrivateKeyDer::from_pem_slice(&key)
-            .map_err(|_| bad("key_file", "no private key in PEM in it, or an encrypted one: decrypt it"))?;
+            pem(folder, "key", &self.key, &self.key_file)?.ok_or("tls_server_config: key_file is missing: add it")?;
+        let key = PrivateKeyDer::from_pem_slice(&key).map_err(|_| {
+            key_error("key_file", "the file contains no PEM private key, or an encrypted one: decrypt it")
+        })?;
         let mut config = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&self.versions()?)
-            .map_err(|error| bad("cipher_suites", &format!("{error}: leave it out")))?
+            .map_err(|error| key_error("cipher_suites", &format!("{error}: omit the key")))?
             .with_client_cert_verifier(Arc::new(self.client_cert(folder, &provider)?))
             .with_single_cert(chain, key)
             .map_err(|error| {
-                format!("tls_server_config: cert_file and key_file: {error}: name a certificate and its key")
+                format!("tls_server_config: cert_file and key_file: {error}: use a certificate and its private key")
             })?;
         config.ignore_client_order = self.prefer_server_cipher_suites.unwrap_or(true);
         config.alpn_protocols = vec![b"http/1.1".into()];
@@ -97,9 +99,9 @@ impl Tls {
                     suites.push(*suite);
                 } else if !suites.iter().any(|suite| name(*suite) == *wanted) {
                     let known: Vec<_> = old.iter().map(|suite| name(*suite)).collect();
-                    return Err(bad(
+                    return Err(key_error(
                         "cipher_suites",
-                        &format!("{wanted:?} is not there: choose of {}", known.join(", ")),
+                        &format!("{wanted:?} is not supported: choose from {}", known.join(", ")),
                     ));
                 }
             }
@@ -116,9 +118,9 @@ impl Tls {
                 };
                 let found = provider.kx_groups.iter().find(|known| Some(known.name()) == group);
                 groups.push(*found.ok_or_else(|| {
-                    bad(
+                    key_error(
                         "curve_preferences",
-                        &format!("{wanted:?} is not there: choose of X25519, CurveP256, CurveP384"),
+                        &format!("{wanted:?} is not supported: choose from X25519, CurveP256, CurveP384"),
                     )
                 })?);
             }
@@ -131,14 +133,12 @@ impl Tls {
         let version = |key, value: &Option<String>, default| match value.as_deref().unwrap_or(default) {
             "TLS12" => Ok(12),
             "TLS13" => Ok(13),
-            other => {
-                Err(bad(key, &format!("{other:?} is not there, as nothing before TLS 1.2 is: write TLS12 or TLS13")))
-            }
+            other => Err(key_error(key, &format!("{other:?} is not supported: use TLS12 or TLS13"))),
         };
         let range =
             version("min_version", &self.min_version, "TLS12")?..=version("max_version", &self.max_version, "TLS13")?;
         if range.is_empty() {
-            return Err(bad("max_version", "it is before min_version: write TLS13"));
+            return Err(key_error("max_version", "lower than min_version: use TLS13"));
         }
         Ok([(12, &TLS12), (13, &TLS13)]
             .into_iter()
@@ -147,7 +147,7 @@ impl Tls {
             .collect())
     }
 
-    fn client_cert(&self, folder: &Path, provider: &Arc<CryptoProvider>) -> Result<ClientCert, String> {
+    fn client_cert(&self, folder: &Path, provider: &Arc<CryptoProvider>) -> Result<ClientCertRules, String> {
         let auth = match self.client_auth_type.as_deref().unwrap_or_default() {
             "" | "NoClientCert" => ClientAuth::None,
             "RequestClientCert" => ClientAuth::Request,
@@ -156,10 +156,10 @@ impl Tls {
             "VerifyClientCertIfGiven" => ClientAuth::VerifyIfGiven,
             "RequireAndVerifyClientCert" => ClientAuth::RequireAndVerify,
             other => {
-                return Err(bad(
+                return Err(key_error(
                     "client_auth_type",
                     &format!(
-                        "{other:?} is none: write NoClientCert, RequestClientCert, RequireAnyClientCert, \
+                        "{other:?} is not supported: use NoClientCert, RequestClientCert, RequireAnyClientCert, \
                          VerifyClientCertIfGiven or RequireAndVerifyClientCert"
                     ),
                 ));
@@ -167,22 +167,29 @@ impl Tls {
         };
         let authorities = pem(folder, "client_ca", &self.client_ca, &self.client_ca_file)?;
         if auth == ClientAuth::None && (authorities.is_some() || self.client_allowed_sans.is_some()) {
-            let remedy = "no certificate is asked of clients: add `client_auth_type: RequireAndVerifyClientCert`";
-            return Err(bad(if authorities.is_some() { "client_ca_file" } else { "client_allowed_sans" }, remedy));
+            let remedy = "it has no effect, because clients are not asked for a certificate: add `client_auth_type: \
+                          RequireAndVerifyClientCert`";
+            return Err(key_error(
+                if authorities.is_some() { "client_ca_file" } else { "client_allowed_sans" },
+                remedy,
+            ));
         }
         if self.client_allowed_sans.as_ref().is_some_and(Vec::is_empty) {
-            return Err(bad("client_allowed_sans", "nobody could connect: name somebody, or leave it out"));
+            return Err(key_error(
+                "client_allowed_sans",
+                "an empty list rejects every client: add a name, or omit the key",
+            ));
         }
         let chain = match auth {
             ClientAuth::VerifyIfGiven | ClientAuth::RequireAndVerify => {
                 // Go would use the host's certificate authorities, which issue certificates to anybody.
-                let remedy = "missing: name the certificates of those who vouch for clients";
-                Some(chain(&authorities.ok_or_else(|| bad("client_ca_file", remedy))?, provider)?)
+                let remedy = "missing: add the certificates of the authorities that sign client certificates";
+                Some(chain(&authorities.ok_or_else(|| key_error("client_ca_file", remedy))?, provider)?)
             }
             _ => None,
         };
-        Ok(ClientCert {
-            asked: auth != ClientAuth::None,
+        Ok(ClientCertRules {
+            requested: auth != ClientAuth::None,
             // If names are listed, every client must show a certificate with one of them.
             mandatory: matches!(auth, ClientAuth::RequireAny | ClientAuth::RequireAndVerify)
                 || self.client_allowed_sans.is_some(),
@@ -195,26 +202,28 @@ impl Tls {
 
 fn chain(authorities: &[u8], provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, String> {
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(authorities).ok_or_else(|| bad("client_ca_file", "no certificate in PEM in it"))? {
-        roots
-            .add(certificate)
-            .map_err(|error| bad("client_ca_file", &format!("{error}: name certificates of authorities")))?;
+    for certificate in
+        certificates(authorities).ok_or_else(|| key_error("client_ca_file", "the file contains no PEM certificate"))?
+    {
+        roots.add(certificate).map_err(|error| {
+            key_error("client_ca_file", &format!("{error}: use certificates of certificate authorities"))
+        })?;
     }
     WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
         .build()
-        .map_err(|error| bad("client_ca_file", &format!("{error}: name certificates of authorities")))
+        .map_err(|error| key_error("client_ca_file", &format!("{error}: use certificates of certificate authorities")))
 }
 
 /// The text of key `NAME`, or the content of the file in key `NAME_file`; `None` if neither is set.
 fn pem(folder: &Path, name: &str, text: &Option<String>, file: &Option<PathBuf>) -> Result<Option<Vec<u8>>, String> {
     let text = text.as_deref().filter(|text| !text.is_empty());
-    match (text, given(file)) {
-        (Some(_), Some(_)) => Err(bad(name, &format!("{name}_file is there, too: leave out one of them"))),
+    match (text, non_empty(file)) {
+        (Some(_), Some(_)) => Err(key_error(name, &format!("{name}_file is also set: omit one of them"))),
         (Some(text), None) => Ok(Some(text.into())),
         (None, Some(file)) => {
             let file = folder.join(file);
-            let failed = |error| format!("cannot read {}: {error}: name a file that tcpmon may read", file.display());
-            fs::read(&file).map(Some).map_err(|error| bad(&format!("{name}_file"), &failed(error)))
+            let failed = |error| format!("cannot read {}: {error}: choose a file that tcpmon can read", file.display());
+            fs::read(&file).map(Some).map_err(|error| key_error(&format!("{name}_file"), &failed(error)))
         }
         (None, None) => Ok(None),
     }
@@ -226,10 +235,10 @@ fn certificates(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
     (!all.is_empty()).then_some(all)
 }
 
-fn given(file: &Option<PathBuf>) -> Option<&Path> {
+fn non_empty(file: &Option<PathBuf>) -> Option<&Path> {
     file.as_deref().filter(|file| !file.as_os_str().is_empty())
 }
 
-fn bad(key: &str, problem: &str) -> String {
+fn key_error(key: &str, problem: &str) -> String {
     format!("tls_server_config.{key}: {problem}")
 }

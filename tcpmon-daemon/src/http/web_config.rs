@@ -17,7 +17,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use serde::{Deserialize, de::IgnoredAny};
 use tokio_rustls::rustls::ServerConfig;
 
-use super::{login::Users, tls::Tls};
+use super::{login::Users, tls::TlsSection};
 
 /// What the file requires of each connection and request; the default requires nothing.
 #[derive(Debug, Default)]
@@ -33,16 +33,16 @@ pub(super) struct Policy {
 /// The file as written. A missing key, an empty value and `null` mean the same, as in the toolkit.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct Written {
-    tls_server_config: Option<Tls>,
-    http_server_config: Option<Http>,
+pub(super) struct WebConfigFile {
+    tls_server_config: Option<TlsSection>,
+    http_server_config: Option<HttpSection>,
     basic_auth_users: Option<BTreeMap<String, String>>,
     rate_limit: Option<IgnoredAny>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Http {
+struct HttpSection {
     /// Whether HTTP/2 may be negotiated. HTTP/1.1 always may be, so the endpoint complies with either value.
     #[serde(rename = "http2")]
     _http2: Option<bool>,
@@ -58,18 +58,19 @@ const HEADERS: [(&str, &[&str]); 5] = [
     ("Content-Security-Policy", &[]),
 ];
 
-impl Written {
+impl WebConfigFile {
     /// Reads the file, but none of the files that it names. An error has the place, what is wrong, and what would be
     /// right.
     pub(super) fn read(file: &Path) -> Result<Self, String> {
-        let text = fs::read_to_string(file)
-            .map_err(|error| format!("{error}: name another with --web.config.file, or none for plain HTTP"))?;
+        let text = fs::read_to_string(file).map_err(|error| {
+            format!("{error}: choose another file with --web.config.file, or omit it for plain HTTP")
+        })?;
         if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
             return Ok(Self::default());
         }
         serde_saphyr::from_str(&text).map_err(|error| {
             let problem = error.without_snippet().to_string().replace('\n', ", ");
-            format!("{problem} (docs/operating.md shows every key)")
+            format!("{problem} (docs/operating.md lists all keys)")
         })
     }
 
@@ -81,9 +82,11 @@ impl Written {
     /// Reads those files and checks everything. An error has the key, what is wrong, and what would be right.
     pub(super) fn policy(self, folder: &Path) -> Result<Policy, String> {
         if self.rate_limit.is_some() {
-            return Err("rate_limit: not supported, as it would turn the scraper away together with whoever asks too \
-                        much: leave it out, tcpmon limits each client by itself"
-                .into());
+            return Err(
+                "rate_limit: not supported, because it would also reject the requests of the scraper: omit it; \
+                        tcpmon limits each client separately"
+                    .into(),
+            );
         }
         let tls = self.tls_server_config.map(|tls| tls.server_config(folder)).transpose()?.flatten();
         let users = Users::new(self.basic_auth_users.unwrap_or_default())?;
@@ -100,14 +103,16 @@ fn header(name: &str, value: &str) -> Result<Option<(HeaderName, HeaderValue)>, 
     let key = format!("http_server_config.headers.{name}");
     let Some((_, values)) = HEADERS.iter().find(|(known, _)| *known == name) else {
         let known: Vec<_> = HEADERS.iter().map(|(name, _)| *name).collect();
-        return Err(format!("{key}: cannot be set: there are {}", known.join(", ")));
+        return Err(format!("{key}: this header cannot be set: choose from {}", known.join(", ")));
     };
     if !values.is_empty() && !values.contains(&value) {
-        return Err(format!("{key}: {value:?} is not possible: write {}", values.join(" or ")));
+        return Err(format!("{key}: invalid value {value:?}: use {}", values.join(" or ")));
     }
     if value.is_empty() {
         return Ok(None);
     }
     let parsed = name.parse().ok().zip(value.parse().ok());
-    parsed.map(Some).ok_or_else(|| format!("{key}: {value:?} is no value of a header: write visible ASCII in one line"))
+    parsed
+        .map(Some)
+        .ok_or_else(|| format!("{key}: invalid header value {value:?}: use one line of visible ASCII characters"))
 }

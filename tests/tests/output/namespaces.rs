@@ -14,9 +14,9 @@ fn a_pid_namespace_refuses_numbers_and_traces_names() {
     assert_eq!(refused.status.code(), Some(3), "{}", refused.stderr);
     assert_eq!(
         refused.stderr,
-        "tcpmon: --pid 1: tcpmon runs in a PID namespace of its own, where processes have other numbers than the \
-         kernel's: run it in the host's (docker run --pid=host, hostPID: true), or choose by --comm, --cgroup or \
-         --port\n"
+        "tcpmon: --pid 1: tcpmon runs in a PID namespace of its own, in which process ids differ from those of the \
+         host: run it in the PID namespace of the host (docker run --pid=host, hostPID: true), or filter by --comm, \
+         --cgroup or --port\n"
     );
     let trace = Trace::start_under(&container, &["--comm", "contained"]);
     sender(&lab, &reader).bytes(50_000).spawn().wait();
@@ -45,9 +45,9 @@ fn a_control_group_namespace_refuses_paths() {
     assert_eq!(
         refused.stderr,
         format!(
-            "tcpmon: --cgroup /: {root} is not the host's root of control groups, from which the kernel counts: run \
-             tcpmon \
-             in the host's control-group namespace (docker run --cgroupns=host), or choose by --comm or --port\n"
+            "tcpmon: --cgroup /: {root} is not the root control group of the host, from which the eBPF programs \
+             determine the depth of a control group: run tcpmon in the cgroup namespace of the host (docker run \
+             --cgroupns=host), or filter by --comm or --port\n"
         )
     );
 }

@@ -1,4 +1,4 @@
-//! Whether a process id or control group that a user gives here means the same to the programs in the kernel.
+//! Whether a process id or control group that the user gives means the same to the eBPF programs.
 
 use std::{
     fs,
@@ -6,22 +6,24 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Inode of the first PID namespace (`PROC_PID_INIT_INO` in `include/linux/proc_ns.h`).
-const FIRST_PID_NAMESPACE: u64 = 0xefff_fffc;
+/// Inode of the initial PID namespace (`PROC_PID_INIT_INO` in `include/linux/proc_ns.h`).
+const INITIAL_PID_NAMESPACE: u64 = 0xefff_fffc;
 
 /// A process or control group was given as a container sees it, and the programs know only the host's view.
 #[derive(Debug, thiserror::Error)]
-pub(in super::super) enum Contained {
+pub(in super::super) enum InContainer {
     /// A process.
     #[error(
-        "--pid {0}: tcpmon runs in a PID namespace of its own, where processes have other numbers than the kernel's: \
-         run it in the host's (docker run --pid=host, hostPID: true), or choose by --comm, --cgroup or --port"
+        "--pid {0}: tcpmon runs in a PID namespace of its own, in which process ids differ from those of the host: run \
+         it in the PID namespace of the host (docker run --pid=host, hostPID: true), or filter by --comm, --cgroup \
+         or --port"
     )]
     Pid(u32),
     /// A control group: the programs find it by its depth from the host's root.
     #[error(
-        "--cgroup {}: {} is not the host's root of control groups, from which the kernel counts: run tcpmon in the \
-         host's control-group namespace (docker run --cgroupns=host), or choose by --comm or --port",
+        "--cgroup {}: {} is not the root control group of the host, from which the eBPF programs determine the depth \
+         of a control group: run tcpmon in the cgroup namespace of the host (docker run --cgroupns=host), or filter \
+         by --comm or --port",
         .path.display(),
         .root.display()
     )]
@@ -33,20 +35,20 @@ pub(in super::super) enum Contained {
     },
 }
 
-/// Refuses process ids that would match other processes. If the namespace cannot be determined, nothing is refused.
-pub(super) fn check_pids(pids: &[u32]) -> Result<(), Contained> {
-    let is_first = |namespace: fs::Metadata| namespace.ino() == FIRST_PID_NAMESPACE;
+/// Rejects process ids that would match other processes. If the namespace cannot be determined, nothing is rejected.
+pub(super) fn check_pids(pids: &[u32]) -> Result<(), InContainer> {
+    let is_first = |namespace: fs::Metadata| namespace.ino() == INITIAL_PID_NAMESPACE;
     match pids.first() {
-        Some(pid) if !fs::metadata("/proc/self/ns/pid").map_or(true, is_first) => Err(Contained::Pid(*pid)),
+        Some(pid) if !fs::metadata("/proc/self/ns/pid").map_or(true, is_first) => Err(InContainer::Pid(*pid)),
         _ => Ok(()),
     }
 }
 
-/// Refuses a control group whose depth from the host's root is not known.
-pub(super) fn check_cgroup(path: &Path, root: &Path) -> Result<(), Contained> {
+/// Rejects a control group whose depth from the host's root is not known.
+pub(super) fn check_cgroup(path: &Path, root: &Path) -> Result<(), InContainer> {
     // Every control group except the root has this file (`CFTYPE_NOT_ON_ROOT` in `kernel/cgroup/cgroup.c`).
     if root.join("cgroup.events").exists() {
-        return Err(Contained::Cgroup { path: path.to_owned(), root: root.to_owned() });
+        return Err(InContainer::Cgroup { path: path.to_owned(), root: root.to_owned() });
     }
     Ok(())
 }

@@ -25,12 +25,12 @@ use crate::record::{Ending, LOST_OUTPUT, LOST_WRITE, Reason, Slice, TraceWriter,
 const QUEUE_BYTES: usize = 64 << 20;
 
 /// Time after the end for what is queued, and as much again for the trailer.
-const PATIENCE: Duration = Duration::from_secs(1);
+const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The same after a signal, which means that [`PATIENCE`] is too long. It is enough if the output accepts data: the
-/// signal may have been sent to end a trace that was already ending, or be the second of two that a terminal sends when
-/// it closes.
-const HURRY: Duration = Duration::from_millis(100);
+/// The same after a signal: the user does not want to wait for [`FINISH_TIMEOUT`]. It is enough if the output accepts
+/// data: the signal may have been sent to end a trace that was already ending, or be the second of two that a terminal
+/// sends when it closes.
+const FINISH_TIMEOUT_AFTER_SIGNAL: Duration = Duration::from_millis(100);
 
 /// A trace that a separate thread writes. The thread is abandoned if it cannot go on.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ pub(super) struct Writer {
 #[derive(Debug)]
 pub(super) enum Outcome {
     /// The header could not be written.
-    NotBegun(io::Error),
+    HeaderFailed(io::Error),
     /// Everything that could be done was done.
     Ended {
         /// The first error before the trailer.
@@ -58,7 +58,7 @@ pub(super) enum Outcome {
         trailer: io::Result<Trailer>,
     },
     /// The output accepted nothing for so long that the thread was abandoned.
-    Stuck {
+    TimedOut {
         /// Records that are not known to be written.
         unwritten: u64,
         /// What was lost in addition to these.
@@ -80,7 +80,7 @@ struct Shared {
     /// A write has failed: further records are of no use.
     failed: AtomicBool,
     /// The trace has ended, and the time for what is still queued is over.
-    late: AtomicBool,
+    past_deadline: AtomicBool,
 }
 
 impl Writer {
@@ -90,17 +90,17 @@ impl Writer {
         begin: impl FnOnce() -> io::Result<Box<dyn TraceWriter>> + Send + 'static,
     ) -> io::Result<Self> {
         let (inbox, messages) = mpsc::channel();
-        let (told, outcome) = oneshot::channel();
+        let (report, outcome) = oneshot::channel();
         let shared = Arc::new(Shared::default());
-        let theirs = Arc::clone(&shared);
+        let thread_state = Arc::clone(&shared);
         let thread = thread::Builder::new().name("writer".into()).spawn(move || {
             let outcome = match begin() {
-                Ok(writer) => write(writer, &messages, &theirs),
-                Err(error) => Some(Outcome::NotBegun(error)),
+                Ok(writer) => write(writer, &messages, &thread_state),
+                Err(error) => Some(Outcome::HeaderFailed(error)),
             };
             if let Some(outcome) = outcome {
                 // Nobody receives this from a thread that was abandoned.
-                let _ = told.send(outcome);
+                let _ = report.send(outcome);
             }
         })?;
         // A small ring is requested where memory is short, so the queue is small, too.
@@ -137,22 +137,24 @@ impl Writer {
         let lost = Trailer::new(&ending, 0, 0).lost_in_words();
         ending.lost.insert(LOST_OUTPUT.into(), self.dropped);
         let _ = self.inbox.send(Message::Finish(ending));
-        let mut patience = PATIENCE;
-        let mut deadline = Instant::now() + patience;
+        let mut timeout = FINISH_TIMEOUT;
+        let mut deadline = Instant::now() + timeout;
         loop {
             tokio::select! {
                 biased;
-                outcome = &mut self.outcome => return outcome.context("the thread that writes has ended by itself"),
+                outcome = &mut self.outcome => {
+                    return outcome.context("the thread that writes the trace ended unexpectedly");
+                }
                 () = signals.next() => {
-                    patience = HURRY;
-                    deadline = deadline.min(Instant::now() + patience);
+                    timeout = FINISH_TIMEOUT_AFTER_SIGNAL;
+                    deadline = deadline.min(Instant::now() + timeout);
                 }
                 () = sleep_until(deadline) => {
-                    if self.shared.late.swap(true, Ordering::Relaxed) {
+                    if self.shared.past_deadline.swap(true, Ordering::Relaxed) {
                         let unwritten = self.dropped + self.shared.queued.load(Ordering::Relaxed) as u64;
-                        return Ok(Outcome::Stuck { unwritten, lost });
+                        return Ok(Outcome::TimedOut { unwritten, lost });
                     }
-                    deadline = Instant::now() + patience;
+                    deadline = Instant::now() + timeout;
                 }
             }
         }
@@ -170,7 +172,7 @@ fn write(mut writer: Box<dyn TraceWriter>, messages: &mpsc::Receiver<Message>, s
                 for slice in &slices {
                     if failure.is_some() {
                         refused += 1;
-                    } else if shared.late.load(Ordering::Relaxed) {
+                    } else if shared.past_deadline.load(Ordering::Relaxed) {
                         dropped += 1;
                     } else {
                         failure = writer.slice(slice).err();
@@ -249,12 +251,12 @@ mod tests {
         let reading = thread::spawn(|| read(reader));
         let outcome = writer.finish(sample::ending(), &mut signals()).await.expect("the thread lives");
         let Outcome::Ended { failure: None, trailer: Ok(trailer) } = outcome else { panic!("{outcome:?}") };
-        let (records, told) = reading.join().expect("no panic");
+        let (records, read) = reading.join().expect("no panic");
         assert_eq!(trailer.records, records);
         assert!(trailer.lost[LOST_OUTPUT] > 0);
         assert_eq!(records + trailer.lost_total(), sent);
         assert!(!trailer.complete);
-        assert_eq!(told.expect("a whole trace"), trailer);
+        assert_eq!(read.expect("a whole trace"), trailer);
     }
 
     #[tokio::test]
@@ -289,10 +291,10 @@ mod tests {
         let mut writer = start(pipe);
         let sent = send(&mut writer, 1000);
         let outcome = writer.finish(sample::ending(), &mut signals()).await.expect("the thread lives");
-        let Outcome::Stuck { unwritten, lost: None } = outcome else { panic!("{outcome:?}") };
+        let Outcome::TimedOut { unwritten, lost: None } = outcome else { panic!("{outcome:?}") };
         // The thread goes on when the pipe is read after all; outside tests, the process has ended by then.
-        let (records, told) = read(reader);
-        assert_eq!(told.expect("a whole trace").records, records);
+        let (records, trailer) = read(reader);
+        assert_eq!(trailer.expect("a whole trace").records, records);
         assert!(unwritten <= sent && records + unwritten >= sent, "{records} written, {unwritten} not");
     }
 
@@ -314,8 +316,8 @@ mod tests {
         let writer = start(pipe);
         let before = Instant::now();
         let outcome = writer.finish(sample::ending(), &mut signalled()).await.expect("the thread lives");
-        assert!(matches!(outcome, Outcome::Stuck { .. }), "{outcome:?}");
-        assert!(before.elapsed() < PATIENCE, "{:?}", before.elapsed());
+        assert!(matches!(outcome, Outcome::TimedOut { .. }), "{outcome:?}");
+        assert!(before.elapsed() < FINISH_TIMEOUT, "{:?}", before.elapsed());
     }
 
     #[tokio::test]
@@ -328,7 +330,7 @@ mod tests {
             tokio::task::yield_now().await;
         }
         match writer.finish(sample::ending(), &mut signals()).await.expect("the thread lives") {
-            Outcome::NotBegun(error) | Outcome::Ended { failure: Some(error), trailer: Err(_) } => {
+            Outcome::HeaderFailed(error) | Outcome::Ended { failure: Some(error), trailer: Err(_) } => {
                 assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
             }
             outcome => panic!("{outcome:?}"),

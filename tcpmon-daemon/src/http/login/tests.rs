@@ -86,7 +86,7 @@ async fn who_guesses_delays_others_by_a_check_and_himself_by_a_full_queue() {
     let (passwords, users) = (passwords(), users(5, &[("alice", "right")]));
     let mut guesses = JoinSet::new();
     let first = Arc::clone(&passwords.turn).acquire_owned().await.expect("open");
-    for guess in 0..MOST_WAITING + 5 {
+    for guess in 0..MAX_QUEUED_CHECKS + 5 {
         let (passwords, users) = (Arc::clone(&passwords), Arc::clone(&users));
         guesses.spawn(async move {
             passwords.check(&users, Some(&basic("alice", &guess.to_string())), client("10.0.0.1")).await
@@ -99,7 +99,7 @@ async fn who_guesses_delays_others_by_a_check_and_himself_by_a_full_queue() {
     let good = basic("alice", "right");
     let good = passwords.check(&users, Some(&good), client("10.0.0.2"));
     assert_eq!(timeout(DEADLINE, good).await.expect("in time"), Login::Granted);
-    assert!(guesses.len() > MOST_WAITING / 2, "only {} guesses wait: the other waited for them", guesses.len());
+    assert!(guesses.len() > MAX_QUEUED_CHECKS / 2, "only {} guesses wait: the other waited for them", guesses.len());
     let others = timeout(DEADLINE, guesses.join_all()).await.expect("in time");
     assert!(others.iter().all(|login| *login == Login::Denied));
 }

@@ -25,7 +25,7 @@ impl Folder {
 
     fn web(&self, text: &str) -> WebConfig {
         let file = self.write("web.yml", text);
-        WebConfig::read_and_look_every(&file, Duration::ZERO).expect("a good file")
+        WebConfig::read_with_interval(&file, Duration::ZERO).expect("a good file")
     }
 
     /// Writes certificate and key into one file.
@@ -43,13 +43,13 @@ fn what_does_not_change_is_not_read_again() {
 }
 
 #[test]
-fn a_changed_file_is_in_force_at_the_next_look_and_no_look_comes_too_soon() {
+fn a_changed_file_is_in_force_at_the_next_check_and_no_check_comes_too_soon() {
     let folder = Folder::new();
     let web = folder.web(HEADER);
     let slow = WebConfig::read(web.file()).expect("a good file");
     folder.write("web.yml", USER);
     assert!(!web.policy().users.is_empty() && web.policy().headers.is_empty());
-    assert!(slow.policy().users.is_empty(), "looked again within a second");
+    assert!(slow.policy().users.is_empty(), "checked again within a second");
 }
 
 #[test]
@@ -100,5 +100,5 @@ fn a_bad_file_at_the_start_is_named() {
     let file = Path::new("/nonexistent/web.yml");
     let error = WebConfig::read(file).expect_err("no file").to_string();
     assert!(error.starts_with("web config file /nonexistent/web.yml: "), "{error}");
-    assert!(error.ends_with("name another with --web.config.file, or none for plain HTTP"), "{error}");
+    assert!(error.ends_with("choose another file with --web.config.file, or omit it for plain HTTP"), "{error}");
 }

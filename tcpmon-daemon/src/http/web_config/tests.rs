@@ -26,7 +26,7 @@ impl Folder {
     fn load(&self, text: &str) -> Result<Policy, String> {
         let file = self.0.path().join("web.yml");
         fs::write(&file, text).expect("written");
-        Written::read(&file)?.policy(self.0.path())
+        WebConfigFile::read(&file)?.policy(self.0.path())
     }
 
     #[track_caller]
@@ -86,7 +86,7 @@ fn every_key_of_the_format_is_known() {
 }
 
 #[test]
-fn what_is_unknown_or_twice_there_is_refused_by_name() {
+fn unknown_and_duplicate_keys_are_refused_by_name() {
     let folder = Folder::new();
     folder.refused("tls_config: {}\n", &["tls_config", "tls_server_config", "line 1"]);
     folder.refused(&tls("cert_fil: x"), &["cert_fil", "line 4"]);
@@ -95,30 +95,30 @@ fn what_is_unknown_or_twice_there_is_refused_by_name() {
     folder.refused(&format!("basic_auth_users:\n  a: {HASH}\n  a: {HASH}\n"), &["duplicate", "a"]);
     folder.refused("http_server_config:\n  http2: maybe\n", &["boolean", "line 2", "docs/operating.md"]);
     folder.refused("basic_auth_users: [\n", &["line"]);
-    folder.refused("rate_limit:\n  interval: 1s\n", &["rate_limit: not supported", "leave it out"]);
+    folder.refused("rate_limit:\n  interval: 1s\n", &["rate_limit: not supported", "omit it"]);
 }
 
 #[test]
 fn certificates_and_keys_that_cannot_be_used_are_named() {
     let folder = Folder::new();
-    folder.refused("tls_server_config:\n  key_file: a.key\n", &["missing cert_file"]);
-    folder.refused("tls_server_config:\n  cert_file: a.crt\n", &["missing key_file"]);
+    folder.refused("tls_server_config:\n  key_file: a.key\n", &["cert_file is missing"]);
+    folder.refused("tls_server_config:\n  cert_file: a.crt\n", &["key_file is missing"]);
     // In this case the toolkit serves plain HTTP.
-    folder.refused("tls_server_config:\n  min_version: TLS13\n", &["missing cert_file"]);
+    folder.refused("tls_server_config:\n  min_version: TLS13\n", &["cert_file is missing"]);
     let with = |cert, key| format!("tls_server_config:\n  cert_file: {cert}\n  key_file: {key}\n");
     let missing = folder.0.path().join("no.crt").display().to_string();
     folder.refused(&with("no.crt", "a.key"), &["tls_server_config.cert_file", &missing, "No such file"]);
     folder.refused(&with("a.crt", "no.key"), &["tls_server_config.key_file", "no.key"]);
-    folder.refused(&with("a.key", "a.key"), &["tls_server_config.cert_file", "no certificate"]);
-    folder.refused(&with("a.crt", "a.crt"), &["tls_server_config.key_file", "no private key"]);
+    folder.refused(&with("a.key", "a.key"), &["tls_server_config.cert_file", "no PEM certificate"]);
+    folder.refused(&with("a.crt", "a.crt"), &["tls_server_config.key_file", "no PEM private key"]);
     folder.refused(&with("a.crt", "b.key"), &["cert_file and key_file"]);
     folder.refused(&tls("cert: x"), &["tls_server_config.cert:", "cert_file"]);
     let verify = "client_auth_type: VerifyClientCertIfGiven\nclient_ca_file: ";
-    folder.refused(&tls(&format!("{verify}a.key")), &["client_ca_file", "no certificate"]);
+    folder.refused(&tls(&format!("{verify}a.key")), &["client_ca_file", "no PEM certificate"]);
 }
 
 #[test]
-fn what_rustls_cannot_is_refused_with_what_it_can() {
+fn tls_settings_that_rustls_does_not_support_are_refused_with_those_that_it_does() {
     let folder = Folder::new();
     folder.refused(&tls("min_version: TLS11"), &["tls_server_config.min_version", "TLS11", "TLS12 or TLS13"]);
     folder.refused(&tls("min_version: TLS13\nmax_version: TLS12"), &["tls_server_config.max_version"]);
@@ -137,7 +137,7 @@ fn what_would_let_in_more_than_its_author_believes_is_refused() {
         folder.refused(&tls(&format!("client_auth_type: {auth}")), &["client_ca_file: missing"]);
     }
     let nobody = "client_auth_type: RequireAnyClientCert\nclient_allowed_sans: []";
-    folder.refused(&tls(nobody), &["client_allowed_sans", "nobody"]);
+    folder.refused(&tls(nobody), &["client_allowed_sans", "rejects every client"]);
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn users_and_headers_that_cannot_be_used_are_named() {
     let dear = HASH.replace("$04$", "$18$");
     folder.refused(&format!("basic_auth_users:\n  bob: {dear}\n"), &["basic_auth_users.bob", "cost 18", "cost 10"]);
     let header = |line: &str| format!("http_server_config:\n  headers:\n    {line}\n");
-    folder.refused(&header("Server: x"), &["headers.Server: cannot be set", "X-Frame-Options"]);
+    folder.refused(&header("Server: x"), &["headers.Server: this header cannot be set", "X-Frame-Options"]);
     folder.refused(&header("X-Frame-Options: allow"), &["headers.X-Frame-Options", "deny or sameorigin"]);
     folder.refused(&header("Content-Security-Policy: \"a\\nb\""), &["headers.Content-Security-Policy", "one line"]);
 }

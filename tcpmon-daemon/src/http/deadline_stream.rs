@@ -1,4 +1,4 @@
-//! A connection with a deadline for each response, however slowly the client takes it.
+//! A connection with a deadline for each response, however slowly the client receives it.
 
 use std::{
     io::{self, IoSlice},
@@ -13,31 +13,30 @@ use tokio::{
     time::{Instant, Sleep, sleep_until},
 };
 
-use super::connections::Waiting;
+use super::connections::WaitingSince;
 
 /// See the module. A write after the deadline fails, and the kernel is told to discard data that it has not sent yet.
-pub(super) struct Timely {
+pub(super) struct DeadlineStream {
     stream: TcpStream,
-    /// Since when the connection has been waiting for its client.
-    waiting: Waiting,
-    patience: Duration,
+    waiting_since: WaitingSince,
+    timeout: Duration,
     timer: Pin<Box<Sleep>>,
 }
 
-impl Timely {
-    pub(super) fn new(stream: TcpStream, waiting: Waiting, patience: Duration) -> Self {
-        Self { stream, waiting, patience, timer: Box::pin(sleep_until(Instant::now() + patience)) }
+impl DeadlineStream {
+    pub(super) fn new(stream: TcpStream, waiting_since: WaitingSince, timeout: Duration) -> Self {
+        Self { stream, waiting_since, timeout, timer: Box::pin(sleep_until(Instant::now() + timeout)) }
     }
 
     /// Ready with the error once the deadline has passed.
-    fn poll_late(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
-        let Some(since) = self.waiting.since() else { return Poll::Pending };
-        let due = Instant::from_std(since + self.patience);
+    fn poll_deadline(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        let Some(since) = self.waiting_since.get() else { return Poll::Pending };
+        let due = Instant::from_std(since + self.timeout);
         if self.timer.deadline() != due {
             self.timer.as_mut().reset(due);
         }
         ready!(self.timer.as_mut().poll(context));
-        let error = io::Error::new(io::ErrorKind::TimedOut, "the client did not take its answer in time");
+        let error = io::Error::new(io::ErrorKind::TimedOut, "the client did not receive its response in time");
         match rustix::net::sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO)) {
             Ok(()) => Poll::Ready(error),
             Err(error) => Poll::Ready(error.into()),
@@ -45,7 +44,7 @@ impl Timely {
     }
 }
 
-impl AsyncRead for Timely {
+impl AsyncRead for DeadlineStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -55,9 +54,9 @@ impl AsyncRead for Timely {
     }
 }
 
-impl AsyncWrite for Timely {
+impl AsyncWrite for DeadlineStream {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        if let Poll::Ready(error) = self.poll_late(context) {
+        if let Poll::Ready(error) = self.poll_deadline(context) {
             return Poll::Ready(Err(error));
         }
         Pin::new(&mut self.stream).poll_write(context, bytes)
@@ -68,7 +67,7 @@ impl AsyncWrite for Timely {
         context: &mut Context<'_>,
         bytes: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        if let Poll::Ready(error) = self.poll_late(context) {
+        if let Poll::Ready(error) = self.poll_deadline(context) {
             return Poll::Ready(Err(error));
         }
         Pin::new(&mut self.stream).poll_write_vectored(context, bytes)

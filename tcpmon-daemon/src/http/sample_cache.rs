@@ -1,0 +1,214 @@
+//! The latest sample and its pages. A sample is the result of one pass over the sockets and one read of the host.
+//! Clients whose requests arrive soon after each other share it.
+
+use std::{
+    collections::HashMap,
+    mem,
+    panic::resume_unwind,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    sync::{Mutex, OwnedMutexGuard},
+    task::{JoinError, spawn_blocking},
+    time::sleep_until,
+};
+
+use super::{
+    DataSource, Unavailable, WebConfig,
+    connections::Client,
+    page::{Page, PageWriter, Pages},
+    status,
+};
+use crate::{
+    metrics::{self, Format, Identity},
+    model::{newborn::Newborns, snapshot::Observed},
+};
+
+/// A request that arrives within this time of a sample's start gets that sample.
+const SAMPLE_MAX_AGE: Duration = Duration::from_millis(250);
+
+/// A client gets this many answers from a sample at once, and then one every [`MIN_INTERVAL`]. Requests that come
+/// sooner, in a loop, wait for the next sample. So a regular scraper at the same address competes with clients in a
+/// loop only in the moment when these all get their answers.
+const BURST: u32 = 4;
+
+/// Minimum time between two answers to a client after the first [`BURST`].
+const MIN_INTERVAL: Duration = Duration::from_millis(10);
+
+/// A request for a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum PageRequest {
+    /// The metrics in this format, with the key that tells the scraper apart.
+    Metrics(Format, String),
+    /// `/status`.
+    Status,
+}
+
+/// A page, and when its sample was started (`CLOCK_MONOTONIC`).
+pub(super) struct SampledPage {
+    pub(super) start: Duration,
+    pub(super) page: Result<Arc<Page>, Unavailable>,
+}
+
+/// Takes samples and makes pages, one at a time, so that there is never more than one sample in memory, however large.
+pub(super) struct SampleCache<S> {
+    pub(super) source: S,
+    pub(super) identity: Arc<Identity>,
+    web: Option<Arc<WebConfig>>,
+    state: Arc<Mutex<CacheState>>,
+    pages: Pages,
+}
+
+#[derive(Default)]
+struct CacheState {
+    sample: Option<SharedSample>,
+    newborns: Newborns,
+}
+
+struct SharedSample {
+    start: Instant,
+    /// The same time, on `CLOCK_MONOTONIC`.
+    start_clock: Duration,
+    /// Once metrics have been requested, this shows new series at zero.
+    seen: Result<Observed, Unavailable>,
+    /// Text, OpenMetrics, protobuf, status.
+    pages: [Option<Result<Arc<Page>, Unavailable>>; 4],
+    answered: HashMap<Client, ClientAnswers>,
+}
+
+/// The answers that a client has got from a sample.
+struct ClientAnswers {
+    count: u32,
+    last: Instant,
+}
+
+impl<S: DataSource> SampleCache<S> {
+    pub(super) fn new(source: S, identity: Arc<Identity>, web: Option<Arc<WebConfig>>) -> Self {
+        let (state, pages) = Default::default();
+        Self { source, identity, web, state, pages }
+    }
+
+    /// A page of a sample that was started at most [`SAMPLE_MAX_AGE`] before this call.
+    pub(super) async fn page(self: &Arc<Self>, client: Client, request: &PageRequest) -> SampledPage {
+        let mut has_waited = false;
+        loop {
+            let arrival = Instant::now();
+            let mut state = Arc::clone(&self.state).lock_owned().await;
+            if state.sample.as_ref().is_none_or(|sample| sample.start + SAMPLE_MAX_AGE <= arrival) {
+                state = self.take_sample(state).await;
+            }
+            let CacheState { sample: Some(sample), newborns } = &mut *state else { continue };
+            if !has_waited && !sample.admit(client, Instant::now()) {
+                let next = sample.next_sample_time();
+                drop(state);
+                sleep_until(next.into()).await;
+                has_waited = true;
+                continue;
+            }
+            if let (PageRequest::Metrics(_, scraper), Ok(seen)) = (request, &mut sample.seen) {
+                // All clients that share the sample get the same values.
+                seen.snapshot = newborns.show(scraper, mem::take(&mut seen.snapshot), Instant::now());
+            }
+            let start = sample.start_clock;
+            let page = match (&sample.seen, &sample.pages[request.index()]) {
+                (Err(error), _) => Err(error.clone()),
+                (_, Some(page)) => page.clone(),
+                (Ok(seen), None) => {
+                    let seen = seen.clone();
+                    self.render(state, seen, request.clone()).await
+                }
+            };
+            return SampledPage { start, page };
+        }
+    }
+
+    /// Takes a sample, in a separate task, so that a client that disconnects meanwhile does not cause it to be started
+    /// again.
+    async fn take_sample(self: &Arc<Self>, mut state: OwnedMutexGuard<CacheState>) -> OwnedMutexGuard<CacheState> {
+        let cache = Arc::clone(self);
+        let task = tokio::spawn(async move {
+            // At 10,000 groups there is no memory for two.
+            state.sample = None;
+            let start_clock = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+            let (start_clock, start) = (start_clock.try_into().unwrap_or_default(), Instant::now());
+            let seen = cache.source.sample().await;
+            let (pages, answered) = Default::default();
+            state.sample = Some(SharedSample { start, start_clock, seen, pages, answered });
+            state
+        });
+        or_panic(task.await)
+    }
+
+    /// Makes a page of the latest sample, also in a separate task, and on a thread of the pool: a large page takes half
+    /// a second.
+    async fn render(
+        self: &Arc<Self>,
+        mut state: OwnedMutexGuard<CacheState>,
+        seen: Observed,
+        request: PageRequest,
+    ) -> Result<Arc<Page>, Unavailable> {
+        let cache = Arc::clone(self);
+        let task = spawn_blocking(move || {
+            let page = cache.write(seen, &request).map(|page| cache.pages.add(page));
+            if let Some(sample) = &mut state.sample {
+                sample.pages[request.index()] = Some(page.clone());
+            }
+            page
+        });
+        or_panic(task.await)
+    }
+
+    fn write(&self, seen: Observed, request: &PageRequest) -> Result<Page, Unavailable> {
+        let mut writer = PageWriter::default();
+        match request {
+            PageRequest::Metrics(format, _) => {
+                let written = metrics::encode(&self.identity, seen, *format, &mut writer);
+                written.map_err(|error| Unavailable(error.to_string()))?;
+                Ok(writer.page(format.content_type()))
+            }
+            PageRequest::Status => {
+                let written = status::write(&self.identity, &seen, self.web.as_deref(), &mut writer);
+                written.map_err(|error| Unavailable(error.to_string()))?;
+                Ok(writer.page("application/json"))
+            }
+        }
+    }
+}
+
+impl PageRequest {
+    /// Index in [`SharedSample::pages`].
+    fn index(&self) -> usize {
+        match self {
+            Self::Metrics(Format::Text, _) => 0,
+            Self::Metrics(Format::OpenMetrics, _) => 1,
+            Self::Metrics(Format::Protobuf, _) => 2,
+            Self::Status => 3,
+        }
+    }
+}
+
+impl SharedSample {
+    /// When clients that wait for the next sample get it. The period is irregular: a scraper with the same period would
+    /// otherwise compete with them each time.
+    fn next_sample_time(&self) -> Instant {
+        let jitter_ns = u128::from(self.start_clock.subsec_nanos()) % (SAMPLE_MAX_AGE.as_nanos() / 4);
+        self.start + SAMPLE_MAX_AGE + Duration::from_nanos(jitter_ns as u64)
+    }
+
+    /// Whether a client may get an answer from this sample now, see [`BURST`].
+    fn admit(&mut self, client: Client, now: Instant) -> bool {
+        let answered = self.answered.entry(client).or_insert(ClientAnswers { count: 0, last: now });
+        let admitted = answered.count < BURST || now.duration_since(answered.last) >= MIN_INTERVAL;
+        if admitted {
+            *answered = ClientAnswers { count: answered.count + 1, last: now };
+        }
+        admitted
+    }
+}
+
+/// The value of a task that is never cancelled; passes on its panic.
+fn or_panic<T>(result: Result<T, JoinError>) -> T {
+    result.unwrap_or_else(|error| resume_unwind(error.into_panic()))
+}
