@@ -156,17 +156,11 @@ const fn key(name: &'static str, help: &'static str) -> Key {
 
 /// In the order in which the file is printed: keys below a table come last.
 const KEYS: &[Key] = &[
-    key(
-        "max_groups",
-        "Maximum number of groups with their own metrics; the others share the group `other`",
-    ),
+    key("max_groups", "Maximum number of groups with their own metrics; the others share the group `other`"),
     key("group_ttl", "Time after which an idle group is removed and its series end, such as `90s`"),
     key("pin", "Process name whose groups are shown before others, such as `nginx`; may be repeated"),
     key("cgroup_label", "Whether to split groups by control group, with the label `cgroup`"),
-    key(
-        "ephemeral_ports",
-        "Port range to count as one service, such as `50000-51000` (GridFTP); may be repeated",
-    ),
+    key("ephemeral_ports", "Port range to count as one service, such as `50000-51000` (GridFTP); may be repeated"),
     key("max_readers", "Maximum number of threads that are tracked as readers at the same time"),
     key("max_drop_entries", "Maximum number of pairs of socket and drop reason that are counted at the same time"),
     key("ring_bytes", "Size of the eBPF ring buffer, in bytes: a power of two, at least one page"),

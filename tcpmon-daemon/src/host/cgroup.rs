@@ -10,13 +10,13 @@ use super::file::{FileError, number, read, unreadable};
 use crate::model::host::CgroupSockets;
 
 const MOUNTINFO: &str = "/proc/self/mountinfo";
-const ABSENT: &str = "mount cgroup v2 whole";
+const ABSENT_REMEDY: &str = "mount all of cgroup v2";
 
 /// Maximum number of directories that one walk looks at: the kernel adds up each `memory.stat` anew.
-const LOOKED_AT: usize = 1000;
+const MAX_VISITED: usize = 1000;
 
 /// Maximum number of groups that are shown separately.
-const SHOWN: usize = 50;
+const MAX_SHOWN: usize = 50;
 
 /// Why the socket memory of control groups is not available.
 #[derive(Debug, thiserror::Error)]
@@ -25,7 +25,7 @@ pub enum CgroupError {
     #[error("cgroup v2 is not mounted: mount it, or boot with systemd.unified_cgroup_hierarchy=1")]
     NotMounted,
     /// Another hierarchy has the memory controller, or the kernel was built without it.
-    #[error("the memory controller is not in cgroup v2: boot with systemd.unified_cgroup_hierarchy=1")]
+    #[error("cgroup v2 has no memory controller: boot with systemd.unified_cgroup_hierarchy=1")]
     NoMemoryController,
     /// A file of the hierarchy cannot be used.
     #[error(transparent)]
@@ -34,20 +34,19 @@ pub enum CgroupError {
 
 /// Result of one walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Walk {
+pub struct CgroupWalk {
     /// Leaf groups that hold socket memory, largest first; then `other`, if there are more.
     pub groups: Vec<CgroupSockets>,
     /// Groups that were found but not looked at, because there are too many. What is below them was not found.
-    pub not_looked_at: usize,
+    pub not_visited: usize,
 }
 
-impl Walk {
+impl CgroupWalk {
     /// What this walk left out.
-    pub fn lacking(&self) -> Option<String> {
-        let Self { not_looked_at, .. } = self;
-        (*not_looked_at > 0).then(|| {
-            format!("of the control groups only {LOOKED_AT} were looked at: {not_looked_at} or more are left out")
-        })
+    pub fn omitted(&self) -> Option<String> {
+        let Self { not_visited, .. } = self;
+        (*not_visited > 0)
+            .then(|| format!("only {MAX_VISITED} control groups were read: {not_visited} or more are missing"))
     }
 }
 
@@ -55,7 +54,7 @@ impl Walk {
 ///
 /// # Errors
 /// cgroup v2 is not mounted, lacks the memory controller, or cannot be read or understood.
-pub fn sockets() -> Result<Walk, CgroupError> {
+pub fn socket_memory() -> Result<CgroupWalk, CgroupError> {
     walk(&root()?)
 }
 
@@ -71,30 +70,30 @@ pub fn root() -> Result<PathBuf, CgroupError> {
 ///
 /// # Errors
 /// There is no memory controller, or a file cannot be read or understood.
-pub fn walk(root: &Path) -> Result<Walk, CgroupError> {
-    if !has_memory(&read(root.join("cgroup.controllers"), ABSENT)?) {
+pub fn walk(root: &Path) -> Result<CgroupWalk, CgroupError> {
+    if !has_memory_controller(&read(root.join("cgroup.controllers"), ABSENT_REMEDY)?) {
         return Err(CgroupError::NoMemoryController);
     }
     // Depth first, so that a walk that is cut short has reached leaves. By name, so that these are always the same
     // ones.
-    let mut waiting = vec![Group { path: String::new(), directory: root.to_owned(), capped: false }];
+    let mut waiting = vec![CgroupDirectory { path: String::new(), directory: root.to_owned(), capped: false }];
     let mut holders = Vec::new();
-    let mut looked_at = 0;
-    while looked_at < LOOKED_AT
+    let mut visited = 0;
+    while visited < MAX_VISITED
         && let Some(group) = waiting.pop()
     {
-        looked_at += 1;
-        match unless_gone(group.look())? {
-            Some(Look::Parent(children)) => waiting.extend(children),
-            Some(Look::Leaf(holder)) if holder.bytes > 0 => holders.push(holder),
-            Some(Look::Leaf(_)) | None => {}
+        visited += 1;
+        match none_if_gone(group.read())? {
+            Some(CgroupContent::Parent(children)) => waiting.extend(children),
+            Some(CgroupContent::Leaf(holder)) if holder.bytes > 0 => holders.push(holder),
+            Some(CgroupContent::Leaf(_)) | None => {}
         }
     }
-    Ok(Walk { groups: largest(holders), not_looked_at: waiting.len() })
+    Ok(CgroupWalk { groups: largest(holders), not_visited: waiting.len() })
 }
 
 /// A group that has the memory controller.
-struct Group {
+struct CgroupDirectory {
     /// Path below the root, without a trailing slash.
     path: String,
     directory: PathBuf,
@@ -102,40 +101,43 @@ struct Group {
     capped: bool,
 }
 
-enum Look {
-    Parent(Vec<Group>),
+enum CgroupContent {
+    Parent(Vec<CgroupDirectory>),
     Leaf(CgroupSockets),
 }
 
-impl Group {
-    fn look(self) -> Result<Look, FileError> {
-        let limit = read(self.directory.join("memory.max"), ABSENT);
+impl CgroupDirectory {
+    fn read(self) -> Result<CgroupContent, FileError> {
+        let limit = read(self.directory.join("memory.max"), ABSENT_REMEDY);
         let capped = match limit {
             Ok(limit) => self.capped || limit.trim() != "max",
             // The host's root group has no limit.
-            Err(error) if self.path.is_empty() => unless_gone(Err(error))?.unwrap_or(false),
+            Err(error) if self.path.is_empty() => none_if_gone(Err(error))?.unwrap_or(false),
             Err(error) => return Err(error),
         };
-        let names = subdirectories(&self.directory).map_err(|error| unreadable(&self.directory, error, ABSENT))?;
+        let names =
+            subdirectories(&self.directory).map_err(|error| unreadable(&self.directory, error, ABSENT_REMEDY))?;
         // If the controller is not enabled for the children, what they use counts as this group's.
-        if !names.is_empty() && has_memory(&read(self.directory.join("cgroup.subtree_control"), ABSENT)?) {
-            let child = |name: OsString| Group {
+        if !names.is_empty()
+            && has_memory_controller(&read(self.directory.join("cgroup.subtree_control"), ABSENT_REMEDY)?)
+        {
+            let child = |name: OsString| CgroupDirectory {
                 path: format!("{}/{}", self.path, name.display()),
                 directory: self.directory.join(name),
                 capped,
             };
-            return Ok(Look::Parent(names.into_iter().map(child).collect()));
+            return Ok(CgroupContent::Parent(names.into_iter().map(child).collect()));
         }
-        let stat = read(self.directory.join("memory.stat"), ABSENT)?;
+        let stat = read(self.directory.join("memory.stat"), ABSENT_REMEDY)?;
         let sock = stat.lines().find_map(|line| line.strip_prefix("sock "));
         let cgroup = if self.path.is_empty() { "/".to_owned() } else { self.path };
         let bytes = number("memory.stat", &format!("sock of {cgroup}"), sock)?;
-        Ok(Look::Leaf(CgroupSockets { cgroup, capped, bytes }))
+        Ok(CgroupContent::Leaf(CgroupSockets { cgroup, capped, bytes }))
     }
 }
 
 /// `None` if a group vanished while it was being read: its files are not found, or have no device behind them (ENODEV).
-fn unless_gone<T>(result: Result<T, FileError>) -> Result<Option<T>, FileError> {
+fn none_if_gone<T>(result: Result<T, FileError>) -> Result<Option<T>, FileError> {
     match result {
         Err(FileError::Unreadable { source, .. })
             if source.kind() == io::ErrorKind::NotFound || source.raw_os_error() == Some(libc::ENODEV) =>
@@ -160,14 +162,14 @@ fn subdirectories(directory: &Path) -> io::Result<Vec<OsString>> {
 }
 
 /// Whether a list of controllers contains that of memory.
-fn has_memory(controllers: &str) -> bool {
+fn has_memory_controller(controllers: &str) -> bool {
     controllers.split_ascii_whitespace().any(|controller| controller == "memory")
 }
 
 /// The largest groups, which are shown, and one for the rest.
 fn largest(mut holders: Vec<CgroupSockets>) -> Vec<CgroupSockets> {
     holders.sort_unstable_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.cgroup.cmp(&b.cgroup)));
-    let rest = holders.split_off(holders.len().min(SHOWN));
+    let rest = holders.split_off(holders.len().min(MAX_SHOWN));
     if !rest.is_empty() {
         let bytes = rest.iter().fold(0, |sum: u64, holder| sum.saturating_add(holder.bytes));
         holders.push(CgroupSockets { cgroup: "other".to_owned(), capped: false, bytes });
@@ -229,7 +231,7 @@ mod tests {
         group(&root, "a.scope", "max", "", "sock 300000\n");
         let walk = walk(root.path()).expect("walked");
         assert_eq!(walk.groups, [held("/a.scope", false, 300_000), held("/b.slice/captured.service", false, 266_240)]);
-        assert_eq!((walk.not_looked_at, walk.lacking()), (0, None));
+        assert_eq!((walk.not_visited, walk.omitted()), (0, None));
     }
 
     #[test]
@@ -267,34 +269,34 @@ mod tests {
         group(&root, "stays", "max", "", "sock 5\n");
         create_dir_all(root.path().join("gone")).expect("made");
         assert_eq!(walk(root.path()).expect("walked").groups, [held("/stays", false, 5)]);
-        let error = |errno| Err::<(), _>(unreadable(root.path(), io::Error::from_raw_os_error(errno), ABSENT));
-        assert!(matches!(unless_gone(error(libc::ENODEV)), Ok(None)));
-        assert!(unless_gone(error(libc::EACCES)).is_err());
+        let error = |errno| Err::<(), _>(unreadable(root.path(), io::Error::from_raw_os_error(errno), ABSENT_REMEDY));
+        assert!(matches!(none_if_gone(error(libc::ENODEV)), Ok(None)));
+        assert!(none_if_gone(error(libc::EACCES)).is_err());
     }
 
     #[test]
     fn what_is_beyond_the_number_shown_is_summed_as_other() {
         let root = root();
-        for bytes in 1..=SHOWN + 3 {
+        for bytes in 1..=MAX_SHOWN + 3 {
             group(&root, &format!("g{bytes}"), "5", "", &format!("sock {bytes}\n"));
         }
         let groups = walk(root.path()).expect("walked").groups;
-        assert_eq!(groups.len(), SHOWN + 1);
-        assert_eq!(groups[SHOWN - 1..], [held("/g4", true, 4), held("other", false, 1 + 2 + 3)]);
+        assert_eq!(groups.len(), MAX_SHOWN + 1);
+        assert_eq!(groups[MAX_SHOWN - 1..], [held("/g4", true, 4), held("other", false, 1 + 2 + 3)]);
     }
 
     #[test]
     fn a_walk_that_is_cut_short_says_how_many_were_left_out() {
         let root = root();
-        for number in 0..LOOKED_AT + 4 {
+        for number in 0..MAX_VISITED + 4 {
             group(&root, &format!("g{number:04}"), "max", "", "sock 1\n");
         }
         let walk = walk(root.path()).expect("walked");
         // The root is one of those that were looked at.
-        assert_eq!(walk.not_looked_at, 5);
-        assert_eq!(walk.groups[SHOWN], held("other", false, (LOOKED_AT - 1 - SHOWN) as u64));
-        let lacking = walk.lacking().expect("something");
-        assert!(lacking.contains("only 1000 were looked at: 5 or more are left out"), "{lacking}");
+        assert_eq!(walk.not_visited, 5);
+        assert_eq!(walk.groups[MAX_SHOWN], held("other", false, (MAX_VISITED - 1 - MAX_SHOWN) as u64));
+        let omitted = walk.omitted().expect("something");
+        assert!(omitted.contains("only 1000 control groups were read: 5 or more are missing"), "{omitted}");
     }
 
     #[test]
@@ -305,7 +307,7 @@ mod tests {
         assert!(error.contains("memory.stat: sock of /a is missing"), "{error}");
         write(root.path().join("cgroup.controllers"), "cpu memory2\n").expect("written");
         let error = walk(root.path()).expect_err("no controller").to_string();
-        assert!(error.starts_with("the memory controller is not in cgroup v2: boot with "), "{error}");
+        assert!(error.starts_with("cgroup v2 has no memory controller: boot with "), "{error}");
     }
 
     #[test]
@@ -323,9 +325,13 @@ mod tests {
         let memory_in_v2 = fs::read_to_string(MOUNTINFO)
             .ok()
             .and_then(|mounts| fs::read_to_string(mount_point(&mounts)?.join("cgroup.controllers")).ok());
-        match sockets() {
-            Ok(walk) => assert!(memory_in_v2.is_some_and(|list| has_memory(&list)) && walk.groups.len() <= SHOWN + 1),
-            Err(CgroupError::NoMemoryController) => assert!(memory_in_v2.is_some_and(|list| !has_memory(&list))),
+        match socket_memory() {
+            Ok(walk) => assert!(
+                memory_in_v2.is_some_and(|list| has_memory_controller(&list)) && walk.groups.len() <= MAX_SHOWN + 1
+            ),
+            Err(CgroupError::NoMemoryController) => {
+                assert!(memory_in_v2.is_some_and(|list| !has_memory_controller(&list)))
+            }
             Err(CgroupError::NotMounted) => assert!(memory_in_v2.is_none()),
             Err(CgroupError::File(error)) => panic!("{error}"),
         }

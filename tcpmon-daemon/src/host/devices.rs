@@ -18,7 +18,7 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage, Stats64};
 use netlink_sys::protocols::NETLINK_ROUTE;
 
-use super::monotone::{Monotone, Width};
+use super::monotonic::{CounterWidth, MonotonicTotals};
 use super::netlink::dump;
 use crate::model::host::{Device, Ring};
 use drivers::{Counter, Statistic, VETH};
@@ -28,15 +28,15 @@ use veths::Veths;
 /// Reads the devices of the calling thread's network namespace.
 #[derive(Debug, Default)]
 pub(crate) struct Devices {
-    totals: Monotone<Key>,
-    picks: HashMap<u32, Picks>,
+    totals: MonotonicTotals<Key>,
+    positions: HashMap<u32, StatisticPositions>,
     veths: Veths,
     buffer: Buffer,
 }
 
 /// Result of one read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Reading {
+pub(crate) struct DevicesSample {
     /// The devices, sorted by name; the veths beyond the first 64 are one device.
     pub(crate) devices: Vec<Device>,
     /// What could not be read of a device, one sentence each.
@@ -45,8 +45,8 @@ pub(crate) struct Reading {
 
 /// The list of devices could not be read.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot list network devices over rtnetlink: {0}; allow sockets of the family AF_NETLINK")]
-pub(crate) struct CannotList(#[source] io::Error);
+#[error("cannot list the network devices over rtnetlink: {0}: allow AF_NETLINK sockets")]
+pub(crate) struct ListError(#[source] io::Error);
 
 /// Index and name of a device, and name of a counter. A device that is renamed, or created again under an old name,
 /// starts new counters: scrapers see a reset.
@@ -64,7 +64,7 @@ struct Link {
 
 /// What a driver reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Answers {
+struct DriverReport {
     driver: String,
     ring: Option<Ring>,
     statistics: Vec<(&'static str, u64)>,
@@ -73,10 +73,10 @@ struct Answers {
 /// Positions of the wanted statistics among those of a driver. The names are read once and not kept: they take 32 bytes
 /// each, and a large NIC has thousands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Picks {
+struct StatisticPositions {
     driver: String,
     count: usize,
-    places: Vec<(&'static str, Vec<usize>)>,
+    positions: Vec<(&'static str, Vec<usize>)>,
 }
 
 /// One value of an exported counter.
@@ -84,7 +84,7 @@ struct Picks {
 struct Overrun {
     counter: &'static str,
     value: u64,
-    width: Width,
+    width: CounterWidth,
 }
 
 impl Devices {
@@ -96,25 +96,26 @@ impl Devices {
     /// # Errors
     /// rtnetlink does not answer. If a single device does not answer, that is a note and not an error; its other
     /// counters are there.
-    pub(crate) fn read(&mut self) -> Result<Reading, CannotList> {
+    pub(crate) fn read(&mut self) -> Result<DevicesSample, ListError> {
         let request = RouteNetlinkMessage::GetLink(LinkMessage::default());
-        let answers = dump(NETLINK_ROUTE, request).map_err(CannotList)?;
-        let mut links: Vec<Link> = answers.into_iter().filter_map(Link::of_interest).collect();
+        let answers = dump(NETLINK_ROUTE, request).map_err(ListError)?;
+        let mut links: Vec<Link> = answers.into_iter().filter_map(Link::from_message).collect();
         links.sort_by(|a, b| a.name.cmp(&b.name));
 
-        let mut ethtool = Ethtool::open(&mut self.buffer).map_err(CannotList)?;
+        let mut ethtool = Ethtool::open(&mut self.buffer).map_err(ListError)?;
         let mut notes = Vec::new();
         // A device that was removed or renamed since the list was made is left out.
-        let mut answer = |link| ask(&mut ethtool, &link, &mut self.picks, &mut notes).map(|answers| (link, answers));
-        let asked: Vec<_> = links.into_iter().filter_map(&mut answer).collect();
-        self.picks.retain(|index, _| asked.iter().any(|(link, _)| link.index == *index));
-        Ok(Reading { devices: self.add(&asked), notes })
+        let mut answer =
+            |link| query_driver(&mut ethtool, &link, &mut self.positions, &mut notes).map(|answers| (link, answers));
+        let answered: Vec<_> = links.into_iter().filter_map(&mut answer).collect();
+        self.positions.retain(|index, _| answered.iter().any(|(link, _)| link.index == *index));
+        Ok(DevicesSample { devices: self.add(&answered), notes })
     }
 
     /// Turns the counters of one round into totals.
-    fn add(&mut self, asked: &[(Link, Answers)]) -> Vec<Device> {
+    fn add(&mut self, answered: &[(Link, DriverReport)]) -> Vec<Device> {
         let (mut devices, mut veths) = (Vec::new(), Vec::new());
-        for (link, answers) in asked {
+        for (link, answers) in answered {
             let overruns = overruns(&answers.driver, &link.counters, &answers.statistics).into_iter();
             let overruns = overruns.map(|Overrun { counter, value, width }| {
                 let key = (link.index, link.name.clone(), counter);
@@ -128,7 +129,7 @@ impl Devices {
             }
         }
         self.totals.end_round();
-        devices.extend(self.veths.gather(veths));
+        devices.extend(self.veths.merge(veths));
         devices.sort_by(|a, b| a.name.cmp(&b.name));
         devices
     }
@@ -136,7 +137,7 @@ impl Devices {
 
 impl Link {
     /// The device in a message, if it has a receive ring or something like it.
-    fn of_interest(message: RouteNetlinkMessage) -> Option<Self> {
+    fn from_message(message: RouteNetlinkMessage) -> Option<Self> {
         let RouteNetlinkMessage::NewLink(message) = message else { return None };
         let mut link = Self { index: message.header.index, ..Self::default() };
         for attribute in message.attributes {
@@ -153,35 +154,35 @@ impl Link {
 }
 
 /// What the driver of a device reports; `None` if the device is gone.
-fn ask(
+fn query_driver(
     ethtool: &mut Ethtool,
     link: &Link,
-    picks: &mut HashMap<u32, Picks>,
+    positions: &mut HashMap<u32, StatisticPositions>,
     notes: &mut Vec<String>,
-) -> Option<Answers> {
+) -> Option<DriverReport> {
     if link.veth {
-        return Some(Answers { driver: VETH.to_owned(), ..Answers::default() });
+        return Some(DriverReport { driver: VETH.to_owned(), ..DriverReport::default() });
     }
-    let mut answers = Answers::default();
+    let mut answers = DriverReport::default();
     let mut count = 0;
     match ethtool.driver(&link.name) {
         Ok(driver) => (answers.driver, count) = (driver.name, driver.statistics),
         // The driver does not report its name: it counts as unknown.
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
-        Err(error) => note(notes, &link.name, "the name of its driver", error, "it counts as unknown")?,
+        Err(error) => note(notes, &link.name, "the name of its driver", error, "it is treated as an unknown driver")?,
     }
     match ethtool.receive_ring(&link.name) {
         Ok(ring) => answers.ring = ring,
-        Err(error) => note(notes, &link.name, "its receive ring", error, "the size is missing")?,
+        Err(error) => note(notes, &link.name, "its receive ring", error, "its size is missing")?,
     }
     let wanted = || drivers::counters(&answers.driver).iter().any(|counter| matches!(counter, Counter::Statistic(_)));
     if count > 0 && wanted() {
-        let known = picks.entry(link.index).or_default();
+        let known = positions.entry(link.index).or_default();
         match read_statistics(ethtool, &link.name, &answers.driver, count, known) {
             Ok(statistics) => answers.statistics = statistics,
             Err(error) => {
                 let what = format!("the statistics of its driver {}", answers.driver);
-                note(notes, &link.name, &what, error, "the overruns among them are missing")?;
+                note(notes, &link.name, &what, error, "their receive ring overruns are missing")?;
             }
         }
     }
@@ -203,33 +204,33 @@ fn read_statistics(
     device: &str,
     driver: &str,
     count: usize,
-    known: &mut Picks,
+    known: &mut StatisticPositions,
 ) -> io::Result<Vec<(&'static str, u64)>> {
     if known.driver != driver || known.count != count {
-        *known = Picks::new(driver, &ethtool.names(device, count)?);
+        *known = StatisticPositions::new(driver, &ethtool.names(device, count)?);
     }
     Ok(known.sums(&ethtool.statistics(device, count)?))
 }
 
-impl Picks {
+impl StatisticPositions {
     fn new(driver: &str, names: &[String]) -> Self {
-        let places_of = |statistic: &Statistic| {
-            let places = names.iter().enumerate().filter(|(_, name)| statistic.is(name)).map(|(place, _)| place);
-            (statistic.name, places.collect::<Vec<_>>())
+        let positions_of = |statistic: &Statistic| {
+            let positions = names.iter().enumerate().filter(|(_, name)| statistic.is(name)).map(|(place, _)| place);
+            (statistic.name, positions.collect::<Vec<_>>())
         };
-        let first_there = |counter: &Counter| match counter {
-            Counter::Statistic(names) => names.iter().map(places_of).find(|(_, places)| !places.is_empty()),
+        let first_present = |counter: &Counter| match counter {
+            Counter::Statistic(names) => names.iter().map(positions_of).find(|(_, positions)| !positions.is_empty()),
             Counter::Link(..) => None,
         };
-        let places = drivers::counters(driver).iter().filter_map(first_there).collect();
-        Self { driver: driver.to_owned(), count: names.len(), places }
+        let positions = drivers::counters(driver).iter().filter_map(first_present).collect();
+        Self { driver: driver.to_owned(), count: names.len(), positions }
     }
 
     /// Sums over the queues.
     fn sums(&self, values: &[u64]) -> Vec<(&'static str, u64)> {
         let value = |place: &usize| values.get(*place).copied().unwrap_or_default();
-        let sum = |places: &[usize]| places.iter().map(value).fold(0, u64::saturating_add);
-        self.places.iter().map(|(name, places)| (*name, sum(places))).collect()
+        let sum = |positions: &[usize]| positions.iter().map(value).fold(0, u64::saturating_add);
+        self.positions.iter().map(|(name, positions)| (*name, sum(positions))).collect()
     }
 }
 
@@ -240,7 +241,7 @@ fn overruns(driver: &str, link: &Stats64, statistics: &[(&'static str, u64)]) ->
         Counter::Statistic(names) => statistics
             .iter()
             .find(|(name, _)| names.iter().any(|statistic| statistic.name == *name))
-            .map(|&(counter, value)| Overrun { counter, value, width: Width::Bits64 }),
+            .map(|&(counter, value)| Overrun { counter, value, width: CounterWidth::Bits64 }),
     };
     drivers::counters(driver).iter().filter_map(value).collect()
 }

@@ -1,4 +1,4 @@
-//! Files of the kernel: reads them whole, with errors for those that cannot be read or understood.
+//! Reads files of the kernel, with errors for those that cannot be read or parsed.
 
 use std::{fs, io, path::Path};
 
@@ -15,9 +15,9 @@ pub enum FileError {
         /// What to do.
         remedy: &'static str,
     },
-    /// Its text is unlike that of any kernel known to this build.
-    #[error("cannot understand {file}: {what}: report it with the file's text")]
-    NotUnderstood {
+    /// Its content is not in the format of any known kernel.
+    #[error("cannot parse {file}: {what}: report this, with the content of the file")]
+    Malformed {
         /// Its path.
         file: &'static str,
         /// What was found, or is missing.
@@ -39,20 +39,20 @@ pub(super) fn unreadable(file: &Path, source: io::Error, absent: &'static str) -
     let remedy = match source.kind() {
         io::ErrorKind::NotFound => absent,
         io::ErrorKind::PermissionDenied => "run tcpmon as root",
-        _ => "see the kernel log",
+        _ => "check the kernel log",
     };
     FileError::Unreadable { file: file.display().to_string(), source, remedy }
 }
 
-/// An error about a file's text.
-pub(super) fn not_understood(file: &'static str, what: impl Into<String>) -> FileError {
-    FileError::NotUnderstood { file, what: what.into() }
+/// The error for a file that cannot be parsed.
+pub(super) fn malformed(file: &'static str, what: impl Into<String>) -> FileError {
+    FileError::Malformed { file, what: what.into() }
 }
 
 /// A decimal number in a file; `name` is what the number is called in errors.
 pub(super) fn number<T: std::str::FromStr>(file: &'static str, name: &str, word: Option<&str>) -> Result<T, FileError> {
-    let word = word.ok_or_else(|| not_understood(file, format!("{name} is missing")))?;
-    word.parse().map_err(|_| not_understood(file, format!("{name} is {word:?}, which is no number")))
+    let word = word.ok_or_else(|| malformed(file, format!("{name} is missing")))?;
+    word.parse().map_err(|_| malformed(file, format!("{name} is {word:?}, which is not a number")))
 }
 
 #[cfg(test)]
@@ -60,13 +60,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_names_the_file_and_ends_in_what_to_do() {
+    fn an_error_names_the_file_and_ends_with_the_remedy() {
         let error = read("/proc/nonexistent", "mount /proc").expect_err("no such file").to_string();
         assert_eq!(error, "cannot read /proc/nonexistent: No such file or directory (os error 2): mount /proc");
         let error = number::<u64>("/proc/stat", "ctxt", Some("x")).expect_err("no number").to_string();
         assert_eq!(
             error,
-            "cannot understand /proc/stat: ctxt is \"x\", which is no number: report it with the file's text"
+            "cannot parse /proc/stat: ctxt is \"x\", which is not a number: report this, with the content of the file"
         );
         let error = number::<u64>("/proc/stat", "ctxt", None).expect_err("nothing").to_string();
         assert!(error.contains("/proc/stat: ctxt is missing: "), "{error}");

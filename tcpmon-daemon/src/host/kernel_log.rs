@@ -8,7 +8,7 @@ use std::{
     path::Path,
 };
 
-use self::message::{Meaning, meaning, record};
+use self::message::{MessageKind, classify, parse_record};
 use super::file::{FileError, unreadable};
 use crate::model::host::PageAllocationFailures;
 
@@ -17,7 +17,7 @@ pub mod message;
 const KMSG: &str = "/dev/kmsg";
 
 /// Maximum number of records that are read at once. The rest is left for the next time.
-const RECORDS: usize = 1000;
+const MAX_RECORDS_PER_POLL: usize = 1000;
 
 /// Longer than any record (`PRINTK_MESSAGE_MAX` is 2,048, `CONSOLE_EXT_LOG_MAX` before Linux 6.3 was 8,192).
 const RECORD_BYTES: usize = 8192;
@@ -26,7 +26,7 @@ const RECORD_BYTES: usize = 8192;
 #[derive(Debug)]
 pub struct KernelLog {
     file: File,
-    tally: Tally,
+    counts: KernelLogCounts,
 }
 
 impl KernelLog {
@@ -40,38 +40,38 @@ impl KernelLog {
             file.seek(SeekFrom::End(0))?;
             Ok(file)
         };
-        open().map(|file| Self { file, tally: Tally::default() }).map_err(refused)
+        open().map(|file| Self { file, counts: KernelLogCounts::default() }).map_err(unreadable_log)
     }
 
-    /// Takes in what was logged since the last time, without waiting, and returns how many records that were. At most
-    /// 1,000 are taken in; the rest is left for the next time.
+    /// Reads what was logged since the last time, without waiting, and returns the number of records. It reads at most
+    /// 1,000; the rest is left for the next time.
     ///
     /// # Errors
     /// [`FileError::Unreadable`].
     pub fn poll(&mut self) -> Result<usize, FileError> {
-        drain(&mut self.file, &mut self.tally, |_| ()).map_err(refused)
+        drain(&mut self.file, &mut self.counts, |_| ()).map_err(unreadable_log)
     }
 
     /// What was found since the log was opened.
-    pub fn tally(&self) -> &Tally {
-        &self.tally
+    pub fn counts(&self) -> &KernelLogCounts {
+        &self.counts
     }
 }
 
-fn refused(source: io::Error) -> FileError {
+fn unreadable_log(source: io::Error) -> FileError {
     match source.kind() {
         ErrorKind::PermissionDenied => FileError::Unreadable {
             file: KMSG.to_owned(),
             source,
-            remedy: "give tcpmon CAP_SYSLOG, which kernel.dmesg_restrict=1 asks for, or run it as root",
+            remedy: "give tcpmon CAP_SYSLOG, which kernel.dmesg_restrict=1 requires, or run it as root",
         },
-        _ => unreadable(Path::new(KMSG), source, "pass the device into the container"),
+        _ => unreadable(Path::new(KMSG), source, "pass the device to the container"),
     }
 }
 
 /// What the log reported.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct KernelLogCounts {
     /// Number of failures, by order and by whether the allocation was atomic.
     failures: BTreeMap<(u32, bool), u64>,
     /// Failures that the kernel's rate limit kept out of the log; some of them are failures of `vmalloc`.
@@ -93,16 +93,16 @@ pub struct LastFailure {
     pub message: String,
 }
 
-impl Tally {
+impl KernelLogCounts {
     /// Failures by order and context, sorted by these.
     pub fn failures(&self) -> Vec<PageAllocationFailures> {
         let failure = |(&(order, atomic), &count): (&_, &_)| PageAllocationFailures { order, atomic, count };
         self.failures.iter().map(failure).collect()
     }
 
-    /// Takes in one record.
-    fn take(&mut self, text: &str) {
-        let Some(record) = record(text) else {
+    /// Adds one record.
+    fn add_record(&mut self, text: &str) {
+        let Some(record) = parse_record(text) else {
             self.lost = self.lost.saturating_add(1);
             return;
         };
@@ -114,15 +114,15 @@ impl Tally {
         if !record.from_kernel {
             return;
         }
-        match meaning(record.message) {
-            Meaning::Failure(failure) => {
+        match classify(record.message) {
+            MessageKind::Failure(failure) => {
                 *self.failures.entry((failure.order, failure.atomic)).or_default() += 1;
                 let (process, message) = (failure.process.to_owned(), record.message.to_owned());
                 self.last = Some(LastFailure { process, message });
             }
-            Meaning::Suppressed(count) => self.suppressed = self.suppressed.saturating_add(count),
-            Meaning::NotUnderstood => self.lost = self.lost.saturating_add(1),
-            Meaning::Other => {}
+            MessageKind::Suppressed(count) => self.suppressed = self.suppressed.saturating_add(count),
+            MessageKind::Malformed => self.lost = self.lost.saturating_add(1),
+            MessageKind::Other => {}
         }
     }
 
@@ -135,25 +135,25 @@ impl Tally {
     }
 }
 
-/// Reads records until there are no more, or after [`RECORDS`] reads; calls `seen` with each. Each read(2) returns one
-/// record.
-fn drain(log: &mut impl Read, tally: &mut Tally, mut seen: impl FnMut(&str)) -> io::Result<usize> {
+/// Reads records until there are no more, or after [`MAX_RECORDS_PER_POLL`] reads; calls `on_record` with each. Each
+/// read(2) returns one record.
+fn drain(log: &mut impl Read, counts: &mut KernelLogCounts, mut on_record: impl FnMut(&str)) -> io::Result<usize> {
     let mut buffer = [0; RECORD_BYTES];
     let mut records = 0;
-    for _ in 0..RECORDS {
+    for _ in 0..MAX_RECORDS_PER_POLL {
         match log.read(&mut buffer) {
             Ok(0) => break,
             Ok(length) => {
                 let text = String::from_utf8_lossy(&buffer[..length]);
-                tally.take(&text);
-                seen(&text);
+                counts.add_record(&text);
+                on_record(&text);
                 records += 1;
             }
             Err(error) => match error.kind() {
                 ErrorKind::WouldBlock => break,
                 ErrorKind::Interrupted => {}
                 // The record was overwritten; or it is longer than the buffer, and the kernel has skipped it.
-                ErrorKind::BrokenPipe | ErrorKind::InvalidInput => tally.overrun(),
+                ErrorKind::BrokenPipe | ErrorKind::InvalidInput => counts.overrun(),
                 _ => return Err(error),
             },
         }
@@ -174,15 +174,15 @@ mod tests {
     use super::*;
 
     /// A log whose reads return these in turn, and then EAGAIN.
-    struct Log(VecDeque<Result<String, i32>>);
+    struct FakeLog(VecDeque<Result<String, i32>>);
 
-    impl Log {
+    impl FakeLog {
         fn new(reads: impl IntoIterator<Item = Result<String, i32>>) -> Self {
             Self(reads.into_iter().collect())
         }
     }
 
-    impl Read for Log {
+    impl Read for FakeLog {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
             match self.0.pop_front() {
                 Some(Ok(text)) => text.as_bytes().read(buffer),
@@ -196,28 +196,28 @@ mod tests {
         Ok(format!("{priority},{sequence},1,-;a: page allocation failure: {figures}\n"))
     }
 
-    fn failures(tally: &Tally) -> Vec<(u32, bool, u64)> {
-        tally.failures().iter().map(|failures| (failures.order, failures.atomic, failures.count)).collect()
+    fn failures(counts: &KernelLogCounts) -> Vec<(u32, bool, u64)> {
+        counts.failures().iter().map(|failures| (failures.order, failures.atomic, failures.count)).collect()
     }
 
     #[test]
     fn a_captured_failure_is_counted_once_and_remembered() {
-        let mut tally = Tally::default();
+        let mut counts = KernelLogCounts::default();
         // From 6.12, where there was no page for the receive ring.
         let records = include_str!("captured/6.12/kmsg_page_allocation_failure").lines();
-        let mut log = Log::new(records.map(|line| Ok(format!("{line}\n"))));
-        assert_eq!(drain(&mut log, &mut tally, |_| ()).ok(), Some(3));
-        assert_eq!(failures(&tally), [(0, true, 1)]);
-        let last = tally.last.as_ref().expect("a failure");
+        let mut log = FakeLog::new(records.map(|line| Ok(format!("{line}\n"))));
+        assert_eq!(drain(&mut log, &mut counts, |_| ()).ok(), Some(3));
+        assert_eq!(failures(&counts), [(0, true, 1)]);
+        let last = counts.last.as_ref().expect("a failure");
         assert_eq!(last.process, "swapper/0");
         assert!(last.message.starts_with("swapper/0: page allocation failure: order:0, mode:0x820(GFP_ATOMIC), "));
-        assert_eq!((tally.suppressed, tally.lost), (0, 0));
+        assert_eq!((counts.suppressed, counts.lost), (0, 0));
     }
 
     #[test]
     fn failures_are_counted_by_order_and_context_and_only_those_of_the_kernel() {
-        let mut tally = Tally::default();
-        let mut log = Log::new([
+        let mut counts = KernelLogCounts::default();
+        let mut log = FakeLog::new([
             failed(1, 4, "order:3, mode:0xcc0(GFP_KERNEL)"),
             failed(2, 4, "order:3, mode:0x820(GFP_ATOMIC)"),
             failed(3, 4, "order:0, mode:0x820(GFP_ATOMIC)"),
@@ -227,18 +227,18 @@ mod tests {
             Ok("12,7,1,-;warn_alloc: 9 callbacks suppressed\n".into()),
             Ok("6,8,1,-;other\n".into()),
         ]);
-        drain(&mut log, &mut tally, |_| ()).expect("read");
-        assert_eq!(failures(&tally), [(0, true, 1), (3, false, 2), (3, true, 1)]);
-        assert_eq!((tally.suppressed, tally.lost), (7, 0));
+        drain(&mut log, &mut counts, |_| ()).expect("read");
+        assert_eq!(failures(&counts), [(0, true, 1), (3, false, 2), (3, true, 1)]);
+        assert_eq!((counts.suppressed, counts.lost), (7, 0));
     }
 
     #[test]
     fn records_that_were_overwritten_or_make_no_sense_are_lost() {
         let other = |sequence| Ok(format!("6,{sequence},1,-;other\n"));
         let lost = |reads: Vec<_>| {
-            let mut tally = Tally::default();
-            drain(&mut Log::new(reads), &mut tally, |_| ()).expect("read");
-            tally.lost
+            let mut counts = KernelLogCounts::default();
+            drain(&mut FakeLog::new(reads), &mut counts, |_| ()).expect("read");
+            counts.lost
         };
         assert_eq!(lost(vec![other(10), Err(libc::EPIPE), other(14)]), 3);
         assert_eq!(lost(vec![other(10), Err(libc::EINVAL), other(12)]), 1);
@@ -251,25 +251,26 @@ mod tests {
 
     #[test]
     fn one_reading_is_bounded_and_ends_where_the_log_does() {
-        let mut log = Log::new((0..RECORDS as u64 + 2).map(|sequence| Ok(format!("6,{sequence},1,-;other\n"))));
-        let mut tally = Tally::default();
-        assert_eq!(drain(&mut log, &mut tally, |_| ()).ok(), Some(RECORDS));
-        assert_eq!(drain(&mut log, &mut tally, |_| ()).ok(), Some(2));
-        assert_eq!(drain(&mut log, &mut tally, |_| ()).ok(), Some(0));
-        assert_eq!(tally.lost, 0);
-        let mut endless = Log::new((0..2 * RECORDS).map(|_| Err(libc::EPIPE)));
-        assert_eq!(drain(&mut endless, &mut tally, |_| ()).ok(), Some(0));
-        assert!(drain(&mut Log::new([Err(libc::EIO)]), &mut tally, |_| ()).is_err());
+        let mut log =
+            FakeLog::new((0..MAX_RECORDS_PER_POLL as u64 + 2).map(|sequence| Ok(format!("6,{sequence},1,-;other\n"))));
+        let mut counts = KernelLogCounts::default();
+        assert_eq!(drain(&mut log, &mut counts, |_| ()).ok(), Some(MAX_RECORDS_PER_POLL));
+        assert_eq!(drain(&mut log, &mut counts, |_| ()).ok(), Some(2));
+        assert_eq!(drain(&mut log, &mut counts, |_| ()).ok(), Some(0));
+        assert_eq!(counts.lost, 0);
+        let mut endless = FakeLog::new((0..2 * MAX_RECORDS_PER_POLL).map(|_| Err(libc::EPIPE)));
+        assert_eq!(drain(&mut endless, &mut counts, |_| ()).ok(), Some(0));
+        assert!(drain(&mut FakeLog::new([Err(libc::EIO)]), &mut counts, |_| ()).is_err());
     }
 
     #[test]
-    fn a_refusal_says_what_would_help() {
+    fn an_unreadable_log_is_an_error_with_a_remedy() {
         for (errno, remedy) in [
             (libc::EPERM, "CAP_SYSLOG, which kernel.dmesg_restrict=1"),
             (libc::EACCES, "CAP_SYSLOG"),
-            (libc::ENOENT, ": pass the device into the container"),
+            (libc::ENOENT, ": pass the device to the container"),
         ] {
-            let error = refused(io::Error::from_raw_os_error(errno)).to_string();
+            let error = unreadable_log(io::Error::from_raw_os_error(errno)).to_string();
             assert!(error.starts_with("cannot read /dev/kmsg: ") && error.contains(remedy), "{error}");
         }
     }
@@ -288,10 +289,13 @@ mod tests {
         let mark = format!("tcpmon {}", std::process::id());
         let mut seen = Vec::new();
         let read = |log: &mut KernelLog, seen: &mut Vec<String>| {
-            drain(&mut log.file, &mut log.tally, |text| seen.push(text.to_owned())).expect("read");
+            drain(&mut log.file, &mut log.counts, |text| seen.push(text.to_owned())).expect("read");
         };
         read(&mut log, &mut seen);
-        assert!(seen.len() < RECORDS && !seen.iter().any(|text| text.contains("Linux version")), "{seen:?}");
+        assert!(
+            seen.len() < MAX_RECORDS_PER_POLL && !seen.iter().any(|text| text.contains("Linux version")),
+            "{seen:?}"
+        );
 
         // The message requests facility 0; the kernel makes it 1.
         let message = format!("<4>{mark}: page allocation failure: order:20, mode:0x820(GFP_ATOMIC)\n");
@@ -306,11 +310,11 @@ mod tests {
         };
         assert!(written.starts_with("12,"), "{written}");
         assert!(
-            matches!(record(written).map(|record| meaning(record.message)), Some(Meaning::Failure(_))),
+            matches!(parse_record(written).map(|record| classify(record.message)), Some(MessageKind::Failure(_))),
             "{written}"
         );
-        assert!(log.tally().failures().iter().all(|failures| failures.order != 20), "{:?}", log.tally());
-        assert_eq!(log.tally().lost, 0);
+        assert!(log.counts().failures().iter().all(|failures| failures.order != 20), "{:?}", log.counts());
+        assert_eq!(log.counts().lost, 0);
     }
 
     proptest! {
@@ -320,8 +324,8 @@ mod tests {
             numbers in prop::collection::vec(prop_oneof![any::<u64>(), Just(u64::MAX), Just(0)], 0..8),
         ) {
             let numbered = numbers.iter().map(|n| format!("4,{n},1,-;warn_alloc: {n} callbacks suppressed"));
-            let mut log = Log::new(texts.into_iter().chain(numbered).filter(|text| !text.is_empty()).map(Ok));
-            prop_assert!(drain(&mut log, &mut Tally::default(), |_| ()).is_ok());
+            let mut log = FakeLog::new(texts.into_iter().chain(numbered).filter(|text| !text.is_empty()).map(Ok));
+            prop_assert!(drain(&mut log, &mut KernelLogCounts::default(), |_| ()).is_ok());
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Samples the host: one file per source, each a pure parser under a thin reader.
 //!
-//! A source that cannot be read turns off what it provides, and reports the reason. Everything else goes on.
+//! If a source cannot be read, only its metrics are missing, and `/status` shows the reason.
 
 pub mod cgroup;
 mod devices;
 mod file;
 mod kernel_log;
-mod monotone;
+mod monotonic;
 mod namespaces;
 pub mod netlink;
 mod netstat;
@@ -23,15 +23,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use self::{devices::Devices, file::FileError, kernel_log::KernelLog, network::Network, softnet::SoftnetCounters};
+use self::{
+    devices::Devices, file::FileError, kernel_log::KernelLog, network::NamespaceReader, softnet::SoftnetCounters,
+};
 use crate::model::host::{Host, PageAllocationFailures, Source};
 
 /// Orders of page allocations that are shown even if none failed: all that a kernel has by default.
-const ORDERS: u32 = 11;
+const MAX_ORDERS: u32 = 11;
 
 /// Minimum time between two reads of the devices. During a read, the kernel lets no device be changed (RTNL), and a
 /// driver may query its firmware.
-const DEVICES_EVERY: Duration = Duration::from_secs(1);
+const DEVICES_INTERVAL: Duration = Duration::from_secs(1);
 
 /// All sources. Read them from one thread: the devices are those of its network namespace.
 #[derive(Debug)]
@@ -39,17 +41,17 @@ pub struct Sources {
     page_bytes: u64,
     devices: Devices,
     /// When they were last read, and the result.
-    devices_read: Option<(Instant, Result<devices::Reading, String>)>,
+    devices_read: Option<(Instant, Result<devices::DevicesSample, String>)>,
     softnet: SoftnetCounters,
-    network: Network,
+    network: NamespaceReader,
     log: Result<KernelLog, FileError>,
 }
 
 impl Sources {
-    /// Opens what is followed from now on: the kernel log, and the counters of the namespaces that exist now.
+    /// Opens the kernel log at its end, and reads the counters of the existing namespaces as their baseline.
     pub fn open() -> Self {
-        let mut network = Network::default();
-        network.read(&mut Report(&mut Vec::new()));
+        let mut network = NamespaceReader::default();
+        network.read(&mut SourceReport(&mut Vec::new()));
         Self {
             page_bytes: rustix::param::page_size() as u64,
             devices: Devices::default(),
@@ -60,53 +62,55 @@ impl Sources {
         }
     }
 
-    /// Takes in what the kernel has logged, without waiting. Returns the last page allocation failure if there was one
-    /// since the last call.
+    /// Reads what the kernel has logged since the last call, without waiting. Returns the last page allocation failure
+    /// if there was one since the last call.
     pub fn read_kernel_log(&mut self) -> Option<String> {
         let log = self.log.as_mut().ok()?;
-        let count = |log: &KernelLog| log.tally().failures().iter().map(|failures| failures.count).sum::<u64>();
+        let count = |log: &KernelLog| log.counts().failures().iter().map(|failures| failures.count).sum::<u64>();
         let before = count(log);
         if let Err(error) = log.poll() {
             self.log = Err(error);
             return None;
         }
-        let last = log.tally().last.as_ref().filter(|_| count(log) > before)?;
+        let last = log.counts().last.as_ref().filter(|_| count(log) > before)?;
         Some(last.message.clone())
     }
 
     /// Reads everything now, except that devices are read once a second at most.
     pub fn read(&mut self) -> Host {
         let mut host = Host::default();
-        let mut take = Report(&mut host.sources);
+        let mut report = SourceReport(&mut host.sources);
 
-        let read = self.devices_read.take().filter(|(read, _)| read.elapsed() < DEVICES_EVERY);
+        let read = self.devices_read.take().filter(|(read, _)| read.elapsed() < DEVICES_INTERVAL);
         let read = read.unwrap_or_else(|| (Instant::now(), self.devices.read().map_err(|error| error.to_string())));
         let (_, devices) = self.devices_read.insert(read);
-        let devices = take.of("devices", "ring overruns and ring sizes", devices.clone()).unwrap_or_default();
-        take.note(devices.notes.join("; "));
+        let devices =
+            report.record("devices", "receive ring overruns and ring sizes", devices.clone()).unwrap_or_default();
+        report.note(devices.notes.join("; "));
         host.devices = devices.devices;
-        host.softnet = take.of("softnet", "softnet counters", self.softnet.read()).unwrap_or_default();
+        host.softnet = report.record("softnet", "softnet counters", self.softnet.read()).unwrap_or_default();
         let memory = tcp_memory::memory(self.page_bytes);
-        host.tcp_memory = take.of("tcp_memory", "TCP's memory and its limits", memory);
-        host.orphan_sockets = take.of("sockstat", "orphan sockets", tcp_memory::orphan_sockets());
-        let zones = take.of("zones", "memory zones", zones::zones(self.page_bytes));
+        host.tcp_memory = report.record("tcp_memory", "TCP memory and its limits", memory);
+        host.orphan_sockets = report.record("sockstat", "orphan sockets", tcp_memory::orphan_sockets());
+        let zones = report.record("zones", "memory zones", zones::zones(self.page_bytes));
         if let Some((zones, problem)) = zones {
-            take.note(problem.map(|error| format!("{error}; without it: no free blocks")).unwrap_or_default());
+            report.note(problem.map(|error| format!("{error}; missing metrics: free blocks")).unwrap_or_default());
             host.zones = zones;
         }
-        host.memory_pressure_stalls = take.of("psi", "time in which tasks wait for memory", pressure::memory());
-        host.context_switches = take.of("stat", "context switches", stat::context_switches());
-        if let Some(walk) = take.of("cgroups", "socket memory of control groups", cgroup::sockets()) {
-            take.note(walk.lacking().unwrap_or_default());
+        host.memory_pressure_stalls = report.record("psi", "memory pressure stall times", pressure::memory());
+        host.context_switches = report.record("stat", "context switches", stat::context_switches());
+        if let Some(walk) = report.record("cgroups", "socket memory of control groups", cgroup::socket_memory()) {
+            report.note(walk.omitted().unwrap_or_default());
             host.cgroups = walk.groups;
         }
-        if let Some(log) = take.of("kernel_log", "page-allocation failures", self.log.as_ref()) {
-            let tally = log.tally();
-            host.page_allocation_failures = Some(with_zeros(tally.failures()));
-            host.losses = vec![("kernel_log_record", tally.lost), ("page_allocation_failure_record", tally.suppressed)];
+        if let Some(log) = report.record("kernel_log", "page-allocation failures", self.log.as_ref()) {
+            let counts = log.counts();
+            host.page_allocation_failures = Some(with_zeros(counts.failures()));
+            host.losses =
+                vec![("kernel_log_record", counts.lost), ("page_allocation_failure_record", counts.suppressed)];
         }
 
-        let network = self.network.read(&mut take);
+        let network = self.network.read(&mut report);
         host.connections_opened = network.connections_opened;
         host.tcp_events = network.tcp_events;
         host.ip_events = network.ip_events;
@@ -115,15 +119,15 @@ impl Sources {
     }
 }
 
-/// Status of each source.
-struct Report<'a>(&'a mut Vec<Source>);
+/// Collects the status of each source.
+struct SourceReport<'a>(&'a mut Vec<Source>);
 
-impl Report<'_> {
+impl SourceReport<'_> {
     /// Records the status of a source. Returns what it gave, if it did not fail.
-    fn of<T>(&mut self, name: &'static str, lost: &str, result: Result<T, impl Display>) -> Option<T> {
+    fn record<T>(&mut self, name: &'static str, missing: &str, result: Result<T, impl Display>) -> Option<T> {
         let (reason, value) = match result {
             Ok(value) => (String::new(), Some(value)),
-            Err(error) => (format!("{error}; without it: no {lost}"), None),
+            Err(error) => (format!("{error}; missing metrics: {missing}"), None),
         };
         self.0.push(Source { name, available: value.is_some(), reason });
         value
@@ -141,8 +145,8 @@ impl Report<'_> {
 
 /// Adds zeros: a counter that appears with its first failure would hide that failure from `increase()`.
 fn with_zeros(failures: Vec<PageAllocationFailures>) -> Vec<PageAllocationFailures> {
-    let zeros =
-        (0..ORDERS).flat_map(|order| [true, false].map(|atomic| PageAllocationFailures { order, atomic, count: 0 }));
+    let zeros = (0..MAX_ORDERS)
+        .flat_map(|order| [true, false].map(|atomic| PageAllocationFailures { order, atomic, count: 0 }));
     let known = |zero: &PageAllocationFailures| {
         failures.iter().any(|failure| (failure.order, failure.atomic) == (zero.order, zero.atomic))
     };
@@ -157,23 +161,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_that_fails_is_off_with_a_reason_and_the_next_one_is_on() {
+    fn a_source_that_fails_is_unavailable_with_a_reason_and_the_next_one_is_available() {
         let mut sources = Vec::new();
-        let mut take = Report(&mut sources);
-        assert_eq!(take.of("zones", "memory zones", Err::<u8, _>("cannot read /proc/zoneinfo")), None);
-        take.note("what is off has no notes".into());
-        assert_eq!(take.of("stat", "context switches", Ok::<_, String>(7)), Some(7));
-        take.note("but not all".into());
-        let said: Vec<_> = sources.iter().map(|source| (source.name, source.available, &*source.reason)).collect();
-        let off = "cannot read /proc/zoneinfo; without it: no memory zones";
-        assert_eq!(said, [("zones", false, off), ("stat", true, "but not all")]);
+        let mut report = SourceReport(&mut sources);
+        assert_eq!(report.record("zones", "memory zones", Err::<u8, _>("cannot read /proc/zoneinfo")), None);
+        report.note("an unavailable source has no notes".into());
+        assert_eq!(report.record("stat", "context switches", Ok::<_, String>(7)), Some(7));
+        report.note("but not all".into());
+        let reported: Vec<_> = sources.iter().map(|source| (source.name, source.available, &*source.reason)).collect();
+        let reason = "cannot read /proc/zoneinfo; missing metrics: memory zones";
+        assert_eq!(reported, [("zones", false, reason), ("stat", true, "but not all")]);
     }
 
     #[test]
     fn failures_of_every_order_are_there_before_the_first_one() {
         let failure = |order, atomic, count| PageAllocationFailures { order, atomic, count };
         let all = with_zeros(vec![failure(3, true, 5), failure(12, false, 1)]);
-        assert_eq!(all.len(), 2 * ORDERS as usize + 1);
+        assert_eq!(all.len(), 2 * MAX_ORDERS as usize + 1);
         assert!(all.contains(&failure(0, true, 0)) && all.contains(&failure(3, true, 5)));
         assert!(!all.contains(&failure(3, true, 0)) && all.contains(&failure(12, false, 1)));
     }
@@ -187,9 +191,9 @@ mod tests {
         };
         let first = read(&mut sources);
         let again = read(&mut sources);
-        assert!(again == first || again - first >= DEVICES_EVERY, "{:?}", again - first);
+        assert!(again == first || again - first >= DEVICES_INTERVAL, "{:?}", again - first);
         let (when, _) = sources.devices_read.as_mut().expect("they were read");
-        *when -= DEVICES_EVERY;
+        *when -= DEVICES_INTERVAL;
         assert!(read(&mut sources) >= again);
     }
 
@@ -201,7 +205,7 @@ mod tests {
         assert!(host.zones.iter().any(|zone| zone.free_bytes > 0 && !zone.free_blocks.is_empty()), "{host:?}");
         assert!(host.context_switches.is_some_and(|count| count > 0));
         for source in &host.sources {
-            assert!(source.available || source.reason.contains("; without it: no "), "{source:?}");
+            assert!(source.available || source.reason.contains("; missing metrics: "), "{source:?}");
         }
     }
 }

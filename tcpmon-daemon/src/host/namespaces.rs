@@ -14,12 +14,12 @@ use std::{
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// The calling thread's own namespace. Not `/proc/self`: that is the main thread's.
-const OWN: &str = "/proc/thread-self/ns/net";
+const OWN_NAMESPACE: &str = "/proc/thread-self/ns/net";
 
 /// Result of a search.
 #[derive(Debug, Default)]
-pub(super) struct Found {
-    /// A path to each namespace, by inode number; without the own one.
+pub(super) struct NetworkNamespaces {
+    /// A path to each namespace, by inode number; without that of the calling thread.
     pub(super) others: BTreeMap<u64, PathBuf>,
     /// Processes whose namespace tcpmon is not permitted to look up.
     pub(super) hidden_processes: u64,
@@ -29,9 +29,9 @@ pub(super) struct Found {
 ///
 /// # Errors
 /// If `/proc` cannot be read.
-pub(super) fn find() -> io::Result<Found> {
-    let own = fs::metadata(OWN)?.ino();
-    let mut found = Found::default();
+pub(super) fn find() -> io::Result<NetworkNamespaces> {
+    let own = fs::metadata(OWN_NAMESPACE)?.ino();
+    let mut found = NetworkNamespaces::default();
     let mounts = fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default();
     let mounted = mounts.lines().filter_map(mounted_namespace).filter_map(|path| {
         let inode = fs::metadata(&path).ok()?.ino();
@@ -83,15 +83,15 @@ pub(super) fn cookie() -> io::Result<u64> {
 
 /// The namespace to which the thread returns.
 #[derive(Debug)]
-pub(super) struct Home(File);
+pub(super) struct OriginalNamespace(File);
 
-impl Home {
-    /// Remembers the calling thread's namespace.
+impl OriginalNamespace {
+    /// Opens the calling thread's namespace.
     ///
     /// # Errors
     /// If `/proc` cannot be read.
-    pub(super) fn here() -> io::Result<Self> {
-        File::open(OWN).map(Self)
+    pub(super) fn current() -> io::Result<Self> {
+        File::open(OWN_NAMESPACE).map(Self)
     }
 
     /// Runs `job` on the calling thread inside the namespace.
@@ -101,12 +101,12 @@ impl Home {
     ///
     /// # Panics
     /// If the thread cannot return: it must not go on in another namespace.
-    pub(super) fn visit<T>(&self, path: &Path, job: impl FnOnce() -> T) -> io::Result<T> {
+    pub(super) fn run_in<T>(&self, path: &Path, job: impl FnOnce() -> T) -> io::Result<T> {
         let namespace = File::open(path)?;
         move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
         let result = job();
         move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network))
-            .expect("whoever left a namespace that it may enter can return to it");
+            .expect("a thread may return to the namespace that it has left");
         Ok(result)
     }
 }
@@ -132,8 +132,8 @@ mod tests {
     }
 
     #[test]
-    fn the_own_namespace_is_not_among_the_others() {
-        let own = fs::metadata(OWN).expect("/proc is mounted").ino();
+    fn this_namespace_is_not_among_the_others() {
+        let own = fs::metadata(OWN_NAMESPACE).expect("/proc is mounted").ino();
         assert!(!find().expect("/proc is mounted").others.contains_key(&own));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::file::{FileError, not_understood, read};
+use super::file::{FileError, malformed, read};
 
 const NETSTAT: &str = "/proc/net/netstat";
 
@@ -32,8 +32,8 @@ pub fn text(file: &str) -> Result<String, FileError> {
 /// The kernel's counts of connections that it started to open, from the text of `/proc/net/snmp`.
 ///
 /// # Errors
-/// [`FileError::NotUnderstood`].
-pub fn opens(text: &str) -> Result<Vec<(&str, u64)>, FileError> {
+/// [`FileError::Malformed`].
+pub fn connection_opens(text: &str) -> Result<Vec<(&str, u64)>, FileError> {
     let mut counters = table(text, "Tcp:")?;
     counters.retain(|(name, _)| matches!(*name, "ActiveOpens" | "PassiveOpens"));
     Ok(counters)
@@ -42,7 +42,7 @@ pub fn opens(text: &str) -> Result<Vec<(&str, u64)>, FileError> {
 /// The counters in such a file. Negative values are not counters and are left out.
 ///
 /// # Errors
-/// [`FileError::NotUnderstood`].
+/// [`FileError::Malformed`].
 pub fn parse(text: &str) -> Result<Netstat<'_>, FileError> {
     Ok(Netstat { tcp: table(text, "TcpExt:")?, ip: table(text, "IpExt:")? })
 }
@@ -51,40 +51,40 @@ pub fn parse(text: &str) -> Result<Netstat<'_>, FileError> {
 fn table<'a>(text: &'a str, title: &str) -> Result<Vec<(&'a str, u64)>, FileError> {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix(title));
     let (Some(names), Some(values)) = (lines.next(), lines.next()) else {
-        return Err(not_understood(NETSTAT, format!("it has no two lines {title:?}")));
+        return Err(malformed(NETSTAT, format!("it does not have two lines {title:?}")));
     };
     let (names, mut values) = (names.split_ascii_whitespace(), values.split_ascii_whitespace());
     let mut counters = Vec::with_capacity(values.clone().count());
     for name in names {
         let Some(value) = values.next() else {
-            return Err(not_understood(NETSTAT, format!("{title} {name} has no value")));
+            return Err(malformed(NETSTAT, format!("{title} {name} has no value")));
         };
         match value.parse() {
             Ok(value) => counters.push((name, value)),
             Err(_) if value.parse::<i64>().is_ok() => {}
-            Err(_) => return Err(not_understood(NETSTAT, format!("{title} {name} is {value:?}, which is no number"))),
+            Err(_) => return Err(malformed(NETSTAT, format!("{title} {name} is {value:?}, which is not a number"))),
         }
     }
     if let Some(value) = values.next() {
-        return Err(not_understood(NETSTAT, format!("{title} {value} has no name")));
+        return Err(malformed(NETSTAT, format!("{title} {value} has no name")));
     }
     Ok(counters)
 }
 
-/// Sums over network namespaces, which start at zero and never decrease: see [`First`]. What a removed namespace has
-/// added stays.
+/// Sums over network namespaces, which start at zero and never decrease: see [`InitialValues`]. What a removed
+/// namespace has added stays.
 #[derive(Debug, Default)]
 pub struct NamespaceSums {
     /// Names and sums, in the order in which the names were first seen.
     sums: Vec<(String, u64)>,
     /// Position of a name in `sums`.
-    places: HashMap<String, usize>,
+    positions: HashMap<String, usize>,
     namespaces: HashMap<u64, Namespace>,
 }
 
-/// What the first values of a namespace mean.
+/// How the first values of a namespace are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum First {
+pub enum InitialValues {
     /// The namespace may be older than tcpmon: the values are its baseline. Hosts with many containers are covered over
     /// several samples, and otherwise each sample would show a step of all that happened since boot.
     Baseline,
@@ -96,22 +96,22 @@ pub enum First {
 struct Namespace {
     /// The last values that were read, at the positions of `sums`.
     last: Vec<u64>,
-    met: bool,
+    present: bool,
 }
 
 impl NamespaceSums {
     /// Takes in the counters of the namespace with this number, which no other namespace will ever have.
-    pub fn add(&mut self, number: u64, first: First, counters: &[(&str, u64)]) {
-        let counts = first == First::Counts || self.namespaces.contains_key(&number);
+    pub fn add(&mut self, number: u64, first: InitialValues, counters: &[(&str, u64)]) {
+        let counts = first == InitialValues::Counts || self.namespaces.contains_key(&number);
         let namespace = self.namespaces.entry(number).or_default();
-        namespace.met = true;
+        namespace.present = true;
         for (position, (name, value)) in counters.iter().enumerate() {
             // All namespaces list their counters in the same order, so a name is rarely looked up.
             let place = match self.sums.get(position) {
                 Some((here, _)) if here == name => position,
-                _ => self.places.get(*name).copied().unwrap_or_else(|| {
+                _ => self.positions.get(*name).copied().unwrap_or_else(|| {
                     self.sums.push(((*name).to_owned(), 0));
-                    self.places.insert((*name).to_owned(), self.sums.len() - 1);
+                    self.positions.insert((*name).to_owned(), self.sums.len() - 1);
                     self.sums.len() - 1
                 }),
             };
@@ -129,13 +129,13 @@ impl NamespaceSums {
     /// The namespace still exists, though it was not read this time: it does not count as new the next time.
     pub fn keep(&mut self, number: u64) {
         if let Some(namespace) = self.namespaces.get_mut(&number) {
-            namespace.met = true;
+            namespace.present = true;
         }
     }
 
     /// Ends a round: namespaces that were not seen in it are forgotten. Returns the sums, sorted by name.
-    pub fn end(&mut self) -> Vec<(String, u64)> {
-        self.namespaces.retain(|_, namespace| std::mem::take(&mut namespace.met));
+    pub fn end_round(&mut self) -> Vec<(String, u64)> {
+        self.namespaces.retain(|_, namespace| std::mem::take(&mut namespace.present));
         let mut sums = self.sums.clone();
         sums.sort_unstable();
         sums
@@ -179,8 +179,8 @@ mod tests {
     #[test]
     fn lines_that_do_not_match_are_refused() {
         for (text, part) in [
-            ("", "netstat: it has no two lines \"TcpExt:\""),
-            ("TcpExt: A\nTcpExt: 1\nIpExt: A\n", "no two lines \"IpExt:\""),
+            ("", "netstat: it does not have two lines \"TcpExt:\""),
+            ("TcpExt: A\nTcpExt: 1\nIpExt: A\n", "not have two lines \"IpExt:\""),
             ("TcpExt: A B\nTcpExt: 1\n", "TcpExt: B has no value"),
             ("TcpExt: A\nTcpExt: 1 2\n", "TcpExt: 2 has no name"),
             ("TcpExt: A\nTcpExt: x\n", "TcpExt: A is \"x\""),
@@ -200,9 +200,9 @@ mod tests {
     /// One round over these namespaces, all of which are younger than tcpmon; returns the sums after it.
     fn round(sums: &mut NamespaceSums, namespaces: &[(u64, &[(&str, u64)])]) -> Vec<(String, u64)> {
         for (number, counters) in namespaces {
-            sums.add(*number, First::Counts, counters);
+            sums.add(*number, InitialValues::Counts, counters);
         }
-        sums.end()
+        sums.end_round()
     }
 
     #[track_caller]
@@ -221,15 +221,15 @@ mod tests {
     #[test]
     fn what_a_namespace_counted_before_tcpmon_is_where_its_counting_begins() {
         let mut sums = NamespaceSums::default();
-        sums.add(1, First::Baseline, &[("a", 1000), ("b", 0)]);
-        same(sums.end(), &[("a", 0), ("b", 0)]);
+        sums.add(1, InitialValues::Baseline, &[("a", 1000), ("b", 0)]);
+        same(sums.end_round(), &[("a", 0), ("b", 0)]);
         // Another old namespace, which was left for this sample, and a new one.
-        sums.add(1, First::Baseline, &[("a", 1001), ("b", 2)]);
-        sums.add(2, First::Baseline, &[("a", 5000), ("b", 5000)]);
-        sums.add(3, First::Counts, &[("a", 30), ("b", 0)]);
-        same(sums.end(), &[("a", 31), ("b", 2)]);
-        sums.add(2, First::Baseline, &[("a", 5100), ("b", 5000)]);
-        same(sums.end(), &[("a", 131), ("b", 2)]);
+        sums.add(1, InitialValues::Baseline, &[("a", 1001), ("b", 2)]);
+        sums.add(2, InitialValues::Baseline, &[("a", 5000), ("b", 5000)]);
+        sums.add(3, InitialValues::Counts, &[("a", 30), ("b", 0)]);
+        same(sums.end_round(), &[("a", 31), ("b", 2)]);
+        sums.add(2, InitialValues::Baseline, &[("a", 5100), ("b", 5000)]);
+        same(sums.end_round(), &[("a", 131), ("b", 2)]);
     }
 
     #[test]
@@ -248,7 +248,7 @@ mod tests {
         round(&mut sums, &[(1, &[("a", 10)])]);
         sums.keep(1);
         sums.keep(9);
-        same(sums.end(), &[("a", 10)]);
+        same(sums.end_round(), &[("a", 10)]);
         same(round(&mut sums, &[(1, &[("a", 12)]), (9, &[("a", 1)])]), &[("a", 13)]);
     }
 
@@ -280,10 +280,10 @@ mod tests {
             let mut before: HashMap<String, u64> = HashMap::new();
             for round in rounds {
                 for (number, old, name, value) in &round {
-                    let first = if *old { First::Baseline } else { First::Counts };
+                    let first = if *old { InitialValues::Baseline } else { InitialValues::Counts };
                     sums.add(*number, first, &[(name, *value)]);
                 }
-                let after: HashMap<String, u64> = sums.end().into_iter().collect();
+                let after: HashMap<String, u64> = sums.end_round().into_iter().collect();
                 prop_assert!(before.iter().all(|(name, sum)| after.get(name) >= Some(sum)));
                 before = after;
             }

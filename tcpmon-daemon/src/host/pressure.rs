@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::file::{FileError, not_understood, number, read};
+use super::file::{FileError, malformed, number, read};
 use crate::model::host::PressureStalls;
 
 const MEMORY: &str = "/proc/pressure/memory";
@@ -13,11 +13,12 @@ const MEMORY: &str = "/proc/pressure/memory";
 /// The file cannot be read or understood. PSI can be off in two ways: it was not built into the kernel, and there is no
 /// such file; or it was disabled at boot, and the file cannot be opened (EOPNOTSUPP).
 pub fn memory() -> Result<PressureStalls, FileError> {
-    let text = read(MEMORY, "boot a kernel built with CONFIG_PSI=y (Linux 4.20 or newer)").map_err(switched_off)?;
+    let text =
+        read(MEMORY, "boot a kernel built with CONFIG_PSI=y (Linux 4.20 or newer)").map_err(add_remedy_if_disabled)?;
     parse(&text)
 }
 
-fn switched_off(error: FileError) -> FileError {
+fn add_remedy_if_disabled(error: FileError) -> FileError {
     match error {
         FileError::Unreadable { file, source, .. } if source.raw_os_error() == Some(libc::EOPNOTSUPP) => {
             FileError::Unreadable { file, source, remedy: "boot with psi=1" }
@@ -29,11 +30,11 @@ fn switched_off(error: FileError) -> FileError {
 /// The two totals, which are in microseconds.
 ///
 /// # Errors
-/// [`FileError::NotUnderstood`].
+/// [`FileError::Malformed`].
 pub fn parse(text: &str) -> Result<PressureStalls, FileError> {
     let total = |kind: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(kind)?.strip_prefix(' '));
-        let line = line.ok_or_else(|| not_understood(MEMORY, format!("it has no line {kind:?}")))?;
+        let line = line.ok_or_else(|| malformed(MEMORY, format!("it has no line {kind:?}")))?;
         let total = line.split_ascii_whitespace().find_map(|word| word.strip_prefix("total="));
         number(MEMORY, &format!("{kind} total"), total).map(Duration::from_micros)
     };
@@ -80,8 +81,8 @@ mod tests {
             source: Error::from_raw_os_error(errno),
             remedy: "boot a kernel with it",
         };
-        assert!(switched_off(unreadable(libc::EOPNOTSUPP)).to_string().ends_with(": boot with psi=1"));
-        assert!(switched_off(unreadable(libc::ENOENT)).to_string().ends_with(": boot a kernel with it"));
+        assert!(add_remedy_if_disabled(unreadable(libc::EOPNOTSUPP)).to_string().ends_with(": boot with psi=1"));
+        assert!(add_remedy_if_disabled(unreadable(libc::ENOENT)).to_string().ends_with(": boot a kernel with it"));
     }
 
     #[test]

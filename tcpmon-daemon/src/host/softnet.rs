@@ -1,8 +1,8 @@
 //! `/proc/net/softnet_stat`: what each CPU did with received packets.
 
 use super::{
-    file::{FileError, not_understood, number, read},
-    monotone::{Monotone, Width},
+    file::{FileError, malformed, number, read},
+    monotonic::{CounterWidth, MonotonicTotals},
 };
 use crate::model::host::Softnet;
 
@@ -15,7 +15,7 @@ const CPU: usize = 12;
 /// Totals of all CPUs. The kernel's counters have 32 bits and wrap.
 #[derive(Debug, Default)]
 pub struct SoftnetCounters {
-    totals: Monotone<(u32, usize)>,
+    totals: MonotonicTotals<(u32, usize)>,
 }
 
 impl SoftnetCounters {
@@ -33,7 +33,7 @@ impl SoftnetCounters {
     fn advance(&mut self, mut cpus: Vec<Softnet>) -> Vec<Softnet> {
         for Softnet { cpu, processed, dropped, time_squeezed } in &mut cpus {
             for (column, value) in [processed, dropped, time_squeezed].into_iter().enumerate() {
-                *value = self.totals.advance((*cpu, column), *value, Width::Bits32);
+                *value = self.totals.advance((*cpu, column), *value, CounterWidth::Bits32);
             }
         }
         self.totals.end_round();
@@ -45,7 +45,7 @@ impl SoftnetCounters {
 /// the text of `/sys/devices/system/cpu/online`).
 ///
 /// # Errors
-/// [`FileError::NotUnderstood`].
+/// [`FileError::Malformed`].
 pub fn parse(stat: &str, online: &str) -> Result<Vec<Softnet>, FileError> {
     let mut online = cpus(online)?;
     let mut all = Vec::new();
@@ -54,19 +54,19 @@ pub fn parse(stat: &str, online: &str) -> Result<Vec<Softnet>, FileError> {
             .split_ascii_whitespace()
             .map(|word| u32::from_str_radix(word, 16))
             .collect::<Result<Vec<_>, _>>()
-            .map_err(|_| not_understood(STAT, format!("{line:?} is not all hexadecimal")))?;
+            .map_err(|_| malformed(STAT, format!("{line:?} is not hexadecimal")))?;
         // Every kernel has these nine columns; others were only ever added after them.
         let [processed, dropped, time_squeezed, _, _, _, _, _, _, ..] = columns[..] else {
-            return Err(not_understood(STAT, format!("{line:?} has fewer than 9 columns")));
+            return Err(malformed(STAT, format!("{line:?} has fewer than 9 columns")));
         };
         let nth = online.next();
         let Some(cpu) = columns.get(CPU).copied().or(nth) else {
-            return Err(not_understood(STAT, format!("it has more lines than {ONLINE} has CPUs")));
+            return Err(malformed(STAT, format!("it has more lines than {ONLINE} has CPUs")));
         };
         let [processed, dropped, time_squeezed] = [processed, dropped, time_squeezed].map(u64::from);
         all.push(Softnet { cpu, processed, dropped, time_squeezed });
     }
-    if all.is_empty() { Err(not_understood(STAT, "it is empty")) } else { Ok(all) }
+    if all.is_empty() { Err(malformed(STAT, "it is empty")) } else { Ok(all) }
 }
 
 /// A list such as `0-3,8`, without allocating memory for its range.
@@ -120,8 +120,8 @@ mod tests {
         refused("", "0", "softnet_stat: it is empty");
         refused("0000000a 0 0 0 0 0 0 0", "0", "fewer than 9 columns");
         refused("0000000a 0", "0", "fewer than 9 columns");
-        refused("0 0 0 0 x 0 0 0 0", "0", "is not all hexadecimal");
-        refused("0 0 0 0 100000000 0 0 0 0", "0", "is not all hexadecimal");
+        refused("0 0 0 0 x 0 0 0 0", "0", "is not hexadecimal");
+        refused("0 0 0 0 100000000 0 0 0 0", "0", "is not hexadecimal");
         refused("0 0 0 0 0 0 0 0 0", "0-x", "online: a CPU is \"x\"");
     }
 

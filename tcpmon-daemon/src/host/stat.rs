@@ -15,7 +15,7 @@ pub fn context_switches() -> Result<u64, FileError> {
 /// The line `ctxt`.
 ///
 /// # Errors
-/// [`FileError::NotUnderstood`].
+/// [`FileError::Malformed`].
 pub fn parse(text: &str) -> Result<u64, FileError> {
     number(STAT, "ctxt", text.lines().find_map(|line| line.strip_prefix("ctxt ")))
 }

@@ -23,9 +23,9 @@ const STATES: [(u8, &str); 6] =
 
 /// Counts by state, in the order of [`STATES`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts([(u64, u64); STATES.len()]);
+pub(super) struct StuckCounts([(u64, u64); STATES.len()]);
 
-impl Counts {
+impl StuckCounts {
     /// Counts sockets in the calling thread's namespace.
     ///
     /// # Errors
@@ -79,13 +79,13 @@ mod tests {
 
     #[test]
     fn only_full_send_queues_of_the_named_states_count() {
-        let mut here = Counts::default();
+        let mut here = StuckCounts::default();
         for (state, queue) in [(4, 100), (4, 1), (4, 0), (1, 5_000), (10, 3), (6, 7), (9, 2), (255, 9)] {
             here.add(state, queue);
         }
-        let mut there = Counts::default();
+        let mut there = StuckCounts::default();
         there.add(4, u32::MAX);
-        let sum = Counts::sum([&here, &there]);
+        let sum = StuckCounts::sum([&here, &there]);
         assert_eq!(sum.len(), STATES.len());
         let some: Vec<_> = sum.into_iter().filter(|stuck| stuck.sockets > 0).collect();
         let expected = |state, sockets, send_queue_bytes| Stuck { state, sockets, send_queue_bytes };

@@ -1,13 +1,13 @@
 //! `/proc/net/sockstat`, `/proc/net/protocols` and `tcp_mem`: memory of all TCP sockets of the host, and its limits.
 
-use super::file::{FileError, not_understood, number, read};
+use super::file::{FileError, malformed, number, read};
 use crate::model::host::TcpMemory;
 
 /// Orphans and memory are those of the host, whichever network namespace reads the file.
 const SOCKSTAT: &str = "/proc/net/sockstat";
 const PROTOCOLS: &str = "/proc/net/protocols";
 const TCP_MEM: &str = "/proc/sys/net/ipv4/tcp_mem";
-const ABSENT: &str = "mount /proc";
+const ABSENT_REMEDY: &str = "mount /proc";
 
 /// Use, limits and pressure.
 ///
@@ -15,7 +15,7 @@ const ABSENT: &str = "mount /proc";
 /// One of the files cannot be read or understood.
 pub fn memory(page_bytes: u64) -> Result<TcpMemory, FileError> {
     let limits = read(TCP_MEM, "run tcpmon in the host's network namespace, the only one that has this file")?;
-    parse(&read(SOCKSTAT, ABSENT)?, &limits, &read(PROTOCOLS, ABSENT)?, page_bytes)
+    parse(&read(SOCKSTAT, ABSENT_REMEDY)?, &limits, &read(PROTOCOLS, ABSENT_REMEDY)?, page_bytes)
 }
 
 /// TCP sockets of the host that no process holds any more (orphans).
@@ -23,13 +23,13 @@ pub fn memory(page_bytes: u64) -> Result<TcpMemory, FileError> {
 /// # Errors
 /// `/proc/net/sockstat` cannot be read or understood.
 pub fn orphan_sockets() -> Result<u64, FileError> {
-    sockstat(&read(SOCKSTAT, ABSENT)?, "orphan")
+    sockstat(&read(SOCKSTAT, ABSENT_REMEDY)?, "orphan")
 }
 
 /// Combines the texts of the three files.
 ///
 /// # Errors
-/// [`FileError::NotUnderstood`].
+/// [`FileError::Malformed`].
 pub fn parse(sockstat_text: &str, tcp_mem: &str, protocols: &str, page_bytes: u64) -> Result<TcpMemory, FileError> {
     let mut limits = tcp_mem.split_ascii_whitespace();
     let mut limit = |name| number::<u64>(TCP_MEM, name, limits.next()).map(|pages| pages.saturating_mul(page_bytes));
@@ -45,7 +45,7 @@ pub fn parse(sockstat_text: &str, tcp_mem: &str, protocols: &str, page_bytes: u6
 /// A number from the line `TCP:` of `/proc/net/sockstat`, by name (`orphan`: sockets; `mem`: pages).
 ///
 /// # Errors
-/// [`FileError::NotUnderstood`].
+/// [`FileError::Malformed`].
 pub fn sockstat(text: &str, name: &str) -> Result<u64, FileError> {
     let line = text.lines().find_map(|line| line.strip_prefix("TCP:"));
     let mut words = line.unwrap_or_default().split_ascii_whitespace();
@@ -57,11 +57,11 @@ pub fn sockstat(text: &str, name: &str) -> Result<u64, FileError> {
 fn under_pressure(text: &str) -> Result<bool, FileError> {
     let mut rows = text.lines().map(str::split_ascii_whitespace);
     let column = rows.next().and_then(|mut header| header.position(|name| name == "press"));
-    let column = column.ok_or_else(|| not_understood(PROTOCOLS, "it has no column press"))?;
+    let column = column.ok_or_else(|| malformed(PROTOCOLS, "it has no column press"))?;
     match rows.find(|row| row.clone().next() == Some("TCP")).and_then(|mut row| row.nth(column)) {
         Some("yes") => Ok(true),
         Some("no") => Ok(false),
-        other => Err(not_understood(PROTOCOLS, format!("press of TCP is {other:?}, neither yes nor no"))),
+        other => Err(malformed(PROTOCOLS, format!("press of TCP is {other:?}, neither yes nor no"))),
     }
 }
 

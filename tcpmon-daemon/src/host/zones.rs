@@ -1,11 +1,11 @@
 //! `/proc/zoneinfo` and `/proc/buddyinfo`: free memory of each zone, its watermarks, and how fragmented it is.
 
-use super::file::{FileError, not_understood, number, read};
+use super::file::{FileError, malformed, number, read};
 use crate::model::host::Zone;
 
 const ZONEINFO: &str = "/proc/zoneinfo";
 const BUDDYINFO: &str = "/proc/buddyinfo";
-const ABSENT: &str = "mount /proc";
+const ABSENT_REMEDY: &str = "mount /proc";
 
 /// The zones that have memory, in the order of node and address; and the error of `/proc/buddyinfo`, if any: then no
 /// zone has free blocks.
@@ -13,21 +13,21 @@ const ABSENT: &str = "mount /proc";
 /// # Errors
 /// `/proc/zoneinfo` cannot be read or understood.
 pub fn zones(page_bytes: u64) -> Result<(Vec<Zone>, Option<FileError>), FileError> {
-    let mut zones = parse(&read(ZONEINFO, ABSENT)?, page_bytes)?;
-    let lacking = read(BUDDYINFO, ABSENT).and_then(|text| add_free_blocks(&mut zones, &text)).err();
-    Ok((zones, lacking))
+    let mut zones = parse(&read(ZONEINFO, ABSENT_REMEDY)?, page_bytes)?;
+    let buddyinfo_error = read(BUDDYINFO, ABSENT_REMEDY).and_then(|text| add_free_blocks(&mut zones, &text)).err();
+    Ok((zones, buddyinfo_error))
 }
 
 /// The zones of `/proc/zoneinfo` without their free blocks. Zones that have no memory are left out.
 ///
 /// # Errors
-/// [`FileError::NotUnderstood`].
+/// [`FileError::Malformed`].
 pub fn parse(text: &str, page_bytes: u64) -> Result<Vec<Zone>, FileError> {
     let mut zones = Vec::new();
     let mut lines = text.lines().peekable();
     while let Some(line) = lines.next() {
         let Some((node, zone, _)) = heading(line) else {
-            return Err(not_understood(ZONEINFO, format!("{line:?} stands where a zone should begin")));
+            return Err(malformed(ZONEINFO, format!("{line:?} is not the first line of a zone")));
         };
         let (mut free, mut min, mut low, mut high, mut managed) = (None, None, None, None, None);
         while let Some(line) = lines.next_if(|line| heading(line).is_none()) {
@@ -62,18 +62,18 @@ pub fn parse(text: &str, page_bytes: u64) -> Result<Vec<Zone>, FileError> {
             zones.push(zone);
         }
     }
-    if zones.is_empty() { Err(not_understood(ZONEINFO, "it has no zone with memory")) } else { Ok(zones) }
+    if zones.is_empty() { Err(malformed(ZONEINFO, "it has no zone with memory")) } else { Ok(zones) }
 }
 
 /// Adds the counts of `/proc/buddyinfo` to the zones that they belong to.
 ///
 /// # Errors
-/// [`FileError::NotUnderstood`]: then no zone is changed.
+/// [`FileError::Malformed`]: then no zone is changed.
 pub fn add_free_blocks(zones: &mut [Zone], text: &str) -> Result<(), FileError> {
     let mut rows = Vec::new();
     for line in text.lines() {
         let Some((node, zone, blocks)) = heading(line) else {
-            return Err(not_understood(BUDDYINFO, format!("{line:?} is of no zone")));
+            return Err(malformed(BUDDYINFO, format!("{line:?} names no zone")));
         };
         let blocks = blocks.map(|word| number(BUDDYINFO, &format!("a count of node {node}, zone {zone}"), Some(word)));
         rows.push((node, zone, blocks.collect::<Result<Vec<u64>, _>>()?));
@@ -157,7 +157,7 @@ mod tests {
     fn what_is_missing_or_odd_is_named_with_its_zone() {
         for (text, part) in [
             (String::new(), "zoneinfo: it has no zone with memory"),
-            ("x\n".into(), "\"x\" stands where a zone should begin"),
+            ("x\n".into(), "\"x\" is not the first line of a zone"),
             (two_nodes().replace("low ", "lax "), "low of node 0, zone Normal is missing"),
             (two_nodes().replace("free     6", "free     x"), "free of node 1, zone Normal is \"x\""),
             (two_nodes().replace("managed  9", "managed  0"), "no zone with memory"),
@@ -167,7 +167,7 @@ mod tests {
         }
         let mut zones = parse(&two_nodes(), 4096).expect("by hand");
         for (text, part) in [
-            ("Node 0, zone Normal 1\nx\n", "buddyinfo: \"x\" is of no zone"),
+            ("Node 0, zone Normal 1\nx\n", "buddyinfo: \"x\" names no zone"),
             ("Node 0, zone Normal 1\nNode 1, zone Normal -1\n", "a count of node 1, zone Normal is \"-1\""),
         ] {
             let error = add_free_blocks(&mut zones, text).expect_err(part).to_string();
@@ -178,8 +178,8 @@ mod tests {
 
     #[test]
     fn this_host_s_watermarks_are_in_order_and_each_zone_has_blocks() {
-        let (zones, lacking) = zones(4096).expect("this host");
-        assert!(lacking.is_none(), "{lacking:?}");
+        let (zones, buddyinfo_error) = zones(4096).expect("this host");
+        assert!(buddyinfo_error.is_none(), "{buddyinfo_error:?}");
         for zone in zones {
             assert!(zone.min_bytes <= zone.low_bytes && zone.low_bytes <= zone.high_bytes, "{zone:?}");
             assert!(!zone.zone.is_empty() && zone.free_blocks.len() >= 10, "{zone:?}");

@@ -16,13 +16,13 @@
 
 use netlink_packet_route::link::Stats64;
 
-use crate::host::monotone::Width;
+use crate::host::monotonic::CounterWidth;
 
 /// One exported counter.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Counter {
     /// One of rtnetlink's.
-    Link(LinkCounter, Width),
+    Link(LinkCounter, CounterWidth),
     /// One of the driver's. If there are several, the first that the driver has: kernels differ.
     Statistic(&'static [Statistic]),
 }
@@ -83,9 +83,9 @@ impl Statistic {
 /// The driver of veth pairs, which rtnetlink identifies.
 pub(super) const VETH: &str = "veth";
 
-const MISSED: Counter = Counter::Link(LinkCounter::RxMissedErrors, Width::Bits64);
-const FIFO: Counter = Counter::Link(LinkCounter::RxFifoErrors, Width::Bits64);
-const OVER: Counter = Counter::Link(LinkCounter::RxOverErrors, Width::Bits64);
+const MISSED: Counter = Counter::Link(LinkCounter::RxMissedErrors, CounterWidth::Bits64);
+const FIFO: Counter = Counter::Link(LinkCounter::RxFifoErrors, CounterWidth::Bits64);
+const OVER: Counter = Counter::Link(LinkCounter::RxOverErrors, CounterWidth::Bits64);
 
 const fn exactly(name: &'static str) -> Statistic {
     Statistic { pattern: name, name }
@@ -133,7 +133,7 @@ const DRIVERS: &[(&[&str], &[Counter])] = &[
     (&["tg3"], &[MISSED]),
     // ena_netdev.c: rx_drops of the device, which drops when the ring is full. No counter shows only these: newer
     // kernels add what XDP dropped, and all kernels add what the stack dropped.
-    (&["ena"], &[Counter::Link(LinkCounter::RxDropped, Width::Bits64)]),
+    (&["ena"], &[Counter::Link(LinkCounter::RxDropped, CounterWidth::Bits64)]),
     // gve_ethtool.c: as the device reports it. Nothing states that rx_queue_drop_cnt excludes these packets.
     (&["gve"], &[Counter::Statistic(&[per_queue("rx_no_buffers_posted[*]", "rx_no_buffers_posted")])]),
     // vmxnet3/vmxnet3_ethtool.c: pktsRxOutOfBuf, once per queue, always under the same indented name.
@@ -141,7 +141,7 @@ const DRIVERS: &[(&[&str], &[Counter])] = &[
     // 8139cp.c: RxMissed, added up. rx_fifo of ethtool is a 16-bit copy of the chip's own counter.
     (&["8139cp"], &[MISSED]),
     // pcnet32.c: the register CSR112 as it is.
-    (&["pcnet32"], &[Counter::Link(LinkCounter::RxMissedErrors, Width::Bits16)]),
+    (&["pcnet32"], &[Counter::Link(LinkCounter::RxMissedErrors, CounterWidth::Bits16)]),
     // e100.c: rx_resource_errors; rx_overrun_errors (also shown as rx_over_errors).
     (&["e100"], &[MISSED, FIFO]),
     // virtio_net.c, hyperv/netvsc_drv.c: the host holds packets back or drops them, and does not report it. (Some
@@ -150,7 +150,7 @@ const DRIVERS: &[(&[&str], &[Counter])] = &[
     (&["virtio_net", "hv_netvsc"], &[]),
     // veth.c, veth_xmit: a packet that finds the peer's ring full counts as not sent here, and is not counted at the
     // peer. So does a packet for a peer that is down.
-    (&[VETH], &[Counter::Link(LinkCounter::TxDropped, Width::Bits64)]),
+    (&[VETH], &[Counter::Link(LinkCounter::TxDropped, CounterWidth::Bits64)]),
 ];
 
 /// Counters of a driver that is not in the table: those that include/uapi/linux/if_link.h defines as lack of room

@@ -11,7 +11,7 @@ use zerocopy::IntoBytes;
 use crate::model::host::Ring;
 
 /// Maximum number of statistics that are read of one device; a NIC of 100 Gbit/s with a queue per CPU has thousands.
-const MOST_STATISTICS: usize = 65_536;
+const MAX_STATISTICS: usize = 65_536;
 
 /// `ETH_GSTRING_LEN`: length of the name of one statistic, bytes.
 const NAME_BYTES: usize = 32;
@@ -22,10 +22,10 @@ const HEADER_WORDS: usize = 3;
 
 /// Words for a request and its answer: room for the longest answer, the names of all statistics. Zeroed memory of this
 /// size comes straight from the kernel, so only what an answer fills is ever resident.
-const BUFFER_WORDS: usize = HEADER_WORDS + MOST_STATISTICS * NAME_WORDS;
+const BUFFER_WORDS: usize = HEADER_WORDS + MAX_STATISTICS * NAME_WORDS;
 
 /// `ETH_SS_STATS`: the set of the statistics' names.
-const NAMES_OF_STATISTICS: u32 = 1;
+const STATISTICS_NAME_SET: u32 = 1;
 
 /// Commands of `linux/ethtool.h`. All of them only read, and require no capability.
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +71,7 @@ impl<'a> Ethtool<'a> {
 
     /// Name of the driver and number of its statistics.
     pub(super) fn driver(&mut self, device: &str) -> Result<Driver> {
-        let answer = self.ask(device, Command::DriverInfo, [0, 0])?;
+        let answer = self.request_from_driver(device, Command::DriverInfo, [0, 0])?;
         // struct ethtool_drvinfo: cmd; driver, version, fw_version, bus_info, erom_version (32 bytes each); 12 bytes
         // reserved; n_priv_flags; n_stats.
         let name = text(answer[1..9].as_bytes());
@@ -80,7 +80,7 @@ impl<'a> Ethtool<'a> {
 
     /// Size of the receive ring; `None` if the driver has none.
     pub(super) fn receive_ring(&mut self, device: &str) -> Result<Option<Ring>> {
-        match self.ask(device, Command::RingParameters, [0, 0]) {
+        match self.request_from_driver(device, Command::RingParameters, [0, 0]) {
             // struct ethtool_ringparam: cmd; rx, rx_mini, rx_jumbo, tx: first the maximum sizes, then the current ones.
             Ok(answer) => {
                 let ring = Ring { entries: u64::from(answer[5]), max_entries: u64::from(answer[1]) };
@@ -93,28 +93,28 @@ impl<'a> Ethtool<'a> {
 
     /// Names of the statistics in the order of [`Ethtool::statistics`].
     pub(super) fn names(&mut self, device: &str, count: usize) -> Result<Vec<String>> {
-        let asked = checked(count)?;
-        let answer = self.ask(device, Command::Names, [NAMES_OF_STATISTICS, asked])?;
-        unchanged(asked, answer[2])?;
+        let requested = checked_count(count)?;
+        let answer = self.request_from_driver(device, Command::Names, [STATISTICS_NAME_SET, requested])?;
+        check_unchanged(requested, answer[2])?;
         let names = answer[HEADER_WORDS..][..count * NAME_WORDS].as_bytes();
         Ok(names.chunks_exact(NAME_BYTES).map(text).collect())
     }
 
     /// The statistics.
     pub(super) fn statistics(&mut self, device: &str, count: usize) -> Result<Vec<u64>> {
-        let asked = checked(count)?;
-        let answer = self.ask(device, Command::Statistics, [asked, 0])?;
-        unchanged(asked, answer[1])?;
+        let requested = checked_count(count)?;
+        let answer = self.request_from_driver(device, Command::Statistics, [requested, 0])?;
+        check_unchanged(requested, answer[1])?;
         let (values, _) = answer[2..].as_bytes().as_chunks();
         Ok(values[..count].iter().map(|value| u64::from_ne_bytes(*value)).collect())
     }
 
     /// Sends a command, with the two words that follow it in its structure. Returns the structure as the kernel left
     /// it.
-    fn ask(&mut self, device: &str, command: Command, words: [u32; 2]) -> Result<&[u32]> {
+    fn request_from_driver(&mut self, device: &str, command: Command, words: [u32; 2]) -> Result<&[u32]> {
         let mut name: [libc::c_char; libc::IFNAMSIZ] = [0; libc::IFNAMSIZ];
         if device.len() >= name.len() {
-            return Err(Error::new(ErrorKind::InvalidInput, "no device has so long a name"));
+            return Err(Error::new(ErrorKind::InvalidInput, "the device name is too long"));
         }
         for (slot, byte) in name.iter_mut().zip(device.bytes()) {
             *slot = byte as libc::c_char;
@@ -137,16 +137,16 @@ impl<'a> Ethtool<'a> {
 }
 
 /// The count as the kernel takes it; an error if it is too large.
-fn checked(count: usize) -> Result<u32> {
-    if count > MOST_STATISTICS {
-        return Err(Error::other(format!("{count} are too many, {MOST_STATISTICS} are read at most")));
+fn checked_count(count: usize) -> Result<u32> {
+    if count > MAX_STATISTICS {
+        return Err(Error::other(format!("the driver has {count} statistics, the limit is {MAX_STATISTICS}")));
     }
     Ok(count as u32)
 }
 
 /// An error if the driver no longer has as many statistics as it reported.
-fn unchanged(asked: u32, sent: u32) -> Result<()> {
-    if sent == asked { Ok(()) } else { Err(Error::other("the driver was being reconfigured")) }
+fn check_unchanged(requested: u32, sent: u32) -> Result<()> {
+    if sent == requested { Ok(()) } else { Err(Error::other("the number of statistics changed during the read")) }
 }
 
 /// A string that ends at its first NUL or at the end of the field.
@@ -163,11 +163,10 @@ mod tests {
     fn more_statistics_than_there_is_room_for_are_not_asked_for() {
         let mut buffer = Buffer::default();
         let mut ethtool = Ethtool::open(&mut buffer).unwrap();
-        for outcome in [
-            ethtool.statistics("lo", MOST_STATISTICS + 1).map(drop),
-            ethtool.names("lo", MOST_STATISTICS + 1).map(drop),
-        ] {
-            assert_eq!(outcome.unwrap_err().to_string(), "65537 are too many, 65536 are read at most");
+        for outcome in
+            [ethtool.statistics("lo", MAX_STATISTICS + 1).map(drop), ethtool.names("lo", MAX_STATISTICS + 1).map(drop)]
+        {
+            assert_eq!(outcome.unwrap_err().to_string(), "the driver has 65537 statistics, the limit is 65536");
         }
     }
 

@@ -122,7 +122,7 @@ fn parse(captured: &str) -> (Vec<String>, Vec<u64>, Stats64) {
 }
 
 fn exported(driver: &str, names: &[String], values: &[u64], link: &Stats64) -> Vec<(&'static str, u64)> {
-    let statistics = Picks::new(driver, names).sums(values);
+    let statistics = StatisticPositions::new(driver, names).sums(values);
     overruns(driver, link, &statistics).iter().map(|overrun| (overrun.counter, overrun.value)).collect()
 }
 
@@ -188,10 +188,10 @@ proptest! {
 }
 
 /// A device of this driver with this many `rx_missed_errors`.
-fn device(index: u32, name: &str, driver: &str, missed: u64) -> (Link, Answers) {
+fn device(index: u32, name: &str, driver: &str, missed: u64) -> (Link, DriverReport) {
     let mut link = Link { index, name: name.to_owned(), on_a_bus: true, ..Link::default() };
     link.counters.rx_missed_errors = missed;
-    (link, Answers { driver: driver.to_owned(), ..Answers::default() })
+    (link, DriverReport { driver: driver.to_owned(), ..DriverReport::default() })
 }
 
 fn missed(devices: &[Device]) -> Vec<(&str, u64)> {
@@ -222,22 +222,22 @@ fn a_device_that_is_renamed_or_made_anew_begins_with_what_the_kernel_says() {
 }
 
 #[test]
-fn devices_of_interest_hang_on_a_bus_or_are_veth() {
-    let of_interest = |attributes: Vec<LinkAttribute>| {
+fn devices_with_a_receive_ring_are_on_a_bus_or_are_veth() {
+    let from_message = |attributes: Vec<LinkAttribute>| {
         let mut message = LinkMessage::default();
         message.header.index = 7;
         message.attributes = attributes;
         message.attributes.push(LinkAttribute::IfName("dev".to_owned()));
-        Link::of_interest(RouteNetlinkMessage::NewLink(message)).map(|link| (link.index, link.name, link.veth))
+        Link::from_message(RouteNetlinkMessage::NewLink(message)).map(|link| (link.index, link.name, link.veth))
     };
     let kind = |kind| LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind)]);
     let found = |veth| Some((7, "dev".to_owned(), veth));
-    assert_eq!(of_interest(vec![LinkAttribute::ParentDevName("0000:00:03.0".to_owned())]), found(false));
-    assert_eq!(of_interest(vec![kind(InfoKind::Veth)]), found(true));
+    assert_eq!(from_message(vec![LinkAttribute::ParentDevName("0000:00:03.0".to_owned())]), found(false));
+    assert_eq!(from_message(vec![kind(InfoKind::Veth)]), found(true));
     for other in [InfoKind::Bridge, InfoKind::Bond, InfoKind::Vlan, InfoKind::Dummy, InfoKind::Tun] {
-        assert_eq!(of_interest(vec![kind(other)]), None);
+        assert_eq!(from_message(vec![kind(other)]), None);
     }
-    assert_eq!(of_interest(Vec::new()), None);
+    assert_eq!(from_message(Vec::new()), None);
 }
 
 #[test]
@@ -253,16 +253,16 @@ fn what_is_missing_is_noted_unless_the_device_is_gone() {
 #[test]
 fn this_host_shows_its_devices_with_the_rings_of_those_that_have_one() {
     let mut devices = Devices::default();
-    let reading = devices.read().unwrap();
-    assert_eq!(reading.notes, [""; 0]);
-    assert!(reading.devices.iter().all(|device| device.name != "lo"));
+    let sample = devices.read().unwrap();
+    assert_eq!(sample.notes, [""; 0]);
+    assert!(sample.devices.iter().all(|device| device.name != "lo"));
     let again = devices.read().unwrap().devices;
 
     let entries = fs::read_dir("/sys/class/net").unwrap().map(|entry| entry.unwrap().path());
     for path in entries.filter(|path| path.join("device").exists()) {
         let name = path.file_name().unwrap().to_str().unwrap();
         let find = |devices: &[Device]| devices.iter().find(|device| device.name == name).cloned();
-        let (device, later) = (find(&reading.devices).expect(name), find(&again).expect(name));
+        let (device, later) = (find(&sample.devices).expect(name), find(&again).expect(name));
         assert!(device.overruns.iter().zip(&later.overruns).all(|(then, now)| then.0 == now.0 && then.1 <= now.1));
         let driver = fs::read_link(path.join("device/driver")).unwrap();
         if driver.ends_with("virtio_net") {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use crate::model::host::Device;
 
 /// Maximum number of veths with metrics of their own.
-const NAMED: usize = 64;
+const MAX_NAMED: usize = 64;
 
 /// Name of the device that stands for all others.
 const OTHERS: &str = "veth*";
@@ -15,14 +15,14 @@ const OTHERS: &str = "veth*";
 #[derive(Debug, Default)]
 pub(super) struct Veths {
     /// By index of the device, for as long as it exists.
-    places: HashMap<u32, Place>,
+    places: HashMap<u32, ShownAs>,
     /// What the others have counted, including those that are gone.
     sums: BTreeMap<String, u64>,
 }
 
 /// Where a device is shown. It stays there: otherwise, what it has counted would be shown twice.
 #[derive(Debug)]
-enum Place {
+enum ShownAs {
     Named,
     /// Among the others, with its part of their sums, by counter.
     Summed(HashMap<String, u64>),
@@ -30,24 +30,24 @@ enum Place {
 
 impl Veths {
     /// All veths of a reading as they are shown. They are given with their indexes and with totals that never decrease.
-    pub(super) fn gather(&mut self, mut veths: Vec<(u32, Device)>) -> Vec<Device> {
+    pub(super) fn merge(&mut self, mut veths: Vec<(u32, Device)>) -> Vec<Device> {
         let living: HashSet<u32> = veths.iter().map(|(index, _)| *index).collect();
         self.places.retain(|index, _| living.contains(index));
-        let mut named = self.places.values().filter(|place| matches!(place, Place::Named)).count();
+        let mut named = self.places.values().filter(|place| matches!(place, ShownAs::Named)).count();
         // The oldest ones first: they are the most likely to stay.
         veths.sort_by_key(|(index, _)| *index);
         let mut shown = Vec::new();
         for (index, device) in veths {
             let place = self.places.entry(index).or_insert_with(|| {
-                if named >= NAMED {
-                    return Place::Summed(HashMap::new());
+                if named >= MAX_NAMED {
+                    return ShownAs::Summed(HashMap::new());
                 }
                 named += 1;
-                Place::Named
+                ShownAs::Named
             });
             match place {
-                Place::Named => shown.push(device),
-                Place::Summed(counted) => {
+                ShownAs::Named => shown.push(device),
+                ShownAs::Summed(counted) => {
                     for (counter, total) in device.overruns {
                         let before = counted.insert(counter.clone(), total).unwrap_or(0);
                         *self.sums.entry(counter).or_default() += total.saturating_sub(before);
@@ -84,16 +84,16 @@ mod tests {
 
     #[test]
     fn veths_keep_their_names_while_there_are_few() {
-        let shown = Veths::default().gather(veths((1..=64).map(|index| (index, 7))));
+        let shown = Veths::default().merge(veths((1..=64).map(|index| (index, 7))));
         assert_eq!((shown.len(), count(&shown, "veth64"), count(&shown, OTHERS)), (64, Some(7), None));
     }
 
     #[test]
     fn of_70_veths_six_are_summed_and_those_that_had_a_name_first_keep_it() {
         let mut veths_of_host = Veths::default();
-        veths_of_host.gather(veths((11..=70).map(|index| (index, 1))));
+        veths_of_host.merge(veths((11..=70).map(|index| (index, 1))));
         // Older ones by their index, which have come from another namespace.
-        let shown = veths_of_host.gather(veths((1..=70).map(|index| (index, 2))));
+        let shown = veths_of_host.merge(veths((1..=70).map(|index| (index, 2))));
         assert_eq!(shown.len(), 65);
         assert_eq!((count(&shown, "veth70"), count(&shown, "veth4"), count(&shown, "veth5")), (Some(2), Some(2), None));
         assert_eq!(count(&shown, OTHERS), Some(6 * 2));
@@ -103,15 +103,15 @@ mod tests {
     fn the_sum_keeps_what_devices_have_counted_that_are_gone() {
         let mut veths_of_host = Veths::default();
         let all = |count| (1..=70).map(move |index| (index, count));
-        assert_eq!(count(&veths_of_host.gather(veths(all(10))), OTHERS), Some(60));
-        let shown = veths_of_host.gather(veths(all(15).filter(|(index, _)| *index < 68)));
+        assert_eq!(count(&veths_of_host.merge(veths(all(10))), OTHERS), Some(60));
+        let shown = veths_of_host.merge(veths(all(15).filter(|(index, _)| *index < 68)));
         assert_eq!(count(&shown, OTHERS), Some(60 + 3 * 5));
         // A device with a reused index is another device, and its count starts again.
-        assert_eq!(count(&veths_of_host.gather(veths(all(16))), OTHERS), Some(75 + 3 + 3 * 16));
-        let shown = veths_of_host.gather(veths([(1, 20)]));
+        assert_eq!(count(&veths_of_host.merge(veths(all(16))), OTHERS), Some(75 + 3 + 3 * 16));
+        let shown = veths_of_host.merge(veths([(1, 20)]));
         assert_eq!((shown.len(), count(&shown, OTHERS)), (2, Some(126)));
         // Places are free again, but not for devices that were summed before.
-        let shown = veths_of_host.gather(veths([(1, 20), (71, 4)]));
+        let shown = veths_of_host.merge(veths([(1, 20), (71, 4)]));
         assert_eq!((count(&shown, "veth71"), count(&shown, OTHERS)), (Some(4), Some(126)));
     }
 
@@ -133,8 +133,8 @@ mod tests {
                     *totals.entry(index).or_default() += by;
                     counted += by;
                 }
-                let shown = veths_of_host.gather(veths(totals.clone()));
-                prop_assert!(shown.len() <= NAMED + 1 && count(&before, OTHERS) <= count(&shown, OTHERS));
+                let shown = veths_of_host.merge(veths(totals.clone()));
+                prop_assert!(shown.len() <= MAX_NAMED + 1 && count(&before, OTHERS) <= count(&shown, OTHERS));
                 let sum: u64 = shown.iter().map(|device| device.overruns[0].1).sum();
                 prop_assert_eq!(sum + gone_named, counted);
                 before = shown;

@@ -12,7 +12,7 @@ const FAILURE: &str = ": page allocation failure";
 /// Flags that allow an allocation to wait (direct reclaim), by the kernel's names (`include/trace/events/mmflags.h`).
 /// Other names are for single bits that do not. The kernel prints the largest sets first, so GFP_ATOMIC with direct
 /// reclaim is `GFP_ATOMIC|__GFP_DIRECT_RECLAIM`.
-const WAITING: [&str; 12] = [
+const BLOCKING_FLAGS: [&str; 12] = [
     "GFP_KERNEL",
     "GFP_KERNEL_ACCOUNT",
     "GFP_USER",
@@ -47,15 +47,15 @@ pub struct Record<'a> {
     pub message: &'a str,
 }
 
-/// Meaning of a message.
+/// Kinds of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Meaning<'a> {
+pub enum MessageKind<'a> {
     /// An allocation failed.
     Failure(Failure<'a>),
     /// The kernel's rate limit suppressed this many such messages.
     Suppressed(u64),
-    /// An allocation failed, but the rest matches no known kernel.
-    NotUnderstood,
+    /// An allocation failed, but the rest is not in the format of any known kernel.
+    Malformed,
     /// Something else.
     Other,
 }
@@ -73,7 +73,7 @@ pub struct Failure<'a> {
 
 /// Parses a record: `PRIORITY,SEQUENCE,MICROSECONDS,FLAGS[,...];MESSAGE` and continuation lines. `None` if it is not
 /// one.
-pub fn record(text: &str) -> Option<Record<'_>> {
+pub fn parse_record(text: &str) -> Option<Record<'_>> {
     let (header, rest) = text.split_once(';')?;
     let mut fields = header.split(',');
     let priority: u32 = fields.next()?.parse().ok()?;
@@ -82,26 +82,27 @@ pub fn record(text: &str) -> Option<Record<'_>> {
     Some(Record { sequence, from_kernel: priority >> 3 == 0, message })
 }
 
-/// The meaning of a message of the kernel.
-pub fn meaning(message: &str) -> Meaning<'_> {
+/// Classifies a message of the kernel.
+pub fn classify(message: &str) -> MessageKind<'_> {
     // Up to Linux 4.9 the function was called warn_alloc_failed.
     let limited = ["warn_alloc: ", "warn_alloc_failed: "].iter().find_map(|name| message.strip_prefix(name));
     if let Some(count) = limited.and_then(|rest| rest.strip_suffix(" callbacks suppressed")) {
-        return count.parse().map_or(Meaning::NotUnderstood, Meaning::Suppressed);
+        return count.parse().map_or(MessageKind::Malformed, MessageKind::Suppressed);
     }
     match message.split_once(FAILURE) {
         // A longer name is other text of the kernel, such as a device's name, which may come from anywhere.
-        Some((process, figures)) if length(process) <= PROCESS_NAME => {
+        Some((process, figures)) if unescaped_length(process) <= PROCESS_NAME => {
             let figures = order_and_atomic(figures).filter(|(order, _)| *order <= MAX_ORDER);
-            figures
-                .map_or(Meaning::NotUnderstood, |(order, atomic)| Meaning::Failure(Failure { process, order, atomic }))
+            figures.map_or(MessageKind::Malformed, |(order, atomic)| {
+                MessageKind::Failure(Failure { process, order, atomic })
+            })
         }
-        _ => Meaning::Other,
+        _ => MessageKind::Other,
     }
 }
 
 /// Length of a text before the kernel escaped some of its bytes as `\x0a`, bytes.
-fn length(spelled: &str) -> usize {
+fn unescaped_length(spelled: &str) -> usize {
     spelled.len().saturating_sub(3 * spelled.matches("\\x").count())
 }
 
@@ -113,12 +114,12 @@ fn order_and_atomic(figures: &str) -> Option<(u32, bool)> {
     let (mode, rest) = rest.split_at(digits);
     let mode = u32::from_str_radix(mode, 16).ok()?;
     let names = rest.strip_prefix('(').and_then(|rest| rest.split_once(')')).map(|(names, _)| names);
-    let waits = match names {
-        Some(names) => names.split('|').any(|name| WAITING.contains(&name)),
+    let may_block = match names {
+        Some(names) => names.split('|').any(|name| BLOCKING_FLAGS.contains(&name)),
         None if mode & KSWAPD_RECLAIM != 0 => mode & DIRECT_RECLAIM != 0,
         None => mode & WAIT != 0,
     };
-    Some((order.parse().ok()?, !waits))
+    Some((order.parse().ok()?, !may_block))
 }
 
 #[cfg(test)]
@@ -127,13 +128,13 @@ mod tests {
 
     use super::*;
 
-    fn failure(process: &str, order: u32, atomic: bool) -> Meaning<'_> {
-        Meaning::Failure(Failure { process, order, atomic })
+    fn failure(process: &str, order: u32, atomic: bool) -> MessageKind<'_> {
+        MessageKind::Failure(Failure { process, order, atomic })
     }
 
     #[test]
     fn records_are_known_by_their_header() {
-        let records: Vec<_> = include_str!("../captured/6.1/kmsg_all_raw").lines().filter_map(record).collect();
+        let records: Vec<_> = include_str!("../captured/6.1/kmsg_all_raw").lines().filter_map(parse_record).collect();
         let taken = |sequence| *records.iter().find(|record| record.sequence == sequence).expect("captured");
         // Two lines, such as ` SUBSYSTEM=acpi`, are not records; the facilities user and local7 are not the kernel.
         assert_eq!(records.len(), 7);
@@ -143,9 +144,9 @@ mod tests {
 
         let text = "7,160,424069,-,caller=T1;pci_root PNP0A03:00: host; bridge\n SUBSYSTEM=acpi\n";
         let message = "pci_root PNP0A03:00: host; bridge";
-        assert_eq!(record(text), Some(Record { sequence: 160, from_kernel: true, message }));
+        assert_eq!(parse_record(text), Some(Record { sequence: 160, from_kernel: true, message }));
         for text in ["", "4,5,6,-", "x,5,6,-;a", "4,x,6,-;a", "-4,5,6,-;a"] {
-            assert_eq!(record(text), None, "{text:?}");
+            assert_eq!(parse_record(text), None, "{text:?}");
         }
     }
 
@@ -172,17 +173,19 @@ mod tests {
                 failure("15\\x09bytes\\x3b_long", 0, true),
             ),
         ] {
-            assert_eq!(meaning(message), expected, "{message}");
+            assert_eq!(classify(message), expected, "{message}");
         }
     }
 
     #[test]
     fn what_may_wait_is_not_atomic() {
-        let atomic = |mode: &str| match meaning(&format!("a: page allocation failure: order:0, mode:{mode}, x")) {
-            Meaning::Failure(failure) => failure.atomic,
+        let atomic = |mode: &str| match classify(&format!("a: page allocation failure: order:0, mode:{mode}, x")) {
+            MessageKind::Failure(failure) => failure.atomic,
             other => panic!("{mode}: {other:?}"),
         };
-        for names in WAITING.into_iter().chain(["GFP_ATOMIC|__GFP_DIRECT_RECLAIM", "__GFP_HIGH|GFP_NOIO|__GFP_COMP"]) {
+        for names in
+            BLOCKING_FLAGS.into_iter().chain(["GFP_ATOMIC|__GFP_DIRECT_RECLAIM", "__GFP_HIGH|GFP_NOIO|__GFP_COMP"])
+        {
             assert!(!atomic(&format!("0x1({names})")), "{names}");
         }
         for names in [
@@ -211,9 +214,9 @@ mod tests {
             ", order:0, mode:0x20",
             "",
         ] {
-            assert_eq!(meaning(&format!("a{FAILURE}{figures}")), Meaning::NotUnderstood, "{figures:?}");
+            assert_eq!(classify(&format!("a{FAILURE}{figures}")), MessageKind::Malformed, "{figures:?}");
         }
-        assert_eq!(meaning(&format!("a{FAILURE}: order:20, mode:0x20")), failure("a", 20, true));
+        assert_eq!(classify(&format!("a{FAILURE}: order:20, mode:0x20")), failure("a", 20, true));
         for message in [
             "",
             "usb 1-1: Product: page allocation failure: order:0, mode:0x20",
@@ -221,27 +224,27 @@ mod tests {
             "page allocation failure: order:0, mode:0x20",
             "audit: 9 callbacks suppressed",
         ] {
-            assert_eq!(meaning(message), Meaning::Other, "{message}");
+            assert_eq!(classify(message), MessageKind::Other, "{message}");
         }
     }
 
     #[test]
     fn the_kernel_s_rate_limit_is_counted() {
-        assert_eq!(meaning("warn_alloc: 29 callbacks suppressed"), Meaning::Suppressed(29));
-        assert_eq!(meaning("warn_alloc_failed: 3 callbacks suppressed"), Meaning::Suppressed(3));
-        assert_eq!(meaning("warn_alloc: -1 callbacks suppressed"), Meaning::NotUnderstood);
-        assert_eq!(meaning("warn_alloc: a callback"), Meaning::Other);
+        assert_eq!(classify("warn_alloc: 29 callbacks suppressed"), MessageKind::Suppressed(29));
+        assert_eq!(classify("warn_alloc_failed: 3 callbacks suppressed"), MessageKind::Suppressed(3));
+        assert_eq!(classify("warn_alloc: -1 callbacks suppressed"), MessageKind::Malformed);
+        assert_eq!(classify("warn_alloc: a callback"), MessageKind::Other);
     }
 
     proptest! {
         #[test]
         fn no_text_can_panic_the_parsers(text in "(?s).{0,100}", mode in "[0-9a-f]{0,9}[(),|A-Z_]{0,12}", order: i32) {
-            let _ = record(&text);
-            let _ = record(&format!("4,1,1,-;{text}"));
-            let _ = meaning(&text);
-            let _ = meaning(&format!("{text}{FAILURE}{text}"));
-            let _ = meaning(&format!("\\x\\x\\x{FAILURE}: order:{order}, mode:0x{mode}"));
-            let _ = meaning(&format!("warn_alloc: {text} callbacks suppressed"));
+            let _ = parse_record(&text);
+            let _ = parse_record(&format!("4,1,1,-;{text}"));
+            let _ = classify(&text);
+            let _ = classify(&format!("{text}{FAILURE}{text}"));
+            let _ = classify(&format!("\\x\\x\\x{FAILURE}: order:{order}, mode:0x{mode}"));
+            let _ = classify(&format!("warn_alloc: {text} callbacks suppressed"));
         }
     }
 }

@@ -4,7 +4,7 @@ use std::{collections::HashMap, hash::Hash};
 
 /// Number of bits of a kernel counter, after which it wraps to zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Width {
+pub(super) enum CounterWidth {
     /// Wraps at 2^16: a hardware register that its driver copies.
     Bits16,
     /// Wraps at 2^32.
@@ -15,7 +15,7 @@ pub(super) enum Width {
 
 /// Running totals of counters, by key. Keys that are not seen in a round are forgotten.
 #[derive(Debug)]
-pub(super) struct Monotone<K> {
+pub(super) struct MonotonicTotals<K> {
     counters: HashMap<K, Counter>,
     round: u64,
 }
@@ -27,24 +27,24 @@ struct Counter {
     round: u64,
 }
 
-impl<K> Default for Monotone<K> {
+impl<K> Default for MonotonicTotals<K> {
     fn default() -> Self {
         Self { counters: HashMap::new(), round: 0 }
     }
 }
 
-impl<K: Eq + Hash> Monotone<K> {
+impl<K: Eq + Hash> MonotonicTotals<K> {
     /// Takes in the kernel's current value and returns the total. The first value of a key is its total.
     ///
     /// A 64-bit counter that decreases adds nothing: tcpmon cannot know whether it was reset or had a glitch, and an
     /// overrun that never happened is worse than one that is shown a sample later.
-    pub(super) fn advance(&mut self, key: K, now: u64, width: Width) -> u64 {
+    pub(super) fn advance(&mut self, key: K, now: u64, width: CounterWidth) -> u64 {
         let round = self.round;
         let counter = self.counters.entry(key).or_insert(Counter { last: now, total: now, round });
         counter.total += match width {
-            Width::Bits16 => u64::from((now as u16).wrapping_sub(counter.last as u16)),
-            Width::Bits32 => u64::from((now as u32).wrapping_sub(counter.last as u32)),
-            Width::Bits64 => now.saturating_sub(counter.last),
+            CounterWidth::Bits16 => u64::from((now as u16).wrapping_sub(counter.last as u16)),
+            CounterWidth::Bits32 => u64::from((now as u32).wrapping_sub(counter.last as u32)),
+            CounterWidth::Bits64 => now.saturating_sub(counter.last),
         };
         counter.last = now;
         counter.round = round;
@@ -65,32 +65,32 @@ mod tests {
 
     #[test]
     fn a_counter_starts_where_the_kernel_is_and_follows_it() {
-        let mut monotone = Monotone::default();
-        let mut at = |now| monotone.advance("a", now, Width::Bits64);
+        let mut totals = MonotonicTotals::default();
+        let mut at = |now| totals.advance("a", now, CounterWidth::Bits64);
         assert_eq!([at(7), at(9), at(9)], [7, 9, 9]);
     }
 
     #[test]
     fn wraps_are_followed_and_resets_add_nothing() {
-        let mut monotone = Monotone::default();
+        let mut totals = MonotonicTotals::default();
         // pcnet32: what a virtual machine showed when the true value was 302,917.
-        let shown = [36_588, 27_727, 40_761].map(|now| monotone.advance("missed", now, Width::Bits16));
+        let shown = [36_588, 27_727, 40_761].map(|now| totals.advance("missed", now, CounterWidth::Bits16));
         assert_eq!(shown, [36_588, 36_588 + (65_536 - 36_588) + 27_727, 65_536 + 40_761]);
-        let shown = [u64::from(u32::MAX), 4].map(|now| monotone.advance("processed", now, Width::Bits32));
+        let shown = [u64::from(u32::MAX), 4].map(|now| totals.advance("processed", now, CounterWidth::Bits32));
         assert_eq!(shown, [u64::from(u32::MAX), u64::from(u32::MAX) + 5]);
-        let shown = [100, 90, 95].map(|now| monotone.advance("reset", now, Width::Bits64));
+        let shown = [100, 90, 95].map(|now| totals.advance("reset", now, CounterWidth::Bits64));
         assert_eq!(shown, [100, 100, 105]);
     }
 
     #[test]
-    fn what_was_not_met_in_a_round_begins_anew() {
-        let mut monotone = Monotone::default();
-        monotone.advance("stays", 5, Width::Bits64);
-        monotone.advance("goes", 5, Width::Bits64);
-        monotone.end_round();
-        monotone.advance("stays", 6, Width::Bits64);
-        monotone.end_round();
-        assert_eq!(monotone.advance("stays", 7, Width::Bits64), 7);
-        assert_eq!(monotone.advance("goes", 3, Width::Bits64), 3);
+    fn a_counter_that_was_missing_in_a_round_starts_again() {
+        let mut totals = MonotonicTotals::default();
+        totals.advance("stays", 5, CounterWidth::Bits64);
+        totals.advance("goes", 5, CounterWidth::Bits64);
+        totals.end_round();
+        totals.advance("stays", 6, CounterWidth::Bits64);
+        totals.end_round();
+        assert_eq!(totals.advance("stays", 7, CounterWidth::Bits64), 7);
+        assert_eq!(totals.advance("goes", 3, CounterWidth::Bits64), 3);
     }
 }
