@@ -332,7 +332,7 @@ impl Collector {
             groups_suppressed: self.table.suppressed(),
             begins_late: raw.lost(Loss::SocketBeginLate),
             connections_opened: self.opened,
-            newborn: 0,
+            new_at_zero: 0,
             took,
         }
     }

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     metrics::{self, Format, Identity},
-    model::{newborn::Newborns, snapshot::Observed},
+    model::{new_series::NewSeries, snapshot::Observed},
 };
 
 /// A request that arrives within this time of a sample's start gets that sample.
@@ -64,7 +64,7 @@ pub(super) struct SampleCache<S> {
 #[derive(Default)]
 struct CacheState {
     sample: Option<SharedSample>,
-    newborns: Newborns,
+    new_series: NewSeries,
 }
 
 struct SharedSample {
@@ -99,7 +99,7 @@ impl<S: DataSource> SampleCache<S> {
             if state.sample.as_ref().is_none_or(|sample| sample.start + SAMPLE_MAX_AGE <= arrival) {
                 state = self.take_sample(state).await;
             }
-            let CacheState { sample: Some(sample), newborns } = &mut *state else { continue };
+            let CacheState { sample: Some(sample), new_series } = &mut *state else { continue };
             if !has_waited && !sample.admit(client, Instant::now()) {
                 let next = sample.next_sample_time();
                 drop(state);
@@ -109,7 +109,7 @@ impl<S: DataSource> SampleCache<S> {
             }
             if let (PageRequest::Metrics(_, scraper), Ok(seen)) = (request, &mut sample.seen) {
                 // All clients that share the sample get the same values.
-                seen.snapshot = newborns.show(scraper, mem::take(&mut seen.snapshot), Instant::now());
+                seen.snapshot = new_series.show(scraper, mem::take(&mut seen.snapshot), Instant::now());
             }
             let start = sample.start_clock;
             let page = match (&sample.seen, &sample.pages[request.index()]) {

@@ -27,7 +27,7 @@ pub enum Scope {
     /// The host.
     Host,
     /// tcpmon itself.
-    Itself,
+    Tcpmon,
 }
 
 /// The constructors' arguments are the fields of the family, in their order.

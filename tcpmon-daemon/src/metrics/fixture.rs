@@ -97,7 +97,7 @@ pub(super) fn snapshot(groups: Vec<Group>) -> Snapshot {
         groups_suppressed: 39,
         begins_late: 40,
         connections_opened: 41,
-        newborn: 95,
+        new_at_zero: 95,
         took: Duration::from_micros(1500),
     }
 }

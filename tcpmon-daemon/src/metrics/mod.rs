@@ -9,10 +9,10 @@ mod groups;
 mod histogram;
 mod host;
 mod identity;
-mod itself;
 mod page;
 mod process;
 mod protobuf;
+mod tcpmon;
 mod text;
 mod units;
 mod usage;
@@ -50,7 +50,7 @@ pub fn families() -> impl Iterator<Item = &'static Family> {
         groups::TIMESLICE_FAMILIES,
         host::NETWORK_FAMILIES,
         host::MEMORY_FAMILIES,
-        itself::FAMILIES,
+        tcpmon::FAMILIES,
         process::FAMILIES,
     ]
     .into_iter()

@@ -9,7 +9,7 @@ use super::{
 const SOURCES: &[&str] = &["tcpmon"];
 
 pub(super) const FAMILIES: &[Family] = &[
-    Scope::Itself.counter(
+    Scope::Tcpmon.counter(
         "process_cpu_seconds_total",
         "seconds",
         &[],
@@ -17,13 +17,13 @@ pub(super) const FAMILIES: &[Family] = &[
         "CPU time that tcpmon has used, in user space and in the kernel.",
         |page| sample(page, |usage| Some(usage.cpu.as_secs_f64())),
     ),
-    Scope::Itself.gauge("process_resident_memory_bytes", "bytes", &[], SOURCES, "Resident memory of tcpmon.", |page| {
+    Scope::Tcpmon.gauge("process_resident_memory_bytes", "bytes", &[], SOURCES, "Resident memory of tcpmon.", |page| {
         sample(page, |usage| Some(usage.resident_bytes))
     }),
-    Scope::Itself.gauge("process_virtual_memory_bytes", "bytes", &[], SOURCES, "Address space of tcpmon.", |page| {
+    Scope::Tcpmon.gauge("process_virtual_memory_bytes", "bytes", &[], SOURCES, "Address space of tcpmon.", |page| {
         sample(page, |usage| Some(usage.virtual_bytes))
     }),
-    Scope::Itself.gauge(
+    Scope::Tcpmon.gauge(
         "process_start_time_seconds",
         "seconds",
         &[],
@@ -34,13 +34,13 @@ pub(super) const FAMILIES: &[Family] = &[
             started.map(|time| Sample::plain(time.as_secs_f64())).into_iter().collect()
         },
     ),
-    Scope::Itself.gauge("process_open_fds", "", &[], SOURCES, "File descriptors that tcpmon has open.", |page| {
+    Scope::Tcpmon.gauge("process_open_fds", "", &[], SOURCES, "File descriptors that tcpmon has open.", |page| {
         sample(page, |usage| Some(usage.open_fds))
     }),
-    Scope::Itself.gauge("process_max_fds", "", &[], SOURCES, "File descriptors that tcpmon may have open.", |page| {
+    Scope::Tcpmon.gauge("process_max_fds", "", &[], SOURCES, "File descriptors that tcpmon may have open.", |page| {
         sample(page, |usage| usage.max_fds)
     }),
-    Scope::Itself.gauge("process_threads", "", &[], SOURCES, "Threads of tcpmon.", |page| {
+    Scope::Tcpmon.gauge("process_threads", "", &[], SOURCES, "Threads of tcpmon.", |page| {
         sample(page, |usage| Some(usage.threads))
     }),
 ];

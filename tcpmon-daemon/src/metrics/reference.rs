@@ -20,7 +20,7 @@ const SCOPES: [(Scope, &str, &str); 3] = [
         "Host",
         "For the whole host, except devices and softnet, which are those of the daemon's own network namespace.",
     ),
-    (Scope::Itself, "tcpmon itself", "Version, state of the probes and sources, losses, and cost."),
+    (Scope::Tcpmon, "tcpmon itself", "Version, state of the probes and sources, losses, and cost."),
 ];
 
 pub(super) fn markdown() -> String {

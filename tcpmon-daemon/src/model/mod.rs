@@ -6,7 +6,7 @@ mod group;
 pub mod host;
 mod labels;
 mod listeners;
-pub mod newborn;
+pub mod new_series;
 mod possible;
 pub mod service;
 pub mod snapshot;

@@ -224,8 +224,8 @@ pub struct Snapshot {
     /// Connections whose start no program saw, but which are counted from their first byte.
     pub begins_late: u64,
     /// Groups, and new drop reasons of other groups, that are shown at zero because they are new: see
-    /// [`super::newborn`].
-    pub newborn: u64,
+    /// [`super::new_series`].
+    pub new_at_zero: u64,
     /// Time that it took to make this snapshot.
     pub took: Duration,
 }

@@ -2,7 +2,7 @@
 //! a sample to count from.
 //!
 //! The counters of a new group, and those of drops for a reason that its group has not had before, stay at zero on all
-//! metrics pages until every regular scraper has had one. All clients that share a sample (a reading) get the same
+//! metrics pages until every regular scraper has had one. All clients that share a sample get the same
 //! values.
 
 use std::{
@@ -14,20 +14,20 @@ use std::{
 use super::snapshot::{Group, GroupCounters, GroupKey, Snapshot};
 
 /// Maximum time for which new series are held at zero, even if a regular scraper has not requested a page by then.
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_HOLD: Duration = Duration::from_secs(60);
 
 /// A client that stays away for longer than this counts as a new client when it comes back.
-const KNOWN: Duration = Duration::from_secs(300);
+const CLIENT_TTL: Duration = Duration::from_secs(300);
 
 /// Maximum number of clients that are remembered; a new one replaces the one that has stayed away for longest.
-const CLIENTS: usize = 64;
+const MAX_CLIENTS: usize = 64;
 
 /// See the module documentation.
 #[derive(Debug, Default)]
-pub struct Newborns {
+pub struct NewSeries {
     clients: HashMap<String, Client>,
-    groups: HashMap<GroupKey, Life>,
-    /// The last reading, as it was shown.
+    groups: HashMap<GroupKey, GroupHistory>,
+    /// The last sample, as it was shown.
     shown: Weak<Snapshot>,
 }
 
@@ -39,47 +39,47 @@ struct Client {
     before: Option<Instant>,
 }
 
-/// What is known about a group since its birth.
+/// What is known about a group since it was created.
 #[derive(Debug)]
-struct Life {
+struct GroupHistory {
     born: Instant,
-    /// Time of the last reading that contained it.
-    met: Instant,
-    all: Shown,
+    /// Time of the last sample that contained it.
+    last_seen: Instant,
+    all: Series,
     /// Drop reasons.
-    reasons: HashMap<String, Shown>,
+    reasons: HashMap<String, Series>,
 }
 
 /// Since when something is shown, and whether with its true value.
 #[derive(Clone, Copy, Debug)]
-struct Shown {
+struct Series {
     since: Instant,
-    truly: bool,
+    released: bool,
 }
 
-impl Newborns {
-    /// The reading as this client gets it. All clients that share a reading get the same: what is returned here is
+impl NewSeries {
+    /// The sample as this client gets it. All clients that share a sample get the same: what is returned here is
     /// passed in again for the others. `client` is whatever tells scrapers apart.
-    pub fn show(&mut self, client: &str, reading: Arc<Snapshot>, now: Instant) -> Arc<Snapshot> {
-        let before = self.asked(client, now);
-        if std::ptr::eq(self.shown.as_ptr(), Arc::as_ptr(&reading)) {
-            return reading;
+    pub fn show(&mut self, client: &str, sample: Arc<Snapshot>, now: Instant) -> Arc<Snapshot> {
+        let before = self.record_request(client, now);
+        if std::ptr::eq(self.shown.as_ptr(), Arc::as_ptr(&sample)) {
+            return sample;
         }
-        self.meet(&reading, self.seen_by_all(client, before, now), now);
-        let shown = self.hold(reading);
+        self.update(&sample, self.all_scraped_since(client, before, now), now);
+        let shown = self.hold(sample);
         self.shown = Arc::downgrade(&shown);
         shown
     }
 
     /// Records a client's request. Returns the time of its previous one.
-    fn asked(&mut self, client: &str, now: Instant) -> Option<Instant> {
-        self.clients.retain(|_, client| now.duration_since(client.last) < KNOWN);
+    fn record_request(&mut self, client: &str, now: Instant) -> Option<Instant> {
+        self.clients.retain(|_, client| now.duration_since(client.last) < CLIENT_TTL);
         if let Some(client) = self.clients.get_mut(client) {
             client.before = Some(client.last);
             client.last = now;
             return client.before;
         }
-        if self.clients.len() >= CLIENTS {
+        if self.clients.len() >= MAX_CLIENTS {
             let oldest = self.clients.iter().min_by_key(|(_, client)| client.last).map(|(name, _)| name.clone());
             oldest.and_then(|name| self.clients.remove(&name));
         }
@@ -89,69 +89,72 @@ impl Newborns {
 
     /// The time since which every regular scraper has had a page; `None` if there is no regular scraper. The client
     /// that is `asking` has not got its page yet: its last one was at `before`.
-    fn seen_by_all(&self, asking: &str, before: Option<Instant>, now: Instant) -> Option<Instant> {
+    fn all_scraped_since(&self, asking: &str, before: Option<Instant>, now: Instant) -> Option<Instant> {
         let regular = self.clients.iter().filter(|(_, client)| client.is_awaited(now));
         regular.filter_map(|(name, client)| if name == asking { before } else { Some(client.last) }).min()
     }
 
-    /// Takes in a new reading: what all regular scrapers have seen at zero is shown with its true value from now on.
-    fn meet(&mut self, reading: &Snapshot, seen_by_all: Option<Instant>, now: Instant) {
-        let advance = |shown: &mut Shown| {
-            shown.truly |= seen_by_all.is_none_or(|seen| seen >= shown.since);
-            shown.truly |= now.duration_since(shown.since) >= LONGEST;
+    /// Takes in a new sample: what all regular scrapers have seen at zero is shown with its true value from now on.
+    fn update(&mut self, sample: &Snapshot, all_scraped_since: Option<Instant>, now: Instant) {
+        let advance = |shown: &mut Series| {
+            shown.released |= all_scraped_since.is_none_or(|seen| seen >= shown.since);
+            shown.released |= now.duration_since(shown.since) >= MAX_HOLD;
         };
-        let new = Shown { since: now, truly: false };
-        for group in &reading.groups {
-            match self.groups.get_mut(&group.key).filter(|life| life.born == group.born) {
-                Some(life) => {
-                    life.met = now;
-                    advance(&mut life.all);
+        let new = Series { since: now, released: false };
+        for group in &sample.groups {
+            match self.groups.get_mut(&group.key).filter(|history| history.born == group.born) {
+                Some(history) => {
+                    history.last_seen = now;
+                    advance(&mut history.all);
                     for (reason, _) in &group.counters.drops {
-                        match life.reasons.get_mut(reason) {
+                        match history.reasons.get_mut(reason) {
                             Some(shown) => advance(shown),
-                            None => drop(life.reasons.insert(reason.clone(), new)),
+                            None => drop(history.reasons.insert(reason.clone(), new)),
                         }
                     }
                 }
                 None => {
                     let reasons = group.counters.drops.iter().map(|(reason, _)| (reason.clone(), new)).collect();
-                    self.groups.insert(group.key.clone(), Life { born: group.born, met: now, all: new, reasons });
+                    self.groups.insert(
+                        group.key.clone(),
+                        GroupHistory { born: group.born, last_seen: now, all: new, reasons },
+                    );
                 }
             }
         }
-        self.groups.retain(|_, life| now.duration_since(life.met) < KNOWN);
+        self.groups.retain(|_, history| now.duration_since(history.last_seen) < CLIENT_TTL);
     }
 
-    /// The reading with zeros for what is held.
-    fn hold(&self, mut reading: Arc<Snapshot>) -> Arc<Snapshot> {
-        let held: u64 = reading.groups.iter().map(|group| self.held(group)).sum();
+    /// The sample with zeros for what is held.
+    fn hold(&self, mut sample: Arc<Snapshot>) -> Arc<Snapshot> {
+        let held: u64 = sample.groups.iter().map(|group| self.held_count(group)).sum();
         if held > 0 {
-            let shown = Arc::make_mut(&mut reading);
-            shown.newborn = held;
+            let shown = Arc::make_mut(&mut sample);
+            shown.new_at_zero = held;
             for group in &mut shown.groups {
                 self.hold_group(group);
             }
         }
-        reading
+        sample
     }
 
     /// How much of the group is held: 1 for the whole group, or the number of drop reasons that are held.
-    fn held(&self, group: &Group) -> u64 {
-        let Some(life) = self.groups.get(&group.key) else { return 0 };
-        if !life.all.truly {
+    fn held_count(&self, group: &Group) -> u64 {
+        let Some(history) = self.groups.get(&group.key) else { return 0 };
+        if !history.all.released {
             return 1;
         }
-        group.counters.drops.iter().filter(|(reason, _)| life.holds(reason)).count() as u64
+        group.counters.drops.iter().filter(|(reason, _)| history.holds(reason)).count() as u64
     }
 
     fn hold_group(&self, group: &mut Group) {
-        let Some(life) = self.groups.get(&group.key) else { return };
-        if !life.all.truly {
+        let Some(history) = self.groups.get(&group.key) else { return };
+        if !history.all.released {
             let drops = std::mem::take(&mut group.counters.drops);
             group.counters = GroupCounters { drops, ..GroupCounters::default() };
         }
         for (reason, count) in &mut group.counters.drops {
-            if !life.all.truly || life.holds(reason) {
+            if !history.all.released || history.holds(reason) {
                 *count = 0;
             }
         }
@@ -165,9 +168,9 @@ impl Client {
     }
 }
 
-impl Life {
+impl GroupHistory {
     fn holds(&self, reason: &str) -> bool {
-        self.reasons.get(reason).is_some_and(|shown| !shown.truly)
+        self.reasons.get(reason).is_some_and(|shown| !shown.released)
     }
 }
 
@@ -180,13 +183,13 @@ mod tests {
 
     /// Requests pages at given seconds, and reports what it got.
     struct Pages {
-        newborns: Newborns,
+        new_series: NewSeries,
         start: Instant,
     }
 
     impl Pages {
         fn new() -> Self {
-            Self { newborns: Newborns::default(), start: Instant::now() }
+            Self { new_series: NewSeries::default(), start: Instant::now() }
         }
 
         fn at(&self, seconds: u64) -> Instant {
@@ -208,9 +211,9 @@ mod tests {
         }
 
         fn ask(&mut self, client: &str, second: u64, groups: Vec<Group>) -> Arc<Snapshot> {
-            let reading = Arc::new(Snapshot { groups, ..Snapshot::default() });
+            let sample = Arc::new(Snapshot { groups, ..Snapshot::default() });
             let now = self.at(second);
-            self.newborns.show(client, reading, now)
+            self.new_series.show(client, sample, now)
         }
 
         /// What a client is shown for a group that was born at `born` and has received 100 bytes.
@@ -218,7 +221,7 @@ mod tests {
             let group = self.group("a", born, 100, &[]);
             let page = self.ask(client, second, vec![group]);
             let held = page.groups[0].counters.sockets.received_bytes == 0;
-            assert_eq!(page.newborn, u64::from(held));
+            assert_eq!(page.new_at_zero, u64::from(held));
             assert_eq!(page.groups[0].gauges.sockets, 7, "the present is never held");
             page.groups[0].counters.sockets.received_bytes
         }
@@ -279,11 +282,11 @@ mod tests {
     #[test]
     fn whoever_shares_a_reading_gets_the_same() {
         let mut pages = Pages::new();
-        let mut reading = Arc::new(Snapshot { groups: vec![pages.group("a", 0, 100, &[])], ..Snapshot::default() });
+        let mut sample = Arc::new(Snapshot { groups: vec![pages.group("a", 0, 100, &[])], ..Snapshot::default() });
         for (client, second) in [("a", 5), ("b", 5), ("a", 6)] {
             let now = pages.at(second);
-            reading = pages.newborns.show(client, reading, now);
-            assert_eq!(reading.groups[0].counters.sockets.received_bytes, 0, "{client}");
+            sample = pages.new_series.show(client, sample, now);
+            assert_eq!(sample.groups[0].counters.sockets.received_bytes, 0, "{client}");
         }
         assert_eq!(pages.received("b", 7, 0), 100);
     }
@@ -302,7 +305,7 @@ mod tests {
             let group = pages.group("a", 0, 100, drops);
             let page = pages.ask("a", second, vec![group]);
             let shown: Vec<u64> = page.groups[0].counters.drops.iter().map(|(_, count)| *count).collect();
-            (shown, page.groups[0].counters.sockets.received_bytes, page.newborn)
+            (shown, page.groups[0].counters.sockets.received_bytes, page.new_at_zero)
         };
         assert_eq!(drops(5, &[("old", 3)]), (vec![0], 0, 1));
         assert_eq!(drops(20, &[("old", 4)]), (vec![4], 100, 0));
@@ -316,9 +319,9 @@ mod tests {
         for number in 0..1000 {
             pages.received(&format!("client {number}"), number / 10, 0);
         }
-        assert!(pages.newborns.clients.len() <= CLIENTS);
-        assert_eq!(pages.newborns.groups.len(), 1);
+        assert!(pages.new_series.clients.len() <= MAX_CLIENTS);
+        assert_eq!(pages.new_series.groups.len(), 1);
         pages.regular("last", [1000]);
-        assert_eq!((pages.newborns.clients.len(), pages.newborns.groups.len()), (1, 0));
+        assert_eq!((pages.new_series.clients.len(), pages.new_series.groups.len()), (1, 0));
     }
 }

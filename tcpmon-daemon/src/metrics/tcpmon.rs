@@ -6,7 +6,7 @@ use super::family::{Family, Sample, Scope, Value};
 use crate::model::snapshot::Verdict;
 
 pub(super) const FAMILIES: &[Family] = &[
-    Scope::Itself.info(
+    Scope::Tcpmon.info(
         "tcpmon_build_info",
         "",
         &["version", "kernel", "revision"],
@@ -18,7 +18,7 @@ pub(super) const FAMILIES: &[Family] = &[
             vec![Sample::with(labels.map(Cow::Borrowed), 1)]
         },
     ),
-    Scope::Itself.gauge(
+    Scope::Tcpmon.gauge(
         "tcpmon_probe_attached",
         "",
         &["probe"],
@@ -29,7 +29,7 @@ pub(super) const FAMILIES: &[Family] = &[
             probes.iter().map(|p| Sample::labelled(&p.name, p.verdict == Verdict::Attached)).collect()
         },
     ),
-    Scope::Itself.info(
+    Scope::Tcpmon.info(
         "tcpmon_probe_info",
         "",
         &["probe", "verdict", "reason"],
@@ -41,7 +41,7 @@ pub(super) const FAMILIES: &[Family] = &[
             labels.map(|labels| Sample::with(labels.map(Cow::Borrowed), 1)).collect()
         },
     ),
-    Scope::Itself.gauge(
+    Scope::Tcpmon.gauge(
         "tcpmon_host_source_available",
         "",
         &["source"],
@@ -50,7 +50,7 @@ pub(super) const FAMILIES: &[Family] = &[
          /status gives the reason.",
         |page| page.host.sources.iter().map(|source| Sample::labelled(source.name, source.available)).collect(),
     ),
-    Scope::Itself.counter(
+    Scope::Tcpmon.counter(
         "tcpmon_lost_total",
         "",
         &["what"],
@@ -62,7 +62,7 @@ pub(super) const FAMILIES: &[Family] = &[
             seen.chain(page.host.losses.iter().map(|(what, count)| Sample::labelled(*what, *count))).collect()
         },
     ),
-    Scope::Itself.counter(
+    Scope::Tcpmon.counter(
         "tcpmon_sockets_ignored_total",
         "",
         &["why"],
@@ -71,7 +71,7 @@ pub(super) const FAMILIES: &[Family] = &[
          applications read from those instead.",
         |page| page.snapshot.ignored.iter().map(|(why, count)| Sample::labelled(*why, *count)).collect(),
     ),
-    Scope::Itself.counter(
+    Scope::Tcpmon.counter(
         "tcpmon_bpf_program_runs_total",
         "",
         &["program"],
@@ -82,7 +82,7 @@ pub(super) const FAMILIES: &[Family] = &[
             programs.filter_map(|p| Some(Sample::labelled(&p.name, p.runs?))).collect()
         },
     ),
-    Scope::Itself.counter(
+    Scope::Tcpmon.counter(
         "tcpmon_bpf_program_run_seconds_total",
         "seconds",
         &["program"],
@@ -93,7 +93,7 @@ pub(super) const FAMILIES: &[Family] = &[
             programs.filter_map(|p| Some(Sample::labelled(&p.name, p.run_time?.as_secs_f64()))).collect()
         },
     ),
-    Scope::Itself.gauge(
+    Scope::Tcpmon.gauge(
         "tcpmon_map_entries",
         "",
         &["map"],
@@ -101,7 +101,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "Entries in use in the eBPF map, or in a table of the daemon (groups, groups_hidden).",
         |page| page.snapshot.maps.iter().map(|map| Sample::labelled(&map.name, map.entries)).collect(),
     ),
-    Scope::Itself.gauge(
+    Scope::Tcpmon.gauge(
         "tcpmon_map_capacity",
         "",
         &["map"],
@@ -112,7 +112,7 @@ pub(super) const FAMILIES: &[Family] = &[
             maps.filter_map(|map| Some(Sample::labelled(&map.name, map.capacity?))).collect()
         },
     ),
-    Scope::Itself.counter(
+    Scope::Tcpmon.counter(
         "tcpmon_groups_suppressed_total",
         "",
         &[],
@@ -120,7 +120,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "Sockets and readers that were counted under the group other because there were too many groups.",
         |page| vec![Sample::plain(page.snapshot.groups_suppressed)],
     ),
-    Scope::Itself.counter(
+    Scope::Tcpmon.counter(
         "tcpmon_connections_opened_total",
         "",
         &["counted_by"],
@@ -135,7 +135,7 @@ pub(super) const FAMILIES: &[Family] = &[
             kernel.into_iter().chain(programs).collect()
         },
     ),
-    Scope::Itself.counter(
+    Scope::Tcpmon.counter(
         "tcpmon_socket_begin_late_total",
         "",
         &[],
@@ -144,16 +144,16 @@ pub(super) const FAMILIES: &[Family] = &[
          lost: they are counted from their first byte.",
         |page| vec![Sample::plain(page.snapshot.begins_late)],
     ),
-    Scope::Itself.gauge(
+    Scope::Tcpmon.gauge(
         "tcpmon_newborn_groups",
         "",
         &[],
         &["tcpmon"],
         "Groups, and new drop reasons of other groups, whose counters are zero on this page because a regular \
          scraper has not seen them yet.",
-        |page| vec![Sample::plain(page.snapshot.newborn)],
+        |page| vec![Sample::plain(page.snapshot.new_at_zero)],
     ),
-    Scope::Itself.gauge(
+    Scope::Tcpmon.gauge(
         "tcpmon_scrape_seconds",
         "seconds",
         &[],
