@@ -31,7 +31,7 @@ const MAX_FIXTURE_BYTES: usize = 64 << 10;
 /// Arguments of `cargo xtask btf-fixture`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Take every kernel in ../shared/kernel-btf
+    /// Use all kernels in ../shared/kernel-btf
     #[arg(long)]
     all: bool,
     /// BTF files, as in /sys/kernel/btf/vmlinux, such files compressed by xz, or an uncompressed vmlinux
@@ -66,12 +66,12 @@ pub fn run(args: &Args) -> Result<()> {
         inputs.extend(entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?);
         inputs.sort();
     }
-    ensure!(!inputs.is_empty(), "no kernel named: give BTF files or --all");
+    ensure!(!inputs.is_empty(), "no input: give BTF files or --all");
 
     let folder = folder();
     fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
     for input in inputs {
-        let file = input.file_name().context("input is not a file")?.to_string_lossy();
+        let file = input.file_name().context("the input is not a file")?.to_string_lossy();
         let label = file.trim_end_matches(".xz").trim_end_matches(".btf");
         let fixture = make(&input).with_context(|| format!("cut down {}", input.display()))?;
         let output = folder.join(format!("{label}.btf"));
@@ -81,7 +81,7 @@ pub fn run(args: &Args) -> Result<()> {
         let text = fs::read_to_string(&table)?;
         if let Some(wider) = with_column(&text, label, &Btf::parse(&fixture)?) {
             fs::write(&table, wider)?;
-            println!("{}: a column for {label}: compare it with what another tool says", table.display());
+            println!("{}: added column {label}: compare it with another tool, such as pahole", table.display());
         }
     }
     Ok(())
@@ -91,7 +91,11 @@ fn make(input: &Path) -> Result<Vec<u8>> {
     let original = read_btf(input)?;
     let original = Btf::parse(&original)?;
     let fixture = Subset::new(&original).cut()?;
-    ensure!(fixture.len() <= MAX_FIXTURE_BYTES, "{} bytes are too large: want fewer types", fixture.len());
+    ensure!(
+        fixture.len() <= MAX_FIXTURE_BYTES,
+        "{} bytes are more than {MAX_FIXTURE_BYTES}: include fewer types",
+        fixture.len()
+    );
     check(&original, &Btf::parse(&fixture)?)?;
     Ok(fixture)
 }

@@ -10,7 +10,7 @@ use crate::{ebpf::Toolkit, process, workspace};
 pub fn run(release: bool) -> Result<()> {
     binary(release)?;
     let object = toolkit()?.object();
-    eprintln!("the eBPF object, by sha256sum:");
+    eprintln!("SHA-256 of the eBPF object:");
     process::run(Command::new("sha256sum").arg(object))
 }
 

@@ -33,7 +33,7 @@ pub struct Args {
 /// Compares each kernel with the newest fixture and prints what changed; returns an error if anything did.
 pub fn run(args: &Args) -> Result<()> {
     let expected = fs::read_to_string(btf_fixture::folder().join(btf_fixture::EXPECTED))?;
-    let newest = labels(&expected).into_iter().next_back().context("expected.tsv names no kernel")?;
+    let newest = labels(&expected).into_iter().next_back().context("expected.tsv lists no kernel")?;
     let known = fs::read(btf_fixture::folder().join(format!("{newest}.btf")))?;
     let known = Btf::parse(&known)?;
     let mut findings = 0;
@@ -54,7 +54,7 @@ pub fn run(args: &Args) -> Result<()> {
 
 fn of_file(path: &Path, known: &Btf<'_>, expected: &str) -> Result<Vec<String>> {
     let bytes = read_btf(path)?;
-    let other = Btf::parse(&bytes).with_context(|| format!("{} is no BTF", path.display()))?;
+    let other = Btf::parse(&bytes).with_context(|| format!("{} is not BTF", path.display()))?;
     Ok(changes(known, &other, expected))
 }
 
@@ -87,7 +87,7 @@ fn changes(known: &Btf<'_>, other: &Btf<'_>, expected: &str) -> Vec<String> {
     }
     for function in btf_fixture::functions() {
         if known.has_function(function) && !other.has_function(function) {
-            changes.push(format!("function {function} is gone"));
+            changes.push(format!("function {function} no longer exists"));
         }
     }
     changes.extend(iterators_moved(other));
@@ -98,8 +98,7 @@ fn changes(known: &Btf<'_>, other: &Btf<'_>, expected: &str) -> Vec<String> {
 /// Differences in what the programs would be told: what can no longer be resolved, optional or not.
 fn resolved(known: &Btf<'_>, other: &Btf<'_>) -> Vec<String> {
     let absent = |btf| -> Result<BTreeSet<String>, String> {
-        let layout =
-            layout::resolve(btf).map_err(|missing| format!("{missing} is gone: tcpmon would refuse to run"))?;
+        let layout = layout::resolve(btf).map_err(|missing| format!("{missing} is missing: tcpmon would not run"))?;
         let text = format!("{layout:#?}");
         let names =
             text.lines().filter_map(|line| line.trim().strip_suffix(&format!(": {ABSENT},")).map(str::to_owned));
@@ -107,9 +106,9 @@ fn resolved(known: &Btf<'_>, other: &Btf<'_>) -> Vec<String> {
     };
     match (absent(known), absent(other)) {
         (Ok(before), Ok(after)) => {
-            after.difference(&before).map(|name| format!("{name} of Layout cannot be resolved any more")).collect()
+            after.difference(&before).map(|name| format!("{name} of Layout can no longer be resolved")).collect()
         }
-        (_, Err(sentence)) => vec![sentence],
+        (_, Err(error)) => vec![error],
         (Err(_), Ok(_)) => Vec::new(),
     }
 }
@@ -149,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_has_not_changed_since_itself() -> Result<()> {
+    fn a_kernel_does_not_differ_from_itself() -> Result<()> {
         assert_eq!(between("7.3", "7.3")?, Vec::<String>::new());
         Ok(())
     }
@@ -164,7 +163,7 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} is not in:\n{text}");
         }
-        assert!(between("6.1", "5.10")?.iter().any(|change| change.contains("bpf_task_storage_get is gone")));
+        assert!(between("6.1", "5.10")?.iter().any(|change| change.contains("bpf_task_storage_get no longer exists")));
         let text = between("6.12", "6.16")?.join("\n");
         assert!(text.contains("tracepoint tcp_rcvbuf_grow: absent, now (Pointer(\"sock\"), "), "{text}");
         Ok(())

@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask --help`.
+//! The development commands: `cargo xtask --help`.
 
 mod apt;
 mod bench;
@@ -24,45 +24,45 @@ use anyhow::Result;
 use clap::Parser;
 
 #[derive(Parser)]
-#[command(bin_name = "cargo xtask", about = "tcpmon's own commands")]
+#[command(bin_name = "cargo xtask", about = "Development commands of tcpmon")]
 enum Command {
-    /// Bring rust-src and bpf-linker to this machine (quick when they are there)
+    /// Install rust-src and bpf-linker for this checkout (quick if they are installed)
     Setup,
-    /// Make the subset of a kernel's BTF that the resolver's tests read
+    /// Reduce a kernel's BTF to a fixture for the tests that resolve offsets
     BtfFixture(btf_fixture::Args),
-    /// Name what changed, in kernels given by their BTF, of that which tcpmon relies on
+    /// List what changed in other kernels, given by their BTF, that tcpmon depends on
     Drift(drift::Args),
-    /// Set up, then build tcpmon and print the SHA-256 of its eBPF object
+    /// Set up, build tcpmon and print the SHA-256 of its eBPF object
     Build {
-        /// Build with optimisations
+        /// Build in release mode
         #[arg(long)]
         release: bool,
     },
-    /// Set up, then check format, lints and documentation
+    /// Set up, then check the format, lints and documentation
     Check,
-    /// Set up, check, build the release and run all tests (needs root), also on other kernels
+    /// Set up, check, build in release mode and run all tests, also on other kernels (needs root)
     Test(test::Args),
-    /// Run the integration tests on other kernels, in virtual machines (quiet machine, minutes)
+    /// Run the integration tests on other kernels in virtual machines (needs an otherwise idle host; takes minutes)
     Vm(vm::Args),
-    /// Write the Grafana dashboards from dashboards/generate.py
+    /// Generate the Grafana dashboards with dashboards/generate.py
     Dashboards {
-        /// Write nothing: check the dashboards, the alert rules and their tests
+        /// Write nothing; check the dashboards, the alert rules and their tests
         #[arg(long)]
         check: bool,
     },
-    /// Measure what tcpmon costs on this machine (needs root and quiet); `cargo xtask bench --help` has the parts
+    /// Measure the cost of tcpmon (needs root and an idle host); `cargo xtask bench --help` lists the parts
     #[command(disable_help_flag = true)]
     Bench {
-        /// What the benchmark gets
+        /// Arguments of the benchmark
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
-    /// Drive ten seconds of traffic in namespaces of its own and print what tcpmon saw
+    /// Send ten seconds of traffic between two network namespaces and print what tcpmon reports
     Demo,
-    /// Set up, build the release and run tcpmon with the given arguments
+    /// Set up, build in release mode and run tcpmon with the given arguments
     #[command(disable_help_flag = true)]
     Run {
-        /// What tcpmon gets
+        /// Arguments of tcpmon
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },

@@ -34,7 +34,7 @@ pub fn output(command: &mut Command) -> Result<String> {
     if !status.success() {
         bail!("{} failed: {status}: {}", line(command), String::from_utf8_lossy(&stderr).trim());
     }
-    let text = String::from_utf8(stdout).with_context(|| format!("{} wrote no UTF-8 text", line(command)))?;
+    let text = String::from_utf8(stdout).with_context(|| format!("the output of {} is not UTF-8", line(command)))?;
     Ok(text.trim_end().to_owned())
 }
 
@@ -52,7 +52,7 @@ pub fn run_for_at_most(command: &mut Command, limit: Duration) -> Result<()> {
         if Instant::now() >= deadline {
             child.kill()?;
             child.wait()?;
-            bail!("{} had not ended after {} s", line(command), limit.as_secs());
+            bail!("{} did not exit within {} s", line(command), limit.as_secs());
         }
         thread::sleep(Duration::from_millis(100));
     }

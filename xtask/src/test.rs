@@ -10,7 +10,7 @@ use crate::{build, check, dashboards, process, process::step, setup, vm, workspa
 /// Arguments of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Leave out the other kernels (`cargo xtask vm`)
+    /// Do not run the tests on other kernels (`cargo xtask vm`)
     #[arg(long)]
     no_vm: bool,
 }
@@ -33,7 +33,7 @@ pub fn run(args: &Args) -> Result<()> {
     step("release build", || build::run(true))?;
     step("integration tests", integration_tests)?;
     if args.no_vm {
-        eprintln!("=== other kernels: left out");
+        eprintln!("=== other kernels: skipped");
         return Ok(());
     }
     step("other kernels", || vm::machines(&vm::Args::default()))

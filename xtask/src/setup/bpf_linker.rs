@@ -27,11 +27,11 @@ pub fn ensure(toolchain: &Toolchain, tools: &Path) -> Result<()> {
     );
     let linker = tools.join("bin/bpf-linker");
     if linker.is_file() && fs::read_to_string(&stamp_file).is_ok_and(|found| found == stamp) {
-        eprintln!("setup: bpf-linker {VERSION} is there");
+        eprintln!("setup: bpf-linker {VERSION} is installed");
         return Ok(());
     }
 
-    eprintln!("setup: bpf-linker {VERSION}: building it against rustc's LLVM (about a minute)");
+    eprintln!("setup: bpf-linker {VERSION}: building it with the LLVM of rustc (takes about a minute)");
     let prefix = tools.join("llvm");
     link_llvm(toolchain, &prefix)?;
     process::run(
@@ -46,7 +46,7 @@ pub fn ensure(toolchain: &Toolchain, tools: &Path) -> Result<()> {
             .env_remove("RUSTFLAGS")
             .env_remove("CARGO_ENCODED_RUSTFLAGS"),
     )
-    .context("cannot build bpf-linker: a C++ compiler and access to the crates registry are needed")?;
+    .context("cannot build bpf-linker: it needs a C++ compiler and access to the crates registry")?;
 
     let found = process::output(Command::new(&linker).arg("--version")).context("the new bpf-linker does not start")?;
     // Cargo does not notice that the linker has changed.
@@ -55,7 +55,7 @@ pub fn ensure(toolchain: &Toolchain, tools: &Path) -> Result<()> {
         fs::remove_dir_all(objects)?;
     }
     fs::write(stamp_file, stamp)?;
-    eprintln!("setup: {found} is in place");
+    eprintln!("setup: installed {found}");
     Ok(())
 }
 
@@ -68,7 +68,7 @@ fn link_llvm(toolchain: &Toolchain, prefix: &Path) -> Result<()> {
         fs::remove_dir_all(&folder)?;
     }
     fs::create_dir_all(&folder)?;
-    let own_name = library.file_name().context("the folder of LLVM's library")?;
+    let own_name = library.file_name().context("the library of LLVM has no file name")?;
     for name in [OsStr::new("libLLVM.so"), own_name] {
         symlink(&library, folder.join(name)).with_context(|| format!("cannot link {}", library.display()))?;
     }

@@ -47,7 +47,7 @@ fn unpack(apt: &PrivateApt, version: &str, release: &str) -> Result<PathBuf> {
     let package = fs::read_dir(apt.folder())?
         .filter_map(|entry| entry.ok().map(|entry| entry.path()))
         .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
-        .context("apt-get download left no package")?;
+        .context("apt-get downloaded no package")?;
     let root = apt.folder().join("root");
     process::run(Command::new("dpkg").arg("-x").arg(package).arg(&root))?;
     let library = root.join(format!("usr/src/rustc-{release}/library"));

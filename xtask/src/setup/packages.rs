@@ -38,7 +38,7 @@ const SERVICES: [&str; 2] = ["prometheus", "prometheus-alertmanager"];
 pub fn test_packages() -> Result<()> {
     let missing = missing_packages();
     if missing.is_empty() {
-        eprintln!("setup: the test packages are there");
+        eprintln!("setup: the packages for the tests are installed");
         return Ok(());
     }
     eprintln!("setup: installing {}", missing.join(", "));
@@ -52,7 +52,7 @@ pub fn test_packages() -> Result<()> {
                     .args(&missing),
             )
         })
-        .with_context(|| format!("cannot install what the tests need: as root, run `apt-get install {list}`"))?;
+        .with_context(|| format!("cannot install the packages for the tests: as root, run `apt-get install {list}`"))?;
     let still_missing = missing_packages();
     if !still_missing.is_empty() {
         bail!("installed {list}, but their programs are not on PATH: {}", still_missing.join(", "));
@@ -103,7 +103,7 @@ fn stop(service: &str, before: &[u32]) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(20);
     while runs() {
         if Instant::now() >= deadline {
-            bail!("the package {service} started its daemon, which does not stop: stop it");
+            bail!("the package {service} started its daemon, which could not be stopped: stop it");
         }
         thread::sleep(Duration::from_millis(100));
     }

@@ -29,23 +29,23 @@ pub fn todays_prometheus() -> Result<()> {
     let age = fs::metadata(&program).and_then(|file| file.modified()).ok();
     let age = age.and_then(|time| SystemTime::now().duration_since(time).ok());
     if age.is_some_and(|age| age < ASK_AGAIN) {
-        eprintln!("setup: today's Prometheus is there: {}", version(&program)?);
+        eprintln!("setup: the latest Prometheus is installed: {}", version(&program)?);
         return Ok(());
     }
     match fetch(&folder, &program) {
-        Ok(()) => eprintln!("setup: today's Prometheus: {}", version(&program)?),
+        Ok(()) => eprintln!("setup: installed the latest Prometheus: {}", version(&program)?),
         Err(error) if program.is_file() => {
-            eprintln!("setup: {error:#}; staying with {}", version(&program)?);
+            eprintln!("setup: {error:#}; keeping {}", version(&program)?);
         }
         Err(error) => {
-            return Err(error).context("the tests need a Prometheus of today, which Debian's mirror did not give");
+            return Err(error).context("cannot get the latest Prometheus, which the tests need, from Debian's mirror");
         }
     }
     Ok(())
 }
 
 fn fetch(folder: &Path, program: &Path) -> Result<()> {
-    eprintln!("setup: asking the mirror for the newest Prometheus");
+    eprintln!("setup: looking for the latest Prometheus on the mirror");
     let apt = PrivateApt::new(&folder.join("apt"), SUITE)?;
     process::run(apt.command("apt-get").args(["-qq", "update"]))?;
     process::run(apt.command("apt-get").args(["-qq", "download", "prometheus"]))?;
@@ -53,7 +53,7 @@ fn fetch(folder: &Path, program: &Path) -> Result<()> {
     let packages: Vec<_> =
         packages.filter(|path| path.extension().is_some_and(|extension| extension == "deb")).collect();
     let [package] = packages.as_slice() else {
-        anyhow::bail!("apt-get left {} packages in {}", packages.len(), apt.folder().display());
+        anyhow::bail!("apt-get downloaded {} packages to {} instead of one", packages.len(), apt.folder().display());
     };
     let unpacked = folder.join("usr/bin/prometheus");
     let taken = apt::unpack(package, folder, ["./usr/bin/prometheus"])

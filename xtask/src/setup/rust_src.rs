@@ -19,7 +19,7 @@ pub fn ensure(toolchain: &Toolchain, tools: &Path) -> Result<()> {
     let release = &toolchain.release;
     let library = toolchain.sysroot.join(LIBRARY);
     if is_present(toolchain) {
-        eprintln!("setup: rust-src {release} is there");
+        eprintln!("setup: rust-src {release} is installed");
         return Ok(());
     }
 
@@ -30,7 +30,7 @@ pub fn ensure(toolchain: &Toolchain, tools: &Path) -> Result<()> {
         remove_folder(&library)?;
         fs::remove_file(stamp)?;
     }
-    eprintln!("setup: rust-src {release}: asking rustup");
+    eprintln!("setup: rust-src {release}: installing it with rustup");
     let by_rustup =
         process::run_for_at_most(Command::new("rustup").args(["component", "add", "rust-src"]), RUSTUP_LIMIT);
     // rustup trusts its own records: it takes files that were removed by hand for installed.
@@ -38,7 +38,7 @@ pub fn ensure(toolchain: &Toolchain, tools: &Path) -> Result<()> {
         return Ok(());
     };
 
-    eprintln!("setup: rust-src {release}: {rustup_error:#}; looking for Debian's package");
+    eprintln!("setup: rust-src {release}: {rustup_error:#}; trying Debian's package");
     from_debian(toolchain, tools).with_context(|| {
         format!(
             "neither rustup ({rustup_error:#}) nor Debian's mirror gave rust-src {release}: \
@@ -48,7 +48,7 @@ pub fn ensure(toolchain: &Toolchain, tools: &Path) -> Result<()> {
         )
     })?;
     check_complete(&library)?;
-    eprintln!("setup: rust-src {release} is in place");
+    eprintln!("setup: installed rust-src {release}");
     Ok(())
 }
 
@@ -71,7 +71,7 @@ fn check_complete(library: &Path) -> Result<()> {
     ] {
         let file = library.join(file);
         if !file.is_file() {
-            bail!("rust-src is incomplete: no {}", file.display());
+            bail!("rust-src is incomplete: {} is missing", file.display());
         }
     }
     Ok(())

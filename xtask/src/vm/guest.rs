@@ -21,13 +21,13 @@ const FILES: [&str; 2] = ["dashboards/alerts.yaml", "tests/verifier-instructions
 
 /// Test files that virtual machines do not run, and the reasons.
 pub const NOT_RUN: [(&str, &str); 7] = [
-    ("alerts", "it is about what Prometheus and Alertmanager make of a page, which no kernel changes"),
-    ("endpoint", "it is about HTTP, TLS and passwords, which no kernel changes"),
-    ("groups", "it is about which groups are shown, which no kernel changes"),
-    ("harness", "it is about the tests' own traffic, which each other test holds against its counts"),
-    ("output", "it is about where a trace is written and how it ends, which no kernel changes"),
-    ("prometheus", "it is about what Prometheus makes of a page, which no kernel changes"),
-    ("service", "it is about signals, health and what systemd is told, which no kernel changes"),
+    ("alerts", "it tests how Prometheus and Alertmanager process a page, which does not depend on the kernel"),
+    ("endpoint", "it tests HTTP, TLS and passwords, which do not depend on the kernel"),
+    ("groups", "it tests which groups are shown, which does not depend on the kernel"),
+    ("harness", "it tests the traffic generator, whose counts every other test compares with those of tcpmon"),
+    ("output", "it tests where a trace is written and how it ends, which does not depend on the kernel"),
+    ("prometheus", "it tests how Prometheus processes a page, which does not depend on the kernel"),
+    ("service", "it tests signals, health and the notifications to systemd, which do not depend on the kernel"),
 ];
 
 /// The tests for a kernel that tcpmon must refuse: all other tests need a running tcpmon.
@@ -114,7 +114,7 @@ impl Guest {
             archive.copy(&file, &file)?;
         }
         for module in kernel.modules()? {
-            let inside = Path::new("/modules").join(module.file_name().context("a module has a name")?);
+            let inside = Path::new("/modules").join(module.file_name().context("the module has no file name")?);
             archive.copy(&module, &inside)?;
             plan += &format!("module\t{}\n", inside.display());
         }
@@ -177,7 +177,7 @@ fn names_of_tests(executable: &Path) -> Result<Vec<String>> {
 fn libraries(program: &Path) -> Result<BTreeSet<PathBuf>> {
     let text = process::output(Command::new("ldd").arg(program))?;
     let missing: Vec<&str> = text.lines().filter(|line| line.contains("not found")).collect();
-    ensure!(missing.is_empty(), "{} lacks {}", program.display(), missing.join(", "));
+    ensure!(missing.is_empty(), "{} needs missing libraries: {}", program.display(), missing.join(", "));
     Ok(text.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from).collect())
 }
 

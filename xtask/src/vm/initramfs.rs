@@ -42,7 +42,7 @@ impl Initramfs {
 
     /// Adds an executable file with these bytes.
     pub fn file(&mut self, path: &Path, bytes: &[u8]) -> Result<()> {
-        self.folder(path.parent().context("a file lies in a folder")?)?;
+        self.folder(path.parent().context("the path has no parent folder")?)?;
         self.entry(path, FILE, bytes)
     }
 
@@ -65,10 +65,10 @@ impl Initramfs {
     }
 
     fn entry(&mut self, path: &Path, mode: u32, bytes: &[u8]) -> Result<()> {
-        let name = path.to_str().context("a path is text")?.trim_start_matches('/');
+        let name = path.to_str().context("the path is not UTF-8")?.trim_start_matches('/');
         self.entries += 1;
         let links = if mode == FOLDER { 2 } else { 1 };
-        let size = u32::try_from(bytes.len()).context("a file is smaller than 4 GiB")?;
+        let size = u32::try_from(bytes.len()).context("the file is larger than 4 GiB")?;
         let name_size = u32::try_from(name.len() + 1)?;
         // The node's major and minor number: character device 5:1.
         let node = if mode == CONSOLE { (5, 1) } else { (0, 0) };

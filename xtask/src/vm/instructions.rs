@@ -25,7 +25,7 @@ pub fn record(runs: &[Run], write: bool) -> Result<()> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").context("cannot read this kernel's release")?;
     let host = release.split('.').take(2).collect::<Vec<_>>().join(".");
     fs::write(&path, merged(&text, measured, &host)?).with_context(|| format!("cannot write {FILE}"))?;
-    println!("recorded in {FILE}");
+    println!("wrote {FILE}");
     Ok(())
 }
 
@@ -37,8 +37,8 @@ fn merged<'a>(text: &'a str, measured: impl Iterator<Item = &'a str>, host: &str
     let mut counts: BTreeMap<Key, u64> = BTreeMap::new();
     for line in lines.lines().chain(measured) {
         let words: Vec<&str> = line.split('\t').collect();
-        let [kernel, mode, program, count] = words[..] else { anyhow::bail!("{FILE} has no such line: {line}") };
-        let count = count.parse().context("no count")?;
+        let [kernel, mode, program, count] = words[..] else { anyhow::bail!("{FILE}: malformed line: {line}") };
+        let count = count.parse().context("invalid count")?;
         let recorded = counts.entry([kernel, mode, program].map(str::to_owned)).or_insert(count);
         *recorded = if kernel == host { count.max(*recorded) } else { count };
     }

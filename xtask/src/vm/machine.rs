@@ -62,7 +62,7 @@ impl Machine {
         for attempt in 1..=2 {
             match self.boot()? {
                 Some(end) => return Ok(end),
-                None => eprintln!("vm: attempt {attempt}: init was not reached, see {}", self.console.display()),
+                None => eprintln!("vm: attempt {attempt}: init did not start, see {}", self.console.display()),
             }
         }
         Ok(End::Broken("the machine never came up".into()))
@@ -151,7 +151,7 @@ pub fn words_of(console: &str, binary: &str, name: &str) -> Option<String> {
 pub fn check() -> Result<()> {
     match Command::new("qemu-system-x86_64").arg("--version").stdout(Stdio::null()).status() {
         Ok(status) if status.success() => Ok(()),
-        _ => bail!("no qemu-system-x86_64: install the package qemu-system-x86"),
+        _ => bail!("qemu-system-x86_64 is missing: install the package qemu-system-x86"),
     }
 }
 

@@ -36,18 +36,18 @@ use crate::{build, setup, workspace};
 /// Arguments of `cargo xtask vm`.
 #[derive(Debug, Default, clap::Args)]
 pub struct Args {
-    /// Series such as 6.12; all where none is named
+    /// Kernel series, such as 6.12 [default: all]
     kernels: Vec<String>,
-    /// CPUs of the machines, instead of those that the table says
+    /// CPUs of each virtual machine [default: as in the table KERNELS]
     #[arg(long)]
     smp: Option<u32>,
-    /// Machines at one time; as many as this host has CPUs where not given
+    /// Virtual machines that run at the same time [default: the number of CPUs of the host]
     #[arg(long)]
     jobs: Option<usize>,
-    /// Run only tests whose `FILE::NAME` contains one of these; all where none is given
+    /// Run only the tests whose `FILE::NAME` contains one of these texts [default: all]
     #[arg(long, num_args = 1..)]
     tests: Vec<String>,
-    /// Record what came out: docs/kernels.md and tests/verifier-instructions.tsv
+    /// Write the results to docs/kernels.md and tests/verifier-instructions.tsv
     #[arg(long)]
     write: bool,
 }
@@ -76,11 +76,14 @@ impl Run {
             .failed()
             .map(|(test, outcome, _)| format!("{}: {}::{}: {outcome:?}", self.name(), test.binary, test.name))
             .collect();
-        complaints.extend(self.results.alarms.iter().map(|alarm| format!("{}: the kernel says {alarm}", self.name())));
+        complaints
+            .extend(self.results.alarms.iter().map(|alarm| format!("{}: the kernel logged: {alarm}", self.name())));
         match &self.end {
             End::Broken(how) => complaints.push(format!("{}: {how}", self.name())),
-            End::Failed if complaints.is_empty() => complaints.push(format!("{}: init says failure", self.name())),
-            _ if !self.results.complete => complaints.push(format!("{}: the results are cut short", self.name())),
+            End::Failed if complaints.is_empty() => {
+                complaints.push(format!("{}: init reported a failure", self.name()))
+            }
+            _ if !self.results.complete => complaints.push(format!("{}: the results are incomplete", self.name())),
             _ => {}
         }
         complaints
@@ -114,7 +117,9 @@ pub fn machines(args: &Args) -> Result<()> {
                 let cpus = args.smp.map_or(kernel.cpus.to_vec(), |cpus| vec![cpus]);
                 machines.extend(cpus.into_iter().map(|cpus| (kernel, unpacked.clone(), cpus)));
             }
-            Err(error) if kernel.expectation == Expectation::MayFail => eprintln!("vm: {error:#}; it may fail"),
+            Err(error) if kernel.expectation == Expectation::MayFail => {
+                eprintln!("vm: {error:#}; this kernel may fail")
+            }
             Err(error) => return Err(error),
         }
     }
@@ -141,7 +146,7 @@ pub fn machines(args: &Args) -> Result<()> {
     if whole {
         document::compare(&runs, args.write)?;
     } else if args.write {
-        eprintln!("vm: docs/kernels.md is written by a run of all kernels and tests only");
+        eprintln!("vm: docs/kernels.md is written only by a run of all kernels and all tests");
     }
     let complaints = |may_fail: bool| -> Vec<String> {
         let runs = runs.iter().filter(|run| (run.kernel.expectation == Expectation::MayFail) == may_fail);
@@ -161,7 +166,7 @@ fn chosen(series: &[String]) -> Result<Vec<&'static Kernel>> {
     }
     for name in series {
         let known = KERNELS.map(|kernel| kernel.series);
-        ensure!(known.contains(&name.as_str()), "no kernel {name} in the table: take one of {}", known.join(", "));
+        ensure!(known.contains(&name.as_str()), "unknown kernel {name}: choose from {}", known.join(", "));
     }
     Ok(KERNELS.iter().filter(|kernel| series.iter().any(|name| name == kernel.series)).collect())
 }
@@ -192,7 +197,7 @@ fn run_one(kernel: &'static Kernel, release: String, machine: &Machine, planned:
     fs::remove_file(&machine.initramfs)?;
     let text = String::from_utf8_lossy(&fs::read(&machine.results)?).into_owned();
     let results =
-        Results::parse(&text, planned).with_context(|| format!("cannot understand {}", machine.results.display()))?;
+        Results::parse(&text, planned).with_context(|| format!("cannot parse {}", machine.results.display()))?;
     let run = Run { kernel, cpus: machine.cpus, release, end, results, took };
     eprintln!("{}", described(&run, &String::from_utf8_lossy(&fs::read(&machine.console)?)));
     Ok(run)
@@ -241,7 +246,7 @@ fn described(run: &Run, console: &str) -> String {
     if let End::Broken(how) = &run.end {
         let last: Vec<&str> = console.lines().rev().take(20).collect();
         let last: Vec<&str> = last.into_iter().rev().collect();
-        text += &format!("\n--- {}: {how}; its last words:\n{}", run.name(), last.join("\n"));
+        text += &format!("\n--- {}: {how}; the last lines of its console:\n{}", run.name(), last.join("\n"));
     }
     text
 }

@@ -86,10 +86,12 @@ pub fn decompress(tool: &str, from: &Path, to: &Path) -> Result<()> {
 /// The value of `depends=` in a module's section `.modinfo`, which is a list of strings separated by NUL bytes.
 fn dependencies(module: &[u8]) -> Result<Vec<String>> {
     const KEY: &[u8] = b"\0depends=";
-    let at =
-        module.windows(KEY.len()).position(|window| window == KEY).context("it does not say what it depends on")?;
+    let at = module
+        .windows(KEY.len())
+        .position(|window| window == KEY)
+        .context("its section .modinfo has no entry depends")?;
     let value = module[at + KEY.len()..].split(|byte| *byte == 0).next().unwrap_or_default();
-    let value = str::from_utf8(value).context("its dependencies are no text")?;
+    let value = str::from_utf8(value).context("its dependencies are not UTF-8")?;
     Ok(value.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect())
 }
 

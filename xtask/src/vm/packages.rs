@@ -65,12 +65,12 @@ pub fn unpacked(kernel: &Kernel) -> Result<Unpacked> {
         Ok(unpacked) => Ok(unpacked),
         Err(error) => match cached(&cache) {
             Some(unpacked) => {
-                eprintln!("vm: kernel {}: {error:#}; taking {} from the cache", kernel.series, unpacked.release);
+                eprintln!("vm: kernel {}: {error:#}; using {} from the cache", kernel.series, unpacked.release);
                 Ok(unpacked)
             }
             None => Err(error).with_context(|| {
                 let Kernel { series, suite, .. } = kernel;
-                format!("kernel {series} cannot be had from the suite {suite}, and none is cached below target/vm")
+                format!("cannot get kernel {series} from the suite {suite}, and none is cached below target/vm")
             }),
         },
     }
@@ -85,7 +85,7 @@ fn newest(kernel: &Kernel, cache: &Path) -> Result<Unpacked> {
     let uris = process::output(apt.command("apt-get").args(["-qq", "download", "--print-uris"]).args(&packages))?;
     // Each line has URI, file name, size and hash.
     let files: Vec<&str> = uris.lines().filter_map(|line| line.split(' ').nth(1)).collect();
-    ensure!(files.len() == packages.len(), "apt-get names no file for {}: {uris}", packages.join(" and "));
+    ensure!(files.len() == packages.len(), "apt-get lists no file for {}: {uris}", packages.join(" and "));
     let folder = cache.join(files[0].trim_end_matches(".deb"));
     if Unpacked::open(folder.clone()).is_some() {
         return Unpacked::complete(folder, release);
@@ -116,7 +116,7 @@ fn lists(suite: &str) -> Result<PrivateApt> {
     let apt = PrivateApt::new(&folder().join("apt").join(suite), suite)?;
     let stamp = apt.folder().join("updated");
     if !is_recent(&stamp) {
-        eprintln!("vm: asking the mirror for the packages of {suite}");
+        eprintln!("vm: updating the package lists of {suite}");
         process::run(apt.command("apt-get").args(["-qq", "update"]))?;
         fs::write(stamp, "")?;
     }
@@ -164,7 +164,7 @@ fn image(contents: &Path, release: &str) -> Result<PathBuf> {
         .into_iter()
         .map(|path| contents.join(path))
         .find(|path| path.is_file())
-        .with_context(|| format!("the package of {release} has no vmlinuz where one is known to be"))
+        .with_context(|| format!("the package of {release} has no vmlinuz in any known place"))
 }
 
 fn cached(cache: &Path) -> Option<Unpacked> {

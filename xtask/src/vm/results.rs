@@ -55,14 +55,14 @@ impl Results {
                         ("pass", Some(because)) => Outcome::NotSupported(because),
                         ("fail", _) => Outcome::Fail,
                         ("timeout", _) => Outcome::Timeout,
-                        _ => bail!("no such outcome: {line}"),
+                        _ => bail!("unknown outcome: {line}"),
                     };
-                    let took = milliseconds.parse().with_context(|| format!("no time: {line}"))?;
+                    let took = milliseconds.parse().with_context(|| format!("invalid duration: {line}"))?;
                     results.tests.push((test, outcome, Duration::from_millis(took)));
                 }
                 ["log", ..] => results.alarms.push(words[1..].join(" ")),
                 ["end"] => results.complete = true,
-                _ => bail!("no such line: {line}"),
+                _ => bail!("unknown line: {line}"),
             }
         }
         for test in planned {

@@ -10,7 +10,7 @@ use super::modules::decompress;
 /// Writes the kernel that is inside `image`, an x86 `vmlinuz`.
 pub fn extract(image: &Path, to: &Path) -> Result<()> {
     let bytes = fs::read(image).with_context(|| format!("cannot read {}", image.display()))?;
-    let (payload, size) = payload(&bytes).with_context(|| format!("{} is no kernel image", image.display()))?;
+    let (payload, size) = payload(&bytes).with_context(|| format!("{} is not a kernel image", image.display()))?;
     let tool = match payload {
         [0xfd, b'7', b'z', ..] => "xz",
         _ => "zstd",
