@@ -144,18 +144,18 @@ impl Default for Log {
 }
 
 /// A key of the config file, and of the flag with the same name.
-struct Key {
+struct ConfigKey {
     /// With dots. The flag has `-` in place of `_`, but `--web.config.file` has the name that other exporters use.
     name: &'static str,
     help: &'static str,
 }
 
-const fn key(name: &'static str, help: &'static str) -> Key {
-    Key { name, help }
+const fn key(name: &'static str, help: &'static str) -> ConfigKey {
+    ConfigKey { name, help }
 }
 
 /// In the order in which the file is printed: keys below a table come last.
-const KEYS: &[Key] = &[
+const KEYS: &[ConfigKey] = &[
     key("max_groups", "Maximum number of groups with their own metrics; the others share the group `other`"),
     key("group_ttl", "Time after which an idle group is removed and its series end, such as `90s`"),
     key("pin", "Process name whose groups are shown before others, such as `nginx`; may be repeated"),
@@ -274,7 +274,7 @@ impl fmt::Display for Config {
 pub(crate) fn key_help(key: &str) -> String {
     let known = KEYS.iter().find(|known| known.name == key);
     let default = Config::default().value(key);
-    let text = |(key, default): (&Key, _)| format!("{} [default: {}]", key.help, unquoted(&default));
+    let text = |(key, default): (&ConfigKey, _)| format!("{} [default: {}]", key.help, unquoted(&default));
     known.zip(default).map(text).unwrap_or_default()
 }
 

@@ -30,7 +30,7 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// Fewer bytes than the record needs.
-    #[error("a record of {got} bytes where {need} are needed")]
+    #[error("the record has {got} bytes, but needs {need}")]
     Truncated {
         /// Bytes that there are.
         got: usize,
@@ -38,7 +38,7 @@ pub enum DecodeError {
         need: usize,
     },
     /// A kind or version that this build does not produce.
-    #[error("a record of kind {kind}, version {version}, which this build does not make")]
+    #[error("unknown record: kind {kind}, version {version}")]
     Unknown {
         /// `Header::kind`.
         kind: u16,

@@ -28,7 +28,7 @@ use axum::{
 
 use self::{
     connections::Client,
-    page::Page,
+    page::StoredPage,
     sample_cache::{PageRequest, SampleCache},
 };
 pub use self::{
@@ -143,7 +143,7 @@ async fn status_page<S: DataSource>(State(app): State<Arc<App<S>>>, Extension(cl
 
 async fn page<S: DataSource>(app: &App<S>, client: Client, request: PageRequest) -> Response {
     let answer = app.samples.page(client, &request).await;
-    let mut response = answer.page.map_or_else(|error| error_response(&error), Page::response);
+    let mut response = answer.page.map_or_else(|error| error_response(&error), StoredPage::response);
     if let Ok(start) = format!("{}.{:09}", answer.start.as_secs(), answer.start.subsec_nanos()).parse() {
         response.headers_mut().insert(SAMPLE_START_HEADER, start);
     }

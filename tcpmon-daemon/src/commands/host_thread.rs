@@ -97,10 +97,12 @@ fn log_changes(logged: &mut HashMap<&'static str, LoggedStatus>, sources: &[Sour
             continue;
         }
         status.notes |= has_notes;
-        if source.available {
-            info!(source = source.name, notes = source.reason, "a source of host metrics is available");
-        } else {
+        if !source.available {
             warn!(source = source.name, reason = source.reason, "a source of host metrics is not available");
+        } else if has_notes {
+            info!(source = source.name, notes = source.reason, "a source of host metrics is incomplete");
+        } else {
+            info!(source = source.name, "a source of host metrics is available again");
         }
     }
 }

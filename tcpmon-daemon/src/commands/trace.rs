@@ -27,7 +27,7 @@ use tcpmon_common::{loss::Loss, reader::READER_EXITED};
 pub(super) use self::namespace::InContainer;
 use self::{
     signals::Signals,
-    writer::{Outcome, Writer},
+    writer::{WriteOutcome, WriterThread},
 };
 use crate::{
     cli::{TraceArgs, TraceFormat},
@@ -86,7 +86,7 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
     runtime.block_on(async {
         let signals = Signals::listen().context("cannot install a signal handler")?;
         let (format, started_ns) = (args.format(), header.start.monotonic_ns);
-        let writer = Writer::start(args.ring_bytes, move || open_writer(file, format, &header));
+        let writer = WriterThread::start(args.ring_bytes, move || open_writer(file, format, &header));
         let writer = writer.context("cannot start the thread that writes the trace")?;
         let mut tracing = RunningTrace { kernel, writer, signals, started_ns };
         let reason = tracing.run(args.duration, &processes).await?;
@@ -97,7 +97,7 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
 /// The running trace.
 struct RunningTrace {
     kernel: Kernel,
-    writer: Writer,
+    writer: WriterThread,
     signals: Signals,
     /// Timeslices that ended before this time are not part of the trace: they fall between attaching and the header.
     started_ns: u64,
@@ -149,7 +149,7 @@ impl RunningTrace {
         Ok(())
     }
 
-    async fn finish(mut self, reason: Reason) -> anyhow::Result<Outcome> {
+    async fn finish(mut self, reason: Reason) -> anyhow::Result<WriteOutcome> {
         let raw = self.kernel.raw()?;
         let lost: BTreeMap<_, _> = raw.losses().filter(|(what, _)| LOSSES.contains(&what.as_str())).collect();
         self.writer.finish(Ending { end: read_clocks(), reason, lost }, &mut self.signals).await
@@ -190,12 +190,12 @@ fn open_writer(file: Option<File>, format: TraceFormat, header: &Header) -> io::
 }
 
 /// Reports to the user what the trace lacks.
-fn report(args: &TraceArgs, output: &str, outcome: Outcome) -> anyhow::Result<()> {
+fn report(args: &TraceArgs, output: &str, outcome: WriteOutcome) -> anyhow::Result<()> {
     let (failure, trailer) = match outcome {
-        Outcome::HeaderFailed(error) if is_closed(args, &error) => return Ok(()),
-        Outcome::HeaderFailed(error) => return Err(error).with_context(|| format!("cannot write to {output}")),
-        Outcome::Ended { failure, trailer } => (failure, trailer),
-        Outcome::TimedOut { unwritten, lost } => {
+        WriteOutcome::HeaderFailed(error) if is_closed(args, &error) => return Ok(()),
+        WriteOutcome::HeaderFailed(error) => return Err(error).with_context(|| format!("cannot write to {output}")),
+        WriteOutcome::Ended { failure, trailer } => (failure, trailer),
+        WriteOutcome::TimedOut { unwritten, lost } => {
             let lost = lost.map(|lost| format!("; also lost: {lost}")).unwrap_or_default();
             let faster = if args.output.is_some() { "a faster disk" } else { "a file (--output)" };
             bail!(

@@ -91,7 +91,7 @@ impl Config {
 /// A time span such as `30s`, `10m` or `1h 30m`; more than zero.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
-        Ok(Duration::ZERO) => Err(format!("{text:?} is not more than zero: use for example `30s`")),
+        Ok(Duration::ZERO) => Err(format!("{text:?} is too short: use for example `30s`")),
         Ok(duration) => Ok(duration),
         Err(error) => Err(format!("{text:?} is not a duration ({error}): use for example `30s`, `10m` or `1h 30m`")),
     }

@@ -21,14 +21,14 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use super::monotonic::{CounterWidth, MonotonicTotals};
 use super::netlink::dump;
 use crate::model::host::{Device, Ring};
-use drivers::{Counter, Statistic, VETH};
+use drivers::{OverrunCounter, Statistic, VETH};
 use ethtool::{Buffer, Ethtool};
 use veths::Veths;
 
 /// Reads the devices of the calling thread's network namespace.
 #[derive(Debug, Default)]
 pub(crate) struct Devices {
-    totals: MonotonicTotals<Key>,
+    totals: MonotonicTotals<CounterKey>,
     positions: HashMap<u32, StatisticPositions>,
     veths: Veths,
     buffer: Buffer,
@@ -50,7 +50,7 @@ pub(crate) struct ListError(#[source] io::Error);
 
 /// Index and name of a device, and name of a counter. A device that is renamed, or created again under an old name,
 /// starts new counters: scrapers see a reset.
-type Key = (u32, String, &'static str);
+type CounterKey = (u32, String, &'static str);
 
 /// One device as rtnetlink shows it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -175,7 +175,8 @@ fn query_driver(
         Ok(ring) => answers.ring = ring,
         Err(error) => note(notes, &link.name, "its receive ring", error, "its size is missing")?,
     }
-    let wanted = || drivers::counters(&answers.driver).iter().any(|counter| matches!(counter, Counter::Statistic(_)));
+    let wanted =
+        || drivers::counters(&answers.driver).iter().any(|counter| matches!(counter, OverrunCounter::Statistic(_)));
     if count > 0 && wanted() {
         let known = positions.entry(link.index).or_default();
         match read_statistics(ethtool, &link.name, &answers.driver, count, known) {
@@ -218,9 +219,11 @@ impl StatisticPositions {
             let positions = names.iter().enumerate().filter(|(_, name)| statistic.is(name)).map(|(place, _)| place);
             (statistic.name, positions.collect::<Vec<_>>())
         };
-        let first_present = |counter: &Counter| match counter {
-            Counter::Statistic(names) => names.iter().map(positions_of).find(|(_, positions)| !positions.is_empty()),
-            Counter::Link(..) => None,
+        let first_present = |counter: &OverrunCounter| match counter {
+            OverrunCounter::Statistic(names) => {
+                names.iter().map(positions_of).find(|(_, positions)| !positions.is_empty())
+            }
+            OverrunCounter::Link(..) => None,
         };
         let positions = drivers::counters(driver).iter().filter_map(first_present).collect();
         Self { driver: driver.to_owned(), count: names.len(), positions }
@@ -236,9 +239,9 @@ impl StatisticPositions {
 
 /// The counters of a device, in the order of the driver's table.
 fn overruns(driver: &str, link: &Stats64, statistics: &[(&'static str, u64)]) -> Vec<Overrun> {
-    let value = |counter: &Counter| match *counter {
-        Counter::Link(field, width) => Some(Overrun { counter: field.name(), value: field.value(link), width }),
-        Counter::Statistic(names) => statistics
+    let value = |counter: &OverrunCounter| match *counter {
+        OverrunCounter::Link(field, width) => Some(Overrun { counter: field.name(), value: field.value(link), width }),
+        OverrunCounter::Statistic(names) => statistics
             .iter()
             .find(|(name, _)| names.iter().any(|statistic| statistic.name == *name))
             .map(|&(counter, value)| Overrun { counter, value, width: CounterWidth::Bits64 }),

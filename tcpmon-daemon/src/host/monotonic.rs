@@ -16,12 +16,12 @@ pub(super) enum CounterWidth {
 /// Running totals of counters, by key. Keys that are not seen in a round are forgotten.
 #[derive(Debug)]
 pub(super) struct MonotonicTotals<K> {
-    counters: HashMap<K, Counter>,
+    counters: HashMap<K, RunningTotal>,
     round: u64,
 }
 
 #[derive(Debug)]
-struct Counter {
+struct RunningTotal {
     last: u64,
     total: u64,
     round: u64,
@@ -40,7 +40,7 @@ impl<K: Eq + Hash> MonotonicTotals<K> {
     /// overrun that never happened is worse than one that is shown a sample later.
     pub(super) fn advance(&mut self, key: K, now: u64, width: CounterWidth) -> u64 {
         let round = self.round;
-        let counter = self.counters.entry(key).or_insert(Counter { last: now, total: now, round });
+        let counter = self.counters.entry(key).or_insert(RunningTotal { last: now, total: now, round });
         counter.total += match width {
             CounterWidth::Bits16 => u64::from((now as u16).wrapping_sub(counter.last as u16)),
             CounterWidth::Bits32 => u64::from((now as u32).wrapping_sub(counter.last as u32)),

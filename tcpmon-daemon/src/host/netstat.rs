@@ -79,7 +79,7 @@ pub struct NamespaceSums {
     sums: Vec<(String, u64)>,
     /// Position of a name in `sums`.
     positions: HashMap<String, usize>,
-    namespaces: HashMap<u64, Namespace>,
+    namespaces: HashMap<u64, NamespaceCounters>,
 }
 
 /// How the first values of a namespace are counted.
@@ -93,7 +93,7 @@ pub enum InitialValues {
 }
 
 #[derive(Debug, Default)]
-struct Namespace {
+struct NamespaceCounters {
     /// The last values that were read, at the positions of `sums`.
     last: Vec<u64>,
     present: bool,

@@ -173,8 +173,8 @@ fn unreadable_namespaces(refused: &[String], namespaces: usize, hidden_processes
     }
     if hidden_processes > 0 {
         reasons.push(format!(
-            "tcpmon may not read the network namespace of {hidden_processes} processes: give it CAP_SYS_PTRACE if \
-             it does not have it"
+            "processes whose network namespace tcpmon may not read: {hidden_processes}: give it CAP_SYS_PTRACE if it \
+             does not have it"
         ));
     }
     reasons.join("; ")
@@ -205,7 +205,7 @@ mod tests {
                 && !text.contains("net:[8]"),
             "{text}"
         );
-        assert!(text.contains("namespace of 3 processes: give it CAP_SYS_PTRACE"), "{text}");
+        assert!(text.contains("may not read: 3: give it CAP_SYS_PTRACE"), "{text}");
     }
 
     #[test]

@@ -29,7 +29,7 @@ const MAX_TOTAL_BYTES: usize = 8 << 20;
 
 /// A finished page. It does not change any more, unless it is emptied.
 #[derive(Debug)]
-pub(super) struct Page {
+pub(super) struct StoredPage {
     content_type: &'static str,
     length: usize,
     stored_bytes: usize,
@@ -61,7 +61,7 @@ impl Block {
     }
 }
 
-impl Page {
+impl StoredPage {
     /// A response with this page as its body.
     pub(super) fn response(self: Arc<Self>) -> Response {
         let content_type = axum::http::HeaderValue::from_static(self.content_type);
@@ -88,12 +88,12 @@ pub(super) struct PageWriter {
 
 impl PageWriter {
     /// Finishes the page.
-    pub(super) fn page(mut self, content_type: &'static str) -> Page {
+    pub(super) fn page(mut self, content_type: &'static str) -> StoredPage {
         self.end_block();
         self.end_slab();
         self.blocks.shrink_to_fit();
         let stored_bytes = self.blocks.iter().map(Block::len).sum();
-        Page { content_type, length: self.length, stored_bytes, blocks: Mutex::new(self.blocks) }
+        StoredPage { content_type, length: self.length, stored_bytes, blocks: Mutex::new(self.blocks) }
     }
 
     fn end_block(&mut self) {
@@ -149,7 +149,7 @@ impl Write for PageWriter {
 
 /// A response body in transit to one client, block by block.
 struct PageBody {
-    page: Arc<Page>,
+    page: Arc<StoredPage>,
     next: usize,
     /// Bytes still to be sent.
     left: usize,
@@ -189,11 +189,11 @@ impl Body for PageBody {
 /// All pages that exist, oldest first. A slow client keeps its page in memory while later samples add pages of their
 /// own.
 #[derive(Debug, Default)]
-pub(super) struct Pages(Mutex<VecDeque<Weak<Page>>>);
+pub(super) struct StoredPages(Mutex<VecDeque<Weak<StoredPage>>>);
 
-impl Pages {
+impl StoredPages {
     /// Adds a page, and empties the oldest ones while all pages together take too much memory.
-    pub(super) fn add(&self, page: Page) -> Arc<Page> {
+    pub(super) fn add(&self, page: StoredPage) -> Arc<StoredPage> {
         let page = Arc::new(page);
         let mut pages = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         pages.retain(|page| page.strong_count() > 0);
@@ -215,13 +215,13 @@ mod tests {
 
     use super::*;
 
-    fn page(bytes: &[u8]) -> Page {
+    fn page(bytes: &[u8]) -> StoredPage {
         let mut writer = PageWriter::default();
         writer.write_all(bytes).expect("a page takes all");
         writer.page("text/plain")
     }
 
-    async fn read_body(page: &Arc<Page>) -> io::Result<Vec<u8>> {
+    async fn read_body(page: &Arc<StoredPage>) -> io::Result<Vec<u8>> {
         let mut sent = PageBody { left: page.length, page: Arc::clone(page), next: 0 };
         let mut all = Vec::new();
         while let Some(frame) = poll_fn(|context| Pin::new(&mut sent).poll_frame(context)).await {
@@ -252,7 +252,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_oldest_pages_are_evicted_at_the_limit_and_a_page_that_nobody_holds_does_not_count() {
-        let pages = Pages::default();
+        let pages = StoredPages::default();
         let mib = || page(&vec![7; MAX_UNCOMPRESSED_BYTES]);
         let first = pages.add(mib());
         for _ in 0..100 {

@@ -27,11 +27,11 @@ pub struct WebConfig {
     file: PathBuf,
     check_interval: Duration,
     passwords: Arc<Passwords>,
-    state: Mutex<State>,
+    state: Mutex<WebConfigState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct WebConfigState {
     policy: Arc<Policy>,
     checked: Instant,
     files: Vec<FileStamp>,
@@ -77,7 +77,7 @@ impl WebConfig {
         let policy = policy.map_err(error)?;
         let passwords =
             Passwords::new().map_err(|_| error("the system supplies no random numbers: try again".into()))?;
-        let state = State { policy: Arc::new(policy), checked: Instant::now(), files, problem: None };
+        let state = WebConfigState { policy: Arc::new(policy), checked: Instant::now(), files, problem: None };
         Ok(Self { file: file.to_owned(), check_interval, passwords: Arc::new(passwords), state: Mutex::new(state) })
     }
 
@@ -107,11 +107,11 @@ impl WebConfig {
         drop(self.check_if_older_than(Duration::ZERO));
     }
 
-    fn check_files(&self) -> MutexGuard<'_, State> {
+    fn check_files(&self) -> MutexGuard<'_, WebConfigState> {
         self.check_if_older_than(self.check_interval)
     }
 
-    fn check_if_older_than(&self, age: Duration) -> MutexGuard<'_, State> {
+    fn check_if_older_than(&self, age: Duration) -> MutexGuard<'_, WebConfigState> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.checked.elapsed() < age {
             return state;

@@ -18,7 +18,7 @@ use tokio::{
 use super::{
     DataSource, Unavailable, WebConfig,
     connections::Client,
-    page::{Page, PageWriter, Pages},
+    page::{PageWriter, StoredPage, StoredPages},
     status,
 };
 use crate::{
@@ -49,7 +49,7 @@ pub(super) enum PageRequest {
 /// A page, and when its sample was started (`CLOCK_MONOTONIC`).
 pub(super) struct SampledPage {
     pub(super) start: Duration,
-    pub(super) page: Result<Arc<Page>, Unavailable>,
+    pub(super) page: Result<Arc<StoredPage>, Unavailable>,
 }
 
 /// Takes samples and makes pages, one at a time, so that there is never more than one sample in memory, however large.
@@ -58,7 +58,7 @@ pub(super) struct SampleCache<S> {
     pub(super) identity: Arc<Identity>,
     web: Option<Arc<WebConfig>>,
     state: Arc<Mutex<CacheState>>,
-    pages: Pages,
+    pages: StoredPages,
 }
 
 #[derive(Default)]
@@ -74,7 +74,7 @@ struct SharedSample {
     /// Once metrics have been requested, this shows new series at zero.
     seen: Result<Observed, Unavailable>,
     /// Text, OpenMetrics, protobuf, status.
-    pages: [Option<Result<Arc<Page>, Unavailable>>; 4],
+    pages: [Option<Result<Arc<StoredPage>, Unavailable>>; 4],
     answered: HashMap<Client, ClientAnswers>,
 }
 
@@ -148,7 +148,7 @@ impl<S: DataSource> SampleCache<S> {
         mut state: OwnedMutexGuard<CacheState>,
         seen: Observed,
         request: PageRequest,
-    ) -> Result<Arc<Page>, Unavailable> {
+    ) -> Result<Arc<StoredPage>, Unavailable> {
         let cache = Arc::clone(self);
         let task = spawn_blocking(move || {
             let page = cache.write(seen, &request).map(|page| cache.pages.add(page));
@@ -160,7 +160,7 @@ impl<S: DataSource> SampleCache<S> {
         or_panic(task.await)
     }
 
-    fn write(&self, seen: Observed, request: &PageRequest) -> Result<Page, Unavailable> {
+    fn write(&self, seen: Observed, request: &PageRequest) -> Result<StoredPage, Unavailable> {
         let mut writer = PageWriter::default();
         match request {
             PageRequest::Metrics(format, _) => {

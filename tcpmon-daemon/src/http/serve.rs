@@ -93,7 +93,7 @@ pub(super) async fn serve_with_limits(
     shutdown: impl Future<Output = ()>,
 ) {
     let (stop, stopped) = watch::channel(());
-    let mut accepting = pin!(Server { router, limits, web, stopped }.run(listeners));
+    let mut accepting = pin!(HttpServer { router, limits, web, stopped }.run(listeners));
     select! {
         () = accepting.as_mut() => {}
         () = shutdown => {
@@ -105,14 +105,14 @@ pub(super) async fn serve_with_limits(
 }
 
 #[derive(Clone)]
-struct Server {
+struct HttpServer {
     router: Router,
     limits: ConnectionLimits,
     web: Option<Arc<WebConfig>>,
     stopped: watch::Receiver<()>,
 }
 
-impl Server {
+impl HttpServer {
     async fn run(mut self, mut listeners: Vec<TcpListener>) {
         let mut tasks = JoinSet::new();
         let mut connections = Connections::default();

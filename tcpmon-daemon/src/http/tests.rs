@@ -62,7 +62,7 @@ impl DataSource for Arc<FakeSource> {
         self.made.fetch_add(1, Relaxed);
         sleep(self.takes).await;
         if self.fails {
-            return Err(Unavailable("the kernel said no: restart tcpmon".into()));
+            return Err(Unavailable("the kernel returned an error: restart tcpmon".into()));
         }
         let probe = |name: &str, verdict, reason: &str| crate::model::snapshot::Probe {
             name: name.into(),
@@ -98,13 +98,13 @@ impl DataSource for Arc<FakeSource> {
     }
 }
 
-struct Server {
+struct TestServer {
     address: SocketAddr,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
 
-impl Server {
+impl TestServer {
     async fn start(source: FakeSource) -> (Self, Arc<FakeSource>) {
         Self::start_with_limits(ConnectionLimits::default(), source).await
     }

@@ -34,11 +34,11 @@ const FINISH_TIMEOUT_AFTER_SIGNAL: Duration = Duration::from_millis(100);
 
 /// A trace that a separate thread writes. The thread is abandoned if it cannot go on.
 #[derive(Debug)]
-pub(super) struct Writer {
-    inbox: mpsc::Sender<Message>,
+pub(super) struct WriterThread {
+    inbox: mpsc::Sender<WriterMessage>,
     thread: JoinHandle<()>,
-    outcome: oneshot::Receiver<Outcome>,
-    shared: Arc<Shared>,
+    outcome: oneshot::Receiver<WriteOutcome>,
+    state: Arc<WriterState>,
     /// Maximum number of records that may wait.
     capacity: usize,
     /// Records for which there was no room.
@@ -47,7 +47,7 @@ pub(super) struct Writer {
 
 /// How the writing ended.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(super) enum WriteOutcome {
     /// The header could not be written.
     HeaderFailed(io::Error),
     /// Everything that could be done was done.
@@ -67,14 +67,14 @@ pub(super) enum Outcome {
 }
 
 #[derive(Debug)]
-enum Message {
+enum WriterMessage {
     Slices(Vec<Slice>),
     Finish(Ending),
 }
 
 /// What both threads use.
 #[derive(Debug, Default)]
-struct Shared {
+struct WriterState {
     /// Records sent and not yet written.
     queued: AtomicUsize,
     /// A write has failed: further records are of no use.
@@ -83,7 +83,7 @@ struct Shared {
     past_deadline: AtomicBool,
 }
 
-impl Writer {
+impl WriterThread {
     /// Starts the thread. It first creates the writer, which writes the header.
     pub(super) fn start(
         ring_bytes: u32,
@@ -91,12 +91,12 @@ impl Writer {
     ) -> io::Result<Self> {
         let (inbox, messages) = mpsc::channel();
         let (report, outcome) = oneshot::channel();
-        let shared = Arc::new(Shared::default());
-        let thread_state = Arc::clone(&shared);
+        let state = Arc::new(WriterState::default());
+        let thread_state = Arc::clone(&state);
         let thread = thread::Builder::new().name("writer".into()).spawn(move || {
             let outcome = match begin() {
                 Ok(writer) => write(writer, &messages, &thread_state),
-                Err(error) => Some(Outcome::HeaderFailed(error)),
+                Err(error) => Some(WriteOutcome::HeaderFailed(error)),
             };
             if let Some(outcome) = outcome {
                 // Nobody receives this from a thread that was abandoned.
@@ -105,17 +105,17 @@ impl Writer {
         })?;
         // A small ring is requested where memory is short, so the queue is small, too.
         let bytes = QUEUE_BYTES.min(8 * ring_bytes as usize);
-        Ok(Self { inbox, thread, outcome, shared, capacity: bytes / size_of::<Slice>(), dropped: 0 })
+        Ok(Self { inbox, thread, outcome, state, capacity: bytes / size_of::<Slice>(), dropped: 0 })
     }
 
     /// Whether writing has stopped early.
     pub(super) fn has_failed(&self) -> bool {
-        self.shared.failed.load(Ordering::Relaxed) || self.thread.is_finished()
+        self.state.failed.load(Ordering::Relaxed) || self.thread.is_finished()
     }
 
     /// Number of records that can be sent now.
     pub(super) fn room(&self) -> usize {
-        self.capacity.saturating_sub(self.shared.queued.load(Ordering::Relaxed))
+        self.capacity.saturating_sub(self.state.queued.load(Ordering::Relaxed))
     }
 
     /// Passes records on. There was no room for `dropped` others.
@@ -123,9 +123,9 @@ impl Writer {
         self.dropped += dropped;
         if !slices.is_empty() {
             slices.shrink_to_fit();
-            self.shared.queued.fetch_add(slices.len(), Ordering::Relaxed);
+            self.state.queued.fetch_add(slices.len(), Ordering::Relaxed);
             // If the thread is gone, it has failed, which is noticed elsewhere.
-            let _ = self.inbox.send(Message::Slices(slices));
+            let _ = self.inbox.send(WriterMessage::Slices(slices));
         }
     }
 
@@ -133,10 +133,10 @@ impl Writer {
     ///
     /// # Errors
     /// If the thread has ended by itself.
-    pub(super) async fn finish(mut self, mut ending: Ending, signals: &mut Signals) -> anyhow::Result<Outcome> {
+    pub(super) async fn finish(mut self, mut ending: Ending, signals: &mut Signals) -> anyhow::Result<WriteOutcome> {
         let lost = Trailer::new(&ending, 0, 0).lost_in_words();
         ending.lost.insert(LOST_OUTPUT.into(), self.dropped);
-        let _ = self.inbox.send(Message::Finish(ending));
+        let _ = self.inbox.send(WriterMessage::Finish(ending));
         let mut timeout = FINISH_TIMEOUT;
         let mut deadline = Instant::now() + timeout;
         loop {
@@ -150,9 +150,9 @@ impl Writer {
                     deadline = deadline.min(Instant::now() + timeout);
                 }
                 () = sleep_until(deadline) => {
-                    if self.shared.past_deadline.swap(true, Ordering::Relaxed) {
-                        let unwritten = self.dropped + self.shared.queued.load(Ordering::Relaxed) as u64;
-                        return Ok(Outcome::TimedOut { unwritten, lost });
+                    if self.state.past_deadline.swap(true, Ordering::Relaxed) {
+                        let unwritten = self.dropped + self.state.queued.load(Ordering::Relaxed) as u64;
+                        return Ok(WriteOutcome::TimedOut { unwritten, lost });
                     }
                     deadline = Instant::now() + timeout;
                 }
@@ -162,17 +162,21 @@ impl Writer {
 }
 
 /// Writes what is sent, until the end; `None` if the end is never sent.
-fn write(mut writer: Box<dyn TraceWriter>, messages: &mpsc::Receiver<Message>, shared: &Shared) -> Option<Outcome> {
+fn write(
+    mut writer: Box<dyn TraceWriter>,
+    messages: &mpsc::Receiver<WriterMessage>,
+    state: &WriterState,
+) -> Option<WriteOutcome> {
     let mut failure = None;
     let (mut dropped, mut refused) = (0, 0);
     for message in messages {
         let mut ending = match message {
-            Message::Finish(ending) => ending,
-            Message::Slices(slices) => {
+            WriterMessage::Finish(ending) => ending,
+            WriterMessage::Slices(slices) => {
                 for slice in &slices {
                     if failure.is_some() {
                         refused += 1;
-                    } else if shared.past_deadline.load(Ordering::Relaxed) {
+                    } else if state.past_deadline.load(Ordering::Relaxed) {
                         dropped += 1;
                     } else {
                         failure = writer.slice(slice).err();
@@ -181,8 +185,8 @@ fn write(mut writer: Box<dyn TraceWriter>, messages: &mpsc::Receiver<Message>, s
                 if failure.is_none() {
                     failure = writer.flush().err();
                 }
-                shared.failed.store(failure.is_some(), Ordering::Relaxed);
-                shared.queued.fetch_sub(slices.len(), Ordering::Relaxed);
+                state.failed.store(failure.is_some(), Ordering::Relaxed);
+                state.queued.fetch_sub(slices.len(), Ordering::Relaxed);
                 continue;
             }
         };
@@ -191,7 +195,7 @@ fn write(mut writer: Box<dyn TraceWriter>, messages: &mpsc::Receiver<Message>, s
         if failure.is_some() {
             ending.reason = Reason::WriteError;
         }
-        return Some(Outcome::Ended { failure, trailer: writer.finish(&ending) });
+        return Some(WriteOutcome::Ended { failure, trailer: writer.finish(&ending) });
     }
     None
 }
@@ -208,13 +212,13 @@ mod tests {
     /// Maximum number of records that wait, with the smallest ring.
     const CAPACITY: usize = 8 * 4096 / size_of::<Slice>();
 
-    fn start(pipe: PipeWriter) -> Writer {
+    fn start(pipe: PipeWriter) -> WriterThread {
         let begin = || Ok(Box::new(JsonLinesWriter::new(Stream(pipe), &sample::header())?) as _);
-        Writer::start(4096, begin).expect("a thread")
+        WriterThread::start(4096, begin).expect("a thread")
     }
 
     /// Sends records in batches, as `trace` does, and returns how many.
-    fn send(writer: &mut Writer, batches: usize) -> u64 {
+    fn send(writer: &mut WriterThread, batches: usize) -> u64 {
         const BATCH: usize = 10;
         for _ in 0..batches {
             let fits = writer.room().min(BATCH);
@@ -250,7 +254,7 @@ mod tests {
         let sent = send(&mut writer, 1000);
         let reading = thread::spawn(|| read(reader));
         let outcome = writer.finish(sample::ending(), &mut signals()).await.expect("the thread lives");
-        let Outcome::Ended { failure: None, trailer: Ok(trailer) } = outcome else { panic!("{outcome:?}") };
+        let WriteOutcome::Ended { failure: None, trailer: Ok(trailer) } = outcome else { panic!("{outcome:?}") };
         let (records, read) = reading.join().expect("no panic");
         assert_eq!(trailer.records, records);
         assert!(trailer.lost[LOST_OUTPUT] > 0);
@@ -291,7 +295,7 @@ mod tests {
         let mut writer = start(pipe);
         let sent = send(&mut writer, 1000);
         let outcome = writer.finish(sample::ending(), &mut signals()).await.expect("the thread lives");
-        let Outcome::TimedOut { unwritten, lost: None } = outcome else { panic!("{outcome:?}") };
+        let WriteOutcome::TimedOut { unwritten, lost: None } = outcome else { panic!("{outcome:?}") };
         // The thread goes on when the pipe is read after all; outside tests, the process has ended by then.
         let (records, trailer) = read(reader);
         assert_eq!(trailer.expect("a whole trace").records, records);
@@ -305,7 +309,7 @@ mod tests {
         let mut writer = start(pipe);
         let sent = send(&mut writer, 2);
         let outcome = writer.finish(sample::ending(), &mut signalled()).await.expect("the thread lives");
-        let Outcome::Ended { failure: None, trailer: Ok(trailer) } = outcome else { panic!("{outcome:?}") };
+        let WriteOutcome::Ended { failure: None, trailer: Ok(trailer) } = outcome else { panic!("{outcome:?}") };
         assert_eq!((trailer.records, trailer.complete), (sent, true), "{trailer:?}");
         assert_eq!(reading.join().expect("no panic").0, sent);
     }
@@ -316,7 +320,7 @@ mod tests {
         let writer = start(pipe);
         let before = Instant::now();
         let outcome = writer.finish(sample::ending(), &mut signalled()).await.expect("the thread lives");
-        assert!(matches!(outcome, Outcome::TimedOut { .. }), "{outcome:?}");
+        assert!(matches!(outcome, WriteOutcome::TimedOut { .. }), "{outcome:?}");
         assert!(before.elapsed() < FINISH_TIMEOUT, "{:?}", before.elapsed());
     }
 
@@ -330,7 +334,7 @@ mod tests {
             tokio::task::yield_now().await;
         }
         match writer.finish(sample::ending(), &mut signals()).await.expect("the thread lives") {
-            Outcome::HeaderFailed(error) | Outcome::Ended { failure: Some(error), trailer: Err(_) } => {
+            WriteOutcome::HeaderFailed(error) | WriteOutcome::Ended { failure: Some(error), trailer: Err(_) } => {
                 assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
             }
             outcome => panic!("{outcome:?}"),

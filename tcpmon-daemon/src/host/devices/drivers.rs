@@ -20,7 +20,7 @@ use crate::host::monotonic::CounterWidth;
 
 /// One exported counter.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Counter {
+pub(super) enum OverrunCounter {
     /// One of rtnetlink's.
     Link(LinkCounter, CounterWidth),
     /// One of the driver's. If there are several, the first that the driver has: kernels differ.
@@ -83,9 +83,9 @@ impl Statistic {
 /// The driver of veth pairs, which rtnetlink identifies.
 pub(super) const VETH: &str = "veth";
 
-const MISSED: Counter = Counter::Link(LinkCounter::RxMissedErrors, CounterWidth::Bits64);
-const FIFO: Counter = Counter::Link(LinkCounter::RxFifoErrors, CounterWidth::Bits64);
-const OVER: Counter = Counter::Link(LinkCounter::RxOverErrors, CounterWidth::Bits64);
+const MISSED: OverrunCounter = OverrunCounter::Link(LinkCounter::RxMissedErrors, CounterWidth::Bits64);
+const FIFO: OverrunCounter = OverrunCounter::Link(LinkCounter::RxFifoErrors, CounterWidth::Bits64);
+const OVER: OverrunCounter = OverrunCounter::Link(LinkCounter::RxOverErrors, CounterWidth::Bits64);
 
 const fn exactly(name: &'static str) -> Statistic {
     Statistic { pattern: name, name }
@@ -96,7 +96,7 @@ const fn per_queue(pattern: &'static str, name: &'static str) -> Statistic {
 }
 
 /// Drivers by the names that they report to ethtool, with their counters.
-const DRIVERS: &[(&[&str], &[Counter])] = &[
+const DRIVERS: &[(&[&str], &[OverrunCounter])] = &[
     // e1000_main.c, netdev.c: MPC, packets that found no room in the packet buffer, which fills up when the ring has no
     // descriptors. Under QEMU, rx_no_buffer_count has the same value.
     (&["e1000", "e1000e"], &[MISSED]),
@@ -104,7 +104,7 @@ const DRIVERS: &[(&[&str], &[Counter])] = &[
     // rx_missed_errors).
     (&["igb", "igc"], &[FIFO]),
     // ixgbe_main.c: MPC, for the packet buffer; QPRDC, for the queues (82599 and later).
-    (&["ixgbe"], &[MISSED, Counter::Statistic(&[exactly("rx_no_dma_resources")])]),
+    (&["ixgbe"], &[MISSED, OverrunCounter::Statistic(&[exactly("rx_no_dma_resources")])]),
     // i40e_main.c: GLV_RDPC, for the queues, which older kernels show as rx_dropped, some together with other errors;
     // GLPRT_RDPC, for the packet buffer of the port, which they call port.rx_dropped. Both restart at 2^32 and when the
     // driver resets the device, which cannot be told apart: following a wrap that did not happen would be worse than
@@ -112,16 +112,19 @@ const DRIVERS: &[(&[&str], &[Counter])] = &[
     (
         &["i40e"],
         &[
-            Counter::Statistic(&[exactly("rx_missed_errors"), exactly("rx_dropped")]),
-            Counter::Statistic(&[exactly("port.rx_discards"), exactly("port.rx_dropped")]),
+            OverrunCounter::Statistic(&[exactly("rx_missed_errors"), exactly("rx_dropped")]),
+            OverrunCounter::Statistic(&[exactly("port.rx_discards"), exactly("port.rx_dropped")]),
         ],
     ),
     // ice_lib.c, ice_main.c: GLV_RDPC, for the queues; PRTRPB_RDPC, for the packet buffer of the port. What 7.2
     // computes as rx_missed_errors is not passed to rtnetlink.
-    (&["ice"], &[Counter::Statistic(&[exactly("rx_dropped")]), Counter::Statistic(&[exactly("rx_dropped.nic")])]),
+    (
+        &["ice"],
+        &[OverrunCounter::Statistic(&[exactly("rx_dropped")]), OverrunCounter::Statistic(&[exactly("rx_dropped.nic")])],
+    ),
     // en_main.c, en_stats.c: out_of_buffer of the queues (also shown as rx_out_of_buffer), 32 bits that restart when
     // the driver recovers the device; if_in_discards, for the buffers of the port (also shown by priority).
-    (&["mlx5_core"], &[MISSED, Counter::Statistic(&[exactly("rx_discards_phy")])]),
+    (&["mlx5_core"], &[MISSED, OverrunCounter::Statistic(&[exactly("rx_discards_phy")])]),
     // en_port.c: RdropOvflw. Packets without a buffer in the ring are in rx_dropped, together with others.
     (&["mlx4_en"], &[FIFO]),
     // bnxt.c: rx_discard_pkts of all rings, kept when the rings change (also shown as [N]: rx_discards and
@@ -133,15 +136,15 @@ const DRIVERS: &[(&[&str], &[Counter])] = &[
     (&["tg3"], &[MISSED]),
     // ena_netdev.c: rx_drops of the device, which drops when the ring is full. No counter shows only these: newer
     // kernels add what XDP dropped, and all kernels add what the stack dropped.
-    (&["ena"], &[Counter::Link(LinkCounter::RxDropped, CounterWidth::Bits64)]),
+    (&["ena"], &[OverrunCounter::Link(LinkCounter::RxDropped, CounterWidth::Bits64)]),
     // gve_ethtool.c: as the device reports it. Nothing states that rx_queue_drop_cnt excludes these packets.
-    (&["gve"], &[Counter::Statistic(&[per_queue("rx_no_buffers_posted[*]", "rx_no_buffers_posted")])]),
+    (&["gve"], &[OverrunCounter::Statistic(&[per_queue("rx_no_buffers_posted[*]", "rx_no_buffers_posted")])]),
     // vmxnet3/vmxnet3_ethtool.c: pktsRxOutOfBuf, once per queue, always under the same indented name.
-    (&["vmxnet3"], &[Counter::Statistic(&[exactly("pkts rx OOB")])]),
+    (&["vmxnet3"], &[OverrunCounter::Statistic(&[exactly("pkts rx OOB")])]),
     // 8139cp.c: RxMissed, added up. rx_fifo of ethtool is a 16-bit copy of the chip's own counter.
     (&["8139cp"], &[MISSED]),
     // pcnet32.c: the register CSR112 as it is.
-    (&["pcnet32"], &[Counter::Link(LinkCounter::RxMissedErrors, CounterWidth::Bits16)]),
+    (&["pcnet32"], &[OverrunCounter::Link(LinkCounter::RxMissedErrors, CounterWidth::Bits16)]),
     // e100.c: rx_resource_errors; rx_overrun_errors (also shown as rx_over_errors).
     (&["e100"], &[MISSED, FIFO]),
     // virtio_net.c, hyperv/netvsc_drv.c: the host holds packets back or drops them, and does not report it. (Some
@@ -150,15 +153,15 @@ const DRIVERS: &[(&[&str], &[Counter])] = &[
     (&["virtio_net", "hv_netvsc"], &[]),
     // veth.c, veth_xmit: a packet that finds the peer's ring full counts as not sent here, and is not counted at the
     // peer. So does a packet for a peer that is down.
-    (&[VETH], &[Counter::Link(LinkCounter::TxDropped, CounterWidth::Bits64)]),
+    (&[VETH], &[OverrunCounter::Link(LinkCounter::TxDropped, CounterWidth::Bits64)]),
 ];
 
 /// Counters of a driver that is not in the table: those that include/uapi/linux/if_link.h defines as lack of room
 /// somewhere. Some drivers show one packet in two of them.
-const UNKNOWN: &[Counter] = &[MISSED, FIFO, OVER];
+const UNKNOWN: &[OverrunCounter] = &[MISSED, FIFO, OVER];
 
 /// Counters of a driver.
-pub(super) fn counters(driver: &str) -> &'static [Counter] {
+pub(super) fn counters(driver: &str) -> &'static [OverrunCounter] {
     let known = DRIVERS.iter().find(|(names, _)| names.contains(&driver));
     known.map_or(UNKNOWN, |(_, counters)| counters)
 }

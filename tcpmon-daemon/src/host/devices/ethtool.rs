@@ -30,7 +30,7 @@ const STATISTICS_NAME_SET: u32 = 1;
 /// Commands of `linux/ethtool.h`. All of them only read, and require no capability.
 #[derive(Clone, Copy, Debug)]
 #[repr(u32)]
-enum Command {
+enum EthtoolCommand {
     DriverInfo = 0x03,
     RingParameters = 0x10,
     Names = 0x1b,
@@ -71,7 +71,7 @@ impl<'a> Ethtool<'a> {
 
     /// Name of the driver and number of its statistics.
     pub(super) fn driver(&mut self, device: &str) -> Result<Driver> {
-        let answer = self.request_from_driver(device, Command::DriverInfo, [0, 0])?;
+        let answer = self.request_from_driver(device, EthtoolCommand::DriverInfo, [0, 0])?;
         // struct ethtool_drvinfo: cmd; driver, version, fw_version, bus_info, erom_version (32 bytes each); 12 bytes
         // reserved; n_priv_flags; n_stats.
         let name = text(answer[1..9].as_bytes());
@@ -80,7 +80,7 @@ impl<'a> Ethtool<'a> {
 
     /// Size of the receive ring; `None` if the driver has none.
     pub(super) fn receive_ring(&mut self, device: &str) -> Result<Option<Ring>> {
-        match self.request_from_driver(device, Command::RingParameters, [0, 0]) {
+        match self.request_from_driver(device, EthtoolCommand::RingParameters, [0, 0]) {
             // struct ethtool_ringparam: cmd; rx, rx_mini, rx_jumbo, tx: first the maximum sizes, then the current ones.
             Ok(answer) => {
                 let ring = Ring { entries: u64::from(answer[5]), max_entries: u64::from(answer[1]) };
@@ -94,7 +94,7 @@ impl<'a> Ethtool<'a> {
     /// Names of the statistics in the order of [`Ethtool::statistics`].
     pub(super) fn names(&mut self, device: &str, count: usize) -> Result<Vec<String>> {
         let requested = checked_count(count)?;
-        let answer = self.request_from_driver(device, Command::Names, [STATISTICS_NAME_SET, requested])?;
+        let answer = self.request_from_driver(device, EthtoolCommand::Names, [STATISTICS_NAME_SET, requested])?;
         check_unchanged(requested, answer[2])?;
         let names = answer[HEADER_WORDS..][..count * NAME_WORDS].as_bytes();
         Ok(names.chunks_exact(NAME_BYTES).map(text).collect())
@@ -103,7 +103,7 @@ impl<'a> Ethtool<'a> {
     /// The statistics.
     pub(super) fn statistics(&mut self, device: &str, count: usize) -> Result<Vec<u64>> {
         let requested = checked_count(count)?;
-        let answer = self.request_from_driver(device, Command::Statistics, [requested, 0])?;
+        let answer = self.request_from_driver(device, EthtoolCommand::Statistics, [requested, 0])?;
         check_unchanged(requested, answer[1])?;
         let (values, _) = answer[2..].as_bytes().as_chunks();
         Ok(values[..count].iter().map(|value| u64::from_ne_bytes(*value)).collect())
@@ -111,7 +111,7 @@ impl<'a> Ethtool<'a> {
 
     /// Sends a command, with the two words that follow it in its structure. Returns the structure as the kernel left
     /// it.
-    fn request_from_driver(&mut self, device: &str, command: Command, words: [u32; 2]) -> Result<&[u32]> {
+    fn request_from_driver(&mut self, device: &str, command: EthtoolCommand, words: [u32; 2]) -> Result<&[u32]> {
         let mut name: [libc::c_char; libc::IFNAMSIZ] = [0; libc::IFNAMSIZ];
         if device.len() >= name.len() {
             return Err(Error::new(ErrorKind::InvalidInput, "the device name is too long"));

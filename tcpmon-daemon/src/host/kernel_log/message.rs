@@ -38,7 +38,7 @@ const KSWAPD_RECLAIM: u32 = 0x200_0000;
 
 /// One record of `/dev/kmsg`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record<'a> {
+pub struct KmsgRecord<'a> {
     /// Its sequence number: one more than that of the record before it.
     pub sequence: u64,
     /// Whether the kernel wrote it: what user space writes to the log cannot have facility 0.
@@ -73,13 +73,13 @@ pub struct Failure<'a> {
 
 /// Parses a record: `PRIORITY,SEQUENCE,MICROSECONDS,FLAGS[,...];MESSAGE` and continuation lines. `None` if it is not
 /// one.
-pub fn parse_record(text: &str) -> Option<Record<'_>> {
+pub fn parse_record(text: &str) -> Option<KmsgRecord<'_>> {
     let (header, rest) = text.split_once(';')?;
     let mut fields = header.split(',');
     let priority: u32 = fields.next()?.parse().ok()?;
     let sequence = fields.next()?.parse().ok()?;
     let message = rest.lines().next().unwrap_or_default();
-    Some(Record { sequence, from_kernel: priority >> 3 == 0, message })
+    Some(KmsgRecord { sequence, from_kernel: priority >> 3 == 0, message })
 }
 
 /// Classifies a message of the kernel.
@@ -144,7 +144,7 @@ mod tests {
 
         let text = "7,160,424069,-,caller=T1;pci_root PNP0A03:00: host; bridge\n SUBSYSTEM=acpi\n";
         let message = "pci_root PNP0A03:00: host; bridge";
-        assert_eq!(parse_record(text), Some(Record { sequence: 160, from_kernel: true, message }));
+        assert_eq!(parse_record(text), Some(KmsgRecord { sequence: 160, from_kernel: true, message }));
         for text in ["", "4,5,6,-", "x,5,6,-;a", "4,x,6,-;a", "-4,5,6,-;a"] {
             assert_eq!(parse_record(text), None, "{text:?}");
         }

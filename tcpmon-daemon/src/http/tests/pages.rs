@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test]
 async fn each_page_answers_with_its_type_and_others_do_not_exist() {
-    let (server, _) = Server::start(FakeSource::default()).await;
+    let (server, _) = TestServer::start(FakeSource::default()).await;
     for (path, status, kind, part) in [
         ("/", 200, "text/html; charset=utf-8", "<a href=\"/metrics\">"),
         ("/healthz", 200, "text/plain; charset=utf-8", "ok"),
@@ -37,7 +37,7 @@ fn scrapers_are_told_apart_by_address_agent_and_format_cut_short() {
 
 #[tokio::test]
 async fn head_has_no_body_and_other_methods_are_refused() {
-    let (server, _) = Server::start(FakeSource::default()).await;
+    let (server, _) = TestServer::start(FakeSource::default()).await;
     let answer = server.ask("HEAD /metrics HTTP/1.1").await;
     let (status, head, body) = parts(&answer);
     assert_eq!((status, body), (200, ""));
@@ -51,7 +51,7 @@ async fn head_has_no_body_and_other_methods_are_refused() {
 
 #[tokio::test]
 async fn the_format_is_negotiated_over_all_accept_lines() {
-    let (server, _) = Server::start(FakeSource::default()).await;
+    let (server, _) = TestServer::start(FakeSource::default()).await;
     let request = "GET /metrics HTTP/1.1\r\nAccept: text/plain;q=0.5\r\nAccept: application/openmetrics-text";
     let answer = server.ask(request).await;
     let (_, head, body) = parts(&answer);
@@ -61,7 +61,7 @@ async fn the_format_is_negotiated_over_all_accept_lines() {
 
 #[tokio::test]
 async fn health_names_what_stalls_and_takes_no_sample() {
-    let (server, source) = Server::start(FakeSource { takes: DEADLINE * 2, ..FakeSource::default() }).await;
+    let (server, source) = TestServer::start(FakeSource { takes: DEADLINE * 2, ..FakeSource::default() }).await;
     assert_eq!(parts(&server.ask("GET /healthz HTTP/1.1").await).0, 200);
     source.stalled.store(true, Relaxed);
     let answer = server.ask("GET /healthz HTTP/1.1").await;
@@ -72,17 +72,17 @@ async fn health_names_what_stalls_and_takes_no_sample() {
 
 #[tokio::test]
 async fn a_failed_snapshot_is_a_500_that_says_why() {
-    let (server, _) = Server::start(FakeSource { fails: true, ..FakeSource::default() }).await;
+    let (server, _) = TestServer::start(FakeSource { fails: true, ..FakeSource::default() }).await;
     for path in ["/metrics", "/status"] {
         let answer = server.ask(&format!("GET {path} HTTP/1.1")).await;
         let (status, _, body) = parts(&answer);
-        assert_eq!((status, body), (500, "the kernel said no: restart tcpmon\n"));
+        assert_eq!((status, body), (500, "the kernel returned an error: restart tcpmon\n"));
     }
 }
 
 #[tokio::test]
 async fn the_status_tells_probes_losses_and_programs() {
-    let (server, _) = Server::start(FakeSource::default()).await;
+    let (server, _) = TestServer::start(FakeSource::default()).await;
     let answer = server.ask("GET /status HTTP/1.1").await;
     let status: serde_json::Value = serde_json::from_str(parts(&answer).2).expect("JSON");
     assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));

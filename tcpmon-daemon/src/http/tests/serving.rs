@@ -5,7 +5,7 @@ use super::*;
 #[tokio::test]
 async fn a_client_that_reads_slowly_is_cut_off_at_the_deadline() {
     let limits = ConnectionLimits { send_timeout: Duration::from_millis(500), ..ConnectionLimits::default() };
-    let (server, _) = Server::start_with_limits(limits, FakeSource { groups: 400, ..FakeSource::default() }).await;
+    let (server, _) = TestServer::start_with_limits(limits, FakeSource { groups: 400, ..FakeSource::default() }).await;
     let mut stream = server.connect().await;
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("sent");
     let (mut taken, mut piece) = (0, vec![0; 4096]);
@@ -27,7 +27,7 @@ async fn a_client_that_reads_slowly_is_cut_off_at_the_deadline() {
 
 #[tokio::test]
 async fn it_stops_within_a_second_whatever_clients_hold_open() {
-    let (server, _) = Server::start(FakeSource { takes: DEADLINE * 2, ..FakeSource::default() }).await;
+    let (server, _) = TestServer::start(FakeSource { takes: DEADLINE * 2, ..FakeSource::default() }).await;
     let silent = server.connect().await;
     let mut half = server.connect().await;
     half.write_all(b"GET /metr").await.expect("sent");
@@ -48,7 +48,8 @@ async fn it_stops_within_a_second_whatever_clients_hold_open() {
 
 #[tokio::test]
 async fn a_request_under_way_is_answered_before_the_stop() {
-    let (server, _) = Server::start(FakeSource { takes: Duration::from_millis(200), ..FakeSource::default() }).await;
+    let (server, _) =
+        TestServer::start(FakeSource { takes: Duration::from_millis(200), ..FakeSource::default() }).await;
     let mut stream = server.connect().await;
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("sent");
     sleep(Duration::from_millis(50)).await;
@@ -62,7 +63,7 @@ async fn a_request_under_way_is_answered_before_the_stop() {
 #[tokio::test]
 async fn a_connection_with_an_unfinished_header_is_closed() {
     let limits = ConnectionLimits { header_timeout: Duration::from_millis(100), ..ConnectionLimits::default() };
-    let (server, _) = Server::start_with_limits(limits, FakeSource::default()).await;
+    let (server, _) = TestServer::start_with_limits(limits, FakeSource::default()).await;
     let mut slow = server.connect().await;
     slow.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n").await.expect("sent");
     let begin = Instant::now();
@@ -73,9 +74,11 @@ async fn a_connection_with_an_unfinished_header_is_closed() {
 #[tokio::test]
 async fn at_the_limit_the_connection_that_waits_longest_is_closed_and_not_one_with_a_request_in_progress() {
     let limits = ConnectionLimits { max_connections: 3, ..ConnectionLimits::default() };
-    let (server, _) =
-        Server::start_with_limits(limits, FakeSource { takes: Duration::from_millis(300), ..FakeSource::default() })
-            .await;
+    let (server, _) = TestServer::start_with_limits(
+        limits,
+        FakeSource { takes: Duration::from_millis(300), ..FakeSource::default() },
+    )
+    .await;
     let mut asking = server.connect().await;
     asking.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.expect("sent");
     let begin = Instant::now();

@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test]
 async fn a_new_group_is_at_zero_on_the_first_page_of_metrics_and_other_pages_do_not_count() {
-    let (server, _) = Server::start(FakeSource::default()).await;
+    let (server, _) = TestServer::start(FakeSource::default()).await;
     let server = &server;
     // Gets a sample that was started after this call.
     let ask = async |path: &str, agent: &str| {
@@ -29,7 +29,7 @@ fn received(answer: &str) -> Option<u64> {
 
 #[tokio::test]
 async fn a_shared_sample_shows_a_new_group_at_zero_to_all_clients_that_share_it() {
-    let (server, _) = Server::start(FakeSource::default()).await;
+    let (server, _) = TestServer::start(FakeSource::default()).await;
     let mut shown = Vec::new();
     // The first request takes the sample, and at that time it is not known that others will share it.
     for request in ["GET /status", "GET /metrics", "GET /metrics", "GET /metrics"] {
@@ -44,7 +44,7 @@ async fn a_shared_sample_shows_a_new_group_at_zero_to_all_clients_that_share_it(
 
 #[tokio::test]
 async fn requests_within_250_ms_share_one_sample_and_no_answer_is_older() {
-    let (server, source) = Server::start(FakeSource::default()).await;
+    let (server, source) = TestServer::start(FakeSource::default()).await;
     let life = Duration::from_millis(250);
     let mut samples = Vec::new();
     for path in ["/metrics", "/status"].into_iter().cycle().take(40) {
@@ -66,7 +66,7 @@ async fn requests_within_250_ms_share_one_sample_and_no_answer_is_older() {
 #[tokio::test]
 async fn failures_are_shared_too() {
     let (server, source) =
-        Server::start(FakeSource { fails: true, takes: Duration::from_millis(100), ..FakeSource::default() }).await;
+        TestServer::start(FakeSource { fails: true, takes: Duration::from_millis(100), ..FakeSource::default() }).await;
     let asking = ["/metrics", "/status"].map(|path| format!("GET {path} HTTP/1.1"));
     let [first, second] = &asking;
     let (first, second) = tokio::join!(server.ask(first), server.ask(second));
@@ -77,7 +77,7 @@ async fn failures_are_shared_too() {
 #[tokio::test]
 async fn a_client_that_disconnects_does_not_cause_a_second_sample() {
     let takes = Duration::from_millis(200);
-    let (server, source) = Server::start(FakeSource { takes, ..FakeSource::default() }).await;
+    let (server, source) = TestServer::start(FakeSource { takes, ..FakeSource::default() }).await;
     for _ in 0..20 {
         let mut stream = server.connect().await;
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("sent");
@@ -95,7 +95,7 @@ async fn a_client_that_disconnects_does_not_cause_a_second_sample() {
 #[tokio::test]
 async fn clients_that_request_in_a_loop_get_some_answers_of_a_sample_and_then_wait_for_the_next() {
     const CLIENTS: usize = 50;
-    let (server, source) = Server::start(FakeSource::default()).await;
+    let (server, source) = TestServer::start(FakeSource::default()).await;
     let (server, begin) = (Arc::new(server), Instant::now());
     let mut clients = tokio::task::JoinSet::new();
     for _ in 0..CLIENTS {
