@@ -190,7 +190,7 @@ impl Cli {
     /// Reads arguments, the first of which is the program's name.
     ///
     /// # Errors
-    /// A usage error, or the help or version that was asked for.
+    /// A usage error, or the requested help or version text.
     pub fn from_arguments(
         arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
     ) -> Result<Self, clap::Error> {

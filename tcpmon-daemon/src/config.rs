@@ -75,7 +75,7 @@ pub struct Log {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
-    /// Somebody must act.
+    /// An operator must act.
     Error,
     /// tcpmon runs, but something is missing or wrong.
     Warn,

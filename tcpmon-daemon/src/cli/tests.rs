@@ -36,7 +36,7 @@ fn the_command_line_is_consistent() {
 }
 
 #[test]
-fn the_help_is_the_committed_one() {
+fn the_help_text_matches_the_committed_file() {
     for (name, line) in
         [("help", "tcpmon --help"), ("daemon", "tcpmon daemon --help"), ("trace", "tcpmon trace --help")]
     {
@@ -77,7 +77,7 @@ fn flags_override_the_config_file() {
 }
 
 #[test]
-fn without_flags_the_defaults_hold_and_each_flag_is_taken() {
+fn without_flags_the_defaults_apply_and_each_flag_is_applied() {
     assert_eq!(daemon("").config().expect("valid"), Config::default());
     let config = daemon(
         "--web.listen-address :1 --web.listen-address 127.0.0.1:2 --web.telemetry-path /m --web.config.file w.yml \
@@ -145,7 +145,7 @@ fn filters_combine_and_repeat() {
 }
 
 #[test]
-fn a_file_gets_json_lines_and_a_terminal_a_table() {
+fn the_default_format_is_json_lines_for_a_file_and_a_table_otherwise() {
     assert_eq!(trace("--all").format(), TraceFormat::Table);
     assert_eq!(trace("--all --output f").format(), TraceFormat::Jsonl);
     assert_eq!(trace("--all --output f --format table").format(), TraceFormat::Table);

@@ -68,7 +68,7 @@ impl CollectorHandle {
     /// A snapshot that the collector started to make after this call.
     ///
     /// # Errors
-    /// If there is none: why.
+    /// Why there is no snapshot.
     pub(super) async fn snapshot(&self) -> Result<Arc<Snapshot>, Unavailable> {
         let reply = self.worker.request(REQUEST_TIMEOUT).await.map_err(|error| Unavailable(error.to_string()))?;
         reply.map_err(|error| Unavailable(error.to_string()))
@@ -190,7 +190,7 @@ impl Collector {
     }
 
     /// A pass whose snapshot is sent to clients. Groups are shown or hidden only after such a pass: after one of the
-    /// collector's own, they would be hidden with values that nobody has seen.
+    /// collector's own, they would be hidden with values that no client has received.
     fn pass_for_clients(&mut self) -> Result<Snapshot, ReadError> {
         let snapshot = self.pass()?;
         self.table.change_groups(self.last_pass);
@@ -283,7 +283,7 @@ impl Collector {
         }
     }
 
-    /// Collects all slots of a thread that has exited, its own one first.
+    /// Collects all slots of a thread that has exited, starting with `first`.
     fn reader_exited(&mut self, first: u32, now: Instant) -> Result<(), ReadError> {
         let mut slot = first;
         // A pass may have collected them already, and another thread may use one by now.

@@ -1,4 +1,4 @@
-//! `tcpmon daemon`: watches sockets and answers scrapes until it is told to stop.
+//! `tcpmon daemon`: monitors sockets and answers scrapes until a signal stops it.
 
 use std::{
     convert::Infallible,
@@ -95,7 +95,7 @@ async fn serve(settings: DaemonSettings, mut reloader: Reloader) -> anyhow::Resu
     let addresses: Vec<String> =
         addresses.collect::<io::Result<_>>().context("cannot determine the address of a listening socket")?;
     info!(addresses = addresses.join(", "), "tcpmon has started and accepts requests");
-    // Outside of systemd there is nobody to notify.
+    // Without systemd, this does nothing.
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
 
     let (stop, stopped) = oneshot::channel::<()>();
@@ -129,7 +129,7 @@ async fn serve(settings: DaemonSettings, mut reloader: Reloader) -> anyhow::Resu
 }
 
 /// Notifies systemd's watchdog while all is well, if it is enabled (`WatchdogSec=`): systemd restarts a daemon that
-/// stays silent.
+/// sends no notification.
 async fn watchdog(collector: CollectorHandle) -> Infallible {
     let Some(interval) = watchdog_interval() else { return std::future::pending().await };
     loop {

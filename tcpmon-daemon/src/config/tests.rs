@@ -22,7 +22,7 @@ fn an_empty_file_is_the_defaults_and_they_are_valid() {
 }
 
 #[test]
-fn what_is_printed_reads_back_and_explains_every_key() {
+fn a_printed_config_parses_to_the_same_and_explains_every_key() {
     let config = Config {
         max_groups: 7,
         pin: vec!["nginx".into(), "a \"b\"".into()],
@@ -68,7 +68,7 @@ fn a_value_of_the_wrong_type_is_refused_by_key_and_line() {
 }
 
 #[test]
-fn a_value_that_makes_no_sense_is_refused_by_key_line_and_remedy() {
+fn an_invalid_value_is_refused_by_key_line_and_remedy() {
     refused("max_groups = 0", 1, &["max_groups: 0 is not in the range from 1 to 10000"]);
     refused("\ngroup_ttl = \"10\"", 2, &["group_ttl: \"10\"", "`10m`"]);
     refused("group_ttl = \"0s\"", 1, &["group_ttl: \"0s\"", "`30s`"]);

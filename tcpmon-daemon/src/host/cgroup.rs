@@ -12,7 +12,7 @@ use crate::model::host::CgroupSockets;
 const MOUNTINFO: &str = "/proc/self/mountinfo";
 const ABSENT_REMEDY: &str = "mount all of cgroup v2";
 
-/// Maximum number of directories that one walk looks at: the kernel adds up each `memory.stat` anew.
+/// Maximum number of directories that one walk reads: the kernel computes each `memory.stat` when it is read.
 const MAX_VISITED: usize = 1000;
 
 /// Maximum number of groups that are shown separately.
@@ -37,7 +37,7 @@ pub enum CgroupError {
 pub struct CgroupWalk {
     /// Leaf groups that hold socket memory, largest first; then `other`, if there are more.
     pub groups: Vec<CgroupSockets>,
-    /// Groups that were found but not looked at, because there are too many. What is below them was not found.
+    /// Groups that were found but not read, because there are too many. Groups below them were not found.
     pub not_visited: usize,
 }
 
@@ -53,7 +53,7 @@ impl CgroupWalk {
 /// Socket memory of the groups below the first mount of cgroup v2.
 ///
 /// # Errors
-/// cgroup v2 is not mounted, lacks the memory controller, or cannot be read or understood.
+/// cgroup v2 is not mounted, lacks the memory controller, or cannot be read or parsed.
 pub fn socket_memory() -> Result<CgroupWalk, CgroupError> {
     walk(&root()?)
 }
@@ -69,7 +69,7 @@ pub fn root() -> Result<PathBuf, CgroupError> {
 /// Socket memory of the groups below this root directory. Groups that vanish meanwhile are left out.
 ///
 /// # Errors
-/// There is no memory controller, or a file cannot be read or understood.
+/// There is no memory controller, or a file cannot be read or parsed.
 pub fn walk(root: &Path) -> Result<CgroupWalk, CgroupError> {
     if !has_memory_controller(&read(root.join("cgroup.controllers"), ABSENT_REMEDY)?) {
         return Err(CgroupError::NoMemoryController);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_that_hold_socket_memory_are_given_largest_first() {
+    fn leaf_groups_with_socket_memory_are_sorted_largest_first() {
         let root = root();
         group(&root, "b.slice", "max", "memory", "sock 999\n");
         group(&root, "b.slice/captured.service", "max", "", STAT);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_below_one_that_does_not_hand_the_controller_down_are_part_of_it() {
+    fn a_group_that_does_not_enable_the_controller_for_its_children_counts_as_a_leaf() {
         let root = root();
         group(&root, "a", "max", "pids cpu", "sock 5\n");
         create_dir_all(root.path().join("a/without")).expect("made");
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_the_number_shown_is_summed_as_other() {
+    fn groups_beyond_the_maximum_are_summed_as_other() {
         let root = root();
         for bytes in 1..=MAX_SHOWN + 3 {
             group(&root, &format!("g{bytes}"), "5", "", &format!("sock {bytes}\n"));
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_that_is_cut_short_says_how_many_were_left_out() {
+    fn a_walk_that_reaches_its_limit_reports_how_many_groups_are_missing() {
         let root = root();
         for number in 0..MAX_VISITED + 4 {
             group(&root, &format!("g{number:04}"), "max", "", "sock 1\n");
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn this_host_has_groups_or_says_why_not() {
+    fn this_host_has_groups_or_an_error_says_why_not() {
         let memory_in_v2 = fs::read_to_string(MOUNTINFO)
             .ok()
             .and_then(|mounts| fs::read_to_string(mount_point(&mounts)?.join("cgroup.controllers")).ok());

@@ -1,9 +1,9 @@
 //! Network devices: packets that found no room in the receive ring, and the size of the ring.
 //!
-//! rtnetlink lists the devices with their counters. The driver is asked (over ethtool) for its name, its ring and, if
+//! rtnetlink lists the devices with their counters. ethtool queries the driver for its name, its ring and, if
 //! it is known to have the counter that matters, its statistics. A device is of interest if it is on a bus: such
 //! devices have a ring of descriptors. Of all others (loopback, bridges, bonds, VLANs, tunnels, tun), only veth has
-//! something like a ring, and it has no driver that could be asked.
+//! something like a ring, and it has no driver that ethtool could query.
 
 mod drivers;
 mod ethtool;
@@ -90,8 +90,8 @@ struct Overrun {
 impl Devices {
     /// Reads all devices.
     ///
-    /// Some drivers query their firmware for their statistics, and the kernel lets no device be changed until they have
-    /// them: do not call this more often than somebody looks at the result.
+    /// Some drivers query their firmware for their statistics, and the kernel holds RTNL until they have them: call
+    /// this no more often than the result is used.
     ///
     /// # Errors
     /// rtnetlink does not answer. If a single device does not answer, that is a note and not an error; its other

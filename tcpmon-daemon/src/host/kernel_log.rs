@@ -110,7 +110,7 @@ impl KernelLogCounts {
         let gap = self.next.map_or(0, |next| record.sequence.saturating_sub(next));
         self.lost = self.lost.saturating_add(gap);
         self.next = Some(record.sequence.saturating_add(1));
-        // Anyone who may write to the log could write such a message.
+        // User space could have written such a message to the log.
         if !record.from_kernel {
             return;
         }
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_captured_failure_is_counted_once_and_remembered() {
+    fn a_captured_failure_is_counted_once() {
         let mut counts = KernelLogCounts::default();
         // From 6.12, where there was no page for the receive ring.
         let records = include_str!("captured/6.12/kmsg_page_allocation_failure").lines();
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_were_overwritten_or_make_no_sense_are_lost() {
+    fn overwritten_and_malformed_records_count_as_lost() {
         let other = |sequence| Ok(format!("6,{sequence},1,-;other\n"));
         let lost = |reads: Vec<_>| {
             let mut counts = KernelLogCounts::default();
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn one_reading_is_bounded_and_ends_where_the_log_does() {
+    fn one_poll_is_bounded_and_ends_at_the_end_of_the_log() {
         let mut log =
             FakeLog::new((0..MAX_RECORDS_PER_POLL as u64 + 2).map(|sequence| Ok(format!("6,{sequence},1,-;other\n"))));
         let mut counts = KernelLogCounts::default();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_write_to_this_host_s_log_is_passed_over_without_waiting() {
+    fn messages_of_user_space_are_ignored_and_poll_does_not_block() {
         let mut log = match KernelLog::open() {
             Ok(log) => log,
             Err(error) => {
@@ -319,7 +319,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_records_can_panic_the_tally(
+        fn no_records_can_cause_a_panic(
             texts in prop::collection::vec("(?s).{0,60}", 0..4),
             numbers in prop::collection::vec(prop_oneof![any::<u64>(), Just(u64::MAX), Just(0)], 0..8),
         ) {

@@ -31,7 +31,7 @@ use crate::model::host::{Host, PageAllocationFailures, Source};
 /// Orders of page allocations that are shown even if none failed: all that a kernel has by default.
 const MAX_ORDERS: u32 = 11;
 
-/// Minimum time between two reads of the devices. During a read, the kernel lets no device be changed (RTNL), and a
+/// Minimum time between two reads of the devices. During a read, the kernel holds RTNL, and a
 /// driver may query its firmware.
 const DEVICES_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_of_every_order_are_there_before_the_first_one() {
+    fn every_order_has_a_zero_before_its_first_failure() {
         let failure = |order, atomic, count| PageAllocationFailures { order, atomic, count };
         let all = with_zeros(vec![failure(3, true, 5), failure(12, false, 1)]);
         assert_eq!(all.len(), 2 * MAX_ORDERS as usize + 1);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_read_once_a_second_however_often_the_rest_is() {
+    fn devices_are_read_at_most_once_a_second() {
         let mut sources = Sources::open();
         let read = |sources: &mut Sources| {
             sources.read();
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_a_linux_host_has_is_read_and_what_is_missing_has_a_reason() {
+    fn all_sources_of_a_linux_host_are_read_or_have_a_reason() {
         let host = Sources::open().read();
         assert!(host.softnet.iter().any(|cpu| cpu.processed > 0), "{host:?}");
         assert!(host.tcp_memory.is_some_and(|memory| memory.low < memory.max), "{host:?}");

@@ -34,7 +34,8 @@ impl<K> Default for MonotonicTotals<K> {
 }
 
 impl<K: Eq + Hash> MonotonicTotals<K> {
-    /// Takes in the kernel's current value and returns the total. The first value of a key is its total.
+    /// Adds the change of the kernel's value since the last call, and returns the total. The first value of a key is
+    /// its total.
     ///
     /// A 64-bit counter that decreases adds nothing: tcpmon cannot know whether it was reset or had a glitch, and an
     /// overrun that never happened is worse than one that is shown a sample later.
@@ -64,14 +65,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_counter_starts_where_the_kernel_is_and_follows_it() {
+    fn a_total_starts_at_the_value_of_the_kernel_and_follows_it() {
         let mut totals = MonotonicTotals::default();
         let mut at = |now| totals.advance("a", now, CounterWidth::Bits64);
         assert_eq!([at(7), at(9), at(9)], [7, 9, 9]);
     }
 
     #[test]
-    fn wraps_are_followed_and_resets_add_nothing() {
+    fn wraps_are_added_and_resets_add_nothing() {
         let mut totals = MonotonicTotals::default();
         // pcnet32: what a virtual machine showed when the true value was 302,917.
         let shown = [36_588, 27_727, 40_761].map(|now| totals.advance("missed", now, CounterWidth::Bits16));

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mounted_network_namespaces_are_told_from_other_mounts() {
+    fn mounted_network_namespaces_are_distinguished_from_other_mounts() {
         let line = "612 30 0:4 net:[4026532345] /run/netns/a\\040b rw shared:5 - nsfs nsfs rw";
         assert_eq!(mounted_namespace(line), Some("/run/netns/a b".into()));
         assert_eq!(mounted_namespace("613 30 0:4 mnt:[4026532346] /run/m rw - nsfs nsfs rw"), None);

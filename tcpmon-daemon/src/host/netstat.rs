@@ -100,7 +100,7 @@ struct NamespaceCounters {
 }
 
 impl NamespaceSums {
-    /// Takes in the counters of the namespace with this number, which no other namespace will ever have.
+    /// Adds the counters of the namespace with this number, which no other namespace will ever have.
     pub fn add(&mut self, number: u64, first: InitialValues, counters: &[(&str, u64)]) {
         let counts = first == InitialValues::Counts || self.namespaces.contains_key(&number);
         let namespace = self.namespaces.entry(number).or_default();
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_namespace_counted_before_tcpmon_is_where_its_counting_begins() {
+    fn the_counts_of_a_namespace_before_tcpmon_are_its_baseline() {
         let mut sums = NamespaceSums::default();
         sums.add(1, InitialValues::Baseline, &[("a", 1000), ("b", 0)]);
         same(sums.end_round(), &[("a", 0), ("b", 0)]);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_that_comes_or_goes_or_falls_never_takes_anything_away() {
+    fn sums_never_decrease_when_namespaces_appear_vanish_or_reset() {
         let mut sums = NamespaceSums::default();
         same(round(&mut sums, &[(1, &[("a", 10)]), (2, &[("a", 100)])]), &[("a", 110)]);
         same(round(&mut sums, &[(1, &[("a", 11)])]), &[("a", 111)]);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_that_could_not_be_read_once_is_not_new_afterwards() {
+    fn a_namespace_that_was_unreadable_once_is_not_new_afterwards() {
         let mut sums = NamespaceSums::default();
         round(&mut sums, &[(1, &[("a", 10)])]);
         sums.keep(1);

@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_round_goes_on_where_the_last_one_ended() {
+    fn a_round_continues_where_the_last_one_ended() {
         let others: BTreeMap<u64, PathBuf> = [3, 5, 9].map(|inode| (inode, PathBuf::new())).into();
         let after = |last| starting_after(&others, last).map(|(inode, _)| *inode).collect::<Vec<_>>();
         assert_eq!(after(0), [3, 5, 9]);

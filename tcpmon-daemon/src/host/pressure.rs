@@ -10,7 +10,7 @@ const MEMORY: &str = "/proc/pressure/memory";
 /// Stalls of the whole host since boot.
 ///
 /// # Errors
-/// The file cannot be read or understood. PSI can be off in two ways: it was not built into the kernel, and there is no
+/// The file cannot be read or parsed. PSI can be off in two ways: it was not built into the kernel, and there is no
 /// such file; or it was disabled at boot, and the file cannot be opened (EOPNOTSUPP).
 pub fn memory() -> Result<PressureStalls, FileError> {
     let text =
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn off_at_boot_and_left_out_of_the_kernel_have_different_remedies() {
+    fn psi_disabled_at_boot_and_psi_not_built_in_have_different_remedies() {
         let unreadable = |errno| FileError::Unreadable {
             file: MEMORY.into(),
             source: Error::from_raw_os_error(errno),
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn this_host_has_stalls_or_says_how_to_get_them() {
+    fn this_host_has_psi_or_the_error_has_a_remedy() {
         match [memory(), memory()] {
             [Ok(before), Ok(after)] => assert!(before.some <= after.some && before.full <= after.full, "{after:?}"),
             [before, _] => {

@@ -22,7 +22,7 @@ impl SoftnetCounters {
     /// The online CPUs, in the order of their numbers.
     ///
     /// # Errors
-    /// The file cannot be read or understood.
+    /// The file cannot be read or parsed.
     pub fn read(&mut self) -> Result<Vec<Softnet>, FileError> {
         let stat = read(STAT, "mount /proc")?;
         // Only kernels before 5.10 need it: there, `parse` fails without it.
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_that_number_their_lines_are_believed() {
+    fn a_cpu_number_in_the_line_is_used() {
         // 13 columns, 15 columns.
         let taken = parse(include_str!("captured/5.10/proc_net_softnet_stat"), "").expect("5.10");
         assert_eq!(taken, [softnet(0, 0x440d, 0x1b08, 0xf1), softnet(1, 0x55da, 0x132f, 0x8d)]);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_without_a_number_belong_to_the_cpus_that_are_online() {
+    fn lines_without_a_cpu_number_belong_to_the_online_cpus_in_order() {
         // Written by hand, from the format strings of Linux 2.6.32 (9), 2.6.35 (10) and 3.13 (11 columns).
         for columns in [9, 10, 11] {
             let line = |first: &str| format!("{first}{}\n", " 00000000".repeat(columns - 3));
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_table_is_refused_by_what_is_wrong_with_it() {
+    fn malformed_tables_are_refused_with_the_reason() {
         let refused = |stat, online, part: &str| {
             let error = parse(stat, online).expect_err(part).to_string();
             assert!(error.contains(part), "{error}");
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn totals_go_on_where_the_kernel_wraps() {
+    fn totals_continue_when_the_kernel_counter_wraps() {
         let mut counters = SoftnetCounters::default();
         let wrap = u64::from(u32::MAX);
         counters.advance(vec![softnet(3, wrap, wrap - 1, 7)]);

@@ -7,7 +7,7 @@ const STAT: &str = "/proc/stat";
 /// Context switches of all CPUs since boot.
 ///
 /// # Errors
-/// The file cannot be read or understood.
+/// The file cannot be read or parsed.
 pub fn context_switches() -> Result<u64, FileError> {
     parse(&read(STAT, "mount /proc")?)
 }
@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn this_host_s_count_lies_between_two_readings_of_its_own() {
+    fn the_count_of_this_host_lies_between_two_reads_of_the_file() {
         let own = || {
             let text = std::fs::read_to_string(STAT).expect("/proc");
             let words: Vec<&str> = text.split_ascii_whitespace().collect();

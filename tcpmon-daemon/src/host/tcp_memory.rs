@@ -12,7 +12,7 @@ const ABSENT_REMEDY: &str = "mount /proc";
 /// Use, limits and pressure.
 ///
 /// # Errors
-/// One of the files cannot be read or understood.
+/// One of the files cannot be read or parsed.
 pub fn memory(page_bytes: u64) -> Result<TcpMemory, FileError> {
     let limits = read(TCP_MEM, "run tcpmon in the host's network namespace, the only one that has this file")?;
     parse(&read(SOCKSTAT, ABSENT_REMEDY)?, &limits, &read(PROTOCOLS, ABSENT_REMEDY)?, page_bytes)
@@ -21,7 +21,7 @@ pub fn memory(page_bytes: u64) -> Result<TcpMemory, FileError> {
 /// TCP sockets of the host that no process holds any more (orphans).
 ///
 /// # Errors
-/// `/proc/net/sockstat` cannot be read or understood.
+/// `/proc/net/sockstat` cannot be read or parsed.
 pub fn orphan_sockets() -> Result<u64, FileError> {
     sockstat(&read(SOCKSTAT, ABSENT_REMEDY)?, "orphan")
 }
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_values_are_named() {
         let refused = |sockstat, tcp_mem, part: &str| {
             let error = parse(sockstat, tcp_mem, PROTOCOLS_6_12, 4096).expect_err(part).to_string();
             assert!(error.contains(part), "{error}");

@@ -11,7 +11,7 @@ const ABSENT_REMEDY: &str = "mount /proc";
 /// zone has free blocks.
 ///
 /// # Errors
-/// `/proc/zoneinfo` cannot be read or understood.
+/// `/proc/zoneinfo` cannot be read or parsed.
 pub fn zones(page_bytes: u64) -> Result<(Vec<Zone>, Option<FileError>), FileError> {
     let mut zones = parse(&read(ZONEINFO, ABSENT_REMEDY)?, page_bytes)?;
     let buddyinfo_error = read(BUDDYINFO, ABSENT_REMEDY).and_then(|text| add_free_blocks(&mut zones, &text)).err();
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn zones_of_captured_kernels_have_their_own_figures() {
+    fn zones_of_captured_kernels_are_parsed() {
         // 5.10: no boost, no promo, no cma.
         assert_eq!(
             both(include_str!("captured/5.10/proc_zoneinfo"), include_str!("captured/5.10/proc_buddyinfo")),
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_odd_is_named_with_its_zone() {
+    fn missing_and_malformed_values_are_named_with_their_zone() {
         for (text, part) in [
             (String::new(), "zoneinfo: it has no zone with memory"),
             ("x\n".into(), "\"x\" is not the first line of a zone"),

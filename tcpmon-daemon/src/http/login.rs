@@ -22,7 +22,7 @@ use super::connections::Client;
 /// Highest bcrypt cost: 2^14 rounds take about a second, and a first scrape must be answered within ten seconds.
 const MAX_BCRYPT_COST: u32 = 14;
 
-/// Passwords of one client that may wait to be checked; further requests are told to retry later.
+/// Maximum number of password checks of one client that may wait; further requests are told to retry later.
 const MAX_QUEUED_CHECKS: usize = 64;
 
 /// Names and bcrypt hashes of the users who may send requests.
@@ -111,7 +111,7 @@ impl Passwords {
         })
     }
 
-    /// Whether the value of the header `Authorization` lets a client in.
+    /// Checks the value of the header `Authorization`.
     pub(super) async fn check(self: &Arc<Self>, users: &Users, value: Option<&HeaderValue>, client: Client) -> Login {
         if users.is_empty() {
             return Login::Granted;

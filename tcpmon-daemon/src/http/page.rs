@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_page_of_any_size_is_what_was_written() {
+    async fn pages_of_any_size_contain_what_was_written() {
         for length in [
             0,
             1,

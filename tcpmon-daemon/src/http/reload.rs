@@ -18,7 +18,7 @@ use super::{
     web_config::{Policy, WebConfigFile},
 };
 
-/// The files are checked at most this often, and only when a request comes in.
+/// The files are checked at most this often, and only when a request arrives.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A web config file and its settings.

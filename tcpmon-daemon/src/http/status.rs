@@ -1,4 +1,4 @@
-//! `/status`: what the daemon knows about itself, as JSON.
+//! `/status`: the state of the daemon, as JSON.
 
 use std::{
     collections::BTreeMap,

@@ -9,7 +9,7 @@ use std::{
 /// Inode of the initial PID namespace (`PROC_PID_INIT_INO` in `include/linux/proc_ns.h`).
 const INITIAL_PID_NAMESPACE: u64 = 0xefff_fffc;
 
-/// A process or control group was given as a container sees it, and the programs know only the host's view.
+/// A process id or path of a control group is valid only inside a container: the programs need those of the host.
 #[derive(Debug, thiserror::Error)]
 pub(in super::super) enum InContainer {
     /// A process.

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_ignored_is_read_from_status() {
+    fn ignored_signals_are_read_from_proc_status() {
         let status = |set| format!("SigBlk:\t0000000000000001\nSigIgn:\t{set}\nSigCgt:\t0000000000000001\n");
         assert!(ignores_hangup(&status("0000000000001001")));
         assert!(!ignores_hangup(&status("0000000000001000")));

@@ -124,7 +124,7 @@ impl WriterThread {
         if !slices.is_empty() {
             slices.shrink_to_fit();
             self.state.queued.fetch_add(slices.len(), Ordering::Relaxed);
-            // If the thread is gone, it has failed, which is noticed elsewhere.
+            // If the thread has ended, it has failed, which `has_failed` reports.
             let _ = self.inbox.send(WriterMessage::Slices(slices));
         }
     }
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_slow_reader_does_not_take_is_counted() {
+    async fn records_that_a_slow_reader_misses_are_counted() {
         let (reader, pipe) = io::pipe().expect("a pipe");
         let mut writer = start(pipe);
         let sent = send(&mut writer, 1000);
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_more_records_wait_than_there_is_memory_for() {
+    async fn the_queue_of_records_is_bounded() {
         let (_reader, pipe) = full_pipe();
         let mut writer = start(pipe);
         let sent = send(&mut writer, 1000);
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pipe_that_nobody_reads_ends_without_a_trailer_and_with_whole_lines() {
+    async fn a_pipe_that_nobody_reads_times_out_and_gets_whole_lines_only() {
         let (reader, pipe) = io::pipe().expect("a pipe");
         let mut writer = start(pipe);
         let sent = send(&mut writer, 1000);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_signal_after_the_end_costs_nothing_where_the_output_is_taken() {
+    async fn a_signal_after_the_end_loses_no_record_if_the_output_is_read() {
         let (reader, pipe) = io::pipe().expect("a pipe");
         let reading = thread::spawn(|| read(reader));
         let mut writer = start(pipe);
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_signal_after_the_end_leaves_a_pipe_that_nobody_reads_at_once() {
+    async fn a_signal_after_the_end_shortens_the_wait_for_a_pipe_that_nobody_reads() {
         let (_reader, pipe) = full_pipe();
         let writer = start(pipe);
         let before = Instant::now();
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_that_goes_is_a_failure_of_the_output() {
+    async fn a_reader_that_closes_the_pipe_is_a_write_error() {
         let (reader, pipe) = io::pipe().expect("a pipe");
         let mut writer = start(pipe);
         drop(reader);

@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_number_of_a_queue_and_nothing_else_fits_the_star() {
+    fn the_star_matches_only_the_number_of_a_queue() {
         let per_queue = per_queue("rx*_missed", "rx_missed");
         assert!(per_queue.is("rx0_missed") && per_queue.is("  rx127_missed "));
         for other in ["rx_missed", "rx0_missed_bytes", "rxa_missed", "tx0_missed", "rx0_x1_missed", "rx*_missed"] {
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_without_a_star_fits_itself_however_indented() {
+    fn a_name_without_a_star_matches_itself_with_any_indentation() {
         let statistic = exactly("pkts rx OOB");
         assert!(statistic.is("pkts rx OOB") && statistic.is("  pkts rx OOB"));
         assert!(!statistic.is("pkts rx OOB 2") && !statistic.is("pkts rx"));

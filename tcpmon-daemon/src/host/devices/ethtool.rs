@@ -55,7 +55,7 @@ impl Default for Buffer {
     }
 }
 
-/// Asks the drivers of the network namespace in which it was opened.
+/// Queries the drivers of the network namespace in which it was opened.
 #[derive(Debug)]
 pub(super) struct Ethtool<'a> {
     socket: OwnedFd,
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_statistics_than_there_is_room_for_are_not_asked_for() {
+    fn too_many_statistics_are_not_requested() {
         let mut buffer = Buffer::default();
         let mut ethtool = Ethtool::open(&mut buffer).unwrap();
         for outcome in
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_not_there_is_told_from_one_without_a_ring() {
+    fn a_missing_device_is_distinguished_from_one_without_a_ring() {
         let mut buffer = Buffer::default();
         let mut ethtool = Ethtool::open(&mut buffer).unwrap();
         assert_eq!(ethtool.receive_ring("lo").unwrap(), None);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn drivers_of_this_host_name_as_many_statistics_as_they_have() {
+    fn drivers_of_this_host_have_a_name_for_each_statistic() {
         let mut buffer = Buffer::default();
         let mut ethtool = Ethtool::open(&mut buffer).unwrap();
         let entries = std::fs::read_dir("/sys/class/net").unwrap().map(|entry| entry.unwrap().path());

@@ -127,7 +127,7 @@ fn exported(driver: &str, names: &[String], values: &[u64], link: &Stats64) -> V
 }
 
 #[test]
-fn overruns_of_each_driver_are_those_that_it_shows() {
+fn overruns_of_each_driver_match_its_captured_statistics() {
     for golden in &GOLDEN {
         let (names, values, link) = parse(golden.captured);
         assert_eq!(exported(golden.driver, &names, &values, &link), golden.overruns, "{}", golden.driver);
@@ -135,7 +135,7 @@ fn overruns_of_each_driver_are_those_that_it_shows() {
 }
 
 #[test]
-fn no_line_counts_but_those_that_mean_a_full_ring() {
+fn only_statistics_of_a_full_ring_are_counted() {
     for golden in &GOLDEN {
         let (names, values, _) = parse(golden.captured);
         let counts = |values: &[u64], link: &Stats64| {
@@ -163,7 +163,7 @@ fn no_line_counts_but_those_that_mean_a_full_ring() {
 }
 
 #[test]
-fn queues_are_added_up_whether_they_are_numbered_or_not() {
+fn queues_are_summed_with_and_without_numbers() {
     let names = ["rx_no_buffers_posted[0]", "rx_no_buffers_posted[11]", "rx_bytes[0]"].map(str::to_owned);
     assert_eq!(exported("gve", &names, &[3, 4, 100], &Stats64::default()), [("rx_no_buffers_posted", 7)]);
     let names = ["  pkts rx OOB", "  pkts rx err", "  pkts rx OOB"].map(str::to_owned);
@@ -174,7 +174,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn no_statistics_panic_or_bring_a_counter_twice(
+    fn no_statistics_cause_a_panic_or_a_duplicate_counter(
         driver in prop::sample::select(GOLDEN.map(|golden| golden.driver).to_vec()),
         names in prop::collection::vec("(rx|tx|pkts rx| *)?(_no_buffers_posted|_dropped|\x20OOB|\
              _discards_phy|\\PC*)(\\[[0-9]*\\])?", 0..40),
@@ -212,7 +212,7 @@ fn totals_only_grow_and_follow_a_16_bit_register() {
 }
 
 #[test]
-fn a_device_that_is_renamed_or_made_anew_begins_with_what_the_kernel_says() {
+fn a_renamed_or_recreated_device_starts_with_the_value_of_the_kernel() {
     let mut devices = Devices::default();
     assert_eq!(missed(&devices.add(&[device(2, "eth0", "e1000", 10)])), [("eth0", 10)]);
     assert_eq!(missed(&devices.add(&[device(2, "wan0", "e1000", 11)])), [("wan0", 11)]);
@@ -241,7 +241,7 @@ fn devices_with_a_receive_ring_are_on_a_bus_or_are_veth() {
 }
 
 #[test]
-fn what_is_missing_is_noted_unless_the_device_is_gone() {
+fn a_read_error_is_noted_unless_the_device_was_removed() {
     let mut notes = Vec::new();
     let mut fails = |code| note(&mut notes, "eth0", "its ring", io::Error::from_raw_os_error(code), "it is missing");
     assert_eq!(fails(libc::ENODEV), None);

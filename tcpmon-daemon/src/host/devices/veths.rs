@@ -16,11 +16,11 @@ const OTHERS: &str = "veth*";
 pub(super) struct Veths {
     /// By index of the device, for as long as it exists.
     places: HashMap<u32, ShownAs>,
-    /// What the others have counted, including those that are gone.
+    /// Sums of the counters of all others, including removed devices.
     sums: BTreeMap<String, u64>,
 }
 
-/// Where a device is shown. It stays there: otherwise, what it has counted would be shown twice.
+/// How a device is shown. This does not change while the device exists: otherwise, its counts would be shown twice.
 #[derive(Debug)]
 enum ShownAs {
     Named,
@@ -83,13 +83,13 @@ mod tests {
     }
 
     #[test]
-    fn veths_keep_their_names_while_there_are_few() {
+    fn up_to_64_veths_keep_their_names() {
         let shown = Veths::default().merge(veths((1..=64).map(|index| (index, 7))));
         assert_eq!((shown.len(), count(&shown, "veth64"), count(&shown, OTHERS)), (64, Some(7), None));
     }
 
     #[test]
-    fn of_70_veths_six_are_summed_and_those_that_had_a_name_first_keep_it() {
+    fn of_70_veths_six_are_summed_and_those_that_were_named_first_keep_their_names() {
         let mut veths_of_host = Veths::default();
         veths_of_host.merge(veths((11..=70).map(|index| (index, 1))));
         // Older ones by their index, which have come from another namespace.
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sum_keeps_what_devices_have_counted_that_are_gone() {
+    fn the_sum_keeps_the_counts_of_removed_devices() {
         let mut veths_of_host = Veths::default();
         let all = |count| (1..=70).map(move |index| (index, count));
         assert_eq!(count(&veths_of_host.merge(veths(all(10))), OTHERS), Some(60));
@@ -118,7 +118,7 @@ mod tests {
     proptest! {
         /// Everything that was counted is shown, by name or in the sum, except for named devices that are gone.
         #[test]
-        fn the_sum_never_falls_and_nothing_is_in_it_twice(
+        fn the_sum_never_decreases_and_counts_nothing_twice(
             readings in proptest::collection::vec(proptest::collection::btree_map(1..100u32, 0..50u64, 60..99), 1..8),
         ) {
             let mut veths_of_host = Veths::default();

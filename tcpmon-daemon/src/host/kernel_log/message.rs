@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_known_by_their_header() {
+    fn records_are_parsed_by_their_header() {
         let records: Vec<_> = include_str!("../captured/6.1/kmsg_all_raw").lines().filter_map(parse_record).collect();
         let taken = |sequence| *records.iter().find(|record| record.sequence == sequence).expect("captured");
         // Two lines, such as ` SUBSYSTEM=acpi`, are not records; the facilities user and local7 are not the kernel.
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_all_times_are_understood() {
+    fn messages_of_all_kernel_versions_are_parsed() {
         // Written by hand: Linux 4.6 and newer, 2.6.39 to 4.5, and the original of 2005.
         for (message, expected) in [
             (
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_wait_is_not_atomic() {
+    fn an_allocation_that_may_wait_is_not_atomic() {
         let atomic = |mode: &str| match classify(&format!("a: page allocation failure: order:0, mode:{mode}, x")) {
             MessageKind::Failure(failure) => failure.atomic,
             other => panic!("{mode}: {other:?}"),
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_like_no_kernel_s_are_not_understood_and_other_text_is_other() {
+    fn unknown_formats_are_malformed_and_other_messages_are_ignored() {
         for figures in [
             ": order:21, mode:0x20",
             ": order:-1, mode:0x20",

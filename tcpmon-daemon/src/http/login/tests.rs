@@ -31,7 +31,7 @@ fn passwords() -> Arc<Passwords> {
 }
 
 #[tokio::test]
-async fn the_right_password_of_a_known_name_is_let_in_and_nothing_else() {
+async fn only_the_correct_password_of_a_known_user_is_accepted() {
     let (passwords, users) = (passwords(), users(4, &[("alice", "a:b"), ("bob", "")]));
     let check = async |value: Option<&HeaderValue>| passwords.check(&users, value, client("10.0.0.1")).await;
     for _ in 0..2 {
@@ -50,12 +50,12 @@ async fn the_right_password_of_a_known_name_is_let_in_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn without_users_everybody_is_let_in() {
+async fn without_users_every_request_is_accepted() {
     assert_eq!(passwords().check(&Users::default(), None, client("10.0.0.1")).await, Login::Granted);
 }
 
 #[tokio::test]
-async fn a_right_password_is_computed_once_and_forgotten_with_its_hash() {
+async fn a_correct_password_is_checked_once_until_its_hash_changes() {
     let (passwords, old) = (passwords(), users(4, &[("alice", "old")]));
     let at = client("10.0.0.1");
     assert_eq!(passwords.check(&old, Some(&basic("alice", "old")), at).await, Login::Granted);
@@ -70,7 +70,7 @@ async fn a_right_password_is_computed_once_and_forgotten_with_its_hash() {
 }
 
 #[tokio::test]
-async fn a_name_that_nobody_has_costs_as_much_as_the_dearest() {
+async fn an_unknown_user_costs_as_much_as_the_most_expensive_hash() {
     let (passwords, users) = (passwords(), users(6, &[("alice", "right")]));
     let took = async |name| {
         let begin = Instant::now();
@@ -82,7 +82,7 @@ async fn a_name_that_nobody_has_costs_as_much_as_the_dearest() {
 }
 
 #[tokio::test]
-async fn who_guesses_delays_others_by_a_check_and_himself_by_a_full_queue() {
+async fn guessing_delays_other_clients_by_one_check_at_most_and_fills_its_own_queue() {
     let (passwords, users) = (passwords(), users(5, &[("alice", "right")]));
     let mut guesses = JoinSet::new();
     let first = Arc::clone(&passwords.turn).acquire_owned().await.expect("open");
@@ -105,7 +105,7 @@ async fn who_guesses_delays_others_by_a_check_and_himself_by_a_full_queue() {
 }
 
 #[tokio::test]
-async fn one_password_at_a_time_is_computed_even_when_its_client_leaves() {
+async fn one_password_at_a_time_is_checked_even_if_its_client_disconnects() {
     let (passwords, users) = (passwords(), users(8, &[("alice", "right")]));
     let value = basic("alice", "wrong");
     let left = passwords.check(&users, Some(&value), client("10.0.0.1"));

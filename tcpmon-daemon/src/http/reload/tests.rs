@@ -36,7 +36,7 @@ impl Folder {
 }
 
 #[test]
-fn what_does_not_change_is_not_read_again() {
+fn unchanged_files_are_not_read_again() {
     let folder = Folder::new();
     let web = folder.web(HEADER);
     assert!(Arc::ptr_eq(&web.policy(), &web.policy()));
@@ -53,7 +53,7 @@ fn a_changed_file_is_in_force_at_the_next_check_and_no_check_comes_too_soon() {
 }
 
 #[test]
-fn a_bad_file_changes_nothing_but_is_a_problem_until_it_is_good() {
+fn an_invalid_file_changes_nothing_and_is_reported_until_it_is_valid() {
     let folder = Folder::new();
     let web = folder.web(HEADER);
     assert_eq!(web.problem(), None);
@@ -68,7 +68,7 @@ fn a_bad_file_changes_nothing_but_is_a_problem_until_it_is_good() {
 }
 
 #[test]
-fn a_certificate_that_changes_is_taken_even_when_it_first_was_not_there() {
+fn a_changed_certificate_is_loaded_even_if_it_was_missing_before() {
     let folder = Folder::new();
     let web = folder.web(HEADER);
     let tls = "tls_server_config:\n  cert_file: pair.pem\n  key_file: pair.pem\n";
@@ -83,7 +83,7 @@ fn a_certificate_that_changes_is_taken_even_when_it_first_was_not_there() {
 }
 
 #[test]
-fn tls_and_users_do_not_go_without_a_restart() {
+fn tls_and_users_are_not_removed_without_a_restart() {
     let folder = Folder::new();
     folder.pair("a");
     let tls = "tls_server_config:\n  cert_file: pair.pem\n  key_file: pair.pem\n";
@@ -96,7 +96,7 @@ fn tls_and_users_do_not_go_without_a_restart() {
 }
 
 #[test]
-fn a_bad_file_at_the_start_is_named() {
+fn an_unreadable_file_at_startup_is_named() {
     let file = Path::new("/nonexistent/web.yml");
     let error = WebConfig::read(file).expect_err("no file").to_string();
     assert!(error.starts_with("web config file /nonexistent/web.yml: "), "{error}");

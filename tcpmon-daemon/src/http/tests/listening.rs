@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn a_taken_port_is_named_with_its_address_and_a_remedy() {
+async fn an_address_in_use_is_named_with_a_remedy() {
     let taken = bind(&["127.0.0.1:0".parse().expect("an address")]).await.expect("a free port");
     let address = taken[0].local_addr().expect("an address").to_string();
     let error = bind(&[address.parse().expect("an address")]).await.expect_err("taken").to_string();
@@ -19,7 +19,7 @@ async fn a_bare_port_listens_on_every_address() {
 }
 
 #[test]
-fn addresses_are_read_in_the_forms_of_exporters() {
+fn addresses_are_parsed_in_the_formats_of_exporters() {
     for text in [":10793", "127.0.0.1:10793", "[::1]:10793", "0.0.0.0:1"] {
         assert_eq!(text.parse::<ListenAddress>().expect(text).to_string(), text);
     }
@@ -30,7 +30,7 @@ fn addresses_are_read_in_the_forms_of_exporters() {
 }
 
 #[test]
-fn the_metrics_cannot_hide_another_page() {
+fn the_path_of_the_metrics_cannot_hide_another_page() {
     for path in ["/metrics", "/a/b-c_d.e", "/metrics/"] {
         assert_eq!(path.parse::<TelemetryPath>().expect(path).to_string(), path);
     }

@@ -71,7 +71,7 @@ async fn health_names_what_stalls_and_takes_no_sample() {
 }
 
 #[tokio::test]
-async fn a_failed_snapshot_is_a_500_that_says_why() {
+async fn a_failed_snapshot_is_a_500_with_the_reason() {
     let (server, _) = TestServer::start(FakeSource { fails: true, ..FakeSource::default() }).await;
     for path in ["/metrics", "/status"] {
         let answer = server.ask(&format!("GET {path} HTTP/1.1")).await;
@@ -81,7 +81,7 @@ async fn a_failed_snapshot_is_a_500_that_says_why() {
 }
 
 #[tokio::test]
-async fn the_status_tells_probes_losses_and_programs() {
+async fn the_status_has_probes_losses_and_programs() {
     let (server, _) = TestServer::start(FakeSource::default()).await;
     let answer = server.ask("GET /status HTTP/1.1").await;
     let status: serde_json::Value = serde_json::from_str(parts(&answer).2).expect("JSON");

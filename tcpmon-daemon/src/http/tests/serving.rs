@@ -26,7 +26,7 @@ async fn a_client_that_reads_slowly_is_cut_off_at_the_deadline() {
 }
 
 #[tokio::test]
-async fn it_stops_within_a_second_whatever_clients_hold_open() {
+async fn the_server_stops_within_a_second_whatever_clients_hold_open() {
     let (server, _) = TestServer::start(FakeSource { takes: DEADLINE * 2, ..FakeSource::default() }).await;
     let silent = server.connect().await;
     let mut half = server.connect().await;
@@ -47,7 +47,7 @@ async fn it_stops_within_a_second_whatever_clients_hold_open() {
 }
 
 #[tokio::test]
-async fn a_request_under_way_is_answered_before_the_stop() {
+async fn a_request_in_progress_is_answered_before_the_stop() {
     let (server, _) =
         TestServer::start(FakeSource { takes: Duration::from_millis(200), ..FakeSource::default() }).await;
     let mut stream = server.connect().await;

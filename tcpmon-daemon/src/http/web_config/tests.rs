@@ -50,7 +50,7 @@ fn tls(lines: &str) -> String {
 }
 
 #[test]
-fn nothing_is_asked_for_by_a_file_without_content() {
+fn an_empty_file_requires_nothing() {
     for text in ["", "# nothing\n\n", "tls_server_config:\n", "tls_server_config: {}\nbasic_auth_users: {}\n"] {
         let policy = Folder::new().taken(text);
         assert!(policy.tls.is_none() && policy.users.is_empty() && policy.headers.is_empty(), "{text}");
@@ -128,7 +128,7 @@ fn tls_settings_that_rustls_does_not_support_are_refused_with_those_that_it_does
 }
 
 #[test]
-fn what_would_let_in_more_than_its_author_believes_is_refused() {
+fn settings_that_are_more_permissive_than_they_look_are_refused() {
     let folder = Folder::new();
     folder.refused(&tls("client_auth_type: Any"), &["client_auth_type", "\"Any\"", "RequireAndVerifyClientCert"]);
     folder.refused(&tls("client_ca_file: b.crt"), &["client_ca_file", "client_auth_type: RequireAndVerify"]);
