@@ -20,6 +20,8 @@ mod snapshot;
 mod socket;
 #[cfg(target_arch = "bpf")]
 mod timeslice;
+#[cfg(target_arch = "bpf")]
+mod traced;
 
 // Several helpers are available to GPL-compatible programs only.
 #[cfg(target_arch = "bpf")]

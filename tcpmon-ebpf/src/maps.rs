@@ -1,16 +1,16 @@
 //! All maps, and the only functions that access them.
 
+mod task;
+
 use core::{ffi::c_void, ptr};
 
 use aya_ebpf::{
     bindings::{
         BPF_F_MMAPABLE, BPF_NOEXIST, BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP, BPF_RB_RING_SIZE,
-        bpf_map_type::BPF_MAP_TYPE_TASK_STORAGE,
     },
     btf_maps::{ArrayOfMaps, SkStorage},
     helpers::generated::{
         bpf_ringbuf_query, bpf_ringbuf_reserve, bpf_ringbuf_submit, bpf_sk_storage_delete, bpf_sk_storage_get,
-        bpf_task_storage_get,
     },
     macros::{btf_map, map},
     maps::{Array, HashMap, PerCpuArray, PerCpuHashMap, RingBuf, Stack},
@@ -25,14 +25,13 @@ use tcpmon_common::{
     napi::{NAPI_SLOTS, NapiDevice},
     pass::{Pass, RECORDS as MAX_RECORDS},
     pressure::LIMIT_KINDS,
-    reader::{ReaderSlot, SLOT_NONE},
+    reader::ReaderSlot,
     socket::{SOCKET_INDEXES, SOCKET_MAPS, SocketCounters, SocketRecord, SocketState},
 };
 
-use crate::{
-    kernel::{Sock, Task},
-    timeslice::TracedReader,
-};
+use crate::{kernel::Sock, traced::TracedReader};
+
+pub use self::task::{Known, known, slot_of};
 
 // The loader sets the sizes of READERS, FREE_SLOTS, TRACED, DROPS and EVENTS.
 
@@ -60,11 +59,6 @@ static SOCKETS_5: Sockets = SkStorage::new();
 static SOCKETS_6: Sockets = SkStorage::new();
 #[btf_map]
 static SOCKETS_7: Sockets = SkStorage::new();
-
-/// thread -> its slot. Lives as long as the thread. Written by read; read by sched.
-#[unsafe(link_section = ".maps")]
-#[unsafe(export_name = "TASKS")]
-static TASKS: TaskStorage = TaskStorage::new();
 
 /// slot -> reader. Written by sched and read; read by segment (only `switches`) and at each scrape.
 #[map]
@@ -146,32 +140,6 @@ static FILTER_COMMS: HashMap<Name, u8> = HashMap::with_max_entries(256, 0);
 #[map]
 static FILTER_PORTS: HashMap<u32, u8> = HashMap::with_max_entries(1024, 0);
 
-/// What a thread's local storage holds.
-#[repr(C)]
-pub struct ReaderTask {
-    /// The thread's slot plus one, because new storage holds 0.
-    slot_plus_one: u32,
-}
-
-/// A map definition for task local storage, which aya-ebpf has no type for.
-#[repr(C)]
-struct TaskStorage {
-    r#type: *const [i32; BPF_MAP_TYPE_TASK_STORAGE as usize],
-    // BPF_F_NO_PREALLOC
-    map_flags: *const [i32; 1],
-    key: *const i32,
-    value: *const ReaderTask,
-}
-
-impl TaskStorage {
-    const fn new() -> Self {
-        Self { r#type: ptr::null(), map_flags: ptr::null(), key: ptr::null(), value: ptr::null() }
-    }
-}
-
-// SAFETY: the pointers describe types to the loader and are never dereferenced.
-unsafe impl Sync for TaskStorage {}
-
 /// Counts something that was lost.
 #[inline(always)]
 pub fn lose(what: Loss) {
@@ -222,69 +190,6 @@ pub fn delete_socket(sock: Sock) {
         // SAFETY: both pointers are of the types that the helper requires. If it fails, the kernel removes the state
         // together with the socket, as it does on other kernels.
         unsafe { bpf_sk_storage_delete(map, sock.pointer().cast_mut().cast()) };
-    }
-}
-
-#[inline(always)]
-fn task_storage(task: Task, flags: u64) -> Option<&'static mut ReaderTask> {
-    let map = (&raw const TASKS).cast_mut().cast::<c_void>();
-    // SAFETY: null, or this thread's storage, which only the thread itself writes, at its first read.
-    unsafe {
-        bpf_task_storage_get(map, task.pointer().cast_mut().cast(), ptr::null_mut(), flags)
-            .cast::<ReaderTask>()
-            .as_mut()
-    }
-}
-
-/// The slot of a thread, if the thread is a reader.
-#[inline(always)]
-pub fn slot_of(task: Task) -> Option<u32> {
-    if task.has_no_storage() {
-        return None;
-    }
-    match task_storage(task, 0)?.slot_plus_one {
-        0 | SLOT_NONE => None,
-        slot => Some(slot - 1),
-    }
-}
-
-/// What is known of a thread that reads.
-pub enum Known {
-    /// It has this slot.
-    Slot(u32),
-    /// It was seen before and is not to be followed.
-    Ignored,
-    /// It was not seen before; store the result with [`NewReader::remember`].
-    New(NewReader),
-    /// Storage for it was refused, so nothing can be remembered about it.
-    Refused,
-}
-
-/// Storage of a thread that reads for the first time.
-pub struct NewReader(&'static mut ReaderTask);
-
-impl NewReader {
-    /// Assigns the thread its slot, or permanently none.
-    #[inline(always)]
-    pub fn remember(self, slot: Option<u32>) {
-        self.0.slot_plus_one = match slot {
-            Some(slot) => slot + 1,
-            None => SLOT_NONE,
-        };
-    }
-}
-
-/// What is known of the thread; storage is created for it if there is none.
-#[inline(always)]
-pub fn known(task: Task) -> Known {
-    let Some(storage) = task_storage(task, 1) else {
-        lose(Loss::ReaderStorage);
-        return Known::Refused;
-    };
-    match storage.slot_plus_one {
-        0 => Known::New(NewReader(storage)),
-        SLOT_NONE => Known::Ignored,
-        slot => Known::Slot(slot - 1),
     }
 }
 

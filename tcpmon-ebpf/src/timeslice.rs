@@ -15,69 +15,8 @@ use tcpmon_common::{
 use crate::{
     kernel::{self, Remembered, Task, TcpSock, setting},
     maps,
+    traced::{FIN_ACTIVATION, FIN_LAST, SOCKETS, TracedReader, TracedSocket},
 };
-
-/// Number of sockets that are remembered for each reader.
-const SOCKETS: usize = 8;
-
-/// The trace's data of one reader: value of the array `TRACED`.
-#[repr(C)]
-pub struct TracedReader {
-    /// When it was last scheduled in, ns.
-    activated_ns: u64,
-    /// When it was scheduled out before that, ns; 0 if that was not seen.
-    deactivated_ns: u64,
-    /// 1 from the activation until all records of the timeslice have been made.
-    open: u64,
-    sockets: [TracedSocket; SOCKETS],
-}
-
-/// One socket of a traced reader.
-#[repr(C)]
-struct TracedSocket {
-    /// Address of the `struct sock`.
-    sock: u64,
-    /// 0 when the entry is free.
-    cookie: u64,
-    /// `cookie` if another thread has taken the socket over. While the reader is in a timeslice, another thread writes
-    /// only this field and `taken_data_end`.
-    taken: u64,
-    /// `activated_ns` of the timeslice in which the socket was last read.
-    used_ns: u64,
-    /// The queue at the activation.
-    activation: QueuePhoto,
-    /// The queue at the last read: used for the deactivation if the socket is gone by then.
-    last: QueuePhoto,
-    /// Bytes drained in this timeslice.
-    read_bytes: u64,
-    /// Bytes that arrived in this timeslice, up to `counted_rcv_nxt`.
-    arrived_bytes: u64,
-    /// [`data_end`] when the socket was taken over: what arrived before that belongs to this reader.
-    taken_data_end: u32,
-    /// `rcv_nxt` when the reader's previous timeslice ended.
-    rcv_nxt: u32,
-    /// `rcv_nxt` up to which arrivals of this timeslice are counted: a reader that never leaves the CPU can receive
-    /// more than sequence numbers can express.
-    counted_rcv_nxt: u32,
-    netns: u32,
-    /// [`TIMESLICE_PARTIAL`] or 0.
-    flags: u16,
-    /// `FIN_` bits.
-    fin: u16,
-    family: u16,
-    local_port: u16,
-    remote_port: u16,
-    /// Not 0 while the reader records a read here. Where programs can be preempted, the switch away from the reader may
-    /// find the sums half updated.
-    busy: u16,
-    local_address: [u8; 16],
-    remote_address: [u8; 16],
-}
-
-/// The FIN had been received at `activation`.
-const FIN_ACTIVATION: u16 = 1;
-/// ... at `last`.
-const FIN_LAST: u16 = 2;
 
 /// Reads or writes a field in its place among other accesses, because others may look at it meanwhile: a switch on this
 /// CPU, or another CPU.

@@ -1,0 +1,349 @@
+//! `struct sock` and `struct tcp_sock`.
+
+use aya_ebpf::{
+    helpers::generated::{bpf_get_socket_cookie, bpf_skc_to_tcp_sock},
+    programs::{BtfTracePointContext, SockOpsContext},
+};
+use tcpmon_common::{
+    socket::{LIVE_FIN, SocketLive},
+    timeslice::QueuePhoto,
+};
+
+use super::{load, offset, present};
+
+/// User-space ABI.
+const AF_INET6: u16 = 10;
+
+/// The TCP states that matter here. They are user-space ABI, so they are constants.
+pub mod state {
+    pub const ESTABLISHED: u32 = 1;
+    pub const SYN_SENT: u32 = 2;
+    pub const SYN_RECV: u32 = 3;
+    pub const CLOSE: u32 = 7;
+    pub const LISTEN: u32 = 10;
+}
+
+/// `struct sock *`, TCP or not.
+#[derive(Clone, Copy)]
+pub struct Sock(*const u8);
+
+/// `struct tcp_sock *`, with the `struct sock *` that it came from.
+///
+/// The first is typed, because it comes from `bpf_skc_to_tcp_sock`. The verifier trusts the second, so fields of
+/// `struct sock` are read through that one without a check for faults.
+#[derive(Clone, Copy)]
+pub struct TcpSock(*const u8, Sock);
+
+/// The socket of a sock_ops program's context, as TCP.
+#[inline(always)]
+pub fn callback_tcp(ctx: &SockOpsContext) -> Option<TcpSock> {
+    // SAFETY: the context is valid for reads; the verifier knows this field as a socket or null.
+    let sock = unsafe { (*ctx.ops).__bindgen_anon_2.sk };
+    if sock.is_null() {
+        return None;
+    }
+    // A sock_ops program gets a `struct bpf_sock`, of which next to nothing can be read.
+    let tcp = Sock(sock as *const u8).tcp()?.0;
+    Some(TcpSock(tcp, Sock(tcp)))
+}
+
+/// The cookie of a sock_ops program's socket; created now if it had none.
+#[inline(always)]
+pub fn callback_cookie(ctx: &SockOpsContext) -> u64 {
+    // SAFETY: programs of this kind may pass their context to this helper.
+    unsafe { bpf_get_socket_cookie(ctx.ops.cast()) }
+}
+
+impl Sock {
+    /// The socket at argument `N` of a tracepoint; never null there.
+    #[inline(always)]
+    pub fn argument<const N: usize>(ctx: &BtfTracePointContext) -> Self {
+        Self(ctx.arg(N))
+    }
+
+    /// The socket at `pointer`, unless that is null.
+    #[inline(always)]
+    pub fn new(pointer: *const u8) -> Option<Self> {
+        if pointer.is_null() { None } else { Some(Self(pointer)) }
+    }
+
+    /// The `struct sock` of a `struct socket`.
+    #[inline(always)]
+    pub fn of_socket(socket: *const u8) -> Option<Self> {
+        if socket.is_null() {
+            return None;
+        }
+        // SAFETY: see `load`; the layout's offset of a field of `struct socket`.
+        Self::new(unsafe { load(socket, offset!(socket_sock)) })
+    }
+
+    #[inline(always)]
+    pub fn pointer(self) -> *const u8 {
+        self.0
+    }
+
+    /// The low half of the socket's address, as a number: the verifier allows a program that much of a pointer, by a
+    /// 32-bit move.
+    #[inline(always)]
+    pub fn address(self) -> u32 {
+        let low: u64;
+        // SAFETY: a move between registers.
+        unsafe {
+            core::arch::asm!(
+                "w0 = w1", in("r1") self.0, out("r0") low, options(pure, readonly, nostack, preserves_flags)
+            );
+        }
+        low as u32
+    }
+
+    /// The same socket as TCP; `None` for other protocols, request sockets and time-wait sockets.
+    #[inline(always)]
+    pub fn tcp(self) -> Option<TcpSock> {
+        // SAFETY: the helper itself checks what kind of socket it is.
+        let tcp = unsafe { bpf_skc_to_tcp_sock(self.0.cast_mut().cast()) } as *const u8;
+        if tcp.is_null() { None } else { Some(TcpSock(tcp, self)) }
+    }
+
+    /// The socket's cookie; created now if it had none.
+    #[inline(always)]
+    pub fn cookie(self) -> u64 {
+        // SAFETY: a typed socket pointer, which tracing programs may pass since 5.12.
+        unsafe { bpf_get_socket_cookie(self.0.cast_mut().cast()) }
+    }
+
+    /// `sk_state`.
+    #[inline(always)]
+    pub fn state(self) -> u32 {
+        // SAFETY: see `load`; the layout's offset of a field of `struct sock`.
+        unsafe { load::<u8>(self.0, offset!(sock_state)) as u32 }
+    }
+
+    /// Bytes of memory charged to the receive buffer.
+    #[inline(always)]
+    pub fn rmem(self) -> u32 {
+        // SAFETY: see `state`.
+        unsafe { load(self.0, offset!(sock_rmem)) }
+    }
+
+    /// `sk_backlog.len`, bytes of memory.
+    #[inline(always)]
+    pub fn backlog(self) -> u32 {
+        // SAFETY: see `state`.
+        unsafe { load(self.0, offset!(sock_backlog)) }
+    }
+
+    /// `sk_rcvbuf`.
+    #[inline(always)]
+    pub fn rcvbuf(self) -> u32 {
+        // SAFETY: see `state`.
+        unsafe { load(self.0, offset!(sock_rcvbuf)) }
+    }
+
+    /// Whether a process holds the socket's lock: `current` is then the thread that called into the socket.
+    #[inline(always)]
+    pub fn owned_by_user(self) -> bool {
+        // SAFETY: see `state`.
+        unsafe { load::<u32>(self.0, offset!(sock_owned)) != 0 }
+    }
+
+    /// Whether the socket belongs to the kernel (NFS, Ceph, NVMe/TCP, ...) and not to a process; false if this kernel
+    /// does not show it.
+    #[inline(always)]
+    pub fn kernel_owned(self) -> bool {
+        // SAFETY: see `state`.
+        present(offset!(sock_kernel))
+            && unsafe { load::<u8>(self.0, offset!(sock_kernel)) } as u32 >> offset!(sock_kernel_bit) & 1 == 1
+    }
+
+    /// `SOCK_DONE`: set only by `tcp_fin`, after `rcv_nxt` has advanced over the peer's FIN.
+    #[inline(always)]
+    pub fn fin_received(self) -> bool {
+        // SAFETY: see `state`.
+        unsafe { load::<u64>(self.0, offset!(sock_flags)) >> offset!(sock_done_bit) & 1 == 1 }
+    }
+
+    /// `SOCK_DEAD`: the application has closed the socket, so nobody reads from it any more.
+    #[inline(always)]
+    pub fn orphaned(self) -> bool {
+        // SAFETY: see `state`.
+        unsafe { load::<u64>(self.0, offset!(sock_flags)) >> offset!(sock_dead_bit) & 1 == 1 }
+    }
+
+    /// Whether the application has fixed `sk_rcvbuf` (`SOCK_RCVBUF_LOCK`, bit 1 of `sk_userlocks`).
+    #[inline(always)]
+    pub fn rcvbuf_locked(self) -> bool {
+        // SAFETY: see `state`.
+        let locks = unsafe { load::<u8>(self.0, offset!(sock_userlocks)) } as u32;
+        locks >> offset!(sock_userlocks_shift) & 2 != 0
+    }
+
+    /// Whether the kernel chose the socket's port (`SOCK_BINDPORT_LOCK`, bit 3 of `sk_userlocks`, is not set).
+    #[inline(always)]
+    pub fn port_chosen(self) -> bool {
+        // SAFETY: see `state`.
+        let locks = unsafe { load::<u8>(self.0, offset!(sock_userlocks)) } as u32;
+        locks >> offset!(sock_userlocks_shift) & 8 == 0
+    }
+
+    /// Whether the socket has no BPF storage of any kind: cheaper than looking up ours.
+    #[inline(always)]
+    pub fn has_no_storage(self) -> bool {
+        // SAFETY: see `state`.
+        present(offset!(sock_storage)) && unsafe { load::<u64>(self.0, offset!(sock_storage)) } == 0
+    }
+}
+
+impl TcpSock {
+    #[inline(always)]
+    pub fn sock(self) -> Sock {
+        self.1
+    }
+
+    /// Local and remote port, in host order.
+    #[inline(always)]
+    pub fn ports(self) -> (u16, u16) {
+        // SAFETY: see `rcv_nxt`; `struct tcp_sock` starts with `struct inet_sock`, which starts with `struct sock`.
+        unsafe {
+            (
+                u16::from_be(load(self.0, offset!(sock_local_port))),
+                u16::from_be(load(self.0, offset!(sock_remote_port))),
+            )
+        }
+    }
+
+    /// Inode number of the socket's network namespace.
+    #[inline(always)]
+    pub fn netns(self) -> u32 {
+        // SAFETY: see `rcv_nxt`; the namespace outlives its sockets.
+        unsafe { load(load::<*const u8>(self.0, offset!(sock_net)), offset!(net_inum)) }
+    }
+
+    /// Sequence number of the next byte expected.
+    #[inline(always)]
+    pub fn rcv_nxt(self) -> u32 {
+        // SAFETY: see `load`; the layout's offset of a field of `struct tcp_sock`.
+        unsafe { load(self.0, offset!(tcp_rcv_nxt)) }
+    }
+
+    /// Sequence number of the next byte that the application reads.
+    #[inline(always)]
+    pub fn copied_seq(self) -> u32 {
+        // SAFETY: see `rcv_nxt`.
+        unsafe { load(self.0, offset!(tcp_copied_seq)) }
+    }
+
+    /// The last advertised window.
+    #[inline(always)]
+    pub fn window(self) -> u32 {
+        // SAFETY: see `rcv_nxt`.
+        unsafe { load(self.0, offset!(tcp_rcv_wnd)) }
+    }
+
+    /// The kernel's estimate of the peer's segment size.
+    #[inline(always)]
+    pub fn mss(self) -> u32 {
+        // SAFETY: see `rcv_nxt`; `struct inet_connection_sock` is the first member of `struct tcp_sock`.
+        unsafe { load::<u16>(self.0, offset!(tcp_mss)) as u32 }
+    }
+
+    /// In-order bytes accepted since the connection started, including a FIN.
+    #[inline(always)]
+    pub fn bytes_received(self) -> u64 {
+        // SAFETY: see `rcv_nxt`.
+        unsafe { load(self.0, offset!(tcp_bytes_received)) }
+    }
+
+    /// Data received since the connection started, bytes.
+    #[inline(always)]
+    pub fn data_received(self) -> u64 {
+        self.bytes_received().saturating_sub(self.sock().fin_received() as u64)
+    }
+
+    /// Whether the socket is part of an MPTCP connection, which applications read instead of this socket. For a
+    /// connecting socket this is set before it connects; for an accepted one it is settled before it is established
+    /// (`net/mptcp/subflow.c`).
+    #[inline(always)]
+    pub fn is_mptcp(self) -> bool {
+        // SAFETY: the offset is present and comes from the kernel's BTF, as `load` requires.
+        present(offset!(tcp_is_mptcp)) && unsafe { load::<u8>(self.0, offset!(tcp_is_mptcp)) != 0 }
+    }
+
+    /// Bytes in the out-of-order queue that the SACK blocks name: all of them, unless there are more than four holes.
+    #[inline(always)]
+    fn out_of_order(self) -> u32 {
+        // SAFETY: see `rcv_nxt`; `selective_acks` is an array of four pairs of u32.
+        unsafe {
+            let blocks = load::<u8>(self.0, offset!(tcp_sack_count)) as u32;
+            let mut bytes = 0u32;
+            let mut i = 0u32;
+            while i < 4 {
+                if i < blocks {
+                    let start = load::<u32>(self.0, offset!(tcp_sacks) + 8 * i);
+                    let end = load::<u32>(self.0, offset!(tcp_sacks) + 8 * i + 4);
+                    bytes = bytes.wrapping_add(end.wrapping_sub(start));
+                }
+                i += 1;
+            }
+            bytes
+        }
+    }
+
+    /// Reads everything that a snapshot shows of the socket itself. This takes no lock, so a FIN may be seen that is
+    /// not in the `rcv_nxt` that was read: the received bytes are then one byte short until the next pass. If the read
+    /// comes between the two steps of the kernel (`rcv_nxt` advances, then `tcp_fin` sets `SOCK_DONE`), they are one
+    /// too many until then; the group's total makes up for it with the next byte.
+    #[inline(always)]
+    pub fn live(self, live: &mut SocketLive) {
+        let sock = self.sock();
+        live.copied_seq = self.copied_seq();
+        live.rcv_nxt = self.rcv_nxt();
+        live.flags = if sock.fin_received() { LIVE_FIN } else { 0 };
+        live.rmem = sock.rmem();
+        live.rcvbuf = sock.rcvbuf();
+        live.out_of_order = self.out_of_order();
+        live.window = self.window();
+        live.mss = self.mss();
+        live.state = sock.state() as u8;
+        (live.local_port, live.remote_port) = self.ports();
+        live.backlog = sock.backlog();
+        // SAFETY: see `state` and `rcv_nxt`.
+        unsafe {
+            live.rcv_ssthresh = load(self.0, offset!(tcp_rcv_ssthresh));
+            live.window_clamp = load(self.0, offset!(tcp_window_clamp));
+            live.rcv_rtt_us = load::<u32>(self.0, offset!(tcp_rcv_rtt)) >> 3;
+        }
+        self.address(live);
+    }
+
+    /// Network namespace, family and addresses.
+    #[inline(always)]
+    pub fn address(self, live: &mut SocketLive) {
+        live.netns = self.netns();
+        // SAFETY: see `rcv_nxt`.
+        unsafe {
+            live.family = load(self.0, offset!(sock_family));
+            let (local, remote) = if live.family == AF_INET6 {
+                (load::<[u64; 2]>(self.0, offset!(sock_local_v6)), load::<[u64; 2]>(self.0, offset!(sock_remote_v6)))
+            } else {
+                (
+                    [load::<u32>(self.0, offset!(sock_local_v4)) as u64, 0],
+                    [load::<u32>(self.0, offset!(sock_remote_v4)) as u64, 0],
+                )
+            };
+            live.local_address = core::mem::transmute::<[u64; 2], [u8; 16]>(local);
+            live.remote_address = core::mem::transmute::<[u64; 2], [u8; 16]>(remote);
+        }
+    }
+
+    /// Samples the receive queue.
+    #[inline(always)]
+    pub fn photo(self, photo: &mut QueuePhoto) {
+        let sock = self.sock();
+        photo.rcv_nxt = self.rcv_nxt();
+        photo.copied_seq = self.copied_seq();
+        photo.rmem = sock.rmem();
+        photo.rcvbuf = sock.rcvbuf();
+        photo.window = self.window();
+        photo.backlog = sock.backlog();
+    }
+}

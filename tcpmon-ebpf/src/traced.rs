@@ -1,0 +1,65 @@
+//! What a trace keeps of each reader: the value of the map `TRACED`.
+
+use tcpmon_common::timeslice::QueuePhoto;
+
+/// Number of sockets that are remembered for each reader.
+pub const SOCKETS: usize = 8;
+
+/// The trace's data of one reader: value of the array `TRACED`.
+#[repr(C)]
+pub struct TracedReader {
+    /// When it was last scheduled in, ns.
+    pub activated_ns: u64,
+    /// When it was scheduled out before that, ns; 0 if that was not seen.
+    pub deactivated_ns: u64,
+    /// 1 from the activation until all records of the timeslice have been made.
+    pub open: u64,
+    pub sockets: [TracedSocket; SOCKETS],
+}
+
+/// One socket of a traced reader.
+#[repr(C)]
+pub struct TracedSocket {
+    /// Address of the `struct sock`.
+    pub sock: u64,
+    /// 0 when the entry is free.
+    pub cookie: u64,
+    /// `cookie` if another thread has taken the socket over. While the reader is in a timeslice, another thread writes
+    /// only this field and `taken_data_end`.
+    pub taken: u64,
+    /// `activated_ns` of the timeslice in which the socket was last read.
+    pub used_ns: u64,
+    /// The queue at the activation.
+    pub activation: QueuePhoto,
+    /// The queue at the last read: used for the deactivation if the socket is gone by then.
+    pub last: QueuePhoto,
+    /// Bytes drained in this timeslice.
+    pub read_bytes: u64,
+    /// Bytes that arrived in this timeslice, up to `counted_rcv_nxt`.
+    pub arrived_bytes: u64,
+    /// Where the data ended when the socket was taken over: what arrived before that belongs to this reader.
+    pub taken_data_end: u32,
+    /// `rcv_nxt` when the reader's previous timeslice ended.
+    pub rcv_nxt: u32,
+    /// `rcv_nxt` up to which arrivals of this timeslice are counted: a reader that never leaves the CPU can receive
+    /// more than sequence numbers can express.
+    pub counted_rcv_nxt: u32,
+    pub netns: u32,
+    /// [`TIMESLICE_PARTIAL`] or 0.
+    pub flags: u16,
+    /// `FIN_` bits.
+    pub fin: u16,
+    pub family: u16,
+    pub local_port: u16,
+    pub remote_port: u16,
+    /// Not 0 while the reader records a read here. Where programs can be preempted, the switch away from the reader may
+    /// find the sums half updated.
+    pub busy: u16,
+    pub local_address: [u8; 16],
+    pub remote_address: [u8; 16],
+}
+
+/// The FIN had been received at `activation`.
+pub const FIN_ACTIVATION: u16 = 1;
+/// The FIN had been received at `last`.
+pub const FIN_LAST: u16 = 2;
