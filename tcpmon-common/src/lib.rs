@@ -20,6 +20,7 @@ pub mod pressure;
 pub mod reader;
 pub mod settings;
 pub mod socket;
+pub mod tcp_state;
 pub mod timeslice;
 pub mod tracepoint;
 

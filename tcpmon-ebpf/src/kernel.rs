@@ -17,7 +17,7 @@ pub use self::{
     napi::Napi,
     remembered::Remembered,
     skb::Skb,
-    sock::{Sock, TcpSock, callback_cookie, callback_tcp, state},
+    sock::{Sock, TcpSock, sock_ops_cookie, sock_ops_tcp},
     task::Task,
 };
 

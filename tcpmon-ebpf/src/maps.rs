@@ -119,7 +119,7 @@ static LIMITS: PerCpuArray<u64> = PerCpuArray::with_max_entries(LIMIT_KINDS.len(
 #[map]
 static IGNORED: PerCpuArray<u64> = PerCpuArray::with_max_entries(IGNORED_WHY.len() as u32, 0);
 
-/// Ports of listening sockets that the kernel chose: [`place`] -> 0. Written by lifecycle and the iterators, read when
+/// Ports of listening sockets that the kernel chose: [`port_key`] -> 0. Written by lifecycle and the iterators, read when
 /// a connection is accepted.
 #[map]
 static CHOSEN_PORTS: HashMap<u64, u8> = HashMap::with_max_entries(8192, 0);
@@ -142,7 +142,7 @@ static FILTER_PORTS: HashMap<u32, u8> = HashMap::with_max_entries(1024, 0);
 
 /// Counts something that was lost.
 #[inline(always)]
-pub fn lose(what: Loss) {
+pub fn count_loss(what: Loss) {
     if let Some(count) = LOST.get_ptr_mut(what as u32) {
         // SAFETY: this is the current CPU's own entry.
         unsafe { *count += 1 };
@@ -178,7 +178,7 @@ pub fn socket(sock: Sock) -> Option<&'static mut SocketState> {
 pub fn socket_or_new(sock: Sock) -> Option<&'static mut SocketState> {
     let state = storage(sock, 1);
     if state.is_none() {
-        lose(Loss::SocketStorage);
+        count_loss(Loss::SocketStorage);
     }
     state
 }
@@ -205,7 +205,7 @@ pub fn reader(slot: u32) -> Option<&'static mut ReaderSlot> {
 pub fn take_slot() -> Option<u32> {
     let slot = FREE_SLOTS.pop().ok().flatten();
     if slot.is_none() {
-        lose(Loss::ReaderSlot);
+        count_loss(Loss::ReaderSlot);
     }
     slot
 }
@@ -225,7 +225,7 @@ pub fn reserve<T: Record>(otherwise: Loss) -> Option<&'static mut T> {
     // SAFETY: the helper returns null or `size_of::<T>()` bytes.
     let record = unsafe { bpf_ringbuf_reserve(ring, size_of::<T>() as u64, 0) }.cast::<T>();
     if record.is_null() {
-        lose(otherwise);
+        count_loss(otherwise);
         return None;
     }
     // SAFETY: the bytes are ours until they are submitted, and all zeros is a valid record.
@@ -273,7 +273,7 @@ pub fn record(number: u32) -> Option<&'static mut SocketRecord> {
 
 /// Marks the socket with this index as visited by the pass.
 #[inline(always)]
-pub fn meet(index: u32) {
+pub fn mark_visited(index: u32) {
     if let Some(bits) = MET.get_ptr_mut(index >> 6) {
         // SAFETY: as in `pass`.
         unsafe { *bits |= 1 << (index & 63) };
@@ -282,7 +282,7 @@ pub fn meet(index: u32) {
 
 /// Marks that the final record of the socket with this index was lost.
 #[inline(always)]
-pub fn fell(index: u32) {
+pub fn mark_final_record_lost(index: u32) {
     if let Some(marks) = FELL.get_ptr_mut(index >> 3) {
         // SAFETY: each index has its own byte, which one program writes once in the socket's life.
         unsafe { marks.cast::<u8>().add((index & 7) as usize).write_volatile(1) };
@@ -305,7 +305,7 @@ pub fn count_drop(key: &DropKey) {
         }
         tries += 1;
     }
-    lose(Loss::DropEntry);
+    count_loss(Loss::DropEntry);
 }
 
 /// This CPU's slot `index` for network devices.
@@ -335,31 +335,31 @@ pub fn count_mptcp() {
 
 /// A network namespace and a port as one number.
 #[inline(always)]
-fn place(netns: u32, port: u16) -> u64 {
+fn port_key(netns: u32, port: u16) -> u64 {
     (netns as u64) << 16 | port as u64
 }
 
 /// Records whether the kernel chose the port of a listening socket.
 #[inline(always)]
 pub fn note_port(netns: u32, port: u16, chosen: bool) {
-    let place = place(netns, port);
+    let key = port_key(netns, port);
     if !chosen {
-        let _ = CHOSEN_PORTS.remove(place);
-    } else if CHOSEN_PORTS.insert(place, 0, 0).is_err() {
-        lose(Loss::ChosenPort);
+        let _ = CHOSEN_PORTS.remove(key);
+    } else if CHOSEN_PORTS.insert(key, 0, 0).is_err() {
+        count_loss(Loss::ChosenPort);
     }
 }
 
 /// Whether the kernel chose the port of the listening socket there.
 #[inline(always)]
 pub fn is_chosen(netns: u32, port: u16) -> bool {
-    CHOSEN_PORTS.get_ptr(place(netns, port)).is_some()
+    CHOSEN_PORTS.get_ptr(port_key(netns, port)).is_some()
 }
 
 /// Counts a connection at one point of its life. The addition is atomic, so that no count is lost if another instance
 /// of a program comes in between: sums of these counts are compared.
 #[inline(always)]
-pub fn count_life(what: u32) {
+pub fn count_connection(what: u32) {
     if let Some(count) = LIVES.get_ptr_mut(what) {
         // SAFETY: an atomic addition to this CPU's own entry; Rust has none for eBPF.
         unsafe { core::arch::asm!("lock *(u64 *)({0} + 0) += {1}", in(reg) count, in(reg) 1_u64, options(nostack)) };

@@ -26,7 +26,7 @@ pub fn enter(task: Task) -> Option<u32> {
         Known::Ignored | Known::Refused => return None,
         Known::New(new) => new,
     };
-    if setting!(trace) != 0 && !is_asked_for(task) {
+    if setting!(trace) != 0 && !matches_filters(task) {
         new.remember(None);
         return None;
     }
@@ -94,7 +94,7 @@ pub fn take_over(state: &mut SocketState, task: Task) -> bool {
 /// Handles a read by the socket's reader: the thread's timeslices, starting with the current one, count for the
 /// socket's service.
 #[inline(always)]
-pub fn turn_to(state: &SocketState, tcp: TcpSock) -> Option<()> {
+pub fn select_service(state: &SocketState, tcp: TcpSock) -> Option<()> {
     let first = state.reader_slot;
     let reader = maps::reader(first)?;
     // Most threads read from the same socket again.
@@ -210,7 +210,7 @@ pub fn opened_by(state: &mut SocketState, task: Task) {
 
 /// The trace's filters on threads: every kind of filter that is given must match, by at least one of its entries.
 #[inline(always)]
-pub fn is_asked_for(task: Task) -> bool {
+pub fn matches_filters(task: Task) -> bool {
     if setting!(filter_tgids) != 0 && !maps::filter_has_tgid(task.tgid()) {
         return false;
     }

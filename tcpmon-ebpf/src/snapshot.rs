@@ -11,11 +11,12 @@ use tcpmon_common::{
         FIN_READ, FIN_RECEIVED, LIVE_AUTOTUNED, LIVE_NEW, LIVE_READER, SHOWN_RUNNING, SOCKET_BEGUN, SOCKET_FINAL,
         SOCKET_PASSIVE, SOCKET_PORT_CHOSEN, SocketLive, SocketRecord, SocketState,
     },
+    tcp_state,
     tracepoint::{StorageEntry, TaskFile},
 };
 
 use crate::{
-    kernel::{self, Sock, Task, TcpSock, barrier, setting, state},
+    kernel::{self, Sock, Task, TcpSock, barrier, setting},
     maps, reader, socket, timeslice,
 };
 
@@ -40,14 +41,14 @@ fn adopt(ctx: &TaskFile) -> Option<()> {
     let socket = unsafe { bpf_sock_from_file(ctx.file.cast()) } as *const u8;
     let tcp = Sock::of_socket(socket)?.tcp()?;
     let tcp_state = tcp.sock().state();
-    if tcp_state == state::SYN_SENT || tcp_state == state::SYN_RECV || tcp_state == state::CLOSE {
+    if tcp_state == tcp_state::SYN_SENT || tcp_state == tcp_state::SYN_RECV || tcp_state == tcp_state::CLOSE {
         return None;
     }
     let state = maps::socket_or_new(tcp.sock())?;
     if state.cookie == 0 {
         state.cookie = tcp.sock().cookie();
         reader::opened_by(state, task);
-        if tcp_state == state::LISTEN {
+        if tcp_state == tcp_state::LISTEN {
             state.flags |= socket::note_listener(tcp);
         } else {
             // The iterator visits a listening socket before its connections, because its descriptor and its process id
@@ -55,10 +56,10 @@ fn adopt(ctx: &TaskFile) -> Option<()> {
             if maps::is_chosen(tcp.netns(), tcp.ports().0) {
                 state.flags |= SOCKET_PASSIVE | SOCKET_PORT_CHOSEN;
             }
-            socket::anchor(state, tcp, kernel::now_ns(), false, || tcp.sock().cookie());
+            socket::start_counting(state, tcp, kernel::now_ns(), false, || tcp.sock().cookie());
         }
     }
-    if setting!(trace) != 0 && setting!(filter_cgroups) == 0 && tcp_state != state::LISTEN {
+    if setting!(trace) != 0 && setting!(filter_cgroups) == 0 && tcp_state != tcp_state::LISTEN {
         let slot = reader::enter(task)?;
         state.reader_slot = slot;
         state.reader_tid = task.tid();
@@ -79,7 +80,7 @@ pub extern "C" fn snapshot(ctx: *const StorageEntry) -> i32 {
     match maps::pass() {
         Some(pass) if pass.work >= WORK || pass.records >= RECORDS => 1,
         Some(pass) => {
-            meet(ctx, pass);
+            visit(ctx, pass);
             0
         }
         None => 0,
@@ -87,7 +88,7 @@ pub extern "C" fn snapshot(ctx: *const StorageEntry) -> i32 {
 }
 
 #[inline(always)]
-fn meet(ctx: &StorageEntry, pass: &mut Pass) -> Option<()> {
+fn visit(ctx: &StorageEntry, pass: &mut Pass) -> Option<()> {
     let sock = Sock::new(ctx.sk)?;
     // Read only once: for each copy of the pointer, the verifier tracks separately whether it is null.
     let value = ctx.value;
@@ -105,14 +106,14 @@ fn meet(ctx: &StorageEntry, pass: &mut Pass) -> Option<()> {
     let tcp = sock.tcp()?;
     let index = state.shown.index();
     if let Some(index) = index {
-        maps::meet(index);
+        maps::mark_visited(index);
     }
     if pass.show != SHOW_ALL && index.is_some() && unchanged(state, tcp) {
         return None;
     }
     // A socket that is not established has nothing to show; what was shown of it before remains valid.
     let connected = volatile(&state.last_ns) != 0;
-    let listens = !connected && tcp.sock().state() == state::LISTEN;
+    let listens = !connected && tcp.sock().state() == tcp_state::LISTEN;
     // If its port was known when it started to listen, the port has been recorded already, or its loss has been
     // counted.
     if listens && index.is_none() && flags & SOCKET_PORT_CHOSEN == 0 {
@@ -176,7 +177,7 @@ fn running(state: &SocketState) -> bool {
 fn next_index(pass: &mut Pass) -> Option<u32> {
     let taken = pass.taken;
     if taken >= pass.free_count || taken >= RECORDS {
-        maps::lose(Loss::SocketIndex);
+        maps::count_loss(Loss::SocketIndex);
         return None;
     }
     pass.taken = taken + 1;
@@ -194,7 +195,7 @@ fn show(value: *mut SocketState, pass: &mut Pass, tcp: TcpSock, index: u32) -> O
         }
         tries += 1;
         if tries == TRIES {
-            maps::lose(Loss::SnapshotTorn);
+            maps::count_loss(Loss::SnapshotTorn);
             return None;
         }
     };
@@ -211,7 +212,7 @@ fn show(value: *mut SocketState, pass: &mut Pass, tcp: TcpSock, index: u32) -> O
     // Showing a socket is as much work as visiting it.
     pass.work += 1;
 
-    // SAFETY: as in `meet`; nothing else writes `shown`.
+    // SAFETY: as in `visit`; nothing else writes `shown`.
     let shown = unsafe { &mut (*value).shown };
     let at_rest = at_rest(&record.state, &record.live);
     shown.sequence = if at_rest { sequence } else { 1 };
@@ -268,7 +269,7 @@ impl Shared for Source {
         if socket::autotuned(state, self.tcp) {
             live.flags |= LIVE_AUTOTUNED;
         }
-        if live.state == state::LISTEN as u8 {
+        if live.state == tcp_state::LISTEN as u8 {
             live.flags |= socket::chosen(self.tcp);
         }
     }

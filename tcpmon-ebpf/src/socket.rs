@@ -10,10 +10,11 @@ use tcpmon_common::{
     reader::SLOT_NONE,
     settings::EPHEMERAL_RANGES,
     socket::{FIN_READ, FIN_RECEIVED, LIVE_PORT_CHOSEN, SOCKET_BEGUN, SOCKET_PORT_CHOSEN, SocketRecord, SocketState},
+    tcp_state,
 };
 
 use crate::{
-    kernel::{self, TcpSock, barrier, setting, state},
+    kernel::{self, TcpSock, barrier, setting},
     maps,
 };
 
@@ -51,28 +52,28 @@ pub fn watched(tcp: TcpSock) -> Option<&'static mut SocketState> {
         return None;
     }
     let state = maps::socket_or_new(tcp.sock())?;
-    meet_late(state, tcp, || tcp.sock().cookie());
+    start_late(state, tcp, || tcp.sock().cookie());
     Some(state)
 }
 
 /// Starts to count a connection whose start was not seen: from its first byte if that came after tcpmon's start. How to
 /// get the socket's `cookie` depends on the kind of program.
 #[inline(always)]
-pub fn meet_late(state: &mut SocketState, tcp: TcpSock, cookie: impl FnOnce() -> u64) {
+pub fn start_late(state: &mut SocketState, tcp: TcpSock, cookie: impl FnOnce() -> u64) {
     let now = kernel::now_ns();
     let possible = now.wrapping_sub(setting!(began_ns)).wrapping_mul(MAX_BYTES_PER_NS);
     let young = !tcp.sock().kernel_owned() && tcp.bytes_received() <= possible;
-    anchor(state, tcp, now, young, cookie);
+    start_counting(state, tcp, now, young, cookie);
     // A trace loses nothing by this: what came before the first read is reported with that read.
     if setting!(trace) == 0 {
-        maps::lose(Loss::SocketBeginLate);
+        maps::count_loss(Loss::SocketBeginLate);
     }
 }
 
 /// Starts to count the connection: with `from_start` from its first byte, otherwise from the first byte that is not
 /// read yet. How to get the socket's `cookie` depends on the kind of program.
 #[inline(always)]
-pub fn anchor(state: &mut SocketState, tcp: TcpSock, now: u64, from_start: bool, cookie: impl FnOnce() -> u64) {
+pub fn start_counting(state: &mut SocketState, tcp: TcpSock, now: u64, from_start: bool, cookie: impl FnOnce() -> u64) {
     let sock = tcp.sock();
     let (rcv_nxt, copied_seq) = (tcp.rcv_nxt(), tcp.copied_seq());
     let fin = sock.fin_received();
@@ -108,14 +109,14 @@ pub fn anchor(state: &mut SocketState, tcp: TcpSock, now: u64, from_start: bool,
         state.last_ns = now;
     });
     if begins {
-        maps::count_life(LIVES_BEGUN);
+        maps::count_connection(LIVES_BEGUN);
     }
 }
 
 /// What is seen of the socket at an event. The caller must hold the socket's lock, as every tracepoint does from which
 /// this is called.
 #[inline(always)]
-pub fn look(state: &SocketState, tcp: TcpSock, now: u64) -> Seen {
+pub fn sample(state: &SocketState, tcp: TcpSock, now: u64) -> Seen {
     let sock = tcp.sock();
     let rcvbuf = sock.rcvbuf();
     let window = tcp.window();
@@ -140,10 +141,10 @@ pub fn look(state: &SocketState, tcp: TcpSock, now: u64) -> Seen {
 pub fn fold(state: &mut SocketState, seen: &Seen, cause: Cause) -> u32 {
     let Folded { read_bytes, refused } = fold::fold(state, seen, cause, switches);
     if refused & REFUSED_TIME != 0 {
-        maps::lose(Loss::ImpossibleTime);
+        maps::count_loss(Loss::ImpossibleTime);
     }
     if refused & REFUSED_BYTES != 0 {
-        maps::lose(Loss::ImpossibleBytes);
+        maps::count_loss(Loss::ImpossibleBytes);
     }
     read_bytes
 }
@@ -206,7 +207,7 @@ pub fn send(kind: u16, otherwise: Loss, state: &SocketState, tcp: TcpSock, now: 
     tcp.live(&mut record.live);
     // The tracepoint fires before the socket's state changes.
     if kind == KIND_LISTENER {
-        record.live.state = state::LISTEN as u8;
+        record.live.state = tcp_state::LISTEN as u8;
         record.live.flags |= chosen(tcp);
     }
     record.state = *state;

@@ -70,7 +70,7 @@ pub fn read(previous: u32, state: &SocketState, tcp: TcpSock, queue_start: u32, 
     let displaced = cookie != 0 && cookie != state.cookie && socket.used_ns == activated_ns;
     if cookie == state.cookie || remember(socket, state, tcp, queue_start, arrived_from).is_some() {
         if displaced {
-            maps::lose(Loss::TimesliceSocket);
+            maps::count_loss(Loss::TimesliceSocket);
         }
         note(socket, state, tcp, activated_ns, bytes);
     }
@@ -217,7 +217,7 @@ fn remember(
 /// the sample is taken. A reader that is switched out while it processes the backlog does not complete them before it
 /// runs again, so a byte that may be a FIN is left to the next sample.
 #[inline(always)]
-fn look(sock: Remembered, counted_rcv_nxt: u32, photo: &mut QueuePhoto) -> bool {
+fn sample(sock: Remembered, counted_rcv_nxt: u32, photo: &mut QueuePhoto) -> bool {
     sock.photo(photo);
     let owned = sock.owned_by_user();
     let fin = sock.fin_received();
@@ -249,7 +249,7 @@ pub fn activate(slot: u32) -> Option<()> {
             socket.cookie = 0;
             continue;
         }
-        let fin = look(sock, socket.rcv_nxt, &mut socket.activation);
+        let fin = sample(sock, socket.rcv_nxt, &mut socket.activation);
         socket.fin = (socket.fin & FIN_LAST) | if fin { FIN_ACTIVATION } else { 0 };
         socket.counted_rcv_nxt = socket.activation.rcv_nxt;
         socket.arrived_bytes = 0;
@@ -290,7 +290,7 @@ pub fn deactivate(slot: u32, task: Task, on_cpu_ns: u64, wait_ns: u64, end: u32)
         }
         if socket.busy != 0 {
             socket.flags = TIMESLICE_PARTIAL;
-            maps::lose(Loss::TimesliceEdge);
+            maps::count_loss(Loss::TimesliceEdge);
             continue;
         }
         close(socket, task, &edge);
@@ -316,7 +316,7 @@ fn close(socket: &mut TracedSocket, task: Task, edge: &Edge) -> Option<()> {
     let sock = Remembered(socket.sock);
     // All fields are read first and evaluated afterwards, so that the verifier walks the reads only once.
     let mut photo = QueuePhoto::ZERO;
-    let mut fin = look(sock, socket.counted_rcv_nxt, &mut photo);
+    let mut fin = sample(sock, socket.counted_rcv_nxt, &mut photo);
     let rcv_rtt_us = sock.rcv_rtt_us();
     let rcv_ssthresh = sock.rcv_ssthresh();
     let window_clamp = sock.window_clamp();

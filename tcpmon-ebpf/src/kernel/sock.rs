@@ -14,15 +14,6 @@ use super::{load, offset, present};
 /// User-space ABI.
 const AF_INET6: u16 = 10;
 
-/// The TCP states that matter here. They are user-space ABI, so they are constants.
-pub mod state {
-    pub const ESTABLISHED: u32 = 1;
-    pub const SYN_SENT: u32 = 2;
-    pub const SYN_RECV: u32 = 3;
-    pub const CLOSE: u32 = 7;
-    pub const LISTEN: u32 = 10;
-}
-
 /// `struct sock *`, TCP or not.
 #[derive(Clone, Copy)]
 pub struct Sock(*const u8);
@@ -36,7 +27,7 @@ pub struct TcpSock(*const u8, Sock);
 
 /// The socket of a sock_ops program's context, as TCP.
 #[inline(always)]
-pub fn callback_tcp(ctx: &SockOpsContext) -> Option<TcpSock> {
+pub fn sock_ops_tcp(ctx: &SockOpsContext) -> Option<TcpSock> {
     // SAFETY: the context is valid for reads; the verifier knows this field as a socket or null.
     let sock = unsafe { (*ctx.ops).__bindgen_anon_2.sk };
     if sock.is_null() {
@@ -49,7 +40,7 @@ pub fn callback_tcp(ctx: &SockOpsContext) -> Option<TcpSock> {
 
 /// The cookie of a sock_ops program's socket; created now if it had none.
 #[inline(always)]
-pub fn callback_cookie(ctx: &SockOpsContext) -> u64 {
+pub fn sock_ops_cookie(ctx: &SockOpsContext) -> u64 {
     // SAFETY: programs of this kind may pass their context to this helper.
     unsafe { bpf_get_socket_cookie(ctx.ops.cast()) }
 }

@@ -5,7 +5,7 @@ use core::{ffi::c_void, ptr};
 use aya_ebpf::{bindings::bpf_map_type::BPF_MAP_TYPE_TASK_STORAGE, helpers::generated::bpf_task_storage_get};
 use tcpmon_common::{loss::Loss, reader::SLOT_NONE};
 
-use super::lose;
+use super::count_loss;
 use crate::kernel::Task;
 
 /// thread -> its slot. Lives as long as the thread. Written by read; read by sched.
@@ -92,7 +92,7 @@ impl NewReader {
 #[inline(always)]
 pub fn known(task: Task) -> Known {
     let Some(storage) = task_storage(task, 1) else {
-        lose(Loss::ReaderStorage);
+        count_loss(Loss::ReaderStorage);
         return Known::Refused;
     };
     match storage.slot_plus_one {

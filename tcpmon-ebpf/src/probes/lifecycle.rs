@@ -26,6 +26,7 @@ use tcpmon_common::{
         SOCKET_ACTIVE, SOCKET_BEGUN, SOCKET_FINAL, SOCKET_MPTCP, SOCKET_OPENED, SOCKET_PASSIVE, SOCKET_PORT_CHOSEN,
         SocketCounters, SocketState,
     },
+    tcp_state,
     tracepoint::{
         inet_sock_set_state::{self, NEW, OLD},
         tcp_destroy_sock,
@@ -33,7 +34,7 @@ use tcpmon_common::{
 };
 
 use crate::{
-    kernel::{self, Sock, Task, TcpSock, setting, state},
+    kernel::{self, Sock, Task, TcpSock, setting},
     maps, reader, socket,
 };
 
@@ -68,12 +69,12 @@ fn change(
     cookie: impl FnOnce() -> u64,
 ) -> Option<()> {
     match new {
-        state::SYN_SENT | state::LISTEN => open(tcp()?, new, cookie),
-        state::SYN_RECV => count_opened(maps::socket_or_new(tcp()?.sock())?),
-        state::ESTABLISHED => establish(tcp()?, old, cookie),
+        tcp_state::SYN_SENT | tcp_state::LISTEN => open(tcp()?, new, cookie),
+        tcp_state::SYN_RECV => count_opened(maps::socket_or_new(tcp()?.sock())?),
+        tcp_state::ESTABLISHED => establish(tcp()?, old, cookie),
         // A socket that its owner has not closed can still be read or connect again, so it has not ended.
-        state::CLOSE if sock.orphaned() && setting!(trace) == 0 => end(tcp()?, cookie),
-        state::CLOSE => {
+        tcp_state::CLOSE if sock.orphaned() && setting!(trace) == 0 => end(tcp()?, cookie),
+        tcp_state::CLOSE => {
             let state = maps::socket(tcp()?.sock())?;
             socket::event(state, |state| state.flags &= !(SOCKET_OPENED | SOCKET_MPTCP));
             None
@@ -87,21 +88,21 @@ fn change(
 #[inline(always)]
 fn open(tcp: TcpSock, new: u32, cookie: impl FnOnce() -> u64) -> Option<()> {
     let state = maps::socket_or_new(tcp.sock())?;
-    if new == state::SYN_SENT {
+    if new == tcp_state::SYN_SENT {
         count_opened(state);
         // A socket that listens for MPTCP accepts plain connections, too.
         if tcp.is_mptcp() {
             return None;
         }
     }
-    let opened = if new == state::SYN_SENT { SOCKET_ACTIVE } else { 0 };
+    let opened = if new == tcp_state::SYN_SENT { SOCKET_ACTIVE } else { 0 };
     // Another of the programs has already handled this change.
     let begun = state.flags & SOCKET_BEGUN;
     if state.cookie != 0 && state.last_ns == 0 && state.flags & !(SOCKET_PORT_CHOSEN | SOCKET_OPENED) == opened | begun
     {
         return None;
     }
-    let flags = if new == state::LISTEN { socket::note_listener(tcp) } else { SOCKET_ACTIVE };
+    let flags = if new == tcp_state::LISTEN { socket::note_listener(tcp) } else { SOCKET_ACTIVE };
     let cookie = cookie();
     socket::event(state, |state| {
         state.flags = flags | begun | state.flags & SOCKET_OPENED;
@@ -110,7 +111,7 @@ fn open(tcp: TcpSock, new: u32, cookie: impl FnOnce() -> u64) -> Option<()> {
         reader::opened_by(state, Task::current());
     });
     // Without this record, connections that start and end between two scrapes and are never read would have no process.
-    if new == state::LISTEN && setting!(trace) == 0 {
+    if new == tcp_state::LISTEN && setting!(trace) == 0 {
         socket::send(KIND_LISTENER, Loss::ListenerRecord, state, tcp, kernel::now_ns());
     }
     None
@@ -121,7 +122,7 @@ fn open(tcp: TcpSock, new: u32, cookie: impl FnOnce() -> u64) -> Option<()> {
 fn count_opened(state: &mut SocketState) -> Option<()> {
     if state.flags & SOCKET_OPENED == 0 {
         socket::event(state, |state| state.flags |= SOCKET_OPENED);
-        maps::count_life(LIVES_OPENED);
+        maps::count_connection(LIVES_OPENED);
     }
     None
 }
@@ -130,7 +131,7 @@ fn count_opened(state: &mut SocketState) -> Option<()> {
 fn establish(tcp: TcpSock, old: u32, cookie: impl FnOnce() -> u64) -> Option<()> {
     let state = maps::socket_or_new(tcp.sock())?;
     // If it was accepted, no program may have seen SYN_RECV.
-    if old == state::SYN_RECV {
+    if old == tcp_state::SYN_RECV {
         count_opened(state);
     }
     if tcp.is_mptcp() {
@@ -140,7 +141,7 @@ fn establish(tcp: TcpSock, old: u32, cookie: impl FnOnce() -> u64) -> Option<()>
         }
         return None;
     }
-    let accepted = old == state::SYN_RECV && state.flags & SOCKET_ACTIVE == 0;
+    let accepted = old == tcp_state::SYN_RECV && state.flags & SOCKET_ACTIVE == 0;
     let opened = if accepted { SOCKET_PASSIVE } else { SOCKET_ACTIVE };
     if state.flags & opened == 0 {
         let chosen = accepted && maps::is_chosen(tcp.netns(), tcp.ports().0);
@@ -149,7 +150,7 @@ fn establish(tcp: TcpSock, old: u32, cookie: impl FnOnce() -> u64) -> Option<()>
     // It is already set if another of the programs was first, or if data of the handshake (TFO) was read before the
     // handshake was complete.
     if state.last_ns == 0 {
-        socket::anchor(state, tcp, kernel::now_ns(), true, cookie);
+        socket::start_counting(state, tcp, kernel::now_ns(), true, cookie);
     }
     None
 }
@@ -158,32 +159,32 @@ fn establish(tcp: TcpSock, old: u32, cookie: impl FnOnce() -> u64) -> Option<()>
 /// kind even while another instance of it is preempted.
 #[sock_ops]
 pub fn sock_ops(ctx: SockOpsContext) -> u32 {
-    called_back(&ctx);
+    handle_sock_ops(&ctx);
     // `reply` is unchanged, so what other programs have set there stands.
     1
 }
 
 #[inline(always)]
-fn called_back(ctx: &SockOpsContext) -> Option<()> {
+fn handle_sock_ops(ctx: &SockOpsContext) -> Option<()> {
     let (old, new) = match ctx.op() {
-        BPF_SOCK_OPS_TCP_CONNECT_CB => (state::CLOSE, state::SYN_SENT),
-        BPF_SOCK_OPS_TCP_LISTEN_CB => (state::CLOSE, state::LISTEN),
+        BPF_SOCK_OPS_TCP_CONNECT_CB => (tcp_state::CLOSE, tcp_state::SYN_SENT),
+        BPF_SOCK_OPS_TCP_LISTEN_CB => (tcp_state::CLOSE, tcp_state::LISTEN),
         // The kernel runs these two callbacks whether or not state-change callbacks are on. A passive connection
         // changes to ESTABLISHED after this, so turning them on is enough; an active one has already changed.
-        BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB => return ask_for_changes(ctx),
+        BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB => return enable_state_events(ctx),
         BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB => {
-            ask_for_changes(ctx);
-            (state::SYN_SENT, state::ESTABLISHED)
+            enable_state_events(ctx);
+            (tcp_state::SYN_SENT, tcp_state::ESTABLISHED)
         }
         BPF_SOCK_OPS_STATE_CB => (ctx.arg(0), ctx.arg(1)),
         _ => return None,
     };
-    let tcp = kernel::callback_tcp(ctx)?;
-    change(tcp.sock(), old, new, || Some(tcp), || kernel::callback_cookie(ctx))
+    let tcp = kernel::sock_ops_tcp(ctx)?;
+    change(tcp.sock(), old, new, || Some(tcp), || kernel::sock_ops_cookie(ctx))
 }
 
 #[inline(always)]
-fn ask_for_changes(ctx: &SockOpsContext) -> Option<()> {
+fn enable_state_events(ctx: &SockOpsContext) -> Option<()> {
     ctx.set_cb_flags((ctx.cb_flags() | BPF_SOCK_OPS_STATE_CB_FLAG) as i32).ok()
 }
 
@@ -207,7 +208,7 @@ fn destroy(ctx: &BtfTracePointContext) -> Option<()> {
 
 #[inline(always)]
 fn end(tcp: TcpSock, cookie: impl FnOnce() -> u64) -> Option<()> {
-    conclude(state_of(tcp)?, tcp, cookie);
+    finalize(state_of(tcp)?, tcp, cookie);
     if setting!(delete_ended) != 0 {
         maps::delete_socket(tcp.sock());
     }
@@ -228,15 +229,15 @@ fn state_of(tcp: TcpSock) -> Option<&'static mut SocketState> {
 }
 
 #[inline(always)]
-fn conclude(state: &mut SocketState, tcp: TcpSock, cookie: impl FnOnce() -> u64) -> Option<()> {
+fn finalize(state: &mut SocketState, tcp: TcpSock, cookie: impl FnOnce() -> u64) -> Option<()> {
     if state.flags & SOCKET_FINAL != 0 {
         return None;
     }
     if state.last_ns == 0 && tcp.data_received() != 0 && !tcp.is_mptcp() {
-        socket::meet_late(state, tcp, cookie);
+        socket::start_late(state, tcp, cookie);
     }
     let now = kernel::now_ns();
-    let seen = socket::look(state, tcp, now);
+    let seen = socket::sample(state, tcp, now);
     socket::event(state, |state| {
         // Otherwise it was never established, or is a listening socket: nothing was counted.
         if state.last_ns != 0 {
@@ -245,7 +246,7 @@ fn conclude(state: &mut SocketState, tcp: TcpSock, cookie: impl FnOnce() -> u64)
         state.flags |= SOCKET_FINAL;
     });
     if state.flags & SOCKET_BEGUN != 0 {
-        maps::count_life(LIVES_ENDED);
+        maps::count_connection(LIVES_ENDED);
     } else if state.flags & (SOCKET_ACTIVE | SOCKET_OPENED) == 0 && socket::port_chosen(tcp) {
         // It was a listening socket: the next one on this port may have asked for the port.
         maps::note_port(tcp.netns(), tcp.ports().0, false);
@@ -259,7 +260,7 @@ fn conclude(state: &mut SocketState, tcp: TcpSock, cookie: impl FnOnce() -> u64)
     if socket::send(KIND_FINAL, Loss::FinalRecord, state, tcp, now).is_none() {
         // The mark comes first: when user space finds the totals among the sums, it then knows whose they are.
         if let Some(index) = state.shown.index() {
-            maps::fell(index);
+            maps::mark_final_record_lost(index);
         }
         kernel::barrier();
         keep(&state.counters);

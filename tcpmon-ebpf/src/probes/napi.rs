@@ -39,7 +39,7 @@ fn poll(ctx: &BtfTracePointContext) -> Option<()> {
         }
         probe += 1;
     }
-    maps::lose(Loss::NapiDevice);
+    maps::count_loss(Loss::NapiDevice);
     count(maps::napi(NAPI_SLOTS)?, work, budget);
     None
 }

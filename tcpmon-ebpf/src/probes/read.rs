@@ -31,7 +31,7 @@ fn read(ctx: &BtfTracePointContext) -> Option<()> {
     if queue_start == tcp.copied_seq() {
         return None;
     }
-    let seen = socket::look(state, tcp, kernel::now_ns());
+    let seen = socket::sample(state, tcp, kernel::now_ns());
     let previous = state.reader_slot;
     // Everything is in one event, and the part that every read needs comes first: the verifier then walks that part
     // only once.
@@ -39,7 +39,7 @@ fn read(ctx: &BtfTracePointContext) -> Option<()> {
         let read_bytes = socket::fold(state, &seen, Cause::Event);
         if let Some(task) = reader_of(tcp) {
             if !reader::is_still(state, task) {
-                turn_over(state, tcp, task, &seen, read_bytes);
+                change_reader(state, tcp, task, &seen, read_bytes);
             }
             if state.reader_slot != SLOT_NONE {
                 state.counters.timeslice_read_bytes += read_bytes as u64;
@@ -51,13 +51,13 @@ fn read(ctx: &BtfTracePointContext) -> Option<()> {
     if setting!(trace) != 0 {
         timeslice::read(previous, state, tcp, queue_start, read_bytes)
     } else {
-        reader::turn_to(state, tcp)
+        reader::select_service(state, tcp)
     }
 }
 
 /// Handles a read by another thread than the last one, or by the same thread under another name.
 #[inline(always)]
-fn turn_over(state: &mut SocketState, tcp: TcpSock, task: Task, seen: &Seen, read_bytes: u32) {
+fn change_reader(state: &mut SocketState, tcp: TcpSock, task: Task, seen: &Seen, read_bytes: u32) {
     // What the previous process has read stays with it, as does what has arrived so far. The same applies to a
     // process's previous name.
     let other = state.reader_tgid != task.process_id() || state.process != task.process();

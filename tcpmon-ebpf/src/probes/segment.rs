@@ -25,7 +25,7 @@ fn segment(ctx: &BtfTracePointContext) -> Option<()> {
     }
     let tcp = Sock::argument::<{ SOCK.position }>(ctx).tcp()?;
     let state = socket::watched(tcp)?;
-    let seen = socket::look(state, tcp, kernel::now_ns());
+    let seen = socket::sample(state, tcp, kernel::now_ns());
     socket::event(state, |state| socket::fold(state, &seen, Cause::Segment));
     None
 }
