@@ -119,8 +119,8 @@ static LIMITS: PerCpuArray<u64> = PerCpuArray::with_max_entries(LIMIT_KINDS.len(
 #[map]
 static IGNORED: PerCpuArray<u64> = PerCpuArray::with_max_entries(IGNORED_WHY.len() as u32, 0);
 
-/// Ports of listening sockets that the kernel chose: [`port_key`] -> 0. Written by lifecycle and the iterators, read when
-/// a connection is accepted.
+/// Ports of listening sockets that the kernel chose: [`port_key`] -> 0. Written by lifecycle and the iterators, read
+/// when a connection is accepted.
 #[map]
 static CHOSEN_PORTS: HashMap<u64, u8> = HashMap::with_max_entries(8192, 0);
 

@@ -40,15 +40,15 @@ fn adopt(ctx: &TaskFile) -> Option<()> {
     // SAFETY: a typed file pointer; the result is null if the file is not a socket.
     let socket = unsafe { bpf_sock_from_file(ctx.file.cast()) } as *const u8;
     let tcp = Sock::of_socket(socket)?.tcp()?;
-    let tcp_state = tcp.sock().state();
-    if tcp_state == tcp_state::SYN_SENT || tcp_state == tcp_state::SYN_RECV || tcp_state == tcp_state::CLOSE {
+    let current = tcp.sock().state();
+    if current == tcp_state::SYN_SENT || current == tcp_state::SYN_RECV || current == tcp_state::CLOSE {
         return None;
     }
     let state = maps::socket_or_new(tcp.sock())?;
     if state.cookie == 0 {
         state.cookie = tcp.sock().cookie();
         reader::opened_by(state, task);
-        if tcp_state == tcp_state::LISTEN {
+        if current == tcp_state::LISTEN {
             state.flags |= socket::note_listener(tcp);
         } else {
             // The iterator visits a listening socket before its connections, because its descriptor and its process id
@@ -59,7 +59,7 @@ fn adopt(ctx: &TaskFile) -> Option<()> {
             socket::start_counting(state, tcp, kernel::now_ns(), false, || tcp.sock().cookie());
         }
     }
-    if setting!(trace) != 0 && setting!(filter_cgroups) == 0 && tcp_state != tcp_state::LISTEN {
+    if setting!(trace) != 0 && setting!(filter_cgroups) == 0 && current != tcp_state::LISTEN {
         let slot = reader::enter(task)?;
         state.reader_slot = slot;
         state.reader_tid = task.tid();
