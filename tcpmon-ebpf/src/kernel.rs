@@ -3,6 +3,7 @@
 //! Every accessor is a plain load through a BTF-typed pointer, at an offset that the verifier knows as a constant and
 //! checks against the type. A load that faults reads zero. An [`ABSENT`] field must not be read: callers branch on
 //! [`present`] first, and the verifier removes the branch that is not taken.
+#![expect(unsafe_code, reason = "loads through kernel pointers, at offsets that the verifier checks")]
 
 mod napi;
 mod remembered;

@@ -25,6 +25,7 @@ mod traced;
 
 // Several helpers are available to GPL-compatible programs only.
 #[cfg(target_arch = "bpf")]
+#[expect(unsafe_code, reason = "the kernel looks for the license in a section of this name")]
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]
 static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

@@ -1,4 +1,5 @@
 //! All maps, and the only functions that access them.
+#![expect(unsafe_code, reason = "map memory and helpers that take pointers to maps")]
 
 mod task;
 

@@ -1,4 +1,5 @@
 //! The iterators: seeding (what is open when tcpmon starts) and the snapshot (what every scrape reads).
+#![expect(unsafe_code, reason = "the context of an iterator, and words that events write meanwhile")]
 
 use aya_ebpf::helpers::generated::bpf_sock_from_file;
 use tcpmon_common::{

@@ -1,4 +1,5 @@
 //! A socket's state: where it starts, and what each event reads for it.
+#![expect(unsafe_code, reason = "volatile accesses to words that other programs access meanwhile")]
 
 use core::ptr::{read_volatile, write_volatile};
 

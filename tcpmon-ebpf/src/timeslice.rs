@@ -3,6 +3,7 @@
 //! The reader remembers the sockets that it read last. They are sampled when it is scheduled in and when it is
 //! scheduled out, with reads that cannot fault. The socket's lock cannot be taken there and is not needed: every number
 //! is one word. Nothing here runs unless the setting `trace` is on: otherwise the verifier removes the code.
+#![expect(unsafe_code, reason = "volatile accesses to words that other CPUs access meanwhile")]
 
 use tcpmon_common::{
     header::{Header, KIND_TIMESLICE, VERSION},
