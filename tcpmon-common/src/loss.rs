@@ -31,7 +31,7 @@ pub enum Loss {
     /// socket's next one.
     TimesliceEdge = 10,
     /// A connection's start was not seen: it is counted from its first byte (or from the first unread one: see
-    /// `meet_late` in the programs), but what it did before it was first seen is in no histogram.
+    /// `start_late` in the programs), but what it did before it was first seen is in no histogram.
     SocketBeginLate = 11,
     /// A socket's state changed during every attempt of the snapshot to copy it: its totals come with the next pass.
     SnapshotTorn = 12,
