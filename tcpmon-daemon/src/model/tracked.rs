@@ -268,7 +268,8 @@ impl Sockets {
         self.gone.retain(|gone| *gone != index);
     }
 
-    /// Indexes in use whose bits are not in `visited`, with the number of passes in a row that have not visited them, this
+    /// Indexes in use whose bits are not in `visited`, with the number of passes in a row that have not visited
+    /// them, this
     /// one included.
     pub(super) fn not_visited(&mut self, visited: &[u64]) -> Vec<(u32, u8)> {
         let mut missing = Vec::new();
