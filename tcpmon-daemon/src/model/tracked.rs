@@ -269,8 +269,7 @@ impl Sockets {
     }
 
     /// Indexes in use whose bits are not in `visited`, with the number of passes in a row that have not visited
-    /// them, this
-    /// one included.
+    /// them, this one included.
     pub(super) fn not_visited(&mut self, visited: &[u64]) -> Vec<(u32, u8)> {
         let mut missing = Vec::new();
         for (word, used) in self.used.iter().enumerate() {
