@@ -65,20 +65,6 @@ pub struct Folded {
     pub refused: u32,
 }
 
-/// What has happened since the last event.
-struct Interval {
-    /// Bytes received.
-    received: u32,
-    /// Bytes drained.
-    read: u32,
-    /// Bytes that were queued all the time.
-    queued: u32,
-    /// Its length, ns.
-    elapsed: u64,
-    /// `REFUSED_` bits.
-    refused: u32,
-}
-
 /// Brings `state` up to `seen`. `switches` takes a reader slot and a thread id, and returns the thread's number of CPU
 /// edges if the slot still belongs to that thread.
 #[inline(always)]
@@ -88,46 +74,6 @@ pub fn fold(
     cause: Cause,
     switches: impl FnOnce(u32, u32) -> Option<u32>,
 ) -> Folded {
-    let Interval { received, read, queued, elapsed, refused } = interval(state, seen);
-    let counters = &mut state.counters;
-    counters.received_bytes = counters.received_bytes.wrapping_add(received as u64);
-    counters.read_bytes = counters.read_bytes.wrapping_add(read as u64);
-    counters.queue_byte_ticks = counters.queue_byte_ticks.wrapping_add(byte_ticks(queued, elapsed));
-    if seen.window < seen.mss {
-        counters.zero_window_ns = counters.zero_window_ns.wrapping_add(elapsed);
-    }
-    if seen.rcvbuf > state.rcvbuf && seen.autotuned {
-        counters.growths = counters.growths.wrapping_add(1);
-    }
-
-    let mut edges = Edges { activations: 0, deactivations: 0 };
-    if state.reader_slot != SLOT_NONE {
-        match switches(state.reader_slot, state.reader_tid) {
-            Some(switches) => edges = fold_edges(state, received, queued, switches, cause),
-            // The slot no longer belongs to the thread, which is gone.
-            None => state.reader_slot = SLOT_NONE,
-        }
-    }
-    let segment = matches!(cause, Cause::Segment);
-    if segment || edges.activations | edges.deactivations != 0 {
-        count_fills(&mut state.counters, seen, segment, edges);
-    }
-
-    if state.grow_from != 0 {
-        state.grow_from = 0;
-    }
-    state.rcv_nxt = seen.rcv_nxt;
-    state.copied_seq = seen.copied_seq;
-    if state.rcvbuf != seen.rcvbuf {
-        state.rcvbuf = seen.rcvbuf;
-    }
-    state.last_ns = seen.now_ns;
-    Folded { read_bytes: read, refused }
-}
-
-/// The differences to the last event. Notes a FIN, which occupies a sequence number.
-#[inline(always)]
-fn interval(state: &mut SocketState, seen: &Seen) -> Interval {
     let mut received = seen.rcv_nxt.wrapping_sub(state.rcv_nxt);
     let mut read = seen.copied_seq.wrapping_sub(state.copied_seq);
     // The queue until now: the only drain since the last event is the one that this event reports.
@@ -161,25 +107,55 @@ fn interval(state: &mut SocketState, seen: &Seen) -> Interval {
         // Single arrivals were not seen, so treat them as spread evenly over the interval.
         queued = queued.saturating_sub(received / 2);
     }
-    Interval { received, read, queued, elapsed, refused }
-}
 
-/// Counts a segment, and the fill of the receive buffer that it and the edges of the reader's timeslices found.
-#[inline(always)]
-fn count_fills(counters: &mut SocketCounters, seen: &Seen, segment: bool, edges: Edges) {
-    counters.segments = counters.segments.wrapping_add(segment as u64);
-    let fill = fill_ratio(seen.rmem, seen.rcvbuf);
-    let bins = &mut counters.fills[fill_bin(fill)];
-    let times = [segment as u32, edges.activations, edges.deactivations];
-    bins[FILL_SEGMENT] = bins[FILL_SEGMENT].wrapping_add(times[FILL_SEGMENT]);
-    bins[FILL_ACTIVATION] = bins[FILL_ACTIVATION].wrapping_add(times[FILL_ACTIVATION]);
-    bins[FILL_DEACTIVATION] = bins[FILL_DEACTIVATION].wrapping_add(times[FILL_DEACTIVATION]);
-    if fill != 0 {
-        let sums = &mut counters.fill_sums;
-        sums[FILL_SEGMENT] = sums[FILL_SEGMENT].wrapping_add(fill as u64 * times[FILL_SEGMENT] as u64);
-        sums[FILL_ACTIVATION] = sums[FILL_ACTIVATION].wrapping_add(fill as u64 * times[FILL_ACTIVATION] as u64);
-        sums[FILL_DEACTIVATION] = sums[FILL_DEACTIVATION].wrapping_add(fill as u64 * times[FILL_DEACTIVATION] as u64);
+    let counters = &mut state.counters;
+    counters.received_bytes = counters.received_bytes.wrapping_add(received as u64);
+    counters.read_bytes = counters.read_bytes.wrapping_add(read as u64);
+    counters.queue_byte_ticks = counters.queue_byte_ticks.wrapping_add(byte_ticks(queued, elapsed));
+    if seen.window < seen.mss {
+        counters.zero_window_ns = counters.zero_window_ns.wrapping_add(elapsed);
     }
+    if seen.rcvbuf > state.rcvbuf && seen.autotuned {
+        counters.growths = counters.growths.wrapping_add(1);
+    }
+
+    let mut edges = Edges { activations: 0, deactivations: 0 };
+    if state.reader_slot != SLOT_NONE {
+        match switches(state.reader_slot, state.reader_tid) {
+            Some(switches) => edges = fold_edges(state, received, queued, switches, cause),
+            // The slot no longer belongs to the thread, which is gone.
+            None => state.reader_slot = SLOT_NONE,
+        }
+    }
+    let segment = matches!(cause, Cause::Segment);
+    if segment || edges.activations | edges.deactivations != 0 {
+        let counters = &mut state.counters;
+        counters.segments = counters.segments.wrapping_add(segment as u64);
+        let fill = fill_ratio(seen.rmem, seen.rcvbuf);
+        let bins = &mut counters.fills[fill_bin(fill)];
+        let times = [segment as u32, edges.activations, edges.deactivations];
+        bins[FILL_SEGMENT] = bins[FILL_SEGMENT].wrapping_add(times[FILL_SEGMENT]);
+        bins[FILL_ACTIVATION] = bins[FILL_ACTIVATION].wrapping_add(times[FILL_ACTIVATION]);
+        bins[FILL_DEACTIVATION] = bins[FILL_DEACTIVATION].wrapping_add(times[FILL_DEACTIVATION]);
+        if fill != 0 {
+            let sums = &mut counters.fill_sums;
+            sums[FILL_SEGMENT] = sums[FILL_SEGMENT].wrapping_add(fill as u64 * times[FILL_SEGMENT] as u64);
+            sums[FILL_ACTIVATION] = sums[FILL_ACTIVATION].wrapping_add(fill as u64 * times[FILL_ACTIVATION] as u64);
+            sums[FILL_DEACTIVATION] =
+                sums[FILL_DEACTIVATION].wrapping_add(fill as u64 * times[FILL_DEACTIVATION] as u64);
+        }
+    }
+
+    if state.grow_from != 0 {
+        state.grow_from = 0;
+    }
+    state.rcv_nxt = seen.rcv_nxt;
+    state.copied_seq = seen.copied_seq;
+    if state.rcvbuf != seen.rcvbuf {
+        state.rcvbuf = seen.rcvbuf;
+    }
+    state.last_ns = seen.now_ns;
+    Folded { read_bytes: read, refused }
 }
 
 /// Bytes x time in units of [`TICK_NS`], without overflow and without losing short intervals.
