@@ -30,55 +30,30 @@ pub enum Scope {
     Tcpmon,
 }
 
-/// The constructors' arguments are the fields of the family, in their order.
-impl Scope {
-    pub(super) const fn counter(
-        self,
-        name: &'static str,
-        unit: &'static str,
-        labels: &'static [&'static str],
-        sources: &'static [&'static str],
-        help: &'static str,
-        read: Read,
-    ) -> Family {
-        Family { name, kind: FamilyType::Counter, scope: self, unit, labels, sources, help, read }
-    }
+/// Defines a constructor for each type. Its arguments are the fields of the family, in their order.
+macro_rules! constructors {
+    ($($name:ident: $kind:ident,)*) => {
+        impl Scope {
+            $(pub(super) const fn $name(
+                self,
+                name: &'static str,
+                unit: &'static str,
+                labels: &'static [&'static str],
+                sources: &'static [&'static str],
+                help: &'static str,
+                read: Read,
+            ) -> Family {
+                Family { name, kind: FamilyType::$kind, scope: self, unit, labels, sources, help, read }
+            })*
+        }
+    };
+}
 
-    pub(super) const fn gauge(
-        self,
-        name: &'static str,
-        unit: &'static str,
-        labels: &'static [&'static str],
-        sources: &'static [&'static str],
-        help: &'static str,
-        read: Read,
-    ) -> Family {
-        Family { name, kind: FamilyType::Gauge, scope: self, unit, labels, sources, help, read }
-    }
-
-    pub(super) const fn histogram(
-        self,
-        name: &'static str,
-        unit: &'static str,
-        labels: &'static [&'static str],
-        sources: &'static [&'static str],
-        help: &'static str,
-        read: Read,
-    ) -> Family {
-        Family { name, kind: FamilyType::Histogram, scope: self, unit, labels, sources, help, read }
-    }
-
-    pub(super) const fn info(
-        self,
-        name: &'static str,
-        unit: &'static str,
-        labels: &'static [&'static str],
-        sources: &'static [&'static str],
-        help: &'static str,
-        read: Read,
-    ) -> Family {
-        Family { name, kind: FamilyType::Info, scope: self, unit, labels, sources, help, read }
-    }
+constructors! {
+    counter: Counter,
+    gauge: Gauge,
+    histogram: Histogram,
+    info: Info,
 }
 
 /// A metric family.
