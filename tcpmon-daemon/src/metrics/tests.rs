@@ -76,9 +76,16 @@ fn everything_that_is_counted_is_on_the_page() {
 }
 
 #[test]
-fn every_family_has_a_source() {
+fn every_family_has_sources_that_status_shows() {
+    let host = crate::host::Sources::open().read();
+    let probes = crate::kernel::PROBES.iter().map(|probe| probe.name);
+    let known: HashSet<&str> =
+        host.sources.iter().map(|source| source.name).chain(probes).chain(["snapshot", "tcpmon"]).collect();
     for family in families() {
-        assert!(!family.sources.is_empty() && family.sources.iter().all(|source| !source.is_empty()), "{family:?}");
+        assert!(!family.sources.is_empty(), "{family:?}");
+        for source in family.sources {
+            assert!(known.contains(source), "{}: {source} is none of {known:?}", family.name);
+        }
     }
 }
 
