@@ -177,9 +177,10 @@ impl Piped {
         let Reading::Begun(reading) = ended.pipe else { unreachable!("it has just begun") };
         let mut bytes = reading.join().expect("reading a pipe does not panic");
         ended.process.wait(deadline);
-        // Where standard error is the same pipe, an error message may follow the cut record on its line.
-        let message = bytes.windows(ERROR_MESSAGE.len()).position(|window| window == ERROR_MESSAGE);
-        bytes.truncate(message.unwrap_or(bytes.len()));
+        // Where standard error is the same pipe, an error message may follow the cut record on the last line.
+        let last = bytes.trim_ascii_end().iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        let message = bytes[last..].windows(ERROR_MESSAGE.len()).position(|window| window == ERROR_MESSAGE);
+        bytes.truncate(message.map_or(bytes.len(), |message| last + message));
         Traced { status, records: records(&bytes), stdout: String::new(), stderr: ended.process.stderr() }
     }
 
