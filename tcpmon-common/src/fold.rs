@@ -10,10 +10,11 @@ use crate::{
     histogram::{FILL_ACTIVATION, FILL_DEACTIVATION, FILL_SEGMENT, fill_bin, fill_ratio},
     reader::SLOT_NONE,
     socket::{FIN_READ, FIN_RECEIVED, SocketCounters, SocketState, TICK_NS},
+    tcp_state::{FIN_WAIT1, FIN_WAIT2},
 };
 
-/// `TCP_FIN_WAIT1` and `TCP_FIN_WAIT2`: this side has sent its FIN and may still receive.
-const HALF_CLOSED: [u32; 2] = [4, 5];
+/// This side has sent its FIN and may still receive.
+const HALF_CLOSED: [u32; 2] = [FIN_WAIT1, FIN_WAIT2];
 
 /// What is read from the socket at an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,6 +11,7 @@ use netlink_packet_sock_diag::{
     inet::{ExtensionFlags, InetRequest, SocketId, StateFlags},
 };
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
+use tcpmon_common::tcp_state;
 
 use super::netlink;
 use crate::model::host::Stuck;
@@ -18,8 +19,14 @@ use crate::model::host::Stuck;
 /// States in which a send queue should soon be empty: the kernel's number, and the name in `ss`. FIN_WAIT2 is not among
 /// them: there, everything has been acknowledged, and a request for it also lists the kernel's many sockets in
 /// TIME_WAIT.
-const STATES: [(u8, &str); 6] =
-    [(2, "syn_sent"), (3, "syn_recv"), (4, "fin_wait_1"), (8, "close_wait"), (9, "last_ack"), (11, "closing")];
+const STATES: [(u32, &str); 6] = [
+    (tcp_state::SYN_SENT, "syn_sent"),
+    (tcp_state::SYN_RECV, "syn_recv"),
+    (tcp_state::FIN_WAIT1, "fin_wait_1"),
+    (tcp_state::CLOSE_WAIT, "close_wait"),
+    (tcp_state::LAST_ACK, "last_ack"),
+    (tcp_state::CLOSING, "closing"),
+];
 
 /// Counts by state, in the order of [`STATES`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,7 +57,7 @@ impl StuckCounts {
     }
 
     fn add(&mut self, state: u8, send_queue_bytes: u32) {
-        let index = STATES.iter().position(|(number, _)| *number == state);
+        let index = STATES.iter().position(|(number, _)| *number == u32::from(state));
         if let Some((sockets, bytes)) = index.and_then(|index| self.0.get_mut(index))
             && send_queue_bytes > 0
         {
