@@ -7,39 +7,44 @@ pub trait Cells: Copy + PartialEq {
     /// Nothing counted.
     const ZERO: Self;
 
-    /// The same cells with 64 bits each.
-    type Wide: WideCells;
-
     /// Adds what another one has counted.
     fn add(&mut self, other: &Self);
+}
+
+/// Cells that are counted: their differences are added up.
+pub trait Counted: Cells {
+    /// The same cells with 64 bits each.
+    type Sums: Summed;
 
     /// What was counted since `before`. Wraps at the width of the cells, so it is right although a cell has wrapped; a
     /// correction downwards is negative (two's complement).
-    fn since(&self, before: &Self) -> Self::Wide;
+    fn since(&self, before: &Self) -> Self::Sums;
 }
 
-/// Cells with 64 bits each.
-pub trait WideCells: Cells<Wide = Self> {
+/// Cells with 64 bits each, which add up differences.
+pub trait Summed: Cells {
     /// Raises each cell to that of `other` where that is larger, and not negative in two's complement.
     fn raise_to(&mut self, other: &Self);
 }
 
 impl Cells for u64 {
     const ZERO: Self = 0;
-    type Wide = Self;
 
     #[inline(always)]
     fn add(&mut self, other: &Self) {
         *self = self.wrapping_add(*other);
     }
+}
 
-    #[inline(always)]
-    fn since(&self, before: &Self) -> Self {
+impl Counted for u64 {
+    type Sums = u64;
+
+    fn since(&self, before: &Self) -> u64 {
         self.wrapping_sub(*before)
     }
 }
 
-impl WideCells for u64 {
+impl Summed for u64 {
     fn raise_to(&mut self, other: &Self) {
         *self = (*self).max(other.cast_signed().max(0).cast_unsigned());
     }
@@ -47,14 +52,16 @@ impl WideCells for u64 {
 
 impl Cells for u32 {
     const ZERO: Self = 0;
-    type Wide = u64;
 
     #[inline(always)]
     fn add(&mut self, other: &Self) {
         *self = self.wrapping_add(*other);
     }
+}
 
-    #[inline(always)]
+impl Counted for u32 {
+    type Sums = u64;
+
     fn since(&self, before: &Self) -> u64 {
         i64::from(self.wrapping_sub(*before).cast_signed()).cast_unsigned()
     }
@@ -62,7 +69,6 @@ impl Cells for u32 {
 
 impl<T: Cells, const N: usize> Cells for [T; N] {
     const ZERO: Self = [T::ZERO; N];
-    type Wide = [T::Wide; N];
 
     // `while`, because this also runs in programs, where an iterator would cost more to verify.
     #[inline(always)]
@@ -73,20 +79,17 @@ impl<T: Cells, const N: usize> Cells for [T; N] {
             i += 1;
         }
     }
+}
 
-    #[inline(always)]
-    fn since(&self, before: &Self) -> Self::Wide {
-        let mut added = Self::Wide::ZERO;
-        let mut i = 0;
-        while i < N {
-            added[i] = self[i].since(&before[i]);
-            i += 1;
-        }
-        added
+impl<T: Counted, const N: usize> Counted for [T; N] {
+    type Sums = [T::Sums; N];
+
+    fn since(&self, before: &Self) -> Self::Sums {
+        core::array::from_fn(|i| self[i].since(&before[i]))
     }
 }
 
-impl<T: WideCells, const N: usize> WideCells for [T; N] {
+impl<T: Summed, const N: usize> Summed for [T; N] {
     fn raise_to(&mut self, other: &Self) {
         for (cell, other) in self.iter_mut().zip(other) {
             cell.raise_to(other);
@@ -124,24 +127,26 @@ macro_rules! counters {
         )]
         #[repr(C)]
         pub struct $sums {
-            $($(#[$field_meta])* pub $field: <$cells as $crate::counters::Cells>::Wide,)*
+            $($(#[$field_meta])* pub $field: <$cells as $crate::counters::Counted>::Sums,)*
             $($(#[$derived_meta])* pub $derived: u64,)*
         }
 
         impl $crate::counters::Cells for $counters {
             const ZERO: Self = Self { $($field: <$cells as $crate::counters::Cells>::ZERO,)* };
-            type Wide = $sums;
 
             #[inline(always)]
             fn add(&mut self, other: &Self) {
                 $($crate::counters::Cells::add(&mut self.$field, &other.$field);)*
             }
+        }
 
-            #[inline(always)]
+        impl $crate::counters::Counted for $counters {
+            type Sums = $sums;
+
             fn since(&self, before: &Self) -> $sums {
                 #[allow(unused_mut, reason = "not all counters have derived ones")]
                 let mut added = $sums {
-                    $($field: $crate::counters::Cells::since(&self.$field, &before.$field),)*
+                    $($field: $crate::counters::Counted::since(&self.$field, &before.$field),)*
                     $($derived: 0,)*
                 };
                 $(
@@ -154,28 +159,20 @@ macro_rules! counters {
 
         impl $crate::counters::Cells for $sums {
             const ZERO: Self = Self {
-                $($field: <<$cells as $crate::counters::Cells>::Wide as $crate::counters::Cells>::ZERO,)*
+                $($field: <<$cells as $crate::counters::Counted>::Sums as $crate::counters::Cells>::ZERO,)*
                 $($derived: 0,)*
             };
-            type Wide = Self;
 
             fn add(&mut self, other: &Self) {
                 $($crate::counters::Cells::add(&mut self.$field, &other.$field);)*
                 $($crate::counters::Cells::add(&mut self.$derived, &other.$derived);)*
             }
-
-            fn since(&self, before: &Self) -> Self {
-                Self {
-                    $($field: $crate::counters::Cells::since(&self.$field, &before.$field),)*
-                    $($derived: self.$derived.wrapping_sub(before.$derived),)*
-                }
-            }
         }
 
-        impl $crate::counters::WideCells for $sums {
+        impl $crate::counters::Summed for $sums {
             fn raise_to(&mut self, other: &Self) {
-                $($crate::counters::WideCells::raise_to(&mut self.$field, &other.$field);)*
-                $($crate::counters::WideCells::raise_to(&mut self.$derived, &other.$derived);)*
+                $($crate::counters::Summed::raise_to(&mut self.$field, &other.$field);)*
+                $($crate::counters::Summed::raise_to(&mut self.$derived, &other.$derived);)*
             }
         }
 

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use tcpmon_common::{
-    counters::Cells as _,
+    counters::{Cells as _, Counted as _},
     socket::{LIVE_FIN, SocketCounters, SocketLive, SocketRecord, SocketTotals},
 };
 

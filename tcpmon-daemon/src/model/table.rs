@@ -79,6 +79,10 @@ impl Table {
     /// A pass over all sockets starts.
     pub fn begin(&mut self) {
         self.ends.in_pass.clear();
+        // What a pass that failed has listed is listed again by the next one.
+        if let Some(listed) = &mut self.listed {
+            listed.clear();
+        }
         self.labels.listeners.begin();
     }
 
@@ -88,7 +92,7 @@ impl Table {
         self.listed = Some(Vec::new());
     }
 
-    /// The sockets that were listed since [`Table::list_sockets`], which the next passes do no more.
+    /// The sockets that the last pass has listed. The next passes list none.
     pub fn listed_sockets(&mut self) -> Vec<SocketSnapshot> {
         self.listed.take().unwrap_or_default()
     }

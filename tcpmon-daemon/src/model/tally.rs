@@ -1,6 +1,6 @@
 //! Totals that can be corrected downwards but never decrease in what they show.
 
-use tcpmon_common::counters::WideCells;
+use tcpmon_common::counters::Summed;
 
 /// The totals of a group, as they are and as they are shown.
 #[derive(Clone, Debug)]
@@ -9,13 +9,13 @@ pub struct Tally<T> {
     shown: T,
 }
 
-impl<T: WideCells> Default for Tally<T> {
+impl<T: Summed> Default for Tally<T> {
     fn default() -> Self {
         Self { actual: T::ZERO, shown: T::ZERO }
     }
 }
 
-impl<T: WideCells> Tally<T> {
+impl<T: Summed> Tally<T> {
     /// Adds differences, which may be negative (two's complement).
     pub fn add(&mut self, added: &T) {
         self.actual.add(added);

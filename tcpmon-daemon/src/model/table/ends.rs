@@ -7,7 +7,7 @@ use std::{
 };
 
 use tcpmon_common::{
-    counters::Cells as _,
+    counters::{Cells as _, Counted as _},
     socket::{SocketCounters, SocketRecord, SocketTotals},
 };
 

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, time::Instant};
 
 use tcpmon_common::{
-    counters::Cells as _,
+    counters::{Cells as _, Counted as _},
     reader::{ReaderCounters, ReaderSlot},
 };
 

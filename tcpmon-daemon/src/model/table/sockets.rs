@@ -3,9 +3,10 @@
 use std::time::Instant;
 
 use tcpmon_common::{
-    counters::Cells as _,
+    counters::{Cells as _, Counted as _},
     fold::{self, Cause, Folded, Seen},
     socket::{LIVE_AUTOTUNED, LIVE_FIN, LIVE_NEW, LIVE_READER, SocketCounters, SocketRecord, SocketTotals},
+    tcp_state,
 };
 
 use super::Table;
@@ -14,9 +15,6 @@ use crate::model::{
     socket::{SocketSnapshot, queue_bytes},
     tracked::{Accounted, Connection, Role, SocketGauges, Tracked},
 };
-
-/// `TCP_LISTEN`.
-pub(super) const LISTEN: u8 = 10;
 
 impl Table {
     /// A socket has started to listen.
@@ -35,7 +33,7 @@ impl Table {
             }
             return;
         }
-        if live.state == LISTEN {
+        if u32::from(live.state) == tcp_state::LISTEN {
             self.listening(index, record);
             return;
         }
@@ -52,9 +50,8 @@ impl Table {
         } else {
             self.account(index, record, &counters, now);
         }
-        if self.listed.is_some() {
-            let socket = SocketSnapshot::new(record, self.labels.of_socket(record), &counters);
-            self.listed.get_or_insert_default().push(socket);
+        if let Some(listed) = &mut self.listed {
+            listed.push(SocketSnapshot::new(record, self.labels.of_socket(record), &counters));
         }
         let gauges = SocketGauges::of(live, queue_bytes(live));
         if let Some(Tracked { role: Role::Connection(connection), .. }) = self.sockets.get_mut(index) {

@@ -3,10 +3,11 @@ use tcpmon_common::{
     header::{Header, KIND_SNAPSHOT, VERSION},
     reader::ReaderSlot,
     socket::{LIVE_NEW, Shown, SocketCounters, SocketLive, SocketRecord, SocketState},
+    tcp_state,
 };
 use zerocopy::IntoBytes as _;
 
-use super::{ends::GONE_AFTER, sockets::LISTEN, *};
+use super::{ends::GONE_AFTER, *};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -249,7 +250,7 @@ fn gauges_follow_a_socket_to_its_end() {
 fn a_listener_names_connections_until_it_is_gone() {
     let mut passes = Passes::new();
     let mut listener = read_by(socket(1, 0), b"listener");
-    (listener.live.state, listener.live.local_port, listener.state.last_ns) = (LISTEN, 80, 0);
+    (listener.live.state, listener.live.local_port, listener.state.last_ns) = (tcp_state::LISTEN as u8, 80, 0);
     listener.state.counters.segments = 0;
     let accepted = |cookie| {
         let mut accepted = read_by(socket(cookie, 10), b"");
