@@ -3,9 +3,6 @@
 //! If the tools for that are missing, the object is empty and a warning names the remedy. Everything that needs no
 //! kernel (cargo check, clippy, doc, unit tests) then works on any machine with a stable toolchain.
 
-#[path = "../xtask/src/ebpf.rs"]
-mod ebpf;
-
 use std::{
     env,
     error::Error,
@@ -14,6 +11,8 @@ use std::{
     process::Command,
 };
 
+use tcpmon_build::Toolkit;
+
 fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?).join("tcpmon.bpf.o");
     let package = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
@@ -21,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     watch_sources(workspace);
     set_revision(workspace);
-    match ebpf::Toolkit::find(workspace) {
+    match Toolkit::find(workspace) {
         Ok(toolkit) => {
             println!("cargo:rerun-if-changed={}", toolkit.linker.display());
             build(&toolkit, &out)
@@ -41,7 +40,7 @@ fn watch_sources(workspace: &Path) {
     }
 }
 
-fn build(toolkit: &ebpf::Toolkit, out: &Path) -> Result<(), Box<dyn Error>> {
+fn build(toolkit: &Toolkit, out: &Path) -> Result<(), Box<dyn Error>> {
     fs::create_dir_all(toolkit.target_dir())?;
     // Builds of the daemon in other target folders share this eBPF target folder: none may copy the object while
     // another one links it.

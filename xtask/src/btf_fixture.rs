@@ -10,6 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
+use tcpmon_btf::{Btf, Field, kind};
 
 mod subset;
 mod wanted;
@@ -17,13 +18,7 @@ mod wanted;
 use subset::{Subset, words};
 use wanted::WANTED;
 
-use crate::{
-    kernel::{
-        btf::{Btf, Field, kind},
-        read_btf,
-    },
-    workspace,
-};
+use crate::{btf_file, workspace};
 
 /// Limit on a fixture's size, because the repository has thirteen of them.
 const MAX_FIXTURE_BYTES: usize = 64 << 10;
@@ -43,7 +38,7 @@ pub const EXPECTED: &str = "expected.tsv";
 
 /// The folder of the fixtures.
 pub fn folder() -> PathBuf {
-    workspace::root().join("tcpmon-daemon/tests/fixtures/btf")
+    workspace::root().join("tcpmon-btf/tests/fixtures/btf")
 }
 
 /// Fields below the first level that fixtures contain.
@@ -56,7 +51,7 @@ pub fn functions() -> &'static [&'static str] {
     WANTED.functions
 }
 
-/// Writes `tcpmon-daemon/tests/fixtures/btf/LABEL.btf` for each input `LABEL.btf`, `LABEL.btf.xz` or `LABEL`, and adds
+/// Writes `tcpmon-btf/tests/fixtures/btf/LABEL.btf` for each input `LABEL.btf`, `LABEL.btf.xz` or `LABEL`, and adds
 /// a column for LABEL to the table of offsets if it has none. (Columns already in the table were read by other means.)
 pub fn run(args: &Args) -> Result<()> {
     let mut inputs = args.inputs.clone();
@@ -88,7 +83,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn make(input: &Path) -> Result<Vec<u8>> {
-    let original = read_btf(input)?;
+    let original = btf_file::read(input)?;
     let original = Btf::parse(&original)?;
     let fixture = Subset::new(&original).cut()?;
     ensure!(

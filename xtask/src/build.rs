@@ -4,7 +4,9 @@ use std::{env, process::Command};
 
 use anyhow::{Error, Result};
 
-use crate::{ebpf::Toolkit, process, workspace};
+use tcpmon_build::Toolkit;
+
+use crate::{process, workspace};
 
 /// Builds the tcpmon binary, then prints the eBPF object's path and SHA-256.
 pub fn run(release: bool) -> Result<()> {

@@ -10,17 +10,13 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use tcpmon_btf::{
+    Btf, Field, layout,
+    plan::{PROBES, iterators_moved, unsupported},
+};
 use tcpmon_common::settings::ABSENT;
 
-use crate::{
-    btf_fixture,
-    kernel::{
-        btf::{Btf, Field},
-        layout,
-        plan::{PROBES, iterators_moved, unsupported},
-        read_btf,
-    },
-};
+use crate::{btf_file, btf_fixture};
 
 /// Arguments of `cargo xtask drift`.
 #[derive(Debug, clap::Args)]
@@ -53,7 +49,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn of_file(path: &Path, known: &Btf<'_>, expected: &str) -> Result<Vec<String>> {
-    let bytes = read_btf(path)?;
+    let bytes = btf_file::read(path)?;
     let other = Btf::parse(&bytes).with_context(|| format!("{} is not BTF", path.display()))?;
     Ok(changes(known, &other, expected))
 }

@@ -2,14 +2,13 @@
 
 mod apt;
 mod bench;
+mod btf_file;
 mod btf_fixture;
 mod build;
 mod check;
 mod dashboards;
 mod demo;
 mod drift;
-mod ebpf;
-mod kernel;
 mod process;
 mod run;
 mod setup;

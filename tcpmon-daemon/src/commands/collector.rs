@@ -25,7 +25,7 @@ use crate::{
     http::Unavailable,
     kernel::{Kernel, Raw, ReadError, Show, monotonic_ns},
     model::{
-        snapshot::{MapUse, Napi, Probe, ProgramRuns, Snapshot, Verdict},
+        snapshot::{MapUse, Napi, ProbeStatus, ProgramRuns, Snapshot, Verdict},
         table::{Table, TableLimits},
     },
 };
@@ -350,7 +350,8 @@ impl Collector {
 
     /// Empty if the probe is not attached: a zero would mean that there were none.
     fn limits_exceeded(&self, raw: &Raw) -> Vec<(&'static str, u64)> {
-        let attached = |probe: &Probe| probe.name == "sock_exceed_buf_limit" && probe.verdict == Verdict::Attached;
+        let attached =
+            |probe: &ProbeStatus| probe.name == "sock_exceed_buf_limit" && probe.verdict == Verdict::Attached;
         if !self.kernel.probes().iter().any(attached) {
             return Vec::new();
         }

@@ -297,7 +297,7 @@ mod tests {
     use std::io::Write as _;
 
     use super::*;
-    use crate::kernel::PROBES;
+    use tcpmon_btf::plan::PROBES;
 
     #[test]
     fn a_file_that_exists_is_kept_unless_forced() {
@@ -337,7 +337,7 @@ mod tests {
     fn every_program_of_a_trace_that_can_miss_an_event_counts_as_a_loss() {
         // A probe with a second program reports more than was missed. A connection whose start was missed is reported
         // whole by its first read.
-        for probe in PROBES.iter().filter(|probe| probe.trace && probe.twin.is_none()) {
+        for probe in PROBES.iter().filter(|probe| probe.trace && probe.second_program.is_none()) {
             assert!(LOSSES.contains(&format!("recursion_{}", probe.name).as_str()), "{}", probe.name);
         }
     }

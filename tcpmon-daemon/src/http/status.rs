@@ -12,7 +12,7 @@ use crate::{
     metrics::Identity,
     model::{
         host,
-        snapshot::{MapUse, Observed, Probe},
+        snapshot::{MapUse, Observed, ProbeStatus},
     },
 };
 
@@ -22,7 +22,7 @@ struct Status<'a> {
     revision: &'a str,
     kernel: &'a str,
     uptime_seconds: f64,
-    probes: &'a [Probe],
+    probes: &'a [ProbeStatus],
     sources: &'a [host::Source],
     /// `null` if no web config file was given.
     web_config: Option<WebConfigStatus>,

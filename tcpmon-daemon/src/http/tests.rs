@@ -64,7 +64,7 @@ impl DataSource for Arc<FakeSource> {
         if self.fails {
             return Err(Unavailable("the kernel returned an error: restart tcpmon".into()));
         }
-        let probe = |name: &str, verdict, reason: &str| crate::model::snapshot::Probe {
+        let probe = |name: &str, verdict, reason: &str| crate::model::snapshot::ProbeStatus {
             name: name.into(),
             verdict,
             reason: reason.into(),

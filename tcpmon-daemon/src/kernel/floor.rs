@@ -2,7 +2,9 @@
 
 use aya::{Btf, Ebpf, EbpfLoader, programs::BtfTracePoint};
 
-use super::{LoadError, OBJECT, ProgramStats, plan::PROBES, program_stats, support::refused};
+use tcpmon_btf::plan::PROBES;
+
+use super::{LoadError, OBJECT, ProgramStats, program_stats, support::refused};
 
 /// The attached empty programs. They are removed from the kernel when this value is dropped.
 #[derive(Debug)]

@@ -40,13 +40,13 @@ struct IterCreate {
     flags: u32,
 }
 
-/// A program attached as an iterator, over a map or not. It runs only when the file from [`Iterator::open`] is read.
+/// A program attached as an iterator, over a map or not. It runs only when the file from [`BpfIterator::open`] is read.
 #[derive(Debug)]
-pub struct Iterator {
+pub struct BpfIterator {
     link: OwnedFd,
 }
 
-impl Iterator {
+impl BpfIterator {
     /// Attaches a loaded iterator program.
     ///
     /// # Errors
@@ -72,6 +72,14 @@ impl Iterator {
     pub fn open(&self) -> io::Result<File> {
         let attributes = IterCreate { link_fd: self.link.as_raw_fd() as u32, flags: 0 };
         Ok(open(BPF_ITER_CREATE, &attributes)?.into())
+    }
+
+    /// Runs a whole pass of a program that prints nothing.
+    ///
+    /// # Errors
+    /// The error of bpf(2) or read(2).
+    pub fn run_to_end(&self) -> io::Result<()> {
+        io::copy(&mut self.open()?, &mut io::sink()).map(drop)
     }
 }
 

@@ -1,19 +1,16 @@
 //! Loads the programs, attaches them, and seeds the sockets that are already open.
 
-use std::{
-    collections::BTreeSet,
-    fs::{self, File},
-    io,
-    ops::RangeInclusive,
-    os::fd::{AsFd, BorrowedFd},
-};
+use std::{fs, io, ops::RangeInclusive, os::fd::AsFd};
 
 use aya::{
-    Btf as AyaBtf, Ebpf, EbpfLoader, Endianness,
-    maps::{ArrayOfMaps, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf, Stack},
-    programs::{BtfTracePoint, CgroupAttachMode, Iter, ProgramError, ProgramFd, SockOps},
+    Btf as KernelTypes, Ebpf, EbpfLoader, Endianness,
+    maps::{ArrayOfMaps, Map, MapData, MapError, PerCpuArray, RingBuf, Stack},
 };
 use rustix::time::{ClockId, clock_gettime};
+use tcpmon_btf::{
+    Btf, layout,
+    plan::{self, PROBES, Probe},
+};
 use tcpmon_common::{
     napi::NapiDevice,
     pass::RECORDS,
@@ -24,23 +21,18 @@ use tcpmon_common::{
 use zerocopy::FromBytes;
 
 use super::{
-    OBJECT, VMLINUX_BTF,
-    btf::Btf,
+    OBJECT, TraceFilter, VMLINUX_BTF,
+    attach::{Loaded, load_iterator},
     drops::Drops,
-    iterator::Iterator,
-    layout,
+    iterator::BpfIterator,
     mapped::Mapped,
     pass::Shared,
-    plan::{self, CALLBACK, PROBES},
-    support::{self, CannotRun},
+    support::{self, CannotRun, Facts},
 };
-use crate::{
-    host::cgroup,
-    model::snapshot::{Probe, Verdict},
-};
+use crate::model::snapshot::{ProbeStatus, Verdict};
 
 /// The remedy for a kernel that differs from what the programs are built for.
-const REPORT: &str = "tcpmon supports Linux 5.15 and newer; report this with the output of `uname -a`";
+pub const REPORT: &str = "tcpmon supports Linux 5.15 and newer; report this with the output of `uname -a`";
 
 /// What to load, and the sizes of the maps.
 #[derive(Clone, Debug, Default)]
@@ -56,20 +48,6 @@ pub struct Options {
     /// Ranges of ports whose listening sockets count as if the kernel had chosen the port; at most
     /// [`EPHEMERAL_RANGES`].
     pub ephemeral_ports: Vec<RangeInclusive<u16>>,
-}
-
-/// What a trace is limited to: every kind of filter that is given must match, by at least one of its entries. Empty:
-/// everything.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TraceFilter {
-    /// Thread groups (what `ps` calls pids).
-    pub tgids: BTreeSet<u32>,
-    /// Names of thread groups, as in `/proc/PID/comm`.
-    pub comms: BTreeSet<String>,
-    /// Ports, local or remote.
-    pub ports: BTreeSet<u16>,
-    /// Control groups: id, and depth below the root.
-    pub cgroups: Vec<(u64, u32)>,
 }
 
 /// Loading failed.
@@ -111,13 +89,25 @@ pub struct Kernel {
     pub(super) ignored: PerCpuArray<MapData, u64>,
     pub(super) lives: PerCpuArray<MapData, u64>,
     /// The snapshot's iterators, one over each of the maps of sockets.
-    pub(super) snapshot: Vec<Iterator>,
+    pub(super) snapshot: Vec<BpfIterator>,
     pub(super) shared: Shared,
-    pub(super) held_up: &'static [&'static str],
-    probes: Vec<Probe>,
+    /// See [`plan::both_preemptible`].
+    pub(super) both_preemptible: &'static [&'static str],
+    probes: Vec<ProbeStatus>,
     drop_reasons: Vec<(u32, String)>,
     began_ns: u64,
     options: Options,
+}
+
+/// What the running kernel's types say.
+struct Plan {
+    settings: Settings,
+    /// The probes that are wanted, each with the reason why this kernel cannot have it, if so.
+    probes: Vec<(&'static Probe, Option<String>)>,
+    drop_reasons: Vec<(u32, String)>,
+    preemptible: bool,
+    /// The types as aya needs them.
+    types: KernelTypes,
 }
 
 impl Kernel {
@@ -126,84 +116,21 @@ impl Kernel {
     /// # Errors
     /// [`LoadError::CannotRun`], in one sentence, if this kernel or this user does not allow it.
     pub fn load(options: Options) -> Result<Self, LoadError> {
-        let mut facts = support::facts();
-        support::decide(&facts)?;
-        let bytes = fs::read(VMLINUX_BTF).map_err(|error| CannotRun {
-            missing: format!("{VMLINUX_BTF} cannot be read ({error})"),
-            remedy: "mount /sys".into(),
-        })?;
-        let btf = Btf::parse(&bytes).map_err(|error| CannotRun {
-            missing: format!("{VMLINUX_BTF} cannot be understood ({error})"),
-            remedy: "report this with the output of `uname -a`".into(),
-        })?;
-        facts.missing_functions =
-            support::FUNCTIONS.iter().map(|(name, _)| *name).filter(|name| !btf.has_function(name)).collect();
-        support::decide(&facts)?;
-        let layout = layout::resolve(&btf).map_err(|missing| CannotRun {
-            missing: format!("kernel {} has no {missing}", facts.release),
-            remedy: REPORT.into(),
-        })?;
+        let plan = Plan::of_running_kernel(&options)?;
+        let mut ebpf = create_maps(&plan, &options)?;
+        options.trace.iter().try_for_each(|filter| filter.write(&mut ebpf))?;
+        let free_slots = all_slots(&mut ebpf, options.max_readers)?;
 
-        if let Some(missing) = plan::iterators_moved(&btf) {
-            return Err(CannotRun { missing, remedy: REPORT.into() }.into());
-        }
-
-        let tracing = options.trace.is_some();
-        let filter = options.trace.clone().unwrap_or_default();
-        let settings = settings(&btf, layout, &filter, &options);
-        let refused: Vec<Option<String>> = PROBES.iter().map(|probe| plan::unsupported(probe, &btf)).collect();
-        let drop_reasons = layout::drop_reasons(&btf);
-        let preemptible = plan::preemptible(&btf, &rustix::system::uname().version().to_string_lossy());
-
-        let types = AyaBtf::parse(&bytes, Endianness::default())
-            .map_err(|error| support::refused("its type information", &error))?;
-        drop(bytes);
-        let mut ebpf = EbpfLoader::new()
-            .btf(Some(&types))
-            .allow_unsupported_maps()
-            .override_global("SETTINGS", &settings, true)
-            .map_max_entries("READERS", options.max_readers)
-            .map_max_entries("FREE_SLOTS", options.max_readers)
-            .map_max_entries("TRACED", if tracing { options.max_readers } else { 1 })
-            .map_max_entries("DROPS", options.max_drop_entries)
-            .map_max_entries("EVENTS", options.ring_bytes)
-            .load(OBJECT)
-            .map_err(|error| support::refused("tcpmon's maps", &error))?;
-
-        fill_filters(&mut ebpf, &filter)?;
-        let mut free_slots: Stack<MapData, u32> = take(&mut ebpf, "FREE_SLOTS")?;
-        // The slot that is pushed last is taken first: low numbers are taken first, so that scans stay short.
-        for slot in (0..options.max_readers).rev() {
-            free_slots.push(slot, 0).map_err(|source| LoadError::Map { name: "FREE_SLOTS", source })?;
-        }
-
-        let walk = load_iterator(&mut ebpf, "snapshot", "bpf_sk_storage_map", &types)?;
+        let walk = load_iterator(&mut ebpf, "snapshot", "bpf_sk_storage_map", &plan.types)?;
         let snapshot = socket_maps(&mut ebpf)?
             .iter()
-            .map(|map| iterate("snapshot", &walk, Some(map.fd().as_fd())))
-            .collect::<Result<_, _>>()?;
-        let seed = iterate("seed", &load_iterator(&mut ebpf, "seed", "task_file", &types)?, None)?;
-        // Loading takes a while, attaching almost none. So all programs are loaded before the first is attached: they
-        // all start to see events at nearly the same moment.
-        let wanted = PROBES.iter().zip(refused).filter(|(probe, _)| if tracing { probe.trace } else { probe.daemon });
-        let loaded =
-            wanted.map(|(probe, refused)| load(&mut ebpf, probe, refused, &types)).collect::<Result<Vec<_>, _>>()?;
-        let callback = (preemptible && !tracing).then(|| load_callback(&mut ebpf)).transpose()?;
-        let mut probes = Vec::new();
-        if let Some(callback) = callback {
-            probes.push(attach_callback(&mut ebpf, callback)?);
-        }
-        let called_back = probes.iter().any(|probe| probe.verdict == Verdict::Attached);
-        for (probe, verdict) in loaded {
-            // The programs that watch sockets come and go are attached by now; those that update the states of open
-            // sockets are not.
-            if probe.name == "tcp_rcv_space_adjust" {
-                drain(&seed, "seed")?;
-            }
-            probes.push(attach(&mut ebpf, probe, verdict)?);
-        }
+            .map(|map| BpfIterator::attach(walk.as_fd(), Some(map.fd().as_fd())))
+            .collect::<io::Result<_>>()
+            .map_err(|source| LoadError::Iterator { name: "snapshot", source })?;
+        let probes = attach_all(&mut ebpf, &plan, options.trace.is_some())?;
+        let sock_ops =
+            probes.iter().any(|probe| probe.name == plan::SOCK_OPS.name && probe.verdict == Verdict::Attached);
 
-        let slots = map(&ebpf, "READERS", options.max_readers)?;
         let shared = Shared::new(
             map(&ebpf, "PASS", 1)?,
             map(&ebpf, "RECORDS", RECORDS)?,
@@ -212,7 +139,7 @@ impl Kernel {
         );
         Ok(Self {
             ring: take(&mut ebpf, "EVENTS")?,
-            slots,
+            slots: map(&ebpf, "READERS", options.max_readers)?,
             readers: take(&mut ebpf, "READERS")?,
             free_slots,
             lost: take(&mut ebpf, "LOST")?,
@@ -224,17 +151,17 @@ impl Kernel {
             lives: take(&mut ebpf, "LIVES")?,
             snapshot,
             shared,
-            held_up: plan::held_up(preemptible, called_back),
+            both_preemptible: plan::both_preemptible(plan.preemptible, sock_ops),
             probes,
-            drop_reasons,
-            began_ns: settings.began_ns,
+            drop_reasons: plan.drop_reasons,
+            began_ns: plan.settings.began_ns,
             options,
             ebpf,
         })
     }
 
-    /// The result for each probe.
-    pub fn probes(&self) -> &[Probe] {
+    /// The status of each probe.
+    pub fn probes(&self) -> &[ProbeStatus] {
         &self.probes
     }
 
@@ -254,7 +181,48 @@ impl Kernel {
     }
 }
 
-fn settings(btf: &Btf<'_>, layout: Layout, filter: &TraceFilter, options: &Options) -> Settings {
+impl Plan {
+    fn of_running_kernel(options: &Options) -> Result<Self, CannotRun> {
+        let mut facts = support::facts();
+        support::decide(&facts)?;
+        let bytes = fs::read(VMLINUX_BTF).map_err(|error| CannotRun {
+            missing: format!("{VMLINUX_BTF} cannot be read ({error})"),
+            remedy: "mount /sys".into(),
+        })?;
+        let btf = Btf::parse(&bytes).map_err(|error| CannotRun {
+            missing: format!("{VMLINUX_BTF} is not valid ({error})"),
+            remedy: "report this with the output of `uname -a`".into(),
+        })?;
+        facts.missing_functions = plan::missing_functions(&btf);
+        support::decide(&facts)?;
+        let layout = resolve(&btf, &facts)?;
+
+        let wanted = PROBES.iter().filter(|probe| if options.trace.is_some() { probe.trace } else { probe.daemon });
+        Ok(Self {
+            settings: settings(&btf, layout, options),
+            probes: wanted.map(|probe| (probe, plan::unsupported(probe, &btf))).collect(),
+            drop_reasons: layout::drop_reasons(&btf),
+            preemptible: plan::preemptible(&btf, &rustix::system::uname().version().to_string_lossy()),
+            types: KernelTypes::parse(&bytes, Endianness::default())
+                .map_err(|error| support::refused("its type information", &error))?,
+        })
+    }
+}
+
+/// The offsets that the programs need, if this kernel also passes to the iterators what they are built for.
+fn resolve(btf: &Btf<'_>, facts: &Facts) -> Result<Layout, CannotRun> {
+    let layout = layout::resolve(btf).map_err(|missing| CannotRun {
+        missing: format!("kernel {} has no {missing}", facts.release),
+        remedy: REPORT.into(),
+    })?;
+    match plan::iterators_moved(btf) {
+        Some(missing) => Err(CannotRun { missing, remedy: REPORT.into() }),
+        None => Ok(layout),
+    }
+}
+
+fn settings(btf: &Btf<'_>, layout: Layout, options: &Options) -> Settings {
+    let filter = options.trace.clone().unwrap_or_default();
     let mut settings = Settings {
         layout,
         trace: options.trace.is_some().into(),
@@ -286,34 +254,54 @@ pub fn monotonic_ns() -> u64 {
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
-fn fill_filters(ebpf: &mut Ebpf, filter: &TraceFilter) -> Result<(), LoadError> {
-    let mut tgids: HashMap<_, u32, u8> = filter_map(ebpf, "FILTER_TGIDS")?;
-    for tgid in &filter.tgids {
-        tgids.insert(tgid, 1, 0).map_err(|source| LoadError::Map { name: "FILTER_TGIDS", source })?;
-    }
-    let mut comms: HashMap<_, [u8; 16], u8> = filter_map(ebpf, "FILTER_COMMS")?;
-    for comm in &filter.comms {
-        // The kernel keeps 15 bytes and a terminating zero.
-        let mut key = [0; 16];
-        for (to, from) in key.iter_mut().zip(comm.bytes().take(15)) {
-            *to = from;
-        }
-        comms.insert(key, 1, 0).map_err(|source| LoadError::Map { name: "FILTER_COMMS", source })?;
-    }
-    let mut ports: HashMap<_, u32, u8> = filter_map(ebpf, "FILTER_PORTS")?;
-    for port in &filter.ports {
-        ports.insert(u32::from(*port), 1, 0).map_err(|source| LoadError::Map { name: "FILTER_PORTS", source })?;
-    }
-    Ok(())
+/// Creates the maps in their sizes, and passes the settings.
+fn create_maps(plan: &Plan, options: &Options) -> Result<Ebpf, CannotRun> {
+    EbpfLoader::new()
+        .btf(Some(&plan.types))
+        .allow_unsupported_maps()
+        .override_global("SETTINGS", &plan.settings, true)
+        .map_max_entries("READERS", options.max_readers)
+        .map_max_entries("FREE_SLOTS", options.max_readers)
+        .map_max_entries("TRACED", if options.trace.is_some() { options.max_readers } else { 1 })
+        .map_max_entries("DROPS", options.max_drop_entries)
+        .map_max_entries("EVENTS", options.ring_bytes)
+        .load(OBJECT)
+        .map_err(|error| support::refused("tcpmon's maps", &error))
 }
 
-/// A filter map. It stays in the object, because the programs that use it are not loaded yet.
-fn filter_map<'a, K: aya::Pod>(
-    ebpf: &'a mut Ebpf,
-    name: &'static str,
-) -> Result<HashMap<&'a mut MapData, K, u8>, LoadError> {
-    let map = ebpf.map_mut(name).expect("the object of this build has all its maps");
-    HashMap::try_from(map).map_err(|source| LoadError::Map { name, source })
+/// Loads and attaches the wanted probes, and seeds the open sockets in between.
+///
+/// Loading takes a while, attaching almost none. So all programs are loaded before the first is attached: they all start
+/// to see events at nearly the same moment.
+fn attach_all(ebpf: &mut Ebpf, plan: &Plan, tracing: bool) -> Result<Vec<ProbeStatus>, LoadError> {
+    let seed = load_iterator(ebpf, "seed", "task_file", &plan.types)?;
+    let failed = |source| LoadError::Iterator { name: "seed", source };
+    let seed = BpfIterator::attach(seed.as_fd(), None).map_err(failed)?;
+    let mut loaded = Vec::new();
+    for (probe, unsupported) in &plan.probes {
+        loaded.push(Loaded::load(ebpf, probe, unsupported.clone(), &plan.types)?);
+    }
+    if plan.preemptible && !tracing {
+        loaded.insert(0, Loaded::load_sock_ops(ebpf)?);
+    }
+    let (first, later): (Vec<_>, Vec<_>) = loaded.into_iter().partition(Loaded::sees_lifecycle);
+    let mut attach = |probe: Loaded| probe.attach(ebpf);
+    let mut probes = first.into_iter().map(&mut attach).collect::<Result<Vec<_>, _>>()?;
+    seed.run_to_end().map_err(failed)?;
+    for probe in later {
+        probes.push(attach(probe)?);
+    }
+    Ok(probes)
+}
+
+/// The free slots of readers: all of them.
+fn all_slots(ebpf: &mut Ebpf, count: u32) -> Result<Stack<MapData, u32>, LoadError> {
+    let mut free: Stack<MapData, u32> = take(ebpf, "FREE_SLOTS")?;
+    // The slot that is pushed last is taken first: low numbers are taken first, so that scans stay short.
+    for slot in (0..count).rev() {
+        free.push(slot, 0).map_err(|source| LoadError::Map { name: "FREE_SLOTS", source })?;
+    }
+    Ok(free)
 }
 
 /// Takes a map out of the object, as its type.
@@ -344,109 +332,4 @@ fn socket_maps(ebpf: &mut Ebpf) -> Result<Vec<MapData>, LoadError> {
         .and_then(|mut array| (0..).zip(&maps).try_for_each(|(number, map)| array.set(number, map, 0)))
         .map_err(|source| LoadError::Map { name: "SOCKETS", source })?;
     Ok(maps)
-}
-
-fn load_iterator(
-    ebpf: &mut Ebpf,
-    program: &'static str,
-    target: &'static str,
-    types: &AyaBtf,
-) -> Result<ProgramFd, LoadError> {
-    let what = format!("the iterator {target}");
-    let iter: &mut Iter = ebpf
-        .program_mut(program)
-        .expect("the object of this build has its iterators")
-        .try_into()
-        .map_err(|error: ProgramError| support::refused(&what, &error))?;
-    iter.load(target, types).map_err(|error| support::refused(&what, &error))?;
-    let fd = iter.fd().map_err(|error| support::refused(&what, &error))?.try_clone();
-    Ok(fd.map_err(|error| support::refused(&what, &error))?)
-}
-
-fn iterate(name: &'static str, program: &ProgramFd, over: Option<BorrowedFd<'_>>) -> Result<Iterator, LoadError> {
-    Iterator::attach(program.as_fd(), over).map_err(|source| LoadError::Iterator { name, source })
-}
-
-/// Runs an iterator that prints nothing to its end.
-fn drain(iterator: &Iterator, name: &'static str) -> Result<(), LoadError> {
-    iterator
-        .open()
-        .and_then(|mut file| io::copy(&mut file, &mut io::sink()))
-        .map(drop)
-        .map_err(|source| LoadError::Iterator { name, source })
-}
-
-/// Loads the programs of a probe. If this kernel refuses an optional probe, the verdict reports that.
-fn load(
-    ebpf: &mut Ebpf,
-    probe: &'static plan::Probe,
-    unsupported: Option<String>,
-    types: &AyaBtf,
-) -> Result<(&'static plan::Probe, Probe), LoadError> {
-    if let Some(reason) = unsupported {
-        if probe.required {
-            return Err(CannotRun { missing: reason, remedy: REPORT.into() }.into());
-        }
-        return Ok((probe, verdict(probe, Verdict::Unsupported, reason)));
-    }
-    let loaded = probe.programs().try_for_each(|name| program(ebpf, name)?.load(probe.name, types));
-    match loaded {
-        Ok(()) => Ok((probe, verdict(probe, Verdict::Attached, String::new()))),
-        Err(error) => Ok((probe, broken(probe, &error)?)),
-    }
-}
-
-/// Attaches a probe that was loaded, and changes its verdict if that fails.
-fn attach(ebpf: &mut Ebpf, probe: &plan::Probe, verdict: Probe) -> Result<Probe, LoadError> {
-    if verdict.verdict != Verdict::Attached {
-        return Ok(verdict);
-    }
-    let attached = probe.programs().try_for_each(|name| program(ebpf, name)?.attach().map(drop));
-    match attached {
-        Ok(()) => Ok(verdict),
-        Err(error) => broken(probe, &error),
-    }
-}
-
-fn load_callback(ebpf: &mut Ebpf) -> Result<Probe, LoadError> {
-    match callback(ebpf).and_then(SockOps::load) {
-        Ok(()) => Ok(verdict(&CALLBACK, Verdict::Attached, String::new())),
-        Err(error) => broken(&CALLBACK, &error),
-    }
-}
-
-/// Attaches the sock_ops program to the root of the visible control groups, for all sockets below it.
-fn attach_callback(ebpf: &mut Ebpf, loaded: Probe) -> Result<Probe, LoadError> {
-    if loaded.verdict != Verdict::Attached {
-        return Ok(loaded);
-    }
-    let root = cgroup::root().map_err(|error| error.to_string());
-    let root = match root.and_then(|root| File::open(&root).map_err(|error| format!("{}: {error}", root.display()))) {
-        Ok(root) => root,
-        Err(reason) => return Ok(verdict(&CALLBACK, Verdict::Unsupported, reason)),
-    };
-    // The sock_ops programs of others stay attached: a link never takes a control group exclusively.
-    match callback(ebpf).and_then(|program| program.attach(root, CgroupAttachMode::Single)) {
-        Ok(_) => Ok(loaded),
-        Err(error) => broken(&CALLBACK, &error),
-    }
-}
-
-fn callback(ebpf: &mut Ebpf) -> Result<&mut SockOps, ProgramError> {
-    ebpf.program_mut(CALLBACK.name).expect("the object of this build has the callback").try_into()
-}
-
-fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut BtfTracePoint, ProgramError> {
-    ebpf.program_mut(name).expect("the object of this build has the programs of each probe").try_into()
-}
-
-/// The result for a probe that the kernel refused although it should offer it.
-fn broken(probe: &plan::Probe, error: &ProgramError) -> Result<Probe, LoadError> {
-    let refusal = support::refused(&format!("the program on {}", probe.name), error);
-    if probe.required { Err(refusal.into()) } else { Ok(verdict(probe, Verdict::Broken, refusal.missing)) }
-}
-
-fn verdict(probe: &plan::Probe, verdict: Verdict, reason: String) -> Probe {
-    let reason = if reason.is_empty() { reason } else { format!("{reason}: {}", probe.lost_without) };
-    Probe { name: probe.name.into(), verdict, reason }
 }

@@ -1,15 +1,14 @@
 //! The kernel side as seen from user space: the only module that uses aya.
 
+mod attach;
 mod bpf;
-pub mod btf;
 mod drops;
+mod filter;
 pub mod floor;
 mod iterator;
-pub mod layout;
 mod loader;
 mod mapped;
 mod pass;
-mod plan;
 mod reader;
 mod support;
 
@@ -20,9 +19,11 @@ compile_error!("tcpmon's snapshots have been proved right on x86-64 alone: build
 
 use std::{fs, io};
 
-pub use loader::{Kernel, LoadError, Options, TraceFilter, monotonic_ns};
+use tcpmon_btf::plan::PROBES;
+
+pub use filter::TraceFilter;
+pub use loader::{Kernel, LoadError, Options, monotonic_ns};
 pub use pass::{Pass, Show};
-pub use plan::{PROBES, Probe};
 pub use reader::{Raw, RawReader, ReadError};
 pub use support::CannotRun;
 
@@ -67,16 +68,18 @@ fn parse_fdinfo(text: &str) -> ProgramStats {
 ///
 /// Without preemption, an event can find a program running only if it comes in an interrupt, and no softirq interrupts
 /// another. So of the two programs on a tracepoint at most one is already running, and nothing is lost. On the
-/// tracepoints in `held_up`, both can be preempted at once. There, the number of events that both missed is at most the
-/// smaller of their two counts.
-fn skipped(programs: &[(String, ProgramStats)], held_up: &[&str]) -> Vec<(String, u64)> {
-    let is_twin = |name: &str| PROBES.iter().any(|probe| probe.twin == Some(name));
-    let twin_of = |name: &str| PROBES.iter().find(|probe| probe.name == name)?.twin;
+/// tracepoints in `both_preemptible`, both can be preempted on one CPU at the same time. There, the number of events
+/// that both missed is at most the smaller of their two counts.
+fn skipped(programs: &[(String, ProgramStats)], both_preemptible: &[&str]) -> Vec<(String, u64)> {
+    let is_second = |name: &str| PROBES.iter().any(|probe| probe.second_program == Some(name));
+    let second_of = |name: &str| PROBES.iter().find(|probe| probe.name == name)?.second_program;
     let misses = |name: &str| programs.iter().find(|(of, _)| of == name).map(|(_, stats)| stats.recursion_misses);
-    let alone = programs.iter().filter(|(name, _)| !is_twin(name));
-    let lost = alone.map(|(name, stats)| match twin_of(name).and_then(misses) {
+    let alone = programs.iter().filter(|(name, _)| !is_second(name));
+    let lost = alone.map(|(name, stats)| match second_of(name).and_then(misses) {
         None => (name.clone(), stats.recursion_misses),
-        Some(by_twin) if held_up.contains(&name.as_str()) => (name.clone(), stats.recursion_misses.min(by_twin)),
+        Some(by_second) if both_preemptible.contains(&name.as_str()) => {
+            (name.clone(), stats.recursion_misses.min(by_second))
+        }
         Some(_) => (name.clone(), 0),
     });
     lost.collect()
@@ -96,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_twin_has_taken_is_not_lost() {
+    fn what_the_second_program_has_handled_is_not_lost() {
         let program = |name: &str, recursion_misses| {
             (name.to_owned(), ProgramStats { recursion_misses, ..ProgramStats::default() })
         };

@@ -155,7 +155,7 @@ impl Kernel {
             }
         }
         raw.programs.sort_by(|a, b| a.0.cmp(&b.0));
-        raw.skipped = skipped(&raw.programs, self.held_up);
+        raw.skipped = skipped(&raw.programs, self.both_preemptible);
         Ok(raw)
     }
 

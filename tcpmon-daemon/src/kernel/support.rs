@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use tcpmon_btf::plan::FUNCTIONS;
+
 /// The facts that were found. A fact that is unknown does not cause a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
@@ -28,14 +30,6 @@ pub struct CannotRun {
     /// What to do about it.
     pub remedy: String,
 }
-
-/// Kernel functions behind the features that every program needs, each with the release that introduced it.
-pub const FUNCTIONS: [(&str, &str); 4] = [
-    ("bpf_sk_storage_get_tracing", "5.11"),
-    ("bpf_sock_from_file", "5.11"),
-    ("bpf_task_storage_get", "5.13"),
-    ("bpf_iter_bpf_sk_storage_map", "5.9"),
-];
 
 const CAP_SYS_ADMIN: u32 = 21;
 const CAP_PERFMON: u32 = 38;

@@ -17,7 +17,9 @@ use crate::model::{
         CgroupSockets, Device, Host, PageAllocationFailures, PressureStalls, Ring, Softnet, Source, Stuck, TcpMemory,
         Zone,
     },
-    snapshot::{Group, GroupCounters, GroupGauges, GroupKey, MapUse, Napi, Probe, ProgramRuns, Snapshot, Verdict},
+    snapshot::{
+        Group, GroupCounters, GroupGauges, GroupKey, MapUse, Napi, ProbeStatus, ProgramRuns, Snapshot, Verdict,
+    },
 };
 
 pub(super) fn page() -> Page {
@@ -75,7 +77,7 @@ pub(super) fn busy(key: GroupKey) -> Group {
 }
 
 pub(super) fn snapshot(groups: Vec<Group>) -> Snapshot {
-    let probe = |name: &str, verdict, reason: &str| Probe { name: name.into(), verdict, reason: reason.into() };
+    let probe = |name: &str, verdict, reason: &str| ProbeStatus { name: name.into(), verdict, reason: reason.into() };
     Snapshot {
         groups,
         napi: vec![Napi { device: "eth0".into(), polls: 31, packets: 32, exhausted: 33 }],

@@ -155,9 +155,9 @@ pub enum Verdict {
     Broken,
 }
 
-/// One probe.
+/// The status of one probe.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Probe {
+pub struct ProbeStatus {
     /// Name of the tracepoint or iterator.
     pub name: String,
     /// Its state.
@@ -210,7 +210,7 @@ pub struct Snapshot {
     /// Sockets that are not watched, by reason.
     pub ignored: Vec<(&'static str, u64)>,
     /// Probes.
-    pub probes: Vec<Probe>,
+    pub probes: Vec<ProbeStatus>,
     /// Losses: the kind, and how often. Every kind is present, zero or not.
     pub losses: Vec<(String, u64)>,
     /// Programs.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::wanted::{WANTED, kept_members};
-use crate::kernel::btf::{Btf, Record, kind};
+use tcpmon_btf::{Btf, Record, kind};
 
 /// Structures inside structures keep their members if they have at most this many.
 const SMALL_MEMBERS: u32 = 8;

@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use cargo_metadata::{Artifact, Message};
 
 use super::{folder, initramfs::Initramfs, kernels::Expectation, packages::Unpacked, results::Test};
 use crate::{process, workspace};
@@ -56,12 +57,12 @@ impl Guest {
         ]))?;
         let executables = executables(&messages)?;
         let find = |name: &str| {
-            let program = executables.iter().find(|executable| executable.kind == "bin" && executable.name == name);
+            let program = executables.iter().find(|executable| !executable.is_test && executable.name == name);
             program.map(|program| program.path.clone()).with_context(|| format!("cargo built no {name}"))
         };
         let mut tests = Vec::new();
         let is_run = |name: &str| NOT_RUN.iter().all(|(other, _)| *other != name);
-        let files = executables.iter().filter(|executable| executable.kind == "test" && is_run(&executable.name));
+        let files = executables.iter().filter(|executable| executable.is_test && is_run(&executable.name));
         for executable in files {
             for name in names_of_tests(&executable.path)? {
                 let test = Test { binary: executable.name.clone(), name };
@@ -140,8 +141,8 @@ impl Guest {
 /// An executable that cargo built.
 #[derive(Debug)]
 struct Executable {
-    /// `test` or `bin`.
-    kind: String,
+    /// Whether it is an integration test, not a binary.
+    is_test: bool,
     name: String,
     path: PathBuf,
 }
@@ -149,15 +150,12 @@ struct Executable {
 /// The executables in cargo's messages, without the unit tests of binaries.
 fn executables(messages: &str) -> Result<Vec<Executable>> {
     let mut found = Vec::new();
-    for line in messages.lines() {
-        let message: serde_json::Value = serde_json::from_str(line).context("cargo's message is no JSON")?;
-        let (Some(path), Some(name), Some(kind)) =
-            (message["executable"].as_str(), message["target"]["name"].as_str(), message["target"]["kind"][0].as_str())
-        else {
+    for message in Message::parse_stream(messages.as_bytes()) {
+        let Message::CompilerArtifact(Artifact { target, profile, executable: Some(path), .. }) = message? else {
             continue;
         };
-        if (kind == "test") == (message["profile"]["test"] == true) {
-            found.push(Executable { kind: kind.to_owned(), name: name.to_owned(), path: path.into() });
+        if target.is_test() == profile.test {
+            found.push(Executable { is_test: target.is_test(), name: target.name, path: path.into() });
         }
     }
     Ok(found)
@@ -200,21 +198,26 @@ fn tool_path(tool: &str) -> Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn tests_and_binaries_are_told_apart_in_cargos_messages() -> Result<()> {
-        let line = |kind: &str, name: &str, test: bool, executable: &str| {
-            format!(
-                "{{\"reason\":\"compiler-artifact\",\"target\":{{\"kind\":[\"{kind}\"],\"name\":\"{name}\"}},\
-                 \"profile\":{{\"test\":{test}}},\"executable\":{executable}}}"
-            )
+        let line = |kind: &str, name: &str, test: bool, executable: Option<&str>| {
+            let target = json!({"kind": [kind], "crate_types": ["bin"], "name": name, "src_path": "/p/main.rs"});
+            let flags = json!({"opt_level": "0", "debug_assertions": true, "overflow_checks": true, "test": test});
+            json!({
+                "reason": "compiler-artifact", "package_id": "p", "manifest_path": "/p/Cargo.toml", "target": target,
+                "profile": flags, "features": [], "filenames": [], "executable": executable, "fresh": true,
+            })
+            .to_string()
         };
         let messages = [
-            line("test", "bytes", true, "\"/t/bytes-1\""),
-            line("bin", "init", false, "\"/t/init\""),
-            line("bin", "init", true, "\"/t/init-2\""),
-            line("lib", "tcpmon_tests", false, "null"),
+            line("test", "bytes", true, Some("/t/bytes-1")),
+            line("bin", "init", false, Some("/t/init")),
+            line("bin", "init", true, Some("/t/init-2")),
+            line("lib", "tcpmon_tests", false, None),
             "{\"reason\":\"build-finished\",\"success\":true}".to_owned(),
         ];
         let found = executables(&messages.join("\n"))?;

@@ -1,5 +1,5 @@
-//! How the eBPF object is compiled: the only list of flags, for `tcpmon-daemon/build.rs` (which includes this file) and
-//! `cargo xtask check`. For this reason it uses only std.
+//! How the eBPF object is compiled: the only list of flags, for `tcpmon-daemon/build.rs` and
+//! `cargo xtask check`. It depends only on std, so that a build script compiles it quickly.
 
 use std::{
     env,

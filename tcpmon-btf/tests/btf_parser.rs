@@ -4,7 +4,7 @@
 use std::{fs, path::PathBuf};
 
 use proptest::prelude::*;
-use tcpmon::kernel::btf::{ArgumentKind, Btf, Field};
+use tcpmon_btf::{ArgumentKind, Btf, Field};
 
 const EXPECTED: &str = include_str!("fixtures/btf/expected.tsv");
 

@@ -4,7 +4,7 @@
 
 use std::{fs, path::PathBuf};
 
-use tcpmon::kernel::{btf::Btf, layout};
+use tcpmon_btf::{Btf, layout};
 use tcpmon_common::settings::{ABSENT, Layout};
 
 const EXPECTED: &str = include_str!("fixtures/btf/expected.tsv");

@@ -2,16 +2,19 @@
 
 use tcpmon_common::tracepoint::{self, Argument, ITERATOR_FIELDS, Kind};
 
-use super::btf::{ArgumentKind, Btf, kind};
+use crate::{ArgumentKind, Btf, kind};
 
-/// When a probe is wanted, and what is lost without it.
+/// A tracepoint (or hook) with the programs on it: when it is wanted, and what is lost without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
     /// Name of the tracepoint and of the program.
     pub name: &'static str,
     /// Name of a second program on the same tracepoint, which handles the events that come while the first one is
     /// running.
-    pub twin: Option<&'static str>,
+    pub second_program: Option<&'static str>,
+    /// Whether it sees connections begin and end. Such a probe is attached before the open sockets are seeded, so that
+    /// none is missed; all others afterwards, because they update the states of sockets.
+    pub sees_lifecycle: bool,
     /// Whether nothing works without it.
     pub required: bool,
     /// What is lost without it; empty when required.
@@ -24,15 +27,24 @@ pub struct Probe {
     pub arguments: &'static [Argument],
 }
 
-/// All probes, in the order in which they are attached. Those that watch sockets come and go are first, so that no
-/// socket is missed while the open ones are seeded. Reads come before timeslices, so that no timeslice lacks its reads.
+/// Kernel functions behind the features that every program needs, each with the release that introduced it.
+pub const FUNCTIONS: [(&str, &str); 4] = [
+    ("bpf_sk_storage_get_tracing", "5.11"),
+    ("bpf_sock_from_file", "5.11"),
+    ("bpf_task_storage_get", "5.13"),
+    ("bpf_iter_bpf_sk_storage_map", "5.9"),
+];
+
+/// All probes, in the order in which they are attached. Reads come before timeslices, so that no timeslice lacks its reads.
 pub const PROBES: [Probe; 9] = [
     Probe {
-        twin: Some("inet_sock_set_state_again"),
+        sees_lifecycle: true,
+        second_program: Some("inet_sock_set_state_again"),
         ..required("inet_sock_set_state", true, tracepoint::inet_sock_set_state::ARGUMENTS)
     },
     Probe {
-        twin: Some("tcp_destroy_sock_again"),
+        sees_lifecycle: true,
+        second_program: Some("tcp_destroy_sock_again"),
         ..required("tcp_destroy_sock", false, tracepoint::tcp_destroy_sock::ARGUMENTS)
     },
     required("tcp_rcv_space_adjust", true, tracepoint::tcp_rcv_space_adjust::ARGUMENTS),
@@ -54,26 +66,43 @@ pub const PROBES: [Probe; 9] = [
 
 /// A sock_ops program on the root control group, which complements `inet_sock_set_state`. Only the daemon attaches it,
 /// and only where programs on tracepoints can be preempted.
-pub const CALLBACK: Probe = optional(
-    "sock_ops",
-    "begins and ends of connections are missed while the programs that watch for them are preempted",
+pub const SOCK_OPS: Probe = Probe {
+    sees_lifecycle: true,
     // It relies only on the user-space ABI.
-    &[],
-);
+    ..optional(
+        "sock_ops",
+        "begins and ends of connections are missed while the programs that watch for them are preempted",
+        &[],
+    )
+};
 
 const fn required(name: &'static str, trace: bool, arguments: &'static [Argument]) -> Probe {
-    Probe { name, twin: None, required: true, lost_without: "", daemon: true, trace, arguments }
+    Probe { required: true, trace, ..optional(name, "", arguments) }
 }
 
 const fn optional(name: &'static str, lost_without: &'static str, arguments: &'static [Argument]) -> Probe {
-    Probe { name, twin: None, required: false, lost_without, daemon: true, trace: false, arguments }
+    Probe {
+        name,
+        second_program: None,
+        sees_lifecycle: false,
+        required: false,
+        lost_without,
+        daemon: true,
+        trace: false,
+        arguments,
+    }
 }
 
 impl Probe {
     /// The names of its programs.
     pub fn programs(&self) -> impl Iterator<Item = &'static str> + use<> {
-        [self.name].into_iter().chain(self.twin)
+        [self.name].into_iter().chain(self.second_program)
     }
+}
+
+/// Those of [`FUNCTIONS`] that this kernel does not have.
+pub fn missing_functions(btf: &Btf<'_>) -> Vec<&'static str> {
+    FUNCTIONS.iter().map(|(name, _)| *name).filter(|name| !btf.has_function(name)).collect()
 }
 
 /// Whether a program on a tracepoint can be preempted, so that more than one interrupted instance can be waiting on a
@@ -82,9 +111,10 @@ pub fn preemptible(btf: &Btf<'_>, version: &str) -> bool {
     btf.blob().find(kind::TYPEDEF, "class_srcu_fast_notrace_t").is_some() || version.contains("PREEMPT_RT")
 }
 
-/// Tracepoints whose two programs can both be preempted at one time, while no other program reports what they miss.
-pub fn held_up(preemptible: bool, called_back: bool) -> &'static [&'static str] {
-    match (preemptible, called_back) {
+/// Tracepoints whose two programs can be preempted on one CPU at the same time, if no other program reports the events
+/// that both miss. `sock_ops`: whether [`SOCK_OPS`] is attached, which reports those of `inet_sock_set_state`.
+pub fn both_preemptible(preemptible: bool, sock_ops: bool) -> &'static [&'static str] {
+    match (preemptible, sock_ops) {
         (false, _) => &[],
         (true, true) => &["tcp_destroy_sock"],
         (true, false) => &["inet_sock_set_state", "tcp_destroy_sock"],
@@ -150,8 +180,7 @@ mod tests {
     use super::*;
 
     fn fixture<T>(label: &str, check: impl FnOnce(&Btf<'_>) -> T) -> T {
-        // This is also compiled into xtask, which is next to the daemon.
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tcpmon-daemon/tests/fixtures/btf");
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/btf");
         let bytes = fs::read(format!("{folder}/{label}.btf")).expect("a fixture");
         check(&Btf::parse(&bytes).expect("a fixture is BTF"))
     }
@@ -203,6 +232,11 @@ mod tests {
                 }
             }
         });
+    }
+
+    #[test]
+    fn no_probe_that_sees_connections_begin_comes_after_one_that_does_not() {
+        assert!(PROBES.iter().map(|probe| !probe.sees_lifecycle).is_sorted());
     }
 
     #[test]

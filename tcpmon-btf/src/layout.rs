@@ -5,7 +5,7 @@ use tcpmon_common::{
     tracepoint::sched_switch::PREV_STATE,
 };
 
-use super::btf::Btf;
+use crate::Btf;
 
 /// A name that this kernel does not have and that tcpmon cannot do without.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
