@@ -1,8 +1,8 @@
 //! What tcpmon relies on in a kernel: types by name ([`Btf`]), the offsets that its programs need ([`layout`]), and
 //! what can be attached ([`plan`]).
 //!
-//! Everything here is computed from the bytes of a kernel's BTF. Nothing does I/O or uses eBPF, so other tools and tests
-//! can ask the same questions about kernels that do not run here.
+//! Everything here is computed from the bytes of a kernel's BTF. Nothing does I/O or uses eBPF, so other tools and
+//! tests can ask the same questions about kernels that do not run here.
 
 mod btf;
 pub mod layout;

@@ -35,7 +35,8 @@ pub const FUNCTIONS: [(&str, &str); 4] = [
     ("bpf_iter_bpf_sk_storage_map", "5.9"),
 ];
 
-/// All probes, in the order in which they are attached. Reads come before timeslices, so that no timeslice lacks its reads.
+/// All probes, in the order in which they are attached. Reads come before timeslices, so that no timeslice lacks its
+/// reads.
 pub const PROBES: [Probe; 9] = [
     Probe {
         sees_lifecycle: true,

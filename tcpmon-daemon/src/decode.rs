@@ -1,6 +1,10 @@
 //! Converts bytes from the kernel to types; nothing else does. The functions are total: any bytes give a value or an
 //! error.
 
+mod timeslice;
+
+pub use timeslice::trace_record;
+
 use tcpmon_common::{
     header::{Header, KIND_FINAL, KIND_HANDED_OVER, KIND_LISTENER, KIND_READER_EXIT, KIND_TIMESLICE, VERSION},
     socket::SocketRecord,

@@ -1,8 +1,8 @@
 //! tcpmon shows where received bytes wait on a Linux host, and why.
 //!
 //! Data flows in one direction: [`kernel`] loads the programs and reads bytes; [`decode`] converts them to types;
-//! [`model`] keeps totals per group; [`metrics`] and [`http`] show them; [`record`] writes traces. Only [`commands`]
-//! combines I/O, time and model.
+//! [`model`] keeps totals per group; [`metrics`] and [`http`] show them; `tcpmon_trace` writes traces. Only
+//! [`commands`] combines I/O, time and model.
 
 pub mod cli;
 pub mod commands;
@@ -13,4 +13,3 @@ pub mod http;
 pub mod kernel;
 pub mod metrics;
 pub mod model;
-pub mod record;

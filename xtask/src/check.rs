@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::{build, process, process::step, text, workspace};
+use crate::{architecture, build, process, process::step, text, workspace};
 
 /// The eBPF package compiles only for its own target.
 const HOST_PACKAGES: [&str; 3] = ["--workspace", "--exclude", "tcpmon-ebpf"];
@@ -11,7 +11,8 @@ const HOST_PACKAGES: [&str; 3] = ["--workspace", "--exclude", "tcpmon-ebpf"];
 pub fn run() -> Result<()> {
     step("format", || {
         process::run(workspace::cargo().args(["fmt", "--all", "--check"]))?;
-        text::check()
+        text::check()?;
+        architecture::check()
     })?;
     step("clippy", || {
         process::run(workspace::cargo().arg("clippy").args(HOST_PACKAGES).args([

@@ -23,6 +23,10 @@ use rustix::{
     time::{ClockId, clock_gettime},
 };
 use tcpmon_common::{loss::Loss, reader::READER_EXITED};
+use tcpmon_trace::{
+    Clocks, EndReason, Ending, Filter, JsonLinesWriter, LOSSES, LOST_OUTPUT, Stream, TableWriter, TraceHeader,
+    TraceWriter,
+};
 
 pub(super) use self::namespace::InContainer;
 use self::{
@@ -31,12 +35,8 @@ use self::{
 };
 use crate::{
     cli::{TraceArgs, TraceFormat},
-    decode::Event,
+    decode::{self, Event},
     kernel::{Kernel, Options, TraceFilter},
-    record::{
-        Clocks, Ending, Filter, Header, JsonLinesWriter, LOSSES, LOST_OUTPUT, Reason, Slice, Stream, TableWriter,
-        TraceWriter,
-    },
 };
 
 /// How often the ring is emptied: 8 MiB hold 40,000 records, so 4 million a second fit.
@@ -48,7 +48,7 @@ const MAX_RECORDS_PER_DRAIN: usize = 65_536;
 /// Maximum number of reader threads that are followed at a time.
 const MAX_READERS: u32 = 1024;
 
-/// Runs until one of the ends in [`Reason`].
+/// Runs until one of the ends in [`EndReason`].
 pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
     namespace::check_pids(&args.pid)?;
     let processes = Processes::open(&args.pid)?;
@@ -66,7 +66,7 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
         ephemeral_ports: Vec::new(),
     })?;
     let uname = rustix::system::uname();
-    let header = Header {
+    let header = TraceHeader {
         tcpmon_version: env!("CARGO_PKG_VERSION").into(),
         kernel_release: uname.release().to_string_lossy().into_owned(),
         hostname: uname.nodename().to_string_lossy().into_owned(),
@@ -104,23 +104,23 @@ struct RunningTrace {
 }
 
 impl RunningTrace {
-    async fn run(&mut self, duration: Option<Duration>, processes: &Processes) -> anyhow::Result<Reason> {
+    async fn run(&mut self, duration: Option<Duration>, processes: &Processes) -> anyhow::Result<EndReason> {
         let deadline = duration.map(|duration| Instant::now() + duration);
         let mut tick = tokio::time::interval(DRAIN_INTERVAL);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let ended = tokio::select! {
                 biased;
-                () = self.signals.next() => Some(Reason::Interrupt),
+                () = self.signals.next() => Some(EndReason::Interrupt),
                 _ = tick.tick() => None,
             };
             // Check what ends the trace before taking the last records, so that none is left behind.
             let ended = ended
-                .or_else(|| processes.have_exited().then_some(Reason::ProcessExit))
-                .or_else(|| deadline.filter(|deadline| Instant::now() >= *deadline).map(|_| Reason::Duration));
+                .or_else(|| processes.have_exited().then_some(EndReason::ProcessExit))
+                .or_else(|| deadline.filter(|deadline| Instant::now() >= *deadline).map(|_| EndReason::Duration));
             self.drain()?;
             if self.writer.has_failed() {
-                return Ok(Reason::WriteError);
+                return Ok(EndReason::WriteError);
             }
             if let Some(reason) = ended {
                 return Ok(reason);
@@ -131,16 +131,16 @@ impl RunningTrace {
     /// Takes what is in the ring, up to a limit, and passes it to the writer.
     fn drain(&mut self) -> anyhow::Result<()> {
         let (room, started_ns) = (self.writer.room(), self.started_ns);
-        let (mut slices, mut dropped) = (Vec::new(), 0);
+        let (mut records, mut dropped) = (Vec::new(), 0);
         let mut exited = Vec::new();
         self.kernel.drain(MAX_RECORDS_PER_DRAIN, |event| match event {
             Event::Timeslice(record) if record.header.time_ns < started_ns => {}
-            Event::Timeslice(_) if slices.len() == room => dropped += 1,
-            Event::Timeslice(record) => slices.push(Slice::from_kernel(&record)),
+            Event::Timeslice(_) if records.len() == room => dropped += 1,
+            Event::Timeslice(record) => records.push(decode::trace_record(&record)),
             Event::ReaderExit { slot } => exited.push(slot),
             Event::Final(_) | Event::Listener(_) | Event::HandedOver(_) => {}
         })?;
-        self.writer.send(slices, dropped);
+        self.writer.send(records, dropped);
         for slot in exited {
             if self.kernel.reader(slot).is_some_and(|reader| reader.flags & READER_EXITED != 0) {
                 self.kernel.free_reader(slot)?;
@@ -149,7 +149,7 @@ impl RunningTrace {
         Ok(())
     }
 
-    async fn finish(mut self, reason: Reason) -> anyhow::Result<WriteOutcome> {
+    async fn finish(mut self, reason: EndReason) -> anyhow::Result<WriteOutcome> {
         let raw = self.kernel.raw()?;
         let lost: BTreeMap<_, _> = raw.losses().filter(|(what, _)| LOSSES.contains(&what.as_str())).collect();
         self.writer.finish(Ending { end: read_clocks(), reason, lost }, &mut self.signals).await
@@ -178,7 +178,7 @@ fn create_output(path: &Path, force: bool) -> anyhow::Result<File> {
 }
 
 /// The requested writer, with the header written.
-fn open_writer(file: Option<File>, format: TraceFormat, header: &Header) -> io::Result<Box<dyn TraceWriter>> {
+fn open_writer(file: Option<File>, format: TraceFormat, header: &TraceHeader) -> io::Result<Box<dyn TraceWriter>> {
     // Not `io::stdout()`: a thread that is abandoned in a write to it would keep its lock.
     let stdout = || io::stdout().as_fd().try_clone_to_owned().map(File::from);
     Ok(match (file, format) {
@@ -331,6 +331,15 @@ mod tests {
             "cannot write to /nowhere/t.jsonl: No such file or directory (os error 2)"
         );
         assert_eq!(crate::commands::exit_code(&error), 1);
+    }
+
+    #[test]
+    fn a_trace_counts_only_losses_that_exist() {
+        let programs = PROBES.iter().flat_map(|probe| probe.programs()).map(|program| format!("recursion_{program}"));
+        let known: Vec<_> = Loss::ALL.iter().map(|loss| loss.name().to_owned()).chain(programs).collect();
+        for loss in LOSSES {
+            assert!(known.iter().any(|known| known == loss), "{loss}");
+        }
     }
 
     #[test]

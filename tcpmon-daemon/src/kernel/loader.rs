@@ -271,8 +271,8 @@ fn create_maps(plan: &Plan, options: &Options) -> Result<Ebpf, CannotRun> {
 
 /// Loads and attaches the wanted probes, and seeds the open sockets in between.
 ///
-/// Loading takes a while, attaching almost none. So all programs are loaded before the first is attached: they all start
-/// to see events at nearly the same moment.
+/// Loading takes a while, attaching almost none. So all programs are loaded before the first is attached: they all
+/// start to see events at nearly the same moment.
 fn attach_all(ebpf: &mut Ebpf, plan: &Plan, tracing: bool) -> Result<Vec<ProbeStatus>, LoadError> {
     let seed = load_iterator(ebpf, "seed", "task_file", &plan.types)?;
     let failed = |source| LoadError::Iterator { name: "seed", source };

@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use super::signals::Signals;
-use crate::record::{Ending, LOST_OUTPUT, LOST_WRITE, Reason, Slice, TraceWriter, Trailer};
+use tcpmon_trace::{EndReason, Ending, LOST_OUTPUT, LOST_WRITE, TimesliceRecord, TraceWriter, Trailer};
 
 /// Maximum memory for records that wait for the output.
 const QUEUE_BYTES: usize = 64 << 20;
@@ -68,7 +68,7 @@ pub(super) enum WriteOutcome {
 
 #[derive(Debug)]
 enum WriterMessage {
-    Slices(Vec<Slice>),
+    Records(Vec<TimesliceRecord>),
     Finish(Ending),
 }
 
@@ -105,7 +105,7 @@ impl WriterThread {
         })?;
         // A small ring is requested where memory is short, so the queue is small, too.
         let bytes = QUEUE_BYTES.min(8 * ring_bytes as usize);
-        Ok(Self { inbox, thread, outcome, state, capacity: bytes / size_of::<Slice>(), dropped: 0 })
+        Ok(Self { inbox, thread, outcome, state, capacity: bytes / size_of::<TimesliceRecord>(), dropped: 0 })
     }
 
     /// Whether writing has stopped early.
@@ -119,13 +119,13 @@ impl WriterThread {
     }
 
     /// Passes records on. There was no room for `dropped` others.
-    pub(super) fn send(&mut self, mut slices: Vec<Slice>, dropped: u64) {
+    pub(super) fn send(&mut self, mut records: Vec<TimesliceRecord>, dropped: u64) {
         self.dropped += dropped;
-        if !slices.is_empty() {
-            slices.shrink_to_fit();
-            self.state.queued.fetch_add(slices.len(), Ordering::Relaxed);
+        if !records.is_empty() {
+            records.shrink_to_fit();
+            self.state.queued.fetch_add(records.len(), Ordering::Relaxed);
             // If the thread has ended, it has failed, which `has_failed` reports.
-            let _ = self.inbox.send(WriterMessage::Slices(slices));
+            let _ = self.inbox.send(WriterMessage::Records(records));
         }
     }
 
@@ -172,28 +172,28 @@ fn write(
     for message in messages {
         let mut ending = match message {
             WriterMessage::Finish(ending) => ending,
-            WriterMessage::Slices(slices) => {
-                for slice in &slices {
+            WriterMessage::Records(records) => {
+                for record in &records {
                     if failure.is_some() {
                         refused += 1;
                     } else if state.past_deadline.load(Ordering::Relaxed) {
                         dropped += 1;
                     } else {
-                        failure = writer.slice(slice).err();
+                        failure = writer.record(record).err();
                     }
                 }
                 if failure.is_none() {
                     failure = writer.flush().err();
                 }
                 state.failed.store(failure.is_some(), Ordering::Relaxed);
-                state.queued.fetch_sub(slices.len(), Ordering::Relaxed);
+                state.queued.fetch_sub(records.len(), Ordering::Relaxed);
                 continue;
             }
         };
         *ending.lost.entry(LOST_OUTPUT.into()).or_default() += dropped;
         ending.lost.insert(LOST_WRITE.into(), refused);
         if failure.is_some() {
-            ending.reason = Reason::WriteError;
+            ending.reason = EndReason::WriteError;
         }
         return Some(WriteOutcome::Ended { failure, trailer: writer.finish(&ending) });
     }
@@ -207,10 +207,10 @@ mod tests {
     use tokio::signal::unix::{SignalKind, signal};
 
     use super::*;
-    use crate::record::{JsonLinesReader, JsonLinesWriter, ReadError, Stream, sample};
+    use tcpmon_trace::{JsonLinesReader, JsonLinesWriter, ReadError, Stream, sample};
 
     /// Maximum number of records that wait, with the smallest ring.
-    const CAPACITY: usize = 8 * 4096 / size_of::<Slice>();
+    const CAPACITY: usize = 8 * 4096 / size_of::<TimesliceRecord>();
 
     fn start(pipe: PipeWriter) -> WriterThread {
         let begin = || Ok(Box::new(JsonLinesWriter::new(Stream(pipe), &sample::header())?) as _);
@@ -222,7 +222,7 @@ mod tests {
         const BATCH: usize = 10;
         for _ in 0..batches {
             let fits = writer.room().min(BATCH);
-            writer.send(vec![sample::slice(); fits], (BATCH - fits) as u64);
+            writer.send(vec![sample::record(); fits], (BATCH - fits) as u64);
         }
         (batches * BATCH) as u64
     }

@@ -7,13 +7,14 @@ use serde::{Deserialize, Deserializer, de};
 use serde_json::Value;
 
 use super::JsonLinesWriter;
-use crate::record::{
-    FORMAT_VERSION, LOSSES, LOST_OUTPUT, LOST_WRITE, TraceWriter, sample,
-    slice::End,
-    trailer::{Reason, Trailer},
+use crate::{
+    FORMAT_VERSION, LOSSES, LOST_OUTPUT, LOST_WRITE, TraceWriter,
+    record::TimesliceEnd,
+    sample,
+    trailer::{EndReason, Trailer},
 };
 
-const DOCUMENT: &str = include_str!("../../../../docs/trace-format.md");
+const DOCUMENT: &str = include_str!("../../../docs/trace-format.md");
 
 /// The keys and values of a line, in their order.
 struct Object(Vec<(String, Value)>);
@@ -44,7 +45,7 @@ impl<'de> Deserialize<'de> for Object {
 fn lines() -> Vec<String> {
     let mut bytes = Vec::new();
     let mut writer = JsonLinesWriter::new(&mut bytes, &sample::header()).expect("memory takes all");
-    writer.slice(&sample::slice()).expect("memory takes all");
+    writer.record(&sample::record()).expect("memory takes all");
     writer.finish(&sample::ending()).expect("memory takes all");
     String::from_utf8(bytes).expect("JSON is UTF-8").lines().map(str::to_owned).collect()
 }
@@ -125,10 +126,10 @@ fn the_document_has_every_word_that_is_a_value() {
         let row = rows.iter().find(|row| row[0] == key).expect("the key is documented");
         row[3].clone()
     };
-    for end in End::ALL {
+    for end in TimesliceEnd::ALL {
         assert!(meaning("Timeslice", "end").contains(end.name()), "{}", end.name());
     }
-    for reason in Reason::ALL {
+    for reason in EndReason::ALL {
         assert!(meaning("Trailer", "reason").contains(reason.name()), "{}", reason.name());
     }
     assert!(DOCUMENT.starts_with(&format!("# The trace format, version {FORMAT_VERSION}\n")));

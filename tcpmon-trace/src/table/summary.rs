@@ -7,7 +7,7 @@ use super::{
     distribution::{Durations, FILL_TOP, Fills},
     scale::{Bytes, Count, Rate, Time},
 };
-use crate::record::{slice::Slice, trailer::Trailer};
+use crate::{record::TimesliceRecord, trailer::Trailer};
 
 /// Number of sockets with a line of their own; each takes 16 KiB at most. All others share one line.
 pub const SOCKETS: usize = 1000;
@@ -24,7 +24,7 @@ pub struct Summary {
 struct SocketSummary {
     /// `None` for the line that the other sockets share.
     ends: Option<(u16, SocketAddr)>,
-    slices: u64,
+    records: u64,
     read_bytes: u64,
     first_ns: u64,
     last_ns: u64,
@@ -35,16 +35,16 @@ struct SocketSummary {
 
 impl Summary {
     /// Adds a record.
-    pub fn add(&mut self, slice: &Slice) {
+    pub fn add(&mut self, record: &TimesliceRecord) {
         let full = self.sockets.len() >= SOCKETS;
-        let socket = if full && !self.sockets.contains_key(&slice.cookie) {
+        let socket = if full && !self.sockets.contains_key(&record.cookie) {
             &mut self.others
         } else {
-            let ends = Some((slice.local.port(), slice.remote));
+            let ends = Some((record.local.port(), record.remote));
             let new = || SocketSummary { ends, ..SocketSummary::default() };
-            self.sockets.entry(slice.cookie).or_insert_with(new)
+            self.sockets.entry(record.cookie).or_insert_with(new)
         };
-        socket.add(slice);
+        socket.add(record);
     }
 
     /// Writes one line per socket, sorted by bytes read, the largest first.
@@ -56,24 +56,24 @@ impl Summary {
         for (_, socket) in sockets {
             socket.write(lines, lost);
         }
-        if self.others.slices > 0 {
+        if self.others.records > 0 {
             self.others.write(lines, lost);
         }
     }
 }
 
 impl SocketSummary {
-    fn add(&mut self, slice: &Slice) {
-        if self.slices == 0 {
-            self.first_ns = slice.activated_ns;
+    fn add(&mut self, record: &TimesliceRecord) {
+        if self.records == 0 {
+            self.first_ns = record.activated_ns;
         }
-        self.slices += 1;
-        self.read_bytes = self.read_bytes.saturating_add(slice.read_bytes);
-        self.first_ns = self.first_ns.min(slice.activated_ns);
-        self.last_ns = self.last_ns.max(slice.deactivated_ns);
-        self.fills.add(slice.deactivation.fill_permille());
-        self.wait_ns = self.wait_ns.saturating_add(slice.wait_ns);
-        self.waits.add(slice.wait_ns);
+        self.records += 1;
+        self.read_bytes = self.read_bytes.saturating_add(record.read_bytes);
+        self.first_ns = self.first_ns.min(record.activated_ns);
+        self.last_ns = self.last_ns.max(record.deactivated_ns);
+        self.fills.add(record.deactivation.fill_permille());
+        self.wait_ns = self.wait_ns.saturating_add(record.wait_ns);
+        self.waits.add(record.wait_ns);
     }
 
     fn write(&self, lines: &mut Lines, lost: &str) {
@@ -90,7 +90,7 @@ impl SocketSummary {
         lines.right(12, format_args!("{}/{}", fill(500), fill(990)));
         let p99 = Time(self.waits.quantile(990));
         lines.right(14, format_args!("{}/{p99}", Time(self.wait_ns)));
-        lines.right(6, Count(self.slices));
+        lines.right(6, Count(self.records));
         lines.right(4, lost);
         lines.end();
     }
@@ -126,18 +126,18 @@ impl std::fmt::Display for Fill {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{sample, trailer::Trailer};
+    use crate::{sample, trailer::Trailer};
 
     #[test]
     fn sockets_beyond_the_bound_share_a_line() {
         let mut summary = Summary::default();
         for cookie in 0..SOCKETS as u64 + 50 {
             for _ in 0..2 {
-                summary.add(&Slice { cookie, ..sample::slice() });
+                summary.add(&TimesliceRecord { cookie, ..sample::record() });
             }
         }
         assert_eq!(summary.sockets.len(), SOCKETS);
-        assert_eq!(summary.others.slices, 100);
+        assert_eq!(summary.others.records, 100);
 
         let mut lines = Lines::default();
         summary.write(&mut lines, &Trailer::new(&sample::ending(), 0, 0));

@@ -5,7 +5,7 @@ use std::{
     net::SocketAddr,
 };
 
-use crate::record::slice::Comm;
+use crate::record::Comm;
 
 /// Maximum width of a line of the table. All text is ASCII, so one byte is one column.
 pub const TABLE_WIDTH: usize = 100;

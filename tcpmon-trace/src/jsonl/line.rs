@@ -11,11 +11,10 @@ use serde::{
     de::{Error, Visitor},
 };
 
-use crate::record::{
-    calendar::Utc,
-    header::{Clocks, FORMAT, FORMAT_VERSION, Filter, Header},
-    slice::{Comm, Edge, End, Family, Slice},
-    trailer::{Reason, Trailer},
+use crate::{
+    header::{Clocks, FORMAT, FORMAT_VERSION, Filter, TraceHeader},
+    record::{AddressFamily, Comm, Queue, TimesliceEnd, TimesliceRecord},
+    trailer::{EndReason, Trailer},
 };
 
 /// Value of `type` of the first line.
@@ -59,8 +58,8 @@ pub struct HeaderLine {
     filter: Filter,
 }
 
-impl From<&Header> for HeaderLine {
-    fn from(header: &Header) -> Self {
+impl From<&TraceHeader> for HeaderLine {
+    fn from(header: &TraceHeader) -> Self {
         Self {
             kind: HEADER,
             format: FORMAT,
@@ -68,7 +67,7 @@ impl From<&Header> for HeaderLine {
             tcpmon_version: header.tcpmon_version.clone(),
             kernel_release: header.kernel_release.clone(),
             hostname: header.hostname.clone(),
-            start_time: Utc(header.start.realtime_ns).to_string(),
+            start_time: header.start.utc().to_string(),
             start_monotonic_ns: header.start.monotonic_ns,
             start_realtime_ns: header.start.realtime_ns,
             filter: header.filter.clone(),
@@ -76,7 +75,7 @@ impl From<&Header> for HeaderLine {
     }
 }
 
-impl From<HeaderLine> for Header {
+impl From<HeaderLine> for TraceHeader {
     fn from(line: HeaderLine) -> Self {
         Self {
             tcpmon_version: line.tcpmon_version,
@@ -99,7 +98,7 @@ pub struct TrailerLine {
     end_time: String,
     end_monotonic_ns: u64,
     end_realtime_ns: u64,
-    reason: Reason,
+    reason: EndReason,
     complete: bool,
 }
 
@@ -109,7 +108,7 @@ impl From<&Trailer> for TrailerLine {
             kind: TRAILER,
             records: trailer.records,
             lost: trailer.lost.clone(),
-            end_time: Utc(trailer.end.realtime_ns).to_string(),
+            end_time: trailer.end.utc().to_string(),
             end_monotonic_ns: trailer.end.monotonic_ns,
             end_realtime_ns: trailer.end.realtime_ns,
             reason: trailer.reason,
@@ -142,13 +141,13 @@ pub struct TimesliceLine {
     tgid: u32,
     comm: Comm,
     cookie: Cookie,
-    family: Family,
+    family: AddressFamily,
     local_address: IpAddr,
     local_port: u16,
     remote_address: IpAddr,
     remote_port: u16,
     netns: u32,
-    end: End,
+    end: TimesliceEnd,
     partial: bool,
     handed_over: bool,
     closed: bool,
@@ -173,56 +172,56 @@ pub struct TimesliceLine {
     window_clamp_bytes: u32,
 }
 
-impl From<&Slice> for TimesliceLine {
-    fn from(slice: &Slice) -> Self {
+impl From<&TimesliceRecord> for TimesliceLine {
+    fn from(record: &TimesliceRecord) -> Self {
         Self {
             kind: TIMESLICE,
-            activated_ns: slice.activated_ns,
-            deactivated_ns: slice.deactivated_ns,
-            cpu: slice.cpu,
-            tid: slice.tid,
-            tgid: slice.tgid,
-            comm: slice.comm,
-            cookie: Cookie(slice.cookie),
-            family: slice.family,
-            local_address: slice.local.ip(),
-            local_port: slice.local.port(),
-            remote_address: slice.remote.ip(),
-            remote_port: slice.remote.port(),
-            netns: slice.netns,
-            end: slice.end,
-            partial: slice.partial,
-            handed_over: slice.handed_over,
-            closed: slice.closed,
-            sleep_ns: slice.sleep_ns,
-            wait_ns: slice.wait_ns,
-            on_cpu_ns: slice.on_cpu_ns,
-            arrived_off_cpu_bytes: slice.arrived_off_cpu_bytes,
-            arrived_on_cpu_bytes: slice.arrived_on_cpu_bytes,
-            read_bytes: slice.read_bytes,
-            activation_queued_bytes: slice.activation.queued_bytes,
-            activation_rmem_bytes: slice.activation.rmem_bytes,
-            activation_rcvbuf_bytes: slice.activation.rcvbuf_bytes,
-            activation_backlog_bytes: slice.activation.backlog_bytes,
-            activation_window_bytes: slice.activation.window_bytes,
-            deactivation_queued_bytes: slice.deactivation.queued_bytes,
-            deactivation_rmem_bytes: slice.deactivation.rmem_bytes,
-            deactivation_rcvbuf_bytes: slice.deactivation.rcvbuf_bytes,
-            deactivation_backlog_bytes: slice.deactivation.backlog_bytes,
-            deactivation_window_bytes: slice.deactivation.window_bytes,
-            rcv_rtt_us: slice.rcv_rtt_us,
-            rcv_ssthresh_bytes: slice.rcv_ssthresh_bytes,
-            window_clamp_bytes: slice.window_clamp_bytes,
+            activated_ns: record.activated_ns,
+            deactivated_ns: record.deactivated_ns,
+            cpu: record.cpu,
+            tid: record.tid,
+            tgid: record.tgid,
+            comm: record.comm,
+            cookie: Cookie(record.cookie),
+            family: record.family,
+            local_address: record.local.ip(),
+            local_port: record.local.port(),
+            remote_address: record.remote.ip(),
+            remote_port: record.remote.port(),
+            netns: record.netns,
+            end: record.end,
+            partial: record.partial,
+            handed_over: record.handed_over,
+            closed: record.closed,
+            sleep_ns: record.sleep_ns,
+            wait_ns: record.wait_ns,
+            on_cpu_ns: record.on_cpu_ns,
+            arrived_off_cpu_bytes: record.arrived_off_cpu_bytes,
+            arrived_on_cpu_bytes: record.arrived_on_cpu_bytes,
+            read_bytes: record.read_bytes,
+            activation_queued_bytes: record.activation.queued_bytes,
+            activation_rmem_bytes: record.activation.rmem_bytes,
+            activation_rcvbuf_bytes: record.activation.rcvbuf_bytes,
+            activation_backlog_bytes: record.activation.backlog_bytes,
+            activation_window_bytes: record.activation.window_bytes,
+            deactivation_queued_bytes: record.deactivation.queued_bytes,
+            deactivation_rmem_bytes: record.deactivation.rmem_bytes,
+            deactivation_rcvbuf_bytes: record.deactivation.rcvbuf_bytes,
+            deactivation_backlog_bytes: record.deactivation.backlog_bytes,
+            deactivation_window_bytes: record.deactivation.window_bytes,
+            rcv_rtt_us: record.rcv_rtt_us,
+            rcv_ssthresh_bytes: record.rcv_ssthresh_bytes,
+            window_clamp_bytes: record.window_clamp_bytes,
         }
     }
 }
 
-impl TryFrom<TimesliceLine> for Slice {
+impl TryFrom<TimesliceLine> for TimesliceRecord {
     type Error = &'static str;
 
     fn try_from(line: TimesliceLine) -> Result<Self, &'static str> {
         let both_v4 = line.local_address.is_ipv4() && line.remote_address.is_ipv4();
-        if line.family == Family::V4 && !both_v4 {
+        if line.family == AddressFamily::V4 && !both_v4 {
             return Err("an IPv6 address in a record of family 4");
         }
         Ok(Self {
@@ -247,14 +246,14 @@ impl TryFrom<TimesliceLine> for Slice {
             arrived_off_cpu_bytes: line.arrived_off_cpu_bytes,
             arrived_on_cpu_bytes: line.arrived_on_cpu_bytes,
             read_bytes: line.read_bytes,
-            activation: Edge {
+            activation: Queue {
                 queued_bytes: line.activation_queued_bytes,
                 rmem_bytes: line.activation_rmem_bytes,
                 rcvbuf_bytes: line.activation_rcvbuf_bytes,
                 backlog_bytes: line.activation_backlog_bytes,
                 window_bytes: line.activation_window_bytes,
             },
-            deactivation: Edge {
+            deactivation: Queue {
                 queued_bytes: line.deactivation_queued_bytes,
                 rmem_bytes: line.deactivation_rmem_bytes,
                 rcvbuf_bytes: line.deactivation_rcvbuf_bytes,
@@ -300,47 +299,47 @@ impl<'de> Deserialize<'de> for Comm {
     }
 }
 
-impl Serialize for End {
+impl Serialize for TimesliceEnd {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(self.name())
     }
 }
 
-impl<'de> Deserialize<'de> for End {
+impl<'de> Deserialize<'de> for TimesliceEnd {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let parse = |text: &str| End::ALL.into_iter().find(|end| end.name() == text);
+        let parse = |text: &str| TimesliceEnd::ALL.into_iter().find(|end| end.name() == text);
         from.deserialize_str(Text { expected: "preempted, blocked, exited or unknown", parse })
     }
 }
 
-impl Serialize for Reason {
+impl Serialize for EndReason {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(self.name())
     }
 }
 
-impl<'de> Deserialize<'de> for Reason {
+impl<'de> Deserialize<'de> for EndReason {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let parse = |text: &str| Reason::ALL.into_iter().find(|reason| reason.name() == text);
+        let parse = |text: &str| EndReason::ALL.into_iter().find(|reason| reason.name() == text);
         let expected = "duration, interrupt, process_exit or write_error";
         from.deserialize_str(Text { expected, parse })
     }
 }
 
-impl Serialize for Family {
+impl Serialize for AddressFamily {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_u8(match self {
-            Family::V4 => 4,
-            Family::V6 => 6,
+            AddressFamily::V4 => 4,
+            AddressFamily::V6 => 6,
         })
     }
 }
 
-impl<'de> Deserialize<'de> for Family {
+impl<'de> Deserialize<'de> for AddressFamily {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         match u8::deserialize(from)? {
-            4 => Ok(Family::V4),
-            6 => Ok(Family::V6),
+            4 => Ok(AddressFamily::V4),
+            6 => Ok(AddressFamily::V6),
             _ => Err(D::Error::custom("family is neither 4 nor 6")),
         }
     }

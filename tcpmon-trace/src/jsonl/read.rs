@@ -8,9 +8,9 @@ use super::{
     error::ReadError,
     line::{HEADER, HeaderLine, Kind, TIMESLICE, TRAILER, TimesliceLine, TrailerLine, Version},
 };
-use crate::record::{
-    header::{FORMAT, FORMAT_VERSION, Header},
-    slice::Slice,
+use crate::{
+    header::{FORMAT, FORMAT_VERSION, TraceHeader},
+    record::TimesliceRecord,
     trailer::Trailer,
 };
 
@@ -20,7 +20,7 @@ const LONGEST: u64 = 1 << 20;
 /// How [`JsonLinesWriter`](super::JsonLinesWriter) starts a record. Any other spelling is read, too, but more slowly.
 const RECORD: &[u8] = br#"{"type":"timeslice","#;
 
-/// Reads a trace from JSON Lines, record by record: an iterator over its [`Slice`]s.
+/// Reads a trace from JSON Lines, record by record: an iterator over its [`TimesliceRecord`]s.
 ///
 /// It ends after the trailer, which [`trailer`](Self::trailer) then returns, or after the first error. Lines with an
 /// unknown `type` and unknown keys are skipped, because a later tcpmon may write more within this version of the
@@ -28,7 +28,7 @@ const RECORD: &[u8] = br#"{"type":"timeslice","#;
 #[derive(Debug)]
 pub struct JsonLinesReader<R> {
     input: R,
-    header: Header,
+    header: TraceHeader,
     trailer: Option<Trailer>,
     line: Line,
     records: u64,
@@ -63,7 +63,7 @@ impl<R: BufRead> JsonLinesReader<R> {
     }
 
     /// The header of the trace.
-    pub fn header(&self) -> &Header {
+    pub fn header(&self) -> &TraceHeader {
         &self.header
     }
 
@@ -78,15 +78,15 @@ impl<R: BufRead> JsonLinesReader<R> {
     }
 
     /// The next record; `None` after the trailer.
-    fn record(&mut self) -> Result<Option<Slice>, ReadError> {
+    fn record(&mut self) -> Result<Option<TimesliceRecord>, ReadError> {
         loop {
             if !self.line.read(&mut self.input)? {
                 return Err(ReadError::NoTrailer { offset: self.line.offset, records: self.records });
             }
             match self.line.content() {
-                Ok(Content::Record(slice)) => {
+                Ok(Content::Record(record)) => {
                     self.records += 1;
-                    return Ok(Some(*slice));
+                    return Ok(Some(*record));
                 }
                 Ok(Content::Trailer(trailer)) => {
                     self.check(&trailer)?;
@@ -123,7 +123,7 @@ impl<R: BufRead> JsonLinesReader<R> {
 }
 
 impl<R: BufRead> Iterator for JsonLinesReader<R> {
-    type Item = Result<Slice, ReadError>;
+    type Item = Result<TimesliceRecord, ReadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.ended {
@@ -137,7 +137,7 @@ impl<R: BufRead> Iterator for JsonLinesReader<R> {
 
 /// The content of a line after the header.
 enum Content {
-    Record(Box<Slice>),
+    Record(Box<TimesliceRecord>),
     Trailer(Trailer),
     Other,
 }
@@ -165,20 +165,20 @@ impl Line {
 
     fn content(&self) -> Result<Content, Bad> {
         if self.bytes.starts_with(RECORD) {
-            return self.slice();
+            return self.record();
         }
         match self.parse::<Kind>()?.kind.as_str() {
-            TIMESLICE => self.slice(),
+            TIMESLICE => self.record(),
             TRAILER => Ok(Content::Trailer(self.parse::<TrailerLine>()?.into())),
             HEADER => Err(Bad { at: 0, reason: "a second header".into() }),
             _ => Ok(Content::Other),
         }
     }
 
-    fn slice(&self) -> Result<Content, Bad> {
-        let slice = Slice::try_from(self.parse::<TimesliceLine>()?);
-        let slice = slice.map_err(|reason| Bad { at: 0, reason: reason.into() })?;
-        Ok(Content::Record(Box::new(slice)))
+    fn record(&self) -> Result<Content, Bad> {
+        let record = TimesliceRecord::try_from(self.parse::<TimesliceLine>()?);
+        let record = record.map_err(|reason| Bad { at: 0, reason: reason.into() })?;
+        Ok(Content::Record(Box::new(record)))
     }
 
     fn parse<T: DeserializeOwned>(&self) -> Result<T, Bad> {
@@ -192,7 +192,7 @@ impl Line {
     }
 }
 
-fn header(line: &Line) -> Result<Header, ReadError> {
+fn header(line: &Line) -> Result<TraceHeader, ReadError> {
     let version: Version = first(line, line.parse())?;
     let kind: Kind = first(line, line.parse())?;
     if version.format != FORMAT || kind.kind != HEADER {
@@ -227,14 +227,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::record::{JsonLinesWriter, TraceWriter, sample};
+    use crate::{JsonLinesWriter, TraceWriter, sample};
 
     /// A trace of two records.
     fn file() -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut writer = JsonLinesWriter::new(&mut bytes, &sample::header()).expect("memory takes all");
         for _ in 0..2 {
-            writer.slice(&sample::slice()).expect("memory takes all");
+            writer.record(&sample::record()).expect("memory takes all");
         }
         writer.finish(&sample::ending()).expect("memory takes all");
         bytes

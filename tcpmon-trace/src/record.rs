@@ -1,23 +1,11 @@
 //! One timeslice of a thread, for one of its sockets, as shown to users.
 
-use std::{
-    fmt,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    str,
-};
-
-use tcpmon_common::{
-    reader::{END_BLOCKED, END_EXITED, END_PREEMPTED},
-    timeslice::{QueuePhoto, TIMESLICE_CLOSED, TIMESLICE_HANDED_OVER, TIMESLICE_PARTIAL, Timeslice},
-};
-
-/// `AF_INET`.
-const AF_INET: u16 = 2;
+use std::{fmt, net::SocketAddr, str};
 
 /// The family of a socket. It can differ from that of its addresses: an IPv6 socket that carries IPv4 is shown with
 /// IPv4 addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
+pub enum AddressFamily {
     /// `AF_INET`.
     V4,
     /// `AF_INET6`.
@@ -26,7 +14,7 @@ pub enum Family {
 
 /// Why a thread left its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum TimesliceEnd {
     /// It was still runnable, but another thread was given the CPU.
     Preempted,
     /// It went to sleep.
@@ -37,17 +25,18 @@ pub enum End {
     Unknown,
 }
 
-impl End {
+impl TimesliceEnd {
     /// All ends.
-    pub const ALL: [End; 4] = [End::Preempted, End::Blocked, End::Exited, End::Unknown];
+    pub const ALL: [TimesliceEnd; 4] =
+        [TimesliceEnd::Preempted, TimesliceEnd::Blocked, TimesliceEnd::Exited, TimesliceEnd::Unknown];
 
     /// The name in a trace file.
     pub const fn name(self) -> &'static str {
         match self {
-            End::Preempted => "preempted",
-            End::Blocked => "blocked",
-            End::Exited => "exited",
-            End::Unknown => "unknown",
+            TimesliceEnd::Preempted => "preempted",
+            TimesliceEnd::Blocked => "blocked",
+            TimesliceEnd::Exited => "exited",
+            TimesliceEnd::Unknown => "unknown",
         }
     }
 }
@@ -108,7 +97,7 @@ impl fmt::Debug for Comm {
 
 /// The receive queue at an edge of a timeslice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Edge {
+pub struct Queue {
     /// Data received in order and not read yet, bytes.
     pub queued_bytes: u32,
     /// Memory charged to the receive buffer (`sk_rmem_alloc`), bytes.
@@ -121,20 +110,7 @@ pub struct Edge {
     pub window_bytes: u32,
 }
 
-impl Edge {
-    fn from_kernel(photo: &QueuePhoto, fin: bool) -> Self {
-        // The FIN takes one sequence number but is not data; it is the last to be queued and the last to be read.
-        let queued = photo.rcv_nxt.wrapping_sub(photo.copied_seq) as i32;
-        let queued = queued - i32::from(fin && queued > 0);
-        Self {
-            queued_bytes: queued.max(0) as u32,
-            rmem_bytes: photo.rmem,
-            rcvbuf_bytes: photo.rcvbuf,
-            backlog_bytes: photo.backlog,
-            window_bytes: photo.window,
-        }
-    }
-
+impl Queue {
     /// How full the receive buffer is: `rmem / rcvbuf` in thousandths, rounded. The kernel allows more than 1000.
     pub fn fill_permille(&self) -> u64 {
         let (rmem, rcvbuf) = (u64::from(self.rmem_bytes), u64::from(self.rcvbuf_bytes));
@@ -148,7 +124,7 @@ impl Edge {
 
 /// One timeslice of a thread, for one of its sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slice {
+pub struct TimesliceRecord {
     /// When the thread got the CPU, `CLOCK_MONOTONIC`, ns.
     pub activated_ns: u64,
     /// When it lost the CPU, `CLOCK_MONOTONIC`, ns.
@@ -164,7 +140,7 @@ pub struct Slice {
     /// The socket's cookie: `ss -e` shows it in hexadecimal after `sk:`.
     pub cookie: u64,
     /// The socket's family.
-    pub family: Family,
+    pub family: AddressFamily,
     /// This side. The address is IPv4 if the connection is IPv4, even in an IPv6 socket.
     pub local: SocketAddr,
     /// The other side, in the same form.
@@ -172,7 +148,7 @@ pub struct Slice {
     /// Inode number of the network namespace.
     pub netns: u32,
     /// Why the thread left the CPU.
-    pub end: End,
+    pub end: TimesliceEnd,
     /// tcpmon did not see the activation: it first saw the socket in the middle of this timeslice.
     pub partial: bool,
     /// Another thread took the socket over during this timeslice.
@@ -192,9 +168,9 @@ pub struct Slice {
     /// Bytes that the thread read.
     pub read_bytes: u64,
     /// The queue when the thread got the CPU.
-    pub activation: Edge,
+    pub activation: Queue,
     /// The queue when the thread lost the CPU.
-    pub deactivation: Edge,
+    pub deactivation: Queue,
     /// The receiver's estimate of the round-trip time, us; 0 if unknown, or if the socket was closed.
     pub rcv_rtt_us: u32,
     /// `rcv_ssthresh`, bytes; 0 if the socket was closed.
@@ -203,116 +179,21 @@ pub struct Slice {
     pub window_clamp_bytes: u32,
 }
 
-impl Slice {
-    /// Converts a record from the kernel. Total: any bytes give a record.
-    pub fn from_kernel(record: &Timeslice) -> Self {
-        let closed = record.flags & TIMESLICE_CLOSED != 0;
-        // The queue samples were taken while the socket existed. These three fields are read at the deactivation, when
-        // the memory may already belong to another socket.
-        let live = |value| if closed { 0 } else { value };
-        let family = if record.family == AF_INET { Family::V4 } else { Family::V6 };
-        Self {
-            activated_ns: record.activated_ns,
-            deactivated_ns: record.header.time_ns,
-            cpu: record.header.cpu,
-            tid: record.tid,
-            tgid: record.tgid,
-            comm: Comm::from_kernel(&record.comm),
-            cookie: record.header.cookie,
-            family,
-            local: SocketAddr::new(address(family, &record.local_address), record.local_port),
-            remote: SocketAddr::new(address(family, &record.remote_address), record.remote_port),
-            netns: record.netns,
-            end: match u32::from(record.end) {
-                END_PREEMPTED => End::Preempted,
-                END_BLOCKED => End::Blocked,
-                END_EXITED => End::Exited,
-                _ => End::Unknown,
-            },
-            partial: record.flags & TIMESLICE_PARTIAL != 0,
-            handed_over: record.flags & TIMESLICE_HANDED_OVER != 0,
-            closed,
-            sleep_ns: record.sleep_ns,
-            wait_ns: record.wait_ns,
-            on_cpu_ns: record.on_cpu_ns,
-            arrived_off_cpu_bytes: record.arrived_off_cpu_bytes,
-            arrived_on_cpu_bytes: record.arrived_on_cpu_bytes,
-            read_bytes: record.read_bytes,
-            activation: Edge::from_kernel(&record.activation, record.fin & 1 != 0),
-            deactivation: Edge::from_kernel(&record.deactivation, record.fin & 2 != 0),
-            rcv_rtt_us: live(record.rcv_rtt_us),
-            rcv_ssthresh_bytes: live(record.rcv_ssthresh),
-            window_clamp_bytes: live(record.window_clamp),
-        }
-    }
-}
-
-/// IPv4 is in the first four bytes; IPv6 takes all of them. IPv4-mapped IPv6 is shown as IPv4.
-fn address(family: Family, bytes: &[u8; 16]) -> IpAddr {
-    match family {
-        Family::V4 => IpAddr::V4(Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3])),
-        Family::V6 => IpAddr::V6(Ipv6Addr::from(*bytes)).to_canonical(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::record::sample;
 
     #[test]
-    fn queued_bytes_leave_out_the_fin_and_survive_a_wrapped_sequence_number() {
-        let photo = |rcv_nxt, copied_seq| QueuePhoto { rcv_nxt, copied_seq, rmem: 0, rcvbuf: 0, backlog: 0, window: 0 };
-        let queued = |rcv_nxt, copied_seq, fin| Edge::from_kernel(&photo(rcv_nxt, copied_seq), fin).queued_bytes;
-        assert_eq!(queued(1000, 400, false), 600);
-        assert_eq!(queued(1001, 400, true), 600);
-        assert_eq!(queued(401, 400, true), 0);
-        assert_eq!(queued(400, 400, true), 0);
-        assert_eq!(queued(50, u32::MAX - 49, false), 100);
-        assert_eq!(queued(400, 500, false), 0);
-        assert_eq!(queued(0x8000_0000, 0, true), 0);
-    }
-
-    #[test]
-    fn fill_is_rounded_and_may_pass_one() {
-        let fill = |rmem_bytes, rcvbuf_bytes| Edge { rmem_bytes, rcvbuf_bytes, ..Edge::default() }.fill_permille();
+    fn fill_is_rounded_and_may_exceed_the_limit() {
+        let fill = |rmem_bytes, rcvbuf_bytes| Queue { rmem_bytes, rcvbuf_bytes, ..Queue::default() }.fill_permille();
         assert_eq!(fill(0, 0), 0);
         assert_eq!(fill(1, 0), u64::MAX);
         assert_eq!(fill(1, 3), 333);
         assert_eq!(fill(2, 3), 667);
         assert_eq!(fill(300, 200), 1500);
         assert_eq!(fill(u32::MAX, 1), 4_294_967_295_000);
-    }
-
-    #[test]
-    fn an_ipv4_mapped_socket_shows_ipv4_addresses_and_family_6() {
-        let mut record = sample::timeslice();
-        record.family = 10;
-        record.local_address = Ipv4Addr::new(192, 0, 2, 1).to_ipv6_mapped().octets();
-        record.remote_address = "2001:db8::2".parse::<Ipv6Addr>().expect("a valid sample").octets();
-        let slice = Slice::from_kernel(&record);
-        assert_eq!(slice.family, Family::V6);
-        assert_eq!(slice.local, "192.0.2.1:5201".parse().expect("a valid sample"));
-        assert_eq!(slice.remote, "[2001:db8::2]:40000".parse().expect("a valid sample"));
-    }
-
-    #[test]
-    fn every_field_of_the_kernels_record_reaches_the_user() {
-        let record = sample::timeslice();
-        let slice = Slice::from_kernel(&record);
-        assert_eq!(slice, sample::slice());
-    }
-
-    #[test]
-    fn a_closed_socket_has_no_values_from_memory_that_is_no_longer_its_own() {
-        let mut record = sample::timeslice();
-        record.flags = TIMESLICE_CLOSED;
-        let slice = Slice::from_kernel(&record);
-        assert!(slice.closed);
-        assert_eq!((slice.rcv_rtt_us, slice.rcv_ssthresh_bytes, slice.window_clamp_bytes), (0, 0, 0));
-        assert_eq!(slice.deactivation, sample::slice().deactivation);
     }
 
     #[test]
@@ -331,10 +212,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_make_a_record(bytes in any::<[u8; 216]>()) {
-            let slice = Slice::from_kernel(&sample::timeslice_of(&bytes));
-            prop_assert_eq!(Comm::try_from(slice.comm.as_str()), Ok(slice.comm));
-            prop_assert!(slice.activation.queued_bytes <= i32::MAX as u32);
+        fn a_name_from_the_kernel_is_a_valid_name(bytes in any::<[u8; 16]>()) {
+            let comm = Comm::from_kernel(&bytes);
+            prop_assert_eq!(Comm::try_from(comm.as_str()), Ok(comm));
         }
 
         #[test]

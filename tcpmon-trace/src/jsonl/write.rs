@@ -3,10 +3,10 @@
 use std::io::{self, ErrorKind};
 
 use super::line::{HeaderLine, TimesliceLine, TrailerLine};
-use crate::record::{
-    header::Header,
+use crate::{
+    header::TraceHeader,
     output::{Output, TraceWriter},
-    slice::Slice,
+    record::TimesliceRecord,
     trailer::{Ending, Trailer},
 };
 
@@ -37,7 +37,7 @@ pub struct JsonLinesWriter<O: Output> {
 
 impl<O: Output> JsonLinesWriter<O> {
     /// Starts a trace: writes its header to the output at once.
-    pub fn new(output: O, header: &Header) -> io::Result<Self> {
+    pub fn new(output: O, header: &TraceHeader) -> io::Result<Self> {
         let mut writer = Self {
             output,
             buffer: Vec::with_capacity(2 * BATCH),
@@ -107,14 +107,14 @@ impl<O: Output> JsonLinesWriter<O> {
 }
 
 impl<O: Output> TraceWriter for JsonLinesWriter<O> {
-    fn slice(&mut self, slice: &Slice) -> io::Result<()> {
+    fn record(&mut self, record: &TimesliceRecord) -> io::Result<()> {
         if self.buffer.len() >= BATCH
             && let Err(error) = self.drain()
         {
             self.refused += 1;
             return Err(error);
         }
-        append(&mut self.buffer, &TimesliceLine::from(slice))?;
+        append(&mut self.buffer, &TimesliceLine::from(record))?;
         self.records += 1;
         Ok(())
     }
@@ -165,7 +165,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::record::{JsonLinesReader, Stream, sample, trailer::LOST_WRITE};
+    use crate::{JsonLinesReader, Stream, sample, trailer::LOST_WRITE};
 
     /// An output with room for this many bytes.
     struct Disk {
@@ -195,7 +195,7 @@ mod tests {
     fn trace(output: impl Output, records: u64, every: u64) -> io::Result<Trailer> {
         let mut writer = JsonLinesWriter::new(output, &sample::header())?;
         for number in 1..=records {
-            let _ = writer.slice(&sample::slice());
+            let _ = writer.record(&sample::record());
             if number.is_multiple_of(every) {
                 let _ = writer.flush();
             }
@@ -282,25 +282,25 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_is_read_back(
-            slices in proptest::collection::vec(any::<[u8; 216]>(), 0..5),
+            records in proptest::collection::vec(any::<[u64; sample::NUMBERS]>(), 0..5),
             hostname in ".*", comms in proptest::collection::vec(".*", 0..3),
         ) {
-            let slices: Vec<_> =
-                slices.iter().map(|bytes| Slice::from_kernel(&sample::timeslice_of(bytes))).collect();
+            let records: Vec<_> =
+                records.iter().map(sample::record_of).collect();
             let mut header = sample::header();
             header.hostname = hostname;
             header.filter.comms = comms;
             let mut bytes = Vec::new();
             let mut writer = JsonLinesWriter::new(&mut bytes, &header)?;
-            for slice in &slices {
-                writer.slice(slice)?;
+            for record in &records {
+                writer.record(record)?;
             }
             let trailer = writer.finish(&sample::ending())?;
 
             let mut reader = JsonLinesReader::new(bytes.as_slice())?;
             prop_assert_eq!(reader.header(), &header);
             let read = reader.by_ref().collect::<Result<Vec<_>, _>>()?;
-            prop_assert_eq!(read, slices);
+            prop_assert_eq!(read, records);
             prop_assert_eq!(reader.trailer(), Some(&trailer));
         }
     }

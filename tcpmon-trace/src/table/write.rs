@@ -7,11 +7,10 @@ use super::{
     scale::{Bytes, Percent, Seconds, Time},
     summary::Summary,
 };
-use crate::record::{
-    calendar::Utc,
-    header::{Clocks, Filter, Header},
+use crate::{
+    header::{Clocks, Filter, TraceHeader},
     output::TraceWriter,
-    slice::{Edge, End, Slice},
+    record::{Queue, TimesliceEnd, TimesliceRecord},
     trailer::{Ending, Trailer},
 };
 
@@ -48,7 +47,7 @@ pub struct TableWriter<W: Write> {
 
 impl<W: Write> TableWriter<W> {
     /// Starts a table: writes the header's contents and an explanation of the columns.
-    pub fn new(output: W, header: &Header) -> io::Result<Self> {
+    pub fn new(output: W, header: &TraceHeader) -> io::Result<Self> {
         let mut writer = Self {
             output,
             lines: Lines::default(),
@@ -68,9 +67,9 @@ impl<W: Write> TableWriter<W> {
         self.records
     }
 
-    fn preamble(&mut self, header: &Header) {
-        let Header { tcpmon_version, kernel_release, hostname, start, filter } = header;
-        let started = Utc(start.realtime_ns);
+    fn preamble(&mut self, header: &TraceHeader) {
+        let TraceHeader { tcpmon_version, kernel_release, hostname, start, filter } = header;
+        let started = start.utc();
         self.lines.wrapped(&format!(
             "tcpmon {tcpmon_version} traces {} on {hostname} (Linux {kernel_release}) from {started}",
             subject(filter)
@@ -97,23 +96,23 @@ impl<W: Write> TableWriter<W> {
         self.lines.end();
     }
 
-    fn row(&mut self, slice: &Slice) {
+    fn row(&mut self, record: &TimesliceRecord) {
         let lines = &mut self.lines;
-        lines.right(9, Seconds(slice.deactivated_ns.saturating_sub(self.start.monotonic_ns)));
-        lines.left(THREAD, Thread { comm: &slice.comm, tid: slice.tid, width: THREAD });
-        let (local_port, remote) = (slice.local.port(), slice.remote);
+        lines.right(9, Seconds(record.deactivated_ns.saturating_sub(self.start.monotonic_ns)));
+        lines.left(THREAD, Thread { comm: &record.comm, tid: record.tid, width: THREAD });
+        let (local_port, remote) = (record.local.port(), record.remote);
         lines.left(SOCKET, Socket { local_port, remote, width: SOCKET });
-        let queued = |edge: &Edge| Bytes(edge.queued_bytes.into());
-        let (before, after) = (queued(&slice.activation), queued(&slice.deactivation));
+        let queued = |edge: &Queue| Bytes(edge.queued_bytes.into());
+        let (before, after) = (queued(&record.activation), queued(&record.deactivation));
         lines.right(10, format_args!("{before}->{after}"));
-        lines.right(4, Percent(slice.deactivation.fill_permille()));
-        let (off, on) = (Bytes(slice.arrived_off_cpu_bytes), Bytes(slice.arrived_on_cpu_bytes));
+        lines.right(4, Percent(record.deactivation.fill_permille()));
+        let (off, on) = (Bytes(record.arrived_off_cpu_bytes), Bytes(record.arrived_on_cpu_bytes));
         lines.right(9, format_args!("{off}/{on}"));
-        lines.right(4, Bytes(slice.read_bytes));
-        lines.right(5, Time(slice.on_cpu_ns));
-        lines.right(5, Time(slice.wait_ns));
-        lines.right(5, Time(slice.sleep_ns));
-        lines.left(4, end(slice));
+        lines.right(4, Bytes(record.read_bytes));
+        lines.right(5, Time(record.on_cpu_ns));
+        lines.right(5, Time(record.wait_ns));
+        lines.right(5, Time(record.sleep_ns));
+        lines.left(4, end(record));
         lines.end();
     }
 
@@ -152,14 +151,14 @@ impl<W: Write> TableWriter<W> {
 }
 
 impl<W: Write> TraceWriter for TableWriter<W> {
-    fn slice(&mut self, slice: &Slice) -> io::Result<()> {
+    fn record(&mut self, record: &TimesliceRecord) -> io::Result<()> {
         if self.records.is_multiple_of(PAGE) {
             self.headings();
         }
-        self.row(slice);
+        self.row(record);
         self.records += 1;
         self.pending += 1;
-        self.summary.add(slice);
+        self.summary.add(record);
         if self.lines.as_bytes().len() >= BATCH { self.hand_over() } else { Ok(()) }
     }
 
@@ -192,17 +191,17 @@ fn subject(filter: &Filter) -> String {
 }
 
 /// Why the timeslice ended and its marks, in at most 4 letters.
-fn end(slice: &Slice) -> impl std::fmt::Display {
-    let letter = match slice.end {
-        End::Preempted => "P",
-        End::Blocked => "B",
-        End::Exited => "X",
-        End::Unknown => "?",
+fn end(record: &TimesliceRecord) -> impl std::fmt::Display {
+    let letter = match record.end {
+        TimesliceEnd::Preempted => "P",
+        TimesliceEnd::Blocked => "B",
+        TimesliceEnd::Exited => "X",
+        TimesliceEnd::Unknown => "?",
     };
     let flag = |set: bool, letter| if set { letter } else { "" };
-    let partial = flag(slice.partial, "p");
-    let handed_over = flag(slice.handed_over, "h");
-    let closed = flag(slice.closed, "c");
+    let partial = flag(record.partial, "p");
+    let handed_over = flag(record.handed_over, "h");
+    let closed = flag(record.closed, "c");
     std::fmt::from_fn(move |f| write!(f, "{letter}{partial}{handed_over}{closed}"))
 }
 
@@ -211,13 +210,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::record::{TABLE_WIDTH, sample, slice::Comm};
+    use crate::{TABLE_WIDTH, record::Comm, sample};
 
-    fn table(header: &Header, slices: &[Slice], ending: &Ending) -> String {
+    fn table(header: &TraceHeader, records: &[TimesliceRecord], ending: &Ending) -> String {
         let mut bytes = Vec::new();
         let mut writer = TableWriter::new(&mut bytes, header).expect("memory takes all");
-        for slice in slices {
-            writer.slice(slice).expect("memory takes all");
+        for record in records {
+            writer.record(record).expect("memory takes all");
         }
         writer.finish(ending).expect("memory takes all");
         String::from_utf8(bytes).expect("the table is ASCII")
@@ -231,26 +230,26 @@ mod tests {
     }
 
     /// Two timeslices of one socket and one of another.
-    fn sample_slices() -> [Slice; 3] {
-        let first = sample::slice();
-        let second = Slice {
+    fn sample_slices() -> [TimesliceRecord; 3] {
+        let first = sample::record();
+        let second = TimesliceRecord {
             activated_ns: first.activated_ns + 100_000_000,
             deactivated_ns: first.deactivated_ns + 104_000_000,
-            end: End::Preempted,
+            end: TimesliceEnd::Preempted,
             partial: false,
             sleep_ns: 0,
             wait_ns: 95_000_000,
             on_cpu_ns: 4_250_000,
-            activation: Edge { queued_bytes: 5_000_000, ..first.activation },
-            deactivation: Edge { queued_bytes: 4_000_000, rmem_bytes: 6_000_000, ..first.deactivation },
+            activation: Queue { queued_bytes: 5_000_000, ..first.activation },
+            deactivation: Queue { queued_bytes: 4_000_000, rmem_bytes: 6_000_000, ..first.deactivation },
             ..first
         };
-        let other = Slice {
+        let other = TimesliceRecord {
             deactivated_ns: first.deactivated_ns + 104_001_000,
             comm: Comm::try_from("0123456789abcdef").expect("a name"),
             cookie: 0x20,
             remote: "[2001:db8:1:2:3:4:5:6]:40000".parse().expect("an address"),
-            end: End::Exited,
+            end: TimesliceEnd::Exited,
             closed: true,
             ..second
         };
@@ -301,7 +300,7 @@ socket                                       read throughput fill p50/p99 wait t
 
     #[test]
     fn headings_are_repeated_on_a_long_listing() {
-        let shown = table(&sample::header(), &[sample::slice(); 100], &sample::ending());
+        let shown = table(&sample::header(), &[sample::record(); 100], &sample::ending());
         assert_eq!(shown.lines().filter(|line| line.starts_with("     time thread")).count(), 3);
     }
 
@@ -311,14 +310,14 @@ socket                                       read throughput fill p50/p99 wait t
         TableWriter::new(&mut memory, &sample::header()).expect("memory takes all");
         let room = memory.as_mut_slice();
         let mut writer = TableWriter::new(room, &sample::header()).expect("the header fits");
-        writer.slice(&sample::slice()).expect("it stays in memory");
+        writer.record(&sample::record()).expect("it stays in memory");
         assert!(writer.flush().is_err());
         assert_eq!((writer.records(), writer.refused), (0, 1));
     }
 
     #[test]
     fn no_line_is_too_wide_when_everything_is_as_long_as_it_can_be() {
-        let header = Header {
+        let header = TraceHeader {
             tcpmon_version: "1".repeat(200),
             kernel_release: "6".repeat(64),
             hostname: "\u{fc}".repeat(64),
@@ -326,7 +325,7 @@ socket                                       read throughput fill p50/p99 wait t
                 pids: vec![u32::MAX; 100],
                 comms: vec!["\x1b[2J0123456789ab".into(); 100],
                 ports: vec![u16::MAX; 100],
-                cgroups: vec!["/system.slice/a name with spaces".repeat(8); 8],
+                cgroups: vec!["/system.record/a name with spaces".repeat(8); 8],
                 all: true,
             },
             ..sample::header()
@@ -339,13 +338,13 @@ socket                                       read throughput fill p50/p99 wait t
     proptest! {
         #[test]
         fn no_record_makes_a_line_too_wide(
-            slices in proptest::collection::vec(any::<[u8; 216]>(), 0..8), start in any::<u64>(),
+            records in proptest::collection::vec(any::<[u64; sample::NUMBERS]>(), 0..8), start in any::<u64>(),
         ) {
-            let slices: Vec<_> =
-                slices.iter().map(|bytes| Slice::from_kernel(&sample::timeslice_of(bytes))).collect();
+            let records: Vec<_> =
+                records.iter().map(sample::record_of).collect();
             let mut header = sample::header();
             header.start.monotonic_ns = start;
-            assert_fits(&table(&header, &slices, &sample::ending()));
+            assert_fits(&table(&header, &records, &sample::ending()));
         }
 
         #[test]
@@ -355,11 +354,11 @@ socket                                       read throughput fill p50/p99 wait t
             let mut header = sample::header();
             header.hostname = hostname;
             header.filter.comms = comms;
-            let mut slice = sample::slice();
+            let mut record = sample::record();
             if let Ok(comm) = Comm::try_from(comm.as_str()) {
-                slice.comm = comm;
+                record.comm = comm;
             }
-            assert_fits(&table(&header, &[slice], &sample::ending()));
+            assert_fits(&table(&header, &[record], &sample::ending()));
         }
     }
 }

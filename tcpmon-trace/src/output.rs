@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    slice::Slice,
+    record::TimesliceRecord,
     trailer::{Ending, Trailer},
 };
 
@@ -16,7 +16,7 @@ pub trait TraceWriter {
     ///
     /// After an error, the record is not part of the trace and counts as lost; the trace can still be
     /// [`finish`](Self::finish)ed.
-    fn slice(&mut self, slice: &Slice) -> io::Result<()>;
+    fn record(&mut self, record: &TimesliceRecord) -> io::Result<()>;
 
     /// Writes everything to the output.
     fn flush(&mut self) -> io::Result<()>;

@@ -1,5 +1,8 @@
 //! The header of a trace.
 
+use std::time::{Duration, UNIX_EPOCH};
+
+use humantime::{Rfc3339Timestamp, format_rfc3339_nanos};
 use serde::{Deserialize, Serialize};
 
 /// Name of the format: the value of the header's key `format`.
@@ -25,6 +28,11 @@ impl Clocks {
         let wall = i128::from(self.realtime_ns) + i128::from(monotonic_ns) - i128::from(self.monotonic_ns);
         u64::try_from(wall.max(0)).unwrap_or(u64::MAX)
     }
+
+    /// The wall time in UTC as in RFC 3339, with nine digits after the second.
+    pub(crate) fn utc(&self) -> Rfc3339Timestamp {
+        format_rfc3339_nanos(UNIX_EPOCH + Duration::from_nanos(self.realtime_ns))
+    }
 }
 
 /// What was traced. An empty list does not restrict.
@@ -44,7 +52,7 @@ pub struct Filter {
 
 /// The first line of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct TraceHeader {
     /// Version of the tcpmon that wrote the trace.
     pub tcpmon_version: String,
     /// `uname -r` of the host.
@@ -71,5 +79,13 @@ mod tests {
         assert_eq!(late.wall_ns(0), 0);
         let early = Clocks { monotonic_ns: 0, realtime_ns: u64::MAX };
         assert_eq!(early.wall_ns(u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn every_wall_time_has_a_readable_form() {
+        let utc = |realtime_ns| Clocks { monotonic_ns: 0, realtime_ns }.utc().to_string();
+        assert_eq!(utc(0), "1970-01-01T00:00:00.000000000Z");
+        assert_eq!(utc(951_827_696_000_000_005), "2000-02-29T12:34:56.000000005Z");
+        assert_eq!(utc(u64::MAX), "2554-07-21T23:34:33.709551615Z");
     }
 }

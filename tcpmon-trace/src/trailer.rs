@@ -2,20 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use tcpmon_common::loss::Loss;
-
 use super::header::Clocks;
 
-/// The kernel's losses that can cost a trace a record or a read. Each must be in [`Ending::lost`], even if it is zero.
+/// The losses of tcpmon's programs that can cost a trace a record or a read. Each must be in [`Ending::lost`], even if
+/// it is zero.
 pub const LOSSES: [&str; 8] = [
     "recursion_sched_switch",
     "recursion_tcp_rcv_space_adjust",
-    Loss::SocketStorage.name(),
-    Loss::ReaderStorage.name(),
-    Loss::ReaderSlot.name(),
-    Loss::TimesliceEdge.name(),
-    Loss::TimesliceRecord.name(),
-    Loss::TimesliceSocket.name(),
+    "socket_storage",
+    "reader_storage",
+    "reader_slot",
+    "timeslice_edge",
+    "timeslice_record",
+    "timeslice_socket",
 ];
 
 /// The cause in [`Trailer::lost`] that a writer adds by itself: records that the output did not accept.
@@ -27,7 +26,7 @@ pub const LOST_OUTPUT: &str = "output";
 
 /// Why a trace ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum EndReason {
     /// The requested time was over.
     Duration,
     /// The user stopped it (SIGINT, SIGTERM, SIGQUIT, SIGHUP).
@@ -38,17 +37,18 @@ pub enum Reason {
     WriteError,
 }
 
-impl Reason {
+impl EndReason {
     /// All reasons.
-    pub const ALL: [Reason; 4] = [Reason::Duration, Reason::Interrupt, Reason::ProcessExit, Reason::WriteError];
+    pub const ALL: [EndReason; 4] =
+        [EndReason::Duration, EndReason::Interrupt, EndReason::ProcessExit, EndReason::WriteError];
 
     /// The name in a trace file.
     pub const fn name(self) -> &'static str {
         match self {
-            Reason::Duration => "duration",
-            Reason::Interrupt => "interrupt",
-            Reason::ProcessExit => "process_exit",
-            Reason::WriteError => "write_error",
+            EndReason::Duration => "duration",
+            EndReason::Interrupt => "interrupt",
+            EndReason::ProcessExit => "process_exit",
+            EndReason::WriteError => "write_error",
         }
     }
 }
@@ -59,7 +59,7 @@ pub struct Ending {
     /// Both clocks at the end.
     pub end: Clocks,
     /// Why the trace ended.
-    pub reason: Reason,
+    pub reason: EndReason,
     /// Records lost, by cause (see [`LOSSES`] and [`LOST_OUTPUT`]).
     pub lost: BTreeMap<String, u64>,
 }
@@ -74,7 +74,7 @@ pub struct Trailer {
     /// Both clocks at the end.
     pub end: Clocks,
     /// Why the trace ended.
-    pub reason: Reason,
+    pub reason: EndReason,
     /// Nothing that was requested is missing between header and trailer: nothing was lost, and the output accepted
     /// everything.
     pub complete: bool,
@@ -86,7 +86,7 @@ impl Trailer {
         let mut lost = ending.lost.clone();
         let write = lost.entry(LOST_WRITE.into()).or_default();
         *write = write.saturating_add(refused);
-        let complete = ending.reason != Reason::WriteError && lost.values().all(|count| *count == 0);
+        let complete = ending.reason != EndReason::WriteError && lost.values().all(|count| *count == 0);
         Self { records, lost, end: ending.end, reason: ending.reason, complete }
     }
 
@@ -111,19 +111,19 @@ mod tests {
     fn a_trace_is_complete_when_nothing_was_lost_and_the_output_took_all() {
         let mut ending = Ending {
             end: Clocks::default(),
-            reason: Reason::Interrupt,
+            reason: EndReason::Interrupt,
             lost: LOSSES.map(|loss| (loss.to_owned(), 0)).into(),
         };
         assert!(Trailer::new(&ending, 7, 0).complete);
         assert!(!Trailer::new(&ending, 7, 1).complete);
         assert_eq!(Trailer::new(&ending, 7, 1).lost[LOST_WRITE], 1);
 
-        ending.lost.insert(Loss::TimesliceRecord.name().into(), 3);
+        ending.lost.insert("timeslice_record".into(), 3);
         assert!(!Trailer::new(&ending, 7, 0).complete);
         assert_eq!(Trailer::new(&ending, 7, 2).lost_total(), 5);
 
         ending.lost.clear();
-        ending.reason = Reason::WriteError;
+        ending.reason = EndReason::WriteError;
         assert!(!Trailer::new(&ending, 7, 0).complete);
     }
 }

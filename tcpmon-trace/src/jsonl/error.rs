@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::record::header::FORMAT_VERSION;
+use crate::header::FORMAT_VERSION;
 
 /// Why a trace file cannot be read, or cannot be trusted from some byte on.
 #[derive(Debug, thiserror::Error)]

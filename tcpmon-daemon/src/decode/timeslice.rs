@@ -1,0 +1,187 @@
+//! Converts the programs' record of a timeslice to the record of a trace.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use tcpmon_common::{
+    reader::{END_BLOCKED, END_EXITED, END_PREEMPTED},
+    timeslice::{QueuePhoto, TIMESLICE_CLOSED, TIMESLICE_HANDED_OVER, TIMESLICE_PARTIAL, Timeslice},
+};
+use tcpmon_trace::{AddressFamily, Comm, Queue, TimesliceEnd, TimesliceRecord};
+
+/// `AF_INET`.
+const AF_INET: u16 = 2;
+
+/// Converts a timeslice. Total: any bytes give a record.
+pub fn trace_record(record: &Timeslice) -> TimesliceRecord {
+    let closed = record.flags & TIMESLICE_CLOSED != 0;
+    // The queue samples were taken while the socket existed. These three fields are read at the deactivation, when
+    // the memory may already belong to another socket.
+    let live = |value| if closed { 0 } else { value };
+    let family = if record.family == AF_INET { AddressFamily::V4 } else { AddressFamily::V6 };
+    TimesliceRecord {
+        activated_ns: record.activated_ns,
+        deactivated_ns: record.header.time_ns,
+        cpu: record.header.cpu,
+        tid: record.tid,
+        tgid: record.tgid,
+        comm: Comm::from_kernel(&record.comm),
+        cookie: record.header.cookie,
+        family,
+        local: SocketAddr::new(address(family, &record.local_address), record.local_port),
+        remote: SocketAddr::new(address(family, &record.remote_address), record.remote_port),
+        netns: record.netns,
+        end: match u32::from(record.end) {
+            END_PREEMPTED => TimesliceEnd::Preempted,
+            END_BLOCKED => TimesliceEnd::Blocked,
+            END_EXITED => TimesliceEnd::Exited,
+            _ => TimesliceEnd::Unknown,
+        },
+        partial: record.flags & TIMESLICE_PARTIAL != 0,
+        handed_over: record.flags & TIMESLICE_HANDED_OVER != 0,
+        closed,
+        sleep_ns: record.sleep_ns,
+        wait_ns: record.wait_ns,
+        on_cpu_ns: record.on_cpu_ns,
+        arrived_off_cpu_bytes: record.arrived_off_cpu_bytes,
+        arrived_on_cpu_bytes: record.arrived_on_cpu_bytes,
+        read_bytes: record.read_bytes,
+        activation: queue(&record.activation, record.fin & 1 != 0),
+        deactivation: queue(&record.deactivation, record.fin & 2 != 0),
+        rcv_rtt_us: live(record.rcv_rtt_us),
+        rcv_ssthresh_bytes: live(record.rcv_ssthresh),
+        window_clamp_bytes: live(record.window_clamp),
+    }
+}
+
+fn queue(photo: &QueuePhoto, fin: bool) -> Queue {
+    // The FIN takes one sequence number but is not data; it is the last to be queued and the last to be read.
+    let queued = photo.rcv_nxt.wrapping_sub(photo.copied_seq) as i32;
+    let queued = queued - i32::from(fin && queued > 0);
+    Queue {
+        queued_bytes: queued.max(0) as u32,
+        rmem_bytes: photo.rmem,
+        rcvbuf_bytes: photo.rcvbuf,
+        backlog_bytes: photo.backlog,
+        window_bytes: photo.window,
+    }
+}
+
+/// IPv4 is in the first four bytes; IPv6 takes all of them. IPv4-mapped IPv6 is shown as IPv4.
+fn address(family: AddressFamily, bytes: &[u8; 16]) -> IpAddr {
+    match family {
+        AddressFamily::V4 => IpAddr::V4(Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3])),
+        AddressFamily::V6 => IpAddr::V6(Ipv6Addr::from(*bytes)).to_canonical(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tcpmon_common::header::{Header, KIND_TIMESLICE, VERSION};
+    use tcpmon_trace::sample;
+
+    use super::*;
+
+    fn first_four(address: [u8; 4]) -> [u8; 16] {
+        let mut padded = [0; 16];
+        padded[..4].copy_from_slice(&address);
+        padded
+    }
+
+    /// A kernel record in which no two fields are equal.
+    fn timeslice() -> Timeslice {
+        Timeslice {
+            header: Header { kind: KIND_TIMESLICE, version: VERSION, cpu: 3, time_ns: 5_001_500_250_000, cookie: 0x1f },
+            activated_ns: 5_001_500_000_000,
+            on_cpu_ns: 240_000,
+            wait_ns: 12_000,
+            sleep_ns: 3_400_000,
+            activation: QueuePhoto {
+                rcv_nxt: 1_000_000 + 1_258_292,
+                copied_seq: 1_000_000,
+                rmem: 2_000_000,
+                rcvbuf: 6_291_456,
+                backlog: 4_352,
+                window: 1_887_436,
+            },
+            deactivation: QueuePhoto {
+                rcv_nxt: 2_300_001,
+                copied_seq: 2_288_000,
+                rmem: 20_000,
+                rcvbuf: 6_291_457,
+                backlog: 0,
+                window: 3_145_728,
+            },
+            arrived_off_cpu_bytes: 1_200_000,
+            arrived_on_cpu_bytes: 41_708,
+            read_bytes: 1_288_000,
+            rcv_rtt_us: 1_850,
+            rcv_ssthresh: 3_000_000,
+            window_clamp: 4_000_000,
+            tid: 4322,
+            tgid: 4321,
+            comm: *b"iperf3\0\0\0\0\0\0\0\0\0\0",
+            netns: 4_026_531_840,
+            end: 1,
+            flags: TIMESLICE_PARTIAL,
+            family: 2,
+            local_port: 5201,
+            remote_port: 40000,
+            fin: 2,
+            local_address: first_four([192, 0, 2, 1]),
+            remote_address: first_four([192, 0, 2, 2]),
+            padding: 0,
+        }
+    }
+
+    #[test]
+    fn queued_bytes_leave_out_the_fin_and_survive_a_wrapped_sequence_number() {
+        let photo = |rcv_nxt, copied_seq| QueuePhoto { rcv_nxt, copied_seq, rmem: 0, rcvbuf: 0, backlog: 0, window: 0 };
+        let queued = |rcv_nxt, copied_seq, fin| super::queue(&photo(rcv_nxt, copied_seq), fin).queued_bytes;
+        assert_eq!(queued(1000, 400, false), 600);
+        assert_eq!(queued(1001, 400, true), 600);
+        assert_eq!(queued(401, 400, true), 0);
+        assert_eq!(queued(400, 400, true), 0);
+        assert_eq!(queued(50, u32::MAX - 49, false), 100);
+        assert_eq!(queued(400, 500, false), 0);
+        assert_eq!(queued(0x8000_0000, 0, true), 0);
+    }
+
+    #[test]
+    fn an_ipv4_mapped_socket_shows_ipv4_addresses_and_family_6() {
+        let mut record = timeslice();
+        record.family = 10;
+        record.local_address = Ipv4Addr::new(192, 0, 2, 1).to_ipv6_mapped().octets();
+        record.remote_address = "2001:db8::2".parse::<Ipv6Addr>().expect("a valid sample").octets();
+        let shown = trace_record(&record);
+        assert_eq!(shown.family, AddressFamily::V6);
+        assert_eq!(shown.local, "192.0.2.1:5201".parse().expect("a valid sample"));
+        assert_eq!(shown.remote, "[2001:db8::2]:40000".parse().expect("a valid sample"));
+    }
+
+    #[test]
+    fn every_field_of_the_kernels_record_reaches_the_user() {
+        let record = timeslice();
+        let shown = trace_record(&record);
+        assert_eq!(shown, sample::record());
+    }
+
+    #[test]
+    fn a_closed_socket_has_no_values_from_memory_that_is_no_longer_its_own() {
+        let mut record = timeslice();
+        record.flags = TIMESLICE_CLOSED;
+        let shown = trace_record(&record);
+        assert!(shown.closed);
+        assert_eq!((shown.rcv_rtt_us, shown.rcv_ssthresh_bytes, shown.window_clamp_bytes), (0, 0, 0));
+        assert_eq!(shown.deactivation, sample::record().deactivation);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_make_a_record(bytes in any::<[u8; 216]>()) {
+            let shown = trace_record(&zerocopy::transmute!(bytes));
+            prop_assert_eq!(Comm::try_from(shown.comm.as_str()), Ok(shown.comm));
+            prop_assert!(shown.activation.queued_bytes <= i32::MAX as u32);
+        }
+    }
+}

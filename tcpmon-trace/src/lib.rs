@@ -1,0 +1,40 @@
+//! Traces of tcpmon: what each thread that reads a TCP socket found in the receive queue when it got the CPU and when
+//! it lost the CPU.
+//!
+//! A trace is one [`TraceHeader`], any number of [`TimesliceRecord`]s and one [`Trailer`]. This crate writes and reads
+//! the formats; it has nothing to do with eBPF. It opens no files and reads no clock: clocks are arguments, input and
+//! output are `std::io`. `docs/trace-format.md` in the repository describes the JSON Lines format.
+//!
+//! # Example
+//!
+//! The bytes that a process found waiting when its threads got the CPU:
+//!
+//! ```
+//! use tcpmon_trace::JsonLinesReader;
+//!
+//! fn waiting_bytes(trace: impl std::io::BufRead) -> Result<u64, tcpmon_trace::ReadError> {
+//!     let mut bytes = 0;
+//!     for record in JsonLinesReader::new(trace)? {
+//!         bytes += u64::from(record?.activation.queued_bytes);
+//!     }
+//!     Ok(bytes)
+//! }
+//! # let error = waiting_bytes("no trace".as_bytes()).unwrap_err();
+//! # assert!(matches!(error, tcpmon_trace::ReadError::NotATrace { .. }));
+//! ```
+
+mod header;
+mod jsonl;
+mod output;
+mod record;
+#[cfg(any(test, feature = "sample"))]
+pub mod sample;
+mod table;
+mod trailer;
+
+pub use header::{Clocks, FORMAT, FORMAT_VERSION, Filter, TraceHeader};
+pub use jsonl::{JsonLinesReader, JsonLinesWriter, ReadError};
+pub use output::{Output, Stream, TraceWriter};
+pub use record::{AddressFamily, Comm, CommError, Queue, TimesliceEnd, TimesliceRecord};
+pub use table::{TABLE_WIDTH, TableWriter};
+pub use trailer::{EndReason, Ending, LOSSES, LOST_OUTPUT, LOST_WRITE, Trailer};

@@ -1,0 +1,177 @@
+//! Holds the tables of `docs/architecture.md` against the code: which crate uses which, and which module of a crate
+//! uses which of the others.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsStr,
+    fs, iter,
+    path::Path,
+    str::FromStr as _,
+};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use cargo_metadata::{DependencyKind, MetadataCommand};
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
+
+use crate::workspace;
+
+/// The crates whose modules have a table.
+const CRATES: [&str; 2] = ["tcpmon-daemon", "tcpmon-ebpf"];
+
+/// What each crate or module uses.
+type Uses = BTreeMap<String, BTreeSet<String>>;
+
+/// Compares each table with the code.
+pub fn check() -> Result<()> {
+    let path = workspace::root().join("docs/architecture.md");
+    let document = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let mut findings = differences("crates", &table(&document, "Crates")?, &crates()?);
+    for name in CRATES {
+        let heading = format!("Modules of {name}");
+        findings.extend(differences(&heading, &table(&document, &heading)?, &modules(name)?));
+    }
+    ensure!(findings.is_empty(), "docs/architecture.md and the code differ:\n{}", findings.join("\n"));
+    Ok(())
+}
+
+/// The first and last cell of each row of the table under a heading: names in backticks.
+fn table(document: &str, heading: &str) -> Result<Uses> {
+    let names = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
+    let section = document
+        .split("\n## ")
+        .find(|section| section.lines().next() == Some(heading))
+        .with_context(|| format!("docs/architecture.md has no section {heading}"))?;
+    let mut uses = Uses::new();
+    for row in section.lines().filter(|line| line.starts_with('|')).skip(2) {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').collect();
+        let used = BTreeSet::from_iter(cells.last().map_or_else(Vec::new, |cell| names(cell)));
+        uses.extend(names(cells[0]).into_iter().map(|name| (name, used.clone())));
+    }
+    Ok(uses)
+}
+
+fn differences(what: &str, documented: &Uses, found: &Uses) -> Vec<String> {
+    let names: BTreeSet<_> = documented.keys().chain(found.keys()).collect();
+    let differs = names.into_iter().filter(|name| documented.get(*name) != found.get(*name));
+    let shown = |uses: Option<&BTreeSet<String>>| uses.map_or("is absent".into(), |uses| format!("uses {uses:?}"));
+    differs
+        .map(|name| {
+            let (documented, found) = (shown(documented.get(name)), shown(found.get(name)));
+            format!("{what}: {name} {documented} in the document and {found} in the code")
+        })
+        .collect()
+}
+
+/// Which crates of the workspace each crate needs when it is used, by its manifest.
+fn crates() -> Result<Uses> {
+    let metadata = MetadataCommand::new().current_dir(workspace::root()).no_deps().exec()?;
+    let packages = metadata.workspace_packages();
+    let names: BTreeSet<&str> = packages.iter().map(|package| package.name.as_str()).collect();
+    let used = |package: &cargo_metadata::Package| {
+        let needed = package.dependencies.iter().filter(|dependency| dependency.kind != DependencyKind::Development);
+        needed.map(|dependency| dependency.name.clone()).filter(|name| names.contains(name.as_str())).collect()
+    };
+    Ok(packages.iter().map(|package| (package.name.to_string(), used(package))).collect())
+}
+
+/// Which top-level modules of a crate each of them names, its tests left out.
+fn modules(name: &str) -> Result<Uses> {
+    let source = workspace::root().join(name).join("src");
+    let mut uses = Uses::new();
+    for file in files(&source)? {
+        let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+        let tokens = TokenStream::from_str(&text).map_err(|error| anyhow!("{}: {error}", file.display()))?;
+        let top = file.strip_prefix(&source)?.iter().next().unwrap_or_default();
+        let module = Path::new(top).file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        if module != "lib" && module != "main" {
+            let used = uses.entry(module.clone()).or_default();
+            named(tokens, used);
+            used.remove(&module);
+        }
+    }
+    Ok(uses)
+}
+
+/// The Rust files in a folder and below, without those that only tests use.
+fn files(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
+        let path = entry?.path();
+        let stem = path.file_stem().unwrap_or_default();
+        if path.is_dir() {
+            found.extend(files(&path)?);
+        } else if path.extension() == Some(OsStr::new("rs")) && stem != "tests" && stem != "fixture" {
+            found.push(path);
+        }
+    }
+    Ok(found)
+}
+
+/// Adds the name that follows each `crate::`, or each name of a group that follows it. Items for tests are left out.
+fn named(tokens: TokenStream, names: &mut BTreeSet<String>) {
+    let is = |token: Option<&TokenTree>, text: &str| token.is_some_and(|token| token.to_string() == text);
+    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+    let mut at = 0;
+    while let Some(token) = tokens.get(at) {
+        at += 1;
+        match token {
+            TokenTree::Punct(punct) if punct.as_char() == '#' && is(tokens.get(at), "[cfg (test)]") => {
+                let ends = |token: &TokenTree| match token {
+                    TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
+                    token => is(Some(token), ";"),
+                };
+                at += tokens[at..].iter().position(ends).map_or(1, |end| end + 1);
+            }
+            TokenTree::Ident(ident) if ident == "crate" && is(tokens.get(at), ":") => match tokens.get(at + 2) {
+                Some(TokenTree::Group(group)) => {
+                    let group: Vec<TokenTree> = group.stream().into_iter().collect();
+                    names.extend(
+                        group.split(|token| is(Some(token), ",")).filter_map(|path| Some(path.first()?.to_string())),
+                    );
+                }
+                Some(name) => names.extend(iter::once(name.to_string())),
+                None => {}
+            },
+            TokenTree::Group(group) => named(group.stream(), names),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_in_uses_expressions_and_macros_but_not_in_tests() -> Result<()> {
+        let source = "
+            use crate::{alpha, beta::{self, x}, gamma as g};
+            fn f() { print!(\"{}\", crate::delta::Y) } // crate::comment
+            #[cfg(test)] use crate::hidden;
+            #[cfg(test)] mod tests { use crate::hidden; }
+            fn g() -> crate::epsilon::Z { \"crate::text\" }";
+        let mut names = BTreeSet::new();
+        named(TokenStream::from_str(source).map_err(|error| anyhow!("{error}"))?, &mut names);
+        assert_eq!(Vec::from_iter(names), ["alpha", "beta", "delta", "epsilon", "gamma"]);
+        Ok(())
+    }
+
+    #[test]
+    fn each_difference_between_table_and_code_is_named() -> Result<()> {
+        let document =
+            "# x\n## Crates\n| a | b | uses |\n|---|---|---|\n| `one`, `two` | `x` | `three` |\n| `three` | | |\n";
+        let documented = table(document, "Crates")?;
+        assert_eq!(differences("crates", &documented, &documented), [""; 0]);
+        let mut found = documented.clone();
+        found.remove("one");
+        found.insert("three".into(), ["two".to_owned()].into());
+        assert_eq!(
+            differences("crates", &documented, &found),
+            [
+                "crates: one uses {\"three\"} in the document and is absent in the code",
+                "crates: three uses {} in the document and uses {\"two\"} in the code"
+            ]
+        );
+        Ok(())
+    }
+}
