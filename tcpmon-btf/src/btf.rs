@@ -18,7 +18,7 @@ mod blob;
 #[cfg(test)]
 mod tests;
 
-pub use blob::{Blob, BtfError, Record, kind};
+pub use blob::{Blob, BtfError, TypeRecord, kind};
 
 use blob::word;
 
@@ -172,15 +172,15 @@ impl<'a> Btf<'a> {
     }
 
     /// The enum of this name that has values; an enum without values is a forward declaration.
-    fn enumeration(&self, name: &str) -> Option<Record<'a>> {
+    fn enumeration(&self, name: &str) -> Option<TypeRecord<'a>> {
         (1..=self.blob.count())
             .filter_map(|id| self.blob.record(id))
             .find(|record| is_enum(record) && record.count > 0 && self.blob.is_named(record.name, name))
     }
 
     /// Name offsets and values of an enum.
-    fn values(&self, record: Record<'a>) -> impl Iterator<Item = (u32, i64)> + use<'a> {
-        let Record { kind, flag: signed, tail, .. } = record;
+    fn values(&self, record: TypeRecord<'a>) -> impl Iterator<Item = (u32, i64)> + use<'a> {
+        let TypeRecord { kind, flag: signed, tail, .. } = record;
         tail.chunks_exact(if kind == kind::ENUM { 8 } else { 12 }).filter_map(move |value| {
             let low = word(value, 4)?;
             let wide = match (word(value, 8), signed) {
@@ -222,7 +222,7 @@ impl<'a> Btf<'a> {
     /// starts.
     fn member(
         &self,
-        container: Record<'a>,
+        container: TypeRecord<'a>,
         name: &str,
         start: u64,
         nesting: usize,
@@ -291,7 +291,7 @@ impl<'a> Btf<'a> {
     fn skip_qualifiers(&self, mut id: u32) -> Option<u32> {
         for _ in 0..MAX_CHAIN {
             match self.blob.record(id) {
-                Some(Record {
+                Some(TypeRecord {
                     kind: kind::TYPEDEF | kind::VOLATILE | kind::CONST | kind::RESTRICT | kind::TYPE_TAG,
                     size_or_type,
                     ..
@@ -303,12 +303,12 @@ impl<'a> Btf<'a> {
     }
 }
 
-fn is_enum(record: &Record<'_>) -> bool {
+fn is_enum(record: &TypeRecord<'_>) -> bool {
     matches!(record.kind, kind::ENUM | kind::ENUM64)
 }
 
 /// The members of a structure or union, bits counted from its own start; nothing for other kinds.
-fn members(container: Record<'_>) -> impl Iterator<Item = Member> {
+fn members(container: TypeRecord<'_>) -> impl Iterator<Item = Member> {
     let is_structure = matches!(container.kind, kind::STRUCT | kind::UNION);
     let tail = if is_structure { container.tail } else { &[] };
     tail.chunks_exact(12).filter_map(move |member| {

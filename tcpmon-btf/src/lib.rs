@@ -8,4 +8,4 @@ mod btf;
 pub mod layout;
 pub mod plan;
 
-pub use btf::{Argument, ArgumentKind, Blob, Btf, BtfError, Field, Record, kind};
+pub use btf::{Argument, ArgumentKind, Blob, Btf, BtfError, Field, TypeRecord, kind};

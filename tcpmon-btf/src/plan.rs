@@ -1,6 +1,6 @@
 //! What is to be attached: each probe with its purpose, and the decision for each kernel.
 
-use tcpmon_common::tracepoint::{self, Argument, ITERATOR_FIELDS, Kind};
+use tcpmon_common::tracepoint::{self, ExpectedArgument, ExpectedType, ITERATOR_FIELDS};
 
 use crate::{ArgumentKind, Btf, kind};
 
@@ -24,7 +24,7 @@ pub struct Probe {
     /// Whether a trace attaches it.
     pub trace: bool,
     /// The arguments that its programs take.
-    pub arguments: &'static [Argument],
+    pub arguments: &'static [ExpectedArgument],
 }
 
 /// Kernel functions behind the features that every program needs, each with the release that introduced it.
@@ -77,11 +77,11 @@ pub const SOCK_OPS: Probe = Probe {
     )
 };
 
-const fn required(name: &'static str, trace: bool, arguments: &'static [Argument]) -> Probe {
+const fn required(name: &'static str, trace: bool, arguments: &'static [ExpectedArgument]) -> Probe {
     Probe { required: true, trace, ..optional(name, "", arguments) }
 }
 
-const fn optional(name: &'static str, lost_without: &'static str, arguments: &'static [Argument]) -> Probe {
+const fn optional(name: &'static str, lost_without: &'static str, arguments: &'static [ExpectedArgument]) -> Probe {
     Probe {
         name,
         second_program: None,
@@ -139,7 +139,7 @@ pub fn unsupported(probe: &Probe, btf: &Btf<'_>) -> Option<String> {
     let Some(there) = btf.tracepoint(name) else {
         return Some(format!("this kernel has no tracepoint {name}"));
     };
-    let wrong = |argument: &&Argument| match there.get(argument.position) {
+    let wrong = |argument: &&ExpectedArgument| match there.get(argument.position) {
         Some(found) => !is(found.kind, argument.kind),
         None => !argument.optional,
     };
@@ -147,21 +147,20 @@ pub fn unsupported(probe: &Probe, btf: &Btf<'_>) -> Option<String> {
     Some(format!("argument {} of this kernel's {name} is not {}", argument.position, in_words(argument.kind)))
 }
 
-fn is(found: ArgumentKind<'_>, kind: Kind) -> bool {
+fn is(found: ArgumentKind<'_>, kind: ExpectedType) -> bool {
     match (found, kind) {
-        (ArgumentKind::Pointer(name), Kind::Pointer(wanted)) | (ArgumentKind::Enum(name), Kind::Enum(wanted)) => {
-            name == wanted
-        }
-        (ArgumentKind::Integer { size, .. }, Kind::Integer(wanted)) => size == wanted,
+        (ArgumentKind::Pointer(name), ExpectedType::Pointer(wanted))
+        | (ArgumentKind::Enum(name), ExpectedType::Enum(wanted)) => name == wanted,
+        (ArgumentKind::Integer { size, .. }, ExpectedType::Integer(wanted)) => size == wanted,
         _ => false,
     }
 }
 
-fn in_words(kind: Kind) -> String {
+fn in_words(kind: ExpectedType) -> String {
     match kind {
-        Kind::Pointer(name) => format!("a struct {name}"),
-        Kind::Integer(bytes) => format!("a number of {bytes} bytes"),
-        Kind::Enum(name) => format!("an enum {name}"),
+        ExpectedType::Pointer(name) => format!("a struct {name}"),
+        ExpectedType::Integer(bytes) => format!("a number of {bytes} bytes"),
+        ExpectedType::Enum(name) => format!("an enum {name}"),
     }
 }
 
@@ -215,9 +214,9 @@ mod tests {
             for probe in &PROBES {
                 for (index, argument) in probe.arguments.iter().enumerate() {
                     for moved in [
-                        Argument { position: argument.position + 1, ..*argument },
-                        Argument { kind: Kind::Pointer("nothing"), ..*argument },
-                        Argument { kind: Kind::Integer(2), ..*argument },
+                        ExpectedArgument { position: argument.position + 1, ..*argument },
+                        ExpectedArgument { kind: ExpectedType::Pointer("nothing"), ..*argument },
+                        ExpectedArgument { kind: ExpectedType::Integer(2), ..*argument },
                     ] {
                         let mut arguments = probe.arguments.to_vec();
                         arguments[index] = moved;

@@ -18,7 +18,7 @@ const HALF_CLOSED: [u32; 2] = [FIN_WAIT1, FIN_WAIT2];
 
 /// What is read from the socket at an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct Observation {
     /// `CLOCK_MONOTONIC`, ns.
     pub now_ns: u64,
     /// `rcv_nxt`.
@@ -66,14 +66,14 @@ pub struct Folded {
     pub refused: u32,
 }
 
-/// Brings `state` up to `seen`. `switches` takes a reader slot and a thread id, and returns the thread's number of CPU
-/// edges if the slot still belongs to that thread.
+/// Brings `state` up to `seen`. `reader_edges` takes a reader slot and a thread id, and returns the thread's number of
+/// CPU edges if the slot still belongs to that thread.
 #[inline(always)]
 pub fn fold(
     state: &mut SocketState,
-    seen: &Seen,
+    seen: &Observation,
     cause: Cause,
-    switches: impl FnOnce(u32, u32) -> Option<u32>,
+    reader_edges: impl FnOnce(u32, u32) -> Option<u32>,
 ) -> Folded {
     let mut received = seen.rcv_nxt.wrapping_sub(state.rcv_nxt);
     let mut read = seen.copied_seq.wrapping_sub(state.copied_seq);
@@ -122,8 +122,8 @@ pub fn fold(
 
     let mut edges = Edges { activations: 0, deactivations: 0 };
     if state.reader_slot != SLOT_NONE {
-        match switches(state.reader_slot, state.reader_tid) {
-            Some(switches) => edges = fold_edges(state, received, queued, switches, cause),
+        match reader_edges(state.reader_slot, state.reader_tid) {
+            Some(count) => edges = fold_edges(state, received, queued, count, cause),
             // The slot no longer belongs to the thread, which is gone.
             None => state.reader_slot = SLOT_NONE,
         }
@@ -178,8 +178,8 @@ struct Edges {
 /// Counts the edges of the reader's timeslices since the last event; the queue was the same at each of them. A
 /// timeslice in which the queue was empty and nothing arrived or was read carries no information and is not counted.
 #[inline(always)]
-fn fold_edges(state: &mut SocketState, received: u32, queued: u32, switches: u32, cause: Cause) -> Edges {
-    let was_running = state.reader_switches & 1;
+fn fold_edges(state: &mut SocketState, received: u32, queued: u32, count: u32, cause: Cause) -> Edges {
+    let was_running = state.reader_edges & 1;
     let counters = &mut state.counters;
     // `received` is the segment of the last event, which found the reader in this state.
     if was_running == 1 {
@@ -187,15 +187,15 @@ fn fold_edges(state: &mut SocketState, received: u32, queued: u32, switches: u32
     } else {
         counters.arrived_off_cpu_bytes = counters.arrived_off_cpu_bytes.wrapping_add(received as u64);
     }
-    let edges = switches.wrapping_sub(state.reader_switches);
+    let edges = count.wrapping_sub(state.reader_edges);
     if edges == 0 {
         return Edges { activations: 0, deactivations: 0 };
     }
-    state.reader_switches = switches;
+    state.reader_edges = count;
     if queued == 0 {
         // An event belongs to the timeslice that is running now. Without an event, nothing has happened in that
         // timeslice yet.
-        let activations = if matches!(cause, Cause::Snapshot) { 0 } else { switches & 1 };
+        let activations = if matches!(cause, Cause::Snapshot) { 0 } else { count & 1 };
         return Edges { activations, deactivations: was_running };
     }
     // Not (edges + was_running) / 2, which can overflow.
@@ -217,8 +217,8 @@ mod tests {
     use super::*;
     use crate::histogram::FILLS;
 
-    fn seen(now_ns: u64, rcv_nxt: u32, copied_seq: u32) -> Seen {
-        Seen {
+    fn seen(now_ns: u64, rcv_nxt: u32, copied_seq: u32) -> Observation {
+        Observation {
             now_ns,
             rcv_nxt,
             copied_seq,
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn a_fin_is_neither_received_nor_read_nor_queued_data() {
         let mut state = state();
-        let fin = |now, rcv_nxt, copied| Seen { fin: true, ..seen(now, rcv_nxt, copied) };
+        let fin = |now, rcv_nxt, copied| Observation { fin: true, ..seen(now, rcv_nxt, copied) };
         fold(&mut state, &fin(1, 101, 0), Cause::Event, |_, _| None);
         assert_eq!(state.counters.received_bytes, 100);
         fold(&mut state, &fin(1 + 1024, 101, 100), Cause::Event, |_, _| None);
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn arrivals_belong_to_where_the_reader_was_when_they_arrived() {
-        let mut state = SocketState { reader_slot: 0, reader_switches: 1, ..state() };
+        let mut state = SocketState { reader_slot: 0, reader_edges: 1, ..state() };
         // 100 bytes arrive while the reader runs (known at the next event). It then sleeps while 200 more arrive, wakes
         // up and reads.
         fold(&mut state, &seen(10, 0, 0), Cause::Event, |_, _| Some(1));
@@ -287,18 +287,18 @@ mod tests {
 
     #[test]
     fn a_stalled_reader_is_counted_at_each_edge_and_an_idle_socket_only_once() {
-        let mut stalled = SocketState { reader_slot: 0, reader_switches: 1, ..state() };
-        fold(&mut stalled, &Seen { rmem: 50_000, ..seen(10, 500, 0) }, Cause::Event, |_, _| Some(201));
+        let mut stalled = SocketState { reader_slot: 0, reader_edges: 1, ..state() };
+        fold(&mut stalled, &Observation { rmem: 50_000, ..seen(10, 500, 0) }, Cause::Event, |_, _| Some(201));
         assert_eq!(edges(&stalled), [0, 100, 100]);
         assert_eq!(stalled.counters.fill_sums, [0, 100 * 320, 100 * 320]);
-        let mut idle = SocketState { reader_slot: 0, reader_switches: 1, ..state() };
+        let mut idle = SocketState { reader_slot: 0, reader_edges: 1, ..state() };
         fold(&mut idle, &seen(10, 0, 0), Cause::Event, |_, _| Some(201));
         assert_eq!(edges(&idle), [0, 1, 1]);
     }
 
     #[test]
     fn a_slot_of_another_thread_is_let_go() {
-        let mut state = SocketState { reader_slot: 7, reader_switches: 1, ..state() };
+        let mut state = SocketState { reader_slot: 7, reader_edges: 1, ..state() };
         fold(&mut state, &seen(10, 100, 0), Cause::Event, |_, _| None);
         assert_eq!(state.reader_slot, SLOT_NONE);
         assert_eq!(state.counters.received_bytes, 100);
@@ -318,7 +318,7 @@ mod tests {
     fn a_half_closed_socket_takes_its_arrivals_as_spread_over_the_interval() {
         for half_closed in HALF_CLOSED {
             let mut state = state();
-            fold(&mut state, &Seen { state: half_closed, ..seen(1024, 1000, 0) }, Cause::Event, |_, _| None);
+            fold(&mut state, &Observation { state: half_closed, ..seen(1024, 1000, 0) }, Cause::Event, |_, _| None);
             assert_eq!((state.counters.received_bytes, state.counters.queue_byte_ticks), (1000, 500));
         }
     }
@@ -326,17 +326,17 @@ mod tests {
     #[test]
     fn a_window_below_one_segment_is_timed() {
         let mut state = state();
-        fold(&mut state, &Seen { window: 1447, ..seen(100, 0, 0) }, Cause::Event, |_, _| None);
-        fold(&mut state, &Seen { window: 1448, ..seen(300, 0, 0) }, Cause::Event, |_, _| None);
+        fold(&mut state, &Observation { window: 1447, ..seen(100, 0, 0) }, Cause::Event, |_, _| None);
+        fold(&mut state, &Observation { window: 1448, ..seen(300, 0, 0) }, Cause::Event, |_, _| None);
         assert_eq!(state.counters.zero_window_ns, 100);
     }
 
     #[test]
     fn growth_counts_only_where_autotuning_announced_it() {
         let mut state = state();
-        fold(&mut state, &Seen { rcvbuf: 200_000, ..seen(1, 0, 0) }, Cause::Event, |_, _| None);
-        fold(&mut state, &Seen { rcvbuf: 300_000, autotuned: true, ..seen(2, 0, 0) }, Cause::Event, |_, _| None);
-        fold(&mut state, &Seen { rcvbuf: 300_000, autotuned: true, ..seen(3, 0, 0) }, Cause::Event, |_, _| None);
+        fold(&mut state, &Observation { rcvbuf: 200_000, ..seen(1, 0, 0) }, Cause::Event, |_, _| None);
+        fold(&mut state, &Observation { rcvbuf: 300_000, autotuned: true, ..seen(2, 0, 0) }, Cause::Event, |_, _| None);
+        fold(&mut state, &Observation { rcvbuf: 300_000, autotuned: true, ..seen(3, 0, 0) }, Cause::Event, |_, _| None);
         assert_eq!(state.counters.growths, 1);
     }
 }

@@ -4,6 +4,7 @@
 //! boundary exactly as it is in memory. Both sides run on the same little-endian host.
 #![no_std]
 
+pub mod connections;
 pub mod copy;
 pub mod counters;
 pub mod drops;
@@ -11,12 +12,11 @@ pub mod fold;
 pub mod header;
 pub mod histogram;
 pub mod ignored;
-pub mod lives;
 pub mod loss;
+pub mod memory_limit;
 pub mod name;
 pub mod napi;
 pub mod pass;
-pub mod pressure;
 pub mod reader;
 pub mod settings;
 pub mod socket;
@@ -39,7 +39,7 @@ mod pod {
     pod!(
         crate::drops::DropKey,
         crate::napi::NapiDevice,
-        crate::pass::Pass,
+        crate::pass::PassControl,
         crate::reader::ReaderSlot,
         crate::settings::Settings,
         crate::socket::SocketCounters

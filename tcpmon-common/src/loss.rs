@@ -12,7 +12,8 @@ pub enum Loss {
     ReaderStorage = 1,
     /// Every reader slot is taken: the thread's timeslices are not counted.
     ReaderSlot = 2,
-    /// The ring was full at a socket's end: its final values were added to the map `FALLEN` instead, under no group.
+    /// The ring was full at a socket's end: its final values were added to the map `LOST_TOTALS` instead, without a
+    /// group.
     FinalRecord = 3,
     /// The ring was full at a reader's exit: its slot is collected at the next scrape instead.
     ReaderExit = 4,

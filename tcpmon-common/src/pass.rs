@@ -23,14 +23,14 @@ pub const SHOW_LISTENERS: u32 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
 #[repr(C)]
-pub struct Pass {
+pub struct PassControl {
     /// A `SHOW_` constant; set by user space.
     pub show: u32,
     /// Work done in this system call, in the unit of [`WORK`]; reset by user space.
     pub work: u32,
     /// Records made in this system call; reset by user space.
     pub records: u32,
-    /// Number of indexes in [`Pass::free`]; set by user space.
+    /// Number of indexes in [`PassControl::free`]; set by user space.
     pub free_count: u32,
     /// How many of these indexes were taken in this system call; reset by user space.
     pub taken: u32,
@@ -41,10 +41,10 @@ pub struct Pass {
     pub free: [u32; RECORDS as usize],
 }
 
-impl Pass {
+impl PassControl {
     /// All zero.
     pub const ZERO: Self =
         Self { show: 0, work: 0, records: 0, free_count: 0, taken: 0, living: 0, free: [0; RECORDS as usize] };
 }
 
-const _: () = assert!(size_of::<Pass>() == 24 + 4 * RECORDS as usize);
+const _: () = assert!(size_of::<PassControl>() == 24 + 4 * RECORDS as usize);

@@ -42,7 +42,7 @@ pub struct ReaderSlot {
     /// Thread-group id (what `ps` calls the pid).
     pub tgid: u32,
     /// Number of edges seen: odd while the thread is on a CPU. Wraps.
-    pub switches: u32,
+    pub edges: u32,
     /// `READER_` flags.
     pub flags: u32,
     /// Cookie of the socket that the thread read last.

@@ -14,7 +14,7 @@ pub const SOCKET_ACTIVE: u32 = 2;
 /// [`KIND_FINAL`](crate::header::KIND_FINAL) has been sent: a snapshot must not show the socket again.
 pub const SOCKET_FINAL: u32 = 4;
 /// Counting has started.
-pub const SOCKET_BEGUN: u32 = 8;
+pub const SOCKET_COUNTED: u32 = 8;
 /// The local side accepted the connection on a port that the kernel chose for the listening socket.
 pub const SOCKET_PORT_CHOSEN: u32 = 16;
 /// The connection is counted among those that started to open.
@@ -143,8 +143,8 @@ pub struct SocketState {
     pub shown: Shown,
     /// Odd while an event is being folded, and a different even number after each event: see [`copy`](crate::copy).
     pub sequence: u32,
-    /// That thread's [`switches`](crate::reader::ReaderSlot::switches) at the last event.
-    pub reader_switches: u32,
+    /// That thread's [`edges`](crate::reader::ReaderSlot::edges) at the last event.
+    pub reader_edges: u32,
     /// `rcv_nxt` at the last event.
     pub rcv_nxt: u32,
     /// `copied_seq` at the last event.
@@ -170,7 +170,7 @@ impl SocketState {
         flags: 0,
         shown: Shown::ZERO,
         sequence: 0,
-        reader_switches: 0,
+        reader_edges: 0,
         rcv_nxt: 0,
         copied_seq: 0,
         last_ns: 0,
@@ -185,7 +185,7 @@ pub const LIVE_FIN: u8 = 1;
 /// The last reader's slot still belongs to that thread.
 pub const LIVE_READER: u8 = 2;
 /// If `sk_rcvbuf` is larger than at the last event, autotuning raised it.
-pub const LIVE_AUTOTUNED: u8 = 4;
+pub const LIVE_GROWN: u8 = 4;
 /// The snapshot shows this socket for the first time.
 pub const LIVE_NEW: u8 = 8;
 /// The socket listens on a port that the kernel chose.
@@ -220,8 +220,8 @@ pub struct SocketLive {
     pub rcv_rtt_us: u32,
     /// Inode number of the network namespace.
     pub netns: u32,
-    /// The reader's [`switches`](crate::reader::ReaderSlot::switches) at the time of the snapshot.
-    pub reader_switches: u32,
+    /// The reader's [`edges`](crate::reader::ReaderSlot::edges) at the time of the snapshot.
+    pub reader_edges: u32,
     /// Zero.
     pub padding: u32,
     /// `AF_INET` or `AF_INET6`.
@@ -255,7 +255,7 @@ impl SocketLive {
         window_clamp: 0,
         rcv_rtt_us: 0,
         netns: 0,
-        reader_switches: 0,
+        reader_edges: 0,
         padding: 0,
         family: 0,
         local_port: 0,
@@ -272,7 +272,7 @@ impl SocketLive {
 #[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
 #[repr(C)]
 pub struct SocketRecord {
-    /// Kind, time, cookie.
+    /// ExpectedType, time, cookie.
     pub header: Header,
     /// The socket's own fields when the record was made.
     pub live: SocketLive,

@@ -6,7 +6,7 @@ use crate::header::{Header, Record};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
 #[repr(C)]
-pub struct QueuePhoto {
+pub struct QueueSample {
     /// `rcv_nxt`.
     pub rcv_nxt: u32,
     /// `copied_seq`.
@@ -21,7 +21,7 @@ pub struct QueuePhoto {
     pub window: u32,
 }
 
-impl QueuePhoto {
+impl QueueSample {
     /// All zero.
     pub const ZERO: Self = Self { rcv_nxt: 0, copied_seq: 0, rmem: 0, rcvbuf: 0, backlog: 0, window: 0 };
 }
@@ -38,20 +38,20 @@ pub const TIMESLICE_CLOSED: u16 = 4;
 #[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
 #[repr(C)]
 pub struct Timeslice {
-    /// Kind, CPU, time of the deactivation, cookie.
+    /// ExpectedType, CPU, time of the deactivation, cookie.
     pub header: Header,
     /// When the thread was scheduled in, ns.
     pub activated_ns: u64,
     /// Time on the CPU (`se.sum_exec_runtime`), ns.
     pub on_cpu_ns: u64,
     /// Time runnable but not running before this timeslice (`sched_info.run_delay`), ns.
-    pub wait_ns: u64,
+    pub run_queue_wait_ns: u64,
     /// Time asleep before this timeslice, ns.
     pub sleep_ns: u64,
     /// The receive queue at the activation.
-    pub activation: QueuePhoto,
+    pub activation: QueueSample,
     /// The receive queue at the deactivation.
-    pub deactivation: QueuePhoto,
+    pub deactivation: QueueSample,
     /// Bytes that arrived after the end of the previous timeslice and before this activation.
     pub arrived_off_cpu_bytes: u64,
     /// Bytes that arrived during this timeslice.
@@ -96,5 +96,5 @@ pub struct Timeslice {
 // SAFETY: integers only, with explicit padding (the sizes are asserted).
 unsafe impl Record for Timeslice {}
 
-const _: () = assert!(size_of::<QueuePhoto>() == 24);
+const _: () = assert!(size_of::<QueueSample>() == 24);
 const _: () = assert!(size_of::<Timeslice>() == 216);

@@ -10,18 +10,18 @@ use crate::socket::SocketState;
 
 /// An argument of a tracepoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Argument {
+pub struct ExpectedArgument {
     /// Position, from 0.
     pub position: usize,
     /// The type that the programs expect.
-    pub kind: Kind,
+    pub kind: ExpectedType,
     /// Older kernels do not pass it, and the programs can do without it.
     pub optional: bool,
 }
 
 /// The type of an argument, without typedefs and qualifiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ExpectedType {
     /// A pointer to the structure of this name.
     Pointer(&'static str),
     /// An integer or bool of this many bytes.
@@ -30,8 +30,8 @@ pub enum Kind {
     Enum(&'static str),
 }
 
-const fn argument(position: usize, kind: Kind) -> Argument {
-    Argument { position, kind, optional: false }
+const fn argument(position: usize, kind: ExpectedType) -> ExpectedArgument {
+    ExpectedArgument { position, kind, optional: false }
 }
 
 /// Makes one module for each tracepoint, with its arguments and a list of all of them, `ARGUMENTS`.
@@ -40,11 +40,11 @@ macro_rules! tracepoints {
         $(
             #[doc = concat!("Arguments of `", stringify!($tracepoint), "`.")]
             pub mod $tracepoint {
-                use super::{Argument, Kind, argument};
+                use super::{ExpectedArgument, ExpectedType, argument};
 
-                $($(#[$doc])+ pub const $name: Argument = $argument;)+
+                $($(#[$doc])+ pub const $name: ExpectedArgument = $argument;)+
                 /// All arguments that the programs take.
-                pub const ARGUMENTS: &[Argument] = &[$($name),+];
+                pub const ARGUMENTS: &[ExpectedArgument] = &[$($name),+];
             }
         )+
     };
@@ -53,59 +53,59 @@ macro_rules! tracepoints {
 tracepoints! {
     inet_sock_set_state {
         /// The socket.
-        SOCK = argument(0, Kind::Pointer("sock"));
+        SOCK = argument(0, ExpectedType::Pointer("sock"));
         /// The old state.
-        OLD = argument(1, Kind::Integer(4));
+        OLD = argument(1, ExpectedType::Integer(4));
         /// The new state.
-        NEW = argument(2, Kind::Integer(4));
+        NEW = argument(2, ExpectedType::Integer(4));
     }
     tcp_destroy_sock {
         /// The socket.
-        SOCK = argument(0, Kind::Pointer("sock"));
+        SOCK = argument(0, ExpectedType::Pointer("sock"));
     }
     tcp_rcv_space_adjust {
         /// The socket.
-        SOCK = argument(0, Kind::Pointer("sock"));
+        SOCK = argument(0, ExpectedType::Pointer("sock"));
     }
     tcp_probe {
         /// The socket.
-        SOCK = argument(0, Kind::Pointer("sock"));
+        SOCK = argument(0, ExpectedType::Pointer("sock"));
         /// The segment.
-        SKB = argument(1, Kind::Pointer("sk_buff"));
+        SKB = argument(1, ExpectedType::Pointer("sk_buff"));
     }
     sched_switch {
         /// Whether the thread was preempted, that is, could have continued to run.
-        PREEMPT = argument(0, Kind::Integer(1));
+        PREEMPT = argument(0, ExpectedType::Integer(1));
         /// The thread that leaves the CPU.
-        PREV = argument(1, Kind::Pointer("task_struct"));
+        PREV = argument(1, ExpectedType::Pointer("task_struct"));
         /// The thread that gets the CPU.
-        NEXT = argument(2, Kind::Pointer("task_struct"));
+        NEXT = argument(2, ExpectedType::Pointer("task_struct"));
         /// The state of the thread that leaves the CPU (5.18).
-        PREV_STATE = Argument { optional: true, ..argument(3, Kind::Integer(4)) };
+        PREV_STATE = ExpectedArgument { optional: true, ..argument(3, ExpectedType::Integer(4)) };
     }
     tcp_rcvbuf_grow {
         /// The socket.
-        SOCK = argument(0, Kind::Pointer("sock"));
+        SOCK = argument(0, ExpectedType::Pointer("sock"));
     }
     kfree_skb {
         /// Why the packet is dropped (5.17).
-        REASON = argument(2, Kind::Enum("skb_drop_reason"));
+        REASON = argument(2, ExpectedType::Enum("skb_drop_reason"));
         /// The socket that it was for (6.11).
-        SOCK = argument(3, Kind::Pointer("sock"));
+        SOCK = argument(3, ExpectedType::Pointer("sock"));
     }
     napi_poll {
         /// The NAPI instance.
-        NAPI = argument(0, Kind::Pointer("napi_struct"));
+        NAPI = argument(0, ExpectedType::Pointer("napi_struct"));
         /// Packets processed.
-        WORK = argument(1, Kind::Integer(4));
+        WORK = argument(1, ExpectedType::Integer(4));
         /// Packets allowed.
-        BUDGET = argument(2, Kind::Integer(4));
+        BUDGET = argument(2, ExpectedType::Integer(4));
     }
     sock_exceed_buf_limit {
         /// The socket.
-        SOCK = argument(0, Kind::Pointer("sock"));
+        SOCK = argument(0, ExpectedType::Pointer("sock"));
         /// What the memory was for.
-        KIND = argument(3, Kind::Integer(4));
+        KIND = argument(3, ExpectedType::Integer(4));
     }
 }
 

@@ -17,51 +17,51 @@ use aya_ebpf::{
     maps::{Array, HashMap, PerCpuArray, PerCpuHashMap, RingBuf, Stack},
 };
 use tcpmon_common::{
+    connections::COUNTS as CONNECTION_COUNTS,
     drops::DropKey,
     header::Record,
     ignored::IGNORED_WHY,
-    lives::LIVES as LIVES_COUNTS,
     loss::{LOSSES, Loss},
+    memory_limit::KINDS,
     name::Name,
     napi::{NAPI_SLOTS, NapiDevice},
-    pass::{Pass, RECORDS as MAX_RECORDS},
-    pressure::LIMIT_KINDS,
+    pass::{PassControl, RECORDS as MAX_RECORDS},
     reader::ReaderSlot,
     socket::{SOCKET_INDEXES, SOCKET_MAPS, SocketCounters, SocketRecord, SocketState},
 };
 
 use crate::{kernel::Sock, traced::TracedReader};
 
-pub use self::task::{Known, known, slot_of};
+pub use self::task::{ReaderThread, reader_thread, slot_of};
 
 // The loader sets the sizes of READERS, FREE_SLOTS, TRACED, DROPS and EVENTS.
 
 /// Map number, from the socket's address (see [`map_of`]) -> one of the maps below; filled by user space.
 #[btf_map]
-static SOCKETS: ArrayOfMaps<Sockets, { SOCKET_MAPS as usize }> = ArrayOfMaps::new();
+static SOCKETS: ArrayOfMaps<SocketMaps, { SOCKET_MAPS as usize }> = ArrayOfMaps::new();
 
-/// socket -> its state. Lives as long as the socket. Written by segment, read, lifecycle and autotune; the snapshot
+/// socket -> its state. Lives as long as the socket. Written by segment, read, lifecycle and growth; the snapshot
 /// writes `shown` and reads the rest.
-type Sockets = SkStorage<SocketState>;
+type SocketMaps = SkStorage<SocketState>;
 
 #[btf_map]
-static SOCKETS_0: Sockets = SkStorage::new();
+static SOCKETS_0: SocketMaps = SkStorage::new();
 #[btf_map]
-static SOCKETS_1: Sockets = SkStorage::new();
+static SOCKETS_1: SocketMaps = SkStorage::new();
 #[btf_map]
-static SOCKETS_2: Sockets = SkStorage::new();
+static SOCKETS_2: SocketMaps = SkStorage::new();
 #[btf_map]
-static SOCKETS_3: Sockets = SkStorage::new();
+static SOCKETS_3: SocketMaps = SkStorage::new();
 #[btf_map]
-static SOCKETS_4: Sockets = SkStorage::new();
+static SOCKETS_4: SocketMaps = SkStorage::new();
 #[btf_map]
-static SOCKETS_5: Sockets = SkStorage::new();
+static SOCKETS_5: SocketMaps = SkStorage::new();
 #[btf_map]
-static SOCKETS_6: Sockets = SkStorage::new();
+static SOCKETS_6: SocketMaps = SkStorage::new();
 #[btf_map]
-static SOCKETS_7: Sockets = SkStorage::new();
+static SOCKETS_7: SocketMaps = SkStorage::new();
 
-/// slot -> reader. Written by sched and read; read by segment (only `switches`) and at each scrape.
+/// slot -> reader. Written by sched and read; read by segment (only `edges`) and at each scrape.
 #[map]
 static READERS: Array<ReaderSlot> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 
@@ -83,11 +83,11 @@ static LOST: PerCpuArray<u64> = PerCpuArray::with_max_entries(LOSSES as u32, 0);
 
 /// 0 -> sums of the sockets whose final record was lost because EVENTS was full, per CPU. Written by lifecycle.
 #[map]
-static FALLEN: PerCpuArray<SocketCounters> = PerCpuArray::with_max_entries(1, 0);
+static LOST_TOTALS: PerCpuArray<SocketCounters> = PerCpuArray::with_max_entries(1, 0);
 
 /// 0 -> the pass of the snapshot. Mapped by user space; written by both sides in turn.
 #[map]
-static PASS: Array<Pass> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+static PASS: Array<PassControl> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 
 /// Number -> record of the snapshot. Mapped by user space, which takes the records between two system calls.
 #[map]
@@ -96,12 +96,12 @@ static RECORDS: Array<SocketRecord> = Array::with_max_entries(MAX_RECORDS, BPF_F
 /// index / 64 -> bits of the sockets that a pass has visited. Mapped and cleared by user space, written by the
 /// snapshot.
 #[map]
-static MET: Array<u64> = Array::with_max_entries(SOCKET_INDEXES / 64, BPF_F_MMAPABLE);
+static VISITED: Array<u64> = Array::with_max_entries(SOCKET_INDEXES / 64, BPF_F_MMAPABLE);
 
 /// index / 8 -> one byte for each index, not 0 if the socket's final record was lost. Mapped and cleared by user space,
 /// written by lifecycle.
 #[map]
-static FELL: Array<[u8; 8]> = Array::with_max_entries(SOCKET_INDEXES / 8, BPF_F_MMAPABLE);
+static LOST_FINALS: Array<[u8; 8]> = Array::with_max_entries(SOCKET_INDEXES / 8, BPF_F_MMAPABLE);
 
 /// (socket, reason) -> dropped segments, per CPU. Written by drop; read at each scrape; an entry is removed when it has
 /// not changed since the last read.
@@ -114,7 +114,7 @@ static NAPI: PerCpuArray<NapiDevice> = PerCpuArray::with_max_entries(NAPI_SLOTS 
 
 /// Kind of memory -> requests that a limit refused, per CPU. Written by pressure, read at each scrape.
 #[map]
-static LIMITS: PerCpuArray<u64> = PerCpuArray::with_max_entries(LIMIT_KINDS.len() as u32, 0);
+static MEMORY_LIMITS: PerCpuArray<u64> = PerCpuArray::with_max_entries(KINDS.len() as u32, 0);
 
 /// Index into [`IGNORED_WHY`] -> ignored sockets, per CPU. Written by lifecycle, read at each scrape.
 #[map]
@@ -127,7 +127,7 @@ static CHOSEN_PORTS: HashMap<u64, u8> = HashMap::with_max_entries(8192, 0);
 
 /// `LIVES_` constant -> connections, per CPU. Written by lifecycle and wherever counting starts, read at each pass.
 #[map]
-static LIVES: PerCpuArray<u64> = PerCpuArray::with_max_entries(LIVES_COUNTS, 0);
+static CONNECTIONS: PerCpuArray<u64> = PerCpuArray::with_max_entries(CONNECTION_COUNTS, 0);
 
 /// Thread groups to trace; written by user space.
 #[map]
@@ -253,14 +253,14 @@ pub fn submit<T: Record>(record: &'static mut T) {
 
 /// This CPU's sums of sockets whose final record was lost.
 #[inline(always)]
-pub fn fallen() -> Option<&'static mut SocketCounters> {
+pub fn lost_totals() -> Option<&'static mut SocketCounters> {
     // SAFETY: this is the current CPU's own entry.
-    FALLEN.get_ptr_mut(0).map(|sums| unsafe { &mut *sums })
+    LOST_TOTALS.get_ptr_mut(0).map(|sums| unsafe { &mut *sums })
 }
 
 /// The pass of the snapshot.
 #[inline(always)]
-pub fn pass() -> Option<&'static mut Pass> {
+pub fn pass() -> Option<&'static mut PassControl> {
     // SAFETY: only one pass runs at a time, and user space waits for it.
     PASS.get_ptr_mut(0).map(|pass| unsafe { &mut *pass })
 }
@@ -275,7 +275,7 @@ pub fn record(number: u32) -> Option<&'static mut SocketRecord> {
 /// Marks the socket with this index as visited by the pass.
 #[inline(always)]
 pub fn mark_visited(index: u32) {
-    if let Some(bits) = MET.get_ptr_mut(index >> 6) {
+    if let Some(bits) = VISITED.get_ptr_mut(index >> 6) {
         // SAFETY: as in `pass`.
         unsafe { *bits |= 1 << (index & 63) };
     }
@@ -284,7 +284,7 @@ pub fn mark_visited(index: u32) {
 /// Marks that the final record of the socket with this index was lost.
 #[inline(always)]
 pub fn mark_final_record_lost(index: u32) {
-    if let Some(marks) = FELL.get_ptr_mut(index >> 3) {
+    if let Some(marks) = LOST_FINALS.get_ptr_mut(index >> 3) {
         // SAFETY: each index has its own byte, which one program writes once in the socket's life.
         unsafe { marks.cast::<u8>().add((index & 7) as usize).write_volatile(1) };
     }
@@ -316,10 +316,10 @@ pub fn napi(index: u32) -> Option<&'static mut NapiDevice> {
     NAPI.get_ptr_mut(index).map(|device| unsafe { &mut *device })
 }
 
-/// Counts a request for socket memory that a limit refused; `kind` indexes [`LIMIT_KINDS`].
+/// Counts a request for socket memory that a limit refused; `kind` indexes [`KINDS`].
 #[inline(always)]
-pub fn count_limit(kind: u32) {
-    if let Some(count) = LIMITS.get_ptr_mut(kind) {
+pub fn count_memory_limit(kind: u32) {
+    if let Some(count) = MEMORY_LIMITS.get_ptr_mut(kind) {
         // SAFETY: this is the current CPU's own entry.
         unsafe { *count += 1 };
     }
@@ -361,7 +361,7 @@ pub fn is_chosen(netns: u32, port: u16) -> bool {
 /// of a program comes in between: sums of these counts are compared.
 #[inline(always)]
 pub fn count_connection(what: u32) {
-    if let Some(count) = LIVES.get_ptr_mut(what) {
+    if let Some(count) = CONNECTIONS.get_ptr_mut(what) {
         // SAFETY: an atomic addition to this CPU's own entry; Rust has none for eBPF.
         unsafe { core::arch::asm!("lock *(u64 *)({0} + 0) += {1}", in(reg) count, in(reg) 1_u64, options(nostack)) };
     }

@@ -9,7 +9,7 @@ use tcpmon_common::{
 
 use crate::{
     kernel::{self, Task, TcpSock, setting},
-    maps::{self, Known},
+    maps::{self, ReaderThread},
     timeslice,
 };
 
@@ -17,14 +17,14 @@ use crate::{
 /// does not match the filters.
 #[inline(always)]
 pub fn enter(task: Task) -> Option<u32> {
-    let new = match maps::known(task) {
-        Known::Slot(slot) => {
+    let new = match maps::reader_thread(task) {
+        ReaderThread::Slot(slot) => {
             // A thread that runs another program (exec) gets the thread id of its group's leader.
             maps::reader(slot)?.tid = task.tid();
             return Some(slot);
         }
-        Known::Ignored | Known::Refused => return None,
-        Known::New(new) => new,
+        ReaderThread::Ignored | ReaderThread::Refused => return None,
+        ReaderThread::New(new) => new,
     };
     if setting!(trace) != 0 && !matches_filters(task) {
         new.remember(None);
@@ -36,7 +36,7 @@ pub fn enter(task: Task) -> Option<u32> {
     reader.exec_ns = task.exec_ns();
     reader.run_delay_ns = task.run_delay_ns();
     // The thread is running, or it would not be here.
-    reader.switches = 1;
+    reader.edges = 1;
     if setting!(trace) != 0 {
         reader.flags |= READER_TRACED;
         timeslice::begin(slot);
@@ -84,7 +84,7 @@ pub fn take_over(state: &mut SocketState, task: Task) -> bool {
     state.process = task.process();
     state.reader_slot = slot;
     if let Some(reader) = maps::reader(slot) {
-        state.reader_switches = reader.switches;
+        state.reader_edges = reader.edges;
         // From now on it may read for another service, or under another name.
         reader.cookie = 0;
     }

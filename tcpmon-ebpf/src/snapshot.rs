@@ -6,10 +6,10 @@ use tcpmon_common::{
     copy::{self, Shared, TRIES},
     header::{KIND_SNAPSHOT, VERSION},
     loss::Loss,
-    pass::{Pass, RECORDS, SHOW_ALL, SHOW_LISTENERS, WORK},
+    pass::{PassControl, RECORDS, SHOW_ALL, SHOW_LISTENERS, WORK},
     reader::SLOT_NONE,
     socket::{
-        FIN_READ, FIN_RECEIVED, LIVE_AUTOTUNED, LIVE_NEW, LIVE_READER, SHOWN_RUNNING, SOCKET_BEGUN, SOCKET_FINAL,
+        FIN_READ, FIN_RECEIVED, LIVE_GROWN, LIVE_NEW, LIVE_READER, SHOWN_RUNNING, SOCKET_COUNTED, SOCKET_FINAL,
         SOCKET_PASSIVE, SOCKET_PORT_CHOSEN, SocketLive, SocketRecord, SocketState,
     },
     tcp_state,
@@ -89,7 +89,7 @@ pub extern "C" fn snapshot(ctx: *const StorageEntry) -> i32 {
 }
 
 #[inline(always)]
-fn visit(ctx: &StorageEntry, pass: &mut Pass) -> Option<()> {
+fn visit(ctx: &StorageEntry, pass: &mut PassControl) -> Option<()> {
     let sock = Sock::new(ctx.sk)?;
     // Read only once: for each copy of the pointer, the verifier tracks separately whether it is null.
     let value = ctx.value;
@@ -103,7 +103,7 @@ fn visit(ctx: &StorageEntry, pass: &mut Pass) -> Option<()> {
     if flags & SOCKET_FINAL != 0 {
         return None;
     }
-    pass.living += (flags & SOCKET_BEGUN != 0) as u32;
+    pass.living += (flags & SOCKET_COUNTED != 0) as u32;
     let tcp = sock.tcp()?;
     let index = state.shown.index();
     if let Some(index) = index {
@@ -168,14 +168,14 @@ fn at_rest(state: &SocketState, live: &SocketLive) -> bool {
 /// shown.
 #[inline(always)]
 fn running(state: &SocketState) -> bool {
-    let switches = volatile(&state.reader_switches);
+    let edges = volatile(&state.reader_edges);
     let slot = volatile(&state.reader_slot);
-    slot != SLOT_NONE && switches & 1 == 1 && socket::switches(slot, volatile(&state.reader_tid)) == Some(switches)
+    slot != SLOT_NONE && edges & 1 == 1 && socket::edges(slot, volatile(&state.reader_tid)) == Some(edges)
 }
 
 /// An index for a socket that has not been shown before.
 #[inline(always)]
-fn next_index(pass: &mut Pass) -> Option<u32> {
+fn next_index(pass: &mut PassControl) -> Option<u32> {
     let taken = pass.taken;
     if taken >= pass.free_count || taken >= RECORDS {
         maps::count_loss(Loss::SocketIndex);
@@ -186,9 +186,9 @@ fn next_index(pass: &mut Pass) -> Option<u32> {
 }
 
 #[inline(always)]
-fn show(value: *mut SocketState, pass: &mut Pass, tcp: TcpSock, index: u32) -> Option<()> {
+fn show(value: *mut SocketState, pass: &mut PassControl, tcp: TcpSock, index: u32) -> Option<()> {
     let record = maps::record(pass.records)?;
-    let mut source = Source { tcp, state: value, record };
+    let mut source = SharedSocket { tcp, state: value, record };
     let mut tries = 0;
     let sequence = loop {
         if let Some(sequence) = copy::copy(&mut source) {
@@ -231,13 +231,13 @@ fn volatile<T: Copy>(word: &T) -> T {
 }
 
 /// A socket, and where its copy goes.
-struct Source {
+struct SharedSocket {
     tcp: TcpSock,
     state: *const SocketState,
     record: &'static mut SocketRecord,
 }
 
-impl Shared for Source {
+impl Shared for SharedSocket {
     #[inline(always)]
     fn sequence(&mut self) -> u32 {
         barrier();
@@ -260,15 +260,15 @@ impl Shared for Source {
         // SAFETY: as in `sequence`.
         let state = unsafe { &*self.state };
         let slot = volatile(&state.reader_slot);
-        live.reader_switches = 0;
+        live.reader_edges = 0;
         if slot != SLOT_NONE
-            && let Some(switches) = socket::switches(slot, volatile(&state.reader_tid))
+            && let Some(edges) = socket::edges(slot, volatile(&state.reader_tid))
         {
-            live.reader_switches = switches;
+            live.reader_edges = edges;
             live.flags |= LIVE_READER;
         }
         if socket::autotuned(state, self.tcp) {
-            live.flags |= LIVE_AUTOTUNED;
+            live.flags |= LIVE_GROWN;
         }
         if live.state == tcp_state::LISTEN as u8 {
             live.flags |= socket::chosen(self.tcp);

@@ -4,13 +4,13 @@
 use core::ptr::{read_volatile, write_volatile};
 
 use tcpmon_common::{
-    fold::{self, Cause, Folded, REFUSED_BYTES, REFUSED_TIME, Seen},
+    connections::CONNECTIONS_STARTED,
+    fold::{self, Cause, Folded, Observation, REFUSED_BYTES, REFUSED_TIME},
     header::{Header, KIND_LISTENER, VERSION},
-    lives::LIVES_BEGUN,
     loss::Loss,
     reader::SLOT_NONE,
     settings::EPHEMERAL_RANGES,
-    socket::{FIN_READ, FIN_RECEIVED, LIVE_PORT_CHOSEN, SOCKET_BEGUN, SOCKET_PORT_CHOSEN, SocketRecord, SocketState},
+    socket::{FIN_READ, FIN_RECEIVED, LIVE_PORT_CHOSEN, SOCKET_COUNTED, SOCKET_PORT_CHOSEN, SocketRecord, SocketState},
     tcp_state,
 };
 
@@ -82,10 +82,10 @@ pub fn start_counting(state: &mut SocketState, tcp: TcpSock, now: u64, from_star
     let nameless = state.cookie == 0;
     // Set on both paths: the verifier of 6.1 does not see that it would not be read.
     let cookie = if nameless { cookie() } else { state.cookie };
-    let begins = state.flags & SOCKET_BEGUN == 0;
+    let begins = state.flags & SOCKET_COUNTED == 0;
     event(state, |state| {
         state.rcvbuf = sock.rcvbuf();
-        state.flags = state.flags & !(FIN_RECEIVED | FIN_READ) | SOCKET_BEGUN;
+        state.flags = state.flags & !(FIN_RECEIVED | FIN_READ) | SOCKET_COUNTED;
         // `fold` counts everything after this, including a FIN.
         state.rcv_nxt = copied_seq;
         state.copied_seq = copied_seq;
@@ -110,18 +110,18 @@ pub fn start_counting(state: &mut SocketState, tcp: TcpSock, now: u64, from_star
         state.last_ns = now;
     });
     if begins {
-        maps::count_connection(LIVES_BEGUN);
+        maps::count_connection(CONNECTIONS_STARTED);
     }
 }
 
 /// What is seen of the socket at an event. The caller must hold the socket's lock, as every tracepoint does from which
 /// this is called.
 #[inline(always)]
-pub fn sample(state: &SocketState, tcp: TcpSock, now: u64) -> Seen {
+pub fn sample(state: &SocketState, tcp: TcpSock, now: u64) -> Observation {
     let sock = tcp.sock();
     let rcvbuf = sock.rcvbuf();
     let window = tcp.window();
-    Seen {
+    Observation {
         now_ns: now,
         rcv_nxt: tcp.rcv_nxt(),
         copied_seq: tcp.copied_seq(),
@@ -139,8 +139,8 @@ pub fn sample(state: &SocketState, tcp: TcpSock, now: u64) -> Seen {
 /// Brings the state up to what was seen, and returns the bytes drained since the last event. Must be called inside an
 /// [`event`].
 #[inline(always)]
-pub fn fold(state: &mut SocketState, seen: &Seen, cause: Cause) -> u32 {
-    let Folded { read_bytes, refused } = fold::fold(state, seen, cause, switches);
+pub fn fold(state: &mut SocketState, seen: &Observation, cause: Cause) -> u32 {
+    let Folded { read_bytes, refused } = fold::fold(state, seen, cause, edges);
     if refused & REFUSED_TIME != 0 {
         maps::count_loss(Loss::ImpossibleTime);
     }
@@ -194,9 +194,9 @@ pub fn chosen(tcp: TcpSock) -> u8 {
 
 /// Number of CPU edges of the thread in a slot, if the slot still belongs to that thread.
 #[inline(always)]
-pub fn switches(slot: u32, tid: u32) -> Option<u32> {
+pub fn edges(slot: u32, tid: u32) -> Option<u32> {
     let reader = maps::reader(slot)?;
-    if reader.tid == tid { Some(reader.switches) } else { None }
+    if reader.tid == tid { Some(reader.edges) } else { None }
 }
 
 /// Sends the state, and what the socket shows now, as a record of this kind. If the ring is full, counts the loss and

@@ -10,7 +10,7 @@ use tcpmon_common::{
     loss::Loss,
     reader::SLOT_NONE,
     socket::{SocketLive, SocketState},
-    timeslice::{QueuePhoto, TIMESLICE_CLOSED, TIMESLICE_HANDED_OVER, TIMESLICE_PARTIAL, Timeslice},
+    timeslice::{QueueSample, TIMESLICE_CLOSED, TIMESLICE_HANDED_OVER, TIMESLICE_PARTIAL, Timeslice},
 };
 
 use crate::{
@@ -93,7 +93,7 @@ fn note(socket: &mut TracedSocket, state: &SocketState, tcp: TcpSock, activated_
     socket.counted_rcv_nxt = state.rcv_nxt;
     socket.used_ns = activated_ns;
     socket.read_bytes += bytes as u64;
-    tcp.photo(&mut socket.last);
+    tcp.sample_queue(&mut socket.last);
     if fin {
         socket.fin |= FIN_LAST;
     }
@@ -191,7 +191,7 @@ fn remember(
     socket.sock = tcp.sock().pointer() as u64;
     socket.used_ns = 0;
     socket.fin = if tcp.sock().fin_received() { FIN_ACTIVATION | FIN_LAST } else { 0 };
-    tcp.photo(&mut socket.last);
+    tcp.sample_queue(&mut socket.last);
     socket.activation = socket.last;
     socket.activation.copied_seq = queue_start;
     socket.rcv_nxt = arrived_from;
@@ -218,14 +218,14 @@ fn remember(
 /// the sample is taken. A reader that is switched out while it processes the backlog does not complete them before it
 /// runs again, so a byte that may be a FIN is left to the next sample.
 #[inline(always)]
-fn sample(sock: Remembered, counted_rcv_nxt: u32, photo: &mut QueuePhoto) -> bool {
-    sock.photo(photo);
+fn sample(sock: Remembered, counted_rcv_nxt: u32, queue: &mut QueueSample) -> bool {
+    sock.sample_queue(queue);
     let owned = sock.owned_by_user();
     let fin = sock.fin_received();
     if fin {
-        photo.rcv_nxt = sock.rcv_nxt();
-    } else if owned && photo.rcv_nxt != counted_rcv_nxt && photo.rcv_nxt != photo.copied_seq {
-        photo.rcv_nxt = photo.rcv_nxt.wrapping_sub(1);
+        queue.rcv_nxt = sock.rcv_nxt();
+    } else if owned && queue.rcv_nxt != counted_rcv_nxt && queue.rcv_nxt != queue.copied_seq {
+        queue.rcv_nxt = queue.rcv_nxt.wrapping_sub(1);
     }
     fin
 }
@@ -261,12 +261,12 @@ pub fn activate(slot: u32) -> Option<()> {
 
 /// The reader in `slot` is scheduled out.
 #[inline(always)]
-pub fn deactivate(slot: u32, task: Task, on_cpu_ns: u64, wait_ns: u64, end: u32) -> Option<()> {
+pub fn deactivate(slot: u32, task: Task, on_cpu_ns: u64, run_queue_wait_ns: u64, end: u32) -> Option<()> {
     let reader = maps::traced(slot)?;
     let now = kernel::now_ns();
     // At the start of a trace, or after a switch that was not seen, it is unknown when the thread was off the CPU.
     let off_cpu_ns = if reader.deactivated_ns == 0 || reader.activated_ns < reader.deactivated_ns {
-        wait_ns
+        run_queue_wait_ns
     } else {
         reader.activated_ns - reader.deactivated_ns
     };
@@ -278,8 +278,8 @@ pub fn deactivate(slot: u32, task: Task, on_cpu_ns: u64, wait_ns: u64, end: u32)
             reader.activated_ns
         },
         on_cpu_ns,
-        wait_ns,
-        sleep_ns: off_cpu_ns.saturating_sub(wait_ns),
+        run_queue_wait_ns,
+        sleep_ns: off_cpu_ns.saturating_sub(run_queue_wait_ns),
         end: end as u16,
     };
     let mut i = 0;
@@ -306,7 +306,7 @@ struct Edge {
     now: u64,
     activated_ns: u64,
     on_cpu_ns: u64,
-    wait_ns: u64,
+    run_queue_wait_ns: u64,
     sleep_ns: u64,
     end: u16,
 }
@@ -316,19 +316,19 @@ struct Edge {
 fn close(socket: &mut TracedSocket, task: Task, edge: &Edge) -> Option<()> {
     let sock = Remembered(socket.sock);
     // All fields are read first and evaluated afterwards, so that the verifier walks the reads only once.
-    let mut photo = QueuePhoto::ZERO;
-    let mut fin = sample(sock, socket.counted_rcv_nxt, &mut photo);
+    let mut queue = QueueSample::ZERO;
+    let mut fin = sample(sock, socket.counted_rcv_nxt, &mut queue);
     let rcv_rtt_us = sock.rcv_rtt_us();
     let rcv_ssthresh = sock.rcv_ssthresh();
     let window_clamp = sock.window_clamp();
     let fin_activation = socket.fin & FIN_ACTIVATION != 0;
     let closed = sock.cookie() != socket.cookie;
     if closed {
-        photo = socket.last;
+        queue = socket.last;
         fin = socket.fin & FIN_LAST != 0;
     }
-    let mut end = data_end(photo.rcv_nxt, fin);
-    let queued = end.wrapping_sub(photo.copied_seq) as i32;
+    let mut end = data_end(queue.rcv_nxt, fin);
+    let queued = end.wrapping_sub(queue.copied_seq) as i32;
     // Read after the sample: what the sample shows then arrived before a takeover that is not seen here.
     let taken = ordered!(socket.taken) == socket.cookie;
     if taken {
@@ -349,10 +349,10 @@ fn close(socket: &mut TracedSocket, task: Task, edge: &Edge) -> Option<()> {
         };
         record.activated_ns = edge.activated_ns;
         record.on_cpu_ns = edge.on_cpu_ns;
-        record.wait_ns = edge.wait_ns;
+        record.run_queue_wait_ns = edge.run_queue_wait_ns;
         record.sleep_ns = edge.sleep_ns;
         record.activation = socket.activation;
-        record.deactivation = photo;
+        record.deactivation = queue;
         record.arrived_off_cpu_bytes = arrived_off;
         record.arrived_on_cpu_bytes = arrived_on;
         record.read_bytes = socket.read_bytes;
@@ -379,9 +379,9 @@ fn close(socket: &mut TracedSocket, task: Task, edge: &Edge) -> Option<()> {
         return None;
     }
     // The next timeslice starts with these values, in case its activation is not seen.
-    socket.activation = photo;
-    socket.rcv_nxt = photo.rcv_nxt;
-    socket.counted_rcv_nxt = photo.rcv_nxt;
+    socket.activation = queue;
+    socket.rcv_nxt = queue.rcv_nxt;
+    socket.counted_rcv_nxt = queue.rcv_nxt;
     socket.arrived_bytes = 0;
     socket.read_bytes = 0;
     socket.flags = TIMESLICE_PARTIAL;

@@ -1,6 +1,6 @@
 //! What a trace keeps of each reader: the value of the map `TRACED`.
 
-use tcpmon_common::timeslice::QueuePhoto;
+use tcpmon_common::timeslice::QueueSample;
 
 /// Number of sockets that are remembered for each reader.
 pub const SOCKETS: usize = 8;
@@ -30,9 +30,9 @@ pub struct TracedSocket {
     /// `activated_ns` of the timeslice in which the socket was last read.
     pub used_ns: u64,
     /// The queue at the activation.
-    pub activation: QueuePhoto,
+    pub activation: QueueSample,
     /// The queue at the last read: used for the deactivation if the socket is gone by then.
-    pub last: QueuePhoto,
+    pub last: QueueSample,
     /// Bytes drained in this timeslice.
     pub read_bytes: u64,
     /// Bytes that arrived in this timeslice, up to `counted_rcv_nxt`.

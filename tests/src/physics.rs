@@ -151,7 +151,7 @@ struct Series {
 
 /// The family that the lines after a `# TYPE` belong to.
 #[derive(Clone, Copy)]
-struct Family<'t> {
+struct PageFamily<'t> {
     name: &'t str,
     histogram: bool,
     most: Most,
@@ -181,7 +181,7 @@ impl Physics {
         let mut seen = 0;
         for line in text.lines() {
             if let Some(words) = line.strip_prefix("# TYPE ") {
-                family = Family::of(words)?;
+                family = PageFamily::of(words)?;
             } else if let Some(family) = family.filter(|_| !line.starts_with('#')) {
                 seen += 1;
                 self.sample(family, line).map_err(|error| self.report(&error))?;
@@ -201,7 +201,7 @@ impl Physics {
         format!("page {}, {:.3} s after tcpmon was started: {error}", self.pages, self.time.as_secs_f64())
     }
 
-    fn sample(&mut self, family: Family<'_>, line: &str) -> Result<(), String> {
+    fn sample(&mut self, family: PageFamily<'_>, line: &str) -> Result<(), String> {
         let (key, value) = line.rsplit_once(' ').ok_or_else(|| format!("no value: {line}"))?;
         let value: f64 = value.parse().map_err(|error| format!("{error}: {line}"))?;
         let most = family.most_of(key)?;
@@ -229,7 +229,7 @@ impl Physics {
     }
 }
 
-impl<'t> Family<'t> {
+impl<'t> PageFamily<'t> {
     /// The counter family that a `# TYPE` announces; `None` for other types.
     fn of(words: &'t str) -> Result<Option<Self>, String> {
         let (name, kind) = words.split_once(' ').ok_or_else(|| format!("a TYPE without a type: {words}"))?;

@@ -60,8 +60,8 @@ impl Collector {
         self.drain();
         let raw = self.kernel.raw().unwrap();
         self.lost = raw.lost(Loss::FinalRecord) + raw.lost(Loss::SnapshotTorn);
-        let fell = self.kernel.fell();
-        self.table.final_records_lost(&raw.fallen, &fell);
+        let lost_finals = self.kernel.lost_finals();
+        self.table.final_records_lost(&raw.lost_totals, &lost_finals);
         let shown = self.sockets(show);
         let now = Instant::now();
         for (slot, reader) in &self.kernel.readers() {
@@ -95,8 +95,8 @@ impl Collector {
                 self.table.socket(&record, now);
             }
         }
-        let met = self.kernel.met();
-        for index in self.table.end(&met, now) {
+        let visited = self.kernel.visited();
+        for index in self.table.end(&visited, now) {
             self.kernel.free_index(index);
         }
         (shown, closed)

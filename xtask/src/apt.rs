@@ -81,7 +81,7 @@ pub fn unpack<S: AsRef<OsStr>>(
 
 /// One entry of the host's own apt sources, in the form in which it was written.
 #[derive(Debug, PartialEq)]
-enum Source {
+enum AptSource {
     /// A deb822 stanza without its `Types`, `Suites`, `Components` and `Architectures`: the mirror and the keys remain.
     Stanza(String),
     /// The one-line format.
@@ -93,7 +93,7 @@ enum Source {
     },
 }
 
-impl Source {
+impl AptSource {
     /// The entry with another suite: the file's extension and its text.
     fn for_suite(&self, suite: &str) -> (&'static str, String) {
         match self {
@@ -104,7 +104,7 @@ impl Source {
 }
 
 /// The source of the distribution's main suite: its mirror has Debian's other suites, too.
-fn machine_source() -> Result<Source> {
+fn machine_source() -> Result<AptSource> {
     let release = fs::read_to_string("/etc/os-release").context("cannot read /etc/os-release")?;
     let codename = release
         .lines()
@@ -145,7 +145,7 @@ fn is_main_suite(suite: &str, codename: &str) -> bool {
     [codename, "oldoldstable", "oldstable", "stable", "testing", "unstable"].contains(&suite)
 }
 
-fn find_stanza(text: &str, codename: &str) -> Option<Source> {
+fn find_stanza(text: &str, codename: &str) -> Option<AptSource> {
     let without_comments: String =
         text.lines().filter(|line| !line.starts_with('#')).flat_map(|line| [line.trim_end(), "\n"]).collect();
     without_comments
@@ -172,7 +172,7 @@ fn find_stanza(text: &str, codename: &str) -> Option<Source> {
                 })
                 .map(|(name, value)| format!("{name}:{value}"))
                 .collect();
-            Source::Stanza(rest)
+            AptSource::Stanza(rest)
         })
 }
 
@@ -192,7 +192,7 @@ fn fields(stanza: &str) -> Vec<(String, String)> {
     fields
 }
 
-fn find_line(text: &str, codename: &str) -> Option<Source> {
+fn find_line(text: &str, codename: &str) -> Option<AptSource> {
     text.lines().find_map(|line| {
         let rest = line.trim().strip_prefix("deb ")?.trim_start();
         let (options, rest) = if rest.starts_with('[') {
@@ -204,7 +204,7 @@ fn find_line(text: &str, codename: &str) -> Option<Source> {
         let mut words = rest.split_whitespace();
         let uri = words.next()?;
         let suite = words.next()?;
-        is_main_suite(suite, codename).then(|| Source::Line { options: options.to_owned(), uri: uri.to_owned() })
+        is_main_suite(suite, codename).then(|| AptSource::Line { options: options.to_owned(), uri: uri.to_owned() })
     })
 }
 

@@ -1,10 +1,10 @@
 //! Holds the tables of `docs/architecture.md` against the code: which crate uses which, and which module of a crate
-//! uses which of the others.
+//! uses which of the others. Makes sure that no two types of tcpmon have one name.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsStr,
-    fs, iter,
+    fs,
     path::Path,
     str::FromStr as _,
 };
@@ -18,10 +18,13 @@ use crate::workspace;
 /// The crates whose modules have a table.
 const CRATES: [&str; 2] = ["tcpmon-daemon", "tcpmon-ebpf"];
 
+/// The crates in which each name of a type stands for one thing.
+const PRODUCT: [&str; 5] = ["tcpmon-btf", "tcpmon-common", "tcpmon-daemon", "tcpmon-ebpf", "tcpmon-trace"];
+
 /// What each crate or module uses.
 type Uses = BTreeMap<String, BTreeSet<String>>;
 
-/// Compares each table with the code.
+/// Compares each table with the code, and the names of all types with each other.
 pub fn check() -> Result<()> {
     let path = workspace::root().join("docs/architecture.md");
     let document = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
@@ -31,7 +34,41 @@ pub fn check() -> Result<()> {
         findings.extend(differences(&heading, &table(&document, &heading)?, &modules(name)?));
     }
     ensure!(findings.is_empty(), "docs/architecture.md and the code differ:\n{}", findings.join("\n"));
+    type_names()
+}
+
+/// Compares the names of the types in all crates of the product.
+fn type_names() -> Result<()> {
+    let mut found = BTreeMap::<String, BTreeSet<String>>::new();
+    for name in PRODUCT {
+        for file in files(&workspace::root().join(name).join("src"))? {
+            let mut declared = Vec::new();
+            types(parse(&file)?, &mut declared);
+            for name in declared {
+                found.entry(name).or_default().insert(file.display().to_string());
+            }
+        }
+    }
+    let twice: Vec<_> = found.iter().filter(|(_, files)| files.len() > 1).collect();
+    ensure!(twice.is_empty(), "types in several files have one name: {twice:?}");
     Ok(())
+}
+
+/// Adds the names of the structs, enums, unions and traits that are declared, those of tests left out.
+fn types(tokens: TokenStream, names: &mut Vec<String>) {
+    let tokens = without_tests(tokens);
+    for pair in tokens.windows(2) {
+        if let [TokenTree::Ident(keyword), TokenTree::Ident(name)] = pair
+            && ["struct", "enum", "union", "trait"].iter().any(|word| keyword == word)
+        {
+            names.push(name.to_string());
+        }
+    }
+    for token in tokens {
+        if let TokenTree::Group(group) = token {
+            types(group.stream(), names);
+        }
+    }
 }
 
 /// The first and last cell of each row of the table under a heading: names in backticks.
@@ -79,13 +116,11 @@ fn modules(name: &str) -> Result<Uses> {
     let source = workspace::root().join(name).join("src");
     let mut uses = Uses::new();
     for file in files(&source)? {
-        let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
-        let tokens = TokenStream::from_str(&text).map_err(|error| anyhow!("{}: {error}", file.display()))?;
         let top = file.strip_prefix(&source)?.iter().next().unwrap_or_default();
         let module = Path::new(top).file_stem().unwrap_or_default().to_string_lossy().into_owned();
         if module != "lib" && module != "main" {
             let used = uses.entry(module.clone()).or_default();
-            named(tokens, used);
+            named(parse(&file)?, used);
             used.remove(&module);
         }
     }
@@ -107,30 +142,42 @@ fn files(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
     Ok(found)
 }
 
-/// Adds the name that follows each `crate::`, or each name of a group that follows it. Items for tests are left out.
+fn parse(file: &Path) -> Result<TokenStream> {
+    let text = fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
+    TokenStream::from_str(&text).map_err(|error| anyhow!("{}: {error}", file.display()))
+}
+
+/// The tokens without the items that are only for tests.
+fn without_tests(tokens: TokenStream) -> Vec<TokenTree> {
+    let mut kept = Vec::new();
+    let mut tokens = tokens.into_iter();
+    while let Some(token) = tokens.next() {
+        if token.to_string() == "[cfg (test)]" {
+            let ends = |token: &TokenTree| match token {
+                TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
+                token => token.to_string() == ";",
+            };
+            tokens.find(ends);
+        } else {
+            kept.push(token);
+        }
+    }
+    kept
+}
+
+/// Adds the name that follows each `crate::`, or each name of a group that follows it, those of tests left out.
 fn named(tokens: TokenStream, names: &mut BTreeSet<String>) {
     let is = |token: Option<&TokenTree>, text: &str| token.is_some_and(|token| token.to_string() == text);
-    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
-    let mut at = 0;
-    while let Some(token) = tokens.get(at) {
-        at += 1;
+    let tokens = without_tests(tokens);
+    for (at, token) in tokens.iter().enumerate() {
         match token {
-            TokenTree::Punct(punct) if punct.as_char() == '#' && is(tokens.get(at), "[cfg (test)]") => {
-                let ends = |token: &TokenTree| match token {
-                    TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
-                    token => is(Some(token), ";"),
-                };
-                at += tokens[at..].iter().position(ends).map_or(1, |end| end + 1);
-            }
-            TokenTree::Ident(ident) if ident == "crate" && is(tokens.get(at), ":") => match tokens.get(at + 2) {
+            TokenTree::Ident(ident) if ident == "crate" && is(tokens.get(at + 1), ":") => match tokens.get(at + 3) {
                 Some(TokenTree::Group(group)) => {
                     let group: Vec<TokenTree> = group.stream().into_iter().collect();
-                    names.extend(
-                        group.split(|token| is(Some(token), ",")).filter_map(|path| Some(path.first()?.to_string())),
-                    );
+                    let paths = group.split(|token| is(Some(token), ","));
+                    names.extend(paths.filter_map(|path| Some(path.first()?.to_string())));
                 }
-                Some(name) => names.extend(iter::once(name.to_string())),
-                None => {}
+                name => names.extend(name.map(TokenTree::to_string)),
             },
             TokenTree::Group(group) => named(group.stream(), names),
             _ => {}
@@ -153,6 +200,17 @@ mod tests {
         let mut names = BTreeSet::new();
         named(TokenStream::from_str(source).map_err(|error| anyhow!("{error}"))?, &mut names);
         assert_eq!(Vec::from_iter(names), ["alpha", "beta", "delta", "epsilon", "gamma"]);
+        Ok(())
+    }
+
+    #[test]
+    fn types_are_found_at_any_depth_but_not_in_tests() -> Result<()> {
+        let source = "pub struct A<T>(T); mod m { pub(crate) enum B {} trait C {} fn f() { union D { x: u8 } } }
+            #[cfg(test)] mod tests { struct E; } #[cfg(test)] struct F; struct G;";
+        let mut names = Vec::new();
+        types(TokenStream::from_str(source).map_err(|error| anyhow!("{error}"))?, &mut names);
+        names.sort();
+        assert_eq!(names, ["A", "B", "C", "D", "G"]);
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use std::{error, fmt};
 
-/// Values of the field `kind` of a [`Record`].
+/// Values of the field `kind` of a [`TypeRecord`].
 pub mod kind {
     #![allow(missing_docs, reason = "the kernel's BTF_KIND_ constants, by the kernel's names")]
     pub const INT: u8 = 1;
@@ -77,7 +77,7 @@ impl error::Error for BtfError {}
 
 /// A type as it is stored in the blob.
 #[derive(Debug, Clone, Copy)]
-pub struct Record<'a> {
+pub struct TypeRecord<'a> {
     /// Offset of the name in the strings.
     pub name: u32,
     /// One of the constants in [`kind`], or a newer one.
@@ -155,12 +155,12 @@ impl<'a> Blob<'a> {
     }
 
     /// The type with this id; `None` for 0 (`void`) and for ids that do not exist.
-    pub fn record(&self, id: u32) -> Option<Record<'a>> {
+    pub fn record(&self, id: u32) -> Option<TypeRecord<'a>> {
         let index = id.checked_sub(1)? as usize;
         let start = *self.starts.get(index)? as usize;
         let end = self.starts.get(index + 1).map_or(self.types.len(), |next| *next as usize);
         let (kind, count, flag) = unpack(word(self.types, start + 4)?);
-        Some(Record {
+        Some(TypeRecord {
             name: word(self.types, start)?,
             kind,
             count,

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tcpmon_common::{ignored::IGNORED_WHY, loss::Loss, pressure::LIMIT_KINDS, reader::READER_EXITED};
+use tcpmon_common::{ignored::IGNORED_WHY, loss::Loss, memory_limit::KINDS, reader::READER_EXITED};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::oneshot,
@@ -23,9 +23,9 @@ use super::worker::{self, Heartbeat, WorkerHandle, WorkerInbox};
 use crate::{
     decode::{self, Event},
     http::Unavailable,
-    kernel::{Kernel, Raw, ReadError, Show, monotonic_ns},
+    kernel::{Kernel, KernelReadError, Raw, Show, monotonic_ns},
     model::{
-        snapshot::{MapUse, Napi, ProbeStatus, ProgramRuns, Snapshot, Verdict},
+        snapshot::{MapUse, NapiPolls, ProbeStatus, ProgramRuns, Snapshot, Verdict},
         table::{Table, TableLimits},
     },
 };
@@ -46,7 +46,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_PASS_AGE: Duration = Duration::from_secs(30);
 
 /// The reply to a request: a snapshot, or why there is none.
-type Reply = Result<Arc<Snapshot>, Arc<ReadError>>;
+type Reply = Result<Arc<Snapshot>, Arc<KernelReadError>>;
 
 /// The limits of groups that can be changed while the collector runs, see [`TableLimits`].
 #[derive(Debug)]
@@ -191,7 +191,7 @@ impl Collector {
 
     /// A pass whose snapshot is sent to clients. Groups are shown or hidden only after such a pass: after one of the
     /// collector's own, they would be hidden with values that no client has received.
-    fn pass_for_clients(&mut self) -> Result<Snapshot, ReadError> {
+    fn pass_for_clients(&mut self) -> Result<Snapshot, KernelReadError> {
         let snapshot = self.pass()?;
         self.table.change_groups(self.last_pass);
         Ok(snapshot)
@@ -202,13 +202,13 @@ impl Collector {
     ///
     /// # Errors
     /// If the kernel cannot be read: the next pass shows what this one has not.
-    pub fn pass(&mut self) -> Result<Snapshot, ReadError> {
+    pub fn pass(&mut self) -> Result<Snapshot, KernelReadError> {
         let now = Instant::now();
         self.last_pass = now;
         // Sockets that have started to listen since the last time should be known before their connections are visited.
         self.drain()?;
         let raw = self.kernel.raw()?;
-        self.table.final_records_lost(&raw.fallen, &self.kernel.fell());
+        self.table.final_records_lost(&raw.lost_totals, &self.kernel.lost_finals());
         // What a failed pass would have shown must be shown by the next one.
         let show = std::mem::replace(&mut self.show, Show::All);
         self.visit_sockets(show, now)?;
@@ -235,9 +235,9 @@ impl Collector {
     }
 
     /// A pass over all sockets.
-    fn visit_sockets(&mut self, show: Show, now: Instant) -> Result<(), ReadError> {
+    fn visit_sockets(&mut self, show: Show, now: Instant) -> Result<(), KernelReadError> {
         self.table.begin();
-        let before = self.kernel.lives()?;
+        let before = self.kernel.connections()?;
         let mut pass = self.kernel.begin(show)?;
         loop {
             let more = self.kernel.advance(&mut pass)?;
@@ -251,17 +251,17 @@ impl Collector {
                 break;
             }
         }
-        let after = self.kernel.lives()?;
+        let after = self.kernel.connections()?;
         self.opened = after.opened;
         self.table.compare_counts(before, pass.living(), after);
-        let visited = self.kernel.met();
+        let visited = self.kernel.visited();
         for index in self.table.end(&visited, now) {
             self.kernel.free_index(index);
         }
         Ok(())
     }
 
-    fn drain(&mut self) -> Result<(), ReadError> {
+    fn drain(&mut self) -> Result<(), KernelReadError> {
         let now = Instant::now();
         loop {
             let mut exited = Vec::new();
@@ -284,7 +284,7 @@ impl Collector {
     }
 
     /// Collects all slots of a thread that has exited, starting with `first`.
-    fn reader_exited(&mut self, first: u32, now: Instant) -> Result<(), ReadError> {
+    fn reader_exited(&mut self, first: u32, now: Instant) -> Result<(), KernelReadError> {
         let mut slot = first;
         // A pass may have collected them already, and another thread may use one by now.
         while let Some(reader) = self.kernel.reader(slot)
@@ -355,21 +355,22 @@ impl Collector {
         if !self.kernel.probes().iter().any(attached) {
             return Vec::new();
         }
-        LIMIT_KINDS.into_iter().zip(raw.limits.iter().copied()).collect()
+        KINDS.into_iter().zip(raw.limits.iter().copied()).collect()
     }
 }
 
 /// Adds the per-CPU counts up into one row per device.
-fn napi(raw: &Raw) -> Vec<Napi> {
-    let mut devices: HashMap<String, Napi> = HashMap::new();
+fn napi(raw: &Raw) -> Vec<NapiPolls> {
+    let mut devices: HashMap<String, NapiPolls> = HashMap::new();
     for (name, counts) in &raw.napi {
         let name = name.map_or_else(|| "other".to_owned(), |name| decode::name(&name));
-        let device = devices.entry(name.clone()).or_insert(Napi { device: name, polls: 0, packets: 0, exhausted: 0 });
+        let device =
+            devices.entry(name.clone()).or_insert(NapiPolls { device: name, polls: 0, packets: 0, exhausted: 0 });
         device.polls += counts.polls;
         device.packets += counts.packets;
         device.exhausted += counts.exhausted;
     }
-    let mut devices: Vec<Napi> = devices.into_values().collect();
+    let mut devices: Vec<NapiPolls> = devices.into_values().collect();
     devices.sort_by(|a, b| a.device.cmp(&b.device));
     devices
 }

@@ -14,7 +14,7 @@ use tracing::{info, warn};
 use super::worker::{self, NoReply, WorkerHandle, WorkerInbox};
 use crate::{
     host::Sources,
-    model::host::{Host, Source},
+    model::host::{Host, SourceStatus},
 };
 
 /// The kernel log is a ring, so it is read this often, with or without scrapes.
@@ -36,7 +36,7 @@ impl HostHandle {
         match self.0.request(REQUEST_TIMEOUT).await {
             Err(timeout @ NoReply::Unresponsive(..)) => {
                 let reason = format!("{timeout}; missing metrics: all of the host");
-                let source = Source { name: "all", available: false, reason };
+                let source = SourceStatus { name: "all", available: false, reason };
                 Ok(Arc::new(Host { sources: vec![source], ..Host::default() }))
             }
             reply => reply,
@@ -88,7 +88,7 @@ struct LoggedStatus {
 
 /// Logs once that a source is not available, and again when that changes. What an available source cannot read is
 /// logged only once, because it names processes and namespaces, which come and go.
-fn log_changes(logged: &mut HashMap<&'static str, LoggedStatus>, sources: &[Source]) {
+fn log_changes(logged: &mut HashMap<&'static str, LoggedStatus>, sources: &[SourceStatus]) {
     for source in sources {
         let status = logged.entry(source.name).or_default();
         let changed = std::mem::replace(&mut status.unavailable, !source.available) == source.available;

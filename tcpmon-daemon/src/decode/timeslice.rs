@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tcpmon_common::{
     reader::{END_BLOCKED, END_EXITED, END_PREEMPTED},
-    timeslice::{QueuePhoto, TIMESLICE_CLOSED, TIMESLICE_HANDED_OVER, TIMESLICE_PARTIAL, Timeslice},
+    timeslice::{QueueSample, TIMESLICE_CLOSED, TIMESLICE_HANDED_OVER, TIMESLICE_PARTIAL, Timeslice},
 };
 use tcpmon_trace::{AddressFamily, Comm, Queue, TimesliceEnd, TimesliceRecord};
 
@@ -40,7 +40,7 @@ pub fn trace_record(record: &Timeslice) -> TimesliceRecord {
         handed_over: record.flags & TIMESLICE_HANDED_OVER != 0,
         closed,
         sleep_ns: record.sleep_ns,
-        wait_ns: record.wait_ns,
+        wait_ns: record.run_queue_wait_ns,
         on_cpu_ns: record.on_cpu_ns,
         arrived_off_cpu_bytes: record.arrived_off_cpu_bytes,
         arrived_on_cpu_bytes: record.arrived_on_cpu_bytes,
@@ -53,16 +53,16 @@ pub fn trace_record(record: &Timeslice) -> TimesliceRecord {
     }
 }
 
-fn queue(photo: &QueuePhoto, fin: bool) -> Queue {
+fn queue(queue: &QueueSample, fin: bool) -> Queue {
     // The FIN takes one sequence number but is not data; it is the last to be queued and the last to be read.
-    let queued = photo.rcv_nxt.wrapping_sub(photo.copied_seq) as i32;
+    let queued = queue.rcv_nxt.wrapping_sub(queue.copied_seq) as i32;
     let queued = queued - i32::from(fin && queued > 0);
     Queue {
         queued_bytes: queued.max(0) as u32,
-        rmem_bytes: photo.rmem,
-        rcvbuf_bytes: photo.rcvbuf,
-        backlog_bytes: photo.backlog,
-        window_bytes: photo.window,
+        rmem_bytes: queue.rmem,
+        rcvbuf_bytes: queue.rcvbuf,
+        backlog_bytes: queue.backlog,
+        window_bytes: queue.window,
     }
 }
 
@@ -94,9 +94,9 @@ mod tests {
             header: Header { kind: KIND_TIMESLICE, version: VERSION, cpu: 3, time_ns: 5_001_500_250_000, cookie: 0x1f },
             activated_ns: 5_001_500_000_000,
             on_cpu_ns: 240_000,
-            wait_ns: 12_000,
+            run_queue_wait_ns: 12_000,
             sleep_ns: 3_400_000,
-            activation: QueuePhoto {
+            activation: QueueSample {
                 rcv_nxt: 1_000_000 + 1_258_292,
                 copied_seq: 1_000_000,
                 rmem: 2_000_000,
@@ -104,7 +104,7 @@ mod tests {
                 backlog: 4_352,
                 window: 1_887_436,
             },
-            deactivation: QueuePhoto {
+            deactivation: QueueSample {
                 rcv_nxt: 2_300_001,
                 copied_seq: 2_288_000,
                 rmem: 20_000,
@@ -136,8 +136,9 @@ mod tests {
 
     #[test]
     fn queued_bytes_leave_out_the_fin_and_survive_a_wrapped_sequence_number() {
-        let photo = |rcv_nxt, copied_seq| QueuePhoto { rcv_nxt, copied_seq, rmem: 0, rcvbuf: 0, backlog: 0, window: 0 };
-        let queued = |rcv_nxt, copied_seq, fin| super::queue(&photo(rcv_nxt, copied_seq), fin).queued_bytes;
+        let queue =
+            |rcv_nxt, copied_seq| QueueSample { rcv_nxt, copied_seq, rmem: 0, rcvbuf: 0, backlog: 0, window: 0 };
+        let queued = |rcv_nxt, copied_seq, fin| super::queue(&queue(rcv_nxt, copied_seq), fin).queued_bytes;
         assert_eq!(queued(1000, 400, false), 600);
         assert_eq!(queued(1001, 400, true), 600);
         assert_eq!(queued(401, 400, true), 0);

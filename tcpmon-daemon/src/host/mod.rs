@@ -11,7 +11,7 @@ mod namespaces;
 pub mod netlink;
 mod netstat;
 mod network;
-mod pressure;
+mod psi;
 mod softnet;
 mod stat;
 mod stuck;
@@ -26,7 +26,7 @@ use std::{
 use self::{
     devices::Devices, file::FileError, kernel_log::KernelLog, network::NamespaceReader, softnet::SoftnetCounters,
 };
-use crate::model::host::{Host, PageAllocationFailures, Source};
+use crate::model::host::{Host, PageAllocationFailures, SourceStatus};
 
 /// Orders of page allocations that are shown even if none failed: all that a kernel has by default.
 const MAX_ORDERS: u32 = 11;
@@ -97,7 +97,7 @@ impl Sources {
             report.note(problem.map(|error| format!("{error}; missing metrics: free blocks")).unwrap_or_default());
             host.zones = zones;
         }
-        host.memory_pressure_stalls = report.record("psi", "memory pressure stall times", pressure::memory());
+        host.memory_pressure_stalls = report.record("psi", "memory pressure stall times", psi::memory());
         host.context_switches = report.record("stat", "context switches", stat::context_switches());
         if let Some(walk) = report.record("cgroups", "socket memory of control groups", cgroup::socket_memory()) {
             report.note(walk.omitted().unwrap_or_default());
@@ -120,7 +120,7 @@ impl Sources {
 }
 
 /// Collects the status of each source.
-struct SourceReport<'a>(&'a mut Vec<Source>);
+struct SourceReport<'a>(&'a mut Vec<SourceStatus>);
 
 impl SourceReport<'_> {
     /// Records the status of a source. Returns what it gave, if it did not fail.
@@ -129,7 +129,7 @@ impl SourceReport<'_> {
             Ok(value) => (String::new(), Some(value)),
             Err(error) => (format!("{error}; missing metrics: {missing}"), None),
         };
-        self.0.push(Source { name, available: value.is_some(), reason });
+        self.0.push(SourceStatus { name, available: value.is_some(), reason });
         value
     }
 

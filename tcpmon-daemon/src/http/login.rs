@@ -84,7 +84,7 @@ pub(super) struct Passwords {
     key: hmac::Key,
     /// The last correct password of each name, hashed together with the name and its bcrypt hash.
     verified: Mutex<HashMap<String, hmac::Tag>>,
-    queues: Mutex<HashMap<Client, Arc<Queue>>>,
+    queues: Mutex<HashMap<Client, Arc<LoginQueue>>>,
     turn: Arc<Semaphore>,
 }
 
@@ -95,7 +95,7 @@ impl fmt::Debug for Passwords {
     }
 }
 
-struct Queue {
+struct LoginQueue {
     slots: Arc<Semaphore>,
     turn: Arc<Semaphore>,
 }
@@ -160,13 +160,13 @@ impl Passwords {
         verified.get(name).is_some_and(|tag| hmac::verify(&self.key, message, tag.as_ref()).is_ok())
     }
 
-    fn queue(&self, client: Client) -> Arc<Queue> {
+    fn queue(&self, client: Client) -> Arc<LoginQueue> {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         // A queue in which nobody waits is referenced only by the map.
         queues.retain(|_, queue| Arc::strong_count(queue) > 1);
         let new = || {
             let slots = Arc::new(Semaphore::new(MAX_QUEUED_CHECKS));
-            Arc::new(Queue { slots, turn: Arc::new(Semaphore::new(1)) })
+            Arc::new(LoginQueue { slots, turn: Arc::new(Semaphore::new(1)) })
         };
         Arc::clone(queues.entry(client).or_insert_with(new))
     }

@@ -23,7 +23,7 @@ struct Status<'a> {
     kernel: &'a str,
     uptime_seconds: f64,
     probes: &'a [ProbeStatus],
-    sources: &'a [host::Source],
+    sources: &'a [host::SourceStatus],
     /// `null` if no web config file was given.
     web_config: Option<WebConfigStatus>,
     losses: BTreeMap<&'a str, u64>,

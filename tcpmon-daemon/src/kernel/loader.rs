@@ -26,7 +26,7 @@ use super::{
     drops::Drops,
     iterator::BpfIterator,
     mapped::Mapped,
-    pass::Shared,
+    pass::PassMaps,
     support::{self, CannotRun, Facts},
 };
 use crate::model::snapshot::{ProbeStatus, Verdict};
@@ -82,15 +82,15 @@ pub struct Kernel {
     pub(super) readers: aya::maps::Array<MapData, ReaderSlot>,
     pub(super) free_slots: Stack<MapData, u32>,
     pub(super) lost: PerCpuArray<MapData, u64>,
-    pub(super) fallen: PerCpuArray<MapData, SocketCounters>,
+    pub(super) lost_totals: PerCpuArray<MapData, SocketCounters>,
     pub(super) drops: Drops,
     pub(super) napi: PerCpuArray<MapData, NapiDevice>,
-    pub(super) limits: PerCpuArray<MapData, u64>,
+    pub(super) memory_limits: PerCpuArray<MapData, u64>,
     pub(super) ignored: PerCpuArray<MapData, u64>,
-    pub(super) lives: PerCpuArray<MapData, u64>,
+    pub(super) connections: PerCpuArray<MapData, u64>,
     /// The snapshot's iterators, one over each of the maps of sockets.
     pub(super) snapshot: Vec<BpfIterator>,
-    pub(super) shared: Shared,
+    pub(super) shared: PassMaps,
     /// See [`plan::both_preemptible`].
     pub(super) both_preemptible: &'static [&'static str],
     probes: Vec<ProbeStatus>,
@@ -131,11 +131,11 @@ impl Kernel {
         let sock_ops =
             probes.iter().any(|probe| probe.name == plan::SOCK_OPS.name && probe.verdict == Verdict::Attached);
 
-        let shared = Shared::new(
+        let shared = PassMaps::new(
             map(&ebpf, "PASS", 1)?,
             map(&ebpf, "RECORDS", RECORDS)?,
-            map(&ebpf, "MET", SOCKET_INDEXES / 64)?,
-            map(&ebpf, "FELL", SOCKET_INDEXES / 8)?,
+            map(&ebpf, "VISITED", SOCKET_INDEXES / 64)?,
+            map(&ebpf, "LOST_FINALS", SOCKET_INDEXES / 8)?,
         );
         Ok(Self {
             ring: take(&mut ebpf, "EVENTS")?,
@@ -143,12 +143,12 @@ impl Kernel {
             readers: take(&mut ebpf, "READERS")?,
             free_slots,
             lost: take(&mut ebpf, "LOST")?,
-            fallen: take(&mut ebpf, "FALLEN")?,
+            lost_totals: take(&mut ebpf, "LOST_TOTALS")?,
             drops: Drops::new(ebpf.take_map("DROPS").expect("the object of this build has all its maps")),
             napi: take(&mut ebpf, "NAPI")?,
-            limits: take(&mut ebpf, "LIMITS")?,
+            memory_limits: take(&mut ebpf, "MEMORY_LIMITS")?,
             ignored: take(&mut ebpf, "IGNORED")?,
-            lives: take(&mut ebpf, "LIVES")?,
+            connections: take(&mut ebpf, "CONNECTIONS")?,
             snapshot,
             shared,
             both_preemptible: plan::both_preemptible(plan.preemptible, sock_ops),

@@ -24,7 +24,7 @@ use tcpmon_btf::plan::PROBES;
 pub use filter::TraceFilter;
 pub use loader::{Kernel, LoadError, Options, monotonic_ns};
 pub use pass::{Pass, Show};
-pub use reader::{Raw, RawReader, ReadError};
+pub use reader::{KernelReadError, Raw, RawReader};
 pub use support::CannotRun;
 
 /// Where the running kernel publishes its types.

@@ -6,11 +6,11 @@ use std::{
 };
 
 use tcpmon_common::{
-    pass::{Pass as Control, RECORDS, SHOW_ALL, SHOW_CHANGED, SHOW_LISTENERS},
+    pass::{PassControl, RECORDS, SHOW_ALL, SHOW_CHANGED, SHOW_LISTENERS},
     socket::{SOCKET_INDEXES, SocketRecord},
 };
 
-use super::{Kernel, ReadError, mapped::Mapped};
+use super::{Kernel, KernelReadError, mapped::Mapped};
 
 /// Which sockets a pass shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,25 +25,25 @@ pub enum Show {
 
 /// The arrays that the iterator and user space share.
 #[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) control: Mapped<Control>,
+pub(super) struct PassMaps {
+    pub(super) control: Mapped<PassControl>,
     pub(super) records: Mapped<SocketRecord>,
-    pub(super) met: Mapped<u64>,
-    pub(super) fell: Mapped<[u8; 8]>,
+    pub(super) visited: Mapped<u64>,
+    pub(super) lost_finals: Mapped<[u8; 8]>,
     /// Indexes that no socket has; the last one is given out first.
     free: Vec<u32>,
     /// Indexes from this one on have never been given out.
     fresh: u32,
 }
 
-impl Shared {
+impl PassMaps {
     pub(super) fn new(
-        control: Mapped<Control>,
+        control: Mapped<PassControl>,
         records: Mapped<SocketRecord>,
-        met: Mapped<u64>,
-        fell: Mapped<[u8; 8]>,
+        visited: Mapped<u64>,
+        lost_finals: Mapped<[u8; 8]>,
     ) -> Self {
-        Self { control, records, met, fell, free: Vec::new(), fresh: 0 }
+        Self { control, records, visited, lost_finals, free: Vec::new(), fresh: 0 }
     }
 
     /// Prepares the next system call.
@@ -52,8 +52,11 @@ impl Shared {
         let fresh = self.fresh..(self.fresh + wanted).min(SOCKET_INDEXES);
         self.fresh = fresh.end;
         self.free.splice(0..0, fresh.rev());
-        let mut control =
-            Control { show: show as u32, free_count: self.free.len().min(RECORDS as usize) as u32, ..Control::ZERO };
+        let mut control = PassControl {
+            show: show as u32,
+            free_count: self.free.len().min(RECORDS as usize) as u32,
+            ..PassControl::ZERO
+        };
         for (place, index) in control.free.iter_mut().zip(self.free.iter().rev()) {
             *place = *index;
         }
@@ -62,7 +65,7 @@ impl Shared {
 
     /// Reads the results of the system call.
     fn made(&mut self, pass: &mut Pass) {
-        let control = self.control.get(0).unwrap_or(Control::ZERO);
+        let control = self.control.get(0).unwrap_or(PassControl::ZERO);
         self.free.truncate(self.free.len().saturating_sub(control.taken as usize));
         pass.records = (control.records as usize).min(self.records.len());
         pass.living += u64::from(control.living);
@@ -93,9 +96,9 @@ impl Kernel {
     ///
     /// # Errors
     /// If the iterator cannot be opened.
-    pub fn begin(&mut self, show: Show) -> Result<Pass, ReadError> {
+    pub fn begin(&mut self, show: Show) -> Result<Pass, KernelReadError> {
         for word in 0..self.shared.fresh.div_ceil(64) as usize {
-            self.shared.met.set(word, 0);
+            self.shared.visited.set(word, 0);
         }
         Ok(Pass { file: self.snapshot[0].open()?, maps: 1, show, records: 0, living: 0 })
     }
@@ -106,7 +109,7 @@ impl Kernel {
     /// # Errors
     /// If the iterator cannot be read. What this pass would have shown is then lost, and the next pass must show all
     /// sockets.
-    pub fn advance(&mut self, pass: &mut Pass) -> Result<bool, ReadError> {
+    pub fn advance(&mut self, pass: &mut Pass) -> Result<bool, KernelReadError> {
         self.shared.prepare(pass.show);
         let more = loop {
             // The iterator writes nothing: a read either reaches its end, or the program ends the system call.
@@ -129,8 +132,8 @@ impl Kernel {
     }
 
     /// The indexes of the sockets that the pass has visited, as bits.
-    pub fn met(&self) -> Vec<u64> {
-        (0..self.shared.fresh.div_ceil(64) as usize).filter_map(|word| self.shared.met.get(word)).collect()
+    pub fn visited(&self) -> Vec<u64> {
+        (0..self.shared.fresh.div_ceil(64) as usize).filter_map(|word| self.shared.visited.get(word)).collect()
     }
 
     /// Returns an index that no socket has any more.
@@ -140,15 +143,15 @@ impl Kernel {
 
     /// Takes the indexes of sockets whose final record was lost. Call this after reading the sums of these sockets:
     /// each socket in the sums is then marked here.
-    pub fn fell(&mut self) -> Vec<u32> {
-        let mut fell = Vec::new();
+    pub fn lost_finals(&mut self) -> Vec<u32> {
+        let mut lost_finals = Vec::new();
         for word in 0..self.shared.fresh.div_ceil(8) {
-            let marks = self.shared.fell.get(word as usize).unwrap_or([0; 8]);
+            let marks = self.shared.lost_finals.get(word as usize).unwrap_or([0; 8]);
             if marks != [0; 8] {
-                fell.extend((0..8).filter(|byte| marks[*byte as usize] != 0).map(|byte| 8 * word + byte));
-                self.shared.fell.set(word as usize, [0; 8]);
+                lost_finals.extend((0..8).filter(|byte| marks[*byte as usize] != 0).map(|byte| 8 * word + byte));
+                self.shared.lost_finals.set(word as usize, [0; 8]);
             }
         }
-        fell
+        lost_finals
     }
 }

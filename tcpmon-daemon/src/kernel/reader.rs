@@ -8,12 +8,12 @@ use std::{
 
 use aya::maps::MapError;
 use tcpmon_common::{
+    connections::{CONNECTIONS_ENDED, CONNECTIONS_OPENED, CONNECTIONS_STARTED},
     drops::DropKey,
     ignored::IGNORED_WHY,
-    lives::{LIVES_BEGUN, LIVES_ENDED, LIVES_OPENED},
     loss::Loss,
+    memory_limit::KINDS,
     napi::{NAPI_SLOTS, NapiDevice},
-    pressure::LIMIT_KINDS,
     reader::ReaderSlot,
     socket::SocketCounters,
 };
@@ -26,7 +26,7 @@ use crate::{
 
 /// Reading from the kernel failed.
 #[derive(Debug, thiserror::Error)]
-pub enum ReadError {
+pub enum KernelReadError {
     /// The snapshot iterator could not be read.
     #[error("the snapshot of sockets: {0}")]
     Snapshot(#[from] io::Error),
@@ -52,10 +52,10 @@ pub struct Raw {
     /// Losses in the order of [`Loss::ALL`].
     pub lost: Vec<u64>,
     /// Sums of sockets whose final record was lost, one per CPU.
-    pub fallen: Vec<SocketCounters>,
+    pub lost_totals: Vec<SocketCounters>,
     /// Devices, one entry per device and CPU; the name `None` stands for all devices that found no slot.
     pub napi: Vec<(Option<[u8; 16]>, NapiDevice)>,
-    /// Requests for socket memory that a limit refused, in the order of [`LIMIT_KINDS`].
+    /// Requests for socket memory that a limit refused, in the order of [`KINDS`].
     pub limits: Vec<u64>,
     /// Ignored sockets, in the order of [`IGNORED_WHY`].
     pub ignored: Vec<u64>,
@@ -85,14 +85,14 @@ impl Kernel {
     ///
     /// # Errors
     /// If the map cannot be read.
-    pub fn lives(&self) -> Result<ConnectionCounts, ReadError> {
-        let count = |what| match self.lives.get(&what, 0) {
+    pub fn connections(&self) -> Result<ConnectionCounts, KernelReadError> {
+        let count = |what| match self.connections.get(&what, 0) {
             Ok(per_cpu) => Ok(per_cpu.iter().sum::<u64>()),
-            Err(source) => Err(ReadError::Map { name: "LIVES", source }),
+            Err(source) => Err(KernelReadError::Map { name: "CONNECTIONS", source }),
         };
         // Ends are read first, so that each end in the result has its start in the result, too.
-        let ended = count(LIVES_ENDED)?;
-        Ok(ConnectionCounts { opened: count(LIVES_OPENED)?, started: count(LIVES_BEGUN)?, ended })
+        let ended = count(CONNECTIONS_ENDED)?;
+        Ok(ConnectionCounts { opened: count(CONNECTIONS_OPENED)?, started: count(CONNECTIONS_STARTED)?, ended })
     }
 
     /// The ring's file descriptor, to wait on: the programs wake the waiter whenever another quarter of the ring is
@@ -109,7 +109,7 @@ impl Kernel {
     ///
     /// # Errors
     /// If a record cannot be decoded.
-    pub fn drain(&mut self, limit: usize, mut each: impl FnMut(Event)) -> Result<usize, ReadError> {
+    pub fn drain(&mut self, limit: usize, mut each: impl FnMut(Event)) -> Result<usize, KernelReadError> {
         let mut taken = 0;
         while taken < limit {
             let Some(item) = self.ring.next() else { break };
@@ -125,14 +125,14 @@ impl Kernel {
     ///
     /// # Errors
     /// If a map cannot be read.
-    pub fn raw(&mut self) -> Result<Raw, ReadError> {
-        let map = |name| move |source| ReadError::Map { name, source };
+    pub fn raw(&mut self) -> Result<Raw, KernelReadError> {
+        let map = |name| move |source| KernelReadError::Map { name, source };
         let mut raw = Raw::default();
         for what in Loss::ALL {
             let per_cpu = self.lost.get(&(what as u32), 0).map_err(map("LOST"))?;
             raw.lost.push(per_cpu.iter().sum());
         }
-        raw.fallen = self.fallen.get(&0, 0).map_err(map("FALLEN"))?.to_vec();
+        raw.lost_totals = self.lost_totals.get(&0, 0).map_err(map("LOST_TOTALS"))?.to_vec();
         for index in 0..=NAPI_SLOTS {
             for device in self.napi.get(&index, 0).map_err(map("NAPI"))?.iter() {
                 if device.polls > 0 {
@@ -141,8 +141,8 @@ impl Kernel {
                 }
             }
         }
-        for kind in 0..LIMIT_KINDS.len() as u32 {
-            raw.limits.push(self.limits.get(&kind, 0).map_err(map("LIMITS"))?.iter().sum());
+        for kind in 0..KINDS.len() as u32 {
+            raw.limits.push(self.memory_limits.get(&kind, 0).map_err(map("MEMORY_LIMITS"))?.iter().sum());
         }
         for why in 0..IGNORED_WHY.len() as u32 {
             raw.ignored.push(self.ignored.get(&why, 0).map_err(map("IGNORED"))?.iter().sum());
@@ -163,8 +163,8 @@ impl Kernel {
     ///
     /// # Errors
     /// If the map cannot be read.
-    pub fn drops(&mut self) -> Result<Vec<(DropKey, u64)>, ReadError> {
-        self.drops.read().map_err(|source| ReadError::Map { name: "DROPS", source })
+    pub fn drops(&mut self) -> Result<Vec<(DropKey, u64)>, KernelReadError> {
+        self.drops.read().map_err(|source| KernelReadError::Map { name: "DROPS", source })
     }
 
     /// Number of pairs of socket and reason in the map of drops.
@@ -188,9 +188,9 @@ impl Kernel {
     ///
     /// # Errors
     /// If a map cannot be written.
-    pub fn free_reader(&mut self, slot: u32) -> Result<(), ReadError> {
+    pub fn free_reader(&mut self, slot: u32) -> Result<(), KernelReadError> {
         let empty = <ReaderSlot as zerocopy::FromZeros>::new_zeroed();
-        self.readers.set(slot, empty, 0).map_err(|source| ReadError::Map { name: "READERS", source })?;
-        self.free_slots.push(slot, 0).map_err(|source| ReadError::Map { name: "FREE_SLOTS", source })
+        self.readers.set(slot, empty, 0).map_err(|source| KernelReadError::Map { name: "READERS", source })?;
+        self.free_slots.push(slot, 0).map_err(|source| KernelReadError::Map { name: "FREE_SLOTS", source })
     }
 }

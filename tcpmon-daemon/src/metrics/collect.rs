@@ -51,7 +51,7 @@ fn write(family: &Family, page: &Page, encoder: &mut DescriptorEncoder<'_>) -> f
     let mut encoder = encoder.encode_descriptor(family.stem(), family.help, unit.as_ref(), kind)?;
     for sample in &samples {
         let labels =
-            Labels { group: sample.group.map(|group| &group.key), names: family.labels, values: &sample.labels };
+            SeriesLabels { group: sample.group.map(|group| &group.key), names: family.labels, values: &sample.labels };
         if family.kind == FamilyType::Info {
             encoder.encode_info(&labels)?;
         } else if labels.is_empty() {
@@ -78,20 +78,20 @@ fn write_value(kind: FamilyType, sample: &Sample<'_>, encoder: &mut MetricEncode
     }
 }
 
-/// Labels of one series.
-struct Labels<'a> {
+/// SeriesLabels of one series.
+struct SeriesLabels<'a> {
     group: Option<&'a GroupKey>,
     names: &'static [&'static str],
     values: &'a [Cow<'a, str>; 3],
 }
 
-impl Labels<'_> {
+impl SeriesLabels<'_> {
     fn is_empty(&self) -> bool {
         self.group.is_none() && self.names.is_empty()
     }
 }
 
-impl EncodeLabelSet for Labels<'_> {
+impl EncodeLabelSet for SeriesLabels<'_> {
     fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
         if let Some(group) = self.group {
             ("process", group.process.as_str()).encode(encoder.encode_label())?;

@@ -14,11 +14,11 @@ use tcpmon_common::{
 use super::{Identity, page::Page, usage::Usage};
 use crate::model::{
     host::{
-        CgroupSockets, Device, Host, PageAllocationFailures, PressureStalls, Ring, Softnet, Source, Stuck, TcpMemory,
-        Zone,
+        CgroupSockets, Device, Host, PageAllocationFailures, PressureStalls, Ring, Softnet, SourceStatus, Stuck,
+        TcpMemory, Zone,
     },
     snapshot::{
-        Group, GroupCounters, GroupGauges, GroupKey, MapUse, Napi, ProbeStatus, ProgramRuns, Snapshot, Verdict,
+        Group, GroupCounters, GroupGauges, GroupKey, MapUse, NapiPolls, ProbeStatus, ProgramRuns, Snapshot, Verdict,
     },
 };
 
@@ -80,7 +80,7 @@ pub(super) fn snapshot(groups: Vec<Group>) -> Snapshot {
     let probe = |name: &str, verdict, reason: &str| ProbeStatus { name: name.into(), verdict, reason: reason.into() };
     Snapshot {
         groups,
-        napi: vec![Napi { device: "eth0".into(), polls: 31, packets: 32, exhausted: 33 }],
+        napi: vec![NapiPolls { device: "eth0".into(), polls: 31, packets: 32, exhausted: 33 }],
         limits_exceeded: vec![("send", 60), ("receive", 61)],
         ignored: vec![("mptcp", 62)],
         probes: vec![
@@ -106,7 +106,7 @@ pub(super) fn snapshot(groups: Vec<Group>) -> Snapshot {
 
 /// A host in which all values differ from each other.
 fn host() -> Host {
-    let source = |name, available, reason: &str| Source { name, available, reason: reason.into() };
+    let source = |name, available, reason: &str| SourceStatus { name, available, reason: reason.into() };
     Host {
         devices: vec![
             Device {

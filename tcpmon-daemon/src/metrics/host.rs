@@ -8,7 +8,7 @@ use super::{
 };
 use crate::model::{
     host::{Device, Ring, Softnet, TcpMemory, Zone},
-    snapshot::Napi,
+    snapshot::NapiPolls,
 };
 
 /// How packets arrive.
@@ -298,7 +298,7 @@ pub(super) const MEMORY_FAMILIES: &[Family] = &[
     ),
 ];
 
-fn per_device(page: &Page, value: impl Fn(&Napi) -> u64) -> Vec<Sample<'_>> {
+fn per_device(page: &Page, value: impl Fn(&NapiPolls) -> u64) -> Vec<Sample<'_>> {
     page.snapshot.napi.iter().map(|napi| Sample::labelled(&napi.device, value(napi))).collect()
 }
 

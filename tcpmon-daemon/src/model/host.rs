@@ -36,7 +36,7 @@ pub struct Host {
     /// What the sources missed: the kind, and how often.
     pub losses: Vec<(&'static str, u64)>,
     /// Status of each source.
-    pub sources: Vec<Source>,
+    pub sources: Vec<SourceStatus>,
 }
 
 /// One network device.
@@ -152,7 +152,7 @@ pub struct CgroupSockets {
 
 /// Status of one source.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Source {
+pub struct SourceStatus {
     /// Its name.
     pub name: &'static str,
     /// Whether its families are shown.

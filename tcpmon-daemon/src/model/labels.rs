@@ -11,7 +11,7 @@ use zerocopy::IntoBytes as _;
 use super::{
     cgroups::{CgroupOf, Cgroups},
     listeners::{Listener, Listeners},
-    service::{self, Ends},
+    service::{self, Endpoints},
     snapshot::GroupKey,
 };
 use crate::decode;
@@ -43,29 +43,29 @@ impl Labels {
         if process.is_empty() {
             process.push_str("other");
         }
-        let ends = Ends {
+        let endpoints = Endpoints {
             flags: record.state.flags,
             netns: live.netns,
             local_port: live.local_port,
             remote_port: live.remote_port,
         };
-        self.key(process, ends, record.state.reader_tgid)
+        self.key(process, endpoints, record.state.reader_tgid)
     }
 
     /// The labels of a reader's slot.
     pub(super) fn of_reader(&mut self, reader: &ReaderSlot) -> GroupKey {
-        let ends = Ends {
+        let endpoints = Endpoints {
             flags: reader.socket_flags,
             netns: reader.netns,
             local_port: reader.local_port,
             remote_port: reader.remote_port,
         };
-        self.key(decode::name(reader.process.as_bytes()), ends, reader.tgid)
+        self.key(decode::name(reader.process.as_bytes()), endpoints, reader.tgid)
     }
 
-    fn key(&mut self, process: String, ends: Ends, tgid: u32) -> GroupKey {
+    fn key(&mut self, process: String, endpoints: Endpoints, tgid: u32) -> GroupKey {
         let cgroup = self.cgroups.as_mut().map(|cgroups| cgroups.label(tgid, &process));
-        GroupKey { process, service: service::service(ends, &self.listeners), cgroup }
+        GroupKey { process, service: service::service(endpoints, &self.listeners), cgroup }
     }
 
     /// A hash of what determines the labels of a connection, as the kernel has it: while the hash stays the same, so do

@@ -25,7 +25,7 @@ const MAX_CLIENTS: usize = 64;
 /// See the module documentation.
 #[derive(Debug, Default)]
 pub struct NewSeries {
-    clients: HashMap<String, Client>,
+    clients: HashMap<String, Scraper>,
     groups: HashMap<GroupKey, GroupHistory>,
     /// The last sample, as it was shown.
     shown: Weak<Snapshot>,
@@ -33,7 +33,7 @@ pub struct NewSeries {
 
 /// A client that requests metrics pages.
 #[derive(Debug)]
-struct Client {
+struct Scraper {
     last: Instant,
     /// When it got its page before the last one; `None` if it has requested only one.
     before: Option<Instant>,
@@ -83,7 +83,7 @@ impl NewSeries {
             let oldest = self.clients.iter().min_by_key(|(_, client)| client.last).map(|(name, _)| name.clone());
             oldest.and_then(|name| self.clients.remove(&name));
         }
-        self.clients.insert(client.to_owned(), Client { last: now, before: None });
+        self.clients.insert(client.to_owned(), Scraper { last: now, before: None });
         None
     }
 
@@ -161,7 +161,7 @@ impl NewSeries {
     }
 }
 
-impl Client {
+impl Scraper {
     /// Whether the client requests pages regularly, and is not overdue by more than one interval.
     fn is_awaited(&self, now: Instant) -> bool {
         self.before.is_some_and(|before| now.duration_since(self.last) <= 2 * self.last.duration_since(before))

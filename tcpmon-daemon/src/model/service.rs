@@ -9,7 +9,7 @@ use super::listeners::Listeners;
 
 /// What determines the service of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ends {
+pub struct Endpoints {
     /// `SOCKET_` flags.
     pub flags: u32,
     /// Inode number of the network namespace.
@@ -25,8 +25,8 @@ pub struct Ends {
 /// `local:PORT` if this side accepted the connection, `local:ephemeral` if it accepted it on a port that the kernel
 /// chose, `remote:PORT` if it opened the connection to a service port, `other` otherwise. For a connection older than
 /// tcpmon, a listening socket on its local port shows that it was accepted.
-pub fn service(ends: Ends, listeners: &Listeners) -> String {
-    let Ends { flags, netns, local_port, remote_port } = ends;
+pub fn service(endpoints: Endpoints, listeners: &Listeners) -> String {
+    let Endpoints { flags, netns, local_port, remote_port } = endpoints;
     let listener = if flags & SOCKET_ACTIVE == 0 { listeners.get((netns, local_port)) } else { None };
     let accepted = flags & SOCKET_PASSIVE != 0;
     if flags & SOCKET_PORT_CHOSEN != 0 || !accepted && listener.is_some_and(|listener| listener.port_chosen) {
@@ -51,8 +51,8 @@ mod tests {
         listeners
     }
 
-    fn ends(flags: u32, local_port: u16, remote_port: u16) -> Ends {
-        Ends { flags, netns: 7, local_port, remote_port }
+    fn endpoints(flags: u32, local_port: u16, remote_port: u16) -> Endpoints {
+        Endpoints { flags, netns: 7, local_port, remote_port }
     }
 
     #[test]
@@ -61,22 +61,22 @@ mod tests {
         let listening = listening_at((7, 5201), false);
         let anywhere = listening_at((7, 5201), true);
         let cases = [
-            (ends(SOCKET_PASSIVE, 5201, 443), &nobody, "local:5201"),
-            (ends(SOCKET_ACTIVE, 40_000, 443), &nobody, "remote:443"),
-            (ends(SOCKET_ACTIVE, 5201, 443), &listening, "remote:443"),
-            (ends(SOCKET_ACTIVE, 40_000, 50_000), &nobody, "other"),
-            (ends(0, 5201, 40_000), &listening, "local:5201"),
-            (ends(0, 5201, 40_000), &nobody, "other"),
-            (ends(0, 40_000, 5201), &nobody, "remote:5201"),
-            (ends(SOCKET_PASSIVE | SOCKET_PORT_CHOSEN, 0, 443), &nobody, "local:ephemeral"),
-            (ends(0, 5201, 40_000), &anywhere, "local:ephemeral"),
-            (ends(SOCKET_PASSIVE, 5201, 443), &anywhere, "local:5201"),
-            (ends(SOCKET_ACTIVE, 5201, 443), &anywhere, "remote:443"),
+            (endpoints(SOCKET_PASSIVE, 5201, 443), &nobody, "local:5201"),
+            (endpoints(SOCKET_ACTIVE, 40_000, 443), &nobody, "remote:443"),
+            (endpoints(SOCKET_ACTIVE, 5201, 443), &listening, "remote:443"),
+            (endpoints(SOCKET_ACTIVE, 40_000, 50_000), &nobody, "other"),
+            (endpoints(0, 5201, 40_000), &listening, "local:5201"),
+            (endpoints(0, 5201, 40_000), &nobody, "other"),
+            (endpoints(0, 40_000, 5201), &nobody, "remote:5201"),
+            (endpoints(SOCKET_PASSIVE | SOCKET_PORT_CHOSEN, 0, 443), &nobody, "local:ephemeral"),
+            (endpoints(0, 5201, 40_000), &anywhere, "local:ephemeral"),
+            (endpoints(SOCKET_PASSIVE, 5201, 443), &anywhere, "local:5201"),
+            (endpoints(SOCKET_ACTIVE, 5201, 443), &anywhere, "remote:443"),
         ];
         for (ends, listeners, expected) in cases {
             assert_eq!(service(ends, listeners), expected);
         }
         let elsewhere = listening_at((8, 5201), false);
-        assert_eq!(service(ends(0, 5201, 40_000), &elsewhere), "other");
+        assert_eq!(service(endpoints(0, 5201, 40_000), &elsewhere), "other");
     }
 }

@@ -132,7 +132,7 @@ pub struct Group {
 
 /// NAPI polls of one device, over all CPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Napi {
+pub struct NapiPolls {
     /// The device; `backlog` for the per-CPU backlog.
     pub device: String,
     /// Polls.
@@ -203,7 +203,7 @@ pub struct Snapshot {
     /// Groups, sorted by key.
     pub groups: Vec<Group>,
     /// Devices, sorted by name.
-    pub napi: Vec<Napi>,
+    pub napi: Vec<NapiPolls>,
     /// Requests for TCP socket memory that a limit refused, by what the memory was for; empty if the probe is not
     /// attached.
     pub limits_exceeded: Vec<(&'static str, u64)>,

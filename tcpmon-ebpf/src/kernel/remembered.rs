@@ -1,7 +1,7 @@
 //! Reads of a socket that may be gone.
 
 use aya_ebpf::helpers::generated::bpf_probe_read_kernel;
-use tcpmon_common::timeslice::QueuePhoto;
+use tcpmon_common::timeslice::QueueSample;
 
 use super::offset;
 
@@ -59,12 +59,12 @@ impl Remembered {
 
     /// Samples the receive queue.
     #[inline(always)]
-    pub fn photo(self, photo: &mut QueuePhoto) {
-        photo.copied_seq = self.read(offset!(tcp_copied_seq));
-        photo.rcv_nxt = self.rcv_nxt();
-        photo.rmem = self.read(offset!(sock_rmem));
-        photo.rcvbuf = self.read(offset!(sock_rcvbuf));
-        photo.backlog = self.read(offset!(sock_backlog));
-        photo.window = self.read(offset!(tcp_rcv_wnd));
+    pub fn sample_queue(self, queue: &mut QueueSample) {
+        queue.copied_seq = self.read(offset!(tcp_copied_seq));
+        queue.rcv_nxt = self.rcv_nxt();
+        queue.rmem = self.read(offset!(sock_rmem));
+        queue.rcvbuf = self.read(offset!(sock_rcvbuf));
+        queue.backlog = self.read(offset!(sock_backlog));
+        queue.window = self.read(offset!(tcp_rcv_wnd));
     }
 }

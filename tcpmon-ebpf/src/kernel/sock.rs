@@ -6,7 +6,7 @@ use aya_ebpf::{
 };
 use tcpmon_common::{
     socket::{LIVE_FIN, SocketLive},
-    timeslice::QueuePhoto,
+    timeslice::QueueSample,
 };
 
 use super::{load, offset, present};
@@ -328,13 +328,13 @@ impl TcpSock {
 
     /// Samples the receive queue.
     #[inline(always)]
-    pub fn photo(self, photo: &mut QueuePhoto) {
+    pub fn sample_queue(self, queue: &mut QueueSample) {
         let sock = self.sock();
-        photo.rcv_nxt = self.rcv_nxt();
-        photo.copied_seq = self.copied_seq();
-        photo.rmem = sock.rmem();
-        photo.rcvbuf = sock.rcvbuf();
-        photo.window = self.window();
-        photo.backlog = sock.backlog();
+        queue.rcv_nxt = self.rcv_nxt();
+        queue.copied_seq = self.copied_seq();
+        queue.rmem = sock.rmem();
+        queue.rcvbuf = sock.rcvbuf();
+        queue.window = self.window();
+        queue.backlog = sock.backlog();
     }
 }

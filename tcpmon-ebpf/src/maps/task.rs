@@ -63,7 +63,7 @@ pub fn slot_of(task: Task) -> Option<u32> {
 }
 
 /// What is known of a thread that reads.
-pub enum Known {
+pub enum ReaderThread {
     /// It has this slot.
     Slot(u32),
     /// It was seen before and is not to be followed.
@@ -90,14 +90,14 @@ impl NewReader {
 
 /// What is known of the thread; storage is created for it if there is none.
 #[inline(always)]
-pub fn known(task: Task) -> Known {
+pub fn reader_thread(task: Task) -> ReaderThread {
     let Some(storage) = task_storage(task, 1) else {
         count_loss(Loss::ReaderStorage);
-        return Known::Refused;
+        return ReaderThread::Refused;
     };
     match storage.slot_plus_one {
-        0 => Known::New(NewReader(storage)),
-        SLOT_NONE => Known::Ignored,
-        slot => Known::Slot(slot - 1),
+        0 => ReaderThread::New(NewReader(storage)),
+        SLOT_NONE => ReaderThread::Ignored,
+        slot => ReaderThread::Slot(slot - 1),
     }
 }

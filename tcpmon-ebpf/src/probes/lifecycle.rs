@@ -17,13 +17,13 @@ use aya_ebpf::{
     programs::{BtfTracePointContext, SockOpsContext},
 };
 use tcpmon_common::{
+    connections::{CONNECTIONS_ENDED, CONNECTIONS_OPENED},
     counters::Cells as _,
     fold::Cause,
     header::{KIND_FINAL, KIND_LISTENER},
-    lives::{LIVES_ENDED, LIVES_OPENED},
     loss::Loss,
     socket::{
-        SOCKET_ACTIVE, SOCKET_BEGUN, SOCKET_FINAL, SOCKET_MPTCP, SOCKET_OPENED, SOCKET_PASSIVE, SOCKET_PORT_CHOSEN,
+        SOCKET_ACTIVE, SOCKET_COUNTED, SOCKET_FINAL, SOCKET_MPTCP, SOCKET_OPENED, SOCKET_PASSIVE, SOCKET_PORT_CHOSEN,
         SocketCounters, SocketState,
     },
     tcp_state,
@@ -97,15 +97,17 @@ fn open(tcp: TcpSock, new: u32, cookie: impl FnOnce() -> u64) -> Option<()> {
     }
     let opened = if new == tcp_state::SYN_SENT { SOCKET_ACTIVE } else { 0 };
     // Another of the programs has already handled this change.
-    let begun = state.flags & SOCKET_BEGUN;
-    if state.cookie != 0 && state.last_ns == 0 && state.flags & !(SOCKET_PORT_CHOSEN | SOCKET_OPENED) == opened | begun
+    let counted = state.flags & SOCKET_COUNTED;
+    if state.cookie != 0
+        && state.last_ns == 0
+        && state.flags & !(SOCKET_PORT_CHOSEN | SOCKET_OPENED) == opened | counted
     {
         return None;
     }
     let flags = if new == tcp_state::LISTEN { socket::note_listener(tcp) } else { SOCKET_ACTIVE };
     let cookie = cookie();
     socket::event(state, |state| {
-        state.flags = flags | begun | state.flags & SOCKET_OPENED;
+        state.flags = flags | counted | state.flags & SOCKET_OPENED;
         state.cookie = cookie;
         state.last_ns = 0;
         reader::opened_by(state, Task::current());
@@ -122,7 +124,7 @@ fn open(tcp: TcpSock, new: u32, cookie: impl FnOnce() -> u64) -> Option<()> {
 fn count_opened(state: &mut SocketState) -> Option<()> {
     if state.flags & SOCKET_OPENED == 0 {
         socket::event(state, |state| state.flags |= SOCKET_OPENED);
-        maps::count_connection(LIVES_OPENED);
+        maps::count_connection(CONNECTIONS_OPENED);
     }
     None
 }
@@ -245,8 +247,8 @@ fn finalize(state: &mut SocketState, tcp: TcpSock, cookie: impl FnOnce() -> u64)
         }
         state.flags |= SOCKET_FINAL;
     });
-    if state.flags & SOCKET_BEGUN != 0 {
-        maps::count_connection(LIVES_ENDED);
+    if state.flags & SOCKET_COUNTED != 0 {
+        maps::count_connection(CONNECTIONS_ENDED);
     } else if state.flags & (SOCKET_ACTIVE | SOCKET_OPENED) == 0 && socket::port_chosen(tcp) {
         // It was a listening socket: the next one on this port may have asked for the port.
         maps::note_port(tcp.netns(), tcp.ports().0, false);
@@ -263,14 +265,14 @@ fn finalize(state: &mut SocketState, tcp: TcpSock, cookie: impl FnOnce() -> u64)
             maps::mark_final_record_lost(index);
         }
         kernel::barrier();
-        keep(&state.counters);
+        add_to_lost_totals(&state.counters);
     }
     None
 }
 
 /// Adds the totals to this CPU's sums, so that these are right although the final record was lost.
 #[inline(always)]
-fn keep(counters: &SocketCounters) -> Option<()> {
-    maps::fallen()?.add(counters);
+fn add_to_lost_totals(counters: &SocketCounters) -> Option<()> {
+    maps::lost_totals()?.add(counters);
     None
 }

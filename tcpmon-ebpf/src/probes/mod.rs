@@ -1,11 +1,11 @@
 //! One file per tracepoint subject.
 
-mod autotune;
 mod drop;
 mod floor;
+mod growth;
 mod lifecycle;
+mod memory_limit;
 mod napi;
-mod pressure;
 mod read;
 mod sched;
 mod segment;

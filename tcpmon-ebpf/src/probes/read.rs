@@ -2,7 +2,7 @@
 
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 use tcpmon_common::{
-    fold::{self, Cause, Seen},
+    fold::{self, Cause, Observation},
     header::KIND_HANDED_OVER,
     histogram::FILL_ACTIVATION,
     loss::Loss,
@@ -57,7 +57,7 @@ fn read(ctx: &BtfTracePointContext) -> Option<()> {
 
 /// Handles a read by another thread than the last one, or by the same thread under another name.
 #[inline(always)]
-fn change_reader(state: &mut SocketState, tcp: TcpSock, task: Task, seen: &Seen, read_bytes: u32) {
+fn change_reader(state: &mut SocketState, tcp: TcpSock, task: Task, seen: &Observation, read_bytes: u32) {
     // What the previous process has read stays with it, as does what has arrived so far. The same applies to a
     // process's previous name.
     let other = state.reader_tgid != task.process_id() || state.process != task.process();

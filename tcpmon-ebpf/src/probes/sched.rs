@@ -52,24 +52,24 @@ fn deactivate(slot: u32, task: Task, end: u32) -> Option<()> {
     let reader = maps::reader(slot)?;
     // The count is odd while the thread runs. If a switch was missed, this restores the parity; otherwise on and off
     // the CPU would be swapped from then on.
-    reader.switches += 2 - (reader.switches & 1);
+    reader.edges += 2 - (reader.edges & 1);
 
     // The thread runs only between its deactivations, so the scheduler's own sums give this timeslice exactly.
     let exec_ns = task.exec_ns();
     let run_delay_ns = task.run_delay_ns();
     let on_cpu_ns = exec_ns.wrapping_sub(reader.exec_ns);
-    let wait_ns = run_delay_ns.wrapping_sub(reader.run_delay_ns);
+    let run_queue_wait_ns = run_delay_ns.wrapping_sub(reader.run_delay_ns);
     reader.exec_ns = exec_ns;
     reader.run_delay_ns = run_delay_ns;
     let sums = reader.sums;
     if sums == slot {
-        add(&mut reader.counters, on_cpu_ns, wait_ns, end);
+        add(&mut reader.counters, on_cpu_ns, run_queue_wait_ns, end);
     } else if let Some(sums) = maps::reader(sums) {
-        add(&mut sums.counters, on_cpu_ns, wait_ns, end);
+        add(&mut sums.counters, on_cpu_ns, run_queue_wait_ns, end);
     }
 
     if setting!(trace) != 0 {
-        timeslice::deactivate(slot, task, on_cpu_ns, wait_ns, end);
+        timeslice::deactivate(slot, task, on_cpu_ns, run_queue_wait_ns, end);
     }
     if end == END_EXITED {
         exit(slot);
@@ -118,7 +118,7 @@ fn exit(first: u32) -> Option<()> {
 #[inline(always)]
 fn activate(slot: u32) -> Option<()> {
     let reader = maps::reader(slot)?;
-    reader.switches += 1 + (reader.switches & 1);
+    reader.edges += 1 + (reader.edges & 1);
     if setting!(trace) != 0 {
         timeslice::activate(slot);
     }

@@ -26,7 +26,7 @@ pub const TRAILER: &str = "trailer";
 
 /// The key `type` of a line.
 #[derive(Deserialize)]
-pub struct Kind {
+pub struct LineType {
     #[serde(rename = "type")]
     pub kind: String,
 }

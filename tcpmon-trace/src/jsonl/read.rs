@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 
 use super::{
     error::ReadError,
-    line::{HEADER, HeaderLine, Kind, TIMESLICE, TRAILER, TimesliceLine, TrailerLine, Version},
+    line::{HEADER, HeaderLine, LineType, TIMESLICE, TRAILER, TimesliceLine, TrailerLine, Version},
 };
 use crate::{
     header::{FORMAT, FORMAT_VERSION, TraceHeader},
@@ -167,7 +167,7 @@ impl Line {
         if self.bytes.starts_with(RECORD) {
             return self.record();
         }
-        match self.parse::<Kind>()?.kind.as_str() {
+        match self.parse::<LineType>()?.kind.as_str() {
             TIMESLICE => self.record(),
             TRAILER => Ok(Content::Trailer(self.parse::<TrailerLine>()?.into())),
             HEADER => Err(Bad { at: 0, reason: "a second header".into() }),
@@ -194,7 +194,7 @@ impl Line {
 
 fn header(line: &Line) -> Result<TraceHeader, ReadError> {
     let version: Version = first(line, line.parse())?;
-    let kind: Kind = first(line, line.parse())?;
+    let kind: LineType = first(line, line.parse())?;
     if version.format != FORMAT || kind.kind != HEADER {
         let reason = format!("the first line is no header of format {FORMAT}");
         return Err(ReadError::NotATrace { offset: line.offset, reason });

@@ -135,7 +135,7 @@ impl Display for Thread<'_> {
 
 /// A socket as `local port<remote address:port`; if that does not fit, the first parts of the address are left out.
 #[derive(Clone, Copy, Debug)]
-pub struct Socket {
+pub struct SocketColumn {
     /// Port of this side.
     pub local_port: u16,
     /// The other side.
@@ -144,7 +144,7 @@ pub struct Socket {
     pub width: usize,
 }
 
-impl Display for Socket {
+impl Display for SocketColumn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = Short::default();
         write!(text, "{}<", self.local_port)?;
@@ -206,7 +206,7 @@ mod tests {
 
     fn socket(remote: &str, width: usize) -> String {
         let remote = remote.parse().expect("an address");
-        Socket { local_port: 5201, remote, width }.to_string()
+        SocketColumn { local_port: 5201, remote, width }.to_string()
     }
 
     fn thread(comm: &str, tid: u32, width: usize) -> String {
@@ -261,7 +261,7 @@ mod tests {
                 prop_assert!(thread.ends_with(&tid.to_string()));
             }
             let remote = SocketAddr::new(address, port);
-            let socket = Socket { local_port, remote, width }.to_string();
+            let socket = SocketColumn { local_port, remote, width }.to_string();
             prop_assert!(socket.len() <= width, "{socket}");
             let end = format!(":{port}");
             prop_assert!(socket.ends_with(&end), "{socket}");

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, net::SocketAddr};
 
 use super::{
-    columns::{Lines, Socket},
+    columns::{Lines, SocketColumn},
     distribution::{Durations, FILL_TOP, Fills},
     scale::{Bytes, Count, Rate, Time},
 };
@@ -79,7 +79,7 @@ impl SocketSummary {
     fn write(&self, lines: &mut Lines, lost: &str) {
         match self.ends {
             Some((local_port, remote)) => {
-                lines.left(SOCKET, Socket { local_port, remote, width: SOCKET });
+                lines.left(SOCKET, SocketColumn { local_port, remote, width: SOCKET });
             }
             None => lines.left(SOCKET, "all other sockets"),
         }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::{
-    columns::{Lines, Socket, Thread},
+    columns::{Lines, SocketColumn, Thread},
     scale::{Bytes, Percent, Seconds, Time},
     summary::Summary,
 };
@@ -101,7 +101,7 @@ impl<W: Write> TableWriter<W> {
         lines.right(9, Seconds(record.deactivated_ns.saturating_sub(self.start.monotonic_ns)));
         lines.left(THREAD, Thread { comm: &record.comm, tid: record.tid, width: THREAD });
         let (local_port, remote) = (record.local.port(), record.remote);
-        lines.left(SOCKET, Socket { local_port, remote, width: SOCKET });
+        lines.left(SOCKET, SocketColumn { local_port, remote, width: SOCKET });
         let queued = |edge: &Queue| Bytes(edge.queued_bytes.into());
         let (before, after) = (queued(&record.activation), queued(&record.deactivation));
         lines.right(10, format_args!("{before}->{after}"));

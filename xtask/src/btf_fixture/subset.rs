@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::wanted::{WANTED, kept_members};
-use tcpmon_btf::{Btf, Record, kind};
+use tcpmon_btf::{Btf, TypeRecord, kind};
 
 /// Structures inside structures keep their members if they have at most this many.
 const SMALL_MEMBERS: u32 = 8;
@@ -107,7 +107,7 @@ impl<'a> Subset<'a> {
                 Extent::Hollow => self.hollow(record),
                 Extent::Name => {
                     let flag = record.kind == kind::UNION;
-                    let forward = Record { kind: kind::FWD, flag, count: 0, ..record };
+                    let forward = TypeRecord { kind: kind::FWD, flag, count: 0, ..record };
                     self.refer(forward, 0)
                 }
             },
@@ -123,7 +123,7 @@ impl<'a> Subset<'a> {
         })
     }
 
-    fn rebuild_structure(&mut self, record: Record<'a>, tail: &[u32]) -> Result<Vec<u32>> {
+    fn rebuild_structure(&mut self, record: TypeRecord<'a>, tail: &[u32]) -> Result<Vec<u32>> {
         let blob = self.original.blob();
         let kept = kept_members(blob.string(record.name)).unwrap_or_default();
         let mut members = Vec::with_capacity(tail.len());
@@ -135,7 +135,7 @@ impl<'a> Subset<'a> {
             }
         }
         let count = (members.len() / 3) as u32;
-        Ok(self.pack(Record { count, ..record }, members))
+        Ok(self.pack(TypeRecord { count, ..record }, members))
     }
 
     /// What is kept of a type, which depends on the type behind its qualifiers and typedefs. `None` if it becomes
@@ -168,7 +168,7 @@ impl<'a> Subset<'a> {
         bail!("type {old} refers to itself");
     }
 
-    fn is_wanted_enum(&self, record: Record<'a>) -> bool {
+    fn is_wanted_enum(&self, record: TypeRecord<'a>) -> bool {
         let blob = self.original.blob();
         let has =
             |name| words(record.tail).chunks_exact(enumerator_words(record)).any(|value| blob.is_named(value[0], name));
@@ -207,16 +207,16 @@ impl<'a> Subset<'a> {
             parameter[0] = self.name(parameter[0]);
             parameter[1] = self.take(parameter[1], false)?;
         }
-        let words = self.pack(Record { size_or_type, ..record }, parameters);
+        let words = self.pack(TypeRecord { size_or_type, ..record }, parameters);
         Ok(self.push(words))
     }
 
-    fn record(&self, old: u32) -> Result<Record<'a>> {
+    fn record(&self, old: u32) -> Result<TypeRecord<'a>> {
         self.original.blob().record(old).with_context(|| format!("there is no type {old}"))
     }
 
     /// The words of a record, with its name copied and its tail replaced.
-    fn pack(&mut self, record: Record<'a>, tail: Vec<u32>) -> Vec<u32> {
+    fn pack(&mut self, record: TypeRecord<'a>, tail: Vec<u32>) -> Vec<u32> {
         let info = u32::from(record.flag) << 31 | u32::from(record.kind) << 24 | record.count;
         let mut words = vec![self.name(record.name), info, record.size_or_type];
         words.extend(tail);
@@ -224,13 +224,13 @@ impl<'a> Subset<'a> {
     }
 
     /// A record that refers to another type and has no tail.
-    fn refer(&mut self, record: Record<'a>, target: u32) -> Vec<u32> {
-        self.pack(Record { size_or_type: target, ..record }, vec![])
+    fn refer(&mut self, record: TypeRecord<'a>, target: u32) -> Vec<u32> {
+        self.pack(TypeRecord { size_or_type: target, ..record }, vec![])
     }
 
     /// A structure or enum reduced to its size.
-    fn hollow(&mut self, record: Record<'a>) -> Vec<u32> {
-        self.pack(Record { count: 0, flag: false, ..record }, vec![])
+    fn hollow(&mut self, record: TypeRecord<'a>) -> Vec<u32> {
+        self.pack(TypeRecord { count: 0, flag: false, ..record }, vec![])
     }
 
     fn name(&mut self, old: u32) -> u32 {
@@ -258,11 +258,11 @@ impl<'a> Subset<'a> {
     }
 }
 
-fn is_enum(record: &Record<'_>) -> bool {
+fn is_enum(record: &TypeRecord<'_>) -> bool {
     matches!(record.kind, kind::ENUM | kind::ENUM64)
 }
 
-fn enumerator_words(record: Record<'_>) -> usize {
+fn enumerator_words(record: TypeRecord<'_>) -> usize {
     if record.kind == kind::ENUM { 2 } else { 3 }
 }
 

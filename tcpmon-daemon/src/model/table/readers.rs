@@ -11,7 +11,7 @@ use super::Table;
 use crate::model::{group::GroupId, possible};
 
 /// What is known of a slot in use.
-pub(super) struct Reader {
+pub(super) struct TrackedReader {
     group: GroupId,
     /// See `Labels::hash_of_reader`.
     labels: u64,
@@ -20,7 +20,7 @@ pub(super) struct Reader {
 }
 
 /// The slots in use.
-pub(super) type Readers = HashMap<u32, Reader>;
+pub(super) type Readers = HashMap<u32, TrackedReader>;
 
 impl Table {
     /// Takes one reader slot in use, read before `now_ns` of `CLOCK_MONOTONIC`. Its timeslices belong to one service.
@@ -33,7 +33,10 @@ impl Table {
                     self.groups.leave(known.group);
                     (known.group, known.labels) = (group, labels);
                 }
-                None => drop(self.readers.insert(slot, Reader { group, labels, accounted: ReaderCounters::ZERO })),
+                None => {
+                    let reader = TrackedReader { group, labels, accounted: ReaderCounters::ZERO };
+                    self.readers.insert(slot, reader);
+                }
             }
         }
         let Some(known) = self.readers.get_mut(&slot) else { return };

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use tcpmon_common::{
     counters::{Cells as _, Counted as _},
-    fold::{self, Cause, Folded, Seen},
-    socket::{LIVE_AUTOTUNED, LIVE_FIN, LIVE_NEW, LIVE_READER, SocketCounters, SocketRecord, SocketTotals},
+    fold::{self, Cause, Folded, Observation},
+    socket::{LIVE_FIN, LIVE_GROWN, LIVE_NEW, LIVE_READER, SocketCounters, SocketRecord, SocketTotals},
     tcp_state,
 };
 
@@ -152,7 +152,7 @@ impl Table {
 fn until_now(record: &SocketRecord) -> (SocketCounters, bool) {
     let live = &record.live;
     let mut state = record.state;
-    let seen = Seen {
+    let seen = Observation {
         now_ns: record.header.time_ns,
         rcv_nxt: live.rcv_nxt,
         copied_seq: live.copied_seq,
@@ -162,9 +162,9 @@ fn until_now(record: &SocketRecord) -> (SocketCounters, bool) {
         mss: live.mss,
         state: u32::from(live.state),
         fin: live.flags & LIVE_FIN != 0,
-        autotuned: live.flags & LIVE_AUTOTUNED != 0,
+        autotuned: live.flags & LIVE_GROWN != 0,
     };
-    let switches = |_, _| (live.flags & LIVE_READER != 0).then_some(live.reader_switches);
-    let Folded { refused, .. } = fold::fold(&mut state, &seen, Cause::Snapshot, switches);
+    let edges = |_, _| (live.flags & LIVE_READER != 0).then_some(live.reader_edges);
+    let Folded { refused, .. } = fold::fold(&mut state, &seen, Cause::Snapshot, edges);
     (state.counters, refused != 0)
 }

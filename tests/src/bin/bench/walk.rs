@@ -15,7 +15,7 @@ pub struct Walker {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Walk {
     /// Number of sockets visited.
-    pub met: u64,
+    pub visited: u64,
     /// Number of sockets shown.
     pub shown: u64,
     /// Number of system calls.
@@ -54,7 +54,7 @@ impl Walker {
                 break;
             }
         }
-        walk.met = self.kernel.met().iter().map(|bits| u64::from(bits.count_ones())).sum();
+        walk.visited = self.kernel.visited().iter().map(|bits| u64::from(bits.count_ones())).sum();
         walk
     }
 }

@@ -2,4 +2,4 @@
 
 /// What the memory was for. The index is the argument `kind` of `sock_exceed_buf_limit` (`SK_MEM_SEND`, `SK_MEM_RECV`
 /// of `net/sock.h`, which are macros and therefore not in BTF).
-pub const LIMIT_KINDS: [&str; 2] = ["send", "receive"];
+pub const KINDS: [&str; 2] = ["send", "receive"];

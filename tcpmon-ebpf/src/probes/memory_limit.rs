@@ -15,6 +15,6 @@ pub fn sock_exceed_buf_limit(ctx: BtfTracePointContext) -> i32 {
 fn count(ctx: &BtfTracePointContext) -> Option<()> {
     // Ignore other protocols: they have their own limits.
     Sock::argument::<{ SOCK.position }>(ctx).tcp()?;
-    maps::count_limit(ctx.arg::<u64>(KIND.position) as u32);
+    maps::count_memory_limit(ctx.arg::<u64>(KIND.position) as u32);
     None
 }
