@@ -10,13 +10,11 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
-use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::net::if_::if_nametoindex;
-use nix::sys::socket::{AddressFamily as SocketFamily, SockFlag, SockType, socket};
+use nix::sys::socket::{AddressFamily as SocketFamily, SockFlag, SockProtocol, SockType, socket};
 
-use crate::must;
 use crate::namespace::Namespace;
-use tcpmon::host::netlink::exchange;
+use crate::{must, netlink};
 
 /// An offload that ethtool(8) can turn on and off.
 #[derive(Clone, Copy, Debug)]
@@ -114,5 +112,5 @@ pub(crate) fn set_offload(device: &str, offload: Offload, on: bool) -> Result<()
 
 /// Sends a change by rtnetlink; `flags` come in addition to REQUEST and ACK, which are always set.
 fn change(message: RouteNetlinkMessage, flags: u16) -> Result<()> {
-    exchange(NETLINK_ROUTE, message, flags | NLM_F_ACK).map(drop)
+    netlink::ask(SockProtocol::NetlinkRoute, message, flags | NLM_F_ACK).map(drop)
 }

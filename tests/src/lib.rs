@@ -20,6 +20,7 @@ pub mod fault;
 pub mod lab;
 pub mod namespace;
 pub mod nbd;
+mod netlink;
 mod nft;
 pub mod page;
 pub mod physics;

@@ -111,15 +111,19 @@ fn ten_thousand_short_connections_are_counted_to_the_byte() {
 fn connections_closed_without_a_read_are_received_and_not_read() {
     let lab = Lab::new();
     let daemon = Daemon::start(&[]);
-    let reader = Traffic::reader(lab.receiver()).comm("no-read").close_at_once().connections(50).spawn();
-    sender(&lab, &reader).connections(50).bytes(10).spawn().wait();
-    reader.wait();
+    let reader = Traffic::reader(lab.receiver()).comm("no-read").threads(Threads::Epoll).paused().until_exit().spawn();
+    let sender = sender(&lab, &reader).connections(50).bytes(10).hold_open().spawn();
+    eventually(DEADLINE, "10 bytes wait in each of the 50 connections", || {
+        let sockets = truth::sockets(lab.receiver());
+        let waiting = sockets.iter().filter(|socket| socket.is_connection_to(reader.port()) && socket.recv_q == 10);
+        waiting.count() == 50
+    });
+    reader.exit();
     eventually(DEADLINE, "the sockets have ended", || {
         daemon.scrape().sum("tcpmon_sockets", &[("process", "no-read")]) == 0.0
     });
-    let (received, read) = bytes(&daemon.scrape(), "no-read");
-    assert_eq!(read, 0);
-    assert!(received <= 500, "at most what was sent: {received}");
+    assert_eq!(bytes(&daemon.scrape(), "no-read"), (500, 0));
+    drop(sender);
 }
 
 #[test]

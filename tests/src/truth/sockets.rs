@@ -6,11 +6,9 @@ use netlink_packet_sock_diag::SockDiagMessage;
 use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, IPPROTO_TCP};
 use netlink_packet_sock_diag::inet::nlas::{MemInfo, Nla};
 use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, InetResponse, SocketId, StateFlags};
-use netlink_sys::protocols::NETLINK_SOCK_DIAG;
+use nix::sys::socket::SockProtocol;
 
-use tcpmon::host::netlink;
-
-use crate::{Namespace, must};
+use crate::{Namespace, must, netlink};
 
 /// A TCP state, with the kernel's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +112,10 @@ fn dump(family: u8, socket_id: SocketId) -> Vec<Socket> {
         states: StateFlags::from_bits_retain(u32::MAX),
         socket_id,
     };
-    let answers = must(netlink::dump(NETLINK_SOCK_DIAG, SockDiagMessage::InetRequest(request)), "listing TCP sockets");
+    let answers = must(
+        netlink::dump(SockProtocol::NetlinkSockDiag, SockDiagMessage::InetRequest(request)),
+        "listing TCP sockets",
+    );
     let responses = answers.into_iter().filter_map(|answer| match answer {
         SockDiagMessage::InetResponse(response) => Some(*response),
         _ => None,
