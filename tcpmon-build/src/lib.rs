@@ -51,7 +51,7 @@ impl Toolkit {
         }
         cargo
             .current_dir(&self.workspace)
-            .args([subcommand, "--package", PACKAGE, "--profile", PROFILE])
+            .args(["--locked", subcommand, "--package", PACKAGE, "--profile", PROFILE])
             .args(["--target", TARGET, "-Z", "build-std=core"])
             // The outer cargo holds a lock on its own target folder.
             .arg("--target-dir")

@@ -1,5 +1,5 @@
-//! One netlink request and its answers. The daemon has code of its own for this, which must not read the truth that it is
-//! compared with.
+//! One netlink request and its answers. The daemon has code of its own for this, which must not read the truth that it
+//! is compared with.
 
 use std::fmt::Debug;
 use std::io::{Error, Result};

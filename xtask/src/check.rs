@@ -1,14 +1,25 @@
 //! `cargo xtask check`: checks format, lints and documentation, without running anything.
 
-use anyhow::Result;
+use std::process::Command;
 
-use crate::{architecture, build, process, process::step, text, workspace};
+use anyhow::{Result, ensure};
+
+use crate::{architecture, build, process, process::step, setup, text, workspace};
 
 /// The eBPF package compiles only for its own target.
 const HOST_PACKAGES: [&str; 3] = ["--workspace", "--exclude", "tcpmon-ebpf"];
 
+/// The release of Rust whose lints and format the checks are written for: `rust-version` in `Cargo.toml`.
+const RUST: &str = env!("CARGO_PKG_RUST_VERSION");
+
 /// Checks everything that needs no kernel; any warning is an error.
 pub fn run() -> Result<()> {
+    let release = setup::release()?;
+    ensure!(
+        release.strip_prefix(RUST).is_some_and(|patch| patch.starts_with('.')),
+        "the checks are pinned to Rust {RUST} and rustc here is {release}, whose lints differ: \
+         run `rustup toolchain install {RUST}` and `cargo +{RUST} xtask check`"
+    );
     step("format", || {
         process::run(workspace::cargo().args(["fmt", "--all", "--check"]))?;
         text::check()?;
@@ -24,6 +35,11 @@ pub fn run() -> Result<()> {
     })?;
     step("clippy of the eBPF programs", || {
         process::run(build::toolkit()?.cargo("clippy", build::host_arch()).args(["--", "-D", "warnings"]))
+    })?;
+    step("dependencies", || {
+        let mut deny = Command::new(setup::cargo_deny()?);
+        let rules = ["--workspace", "--locked", "check", "bans", "licenses", "sources"];
+        process::run(deny.current_dir(workspace::root()).args(rules))
     })?;
     step("rustdoc", || {
         process::run(

@@ -33,9 +33,10 @@ pub fn tools() -> PathBuf {
     root().join("target/tools")
 }
 
-/// The same cargo as the one that runs xtask, in the root folder of the workspace.
+/// The same cargo as the one that runs xtask, in the root folder of the workspace. It uses exactly the versions in
+/// `Cargo.lock`, and fails if these do not fit the manifests.
 pub fn cargo() -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
-    cargo.current_dir(root());
+    cargo.current_dir(root()).arg("--locked");
     cargo
 }

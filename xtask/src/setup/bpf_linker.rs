@@ -37,7 +37,7 @@ pub fn ensure(toolchain: &Toolchain, tools: &Path) -> Result<()> {
     process::run(
         workspace::cargo()
             .args(["install", "bpf-linker", "--version", VERSION])
-            .args(["--quiet", "--locked", "--force", "--no-default-features"])
+            .args(["--quiet", "--force", "--no-default-features"])
             .args(["--features", &format!("llvm-{}", toolchain.llvm_major)])
             .arg("--root")
             .arg(tools)

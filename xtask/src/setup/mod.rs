@@ -4,6 +4,7 @@
 //! nothing.
 
 mod bpf_linker;
+mod cargo_deny;
 mod debian;
 mod packages;
 mod prometheus;
@@ -14,10 +15,16 @@ use std::fs::{self, File};
 
 use anyhow::{Context as _, Result};
 
+pub use cargo_deny::ensure as cargo_deny;
 pub use packages::test_packages;
 pub use prometheus::todays_prometheus;
 
 use crate::workspace;
+
+/// The release of the Rust compiler in use, such as `1.95.0`.
+pub fn release() -> Result<String> {
+    Ok(toolchain::Toolchain::detect()?.release)
+}
 
 /// Installs rust-src and bpf-linker for this checkout and its toolchain.
 pub fn run() -> Result<()> {
