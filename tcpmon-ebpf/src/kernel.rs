@@ -58,6 +58,12 @@ pub fn present(offset: u32) -> bool {
     offset != ABSENT
 }
 
+/// Whether this kernel passes the state of the previous thread to `sched_switch`.
+#[inline(always)]
+pub fn sched_switch_passes_state() -> bool {
+    present(offset!(sched_switch_state))
+}
+
 /// Loads a value directly through a typed kernel pointer.
 ///
 /// # Safety

@@ -2,10 +2,10 @@
 
 mod common;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::process::Command;
 
-use common::run;
+use common::{DEADLINE, run};
 use tcpmon_tests::traffic::Threads;
 use tcpmon_tests::{Cgroup, Daemon, Lab, Page, Traffic, eventually, tcpmon_binary, truth};
 
@@ -138,5 +138,31 @@ fn the_cgroup_label_is_the_readers_pod_and_stays_it_after_its_end() {
         let lost = page.sum("tcpmon_timeslices_total", &[("process", "grouped"), ("cgroup", "other")]);
         assert_eq!(lost, 0.0, "{:?}", page.samples("tcpmon_timeslices_total"));
         page.sum("tcpmon_timeslices_total", &[mine[0], mine[1], ("end", "exited")]) == 1.0
+    });
+}
+
+/// Ids of all programs and of all maps in the kernel. What is removed while this looks is left out.
+fn loaded() -> [BTreeSet<u32>; 2] {
+    [
+        aya::programs::loaded_programs().flatten().map(|program| program.id()).collect(),
+        aya::maps::loaded_maps().flatten().map(|map| map.id()).collect(),
+    ]
+}
+
+#[test]
+fn a_killed_daemon_leaves_no_program_and_no_map_in_the_kernel() {
+    let before = loaded();
+    let daemon = Daemon::start(&[]);
+    daemon.scrape();
+    let [programs, maps] = loaded();
+    assert!(programs.len() > before[0].len() + 9 && maps.len() > before[1].len() + 9, "{programs:?} {maps:?}");
+    drop(daemon);
+    eventually(DEADLINE, "they are gone", || {
+        let after = loaded();
+        if after.iter().zip(&before).all(|(after, before)| after.is_subset(before)) {
+            Ok(())
+        } else {
+            Err(format!("{after:?}"))
+        }
     });
 }

@@ -1,5 +1,6 @@
 //! Holds the tables of `docs/architecture.md` against the code: which crate uses which, and which module of a crate
-//! uses which of the others. Makes sure that no two types of tcpmon have one name.
+//! uses which of the others. Makes sure that no two types of tcpmon have one name, and that
+//! modules which must not do something have no code for it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +12,7 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use cargo_metadata::{DependencyKind, MetadataCommand};
-use proc_macro2::{Delimiter, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 
 use crate::workspace;
 
@@ -20,6 +21,25 @@ const CRATES: [&str; 2] = ["tcpmon-daemon", "tcpmon-ebpf"];
 
 /// The crates in which each name of a type stands for one thing.
 const PRODUCT: [&str; 5] = ["tcpmon-btf", "tcpmon-common", "tcpmon-daemon", "tcpmon-ebpf", "tcpmon-trace"];
+
+/// What is allowed only in some modules of a crate: the code that does it as tokens, and the modules
+/// or files.
+const ONLY_IN: [(&str, &str, &[&str]); 7] = [
+    // Only `kernel` uses aya.
+    ("tcpmon-daemon", "aya ::", &["kernel"]),
+    // Only `kernel` reads the kernel's structures.
+    ("tcpmon-ebpf", "offset !", &["kernel"]),
+    ("tcpmon-ebpf", "bpf_probe_read_kernel", &["kernel"]),
+    // `model` and `decode` do no I/O and read no clock; of `metrics` only what reports on this process does.
+    ("tcpmon-daemon", "fs ::", &["cli", "commands", "config", "host", "http", "kernel", "metrics/usage.rs"]),
+    (
+        "tcpmon-daemon",
+        "rustix ::",
+        &["cli", "commands", "config", "host", "http", "kernel", "metrics/identity.rs", "metrics/usage.rs"],
+    ),
+    ("tcpmon-daemon", ":: now (", &["commands", "host", "http", "kernel", "metrics/identity.rs"]),
+    ("tcpmon-trace", ":: now (", &[]),
+];
 
 /// What each crate or module uses.
 type Uses = BTreeMap<String, BTreeSet<String>>;
@@ -34,7 +54,52 @@ pub fn check() -> Result<()> {
         findings.extend(differences(&heading, &table(&document, &heading)?, &modules(name)?));
     }
     ensure!(findings.is_empty(), "docs/architecture.md and the code differ:\n{}", findings.join("\n"));
-    type_names()
+    type_names()?;
+    only_in()
+}
+
+/// Looks for code in modules that must not have it.
+fn only_in() -> Result<()> {
+    let mut findings = Vec::new();
+    for (name, code, modules) in ONLY_IN {
+        let source = workspace::root().join(name).join("src");
+        for file in files(&source)? {
+            let (module, path) = (module_of(&file, &source)?, file.strip_prefix(&source)?);
+            let is_allowed = modules.iter().any(|allowed| *allowed == module || path == Path::new(allowed));
+            if module != "main" && !is_allowed && text(parse(&file)?).contains(code) {
+                findings.push(format!("{}: `{code}` is allowed only in {modules:?}", file.display()));
+            }
+        }
+    }
+    ensure!(findings.is_empty(), "{}", findings.join("\n"));
+    Ok(())
+}
+
+/// The code without comments, tests and line breaks; paths have a space before and after `::`.
+fn text(tokens: TokenStream) -> String {
+    let mut text = String::new();
+    for token in without_tests(tokens) {
+        match token {
+            TokenTree::Group(group) => {
+                let (open, close) = match group.delimiter() {
+                    Delimiter::Parenthesis => ("( ", ") "),
+                    Delimiter::Brace => ("{ ", "} "),
+                    Delimiter::Bracket => ("[ ", "] "),
+                    Delimiter::None => ("", ""),
+                };
+                text.extend([open, &self::text(group.stream()), close]);
+            }
+            TokenTree::Punct(punct) if punct.spacing() == Spacing::Joint => text.push(punct.as_char()),
+            token => text.extend([&token.to_string(), " "]),
+        }
+    }
+    text
+}
+
+/// The top-level module of a file.
+fn module_of(file: &Path, source: &Path) -> Result<String> {
+    let top = file.strip_prefix(source)?.iter().next().unwrap_or_default();
+    Ok(Path::new(top).file_stem().unwrap_or_default().to_string_lossy().into_owned())
 }
 
 /// Compares the names of the types in all crates of the product.
@@ -116,8 +181,7 @@ fn modules(name: &str) -> Result<Uses> {
     let source = workspace::root().join(name).join("src");
     let mut uses = Uses::new();
     for file in files(&source)? {
-        let top = file.strip_prefix(&source)?.iter().next().unwrap_or_default();
-        let module = Path::new(top).file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let module = module_of(&file, &source)?;
         if module != "lib" && module != "main" {
             let used = uses.entry(module.clone()).or_default();
             named(parse(&file)?, used);
@@ -200,6 +264,16 @@ mod tests {
         let mut names = BTreeSet::new();
         named(TokenStream::from_str(source).map_err(|error| anyhow!("{error}"))?, &mut names);
         assert_eq!(Vec::from_iter(names), ["alpha", "beta", "delta", "epsilon", "gamma"]);
+        Ok(())
+    }
+
+    #[test]
+    fn code_is_found_however_it_is_laid_out_but_not_in_comments_and_tests() -> Result<()> {
+        let source = "fn f() { let t = Instant\n::now(); g(offset!(x)); } // fs::read
+            #[cfg(test)] mod tests { use aya::Ebpf; }";
+        let text = text(TokenStream::from_str(source).map_err(|error| anyhow!("{error}"))?);
+        assert!(text.contains(":: now (") && text.contains("offset !"), "{text}");
+        assert!(!text.contains("fs ::") && !text.contains("aya ::"), "{text}");
         Ok(())
     }
 

@@ -9,6 +9,8 @@ mod iterator;
 mod loader;
 mod mapped;
 mod pass;
+#[cfg(test)]
+mod promises;
 mod reader;
 mod support;
 

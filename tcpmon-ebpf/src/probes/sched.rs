@@ -10,7 +10,7 @@ use tcpmon_common::{
 };
 
 use crate::{
-    kernel::{self, Task, offset, setting},
+    kernel::{self, Task, setting},
     maps, timeslice,
 };
 
@@ -32,11 +32,8 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> i32 {
 /// Why the thread leaves its CPU.
 #[inline(always)]
 fn end(ctx: &BtfTracePointContext, previous: Task) -> u32 {
-    let state = if kernel::present(offset!(sched_switch_state)) {
-        ctx.arg::<u64>(PREV_STATE.position) as u32
-    } else {
-        previous.state()
-    };
+    let state =
+        if kernel::sched_switch_passes_state() { ctx.arg::<u64>(PREV_STATE.position) as u32 } else { previous.state() };
     let preempted = ctx.arg::<u64>(PREEMPT.position) as u8 != 0;
     if state & TASK_DEAD != 0 {
         END_EXITED
