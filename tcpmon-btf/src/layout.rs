@@ -20,20 +20,12 @@ pub struct Missing {
 /// # Errors
 /// The first required field or flag that is missing. Optional ones become [`ABSENT`].
 pub fn resolve(btf: &Btf<'_>) -> Result<Layout, Missing> {
-    let required = |structure: &str, path: &str| {
-        btf.field(structure, path)
-            .map(|field| field.offset)
-            .ok_or_else(|| Missing { what: format!("{structure}.{path}") })
-    };
-    let optional = |structure: &str, path: &str| btf.field(structure, path).map_or(ABSENT, |field| field.offset);
+    let lookup = Lookup(btf);
+    let required = |structure, path| lookup.required(structure, path);
+    let optional = |structure, path| lookup.optional(structure, path);
     let sock = |path| required("sock", path);
     let tcp = |path| required("tcp_sock", path);
     let task = |path| required("task_struct", path);
-
-    let flag = |name: &str| {
-        let bit = btf.enumerator(Some("sock_flags"), name).and_then(|bit| u32::try_from(bit).ok());
-        bit.ok_or_else(|| Missing { what: format!("enum sock_flags.{name}") })
-    };
 
     let kernel_owned = btf.field("sock", "sk_kern_sock");
     // A bit field up to 6.1, a separate byte since.
@@ -86,18 +78,44 @@ pub fn resolve(btf: &Btf<'_>) -> Result<Layout, Missing> {
         task_state: task("__state").or_else(|_| task("state"))?,
         napi_dev: required("napi_struct", "dev")?,
         device_name: required("net_device", "name")?,
-        sock_done_bit: flag("SOCK_DONE")?,
-        sock_dead_bit: flag("SOCK_DEAD")?,
-        // `plan` compares the arguments that exist with what the programs take.
-        sched_switch_state: btf
-            .tracepoint("sched_switch")
-            .filter(|arguments| arguments.len() > PREV_STATE.position)
-            .map_or(ABSENT, |_| PREV_STATE.position as u32),
+        sock_done_bit: lookup.sock_flag("SOCK_DONE")?,
+        sock_dead_bit: lookup.sock_flag("SOCK_DEAD")?,
+        sched_switch_state: lookup.sched_switch_state(),
         task_flags: task("flags")?,
         device_link_ops: optional("net_device", "rtnl_link_ops"),
         link_ops_kind: optional("rtnl_link_ops", "kind"),
         padding: 0,
     })
+}
+
+/// Looks up numbers for the layout.
+struct Lookup<'a>(&'a Btf<'a>);
+
+impl Lookup<'_> {
+    /// The offset of a field that every kernel must have.
+    fn required(&self, structure: &str, path: &str) -> Result<u32, Missing> {
+        let field = self.0.field(structure, path);
+        field.map(|field| field.offset).ok_or_else(|| Missing { what: format!("{structure}.{path}") })
+    }
+
+    /// The offset of a field, or [`ABSENT`].
+    fn optional(&self, structure: &str, path: &str) -> u32 {
+        self.0.field(structure, path).map_or(ABSENT, |field| field.offset)
+    }
+
+    /// The position of the previous thread's state in the arguments of `sched_switch`, or [`ABSENT`]. `plan` compares
+    /// the arguments that exist with what the programs take.
+    fn sched_switch_state(&self) -> u32 {
+        let arguments = self.0.tracepoint("sched_switch");
+        let has_state = arguments.is_some_and(|arguments| arguments.len() > PREV_STATE.position);
+        if has_state { PREV_STATE.position as u32 } else { ABSENT }
+    }
+
+    /// The number of a bit in `sk_flags`.
+    fn sock_flag(&self, name: &str) -> Result<u32, Missing> {
+        let bit = self.0.enumerator(Some("sock_flags"), name).and_then(|bit| u32::try_from(bit).ok());
+        bit.ok_or_else(|| Missing { what: format!("enum sock_flags.{name}") })
+    }
 }
 
 /// Names of the kernel's `enum skb_drop_reason`, in lower case and without `SKB_DROP_REASON_`, by number.

@@ -378,7 +378,13 @@ fn close(socket: &mut TracedSocket, task: Task, edge: &Edge) -> Option<()> {
         socket.cookie = 0;
         return None;
     }
-    // The next timeslice starts with these values, in case its activation is not seen.
+    start_next(socket, queue, fin);
+    None
+}
+
+/// Starts the next timeslice with the queue as it is now, in case its activation is not seen.
+#[inline(always)]
+fn start_next(socket: &mut TracedSocket, queue: QueueSample, fin: bool) {
     socket.activation = queue;
     socket.rcv_nxt = queue.rcv_nxt;
     socket.counted_rcv_nxt = queue.rcv_nxt;
@@ -386,5 +392,4 @@ fn close(socket: &mut TracedSocket, task: Task, edge: &Edge) -> Option<()> {
     socket.read_bytes = 0;
     socket.flags = TIMESLICE_PARTIAL;
     socket.fin = (socket.fin & FIN_LAST) | if fin { FIN_ACTIVATION } else { 0 };
-    None
 }

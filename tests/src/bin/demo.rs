@@ -11,7 +11,7 @@ use std::{
 
 use tcpmon_tests::{
     Daemon, Lab, Page, Traffic, eventually,
-    traffic::{Between, Reader, ReaderBuilder},
+    traffic::{Between, Reader, ReaderBuilder, Sender},
 };
 
 /// Address on which a daemon with default settings answers.
@@ -23,6 +23,18 @@ const TIME: Duration = Duration::from_secs(10);
 /// New groups are shown at zero for up to a minute, until all regular scrapers of the daemon have seen them.
 const SHOWN: Duration = Duration::from_secs(70);
 
+/// Name, what it does, bytes a second (`None`: all that the sender can), and CPU of each receiver.
+const RECEIVERS: [(&str, &str, Option<u64>, usize); 3] = [
+    ("demo-keeps-up", "reads whatever comes, 50 MB/s", Some(50_000_000), 0),
+    ("demo-slow", "sleeps 2 ms between reads of 64 KiB; the sender gives all it can", None, 0),
+    (
+        "demo-starved",
+        "has to wait for its CPU, which a more important process keeps busy, 20 MB/s",
+        Some(20_000_000),
+        1,
+    ),
+];
+
 fn main() -> ExitCode {
     let own = ask(ADDRESS).is_none().then(|| {
         println!("No daemon answers at {ADDRESS}, so this demo starts one for itself.");
@@ -33,19 +45,36 @@ fn main() -> ExitCode {
 
     println!("Three transfers run for {} s in two network namespaces:", TIME.as_secs());
     let lab = Lab::new();
-    let receivers = [
-        ("demo-keeps-up", "reads whatever comes, 50 MB/s", Some(50_000_000), 0),
-        ("demo-slow", "sleeps 2 ms between reads of 64 KiB; the sender gives all it can", None, 0),
-        (
-            "demo-starved",
-            "has to wait for its CPU, which a more important process keeps busy, 20 MB/s",
-            Some(20_000_000),
-            1,
-        ),
-    ];
     let _hog = Traffic::hog(1, -10);
-    let mut running: Vec<(Reader, _)> = Vec::new();
-    for (name, what, rate, cpu) in receivers {
+    let running = start(&lab);
+    eventually(SHOWN, "tcpmon shows the receivers", || {
+        let page = page();
+        RECEIVERS.iter().all(|(name, ..)| page.sum("tcpmon_receive_segments_total", &[("process", name)]) > 0.0)
+    });
+    // The first second is slow start.
+    let warm = Instant::now() + Duration::from_secs(1);
+    let before = at(warm, &page);
+    let slow = running[1].0.pid().to_string();
+    let trace = Command::new(tcpmon_tests::tcpmon_binary())
+        .args(["trace", "--pid", &slow, "--duration", "300ms"])
+        .output()
+        .expect("tcpmon can be started");
+    let after = at(warm + TIME, &page);
+
+    print_metrics(&before, &after);
+    println!("\nAnd one of them through the lens, `tcpmon trace --pid {slow} --duration 300ms`:\n");
+    print_trace(&String::from_utf8_lossy(&trace.stdout));
+    for (reader, sender) in &running {
+        sender.exit();
+        reader.exit();
+    }
+    if trace.status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Starts the receivers and their senders.
+fn start(lab: &Lab) -> Vec<(Reader, Sender)> {
+    let mut running = Vec::new();
+    for (name, what, rate, cpu) in RECEIVERS {
         println!("  {name:<14} {what}");
         let reader: ReaderBuilder = Traffic::reader(lab.receiver()).comm(name).cpu(cpu).chunk(65_536);
         let reader = match name {
@@ -61,20 +90,11 @@ fn main() -> ExitCode {
         };
         running.push((reader, sender.spawn()));
     }
-    eventually(SHOWN, "tcpmon shows the receivers", || {
-        let page = page();
-        receivers.iter().all(|(name, ..)| page.sum("tcpmon_receive_segments_total", &[("process", name)]) > 0.0)
-    });
-    // The first second is slow start.
-    let warm = Instant::now() + Duration::from_secs(1);
-    let before = at(warm, &page);
-    let slow = running[1].0.pid().to_string();
-    let trace = Command::new(tcpmon_tests::tcpmon_binary())
-        .args(["trace", "--pid", &slow, "--duration", "300ms"])
-        .output()
-        .expect("tcpmon can be started");
-    let after = at(warm + TIME, &page);
+    running
+}
 
+/// Prints a row of rates for each receiver, from two pages and the times at which they were requested.
+fn print_metrics(before: &(Instant, Page), after: &(Instant, Page)) {
     let seconds = (after.0 - before.0).as_secs_f64();
     println!(
         "\nWhat the metrics say of these {seconds:.1} s (rates of the counters, as Prometheus would have them):\n"
@@ -83,7 +103,7 @@ fn main() -> ExitCode {
         "{:<14}{:>12}{:>13}{:>12}{:>13}{:>13}{:>13}",
         "process", "received", "mean queue", "mean wait", "buffer fill", "zero window", "run queue"
     );
-    for (name, ..) in receivers {
+    for (name, ..) in RECEIVERS {
         println!("{}", row(name, &before.1, &after.1, seconds));
     }
     println!(
@@ -93,8 +113,10 @@ fn main() -> ExitCode {
          was told to stop\n  \
          run queue    share of time the reader was runnable but had no CPU"
     );
-    println!("\nAnd one of them through the lens, `tcpmon trace --pid {slow} --duration 300ms`:\n");
-    let text = String::from_utf8_lossy(&trace.stdout);
+}
+
+/// Prints the first and the last lines of a trace.
+fn print_trace(text: &str) {
     let lines: Vec<&str> = text.lines().collect();
     for line in lines.iter().take(12) {
         println!("{line}");
@@ -105,11 +127,6 @@ fn main() -> ExitCode {
     for line in lines.iter().skip(12.max(lines.len().saturating_sub(8))) {
         println!("{line}");
     }
-    for (reader, sender) in &running {
-        sender.exit();
-        reader.exit();
-    }
-    if trace.status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// The metrics page at that moment, and the time at which it was requested.
