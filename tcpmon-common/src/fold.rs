@@ -38,7 +38,7 @@ pub struct Observation {
     /// The peer's FIN is in `rcv_nxt`.
     pub fin: bool,
     /// Whether autotuning raised `sk_rcvbuf`, if it is larger than at the last event.
-    pub autotuned: bool,
+    pub is_growth: bool,
 }
 
 /// Why [`fold`] is called.
@@ -116,7 +116,7 @@ pub fn fold(
     if seen.window < seen.mss {
         counters.zero_window_ns = counters.zero_window_ns.wrapping_add(elapsed);
     }
-    if seen.rcvbuf > state.rcvbuf && seen.autotuned {
+    if seen.rcvbuf > state.rcvbuf && seen.is_growth {
         counters.growths = counters.growths.wrapping_add(1);
     }
 
@@ -228,7 +228,7 @@ mod tests {
             mss: 1448,
             state: 1,
             fin: false,
-            autotuned: false,
+            is_growth: false,
         }
     }
 
@@ -335,8 +335,8 @@ mod tests {
     fn growth_counts_only_where_autotuning_announced_it() {
         let mut state = state();
         fold(&mut state, &Observation { rcvbuf: 200_000, ..seen(1, 0, 0) }, Cause::Event, |_, _| None);
-        fold(&mut state, &Observation { rcvbuf: 300_000, autotuned: true, ..seen(2, 0, 0) }, Cause::Event, |_, _| None);
-        fold(&mut state, &Observation { rcvbuf: 300_000, autotuned: true, ..seen(3, 0, 0) }, Cause::Event, |_, _| None);
+        fold(&mut state, &Observation { rcvbuf: 300_000, is_growth: true, ..seen(2, 0, 0) }, Cause::Event, |_, _| None);
+        fold(&mut state, &Observation { rcvbuf: 300_000, is_growth: true, ..seen(3, 0, 0) }, Cause::Event, |_, _| None);
         assert_eq!(state.counters.growths, 1);
     }
 }

@@ -185,7 +185,7 @@ pub const LIVE_FIN: u8 = 1;
 /// The last reader's slot still belongs to that thread.
 pub const LIVE_READER: u8 = 2;
 /// If `sk_rcvbuf` is larger than at the last event, autotuning raised it.
-pub const LIVE_GROWN: u8 = 4;
+pub const LIVE_GROWTH: u8 = 4;
 /// The snapshot shows this socket for the first time.
 pub const LIVE_NEW: u8 = 8;
 /// The socket listens on a port that the kernel chose.

@@ -9,7 +9,7 @@ use tcpmon_common::{
     pass::{PassControl, RECORDS, SHOW_ALL, SHOW_LISTENERS, WORK},
     reader::SLOT_NONE,
     socket::{
-        FIN_READ, FIN_RECEIVED, LIVE_GROWN, LIVE_NEW, LIVE_READER, SHOWN_RUNNING, SOCKET_COUNTED, SOCKET_FINAL,
+        FIN_READ, FIN_RECEIVED, LIVE_GROWTH, LIVE_NEW, LIVE_READER, SHOWN_RUNNING, SOCKET_COUNTED, SOCKET_FINAL,
         SOCKET_PASSIVE, SOCKET_PORT_CHOSEN, SocketLive, SocketRecord, SocketState,
     },
     tcp_state,
@@ -267,8 +267,8 @@ impl Shared for SharedSocket {
             live.reader_edges = edges;
             live.flags |= LIVE_READER;
         }
-        if socket::autotuned(state, self.tcp) {
-            live.flags |= LIVE_GROWN;
+        if socket::is_growth(state, self.tcp) {
+            live.flags |= LIVE_GROWTH;
         }
         if live.state == tcp_state::LISTEN as u8 {
             live.flags |= socket::chosen(self.tcp);

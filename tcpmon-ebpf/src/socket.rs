@@ -132,7 +132,7 @@ pub fn sample(state: &SocketState, tcp: TcpSock, now: u64) -> Observation {
         mss: if window > u16::MAX as u32 { 0 } else { tcp.mss() },
         state: sock.state(),
         fin: sock.fin_received(),
-        autotuned: rcvbuf > state.rcvbuf && autotuned(state, tcp),
+        is_growth: rcvbuf > state.rcvbuf && is_growth(state, tcp),
     }
 }
 
@@ -152,7 +152,7 @@ pub fn fold(state: &mut SocketState, seen: &Observation, cause: Cause) -> u32 {
 
 /// Whether autotuning caused a growth of `sk_rcvbuf` since the last event.
 #[inline(always)]
-pub fn autotuned(state: &SocketState, tcp: TcpSock) -> bool {
+pub fn is_growth(state: &SocketState, tcp: TcpSock) -> bool {
     if setting!(grow_announced) != 0 { state.grow_from != 0 } else { !tcp.sock().rcvbuf_locked() }
 }
 

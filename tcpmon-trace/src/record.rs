@@ -2,9 +2,12 @@
 
 use std::{fmt, net::SocketAddr, str};
 
+use serde::{Deserialize, Serialize};
+
 /// The family of a socket. It can differ from that of its addresses: an IPv6 socket that carries IPv4 is shown with
 /// IPv4 addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "u8", try_from = "u8")]
 pub enum AddressFamily {
     /// `AF_INET`.
     V4,
@@ -12,8 +15,30 @@ pub enum AddressFamily {
     V6,
 }
 
+impl From<AddressFamily> for u8 {
+    fn from(family: AddressFamily) -> Self {
+        match family {
+            AddressFamily::V4 => 4,
+            AddressFamily::V6 => 6,
+        }
+    }
+}
+
+impl TryFrom<u8> for AddressFamily {
+    type Error = &'static str;
+
+    fn try_from(version: u8) -> Result<Self, &'static str> {
+        match version {
+            4 => Ok(AddressFamily::V4),
+            6 => Ok(AddressFamily::V6),
+            _ => Err("family is neither 4 nor 6"),
+        }
+    }
+}
+
 /// Why a thread left its CPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum TimesliceEnd {
     /// It was still runnable, but another thread was given the CPU.
     Preempted,

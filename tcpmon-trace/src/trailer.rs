@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::header::Clocks;
 
 /// The losses of tcpmon's programs that can cost a trace a record or a read. Each must be in [`Ending::lost`], even if
@@ -25,7 +27,8 @@ pub const LOST_WRITE: &str = "write";
 pub const LOST_OUTPUT: &str = "output";
 
 /// Why a trace ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum EndReason {
     /// The requested time was over.
     Duration,

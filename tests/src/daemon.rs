@@ -177,7 +177,7 @@ impl Daemon {
     /// Stops the daemon (SIGSTOP) while `run` runs, so that it reads nothing from the kernel. First waits until
     /// connections to it are closed at both ends.
     #[track_caller]
-    pub fn held<T>(&self, run: impl FnOnce() -> T) -> T {
+    pub fn stopped_while<T>(&self, run: impl FnOnce() -> T) -> T {
         eventually(DEADLINE, "tcpmon has closed what it answered", || {
             let mut open = truth::sockets(&self.namespace);
             open.retain(|socket| [socket.local, socket.remote].contains(&self.address));

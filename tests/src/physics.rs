@@ -32,10 +32,10 @@ pub struct Limits {
 }
 
 /// The most that a counter can increase in this many seconds.
-type Most = fn(&Limits, f64) -> f64;
+type UpperBound = fn(&Limits, f64) -> f64;
 
 /// Counters that start with tcpmon; for histograms, the bound is that of the sum.
-const OF_TCPMON: [(&str, Most); 27] = [
+const OF_TCPMON: [(&str, UpperBound); 27] = [
     ("tcpmon_receive_bytes_total", bytes),
     ("tcpmon_receive_segments_total", events),
     ("tcpmon_receive_read_bytes_total", bytes),
@@ -66,7 +66,7 @@ const OF_TCPMON: [(&str, Most); 27] = [
 ];
 
 /// Counters that the kernel started long before.
-const OF_THE_KERNEL: [(&str, Most); 9] = [
+const OF_THE_KERNEL: [(&str, UpperBound); 9] = [
     ("tcpmon_device_rx_overruns_total", events),
     ("tcpmon_softnet_processed_total", events),
     ("tcpmon_softnet_dropped_total", events),
@@ -154,7 +154,7 @@ struct Series {
 struct PageFamily<'t> {
     name: &'t str,
     histogram: bool,
-    most: Most,
+    upper_bound: UpperBound,
     of_tcpmon: bool,
 }
 
@@ -204,7 +204,7 @@ impl Physics {
     fn sample(&mut self, family: PageFamily<'_>, line: &str) -> Result<(), String> {
         let (key, value) = line.rsplit_once(' ').ok_or_else(|| format!("no value: {line}"))?;
         let value: f64 = value.parse().map_err(|error| format!("{error}: {line}"))?;
-        let most = family.most_of(key)?;
+        let most = family.upper_bound_of(key)?;
         let page = self.pages;
         let series = match self.series.get_mut(key) {
             Some(series) => series,
@@ -237,20 +237,22 @@ impl<'t> PageFamily<'t> {
         if !histogram && kind != "counter" {
             return Ok(None);
         }
-        let find = |table: &[(&str, Most)]| table.iter().find(|(family, _)| *family == name).map(|(_, most)| *most);
-        let (most, of_tcpmon) = match (find(&OF_TCPMON), find(&OF_THE_KERNEL)) {
-            (Some(most), _) => (most, true),
-            (None, Some(most)) => (most, false),
+        let find = |table: &[(&str, UpperBound)]| {
+            table.iter().find(|(family, _)| *family == name).map(|(_, upper_bound)| *upper_bound)
+        };
+        let (upper_bound, of_tcpmon) = match (find(&OF_TCPMON), find(&OF_THE_KERNEL)) {
+            (Some(upper_bound), _) => (upper_bound, true),
+            (None, Some(upper_bound)) => (upper_bound, false),
             (None, None) => return Err(format!("{name} has no bound: give it one in tests/src/physics.rs")),
         };
-        Ok(Some(Self { name, histogram, most, of_tcpmon }))
+        Ok(Some(Self { name, histogram, upper_bound, of_tcpmon }))
     }
 
     /// The bound of one of the family's lines, by the name at the start of the line.
-    fn most_of(&self, key: &str) -> Result<Most, String> {
+    fn upper_bound_of(&self, key: &str) -> Result<UpperBound, String> {
         let name = key.split_once('{').map_or(key, |(name, _)| name);
         match (name.strip_prefix(self.name), self.histogram) {
-            (Some(""), false) | (Some("_sum"), true) => Ok(self.most),
+            (Some(""), false) | (Some("_sum"), true) => Ok(self.upper_bound),
             (Some("_count" | "_bucket"), true) => Ok(events),
             _ => Err(format!("{key} stands under {}", self.name)),
         }

@@ -24,7 +24,7 @@ pub enum Version {
     #[default]
     Installed,
     /// The newest version that Debian has.
-    Today,
+    Newest,
 }
 
 /// Options for its start, apart from the daemon to scrape.

@@ -10,16 +10,16 @@
 //! assert_eq!(reader.wait().bytes, sender.wait().bytes);
 //! ```
 
-mod helper;
 pub mod plan;
 mod reader;
+mod running;
 mod sender;
 
 pub use plan::{Between, Call, Method, Report, Threads};
 pub use reader::{Reader, ReaderBuilder};
+pub use running::Running;
 pub use sender::{Sender, SenderBuilder};
 
-use helper::Helper;
 use plan::{BurstPlan, HogPlan};
 
 use crate::lab::End;
@@ -40,53 +40,13 @@ impl Traffic {
     }
 
     /// A process that keeps a CPU busy, so that other threads must wait for it. `nice` may be negative.
-    pub fn hog(cpu: usize, nice: i32) -> Hog {
-        let (helper, _) = Helper::spawn(&End::host(), "hog", &HogPlan { cpu, nice });
-        Hog { helper }
+    pub fn hog(cpu: usize, nice: i32) -> Running {
+        Running::spawn(&End::host(), "hog", &HogPlan { cpu, nice }).0
     }
 
-    /// A process that sends bursts of datagrams, during which nothing else runs on its CPU.
-    pub fn burst(end: &End, plan: BurstPlan) -> Burst {
-        let (helper, _) = Helper::spawn(end, "burst", &plan);
-        Burst { helper }
-    }
-}
-
-/// A process that keeps a CPU busy for as long as this lives.
-#[derive(Debug)]
-pub struct Hog {
-    helper: Helper,
-}
-
-impl Hog {
-    /// The process id.
-    pub fn pid(&self) -> u32 {
-        self.helper.pid()
-    }
-}
-
-/// Bursts of datagrams, for as long as this lives or until all are sent.
-#[derive(Debug)]
-pub struct Burst {
-    helper: Helper,
-}
-
-impl Burst {
-    /// Starts or resumes the bursts. They are paused at first.
-    #[track_caller]
-    pub fn resume(&self) {
-        self.helper.order(plan::Order::Resume);
-    }
-
-    /// Stops after the current burst; no datagram is sent after this returns.
-    #[track_caller]
-    pub fn pause(&self) {
-        self.helper.order(plan::Order::Pause);
-    }
-
-    /// The number of bursts sent so far (`calls`) and their payload.
-    #[track_caller]
-    pub fn report(&self) -> Report {
-        self.helper.report()
+    /// A process that sends bursts of datagrams, during which nothing else runs on its CPU. It is paused at first;
+    /// its report counts bursts (`calls`) and their payload.
+    pub fn burst(end: &End, plan: BurstPlan) -> Running {
+        Running::spawn(end, "burst", &plan).0
     }
 }

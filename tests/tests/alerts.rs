@@ -63,34 +63,34 @@ fn every_fault_of_sockets_and_memory_is_paged_and_every_panel_has_data() {
     let stuck = StuckSockets::new(24);
     let generous = HostSysctl::set("net.ipv4.tcp_mem", "1000000000 1000000000 1000000000");
     let reader = |name, comm: &str, reader: &tcpmon_tests::traffic::Reader| {
-        Page::new(name, &[("process", comm), ("service", &format!("local:{}", reader.port()))])
+        ExpectedAlert::new(name, &[("process", comm), ("service", &format!("local:{}", reader.port()))])
     };
-    let pages = [
+    let alerts = [
         reader("TcpmonReceiveBufferFull", "fault-full", full.reader()),
         reader("TcpmonReaderStarved", "fault-starved", starved.reader()),
         reader("TcpmonReceiveBufferStuckSmall", "fault-small", small.reader()),
-        Page::new("TcpmonFinWait1PileUp", &[("state", "fin_wait_1")]),
-        Page::new("TcpmonTcpMemoryLimitAboveMemory", &[]),
+        ExpectedAlert::new("TcpmonFinWait1PileUp", &[("state", "fin_wait_1")]),
+        ExpectedAlert::new("TcpmonTcpMemoryLimitAboveMemory", &[]),
     ];
-    pages.iter().for_each(|page| stack.fires(page));
+    alerts.iter().for_each(|alert| stack.fires(alert));
     let mut queries = queries();
     queries.retain(|query| !query.expression.contains(OVERRUNS));
     without_what_cannot_be(&mut queries, &daemon);
     every_panel_has_data(&queries, &[&stack.prometheus, &native]);
     drop((full, starved, small, stuck, generous));
-    pages.iter().for_each(|page| stack.resolves(page));
+    alerts.iter().for_each(|alert| stack.resolves(alert));
 
-    let pressure = Page::new("TcpmonTcpMemoryPressure", &[]);
+    let pressure = ExpectedAlert::new("TcpmonTcpMemoryPressure", &[]);
     let fault = TcpMemoryPressure::new();
     stack.fires(&pressure);
     drop(fault);
     stack.resolves(&pressure);
     healthy.end();
 
-    let down = Page::new("TcpmonDown", &[("instance", "tcpmon")]);
+    let down = ExpectedAlert::new("TcpmonDown", &[("instance", "tcpmon")]);
     assert!(daemon.stop().success());
     stack.fires(&down);
-    let expected = pages.iter().chain([&pressure, &down]).map(|page| page.name.to_owned()).collect();
+    let expected = alerts.iter().chain([&pressure, &down]).map(|alert| alert.name.to_owned()).collect();
     assert_eq!(stack.ever("firing"), expected, "every other alert is quiet");
 }
 
@@ -101,7 +101,7 @@ fn a_ring_overrun_is_paged_with_its_device_and_resolves() {
     let daemon = Daemon::start_in(fault.namespace(), &[]);
     let stack = Stack::start(fault.namespace(), &daemon);
     fault.begin();
-    let overrun = Page::new("TcpmonRxOverrun", &[("device", fault.device())]);
+    let overrun = ExpectedAlert::new("TcpmonRxOverrun", &[("device", fault.device())]);
     stack.fires(&overrun);
     let mut queries = queries();
     queries.retain(|query| query.expression.contains(OVERRUNS));
@@ -127,12 +127,12 @@ struct Stack {
 }
 
 /// An alert that the test waits for.
-struct Page {
+struct ExpectedAlert {
     name: &'static str,
     labels: Vec<(&'static str, String)>,
 }
 
-impl Page {
+impl ExpectedAlert {
     fn new(name: &'static str, labels: &[(&'static str, &str)]) -> Self {
         Self { name, labels: labels.iter().map(|(name, value)| (*name, (*value).to_owned())).collect() }
     }
@@ -173,26 +173,26 @@ impl Stack {
 
     /// Waits until the alert is active in Alertmanager, and checks that it was pending before, if it has a `for`.
     #[track_caller]
-    fn fires(&self, page: &Page) {
-        eventually(DEADLINE, &format!("{} {:?} is active", page.name, page.labels), || {
-            let active = self.alertmanager.alerts()?.into_iter().find(|alert| page.is(alert));
+    fn fires(&self, expected: &ExpectedAlert) {
+        eventually(DEADLINE, &format!("{} {:?} is active", expected.name, expected.labels), || {
+            let active = self.alertmanager.alerts()?.into_iter().find(|alert| expected.is(alert));
             active.ok_or_else(|| format!("at Prometheus: {:#?}", self.prometheus.alerts()))
         });
         let firing = self.prometheus.alerts().expect("Prometheus tells its alerts");
-        assert!(firing.iter().any(|alert| page.is(alert) && alert.state == "firing"), "{firing:#?}");
+        assert!(firing.iter().any(|alert| expected.is(alert) && alert.state == "firing"), "{firing:#?}");
         let rules = self.prometheus.alerting_rules().expect("Prometheus tells its rules");
-        if rules[page.name] {
-            assert!(self.ever("pending").contains(page.name), "{} was never pending", page.name);
+        if rules[expected.name] {
+            assert!(self.ever("pending").contains(expected.name), "{} was never pending", expected.name);
         }
     }
 
     /// Waits until the alert is gone from both.
     #[track_caller]
-    fn resolves(&self, page: &Page) {
-        eventually(DEADLINE, &format!("{} {:?} is over", page.name, page.labels), || {
+    fn resolves(&self, expected: &ExpectedAlert) {
+        eventually(DEADLINE, &format!("{} {:?} is over", expected.name, expected.labels), || {
             let mut alerts = self.prometheus.alerts()?;
             alerts.extend(self.alertmanager.alerts()?);
-            alerts.retain(|alert| page.is(alert));
+            alerts.retain(|alert| expected.is(alert));
             if alerts.is_empty() { Ok(()) } else { Err(format!("{alerts:#?}")) }
         });
     }

@@ -128,7 +128,7 @@ fn the_cgroup_label_is_the_readers_pod_and_stays_it_after_its_end() {
     assert_eq!(seen, 1_000.0, "{:?}", page.samples("tcpmon_receive_bytes_total"));
     // When the daemon takes in the last records, the process is gone, so its control group cannot be looked up any
     // more.
-    daemon.held(|| {
+    daemon.stopped_while(|| {
         sender.finish();
         reader.wait();
         drop(reader);

@@ -299,7 +299,7 @@ fn who_asks_at_the_same_time_shares_a_pass() {
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: tcpmon\r\nConnection: close\r\n\r\n").unwrap();
         stream
     };
-    let asking: Vec<TcpStream> = daemon.held(|| (0..ASKING).map(ask).collect());
+    let asking: Vec<TcpStream> = daemon.stopped_while(|| (0..ASKING).map(ask).collect());
     for mut stream in asking {
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).unwrap();

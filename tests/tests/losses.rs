@@ -13,7 +13,7 @@ fn lost_records_are_counted_and_the_sums_still_hold() {
     let daemon = Daemon::start(&["--ring-bytes", "4096"]);
     let connections = many(10_000);
     let bytes = connections * 1_001;
-    daemon.held(|| {
+    daemon.stopped_while(|| {
         let reader = Traffic::reader(lab.receiver()).comm("lost").connections(connections).spawn();
         let sender = sender(&lab, &reader).comm("lost-sender").connections(connections).parallel(2).bytes(1_001);
         assert_eq!((sender.spawn().wait().bytes, reader.wait().bytes), (bytes, bytes));

@@ -50,7 +50,7 @@ fn a_reader_that_becomes_another_program_in_a_thread_of_its_own_is_followed() {
     let sender = sender(&lab, &reader).bytes(54_096).hold_open().spawn();
     // Both threads have read before. The one that stays gets the thread id of the one that ends.
     assert_eq!(reader.read(10_000), 10_000);
-    assert_eq!(eventually(DEADLINE, "all has come", || Some(reader.hear()).filter(|bytes| *bytes > 0)), 4096);
+    assert_eq!(eventually(DEADLINE, "all has come", || Some(reader.receive()).filter(|bytes| *bytes > 0)), 4096);
     reader.exec();
     assert_eq!(reader.read(40_000), 40_000);
     let page = daemon.scrape();

@@ -118,8 +118,8 @@ fn the_sum_of_increases_is_what_was_received_over_births_ends_and_returns() {
     };
     let servers = [
         ("installed", start(Version::Installed, false)),
-        ("today's", start(Version::Today, false)),
-        ("today's with created timestamps", start(Version::Today, true)),
+        ("today's", start(Version::Newest, false)),
+        ("today's with created timestamps", start(Version::Newest, true)),
     ];
     for (name, server) in &servers {
         eventually(DEADLINE, &format!("{name} is a regular scraper"), || {

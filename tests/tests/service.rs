@@ -74,9 +74,9 @@ impl Drop for Notifying {
 }
 
 /// Keeps one thread stopped while it lives, as a debugger does. The test's own thread has to drop it.
-struct Held(Pid);
+struct StoppedThread(Pid);
 
-impl Held {
+impl StoppedThread {
     fn thread(pid: u32, name: &str) -> Self {
         let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
         let named =
@@ -91,7 +91,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for StoppedThread {
     fn drop(&mut self) {
         let _ = ptrace::detach(self.0, None);
     }
@@ -101,7 +101,7 @@ impl Drop for Held {
 fn a_collector_that_stalls_is_named_on_every_page_and_recovers() {
     let daemon = Daemon::start(&[]);
     daemon.page();
-    let held = Held::thread(daemon.pid(), "collector");
+    let stopped = StoppedThread::thread(daemon.pid(), "collector");
     for path in ["/metrics", "/status"] {
         // The last sample may still be recent enough to be shared.
         let text = tcpmon_tests::eventually(common::DEADLINE, "an answer is made of a new reading", || {
@@ -121,7 +121,7 @@ fn a_collector_that_stalls_is_named_on_every_page_and_recovers() {
         let text = String::from_utf8(daemon.get("/healthz", "").body).unwrap();
         if text.starts_with("the collector has not finished a pass for 3") { Ok(()) } else { Err(text) }
     });
-    drop(held);
+    drop(stopped);
     tcpmon_tests::eventually(common::DEADLINE, "it recovers", || daemon.get("/healthz", "").status == 200);
     daemon.page();
 }
@@ -137,13 +137,13 @@ fn the_watchdog_is_fed_at_half_its_interval_and_not_while_the_collector_stalls()
         assert_eq!(daemon.told(), "WATCHDOG=1");
         assert!(begin.elapsed() < interval, "{:?}", begin.elapsed());
     }
-    let held = Held::thread(daemon.daemon.id(), "collector");
+    let stopped = StoppedThread::thread(daemon.daemon.id(), "collector");
     daemon.socket.set_read_timeout(Some(2 * interval)).unwrap();
     let mut buffer = [0; 100];
     // The watchdog is fed until the collector has been silent for five seconds.
     let fed = std::iter::from_fn(|| daemon.socket.recv(&mut buffer).ok()).take(30).count();
     assert!(fed < 30, "it is fed for ever");
-    drop(held);
+    drop(stopped);
     daemon.socket.set_read_timeout(Some(common::DEADLINE)).unwrap();
     assert_eq!(daemon.told(), "WATCHDOG=1");
 }

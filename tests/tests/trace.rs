@@ -9,7 +9,7 @@ use common::{DEADLINE, has_two_cpus, queued, sender, sleeps};
 use serde_json::Value;
 use tcpmon_tests::trace::Traced;
 use tcpmon_tests::traffic::plan::BurstPlan;
-use tcpmon_tests::traffic::{Between, Burst, Threads};
+use tcpmon_tests::traffic::{Between, Running, Threads};
 use tcpmon_tests::{Cgroup, Lab, Trace, Traffic, clock, eventually, is_emulated, slowly, truth};
 
 fn slices(traced: &Traced) -> Vec<&Value> {
@@ -57,7 +57,7 @@ fn a_trace_of_one_process_has_its_bytes_its_header_and_its_trailer() {
 
 /// Preempts whatever runs on CPU 0 a thousand times per second, including tcpmon's programs where these can be
 /// preempted.
-fn pulse(lab: &Lab) -> Burst {
+fn pulse(lab: &Lab) -> Running {
     let to = SocketAddr::new(lab.receiver().v4.into(), 9);
     let plan = BurstPlan { to, cpu: 0, datagrams: 1, payload: 1, pause_ms: 1, bursts: 100_000 };
     let burst = Traffic::burst(lab.sender(), plan);

@@ -309,7 +309,7 @@ impl Collector {
         Snapshot {
             groups: self.table.groups(),
             napi: napi(raw),
-            limits_exceeded: self.limits_exceeded(raw),
+            memory_limit_exceeded: self.memory_limit_exceeded(raw),
             ignored: IGNORED_WHY.into_iter().zip(raw.ignored.iter().copied()).collect(),
             probes: self.kernel.probes().to_vec(),
             losses: raw.losses().chain(self.losses()).collect(),
@@ -349,13 +349,13 @@ impl Collector {
     }
 
     /// Empty if the probe is not attached: a zero would mean that there were none.
-    fn limits_exceeded(&self, raw: &Raw) -> Vec<(&'static str, u64)> {
+    fn memory_limit_exceeded(&self, raw: &Raw) -> Vec<(&'static str, u64)> {
         let attached =
             |probe: &ProbeStatus| probe.name == "sock_exceed_buf_limit" && probe.verdict == Verdict::Attached;
         if !self.kernel.probes().iter().any(attached) {
             return Vec::new();
         }
-        KINDS.into_iter().zip(raw.limits.iter().copied()).collect()
+        KINDS.into_iter().zip(raw.memory_limit_exceeded.iter().copied()).collect()
     }
 }
 

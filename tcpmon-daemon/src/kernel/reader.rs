@@ -56,7 +56,7 @@ pub struct Raw {
     /// Devices, one entry per device and CPU; the name `None` stands for all devices that found no slot.
     pub napi: Vec<(Option<[u8; 16]>, NapiDevice)>,
     /// Requests for socket memory that a limit refused, in the order of [`KINDS`].
-    pub limits: Vec<u64>,
+    pub memory_limit_exceeded: Vec<u64>,
     /// Ignored sockets, in the order of [`IGNORED_WHY`].
     pub ignored: Vec<u64>,
     /// What the kernel counts for each program, sorted by name.
@@ -142,7 +142,8 @@ impl Kernel {
             }
         }
         for kind in 0..KINDS.len() as u32 {
-            raw.limits.push(self.memory_limits.get(&kind, 0).map_err(map("MEMORY_LIMITS"))?.iter().sum());
+            raw.memory_limit_exceeded
+                .push(self.memory_limits.get(&kind, 0).map_err(map("MEMORY_LIMITS"))?.iter().sum());
         }
         for why in 0..IGNORED_WHY.len() as u32 {
             raw.ignored.push(self.ignored.get(&why, 0).map_err(map("IGNORED"))?.iter().sum());

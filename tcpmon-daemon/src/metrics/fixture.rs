@@ -81,7 +81,7 @@ pub(super) fn snapshot(groups: Vec<Group>) -> Snapshot {
     Snapshot {
         groups,
         napi: vec![NapiPolls { device: "eth0".into(), polls: 31, packets: 32, exhausted: 33 }],
-        limits_exceeded: vec![("send", 60), ("receive", 61)],
+        memory_limit_exceeded: vec![("send", 60), ("receive", 61)],
         ignored: vec![("mptcp", 62)],
         probes: vec![
             probe("tcp_probe", Verdict::Attached, ""),

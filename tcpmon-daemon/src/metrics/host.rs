@@ -195,7 +195,9 @@ pub(super) const MEMORY_FAMILIES: &[Family] = &[
         &["sock_exceed_buf_limit"],
         "Requests of TCP sockets for memory that tcp_mem or the limit of a control group refused, by what the \
          memory was for: send or receive.",
-        |page| page.snapshot.limits_exceeded.iter().map(|(kind, count)| Sample::labelled(*kind, *count)).collect(),
+        |page| {
+            page.snapshot.memory_limit_exceeded.iter().map(|(kind, count)| Sample::labelled(*kind, *count)).collect()
+        },
     ),
     Scope::Host.gauge(
         "tcpmon_zone_managed_bytes",

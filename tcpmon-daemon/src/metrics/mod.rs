@@ -92,7 +92,7 @@ fn write(page: Page, format: Format, sink: &mut impl Write) -> Result<(), Encode
     registry.register_collector(Box::new(page));
     let mut sink = text::Utf8::new(sink);
     let written = match format {
-        Format::Text => openmetrics::encode(&mut text::Older::new(&mut sink), &registry),
+        Format::Text => openmetrics::encode(&mut text::ClassicText::new(&mut sink), &registry),
         _ => openmetrics::encode(&mut sink, &registry),
     };
     // The encoder's error does not include the sink's error, so the sink's is returned first.

@@ -1,4 +1,4 @@
-//! Metrics pages as text: the older format, 0.0.4, is made from OpenMetrics text, which is what prometheus-client
+//! Metrics pages as text: the classic format, 0.0.4, is made from OpenMetrics text, which is what prometheus-client
 //! writes.
 
 use std::{fmt, io, mem};
@@ -31,7 +31,7 @@ impl<W: io::Write> fmt::Write for Utf8<'_, W> {
 ///
 /// Both formats write samples in the same way, but not families: in 0.0.4, a counter's name includes `_total`, an info
 /// is a gauge whose name includes `_info`, and there are neither units nor an end mark.
-pub(super) struct Older<W> {
+pub(super) struct ClassicText<W> {
     text: W,
     /// The current line up to here, if it is a comment: HELP, then TYPE, then optionally UNIT.
     comment: Option<String>,
@@ -40,7 +40,7 @@ pub(super) struct Older<W> {
     help: String,
 }
 
-impl<W: fmt::Write> Older<W> {
+impl<W: fmt::Write> ClassicText<W> {
     pub(super) fn new(text: W) -> Self {
         Self { text, comment: None, fresh: true, help: String::new() }
     }
@@ -56,7 +56,7 @@ impl<W: fmt::Write> Older<W> {
     }
 }
 
-impl<W: fmt::Write> fmt::Write for Older<W> {
+impl<W: fmt::Write> fmt::Write for ClassicText<W> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for part in text.split_inclusive('\n') {
             if mem::replace(&mut self.fresh, part.ends_with('\n')) && part.starts_with('#') {
@@ -96,7 +96,7 @@ mod tests {
 
     fn from_openmetrics(page: &str) -> String {
         let mut text = String::new();
-        Older::new(&mut text).write_str(page).expect("a string takes all");
+        ClassicText::new(&mut text).write_str(page).expect("a string takes all");
         text
     }
 
@@ -144,9 +144,9 @@ d 5
     fn it_does_not_matter_how_the_text_comes_in_pieces() {
         let page = "# HELP a A.\n# TYPE a info\na_info{b=\"#\"} 1\n# TYPE c counter\nc_total 2\n# EOF\n";
         let mut text = String::new();
-        let mut older = Older::new(&mut text);
+        let mut classic = ClassicText::new(&mut text);
         for byte in page.chars() {
-            older.write_char(byte).expect("a string takes all");
+            classic.write_char(byte).expect("a string takes all");
         }
         assert_eq!(text, from_openmetrics(page));
     }

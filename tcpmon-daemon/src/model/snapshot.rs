@@ -206,7 +206,7 @@ pub struct Snapshot {
     pub napi: Vec<NapiPolls>,
     /// Requests for TCP socket memory that a limit refused, by what the memory was for; empty if the probe is not
     /// attached.
-    pub limits_exceeded: Vec<(&'static str, u64)>,
+    pub memory_limit_exceeded: Vec<(&'static str, u64)>,
     /// Sockets that are not watched, by reason.
     pub ignored: Vec<(&'static str, u64)>,
     /// Probes.

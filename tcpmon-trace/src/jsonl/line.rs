@@ -299,52 +299,6 @@ impl<'de> Deserialize<'de> for Comm {
     }
 }
 
-impl Serialize for TimesliceEnd {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(self.name())
-    }
-}
-
-impl<'de> Deserialize<'de> for TimesliceEnd {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let parse = |text: &str| TimesliceEnd::ALL.into_iter().find(|end| end.name() == text);
-        from.deserialize_str(Text { expected: "preempted, blocked, exited or unknown", parse })
-    }
-}
-
-impl Serialize for EndReason {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(self.name())
-    }
-}
-
-impl<'de> Deserialize<'de> for EndReason {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let parse = |text: &str| EndReason::ALL.into_iter().find(|reason| reason.name() == text);
-        let expected = "duration, interrupt, process_exit or write_error";
-        from.deserialize_str(Text { expected, parse })
-    }
-}
-
-impl Serialize for AddressFamily {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_u8(match self {
-            AddressFamily::V4 => 4,
-            AddressFamily::V6 => 6,
-        })
-    }
-}
-
-impl<'de> Deserialize<'de> for AddressFamily {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        match u8::deserialize(from)? {
-            4 => Ok(AddressFamily::V4),
-            6 => Ok(AddressFamily::V6),
-            _ => Err(D::Error::custom("family is neither 4 nor 6")),
-        }
-    }
-}
-
 /// Parses a value from a string without keeping the string.
 struct Text<F> {
     expected: &'static str,

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, de};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::JsonLinesWriter;
 use crate::{
@@ -126,10 +126,13 @@ fn the_document_has_every_word_that_is_a_value() {
         let row = rows.iter().find(|row| row[0] == key).expect("the key is documented");
         row[3].clone()
     };
+    let written = |value: Value| value.as_str().map(str::to_owned);
     for end in TimesliceEnd::ALL {
+        assert_eq!(written(json!(end)).as_deref(), Some(end.name()));
         assert!(meaning("Timeslice", "end").contains(end.name()), "{}", end.name());
     }
     for reason in EndReason::ALL {
+        assert_eq!(written(json!(reason)).as_deref(), Some(reason.name()));
         assert!(meaning("Trailer", "reason").contains(reason.name()), "{}", reason.name());
     }
     assert!(DOCUMENT.starts_with(&format!("# The trace format, version {FORMAT_VERSION}\n")));

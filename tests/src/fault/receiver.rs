@@ -2,14 +2,14 @@
 
 use crate::Namespace;
 use crate::lab::Lab;
-use crate::traffic::{Between, Hog, Reader, Sender, Traffic};
+use crate::traffic::{Between, Reader, Running, Sender, Traffic};
 
 /// A reader that does not keep up with its sender.
 #[derive(Debug)]
 pub struct SlowReader {
     _sender: Sender,
     reader: Reader,
-    _hogs: Vec<Hog>,
+    _hogs: Vec<Running>,
     lab: Lab,
 }
 

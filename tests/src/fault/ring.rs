@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use crate::device::add_neighbour;
 use crate::lab::{End, Lab, LabOptions};
 use crate::traffic::plan::BurstPlan;
-use crate::traffic::{Burst, Traffic};
+use crate::traffic::{Running, Traffic};
 use crate::{Namespace, eventually, must};
 
 /// The CPU for which a burst and the thread that empties the ring compete.
@@ -30,7 +30,7 @@ const BURSTS: u32 = 120;
 /// `tx_dropped`; the receiving device counts nothing.
 #[derive(Debug)]
 pub struct RingOverrun {
-    burst: Burst,
+    burst: Running,
     lab: Lab,
 }
 
@@ -43,8 +43,8 @@ impl RingOverrun {
         receiver.set_device_attribute(&receiver.device, "threaded", "1");
         pin_napi_threads(&receiver.device);
         // If an address had to be resolved first, the burst would be held back, and only its end would get through.
-        know(sender, receiver);
-        know(receiver, sender);
+        add_neighbour_entry(sender, receiver);
+        add_neighbour_entry(receiver, sender);
         let burst = Traffic::burst(
             sender,
             BurstPlan {
@@ -123,7 +123,7 @@ fn napi_threads(device: &str) -> Vec<Pid> {
 }
 
 /// Gives one end the other's link-layer address.
-fn know(end: &End, other: &End) {
+fn add_neighbour_entry(end: &End, other: &End) {
     let link_layer = other.with_own_sys(|| read(&format!("/sys/class/net/{}/address", other.device)));
     let bytes = link_layer.split(':').map(|byte| must(u8::from_str_radix(byte, 16), "reading an address")).collect();
     end.run(|| must(add_neighbour(&end.device, other.v4, bytes), "adding a neighbour"));

@@ -176,9 +176,9 @@ pub enum Order {
     /// seen.
     Peek(u64),
     /// Writes a byte on each connection, from a thread that does nothing else; answered with the bytes written.
-    Say,
+    SendByte,
     /// Reads what has arrived on each connection, from a thread that does nothing else; answered with the bytes read.
-    Hear,
+    Receive,
     /// Shuts down the writing side of each connection.
     ShutdownWrite,
     /// Renames the process to `renamed`.

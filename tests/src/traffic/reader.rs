@@ -1,10 +1,10 @@
 //! A reader: its builder and the orders that it takes.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
+use std::ops::Deref;
 
-use super::helper::Helper;
-use super::plan::{Between, KERNELS_CHOICE, Method, Order, ProcessPlan, ReaderPlan, Report, Threads};
+use super::plan::{Between, KERNELS_CHOICE, Method, Order, ProcessPlan, ReaderPlan, Threads};
+use super::running::Running;
 use crate::lab::End;
 
 /// Builds a reader. Defaults: IPv4, a port that was free a moment ago, one connection read to its end by the main
@@ -169,24 +169,27 @@ impl ReaderBuilder {
     /// Starts it and waits until it listens.
     #[track_caller]
     pub fn spawn(self) -> Reader {
-        let (helper, port) = Helper::spawn(&self.end, "reader", &self.plan);
-        Reader { helper, address: SocketAddr::new(self.address, port) }
+        let (running, port) = Running::spawn(&self.end, "reader", &self.plan);
+        Reader { running, address: SocketAddr::new(self.address, port) }
     }
 }
 
 /// A running reader. Killed when dropped.
 #[derive(Debug)]
 pub struct Reader {
-    helper: Helper,
+    running: Running,
     address: SocketAddr,
 }
 
-impl Reader {
-    /// The process id, which is also the thread id of its main thread.
-    pub fn pid(&self) -> u32 {
-        self.helper.pid()
-    }
+impl Deref for Reader {
+    type Target = Running;
 
+    fn deref(&self) -> &Running {
+        &self.running
+    }
+}
+
+impl Reader {
     /// The address to connect to.
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -197,84 +200,35 @@ impl Reader {
         self.address.port()
     }
 
-    /// Stops reading; no byte is read after this returns.
-    #[track_caller]
-    pub fn pause(&self) {
-        self.helper.order(Order::Pause);
-    }
-
-    /// Resumes reading without limit.
-    #[track_caller]
-    pub fn resume(&self) {
-        self.helper.order(Order::Resume);
-    }
-
     /// Waits for the first connection if there is none, reads exactly this many bytes from each one (fewer if it ends),
     /// then pauses. Returns the bytes read.
     #[track_caller]
     pub fn read(&self, bytes: u64) -> u64 {
-        self.helper.order(Order::Move(bytes))
+        self.order(Order::Move(bytes))
     }
 
     /// Peeks at up to this many bytes of each connection, from a thread that never reads. Returns the bytes seen.
     #[track_caller]
     pub fn peek(&self, bytes: u64) -> u64 {
-        self.helper.order(Order::Peek(bytes))
-    }
-
-    /// Writes a byte on each connection. Returns the bytes written.
-    #[track_caller]
-    pub fn say(&self) -> u64 {
-        self.helper.order(Order::Say)
-    }
-
-    /// Reads what has arrived, up to 4096 bytes of each connection, from a thread that does nothing else. Returns the
-    /// bytes read.
-    #[track_caller]
-    pub fn hear(&self) -> u64 {
-        self.helper.order(Order::Hear)
+        self.order(Order::Peek(bytes))
     }
 
     /// Renames the process to `renamed`.
     #[track_caller]
     pub fn rename(&self) {
-        self.helper.order(Order::Rename);
+        self.order(Order::Rename);
     }
 
-    /// The thread of [`Reader::hear`] executes another program, `traffic`, which continues to read from the first
+    /// The thread of [`Running::receive`] executes another program, `traffic`, which continues to read from the first
     /// connection. It is paused, and its counts start at zero.
     #[track_caller]
     pub fn exec(&self) {
-        self.helper.order(Order::Exec);
+        self.order(Order::Exec);
     }
 
     /// Shuts down the writing side of each connection.
     #[track_caller]
     pub fn shutdown_write(&self) {
-        self.helper.order(Order::ShutdownWrite);
-    }
-
-    /// What it has done so far.
-    #[track_caller]
-    pub fn report(&self) -> Report {
-        self.helper.report()
-    }
-
-    /// Ends it now; its connections close.
-    #[track_caller]
-    pub fn exit(&self) -> Report {
-        self.helper.exit()
-    }
-
-    /// Waits (at most a minute) until it has read its connections to their ends.
-    #[track_caller]
-    pub fn wait(&self) -> Report {
-        self.wait_for(Duration::from_secs(60))
-    }
-
-    /// The same with another time limit.
-    #[track_caller]
-    pub fn wait_for(&self, deadline: Duration) -> Report {
-        self.helper.wait(deadline)
+        self.order(Order::ShutdownWrite);
     }
 }

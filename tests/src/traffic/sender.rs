@@ -1,10 +1,10 @@
 //! A sender: its builder and the orders that it takes.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::time::Duration;
+use std::ops::Deref;
 
-use super::helper::Helper;
 use super::plan::{Order, ProcessPlan, Report, SenderPlan};
+use super::running::Running;
 use crate::lab::End;
 
 /// Builds a sender. Defaults: one connection, as fast as possible in writes of 64 KiB until [`Sender::finish`], cubic.
@@ -162,80 +162,35 @@ impl SenderBuilder {
     #[track_caller]
     pub fn spawn(self) -> Sender {
         assert_ne!(self.plan.to.port(), 0, "a sender needs an address: call to(reader.address())");
-        let (helper, _) = Helper::spawn(&self.end, "sender", &self.plan);
-        Sender { helper }
+        let (running, _) = Running::spawn(&self.end, "sender", &self.plan);
+        Sender { running }
     }
 }
 
 /// A running sender. Killed when dropped.
 #[derive(Debug)]
 pub struct Sender {
-    helper: Helper,
+    running: Running,
+}
+
+impl Deref for Sender {
+    type Target = Running;
+
+    fn deref(&self) -> &Running {
+        &self.running
+    }
 }
 
 impl Sender {
-    /// The process id, which is also the thread id of its main thread.
-    pub fn pid(&self) -> u32 {
-        self.helper.pid()
-    }
-
-    /// Stops writing; no byte is written after this returns.
-    #[track_caller]
-    pub fn pause(&self) {
-        self.helper.order(Order::Pause);
-    }
-
-    /// Resumes writing without limit.
-    #[track_caller]
-    pub fn resume(&self) {
-        self.helper.order(Order::Resume);
-    }
-
     /// Writes exactly this many bytes on each connection, then pauses. Returns the bytes that the kernel took.
     #[track_caller]
     pub fn send(&self, bytes: u64) -> u64 {
-        self.helper.order(Order::Move(bytes))
-    }
-
-    /// Writes a byte on each open connection, in addition to what its plan sends. Returns the bytes written.
-    #[track_caller]
-    pub fn say(&self) -> u64 {
-        self.helper.order(Order::Say)
-    }
-
-    /// Reads what has arrived on each connection. Returns the bytes read.
-    #[track_caller]
-    pub fn hear(&self) -> u64 {
-        self.helper.order(Order::Hear)
+        self.order(Order::Move(bytes))
     }
 
     /// Closes its connections after what was written so far, makes no more, and reports.
     #[track_caller]
     pub fn finish(&self) -> Report {
-        self.helper.finish()
-    }
-
-    /// What it has done so far.
-    #[track_caller]
-    pub fn report(&self) -> Report {
-        self.helper.report()
-    }
-
-    /// Ends it now; its connections close.
-    #[track_caller]
-    pub fn exit(&self) -> Report {
-        self.helper.exit()
-    }
-
-    /// Waits (at most a minute) until everything is sent.
-    #[track_caller]
-    pub fn wait(&self) -> Report {
-        self.wait_for(Duration::from_secs(60))
-    }
-
-    /// The same with another time limit.
-    #[track_caller]
-    pub fn wait_for(&self, deadline: Duration) -> Report {
-        self.helper.wait(deadline)
+        self.running.finish()
     }
 }

@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, fs};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use serde::Deserialize;
 
 use super::{
     Run,
@@ -128,17 +129,34 @@ fn without_release(text: &str, run: &Run) -> String {
     text.replace(&run.release, run.kernel.series)
 }
 
+/// The parts of `/status` that say what is missing.
+#[derive(Deserialize)]
+struct Status {
+    probes: Vec<Probe>,
+    sources: Vec<Source>,
+}
+
+#[derive(Deserialize)]
+struct Probe {
+    name: String,
+    verdict: String,
+    reason: String,
+}
+
+#[derive(Deserialize)]
+struct Source {
+    name: String,
+    available: bool,
+    reason: String,
+}
+
 /// Names and reasons of the probes that are not attached and of the host's sources that are off, from the status.
 fn missing_features(status: &str) -> Result<Vec<(String, String)>> {
-    let status: serde_json::Value = serde_json::from_str(status).context("the status is not JSON")?;
-    let probes = status["probes"].as_array().context("the status has no probes")?;
-    let missing = probes.iter().filter(|probe| probe["verdict"] != "attached");
-    let text = |value: &serde_json::Value| {
-        value.as_str().map(str::to_owned).context("an entry of the status has no name or no reason")
-    };
-    let unavailable = status["sources"].as_array().context("the status has no sources")?;
-    let unavailable = unavailable.iter().filter(|source| source["available"] != true);
-    missing.chain(unavailable).map(|entry| Ok((text(&entry["name"])?, text(&entry["reason"])?))).collect()
+    let Status { probes, sources } = serde_json::from_str(status).context("the status is not what tcpmon writes")?;
+    let probes = probes.into_iter().filter(|probe| probe.verdict != "attached");
+    let probes = probes.map(|probe| (probe.name, probe.reason));
+    let sources = sources.into_iter().filter(|source| !source.available);
+    Ok(probes.chain(sources.map(|source| (source.name, source.reason))).collect())
 }
 
 fn outcome<'a>(run: &'a Run, test: &Test) -> Option<&'a Outcome> {

@@ -5,7 +5,7 @@ use std::time::Instant;
 use tcpmon_common::{
     counters::{Cells as _, Counted as _},
     fold::{self, Cause, Folded, Observation},
-    socket::{LIVE_FIN, LIVE_GROWN, LIVE_NEW, LIVE_READER, SocketCounters, SocketRecord, SocketTotals},
+    socket::{LIVE_FIN, LIVE_GROWTH, LIVE_NEW, LIVE_READER, SocketCounters, SocketRecord, SocketTotals},
     tcp_state,
 };
 
@@ -162,7 +162,7 @@ fn until_now(record: &SocketRecord) -> (SocketCounters, bool) {
         mss: live.mss,
         state: u32::from(live.state),
         fin: live.flags & LIVE_FIN != 0,
-        autotuned: live.flags & LIVE_GROWN != 0,
+        is_growth: live.flags & LIVE_GROWTH != 0,
     };
     let edges = |_, _| (live.flags & LIVE_READER != 0).then_some(live.reader_edges);
     let Folded { refused, .. } = fold::fold(&mut state, &seen, Cause::Snapshot, edges);

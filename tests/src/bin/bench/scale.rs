@@ -201,14 +201,14 @@ fn pair(lab: &Lab, connections: u64) -> (Reader, Sender) {
 /// Each end of each connection receives a byte and reads it.
 fn exchange((reader, sender): &(Reader, Sender)) {
     let before = reader.report().bytes;
-    let said = sender.say();
+    let said = sender.send_byte();
     reads(reader, before + said);
-    assert_eq!(reader.say(), said, "bytes back");
-    let (start, mut heard) = (Instant::now(), sender.hear());
+    assert_eq!(reader.send_byte(), said, "bytes back");
+    let (start, mut heard) = (Instant::now(), sender.receive());
     while heard < said {
         assert!(start.elapsed() < DEADLINE, "{heard} of {said} bytes have come back after {DEADLINE:?}");
         interrupt::sleep(Duration::from_millis(5));
-        heard += sender.hear();
+        heard += sender.receive();
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::sys::socket::{setsockopt, sockopt};
 use tcpmon_tests::traffic::plan::{Answer, BurstPlan, ProcessPlan};
 
-use crate::gate::Word;
+use crate::gate::Instruction;
 use crate::session::{Session, say};
 
 /// Room for a burst that the device does not take at once: a datagram of 200 bytes is accounted as about 800.
@@ -28,9 +28,9 @@ pub fn run(plan: &BurstPlan) -> io::Result<()> {
     let (mut left, mut paused) = (plan.bursts, true);
     loop {
         match pass.look() {
-            Word::Allowed(bytes) => paused = bytes == 0,
-            Word::Close => paused = true,
-            Word::Same => {}
+            Instruction::Allowed(bytes) => paused = bytes == 0,
+            Instruction::Close => paused = true,
+            Instruction::Same => {}
         }
         if paused || left == 0 {
             pass.done();

@@ -43,7 +43,7 @@ struct Worker {
 }
 
 /// A worker's registration at the gate. Dropping it deregisters the worker.
-pub struct Pass<'g> {
+pub struct Registration<'g> {
     gate: &'g Gate,
     id: u64,
     looked: u64,
@@ -52,7 +52,7 @@ pub struct Pass<'g> {
 
 /// The gate's answer to a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum Instruction {
     /// There is no new order.
     Same,
     /// Each connection may move this many bytes from now on.
@@ -69,13 +69,13 @@ impl Gate {
     }
 
     /// Registers the calling thread as a worker.
-    pub fn enter(&self) -> Pass<'_> {
+    pub fn enter(&self) -> Registration<'_> {
         let mut state = lock(&self.state);
         state.entered += 1;
         let id = state.entered;
         state.workers.push(Worker { id, thread: pthread_self(), looked: 0, done: 0 });
         self.changed.notify_all();
-        Pass { gate: self, id, looked: 0, done: 0 }
+        Registration { gate: self, id, looked: 0, done: 0 }
     }
 
     /// Sets the allowance of each connection. Returns when all workers know it and, if it is a limit, have nothing left
@@ -117,16 +117,16 @@ impl State {
     }
 }
 
-impl Pass<'_> {
+impl Registration<'_> {
     /// The order that was given since the last call (on the first call: the one in force). Cheap if there was none.
-    pub fn look(&mut self) -> Word {
+    pub fn look(&mut self) -> Instruction {
         if self.looked == self.gate.epoch.load(Ordering::Acquire) {
-            return Word::Same;
+            return Instruction::Same;
         }
         let mut state = lock(&self.gate.state);
         self.looked = state.epoch;
         self.update(&mut state, |worker, epoch| worker.looked = epoch);
-        if state.closing { Word::Close } else { Word::Allowed(state.allowance) }
+        if state.closing { Instruction::Close } else { Instruction::Allowed(state.allowance) }
     }
 
     /// Reports that nothing is left to move in this epoch. Cheap if that was reported before.
@@ -160,7 +160,7 @@ impl Pass<'_> {
     }
 }
 
-impl Drop for Pass<'_> {
+impl Drop for Registration<'_> {
     fn drop(&mut self) {
         lock(&self.gate.state).workers.retain(|worker| worker.id != self.id);
         self.gate.changed.notify_all();

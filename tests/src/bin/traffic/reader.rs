@@ -14,7 +14,7 @@ use tcpmon_tests::free_port;
 use tcpmon_tests::traffic::plan::{Answer, ExecPlan, KERNELS_CHOICE, Order, ProcessPlan, ReaderPlan, Threads};
 
 use crate::connection::{Connection, Outcome};
-use crate::gate::{UNLIMITED, Word};
+use crate::gate::{Instruction, UNLIMITED};
 use crate::option::set_tcp_option;
 use crate::session::{Session, lock, say};
 use crate::turns;
@@ -102,9 +102,9 @@ fn read_all(session: &'static Session, connection: &Connection, chunk: usize) {
     let mut allowance = 0;
     let well = loop {
         match pass.look() {
-            Word::Same => {}
-            Word::Allowed(bytes) => allowance = bytes,
-            Word::Close => break true,
+            Instruction::Same => {}
+            Instruction::Allowed(bytes) => allowance = bytes,
+            Instruction::Close => break true,
         }
         if allowance == 0 {
             pass.rest();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use tcpmon_tests::traffic::plan::{Answer, Order, SenderPlan};
 
-use crate::gate::{Pass, UNLIMITED, Word};
+use crate::gate::{Instruction, Registration, UNLIMITED};
 use crate::option::{set_tcp_option, unacknowledged};
 use crate::session::{Session, say};
 
@@ -68,12 +68,12 @@ fn work(session: &'static Session, plan: &SenderPlan, worker: u64, parallel: u64
     }
     while !held.is_empty() {
         match pass.look() {
-            Word::Close => {
+            Instruction::Close => {
                 for number in held.drain(..) {
                     session.end(number, true);
                 }
             }
-            Word::Same | Word::Allowed(_) => pass.rest(),
+            Instruction::Same | Instruction::Allowed(_) => pass.rest(),
         }
     }
 }
@@ -112,16 +112,16 @@ struct Flow<'a> {
 
 impl Flow<'_> {
     /// Writes the plan's bytes; false when told to finish.
-    fn pump(&mut self, pass: &mut Pass<'_>, allowance: &mut u64) -> io::Result<bool> {
+    fn pump(&mut self, pass: &mut Registration<'_>, allowance: &mut u64) -> io::Result<bool> {
         let mut pace = (Instant::now(), 0);
         loop {
             match pass.look() {
-                Word::Same => {}
-                Word::Allowed(bytes) => {
+                Instruction::Same => {}
+                Instruction::Allowed(bytes) => {
                     *allowance = bytes;
                     pace = (Instant::now(), self.sent);
                 }
-                Word::Close => return Ok(false),
+                Instruction::Close => return Ok(false),
             }
             let left = self.plan.bytes.map_or(UNLIMITED, |bytes| bytes - self.sent);
             if left == 0 {
@@ -160,7 +160,7 @@ impl Flow<'_> {
 
     /// Ends the connection and, if the plan asks for it, waits until the other side has ended it, too. False when told
     /// to finish.
-    fn close(&self, pass: &mut Pass<'_>, allowance: &mut u64) -> io::Result<bool> {
+    fn close(&self, pass: &mut Registration<'_>, allowance: &mut u64) -> io::Result<bool> {
         let mut proceed = true;
         pass.done();
         if self.plan.reset {
@@ -176,9 +176,9 @@ impl Flow<'_> {
                     Ok(_) => {}
                     Err(error) if error.kind() != ErrorKind::Interrupted => return Err(error),
                     Err(_) => match pass.look() {
-                        Word::Same => {}
-                        Word::Close => proceed = false,
-                        Word::Allowed(bytes) => {
+                        Instruction::Same => {}
+                        Instruction::Close => proceed = false,
+                        Instruction::Allowed(bytes) => {
                             *allowance = bytes;
                             pass.done();
                         }

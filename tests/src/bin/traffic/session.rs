@@ -121,8 +121,8 @@ impl Session {
             Order::Pause => Answer::Done(self.limit(0)),
             Order::Resume => Answer::Done(self.limit(UNLIMITED)),
             Order::Move(bytes) => Answer::Done(self.limit(bytes)),
-            Order::Say => Answer::Done(self.say_on_all()),
-            Order::Hear => Answer::Done(self.hear_on_all()),
+            Order::SendByte => Answer::Done(self.say_on_all()),
+            Order::Receive => Answer::Done(self.hear_on_all()),
             Order::Rename => rename("renamed").map_or_else(|error| Answer::Failed(error.to_string()), Answer::Done),
             Order::Report => Answer::Report(lock(&self.report).clone()),
             Order::Exit => Answer::Finished(lock(&self.report).clone()),
@@ -158,7 +158,7 @@ fn rename(name: &str) -> io::Result<u64> {
 }
 
 /// Writes a line to stdout. If the harness is gone, nobody needs the answer.
-pub fn say(answer: &Answer) {
+pub fn send_byte(answer: &Answer) {
     let mut text = serde_json::to_string(answer).expect("an answer is plain data");
     text.push('\n');
     if io::stdout().lock().write_all(text.as_bytes()).is_err() {

@@ -12,7 +12,7 @@ use socket2::Socket;
 use tcpmon_tests::traffic::plan::ReaderPlan;
 
 use crate::connection::{Connection, Outcome};
-use crate::gate::{Pass, UNLIMITED, Word};
+use crate::gate::{Instruction, Registration, UNLIMITED};
 use crate::reader::is_passing;
 use crate::session::{Session, lock};
 
@@ -80,7 +80,7 @@ struct Set<'p> {
     flows: HashMap<u64, Flow>,
     ready: VecDeque<u64>,
     buffer: Vec<u8>,
-    pass: Pass<'static>,
+    pass: Registration<'static>,
     allowance: u64,
     accepted: u64,
     over: bool,
@@ -118,7 +118,7 @@ impl<'p> Set<'p> {
 
     /// Reads one chunk, accepts, or waits; true when a chunk was read or everything is over.
     fn advance(&mut self) -> io::Result<bool> {
-        if let Word::Allowed(bytes) = self.pass.look() {
+        if let Instruction::Allowed(bytes) = self.pass.look() {
             self.allow(bytes)?;
         }
         if self.is_done() {

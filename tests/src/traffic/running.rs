@@ -1,4 +1,4 @@
-//! The `traffic` process as a child: orders go in and answers come out, each within a time limit.
+//! A `traffic` process as a child: orders go in and answers come out, each within a time limit.
 
 use std::env;
 use std::io::{BufRead, BufReader, Write};
@@ -18,9 +18,9 @@ use crate::must;
 /// Time limit to carry out an order.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A `traffic` process. It exits when its stdin closes, so it cannot outlive the test. Killed when dropped.
+/// A running `traffic` process: a reader, a sender, a hog or bursts of datagrams. It exits when its stdin closes, so it cannot outlive the test. Killed when dropped.
 #[derive(Debug)]
-pub(super) struct Helper {
+pub struct Running {
     name: String,
     child: Child,
     line: Mutex<Line>,
@@ -33,7 +33,7 @@ struct Line {
     finished: Option<Report>,
 }
 
-impl Helper {
+impl Running {
     /// Starts a process at `end` and waits until it is ready and has reported its port.
     #[track_caller]
     pub(super) fn spawn(end: &End, role: &str, plan: &impl Serialize) -> (Self, u16) {
@@ -55,16 +55,42 @@ impl Helper {
             }
         });
         let name = format!("{role} (pid {})", child.id());
-        let helper = Self { name, child, line: Mutex::new(Line { orders, answers, finished: None }) };
-        let port = match helper.answer(&helper.line(), DEADLINE) {
+        let running = Self { name, child, line: Mutex::new(Line { orders, answers, finished: None }) };
+        let port = match running.answer(&running.line(), DEADLINE) {
             Answer::Ready(port) => port,
-            other => panic!("{} began with {other:?}", helper.name),
+            other => panic!("{} began with {other:?}", running.name),
         };
-        (helper, port)
+        (running, port)
     }
 
-    pub(super) fn pid(&self) -> u32 {
+    /// The process id, which is also the thread id of its main thread.
+    pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Stops moving bytes; none is moved after this returns.
+    #[track_caller]
+    pub fn pause(&self) {
+        self.order(Order::Pause);
+    }
+
+    /// Starts or resumes moving bytes without limit.
+    #[track_caller]
+    pub fn resume(&self) {
+        self.order(Order::Resume);
+    }
+
+    /// Writes a byte on each open connection, in addition to what its plan sends. Returns the bytes written.
+    #[track_caller]
+    pub fn send_byte(&self) -> u64 {
+        self.order(Order::SendByte)
+    }
+
+    /// Reads what has arrived, up to 4096 bytes of each connection, from a thread that does nothing else. Returns the
+    /// bytes read.
+    #[track_caller]
+    pub fn receive(&self) -> u64 {
+        self.order(Order::Receive)
     }
 
     /// Gives an order and waits until it has been carried out.
@@ -78,16 +104,16 @@ impl Helper {
 
     /// What it has done so far; also works after it has finished.
     #[track_caller]
-    pub(super) fn report(&self) -> Report {
+    pub fn report(&self) -> Report {
         match self.exchange(Order::Report) {
             Answer::Report(report) | Answer::Finished(report) => report,
             other => panic!("{} answered with {other:?} instead of a report", self.name),
         }
     }
 
-    /// Makes it exit now.
+    /// Ends it now; its connections close.
     #[track_caller]
-    pub(super) fn exit(&self) -> Report {
+    pub fn exit(&self) -> Report {
         match self.exchange(Order::Exit) {
             Answer::Finished(report) => report,
             other => panic!("{} answered with {other:?} instead of its last report", self.name),
@@ -99,14 +125,20 @@ impl Helper {
     pub(super) fn finish(&self) -> Report {
         match self.exchange(Order::Finish) {
             Answer::Finished(report) => report,
-            Answer::Done(_) => self.wait(DEADLINE),
+            Answer::Done(_) => self.wait(),
             other => panic!("{} answered with {other:?} when told to finish", self.name),
         }
     }
 
-    /// Waits until it has finished by itself.
+    /// Waits (at most a minute) until it has done what its plan says.
     #[track_caller]
-    pub(super) fn wait(&self, deadline: Duration) -> Report {
+    pub fn wait(&self) -> Report {
+        self.wait_for(DEADLINE)
+    }
+
+    /// The same with another time limit.
+    #[track_caller]
+    pub fn wait_for(&self, deadline: Duration) -> Report {
         let mut line = self.line();
         if line.finished.is_none() {
             match self.answer(&line, deadline) {
@@ -150,7 +182,7 @@ impl Helper {
     }
 }
 
-impl Drop for Helper {
+impl Drop for Running {
     fn drop(&mut self) {
         // Killing a process that has already ended is no error, because it is not reaped before the wait below.
         if let Err(error) = self.child.kill().and_then(|()| self.child.wait()) {
