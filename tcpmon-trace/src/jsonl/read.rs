@@ -318,7 +318,7 @@ mod tests {
         for (from, to, reason) in [
             ("\"cookie\":\"1f\"", "\"cookie\":\"+1f\"", "is not a cookie in hexadecimal"),
             ("\"comm\":\"iperf3\"", "\"comm\":\"seventeen bytes!!\"", "is not a name"),
-            ("\"end\":\"blocked\"", "\"end\":\"tired\"", "is not preempted, blocked"),
+            ("\"end\":\"blocked\"", "\"end\":\"tired\"", "unknown variant `tired`, expected one of `preempted`"),
             ("\"family\":4", "\"family\":5", "family is neither 4 nor 6"),
             ("192.0.2.2", "::1", "an IPv6 address in a record of family 4"),
             ("\"cpu\":3", "\"cpu\":-3", "expected u32"),

@@ -106,7 +106,7 @@ impl ReaderBuilder {
         self
     }
 
-    /// Stays until [`Reader::exit`], however many connections end.
+    /// Stays until [`exit`](super::Running::exit), however many connections end.
     pub fn until_exit(mut self) -> Self {
         self.plan.connections = None;
         self

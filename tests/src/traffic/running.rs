@@ -18,7 +18,8 @@ use crate::must;
 /// Time limit to carry out an order.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A running `traffic` process: a reader, a sender, a hog or bursts of datagrams. It exits when its stdin closes, so it cannot outlive the test. Killed when dropped.
+/// A running `traffic` process: a reader, a sender, a hog or bursts of datagrams. It exits when its stdin closes, so it
+/// cannot outlive the test. Killed when dropped.
 #[derive(Debug)]
 pub struct Running {
     name: String,

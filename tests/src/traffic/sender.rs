@@ -56,7 +56,7 @@ impl SenderBuilder {
         self
     }
 
-    /// Starts paused: it connects, but writes nothing until [`Sender::send`] or [`Sender::resume`].
+    /// Starts paused: it connects, but writes nothing until [`Sender::send`] or [`resume`](super::Running::resume).
     pub fn paused(mut self) -> Self {
         self.plan.process.paused = true;
         self

@@ -114,7 +114,7 @@ impl Monitor {
     /// The kernel's counts for the floor's programs, if this arm is the floor.
     pub fn floor(&mut self) -> Option<Vec<FloorProgram>> {
         let What::Floor(floor) = &mut self.what else { return None };
-        floor.say("programs");
+        floor.send_line("programs");
         Some(serde_json::from_str(&floor.line()).expect("the floor answers in JSON"))
     }
 

@@ -59,7 +59,7 @@ impl Child {
     }
 
     /// Writes a line to the child's stdin.
-    pub fn send_byte(&mut self, line: &str) {
+    pub fn send_line(&mut self, line: &str) {
         let stdin = self.stdin.as_mut().expect("stdin is open until it is waited for");
         let written = writeln!(stdin, "{line}").and_then(|()| stdin.flush());
         if let Err(error) = written {

@@ -145,7 +145,7 @@ impl Wire {
         arguments.push(self.cpu());
         let mut client = Child::role(self.end(), "client", &arguments);
         client.line();
-        client.say("go");
+        client.send_line("go");
         let said = client.line();
         client.wait(DEADLINE);
         server.child.wait(DEADLINE);
@@ -197,7 +197,7 @@ pub fn switch_all_the_time() -> Duration {
     let mut ping = Child::role(&End::host(), "ping", &[&RUN.as_secs().to_string(), "1"]);
     ping.line();
     let start = Instant::now();
-    ping.say("go");
+    ping.send_line("go");
     ping.line();
     ping.wait(DEADLINE);
     start.elapsed()

@@ -10,7 +10,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use tcpmon_tests::traffic::plan::{Answer, BurstPlan, ProcessPlan};
 
 use crate::gate::Instruction;
-use crate::session::{Session, say};
+use crate::session::{Session, reply};
 
 /// Room for a burst that the device does not take at once: a datagram of 200 bytes is accounted as about 800.
 const SEND_BUFFER_BYTES: usize = 64 << 20;
@@ -23,7 +23,7 @@ pub fn run(plan: &BurstPlan) -> io::Result<()> {
     let datagram = vec![b'x'; plan.payload];
     session.obey(|_| None);
     become_fifo()?;
-    say(&Answer::Ready(plan.to.port()));
+    reply(&Answer::Ready(plan.to.port()));
     let mut pass = session.gate.enter();
     let (mut left, mut paused) = (plan.bursts, true);
     loop {

@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 use tcpmon_tests::traffic::plan::{Answer, HogPlan, Order, ProcessPlan};
 
-use session::{Session, say};
+use session::{Session, reply};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     match run(role, plan) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(&Answer::Failed(error.to_string()));
+            reply(&Answer::Failed(error.to_string()));
             ExitCode::FAILURE
         }
     }
@@ -54,7 +54,7 @@ fn hog(plan: HogPlan) -> std::io::Result<()> {
         Order::Exit | Order::Report => Some(0),
         _ => None,
     });
-    say(&Answer::Ready(0));
+    reply(&Answer::Ready(0));
     loop {
         spin_loop();
     }

@@ -16,7 +16,7 @@ use tcpmon_tests::traffic::plan::{Answer, ExecPlan, KERNELS_CHOICE, Order, Proce
 use crate::connection::{Connection, Outcome};
 use crate::gate::{Instruction, UNLIMITED};
 use crate::option::set_tcp_option;
-use crate::session::{Session, lock, say};
+use crate::session::{Session, lock, reply};
 use crate::turns;
 
 const BACKLOG: i32 = 65_535;
@@ -26,7 +26,7 @@ pub fn run(plan: &ReaderPlan) -> io::Result<()> {
     let listeners = listen(plan)?;
     obey(session, plan);
     let first = listeners[0].local_addr()?.as_socket().expect("it is an IP socket").port();
-    say(&Answer::Ready(first));
+    reply(&Answer::Ready(first));
     match plan.threads {
         Threads::Sequential | Threads::PerFlow => accept_all(session, plan, &listeners)?,
         Threads::Epoll => turns::run(session, plan, listeners, 1)?,
@@ -66,7 +66,7 @@ pub fn resume(plan: &ExecPlan) -> io::Result<()> {
     // SAFETY: the descriptor was left open for this program alone.
     let socket = unsafe { Socket::from_raw_fd(plan.descriptor) };
     let connection = Connection::new(session, &plan.reader, 0, socket)?;
-    say(&Answer::Done(0));
+    reply(&Answer::Done(0));
     read_all(session, &connection, plan.reader.chunk);
     session.finish()
 }

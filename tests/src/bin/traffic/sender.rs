@@ -12,7 +12,7 @@ use tcpmon_tests::traffic::plan::{Answer, Order, SenderPlan};
 
 use crate::gate::{Instruction, Registration, UNLIMITED};
 use crate::option::{set_tcp_option, unacknowledged};
-use crate::session::{Session, say};
+use crate::session::{Session, reply};
 
 pub fn run(plan: &SenderPlan) -> io::Result<()> {
     let session = Session::start(&plan.process)?;
@@ -48,7 +48,7 @@ fn work(session: &'static Session, plan: &SenderPlan, worker: u64, parallel: u64
             session.begin(number, socket);
         }
         if number == worker && begun.wait().is_leader() {
-            say(&Answer::Ready(address.port()));
+            reply(&Answer::Ready(address.port()));
         }
         let flow = |socket: Arc<Socket>| Flow { session, plan, number, socket, address, message: &message, sent: 0 };
         let outcome = socket.map(flow).and_then(|mut flow| {

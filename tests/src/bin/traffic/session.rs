@@ -66,7 +66,7 @@ impl Session {
                     Ok(order) => self.carry_out(order, &role),
                     Err(error) => Answer::Failed(format!("{error} in {text:?}")),
                 };
-                say(&answer);
+                reply(&answer);
                 if let Answer::Failed(_) | Answer::Finished(_) = answer {
                     process::exit(0);
                 }
@@ -112,7 +112,7 @@ impl Session {
     /// Sends the last report, once no order is being carried out, and exits.
     pub fn finish(&self) -> ! {
         let _obeying = lock(&self.obeying);
-        say(&Answer::Finished(lock(&self.report).clone()));
+        reply(&Answer::Finished(lock(&self.report).clone()));
         process::exit(0);
     }
 
@@ -121,8 +121,8 @@ impl Session {
             Order::Pause => Answer::Done(self.limit(0)),
             Order::Resume => Answer::Done(self.limit(UNLIMITED)),
             Order::Move(bytes) => Answer::Done(self.limit(bytes)),
-            Order::SendByte => Answer::Done(self.say_on_all()),
-            Order::Receive => Answer::Done(self.hear_on_all()),
+            Order::SendByte => Answer::Done(self.send_byte_on_all()),
+            Order::Receive => Answer::Done(self.receive_on_all()),
             Order::Rename => rename("renamed").map_or_else(|error| Answer::Failed(error.to_string()), Answer::Done),
             Order::Report => Answer::Report(lock(&self.report).clone()),
             Order::Exit => Answer::Finished(lock(&self.report).clone()),
@@ -131,13 +131,13 @@ impl Session {
     }
 
     /// Writes a byte on each connection.
-    fn say_on_all(&self) -> u64 {
+    fn send_byte_on_all(&self) -> u64 {
         let connections = lock(&self.connections);
         connections.values().filter_map(|socket| socket.send(b"x").ok()).sum::<usize>() as u64
     }
 
     /// Reads what has arrived on each connection.
-    fn hear_on_all(&self) -> u64 {
+    fn receive_on_all(&self) -> u64 {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut hear = |socket: &Arc<Socket>| socket.recv_with_flags(&mut buffer, libc::MSG_DONTWAIT).ok();
         lock(&self.connections).values().filter_map(&mut hear).sum::<usize>() as u64
@@ -158,7 +158,7 @@ fn rename(name: &str) -> io::Result<u64> {
 }
 
 /// Writes a line to stdout. If the harness is gone, nobody needs the answer.
-pub fn send_byte(answer: &Answer) {
+pub fn reply(answer: &Answer) {
     let mut text = serde_json::to_string(answer).expect("an answer is plain data");
     text.push('\n');
     if io::stdout().lock().write_all(text.as_bytes()).is_err() {
