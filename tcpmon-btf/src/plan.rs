@@ -12,6 +12,8 @@ pub struct Probe {
     /// Name of a second program on the same tracepoint, which handles the events that come while the first one is
     /// running.
     pub second_program: Option<&'static str>,
+    /// What its programs are attached to.
+    pub hook: Hook,
     /// Whether it sees connections begin and end. Such a probe is attached before the open sockets are seeded, so that
     /// none is missed; all others afterwards, because they update the states of sockets.
     pub sees_lifecycle: bool,
@@ -25,6 +27,15 @@ pub struct Probe {
     pub trace: bool,
     /// The arguments that its programs take.
     pub arguments: &'static [ExpectedArgument],
+}
+
+/// What a program is attached to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// The tracepoint that has the probe's name.
+    Tracepoint,
+    /// The root of the visible control groups, as a sock_ops program.
+    RootCgroup,
 }
 
 /// Kernel functions behind the features that every program needs, each with the release that introduced it.
@@ -58,18 +69,21 @@ pub const PROBES: [Probe; 9] = [
     ),
     optional("kfree_skb", "drops of received segments are not counted", tracepoint::kfree_skb::ARGUMENTS),
     optional("napi_poll", "NAPI polls are not counted", tracepoint::napi_poll::ARGUMENTS),
-    optional(
-        "sock_exceed_buf_limit",
-        "requests for socket memory that a limit refused are not counted",
-        tracepoint::sock_exceed_buf_limit::ARGUMENTS,
-    ),
+    MEMORY_LIMIT,
 ];
+
+/// Requests for socket memory that a limit refused.
+pub const MEMORY_LIMIT: Probe = optional(
+    "sock_exceed_buf_limit",
+    "requests for socket memory that a limit refused are not counted",
+    tracepoint::sock_exceed_buf_limit::ARGUMENTS,
+);
 
 /// A sock_ops program on the root control group, which complements `inet_sock_set_state`. Only the daemon attaches it,
 /// and only where programs on tracepoints can be preempted.
 pub const SOCK_OPS: Probe = Probe {
+    hook: Hook::RootCgroup,
     sees_lifecycle: true,
-    // It relies only on the user-space ABI.
     ..optional(
         "sock_ops",
         "begins and ends of connections are missed while the programs that watch for them are preempted",
@@ -85,6 +99,7 @@ const fn optional(name: &'static str, lost_without: &'static str, arguments: &'s
     Probe {
         name,
         second_program: None,
+        hook: Hook::Tracepoint,
         sees_lifecycle: false,
         required: false,
         lost_without,
@@ -135,6 +150,10 @@ pub fn deletes_ended(btf: &Btf<'_>) -> bool {
 /// Why a probe cannot be attached on this kernel, if it cannot: the tracepoint is missing, or an argument is not what
 /// its programs are built for.
 pub fn unsupported(probe: &Probe, btf: &Btf<'_>) -> Option<String> {
+    // The sock_ops program relies only on the user-space ABI.
+    if probe.hook == Hook::RootCgroup {
+        return None;
+    }
     let name = probe.name;
     let Some(there) = btf.tracepoint(name) else {
         return Some(format!("this kernel has no tracepoint {name}"));

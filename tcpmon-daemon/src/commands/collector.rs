@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use tcpmon_btf::plan::MEMORY_LIMIT;
 use tcpmon_common::{ignored::IGNORED_WHY, loss::Loss, memory_limit::KINDS, reader::READER_EXITED};
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -25,7 +26,7 @@ use crate::{
     http::Unavailable,
     kernel::{Kernel, KernelReadError, Raw, Show, monotonic_ns},
     model::{
-        snapshot::{MapUse, NapiPolls, ProbeStatus, ProgramRuns, Snapshot, Verdict},
+        snapshot::{MapUse, NapiPolls, ProgramRuns, Snapshot},
         table::{Table, TableLimits},
     },
 };
@@ -350,9 +351,7 @@ impl Collector {
 
     /// Empty if the probe is not attached: a zero would mean that there were none.
     fn memory_limit_exceeded(&self, raw: &Raw) -> Vec<(&'static str, u64)> {
-        let attached =
-            |probe: &ProbeStatus| probe.name == "sock_exceed_buf_limit" && probe.verdict == Verdict::Attached;
-        if !self.kernel.probes().iter().any(attached) {
+        if !self.kernel.is_attached(&MEMORY_LIMIT) {
             return Vec::new();
         }
         KINDS.into_iter().zip(raw.memory_limit_exceeded.iter().copied()).collect()

@@ -6,7 +6,7 @@ use aya::{
     Btf as KernelTypes, Ebpf,
     programs::{BtfTracePoint, CgroupAttachMode, Iter, ProgramError, ProgramFd, SockOps},
 };
-use tcpmon_btf::plan::{Probe, SOCK_OPS};
+use tcpmon_btf::plan::{Hook, Probe};
 
 use super::{
     loader::{LoadError, REPORT},
@@ -38,17 +38,10 @@ impl Loaded {
             }
             return Ok(Self { probe, status: status(probe, Verdict::Unsupported, reason) });
         }
-        let loaded = probe.programs().try_for_each(|name| program(ebpf, name)?.load(probe.name, types));
-        Self::from_result(probe, loaded)
-    }
-
-    /// Loads the sock_ops program.
-    pub fn load_sock_ops(ebpf: &mut Ebpf) -> Result<Self, LoadError> {
-        let loaded = sock_ops(ebpf).and_then(SockOps::load);
-        Self::from_result(&SOCK_OPS, loaded)
-    }
-
-    fn from_result(probe: &'static Probe, loaded: Result<(), ProgramError>) -> Result<Self, LoadError> {
+        let loaded = match probe.hook {
+            Hook::Tracepoint => probe.programs().try_for_each(|name| tracepoint(ebpf, name)?.load(probe.name, types)),
+            Hook::RootCgroup => sock_ops(ebpf, probe).and_then(SockOps::load),
+        };
         let status = match loaded {
             Ok(()) => status(probe, Verdict::Attached, String::new()),
             Err(error) => broken(probe, &error)?,
@@ -67,35 +60,34 @@ impl Loaded {
         if status.verdict != Verdict::Attached {
             return Ok(status);
         }
-        if probe.name == SOCK_OPS.name {
-            return attach_sock_ops(ebpf, status);
-        }
-        match probe.programs().try_for_each(|name| program(ebpf, name)?.attach().map(drop)) {
+        let attached = match probe.hook {
+            Hook::Tracepoint => probe.programs().try_for_each(|name| tracepoint(ebpf, name)?.attach().map(drop)),
+            Hook::RootCgroup => match open_root_cgroup() {
+                // The sock_ops programs of others stay attached: a link never takes a control group exclusively.
+                Ok(root) => {
+                    sock_ops(ebpf, probe).and_then(|program| program.attach(root, CgroupAttachMode::Single).map(drop))
+                }
+                Err(reason) => return Ok(self::status(probe, Verdict::Unsupported, reason)),
+            },
+        };
+        match attached {
             Ok(()) => Ok(status),
             Err(error) => broken(probe, &error),
         }
     }
 }
 
-/// Attaches the sock_ops program to the root of the visible control groups, for all sockets below it.
-fn attach_sock_ops(ebpf: &mut Ebpf, loaded: ProbeStatus) -> Result<ProbeStatus, LoadError> {
-    let root = cgroup::root().map_err(|error| error.to_string());
-    let root = match root.and_then(|root| File::open(&root).map_err(|error| format!("{}: {error}", root.display()))) {
-        Ok(root) => root,
-        Err(reason) => return Ok(status(&SOCK_OPS, Verdict::Unsupported, reason)),
-    };
-    // The sock_ops programs of others stay attached: a link never takes a control group exclusively.
-    match sock_ops(ebpf).and_then(|program| program.attach(root, CgroupAttachMode::Single)) {
-        Ok(_) => Ok(loaded),
-        Err(error) => broken(&SOCK_OPS, &error),
-    }
+/// Opens the root of the visible control groups: a program there sees all sockets below it.
+fn open_root_cgroup() -> Result<File, String> {
+    let root = cgroup::root().map_err(|error| error.to_string())?;
+    File::open(&root).map_err(|error| format!("{}: {error}", root.display()))
 }
 
-fn sock_ops(ebpf: &mut Ebpf) -> Result<&mut SockOps, ProgramError> {
-    ebpf.program_mut(SOCK_OPS.name).expect("the object of this build has the sock_ops program").try_into()
+fn sock_ops<'a>(ebpf: &'a mut Ebpf, probe: &Probe) -> Result<&'a mut SockOps, ProgramError> {
+    ebpf.program_mut(probe.name).expect("the object of this build has the sock_ops program").try_into()
 }
 
-fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut BtfTracePoint, ProgramError> {
+fn tracepoint<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut BtfTracePoint, ProgramError> {
     ebpf.program_mut(name).expect("the object of this build has the programs of each probe").try_into()
 }
 

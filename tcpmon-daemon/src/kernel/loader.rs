@@ -9,7 +9,7 @@ use aya::{
 use rustix::time::{ClockId, clock_gettime};
 use tcpmon_btf::{
     Btf, layout,
-    plan::{self, PROBES, Probe},
+    plan::{self, PROBES, Probe, SOCK_OPS},
 };
 use tcpmon_common::{
     napi::NapiDevice,
@@ -127,9 +127,8 @@ impl Kernel {
             .map(|map| BpfIterator::attach(walk.as_fd(), Some(map.fd().as_fd())))
             .collect::<io::Result<_>>()
             .map_err(|source| LoadError::Iterator { name: "snapshot", source })?;
-        let probes = attach_all(&mut ebpf, &plan, options.trace.is_some())?;
-        let sock_ops =
-            probes.iter().any(|probe| probe.name == plan::SOCK_OPS.name && probe.verdict == Verdict::Attached);
+        let probes = attach_all(&mut ebpf, &plan)?;
+        let sock_ops = is_attached(&probes, &SOCK_OPS);
 
         let shared = PassMaps::new(
             map(&ebpf, "PASS", 1)?,
@@ -165,6 +164,11 @@ impl Kernel {
         &self.probes
     }
 
+    /// Whether a probe is attached.
+    pub fn is_attached(&self, probe: &Probe) -> bool {
+        is_attached(&self.probes, probe)
+    }
+
     /// The kernel's drop reasons by number.
     pub fn drop_reasons(&self) -> &[(u32, String)] {
         &self.drop_reasons
@@ -197,16 +201,23 @@ impl Plan {
         support::decide(&facts)?;
         let layout = resolve(&btf, &facts)?;
 
-        let wanted = PROBES.iter().filter(|probe| if options.trace.is_some() { probe.trace } else { probe.daemon });
+        let preemptible = plan::preemptible(&btf, &rustix::system::uname().version().to_string_lossy());
+        let sock_ops = [&SOCK_OPS].into_iter().filter(|_| preemptible);
+        let wanted =
+            sock_ops.chain(&PROBES).filter(|probe| if options.trace.is_some() { probe.trace } else { probe.daemon });
         Ok(Self {
             settings: settings(&btf, layout, options),
             probes: wanted.map(|probe| (probe, plan::unsupported(probe, &btf))).collect(),
             drop_reasons: layout::drop_reasons(&btf),
-            preemptible: plan::preemptible(&btf, &rustix::system::uname().version().to_string_lossy()),
+            preemptible,
             types: KernelTypes::parse(&bytes, Endianness::default())
                 .map_err(|error| support::refused("its type information", &error))?,
         })
     }
+}
+
+fn is_attached(probes: &[ProbeStatus], probe: &Probe) -> bool {
+    probes.iter().any(|status| status.name == probe.name && status.verdict == Verdict::Attached)
 }
 
 /// The offsets that the programs need, if this kernel also passes to the iterators what they are built for.
@@ -273,16 +284,13 @@ fn create_maps(plan: &Plan, options: &Options) -> Result<Ebpf, CannotRun> {
 ///
 /// Loading takes a while, attaching almost none. So all programs are loaded before the first is attached: they all
 /// start to see events at nearly the same moment.
-fn attach_all(ebpf: &mut Ebpf, plan: &Plan, tracing: bool) -> Result<Vec<ProbeStatus>, LoadError> {
+fn attach_all(ebpf: &mut Ebpf, plan: &Plan) -> Result<Vec<ProbeStatus>, LoadError> {
     let seed = load_iterator(ebpf, "seed", "task_file", &plan.types)?;
     let failed = |source| LoadError::Iterator { name: "seed", source };
     let seed = BpfIterator::attach(seed.as_fd(), None).map_err(failed)?;
     let mut loaded = Vec::new();
     for (probe, unsupported) in &plan.probes {
         loaded.push(Loaded::load(ebpf, probe, unsupported.clone(), &plan.types)?);
-    }
-    if plan.preemptible && !tracing {
-        loaded.insert(0, Loaded::load_sock_ops(ebpf)?);
     }
     let (first, later): (Vec<_>, Vec<_>) = loaded.into_iter().partition(Loaded::sees_lifecycle);
     let mut attach = |probe: Loaded| probe.attach(ebpf);
