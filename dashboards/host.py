@@ -11,22 +11,21 @@ NIC_RING = Row(
     (
         Panel(
             "RX overruns",
-            "Packets per second that found no room in the receive ring, per device. Counters of one device may overlap, "
-            "so this is the largest of them. Should be 0. Otherwise: a larger ring, more queues, or interrupts on other "
-            "CPUs. On veth, the sending device counts for the full ring of its peer. Runbook TcpmonRxOverrun. "
+            "Packets per second that found no room in the receive ring, per device. Should be 0. Otherwise: a larger "
+            "ring, more queues, or interrupts on other CPUs. On veth, the sending device counts for the full ring of its peer. Runbook TcpmonRxOverrun. "
             "(absent where no device has such a counter: virtio_net, loopback)",
             "pps",
             (
                 Query(
-                    "max by (instance, device) (rate(tcpmon_device_rx_overruns_total{@}[@]))", "{{instance}} {{device}}"
+                    "sum by (instance, device) (rate(tcpmon_device_rx_overruns_total{@}[@]))", "{{instance}} {{device}}"
                 ),
             ),
         ),
         Panel(
             "RX overruns by counter",
-            "The same, by the driver's or rtnetlink's own name. Never add the counters of one device: several may count "
-            "the same packet. missed or fifo: the ring or the packet buffer before it was full. (absent where no device has such "
-            "a counter: virtio_net, loopback)",
+            "The same, by the driver's or rtnetlink's own name. Each lost packet is in one of them. missed or fifo: the "
+            "ring or the packet buffer before it was full. (absent where no device has such a counter: virtio_net, "
+            "loopback)",
             "pps",
             (Query("rate(tcpmon_device_rx_overruns_total{@}[@])", "{{instance}} {{device}} {{counter}}"),),
         ),

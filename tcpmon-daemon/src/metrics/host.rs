@@ -19,7 +19,7 @@ pub(super) const NETWORK_FAMILIES: &[Family] = &[
         &["device", "counter"],
         &["devices"],
         "Received packets for which the ring of the network device had no room, by the driver's or rtnetlink's own \
-         name for the counter. The counters of one device can overlap.",
+         name for the counter. Each lost packet is in one counter of its device.",
         |page| {
             let devices = page.host.devices.iter();
             let counters = devices.flat_map(|device| device.overruns.iter().map(move |counter| (device, counter)));
