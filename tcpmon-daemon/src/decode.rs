@@ -5,12 +5,17 @@ mod timeslice;
 
 pub use timeslice::trace_record;
 
+use std::net::IpAddr;
+
 use tcpmon_common::{
     header::{Header, KIND_FINAL, KIND_HANDED_OVER, KIND_LISTENER, KIND_READER_EXIT, KIND_TIMESLICE, VERSION},
     socket::SocketRecord,
     timeslice::Timeslice,
 };
 use zerocopy::FromBytes;
+
+/// The family of an IPv6 socket in a record.
+const AF_INET6: u16 = libc::AF_INET6 as u16;
 
 /// A record from the ring buffer.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,6 +69,14 @@ pub fn event(bytes: &[u8]) -> Result<Event, DecodeError> {
         (VERSION, KIND_READER_EXIT) => Ok(Event::ReaderExit { slot: header.cookie as u32 }),
         (VERSION, KIND_TIMESLICE) => Ok(Event::Timeslice(Box::new(read(bytes)?))),
         (version, kind) => Err(DecodeError::Unknown { kind, version }),
+    }
+}
+
+/// Converts an address of a record: IPv6 takes all bytes, IPv4 the first four.
+pub fn address(family: u16, bytes: [u8; 16]) -> IpAddr {
+    match bytes.first_chunk::<4>() {
+        Some(v4) if family != AF_INET6 => IpAddr::from(*v4),
+        _ => IpAddr::from(bytes),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Converts the programs' record of a timeslice to the record of a trace.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use tcpmon_common::{
     reader::{END_BLOCKED, END_EXITED, END_PREEMPTED},
@@ -8,8 +8,7 @@ use tcpmon_common::{
 };
 use tcpmon_trace::{AddressFamily, Comm, Queue, TimesliceEnd, TimesliceRecord};
 
-/// `AF_INET`.
-const AF_INET: u16 = 2;
+use super::AF_INET6;
 
 /// Converts a timeslice. Total: any bytes give a record.
 pub fn trace_record(record: &Timeslice) -> TimesliceRecord {
@@ -17,7 +16,8 @@ pub fn trace_record(record: &Timeslice) -> TimesliceRecord {
     // The queue samples were taken while the socket existed. These three fields are read at the deactivation, when
     // the memory may already belong to another socket.
     let live = |value| if closed { 0 } else { value };
-    let family = if record.family == AF_INET { AddressFamily::V4 } else { AddressFamily::V6 };
+    // A connection that carries IPv4 is shown as IPv4, even in an IPv6 socket.
+    let address = |bytes| super::address(record.family, bytes).to_canonical();
     TimesliceRecord {
         activated_ns: record.activated_ns,
         deactivated_ns: record.header.time_ns,
@@ -26,9 +26,9 @@ pub fn trace_record(record: &Timeslice) -> TimesliceRecord {
         tgid: record.tgid,
         comm: Comm::from_kernel(&record.comm),
         cookie: record.header.cookie,
-        family,
-        local: SocketAddr::new(address(family, &record.local_address), record.local_port),
-        remote: SocketAddr::new(address(family, &record.remote_address), record.remote_port),
+        family: if record.family == AF_INET6 { AddressFamily::V6 } else { AddressFamily::V4 },
+        local: SocketAddr::new(address(record.local_address), record.local_port),
+        remote: SocketAddr::new(address(record.remote_address), record.remote_port),
         netns: record.netns,
         end: match u32::from(record.end) {
             END_PREEMPTED => TimesliceEnd::Preempted,
@@ -66,16 +66,10 @@ fn queue(queue: &QueueSample, fin: bool) -> Queue {
     }
 }
 
-/// IPv4 is in the first four bytes; IPv6 takes all of them. IPv4-mapped IPv6 is shown as IPv4.
-fn address(family: AddressFamily, bytes: &[u8; 16]) -> IpAddr {
-    match family {
-        AddressFamily::V4 => IpAddr::V4(Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3])),
-        AddressFamily::V6 => IpAddr::V6(Ipv6Addr::from(*bytes)).to_canonical(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
     use proptest::prelude::*;
     use tcpmon_common::header::{Header, KIND_TIMESLICE, VERSION};
     use tcpmon_trace::sample;

@@ -1,6 +1,6 @@
 //! Single sockets in a snapshot, for whoever wants more than groups.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use tcpmon_common::{
     counters::{Cells as _, Counted as _},
@@ -8,9 +8,7 @@ use tcpmon_common::{
 };
 
 use super::snapshot::GroupKey;
-
-/// `AF_INET6`.
-const INET6: u16 = 10;
+use crate::decode;
 
 /// One connection, as a pass found it.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,12 +46,12 @@ impl SocketSnapshot {
 
     /// The local address.
     pub fn local(&self) -> SocketAddr {
-        SocketAddr::new(address(self.live.family, self.live.local_address), self.live.local_port)
+        SocketAddr::new(decode::address(self.live.family, self.live.local_address), self.live.local_port)
     }
 
     /// The remote address.
     pub fn remote(&self) -> SocketAddr {
-        SocketAddr::new(address(self.live.family, self.live.remote_address), self.live.remote_port)
+        SocketAddr::new(decode::address(self.live.family, self.live.remote_address), self.live.remote_port)
     }
 }
 
@@ -61,11 +59,4 @@ impl SocketSnapshot {
 pub(super) fn queue_bytes(live: &SocketLive) -> u32 {
     let queued = live.rcv_nxt.wrapping_sub(live.copied_seq).cast_signed().max(0).cast_unsigned();
     queued.saturating_sub(u32::from(live.flags & LIVE_FIN != 0))
-}
-
-fn address(family: u16, bytes: [u8; 16]) -> IpAddr {
-    match bytes.first_chunk::<4>() {
-        Some(v4) if family != INET6 => IpAddr::from(*v4),
-        _ => IpAddr::from(bytes),
-    }
 }
