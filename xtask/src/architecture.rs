@@ -1,12 +1,12 @@
 //! Holds the tables of `docs/architecture.md` against the code: which crate uses which, and which module of a crate
-//! uses which of the others. Makes sure that no two types of tcpmon have one name, and that
-//! modules which must not do something have no code for it.
+//! uses which of the others. Makes sure that no two types of tcpmon have one name, and that modules which must not do
+//! something have no code for it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsStr,
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     str::FromStr as _,
 };
 
@@ -22,8 +22,8 @@ const CRATES: [&str; 2] = ["tcpmon-daemon", "tcpmon-ebpf"];
 /// The crates in which each name of a type stands for one thing.
 const PRODUCT: [&str; 5] = ["tcpmon-btf", "tcpmon-common", "tcpmon-daemon", "tcpmon-ebpf", "tcpmon-trace"];
 
-/// What is allowed only in some modules of a crate: the code that does it as tokens, and the modules
-/// or files.
+/// What is allowed only in some modules of a crate: the code that does it as tokens, and the modules or
+/// files.
 const ONLY_IN: [(&str, &str, &[&str]); 7] = [
     // Only `kernel` uses aya.
     ("tcpmon-daemon", "aya ::", &["kernel"]),
@@ -44,41 +44,48 @@ const ONLY_IN: [(&str, &str, &[&str]); 7] = [
 /// What each crate or module uses.
 type Uses = BTreeMap<String, BTreeSet<String>>;
 
-/// Compares each table with the code, and the names of all types with each other.
+/// A file of a crate of the product, without the code that is only for tests.
+struct Source {
+    name: &'static str,
+    /// Below the folder `src` of the crate.
+    path: PathBuf,
+    /// The top-level module.
+    module: String,
+    tokens: Vec<TokenTree>,
+}
+
+/// Compares each table with the code, the names of all types with each other, and code with where it is allowed.
 pub fn check() -> Result<()> {
     let path = workspace::root().join("docs/architecture.md");
     let document = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let sources = sources()?;
     let mut findings = differences("crates", &table(&document, "Crates")?, &crates()?);
     for name in CRATES {
         let heading = format!("Modules of {name}");
-        findings.extend(differences(&heading, &table(&document, &heading)?, &modules(name)?));
+        findings.extend(differences(&heading, &table(&document, &heading)?, &modules(&sources, name)));
     }
-    ensure!(findings.is_empty(), "docs/architecture.md and the code differ:\n{}", findings.join("\n"));
-    type_names()?;
-    only_in()
-}
-
-/// Looks for code in modules that must not have it.
-fn only_in() -> Result<()> {
-    let mut findings = Vec::new();
-    for (name, code, modules) in ONLY_IN {
-        let source = workspace::root().join(name).join("src");
-        for file in files(&source)? {
-            let (module, path) = (module_of(&file, &source)?, file.strip_prefix(&source)?);
-            let is_allowed = modules.iter().any(|allowed| *allowed == module || path == Path::new(allowed));
-            if module != "main" && !is_allowed && text(parse(&file)?).contains(code) {
-                findings.push(format!("{}: `{code}` is allowed only in {modules:?}", file.display()));
-            }
-        }
-    }
+    findings.extend(types_with_one_name(&sources));
+    findings.extend(ONLY_IN.iter().flat_map(|rule| outside_of(&sources, rule)));
     ensure!(findings.is_empty(), "{}", findings.join("\n"));
     Ok(())
 }
 
+/// Files with code that is allowed only in others.
+fn outside_of(sources: &[Source], (name, code, modules): &(&str, &str, &[&str])) -> Vec<String> {
+    let allowed = |source: &Source| {
+        source.module == "main" || modules.iter().any(|it| source.module == **it || source.path == Path::new(it))
+    };
+    let others = sources.iter().filter(|source| source.name == *name && !allowed(source));
+    let found = others.filter(|source| text(&source.tokens).contains(code));
+    found
+        .map(|source| format!("{name}/src/{}: `{code}` is allowed only in {modules:?}", source.path.display()))
+        .collect()
+}
+
 /// The code without comments, tests and line breaks; paths have a space before and after `::`.
-fn text(tokens: TokenStream) -> String {
+fn text(tokens: &[TokenTree]) -> String {
     let mut text = String::new();
-    for token in without_tests(tokens) {
+    for token in tokens {
         match token {
             TokenTree::Group(group) => {
                 let (open, close) = match group.delimiter() {
@@ -87,7 +94,7 @@ fn text(tokens: TokenStream) -> String {
                     Delimiter::Bracket => ("[ ", "] "),
                     Delimiter::None => ("", ""),
                 };
-                text.extend([open, &self::text(group.stream()), close]);
+                text.extend([open, &self::text(&without_tests(group.stream())), close]);
             }
             TokenTree::Punct(punct) if punct.spacing() == Spacing::Joint => text.push(punct.as_char()),
             token => text.extend([&token.to_string(), " "]),
@@ -96,32 +103,22 @@ fn text(tokens: TokenStream) -> String {
     text
 }
 
-/// The top-level module of a file.
-fn module_of(file: &Path, source: &Path) -> Result<String> {
-    let top = file.strip_prefix(source)?.iter().next().unwrap_or_default();
-    Ok(Path::new(top).file_stem().unwrap_or_default().to_string_lossy().into_owned())
-}
-
-/// Compares the names of the types in all crates of the product.
-fn type_names() -> Result<()> {
+/// Types in several files that have one name.
+fn types_with_one_name(sources: &[Source]) -> Vec<String> {
     let mut found = BTreeMap::<String, BTreeSet<String>>::new();
-    for name in PRODUCT {
-        for file in files(&workspace::root().join(name).join("src"))? {
-            let mut declared = Vec::new();
-            types(parse(&file)?, &mut declared);
-            for name in declared {
-                found.entry(name).or_default().insert(file.display().to_string());
-            }
+    for source in sources {
+        let mut declared = Vec::new();
+        types(&source.tokens, &mut declared);
+        for name in declared {
+            found.entry(name).or_default().insert(format!("{}/src/{}", source.name, source.path.display()));
         }
     }
-    let twice: Vec<_> = found.iter().filter(|(_, files)| files.len() > 1).collect();
-    ensure!(twice.is_empty(), "types in several files have one name: {twice:?}");
-    Ok(())
+    let twice = found.into_iter().filter(|(_, files)| files.len() > 1);
+    twice.map(|(name, files)| format!("types in several files are named {name}: {files:?}")).collect()
 }
 
 /// Adds the names of the structs, enums, unions and traits that are declared, those of tests left out.
-fn types(tokens: TokenStream, names: &mut Vec<String>) {
-    let tokens = without_tests(tokens);
+fn types(tokens: &[TokenTree], names: &mut Vec<String>) {
     for pair in tokens.windows(2) {
         if let [TokenTree::Ident(keyword), TokenTree::Ident(name)] = pair
             && ["struct", "enum", "union", "trait"].iter().any(|word| keyword == word)
@@ -131,7 +128,7 @@ fn types(tokens: TokenStream, names: &mut Vec<String>) {
     }
     for token in tokens {
         if let TokenTree::Group(group) = token {
-            types(group.stream(), names);
+            types(&without_tests(group.stream()), names);
         }
     }
 }
@@ -176,39 +173,38 @@ fn crates() -> Result<Uses> {
     Ok(packages.iter().map(|package| (package.name.to_string(), used(package))).collect())
 }
 
-/// Which top-level modules of a crate each of them names, its tests left out.
-fn modules(name: &str) -> Result<Uses> {
-    let source = workspace::root().join(name).join("src");
+/// Which top-level modules of a crate each of them names.
+fn modules(sources: &[Source], name: &str) -> Uses {
     let mut uses = Uses::new();
-    for file in files(&source)? {
-        let module = module_of(&file, &source)?;
-        if module != "lib" && module != "main" {
-            let used = uses.entry(module.clone()).or_default();
-            named(parse(&file)?, used);
-            used.remove(&module);
+    for source in sources.iter().filter(|source| source.name == name) {
+        if source.module != "lib" && source.module != "main" {
+            let used = uses.entry(source.module.clone()).or_default();
+            named(&source.tokens, used);
+            used.remove(&source.module);
         }
     }
-    Ok(uses)
+    uses
 }
 
-/// The Rust files in a folder and below, without those that only tests use.
-fn files(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
-        let path = entry?.path();
-        let stem = path.file_stem().unwrap_or_default();
-        if path.is_dir() {
-            found.extend(files(&path)?);
-        } else if path.extension() == Some(OsStr::new("rs")) && stem != "tests" && stem != "fixture" {
-            found.push(path);
+/// All files of the product, without those that only tests use.
+fn sources() -> Result<Vec<Source>> {
+    let mut sources = Vec::new();
+    for name in PRODUCT {
+        let folder = workspace::root().join(name).join("src");
+        for file in workspace::files(&folder)? {
+            let stem = file.file_stem().unwrap_or_default();
+            if file.extension() != Some(OsStr::new("rs")) || stem == "tests" || stem == "fixture" {
+                continue;
+            }
+            let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+            let tokens = TokenStream::from_str(&text).map_err(|error| anyhow!("{}: {error}", file.display()))?;
+            let path = file.strip_prefix(&folder)?.to_owned();
+            let top = Path::new(path.iter().next().unwrap_or_default()).file_stem().unwrap_or_default();
+            let module = top.to_string_lossy().into_owned();
+            sources.push(Source { name, path, module, tokens: without_tests(tokens) });
         }
     }
-    Ok(found)
-}
-
-fn parse(file: &Path) -> Result<TokenStream> {
-    let text = fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
-    TokenStream::from_str(&text).map_err(|error| anyhow!("{}: {error}", file.display()))
+    Ok(sources)
 }
 
 /// The tokens without the items that are only for tests.
@@ -230,9 +226,8 @@ fn without_tests(tokens: TokenStream) -> Vec<TokenTree> {
 }
 
 /// Adds the name that follows each `crate::`, or each name of a group that follows it, those of tests left out.
-fn named(tokens: TokenStream, names: &mut BTreeSet<String>) {
+fn named(tokens: &[TokenTree], names: &mut BTreeSet<String>) {
     let is = |token: Option<&TokenTree>, text: &str| token.is_some_and(|token| token.to_string() == text);
-    let tokens = without_tests(tokens);
     for (at, token) in tokens.iter().enumerate() {
         match token {
             TokenTree::Ident(ident) if ident == "crate" && is(tokens.get(at + 1), ":") => match tokens.get(at + 3) {
@@ -243,7 +238,7 @@ fn named(tokens: TokenStream, names: &mut BTreeSet<String>) {
                 }
                 name => names.extend(name.map(TokenTree::to_string)),
             },
-            TokenTree::Group(group) => named(group.stream(), names),
+            TokenTree::Group(group) => named(&without_tests(group.stream()), names),
             _ => {}
         }
     }
@@ -252,6 +247,10 @@ fn named(tokens: TokenStream, names: &mut BTreeSet<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn code(source: &str) -> Result<Vec<TokenTree>> {
+        Ok(without_tests(TokenStream::from_str(source).map_err(|error| anyhow!("{error}"))?))
+    }
 
     #[test]
     fn names_are_found_in_uses_expressions_and_macros_but_not_in_tests() -> Result<()> {
@@ -262,7 +261,7 @@ mod tests {
             #[cfg(test)] mod tests { use crate::hidden; }
             fn g() -> crate::epsilon::Z { \"crate::text\" }";
         let mut names = BTreeSet::new();
-        named(TokenStream::from_str(source).map_err(|error| anyhow!("{error}"))?, &mut names);
+        named(&code(source)?, &mut names);
         assert_eq!(Vec::from_iter(names), ["alpha", "beta", "delta", "epsilon", "gamma"]);
         Ok(())
     }
@@ -271,7 +270,7 @@ mod tests {
     fn code_is_found_however_it_is_laid_out_but_not_in_comments_and_tests() -> Result<()> {
         let source = "fn f() { let t = Instant\n::now(); g(offset!(x)); } // fs::read
             #[cfg(test)] mod tests { use aya::Ebpf; }";
-        let text = text(TokenStream::from_str(source).map_err(|error| anyhow!("{error}"))?);
+        let text = text(&code(source)?);
         assert!(text.contains(":: now (") && text.contains("offset !"), "{text}");
         assert!(!text.contains("fs ::") && !text.contains("aya ::"), "{text}");
         Ok(())
@@ -282,7 +281,7 @@ mod tests {
         let source = "pub struct A<T>(T); mod m { pub(crate) enum B {} trait C {} fn f() { union D { x: u8 } } }
             #[cfg(test)] mod tests { struct E; } #[cfg(test)] struct F; struct G;";
         let mut names = Vec::new();
-        types(TokenStream::from_str(source).map_err(|error| anyhow!("{error}"))?, &mut names);
+        types(&code(source)?, &mut names);
         names.sort();
         assert_eq!(names, ["A", "B", "C", "D", "G"]);
         Ok(())

@@ -1,7 +1,7 @@
 //! Checks what no other tool checks: the width of Rust lines that rustfmt leaves alone (long strings), and that
 //! Markdown has one sentence a line.
 
-use std::{fs, path::Path};
+use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -13,22 +13,7 @@ const MAX_WIDTH: usize = 120;
 /// Checks all Rust and Markdown files of the workspace, except those in `target` and in hidden folders.
 pub fn check() -> Result<()> {
     let mut findings = Vec::new();
-    check_folder(&workspace::root(), &mut findings)?;
-    ensure!(findings.is_empty(), "{}", findings.join("\n"));
-    Ok(())
-}
-
-fn check_folder(folder: &Path, findings: &mut Vec<String>) -> Result<()> {
-    let in_folder = || format!("reading {}", folder.display());
-    for entry in fs::read_dir(folder).with_context(in_folder)? {
-        let path = entry.with_context(in_folder)?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if path.is_dir() {
-            if name != "target" && !name.starts_with('.') {
-                check_folder(&path, findings)?;
-            }
-            continue;
-        }
+    for path in workspace::files(&workspace::root())? {
         let faults = match path.extension().and_then(|extension| extension.to_str()) {
             Some("rs") => too_wide,
             Some("md") => several_sentences,
@@ -37,6 +22,7 @@ fn check_folder(folder: &Path, findings: &mut Vec<String>) -> Result<()> {
         let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
         findings.extend(faults(&text).into_iter().map(|fault| format!("{}:{fault}", path.display())));
     }
+    ensure!(findings.is_empty(), "{}", findings.join("\n"));
     Ok(())
 }
 

@@ -3,9 +3,12 @@
 use std::{
     env,
     ffi::OsString,
+    fs,
     path::{Path, PathBuf},
     process::Command,
 };
+
+use anyhow::{Context as _, Result};
 
 /// The root folder of the workspace.
 ///
@@ -39,4 +42,20 @@ pub fn cargo() -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
     cargo.current_dir(root()).arg("--locked");
     cargo
+}
+
+/// All files in a folder and below it, except those in `target` and in hidden folders.
+pub fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let in_folder = || format!("reading {}", folder.display());
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).with_context(in_folder)? {
+        let path = entry.with_context(in_folder)?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if !path.is_dir() {
+            found.push(path);
+        } else if name != "target" && !name.starts_with('.') {
+            found.extend(files(&path)?);
+        }
+    }
+    Ok(found)
 }
