@@ -2,8 +2,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use crate::device::{Offload, add_address, add_veth, set_offload, set_up};
+use crate::path::{Delay, Path};
 use crate::{Namespace, must};
 
 static LABS: AtomicU32 = AtomicU32::new(0);
@@ -16,11 +18,13 @@ pub struct LabOptions {
     /// Whether segments pass through the receiver's NAPI (TSO off at the sender, GRO on at the receiver), as with a
     /// real NIC. Otherwise they go through the CPU backlog, in pieces of up to 64 KiB.
     pub napi: bool,
+    /// A long path instead of the veth pair; its MTU is 1500.
+    pub delay: Option<Delay>,
 }
 
 impl Default for LabOptions {
     fn default() -> Self {
-        Self { mtu: 1500, napi: false }
+        Self { mtu: 1500, napi: false, delay: None }
     }
 }
 
@@ -29,13 +33,14 @@ impl Default for LabOptions {
 pub struct Lab {
     sender: End,
     receiver: End,
+    path: Option<Path>,
 }
 
 /// One end of the wire. Dereferences to its [`Namespace`].
 #[derive(Clone, Debug)]
 pub struct End {
     namespace: Namespace,
-    /// Name of its veth device, which no other lab uses.
+    /// Name of its device, which no other lab uses.
     pub device: String,
     /// Its IPv4 address, 10.77.x.1 (sender) or 10.77.x.2 (receiver); x differs between labs.
     pub v4: Ipv4Addr,
@@ -60,9 +65,15 @@ impl Lab {
             v4: Ipv4Addr::new(10, 77, network, host),
             v6: Ipv6Addr::new(0xfd00, 0x77, network.into(), 0, 0, 0, 0, host.into()),
         };
-        let lab = Self { sender: end('s', 1), receiver: end('r', 2) };
+        let (sender, receiver) = (end('s', 1), end('r', 2));
+        let path =
+            options.delay.map(|delay| Path::new((&sender, &sender.device), (&receiver, &receiver.device), delay));
+        if path.is_none() {
+            let made = sender.run(|| add_veth(&sender.device, &receiver.device, &receiver, options.mtu));
+            must(made, "making a veth pair");
+        }
+        let lab = Self { sender, receiver, path };
         let (sender, receiver) = (&lab.sender, &lab.receiver);
-        sender.run(|| must(add_veth(&sender.device, &receiver.device, receiver, options.mtu), "making a veth pair"));
         for end in [sender, receiver] {
             end.run(|| {
                 must(set_up("lo"), "setting lo up");
@@ -86,6 +97,16 @@ impl Lab {
     /// The receiver's end.
     pub fn receiver(&self) -> &End {
         &self.receiver
+    }
+
+    /// A lab with a long path, of this time from one end to the other.
+    pub fn long(one_way: Duration) -> Self {
+        Self::with(LabOptions { delay: Some(Delay { one_way, lose_every: 0 }), ..LabOptions::default() })
+    }
+
+    /// Packets that the long path has lost.
+    pub fn lost(&self) -> u64 {
+        self.path.as_ref().map_or(0, Path::lost)
     }
 
     /// Sets a sysctl at both ends.

@@ -9,7 +9,7 @@ use tcpmon_tests::lab::End;
 use tcpmon_tests::sysctl::HostSysctl;
 use tcpmon_tests::traffic::{Between, Method, Reader, ReaderBuilder, SenderBuilder, Threads};
 use tcpmon_tests::truth::{self, Socket, State};
-use tcpmon_tests::{Lab, LabOptions, Namespace, Traffic, eventually, many};
+use tcpmon_tests::{Delay, Lab, LabOptions, Namespace, Traffic, eventually, many};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -254,9 +254,24 @@ fn a_lossy_wire_delivers_out_of_order() {
 }
 
 #[test]
+fn a_long_path_takes_as_long_as_asked_and_loses_what_it_is_told_to() {
+    let delay = Delay { one_way: Duration::from_millis(20), lose_every: 50 };
+    let lab = Lab::with(LabOptions { delay: Some(delay), ..LabOptions::default() });
+    let reader = Traffic::reader(lab.receiver()).until_exit().spawn();
+    let sender = sender(&lab, &reader).bytes(500_000).hold_open().spawn();
+    eventually(SOON, "all is read", || reader.report().bytes == 500_000);
+    let sockets = truth::sockets(lab.sender()).into_iter();
+    let socket = sockets.into_iter().find(|socket| socket.remote == reader.address()).expect("a connection");
+    assert!((40_000..45_000).contains(&socket.info.min_rtt_us), "{socket:?}");
+    assert!(lab.lost() >= 500_000 / 1448 / 50, "{}", lab.lost());
+    sender.finish();
+    reader.exit();
+}
+
+#[test]
 fn the_napi_wire_carries_single_segments() {
     let packets = |napi: bool| {
-        let lab = Lab::with(LabOptions { napi, mtu: 1500 });
+        let lab = Lab::with(LabOptions { napi, ..LabOptions::default() });
         let reader = Traffic::reader(lab.receiver()).spawn();
         sender(&lab, &reader).bytes(3_000_000).spawn().wait();
         reader.wait();

@@ -87,6 +87,10 @@ pub struct TcpInfo {
     pub unacked: u32,
     /// The window that the other side advertised last, in bytes (Linux 5.4).
     pub snd_wnd: u32,
+    /// Least round trip time of the sending side, in microseconds.
+    pub min_rtt_us: u32,
+    /// Time in which the receiver's window limited this sender, in microseconds.
+    pub rwnd_limited_us: u64,
 }
 
 /// All TCP sockets of a namespace, IPv4 and IPv6, in every state.
@@ -206,6 +210,8 @@ impl TcpInfo {
             data_segs_in: u32_at(152),
             unacked: u32_at(24),
             snd_wnd: u32_at(228),
+            min_rtt_us: u32_at(148),
+            rwnd_limited_us: u64_at(176),
             rcv_ooopack: u32_at(224),
             rcv_wnd: (bytes.len() >= 236).then(|| u32_at(232)),
         }

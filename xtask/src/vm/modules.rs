@@ -13,8 +13,9 @@ use crate::process;
 
 /// Modules that the tests use, and their dependencies. Each is a module on some of the kernels and built in on the
 /// others.
-pub const NAMES: [&str; 24] = [
-    // The virtual link, and the kernel's own report on sockets.
+pub const NAMES: [&str; 25] = [
+    // The virtual links, and the kernel's own report on sockets.
+    "tun",
     "veth",
     "inet_diag",
     "tcp_diag",
