@@ -5,14 +5,57 @@ from panels import Dashboard, Panel, Query, Row, Variable, quantile, total
 GROUP = "process, service"
 LEGEND = "{{process}} {{service}}"
 
+LIMITED = "tcpmon_receive_limited_seconds_total"
+NOT_UPSTREAM = ',cause!="upstream"'
 
-def rate(family: str, labels: str = GROUP) -> str:
-    return f"sum by ({labels}) (rate({family}{{@}}[@]))"
+
+def rate(family: str, labels: str = GROUP, more: str = "") -> str:
+    return f"sum by ({labels}) (rate({family}{{@{more}}}[@]))"
 
 
 def gauge(family: str) -> str:
     return f"sum by ({GROUP}) ({family}{{@}})"
 
+
+CAUSES = Row(
+    "What limits them",
+    (
+        Panel(
+            "Connections that are limited",
+            "How many connections are held up on this side, on average, by what: their reader (application), its want of "
+            "a CPU (scheduler), a window too small for the path (window), or memory. Near 0: the senders or the path are "
+            "the limit.",
+            "short",
+            (Query(rate(LIMITED, "cause", NOT_UPSTREAM), "{{cause}}"),),
+        ),
+        Panel(
+            "Limited most",
+            "The ten groups with the most connections held up, and by what. What helps: application, the reader; "
+            "scheduler, priority or a core of its own; window, tcp_rmem or SO_RCVBUF; memory, tcp_mem or the control "
+            "group's limit.",
+            "short",
+            (
+                Query(
+                    f"topk(10, {rate(LIMITED, f'{GROUP}, cause', NOT_UPSTREAM)})",
+                    f"{LEGEND}: {{{{cause}}}}",
+                ),
+            ),
+        ),
+        Panel(
+            "Mean wait of a byte, by reason",
+            "The ten groups whose bytes wait longest in the queue, and for what: for the reader to get a CPU (scheduler), "
+            "or for anything else (application).",
+            "s",
+            (
+                Query(
+                    f"topk(10, {rate('tcpmon_receive_wait_byte_seconds_total', f'{GROUP}, reason')} / ignoring (reason) "
+                    f"group_left () {rate('tcpmon_receive_read_bytes_total')})",
+                    f"{LEGEND}: {{{{reason}}}}",
+                ),
+            ),
+        ),
+    ),
+)
 
 THROUGHPUT = Row(
     "Throughput and waiting",
@@ -103,7 +146,7 @@ BUFFER = Row(
             "percentunit",
             (
                 Query(
-                    f"{rate('tcpmon_receive_zero_window_seconds_total')} / {gauge('tcpmon_sockets')}",
+                    f"{rate('tcpmon_receive_zero_window_seconds_total')} / {rate('tcpmon_socket_seconds_total')}",
                     LEGEND,
                 ),
             ),
@@ -225,5 +268,5 @@ RECEIVERS = Dashboard(
             all_values=True,
         ),
     ),
-    rows=(THROUGHPUT, BUFFER, TIMESLICES),
+    rows=(CAUSES, THROUGHPUT, BUFFER, TIMESLICES),
 )

@@ -61,6 +61,13 @@ pub fn resolve(btf: &Btf<'_>) -> Result<Layout, Missing> {
         tcp_sacks: tcp("selective_acks")?,
         tcp_sack_count: tcp("rx_opt.num_sacks")?,
         tcp_rcv_rtt: tcp("rcv_rtt_est.rtt_us")?,
+        tcp_rcv_wup: tcp("rcv_wup")?,
+        tcp_ts_recent: tcp("rx_opt.ts_recent")?,
+        tcp_srtt: tcp("srtt_us")?,
+        tcp_rtt_min: tcp("rtt_min.s")? + required("minmax_sample", "v")?,
+        tcp_advmss: tcp("advmss")?,
+        sock_prot: sock("__sk_common.skc_prot")?,
+        proto_memory_pressure: required("proto", "memory_pressure")?,
         tcp_rcv_ssthresh: tcp("rcv_ssthresh")?,
         tcp_window_clamp: tcp("window_clamp")?,
         tcp_is_mptcp: optional("tcp_sock", "is_mptcp"),
@@ -84,7 +91,6 @@ pub fn resolve(btf: &Btf<'_>) -> Result<Layout, Missing> {
         task_flags: task("flags")?,
         device_link_ops: optional("net_device", "rtnl_link_ops"),
         link_ops_kind: optional("rtnl_link_ops", "kind"),
-        padding: 0,
     })
 }
 

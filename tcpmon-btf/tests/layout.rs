@@ -56,6 +56,7 @@ fn every_kernel_resolves_to_the_offsets_of_the_table() {
                 ("tcp_sock", "rcv_nxt", layout.tcp_rcv_nxt),
                 ("tcp_sock", "copied_seq", layout.tcp_copied_seq),
                 ("tcp_sock", "rcv_wnd", layout.tcp_rcv_wnd),
+                ("tcp_sock", "rcv_wup", layout.tcp_rcv_wup),
                 ("tcp_sock", "bytes_received", layout.tcp_bytes_received),
                 ("tcp_sock", "selective_acks", layout.tcp_sacks),
                 ("tcp_sock", "is_mptcp", layout.tcp_is_mptcp),

@@ -98,7 +98,8 @@ impl<T: Summed, const N: usize> Summed for [T; N] {
 }
 
 /// Declares the counters of a subject, and their sums with 64 bits each. A `derived` field exists only in the sums: it
-/// is a linear function of the others, and so of differences, too.
+/// is a linear function of the others, and so of differences, too. A `split` says that one cell is the sum of two: it
+/// stays so in what is shown, although a correction may move a part of it from one to the other.
 macro_rules! counters {
     (
         $(#[$counters_meta:meta])*
@@ -107,6 +108,7 @@ macro_rules! counters {
         sums $sums:ident;
         { $($(#[$field_meta:meta])* $field:ident: $cells:ty,)* }
         derived { $($(#[$derived_meta:meta])* $derived:ident = |$of:ident| $value:expr;)* }
+        splits { $($whole:ident = $rest:ident + $part:ident;)* }
     ) => {
         $(#[$counters_meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,9 +172,16 @@ macro_rules! counters {
         }
 
         impl $crate::counters::Summed for $sums {
+            #[allow(unused_variables, reason = "not all counters have splits")]
             fn raise_to(&mut self, other: &Self) {
+                let before = *self;
                 $($crate::counters::Summed::raise_to(&mut self.$field, &other.$field);)*
                 $($crate::counters::Summed::raise_to(&mut self.$derived, &other.$derived);)*
+                $(
+                    let most = self.$whole - before.$part;
+                    self.$rest = other.$rest.cast_signed().max(0).cast_unsigned().clamp(before.$rest, most);
+                    self.$part = self.$whole - self.$rest;
+                )*
             }
         }
 
@@ -207,6 +216,7 @@ mod tests {
             /// Bytes of no kind.
             none = |of| of.bytes.wrapping_sub(of.some);
         }
+        splits { bytes = none + some; }
     }
 
     #[test]
@@ -222,7 +232,16 @@ mod tests {
     #[test]
     fn sums_are_raised_cell_by_cell_and_never_to_a_negative_number() {
         let mut shown = Sums { bytes: 5, some: 5, bins: [[5, 5]; 3], none: 0 };
-        shown.raise_to(&Sums { bytes: 6, some: 4, bins: [[u64::MAX, 6]; 3], none: 1 });
+        shown.raise_to(&Sums { bytes: 6, some: 4, bins: [[u64::MAX, 6]; 3], none: 2 });
         assert_eq!(shown, Sums { bytes: 6, some: 5, bins: [[5, 6]; 3], none: 1 });
+    }
+
+    #[test]
+    fn a_part_that_moves_falls_nowhere_and_the_sum_holds() {
+        let mut shown = Sums::default();
+        for (bytes, some, expected) in [(10, 0, (10, 0)), (10, 8, (10, 0)), (14, 11, (10, 4)), (30, 18, (12, 18))] {
+            shown.raise_to(&Sums { bytes, some, none: bytes - some, ..Sums::default() });
+            assert_eq!((shown.none, shown.some), expected);
+        }
     }
 }

@@ -7,6 +7,7 @@
 //! event.
 
 use crate::{
+    causes::{self, Path},
     histogram::{FILL_ACTIVATION, FILL_DEACTIVATION, FILL_SEGMENT, fill_bin, fill_ratio},
     reader::SLOT_NONE,
     socket::{FIN_READ, FIN_RECEIVED, SocketCounters, SocketState, TICK_NS},
@@ -31,6 +32,10 @@ pub struct Observation {
     pub rcvbuf: u32,
     /// The last advertised window, bytes.
     pub window: u32,
+    /// Right edge of the advertised window: `rcv_wup + rcv_wnd`.
+    pub edge: u32,
+    /// End of the data that have arrived: that of the segment, if this is a segment's event, otherwise `rcv_nxt`.
+    pub arrived: u32,
     /// `icsk_ack.rcv_mss`, bytes.
     pub mss: u32,
     /// TCP state.
@@ -41,9 +46,21 @@ pub struct Observation {
     pub is_growth: bool,
 }
 
+impl Observation {
+    /// With a segment that ends before the sequence number `end`, if that lies within the window.
+    #[inline(always)]
+    pub fn with_segment(mut self, end: u32) -> Self {
+        let beyond = (self.edge.wrapping_sub(end) as i32 >> 31) as u32;
+        let before = (end.wrapping_sub(self.rcv_nxt) as i32 >> 31) as u32;
+        let outside = beyond | before;
+        self.arrived = self.rcv_nxt & outside | end & !outside;
+        self
+    }
+}
+
 /// Why [`fold`] is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum Trigger {
     /// A data segment arrives: it is counted, with the fill of the receive buffer that it finds.
     Segment,
     /// Any other event.
@@ -67,13 +84,14 @@ pub struct Folded {
 }
 
 /// Brings `state` up to `seen`. `reader_edges` takes a reader slot and a thread id, and returns the thread's number of
-/// CPU edges if the slot still belongs to that thread.
+/// CPU edges if the slot still belongs to that thread. `path` is asked when a round ends.
 #[inline(always)]
 pub fn fold(
     state: &mut SocketState,
     seen: &Observation,
-    cause: Cause,
+    trigger: Trigger,
     reader_edges: impl FnOnce(u32, u32) -> Option<u32>,
+    path: impl FnOnce() -> Path,
 ) -> Folded {
     let mut received = seen.rcv_nxt.wrapping_sub(state.rcv_nxt);
     let mut read = seen.copied_seq.wrapping_sub(state.copied_seq);
@@ -123,12 +141,12 @@ pub fn fold(
     let mut edges = Edges { activations: 0, deactivations: 0 };
     if state.reader_slot != SLOT_NONE {
         match reader_edges(state.reader_slot, state.reader_tid) {
-            Some(count) => edges = fold_edges(state, received, queued, count, cause),
+            Some(count) => edges = fold_edges(state, received, queued, count, trigger),
             // The slot no longer belongs to the thread, which is gone.
             None => state.reader_slot = SLOT_NONE,
         }
     }
-    let segment = matches!(cause, Cause::Segment);
+    let segment = matches!(trigger, Trigger::Segment);
     if segment || edges.activations | edges.deactivations != 0 {
         let counters = &mut state.counters;
         counters.segments = counters.segments.wrapping_add(segment as u64);
@@ -146,6 +164,8 @@ pub fn fold(
                 sums[FILL_DEACTIVATION].wrapping_add(fill as u64 * times[FILL_DEACTIVATION] as u64);
         }
     }
+
+    causes::account(state, seen, queued, elapsed, segment, path);
 
     if state.grow_from != 0 {
         state.grow_from = 0;
@@ -178,7 +198,7 @@ struct Edges {
 /// Counts the edges of the reader's timeslices since the last event; the queue was the same at each of them. A
 /// timeslice in which the queue was empty and nothing arrived or was read carries no information and is not counted.
 #[inline(always)]
-fn fold_edges(state: &mut SocketState, received: u32, queued: u32, count: u32, cause: Cause) -> Edges {
+fn fold_edges(state: &mut SocketState, received: u32, queued: u32, count: u32, trigger: Trigger) -> Edges {
     let was_running = state.reader_edges & 1;
     let counters = &mut state.counters;
     // `received` is the segment of the last event, which found the reader in this state.
@@ -195,7 +215,7 @@ fn fold_edges(state: &mut SocketState, received: u32, queued: u32, count: u32, c
     if queued == 0 {
         // An event belongs to the timeslice that is running now. Without an event, nothing has happened in that
         // timeslice yet.
-        let activations = if matches!(cause, Cause::Snapshot) { 0 } else { count & 1 };
+        let activations = if matches!(trigger, Trigger::Snapshot) { 0 } else { count & 1 };
         return Edges { activations, deactivations: was_running };
     }
     // Not (edges + was_running) / 2, which can overflow.
@@ -225,11 +245,22 @@ mod tests {
             rmem: 0,
             rcvbuf: 100_000,
             window: 65_536,
+            edge: rcv_nxt.wrapping_add(65_536),
+            arrived: rcv_nxt,
             mss: 1448,
             state: 1,
             fin: false,
             is_growth: false,
         }
+    }
+
+    fn fold_one(
+        state: &mut SocketState,
+        seen: &Observation,
+        trigger: Trigger,
+        edges: impl FnOnce(u32, u32) -> Option<u32>,
+    ) {
+        fold(state, seen, trigger, edges, || Path { limit_us: 0, mss: 1448, is_short_of_memory: false });
     }
 
     fn edges(state: &SocketState) -> [u32; FILLS] {
@@ -244,9 +275,9 @@ mod tests {
     fn the_integral_counts_a_byte_from_its_arrival_to_its_read() {
         let mut state = state();
         // A segment of 1000 bytes arrives at 1 ms (its event comes before it is queued) and is read at 3 ms.
-        fold(&mut state, &seen(1_024_000, 0, 0), Cause::Event, |_, _| None);
-        fold(&mut state, &seen(3 * 1_024_000, 1000, 1000), Cause::Event, |_, _| None);
-        fold(&mut state, &seen(9 * 1_024_000, 1000, 1000), Cause::Event, |_, _| None);
+        fold_one(&mut state, &seen(1_024_000, 0, 0), Trigger::Event, |_, _| None);
+        fold_one(&mut state, &seen(3 * 1_024_000, 1000, 1000), Trigger::Event, |_, _| None);
+        fold_one(&mut state, &seen(9 * 1_024_000, 1000, 1000), Trigger::Event, |_, _| None);
         assert_eq!(state.counters.queue_byte_ticks, 1000 * 2000);
         assert_eq!((state.counters.received_bytes, state.counters.read_bytes), (1000, 1000));
     }
@@ -254,7 +285,7 @@ mod tests {
     #[test]
     fn sequence_numbers_may_wrap() {
         let mut state = SocketState { rcv_nxt: u32::MAX - 10, copied_seq: u32::MAX - 10, ..state() };
-        fold(&mut state, &seen(1, 89, 19), Cause::Event, |_, _| None);
+        fold_one(&mut state, &seen(1, 89, 19), Trigger::Event, |_, _| None);
         assert_eq!((state.counters.received_bytes, state.counters.read_bytes), (100, 30));
     }
 
@@ -262,12 +293,12 @@ mod tests {
     fn a_fin_is_neither_received_nor_read_nor_queued_data() {
         let mut state = state();
         let fin = |now, rcv_nxt, copied| Observation { fin: true, ..seen(now, rcv_nxt, copied) };
-        fold(&mut state, &fin(1, 101, 0), Cause::Event, |_, _| None);
+        fold_one(&mut state, &fin(1, 101, 0), Trigger::Event, |_, _| None);
         assert_eq!(state.counters.received_bytes, 100);
-        fold(&mut state, &fin(1 + 1024, 101, 100), Cause::Event, |_, _| None);
+        fold_one(&mut state, &fin(1 + 1024, 101, 100), Trigger::Event, |_, _| None);
         assert_eq!((state.counters.read_bytes, state.counters.queue_byte_ticks), (100, 100));
-        fold(&mut state, &fin(1 + 2048, 101, 101), Cause::Event, |_, _| None);
-        fold(&mut state, &fin(1 + 9999, 101, 101), Cause::Event, |_, _| None);
+        fold_one(&mut state, &fin(1 + 2048, 101, 101), Trigger::Event, |_, _| None);
+        fold_one(&mut state, &fin(1 + 9999, 101, 101), Trigger::Event, |_, _| None);
         assert_eq!((state.counters.received_bytes, state.counters.read_bytes), (100, 100));
         assert_eq!(state.counters.queue_byte_ticks, 100);
     }
@@ -277,9 +308,9 @@ mod tests {
         let mut state = SocketState { reader_slot: 0, reader_edges: 1, ..state() };
         // 100 bytes arrive while the reader runs (known at the next event). It then sleeps while 200 more arrive, wakes
         // up and reads.
-        fold(&mut state, &seen(10, 0, 0), Cause::Event, |_, _| Some(1));
-        fold(&mut state, &seen(20, 100, 0), Cause::Event, |_, _| Some(2));
-        fold(&mut state, &seen(30, 300, 300), Cause::Event, |_, _| Some(3));
+        fold_one(&mut state, &seen(10, 0, 0), Trigger::Event, |_, _| Some(1));
+        fold_one(&mut state, &seen(20, 100, 0), Trigger::Event, |_, _| Some(2));
+        fold_one(&mut state, &seen(30, 300, 300), Trigger::Event, |_, _| Some(3));
         let SocketCounters { arrived_on_cpu_bytes, arrived_off_cpu_bytes, .. } = state.counters;
         assert_eq!((arrived_on_cpu_bytes, arrived_off_cpu_bytes), (100, 200));
         assert_eq!(edges(&state), [0, 1, 1]);
@@ -288,18 +319,18 @@ mod tests {
     #[test]
     fn a_stalled_reader_is_counted_at_each_edge_and_an_idle_socket_only_once() {
         let mut stalled = SocketState { reader_slot: 0, reader_edges: 1, ..state() };
-        fold(&mut stalled, &Observation { rmem: 50_000, ..seen(10, 500, 0) }, Cause::Event, |_, _| Some(201));
+        fold_one(&mut stalled, &Observation { rmem: 50_000, ..seen(10, 500, 0) }, Trigger::Event, |_, _| Some(201));
         assert_eq!(edges(&stalled), [0, 100, 100]);
         assert_eq!(stalled.counters.fill_sums, [0, 100 * 320, 100 * 320]);
         let mut idle = SocketState { reader_slot: 0, reader_edges: 1, ..state() };
-        fold(&mut idle, &seen(10, 0, 0), Cause::Event, |_, _| Some(201));
+        fold_one(&mut idle, &seen(10, 0, 0), Trigger::Event, |_, _| Some(201));
         assert_eq!(edges(&idle), [0, 1, 1]);
     }
 
     #[test]
     fn a_slot_of_another_thread_is_let_go() {
         let mut state = SocketState { reader_slot: 7, reader_edges: 1, ..state() };
-        fold(&mut state, &seen(10, 100, 0), Cause::Event, |_, _| None);
+        fold_one(&mut state, &seen(10, 100, 0), Trigger::Event, |_, _| None);
         assert_eq!(state.reader_slot, SLOT_NONE);
         assert_eq!(state.counters.received_bytes, 100);
     }
@@ -308,7 +339,7 @@ mod tests {
     fn a_long_stall_does_not_overflow_the_integral() {
         let mut state = state();
         let hour = 3_600_000_000_000;
-        fold(&mut state, &seen(hour, 1 << 30, 0), Cause::Event, |_, _| None);
+        fold_one(&mut state, &seen(hour, 1 << 30, 0), Trigger::Event, |_, _| None);
         let exact = (1u128 << 30) * u128::from(hour) / u128::from(TICK_NS);
         assert!(exact > u128::from(u64::MAX >> 7));
         assert!(exact.abs_diff(u128::from(state.counters.queue_byte_ticks)) < exact / 1_000_000);
@@ -318,7 +349,9 @@ mod tests {
     fn a_half_closed_socket_takes_its_arrivals_as_spread_over_the_interval() {
         for half_closed in HALF_CLOSED {
             let mut state = state();
-            fold(&mut state, &Observation { state: half_closed, ..seen(1024, 1000, 0) }, Cause::Event, |_, _| None);
+            fold_one(&mut state, &Observation { state: half_closed, ..seen(1024, 1000, 0) }, Trigger::Event, |_, _| {
+                None
+            });
             assert_eq!((state.counters.received_bytes, state.counters.queue_byte_ticks), (1000, 500));
         }
     }
@@ -326,17 +359,27 @@ mod tests {
     #[test]
     fn a_window_below_one_segment_is_timed() {
         let mut state = state();
-        fold(&mut state, &Observation { window: 1447, ..seen(100, 0, 0) }, Cause::Event, |_, _| None);
-        fold(&mut state, &Observation { window: 1448, ..seen(300, 0, 0) }, Cause::Event, |_, _| None);
+        fold_one(&mut state, &Observation { window: 1447, ..seen(100, 0, 0) }, Trigger::Event, |_, _| None);
+        fold_one(&mut state, &Observation { window: 1448, ..seen(300, 0, 0) }, Trigger::Event, |_, _| None);
         assert_eq!(state.counters.zero_window_ns, 100);
     }
 
     #[test]
     fn growth_counts_only_where_autotuning_announced_it() {
         let mut state = state();
-        fold(&mut state, &Observation { rcvbuf: 200_000, ..seen(1, 0, 0) }, Cause::Event, |_, _| None);
-        fold(&mut state, &Observation { rcvbuf: 300_000, is_growth: true, ..seen(2, 0, 0) }, Cause::Event, |_, _| None);
-        fold(&mut state, &Observation { rcvbuf: 300_000, is_growth: true, ..seen(3, 0, 0) }, Cause::Event, |_, _| None);
+        fold_one(&mut state, &Observation { rcvbuf: 200_000, ..seen(1, 0, 0) }, Trigger::Event, |_, _| None);
+        fold_one(
+            &mut state,
+            &Observation { rcvbuf: 300_000, is_growth: true, ..seen(2, 0, 0) },
+            Trigger::Event,
+            |_, _| None,
+        );
+        fold_one(
+            &mut state,
+            &Observation { rcvbuf: 300_000, is_growth: true, ..seen(3, 0, 0) },
+            Trigger::Event,
+            |_, _| None,
+        );
         assert_eq!(state.counters.growths, 1);
     }
 }

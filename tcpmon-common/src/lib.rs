@@ -4,6 +4,7 @@
 //! boundary exactly as it is in memory. Both sides run on the same little-endian host.
 #![no_std]
 
+pub mod causes;
 pub mod connections;
 pub mod copy;
 pub mod counters;

@@ -91,6 +91,7 @@ counters! {
         run_queue_wait: TimeBins,
     }
     derived {}
+    splits {}
 }
 
 // Without the counters, whose declaration admits no padding.

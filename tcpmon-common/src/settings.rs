@@ -85,6 +85,20 @@ pub struct Layout {
     pub tcp_sack_count: u32,
     /// `tcp_sock.rcv_rtt_est.rtt_us`
     pub tcp_rcv_rtt: u32,
+    /// `tcp_sock.rcv_wup`
+    pub tcp_rcv_wup: u32,
+    /// `tcp_sock.rx_opt.ts_recent`
+    pub tcp_ts_recent: u32,
+    /// `tcp_sock.srtt_us`
+    pub tcp_srtt: u32,
+    /// `tcp_sock.rtt_min.s[0].v`
+    pub tcp_rtt_min: u32,
+    /// `tcp_sock.advmss`
+    pub tcp_advmss: u32,
+    /// `sock.__sk_common.skc_prot`
+    pub sock_prot: u32,
+    /// `proto.memory_pressure`
+    pub proto_memory_pressure: u32,
     /// `tcp_sock.rcv_ssthresh`
     pub tcp_rcv_ssthresh: u32,
     /// `tcp_sock.window_clamp`
@@ -117,8 +131,6 @@ pub struct Layout {
     pub device_link_ops: u32,
     /// `rtnl_link_ops.kind`
     pub link_ops_kind: u32,
-    /// Zero.
-    pub padding: u32,
 }
 
 /// Largest number of control groups to which one trace can be limited.
@@ -164,5 +176,5 @@ pub struct Settings {
     pub ephemeral_ports: [[u16; 2]; EPHEMERAL_RANGES],
 }
 
-const _: () = assert!(size_of::<Layout>() == 54 * 4);
-const _: () = assert!(size_of::<Settings>() == 54 * 4 + 28 + 4 + 8 + 64 + 32 + 32);
+const _: () = assert!(size_of::<Layout>() == 60 * 4);
+const _: () = assert!(size_of::<Settings>() == 60 * 4 + 28 + 4 + 8 + 64 + 32 + 32);

@@ -1,6 +1,7 @@
 //! One TCP socket: the state in its local storage, and the record that carries it to user space.
 
 use crate::{
+    causes::Round,
     counters::{Cells, counters},
     header::{Header, Record},
     histogram::{FILLS, FillBins},
@@ -86,6 +87,18 @@ counters! {
         segments: u64,
         /// Time integral of the queued bytes, in bytes x [`TICK_NS`].
         queue_byte_ticks: u64,
+        /// The part of it in which the reader waited for a CPU.
+        scheduler_byte_ticks: u64,
+        /// Time of which is known what limited the connection.
+        observed_ns: u64,
+        /// Time limited by the reader.
+        reader_limited_ns: u64,
+        /// The part of it in which the reader waited for a CPU.
+        scheduler_limited_ns: u64,
+        /// Time limited by a window that is too small for the path.
+        window_limited_ns: u64,
+        /// Time limited by a window that the kernel holds down for want of memory.
+        memory_limited_ns: u64,
         /// Time during which the advertised window was below one MSS.
         zero_window_ns: u64,
         /// How often autotuning raised `sk_rcvbuf`.
@@ -107,14 +120,43 @@ counters! {
         arrived_without_reader_bytes = |of| {
             of.received_bytes.wrapping_sub(of.arrived_on_cpu_bytes).wrapping_sub(of.arrived_off_cpu_bytes)
         };
+        /// Time limited by the sender or the path.
+        upstream_limited_ns = |of| {
+            let window = of.window_limited_ns.wrapping_add(of.memory_limited_ns);
+            of.observed_ns.wrapping_sub(of.reader_limited_ns).wrapping_sub(window)
+        };
+        /// Time limited by the reader for other reasons than the want of a CPU.
+        application_limited_ns = |of| of.reader_limited_ns.wrapping_sub(of.scheduler_limited_ns);
+        /// The part of `queue_byte_ticks` in which the reader did not wait for a CPU.
+        application_byte_ticks = |of| of.queue_byte_ticks.wrapping_sub(of.scheduler_byte_ticks);
+    }
+    splits {
+        reader_limited_ns = application_limited_ns + scheduler_limited_ns;
+        queue_byte_ticks = application_byte_ticks + scheduler_byte_ticks;
     }
 }
 
 impl SocketTotals {
     /// Time integral of the queued bytes, byte-seconds.
     pub fn queue_byte_seconds(&self) -> f64 {
-        self.queue_byte_ticks as f64 * TICK_NS as f64 / 1e9
+        byte_seconds(self.queue_byte_ticks)
     }
+
+    /// The time of sockets at rest: nothing but the sender or the path limits them.
+    pub fn at_rest(ns: u64) -> Self {
+        Self { observed_ns: ns, upstream_limited_ns: ns, ..Self::ZERO }
+    }
+
+    /// Time of which is known what limited the connections: the sum of the causes, ns.
+    pub fn limited_ns(&self) -> u64 {
+        let reader = self.application_limited_ns + self.scheduler_limited_ns;
+        self.upstream_limited_ns + reader + self.window_limited_ns + self.memory_limited_ns
+    }
+}
+
+/// Units of [`TICK_NS`] as byte-seconds.
+pub fn byte_seconds(ticks: u64) -> f64 {
+    ticks as f64 * TICK_NS as f64 / 1e9
 }
 
 /// A socket's state: value of the socket local storage `SOCKETS`. Written under the socket's lock; read by the snapshot
@@ -155,6 +197,8 @@ pub struct SocketState {
     pub rcvbuf: u32,
     /// `sk_rcvbuf` when autotuning announced that the buffer should grow; 0 otherwise.
     pub grow_from: u32,
+    /// What [`causes`](crate::causes) must know from event to event.
+    pub round: Round,
     /// The totals.
     pub counters: SocketCounters,
 }
@@ -176,6 +220,7 @@ impl SocketState {
         last_ns: 0,
         rcvbuf: 0,
         grow_from: 0,
+        round: Round::ZERO,
         counters: SocketCounters::ZERO,
     };
 }
@@ -222,8 +267,8 @@ pub struct SocketLive {
     pub netns: u32,
     /// The reader's [`edges`](crate::reader::ReaderSlot::edges) at the time of the snapshot.
     pub reader_edges: u32,
-    /// Zero.
-    pub padding: u32,
+    /// Right edge of the advertised window (`rcv_wup + rcv_wnd`).
+    pub edge: u32,
     /// `AF_INET` or `AF_INET6`.
     pub family: u16,
     /// Local port.
@@ -256,7 +301,7 @@ impl SocketLive {
         rcv_rtt_us: 0,
         netns: 0,
         reader_edges: 0,
-        padding: 0,
+        edge: 0,
         family: 0,
         local_port: 0,
         remote_port: 0,
@@ -280,12 +325,29 @@ pub struct SocketRecord {
     pub state: SocketState,
 }
 
+impl SocketRecord {
+    /// Whether nothing is queued, the window is open, and the state agrees with the socket: while it stays as it is,
+    /// time adds to nothing but the time limited by the sender or the path.
+    #[inline(always)]
+    pub fn is_at_rest(&self) -> bool {
+        let (live, state) = (&self.live, &self.state);
+        let fin = (state.flags & FIN_RECEIVED != 0 && state.flags & FIN_READ == 0) as u32;
+        // A listening socket has no data.
+        state.last_ns == 0
+            || live.copied_seq.wrapping_add(fin) == live.rcv_nxt
+                && live.rcv_nxt == state.rcv_nxt
+                && live.rcvbuf == state.rcvbuf
+                && live.backlog | live.out_of_order == 0
+                && live.window >= live.mss
+    }
+}
+
 #[expect(unsafe_code, reason = "see `Record`")]
 // SAFETY: integers only, with explicit padding (the sizes are asserted).
 unsafe impl Record for SocketRecord {}
 
 // Without the counters, whose declaration admits no padding.
-const _: () = assert!(size_of::<SocketState>() - size_of::<SocketCounters>() == 88);
+const _: () = assert!(size_of::<SocketState>() - size_of::<SocketCounters>() == 88 + 64);
 const _: () = assert!(size_of::<SocketLive>() == 96);
 const _: () =
     assert!(size_of::<SocketRecord>() == size_of::<Header>() + size_of::<SocketLive>() + size_of::<SocketState>());

@@ -9,8 +9,8 @@ use tcpmon_common::{
     pass::{PassControl, RECORDS, SHOW_ALL, SHOW_LISTENERS, WORK},
     reader::SLOT_NONE,
     socket::{
-        FIN_READ, FIN_RECEIVED, LIVE_GROWTH, LIVE_NEW, LIVE_READER, SHOWN_RUNNING, SOCKET_COUNTED, SOCKET_FINAL,
-        SOCKET_PASSIVE, SOCKET_PORT_CHOSEN, SocketLive, SocketRecord, SocketState,
+        LIVE_GROWTH, LIVE_NEW, LIVE_READER, SHOWN_RUNNING, SOCKET_COUNTED, SOCKET_FINAL, SOCKET_PASSIVE,
+        SOCKET_PORT_CHOSEN, SocketRecord, SocketState,
     },
     tcp_state,
     tracepoint::{StorageEntry, TaskFile},
@@ -149,21 +149,6 @@ fn unchanged(state: &SocketState, tcp: TcpSock) -> bool {
         && (shown.index_plus_one & SHOWN_RUNNING == 0 || running(state))
 }
 
-/// Whether nothing is queued, the window is open, and the state agrees with the socket: time then adds nothing.
-#[inline(always)]
-fn at_rest(state: &SocketState, live: &SocketLive) -> bool {
-    if state.last_ns == 0 {
-        // A listening socket.
-        return true;
-    }
-    let fin = (state.flags & FIN_RECEIVED != 0 && state.flags & FIN_READ == 0) as u32;
-    live.copied_seq.wrapping_add(fin) == live.rcv_nxt
-        && live.rcv_nxt == state.rcv_nxt
-        && live.rcvbuf == state.rcvbuf
-        && live.backlog | live.out_of_order == 0
-        && live.window >= live.mss
-}
-
 /// Whether the reader is still in the timeslice of the last event, so that the end of that timeslice has yet to be
 /// shown.
 #[inline(always)]
@@ -215,7 +200,7 @@ fn show(value: *mut SocketState, pass: &mut PassControl, tcp: TcpSock, index: u3
 
     // SAFETY: as in `visit`; nothing else writes `shown`.
     let shown = unsafe { &mut (*value).shown };
-    let at_rest = at_rest(&record.state, &record.live);
+    let at_rest = record.is_at_rest();
     shown.sequence = if at_rest { sequence } else { 1 };
     shown.window = record.live.window;
     shown.rmem = record.live.rmem;

@@ -4,8 +4,9 @@
 use core::ptr::{read_volatile, write_volatile};
 
 use tcpmon_common::{
+    causes::{self, MAX_LIMIT_US, Path, ROUND_EXTRA_US, Round},
     connections::CONNECTIONS_STARTED,
-    fold::{self, Cause, Folded, Observation, REFUSED_BYTES, REFUSED_TIME},
+    fold::{self, Folded, Observation, REFUSED_BYTES, REFUSED_TIME, Trigger},
     header::{Header, KIND_LISTENER, VERSION},
     loss::Loss,
     reader::SLOT_NONE,
@@ -27,16 +28,27 @@ const MAX_BYTES_PER_NS: u64 = 32;
 /// [`tcpmon_common::copy`]). The caller has read the clock and the socket before.
 #[inline(always)]
 pub fn event<T>(state: &mut SocketState, write: impl FnOnce(&mut SocketState) -> T) -> T {
-    // SAFETY: a reference is valid for reads and writes.
-    let odd = unsafe { read_volatile(&state.sequence) } | 1;
-    // SAFETY: as above.
-    unsafe { write_volatile(&mut state.sequence, odd) };
-    barrier();
+    begin_event(state);
     let result = write(state);
-    barrier();
-    // SAFETY: as above.
-    unsafe { write_volatile(&mut state.sequence, odd.wrapping_add(1)) };
+    end_event(state);
     result
+}
+
+/// Begins an [`event`] whose code is so long that the compiler would make a function of it for each program to call,
+/// which the verifier does not admit.
+#[inline(always)]
+pub fn begin_event(state: &mut SocketState) {
+    // SAFETY: a reference is valid for reads and writes.
+    unsafe { write_volatile(&mut state.sequence, read_volatile(&state.sequence) | 1) };
+    barrier();
+}
+
+/// Ends the event.
+#[inline(always)]
+pub fn end_event(state: &mut SocketState) {
+    barrier();
+    // SAFETY: a reference is valid for reads and writes. The number is odd.
+    unsafe { write_volatile(&mut state.sequence, read_volatile(&state.sequence).wrapping_add(1)) };
 }
 
 /// The socket's state. If a connection has none, or its start was not seen, counting starts late, here. Such a
@@ -107,6 +119,7 @@ pub fn start_counting(state: &mut SocketState, tcp: TcpSock, now: u64, from_star
         if nameless {
             state.reader_slot = SLOT_NONE;
         }
+        state.round = Round::first(tcp.edge(), now);
         state.last_ns = now;
     });
     if begins {
@@ -120,16 +133,19 @@ pub fn start_counting(state: &mut SocketState, tcp: TcpSock, now: u64, from_star
 pub fn sample(state: &SocketState, tcp: TcpSock, now: u64) -> Observation {
     let sock = tcp.sock();
     let rcvbuf = sock.rcvbuf();
-    let window = tcp.window();
+    let (window, edge) = (tcp.window(), tcp.edge());
+    let rcv_nxt = tcp.rcv_nxt();
     Observation {
         now_ns: now,
-        rcv_nxt: tcp.rcv_nxt(),
+        rcv_nxt,
         copied_seq: tcp.copied_seq(),
         rmem: sock.rmem(),
         rcvbuf,
         window,
+        edge,
+        arrived: rcv_nxt,
         // A 16-bit field in a cache line of its own: read only if it can matter.
-        mss: if window > u16::MAX as u32 { 0 } else { tcp.mss() },
+        mss: if causes::window_left(edge, rcv_nxt) > u16::MAX as u32 { 0 } else { tcp.mss() },
         state: sock.state(),
         fin: sock.fin_received(),
         is_growth: rcvbuf > state.rcvbuf && is_growth(state, tcp),
@@ -139,8 +155,8 @@ pub fn sample(state: &SocketState, tcp: TcpSock, now: u64) -> Observation {
 /// Brings the state up to what was seen, and returns the bytes drained since the last event. Must be called inside an
 /// [`event`].
 #[inline(always)]
-pub fn fold(state: &mut SocketState, seen: &Observation, cause: Cause) -> u32 {
-    let Folded { read_bytes, refused } = fold::fold(state, seen, cause, edges);
+pub fn fold(state: &mut SocketState, seen: &Observation, trigger: Trigger, path: impl FnOnce() -> Path) -> u32 {
+    let Folded { read_bytes, refused } = fold::fold(state, seen, trigger, edges, path);
     if refused & REFUSED_TIME != 0 {
         maps::count_loss(Loss::ImpossibleTime);
     }
@@ -148,6 +164,18 @@ pub fn fold(state: &mut SocketState, seen: &Observation, cause: Cause) -> u32 {
         maps::count_loss(Loss::ImpossibleBytes);
     }
     read_bytes
+}
+
+/// What a new round needs to know of the path.
+#[inline(always)]
+pub fn path(tcp: TcpSock) -> Path {
+    let rtt_us = tcp.round_trip_us();
+    let limit_us = if rtt_us == 0 { 0 } else { rtt_us + rtt_us / 2 + ROUND_EXTRA_US };
+    Path {
+        limit_us: if limit_us < MAX_LIMIT_US { limit_us } else { MAX_LIMIT_US },
+        mss: tcp.mss(),
+        is_short_of_memory: tcp.is_short_of_memory(),
+    }
 }
 
 /// Whether autotuning caused a growth of `sk_rcvbuf` since the last event.

@@ -89,7 +89,7 @@ fn carry(devices: &[File; 2], delay: Delay, ends: &AtomicBool, lost: &AtomicU64)
         let mut fds = devices.each_ref().map(|device| PollFd::new(device.as_fd(), PollFlags::POLLIN));
         ppoll(&mut fds, Some(TimeSpec::from_duration(wait.min(PATIENCE))), None)?;
         for (from, device) in devices.iter().enumerate() {
-            while let Some(length) = whole(&*device, &mut buffer)? {
+            while let Some(length) = whole(device, &mut buffer)? {
                 number += 1;
                 let has_data = from == 0 && length > MORE_THAN_AN_ACK;
                 with_data += u64::from(has_data);

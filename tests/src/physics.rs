@@ -35,11 +35,14 @@ pub struct Limits {
 type UpperBound = fn(&Limits, f64) -> f64;
 
 /// Counters that start with tcpmon; for histograms, the bound is that of the sum.
-const OF_TCPMON: [(&str, UpperBound); 27] = [
+const OF_TCPMON: [(&str, UpperBound); 30] = [
     ("tcpmon_receive_bytes_total", bytes),
     ("tcpmon_receive_segments_total", events),
     ("tcpmon_receive_read_bytes_total", bytes),
     ("tcpmon_receive_queue_byte_seconds_total", byte_seconds),
+    ("tcpmon_receive_wait_byte_seconds_total", byte_seconds),
+    ("tcpmon_receive_limited_seconds_total", socket_seconds),
+    ("tcpmon_socket_seconds_total", socket_seconds),
     ("tcpmon_receive_buffer_fill_ratio", fills),
     ("tcpmon_receive_zero_window_seconds_total", socket_seconds),
     ("tcpmon_receive_buffer_growths_total", events),

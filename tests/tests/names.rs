@@ -249,7 +249,7 @@ fn drops_of_sockets_that_live_leave_their_map_and_stay_counted() {
     let mut connections = Vec::new();
     let dropped = |page: &Page| page.sum("tcpmon_receive_drops_total", &[("process", "dropping"), ("effect", "lost")]);
     for _ in 0..4 {
-        // One in 10: with one in 4, a segment in 16,000 is lost seven times in a row, and its retransmissions take 25 s.
+        // One in 10: with one in 4, a segment in 16,000 is lost seven times in a row, which takes 25 s.
         let reader = Traffic::reader(lab.receiver())
             .comm("dropping")
             .threads(Threads::Epoll)

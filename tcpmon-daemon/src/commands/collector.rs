@@ -237,7 +237,7 @@ impl Collector {
 
     /// A pass over all sockets.
     fn visit_sockets(&mut self, show: Show, now: Instant) -> Result<(), KernelReadError> {
-        self.table.begin();
+        self.table.begin(monotonic_ns());
         let before = self.kernel.connections()?;
         let mut pass = self.kernel.begin(show)?;
         loop {

@@ -3,6 +3,7 @@
 use tcpmon_common::{
     histogram::{FILL_ACTIVATION, FILL_DEACTIVATION, FILL_SEGMENT},
     reader::{END_BLOCKED, END_EXITED, END_PREEMPTED},
+    socket::byte_seconds,
 };
 
 use super::{
@@ -54,6 +55,53 @@ pub(super) const FAMILIES: &[Family] = &[
         "Time integral of the data that waits to be read. Its rate is the mean queue; its rate divided by the rate \
          of receive_read_bytes_total is the mean wait of a byte.",
         |page| per_group(page, |group| group.counters.sockets.queue_byte_seconds()),
+    ),
+    Scope::Group.counter(
+        "tcpmon_receive_wait_byte_seconds_total",
+        "byte_seconds",
+        &["reason"],
+        &["tcp_probe", "tcp_rcv_space_adjust"],
+        "receive_queue_byte_seconds_total by what the reader did meanwhile: it was runnable and had no CPU \
+         (scheduler), or anything else (application). Its rate divided by the rate of receive_read_bytes_total is \
+         that part of the mean wait of a byte.",
+        |page| {
+            per_group_and_label(page, |group| {
+                let totals = &group.counters.sockets;
+                [("application", totals.application_byte_ticks), ("scheduler", totals.scheduler_byte_ticks)]
+                    .map(|(reason, ticks)| (reason, byte_seconds(ticks)))
+            })
+        },
+    ),
+    Scope::Group.counter(
+        "tcpmon_receive_limited_seconds_total",
+        "seconds",
+        &["cause"],
+        &["tcp_probe", "tcp_rcv_space_adjust"],
+        "Time of the sockets by what kept more data from arriving: the sender or the path (upstream), unread data \
+         because the reader does something else (application) or has no CPU (scheduler), a window that is too small \
+         for the path (window), or one that the kernel holds down for want of memory (memory). They add up to \
+         socket_seconds_total.",
+        |page| {
+            per_group_and_label(page, |group| {
+                let totals = &group.counters.sockets;
+                [
+                    ("upstream", totals.upstream_limited_ns),
+                    ("application", totals.application_limited_ns),
+                    ("scheduler", totals.scheduler_limited_ns),
+                    ("window", totals.window_limited_ns),
+                    ("memory", totals.memory_limited_ns),
+                ]
+                .map(|(cause, ns)| (cause, seconds(ns)))
+            })
+        },
+    ),
+    Scope::Group.counter(
+        "tcpmon_socket_seconds_total",
+        "seconds",
+        &[],
+        &["tcp_probe", "tcp_rcv_space_adjust"],
+        "Time of the sockets that was observed: divide by its rate for a value per socket.",
+        |page| per_group(page, |group| seconds(group.counters.sockets.limited_ns())),
     ),
     Scope::Group.gauge(
         "tcpmon_receive_buffer_used_bytes",

@@ -45,12 +45,21 @@ struct Totals {
     drops: BTreeMap<String, u64>,
 }
 
+/// The group's sockets that are at rest.
+#[derive(Clone, Copy, Debug, Default)]
+struct Resting {
+    sockets: u64,
+    /// Sum of the times, `CLOCK_MONOTONIC`, ns, up to which the time of each is in the totals; wraps.
+    counted_until_ns: u64,
+}
+
 #[derive(Debug)]
 struct Entry {
     key: GroupKey,
     /// The totals that are shown; `None` for a hidden group, which counts under `other`.
     totals: Option<Box<Totals>>,
     gauges: GroupGauges,
+    resting: Resting,
     /// Number of sockets and readers in this group.
     members: usize,
     /// Whether the operator wants this group shown.
@@ -134,6 +143,7 @@ impl Groups {
             key: key.clone(),
             totals: None,
             gauges: GroupGauges::default(),
+            resting: Resting::default(),
             members: 0,
             pinned,
             moved: 0.0,
@@ -248,6 +258,34 @@ impl Groups {
             self.totals(id, now).sockets.add(added);
             let bytes = |cell: u64| cell.cast_signed().max(0) as f64;
             self.entry(id).moved += bytes(added.received_bytes) + bytes(added.read_bytes);
+        }
+    }
+
+    /// Adds a socket that is at rest; up to `until_ns`, its time is in the totals.
+    pub fn add_resting(&mut self, id: GroupId, until_ns: u64) {
+        let resting = &mut self.entry(id).resting;
+        resting.sockets += 1;
+        resting.counted_until_ns = resting.counted_until_ns.wrapping_add(until_ns);
+    }
+
+    /// Removes a socket that is at rest no more, or gone.
+    pub fn remove_resting(&mut self, id: GroupId, until_ns: u64) {
+        let resting = &mut self.entry(id).resting;
+        resting.sockets -= 1;
+        resting.counted_until_ns = resting.counted_until_ns.wrapping_sub(until_ns);
+    }
+
+    /// Adds the time up to `now_ns` of all sockets that are at rest.
+    pub fn credit_resting(&mut self, now_ns: u64, now: Instant) {
+        for id in 0..self.entries.len() {
+            let Some(Entry { resting, .. }) = &mut self.entries[id] else { continue };
+            if resting.sockets == 0 {
+                continue;
+            }
+            let until = resting.sockets.wrapping_mul(now_ns);
+            let time = until.wrapping_sub(resting.counted_until_ns);
+            resting.counted_until_ns = until;
+            self.totals(id, now).sockets.add(&SocketTotals::at_rest(time));
         }
     }
 

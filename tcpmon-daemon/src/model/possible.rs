@@ -1,6 +1,7 @@
 //! What is possible, whatever the programs report: the last check before a total is shown for ever.
 
 use tcpmon_common::{
+    causes::MAX_LIMIT_US,
     reader::ReaderSlot,
     socket::{SocketTotals, TICK_NS},
 };
@@ -17,6 +18,8 @@ pub fn socket(added: &SocketTotals, elapsed_ns: u64) -> bool {
     let elapsed = i128::from(elapsed_ns) + CLOCKS;
     let at_most = |cell: u64, most: i128| i128::from(cell.cast_signed()) <= most;
     let bytes = BYTES_PER_NS * elapsed + QUEUE;
+    // A pass holds back the time of an open round.
+    let limited = elapsed + i128::from(MAX_LIMIT_US) * 1000;
     // A snapshot that is taken between the kernel's two steps of handling a FIN counts the FIN as a byte, which is
     // taken back later.
     added.received_bytes.cast_signed() >= -1
@@ -25,6 +28,10 @@ pub fn socket(added: &SocketTotals, elapsed_ns: u64) -> bool {
         && at_most(added.read_bytes, bytes)
         && at_most(added.queue_byte_ticks, QUEUE * elapsed / i128::from(TICK_NS))
         && at_most(added.zero_window_ns, elapsed)
+        && at_most(added.observed_ns, limited)
+        && at_most(added.reader_limited_ns, limited)
+        && at_most(added.window_limited_ns, limited)
+        && at_most(added.memory_limited_ns, limited)
 }
 
 /// Whether a thread can have used and waited for a CPU for this long by `now_ns`.

@@ -15,7 +15,7 @@ use super::{
     labels::Labels,
     snapshot::Group,
     socket::SocketSnapshot,
-    tracked::Sockets,
+    tracked::{Credit, Sockets},
 };
 
 /// Limits of the table.
@@ -52,6 +52,10 @@ pub struct Table {
     listed: Option<Vec<SocketSnapshot>>,
     /// When counting started, `CLOCK_MONOTONIC`, ns.
     started_ns: u64,
+    /// When the last pass started, `CLOCK_MONOTONIC`, ns.
+    begun_ns: u64,
+    /// The last time that was credited to the sockets at rest.
+    credit: Credit,
 }
 
 impl Table {
@@ -68,6 +72,8 @@ impl Table {
             impossible: Impossible::default(),
             listed: None,
             started_ns,
+            begun_ns: started_ns,
+            credit: Credit::default(),
         }
     }
 
@@ -76,8 +82,9 @@ impl Table {
         self.groups.set_limits(max_groups, group_ttl, pins);
     }
 
-    /// A pass over all sockets starts.
-    pub fn begin(&mut self) {
+    /// A pass over all sockets starts, at `now_ns` of `CLOCK_MONOTONIC`.
+    pub fn begin(&mut self, now_ns: u64) {
+        self.begun_ns = now_ns;
         self.ends.in_pass.clear();
         // What a pass that failed has listed is listed again by the next one.
         if let Some(listed) = &mut self.listed {

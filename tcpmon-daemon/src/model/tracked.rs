@@ -27,6 +27,9 @@ const PIECE: usize = 512;
 const HEAD: usize = offset_of!(SocketCounters, fills);
 const WORDS: usize = HEAD / size_of::<u64>();
 
+/// The word that holds the time observed.
+const OBSERVED: usize = offset_of!(SocketCounters, observed_ns) / size_of::<u64>();
+
 /// The totals of a socket that were added to its group, without the empty bins.
 #[derive(Debug, Default)]
 pub(super) struct Accounted {
@@ -82,6 +85,12 @@ impl Accounted {
         } else {
             *self = Self::from(counters);
         }
+    }
+
+    /// Adds time that was counted for it while it was at rest.
+    pub(super) fn add_observed(&mut self, ns: u64) {
+        let observed = &mut self.words[OBSERVED];
+        *observed = observed.wrapping_add(ns);
     }
 
     /// Nothing was received, so its end has nothing to report.
@@ -146,6 +155,42 @@ impl GroupGauges {
     }
 }
 
+/// Up to when the sockets at rest have been credited with the time that has passed. A pass does not show a socket that
+/// is still at rest, but its time goes on, limited by nobody but its sender.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Credit {
+    /// Number of credits so far; wraps.
+    pub(super) number: u32,
+    /// Start of the last pass, `CLOCK_MONOTONIC`, ns.
+    pub(super) until_ns: u64,
+}
+
+/// A socket that was at rest when it was shown.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rest {
+    /// When it was shown, `CLOCK_MONOTONIC`, ns.
+    since_ns: u64,
+    /// [`Credit::number`] at that time.
+    credits: u32,
+}
+
+impl Rest {
+    pub(super) fn new(since_ns: u64, credit: Credit) -> Self {
+        Self { since_ns, credits: credit.number }
+    }
+
+    /// Up to when its time is in its group's totals.
+    pub(super) fn counted_until(&self, credit: Credit) -> u64 {
+        if self.credits == credit.number { self.since_ns } else { credit.until_ns }
+    }
+
+    /// The time that its group was credited with for it, ns; negative (two's complement) if it was shown after the
+    /// start of the pass.
+    pub(super) fn credited_ns(&self, credit: Credit) -> u64 {
+        self.counted_until(credit).wrapping_sub(self.since_ns)
+    }
+}
+
 /// One connection.
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -157,10 +202,13 @@ pub(super) struct Connection {
     /// about the time after it may be wrong.
     pub(super) accounted_ns: u64,
     pub(super) gauges: SocketGauges,
+    /// Since when it is at rest.
+    pub(super) rest: Option<Rest>,
 }
 
 /// What a socket does.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all sockets are connections")]
 pub(super) enum Role {
     /// It carries data.
     Connection(Connection),
@@ -326,6 +374,6 @@ mod tests {
     /// A hundred thousand of them must fit into 25 MB.
     #[test]
     fn a_socket_takes_little_memory() {
-        assert!(size_of::<Option<Tracked>>() <= 192, "{}", size_of::<Option<Tracked>>());
+        assert!(size_of::<Option<Tracked>>() <= 240, "{}", size_of::<Option<Tracked>>());
     }
 }

@@ -1,7 +1,7 @@
 //! `struct sock` and `struct tcp_sock`.
 
 use aya_ebpf::{
-    helpers::generated::{bpf_get_socket_cookie, bpf_skc_to_tcp_sock},
+    helpers::generated::{bpf_get_socket_cookie, bpf_probe_read_kernel, bpf_skc_to_tcp_sock},
     programs::{BtfTracePointContext, SockOpsContext},
 };
 use tcpmon_common::{
@@ -176,6 +176,20 @@ impl Sock {
         locks >> offset!(sock_userlocks_shift) & 8 == 0
     }
 
+    /// Whether its protocol is under memory pressure: TCP as a whole takes more than the second number of `tcp_mem`.
+    #[inline(always)]
+    fn is_under_pressure(self) -> bool {
+        // SAFETY: see `state`; `struct proto` is never freed while sockets use it. The word is not part of a structure,
+        // so the verifier admits no direct load of it.
+        unsafe {
+            let protocol = load::<*const u8>(self.0, offset!(sock_prot));
+            let word = load::<*const u8>(protocol, offset!(proto_memory_pressure));
+            let mut pressure = 0u64;
+            bpf_probe_read_kernel((&raw mut pressure).cast(), size_of::<u64>() as u32, word.cast());
+            pressure != 0
+        }
+    }
+
     /// Whether the socket has no BPF storage of any kind: cheaper than looking up ours.
     #[inline(always)]
     pub fn has_no_storage(self) -> bool {
@@ -228,6 +242,52 @@ impl TcpSock {
     pub fn window(self) -> u32 {
         // SAFETY: see `rcv_nxt`.
         unsafe { load(self.0, offset!(tcp_rcv_wnd)) }
+    }
+
+    /// Right edge of the last advertised window: the sequence number behind the last byte that the sender may send.
+    #[inline(always)]
+    pub fn edge(self) -> u32 {
+        // SAFETY: see `rcv_nxt`.
+        unsafe { load::<u32>(self.0, offset!(tcp_rcv_wup)).wrapping_add(self.window()) }
+    }
+
+    /// The best estimate of a round trip that a receiver has, us; 0 if there is none.
+    ///
+    /// With timestamps, the receiver measures it all the time, in ticks of 1 ms on most kernels. Without them, its
+    /// estimate is the time in which a whole window arrives, whoever limits that. The sending side measures in
+    /// microseconds, and the handshake gives it a first sample at both ends.
+    #[inline(always)]
+    pub fn round_trip_us(self) -> u32 {
+        // SAFETY: see `rcv_nxt`.
+        let (received, timestamps, smoothed, least) = unsafe {
+            (
+                load::<u32>(self.0, offset!(tcp_rcv_rtt)) >> 3,
+                load::<u32>(self.0, offset!(tcp_ts_recent)),
+                load::<u32>(self.0, offset!(tcp_srtt)) >> 3,
+                load::<u32>(self.0, offset!(tcp_rtt_min)),
+            )
+        };
+        if timestamps != 0 && received > 2000 {
+            received
+        } else if least.wrapping_add(1) > 1 && least < smoothed {
+            least
+        } else {
+            smoothed
+        }
+    }
+
+    /// Whether the kernel holds the receive buffer down for want of memory: TCP as a whole is under pressure, or the
+    /// limit of the window was cut to four segments, as the kernel does under pressure and when it prunes the queue.
+    #[inline(always)]
+    pub fn is_short_of_memory(self) -> bool {
+        // SAFETY: see `rcv_nxt`.
+        let (limit, segment) = unsafe {
+            (load::<u32>(self.0, offset!(tcp_rcv_ssthresh)), load::<u16>(self.0, offset!(tcp_advmss)) as u32)
+        };
+        // Not a socket with a buffer of a few segments, nor one on loopback, whose segments are as large as a first
+        // window.
+        let is_cut = limit <= 4 * segment && limit < self.sock().rcvbuf() / 4 && segment < 16_384;
+        is_cut || self.sock().is_under_pressure()
     }
 
     /// The kernel's estimate of the peer's segment size.
@@ -293,6 +353,7 @@ impl TcpSock {
         live.rcvbuf = sock.rcvbuf();
         live.out_of_order = self.out_of_order();
         live.window = self.window();
+        live.edge = self.edge();
         live.mss = self.mss();
         live.state = sock.state() as u8;
         (live.local_port, live.remote_port) = self.ports();

@@ -17,9 +17,10 @@ use aya_ebpf::{
     programs::{BtfTracePointContext, SockOpsContext},
 };
 use tcpmon_common::{
+    causes::{self, Path},
     connections::{CONNECTIONS_ENDED, CONNECTIONS_OPENED},
     counters::Cells as _,
-    fold::Cause,
+    fold::Trigger,
     header::{KIND_FINAL, KIND_LISTENER},
     loss::Loss,
     socket::{
@@ -240,13 +241,14 @@ fn finalize(state: &mut SocketState, tcp: TcpSock, cookie: impl FnOnce() -> u64)
     }
     let now = kernel::now_ns();
     let seen = socket::sample(state, tcp, now);
-    socket::event(state, |state| {
-        // Otherwise it was never established, or is a listening socket: nothing was counted.
-        if state.last_ns != 0 {
-            socket::fold(state, &seen, Cause::Event);
-        }
-        state.flags |= SOCKET_FINAL;
-    });
+    socket::begin_event(state);
+    // Otherwise it was never established, or is a listening socket: nothing was counted.
+    if state.last_ns != 0 {
+        socket::fold(state, &seen, Trigger::Event, || Path::NONE);
+        causes::settle(state, now, true);
+    }
+    state.flags |= SOCKET_FINAL;
+    socket::end_event(state);
     if state.flags & SOCKET_COUNTED != 0 {
         maps::count_connection(CONNECTIONS_ENDED);
     } else if state.flags & (SOCKET_ACTIVE | SOCKET_OPENED) == 0 && socket::port_chosen(tcp) {

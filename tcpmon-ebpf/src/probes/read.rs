@@ -2,7 +2,8 @@
 
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 use tcpmon_common::{
-    fold::{self, Cause, Observation},
+    causes,
+    fold::{self, Observation, Trigger},
     header::KIND_HANDED_OVER,
     histogram::FILL_ACTIVATION,
     loss::Loss,
@@ -36,8 +37,9 @@ fn read(ctx: &BtfTracePointContext) -> Option<()> {
     // Everything is in one event, and the part that every read needs comes first: the verifier then walks that part
     // only once.
     let read_bytes = socket::event(state, |state| {
-        let read_bytes = socket::fold(state, &seen, Cause::Event);
+        let read_bytes = socket::fold(state, &seen, Trigger::Event, || socket::path(tcp));
         if let Some(task) = reader_of(tcp) {
+            causes::place(state, seen.now_ns, task.run_delay_ns(), state.reader_tid == task.tid());
             if !reader::is_still(state, task) {
                 change_reader(state, tcp, task, &seen, read_bytes);
             }
@@ -62,6 +64,7 @@ fn change_reader(state: &mut SocketState, tcp: TcpSock, task: Task, seen: &Obser
     // process's previous name.
     let other = state.reader_tgid != task.process_id() || state.process != task.process();
     if setting!(trace) == 0 && state.reader_tid != 0 && other {
+        causes::settle(state, seen.now_ns, false);
         state.counters.read_bytes -= read_bytes as u64;
         socket::send(KIND_HANDED_OVER, Loss::HandedOver, state, tcp, seen.now_ns);
         state.counters.read_bytes += read_bytes as u64;

@@ -2,7 +2,7 @@
 
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 use tcpmon_common::{
-    fold::Cause,
+    fold::Trigger,
     tracepoint::tcp_probe::{SKB, SOCK},
 };
 
@@ -20,12 +20,13 @@ pub fn tcp_probe(ctx: BtfTracePointContext) -> i32 {
 #[inline(always)]
 fn segment(ctx: &BtfTracePointContext) -> Option<()> {
     // A pure ACK changes nothing on the receiving side.
-    if Skb::argument::<{ SKB.position }>(ctx).payload() == 0 {
+    let (bytes, end) = Skb::argument::<{ SKB.position }>(ctx).payload();
+    if bytes == 0 {
         return None;
     }
     let tcp = Sock::argument::<{ SOCK.position }>(ctx).tcp()?;
     let state = socket::watched(tcp)?;
-    let seen = socket::sample(state, tcp, kernel::now_ns());
-    socket::event(state, |state| socket::fold(state, &seen, Cause::Segment));
+    let seen = socket::sample(state, tcp, kernel::now_ns()).with_segment(end);
+    socket::event(state, |state| socket::fold(state, &seen, Trigger::Segment, || socket::path(tcp)));
     None
 }

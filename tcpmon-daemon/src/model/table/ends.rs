@@ -15,7 +15,7 @@ use super::Table;
 use crate::model::{
     group::{GroupId, OTHER},
     possible,
-    tracked::{Accounted, Role, Tracked},
+    tracked::{Accounted, Credit, Role, Tracked},
 };
 
 /// Maximum number of sockets for which the former readers' share is remembered when they are handed over before a
@@ -118,6 +118,7 @@ impl Table {
             *before = *sum;
         }
         for index in indexes {
+            self.end_rest(*index);
             let Some(Tracked { cookie, role }) = self.sockets.remove(*index) else { continue };
             self.ends.in_pass.insert(cookie);
             if let Role::Connection(connection) = &role {
@@ -157,6 +158,8 @@ impl Table {
                 self.groups.gauges(connection.group).add(&connection.gauges);
             }
         }
+        self.groups.credit_resting(self.begun_ns, now);
+        self.credit = Credit { number: self.credit.number.wrapping_add(1), until_ns: self.begun_ns };
         let lost = std::mem::take(&mut self.ends.lost);
         self.groups.add_socket(OTHER, &lost, now);
         self.labels.listeners.end();
@@ -165,6 +168,7 @@ impl Table {
 
     /// A socket is gone although nothing reported its end.
     fn consider_gone(&mut self, index: u32) {
+        self.end_rest(index);
         let Some(socket) = self.sockets.get_mut(index) else { return };
         // No program saw its end, or its final record was never sent. What was counted is all that will ever be
         // counted.

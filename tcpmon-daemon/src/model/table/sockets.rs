@@ -3,8 +3,9 @@
 use std::time::Instant;
 
 use tcpmon_common::{
+    causes::{self, Path},
     counters::{Cells as _, Counted as _},
-    fold::{self, Cause, Folded, Observation},
+    fold::{self, Folded, Observation, Trigger},
     socket::{LIVE_FIN, LIVE_GROWTH, LIVE_NEW, LIVE_READER, SocketCounters, SocketRecord, SocketTotals},
     tcp_state,
 };
@@ -13,7 +14,7 @@ use super::Table;
 use crate::model::{
     labels, possible,
     socket::{SocketSnapshot, queue_bytes},
-    tracked::{Accounted, Connection, Role, SocketGauges, Tracked},
+    tracked::{Accounted, Connection, Rest, Role, SocketGauges, Tracked},
 };
 
 impl Table {
@@ -46,6 +47,7 @@ impl Table {
         }
         let (counters, refused) = until_now(record);
         if refused {
+            self.end_rest(index);
             self.impossible.sockets += 1;
         } else {
             self.account(index, record, &counters, now);
@@ -57,6 +59,20 @@ impl Table {
         if let Some(Tracked { role: Role::Connection(connection), .. }) = self.sockets.get_mut(index) {
             self.groups.gauges(connection.group).replace(&connection.gauges, &gauges);
             connection.gauges = gauges;
+            if !refused && record.is_at_rest() {
+                self.groups.add_resting(connection.group, record.header.time_ns);
+                connection.rest = Some(Rest::new(record.header.time_ns, self.credit));
+            }
+        }
+    }
+
+    /// The socket is at rest no more, or gone: its own totals have the time that was credited to its group.
+    pub(super) fn end_rest(&mut self, index: u32) {
+        if let Some(Tracked { role: Role::Connection(connection), .. }) = self.sockets.get_mut(index)
+            && let Some(rest) = connection.rest.take()
+        {
+            self.groups.remove_resting(connection.group, rest.counted_until(self.credit));
+            connection.accounted.add_observed(rest.credited_ns(self.credit));
         }
     }
 
@@ -64,7 +80,10 @@ impl Table {
     fn track(&mut self, index: u32, record: &SocketRecord, is_new: bool, now: Instant) {
         let cookie = record.state.cookie;
         // What was counted for it under another index stays counted.
-        let before = self.sockets.index_of(cookie).and_then(|index| self.sockets.remove(index));
+        let before = self.sockets.index_of(cookie).and_then(|index| {
+            self.end_rest(index);
+            self.sockets.remove(index)
+        });
         let before = match before.map(|socket| socket.role) {
             Some(Role::Connection(connection)) => {
                 self.groups.gauges(connection.group).remove(&connection.gauges);
@@ -94,6 +113,7 @@ impl Table {
             accounted,
             accounted_ns: self.started_ns,
             gauges: SocketGauges::default(),
+            rest: None,
         };
         self.sockets.insert(index, Tracked { cookie, role: Role::Connection(connection) });
     }
@@ -110,6 +130,7 @@ impl Table {
 
     /// Adds what the connection has added to its group, after determining the group.
     pub(super) fn account(&mut self, index: u32, record: &SocketRecord, counters: &SocketCounters, now: Instant) {
+        self.end_rest(index);
         let Some(Tracked { role: Role::Connection(connection), .. }) = self.sockets.get_mut(index) else { return };
         // Each pass looks at tens of thousands of sockets, and hardly any of them changes its group.
         let labels = self.labels.hash_of_socket(&record.state);
@@ -138,6 +159,9 @@ impl Table {
     pub(super) fn leave(&mut self, cookie: u64, role: &Role) {
         match role {
             Role::Connection(connection) => {
+                if let Some(rest) = connection.rest {
+                    self.groups.remove_resting(connection.group, rest.counted_until(self.credit));
+                }
                 self.groups.gauges(connection.group).remove(&connection.gauges);
                 self.groups.leave(connection.group);
                 self.ended.remember(cookie, connection.group);
@@ -159,12 +183,15 @@ fn until_now(record: &SocketRecord) -> (SocketCounters, bool) {
         rmem: live.rmem,
         rcvbuf: live.rcvbuf,
         window: live.window,
+        edge: live.edge,
+        arrived: live.rcv_nxt,
         mss: live.mss,
         state: u32::from(live.state),
         fin: live.flags & LIVE_FIN != 0,
         is_growth: live.flags & LIVE_GROWTH != 0,
     };
     let edges = |_, _| (live.flags & LIVE_READER != 0).then_some(live.reader_edges);
-    let Folded { refused, .. } = fold::fold(&mut state, &seen, Cause::Snapshot, edges);
+    let Folded { refused, .. } = fold::fold(&mut state, &seen, Trigger::Snapshot, edges, || Path::NONE);
+    causes::settle(&mut state, record.header.time_ns, false);
     (state.counters, refused != 0)
 }

@@ -22,6 +22,17 @@ fn socket(cookie: u64, bytes: u64) -> SocketRecord {
     SocketRecord { header, live, state }
 }
 
+/// An idle connection that was observed for some seconds when it is shown at `second`.
+fn observed(second: u64, seconds: u64) -> SocketRecord {
+    let mut record = socket(1, 100);
+    record.header.time_ns = second * SECOND;
+    record.state.last_ns = second * SECOND;
+    record.state.round.began_ns = second * SECOND;
+    record.live.rcvbuf = record.state.rcvbuf;
+    record.state.counters.observed_ns = seconds * SECOND;
+    record
+}
+
 fn again(mut record: SocketRecord) -> SocketRecord {
     record.live.flags &= !LIVE_NEW;
     record
@@ -48,7 +59,7 @@ impl Passes {
 
     /// A pass that shows `sockets` and also visits those with the indexes `silent`; returns the free indexes.
     fn pass(&mut self, sockets: &[SocketRecord], silent: &[u32]) -> Vec<u32> {
-        self.table.begin();
+        self.table.begin(0);
         let mut met = vec![0; 2];
         let shown = sockets.iter().filter_map(|socket| socket.state.shown.index());
         for index in shown.chain(silent.iter().copied()) {
@@ -58,6 +69,25 @@ impl Passes {
             self.table.socket(socket, self.now);
         }
         self.table.end(&met, self.now)
+    }
+
+    /// A pass that starts at this second, shows `sockets` one second later, and visits the one with index 1.
+    fn pass_at(&mut self, second: u64, sockets: &[SocketRecord]) -> [u64; 2] {
+        self.table.begin(second * SECOND);
+        for socket in sockets {
+            self.table.socket(socket, self.now);
+        }
+        self.table.end(&[2], self.now);
+        self.observed()
+    }
+
+    /// Seconds observed of the processes `reader` and `heir`.
+    fn observed(&self) -> [u64; 2] {
+        let groups = self.table.groups();
+        ["reader", "heir"].map(|process| {
+            let mine = groups.iter().filter(|group| group.key.process == process);
+            mine.map(|group| group.counters.sockets.limited_ns() / SECOND).sum()
+        })
     }
 
     /// The sums of sockets whose final record was lost, and the indexes of those that a pass has shown.
@@ -155,7 +185,7 @@ fn a_last_record_that_comes_late_counts_once() {
 #[test]
 fn a_socket_that_ends_before_what_the_pass_has_shown_is_looked_at_counts_once() {
     let mut passes = Passes::new();
-    passes.table.begin();
+    passes.table.begin(0);
     passes.table.ended(&socket(1, 130), passes.now);
     passes.table.socket(&socket(1, 100), passes.now);
     assert_eq!(passes.table.end(&[2], passes.now), [1]);
@@ -309,4 +339,42 @@ fn a_readers_control_group_is_asked_for_once_and_stays_when_its_process_has_gone
     let mine = groups.iter().find(|group| group.key.process == "nginx").expect("it has a group");
     assert_eq!((mine.key.cgroup.as_deref(), mine.counters.readers.ends[0]), (Some("nginx.service"), 100));
     assert_eq!(asked.load(std::sync::atomic::Ordering::Relaxed), 1);
+}
+
+#[test]
+fn the_time_of_a_socket_at_rest_goes_on_without_being_shown() {
+    let mut passes = Passes::new();
+    // A total is that of the socket when it was shown, or that at the start of the pass.
+    assert_eq!(passes.pass_at(10, &[observed(11, 5)]), [5, 0]);
+    assert_eq!(passes.pass_at(20, &[]), [14, 0]);
+    assert_eq!(passes.pass_at(21, &[]), [15, 0]);
+    // Its own total goes on where it was shown last.
+    assert_eq!(passes.pass_at(30, &[again(observed(31, 25))]), [25, 0]);
+    assert_eq!(passes.pass_at(40, &[]), [34, 0]);
+}
+
+#[test]
+fn the_time_of_a_socket_at_rest_stays_with_who_read_from_it() {
+    let mut passes = Passes::new();
+    passes.pass_at(10, &[observed(11, 5)]);
+    passes.pass_at(20, &[]);
+    assert_eq!(passes.pass_at(30, &[again(read_by(observed(31, 25), b"heir"))]), [14, 11]);
+    assert_eq!(passes.pass_at(40, &[]), [14, 20]);
+    passes.table.ended(&read_by(observed(45, 39), b"heir"), passes.now);
+    assert_eq!(passes.observed(), [14, 25]);
+    assert_eq!(passes.pass_at(50, &[]), [14, 25]);
+}
+
+#[test]
+fn a_socket_at_rest_that_is_gone_takes_no_more_time() {
+    let mut passes = Passes::new();
+    passes.pass_at(10, &[observed(11, 5)]);
+    passes.table.begin(20 * SECOND);
+    passes.table.end(&[0], passes.now);
+    for _ in 0..GONE_AFTER {
+        passes.table.begin(30 * SECOND);
+        passes.table.end(&[0], passes.now);
+    }
+    assert!(passes.observed()[0] <= 24);
+    assert_eq!(passes.pass_at(90, &[])[0], passes.observed()[0]);
 }

@@ -1,0 +1,500 @@
+//! What limited a connection, and what its reader did while bytes waited. `docs/causes.md` has the rules.
+//!
+//! Time is split by rounds. A round begins by noting the right edge of the advertised window. The sender hears of that
+//! edge half a round trip later, and what it then sends at once is here after another half. If data up to the edge
+//! arrive within [`Path::limit_us`] (about one round trip and a half), the sender used the window as fast as it was
+//! granted: the window limited the round. Otherwise the sender or the path did.
+//!
+//! In a round that was limited, the time in which unread data took up at least half of the window is the reader's.
+
+use crate::{
+    fold::Observation,
+    socket::{SocketCounters, SocketState},
+};
+
+/// The open round, and where the reader was at its last read. All times are `CLOCK_MONOTONIC`, ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
+#[repr(C)]
+pub struct Round {
+    /// The round ends when data up to this sequence number have arrived: the noted edge less what a sender leaves
+    /// unused.
+    pub edge: u32,
+    /// The round was limited if it ends within this time, us; 0 while no round trip was measured.
+    pub limit_us: u32,
+    /// Time in this round in which unread data took up at least half of the window, ns.
+    pub held_ns: u64,
+    /// The queue has held data since then, or since the last read if that was later.
+    pub queued_since_ns: u64,
+    /// When the round began.
+    pub began_ns: u64,
+    /// The part of `held_ns` in which the reader waited for a CPU.
+    pub held_scheduler_ns: u64,
+    /// The reader's time limited, with `held_ns`, at the last read.
+    pub reader_ns: u64,
+    /// [`SocketCounters::queue_byte_ticks`] at the last read.
+    pub queue_byte_ticks: u64,
+    /// The last reader's `run_delay` at that read.
+    pub run_delay_ns: u64,
+}
+
+impl Round {
+    /// The first round of a connection whose counting starts at `now_ns`: it tells nothing, because nobody saw how it
+    /// began. `edge` is the right edge of the advertised window.
+    pub fn first(edge: u32, now_ns: u64) -> Self {
+        Self { edge, began_ns: now_ns, queued_since_ns: now_ns, ..Self::ZERO }
+    }
+
+    /// The content of new storage.
+    pub const ZERO: Self = Self {
+        edge: 0,
+        limit_us: 0,
+        held_ns: 0,
+        queued_since_ns: 0,
+        began_ns: 0,
+        held_scheduler_ns: 0,
+        reader_ns: 0,
+        queue_byte_ticks: 0,
+        run_delay_ns: 0,
+    };
+}
+
+/// What a new round needs to know of the path; read once a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// Longest time of a limited round, us; 0 if no round trip was measured.
+    pub limit_us: u32,
+    /// `icsk_ack.rcv_mss`, bytes.
+    pub mss: u32,
+    /// The kernel holds the receive buffer down for want of memory.
+    pub is_short_of_memory: bool,
+}
+
+impl Path {
+    /// Of a connection that begins no further round.
+    pub const NONE: Self = Self { limit_us: 0, mss: 0, is_short_of_memory: false };
+}
+
+/// Added to one round trip and a half, us: the interrupts and wake-ups of a round in a local network.
+pub const ROUND_EXTRA_US: u32 = 50;
+
+/// Longest round that can be limited, us. Longer estimates of a round trip are cut to it.
+pub const MAX_LIMIT_US: u32 = 4_000_000;
+
+/// 1 if `a >= b`, otherwise 0. Without a branch: the verifier would walk all that follows once more.
+#[inline(always)]
+fn at_least(a: u32, b: u32) -> u64 {
+    (a as u64).wrapping_sub(b as u64) >> 63 ^ 1
+}
+
+/// 1 if `value` is not 0, otherwise 0.
+#[inline(always)]
+fn is_some(value: u32) -> u64 {
+    (value as u64).wrapping_neg() >> 63
+}
+
+/// Bytes that the sender may still send: from `rcv_nxt` to the right edge of the advertised window.
+#[inline(always)]
+pub fn window_left(edge: u32, rcv_nxt: u32) -> u32 {
+    let left = edge.wrapping_sub(rcv_nxt);
+    left & !((left as i32 >> 31) as u32)
+}
+
+/// Accounts for the time since the last event, in which `queued` bytes waited. `path` is asked when a round ends.
+#[inline(always)]
+pub(crate) fn account(
+    state: &mut SocketState,
+    seen: &Observation,
+    queued: u32,
+    elapsed: u64,
+    segment: bool,
+    path: impl FnOnce() -> Path,
+) {
+    let round = &mut state.round;
+    let left = window_left(seen.edge, seen.rcv_nxt);
+    // After a FIN, nothing more will come, however much is queued.
+    let held = is_some(queued) & at_least(queued, left) & (seen.fin as u64 ^ 1);
+    round.held_ns = round.held_ns.wrapping_add(elapsed & held.wrapping_neg());
+    // No sender can send less than a segment of what is left, so it waits.
+    let closed = held & (at_least(left, seen.mss) ^ 1);
+    if segment {
+        // The segment that finds the queue empty begins its time with data.
+        let stays = is_some(seen.rcv_nxt.wrapping_sub(seen.copied_seq)).wrapping_neg();
+        round.queued_since_ns = round.queued_since_ns & stays | seen.now_ns & !stays;
+    }
+    let reached = (seen.arrived.wrapping_sub(round.edge) >> 31) as u64 ^ 1;
+    // At any other event, data that have reached the edge did so at a segment's event, or at a time that is not known.
+    let reached = reached & segment as u64;
+    if closed | reached != 0 {
+        end_round(state, seen, elapsed & closed.wrapping_neg(), path());
+    }
+}
+
+/// Decides what limited the round, and begins the next one. `closed_ns` is the time since the last event if the window
+/// was closed in it, otherwise 0.
+#[inline(always)]
+fn end_round(state: &mut SocketState, seen: &Observation, closed_ns: u64, path: Path) {
+    let SocketState { round, counters, .. } = state;
+    let time = seen.now_ns.saturating_sub(round.began_ns);
+    let mut limited = time.saturating_sub(closed_ns);
+    let mut reader = round.held_ns.wrapping_sub(closed_ns);
+    let mut scheduler = round.held_scheduler_ns;
+    if limited > round.limit_us as u64 * 1000 {
+        limited = 0;
+        reader = 0;
+        scheduler = 0;
+    }
+    counters.observed_ns = counters.observed_ns.wrapping_add(time);
+    counters.reader_limited_ns = counters.reader_limited_ns.wrapping_add(reader.wrapping_add(closed_ns));
+    counters.scheduler_limited_ns = counters.scheduler_limited_ns.wrapping_add(scheduler);
+    let rest = limited.saturating_sub(reader);
+    let memory = rest & (path.is_short_of_memory as u64).wrapping_neg();
+    counters.memory_limited_ns = counters.memory_limited_ns.wrapping_add(memory);
+    counters.window_limited_ns = counters.window_limited_ns.wrapping_add(rest - memory);
+    begin_round(round, counters, seen, path);
+}
+
+/// Begins a round at this event.
+#[inline(always)]
+fn begin_round(round: &mut Round, counters: &SocketCounters, seen: &Observation, path: Path) {
+    // A sender leaves less than a segment of the window unused, and less than half of a small window.
+    let offered = seen.edge.wrapping_sub(seen.copied_seq);
+    let unused = if path.mss < offered / 2 { path.mss } else { offered / 2 };
+    round.edge = seen.edge.wrapping_sub(unused);
+    round.limit_us = path.limit_us;
+    round.began_ns = seen.now_ns;
+    round.held_ns = 0;
+    round.held_scheduler_ns = 0;
+    if round.reader_ns > counters.reader_limited_ns {
+        round.reader_ns = counters.reader_limited_ns;
+    }
+}
+
+/// Places the time since the reader's last read, after [`fold`](crate::fold::fold) has counted that time: the part in
+/// which the reader waited for a CPU is the scheduler's. `run_delay_ns` is the thread's `run_delay`; without
+/// `same_reader`, what it was at its last read is unknown, and everything stays the application's.
+#[inline(always)]
+pub fn place(state: &mut SocketState, now_ns: u64, run_delay_ns: u64, same_reader: bool) {
+    let SocketState { round, counters, .. } = state;
+    let limited = counters.reader_limited_ns.wrapping_add(round.held_ns);
+    let waited = run_delay_ns.wrapping_sub(round.run_delay_ns);
+    let with_data = now_ns.wrapping_sub(round.queued_since_ns);
+    if same_reader && waited != 0 && with_data != 0 && (waited | with_data) >> 47 == 0 {
+        // A reader that sleeps waits for a CPU only after data have come.
+        let share = if waited < with_data { (waited << 16) / with_data } else { 1 << 16 };
+        let since = limited.wrapping_sub(round.reader_ns);
+        let open = if since < round.held_ns { since } else { round.held_ns };
+        let ended = since.wrapping_sub(open);
+        let ticks = counters.queue_byte_ticks.wrapping_sub(round.queue_byte_ticks);
+        round.held_scheduler_ns = round.held_scheduler_ns.wrapping_add(part(open, share));
+        counters.scheduler_limited_ns = counters.scheduler_limited_ns.wrapping_add(part(ended, share));
+        counters.scheduler_byte_ticks = counters.scheduler_byte_ticks.wrapping_add(part(ticks, share));
+    }
+    round.run_delay_ns = run_delay_ns;
+    round.reader_ns = limited;
+    round.queue_byte_ticks = counters.queue_byte_ticks;
+    round.queued_since_ns = now_ns;
+}
+
+/// `share` (of 65,536) of `whole`, without overflow.
+#[inline(always)]
+fn part(whole: u64, share: u64) -> u64 {
+    (whole >> 16) * share + (((whole & 0xffff) * share) >> 16)
+}
+
+/// Decides an open round by `now_ns`, if it is too long already to be limited: the sender or the path limited it.
+/// Otherwise its time is held back, except for the `last` time.
+#[inline(always)]
+pub fn settle(state: &mut SocketState, now_ns: u64, last: bool) {
+    let SocketState { round, counters, .. } = state;
+    let time = now_ns.saturating_sub(round.began_ns);
+    if last || time > round.limit_us as u64 * 1000 {
+        counters.observed_ns = counters.observed_ns.wrapping_add(time);
+        round.began_ns = now_ns;
+        round.held_ns = 0;
+        round.held_scheduler_ns = 0;
+        // What is left of the round says nothing about a round trip.
+        round.limit_us = 0;
+        round.reader_ns = round.reader_ns.min(counters.reader_limited_ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{
+        counters::{Cells as _, Counted as _, Summed as _},
+        fold::{Trigger, fold},
+        reader::SLOT_NONE,
+        socket::{SocketTotals, TICK_NS},
+    };
+
+    const MS: u64 = 1_000_000;
+    const MSS: u32 = 1_000;
+    const BUFFER: u32 = 10_000;
+    /// Of a round trip of 40 ms.
+    const PATH: Path = Path { limit_us: 60_050, mss: MSS, is_short_of_memory: false };
+
+    /// A connection with a buffer of [`BUFFER`] bytes, as the kernel would run it.
+    struct Connection {
+        state: SocketState,
+        seen: Observation,
+        path: Path,
+        run_delay_ns: u64,
+        tid: u32,
+        begun_ns: u64,
+    }
+
+    impl Connection {
+        fn new(start: u32) -> Self {
+            let seen = Observation {
+                now_ns: MS,
+                rcv_nxt: start,
+                copied_seq: start,
+                rmem: 0,
+                rcvbuf: BUFFER,
+                window: BUFFER,
+                edge: start.wrapping_add(BUFFER),
+                arrived: start,
+                mss: MSS,
+                state: 1,
+                fin: false,
+                is_growth: false,
+            };
+            let state = SocketState {
+                rcv_nxt: start,
+                copied_seq: start,
+                last_ns: MS,
+                reader_slot: SLOT_NONE,
+                reader_tid: 1,
+                round: Round::first(seen.edge, MS),
+                ..SocketState::ZERO
+            };
+            Self { state, seen, path: PATH, run_delay_ns: 0, tid: 1, begun_ns: MS }
+        }
+
+        fn queued(&self) -> u32 {
+            self.seen.rcv_nxt.wrapping_sub(self.seen.copied_seq)
+        }
+
+        fn fold(&mut self, trigger: Trigger) {
+            let path = self.path;
+            fold(&mut self.state, &self.seen, trigger, |_, _| None, || path);
+        }
+
+        /// The receiver acknowledges all that has arrived, and offers what its buffer has room for. The edge never
+        /// moves to the left.
+        fn acknowledge(&mut self) {
+            let edge = self.seen.copied_seq.wrapping_add(BUFFER);
+            if edge.wrapping_sub(self.seen.edge) as i32 >= MSS as i32 {
+                self.seen.edge = edge;
+            }
+        }
+
+        /// A segment arrives after this time, if the window has room for it.
+        fn segment(&mut self, after_ns: u64, bytes: u32) {
+            self.seen.now_ns += after_ns;
+            let bytes = bytes.min(window_left(self.seen.edge, self.seen.rcv_nxt));
+            if bytes == 0 || self.seen.fin {
+                return;
+            }
+            let end = self.seen.rcv_nxt.wrapping_add(bytes);
+            self.seen = self.seen.with_segment(end);
+            self.fold(Trigger::Segment);
+            (self.seen.rcv_nxt, self.seen.arrived) = (end, end);
+            self.acknowledge();
+        }
+
+        /// The thread `tid` reads after this time, for `waited_ns` of which it had no CPU.
+        fn read(&mut self, after_ns: u64, bytes: u32, waited_ns: u64, tid: u32) {
+            self.seen.now_ns += after_ns;
+            let bytes = bytes.min(self.queued());
+            if bytes == 0 {
+                return;
+            }
+            self.run_delay_ns += waited_ns.min(after_ns);
+            self.seen.copied_seq = self.seen.copied_seq.wrapping_add(bytes);
+            self.fold(Trigger::Event);
+            place(&mut self.state, self.seen.now_ns, self.run_delay_ns, tid == self.tid);
+            self.tid = tid;
+            self.acknowledge();
+        }
+
+        /// What a snapshot shows.
+        fn shown(&self) -> SocketTotals {
+            let mut copy = Self { state: self.state, seen: self.seen, ..*self };
+            copy.fold(Trigger::Snapshot);
+            settle(&mut copy.state, copy.seen.now_ns, false);
+            copy.state.counters.since(&SocketCounters::ZERO)
+        }
+
+        /// What its end shows.
+        fn end(&mut self) -> SocketTotals {
+            self.fold(Trigger::Event);
+            settle(&mut self.state, self.seen.now_ns, true);
+            self.state.counters.since(&SocketCounters::ZERO)
+        }
+    }
+
+    /// Shares of the time in percent: upstream, application, scheduler, window, memory.
+    fn shares(totals: &SocketTotals) -> [u64; 5] {
+        let SocketTotals { upstream_limited_ns, application_limited_ns, scheduler_limited_ns, .. } = *totals;
+        let reader = [application_limited_ns, scheduler_limited_ns];
+        let all = [upstream_limited_ns, reader[0], reader[1], totals.window_limited_ns, totals.memory_limited_ns];
+        all.map(|ns| (ns * 100 + totals.observed_ns / 2) / totals.observed_ns)
+    }
+
+    #[test]
+    fn a_window_that_is_used_as_fast_as_it_is_granted_is_too_small() {
+        let mut connection = Connection::new(0);
+        for _ in 0..100 {
+            for _ in 0..10 {
+                connection.segment(0, MSS);
+            }
+            connection.read(10_000, BUFFER, 0, 1);
+            connection.seen.now_ns += 40 * MS;
+        }
+        // The last round is open, and nobody will see how it ends.
+        assert_eq!(shares(&connection.end()), [1, 0, 0, 99, 0]);
+        connection.path.is_short_of_memory = true;
+        let before = connection.state.counters;
+        for _ in 0..100 {
+            connection.segment(40 * MS, MSS);
+            (0..9).for_each(|_| connection.segment(0, MSS));
+            connection.read(10_000, BUFFER, 0, 1);
+        }
+        assert!(connection.state.counters.since(&before).memory_limited_ns > 3_900 * MS);
+    }
+
+    #[test]
+    fn a_sender_that_takes_longer_is_the_limit() {
+        let mut connection = Connection::new(0);
+        for _ in 0..100 {
+            connection.segment(8 * MS, MSS);
+            connection.read(10_000, BUFFER, 0, 1);
+        }
+        assert_eq!(shares(&connection.end()), [100, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn unread_data_that_fill_the_buffer_are_the_readers() {
+        let mut connection = Connection::new(0);
+        for _ in 0..100 {
+            (0..10).for_each(|_| connection.segment(1_000, MSS));
+            connection.read(10 * MS, 2 * MSS, 4 * MS, 1);
+        }
+        assert_eq!(shares(&connection.end()), [0, 60, 40, 0, 0]);
+        // Then nobody reads any more.
+        (0..10).for_each(|_| connection.segment(1_000, MSS));
+        let before = connection.state.counters;
+        connection.seen.now_ns += 3_600_000 * MS;
+        let stuck =
+            connection.shown().application_limited_ns - before.since(&SocketCounters::ZERO).application_limited_ns;
+        assert!(stuck >= 3_600_000 * MS);
+    }
+
+    #[test]
+    fn what_another_thread_waited_for_is_not_known() {
+        let mut connection = Connection::new(0);
+        for tid in 0..100 {
+            (0..10).for_each(|_| connection.segment(1_000, MSS));
+            connection.read(10 * MS, 2 * MSS, 4 * MS, tid);
+        }
+        assert_eq!(shares(&connection.end()), [0, 100, 0, 0, 0]);
+    }
+
+    #[test]
+    fn nothing_is_limited_once_the_sender_has_finished() {
+        let mut connection = Connection::new(0);
+        (0..10).for_each(|_| connection.segment(1_000, MSS));
+        connection.seen.fin = true;
+        connection.seen.rcv_nxt += 1;
+        connection.seen.now_ns += 1_000 * MS;
+        assert_eq!(shares(&connection.end()), [100, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_reader_that_sleeps_waits_for_a_cpu_only_after_data_have_come() {
+        let mut connection = Connection::new(0);
+        for _ in 0..100 {
+            connection.segment(100 * MS, MSS);
+            connection.read(MS, BUFFER, MS, 1);
+        }
+        let totals = connection.end();
+        assert_eq!(totals.queue_byte_ticks, 100 * (u64::from(MSS) * MS / TICK_NS));
+        assert!(totals.application_byte_ticks <= 100);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Segment(u64, u32),
+        Read(u64, u32, u64, u32),
+        Memory(bool),
+        Fin,
+        Pause(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let time = || prop_oneof![0..2_000_u64, 0..200 * MS, Just(0)];
+        prop_oneof![
+            8 => (time(), 1..3 * MSS).prop_map(|(after, bytes)| Step::Segment(after, bytes)),
+            6 => (time(), 1..2 * BUFFER, time(), 1..3_u32)
+                .prop_map(|(after, bytes, waited, tid)| Step::Read(after, bytes, waited, tid)),
+            1 => any::<bool>().prop_map(Step::Memory),
+            1 => time().prop_map(Step::Pause),
+            1 => Just(Step::Fin),
+        ]
+    }
+
+    proptest! {
+        /// Whatever happens, the causes add up to the time, none is negative, and what is shown never falls.
+        #[test]
+        fn causes_add_up_and_never_fall(start: u32, steps in prop::collection::vec(step(), 1..200)) {
+            let mut connection = Connection::new(start);
+            let mut shown = SocketTotals::default();
+            for step in steps {
+                match step {
+                    Step::Segment(after, bytes) => connection.segment(after, bytes),
+                    Step::Read(after, bytes, waited, tid) => connection.read(after, bytes, waited, tid),
+                    Step::Memory(short) => connection.path.is_short_of_memory = short,
+                    Step::Fin if !connection.seen.fin => {
+                        connection.fold(Trigger::Event);
+                        connection.seen.fin = true;
+                        connection.seen.rcv_nxt = connection.seen.rcv_nxt.wrapping_add(1);
+                    }
+                    Step::Fin => {}
+                    Step::Pause(time) => connection.seen.now_ns += time,
+                }
+                let now = connection.shown();
+                let parts = |totals: &SocketTotals| Vec::from([
+                    totals.upstream_limited_ns,
+                    totals.application_limited_ns,
+                    totals.scheduler_limited_ns,
+                    totals.window_limited_ns,
+                    totals.memory_limited_ns,
+                ]);
+                for part in parts(&now).into_iter().chain([now.application_byte_ticks, now.scheduler_byte_ticks]) {
+                    prop_assert!(part.cast_signed() >= 0, "{now:?}");
+                }
+                prop_assert_eq!(parts(&now).iter().sum::<u64>(), now.observed_ns);
+                let open = connection.seen.now_ns - connection.begun_ns - now.observed_ns;
+                prop_assert!(open <= u64::from(PATH.limit_us) * 1000, "{} held back", open);
+                let before = shown;
+                shown.raise_to(&now);
+                prop_assert_eq!(shown.limited_ns(), now.observed_ns);
+                prop_assert_eq!(shown.application_byte_ticks + shown.scheduler_byte_ticks, now.queue_byte_ticks);
+                for (before, after) in parts(&before).iter().zip(parts(&shown)) {
+                    prop_assert!(*before <= after);
+                }
+            }
+            let end = connection.end();
+            prop_assert_eq!(end.observed_ns, connection.seen.now_ns - connection.begun_ns);
+        }
+    }
+}

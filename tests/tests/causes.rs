@@ -1,0 +1,319 @@
+//! What limits a receiver, and where its bytes wait: the table of truth of `docs/causes.md`, on real traffic.
+
+#[path = "common/mod.rs"]
+mod common;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{DEADLINE, has_two_cpus, sender};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tcpmon_tests::fault::TcpMemoryPressure;
+use tcpmon_tests::traffic::{Between, Reader, ReaderBuilder, SenderBuilder, Threads};
+use tcpmon_tests::truth::{self, State};
+use tcpmon_tests::{Daemon, Delay, Lab, LabOptions, Page, Traffic, eventually, is_emulated, many, report};
+
+/// How long a transfer is watched in its steady state.
+const WATCHED: Duration = Duration::from_secs(3);
+
+/// The path of the table: 40 ms there and back.
+const ONE_WAY: Duration = Duration::from_millis(20);
+
+/// What the sender's own count and ours may differ by, of the time.
+const AGREEMENT: f64 = 0.10;
+
+/// Why a row that lives from quick answers cannot be shown: interrupts and wake-ups take longer than a round trip.
+const EMULATED: &str = "on an emulated CPU, a round of a local network takes much longer than a round trip";
+
+/// Bytes per second that are far below what any reader here can take.
+fn easy_rate() -> u64 {
+    if is_emulated() { 1_000_000 } else { 20_000_000 }
+}
+
+/// Shares of the time of the sockets.
+#[derive(Clone, Copy, Debug)]
+struct Shares {
+    upstream: f64,
+    application: f64,
+    scheduler: f64,
+    window: f64,
+    memory: f64,
+    /// The share in which the sender says that the window limited it.
+    by_sender: f64,
+    /// The share in which the reader's first thread waited for a CPU, by the kernel's count.
+    waited: f64,
+    /// Seconds that were watched, of all sockets together.
+    seconds: f64,
+}
+
+impl Shares {
+    fn limited(&self) -> f64 {
+        self.application + self.scheduler + self.window + self.memory
+    }
+
+    fn agrees_with_the_sender(self) -> Self {
+        assert!((self.limited() - self.by_sender).abs() <= AGREEMENT, "{self:?}");
+        self
+    }
+}
+
+/// A connection that is watched.
+struct Case {
+    lab: Lab,
+    daemon: Daemon,
+}
+
+impl Case {
+    fn new(lab: Lab) -> Self {
+        Self { lab, daemon: Daemon::start(&[]) }
+    }
+
+    fn reader(&self) -> ReaderBuilder {
+        Traffic::reader(self.lab.receiver()).comm("watched").until_exit()
+    }
+
+    /// Watches a transfer from this reader's sender for a while in its steady state.
+    fn transfer(&self, reader: ReaderBuilder, send: impl FnOnce(SenderBuilder) -> SenderBuilder) -> Shares {
+        let reader = reader.spawn();
+        let sender = send(sender(&self.lab, &reader)).spawn();
+        eventually(DEADLINE, "data flow", || reader.report().bytes >= 1_000);
+        let shares = self.watch(&reader, || ());
+        sender.finish();
+        reader.exit();
+        shares
+    }
+
+    /// Watches the reader's connections while `during` runs, and for as long as is usual.
+    fn watch(&self, reader: &Reader, during: impl FnOnce()) -> Shares {
+        let look = || (self.daemon.scrape(), Moment::now(self, reader));
+        // The first page that shows a group may be made long after the request.
+        self.daemon.scrape();
+        let (before, first) = look();
+        during();
+        thread::sleep(WATCHED);
+        let (after, last) = look();
+        let service = format!("local:{}", reader.port());
+        let added = |name: &str, more: (&str, &str)| {
+            let labels = [("service", service.as_str()), more];
+            after.sum(name, &labels) - before.sum(name, &labels)
+        };
+        let seconds = added("tcpmon_socket_seconds_total", ("process", "watched"));
+        let causes = ["upstream", "application", "scheduler", "window", "memory"]
+            .map(|cause| added("tcpmon_receive_limited_seconds_total", ("cause", cause)));
+        assert!(causes.iter().all(|time| *time >= 0.0), "{causes:?}");
+        let sum = causes.iter().sum::<f64>();
+        assert!((sum - seconds).abs() <= seconds / 1000.0, "{causes:?} of {seconds} s");
+        adds_up(&after);
+        let [upstream, application, scheduler, window, memory] = causes.map(|time| time / seconds);
+        let elapsed = (last.at - first.at).as_secs_f64();
+        let by_sender = (last.limited_us - first.limited_us) as f64 / 1e6 / elapsed / last.connections as f64;
+        let waited = (last.waiting - first.waiting).as_secs_f64() / elapsed;
+        let shares = Shares { upstream, application, scheduler, window, memory, by_sender, waited, seconds };
+        println!("{shares:.3?}");
+        shares
+    }
+}
+
+/// What the kernel says of a reader's connections and of its first thread.
+struct Moment {
+    at: Instant,
+    /// How long the reader's window has limited its senders, by their own count, in microseconds.
+    limited_us: u64,
+    connections: usize,
+    waiting: Duration,
+}
+
+impl Moment {
+    fn now(case: &Case, reader: &Reader) -> Self {
+        let sockets = truth::sockets(case.lab.sender()).into_iter();
+        let senders = sockets.filter(|socket| socket.remote == reader.address() && socket.state == State::Established);
+        let limited: Vec<u64> = senders.map(|socket| socket.info.rwnd_limited_us).collect();
+        Self {
+            at: Instant::now(),
+            limited_us: limited.iter().sum(),
+            connections: limited.len(),
+            waiting: truth::task_times(reader.pid(), reader.pid()).waiting,
+        }
+    }
+}
+
+/// Whether the parts of each group's time and wait are all of it.
+fn adds_up(page: &Page) {
+    for whole in page.samples("tcpmon_socket_seconds_total") {
+        let labels = [("process", whole.labels["process"].as_str()), ("service", whole.labels["service"].as_str())];
+        let parts = page.sum("tcpmon_receive_limited_seconds_total", &labels);
+        assert!((parts - whole.value).abs() <= 1e-6 * whole.value.max(1.0), "{labels:?}: {parts} of {}", whole.value);
+        let wait = page.sum("tcpmon_receive_wait_byte_seconds_total", &labels);
+        let queue = page.sum("tcpmon_receive_queue_byte_seconds_total", &labels);
+        assert!((wait - queue).abs() <= 1e-6 * queue.max(1.0), "{labels:?}: {wait} of {queue}");
+    }
+}
+
+#[test]
+fn a_sender_that_holds_back_is_the_limit() {
+    let case = Case::new(Lab::new());
+    let paced = |sender: SenderBuilder| sender.rate(easy_rate()).message(8192);
+    let shares = case.transfer(case.reader(), paced).agrees_with_the_sender();
+    assert!(shares.upstream >= 0.95, "paced: {shares:?}");
+    // Requests, each read at once.
+    let shares = case.transfer(case.reader(), |sender| sender.rate(100_000).message(200)).agrees_with_the_sender();
+    assert!(shares.upstream >= 0.95, "requests: {shares:?}");
+    let idle = |sender: SenderBuilder| sender.bytes(10_000).hold_open();
+    let shares = case.transfer(case.reader(), idle).agrees_with_the_sender();
+    assert!(shares.upstream >= 0.95 && shares.seconds >= WATCHED.as_secs_f64() * 0.99, "idle: {shares:?}");
+}
+
+#[test]
+fn a_sender_below_what_a_small_buffer_could_carry_is_the_limit_with_and_without_timestamps() {
+    for timestamps in ["1", "0"] {
+        let lab = Lab::new();
+        lab.set_sysctl("net.ipv4.tcp_timestamps", timestamps);
+        let case = Case::new(lab);
+        let rate = 5 * easy_rate();
+        let paced = |sender: SenderBuilder| sender.rate(rate).message(16 << 10);
+        let shares = case.transfer(case.reader().receive_buffer(64 << 10), paced).agrees_with_the_sender();
+        assert!(shares.upstream >= 0.95, "timestamps {timestamps}: {shares:?}");
+    }
+}
+
+#[test]
+fn a_reader_that_computes_or_sleeps_is_the_limit() {
+    if is_emulated() {
+        return report::not_supported(EMULATED);
+    }
+    let case = Case::new(Lab::new());
+    let computes = case.reader().between(Between::Spin(200));
+    let shares = case.transfer(computes, |sender| sender).agrees_with_the_sender();
+    assert!(shares.application + shares.waited >= 0.90, "computes: {shares:?}");
+    let sleeps = case.reader().chunk(256 << 10).between(Between::Sleep(5_000));
+    let shares = case.transfer(sleeps, |sender| sender).agrees_with_the_sender();
+    assert!(shares.application + shares.waited >= 0.90, "sleeps: {shares:?}");
+}
+
+#[test]
+fn data_that_nobody_reads_are_the_applications() {
+    let case = Case::new(Lab::new());
+    let shares = case.full(case.reader().paused().receive_buffer(64 << 10), |_| ());
+    assert!(shares.application >= 0.95, "nobody reads: {shares:?}");
+    let stop = |reader: &Reader| {
+        let stopped = kill(Pid::from_raw(reader.pid().cast_signed()), Signal::SIGSTOP);
+        stopped.expect("a process of ours can be stopped");
+    };
+    let shares = case.full(case.reader().receive_buffer(64 << 10), stop);
+    assert!(shares.application >= 0.95, "stopped: {shares:?}");
+}
+
+impl Case {
+    /// Watches a connection from the moment its buffer is full.
+    fn full(&self, reader: ReaderBuilder, prepare: impl FnOnce(&Reader)) -> Shares {
+        let reader = reader.spawn();
+        let _sender = sender(&self.lab, &reader).spawn();
+        prepare(&reader);
+        eventually(DEADLINE, "the buffer is full", || {
+            let sockets = truth::sockets(self.lab.sender()).into_iter();
+            sockets.filter(|socket| socket.remote == reader.address()).any(|socket| socket.info.snd_wnd == 0)
+        });
+        self.watch(&reader, || ()).agrees_with_the_sender()
+    }
+}
+
+#[test]
+fn a_reader_without_a_cpu_is_limited_by_the_scheduler() {
+    if is_emulated() {
+        return report::not_supported(EMULATED);
+    }
+    if !has_two_cpus() {
+        return;
+    }
+    let case = Case::new(Lab::new());
+    let _hogs = [(); 4].map(|()| Traffic::hog(1, 0));
+    let reader = case.reader().cpu(1).between(Between::Spin(100)).spawn();
+    // Whatever else runs here must not slow the sender down.
+    let _sender = sender(&case.lab, &reader).cpu(0).nice(-15).spawn();
+    eventually(DEADLINE, "data flow", || reader.report().bytes >= 1_000_000);
+    let shares = case.watch(&reader, || ()).agrees_with_the_sender();
+    assert!(shares.scheduler >= 0.70, "{shares:?}");
+    let of_reader = shares.scheduler / (shares.scheduler + shares.application);
+    assert!((of_reader - shares.waited).abs() <= 0.05, "{shares:?}");
+}
+
+#[test]
+fn a_buffer_too_small_for_the_path_is_the_window() {
+    for timestamps in ["1", "0"] {
+        let lab = Lab::long(ONE_WAY);
+        lab.set_sysctl("net.ipv4.tcp_timestamps", timestamps);
+        let case = Case::new(lab);
+        let small = case.reader().receive_buffer(16 << 10);
+        let shares = case.transfer(small, |sender| sender).agrees_with_the_sender();
+        assert!(shares.window >= 0.80, "timestamps {timestamps}: {shares:?}");
+    }
+}
+
+#[test]
+fn a_sender_with_a_small_window_of_its_own_is_the_limit() {
+    let case = Case::new(Lab::long(ONE_WAY));
+    let shares = case.transfer(case.reader(), |sender| sender.send_buffer(16 << 10)).agrees_with_the_sender();
+    assert!(shares.upstream >= 0.90, "{shares:?}");
+}
+
+#[test]
+fn a_path_that_loses_packets_is_the_limit() {
+    let delay = Some(Delay { one_way: ONE_WAY, lose_every: 500 });
+    let case = Case::new(Lab::with(LabOptions { delay, ..LabOptions::default() }));
+    let shares = case.transfer(case.reader(), |sender| sender).agrees_with_the_sender();
+    assert!(case.lab.lost() > 0 && shares.upstream >= 0.85, "{shares:?}");
+}
+
+#[test]
+fn small_buffers_limit_as_long_as_their_senders_say() {
+    if is_emulated() {
+        return report::not_supported(EMULATED);
+    }
+    let case = Case::new(Lab::new());
+    for bytes in [64 << 10, 1_000_000] {
+        case.transfer(case.reader().receive_buffer(bytes), |sender| sender).agrees_with_the_sender();
+    }
+}
+
+#[test]
+fn two_causes_share_the_time_as_it_was() {
+    let case = Case::new(Lab::new());
+    let reader = case.reader().receive_buffer(64 << 10).spawn();
+    let _sender = sender(&case.lab, &reader).rate(easy_rate()).message(8192).spawn();
+    eventually(DEADLINE, "data flow", || reader.report().bytes >= 1_000);
+    let shares = case.watch(&reader, || {
+        thread::sleep(WATCHED);
+        reader.pause();
+    });
+    let shares = shares.agrees_with_the_sender();
+    assert!((shares.upstream - 0.5).abs() <= 0.1 && (shares.application - 0.5).abs() <= 0.1, "{shares:?}");
+}
+
+#[test]
+fn readers_of_every_kind_add_up_and_have_the_cause_of_a_simple_one() {
+    let case = Case::new(Lab::new());
+    let spin = Between::Spin(200);
+    let kinds = [
+        ("stealing", Threads::Turns(4), 4),
+        ("one thread each", Threads::PerFlow, 4),
+        ("epoll", Threads::Epoll, many(200)),
+    ];
+    for (name, threads, flows) in kinds {
+        let reader = case.reader().threads(threads).between(spin).receive_buffer(256 << 10);
+        let shares = case.transfer(reader, |sender| sender.flows(flows));
+        // The sums hold on an emulated CPU, too.
+        if !is_emulated() {
+            shares.agrees_with_the_sender();
+            assert!(shares.application + shares.scheduler >= 0.85, "{name}: {shares:?}");
+        }
+    }
+}
+
+#[test]
+fn a_window_that_memory_pressure_holds_down_is_the_memorys() {
+    let case = Case::new(Lab::long(ONE_WAY));
+    let _pressure = TcpMemoryPressure::new();
+    let shares = case.transfer(case.reader(), |sender| sender).agrees_with_the_sender();
+    assert!(shares.memory > 0.0, "{shares:?}");
+}
