@@ -70,7 +70,7 @@ impl DataSource for Arc<FakeSource> {
             reason: reason.into(),
         };
         let group = Group {
-            key: GroupKey::other(false),
+            key: GroupKey::other(false).into(),
             born: self.since,
             counters: GroupCounters {
                 sockets: SocketTotals { received_bytes: 7, ..SocketTotals::default() },

@@ -51,7 +51,7 @@ fn write(family: &Family, page: &Page, encoder: &mut DescriptorEncoder<'_>) -> f
     let mut encoder = encoder.encode_descriptor(family.stem(), family.help, unit.as_ref(), kind)?;
     for sample in &samples {
         let labels =
-            SeriesLabels { group: sample.group.map(|group| &group.key), names: family.labels, values: &sample.labels };
+            SeriesLabels { group: sample.group.map(|group| &*group.key), names: family.labels, values: &sample.labels };
         if family.kind == FamilyType::Info {
             encoder.encode_info(&labels)?;
         } else if labels.is_empty() {

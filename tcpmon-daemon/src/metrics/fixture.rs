@@ -28,7 +28,7 @@ pub(super) fn page() -> Page {
         snapshot: Arc::new(snapshot(vec![
             busy(GroupKey { process: "iperf3".into(), service: "local:5201".into(), cgroup: None }),
             Group {
-                key: GroupKey { process: "odd \"name\" \\ \n".into(), service: "other".into(), cgroup: None },
+                key: GroupKey { process: "odd \"name\" \\ \n".into(), service: "other".into(), cgroup: None }.into(),
                 born: Instant::now(),
                 counters: GroupCounters::default(),
                 gauges: GroupGauges::default(),
@@ -57,7 +57,7 @@ pub(super) fn page() -> Page {
 /// A group in which all values differ from each other.
 pub(super) fn busy(key: GroupKey) -> Group {
     Group {
-        key,
+        key: key.into(),
         born: Instant::now(),
         counters: GroupCounters {
             sockets: sockets(),

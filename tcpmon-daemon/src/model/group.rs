@@ -7,6 +7,7 @@
 use std::{
     cmp::Ordering,
     collections::{BTreeMap, HashMap, HashSet},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -55,7 +56,7 @@ struct Resting {
 
 #[derive(Debug)]
 struct Entry {
-    key: GroupKey,
+    key: Arc<GroupKey>,
     /// The totals that are shown; `None` for a hidden group, which counts under `other`.
     totals: Option<Box<Totals>>,
     gauges: GroupGauges,
@@ -91,7 +92,7 @@ pub struct Use {
 pub struct Groups {
     entries: Vec<Option<Entry>>,
     free: Vec<GroupId>,
-    by_key: HashMap<GroupKey, GroupId>,
+    by_key: HashMap<Arc<GroupKey>, GroupId>,
     shown: usize,
     max: usize,
     ttl: Duration,
@@ -139,8 +140,9 @@ impl Groups {
 
     /// Creates a group, hidden at first.
     fn insert(&mut self, key: GroupKey, pinned: bool, now: Instant) -> GroupId {
+        let key = Arc::new(key);
         let entry = Entry {
-            key: key.clone(),
+            key: Arc::clone(&key),
             totals: None,
             gauges: GroupGauges::default(),
             resting: Resting::default(),
@@ -390,7 +392,7 @@ impl Groups {
             if id == OTHER {
                 gauges.add_all(&hidden);
             }
-            Some(Group { key: entry.key.clone(), born: entry.born, counters, gauges })
+            Some(Group { key: Arc::clone(&entry.key), born: entry.born, counters, gauges })
         });
         let mut groups: Vec<Group> = shown.collect();
         groups.sort_by(|a, b| a.key.cmp(&b.key));

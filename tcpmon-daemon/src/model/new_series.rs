@@ -26,7 +26,7 @@ const MAX_CLIENTS: usize = 64;
 #[derive(Debug, Default)]
 pub struct NewSeries {
     clients: HashMap<String, Scraper>,
-    groups: HashMap<GroupKey, GroupHistory>,
+    groups: HashMap<Arc<GroupKey>, GroupHistory>,
     /// The last sample, as it was shown.
     shown: Weak<Snapshot>,
 }
@@ -199,7 +199,7 @@ mod tests {
         /// A group that was born at this second.
         fn group(&self, process: &str, born: u64, received_bytes: u64, drops: &[(&str, u64)]) -> Group {
             Group {
-                key: GroupKey { process: process.into(), service: "other".into(), cgroup: None },
+                key: GroupKey { process: process.into(), service: "other".into(), cgroup: None }.into(),
                 born: self.at(born),
                 counters: GroupCounters {
                     sockets: SocketTotals { received_bytes, ..SocketTotals::default() },

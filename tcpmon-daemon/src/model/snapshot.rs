@@ -120,7 +120,7 @@ impl GroupGauges {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
     /// Its labels.
-    pub key: GroupKey,
+    pub key: Arc<GroupKey>,
     /// The group counts nothing that happened before this time. A group that is removed and comes back is a new group,
     /// with a new time.
     pub born: Instant,

@@ -210,7 +210,7 @@ fn a_pinned_process_is_shown_at_once_and_stays() {
     let third = passes.groups.join(GroupKey { service: "local:2".into(), ..key("postgres") }, passes.now());
     passes.add(third, 1_000_000_000);
     passes.pass(61);
-    let services: Vec<_> = passes.pass(1).into_iter().map(|group| group.key.service).collect();
+    let services: Vec<_> = passes.pass(1).into_iter().map(|group| group.key.service.clone()).collect();
     assert_eq!(services, ["other", "local:1", "local:2"]);
 }
 
@@ -297,7 +297,7 @@ proptest! {
         let mut passes = Passes::new(MAX, 600, if pinned { &["3", "5"] } else { &[] });
         let (mut added, mut shown) = ((0, 0), (0, 0));
         let mut members = Vec::new();
-        let mut before: HashMap<(GroupKey, Instant), (u64, u64)> = HashMap::new();
+        let mut before: HashMap<(Arc<GroupKey>, Instant), (u64, u64)> = HashMap::new();
         for happening in happenings.into_iter().chain([Happening::Pass(1)]) {
             match happening {
                 Happening::Join(name) => {
