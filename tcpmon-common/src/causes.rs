@@ -1,15 +1,14 @@
 //! What limited a connection, and what its reader did while bytes waited. `docs/causes.md` has the rules.
 //!
-//! Time is split by rounds. A round begins by noting the right edge of the advertised window. The sender hears of that
-//! edge half a round trip later, and what it then sends at once is here after another half. If data up to the edge
-//! arrive within [`Path::limit_us`] (about one round trip and a half), the sender used the window as fast as it was
-//! granted: the window limited the round. Otherwise the sender or the path did.
-//!
-//! In a round that was limited, the time in which unread data took up at least half of the window is the reader's.
+//! While unread data take up two thirds of the window, the reader limits the connection. All other time is split by
+//! rounds. A round begins by noting the right edge of the advertised window. The sender hears of that edge half a round
+//! trip later, and what it then sends at once is here after another half. If data up to the edge arrive within
+//! [`Path::limit_us`] (about one round trip and a half), the sender used the window as fast as it was granted: the
+//! window limited the round. Otherwise the sender or the path did.
 
 use crate::{
     fold::Observation,
-    socket::{SocketCounters, SocketState},
+    socket::SocketState,
 };
 
 /// The open round, and where the reader was at its last read. All times are `CLOCK_MONOTONIC`, ns.
@@ -22,17 +21,13 @@ pub struct Round {
     pub edge: u32,
     /// The round was limited if it ends within this time, us; 0 while no round trip was measured.
     pub limit_us: u32,
-    /// Time in this round in which unread data took up at least half of the window, ns.
-    pub held_ns: u64,
+    /// When the round began, moved on by the time that was the reader's since then.
+    pub began_ns: u64,
     /// The queue has held data since then, or since the last read if that was later.
     pub queued_since_ns: u64,
-    /// When the round began.
-    pub began_ns: u64,
-    /// The part of `held_ns` in which the reader waited for a CPU.
-    pub held_scheduler_ns: u64,
-    /// The reader's time limited, with `held_ns`, at the last read.
+    /// `reader_limited_ns` of the counters at the last read.
     pub reader_ns: u64,
-    /// [`SocketCounters::queue_byte_ticks`] at the last read.
+    /// `queue_byte_ticks` of the counters at the last read.
     pub queue_byte_ticks: u64,
     /// The last reader's `run_delay` at that read.
     pub run_delay_ns: u64,
@@ -49,10 +44,8 @@ impl Round {
     pub const ZERO: Self = Self {
         edge: 0,
         limit_us: 0,
-        held_ns: 0,
-        queued_since_ns: 0,
         began_ns: 0,
-        held_scheduler_ns: 0,
+        queued_since_ns: 0,
         reader_ns: 0,
         queue_byte_ticks: 0,
         run_delay_ns: 0,
@@ -81,10 +74,10 @@ pub const ROUND_EXTRA_US: u32 = 50;
 /// Longest round that can be limited, us. Longer estimates of a round trip are cut to it.
 pub const MAX_LIMIT_US: u32 = 4_000_000;
 
-/// 1 if `a >= b`, otherwise 0. Without a branch: the verifier would walk all that follows once more.
+/// 1 if `a >= b`, otherwise 0, for distances below 2^63. Without a branch: the verifier would walk all that follows once more.
 #[inline(always)]
-fn at_least(a: u32, b: u32) -> u64 {
-    (a as u64).wrapping_sub(b as u64) >> 63 ^ 1
+fn at_least(a: u64, b: u64) -> u64 {
+    a.wrapping_sub(b) >> 63 ^ 1
 }
 
 /// 1 if `value` is not 0, otherwise 0.
@@ -110,64 +103,42 @@ pub(crate) fn account(
     segment: bool,
     path: impl FnOnce() -> Path,
 ) {
-    let round = &mut state.round;
+    let SocketState { round, counters, .. } = state;
     let left = window_left(seen.edge, seen.rcv_nxt);
-    // After a FIN, nothing more will come, however much is queued.
-    let held = is_some(queued) & at_least(queued, left) & (seen.fin as u64 ^ 1);
-    round.held_ns = round.held_ns.wrapping_add(elapsed & held.wrapping_neg());
-    // No sender can send less than a segment of what is left, so it waits.
-    let closed = held & (at_least(left, seen.mss) ^ 1);
+    // While data are in flight, a sender waits until it may send a third of the window (`tcp_tso_win_divisor`). After a
+    // FIN, nothing more will come, however much is queued.
+    let held = is_some(queued) & at_least(queued as u64, left as u64 * 2) & (seen.fin as u64 ^ 1);
+    let reader = elapsed & held.wrapping_neg();
+    round.began_ns = round.began_ns.wrapping_add(reader);
+    counters.reader_limited_ns = counters.reader_limited_ns.wrapping_add(reader);
+    counters.observed_ns = counters.observed_ns.wrapping_add(reader);
     if segment {
         // The segment that finds the queue empty begins its time with data.
         let stays = is_some(seen.rcv_nxt.wrapping_sub(seen.copied_seq)).wrapping_neg();
         round.queued_since_ns = round.queued_since_ns & stays | seen.now_ns & !stays;
-    }
-    let reached = (seen.arrived.wrapping_sub(round.edge) >> 31) as u64 ^ 1;
-    // At any other event, data that have reached the edge did so at a segment's event, or at a time that is not known.
-    let reached = reached & segment as u64;
-    if closed | reached != 0 {
-        end_round(state, seen, elapsed & closed.wrapping_neg(), path());
+        // Data that have reached the edge at another event did so at a time that is not known.
+        if seen.arrived.wrapping_sub(round.edge) >> 31 == 0 {
+            end_round(state, seen, path());
+        }
     }
 }
 
-/// Decides what limited the round, and begins the next one. `closed_ns` is the time since the last event if the window
-/// was closed in it, otherwise 0.
+/// Decides what limited the round, and begins the next one.
 #[inline(always)]
-fn end_round(state: &mut SocketState, seen: &Observation, closed_ns: u64, path: Path) {
+fn end_round(state: &mut SocketState, seen: &Observation, path: Path) {
     let SocketState { round, counters, .. } = state;
     let time = seen.now_ns.saturating_sub(round.began_ns);
-    let mut limited = time.saturating_sub(closed_ns);
-    let mut reader = round.held_ns.wrapping_sub(closed_ns);
-    let mut scheduler = round.held_scheduler_ns;
-    if limited > round.limit_us as u64 * 1000 {
-        limited = 0;
-        reader = 0;
-        scheduler = 0;
-    }
+    let limited = time & at_least(round.limit_us as u64 * 1000, time).wrapping_neg();
+    let memory = limited & (path.is_short_of_memory as u64).wrapping_neg();
     counters.observed_ns = counters.observed_ns.wrapping_add(time);
-    counters.reader_limited_ns = counters.reader_limited_ns.wrapping_add(reader.wrapping_add(closed_ns));
-    counters.scheduler_limited_ns = counters.scheduler_limited_ns.wrapping_add(scheduler);
-    let rest = limited.saturating_sub(reader);
-    let memory = rest & (path.is_short_of_memory as u64).wrapping_neg();
     counters.memory_limited_ns = counters.memory_limited_ns.wrapping_add(memory);
-    counters.window_limited_ns = counters.window_limited_ns.wrapping_add(rest - memory);
-    begin_round(round, counters, seen, path);
-}
-
-/// Begins a round at this event.
-#[inline(always)]
-fn begin_round(round: &mut Round, counters: &SocketCounters, seen: &Observation, path: Path) {
+    counters.window_limited_ns = counters.window_limited_ns.wrapping_add(limited - memory);
     // A sender leaves less than a segment of the window unused, and less than half of a small window.
     let offered = seen.edge.wrapping_sub(seen.copied_seq);
     let unused = if path.mss < offered / 2 { path.mss } else { offered / 2 };
     round.edge = seen.edge.wrapping_sub(unused);
     round.limit_us = path.limit_us;
     round.began_ns = seen.now_ns;
-    round.held_ns = 0;
-    round.held_scheduler_ns = 0;
-    if round.reader_ns > counters.reader_limited_ns {
-        round.reader_ns = counters.reader_limited_ns;
-    }
 }
 
 /// Places the time since the reader's last read, after [`fold`](crate::fold::fold) has counted that time: the part in
@@ -176,22 +147,18 @@ fn begin_round(round: &mut Round, counters: &SocketCounters, seen: &Observation,
 #[inline(always)]
 pub fn place(state: &mut SocketState, now_ns: u64, run_delay_ns: u64, same_reader: bool) {
     let SocketState { round, counters, .. } = state;
-    let limited = counters.reader_limited_ns.wrapping_add(round.held_ns);
     let waited = run_delay_ns.wrapping_sub(round.run_delay_ns);
     let with_data = now_ns.wrapping_sub(round.queued_since_ns);
     if same_reader && waited != 0 && with_data != 0 && (waited | with_data) >> 47 == 0 {
         // A reader that sleeps waits for a CPU only after data have come.
         let share = if waited < with_data { (waited << 16) / with_data } else { 1 << 16 };
-        let since = limited.wrapping_sub(round.reader_ns);
-        let open = if since < round.held_ns { since } else { round.held_ns };
-        let ended = since.wrapping_sub(open);
+        let limited = counters.reader_limited_ns.wrapping_sub(round.reader_ns);
         let ticks = counters.queue_byte_ticks.wrapping_sub(round.queue_byte_ticks);
-        round.held_scheduler_ns = round.held_scheduler_ns.wrapping_add(part(open, share));
-        counters.scheduler_limited_ns = counters.scheduler_limited_ns.wrapping_add(part(ended, share));
+        counters.scheduler_limited_ns = counters.scheduler_limited_ns.wrapping_add(part(limited, share));
         counters.scheduler_byte_ticks = counters.scheduler_byte_ticks.wrapping_add(part(ticks, share));
     }
     round.run_delay_ns = run_delay_ns;
-    round.reader_ns = limited;
+    round.reader_ns = counters.reader_limited_ns;
     round.queue_byte_ticks = counters.queue_byte_ticks;
     round.queued_since_ns = now_ns;
 }
@@ -211,11 +178,8 @@ pub fn settle(state: &mut SocketState, now_ns: u64, last: bool) {
     if last || time > round.limit_us as u64 * 1000 {
         counters.observed_ns = counters.observed_ns.wrapping_add(time);
         round.began_ns = now_ns;
-        round.held_ns = 0;
-        round.held_scheduler_ns = 0;
         // What is left of the round says nothing about a round trip.
         round.limit_us = 0;
-        round.reader_ns = round.reader_ns.min(counters.reader_limited_ns);
     }
 }
 
@@ -232,7 +196,7 @@ mod tests {
         counters::{Cells as _, Counted as _, Summed as _},
         fold::{Trigger, fold},
         reader::SLOT_NONE,
-        socket::{SocketTotals, TICK_NS},
+        socket::{SocketCounters, SocketTotals, TICK_NS},
     };
 
     const MS: u64 = 1_000_000;
@@ -397,6 +361,19 @@ mod tests {
         let stuck =
             connection.shown().application_limited_ns - before.since(&SocketCounters::ZERO).application_limited_ns;
         assert!(stuck >= 3_600_000 * MS);
+    }
+
+    #[test]
+    fn the_reader_limits_while_unread_data_take_up_two_thirds_of_the_window_however_late_the_next_arrive() {
+        for (segments, expected) in [(6, [100, 0, 0, 0, 0]), (7, [0, 100, 0, 0, 0])] {
+            let mut connection = Connection::new(0);
+            (0..segments).for_each(|_| connection.segment(0, MSS));
+            for _ in 0..100 {
+                connection.read(100 * MS, MSS, 0, 1);
+                connection.segment(0, MSS);
+            }
+            assert_eq!(shares(&connection.end()), expected, "{segments} segments");
+        }
     }
 
     #[test]
