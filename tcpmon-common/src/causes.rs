@@ -6,10 +6,7 @@
 //! [`Path::limit_us`] (about one round trip and a half), the sender used the window as fast as it was granted: the
 //! window limited the round. Otherwise the sender or the path did.
 
-use crate::{
-    fold::Observation,
-    socket::SocketState,
-};
+use crate::{fold::Observation, socket::SocketState};
 
 /// The open round, and where the reader was at its last read. All times are `CLOCK_MONOTONIC`, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
