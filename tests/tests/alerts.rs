@@ -66,6 +66,7 @@ fn every_fault_of_sockets_and_memory_is_paged_and_every_panel_has_data() {
 
     let full = SlowReader::with_full_buffer("fault-full");
     let starved = SlowReader::starved("fault-starved", 0);
+    let crowded = SlowReader::outnumbered("fault-crowded", 0);
     let small = SlowReader::with_small_buffer("fault-small");
     let stuck = StuckSockets::new(24);
     let generous = HostSysctl::set("net.ipv4.tcp_mem", "1000000000 1000000000 1000000000");
@@ -74,8 +75,8 @@ fn every_fault_of_sockets_and_memory_is_paged_and_every_panel_has_data() {
     };
     let alerts = [
         reader("TcpmonLimitedByApplication", "fault-full", full.reader()),
-        reader("TcpmonLimitedByScheduler", "fault-starved", starved.reader()),
         reader("TcpmonReaderStarved", "fault-starved", starved.reader()),
+        reader("TcpmonLimitedByScheduler", "fault-crowded", crowded.reader()),
         reader("TcpmonReceiveBufferStuckSmall", "fault-small", small.reader()),
         // Nobody reads the byte that each of the stuck connections got before its path broke.
         ExpectedAlert::new("TcpmonReaderStalled", &[("process", "fault-orphan")]),
@@ -87,7 +88,7 @@ fn every_fault_of_sockets_and_memory_is_paged_and_every_panel_has_data() {
     queries.retain(|query| !query.expression.contains(OVERRUNS));
     without_what_cannot_be(&mut queries, &daemon);
     every_panel_has_data(&queries, &[&stack.prometheus, &native]);
-    drop((full, starved, small, stuck, generous));
+    drop((full, starved, crowded, small, stuck, generous));
     alerts.iter().for_each(|alert| stack.resolves(alert));
 
     let pressure = ExpectedAlert::new("TcpmonTcpMemoryPressure", &[]);
