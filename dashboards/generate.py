@@ -58,11 +58,11 @@ def faults_of(name: str, content: str) -> list[str]:
     faults = []
     if not path.is_file() or path.read_text() != content:
         faults.append(f"{name} is not what generate.py writes: run generate.py and commit it")
-    read = json.loads(content)
-    again = json.loads(json.dumps(models.Dashboard.from_json(read), cls=JSONEncoder))
-    if again != read:
+    board = json.loads(content)
+    again = json.loads(json.dumps(models.Dashboard.from_json(board), cls=JSONEncoder))
+    if again != board:
         faults.append(f"{name} loses a field in the SDK's model: the schema of its version has no such field")
-    for panel in graphs(read):
+    for panel in graphs(board):
         title = panel.get("title") or f"panel {panel['id']}"
         if not panel.get("description"):
             faults.append(f"{name}: {title} has no description: say how to read it")
@@ -104,25 +104,51 @@ def faults_of_queries(dashboards: dict[str, dict]) -> list[str]:
 
 
 def faults_of_alerts() -> list[str]:
-    """Checks that alerts parse and pass their tests, and that each has a firing test, a quiet test and a runbook."""
+    """Checks that alerts parse and pass their tests, and that each has all of its tests, its links and a runbook."""
     faults = promtool("check", "rules", str(HERE / "alerts.yaml"))
     faults += promtool("test", "rules", str(HERE / "alerts_test.yaml"))
-    alerts = (HERE / "alerts.yaml").read_text()
-    names = re.findall(r"^ *- alert: (\w+)$", alerts, re.MULTILINE)
-    for name in names:
-        cases = re.findall(rf"^ *alertname: {name}\n *exp_alerts:( \[\])?", tests(), re.MULTILINE)
-        if " []" not in cases or "" not in cases:
+    alerts = dict(re.findall(r"^ *- alert: (\w+)$(.*?)(?=^ *- (?:alert|name):|\Z)", read("alerts.yaml"), re.M | re.S))
+    cases = re.findall(r'^  - name: "([^"]*)"$(.*?)(?=^  - name:|\Z)', read("alerts_test.yaml"), re.M | re.S)
+    for name, rule in alerts.items():
+        outcomes = re.findall(rf"^ *alertname: {name}\n *exp_alerts:( \[\])?", read("alerts_test.yaml"), re.M)
+        if " []" not in outcomes or "" not in outcomes:
             faults.append(f"{name} lacks a test that fires or one that stays quiet: add it to alerts_test.yaml")
-        if alerts.count(f"runbook_url: {RUNBOOKS / name}.md\n") != 1:
-            faults.append(f"{name} does not name its runbook: runbook_url: {RUNBOOKS / name}.md")
+        faults += faults_of_links(name, rule)
+        for what in disturbances(name, rule):
+            if not any(what in title and f'alertname="{name}"' in text for title, text in cases):
+                faults.append(f"{name} is in no case of alerts_test.yaml that is called {what}")
     there = {path.stem for path in (HERE.parent / RUNBOOKS).glob("*.md")}
-    for name in sorted(there.symmetric_difference(names)):
+    for name in sorted(there.symmetric_difference(alerts)):
         faults.append(f"{RUNBOOKS / name}.md without its alert, or the alert without it")
     return faults
 
 
-def tests() -> str:
-    return (HERE / "alerts_test.yaml").read_text()
+def disturbances(name: str, rule: str) -> list[str]:
+    """Names of what an alert has to outlive or to end with, according to the tests."""
+    if name == "TcpmonAbsent":
+        return []  # While it fires, there is nothing that could be disturbed.
+    found = ["one scrape missing", "daemon restarts", "counter resets"]
+    return found + (["process exits", "sockets double"] if "$labels.process" in rule else [])
+
+
+def faults_of_links(name: str, rule: str) -> list[str]:
+    """Checks that an alert links to its runbook, and to an existing dashboard with variables that this one has."""
+    faults = []
+    base = r'\{\{ with query "tcpmon:links" \}\}\{\{ \. \| first \| label "%s" \}\}%s\{\{ end \}\}'
+    if not re.search(rf"runbook_url: '{base % ('docs', '/')}{RUNBOOKS / name}\.md'\n", rule):
+        faults.append(f"{name} does not link to its runbook: see runbook_url of the others")
+    link = re.search(rf"dashboard_url: '{base % ('grafana', '')}/d/([\w-]+)(.*)'\n", rule)
+    board = next((board for board in DASHBOARDS.values() if link and board.uid == link[1]), None)
+    if board is None:
+        return [*faults, f"{name} does not link to a dashboard: see dashboard_url of the others"]
+    for variable in re.findall(r"[?&]var-(\w+)=", link[2]):
+        if variable not in [known.name for known in board.variables]:
+            faults.append(f"{name} sets the variable {variable}, which the dashboard {board.uid} does not have")
+    return faults
+
+
+def read(name: str) -> str:
+    return (HERE / name).read_text()
 
 
 def promtool(*arguments: str) -> list[str]:

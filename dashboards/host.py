@@ -134,7 +134,7 @@ SOCKET_QUEUES = Row(
         Panel(
             "Closed windows",
             "Sockets, on average, whose advertised window was below one segment: their senders stand still. Above 0 for "
-            "long, a reader is too slow. Runbook TcpmonReceiveBufferFull.",
+            "long, a reader is too slow. Runbook TcpmonLimitedByApplication.",
             "short",
             (Query("sum by (instance) (rate(tcpmon_receive_zero_window_seconds_total{@}[@]))", "{{instance}}"),),
         ),

@@ -118,7 +118,7 @@ BUFFER = Row(
         Panel(
             "Buffer used and limit",
             "Memory charged to the receive buffers (sk_rmem_alloc) beside what they may take (sk_rcvbuf), of all sockets "
-            "of the group. Used at the limit: runbook TcpmonReceiveBufferFull.",
+            "of the group. Used at the limit: runbook TcpmonLimitedByApplication.",
             "bytes",
             (
                 Query(gauge("tcpmon_receive_buffer_used_bytes"), f"{LEGEND} used"),

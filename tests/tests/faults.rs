@@ -79,6 +79,20 @@ fn a_small_buffer_does_not_grow_while_all_is_read() {
 }
 
 #[test]
+fn an_outnumbered_reader_waits_for_its_cpu_and_closes_its_window() {
+    let fault = SlowReader::outnumbered("fault-crowded", 0);
+    let pid = fault.reader().pid();
+    let begin = truth::task_times(pid, pid);
+    eventually(DEADLINE, "it has waited for a second", || {
+        let now = truth::task_times(pid, pid);
+        let (waited, ran) = (now.waiting - begin.waiting, now.running - begin.running);
+        if waited.as_secs() >= 1 && waited > 2 * ran { Ok(()) } else { Err(format!("waited {waited:?}, ran {ran:?}")) }
+    });
+    let closed = || truth::tcp_counters(fault.namespace())["TCPToZeroWindowAdv"];
+    eventually(DEADLINE, "the window has closed ten times", || closed() >= 10);
+}
+
+#[test]
 fn a_starved_reader_waits_for_its_cpu_most_of_the_time() {
     let fault = SlowReader::starved("fault-starved", 0);
     let pid = fault.reader().pid();

@@ -13,6 +13,8 @@ use tcpmon_tests::fault::Nic;
 use tcpmon_tests::{Daemon, Page, eventually, report, rules, truth};
 
 const OVERRUNS: &str = "tcpmon_device_rx_overruns_total";
+/// What the alert compares overruns with.
+const PACKETS: [&str; 2] = ["tcpmon_napi_packets_total", "tcpmon_softnet_processed_total"];
 const EXHAUSTED: &str = "tcpmon_napi_budget_exhausted_total";
 const ALERTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../dashboards/alerts.yaml");
 
@@ -130,24 +132,26 @@ impl Flooded {
         });
     }
 
+    /// A family before and after the flood, as input for promtool.
+    fn series(&self, family: &str) -> Vec<serde_json::Value> {
+        let samples = self.last.samples(family).into_iter();
+        let series = samples.map(|sample| {
+            let labels: Vec<_> = sample.labels.iter().map(|(name, value)| format!("{name}=\"{value}\"")).collect();
+            let before: Vec<_> = sample.labels.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+            let before = self.first.value(family, &before).unwrap_or_default();
+            let name = format!("{family}{{{}}}", labels.join(","));
+            serde_json::json!({ "series": name, "values": format!("{before} {}x5", sample.value) })
+        });
+        series.collect()
+    }
+
     /// Makes promtool determine for which devices the alert's expression holds, from what was scraped before and after
     /// the flood: for this one, or for none.
     fn alerts(&self, expected: bool) {
         let rules = fs::read_to_string(ALERTS).expect("the machine has the rules");
         let expression = rules::expression(&rules, "TcpmonRxOverrun").expect("there is such an alert");
-        let series: Vec<_> = self
-            .last
-            .samples(OVERRUNS)
-            .into_iter()
-            .map(|sample| {
-                let labels: Vec<_> = sample.labels.iter().map(|(name, value)| format!("{name}=\"{value}\"")).collect();
-                let before: Vec<_> =
-                    sample.labels.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-                let before = self.first.value(OVERRUNS, &before).unwrap_or_default();
-                let name = format!("{OVERRUNS}{{{}}}", labels.join(","));
-                serde_json::json!({ "series": name, "values": format!("{before} {}x5", sample.value) })
-            })
-            .collect();
+        let families = PACKETS.into_iter().chain([OVERRUNS]);
+        let series: Vec<_> = families.flat_map(|family| self.series(family)).collect();
         let labels = format!("{{device=\"{}\"}}", self.nic.device());
         let samples = if expected { vec![serde_json::json!({ "labels": labels, "value": 1 })] } else { Vec::new() };
         let query = format!("count by (device) ({expression})");

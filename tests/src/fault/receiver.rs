@@ -35,8 +35,19 @@ impl SlowReader {
         Self { _sender: sender, reader, _hogs: Vec::new(), lab }
     }
 
+    /// Has work to do for each read, and competes for this CPU with four hogs of the same priority: it gets a fifth of
+    /// it, and its sender, which sends as fast as it can, waits.
+    #[track_caller]
+    pub fn outnumbered(comm: &str, cpu: usize) -> Self {
+        let lab = Lab::new();
+        let hogs = (0..4).map(|_| Traffic::hog(cpu, 0)).collect();
+        let reader = Traffic::reader(lab.receiver()).comm(comm).cpu(cpu).between(Between::Spin(1_000)).spawn();
+        let sender = Traffic::sender(lab.sender()).comm("fault-sender").to(reader.address()).spawn();
+        Self { _sender: sender, reader, _hogs: hogs, lab }
+    }
+
     /// Could keep up but does not get enough CPU: it runs at nice 19 on this CPU, next to two hogs at nice 0, and gets
-    /// about 1/140 of it.
+    /// about 1/140 of it. As it hardly needs any, its sender need not notice.
     #[track_caller]
     pub fn starved(comm: &str, cpu: usize) -> Self {
         let lab = Lab::new();
