@@ -71,7 +71,8 @@ pub const ROUND_EXTRA_US: u32 = 50;
 /// Longest round that can be limited, us. Longer estimates of a round trip are cut to it.
 pub const MAX_LIMIT_US: u32 = 4_000_000;
 
-/// 1 if `a >= b`, otherwise 0, for distances below 2^63. Without a branch: the verifier would walk all that follows once more.
+/// 1 if `a >= b`, otherwise 0, for distances below 2^63. Without a branch: the verifier would walk all that follows
+/// once more.
 #[inline(always)]
 fn at_least(a: u64, b: u64) -> u64 {
     a.wrapping_sub(b) >> 63 ^ 1
