@@ -6,6 +6,8 @@
 //! [`Path::limit_us`] (about one round trip and a half), the sender used the window as fast as it was granted: the
 //! window limited the round. Otherwise the sender or the path did.
 
+use core::mem;
+
 use crate::{fold::Observation, socket::SocketState};
 
 /// The open round, and where the reader was at its last read. All times are `CLOCK_MONOTONIC`, ns.
@@ -22,11 +24,15 @@ pub struct Round {
     pub began_ns: u64,
     /// The queue has held data since then, or since the last read if that was later.
     pub queued_since_ns: u64,
-    /// `reader_limited_ns` of the counters at the last read.
+    /// Time with data in the queue at the reads that are not placed yet, below [`TOGETHER_NS`].
+    pub with_data_ns: u32,
+    /// The part of it in which the reader waited for a CPU.
+    pub waited_ns: u32,
+    /// `reader_limited_ns` of the counters at the last read that is placed.
     pub reader_ns: u64,
-    /// `queue_byte_ticks` of the counters at the last read.
+    /// `queue_byte_ticks` of the counters at that read.
     pub queue_byte_ticks: u64,
-    /// The last reader's `run_delay` at that read.
+    /// The last reader's `run_delay` at its last read.
     pub run_delay_ns: u64,
 }
 
@@ -43,10 +49,68 @@ impl Round {
         limit_us: 0,
         began_ns: 0,
         queued_since_ns: 0,
+        with_data_ns: 0,
+        waited_ns: 0,
         reader_ns: 0,
         queue_byte_ticks: 0,
         run_delay_ns: 0,
     };
+}
+
+/// What limited a connection, and for what its bytes waited, over some time: what a trace shows of each timeslice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
+#[repr(C)]
+pub struct Causes {
+    /// Limited by the sender or the path, ns.
+    pub upstream_ns: u64,
+    /// Limited by the reader, for other reasons than the want of a CPU, ns.
+    pub application_ns: u64,
+    /// Limited by the reader's want of a CPU, ns.
+    pub scheduler_ns: u64,
+    /// Limited by a window that is too small for the path, ns.
+    pub window_ns: u64,
+    /// Limited by a window that the kernel holds down for want of memory, ns.
+    pub memory_ns: u64,
+    /// Bytes x time that waited in the queue for other reasons than the want of a CPU, in units of
+    /// [`TICK_NS`](crate::socket::TICK_NS).
+    pub application_byte_ticks: u64,
+    /// Bytes x time that waited while the reader had no CPU, in the same unit.
+    pub scheduler_byte_ticks: u64,
+}
+
+impl Causes {
+    /// Nothing counted.
+    pub const ZERO: Self = Self {
+        upstream_ns: 0,
+        application_ns: 0,
+        scheduler_ns: 0,
+        window_ns: 0,
+        memory_ns: 0,
+        application_byte_ticks: 0,
+        scheduler_byte_ticks: 0,
+    };
+
+    /// Moves to here what was counted until the last read, which [`place`] has just placed alone.
+    #[inline(always)]
+    pub fn take(&mut self, state: &mut SocketState) {
+        let SocketState { round, counters, .. } = state;
+        let reader = mem::take(&mut counters.reader_limited_ns);
+        let scheduler = mem::take(&mut counters.scheduler_limited_ns);
+        let window = mem::take(&mut counters.window_limited_ns);
+        let memory = mem::take(&mut counters.memory_limited_ns);
+        let observed = mem::take(&mut counters.observed_ns);
+        let ticks = mem::take(&mut counters.queue_byte_ticks);
+        let scheduler_ticks = mem::take(&mut counters.scheduler_byte_ticks);
+        (round.reader_ns, round.queue_byte_ticks) = (0, 0);
+        self.upstream_ns = self.upstream_ns.wrapping_add(observed.wrapping_sub(reader + window + memory));
+        self.application_ns = self.application_ns.wrapping_add(reader.wrapping_sub(scheduler));
+        self.scheduler_ns = self.scheduler_ns.wrapping_add(scheduler);
+        self.window_ns = self.window_ns.wrapping_add(window);
+        self.memory_ns = self.memory_ns.wrapping_add(memory);
+        self.application_byte_ticks = self.application_byte_ticks.wrapping_add(ticks.wrapping_sub(scheduler_ticks));
+        self.scheduler_byte_ticks = self.scheduler_byte_ticks.wrapping_add(scheduler_ticks);
+    }
 }
 
 /// What a new round needs to know of the path; read once a round.
@@ -70,6 +134,9 @@ pub const ROUND_EXTRA_US: u32 = 50;
 
 /// Longest round that can be limited, us. Longer estimates of a round trip are cut to it.
 pub const MAX_LIMIT_US: u32 = 4_000_000;
+
+/// Reads with this much time with data in the queue are placed together.
+pub const TOGETHER_NS: u64 = 1 << 20;
 
 /// 1 if `a >= b`, otherwise 0, for distances below 2^63. Without a branch: the verifier would walk all that follows
 /// once more.
@@ -141,24 +208,40 @@ fn end_round(state: &mut SocketState, seen: &Observation, path: Path) {
 
 /// Places the time since the reader's last read, after [`fold`](crate::fold::fold) has counted that time: the part in
 /// which the reader waited for a CPU is the scheduler's. `run_delay_ns` is the thread's `run_delay`; without
-/// `same_reader`, what it was at its last read is unknown, and everything stays the application's.
+/// `same_reader`, what it was at its last read is unknown, and everything stays the application's. The reads of
+/// `together_ns` are placed as one, because the division costs as much as all the rest.
 #[inline(always)]
-pub fn place(state: &mut SocketState, now_ns: u64, run_delay_ns: u64, same_reader: bool) {
+pub fn place(state: &mut SocketState, now_ns: u64, run_delay_ns: u64, same_reader: bool, together_ns: u64) {
     let SocketState { round, counters, .. } = state;
-    let waited = run_delay_ns.wrapping_sub(round.run_delay_ns);
-    let with_data = now_ns.wrapping_sub(round.queued_since_ns);
-    if same_reader && waited != 0 && with_data != 0 && (waited | with_data) >> 47 == 0 {
-        // A reader that sleeps waits for a CPU only after data have come.
-        let share = if waited < with_data { (waited << 16) / with_data } else { 1 << 16 };
+    // A reader that sleeps waits for a CPU only after data have come.
+    let mut with_data = now_ns.wrapping_sub(round.queued_since_ns);
+    let mut waited = if same_reader { run_delay_ns.wrapping_sub(round.run_delay_ns) } else { 0 };
+    if (waited | with_data) >> 47 != 0 {
+        waited = 0;
+    }
+    if waited > with_data {
+        waited = with_data;
+    }
+    with_data = with_data.wrapping_add(round.with_data_ns as u64);
+    waited += round.waited_ns as u64;
+    round.run_delay_ns = run_delay_ns;
+    round.queued_since_ns = now_ns;
+    if same_reader && with_data < together_ns {
+        round.with_data_ns = with_data as u32;
+        round.waited_ns = waited as u32;
+        return;
+    }
+    if waited != 0 && with_data != 0 {
+        let share = (waited << 16) / with_data;
         let limited = counters.reader_limited_ns.wrapping_sub(round.reader_ns);
         let ticks = counters.queue_byte_ticks.wrapping_sub(round.queue_byte_ticks);
         counters.scheduler_limited_ns = counters.scheduler_limited_ns.wrapping_add(part(limited, share));
         counters.scheduler_byte_ticks = counters.scheduler_byte_ticks.wrapping_add(part(ticks, share));
     }
-    round.run_delay_ns = run_delay_ns;
+    round.with_data_ns = 0;
+    round.waited_ns = 0;
     round.reader_ns = counters.reader_limited_ns;
     round.queue_byte_ticks = counters.queue_byte_ticks;
-    round.queued_since_ns = now_ns;
 }
 
 /// `share` (of 65,536) of `whole`, without overflow.
@@ -206,6 +289,9 @@ mod tests {
     /// A connection with a buffer of [`BUFFER`] bytes, as the kernel would run it.
     struct Connection {
         state: SocketState,
+        /// What a trace has taken from the state.
+        traced: Option<Causes>,
+        together_ns: u64,
         seen: Observation,
         path: Path,
         run_delay_ns: u64,
@@ -238,7 +324,16 @@ mod tests {
                 round: Round::first(seen.edge, MS),
                 ..SocketState::ZERO
             };
-            Self { state, seen, path: PATH, run_delay_ns: 0, tid: 1, begun_ns: MS }
+            Self {
+                state,
+                traced: None,
+                together_ns: TOGETHER_NS,
+                seen,
+                path: PATH,
+                run_delay_ns: 0,
+                tid: 1,
+                begun_ns: MS,
+            }
         }
 
         fn queued(&self) -> u32 {
@@ -283,9 +378,28 @@ mod tests {
             self.run_delay_ns += waited_ns.min(after_ns);
             self.seen.copied_seq = self.seen.copied_seq.wrapping_add(bytes);
             self.fold(Trigger::Event);
-            place(&mut self.state, self.seen.now_ns, self.run_delay_ns, tid == self.tid);
+            let together_ns = if self.traced.is_some() { 0 } else { self.together_ns };
+            place(&mut self.state, self.seen.now_ns, self.run_delay_ns, tid == self.tid, together_ns);
+            if let Some(traced) = &mut self.traced {
+                traced.take(&mut self.state);
+            }
             self.tid = tid;
             self.acknowledge();
+        }
+
+        fn step(&mut self, step: &Step) {
+            match *step {
+                Step::Segment(after, bytes) => self.segment(after, bytes),
+                Step::Read(after, bytes, waited, tid) => self.read(after, bytes, waited, tid),
+                Step::Memory(short) => self.path.is_short_of_memory = short,
+                Step::Fin if !self.seen.fin => {
+                    self.fold(Trigger::Event);
+                    self.seen.fin = true;
+                    self.seen.rcv_nxt = self.seen.rcv_nxt.wrapping_add(1);
+                }
+                Step::Fin => {}
+                Step::Pause(time) => self.seen.now_ns += time,
+            }
         }
 
         /// What a snapshot shows.
@@ -427,25 +541,44 @@ mod tests {
         ]
     }
 
+    /// The causes of these totals.
+    fn causes(totals: &SocketTotals) -> Causes {
+        Causes {
+            upstream_ns: totals.upstream_limited_ns,
+            application_ns: totals.application_limited_ns,
+            scheduler_ns: totals.scheduler_limited_ns,
+            window_ns: totals.window_limited_ns,
+            memory_ns: totals.memory_limited_ns,
+            application_byte_ticks: totals.application_byte_ticks,
+            scheduler_byte_ticks: totals.scheduler_byte_ticks,
+        }
+    }
+
+    fn plus(a: Causes, b: Causes) -> Causes {
+        Causes {
+            upstream_ns: a.upstream_ns + b.upstream_ns,
+            application_ns: a.application_ns + b.application_ns,
+            scheduler_ns: a.scheduler_ns + b.scheduler_ns,
+            window_ns: a.window_ns + b.window_ns,
+            memory_ns: a.memory_ns + b.memory_ns,
+            application_byte_ticks: a.application_byte_ticks + b.application_byte_ticks,
+            scheduler_byte_ticks: a.scheduler_byte_ticks + b.scheduler_byte_ticks,
+        }
+    }
+
     proptest! {
         /// Whatever happens, the causes add up to the time, none is negative, and what is shown never falls.
         #[test]
         fn causes_add_up_and_never_fall(start: u32, steps in prop::collection::vec(step(), 1..200)) {
             let mut connection = Connection::new(start);
+            // A trace's records and what is left at the end are together what the daemon shows.
+            let mut traced = Connection { traced: Some(Causes::ZERO), ..Connection::new(start) };
+            let mut undivided = Connection { together_ns: 0, ..Connection::new(start) };
             let mut shown = SocketTotals::default();
             for step in steps {
-                match step {
-                    Step::Segment(after, bytes) => connection.segment(after, bytes),
-                    Step::Read(after, bytes, waited, tid) => connection.read(after, bytes, waited, tid),
-                    Step::Memory(short) => connection.path.is_short_of_memory = short,
-                    Step::Fin if !connection.seen.fin => {
-                        connection.fold(Trigger::Event);
-                        connection.seen.fin = true;
-                        connection.seen.rcv_nxt = connection.seen.rcv_nxt.wrapping_add(1);
-                    }
-                    Step::Fin => {}
-                    Step::Pause(time) => connection.seen.now_ns += time,
-                }
+                connection.step(&step);
+                traced.step(&step);
+                undivided.step(&step);
                 let now = connection.shown();
                 let parts = |totals: &SocketTotals| Vec::from([
                     totals.upstream_limited_ns,
@@ -470,6 +603,9 @@ mod tests {
             }
             let end = connection.end();
             prop_assert_eq!(end.observed_ns, connection.seen.now_ns - connection.begun_ns);
+            let end = undivided.end();
+            let left = causes(&traced.end());
+            prop_assert_eq!(plus(traced.traced.expect("a trace"), left), causes(&end));
         }
     }
 }

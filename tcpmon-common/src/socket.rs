@@ -347,7 +347,7 @@ impl SocketRecord {
 unsafe impl Record for SocketRecord {}
 
 // Without the counters, whose declaration admits no padding.
-const _: () = assert!(size_of::<SocketState>() - size_of::<SocketCounters>() == 88 + 48);
+const _: () = assert!(size_of::<SocketState>() - size_of::<SocketCounters>() == 88 + 56);
 const _: () = assert!(size_of::<SocketLive>() == 96);
 const _: () =
     assert!(size_of::<SocketRecord>() == size_of::<Header>() + size_of::<SocketLive>() + size_of::<SocketState>());

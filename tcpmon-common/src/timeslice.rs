@@ -1,6 +1,9 @@
 //! One timeslice of a traced reader, for one of its sockets.
 
-use crate::header::{Header, Record};
+use crate::{
+    causes::Causes,
+    header::{Header, Record},
+};
 
 /// The receive queue at an edge of a timeslice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +61,8 @@ pub struct Timeslice {
     pub arrived_on_cpu_bytes: u64,
     /// Bytes that the thread drained.
     pub read_bytes: u64,
+    /// What limited the connection, and for what its bytes waited, until its reads in this timeslice.
+    pub causes: Causes,
     /// Receiver's RTT estimate, us.
     pub rcv_rtt_us: u32,
     /// `rcv_ssthresh`, bytes.
@@ -97,4 +102,4 @@ pub struct Timeslice {
 unsafe impl Record for Timeslice {}
 
 const _: () = assert!(size_of::<QueueSample>() == 24);
-const _: () = assert!(size_of::<Timeslice>() == 216);
+const _: () = assert!(size_of::<Timeslice>() == 272);

@@ -6,6 +6,7 @@
 #![expect(unsafe_code, reason = "volatile accesses to words that other CPUs access meanwhile")]
 
 use tcpmon_common::{
+    causes::Causes,
     header::{Header, KIND_TIMESLICE, VERSION},
     loss::Loss,
     reader::SLOT_NONE,
@@ -51,7 +52,7 @@ pub fn begin(slot: u32) {
 /// Records that the socket's reader drained `bytes` from it. The queue started at `queue_start` before that, and
 /// `previous` was the slot of the socket's previous reader.
 #[inline(always)]
-pub fn read(previous: u32, state: &SocketState, tcp: TcpSock, queue_start: u32, bytes: u32) -> Option<()> {
+pub fn read(previous: u32, state: &mut SocketState, tcp: TcpSock, queue_start: u32, bytes: u32) -> Option<()> {
     let slot = state.reader_slot;
     // What is queued at a thread's first read arrived before that thread was known as the reader.
     let mut arrived_from = queue_start;
@@ -81,7 +82,7 @@ pub fn read(previous: u32, state: &SocketState, tcp: TcpSock, queue_start: u32, 
 
 /// Adds a read of `bytes` to the timeslice.
 #[inline(always)]
-fn note(socket: &mut TracedSocket, state: &SocketState, tcp: TcpSock, activated_ns: u64, bytes: u32) {
+fn note(socket: &mut TracedSocket, state: &mut SocketState, tcp: TcpSock, activated_ns: u64, bytes: u32) {
     let fin = tcp.sock().fin_received();
     if socket.taken == state.cookie {
         // The socket came back before the timeslice ended: what arrived meanwhile belongs to the other thread.
@@ -93,6 +94,8 @@ fn note(socket: &mut TracedSocket, state: &SocketState, tcp: TcpSock, activated_
     socket.counted_rcv_nxt = state.rcv_nxt;
     socket.used_ns = activated_ns;
     socket.read_bytes += bytes as u64;
+    // From the state: what one reader's record reports is not reported again by another's.
+    socket.causes.take(state);
     tcp.sample_queue(&mut socket.last);
     if fin {
         socket.fin |= FIN_LAST;
@@ -198,6 +201,7 @@ fn remember(
     socket.counted_rcv_nxt = socket.last.rcv_nxt;
     socket.arrived_bytes = 0;
     socket.read_bytes = 0;
+    socket.causes = Causes::ZERO;
     socket.taken = 0;
     socket.flags = TIMESLICE_PARTIAL;
     let mut live = SocketLive::ZERO;
@@ -356,6 +360,7 @@ fn close(socket: &mut TracedSocket, task: Task, edge: &Edge) -> Option<()> {
         record.arrived_off_cpu_bytes = arrived_off;
         record.arrived_on_cpu_bytes = arrived_on;
         record.read_bytes = socket.read_bytes;
+        record.causes = socket.causes;
         record.rcv_rtt_us = rcv_rtt_us;
         record.rcv_ssthresh = rcv_ssthresh;
         record.window_clamp = window_clamp;
@@ -390,6 +395,7 @@ fn start_next(socket: &mut TracedSocket, queue: QueueSample, fin: bool) {
     socket.counted_rcv_nxt = queue.rcv_nxt;
     socket.arrived_bytes = 0;
     socket.read_bytes = 0;
+    socket.causes = Causes::ZERO;
     socket.flags = TIMESLICE_PARTIAL;
     socket.fin = (socket.fin & FIN_LAST) | if fin { FIN_ACTIVATION } else { 0 };
 }

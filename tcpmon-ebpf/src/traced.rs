@@ -1,6 +1,6 @@
 //! What a trace keeps of each reader: the value of the map `TRACED`.
 
-use tcpmon_common::timeslice::QueueSample;
+use tcpmon_common::{causes::Causes, timeslice::QueueSample};
 
 /// Number of sockets that are remembered for each reader.
 pub const SOCKETS: usize = 8;
@@ -37,6 +37,8 @@ pub struct TracedSocket {
     pub read_bytes: u64,
     /// Bytes that arrived in this timeslice, up to `counted_rcv_nxt`.
     pub arrived_bytes: u64,
+    /// What limited the connection until its reads in this timeslice, since that was last reported.
+    pub causes: Causes,
     /// Where the data ended when the socket was taken over: what arrived before that belongs to this reader.
     pub taken_data_end: u32,
     /// `rcv_nxt` when the reader's previous timeslice ended.

@@ -35,6 +35,6 @@ mod trailer;
 pub use header::{Clocks, FORMAT, FORMAT_VERSION, Filter, TraceHeader};
 pub use jsonl::{JsonLinesReader, JsonLinesWriter, ReadError};
 pub use output::{Output, Stream, TraceWriter};
-pub use record::{AddressFamily, Comm, CommError, Queue, TimesliceEnd, TimesliceRecord};
+pub use record::{AddressFamily, Comm, CommError, Limited, Queue, TimesliceEnd, TimesliceRecord, Waited};
 pub use table::{TABLE_WIDTH, TableWriter};
 pub use trailer::{EndReason, Ending, LOSSES, LOST_OUTPUT, LOST_WRITE, Trailer};

@@ -147,6 +147,43 @@ impl Queue {
     }
 }
 
+/// Time of a connection by what limited it, until the last read of a timeslice, ns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limited {
+    /// The sender or the path.
+    pub upstream_ns: u64,
+    /// The reader, for other reasons than the want of a CPU.
+    pub application_ns: u64,
+    /// The reader's want of a CPU.
+    pub scheduler_ns: u64,
+    /// A window that is too small for the path.
+    pub window_ns: u64,
+    /// A window that the kernel holds down for want of memory.
+    pub memory_ns: u64,
+}
+
+impl Limited {
+    /// Each cause's name and time.
+    pub fn causes(&self) -> [(&'static str, u64); 5] {
+        [
+            ("upstream", self.upstream_ns),
+            ("application", self.application_ns),
+            ("scheduler", self.scheduler_ns),
+            ("window", self.window_ns),
+            ("memory", self.memory_ns),
+        ]
+    }
+}
+
+/// Bytes x time in the receive queue by what they waited for, until the last read of a timeslice, byte-microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waited {
+    /// The reader, for other reasons than the want of a CPU.
+    pub application_byte_us: u64,
+    /// The reader's want of a CPU.
+    pub scheduler_byte_us: u64,
+}
+
 /// One timeslice of a thread, for one of its sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimesliceRecord {
@@ -192,6 +229,10 @@ pub struct TimesliceRecord {
     pub arrived_on_cpu_bytes: u64,
     /// Bytes that the thread read.
     pub read_bytes: u64,
+    /// What limited the connection since its previous record.
+    pub limited: Limited,
+    /// For what its bytes waited in the queue since its previous record.
+    pub waited: Waited,
     /// The queue when the thread got the CPU.
     pub activation: Queue,
     /// The queue when the thread lost the CPU.

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::{
     header::{Clocks, Filter, TraceHeader},
-    record::{AddressFamily, Comm, Queue, TimesliceEnd, TimesliceRecord},
+    record::{AddressFamily, Comm, Limited, Queue, TimesliceEnd, TimesliceRecord, Waited},
     trailer::{EndReason, Ending, LOSSES, LOST_OUTPUT},
 };
 
@@ -60,6 +60,14 @@ pub fn record() -> TimesliceRecord {
         rcv_rtt_us: 1_850,
         rcv_ssthresh_bytes: 3_000_000,
         window_clamp_bytes: 4_000_000,
+        limited: Limited {
+            upstream_ns: 2_100_000,
+            application_ns: 900_000,
+            scheduler_ns: 11_000,
+            window_ns: 600_000,
+            memory_ns: 30_000,
+        },
+        waited: Waited { application_byte_us: 1_024_000, scheduler_byte_us: 512_000 },
     }
 }
 
@@ -75,7 +83,7 @@ pub fn longest() -> TimesliceRecord {
 }
 
 /// How many numbers make a record.
-pub const NUMBERS: usize = 35;
+pub const NUMBERS: usize = 42;
 
 /// The record with these numbers, cut to the sizes of its fields.
 pub fn record_of(numbers: &[u64; NUMBERS]) -> TimesliceRecord {
@@ -127,6 +135,14 @@ pub fn record_of(numbers: &[u64; NUMBERS]) -> TimesliceRecord {
         rcv_rtt_us: next() as u32,
         rcv_ssthresh_bytes: next() as u32,
         window_clamp_bytes: next() as u32,
+        limited: Limited {
+            upstream_ns: next(),
+            application_ns: next(),
+            scheduler_ns: next(),
+            window_ns: next(),
+            memory_ns: next(),
+        },
+        waited: Waited { application_byte_us: next(), scheduler_byte_us: next() },
     }
 }
 

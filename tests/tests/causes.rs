@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use tcpmon_tests::fault::TcpMemoryPressure;
 use tcpmon_tests::traffic::{Between, Reader, ReaderBuilder, SenderBuilder, Threads};
 use tcpmon_tests::truth::{self, State};
-use tcpmon_tests::{Daemon, Delay, Lab, LabOptions, Page, Traffic, eventually, is_emulated, many};
+use tcpmon_tests::{Daemon, Delay, Lab, LabOptions, Page, Trace, Traffic, eventually, is_emulated, many};
 
 /// How long a transfer is watched in its steady state.
 const WATCHED: Duration = Duration::from_secs(3);
@@ -296,6 +296,34 @@ fn readers_of_every_kind_add_up_and_have_the_cause_of_a_simple_one() {
         shares.agrees_with_the_sender();
         assert!(shares.application + shares.scheduler >= 0.85, "{name}: {shares:?}");
     }
+}
+
+#[test]
+fn a_trace_has_the_causes_and_the_waits_of_the_daemon() {
+    let case = Case::new(Lab::new());
+    let reader = case.reader().threads(Threads::Turns(4)).between(Between::Spin(200)).receive_buffer(256 << 10);
+    let reader = reader.connections(4).spawn();
+    let trace = Trace::start(&["--comm", "watched"]);
+    sender(&case.lab, &reader).flows(4).bytes(easy_rate()).spawn().wait();
+    reader.wait();
+    let traced = trace.stop();
+    let page = case.daemon.scrape();
+    let sum = |key: &str| traced.records.iter().filter_map(|record| record[key].as_u64()).sum::<u64>();
+    let compare = |family: &str, label: &str, values: &[&str], traced_sum: &dyn Fn(&str) -> f64| {
+        let shown = |value: &str| page.sum(family, &[("process", "watched"), (label, value)]);
+        let whole: f64 = values.iter().map(|value| shown(value)).sum();
+        for value in values {
+            let (daemon, trace) = (shown(value), traced_sum(value));
+            assert!((daemon - trace).abs() <= whole * 0.03, "{family} {value}: {daemon}, in the trace {trace}");
+        }
+    };
+    let causes = ["upstream", "application", "scheduler", "window", "memory"];
+    compare("tcpmon_receive_limited_seconds_total", "cause", &causes, &|cause| {
+        sum(&format!("limited_{cause}_ns")) as f64 / 1e9
+    });
+    compare("tcpmon_receive_wait_byte_seconds_total", "reason", &["application", "scheduler"], &|reason| {
+        sum(&format!("waited_{reason}_byte_us")) as f64 / 1e6
+    });
 }
 
 #[test]

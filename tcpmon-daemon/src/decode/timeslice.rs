@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 
 use tcpmon_common::{
     reader::{END_BLOCKED, END_EXITED, END_PREEMPTED},
+    socket::TICK_NS,
     timeslice::{QueueSample, TIMESLICE_CLOSED, TIMESLICE_HANDED_OVER, TIMESLICE_PARTIAL, Timeslice},
 };
-use tcpmon_trace::{AddressFamily, Comm, Queue, TimesliceEnd, TimesliceRecord};
+use tcpmon_trace::{AddressFamily, Comm, Limited, Queue, TimesliceEnd, TimesliceRecord, Waited};
 
 use super::AF_INET6;
 
@@ -50,7 +51,22 @@ pub fn trace_record(record: &Timeslice) -> TimesliceRecord {
         rcv_rtt_us: live(record.rcv_rtt_us),
         rcv_ssthresh_bytes: live(record.rcv_ssthresh),
         window_clamp_bytes: live(record.window_clamp),
+        limited: Limited {
+            upstream_ns: record.causes.upstream_ns,
+            application_ns: record.causes.application_ns,
+            scheduler_ns: record.causes.scheduler_ns,
+            window_ns: record.causes.window_ns,
+            memory_ns: record.causes.memory_ns,
+        },
+        waited: Waited {
+            application_byte_us: byte_us(record.causes.application_byte_ticks),
+            scheduler_byte_us: byte_us(record.causes.scheduler_byte_ticks),
+        },
     }
+}
+
+fn byte_us(ticks: u64) -> u64 {
+    (u128::from(ticks) * u128::from(TICK_NS) / 1000).try_into().unwrap_or(u64::MAX)
 }
 
 fn queue(queue: &QueueSample, fin: bool) -> Queue {
@@ -71,7 +87,10 @@ mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
 
     use proptest::prelude::*;
-    use tcpmon_common::header::{Header, KIND_TIMESLICE, VERSION};
+    use tcpmon_common::{
+        causes::Causes,
+        header::{Header, KIND_TIMESLICE, VERSION},
+    };
     use tcpmon_trace::sample;
 
     use super::*;
@@ -109,6 +128,15 @@ mod tests {
             arrived_off_cpu_bytes: 1_200_000,
             arrived_on_cpu_bytes: 41_708,
             read_bytes: 1_288_000,
+            causes: Causes {
+                upstream_ns: 2_100_000,
+                application_ns: 900_000,
+                scheduler_ns: 11_000,
+                window_ns: 600_000,
+                memory_ns: 30_000,
+                application_byte_ticks: 1_000_000,
+                scheduler_byte_ticks: 500_000,
+            },
             rcv_rtt_us: 1_850,
             rcv_ssthresh: 3_000_000,
             window_clamp: 4_000_000,
@@ -173,7 +201,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_make_a_record(bytes in any::<[u8; 216]>()) {
+        fn any_bytes_make_a_record(bytes in any::<[u8; 272]>()) {
             let shown = trace_record(&zerocopy::transmute!(bytes));
             prop_assert_eq!(Comm::try_from(shown.comm.as_str()), Ok(shown.comm));
             prop_assert!(shown.activation.queued_bytes <= i32::MAX as u32);

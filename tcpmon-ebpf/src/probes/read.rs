@@ -2,7 +2,7 @@
 
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 use tcpmon_common::{
-    causes,
+    causes::{self, TOGETHER_NS},
     fold::{self, Observation, Trigger},
     header::KIND_HANDED_OVER,
     histogram::FILL_ACTIVATION,
@@ -39,7 +39,10 @@ fn read(ctx: &BtfTracePointContext) -> Option<()> {
     let read_bytes = socket::event(state, |state| {
         let read_bytes = socket::fold(state, &seen, Trigger::Event, || socket::path(tcp));
         if let Some(task) = reader_of(tcp) {
-            causes::place(state, seen.now_ns, task.run_delay_ns(), state.reader_tid == task.tid());
+            // A trace takes what is placed at each read.
+            let together_ns = if setting!(trace) != 0 { 0 } else { TOGETHER_NS };
+            let same_reader = state.reader_tid == task.tid();
+            causes::place(state, seen.now_ns, task.run_delay_ns(), same_reader, together_ns);
             if !reader::is_still(state, task) {
                 change_reader(state, tcp, task, &seen, read_bytes);
             }

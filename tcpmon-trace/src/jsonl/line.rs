@@ -13,7 +13,7 @@ use serde::{
 
 use crate::{
     header::{Clocks, FORMAT, FORMAT_VERSION, Filter, TraceHeader},
-    record::{AddressFamily, Comm, Queue, TimesliceEnd, TimesliceRecord},
+    record::{AddressFamily, Comm, Limited, Queue, TimesliceEnd, TimesliceRecord, Waited},
     trailer::{EndReason, Trailer},
 };
 
@@ -170,6 +170,21 @@ pub struct TimesliceLine {
     rcv_rtt_us: u32,
     rcv_ssthresh_bytes: u32,
     window_clamp_bytes: u32,
+    // Not in the traces of the first version that had the format.
+    #[serde(default)]
+    limited_upstream_ns: u64,
+    #[serde(default)]
+    limited_application_ns: u64,
+    #[serde(default)]
+    limited_scheduler_ns: u64,
+    #[serde(default)]
+    limited_window_ns: u64,
+    #[serde(default)]
+    limited_memory_ns: u64,
+    #[serde(default)]
+    waited_application_byte_us: u64,
+    #[serde(default)]
+    waited_scheduler_byte_us: u64,
 }
 
 impl From<&TimesliceRecord> for TimesliceLine {
@@ -212,6 +227,13 @@ impl From<&TimesliceRecord> for TimesliceLine {
             rcv_rtt_us: record.rcv_rtt_us,
             rcv_ssthresh_bytes: record.rcv_ssthresh_bytes,
             window_clamp_bytes: record.window_clamp_bytes,
+            limited_upstream_ns: record.limited.upstream_ns,
+            limited_application_ns: record.limited.application_ns,
+            limited_scheduler_ns: record.limited.scheduler_ns,
+            limited_window_ns: record.limited.window_ns,
+            limited_memory_ns: record.limited.memory_ns,
+            waited_application_byte_us: record.waited.application_byte_us,
+            waited_scheduler_byte_us: record.waited.scheduler_byte_us,
         }
     }
 }
@@ -263,6 +285,17 @@ impl TryFrom<TimesliceLine> for TimesliceRecord {
             rcv_rtt_us: line.rcv_rtt_us,
             rcv_ssthresh_bytes: line.rcv_ssthresh_bytes,
             window_clamp_bytes: line.window_clamp_bytes,
+            limited: Limited {
+                upstream_ns: line.limited_upstream_ns,
+                application_ns: line.limited_application_ns,
+                scheduler_ns: line.limited_scheduler_ns,
+                window_ns: line.limited_window_ns,
+                memory_ns: line.limited_memory_ns,
+            },
+            waited: Waited {
+                application_byte_us: line.waited_application_byte_us,
+                scheduler_byte_us: line.waited_scheduler_byte_us,
+            },
         })
     }
 }

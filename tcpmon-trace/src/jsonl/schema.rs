@@ -95,7 +95,7 @@ fn assert_documented(heading: &str, line: &str) {
     let documented: Vec<_> = rows.iter().map(|row| (row[0].clone(), row[1].clone())).collect();
     assert_eq!(documented, written(line), "docs/trace-format.md, section {heading}");
     for row in &rows {
-        let unit = ["ns", "us", "bytes"].into_iter().find(|unit| row[0].ends_with(&format!("_{unit}")));
+        let unit = ["ns", "byte_us", "us", "bytes"].into_iter().find(|unit| row[0].ends_with(&format!("_{unit}")));
         assert_eq!(row[2], unit.unwrap_or_default(), "unit of {}", row[0]);
         assert!(!row[3].is_empty(), "{} has no meaning", row[0]);
     }

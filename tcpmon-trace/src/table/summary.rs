@@ -7,7 +7,10 @@ use super::{
     distribution::{Durations, FILL_TOP, Fills},
     scale::{Bytes, Count, Rate, Time},
 };
-use crate::{record::TimesliceRecord, trailer::Trailer};
+use crate::{
+    record::{Limited, TimesliceRecord},
+    trailer::Trailer,
+};
 
 /// Number of sockets with a line of their own; each takes 16 KiB at most. All others share one line.
 pub const SOCKETS: usize = 1000;
@@ -31,6 +34,8 @@ struct SocketSummary {
     fills: Fills,
     wait_ns: u64,
     waits: Durations,
+    /// By what the socket was limited, in the order of [`Limited::causes`].
+    limited_ns: [u64; 5],
 }
 
 impl Summary {
@@ -74,6 +79,9 @@ impl SocketSummary {
         self.fills.add(record.deactivation.fill_permille());
         self.wait_ns = self.wait_ns.saturating_add(record.wait_ns);
         self.waits.add(record.wait_ns);
+        for (sum, (_, ns)) in self.limited_ns.iter_mut().zip(record.limited.causes()) {
+            *sum = sum.saturating_add(ns);
+        }
     }
 
     fn write(&self, lines: &mut Lines, lost: &str) {
@@ -90,6 +98,7 @@ impl SocketSummary {
         lines.right(12, format_args!("{}/{}", fill(500), fill(990)));
         let p99 = Time(self.waits.quantile(990));
         lines.right(14, format_args!("{}/{p99}", Time(self.wait_ns)));
+        lines.left(LIMITED_BY, LimitedBy(self.limited_ns));
         lines.right(6, Count(self.records));
         lines.right(4, lost);
         lines.end();
@@ -97,7 +106,10 @@ impl SocketSummary {
 }
 
 /// Width of the socket's column: what the other columns leave.
-const SOCKET: usize = 44;
+const SOCKET: usize = 27;
+
+/// Width of the longest cause with its share.
+const LIMITED_BY: usize = 16;
 
 fn heading(lines: &mut Lines) {
     lines.left(SOCKET, "socket");
@@ -105,9 +117,24 @@ fn heading(lines: &mut Lines) {
     lines.right(10, "throughput");
     lines.right(12, "fill p50/p99");
     lines.right(14, "wait total/p99");
+    lines.left(LIMITED_BY, "limited by");
     lines.right(6, "slices");
     lines.right(4, "lost");
     lines.end();
+}
+
+/// The cause that limited a socket for longest, and its share of the time that was decided.
+struct LimitedBy([u64; 5]);
+
+impl std::fmt::Display for LimitedBy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let whole: u128 = self.0.iter().map(|ns| u128::from(*ns)).sum();
+        let names = Limited::default().causes().map(|(name, _)| name);
+        match names.into_iter().zip(self.0).max_by_key(|(_, ns)| *ns) {
+            Some((name, ns)) if whole > 0 => write!(f, "{name} {}%", (u128::from(ns) * 100 + whole / 2) / whole),
+            _ => f.write_str("not known"),
+        }
+    }
 }
 
 /// A quantile of fill ratios in percent, at most 5 characters.

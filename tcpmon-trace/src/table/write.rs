@@ -271,9 +271,9 @@ end      B blocked, P preempted, X exited; p activation not seen, h handed over,
  1.604250 iperf3/4322     5201<192.0.2.2:40000 4.8M->3.8M  95%  1.1M/41K 1.2M 4.2ms  95ms     0 P
  1.604251 012345678~/4322 5201<[~:4:5:6]:40000 4.8M->3.8M  95%  1.1M/41K 1.2M 4.2ms  95ms     0 Xc
 
-socket                                       read throughput fill p50/p99 wait total/p99 slices lost
-5201<192.0.2.2:40000                         2.5M  198Mbit/s   0.3%/95.4%      95ms/95ms      2    0
-5201<[2001:db8:1:2:3:4:5:6]:40000            1.2M 2.42Gbit/s  95.4%/95.4%      95ms/95ms      1    0
+socket                      read throughput fill p50/p99 wait total/p99 limited by       slices lost
+5201<192.0.2.2:40000        2.5M  198Mbit/s   0.3%/95.4%      95ms/95ms upstream 58%          2    0
+5201<[~:1:2:3:4:5:6]:40000  1.2M 2.42Gbit/s  95.4%/95.4%      95ms/95ms upstream 58%          1    0
 
 3 records in 30s, ended by duration; lost: nothing
 ";
