@@ -10,7 +10,7 @@ use common::{DEADLINE, has_two_cpus, sender};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tcpmon_tests::fault::TcpMemoryPressure;
-use tcpmon_tests::traffic::{Between, Reader, ReaderBuilder, SenderBuilder, Threads};
+use tcpmon_tests::traffic::{Between, Method, Reader, ReaderBuilder, SenderBuilder, Threads};
 use tcpmon_tests::truth::{self, State};
 use tcpmon_tests::{Daemon, Delay, Lab, LabOptions, Page, Trace, Traffic, eventually, is_emulated, many};
 
@@ -74,7 +74,10 @@ impl Case {
     fn transfer(&self, reader: ReaderBuilder, send: impl FnOnce(SenderBuilder) -> SenderBuilder) -> Shares {
         let reader = reader.spawn();
         let sender = send(sender(&self.lab, &reader)).spawn();
-        eventually(DEADLINE, "data flow", || reader.report().bytes >= 1_000);
+        eventually(DEADLINE, "data flow", || {
+            let sockets = truth::sockets(self.lab.sender()).into_iter();
+            sockets.filter(|socket| socket.remote == reader.address()).any(|socket| socket.info.bytes_acked >= 1_000)
+        });
         let shares = self.watch(&reader, || ());
         sender.finish();
         reader.exit();
@@ -156,9 +159,11 @@ fn a_sender_that_holds_back_is_the_limit() {
     let in_batches = case.reader().chunk(1 << 20).between(Between::Sleep(5_000));
     let shares = case.transfer(in_batches, paced).agrees_with_the_sender();
     assert!(shares.upstream >= 0.95, "read in batches: {shares:?}");
-    // Requests, each read at once.
-    let shares = case.transfer(case.reader(), |sender| sender.rate(100_000).message(200)).agrees_with_the_sender();
-    assert!(shares.upstream >= 0.95, "requests: {shares:?}");
+    for between in [Between::Nothing, Between::Answer] {
+        let requests = |sender: SenderBuilder| sender.rate(100_000).message(200);
+        let shares = case.transfer(case.reader().between(between), requests).agrees_with_the_sender();
+        assert!(shares.upstream >= 0.95, "requests, {between:?}: {shares:?}");
+    }
     let idle = |sender: SenderBuilder| sender.bytes(10_000).hold_open();
     let shares = case.transfer(case.reader(), idle).agrees_with_the_sender();
     assert!(shares.upstream >= 0.95 && shares.seconds >= WATCHED.as_secs_f64() * 0.99, "idle: {shares:?}");
@@ -286,12 +291,14 @@ fn readers_of_every_kind_add_up_and_have_the_cause_of_a_simple_one() {
     let case = Case::new(Lab::new());
     let spin = Between::Spin(200);
     let kinds = [
-        ("stealing", Threads::Turns(4), 4),
-        ("one thread each", Threads::PerFlow, 4),
-        ("epoll", Threads::Epoll, many(200)),
+        ("stealing", Threads::Turns(4), Method::Recv, 4),
+        ("one thread each", Threads::PerFlow, Method::Recv, 4),
+        ("one process each", Threads::Fork, Method::Recv, 4),
+        ("epoll", Threads::Epoll, Method::Recv, many(200)),
+        ("io_uring", Threads::PerFlow, Method::Uring, 2),
     ];
-    for (name, threads, flows) in kinds {
-        let reader = case.reader().threads(threads).between(spin).receive_buffer(256 << 10);
+    for (name, threads, method, flows) in kinds {
+        let reader = case.reader().threads(threads).method(method).between(spin).receive_buffer(256 << 10);
         let shares = case.transfer(reader, |sender| sender.flows(flows));
         shares.agrees_with_the_sender();
         assert!(shares.application + shares.scheduler >= 0.85, "{name}: {shares:?}");

@@ -12,6 +12,9 @@ pub enum Threads {
     Sequential,
     /// A thread for each connection, with blocking calls; the main thread only accepts.
     PerFlow,
+    /// A process for each connection, which the main process accepts and forks for. What they read is in no report, and
+    /// they end with the main process.
+    Fork,
     /// The main thread, with all connections in one epoll loop.
     Epoll,
     /// This many threads (including the main thread) share one epoll set and take turns: each reads one chunk of any
@@ -28,6 +31,8 @@ pub enum Method {
     PeekFirst,
     /// `splice` through a pipe into `/dev/null`.
     Splice,
+    /// io_uring, whose worker threads make the reads.
+    Uring,
 }
 
 /// Port of a reader that lets the kernel choose its port: tcpmon shows all such ports as one service.
@@ -42,6 +47,8 @@ pub enum Between {
     Sleep(u64),
     /// Burns CPU for this many microseconds.
     Spin(u64),
+    /// Answers with 200 bytes, which the sender does not read.
+    Answer,
 }
 
 /// Settings that both kinds of process have.

@@ -3,18 +3,20 @@
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::net::Shutdown;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use io_uring::squeue::Flags;
+use io_uring::{IoUring, opcode, types};
 use nix::fcntl::{SpliceFFlags, splice};
 use nix::sys::socket::{MsgFlags, recv};
 use nix::unistd::pipe;
 use socket2::Socket;
 use tcpmon_tests::traffic::plan::{Between, Method, ReaderPlan};
 
-use crate::session::Session;
+use crate::session::{Session, lock};
 
 /// See the module documentation.
 pub struct Connection {
@@ -26,6 +28,7 @@ pub struct Connection {
     method: Method,
     between: Between,
     pipe: Option<Pipe>,
+    ring: Option<Mutex<IoUring>>,
 }
 
 /// Result of a read.
@@ -59,6 +62,7 @@ impl Connection {
             method: plan.method,
             between: plan.between,
             pipe: if plan.method == Method::Splice { Some(Pipe::new()?) } else { None },
+            ring: if plan.method == Method::Uring { Some(Mutex::new(IoUring::new(1)?)) } else { None },
         })
     }
 
@@ -74,6 +78,7 @@ impl Connection {
                     Between::Nothing => {}
                     Between::Sleep(us) => thread::sleep(Duration::from_micros(us)),
                     Between::Spin(us) => spin(Duration::from_micros(us)),
+                    Between::Answer => drop(self.socket.send(&[0; 200])),
                 }
                 Outcome::Bytes(bytes as u64)
             }
@@ -87,6 +92,9 @@ impl Connection {
             return pipe.drain(&self.socket, buffer.len());
         }
         let socket = self.socket.as_raw_fd();
+        if let Some(ring) = &self.ring {
+            return receive(&mut lock(ring), socket, buffer);
+        }
         if self.method == Method::PeekFirst {
             recv(socket, buffer, MsgFlags::MSG_PEEK)?;
         }
@@ -111,6 +119,25 @@ impl Pipe {
             }
         }
         Ok(taken)
+    }
+}
+
+/// Has a worker thread of the ring receive. Returns only when it has, because it writes to the buffer.
+#[expect(unsafe_code, reason = "the ring takes the buffer as an address")]
+fn receive(ring: &mut IoUring, socket: RawFd, buffer: &mut [u8]) -> io::Result<usize> {
+    let length = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
+    let receive = opcode::Recv::new(types::Fd(socket), buffer.as_mut_ptr(), length).build().flags(Flags::ASYNC);
+    // SAFETY: the buffer outlives the request, for whose completion the loop below waits.
+    unsafe { ring.submission().push(&receive) }.map_err(io::Error::other)?;
+    loop {
+        match ring.submit_and_wait(1) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            outcome => drop(outcome?),
+        }
+        if let Some(done) = ring.completion().next() {
+            let result = done.result();
+            return usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result));
+        }
     }
 }
 

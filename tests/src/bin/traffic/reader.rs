@@ -6,9 +6,12 @@ use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::{env, thread};
+use std::{env, process, thread};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
+use nix::unistd::{ForkResult, fork};
 use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, Type};
 use tcpmon_tests::free_port;
 use tcpmon_tests::traffic::plan::{Answer, ExecPlan, KERNELS_CHOICE, Order, ProcessPlan, ReaderPlan, Threads};
@@ -28,7 +31,7 @@ pub fn run(plan: &ReaderPlan) -> io::Result<()> {
     let first = listeners[0].local_addr()?.as_socket().expect("it is an IP socket").port();
     reply(&Answer::Ready(first));
     match plan.threads {
-        Threads::Sequential | Threads::PerFlow => accept_all(session, plan, &listeners)?,
+        Threads::Sequential | Threads::PerFlow | Threads::Fork => accept_all(session, plan, &listeners)?,
         Threads::Epoll => turns::run(session, plan, listeners, 1)?,
         Threads::Turns(threads) => turns::run(session, plan, listeners, threads)?,
     }
@@ -71,7 +74,7 @@ pub fn resume(plan: &ExecPlan) -> io::Result<()> {
     session.finish()
 }
 
-/// Accepts all connections of the plan. Each is read here, or on its own thread.
+/// Accepts all connections of the plan. Each is read here, or on its own thread, or by its own process.
 fn accept_all(session: &'static Session, plan: &ReaderPlan, listeners: &[Socket]) -> io::Result<()> {
     let (mut threads, chunk) = (Vec::new(), plan.chunk);
     for number in 0..plan.connections.unwrap_or(u64::MAX) {
@@ -82,7 +85,9 @@ fn accept_all(session: &'static Session, plan: &ReaderPlan, listeners: &[Socket]
             continue;
         }
         let connection = Connection::new(session, plan, number, socket)?;
-        if plan.threads == Threads::PerFlow {
+        if plan.threads == Threads::Fork {
+            fork_for(session, &connection, chunk)?;
+        } else if plan.threads == Threads::PerFlow {
             threads.retain(|thread: &thread::JoinHandle<()>| !thread.is_finished());
             threads.push(thread::Builder::new().spawn(move || read_all(session, &connection, chunk))?);
         } else {
@@ -91,6 +96,18 @@ fn accept_all(session: &'static Session, plan: &ReaderPlan, listeners: &[Socket]
     }
     for thread in threads {
         thread.join().map_err(|_| Error::other("a reading thread has panicked"))?;
+    }
+    Ok(())
+}
+
+/// Forks a process that reads the connection to its end, and ends with this one.
+#[expect(unsafe_code, reason = "the child has one thread only")]
+fn fork_for(session: &'static Session, connection: &Connection, chunk: usize) -> io::Result<()> {
+    // SAFETY: the other thread, which obeys, holds a lock only while it carries out an order.
+    if let ForkResult::Child = unsafe { fork() }? {
+        prctl::set_pdeathsig(Signal::SIGKILL)?;
+        read_all(session, connection, chunk);
+        process::exit(0);
     }
     Ok(())
 }
