@@ -74,7 +74,9 @@ impl Shown {
 }
 
 counters! {
-    /// The totals of one socket. Each of them only grows (and wraps), so that differences can be added to a group.
+    /// The totals of one socket. Each of them only grows (and wraps), so that differences can be added to a group. What
+    /// every event changes comes first: a segment and the read of its data are often events of two CPUs, and each cache
+    /// line that both write costs a read more than 10 ns.
     counters SocketCounters;
     /// Sums over the sockets of a group.
     sums SocketTotals;
@@ -87,7 +89,17 @@ counters! {
         segments: u64,
         /// Time integral of the queued bytes, in bytes x [`TICK_NS`].
         queue_byte_ticks: u64,
-        /// The part of it in which the reader waited for a CPU.
+        /// Bytes that arrived while the reader was on a CPU.
+        arrived_on_cpu_bytes: u64,
+        /// Bytes that arrived while the reader was off the CPU.
+        arrived_off_cpu_bytes: u64,
+        /// Bytes that readers with a slot drained in their timeslices.
+        timeslice_read_bytes: u64,
+        /// Sums of the observed fills, in 1/[`FILL_ONE`](crate::histogram::FILL_ONE), each rounded up.
+        fill_sums: [u64; FILLS],
+        /// Distributions of the observed fills.
+        fills: FillBins,
+        /// The part of `queue_byte_ticks` in which the reader waited for a CPU.
         scheduler_byte_ticks: u64,
         /// Time of which is known what limited the connection.
         observed_ns: u64,
@@ -103,16 +115,6 @@ counters! {
         zero_window_ns: u64,
         /// How often autotuning raised `sk_rcvbuf`.
         growths: u64,
-        /// Bytes that arrived while the reader was on a CPU.
-        arrived_on_cpu_bytes: u64,
-        /// Bytes that arrived while the reader was off the CPU.
-        arrived_off_cpu_bytes: u64,
-        /// Bytes that readers with a slot drained in their timeslices.
-        timeslice_read_bytes: u64,
-        /// Sums of the observed fills, in 1/[`FILL_ONE`](crate::histogram::FILL_ONE), each rounded up.
-        fill_sums: [u64; FILLS],
-        /// Distributions of the observed fills.
-        fills: FillBins,
     }
     derived {
         /// Bytes that arrived while the socket had no known reader: those of the three contexts add up to the bytes

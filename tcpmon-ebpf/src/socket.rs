@@ -4,7 +4,7 @@
 use core::ptr::{read_volatile, write_volatile};
 
 use tcpmon_common::{
-    causes::{self, MAX_LIMIT_US, Path, ROUND_EXTRA_US, Round},
+    causes::{MAX_LIMIT_US, Path, ROUND_EXTRA_US, Round},
     connections::CONNECTIONS_STARTED,
     fold::{self, Folded, Observation, REFUSED_BYTES, REFUSED_TIME, Trigger},
     header::{Header, KIND_LISTENER, VERSION},
@@ -133,8 +133,7 @@ pub fn start_counting(state: &mut SocketState, tcp: TcpSock, now: u64, from_star
 pub fn sample(state: &SocketState, tcp: TcpSock, now: u64) -> Observation {
     let sock = tcp.sock();
     let rcvbuf = sock.rcvbuf();
-    let (window, edge) = (tcp.window(), tcp.edge());
-    let rcv_nxt = tcp.rcv_nxt();
+    let (window, rcv_nxt) = (tcp.window(), tcp.rcv_nxt());
     Observation {
         now_ns: now,
         rcv_nxt,
@@ -142,10 +141,10 @@ pub fn sample(state: &SocketState, tcp: TcpSock, now: u64) -> Observation {
         rmem: sock.rmem(),
         rcvbuf,
         window,
-        edge,
+        edge: tcp.edge(),
         arrived: rcv_nxt,
         // A 16-bit field in a cache line of its own: read only if it can matter.
-        mss: if causes::window_left(edge, rcv_nxt) > u16::MAX as u32 { 0 } else { tcp.mss() },
+        mss: if window > u16::MAX as u32 { 0 } else { tcp.mss() },
         state: sock.state(),
         fin: sock.fin_received(),
         is_growth: rcvbuf > state.rcvbuf && is_growth(state, tcp),

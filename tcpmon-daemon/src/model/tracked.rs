@@ -23,12 +23,15 @@ const GONE: usize = 1024;
 /// Entries that are allocated at once; a multiple of 64.
 const PIECE: usize = 512;
 
-/// Bytes of the counters before the bins, which come last; whole words.
+/// Bytes of the counters before the bins; whole words.
 const HEAD: usize = offset_of!(SocketCounters, fills);
-const WORDS: usize = HEAD / size_of::<u64>();
+/// Where the words after the bins begin.
+const TAIL: usize = HEAD + size_of::<FillBins>();
+/// Words that are not bins.
+const WORDS: usize = (size_of::<SocketCounters>() - size_of::<FillBins>()) / size_of::<u64>();
 
 /// The word that holds the time observed.
-const OBSERVED: usize = offset_of!(SocketCounters, observed_ns) / size_of::<u64>();
+const OBSERVED: usize = (offset_of!(SocketCounters, observed_ns) - size_of::<FillBins>()) / size_of::<u64>();
 
 /// The totals of a socket that were added to its group, without the empty bins.
 #[derive(Debug, Default)]
@@ -49,7 +52,9 @@ impl From<&SocketCounters> for Accounted {
 
 fn words(counters: &SocketCounters) -> [u64; WORDS] {
     let mut words = [0; WORDS];
-    words.as_mut_bytes().copy_from_slice(&counters.as_bytes()[..HEAD]);
+    let (head, tail) = words.as_mut_bytes().split_at_mut(HEAD);
+    head.copy_from_slice(&counters.as_bytes()[..HEAD]);
+    tail.copy_from_slice(&counters.as_bytes()[TAIL..]);
     words
 }
 
@@ -63,7 +68,9 @@ impl Accounted {
     /// Restores the totals.
     pub(super) fn counters(&self) -> SocketCounters {
         let mut counters = SocketCounters::ZERO;
-        counters.as_mut_bytes()[..HEAD].copy_from_slice(self.words.as_bytes());
+        let (head, tail) = self.words.as_bytes().split_at(HEAD);
+        counters.as_mut_bytes()[..HEAD].copy_from_slice(head);
+        counters.as_mut_bytes()[TAIL..].copy_from_slice(tail);
         for (cell, count) in &self.bins {
             counters.fills.as_flattened_mut()[usize::from(*cell)] = u32::from_ne_bytes(*count);
         }
@@ -101,7 +108,7 @@ impl Accounted {
 }
 
 const _: () = assert!(FILL_BINS * FILLS <= u8::MAX as usize + 1);
-const _: () = assert!(WORDS * size_of::<u64>() + size_of::<FillBins>() == size_of::<SocketCounters>());
+const _: () = assert!(HEAD.is_multiple_of(size_of::<u64>()) && size_of::<FillBins>().is_multiple_of(size_of::<u64>()));
 
 /// What a socket adds to its group's gauges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
