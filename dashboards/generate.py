@@ -71,15 +71,17 @@ def faults_of(name: str, content: str) -> list[str]:
         for target in panel["targets"]:
             if not target.get("legendFormat"):
                 faults.append(f"{name}: {title} has no legend")
-            for selector in re.findall(r"\b(?:tcpmon|process)_\w+(\{[^}]*\})?", target["expr"]):
+            for selector in re.findall(r"\b(?:instance:)?(?:tcpmon|process)_[\w:]+(\{[^}]*\})?", target["expr"]):
                 if 'instance=~"$instance"' not in selector:
                     faults.append(f'{name}: {title} asks for all hosts: add instance=~"$instance"')
     return faults
 
 
 def graphs(dashboard: dict) -> list[dict]:
-    """The panels, without the rows."""
-    return [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+    """The panels, also those of rows that are folded, without the rows."""
+    rows = [panel for panel in dashboard["panels"] if panel["type"] == "row"]
+    nested = [panel for row in rows for panel in row["panels"]]
+    return [panel for panel in dashboard["panels"] + nested if panel["type"] != "row"]
 
 
 def faults_of_queries(dashboards: dict[str, dict]) -> list[str]:
@@ -92,7 +94,8 @@ def faults_of_queries(dashboards: dict[str, dict]) -> list[str]:
                 expr = target["expr"]
                 for variable, value in VARIABLES.items():
                     expr = expr.replace(variable, value)
-                if "$" in expr:
+                # The first group of label_replace is no variable.
+                if "$" in expr.replace('"$1"', ""):
                     faults.append(f"{panel['title']}: a variable that generate.py does not know: {expr}")
                 rules.append({"record": f"panel_{panel['id']}_{target['refId']}", "expr": expr})
     with tempfile.TemporaryDirectory() as directory:

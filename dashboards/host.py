@@ -1,10 +1,72 @@
 """The host dashboard: a received packet's path from the ring to the application, then memory, then tcpmon."""
 
-from panels import Dashboard, Panel, Query, Row, Variable, quantile, total
+from panels import Dashboard, Panel, Query, Row, Stat, Steps, Variable, quantile, total
 from tcpmon import ITSELF
 
-# Appended to queries where nothing may have been counted yet: a line at 0 for each host that answers.
-ZERO = "or on (instance) (0 * max by (instance) (tcpmon_build_info{@}))"
+LOST_SEGMENTS = 'sum(rate(tcpmon_receive_drops_total{@,effect="lost"}[@]))'
+
+HEALTH = Row(
+    "Health now",
+    (
+        Stat(
+            "RX overruns",
+            "Packets per second that found no room in the receive rings. Runbook TcpmonRxOverrun.",
+            "pps",
+            (Query("sum(rate(tcpmon_device_rx_overruns_total{@}[@]))", "overruns"),),
+            Steps(0.1, 10),
+            width=4,
+        ),
+        Stat(
+            "Softnet drops",
+            "Packets per second dropped because a CPU's backlog was full. Runbook TcpmonSoftnetDrops.",
+            "pps",
+            (Query("sum(rate(tcpmon_softnet_dropped_total{@}[@]))", "drops"),),
+            Steps(0.1, 10),
+            width=4,
+        ),
+        Stat(
+            "Data lost at sockets",
+            "Received segments per second that the kernel dropped with what was new in them. Runbook TcpmonReceiveDrops.",
+            "pps",
+            (Query(f"{LOST_SEGMENTS} or on () 0 * count(tcpmon_build_info{{@}})", "lost"),),
+            Steps(0.1, 10),
+            width=4,
+        ),
+        Stat(
+            "TCP memory pressure",
+            "Hosts on which the kernel holds TCP's memory down now. Runbook TcpmonTcpMemoryPressure.",
+            "short",
+            (Query("sum(tcpmon_tcp_memory_pressure{@})", "hosts"),),
+            Steps(1, 1),
+            width=4,
+        ),
+        Stat(
+            "Stuck sockets",
+            "Sockets that are no longer established and still have something to send, averaged over five minutes. Some are "
+            "always on their way. Runbook TcpmonFinWait1PileUp.",
+            "short",
+            (Query("sum(avg_over_time(tcpmon_stuck_sockets{@}[5m]))", "sockets"),),
+            Steps(20, 100),
+            width=4,
+        ),
+        Stat(
+            "tcpmon is blind to",
+            "Events and records that tcpmon lost per second, and its probes that do not run though the kernel has them. "
+            "Runbooks TcpmonLosingEvents, TcpmonProbeMissing.",
+            "short",
+            (
+                Query("sum(rate(tcpmon_lost_total{@}[@]))", "lost"),
+                Query(
+                    'count(tcpmon_probe_attached{@} == 0 unless ignoring (verdict, reason) '
+                    'tcpmon_probe_info{@,verdict="unsupported"}) or vector(0)',
+                    "probes",
+                ),
+            ),
+            Steps(1),
+            width=4,
+        ),
+    ),
+)
 
 NIC_RING = Row(
     "NIC ring",
@@ -20,6 +82,7 @@ NIC_RING = Row(
                     "sum by (instance, device) (rate(tcpmon_device_rx_overruns_total{@}[@]))", "{{instance}} {{device}}"
                 ),
             ),
+            optional=True,
         ),
         Panel(
             "RX overruns by counter",
@@ -28,6 +91,8 @@ NIC_RING = Row(
             "loopback)",
             "pps",
             (Query("rate(tcpmon_device_rx_overruns_total{@}[@])", "{{instance}} {{device}} {{counter}}"),),
+            optional=True,
+            top=10,
         ),
         Panel(
             "RX ring size",
@@ -38,6 +103,7 @@ NIC_RING = Row(
                 Query("tcpmon_device_rx_ring_entries{@}", "{{instance}} {{device}} set"),
                 Query("tcpmon_device_rx_ring_max_entries{@}", "{{instance}} {{device}} possible"),
             ),
+            optional=True,
         ),
     ),
 )
@@ -52,6 +118,8 @@ SOFTNET = Row(
             "attached)",
             "cps",
             (Query("rate(tcpmon_napi_polls_total{@}[@])", "{{instance}} {{device}}"),),
+            optional=True,
+            top=10,
         ),
         Panel(
             "NAPI packets",
@@ -59,6 +127,8 @@ SOFTNET = Row(
             "napi_poll probe is not attached)",
             "pps",
             (Query("rate(tcpmon_napi_packets_total{@}[@])", "{{instance}} {{device}}"),),
+            optional=True,
+            top=10,
         ),
         Panel(
             "NAPI budget exhausted",
@@ -73,6 +143,7 @@ SOFTNET = Row(
                 ),
             ),
             maximum=1,
+            optional=True,
         ),
         Panel(
             "Softnet: packets processed",
@@ -80,6 +151,7 @@ SOFTNET = Row(
             "CPU is the limit of the host.",
             "pps",
             (Query("rate(tcpmon_softnet_processed_total{@}[@])", "{{instance}} CPU {{cpu}}"),),
+            top=10,
         ),
         Panel(
             "Softnet: packets dropped",
@@ -87,6 +159,7 @@ SOFTNET = Row(
             "net.core.netdev_max_backlog or spread the load. Runbook TcpmonSoftnetDrops.",
             "pps",
             (Query("rate(tcpmon_softnet_dropped_total{@}[@])", "{{instance}} CPU {{cpu}}"),),
+            top=10,
         ),
         Panel(
             "Softnet: squeezed",
@@ -94,6 +167,7 @@ SOFTNET = Row(
             "of it. Together with drops or overruns: raise net.core.netdev_budget and netdev_budget_usecs.",
             "cps",
             (Query("rate(tcpmon_softnet_time_squeezed_total{@}[@])", "{{instance}} CPU {{cpu}}"),),
+            top=10,
         ),
     ),
 )
@@ -147,8 +221,7 @@ SOCKET_QUEUES = Row(
             "pps",
             (
                 Query(
-                    "sum by (instance, reason) "
-                    f'(rate(tcpmon_receive_drops_total{{@,effect="lost"}}[@])) {ZERO}',
+                    'sum by (instance, reason) (rate(tcpmon_receive_drops_total{@,effect="lost"}[@]))',
                     "{{instance}} {{reason}}",
                 ),
                 Query(
@@ -156,6 +229,7 @@ SOCKET_QUEUES = Row(
                     "{{instance}} harmless",
                 ),
             ),
+            top=10,
         ),
         Panel(
             "Sockets",
@@ -229,6 +303,7 @@ APPLICATION = Row(
                     "{{instance}} {{process}}",
                 ),
             ),
+            top=10,
         ),
     ),
 )
@@ -264,6 +339,8 @@ MEMORY = Row(
             "the sock_exceed_buf_limit probe is not attached)",
             "cps",
             (Query("rate(tcpmon_memory_limit_exceeded_total{@}[@])", "{{instance}} {{kind}}"),),
+            optional=True,
+            top=10,
         ),
         Panel(
             "TCP memory limit against memory",
@@ -294,6 +371,7 @@ MEMORY = Row(
             "jumbo buffers in one piece cannot refill their ring.",
             "short",
             (Query("sum by (instance, order) (tcpmon_zone_free_blocks{@})", "{{instance}} order {{order}}"),),
+            top=10,
         ),
         Panel(
             "Page allocation failures",
@@ -306,6 +384,8 @@ MEMORY = Row(
                     "{{instance}} {{context}} order {{order}}",
                 ),
             ),
+            optional=True,
+            top=10,
         ),
         Panel(
             "Time lost for want of memory",
@@ -313,6 +393,7 @@ MEMORY = Row(
             "readers are slow because of memory and not of the CPU. (absent where the kernel has no PSI)",
             "percentunit",
             (Query("rate(tcpmon_psi_memory_stalled_seconds_total{@}[@])", "{{instance}} {{kind}}"),),
+            optional=True,
         ),
         Panel(
             "Socket memory by control group",
@@ -320,6 +401,8 @@ MEMORY = Row(
             "under pressure while the host is not. (absent where cgroup v2 has no memory controller)",
             "bytes",
             (Query("tcpmon_cgroup_socket_memory_bytes{@}", "{{instance}} {{cgroup}} capped={{capped}}"),),
+            optional=True,
+            top=10,
         ),
     ),
 )
@@ -339,6 +422,7 @@ EVENTS = Row(
             "thrown away. TCPRcvCollapsed: CPU is spent to save memory. TCPBacklogDrop: a socket was in use for too long.",
             "cps",
             (Query(f'rate(tcpmon_tcp_events_total{{@,event=~"{PRUNED}"}}[@])', "{{instance}} {{event}}"),),
+            top=10,
         ),
         Panel(
             "TcpExt: windows and order",
@@ -346,6 +430,7 @@ EVENTS = Row(
             "have closed. TCPOFOQueue: a segment came out of order, by loss or by reordering on the path.",
             "cps",
             (Query(f'rate(tcpmon_tcp_events_total{{@,event=~"{WINDOW}"}}[@])', "{{instance}} {{event}}"),),
+            top=10,
         ),
         Panel(
             "IpExt",
@@ -353,6 +438,7 @@ EVENTS = Row(
             "Checksum errors: look at the NIC, cable or a virtual switch.",
             "cps",
             (Query(f'rate(tcpmon_ip_events_total{{@,event=~"{IP}"}}[@])', "{{instance}} {{event}}"),),
+            top=10,
         ),
         Panel(
             "Stuck sockets",
@@ -360,12 +446,14 @@ EVENTS = Row(
             "their way; a plateau in fin_wait_1 is peers that do not read. Runbook TcpmonFinWait1PileUp.",
             "short",
             (Query("tcpmon_stuck_sockets{@}", "{{instance}} {{state}}"),),
+            top=10,
         ),
         Panel(
             "Stuck send queues",
             "What those sockets have to send. It counts against TCP's memory until it is acknowledged or given up.",
             "bytes",
             (Query("tcpmon_stuck_send_queue_bytes{@}", "{{instance}} {{state}}"),),
+            top=10,
         ),
         Panel(
             "Orphan sockets",
@@ -376,12 +464,37 @@ EVENTS = Row(
     ),
 )
 
+# In the order of a packet's way.
+WAY = (NIC_RING, SOFTNET, SOCKET_QUEUES, SCHEDULER, APPLICATION, MEMORY, EVENTS)
+
+
+def everywhere(title: str, *rows: Row, collapsed: bool = False) -> Row:
+    """The panels of these rows that every host has."""
+    panels = tuple(panel for row in rows for panel in row.panels if not panel.optional)
+    return Row(title, panels, collapsed)
+
+
+SOMEWHERE = Row(
+    "What not every host has: rings, NAPI, refused memory, PSI, control groups",
+    tuple(panel for row in WAY for panel in row.panels if panel.optional),
+    collapsed=True,
+)
+
 HOST = Dashboard(
     uid="tcpmon-host",
     title="tcpmon: host",
-    description="The way of a received packet through the host, in its order: NIC ring, NAPI, sockets, scheduler, "
-    "application; then memory; then tcpmon itself. The first row that is not quiet is the place to look.",
+    description="Health of one or more hosts; then the way of a received packet in its order, softnet, sockets, readers; "
+    "then memory; then tcpmon itself. The first row that is not quiet is the place to look.",
     matchers='instance=~"$instance"',
-    variables=(Variable("instance", "label_values(tcpmon_build_info, instance)", all_values=False),),
-    rows=(NIC_RING, SOFTNET, SOCKET_QUEUES, SCHEDULER, APPLICATION, MEMORY, EVENTS, ITSELF),
+    variables=(Variable("instance", "label_values(tcpmon_build_info, instance)", all_values=True),),
+    rows=(
+        HEALTH,
+        everywhere("Softnet", NIC_RING, SOFTNET),
+        everywhere("Socket queues", SOCKET_QUEUES),
+        everywhere("Readers: CPU and application", SCHEDULER, APPLICATION),
+        everywhere("Memory", MEMORY),
+        everywhere("Kernel events and stuck sockets", EVENTS, collapsed=True),
+        SOMEWHERE,
+        ITSELF,
+    ),
 )

@@ -1,18 +1,25 @@
 """Rows, panels and queries as the dashboards list them, and their conversion to a dashboard with Grafana's SDK."""
 
+import re
 import string
 from dataclasses import dataclass
 
-from grafana_foundation_sdk.builders import common, prometheus, stat, timeseries
+from grafana_foundation_sdk.builders import common, prometheus, stat, table, timeseries
 from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.models import common as options
 from grafana_foundation_sdk.models import dashboard as models
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-# Grafana's grid is 24 columns wide; three panels fit side by side.
-PANEL_WIDTH = 8
-PANEL_HEIGHT = 8
+# Grafana's grid is 24 columns wide; four panels fit side by side.
+GRID = 24
+PANEL_WIDTH = 6
+PANEL_HEIGHT = 7
+STAT_HEIGHT = 4
 
 DATASOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
+
+# What a panel shows where its metrics do not exist.
+NOT_HERE = "not on this host"
 
 
 @dataclass(frozen=True)
@@ -27,6 +34,14 @@ class Query:
 
 
 @dataclass(frozen=True)
+class Steps:
+    """Values from which a number is shown in orange and in red; below both it is green."""
+
+    orange: float
+    red: float | None = None
+
+
+@dataclass(frozen=True)
 class Panel:
     """One panel. `unit` is Grafana's name for the unit; `maximum` is set if the unit has one (a share)."""
 
@@ -35,16 +50,66 @@ class Panel:
     unit: str
     queries: tuple[Query, ...]
     maximum: float | None = None
-    # Whether to show a text with the names of the existing series instead of a graph.
-    names_only: bool = False
+    # Shows this many series for each query, those with the highest values now, and none that are 0 now.
+    top: int | None = None
+    steps: Steps | None = None
+    # Whether its metrics are missing on some hosts.
+    optional: bool = False
+    width: int = PANEL_WIDTH
+
+
+@dataclass(frozen=True)
+class Stat:
+    """The values of now, as numbers with a colour; without `steps`, the names of the series instead."""
+
+    title: str
+    description: str
+    unit: str
+    queries: tuple[Query, ...]
+    steps: Steps | None
+    # What is shown if there is no series.
+    empty: str = NOT_HERE
+    width: int = PANEL_WIDTH
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table: the value of a query by `Table.keys`, or one of its labels."""
+
+    title: str
+    expr: str
+    unit: str = "short"
+    # The label to show instead of the value.
+    label: str | None = None
+    steps: Steps | None = None
+    # Text and colour that are shown instead of a label's values.
+    texts: tuple[tuple[str, str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A line for each combination of `keys`, sorted by the last column, which is not shown."""
+
+    title: str
+    description: str
+    keys: tuple[str, ...]
+    columns: tuple[Column, ...]
+    # Where a click on a key leads: title and URL.
+    links: tuple[tuple[str, str], ...]
+    height: int = 10
+    width: int = GRID
+
+
+AnyPanel = Panel | Stat | Table
 
 
 @dataclass(frozen=True)
 class Row:
-    """Panels under one heading."""
+    """Panels under one heading, which may be folded away."""
 
     title: str
-    panels: tuple[Panel, ...]
+    panels: tuple[AnyPanel, ...]
+    collapsed: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,22 +152,38 @@ def build(dashboard: Dashboard) -> models.Dashboard:
     builder = builders.Dashboard(dashboard.title).uid(dashboard.uid).description(dashboard.description)
     builder = builder.tags(["tcpmon"]).time("now-1h", "now").refresh("30s").timezone("browser").readonly()
     builder = builder.tooltip(models.DashboardCursorSync.CROSSHAIR).link(_link())
-    builder = builder.with_variable(_datasource())
+    builder = builder.annotation(_alerts()).with_variable(_datasource())
     for variable in dashboard.variables:
         builder = builder.with_variable(_variable(variable))
     number = 0
     for row in dashboard.rows:
         number += 1
-        builder = builder.with_row(builders.Row(row.title).id(number))
+        heading = builders.Row(row.title).id(number)
+        panels = []
         for panel in row.panels:
             number += 1
-            builder = builder.with_panel(_panel(panel, dashboard.matchers).id(number))
+            panels.append(_panel(panel, dashboard.matchers).id(number))
+        if row.collapsed:
+            for panel in panels:
+                heading = heading.with_panel(panel)
+            builder = builder.with_row(heading.collapsed(True))
+        else:
+            builder = builder.with_row(heading)
+            for panel in panels:
+                builder = builder.with_panel(panel)
     return builder.build()
 
 
 def _link() -> builders.DashboardLink:
     link = builders.DashboardLink("tcpmon").type(models.DashboardLinkType.DASHBOARDS).tags(["tcpmon"])
     return link.include_vars(True).keep_time(True)
+
+
+def _alerts() -> builders.AnnotationQuery:
+    """Marks on all graphs while an alert fires."""
+    firing = 'ALERTS{alertname=~"Tcpmon.+",alertstate="firing",instance=~"$instance"}'
+    query = builders.AnnotationQuery().name("Alerts").datasource(DATASOURCE).expr(firing)
+    return query.enable(True).icon_color("red")
 
 
 def _datasource() -> builders.DatasourceVariable:
@@ -119,30 +200,109 @@ def _variable(variable: Variable) -> builders.QueryVariable:
     return builder.sort(models.VariableSort.ALPHABETICAL_ASC)
 
 
-def _panel(panel: Panel, matchers: str) -> stat.Panel | timeseries.Panel:
-    builder = _names(panel) if panel.names_only else _graph(panel)
+def _panel(panel: AnyPanel, matchers: str) -> stat.Panel | table.Panel | timeseries.Panel:
+    if isinstance(panel, Table):
+        return _table(panel, matchers)
+    builder = _stat(panel) if isinstance(panel, Stat) else _graph(panel)
     builder = builder.title(panel.title).description(panel.description).unit(panel.unit).datasource(DATASOURCE)
-    builder = builder.span(PANEL_WIDTH).height(PANEL_HEIGHT)
+    if panel.steps is not None:
+        builder = builder.thresholds(_thresholds(panel.steps))
+    top = panel.top if isinstance(panel, Panel) else None
     for ref_id, query in zip(string.ascii_uppercase, panel.queries):
-        expr = query.expr.replace("{@", "{" + matchers).replace("[@]", "[$__rate_interval]")
-        target = prometheus.Dataquery().ref_id(ref_id).datasource(DATASOURCE).expr(expr).legend_format(query.legend)
-        builder = builder.with_target(target.instant() if panel.names_only else target.range())
+        expr = f"{_grouped(query.expr)} and topk({top}, {_at_end(_grouped(query.expr))} > 0)" if top else query.expr
+        target = prometheus.Dataquery().ref_id(ref_id).datasource(DATASOURCE).expr(_filled(expr, matchers))
+        target = target.legend_format(query.legend)
+        builder = builder.with_target(target.instant() if isinstance(panel, Stat) else target.range())
     return builder
+
+
+def _grouped(expr: str) -> str:
+    return f"({expr})"
+
+
+def _at_end(expr: str) -> str:
+    """The expression as it is at the end of the graph's time range, at each of its points: so the same series are the
+    highest all over the graph.
+    """
+    return re.sub(r"\{@[^}]*\}(\[@\])?", lambda selector: f"{selector[0]} @ end()", expr)
+
+
+def _filled(expr: str, matchers: str) -> str:
+    return expr.replace("{@", "{" + matchers).replace("[@]", "[$__rate_interval]")
 
 
 def _graph(panel: Panel) -> timeseries.Panel:
     legend = common.VizLegendOptions().display_mode(options.LegendDisplayMode.TABLE).show_legend(True)
     legend = legend.placement(options.LegendPlacement.BOTTOM).calcs(["lastNotNull", "max"])
-    legend = legend.sort_by("Max").sort_desc(True)
+    legend = legend.sort_by("Last *").sort_desc(True)
     tooltip = common.VizTooltipOptions().mode(options.TooltipDisplayMode.MULTI).sort(options.SortOrder.DESCENDING)
     builder = timeseries.Panel().legend(legend).tooltip(tooltip).line_width(1).fill_opacity(5)
-    builder = builder.show_points(options.VisibilityMode.AUTO).min(0)
+    builder = builder.show_points(options.VisibilityMode.AUTO).min(0).span(panel.width).height(PANEL_HEIGHT)
     if panel.maximum is not None:
         builder = builder.max(panel.maximum)
+    if panel.steps is not None:
+        style = common.GraphThresholdsStyleConfig().mode(options.GraphTresholdsStyleMode.DASHED)
+        builder = builder.thresholds_style(style)
+    if panel.optional:
+        builder = builder.no_value(NOT_HERE)
+    elif panel.top:
+        builder = builder.no_value("none now")
     return builder
 
 
-def _names(panel: Panel) -> stat.Panel:
+def _stat(panel: Stat) -> stat.Panel:
     reduce = common.ReduceDataOptions().calcs(["lastNotNull"])
-    builder = stat.Panel().reduce_options(reduce).text_mode(options.BigValueTextMode.NAME)
-    return builder.graph_mode(options.BigValueGraphMode.NONE).color_mode(options.BigValueColorMode.NONE)
+    builder = stat.Panel().reduce_options(reduce).graph_mode(options.BigValueGraphMode.NONE)
+    builder = builder.no_value(panel.empty).span(panel.width).height(STAT_HEIGHT)
+    if panel.steps is None:
+        return builder.text_mode(options.BigValueTextMode.NAME).color_mode(options.BigValueColorMode.NONE)
+    text = options.BigValueTextMode.VALUE_AND_NAME if len(panel.queries) > 1 else options.BigValueTextMode.VALUE
+    return builder.text_mode(text).color_mode(options.BigValueColorMode.BACKGROUND)
+
+
+def _thresholds(steps: Steps) -> builders.ThresholdsConfig:
+    levels = [models.Threshold(value=None, color="green"), models.Threshold(value=steps.orange, color="orange")]
+    if steps.red is not None:
+        levels.append(models.Threshold(value=steps.red, color="red"))
+    return builders.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(levels)
+
+
+def _table(panel: Table, matchers: str) -> table.Panel:
+    builder = table.Panel().title(panel.title).description(panel.description).datasource(DATASOURCE)
+    builder = builder.span(panel.width).height(panel.height).no_value("").unit("short")
+    names = {key: key.capitalize() for key in panel.keys}
+    hidden = {"Time": True}
+    order = dict(zip(panel.keys, range(len(panel.keys))))
+    for ref_id, column in zip(string.ascii_uppercase, panel.columns):
+        target = prometheus.Dataquery().ref_id(ref_id).datasource(DATASOURCE).expr(_filled(column.expr, matchers))
+        target = target.legend_format(column.title).instant().format(PromQueryFormat.TABLE)
+        builder = builder.with_target(target)
+        field = column.label or f"Value #{ref_id}"
+        if column.label is not None:
+            hidden[f"Value #{ref_id}"] = True
+        order[field] = len(order)
+        names[field] = column.title
+        builder = builder.override_by_name(column.title, _properties(column))
+    # The last column is for sorting only.
+    rank = panel.columns[-1].title
+    builder = builder.override_by_name(rank, [models.DynamicConfigValue("custom.hidden", True)])
+    for key in panel.keys:
+        links = [{"title": title, "url": url} for title, url in panel.links]
+        builder = builder.override_by_name(names[key], [models.DynamicConfigValue("links", links)])
+    arranged = {"excludeByName": hidden, "indexByName": order, "renameByName": names}
+    builder = builder.with_transformation(models.DataTransformerConfig(id_val="merge", options={}))
+    builder = builder.with_transformation(models.DataTransformerConfig(id_val="organize", options=arranged))
+    by = common.TableSortByFieldState().display_name(rank).desc(True)
+    return builder.sort_by([by])
+
+
+def _properties(column: Column) -> list[models.DynamicConfigValue]:
+    found = [models.DynamicConfigValue("unit", column.unit)]
+    if column.steps is not None:
+        found.append(models.DynamicConfigValue("thresholds", _thresholds(column.steps).build()))
+    if column.texts:
+        texts = {value: models.ValueMappingResult(text=text, color=color) for value, text, color in column.texts}
+        found.append(models.DynamicConfigValue("mappings", [models.ValueMap(options=texts)]))
+    if column.steps is not None or column.texts:
+        found.append(models.DynamicConfigValue("custom.cellOptions", {"type": "color-text"}))
+    return found

@@ -1,104 +1,196 @@
-"""The receivers dashboard: per process and service, whether the reader keeps up, and if not, why."""
+"""The receivers dashboard: which receivers are limited, by what, and what to look at; then each of them in depth."""
 
-from panels import Dashboard, Panel, Query, Row, Variable, quantile, total
+from panels import Column, Dashboard, Panel, Query, Row, Stat, Steps, Table, Variable, quantile, total
 
-GROUP = "process, service"
-LEGEND = "{{process}} {{service}}"
+KEYS = ("instance", "process", "service")
+GROUP = ", ".join(KEYS)
+LEGEND = "{{instance}} {{process}} {{service}}"
 
 LIMITED = "tcpmon_receive_limited_seconds_total"
 NOT_UPSTREAM = ',cause!="upstream"'
+TOP = 10
 
 
 def rate(family: str, labels: str = GROUP, more: str = "") -> str:
     return f"sum by ({labels}) (rate({family}{{@{more}}}[@]))"
 
 
-def gauge(family: str) -> str:
-    return f"sum by ({GROUP}) ({family}{{@}})"
+def gauge(family: str, more: str = "") -> str:
+    return f"sum by ({GROUP}) ({family}{{@{more}}})"
 
 
-CAUSES = Row(
-    "What limits them",
+# Connections that were limited on this side, on average, per group.
+HELD_UP = rate(LIMITED, GROUP, NOT_UPSTREAM)
+# The part of the time of a group's sockets.
+SHARE = f"{HELD_UP} / ({rate('tcpmon_socket_seconds_total')} > 0)"
+# Groups with unread data of which nothing was read; a few bytes of a client that waits for more are normal.
+ACCEPTED = ',service=~"local:.+"'
+STUCK = (
+    f"(({gauge('tcpmon_receive_queue_bytes', ACCEPTED)} > 0 or {gauge('tcpmon_receive_queue_bytes')} > 16384)"
+    f" and {rate('tcpmon_receive_read_bytes_total')} == 0)"
+)
+CAUSE = f"topk by ({GROUP}) (1, {rate(LIMITED, f'{GROUP}, cause', NOT_UPSTREAM)} > 0)"
+# What is stuck comes first, then what is limited most.
+RANK = f"({HELD_UP} + 1e6 * ({STUCK} > bool 0) or {HELD_UP} > 0)"
+WORST = f"topk({TOP}, {RANK})"
+
+
+def of_the_worst(expr: str) -> str:
+    return f"({expr}) and on ({GROUP}) {WORST}"
+
+
+# How a verdict is shown, and what to look at.
+VERDICTS = (
+    ("stuck", "red", "Does the process hang? cat /proc/PID/stack, strace. Runbook TcpmonReaderStalled"),
+    ("application", "orange", "The reader: tcpmon trace --pid, perf. Runbook TcpmonLimitedByApplication"),
+    ("scheduler", "orange", "CPU: priority, cpuset, quota. Runbook TcpmonLimitedByScheduler"),
+    ("window", "orange", "tcp_rmem, SO_RCVBUF for the path. Runbook TcpmonLimitedByWindow"),
+    ("memory", "orange", "tcp_mem, the control group's limit. Runbook TcpmonLimitedByMemory"),
+)
+VERDICT = f'label_replace({STUCK}, "cause", "stuck", "", "") or on ({GROUP}) {CAUSE}'
+
+DETAILS = (
+    "/d/tcpmon-receivers?var-instance=${__data.fields.Instance}&var-process=${__data.fields.Process}"
+    "&var-service=${__data.fields.Service}&${__url_time_range}"
+)
+HOST = "/d/tcpmon-host?var-instance=${__data.fields.Instance}&${__url_time_range}"
+
+ANSWER = Row(
+    "What limits them now",
+    (
+        Stat(
+            "Stuck receivers",
+            "Process and service with unread data of which nothing was read. Runbook TcpmonReaderStalled.",
+            "short",
+            (Query(f"count({STUCK}) or vector(0)", "stuck"),),
+            Steps(1, 1),
+            empty="0",
+        ),
+        Stat(
+            "Limited receivers",
+            "Process and service whose connections were held up on this side for more than a tenth of their time. 0: the "
+            "senders or the path are the limit.",
+            "short",
+            (Query(f"count(({SHARE}) > 0.1) or vector(0)", "limited"),),
+            Steps(1),
+            empty="0",
+        ),
+        Stat(
+            "Connections held up, by cause",
+            "How many connections are held up on this side, on average, by what: their reader (application), its want of "
+            "a CPU (scheduler), a window too small for the path (window), or memory.",
+            "short",
+            (Query(rate(LIMITED, "cause", NOT_UPSTREAM), "{{cause}}"),),
+            Steps(0.1, 1),
+            empty="0",
+            width=12,
+        ),
+        Table(
+            "The ten worst receivers",
+            "First what is stuck, then what holds up most connections. Limited by: what held them up for longest. Share: "
+            "part of the time of its sockets. Mean wait of a byte: from its arrival to its read, without a value where "
+            "nothing is read. Click on a row for its details.",
+            KEYS,
+            (
+                Column(
+                    "Limited by",
+                    of_the_worst(VERDICT),
+                    label="cause",
+                    texts=tuple((cause, cause, color) for cause, color, _ in VERDICTS),
+                ),
+                Column("Share", of_the_worst(SHARE), "percentunit", steps=Steps(0.1, 0.5)),
+                Column("Held up", of_the_worst(HELD_UP)),
+                Column("Received/s", of_the_worst(rate("tcpmon_receive_bytes_total")), "Bps"),
+                Column("Unread", of_the_worst(gauge("tcpmon_receive_queue_bytes")), "bytes"),
+                Column(
+                    "Mean wait",
+                    of_the_worst(
+                        f"{rate('tcpmon_receive_queue_byte_seconds_total')}"
+                        f" / ({rate('tcpmon_receive_read_bytes_total')} > 0)"
+                    ),
+                    "s",
+                ),
+                Column(
+                    "What to look at",
+                    f'label_replace({of_the_worst(VERDICT)}, "look", "$1", "cause", "(.*)")',
+                    label="look",
+                    texts=tuple((cause, text, "text") for cause, _, text in VERDICTS),
+                ),
+                Column("Rank", WORST),
+            ),
+            links=(("Details", DETAILS), ("Host", HOST)),
+        ),
+    ),
+)
+
+OVER_TIME = Row(
+    "What limits them over time",
     (
         Panel(
-            "Connections that are limited",
-            "How many connections are held up on this side, on average, by what: their reader (application), its want of "
-            "a CPU (scheduler), a window too small for the path (window), or memory. Near 0: the senders or the path are "
+            "Connections held up",
+            "How many connections are held up on this side, on average, by cause. Near 0: the senders or the path are "
             "the limit.",
             "short",
             (Query(rate(LIMITED, "cause", NOT_UPSTREAM), "{{cause}}"),),
         ),
         Panel(
-            "Limited most",
-            "The ten groups with the most connections held up, and by what. What helps: application, the reader; "
-            "scheduler, priority or a core of its own; window, tcp_rmem or SO_RCVBUF; memory, tcp_mem or the control "
-            "group's limit.",
+            "Held up most",
+            "The groups with the most connections held up now, and by what.",
             "short",
-            (
-                Query(
-                    f"topk(10, {rate(LIMITED, f'{GROUP}, cause', NOT_UPSTREAM)})",
-                    f"{LEGEND}: {{{{cause}}}}",
-                ),
-            ),
+            (Query(rate(LIMITED, f"{GROUP}, cause", NOT_UPSTREAM), f"{LEGEND}: {{{{cause}}}}"),),
+            top=TOP,
         ),
         Panel(
             "Mean wait of a byte, by reason",
-            "The ten groups whose bytes wait longest in the queue, and for what: for the reader to get a CPU (scheduler), "
-            "or for anything else (application).",
+            "How long a byte waits in the queue: for the reader to get a CPU (scheduler), or for anything else "
+            "(application). Little's law: mean queue over throughput. A reader that is stuck has no value here: see the "
+            "table.",
             "s",
             (
                 Query(
-                    f"topk(10, {rate('tcpmon_receive_wait_byte_seconds_total', f'{GROUP}, reason')} / ignoring (reason) "
-                    f"group_left () {rate('tcpmon_receive_read_bytes_total')})",
+                    f"{rate('tcpmon_receive_wait_byte_seconds_total', f'{GROUP}, reason')} / ignoring (reason) "
+                    f"group_left () ({rate('tcpmon_receive_read_bytes_total')} > 0)",
                     f"{LEGEND}: {{{{reason}}}}",
                 ),
             ),
+            top=TOP,
+        ),
+        Panel(
+            "Mean queue",
+            "Bytes that waited to be read, on average over time, exactly (rate of the time integral).",
+            "bytes",
+            (Query(rate("tcpmon_receive_queue_byte_seconds_total"), LEGEND),),
+            top=TOP,
         ),
     ),
 )
 
 THROUGHPUT = Row(
-    "Throughput and waiting",
+    "Throughput",
     (
         Panel(
             "Received",
             "New in-order data that TCP accepted, bytes per second.",
             "Bps",
             (Query(rate("tcpmon_receive_bytes_total"), LEGEND),),
+            top=TOP,
         ),
         Panel(
             "Read",
             "Data that the application drained, bytes per second. Below what is received, the queue grows.",
             "Bps",
             (Query(rate("tcpmon_receive_read_bytes_total"), LEGEND),),
+            top=TOP,
         ),
         Panel(
             "Segment size",
             "Bytes per data segment, as GRO merged them. Near one packet at high speed: GRO is off or does not help, "
             "and each packet costs CPU.",
             "bytes",
-            (Query(f"{rate('tcpmon_receive_bytes_total')} / {rate('tcpmon_receive_segments_total')}", LEGEND),),
+            (Query(f"{rate('tcpmon_receive_bytes_total')} / ({rate('tcpmon_receive_segments_total')} > 0)", LEGEND),),
+            top=TOP,
         ),
-        Panel(
-            "Mean queue",
-            "Bytes that waited to be read, on average over time, exactly (rate of the time integral). Near 0: the reader "
-            "keeps up, and the sender or the path is the limit. High: the reader is.",
-            "bytes",
-            (Query(rate("tcpmon_receive_queue_byte_seconds_total"), LEGEND),),
-        ),
-        Panel(
-            "Mean wait of a byte",
-            "How long a byte waits for its reader (Little's law: mean queue over throughput). Without a value while "
-            "nothing is read. Compare with the time slices below: many of them long, the reader is asleep elsewhere.",
-            "s",
-            (
-                Query(
-                    f"{rate('tcpmon_receive_queue_byte_seconds_total')} / {rate('tcpmon_receive_read_bytes_total')}",
-                    LEGEND,
-                ),
-            ),
-        ),
-        Panel("Sockets", "TCP sockets of the group.", "short", (Query(gauge("tcpmon_sockets"), LEGEND),)),
+        Panel("Sockets", "TCP sockets of the group.", "short", (Query(gauge("tcpmon_sockets"), LEGEND),), top=TOP),
     ),
 )
 
@@ -106,24 +198,44 @@ BUFFER = Row(
     "Buffer and window",
     (
         Panel(
-            "Buffer fill met by segments",
-            "Part of the receive buffer in use when a data segment arrived. p99 at 100 % and p50 low: bursts. p50 high: "
-            "the buffer is full most of the time. What is above 100 % shows as 100 %.",
+            "Buffer fill met by segments, p99",
+            "Part of the receive buffer in use when a data segment arrived: 1 in 100 met more. What is above 100 % shows "
+            "as 100 %.",
             "percentunit",
-            (
-                Query(quantile(0.5, "tcpmon_receive_buffer_fill_ratio", GROUP), f"{LEGEND} p50"),
-                Query(quantile(0.99, "tcpmon_receive_buffer_fill_ratio", GROUP), f"{LEGEND} p99"),
-            ),
+            (Query(quantile(0.99, "tcpmon_receive_buffer_fill_ratio", GROUP), LEGEND),),
+            top=TOP,
+            steps=Steps(0.8, 0.95),
         ),
         Panel(
-            "Buffer used and limit",
-            "Memory charged to the receive buffers (sk_rmem_alloc) beside what they may take (sk_rcvbuf), of all sockets "
-            "of the group. Used at the limit: runbook TcpmonLimitedByApplication.",
+            "Buffer fill met by segments, median",
+            "As beside. High here, too: the buffer is full most of the time. Low here: bursts.",
+            "percentunit",
+            (Query(quantile(0.5, "tcpmon_receive_buffer_fill_ratio", GROUP), LEGEND),),
+            top=TOP,
+            steps=Steps(0.8, 0.95),
+        ),
+        Panel(
+            "Buffer used",
+            "Memory charged to the receive buffers (sk_rmem_alloc), of all sockets of the group. At the limit: runbook "
+            "TcpmonLimitedByApplication.",
             "bytes",
-            (
-                Query(gauge("tcpmon_receive_buffer_used_bytes"), f"{LEGEND} used"),
-                Query(gauge("tcpmon_receive_buffer_limit_bytes"), f"{LEGEND} limit"),
-            ),
+            (Query(gauge("tcpmon_receive_buffer_used_bytes"), LEGEND),),
+            top=TOP,
+        ),
+        Panel(
+            "Buffer limit",
+            "What the receive buffers may take (sk_rcvbuf), of all sockets of the group.",
+            "bytes",
+            (Query(gauge("tcpmon_receive_buffer_limit_bytes"), LEGEND),),
+            top=TOP,
+        ),
+        Panel(
+            "Advertised window per socket",
+            "What a sender may have under way. Throughput of one connection cannot exceed it per round trip: 1 MB at "
+            "100 ms is 10 MB/s.",
+            "bytes",
+            (Query(f"{gauge('tcpmon_receive_window_bytes')} / ({gauge('tcpmon_sockets')} > 0)", LEGEND),),
+            top=TOP,
         ),
         Panel(
             "Buffer growths",
@@ -131,52 +243,27 @@ BUFFER = Row(
             "buffer was fixed by SO_RCVBUF, or cannot grow. Runbook TcpmonReceiveBufferStuckSmall.",
             "cps",
             (Query(rate("tcpmon_receive_buffer_growths_total"), LEGEND),),
+            top=TOP,
         ),
         Panel(
-            "Advertised window per socket",
-            "What a sender may have under way. Throughput of one connection cannot exceed it per round trip: 1 MB at "
-            "100 ms is 10 MB/s.",
+            "Out of order",
+            "Data behind a gap: loss or reordering on the path.",
             "bytes",
-            (Query(f"{gauge('tcpmon_receive_window_bytes')} / {gauge('tcpmon_sockets')}", LEGEND),),
+            (Query(gauge("tcpmon_receive_out_of_order_bytes"), LEGEND),),
+            top=TOP,
         ),
         Panel(
-            "Time with the window closed",
-            "Part of the time that a socket of the group told its sender to stop. Above some percent: the reader is the "
-            "limit.",
-            "percentunit",
-            (
-                Query(
-                    f"{rate('tcpmon_receive_zero_window_seconds_total')} / {rate('tcpmon_socket_seconds_total')}",
-                    LEGEND,
-                ),
-            ),
-        ),
-        Panel(
-            "Out of order and backlog",
-            "Data behind a gap (loss or reordering on the path), and segments that came while the socket was in use.",
-            "bytes",
-            (
-                Query(gauge("tcpmon_receive_out_of_order_bytes"), f"{LEGEND} out of order"),
-                Query(gauge("tcpmon_receive_backlog_bytes"), f"{LEGEND} backlog"),
-            ),
-        ),
-        Panel(
-            "Drops by reason",
-            "Received segments per second that the kernel dropped with what was new in them, by its own reason. A line "
-            "named none at 0: there was no such drop. proto_mem: buffers or TCP's memory are full. Harmless are those "
-            "that bring nothing new: duplicates, keepalives, window probes.",
+            "Data lost in drops, by reason",
+            "Received segments per second that the kernel dropped with what was new in them, by its own reason. "
+            "proto_mem: buffers or TCP's memory are full. Runbook TcpmonReceiveDrops.",
             "pps",
             (
                 Query(
-                    f"sum by ({GROUP}, reason) (rate(tcpmon_receive_drops_total{{@,effect=\"lost\"}}[@])) or on () "
-                    'label_replace(0 * max(tcpmon_build_info{instance=~"$instance"}), "reason", "none", "", "")',
+                    f'sum by ({GROUP}, reason) (rate(tcpmon_receive_drops_total{{@,effect="lost"}}[@]))',
                     f"{LEGEND} {{{{reason}}}}",
                 ),
-                Query(
-                    f"sum by ({GROUP}) (rate(tcpmon_receive_drops_total{{@,effect=\"harmless\"}}[@]))",
-                    f"{LEGEND} harmless",
-                ),
             ),
+            top=TOP,
         ),
     ),
 )
@@ -185,49 +272,26 @@ TIMESLICES = Row(
     "Time slices of the readers",
     (
         Panel(
-            "Arrived on and off the CPU",
-            "Bytes per second that arrived while the reader was on its CPU and while it was not. Mostly off: it sleeps or "
-            "waits between reads, and the buffer must hold what comes meanwhile.",
-            "Bps",
-            (
-                Query(
-                    rate("tcpmon_timeslice_arrived_bytes_total", f"{GROUP}, context"),
-                    f"{LEGEND} {{{{context}}}}",
-                ),
-            ),
-        ),
-        Panel(
-            "Drained in time slices",
-            "Bytes per second that readers drained during their time slices.",
-            "Bps",
-            (Query(rate("tcpmon_timeslice_read_bytes_total"), LEGEND),),
-        ),
-        Panel(
-            "Fill at activation and deactivation",
-            "Median fill of the buffer when the reader got the CPU and when it lost it. High at both: it does not drain "
-            "what it finds (slow application). High at activation only: it drains, but comes late (scheduler, sleep).",
-            "percentunit",
-            (
-                Query(
-                    quantile(0.5, "tcpmon_timeslice_fill_ratio", f"{GROUP}, edge"),
-                    f"{LEGEND} {{{{edge}}}}",
-                ),
-            ),
-        ),
-        Panel(
-            "Length of a time slice",
-            "Time on the CPU per time slice. Long ones end by preemption; very short ones: a wake-up for little data each.",
-            "s",
-            (
-                Query(quantile(0.5, "tcpmon_timeslice_seconds", GROUP), f"{LEGEND} p50"),
-                Query(quantile(0.99, "tcpmon_timeslice_seconds", GROUP), f"{LEGEND} p99"),
-            ),
-        ),
-        Panel(
             "Time on the CPU",
             "CPU that the readers of the group have, cores. At 1 for a reader with one thread, it is the limit itself.",
             "short",
             (Query(total("tcpmon_timeslice_seconds", GROUP), LEGEND),),
+            top=TOP,
+        ),
+        Panel(
+            "Waiting for a CPU",
+            "Readers of the group that were runnable but not running, on average. Beside the time on the CPU: as much or "
+            "more, and the reader is starved. Runbook TcpmonReaderStarved.",
+            "short",
+            (Query(total("tcpmon_reader_run_queue_wait_seconds", GROUP), LEGEND),),
+            top=TOP,
+        ),
+        Panel(
+            "Run-queue wait, p99",
+            "Time that a reader was runnable but not running, per activation. Milliseconds: it competes for its CPU.",
+            "s",
+            (Query(quantile(0.99, "tcpmon_reader_run_queue_wait_seconds", GROUP), LEGEND),),
+            top=TOP,
         ),
         Panel(
             "Ends of time slices",
@@ -235,20 +299,37 @@ TIMESLICES = Row(
             "preempted: others wanted the CPU.",
             "cps",
             (Query(rate("tcpmon_timeslices_total", f"{GROUP}, end"), f"{LEGEND} {{{{end}}}}"),),
+            top=TOP,
         ),
         Panel(
-            "Run-queue wait, p99",
-            "Time that a reader was runnable but not running, per activation. Milliseconds: it competes for its CPU. "
-            "Runbook TcpmonReaderStarved.",
+            "Fill at activation and deactivation",
+            "Median fill of the buffer when the reader got the CPU and when it lost it. High at both: it does not drain "
+            "what it finds (slow application). High at activation only: it drains, but comes late (scheduler, sleep).",
+            "percentunit",
+            (Query(quantile(0.5, "tcpmon_timeslice_fill_ratio", f"{GROUP}, edge"), f"{LEGEND} {{{{edge}}}}"),),
+            top=TOP,
+        ),
+        Panel(
+            "Length of a time slice, p99",
+            "Time on the CPU per time slice. Long ones end by preemption; very short ones: a wake-up for little data each.",
             "s",
-            (Query(quantile(0.99, "tcpmon_reader_run_queue_wait_seconds", GROUP), LEGEND),),
+            (Query(quantile(0.99, "tcpmon_timeslice_seconds", GROUP), LEGEND),),
+            top=TOP,
         ),
         Panel(
-            "Waiting for a CPU",
-            "Readers of the group that were runnable but not running, on average. Beside the time on the CPU: as much or "
-            "more, and the reader is starved.",
-            "short",
-            (Query(total("tcpmon_reader_run_queue_wait_seconds", GROUP), LEGEND),),
+            "Arrived on and off the CPU",
+            "Bytes per second that arrived while the reader was on its CPU and while it was not. Mostly off: it sleeps or "
+            "waits between reads, and the buffer must hold what comes meanwhile.",
+            "Bps",
+            (Query(rate("tcpmon_timeslice_arrived_bytes_total", f"{GROUP}, context"), f"{LEGEND} {{{{context}}}}"),),
+            top=TOP,
+        ),
+        Panel(
+            "Drained in time slices",
+            "Bytes per second that readers drained during their time slices.",
+            "Bps",
+            (Query(rate("tcpmon_timeslice_read_bytes_total"), LEGEND),),
+            top=TOP,
         ),
     ),
 )
@@ -256,11 +337,11 @@ TIMESLICES = Row(
 RECEIVERS = Dashboard(
     uid="tcpmon-receivers",
     title="tcpmon: receivers",
-    description="Per process and service: what arrives, what is read, what waits, and whether the buffer, the window or "
-    "the CPU is the reason. Several instances are added up.",
+    description="Which receivers are limited, by what, and what to look at. Choose a process for its details. Graphs "
+    "show the ten groups that are highest now.",
     matchers='instance=~"$instance",process=~"$process",service=~"$service"',
     variables=(
-        Variable("instance", "label_values(tcpmon_build_info, instance)", all_values=False),
+        Variable("instance", "label_values(tcpmon_build_info, instance)", all_values=True),
         Variable("process", 'label_values(tcpmon_sockets{instance=~"$instance"}, process)', all_values=True),
         Variable(
             "service",
@@ -268,5 +349,5 @@ RECEIVERS = Dashboard(
             all_values=True,
         ),
     ),
-    rows=(CAUSES, THROUGHPUT, BUFFER, TIMESLICES),
+    rows=(ANSWER, OVER_TIME, THROUGHPUT, BUFFER, TIMESLICES),
 )

@@ -1,16 +1,17 @@
 """The row of the dashboards about tcpmon itself."""
 
-from panels import Panel, Query, Row
+from panels import Panel, Query, Row, Stat
 
 ITSELF = Row(
     "tcpmon itself",
     (
-        Panel(
+        Stat(
             "Version",
             "tcpmon's version and the kernel's on each host. A host that is missing does not answer: runbook TcpmonDown.",
             "short",
             (Query("tcpmon_build_info{@}", "{{instance}}: tcpmon {{version}}, Linux {{kernel}}"),),
-            names_only=True,
+            None,
+            width=24,
         ),
         Panel(
             "Probes attached",
@@ -34,6 +35,7 @@ ITSELF = Row(
             "TcpmonLosingEvents.",
             "cps",
             (Query("rate(tcpmon_lost_total{@}[@])", "{{instance}} {{what}}"),),
+            top=10,
         ),
         Panel(
             "Use of the maps",
@@ -55,7 +57,7 @@ ITSELF = Row(
             "Time to read the kernel's state for one page. It grows with the number of sockets; keep it well below the "
             "scrape timeout.",
             "s",
-            (Query("tcpmon_scrape_seconds{@}", "{{instance}}"),),
+            (Query("tcpmon_scrape_duration_seconds{@}", "{{instance}}"),),
         ),
         Panel(
             "CPU of tcpmon",
@@ -75,14 +77,15 @@ ITSELF = Row(
         ),
         Panel(
             "CPU of the eBPF programs",
-            "CPU spent in each program, as part of one core. (absent where kernel.bpf_stats_enabled is 0, the default; "
-            "counting itself costs some 20 ns a run)",
+            "CPU spent in each program, as part of one core. Missing where kernel.bpf_stats_enabled is 0, the default; counting "
+            "itself costs some 20 ns a run.",
             "percentunit",
             (Query("rate(tcpmon_bpf_program_run_seconds_total{@}[@])", "{{instance}} {{program}}"),),
+            optional=True,
         ),
         Panel(
             "Time of one run",
-            "Mean time of one run of each program. (absent where kernel.bpf_stats_enabled is 0, the default)",
+            "Mean time of one run of each program. Missing where kernel.bpf_stats_enabled is 0, the default.",
             "s",
             (
                 Query(
@@ -90,6 +93,8 @@ ITSELF = Row(
                     "{{instance}} {{program}}",
                 ),
             ),
+            optional=True,
         ),
     ),
+    collapsed=True,
 )
