@@ -1,6 +1,6 @@
 //! The metrics page compressed: what curl asks for, and what gunzip makes of it.
 
-use std::fs::File;
+use std::io::{Seek as _, Write as _};
 use std::process::{Command, Stdio};
 
 use tcpmon_tests::{Daemon, eventually};
@@ -12,16 +12,16 @@ use crate::common::DEADLINE;
 fn ask(daemon: &Daemon, arguments: &[&str]) -> (String, Vec<u8>) {
     let url = format!("http://{}/metrics", daemon.address());
     let limit = DEADLINE.as_secs().to_string();
-    let output = Command::new("curl").args(["--silent", "--include", "--max-time", &limit]).args(arguments).arg(url);
-    let mut answer = output.output().expect("curl is installed by `cargo xtask test`").stdout;
+    let mut curl = Command::new("curl");
+    curl.args(["--silent", "--include", "--max-time", &limit]).args(arguments).arg(url);
+    let mut answer = curl.output().expect("curl is installed by `cargo xtask test`").stdout;
     let end = answer.windows(4).position(|window| window == b"\r\n\r\n").expect("a whole head") + 4;
     let body = answer.split_off(end);
     (String::from_utf8(answer).expect("a head is text").to_lowercase(), body)
 }
 
 fn gunzip(compressed: &[u8]) -> Vec<u8> {
-    use std::io::{Seek as _, Write as _};
-    let mut file: File = tempfile().expect("a file");
+    let mut file = tempfile().expect("a file");
     file.write_all(compressed).expect("room in the file");
     file.rewind().expect("a file");
     let output = Command::new("gunzip").stdin(file).stdout(Stdio::piped()).stderr(Stdio::piped()).output();
