@@ -55,7 +55,7 @@ ITSELF = Row(
             "Time to read the kernel's state for one page. It grows with the number of sockets; keep it well below the "
             "scrape timeout.",
             "s",
-            (Query("tcpmon_scrape_seconds{@}", "{{instance}}"),),
+            (Query("tcpmon_scrape_duration_seconds{@}", "{{instance}}"),),
         ),
         Panel(
             "CPU of tcpmon",

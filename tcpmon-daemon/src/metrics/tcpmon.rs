@@ -154,11 +154,19 @@ pub(super) const FAMILIES: &[Family] = &[
         |page| vec![Sample::plain(page.snapshot.new_at_zero)],
     ),
     Scope::Tcpmon.gauge(
-        "tcpmon_scrape_seconds",
+        "tcpmon_scrape_duration_seconds",
         "seconds",
         &[],
         &["tcpmon"],
         "Time that it took to read the kernel's state for this page.",
+        |page| vec![Sample::plain(Value::Real(page.snapshot.took.as_secs_f64()))],
+    ),
+    Scope::Tcpmon.gauge(
+        "tcpmon_scrape_seconds",
+        "seconds",
+        &[],
+        &["tcpmon"],
+        "Deprecated, and gone in the next release: the same as tcpmon_scrape_duration_seconds.",
         |page| vec![Sample::plain(Value::Real(page.snapshot.took.as_secs_f64()))],
     ),
 ];

@@ -188,6 +188,7 @@ fn what_has_no_samples_is_not_mentioned() {
         "tcpmon_groups_suppressed_total",
         "tcpmon_socket_begin_late_total",
         "tcpmon_newborn_groups",
+        "tcpmon_scrape_duration_seconds",
         "tcpmon_scrape_seconds",
         "process_start_time_seconds",
     ];
