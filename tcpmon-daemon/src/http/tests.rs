@@ -91,7 +91,12 @@ impl DataSource for Arc<FakeSource> {
         };
         let missing = || "/proc/pressure/memory is not there: no memory stalls".into();
         let host = Host {
-            sources: vec![host::SourceStatus { name: "pressure", available: false, reason: missing() }],
+            sources: vec![host::SourceStatus {
+                name: "pressure",
+                available: false,
+                switched_off: false,
+                reason: missing(),
+            }],
             ..Host::default()
         };
         Ok(Observed { snapshot: Arc::new(snapshot), host: Arc::new(host) })

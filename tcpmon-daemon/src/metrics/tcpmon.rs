@@ -47,8 +47,11 @@ pub(super) const FAMILIES: &[Family] = &[
         &["source"],
         &["tcpmon"],
         "Whether a source other than the eBPF programs (/proc, netlink, the kernel log) can be read (1) or not (0). \
-         /status gives the reason.",
-        |page| page.host.sources.iter().map(|source| Sample::labelled(source.name, source.available)).collect(),
+         /status gives the reason. A source that is switched off is not shown.",
+        |page| {
+            let sources = page.host.sources.iter().filter(|source| !source.switched_off);
+            sources.map(|source| Sample::labelled(source.name, source.available)).collect()
+        },
     ),
     Scope::Tcpmon.counter(
         "tcpmon_lost_total",

@@ -79,7 +79,7 @@ fn everything_that_is_counted_is_on_the_page() {
 
 #[test]
 fn every_family_has_sources_that_status_shows() {
-    let host = crate::host::Sources::open().read();
+    let host = crate::host::Sources::open(Vec::new()).read();
     let probes = tcpmon_btf::plan::PROBES.iter().map(|probe| probe.name);
     let known: HashSet<&str> =
         host.sources.iter().map(|source| source.name).chain(probes).chain(["snapshot", "tcpmon"]).collect();
