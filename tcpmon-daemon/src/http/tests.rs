@@ -77,6 +77,7 @@ impl DataSource for Arc<FakeSource> {
                 ..GroupCounters::default()
             },
             gauges: GroupGauges::default(),
+            histograms: true,
         };
         let snapshot = Snapshot {
             groups: vec![group; self.groups],

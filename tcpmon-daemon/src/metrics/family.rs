@@ -186,6 +186,11 @@ pub(super) fn per_group<'a, V: Into<Value<'a>>>(page: &'a Page, value: impl Fn(&
     per_group_and_label(page, |group| [("", value(group))])
 }
 
+/// One histogram for each group that has histograms.
+pub(super) fn per_receiver<'a>(page: &'a Page, value: impl Fn(&'a Group) -> Distribution<'a>) -> Vec<Sample<'a>> {
+    per_group_and_label(page, |group| group.histograms.then(|| ("", value(group))))
+}
+
 /// For each group, one series per label value.
 pub(super) fn per_group_and_label<'a, V: Into<Value<'a>>, I: IntoIterator<Item = (&'a str, V)>>(
     page: &'a Page,

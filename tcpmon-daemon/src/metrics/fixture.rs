@@ -32,6 +32,7 @@ pub(super) fn page() -> Page {
                 born: Instant::now(),
                 counters: GroupCounters::default(),
                 gauges: GroupGauges::default(),
+                histograms: false,
             },
         ])),
         host: Arc::new(host()),
@@ -73,6 +74,7 @@ pub(super) fn busy(key: GroupKey) -> Group {
             out_of_order_bytes: 21,
             window_bytes: 22,
         },
+        histograms: true,
     }
 }
 

@@ -152,8 +152,8 @@ pub(super) const FAMILIES: &[Family] = &[
         "",
         &[],
         &["tcpmon"],
-        "Groups, and new drop reasons of other groups, whose counters are zero on this page because a regular \
-         scraper has not seen them yet.",
+        "Groups, and new drop reasons and histograms of other groups, whose counters are zero on this page because a \
+         regular scraper has not seen them yet.",
         |page| vec![Sample::plain(page.snapshot.new_at_zero)],
     ),
     Scope::Tcpmon.gauge(

@@ -183,6 +183,28 @@ fn protobuf_tells_since_when_a_series_counts_unless_it_is_older_than_tcpmon() {
 }
 
 #[test]
+fn a_group_without_entries_has_no_histograms_in_any_format_and_all_else() {
+    // The second group of the fixture.
+    let idle = "odd \\\"name\\\" \\\\ \\n";
+    for format in [Format::Text, Format::OpenMetrics] {
+        let page = text(fixture::page(), format);
+        let of = |process: &str, part: &str| {
+            let of_process = format!("process=\"{process}\"");
+            samples(&page).iter().filter(|line| line.contains(&of_process) && line.contains(part)).count()
+        };
+        assert_eq!((of(idle, "_bucket{"), of(idle, "_count{"), of(idle, "_sum{")), (0, 0, 0), "{page}");
+        assert_eq!((of("iperf3", "_count{"), of("iperf3", "_sum{")), (5, 5), "{page}");
+        let drops = of("iperf3", "tcpmon_receive_drops_total{");
+        assert_eq!(of(idle, ""), of("iperf3", "") - drops - of("iperf3", "_bucket{") - 10, "{page}");
+    }
+    let histograms =
+        protobuf(fixture::page()).into_iter().filter(|family| family.r#type() == proto::MetricType::Histogram);
+    let metrics: Vec<_> = histograms.flat_map(|family| family.metric).collect();
+    assert_eq!(metrics.len(), 5);
+    assert!(metrics.iter().all(|metric| metric.label[0].value == "iperf3"), "{metrics:?}");
+}
+
+#[test]
 fn what_has_no_samples_is_not_mentioned() {
     let page = Page { snapshot: Arc::default(), host: Arc::default(), usage: None, ..fixture::page() };
     let page = text(page, Format::Text);
