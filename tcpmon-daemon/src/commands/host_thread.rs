@@ -44,7 +44,8 @@ impl HostHandle {
     }
 }
 
-/// Starts the thread, which does not read the sources that are switched off. It ends when every handle is gone; `ended` is dropped with it, however it ends.
+/// Starts the thread, which does not read the sources that are switched off. It ends when every handle is gone; `ended`
+/// is dropped with it, however it ends.
 ///
 /// # Errors
 /// If no thread can be created.
