@@ -111,6 +111,30 @@ pub struct DaemonArgs {
     #[arg(long, value_name = "N", help = key_help("ring_bytes"), value_parser = parse_ring_bytes)]
     ring_bytes: Option<u32>,
 
+    #[arg(long = "collect.softnet", value_name = "true|false", help = key_help("collect.softnet"), num_args = 0..=1)]
+    #[arg(require_equals = true, default_missing_value = "true", hide_possible_values = true)]
+    collect_softnet: Option<bool>,
+
+    #[arg(long = "collect.sockstat", value_name = "true|false", help = key_help("collect.sockstat"), num_args = 0..=1)]
+    #[arg(require_equals = true, default_missing_value = "true", hide_possible_values = true)]
+    collect_sockstat: Option<bool>,
+
+    #[arg(long = "collect.zones", value_name = "true|false", help = key_help("collect.zones"), num_args = 0..=1)]
+    #[arg(require_equals = true, default_missing_value = "true", hide_possible_values = true)]
+    collect_zones: Option<bool>,
+
+    #[arg(long = "collect.psi", value_name = "true|false", help = key_help("collect.psi"), num_args = 0..=1)]
+    #[arg(require_equals = true, default_missing_value = "true", hide_possible_values = true)]
+    collect_psi: Option<bool>,
+
+    #[arg(long = "collect.stat", value_name = "true|false", help = key_help("collect.stat"), num_args = 0..=1)]
+    #[arg(require_equals = true, default_missing_value = "true", hide_possible_values = true)]
+    collect_stat: Option<bool>,
+
+    #[arg(long = "collect.netstat", value_name = "true|false", help = key_help("collect.netstat"), num_args = 0..=1)]
+    #[arg(require_equals = true, default_missing_value = "true", hide_possible_values = true)]
+    collect_netstat: Option<bool>,
+
     #[arg(long = "log.level", value_name = "LEVEL", help = key_help("log.level"), hide_possible_values = true)]
     log_level: Option<LogLevel>,
 
@@ -237,6 +261,12 @@ impl DaemonArgs {
         set(&mut config.max_readers, self.max_readers);
         set(&mut config.max_drop_entries, self.max_drop_entries);
         set(&mut config.ring_bytes, self.ring_bytes.map(u64::from));
+        set(&mut config.collect.softnet, self.collect_softnet);
+        set(&mut config.collect.sockstat, self.collect_sockstat);
+        set(&mut config.collect.zones, self.collect_zones);
+        set(&mut config.collect.psi, self.collect_psi);
+        set(&mut config.collect.stat, self.collect_stat);
+        set(&mut config.collect.netstat, self.collect_netstat);
         set(&mut config.log.level, self.log_level);
         set(&mut config.log.format, self.log_format);
         Ok(config)

@@ -1,5 +1,6 @@
 //! The daemon's settings: as written in the config file and in flags, and as validated.
 
+mod collect;
 mod locate;
 mod settings;
 
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use toml::de::DeTable;
 use tracing::level_filters::LevelFilter;
 
+pub use self::collect::Collect;
 use self::locate::{key_at, line_number, span_of};
 pub use self::settings::{DROP_ENTRIES_RANGE, DaemonSettings, GROUPS_RANGE, InvalidSetting, READERS_RANGE};
 pub(crate) use self::settings::{check_process_name, check_ring_bytes, parse_duration, parse_port_range};
@@ -41,6 +43,8 @@ pub struct Config {
     pub max_drop_entries: u64,
     /// See [`DaemonSettings::ring_bytes`].
     pub ring_bytes: u64,
+    /// Which sources of host metrics are read.
+    pub collect: Collect,
     /// The HTTP endpoint.
     pub web: Web,
     /// What is logged.
@@ -120,6 +124,7 @@ impl Default for Config {
             max_readers: 4096,
             max_drop_entries: 4096,
             ring_bytes: 1 << 21,
+            collect: Collect::default(),
             web: Web::default(),
             log: Log::default(),
         }
@@ -164,6 +169,12 @@ const KEYS: &[ConfigKey] = &[
     key("max_readers", "Maximum number of threads that are tracked as readers at the same time"),
     key("max_drop_entries", "Maximum number of pairs of socket and drop reason that are counted at the same time"),
     key("ring_bytes", "Size of the eBPF ring buffer, in bytes: a power of two, at least one page"),
+    key("collect.softnet", "Whether to show softnet counters, which node_exporter has, too"),
+    key("collect.sockstat", "Whether to show the number of orphan sockets, which node_exporter has, too"),
+    key("collect.zones", "Whether to show memory zones and free blocks, which node_exporter can show, too"),
+    key("collect.psi", "Whether to show memory pressure stalls, which node_exporter has, too"),
+    key("collect.stat", "Whether to show context switches, which node_exporter has, too"),
+    key("collect.netstat", "Whether to show TcpExt and IpExt counters, some of which node_exporter has, too"),
     key("web.listen_address", "Address to listen on, or `:10793` for all addresses; may be repeated"),
     key("web.telemetry_path", "Path of the metrics page"),
     key("web.config_file", "Web config file for TLS and user names, in the YAML format of Prometheus exporters"),

@@ -21,7 +21,7 @@ use std::{fmt, future::Future, str::FromStr, sync::Arc};
 use axum::{
     Extension, Router,
     extract::State,
-    http::{HeaderMap, StatusCode, header},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
     response::{Html, IntoResponse, Response},
     routing::get,
 };
@@ -37,7 +37,7 @@ pub use self::{
     serve::serve,
 };
 use crate::{
-    metrics::{Format, Identity},
+    metrics::{Coding, Format, Identity},
     model::snapshot::Observed,
 };
 
@@ -131,10 +131,17 @@ async fn telemetry_page<S: DataSource>(
     Extension(client): Extension<Client>,
     headers: HeaderMap,
 ) -> Response {
-    let accept: Vec<_> = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
-    let accept = (!accept.is_empty()).then(|| accept.join(","));
-    let format = Format::negotiate(accept.as_deref());
-    page(&app, client, PageRequest::Metrics(format, scraper_key(client, &headers))).await
+    let format = Format::negotiate(list(&headers, header::ACCEPT).as_deref());
+    let coding = Coding::negotiate(list(&headers, header::ACCEPT_ENCODING).as_deref());
+    let mut response = page(&app, client, PageRequest::Metrics(format, coding, scraper_key(client, &headers))).await;
+    response.headers_mut().insert(header::VARY, HeaderValue::from_static("accept, accept-encoding"));
+    response
+}
+
+/// All lines of a header whose value is a list, as one list.
+fn list(headers: &HeaderMap, name: HeaderName) -> Option<String> {
+    let lines: Vec<_> = headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
+    (!lines.is_empty()).then(|| lines.join(","))
 }
 
 async fn status_page<S: DataSource>(State(app): State<Arc<App<S>>>, Extension(client): Extension<Client>) -> Response {

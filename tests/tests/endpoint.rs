@@ -2,6 +2,8 @@
 //! serve as independent judges.
 
 mod common;
+#[path = "endpoint/compression.rs"]
+mod compression;
 #[path = "endpoint/curl.rs"]
 mod curl;
 #[path = "endpoint/listen.rs"]

@@ -280,6 +280,30 @@ fn every_family_of_the_host_is_shown_or_its_source_is_off() {
 }
 
 #[test]
+fn a_source_that_is_switched_off_is_not_shown_and_status_tells_it_from_one_that_cannot_be_read() {
+    const OFF: [&str; 6] = ["netstat", "psi", "sockstat", "softnet", "stat", "zones"];
+    let flags = OFF.map(|source| format!("--collect.{source}=false"));
+    let daemon = Daemon::start(&flags.each_ref().map(String::as_str));
+    daemon.scrape();
+    let (page, answer) = (daemon.scrape(), daemon.get("/status", "").body);
+    families::shown_where_the_source_is_on(&page, &answer);
+    let answer: serde_json::Value = serde_json::from_slice(&answer).unwrap();
+    let sources = answer["sources"].as_array().unwrap().iter();
+    let mut off: Vec<_> = sources.filter(|source| source["switched_off"] == true).collect();
+    off.sort_by_key(|source| source["name"].as_str());
+    let names: Vec<_> = off.iter().filter_map(|source| source["name"].as_str()).collect();
+    assert_eq!(names, OFF);
+    for source in off {
+        assert!(source["available"] == false && source["reason"] != "", "{source}");
+    }
+    for source in OFF {
+        assert_eq!(page.value("tcpmon_host_source_available", &[("source", source)]), None);
+    }
+    assert_eq!(page.value("tcpmon_host_source_available", &[("source", "inet_diag")]), Some(1.0));
+    assert_eq!(page.samples("tcpmon_connections_opened_total").len(), 0, "there is nothing to compare with");
+}
+
+#[test]
 fn who_asks_at_the_same_time_shares_a_pass() {
     const ASKING: usize = 40;
     let _stats = HostSysctl::set("kernel.bpf_stats_enabled", "1");

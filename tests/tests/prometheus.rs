@@ -158,6 +158,28 @@ fn the_sum_of_increases_is_what_was_received_over_births_ends_and_returns() {
 }
 
 #[test]
+fn counters_that_start_with_tcpmon_start_at_zero_and_those_of_the_kernel_do_not() {
+    const VALUES: &str = "{__name__=~\"process_cpu_seconds_total|tcpmon_context_switches_total\"}[10m]";
+    let daemon = Daemon::start(&[]);
+    for created_timestamps in [true, false] {
+        let options =
+            PrometheusOptions { version: Version::Newest, created_timestamps, ..PrometheusOptions::default() };
+        let prometheus = Prometheus::start(&Namespace::current(), &daemon, options);
+        let starts = eventually(DEADLINE, "there are two scrapes", || {
+            let values = prometheus.values(VALUES)?;
+            let enough = values.len() == 2 && values.iter().all(|values| values.len() > 2);
+            if enough { Ok(values) } else { Err(format!("{values:?}")) }
+        });
+        let mut starts: Vec<f64> = starts.iter().map(|values| values[0]).collect();
+        starts.sort_by(f64::total_cmp);
+        // CPU time is below a minute, and the host has switched more often than that.
+        assert!((0.0..60.0).contains(&starts[0]) && starts[1] > 60.0, "{starts:?}");
+        assert_eq!(starts[0] == 0.0, created_timestamps, "{starts:?}");
+        assert_eq!(prometheus.value("up"), Ok(1.0));
+    }
+}
+
+#[test]
 fn every_format_is_served_by_its_type() {
     let daemon = Daemon::start(&[]);
     let text = daemon.get("/metrics", "");

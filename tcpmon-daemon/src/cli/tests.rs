@@ -84,7 +84,8 @@ fn without_flags_the_defaults_apply_and_each_flag_is_applied() {
          --web.systemd-socket --max-groups 3 \
          --group-ttl 4m --pin nginx --pin postgres --cgroup-label --ephemeral-ports 50000-51000 \
          --ephemeral-ports 7-7 --max-readers 5 --max-drop-entries 6 --ring-bytes 131072 --log.level debug \
-         --log.format json",
+         --log.format json --collect.softnet=false --collect.sockstat=false --collect.zones=false --collect.psi=false \
+         --collect.stat=false --collect.netstat=false",
     );
     let config = config.config().expect("valid");
     assert_eq!(config.web.listen_address, [":1", "127.0.0.1:2"]);
@@ -95,6 +96,8 @@ fn without_flags_the_defaults_apply_and_each_flag_is_applied() {
     assert_eq!(config.ephemeral_ports, ["50000-51000", "7-7"]);
     assert_eq!((config.max_readers, config.max_drop_entries, config.ring_bytes), (5, 6, 131072));
     assert_eq!((config.log.level, config.log.format), (LogLevel::Debug, LogFormat::Json));
+    assert_eq!(config.collect.switched_off(), ["softnet", "sockstat", "zones", "psi", "stat", "netstat"]);
+    assert_eq!(daemon("--collect.psi=false").config().expect("valid").collect.switched_off(), ["psi"]);
     assert!(daemon("--print-config").print_config);
 }
 

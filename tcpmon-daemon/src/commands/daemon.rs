@@ -87,7 +87,7 @@ async fn serve(settings: DaemonSettings, mut reloader: Reloader) -> anyhow::Resu
     };
     let collector = collector::start(kernel, limits, ended).context("cannot start the collector thread")?;
     let (ended, mut host_thread_ended) = oneshot::channel();
-    let host = host_thread::start(ended).context("cannot start the host thread")?;
+    let host = host_thread::start(settings.collect.switched_off(), ended).context("cannot start the host thread")?;
 
     let source = LiveData { collector: collector.clone(), host };
     let router = http::router(source, Arc::new(Identity::read()), &settings.telemetry_path, web.clone());

@@ -36,7 +36,7 @@ impl HostHandle {
         match self.0.request(REQUEST_TIMEOUT).await {
             Err(timeout @ NoReply::Unresponsive(..)) => {
                 let reason = format!("{timeout}; missing metrics: all of the host");
-                let source = SourceStatus { name: "all", available: false, reason };
+                let source = SourceStatus { name: "all", available: false, switched_off: false, reason };
                 Ok(Arc::new(Host { sources: vec![source], ..Host::default() }))
             }
             reply => reply,
@@ -44,21 +44,21 @@ impl HostHandle {
     }
 }
 
-/// Starts the thread. It ends when every handle is gone; `ended` is dropped with it, however it ends.
+/// Starts the thread, which does not read the sources that are switched off. It ends when every handle is gone; `ended`
+/// is dropped with it, however it ends.
 ///
 /// # Errors
 /// If no thread can be created.
-pub(super) fn start(ended: oneshot::Sender<()>) -> std::io::Result<HostHandle> {
+pub(super) fn start(switched_off: Vec<&'static str>, ended: oneshot::Sender<()>) -> std::io::Result<HostHandle> {
     let (handle, inbox) = worker::channel("host thread");
     thread::Builder::new().name("host".into()).spawn(move || {
         let _ended = ended;
-        run(&inbox);
+        run(&inbox, Sources::open(switched_off));
     })?;
     Ok(HostHandle(handle))
 }
 
-fn run(inbox: &WorkerInbox<Arc<Host>>) {
-    let mut sources = Sources::open();
+fn run(inbox: &WorkerInbox<Arc<Host>>, mut sources: Sources) {
     let mut logged = HashMap::new();
     // Some counters count from their present values.
     log_changes(&mut logged, &sources.read().sources);
@@ -89,7 +89,7 @@ struct LoggedStatus {
 /// Logs once that a source is not available, and again when that changes. What an available source cannot read is
 /// logged only once, because it names processes and namespaces, which come and go.
 fn log_changes(logged: &mut HashMap<&'static str, LoggedStatus>, sources: &[SourceStatus]) {
-    for source in sources {
+    for source in sources.iter().filter(|source| !source.switched_off) {
         let status = logged.entry(source.name).or_default();
         let changed = std::mem::replace(&mut status.unavailable, !source.available) == source.available;
         let has_notes = source.available && !source.reason.is_empty();

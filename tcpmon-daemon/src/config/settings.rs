@@ -4,7 +4,7 @@ use std::{ops::RangeInclusive, path::PathBuf, time::Duration};
 
 use tcpmon_common::settings::EPHEMERAL_RANGES;
 
-use super::{Config, Log};
+use super::{Collect, Config, Log};
 use crate::http::{ListenAddress, TelemetryPath};
 
 /// Allowed values of [`DaemonSettings::max_groups`].
@@ -35,6 +35,8 @@ pub struct DaemonSettings {
     pub max_drop_entries: u32,
     /// Size of the ring buffer: a power of two and a multiple of the page size.
     pub ring_bytes: u32,
+    /// Which sources of host metrics are read.
+    pub collect: Collect,
     /// Addresses to listen on; not empty.
     pub listen: Vec<ListenAddress>,
     /// Path of the metrics page.
@@ -79,6 +81,7 @@ impl Config {
             max_readers: checked_number("max_readers", self.max_readers, READERS_RANGE)?,
             max_drop_entries: checked_number("max_drop_entries", self.max_drop_entries, DROP_ENTRIES_RANGE)?,
             ring_bytes: checked("ring_bytes", check_ring_bytes(self.ring_bytes))?,
+            collect: self.collect,
             listen,
             telemetry_path: checked("web.telemetry_path", self.web.telemetry_path.parse())?,
             web_config_file: (!self.web.config_file.is_empty()).then(|| PathBuf::from(&self.web.config_file)),

@@ -33,6 +33,7 @@ fn a_printed_config_parses_to_the_same_and_explains_every_key() {
             config_file: "web.yml".into(),
             systemd_socket: true,
         },
+        collect: Collect { zones: false, ..Collect::default() },
         log: Log { level: LogLevel::Warn, format: LogFormat::Json },
         ..Config::default()
     };
@@ -54,6 +55,7 @@ fn a_printed_config_parses_to_the_same_and_explains_every_key() {
 fn an_unknown_key_is_refused_by_name_and_line() {
     refused("max_groups = 1\nmax_group = 2\n", 2, &["unknown field `max_group`", "`max_groups`"]);
     refused("\n[web]\nlisten = []\n", 3, &["web.listen: unknown field `listen`", "`listen_address`"]);
+    refused("[collect]\nzone = false\n", 2, &["collect.zone: unknown field `zone`", "`zones`"]);
     refused("[wob]\na = 1\n", 1, &["unknown field `wob`"]);
 }
 
@@ -61,6 +63,7 @@ fn an_unknown_key_is_refused_by_name_and_line() {
 fn a_value_of_the_wrong_type_is_refused_by_key_and_line() {
     refused("\nmax_groups = \"many\"\n", 2, &["max_groups: invalid type: string \"many\""]);
     refused("web.listen_address = [\n\":1\",\n2]\n", 3, &["web.listen_address: invalid type: integer `2`"]);
+    refused("[collect]\npsi = \"off\"\n", 2, &["collect.psi: invalid type: string \"off\", expected a boolean"]);
     refused("max_readers = -1", 1, &["max_readers: ", "-1"]);
     refused("[log]\n\nlevel = \"loud\"\n", 3, &["log.level: unknown variant `loud`", "`info`"]);
     refused("a b\n", 1, &[]);

@@ -45,13 +45,15 @@ pub struct Sources {
     softnet: SoftnetCounters,
     network: NamespaceReader,
     log: Result<KernelLog, FileError>,
+    switched_off: Vec<&'static str>,
 }
 
 impl Sources {
-    /// Opens the kernel log at its end, and reads the counters of the existing namespaces as their baseline.
-    pub fn open() -> Self {
+    /// Opens the kernel log at its end, and reads the counters of the existing namespaces as their baseline. Sources
+    /// with these names are not read.
+    pub fn open(switched_off: Vec<&'static str>) -> Self {
         let mut network = NamespaceReader::default();
-        network.read(&mut SourceReport(&mut Vec::new()));
+        network.read(&mut SourceReport { sources: &mut Vec::new(), switched_off: &switched_off });
         Self {
             page_bytes: rustix::param::page_size() as u64,
             devices: Devices::default(),
@@ -59,6 +61,7 @@ impl Sources {
             softnet: SoftnetCounters::default(),
             network,
             log: KernelLog::open(),
+            switched_off,
         }
     }
 
@@ -79,31 +82,31 @@ impl Sources {
     /// Reads everything now, except that devices are read once a second at most.
     pub fn read(&mut self) -> Host {
         let mut host = Host::default();
-        let mut report = SourceReport(&mut host.sources);
+        let mut report = SourceReport { sources: &mut host.sources, switched_off: &self.switched_off };
 
         let read = self.devices_read.take().filter(|(read, _)| read.elapsed() < DEVICES_INTERVAL);
         let read = read.unwrap_or_else(|| (Instant::now(), self.devices.read().map_err(|error| error.to_string())));
         let (_, devices) = self.devices_read.insert(read);
         let devices =
-            report.record("devices", "receive ring overruns and ring sizes", devices.clone()).unwrap_or_default();
+            report.record("devices", "receive ring overruns and ring sizes", || devices.clone()).unwrap_or_default();
         report.note(devices.notes.join("; "));
         host.devices = devices.devices;
-        host.softnet = report.record("softnet", "softnet counters", self.softnet.read()).unwrap_or_default();
-        let memory = tcp_memory::memory(self.page_bytes);
+        host.softnet = report.record("softnet", "softnet counters", || self.softnet.read()).unwrap_or_default();
+        let memory = || tcp_memory::memory(self.page_bytes);
         host.tcp_memory = report.record("tcp_memory", "TCP memory and its limits", memory);
-        host.orphan_sockets = report.record("sockstat", "orphan sockets", tcp_memory::orphan_sockets());
-        let zones = report.record("zones", "memory zones", zones::zones(self.page_bytes));
+        host.orphan_sockets = report.record("sockstat", "orphan sockets", tcp_memory::orphan_sockets);
+        let zones = report.record("zones", "memory zones", || zones::zones(self.page_bytes));
         if let Some((zones, problem)) = zones {
             report.note(problem.map(|error| format!("{error}; missing metrics: free blocks")).unwrap_or_default());
             host.zones = zones;
         }
-        host.memory_pressure_stalls = report.record("psi", "memory pressure stall times", psi::memory());
-        host.context_switches = report.record("stat", "context switches", stat::context_switches());
-        if let Some(walk) = report.record("cgroups", "socket memory of control groups", cgroup::socket_memory()) {
+        host.memory_pressure_stalls = report.record("psi", "memory pressure stall times", psi::memory);
+        host.context_switches = report.record("stat", "context switches", stat::context_switches);
+        if let Some(walk) = report.record("cgroups", "socket memory of control groups", cgroup::socket_memory) {
             report.note(walk.omitted().unwrap_or_default());
             host.cgroups = walk.groups;
         }
-        if let Some(log) = report.record("kernel_log", "page-allocation failures", self.log.as_ref()) {
+        if let Some(log) = report.record("kernel_log", "page-allocation failures", || self.log.as_ref()) {
             let counts = log.counts();
             host.page_allocation_failures = Some(with_zeros(counts.failures()));
             host.losses =
@@ -120,22 +123,36 @@ impl Sources {
 }
 
 /// Collects the status of each source.
-struct SourceReport<'a>(&'a mut Vec<SourceStatus>);
+struct SourceReport<'a> {
+    sources: &'a mut Vec<SourceStatus>,
+    switched_off: &'a [&'static str],
+}
 
 impl SourceReport<'_> {
-    /// Records the status of a source. Returns what it gave, if it did not fail.
-    fn record<T>(&mut self, name: &'static str, missing: &str, result: Result<T, impl Display>) -> Option<T> {
-        let (reason, value) = match result {
-            Ok(value) => (String::new(), Some(value)),
-            Err(error) => (format!("{error}; missing metrics: {missing}"), None),
+    /// Reads a source, unless it is switched off, and records its status. Returns what it gave, if it did not fail.
+    fn record<T, E: Display>(
+        &mut self,
+        name: &'static str,
+        missing: &str,
+        read: impl FnOnce() -> Result<T, E>,
+    ) -> Option<T> {
+        let switched_off = self.is_switched_off(name);
+        let (reason, value) = match (!switched_off).then(read) {
+            Some(Ok(value)) => (String::new(), Some(value)),
+            Some(Err(error)) => (format!("{error}; missing metrics: {missing}"), None),
+            None => (format!("switched off by collect.{name} = false; missing metrics: {missing}"), None),
         };
-        self.0.push(SourceStatus { name, available: value.is_some(), reason });
+        self.sources.push(SourceStatus { name, available: value.is_some(), switched_off, reason });
         value
+    }
+
+    fn is_switched_off(&self, name: &str) -> bool {
+        self.switched_off.contains(&name)
     }
 
     /// Records what the last source could not read although it is available.
     fn note(&mut self, note: String) {
-        if let Some(source) = self.0.last_mut()
+        if let Some(source) = self.sources.last_mut()
             && source.available
         {
             source.reason = note;
@@ -158,19 +175,44 @@ fn with_zeros(failures: Vec<PageAllocationFailures>) -> Vec<PageAllocationFailur
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
+    use crate::config::Collect;
 
     #[test]
     fn a_source_that_fails_is_unavailable_with_a_reason_and_the_next_one_is_available() {
         let mut sources = Vec::new();
-        let mut report = SourceReport(&mut sources);
-        assert_eq!(report.record("zones", "memory zones", Err::<u8, _>("cannot read /proc/zoneinfo")), None);
+        let mut report = SourceReport { sources: &mut sources, switched_off: &["psi"] };
+        assert_eq!(report.record("zones", "memory zones", || Err::<u8, _>("cannot read /proc/zoneinfo")), None);
         report.note("an unavailable source has no notes".into());
-        assert_eq!(report.record("stat", "context switches", Ok::<_, String>(7)), Some(7));
+        assert_eq!(report.record("stat", "context switches", || Ok::<_, String>(7)), Some(7));
         report.note("but not all".into());
         let reported: Vec<_> = sources.iter().map(|source| (source.name, source.available, &*source.reason)).collect();
         let reason = "cannot read /proc/zoneinfo; missing metrics: memory zones";
         assert_eq!(reported, [("zones", false, reason), ("stat", true, "but not all")]);
+    }
+
+    #[test]
+    fn what_the_configuration_switches_off_is_not_read_and_says_so() {
+        let collect =
+            Collect { softnet: false, sockstat: false, zones: false, psi: false, stat: false, netstat: false };
+        let mut sources = Sources::open(collect.switched_off());
+        let host = sources.read();
+        let off: Vec<_> = host.sources.iter().filter(|source| source.switched_off).collect();
+        let names: HashSet<_> = off.iter().map(|source| source.name).collect();
+        // A name that no source has would switch nothing off.
+        assert_eq!(names, collect.switched_off().into_iter().collect());
+        for source in off {
+            let reason = format!("switched off by collect.{} = false; missing metrics: ", source.name);
+            assert!(!source.available && source.reason.starts_with(&reason), "{source:?}");
+        }
+        let Host { softnet, orphan_sockets, zones, memory_pressure_stalls, context_switches, tcp_events, .. } = &host;
+        assert!(softnet.is_empty() && zones.is_empty() && tcp_events.is_empty() && host.ip_events.is_empty());
+        assert_eq!((orphan_sockets, memory_pressure_stalls, context_switches), (&None, &None, &None));
+        assert_eq!(host.connections_opened, None);
+        assert!(host.tcp_memory.is_some() && !host.stuck.is_empty(), "{host:?}");
+        assert_eq!(Collect::default().switched_off(), Vec::<&str>::new());
     }
 
     #[test]
@@ -184,7 +226,7 @@ mod tests {
 
     #[test]
     fn devices_are_read_at_most_once_a_second() {
-        let mut sources = Sources::open();
+        let mut sources = Sources::open(Vec::new());
         let read = |sources: &mut Sources| {
             sources.read();
             sources.devices_read.as_ref().expect("they are read with the rest").0
@@ -199,7 +241,7 @@ mod tests {
 
     #[test]
     fn all_sources_of_a_linux_host_are_read_or_have_a_reason() {
-        let host = Sources::open().read();
+        let host = Sources::open(Vec::new()).read();
         assert!(host.softnet.iter().any(|cpu| cpu.processed > 0), "{host:?}");
         assert!(host.tcp_memory.is_some_and(|memory| memory.low < memory.max), "{host:?}");
         assert!(host.zones.iter().any(|zone| zone.free_bytes > 0 && !zone.free_blocks.is_empty()), "{host:?}");

@@ -39,6 +39,8 @@ pub(super) struct NamespaceReader {
     /// may belong to another namespace: then what that one has counted so far is not shown, which is better than a
     /// step.
     not_yet_read: Option<HashSet<u64>>,
+    /// `netstat` is switched off.
+    without_events: bool,
     /// The namespace with which the last sample ended.
     last: u64,
 }
@@ -59,14 +61,15 @@ impl NamespaceReader {
     /// Reads the namespace of tcpmon, and as many others as there is time for. Reports the status of each source.
     pub(super) fn read(&mut self, report: &mut SourceReport<'_>) -> NetworkSample {
         let mut sample = NetworkSample::default();
+        self.without_events = report.is_switched_off("netstat");
         let events = self.read_events(OWN, InitialValues::Baseline);
         let stuck = self.read_stuck(OWN);
         let others = self.read_others();
 
-        let events = report.record("netstat", "TcpExt and IpExt counters, time under memory pressure", events);
-        let stuck = report.record("inet_diag", "stuck sockets", stuck);
+        let events = report.record("netstat", "TcpExt and IpExt counters, time under memory pressure", || events);
+        let stuck = report.record("inet_diag", "stuck sockets", || stuck);
         // The namespace of tcpmon is always read.
-        report.record("network_namespaces", "", Ok::<_, String>(()));
+        report.record("network_namespaces", "", || Ok::<_, String>(()));
         report.note(others.unwrap_or_else(|error| format!("{error}: only the network namespace of tcpmon is read")));
 
         let (tcp_events, ip_events, connection_opens) =
@@ -82,6 +85,9 @@ impl NamespaceReader {
     }
 
     fn read_events(&mut self, cookie: u64, first: InitialValues) -> Result<(), String> {
+        if self.without_events {
+            return Ok(());
+        }
         let text = netstat::text(netstat::OF_THREAD).map_err(|error| error.to_string())?;
         let counters = netstat::parse(&text).map_err(|error| error.to_string())?;
         self.tcp_events.add(cookie, first, &counters.tcp);
@@ -211,7 +217,7 @@ mod tests {
     #[test]
     fn the_namespace_of_tcpmon_is_read_with_every_state() {
         let mut sources = Vec::new();
-        let sample = NamespaceReader::default().read(&mut SourceReport(&mut sources));
+        let sample = NamespaceReader::default().read(&mut SourceReport { sources: &mut sources, switched_off: &[] });
         assert!(sample.tcp_events.iter().any(|(name, _)| name == "TCPMemoryPressuresChrono"), "{sample:?}");
         assert!(sample.stuck.iter().any(|stuck| stuck.state == "fin_wait_1"), "{sample:?}");
         let names: Vec<_> = sources.iter().map(|source| source.name).collect();

@@ -3,7 +3,7 @@
 
 use std::{
     collections::VecDeque,
-    io::{self, Write},
+    io::{self, BufWriter, Write},
     mem,
     ops::Range,
     pin::Pin,
@@ -11,7 +11,12 @@ use std::{
     task::{Context, Poll},
 };
 
-use axum::{body::Bytes, response::Response};
+use axum::{
+    body::Bytes,
+    http::{HeaderValue, header},
+    response::Response,
+};
+use flate2::{Compression, write::GzEncoder};
 use hyper::body::{Body, Frame, SizeHint};
 
 /// Size of a block. A connection holds two or three of them.
@@ -31,6 +36,7 @@ const MAX_TOTAL_BYTES: usize = 8 << 20;
 #[derive(Debug)]
 pub(super) struct StoredPage {
     content_type: &'static str,
+    gzip: bool,
     length: usize,
     stored_bytes: usize,
     /// Empty once the page has been emptied to free memory.
@@ -64,9 +70,12 @@ impl Block {
 impl StoredPage {
     /// A response with this page as its body.
     pub(super) fn response(self: Arc<Self>) -> Response {
-        let content_type = axum::http::HeaderValue::from_static(self.content_type);
+        let (content_type, gzip) = (HeaderValue::from_static(self.content_type), self.gzip);
         let mut response = Response::new(axum::body::Body::new(PageBody { left: self.length, page: self, next: 0 }));
-        response.headers_mut().insert(axum::http::header::CONTENT_TYPE, content_type);
+        response.headers_mut().insert(header::CONTENT_TYPE, content_type);
+        if gzip {
+            response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        }
         response
     }
 
@@ -78,8 +87,10 @@ impl StoredPage {
 /// Collects what is written into the blocks of a page.
 #[derive(Debug, Default)]
 pub(super) struct PageWriter {
+    /// What is written is compressed already.
+    gzip: bool,
     blocks: Vec<Block>,
-    /// Compressed blocks that are not in `blocks` yet.
+    /// Blocks of a large page that are not in `blocks` yet.
     slab: Vec<u8>,
     in_slab: Vec<Range<usize>>,
     last: Vec<u8>,
@@ -93,12 +104,16 @@ impl PageWriter {
         self.end_slab();
         self.blocks.shrink_to_fit();
         let stored_bytes = self.blocks.iter().map(Block::len).sum();
-        StoredPage { content_type, length: self.length, stored_bytes, blocks: Mutex::new(self.blocks) }
+        StoredPage { content_type, gzip: self.gzip, length: self.length, stored_bytes, blocks: Mutex::new(self.blocks) }
     }
 
     fn end_block(&mut self) {
         if self.length <= MAX_UNCOMPRESSED_BYTES {
             self.blocks.push(Block::Uncompressed(Bytes::copy_from_slice(&self.last)));
+        } else if self.gzip {
+            let last = mem::take(&mut self.last);
+            self.add_to_slab(&last);
+            self.last = last;
         } else {
             if let Some(Block::Uncompressed(_)) = self.blocks.first() {
                 for block in mem::take(&mut self.blocks) {
@@ -115,19 +130,23 @@ impl PageWriter {
     }
 
     fn compress(&mut self, bytes: &[u8]) {
-        let compressed = lz4_flex::compress_prepend_size(bytes);
-        if self.slab.len() + compressed.len() > SLAB_BYTES {
+        self.add_to_slab(&lz4_flex::compress_prepend_size(bytes));
+    }
+
+    fn add_to_slab(&mut self, block: &[u8]) {
+        if self.slab.len() + block.len() > SLAB_BYTES {
             self.end_slab();
         }
         self.slab.reserve_exact(SLAB_BYTES - self.slab.len());
         let begin = self.slab.len();
-        self.slab.extend_from_slice(&compressed);
+        self.slab.extend_from_slice(block);
         self.in_slab.push(begin..self.slab.len());
     }
 
     fn end_slab(&mut self) {
         let slab = Bytes::from(mem::take(&mut self.slab));
-        self.blocks.extend(self.in_slab.drain(..).map(|range| Block::Compressed(slab.slice(range))));
+        let block = if self.gzip { Block::Uncompressed } else { Block::Compressed };
+        self.blocks.extend(self.in_slab.drain(..).map(|range| block(slab.slice(range))));
     }
 }
 
@@ -144,6 +163,42 @@ impl Write for PageWriter {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// Compresses what is written while it is written, and collects it into the blocks of a page: the page itself is never
+/// in memory as a whole.
+pub(super) struct GzipPageWriter(BufWriter<GzEncoder<PageWriter>>);
+
+/// A page of 94 MB becomes 3.6 MB in 63 ms. Level 1 saves 8 ms of that and sends half as much again; level 6 takes four
+/// times as long for 0.5 MB less.
+const GZIP_LEVEL: u32 = 2;
+
+impl Default for GzipPageWriter {
+    fn default() -> Self {
+        let page = PageWriter { gzip: true, ..PageWriter::default() };
+        // Pages are written in pieces of a few bytes, and the compressor takes its time for each call.
+        Self(BufWriter::with_capacity(BLOCK_BYTES, GzEncoder::new(page, Compression::new(GZIP_LEVEL))))
+    }
+}
+
+impl GzipPageWriter {
+    /// Writes what is left.
+    ///
+    /// # Errors
+    /// None: a page takes all.
+    pub(super) fn finish(self) -> io::Result<PageWriter> {
+        self.0.into_inner().map_err(io::IntoInnerError::into_error)?.finish()
+    }
+}
+
+impl Write for GzipPageWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
     }
 }
 
@@ -211,7 +266,7 @@ impl StoredPages {
 
 #[cfg(test)]
 mod tests {
-    use std::future::poll_fn;
+    use std::{future::poll_fn, io::Read as _, iter};
 
     use super::*;
 
@@ -247,6 +302,27 @@ mod tests {
             assert!(read_body(&page).await.expect("it is kept") == bytes, "{length}");
             let stored_bytes = page.stored_bytes;
             assert!(stored_bytes <= MAX_UNCOMPRESSED_BYTES + 2 * BLOCK_BYTES, "{length} takes {stored_bytes}");
+        }
+    }
+
+    #[tokio::test]
+    async fn compressed_pages_of_any_size_are_gzip_of_what_was_written() {
+        // Bytes that gzip makes hardly smaller: the large pages fill slabs.
+        let mut state = 1_u32;
+        let noise = iter::repeat_with(|| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        });
+        let noise: Vec<u8> = noise.take(3 * MAX_UNCOMPRESSED_BYTES).collect();
+        for length in [0, 1, BLOCK_BYTES, MAX_UNCOMPRESSED_BYTES, noise.len()] {
+            let mut gzip = GzipPageWriter::default();
+            gzip.write_all(&noise[..length]).expect("a page takes all");
+            let page = Arc::new(gzip.finish().expect("a page takes all").page("text/plain"));
+            let sent = read_body(&page).await.expect("it is kept");
+            let mut read = Vec::new();
+            flate2::read::GzDecoder::new(&*sent).read_to_end(&mut read).expect("gzip");
+            assert!(read == noise[..length], "{length}");
+            assert!(page.stored_bytes == sent.len(), "{length} takes {}", page.stored_bytes);
         }
     }
 

@@ -18,11 +18,11 @@ use tokio::{
 use super::{
     DataSource, Unavailable, WebConfig,
     connections::Client,
-    page::{PageWriter, StoredPage, StoredPages},
+    page::{GzipPageWriter, PageWriter, StoredPage, StoredPages},
     status,
 };
 use crate::{
-    metrics::{self, Format, Identity},
+    metrics::{self, Coding, Format, Identity},
     model::{new_series::NewSeries, snapshot::Observed},
 };
 
@@ -40,8 +40,8 @@ const MIN_INTERVAL: Duration = Duration::from_millis(10);
 /// A request for a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PageRequest {
-    /// The metrics in this format, with the key that tells the scraper apart.
-    Metrics(Format, String),
+    /// The metrics in this format and coding, with the key that tells the scraper apart.
+    Metrics(Format, Coding, String),
     /// `/status`.
     Status,
 }
@@ -73,8 +73,8 @@ struct SharedSample {
     start_clock: Duration,
     /// Once metrics have been requested, this shows new series at zero.
     seen: Result<Observed, Unavailable>,
-    /// Text, OpenMetrics, protobuf, status.
-    pages: [Option<Result<Arc<StoredPage>, Unavailable>>; 4],
+    /// Text, OpenMetrics and protobuf as they are, the same compressed, status.
+    pages: [Option<Result<Arc<StoredPage>, Unavailable>>; 7],
     answered: HashMap<Client, ClientAnswers>,
 }
 
@@ -107,7 +107,7 @@ impl<S: DataSource> SampleCache<S> {
                 has_waited = true;
                 continue;
             }
-            if let (PageRequest::Metrics(_, scraper), Ok(seen)) = (request, &mut sample.seen) {
+            if let (PageRequest::Metrics(_, _, scraper), Ok(seen)) = (request, &mut sample.seen) {
                 // All clients that share the sample get the same values.
                 seen.snapshot = new_series.show(scraper, mem::take(&mut seen.snapshot), Instant::now());
             }
@@ -163,9 +163,16 @@ impl<S: DataSource> SampleCache<S> {
     fn write(&self, seen: Observed, request: &PageRequest) -> Result<StoredPage, Unavailable> {
         let mut writer = PageWriter::default();
         match request {
-            PageRequest::Metrics(format, _) => {
-                let written = metrics::encode(&self.identity, seen, *format, &mut writer);
-                written.map_err(|error| Unavailable(error.to_string()))?;
+            PageRequest::Metrics(format, coding, _) => {
+                let written = match coding {
+                    Coding::Identity => metrics::encode(&self.identity, seen, *format, &mut writer).map(|()| writer),
+                    Coding::Gzip => {
+                        let mut gzip = GzipPageWriter::default();
+                        let written = metrics::encode(&self.identity, seen, *format, &mut gzip);
+                        written.and_then(|()| Ok(gzip.finish()?))
+                    }
+                };
+                let writer = written.map_err(|error| Unavailable(error.to_string()))?;
                 Ok(writer.page(format.content_type()))
             }
             PageRequest::Status => {
@@ -181,10 +188,15 @@ impl PageRequest {
     /// Index in [`SharedSample::pages`].
     fn index(&self) -> usize {
         match self {
-            Self::Metrics(Format::Text, _) => 0,
-            Self::Metrics(Format::OpenMetrics, _) => 1,
-            Self::Metrics(Format::Protobuf, _) => 2,
-            Self::Status => 3,
+            Self::Metrics(format, coding, _) => {
+                let format = match format {
+                    Format::Text => 0,
+                    Format::OpenMetrics => 1,
+                    Format::Protobuf => 2,
+                };
+                if *coding == Coding::Gzip { 3 + format } else { format }
+            }
+            Self::Status => 6,
         }
     }
 }

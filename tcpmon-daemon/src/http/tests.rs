@@ -77,6 +77,7 @@ impl DataSource for Arc<FakeSource> {
                 ..GroupCounters::default()
             },
             gauges: GroupGauges::default(),
+            histograms: true,
         };
         let snapshot = Snapshot {
             groups: vec![group; self.groups],
@@ -91,7 +92,12 @@ impl DataSource for Arc<FakeSource> {
         };
         let missing = || "/proc/pressure/memory is not there: no memory stalls".into();
         let host = Host {
-            sources: vec![host::SourceStatus { name: "pressure", available: false, reason: missing() }],
+            sources: vec![host::SourceStatus {
+                name: "pressure",
+                available: false,
+                switched_off: false,
+                reason: missing(),
+            }],
             ..Host::default()
         };
         Ok(Observed { snapshot: Arc::new(snapshot), host: Arc::new(host) })

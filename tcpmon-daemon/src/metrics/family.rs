@@ -78,10 +78,18 @@ pub struct Family {
     pub(super) read: Read,
 }
 
+/// Sources that have counted since before tcpmon started: since the host booted, or since a driver was loaded.
+const OLDER_SOURCES: [&str; 4] = ["devices", "psi", "softnet", "stat"];
+
 /// See [`Family::read`].
 pub(super) type Read = for<'a> fn(&'a Page) -> Vec<Sample<'a>>;
 
 impl Family {
+    /// Whether its series were at zero when tcpmon started. Those of groups start with their group.
+    pub(super) fn starts_with_tcpmon(&self) -> bool {
+        self.scope != Scope::Group && !self.sources.iter().any(|source| OLDER_SOURCES.contains(source))
+    }
+
     /// The name as the encoders expect it: they append unit and type themselves.
     pub(super) fn stem(&self) -> &'static str {
         let mut stem = self.name;
@@ -176,6 +184,11 @@ impl<'a> Sample<'a> {
 /// One series for each group.
 pub(super) fn per_group<'a, V: Into<Value<'a>>>(page: &'a Page, value: impl Fn(&'a Group) -> V) -> Vec<Sample<'a>> {
     per_group_and_label(page, |group| [("", value(group))])
+}
+
+/// One histogram for each group that has histograms.
+pub(super) fn per_receiver<'a>(page: &'a Page, value: impl Fn(&'a Group) -> Distribution<'a>) -> Vec<Sample<'a>> {
+    per_group_and_label(page, |group| group.histograms.then(|| ("", value(group))))
 }
 
 /// For each group, one series per label value.

@@ -32,6 +32,7 @@ pub(super) fn page() -> Page {
                 born: Instant::now(),
                 counters: GroupCounters::default(),
                 gauges: GroupGauges::default(),
+                histograms: false,
             },
         ])),
         host: Arc::new(host()),
@@ -73,6 +74,7 @@ pub(super) fn busy(key: GroupKey) -> Group {
             out_of_order_bytes: 21,
             window_bytes: 22,
         },
+        histograms: true,
     }
 }
 
@@ -106,7 +108,9 @@ pub(super) fn snapshot(groups: Vec<Group>) -> Snapshot {
 
 /// A host in which all values differ from each other.
 fn host() -> Host {
-    let source = |name, available, reason: &str| SourceStatus { name, available, reason: reason.into() };
+    let source =
+        |name, available, reason: &str| SourceStatus { name, available, switched_off: false, reason: reason.into() };
+    let off = SourceStatus { switched_off: true, ..source("zones", false, "switched off") };
     Host {
         devices: vec![
             Device {
@@ -147,7 +151,7 @@ fn host() -> Host {
         cgroups: vec![CgroupSockets { cgroup: "/system.slice/a.service".into(), capped: true, bytes: 92 }],
         context_switches: Some(93),
         losses: vec![("kernel_log_record", 94)],
-        sources: vec![source("softnet", true, ""), source("kernel_log", false, "needs CAP_SYSLOG")],
+        sources: vec![source("softnet", true, ""), source("kernel_log", false, "needs CAP_SYSLOG"), off],
     }
 }
 

@@ -1,4 +1,4 @@
-//! The formats of a metrics page, and how a request's `Accept` header selects one.
+//! The formats and codings of a metrics page, and how a request's headers `Accept` and `Accept-Encoding` select them.
 
 /// Format of a metrics page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +69,33 @@ impl Format {
     }
 }
 
+/// How the bytes of a metrics page are sent (`Content-Encoding`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coding {
+    /// As they are.
+    Identity,
+    /// Compressed, for whoever asks for it: all Prometheus servers do.
+    Gzip,
+}
+
+impl Coding {
+    /// The coding that an `Accept-Encoding` header prefers. Without the header, and where it names nothing that tcpmon
+    /// has, the page is sent as it is: a page that some client may fail to read is better than none.
+    pub fn negotiate(accept_encoding: Option<&str>) -> Self {
+        let ranges = accept_encoding.into_iter().flat_map(|accept| accept.split(',')).filter_map(Range::parse);
+        let ranges: Vec<_> = ranges.collect();
+        let quality = |names: &[&str]| {
+            let named = |range: &&Range<'_>| names.iter().any(|name| range.essence.eq_ignore_ascii_case(name));
+            ranges.iter().find(named).map(|range| range.quality)
+        };
+        let any = quality(&["*"]);
+        let gzip = quality(&["gzip", "x-gzip"]).or(any).unwrap_or_default();
+        // A client that names gzip and not `identity` prefers gzip, with whatever quality.
+        let identity = quality(&["identity"]).or(any).unwrap_or_default();
+        if gzip > 0 && gzip >= identity { Self::Gzip } else { Self::Identity }
+    }
+}
+
 /// Orders formats; the default is the rank of a format that is not wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
@@ -76,7 +103,7 @@ struct Rank {
     specificity: u8,
 }
 
-/// One element of an `Accept` header.
+/// One element of an `Accept` or `Accept-Encoding` header.
 struct Range<'a> {
     essence: &'a str,
     /// Everything after the essence, including `q`.
@@ -179,5 +206,31 @@ mod tests {
         asked("application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=text", Text);
         asked("application/vnd.google.protobuf;proto=other.Message;encoding=delimited", Text);
         asked("application/vnd.google.protobuf", Protobuf);
+    }
+
+    #[test]
+    fn gzip_is_for_those_who_ask_for_it_and_do_not_prefer_the_page_as_it_is() {
+        for (accept, coding) in [
+            ("gzip", Coding::Gzip),
+            ("X-GZip", Coding::Gzip),
+            ("gzip, deflate, br, zstd", Coding::Gzip),
+            ("deflate, gzip;q=0.1", Coding::Gzip),
+            ("gzip;q=0.5, identity;q=0.5", Coding::Gzip),
+            ("*", Coding::Gzip),
+            ("identity;q=0, *", Coding::Gzip),
+            ("gzip;q=0.3, identity;q=0.7", Coding::Identity),
+            ("gzip;q=0.3, *;q=0.7", Coding::Identity),
+            ("gzip;q=0, *", Coding::Identity),
+            ("gzip;q=0", Coding::Identity),
+            ("*;q=0", Coding::Identity),
+            ("identity", Coding::Identity),
+            ("br, zstd", Coding::Identity),
+            ("gzipped", Coding::Identity),
+            ("gzip;q=2", Coding::Identity),
+            ("", Coding::Identity),
+        ] {
+            assert_eq!(Coding::negotiate(Some(accept)), coding, "{accept}");
+        }
+        assert_eq!(Coding::negotiate(None), Coding::Identity);
     }
 }

@@ -8,7 +8,7 @@ use tcpmon_common::{
 
 use super::{
     drops::effect,
-    family::{Family, Scope, per_group, per_group_and_label, per_group_and_labels},
+    family::{Family, Scope, per_group, per_group_and_label, per_group_and_labels, per_receiver},
     units::seconds,
 };
 use crate::model::snapshot::{Distribution, Group};
@@ -125,7 +125,7 @@ pub(super) const FAMILIES: &[Family] = &[
         &[],
         &["tcp_probe"],
         "Share of the receive buffer in use (sk_rmem_alloc / sk_rcvbuf) when a data segment arrives.",
-        |page| per_group(page, |group| Distribution::of_fills(&group.counters.sockets, FILL_SEGMENT)),
+        |page| per_receiver(page, |group| Distribution::of_fills(&group.counters.sockets, FILL_SEGMENT)),
     ),
     Scope::Group.gauge(
         "tcpmon_receive_backlog_bytes",
@@ -210,8 +210,9 @@ pub(super) const TIMESLICE_FAMILIES: &[Family] = &[
          (deactivation).",
         |page| {
             per_group_and_label(page, |group| {
-                [("activation", FILL_ACTIVATION), ("deactivation", FILL_DEACTIVATION)]
-                    .map(|(edge, which)| (edge, Distribution::of_fills(&group.counters.sockets, which)))
+                let edges = [("activation", FILL_ACTIVATION), ("deactivation", FILL_DEACTIVATION)];
+                let edges = edges.into_iter().filter(|_| group.histograms);
+                edges.map(|(edge, which)| (edge, Distribution::of_fills(&group.counters.sockets, which)))
             })
         },
     ),
@@ -222,7 +223,7 @@ pub(super) const TIMESLICE_FAMILIES: &[Family] = &[
         &["sched_switch"],
         "Time on the CPU per timeslice of a reader.",
         |page| {
-            per_group(page, |Group { counters, .. }| {
+            per_receiver(page, |Group { counters, .. }| {
                 Distribution::of_durations(&counters.readers.on_cpu, counters.readers.on_cpu_ns)
             })
         },
@@ -260,7 +261,7 @@ pub(super) const TIMESLICE_FAMILIES: &[Family] = &[
         &["sched_switch"],
         "Time that a reader was runnable and waited for a CPU, per activation.",
         |page| {
-            per_group(page, |Group { counters, .. }| {
+            per_receiver(page, |Group { counters, .. }| {
                 Distribution::of_durations(&counters.readers.run_queue_wait, counters.readers.run_queue_wait_ns)
             })
         },

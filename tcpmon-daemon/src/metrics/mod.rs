@@ -37,7 +37,7 @@ use prometheus_client::{
 
 pub use self::{
     family::{Family, FamilyType, Scope},
-    format::Format,
+    format::{Coding, Format},
     identity::Identity,
 };
 use self::{page::Page, usage::Usage};

@@ -1,7 +1,7 @@
 //! The metrics page as protobuf, the only format that reports when a series started to count.
 //!
 //! OpenMetrics could, but a Prometheus that is not configured to use the `_created` lines takes each of them for
-//! another series.
+//! another series, and they are 30 % more text.
 
 use std::{fmt, io::Write};
 
@@ -52,11 +52,14 @@ fn encode_part(page: Page, family: &'static Family) -> Result<Option<MetricFamil
     let mut shown = prometheus_protobuf::encode(&registry)?.pop();
     let metrics = shown.iter_mut().flat_map(|family| &mut family.metric);
     for (metric, sample) in metrics.zip((family.read)(&page)) {
-        let Some(group) = sample.group else { continue };
+        let since_1970 = match sample.group {
+            Some(group) => Some(page.identity.since_1970(group.born)),
+            None => page.identity.started.filter(|_| family.starts_with_tcpmon()),
+        };
+        let Some(since_1970) = since_1970 else { continue };
         let (counter, histogram) = (metric.counter.as_mut(), metric.histogram.as_mut());
         let counter = counter.map(|counter| &mut counter.start_timestamp);
         if let Some(start) = counter.or(histogram.map(|histogram| &mut histogram.start_timestamp)) {
-            let since_1970 = page.identity.since_1970(group.born);
             let start = start.insert(Default::default());
             (start.seconds, start.nanos) = (since_1970.as_secs() as i64, since_1970.subsec_nanos() as i32);
         }

@@ -9,6 +9,9 @@ const INTRODUCTION: &str = include_str!("reference/introduction.md");
 /// How Prometheus treats series that start and end, and what tcpmon does about it.
 const TOTALS: &str = include_str!("reference/totals.md");
 
+/// The sources that can be switched off.
+const SWITCHES: &str = include_str!("reference/switches.md");
+
 /// Explains the label `effect` of `tcpmon_receive_drops_total`.
 const DROPS: &str = include_str!("reference/drops.md");
 
@@ -18,7 +21,8 @@ const SCOPES: [(Scope, &str, &str); 3] = [
     (
         Scope::Host,
         "Host",
-        "For the whole host, except devices and softnet, which are those of the daemon's own network namespace.",
+        "For the whole host, except devices and softnet, which are those of the daemon's own network namespace.\n\
+         Six sources can be [switched off](#what-node_exporter-has-too).",
     ),
     (Scope::Tcpmon, "tcpmon itself", "Version, state of the probes and sources, losses, and cost."),
 ];
@@ -43,6 +47,9 @@ pub(super) fn markdown() -> String {
             let (labels, sources) = (labels.join(", "), sources.join(", "));
             writeln!(page, "| `{}` | {kind} | {labels} | {sources} | {} |", family.name, family.help)
                 .expect("a string takes all");
+        }
+        if scope == Scope::Host {
+            page.push_str(SWITCHES);
         }
         if scope == Scope::Group {
             page.push_str(DROPS);

@@ -47,8 +47,11 @@ pub(super) const FAMILIES: &[Family] = &[
         &["source"],
         &["tcpmon"],
         "Whether a source other than the eBPF programs (/proc, netlink, the kernel log) can be read (1) or not (0). \
-         /status gives the reason.",
-        |page| page.host.sources.iter().map(|source| Sample::labelled(source.name, source.available)).collect(),
+         /status gives the reason. A source that is switched off is not shown.",
+        |page| {
+            let sources = page.host.sources.iter().filter(|source| !source.switched_off);
+            sources.map(|source| Sample::labelled(source.name, source.available)).collect()
+        },
     ),
     Scope::Tcpmon.counter(
         "tcpmon_lost_total",
@@ -149,16 +152,24 @@ pub(super) const FAMILIES: &[Family] = &[
         "",
         &[],
         &["tcpmon"],
-        "Groups, and new drop reasons of other groups, whose counters are zero on this page because a regular \
-         scraper has not seen them yet.",
+        "Groups, and new drop reasons and histograms of other groups, whose counters are zero on this page because a \
+         regular scraper has not seen them yet.",
         |page| vec![Sample::plain(page.snapshot.new_at_zero)],
+    ),
+    Scope::Tcpmon.gauge(
+        "tcpmon_scrape_duration_seconds",
+        "seconds",
+        &[],
+        &["tcpmon"],
+        "Time that it took to read the kernel's state for this page.",
+        |page| vec![Sample::plain(Value::Real(page.snapshot.took.as_secs_f64()))],
     ),
     Scope::Tcpmon.gauge(
         "tcpmon_scrape_seconds",
         "seconds",
         &[],
         &["tcpmon"],
-        "Time that it took to read the kernel's state for this page.",
+        "Deprecated, and gone in the next release: the same as tcpmon_scrape_duration_seconds.",
         |page| vec![Sample::plain(Value::Real(page.snapshot.took.as_secs_f64()))],
     ),
 ];

@@ -79,7 +79,7 @@ fn everything_that_is_counted_is_on_the_page() {
 
 #[test]
 fn every_family_has_sources_that_status_shows() {
-    let host = crate::host::Sources::open().read();
+    let host = crate::host::Sources::open(Vec::new()).read();
     let probes = tcpmon_btf::plan::PROBES.iter().map(|probe| probe.name);
     let known: HashSet<&str> =
         host.sources.iter().map(|source| source.name).chain(probes).chain(["snapshot", "tcpmon"]).collect();
@@ -152,7 +152,7 @@ fn openmetrics_has_the_same_samples_and_ends_with_its_mark() {
 }
 
 #[test]
-fn protobuf_tells_since_when_the_series_of_groups_count() {
+fn protobuf_tells_since_when_a_series_counts_unless_it_is_older_than_tcpmon() {
     let page = fixture::page();
     let since = page.identity.since;
     let mut before = fixture::busy(GroupKey::other(false));
@@ -160,6 +160,8 @@ fn protobuf_tells_since_when_the_series_of_groups_count() {
     let mut after = fixture::busy(GroupKey { process: "z".into(), ..GroupKey::other(false) });
     after.born = since + Duration::from_millis(2250);
     let snapshot = Arc::new(fixture::snapshot(vec![before, after]));
+    // The kernel counts these since the host booted or the driver was loaded.
+    let older = ["tcpmon_device_", "tcpmon_softnet_", "tcpmon_context_switches_", "tcpmon_psi_"];
     for (family, shown) in families().zip(protobuf(Page { snapshot, ..page })) {
         for metric in shown.metric {
             let counter = metric.counter.and_then(|counter| counter.start_timestamp);
@@ -170,11 +172,36 @@ fn protobuf_tells_since_when_the_series_of_groups_count() {
                     Some((1_700_000_102, 750_000_000))
                 }
                 (Scope::Group, FamilyType::Counter | FamilyType::Histogram, _) => Some((1_700_000_099, 500_000_000)),
+                (_, FamilyType::Counter, _) if !older.iter().any(|name| family.name.starts_with(name)) => {
+                    Some((1_700_000_000, 250_000_000))
+                }
                 _ => None,
             };
             assert_eq!(start, expected, "{} {:?}", family.name, metric.label);
         }
     }
+}
+
+#[test]
+fn a_group_without_entries_has_no_histograms_in_any_format_and_all_else() {
+    // The second group of the fixture.
+    let idle = "odd \\\"name\\\" \\\\ \\n";
+    for format in [Format::Text, Format::OpenMetrics] {
+        let page = text(fixture::page(), format);
+        let of = |process: &str, part: &str| {
+            let of_process = format!("process=\"{process}\"");
+            samples(&page).iter().filter(|line| line.contains(&of_process) && line.contains(part)).count()
+        };
+        assert_eq!((of(idle, "_bucket{"), of(idle, "_count{"), of(idle, "_sum{")), (0, 0, 0), "{page}");
+        assert_eq!((of("iperf3", "_count{"), of("iperf3", "_sum{")), (5, 5), "{page}");
+        let drops = of("iperf3", "tcpmon_receive_drops_total{");
+        assert_eq!(of(idle, ""), of("iperf3", "") - drops - of("iperf3", "_bucket{") - 10, "{page}");
+    }
+    let histograms =
+        protobuf(fixture::page()).into_iter().filter(|family| family.r#type() == proto::MetricType::Histogram);
+    let metrics: Vec<_> = histograms.flat_map(|family| family.metric).collect();
+    assert_eq!(metrics.len(), 5);
+    assert!(metrics.iter().all(|metric| metric.label[0].value == "iperf3"), "{metrics:?}");
 }
 
 #[test]
@@ -188,6 +215,7 @@ fn what_has_no_samples_is_not_mentioned() {
         "tcpmon_groups_suppressed_total",
         "tcpmon_socket_begin_late_total",
         "tcpmon_newborn_groups",
+        "tcpmon_scrape_duration_seconds",
         "tcpmon_scrape_seconds",
         "process_start_time_seconds",
     ];

@@ -392,7 +392,8 @@ impl Groups {
             if id == OTHER {
                 gauges.add_all(&hidden);
             }
-            Some(Group { key: Arc::clone(&entry.key), born: entry.born, counters, gauges })
+            let histograms = counters.fill_histograms();
+            Some(Group { key: Arc::clone(&entry.key), born: entry.born, counters, gauges, histograms })
         });
         let mut groups: Vec<Group> = shown.collect();
         groups.sort_by(|a, b| a.key.cmp(&b.key));

@@ -157,6 +157,8 @@ pub struct SourceStatus {
     pub name: &'static str,
     /// Whether its families are shown.
     pub available: bool,
+    /// It is not available because the configuration says so.
+    pub switched_off: bool,
     /// Why it is not available, and what is lost without it; or what it could not read although it is available. Empty
     /// if nothing is missing.
     pub reason: String,

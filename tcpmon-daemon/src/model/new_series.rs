@@ -1,9 +1,9 @@
 //! New series are shown at zero first: if a counter starts at 1 GB, `increase()` loses that gigabyte, because it needs
 //! a sample to count from.
 //!
-//! The counters of a new group, and those of drops for a reason that its group has not had before, stay at zero on all
-//! metrics pages until every regular scraper has had one. All clients that share a sample get the same
-//! values.
+//! The counters of a new group, those of drops for a reason that its group has not had before, and the histograms of a
+//! group that has had none stay at zero on all metrics pages until every regular scraper has had one. All clients that
+//! share a sample get the same values.
 
 use std::{
     collections::HashMap,
@@ -46,6 +46,8 @@ struct GroupHistory {
     /// Time of the last sample that contained it.
     last_seen: Instant,
     all: Series,
+    /// Its histograms, once they are shown.
+    histograms: Option<Series>,
     /// Drop reasons.
     reasons: HashMap<String, Series>,
 }
@@ -106,6 +108,10 @@ impl NewSeries {
                 Some(history) => {
                     history.last_seen = now;
                     advance(&mut history.all);
+                    match &mut history.histograms {
+                        Some(shown) => advance(shown),
+                        None => history.histograms = group.histograms.then_some(new),
+                    }
                     for (reason, _) in &group.counters.drops {
                         match history.reasons.get_mut(reason) {
                             Some(shown) => advance(shown),
@@ -115,9 +121,10 @@ impl NewSeries {
                 }
                 None => {
                     let reasons = group.counters.drops.iter().map(|(reason, _)| (reason.clone(), new)).collect();
+                    let histograms = group.histograms.then_some(new);
                     self.groups.insert(
                         group.key.clone(),
-                        GroupHistory { born: group.born, last_seen: now, all: new, reasons },
+                        GroupHistory { born: group.born, last_seen: now, all: new, histograms, reasons },
                     );
                 }
             }
@@ -138,13 +145,14 @@ impl NewSeries {
         sample
     }
 
-    /// How much of the group is held: 1 for the whole group, or the number of drop reasons that are held.
+    /// How much of the group is held: 1 for the whole group, or 1 for its histograms and for each drop reason.
     fn held_count(&self, group: &Group) -> u64 {
         let Some(history) = self.groups.get(&group.key) else { return 0 };
         if !history.all.released {
             return 1;
         }
-        group.counters.drops.iter().filter(|(reason, _)| history.holds(reason)).count() as u64
+        let reasons = group.counters.drops.iter().filter(|(reason, _)| history.holds(reason)).count() as u64;
+        reasons + u64::from(history.holds_histograms())
     }
 
     fn hold_group(&self, group: &mut Group) {
@@ -152,6 +160,9 @@ impl NewSeries {
         if !history.all.released {
             let drops = std::mem::take(&mut group.counters.drops);
             group.counters = GroupCounters { drops, ..GroupCounters::default() };
+        }
+        if history.holds_histograms() {
+            group.counters.clear_histograms();
         }
         for (reason, count) in &mut group.counters.drops {
             if !history.all.released || history.holds(reason) {
@@ -169,6 +180,10 @@ impl Scraper {
 }
 
 impl GroupHistory {
+    fn holds_histograms(&self) -> bool {
+        self.histograms.is_some_and(|shown| !shown.released)
+    }
+
     fn holds(&self, reason: &str) -> bool {
         self.reasons.get(reason).is_some_and(|shown| !shown.released)
     }
@@ -207,6 +222,7 @@ mod tests {
                     ..GroupCounters::default()
                 },
                 gauges: GroupGauges { sockets: 7, ..GroupGauges::default() },
+                histograms: received_bytes > 0,
             }
         }
 
@@ -311,6 +327,26 @@ mod tests {
         assert_eq!(drops(20, &[("old", 4)]), (vec![4], 100, 0));
         assert_eq!(drops(35, &[("new", 9), ("old", 5)]), (vec![0, 5], 100, 1));
         assert_eq!(drops(50, &[("new", 9), ("old", 6)]), (vec![9, 6], 100, 0));
+    }
+
+    #[test]
+    fn histograms_that_a_group_has_not_had_are_at_zero_first_while_its_counters_go_on() {
+        let mut pages = Pages::new();
+        let mut count = |second, received_bytes| {
+            let mut group = pages.group("a", 0, received_bytes, &[]);
+            group.counters.sockets.growths = 3;
+            (group.counters.readers.ends, group.counters.readers.on_cpu_ns) = ([4, 0, 0], received_bytes);
+            (group.counters.sockets.fills[1][0], group.counters.readers.on_cpu[2]) = (received_bytes, received_bytes);
+            let page = pages.ask("a", second, vec![group]);
+            let Group { counters, histograms, .. } = &page.groups[0];
+            let bins = [counters.sockets.fills[1][0], counters.readers.on_cpu[2], counters.readers.on_cpu_ns];
+            let others = (counters.sockets.growths, counters.readers.ends[0], counters.sockets.received_bytes);
+            (*histograms, bins, others, page.new_at_zero)
+        };
+        assert_eq!(count(5, 0), (false, [0; 3], (0, 0, 0), 1));
+        assert_eq!(count(20, 0), (false, [0; 3], (3, 4, 0), 0));
+        assert_eq!(count(35, 9), (true, [0; 3], (3, 4, 9), 1));
+        assert_eq!(count(50, 9), (true, [9; 3], (3, 4, 9), 0));
     }
 
     #[test]

@@ -82,6 +82,27 @@ pub struct GroupCounters {
     pub drops: Vec<(String, u64)>,
 }
 
+impl GroupCounters {
+    /// Whether data was received, or a histogram has an entry. Once true, it stays so.
+    pub fn fill_histograms(&self) -> bool {
+        let Self { sockets, readers, drops: _ } = self;
+        let used = |bins: &[u64]| bins.iter().any(|count| *count != 0);
+        sockets.segments > 0
+            || sockets.received_bytes > 0
+            || used(sockets.fills.as_flattened())
+            || used(&readers.on_cpu)
+            || used(&readers.run_queue_wait)
+    }
+
+    /// Sets the histograms to zero, and nothing else.
+    pub fn clear_histograms(&mut self) {
+        let Self { sockets, readers, drops: _ } = self;
+        let (socket, reader) = <(SocketTotals, ReaderTotals)>::default();
+        (sockets.fills, sockets.fill_sums) = (socket.fills, socket.fill_sums);
+        *readers = ReaderTotals { ends: readers.ends, ..reader };
+    }
+}
+
 /// Current sums over the group's sockets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupGauges {
@@ -128,6 +149,9 @@ pub struct Group {
     pub counters: GroupCounters,
     /// Its current values.
     pub gauges: GroupGauges,
+    /// Whether its histograms are shown: [`GroupCounters::fill_histograms`]. They are most of a group's lines, and a
+    /// group that only sends has nothing in them.
+    pub histograms: bool,
 }
 
 /// NAPI polls of one device, over all CPUs.
@@ -223,7 +247,7 @@ pub struct Snapshot {
     pub connections_opened: u64,
     /// Connections whose start no program saw, but which are counted from their first byte.
     pub begins_late: u64,
-    /// Groups, and new drop reasons of other groups, that are shown at zero because they are new: see
+    /// Groups, and new drop reasons and histograms of other groups, that are shown at zero because they are new: see
     /// [`super::new_series`].
     pub new_at_zero: u64,
     /// Time that it took to make this snapshot.

@@ -223,7 +223,9 @@ fn ten_thousand_groups_and_256_slow_clients_fit_in_100_mib() {
     let mut hoard: Vec<TcpStream> = Vec::new();
     let mut readings = std::collections::BTreeSet::new();
     for batch in 0..16 {
-        let request = format!("GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: {}\r\n\r\n", formats[batch % 3]);
+        let coding = ["identity", "gzip"][batch / 3 % 2];
+        let accept = format!("Accept: {}\r\nAccept-Encoding: {coding}", formats[batch % 3]);
+        let request = format!("GET /metrics HTTP/1.1\r\nHost: x\r\n{accept}\r\n\r\n");
         let mut asking = self::hoard(daemon.address(), 16, request.as_bytes());
         for stream in &mut asking {
             stream.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -243,6 +245,19 @@ fn ten_thousand_groups_and_256_slow_clients_fit_in_100_mib() {
     // A client that reads at once gets the complete response.
     let text = String::from_utf8(daemon.get_shared("/metrics", "text/plain").body).unwrap();
     assert!(text.matches("\ntcpmon_receive_bytes_total{").count() == 10_000);
+    for format in formats {
+        for coding in ["identity", "gzip"] {
+            let (accept, coding) = (format!("Accept: {format}"), format!("Accept-Encoding: {coding}"));
+            let url = format!("http://{}/metrics", daemon.address());
+            let output = Command::new("curl")
+                .args(["-sS", "-o", "/dev/null", "-w", "%{size_download} bytes in %{time_total} s"])
+                .args(["-H", &accept, "-H", &coding, &url])
+                .output()
+                .expect("curl is installed by `cargo xtask test`");
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            eprintln!("{accept}, {coding}: {}", String::from_utf8_lossy(&output.stdout));
+        }
+    }
     assert!(peak_rss_bytes(daemon.pid()) < 100 << 20);
 }
 

@@ -60,6 +60,26 @@ async fn the_format_is_negotiated_over_all_accept_lines() {
 }
 
 #[tokio::test]
+async fn the_metrics_page_is_compressed_for_those_who_ask_for_it_and_always_says_that_it_varies() {
+    let (server, _) = TestServer::start(FakeSource::default()).await;
+    let plain = server.ask("HEAD /metrics HTTP/1.1\r\nAccept-Encoding: br, gzip;q=0").await;
+    let (status, head, _) = parts(&plain);
+    assert_eq!(status, 200);
+    assert!(head.contains("vary: accept, accept-encoding\r\n") && !head.contains("content-encoding"), "{head}");
+    // Two lines of a header are one list.
+    let small = server.ask("HEAD /metrics HTTP/1.1\r\nAccept-Encoding: br\r\nAccept-Encoding: gzip").await;
+    let (_, small, body) = parts(&small);
+    assert!(small.contains("vary: accept, accept-encoding\r\n"), "{small}");
+    assert!(small.contains("content-encoding: gzip\r\n") && body.is_empty(), "{small}");
+    assert!(small.contains("content-type: text/plain; version=0.0.4; charset=utf-8\r\n"), "{small}");
+    let length = |head: &str| {
+        let line = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        line.expect("a length").parse::<usize>().expect("a number")
+    };
+    assert!((1..length(&head) / 3).contains(&length(&small)), "{head}\n{small}");
+}
+
+#[tokio::test]
 async fn health_names_what_stalls_and_takes_no_sample() {
     let (server, source) = TestServer::start(FakeSource { takes: DEADLINE * 2, ..FakeSource::default() }).await;
     assert_eq!(parts(&server.ask("GET /healthz HTTP/1.1").await).0, 200);

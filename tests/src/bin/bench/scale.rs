@@ -46,7 +46,7 @@ struct Many {
 struct Scrapes {
     /// Time that the client sees, ms.
     wall: Vec<f64>,
-    /// `tcpmon_scrape_seconds`, ms.
+    /// `tcpmon_scrape_duration_seconds`, ms.
     pass: Vec<f64>,
     /// Length of the last metrics page.
     bytes: usize,
@@ -108,8 +108,8 @@ pub fn measure(quick: bool) -> Section {
     let status = many.daemon.stop();
     assert!(status.success(), "tcpmon daemon ended with {status}");
     let what = format!(
-        "Passes of the daemon (tcpmon_scrape_seconds) and wall time of GET /metrics, medians of {SCRAPES} at rest \
-         and of {SCRAPES_AFTER_CHANGE} after each socket has received a byte that was read; sockets as the daemon \
+        "Passes of the daemon (tcpmon_scrape_duration_seconds) and wall time of GET /metrics, medians of {SCRAPES} at \
+         rest and of {SCRAPES_AFTER_CHANGE} after each socket has received a byte that was read; sockets as the daemon \
          counts them (the sum of tcpmon_sockets), both ends of each connection among them. The kernel's walk is that \
          of a second copy of the programs over the same sockets in the same states, its records copied out and not \
          accounted: median time in system calls, their number, and the longest of all repetitions."
@@ -153,7 +153,7 @@ impl Many {
             scrapes.wall.push(start.elapsed().as_secs_f64() * 1e3);
             scrapes.bytes = answer.body.len();
             let page = Page::parse(&String::from_utf8_lossy(&answer.body)).expect("a page of metrics");
-            scrapes.pass.push(page.value("tcpmon_scrape_seconds", &[]).unwrap_or(f64::NAN) * 1e3);
+            scrapes.pass.push(page.value("tcpmon_scrape_duration_seconds", &[]).unwrap_or(f64::NAN) * 1e3);
         }
         scrapes
     }
