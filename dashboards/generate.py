@@ -17,16 +17,24 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models import dashboard as models
 
+from fleet import FLEET
 from host import HOST
 from panels import Dashboard, build
 from receivers import RECEIVERS
 
 HERE = Path(__file__).resolve().parent
 RUNBOOKS = Path("docs/runbooks")
-DASHBOARDS = {"host.json": HOST, "receivers.json": RECEIVERS}
+DASHBOARDS = {"fleet.json": FLEET, "host.json": HOST, "receivers.json": RECEIVERS}
 
 # Values for Grafana's variables, for a parser that does not know these.
-VARIABLES = {"$__rate_interval": "5m", "$instance": "a:1", "$process": ".*", "$service": ".*"}
+VARIABLES = {
+    "$__rate_interval": "5m",
+    "$instance": "a:1",
+    "$process": ".*",
+    "$service": ".*",
+    "$job": ".*",
+    "$cluster": ".*",
+}
 
 
 def main() -> int:
@@ -71,7 +79,7 @@ def faults_of(name: str, content: str) -> list[str]:
         for target in panel["targets"]:
             if not target.get("legendFormat"):
                 faults.append(f"{name}: {title} has no legend")
-            for selector in re.findall(r"\b(?:instance:)?(?:tcpmon|process)_[\w:]+(\{[^}]*\})?", target["expr"]):
+            for selector in re.findall(r"\b(?:[a-z_]+:)?(?:tcpmon|process)_[\w:]+(\{[^}]*\})?", target["expr"]):
                 if 'instance=~"$instance"' not in selector:
                     faults.append(f'{name}: {title} asks for all hosts: add instance=~"$instance"')
     return faults
@@ -108,8 +116,8 @@ def faults_of_queries(dashboards: dict[str, dict]) -> list[str]:
 
 def faults_of_alerts() -> list[str]:
     """Checks that alerts parse and pass their tests, and that each has all of its tests, its links and a runbook."""
-    faults = promtool("check", "rules", str(HERE / "alerts.yaml"))
-    faults += promtool("test", "rules", str(HERE / "alerts_test.yaml"))
+    faults = promtool("check", "rules", str(HERE / "alerts.yaml"), str(HERE / "rules.yaml"))
+    faults += promtool("test", "rules", str(HERE / "alerts_test.yaml"), str(HERE / "rules_test.yaml"))
     alerts = dict(re.findall(r"^ *- alert: (\w+)$(.*?)(?=^ *- (?:alert|name):|\Z)", read("alerts.yaml"), re.M | re.S))
     cases = re.findall(r'^  - name: "([^"]*)"$(.*?)(?=^  - name:|\Z)', read("alerts_test.yaml"), re.M | re.S)
     for name, rule in alerts.items():

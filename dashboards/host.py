@@ -486,7 +486,7 @@ HOST = Dashboard(
     description="Health of one or more hosts; then the way of a received packet in its order, softnet, sockets, readers; "
     "then memory; then tcpmon itself. The first row that is not quiet is the place to look.",
     matchers='instance=~"$instance"',
-    variables=(Variable("instance", "label_values(tcpmon_build_info, instance)", all_values=True),),
+    variables=(Variable("instance", "label_values(tcpmon_build_info, instance)", all_values=False),),
     rows=(
         HEALTH,
         everywhere("Softnet", NIC_RING, SOFTNET),

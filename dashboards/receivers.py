@@ -112,7 +112,7 @@ ANSWER = Row(
                 ),
                 Column(
                     "What to look at",
-                    f'label_replace({of_the_worst(VERDICT)}, "look", "$1", "cause", "(.*)")',
+                    of_the_worst(f'label_replace({VERDICT}, "look", "$1", "cause", "(.*)")'),
                     label="look",
                     texts=tuple((cause, text, "text") for cause, _, text in VERDICTS),
                 ),
@@ -341,7 +341,7 @@ RECEIVERS = Dashboard(
     "show the ten groups that are highest now.",
     matchers='instance=~"$instance",process=~"$process",service=~"$service"',
     variables=(
-        Variable("instance", "label_values(tcpmon_build_info, instance)", all_values=True),
+        Variable("instance", "label_values(tcpmon_build_info, instance)", all_values=False),
         Variable("process", 'label_values(tcpmon_sockets{instance=~"$instance"}, process)', all_values=True),
         Variable(
             "service",

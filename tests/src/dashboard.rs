@@ -15,7 +15,8 @@ pub struct PanelQuery {
 
 /// All queries of all panels of a dashboard (its JSON), including those in collapsed rows. Grafana's variables are
 /// replaced with values for a Prometheus that scrapes every second: time spans become 10 s, and every other variable
-/// becomes `.*`, which is what "All" means in a regular expression.
+/// becomes `.*`, which is what "All" means in a regular expression. Where a panel shows the highest series that are not
+/// 0, the query is for all of them.
 pub fn panel_queries(dashboard: &str) -> Vec<PanelQuery> {
     let dashboard: Value = must(serde_json::from_str(dashboard), "reading a dashboard");
     let mut queries = Vec::new();
@@ -28,11 +29,22 @@ fn collect(panels: &Value, queries: &mut Vec<PanelQuery>) {
         let title = panel["title"].as_str().unwrap_or_default();
         for target in panel["targets"].as_array().into_iter().flatten() {
             if let Some(expression) = target["expr"].as_str() {
-                queries.push(PanelQuery { panel: title.to_owned(), expression: filled(expression) });
+                queries.push(PanelQuery { panel: title.to_owned(), expression: filled(unranked(expression)) });
             }
         }
         collect(&panel["panels"], queries);
     }
+}
+
+/// Without ` and topk(...)`, or the same with ` on (...)`, at the end.
+fn unranked(expression: &str) -> &str {
+    let is_ranked = |behind: &str| {
+        let behind = behind.strip_prefix("on (").and_then(|on| on.split_once(") ")).map_or(behind, |(_, rest)| rest);
+        behind.starts_with("topk(")
+    };
+    let mut ands = expression.match_indices(") and ");
+    let ranked = ands.find(|(at, and)| is_ranked(&expression[at + and.len()..]));
+    ranked.map_or(expression, |(at, _)| &expression[..=at])
 }
 
 /// Replaces `$name` and `${name}` (with or without `:format`).
@@ -64,10 +76,13 @@ mod tests {
     fn every_query_is_found_and_its_variables_are_filled_in() {
         let dashboard = r#"{"panels": [
             {"title": "a", "targets": [{"expr": "rate(x{p=~\"$process\"}[$__rate_interval])"}, {"hide": true}]},
+            {"title": "c", "targets": [{"expr": "(x and on (i) y) and topk(3, (x and on (i) y) > 0)"},
+                                       {"expr": "(z) and on (i, j) topk(3, z)"}]},
             {"type": "row", "panels": [{"title": "b", "targets": [{"expr": "y{p=~\"${p:regex}$\"} / $__range_s"}]}]}
         ]}"#;
         let queries = panel_queries(dashboard);
         let found: Vec<_> = queries.iter().map(|query| (query.panel.as_str(), query.expression.as_str())).collect();
-        assert_eq!(found, [("a", "rate(x{p=~\".*\"}[10s])"), ("b", "y{p=~\".*$\"} / 10")]);
+        let ranked = [("c", "(x and on (i) y)"), ("c", "(z)")];
+        assert_eq!(found, [("a", "rate(x{p=~\".*\"}[10s])"), ranked[0], ranked[1], ("b", "y{p=~\".*$\"} / 10")]);
     }
 }

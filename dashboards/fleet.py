@@ -1,0 +1,182 @@
+"""The dashboard of many hosts: which are worst, by what, and where to go on. Its queries use rules.yaml."""
+
+from panels import Column, Dashboard, Panel, Query, Row, Stat, Steps, Table, Variable
+
+HELD_UP = "instance_cause:tcpmon_receive_limited:rate5m"
+WORST_RECEIVERS = "instance_process_service:tcpmon_receive_limited:topk3"
+STUCK = "instance:tcpmon_receivers_stuck:count"
+RECEIVED = "instance:tcpmon_receive_bytes:rate5m"
+LOST = "instance_place:tcpmon_packets_lost:rate5m"
+BLIND = "instance:tcpmon_lost:rate5m"
+TOP = 10
+LINES = 20
+
+FIRING = 'ALERTS{job=~"$job",cluster=~"$cluster",instance=~"$instance",alertname=~"Tcpmon.+",alertstate="firing"}'
+
+
+def by_host(family: str, more: str = "") -> str:
+    return f"sum by (instance) ({family}{{@{more}}})"
+
+
+# Loss first, then what is stuck, then what is limited most.
+RANK = (
+    f"({by_host(HELD_UP)} + (1e3 * {by_host(STUCK)} or 0 * {by_host(HELD_UP)})"
+    f" + (1e6 * ({by_host(LOST)} > bool 0.1) or 0 * {by_host(HELD_UP)}))"
+)
+WORST = f"topk({LINES}, {RANK})"
+
+
+def of_the_worst(expr: str) -> str:
+    return f"({expr}) and on (instance) {WORST}"
+
+
+def held_up(cause: str, what: str) -> Panel:
+    return Panel(
+        f"Held up: {cause}",
+        f"The ten hosts with the most connections held up by {what}, on average.",
+        "short",
+        (Query(by_host(HELD_UP, f',cause="{cause}"'), "{{instance}}"),),
+        top=TOP,
+    )
+
+
+def lost(place: str, title: str, what: str) -> Panel:
+    return Panel(
+        title,
+        f"The ten hosts that lose most {what}, per second.",
+        "pps",
+        (Query(by_host(LOST, f',place="{place}"'), "{{instance}}"),),
+        top=TOP,
+    )
+
+
+def hosts(title: str, description: str, expr: str, steps: Steps) -> Stat:
+    return Stat(title, description, "short", (Query(f"count({expr}) or vector(0)", "hosts"),), steps, "0", width=4)
+
+
+NOW = Row(
+    "Hosts now",
+    (
+        Stat(
+            "Hosts that answer",
+            "Hosts whose tcpmon is scraped.",
+            "short",
+            (Query("count(tcpmon_build_info{@})", "hosts"),),
+            Steps(1e9),
+            "0",
+            width=4,
+        ),
+        hosts(
+            "Hosts that do not answer",
+            "Targets of the job that could not be scraped. Runbook TcpmonDown.",
+            'up{job=~"$job",cluster=~"$cluster",instance=~"$instance"} == 0',
+            Steps(1, 1),
+        ),
+        hosts("Hosts that lose packets", "More than one in ten seconds, anywhere.", f"{by_host(LOST)} > 0.1", Steps(1)),
+        hosts("Hosts with a stuck receiver", "Unread data, and nothing is read.", f"{by_host(STUCK)} > 0", Steps(1)),
+        hosts("Hosts that hold up senders", "More than one connection, on average.", f"{by_host(HELD_UP)} > 1", Steps(1)),
+        hosts("Hosts with an alert", "At least one alert of tcpmon fires.", f"count by (instance) ({FIRING})", Steps(1)),
+        Table(
+            "The worst hosts",
+            "First those that lose packets, then those with a stuck receiver, then those that hold up most connections. "
+            "Limited by: the cause of most of that. Click on a host for its dashboards.",
+            ("instance",),
+            (
+                Column("Lost/s", of_the_worst(by_host(LOST)), "pps", steps=Steps(0.1, 10)),
+                Column("Stuck", of_the_worst(by_host(STUCK)), steps=Steps(1, 1)),
+                Column("Held up", of_the_worst(by_host(HELD_UP)), steps=Steps(1, 10)),
+                Column(
+                    "Limited by",
+                    of_the_worst(f"topk by (instance) (1, sum by (instance, cause) ({HELD_UP}{{@}}) > 0.01)"),
+                    label="cause",
+                ),
+                Column(
+                    "Worst receiver",
+                    of_the_worst(f"topk by (instance) (1, sum by (instance, process) ({WORST_RECEIVERS}{{@}}))"),
+                    label="process",
+                ),
+                Column("Received/s", of_the_worst(by_host(RECEIVED)), "Bps"),
+                Column("Alerts", of_the_worst(f"count by (instance) ({FIRING})"), steps=Steps(1)),
+                Column("Rank", WORST),
+            ),
+            links=(
+                ("Receivers", "/d/tcpmon-receivers?var-instance=${__data.fields.Instance}&${__url_time_range}"),
+                ("Host", "/d/tcpmon-host?var-instance=${__data.fields.Instance}&${__url_time_range}"),
+            ),
+            height=14,
+        ),
+    ),
+)
+
+CAUSES = Row(
+    "Worst hosts by cause",
+    (
+        held_up("application", "readers that compute, sleep or hang"),
+        held_up("scheduler", "readers that wait for a CPU"),
+        held_up("window", "windows that are too small for the path"),
+        held_up("memory", "want of memory"),
+    ),
+)
+
+LOSS = Row(
+    "Worst hosts by loss",
+    (
+        lost("ring", "Lost in receive rings", "packets because a receive ring was full"),
+        lost("softnet", "Lost in softnet", "packets because a CPU's backlog was full"),
+        lost("socket", "Lost at sockets", "segments with new data at a socket"),
+        lost("listener", "Lost at listeners", "connection attempts at listening sockets"),
+    ),
+)
+
+OTHERS = Row(
+    "Throughput, and tcpmon itself",
+    (
+        Panel(
+            "Received",
+            "The ten hosts that receive most, bytes per second.",
+            "Bps",
+            (Query(by_host(RECEIVED), "{{instance}}"),),
+            top=TOP,
+        ),
+        Panel(
+            "Lost by tcpmon",
+            "Events and records per second that tcpmon lost: gaps in everything else. Runbook TcpmonLosingEvents.",
+            "cps",
+            (Query(by_host(BLIND), "{{instance}}"),),
+            top=TOP,
+        ),
+        Panel(
+            "Time of a scrape",
+            "The ten hosts on which reading the kernel's state for one page takes longest.",
+            "s",
+            (Query("max by (instance) (tcpmon_scrape_duration_seconds{@})", "{{instance}}"),),
+            top=TOP,
+        ),
+        Panel(
+            "CPU of tcpmon",
+            "CPU of the daemon, as part of one core, without its eBPF programs.",
+            "percentunit",
+            (
+                Query(
+                    "sum by (instance) (rate(process_cpu_seconds_total{@}[@]) and on (instance, job) tcpmon_build_info{@})",
+                    "{{instance}}",
+                ),
+            ),
+            top=TOP,
+        ),
+    ),
+)
+
+FLEET = Dashboard(
+    uid="tcpmon-fleet",
+    title="tcpmon: fleet",
+    description="Which of many hosts lose packets or hold up their senders, and by what. Needs the recording rules in "
+    "rules.yaml.",
+    matchers='job=~"$job",cluster=~"$cluster",instance=~"$instance"',
+    variables=(
+        Variable("job", "label_values(tcpmon_build_info, job)", all_values=True),
+        Variable("cluster", 'label_values(tcpmon_build_info{job=~"$job"}, cluster)', all_values=True),
+        Variable("instance", 'label_values(tcpmon_build_info{job=~"$job",cluster=~"$cluster"}, instance)', all_values=True),
+    ),
+    rows=(NOW, CAUSES, LOSS, OTHERS),
+)
