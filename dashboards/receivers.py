@@ -31,7 +31,7 @@ STUCK = (
 )
 CAUSE = f"topk by ({GROUP}) (1, {rate(LIMITED, f'{GROUP}, cause', NOT_UPSTREAM)} > 0)"
 # What is stuck comes first, then what is limited most.
-RANK = f"({HELD_UP} + 1e6 * ({STUCK} > bool 0) or {HELD_UP} > 0)"
+RANK = f"({HELD_UP} + 1e6 * ({STUCK} > bool 0) or {HELD_UP} > 0.01)"
 WORST = f"topk({TOP}, {RANK})"
 
 

@@ -87,6 +87,11 @@ impl Prometheus {
         Self { server }
     }
 
+    /// The address it listens on, in its namespace.
+    pub fn address(&self) -> SocketAddr {
+        self.server.address()
+    }
+
     /// The samples that an expression yields now; a native histogram's value is its count. Errors are Prometheus's own.
     pub fn query(&self, expression: &str) -> Result<Vec<Sample>, String> {
         let answer = self.server.json("/api/v1/query", &[("query", expression)])?;

@@ -1,4 +1,5 @@
-//! `cargo xtask dashboards`: generates the dashboards with `dashboards/generate.py`, which uses Grafana's own SDK.
+//! `cargo xtask dashboards`: generates the dashboards with `dashboards/generate.py`, which uses Grafana's own SDK, and
+//! draws them with `dashboards/pictures.py`.
 
 use std::{
     fs,
@@ -8,20 +9,56 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use crate::{process, setup, workspace};
+use crate::{build, process, setup, workspace};
+
+/// The library that draws graphs, as npm names it.
+const UPLOT: &str = "uplot@1.6.32";
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Write nothing; check the dashboards, the alert rules and their tests
+    #[arg(long)]
+    check: bool,
+    /// Also run two minutes of traffic, and draw the dashboards in this folder as they show it (needs root)
+    #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "target/dashboards/pictures")]
+    pictures: Option<PathBuf>,
+}
 
 /// Writes the dashboards, or with `check` reports whether they, the alerts and their tests are correct.
-pub fn run(check: bool) -> Result<()> {
+pub fn run(args: &Args) -> Result<()> {
     setup::test_packages()?;
     let folder = workspace::root().join("dashboards");
     let python = environment(&folder.join("requirements.txt"))?;
     let mut command = Command::new(python);
     // -B: no compiled files next to the sources.
     command.arg("-B").arg(folder.join("generate.py"));
-    if check {
+    if args.check {
         command.arg("--check");
     }
-    process::run(&mut command)
+    process::run(&mut command)?;
+    args.pictures.as_ref().map_or(Ok(()), |pictures| draw(&folder, pictures))
+}
+
+/// Draws the dashboards from real traffic.
+fn draw(folder: &Path, pictures: &Path) -> Result<()> {
+    setup::picture_packages()?;
+    let environment = workspace::root().join("target/dashboards");
+    process::run(
+        Command::new("npm").args(["install", "--silent", "--no-save", "--prefix"]).arg(&environment).arg(UPLOT),
+    )?;
+    build::binary(true)?;
+    process::run(workspace::cargo().args(["build", "--quiet", "--package", "tcpmon-tests", "--bin", "traffic"]))?;
+    process::run(
+        workspace::cargo()
+            .args(["run", "--quiet", "--package", "tcpmon-tests", "--bin", "pictures", "--"])
+            .arg(environment.join("bin/python"))
+            .arg("-B")
+            .arg(folder.join("pictures.py"))
+            .arg("--node-modules")
+            .arg(environment.join("node_modules"))
+            .arg(pictures)
+            .env("TCPMON_BIN", workspace::release_binary()),
+    )
 }
 
 /// The interpreter of a virtual environment that has the packages; the environment is recreated when the list changes.

@@ -45,11 +45,7 @@ enum Command {
     /// Run the integration tests on other kernels in virtual machines (needs an otherwise idle host; takes minutes)
     Vm(vm::Args),
     /// Generate the Grafana dashboards with dashboards/generate.py
-    Dashboards {
-        /// Write nothing; check the dashboards, the alert rules and their tests
-        #[arg(long)]
-        check: bool,
-    },
+    Dashboards(dashboards::Args),
     /// Measure the cost of tcpmon (needs root and an idle host); `cargo xtask bench --help` lists the parts
     #[command(disable_help_flag = true)]
     Bench {
@@ -91,7 +87,7 @@ fn run(command: Command) -> Result<()> {
             setup::run()?;
             check::run()
         }
-        Command::Dashboards { check } => dashboards::run(check),
+        Command::Dashboards(args) => dashboards::run(&args),
         Command::Bench { arguments } => bench::run(&arguments),
         Command::Demo => demo::run(),
         Command::Test(args) => test::run(&args),

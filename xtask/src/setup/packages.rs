@@ -31,6 +31,9 @@ const PROGRAMS: [(&str, &str); 14] = [
     ("zstd", "zstd"),
 ];
 
+/// The programs that draw the dashboards, with a font, and their packages.
+const PICTURES: [(&str, &str); 2] = [("chromium", "chromium"), ("npm", "npm")];
+
 /// Packages that start a service.
 const SERVICES: [&str; 2] = ["prometheus", "prometheus-alertmanager"];
 
@@ -44,15 +47,7 @@ pub fn test_packages() -> Result<()> {
     eprintln!("setup: installing {}", missing.join(", "));
     let daemons_before: Vec<Vec<u32>> = SERVICES.iter().map(|service| processes(service)).collect();
     let list = missing.join(" ");
-    process::run(&mut apt_get(&["-qq", "update"]))
-        .and_then(|()| {
-            process::run(
-                apt_get(&["-qq", "-o", "Dpkg::Use-Pty=0"])
-                    .args(["install", "-y", "--no-install-recommends"])
-                    .args(&missing),
-            )
-        })
-        .with_context(|| format!("cannot install the packages for the tests: as root, run `apt-get install {list}`"))?;
+    install(&missing)?;
     let still_missing = missing_packages();
     if !still_missing.is_empty() {
         bail!("installed {list}, but their programs are not on PATH: {}", still_missing.join(", "));
@@ -63,6 +58,29 @@ pub fn test_packages() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Installs what draws the dashboards, if it is missing.
+pub fn picture_packages() -> Result<()> {
+    let missing: Vec<&str> =
+        PICTURES.into_iter().filter(|(program, _)| !on_path(program)).map(|(_, package)| package).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    install(&[missing, vec!["fonts-dejavu-core"]].concat())
+}
+
+fn install(packages: &[&str]) -> Result<()> {
+    let list = packages.join(" ");
+    process::run(&mut apt_get(&["-qq", "update"]))
+        .and_then(|()| {
+            process::run(
+                apt_get(&["-qq", "-o", "Dpkg::Use-Pty=0"])
+                    .args(["install", "-y", "--no-install-recommends"])
+                    .args(packages),
+            )
+        })
+        .with_context(|| format!("cannot install packages: as root, run `apt-get install {list}`"))
 }
 
 fn missing_packages() -> Vec<&'static str> {

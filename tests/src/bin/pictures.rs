@@ -1,0 +1,77 @@
+//! `cargo xtask dashboards --pictures`: traffic of receivers that are limited by different causes, a daemon, and a
+//! Prometheus that scrapes it; then the command that is given, which draws what Prometheus knows. `PROMETHEUS` tells
+//! the command where Prometheus is.
+
+use std::{
+    env, fs,
+    path::Path,
+    process::{Command, ExitCode},
+    thread,
+    time::Duration,
+};
+
+use tcpmon_tests::{
+    Daemon, Lab, Namespace, Prometheus, PrometheusOptions, Traffic, rules,
+    traffic::{Between, Reader, ReaderBuilder, SenderBuilder},
+};
+
+/// How long the traffic runs before the pictures are made.
+const TIME: Duration = Duration::from_secs(100);
+
+/// The path of the receiver whose window is too small for it.
+const ONE_WAY: Duration = Duration::from_millis(20);
+
+fn main() -> ExitCode {
+    let mut arguments = env::args_os().skip(1);
+    let Some(program) = arguments.next() else {
+        eprintln!("no command to draw with: use `cargo xtask dashboards --pictures`");
+        return ExitCode::from(2);
+    };
+    let daemon = Daemon::start(&[]);
+    let rules = ["alerts.yaml", "rules.yaml"].map(rule_file);
+    let options = PrometheusOptions { rules: &rules, ..PrometheusOptions::default() };
+    let prometheus = Prometheus::start(&Namespace::current(), &daemon, options);
+
+    let near = Lab::new();
+    let far = Lab::long(ONE_WAY);
+    let _hog = Traffic::hog(1, -10);
+    let _running = [
+        start(&near, "keeps-up", |reader| reader, |sender| sender.rate(30_000_000)),
+        start(&near, "computes", |reader| reader.between(Between::Spin(2_000)), |sender| sender),
+        start(&near, "starved", |reader| reader.cpu(1).nice(10), |sender| sender.rate(20_000_000)),
+        start(&far, "small-window", |reader| reader.receive_buffer(16 << 10), |sender| sender),
+        start(
+            &near,
+            "hangs",
+            |reader| reader.paused().receive_buffer(64 << 10),
+            |sender| sender.bytes(20_000).hold_open(),
+        ),
+    ];
+    println!("Traffic runs for {} s.", TIME.as_secs());
+    thread::sleep(TIME);
+    let drawn = Command::new(&program)
+        .args(arguments)
+        .env("PROMETHEUS", format!("http://{}", prometheus.address()))
+        .status()
+        .is_ok_and(|status| status.success());
+    if drawn { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// A connection between two processes that end with the values returned.
+fn start(
+    lab: &Lab,
+    name: &str,
+    reader: impl FnOnce(ReaderBuilder) -> ReaderBuilder,
+    sender: impl FnOnce(SenderBuilder) -> SenderBuilder,
+) -> (Reader, tcpmon_tests::traffic::Sender) {
+    let reader = reader(Traffic::reader(lab.receiver()).comm(name).until_exit()).spawn();
+    let sender = sender(Traffic::sender(lab.sender()).comm("sender").to(reader.address())).spawn();
+    (reader, sender)
+}
+
+/// The rules of `dashboards/`, at the speed of this Prometheus.
+fn rule_file(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dashboards").join(name);
+    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    rules::rescaled(&text)
+}
