@@ -23,10 +23,9 @@ const ONE_WAY: Duration = Duration::from_millis(20);
 /// What the sender's own count and ours may differ by, of the time.
 const AGREEMENT: f64 = 0.10;
 
-/// Why a row that lives from quick answers cannot be shown: interrupts and wake-ups take longer than a round trip, and a
-/// page takes so long that the sender's count beside it is one of another time.
-const EMULATED: &str =
-    "on an emulated CPU, rounds of a local network are longer than a round trip, and pages take long";
+/// Why a row that lives from quick answers cannot be shown: interrupts and wake-ups take longer than a round trip, and
+/// a page takes so long that the sender's count beside it is one of another time.
+const EMULATED: &str = "on an emulated CPU, local rounds take longer than a round trip, and pages take long";
 
 /// Bytes per second that are far below what any reader here can take.
 fn easy_rate() -> u64 {

@@ -24,6 +24,11 @@ pub struct Args {
     pictures: Option<PathBuf>,
 }
 
+impl Args {
+    /// As part of all tests.
+    pub const CHECK: Self = Self { check: true, pictures: None };
+}
+
 /// Writes the dashboards, or with `check` reports whether they, the alerts and their tests are correct.
 pub fn run(args: &Args) -> Result<()> {
     setup::test_packages()?;

@@ -21,7 +21,7 @@ pub fn run(args: &Args) -> Result<()> {
     step("test packages", setup::test_packages)?;
     step("today's Prometheus", setup::todays_prometheus)?;
     check::run()?;
-    step("dashboards and alerts", || dashboards::run(true))?;
+    step("dashboards and alerts", || dashboards::run(&dashboards::Args::CHECK))?;
     step("unit tests", || {
         process::run(workspace::cargo().args(["test", "--workspace"]).args([
             "--exclude",

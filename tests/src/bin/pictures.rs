@@ -11,7 +11,9 @@ use std::{
 };
 
 use tcpmon_tests::{
-    Daemon, Lab, Namespace, Prometheus, PrometheusOptions, Traffic, rules,
+    Daemon, Lab, Namespace, Prometheus, Traffic,
+    prometheus::PrometheusOptions,
+    rules,
     traffic::{Between, Reader, ReaderBuilder, SenderBuilder},
 };
 
