@@ -58,7 +58,7 @@ fn every_fault_of_sockets_and_memory_is_paged_and_every_panel_has_data() {
     let host = Namespace::current();
     let daemon = Daemon::start(&[]);
     let stack = Stack::start(&host, &daemon);
-    let rules = [rules::rescaled(&read(&in_dashboards("rules.yaml")))];
+    let rules: Vec<String> = rule_files().iter().map(|path| rules::rescaled(&read(path))).collect();
     let native = PrometheusOptions { native_histograms: true, rules: &rules, ..PrometheusOptions::default() };
     let native = Prometheus::start(&host, &daemon, native);
 
@@ -312,12 +312,8 @@ fn dashboards() -> Vec<PathBuf> {
     files_of("json")
 }
 
-fn in_dashboards(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../dashboards").join(name)
-}
-
 fn files_of(extension: &str) -> Vec<PathBuf> {
-    let directory = in_dashboards("");
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dashboards");
     let entries = fs::read_dir(&directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
     let paths = entries.map(|entry| entry.expect("a directory can be listed").path());
     paths.filter(|path| path.extension().is_some_and(|found| found == extension)).collect()
