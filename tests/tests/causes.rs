@@ -325,6 +325,10 @@ fn readers_of_every_kind_add_up_and_have_the_cause_of_a_simple_one() {
 
 #[test]
 fn a_trace_has_the_causes_and_the_waits_of_the_daemon() {
+    // Each of the two sets of programs takes so long there that the times of their events differ.
+    if is_emulated() {
+        return report::not_supported(EMULATED);
+    }
     let case = Case::new(Lab::new());
     let reader = case.reader().threads(Threads::Turns(4)).between(Between::Spin(200)).receive_buffer(256 << 10);
     let reader = reader.connections(4).spawn();
