@@ -256,8 +256,8 @@ def _stat(panel: Stat) -> stat.Panel:
     builder = builder.no_value(panel.empty).span(panel.width).height(STAT_HEIGHT)
     if panel.steps is None:
         return builder.text_mode(options.BigValueTextMode.NAME).color_mode(options.BigValueColorMode.NONE)
-    text = options.BigValueTextMode.VALUE_AND_NAME if len(panel.queries) > 1 else options.BigValueTextMode.VALUE
-    return builder.text_mode(text).color_mode(options.BigValueColorMode.BACKGROUND)
+    # Grafana then names the numbers where there is more than one.
+    return builder.text_mode(options.BigValueTextMode.AUTO).color_mode(options.BigValueColorMode.BACKGROUND)
 
 
 def _thresholds(steps: Steps) -> builders.ThresholdsConfig:
