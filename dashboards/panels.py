@@ -209,15 +209,11 @@ def _panel(panel: AnyPanel, matchers: str) -> stat.Panel | table.Panel | timeser
         builder = builder.thresholds(_thresholds(panel.steps))
     top = panel.top if isinstance(panel, Panel) else None
     for ref_id, query in zip(string.ascii_uppercase, panel.queries):
-        expr = f"{_grouped(query.expr)} and topk({top}, {_at_end(_grouped(query.expr))} > 0)" if top else query.expr
+        expr = f"({query.expr}) and topk({top}, ({_at_end(query.expr)}) > 0)" if top else query.expr
         target = prometheus.Dataquery().ref_id(ref_id).datasource(DATASOURCE).expr(_filled(expr, matchers))
         target = target.legend_format(query.legend)
         builder = builder.with_target(target.instant() if isinstance(panel, Stat) else target.range())
     return builder
-
-
-def _grouped(expr: str) -> str:
-    return f"({expr})"
 
 
 def _at_end(expr: str) -> str:
