@@ -18,10 +18,17 @@ def by_host(family: str, more: str = "") -> str:
     return f"sum by (instance) ({family}{{@{more}}})"
 
 
-# Loss first, then what is stuck, then what is limited most.
-RANK = (
-    f"({by_host(HELD_UP)} + (1e3 * {by_host(STUCK)} or 0 * {by_host(HELD_UP)})"
-    f" + (1e6 * ({by_host(LOST)} > bool 0.1) or 0 * {by_host(HELD_UP)}))"
+# Whether each host answers whose tcpmon has answered within a day; other jobs' targets are none of ours.
+ANSWERS = "max by (instance) (up{@} and on (job, instance) last_over_time(tcpmon_build_info{@}[1d]))"
+# No answer first, then loss, then what is stuck, then what is limited most.
+RANK = " + ".join(
+    f"({rank} or 0 * {ANSWERS})"
+    for rank in (
+        f"1e9 * ({ANSWERS} == bool 0)",
+        f"1e6 * ({by_host(LOST)} > bool 0.1)",
+        f"1e3 * {by_host(STUCK)}",
+        by_host(HELD_UP),
+    )
 )
 WORST = f"topk({LINES}, {RANK})"
 
@@ -61,15 +68,15 @@ NOW = Row(
             "Hosts that answer",
             "Hosts whose tcpmon is scraped.",
             "short",
-            (Query("count(tcpmon_build_info{@})", "hosts"),),
+            (Query(f"count({ANSWERS} == 1)", "hosts"),),
             Steps(1e9),
             "0",
             width=4,
         ),
         hosts(
             "Hosts that do not answer",
-            "Targets of the job that could not be scraped. Runbook TcpmonDown.",
-            'up{job=~"$job",cluster=~"$cluster",instance=~"$instance"} == 0',
+            "Hosts whose tcpmon answered within a day, and does not now. Runbook TcpmonDown.",
+            f"{ANSWERS} == 0",
             Steps(1, 1),
         ),
         hosts("Hosts that lose packets", "More than one in ten seconds, anywhere.", f"{by_host(LOST)} > 0.1", Steps(1)),
@@ -78,10 +85,16 @@ NOW = Row(
         hosts("Hosts with an alert", "At least one alert of tcpmon fires.", f"count by (instance) ({FIRING})", Steps(1)),
         Table(
             "The worst hosts",
-            "First those that lose packets, then those with a stuck receiver, then those that hold up most connections. "
-            "Limited by: the cause of most of that. Click on a host for its dashboards.",
+            "First those that do not answer, then those that lose packets, then those with a stuck receiver, then those "
+            "that hold up most connections. Limited by: the cause of most of that. Click on a host for its dashboards.",
             ("instance",),
             (
+                Column(
+                    "Answers",
+                    of_the_worst(ANSWERS),
+                    texts=(("0", "no", "red"), ("1", "yes", "text")),
+                    width=80,
+                ),
                 Column("Lost/s", of_the_worst(by_host(LOST)), "pps", steps=Steps(0.1, 10)),
                 Column("Stuck", of_the_worst(by_host(STUCK)), steps=Steps(1, 1)),
                 Column("Held up", of_the_worst(by_host(HELD_UP)), steps=Steps(1, 10)),
@@ -89,11 +102,13 @@ NOW = Row(
                     "Limited by",
                     of_the_worst(f"topk by (instance) (1, sum by (instance, cause) ({HELD_UP}{{@}}) > 0.01)"),
                     label="cause",
+                    width=120,
                 ),
                 Column(
                     "Worst receiver",
                     of_the_worst(f"topk by (instance) (1, sum by (instance, process) ({WORST_RECEIVERS}{{@}}))"),
                     label="process",
+                    width=None,
                 ),
                 Column("Received/s", of_the_worst(by_host(RECEIVED)), "Bps"),
                 Column("Alerts", of_the_worst(f"count by (instance) ({FIRING})"), steps=Steps(1)),

@@ -5,6 +5,7 @@ Needs Python 3.11, the packages of requirements.txt and, for --check, promtool.
 """
 
 import argparse
+import functools
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from grafana_foundation_sdk.models import dashboard as models
 
 from fleet import FLEET
 from host import HOST
-from panels import Dashboard, build
+from panels import Annotation, Dashboard, build
 from receivers import RECEIVERS
 
 HERE = Path(__file__).resolve().parent
@@ -27,14 +28,8 @@ RUNBOOKS = Path("docs/runbooks")
 DASHBOARDS = {"fleet.json": FLEET, "host.json": HOST, "receivers.json": RECEIVERS}
 
 # Values for Grafana's variables, for a parser that does not know these.
-VARIABLES = {
-    "$__rate_interval": "5m",
-    "$instance": "a:1",
-    "$process": ".*",
-    "$service": ".*",
-    "$job": ".*",
-    "$cluster": ".*",
-}
+VARIABLES = {"$__rate_interval": "5m", "$instance": "a:1"}
+VARIABLES |= dict.fromkeys(("$job", "$cluster", "$process", "$service"), ".*")
 
 
 def main() -> int:
@@ -49,6 +44,7 @@ def main() -> int:
         return 0
     faults = [fault for name, content in texts.items() for fault in faults_of(name, content)]
     faults += faults_of_queries({name: json.loads(content) for name, content in texts.items()})
+    faults += faults_of_recorded()
     faults += faults_of_alerts()
     for fault in faults:
         print(fault, file=sys.stderr)
@@ -68,10 +64,13 @@ def faults_of(name: str, content: str) -> list[str]:
         faults.append(f"{name} is not what generate.py writes: run generate.py and commit it")
     board = json.loads(content)
     again = json.loads(json.dumps(models.Dashboard.from_json(board), cls=JSONEncoder))
+    for annotation in again["annotations"]["list"]:
+        annotation.update(Annotation.FORMATS)  # not in the schema
     if again != board:
         faults.append(f"{name} loses a field in the SDK's model: the schema of its version has no such field")
-    for panel in graphs(board):
-        title = panel.get("title") or f"panel {panel['id']}"
+    titles = [panel.get("title") or f"panel {panel['id']}" for panel in graphs(board)]
+    faults += [f"{name}: two panels are called {title}" for title in set(titles) if titles.count(title) > 1]
+    for panel, title in zip(graphs(board), titles):
         if not panel.get("description"):
             faults.append(f"{name}: {title} has no description: say how to read it")
         if not panel["fieldConfig"]["defaults"].get("unit"):
@@ -79,45 +78,75 @@ def faults_of(name: str, content: str) -> list[str]:
         for target in panel["targets"]:
             if not target.get("legendFormat"):
                 faults.append(f"{name}: {title} has no legend")
-            for selector in re.findall(r"\b(?:[a-z_]+:)?(?:tcpmon|process)_[\w:]+(\{[^}]*\})?", target["expr"]):
+            for family, selector in re.findall(r"((?:\w+:)?\b(?:tcpmon|process)_[\w:]+)(\{[^}]*\})?", target["expr"]):
                 if 'instance=~"$instance"' not in selector:
                     faults.append(f'{name}: {title} asks for all hosts: add instance=~"$instance"')
+                if not known(family):
+                    faults.append(f"{name}: {title} asks for {family}, which neither tcpmon nor rules.yaml has")
     return faults
 
 
 def graphs(dashboard: dict) -> list[dict]:
-    """The panels, also those of rows that are folded, without the rows."""
-    rows = [panel for panel in dashboard["panels"] if panel["type"] == "row"]
-    nested = [panel for row in rows for panel in row["panels"]]
-    return [panel for panel in dashboard["panels"] + nested if panel["type"] != "row"]
+    """The panels, also those in collapsed rows, without the rows."""
+    panels = [nested for panel in dashboard["panels"] for nested in (panel, *panel.get("panels", []))]
+    return [panel for panel in panels if panel["type"] != "row"]
+
+
+def known(family: str) -> bool:
+    """Whether tcpmon exports this family, or a rule records it."""
+    if ":" in family:
+        return f"record: {family}\n" in read("rules.yaml")
+    return any(f"`{name}`" in read("../docs/metrics.md") for name in (family, re.sub("_(bucket|sum)$", "", family)))
 
 
 def faults_of_queries(dashboards: dict[str, dict]) -> list[str]:
-    """Checks that Prometheus can parse each query: promtool checks each as a recording rule."""
-    faults = []
-    rules = []
-    for dashboard in dashboards.values():
-        for panel in graphs(dashboard):
-            for target in panel["targets"]:
-                expr = target["expr"]
-                for variable, value in VARIABLES.items():
-                    expr = expr.replace(variable, value)
-                # The first group of label_replace is no variable.
-                if "$" in expr.replace('"$1"', ""):
-                    faults.append(f"{panel['title']}: a variable that generate.py does not know: {expr}")
-                rules.append({"record": f"panel_{panel['id']}_{target['refId']}", "expr": expr})
+    """Checks that Prometheus can parse each query, as a recording rule, and that panels show what is expected."""
+    queries = {key: filled(expr) for name, board in dashboards.items() for key, expr in queries_of(name, board)}
+    # The first group of label_replace is no variable.
+    unknown = [key for key, expr in queries.items() if "$" in expr.replace('"$1"', "")]
+    faults = [f"{key}: a variable that generate.py does not know: {queries[key]}" for key in unknown]
+    rules = [{"record": f"query_{number}", "expr": expr} for number, expr in enumerate(queries.values())]
+    cases = read("panels_test.yaml")
+    for key, expr in queries.items():
+        of_this_query = rf'expr: "{re.escape(key)}([^"]*)"'
+        cases = re.sub(of_this_query, lambda found: "expr: " + json.dumps(f"({expr}){found[1]}"), cases)
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "queries.json"
         # promtool expects YAML, and JSON is valid YAML.
         path.write_text(json.dumps({"groups": [{"name": "queries", "rules": rules}]}, indent=1))
         faults += promtool("check", "rules", str(path))
+        path = Path(directory) / "panels_test.yaml"
+        path.write_text(cases)
+        faults += promtool("test", "rules", str(path))
     return faults
+
+
+def queries_of(name: str, board: dict) -> list[tuple[str, str]]:
+    """The queries of a dashboard, with the names that panels_test.yaml gives them."""
+    targets = [(panel, target) for panel in graphs(board) for target in panel["targets"]]
+    stem = name.removesuffix(".json")
+    return [(f"{stem}: {panel['title']}: {target['legendFormat']}", target["expr"]) for panel, target in targets]
+
+
+def filled(expr: str) -> str:
+    for variable, value in VARIABLES.items():
+        expr = expr.replace(variable, value)
+    return expr
+
+
+def faults_of_recorded() -> list[str]:
+    """Checks that the recording rules parse and pass their tests, and that each recorded series is tested."""
+    faults = promtool("check", "rules", str(HERE / "rules.yaml"))
+    faults += promtool("test", "rules", str(HERE / "rules_test.yaml"))
+    records = re.findall(r"^ *- record: (\S+)$", read("rules.yaml"), re.M)
+    untested = [name for name in records if f"expr: {name}" not in read("rules_test.yaml")]
+    return faults + [f"{name} is not in rules_test.yaml" for name in untested]
 
 
 def faults_of_alerts() -> list[str]:
     """Checks that alerts parse and pass their tests, and that each has all of its tests, its links and a runbook."""
-    faults = promtool("check", "rules", str(HERE / "alerts.yaml"), str(HERE / "rules.yaml"))
-    faults += promtool("test", "rules", str(HERE / "alerts_test.yaml"), str(HERE / "rules_test.yaml"))
+    faults = promtool("check", "rules", str(HERE / "alerts.yaml"))
+    faults += promtool("test", "rules", str(HERE / "alerts_test.yaml"))
     alerts = dict(re.findall(r"^ *- alert: (\w+)$(.*?)(?=^ *- (?:alert|name):|\Z)", read("alerts.yaml"), re.M | re.S))
     cases = re.findall(r'^  - name: "([^"]*)"$(.*?)(?=^  - name:|\Z)', read("alerts_test.yaml"), re.M | re.S)
     for name, rule in alerts.items():
@@ -158,6 +187,7 @@ def faults_of_links(name: str, rule: str) -> list[str]:
     return faults
 
 
+@functools.cache
 def read(name: str) -> str:
     return (HERE / name).read_text()
 

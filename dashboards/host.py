@@ -1,7 +1,7 @@
 """The host dashboard: a received packet's path from the ring to the application, then memory, then tcpmon."""
 
 from panels import Dashboard, Panel, Query, Row, Stat, Steps, Variable, quantile, total
-from tcpmon import ITSELF
+from tcpmon import ITSELF, MINOR
 
 LOST_SEGMENTS = 'sum(rate(tcpmon_receive_drops_total{@,effect="lost"}[@]))'
 
@@ -51,11 +51,11 @@ HEALTH = Row(
         ),
         Stat(
             "tcpmon is blind to",
-            "Events and records that tcpmon lost per second, and its probes that do not run though the kernel has them. "
-            "Runbooks TcpmonLosingEvents, TcpmonProbeMissing.",
+            "Events and records that tcpmon lost within five minutes, and its probes that do not run though the kernel "
+            "has them. Runbooks TcpmonLosingEvents, TcpmonProbeMissing.",
             "short",
             (
-                Query("sum(rate(tcpmon_lost_total{@}[@]))", "lost"),
+                Query(f'sum(increase(tcpmon_lost_total{{@,what!~"{MINOR}"}}[5m]))', "lost"),
                 Query(
                     'count(tcpmon_probe_attached{@} == 0 unless ignoring (verdict, reason) '
                     'tcpmon_probe_info{@,verdict="unsupported"}) or vector(0)',
@@ -72,7 +72,7 @@ NIC_RING = Row(
     "NIC ring",
     (
         Panel(
-            "RX overruns",
+            "RX overruns by device",
             "Packets per second that found no room in the receive ring, per device. Should be 0. Otherwise: a larger "
             "ring, more queues, or interrupts on other CPUs. On veth, the sending device counts for the full ring of its peer. Runbook TcpmonRxOverrun. "
             "(absent where no device has such a counter: virtio_net, loopback)",
@@ -323,7 +323,7 @@ MEMORY = Row(
             ),
         ),
         Panel(
-            "TCP memory pressure",
+            "TCP memory pressure over time",
             "1 while the kernel holds TCP's memory down. The share of time is added by the kernel when a period ends, "
             "so that it comes in lumps, which can be above 1.",
             "short",
@@ -441,7 +441,7 @@ EVENTS = Row(
             top=10,
         ),
         Panel(
-            "Stuck sockets",
+            "Stuck sockets by state",
             "Sockets that are no longer, or not yet, established and still have something to send. Some are always on "
             "their way; a plateau in fin_wait_1 is peers that do not read. Runbook TcpmonFinWait1PileUp.",
             "short",

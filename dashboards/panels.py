@@ -82,8 +82,10 @@ class Column:
     # The label to show instead of the value.
     label: str | None = None
     steps: Steps | None = None
-    # Text and colour that are shown instead of a label's values.
+    # Text and colour that are shown instead of some values.
     texts: tuple[tuple[str, str, str], ...] = ()
+    # Pixels; without, what the other columns leave.
+    width: int | None = 100
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,8 @@ class Table:
     links: tuple[tuple[str, str], ...]
     height: int = 10
     width: int = GRID
+    # Pixels for each key.
+    key_width: int = 150
 
 
 AnyPanel = Panel | Stat | Table
@@ -133,11 +137,29 @@ class Dashboard:
     rows: tuple[Row, ...]
 
 
-def quantile(q: float, family: str, labels: str) -> str:
-    """Quantile of a histogram family by `labels`, from classic buckets or from native histograms."""
-    classic = f"histogram_quantile({q}, sum by (le, {labels}) (rate({family}_bucket{{@}}[@])))"
-    native = f"histogram_quantile({q}, sum by ({labels}) (rate({family}{{@}}[@])))"
+class Annotation(models.AnnotationQuery):
+    """Adds what Grafana's Prometheus data source reads beside the fields that are in the SDK's schema."""
+
+    # The text beside a mark on a graph; it would be empty without these.
+    FORMATS = {"titleFormat": "{{alertname}}", "textFormat": "{{instance}} {{process}} {{service}}", "step": "60s"}
+
+    def to_json(self) -> dict[str, object]:
+        return {**super().to_json(), **self.FORMATS}
+
+
+def quantile(q: float, family: str, labels: str, of: str = "") -> str:
+    """Quantile of a histogram family by `labels`, from classic buckets or from native histograms; `of` chooses some."""
+    classic = f"histogram_quantile({q}, sum by (le, {labels}) (rate({family}_bucket{{@}}[@]){of}))"
+    native = f"histogram_quantile({q}, sum by ({labels}) (rate({family}{{@}}[@]){of}))"
     return f"{classic} or {native}"
+
+
+def top_quantile(q: float, family: str, labels: str, lines: int) -> str:
+    """The same for as many `labels` as there are `lines`: those with the highest now.
+
+    `Panel.top` would calculate the quantiles of all at each point of the graph, which takes seconds on a large host.
+    """
+    return quantile(q, family, labels, f" and on ({labels}) topk({lines}, ({at_end(quantile(q, family, labels))}) > 0)")
 
 
 def total(family: str, labels: str) -> str:
@@ -151,8 +173,8 @@ def build(dashboard: Dashboard) -> models.Dashboard:
     """The dashboard in the SDK's model. The same input always gives the same output."""
     builder = builders.Dashboard(dashboard.title).uid(dashboard.uid).description(dashboard.description)
     builder = builder.tags(["tcpmon"]).time("now-1h", "now").refresh("30s").timezone("browser").readonly()
-    builder = builder.tooltip(models.DashboardCursorSync.CROSSHAIR).link(_link())
-    builder = builder.annotation(_alerts()).with_variable(_datasource())
+    builder = builder.tooltip(models.DashboardCursorSync.CROSSHAIR).link(_link(dashboard))
+    builder = builder.with_variable(_datasource())
     for variable in dashboard.variables:
         builder = builder.with_variable(_variable(variable))
     number = 0
@@ -171,19 +193,37 @@ def build(dashboard: Dashboard) -> models.Dashboard:
             builder = builder.with_row(heading)
             for panel in panels:
                 builder = builder.with_panel(panel)
-    return builder.build()
+    built = builder.build()
+    built.annotations = models.AnnotationContainer(list_val=[_alerts()])
+    _place(built.panels)
+    return built
 
 
-def _link() -> builders.DashboardLink:
+def _place(panels: list[models.Panel | models.RowPanel]) -> None:
+    """Puts panels side by side. The SDK would leave the room that folded rows take when they are opened."""
+    top = left = height = 0
+    for panel in panels:
+        if left + panel.grid_pos.w > GRID:
+            top, left, height = top + height, 0, 0
+        panel.grid_pos.x, panel.grid_pos.y = left, top
+        left, height = left + panel.grid_pos.w, max(height, panel.grid_pos.h)
+        if isinstance(panel, models.RowPanel):
+            _place(panel.panels)
+            for nested in panel.panels:
+                nested.grid_pos.y += top + 1
+
+
+def _link(dashboard: Dashboard) -> builders.DashboardLink:
     link = builders.DashboardLink("tcpmon").type(models.DashboardLinkType.DASHBOARDS).tags(["tcpmon"])
-    return link.include_vars(True).keep_time(True)
+    # "All" is no choice of hosts on the other dashboards.
+    every = any(variable.all_values for variable in dashboard.variables if variable.name == "instance")
+    return link.include_vars(not every).keep_time(True)
 
 
-def _alerts() -> builders.AnnotationQuery:
+def _alerts() -> Annotation:
     """Marks on all graphs while an alert fires."""
     firing = 'ALERTS{alertname=~"Tcpmon.+",alertstate="firing",instance=~"$instance"}'
-    query = builders.AnnotationQuery().name("Alerts").datasource(DATASOURCE).expr(firing)
-    return query.enable(True).icon_color("red")
+    return Annotation(name="Alerts", datasource=DATASOURCE, icon_color="red", expr=firing)
 
 
 def _datasource() -> builders.DatasourceVariable:
@@ -209,14 +249,14 @@ def _panel(panel: AnyPanel, matchers: str) -> stat.Panel | table.Panel | timeser
         builder = builder.thresholds(_thresholds(panel.steps))
     top = panel.top if isinstance(panel, Panel) else None
     for ref_id, query in zip(string.ascii_uppercase, panel.queries):
-        expr = f"({query.expr}) and topk({top}, ({_at_end(query.expr)}) > 0)" if top else query.expr
+        expr = f"({query.expr}) and topk({top}, ({at_end(query.expr)}) > 0)" if top else query.expr
         target = prometheus.Dataquery().ref_id(ref_id).datasource(DATASOURCE).expr(_filled(expr, matchers))
         target = target.legend_format(query.legend)
         builder = builder.with_target(target.instant() if isinstance(panel, Stat) else target.range())
     return builder
 
 
-def _at_end(expr: str) -> str:
+def at_end(expr: str) -> str:
     """The expression as it is at the end of the graph's time range, at each of its points: so the same series are the
     highest all over the graph.
     """
@@ -256,8 +296,8 @@ def _stat(panel: Stat) -> stat.Panel:
     return builder.text_mode(options.BigValueTextMode.AUTO).color_mode(options.BigValueColorMode.BACKGROUND)
 
 
-def _thresholds(steps: Steps) -> builders.ThresholdsConfig:
-    levels = [models.Threshold(value=None, color="green"), models.Threshold(value=steps.orange, color="orange")]
+def _thresholds(steps: Steps, below: str = "green") -> builders.ThresholdsConfig:
+    levels = [models.Threshold(value=None, color=below), models.Threshold(value=steps.orange, color="orange")]
     if steps.red is not None:
         levels.append(models.Threshold(value=steps.red, color="red"))
     return builders.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(levels)
@@ -282,9 +322,10 @@ def _table(panel: Table, matchers: str) -> table.Panel:
     # The last column is for sorting only.
     rank = panel.columns[-1].title
     builder = builder.override_by_name(rank, [models.DynamicConfigValue("custom.hidden", True)])
+    links = models.DynamicConfigValue("links", [{"title": title, "url": url} for title, url in panel.links])
+    width = models.DynamicConfigValue("custom.width", panel.key_width)
     for key in panel.keys:
-        links = [{"title": title, "url": url} for title, url in panel.links]
-        builder = builder.override_by_name(names[key], [models.DynamicConfigValue("links", links)])
+        builder = builder.override_by_name(names[key], [links, width])
     arranged = {"excludeByName": hidden, "indexByName": order, "renameByName": names}
     builder = builder.with_transformation(models.DataTransformerConfig(id_val="merge", options={}))
     builder = builder.with_transformation(models.DataTransformerConfig(id_val="organize", options=arranged))
@@ -294,8 +335,10 @@ def _table(panel: Table, matchers: str) -> table.Panel:
 
 def _properties(column: Column) -> list[models.DynamicConfigValue]:
     found = [models.DynamicConfigValue("unit", column.unit)]
+    if column.width is not None:
+        found.append(models.DynamicConfigValue("custom.width", column.width))
     if column.steps is not None:
-        found.append(models.DynamicConfigValue("thresholds", _thresholds(column.steps).build()))
+        found.append(models.DynamicConfigValue("thresholds", _thresholds(column.steps, "text").build()))
     if column.texts:
         texts = {value: models.ValueMappingResult(text=text, color=color) for value, text, color in column.texts}
         found.append(models.DynamicConfigValue("mappings", [models.ValueMap(options=texts)]))

@@ -89,7 +89,7 @@ def filled(expr: str) -> str:
 
 
 def draw(dashboard: dict, prometheus: Prometheus, uplot: Path) -> tuple[str, int]:
-    """The page with all panels, those of folded rows unfolded at the end, and its height."""
+    """The page with all panels, folded rows opened, and its height."""
     boxes, graphs, top = [], [], 0
     for panel in unfolded(dashboard["panels"]):
         place = panel["gridPos"]
@@ -119,11 +119,16 @@ def draw(dashboard: dict, prometheus: Prometheus, uplot: Path) -> tuple[str, int
 
 
 def unfolded(panels: list[dict]) -> list[dict]:
-    """All panels, with a folded row's own ones below it, where Grafana puts them when the row is opened."""
-    found = []
+    """All panels, with a folded row's own ones below it; all else moves down, as in Grafana when the row is opened."""
+    found, down = [], 0
     for panel in sorted(panels, key=lambda panel: panel["gridPos"]["y"]):
-        found.append(panel)
-        found += panel.get("panels") or []
+        nested = panel.get("panels") or []
+        panel["gridPos"]["y"] += down
+        for inner in nested:
+            inner["gridPos"]["y"] += down
+        found += [panel, *nested]
+        bottom = panel["gridPos"]["y"] + panel["gridPos"]["h"]
+        down += max((inner["gridPos"]["y"] + inner["gridPos"]["h"] - bottom for inner in nested), default=0)
     return found
 
 
@@ -220,7 +225,9 @@ def table(panel: dict, prometheus: Prometheus, graphs: list) -> str:
     rank = next(field for field in fields if names[field] == by)
     ordered = sorted(rows.values(), key=lambda row: -row.get(rank, float("-inf")))
     fields = [field for field in fields if not settings.get(names[field], {}).get("custom.hidden")]
-    head = "".join(f"<th>{html.escape(names[field])}</th>" for field in fields)
+    widths = {field: settings.get(names[field], {}).get("custom.width") for field in fields}
+    styles = {field: f' style="width:{width}px"' if width else "" for field, width in widths.items()}
+    head = "".join(f"<th{styles[field]}>{html.escape(names[field])}</th>" for field in fields)
     body = "".join(
         "<tr>" + "".join(cell(row.get(field), settings.get(names[field], {})) for field in fields) + "</tr>"
         for row in ordered
@@ -231,14 +238,15 @@ def table(panel: dict, prometheus: Prometheus, graphs: list) -> str:
 def cell(value: object, settings: dict) -> str:
     if value is None:
         return "<td></td>"
+    mapped = [entry["options"] for entry in settings.get("mappings", [])]
+    key = f"{value:g}" if isinstance(value, float) else value
+    shown = next((options[key] for options in mapped if key in options), None)
+    if shown is not None:
+        return f'<td style="color:{COLORS[shown["color"]]}">{html.escape(shown["text"])}</td>'
     if isinstance(value, float):
         color = color_of(value, settings["thresholds"]) if "thresholds" in settings else COLORS["text"]
         return f'<td class="value" style="color:{color}">{text(value, settings.get("unit", "short"))}</td>'
-    shown, color = value, COLORS["text"]
-    for mapping in settings.get("mappings", []):
-        if value in mapping["options"]:
-            shown, color = mapping["options"][value]["text"], COLORS[mapping["options"][value]["color"]]
-    return f'<td style="color:{color}">{html.escape(str(shown))}</td>'
+    return f"<td>{html.escape(str(value))}</td>"
 
 
 def color_of(value: float, thresholds: dict | None) -> str:

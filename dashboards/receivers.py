@@ -1,6 +1,6 @@
 """The receivers dashboard: which receivers are limited, by what, and what to look at; then each of them in depth."""
 
-from panels import Column, Dashboard, Panel, Query, Row, Stat, Steps, Table, Variable, quantile, total
+from panels import Column, Dashboard, Panel, Query, Row, Stat, Steps, Table, Variable, top_quantile, total
 
 KEYS = ("instance", "process", "service")
 GROUP = ", ".join(KEYS)
@@ -22,13 +22,18 @@ def gauge(family: str, more: str = "") -> str:
 # Connections that were limited on this side, on average, per group.
 HELD_UP = rate(LIMITED, GROUP, NOT_UPSTREAM)
 # The part of the time of a group's sockets.
-SHARE = f"{HELD_UP} / ({rate('tcpmon_socket_seconds_total')} > 0)"
-# Groups with unread data of which nothing was read; a few bytes of a client that waits for more are normal.
-ACCEPTED = ',service=~"local:.+"'
+SHARE = f"clamp_max({HELD_UP} / ({rate('tcpmon_socket_seconds_total')} > 0), 1)"
+# Groups that count as limited: a tenth of a connection, however many idle ones are beside it (their time is all
+# upstream), but not less than 1 in 1,000: a busy server always has some that wait a little.
+IS_LIMITED = f"{HELD_UP} > 0.1 > 1e-3 * {rate('tcpmon_socket_seconds_total')}"
+# Groups with data that stay unread, and nothing is read; a few bytes of a client that waits for more are normal.
 STUCK = (
-    f"(({gauge('tcpmon_receive_queue_bytes', ACCEPTED)} > 0 or {gauge('tcpmon_receive_queue_bytes')} > 16384)"
-    f" and {rate('tcpmon_receive_read_bytes_total')} == 0)"
+    f'sum by ({GROUP}) ((min_over_time(tcpmon_receive_queue_bytes{{@,service=~"local:.+"}}[@]) > 0'
+    " or min_over_time(tcpmon_receive_queue_bytes{@}[@]) > 16384)"
+    " and rate(tcpmon_receive_read_bytes_total{@}[@]) == 0)"
 )
+# An hour means an hour or more: while almost nothing is read, the figure is no longer one of a wait.
+MOST_WAIT = 3600
 CAUSE = f"topk by ({GROUP}) (1, {rate(LIMITED, f'{GROUP}, cause', NOT_UPSTREAM)} > 0)"
 # What is stuck comes first, then what is limited most.
 RANK = f"({HELD_UP} + 1e6 * ({STUCK} > bool 0) or {HELD_UP} > 0.01)"
@@ -60,7 +65,7 @@ ANSWER = Row(
     (
         Stat(
             "Stuck receivers",
-            "Process and service with unread data of which nothing was read. Runbook TcpmonReaderStalled.",
+            "Process and service with data that stays unread while nothing is read. Runbook TcpmonReaderStalled.",
             "short",
             (Query(f"count({STUCK}) or vector(0)", "stuck"),),
             Steps(1, 1),
@@ -68,10 +73,10 @@ ANSWER = Row(
         ),
         Stat(
             "Limited receivers",
-            "Process and service whose connections were held up on this side for more than a tenth of their time. 0: the "
-            "senders or the path are the limit.",
+            "Process and service that hold up a tenth of a connection or more, on average. 0: the senders or the path are "
+            "the limit.",
             "short",
-            (Query(f"count(({SHARE}) > 0.1) or vector(0)", "limited"),),
+            (Query(f"count({IS_LIMITED}) or vector(0)", "limited"),),
             Steps(1),
             empty="0",
         ),
@@ -87,8 +92,8 @@ ANSWER = Row(
         ),
         Table(
             "The ten worst receivers",
-            "First what is stuck, then what holds up most connections. Limited by: what held them up for longest. Share: "
-            "part of the time of its sockets. Mean wait of a byte: from its arrival to its read, without a value where "
+            "First what is stuck, then what holds up most connections, on average. Limited by: what held them up for "
+            "longest. Share: part of the time of its sockets, idle ones included. Mean wait of a byte: from its arrival to its read, without a value where "
             "nothing is read. Click on a row for its details.",
             KEYS,
             (
@@ -98,23 +103,27 @@ ANSWER = Row(
                     label="cause",
                     texts=tuple((cause, cause, color) for cause, color, _ in VERDICTS),
                 ),
-                Column("Share", of_the_worst(SHARE), "percentunit", steps=Steps(0.1, 0.5)),
-                Column("Held up", of_the_worst(HELD_UP)),
+                Column("Held up", of_the_worst(HELD_UP), steps=Steps(0.1, 0.5)),
+                Column("Share", of_the_worst(SHARE), "percentunit", width=80),
                 Column("Received/s", of_the_worst(rate("tcpmon_receive_bytes_total")), "Bps"),
                 Column("Unread", of_the_worst(gauge("tcpmon_receive_queue_bytes")), "bytes"),
                 Column(
                     "Mean wait",
                     of_the_worst(
-                        f"{rate('tcpmon_receive_queue_byte_seconds_total')}"
-                        f" / ({rate('tcpmon_receive_read_bytes_total')} > 0)"
+                        f"clamp_max({rate('tcpmon_receive_queue_byte_seconds_total')}"
+                        f" / ({rate('tcpmon_receive_read_bytes_total')} > 0), {MOST_WAIT})"
                     ),
                     "s",
+                    steps=Steps(0.1, 1),
+                    texts=((f"{MOST_WAIT}", "1 hour or more", "red"),),
+                    width=120,
                 ),
                 Column(
                     "What to look at",
                     of_the_worst(f'label_replace({VERDICT}, "look", "$1", "cause", "(.*)")'),
                     label="look",
                     texts=tuple((cause, text, "text") for cause, _, text in VERDICTS),
+                    width=None,
                 ),
                 Column("Rank", WORST),
             ),
@@ -143,13 +152,13 @@ OVER_TIME = Row(
         Panel(
             "Mean wait of a byte, by reason",
             "How long a byte waits in the queue: for the reader to get a CPU (scheduler), or for anything else "
-            "(application). Little's law: mean queue over throughput. A reader that is stuck has no value here: see the "
-            "table.",
+            "(application). Little's law: mean queue over throughput. An hour means an hour or more. A reader that is "
+            "stuck has no value here: see the table.",
             "s",
             (
                 Query(
-                    f"{rate('tcpmon_receive_wait_byte_seconds_total', f'{GROUP}, reason')} / ignoring (reason) "
-                    f"group_left () ({rate('tcpmon_receive_read_bytes_total')} > 0)",
+                    f"clamp_max({rate('tcpmon_receive_wait_byte_seconds_total', f'{GROUP}, reason')} / ignoring (reason) "
+                    f"group_left () ({rate('tcpmon_receive_read_bytes_total')} > 0), {MOST_WAIT})",
                     f"{LEGEND}: {{{{reason}}}}",
                 ),
             ),
@@ -202,16 +211,14 @@ BUFFER = Row(
             "Part of the receive buffer in use when a data segment arrived: 1 in 100 met more. What is above 100 % shows "
             "as 100 %.",
             "percentunit",
-            (Query(quantile(0.99, "tcpmon_receive_buffer_fill_ratio", GROUP), LEGEND),),
-            top=TOP,
+            (Query(top_quantile(0.99, "tcpmon_receive_buffer_fill_ratio", GROUP, TOP), LEGEND),),
             steps=Steps(0.8, 0.95),
         ),
         Panel(
             "Buffer fill met by segments, median",
             "As beside. High here, too: the buffer is full most of the time. Low here: bursts.",
             "percentunit",
-            (Query(quantile(0.5, "tcpmon_receive_buffer_fill_ratio", GROUP), LEGEND),),
-            top=TOP,
+            (Query(top_quantile(0.5, "tcpmon_receive_buffer_fill_ratio", GROUP, TOP), LEGEND),),
             steps=Steps(0.8, 0.95),
         ),
         Panel(
@@ -290,8 +297,7 @@ TIMESLICES = Row(
             "Run-queue wait, p99",
             "Time that a reader was runnable but not running, per activation. Milliseconds: it competes for its CPU.",
             "s",
-            (Query(quantile(0.99, "tcpmon_reader_run_queue_wait_seconds", GROUP), LEGEND),),
-            top=TOP,
+            (Query(top_quantile(0.99, "tcpmon_reader_run_queue_wait_seconds", GROUP, TOP), LEGEND),),
         ),
         Panel(
             "Ends of time slices",
@@ -306,15 +312,18 @@ TIMESLICES = Row(
             "Median fill of the buffer when the reader got the CPU and when it lost it. High at both: it does not drain "
             "what it finds (slow application). High at activation only: it drains, but comes late (scheduler, sleep).",
             "percentunit",
-            (Query(quantile(0.5, "tcpmon_timeslice_fill_ratio", f"{GROUP}, edge"), f"{LEGEND} {{{{edge}}}}"),),
-            top=TOP,
+            (
+                Query(
+                    top_quantile(0.5, "tcpmon_timeslice_fill_ratio", f"{GROUP}, edge", TOP),
+                    f"{LEGEND} {{{{edge}}}}",
+                ),
+            ),
         ),
         Panel(
             "Length of a time slice, p99",
             "Time on the CPU per time slice. Long ones end by preemption; very short ones: a wake-up for little data each.",
             "s",
-            (Query(quantile(0.99, "tcpmon_timeslice_seconds", GROUP), LEGEND),),
-            top=TOP,
+            (Query(top_quantile(0.99, "tcpmon_timeslice_seconds", GROUP, TOP), LEGEND),),
         ),
         Panel(
             "Arrived on and off the CPU",

@@ -2,6 +2,9 @@
 
 from panels import Panel, Query, Row, Stat
 
+# Losses that some kernels always have some of (see TcpmonLosingEvents).
+MINOR = "recursion_(kfree_skb|napi_poll|sched_switch|sock_exceed_buf_limit|tcp_probe|tcp_rcv.*)|snapshot_torn"
+
 ITSELF = Row(
     "tcpmon itself",
     (

@@ -111,6 +111,17 @@ pub struct DaemonArgs {
     #[arg(long, value_name = "N", help = key_help("ring_bytes"), value_parser = parse_ring_bytes)]
     ring_bytes: Option<u32>,
 
+    #[arg(
+        long,
+        value_name = "true|false",
+        help = key_help("sandbox"),
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        hide_possible_values = true
+    )]
+    sandbox: Option<bool>,
+
     #[arg(long = "collect.softnet", value_name = "true|false", help = key_help("collect.softnet"), num_args = 0..=1)]
     #[arg(require_equals = true, default_missing_value = "true", hide_possible_values = true)]
     collect_softnet: Option<bool>,
@@ -261,6 +272,7 @@ impl DaemonArgs {
         set(&mut config.max_readers, self.max_readers);
         set(&mut config.max_drop_entries, self.max_drop_entries);
         set(&mut config.ring_bytes, self.ring_bytes.map(u64::from));
+        set(&mut config.sandbox, self.sandbox);
         set(&mut config.collect.softnet, self.collect_softnet);
         set(&mut config.collect.sockstat, self.collect_sockstat);
         set(&mut config.collect.zones, self.collect_zones);

@@ -43,6 +43,8 @@ pub struct Config {
     pub max_drop_entries: u64,
     /// See [`DaemonSettings::ring_bytes`].
     pub ring_bytes: u64,
+    /// See [`DaemonSettings::sandbox`].
+    pub sandbox: bool,
     /// Which sources of host metrics are read.
     pub collect: Collect,
     /// The HTTP endpoint.
@@ -124,6 +126,7 @@ impl Default for Config {
             max_readers: 4096,
             max_drop_entries: 4096,
             ring_bytes: 1 << 21,
+            sandbox: true,
             collect: Collect::default(),
             web: Web::default(),
             log: Log::default(),
@@ -169,6 +172,7 @@ const KEYS: &[ConfigKey] = &[
     key("max_readers", "Maximum number of threads that are tracked as readers at the same time"),
     key("max_drop_entries", "Maximum number of pairs of socket and drop reason that are counted at the same time"),
     key("ring_bytes", "Size of the eBPF ring buffer, in bytes: a power of two, at least one page"),
+    key("sandbox", "Whether threads are confined to the system calls and files that they need"),
     key("collect.softnet", "Whether to show softnet counters, which node_exporter has, too"),
     key("collect.sockstat", "Whether to show the number of orphan sockets, which node_exporter has, too"),
     key("collect.zones", "Whether to show memory zones and free blocks, which node_exporter can show, too"),

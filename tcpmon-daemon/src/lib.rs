@@ -13,3 +13,4 @@ pub mod http;
 pub mod kernel;
 pub mod metrics;
 pub mod model;
+pub mod sandbox;

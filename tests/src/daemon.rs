@@ -5,6 +5,7 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use serde_json::Value;
 
 use crate::clock::monotonic_ns;
 use crate::process::{Process, tcpmon_binary};
@@ -13,6 +14,9 @@ use crate::{Namespace, Page, eventually, free_port, must};
 
 /// Time limit to start, to answer and to stop: generous, for an emulated machine.
 const DEADLINE: Duration = Duration::from_secs(30);
+
+/// What a daemon that has started does.
+const HEALTHY: &str = "answers 200 at /healthz";
 
 /// Header for [`Response::began_ns`], in seconds.
 const BEGAN: &str = "tcpmon-reading-began";
@@ -64,10 +68,7 @@ impl Daemon {
     /// Like [`Daemon::start`], but in this namespace: the daemon sees that namespace's devices and listens there.
     #[track_caller]
     pub fn start_in(namespace: &Namespace, flags: &[&str]) -> Self {
-        match Self::try_start_in(namespace, flags) {
-            Ok(daemon) => daemon,
-            Err(refused) => panic!("tcpmon daemon ended with {}:\n{}", refused.status, refused.stderr),
-        }
+        Self::expect_started(Self::try_start_in(namespace, flags))
     }
 
     /// Like [`Daemon::start`], for flags under which `/healthz` does not answer every client: waits until the daemon
@@ -75,10 +76,22 @@ impl Daemon {
     #[track_caller]
     pub fn start_secured(flags: &[&str]) -> Self {
         let listens = |daemon: &Self| TcpStream::connect(daemon.address).map(drop).map_err(|error| error.to_string());
-        match Self::try_start_until(&Namespace::current(), flags, "tcpmon daemon listens", listens) {
-            Ok(daemon) => daemon,
-            Err(refused) => panic!("tcpmon daemon ended with {}:\n{}", refused.status, refused.stderr),
-        }
+        let command = Command::new(tcpmon_binary());
+        Self::expect_started(Self::try_start_until(command, &Namespace::current(), flags, "listens", listens))
+    }
+
+    /// Like [`Daemon::try_start`], started by a command that gets the daemon's arguments after its own, such as
+    /// `setpriv --bounding-set=-syslog tcpmon`.
+    pub fn try_start_by(command: Command, flags: &[&str]) -> Result<Self, Refused> {
+        Self::try_start_until(command, &Namespace::current(), flags, HEALTHY, Self::healthy)
+    }
+
+    /// Starts it as root without these capabilities, written as in `-sys_admin,-syslog`.
+    #[track_caller]
+    pub fn start_without(capabilities: &str) -> Self {
+        let mut command = Command::new("setpriv");
+        command.arg(format!("--bounding-set={capabilities}")).arg(tcpmon_binary());
+        Self::expect_started(Self::try_start_by(command, &[]))
     }
 
     /// Like [`Daemon::start`], for a daemon that may refuse to start.
@@ -87,27 +100,37 @@ impl Daemon {
     }
 
     fn try_start_in(namespace: &Namespace, flags: &[&str]) -> Result<Self, Refused> {
-        Self::try_start_until(namespace, flags, "tcpmon daemon answers 200 at /healthz", |daemon| {
-            match daemon.try_get("/healthz", "") {
-                Ok(answer) if answer.status == 200 => Ok(()),
-                Ok(answer) => Err(format!("status {}", answer.status)),
-                Err(error) => Err(error.to_string()),
-            }
-        })
+        Self::try_start_until(Command::new(tcpmon_binary()), namespace, flags, HEALTHY, Self::healthy)
+    }
+
+    #[track_caller]
+    fn expect_started(started: Result<Self, Refused>) -> Self {
+        match started {
+            Ok(daemon) => daemon,
+            Err(refused) => panic!("tcpmon daemon ended with {}:\n{}", refused.status, refused.stderr),
+        }
+    }
+
+    fn healthy(&self) -> Result<(), String> {
+        match self.try_get("/healthz", "") {
+            Ok(answer) if answer.status == 200 => Ok(()),
+            Ok(answer) => Err(format!("status {}", answer.status)),
+            Err(error) => Err(error.to_string()),
+        }
     }
 
     fn try_start_until(
+        mut command: Command,
         namespace: &Namespace,
         flags: &[&str],
         what: &str,
         ready: impl Fn(&Self) -> Result<(), String>,
     ) -> Result<Self, Refused> {
         let address = free_address(namespace);
-        let mut command = Command::new(tcpmon_binary());
         command.args(["daemon", "--web.listen-address", &address.to_string()]).args(flags);
         namespace.start_inside(&mut command, true);
         let mut daemon = Self { process: Process::spawn(&mut command), namespace: namespace.clone(), address };
-        let ended = eventually(DEADLINE, what, || match daemon.process.exited() {
+        let ended = eventually(DEADLINE, &format!("tcpmon daemon {what}"), || match daemon.process.exited() {
             Some(status) => Ok(Some(status)),
             None => ready(&daemon).map(|()| None),
         });
@@ -167,6 +190,12 @@ impl Daemon {
     #[track_caller]
     pub fn get_shared(&self, path: &str, accept: &str) -> Response {
         must(self.try_get(path, accept), format!("asking tcpmon for {path}"))
+    }
+
+    /// `/status`, requested like [`Daemon::get`].
+    #[track_caller]
+    pub fn status(&self) -> Value {
+        must(serde_json::from_slice(&self.get("/status", "").body), "parsing /status")
     }
 
     /// What it has written to stderr so far.

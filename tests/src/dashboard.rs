@@ -36,14 +36,16 @@ fn collect(panels: &Value, queries: &mut Vec<PanelQuery>) {
     }
 }
 
-/// Without ` and topk(...)`, or the same with ` on (...)`, at the end.
+/// Without ` and topk(...)`, or the same with ` on (...)`, at the end. Inside parentheses, it chooses what a quantile
+/// is of, and stays.
 fn unranked(expression: &str) -> &str {
     let is_ranked = |behind: &str| {
         let behind = behind.strip_prefix("on (").and_then(|on| on.split_once(") ")).map_or(behind, |(_, rest)| rest);
         behind.starts_with("topk(")
     };
+    let is_whole = |before: &str| before.matches('(').count() == before.matches(')').count();
     let mut ands = expression.match_indices(") and ");
-    let ranked = ands.find(|(at, and)| is_ranked(&expression[at + and.len()..]));
+    let ranked = ands.find(|(at, and)| is_whole(&expression[..=*at]) && is_ranked(&expression[at + and.len()..]));
     ranked.map_or(expression, |(at, _)| &expression[..=at])
 }
 
@@ -77,12 +79,19 @@ mod tests {
         let dashboard = r#"{"panels": [
             {"title": "a", "targets": [{"expr": "rate(x{p=~\"$process\"}[$__rate_interval])"}, {"hide": true}]},
             {"title": "c", "targets": [{"expr": "(x and on (i) y) and topk(3, (x and on (i) y) > 0)"},
-                                       {"expr": "(z) and on (i, j) topk(3, z)"}]},
+                                       {"expr": "(z) and on (i, j) topk(3, z)"},
+                                       {"expr": "q(sum(rate(z) and on (i) topk(3, z)))"}]},
             {"type": "row", "panels": [{"title": "b", "targets": [{"expr": "y{p=~\"${p:regex}$\"} / $__range_s"}]}]}
         ]}"#;
         let queries = panel_queries(dashboard);
         let found: Vec<_> = queries.iter().map(|query| (query.panel.as_str(), query.expression.as_str())).collect();
-        let ranked = [("c", "(x and on (i) y)"), ("c", "(z)")];
-        assert_eq!(found, [("a", "rate(x{p=~\".*\"}[10s])"), ranked[0], ranked[1], ("b", "y{p=~\".*$\"} / 10")]);
+        let expected = [
+            ("a", "rate(x{p=~\".*\"}[10s])"),
+            ("c", "(x and on (i) y)"),
+            ("c", "(z)"),
+            ("c", "q(sum(rate(z) and on (i) topk(3, z)))"),
+            ("b", "y{p=~\".*$\"} / 10"),
+        ];
+        assert_eq!(found, expected);
     }
 }

@@ -10,7 +10,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
 use tcpmon_tests::dashboard::{PanelQuery, panel_queries};
 use tcpmon_tests::fault::{RingOverrun, SlowReader, StuckSockets, TcpMemoryPressure};
 use tcpmon_tests::page::Sample;
@@ -263,7 +262,7 @@ fn queries() -> Vec<PanelQuery> {
 /// Removes the queries that this host cannot answer, and checks that the daemon reports the reason.
 #[track_caller]
 fn without_what_cannot_be(queries: &mut Vec<PanelQuery>, daemon: &Daemon) {
-    let status: Value = serde_json::from_slice(&daemon.get("/status", "").body).expect("the status is JSON");
+    let status = daemon.status();
     for Absence { family, source, .. } in ABSENCES.iter().filter(|absence| (absence.holds)()) {
         assert!(daemon.scrape().samples(family).is_empty(), "{family} cannot be here");
         let mut sources = status["sources"].as_array().into_iter().flatten();

@@ -12,7 +12,7 @@ use tcpmon_tests::{Cgroup, Daemon, Lab, Page, Traffic, eventually, tcpmon_binary
 #[test]
 fn the_status_tells_probes_and_losses_and_agrees_with_the_metrics() {
     let daemon = Daemon::start(&[]);
-    let status: serde_json::Value = serde_json::from_slice(&daemon.get("/status", "").body).unwrap();
+    let status = daemon.status();
     let probes = status["probes"].as_array().unwrap();
     assert!(probes.len() >= 8, "{status}");
     let page = daemon.scrape();

@@ -3,8 +3,6 @@
 mod common;
 #[path = "host/families.rs"]
 mod families;
-#[path = "host/limited.rs"]
-mod limited;
 #[path = "host/memory.rs"]
 mod memory;
 #[path = "host/namespaces.rs"]
@@ -17,8 +15,7 @@ use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
 
-use common::{DEADLINE, sender};
-use limited::{Limited, status};
+use common::{DEADLINE, sender, sources_and_probes};
 use tcpmon_tests::fault::{RingOverrun, StuckSockets};
 use tcpmon_tests::lab::End;
 use tcpmon_tests::sysctl::HostSysctl;
@@ -208,23 +205,23 @@ fn a_namespace_that_may_not_be_entered_is_named_and_all_else_is_there() {
     let lab = Lab::new();
     let _inside = Traffic::reader(lab.receiver()).paused().spawn();
     let name = format!("net:[{}]", fs::metadata(lab.receiver().path()).unwrap().ino());
-    let daemon = Limited::without("-sys_admin");
+    let daemon = Daemon::start_without("-sys_admin");
     let page = daemon.scrape();
-    let reason = status(&daemon.get("/status")).remove("network_namespaces").unwrap().1;
+    let reason = sources_and_probes(&daemon).remove("network_namespaces").unwrap().1;
     assert!(reason.contains(&name), "{name} is not in {reason:?}");
-    families::shown_where_the_source_is_on(&page, &daemon.get("/status"));
+    families::shown_where_the_source_is_on(&page, &sources_and_probes(&daemon));
     assert!(page.value(TCP_EVENTS, &[("event", "TCPPureAcks")]).is_some(), "those of its own namespace");
     // With the capability there is nothing to name.
     let able = Daemon::start(&[]);
     able.scrape();
-    let reason = status(&able.get("/status", "").body).remove("network_namespaces").unwrap().1;
+    let reason = sources_and_probes(&able).remove("network_namespaces").unwrap().1;
     assert!(!reason.contains(&name), "{reason}");
 }
 
 #[test]
 fn what_it_may_not_look_into_is_logged_once_however_it_changes() {
-    let daemon = Limited::without("-sys_ptrace,-sys_admin");
-    let reason = || status(&daemon.get("/status")).remove("network_namespaces").unwrap().1;
+    let daemon = Daemon::start_without("-sys_ptrace,-sys_admin");
+    let reason = || sources_and_probes(&daemon).remove("network_namespaces").unwrap().1;
     let hidden = |reason: &str| reason.contains("CAP_SYS_PTRACE");
     let (first, mut processes) = (reason(), Vec::new());
     assert!(hidden(&first), "{first}");
@@ -251,12 +248,12 @@ impl Drop for Killed {
 #[test]
 fn without_the_kernel_log_only_its_family_is_missing_and_the_log_says_so_once() {
     let _restricted = HostSysctl::set("kernel.dmesg_restrict", "1");
-    let daemon = Limited::without("-syslog,-sys_admin");
+    let daemon = Daemon::start_without("-syslog,-sys_admin");
     let page = daemon.scrape();
-    let (available, reason) = status(&daemon.get("/status")).remove("kernel_log").unwrap();
+    let (available, reason) = sources_and_probes(&daemon).remove("kernel_log").unwrap();
     assert!(!available && reason.contains("/dev/kmsg"), "{available} {reason}");
     assert_eq!(page.samples("tcpmon_page_allocation_failures_total").len(), 0);
-    families::shown_where_the_source_is_on(&page, &daemon.get("/status"));
+    families::shown_where_the_source_is_on(&page, &sources_and_probes(&daemon));
     let said = daemon.stderr();
     for _ in 0..5 {
         daemon.scrape();
@@ -268,14 +265,14 @@ fn without_the_kernel_log_only_its_family_is_missing_and_the_log_says_so_once() 
 fn every_family_of_the_host_is_shown_or_its_source_is_off() {
     let daemon = Daemon::start(&[]);
     daemon.scrape();
-    families::shown_where_the_source_is_on(&daemon.scrape(), &daemon.get("/status", "").body);
+    families::shown_where_the_source_is_on(&daemon.scrape(), &sources_and_probes(&daemon));
     // Only the host's own namespace has tcp_mem.
     let lab = Lab::new();
     let daemon = Daemon::start_in(lab.sender(), &[]);
     daemon.scrape();
-    let (page, answer) = (daemon.scrape(), daemon.get("/status", "").body);
-    families::shown_where_the_source_is_on(&page, &answer);
-    let (available, reason) = status(&answer).remove("tcp_memory").unwrap();
+    let (page, mut told) = (daemon.scrape(), sources_and_probes(&daemon));
+    families::shown_where_the_source_is_on(&page, &told);
+    let (available, reason) = told.remove("tcp_memory").unwrap();
     assert!(!available && reason.contains("tcp_mem"), "{available} {reason}");
 }
 
@@ -285,10 +282,10 @@ fn a_source_that_is_switched_off_is_not_shown_and_status_tells_it_from_one_that_
     let flags = OFF.map(|source| format!("--collect.{source}=false"));
     let daemon = Daemon::start(&flags.each_ref().map(String::as_str));
     daemon.scrape();
-    let (page, answer) = (daemon.scrape(), daemon.get("/status", "").body);
-    families::shown_where_the_source_is_on(&page, &answer);
-    let answer: serde_json::Value = serde_json::from_slice(&answer).unwrap();
-    let sources = answer["sources"].as_array().unwrap().iter();
+    let page = daemon.scrape();
+    families::shown_where_the_source_is_on(&page, &sources_and_probes(&daemon));
+    let status = daemon.status();
+    let sources = status["sources"].as_array().unwrap().iter();
     let mut off: Vec<_> = sources.filter(|source| source["switched_off"] == true).collect();
     off.sort_by_key(|source| source["name"].as_str());
     let names: Vec<_> = off.iter().filter_map(|source| source["name"].as_str()).collect();

@@ -89,7 +89,7 @@ fn mptcp_connections_are_left_out_and_counted_and_plain_ones_are_not() {
         if seen == expected { Ok(()) } else { Err(format!("{seen:?}")) }
     });
     // Both ends of one connection and one end of another; the oldest connection existed before tcpmon started.
-    let status: serde_json::Value = serde_json::from_slice(&daemon.get("/status", "").body).unwrap();
+    let status = daemon.status();
     assert_eq!(status["ignored_sockets"]["mptcp"], 3, "{status}");
     let page = daemon.scrape();
     assert_eq!(page.value("tcpmon_sockets_ignored_total", &[("why", "mptcp")]), Some(3.0));

@@ -35,7 +35,7 @@ const ONLY_IN: [(&str, &str, &[&str]); 7] = [
     (
         "tcpmon-daemon",
         "rustix ::",
-        &["cli", "commands", "config", "host", "http", "kernel", "metrics/identity.rs", "metrics/usage.rs"],
+        &["cli", "commands", "config", "host", "http", "kernel", "metrics/identity.rs", "metrics/usage.rs", "sandbox"],
     ),
     ("tcpmon-daemon", ":: now (", &["commands", "host", "http", "kernel", "metrics/identity.rs"]),
     ("tcpmon-trace", ":: now (", &[]),

@@ -5,10 +5,9 @@
 
 use std::{
     collections::HashMap,
-    fs, io,
+    fs,
     os::fd::OwnedFd,
     sync::{Arc, mpsc},
-    thread,
     time::{Duration, Instant},
 };
 
@@ -29,6 +28,7 @@ use crate::{
         snapshot::{MapUse, NapiPolls, ProgramRuns, Snapshot},
         table::{Table, TableLimits},
     },
+    sandbox::{Sandbox, ThreadRole},
 };
 
 /// How often the ring is emptied if a quarter of it does not fill up before: each time costs some 20 us of CPU.
@@ -101,8 +101,13 @@ impl CollectorHandle {
 /// tokio's runtime, on which it waits for the ring.
 ///
 /// # Errors
-/// If no thread can be created, or the ring cannot be waited for.
-pub(super) fn start(kernel: Kernel, limits: TableLimits, ended: oneshot::Sender<()>) -> io::Result<CollectorHandle> {
+/// If no thread can be created or confined, or the ring cannot be waited for.
+pub(super) fn start(
+    kernel: Kernel,
+    limits: TableLimits,
+    sandbox: &Sandbox,
+    ended: oneshot::Sender<()>,
+) -> anyhow::Result<CollectorHandle> {
     let (handle, inbox) = worker::channel("collector");
     let (new_limits, limits_inbox) = mpsc::channel();
     let passes = Arc::new(Heartbeat::new());
@@ -112,10 +117,11 @@ pub(super) fn start(kernel: Kernel, limits: TableLimits, ended: oneshot::Sender<
     tokio::spawn(wake_on_ring_data(ring, handle.clone()));
     let collector = Collector::new(kernel, limits);
     let beats = Arc::clone(&passes);
-    thread::Builder::new().name("collector".into()).spawn(move || {
+    let work = move |()| {
         let _ended = ended;
         collector.run(&inbox, &limits_inbox, &beats);
-    })?;
+    };
+    sandbox.spawn(ThreadRole::Collector, "collector", || (), work)?;
     Ok(CollectorHandle { worker: handle, new_limits, passes })
 }
 

@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use sd_notify::NotifyState;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::oneshot,
@@ -17,6 +18,7 @@ use tracing::{info, warn};
 use super::{
     collector::{self, CollectorHandle},
     host_thread::{self, HostHandle},
+    notifier::Notifier,
     reload::{LogHandle, Reloader},
 };
 use crate::{
@@ -26,9 +28,10 @@ use crate::{
     kernel::{Kernel, Options},
     metrics::Identity,
     model::{
-        snapshot::{Observed, Verdict},
+        snapshot::{Observed, SandboxStatus, Verdict},
         table::TableLimits,
     },
+    sandbox::{self, Sandbox, ThreadRole},
 };
 
 /// Runs until SIGTERM, SIGINT or SIGQUIT. On SIGHUP, it reads its configuration again.
@@ -42,6 +45,7 @@ pub fn run(args: &DaemonArgs) -> anyhow::Result<()> {
             _ => Ok(()),
         };
     }
+    sandbox::begin().context("cannot give up capabilities")?;
     let config = args.config()?;
     let settings = config.validate().map_err(ConfigError::from)?;
     let reloader = Reloader { args: args.clone(), running: config, log: LogHandle::start(settings.log) };
@@ -70,6 +74,7 @@ async fn serve(settings: DaemonSettings, mut reloader: Reloader) -> anyhow::Resu
     let (mut quit, mut hangup) = (on(SignalKind::quit())?, on(SignalKind::hangup())?);
     let web =
         settings.web_config_file.as_deref().map(WebConfig::read).transpose().map_err(ConfigError::from)?.map(Arc::new);
+    let notifier = Notifier::connect();
     // The port first: an address that is in use should be reported before anything is loaded.
     let listeners =
         if settings.systemd_socket { http::systemd_sockets()? } else { http::bind(&settings.listen).await? };
@@ -78,6 +83,8 @@ async fn serve(settings: DaemonSettings, mut reloader: Reloader) -> anyhow::Resu
     for probe in kernel.probes().iter().filter(|probe| probe.verdict != Verdict::Attached) {
         warn!(probe = probe.name, reason = probe.reason, "a probe is not attached");
     }
+    let config_files = reloader.args.config.iter().cloned().chain(web.iter().flat_map(|web| web.files()));
+    let sandbox = Sandbox::new(settings.sandbox, config_files.collect());
     let (ended, mut collector_ended) = oneshot::channel();
     let limits = TableLimits {
         max_groups: settings.max_groups,
@@ -85,31 +92,36 @@ async fn serve(settings: DaemonSettings, mut reloader: Reloader) -> anyhow::Resu
         pin: settings.pin,
         cgroup_of: settings.cgroup_label.then(|| Box::new(collector::cgroup_of) as _),
     };
-    let collector = collector::start(kernel, limits, ended).context("cannot start the collector thread")?;
+    let collector = collector::start(kernel, limits, &sandbox, ended).context("cannot start the collector thread")?;
     let (ended, mut host_thread_ended) = oneshot::channel();
-    let host = host_thread::start(settings.collect.switched_off(), ended).context("cannot start the host thread")?;
+    let host = host_thread::start(settings.collect.switched_off(), &sandbox, ended);
+    let host = host.context("cannot start the host thread")?;
+    // Threads that tokio starts later are confined as this one is.
+    let sandbox = sandbox.confine(ThreadRole::Endpoint)?;
+    if !sandbox.reason.is_empty() {
+        warn!(reason = sandbox.reason, "the sandbox is incomplete");
+    }
 
-    let source = LiveData { collector: collector.clone(), host };
+    let source = LiveData { collector: collector.clone(), host, sandbox };
     let router = http::router(source, Arc::new(Identity::read()), &settings.telemetry_path, web.clone());
     let addresses = listeners.iter().map(|listener| Ok(listener.local_addr()?.to_string()));
     let addresses: Vec<String> =
         addresses.collect::<io::Result<_>>().context("cannot determine the address of a listening socket")?;
     info!(addresses = addresses.join(", "), "tcpmon has started and accepts requests");
-    // Without systemd, this does nothing.
-    let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
+    notifier.notify(&[NotifyState::Ready]);
 
     let (stop, stopped) = oneshot::channel::<()>();
     let web_config = web.clone();
     let mut server = tokio::spawn(http::serve(listeners, router, web, async {
         let _ = stopped.await;
     }));
-    let mut watchdog = tokio::spawn(watchdog(collector.clone()));
+    let mut watchdog = tokio::spawn(watchdog(collector.clone(), notifier.clone()));
     let thread_ended = loop {
         tokio::select! {
             _ = terminate.recv() => break false,
             _ = interrupt.recv() => break false,
             _ = quit.recv() => break false,
-            _ = hangup.recv() => reloader.run(&collector, web_config.as_deref()),
+            _ = hangup.recv() => reloader.run(&collector, web_config.as_deref(), &notifier),
             // These do not end by themselves while there are clients. If one does, the daemon ends: no daemon is better
             // than one that shows old values.
             _ = &mut collector_ended => break true,
@@ -118,7 +130,7 @@ async fn serve(settings: DaemonSettings, mut reloader: Reloader) -> anyhow::Resu
             _ = &mut server => bail!("the HTTP server ended unexpectedly: see the log"),
         }
     };
-    let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]);
+    notifier.notify(&[NotifyState::Stopping]);
     let _ = stop.send(());
     let _ = tokio::time::timeout(Duration::from_secs(1), server).await;
     if thread_ended {
@@ -130,11 +142,11 @@ async fn serve(settings: DaemonSettings, mut reloader: Reloader) -> anyhow::Resu
 
 /// Notifies systemd's watchdog while all is well, if it is enabled (`WatchdogSec=`): systemd restarts a daemon that
 /// sends no notification.
-async fn watchdog(collector: CollectorHandle) -> Infallible {
+async fn watchdog(collector: CollectorHandle, notifier: Notifier) -> Infallible {
     let Some(interval) = watchdog_interval() else { return std::future::pending().await };
     loop {
         if collector.health().is_ok() {
-            let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Watchdog]);
+            notifier.notify(&[NotifyState::Watchdog]);
             tokio::time::sleep(interval / 2).await;
         } else {
             // The process may have been stopped for a moment. Report as soon as it runs again.
@@ -158,6 +170,7 @@ const HEALTH_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 struct LiveData {
     collector: CollectorHandle,
     host: HostHandle,
+    sandbox: SandboxStatus,
 }
 
 impl DataSource for LiveData {
@@ -167,7 +180,8 @@ impl DataSource for LiveData {
 
     async fn sample(&self) -> Result<Observed, Unavailable> {
         let (snapshot, host) = tokio::join!(self.collector.snapshot(), self.host.sample());
-        Ok(Observed { snapshot: snapshot?, host: host.map_err(|error| Unavailable(error.to_string()))? })
+        let host = host.map_err(|error| Unavailable(error.to_string()))?;
+        Ok(Observed { snapshot: snapshot?, host, sandbox: self.sandbox.clone() })
     }
 }
 

@@ -4,7 +4,6 @@
 use std::{
     collections::HashMap,
     sync::{Arc, mpsc},
-    thread,
     time::Duration,
 };
 
@@ -13,8 +12,9 @@ use tracing::{info, warn};
 
 use super::worker::{self, NoReply, WorkerHandle, WorkerInbox};
 use crate::{
-    host::Sources,
+    host::{KernelLog, Sources},
     model::host::{Host, SourceStatus},
+    sandbox::{Sandbox, ThreadRole},
 };
 
 /// The kernel log is a ring, so it is read this often, with or without scrapes.
@@ -48,13 +48,19 @@ impl HostHandle {
 /// is dropped with it, however it ends.
 ///
 /// # Errors
-/// If no thread can be created.
-pub(super) fn start(switched_off: Vec<&'static str>, ended: oneshot::Sender<()>) -> std::io::Result<HostHandle> {
+/// If no thread can be created or confined.
+pub(super) fn start(
+    switched_off: Vec<&'static str>,
+    sandbox: &Sandbox,
+    ended: oneshot::Sender<()>,
+) -> anyhow::Result<HostHandle> {
     let (handle, inbox) = worker::channel("host thread");
-    thread::Builder::new().name("host".into()).spawn(move || {
+    let work = move |log| {
         let _ended = ended;
-        run(&inbox, Sources::open(switched_off));
-    })?;
+        run(&inbox, Sources::open(switched_off, log));
+    };
+    // Before the thread is confined: opening the log needs a capability that reading it does not.
+    sandbox.spawn(ThreadRole::Host, "host", KernelLog::open, work)?;
     Ok(HostHandle(handle))
 }
 

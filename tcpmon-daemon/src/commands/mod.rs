@@ -3,6 +3,7 @@
 pub mod collector;
 mod daemon;
 mod host_thread;
+mod notifier;
 mod reload;
 mod trace;
 mod worker;

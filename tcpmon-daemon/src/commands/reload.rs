@@ -4,7 +4,10 @@ use sd_notify::NotifyState;
 use tracing::{error, info, level_filters::LevelFilter, warn};
 use tracing_subscriber::{Registry, fmt, layer::SubscriberExt as _, reload, util::SubscriberInitExt as _};
 
-use super::collector::{CollectorHandle, GroupLimits};
+use super::{
+    collector::{CollectorHandle, GroupLimits},
+    notifier::Notifier,
+};
 use crate::{
     cli::DaemonArgs,
     config::{Config, ConfigError, Log, LogFormat, LogLevel},
@@ -45,9 +48,10 @@ pub(super) struct Reloader {
 impl Reloader {
     /// Reads the config file and the web config file again. Notifies systemd when that starts and ends
     /// (`Type=notify-reload`).
-    pub(super) fn run(&mut self, collector: &CollectorHandle, web: Option<&WebConfig>) {
-        let reloading = NotifyState::monotonic_usec_now().map(|now| [NotifyState::Reloading, now]);
-        let _ = reloading.and_then(|states| sd_notify::notify(false, &states));
+    pub(super) fn run(&mut self, collector: &CollectorHandle, web: Option<&WebConfig>, notifier: &Notifier) {
+        if let Ok(now) = NotifyState::monotonic_usec_now() {
+            notifier.notify(&[NotifyState::Reloading, now]);
+        }
         match self.apply(collector) {
             Ok(()) => info!("reloaded the configuration"),
             Err(error) => error!(%error, "cannot reload the configuration; the previous one stays in force"),
@@ -55,7 +59,7 @@ impl Reloader {
         if let Some(web) = web {
             web.reload();
         }
-        let _ = sd_notify::notify(false, &[NotifyState::Ready]);
+        notifier.notify(&[NotifyState::Ready]);
     }
 
     fn apply(&mut self, collector: &CollectorHandle) -> Result<(), ConfigError> {

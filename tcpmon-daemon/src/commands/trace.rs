@@ -37,6 +37,7 @@ use crate::{
     cli::{TraceArgs, TraceFormat},
     decode::{self, Event},
     kernel::{Kernel, Options, TraceFilter},
+    sandbox,
 };
 
 /// How often the ring is emptied: 8 MiB hold 40,000 records, so 4 million a second fit.
@@ -81,6 +82,8 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
     };
     let output = args.output.as_ref().map_or_else(|| "standard output".into(), |path| path.display().to_string());
     let file = args.output.as_deref().map(|path| create_output(path, args.force)).transpose()?;
+    // The output may be in a directory of somebody else, which root can write to.
+    sandbox::give_up_all().context("cannot give up capabilities")?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the async runtime")?;
     runtime.block_on(async {

@@ -35,6 +35,8 @@ pub struct DaemonSettings {
     pub max_drop_entries: u32,
     /// Size of the ring buffer: a power of two and a multiple of the page size.
     pub ring_bytes: u32,
+    /// Whether threads are confined to the system calls and files that they need.
+    pub sandbox: bool,
     /// Which sources of host metrics are read.
     pub collect: Collect,
     /// Addresses to listen on; not empty.
@@ -81,6 +83,7 @@ impl Config {
             max_readers: checked_number("max_readers", self.max_readers, READERS_RANGE)?,
             max_drop_entries: checked_number("max_drop_entries", self.max_drop_entries, DROP_ENTRIES_RANGE)?,
             ring_bytes: checked("ring_bytes", check_ring_bytes(self.ring_bytes))?,
+            sandbox: self.sandbox,
             collect: self.collect,
             listen,
             telemetry_path: checked("web.telemetry_path", self.web.telemetry_path.parse())?,

@@ -23,9 +23,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use self::{
-    devices::Devices, file::FileError, kernel_log::KernelLog, network::NamespaceReader, softnet::SoftnetCounters,
-};
+use self::{devices::Devices, network::NamespaceReader, softnet::SoftnetCounters};
+pub use self::{file::FileError, kernel_log::KernelLog};
 use crate::model::host::{Host, PageAllocationFailures, SourceStatus};
 
 /// Orders of page allocations that are shown even if none failed: all that a kernel has by default.
@@ -49,9 +48,9 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Opens the kernel log at its end, and reads the counters of the existing namespaces as their baseline. Sources
-    /// with these names are not read.
-    pub fn open(switched_off: Vec<&'static str>) -> Self {
+    /// Reads the counters of the existing namespaces as their baseline. Sources with these names are not read. The
+    /// kernel log is opened by the caller, because that may need a capability that nothing else does.
+    pub fn open(switched_off: Vec<&'static str>, log: Result<KernelLog, FileError>) -> Self {
         let mut network = NamespaceReader::default();
         network.read(&mut SourceReport { sources: &mut Vec::new(), switched_off: &switched_off });
         Self {
@@ -60,7 +59,7 @@ impl Sources {
             devices_read: None,
             softnet: SoftnetCounters::default(),
             network,
-            log: KernelLog::open(),
+            log,
             switched_off,
         }
     }
@@ -197,7 +196,7 @@ mod tests {
     fn what_the_configuration_switches_off_is_not_read_and_says_so() {
         let collect =
             Collect { softnet: false, sockstat: false, zones: false, psi: false, stat: false, netstat: false };
-        let mut sources = Sources::open(collect.switched_off());
+        let mut sources = Sources::open(collect.switched_off(), KernelLog::open());
         let host = sources.read();
         let off: Vec<_> = host.sources.iter().filter(|source| source.switched_off).collect();
         let names: HashSet<_> = off.iter().map(|source| source.name).collect();
@@ -226,7 +225,7 @@ mod tests {
 
     #[test]
     fn devices_are_read_at_most_once_a_second() {
-        let mut sources = Sources::open(Vec::new());
+        let mut sources = Sources::open(Vec::new(), KernelLog::open());
         let read = |sources: &mut Sources| {
             sources.read();
             sources.devices_read.as_ref().expect("they are read with the rest").0
@@ -241,7 +240,7 @@ mod tests {
 
     #[test]
     fn all_sources_of_a_linux_host_are_read_or_have_a_reason() {
-        let host = Sources::open(Vec::new()).read();
+        let host = Sources::open(Vec::new(), KernelLog::open()).read();
         assert!(host.softnet.iter().any(|cpu| cpu.processed > 0), "{host:?}");
         assert!(host.tcp_memory.is_some_and(|memory| memory.low < memory.max), "{host:?}");
         assert!(host.zones.iter().any(|zone| zone.free_bytes > 0 && !zone.free_blocks.is_empty()), "{host:?}");

@@ -86,6 +86,11 @@ impl WebConfig {
         &self.file
     }
 
+    /// The file, and those that it names.
+    pub fn files(&self) -> Vec<PathBuf> {
+        self.check_files().files.iter().map(|stamp| stamp.file.clone()).collect()
+    }
+
     /// Why the current content of the file is not in force, but earlier content is; `None` if it is in force.
     pub fn problem(&self) -> Option<String> {
         self.check_files().problem.clone()

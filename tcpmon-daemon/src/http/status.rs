@@ -12,7 +12,7 @@ use crate::{
     metrics::Identity,
     model::{
         host,
-        snapshot::{MapUse, Observed, ProbeStatus},
+        snapshot::{MapUse, Observed, ProbeStatus, SandboxStatus},
     },
 };
 
@@ -26,6 +26,7 @@ struct Status<'a> {
     sources: &'a [host::SourceStatus],
     /// `null` if no web config file was given.
     web_config: Option<WebConfigStatus>,
+    sandbox: &'a SandboxStatus,
     losses: BTreeMap<&'a str, u64>,
     /// Sockets that tcpmon ignores, by reason.
     ignored_sockets: BTreeMap<&'a str, u64>,
@@ -60,7 +61,7 @@ pub(super) fn write(
     web: Option<&WebConfig>,
     sink: &mut impl Write,
 ) -> io::Result<()> {
-    let Observed { snapshot, host } = seen;
+    let Observed { snapshot, host, sandbox } = seen;
     let programs = snapshot.programs.iter().map(|program| ProgramStatus {
         name: &program.name,
         runs: program.runs,
@@ -79,6 +80,7 @@ pub(super) fn write(
             let error = web.problem();
             WebConfigStatus { file: web.file().display().to_string(), ok: error.is_none(), error }
         }),
+        sandbox,
         losses: losses.collect(),
         ignored_sockets: snapshot.ignored.iter().copied().collect(),
         programs: programs.collect(),

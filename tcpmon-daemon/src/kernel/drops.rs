@@ -11,12 +11,9 @@ use std::{
 use aya::maps::{Map, MapData, MapError, PerCpuHashMap};
 use tcpmon_common::drops::DropKey;
 
-use super::bpf::bpf;
+use super::bpf::{BPF_MAP_LOOKUP_AND_DELETE_ELEM, bpf};
 
-/// `BPF_MAP_LOOKUP_AND_DELETE_ELEM` of `enum bpf_cmd`.
-const BPF_MAP_LOOKUP_AND_DELETE_ELEM: libc::c_long = 21;
-
-/// The part of `union bpf_attr` that this command reads.
+/// The part of `union bpf_attr` that `BPF_MAP_LOOKUP_AND_DELETE_ELEM` reads.
 #[repr(C)]
 struct Element {
     map_fd: u32,

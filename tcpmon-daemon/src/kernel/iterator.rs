@@ -7,11 +7,9 @@ use std::{
     os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
-use super::bpf::bpf;
+use super::bpf::{BPF_ITER_CREATE, BPF_LINK_CREATE, bpf};
 
-/// `BPF_LINK_CREATE` and `BPF_ITER_CREATE` of `enum bpf_cmd`, `BPF_TRACE_ITER` of `enum bpf_attach_type`.
-const BPF_LINK_CREATE: libc::c_long = 28;
-const BPF_ITER_CREATE: libc::c_long = 33;
+/// Of `enum bpf_attach_type`.
 const BPF_TRACE_ITER: u32 = 28;
 
 /// The part of `union bpf_attr` that `BPF_LINK_CREATE` reads for an iterator.

@@ -23,11 +23,19 @@ use std::{fs, io};
 
 use tcpmon_btf::plan::PROBES;
 
+pub use bpf::READING_COMMANDS;
 pub use filter::TraceFilter;
 pub use loader::{Kernel, LoadError, Options, monotonic_ns};
 pub use pass::{Pass, Show};
 pub use reader::{KernelReadError, Raw, RawReader};
 pub use support::CannotRun;
+
+/// Whether this kernel asks for `CAP_BPF` even to read maps that are open: before Linux 6.0, where
+/// `kernel.unprivileged_bpf_disabled` forbids every call of bpf(2).
+pub fn maps_need_capability() -> bool {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    release.split('.').next().and_then(|major| major.parse::<u32>().ok()).is_some_and(|major| major < 6)
+}
 
 /// Where the running kernel publishes its types.
 pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";

@@ -29,7 +29,7 @@ const PART: usize = 256;
 
 impl Page {
     pub(super) fn new(identity: Arc<Identity>, usage: Option<Usage>, observed: Observed) -> Self {
-        let Observed { snapshot, host } = observed;
+        let Observed { snapshot, host, .. } = observed;
         Self { snapshot, host, identity, usage, shown: None }
     }
 

@@ -14,7 +14,10 @@ use tcpmon_common::{
 use zerocopy::IntoBytes as _;
 
 use super::{fixture, *};
-use crate::model::snapshot::{GroupCounters, GroupKey, Snapshot};
+use crate::{
+    host::{KernelLog, Sources},
+    model::snapshot::{GroupCounters, GroupKey, Snapshot},
+};
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/metrics/golden.prom");
 const REFERENCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
@@ -79,7 +82,7 @@ fn everything_that_is_counted_is_on_the_page() {
 
 #[test]
 fn every_family_has_sources_that_status_shows() {
-    let host = crate::host::Sources::open(Vec::new()).read();
+    let host = Sources::open(Vec::new(), KernelLog::open()).read();
     let probes = tcpmon_btf::plan::PROBES.iter().map(|probe| probe.name);
     let known: HashSet<&str> =
         host.sources.iter().map(|source| source.name).chain(probes).chain(["snapshot", "tcpmon"]).collect();

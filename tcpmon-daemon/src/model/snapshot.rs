@@ -219,6 +219,19 @@ pub struct Observed {
     pub snapshot: Arc<Snapshot>,
     /// From the host.
     pub host: Arc<Host>,
+    /// How the daemon is confined.
+    pub sandbox: SandboxStatus,
+}
+
+/// How the daemon is confined.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct SandboxStatus {
+    /// Whether each thread may use only the system calls that it needs.
+    pub system_calls: bool,
+    /// Whether the endpoint and the collector may read only the files that they need.
+    pub files: bool,
+    /// What is missing, and why; empty if nothing is.
+    pub reason: String,
 }
 
 /// What the programs saw, at one moment.

@@ -4,12 +4,19 @@
 
 use std::{
     env, fs,
+    os::fd::AsFd as _,
     path::Path,
     process::{Command, ExitCode},
-    thread,
     time::Duration,
 };
 
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::{
+        signal::{SigSet, Signal},
+        signalfd::SignalFd,
+    },
+};
 use tcpmon_tests::{
     Daemon, Lab, Namespace, Prometheus, Traffic,
     prometheus::PrometheusOptions,
@@ -29,6 +36,7 @@ fn main() -> ExitCode {
         eprintln!("no command to draw with: use `cargo xtask dashboards --pictures`");
         return ExitCode::from(2);
     };
+    let interrupt = Interrupt::new().expect("signals can be blocked");
     let daemon = Daemon::start(&[]);
     let rules = ["alerts.yaml", "rules.yaml"].map(rule_file);
     let options = PrometheusOptions { rules: &rules, ..PrometheusOptions::default() };
@@ -39,6 +47,7 @@ fn main() -> ExitCode {
     let _hog = Traffic::hog(1, -10);
     let _running = [
         start(&near, "keeps-up", |reader| reader, |sender| sender.rate(30_000_000)),
+        start(&near, "sleeps", |reader| reader.chunk(65_536).between(Between::Sleep(5_000)), |sender| sender),
         start(&near, "computes", |reader| reader.between(Between::Spin(2_000)), |sender| sender),
         start(&near, "starved", |reader| reader.cpu(1).nice(10), |sender| sender.rate(20_000_000)),
         start(&far, "small-window", |reader| reader.receive_buffer(16 << 10), |sender| sender),
@@ -50,13 +59,35 @@ fn main() -> ExitCode {
         ),
     ];
     println!("Traffic runs for {} s.", TIME.as_secs());
-    thread::sleep(TIME);
+    if interrupt.comes_within(TIME) {
+        eprintln!("interrupted: no pictures");
+        return ExitCode::FAILURE;
+    }
     let drawn = Command::new(&program)
         .args(arguments)
         .env("PROMETHEUS", format!("http://{}", prometheus.address()))
         .status()
         .is_ok_and(|status| status.success());
     if drawn { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// SIGINT and SIGTERM as something to wait for. They would otherwise end this process at once, and what it has started
+/// would end with it, but Prometheus's data would stay.
+struct Interrupt(SignalFd);
+
+impl Interrupt {
+    /// Blocks the signals, also in threads that start later, but not in other programs.
+    fn new() -> nix::Result<Self> {
+        let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
+        signals.thread_block()?;
+        SignalFd::new(&signals).map(Self)
+    }
+
+    /// Whether one of them comes; it waits all the time if none does.
+    fn comes_within(&self, time: Duration) -> bool {
+        let timeout = PollTimeout::try_from(time).expect("minutes fit");
+        poll(&mut [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)], timeout) != Ok(0)
+    }
 }
 
 /// A connection between two processes that end with the values returned.

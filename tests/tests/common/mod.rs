@@ -1,6 +1,7 @@
 //! What the tests share.
 #![allow(dead_code, reason = "each claim uses a part of it")]
 
+use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -31,8 +32,7 @@ pub fn sender(lab: &Lab, reader: &Reader) -> SenderBuilder {
 
 /// Whether this probe is attached; reports it if the kernel does not support it. No other reason is accepted.
 pub fn is_attached(daemon: &Daemon, probe: &str) -> bool {
-    let status = daemon.get("/status", "").body;
-    let status: serde_json::Value = serde_json::from_slice(&status).expect("the status is JSON");
+    let status = daemon.status();
     let probes = status["probes"].as_array().expect("the status has probes");
     let found = probes.iter().find(|found| found["name"] == probe).unwrap_or_else(|| panic!("no {probe} in {status}"));
     match (found["verdict"].as_str(), found["reason"].as_str()) {
@@ -50,6 +50,20 @@ pub fn has_two_cpus() -> bool {
         report::not_supported("it needs two CPUs");
     }
     enough
+}
+
+/// For each source and probe in `/status`, by name: whether it is on, and the reason.
+pub fn sources_and_probes(daemon: &Daemon) -> BTreeMap<String, (bool, String)> {
+    let status = daemon.status();
+    let text = |value: &serde_json::Value| value.as_str().expect("a text").to_owned();
+    let list = |name: &str| status[name].as_array().expect(name).iter();
+    let sources = list("sources").map(|source| {
+        let available = source["available"].as_bool().expect("yes or no");
+        (text(&source["name"]), (available, text(&source["reason"])))
+    });
+    let probes =
+        list("probes").map(|probe| (text(&probe["name"]), (probe["verdict"] == "attached", text(&probe["reason"]))));
+    sources.chain(probes).collect()
 }
 
 /// The sum of everything that was lost. On an emulated CPU, a program runs so long that its own tracepoint fires during

@@ -1,8 +1,8 @@
 //! The families of docs/metrics.md about the host, and the source of each.
 
-use tcpmon_tests::Page;
+use std::collections::BTreeMap;
 
-use super::limited::status;
+use tcpmon_tests::Page;
 
 const METRICS: &str = include_str!("../../../docs/metrics.md");
 
@@ -28,8 +28,7 @@ const SOURCES: [(&str, &str); 14] = [
 /// `/status`, if that is off. There may be no devices and no control groups, so their families may be missing in any
 /// case.
 #[track_caller]
-pub fn shown_where_the_source_is_on(page: &Page, answer: &[u8]) {
-    let status = status(answer);
+pub fn shown_where_the_source_is_on(page: &Page, status: &BTreeMap<String, (bool, String)>) {
     let section = METRICS.split("\n## ").find(|section| section.starts_with("Host\n")).expect("a section Host");
     let families: Vec<&str> =
         section.lines().filter_map(|line| line.strip_prefix("| `tcpmon_")?.split('`').next()).collect();

@@ -1,0 +1,80 @@
+//! Capabilities: root's rights, one by one.
+
+use std::io;
+
+use rustix::{
+    io::Errno,
+    thread::{
+        CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set, remove_capability_from_bounding_set,
+        set_capabilities, set_no_new_privs,
+    },
+};
+
+use super::ThreadRole;
+use crate::kernel;
+
+/// What loading, attaching and reading need; see the table in `docs/operating.md`.
+const NEEDED: CapabilitySet = CapabilitySet::BPF
+    .union(CapabilitySet::PERFMON)
+    .union(CapabilitySet::NET_ADMIN)
+    .union(ENTERS_NAMESPACES)
+    .union(CapabilitySet::SYSLOG);
+
+/// What looking up and entering the network namespaces of other processes needs.
+const ENTERS_NAMESPACES: CapabilitySet = CapabilitySet::SYS_ADMIN.union(CapabilitySet::SYS_PTRACE);
+
+/// Gives up what tcpmon never needs. Called before anything else, so that what fails without it fails at once: a file
+/// that root can read only by overriding permissions could otherwise be read at the start and not when it is reloaded.
+///
+/// # Errors
+/// If the kernel refuses, which it does not.
+pub fn begin() -> io::Result<()> {
+    // A port below 1024 is opened before the programs are loaded.
+    keep(NEEDED.union(CapabilitySet::NET_BIND_SERVICE))
+}
+
+/// Gives up all capabilities of the calling thread, except what its kernel asks for when maps are read.
+///
+/// # Errors
+/// If the kernel refuses, which it does not.
+pub fn give_up_all() -> io::Result<()> {
+    keep(reads_maps())
+}
+
+/// Gives up what a thread with this role does not need.
+pub(super) fn keep_for(role: ThreadRole) -> io::Result<()> {
+    keep(match role {
+        ThreadRole::Endpoint => CapabilitySet::empty(),
+        ThreadRole::Collector => reads_maps(),
+        ThreadRole::Host => ENTERS_NAMESPACES,
+    })
+}
+
+/// Before Linux 5.19, `kernel.unprivileged_bpf_disabled` forbids every call of bpf(2), also for maps that are open.
+fn reads_maps() -> CapabilitySet {
+    if kernel::maps_need_capability() { CapabilitySet::BPF } else { CapabilitySet::empty() }
+}
+
+/// Gives up all but these capabilities in every set of the calling thread.
+fn keep(kept: CapabilitySet) -> io::Result<()> {
+    set_no_new_privs(true)?;
+    let now = capabilities(None)?;
+    // Needs SETPCAP. Who lacks that cannot get anything back either: no program that is started gains anything.
+    if now.effective.contains(CapabilitySet::SETPCAP) {
+        for capability in (0..u64::BITS).map(|bit| CapabilitySet::from_bits_retain(1 << bit)) {
+            match remove_capability_from_bounding_set(capability) {
+                // The kernel does not know this one.
+                Err(Errno::INVAL) => break,
+                result => result?,
+            }
+        }
+    }
+    match clear_ambient_capability_set() {
+        Err(Errno::INVAL) | Ok(()) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let permitted = now.permitted.intersection(kept);
+    let effective = now.effective.intersection(kept);
+    set_capabilities(None, CapabilitySets { effective, permitted, inheritable: CapabilitySet::empty() })?;
+    Ok(())
+}

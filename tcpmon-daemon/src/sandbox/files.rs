@@ -1,0 +1,65 @@
+//! Files: directories below which a thread may read; it may read and write nothing else, nor open a connection
+//! (Landlock).
+
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, Access as _, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible as _, PathBeneath, PathFd, Ruleset,
+    RulesetAttr as _, RulesetCreatedAttr as _, RulesetError, RulesetStatus,
+};
+
+use super::ThreadRole;
+
+/// The newest version of Landlock whose rules are used; an older kernel gets those that it knows.
+const NEWEST: ABI = ABI::V5;
+
+/// Directories below which a thread may read; `None`: anywhere.
+pub(super) struct ReadableFiles(Option<Vec<PathBuf>>);
+
+impl ReadableFiles {
+    /// What a thread with this role needs.
+    pub(super) fn of(role: ThreadRole, config_files: &[PathBuf]) -> Self {
+        match role {
+            // Not /proc/PID: the kernel may replace its inode, for which the rule would be.
+            ThreadRole::Endpoint => Self(Some(
+                ["/proc".into()].into_iter().chain(config_files.iter().flat_map(|file| parents(file))).collect(),
+            )),
+            // aya reads the number of possible CPUs for each look-up in a map of values per CPU.
+            ThreadRole::Collector => Self(Some(vec!["/proc".into(), "/sys/devices/system/cpu".into()])),
+            // Landlock refuses /proc/PID/ns of other processes, whatever is allowed.
+            ThreadRole::Host => Self(None),
+        }
+    }
+
+    /// Confines the calling thread. The inner error says why the kernel cannot do that.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub(super) fn confine(self) -> Result<Result<(), String>, RulesetError> {
+        let Some(directories) = self.0 else { return Ok(Ok(())) };
+        let ruleset = Ruleset::default()
+            .set_compatibility(CompatLevel::BestEffort)
+            .handle_access(AccessFs::from_all(NEWEST))?
+            .handle_access(AccessNet::from_all(NEWEST))?;
+        let mut ruleset = ruleset.create()?;
+        let read: BitFlags<AccessFs> = AccessFs::ReadFile | AccessFs::ReadDir;
+        for directory in directories {
+            // What is not there cannot be read either.
+            if let Ok(directory) = PathFd::new(directory) {
+                ruleset = ruleset.add_rule(PathBeneath::new(directory, read))?;
+            }
+        }
+        match ruleset.restrict_self()?.ruleset {
+            RulesetStatus::NotEnforced => Ok(Err("files are not restricted: the kernel has no Landlock".into())),
+            RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced => Ok(Ok(())),
+        }
+    }
+}
+
+/// The directories of a file: of its name, and of what that is a link to (a certificate is often one). What replaces
+/// the file later is in one of them.
+fn parents(file: &Path) -> Vec<PathBuf> {
+    let parent =
+        |path: &Path| path.parent().map(|parent| if parent == Path::new("") { ".".into() } else { parent.into() });
+    [parent(file), file.canonicalize().ok().as_deref().and_then(parent)].into_iter().flatten().collect()
+}

@@ -1,0 +1,88 @@
+//! What the process gives up once it has what it needs: capabilities, system calls and files, thread by thread.
+//!
+//! The kernel keeps all of these for each thread. A thread is therefore confined by itself, before it does anything
+//! else, and what it starts later is confined in the same way. `docs/security.md` says what that is worth.
+
+mod capabilities;
+mod files;
+mod system_calls;
+
+use std::{io, path::PathBuf, sync::mpsc, thread};
+
+use anyhow::Context as _;
+
+pub use self::capabilities::{begin, give_up_all};
+use self::{files::ReadableFiles, system_calls::AllowedCalls};
+use crate::model::snapshot::SandboxStatus;
+
+/// What a thread of the daemon does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ThreadRole {
+    /// Answers requests from the network.
+    Endpoint,
+    /// Reads the programs' maps.
+    Collector,
+    /// Reads the host, also in other network namespaces.
+    Host,
+}
+
+/// Confines the daemon's threads.
+#[derive(Clone, Debug)]
+pub struct Sandbox {
+    /// Files that the endpoint reads again when the configuration is reloaded.
+    config_files: Vec<PathBuf>,
+    enabled: bool,
+}
+
+impl Sandbox {
+    /// A sandbox in which these files can be read. If it is not enabled, threads give up their capabilities and nothing
+    /// else.
+    pub fn new(enabled: bool, config_files: Vec<PathBuf>) -> Self {
+        Self { config_files, enabled }
+    }
+
+    /// Confines the calling thread for good.
+    ///
+    /// # Errors
+    /// If the kernel refuses. A kernel that cannot confine files or system calls is no error: the status says so.
+    pub fn confine(&self, role: ThreadRole) -> anyhow::Result<SandboxStatus> {
+        capabilities::keep_for(role).context("cannot give up capabilities")?;
+        if !self.enabled {
+            let reason = "switched off by sandbox = false".into();
+            return Ok(SandboxStatus { system_calls: false, files: false, reason });
+        }
+        let files = ReadableFiles::of(role, &self.config_files).confine().context("cannot restrict files")?;
+        let system_calls = AllowedCalls::of(role).confine().context("cannot restrict system calls")?;
+        let reason: Vec<_> =
+            [files.as_ref().err(), system_calls.as_ref().err()].into_iter().flatten().cloned().collect();
+        Ok(SandboxStatus { system_calls: system_calls.is_ok(), files: files.is_ok(), reason: reason.join("; ") })
+    }
+
+    /// Starts a thread that runs `prepare` with all that this thread may do, then is confined, and then runs `work`.
+    /// Returns once it is confined.
+    ///
+    /// # Errors
+    /// If the thread cannot be created or confined.
+    pub fn spawn<T>(
+        &self,
+        role: ThreadRole,
+        name: &str,
+        prepare: impl FnOnce() -> T + Send + 'static,
+        work: impl FnOnce(T) + Send + 'static,
+    ) -> anyhow::Result<()> {
+        let (confined, outcome) = mpsc::sync_channel(1);
+        let sandbox = self.clone();
+        let run = move || {
+            let prepared = prepare();
+            let result = sandbox.confine(role);
+            let is_confined = result.is_ok();
+            // The starter waits for it.
+            let _ = confined.send(result.map(drop));
+            if is_confined {
+                work(prepared);
+            }
+        };
+        thread::Builder::new().name(name.into()).spawn(run)?;
+        outcome.recv().map_err(|_| io::Error::other("the thread ended"))?
+    }
+}

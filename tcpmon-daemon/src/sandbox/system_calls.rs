@@ -1,0 +1,252 @@
+//! System calls: a list of those that a thread may use, enforced by the kernel (seccomp).
+//!
+//! No thread may start a program, write to a file that is not open, open a socket to the network, load a program into
+//! the kernel, map memory that can be executed, or create a namespace.
+
+#![expect(unsafe_code, reason = "a signal handler")]
+
+use std::{collections::BTreeMap, io, sync::Once};
+
+use libc::c_long;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    TargetArch, apply_filter,
+};
+
+use super::ThreadRole;
+use crate::kernel::READING_COMMANDS;
+
+/// Of every thread: memory, locks, clocks, signals, its own end, and files that it may read.
+const COMMON: &[c_long] = &[
+    libc::SYS_brk,
+    libc::SYS_clock_getres,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_close,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_fcntl,
+    libc::SYS_fstat,
+    libc::SYS_futex,
+    libc::SYS_getdents64,
+    libc::SYS_getpid,
+    libc::SYS_getrandom,
+    libc::SYS_gettid,
+    libc::SYS_gettimeofday,
+    libc::SYS_lseek,
+    libc::SYS_madvise,
+    libc::SYS_mremap,
+    libc::SYS_munmap,
+    libc::SYS_nanosleep,
+    libc::SYS_newfstatat,
+    libc::SYS_ppoll,
+    libc::SYS_pread64,
+    libc::SYS_prlimit64,
+    libc::SYS_read,
+    libc::SYS_readlinkat,
+    libc::SYS_readv,
+    libc::SYS_restart_syscall,
+    libc::SYS_rseq,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_yield,
+    libc::SYS_set_robust_list,
+    libc::SYS_sigaltstack,
+    libc::SYS_statx,
+    libc::SYS_tgkill,
+    libc::SYS_uname,
+    libc::SYS_write,
+    libc::SYS_writev,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_poll,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_readlink,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_stat,
+];
+
+/// Of the endpoint: connections that others open, and what waits for them.
+const ENDPOINT: &[c_long] = &[
+    libc::SYS_accept4,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_getpeername,
+    libc::SYS_getsockname,
+    libc::SYS_getsockopt,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_sendmsg,
+    libc::SYS_setsockopt,
+    libc::SYS_shutdown,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_epoll_wait,
+];
+
+/// Of the host thread: netlink. Where it connects and sends to is in memory; but none of its sockets reaches another
+/// host.
+const HOST: &[c_long] = &[
+    libc::SYS_bind,
+    libc::SYS_connect,
+    libc::SYS_getsockname,
+    libc::SYS_getsockopt,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_sendmsg,
+    libc::SYS_sendto,
+    libc::SYS_setsockopt,
+];
+
+/// `FIONBIO` and `SIOCETHTOOL`: what the threads ask descriptors for.
+const FIONBIO: u64 = 0x5421;
+const SIOCETHTOOL: u64 = 0x8946;
+
+/// Flags of clone(2) that create namespaces.
+const NAMESPACES: i32 = libc::CLONE_NEWCGROUP
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWUTS;
+
+/// What a thread may use.
+pub(super) struct AllowedCalls(BTreeMap<c_long, Vec<SeccompRule>>);
+
+impl AllowedCalls {
+    /// What a thread with this role needs.
+    pub(super) fn of(role: ThreadRole) -> Self {
+        let mut calls = Self(COMMON.iter().map(|call| (*call, Vec::new())).collect());
+        // Neither for writing nor to be created.
+        let writes = libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC;
+        calls.allow_if(libc::SYS_openat, &[bits_clear(2, writes)]);
+        #[cfg(target_arch = "x86_64")]
+        calls.allow_if(libc::SYS_open, &[bits_clear(1, writes)]);
+        calls.allow_if(libc::SYS_mmap, &[bits_clear(2, libc::PROT_EXEC)]);
+        calls.allow_if(libc::SYS_mprotect, &[bits_clear(2, libc::PROT_EXEC)]);
+        // A new thread names itself.
+        calls.allow_if(libc::SYS_prctl, &[equals(0, libc::PR_SET_NAME as u64)]);
+        match role {
+            ThreadRole::Endpoint => {
+                calls.allow(ENDPOINT);
+                calls.allow_if(libc::SYS_ioctl, &[equals(1, FIONBIO)]);
+                // Without an address: only to who is connected.
+                calls.allow_if(libc::SYS_sendto, &[is_null(4)]);
+                // Threads, and neither processes nor namespaces. clone3 is refused as unknown: its flags are in memory.
+                let threads = libc::CLONE_VM | libc::CLONE_THREAD;
+                let operation = SeccompCmpOp::MaskedEq(u64::from((threads | NAMESPACES).cast_unsigned()));
+                calls.allow_if(libc::SYS_clone, &[condition(0, operation, threads as u64)]);
+                calls.allow(&[libc::SYS_clone3]);
+            }
+            ThreadRole::Collector => {
+                for command in READING_COMMANDS {
+                    calls.allow_if(libc::SYS_bpf, &[equals(0, command.cast_unsigned())]);
+                }
+            }
+            ThreadRole::Host => {
+                calls.allow(HOST);
+                for family in [libc::AF_NETLINK, libc::AF_UNIX] {
+                    calls.allow_if(libc::SYS_socket, &[equals(0, family as u64)]);
+                }
+                calls.allow_if(libc::SYS_ioctl, &[equals(1, SIOCETHTOOL)]);
+                calls.allow_if(libc::SYS_setns, &[equals(1, libc::CLONE_NEWNET as u64)]);
+            }
+        }
+        calls
+    }
+
+    fn allow(&mut self, calls: &[c_long]) {
+        self.0.extend(calls.iter().map(|call| (*call, Vec::new())));
+    }
+
+    fn allow_if(&mut self, call: c_long, conditions: &[SeccompCondition]) {
+        let rule = SeccompRule::new(conditions.to_vec()).expect("there are conditions");
+        self.0.entry(call).or_default().push(rule);
+    }
+
+    /// Confines the calling thread; what is not allowed ends the process with a message. The inner error says why the
+    /// kernel cannot do that.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub(super) fn confine(self) -> io::Result<Result<(), String>> {
+        static HANDLER: Once = Once::new();
+        HANDLER.call_once(report_violations);
+        let unknown = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
+        let clone3 = filter(unknown, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32));
+        let allowed = filter(self.0, SeccompAction::Trap, SeccompAction::Allow);
+        // The last one, because it does not allow another.
+        for filter in [clone3, allowed] {
+            match apply_filter(&filter) {
+                Ok(()) => {}
+                // The kernel was built without CONFIG_SECCOMP_FILTER.
+                Err(seccompiler::Error::Seccomp(error)) if is_missing(&error) => {
+                    return Ok(Err(format!(
+                        "system calls are not restricted: the kernel has no seccomp filters ({error})"
+                    )));
+                }
+                Err(seccompiler::Error::Seccomp(error) | seccompiler::Error::Prctl(error)) => return Err(error),
+                Err(error) => return Err(io::Error::other(error.to_string())),
+            }
+        }
+        Ok(Ok(()))
+    }
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL))
+}
+
+fn filter(rules: BTreeMap<c_long, Vec<SeccompRule>>, otherwise: SeccompAction, matched: SeccompAction) -> BpfProgram {
+    let architecture = TargetArch::try_from(std::env::consts::ARCH).expect("tcpmon is not built for others");
+    let filter = SeccompFilter::new(rules, otherwise, matched, architecture).expect("the two actions differ");
+    filter.try_into().expect("the rules fit into a filter")
+}
+
+/// A condition on an argument of 32 bits; what is above them may be anything.
+fn condition(argument: u8, comparison: SeccompCmpOp, value: u64) -> SeccompCondition {
+    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, comparison, value).expect("a call has six arguments")
+}
+
+fn equals(argument: u8, value: u64) -> SeccompCondition {
+    condition(argument, SeccompCmpOp::Eq, value)
+}
+
+/// None of these bits is set.
+fn bits_clear(argument: u8, bits: i32) -> SeccompCondition {
+    condition(argument, SeccompCmpOp::MaskedEq(u64::from(bits.cast_unsigned())), 0)
+}
+
+fn is_null(argument: u8) -> SeccompCondition {
+    SeccompCondition::new(argument, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0).expect("a call has six arguments")
+}
+
+/// From now on, a call that is not allowed writes a message with its number and ends the process.
+fn report_violations() {
+    // SAFETY: a structure of numbers, a set of signals and an optional function: zeros are valid.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_flags = libc::SA_SIGINFO;
+    action.sa_sigaction = violation as *const () as usize;
+    // SAFETY: the handler has the signature that SA_SIGINFO requires, and calls only what a handler may call.
+    unsafe { libc::sigaction(libc::SIGSYS, &raw const action, std::ptr::null_mut()) };
+}
+
+/// Handles SIGSYS.
+extern "C" fn violation(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // si_syscall, for which libc has no name: after si_signo, si_errno, si_code, padding and si_call_addr.
+    const SI_SYSCALL: usize = 24;
+    // SAFETY: the kernel passes a siginfo_t of SIGSYS, which has an int there.
+    let number = unsafe { info.cast::<u8>().add(SI_SYSCALL).cast::<libc::c_int>().read_unaligned() };
+    let mut message = *b"tcpmon: the sandbox does not allow system call 0000: report this; `sandbox = false` in the \
+                         config file switches it off\n";
+    let digits = message.iter().position(|byte| *byte == b'0').unwrap_or_default();
+    for (place, power) in [1000, 100, 10, 1].into_iter().enumerate() {
+        message[digits + place] = b'0' + (number / power % 10) as u8;
+    }
+    // SAFETY: both may be called in a signal handler; the message is alive.
+    unsafe {
+        libc::write(libc::STDERR_FILENO, message.as_ptr().cast(), message.len());
+        libc::_exit(1);
+    }
+}

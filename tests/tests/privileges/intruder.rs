@@ -1,0 +1,144 @@
+//! System calls made by a thread of another program: what somebody could do who has taken that thread over.
+//!
+//! The thread is stopped where it waits in the kernel, just behind a `syscall` instruction, and executes that once more
+//! with other registers.
+
+use nix::sys::ptrace;
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use tcpmon_tests::eventually;
+
+use super::common::DEADLINE;
+
+/// The instruction `syscall`.
+const SYSCALL: i64 = 0x050f;
+
+/// What came of a system call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The kernel's answer; an error is below 0.
+    Returned(i64),
+    /// SIGSYS: the sandbox does not allow it.
+    Refused,
+}
+
+/// An argument of a system call.
+#[derive(Clone, Copy, Debug)]
+pub enum Argument {
+    Number(u64),
+    /// A text in the thread's memory.
+    Text(&'static str),
+}
+
+impl From<i64> for Argument {
+    fn from(number: i64) -> Self {
+        Self::Number(number.cast_unsigned())
+    }
+}
+
+impl From<i32> for Argument {
+    fn from(number: i32) -> Self {
+        i64::from(number).into()
+    }
+}
+
+impl From<&'static str> for Argument {
+    fn from(text: &'static str) -> Self {
+        Self::Text(text)
+    }
+}
+
+/// A thread that does what it is told. Let go unharmed when dropped.
+pub struct Intruder {
+    thread: Pid,
+    registers: libc::user_regs_struct,
+}
+
+impl Intruder {
+    /// Takes over a thread as soon as it waits in the kernel.
+    #[track_caller]
+    pub fn in_thread(thread: i32) -> Self {
+        let thread = Pid::from_raw(thread);
+        eventually(DEADLINE, "the thread is in a system call", || {
+            ptrace::seize(thread, ptrace::Options::empty()).expect("it may be traced");
+            ptrace::interrupt(thread).expect("it is traced");
+            let stopped = waitpid(thread, Some(WaitPidFlag::__WALL)).expect("it stops");
+            assert!(matches!(stopped, WaitStatus::PtraceEvent(..)), "{stopped:?}");
+            let registers = ptrace::getregs(thread).expect("it is stopped");
+            let before = (registers.rip - 2) as ptrace::AddressType;
+            if ptrace::read(thread, before).is_ok_and(|code| code & 0xffff == SYSCALL) {
+                return Ok(Self { thread, registers });
+            }
+            ptrace::detach(thread, None).expect("it is stopped");
+            Err("it runs")
+        })
+    }
+
+    /// Makes it call the kernel.
+    #[track_caller]
+    pub fn call(&self, number: i64, arguments: &[Argument]) -> Outcome {
+        let begin = self.prepare(number, arguments);
+        loop {
+            ptrace::step(self.thread, None).expect("it is stopped");
+            let stopped = waitpid(self.thread, Some(WaitPidFlag::__WALL)).expect("it stops again");
+            let registers = ptrace::getregs(self.thread).expect("it is stopped");
+            match stopped {
+                // A refused call leaves the trap of its step behind.
+                WaitStatus::Stopped(_, Signal::SIGTRAP) if registers.rip == begin => {}
+                WaitStatus::Stopped(_, Signal::SIGTRAP) => return Outcome::Returned(registers.rax.cast_signed()),
+                WaitStatus::Stopped(_, Signal::SIGSYS) => return Outcome::Refused,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Lets it go, and makes it call the kernel by itself.
+    #[track_caller]
+    pub fn go_and_call(self, number: i64, arguments: &[Argument]) {
+        self.prepare(number, arguments);
+        ptrace::detach(self.thread, None).expect("it is stopped");
+        std::mem::forget(self);
+    }
+
+    /// Has the thread continue with this call; returns where it is.
+    fn prepare(&self, number: i64, arguments: &[Argument]) -> u64 {
+        let mut registers = self.registers;
+        // Below what the thread uses of its stack.
+        let mut free = registers.rsp - 1024;
+        let mut values = [0; 6];
+        for (value, argument) in values.iter_mut().zip(arguments) {
+            *value = match argument {
+                Argument::Number(number) => *number,
+                Argument::Text(text) => {
+                    let at = free;
+                    let bytes: Vec<u8> = text.bytes().chain([0; 8]).collect();
+                    for word in bytes.chunks_exact(8) {
+                        let word = i64::from_ne_bytes(word.try_into().expect("8 bytes"));
+                        ptrace::write(self.thread, free as ptrace::AddressType, word).expect("its stack");
+                        free += 8;
+                    }
+                    at
+                }
+            };
+        }
+        registers.rip -= 2;
+        registers.rax = number.cast_unsigned();
+        // Otherwise the kernel would first restart the call in which the thread was.
+        registers.orig_rax = u64::MAX;
+        [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9] = values;
+        ptrace::setregs(self.thread, registers).expect("it is stopped");
+        registers.rip
+    }
+}
+
+impl Drop for Intruder {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            // A refused call leaves the trap of its step behind, which would end the program.
+            self.call(libc::SYS_getpid, &[]);
+        }
+        let _ = ptrace::setregs(self.thread, self.registers);
+        let _ = ptrace::detach(self.thread, None);
+    }
+}
