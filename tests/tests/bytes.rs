@@ -3,8 +3,8 @@
 mod common;
 
 use std::fs;
-use std::io::Read as _;
-use std::net::{SocketAddr, TcpStream};
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -124,6 +124,47 @@ fn connections_closed_without_a_read_are_received_and_not_read() {
     });
     assert_eq!(bytes(&daemon.scrape(), "no-read"), (500, 0));
     drop(sender);
+}
+
+#[test]
+fn connections_that_nobody_has_accepted_when_their_listener_closes_are_received_and_not_read() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let reader = Traffic::reader(lab.receiver()).comm("no-accept").spawn();
+    let process = nix::unistd::Pid::from_raw(reader.pid().cast_signed());
+    kill(process, Signal::SIGSTOP).unwrap();
+    let sender = sender(&lab, &reader).flows(5).paused().spawn();
+    assert_eq!(sender.send(10), 50);
+    let queued = |port: u16| {
+        let sockets = truth::sockets(lab.receiver());
+        sockets.iter().filter(|socket| socket.is_connection_to(port)).map(|socket| socket.recv_q).sum::<u32>()
+    };
+    eventually(DEADLINE, "10 bytes wait in each of the 5 connections", || queued(reader.port()) == 50);
+    kill(process, Signal::SIGKILL).unwrap();
+    eventually(DEADLINE, "all is received, and nothing is read", || {
+        let seen = (queued(reader.port()), bytes(&daemon.scrape(), "no-accept"));
+        if seen == (0, (50, 0)) { Ok(()) } else { Err(format!("{seen:?}")) }
+    });
+    drop(sender);
+}
+
+#[test]
+fn what_a_program_has_not_read_when_it_disconnects_its_socket_is_received_and_not_read() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let listener = lab.receiver().run(|| TcpListener::bind("127.0.0.1:7310")).unwrap();
+    let mut client = lab.receiver().run(|| TcpStream::connect("127.0.0.1:7310")).unwrap();
+    let mut accepted = listener.accept().unwrap().0;
+    client.write_all(&[0; 300]).unwrap();
+    accepted.read_exact(&mut [0; 100]).unwrap();
+    rustix::net::connect_unspec(&accepted).unwrap();
+    drop((accepted, client));
+    eventually(DEADLINE, "300 bytes are received, and 100 of them read", || {
+        let page = daemon.scrape();
+        let sum = |name| page.sum(name, &[("service", "local:7310")]);
+        let seen = (sum("tcpmon_receive_bytes_total"), sum("tcpmon_receive_read_bytes_total"), sum("tcpmon_sockets"));
+        if seen == (300.0, 100.0, 0.0) { Ok(()) } else { Err(format!("{seen:?}")) }
+    });
 }
 
 #[test]

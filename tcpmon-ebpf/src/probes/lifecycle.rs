@@ -240,7 +240,12 @@ fn finalize(state: &mut SocketState, tcp: TcpSock, cookie: impl FnOnce() -> u64)
         socket::start_late(state, tcp, cookie);
     }
     let now = kernel::now_ns();
-    let seen = socket::sample(state, tcp, now);
+    let mut seen = socket::sample(state, tcp, now);
+    // A disconnect (by connect(), or of a connection that nobody has accepted when its listener is closed) drops what
+    // is unread, moves `copied_seq` as a read would, and sets this counter to zero.
+    if tcp.bytes_received() == 0 {
+        seen.copied_seq = state.copied_seq;
+    }
     socket::begin_event(state);
     // Otherwise it was never established, or is a listening socket: nothing was counted.
     if state.last_ns != 0 {
