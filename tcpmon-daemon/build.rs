@@ -50,8 +50,27 @@ fn build(toolkit: &Toolkit, out: &Path) -> Result<(), Box<dyn Error>> {
     if !status.success() {
         return Err(format!("the eBPF programs do not compile ({status}): see above").into());
     }
-    fs::copy(toolkit.object(), out)?;
+    fs::write(out, without_debug_information(&fs::read(toolkit.object())?)?)?;
     Ok(())
+}
+
+/// The object without DWARF, which is four fifths of it and which nobody reads: the kernel takes lines from BTF.
+fn without_debug_information(object: &[u8]) -> object::build::Result<Vec<u8>> {
+    let mut builder = object::build::elf::Builder::read(object)?;
+    for section in &mut builder.sections {
+        let name = section.name.as_slice();
+        section.delete = name.starts_with(b".debug_") || name.starts_with(b".rel.debug_");
+    }
+    builder.delete_orphans();
+    // LLVM keeps the names of sections among those of symbols.
+    let names = builder.sections.add();
+    names.name = b".shstrtab"[..].into();
+    names.sh_type = object::elf::SHT_STRTAB;
+    names.sh_addralign = 1;
+    names.data = object::build::elf::SectionData::SectionString;
+    let mut stripped = Vec::new();
+    builder.write(&mut stripped)?;
+    Ok(stripped)
 }
 
 /// Sets the revision for `tcpmon --version` and the build information metric.

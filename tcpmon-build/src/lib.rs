@@ -78,20 +78,35 @@ impl Toolkit {
         let mut flags = OsString::from("-Cdebuginfo=2\x1f-Clink-arg=--btf");
         // Selects the registers and types of aya-ebpf's bindings.
         flags.push(format!("\x1f--cfg=bpf_target_arch=\"{arch}\""));
-        // Every checkout on every host must give the same bytes. With `.`, the linker still finds our own source lines,
-        // which it writes into BTF for the verifier's messages.
-        let cargo_home =
-            env::var_os("CARGO_HOME").map(PathBuf::from).or_else(|| env::home_dir().map(|home| home.join(".cargo")));
-        for (from, to) in
-            [(Some(&self.workspace), "."), (cargo_home.as_ref(), "/cargo"), (Some(&self.sysroot), "/rust")]
-        {
-            let Some(from) = from else { continue };
-            flags.push("\x1f--remap-path-prefix=");
-            flags.push(from);
-            flags.push("=");
-            flags.push(to);
+        // With `.`, the linker still finds our own source lines, which it writes into BTF for the verifier's messages.
+        for flag in self.remap_paths() {
+            flags.push("\x1f");
+            flags.push(flag);
         }
         flags
+    }
+
+    /// Flags of rustc with which every checkout on every host gives the same bytes.
+    pub fn remap_paths(&self) -> Vec<OsString> {
+        let cargo_home =
+            env::var_os("CARGO_HOME").map(PathBuf::from).or_else(|| env::home_dir().map(|home| home.join(".cargo")));
+        let mut paths = vec![(self.workspace.clone(), "."), (self.sysroot.clone(), "/rust")];
+        if let Some(home) = cargo_home {
+            // Each folder in `src` is named after the registry that this host uses. The last prefix that fits applies.
+            let registries = fs::read_dir(home.join("registry/src")).into_iter().flatten().flatten();
+            let mut registries: Vec<PathBuf> = registries.map(|entry| entry.path()).collect();
+            registries.sort();
+            paths.push((home, "/cargo"));
+            paths.extend(registries.into_iter().map(|registry| (registry, "/cargo")));
+        }
+        let flag = |(from, to): (PathBuf, &str)| {
+            let mut flag = OsString::from("--remap-path-prefix=");
+            flag.push(from);
+            flag.push("=");
+            flag.push(to);
+            flag
+        };
+        paths.into_iter().map(flag).collect()
     }
 }
 

@@ -1,6 +1,6 @@
 //! `cargo xtask build`: builds the daemon, which has its eBPF object embedded.
 
-use std::{env, process::Command};
+use std::{env, ffi::OsStr, path::PathBuf, process::Command};
 
 use anyhow::{Error, Result};
 
@@ -24,6 +24,17 @@ pub fn binary(release: bool) -> Result<()> {
         cargo.arg("--release");
     }
     process::run(&mut cargo)
+}
+
+/// Builds the binary that is packed, which has the same bytes wherever the checkout is, and returns its path.
+pub fn packed_binary() -> Result<PathBuf> {
+    let flags = toolkit()?.remap_paths().join(OsStr::new("\x1f"));
+    process::run(
+        workspace::cargo()
+            .args(["build", "--package", "tcpmon-daemon", "--bin", "tcpmon", "--profile", "dist"])
+            .env("CARGO_ENCODED_RUSTFLAGS", flags),
+    )?;
+    Ok(workspace::target().join("dist/tcpmon"))
 }
 
 /// The tools for the bpf target; an error names what is missing.
