@@ -31,6 +31,12 @@ impl PrivateApt {
         Ok(Self { folder: folder.to_owned() })
     }
 
+    /// The file with the sources.
+    pub fn sources(&self) -> Result<PathBuf> {
+        let mut entries = fs::read_dir(self.folder.join("sources"))?;
+        Ok(entries.next().context("the folder has sources")??.path())
+    }
+
     /// The folder, into which `apt-get download` also writes its packages.
     pub fn folder(&self) -> &Path {
         &self.folder

@@ -9,6 +9,7 @@ mod build;
 mod check;
 mod dashboards;
 mod demo;
+mod dist;
 mod drift;
 mod process;
 mod run;
@@ -53,6 +54,8 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
+    /// Build the packages: .deb, .rpm, tarball, container image, debug information, SBOM and checksums
+    Dist(dist::Args),
     /// Send ten seconds of traffic between two network namespaces and print what tcpmon reports
     Demo,
     /// Set up, build in release mode and run tcpmon with the given arguments
@@ -89,6 +92,7 @@ fn run(command: Command) -> Result<()> {
         }
         Command::Dashboards(args) => dashboards::run(&args),
         Command::Bench { arguments } => bench::run(&arguments),
+        Command::Dist(args) => dist::run(&args),
         Command::Demo => demo::run(),
         Command::Test(args) => test::run(&args),
         Command::Vm(args) => vm::run(&args),

@@ -5,12 +5,12 @@ use std::fs;
 
 use anyhow::{Context as _, Result};
 
-use crate::{build, check, dashboards, process, process::step, setup, vm, workspace};
+use crate::{build, check, dashboards, dist, process, process::step, setup, vm, workspace};
 
 /// Arguments of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Do not run the tests on other kernels (`cargo xtask vm`)
+    /// Do not build and try packages (`cargo xtask dist --test`), nor run the tests on other kernels (`cargo xtask vm`)
     #[arg(long)]
     no_vm: bool,
 }
@@ -33,9 +33,10 @@ pub fn run(args: &Args) -> Result<()> {
     step("release build", || build::run(true))?;
     step("integration tests", integration_tests)?;
     if args.no_vm {
-        eprintln!("=== other kernels: skipped");
+        eprintln!("=== packages and other kernels: skipped");
         return Ok(());
     }
+    step("packages", dist::test)?;
     step("other kernels", || vm::machines(&vm::Args::default()))
 }
 

@@ -16,7 +16,7 @@ use std::fs::{self, File};
 use anyhow::{Context as _, Result};
 
 pub use cargo_deny::ensure as cargo_deny;
-pub use packages::{picture_packages, test_packages};
+pub use packages::{dist_packages, picture_packages, test_packages};
 pub use prometheus::todays_prometheus;
 
 use crate::workspace;

@@ -31,6 +31,10 @@ const PROGRAMS: [(&str, &str); 14] = [
     ("zstd", "zstd"),
 ];
 
+/// The programs that make and try packages, and their packages.
+const DIST: [(&str, &str); 5] =
+    [("cpio", "cpio"), ("mmdebstrap", "mmdebstrap"), ("objcopy", "binutils"), ("rpmbuild", "rpm"), ("umoci", "umoci")];
+
 /// The programs that draw the dashboards, with a font, and their packages.
 const PICTURES: [(&str, &str); 2] = [("chromium", "chromium"), ("npm", "npm")];
 
@@ -62,12 +66,19 @@ pub fn test_packages() -> Result<()> {
 
 /// Installs what draws the dashboards, if it is missing.
 pub fn picture_packages() -> Result<()> {
-    let missing: Vec<&str> =
-        PICTURES.into_iter().filter(|(program, _)| !on_path(program)).map(|(_, package)| package).collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    install(&[missing, vec!["fonts-dejavu-core"]].concat())
+    let missing = missing(&PICTURES);
+    if missing.is_empty() { Ok(()) } else { install(&[missing, vec!["fonts-dejavu-core"]].concat()) }
+}
+
+/// Installs what makes and tries packages, if it is missing.
+pub fn dist_packages() -> Result<()> {
+    let missing = missing(&DIST);
+    if missing.is_empty() { Ok(()) } else { install(&missing) }
+}
+
+/// The packages of the programs that are not on `PATH`.
+fn missing(programs: &[(&str, &'static str)]) -> Vec<&'static str> {
+    programs.iter().filter(|(program, _)| !on_path(program)).map(|(_, package)| *package).collect()
 }
 
 fn install(packages: &[&str]) -> Result<()> {
@@ -84,8 +95,7 @@ fn install(packages: &[&str]) -> Result<()> {
 }
 
 fn missing_packages() -> Vec<&'static str> {
-    let mut packages: Vec<&str> =
-        PROGRAMS.into_iter().filter(|(program, _)| !on_path(program)).map(|(_, package)| package).collect();
+    let mut packages = missing(&PROGRAMS);
     packages.dedup();
     // This package has no program of its own to look for.
     if !Command::new("python3")

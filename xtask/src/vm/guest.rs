@@ -172,7 +172,7 @@ fn names_of_tests(executable: &Path) -> Result<Vec<String>> {
 }
 
 /// The shared libraries of a program and its loader, as listed by `ldd`; none for a static program.
-fn libraries(program: &Path) -> Result<BTreeSet<PathBuf>> {
+pub fn libraries(program: &Path) -> Result<BTreeSet<PathBuf>> {
     let text = process::output(Command::new("ldd").arg(program))?;
     let missing: Vec<&str> = text.lines().filter(|line| line.contains("not found")).collect();
     ensure!(missing.is_empty(), "{} needs missing libraries: {}", program.display(), missing.join(", "));

@@ -18,7 +18,7 @@ mod vmlinux;
 use std::{
     fs,
     num::NonZero,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Condvar, Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
@@ -27,6 +27,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 
 use guest::Guest;
+pub use guest::libraries;
 use kernels::{Expectation, KERNELS, Kernel};
 use machine::{End, Machine};
 use results::{Outcome, Results, Test};
@@ -88,6 +89,20 @@ impl Run {
         }
         complaints
     }
+}
+
+/// Boots this initial file system on a kernel of the matrix, and waits until it ends. Returns whether it reports that all
+/// went well, and what it wrote to its two serial ports.
+pub fn boot(series: &str, initramfs: PathBuf) -> Result<(bool, String, String)> {
+    machine::check()?;
+    let kernel = KERNELS.iter().find(|kernel| kernel.series == series).context("the kernel is in the matrix")?;
+    fs::create_dir_all(folder().join("run"))?;
+    let file = |what: &str| folder().join("run").join(format!("boot.{what}"));
+    let kernel = packages::unpacked(kernel)?.vmlinux();
+    let machine = Machine { kernel, initramfs, cpus: 1, console: file("console"), results: file("results") };
+    let end = machine.run()?;
+    let text = |path: &Path| Ok::<_, std::io::Error>(String::from_utf8_lossy(&fs::read(path)?).replace('\r', ""));
+    Ok((end == End::Well, text(&machine.console)?, text(&machine.results)?))
 }
 
 /// Where kernels are cached and the output of virtual machines is stored.

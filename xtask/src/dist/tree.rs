@@ -1,0 +1,133 @@
+//! The files of all packages, staged below one folder as they will be installed.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result};
+
+use super::Release;
+use crate::{process, workspace};
+
+/// Documents of the checkout that users read, and the folder that has more.
+const DOCUMENTS: [&str; 9] = [
+    "CHANGELOG.md",
+    "LICENSE-APACHE",
+    "LICENSE-MIT",
+    "docs/causes.md",
+    "docs/faq.md",
+    "docs/metrics.md",
+    "docs/operating.md",
+    "docs/security.md",
+    "docs/trace-format.md",
+];
+const RUNBOOKS: &str = "docs/runbooks";
+
+/// What is loaded into Grafana and Prometheus.
+const DASHBOARDS: [&str; 5] = ["alerts.yaml", "fleet.json", "host.json", "receivers.json", "rules.yaml"];
+
+/// Stages all files, and returns the folder.
+pub fn stage(release: &Release, binary: &Path) -> Result<PathBuf> {
+    let tree = release.scratch.join("tree");
+    let root = workspace::root();
+    let file = |from: &Path, to: &str| copy(from, &tree.join(to), 0o644);
+    copy(binary, &tree.join("usr/bin/tcpmon"), 0o755)?;
+    file(&root.join("packaging/tcpmon.service"), "usr/lib/systemd/system/tcpmon.service")?;
+    file(&root.join("packaging/tcpmon.socket"), "usr/lib/systemd/system/tcpmon.socket")?;
+    file(&root.join("packaging/tcpmon.sysusers"), "usr/lib/sysusers.d/tcpmon.conf")?;
+    for document in DOCUMENTS {
+        let name = Path::new(document).file_name().context("a document has a name")?;
+        copy(&root.join(document), &tree.join("usr/share/doc/tcpmon").join(name), 0o644)?;
+    }
+    for runbook in workspace::files(&root.join(RUNBOOKS))? {
+        let name = runbook.file_name().context("a runbook has a name")?;
+        copy(&runbook, &tree.join("usr/share/doc/tcpmon/runbooks").join(name), 0o644)?;
+    }
+    for dashboard in DASHBOARDS {
+        file(&root.join("dashboards").join(dashboard), &format!("usr/share/tcpmon/{dashboard}"))?;
+    }
+    // Debian's policy asks for a file of this name.
+    let licences = "tcpmon: MIT OR Apache-2.0, see LICENSE-MIT and LICENSE-APACHE in this folder.\n\
+                    Its eBPF programs: MIT OR GPL-2.0-only.\n";
+    write(&tree.join("usr/share/doc/tcpmon/copyright"), licences.as_bytes())?;
+
+    let settings = process::output(Command::new(binary).args(["daemon", "--print-config"]))?;
+    write(&tree.join("etc/tcpmon/tcpmon.toml"), commented(&settings).as_bytes())?;
+
+    let manuals = release.scratch.join("manuals");
+    process::run(
+        workspace::cargo()
+            .args(["run", "--quiet", "--package", "tcpmon-daemon", "--example", "manuals", "--"])
+            .arg(&manuals),
+    )?;
+    for manual in workspace::files(&manuals)? {
+        let name = manual.file_name().context("a manual has a name")?.to_string_lossy().into_owned();
+        match name.as_str() {
+            "tcpmon.bash" => file(&manual, "usr/share/bash-completion/completions/tcpmon")?,
+            "tcpmon.fish" => file(&manual, "usr/share/fish/vendor_completions.d/tcpmon.fish")?,
+            "_tcpmon" => file(&manual, "usr/share/zsh/vendor-completions/_tcpmon")?,
+            page => {
+                process::run(Command::new("gzip").args(["--no-name", "--best"]).arg(&manual))?;
+                let packed = manuals.join(format!("{page}.gz"));
+                file(&packed, &format!("usr/share/man/man1/{page}.gz"))?;
+            }
+        }
+    }
+    // rpmbuild, dpkg-deb and umoci take the times of files.
+    process::run(Command::new("find").arg(&tree).args([
+        "-exec",
+        "touch",
+        "--no-dereference",
+        "--date",
+        &format!("@{}", release.epoch),
+        "{}",
+        "+",
+    ]))?;
+    Ok(tree)
+}
+
+/// The settings as a config file in which each default is a comment.
+fn commented(settings: &str) -> String {
+    let mut text = String::from(
+        "# Configuration of `tcpmon daemon`. Each key is set to its default: remove the # before it to change it, then\n\
+         # run `systemctl reload tcpmon`, or `restart` for what a warning in the log names.\n\n",
+    );
+    for line in settings.lines() {
+        let is_key = !(line.is_empty() || line.starts_with(['#', '[']));
+        text += if is_key { "#" } else { "" };
+        text += line;
+        text += "\n";
+    }
+    text
+}
+
+fn copy(from: &Path, to: &Path, mode: u32) -> Result<()> {
+    let bytes = fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;
+    write(to, &bytes)?;
+    Ok(fs::set_permissions(to, fs::Permissions::from_mode(mode))?)
+}
+
+/// Writes a file that everybody may read, and the folders above it.
+fn write(to: &Path, bytes: &[u8]) -> Result<()> {
+    let folder = to.parent().context("a file is in a folder")?;
+    fs::create_dir_all(folder)?;
+    for folder in folder.ancestors().take_while(|folder| !folder.ends_with("dist-scratch")) {
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
+    }
+    fs::write(to, bytes).with_context(|| format!("cannot write {}", to.display()))?;
+    Ok(fs::set_permissions(to, fs::Permissions::from_mode(0o644))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::commented;
+
+    #[test]
+    fn keys_are_comments_and_sections_are_not() {
+        let text = commented("# Groups\nmax_groups = 200\n\n[web]\n# Address\nlisten = []\n");
+        assert!(text.ends_with("# Groups\n#max_groups = 200\n\n[web]\n# Address\n#listen = []\n"), "{text}");
+    }
+}

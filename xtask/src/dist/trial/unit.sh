@@ -1,0 +1,70 @@
+#!/bin/bash
+# Inside a virtual machine, started by systemd. Each line of output is read by `unit.rs`.
+exec >/dev/ttyS1 2>&1
+export DEBIAN_FRONTEND=noninteractive
+# Emulated CPUs are slow.
+within() {
+    for attempt in $(seq 600); do
+        if "$@"; then return 0; fi
+        sleep 0.2
+    done
+    return 1
+}
+failed() {
+    echo "failed: $1"
+    systemctl status --no-pager --full tcpmon.service tcpmon.socket
+    journalctl --no-pager --lines 40
+    printf '\001' | dd of=/dev/port bs=1 seek=244 status=none
+}
+get() { curl --silent --show-error --fail "http://127.0.0.1:10793/$1"; }
+is() { [ "$(systemctl show --value --property "$1" tcpmon.service)" = "$2" ]; }
+not() { ! "$@"; }
+pid() { systemctl show --value --property MainPID tcpmon.service; }
+other_pid() { [ "$(pid)" != "$1" ] && [ "$(pid)" != 0 ] && is ActiveState active; }
+
+dpkg --install /tmp/tcpmon.deb || failed install
+within is ActiveState active || failed "the unit starts"
+is User tcpmon || failed "it runs as its user"
+[ "$(stat --format %U /proc/$(pid))" = tcpmon ] || failed "its process is its user's"
+within get healthz || failed "it answers"
+get metrics >/dev/null || failed scrape
+get metrics >/tmp/page
+grep '^tcpmon_receive_bytes_total{process="curl",service="remote:10793"} [1-9]' /tmp/page || failed "bytes are counted"
+echo status
+get status
+echo "end of status"
+systemd-analyze security tcpmon.service | tail -n 1
+
+first=$(pid)
+systemctl reload tcpmon || failed reload
+within get healthz || failed "it answers after a reload"
+[ "$(pid)" = "$first" ] || failed "a reload keeps the process"
+dpkg --install /tmp/newer.deb || failed upgrade
+within other_pid "$first" || failed "an upgrade restarts it"
+within get healthz || failed "it answers after the upgrade"
+
+# A process that has stopped is replaced by the watchdog.
+mkdir -p /run/systemd/system/tcpmon.service.d
+printf '[Service]\nWatchdogSec=4\n' >/run/systemd/system/tcpmon.service.d/trial.conf
+systemctl daemon-reload
+systemctl restart tcpmon || failed restart
+stopped=$(pid)
+kill -STOP "$stopped"
+within other_pid "$stopped" || failed "the watchdog replaces it"
+journalctl --no-pager --unit tcpmon | grep --quiet 'Watchdog timeout' || failed "it was the watchdog"
+rm -r /run/systemd/system/tcpmon.service.d
+systemctl daemon-reload
+
+sed -i 's/^#systemd_socket = false/systemd_socket = true/' /etc/tcpmon/tcpmon.toml
+systemctl stop tcpmon.service
+systemctl enable --now tcpmon.socket || failed "the socket starts"
+is ActiveState inactive || failed "only the socket is active"
+within get metrics >/dev/null || failed "a connection starts the unit"
+is ActiveState active || failed "the socket has started the unit"
+
+dpkg --purge tcpmon || failed purge
+is ActiveState inactive || failed "a purge stops it"
+not get healthz 2>/dev/null || failed "nothing answers after a purge"
+not getent passwd tcpmon || failed "the user is gone"
+echo "all went well"
+printf '\000' | dd of=/dev/port bs=1 seek=244 status=none
