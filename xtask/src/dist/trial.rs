@@ -23,12 +23,13 @@ pub fn run(output: &Path) -> Result<()> {
     let folder = workspace::target().join("dist-trial");
     let trial = Trial { output: fs::canonicalize(output)?, folder };
     super::empty(&trial.folder)?;
-    let clean = step("a clean Debian", || trial.debian()).map(|()| trial.folder.join("clean"))?;
+    step("a clean Debian", || trial.debian())?;
+    let (clean, newer) = (trial.folder.join("clean"), trial.newer_deb()?);
     step("unit", || unit_is_confined(&clean))?;
-    step("deb", || trial.deb(&clean))?;
+    step("deb", || trial.deb(&clean, &newer))?;
     step("rpm", || trial.rpm(&clean))?;
     step("image", || trial.image())?;
-    step("systemd", || trial.systemd(&clean))?;
+    step("systemd", || trial.systemd(&clean, &newer))?;
     fs::remove_dir_all(&trial.folder)?;
     Ok(())
 }
@@ -80,10 +81,10 @@ impl Trial {
     }
 
     /// Installed, run as the user of the unit with the unit's capabilities, scraped, upgraded meanwhile, and purged.
-    fn deb(&self, clean: &Path) -> Result<()> {
+    fn deb(&self, clean: &Path, newer: &Path) -> Result<()> {
         let root = self.root(clean, "deb")?;
         fs::copy(self.package(".deb")?, root.join("tmp/tcpmon.deb"))?;
-        fs::copy(self.newer_deb()?, root.join("tmp/newer.deb"))?;
+        fs::copy(newer, root.join("tmp/newer.deb"))?;
         let unit = fs::read_to_string(workspace::root().join("packaging/tcpmon.service"))?;
         let capabilities = unit.lines().find_map(|line| line.strip_prefix("AmbientCapabilities="));
         let capabilities = capabilities.context("the unit has capabilities")?.to_lowercase().replace("cap_", "+");
@@ -110,12 +111,16 @@ impl Trial {
         ensure!(users.contains("\ntcpmon:"), "the package has made no user: {users}");
         let deb = process::output(Command::new("dpkg-deb").arg("--contents").arg(self.package(".deb")?))?;
         let deb: BTreeSet<&str> = deb.lines().filter_map(|line| line.split(" ./").nth(1)).collect();
-        let deb: BTreeSet<String> =
-            deb.iter().filter(|path| !path.ends_with('/')).map(|path| format!("/{path}")).collect();
+        let deb: BTreeSet<String> = deb
+            .iter()
+            .filter(|path| !path.is_empty() && !path.ends_with('/'))
+            .map(|path| format!("/{path}").replace("vendor-completions", "site-functions"))
+            .collect();
         let listed = rpm(&["-ql", "tcpmon"])?;
         let listed: BTreeSet<String> =
             listed.lines().filter(|path| root.join(&path[1..]).is_file()).map(str::to_owned).collect();
-        ensure!(listed == deb, "the two packages have other files: {:?}", listed.symmetric_difference(&deb));
+        let different: Vec<&String> = listed.symmetric_difference(&deb).collect();
+        ensure!(different.is_empty(), "only one of the two packages has {different:?}");
         enter(&root, &["tcpmon", "--version"])?;
         rpm(&["--erase", "tcpmon"])?;
         // Packages of this kind keep their user, because files may belong to it.
@@ -137,10 +142,10 @@ impl Trial {
     }
 
     /// In a virtual machine with systemd.
-    fn systemd(&self, clean: &Path) -> Result<()> {
+    fn systemd(&self, clean: &Path, newer: &Path) -> Result<()> {
         let root = self.root(clean, "systemd")?;
         fs::copy(self.package(".deb")?, root.join("tmp/tcpmon.deb"))?;
-        fs::copy(self.newer_deb()?, root.join("tmp/newer.deb"))?;
+        fs::copy(newer, root.join("tmp/newer.deb"))?;
         unit::run(&root, &self.folder.join("initramfs"))
     }
 }
