@@ -16,7 +16,7 @@ use crate::{apt::PrivateApt, process, process::step, workspace};
 const SUITE: &str = "bookworm";
 
 /// What a clean system has for the trials: systemd, and a client.
-const INCLUDED: &str = "curl,init-system-helpers,iproute2,libgcc-s1,passwd,systemd,systemd-sysv";
+const INCLUDED: &str = "curl,init-system-helpers,iproute2,kmod,libgcc-s1,passwd,systemd,systemd-sysv";
 
 /// Installs, runs, upgrades and removes what is in the folder.
 pub fn run(output: &Path) -> Result<()> {

@@ -10,8 +10,9 @@ use crate::{process, vm};
 /// The kernel series.
 const KERNEL: &str = "6.12";
 
-/// The first program: it tells the outside that the machine has booted.
-const INIT: &str = "#!/bin/sh\nmount -t devtmpfs dev /dev\necho booted >/dev/ttyS1\nexec /lib/systemd/systemd\n";
+/// The first program: it tells the outside that the machine has booted, and inserts the modules of the kernel.
+const INIT: &str = "#!/bin/sh\nmount -t devtmpfs dev /dev\necho booted >/dev/ttyS1\n\
+                    for module in /modules/*; do insmod $module; done\nexec /lib/systemd/systemd\n";
 
 /// Starts `unit.sh` once the system is up.
 const SERVICE: &str = "[Unit]\nAfter=multi-user.target\n[Service]\nType=idle\nExecStart=/tmp/unit.sh\n\
@@ -24,22 +25,28 @@ pub fn run(root: &Path, initramfs: &Path) -> Result<()> {
     {
         let path = root.join(path);
         fs::write(&path, text)?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+        let mode = if path.extension().is_some_and(|extension| extension == "service") { 0o644 } else { 0o755 };
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
+    }
+    let (kernel, modules) = vm::kernel(KERNEL)?;
+    fs::create_dir(root.join("modules"))?;
+    for (number, module) in modules.iter().enumerate() {
+        fs::copy(module, root.join(format!("modules/{number:03}.ko")))?;
     }
     fs::write(root.join("etc/machine-id"), "")?;
-    // /tmp would be emptied.
     let systemctl =
         |arguments: &[&str]| process::output(Command::new("systemctl").arg("--root").arg(root).args(arguments));
     systemctl(&["enable", "trial.service"])?;
     systemctl(&["set-default", "multi-user.target"])?;
-    systemctl(&["mask", "systemd-tmpfiles-setup.service", "tmp.mount", "systemd-networkd-wait-online.service"])?;
+    // The first two would empty /tmp, and the third waits for a device that udev would have to announce.
+    systemctl(&["mask", "systemd-tmpfiles-setup.service", "tmp.mount", "serial-getty@ttyS0.service"])?;
     process::run(
         Command::new("sh")
             .args(["-c", "cd \"$1\" && find . | cpio --quiet --create --format=newc >\"$2\"", "sh"])
             .arg(root)
             .arg(initramfs),
     )?;
-    let (well, console, results) = vm::boot(KERNEL, initramfs.to_owned())?;
+    let (well, console, results) = vm::boot(kernel, initramfs.to_owned())?;
     if !well {
         let last: Vec<&str> = console.lines().rev().take(30).collect();
         let last: Vec<&str> = last.into_iter().rev().collect();

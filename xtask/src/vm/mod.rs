@@ -91,14 +91,19 @@ impl Run {
     }
 }
 
-/// Boots this initial file system on a kernel of the matrix, and waits until it ends. Returns whether it reports that all
-/// went well, and what it wrote to its two serial ports.
-pub fn boot(series: &str, initramfs: PathBuf) -> Result<(bool, String, String)> {
-    machine::check()?;
+/// A kernel of the matrix, and its modules in the order in which they can be inserted.
+pub fn kernel(series: &str) -> Result<(PathBuf, Vec<PathBuf>)> {
     let kernel = KERNELS.iter().find(|kernel| kernel.series == series).context("the kernel is in the matrix")?;
+    let unpacked = packages::unpacked(kernel)?;
+    Ok((unpacked.vmlinux(), unpacked.modules()?))
+}
+
+/// Boots a kernel with this initial file system, and waits until it ends. Returns whether it reports that all went well,
+/// and what it wrote to its two serial ports.
+pub fn boot(kernel: PathBuf, initramfs: PathBuf) -> Result<(bool, String, String)> {
+    machine::check()?;
     fs::create_dir_all(folder().join("run"))?;
     let file = |what: &str| folder().join("run").join(format!("boot.{what}"));
-    let kernel = packages::unpacked(kernel)?.vmlinux();
     let machine = Machine { kernel, initramfs, cpus: 1, console: file("console"), results: file("results") };
     let end = machine.run()?;
     let text = |path: &Path| Ok::<_, std::io::Error>(String::from_utf8_lossy(&fs::read(path)?).replace('\r', ""));
