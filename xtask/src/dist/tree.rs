@@ -92,8 +92,8 @@ pub fn stage(release: &Release, binary: &Path) -> Result<PathBuf> {
 /// The settings as a config file in which each default is a comment.
 fn commented(settings: &str) -> String {
     let mut text = String::from(
-        "# Configuration of `tcpmon daemon`. Each key is set to its default: remove the # before it to change it, then\n\
-         # run `systemctl reload tcpmon`, or `restart` for what a warning in the log names.\n\n",
+        "# Configuration of `tcpmon daemon`. Each key has its default: remove the # before it to change it, then run\n\
+         # `systemctl reload tcpmon`, or `restart` for what a warning in the log names.\n\n",
     );
     for line in settings.lines() {
         let is_key = !(line.is_empty() || line.starts_with(['#', '[']));

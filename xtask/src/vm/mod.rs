@@ -98,8 +98,8 @@ pub fn kernel(series: &str) -> Result<(PathBuf, Vec<PathBuf>)> {
     Ok((unpacked.vmlinux(), unpacked.modules()?))
 }
 
-/// Boots a kernel with this initial file system, and waits until it ends. Returns whether it reports that all went well,
-/// and what it wrote to its two serial ports.
+/// Boots a kernel with this initial file system, and waits until it ends. Returns whether it reports that all went
+/// well, and what it wrote to its two serial ports.
 pub fn boot(kernel: PathBuf, initramfs: PathBuf) -> Result<(bool, String, String)> {
     machine::check()?;
     fs::create_dir_all(folder().join("run"))?;
