@@ -33,7 +33,7 @@ impl Args {
 pub fn run(args: &Args) -> Result<()> {
     setup::test_packages()?;
     let folder = workspace::root().join("dashboards");
-    let python = environment(&folder.join("requirements.txt"))?;
+    let python = setup::python(&folder.join("requirements.txt"), &workspace::root().join("target/dashboards"))?;
     let mut command = Command::new(python);
     // -B: no compiled files next to the sources.
     command.arg("-B").arg(folder.join("generate.py"));
@@ -64,23 +64,4 @@ fn draw(folder: &Path, pictures: &Path) -> Result<()> {
             .arg(pictures)
             .env("TCPMON_BIN", workspace::release_binary()),
     )
-}
-
-/// The interpreter of a virtual environment that has the packages; the environment is recreated when the list changes.
-fn environment(requirements: &Path) -> Result<PathBuf> {
-    let folder = workspace::root().join("target/dashboards");
-    let wanted = fs::read(requirements).with_context(|| format!("cannot read {}", requirements.display()))?;
-    let stamp = folder.join("requirements.txt");
-    let python = folder.join("bin/python");
-    if fs::read(&stamp).is_ok_and(|there| there == wanted) {
-        return Ok(python);
-    }
-    process::run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
-    process::run(
-        Command::new(&python)
-            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"])
-            .arg(requirements),
-    )?;
-    fs::write(&stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))?;
-    Ok(python)
 }

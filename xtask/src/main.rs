@@ -11,6 +11,7 @@ mod dashboards;
 mod demo;
 mod dist;
 mod drift;
+mod kubernetes;
 mod process;
 mod run;
 mod setup;
@@ -56,6 +57,8 @@ enum Command {
     },
     /// Build the packages: .deb, .rpm, tarball, container image, debug information, SBOM and checksums
     Dist(dist::Args),
+    /// Check the manifests in deploy/kubernetes: schemas, flags, capabilities, rules
+    Kubernetes,
     /// Send ten seconds of traffic between two network namespaces and print what tcpmon reports
     Demo,
     /// Set up, build in release mode and run tcpmon with the given arguments
@@ -93,6 +96,7 @@ fn run(command: Command) -> Result<()> {
         Command::Dashboards(args) => dashboards::run(&args),
         Command::Bench { arguments } => bench::run(&arguments),
         Command::Dist(args) => dist::run(&args),
+        Command::Kubernetes => kubernetes::run(),
         Command::Demo => demo::run(),
         Command::Test(args) => test::run(&args),
         Command::Vm(args) => vm::run(&args),

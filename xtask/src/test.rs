@@ -5,7 +5,7 @@ use std::fs;
 
 use anyhow::{Context as _, Result};
 
-use crate::{build, check, dashboards, dist, process, process::step, setup, vm, workspace};
+use crate::{build, check, dashboards, dist, kubernetes, process, process::step, setup, vm, workspace};
 
 /// Arguments of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
@@ -31,6 +31,7 @@ pub fn run(args: &Args) -> Result<()> {
         ]))
     })?;
     step("release build", || build::run(true))?;
+    step("manifests for Kubernetes", kubernetes::check)?;
     step("integration tests", integration_tests)?;
     if args.no_vm {
         eprintln!("=== packages and other kernels: skipped");

@@ -8,6 +8,7 @@ mod cargo_deny;
 mod debian;
 mod packages;
 mod prometheus;
+mod python;
 mod rust_src;
 mod toolchain;
 
@@ -18,6 +19,7 @@ use anyhow::{Context as _, Result};
 pub use cargo_deny::ensure as cargo_deny;
 pub use packages::{dist_packages, picture_packages, test_packages};
 pub use prometheus::todays_prometheus;
+pub use python::environment as python;
 
 use crate::workspace;
 
