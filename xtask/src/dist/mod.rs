@@ -104,10 +104,12 @@ fn packages_in(output: &Path) -> Result<()> {
     empty(output)?;
     let scratch = workspace::target().join("dist-scratch");
     empty(&scratch)?;
-    let git = |arguments: &[&str]| process::output(Command::new("git").current_dir(workspace::root()).args(arguments));
+    let commit =
+        process::output(Command::new("git").current_dir(workspace::root()).args(["log", "-1", "--format=%ct"]));
     let release = Release {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        epoch: git(&["log", "-1", "--format=%ct"])?,
+        // Sources without a repository have no such time.
+        epoch: commit.unwrap_or_else(|_| "0".to_owned()),
         scratch,
         output: fs::canonicalize(output)?,
     };

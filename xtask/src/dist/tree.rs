@@ -13,12 +13,13 @@ use super::Release;
 use crate::{process, workspace};
 
 /// Documents of the checkout that users read, and the folder that has more.
-const DOCUMENTS: [&str; 9] = [
+const DOCUMENTS: [&str; 10] = [
     "CHANGELOG.md",
     "LICENSE-APACHE",
     "LICENSE-MIT",
     "docs/causes.md",
     "docs/faq.md",
+    "docs/kubernetes.md",
     "docs/metrics.md",
     "docs/operating.md",
     "docs/security.md",

@@ -45,7 +45,7 @@ within get healthz || failed "it answers after the upgrade"
 
 # A process that has stopped is replaced by the watchdog.
 mkdir -p /run/systemd/system/tcpmon.service.d
-printf '[Service]\nWatchdogSec=4\n' >/run/systemd/system/tcpmon.service.d/trial.conf
+printf '[Service]\nWatchdogSec=10\n' >/run/systemd/system/tcpmon.service.d/trial.conf
 systemctl daemon-reload
 systemctl restart tcpmon || failed restart
 stopped=$(pid)
