@@ -2,12 +2,11 @@
 //! draws them with `dashboards/pictures.py`.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     process::Command,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 
 use crate::{build, process, setup, workspace};
 
