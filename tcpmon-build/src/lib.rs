@@ -88,17 +88,6 @@ impl Toolkit {
 
     /// Flags of rustc with which every checkout on every host gives the same bytes.
     pub fn remap_paths(&self) -> Vec<OsString> {
-        let cargo_home =
-            env::var_os("CARGO_HOME").map(PathBuf::from).or_else(|| env::home_dir().map(|home| home.join(".cargo")));
-        let mut paths = vec![(self.workspace.clone(), "."), (self.sysroot.clone(), "/rust")];
-        if let Some(home) = cargo_home {
-            // Each folder in `src` is named after the registry that this host uses. The last prefix that fits applies.
-            let registries = fs::read_dir(home.join("registry/src")).into_iter().flatten().flatten();
-            let mut registries: Vec<PathBuf> = registries.map(|entry| entry.path()).collect();
-            registries.sort();
-            paths.push((home, "/cargo"));
-            paths.extend(registries.into_iter().map(|registry| (registry, "/cargo")));
-        }
         let flag = |(from, to): (PathBuf, &str)| {
             let mut flag = OsString::from("--remap-path-prefix=");
             flag.push(from);
@@ -106,7 +95,24 @@ impl Toolkit {
             flag.push(to);
             flag
         };
-        paths.into_iter().map(flag).collect()
+        self.private_paths().into_iter().map(flag).collect()
+    }
+
+    /// Paths of this machine that the compiler sees, and what it writes instead of each. The last prefix that fits
+    /// applies.
+    pub fn private_paths(&self) -> Vec<(PathBuf, &'static str)> {
+        let cargo_home =
+            env::var_os("CARGO_HOME").map(PathBuf::from).or_else(|| env::home_dir().map(|home| home.join(".cargo")));
+        let mut paths = vec![(self.workspace.clone(), "."), (self.sysroot.clone(), "/rust")];
+        if let Some(home) = cargo_home {
+            // Each folder in `src` is named after the registry that this host uses.
+            let registries = fs::read_dir(home.join("registry/src")).into_iter().flatten().flatten();
+            let mut registries: Vec<PathBuf> = registries.map(|entry| entry.path()).collect();
+            registries.sort();
+            paths.push((home, "/cargo"));
+            paths.extend(registries.into_iter().map(|registry| (registry, "/cargo")));
+        }
+        paths
     }
 }
 

@@ -37,7 +37,7 @@ pub fn run(args: &Args) -> Result<()> {
         eprintln!("=== packages and other kernels: skipped");
         return Ok(());
     }
-    step("packages", dist::test)?;
+    step("packages", || dist::run(&dist::Args::TEST))?;
     step("other kernels", || vm::machines(&vm::Args::default()))
 }
 

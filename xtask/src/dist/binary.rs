@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 
 use super::Release;
-use crate::{process, workspace};
+use crate::{build, process};
 
 /// Bytes that the stripped binary may have.
 const LARGEST: u64 = 8_000_000;
@@ -48,10 +48,10 @@ pub fn split(release: &Release, built: &Path, name: &str) -> Result<PathBuf> {
         NEWEST_GLIBC.1
     );
     let bytes = fs::read(&binary)?;
-    for path in [workspace::root(), std::env::home_dir().context("there is no home folder")?.join(".cargo")] {
+    for (path, _) in build::toolkit()?.private_paths() {
         let path = path.to_string_lossy().into_owned();
         let found = bytes.windows(path.len()).any(|window| window == path.as_bytes());
-        ensure!(!found, "the binary contains {path}, a path of this machine: see `Toolkit::remap_paths`");
+        ensure!(!found, "the binary contains {path}, a path of this machine: see `Toolkit::private_paths`");
     }
     eprintln!("the binary has {size} bytes and needs glibc {}.{}", newest.0, newest.1);
     Ok(binary)

@@ -38,6 +38,11 @@ pub struct Args {
     verify: bool,
 }
 
+impl Args {
+    /// As part of all tests: everything but building twice.
+    pub const TEST: Self = Self { output: None, test: true, verify: false };
+}
+
 /// What is built from, and where to.
 #[derive(Debug)]
 struct Release {
@@ -90,14 +95,6 @@ pub fn run(args: &Args) -> Result<()> {
         step("packages are built again", || verify(&output))?;
     }
     Ok(())
-}
-
-/// What `cargo xtask test` does: everything but building twice.
-pub fn test() -> Result<()> {
-    setup::dist_packages()?;
-    let output = workspace::target().join("packages");
-    packages_in(&output)?;
-    trial::run(&output)
 }
 
 fn packages_in(output: &Path) -> Result<()> {

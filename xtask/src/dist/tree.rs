@@ -2,7 +2,6 @@
 
 use std::{
     fs,
-    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -34,18 +33,18 @@ const DASHBOARDS: [&str; 5] = ["alerts.yaml", "fleet.json", "host.json", "receiv
 pub fn stage(release: &Release, binary: &Path) -> Result<PathBuf> {
     let tree = release.scratch.join("tree");
     let root = workspace::root();
-    let file = |from: &Path, to: &str| copy(from, &tree.join(to), 0o644);
-    copy(binary, &tree.join("usr/bin/tcpmon"), 0o755)?;
+    let file = |from: &Path, to: &str| copy(from, &tree.join(to));
+    file(binary, "usr/bin/tcpmon")?;
     file(&root.join("packaging/tcpmon.service"), "usr/lib/systemd/system/tcpmon.service")?;
     file(&root.join("packaging/tcpmon.socket"), "usr/lib/systemd/system/tcpmon.socket")?;
     file(&root.join("packaging/tcpmon.sysusers"), "usr/lib/sysusers.d/tcpmon.conf")?;
     for document in DOCUMENTS {
         let name = Path::new(document).file_name().context("a document has a name")?;
-        copy(&root.join(document), &tree.join("usr/share/doc/tcpmon").join(name), 0o644)?;
+        copy(&root.join(document), &tree.join("usr/share/doc/tcpmon").join(name))?;
     }
     for runbook in workspace::files(&root.join(RUNBOOKS))? {
         let name = runbook.file_name().context("a runbook has a name")?;
-        copy(&runbook, &tree.join("usr/share/doc/tcpmon/runbooks").join(name), 0o644)?;
+        copy(&runbook, &tree.join("usr/share/doc/tcpmon/runbooks").join(name))?;
     }
     for dashboard in DASHBOARDS {
         file(&root.join("dashboards").join(dashboard), &format!("usr/share/tcpmon/{dashboard}"))?;
@@ -53,10 +52,11 @@ pub fn stage(release: &Release, binary: &Path) -> Result<PathBuf> {
     // Debian's policy asks for a file of this name.
     let licences = "tcpmon: MIT OR Apache-2.0, see LICENSE-MIT and LICENSE-APACHE in this folder.\n\
                     Its eBPF programs: MIT OR GPL-2.0-only.\n";
-    write(&tree.join("usr/share/doc/tcpmon/copyright"), licences.as_bytes())?;
+    fs::write(tree.join("usr/share/doc/tcpmon/copyright"), licences)?;
 
     let settings = process::output(Command::new(binary).args(["daemon", "--print-config"]))?;
-    write(&tree.join("etc/tcpmon/tcpmon.toml"), commented(&settings).as_bytes())?;
+    fs::create_dir_all(tree.join("etc/tcpmon"))?;
+    fs::write(tree.join("etc/tcpmon/tcpmon.toml"), commented(&settings))?;
 
     let manuals = release.scratch.join("manuals");
     process::run(
@@ -77,7 +77,8 @@ pub fn stage(release: &Release, binary: &Path) -> Result<PathBuf> {
             }
         }
     }
-    // rpmbuild, dpkg-deb and umoci take the times of files.
+    // rpmbuild, dpkg-deb and tar take the modes and times of files.
+    process::run(Command::new("chmod").args(["--recursive", "u=rwX,go=rX"]).arg(&tree))?;
     process::run(Command::new("find").arg(&tree).args([
         "-exec",
         "touch",
@@ -105,21 +106,10 @@ fn commented(settings: &str) -> String {
     text
 }
 
-fn copy(from: &Path, to: &Path, mode: u32) -> Result<()> {
-    let bytes = fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;
-    write(to, &bytes)?;
-    Ok(fs::set_permissions(to, fs::Permissions::from_mode(mode))?)
-}
-
-/// Writes a file that everybody may read, and the folders above it.
-fn write(to: &Path, bytes: &[u8]) -> Result<()> {
-    let folder = to.parent().context("a file is in a folder")?;
-    fs::create_dir_all(folder)?;
-    for folder in folder.ancestors().take_while(|folder| !folder.ends_with("dist-scratch")) {
-        fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
-    }
-    fs::write(to, bytes).with_context(|| format!("cannot write {}", to.display()))?;
-    Ok(fs::set_permissions(to, fs::Permissions::from_mode(0o644))?)
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to.parent().context("a file is in a folder")?)?;
+    fs::copy(from, to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+    Ok(())
 }
 
 #[cfg(test)]

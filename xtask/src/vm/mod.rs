@@ -264,9 +264,13 @@ fn described(run: &Run, console: &str) -> String {
         text += &format!("\n--- {} {}::{} {outcome:?}\n{words}\n---", run.name(), test.binary, test.name);
     }
     if let End::Broken(how) = &run.end {
-        let last: Vec<&str> = console.lines().rev().take(20).collect();
-        let last: Vec<&str> = last.into_iter().rev().collect();
-        text += &format!("\n--- {}: {how}; the last lines of its console:\n{}", run.name(), last.join("\n"));
+        text += &format!("\n--- {}: {how}; the last lines of its console:\n{}", run.name(), last_lines(console));
     }
     text
+}
+
+/// What is worth reading of a console whose machine has failed.
+pub fn last_lines(console: &str) -> String {
+    let lines: Vec<&str> = console.lines().collect();
+    lines[lines.len().saturating_sub(20)..].join("\n")
 }
