@@ -89,7 +89,7 @@ impl Trial {
         let capabilities = unit.lines().find_map(|line| line.strip_prefix("AmbientCapabilities="));
         let capabilities = capabilities.context("the unit has capabilities")?.to_lowercase().replace("cap_", "+");
         let before = files(&root)?;
-        fs::write(root.join("tmp/trial"), include_str!("trial/deb.sh"))?;
+        fs::write(root.join("tmp/trial"), concat!(include_str!("trial/common.sh"), include_str!("trial/deb.sh")))?;
         enter(&root, &["sh", "/tmp/trial", &capabilities.replace(' ', ",")])?;
         nothing_is_left(&root, &before)
     }
@@ -138,7 +138,11 @@ impl Trial {
         let config: serde_json::Value = serde_json::from_slice(&fs::read(bundle.join("config.json"))?)?;
         let arguments = &config["process"]["args"];
         ensure!(*arguments == serde_json::json!(["/usr/bin/tcpmon", "daemon"]), "the image runs {arguments}");
-        process::run(isolated().args(["sh", "-c", include_str!("trial/image.sh"), "sh"]).arg(bundle.join("rootfs")))
+        process::run(
+            isolated()
+                .args(["sh", "-c", concat!(include_str!("trial/common.sh"), include_str!("trial/image.sh")), "sh"])
+                .arg(bundle.join("rootfs")),
+        )
     }
 
     /// In a virtual machine with systemd.
@@ -168,11 +172,20 @@ fn enter(root: &Path, command: &[&str]) -> Result<()> {
 fn files(root: &Path) -> Result<BTreeSet<String>> {
     let found = process::output(Command::new("find").arg(root).args(["-xdev", "-printf", "%P\n"]))?;
     let users = fs::read_to_string(root.join("etc/passwd"))? + &fs::read_to_string(root.join("etc/group"))?;
-    // What package managers and the trials themselves write.
-    const OTHERS: [&str; 6] = ["tmp/", "var/lib/dpkg/", "var/lib/rpm", "var/log/", "var/cache/", "etc/.pwd.lock"];
+    // What package managers, the programs for users and the trials themselves write.
+    const OTHERS: [&str; 10] = [
+        "tmp/",
+        "var/lib/dpkg/",
+        "var/lib/rpm",
+        "var/log/",
+        "var/cache/",
+        "etc/.pwd.lock",
+        "etc/passwd-",
+        "etc/group-",
+        "etc/shadow-",
+        "etc/gshadow-",
+    ];
     let ours = |path: &&str| !OTHERS.iter().any(|other| path.starts_with(other));
-    // Copies that the programs for users keep.
-    let ours = |path: &&str| ours(path) && !["etc/passwd-", "etc/group-", "etc/shadow-", "etc/gshadow-"].contains(path);
     Ok(found.lines().filter(ours).chain(users.lines()).map(str::to_owned).collect())
 }
 

@@ -20,9 +20,11 @@ const SERVICE: &str = "[Unit]\nAfter=multi-user.target\n[Service]\nType=idle\nEx
 
 /// Boots this root, in which the packages are in `/tmp`; `initramfs` is written.
 pub fn run(root: &Path, initramfs: &Path) -> Result<()> {
-    for (path, text) in
-        [("init", INIT), ("tmp/unit.sh", include_str!("trial/unit.sh")), ("etc/systemd/system/trial.service", SERVICE)]
-    {
+    for (path, text) in [
+        ("init", INIT),
+        ("tmp/unit.sh", concat!("#!/bin/sh\n", include_str!("trial/common.sh"), include_str!("trial/unit.sh"))),
+        ("etc/systemd/system/trial.service", SERVICE),
+    ] {
         let path = root.join(path);
         fs::write(&path, text)?;
         let mode = if path.extension().is_some_and(|extension| extension == "service") { 0o644 } else { 0o755 };
@@ -48,9 +50,7 @@ pub fn run(root: &Path, initramfs: &Path) -> Result<()> {
     )?;
     let (well, console, results) = vm::boot(kernel, initramfs.to_owned())?;
     if !well {
-        let last: Vec<&str> = console.lines().rev().take(30).collect();
-        let last: Vec<&str> = last.into_iter().rev().collect();
-        bail!("under systemd:\n{results}\n--- the end of the console:\n{}", last.join("\n"));
+        bail!("under systemd:\n{results}\n--- the last lines of the console:\n{}", vm::last_lines(&console));
     }
     let exposure = results.lines().find(|line| line.contains("Overall exposure level")).context("no exposure")?;
     println!("{exposure}");

@@ -13,21 +13,11 @@ tcpmon daemon --print-config | cmp - /tmp/settings
 setpriv --reuid tcpmon --regid tcpmon --clear-groups --inh-caps "-all,$1" --ambient-caps "-all,$1" \
     tcpmon daemon --config /etc/tcpmon/tcpmon.toml 2>/tmp/log &
 daemon=$!
-# The bytes of the scrapes themselves are counted.
-scraped() {
-    for attempt in $(seq 200); do
-        curl --silent --fail --output /tmp/page http://127.0.0.1:10793/metrics || true
-        if grep '^tcpmon_receive_bytes_total{.*process="curl".*} [1-9]' /tmp/page; then return 0; fi
-        kill -0 $daemon || break
-        sleep 0.1
-    done
-    cat /tmp/log
-    return 1
-}
-scraped
+counts() { within counted_more || { cat /tmp/log; return 1; }; }
+counts
 echo '# mine' >>/etc/tcpmon/tcpmon.toml
 dpkg --install --force-confdef --force-confold /tmp/newer.deb
-scraped
+counts
 tail -n 1 /etc/tcpmon/tcpmon.toml | grep -x '# mine'
 kill $daemon
 wait $daemon
