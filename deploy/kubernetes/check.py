@@ -106,6 +106,9 @@ def complaints(kustomize: str, crds: pathlib.Path, tcpmon: str) -> list[str]:
     labels = [selector.get("matchLabels") for selector in selectors]
     if len(labels) != 2 or labels[0] != labels[1] or not labels[0]:
         found.append(f"the PodMonitor selects other pods than those of the DaemonSet: {labels}")
+    ((rule,),) = [group["rules"] for group in yaml.safe_load((HERE / "join.yaml").read_text())["groups"]]
+    if rule["expr"].strip() not in (ROOT / "docs/kubernetes.md").read_text():
+        found.append("docs/kubernetes.md shows another join than join.yaml, which is tested")
     return found
 
 
