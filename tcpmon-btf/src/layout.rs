@@ -61,6 +61,7 @@ pub fn resolve(btf: &Btf<'_>) -> Result<Layout, Missing> {
         tcp_sacks: tcp("selective_acks")?,
         tcp_sack_count: tcp("rx_opt.num_sacks")?,
         tcp_rcv_rtt: tcp("rcv_rtt_est.rtt_us")?,
+        tcp_rcvq_time: tcp("rcvq_space.time")?,
         tcp_rcv_wup: tcp("rcv_wup")?,
         tcp_ts_recent: tcp("rx_opt.ts_recent")?,
         tcp_srtt: tcp("srtt_us")?,

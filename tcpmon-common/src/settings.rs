@@ -85,6 +85,8 @@ pub struct Layout {
     pub tcp_sack_count: u32,
     /// `tcp_sock.rcv_rtt_est.rtt_us`
     pub tcp_rcv_rtt: u32,
+    /// `tcp_sock.rcvq_space.time`
+    pub tcp_rcvq_time: u32,
     /// `tcp_sock.rcv_wup`
     pub tcp_rcv_wup: u32,
     /// `tcp_sock.rx_opt.ts_recent`
@@ -164,8 +166,6 @@ pub struct Settings {
     /// 1 if the programs must delete a socket's state from its map when the socket ends, because the kernel's own
     /// removal is unsafe while the snapshot walks the map.
     pub delete_ended: u32,
-    /// Zero.
-    pub padding: u32,
     /// `CLOCK_MONOTONIC` when tcpmon started, ns.
     pub began_ns: u64,
     /// Ids of control groups (cgroup v2).
@@ -176,5 +176,5 @@ pub struct Settings {
     pub ephemeral_ports: [[u16; 2]; EPHEMERAL_RANGES],
 }
 
-const _: () = assert!(size_of::<Layout>() == 60 * 4);
-const _: () = assert!(size_of::<Settings>() == 60 * 4 + 28 + 4 + 8 + 64 + 32 + 32);
+const _: () = assert!(size_of::<Layout>() == 61 * 4);
+const _: () = assert!(size_of::<Settings>() == 61 * 4 + 28 + 8 + 64 + 32 + 32);

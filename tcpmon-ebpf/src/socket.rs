@@ -75,7 +75,10 @@ pub fn watched(tcp: TcpSock) -> Option<&'static mut SocketState> {
 pub fn start_late(state: &mut SocketState, tcp: TcpSock, cookie: impl FnOnce() -> u64) {
     let now = kernel::now_ns();
     let possible = now.wrapping_sub(setting!(began_ns)).wrapping_mul(MAX_BYTES_PER_NS);
-    let young = !tcp.sock().kernel_owned() && tcp.bytes_received() <= possible;
+    let sock = tcp.sock();
+    // A connection whose owner had closed it before tcpmon started, and that still had data to send then.
+    let old_orphan = sock.orphaned() && tcp.last_drained_ns() < setting!(began_ns);
+    let young = !sock.kernel_owned() && !old_orphan && tcp.bytes_received() <= possible;
     start_counting(state, tcp, now, young, cookie);
     // A trace loses nothing by this: what came before the first read is reported with that read.
     if setting!(trace) == 0 {

@@ -190,6 +190,30 @@ fn a_connection_older_than_tcpmon_counts_from_the_first_byte_that_waits_when_tcp
     });
 }
 
+#[test]
+fn what_was_read_of_a_connection_that_was_closed_before_tcpmon_began_is_not_counted() {
+    let lab = Lab::new();
+    let listener = lab.receiver().run(|| TcpListener::bind("127.0.0.1:7311")).unwrap();
+    let mut client = lab.receiver().run(|| TcpStream::connect("127.0.0.1:7311")).unwrap();
+    let mut accepted = listener.accept().unwrap().0;
+    client.write_all(&[0; 70_000]).unwrap();
+    accepted.read_exact(&mut [0; 70_000]).unwrap();
+    // The client does not read, so the server's socket outlives its descriptor.
+    accepted.set_nonblocking(true).unwrap();
+    while accepted.write(&[0; 100_000]).is_ok() {}
+    drop(accepted);
+
+    let daemon = Daemon::start(&[]);
+    let before = daemon.scrape().value("tcpmon_socket_begin_late_total", &[]);
+    drop(client);
+    eventually(DEADLINE, "its end is seen, and no byte is counted", || {
+        let page = daemon.scrape();
+        let late = page.value("tcpmon_socket_begin_late_total", &[]);
+        let received = page.sum("tcpmon_receive_bytes_total", &[("service", "local:7311")]);
+        if late > before && received == 0.0 { Ok(()) } else { Err(format!("{late:?}, {received}")) }
+    });
+}
+
 /// Duplicates the socket of the reader's only connection into this process.
 #[expect(clippy::unwrap_used, reason = "it is part of a test")]
 fn shared(lab: &Lab, reader: &Reader) -> TcpStream {

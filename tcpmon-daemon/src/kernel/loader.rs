@@ -243,7 +243,6 @@ fn settings(btf: &Btf<'_>, layout: Layout, options: &Options) -> Settings {
         filter_ports: (!filter.ports.is_empty()).into(),
         filter_cgroups: filter.cgroups.len().min(FILTER_CGROUPS) as u32,
         delete_ended: plan::deletes_ended(btf).into(),
-        padding: 0,
         began_ns: monotonic_ns(),
         cgroups: [0; FILTER_CGROUPS],
         cgroup_levels: [0; FILTER_CGROUPS],

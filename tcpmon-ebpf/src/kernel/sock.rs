@@ -310,6 +310,14 @@ impl TcpSock {
         self.bytes_received().saturating_sub(self.sock().fin_received() as u64)
     }
 
+    /// When the owner last read a window's worth of data, or when the connection was established if it never did;
+    /// `CLOCK_MONOTONIC`, ns.
+    #[inline(always)]
+    pub fn last_drained_ns(self) -> u64 {
+        // SAFETY: see `rcv_nxt`.
+        unsafe { load::<u64>(self.0, offset!(tcp_rcvq_time)) }.wrapping_mul(1000)
+    }
+
     /// Whether the socket is part of an MPTCP connection, which applications read instead of this socket. For a
     /// connecting socket this is set before it connects; for an accepted one it is settled before it is established
     /// (`net/mptcp/subflow.c`).
