@@ -237,6 +237,9 @@ pub const LIVE_GROWTH: u8 = 4;
 pub const LIVE_NEW: u8 = 8;
 /// The socket listens on a port that the kernel chose.
 pub const LIVE_PORT_CHOSEN: u8 = 16;
+/// The socket ended while the snapshot showed it. Its final record has its totals, or there is none because they are
+/// zero.
+pub const LIVE_ENDED: u8 = 32;
 
 /// What a snapshot reads from the socket itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -89,6 +89,18 @@ pub fn barrier() {
     unsafe { core::arch::asm!("", options(nostack, preserves_flags)) };
 }
 
+/// A full barrier: other CPUs see the stores before it before the loads after it are done.
+#[inline(always)]
+pub fn full_barrier() {
+    let mut word = 0_u64;
+    // SAFETY: an atomic addition to a word on the stack; Rust has none for eBPF.
+    unsafe {
+        core::arch::asm!(
+            "lock *(u64 *)({0} + 0) += {1}", in(reg) &raw mut word, in(reg) 0_u64, options(nostack)
+        );
+    }
+}
+
 /// The CPU that the program runs on.
 #[inline(always)]
 pub fn cpu() -> u32 {

@@ -9,7 +9,7 @@ use tcpmon_common::{
     pass::{PassControl, RECORDS, SHOW_ALL, SHOW_LISTENERS, WORK},
     reader::SLOT_NONE,
     socket::{
-        LIVE_GROWTH, LIVE_NEW, LIVE_READER, SHOWN_RUNNING, SOCKET_COUNTED, SOCKET_FINAL, SOCKET_PASSIVE,
+        LIVE_ENDED, LIVE_GROWTH, LIVE_NEW, LIVE_READER, SHOWN_RUNNING, SOCKET_COUNTED, SOCKET_FINAL, SOCKET_PASSIVE,
         SOCKET_PORT_CHOSEN, SocketRecord, SocketState,
     },
     tcp_state,
@@ -17,7 +17,7 @@ use tcpmon_common::{
 };
 
 use crate::{
-    kernel::{self, Sock, Task, TcpSock, barrier, setting},
+    kernel::{self, Sock, Task, TcpSock, barrier, full_barrier, setting},
     maps, reader, socket, timeslice,
 };
 
@@ -114,7 +114,8 @@ fn visit(ctx: &StorageEntry, pass: &mut PassControl) -> Option<()> {
     }
     // A socket that is not established has nothing to show; what was shown of it before remains valid.
     let connected = volatile(&state.last_ns) != 0;
-    let listens = !connected && tcp.sock().state() == tcp_state::LISTEN;
+    // A connection that is about to be accepted starts as a copy of its listening socket, and has no cookie yet.
+    let listens = !connected && volatile(&state.cookie) != 0 && tcp.sock().state() == tcp_state::LISTEN;
     // If its port was known when it started to listen, the port has been recorded already, or its loss has been
     // counted.
     if listens && index.is_none() && flags & SOCKET_PORT_CHOSEN == 0 {
@@ -123,11 +124,15 @@ fn visit(ctx: &StorageEntry, pass: &mut PassControl) -> Option<()> {
     if !connected && !listens || connected && pass.show == SHOW_LISTENERS {
         return None;
     }
-    let index = match index {
-        Some(index) => index,
-        None => next_index(pass)?,
-    };
-    show(value, pass, tcp, index)
+    match index {
+        Some(index) => show(value, pass, tcp, index),
+        None => {
+            let index = next_index(pass)?;
+            show(value, pass, tcp, index)?;
+            pass.taken += 1;
+            Some(())
+        }
+    }
 }
 
 /// Whether the socket is as it was last shown, at rest, so that neither an event nor time has added to its totals.
@@ -158,7 +163,7 @@ fn running(state: &SocketState) -> bool {
     slot != SLOT_NONE && edges & 1 == 1 && socket::edges(slot, volatile(&state.reader_tid)) == Some(edges)
 }
 
-/// An index for a socket that has not been shown before.
+/// An index for a socket that has not been shown before; it is taken once the socket is shown.
 #[inline(always)]
 fn next_index(pass: &mut PassControl) -> Option<u32> {
     let taken = pass.taken;
@@ -166,7 +171,6 @@ fn next_index(pass: &mut PassControl) -> Option<u32> {
         maps::count_loss(Loss::SocketIndex);
         return None;
     }
-    pass.taken = taken + 1;
     Some(pass.free[(taken % RECORDS) as usize])
 }
 
@@ -186,6 +190,10 @@ fn show(value: *mut SocketState, pass: &mut PassControl, tcp: TcpSock, index: u3
         }
     };
     let record = source.record;
+    // The socket may have stopped listening since it was looked at.
+    if record.state.last_ns == 0 && record.live.state != tcp_state::LISTEN as u8 {
+        return None;
+    }
     record.header.kind = KIND_SNAPSHOT;
     record.header.version = VERSION;
     record.header.cpu = kernel::cpu();
@@ -205,7 +213,14 @@ fn show(value: *mut SocketState, pass: &mut PassControl, tcp: TcpSock, index: u3
     shown.window = record.live.window;
     shown.rmem = record.live.rmem;
     shown.index_plus_one = (index + 1) | if running(&record.state) { SHOWN_RUNNING } else { 0 };
-    None
+    // A socket that ends without totals has a final record only if it was shown. `finalize` marks the end, then looks
+    // whether it was shown; here it is the other way round, so that at least one of the two notices.
+    full_barrier();
+    // SAFETY: as in `visit`.
+    if volatile(unsafe { &(*value).flags }) & SOCKET_FINAL != 0 {
+        record.live.flags |= LIVE_ENDED;
+    }
+    Some(())
 }
 
 /// Reads a word that an event may be writing, in its place among other reads.

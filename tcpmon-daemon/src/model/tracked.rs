@@ -318,9 +318,15 @@ impl Sockets {
         self.gone.iter().copied().filter(|index| is_visited(visited, *index)).collect()
     }
 
-    /// A socket that was considered gone is still there.
-    pub(super) fn is_not_gone(&mut self, index: u32) {
+    /// The socket is not gone. Returns whether it was considered gone.
+    pub(super) fn is_not_gone(&mut self, index: u32) -> bool {
+        // The last pass has not visited those that are gone.
+        if !self.missed.contains_key(&index) {
+            return false;
+        }
+        let before = self.gone.len();
         self.gone.retain(|gone| *gone != index);
+        self.gone.len() != before
     }
 
     /// Indexes in use whose bits are not in `visited`, with the number of passes in a row that have not visited

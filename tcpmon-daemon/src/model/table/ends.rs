@@ -73,6 +73,7 @@ impl Table {
         let cookie = record.state.cookie;
         self.ends.in_pass.insert(cookie);
         if let Some(index) = self.sockets.index_of(cookie) {
+            self.is_not_gone(index);
             self.account(index, record, &record.state.counters, now);
             if let Some(socket) = self.sockets.remove(index) {
                 self.leave(cookie, &socket.role);
@@ -88,6 +89,7 @@ impl Table {
     pub fn handed_over(&mut self, record: &SocketRecord, now: Instant) {
         let cookie = record.state.cookie;
         if let Some(index) = self.sockets.index_of(cookie) {
+            self.is_not_gone(index);
             self.account(index, record, &record.state.counters, now);
         } else if self.ends.handed_over.len() < HANDED_OVER {
             let before = self.ends.handed_over.remove(&cookie).unwrap_or_default();
@@ -118,6 +120,7 @@ impl Table {
             *before = *sum;
         }
         for index in indexes {
+            self.is_not_gone(*index);
             self.end_rest(*index);
             let Some(Tracked { cookie, role }) = self.sockets.remove(*index) else { continue };
             self.ends.in_pass.insert(cookie);
@@ -153,10 +156,7 @@ impl Table {
             }
         }
         for index in self.sockets.gone_but_visited(visited) {
-            self.sockets.is_not_gone(index);
-            if let Some(Tracked { role: Role::Connection(connection), .. }) = self.sockets.get_mut(index) {
-                self.groups.gauges(connection.group).add(&connection.gauges);
-            }
+            self.is_not_gone(index);
         }
         self.groups.credit_resting(self.begun_ns, now);
         self.credit = Credit { number: self.credit.number.wrapping_add(1), until_ns: self.begun_ns };
@@ -164,6 +164,15 @@ impl Table {
         self.groups.add_socket(OTHER, &lost, now);
         self.labels.listeners.end();
         self.sockets.freed()
+    }
+
+    /// Something is known again of a socket that may have been considered gone.
+    pub(super) fn is_not_gone(&mut self, index: u32) {
+        if self.sockets.is_not_gone(index)
+            && let Some(Tracked { role: Role::Connection(connection), .. }) = self.sockets.get_mut(index)
+        {
+            self.groups.gauges(connection.group).add(&connection.gauges);
+        }
     }
 
     /// A socket is gone although nothing reported its end.

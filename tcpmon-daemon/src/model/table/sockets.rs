@@ -6,7 +6,7 @@ use tcpmon_common::{
     causes::{self, Path},
     counters::{Cells as _, Counted as _},
     fold::{self, Folded, Observation, Trigger},
-    socket::{LIVE_FIN, LIVE_GROWTH, LIVE_NEW, LIVE_READER, SocketCounters, SocketRecord, SocketTotals},
+    socket::{LIVE_ENDED, LIVE_FIN, LIVE_GROWTH, LIVE_NEW, LIVE_READER, SocketCounters, SocketRecord, SocketTotals},
     tcp_state,
 };
 
@@ -28,12 +28,13 @@ impl Table {
         let (live, state) = (&record.live, &record.state);
         let Some(index) = state.shown.index() else { return };
         let is_new = live.flags & LIVE_NEW != 0;
-        if self.ends.in_pass.contains(&state.cookie) {
+        if live.flags & LIVE_ENDED != 0 || self.ends.in_pass.contains(&state.cookie) {
             if is_new {
                 self.sockets.give_back(index);
             }
             return;
         }
+        self.is_not_gone(index);
         if u32::from(live.state) == tcp_state::LISTEN {
             self.listening(index, record);
             return;
@@ -81,6 +82,7 @@ impl Table {
         let cookie = record.state.cookie;
         // What was counted for it under another index stays counted.
         let before = self.sockets.index_of(cookie).and_then(|index| {
+            self.is_not_gone(index);
             self.end_rest(index);
             self.sockets.remove(index)
         });

@@ -2,7 +2,7 @@ use tcpmon_common::{
     counters::Cells as _,
     header::{Header, KIND_SNAPSHOT, VERSION},
     reader::ReaderSlot,
-    socket::{LIVE_NEW, Shown, SocketCounters, SocketLive, SocketRecord, SocketState},
+    socket::{LIVE_ENDED, LIVE_NEW, Shown, SocketCounters, SocketLive, SocketRecord, SocketState},
     tcp_state,
 };
 use zerocopy::IntoBytes as _;
@@ -170,6 +170,47 @@ fn a_socket_that_was_taken_for_gone_comes_back_and_counts_once() {
     assert_eq!(passes.of("reader"), (130, 1));
     passes.pass(&[], &[1]);
     assert_eq!(passes.of("reader"), (130, 1));
+}
+
+#[test]
+fn whatever_is_heard_of_a_socket_that_was_taken_for_gone_leaves_the_gauges_right() {
+    type News = fn(&mut Passes, &mut SocketRecord);
+    let heard: [(News, u64); 4] = [
+        (|passes, record| passes.table.ended(record, passes.now), 0),
+        (|passes, record| passes.table.handed_over(record, passes.now), 1),
+        (|passes, _| passes.fall(100, &[1]), 0),
+        // Under another index.
+        (
+            |passes, record| {
+                record.state.shown.index_plus_one = 8;
+                passes.pass(&[*record], &[]);
+            },
+            1,
+        ),
+    ];
+    for (news, sockets) in heard {
+        let mut passes = Passes::new();
+        let mut record = socket(1, 100);
+        record.live.rmem = 5;
+        passes.pass(&[record], &[]);
+        for _ in 0..GONE_AFTER {
+            passes.pass(&[], &[]);
+        }
+        assert_eq!(passes.of("reader").1, 0);
+        // It has less in its queue than before.
+        record.live.rmem = 3;
+        news(&mut passes, &mut again(record));
+        assert_eq!(passes.of("reader").1, sockets);
+    }
+}
+
+#[test]
+fn a_socket_that_ended_while_it_was_shown_is_not_there() {
+    let mut passes = Passes::new();
+    let mut record = socket(1, 0);
+    record.live.flags |= LIVE_ENDED;
+    assert_eq!(passes.pass(&[record], &[]), [1]);
+    assert_eq!((passes.of("reader"), passes.table.sockets_known()), ((0, 0), 0));
 }
 
 #[test]
