@@ -10,6 +10,7 @@ use crate::{
         Config, ConfigError, DROP_ENTRIES_RANGE, DaemonSettings, GROUPS_RANGE, LogFormat, LogLevel, READERS_RANGE,
         check_process_name, check_ring_bytes, key_help, parse_duration, parse_port_range,
     },
+    doctor::facts::{Facts, Goal},
     http::{ListenAddress, TelemetryPath},
 };
 
@@ -19,8 +20,8 @@ use crate::{
     name = "tcpmon",
     bin_name = "tcpmon",
     version = concat!(env!("CARGO_PKG_VERSION"), " (revision ", env!("TCPMON_REVISION"), ")"),
-    after_help = "Exit status: 0 success; 1 failure; 2 invalid option or config file; 3 tcpmon cannot run on this \
-         host."
+    after_help = "Exit status: 0 success; 1 failure or finding; 2 invalid option or config file; 3 tcpmon cannot run \
+         here."
 )]
 pub struct Cli {
     /// What to do.
@@ -35,6 +36,8 @@ pub enum Command {
     Daemon(DaemonArgs),
     /// Record every timeslice of selected readers: bytes that waited, arrived and were read
     Trace(TraceArgs),
+    /// Check whether tcpmon can run here, and whether this host is fit to receive; changes nothing
+    Doctor(DoctorArgs),
 }
 
 /// Flags of `tcpmon daemon`.
@@ -207,6 +210,56 @@ pub struct TraceArgs {
     pub ring_bytes: u32,
 }
 
+/// Flags of `tcpmon doctor`.
+#[derive(Args, Clone, Debug)]
+#[command(
+    next_line_help = true,
+    after_help = "\
+Each finding names what was found, what to set, why, and the source of the rule (all rules: docs/doctor.md).
+Exit status: 0 nothing was found; 1 something was found; 3 tcpmon cannot run here.
+
+  tcpmon doctor                                       check the host for its fastest link and 100 ms
+  tcpmon doctor --bandwidth 100G --rtt 60ms           check it for one transfer at 100 Gbit/s over 60 ms"
+)]
+pub struct DoctorArgs {
+    /// Longest round trip that this host is to receive over, such as `60ms`
+    #[arg(long, value_name = "TIME", default_value = "100ms")]
+    #[arg(value_parser = parse_round_trip, allow_negative_numbers = true)]
+    pub rtt: Duration,
+
+    /// Rate of one transfer, in bit/s, such as `10G` [default: that of the fastest link, or 1G]
+    #[arg(long, value_name = "RATE", value_parser = parse_rate, allow_negative_numbers = true)]
+    pub bandwidth: Option<u64>,
+
+    /// Network device to examine; may be repeated [default: all that are on a bus and up]
+    #[arg(long, value_name = "NAME")]
+    pub device: Vec<String>,
+
+    /// Format: text for people, or json for programs
+    #[arg(long, value_name = "FORMAT", default_value = "text", hide_possible_values = true, hide_default_value = true)]
+    pub format: DoctorFormat,
+}
+
+/// Format of the doctor's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DoctorFormat {
+    /// For people
+    Text,
+    /// For programs: one JSON object, with all facts
+    Json,
+}
+
+/// Rate for which a host is examined if its devices do not tell theirs, bit/s.
+const DEFAULT_RATE: u64 = 1_000_000_000;
+
+impl DoctorArgs {
+    /// What the host is to be fit for.
+    pub fn goal(&self, facts: &Facts) -> Goal {
+        let fastest = facts.devices.iter().filter_map(|device| device.speed.get().ok().copied()).max();
+        Goal { bandwidth: self.bandwidth.or(fastest).unwrap_or(DEFAULT_RATE), rtt: self.rtt }
+    }
+}
+
 /// Format of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TraceFormat {
@@ -330,6 +383,30 @@ impl TraceArgs {
 /// Checks a port range and returns its text.
 fn check_port_range(text: &str) -> Result<String, String> {
     parse_port_range(text).map(|_| text.to_owned())
+}
+
+/// A round trip, from 1 us to 1 minute.
+fn parse_round_trip(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    let possible = Duration::from_micros(1)..=Duration::from_mins(1);
+    if possible.contains(&time) { Ok(time) } else { Err("a round trip takes from 1us to 1m".into()) }
+}
+
+/// A rate from 1 kbit/s to 10 Tbit/s, in bit/s: a number with a decimal prefix, such as `2.5G` or `100Mbit/s`.
+fn parse_rate(text: &str) -> Result<u64, String> {
+    let lower = text.to_ascii_lowercase();
+    let number = ["bit/s", "bit", "bps", "b/s"].iter().find_map(|unit| lower.strip_suffix(unit)).unwrap_or(&lower);
+    let prefixes = [('k', 1e3), ('m', 1e6), ('g', 1e9), ('t', 1e12)];
+    let (number, factor) = prefixes
+        .iter()
+        .find_map(|(prefix, factor)| Some((number.strip_suffix(*prefix)?, *factor)))
+        .unwrap_or((number, 1.0));
+    let rate = number.trim().parse::<f64>().map_or(0.0, |number| number * factor);
+    if (1e3..=1e13).contains(&rate) {
+        Ok(rate as u64)
+    } else {
+        Err("a rate is a number of bit/s from 1k to 10T, such as 2.5G or 100M".into())
+    }
 }
 
 fn parse_ring_bytes(text: &str) -> Result<u32, String> {

@@ -1,13 +1,14 @@
 //! tcpmon shows where received bytes wait on a Linux host, and why.
 //!
 //! Data flows in one direction: [`kernel`] loads the programs and reads bytes; [`decode`] converts them to types;
-//! [`model`] keeps totals per group; [`metrics`] and [`http`] show them; `tcpmon_trace` writes traces. Only
-//! [`commands`] combines I/O, time and model.
+//! [`model`] keeps totals per group; [`metrics`] and [`http`] show them; `tcpmon_trace` writes traces. [`doctor`]
+//! finds what keeps tcpmon or a receiver from doing its work. Only [`commands`] combines I/O, time and model.
 
 pub mod cli;
 pub mod commands;
 pub mod config;
 pub mod decode;
+pub mod doctor;
 pub mod host;
 pub mod http;
 pub mod kernel;

@@ -6,7 +6,7 @@ use tcpmon::{cli::Cli, commands};
 
 fn main() -> ExitCode {
     match commands::run(Cli::from_environment()) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => ExitCode::from(code),
         Err(error) => {
             commands::print_message(&commands::one_line(&error));
             ExitCode::from(commands::exit_code(&error))

@@ -37,10 +37,9 @@ fn the_command_line_is_consistent() {
 
 #[test]
 fn the_help_text_matches_the_committed_file() {
-    for (name, line) in
-        [("help", "tcpmon --help"), ("daemon", "tcpmon daemon --help"), ("trace", "tcpmon trace --help")]
-    {
-        let help = parse(line).expect_err("help").to_string();
+    for name in ["help", "daemon", "trace", "doctor"] {
+        let line = if name == "help" { "tcpmon --help".into() } else { format!("tcpmon {name} --help") };
+        let help = parse(&line).expect_err("help").to_string();
         let file = format!("{}/src/cli/{name}.txt", env!("CARGO_MANIFEST_DIR"));
         if env::var_os("TCPMON_BLESS").is_some() {
             fs::write(&file, &help).expect("the help is written");
@@ -152,4 +151,32 @@ fn the_default_format_is_json_lines_for_a_file_and_a_table_otherwise() {
     assert_eq!(trace("--all").format(), TraceFormat::Table);
     assert_eq!(trace("--all --output f").format(), TraceFormat::Jsonl);
     assert_eq!(trace("--all --output f --format table").format(), TraceFormat::Table);
+}
+
+#[test]
+fn the_doctor_takes_rates_and_round_trips_as_people_write_them() {
+    let goal = |line: &str| match parse(line).expect(line) {
+        Command::Doctor(args) => (args.bandwidth, args.rtt),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(goal("tcpmon doctor"), (None, Duration::from_millis(100)));
+    assert_eq!(goal("tcpmon doctor --bandwidth 100G --rtt 60ms"), (Some(100_000_000_000), Duration::from_millis(60)));
+    for (text, rate) in
+        [("2.5Gbit/s", 2_500_000_000), ("100 Mbps", 100_000_000), ("1000000", 1_000_000), ("1T", 1_000_000_000_000)]
+    {
+        assert_eq!(parse_rate(text), Ok(rate), "{text}");
+    }
+    for wrong in [
+        "--bandwidth -1",
+        "--bandwidth 0",
+        "--bandwidth 11T",
+        "--bandwidth fast",
+        "--rtt 0s",
+        "--rtt -1",
+        "--rtt 2m",
+        "--format xml",
+    ] {
+        assert!(refused(&format!("tcpmon doctor {wrong}")).contains("--"), "{wrong}");
+    }
+    assert!(refused("tcpmon doctor --bandwidth -1").contains("such as 2.5G or 100M"));
 }

@@ -2,6 +2,7 @@
 
 pub mod collector;
 mod daemon;
+mod doctor;
 mod host_thread;
 mod notifier;
 mod reload;
@@ -13,20 +14,22 @@ use std::{sync::mpsc, thread, time::Duration};
 use crate::{
     cli::{Cli, Command},
     config::ConfigError,
+    doctor::gather::NoDevice,
     kernel::LoadError,
 };
 
 /// Maximum time for writing a message to standard error.
 const STDERR_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Runs a command to its end.
+/// Runs a command to its end. Returns the exit code: 0, or of the doctor what it found.
 ///
 /// # Errors
 /// Why it failed, in one line; [`exit_code`] gives the exit code for it.
-pub fn run(cli: Cli) -> anyhow::Result<()> {
+pub fn run(cli: Cli) -> anyhow::Result<u8> {
     match cli.command {
-        Command::Daemon(args) => daemon::run(&args),
-        Command::Trace(args) => trace::run(&args),
+        Command::Daemon(args) => daemon::run(&args).map(|()| 0),
+        Command::Trace(args) => trace::run(&args).map(|()| 0),
+        Command::Doctor(args) => doctor::run(&args),
     }
 }
 
@@ -56,7 +59,7 @@ pub fn print_message(message: &str) {
 
 /// The exit code: 2 if the settings are wrong, 3 if tcpmon cannot run on this host, 1 for everything else.
 pub fn exit_code(error: &anyhow::Error) -> u8 {
-    if error.is::<ConfigError>() || error.is::<trace::OutputExists>() {
+    if error.is::<ConfigError>() || error.is::<trace::OutputExists>() || error.is::<NoDevice>() {
         2
     } else if error.is::<trace::InContainer>() || matches!(error.downcast_ref(), Some(LoadError::CannotRun(_))) {
         3

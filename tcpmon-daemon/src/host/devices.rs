@@ -22,7 +22,7 @@ use super::monotonic::{CounterWidth, MonotonicTotals};
 use super::netlink::dump;
 use crate::model::host::{Device, Ring};
 use drivers::{OverrunCounter, Statistic, VETH};
-use ethtool::{Buffer, Ethtool};
+pub(crate) use ethtool::{Buffer, Ethtool};
 use veths::Veths;
 
 /// Reads the devices of the calling thread's network namespace.

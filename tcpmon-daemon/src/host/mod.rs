@@ -12,7 +12,7 @@ pub mod netlink;
 mod netstat;
 mod network;
 mod psi;
-mod softnet;
+pub(crate) mod softnet;
 mod stat;
 mod stuck;
 mod tcp_memory;
@@ -23,8 +23,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub(crate) use self::devices::{Buffer, Ethtool};
 use self::{devices::Devices, network::NamespaceReader, softnet::SoftnetCounters};
-pub use self::{file::FileError, kernel_log::KernelLog};
+pub use self::{file::FileError, kernel_log::KernelLog, namespaces::is_host_pid_namespace};
 use crate::model::host::{Host, PageAllocationFailures, SourceStatus};
 
 /// Orders of page allocations that are shown even if none failed: all that a kernel has by default.

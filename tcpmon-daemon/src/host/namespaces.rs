@@ -16,6 +16,17 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 /// The calling thread's own namespace. Not `/proc/self`: that is the main thread's.
 const OWN_NAMESPACE: &str = "/proc/thread-self/ns/net";
 
+/// Inode of the initial PID namespace (`PROC_PID_INIT_INO` in `include/linux/proc_ns.h`).
+const INITIAL_PID_NAMESPACE: u64 = 0xefff_fffc;
+
+/// Whether this process is in the PID namespace of the host.
+///
+/// # Errors
+/// If `/proc` cannot be read.
+pub fn is_host_pid_namespace() -> io::Result<bool> {
+    Ok(fs::metadata("/proc/self/ns/pid")?.ino() == INITIAL_PID_NAMESPACE)
+}
+
 /// Result of a search.
 #[derive(Debug, Default)]
 pub(super) struct NetworkNamespaces {

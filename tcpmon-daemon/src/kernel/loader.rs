@@ -27,7 +27,7 @@ use super::{
     iterator::BpfIterator,
     mapped::Mapped,
     pass::PassMaps,
-    support::{self, CannotRun, Facts},
+    support::{self, CannotRun, Prerequisites},
 };
 use crate::model::snapshot::{ProbeStatus, Verdict};
 
@@ -185,9 +185,19 @@ impl Kernel {
     }
 }
 
+/// What is checked before the programs are loaded, with the kernel functions that are missing.
+pub fn prerequisites() -> Prerequisites {
+    let mut facts = support::prerequisites();
+    let types = fs::read(VMLINUX_BTF).unwrap_or_default();
+    if let Ok(btf) = Btf::parse(&types) {
+        facts.missing_functions = plan::missing_functions(&btf);
+    }
+    facts
+}
+
 impl Plan {
     fn of_running_kernel(options: &Options) -> Result<Self, CannotRun> {
-        let mut facts = support::facts();
+        let mut facts = support::prerequisites();
         support::decide(&facts)?;
         let bytes = fs::read(VMLINUX_BTF).map_err(|error| CannotRun {
             missing: format!("{VMLINUX_BTF} cannot be read ({error})"),
@@ -221,7 +231,7 @@ fn is_attached(probes: &[ProbeStatus], probe: &Probe) -> bool {
 }
 
 /// The offsets that the programs need, if this kernel also passes to the iterators what they are built for.
-fn resolve(btf: &Btf<'_>, facts: &Facts) -> Result<Layout, CannotRun> {
+fn resolve(btf: &Btf<'_>, facts: &Prerequisites) -> Result<Layout, CannotRun> {
     let layout = layout::resolve(btf).map_err(|missing| CannotRun {
         missing: format!("kernel {} has no {missing}", facts.release),
         remedy: REPORT.into(),

@@ -25,10 +25,12 @@ use tcpmon_btf::plan::PROBES;
 
 pub use bpf::READING_COMMANDS;
 pub use filter::TraceFilter;
-pub use loader::{Kernel, LoadError, Options, monotonic_ns};
+pub use loader::{Kernel, LoadError, Options, monotonic_ns, prerequisites};
 pub use pass::{Pass, Show};
 pub use reader::{KernelReadError, Raw, RawReader};
-pub use support::CannotRun;
+pub use support::{
+    CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE, CAP_SYSLOG, CannotRun, Prerequisites, decide,
+};
 
 /// Whether this kernel asks for `CAP_BPF` even to read maps that are open: before Linux 6.0, where
 /// `kernel.unprivileged_bpf_disabled` forbids every call of bpf(2).

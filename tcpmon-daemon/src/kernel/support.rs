@@ -5,8 +5,8 @@ use std::fs;
 use tcpmon_btf::plan::FUNCTIONS;
 
 /// The facts that were found. A fact that is unknown does not cause a refusal.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Facts {
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Prerequisites {
     /// `uname -r`.
     pub release: String,
     /// Whether `/sys/kernel/btf/vmlinux` can be read.
@@ -31,13 +31,22 @@ pub struct CannotRun {
     pub remedy: String,
 }
 
-const CAP_SYS_ADMIN: u32 = 21;
-const CAP_PERFMON: u32 = 38;
-const CAP_BPF: u32 = 39;
+/// Bits of `linux/capability.h`.
+pub const CAP_NET_ADMIN: u32 = 12;
+/// Reading and entering what belongs to other processes.
+pub const CAP_SYS_PTRACE: u32 = 19;
+/// Among much else, what [`CAP_BPF`], [`CAP_PERFMON`] and [`CAP_NET_ADMIN`] allow.
+pub const CAP_SYS_ADMIN: u32 = 21;
+/// Reading the kernel log if `kernel.dmesg_restrict` is 1.
+pub const CAP_SYSLOG: u32 = 34;
+/// Programs that read kernel memory.
+pub const CAP_PERFMON: u32 = 38;
+/// Loading programs.
+pub const CAP_BPF: u32 = 39;
 
-/// The facts that can be found without BPF.
-pub fn facts() -> Facts {
-    Facts {
+/// The facts that can be found without loading anything, except for what needs the kernel's types.
+pub fn prerequisites() -> Prerequisites {
+    Prerequisites {
         release: rustix::system::uname().release().to_string_lossy().into_owned(),
         btf: fs::File::open(super::VMLINUX_BTF).map(drop).map_err(|error| error.to_string()),
         capabilities: fs::read_to_string("/proc/self/status").ok().as_deref().and_then(capabilities),
@@ -51,7 +60,7 @@ pub fn facts() -> Facts {
 ///
 /// # Errors
 /// The first fact that prevents tcpmon from running here.
-pub fn decide(facts: &Facts) -> Result<(), CannotRun> {
+pub fn decide(facts: &Prerequisites) -> Result<(), CannotRun> {
     let refuse = |missing: String, remedy: &str| Err(CannotRun { missing, remedy: remedy.into() });
     if !facts.object {
         return refuse(
@@ -95,6 +104,15 @@ pub fn decide(facts: &Facts) -> Result<(), CannotRun> {
     Ok(())
 }
 
+impl CannotRun {
+    /// Whether the kernel refused for want of permission.
+    pub fn is_denied(&self) -> bool {
+        self.missing.contains("Operation not permitted")
+            || self.missing.contains("Permission denied")
+            || self.missing.contains("os error 1)")
+    }
+}
+
 /// Reports in the same form that the kernel refused something.
 pub fn refused(what: &str, error: &dyn std::error::Error) -> CannotRun {
     let mut text = error.to_string();
@@ -106,15 +124,14 @@ pub fn refused(what: &str, error: &dyn std::error::Error) -> CannotRun {
         text = format!("{text}: {tail}");
         source = inner.source();
     }
-    let denied = text.contains("Operation not permitted") || text.contains("os error 1)");
-    CannotRun {
+    let mut refusal = CannotRun {
         missing: format!("the kernel refused {what} ({text})"),
-        remedy: if denied {
-            "allow bpf(2) for this process: check capabilities, seccomp profile and LSM policy".into()
-        } else {
-            "report this with the output of `uname -a`".into()
-        },
+        remedy: "report this with the output of `uname -a`".into(),
+    };
+    if refusal.is_denied() {
+        refusal.remedy = "allow bpf(2) for this process: check capabilities, seccomp profile and LSM policy".into();
     }
+    refusal
 }
 
 /// Parses the line `CapEff` of `/proc/PID/status`.
@@ -127,8 +144,8 @@ fn capabilities(status: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn able() -> Facts {
-        Facts {
+    fn able() -> Prerequisites {
+        Prerequisites {
             release: "6.12.0".into(),
             btf: Ok(()),
             capabilities: Some(1 << CAP_BPF | 1 << CAP_PERFMON),
@@ -141,19 +158,27 @@ mod tests {
     #[test]
     fn an_able_host_is_accepted_and_an_unknown_fact_does_not_refuse() {
         assert_eq!(decide(&able()), Ok(()));
-        assert_eq!(decide(&Facts { capabilities: None, lockdown: None, ..able() }), Ok(()));
-        assert_eq!(decide(&Facts { capabilities: Some(1 << CAP_SYS_ADMIN), ..able() }), Ok(()));
+        assert_eq!(decide(&Prerequisites { capabilities: None, lockdown: None, ..able() }), Ok(()));
+        assert_eq!(decide(&Prerequisites { capabilities: Some(1 << CAP_SYS_ADMIN), ..able() }), Ok(()));
     }
 
     #[test]
     fn each_missing_thing_is_named_with_a_remedy() {
         let cases = [
-            (Facts { object: false, ..able() }, "eBPF programs", "cargo xtask setup"),
-            (Facts { btf: Err("No such file".into()), ..able() }, "/sys/kernel/btf/vmlinux", "CONFIG_DEBUG_INFO_BTF"),
-            (Facts { capabilities: Some(1 << CAP_BPF), ..able() }, "CAP_PERFMON", "AmbientCapabilities"),
-            (Facts { capabilities: Some(1 << CAP_PERFMON), ..able() }, "CAP_BPF", "run as root"),
-            (Facts { lockdown: Some("none integrity [confidentiality]".into()), ..able() }, "locked down", "integrity"),
-            (Facts { missing_functions: vec!["bpf_task_storage_get"], ..able() }, "5.13", "5.15"),
+            (Prerequisites { object: false, ..able() }, "eBPF programs", "cargo xtask setup"),
+            (
+                Prerequisites { btf: Err("No such file".into()), ..able() },
+                "/sys/kernel/btf/vmlinux",
+                "CONFIG_DEBUG_INFO_BTF",
+            ),
+            (Prerequisites { capabilities: Some(1 << CAP_BPF), ..able() }, "CAP_PERFMON", "AmbientCapabilities"),
+            (Prerequisites { capabilities: Some(1 << CAP_PERFMON), ..able() }, "CAP_BPF", "run as root"),
+            (
+                Prerequisites { lockdown: Some("none integrity [confidentiality]".into()), ..able() },
+                "locked down",
+                "integrity",
+            ),
+            (Prerequisites { missing_functions: vec!["bpf_task_storage_get"], ..able() }, "5.13", "5.15"),
         ];
         for (facts, missing, remedy) in cases {
             let refusal = decide(&facts).expect_err("must refuse");

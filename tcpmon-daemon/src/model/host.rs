@@ -51,7 +51,7 @@ pub struct Device {
 }
 
 /// Size of a receive ring, descriptors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Ring {
     /// Current size.
     pub entries: u64,

@@ -13,10 +13,12 @@ use anyhow::{Context as _, Result, bail};
 use crate::process;
 
 /// A program, and the Debian package that contains it.
-const PROGRAMS: [(&str, &str); 14] = [
+const PROGRAMS: [(&str, &str); 16] = [
     ("iperf3", "iperf3"),
     ("ip", "iproute2"),
     ("ss", "iproute2"),
+    ("sysctl", "procps"),
+    ("free", "procps"),
     ("ethtool", "ethtool"),
     ("nft", "nftables"),
     ("bpftool", "bpftool"),

@@ -15,7 +15,10 @@ use super::{folder, initramfs::Initramfs, kernels::Expectation, packages::Unpack
 use crate::{process, workspace};
 
 /// Programs that the tests run.
-const TOOLS: [&str; 10] = ["nft", "iperf3", "ss", "ethtool", "promtool", "setpriv", "unshare", "mount", "sh", "tail"];
+const TOOLS: [&str; 15] = [
+    "nft", "iperf3", "ss", "ip", "ethtool", "promtool", "setpriv", "unshare", "mount", "sh", "tail", "sysctl", "free",
+    "getconf", "uname",
+];
 
 /// Files of the checkout that the tests read.
 const FILES: [&str; 2] = ["dashboards/alerts.yaml", "tests/verifier-instructions.tsv"];

@@ -1,13 +1,8 @@
 //! Whether a process id or control group that the user gives means the same to the eBPF programs.
 
-use std::{
-    fs,
-    os::unix::fs::MetadataExt as _,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
-/// Inode of the initial PID namespace (`PROC_PID_INIT_INO` in `include/linux/proc_ns.h`).
-const INITIAL_PID_NAMESPACE: u64 = 0xefff_fffc;
+use crate::host::is_host_pid_namespace;
 
 /// A process id or path of a control group is valid only inside a container: the programs need those of the host.
 #[derive(Debug, thiserror::Error)]
@@ -37,9 +32,8 @@ pub(in super::super) enum InContainer {
 
 /// Rejects process ids that would match other processes. If the namespace cannot be determined, nothing is rejected.
 pub(super) fn check_pids(pids: &[u32]) -> Result<(), InContainer> {
-    let is_first = |namespace: fs::Metadata| namespace.ino() == INITIAL_PID_NAMESPACE;
     match pids.first() {
-        Some(pid) if !fs::metadata("/proc/self/ns/pid").map_or(true, is_first) => Err(InContainer::Pid(*pid)),
+        Some(pid) if !is_host_pid_namespace().unwrap_or(true) => Err(InContainer::Pid(*pid)),
         _ => Ok(()),
     }
 }

@@ -31,23 +31,33 @@ const STATISTICS_NAME_SET: u32 = 1;
 #[derive(Clone, Copy, Debug)]
 #[repr(u32)]
 enum EthtoolCommand {
+    Link = 0x01,
     DriverInfo = 0x03,
     RingParameters = 0x10,
+    PauseParameters = 0x12,
     Names = 0x1b,
     Statistics = 0x1d,
+    Flags = 0x25,
+    Gro = 0x2b,
 }
+
+/// `ETH_FLAG_LRO`.
+const LRO_FLAG: u32 = 1 << 15;
+
+/// `SPEED_UNKNOWN`.
+const UNKNOWN_SPEED: u32 = u32::MAX;
 
 /// What matters here about a driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Driver {
-    pub(super) name: String,
+pub(crate) struct Driver {
+    pub(crate) name: String,
     /// Number of its statistics.
-    pub(super) statistics: usize,
+    pub(crate) statistics: usize,
 }
 
 /// Memory for one answer at a time.
 #[derive(Debug)]
-pub(super) struct Buffer(Vec<u32>);
+pub(crate) struct Buffer(Vec<u32>);
 
 impl Default for Buffer {
     fn default() -> Self {
@@ -57,20 +67,20 @@ impl Default for Buffer {
 
 /// Queries the drivers of the network namespace in which it was opened.
 #[derive(Debug)]
-pub(super) struct Ethtool<'a> {
+pub(crate) struct Ethtool<'a> {
     socket: OwnedFd,
     buffer: &'a mut Buffer,
 }
 
 impl<'a> Ethtool<'a> {
     /// Opens a socket for the requests. Any socket will do; this family is needed for the list of devices anyway.
-    pub(super) fn open(buffer: &'a mut Buffer) -> Result<Self> {
+    pub(crate) fn open(buffer: &'a mut Buffer) -> Result<Self> {
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
         Ok(Self { socket, buffer })
     }
 
     /// Name of the driver and number of its statistics.
-    pub(super) fn driver(&mut self, device: &str) -> Result<Driver> {
+    pub(crate) fn driver(&mut self, device: &str) -> Result<Driver> {
         let answer = self.request_from_driver(device, EthtoolCommand::DriverInfo, [0, 0])?;
         // struct ethtool_drvinfo: cmd; driver, version, fw_version, bus_info, erom_version (32 bytes each); 12 bytes
         // reserved; n_priv_flags; n_stats.
@@ -79,7 +89,7 @@ impl<'a> Ethtool<'a> {
     }
 
     /// Size of the receive ring; `None` if the driver has none.
-    pub(super) fn receive_ring(&mut self, device: &str) -> Result<Option<Ring>> {
+    pub(crate) fn receive_ring(&mut self, device: &str) -> Result<Option<Ring>> {
         match self.request_from_driver(device, EthtoolCommand::RingParameters, [0, 0]) {
             // struct ethtool_ringparam: cmd; rx, rx_mini, rx_jumbo, tx: first the maximum sizes, then the current ones.
             Ok(answer) => {
@@ -91,8 +101,38 @@ impl<'a> Ethtool<'a> {
         }
     }
 
+    /// Speed of the link, bit/s; 0 if the driver does not know it.
+    pub(crate) fn bits_per_second(&mut self, device: &str) -> Result<u64> {
+        let answer = self.request_from_driver(device, EthtoolCommand::Link, [0, 0])?;
+        // struct ethtool_cmd: cmd; supported; advertising; speed (16 bits), duplex, port; four bytes; maxtxpkt;
+        // maxrxpkt; speed_hi (16 bits): Mbit/s.
+        let speed = answer[7] << 16 | answer[3] & 0xffff;
+        Ok(if speed == UNKNOWN_SPEED || speed == 0xffff { 0 } else { u64::from(speed) * 1_000_000 })
+    }
+
+    /// Whether the device sends pause frames when its ring fills; `None` if its driver has no flow control.
+    pub(crate) fn sends_pause_frames(&mut self, device: &str) -> Result<Option<bool>> {
+        match self.request_from_driver(device, EthtoolCommand::PauseParameters, [0, 0]) {
+            // struct ethtool_pauseparam: cmd; autoneg; rx_pause; tx_pause.
+            Ok(answer) => Ok(Some(answer[3] != 0)),
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether generic receive offload is on.
+    pub(crate) fn has_gro(&mut self, device: &str) -> Result<bool> {
+        // struct ethtool_value: cmd; data.
+        Ok(self.request_from_driver(device, EthtoolCommand::Gro, [0, 0])?[1] != 0)
+    }
+
+    /// Whether large receive offload is on.
+    pub(crate) fn has_lro(&mut self, device: &str) -> Result<bool> {
+        Ok(self.request_from_driver(device, EthtoolCommand::Flags, [0, 0])?[1] & LRO_FLAG != 0)
+    }
+
     /// Names of the statistics in the order of [`Ethtool::statistics`].
-    pub(super) fn names(&mut self, device: &str, count: usize) -> Result<Vec<String>> {
+    pub(crate) fn names(&mut self, device: &str, count: usize) -> Result<Vec<String>> {
         let requested = checked_count(count)?;
         let answer = self.request_from_driver(device, EthtoolCommand::Names, [STATISTICS_NAME_SET, requested])?;
         check_unchanged(requested, answer[2])?;
@@ -101,7 +141,7 @@ impl<'a> Ethtool<'a> {
     }
 
     /// The statistics.
-    pub(super) fn statistics(&mut self, device: &str, count: usize) -> Result<Vec<u64>> {
+    pub(crate) fn statistics(&mut self, device: &str, count: usize) -> Result<Vec<u64>> {
         let requested = checked_count(count)?;
         let answer = self.request_from_driver(device, EthtoolCommand::Statistics, [requested, 0])?;
         check_unchanged(requested, answer[1])?;
@@ -126,11 +166,12 @@ impl<'a> Ethtool<'a> {
         let ifru_data = buffer.as_mut_ptr().cast();
         let request = libc::ifreq { ifr_name: name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_data } };
         // SAFETY: SIOCETHTOOL reads an ifreq with a NUL-terminated name, and reads and writes the command's structure,
-        // to which ifru_data points; request and buffer outlive the call. The structures of DriverInfo (196 bytes) and
-        // RingParameters (36) fit into the buffer. The other two end in as many elements as the driver has statistics.
-        // Newer kernels (net/ethtool/ioctl.c, ethtool_get_stats, ethtool_get_strings) send none if that is not the
-        // requested number. Older kernels send them all; for them, the buffer has room for MOST_STATISTICS however few
-        // are requested, because a driver may get more queues between the request for the number and this one.
+        // to which ifru_data points; request and buffer outlive the call. The structures of fixed size (at most 196
+        // bytes) fit into the buffer. Those of Names and Statistics end in as many elements as the driver has
+        // statistics. Newer kernels (net/ethtool/ioctl.c, ethtool_get_stats, ethtool_get_strings) send none if that is
+        // not the requested number. Older kernels send them all; for them, the buffer has room for MAX_STATISTICS
+        // however few are requested, because a driver may get more queues between the request for the number and this
+        // one.
         let outcome = unsafe { libc::ioctl(self.socket.as_raw_fd(), SIOCETHTOOL, &request) };
         if outcome == 0 { Ok(buffer) } else { Err(Error::last_os_error()) }
     }

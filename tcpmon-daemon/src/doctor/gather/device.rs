@@ -1,0 +1,167 @@
+//! Network devices: rtnetlink and ethtool, which answer for the network namespace of this process, and sysfs, which may
+//! show another one.
+
+use std::{collections::BTreeMap, fs, io, path::PathBuf};
+
+use netlink_packet_route::{
+    RouteNetlinkMessage,
+    link::{LinkAttribute, LinkMessage, State},
+};
+use netlink_sys::protocols::NETLINK_ROUTE;
+
+use super::{cpu_list, file};
+use crate::{
+    doctor::facts::{DeviceFacts, Fact},
+    host::{Buffer, Ethtool, netlink::dump},
+};
+
+/// The user named a device that does not exist.
+#[derive(Debug, thiserror::Error)]
+#[error("--device {name}: no such device in this network namespace, which has {known}")]
+pub struct NoDevice {
+    name: String,
+    known: String,
+}
+
+/// A device as rtnetlink shows it.
+#[derive(Debug, Default)]
+struct Interface {
+    index: u32,
+    name: String,
+    mtu: Option<u32>,
+    on_a_bus: bool,
+    is_up: bool,
+}
+
+/// The named devices, or all that are on a bus and up.
+pub(super) fn all(named: &[String]) -> Result<Vec<DeviceFacts>, NoDevice> {
+    let answers = dump(NETLINK_ROUTE, RouteNetlinkMessage::GetLink(LinkMessage::default())).unwrap_or_default();
+    let mut interfaces: Vec<Interface> = answers.into_iter().filter_map(Interface::from_message).collect();
+    interfaces.sort_by(|a, b| a.name.cmp(&b.name));
+    let known = || interfaces.iter().map(|interface| interface.name.as_str()).collect::<Vec<_>>().join(", ");
+    for name in named {
+        if !interfaces.iter().any(|interface| interface.name == *name) {
+            return Err(NoDevice { name: name.clone(), known: known() });
+        }
+    }
+    let examined = |interface: &&Interface| {
+        if named.is_empty() { interface.on_a_bus && interface.is_up } else { named.contains(&interface.name) }
+    };
+    Ok(interfaces.iter().filter(examined).map(Interface::facts).collect())
+}
+
+impl Interface {
+    fn from_message(message: RouteNetlinkMessage) -> Option<Self> {
+        let RouteNetlinkMessage::NewLink(message) = message else { return None };
+        let mut interface = Self { index: message.header.index, ..Self::default() };
+        for attribute in message.attributes {
+            match attribute {
+                LinkAttribute::IfName(name) => interface.name = name,
+                LinkAttribute::Mtu(mtu) => interface.mtu = Some(mtu),
+                LinkAttribute::ParentDevName(_) => interface.on_a_bus = true,
+                // Some drivers never say more than "unknown".
+                LinkAttribute::OperState(state) => interface.is_up = [State::Up, State::Unknown].contains(&state),
+                _ => {}
+            }
+        }
+        Some(interface)
+    }
+
+    fn facts(&self) -> DeviceFacts {
+        let ask = |question: Question<'_, u64>| answer(&self.name, question);
+        DeviceFacts {
+            name: self.name.clone(),
+            driver: answer(&self.name, &|ethtool, name| Ok(ethtool.driver(name)?.name)).into(),
+            speed: ask(&|ethtool, name| ethtool.bits_per_second(name))
+                .and_then(|speed| if speed > 0 { Ok(speed) } else { Err("its driver reports no speed".into()) })
+                .into(),
+            mtu: self.mtu.map(u64::from).ok_or("rtnetlink does not report it").into(),
+            ring: answer(&self.name, &|ethtool, name| ethtool.receive_ring(name)).into(),
+            gro: answer(&self.name, &|ethtool, name| ethtool.has_gro(name)).into(),
+            lro: answer(&self.name, &|ethtool, name| ethtool.has_lro(name)).into(),
+            flow_control: answer(&self.name, &|ethtool, name| ethtool.sends_pause_frames(name)).into(),
+            numa_node: self
+                .read(|device| device.bus("numa_node").map_or(Ok(None), |path| Ok(file(path)?.parse().ok()))),
+            local_cpus: self
+                .read(|device| device.bus("local_cpulist").map_or(Ok(Vec::new()), |path| cpu_list(&file(path)?))),
+            rx_queues: self.read(|device| Ok(device.receive_queues()?.len() as u64)),
+            rps: self.read(Sysfs::has_rps),
+            interrupts: self.read(Sysfs::interrupts),
+            iommu: self.read(|device| device.bus("iommu_group/type").map_or(Ok(None), |path| file(path).map(Some))),
+        }
+    }
+
+    /// Reads from sysfs, if that shows this device.
+    fn read<T>(&self, read: impl FnOnce(&Sysfs) -> Result<T, String>) -> Fact<T> {
+        let folder = PathBuf::from("/sys/class/net").join(&self.name);
+        let index = file(folder.join("ifindex"));
+        if index.is_ok_and(|index| index == self.index.to_string()) {
+            read(&Sysfs(folder)).into()
+        } else {
+            Fact::Unknown("/sys shows the devices of another network namespace".into())
+        }
+    }
+}
+
+type Question<'a, T> = &'a dyn Fn(&mut Ethtool<'_>, &str) -> io::Result<T>;
+
+/// What the driver of a device answers.
+fn answer<T>(device: &str, question: Question<'_, T>) -> Result<T, String> {
+    let mut buffer = Buffer::default();
+    let answer = Ethtool::open(&mut buffer).and_then(|mut ethtool| question(&mut ethtool, device));
+    answer.map_err(|error| format!("its driver does not say ({error})"))
+}
+
+/// A device's folder in sysfs.
+struct Sysfs(PathBuf);
+
+impl Sysfs {
+    /// A file of the device on the bus: the device itself, or what it is a part of, as with virtio.
+    fn bus(&self, file: &str) -> Option<PathBuf> {
+        let device = fs::canonicalize(self.0.join("device")).ok()?;
+        [Some(device.as_path()), device.parent()]
+            .into_iter()
+            .flatten()
+            .map(|folder| folder.join(file))
+            .find(|path| path.exists())
+    }
+
+    fn receive_queues(&self) -> Result<Vec<PathBuf>, String> {
+        let folder = self.0.join("queues");
+        let entries = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let names = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        Ok(names
+            .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("rx-")))
+            .collect())
+    }
+
+    /// Whether the mask of a queue has a CPU.
+    fn has_rps(&self) -> Result<bool, String> {
+        let masks =
+            self.receive_queues()?.iter().map(|queue| file(queue.join("rps_cpus"))).collect::<Result<Vec<_>, _>>();
+        Ok(masks?.iter().any(|mask| mask.chars().any(|digit| !['0', ','].contains(&digit))))
+    }
+
+    /// The CPUs that handle each of its interrupts; those that are not in use have none and are left out.
+    fn interrupts(&self) -> Result<BTreeMap<u64, Vec<u64>>, String> {
+        let numbers: Vec<u64> = match (self.bus("msi_irqs"), self.bus("irq")) {
+            (Some(folder), _) => {
+                let entries = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+                entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
+            }
+            (None, Some(number)) => file(number)?.parse().into_iter().filter(|number| *number != 0).collect(),
+            (None, None) => Vec::new(),
+        };
+        let mut interrupts = BTreeMap::new();
+        for number in numbers {
+            let folder = PathBuf::from(format!("/proc/irq/{number}"));
+            let list = file(folder.join("effective_affinity_list")).or_else(|_| file(folder.join("smp_affinity_list")));
+            // An interrupt that nobody has requested has no folder.
+            let cpus = list.map_or(Ok(Vec::new()), |list| cpu_list(&list))?;
+            if !cpus.is_empty() {
+                interrupts.insert(number, cpus);
+            }
+        }
+        Ok(interrupts)
+    }
+}

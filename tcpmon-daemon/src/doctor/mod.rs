@@ -1,0 +1,156 @@
+//! Can tcpmon run here, and is this host fit to receive? Facts, then decision, then telling.
+//!
+//! [`gather`] reads the facts and changes nothing. [`examine`] decides from the facts alone, by the [`RULES`]. [`tell`]
+//! shows the result to people and to programs.
+
+pub mod facts;
+pub mod gather;
+mod nic;
+mod receive;
+mod run;
+pub mod tell;
+#[cfg(test)]
+mod tests;
+
+use serde::Serialize;
+
+use self::facts::{DeviceFacts, Facts, Goal};
+
+/// One rule.
+#[derive(Debug)]
+pub struct Rule {
+    /// Its name: `run.` (can tcpmon run here), `host.` or `device.` (is this host fit to receive) and what it is about.
+    pub id: &'static str,
+    /// What a host has that passes, as a sentence.
+    pub wanted: &'static str,
+    /// What happens otherwise.
+    pub why: &'static str,
+    /// Where the rule comes from.
+    pub source: &'static str,
+    /// Whether tcpmon does not run at all otherwise.
+    pub refuses: bool,
+    check: Check,
+}
+
+/// How a rule decides.
+#[derive(Debug)]
+enum Check {
+    /// Once.
+    Once(fn(&Facts, &Goal) -> Answer),
+    /// For each device.
+    Device(fn(&DeviceFacts, &Facts, &Goal) -> Answer),
+}
+
+/// What a rule finds: nothing, something with its remedy, or why it cannot decide.
+type Answer = Result<Option<Advice>, String>;
+
+/// What was found, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Advice {
+    found: String,
+    set: String,
+}
+
+/// All rules, in the order in which they are told.
+pub static RULES: [&[Rule]; 3] = [&run::RULES, &receive::RULES, &nic::RULES];
+
+/// Something that a rule found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The rule.
+    pub rule: &'static str,
+    /// The device, if the rule is about devices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    /// Whether tcpmon does not run because of it.
+    pub refuses: bool,
+    /// What was found.
+    pub found: String,
+    /// What to do about it.
+    pub set: String,
+    /// Why.
+    pub why: &'static str,
+    /// Where the rule comes from.
+    pub source: &'static str,
+}
+
+/// A rule that could not decide.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NotChecked {
+    /// The rule.
+    pub rule: &'static str,
+    /// The device, if the rule is about devices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    /// Why not.
+    pub reason: String,
+}
+
+/// The result of all rules.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Diagnosis {
+    /// What was found.
+    pub findings: Vec<Finding>,
+    /// Rules that could not decide.
+    pub not_checked: Vec<NotChecked>,
+    /// Rules that found nothing; a rule about devices counts once for each.
+    pub passed: u64,
+}
+
+impl Diagnosis {
+    /// Whether tcpmon cannot run here.
+    pub fn refuses(&self) -> bool {
+        self.findings.iter().any(|finding| finding.refuses)
+    }
+}
+
+/// Decides from the facts alone.
+pub fn examine(facts: &Facts, goal: &Goal) -> Diagnosis {
+    let mut diagnosis = Diagnosis::default();
+    for rule in RULES.into_iter().flatten() {
+        match rule.check {
+            Check::Once(check) => diagnosis.add(rule, None, check(facts, goal)),
+            Check::Device(check) => {
+                for device in &facts.devices {
+                    diagnosis.add(rule, Some(device.name.clone()), check(device, facts, goal));
+                }
+            }
+        }
+    }
+    diagnosis
+}
+
+impl Diagnosis {
+    fn add(&mut self, rule: &'static Rule, device: Option<String>, answer: Answer) {
+        let &Rule { id, why, source, refuses, .. } = rule;
+        match answer {
+            Ok(None) => self.passed += 1,
+            Ok(Some(Advice { found, set })) => {
+                self.findings.push(Finding { rule: id, device, refuses, found, set, why, source });
+            }
+            Err(reason) => self.not_checked.push(NotChecked { rule: id, device, reason }),
+        }
+    }
+}
+
+/// A finding if `is_wrong`.
+fn find(is_wrong: bool, found: impl FnOnce() -> String, set: impl FnOnce() -> String) -> Answer {
+    Ok(is_wrong.then(|| Advice { found: found(), set: set() }))
+}
+
+/// Bit/s, for people.
+fn rate(bits: u64) -> String {
+    scaled(bits, &[(1_000_000_000, "Gbit/s"), (1_000_000, "Mbit/s"), (1_000, "kbit/s"), (1, "bit/s")])
+}
+
+/// Bytes, for people.
+fn bytes(bytes: u64) -> String {
+    scaled(bytes, &[(1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"), (1, "bytes")])
+}
+
+/// The number in the largest unit that it reaches, with one decimal place unless that is zero.
+fn scaled(number: u64, units: &[(u64, &str)]) -> String {
+    let (unit, name) = units.iter().find(|(unit, _)| number >= *unit).or(units.last()).unwrap_or(&(1, ""));
+    let tenths = (number as f64 * 10.0 / *unit as f64).round() / 10.0;
+    format!("{tenths} {name}")
+}

@@ -1,0 +1,175 @@
+//! Is this host fit to receive? Its network devices.
+
+use std::collections::BTreeSet;
+
+use super::{Check, Rule, find, rate};
+use crate::doctor::facts::{DeviceFacts, Goal};
+
+const SC24: &str = "Schwarz, Tierney: Recent Linux Improvements that Impact TCP Throughput (SC24)";
+const WU: &str = "Wu, Crawford: Linux Kernel Issues in End Host Systems (Fermilab)";
+const SCALING: &str = "Documentation/networking/scaling.rst";
+
+const GBIT: u64 = 1_000_000_000;
+
+/// The rules.
+pub(super) static RULES: [Rule; 9] = [
+    Rule {
+        id: "device.ring",
+        wanted: "the receive ring has 1024 entries (4096 from 10, 8192 from 40 Gbit/s on), or as many as it can",
+        why: "the ring holds what arrives until a CPU takes it: a small one overruns",
+        source: WU,
+        refuses: false,
+        check: Check::Device(|device, _, goal| {
+            let Some(ring) = device.ring.get()? else { return Ok(None) };
+            let wanted = match speed(device, goal) {
+                speed if speed >= 40 * GBIT => 8192,
+                speed if speed >= 10 * GBIT => 4096,
+                _ => 1024,
+            };
+            let wanted = ring.max_entries.min(wanted);
+            find(
+                ring.entries < wanted,
+                || format!("its receive ring has {} of {} entries", ring.entries, ring.max_entries),
+                || format!("ethtool -G {} rx {wanted}", device.name),
+            )
+        }),
+    },
+    Rule {
+        id: "device.interrupts",
+        wanted: "the interrupts of a device with several receive queues go to several CPUs",
+        why: "one CPU does the work of all queues, and the ring overruns while others are idle",
+        source: SCALING,
+        refuses: false,
+        check: Check::Device(|device, facts, _| {
+            let (interrupts, queues) = (device.interrupts.get()?, *device.rx_queues.get()?);
+            let cpus: BTreeSet<_> = interrupts.values().flatten().collect();
+            find(
+                queues > 1 && *facts.host.cpus.get()? > 1 && interrupts.len() > 1 && cpus.len() == 1,
+                || {
+                    format!(
+                        "its {} interrupts all go to CPU {}",
+                        interrupts.len(),
+                        cpus.iter().next().map_or(&0, |cpu| cpu)
+                    )
+                },
+                || "run irqbalance, or write a CPU of its own to /proc/irq/N/smp_affinity_list of each".into(),
+            )
+        }),
+    },
+    Rule {
+        id: "device.numa",
+        wanted: "the interrupts go to CPUs of the NUMA node to which the device is attached",
+        why: "every packet crosses the link between the nodes, twice if the program runs there, too",
+        source: SC24,
+        refuses: false,
+        check: Check::Device(|device, facts, _| {
+            let (Some(node), true) = (device.numa_node.get()?, *facts.host.numa_nodes.get()? > 1) else {
+                return Ok(None);
+            };
+            let (interrupts, local) = (device.interrupts.get()?, device.local_cpus.get()?);
+            let far = interrupts.values().filter(|cpus| !cpus.iter().any(|cpu| local.contains(cpu))).count();
+            find(
+                far > 0,
+                || {
+                    format!(
+                        "{far} of its {} interrupts go to CPUs of another node than its node {node}",
+                        interrupts.len()
+                    )
+                },
+                || "write CPUs of that node to /proc/irq/N/smp_affinity_list".into(),
+            )
+        }),
+    },
+    Rule {
+        id: "device.rps",
+        wanted: "from 10 Gbit/s on, the packets of a device with a single receive queue are spread by RPS",
+        why: "one CPU does the work of TCP for all connections",
+        source: SCALING,
+        refuses: false,
+        check: Check::Device(|device, facts, goal| {
+            let (queues, cpus) = (*device.rx_queues.get()?, *facts.host.cpus.get()?);
+            let needed = queues == 1 && cpus > 1 && speed(device, goal) >= 10 * GBIT;
+            find(
+                needed && !*device.rps.get()?,
+                || "it has one receive queue, and RPS is off".into(),
+                || {
+                    let mask = u64::MAX >> (64 - cpus.min(32));
+                    format!("echo {mask:x} > /sys/class/net/{}/queues/rx-0/rps_cpus", device.name)
+                },
+            )
+        }),
+    },
+    Rule {
+        id: "device.gro",
+        wanted: "generic receive offload (GRO) is on",
+        why: "without it, TCP does its work for every packet instead of once for dozens",
+        source: SCALING,
+        refuses: false,
+        check: Check::Device(|device, _, _| {
+            find(!*device.gro.get()?, || "GRO is off".into(), || format!("ethtool -K {} gro on", device.name))
+        }),
+    },
+    Rule {
+        id: "device.lro",
+        wanted: "large receive offload (LRO) is off on a host that forwards packets",
+        why: "merged packets cannot be forwarded as they came; GRO has no such limit",
+        source: "ethtool(8)",
+        refuses: false,
+        check: Check::Device(|device, facts, _| {
+            find(
+                *device.lro.get()? && *facts.host.ip_forward.get()? != 0,
+                || "LRO is on, and net.ipv4.ip_forward is 1".into(),
+                || format!("ethtool -K {} lro off", device.name),
+            )
+        }),
+    },
+    Rule {
+        id: "device.mtu",
+        wanted: "from 40 Gbit/s on, the MTU is 9000 if the whole path allows it",
+        why: "a sixth of the packets means a sixth of the interrupts, headers and acknowledgements",
+        source: SC24,
+        refuses: false,
+        check: Check::Device(|device, _, goal| {
+            let mtu = *device.mtu.get()?;
+            find(
+                speed(device, goal) >= 40 * GBIT && mtu < 9000,
+                || format!("its MTU is {mtu} at {}", rate(speed(device, goal))),
+                || format!("ip link set {} mtu 9000, once every switch on the path allows it", device.name),
+            )
+        }),
+    },
+    Rule {
+        id: "device.flow-control",
+        wanted: "from 10 Gbit/s on, the device sends pause frames (if its driver can)",
+        why: "the switch then holds packets back when the ring is full, instead of losing them here",
+        source: SC24,
+        refuses: false,
+        check: Check::Device(|device, _, goal| {
+            find(
+                speed(device, goal) >= 10 * GBIT && *device.flow_control.get()? == Some(false),
+                || "it sends no pause frames".into(),
+                || format!("ethtool -A {} rx on tx on", device.name),
+            )
+        }),
+    },
+    Rule {
+        id: "device.iommu",
+        wanted: "from 10 Gbit/s on, the IOMMU passes the device's addresses through (iommu=pt), or none is in use",
+        why: "mapping and unmapping every buffer took more than half of the throughput of some hosts",
+        source: SC24,
+        refuses: false,
+        check: Check::Device(|device, _, goal| {
+            let domain = device.iommu.get()?.as_deref().unwrap_or_default();
+            find(
+                speed(device, goal) >= 10 * GBIT && domain.starts_with("DMA"),
+                || format!("its IOMMU domain has the type {domain}"),
+                || "boot with iommu=pt".into(),
+            )
+        }),
+    },
+];
+
+/// Speed of its link; that of the goal if it is not known.
+fn speed(device: &DeviceFacts, goal: &Goal) -> u64 {
+    device.speed.get().map_or(goal.bandwidth, |speed| *speed)
+}

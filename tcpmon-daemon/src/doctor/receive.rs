@@ -1,0 +1,314 @@
+//! Is this host fit to receive? Its settings.
+
+use super::{Advice, Answer, Check, Rule, bytes, find, rate};
+use crate::doctor::facts::{Fact, Facts, Goal};
+
+/// The documents that tcpmon comes from, and the kernel's own.
+const BOWDEN: &str = "Bowden, Wu, Crawford: Tuning Systems for TCP/IP Performance on High Latency Networks (Fermilab)";
+const SC24: &str = "Schwarz, Tierney: Recent Linux Improvements that Impact TCP Throughput (SC24)";
+const IP_SYSCTL: &str = "Documentation/networking/ip-sysctl.rst";
+const NET_SYSCTL: &str = "Documentation/admin-guide/sysctl/net.rst";
+const ESNET: &str = "ESnet fasterdata: Linux host tuning";
+
+const GBIT: u64 = 1_000_000_000;
+const MIB: u64 = 1 << 20;
+
+/// The largest `sk_rcvbuf`.
+const MAX_BUFFER: u64 = i32::MAX as u64;
+
+/// The rules.
+pub(super) static RULES: [Rule; 18] = [
+    Rule {
+        id: "host.rcv-buffer",
+        wanted: "net.ipv4.tcp_rmem lets the receive buffer grow to twice the bandwidth-delay product (at most 2 GiB)",
+        why: "a window smaller than what is on the way limits the sender, and about half of a buffer is overhead",
+        source: BOWDEN,
+        refuses: false,
+        check: Check::Once(receive_buffer),
+    },
+    Rule {
+        id: "host.rcv-buffer-fixed",
+        wanted: "net.core.rmem_max is at least the bandwidth-delay product (at most 1 GiB)",
+        why: "a program that sets SO_RCVBUF gets at most twice this much, and its buffer does not grow any more",
+        source: "tcp(7), socket(7)",
+        refuses: false,
+        check: Check::Once(|facts, goal| {
+            let (limit, wanted) = (*facts.host.rmem_max.get()?, goal.bdp().min(MAX_BUFFER / 2));
+            find(
+                limit < wanted,
+                || format!("net.core.rmem_max is {}; {} are on the way", bytes(limit), on_the_way(goal)),
+                || format!("sysctl -w net.core.rmem_max={wanted}"),
+            )
+        }),
+    },
+    Rule {
+        id: "host.autotuning",
+        wanted: "net.ipv4.tcp_moderate_rcvbuf is 1",
+        why: "otherwise receive buffers keep their first size, the second number of tcp_rmem",
+        source: IP_SYSCTL,
+        refuses: false,
+        check: Check::Once(|facts, _| is_on(&facts.host.moderate_rcvbuf, "net.ipv4.tcp_moderate_rcvbuf")),
+    },
+    Rule {
+        id: "host.window-scaling",
+        wanted: "net.ipv4.tcp_window_scaling is 1",
+        why: "without it, no window is larger than 64 KiB",
+        source: IP_SYSCTL,
+        refuses: false,
+        check: Check::Once(|facts, _| is_on(&facts.host.window_scaling, "net.ipv4.tcp_window_scaling")),
+    },
+    Rule {
+        id: "host.timestamps",
+        wanted: "net.ipv4.tcp_timestamps is 1",
+        why: "they protect against old segments when sequence numbers wrap (every 0.34 s at 100 Gbit/s), and the \
+              receiver measures the round trip by them",
+        source: IP_SYSCTL,
+        refuses: false,
+        check: Check::Once(|facts, _| is_on(&facts.host.timestamps, "net.ipv4.tcp_timestamps")),
+    },
+    Rule {
+        id: "host.sack",
+        wanted: "net.ipv4.tcp_sack is 1",
+        why: "without it, the sender repairs one loss per round trip, or sends again what has arrived",
+        source: IP_SYSCTL,
+        refuses: false,
+        check: Check::Once(|facts, _| is_on(&facts.host.sack, "net.ipv4.tcp_sack")),
+    },
+    Rule {
+        id: "host.tcp-mem-low",
+        wanted: "the second number of net.ipv4.tcp_mem is more than one full receive buffer",
+        why: "above it TCP is under memory pressure: buffers stop growing, and windows are cut",
+        source: BOWDEN,
+        refuses: false,
+        check: Check::Once(tcp_memory_low),
+    },
+    Rule {
+        id: "host.tcp-mem-high",
+        wanted: "the third number of net.ipv4.tcp_mem is at most half of the memory",
+        why: "queues of TCP that take nearly all memory make the allocations for new packets fail",
+        source: BOWDEN,
+        refuses: false,
+        check: Check::Once(tcp_memory_high),
+    },
+    Rule {
+        id: "host.min-free",
+        wanted: "vm.min_free_kbytes keeps what arrives in 10 ms (64 MiB from 10 Gbit/s on; at most 1 % of the memory)",
+        why: "packets are allocated in interrupts, which cannot wait until memory is freed: without a reserve, page \
+              allocations fail and packets are lost",
+        source: BOWDEN,
+        refuses: false,
+        check: Check::Once(reserve_low),
+    },
+    Rule {
+        id: "host.min-free-high",
+        wanted: "vm.min_free_kbytes is at most 5 % of the memory",
+        why: "programs cannot use it: the host swaps or kills processes while memory is free",
+        source: "Documentation/admin-guide/sysctl/vm.rst",
+        refuses: false,
+        check: Check::Once(|facts, _| {
+            let (reserve, memory) = (*facts.host.min_free_kbytes.get()? << 10, *facts.host.memory_bytes.get()?);
+            find(
+                reserve > memory / 20,
+                || format!("vm.min_free_kbytes keeps {} of {}", bytes(reserve), bytes(memory)),
+                || format!("sysctl -w vm.min_free_kbytes={}", (memory / 100) >> 10),
+            )
+        }),
+    },
+    Rule {
+        id: "host.backlog",
+        wanted: "net.core.netdev_max_backlog is 1000 packets for each Gbit/s (at most 250000)",
+        why: "packets that RPS, tunnels and virtual devices hand to a CPU wait there, and are dropped when it is full",
+        source: ESNET,
+        refuses: false,
+        check: Check::Once(|facts, goal| {
+            let limit = *facts.host.netdev_max_backlog.get()?;
+            let wanted = (1000 * goal.bandwidth.div_ceil(GBIT)).clamp(1000, 250_000);
+            find(
+                limit < wanted,
+                || format!("net.core.netdev_max_backlog is {limit}"),
+                || format!("sysctl -w net.core.netdev_max_backlog={wanted}"),
+            )
+        }),
+    },
+    Rule {
+        id: "host.backlog-drops",
+        wanted: "at most one packet in a million was dropped because the backlog of a CPU was full",
+        why: "the sender has to send each of them again, and slows down",
+        source: "docs/runbooks/TcpmonSoftnetDrops.md",
+        refuses: false,
+        check: Check::Once(|facts, _| {
+            let softnet = facts.host.softnet.get()?;
+            find(
+                softnet.dropped.saturating_mul(1_000_000) > softnet.processed,
+                || format!("{} of {} packets were dropped since the host started", softnet.dropped, softnet.processed),
+                || "double net.core.netdev_max_backlog; spread packets over more CPUs (RPS)".into(),
+            )
+        }),
+    },
+    Rule {
+        id: "host.napi-budget",
+        wanted: "net.core.netdev_budget is at least 300 packets, 600 from 40 Gbit/s on",
+        why: "a CPU that has used up its budget leaves packets in the ring, and the ring overruns",
+        source: NET_SYSCTL,
+        refuses: false,
+        check: Check::Once(|facts, goal| {
+            let budget = *facts.host.netdev_budget.get()?;
+            let wanted = if goal.bandwidth >= 40 * GBIT { 600 } else { 300 };
+            find(
+                budget < wanted,
+                || format!("net.core.netdev_budget is {budget}"),
+                || format!("sysctl -w net.core.netdev_budget={wanted}"),
+            )
+        }),
+    },
+    Rule {
+        id: "host.napi-squeeze",
+        wanted: "CPUs used up their NAPI budget at most once in 1000 packets",
+        why: "packets then wait in the ring although the CPU is at work on them, and the ring overruns",
+        source: NET_SYSCTL,
+        refuses: false,
+        check: Check::Once(|facts, _| {
+            let softnet = facts.host.softnet.get()?;
+            find(
+                softnet.time_squeezed.saturating_mul(1000) > softnet.processed,
+                || format!("{} times in {} packets since the host started", softnet.time_squeezed, softnet.processed),
+                || "double net.core.netdev_budget and net.core.netdev_budget_usecs".into(),
+            )
+        }),
+    },
+    Rule {
+        id: "host.congestion-control",
+        wanted: "net.ipv4.tcp_congestion_control is cubic, bbr, htcp or dctcp",
+        why: "older ones take minutes to fill a long, fast path again after a loss; it governs what this host sends",
+        source: SC24,
+        refuses: false,
+        check: Check::Once(|facts, _| {
+            let name = facts.host.congestion_control.get()?;
+            find(
+                !["cubic", "bbr", "htcp", "dctcp"].iter().any(|good| name.starts_with(good)),
+                || format!("net.ipv4.tcp_congestion_control is {name}"),
+                || "sysctl -w net.ipv4.tcp_congestion_control=cubic".into(),
+            )
+        }),
+    },
+    Rule {
+        id: "host.qdisc",
+        wanted: "net.core.default_qdisc is fq, fq_codel or cake; from 10 Gbit/s on, fq",
+        why: "fq paces what this host sends, acknowledgements included, so that bursts overrun no switch or receiver",
+        source: SC24,
+        refuses: false,
+        check: Check::Once(|facts, goal| {
+            let name = facts.host.default_qdisc.get()?.as_str();
+            let is_good = name == "fq" || goal.bandwidth < 10 * GBIT && ["fq_codel", "cake"].contains(&name);
+            find(
+                !is_good,
+                || format!("net.core.default_qdisc is {name}"),
+                || {
+                    "sysctl -w net.core.default_qdisc=fq (for devices that come up from then on; `tc qdisc` for others)"
+                        .into()
+                },
+            )
+        }),
+    },
+    Rule {
+        id: "host.governor",
+        wanted: "every CPU has the frequency governor `performance`, or the kernel sets no frequencies",
+        why: "a CPU that is slow to speed up lets packets wait",
+        source: SC24,
+        refuses: false,
+        check: Check::Once(|facts, _| {
+            let governors = facts.host.governors.get()?;
+            let others = || governors.iter().filter(|(name, _)| *name != "performance");
+            let list =
+                || others().map(|(name, cpus)| format!("{cpus} CPUs have {name}")).collect::<Vec<_>>().join(", ");
+            find(others().next().is_some(), list, || "cpupower frequency-set -g performance".into())
+        }),
+    },
+    Rule {
+        id: "host.optmem",
+        wanted: "from 40 Gbit/s on, net.core.optmem_max is at least 1 MiB",
+        why: "a sender with MSG_ZEROCOPY needs it for its notifications, and copies otherwise",
+        source: SC24,
+        refuses: false,
+        check: Check::Once(|facts, goal| {
+            let limit = *facts.host.optmem_max.get()?;
+            find(
+                goal.bandwidth >= 40 * GBIT && limit < MIB,
+                || format!("net.core.optmem_max is {}", bytes(limit)),
+                || format!("sysctl -w net.core.optmem_max={MIB}"),
+            )
+        }),
+    },
+];
+
+fn is_on(setting: &Fact<u64>, name: &str) -> Answer {
+    find(*setting.get()? == 0, || format!("{name} is 0"), || format!("sysctl -w {name}=1"))
+}
+
+fn on_the_way(goal: &Goal) -> String {
+    format!("{} at {} and a round trip of {:?}", bytes(goal.bdp()), rate(goal.bandwidth), goal.rtt)
+}
+
+/// The buffer that one connection needs.
+fn wanted_buffer(goal: &Goal) -> u64 {
+    (2 * goal.bdp()).min(MAX_BUFFER)
+}
+
+fn receive_buffer(facts: &Facts, goal: &Goal) -> Answer {
+    let [least, first, most] = *facts.host.tcp_rmem.get()?;
+    let wanted = wanted_buffer(goal);
+    find(
+        most < wanted,
+        || format!("net.ipv4.tcp_rmem lets a buffer grow to {}; {} are on the way", bytes(most), on_the_way(goal)),
+        || format!("sysctl -w net.ipv4.tcp_rmem=\"{least} {first} {wanted}\""),
+    )
+}
+
+fn tcp_memory_low(facts: &Facts, goal: &Goal) -> Answer {
+    let host = &facts.host;
+    let [_, pressure, _] = *host.tcp_mem.get()?;
+    let (limit, memory) = (pressure * host.page_bytes, *host.memory_bytes.get()?);
+    let buffer = host.tcp_rmem.get()?[2].max(wanted_buffer(goal));
+    let pages = |bytes: u64| bytes.div_ceil(host.page_bytes);
+    find(
+        limit < buffer,
+        || {
+            format!(
+                "TCP is under memory pressure above {}; one receive buffer may take {}",
+                bytes(limit),
+                bytes(buffer)
+            )
+        },
+        || {
+            if buffer > memory / 8 {
+                return format!(
+                    "lower the third number of net.ipv4.tcp_rmem: {} of memory are too little for such a buffer",
+                    bytes(memory)
+                );
+            }
+            format!("sysctl -w net.ipv4.tcp_mem=\"{} {} {}\"", pages(2 * buffer), pages(3 * buffer), pages(4 * buffer))
+        },
+    )
+}
+
+fn tcp_memory_high(facts: &Facts, _: &Goal) -> Answer {
+    let host = &facts.host;
+    let [.., most] = *host.tcp_mem.get()?;
+    let (limit, memory) = (most.saturating_mul(host.page_bytes), *host.memory_bytes.get()?);
+    let share = |percent: u64| memory / 100 * percent / host.page_bytes;
+    find(
+        limit > memory / 2,
+        || format!("net.ipv4.tcp_mem lets TCP take {} of {}", bytes(limit), bytes(memory)),
+        || format!("sysctl -w net.ipv4.tcp_mem=\"{} {} {}\"", share(5), share(7), share(10)),
+    )
+}
+
+fn reserve_low(facts: &Facts, goal: &Goal) -> Answer {
+    let (reserve, memory) = (*facts.host.min_free_kbytes.get()? << 10, *facts.host.memory_bytes.get()?);
+    let floor = if goal.bandwidth >= 10 * GBIT { 64 * MIB } else { 0 };
+    let wanted = (goal.bandwidth / 8 / 100).max(floor).min(memory / 100);
+    Ok((reserve < wanted).then(|| Advice {
+        found: format!("vm.min_free_kbytes keeps {}; {} are wanted", bytes(reserve), bytes(wanted)),
+        set: format!("sysctl -w vm.min_free_kbytes={}", wanted.div_ceil(1 << 10)),
+    }))
+}

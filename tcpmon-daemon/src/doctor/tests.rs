@@ -1,0 +1,365 @@
+//! Each rule, from a well-tuned host with one thing changed.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    env, fs,
+    time::Duration,
+};
+
+use super::{facts::*, *};
+use crate::{
+    kernel::Prerequisites,
+    model::{
+        host::Ring,
+        snapshot::{ProbeStatus, Verdict},
+    },
+};
+
+const GIB: u64 = 1 << 30;
+const GBIT: u64 = 1_000_000_000;
+
+fn known<T>(found: T) -> Fact<T> {
+    Fact::Known(found)
+}
+
+/// A host with 256 GiB and two NUMA nodes, tuned for 100 Gbit/s at 100 ms.
+fn tuned() -> Facts {
+    let probe = |name: &str, verdict| ProbeStatus { name: name.into(), verdict, reason: String::new() };
+    let run = RunFacts {
+        prerequisites: Prerequisites {
+            release: "6.18.5".into(),
+            btf: Ok(()),
+            capabilities: Some(u64::MAX),
+            lockdown: Some("none [integrity] confidentiality\n".into()),
+            missing_functions: Vec::new(),
+            object: true,
+        },
+        probes: known(Ok(vec![probe("tcp_probe", Verdict::Attached), probe("tcp_rcvbuf_grow", Verdict::Unsupported)])),
+        security_modules: known("lockdown,capability,apparmor,bpf".into()),
+        confinement: known("unconfined".into()),
+        cgroup_v2: known(true),
+        dmesg_restrict: known(1),
+        bpf_jit_enable: known(1),
+        bpf_stats_enabled: known(0),
+        host_pid_namespace: known(true),
+        first_network_namespace: known(true),
+        others: known(BTreeMap::new()),
+    };
+    let host = HostFacts {
+        memory_bytes: known(256 * GIB),
+        page_bytes: 4096,
+        cpus: known(64),
+        numa_nodes: known(2),
+        tcp_rmem: known([4096, 131_072, 2_147_483_647]),
+        rmem_max: known(2_147_483_647),
+        tcp_mem: known([3_145_728, 4_194_304, 6_291_456]),
+        min_free_kbytes: known(1 << 20),
+        netdev_max_backlog: known(250_000),
+        netdev_budget: known(600),
+        softnet: known(SoftnetSums { processed: 10_000_000, dropped: 3, time_squeezed: 900 }),
+        congestion_control: known("cubic".into()),
+        default_qdisc: known("fq".into()),
+        window_scaling: known(1),
+        timestamps: known(1),
+        sack: known(1),
+        moderate_rcvbuf: known(1),
+        optmem_max: known(1 << 20),
+        ip_forward: known(0),
+        governors: known(BTreeMap::from([("performance".into(), 64)])),
+    };
+    let device = DeviceFacts {
+        name: "eth0".into(),
+        driver: known("mlx5_core".into()),
+        speed: known(100 * GBIT),
+        mtu: known(9000),
+        ring: known(Some(Ring { entries: 8192, max_entries: 8192 })),
+        gro: known(true),
+        lro: known(false),
+        flow_control: known(Some(true)),
+        numa_node: known(Some(1)),
+        local_cpus: known((32..64).collect()),
+        rx_queues: known(32),
+        rps: known(false),
+        interrupts: known((100..132).map(|number| (number, vec![number - 68])).collect()),
+        iommu: known(Some("identity".into())),
+    };
+    Facts { run, host, devices: vec![device] }
+}
+
+fn goal() -> Goal {
+    Goal { bandwidth: 100 * GBIT, rtt: Duration::from_millis(100) }
+}
+
+/// One thing that is changed.
+type Change = fn(&mut Facts);
+
+fn without(facts: &mut Facts, capability: u32) {
+    facts.run.prerequisites.capabilities = Some(!(1 << capability));
+}
+
+fn refused(denied: bool) -> Fact<Result<Vec<ProbeStatus>, Refusal>> {
+    known(Err(Refusal { missing: "the kernel refused tcpmon's maps".into(), remedy: "allow bpf(2)".into(), denied }))
+}
+
+/// For each change, what is found then, and what is to be set.
+const CHANGES: [(Change, &str, &str); 54] = [
+    (|it| it.run.prerequisites.object = false, "run.build", "cargo xtask setup"),
+    (|it| it.run.prerequisites.btf = Err("No such file".into()), "run.btf", "CONFIG_DEBUG_INFO_BTF"),
+    (|it| it.run.prerequisites.missing_functions = vec!["bpf_sock_from_file"], "run.kernel", "5.15"),
+    (|it| it.run.prerequisites.lockdown = Some("none integrity [confidentiality]".into()), "run.lockdown", "integrity"),
+    // CAP_SYS_ADMIN includes the next three.
+    (|it| it.run.prerequisites.capabilities = Some(!(1 << 39 | 1 << 21)), "run.cap-bpf run.cap-sys-admin", "CAP_BPF"),
+    (
+        |it| it.run.prerequisites.capabilities = Some(!(1 << 38 | 1 << 21)),
+        "run.cap-perfmon run.cap-sys-admin",
+        "CAP_PERFMON",
+    ),
+    (
+        |it| it.run.prerequisites.capabilities = Some(!(1 << 12 | 1 << 21)),
+        "run.cap-net-admin run.cap-sys-admin",
+        "CAP_NET_ADMIN",
+    ),
+    (|it| without(it, 39), "", ""),
+    (|it| without(it, 38), "", ""),
+    (|it| without(it, 12), "", ""),
+    (|it| without(it, 21), "run.cap-sys-admin", "CAP_SYS_ADMIN"),
+    (|it| without(it, 19), "run.cap-sys-ptrace", "CAP_SYS_PTRACE"),
+    (|it| without(it, 34), "run.cap-syslog", "CAP_SYSLOG"),
+    (
+        |it| {
+            without(it, 34);
+            it.run.dmesg_restrict = known(0)
+        },
+        "",
+        "",
+    ),
+    (|it| it.run.probes = refused(true), "run.programs", "allow bpf(2)"),
+    (
+        |it| {
+            it.run.probes = refused(true);
+            it.run.confinement = known("docker-default (enforce)".into())
+        },
+        "run.security-module",
+        "profile",
+    ),
+    (|it| it.run.probes = refused(false), "run.programs", "allow bpf(2)"),
+    (
+        |it| {
+            it.run.probes = known(Ok(vec![ProbeStatus {
+                name: "napi_poll".into(),
+                verdict: Verdict::Broken,
+                reason: "in use".into(),
+            }]))
+        },
+        "run.probes",
+        "TcpmonProbeMissing",
+    ),
+    (|it| it.run.cgroup_v2 = known(false), "run.cgroup-v2", "unified_cgroup_hierarchy"),
+    (|it| it.run.bpf_jit_enable = known(0), "run.bpf-jit", "sysctl -w net.core.bpf_jit_enable=1"),
+    (|it| it.run.bpf_stats_enabled = known(1), "run.bpf-stats", "sysctl -w kernel.bpf_stats_enabled=0"),
+    (|it| it.run.host_pid_namespace = known(false), "run.container", "hostPID"),
+    (|it| it.run.first_network_namespace = known(false), "run.container", "hostNetwork"),
+    (|it| it.run.others = known(BTreeMap::from([(7, "tcpmon daemon".into())])), "run.another", "scrape"),
+    (
+        |it| it.host.tcp_rmem = known([4096, 131_072, 6_291_456]),
+        "host.rcv-buffer",
+        "sysctl -w net.ipv4.tcp_rmem=\"4096 131072 2147483647\"",
+    ),
+    (|it| it.host.rmem_max = known(212_992), "host.rcv-buffer-fixed", "sysctl -w net.core.rmem_max=1073741823"),
+    (|it| it.host.moderate_rcvbuf = known(0), "host.autotuning", "sysctl -w net.ipv4.tcp_moderate_rcvbuf=1"),
+    (|it| it.host.window_scaling = known(0), "host.window-scaling", "sysctl -w net.ipv4.tcp_window_scaling=1"),
+    (|it| it.host.timestamps = known(0), "host.timestamps", "sysctl -w net.ipv4.tcp_timestamps=1"),
+    (|it| it.host.timestamps = known(2), "", ""),
+    (|it| it.host.sack = known(0), "host.sack", "sysctl -w net.ipv4.tcp_sack=1"),
+    (
+        |it| it.host.tcp_mem = known([393_216, 524_287, 786_432]),
+        "host.tcp-mem-low",
+        "sysctl -w net.ipv4.tcp_mem=\"1048576 1572864 2097152\"",
+    ),
+    (
+        |it| it.host.tcp_mem = known([3_145_728, 4_194_304, 33_554_433]),
+        "host.tcp-mem-high",
+        "sysctl -w net.ipv4.tcp_mem=",
+    ),
+    (|it| it.host.min_free_kbytes = known(67_584), "host.min-free", "sysctl -w vm.min_free_kbytes=122071"),
+    (|it| it.host.min_free_kbytes = known(16 << 20), "host.min-free-high", "sysctl -w vm.min_free_kbytes=2684354"),
+    (|it| it.host.netdev_max_backlog = known(1000), "host.backlog", "sysctl -w net.core.netdev_max_backlog=100000"),
+    (
+        |it| it.host.softnet = known(SoftnetSums { processed: 10_000_000, dropped: 11, time_squeezed: 0 }),
+        "host.backlog-drops",
+        "RPS",
+    ),
+    (|it| it.host.netdev_budget = known(300), "host.napi-budget", "sysctl -w net.core.netdev_budget=600"),
+    (
+        |it| it.host.softnet = known(SoftnetSums { processed: 10_000_000, dropped: 0, time_squeezed: 10_001 }),
+        "host.napi-squeeze",
+        "netdev_budget_usecs",
+    ),
+    (
+        |it| it.host.congestion_control = known("reno".into()),
+        "host.congestion-control",
+        "sysctl -w net.ipv4.tcp_congestion_control=cubic",
+    ),
+    (|it| it.host.default_qdisc = known("pfifo_fast".into()), "host.qdisc", "sysctl -w net.core.default_qdisc=fq"),
+    (|it| it.host.default_qdisc = known("fq_codel".into()), "host.qdisc", "sysctl -w net.core.default_qdisc=fq"),
+    (
+        |it| it.host.governors = known(BTreeMap::from([("performance".into(), 63), ("powersave".into(), 1)])),
+        "host.governor",
+        "cpupower",
+    ),
+    (|it| it.host.governors = known(BTreeMap::new()), "", ""),
+    (|it| it.host.optmem_max = known(131_072), "host.optmem", "sysctl -w net.core.optmem_max=1048576"),
+    (
+        |it| it.devices[0].ring = known(Some(Ring { entries: 1024, max_entries: 8192 })),
+        "device.ring",
+        "ethtool -G eth0 rx 8192",
+    ),
+    (
+        |it| it.devices[0].interrupts = known((0..9).map(|number| (number, vec![40])).collect()),
+        "device.interrupts",
+        "irqbalance",
+    ),
+    (
+        |it| it.devices[0].interrupts = known((0..9).map(|number| (number, vec![number])).collect()),
+        "device.numa",
+        "smp_affinity_list",
+    ),
+    (|it| it.devices[0].rx_queues = known(1), "device.rps", "echo ffffffff > /sys/class/net/eth0/queues/rx-0/rps_cpus"),
+    (|it| it.devices[0].gro = known(false), "device.gro", "ethtool -K eth0 gro on"),
+    (
+        |it| {
+            it.devices[0].lro = known(true);
+            it.host.ip_forward = known(1)
+        },
+        "device.lro",
+        "ethtool -K eth0 lro off",
+    ),
+    (|it| it.devices[0].mtu = known(1500), "device.mtu", "ip link set eth0 mtu 9000"),
+    (|it| it.devices[0].flow_control = known(Some(false)), "device.flow-control", "ethtool -A eth0 rx on tx on"),
+    (|it| it.devices[0].iommu = known(Some("DMA-FQ".into())), "device.iommu", "iommu=pt"),
+];
+
+fn rules_of(diagnosis: &Diagnosis) -> Vec<&'static str> {
+    diagnosis.findings.iter().map(|finding| finding.rule).collect()
+}
+
+#[test]
+fn nothing_is_found_on_a_well_tuned_host_and_everything_is_checked() {
+    let diagnosis = examine(&tuned(), &goal());
+    let checks = RULES.into_iter().flatten().count() as u64;
+    assert_eq!(diagnosis, Diagnosis { passed: checks, ..Diagnosis::default() });
+}
+
+#[test]
+fn each_change_of_a_well_tuned_host_is_found_by_its_rule_alone() {
+    for (change, rules, set) in CHANGES {
+        let mut facts = tuned();
+        change(&mut facts);
+        let diagnosis = examine(&facts, &goal());
+        assert_eq!(rules_of(&diagnosis).join(" "), rules, "{diagnosis:?}");
+        if let Some(finding) = diagnosis.findings.first() {
+            assert!(finding.set.contains(set), "{finding:?}");
+            assert!(!finding.found.is_empty() && !finding.found.contains('\n'), "{finding:?}");
+            assert_eq!(finding.device.as_deref(), finding.rule.starts_with("device.").then_some("eth0"));
+        }
+    }
+    let tried: BTreeSet<_> =
+        CHANGES.iter().flat_map(|(_, rules, _)| rules.split(' ')).filter(|id| !id.is_empty()).collect();
+    assert_eq!(tried, RULES.into_iter().flatten().map(|rule| rule.id).collect());
+}
+
+/// Following the advice of a rule about a number ends its finding.
+#[test]
+fn what_is_advised_is_enough() {
+    let slow = Goal { bandwidth: GBIT, rtt: Duration::from_millis(80) };
+    for (goal, wanted) in [(slow, 20_000_000), (goal(), 2_147_483_647)] {
+        let mut facts = tuned();
+        facts.host.tcp_rmem = known([4096, 131_072, wanted - 1]);
+        assert_eq!(rules_of(&examine(&facts, &goal)), ["host.rcv-buffer"]);
+        facts.host.tcp_rmem = known([4096, 131_072, wanted]);
+        assert_eq!(rules_of(&examine(&facts, &goal)), Vec::<&str>::new());
+    }
+    let mut facts = tuned();
+    facts.host.tcp_mem = known([1_048_576, 1_572_864, 2_097_152]);
+    facts.host.min_free_kbytes = known(122_071);
+    facts.host.netdev_max_backlog = known(100_000);
+    assert_eq!(rules_of(&examine(&facts, &goal())), Vec::<&str>::new());
+}
+
+#[test]
+fn a_small_slow_host_with_the_kernels_defaults_passes_a_short_path() {
+    let mut facts = tuned();
+    facts.host = HostFacts {
+        memory_bytes: known(4 * GIB),
+        numa_nodes: known(1),
+        tcp_rmem: known([4096, 131_072, 6_291_456]),
+        rmem_max: known(4_194_304),
+        tcp_mem: known([47_000, 63_000, 94_000]),
+        min_free_kbytes: known(8_192),
+        netdev_max_backlog: known(1000),
+        netdev_budget: known(300),
+        default_qdisc: known("fq_codel".into()),
+        optmem_max: known(131_072),
+        ..facts.host
+    };
+    let device = &mut facts.devices[0];
+    (device.speed, device.mtu) = (known(GBIT), known(1500));
+    (device.ring, device.flow_control) = (known(Some(Ring { entries: 1024, max_entries: 4096 })), known(Some(false)));
+    (device.iommu, device.rx_queues) = (known(Some("DMA".into())), known(1));
+    let goal = Goal { bandwidth: GBIT, rtt: Duration::from_millis(20) };
+    assert_eq!(rules_of(&examine(&facts, &goal)), Vec::<&str>::new());
+    let farther = Goal { rtt: Duration::from_millis(100), ..goal };
+    assert_eq!(rules_of(&examine(&facts, &farther)), ["host.rcv-buffer", "host.rcv-buffer-fixed"]);
+}
+
+#[test]
+fn what_is_not_known_is_not_found_but_named() {
+    let mut facts = tuned();
+    facts.host.sack = Fact::Unknown("/proc/sys/net/ipv4/tcp_sack: Permission denied".into());
+    facts.devices[0].ring = Fact::Unknown("its driver does not say".into());
+    let diagnosis = examine(&facts, &goal());
+    assert_eq!(rules_of(&diagnosis), Vec::<&str>::new());
+    let named: Vec<_> = diagnosis.not_checked.iter().map(|it| (it.rule, it.device.as_deref())).collect();
+    assert_eq!(named, [("host.sack", None), ("device.ring", Some("eth0"))]);
+    let text = tell::text(&facts, &goal(), &diagnosis);
+    assert!(text.contains("not checked: host.sack: /proc/sys/net/ipv4/tcp_sack: Permission denied"), "{text}");
+}
+
+#[test]
+fn people_and_programs_are_told_the_same() {
+    let mut facts = tuned();
+    facts.host.window_scaling = known(0);
+    facts.run.prerequisites.object = false;
+    let diagnosis = examine(&facts, &goal());
+    let text = tell::text(&facts, &goal(), &diagnosis);
+    let json: serde_json::Value = serde_json::from_str(&tell::json(&facts, &goal(), &diagnosis).unwrap()).unwrap();
+    assert!(text.starts_with("Can tcpmon run here? no\n"), "{text}");
+    assert!(text.contains("receive 100 Gbit/s at a round trip of 100ms (1.3 GB on the way)? not yet\n"), "{text}");
+    assert!(
+        text.contains("  eth0: mlx5_core, 100 Gbit/s, MTU 9000, ring 8192 of 8192, receive queues: 32\n"),
+        "{text}"
+    );
+    assert!(text.ends_with("2 findings; 43 checks passed. Nothing was changed.\n"), "{text}");
+    assert_eq!(json["can_run"], false);
+    assert_eq!(json["findings"][1]["rule"], "host.window-scaling");
+    assert_eq!(json["facts"]["host"]["tcp_rmem"][1], 131_072);
+    assert_eq!(json["goal"]["rtt_seconds"], 0.1);
+    for finding in &diagnosis.findings {
+        for part in [finding.rule, &finding.set, finding.source] {
+            assert!(text.contains(part), "{part:?} in {text}");
+        }
+    }
+}
+
+#[test]
+fn the_document_lists_the_rules() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/doctor.md");
+    let document = fs::read_to_string(file).unwrap();
+    let (head, _) = document.split_once("\n## Rules\n").unwrap();
+    let wanted = format!("{head}\n## Rules\n\n{}", tell::reference());
+    if env::var_os("TCPMON_BLESS").is_some() {
+        fs::write(file, &wanted).unwrap();
+        return;
+    }
+    assert_eq!(document, wanted, "{file}: if this is meant, run the test again with TCPMON_BLESS=1");
+}

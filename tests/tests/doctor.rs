@@ -1,0 +1,245 @@
+//! `tcpmon doctor`: its facts are those of sysctl, ethtool and `/proc`; what is changed is found; it changes nothing.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Output};
+
+use common::{run, tcpmon};
+use serde_json::Value;
+use tcpmon_tests::lab::End;
+use tcpmon_tests::{Daemon, Lab, tcpmon_binary};
+
+/// The doctor's answer to one call.
+struct Answer {
+    code: Option<i32>,
+    json: Value,
+}
+
+impl Answer {
+    /// What it says of the host, in this end's network namespace.
+    fn of(end: &End, arguments: &[&str]) -> Self {
+        Self::from(&end.run(|| doctor(arguments).output().expect("tcpmon can be started")))
+    }
+
+    fn from(output: &Output) -> Self {
+        let text = String::from_utf8_lossy(&output.stdout);
+        let json = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+        Self { code: output.status.code(), json }
+    }
+
+    /// What each rule found, by the rule.
+    fn findings(&self) -> BTreeMap<String, String> {
+        let text = |value: &Value| value.as_str().expect("a text").to_owned();
+        let findings = self.json["findings"].as_array().expect("a list");
+        findings.iter().map(|finding| (text(&finding["rule"]), text(&finding["found"]))).collect()
+    }
+}
+
+fn doctor(arguments: &[&str]) -> Command {
+    let mut command = tcpmon(&["doctor", "--format", "json"]);
+    command.args(arguments);
+    command
+}
+
+/// What a tool prints in this end's network namespace.
+fn tool(end: &End, program: &str, arguments: &[&str]) -> String {
+    let output = end.run(|| Command::new(program).args(arguments).output()).expect("it is installed");
+    assert!(output.status.success(), "{program} {arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).expect("it prints text")
+}
+
+/// The numbers in what sysctl(8) prints.
+fn sysctl(end: &End, name: &str) -> Vec<u64> {
+    let text = tool(end, "sysctl", &["-n", name]);
+    text.split_ascii_whitespace().map(|word| word.parse().expect("a number")).collect()
+}
+
+#[test]
+fn facts_are_those_of_other_tools() {
+    let lab = Lab::new();
+    let end = lab.receiver();
+    let answer = Answer::of(end, &["--device", &end.device]);
+    let (run, host) = (&answer.json["facts"]["run"], &answer.json["facts"]["host"]);
+    for (fact, name) in [
+        ("rmem_max", "net.core.rmem_max"),
+        ("min_free_kbytes", "vm.min_free_kbytes"),
+        ("netdev_max_backlog", "net.core.netdev_max_backlog"),
+        ("netdev_budget", "net.core.netdev_budget"),
+        ("window_scaling", "net.ipv4.tcp_window_scaling"),
+        ("timestamps", "net.ipv4.tcp_timestamps"),
+        ("sack", "net.ipv4.tcp_sack"),
+        ("moderate_rcvbuf", "net.ipv4.tcp_moderate_rcvbuf"),
+        ("optmem_max", "net.core.optmem_max"),
+        ("ip_forward", "net.ipv4.ip_forward"),
+    ] {
+        // Some settings are only in the first network namespace before Linux 6.9.
+        match host[fact].as_u64() {
+            Some(found) => assert_eq!(vec![found], sysctl(end, name), "{name}"),
+            None => assert!(host[fact]["unknown"].as_str().unwrap().contains("No such file"), "{fact}: {host}"),
+        }
+    }
+    let numbers = |value: &Value| serde_json::from_value::<Vec<u64>>(value.clone()).unwrap();
+    assert_eq!(numbers(&host["tcp_rmem"]), sysctl(end, "net.ipv4.tcp_rmem"));
+    // Only the first network namespace has this one.
+    let first = Answer::from(&doctor(&[]).output().unwrap());
+    let tcp_mem = fs::read_to_string("/proc/sys/net/ipv4/tcp_mem").unwrap();
+    let tcp_mem: Vec<u64> = tcp_mem.split_ascii_whitespace().map(|word| word.parse().unwrap()).collect();
+    assert_eq!(numbers(&first.json["facts"]["host"]["tcp_mem"]), tcp_mem);
+    let first = tool(end, "sysctl", &["-n", "net.ipv4.tcp_congestion_control"]);
+    assert_eq!(host["congestion_control"], first.trim());
+    assert_eq!(host["page_bytes"].to_string(), tool(end, "getconf", &["PAGESIZE"]).trim());
+    assert_eq!(host["cpus"].to_string(), tool(end, "getconf", &["_NPROCESSORS_ONLN"]).trim());
+    assert_eq!(run["prerequisites"]["release"], tool(end, "uname", &["-r"]).trim());
+    let memory = tool(end, "free", &["-b"]);
+    let memory = memory.lines().find_map(|line| line.strip_prefix("Mem:")).unwrap();
+    assert_eq!(host["memory_bytes"].to_string(), memory.split_ascii_whitespace().next().unwrap());
+    let squeezed: u64 = fs::read_to_string("/proc/net/softnet_stat")
+        .unwrap()
+        .lines()
+        .map(|line| u64::from_str_radix(line.split_ascii_whitespace().nth(2).unwrap(), 16).unwrap())
+        .sum();
+    assert!(host["softnet"]["time_squeezed"].as_u64().unwrap() <= squeezed, "{host}");
+
+    let device = &answer.json["facts"]["devices"][0];
+    let features = tool(end, "ethtool", &["-k", &end.device]);
+    let is_on = |feature: &str| features.lines().any(|line| line.trim().starts_with(&format!("{feature}: on")));
+    assert_eq!(device["gro"].as_bool(), Some(is_on("generic-receive-offload")), "{features}");
+    assert_eq!(device["lro"].as_bool(), Some(is_on("large-receive-offload")), "{features}");
+    let driver = tool(end, "ethtool", &["-i", &end.device]);
+    assert_eq!(driver.lines().next(), Some(&*format!("driver: {}", device["driver"].as_str().unwrap())));
+    let settings = tool(end, "ethtool", &[&end.device]);
+    let speed = device["speed"].as_u64().unwrap() / 1_000_000;
+    assert!(settings.contains(&format!("Speed: {speed}Mb/s")), "{settings}");
+    assert!(tool(end, "ip", &["link", "show", &end.device]).contains(&format!("mtu {} ", device["mtu"])), "{device}");
+}
+
+#[test]
+fn what_is_changed_is_found_and_nothing_else() {
+    let lab = Lab::new();
+    let end = lab.receiver();
+    let examine = || Answer::of(end, &["--device", &end.device, "--rtt", "1ms", "--bandwidth", "1G"]);
+    tool(end, "ethtool", &["-K", &end.device, "gro", "on"]);
+    let before = examine().findings();
+    let sysctls = [
+        ("net.ipv4.tcp_window_scaling", "0", "host.window-scaling"),
+        ("net.ipv4.tcp_timestamps", "0", "host.timestamps"),
+        ("net.ipv4.tcp_sack", "0", "host.sack"),
+        ("net.ipv4.tcp_moderate_rcvbuf", "0", "host.autotuning"),
+        ("net.ipv4.tcp_rmem", "4096 8192 16384", "host.rcv-buffer"),
+    ];
+    let mut expected: Vec<_> = before.keys().cloned().collect();
+    for (name, value, rule) in sysctls {
+        end.set_sysctl(name, value);
+        expected.push(rule.to_owned());
+    }
+    tool(end, "ethtool", &["-K", &end.device, "gro", "off"]);
+    expected.push("device.gro".into());
+    expected.sort();
+    let after = examine();
+    assert_eq!(after.findings().into_keys().collect::<Vec<_>>(), expected, "{}", after.json);
+    assert_eq!(after.code, Some(1));
+    let advice = |rule: &str| {
+        let findings = after.json["findings"].as_array().unwrap();
+        findings.iter().find(|finding| finding["rule"] == rule).unwrap()["set"].as_str().unwrap().to_owned()
+    };
+    // What it advises is what ends the finding.
+    for rule in
+        ["host.window-scaling", "host.timestamps", "host.sack", "host.autotuning", "host.rcv-buffer", "device.gro"]
+    {
+        tool(end, "sh", &["-c", &advice(rule)]);
+    }
+    assert_eq!(examine().findings(), before);
+}
+
+/// Runs the doctor without these capabilities.
+fn without(capabilities: &[&str]) -> Answer {
+    let sets: String = capabilities.iter().map(|capability| format!(",-{capability}")).collect();
+    let sets = sets.trim_start_matches(',');
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set", sets, "--inh-caps", sets]);
+    command.arg(tcpmon_binary()).args(["doctor", "--format", "json"]);
+    Answer::from(&command.output().expect("setpriv is installed"))
+}
+
+#[test]
+fn a_missing_capability_is_named_and_tells_whether_tcpmon_runs() {
+    let missing = |answer: &Answer| -> Vec<String> {
+        answer.findings().into_keys().filter(|rule| rule.starts_with("run.cap-")).collect()
+    };
+    let all = without(&["checkpoint_restore"]);
+    assert_eq!((missing(&all), &all.json["can_run"]), (vec![], &Value::Bool(true)), "{}", all.json);
+    for (capabilities, rules, can_run) in [
+        (&["sys_ptrace"][..], &["run.cap-sys-ptrace"][..], true),
+        (&["sys_admin"], &["run.cap-sys-admin"], true),
+        (&["bpf"], &[], true),
+        (&["bpf", "sys_admin"], &["run.cap-bpf", "run.cap-sys-admin"], false),
+        (&["perfmon", "sys_admin"], &["run.cap-perfmon", "run.cap-sys-admin"], false),
+    ] {
+        let answer = without(capabilities);
+        assert_eq!(missing(&answer), rules, "without {capabilities:?}: {}", answer.json);
+        assert_eq!(answer.json["can_run"], can_run, "without {capabilities:?}: {}", answer.json);
+        assert_eq!(answer.code == Some(3), !can_run, "without {capabilities:?}: {:?}", answer.code);
+    }
+}
+
+#[test]
+fn another_tcpmon_and_a_container_are_found() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let answer = Answer::of(lab.receiver(), &[]);
+    let found = &answer.findings()["run.another"];
+    assert!(found.contains(&format!("{} (", daemon.pid())), "{found}");
+    drop(daemon);
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--mount-proc"]).arg(tcpmon_binary()).args(["doctor", "--format", "json"]);
+    let answer = Answer::from(&command.output().expect("unshare is installed"));
+    assert_eq!(answer.findings()["run.container"], "this process has a PID namespace of its own");
+    assert!(!answer.findings().contains_key("run.another"), "{}", answer.json);
+}
+
+#[test]
+fn nothing_is_changed_and_no_program_is_left_behind() {
+    let lab = Lab::new();
+    let end = lab.receiver();
+    let look = || {
+        // Random numbers, counts and times change by themselves.
+        let volatile = ["random.", "nr_", "-nr", "usage", "count", "dirty", "state", "ns_last_pid", "seed", "cpu_"];
+        let all = end.run(|| Command::new("sysctl").arg("-a").output()).unwrap().stdout;
+        let mut lines: Vec<_> = String::from_utf8_lossy(&all).lines().map(str::to_owned).collect();
+        lines.retain(|line| !volatile.iter().any(|name| line.split('=').next().unwrap().contains(name)));
+        (lines, tool(end, "ethtool", &["-k", &end.device]))
+    };
+    let before = look();
+    assert!(before.0.len() > 500, "{}", before.0.len());
+    let mut child = doctor(&["--device", &end.device]);
+    let answer = end.run(|| child.output()).unwrap();
+    assert!(answer.status.code().is_some_and(|code| code < 2), "{answer:?}");
+    assert_eq!(look(), before);
+}
+
+#[test]
+fn people_see_every_finding_of_the_programs_format() {
+    let lab = Lab::new();
+    let end = lab.receiver();
+    let arguments = ["--device", &end.device, "--bandwidth", "400G"];
+    let answer = Answer::of(end, &arguments);
+    let text = end.run(|| tcpmon(&["doctor"]).args(arguments).output()).unwrap();
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(answer.findings().len() > 3, "{}", answer.json);
+    for finding in answer.json["findings"].as_array().unwrap() {
+        for part in ["rule", "set"] {
+            assert!(text.contains(finding[part].as_str().unwrap()), "{part} of {finding} in {text}");
+        }
+    }
+    assert!(text.contains("receive 400 Gbit/s at a round trip of 100ms (5 GB on the way)? not yet"), "{text}");
+}
+
+#[test]
+fn a_device_that_does_not_exist_is_a_usage_error_that_names_those_that_do() {
+    let (code, error) = run(tcpmon(&["doctor", "--device", "eth99"]).process_group(0));
+    assert_eq!(code, Some(2), "{error}");
+    assert!(error.contains("--device eth99: no such device") && error.contains("lo"), "{error}");
+}
