@@ -12,7 +12,7 @@ use common::{DEADLINE, connection, group, lost, sender};
 use nix::sys::signal::{Signal, kill};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use tcpmon_tests::traffic::{Method, Reader, ReaderBuilder, SenderBuilder, Threads};
-use tcpmon_tests::truth;
+use tcpmon_tests::truth::{self, State};
 use tcpmon_tests::{Daemon, Lab, LabOptions, Page, Traffic, eventually, many};
 
 /// Bytes received and read by all processes named `comm`.
@@ -204,14 +204,17 @@ fn what_was_read_of_a_connection_that_was_closed_before_tcpmon_began_is_not_coun
     drop(accepted);
 
     let daemon = Daemon::start(&[]);
-    let before = daemon.scrape().value("tcpmon_socket_begin_late_total", &[]);
+    daemon.scrape();
     drop(client);
-    eventually(DEADLINE, "its end is seen, and no byte is counted", || {
-        let page = daemon.scrape();
-        let late = page.value("tcpmon_socket_begin_late_total", &[]);
-        let received = page.sum("tcpmon_receive_bytes_total", &[("service", "local:7311")]);
-        if late > before && received == 0.0 { Ok(()) } else { Err(format!("{late:?}, {received}")) }
+    eventually(DEADLINE, "the server's socket ends", || {
+        let sockets = truth::sockets(lab.receiver());
+        let left = sockets.iter().find(|socket| socket.local.port() == 7311 && socket.state != State::Listen);
+        left.map_or(Ok(()), |socket| Err(format!("{socket:?}")))
     });
+    for _ in 0..3 {
+        let page = daemon.scrape();
+        assert_eq!(page.sum("tcpmon_receive_bytes_total", &[("service", "local:7311")]), 0.0);
+    }
 }
 
 /// Duplicates the socket of the reader's only connection into this process.

@@ -151,7 +151,7 @@ fn what_is_changed_is_found_and_nothing_else() {
     {
         tool(end, "sh", &["-c", &advice(rule)]);
     }
-    assert_eq!(examine().findings(), before);
+    assert!(examine().findings().keys().eq(before.keys()), "{:?}", examine().findings());
 }
 
 /// Runs the doctor without these capabilities.
