@@ -458,7 +458,7 @@ fn silent_passes_say_what_a_full_one_says_while_connections_come_go_and_change()
             // Other processes on this host may have filled the ring: the next pass finds the sockets whose final record
             // was lost.
             collector.pass(Show::All);
-            // Rarely, no program sees a connection end. tcpmon reports that, and forgets the connection after some passes.
+            // Rarely, no program sees a connection end. tcpmon reports that, and forgets the connection some passes on.
             if collector.lost != lost || collector.passes < collector.exact_from {
                 continue;
             }
