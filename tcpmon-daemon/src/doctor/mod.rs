@@ -16,6 +16,11 @@ use serde::Serialize;
 
 use self::facts::{DeviceFacts, Facts, Goal};
 
+/// A source of several rules.
+const SC24: &str = "Schwarz, Tierney: Recent Linux Improvements that Impact TCP Throughput (SC24)";
+
+const GBIT: u64 = 1_000_000_000;
+
 /// One rule.
 #[derive(Debug)]
 pub struct Rule {

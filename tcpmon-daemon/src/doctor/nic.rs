@@ -2,14 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::{Check, Rule, find, rate};
+use super::{Check, GBIT, Rule, SC24, find, rate};
 use crate::doctor::facts::{DeviceFacts, Goal};
 
-const SC24: &str = "Schwarz, Tierney: Recent Linux Improvements that Impact TCP Throughput (SC24)";
 const WU: &str = "Wu, Crawford: Linux Kernel Issues in End Host Systems (Fermilab)";
 const SCALING: &str = "Documentation/networking/scaling.rst";
-
-const GBIT: u64 = 1_000_000_000;
 
 /// The rules.
 pub(super) static RULES: [Rule; 9] = [

@@ -1,16 +1,14 @@
 //! Is this host fit to receive? Its settings.
 
-use super::{Advice, Answer, Check, Rule, bytes, find, rate};
+use super::{Advice, Answer, Check, GBIT, Rule, SC24, bytes, find, rate};
 use crate::doctor::facts::{Fact, Facts, Goal};
 
 /// The documents that tcpmon comes from, and the kernel's own.
 const BOWDEN: &str = "Bowden, Wu, Crawford: Tuning Systems for TCP/IP Performance on High Latency Networks (Fermilab)";
-const SC24: &str = "Schwarz, Tierney: Recent Linux Improvements that Impact TCP Throughput (SC24)";
 const IP_SYSCTL: &str = "Documentation/networking/ip-sysctl.rst";
 const NET_SYSCTL: &str = "Documentation/admin-guide/sysctl/net.rst";
 const ESNET: &str = "ESnet fasterdata: Linux host tuning";
 
-const GBIT: u64 = 1_000_000_000;
 const MIB: u64 = 1 << 20;
 
 /// The largest `sk_rcvbuf`.

@@ -262,6 +262,7 @@ fn finalize(state: &mut SocketState, tcp: TcpSock, cookie: impl FnOnce() -> u64)
     }
     // There is nothing to add to any total (for example, the sending side of a transfer), and no snapshot has shown the
     // socket.
+    // The end is marked before looking whether a snapshot has shown the socket, which does it the other way round.
     kernel::full_barrier();
     let counters = &state.counters;
     if counters.received_bytes | counters.segments | counters.zero_window_ns == 0 && state.shown.index().is_none() {

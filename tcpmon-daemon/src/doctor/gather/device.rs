@@ -68,11 +68,10 @@ impl Interface {
     }
 
     fn facts(&self) -> DeviceFacts {
-        let ask = |question: Question<'_, u64>| answer(&self.name, question);
         DeviceFacts {
             name: self.name.clone(),
             driver: answer(&self.name, &|ethtool, name| Ok(ethtool.driver(name)?.name)).into(),
-            speed: ask(&|ethtool, name| ethtool.bits_per_second(name))
+            speed: answer(&self.name, &|ethtool, name| ethtool.bits_per_second(name))
                 .and_then(|speed| if speed > 0 { Ok(speed) } else { Err("its driver reports no speed".into()) })
                 .into(),
             mtu: self.mtu.map(u64::from).ok_or("rtnetlink does not report it").into(),
