@@ -121,8 +121,13 @@ fn what_is_changed_is_found_and_nothing_else() {
     let lab = Lab::new();
     let end = lab.receiver();
     let examine = || Answer::of(end, &["--device", &end.device, "--rtt", "1ms", "--bandwidth", "1G"]);
+    let findings = |answer: &Answer| -> Vec<String> {
+        // These two are of what the whole host counted since it started, and may change at any time.
+        let counted = ["host.backlog-drops", "host.napi-squeeze"];
+        answer.findings().into_keys().filter(|rule| !counted.contains(&&**rule)).collect()
+    };
     tool(end, "ethtool", &["-K", &end.device, "gro", "on"]);
-    let before = examine().findings();
+    let before = findings(&examine());
     let sysctls = [
         ("net.ipv4.tcp_window_scaling", "0", "host.window-scaling"),
         ("net.ipv4.tcp_timestamps", "0", "host.timestamps"),
@@ -130,7 +135,7 @@ fn what_is_changed_is_found_and_nothing_else() {
         ("net.ipv4.tcp_moderate_rcvbuf", "0", "host.autotuning"),
         ("net.ipv4.tcp_rmem", "4096 8192 16384", "host.rcv-buffer"),
     ];
-    let mut expected: Vec<_> = before.keys().cloned().collect();
+    let mut expected = before.clone();
     for (name, value, rule) in sysctls {
         end.set_sysctl(name, value);
         expected.push(rule.to_owned());
@@ -139,7 +144,7 @@ fn what_is_changed_is_found_and_nothing_else() {
     expected.push("device.gro".into());
     expected.sort();
     let after = examine();
-    assert_eq!(after.findings().into_keys().collect::<Vec<_>>(), expected, "{}", after.json);
+    assert_eq!(findings(&after), expected, "{}", after.json);
     assert_eq!(after.code, Some(1));
     let advice = |rule: &str| {
         let findings = after.json["findings"].as_array().unwrap();
@@ -151,7 +156,7 @@ fn what_is_changed_is_found_and_nothing_else() {
     {
         tool(end, "sh", &["-c", &advice(rule)]);
     }
-    assert!(examine().findings().keys().eq(before.keys()), "{:?}", examine().findings());
+    assert_eq!(findings(&examine()), before);
 }
 
 /// Runs the doctor without these capabilities.
@@ -225,10 +230,13 @@ fn people_see_every_finding_of_the_programs_format() {
     let lab = Lab::new();
     let end = lab.receiver();
     let arguments = ["--device", &end.device, "--bandwidth", "400G"];
+    end.set_sysctl("net.ipv4.tcp_sack", "0");
     let answer = Answer::of(end, &arguments);
     let text = end.run(|| tcpmon(&["doctor"]).args(arguments).output()).unwrap();
     let text = String::from_utf8(text.stdout).unwrap();
-    assert!(answer.findings().len() > 3, "{}", answer.json);
+    for rule in ["run.container", "host.rcv-buffer", "host.sack"] {
+        assert!(answer.findings().contains_key(rule), "{rule}: {}", answer.json);
+    }
     for finding in answer.json["findings"].as_array().unwrap() {
         for part in ["rule", "set"] {
             assert!(text.contains(finding[part].as_str().unwrap()), "{part} of {finding} in {text}");
