@@ -30,6 +30,7 @@ pub fn resolve(btf: &Btf<'_>) -> Result<Layout, Missing> {
     let kernel_owned = btf.field("sock", "sk_kern_sock");
     // A bit field up to 6.1, a separate byte since.
     let userlocks = btf.field("sock", "sk_userlocks");
+    let cgroup = lookup.cgroup().unwrap_or([ABSENT; 4]);
     Ok(Layout {
         sock_rcvbuf: sock("sk_rcvbuf")?,
         sock_rmem: sock("sk_backlog.rmem_alloc")?,
@@ -92,6 +93,10 @@ pub fn resolve(btf: &Btf<'_>) -> Result<Layout, Missing> {
         task_flags: task("flags")?,
         device_link_ops: optional("net_device", "rtnl_link_ops"),
         link_ops_kind: optional("rtnl_link_ops", "kind"),
+        task_cgroups: cgroup[0],
+        css_set_cgroup: cgroup[1],
+        cgroup_node: cgroup[2],
+        node_id: cgroup[3],
     })
 }
 
@@ -108,6 +113,16 @@ impl Lookup<'_> {
     /// The offset of a field, or [`ABSENT`].
     fn optional(&self, structure: &str, path: &str) -> u32 {
         self.0.field(structure, path).map_or(ABSENT, |field| field.offset)
+    }
+
+    /// The fields on the way from a task to the id of its control group; a kernel without control groups lacks some.
+    fn cgroup(&self) -> Result<[u32; 4], Missing> {
+        Ok([
+            self.required("task_struct", "cgroups")?,
+            self.required("css_set", "dfl_cgrp")?,
+            self.required("cgroup", "kn")?,
+            self.required("kernfs_node", "id")?,
+        ])
     }
 
     /// The position of the previous thread's state in the arguments of `sched_switch`, or [`ABSENT`]. `plan` compares

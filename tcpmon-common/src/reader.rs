@@ -69,6 +69,8 @@ pub struct ReaderSlot {
     pub services: u32,
     /// When the thread was first seen reading, `CLOCK_MONOTONIC`, ns.
     pub begun_ns: u64,
+    /// Id of the thread's control group (v2) when the slot was made; 0 if it is not known.
+    pub cgroup: u64,
     /// The totals.
     pub counters: ReaderCounters,
 }
@@ -95,4 +97,4 @@ counters! {
 }
 
 // Without the counters, whose declaration admits no padding.
-const _: () = assert!(size_of::<ReaderSlot>() - size_of::<ReaderCounters>() == 88);
+const _: () = assert!(size_of::<ReaderSlot>() - size_of::<ReaderCounters>() == 96);

@@ -133,6 +133,14 @@ pub struct Layout {
     pub device_link_ops: u32,
     /// `rtnl_link_ops.kind`
     pub link_ops_kind: u32,
+    /// `task_struct.cgroups`; this and the next three are all there, or none is.
+    pub task_cgroups: u32,
+    /// `css_set.dfl_cgrp`
+    pub css_set_cgroup: u32,
+    /// `cgroup.kn`
+    pub cgroup_node: u32,
+    /// `kernfs_node.id`
+    pub node_id: u32,
 }
 
 /// Largest number of control groups to which one trace can be limited.
@@ -176,5 +184,5 @@ pub struct Settings {
     pub ephemeral_ports: [[u16; 2]; EPHEMERAL_RANGES],
 }
 
-const _: () = assert!(size_of::<Layout>() == 61 * 4);
-const _: () = assert!(size_of::<Settings>() == 61 * 4 + 28 + 8 + 64 + 32 + 32);
+const _: () = assert!(size_of::<Layout>() == 65 * 4);
+const _: () = assert!(size_of::<Settings>() == 65 * 4 + 28 + 8 + 64 + 32 + 32);

@@ -203,6 +203,9 @@ pub struct SocketState {
     pub round: Round,
     /// The totals.
     pub counters: SocketCounters,
+    /// Id of the control group (v2) of the last reader, or before the first read of the process that opened the socket;
+    /// 0 if it is not known. Last, because events do not need it.
+    pub cgroup: u64,
 }
 
 impl SocketState {
@@ -224,6 +227,7 @@ impl SocketState {
         grow_from: 0,
         round: Round::ZERO,
         counters: SocketCounters::ZERO,
+        cgroup: 0,
     };
 }
 
@@ -352,7 +356,7 @@ impl SocketRecord {
 unsafe impl Record for SocketRecord {}
 
 // Without the counters, whose declaration admits no padding.
-const _: () = assert!(size_of::<SocketState>() - size_of::<SocketCounters>() == 88 + 56);
+const _: () = assert!(size_of::<SocketState>() - size_of::<SocketCounters>() == 96 + 56);
 const _: () = assert!(size_of::<SocketLive>() == 96);
 const _: () =
     assert!(size_of::<SocketRecord>() == size_of::<Header>() + size_of::<SocketLive>() + size_of::<SocketState>());

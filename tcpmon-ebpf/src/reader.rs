@@ -82,6 +82,7 @@ pub fn take_over(state: &mut SocketState, task: Task) -> bool {
     state.reader_tid = task.tid();
     state.reader_tgid = task.process_id();
     state.process = task.process();
+    state.cgroup = task.cgroup();
     state.reader_slot = slot;
     if let Some(reader) = maps::reader(slot) {
         state.reader_edges = reader.edges;
@@ -139,7 +140,7 @@ fn add_service(reader: &mut ReaderSlot, first: u32, last: u32, mut service: Serv
     reader.services += 1;
     // The last slot stands for all further services.
     if reader.services == READER_SERVICES as u32 {
-        service = Service { process: service.process, ..Service::OTHER };
+        service = Service { process: service.process, cgroup: service.cgroup, ..Service::OTHER };
     }
     let added = maps::reader(slot)?;
     begin(added, slot, reader.tid, reader.tgid, service.process, reader.begun_ns);
@@ -148,9 +149,10 @@ fn add_service(reader: &mut ReaderSlot, first: u32, last: u32, mut service: Serv
     Some(slot)
 }
 
-/// What determines the labels `process` and `service`.
+/// What determines the labels `process`, `service` and `cgroup`.
 struct Service {
     process: Name,
+    cgroup: u64,
     flags: u32,
     local_port: u16,
     remote_port: u16,
@@ -159,8 +161,14 @@ struct Service {
 
 impl Service {
     /// Matches no real service: a connection that was opened from this side, to a port that names no service.
-    const OTHER: Self =
-        Self { process: [0; 2], flags: SOCKET_ACTIVE, local_port: 0, remote_port: u16::MAX, netns: u32::MAX };
+    const OTHER: Self = Self {
+        process: [0; 2],
+        cgroup: 0,
+        flags: SOCKET_ACTIVE,
+        local_port: 0,
+        remote_port: u16::MAX,
+        netns: u32::MAX,
+    };
 
     #[inline(always)]
     fn of(state: &SocketState, tcp: TcpSock) -> Self {
@@ -174,6 +182,7 @@ impl Service {
         let accepted = flags & SOCKET_PASSIVE != 0 || flags == 0 && is_local && !is_remote;
         Self {
             process: state.process,
+            cgroup: state.cgroup,
             flags,
             local_port: if opened || flags & SOCKET_PORT_CHOSEN != 0 { 0 } else { local_port },
             remote_port: if accepted || !is_remote { u16::MAX } else { remote_port },
@@ -187,12 +196,14 @@ impl Service {
         let ports = (reader.local_port ^ self.local_port) | (reader.remote_port ^ self.remote_port);
         let place = (reader.socket_flags ^ self.flags) | (reader.netns ^ self.netns) | ports as u32;
         let [low, high] = reader.process;
-        place as u64 | (low ^ self.process[0]) | (high ^ self.process[1]) == 0
+        let process = (low ^ self.process[0]) | (high ^ self.process[1]);
+        place as u64 | process | (reader.cgroup ^ self.cgroup) == 0
     }
 
     #[inline(always)]
     fn write(&self, reader: &mut ReaderSlot) {
         reader.process = self.process;
+        reader.cgroup = self.cgroup;
         reader.socket_flags = self.flags;
         reader.local_port = self.local_port;
         reader.remote_port = self.remote_port;
@@ -206,6 +217,7 @@ pub fn opened_by(state: &mut SocketState, task: Task) {
     state.reader_slot = SLOT_NONE;
     state.reader_tgid = task.process_id();
     state.process = task.process();
+    state.cgroup = task.cgroup();
 }
 
 /// The trace's filters on threads: every kind of filter that is given must match, by at least one of its entries.

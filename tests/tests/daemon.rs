@@ -106,11 +106,12 @@ fn pid_0_is_never_a_reader() {
 }
 
 #[test]
-fn the_cgroup_label_is_the_readers_pod_and_stays_it_after_its_end() {
+fn the_cgroup_label_is_the_readers_pod_and_container_and_stays_it_after_its_end() {
     const UID: &str = "6bd2a4d3-a55a-4450-b6fd-2a7ecc72c904";
+    let id = "0123456789abcdef".repeat(4);
     let lab = Lab::new();
     let top = Cgroup::new("label");
-    let parts = ["kubepods", "burstable", &format!("pod{UID}"), &"0123456789abcdef".repeat(4)];
+    let parts = ["kubepods", "burstable", &format!("pod{UID}"), &id];
     // Innermost first, because they are dropped in this order.
     let mut cgroups = VecDeque::from([top]);
     for part in parts {
@@ -121,11 +122,13 @@ fn the_cgroup_label_is_the_readers_pod_and_stays_it_after_its_end() {
     cgroups[0].take(reader.pid());
     let sender = common::sender(&lab, &reader).bytes(1_000).hold_open().spawn();
     eventually(common::DEADLINE, "all is read", || reader.report().bytes == 1_000);
-    let label = format!("pod/{UID}");
+    let label = format!("pod/{UID}/{}", &id[..12]);
     let mine = [("process", "grouped"), ("cgroup", label.as_str())];
     let page = daemon.scrape();
     let seen = page.sum("tcpmon_receive_bytes_total", &mine);
     assert_eq!(seen, 1_000.0, "{:?}", page.samples("tcpmon_receive_bytes_total"));
+    let identity = [mine[1], ("pod_uid", UID), ("container_id", &id)];
+    assert_eq!(page.sum("tcpmon_cgroup_info", &identity), 1.0, "{:?}", page.samples("tcpmon_cgroup_info"));
     // When the daemon takes in the last records, the process is gone, so its control group cannot be looked up any
     // more.
     daemon.stopped_while(|| {
@@ -139,6 +142,36 @@ fn the_cgroup_label_is_the_readers_pod_and_stays_it_after_its_end() {
         assert_eq!(lost, 0.0, "{:?}", page.samples("tcpmon_timeslices_total"));
         page.sum("tcpmon_timeslices_total", &[mine[0], mine[1], ("end", "exited")]) == 1.0
     });
+}
+
+#[test]
+fn the_cgroup_label_is_that_of_a_reader_that_has_ended_before_tcpmon_looks() {
+    let lab = Lab::new();
+    let cgroups = [Cgroup::new("first"), Cgroup::new("second")];
+    let names = cgroups.each_ref().map(|cgroup| {
+        let name = cgroup.path().file_name().expect("it has a name");
+        format!("/{}", name.to_str().expect("a name in ASCII"))
+    });
+    let daemon = Daemon::start(&["--cgroup-label"]);
+    let received = |page: &Page, cgroup: &str| {
+        page.sum("tcpmon_receive_read_bytes_total", &[("process", "brief"), ("cgroup", cgroup)])
+    };
+    daemon.stopped_while(|| {
+        let reader = Traffic::reader(lab.receiver()).comm("brief").connections(2).spawn();
+        for (cgroup, bytes) in cgroups.iter().zip([1_000, 20_000]) {
+            cgroup.take(reader.pid());
+            let before = reader.report().bytes;
+            common::sender(&lab, &reader).bytes(bytes).spawn().wait();
+            eventually(common::DEADLINE, "all is read", || reader.report().bytes == before + bytes);
+        }
+        reader.wait();
+    });
+    eventually(common::DEADLINE, "both connections are there", || {
+        let page = daemon.scrape();
+        let seen = names.each_ref().map(|name| received(&page, name));
+        if seen == [1_000.0, 20_000.0] { Ok(()) } else { Err(format!("{:?}", page.samples("tcpmon_cgroup_info"))) }
+    });
+    assert_eq!(received(&daemon.scrape(), "other"), 0.0);
 }
 
 /// Ids of all programs and of all maps in the kernel. What is removed while this looks is left out.

@@ -4,8 +4,7 @@
 //! final record.
 
 use std::{
-    collections::HashMap,
-    fs,
+    collections::{BTreeSet, HashMap},
     os::fd::OwnedFd,
     sync::{Arc, mpsc},
     time::{Duration, Instant},
@@ -306,15 +305,19 @@ impl Collector {
     }
 
     fn snapshot(&self, raw: &Raw, readers: usize, took: Duration) -> Snapshot {
-        let groups = self.table.groups_in_use();
+        let in_use = self.table.groups_in_use();
         let options = self.kernel.options();
         let map = |name: &str, entries: usize, capacity: Option<u64>| MapUse {
             name: name.into(),
             entries: entries as u64,
             capacity,
         };
+        let groups = self.table.groups();
+        // Sorted, and each once.
+        let cgroups: BTreeSet<_> = groups.iter().filter_map(|group| group.key.cgroup.clone()).collect();
         Snapshot {
-            groups: self.table.groups(),
+            groups,
+            cgroups: cgroups.into_iter().collect(),
             napi: napi(raw),
             memory_limit_exceeded: self.memory_limit_exceeded(raw),
             ignored: IGNORED_WHY.into_iter().zip(raw.ignored.iter().copied()).collect(),
@@ -331,8 +334,8 @@ impl Collector {
                 .collect(),
             maps: vec![
                 map("drops", self.kernel.drop_entries(), Some(options.max_drop_entries.into())),
-                map("groups", groups.shown, Some(groups.max as u64)),
-                map("groups_hidden", groups.hidden, Some(groups.max_hidden as u64)),
+                map("groups", in_use.shown, Some(in_use.max as u64)),
+                map("groups_hidden", in_use.hidden, Some(in_use.max_hidden as u64)),
                 map("readers", readers, Some(options.max_readers.into())),
                 map("sockets", self.table.sockets_known(), None),
             ],
@@ -378,10 +381,4 @@ fn napi(raw: &Raw) -> Vec<NapiPolls> {
     let mut devices: Vec<NapiPolls> = devices.into_values().collect();
     devices.sort_by(|a, b| a.device.cmp(&b.device));
     devices
-}
-
-/// The path of a thread group's control group (v2), as `/proc` shows it; `None` if the thread group is gone.
-pub fn cgroup_of(tgid: u32) -> Option<String> {
-    let text = fs::read_to_string(format!("/proc/{tgid}/cgroup")).ok()?;
-    text.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
 }

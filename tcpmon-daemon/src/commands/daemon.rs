@@ -24,10 +24,12 @@ use super::{
 use crate::{
     cli::DaemonArgs,
     config::{ConfigError, DaemonSettings},
+    host::cgroup_paths::CgroupPaths,
     http::{self, DataSource, Unavailable, WebConfig},
     kernel::{Kernel, Options},
     metrics::Identity,
     model::{
+        cgroups::Process,
         snapshot::{Observed, SandboxStatus, Verdict},
         table::TableLimits,
     },
@@ -90,7 +92,10 @@ async fn serve(settings: DaemonSettings, mut reloader: Reloader) -> anyhow::Resu
         max_groups: settings.max_groups,
         group_ttl: settings.group_ttl,
         pin: settings.pin,
-        cgroup_of: settings.cgroup_label.then(|| Box::new(collector::cgroup_of) as _),
+        cgroup_of: settings.cgroup_label.then(|| {
+            let mut paths = CgroupPaths::new();
+            Box::new(move |process: &Process| paths.path(process)) as _
+        }),
     };
     let collector = collector::start(kernel, limits, &sandbox, ended).context("cannot start the collector thread")?;
     let (ended, mut host_thread_ended) = oneshot::channel();

@@ -3,6 +3,7 @@
 //! If a source cannot be read, only its metrics are missing, and `/status` shows the reason.
 
 pub mod cgroup;
+pub mod cgroup_paths;
 mod devices;
 mod file;
 mod kernel_log;

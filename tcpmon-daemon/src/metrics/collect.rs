@@ -97,7 +97,7 @@ impl EncodeLabelSet for SeriesLabels<'_> {
             ("process", group.process.as_str()).encode(encoder.encode_label())?;
             ("service", group.service.as_str()).encode(encoder.encode_label())?;
             if let Some(cgroup) = &group.cgroup {
-                ("cgroup", cgroup.as_str()).encode(encoder.encode_label())?;
+                ("cgroup", cgroup.label.as_str()).encode(encoder.encode_label())?;
             }
         }
         for (name, value) in self.names.iter().zip(self.values) {

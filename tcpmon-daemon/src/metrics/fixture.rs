@@ -13,6 +13,7 @@ use tcpmon_common::{
 
 use super::{Identity, page::Page, usage::Usage};
 use crate::model::{
+    cgroup_label::Cgroup,
     host::{
         CgroupSockets, Device, Host, PageAllocationFailures, PressureStalls, Ring, Softnet, SourceStatus, Stuck,
         TcpMemory, Zone,
@@ -82,6 +83,14 @@ pub(super) fn snapshot(groups: Vec<Group>) -> Snapshot {
     let probe = |name: &str, verdict, reason: &str| ProbeStatus { name: name.into(), verdict, reason: reason.into() };
     Snapshot {
         groups,
+        cgroups: vec![
+            Arc::new(Cgroup { label: "nginx.service".into(), ..Cgroup::default() }),
+            Arc::new(Cgroup {
+                label: "pod/6bd2a4d3-a55a-4450-b6fd-2a7ecc72c904/0123456789ab".into(),
+                pod_uid: "6bd2a4d3-a55a-4450-b6fd-2a7ecc72c904".into(),
+                container_id: "0123456789abcdef".repeat(4),
+            }),
+        ],
         napi: vec![NapiPolls { device: "eth0".into(), polls: 31, packets: 32, exhausted: 33 }],
         memory_limit_exceeded: vec![("send", 60), ("receive", 61)],
         ignored: vec![("mptcp", 62)],

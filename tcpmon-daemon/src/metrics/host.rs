@@ -7,6 +7,7 @@ use super::{
     page::Page,
 };
 use crate::model::{
+    cgroup_label::Cgroup,
     host::{Device, Ring, Softnet, TcpMemory, Zone},
     snapshot::NapiPolls,
 };
@@ -294,6 +295,22 @@ pub(super) const MEMORY_FAMILIES: &[Family] = &[
                 .map(|group| {
                     let capped = if group.capped { "true" } else { "false" };
                     Sample::with([(&group.cgroup).into(), capped.into()], group.bytes)
+                })
+                .collect()
+        },
+    ),
+    Scope::Host.info(
+        "tcpmon_cgroup_info",
+        "",
+        &["cgroup", "pod_uid", "container_id"],
+        &["snapshot"],
+        "Kubernetes pod and container of each control group that is a label of the groups above, with cgroup_label;          empty where there is none.",
+        |page| {
+            let cgroups = page.snapshot.cgroups.iter();
+            cgroups
+                .map(|cgroup| {
+                    let Cgroup { label, pod_uid, container_id } = &**cgroup;
+                    Sample::with([label.into(), pod_uid.into(), container_id.into()], 1)
                 })
                 .collect()
         },

@@ -16,7 +16,10 @@ use zerocopy::IntoBytes as _;
 use super::{fixture, *};
 use crate::{
     host::{KernelLog, Sources},
-    model::snapshot::{GroupCounters, GroupKey, Snapshot},
+    model::{
+        cgroup_label::Cgroup,
+        snapshot::{GroupCounters, GroupKey, Snapshot},
+    },
 };
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/metrics/golden.prom");
@@ -137,11 +140,12 @@ fn every_family_is_shown_with_the_labels_it_declares() {
 
 #[test]
 fn the_cgroup_is_a_label_when_the_group_has_one() {
-    let key = GroupKey { process: "a".into(), service: "b".into(), cgroup: Some("/system.slice/c.service".into()) };
+    let cgroup = Some(Arc::new(Cgroup { label: "c.service".into(), ..Cgroup::default() }));
+    let key = GroupKey { process: "a".into(), service: "b".into(), cgroup };
     let snapshot = Arc::new(fixture::snapshot(vec![fixture::busy(key)]));
     let page = text(Page { snapshot, ..fixture::page() }, Format::Text);
     let line = "tcpmon_receive_drops_total{process=\"a\",service=\"b\",\
-                cgroup=\"/system.slice/c.service\",reason=\"tcp_ofomerge\",effect=\"harmless\"} 15";
+                cgroup=\"c.service\",reason=\"tcp_ofomerge\",effect=\"harmless\"} 15";
     assert!(samples(&page).contains(&line), "{page}");
 }
 

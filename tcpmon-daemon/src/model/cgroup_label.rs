@@ -1,7 +1,9 @@
-//! The label `cgroup`: what the path of a control group means to an operator.
+//! The label `cgroup`: what the path of a control group means to an operator, and which pod and container it names.
 //!
-//! It is short, the same after a restart where possible, and has few values: numbers that are new for each login or
-//! command are left out. docs/operating.md has this as a table.
+//! The label is short, the same after a restart where possible, and has few values: numbers that are new for each login
+//! or command are left out. docs/operating.md has this as a table.
+
+use std::hash::{Hash, Hasher};
 
 /// Maximum length of a label, characters.
 const LONGEST: usize = 64;
@@ -31,38 +33,91 @@ const PARENTS: [(&str, &str); 5] = [
     ("moby", "docker"),
 ];
 
-/// The label of a path as in `/proc/PID/cgroup`.
-pub(super) fn label(path: &str) -> String {
-    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
-    let label = pod(&parts).or_else(|| container(&parts)).or_else(|| unit(&parts));
-    cut(label.unwrap_or_else(|| format!("/{}", parts.join("/"))))
+/// A control group as its path names it. Two with the same label are the same.
+#[derive(Clone, Debug, Default)]
+pub struct Cgroup {
+    /// Value of the label `cgroup`.
+    pub label: String,
+    /// UID of the Kubernetes pod, with dashes except for static pods; empty outside pods.
+    pub pod_uid: String,
+    /// The 64 digits that the container's runtime knows it by; empty if the path has none.
+    pub container_id: String,
 }
 
-fn cut(label: String) -> String {
-    match label.char_indices().nth(LONGEST) {
-        Some((end, _)) => label[..end].to_owned(),
-        None => label,
+impl Cgroup {
+    /// Names the control group with this path, as in `/proc/PID/cgroup`.
+    pub(super) fn of_path(path: &str) -> Self {
+        let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+        let mut cgroup = pod(&parts)
+            .or_else(|| container(&parts))
+            .unwrap_or_else(|| Self::named(unit(&parts).unwrap_or_else(|| format!("/{}", parts.join("/")))));
+        if let Some((end, _)) = cgroup.label.char_indices().nth(LONGEST) {
+            cgroup.label.truncate(end);
+        }
+        cgroup
+    }
+
+    /// One that is no container.
+    pub(super) fn named(label: impl Into<String>) -> Self {
+        Self { label: label.into(), ..Self::default() }
     }
 }
 
-/// The pod of a path.
+impl PartialEq for Cgroup {
+    fn eq(&self, other: &Self) -> bool {
+        self.label == other.label
+    }
+}
+
+impl Eq for Cgroup {}
+
+impl PartialOrd for Cgroup {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Cgroup {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.label.cmp(&other.label)
+    }
+}
+
+impl Hash for Cgroup {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.label.hash(state);
+    }
+}
+
+/// The pod of a path, and the container in it.
 ///
 /// Its name is `kubepods-burstable-pod<uid>.slice` (with `_` in the uid, and with the prefix `kubelet-` under kind), or
 /// `pod<uid>` somewhere below `kubepods`. A static pod's uid is 32 digits without dashes.
-fn pod(parts: &[&str]) -> Option<String> {
+fn pod(parts: &[&str]) -> Option<Cgroup> {
     let below = parts.iter().position(|part| part.contains("kubepods"))?;
-    parts[below..].iter().rev().find_map(|part| {
+    (below..parts.len()).rev().find_map(|place| {
+        let part = parts[place];
         // Some runtimes write `<slice>:cri-containerd:<id>`.
         let name = part.split(':').next().unwrap_or(part);
         let name = name.strip_suffix(".slice").map_or(name, |slice| slice.rsplit('-').next().unwrap_or(slice));
         let uid = name.strip_prefix("pod")?.replace('_', "-");
         let is_uid = uid.len() >= 32 && uid.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
-        is_uid.then(|| format!("pod/{uid}"))
+        if !is_uid {
+            return None;
+        }
+        let id = parts[place..].iter().find_map(|part| {
+            let name = part.strip_suffix(".scope").unwrap_or(part);
+            let name = name.rsplit(':').next().unwrap_or(name);
+            let id = name.rsplit('-').next().unwrap_or(name);
+            is_id(id).then_some(id)
+        });
+        let label = id.map_or_else(|| format!("pod/{uid}"), |id| format!("pod/{uid}/{}", &id[..ID]));
+        Some(Cgroup { label, container_id: id.unwrap_or_default().to_owned(), pod_uid: uid })
     })
 }
 
 /// The innermost container outside Kubernetes.
-fn container(parts: &[&str]) -> Option<String> {
+fn container(parts: &[&str]) -> Option<Cgroup> {
     (0..parts.len()).rev().find_map(|place| {
         let mut part = unescaped(parts[place]);
         // `system.slice:docker:<id>`: written for systemd's driver.
@@ -71,21 +126,22 @@ fn container(parts: &[&str]) -> Option<String> {
         }
         let name = part.strip_suffix(".scope").unwrap_or(&part);
         if let Some(machine) = name.strip_prefix("machine-").filter(|_| part.ends_with(".scope")) {
-            return Some(format!("machine/{machine}"));
+            return Some(Cgroup::named(format!("machine/{machine}")));
         }
         if let Some(machine) = part.strip_prefix("systemd-nspawn@").and_then(|rest| rest.strip_suffix(".service")) {
-            return Some(format!("machine/{machine}"));
+            return Some(Cgroup::named(format!("machine/{machine}")));
         }
         if let Some(lxc) = part.strip_prefix("lxc.payload.").or_else(|| part.strip_prefix("lxc.monitor.")) {
-            return Some(format!("lxc/{lxc}"));
+            return Some(Cgroup::named(format!("lxc/{lxc}")));
         }
         if place > 0 && parts[place - 1] == "lxc" {
-            return Some(format!("lxc/{part}"));
+            return Some(Cgroup::named(format!("lxc/{part}")));
         }
         let scope = SCOPES.iter().find_map(|(prefix, runtime)| Some((name.strip_prefix(prefix)?, *runtime)));
         let parent = place.checked_sub(1).and_then(|parent| PARENTS.iter().find(|(name, _)| *name == parts[parent]));
         let (id, runtime) = scope.or_else(|| parent.map(|(_, runtime)| (name, *runtime)))?;
-        is_id(id).then(|| format!("{runtime}/{}", &id[..ID]))
+        let label = || format!("{runtime}/{}", &id[..ID]);
+        is_id(id).then(|| Cgroup { container_id: id.to_owned(), ..Cgroup::named(label()) })
     })
 }
 
@@ -189,60 +245,75 @@ mod tests {
     fn becomes(cases: &[(&str, &str)]) {
         for (path, expected) in cases {
             let path = path.replace("ID", CONTAINER);
-            assert_eq!(label(&path), *expected, "{path}");
+            let cgroup = Cgroup::of_path(&path);
+            assert_eq!(cgroup.label, *expected, "{path}");
+            // What the label is made from is there as a whole.
+            let mut label = cgroup.label.split('/');
+            let (kind, uid, id) = (label.next(), label.next().unwrap_or_default(), label.next().unwrap_or_default());
+            match kind {
+                Some("pod") => assert_eq!((&*cgroup.pod_uid, cgroup.container_id.get(..id.len())), (uid, Some(id))),
+                Some("docker" | "podman" | "containerd" | "crio") => {
+                    assert_eq!((&*cgroup.pod_uid, &*cgroup.container_id), ("", CONTAINER), "{path}");
+                }
+                _ => assert_eq!((&*cgroup.pod_uid, &*cgroup.container_id), ("", ""), "{path}"),
+            }
         }
     }
 
     #[test]
-    fn a_pod_is_its_uid_whatever_the_driver_the_runtime_and_the_class() {
+    fn a_pod_is_its_uid_and_its_container_whatever_the_driver_the_runtime_and_the_class() {
         becomes(&[
             (
                 "/kubepods.slice/kubepods-burstable.slice/\
                  kubepods-burstable-pod40934a46_d409_4f4a_bb8b_1ec0b0436320.slice/cri-containerd-ID.scope",
-                "pod/40934a46-d409-4f4a-bb8b-1ec0b0436320",
+                "pod/40934a46-d409-4f4a-bb8b-1ec0b0436320/9e073649debe",
             ),
             (
                 "/kubepods.slice/kubepods-besteffort.slice/\
                  kubepods-besteffort-pod5759a1ae_36ca_48a8_b20a_b0b5c8a90fb8.slice/docker-ID.scope",
-                "pod/5759a1ae-36ca-48a8-b20a-b0b5c8a90fb8",
+                "pod/5759a1ae-36ca-48a8-b20a-b0b5c8a90fb8/9e073649debe",
             ),
             (
                 "/kubepods.slice/kubepods-pod019c1fe8_0d92_4aa0_b61c_4df58bdde71c.slice/crio-ID.scope/container",
-                "pod/019c1fe8-0d92-4aa0-b61c-4df58bdde71c",
+                "pod/019c1fe8-0d92-4aa0-b61c-4df58bdde71c/9e073649debe",
             ),
             (
                 "/kubepods/burstable/podf6db0af0-0855-4bab-b25b-c853f18d0ce2/ID",
-                "pod/f6db0af0-0855-4bab-b25b-c853f18d0ce2",
+                "pod/f6db0af0-0855-4bab-b25b-c853f18d0ce2/9e073649debe",
             ),
-            ("/kubepods/pod31dd0274-bb43-4975-bdbc-7e10047a23f8/ID", "pod/31dd0274-bb43-4975-bdbc-7e10047a23f8"),
+            (
+                "/kubepods/pod31dd0274-bb43-4975-bdbc-7e10047a23f8/ID",
+                "pod/31dd0274-bb43-4975-bdbc-7e10047a23f8/9e073649debe",
+            ),
             // Docker Desktop.
             (
                 "/kubepods/kubepods/besteffort/pod6bd2a4d3-a55a-4450-b6fd-2a7ecc72c904/ID",
-                "pod/6bd2a4d3-a55a-4450-b6fd-2a7ecc72c904",
+                "pod/6bd2a4d3-a55a-4450-b6fd-2a7ecc72c904/9e073649debe",
             ),
             // kind: its nodes are containers.
             (
                 "/system.slice/docker-ID.scope/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/\
                  kubelet-kubepods-burstable-pod26822839_8c92_4c60_a921_ffc5991fa00f.slice/cri-containerd-ID.scope",
-                "pod/26822839-8c92-4c60-a921-ffc5991fa00f",
+                "pod/26822839-8c92-4c60-a921-ffc5991fa00f/9e073649debe",
             ),
             // A static pod.
             (
                 "/kubepods.slice/kubepods-burstable.slice/\
                  kubepods-burstable-podd3ab14aaf1a1b6f1d4bc4ac4cd1d9d1f.slice/cri-containerd-ID.scope",
-                "pod/d3ab14aaf1a1b6f1d4bc4ac4cd1d9d1f",
+                "pod/d3ab14aaf1a1b6f1d4bc4ac4cd1d9d1f/9e073649debe",
             ),
             // containerd with a cgroupfs path below a systemd slice.
             (
                 "/system.slice/containerd.service/\
                  kubepods-burstable-pod2fc932ce_fdcc_454b_97bd_aadfdeb4c340.slice:cri-containerd:ID",
-                "pod/2fc932ce-fdcc-454b-97bd-aadfdeb4c340",
+                "pod/2fc932ce-fdcc-454b-97bd-aadfdeb4c340/9e073649debe",
             ),
             // The path as a daemon that is in a pod itself sees it.
             (
                 "/../../kubepods-besteffort-pod5759a1ae_36ca_48a8_b20a_b0b5c8a90fb8.slice/cri-containerd-ID.scope",
-                "pod/5759a1ae-36ca-48a8-b20a-b0b5c8a90fb8",
+                "pod/5759a1ae-36ca-48a8-b20a-b0b5c8a90fb8/9e073649debe",
             ),
+            ("/kubepods/pod31dd0274-bb43-4975-bdbc-7e10047a23f8", "pod/31dd0274-bb43-4975-bdbc-7e10047a23f8"),
         ]);
     }
 
@@ -330,15 +401,17 @@ mod tests {
     #[test]
     fn other_paths_stay_as_they_are_but_for_their_length() {
         becomes(&[("/", "/"), ("", "/"), ("/batch/job", "/batch/job"), ("/..", "/..")]);
-        assert_eq!(label(&format!("/{}", "ü".repeat(100))), format!("/{}", "ü".repeat(63)));
-        assert_eq!(label(&format!("/{}.service", "x".repeat(100))), "x".repeat(64));
+        becomes(&[
+            (&format!("/{}", "ü".repeat(100)), &format!("/{}", "ü".repeat(63))),
+            (&format!("/{}.service", "x".repeat(100)), &"x".repeat(64)),
+        ]);
     }
 
     proptest! {
         #[test]
         fn every_path_has_a_short_label(path in "(/(pod|docker|kubepods|lxc|run-|app-|session-|machine-|libpod-|\
              x)?[-@:._\\\\0-9a-fxü]{0,70}(\\.(service|scope|slice))?){0,6}|\\PC*") {
-            let label = label(&path);
+            let label = Cgroup::of_path(&path).label;
             prop_assert!((1..=LONGEST).contains(&label.chars().count()), "{path:?} is {label:?}");
         }
     }

@@ -1,11 +1,22 @@
-//! The readers' control groups by process, so that `/proc` is read once per process and not for each connection.
+//! The readers' control groups by process, so that each is looked up once and not for each connection.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
-use super::cgroup_label::label;
+use super::cgroup_label::Cgroup;
 
-/// Looks up the path of a thread group's control group; `None` if the thread group is gone.
-pub type CgroupOf = Box<dyn FnMut(u32) -> Option<String> + Send>;
+/// Looks up the path of a process's control group; `None` if it cannot be found any more.
+pub type CgroupOf = Box<dyn FnMut(&Process) -> Option<String> + Send>;
+
+/// A process that reads, as the programs saw it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Process {
+    /// Thread-group id; 0 if there is none.
+    pub tgid: u32,
+    /// Id of its control group (v2) at its first read; 0 if it is not known.
+    pub cgroup: u64,
+    /// Its name: a process id may be reused, mostly by a process with another name.
+    pub name: String,
+}
 
 /// Maximum number of processes that are remembered. Further ones are looked up each time.
 const PROCESSES: usize = 16_384;
@@ -19,35 +30,35 @@ const UNKNOWN: &str = "other";
 /// See the module documentation.
 pub(super) struct Cgroups {
     of: CgroupOf,
-    /// By thread group and name: a process id may be reused, mostly by a process with another name.
-    known: HashMap<(u32, String), Known>,
+    known: HashMap<Process, Known>,
+    unknown: Arc<Cgroup>,
 }
 
 struct Known {
-    label: String,
+    cgroup: Arc<Cgroup>,
     unused: u8,
 }
 
 impl Cgroups {
     pub(super) fn new(of: CgroupOf) -> Self {
-        Self { of, known: HashMap::new() }
+        Self { of, known: HashMap::new(), unknown: Arc::new(Cgroup::named(UNKNOWN)) }
     }
 
-    /// The label of the process with this thread group and name.
-    pub(super) fn label(&mut self, tgid: u32, process: &str) -> String {
-        if tgid == 0 {
-            return UNKNOWN.to_owned();
+    /// The process's control group.
+    pub(super) fn of(&mut self, process: Process) -> Arc<Cgroup> {
+        if process.tgid == 0 {
+            return Arc::clone(&self.unknown);
         }
-        let process = (tgid, process.to_owned());
         if let Some(known) = self.known.get_mut(&process) {
             known.unused = 0;
-            return known.label.clone();
+            return Arc::clone(&known.cgroup);
         }
-        let label = (self.of)(tgid).map_or_else(|| UNKNOWN.to_owned(), |path| label(&path));
+        let path = (self.of)(&process);
+        let cgroup = path.map_or_else(|| Arc::clone(&self.unknown), |path| Arc::new(Cgroup::of_path(&path)));
         if self.known.len() < PROCESSES {
-            self.known.insert(process, Known { label: label.clone(), unused: 0 });
+            self.known.insert(process, Known { cgroup: Arc::clone(&cgroup), unused: 0 });
         }
-        label
+        cgroup
     }
 
     /// Ends a pass.
@@ -72,35 +83,41 @@ mod tests {
     fn cgroups() -> (Cgroups, Arc<AtomicUsize>) {
         let asked = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&asked);
-        let of = move |tgid| {
+        let of = move |process: &Process| {
             count.fetch_add(1, Relaxed);
-            (tgid < 100_000).then(|| format!("/system.slice/{tgid}.service"))
+            let Process { tgid, cgroup, .. } = process;
+            (*tgid < 100_000).then(|| format!("/system.slice/{tgid}-{cgroup}.service"))
         };
         (Cgroups::new(Box::new(of)), asked)
+    }
+
+    fn label(cgroups: &mut Cgroups, tgid: u32, cgroup: u64, name: &str) -> String {
+        cgroups.of(Process { tgid, cgroup, name: name.into() }).label.clone()
     }
 
     #[test]
     fn a_process_is_looked_up_once_however_many_connections_it_reads() {
         let (mut cgroups, asked) = cgroups();
         for _ in 0..20_000 {
-            assert_eq!(cgroups.label(7, "nginx"), "7.service");
-            assert_eq!(cgroups.label(100_007, "curl"), "other");
-            assert_eq!(cgroups.label(0, ""), "other");
+            assert_eq!(label(&mut cgroups, 7, 1, "nginx"), "7-1.service");
+            assert_eq!(label(&mut cgroups, 100_007, 1, "curl"), "other");
+            assert_eq!(label(&mut cgroups, 0, 0, ""), "other");
         }
         assert_eq!(asked.load(Relaxed), 2);
-        cgroups.label(7, "another");
+        label(&mut cgroups, 7, 1, "another");
         assert_eq!(asked.load(Relaxed), 3, "it runs another program now, or is another process");
+        assert_eq!(label(&mut cgroups, 7, 2, "nginx"), "7-2.service", "it was in another control group then");
     }
 
     #[test]
     fn what_two_passes_have_not_used_is_forgotten() {
         let (mut cgroups, asked) = cgroups();
-        cgroups.label(7, "nginx");
+        label(&mut cgroups, 7, 1, "nginx");
         for (passes, times) in [(2, 1), (2, 1), (3, 2), (4, 3)] {
             for _ in 0..passes {
                 cgroups.end_pass();
             }
-            cgroups.label(7, "nginx");
+            label(&mut cgroups, 7, 1, "nginx");
             assert_eq!(asked.load(Relaxed), times, "after {passes} passes");
         }
     }
@@ -109,12 +126,12 @@ mod tests {
     fn what_is_remembered_is_bounded() {
         let (mut cgroups, asked) = cgroups();
         for tgid in 1..=PROCESSES as u32 + 10 {
-            assert_eq!(cgroups.label(tgid, "many"), format!("{tgid}.service"));
+            assert_eq!(label(&mut cgroups, tgid, 1, "many"), format!("{tgid}-1.service"));
         }
         assert_eq!(cgroups.known.len(), PROCESSES);
         let before = asked.load(Relaxed);
-        cgroups.label(1, "many");
-        cgroups.label(PROCESSES as u32 + 10, "many");
+        label(&mut cgroups, 1, 1, "many");
+        label(&mut cgroups, PROCESSES as u32 + 10, 1, "many");
         assert_eq!(asked.load(Relaxed), before + 1);
     }
 }

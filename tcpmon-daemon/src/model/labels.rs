@@ -9,7 +9,7 @@ use tcpmon_common::{
 use zerocopy::IntoBytes as _;
 
 use super::{
-    cgroups::{CgroupOf, Cgroups},
+    cgroups::{CgroupOf, Cgroups, Process},
     listeners::{Listener, Listeners},
     service::{self, Endpoints},
     snapshot::GroupKey,
@@ -25,7 +25,7 @@ pub(super) struct Labels {
 }
 
 impl Labels {
-    /// `cgroup_of` looks up the control group of a thread group; `None` turns that label off.
+    /// `cgroup_of` looks up the path of a control group; `None` turns that label off.
     pub(super) fn new(cgroup_of: Option<CgroupOf>) -> Self {
         Self { listeners: Listeners::default(), cgroups: cgroup_of.map(Cgroups::new), hasher: RandomState::new() }
     }
@@ -33,15 +33,15 @@ impl Labels {
     /// The labels of a connection.
     pub(super) fn of_socket(&mut self, record: &SocketRecord) -> GroupKey {
         let live = &record.live;
-        let mut process = decode::name(record.state.process.as_bytes());
-        if process.is_empty() {
+        let mut process = process(&record.state);
+        if process.name.is_empty() {
             // Nobody has read yet: the connection belongs to the process that listens there.
             if let Some(listener) = self.listeners.get((live.netns, live.local_port)) {
-                process.push_str(&listener.process);
+                process = listener.process.clone();
             }
         }
-        if process.is_empty() {
-            process.push_str("other");
+        if process.name.is_empty() {
+            process.name.push_str("other");
         }
         let endpoints = Endpoints {
             flags: record.state.flags,
@@ -49,7 +49,7 @@ impl Labels {
             local_port: live.local_port,
             remote_port: live.remote_port,
         };
-        self.key(process, endpoints, record.state.reader_tgid)
+        self.key(process, endpoints)
     }
 
     /// The labels of a reader's slot.
@@ -60,24 +60,26 @@ impl Labels {
             local_port: reader.local_port,
             remote_port: reader.remote_port,
         };
-        self.key(decode::name(reader.process.as_bytes()), endpoints, reader.tgid)
+        let name = decode::name(reader.process.as_bytes());
+        self.key(Process { tgid: reader.tgid, cgroup: reader.cgroup, name }, endpoints)
     }
 
-    fn key(&mut self, process: String, endpoints: Endpoints, tgid: u32) -> GroupKey {
-        let cgroup = self.cgroups.as_mut().map(|cgroups| cgroups.label(tgid, &process));
-        GroupKey { process, service: service::service(endpoints, &self.listeners), cgroup }
+    fn key(&mut self, process: Process, endpoints: Endpoints) -> GroupKey {
+        let name = process.name.clone();
+        let cgroup = self.cgroups.as_mut().map(|cgroups| cgroups.of(process));
+        GroupKey { process: name, service: service::service(endpoints, &self.listeners), cgroup }
     }
 
     /// A hash of what determines the labels of a connection, as the kernel has it: while the hash stays the same, so do
     /// the labels.
     pub(super) fn hash_of_socket(&self, state: &SocketState) -> u64 {
-        self.hasher.hash_one((state.process, state.flags & SOCKET_SERVICE, state.reader_tgid))
+        self.hasher.hash_one((state.process, state.flags & SOCKET_SERVICE, state.reader_tgid, state.cgroup))
     }
 
     /// A hash of what determines the labels of a reader's slot.
     pub(super) fn hash_of_reader(&self, reader: &ReaderSlot) -> u64 {
         let ports = (reader.netns, reader.local_port, reader.remote_port);
-        self.hasher.hash_one((reader.process, reader.socket_flags & SOCKET_SERVICE, ports, reader.tgid))
+        self.hasher.hash_one((reader.process, reader.socket_flags & SOCKET_SERVICE, ports, reader.tgid, reader.cgroup))
     }
 
     /// Ends a pass.
@@ -88,10 +90,13 @@ impl Labels {
     }
 }
 
+/// The process to which a socket belongs.
+fn process(state: &SocketState) -> Process {
+    let name = decode::name(state.process.as_bytes());
+    Process { tgid: state.reader_tgid, cgroup: state.cgroup, name }
+}
+
 /// A listening socket, as its record shows it.
 pub(super) fn listener(record: &SocketRecord) -> Listener {
-    Listener {
-        process: decode::name(record.state.process.as_bytes()),
-        port_chosen: record.live.flags & LIVE_PORT_CHOSEN != 0,
-    }
+    Listener { process: process(&record.state), port_chosen: record.live.flags & LIVE_PORT_CHOSEN != 0 }
 }

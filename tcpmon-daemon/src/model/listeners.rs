@@ -3,6 +3,8 @@
 
 use std::collections::HashMap;
 
+use super::cgroups::Process;
+
 /// Network namespace (its inode number) and port.
 pub type Place = (u32, u16);
 
@@ -23,7 +25,7 @@ pub struct Listeners {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
     /// The process that called `listen`.
-    pub process: String,
+    pub process: Process,
     /// Whether the kernel chose the port.
     pub port_chosen: bool,
 }
@@ -74,7 +76,7 @@ mod tests {
     use super::*;
 
     fn named(process: &str) -> Listener {
-        Listener { process: process.into(), port_chosen: false }
+        Listener { process: Process { tgid: 1, cgroup: 1, name: process.into() }, port_chosen: false }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The model: what tcpmon knows. There is no I/O here, and `now` is an argument.
 
-mod cgroup_label;
+pub mod cgroup_label;
 pub mod cgroups;
 mod group;
 pub mod host;

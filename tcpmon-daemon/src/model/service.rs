@@ -43,11 +43,12 @@ pub fn service(endpoints: Endpoints, listeners: &Listeners) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::listeners::Listener;
+    use crate::model::{cgroups::Process, listeners::Listener};
 
     fn listening_at(place: (u32, u16), port_chosen: bool) -> Listeners {
         let mut listeners = Listeners::default();
-        listeners.insert(place, Listener { process: "iperf3".into(), port_chosen });
+        let process = Process { tgid: 1, cgroup: 1, name: "iperf3".into() };
+        listeners.insert(place, Listener { process, port_chosen });
         listeners
     }
 

@@ -11,7 +11,7 @@ use tcpmon_common::{
     socket::SocketTotals,
 };
 
-use super::host::Host;
+use super::{cgroup_label::Cgroup, host::Host};
 
 /// The labels that all sockets and readers of a group share.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,14 +20,15 @@ pub struct GroupKey {
     pub process: String,
     /// `local:PORT`, `local:ephemeral`, `remote:PORT` or `other`.
     pub service: String,
-    /// Label made from the path of the control group (`model/cgroup_label.rs`); `None` if that label is off.
-    pub cgroup: Option<String>,
+    /// The reader's control group; `None` if that label is off.
+    pub cgroup: Option<Arc<Cgroup>>,
 }
 
 impl GroupKey {
     /// The group for everything that has no group of its own.
     pub fn other(with_cgroup: bool) -> Self {
-        Self { process: "other".into(), service: "other".into(), cgroup: with_cgroup.then(|| "other".into()) }
+        let cgroup = with_cgroup.then(|| Arc::new(Cgroup::named("other")));
+        Self { process: "other".into(), service: "other".into(), cgroup }
     }
 }
 
@@ -239,6 +240,8 @@ pub struct SandboxStatus {
 pub struct Snapshot {
     /// Groups, sorted by key.
     pub groups: Vec<Group>,
+    /// The control groups in the groups' labels, sorted by label, each once.
+    pub cgroups: Vec<Arc<Cgroup>>,
     /// Devices, sorted by name.
     pub napi: Vec<NapiPolls>,
     /// Requests for TCP socket memory that a limit refused, by what the memory was for; empty if the probe is not

@@ -24,8 +24,11 @@ impl ReadableFiles {
             ThreadRole::Endpoint => Self(Some(
                 ["/proc".into()].into_iter().chain(config_files.iter().flat_map(|file| parents(file))).collect(),
             )),
-            // aya reads the number of possible CPUs for each look-up in a map of values per CPU.
-            ThreadRole::Collector => Self(Some(vec!["/proc".into(), "/sys/devices/system/cpu".into()])),
+            // aya reads the number of possible CPUs for each look-up in a map of values per CPU; control groups are
+            // found by id.
+            ThreadRole::Collector => {
+                Self(Some(["/proc", "/sys/devices/system/cpu", "/sys/fs/cgroup"].map(PathBuf::from).into()))
+            }
             // Landlock refuses /proc/PID/ns of other processes, whatever is allowed.
             ThreadRole::Host => Self(None),
         }

@@ -104,6 +104,22 @@ impl Task {
         }
     }
 
+    /// Id of the task's control group (v2), which is the number of its directory's inode; 0 if it is not known.
+    #[inline(always)]
+    pub fn cgroup(self) -> u64 {
+        if !present(offset!(task_cgroups)) {
+            return 0;
+        }
+        // SAFETY: see `tid`; each of the four is a field of the structure to which the one before it points. A task
+        // always has control groups.
+        unsafe {
+            let set: *const u8 = load(self.0, offset!(task_cgroups));
+            let cgroup: *const u8 = load(set, offset!(css_set_cgroup));
+            let node: *const u8 = load(cgroup, offset!(cgroup_node));
+            load(node, offset!(node_id))
+        }
+    }
+
     /// Id of the running task's ancestor control group (v2) that is `level` levels below the root.
     #[inline(always)]
     pub fn current_ancestor_cgroup(level: u32) -> u64 {

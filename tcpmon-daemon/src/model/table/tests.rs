@@ -8,6 +8,7 @@ use tcpmon_common::{
 use zerocopy::IntoBytes as _;
 
 use super::{ends::GONE_AFTER, *};
+use crate::model::cgroups::Process;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -360,7 +361,7 @@ fn ends_that_no_program_saw_are_counted_though_no_pass_has_shown_the_sockets() {
 fn a_readers_control_group_is_asked_for_once_and_stays_when_its_process_has_gone() {
     let asked = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let count = std::sync::Arc::clone(&asked);
-    let cgroup_of = move |_| {
+    let cgroup_of = move |_: &Process| {
         let before = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         (before == 0).then(|| "/system.slice/nginx.service".to_owned())
     };
@@ -378,7 +379,8 @@ fn a_readers_control_group_is_asked_for_once_and_stays_when_its_process_has_gone
     }
     let groups = table.groups();
     let mine = groups.iter().find(|group| group.key.process == "nginx").expect("it has a group");
-    assert_eq!((mine.key.cgroup.as_deref(), mine.counters.readers.ends[0]), (Some("nginx.service"), 100));
+    let label = mine.key.cgroup.as_ref().map(|cgroup| &*cgroup.label);
+    assert_eq!((label, mine.counters.readers.ends[0]), (Some("nginx.service"), 100));
     assert_eq!(asked.load(std::sync::atomic::Ordering::Relaxed), 1);
 }
 
