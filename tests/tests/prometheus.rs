@@ -6,8 +6,10 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use common::{DEADLINE, sender};
+use tcpmon_tests::page::Sample;
 use tcpmon_tests::prometheus::{PrometheusOptions, Version};
-use tcpmon_tests::{Alertmanager, Daemon, Lab, Namespace, Prometheus, Traffic, eventually, rules};
+use tcpmon_tests::traffic::Between;
+use tcpmon_tests::{Alertmanager, Cgroup, Daemon, Lab, Namespace, Prometheus, Traffic, eventually, rules};
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0";
 const PROTOBUF: &str = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited";
@@ -212,4 +214,52 @@ fn promtool_finds_nothing_to_complain_about() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}");
     assert_eq!(said.trim(), "", "promtool says nothing about a good page");
+}
+
+#[test]
+fn readers_in_pods_get_the_names_of_their_pods_and_containers() {
+    const UID: &str = "0c1a5f5e-7b0c-4a35-9d31-2f6f3f3c9a11";
+    const RECORDED: &str = "namespace_pod_container_cause:tcpmon_receive_limited:rate5m{cause=\"application\"}";
+    let containers = [("nginx", "0123456789abcdef".repeat(4)), ("proxy", "89abcdef01234567".repeat(4))];
+    let lab = Lab::new();
+    let top = Cgroup::new("join");
+    let kubepods = top.child("kubepods");
+    let pod = kubepods.child(&format!("pod{UID}"));
+    let inner = containers.each_ref().map(|(_, id)| pod.child(id));
+    let daemon = Daemon::start(&["--cgroup-label"]);
+    let host = Namespace::current();
+    // What kube-state-metrics would show of these containers, as series of their own.
+    let known: String = containers
+        .iter()
+        .map(|(name, id)| {
+            format!(
+                "  - record: kube_pod_container_info\n    expr: vector(1)\n    labels: {{container: {name}, container_id: \
+                 'containerd://{id}', namespace: web, pod: nginx-x2v4k, uid: {UID}, image: example.org/{name}}}\n"
+            )
+        })
+        .collect();
+    let join = include_str!("../../deploy/kubernetes/join.yaml");
+    let rules = [format!("groups:\n- name: kube\n  rules:\n{known}"), rules::rescaled(join)];
+    let prometheus =
+        Prometheus::start(&host, &daemon, PrometheusOptions { rules: &rules, ..PrometheusOptions::default() });
+    let running = inner.each_ref().map(|cgroup| {
+        let slow = Between::Sleep(20_000);
+        let reader = Traffic::reader(lab.receiver()).comm("joined").chunk(1_000).between(slow).spawn();
+        cgroup.take(reader.pid());
+        let sender = sender(&lab, &reader).spawn();
+        (reader, sender)
+    });
+    eventually(DEADLINE, "both containers have names, and wait for their readers", || {
+        let samples = prometheus.query(RECORDED)?;
+        let is_there = |container: &str| {
+            let names = [("container", container), ("namespace", "web"), ("pod", "nginx-x2v4k")];
+            let named = |sample: &&Sample| {
+                names.iter().all(|(name, value)| sample.labels.get(*name).is_some_and(|found| found == value))
+            };
+            samples.iter().filter(named).any(|sample| sample.value > 0.5 && sample.value < 1.1)
+        };
+        let all = samples.len() == 2 && containers.iter().all(|(name, _)| is_there(name));
+        if all { Ok(()) } else { Err(format!("{samples:?}, of {:?}", prometheus.query("tcpmon_cgroup_info"))) }
+    });
+    drop(running);
 }

@@ -94,7 +94,7 @@ async fn serve(settings: DaemonSettings, mut reloader: Reloader) -> anyhow::Resu
         pin: settings.pin,
         cgroup_of: settings.cgroup_label.then(|| {
             let mut paths = CgroupPaths::new();
-            Box::new(move |process: &Process| paths.path(process)) as _
+            Box::new(move |process: &Process| paths.paths(process)) as _
         }),
     };
     let collector = collector::start(kernel, limits, &sandbox, ended).context("cannot start the collector thread")?;

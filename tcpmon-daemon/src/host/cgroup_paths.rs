@@ -18,14 +18,16 @@ const MAX_FOUND: usize = 20_000;
 const WALK_INTERVAL: Duration = Duration::from_secs(1);
 const WALK_SHARE: u32 = 50;
 
-/// Hierarchies of cgroup v1 in which systemd or a container runtime places processes, best first.
-const V1: [&str; 2] = ["memory", "name=systemd"];
+/// Hierarchies of cgroup v1 in which systemd and container runtimes place processes.
+const V1: [&str; 2] = ["name=systemd", "memory"];
 
 /// See the module documentation.
 #[derive(Debug)]
 pub struct CgroupPaths {
-    /// Where cgroup v2 is mounted; `None` if processes are placed in cgroup v1.
+    /// Where cgroup v2 is mounted.
     root: Option<PathBuf>,
+    /// Whether processes are (also) placed in cgroup v1.
+    has_v1: bool,
     /// Path below the root by id, as the last walk found it. The kernel gives no id to a second group.
     found: HashMap<u64, String>,
     next_walk: Instant,
@@ -34,27 +36,34 @@ pub struct CgroupPaths {
 impl CgroupPaths {
     /// Of the running host.
     pub fn new() -> Self {
-        let is_v1 = fs::read_to_string("/proc/self/cgroup").is_ok_and(|text| v1(&text).is_some());
-        Self { root: root().ok().filter(|_| !is_v1), found: HashMap::new(), next_walk: Instant::now() }
+        let has_v1 = fs::read_to_string("/proc/self/cgroup").is_ok_and(|text| v1(&text).next().is_some());
+        Self { root: root().ok(), has_v1, found: HashMap::new(), next_walk: Instant::now() }
     }
 
-    /// The path of the control group in which the process was when the programs saw it; with cgroup v1, or if no group
-    /// with that id is found (as in a container that sees only its own), of the one in which it is now. `None` if the
-    /// process has ended, too.
-    pub fn path(&mut self, process: &Process) -> Option<String> {
-        if let Some(root) = &self.root
-            && process.cgroup != 0
+    /// The paths of the control groups in which the process is, one per hierarchy: cgroup v2 first, there the group in
+    /// which it was when the programs saw it. If no group with that id is found (as in a container that sees only its
+    /// own), and in cgroup v1, it is the group in which the process is now: none if it has ended.
+    pub fn paths(&mut self, process: &Process) -> Vec<String> {
+        let mut paths = Vec::from_iter(self.by_id(process.cgroup));
+        if (paths.is_empty() || self.has_v1)
+            && let Ok(text) = fs::read_to_string(format!("/proc/{}/cgroup", process.tgid))
         {
-            if !self.found.contains_key(&process.cgroup) && Instant::now() >= self.next_walk {
-                let start = Instant::now();
-                self.found = walk(root);
-                self.next_walk = Instant::now() + WALK_INTERVAL.max(start.elapsed() * WALK_SHARE);
+            if paths.is_empty() {
+                paths.extend(v2(&text).map(str::to_owned));
             }
-            if let Some(path) = self.found.get(&process.cgroup) {
-                return Some(path.clone());
-            }
+            paths.extend(v1(&text).map(str::to_owned));
         }
-        path_now(&fs::read_to_string(format!("/proc/{}/cgroup", process.tgid)).ok()?)
+        paths
+    }
+
+    fn by_id(&mut self, id: u64) -> Option<String> {
+        let root = self.root.as_ref().filter(|_| id != 0)?;
+        if !self.found.contains_key(&id) && Instant::now() >= self.next_walk {
+            let start = Instant::now();
+            self.found = walk(root);
+            self.next_walk = Instant::now() + WALK_INTERVAL.max(start.elapsed() * WALK_SHARE);
+        }
+        self.found.get(&id).cloned()
     }
 }
 
@@ -87,14 +96,14 @@ fn children(directory: &Path) -> io::Result<Vec<(u64, String)>> {
     Ok(children)
 }
 
-/// The path in the text of `/proc/PID/cgroup`.
-fn path_now(text: &str) -> Option<String> {
-    v1(text).or_else(|| text.lines().find_map(|line| line.strip_prefix("0::"))).map(str::to_owned)
+/// The path in cgroup v2, from the text of `/proc/PID/cgroup`.
+fn v2(text: &str) -> Option<&str> {
+    text.lines().find_map(|line| line.strip_prefix("0::"))
 }
 
-/// The path in cgroup v1, if processes are placed there.
-fn v1(text: &str) -> Option<&str> {
-    V1.iter().find_map(|wanted| {
+/// The paths in cgroup v1, from the same text.
+fn v1(text: &str) -> impl Iterator<Item = &str> {
+    V1.iter().filter_map(|wanted| {
         text.lines().find_map(|line| {
             let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
             controllers.split(',').any(|controller| controller == *wanted).then_some(path)
@@ -107,25 +116,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_that_of_the_hierarchy_in_which_processes_are_placed() {
-        for (text, path) in [
-            ("0::/system.slice/nginx.service\n", Some("/system.slice/nginx.service")),
-            // Docker with the cgroupfs driver under cgroup v1, and beside an unused cgroup v2.
-            ("12:cpu,cpuacct:/docker/ab\n11:memory:/docker/ab\n1:name=systemd:/docker/ab\n", Some("/docker/ab")),
+    fn paths_are_those_of_the_hierarchies_in_which_processes_are_placed() {
+        for (text, new, old) in [
+            ("0::/system.slice/nginx.service\n", Some("/system.slice/nginx.service"), vec![]),
+            ("12:cpu,cpuacct:/docker/ab\n11:memory:/docker/ab\n1:name=systemd:/s\n", None, vec!["/s", "/docker/ab"]),
             (
-                "11:memory:/docker/ab\n1:name=systemd:/docker/ab\n0::/system.slice/containerd.service\n",
-                Some("/docker/ab"),
+                "11:hugetlb,memory:/docker/ab\n0::/system.slice/c.service\n",
+                Some("/system.slice/c.service"),
+                vec!["/docker/ab"],
             ),
-            ("4:memory:/user.slice\n1:name=systemd:/user.slice/session-1.scope\n0::/\n", Some("/user.slice")),
-            // Only systemd's own hierarchy, as with cgroup_disable=memory.
-            ("2:cpuset:/\n1:name=systemd:/system.slice/a.service\n", Some("/system.slice/a.service")),
-            // One hierarchy of cgroup v1 for a special purpose does not place processes.
-            ("1:net_cls:/excluded\n0::/system.slice/b:c.service\n", Some("/system.slice/b:c.service")),
-            ("3:cpuset:/\n", None),
-            ("", None),
-            ("nonsense", None),
+            // A hierarchy for a special purpose does not place processes.
+            ("1:net_cls:/excluded\n0::/system.slice/b:c.service\n", Some("/system.slice/b:c.service"), vec![]),
+            ("3:cpuset:/\n", None, vec![]),
+            ("nonsense", None, vec![]),
         ] {
-            assert_eq!(path_now(text).as_deref(), path, "{text:?}");
+            assert_eq!((v2(text), v1(text).collect::<Vec<_>>()), (new, old), "{text:?}");
         }
     }
 

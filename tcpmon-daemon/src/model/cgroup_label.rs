@@ -45,6 +45,14 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
+    /// Names the control groups of one process, one path per hierarchy: the container, if one of them is one, otherwise
+    /// the first that is not a root. A runtime may place its containers in one hierarchy only.
+    pub(super) fn of_paths(paths: &[String]) -> Option<Self> {
+        let cgroups = || paths.iter().map(|path| Self::of_path(path));
+        let container = cgroups().find(|cgroup| !cgroup.container_id.is_empty());
+        container.or_else(|| cgroups().find(|cgroup| cgroup.label != "/")).or_else(|| cgroups().next())
+    }
+
     /// Names the control group with this path, as in `/proc/PID/cgroup`.
     pub(super) fn of_path(path: &str) -> Self {
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
@@ -315,6 +323,21 @@ mod tests {
             ),
             ("/kubepods/pod31dd0274-bb43-4975-bdbc-7e10047a23f8", "pod/31dd0274-bb43-4975-bdbc-7e10047a23f8"),
         ]);
+    }
+
+    #[test]
+    fn of_several_hierarchies_the_container_counts_then_what_is_no_root() {
+        let docker = format!("/docker/{CONTAINER}");
+        for (paths, label) in [
+            (&["/", "/system.slice/a.service"][..], Some("a.service")),
+            (&["/system.slice/containerd.service", &docker], Some("docker/9e073649debe")),
+            (&["/system.slice/a.service", "/user.slice"], Some("a.service")),
+            (&["/", "/"], Some("/")),
+            (&[], None),
+        ] {
+            let paths: Vec<String> = paths.iter().map(|path| (*path).to_owned()).collect();
+            assert_eq!(Cgroup::of_paths(&paths).map(|cgroup| cgroup.label).as_deref(), label, "{paths:?}");
+        }
     }
 
     #[test]

@@ -4,8 +4,9 @@ use std::{collections::HashMap, sync::Arc};
 
 use super::cgroup_label::Cgroup;
 
-/// Looks up the path of a process's control group; `None` if it cannot be found any more.
-pub type CgroupOf = Box<dyn FnMut(&Process) -> Option<String> + Send>;
+/// Looks up the paths of a process's control groups, one per hierarchy and the most telling first; empty if they cannot
+/// be found any more.
+pub type CgroupOf = Box<dyn FnMut(&Process) -> Vec<String> + Send>;
 
 /// A process that reads, as the programs saw it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -53,8 +54,7 @@ impl Cgroups {
             known.unused = 0;
             return Arc::clone(&known.cgroup);
         }
-        let path = (self.of)(&process);
-        let cgroup = path.map_or_else(|| Arc::clone(&self.unknown), |path| Arc::new(Cgroup::of_path(&path)));
+        let cgroup = Cgroup::of_paths(&(self.of)(&process)).map_or_else(|| Arc::clone(&self.unknown), Arc::new);
         if self.known.len() < PROCESSES {
             self.known.insert(process, Known { cgroup: Arc::clone(&cgroup), unused: 0 });
         }
@@ -86,7 +86,7 @@ mod tests {
         let of = move |process: &Process| {
             count.fetch_add(1, Relaxed);
             let Process { tgid, cgroup, .. } = process;
-            (*tgid < 100_000).then(|| format!("/system.slice/{tgid}-{cgroup}.service"))
+            (*tgid < 100_000).then(|| format!("/system.slice/{tgid}-{cgroup}.service")).into_iter().collect()
         };
         (Cgroups::new(Box::new(of)), asked)
     }

@@ -363,7 +363,7 @@ fn a_readers_control_group_is_asked_for_once_and_stays_when_its_process_has_gone
     let count = std::sync::Arc::clone(&asked);
     let cgroup_of = move |_: &Process| {
         let before = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        (before == 0).then(|| "/system.slice/nginx.service".to_owned())
+        Vec::from_iter((before == 0).then(|| "/system.slice/nginx.service".to_owned()))
     };
     let now = Instant::now();
     let group_ttl = Duration::from_hours(1);
