@@ -233,8 +233,8 @@ fn readers_in_pods_get_the_names_of_their_pods_and_containers() {
         .iter()
         .map(|(name, id)| {
             format!(
-                "  - record: kube_pod_container_info\n    expr: vector(1)\n    labels: {{container: {name}, container_id: \
-                 'containerd://{id}', namespace: web, pod: nginx-x2v4k, uid: {UID}, image: example.org/{name}}}\n"
+                "  - record: kube_pod_container_info\n    expr: vector(1)\n    labels: {{container: {name}, \
+                 container_id: 'containerd://{id}', namespace: web, pod: nginx-x2v4k, uid: {UID}, image: x}}\n"
             )
         })
         .collect();

@@ -93,7 +93,7 @@ async fn serve(settings: DaemonSettings, mut reloader: Reloader) -> anyhow::Resu
         group_ttl: settings.group_ttl,
         pin: settings.pin,
         cgroup_of: settings.cgroup_label.then(|| {
-            let mut paths = CgroupPaths::new();
+            let mut paths = CgroupPaths::of_this_host();
             Box::new(move |process: &Process| paths.paths(process)) as _
         }),
     };

@@ -34,8 +34,8 @@ pub struct CgroupPaths {
 }
 
 impl CgroupPaths {
-    /// Of the running host.
-    pub fn new() -> Self {
+    /// Of the running host; nothing has been looked up yet.
+    pub fn of_this_host() -> Self {
         let has_v1 = fs::read_to_string("/proc/self/cgroup").is_ok_and(|text| v1(&text).next().is_some());
         Self { root: root().ok(), has_v1, found: HashMap::new(), next_walk: Instant::now() }
     }

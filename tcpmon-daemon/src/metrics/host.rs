@@ -304,7 +304,8 @@ pub(super) const MEMORY_FAMILIES: &[Family] = &[
         "",
         &["cgroup", "pod_uid", "container_id"],
         &["snapshot"],
-        "Kubernetes pod and container of each control group that is a label of the groups above, with cgroup_label;          empty where there is none.",
+        "Kubernetes pod and container of each control group that is a label of the groups above, with \
+         cgroup_label; empty where there is none.",
         |page| {
             let cgroups = page.snapshot.cgroups.iter();
             cgroups
