@@ -36,6 +36,8 @@ pub enum Command {
     Daemon(DaemonArgs),
     /// Record every timeslice of selected readers: bytes that waited, arrived and were read
     Trace(TraceArgs),
+    /// Say what limited the transfers of a trace, and what would help; compare two traces
+    Report(ReportArgs),
     /// Check whether tcpmon can run here, and whether this host is fit to receive; changes nothing
     Doctor(DoctorArgs),
 }
@@ -210,6 +212,45 @@ pub struct TraceArgs {
     pub ring_bytes: u32,
 }
 
+/// Flags of `tcpmon report`.
+#[derive(Args, Clone, Debug)]
+#[command(
+    next_line_help = true,
+    after_help = "\
+Files are traces as `tcpmon trace --output` writes them; gzip may have compressed them, and `-` is standard input.
+A file that was cut is reported on up to there. How sure a share is follows from how much pieces of the time differ.
+
+  tcpmon report run.jsonl                             what limited each socket
+  tcpmon report before.jsonl after.jsonl              what changed, and whether it is more than noise
+  tcpmon report --merge run.1.jsonl run.2.jsonl       one transfer in several files"
+)]
+pub struct ReportArgs {
+    /// Trace to report on; two are compared
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+
+    /// Take all files as parts of one trace, written one after the other
+    #[arg(long)]
+    pub merge: bool,
+
+    /// Largest number of sockets to show, those with the most bytes first
+    #[arg(long, value_name = "N", default_value = "20", value_parser = value_parser!(u32).range(1..))]
+    pub limit: u32,
+
+    /// Format: text for people, or json for programs
+    #[arg(long, value_name = "FORMAT", default_value = "text", hide_possible_values = true, hide_default_value = true)]
+    pub format: ReportFormat,
+}
+
+/// Format of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ReportFormat {
+    /// For people
+    Text,
+    /// For programs: one JSON object
+    Json,
+}
+
 /// Flags of `tcpmon doctor`.
 #[derive(Args, Clone, Debug)]
 #[command(
@@ -283,17 +324,19 @@ impl Cli {
         arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
     ) -> Result<Self, clap::Error> {
         let cli = Self::try_parse_from(arguments)?;
-        if let Command::Trace(trace) = &cli.command {
-            trace.check().map_err(|(kind, problem)| {
-                let mut command = Self::command();
-                command.build();
-                match command.find_subcommand_mut("trace") {
-                    Some(trace) => trace.error(kind, problem),
-                    None => command.error(kind, problem),
-                }
-            })?;
-        }
-        Ok(cli)
+        let (name, checked) = match &cli.command {
+            Command::Trace(trace) => ("trace", trace.check()),
+            Command::Report(report) => ("report", report.check()),
+            Command::Daemon(_) | Command::Doctor(_) => return Ok(cli),
+        };
+        checked.map(|()| cli).map_err(|(kind, problem)| {
+            let mut command = Self::command();
+            command.build();
+            match command.find_subcommand_mut(name) {
+                Some(subcommand) => subcommand.error(kind, problem),
+                None => command.error(kind, problem),
+            }
+        })
     }
 }
 
@@ -349,6 +392,18 @@ impl DaemonArgs {
 fn set<T>(value: &mut T, flag: Option<T>) {
     if let Some(flag) = flag {
         *value = flag;
+    }
+}
+
+impl ReportArgs {
+    fn check(&self) -> Result<(), (ErrorKind, String)> {
+        if self.files.len() > 2 && !self.merge {
+            return Err((
+                ErrorKind::TooManyValues,
+                "at most two traces can be compared; --merge takes all files as one trace".into(),
+            ));
+        }
+        Ok(())
     }
 }
 

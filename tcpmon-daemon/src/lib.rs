@@ -2,7 +2,8 @@
 //!
 //! Data flows in one direction: [`kernel`] loads the programs and reads bytes; [`decode`] converts them to types;
 //! [`model`] keeps totals per group; [`metrics`] and [`http`] show them; `tcpmon_trace` writes traces. [`doctor`]
-//! finds what keeps tcpmon or a receiver from doing its work. Only [`commands`] combines I/O, time and model.
+//! finds what keeps tcpmon or a receiver from doing its work, and [`report`] says what limited the transfers of a
+//! trace. Only [`commands`] combines I/O, time and model.
 
 pub mod cli;
 pub mod commands;
@@ -14,4 +15,5 @@ pub mod http;
 pub mod kernel;
 pub mod metrics;
 pub mod model;
+pub mod report;
 pub mod sandbox;

@@ -56,6 +56,7 @@ impl Fills {
 pub struct Durations {
     bins: Bins,
     longest_ns: u64,
+    sum_ns: u64,
 }
 
 impl Durations {
@@ -63,6 +64,17 @@ impl Durations {
     pub fn add(&mut self, ns: u64) {
         self.bins.add(duration_bin(ns));
         self.longest_ns = self.longest_ns.max(ns);
+        self.sum_ns = self.sum_ns.saturating_add(ns);
+    }
+
+    /// The sum of all, ns.
+    pub fn sum_ns(&self) -> u64 {
+        self.sum_ns
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.bins.total
     }
 
     /// A quantile, ns: the upper bound of its bin, or the longest duration if that is shorter. 0 without values.

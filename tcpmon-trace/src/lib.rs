@@ -23,12 +23,15 @@
 //! # assert!(matches!(error, tcpmon_trace::ReadError::NotATrace { .. }));
 //! ```
 
+pub mod distribution;
 mod header;
 mod jsonl;
 mod output;
 mod record;
 #[cfg(any(test, feature = "sample"))]
 pub mod sample;
+pub mod scale;
+pub mod summary;
 mod table;
 mod trailer;
 

@@ -6,6 +6,7 @@ mod doctor;
 mod host_thread;
 mod notifier;
 mod reload;
+mod report;
 mod trace;
 mod worker;
 
@@ -29,6 +30,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
     match cli.command {
         Command::Daemon(args) => daemon::run(&args).map(|()| 0),
         Command::Trace(args) => trace::run(&args).map(|()| 0),
+        Command::Report(args) => report::run(&args).map(|()| 0),
         Command::Doctor(args) => doctor::run(&args),
     }
 }

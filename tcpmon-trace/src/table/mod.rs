@@ -1,8 +1,6 @@
 //! The table form of a trace, for a person at a terminal of 100 columns.
 
 mod columns;
-mod distribution;
-mod scale;
 mod summary;
 mod write;
 

@@ -4,13 +4,14 @@ use std::io::{self, Write};
 
 use super::{
     columns::{Lines, SocketColumn, Thread},
-    scale::{Bytes, Percent, Seconds, Time},
-    summary::Summary,
+    summary,
 };
 use crate::{
     header::{Clocks, Filter, TraceHeader},
     output::TraceWriter,
     record::{Queue, TimesliceEnd, TimesliceRecord},
+    scale::{Bytes, Percent, Seconds, Time},
+    summary::Summary,
     trailer::{Ending, Trailer},
 };
 
@@ -133,7 +134,7 @@ impl<W: Write> TableWriter<W> {
         if trailer.records == 0 {
             self.lines.wrapped("no timeslices: no traced thread had or read data in a TCP socket");
         } else {
-            self.summary.write(&mut self.lines, trailer);
+            summary::write(&self.summary, &mut self.lines, trailer);
         }
         self.lines.end();
         let ns = trailer.end.monotonic_ns.saturating_sub(self.start.monotonic_ns);

@@ -24,13 +24,14 @@ const TOOLS: [&str; 15] = [
 const FILES: [&str; 2] = ["dashboards/alerts.yaml", "tests/verifier-instructions.tsv"];
 
 /// Test files that virtual machines do not run, and the reasons.
-pub const NOT_RUN: [(&str, &str); 7] = [
+pub const NOT_RUN: [(&str, &str); 8] = [
     ("alerts", "it tests how Prometheus and Alertmanager process a page, which does not depend on the kernel"),
     ("endpoint", "it tests HTTP, TLS and passwords, which do not depend on the kernel"),
     ("groups", "it tests which groups are shown, which does not depend on the kernel"),
     ("harness", "it tests the traffic generator, whose counts every other test compares with those of tcpmon"),
     ("output", "it tests where a trace is written and how it ends, which does not depend on the kernel"),
     ("prometheus", "it tests how Prometheus processes a page, which does not depend on the kernel"),
+    ("report", "it tests what a report says of a trace; that traces are right is tested by `causes` and `trace`"),
     ("service", "it tests signals, health and the notifications to systemd, which do not depend on the kernel"),
 ];
 

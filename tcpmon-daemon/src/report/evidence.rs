@@ -1,0 +1,155 @@
+//! What a verdict rests on: the sums of one socket, or of several together.
+
+use tcpmon_trace::summary::{Piece, Pieces, SocketSummary};
+
+/// Share of the bytes that the sockets have of which a trace as a whole is judged: the others are idle beside them.
+const BYTES_JUDGED: f64 = 0.99;
+
+/// Sums over sockets.
+#[derive(Clone, Debug)]
+pub struct Evidence {
+    /// Number of sockets.
+    pub sockets: usize,
+    /// From the first activation to the last deactivation, ns.
+    pub duration_ns: u64,
+    /// Time of which is known what limited the connections, in the order of the causes, ns.
+    pub limited_ns: [f64; 5],
+    /// How far the share of each cause may be off; `None` if the trace is too short to tell.
+    pub margins: Option<[f64; 5]>,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes read per second; `None` if no time passed.
+    pub bytes_per_second: Option<f64>,
+    /// How far that may be off.
+    pub bytes_per_second_margin: Option<f64>,
+    /// Mean time that a byte waited to be read, us; `None` if nothing was read.
+    pub mean_wait_us: Option<f64>,
+    /// How far that may be off, us.
+    pub mean_wait_margin_us: Option<f64>,
+    /// Time on a CPU in timeslices with records of these sockets, ns.
+    pub on_cpu_ns: u64,
+    /// Time in a run queue before them, ns.
+    pub run_queue_wait_ns: u64,
+    /// Time asleep before them, ns.
+    pub sleep_ns: u64,
+    /// Largest receive buffer, bytes.
+    pub rcvbuf_bytes: u32,
+    /// Largest window, bytes.
+    pub window_bytes: u32,
+    /// Median of the receiver's estimates of the round-trip time of the first socket, ns; 0 if there are none.
+    pub round_trip_ns: u64,
+}
+
+impl Evidence {
+    /// Of these sockets, the busiest first.
+    pub fn of(sockets: &[&SocketSummary]) -> Self {
+        let sum = |value: fn(&SocketSummary) -> u64| {
+            sockets.iter().fold(0, |sum: u64, socket| sum.saturating_add(value(socket)))
+        };
+        let first = sockets.iter().map(|socket| socket.first_ns).min().unwrap_or(0);
+        let duration_ns = sockets.iter().map(|socket| socket.last_ns).max().unwrap_or(0).saturating_sub(first);
+        let mut limited_ns = [0.0; 5];
+        for socket in sockets {
+            limited_ns.iter_mut().zip(socket.limited_ns).for_each(|(sum, ns)| *sum += ns as f64);
+        }
+        let decided: f64 = limited_ns.iter().sum();
+        let read_bytes = sum(|socket| socket.read_bytes);
+        let seconds = duration_ns as f64 / 1e9;
+        let waited = sum(|socket| socket.waited_byte_us[0].saturating_add(socket.waited_byte_us[1]));
+        let share = |cause: usize| {
+            let weight = |socket: &SocketSummary| socket.decided_ns() as f64;
+            combined(sockets, decided, weight, |pieces| {
+                pieces.margin(|piece| piece.limited_ns[cause] as f64, Piece::decided_ns)
+            })
+        };
+        let margins = [share(0), share(1), share(2), share(3), share(4)];
+        let all: Vec<f64> = margins.into_iter().flatten().collect();
+        Self {
+            sockets: sockets.len(),
+            duration_ns,
+            limited_ns,
+            margins: all.try_into().ok(),
+            read_bytes,
+            bytes_per_second: (seconds > 0.0).then(|| read_bytes as f64 / seconds),
+            bytes_per_second_margin: combined(sockets, seconds, SocketSummary::seconds, |pieces| {
+                let length = pieces.length_ns as f64 / 1e9;
+                pieces.margin(|piece| piece.read_bytes as f64, |_| length)
+            }),
+            mean_wait_us: (read_bytes > 0).then(|| waited as f64 / read_bytes as f64),
+            mean_wait_margin_us: combined(
+                sockets,
+                read_bytes as f64,
+                |socket| socket.read_bytes as f64,
+                |pieces| pieces.margin(|piece| piece.waited_byte_us as f64, |piece| piece.read_bytes as f64),
+            ),
+            on_cpu_ns: sum(|socket| socket.on_cpu.sum_ns()),
+            run_queue_wait_ns: sum(|socket| socket.run_queue_waits.sum_ns()),
+            sleep_ns: sum(|socket| socket.sleeps.sum_ns()),
+            rcvbuf_bytes: sockets
+                .iter()
+                .filter_map(|socket| socket.rcvbuf_bytes)
+                .map(|range| range.1)
+                .max()
+                .unwrap_or(0),
+            window_bytes: sockets
+                .iter()
+                .filter_map(|socket| socket.window_bytes)
+                .map(|range| range.1)
+                .max()
+                .unwrap_or(0),
+            round_trip_ns: sockets.first().map_or(0, |socket| socket.round_trips.quantile(500)),
+        }
+    }
+
+    /// Of the sockets that count for a trace as a whole: the busiest, up to nearly all of the bytes.
+    pub fn of_busiest(by_bytes: &[&SocketSummary]) -> Self {
+        let all: f64 = by_bytes.iter().map(|socket| socket.read_bytes as f64).sum();
+        let mut before = 0.0;
+        let busiest: Vec<_> = by_bytes
+            .iter()
+            .copied()
+            .take_while(|socket| {
+                let counts = before <= all * BYTES_JUDGED;
+                before += socket.read_bytes as f64;
+                counts
+            })
+            .collect();
+        Self::of(&busiest)
+    }
+
+    /// Time of which is known what limited the connections, ns.
+    pub fn decided_ns(&self) -> f64 {
+        self.limited_ns.iter().sum()
+    }
+
+    /// The share of each cause; all 0 if nothing is known.
+    pub fn shares(&self) -> [f64; 5] {
+        let decided = self.decided_ns();
+        self.limited_ns.map(|ns| if decided > 0.0 { ns / decided } else { 0.0 })
+    }
+
+    /// Bytes on the way at the rate at which they were read, over the receiver's round trip; `None` if that is not
+    /// known.
+    pub fn on_the_way_bytes(&self) -> Option<f64> {
+        let rate = self.bytes_per_second.filter(|_| self.round_trip_ns > 0 && self.sockets == 1)?;
+        Some(rate * self.round_trip_ns as f64 / 1e9)
+    }
+}
+
+/// How far a weighted mean of the sockets' ratios may be off, if the sockets are independent of each other. `None` if
+/// that is not known for sockets that make up a tenth of the weight.
+fn combined(
+    sockets: &[&SocketSummary],
+    whole: f64,
+    weight: impl Fn(&SocketSummary) -> f64,
+    margin: impl Fn(&Pieces) -> Option<f64>,
+) -> Option<f64> {
+    let (mut squares, mut unknown) = (0.0, 0.0);
+    for socket in sockets {
+        match margin(&socket.pieces) {
+            Some(margin) => squares += (margin * weight(socket)).powi(2),
+            None => unknown += weight(socket),
+        }
+    }
+    (whole > 0.0 && unknown < whole / 10.0).then(|| squares.sqrt() / whole)
+}

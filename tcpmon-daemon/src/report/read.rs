@@ -1,0 +1,142 @@
+//! Reads traces and sums them up.
+
+use std::{collections::BTreeMap, io::BufRead, time::Duration};
+
+use tcpmon_trace::{Clocks, JsonLinesReader, ReadError, TraceHeader, Trailer, summary::Summary};
+
+/// What is known of one file of a trace.
+#[derive(Clone, Debug)]
+pub struct TraceFile {
+    /// Its name.
+    pub name: String,
+    /// Its first line.
+    pub header: TraceHeader,
+    /// Its last line; `None` if it was cut.
+    pub trailer: Option<Trailer>,
+    /// Why it could be read no further, and what to do about it.
+    pub trouble: Option<String>,
+    /// Records read.
+    pub records: u64,
+    /// The last deactivation, `CLOCK_MONOTONIC`, ns.
+    last_ns: u64,
+}
+
+/// A trace, which may be in several files.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    /// The files, in the order of their start.
+    pub files: Vec<TraceFile>,
+    /// What is in them.
+    pub summary: Summary,
+}
+
+/// Why files cannot be summed up as one trace.
+#[derive(Debug, thiserror::Error)]
+pub enum NotOneTrace {
+    /// They are of different hosts, or one was booted in between: sockets are told apart by a number that is unique
+    /// only until the next boot.
+    #[error("{first} and {second} are not of one host between two boots: report on each by itself")]
+    Hosts {
+        /// A file.
+        first: String,
+        /// Another file.
+        second: String,
+    },
+    /// They were written at the same time.
+    #[error(
+        "{first} and {second} were written at the same time, so records would count twice: report on each by itself"
+    )]
+    Overlap {
+        /// A file.
+        first: String,
+        /// Another file.
+        second: String,
+    },
+}
+
+/// The wall clock may be set by as much during a trace.
+const CLOCK_SET: Duration = Duration::from_secs(60);
+
+impl TraceFile {
+    /// Sums the trace in `input` up in `summary`. A file that was cut is read up to there.
+    ///
+    /// # Errors
+    /// It is not a trace that this version can read.
+    pub fn read(name: &str, input: impl BufRead, summary: &mut Summary) -> Result<Self, ReadError> {
+        let mut reader = JsonLinesReader::new(input)?;
+        let (mut trouble, mut last_ns) = (None, 0);
+        for record in &mut reader {
+            match record {
+                Ok(record) => {
+                    last_ns = last_ns.max(record.deactivated_ns);
+                    summary.add(&record);
+                }
+                Err(error @ ReadError::Io { .. }) => return Err(error),
+                Err(error) => trouble = Some(error.to_string()),
+            }
+        }
+        let header = reader.header().clone();
+        let last_ns = last_ns.max(header.start.monotonic_ns);
+        let (trailer, records) = (reader.trailer().cloned(), reader.records());
+        Ok(Self { name: name.to_owned(), header, trailer, trouble, records, last_ns })
+    }
+
+    /// How long the trace lasted; until the last record if it was cut.
+    pub fn duration(&self) -> Duration {
+        let end = self.trailer.as_ref().map_or(self.last_ns, |trailer| trailer.end.monotonic_ns);
+        Duration::from_nanos(end.saturating_sub(self.header.start.monotonic_ns))
+    }
+
+    /// What was lost, by cause; without a trailer that is not known.
+    pub fn lost(&self) -> Option<BTreeMap<String, u64>> {
+        let lost = &self.trailer.as_ref()?.lost;
+        Some(lost.iter().filter(|(_, count)| **count > 0).map(|(cause, count)| (cause.clone(), *count)).collect())
+    }
+
+    fn is_of_one_boot_with(&self, other: &Self) -> bool {
+        let booted = |Clocks { monotonic_ns, realtime_ns }: Clocks| realtime_ns.wrapping_sub(monotonic_ns);
+        let apart = booted(self.header.start).abs_diff(booted(other.header.start));
+        self.header.hostname == other.header.hostname && Duration::from_nanos(apart) < CLOCK_SET
+    }
+}
+
+impl Trace {
+    /// Of these files, whose records are in `summary`.
+    ///
+    /// # Errors
+    /// They are not of one trace.
+    pub fn of(mut files: Vec<TraceFile>, summary: Summary) -> Result<Self, NotOneTrace> {
+        files.sort_by_key(|file| file.header.start.monotonic_ns);
+        for pair in files.windows(2) {
+            let [before, after] = pair else { continue };
+            let (first, second) = (before.name.clone(), after.name.clone());
+            if !before.is_of_one_boot_with(after) {
+                return Err(NotOneTrace::Hosts { first, second });
+            }
+            if Duration::from_nanos(after.header.start.monotonic_ns - before.header.start.monotonic_ns)
+                < before.duration()
+            {
+                return Err(NotOneTrace::Overlap { first, second });
+            }
+        }
+        Ok(Self { files, summary })
+    }
+
+    /// What can be said against the trace as a whole: that it was cut, or that records are missing.
+    pub fn caveats(&self) -> Vec<String> {
+        let mut caveats = Vec::new();
+        for file in &self.files {
+            caveats.extend(file.trouble.clone().map(|trouble| format!("{}: {trouble}", file.name)));
+            let lost = file.lost().unwrap_or_default();
+            if !lost.is_empty() {
+                let lost: Vec<_> = lost.iter().map(|(cause, count)| format!("{count} {cause}")).collect();
+                caveats.push(format!(
+                    "{}: records are missing, of which sockets is not known ({}): bytes and times are lower bounds",
+                    file.name,
+                    lost.join(", ")
+                ));
+            }
+        }
+        caveats
+    }
+}

@@ -1,0 +1,260 @@
+//! One sentence: what limited a transfer, the number that shows it, and what would help.
+
+use serde::Serialize;
+use tcpmon_trace::{
+    scale::{Bytes, Rate, Time},
+    summary::causes,
+};
+
+use super::evidence::Evidence;
+
+/// Less time than this is not judged.
+const LEAST_DECIDED_NS: f64 = 100e6;
+
+/// A share that may be off by more than this says nothing.
+const MOST_MARGIN: f64 = 0.2;
+
+/// What limited a transfer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TransferVerdict {
+    /// The cause, if one limited it for at least half of the time and the trace is long and steady enough to say so.
+    pub cause: Option<&'static str>,
+    /// The largest share of the time, and how far it may be off (two standard errors), percent; `None` if not known.
+    pub share_percent: Option<f64>,
+    /// See above.
+    pub margin_percent: Option<f64>,
+    /// What to tell the user.
+    pub sentence: String,
+}
+
+/// Positions of the causes in the order of [`causes`].
+const UPSTREAM: usize = 0;
+const APPLICATION: usize = 1;
+const SCHEDULER: usize = 2;
+const WINDOW: usize = 3;
+
+impl TransferVerdict {
+    /// What this evidence says.
+    pub fn of(evidence: &Evidence) -> Self {
+        let unknown = |sentence: String| Self { cause: None, share_percent: None, margin_percent: None, sentence };
+        if evidence.read_bytes == 0 {
+            return unknown(
+                "not known: nothing was read, and a trace sees what limits a connection at its reads".into(),
+            );
+        }
+        let decided = evidence.decided_ns();
+        if decided < LEAST_DECIDED_NS {
+            return unknown(format!(
+                "not known: {} of reads are too short to tell; trace for longer",
+                Time(decided as u64)
+            ));
+        }
+        let shares = evidence.shares();
+        let mut order = [0, 1, 2, 3, 4];
+        order.sort_by(|a, b| shares[*b].total_cmp(&shares[*a]));
+        let [first, second, third, ..] = order;
+        let Some(margins) = evidence.margins else {
+            return unknown(format!(
+                "not known: {} {}, but in too few reads over too little time to be sure; trace for longer",
+                causes()[first],
+                percent(shares[first]),
+            ));
+        };
+        let known = |cause, sentence| Self {
+            cause,
+            share_percent: Some(shares[first] * 100.0),
+            margin_percent: Some(margins[first] * 100.0),
+            sentence,
+        };
+        let part = |cause: usize| format!("{} {}", causes()[cause], percent(shares[cause]));
+        if margins[first] > MOST_MARGIN {
+            let sentence = format!(
+                "not sure: {}, give or take {}: it changed during the trace; report on a steady part of it, or trace \
+                 for longer",
+                part(first),
+                percent(margins[first])
+            );
+            return known(None, sentence);
+        }
+        let apart = margins[first].hypot(margins[second]);
+        if shares[first] < 0.5 || shares[first] - shares[second] < apart {
+            let parts: Vec<_> =
+                [first, second, third].into_iter().filter(|cause| shares[*cause] >= 0.05).map(part).collect();
+            let sentence = format!(
+                "no single cause: {}; {} has the largest share: {}",
+                parts.join(", "),
+                causes()[first],
+                remedy(first, evidence)
+            );
+            return known(None, sentence);
+        }
+        known(Some(causes()[first]), format!("{}: {}", part(first), remedy(first, evidence)))
+    }
+}
+
+/// The number that shows a cause, and what helps.
+fn remedy(cause: usize, evidence: &Evidence) -> String {
+    let duration = Time(evidence.duration_ns);
+    let rate = Rate { bytes: evidence.read_bytes, ns: evidence.duration_ns };
+    let reader = if evidence.sockets == 1 { "the reader" } else { "the readers" };
+    match cause {
+        UPSTREAM => format!(
+            "the window was not used up, so the sender or the path gave no more than {rate}; look at the sender \
+             (ss -ti: cwnd, app_limited, retrans) and at the path"
+        ),
+        APPLICATION if evidence.on_cpu_ns >= evidence.sleep_ns => format!(
+            "data filled the buffer while {reader} computed, on a CPU for {} in {duration}; make {reader} faster, or \
+             read in more threads",
+            Time(evidence.on_cpu_ns),
+        ),
+        APPLICATION => format!(
+            "data filled the buffer while {reader} slept, {} in {duration} and only {} on a CPU; find out what \
+             {reader} waits for: a disk, a lock, another connection",
+            Time(evidence.sleep_ns),
+            Time(evidence.on_cpu_ns),
+        ),
+        SCHEDULER => format!(
+            "{reader} waited {} for a CPU in {duration}; give {reader} a core, a larger weight, or more CPU quota",
+            Time(evidence.run_queue_wait_ns),
+        ),
+        WINDOW => format!(
+            "{rate} is all that a window of at most {} admits{}; allow a receive buffer larger than {}: the maximum of \
+             net.ipv4.tcp_rmem, or SO_RCVBUF where the program sets it",
+            Bytes(evidence.window_bytes.into()),
+            round_trip(evidence),
+            Bytes(evidence.rcvbuf_bytes.into()),
+        ),
+        _ => format!(
+            "the kernel held the window down for want of memory, at {rate}{}; raise net.ipv4.tcp_mem, or the memory \
+             limit of the control group",
+            round_trip(evidence),
+        ),
+    }
+}
+
+/// The round trip, and what is on the way in that time.
+fn round_trip(evidence: &Evidence) -> String {
+    match evidence.on_the_way_bytes() {
+        Some(bytes) => {
+            format!(" over a round trip of {} ({} on the way)", Time(evidence.round_trip_ns), Bytes(bytes as u64))
+        }
+        None => String::new(),
+    }
+}
+
+/// A share as whole percent.
+fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use tcpmon_trace::{Limited, Queue, TimesliceRecord, sample, summary::Summary};
+
+    use super::*;
+
+    /// The verdict on a transfer of 10 s with a record every 10 ms, each changed by its number.
+    fn verdict(change: impl Fn(u64, &mut TimesliceRecord)) -> TransferVerdict {
+        let mut summary = Summary::default();
+        for number in 0..1000 {
+            let activated_ns = 1_000_000_000 + number * 10_000_000;
+            let mut record = TimesliceRecord {
+                activated_ns,
+                deactivated_ns: activated_ns + 1_000_000,
+                read_bytes: 12_000,
+                wait_ns: 0,
+                sleep_ns: 9_000_000,
+                on_cpu_ns: 1_000_000,
+                limited: Limited::default(),
+                ..sample::record()
+            };
+            change(number, &mut record);
+            summary.add(&record);
+        }
+        TransferVerdict::of(&Evidence::of_busiest(&summary.by_bytes()))
+    }
+
+    fn limited(parts: [u64; 5]) -> Limited {
+        let [upstream_ns, application_ns, scheduler_ns, window_ns, memory_ns] = parts.map(|percent| percent * 100_000);
+        Limited { upstream_ns, application_ns, scheduler_ns, window_ns, memory_ns }
+    }
+
+    #[test]
+    fn each_cause_has_its_sentence_with_the_number_that_shows_it() {
+        let scheduler = verdict(|_, record| {
+            record.limited = limited([9, 20, 71, 0, 0]);
+            (record.wait_ns, record.sleep_ns) = (8_200_000, 800_000);
+        });
+        assert_eq!(
+            scheduler.sentence,
+            "scheduler 71 %: the reader waited 8.2s for a CPU in 10s; give the reader a core, a larger weight, or more \
+             CPU quota"
+        );
+        assert_eq!((scheduler.cause, scheduler.margin_percent), (Some("scheduler"), Some(0.0)));
+
+        let sleeping = verdict(|_, record| record.limited = limited([4, 96, 0, 0, 0]));
+        assert!(
+            sleeping
+                .sentence
+                .starts_with("application 96 %: data filled the buffer while the reader slept, 9.0s in 10s")
+        );
+        let computing = verdict(|_, record| {
+            record.limited = limited([4, 96, 0, 0, 0]);
+            (record.on_cpu_ns, record.sleep_ns) = (9_000_000, 1_000_000);
+        });
+        assert!(computing.sentence.contains("while the reader computed, on a CPU for 9.0s in 10s"), "{computing:?}");
+
+        let window = verdict(|_, record| {
+            record.limited = limited([7, 0, 0, 93, 0]);
+            let queue = Queue { rcvbuf_bytes: 65_536, window_bytes: 48_128, ..Queue::default() };
+            (record.activation, record.deactivation, record.rcv_rtt_us) = (queue, queue, 40_000);
+        });
+        assert_eq!(
+            window.sentence,
+            "window 93 %: 9.61Mbit/s is all that a window of at most 47K admits over a round trip of 40ms (47K on the \
+             way); allow a receive buffer larger than 64K: the maximum of net.ipv4.tcp_rmem, or SO_RCVBUF where the \
+             program sets it"
+        );
+        let memory = verdict(|_, record| record.limited = limited([0, 0, 0, 20, 80]));
+        assert!(memory.sentence.starts_with("memory 80 %: the kernel held the window down"), "{memory:?}");
+        let upstream = verdict(|_, record| record.limited = limited([99, 1, 0, 0, 0]));
+        assert!(upstream.sentence.starts_with("upstream 99 %: the window was not used up"), "{upstream:?}");
+    }
+
+    #[test]
+    fn it_says_when_it_does_not_know() {
+        let nothing_read = verdict(|_, record| record.read_bytes = 0);
+        assert!(nothing_read.sentence.starts_with("not known: nothing was read"), "{nothing_read:?}");
+        let short = verdict(|number, record| {
+            record.limited = if number == 0 { limited([0, 100, 0, 0, 0]) } else { Limited::default() };
+        });
+        assert!(short.sentence.starts_with("not known: 10ms of reads are too short"), "{short:?}");
+        let rare = verdict(|number, record| {
+            record.limited = if number % 500 == 0 { limited([0, 10_000, 0, 0, 0]) } else { Limited::default() };
+        });
+        assert!(rare.sentence.starts_with("not known: application 100 %, but in too few reads"), "{rare:?}");
+        // One half of the time one cause, then another: no share is steady.
+        let changed = verdict(|number, record| {
+            record.limited = if number < 450 { limited([100, 0, 0, 0, 0]) } else { limited([0, 100, 0, 0, 0]) };
+        });
+        assert_eq!(changed.cause, None, "{changed:?}");
+        let even = verdict(|_, record| record.limited = limited([30, 36, 34, 0, 0]));
+        assert!(
+            even.sentence.starts_with("no single cause: application 36 %, scheduler 34 %, upstream 30 %"),
+            "{even:?}"
+        );
+    }
+
+    #[test]
+    fn idle_sockets_do_not_outweigh_the_one_that_transfers() {
+        let verdict = verdict(|number, record| {
+            if number % 10 == 0 {
+                record.limited = limited([0, 1000, 0, 0, 0]);
+            } else {
+                (record.cookie, record.read_bytes) = (100 + number % 10, 1);
+                record.limited = limited([1000, 0, 0, 0, 0]);
+            }
+        });
+        assert_eq!(verdict.cause, Some("application"), "{verdict:?}");
+    }
+}

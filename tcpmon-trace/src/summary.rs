@@ -1,0 +1,339 @@
+//! What a trace says in sum about each of its sockets, in bounded memory.
+
+use std::{collections::HashMap, net::SocketAddr};
+
+use crate::{
+    distribution::{Durations, Fills},
+    record::{Comm, Limited, Queue, TimesliceEnd, TimesliceRecord},
+};
+
+/// Number of sockets with a summary of their own; each takes 50 KiB at most. All others share one.
+pub const SOCKETS: usize = 1000;
+
+/// Number of processes that are named for each socket.
+const READERS: usize = 8;
+
+/// Largest number of [`Pieces::pieces`]; there are at least half as many once the trace has lasted this many ms.
+const PIECES: usize = 64;
+
+/// Length of the first pieces, ns.
+const FIRST_PIECE_NS: u64 = 1_000_000;
+
+/// Sums over a trace.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// The sockets, by their cookie.
+    pub sockets: HashMap<u64, SocketSummary>,
+    /// The sum of all sockets beyond [`SOCKETS`].
+    pub others: SocketSummary,
+}
+
+/// Sums over one socket's records.
+#[derive(Clone, Debug, Default)]
+pub struct SocketSummary {
+    /// This side and the other; `None` for the sum of several sockets.
+    pub ends: Option<(SocketAddr, SocketAddr)>,
+    /// Thread groups that read, with the name of the first thread seen of each; at most eight.
+    pub readers: Vec<(u32, Comm)>,
+    /// Number of records.
+    pub records: u64,
+    /// Records whose activation was not seen.
+    pub partial: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes that arrived while the reader was on a CPU, or off it.
+    pub arrived_bytes: u64,
+    /// The first activation, `CLOCK_MONOTONIC`, ns.
+    pub first_ns: u64,
+    /// The last deactivation, `CLOCK_MONOTONIC`, ns.
+    pub last_ns: u64,
+    /// Time by what limited the connection, ns, in the order of [`Limited::causes`].
+    pub limited_ns: [u64; 5],
+    /// Bytes x time in the queue for want of anything but a CPU, and for want of a CPU, byte-microseconds.
+    pub waited_byte_us: [u64; 2],
+    /// Timeslices by how they ended, in the order of [`TimesliceEnd::ALL`].
+    pub ends_of_timeslices: [u64; 4],
+    /// Time on the CPU per timeslice.
+    pub on_cpu: Durations,
+    /// Time runnable without a CPU before each timeslice.
+    pub run_queue_waits: Durations,
+    /// Time asleep before each timeslice.
+    pub sleeps: Durations,
+    /// How full the buffer was at each activation.
+    pub fills_at_activation: Fills,
+    /// How full the buffer was at each deactivation.
+    pub fills_at_deactivation: Fills,
+    /// The longest queue, bytes.
+    pub longest_queue_bytes: u32,
+    /// Smallest and largest receive buffer, bytes.
+    pub rcvbuf_bytes: Option<(u32, u32)>,
+    /// How often the buffer was larger than before.
+    pub growths: u64,
+    /// Smallest and largest window, bytes.
+    pub window_bytes: Option<(u32, u32)>,
+    /// Edges of timeslices at which the window was shut.
+    pub zero_windows: u64,
+    /// The receiver's estimates of the round-trip time, where it had one, ns.
+    pub round_trips: Durations,
+    /// The same totals over time.
+    pub pieces: Pieces,
+    last_rcvbuf_bytes: u32,
+}
+
+impl Summary {
+    /// Adds a record.
+    pub fn add(&mut self, record: &TimesliceRecord) {
+        let full = self.sockets.len() >= SOCKETS;
+        let socket = if full && !self.sockets.contains_key(&record.cookie) {
+            &mut self.others
+        } else {
+            let ends = Some((record.local, record.remote));
+            let new = || SocketSummary { ends, ..SocketSummary::default() };
+            self.sockets.entry(record.cookie).or_insert_with(new)
+        };
+        socket.add(record);
+    }
+
+    /// Sockets with the most bytes first, then the sum of those that have no summary of their own, if there are any.
+    pub fn by_bytes(&self) -> Vec<&SocketSummary> {
+        let mut sockets: Vec<_> = self.sockets.iter().collect();
+        sockets.sort_by_key(|(cookie, socket)| (u64::MAX - socket.read_bytes, **cookie));
+        let others = (self.others.records > 0).then_some(&self.others);
+        sockets.into_iter().map(|(_, socket)| socket).chain(others).collect()
+    }
+}
+
+impl SocketSummary {
+    fn add(&mut self, record: &TimesliceRecord) {
+        if self.records == 0 {
+            self.first_ns = record.activated_ns;
+        }
+        self.records += 1;
+        self.partial += u64::from(record.partial);
+        self.first_ns = self.first_ns.min(record.activated_ns);
+        self.last_ns = self.last_ns.max(record.deactivated_ns);
+        if self.readers.len() < READERS && self.readers.iter().all(|(tgid, _)| *tgid != record.tgid) {
+            self.readers.push((record.tgid, record.comm));
+        }
+        add(&mut self.read_bytes, record.read_bytes);
+        add(&mut self.arrived_bytes, record.arrived_off_cpu_bytes);
+        add(&mut self.arrived_bytes, record.arrived_on_cpu_bytes);
+        for (sum, (_, ns)) in self.limited_ns.iter_mut().zip(record.limited.causes()) {
+            add(sum, ns);
+        }
+        let [application, scheduler] = &mut self.waited_byte_us;
+        add(application, record.waited.application_byte_us);
+        add(scheduler, record.waited.scheduler_byte_us);
+        let end = TimesliceEnd::ALL.iter().position(|end| *end == record.end);
+        self.ends_of_timeslices[end.unwrap_or(TimesliceEnd::ALL.len() - 1)] += 1;
+        self.on_cpu.add(record.on_cpu_ns);
+        self.run_queue_waits.add(record.wait_ns);
+        self.sleeps.add(record.sleep_ns);
+        self.fills_at_activation.add(record.activation.fill_permille());
+        self.fills_at_deactivation.add(record.deactivation.fill_permille());
+        for edge in [&record.activation, &record.deactivation] {
+            self.edge(edge);
+        }
+        if record.rcv_rtt_us > 0 {
+            self.round_trips.add(u64::from(record.rcv_rtt_us) * 1000);
+        }
+        self.pieces.add(record);
+    }
+
+    fn edge(&mut self, edge: &Queue) {
+        self.longest_queue_bytes = self.longest_queue_bytes.max(edge.queued_bytes);
+        self.growths += u64::from(self.last_rcvbuf_bytes != 0 && edge.rcvbuf_bytes > self.last_rcvbuf_bytes);
+        self.last_rcvbuf_bytes = edge.rcvbuf_bytes;
+        self.rcvbuf_bytes = Some(widened(self.rcvbuf_bytes, edge.rcvbuf_bytes));
+        self.window_bytes = Some(widened(self.window_bytes, edge.window_bytes));
+        self.zero_windows += u64::from(edge.window_bytes == 0);
+    }
+
+    /// From the first activation to the last deactivation, ns.
+    pub fn duration_ns(&self) -> u64 {
+        self.last_ns.saturating_sub(self.first_ns)
+    }
+
+    /// The same in seconds.
+    pub fn seconds(&self) -> f64 {
+        self.duration_ns() as f64 / 1e9
+    }
+
+    /// The time of which is known what limited the connection, ns.
+    pub fn decided_ns(&self) -> u64 {
+        self.limited_ns.iter().fold(0, |sum: u64, ns| sum.saturating_add(*ns))
+    }
+}
+
+fn add(sum: &mut u64, value: u64) {
+    *sum = sum.saturating_add(value);
+}
+
+fn widened(range: Option<(u32, u32)>, value: u32) -> (u32, u32) {
+    range.map_or((value, value), |(least, most)| (least.min(value), most.max(value)))
+}
+
+/// Totals over pieces of equal length of a socket's time. How much they differ tells how sure a share is: single
+/// records do not, because each is much like the one before.
+#[derive(Clone, Debug)]
+pub struct Pieces {
+    /// The pieces, in order; at most 64.
+    pub pieces: Vec<Piece>,
+    /// Length of each, ns.
+    pub length_ns: u64,
+    first_ns: u64,
+}
+
+/// One piece of a socket's time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Piece {
+    /// As in [`SocketSummary::limited_ns`].
+    pub limited_ns: [u64; 5],
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes x time in the queue, byte-microseconds.
+    pub waited_byte_us: u64,
+}
+
+impl Default for Pieces {
+    fn default() -> Self {
+        Self { pieces: Vec::new(), length_ns: FIRST_PIECE_NS, first_ns: 0 }
+    }
+}
+
+impl Pieces {
+    fn add(&mut self, record: &TimesliceRecord) {
+        if self.pieces.is_empty() {
+            self.first_ns = record.deactivated_ns;
+        }
+        // A record of another CPU may be older than the first one.
+        let after = record.deactivated_ns.saturating_sub(self.first_ns);
+        while after / self.length_ns >= PIECES as u64 {
+            self.double();
+        }
+        let index = (after / self.length_ns) as usize;
+        if index >= self.pieces.len() {
+            self.pieces.resize(index + 1, Piece::default());
+        }
+        let piece = &mut self.pieces[index];
+        add(&mut piece.read_bytes, record.read_bytes);
+        add(&mut piece.waited_byte_us, record.waited.application_byte_us);
+        add(&mut piece.waited_byte_us, record.waited.scheduler_byte_us);
+        for (sum, (_, ns)) in piece.limited_ns.iter_mut().zip(record.limited.causes()) {
+            add(sum, ns);
+        }
+    }
+
+    /// Makes one piece of each two.
+    fn double(&mut self) {
+        let both = self.pieces.chunks(2).map(|pair| {
+            pair.iter().fold(Piece::default(), |mut sum, piece| {
+                add(&mut sum.read_bytes, piece.read_bytes);
+                add(&mut sum.waited_byte_us, piece.waited_byte_us);
+                for (sum, ns) in sum.limited_ns.iter_mut().zip(piece.limited_ns) {
+                    add(sum, ns);
+                }
+                sum
+            })
+        });
+        self.pieces = both.collect();
+        self.length_ns = self.length_ns.saturating_mul(2);
+    }
+
+    /// Two standard errors of the share that `part` is of `whole`, both summed over all pieces; `None` with fewer than
+    /// four pieces in which there is a whole.
+    pub fn margin(&self, part: impl Fn(&Piece) -> f64, whole: impl Fn(&Piece) -> f64) -> Option<f64> {
+        let pairs: Vec<_> = self.pieces.iter().map(|piece| (part(piece), whole(piece))).collect();
+        let pairs: Vec<_> = pairs.into_iter().filter(|(_, whole)| *whole > 0.0).collect();
+        let (n, parts, wholes) = pairs
+            .iter()
+            .fold((0.0, 0.0, 0.0), |(n, parts, wholes), (part, whole)| (n + 1.0, parts + part, wholes + whole));
+        if pairs.len() < 4 {
+            return None;
+        }
+        let share = parts / wholes;
+        let squares: f64 = pairs.iter().map(|(part, whole)| (part - share * whole).powi(2)).sum();
+        Some(2.0 * (squares * n / (n - 1.0)).sqrt() / wholes)
+    }
+}
+
+impl Piece {
+    /// All its time of which is known what limited the connection, ns.
+    pub fn decided_ns(&self) -> f64 {
+        self.limited_ns.iter().map(|ns| *ns as f64).sum()
+    }
+}
+
+/// The names of the causes, in the order of [`SocketSummary::limited_ns`].
+pub fn causes() -> [&'static str; 5] {
+    Limited::default().causes().map(|(name, _)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::sample;
+
+    fn at(ns: u64, limited: Limited) -> TimesliceRecord {
+        TimesliceRecord { activated_ns: ns, deactivated_ns: ns + 10, limited, ..sample::record() }
+    }
+
+    #[test]
+    fn sockets_beyond_the_bound_share_a_summary() {
+        let mut summary = Summary::default();
+        for cookie in 0..SOCKETS as u64 + 50 {
+            for _ in 0..2 {
+                summary.add(&TimesliceRecord { cookie, ..sample::record() });
+            }
+        }
+        assert_eq!((summary.sockets.len(), summary.others.records), (SOCKETS, 100));
+        assert_eq!(summary.by_bytes().len(), SOCKETS + 1);
+    }
+
+    #[test]
+    fn a_buffer_grows_when_it_is_larger_than_at_the_edge_before() {
+        let mut summary = SocketSummary::default();
+        let sizes = [(100, 100), (100, 200), (200, 200), (150, 300)];
+        for (activation, deactivation) in sizes {
+            let mut record = sample::record();
+            (record.activation.rcvbuf_bytes, record.deactivation.rcvbuf_bytes) = (activation, deactivation);
+            summary.add(&record);
+        }
+        assert_eq!((summary.growths, summary.rcvbuf_bytes), (2, Some((100, 300))));
+    }
+
+    #[test]
+    fn a_share_that_is_the_same_all_the_time_is_sure_and_one_that_alternates_is_not() {
+        let margin = |limited: fn(u64) -> Limited| {
+            let mut pieces = Pieces::default();
+            (0..1000).for_each(|number| pieces.add(&at(number * 5_000_000, limited(number))));
+            pieces.margin(|piece| piece.limited_ns[1] as f64, Piece::decided_ns)
+        };
+        let steady = margin(|_| Limited { upstream_ns: 100, application_ns: 300, ..Limited::default() });
+        assert!(steady.is_some_and(|margin| margin < 1e-9), "{steady:?}");
+        // Half of the time one, then the other: two standard errors of a coin that is thrown for each of 40 pieces.
+        let halves = margin(|number| match number {
+            0..500 => Limited { upstream_ns: 100, ..Limited::default() },
+            _ => Limited { application_ns: 100, ..Limited::default() },
+        });
+        assert!(halves.is_some_and(|margin| (0.12..0.2).contains(&margin)), "{halves:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn blocks_keep_every_total_and_are_bounded(
+            times in proptest::collection::vec((0u64..1 << 40, 0u64..1 << 30), 1..300),
+        ) {
+            let mut pieces = Pieces::default();
+            let mut all = 0;
+            for (ns, bytes) in times {
+                pieces.add(&TimesliceRecord { read_bytes: bytes, ..at(ns, Limited::default()) });
+                all += bytes;
+            }
+            prop_assert!(pieces.pieces.len() <= PIECES);
+            prop_assert_eq!(pieces.pieces.iter().map(|piece| piece.read_bytes).sum::<u64>(), all);
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! `tcpmon report` on traces of transfers whose cause is known: the rows of the table of truth in `docs/causes.md`.
+
+mod common;
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use common::{DEADLINE, has_two_cpus, run, sender, tcpmon};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tcpmon_tests::fault::TcpMemoryPressure;
+use tcpmon_tests::traffic::{Between, Reader, ReaderBuilder, SenderBuilder};
+use tcpmon_tests::truth::{self, State};
+use tcpmon_tests::{Delay, Lab, LabOptions, Trace, Traffic, eventually};
+use tempfile::TempDir;
+
+/// The path of the table: 40 ms there and back.
+const ONE_WAY: Duration = Duration::from_millis(20);
+
+/// How long a transfer is traced.
+const TRACED: &str = "3s";
+
+/// A trace file, in a directory of its own.
+struct TraceFile {
+    directory: TempDir,
+    path: PathBuf,
+}
+
+impl TraceFile {
+    /// Traces a reader's connections for a while, while `meanwhile` runs.
+    fn of(reader: &Reader, meanwhile: impl FnOnce()) -> Self {
+        let directory = TempDir::new().expect("a temporary directory");
+        let path = directory.path().join("run.jsonl");
+        let arguments = ["trace", "--pid", &reader.pid().to_string(), "--duration", TRACED, "--output"];
+        let mut command = tcpmon(&arguments);
+        let mut child = command.arg(&path).spawn().expect("tcpmon can be started");
+        eventually(DEADLINE, "the trace has begun", || fs::metadata(&path).is_ok_and(|file| file.len() > 0));
+        meanwhile();
+        assert!(child.wait().expect("it ends").success());
+        Self { directory, path }
+    }
+
+    fn report(&self) -> Value {
+        json(&[&self.path])
+    }
+
+    /// What it tells people.
+    fn text(&self) -> String {
+        text(&[&self.path])
+    }
+}
+
+fn text(files: &[&Path]) -> String {
+    let output = tcpmon(&["report"]).args(files).output().expect("tcpmon can be started");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+fn json(files: &[&Path]) -> Value {
+    let output = tcpmon(&["report", "--format", "json"]).args(files).output().expect("tcpmon can be started");
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// A trace of the steady state of one transfer.
+fn transfer(lab: &Lab, reader: ReaderBuilder, send: impl FnOnce(SenderBuilder) -> SenderBuilder) -> TraceFile {
+    let reader = reader.comm("reported").until_exit().spawn();
+    let sender = send(sender(lab, &reader)).spawn();
+    eventually(DEADLINE, "data flow", || reader.report().bytes >= 1_000);
+    let trace = TraceFile::of(&reader, || ());
+    sender.finish();
+    reader.exit();
+    trace
+}
+
+fn reader(lab: &Lab) -> ReaderBuilder {
+    Traffic::reader(lab.receiver())
+}
+
+/// The verdict is this cause, and its sentence has these words.
+#[track_caller]
+fn says(trace: &TraceFile, cause: &str, words: &[&str]) {
+    let report = trace.report();
+    let text = trace.text();
+    assert_eq!(report["verdict"]["cause"], cause, "{text}");
+    let sentence = report["verdict"]["sentence"].as_str().expect("a sentence");
+    assert!(words.iter().all(|words| sentence.contains(words)), "{words:?}: {sentence}");
+    let in_one_line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(in_one_line.contains(sentence), "{text}");
+}
+
+#[test]
+fn a_sender_or_a_path_that_gives_no_more_is_upstream() {
+    let lab = Lab::new();
+    let paced = transfer(&lab, reader(&lab), |sender| sender.rate(20_000_000).message(8192));
+    says(&paced, "upstream", &["the window was not used up", "look at the sender"]);
+    let requests = transfer(&lab, reader(&lab).between(Between::Answer), |sender| sender.rate(100_000).message(200));
+    says(&requests, "upstream", &["the window was not used up"]);
+    let long = Lab::long(ONE_WAY);
+    let small = transfer(&long, reader(&long), |sender| sender.send_buffer(16 << 10));
+    says(&small, "upstream", &["the window was not used up"]);
+    let delay = Some(Delay { one_way: ONE_WAY, lose_every: 500 });
+    let lossy = Lab::with(LabOptions { delay, ..LabOptions::default() });
+    let trace = transfer(&lossy, reader(&lossy), |sender| sender);
+    assert!(lossy.lost() > 0);
+    says(&trace, "upstream", &["the window was not used up"]);
+}
+
+#[test]
+fn a_reader_that_computes_sleeps_or_is_stopped_is_the_application() {
+    let lab = Lab::new();
+    let computes = transfer(&lab, reader(&lab).between(Between::Spin(200)), |sender| sender);
+    says(&computes, "application", &["the reader computed", "on a CPU for", "in more threads"]);
+    let sleeps = transfer(&lab, reader(&lab).chunk(256 << 10).between(Between::Sleep(5_000)), |sender| sender);
+    says(&sleeps, "application", &["the reader slept", "find out what the reader waits for"]);
+    // Stopped and continued eight times: a trace sees what limited a connection at its reads.
+    let reader = reader(&lab).comm("reported").until_exit().receive_buffer(64 << 10).spawn();
+    let _sender = sender(&lab, &reader).spawn();
+    let pid = Pid::from_raw(reader.pid().cast_signed());
+    let full = || {
+        let sockets = truth::sockets(lab.sender()).into_iter();
+        let mut senders = sockets.filter(|socket| socket.remote == reader.address());
+        senders.any(|socket| socket.state == State::Established && socket.info.snd_wnd == 0)
+    };
+    let stopped = TraceFile::of(&reader, || {
+        for _ in 0..8 {
+            kill(pid, Signal::SIGSTOP).expect("a process of ours");
+            eventually(DEADLINE, "the buffer is full", full);
+            std::thread::sleep(Duration::from_millis(200));
+            kill(pid, Signal::SIGCONT).expect("a process of ours");
+            eventually(DEADLINE, "it is read", || !full());
+        }
+    });
+    says(&stopped, "application", &["the reader slept"]);
+}
+
+#[test]
+fn a_reader_without_a_cpu_is_the_scheduler() {
+    if !has_two_cpus() {
+        return;
+    }
+    let lab = Lab::new();
+    let _hogs = [(); 4].map(|()| Traffic::hog(1, 0));
+    let reader = reader(&lab).comm("reported").until_exit().cpu(1).between(Between::Spin(100)).spawn();
+    let _sender = sender(&lab, &reader).cpu(0).nice(-15).spawn();
+    eventually(DEADLINE, "data flow", || reader.report().bytes >= 1_000_000);
+    let before = truth::task_times(reader.pid(), reader.pid()).waiting;
+    let trace = TraceFile::of(&reader, || ());
+    let waited = (truth::task_times(reader.pid(), reader.pid()).waiting - before).as_secs_f64();
+    says(&trace, "scheduler", &["the reader waited", "for a CPU in", "a core, a larger weight"]);
+    // The time that it tells is the kernel's own.
+    let told = trace.report()["sockets"][0]["run_queue_wait_seconds"]["sum"].as_f64().expect("a number");
+    assert!(told <= waited && told >= 0.8 * waited, "{told} of {waited}");
+}
+
+#[test]
+fn a_buffer_too_small_for_the_path_is_the_window_and_names_what_is_on_the_way() {
+    let lab = Lab::long(ONE_WAY);
+    let trace = transfer(&lab, reader(&lab).receive_buffer(16 << 10), |sender| sender);
+    says(
+        &trace,
+        "window",
+        &["is all that a window of at most", "over a round trip of 4", "on the way", "net.ipv4.tcp_rmem"],
+    );
+    let report = trace.report();
+    let socket = &report["sockets"][0];
+    let number = |key: &str| socket[key].as_f64().unwrap_or_else(|| panic!("{key}: {socket}"));
+    let product = number("bytes_per_second") * number("round_trip_seconds");
+    assert!((number("on_the_way_bytes") - product).abs() < 1.0, "{socket}");
+    assert!(product <= 1.5 * socket["window_bytes"][1].as_f64().expect("bytes"), "{socket}");
+}
+
+#[test]
+fn a_window_that_the_kernel_holds_down_is_the_memory() {
+    let lab = Lab::long(ONE_WAY);
+    let reader = reader(&lab).comm("reported").until_exit().spawn();
+    let _pressure = TcpMemoryPressure::new();
+    let _sender = sender(&lab, &reader).spawn();
+    eventually(DEADLINE, "data flow", || reader.report().bytes >= 1_000);
+    says(&TraceFile::of(&reader, || ()), "memory", &["for want of memory", "net.ipv4.tcp_mem"]);
+}
+
+#[test]
+fn bytes_and_times_are_those_of_the_trace_and_two_traces_are_compared() {
+    let lab = Lab::new();
+    let slow = transfer(&lab, reader(&lab).between(Between::Spin(200)), |sender| sender);
+    let fast = transfer(&lab, reader(&lab), |sender| sender.rate(20_000_000).message(8192));
+    let lines: Vec<Value> = fs::read_to_string(&slow.path)
+        .expect("the trace")
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let sum = |key: &str| lines.iter().filter_map(|line| line[key].as_u64()).sum::<u64>();
+    let report = slow.report();
+    assert_eq!(report["read_bytes"], sum("read_bytes"));
+    assert_eq!(report["files"][0]["records"].as_u64(), Some(lines.len() as u64 - 2));
+    let socket = &report["sockets"][0];
+    let close = |told: &Value, expected: f64| {
+        let told = told.as_f64().expect("a number");
+        assert!((told - expected).abs() <= 1e-9 * expected.max(1.0), "{told} and {expected}");
+    };
+    close(&socket["limited_seconds"]["application"], sum("limited_application_ns") as f64 / 1e9);
+    close(&socket["on_cpu_seconds"]["sum"], sum("on_cpu_ns") as f64 / 1e9);
+    let waited = (sum("waited_application_byte_us") + sum("waited_scheduler_byte_us")) as f64;
+    close(&socket["mean_wait_seconds"], waited / 1e6 / sum("read_bytes") as f64);
+
+    let comparison = json(&[&slow.path, &fast.path]);
+    let change = |what: &str| {
+        let changes = comparison["changes"].as_array().expect("a list");
+        changes.iter().find(|change| change["what"] == what).unwrap_or_else(|| panic!("{what}: {comparison}")).clone()
+    };
+    assert_eq!(change("application")["beyond_noise"], true);
+    assert_eq!(change("upstream")["beyond_noise"], true);
+    let text = text(&[&slow.path, &fast.path]);
+    assert!(text.contains("application went from") || text.contains("upstream went from"), "{text}");
+    assert!(text.contains("beyond noise") && text.contains("throughput"), "{text}");
+}
+
+#[test]
+fn a_trace_that_was_cut_compressed_or_is_in_parts_is_read() {
+    let lab = Lab::new();
+    let reader = reader(&lab).comm("reported").until_exit().between(Between::Spin(200)).spawn();
+    let _sender = sender(&lab, &reader).spawn();
+    eventually(DEADLINE, "data flow", || reader.report().bytes >= 1_000);
+    let first = TraceFile::of(&reader, || ());
+    let second = TraceFile::of(&reader, || ());
+    let whole = first.report();
+
+    let bytes = fs::read(&first.path).expect("the trace");
+    let cut = first.directory.path().join("cut.jsonl");
+    fs::write(&cut, &bytes[..bytes.len() * 9 / 10]).expect("written");
+    let of_cut = json(&[&cut]);
+    assert!(of_cut["caveats"][0].as_str().is_some_and(|caveat| caveat.contains("cut")), "{of_cut}");
+    assert_eq!(of_cut["verdict"]["cause"], "application");
+    assert!(of_cut["read_bytes"].as_u64() < whole["read_bytes"].as_u64());
+    assert!(text(&[&cut]).contains("! "), "{}", text(&[&cut]));
+
+    let compressed = first.directory.path().join("run.jsonl.gz");
+    let gzip = Command::new("gzip").arg("-c").arg(&first.path).output().expect("gzip is installed");
+    fs::write(&compressed, gzip.stdout).expect("written");
+    assert_eq!(json(&[&compressed])["read_bytes"], whole["read_bytes"]);
+    let mut standard_input = tcpmon(&["report", "--format", "json", "-"]);
+    standard_input.stdin(fs::File::open(&compressed).expect("the file"));
+    let output = standard_input.output().expect("tcpmon can be started");
+    let of_input: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(of_input["read_bytes"], whole["read_bytes"]);
+
+    let merged = json(&[Path::new("--merge"), &second.path, &first.path]);
+    let read = |report: &Value| report["read_bytes"].as_u64().expect("bytes");
+    assert_eq!(read(&merged), read(&whole) + read(&second.report()));
+    assert_eq!(merged["sockets_total"], 1);
+    let (code, error) = run(tcpmon(&["report", "--merge"]).args([&first.path, &first.path]));
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("were written at the same time"), "{error}");
+}
+
+#[test]
+fn what_is_no_trace_is_refused_with_its_name() {
+    let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+    writeln!(file, "no trace").expect("written");
+    let name = file.path().display().to_string();
+    let (code, error) = run(tcpmon(&["report"]).arg(file.path()));
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains(&name) && error.contains("not a trace"), "{error}");
+    let (code, error) = run(&mut tcpmon(&["report", "/no/such/file"]));
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("/no/such/file") && error.contains("No such file"), "{error}");
+    let (code, error) = run(tcpmon(&["report"]).args([file.path(); 3]));
+    assert_eq!(code, Some(2), "{error}");
+    assert!(error.contains("--merge"), "{error}");
+    // A trace in which nothing was read is not an error.
+    let lab = Lab::new();
+    let idle = Traffic::reader(lab.receiver()).comm("idle").spawn();
+    let trace = Trace::start(&["--pid", &idle.pid().to_string()]);
+    let file = trace.file();
+    trace.signal(Signal::SIGINT);
+    eventually(DEADLINE, "the trace has ended", || {
+        fs::read_to_string(&file).is_ok_and(|text| text.lines().count() == 2)
+    });
+    assert!(text(&[&file]).contains("nothing was read"), "{}", text(&[&file]));
+}
