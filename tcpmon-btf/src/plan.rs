@@ -60,7 +60,7 @@ pub const PROBES: [Probe; 9] = [
         ..required("tcp_destroy_sock", false, tracepoint::tcp_destroy_sock::ARGUMENTS)
     },
     required("tcp_rcv_space_adjust", true, tracepoint::tcp_rcv_space_adjust::ARGUMENTS),
-    required("tcp_probe", false, tracepoint::tcp_probe::ARGUMENTS),
+    required("tcp_probe", true, tracepoint::tcp_probe::ARGUMENTS),
     required("sched_switch", true, tracepoint::sched_switch::ARGUMENTS),
     optional(
         "tcp_rcvbuf_grow",

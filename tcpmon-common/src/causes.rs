@@ -382,6 +382,7 @@ mod tests {
             let together_ns = if self.traced.is_some() { 0 } else { self.together_ns };
             place(&mut self.state, self.seen.now_ns, self.run_delay_ns, tid == self.tid, together_ns);
             if let Some(traced) = &mut self.traced {
+                settle(&mut self.state, self.seen.now_ns, false);
                 traced.take(&mut self.state);
             }
             self.tid = tid;

@@ -69,6 +69,12 @@ pub fn watched(tcp: TcpSock) -> Option<&'static mut SocketState> {
     Some(state)
 }
 
+/// The state of a socket whose last reader is traced.
+#[inline(always)]
+pub fn traced(tcp: TcpSock) -> Option<&'static mut SocketState> {
+    maps::socket(tcp.sock()).filter(|state| state.last_ns != 0 && state.reader_slot != SLOT_NONE)
+}
+
 /// Starts to count a connection whose start was not seen: from its first byte if that came after tcpmon's start. How to
 /// get the socket's `cookie` depends on the kind of program.
 #[inline(always)]

@@ -329,33 +329,74 @@ fn a_trace_has_the_causes_and_the_waits_of_the_daemon() {
     if is_emulated() {
         return report::not_supported(EMULATED);
     }
-    let case = Case::new(Lab::new());
-    let reader = case.reader().threads(Threads::Turns(4)).between(Between::Spin(200)).receive_buffer(256 << 10);
-    let reader = reader.connections(4).spawn();
-    let trace = Trace::start(&["--comm", "watched"]);
-    sender(&case.lab, &reader).flows(4).bytes(easy_rate()).spawn().wait();
-    reader.wait();
-    let traced = trace.stop();
-    let page = case.daemon.scrape();
-    let sum = |key: &str| traced.records.iter().filter_map(|record| record[key].as_u64()).sum::<u64>();
-    let compare = |family: &str, label: &str, values: &[&str], traced_sum: &dyn Fn(&str) -> f64| {
-        let shown = |value: &str| page.sum(family, &[("process", "watched"), (label, value)]);
-        let whole: f64 = values.iter().map(|value| shown(value)).sum();
-        for value in values {
-            let (daemon, trace) = (shown(value), traced_sum(value));
-            // Nothing is limited after the last read, with which the trace ends.
-            let is_later = *value == "upstream" && trace < daemon;
-            let agree = (daemon - trace).abs() <= whole * 0.03;
-            assert!(agree || is_later, "{family} {value}: {daemon}, in the trace {trace}");
+    let local = Case::new(Lab::new());
+    let reader = local.reader().threads(Threads::Turns(4)).between(Between::Spin(200)).receive_buffer(256 << 10);
+    let waits = local.is_traced(reader.connections(4), |sender| sender.flows(4).bytes(easy_rate()));
+    waits.agree();
+    let reader = local.reader().connections(1);
+    local.is_traced(reader, |sender| sender.rate(easy_rate()).message(8192).bytes(2 * easy_rate())).agree();
+    drop(local);
+    let long = Case::new(Lab::long(ONE_WAY));
+    let reader = long.reader().connections(1).receive_buffer(16 << 10);
+    // The daemon divides the waits of all reads within a millisecond at once, a trace those of each read.
+    long.is_traced(reader, |sender| sender.bytes(1_000_000)).agree_together();
+}
+
+/// Byte-seconds for each reason, by the daemon and by a trace.
+struct Waits {
+    daemon: [f64; 2],
+    trace: [f64; 2],
+    /// How far they may be apart because at each event one set of programs waits until the other has run.
+    apart: f64,
+}
+
+impl Waits {
+    fn agree(&self) {
+        for (daemon, trace) in self.daemon.iter().zip(self.trace) {
+            let whole: f64 = self.daemon.iter().sum();
+            let (daemon_all, trace_all) = (self.daemon, self.trace);
+            assert!((daemon - trace).abs() <= whole * 0.03 + self.apart, "{daemon_all:?}, in the trace {trace_all:?}");
         }
-    };
-    let causes = ["upstream", "application", "scheduler", "window", "memory"];
-    compare("tcpmon_receive_limited_seconds_total", "cause", &causes, &|cause| {
-        sum(&format!("limited_{cause}_ns")) as f64 / 1e9
-    });
-    compare("tcpmon_receive_wait_byte_seconds_total", "reason", &["application", "scheduler"], &|reason| {
-        sum(&format!("waited_{reason}_byte_us")) as f64 / 1e6
-    });
+        self.agree_together();
+    }
+
+    fn agree_together(&self) {
+        let (daemon, trace): (f64, f64) = (self.daemon.iter().sum(), self.trace.iter().sum());
+        assert!((daemon - trace).abs() <= daemon * 0.03 + self.apart, "{daemon}, in the trace {trace}");
+    }
+}
+
+impl Case {
+    /// A trace of this transfer has the causes of the daemon. Returns the waits of both.
+    fn is_traced(&self, reader: ReaderBuilder, send: impl FnOnce(SenderBuilder) -> SenderBuilder) -> Waits {
+        let reader = reader.spawn();
+        let trace = Trace::start(&["--comm", "watched"]);
+        send(sender(&self.lab, &reader)).spawn().wait();
+        let service = format!("local:{}", reader.port());
+        reader.wait();
+        let traced = trace.stop();
+        let page = self.daemon.scrape();
+        let sum = |key: String| traced.records.iter().filter_map(|record| record[&key].as_u64()).sum::<u64>() as f64;
+        let shown = |family: &str, more: (&str, &str)| page.sum(family, &[("service", &service), more]);
+
+        let causes = ["upstream", "application", "scheduler", "window", "memory"];
+        let by_daemon = causes.map(|cause| shown("tcpmon_receive_limited_seconds_total", ("cause", cause)));
+        let by_trace = causes.map(|cause| sum(format!("limited_{cause}_ns")) / 1e9);
+        for (cause, (daemon, trace)) in causes.iter().zip(by_daemon.iter().zip(by_trace)) {
+            // Nothing is limited after the last read, with which the trace ends.
+            let is_later = *cause == "upstream" && trace < *daemon;
+            let agree = (daemon - trace).abs() <= by_daemon.iter().sum::<f64>() * 0.03;
+            assert!(agree || is_later, "{cause}: {by_daemon:?}, in the trace {by_trace:?}");
+        }
+
+        let reasons = ["application", "scheduler"];
+        Waits {
+            daemon: reasons.map(|reason| shown("tcpmon_receive_wait_byte_seconds_total", ("reason", reason))),
+            trace: reasons.map(|reason| sum(format!("waited_{reason}_byte_us")) / 1e6),
+            // 1 us at each event.
+            apart: shown("tcpmon_receive_read_bytes_total", ("process", "watched")) / 1e6,
+        }
+    }
 }
 
 #[test]

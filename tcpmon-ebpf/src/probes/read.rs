@@ -43,6 +43,10 @@ fn read(ctx: &BtfTracePointContext) -> Option<()> {
             let together_ns = if setting!(trace) != 0 { 0 } else { TOGETHER_NS };
             let same_reader = state.reader_tid == task.tid();
             causes::place(state, seen.now_ns, task.run_delay_ns(), same_reader, together_ns);
+            if setting!(trace) != 0 {
+                // A round of a slow sender can last for minutes, and no pass decides it.
+                causes::settle(state, seen.now_ns, false);
+            }
             if !reader::is_still(state, task) {
                 change_reader(state, tcp, task, &seen, read_bytes);
             }

@@ -7,7 +7,7 @@ use tcpmon_common::{
 };
 
 use crate::{
-    kernel::{self, Skb, Sock},
+    kernel::{self, Skb, Sock, setting},
     socket,
 };
 
@@ -25,7 +25,7 @@ fn segment(ctx: &BtfTracePointContext) -> Option<()> {
         return None;
     }
     let tcp = Sock::argument::<{ SOCK.position }>(ctx).tcp()?;
-    let state = socket::watched(tcp)?;
+    let state = if setting!(trace) == 0 { socket::watched(tcp)? } else { socket::traced(tcp)? };
     let seen = socket::sample(state, tcp, kernel::now_ns()).with_segment(end);
     socket::event(state, |state| socket::fold(state, &seen, Trigger::Segment, || socket::path(tcp)));
     None
