@@ -164,8 +164,7 @@ pub struct DaemonArgs {
     next_line_help = true,
     after_help = "\
 A timeslice is recorded if it matches all kinds of filters that are given; of each kind, one match is enough.
-The eBPF programs filter in the kernel: a segment or read that does not match costs 0.1 to 0.3 us. Ctrl-C ends the
-trace.
+The eBPF programs filter in the kernel: what does not match costs 0.1 to 0.3 us. Ctrl-C ends the trace.
 
   tcpmon trace --pid 4711 --duration 30s              trace one process
   tcpmon trace --comm xrootd --output run.jsonl       write a file for pandas or DuckDB
@@ -218,8 +217,8 @@ pub struct TraceArgs {
 #[command(
     next_line_help = true,
     after_help = "\
-Files are traces as `tcpmon trace --output` writes them; gzip may have compressed them, and `-` is standard input.
-A file that was cut is reported on up to there. How sure a share is follows from how much pieces of the time differ.
+Files are traces as `tcpmon trace --output` writes them, also compressed with gzip; `-` is standard input.
+A file that was cut is reported on up to there. How sure a share is follows from how much it varied over time.
 
   tcpmon report run.jsonl                             what limited each socket
   tcpmon report before.jsonl after.jsonl              what changed, and whether it is more than noise

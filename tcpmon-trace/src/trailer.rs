@@ -8,8 +8,9 @@ use super::header::Clocks;
 
 /// The losses of tcpmon's programs that can cost a trace a record or a read. Each must be in [`Ending::lost`], even if
 /// it is zero.
-pub const LOSSES: [&str; 8] = [
+pub const LOSSES: [&str; 9] = [
     "recursion_sched_switch",
+    "recursion_tcp_probe",
     "recursion_tcp_rcv_space_adjust",
     "socket_storage",
     "reader_storage",

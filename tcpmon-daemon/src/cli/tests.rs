@@ -37,7 +37,7 @@ fn the_command_line_is_consistent() {
 
 #[test]
 fn the_help_text_matches_the_committed_file() {
-    for name in ["help", "daemon", "trace", "doctor"] {
+    for name in ["help", "daemon", "trace", "report", "doctor"] {
         let line = if name == "help" { "tcpmon --help".into() } else { format!("tcpmon {name} --help") };
         let help = parse(&line).expect_err("help").to_string();
         let file = format!("{}/src/cli/{name}.txt", env!("CARGO_MANIFEST_DIR"));

@@ -233,7 +233,7 @@ mod tests {
             r#""waited_application_byte_us":1024000,"waited_scheduler_byte_us":512000}"#,
             "\n",
             r#"{"type":"trailer","records":1,"lost":{"output":0,"reader_slot":0,"reader_storage":0,"#,
-            r#""recursion_sched_switch":0,"recursion_tcp_rcv_space_adjust":0,"#,
+            r#""recursion_sched_switch":0,"recursion_tcp_probe":0,"recursion_tcp_rcv_space_adjust":0,"#,
             r#""socket_storage":0,"timeslice_edge":0,"#,
             r#""timeslice_record":0,"timeslice_socket":0,"write":0},"#,
             r#""end_time":"2026-07-30T12:00:30.123456790Z","end_monotonic_ns":5030000000000,"#,
