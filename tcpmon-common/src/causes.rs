@@ -129,9 +129,6 @@ impl Path {
     pub const NONE: Self = Self { limit_us: 0, mss: 0, is_short_of_memory: false };
 }
 
-/// Added to one round trip and a half, us: the interrupts and wake-ups of a round in a local network.
-pub const ROUND_EXTRA_US: u32 = 50;
-
 /// Longest round that can be limited, us. Longer estimates of a round trip are cut to it.
 pub const MAX_LIMIT_US: u32 = 4_000_000;
 
@@ -285,7 +282,7 @@ mod tests {
     const MSS: u32 = 1_000;
     const BUFFER: u32 = 10_000;
     /// Of a round trip of 40 ms.
-    const PATH: Path = Path { limit_us: 60_050, mss: MSS, is_short_of_memory: false };
+    const PATH: Path = Path { limit_us: 60_000, mss: MSS, is_short_of_memory: false };
 
     /// A connection with a buffer of [`BUFFER`] bytes, as the kernel would run it.
     struct Connection {

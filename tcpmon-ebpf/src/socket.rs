@@ -4,7 +4,7 @@
 use core::ptr::{read_volatile, write_volatile};
 
 use tcpmon_common::{
-    causes::{MAX_LIMIT_US, Path, ROUND_EXTRA_US, Round},
+    causes::{MAX_LIMIT_US, Path, Round},
     connections::CONNECTIONS_STARTED,
     fold::{self, Folded, Observation, REFUSED_BYTES, REFUSED_TIME, Trigger},
     header::{Header, KIND_LISTENER, VERSION},
@@ -178,7 +178,7 @@ pub fn fold(state: &mut SocketState, seen: &Observation, trigger: Trigger, path:
 #[inline(always)]
 pub fn path(tcp: TcpSock) -> Path {
     let rtt_us = tcp.round_trip_us();
-    let limit_us = if rtt_us == 0 { 0 } else { rtt_us + rtt_us / 2 + ROUND_EXTRA_US };
+    let limit_us = rtt_us + rtt_us / 2;
     Path {
         limit_us: if limit_us < MAX_LIMIT_US { limit_us } else { MAX_LIMIT_US },
         mss: tcp.mss(),
