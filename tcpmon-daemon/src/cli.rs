@@ -12,6 +12,7 @@ use crate::{
     },
     doctor::facts::{Facts, Goal},
     http::{ListenAddress, TelemetryPath},
+    top::SortKey,
 };
 
 /// Shows where received TCP bytes wait on this host, and why
@@ -38,6 +39,8 @@ pub enum Command {
     Trace(TraceArgs),
     /// Say what limited the transfers of a trace, and what would help; compare two traces
     Report(ReportArgs),
+    /// Watch connections live: what limits each, and where its bytes wait
+    Top(TopArgs),
     /// Check whether tcpmon can run here, and whether this host is fit to receive; changes nothing
     Doctor(DoctorArgs),
 }
@@ -126,6 +129,9 @@ pub struct DaemonArgs {
         hide_possible_values = true
     )]
     sandbox: Option<bool>,
+
+    #[arg(long, value_name = "PATH", help = key_help("live_socket"))]
+    live_socket: Option<String>,
 
     #[arg(long = "collect.softnet", value_name = "true|false", help = key_help("collect.softnet"), num_args = 0..=1)]
     #[arg(require_equals = true, default_missing_value = "true", hide_possible_values = true)]
@@ -222,7 +228,8 @@ A file that was cut is reported on up to there. How sure a share is follows from
 
   tcpmon report run.jsonl                             what limited each socket
   tcpmon report before.jsonl after.jsonl              what changed, and whether it is more than noise
-  tcpmon report --merge run.1.jsonl run.2.jsonl       one transfer in several files"
+  tcpmon report --merge run.1.jsonl run.2.jsonl       one transfer in several files
+  tcpmon report --format html run.jsonl > run.html    a page with graphs, to open in a browser"
 )]
 pub struct ReportArgs {
     /// Trace to report on; two are compared
@@ -237,7 +244,7 @@ pub struct ReportArgs {
     #[arg(long, value_name = "N", default_value = "20", value_parser = value_parser!(u32).range(1..))]
     pub limit: u32,
 
-    /// Format: text for people, or json for programs
+    /// Format: text, html for one page with graphs, or json for programs
     #[arg(long, value_name = "FORMAT", default_value = "text", hide_possible_values = true, hide_default_value = true)]
     pub format: ReportFormat,
 }
@@ -249,6 +256,97 @@ pub enum ReportFormat {
     Text,
     /// For programs: one JSON object
     Json,
+    /// One page with graphs, for a browser
+    Html,
+}
+
+/// Flags of `tcpmon top`.
+#[derive(Args, Clone, Debug)]
+#[command(
+    next_line_help = true,
+    after_help = "\
+With a daemon that has a local socket (live_socket), top shows what that daemon sees, and needs no privileges but to
+be in the group of the socket. Otherwise it loads programs of its own, as root; beside a daemon's, each event then
+costs twice. Of each kind of filter, one match is enough. `?` explains the screen.
+
+  tcpmon top                                          watch groups; Enter shows their connections
+  tcpmon top --sockets --port 1094 --sort wait        watch the connections of one port
+  tcpmon top --once --format json --sockets           one object for each connection, for scripts"
+)]
+pub struct TopArgs {
+    /// Time between two samples
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_interval)]
+    pub interval: Duration,
+
+    /// Show connections instead of groups
+    #[arg(long)]
+    pub sockets: bool,
+
+    /// Print one table after one interval, and end
+    #[arg(long)]
+    pub once: bool,
+
+    /// Format of --once: text for people, or json for one object on each line
+    #[arg(long, value_name = "FORMAT", requires = "once", default_value = "text", hide_possible_values = true)]
+    #[arg(hide_default_value = true)]
+    pub format: TopFormat,
+
+    /// Show only this process; may be repeated
+    #[arg(long, value_name = "PID", value_parser = value_parser!(u32).range(1..))]
+    pub pid: Vec<u32>,
+
+    /// Show only processes with this name; may be repeated
+    #[arg(long, value_name = "NAME", value_parser = check_process_name)]
+    pub comm: Vec<String>,
+
+    /// Show only connections with this local or remote port; may be repeated
+    #[arg(long, value_name = "PORT", value_parser = value_parser!(u16).range(1..))]
+    pub port: Vec<u16>,
+
+    /// Show only control groups with this in their label, such as `nginx.service`; may be repeated
+    #[arg(long, value_name = "TEXT")]
+    pub cgroup: Vec<String>,
+
+    /// Order: received, read, queue, wait, limited, run-queue, drops or process
+    #[arg(long, value_name = "KEY", default_value = "received", hide_possible_values = true)]
+    pub sort: SortKey,
+
+    /// Largest number of rows of --once [default: all]
+    #[arg(long, value_name = "N", requires = "once", value_parser = value_parser!(u32).range(1..))]
+    pub limit: Option<u32>,
+
+    /// Local socket of the daemon [default: /run/tcpmon/tcpmon.sock if a daemon listens there]
+    #[arg(long, value_name = "PATH", conflicts_with = "own")]
+    pub daemon: Option<PathBuf>,
+
+    /// Load own programs although a daemon runs
+    #[arg(long)]
+    pub own: bool,
+
+    /// Threads that own programs track as readers at the same time
+    #[arg(long, value_name = "N", default_value = "4096", value_parser = value_parser!(u32).range(1..=1_000_000))]
+    pub max_readers: u32,
+
+    /// Use only ASCII characters [default: as the locale says]
+    #[arg(long)]
+    pub ascii: bool,
+}
+
+/// Format of `tcpmon top --once`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TopFormat {
+    /// For people
+    Text,
+    /// For programs: one JSON object on each line
+    Json,
+}
+
+/// A time between samples: at least 0.1 s, because each sample is a pass over all sockets.
+fn parse_interval(text: &str) -> Result<Duration, String> {
+    match parse_duration(text)? {
+        short if short < Duration::from_millis(100) => Err(format!("{text:?} is too short: 100ms is the least")),
+        interval => Ok(interval),
+    }
 }
 
 /// Flags of `tcpmon doctor`.
@@ -327,7 +425,7 @@ impl Cli {
         let (name, checked) = match &cli.command {
             Command::Trace(trace) => ("trace", trace.check()),
             Command::Report(report) => ("report", report.check()),
-            Command::Daemon(_) | Command::Doctor(_) => return Ok(cli),
+            Command::Daemon(_) | Command::Top(_) | Command::Doctor(_) => return Ok(cli),
         };
         checked.map(|()| cli).map_err(|(kind, problem)| {
             let mut command = Self::command();
@@ -369,6 +467,7 @@ impl DaemonArgs {
         set(&mut config.max_drop_entries, self.max_drop_entries);
         set(&mut config.ring_bytes, self.ring_bytes.map(u64::from));
         set(&mut config.sandbox, self.sandbox);
+        set(&mut config.live_socket, self.live_socket.clone());
         set(&mut config.collect.softnet, self.collect_softnet);
         set(&mut config.collect.sockstat, self.collect_sockstat);
         set(&mut config.collect.zones, self.collect_zones);

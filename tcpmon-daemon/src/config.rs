@@ -45,6 +45,8 @@ pub struct Config {
     pub ring_bytes: u64,
     /// See [`DaemonSettings::sandbox`].
     pub sandbox: bool,
+    /// See [`DaemonSettings::live_socket`]; empty for none.
+    pub live_socket: String,
     /// Which sources of host metrics are read.
     pub collect: Collect,
     /// The HTTP endpoint.
@@ -127,6 +129,7 @@ impl Default for Config {
             max_drop_entries: 4096,
             ring_bytes: 1 << 21,
             sandbox: true,
+            live_socket: String::new(),
             collect: Collect::default(),
             web: Web::default(),
             log: Log::default(),
@@ -173,6 +176,7 @@ const KEYS: &[ConfigKey] = &[
     key("max_drop_entries", "Maximum number of pairs of socket and drop reason that are counted at the same time"),
     key("ring_bytes", "Size of the eBPF ring buffer, in bytes: a power of two, at least one page"),
     key("sandbox", "Whether threads are confined to the system calls and files that they need"),
+    key("live_socket", "Local socket for `tcpmon top`; its group sees all connections"),
     key("collect.softnet", "Whether to show softnet counters, which node_exporter has, too"),
     key("collect.sockstat", "Whether to show the number of orphan sockets, which node_exporter has, too"),
     key("collect.zones", "Whether to show memory zones and free blocks, which node_exporter can show, too"),

@@ -45,6 +45,18 @@ impl Fills {
         self.0.add(permille.min(FILL_TOP + 1) as usize);
     }
 
+    /// The number of values in each `width` thousandths, the first of which has exact zeros only; the last one also has
+    /// all larger values.
+    pub fn histogram(&self, width: u64) -> Vec<u64> {
+        let mut bins = vec![0; FILL_TOP.div_ceil(width) as usize + 1];
+        for (permille, count) in (0..).zip(&self.0.counts) {
+            let bin = u64::div_ceil(permille, width) as usize;
+            let last = bins.len() - 1;
+            bins[bin.min(last)] += u64::from(*count);
+        }
+        bins
+    }
+
     /// A quantile in thousandths; [`FILL_TOP`] + 1 stands for all larger values. 0 without values.
     pub fn quantile(&self, permille: u64) -> u64 {
         self.0.quantile(permille).unwrap_or(0) as u64
@@ -75,6 +87,21 @@ impl Durations {
     /// How many there are.
     pub fn count(&self) -> u64 {
         self.bins.total
+    }
+
+    /// The number of values up to each of these bounds, ns, and above the bound before; bounds must rise. Values are
+    /// exact to 1/32.
+    pub fn histogram(&self, bounds: impl IntoIterator<Item = u64>) -> Vec<u64> {
+        let mut bin = 0;
+        let mut up_to = |bound: u64| {
+            let mut count = 0;
+            while bin < self.bins.counts.len() && duration_bin_end(bin) <= bound {
+                count += u64::from(self.bins.counts[bin]);
+                bin += 1;
+            }
+            count
+        };
+        bounds.into_iter().map(&mut up_to).collect()
     }
 
     /// A quantile, ns: the upper bound of its bin, or the longest duration if that is shorter. 0 without values.
@@ -117,6 +144,17 @@ mod tests {
         assert_eq!(fills.quantile(1000), 1000);
         fills.add(u64::MAX);
         assert_eq!(fills.quantile(1000), FILL_TOP + 1);
+    }
+
+    #[test]
+    fn histograms_have_each_value_once() {
+        let mut fills = Fills::default();
+        [0, 1, 20, 21, 1000, 5000].into_iter().for_each(|permille| fills.add(permille));
+        let bins = fills.histogram(20);
+        assert_eq!((bins.len(), bins[0], bins[1], bins[2], bins[50], bins[100]), (101, 1, 2, 1, 1, 1));
+        let mut durations = Durations::default();
+        [0, 3, 1_000, 70_000, 1 << 40].into_iter().for_each(|ns| durations.add(ns));
+        assert_eq!(durations.histogram([0, 10, 1_023, 131_071, u64::MAX]), [1, 1, 1, 1, 1]);
     }
 
     #[test]

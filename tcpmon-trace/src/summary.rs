@@ -13,7 +13,8 @@ pub const SOCKETS: usize = 1000;
 /// Number of processes that are named for each socket.
 const READERS: usize = 8;
 
-/// Largest number of [`Pieces::pieces`]; there are at least half as many once the trace has lasted this many ms.
+/// Largest number of [`Pieces::pieces`], unless more are asked for; there are at least half as many once the trace has
+/// lasted this many ms.
 const PIECES: usize = 64;
 
 /// Length of the first pieces, ns.
@@ -31,6 +32,8 @@ pub struct Summary {
 /// Sums over one socket's records.
 #[derive(Clone, Debug, Default)]
 pub struct SocketSummary {
+    /// Its cookie; 0 for the sum of several sockets.
+    pub cookie: u64,
     /// This side and the other; `None` for the sum of several sockets.
     pub ends: Option<(SocketAddr, SocketAddr)>,
     /// Thread groups that read, with the name of the first thread seen of each; at most eight.
@@ -88,7 +91,7 @@ impl Summary {
             &mut self.others
         } else {
             let ends = Some((record.local, record.remote));
-            let new = || SocketSummary { ends, ..SocketSummary::default() };
+            let new = || SocketSummary { cookie: record.cookie, ends, ..SocketSummary::default() };
             self.sockets.entry(record.cookie).or_insert_with(new)
         };
         socket.add(record);
@@ -177,11 +180,13 @@ fn widened(range: Option<(u32, u32)>, value: u32) -> (u32, u32) {
 /// records do not, because each is much like the one before.
 #[derive(Clone, Debug)]
 pub struct Pieces {
-    /// The pieces, in order; at most 64.
+    /// The pieces, in order.
     pub pieces: Vec<Piece>,
     /// Length of each, ns.
     pub length_ns: u64,
-    first_ns: u64,
+    /// When the first one begins, `CLOCK_MONOTONIC`, ns.
+    pub first_ns: u64,
+    most: usize,
 }
 
 /// One piece of a socket's time.
@@ -197,18 +202,24 @@ pub struct Piece {
 
 impl Default for Pieces {
     fn default() -> Self {
-        Self { pieces: Vec::new(), length_ns: FIRST_PIECE_NS, first_ns: 0 }
+        Self::at_most(PIECES)
     }
 }
 
 impl Pieces {
-    fn add(&mut self, record: &TimesliceRecord) {
+    /// No more than so many pieces, and at least half as many once there was so much time, in ms.
+    pub fn at_most(most: usize) -> Self {
+        Self { pieces: Vec::new(), length_ns: FIRST_PIECE_NS, first_ns: 0, most }
+    }
+
+    /// Adds a record, in the order of deactivations.
+    pub fn add(&mut self, record: &TimesliceRecord) {
         if self.pieces.is_empty() {
             self.first_ns = record.deactivated_ns;
         }
         // A record of another CPU may be older than the first one.
         let after = record.deactivated_ns.saturating_sub(self.first_ns);
-        while after / self.length_ns >= PIECES as u64 {
+        while after / self.length_ns >= self.most as u64 {
             self.double();
         }
         let index = (after / self.length_ns) as usize;

@@ -11,6 +11,7 @@ use std::io;
 use std::net::{Ipv6Addr, TcpListener};
 
 pub mod alertmanager;
+pub mod browser;
 mod cgroup;
 pub mod clock;
 pub mod daemon;
@@ -31,12 +32,14 @@ pub mod report;
 pub mod rules;
 mod server;
 pub mod sysctl;
+pub mod tmux;
 pub mod trace;
 pub mod traffic;
 pub mod truth;
 pub mod wait;
 
 pub use alertmanager::Alertmanager;
+pub use browser::Browser;
 pub use cgroup::Cgroup;
 pub use daemon::Daemon;
 pub use lab::{Lab, LabOptions};

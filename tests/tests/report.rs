@@ -13,9 +13,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use tcpmon_tests::fault::TcpMemoryPressure;
-use tcpmon_tests::traffic::{Between, Reader, ReaderBuilder, SenderBuilder};
+use tcpmon_tests::traffic::{Between, Reader, ReaderBuilder, SenderBuilder, Threads};
 use tcpmon_tests::truth::{self, State};
-use tcpmon_tests::{Delay, Lab, LabOptions, Trace, Traffic, eventually};
+use tcpmon_tests::{Browser, Delay, Lab, LabOptions, Trace, Traffic, eventually};
 use tempfile::TempDir;
 
 /// The path of the table: 40 ms there and back.
@@ -282,4 +282,114 @@ fn what_is_no_trace_is_refused_with_its_name() {
         fs::read_to_string(&file).is_ok_and(|text| text.lines().count() == 2)
     });
     assert!(text(&[&file]).contains("nothing was read"), "{}", text(&[&file]));
+}
+
+#[test]
+fn the_page_is_drawn_zooms_to_a_timeslice_and_shows_each_socket() {
+    let lab = Lab::new();
+    let reader =
+        reader(&lab).comm("reported").until_exit().threads(Threads::PerFlow).between(Between::Spin(200)).spawn();
+    let _senders = [(); 2].map(|()| sender(&lab, &reader).spawn());
+    eventually(DEADLINE, "data flow", || reader.report().bytes >= 1_000_000);
+    let trace = TraceFile::of(&reader, || ());
+    let page = trace.directory.path().join("run.html");
+    let output = tcpmon(&["report", "--format", "html"]).arg(&trace.path).output().expect("tcpmon can be started");
+    assert!(output.status.success(), "{output:?}");
+    fs::write(&page, output.stdout).expect("written");
+
+    let browser = Browser::start(1280, 1600);
+    browser.open(&page);
+    assert_eq!(browser.problems(), Vec::<String>::new());
+    let report = trace.report();
+    let text = |selector: &str| {
+        let text = browser.run(&format!("return document.querySelector({selector:?}).innerText"));
+        text.as_str().expect("text").split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let sentence = report["verdict"]["sentence"].as_str().expect("a sentence");
+    let (_, words) = sentence.split_once(": ").expect("a cause and what to do");
+    assert!(text("#answers").contains("application") && text("#answers").contains(words), "{}", text("#answers"));
+
+    // A picture of something: more than a blank page compresses to.
+    let picture = trace.directory.path().join("page.png");
+    browser.picture(&picture);
+    let bytes = fs::read(&picture).expect("a picture");
+    assert!(bytes.starts_with(b"\x89PNG") && bytes.len() > 50_000, "{} bytes", bytes.len());
+    if let Some(kept) = std::env::var_os("TCPMON_PICTURES") {
+        fs::copy(&picture, Path::new(&kept).join("report.png")).expect("copied");
+    }
+
+    let view = |key: &str| browser.run(&format!("return window.tcpmon.view().{key}"));
+    let seconds = || view("to_seconds").as_f64().expect("a time") - view("from_seconds").as_f64().expect("a time");
+    let all = report["sockets"][0]["records"].as_u64();
+    assert_eq!(view("timeslices").as_u64(), all);
+    let whole = seconds();
+    browser.drag("#queue-plot .u-over", 0.4, 0.6);
+    eventually(DEADLINE, "it is zoomed in", || {
+        let now = seconds();
+        if (0.15..0.25).contains(&(now / whole)) { Ok(()) } else { Err(now) }
+    });
+    for _ in 0..40 {
+        browser.click("[data-do=closer]", 1);
+    }
+    let zoomed = view("timeslices").as_u64().expect("a number");
+    assert!(zoomed <= 3 && view("exact") == true, "{zoomed}");
+    browser.click("#queue-plot .u-over", 2);
+    eventually(DEADLINE, "it shows everything", || {
+        if view("timeslices").as_u64() == all { Ok(()) } else { Err(view("timeslices").to_string()) }
+    });
+
+    // The other socket.
+    let first = text("#socket-title");
+    browser.run("document.querySelectorAll('#sockets tbody tr')[1].querySelector('button, td').click()");
+    eventually(DEADLINE, "the other socket is shown", || {
+        if text("#socket-title") == first { Err(first.clone()) } else { Ok(()) }
+    });
+    let second = report["sockets"][1]["records"].as_u64();
+    eventually(DEADLINE, "its timeslices are shown", || {
+        if view("timeslices").as_u64() == second { Ok(()) } else { Err(view("timeslices").to_string()) }
+    });
+    assert_eq!(browser.problems(), Vec::<String>::new());
+}
+
+#[test]
+fn a_long_trace_makes_a_page_of_two_megabytes_that_opens_at_once() {
+    let directory = TempDir::new().expect("a directory");
+    let (trace, page) = (directory.path().join("long.jsonl"), directory.path().join("long.html"));
+    let records = 100_000;
+    synthetic(fs::File::create(&trace).expect("created"), records);
+    let output = tcpmon(&["report", "--format", "html"]).arg(&trace).output().expect("tcpmon can be started");
+    fs::write(&page, &output.stdout).expect("written");
+    assert!(output.stdout.len() <= 2 << 20, "{} bytes", output.stdout.len());
+    let browser = Browser::start(1280, 1000);
+    browser.open(&page);
+    assert_eq!(browser.problems(), Vec::<String>::new());
+    assert_eq!(browser.run("return window.tcpmon.view().timeslices"), records);
+    println!("opened in {} ms", browser.run("return window.tcpmon.openedMilliseconds"));
+}
+
+/// A trace of one socket with so many timeslices, whose queue and times vary.
+fn synthetic(file: fs::File, records: u64) {
+    use tcpmon_trace::{Clocks, EndReason, Ending, JsonLinesWriter, TraceWriter as _, sample};
+    let header = sample::header();
+    let mut writer = JsonLinesWriter::new(file, &header).expect("written");
+    let (mut now, mut dice) = (header.start.monotonic_ns, 1_u64);
+    let mut next = |below: u64| {
+        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (dice >> 33) % below
+    };
+    for _ in 0..records {
+        let mut record = sample::record();
+        record.activated_ns = now + next(900_000);
+        record.deactivated_ns = record.activated_ns + 20_000 + next(300_000);
+        now = record.deactivated_ns;
+        // Whole segments, as they arrive.
+        (record.activation.queued_bytes, record.deactivation.queued_bytes) =
+            (1448 * next(1800) as u32, 1448 * next(300) as u32);
+        (record.activation.rcvbuf_bytes, record.deactivation.rcvbuf_bytes) = (6 << 20, 6 << 20);
+        record.activation.window_bytes = (3 << 20) - record.activation.queued_bytes;
+        record.deactivation.window_bytes = (3 << 20) - record.deactivation.queued_bytes;
+        writer.record(&record).expect("written");
+    }
+    let end = Clocks { monotonic_ns: now, ..header.start };
+    let _ = writer.finish(&Ending { end, reason: EndReason::Duration, ..sample::ending() });
 }

@@ -16,8 +16,8 @@ use rustix::thread::{MembarrierCommand, membarrier};
 use socket2::SockRef;
 use tcpmon::decode::Event;
 use tcpmon::kernel::{Kernel, Options, Show, monotonic_ns};
+use tcpmon::model::live::LiveSocket;
 use tcpmon::model::snapshot::Group;
-use tcpmon::model::socket::SocketSnapshot;
 use tcpmon::model::table::{Table, TableLimits};
 use tcpmon_common::loss::Loss;
 use tcpmon_common::reader::READER_EXITED;
@@ -359,16 +359,16 @@ fn true_to(looks: &[Look], groups: &[Group]) {
 
 /// Compares single sockets with inet_diag: bytes queued, memory used, its limit and backlog.
 #[track_caller]
-fn each_true_to(looks: &[Look], sockets: &[SocketSnapshot]) {
-    let is_mine = |socket: &&SocketSnapshot| {
-        [socket.live.local_port, socket.live.remote_port].iter().any(|port| PORTS.contains(port))
-    };
+fn each_true_to(looks: &[Look], sockets: &[LiveSocket]) {
+    let is_mine =
+        |socket: &&LiveSocket| [socket.local.port(), socket.remote.port()].iter().any(|port| PORTS.contains(port));
     let mut shown: Vec<_> = sockets
         .iter()
         .filter(is_mine)
         .map(|socket| {
-            let live = &socket.live;
-            (socket.local(), socket.remote(), [socket.queue_bytes, live.rmem, live.rcvbuf, live.backlog])
+            let gauges = &socket.gauges;
+            let numbers = [gauges.queue_bytes, gauges.used_bytes, gauges.limit_bytes, gauges.backlog_bytes];
+            (socket.local, socket.remote, numbers.map(|bytes| bytes as u32))
         })
         .collect();
     shown.sort();

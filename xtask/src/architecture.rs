@@ -31,7 +31,11 @@ const ONLY_IN: [(&str, &str, &[&str]); 7] = [
     ("tcpmon-ebpf", "offset !", &["kernel"]),
     ("tcpmon-ebpf", "bpf_probe_read_kernel", &["kernel"]),
     // `model` and `decode` do no I/O and read no clock; of `metrics` only what reports on this process does.
-    ("tcpmon-daemon", "fs ::", &["cli", "commands", "config", "doctor", "host", "http", "kernel", "metrics/usage.rs"]),
+    (
+        "tcpmon-daemon",
+        "fs ::",
+        &["cli", "commands", "config", "doctor", "host", "http", "kernel", "live", "metrics/usage.rs"],
+    ),
     (
         "tcpmon-daemon",
         "rustix ::",
@@ -48,7 +52,7 @@ const ONLY_IN: [(&str, &str, &[&str]); 7] = [
             "sandbox",
         ],
     ),
-    ("tcpmon-daemon", ":: now (", &["commands", "host", "http", "kernel", "metrics/identity.rs"]),
+    ("tcpmon-daemon", ":: now (", &["commands", "host", "http", "kernel", "live", "metrics/identity.rs"]),
     ("tcpmon-trace", ":: now (", &[]),
 ];
 

@@ -47,7 +47,8 @@ fn integration_tests() -> Result<()> {
     // One at a time: the tests measure, and there may be only two cores.
     process::run(
         workspace::cargo()
-            .args(["test", "--package", "tcpmon-tests"])
+            // All of them, also after one has failed: a run takes long, and each should say all that it can.
+            .args(["test", "--package", "tcpmon-tests", "--no-fail-fast"])
             .args(["--", "--test-threads=1"])
             .env("TCPMON_BIN", workspace::release_binary())
             .env("TCPMON_REPORT", &report),

@@ -24,6 +24,7 @@ use crate::{
     http::Unavailable,
     kernel::{Kernel, KernelReadError, Raw, Show, monotonic_ns},
     model::{
+        live::{Changes, LiveGroup, LiveSample},
         snapshot::{MapUse, NapiPolls, ProgramRuns, Snapshot},
         table::{Table, TableLimits},
     },
@@ -45,8 +46,20 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Without a successful pass for this long, the values shown are out of date.
 const MAX_PASS_AGE: Duration = Duration::from_secs(30);
 
+/// What has changed is kept for live views until nobody has asked for it for this long.
+const LIVE_UNUSED: Duration = Duration::from_secs(10);
+
 /// The reply to a request: a snapshot, or why there is none.
 type Reply = Result<Arc<Snapshot>, Arc<KernelReadError>>;
+
+/// The reply to a live view: a snapshot, and what has changed.
+type LiveReply = Result<(Arc<Snapshot>, LiveSample), Arc<KernelReadError>>;
+
+/// A request of a live view: the last pass that it knows, and where to send what has changed since, with the snapshot.
+struct LiveRequest {
+    since: u64,
+    reply: oneshot::Sender<LiveReply>,
+}
 
 /// The limits of groups that can be changed while the collector runs, see [`TableLimits`].
 #[derive(Debug)]
@@ -61,6 +74,7 @@ pub(super) struct GroupLimits {
 pub(super) struct CollectorHandle {
     worker: WorkerHandle<Reply>,
     new_limits: mpsc::Sender<GroupLimits>,
+    live: mpsc::Sender<LiveRequest>,
     passes: Arc<Heartbeat>,
 }
 
@@ -72,6 +86,20 @@ impl CollectorHandle {
     pub(super) async fn snapshot(&self) -> Result<Arc<Snapshot>, Unavailable> {
         let reply = self.worker.request(REQUEST_TIMEOUT).await.map_err(|error| Unavailable(error.to_string()))?;
         reply.map_err(|error| Unavailable(error.to_string()))
+    }
+
+    /// What has changed since the pass with the number `since`, or everything (0), without the host.
+    ///
+    /// # Errors
+    /// Why there is no snapshot.
+    pub(super) async fn live(&self, since: u64) -> Result<(Arc<Snapshot>, LiveSample), Unavailable> {
+        let (reply, answer) = oneshot::channel();
+        let stopped = || Unavailable("the collector has stopped: see the log of tcpmon".into());
+        self.live.send(LiveRequest { since, reply }).map_err(|_| stopped())?;
+        self.worker.wake().map_err(|error| Unavailable(error.to_string()))?;
+        let answer = tokio::time::timeout(REQUEST_TIMEOUT, answer).await;
+        let answer = answer.map_err(|_| Unavailable("the collector has not answered: see the log of tcpmon".into()))?;
+        answer.map_err(|_| stopped())?.map_err(|error| Unavailable(error.to_string()))
     }
 
     /// Whether passes are completed and requests are checked.
@@ -109,6 +137,7 @@ pub(super) fn start(
 ) -> anyhow::Result<CollectorHandle> {
     let (handle, inbox) = worker::channel("collector");
     let (new_limits, limits_inbox) = mpsc::channel();
+    let (live, live_inbox) = mpsc::channel();
     let passes = Arc::new(Heartbeat::new());
     #[expect(unsafe_code, reason = "tokio requires that the descriptor stays open")]
     // SAFETY: the descriptor belongs to the `OwnedFd` until that is dropped with the registration.
@@ -118,10 +147,10 @@ pub(super) fn start(
     let beats = Arc::clone(&passes);
     let work = move |()| {
         let _ended = ended;
-        collector.run(&inbox, &limits_inbox, &beats);
+        collector.run(&inbox, &limits_inbox, &live_inbox, &beats);
     };
     sandbox.spawn(ThreadRole::Collector, "collector", || (), work)?;
-    Ok(CollectorHandle { worker: handle, new_limits, passes })
+    Ok(CollectorHandle { worker: handle, new_limits, live, passes })
 }
 
 /// Has the collector empty the ring whenever the programs signal that much is in it.
@@ -141,10 +170,14 @@ pub struct Collector {
     table: Table,
     drop_reason_names: HashMap<u32, String>,
     last_pass: Instant,
+    /// When it started, `CLOCK_MONOTONIC`, ns.
+    began_ns: u64,
     /// Which sockets the next pass shows.
     show: Show,
     /// Connections that the programs saw being opened.
     opened: u64,
+    /// What has changed, while somebody looks, and when somebody last did.
+    live: Option<(Changes, Instant)>,
 }
 
 impl Collector {
@@ -156,12 +189,20 @@ impl Collector {
             drop_reason_names: kernel.drop_reasons().iter().cloned().collect(),
             kernel,
             last_pass: now,
+            began_ns: 0,
             show: Show::All,
             opened: 0,
+            live: None,
         }
     }
 
-    fn run(mut self, inbox: &WorkerInbox<Reply>, limits: &mpsc::Receiver<GroupLimits>, passes: &Heartbeat) {
+    fn run(
+        mut self,
+        inbox: &WorkerInbox<Reply>,
+        limits: &mpsc::Receiver<GroupLimits>,
+        live: &mpsc::Receiver<LiveRequest>,
+        passes: &Heartbeat,
+    ) {
         let mut error_logged = false;
         // For connections that are older than tcpmon, listening sockets show which were accepted.
         if let Err(error) = self.visit_sockets(Show::Listeners, Instant::now()) {
@@ -171,6 +212,14 @@ impl Collector {
             let request = inbox.wait(DRAIN_INTERVAL);
             for GroupLimits { max_groups, group_ttl, pin } in limits.try_iter() {
                 self.table.set_limits(max_groups, group_ttl, &pin);
+            }
+            for LiveRequest { since, reply } in live.try_iter() {
+                let answer = self.live(since).map(|(snapshot, sample)| (Arc::new(snapshot), sample)).map_err(Arc::new);
+                if answer.is_ok() {
+                    passes.beat();
+                }
+                // The client may have disconnected meanwhile.
+                let _ = reply.send(answer);
             }
             let result = match request {
                 Ok(None) => self.drain().map_err(Arc::new),
@@ -203,6 +252,24 @@ impl Collector {
         Ok(snapshot)
     }
 
+    /// A pass for a live view, with what has changed since the pass `since`. It changes no places of groups: their
+    /// values have gone to no scraper.
+    ///
+    /// # Errors
+    /// As for [`Collector::pass`].
+    pub fn live(&mut self, since: u64) -> Result<(Snapshot, LiveSample), KernelReadError> {
+        if self.live.is_none() {
+            // Nobody has listed what the passes until now have shown.
+            (self.live, self.show) = (Some((Changes::default(), Instant::now())), Show::All);
+        }
+        let snapshot = self.pass()?;
+        let Some((changes, asked)) = &mut self.live else { return Ok((snapshot, LiveSample::default())) };
+        *asked = self.last_pass;
+        let groups = snapshot.groups.iter().map(LiveGroup::from).collect();
+        let sample = LiveSample { monotonic_ns: self.began_ns, groups, ..changes.since(since) };
+        Ok((snapshot, sample))
+    }
+
     /// One pass over everything. The order matters: read the sums of the sockets whose final record was lost before the
     /// indexes of these sockets.
     ///
@@ -217,6 +284,10 @@ impl Collector {
         self.table.final_records_lost(&raw.lost_totals, &self.kernel.lost_finals());
         // What a failed pass would have shown must be shown by the next one.
         let show = std::mem::replace(&mut self.show, Show::All);
+        self.live.take_if(|(_, asked)| asked.elapsed() > LIVE_UNUSED);
+        if self.live.is_some() {
+            self.table.list_sockets();
+        }
         self.visit_sockets(show, now)?;
         self.show = Show::Changed;
         // Not earlier: a slot that was read before the sockets may have been given to another thread since, and all
@@ -237,12 +308,18 @@ impl Collector {
         let names = &self.drop_reason_names;
         let name = |reason: u32| names.get(&reason).cloned().unwrap_or_else(|| format!("reason_{reason}"));
         self.table.drops(&counts, name, now);
+        if let Some((changes, _)) = &mut self.live {
+            let (listed, drops) = (self.table.listed_sockets(), counts.iter().map(|(cookie, _, by)| (*cookie, *by)));
+            let table = &self.table;
+            changes.take(show == Show::All, listed, &readers, drops, |index, cookie| table.is_alive(index, cookie));
+        }
         Ok(self.snapshot(&raw, readers.len(), now.elapsed()))
     }
 
     /// A pass over all sockets.
     fn visit_sockets(&mut self, show: Show, now: Instant) -> Result<(), KernelReadError> {
-        self.table.begin(monotonic_ns());
+        self.began_ns = monotonic_ns();
+        self.table.begin(self.began_ns);
         let before = self.kernel.connections()?;
         let mut pass = self.kernel.begin(show)?;
         loop {

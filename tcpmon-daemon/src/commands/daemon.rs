@@ -17,7 +17,8 @@ use tracing::{info, warn};
 
 use super::{
     collector::{self, CollectorHandle},
-    host_thread::{self, HostHandle},
+    host_thread,
+    live_data::LiveData,
     notifier::Notifier,
     reload::{LogHandle, Reloader},
 };
@@ -25,14 +26,11 @@ use crate::{
     cli::DaemonArgs,
     config::{ConfigError, DaemonSettings},
     host::cgroup_paths::CgroupPaths,
-    http::{self, DataSource, Unavailable, WebConfig},
+    http::{self, WebConfig},
     kernel::{Kernel, Options},
+    live,
     metrics::Identity,
-    model::{
-        cgroups::Process,
-        snapshot::{Observed, SandboxStatus, Verdict},
-        table::TableLimits,
-    },
+    model::{cgroups::Process, snapshot::Verdict, table::TableLimits},
     sandbox::{self, Sandbox, ThreadRole},
 };
 
@@ -80,6 +78,7 @@ async fn serve(settings: DaemonSettings, mut reloader: Reloader) -> anyhow::Resu
     // The port first: an address that is in use should be reported before anything is loaded.
     let listeners =
         if settings.systemd_socket { http::systemd_sockets()? } else { http::bind(&settings.listen).await? };
+    let live_listener = settings.live_socket.as_deref().map(live::listen).transpose()?;
     let kernel = Kernel::load(Options::from(&settings))?;
     trim_allocator();
     for probe in kernel.probes().iter().filter(|probe| probe.verdict != Verdict::Attached) {
@@ -108,6 +107,9 @@ async fn serve(settings: DaemonSettings, mut reloader: Reloader) -> anyhow::Resu
     }
 
     let source = LiveData { collector: collector.clone(), host, sandbox };
+    if let Some(listener) = live_listener {
+        tokio::spawn(live::serve(listener, Arc::new(source.clone())));
+    }
     let router = http::router(source, Arc::new(Identity::read()), &settings.telemetry_path, web.clone());
     let addresses = listeners.iter().map(|listener| Ok(listener.local_addr()?.to_string()));
     let addresses: Vec<String> =
@@ -170,25 +172,6 @@ fn watchdog_interval() -> Option<Duration> {
 
 /// Time until the next health check after one that failed.
 const HEALTH_RETRY_INTERVAL: Duration = Duration::from_millis(100);
-
-/// What the HTTP endpoint requests its data from.
-struct LiveData {
-    collector: CollectorHandle,
-    host: HostHandle,
-    sandbox: SandboxStatus,
-}
-
-impl DataSource for LiveData {
-    fn health(&self) -> Result<(), Unavailable> {
-        self.collector.health()
-    }
-
-    async fn sample(&self) -> Result<Observed, Unavailable> {
-        let (snapshot, host) = tokio::join!(self.collector.snapshot(), self.host.sample());
-        let host = host.map_err(|error| Unavailable(error.to_string()))?;
-        Ok(Observed { snapshot: snapshot?, host, sandbox: self.sandbox.clone() })
-    }
-}
 
 /// Keeps the allocator from holding on to memory. Large blocks come from the system and go back there when they are
 /// freed, and threads share the rest: otherwise, at 10,000 groups, the arena of each thread that has had a snapshot and

@@ -4,9 +4,11 @@ pub mod collector;
 mod daemon;
 mod doctor;
 mod host_thread;
+mod live_data;
 mod notifier;
 mod reload;
 mod report;
+mod top;
 mod trace;
 mod worker;
 
@@ -31,6 +33,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Daemon(args) => daemon::run(&args).map(|()| 0),
         Command::Trace(args) => trace::run(&args).map(|()| 0),
         Command::Report(args) => report::run(&args).map(|()| 0),
+        Command::Top(args) => top::run(&args).map(|()| 0),
         Command::Doctor(args) => doctor::run(&args),
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     fs::File,
     io::{self, BufRead, BufReader, Write as _},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use anyhow::Context as _;
@@ -13,8 +13,10 @@ use tcpmon_trace::summary::Summary;
 use crate::{
     cli::{ReportArgs, ReportFormat},
     report::{
+        html::Drawn,
         read::{Trace, TraceFile},
         tell::{Comparison, TraceReport},
+        timeline::Timelines,
     },
 };
 
@@ -23,36 +25,48 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 pub(super) fn run(args: &ReportArgs) -> anyhow::Result<()> {
     let limit = args.limit as usize;
-    let text = match (args.files.as_slice(), args.format) {
-        ([first, second], format) if !args.merge => {
-            let of = |file| trace(std::slice::from_ref(file));
-            let comparison = Comparison::of(&of(first)?, &of(second)?, limit);
-            match format {
-                ReportFormat::Text => comparison.text(),
-                ReportFormat::Json => comparison.json()? + "\n",
+    let of = |files: &[PathBuf]| trace(files, args.format == ReportFormat::Html);
+    let text = match args.files.as_slice() {
+        [first, second] if !args.merge => {
+            let (first, second) = (of(std::slice::from_ref(first))?, of(std::slice::from_ref(second))?);
+            match args.format {
+                ReportFormat::Text => Comparison::of(&first.0, &second.0, limit).text(),
+                ReportFormat::Json => Comparison::of(&first.0, &second.0, limit).json()? + "\n",
+                ReportFormat::Html => drawn(&first).page_beside(&drawn(&second), limit)?,
             }
         }
-        (files, format) => {
-            let report = TraceReport::of(&trace(files)?, limit);
-            match format {
-                ReportFormat::Text => report.text(),
-                ReportFormat::Json => report.json()? + "\n",
+        files => {
+            let trace = of(files)?;
+            match args.format {
+                ReportFormat::Text => TraceReport::of(&trace.0, limit).text(),
+                ReportFormat::Json => TraceReport::of(&trace.0, limit).json()? + "\n",
+                ReportFormat::Html => drawn(&trace).page(limit)?,
             }
         }
     };
-    io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")
+    match io::stdout().write_all(text.as_bytes()) {
+        // `tcpmon report FILE | head`.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result.context("cannot write to standard output"),
+    }
 }
 
-/// The trace in these files.
-fn trace(files: &[std::path::PathBuf]) -> anyhow::Result<Trace> {
-    let mut summary = Summary::default();
+fn drawn((trace, timelines): &(Trace, Timelines)) -> Drawn<'_> {
+    Drawn { trace, timelines }
+}
+
+/// The trace in these files, and what it was over time, if that is to be drawn.
+fn trace(files: &[PathBuf], draw: bool) -> anyhow::Result<(Trace, Timelines)> {
+    let (mut summary, mut timelines) = <(Summary, Timelines)>::default();
     let mut read = Vec::new();
     for file in files {
         let name = file.display().to_string();
         let input = open(file).with_context(|| format!("cannot read {name}"))?;
-        read.push(TraceFile::read(&name, input, &mut summary).with_context(|| format!("cannot read {name}"))?);
+        let kept = draw.then_some(&mut timelines);
+        let file = TraceFile::read(&name, input, &mut summary, kept);
+        read.push(file.with_context(|| format!("cannot read {name}"))?);
     }
-    Ok(Trace::of(read, summary)?)
+    Ok((Trace::of(read, summary)?, timelines))
 }
 
 /// Opens a file, which gzip may have compressed; `-` is standard input.

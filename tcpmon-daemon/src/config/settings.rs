@@ -37,6 +37,8 @@ pub struct DaemonSettings {
     pub ring_bytes: u32,
     /// Whether threads are confined to the system calls and files that they need.
     pub sandbox: bool,
+    /// Local socket from which `tcpmon top` reads.
+    pub live_socket: Option<PathBuf>,
     /// Which sources of host metrics are read.
     pub collect: Collect,
     /// Addresses to listen on; not empty.
@@ -84,6 +86,7 @@ impl Config {
             max_drop_entries: checked_number("max_drop_entries", self.max_drop_entries, DROP_ENTRIES_RANGE)?,
             ring_bytes: checked("ring_bytes", check_ring_bytes(self.ring_bytes))?,
             sandbox: self.sandbox,
+            live_socket: (!self.live_socket.is_empty()).then(|| PathBuf::from(&self.live_socket)),
             collect: self.collect,
             listen,
             telemetry_path: checked("web.telemetry_path", self.web.telemetry_path.parse())?,

@@ -13,9 +13,9 @@ use super::{
     cgroups::CgroupOf,
     group::{self, Groups},
     labels::Labels,
+    live::LiveSocket,
     snapshot::Group,
-    socket::SocketSnapshot,
-    tracked::{Credit, Sockets},
+    tracked::{Credit, Role, Sockets, Tracked},
 };
 
 /// Limits of the table.
@@ -49,7 +49,7 @@ pub struct Table {
     ended: EndedSockets,
     impossible: Impossible,
     /// The sockets that this pass has shown; `None` if nobody wants them.
-    listed: Option<Vec<SocketSnapshot>>,
+    listed: Option<Vec<LiveSocket>>,
     /// When counting started, `CLOCK_MONOTONIC`, ns.
     started_ns: u64,
     /// When the last pass started, `CLOCK_MONOTONIC`, ns.
@@ -100,8 +100,14 @@ impl Table {
     }
 
     /// The sockets that the last pass has listed. The next passes list none.
-    pub fn listed_sockets(&mut self) -> Vec<SocketSnapshot> {
+    pub fn listed_sockets(&mut self) -> Vec<LiveSocket> {
         self.listed.take().unwrap_or_default()
+    }
+
+    /// Whether this connection still has this index, and is not considered gone.
+    pub fn is_alive(&self, index: u32, cookie: u64) -> bool {
+        let is_it = |socket: &Tracked| socket.cookie == cookie && matches!(socket.role, Role::Connection(_));
+        self.sockets.get(index).is_some_and(is_it) && !self.sockets.is_gone(index)
     }
 
     /// The groups of the pass that has just ended were shown: the next pass may show others.

@@ -256,6 +256,10 @@ impl Sockets {
         self.by_cookie.get(&cookie).copied()
     }
 
+    pub(super) fn get(&self, index: u32) -> Option<&Tracked> {
+        self.entries.get(index as usize / PIECE)?.get(index as usize % PIECE)?.as_ref()
+    }
+
     pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut Tracked> {
         self.entry(index)?.as_mut()
     }
@@ -311,6 +315,11 @@ impl Sockets {
     pub(super) fn keep_gone(&mut self, index: u32) -> Option<u32> {
         self.gone.push_back(index);
         if self.gone.len() > GONE { self.gone.front().copied() } else { None }
+    }
+
+    /// Whether the socket is considered gone.
+    pub(super) fn is_gone(&self, index: u32) -> bool {
+        self.gone.contains(&index)
     }
 
     /// Sockets that were considered gone and that a pass has visited.

@@ -4,6 +4,8 @@ use std::{collections::BTreeMap, io::BufRead, time::Duration};
 
 use tcpmon_trace::{Clocks, JsonLinesReader, ReadError, TraceHeader, Trailer, summary::Summary};
 
+use super::timeline::Timelines;
+
 /// What is known of one file of a trace.
 #[derive(Clone, Debug)]
 pub struct TraceFile {
@@ -58,11 +60,17 @@ pub enum NotOneTrace {
 const CLOCK_SET: Duration = Duration::from_secs(60);
 
 impl TraceFile {
-    /// Sums the trace in `input` up in `summary`. A file that was cut is read up to there.
+    /// Sums the trace in `input` up in `summary`, and keeps it over time in `timelines`, if these are wanted. A file
+    /// that was cut is read up to there.
     ///
     /// # Errors
     /// It is not a trace that this version can read.
-    pub fn read(name: &str, input: impl BufRead, summary: &mut Summary) -> Result<Self, ReadError> {
+    pub fn read(
+        name: &str,
+        input: impl BufRead,
+        summary: &mut Summary,
+        mut timelines: Option<&mut Timelines>,
+    ) -> Result<Self, ReadError> {
         let mut reader = JsonLinesReader::new(input)?;
         let (mut trouble, mut last_ns) = (None, 0);
         for record in &mut reader {
@@ -70,6 +78,9 @@ impl TraceFile {
                 Ok(record) => {
                     last_ns = last_ns.max(record.deactivated_ns);
                     summary.add(&record);
+                    if let Some(timelines) = &mut timelines {
+                        timelines.add(&record);
+                    }
                 }
                 Err(error @ ReadError::Io { .. }) => return Err(error),
                 Err(error) => trouble = Some(error.to_string()),

@@ -300,10 +300,14 @@ fn wrapped(text: &mut String, lead: &str, indent: &str, words: &str) {
 /// Two traces beside each other.
 #[derive(Debug, Serialize)]
 pub struct Comparison {
-    sentence: String,
-    first: TraceReport,
-    second: TraceReport,
-    changes: Vec<Change>,
+    /// What differs, in one sentence.
+    pub sentence: String,
+    /// The first trace.
+    pub first: TraceReport,
+    /// The second.
+    pub second: TraceReport,
+    /// What differs, in numbers.
+    pub changes: Vec<Change>,
 }
 
 impl Comparison {

@@ -12,16 +12,19 @@ use super::Release;
 use crate::{process, workspace};
 
 /// Documents of the checkout that users read, and the folder that has more.
-const DOCUMENTS: [&str; 10] = [
+const DOCUMENTS: [&str; 13] = [
     "CHANGELOG.md",
     "LICENSE-APACHE",
     "LICENSE-MIT",
     "docs/causes.md",
+    "docs/doctor.md",
     "docs/faq.md",
     "docs/kubernetes.md",
     "docs/metrics.md",
     "docs/operating.md",
+    "docs/report.md",
     "docs/security.md",
+    "docs/top.md",
     "docs/trace-format.md",
 ];
 const RUNBOOKS: &str = "docs/runbooks";
@@ -51,7 +54,10 @@ pub fn stage(release: &Release, binary: &Path) -> Result<PathBuf> {
     }
     // Debian's policy asks for a file of this name.
     let licences = "tcpmon: MIT OR Apache-2.0, see LICENSE-MIT and LICENSE-APACHE in this folder.\n\
-                    Its eBPF programs: MIT OR GPL-2.0-only.\n";
+                    Its eBPF programs: MIT OR GPL-2.0-only.\n\
+                    uPlot, which draws the graphs of `tcpmon report --format html`: MIT.\n\n";
+    let uplot = fs::read_to_string(root.join("tcpmon-daemon/src/report/page/uPlot.LICENSE"))?;
+    let licences = format!("{licences}{uplot}");
     fs::write(tree.join("usr/share/doc/tcpmon/copyright"), licences)?;
 
     let settings = process::output(Command::new(binary).args(["daemon", "--print-config"]))?;

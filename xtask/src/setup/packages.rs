@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::process;
 
 /// A program, and the Debian package that contains it.
-const PROGRAMS: [(&str, &str); 16] = [
+const PROGRAMS: [(&str, &str); 20] = [
     ("iperf3", "iperf3"),
     ("ip", "iproute2"),
     ("ss", "iproute2"),
@@ -26,6 +26,11 @@ const PROGRAMS: [(&str, &str); 16] = [
     ("promtool", "prometheus"),
     ("prometheus-alertmanager", "prometheus-alertmanager"),
     ("curl", "curl"),
+    // For the pages of `tcpmon report`, and the screen of `tcpmon top`.
+    ("chromium", "chromium"),
+    ("chromedriver", "chromium-driver"),
+    ("fc-match", "fontconfig"),
+    ("tmux", "tmux"),
     // For the virtual machines of `cargo xtask vm`, and to unpack their kernels.
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("strip", "binutils"),

@@ -12,8 +12,9 @@ use tcpmon_common::{
 
 use super::Table;
 use crate::model::{
-    labels, possible,
-    socket::{SocketSnapshot, queue_bytes},
+    labels,
+    live::{LiveSocket, queue_bytes},
+    possible,
     tracked::{Accounted, Connection, Rest, Role, SocketGauges, Tracked},
 };
 
@@ -54,7 +55,7 @@ impl Table {
             self.account(index, record, &counters, now);
         }
         if let Some(listed) = &mut self.listed {
-            listed.push(SocketSnapshot::new(record, self.labels.of_socket(record), &counters));
+            listed.push(LiveSocket::new(index, record, self.labels.of_socket(record), &counters));
         }
         let gauges = SocketGauges::of(live, queue_bytes(live));
         if let Some(Tracked { role: Role::Connection(connection), .. }) = self.sockets.get_mut(index) {

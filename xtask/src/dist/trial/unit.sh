@@ -22,6 +22,9 @@ echo status
 get status
 echo "end of status"
 systemd-analyze security tcpmon.service | tail -n 1
+[ "$(stat --format %G:%a /run/tcpmon/tcpmon.sock)" = tcpmon:660 ] || failed "the local socket is its group's"
+as_member() { setpriv --reuid=nobody --regid=tcpmon --clear-groups --no-new-privs "$@"; }
+as_member tcpmon top --once --format json >/dev/null || failed "a member of its group runs top"
 
 first=$(pid)
 systemctl reload tcpmon || failed reload

@@ -1,0 +1,129 @@
+//! The terminal: taken over, and put back on every way out.
+
+use std::{
+    io::{self, Stdout},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+use ratatui::{
+    Terminal,
+    backend::CrosstermBackend,
+    crossterm::{
+        cursor,
+        event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers},
+        execute,
+        terminal::{
+            DisableLineWrap, EnableLineWrap, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode,
+            enable_raw_mode,
+        },
+    },
+};
+use rustix::process::{Signal, getpid, kill_process};
+use tokio::sync::mpsc;
+
+use crate::top::{Key, Screen, Theme, draw};
+
+/// Whether the terminal is ours at the moment.
+static TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// A terminal that shows the screen. Put back when dropped, and before a panic is reported.
+pub(super) struct Screenful {
+    terminal: Terminal<CrosstermBackend<Stdout>>,
+    events: mpsc::Receiver<Option<Key>>,
+}
+
+impl Screenful {
+    /// Takes the terminal over.
+    pub(super) fn open() -> io::Result<Self> {
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            put_back();
+            hook(info);
+        }));
+        take()?;
+        let terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
+        let (sender, events) = mpsc::channel(64);
+        thread::Builder::new().name("keys".into()).spawn(move || read_keys(&sender))?;
+        Ok(Self { terminal, events })
+    }
+
+    /// Draws the screen.
+    pub(super) fn draw(&mut self, screen: &mut Screen, theme: Theme) -> io::Result<()> {
+        if !TAKEN.load(Ordering::SeqCst) {
+            return Err(io::Error::other("a thread of tcpmon has ended with the message above"));
+        }
+        self.terminal.draw(|frame| draw(screen, theme, frame)).map(drop)
+    }
+
+    /// The next key; without one, the size has changed. `None` at the end of the input.
+    pub(super) async fn next(&mut self) -> Option<Option<Key>> {
+        self.events.recv().await
+    }
+
+    /// Gives the terminal back to the shell until it continues this process.
+    pub(super) fn suspend(&mut self) -> io::Result<()> {
+        put_back();
+        kill_process(getpid(), Signal::STOP)?;
+        take()?;
+        self.terminal.clear()
+    }
+}
+
+impl Drop for Screenful {
+    fn drop(&mut self) {
+        put_back();
+    }
+}
+
+fn take() -> io::Result<()> {
+    TAKEN.store(true, Ordering::SeqCst);
+    enable_raw_mode()?;
+    execute!(io::stdout(), EnterAlternateScreen, DisableLineWrap, cursor::Hide)
+}
+
+fn put_back() {
+    if TAKEN.swap(false, Ordering::SeqCst) {
+        // There is nobody to tell.
+        let _ = execute!(io::stdout(), cursor::Show, EnableLineWrap, LeaveAlternateScreen);
+        let _ = disable_raw_mode();
+    }
+}
+
+/// Passes keys on until the terminal or the screen is gone.
+fn read_keys(to: &mpsc::Sender<Option<Key>>) {
+    while let Ok(event) = event::read() {
+        let key = match event {
+            Event::Key(key) if key.kind != KeyEventKind::Release => match known(key) {
+                Some(key) => Some(key),
+                None => continue,
+            },
+            Event::Resize(..) => None,
+            _ => continue,
+        };
+        if to.blocking_send(key).is_err() {
+            return;
+        }
+    }
+}
+
+fn known(key: KeyEvent) -> Option<Key> {
+    let control = key.modifiers.contains(KeyModifiers::CONTROL);
+    Some(match key.code {
+        KeyCode::Char('c') if control => Key::Interrupt,
+        KeyCode::Char('z') if control => Key::Suspend,
+        KeyCode::Char(character) if !control => Key::Char(character),
+        KeyCode::Enter => Key::Enter,
+        KeyCode::Esc => Key::Escape,
+        KeyCode::Backspace => Key::Backspace,
+        KeyCode::Up => Key::Up,
+        KeyCode::Down => Key::Down,
+        KeyCode::PageUp => Key::PageUp,
+        KeyCode::PageDown => Key::PageDown,
+        KeyCode::Home => Key::Home,
+        KeyCode::End => Key::End,
+        KeyCode::Left => Key::Left,
+        KeyCode::Right => Key::Right,
+        _ => return None,
+    })
+}

@@ -1,0 +1,149 @@
+//! What has changed from pass to pass, while somebody asks for it.
+
+use std::{collections::HashMap, hash::Hash};
+
+use tcpmon_common::reader::ReaderSlot;
+
+use super::{LiveReader, LiveSample, LiveSocket};
+
+/// The connections and readers that are alive, each with the pass in which it last changed.
+#[derive(Debug, Default)]
+pub struct Changes {
+    pass: u64,
+    /// The first pass after which everything was here.
+    complete_from: u64,
+    sockets: HashMap<u32, (u64, LiveSocket)>,
+    readers: HashMap<u32, (u64, LiveReader)>,
+    /// Segments dropped, by cookie.
+    drops: HashMap<u64, u64>,
+}
+
+impl Changes {
+    /// Takes what a pass has shown: `listed` are the connections that have changed, of all if it showed `all`; the
+    /// readers; the drops since the last pass by cookie. `is_alive` tells whether a connection still has its index.
+    pub fn take(
+        &mut self,
+        all: bool,
+        listed: Vec<LiveSocket>,
+        readers: &[(u32, ReaderSlot)],
+        drops: impl Iterator<Item = (u64, u64)>,
+        is_alive: impl Fn(u32, u64) -> bool,
+    ) {
+        self.pass += 1;
+        let pass = self.pass;
+        if all || self.complete_from == 0 {
+            self.complete_from = pass;
+        }
+        self.sockets.extend(listed.into_iter().map(|socket| (socket.index, (pass, socket))));
+        self.sockets.retain(|index, (_, socket)| is_alive(*index, socket.cookie));
+
+        for (cookie, by) in drops {
+            *self.drops.entry(cookie).or_insert(0) += by;
+        }
+        if !self.drops.is_empty() {
+            let mut left = HashMap::new();
+            for (changed, socket) in self.sockets.values_mut() {
+                let Some(drops) = self.drops.get(&socket.cookie) else { continue };
+                if socket.totals.drops != *drops {
+                    (socket.totals.drops, *changed) = (*drops, pass);
+                }
+                left.insert(socket.cookie, *drops);
+            }
+            self.drops = left;
+        }
+
+        let before = std::mem::take(&mut self.readers);
+        let changed = |slot: u32, reader: LiveReader| match before.get(&slot) {
+            Some((changed, known)) if *known == reader => *changed,
+            _ => pass,
+        };
+        let all = readers.iter().map(|(slot, reader)| (*slot, LiveReader::new(*slot, reader)));
+        self.readers = all.map(|(slot, reader)| (slot, (changed(slot, reader), reader))).collect();
+    }
+
+    /// What has changed since the pass with this number; everything if it is 0 or unknown. Without groups and host.
+    pub fn since(&self, pass: u64) -> LiveSample {
+        let complete = pass < self.complete_from || pass > self.pass;
+        let pass = if complete { 0 } else { pass };
+        LiveSample {
+            pass: self.pass,
+            complete,
+            sockets: newer(&self.sockets, pass),
+            alive: bits(self.sockets.keys()),
+            readers: newer(&self.readers, pass),
+            slots: bits(self.readers.keys()),
+            ..LiveSample::default()
+        }
+    }
+}
+
+fn newer<K: Eq + Hash, V: Clone>(all: &HashMap<K, (u64, V)>, pass: u64) -> Vec<V> {
+    all.values().filter(|(changed, _)| *changed > pass).map(|(_, value)| value.clone()).collect()
+}
+
+fn bits<'a>(numbers: impl Iterator<Item = &'a u32>) -> Vec<u64> {
+    let mut bits = Vec::new();
+    for number in numbers {
+        let word = *number as usize / 64;
+        if word >= bits.len() {
+            bits.resize(word + 1, 0);
+        }
+        bits[word] |= 1 << (number % 64);
+    }
+    bits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::top::fixture::socket;
+
+    fn none() -> impl Iterator<Item = (u64, u64)> {
+        std::iter::empty()
+    }
+
+    #[test]
+    fn a_client_gets_what_has_changed_since_its_pass_and_everything_at_first() {
+        let mut changes = Changes::default();
+        changes.take(true, vec![socket(1), socket(2)], &[], none(), |_, _| true);
+        let first = changes.since(0);
+        assert_eq!((first.pass, first.complete, first.sockets.len(), first.alive), (1, true, 2, vec![0b110]));
+
+        let mut changed = socket(2);
+        changed.totals.received_bytes += 1;
+        changes.take(false, vec![changed.clone()], &[], none(), |_, _| true);
+        let second = changes.since(first.pass);
+        assert_eq!((second.complete, second.sockets), (false, vec![changed]));
+        // Another client's pass does not hide what this one has not seen.
+        changes.take(false, Vec::new(), &[], none(), |_, _| true);
+        assert_eq!(changes.since(first.pass).sockets.len(), 1);
+        assert_eq!(changes.since(second.pass).sockets.len(), 0);
+        // A number of another daemon's.
+        assert!(changes.since(77).complete);
+    }
+
+    #[test]
+    fn what_has_ended_is_not_alive_and_an_index_of_another_socket_is_new() {
+        let mut changes = Changes::default();
+        changes.take(true, vec![socket(1), socket(2)], &[], none(), |_, _| true);
+        changes.take(false, Vec::new(), &[], none(), |index, _| index != 1);
+        assert_eq!(changes.since(1).alive, [0b100]);
+        let other = LiveSocket { cookie: 99, ..socket(2) };
+        changes.take(false, vec![other.clone()], &[], none(), |_, cookie| cookie == 99);
+        assert_eq!((changes.since(2).sockets, changes.since(2).alive), (vec![other], vec![0b100]));
+    }
+
+    #[test]
+    fn drops_add_up_and_are_forgotten_with_the_socket() {
+        let mut changes = Changes::default();
+        let cookie = socket(1).cookie;
+        changes.take(true, vec![socket(1)], &[], [(cookie, 2), (7, 7)].into_iter(), |_, _| true);
+        changes.take(false, Vec::new(), &[], [(cookie, 3)].into_iter(), |_, _| true);
+        assert_eq!(changes.since(1).sockets[0].totals.drops, 5);
+        // The next record of the pass does not have them.
+        changes.take(false, vec![socket(1)], &[], none(), |_, _| true);
+        assert_eq!(changes.since(2).sockets[0].totals.drops, 5);
+        changes.take(false, Vec::new(), &[], none(), |_, _| false);
+        assert!(changes.drops.is_empty());
+    }
+}

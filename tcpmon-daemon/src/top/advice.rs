@@ -1,0 +1,103 @@
+//! One sentence about a row: what limits it, the number that shows it, and what to look at.
+
+use tcpmon_trace::scale::{Bytes, Rate, Time};
+
+use super::rows::{Row, is_stuck};
+use crate::model::live::CAUSES;
+
+/// A thread that computes for more than this share of the time has little else that it could wait for.
+const BUSY: f64 = 0.8;
+
+/// What to say about this row.
+pub fn advice(row: &Row) -> String {
+    let rates = &row.rates;
+    if rates.seconds == 0.0 {
+        return "two samples are needed to tell".into();
+    }
+    if is_stuck(row) {
+        return format!(
+            "stuck: {} wait and nobody reads them; look at what the reader does (cat /proc/PID/stack, strace -p)",
+            Bytes(row.gauges.queue_bytes)
+        );
+    }
+    let Some((cause, share)) = rates.limited_by().filter(|_| rates.received > 0.0 || rates.mean_queue > 0.0) else {
+        return "idle: nothing was received".into();
+    };
+    let rate = Rate { bytes: rates.received as u64, ns: 1_000_000_000 };
+    let slices = &rates.timeslices;
+    let what = match CAUSES[cause] {
+        "application" if slices.on_cpu >= BUSY => format!(
+            "data fill the buffer while the reader computes ({:.2} CPUs): make it faster, or read in more threads",
+            slices.on_cpu
+        ),
+        "application" => "data fill the buffer while the reader does something else: find out what it waits for \
+                          (a disk, a lock, another connection)"
+            .into(),
+        "scheduler" => format!(
+            "the reader waits {:.2} s a second for a CPU: give it a core, a larger weight, or more CPU quota",
+            slices.run_queue_wait
+        ),
+        "window" => format!(
+            "{rate} is all that the window of {} admits{}: allow a receive buffer larger than {} (net.ipv4.tcp_rmem, \
+             or SO_RCVBUF where the program sets it)",
+            Bytes(row.gauges.window_bytes / row.sockets.max(1)),
+            round_trip(row),
+            Bytes(row.gauges.limit_bytes / row.sockets.max(1)),
+        ),
+        "memory" => "the kernel holds the window down for want of memory: raise net.ipv4.tcp_mem, or the memory limit \
+                     of the control group"
+            .into(),
+        _ => format!("the sender or the path gives no more than {rate}: look there (ss -ti: cwnd, app_limited)"),
+    };
+    format!("{} {:.0} %: {what}", CAUSES[cause], share * 100.0)
+}
+
+fn round_trip(row: &Row) -> String {
+    let known = row.connection.filter(|connection| connection.round_trip > 0.0);
+    known.map_or_else(String::new, |connection| format!(" over {}", Time((connection.round_trip * 1e9) as u64)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::top::{
+        fixture::{at, sample},
+        rows::Rows,
+    };
+
+    fn says(change: impl Fn(&mut Row)) -> String {
+        let mut rows = Rows::default();
+        rows.take(at(1, sample(1)));
+        rows.take(at(2, sample(1)));
+        let mut row = rows.sockets.remove(0);
+        row.rates.received = 1_000_000.0;
+        row.rates.read = 1_000_000.0;
+        change(&mut row);
+        advice(&row)
+    }
+
+    #[test]
+    fn each_cause_has_its_sentence() {
+        let limited = |cause: usize| move |row: &mut Row| row.rates.limited[cause] = 1.0;
+        assert!(says(limited(0)).starts_with("upstream 100 %: the sender or the path gives no more than 8.00Mbit/s"));
+        assert!(says(limited(1)).contains("while the reader does something else"));
+        assert!(says(limited(2)).contains("the reader waits 0.00 s a second for a CPU"));
+        assert!(
+            says(limited(3)).contains("the window of 64K admits over 40ms: allow a receive buffer larger than 128K")
+        );
+        assert!(says(limited(4)).contains("for want of memory"));
+        let computes = says(|row| {
+            row.rates.limited = [0.0, 0.9, 0.1, 0.0, 0.0];
+            row.rates.timeslices.on_cpu = 0.97;
+        });
+        assert_eq!(
+            computes,
+            "application 90 %: data fill the buffer while the reader computes (0.97 CPUs): make it faster, or read in \
+             more threads"
+        );
+        let stuck = says(|row| (row.rates.read, row.gauges.queue_bytes) = (0.0, 4096));
+        assert!(stuck.starts_with("stuck: 4.0K wait and nobody reads them"), "{stuck}");
+        assert_eq!(says(|row| row.rates.received = 0.0), "idle: nothing was received");
+        assert_eq!(says(|row| row.rates.seconds = 0.0), "two samples are needed to tell");
+    }
+}

@@ -1,0 +1,205 @@
+//! Draws the screen: a title, the host, the answer for the selected row, and below it rows, one connection in depth, or
+//! the help.
+
+mod columns;
+mod detail;
+mod head;
+mod help;
+
+use ratatui::{
+    Frame,
+    layout::Rect,
+    text::{Line, Span},
+    widgets::Paragraph,
+};
+
+use super::{screen::Screen, theme::Theme};
+
+/// Lines above the rows: title, host, two of the answer, and the heading.
+const ABOVE: usize = 5;
+
+/// Draws the whole screen, and notes in it how many rows fit.
+pub fn draw(screen: &mut Screen, theme: Theme, frame: &mut Frame<'_>) {
+    let area = frame.area();
+    let (width, height) = (usize::from(area.width), usize::from(area.height));
+    screen.page = height.saturating_sub(ABOVE + 1).max(1);
+    screen.keep_in_view();
+    let mut lines = vec![head::title(screen, theme, width), head::host(screen, theme)];
+    if screen.help {
+        lines.extend(help::lines(theme));
+    } else if screen.detail.is_some() {
+        lines.extend(detail::lines(screen, theme, width, height.saturating_sub(3)));
+    } else {
+        lines.extend(table(screen, theme, width));
+    }
+    lines.truncate(height.saturating_sub(1));
+    lines.resize(height.saturating_sub(1), Line::default());
+    lines.push(head::keys(screen, theme));
+    frame.render_widget(Paragraph::new(lines), Rect { x: 0, y: 0, width: area.width, height: area.height });
+}
+
+fn table(screen: &Screen, theme: Theme, width: usize) -> Vec<Line<'static>> {
+    let shown = screen.shown();
+    let place = screen.place(&shown);
+    let mut lines = head::answer(shown.get(place).copied(), theme, width);
+    let columns = columns::that_fit(screen.sockets, width);
+    lines.push(columns::heading(&columns, screen, theme));
+    for (number, row) in shown.iter().enumerate().skip(screen.offset).take(screen.page) {
+        let mut line = columns::line(&columns, row, theme);
+        if number == place {
+            line = pad(line, width).style(theme.selected());
+        }
+        lines.push(line);
+    }
+    if shown.is_empty() {
+        let what = if screen.sockets { "connections" } else { "groups" };
+        let why = if screen.text.is_empty() && screen.within.is_none() { "" } else { " match: Esc shows all" };
+        lines.push(Line::from(Span::styled(format!("no {what}{why}"), theme.quiet())));
+    }
+    lines
+}
+
+/// The line with blanks up to the width, so that its style reaches the edge.
+fn pad(mut line: Line<'static>, width: usize) -> Line<'static> {
+    let missing = width.saturating_sub(line.width());
+    line.push_span(Span::raw(" ".repeat(missing)));
+    line
+}
+
+/// The text in at most `width` characters; what is cut is replaced by a mark.
+fn cut(text: &str, width: usize, theme: Theme) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    let mark = if theme.ascii { '~' } else { '…' };
+    text.chars().take(width.saturating_sub(1)).chain([mark]).take(width).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{env, fs};
+
+    use ratatui::{Terminal, backend::TestBackend};
+
+    use super::*;
+    use crate::{
+        model::live::LiveHost,
+        top::{
+            fixture::{at, sample, socket},
+            rows::is_stuck,
+            screen::{Key, Source},
+            select::RowFilter,
+        },
+    };
+
+    /// Five connections: one keeps up, one computes, one has no CPU, one has a small buffer, one is stuck.
+    fn screen() -> Screen {
+        let mut screen = Screen::new("dtn01".into(), Source::OwnPrograms, 1.0, RowFilter::default());
+        for second in 1..=30_u64 {
+            let mut sample = at(second, sample(5));
+            sample.host = LiveHost {
+                ring_overruns: Some(12),
+                softnet_dropped: Some(0),
+                softnet_squeezed: Some(second * 3),
+                tcp_memory: Some((734_003_200, 1_468_006_400, false)),
+                lost: 0,
+                broken_probes: Vec::new(),
+                hidden_groups: 0,
+            };
+            for (number, cause) in [(0, 0), (1, 1), (2, 2), (3, 3)] {
+                let socket = &mut sample.sockets[number];
+                let totals = &mut socket.totals;
+                totals.received_bytes = second * 1_000_000 * [500, 200, 120, 3][number];
+                totals.read_bytes = totals.received_bytes;
+                totals.queue_byte_ticks = second * 1_000_000_000 / 1024 * [100, 900_000, 700_000, 100][number];
+                totals.limited_ns[cause] = second * (900 - 10 * cause as u64) * 1_000_000;
+                totals.limited_ns[0] += second * 100_000_000;
+                totals.edges = [second * 1000; 2];
+                totals.edge_fills = [second * 1000 * 320, second * 1000 * 64];
+                socket.gauges.queue_bytes = [0, 900_000, 700_000, 100][number];
+                socket.gauges.used_bytes = [0, 130_000, 90_000, 1_000][number];
+            }
+            sample.sockets[4] =
+                crate::model::live::LiveSocket { process: "hangs".into(), service: "remote:443".into(), ..socket(4) };
+            sample.sockets[4].monotonic_ns = sample.monotonic_ns;
+            (sample.sockets[4].gauges.queue_bytes, sample.sockets[4].gauges.used_bytes) = (65_536, 131_072);
+            sample.sockets[4].totals.limited_ns[1] = second * 1_000_000_000;
+            let group = &mut sample.groups[0];
+            group.sockets = 4;
+            for socket in &sample.sockets[..4] {
+                group.totals.received_bytes += socket.totals.received_bytes;
+                group.totals.read_bytes += socket.totals.read_bytes;
+                group.totals.queue_byte_ticks += socket.totals.queue_byte_ticks;
+                group.gauges.used_bytes += socket.gauges.used_bytes;
+                group.gauges.window_bytes += socket.gauges.window_bytes;
+                group.gauges.limit_bytes += socket.gauges.limit_bytes;
+                group.gauges.queue_bytes += socket.gauges.queue_bytes;
+            }
+            let mut hangs = group.clone();
+            (hangs.process, hangs.service, hangs.sockets) = ("hangs".into(), "remote:443".into(), 1);
+            (hangs.gauges, hangs.totals) = (sample.sockets[4].gauges, sample.sockets[4].totals);
+            sample.groups.insert(0, hangs);
+            screen.take(sample);
+        }
+        screen
+    }
+
+    fn text(screen: &mut Screen, theme: Theme, width: u16, height: u16) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
+        terminal.draw(|frame| draw(screen, theme, frame)).expect("drawn");
+        let buffer = terminal.backend().buffer();
+        let rows = buffer.content().chunks(usize::from(width));
+        rows.map(|row| row.iter().map(|cell| cell.symbol()).collect::<String>().trim_end().to_owned() + "\n").collect()
+    }
+
+    /// Compares a picture with the committed one.
+    fn looks(name: &str, screen: &mut Screen, theme: Theme, (width, height): (u16, u16)) {
+        let text = text(screen, theme, width, height);
+        let file = format!("{}/src/top/draw/pictures/{name}.txt", env!("CARGO_MANIFEST_DIR"));
+        if env::var_os("TCPMON_BLESS").is_some() {
+            fs::write(&file, &text).expect("written");
+        }
+        let committed = fs::read_to_string(&file).expect(&file);
+        assert_eq!(text, committed, "{file}: if this is meant, run the test again with TCPMON_BLESS=1");
+    }
+
+    const UTF8: Theme = Theme { color: true, ascii: false };
+    const ASCII: Theme = Theme { color: false, ascii: true };
+
+    #[test]
+    fn each_view_looks_as_committed() {
+        looks("groups-80", &mut screen(), UTF8, (80, 24));
+        looks("groups-160", &mut screen(), UTF8, (160, 20));
+        let mut sockets = screen();
+        sockets.key(Key::Char('s'));
+        looks("sockets-80", &mut sockets, UTF8, (80, 24));
+        looks("sockets-ascii-80", &mut sockets, ASCII, (80, 24));
+        looks("sockets-200", &mut sockets, UTF8, (200, 20));
+        sockets.key(Key::Down);
+        sockets.key(Key::Enter);
+        looks("detail-80", &mut sockets, UTF8, (80, 24));
+        looks("detail-ascii-100", &mut sockets, ASCII, (100, 30));
+        sockets.key(Key::Char('?'));
+        looks("help-80", &mut sockets, UTF8, (80, 24));
+        let mut typing = screen();
+        "s/no such".chars().for_each(|key| _ = typing.key(Key::Char(key)));
+        typing.paused = true;
+        looks("no-match-80", &mut typing, UTF8, (80, 24));
+    }
+
+    #[test]
+    fn no_size_makes_it_panic_and_lines_fit() {
+        let mut screen = screen();
+        assert!(screen.rows.sockets.iter().any(is_stuck));
+        for keys in [&[][..], &[Key::Char('s')], &[Key::Enter], &[Key::Char('?')]] {
+            keys.iter().for_each(|key| _ = screen.key(*key));
+            for (width, height) in [(1, 1), (5, 3), (20, 6), (79, 23), (80, 24), (133, 50), (300, 100)] {
+                for theme in [UTF8, ASCII] {
+                    let text = text(&mut screen, theme, width, height);
+                    assert_eq!(text.lines().count(), usize::from(height));
+                    assert!(!theme.ascii || text.is_ascii(), "{text}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Samples for tests.
+
+use std::net::SocketAddr;
+
+use crate::model::live::{LiveGauges, LiveGroup, LiveHost, LiveSample, LiveSocket, LiveTotals};
+
+/// A connection with this index.
+pub(crate) fn socket(index: u32) -> LiveSocket {
+    LiveSocket {
+        index,
+        cookie: 1000 + u64::from(index),
+        monotonic_ns: 0,
+        process: "xrootd".into(),
+        service: "local:1094".into(),
+        cgroup: None,
+        tgid: 4711,
+        tid: 4712,
+        netns: 4_026_531_840,
+        local: SocketAddr::from(([10, 0, 0, 1], 1094)),
+        remote: SocketAddr::from(([192, 168, 100, 7], 40_000 + index as u16)),
+        state: 1,
+        rcv_rtt_us: 40_000,
+        gauges: LiveGauges { limit_bytes: 131_072, window_bytes: 65_536, ..LiveGauges::default() },
+        totals: LiveTotals::default(),
+    }
+}
+
+/// A complete sample with so many connections of one group.
+pub(crate) fn sample(sockets: u32) -> LiveSample {
+    LiveSample {
+        pass: 1,
+        monotonic_ns: 1,
+        complete: true,
+        groups: vec![LiveGroup {
+            process: "xrootd".into(),
+            service: "local:1094".into(),
+            cgroup: None,
+            sockets: sockets.into(),
+            gauges: LiveGauges::default(),
+            totals: LiveTotals::default(),
+        }],
+        sockets: (0..sockets).map(socket).collect(),
+        alive: vec![(1 << sockets.min(63)) - 1],
+        host: LiveHost { ring_overruns: Some(0), softnet_dropped: Some(0), ..LiveHost::default() },
+        ..LiveSample::default()
+    }
+}
+
+/// The sample, taken at this second.
+pub(crate) fn at(second: u64, mut sample: LiveSample) -> LiveSample {
+    (sample.pass, sample.monotonic_ns) = (second, second * 1_000_000_000);
+    sample.sockets.iter_mut().for_each(|socket| socket.monotonic_ns = sample.monotonic_ns);
+    sample
+}

@@ -1,0 +1,436 @@
+//! Rows from samples: groups and connections, each with what happened since the last sample, and the recent past of the
+//! busiest connections.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    net::SocketAddr,
+};
+
+use super::rates::{Rates, TimesliceRates};
+use crate::model::live::{LiveGauges, LiveHost, LiveReader, LiveSample, LiveSocket, LiveTotals};
+
+/// Samples of a connection that are kept: two minutes at one a second.
+pub const HISTORY: usize = 120;
+
+/// Connections whose past is kept. The busiest come first; each takes 7 KB.
+const REMEMBERED: usize = 1000;
+
+/// What a row is about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Subject {
+    /// A group: process, service and control group.
+    Group(String, String, Option<String>),
+    /// A connection, by its cookie.
+    Socket(u64),
+}
+
+/// One line of the screen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// What it is about.
+    pub subject: Subject,
+    /// Name of the reader's process.
+    pub process: String,
+    /// The service.
+    pub service: String,
+    /// The control group, if that label is on.
+    pub cgroup: Option<String>,
+    /// Connections; 1 for a connection.
+    pub sockets: u64,
+    /// Of a connection only.
+    pub connection: Option<ConnectionInfo>,
+    /// Present values.
+    pub gauges: LiveGauges,
+    /// What happened since the last sample.
+    pub rates: Rates,
+}
+
+/// What only a connection has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ConnectionInfo {
+    /// The local address.
+    pub local: SocketAddr,
+    /// The remote address.
+    pub remote: SocketAddr,
+    /// Process id of its last reader; 0 if unknown.
+    pub tgid: u32,
+    /// Thread id of its last reader; 0 if unknown.
+    pub tid: u32,
+    /// TCP state, the kernel's number.
+    pub state: u8,
+    /// Inode number of its network namespace.
+    pub netns: u32,
+    /// For how long it has been observed, seconds: its age, or less if it is older than tcpmon.
+    pub age: f64,
+    /// Receiver's estimate of the round trip, seconds; 0 if unknown.
+    pub round_trip: f64,
+}
+
+/// One moment of a connection's past.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Moment {
+    /// Received, bytes a second.
+    pub received: f32,
+    /// Read, bytes a second.
+    pub read: f32,
+    /// Mean queue, bytes.
+    pub queue: f32,
+    /// `sk_rcvbuf`, bytes.
+    pub limit: f32,
+    /// Memory in use, bytes.
+    pub used: f32,
+    /// Advertised window, bytes.
+    pub window: f32,
+    /// Mean wait of a byte, seconds.
+    pub wait: f32,
+    /// Time that the reader's thread waited for a CPU, seconds a second.
+    pub run_queue_wait: f32,
+    /// Shares of the causes.
+    pub causes: [f32; 5],
+}
+
+/// All rows, and what is needed to make the next ones.
+#[derive(Debug, Default)]
+pub struct Rows {
+    /// The pass of the last sample: what to ask for changes since.
+    pub pass: u64,
+    /// The host, as of the last sample.
+    pub host: LiveHost,
+    /// The host's counters in the sample before.
+    pub host_before: Option<LiveHost>,
+    /// Seconds between the last two samples; 0 with less than two.
+    pub interval: f64,
+    /// Groups, in no order.
+    pub groups: Vec<Row>,
+    /// Connections, in no order.
+    pub sockets: Vec<Row>,
+    monotonic_ns: u64,
+    known: HashMap<u32, LiveSocket>,
+    group_totals: HashMap<Subject, LiveTotals>,
+    readers: HashMap<u32, LiveReader>,
+    past: HashMap<u64, VecDeque<Moment>>,
+}
+
+impl Rows {
+    /// Takes the next sample.
+    pub fn take(&mut self, sample: LiveSample) {
+        let is_first = self.monotonic_ns == 0;
+        self.interval = if is_first { 0.0 } else { seconds(self.monotonic_ns, sample.monotonic_ns) };
+        let host = std::mem::replace(&mut self.host, sample.host);
+        self.host_before = (!is_first).then_some(host);
+        let threads = self.threads(sample.complete, sample.readers, &sample.slots);
+        self.take_sockets(is_first, sample.complete, sample.sockets, &sample.alive, sample.monotonic_ns, &threads);
+        self.take_groups(is_first, sample.groups);
+        self.remember();
+        (self.pass, self.monotonic_ns) = (sample.pass, sample.monotonic_ns);
+    }
+
+    /// The recent past of a connection, the oldest first.
+    pub fn past(&self, cookie: u64) -> impl ExactSizeIterator<Item = &Moment> {
+        static NONE: VecDeque<Moment> = VecDeque::new();
+        self.past.get(&cookie).unwrap_or(&NONE).iter()
+    }
+
+    /// What the threads that read did since the last sample, by thread id.
+    fn threads(&mut self, complete: bool, readers: Vec<LiveReader>, slots: &[u64]) -> HashMap<u32, TimesliceRates> {
+        let mut threads: HashMap<u32, TimesliceRates> = HashMap::new();
+        let interval = self.interval;
+        let mut now = HashMap::new();
+        for reader in readers {
+            let before = self.readers.get(&reader.slot).filter(|before| before.tid == reader.tid);
+            if interval > 0.0 {
+                // Without a value before, it began to read since.
+                let before = before.map(|before| before.timeslices).unwrap_or_default();
+                let rates = TimesliceRates::between(&before, &reader.timeslices, interval);
+                threads.entry(reader.tid).or_default().add(&rates);
+            }
+            now.insert(reader.slot, reader);
+        }
+        // A timeslice that is longer than the interval.
+        let unchanged = self.readers.iter().filter(|(slot, reader)| reader.is_running && !now.contains_key(slot));
+        for (_, reader) in unchanged {
+            threads.entry(reader.tid).or_default().on_cpu = 1.0;
+        }
+        if complete {
+            self.readers = now;
+        } else {
+            self.readers.extend(now);
+            self.readers.retain(|slot, _| is_set(slots, *slot));
+        }
+        // A timeslice counts when it ends, also the part of it that is older than the interval.
+        for rates in threads.values_mut() {
+            rates.on_cpu = rates.on_cpu.min(1.0);
+            rates.run_queue_wait = rates.run_queue_wait.min(1.0);
+        }
+        threads
+    }
+
+    fn take_sockets(
+        &mut self,
+        is_first: bool,
+        complete: bool,
+        sockets: Vec<LiveSocket>,
+        alive: &[u64],
+        now_ns: u64,
+        threads: &HashMap<u32, TimesliceRates>,
+    ) {
+        let mut changed: HashMap<u32, Rates> = HashMap::with_capacity(sockets.len());
+        for socket in sockets {
+            let before = self.known.get(&socket.index).filter(|before| before.cookie == socket.cookie);
+            let rates = match before {
+                // Nothing happened while it was at rest, until the last sample at least.
+                Some(before) => {
+                    let from = before.monotonic_ns.max(self.monotonic_ns);
+                    Rates::between(&before.totals, &socket.totals, seconds(from, socket.monotonic_ns), 1.0)
+                }
+                None if is_first => Rates::default(),
+                None => Rates::between(&LiveTotals::default(), &socket.totals, self.interval, 1.0),
+            };
+            let timeslices = threads.get(&socket.tid).copied().unwrap_or_default();
+            changed.insert(socket.index, Rates { timeslices, ..rates });
+            self.known.insert(socket.index, socket);
+        }
+        if complete {
+            self.known.retain(|index, _| changed.contains_key(index));
+        } else {
+            self.known.retain(|index, _| is_set(alive, *index));
+        }
+        let at_rest = Rates { seconds: self.interval, ..Rates::default() };
+        self.sockets = self
+            .known
+            .iter()
+            .map(|(index, socket)| row_of_socket(socket, changed.get(index).copied().unwrap_or(at_rest), now_ns))
+            .collect();
+    }
+
+    fn take_groups(&mut self, is_first: bool, groups: Vec<crate::model::live::LiveGroup>) {
+        // A group with many idle connections looks as if nothing limited it: those that carry data tell.
+        let mut limited: HashMap<(&str, &str, Option<&str>), [f64; 5]> = HashMap::new();
+        for row in self.sockets.iter().filter(|row| row.rates.received > 0.0 || row.gauges.queue_bytes > 0) {
+            let key = (row.process.as_str(), row.service.as_str(), row.cgroup.as_deref());
+            let sum = limited.entry(key).or_default();
+            sum.iter_mut().zip(row.rates.limited).for_each(|(sum, of)| *sum += of);
+        }
+        let mut totals = HashMap::with_capacity(groups.len());
+        let mut rows = Vec::with_capacity(groups.len());
+        for group in groups {
+            let subject = Subject::Group(group.process.clone(), group.service.clone(), group.cgroup.clone());
+            let before = match self.group_totals.get(&subject) {
+                None if is_first => group.totals,
+                before => before.copied().unwrap_or_default(),
+            };
+            let mut rates = Rates::between(&before, &group.totals, self.interval, group.sockets.max(1) as f64);
+            let key = (group.process.as_str(), group.service.as_str(), group.cgroup.as_deref());
+            if let Some(of_active) = limited.get(&key) {
+                rates.limited = *of_active;
+            }
+            totals.insert(subject.clone(), group.totals);
+            rows.push(Row {
+                subject,
+                process: group.process,
+                service: group.service,
+                cgroup: group.cgroup,
+                sockets: group.sockets,
+                connection: None,
+                gauges: group.gauges,
+                rates,
+            });
+        }
+        (self.group_totals, self.groups) = (totals, rows);
+    }
+
+    /// Adds this moment to the past of the connections whose past is kept.
+    fn remember(&mut self) {
+        if self.interval == 0.0 {
+            return;
+        }
+        let room = REMEMBERED.saturating_sub(self.past.len());
+        let is_new = |row: &&Row| row.rates.received > 0.0 && !self.past.contains_key(&cookie(row));
+        let mut new: Vec<_> = self.sockets.iter().filter(is_new).map(|row| (row.rates.received, cookie(row))).collect();
+        new.sort_by(|a, b| b.0.total_cmp(&a.0));
+        self.past.extend(new.into_iter().take(room).map(|(_, cookie)| (cookie, VecDeque::new())));
+        let mut gone: Vec<u64> = self.past.keys().copied().collect();
+        gone.sort_unstable();
+        let mut is_alive = vec![false; gone.len()];
+        for row in &self.sockets {
+            let Some(past) = self.past.get_mut(&cookie(row)) else { continue };
+            if past.len() == HISTORY {
+                past.pop_front();
+            }
+            past.push_back(Moment::of(row));
+            if let Ok(place) = gone.binary_search(&cookie(row)) {
+                is_alive[place] = true;
+            }
+        }
+        for (cookie, _) in gone.into_iter().zip(is_alive).filter(|(_, is_alive)| !is_alive) {
+            self.past.remove(&cookie);
+        }
+    }
+}
+
+impl Moment {
+    fn of(row: &Row) -> Self {
+        let (rates, gauges) = (&row.rates, &row.gauges);
+        Self {
+            received: rates.received as f32,
+            read: rates.read as f32,
+            queue: rates.mean_queue as f32,
+            limit: gauges.limit_bytes as f32,
+            used: gauges.used_bytes as f32,
+            window: gauges.window_bytes as f32,
+            wait: rates.mean_wait.map_or(0.0, |(wait, _)| wait) as f32,
+            run_queue_wait: rates.timeslices.run_queue_wait as f32,
+            causes: rates.shares().map(|share| share as f32),
+        }
+    }
+}
+
+/// Whether data wait and nobody reads them.
+pub fn is_stuck(row: &Row) -> bool {
+    row.gauges.queue_bytes > 0 && row.rates.seconds > 0.0 && row.rates.read == 0.0
+}
+
+fn cookie(row: &Row) -> u64 {
+    match row.subject {
+        Subject::Socket(cookie) => cookie,
+        Subject::Group(..) => 0,
+    }
+}
+
+fn row_of_socket(socket: &LiveSocket, rates: Rates, now_ns: u64) -> Row {
+    let observed: u64 = socket.totals.limited_ns.iter().sum();
+    Row {
+        subject: Subject::Socket(socket.cookie),
+        process: socket.process.clone(),
+        service: socket.service.clone(),
+        cgroup: socket.cgroup.clone(),
+        sockets: 1,
+        connection: Some(ConnectionInfo {
+            local: socket.local,
+            remote: socket.remote,
+            tgid: socket.tgid,
+            tid: socket.tid,
+            state: socket.state,
+            netns: socket.netns,
+            age: observed as f64 / 1e9 + seconds(socket.monotonic_ns, now_ns),
+            round_trip: f64::from(socket.rcv_rtt_us) / 1e6,
+        }),
+        gauges: socket.gauges,
+        rates,
+    }
+}
+
+fn is_set(bits: &[u64], number: u32) -> bool {
+    bits.get(number as usize / 64).is_some_and(|word| word >> (number % 64) & 1 == 1)
+}
+
+fn seconds(from_ns: u64, to_ns: u64) -> f64 {
+    to_ns.saturating_sub(from_ns) as f64 / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        model::live::LiveTimeslices,
+        top::fixture::{at, sample, socket},
+    };
+
+    fn row(rows: &Rows, index: u32) -> &Row {
+        let cookie = socket(index).cookie;
+        rows.sockets.iter().find(|row| row.subject == Subject::Socket(cookie)).expect("the socket")
+    }
+
+    #[test]
+    fn the_first_sample_has_no_rates_and_the_second_has() {
+        let mut rows = Rows::default();
+        rows.take(at(1, sample(2)));
+        assert_eq!((rows.interval, row(&rows, 1).rates), (0.0, Rates::default()));
+        let mut second = at(2, sample(2));
+        second.sockets[1].totals.received_bytes += 3_000;
+        second.groups[0].totals.received_bytes += 3_000;
+        rows.take(second);
+        assert_eq!((rows.interval, row(&rows, 1).rates.received), (1.0, 3_000.0));
+        assert_eq!(rows.groups[0].rates.received, 3_000.0);
+        assert_eq!(row(&rows, 0).rates.received, 0.0);
+    }
+
+    #[test]
+    fn a_connection_that_is_new_counts_from_nothing_and_one_that_ended_is_gone() {
+        let mut rows = Rows::default();
+        rows.take(at(1, sample(2)));
+        let mut second = at(2, sample(3));
+        (second.complete, second.alive) = (false, vec![0b101]);
+        second.sockets.retain(|socket| socket.index == 2);
+        second.sockets[0].totals.received_bytes = 500;
+        rows.take(second);
+        assert_eq!((rows.sockets.len(), row(&rows, 2).rates.received), (2, 500.0));
+        // One that did not change is at rest.
+        assert_eq!(row(&rows, 0).rates, Rates { seconds: 1.0, ..Rates::default() });
+        // The same index, another connection.
+        let mut third = at(3, sample(3));
+        (third.complete, third.alive) = (false, vec![0b101]);
+        third.sockets.retain(|socket| socket.index == 2);
+        (third.sockets[0].cookie, third.sockets[0].totals.received_bytes) = (77, 20);
+        rows.take(third);
+        let other = rows.sockets.iter().find(|row| row.subject == Subject::Socket(77)).expect("it is shown");
+        assert_eq!(other.rates.received, 20.0);
+    }
+
+    #[test]
+    fn a_group_is_limited_by_what_limits_its_connections_with_data() {
+        let mut rows = Rows::default();
+        rows.take(at(1, sample(10)));
+        let mut second = at(2, sample(10));
+        second.sockets[3].totals.received_bytes += 1;
+        second.sockets[3].totals.limited_ns[2] += 900_000_000;
+        second.sockets[3].totals.limited_ns[0] += 100_000_000;
+        for socket in second.sockets.iter_mut().filter(|socket| socket.index != 3) {
+            socket.totals.limited_ns[0] += 1_000_000_000;
+        }
+        second.groups[0].totals.limited_ns[0] += 9_100_000_000;
+        second.groups[0].totals.limited_ns[2] += 900_000_000;
+        rows.take(second);
+        assert_eq!(rows.groups[0].rates.limited_by(), Some((2, 0.9)));
+    }
+
+    #[test]
+    fn a_thread_that_stays_on_its_cpu_for_longer_than_an_interval_has_all_of_it() {
+        let on_cpu = |rows: &Rows| row(rows, 1).rates.timeslices.on_cpu;
+        let with = |second, on_cpu_seconds: u64, is_running| {
+            let timeslices = LiveTimeslices { on_cpu_ns: on_cpu_seconds * 1_000_000_000, ..LiveTimeslices::default() };
+            let mut sample = at(second, sample(2));
+            sample.readers = vec![LiveReader { slot: 3, tid: 4712, is_running, timeslices }];
+            (sample.complete, sample.alive, sample.slots) = (second == 1, vec![0b11], vec![0b1000]);
+            sample
+        };
+        let mut rows = Rows::default();
+        rows.take(with(1, 5, true));
+        let mut second = with(2, 5, true);
+        second.readers.clear();
+        rows.take(second);
+        assert_eq!(on_cpu(&rows), 1.0);
+        // The whole of it counts when it ends, but no thread has more than one CPU.
+        rows.take(with(3, 8, false));
+        assert_eq!(on_cpu(&rows), 1.0);
+        let mut fourth = with(4, 8, false);
+        fourth.readers.clear();
+        rows.take(fourth);
+        assert_eq!(on_cpu(&rows), 0.0);
+    }
+
+    #[test]
+    fn the_past_is_bounded_and_ends_with_the_connection() {
+        let mut rows = Rows::default();
+        for second in 1..=2 * HISTORY as u64 {
+            let mut sample = at(second, sample(2));
+            sample.sockets[1].totals.received_bytes = second * 100;
+            rows.take(sample);
+        }
+        let cookie = socket(1).cookie;
+        assert_eq!(rows.past(cookie).len(), HISTORY);
+        assert!(rows.past(cookie).all(|moment| moment.received == 100.0));
+        rows.take(at(999, sample(1)));
+        assert_eq!((rows.past(cookie).len(), rows.past.len()), (0, 0));
+    }
+}

@@ -1,0 +1,245 @@
+//! `tcpmon top` in a real terminal and as text, on real traffic, with programs of its own and with a daemon's.
+
+mod common;
+
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use common::{DEADLINE, queued, run, sender, tcpmon};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tcpmon_tests::tmux::Tmux;
+use tcpmon_tests::traffic::{Between, Reader};
+use tcpmon_tests::{Browser, Daemon, Lab, Traffic, eventually, tcpmon_binary, truth};
+use tempfile::TempDir;
+
+/// Rows of `tcpmon top --once --format json` with these arguments.
+#[track_caller]
+fn rows(arguments: &[&str]) -> Vec<Value> {
+    let mut command = tcpmon(&["top", "--once", "--format", "json"]);
+    let output = command.args(arguments).stdin(Stdio::null()).output().expect("tcpmon can be started");
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).expect("text");
+    text.lines().map(|line| serde_json::from_str(line).expect("an object")).collect()
+}
+
+#[track_caller]
+fn number(row: &Value, key: &str) -> f64 {
+    row[key].as_f64().unwrap_or_else(|| panic!("{key}: {row}"))
+}
+
+fn command_line(arguments: &str) -> String {
+    format!("{} top {arguments}", tcpmon_binary().display())
+}
+
+/// A reader that computes between its reads, and its sender.
+fn slow_reader(lab: &Lab) -> (Reader, impl Sized) {
+    let reader = Traffic::reader(lab.receiver()).comm("top-slow").until_exit().between(Between::Spin(300)).spawn();
+    let sender = sender(lab, &reader).spawn();
+    eventually(DEADLINE, "data flow", || reader.report().bytes >= 1_000_000);
+    (reader, sender)
+}
+
+#[test]
+fn rows_say_what_the_reader_the_kernel_and_the_sender_say() {
+    let lab = Lab::new();
+    let (reader, _sender) = slow_reader(&lab);
+    let stuck = Traffic::reader(lab.receiver()).comm("top-stuck").paused().spawn();
+    let _sender_of_stuck = sender(&lab, &stuck).bytes(50_000).spawn();
+    eventually(DEADLINE, "the data wait", || {
+        // With a FIN behind them.
+        queued(&lab, &stuck, 50_001).or_else(|_| queued(&lab, &stuck, 50_000))
+    });
+
+    let before = (reader.report().bytes, Instant::now());
+    let pid = reader.pid().to_string();
+    let sockets = rows(&["--own", "--sockets", "--pid", &pid, "--interval", "2s"]);
+    let rate = (reader.report().bytes - before.0) as f64 / before.1.elapsed().as_secs_f64();
+    let [row] = &sockets[..] else { panic!("{sockets:?}") };
+    // The reader's own count, over a time that includes the interval.
+    let read = number(row, "read_bytes_per_second");
+    assert!((read - rate).abs() <= 0.25 * rate, "{read} and {rate}");
+    assert_eq!((&row["limited_by"], &row["process"]), (&"application".into(), &"top-slow".into()));
+    assert!(number(&row["limited"], "application") >= 0.9, "{row}");
+    assert!(row["advice"].as_str().is_some_and(|advice| advice.contains("while the reader computes")), "{row}");
+    assert_eq!(row["local_port"], u64::from(reader.port()));
+    // What the kernel says of the same socket.
+    let kernel = truth::sockets(lab.receiver()).into_iter().find(|socket| socket.is_connection_to(reader.port()));
+    let kernel = kernel.expect("it is open");
+    assert_eq!(row["remote_port"], u64::from(kernel.remote.port()));
+
+    let port = stuck.port().to_string();
+    let sockets = rows(&["--own", "--sockets", "--port", &port, "--sort", "wait"]);
+    let mine: Vec<_> = sockets.iter().filter(|row| row["local_port"] == u64::from(stuck.port())).collect();
+    let [row] = &mine[..] else { panic!("{sockets:?}") };
+    assert_eq!((number(row, "queue_bytes"), &row["stuck"]), (50_000.0, &true.into()));
+    assert_eq!(number(row, "received_bytes_per_second"), 0.0);
+
+    let groups = rows(&["--own", "--comm", "top-slow", "--interval", "1s"]);
+    let [group] = &groups[..] else { panic!("{groups:?}") };
+    assert_eq!((&group["connections"], &group["limited_by"]), (&1.into(), &"application".into()));
+    assert_eq!(rows(&["--own", "--sockets", "--limit", "1", "--sort", "received"]).len(), 1);
+}
+
+#[test]
+fn a_daemon_gives_the_same_rows_without_privileges() {
+    let lab = Lab::new();
+    let (reader, _sender) = slow_reader(&lab);
+    let directory = TempDir::new().expect("a directory");
+    let path = directory.path().join("tcpmon.sock");
+    let socket = path.to_str().expect("text");
+    let daemon = Daemon::start(&["--live-socket", socket, "--cgroup-label"]);
+    let pid = reader.pid().to_string();
+    let by_root = rows(&["--daemon", socket, "--sockets", "--pid", &pid]);
+    assert_eq!(by_root[0]["limited_by"], "application", "{by_root:?}");
+
+    // A user that has nothing but the group of the socket.
+    for part in [directory.path(), &path] {
+        std::os::unix::fs::chown(part, None, Some(4_711)).expect("changed");
+    }
+    fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o750)).expect("changed");
+    // The program may be in a directory that only root can enter.
+    let binary = directory.path().join("tcpmon");
+    fs::copy(tcpmon_binary(), &binary).expect("copied");
+    let by_nobody = |group: &str| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", &format!("--regid={group}"), "--clear-groups", "--no-new-privs"]);
+        command.arg(&binary).args(["top", "--once", "--format", "json", "--sockets", "--daemon", socket]);
+        command
+    };
+    let output = by_nobody("4711").output().expect("setpriv can be started");
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert!(text.lines().any(|line| line.contains("\"top-slow\"")), "{text}");
+    fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("changed");
+    let (code, error) = run(&mut by_nobody("65534"));
+    assert!(code == Some(1) && error.contains("Permission denied"), "{code:?} {error}");
+
+    // What is sent to the socket changes nothing, and the daemon's own page is as right as before.
+    let page = daemon.scrape();
+    assert_eq!(page.sum("tcpmon_lost_total", &[("what", "impossible_socket")]), 0.0);
+    assert!(daemon.stop().success());
+    let (code, error) = run(tcpmon(&["top", "--once", "--daemon", socket]).stdin(Stdio::null()));
+    assert!(code == Some(1) && error.contains("no daemon listens at"), "{code:?} {error}");
+}
+
+#[test]
+fn the_screen_shows_and_does_what_keys_say_and_gives_the_terminal_back() {
+    let lab = Lab::new();
+    let (reader, _sender) = slow_reader(&lab);
+    let paced = Traffic::reader(lab.receiver()).comm("top-paced").until_exit().spawn();
+    let _sender_of_paced = sender(&lab, &paced).rate(50_000_000).message(32 << 10).spawn();
+    let stuck = Traffic::reader(lab.receiver()).comm("top-stuck").paused().spawn();
+    let _sender_of_stuck = sender(&lab, &stuck).bytes(50_000).spawn();
+    let all = Tmux::start(110, 20, &[], &command_line("--own --sockets --interval 500ms --sort limited"));
+    all.shows(&["top-slow", "application", "top-paced", "upstream 100%", "top-stuck", "stuck"]);
+    keep_picture(&all, "top.png", 110, 20);
+    drop(all);
+    let terminal =
+        Tmux::start(100, 30, &[("LC_ALL", "C.UTF-8")], &command_line("--own --interval 500ms --comm top-slow"));
+    let screen = terminal.shows(&["tcpmon top", "top-slow", "application", "own programs", "softnet drops"]);
+    assert!(screen.contains("⇒ top-slow: application"), "{screen}");
+    terminal.keys(&["Enter"]);
+    terminal.shows(&["REMOTE", "in top-slow"]);
+    terminal.keys(&["Enter"]);
+    let screen = terminal.shows(&["mean wait", "buffer used", "timeslices", "ESTAB", "limited by"]);
+    assert!(screen.contains(&format!("pid {}", reader.pid())), "{screen}");
+    // Its past grows.
+    terminal.shows(&["AAAAAAAAAA"]);
+    keep_picture(&terminal, "top-connection.png", 100, 30);
+    terminal.keys(&["Escape"]);
+    terminal.shows(&["REMOTE"]);
+    terminal.keys(&["/", "n", "o", "n", "e", "Enter"]);
+    terminal.shows(&["no connections match"]);
+    terminal.keys(&["Escape"]);
+    terminal.shows(&["top-slow"]);
+    terminal.keys(&["p"]);
+    terminal.shows(&["PAUSED"]);
+    terminal.keys(&["?"]);
+    terminal.shows(&["the sender or the path gives no more"]);
+    terminal.keys(&["x", "p"]);
+    terminal.resize(80, 24);
+    eventually(DEADLINE, "the screen has the new size", || {
+        let screen = terminal.screen();
+        let fits = screen.lines().all(|line| line.chars().count() <= 80) && screen.lines().count() == 24;
+        if fits && screen.contains("q quit") { Ok(()) } else { Err(screen) }
+    });
+    terminal.resize(220, 60);
+    terminal.shows(&["GROWN", "AGE"]);
+    terminal.keys(&["q"]);
+    ended(&terminal, "ended with 0");
+
+    // A signal.
+    let terminal = Tmux::start(80, 24, &[("NO_COLOR", "1"), ("LC_ALL", "C")], &command_line("--own --sockets"));
+    let screen = terminal.shows(&["=> ", "top-slow"]);
+    assert!(screen.is_ascii(), "{screen}");
+    kill(child_of(terminal.shell()), Signal::SIGTERM).expect("a process of ours");
+    ended(&terminal, "ended with 0");
+    // A terminal that can do little, and Ctrl-C.
+    let terminal = Tmux::start(80, 24, &[], &format!("env TERM=dumb {}", command_line("--own")));
+    let screen = terminal.shows(&["tcpmon top", "vRECV", "top-slow"]);
+    assert!(screen.is_ascii(), "{screen}");
+    terminal.keys(&["C-c"]);
+    ended(&terminal, "ended with 0");
+}
+
+/// The terminal is as it was: what was there before is on the screen again, and lines can be typed.
+#[track_caller]
+fn ended(terminal: &Tmux, how: &str) {
+    let screen = terminal.shows(&["before", how, "icanon"]);
+    assert!(!screen.contains("-icanon") && !screen.contains("tcpmon top"), "{screen}");
+}
+
+/// The only child of a process.
+fn child_of(pid: u32) -> Pid {
+    let children = || fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let child = eventually(DEADLINE, "the shell has a child", || children().trim().parse::<i32>().ok());
+    Pid::from_raw(child)
+}
+
+#[test]
+fn what_cannot_work_is_said_before_the_screen_is_taken() {
+    let (code, error) = run(tcpmon(&["top", "--own"]).stdin(Stdio::null()));
+    assert!(code == Some(1) && error.contains("not a terminal: use --once"), "{code:?} {error}");
+    let (code, error) = run(tcpmon(&["top", "--interval", "1ms"]).stdin(Stdio::null()));
+    assert!(code == Some(2) && error.contains("100ms is the least"), "{code:?} {error}");
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set=-bpf,-sys_admin"]).arg(tcpmon_binary()).args(["top", "--once", "--own"]);
+    let (code, error) = run(command.stdin(Stdio::null()));
+    assert!(code == Some(3), "{code:?} {error}");
+}
+
+#[test]
+fn thousands_of_connections_are_all_shown() {
+    let lab = Lab::new();
+    let connections = 2_000;
+    let listener = lab.receiver().run(|| TcpListener::bind((lab.receiver().v4, 0))).expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let _idle: Vec<_> = (0..connections)
+        .map(|_| {
+            let client = lab.sender().run(|| TcpStream::connect(address)).expect("it listens");
+            (client, listener.accept().expect("a connection"))
+        })
+        .collect();
+    // Both ends of each are on this host.
+    let shown = rows(&["--own", "--sockets", "--port", &address.port().to_string()]);
+    assert_eq!(shown.len(), 2 * connections);
+    assert!(shown.iter().all(|row| row["limited_by"].is_null() && number(row, "queue_bytes") == 0.0));
+}
+
+/// Draws the terminal for the README, if a folder for pictures is named.
+fn keep_picture(terminal: &Tmux, name: &str, width: u32, height: u32) {
+    let Some(folder) = std::env::var_os("TCPMON_PICTURES") else { return };
+    let directory = TempDir::new().expect("a directory");
+    let (text, page) = (directory.path().join("screen.ansi"), directory.path().join("screen.html"));
+    fs::write(&text, terminal.colored()).expect("written");
+    let html = Command::new("aha").args(["--black", "-f"]).arg(&text).output().expect("aha is installed");
+    fs::write(&page, html.stdout).expect("written");
+    // A character of the browser's font of fixed width.
+    let browser = Browser::start(width * 8 + 24, height * 15 + 130);
+    browser.show(&page);
+    browser.picture(&std::path::Path::new(&folder).join(name));
+}
