@@ -293,7 +293,8 @@ fn the_page_is_drawn_zooms_to_a_timeslice_and_shows_each_socket() {
     eventually(DEADLINE, "data flow", || reader.report().bytes >= 1_000_000);
     let trace = TraceFile::of(&reader, || ());
     let page = trace.directory.path().join("run.html");
-    let output = tcpmon(&["report", "--format", "html"]).arg(&trace.path).output().expect("tcpmon can be started");
+    let mut command = tcpmon(&["report", "--format", "html", "run.jsonl"]);
+    let output = command.current_dir(trace.directory.path()).output().expect("tcpmon can be started");
     assert!(output.status.success(), "{output:?}");
     fs::write(&page, output.stdout).expect("written");
 

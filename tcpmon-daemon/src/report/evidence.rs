@@ -54,6 +54,9 @@ impl Evidence {
         }
         let decided: f64 = limited_ns.iter().sum();
         let read_bytes = sum(|socket| socket.read_bytes);
+        let largest = |range: fn(&SocketSummary) -> Option<(u32, u32)>| {
+            sockets.iter().filter_map(|socket| range(socket)).map(|(_, most)| most).max().unwrap_or(0)
+        };
         let seconds = duration_ns as f64 / 1e9;
         let waited = sum(|socket| socket.waited_byte_us[0].saturating_add(socket.waited_byte_us[1]));
         let share = |cause: usize| {
@@ -85,18 +88,8 @@ impl Evidence {
             on_cpu_ns: sum(|socket| socket.on_cpu.sum_ns()),
             run_queue_wait_ns: sum(|socket| socket.run_queue_waits.sum_ns()),
             sleep_ns: sum(|socket| socket.sleeps.sum_ns()),
-            rcvbuf_bytes: sockets
-                .iter()
-                .filter_map(|socket| socket.rcvbuf_bytes)
-                .map(|range| range.1)
-                .max()
-                .unwrap_or(0),
-            window_bytes: sockets
-                .iter()
-                .filter_map(|socket| socket.window_bytes)
-                .map(|range| range.1)
-                .max()
-                .unwrap_or(0),
+            rcvbuf_bytes: largest(|socket| socket.rcvbuf_bytes),
+            window_bytes: largest(|socket| socket.window_bytes),
             round_trip_ns: sockets.first().map_or(0, |socket| socket.round_trips.quantile(500)),
         }
     }
