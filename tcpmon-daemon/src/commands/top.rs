@@ -61,11 +61,11 @@ impl Samples {
             let path = args.daemon.as_deref().unwrap_or(Path::new(DEFAULT_SOCKET));
             match LiveClient::connect(path).await {
                 Ok(client) => return Ok(Self::Daemon(client)),
-                Err(error) if args.daemon.is_some() => {
-                    return Err(error).with_context(|| format!("no daemon listens at {}", path.display()));
-                }
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     bail!("{}: {error}: join the group of that file, or use --own as root", path.display())
+                }
+                Err(error) if args.daemon.is_some() => {
+                    return Err(error).with_context(|| format!("no daemon listens at {}", path.display()));
                 }
                 // There is no daemon, or it has ended.
                 Err(_) => {}

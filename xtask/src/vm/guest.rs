@@ -32,8 +32,8 @@ pub const NOT_RUN: [(&str, &str); 9] = [
     ("output", "it tests where a trace is written and how it ends, which does not depend on the kernel"),
     ("prometheus", "it tests how Prometheus processes a page, which does not depend on the kernel"),
     ("report", "it tests what a report says of a trace; that traces are right is tested by `causes` and `trace`"),
-    ("top", "it tests a screen, whose numbers come from the same passes as the metrics"),
     ("service", "it tests signals, health and the notifications to systemd, which do not depend on the kernel"),
+    ("top", "it tests a screen, whose numbers come from the same passes as the metrics"),
 ];
 
 /// The tests for a kernel that tcpmon must refuse: all other tests need a running tcpmon.
