@@ -5,7 +5,8 @@ use tcpmon_trace::scale::{Bytes, Rate, Time};
 use super::rows::{Row, is_stuck};
 use crate::model::live::CAUSES;
 
-/// A thread that computes for more than this share of the time has little else that it could wait for.
+/// A thread that computes for more than this share of the time in which it does not wait for a CPU has little else that
+/// it could wait for.
 const BUSY: f64 = 0.8;
 
 /// What to say about this row.
@@ -26,7 +27,7 @@ pub fn advice(row: &Row) -> String {
     let rate = Rate { bytes: rates.received as u64, ns: 1_000_000_000 };
     let slices = &rates.timeslices;
     let what = match CAUSES[cause] {
-        "application" if slices.on_cpu >= BUSY => format!(
+        "application" if slices.on_cpu > 0.0 && slices.on_cpu >= BUSY * (1.0 - slices.run_queue_wait) => format!(
             "data fill the buffer while the reader computes ({:.2} CPUs): make it faster, or read in more threads",
             slices.on_cpu
         ),
@@ -95,6 +96,11 @@ mod tests {
             "application 90 %: data fill the buffer while the reader computes (0.97 CPUs): make it faster, or read in \
              more threads"
         );
+        let beside_others = says(|row| {
+            row.rates.limited = [0.0, 0.6, 0.4, 0.0, 0.0];
+            (row.rates.timeslices.on_cpu, row.rates.timeslices.run_queue_wait) = (0.58, 0.4);
+        });
+        assert!(beside_others.contains("while the reader computes (0.58 CPUs)"), "{beside_others}");
         let stuck = says(|row| (row.rates.read, row.gauges.queue_bytes) = (0.0, 4096));
         assert!(stuck.starts_with("stuck: 4.0K wait and nobody reads them"), "{stuck}");
         assert_eq!(says(|row| row.rates.received = 0.0), "idle: nothing was received");

@@ -136,7 +136,6 @@ impl Screen {
                 *row = now.clone();
             }
         }
-        self.keep_in_view();
     }
 
     /// The rows to show, in order.
