@@ -39,7 +39,7 @@ pub fn changes(before: &Evidence, after: &Evidence) -> Vec<Change> {
     let mut changes = Vec::new();
     let mut add = |what, unit, number: &dyn Fn(&Evidence) -> Option<f64>, margin: &dyn Fn(&Evidence) -> Option<f64>| {
         let (old, new) = (number(before), number(after));
-        let noise = margin(before).zip(margin(after)).map(|(old, new)| old.hypot(new));
+        let noise = margin(before).zip(margin(after)).map(|(old, new): (f64, f64)| (old * old + new * new).sqrt());
         let apart = old.zip(new).map(|(old, new)| (new - old).abs());
         let beyond_noise = apart.zip(noise).map(|(apart, noise)| apart > noise);
         changes.push(Change { what, unit, before: old, after: new, beyond_noise });

@@ -76,7 +76,7 @@ impl TransferVerdict {
             );
             return known(None, sentence);
         }
-        let apart = margins[first].hypot(margins[second]);
+        let apart = (margins[first].powi(2) + margins[second].powi(2)).sqrt();
         if shares[first] < 0.5 || shares[first] - shares[second] < apart {
             let parts: Vec<_> =
                 [first, second, third].into_iter().filter(|cause| shares[*cause] >= 0.05).map(part).collect();
