@@ -94,12 +94,11 @@ impl CollectorHandle {
     /// Why there is no snapshot.
     pub(super) async fn live(&self, since: u64) -> Result<(Arc<Snapshot>, LiveSample), Unavailable> {
         let (reply, answer) = oneshot::channel();
-        let stopped = || Unavailable("the collector has stopped: see the log of tcpmon".into());
-        self.live.send(LiveRequest { since, reply }).map_err(|_| stopped())?;
-        self.worker.wake().map_err(|error| Unavailable(error.to_string()))?;
-        let answer = tokio::time::timeout(REQUEST_TIMEOUT, answer).await;
-        let answer = answer.map_err(|_| Unavailable("the collector has not answered: see the log of tcpmon".into()))?;
-        answer.map_err(|_| stopped())?.map_err(|error| Unavailable(error.to_string()))
+        // A collector that has stopped drops the request, and with it the sender of the reply.
+        let _ = self.live.send(LiveRequest { since, reply });
+        let _ = self.worker.wake();
+        let answer = self.worker.wait_for(answer, REQUEST_TIMEOUT).await;
+        answer.map_err(|error| Unavailable(error.to_string()))?.map_err(|error| Unavailable(error.to_string()))
     }
 
     /// Whether passes are completed and requests are checked.

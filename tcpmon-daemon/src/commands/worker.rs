@@ -88,9 +88,17 @@ impl<R> WorkerHandle<R> {
     /// # Errors
     /// If the thread has stopped, or has not checked its inbox for `timeout`.
     pub(super) async fn request(&self, timeout: Duration) -> Result<R, NoReply> {
-        let start = Instant::now();
-        let (sender, mut reply) = oneshot::channel();
+        let (sender, reply) = oneshot::channel();
         self.requests.send(Some(sender)).map_err(|_| NoReply::Stopped(self.name))?;
+        self.wait_for(reply, timeout).await
+    }
+
+    /// Waits for the reply to a request that was sent in another way, see [`WorkerHandle::wake`].
+    ///
+    /// # Errors
+    /// As for [`WorkerHandle::request`].
+    pub(super) async fn wait_for<T>(&self, mut reply: oneshot::Receiver<T>, timeout: Duration) -> Result<T, NoReply> {
+        let start = Instant::now();
         loop {
             let remaining = timeout.saturating_sub(self.since_last_check());
             let left = remaining.max(MIN_TIMEOUT.saturating_sub(start.elapsed()));

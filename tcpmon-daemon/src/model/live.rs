@@ -9,14 +9,18 @@ use serde::{Deserialize, Serialize};
 use tcpmon_common::{
     counters::{Cells as _, Counted as _},
     histogram::{FILL_ACTIVATION, FILL_DEACTIVATION},
-    reader::{END_BLOCKED, END_PREEMPTED, ReaderSlot, ReaderTotals},
+    reader::{END_BLOCKED, END_PREEMPTED, ReaderCounters, ReaderSlot, ReaderTotals},
     socket::{LIVE_FIN, SocketCounters, SocketLive, SocketRecord, SocketTotals},
 };
+
+#[cfg(doc)]
+use tcpmon_trace::summary::causes;
 
 pub use self::changes::Changes;
 use super::{
     host::Host,
-    snapshot::{Group, GroupKey, Snapshot, Verdict},
+    snapshot::{Group, GroupGauges, GroupKey, Snapshot, Verdict},
+    tracked::SocketGauges,
 };
 use crate::decode;
 
@@ -73,26 +77,9 @@ pub struct LiveSocket {
     /// Receiver's estimate of the round trip, us; 0 if unknown.
     pub rcv_rtt_us: u32,
     /// The present values.
-    pub gauges: LiveGauges,
+    pub gauges: GroupGauges,
     /// Everything that was counted for it, up to the time of the pass.
     pub totals: LiveTotals,
-}
-
-/// Present values of a connection, or sums over those of a group; bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LiveGauges {
-    /// Data received and not yet read.
-    pub queue_bytes: u64,
-    /// Memory charged to the receive buffer.
-    pub used_bytes: u64,
-    /// Limit of that memory (`sk_rcvbuf`).
-    pub limit_bytes: u64,
-    /// Memory in the backlog.
-    pub backlog_bytes: u64,
-    /// Data in the out-of-order queue, as far as the SACK blocks show it.
-    pub out_of_order_bytes: u64,
-    /// The advertised window.
-    pub window_bytes: u64,
 }
 
 /// What was counted for a connection or a group; each number only grows.
@@ -108,7 +95,7 @@ pub struct LiveTotals {
     pub queue_byte_ticks: u64,
     /// The part of it in which the reader waited for a CPU.
     pub scheduler_byte_ticks: u64,
-    /// Time by what limited the connections, in the order of [`CAUSES`], ns.
+    /// Time by what limited the connections, in the order of [`causes`], ns.
     pub limited_ns: [u64; 5],
     /// Time with a window below one segment, ns.
     pub zero_window_ns: u64,
@@ -138,9 +125,6 @@ pub struct LiveTimeslices {
     pub run_queue_wait_ns: u64,
 }
 
-/// Names of the causes, in the order of [`LiveTotals::limited_ns`].
-pub const CAUSES: [&str; 5] = ["upstream", "application", "scheduler", "window", "memory"];
-
 /// One thread that reads, for one service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiveReader {
@@ -163,10 +147,8 @@ pub struct LiveGroup {
     pub service: String,
     /// Label of the readers' control group; `None` if that label is off.
     pub cgroup: Option<String>,
-    /// Its connections.
-    pub sockets: u64,
-    /// Their present values, added up.
-    pub gauges: LiveGauges,
+    /// The present values of its connections, added up.
+    pub gauges: GroupGauges,
     /// What was counted for them.
     pub totals: LiveTotals,
 }
@@ -196,6 +178,8 @@ impl LiveSocket {
         let SocketRecord { header, live, state } = record;
         let GroupKey { process, service, cgroup } = key;
         let address = |bytes| decode::address(live.family, bytes);
+        let mut gauges = GroupGauges::default();
+        gauges.add(&SocketGauges::of(live, queue_bytes(live)));
         Self {
             index,
             cookie: state.cookie,
@@ -210,14 +194,7 @@ impl LiveSocket {
             remote: SocketAddr::new(address(live.remote_address), live.remote_port),
             state: live.state,
             rcv_rtt_us: live.rcv_rtt_us,
-            gauges: LiveGauges {
-                queue_bytes: queue_bytes(live).into(),
-                used_bytes: live.rmem.into(),
-                limit_bytes: live.rcvbuf.into(),
-                backlog_bytes: live.backlog.into(),
-                out_of_order_bytes: live.out_of_order.into(),
-                window_bytes: live.window.into(),
-            },
+            gauges,
             totals: LiveTotals::of_sockets(&counters.since(&SocketCounters::ZERO)),
         }
     }
@@ -262,13 +239,7 @@ impl From<&ReaderTotals> for LiveTimeslices {
 
 impl LiveReader {
     fn new(slot: u32, reader: &ReaderSlot) -> Self {
-        let counters = &reader.counters;
-        let timeslices = LiveTimeslices {
-            preempted: counters.ends[END_PREEMPTED as usize],
-            blocked: counters.ends[END_BLOCKED as usize],
-            on_cpu_ns: counters.on_cpu_ns,
-            run_queue_wait_ns: counters.run_queue_wait_ns,
-        };
+        let timeslices = LiveTimeslices::from(&reader.counters.since(&ReaderCounters::ZERO));
         // Only the first slot of a thread counts edges.
         Self { slot, tid: reader.tid, is_running: reader.edges % 2 == 1, timeslices }
     }
@@ -276,7 +247,7 @@ impl LiveReader {
 
 impl From<&Group> for LiveGroup {
     fn from(group: &Group) -> Self {
-        let (counters, gauges) = (&group.counters, &group.gauges);
+        let counters = &group.counters;
         let mut totals = LiveTotals::of_sockets(&counters.sockets);
         totals.drops = counters.drops.iter().map(|(_, count)| count).sum();
         totals.timeslices = LiveTimeslices::from(&counters.readers);
@@ -284,15 +255,7 @@ impl From<&Group> for LiveGroup {
             process: group.key.process.clone(),
             service: group.key.service.clone(),
             cgroup: group.key.cgroup.as_ref().map(|cgroup| cgroup.label.clone()),
-            sockets: gauges.sockets,
-            gauges: LiveGauges {
-                queue_bytes: gauges.queue_bytes,
-                used_bytes: gauges.used_bytes,
-                limit_bytes: gauges.limit_bytes,
-                backlog_bytes: gauges.backlog_bytes,
-                out_of_order_bytes: gauges.out_of_order_bytes,
-                window_bytes: gauges.window_bytes,
-            },
+            gauges: group.gauges,
             totals,
         }
     }

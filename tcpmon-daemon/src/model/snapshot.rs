@@ -105,7 +105,7 @@ impl GroupCounters {
 }
 
 /// Current sums over the group's sockets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub struct GroupGauges {
     /// Sockets that are watched.
     pub sockets: u64,

@@ -1,9 +1,11 @@
 //! One sentence about a row: what limits it, the number that shows it, and what to look at.
 
-use tcpmon_trace::scale::{Bytes, Rate, Time};
+use tcpmon_trace::{
+    scale::{Bytes, Rate, Time},
+    summary::causes,
+};
 
-use super::rows::{Row, is_stuck};
-use crate::model::live::CAUSES;
+use super::rows::Row;
 
 /// A thread that computes for more than this share of the time in which it does not wait for a CPU has little else that
 /// it could wait for.
@@ -15,7 +17,7 @@ pub fn advice(row: &Row) -> String {
     if rates.seconds == 0.0 {
         return "two samples are needed to tell".into();
     }
-    if is_stuck(row) {
+    if row.is_stuck() {
         return format!(
             "stuck: {} wait and nobody reads them; look at what the reader does (cat /proc/PID/stack, strace -p)",
             Bytes(row.gauges.queue_bytes)
@@ -26,7 +28,7 @@ pub fn advice(row: &Row) -> String {
     };
     let rate = Rate { bytes: rates.received as u64, ns: 1_000_000_000 };
     let slices = &rates.timeslices;
-    let what = match CAUSES[cause] {
+    let what = match causes()[cause] {
         "application" if slices.on_cpu > 0.0 && slices.on_cpu >= BUSY * (1.0 - slices.run_queue_wait) => format!(
             "data fill the buffer while the reader computes ({:.2} CPUs): make it faster, or read in more threads",
             slices.on_cpu
@@ -41,16 +43,16 @@ pub fn advice(row: &Row) -> String {
         "window" => format!(
             "{rate} is all that the window of {} admits{}: allow a receive buffer larger than {} (net.ipv4.tcp_rmem, \
              or SO_RCVBUF where the program sets it)",
-            Bytes(row.gauges.window_bytes / row.sockets.max(1)),
+            Bytes(row.gauges.window_bytes / row.gauges.sockets.max(1)),
             round_trip(row),
-            Bytes(row.gauges.limit_bytes / row.sockets.max(1)),
+            Bytes(row.gauges.limit_bytes / row.gauges.sockets.max(1)),
         ),
         "memory" => "the kernel holds the window down for want of memory: raise net.ipv4.tcp_mem, or the memory limit \
                      of the control group"
             .into(),
         _ => format!("the sender or the path gives no more than {rate}: look there (ss -ti: cwnd, app_limited)"),
     };
-    format!("{} {:.0} %: {what}", CAUSES[cause], share * 100.0)
+    format!("{} {:.0} %: {what}", causes()[cause], share * 100.0)
 }
 
 fn round_trip(row: &Row) -> String {

@@ -23,14 +23,15 @@ pub fn draw(screen: &mut Screen, theme: Theme, frame: &mut Frame<'_>) {
     let area = frame.area();
     let (width, height) = (usize::from(area.width), usize::from(area.height));
     screen.page = height.saturating_sub(ABOVE + 1).max(1);
-    screen.keep_in_view();
     let mut lines = vec![head::title(screen, theme, width), head::host(screen, theme)];
     if screen.help {
         lines.extend(help::lines(theme));
     } else if screen.detail.is_some() {
         lines.extend(detail::lines(screen, theme, width, height.saturating_sub(3)));
     } else {
-        lines.extend(table(screen, theme, width));
+        let (table, offset) = table(screen, theme, width);
+        lines.extend(table);
+        screen.offset = offset;
     }
     lines.truncate(height.saturating_sub(1));
     lines.resize(height.saturating_sub(1), Line::default());
@@ -38,13 +39,15 @@ pub fn draw(screen: &mut Screen, theme: Theme, frame: &mut Frame<'_>) {
     frame.render_widget(Paragraph::new(lines), Rect { x: 0, y: 0, width: area.width, height: area.height });
 }
 
-fn table(screen: &Screen, theme: Theme, width: usize) -> Vec<Line<'static>> {
+/// The table, and the first row of it that is on the screen.
+fn table(screen: &Screen, theme: Theme, width: usize) -> (Vec<Line<'static>>, usize) {
     let shown = screen.shown();
     let place = screen.place(&shown);
+    let offset = screen.offset_with(place, shown.len());
     let mut lines = head::answer(shown.get(place).copied(), theme, width);
     let columns = columns::that_fit(screen.sockets, width);
     lines.push(columns::heading(&columns, screen, theme));
-    for (number, row) in shown.iter().enumerate().skip(screen.offset).take(screen.page) {
+    for (number, row) in shown.iter().enumerate().skip(offset).take(screen.page) {
         let mut line = columns::line(&columns, row, theme);
         if number == place {
             line = pad(line, width).style(theme.selected());
@@ -56,7 +59,7 @@ fn table(screen: &Screen, theme: Theme, width: usize) -> Vec<Line<'static>> {
         let why = if screen.text.is_empty() && screen.within.is_none() { "" } else { " match: Esc shows all" };
         lines.push(Line::from(Span::styled(format!("no {what}{why}"), theme.quiet())));
     }
-    lines
+    (lines, offset)
 }
 
 /// The line with blanks up to the width, so that its style reaches the edge.
@@ -86,7 +89,6 @@ mod tests {
         model::live::LiveHost,
         top::{
             fixture::{at, sample, socket},
-            rows::is_stuck,
             screen::{Key, Source},
             select::RowFilter,
         },
@@ -125,7 +127,7 @@ mod tests {
             (sample.sockets[4].gauges.queue_bytes, sample.sockets[4].gauges.used_bytes) = (65_536, 131_072);
             sample.sockets[4].totals.limited_ns[1] = second * 1_000_000_000;
             let group = &mut sample.groups[0];
-            group.sockets = 4;
+            group.gauges.sockets = 4;
             for socket in &sample.sockets[..4] {
                 group.totals.received_bytes += socket.totals.received_bytes;
                 group.totals.read_bytes += socket.totals.read_bytes;
@@ -136,7 +138,7 @@ mod tests {
                 group.gauges.queue_bytes += socket.gauges.queue_bytes;
             }
             let mut hangs = group.clone();
-            (hangs.process, hangs.service, hangs.sockets) = ("hangs".into(), "remote:443".into(), 1);
+            (hangs.process, hangs.service) = ("hangs".into(), "remote:443".into());
             (hangs.gauges, hangs.totals) = (sample.sockets[4].gauges, sample.sockets[4].totals);
             sample.groups.insert(0, hangs);
             screen.take(sample);
@@ -190,7 +192,7 @@ mod tests {
     #[test]
     fn no_size_makes_it_panic_and_lines_fit() {
         let mut screen = screen();
-        assert!(screen.rows.sockets.iter().any(is_stuck));
+        assert!(screen.rows.sockets.iter().any(crate::top::Row::is_stuck));
         for keys in [&[][..], &[Key::Char('s')], &[Key::Enter], &[Key::Char('?')]] {
             keys.iter().for_each(|key| _ = screen.key(*key));
             for (width, height) in [(1, 1), (5, 3), (20, 6), (79, 23), (80, 24), (133, 50), (300, 100)] {

@@ -2,7 +2,10 @@
 
 use std::net::SocketAddr;
 
-use crate::model::live::{LiveGauges, LiveGroup, LiveHost, LiveSample, LiveSocket, LiveTotals};
+use crate::model::{
+    live::{LiveGroup, LiveHost, LiveSample, LiveSocket, LiveTotals},
+    snapshot::GroupGauges,
+};
 
 /// A connection with this index.
 pub(crate) fn socket(index: u32) -> LiveSocket {
@@ -20,7 +23,7 @@ pub(crate) fn socket(index: u32) -> LiveSocket {
         remote: SocketAddr::from(([192, 168, 100, 7], 40_000 + index as u16)),
         state: 1,
         rcv_rtt_us: 40_000,
-        gauges: LiveGauges { limit_bytes: 131_072, window_bytes: 65_536, ..LiveGauges::default() },
+        gauges: GroupGauges { sockets: 1, limit_bytes: 131_072, window_bytes: 65_536, ..GroupGauges::default() },
         totals: LiveTotals::default(),
     }
 }
@@ -35,8 +38,7 @@ pub(crate) fn sample(sockets: u32) -> LiveSample {
             process: "xrootd".into(),
             service: "local:1094".into(),
             cgroup: None,
-            sockets: sockets.into(),
-            gauges: LiveGauges::default(),
+            gauges: GroupGauges { sockets: sockets.into(), ..GroupGauges::default() },
             totals: LiveTotals::default(),
         }],
         sockets: (0..sockets).map(socket).collect(),

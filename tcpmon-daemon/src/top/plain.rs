@@ -1,13 +1,12 @@
 //! The rows as plain text or JSON, for `--once`.
 
 use serde::Serialize;
-use tcpmon_trace::scale::{Bytes, Time};
-
-use super::{
-    advice::advice,
-    rows::{Row, is_stuck},
+use tcpmon_trace::{
+    scale::{Bytes, Time},
+    summary::causes,
 };
-use crate::model::live::CAUSES;
+
+use super::{advice::advice, rows::Row};
 
 /// A row as JSON: base units, `null` for what is not known.
 #[derive(Debug, Serialize)]
@@ -80,10 +79,7 @@ pub fn json(rows: &[&Row]) -> serde_json::Result<String> {
 fn plain(row: &Row) -> PlainRow<'_> {
     let (rates, gauges) = (&row.rates, &row.gauges);
     let [upstream, application, scheduler, window, memory] = rates.shares();
-    let cookie = match row.subject {
-        super::rows::Subject::Socket(cookie) => format!("{cookie:x}"),
-        super::rows::Subject::Group(..) => String::new(),
-    };
+    let cookie = row.subject.cookie().map_or_else(String::new, |cookie| format!("{cookie:x}"));
     PlainRow {
         process: &row.process,
         service: &row.service,
@@ -100,7 +96,7 @@ fn plain(row: &Row) -> PlainRow<'_> {
             age_seconds: connection.age,
             round_trip_seconds: Some(connection.round_trip).filter(|seconds| *seconds > 0.0),
         }),
-        connections: row.connection.is_none().then_some(row.sockets),
+        connections: row.connection.is_none().then_some(row.gauges.sockets),
         interval_seconds: rates.seconds,
         received_bytes_per_second: rates.received,
         read_bytes_per_second: rates.read,
@@ -113,8 +109,8 @@ fn plain(row: &Row) -> PlainRow<'_> {
         out_of_order_bytes: gauges.out_of_order_bytes,
         mean_wait_seconds: rates.mean_wait.map(|(all, _)| all),
         mean_scheduler_wait_seconds: rates.mean_wait.map(|(_, for_cpu)| for_cpu),
-        stuck: is_stuck(row),
-        limited_by: rates.limited_by().map(|(cause, _)| CAUSES[cause]),
+        stuck: row.is_stuck(),
+        limited_by: rates.limited_by().map(|(cause, _)| causes()[cause]),
         limited: Limits { upstream, application, scheduler, window, memory },
         zero_window_seconds_per_second: rates.zero_window,
         run_queue_wait_seconds_per_second: rates.timeslices.run_queue_wait,
@@ -154,13 +150,13 @@ pub fn table(rows: &[&Row]) -> String {
 fn line(row: &Row) -> Vec<String> {
     let (rates, gauges) = (&row.rates, &row.gauges);
     let wait = match rates.mean_wait {
-        _ if is_stuck(row) => "stuck".into(),
+        _ if row.is_stuck() => "stuck".into(),
         Some((wait, _)) => Time((wait * 1e9) as u64).to_string(),
         None => "-".into(),
     };
     let limited = match rates.limited_by() {
-        Some((cause, share)) if rates.received > 0.0 || gauges.queue_bytes > 0 => {
-            format!("{} {:.0}%", CAUSES[cause], share * 100.0)
+        Some((cause, share)) if !row.is_idle() => {
+            format!("{} {:.0}%", causes()[cause], share * 100.0)
         }
         _ => "idle".into(),
     };
@@ -171,7 +167,7 @@ fn line(row: &Row) -> Vec<String> {
             connection.local.to_string(),
             connection.remote.to_string(),
         ],
-        None => vec![row.process.clone(), row.service.clone(), row.sockets.to_string()],
+        None => vec![row.process.clone(), row.service.clone(), row.gauges.sockets.to_string()],
     };
     let what = [
         Bytes(rates.received as u64).to_string(),

@@ -18,7 +18,7 @@ pub struct Rates {
     /// Mean time that a byte waited to be read, and the part of it for want of a CPU, seconds; `None` if nothing was
     /// read.
     pub mean_wait: Option<(f64, f64)>,
-    /// Connections, on average, that were limited by each cause, in the order of [`crate::model::live::CAUSES`].
+    /// Connections, on average, that were limited by each cause, in the order of [`tcpmon_trace::summary::causes`].
     pub limited: [f64; 5],
     /// Share of the time with a window below one segment, summed over the connections.
     pub zero_window: f64,

@@ -2,12 +2,15 @@
 //! busiest connections.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     net::SocketAddr,
 };
 
 use super::rates::{Rates, TimesliceRates};
-use crate::model::live::{LiveGauges, LiveHost, LiveReader, LiveSample, LiveSocket, LiveTotals};
+use crate::model::{
+    live::{LiveGroup, LiveHost, LiveReader, LiveSample, LiveSocket, LiveTotals},
+    snapshot::GroupGauges,
+};
 
 /// Samples of a connection that are kept: two minutes at one a second.
 pub const HISTORY: usize = 120;
@@ -35,12 +38,10 @@ pub struct Row {
     pub service: String,
     /// The control group, if that label is on.
     pub cgroup: Option<String>,
-    /// Connections; 1 for a connection.
-    pub sockets: u64,
     /// Of a connection only.
     pub connection: Option<ConnectionInfo>,
-    /// Present values.
-    pub gauges: LiveGauges,
+    /// Present values, with the number of connections.
+    pub gauges: GroupGauges,
     /// What happened since the last sample.
     pub rates: Rates,
 }
@@ -119,8 +120,8 @@ impl Rows {
         let host = std::mem::replace(&mut self.host, sample.host);
         self.host_before = (!is_first).then_some(host);
         let threads = self.threads(sample.complete, sample.readers, &sample.slots);
-        self.take_sockets(is_first, sample.complete, sample.sockets, &sample.alive, sample.monotonic_ns, &threads);
-        self.take_groups(is_first, sample.groups);
+        self.take_sockets(sample.complete, sample.sockets, &sample.alive, sample.monotonic_ns, &threads);
+        self.take_groups(sample.groups);
         self.remember();
         (self.pass, self.monotonic_ns) = (sample.pass, sample.monotonic_ns);
     }
@@ -167,7 +168,6 @@ impl Rows {
 
     fn take_sockets(
         &mut self,
-        is_first: bool,
         complete: bool,
         sockets: Vec<LiveSocket>,
         alive: &[u64],
@@ -183,7 +183,7 @@ impl Rows {
                     let from = before.monotonic_ns.max(self.monotonic_ns);
                     Rates::between(&before.totals, &socket.totals, seconds(from, socket.monotonic_ns), 1.0)
                 }
-                None if is_first => Rates::default(),
+                // It is new; of the first sample, which has no interval, nothing is said.
                 None => Rates::between(&LiveTotals::default(), &socket.totals, self.interval, 1.0),
             };
             let timeslices = threads.get(&socket.tid).copied().unwrap_or_default();
@@ -203,10 +203,10 @@ impl Rows {
             .collect();
     }
 
-    fn take_groups(&mut self, is_first: bool, groups: Vec<crate::model::live::LiveGroup>) {
+    fn take_groups(&mut self, groups: Vec<LiveGroup>) {
         // A group with many idle connections looks as if nothing limited it: those that carry data tell.
         let mut limited: HashMap<(&str, &str, Option<&str>), [f64; 5]> = HashMap::new();
-        for row in self.sockets.iter().filter(|row| row.rates.received > 0.0 || row.gauges.queue_bytes > 0) {
+        for row in self.sockets.iter().filter(|row| !row.is_idle()) {
             let key = (row.process.as_str(), row.service.as_str(), row.cgroup.as_deref());
             let sum = limited.entry(key).or_default();
             sum.iter_mut().zip(row.rates.limited).for_each(|(sum, of)| *sum += of);
@@ -215,11 +215,8 @@ impl Rows {
         let mut rows = Vec::with_capacity(groups.len());
         for group in groups {
             let subject = Subject::Group(group.process.clone(), group.service.clone(), group.cgroup.clone());
-            let before = match self.group_totals.get(&subject) {
-                None if is_first => group.totals,
-                before => before.copied().unwrap_or_default(),
-            };
-            let mut rates = Rates::between(&before, &group.totals, self.interval, group.sockets.max(1) as f64);
+            let before = self.group_totals.get(&subject).copied().unwrap_or_default();
+            let mut rates = Rates::between(&before, &group.totals, self.interval, group.gauges.sockets.max(1) as f64);
             let key = (group.process.as_str(), group.service.as_str(), group.cgroup.as_deref());
             if let Some(of_active) = limited.get(&key) {
                 rates.limited = *of_active;
@@ -230,7 +227,6 @@ impl Rows {
                 process: group.process,
                 service: group.service,
                 cgroup: group.cgroup,
-                sockets: group.sockets,
                 connection: None,
                 gauges: group.gauges,
                 rates,
@@ -245,26 +241,21 @@ impl Rows {
             return;
         }
         let room = REMEMBERED.saturating_sub(self.past.len());
-        let is_new = |row: &&Row| row.rates.received > 0.0 && !self.past.contains_key(&cookie(row));
-        let mut new: Vec<_> = self.sockets.iter().filter(is_new).map(|row| (row.rates.received, cookie(row))).collect();
-        new.sort_by(|a, b| b.0.total_cmp(&a.0));
-        self.past.extend(new.into_iter().take(room).map(|(_, cookie)| (cookie, VecDeque::new())));
-        let mut gone: Vec<u64> = self.past.keys().copied().collect();
-        gone.sort_unstable();
-        let mut is_alive = vec![false; gone.len()];
-        for row in &self.sockets {
-            let Some(past) = self.past.get_mut(&cookie(row)) else { continue };
+        let of_sockets = || self.sockets.iter().filter_map(|row| Some((row.subject.cookie()?, row)));
+        let is_new = |(cookie, row): &(u64, &Row)| row.rates.received > 0.0 && !self.past.contains_key(cookie);
+        let mut new: Vec<_> = of_sockets().filter(is_new).collect();
+        new.sort_by(|(_, a), (_, b)| b.rates.received.total_cmp(&a.rates.received));
+        self.past.extend(new.into_iter().take(room).map(|(cookie, _)| (cookie, VecDeque::new())));
+        let mut alive = HashSet::new();
+        for (cookie, row) in of_sockets() {
+            let Some(past) = self.past.get_mut(&cookie) else { continue };
             if past.len() == HISTORY {
                 past.pop_front();
             }
             past.push_back(Moment::of(row));
-            if let Ok(place) = gone.binary_search(&cookie(row)) {
-                is_alive[place] = true;
-            }
+            alive.insert(cookie);
         }
-        for (cookie, _) in gone.into_iter().zip(is_alive).filter(|(_, is_alive)| !is_alive) {
-            self.past.remove(&cookie);
-        }
+        self.past.retain(|cookie, _| alive.contains(cookie));
     }
 }
 
@@ -285,15 +276,25 @@ impl Moment {
     }
 }
 
-/// Whether data wait and nobody reads them.
-pub fn is_stuck(row: &Row) -> bool {
-    row.gauges.queue_bytes > 0 && row.rates.seconds > 0.0 && row.rates.read == 0.0
+impl Subject {
+    /// The cookie of a connection.
+    pub fn cookie(&self) -> Option<u64> {
+        match self {
+            Self::Socket(cookie) => Some(*cookie),
+            Self::Group(..) => None,
+        }
+    }
 }
 
-fn cookie(row: &Row) -> u64 {
-    match row.subject {
-        Subject::Socket(cookie) => cookie,
-        Subject::Group(..) => 0,
+impl Row {
+    /// Whether data wait and nobody reads them.
+    pub fn is_stuck(&self) -> bool {
+        self.gauges.queue_bytes > 0 && self.rates.seconds > 0.0 && self.rates.read == 0.0
+    }
+
+    /// Whether nothing was received and nothing waits: what limits such a connection is not worth a word.
+    pub fn is_idle(&self) -> bool {
+        self.rates.received == 0.0 && self.gauges.queue_bytes == 0
     }
 }
 
@@ -304,7 +305,6 @@ fn row_of_socket(socket: &LiveSocket, rates: Rates, now_ns: u64) -> Row {
         process: socket.process.clone(),
         service: socket.service.clone(),
         cgroup: socket.cgroup.clone(),
-        sockets: 1,
         connection: Some(ConnectionInfo {
             local: socket.local,
             remote: socket.remote,

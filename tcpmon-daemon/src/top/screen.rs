@@ -235,12 +235,16 @@ impl Screen {
         self.selected = shown.get(place.unsigned_abs()).map(|row| row.subject.clone());
     }
 
-    /// Scrolls so that the selected row is on the screen.
-    pub fn keep_in_view(&mut self) {
-        let shown = self.shown();
-        let (place, rows) = (self.place(&shown), shown.len());
+    /// The first row on the screen, so that the row at `place` of `rows` is on it.
+    pub fn offset_with(&self, place: usize, rows: usize) -> usize {
         let first = (place + 1).saturating_sub(self.page);
-        self.offset = self.offset.clamp(first, place).min(rows.saturating_sub(self.page));
+        self.offset.clamp(first, place).min(rows.saturating_sub(self.page))
+    }
+
+    /// Scrolls so that the selected row is on the screen.
+    fn keep_in_view(&mut self) {
+        let shown = self.shown();
+        self.offset = self.offset_with(self.place(&shown), shown.len());
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{cmp::Ordering, collections::HashSet};
 
-use super::rows::{Row, Rows, Subject, is_stuck};
+use super::rows::{Row, Rows, Subject};
 
 /// Which rows are shown: of each list that is not empty, one entry must match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -83,7 +83,7 @@ impl SortKey {
             // What is stuck waits longest of all.
             Self::Wait => largest(|row| match row.rates.mean_wait {
                 Some((wait, _)) => wait,
-                None if is_stuck(row) => f64::INFINITY,
+                None if row.is_stuck() => f64::INFINITY,
                 None => 0.0,
             }),
             Self::Limited => largest(|row| row.rates.limited_here()),
@@ -136,12 +136,15 @@ fn has_port(row: &Row, port: u16) -> bool {
 
 /// Whether the row has this text, in lower case, in one of its names or addresses.
 pub fn has_text(row: &Row, text: &str) -> bool {
+    if text.is_empty() {
+        return true;
+    }
     let has = |name: &str| name.to_lowercase().contains(text);
     let connection = |of: &super::rows::ConnectionInfo| {
         [of.local.to_string(), of.remote.to_string(), of.tgid.to_string()].iter().any(|name| name.contains(text))
     };
     let named = has(&row.process) || has(&row.service) || row.cgroup.as_deref().is_some_and(has);
-    text.is_empty() || named || row.connection.as_ref().is_some_and(connection)
+    named || row.connection.as_ref().is_some_and(connection)
 }
 
 /// Whether a connection belongs to this group.

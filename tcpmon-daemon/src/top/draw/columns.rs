@@ -1,17 +1,13 @@
 //! The columns of the table: those that fit, the most useful first.
 
 use ratatui::text::{Line, Span};
-use tcpmon_trace::scale::{Bytes, Count, Time};
+use tcpmon_trace::{
+    scale::{Bytes, Count, Time},
+    summary::causes,
+};
 
 use super::{Screen, Theme, cut};
-use crate::{
-    model::live::CAUSES,
-    top::{
-        rows::{Row, is_stuck},
-        select::SortKey,
-        theme::LETTERS,
-    },
-};
+use crate::top::{rows::Row, select::SortKey, theme::LETTERS};
 
 /// One column.
 pub(super) struct Column {
@@ -62,21 +58,21 @@ const BUFFER: Column = name("BUFFER", 6, 1, 12, |row, width, theme| {
     vec![Span::styled(theme.filled(share, width), theme.bar())]
 });
 const WAIT: Column = number("WAIT", 0, Some(SortKey::Wait), |row, _, theme| match row.rates.mean_wait {
-    _ if is_stuck(row) => vec![Span::styled("stuck", theme.alarm())],
+    _ if row.is_stuck() => vec![Span::styled("stuck", theme.alarm())],
     Some((wait, _)) => time(wait),
     None => text("-"),
 });
 const CAUSE: Column = Column {
     sort: Some(SortKey::Limited),
     ..name("LIMITED BY", 16, 0, 16, |row, _, theme| match row.rates.limited_by() {
-        Some((cause, share)) if !is_idle(row) => {
-            vec![Span::styled(format!("{} {:.0}%", CAUSES[cause], share * 100.0), theme.cause(cause))]
+        Some((cause, share)) if !row.is_idle() => {
+            vec![Span::styled(format!("{} {:.0}%", causes()[cause], share * 100.0), theme.cause(cause))]
         }
         _ => vec![Span::styled("idle", theme.quiet())],
     })
 };
 const CAUSES_BAR: Column =
-    name("", BAR, 1, BAR, |row, _, theme| if is_idle(row) { Vec::new() } else { bar(row, theme) });
+    name("", BAR, 1, BAR, |row, _, theme| if row.is_idle() { Vec::new() } else { bar(row, theme) });
 const RUN_QUEUE: Column = number("RUNQ", 3, Some(SortKey::RunQueue), |row, _, theme| {
     let wait = row.rates.timeslices.run_queue_wait;
     let style = if wait >= 0.1 { theme.cause(2) } else { theme.quiet() };
@@ -90,7 +86,7 @@ const DROPS: Column = number("DROP/s", 4, Some(SortKey::Drops), |row, _, theme| 
 const WINDOW: Column = number("WINDOW", 4, None, |row, _, _| text(Bytes(row.gauges.window_bytes)));
 const LIMIT: Column = number("RCVBUF", 5, None, |row, _, _| text(Bytes(row.gauges.limit_bytes)));
 const GROWTHS: Column = number("GROWN", 5, None, |row, _, _| text(Count(row.rates.growths)));
-const SOCKETS: Column = number("CONNS", 2, None, |row, _, _| text(Count(row.sockets)));
+const SOCKETS: Column = number("CONNS", 2, None, |row, _, _| text(Count(row.gauges.sockets)));
 const SERVICE: Column = name("SERVICE", 12, 0, 24, |row, width, theme| text(cut(&row.service, width, theme)));
 const CGROUP: Column =
     name("CGROUP", 20, 7, 40, |row, width, theme| text(cut(row.cgroup.as_deref().unwrap_or("-"), width, theme)));
@@ -180,11 +176,6 @@ pub(super) fn line(columns: &[(&Column, usize)], row: &Row, theme: Theme) -> Lin
         }
     }
     line
-}
-
-/// Whether nothing was received and nothing waits: what limits such a connection is not worth a word.
-fn is_idle(row: &Row) -> bool {
-    row.rates.received == 0.0 && row.gauges.queue_bytes == 0
 }
 
 /// The causes as letters, as many as their share of the bar.

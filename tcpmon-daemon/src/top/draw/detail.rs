@@ -1,15 +1,15 @@
 //! One connection in depth: the last two minutes, its buffer and window, its reader's timeslices.
 
 use ratatui::text::{Line, Span};
-use tcpmon_trace::scale::{Bytes, Rate, Time};
+use tcpmon_trace::{
+    scale::{Bytes, Rate, Time},
+    summary::causes,
+};
 
 use super::{Screen, Theme, head};
-use crate::{
-    model::live::CAUSES,
-    top::{
-        rows::{HISTORY, Moment, Row},
-        theme::LETTERS,
-    },
+use crate::top::{
+    rows::{HISTORY, Moment, Row},
+    theme::LETTERS,
 };
 
 /// Width of the names before the sparklines.
@@ -23,18 +23,12 @@ pub(super) fn lines(screen: &Screen, theme: Theme, width: usize, height: usize) 
     let Some((row, is_open)) = &screen.detail else { return Vec::new() };
     let mut lines = head::answer(Some(row), theme, width);
     lines.extend(identity(row, *is_open, theme));
-    let past: Vec<Moment> = screen.rows.past(cookie(row)).copied().collect();
+    let past: Vec<Moment> =
+        row.subject.cookie().into_iter().flat_map(|cookie| screen.rows.past(cookie)).copied().collect();
     lines.extend(graphs(row, &past, screen.every, theme, width));
     lines.extend(timeslices(row, theme));
     lines.truncate(height);
     lines
-}
-
-fn cookie(row: &Row) -> u64 {
-    match row.subject {
-        crate::top::rows::Subject::Socket(cookie) => cookie,
-        crate::top::rows::Subject::Group(..) => 0,
-    }
 }
 
 /// Names of the kernel's TCP states.
@@ -114,12 +108,12 @@ fn graphs(row: &Row, past: &[Moment], every: f64, theme: Theme, width: usize) ->
         graph("window", |moment| moment.window, None, &size),
         graph("mean wait", |moment| moment.wait, None, &time),
         graph("run queue", |moment| moment.run_queue_wait, Some(1.0), &percent),
-        causes(past, room, theme),
+        largest_causes(past, room, theme),
     ]
 }
 
 /// The largest cause of each moment, as its letter.
-fn causes(past: &[Moment], room: usize, theme: Theme) -> Line<'static> {
+fn largest_causes(past: &[Moment], room: usize, theme: Theme) -> Line<'static> {
     let mut line = Line::from(Span::styled(format!("{:<NAMES$}", "limited by"), theme.quiet()));
     line.push_span(Span::raw(" ".repeat(room.saturating_sub(past.len()))));
     for moment in past {
@@ -143,7 +137,7 @@ fn timeslices(row: &Row, theme: Theme) -> Vec<Line<'static>> {
     let row_of = |name: &str, words: String| {
         Line::from(vec![Span::styled(format!("{name:<NAMES$}"), theme.quiet()), Span::raw(words)])
     };
-    let shares = CAUSES.iter().zip(rates.shares()).filter(|(_, share)| *share >= 0.005);
+    let shares = causes().into_iter().zip(rates.shares()).filter(|(_, share)| *share >= 0.005);
     let shares: Vec<_> = shares.map(|(cause, share)| format!("{cause} {:.0} %", share * 100.0)).collect();
     let wait = rates.mean_wait.map_or_else(
         || "-".into(),

@@ -3,9 +3,11 @@
 use ratatui::text::{Line, Span};
 
 use super::Theme;
-use crate::{model::live::CAUSES, top::theme::LETTERS};
+use tcpmon_trace::summary::causes;
 
-/// What each cause means and what helps, in the order of [`CAUSES`].
+use crate::top::theme::LETTERS;
+
+/// What each cause means and what helps, in the order of [`causes`].
 const MEANING: [&str; 5] = [
     "the sender or the path gives no more: look there",
     "unread data fill the buffer: the reader is slow, or busy elsewhere",
@@ -35,7 +37,7 @@ pub(super) fn lines(theme: Theme) -> Vec<Line<'static>> {
     let mut lines: Vec<_> = TEXT.iter().map(|text| Line::from(*text)).collect();
     for (cause, meaning) in MEANING.iter().enumerate() {
         lines.push(Line::from(vec![
-            Span::styled(format!("{} {:<12}", LETTERS[cause], CAUSES[cause]), theme.cause(cause)),
+            Span::styled(format!("{} {:<12}", LETTERS[cause], causes()[cause]), theme.cause(cause)),
             Span::raw(*meaning),
         ]));
     }
