@@ -30,6 +30,7 @@ pub fn resolve(btf: &Btf<'_>) -> Result<Layout, Missing> {
     let kernel_owned = btf.field("sock", "sk_kern_sock");
     // A bit field up to 6.1, a separate byte since.
     let userlocks = btf.field("sock", "sk_userlocks");
+    let usec_ts = btf.field("tcp_sock", "tcp_usec_ts");
     let cgroup = lookup.cgroup().unwrap_or([ABSENT; 4]);
     Ok(Layout {
         sock_rcvbuf: sock("sk_rcvbuf")?,
@@ -65,6 +66,10 @@ pub fn resolve(btf: &Btf<'_>) -> Result<Layout, Missing> {
         tcp_rcvq_time: tcp("rcvq_space.time")?,
         tcp_rcv_wup: tcp("rcv_wup")?,
         tcp_ts_recent: tcp("rx_opt.ts_recent")?,
+        skb_data: required("sk_buff", "data")?,
+        tcp_tsoffset: tcp("tsoffset")?,
+        tcp_usec_ts: usec_ts.as_ref().map_or(ABSENT, |field| field.offset),
+        tcp_usec_ts_bit: usec_ts.and_then(|field| field.bits).map_or(0, |(bit, _)| u32::from(bit)),
         tcp_srtt: tcp("srtt_us")?,
         tcp_rtt_min: tcp("rtt_min.s")? + required("minmax_sample", "v")?,
         tcp_advmss: tcp("advmss")?,

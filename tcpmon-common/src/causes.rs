@@ -3,7 +3,7 @@
 //! While unread data take up two thirds of the window, the reader limits the connection. All other time is split by
 //! rounds. A round begins by noting the right edge of the advertised window. The sender hears of that edge half a round
 //! trip later, and what it then sends at once is here after another half. If data up to the edge arrive within
-//! [`Path::limit_us`] (about one round trip and a half), the sender used the window as fast as it was granted: the
+//! [`Round::limit_us`] (one round trip and a half), the sender used the window as fast as it was granted: the
 //! window limited the round. Otherwise the sender or the path did.
 
 use core::mem;
@@ -20,8 +20,15 @@ pub struct Round {
     pub edge: u32,
     /// The round was limited if it ends within this time, us; 0 while no round trip was measured.
     pub limit_us: u32,
-    /// When the round began, moved on by the time that was the reader's since then.
+    /// Echoes that come before this time are as old as the sender's data were late.
+    pub echoes_from_ns: u64,
+    /// When the round began, moved on by the time that was the reader's since then, or that is shown already.
     pub began_ns: u64,
+    /// Mean age of the timestamps that segments at the ends of rounds echo, in units of 1/2048 us; 0 before
+    /// the first.
+    pub echo: u32,
+    /// The part of the round that is shown already, us.
+    pub shown_us: u32,
     /// The queue has held data since then, or since the last read if that was later.
     pub queued_since_ns: u64,
     /// Time with data in the queue at the reads that are not placed yet, below [`TOGETHER_NS`].
@@ -47,7 +54,10 @@ impl Round {
     pub const ZERO: Self = Self {
         edge: 0,
         limit_us: 0,
+        echoes_from_ns: 0,
         began_ns: 0,
+        echo: 0,
+        shown_us: 0,
         queued_since_ns: 0,
         with_data_ns: 0,
         waited_ns: 0,
@@ -116,8 +126,11 @@ impl Causes {
 /// What a new round needs to know of the path; read once a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// Longest time of a limited round, us; 0 if no round trip was measured.
-    pub limit_us: u32,
+    /// The kernel's estimate of a round trip, us, at most [`MAX_RTT_US`]; 0 if it has none.
+    pub rtt_us: u32,
+    /// How long ago this host sent the timestamp that the segment echoes, ms: the difference of two readings of a clock
+    /// that ticks each ms. [`NO_ECHO`] if it has none, or if `rtt_us` is exact.
+    pub echo_ms: u32,
     /// `icsk_ack.rcv_mss`, bytes.
     pub mss: u32,
     /// The kernel holds the receive buffer down for want of memory.
@@ -126,11 +139,24 @@ pub struct Path {
 
 impl Path {
     /// Of a connection that begins no further round.
-    pub const NONE: Self = Self { limit_us: 0, mss: 0, is_short_of_memory: false };
+    pub const NONE: Self = Self { rtt_us: 0, echo_ms: NO_ECHO, mss: 0, is_short_of_memory: false };
 }
 
-/// Longest round that can be limited, us. Longer estimates of a round trip are cut to it.
-pub const MAX_LIMIT_US: u32 = 4_000_000;
+/// [`Path::echo_ms`] of a segment whose echo says nothing.
+pub const NO_ECHO: u32 = u32::MAX;
+
+/// Longer estimates of a round trip are cut to this, us.
+pub const MAX_RTT_US: u32 = 2_600_000;
+
+/// Longest round that can be limited, us.
+pub const MAX_LIMIT_US: u32 = MAX_RTT_US + MAX_RTT_US / 2;
+
+/// Echoes of a path with a round trip below 2 ms are at most this old, ms, unless the sender had nothing to send.
+const MAX_ECHO_MS: u32 = 4;
+
+/// Each echo moves the mean by 2^-11 of its distance: the error of the mean is 1/64 of that of one, which is half a
+/// tick.
+const ECHO_SHIFT: u32 = 11;
 
 /// Reads with this much time with data in the queue are placed together.
 pub const TOGETHER_NS: u64 = 1 << 20;
@@ -200,8 +226,34 @@ fn end_round(state: &mut SocketState, seen: &Observation, path: Path) {
     let offered = seen.edge.wrapping_sub(seen.copied_seq);
     let unused = if path.mss < offered / 2 { path.mss } else { offered / 2 };
     round.edge = seen.edge.wrapping_sub(unused);
-    round.limit_us = path.limit_us;
+    let rtt_us = round_trip_us(round, seen.now_ns, time + round.shown_us as u64 * 1000, path);
+    round.limit_us = rtt_us + rtt_us / 2;
     round.began_ns = seen.now_ns;
+    round.shown_us = 0;
+}
+
+/// The time in which a sender that has data uses what it is granted, us; 0 if it is not known.
+///
+/// Under load, packets and acknowledgements wait at many places, so the handshake's round trip is too short for a local
+/// path. The age of an echo is the difference of two readings of a clock of 1 ms. Each is wrong by up to 1 ms, but
+/// their mean is exact, because the first reading comes at any time within a tick.
+#[inline(always)]
+fn round_trip_us(round: &mut Round, now_ns: u64, round_ns: u64, path: Path) -> u32 {
+    if path.echo_ms == NO_ECHO {
+        return path.rtt_us;
+    }
+    if round.echo == 0 {
+        let first = if path.rtt_us < MAX_ECHO_MS * 1000 { path.rtt_us } else { MAX_ECHO_MS * 1000 };
+        round.echo = first << ECHO_SHIFT;
+    }
+    let mean = round.echo >> ECHO_SHIFT;
+    if round_ns > mean as u64 * 3000 {
+        // The sender had nothing to send, and has heard of no acknowledgement of its new data until then.
+        round.echoes_from_ns = now_ns + mean as u64 * 2000;
+    } else if path.echo_ms <= MAX_ECHO_MS && now_ns >= round.echoes_from_ns {
+        round.echo = round.echo + path.echo_ms * 1000 - mean;
+    }
+    round.echo >> ECHO_SHIFT
 }
 
 /// Places the time since the reader's last read, after [`fold`](crate::fold::fold) has counted that time: the part in
@@ -257,6 +309,7 @@ pub fn settle(state: &mut SocketState, now_ns: u64, last: bool) {
     if last || time > round.limit_us as u64 * 1000 {
         counters.observed_ns = counters.observed_ns.wrapping_add(time);
         round.began_ns = now_ns;
+        round.shown_us = round.shown_us.saturating_add((time / 1000) as u32);
         // What is left of the round says nothing about a round trip.
         round.limit_us = 0;
     }
@@ -282,7 +335,7 @@ mod tests {
     const MSS: u32 = 1_000;
     const BUFFER: u32 = 10_000;
     /// Of a round trip of 40 ms.
-    const PATH: Path = Path { limit_us: 60_000, mss: MSS, is_short_of_memory: false };
+    const PATH: Path = Path { rtt_us: 40_000, echo_ms: NO_ECHO, mss: MSS, is_short_of_memory: false };
 
     /// A connection with a buffer of [`BUFFER`] bytes, as the kernel would run it.
     struct Connection {
@@ -448,6 +501,58 @@ mod tests {
     }
 
     #[test]
+    fn echoes_tell_the_round_trip_of_a_loaded_local_path() {
+        // 300 us by the handshake, 700 us under load.
+        let path = |echo_ms| Path { rtt_us: 300, echo_ms, ..PATH };
+        let mut connection = Connection { path: path(0), ..Connection::new(0) };
+        let mut before = connection.state.counters;
+        for round in 0..20_000_u64 {
+            if round == 10_000 {
+                before = connection.state.counters;
+            }
+            let sent_ns = connection.seen.now_ns;
+            connection.path = path(((sent_ns + 700_000) / MS - sent_ns / MS) as u32);
+            connection.segment(700_000, MSS);
+            (0..9).for_each(|_| connection.segment(0, MSS));
+            connection.read(10_000, BUFFER, 0, 1);
+        }
+        let mean = connection.state.round.echo >> ECHO_SHIFT;
+        assert!((680..720).contains(&mean), "{mean} us");
+        assert_eq!(shares(&connection.state.counters.since(&before)), [0, 1, 0, 99, 0]);
+        // A sender with nothing to send teaches nothing, whether its rounds are shown before they end or not.
+        for settled in [false, true] {
+            for _ in 0..10_000 {
+                connection.path = path(3);
+                connection.seen.now_ns += 3 * MS;
+                if settled {
+                    settle(&mut connection.state, connection.seen.now_ns, false);
+                }
+                connection.segment(0, MSS);
+                (0..9).for_each(|_| connection.segment(0, MSS));
+                connection.read(0, BUFFER, 0, 1);
+            }
+        }
+        assert_eq!(connection.state.round.echo >> ECHO_SHIFT, mean);
+    }
+
+    #[test]
+    fn an_echo_without_sense_is_left_out() {
+        let mut round = Round::first(0, 0);
+        let path = |rtt_us, echo_ms| Path { rtt_us, echo_ms, ..PATH };
+        assert_eq!(round_trip_us(&mut round, 0, 0, path(300, NO_ECHO)), 300);
+        assert_eq!(round_trip_us(&mut round, 0, 0, path(300, NO_ECHO - 1)), 300);
+        assert_eq!(round_trip_us(&mut round, 0, 0, path(300, MAX_ECHO_MS + 1)), 300);
+        assert_eq!(round_trip_us(&mut round, MS, 900_000, path(300, MAX_ECHO_MS)), 301);
+        assert_eq!(round_trip_us(&mut round, MS, 1_000_000, path(300, MAX_ECHO_MS)), 301);
+        // The longest round trip that the handshake can show does not overflow.
+        let mut round = Round::first(0, 0);
+        assert_eq!(round_trip_us(&mut round, 0, 0, path(MAX_RTT_US, MAX_ECHO_MS)), MAX_ECHO_MS * 1000);
+        // Without any estimate, nothing is limited.
+        let mut round = Round::first(0, 0);
+        assert_eq!(round_trip_us(&mut round, MS, 1, path(0, 1)), 0);
+    }
+
+    #[test]
     fn a_sender_that_takes_longer_is_the_limit() {
         let mut connection = Connection::new(0);
         for _ in 0..100 {
@@ -591,7 +696,7 @@ mod tests {
                 }
                 prop_assert_eq!(parts(&now).iter().sum::<u64>(), now.observed_ns);
                 let open = connection.seen.now_ns - connection.begun_ns - now.observed_ns;
-                prop_assert!(open <= u64::from(PATH.limit_us) * 1000, "{} held back", open);
+                prop_assert!(open <= u64::from(PATH.rtt_us) * 1500, "{} held back", open);
                 let before = shown;
                 shown.raise_to(&now);
                 prop_assert_eq!(shown.limited_ns(), now.observed_ns);

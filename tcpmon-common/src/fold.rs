@@ -260,7 +260,7 @@ mod tests {
         trigger: Trigger,
         edges: impl FnOnce(u32, u32) -> Option<u32>,
     ) {
-        fold(state, seen, trigger, edges, || Path { limit_us: 0, mss: 1448, is_short_of_memory: false });
+        fold(state, seen, trigger, edges, || Path { mss: 1448, ..Path::NONE });
     }
 
     fn edges(state: &SocketState) -> [u32; FILLS] {

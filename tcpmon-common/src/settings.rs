@@ -91,6 +91,14 @@ pub struct Layout {
     pub tcp_rcv_wup: u32,
     /// `tcp_sock.rx_opt.ts_recent`
     pub tcp_ts_recent: u32,
+    /// `sk_buff.data`
+    pub skb_data: u32,
+    /// `tcp_sock.tsoffset`
+    pub tcp_tsoffset: u32,
+    /// The byte that holds `tcp_sock.tcp_usec_ts` (Linux 6.7).
+    pub tcp_usec_ts: u32,
+    /// Number of that bit within the byte.
+    pub tcp_usec_ts_bit: u32,
     /// `tcp_sock.srtt_us`
     pub tcp_srtt: u32,
     /// `tcp_sock.rtt_min.s[0].v`
@@ -184,5 +192,5 @@ pub struct Settings {
     pub ephemeral_ports: [[u16; 2]; EPHEMERAL_RANGES],
 }
 
-const _: () = assert!(size_of::<Layout>() == 65 * 4);
-const _: () = assert!(size_of::<Settings>() == 65 * 4 + 28 + 8 + 64 + 32 + 32);
+const _: () = assert!(size_of::<Layout>() == 69 * 4);
+const _: () = assert!(size_of::<Settings>() == 69 * 4 + 28 + 8 + 64 + 32 + 32);

@@ -356,7 +356,7 @@ impl SocketRecord {
 unsafe impl Record for SocketRecord {}
 
 // Without the counters, whose declaration admits no padding.
-const _: () = assert!(size_of::<SocketState>() - size_of::<SocketCounters>() == 96 + 56);
+const _: () = assert!(size_of::<SocketState>() - size_of::<SocketCounters>() == 96 + 72);
 const _: () = assert!(size_of::<SocketLive>() == 96);
 const _: () =
     assert!(size_of::<SocketRecord>() == size_of::<Header>() + size_of::<SocketLive>() + size_of::<SocketState>());

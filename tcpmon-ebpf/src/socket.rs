@@ -4,7 +4,7 @@
 use core::ptr::{read_volatile, write_volatile};
 
 use tcpmon_common::{
-    causes::{MAX_LIMIT_US, Path, Round},
+    causes::{MAX_RTT_US, NO_ECHO, Path, Round},
     connections::CONNECTIONS_STARTED,
     fold::{self, Folded, Observation, REFUSED_BYTES, REFUSED_TIME, Trigger},
     header::{Header, KIND_LISTENER, VERSION},
@@ -16,7 +16,7 @@ use tcpmon_common::{
 };
 
 use crate::{
-    kernel::{self, TcpSock, barrier, setting},
+    kernel::{self, Skb, TcpSock, barrier, setting},
     maps,
 };
 
@@ -174,13 +174,17 @@ pub fn fold(state: &mut SocketState, seen: &Observation, trigger: Trigger, path:
     read_bytes
 }
 
-/// What a new round needs to know of the path.
+/// What a new round needs to know of the path, at the arrival of this segment.
 #[inline(always)]
-pub fn path(tcp: TcpSock) -> Path {
-    let rtt_us = tcp.round_trip_us();
-    let limit_us = rtt_us + rtt_us / 2;
+pub fn path(tcp: TcpSock, segment: Skb, now_ns: u64) -> Path {
+    let (rtt_us, echoes) = tcp.round_trip_us();
+    let mut echo_ms = NO_ECHO;
+    if echoes && let Some(echo) = segment.echo() {
+        echo_ms = tcp.echo_age_ms(echo, now_ns);
+    }
     Path {
-        limit_us: if limit_us < MAX_LIMIT_US { limit_us } else { MAX_LIMIT_US },
+        rtt_us: if rtt_us < MAX_RTT_US { rtt_us } else { MAX_RTT_US },
+        echo_ms,
         mss: tcp.mss(),
         is_short_of_memory: tcp.is_short_of_memory(),
     }

@@ -10,6 +10,9 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteProtocol, RouteScope, RouteType,
+};
 use nix::net::if_::if_nametoindex;
 use nix::sys::socket::{AddressFamily as SocketFamily, SockFlag, SockProtocol, SockType, socket};
 
@@ -63,6 +66,23 @@ pub(crate) fn add_address(device: &str, address: IpAddr, prefix_length: u8) -> R
     message.attributes.push(AddressAttribute::Local(address));
     message.attributes.push(AddressAttribute::Address(address));
     change(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
+}
+
+/// Adds a route to a neighbour whose connections have timestamps in microseconds (Linux 6.7; older kernels refuse it).
+pub(crate) fn add_usec_route(device: &str, neighbour: Ipv4Addr) -> Result<()> {
+    /// `RTAX_FEATURE_TCP_USEC_TS`
+    const USEC_TIMESTAMPS: u32 = 1 << 4;
+    let mut message = RouteMessage::default();
+    message.header.address_family = AddressFamily::Inet;
+    message.header.destination_prefix_length = 32;
+    message.header.table = libc::RT_TABLE_MAIN;
+    message.header.protocol = RouteProtocol::Static;
+    message.header.scope = RouteScope::Link;
+    message.header.kind = RouteType::Unicast;
+    message.attributes.push(RouteAttribute::Destination(RouteAddress::Inet(neighbour)));
+    message.attributes.push(RouteAttribute::Oif(if_nametoindex(device)?));
+    message.attributes.push(RouteAttribute::Metrics(vec![RouteMetric::Features(USEC_TIMESTAMPS)]));
+    change(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
 }
 
 /// Sets a device up.

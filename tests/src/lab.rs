@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::device::{Offload, add_address, add_veth, set_offload, set_up};
+use crate::device::{Offload, add_address, add_usec_route, add_veth, set_offload, set_up};
 use crate::path::{Delay, Path};
 use crate::{Namespace, must};
 
@@ -113,6 +113,18 @@ impl Lab {
     pub fn set_sysctl(&self, name: &str, value: &str) {
         self.sender.set_sysctl(name, value);
         self.receiver.set_sysctl(name, value);
+    }
+
+    /// Makes the receiver use timestamps in microseconds. Returns whether the kernel can (Linux 6.7).
+    pub fn use_usec_timestamps(&self) -> bool {
+        let (sender, receiver) = (&self.sender, &self.receiver);
+        match receiver.run(|| add_usec_route(&receiver.device, sender.v4)) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => false,
+            added => {
+                must(added, "adding a route with timestamps in microseconds");
+                true
+            }
+        }
     }
 
     /// Makes room for 100,000 connections: wide port range, long queues, reuse of TIME_WAIT ports.

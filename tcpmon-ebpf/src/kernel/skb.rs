@@ -1,8 +1,12 @@
 //! `struct sk_buff`.
 
-use aya_ebpf::programs::BtfTracePointContext;
+use aya_ebpf::{helpers::generated::bpf_probe_read_kernel, programs::BtfTracePointContext};
 
 use super::{load, offset};
+
+/// Two NOPs and the head of a timestamps option: how options begin in segments of an established connection (RFC 7323,
+/// appendix A).
+const TIMESTAMPS: u32 = 0x0101_080a;
 
 /// `struct sk_buff *` that TCP receives.
 #[derive(Clone, Copy)]
@@ -28,5 +32,20 @@ impl Skb {
             // `end_seq` counts SYN (flag 2) and FIN (flag 1) as one each.
             (end.wrapping_sub(seq).wrapping_sub(flags & 1).wrapping_sub(flags >> 1 & 1), end)
         }
+    }
+
+    /// TSecr of the segment: the timestamp of this host that the sender had seen last. Only for a segment that TCP is
+    /// parsing, whose `data` is its TCP header.
+    #[inline(always)]
+    pub fn echo(self) -> Option<u32> {
+        // The first words after the header of 20 bytes.
+        let mut options = [0_u32; 3];
+        // SAFETY: see `load`; the destination is `options`, and the helper checks the source.
+        let failed = unsafe {
+            let header = load::<u64>(self.0, offset!(skb_data));
+            let size = size_of_val(&options) as u32;
+            bpf_probe_read_kernel((&raw mut options).cast(), size, (header + 20) as *const _)
+        };
+        if failed == 0 && options[0] == TIMESTAMPS.to_be() { Some(u32::from_be(options[2])) } else { None }
     }
 }

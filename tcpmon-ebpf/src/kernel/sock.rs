@@ -251,13 +251,14 @@ impl TcpSock {
         unsafe { load::<u32>(self.0, offset!(tcp_rcv_wup)).wrapping_add(self.window()) }
     }
 
-    /// The best estimate of a round trip that a receiver has, us; 0 if there is none.
+    /// The kernel's best estimate of a round trip, us, 0 if there is none; and whether the echoes of timestamps can
+    /// give a better one.
     ///
-    /// With timestamps, the receiver measures it all the time, in ticks of 1 ms on most kernels. Without them, its
-    /// estimate is the time in which a whole window arrives, whoever limits that. The sending side measures in
-    /// microseconds, and the handshake gives it a first sample at both ends.
+    /// With timestamps, the receiver measures it all the time, in ticks of 1 ms unless the route asks for microseconds.
+    /// Without them, its estimate is the time in which a whole window arrives, whoever limits that. The sending side
+    /// measures in microseconds, and the handshake gives it a first sample at both ends.
     #[inline(always)]
-    pub fn round_trip_us(self) -> u32 {
+    pub fn round_trip_us(self) -> (u32, bool) {
         // SAFETY: see `rcv_nxt`.
         let (received, timestamps, smoothed, least) = unsafe {
             (
@@ -267,13 +268,33 @@ impl TcpSock {
                 load::<u32>(self.0, offset!(tcp_rtt_min)),
             )
         };
-        if timestamps != 0 && received > 2000 {
-            received
+        let is_measured = timestamps != 0 && received != 0;
+        if is_measured && (received > 2000 || self.has_usec_timestamps()) {
+            (received, false)
         } else if least.wrapping_add(1) > 1 && least < smoothed {
-            least
+            (least, is_measured)
         } else {
-            smoothed
+            (smoothed, is_measured)
         }
+    }
+
+    /// Whether the timestamps of this connection count microseconds, not milliseconds.
+    #[inline(always)]
+    fn has_usec_timestamps(self) -> bool {
+        if !present(offset!(tcp_usec_ts)) {
+            return false;
+        }
+        // SAFETY: see `rcv_nxt`.
+        let bits = unsafe { load::<u8>(self.0, offset!(tcp_usec_ts)) } as u32;
+        bits >> offset!(tcp_usec_ts_bit) & 1 != 0
+    }
+
+    /// How long ago this host sent the timestamp `echo` of a millisecond clock, ms.
+    #[inline(always)]
+    pub fn echo_age_ms(self, echo: u32, now_ns: u64) -> u32 {
+        // SAFETY: see `rcv_nxt`.
+        let offset = unsafe { load::<u32>(self.0, offset!(tcp_tsoffset)) };
+        ((now_ns / 1_000_000) as u32).wrapping_sub(echo.wrapping_sub(offset))
     }
 
     /// Whether the kernel holds the receive buffer down for want of memory: TCP as a whole is under pressure, or the

@@ -2,7 +2,7 @@
 
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 use tcpmon_common::{
-    causes::{self, TOGETHER_NS},
+    causes::{self, Path, TOGETHER_NS},
     fold::{self, Observation, Trigger},
     header::KIND_HANDED_OVER,
     histogram::FILL_ACTIVATION,
@@ -37,7 +37,7 @@ fn read(ctx: &BtfTracePointContext) -> Option<()> {
     // Everything is in one event, and the part that every read needs comes first: the verifier then walks that part
     // only once.
     let read_bytes = socket::event(state, |state| {
-        let read_bytes = socket::fold(state, &seen, Trigger::Event, || socket::path(tcp));
+        let read_bytes = socket::fold(state, &seen, Trigger::Event, || Path::NONE);
         if let Some(task) = reader_of(tcp) {
             // A trace takes what is placed at each read.
             let together_ns = if setting!(trace) != 0 { 0 } else { TOGETHER_NS };

@@ -19,14 +19,15 @@ pub fn tcp_probe(ctx: BtfTracePointContext) -> i32 {
 
 #[inline(always)]
 fn segment(ctx: &BtfTracePointContext) -> Option<()> {
+    let skb = Skb::argument::<{ SKB.position }>(ctx);
     // A pure ACK changes nothing on the receiving side.
-    let (bytes, end) = Skb::argument::<{ SKB.position }>(ctx).payload();
+    let (bytes, end) = skb.payload();
     if bytes == 0 {
         return None;
     }
     let tcp = Sock::argument::<{ SOCK.position }>(ctx).tcp()?;
     let state = if setting!(trace) == 0 { socket::watched(tcp)? } else { socket::traced(tcp)? };
     let seen = socket::sample(state, tcp, kernel::now_ns()).with_segment(end);
-    socket::event(state, |state| socket::fold(state, &seen, Trigger::Segment, || socket::path(tcp)));
+    socket::event(state, |state| socket::fold(state, &seen, Trigger::Segment, || socket::path(tcp, skb, seen.now_ns)));
     None
 }
