@@ -12,7 +12,7 @@ use super::Release;
 use crate::{build, process};
 
 /// Bytes that the stripped binary may have.
-const LARGEST: u64 = 9_000_000;
+const LARGEST: u64 = 8_000_000;
 
 /// The C library of Enterprise Linux 9, the oldest that is supported.
 const NEWEST_GLIBC: (u32, u32) = (2, 34);
