@@ -6,6 +6,7 @@ mod common;
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -359,9 +360,9 @@ fn true_to(looks: &[Look], groups: &[Group]) {
 
 /// Compares single sockets with inet_diag: bytes queued, memory used, its limit and backlog.
 #[track_caller]
-fn each_true_to(looks: &[Look], sockets: &[LiveSocket]) {
+fn each_true_to(looks: &[Look], sockets: &[Arc<LiveSocket>]) {
     let is_mine =
-        |socket: &&LiveSocket| [socket.local.port(), socket.remote.port()].iter().any(|port| PORTS.contains(port));
+        |socket: &&Arc<LiveSocket>| [socket.local.port(), socket.remote.port()].iter().any(|port| PORTS.contains(port));
     let mut shown: Vec<_> = sockets
         .iter()
         .filter(is_mine)

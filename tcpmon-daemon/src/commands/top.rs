@@ -30,6 +30,9 @@ use crate::{
 /// Groups that have a row of their own; further ones are in `other`.
 const MAX_GROUPS: usize = 10_000;
 
+/// Sources of the host that the screen does not show.
+const NOT_SHOWN: [&str; 7] = ["cgroups", "inet_diag", "netstat", "psi", "sockstat", "stat", "zones"];
+
 /// A group that has been idle for this long has no row.
 const GROUP_TTL: Duration = Duration::from_secs(120);
 
@@ -90,7 +93,8 @@ impl Samples {
         let (collector_ended, host_ended) = (oneshot::channel().0, oneshot::channel().0);
         let collector = collector::start(kernel, limits, &sandbox, collector_ended);
         let collector = collector.context("cannot start the collector thread")?;
-        let host = host_thread::start(Vec::new(), &sandbox, host_ended).context("cannot start the host thread")?;
+        let host =
+            host_thread::start(NOT_SHOWN.to_vec(), &sandbox, host_ended).context("cannot start the host thread")?;
         Ok(Self::OwnPrograms(Box::new(LiveData { collector, host, sandbox: Default::default() })))
     }
 

@@ -41,6 +41,8 @@ pub(super) struct NamespaceReader {
     not_yet_read: Option<HashSet<u64>>,
     /// `netstat` is switched off.
     without_events: bool,
+    /// Stuck sockets are not read.
+    without_stuck: bool,
     /// The namespace with which the last sample ended.
     last: u64,
 }
@@ -62,9 +64,10 @@ impl NamespaceReader {
     pub(super) fn read(&mut self, report: &mut SourceReport<'_>) -> NetworkSample {
         let mut sample = NetworkSample::default();
         self.without_events = report.is_switched_off("netstat");
+        self.without_stuck = report.is_switched_off("inet_diag");
         let events = self.read_events(OWN, InitialValues::Baseline);
         let stuck = self.read_stuck(OWN);
-        let others = self.read_others();
+        let others = if self.without_events && self.without_stuck { Ok(String::new()) } else { self.read_others() };
 
         let events = report.record("netstat", "TcpExt and IpExt counters, time under memory pressure", || events);
         let stuck = report.record("inet_diag", "stuck sockets", || stuck);
@@ -98,6 +101,9 @@ impl NamespaceReader {
     }
 
     fn read_stuck(&mut self, inode: u64) -> Result<(), String> {
+        if self.without_stuck {
+            return Ok(());
+        }
         let counts = StuckCounts::read().map_err(|error| {
             format!("cannot list sockets over inet_diag ({error}): load the kernel modules tcp_diag and inet_diag")
         })?;

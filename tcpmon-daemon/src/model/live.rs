@@ -3,7 +3,7 @@
 
 mod changes;
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use tcpmon_common::{
@@ -36,7 +36,7 @@ pub struct LiveSample {
     /// Groups, sorted by process and service.
     pub groups: Vec<LiveGroup>,
     /// Connections.
-    pub sockets: Vec<LiveSocket>,
+    pub sockets: Vec<Arc<LiveSocket>>,
     /// [`LiveSocket::index`] of all connections that are alive, as bits.
     pub alive: Vec<u64>,
     /// Threads that read from sockets.

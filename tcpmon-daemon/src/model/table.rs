@@ -5,7 +5,10 @@ mod ends;
 mod readers;
 mod sockets;
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 pub use self::ends::ConnectionCounts;
 use self::{drops::EndedSockets, ends::Ends, readers::Readers};
@@ -49,7 +52,7 @@ pub struct Table {
     ended: EndedSockets,
     impossible: Impossible,
     /// The sockets that this pass has shown; `None` if nobody wants them.
-    listed: Option<Vec<LiveSocket>>,
+    listed: Option<Vec<Arc<LiveSocket>>>,
     /// When counting started, `CLOCK_MONOTONIC`, ns.
     started_ns: u64,
     /// When the last pass started, `CLOCK_MONOTONIC`, ns.
@@ -100,7 +103,7 @@ impl Table {
     }
 
     /// The sockets that the last pass has listed. The next passes list none.
-    pub fn listed_sockets(&mut self) -> Vec<LiveSocket> {
+    pub fn listed_sockets(&mut self) -> Vec<Arc<LiveSocket>> {
         self.listed.take().unwrap_or_default()
     }
 

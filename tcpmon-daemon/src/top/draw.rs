@@ -88,7 +88,7 @@ mod tests {
     use crate::{
         model::live::LiveHost,
         top::{
-            fixture::{at, sample, socket},
+            fixture::{at, sample},
             screen::{Key, Source},
             select::RowFilter,
         },
@@ -109,7 +109,7 @@ mod tests {
                 hidden_groups: 0,
             };
             for (number, cause) in [(0, 0), (1, 1), (2, 2), (3, 3)] {
-                let socket = &mut sample.sockets[number];
+                let socket = sample.socket_mut(number);
                 let totals = &mut socket.totals;
                 totals.received_bytes = second * 1_000_000 * [500, 200, 120, 3][number];
                 totals.read_bytes = totals.received_bytes;
@@ -121,11 +121,10 @@ mod tests {
                 socket.gauges.queue_bytes = [0, 900_000, 700_000, 100][number];
                 socket.gauges.used_bytes = [0, 130_000, 90_000, 1_000][number];
             }
-            sample.sockets[4] =
-                crate::model::live::LiveSocket { process: "hangs".into(), service: "remote:443".into(), ..socket(4) };
-            sample.sockets[4].monotonic_ns = sample.monotonic_ns;
-            (sample.sockets[4].gauges.queue_bytes, sample.sockets[4].gauges.used_bytes) = (65_536, 131_072);
-            sample.sockets[4].totals.limited_ns[1] = second * 1_000_000_000;
+            let hangs = sample.socket_mut(4);
+            (hangs.process, hangs.service) = ("hangs".into(), "remote:443".into());
+            (hangs.gauges.queue_bytes, hangs.gauges.used_bytes) = (65_536, 131_072);
+            hangs.totals.limited_ns[1] = second * 1_000_000_000;
             let group = &mut sample.groups[0];
             group.gauges.sockets = 4;
             for socket in &sample.sockets[..4] {

@@ -1,6 +1,6 @@
 //! Samples for tests.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, sync::Arc};
 
 use crate::model::{
     live::{LiveGroup, LiveHost, LiveSample, LiveSocket, LiveTotals},
@@ -8,8 +8,8 @@ use crate::model::{
 };
 
 /// A connection with this index.
-pub(crate) fn socket(index: u32) -> LiveSocket {
-    LiveSocket {
+pub(crate) fn socket(index: u32) -> Arc<LiveSocket> {
+    Arc::new(LiveSocket {
         index,
         cookie: 1000 + u64::from(index),
         monotonic_ns: 0,
@@ -25,7 +25,7 @@ pub(crate) fn socket(index: u32) -> LiveSocket {
         rcv_rtt_us: 40_000,
         gauges: GroupGauges { sockets: 1, limit_bytes: 131_072, window_bytes: 65_536, ..GroupGauges::default() },
         totals: LiveTotals::default(),
-    }
+    })
 }
 
 /// A complete sample with so many connections of one group.
@@ -51,6 +51,13 @@ pub(crate) fn sample(sockets: u32) -> LiveSample {
 /// The sample, taken at this second.
 pub(crate) fn at(second: u64, mut sample: LiveSample) -> LiveSample {
     (sample.pass, sample.monotonic_ns) = (second, second * 1_000_000_000);
-    sample.sockets.iter_mut().for_each(|socket| socket.monotonic_ns = sample.monotonic_ns);
+    sample.sockets.iter_mut().for_each(|socket| Arc::make_mut(socket).monotonic_ns = sample.monotonic_ns);
     sample
+}
+
+impl LiveSample {
+    /// A connection, to be changed.
+    pub(crate) fn socket_mut(&mut self, number: usize) -> &mut LiveSocket {
+        Arc::make_mut(&mut self.sockets[number])
+    }
 }

@@ -196,9 +196,9 @@ mod tests {
         let mut rows = Rows::default();
         rows.take(at(1, sample(2)));
         let mut second = at(2, sample(2));
-        second.sockets[1].totals.received_bytes = 5 << 20;
-        second.sockets[1].totals.read_bytes = 5 << 20;
-        second.sockets[1].totals.limited_ns = [250_000_000, 750_000_000, 0, 0, 0];
+        second.socket_mut(1).totals.received_bytes = 5 << 20;
+        second.socket_mut(1).totals.read_bytes = 5 << 20;
+        second.socket_mut(1).totals.limited_ns = [250_000_000, 750_000_000, 0, 0, 0];
         rows.take(second);
         rows.sockets.sort_by(|a, b| a.subject.cmp(&b.subject));
         rows

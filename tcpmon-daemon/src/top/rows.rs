@@ -4,6 +4,7 @@
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     net::SocketAddr,
+    sync::Arc,
 };
 
 use super::rates::{Rates, TimesliceRates};
@@ -106,10 +107,20 @@ pub struct Rows {
     /// Connections, in no order.
     pub sockets: Vec<Row>,
     monotonic_ns: u64,
-    known: HashMap<u32, LiveSocket>,
+    known: HashMap<u32, ShownSocket>,
     group_totals: HashMap<Subject, LiveTotals>,
     readers: HashMap<u32, LiveReader>,
     past: HashMap<u64, VecDeque<Moment>>,
+}
+
+/// A connection as it was shown last.
+#[derive(Debug)]
+struct ShownSocket {
+    socket: Arc<LiveSocket>,
+    /// What had happened until then.
+    rates: Rates,
+    /// The time of the sample that showed it, ns.
+    shown_ns: u64,
 }
 
 impl Rows {
@@ -169,15 +180,14 @@ impl Rows {
     fn take_sockets(
         &mut self,
         complete: bool,
-        sockets: Vec<LiveSocket>,
+        sockets: Vec<Arc<LiveSocket>>,
         alive: &[u64],
         now_ns: u64,
         threads: &HashMap<u32, TimesliceRates>,
     ) {
-        let mut changed: HashMap<u32, Rates> = HashMap::with_capacity(sockets.len());
         for socket in sockets {
-            let before = self.known.get(&socket.index).filter(|before| before.cookie == socket.cookie);
-            let rates = match before {
+            let before = self.known.get(&socket.index).map(|known| &known.socket);
+            let rates = match before.filter(|before| before.cookie == socket.cookie) {
                 // Nothing happened while it was at rest, until the last sample at least.
                 Some(before) => {
                     let from = before.monotonic_ns.max(self.monotonic_ns);
@@ -187,20 +197,24 @@ impl Rows {
                 None => Rates::between(&LiveTotals::default(), &socket.totals, self.interval, 1.0),
             };
             let timeslices = threads.get(&socket.tid).copied().unwrap_or_default();
-            changed.insert(socket.index, Rates { timeslices, ..rates });
-            self.known.insert(socket.index, socket);
+            let known = ShownSocket { rates: Rates { timeslices, ..rates }, shown_ns: now_ns, socket };
+            self.known.insert(known.socket.index, known);
         }
         if complete {
-            self.known.retain(|index, _| changed.contains_key(index));
+            self.known.retain(|_, known| known.shown_ns == now_ns);
         } else {
             self.known.retain(|index, _| is_set(alive, *index));
         }
         let at_rest = Rates { seconds: self.interval, ..Rates::default() };
-        self.sockets = self
-            .known
-            .iter()
-            .map(|(index, socket)| row_of_socket(socket, changed.get(index).copied().unwrap_or(at_rest), now_ns))
-            .collect();
+        self.sockets.truncate(self.known.len());
+        for (number, ShownSocket { socket, rates, shown_ns }) in self.known.values().enumerate() {
+            let rates = if *shown_ns == now_ns { *rates } else { at_rest };
+            match self.sockets.get_mut(number) {
+                // Most of the time would go into the allocation of names.
+                Some(row) => row.reuse_for(socket, rates, now_ns),
+                None => self.sockets.push(Row::of_socket(socket, rates, now_ns)),
+            }
+        }
     }
 
     fn take_groups(&mut self, groups: Vec<LiveGroup>) {
@@ -287,6 +301,29 @@ impl Subject {
 }
 
 impl Row {
+    fn of_socket(socket: &LiveSocket, rates: Rates, now_ns: u64) -> Self {
+        Self {
+            subject: Subject::Socket(socket.cookie),
+            process: socket.process.clone(),
+            service: socket.service.clone(),
+            cgroup: socket.cgroup.clone(),
+            connection: Some(ConnectionInfo::of(socket, now_ns)),
+            gauges: socket.gauges,
+            rates,
+        }
+    }
+
+    /// Becomes the row of this connection, in the memory of another one's.
+    fn reuse_for(&mut self, socket: &LiveSocket, rates: Rates, now_ns: u64) {
+        self.subject = Subject::Socket(socket.cookie);
+        self.process.clone_from(&socket.process);
+        self.service.clone_from(&socket.service);
+        self.cgroup.clone_from(&socket.cgroup);
+        self.connection = Some(ConnectionInfo::of(socket, now_ns));
+        self.gauges = socket.gauges;
+        self.rates = rates;
+    }
+
     /// Whether data wait and nobody reads them.
     pub fn is_stuck(&self) -> bool {
         self.gauges.queue_bytes > 0 && self.rates.seconds > 0.0 && self.rates.read == 0.0
@@ -298,14 +335,10 @@ impl Row {
     }
 }
 
-fn row_of_socket(socket: &LiveSocket, rates: Rates, now_ns: u64) -> Row {
-    let observed: u64 = socket.totals.limited_ns.iter().sum();
-    Row {
-        subject: Subject::Socket(socket.cookie),
-        process: socket.process.clone(),
-        service: socket.service.clone(),
-        cgroup: socket.cgroup.clone(),
-        connection: Some(ConnectionInfo {
+impl ConnectionInfo {
+    fn of(socket: &LiveSocket, now_ns: u64) -> Self {
+        let observed: u64 = socket.totals.limited_ns.iter().sum();
+        Self {
             local: socket.local,
             remote: socket.remote,
             tgid: socket.tgid,
@@ -314,9 +347,7 @@ fn row_of_socket(socket: &LiveSocket, rates: Rates, now_ns: u64) -> Row {
             netns: socket.netns,
             age: observed as f64 / 1e9 + seconds(socket.monotonic_ns, now_ns),
             round_trip: f64::from(socket.rcv_rtt_us) / 1e6,
-        }),
-        gauges: socket.gauges,
-        rates,
+        }
     }
 }
 
@@ -347,7 +378,7 @@ mod tests {
         rows.take(at(1, sample(2)));
         assert_eq!((rows.interval, row(&rows, 1).rates), (0.0, Rates::default()));
         let mut second = at(2, sample(2));
-        second.sockets[1].totals.received_bytes += 3_000;
+        second.socket_mut(1).totals.received_bytes += 3_000;
         second.groups[0].totals.received_bytes += 3_000;
         rows.take(second);
         assert_eq!((rows.interval, row(&rows, 1).rates.received), (1.0, 3_000.0));
@@ -362,7 +393,7 @@ mod tests {
         let mut second = at(2, sample(3));
         (second.complete, second.alive) = (false, vec![0b101]);
         second.sockets.retain(|socket| socket.index == 2);
-        second.sockets[0].totals.received_bytes = 500;
+        second.socket_mut(0).totals.received_bytes = 500;
         rows.take(second);
         assert_eq!((rows.sockets.len(), row(&rows, 2).rates.received), (2, 500.0));
         // One that did not change is at rest.
@@ -371,7 +402,7 @@ mod tests {
         let mut third = at(3, sample(3));
         (third.complete, third.alive) = (false, vec![0b101]);
         third.sockets.retain(|socket| socket.index == 2);
-        (third.sockets[0].cookie, third.sockets[0].totals.received_bytes) = (77, 20);
+        (third.socket_mut(0).cookie, third.socket_mut(0).totals.received_bytes) = (77, 20);
         rows.take(third);
         let other = rows.sockets.iter().find(|row| row.subject == Subject::Socket(77)).expect("it is shown");
         assert_eq!(other.rates.received, 20.0);
@@ -382,11 +413,11 @@ mod tests {
         let mut rows = Rows::default();
         rows.take(at(1, sample(10)));
         let mut second = at(2, sample(10));
-        second.sockets[3].totals.received_bytes += 1;
-        second.sockets[3].totals.limited_ns[2] += 900_000_000;
-        second.sockets[3].totals.limited_ns[0] += 100_000_000;
+        second.socket_mut(3).totals.received_bytes += 1;
+        second.socket_mut(3).totals.limited_ns[2] += 900_000_000;
+        second.socket_mut(3).totals.limited_ns[0] += 100_000_000;
         for socket in second.sockets.iter_mut().filter(|socket| socket.index != 3) {
-            socket.totals.limited_ns[0] += 1_000_000_000;
+            Arc::make_mut(socket).totals.limited_ns[0] += 1_000_000_000;
         }
         second.groups[0].totals.limited_ns[0] += 9_100_000_000;
         second.groups[0].totals.limited_ns[2] += 900_000_000;
@@ -424,7 +455,7 @@ mod tests {
         let mut rows = Rows::default();
         for second in 1..=2 * HISTORY as u64 {
             let mut sample = at(second, sample(2));
-            sample.sockets[1].totals.received_bytes = second * 100;
+            sample.socket_mut(1).totals.received_bytes = second * 100;
             rows.take(sample);
         }
         let cookie = socket(1).cookie;

@@ -326,7 +326,7 @@ mod tests {
         assert_eq!((selected_port(&screen), screen.offset), (40_000, 0));
         screen.key(Key::Down);
         let mut busy = at(3, sample(50));
-        busy.sockets[30].totals.received_bytes = 9;
+        busy.socket_mut(30).totals.received_bytes = 9;
         screen.take(busy);
         let first = screen.shown()[0].connection.expect("a connection").remote.port();
         assert_eq!((first, selected_port(&screen)), (40_030, 40_001));

@@ -186,9 +186,9 @@ mod tests {
         let mut rows = Rows::default();
         rows.take(at(1, sample(2)));
         let mut second = at(2, sample(2));
-        second.sockets[0].gauges.queue_bytes = 5;
-        second.sockets[1].totals.read_bytes = 10;
-        second.sockets[1].totals.queue_byte_ticks = 1 << 40;
+        second.socket_mut(0).gauges.queue_bytes = 5;
+        second.socket_mut(1).totals.read_bytes = 10;
+        second.socket_mut(1).totals.queue_byte_ticks = 1 << 40;
         rows.take(second);
         let mut shown = RowFilter::default().of(&rows, true);
         shown.sort_by(|a, b| SortKey::Wait.compare(a, b));

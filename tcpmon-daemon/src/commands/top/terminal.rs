@@ -127,3 +127,32 @@ fn known(key: KeyEvent) -> Option<Key> {
         _ => return None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{env, process::Command};
+
+    use super::*;
+
+    /// Set in the process that is to panic.
+    const PANICS: &str = "TCPMON_TEST_PANICS";
+
+    #[test]
+    fn a_panic_gives_the_terminal_back_before_it_is_reported() {
+        if env::var_os(PANICS).is_some() {
+            let _screenful = Screenful::open().expect("a terminal");
+            panic!("on purpose");
+        }
+        let itself = env::current_exe().expect("this program");
+        let name = "commands::top::terminal::tests::a_panic_gives_the_terminal_back_before_it_is_reported";
+        let line = format!("{} --exact {name} --nocapture; stty -a", itself.display());
+        let output = Command::new("script").args(["-q", "-e", "-c", &line, "/dev/null"]).env(PANICS, "1").output();
+        let output = String::from_utf8_lossy(&output.expect("script(1)").stdout).into_owned();
+        let at = |what: &str| output.find(what).unwrap_or_else(|| panic!("no {what:?} in {output}"));
+        // The other screen, the own one with its cursor, and then the message.
+        assert!(at("\x1b[?1049h") < at("\x1b[?25h"), "{output}");
+        assert!(at("\x1b[?25h") < at("\x1b[?1049l"), "{output}");
+        assert!(at("\x1b[?1049l") < at("on purpose"), "{output}");
+        assert!(output.contains(" icanon") && output.contains(" echo "), "{output}");
+    }
+}

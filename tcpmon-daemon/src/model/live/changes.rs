@@ -1,6 +1,6 @@
 //! What has changed from pass to pass, while somebody asks for it.
 
-use std::{collections::HashMap, hash::Hash};
+use std::{collections::HashMap, hash::Hash, sync::Arc};
 
 use tcpmon_common::reader::ReaderSlot;
 
@@ -12,7 +12,7 @@ pub struct Changes {
     pass: u64,
     /// The first pass after which everything was here.
     complete_from: u64,
-    sockets: HashMap<u32, (u64, LiveSocket)>,
+    sockets: HashMap<u32, (u64, Arc<LiveSocket>)>,
     readers: HashMap<u32, (u64, LiveReader)>,
     /// Segments dropped, by cookie.
     drops: HashMap<u64, u64>,
@@ -24,7 +24,7 @@ impl Changes {
     pub fn take(
         &mut self,
         all: bool,
-        listed: Vec<LiveSocket>,
+        listed: Vec<Arc<LiveSocket>>,
         readers: &[(u32, ReaderSlot)],
         drops: impl Iterator<Item = (u64, u64)>,
         is_alive: impl Fn(u32, u64) -> bool,
@@ -45,7 +45,7 @@ impl Changes {
             for (changed, socket) in self.sockets.values_mut() {
                 let Some(drops) = self.drops.get(&socket.cookie) else { continue };
                 if socket.totals.drops != *drops {
-                    (socket.totals.drops, *changed) = (*drops, pass);
+                    (Arc::make_mut(socket).totals.drops, *changed) = (*drops, pass);
                 }
                 left.insert(socket.cookie, *drops);
             }
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!((first.pass, first.complete, first.sockets.len(), first.alive), (1, true, 2, vec![0b110]));
 
         let mut changed = socket(2);
-        changed.totals.received_bytes += 1;
+        Arc::make_mut(&mut changed).totals.received_bytes += 1;
         changes.take(false, vec![changed.clone()], &[], none(), |_, _| true);
         let second = changes.since(first.pass);
         assert_eq!((second.complete, second.sockets), (false, vec![changed]));
@@ -128,7 +128,8 @@ mod tests {
         changes.take(true, vec![socket(1), socket(2)], &[], none(), |_, _| true);
         changes.take(false, Vec::new(), &[], none(), |index, _| index != 1);
         assert_eq!(changes.since(1).alive, [0b100]);
-        let other = LiveSocket { cookie: 99, ..socket(2) };
+        let mut other = socket(2);
+        Arc::make_mut(&mut other).cookie = 99;
         changes.take(false, vec![other.clone()], &[], none(), |_, cookie| cookie == 99);
         assert_eq!((changes.since(2).sockets, changes.since(2).alive), (vec![other], vec![0b100]));
     }

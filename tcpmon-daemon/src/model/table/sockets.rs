@@ -1,6 +1,6 @@
 //! Sockets that a pass shows: what each has added since the last time goes to its group.
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 use tcpmon_common::{
     causes::{self, Path},
@@ -55,7 +55,7 @@ impl Table {
             self.account(index, record, &counters, now);
         }
         if let Some(listed) = &mut self.listed {
-            listed.push(LiveSocket::new(index, record, self.labels.of_socket(record), &counters));
+            listed.push(Arc::new(LiveSocket::new(index, record, self.labels.of_socket(record), &counters)));
         }
         let gauges = SocketGauges::of(live, queue_bytes(live));
         if let Some(Tracked { role: Role::Connection(connection), .. }) = self.sockets.get_mut(index) {
