@@ -242,18 +242,21 @@ fn round_trip_us(round: &mut Round, now_ns: u64, round_ns: u64, path: Path) -> u
     if path.echo_ms == NO_ECHO {
         return path.rtt_us;
     }
+    let least = if path.rtt_us < MAX_ECHO_MS * 1000 { path.rtt_us } else { MAX_ECHO_MS * 1000 };
     if round.echo == 0 {
-        let first = if path.rtt_us < MAX_ECHO_MS * 1000 { path.rtt_us } else { MAX_ECHO_MS * 1000 };
-        round.echo = first << ECHO_SHIFT;
+        round.echo = least << ECHO_SHIFT;
     }
     let mean = round.echo >> ECHO_SHIFT;
-    if round_ns > mean as u64 * 3000 {
+    // The mean of a very short path strays by as much as it is: without a bound, it would sooner or later be so low
+    // that no round counts any more.
+    let rtt_us = if mean > least { mean } else { least };
+    if round_ns > rtt_us as u64 * 3000 {
         // The sender had nothing to send, and has heard of no acknowledgement of its new data until then.
-        round.echoes_from_ns = now_ns + mean as u64 * 2000;
+        round.echoes_from_ns = now_ns + rtt_us as u64 * 2000;
     } else if path.echo_ms <= MAX_ECHO_MS && now_ns >= round.echoes_from_ns {
         round.echo = round.echo + path.echo_ms * 1000 - mean;
     }
-    round.echo >> ECHO_SHIFT
+    rtt_us
 }
 
 /// Places the time since the reader's last read, after [`fold`](crate::fold::fold) has counted that time: the part in
@@ -542,11 +545,19 @@ mod tests {
         assert_eq!(round_trip_us(&mut round, 0, 0, path(300, NO_ECHO)), 300);
         assert_eq!(round_trip_us(&mut round, 0, 0, path(300, NO_ECHO - 1)), 300);
         assert_eq!(round_trip_us(&mut round, 0, 0, path(300, MAX_ECHO_MS + 1)), 300);
-        assert_eq!(round_trip_us(&mut round, MS, 900_000, path(300, MAX_ECHO_MS)), 301);
+        assert_eq!(round_trip_us(&mut round, MS, 900_000, path(300, MAX_ECHO_MS)), 300);
+        assert_eq!(round_trip_us(&mut round, MS, 1_000_000, path(300, MAX_ECHO_MS)), 301);
         assert_eq!(round_trip_us(&mut round, MS, 1_000_000, path(300, MAX_ECHO_MS)), 301);
         // The longest round trip that the handshake can show does not overflow.
         let mut round = Round::first(0, 0);
         assert_eq!(round_trip_us(&mut round, 0, 0, path(MAX_RTT_US, MAX_ECHO_MS)), MAX_ECHO_MS * 1000);
+        // However low the mean strays, it finds back.
+        let mut round = Round::first(0, 0);
+        let after = |round: &mut Round, echo_ms| {
+            (0..50_000).map(|_| round_trip_us(round, MS, 10_000, path(10, echo_ms))).last().expect("many")
+        };
+        assert_eq!((after(&mut round, 0), round.echo >> ECHO_SHIFT), (10, 0));
+        assert!(after(&mut round, 1) > 990);
         // Without any estimate, nothing is limited.
         let mut round = Round::first(0, 0);
         assert_eq!(round_trip_us(&mut round, MS, 1, path(0, 1)), 0);

@@ -6,7 +6,7 @@ use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{DEADLINE, has_two_cpus, run, sender, tcpmon};
 use nix::sys::signal::{Signal, kill};
@@ -136,6 +136,44 @@ fn a_reader_that_computes_sleeps_or_is_stopped_is_the_application() {
         }
     });
     says(&stopped, "application", &["the reader slept"]);
+}
+
+#[test]
+fn two_causes_have_the_time_that_each_had() {
+    let lab = Lab::new();
+    let reader = reader(&lab).comm("reported").until_exit().receive_buffer(64 << 10).spawn();
+    let _sender = sender(&lab, &reader).rate(20_000_000).message(8192).spawn();
+    eventually(DEADLINE, "data flow", || reader.report().bytes >= 1_000);
+    let pid = Pid::from_raw(reader.pid().cast_signed());
+    let mut stopped = Duration::ZERO;
+    let trace = TraceFile::of(&reader, || {
+        // Ends before the trace does.
+        for _ in 0..7 {
+            kill(pid, Signal::SIGSTOP).expect("a process of ours");
+            let since = Instant::now();
+            std::thread::sleep(Duration::from_millis(200));
+            kill(pid, Signal::SIGCONT).expect("a process of ours");
+            stopped += since.elapsed();
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    });
+    let report = trace.report();
+    let limited = &report["sockets"][0]["limited_seconds"];
+    let seconds = |cause: &str| limited[cause].as_f64().unwrap_or_else(|| panic!("{cause}: {limited}"));
+    let stopped = stopped.as_secs_f64();
+    let told = seconds("application") + seconds("scheduler");
+    assert!((told - stopped).abs() <= 0.3 && (seconds("upstream") - stopped).abs() <= 0.3, "{stopped} s: {limited}");
+    let verdict = &report["verdict"];
+    assert!(verdict["share_percent"].as_f64().is_some_and(|share| (40.0..=60.0).contains(&share)), "{verdict}");
+}
+
+#[test]
+fn a_connection_on_which_nothing_comes_has_no_verdict() {
+    let lab = Lab::new();
+    let trace = transfer(&lab, reader(&lab), |sender| sender.bytes(10_000).hold_open());
+    let report = trace.report();
+    assert!(report["verdict"]["cause"].is_null(), "{report}");
+    assert!(trace.text().contains("not known: nothing was read"), "{}", trace.text());
 }
 
 #[test]
