@@ -212,13 +212,51 @@ impl Pieces {
         Self { pieces: Vec::new(), length_ns: FIRST_PIECE_NS, first_ns: 0, most }
     }
 
-    /// Adds a record, in the order of deactivations.
+    /// Adds a record, in the order of deactivations, to the piece in which it ended.
     pub fn add(&mut self, record: &TimesliceRecord) {
         if self.pieces.is_empty() {
             self.first_ns = record.deactivated_ns;
         }
+        let index = self.index_of(record.deactivated_ns);
+        let piece = &mut self.pieces[index];
+        piece.add(record);
+        for (sum, (_, ns)) in piece.limited_ns.iter_mut().zip(record.limited.causes()) {
+            add(sum, ns);
+        }
+    }
+
+    /// Adds a record as [`add`](Self::add) does, but what limited the connection to the pieces in which it did so: its
+    /// causes are of the time since the read before, which may be long ago. For pictures: pieces that one record filled
+    /// say nothing about how sure a share is.
+    pub fn add_over_its_time(&mut self, record: &TimesliceRecord) {
+        let decided = record.limited.causes().iter().fold(0, |sum: u64, (_, ns)| sum.saturating_add(*ns));
+        if self.pieces.is_empty() {
+            self.first_ns = record.deactivated_ns.saturating_sub(decided);
+        }
+        let last = self.index_of(record.deactivated_ns);
+        self.pieces[last].add(record);
+        if decided == 0 {
+            return;
+        }
+        let end = record.deactivated_ns.saturating_sub(self.first_ns);
+        let (mut index, mut until, mut left) = (last, end, decided);
+        // From the end to the beginning; the first piece takes what is older.
+        while left > 0 {
+            let begin = if index == 0 { 0 } else { index as u64 * self.length_ns };
+            let here = if index == 0 { left } else { left.min(until - begin) };
+            for (sum, (_, ns)) in self.pieces[index].limited_ns.iter_mut().zip(record.limited.causes()) {
+                // Differences of rounded sums, so that all parts add up.
+                let part = |of: u64| (u128::from(ns) * u128::from(of) / u128::from(decided)) as u64;
+                add(sum, part(left) - part(left - here));
+            }
+            (left, until, index) = (left - here, begin, index.saturating_sub(1));
+        }
+    }
+
+    /// The piece that has this time, made if there is none.
+    fn index_of(&mut self, ns: u64) -> usize {
         // A record of another CPU may be older than the first one.
-        let after = record.deactivated_ns.saturating_sub(self.first_ns);
+        let after = ns.saturating_sub(self.first_ns);
         while after / self.length_ns >= self.most as u64 {
             self.double();
         }
@@ -226,13 +264,7 @@ impl Pieces {
         if index >= self.pieces.len() {
             self.pieces.resize(index + 1, Piece::default());
         }
-        let piece = &mut self.pieces[index];
-        add(&mut piece.read_bytes, record.read_bytes);
-        add(&mut piece.waited_byte_us, record.waited.application_byte_us);
-        add(&mut piece.waited_byte_us, record.waited.scheduler_byte_us);
-        for (sum, (_, ns)) in piece.limited_ns.iter_mut().zip(record.limited.causes()) {
-            add(sum, ns);
-        }
+        index
     }
 
     /// Makes one piece of each two.
@@ -269,6 +301,13 @@ impl Pieces {
 }
 
 impl Piece {
+    /// Adds a record without what limited the connection.
+    fn add(&mut self, record: &TimesliceRecord) {
+        add(&mut self.read_bytes, record.read_bytes);
+        add(&mut self.waited_byte_us, record.waited.application_byte_us);
+        add(&mut self.waited_byte_us, record.waited.scheduler_byte_us);
+    }
+
     /// All its time of which is known what limited the connection, ns.
     pub fn decided_ns(&self) -> f64 {
         self.limited_ns.iter().map(|ns| *ns as f64).sum()
@@ -332,7 +371,35 @@ mod tests {
         assert!(halves.is_some_and(|margin| (0.12..0.2).contains(&margin)), "{halves:?}");
     }
 
+    #[test]
+    fn in_a_picture_the_time_of_a_read_is_where_it_passed() {
+        let mut pieces = Pieces::at_most(10);
+        for number in 1..=100 {
+            let limited = Limited { application_ns: 90_000_000, upstream_ns: 10_000_000, ..Limited::default() };
+            pieces.add_over_its_time(&at(number * 100_000_000, limited));
+        }
+        let full: Vec<_> = pieces.pieces.iter().map(|piece| piece.decided_ns() / pieces.length_ns as f64).collect();
+        let (last, others) = full.split_last().expect("pieces");
+        assert!(others.iter().all(|full| (*full - 1.0).abs() < 0.02) && *last <= 1.02, "{full:?}");
+    }
+
     proptest! {
+        #[test]
+        fn no_time_is_lost_in_a_picture(
+            times in proptest::collection::vec((0u64..1 << 36, 0u64..1 << 36, 0u64..1 << 36), 1..100),
+        ) {
+            let mut pieces = Pieces::at_most(100);
+            let mut all = [0; 2];
+            for (ns, upstream_ns, application_ns) in times {
+                let limited = Limited { upstream_ns, application_ns, ..Limited::default() };
+                pieces.add_over_its_time(&at(ns, limited));
+                all = [all[0] + upstream_ns, all[1] + application_ns];
+            }
+            for (cause, all) in all.into_iter().enumerate() {
+                prop_assert_eq!(pieces.pieces.iter().map(|piece| piece.limited_ns[cause]).sum::<u64>(), all);
+            }
+        }
+
         #[test]
         fn blocks_keep_every_total_and_are_bounded(
             times in proptest::collection::vec((0u64..1 << 40, 0u64..1 << 30), 1..300),

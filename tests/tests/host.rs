@@ -312,8 +312,10 @@ fn who_asks_at_the_same_time_shares_a_pass() {
     let runs =
         || daemon.scrape().value("tcpmon_bpf_program_runs_total", &[("program", "snapshot")]).unwrap_or_default();
     runs();
-    let (first, second) = (runs(), runs());
-    let pass = second - first;
+    // Passes of the daemon's own may come between two pages.
+    let pages: [f64; 5] = std::array::from_fn(|_| runs());
+    let second = pages[4];
+    let pass = pages.windows(2).map(|pair| pair[1] - pair[0]).fold(f64::INFINITY, f64::min);
     assert!(pass >= 200.0, "a pass runs once for each of 200 sockets, not {pass} times");
     let ask = |_| {
         let mut stream = TcpStream::connect(daemon.address()).unwrap();

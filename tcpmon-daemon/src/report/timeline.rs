@@ -99,7 +99,7 @@ impl Timeline {
     /// Adds a record. Returns whether there is a cell more.
     fn add(&mut self, record: &TimesliceRecord) -> bool {
         self.records += 1;
-        self.pieces.add(record);
+        self.pieces.add_over_its_time(record);
         let cell = Cell::of(record);
         match self.cells.last_mut().filter(|_| self.in_last < self.per_cell) {
             Some(last) => {

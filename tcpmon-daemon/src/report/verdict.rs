@@ -109,7 +109,7 @@ fn remedy(cause: usize, evidence: &Evidence) -> String {
         ),
         APPLICATION => format!(
             "data filled the buffer while {reader} slept, {} in {duration} and only {} on a CPU; find out what \
-             {reader} waits for: a disk, a lock, another connection",
+             {reader} waits for: a disk, a pipe, a lock, a timer, another connection",
             Time(evidence.sleep_ns),
             Time(evidence.on_cpu_ns),
         ),
