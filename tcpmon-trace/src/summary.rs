@@ -242,7 +242,7 @@ impl Pieces {
         let (mut index, mut until, mut left) = (last, end, decided);
         // From the end to the beginning; the first piece takes what is older.
         while left > 0 {
-            let begin = if index == 0 { 0 } else { index as u64 * self.length_ns };
+            let begin = index as u64 * self.length_ns;
             let here = if index == 0 { left } else { left.min(until - begin) };
             for (sum, (_, ns)) in self.pieces[index].limited_ns.iter_mut().zip(record.limited.causes()) {
                 // Differences of rounded sums, so that all parts add up.
