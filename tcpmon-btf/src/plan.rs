@@ -57,7 +57,7 @@ pub const PROBES: [Probe; 9] = [
     Probe {
         sees_lifecycle: true,
         second_program: Some("tcp_destroy_sock_again"),
-        ..required("tcp_destroy_sock", false, tracepoint::tcp_destroy_sock::ARGUMENTS)
+        ..required("tcp_destroy_sock", true, tracepoint::tcp_destroy_sock::ARGUMENTS)
     },
     required("tcp_rcv_space_adjust", true, tracepoint::tcp_rcv_space_adjust::ARGUMENTS),
     required("tcp_probe", true, tracepoint::tcp_probe::ARGUMENTS),

@@ -71,6 +71,8 @@ pub struct ReaderSlot {
     pub begun_ns: u64,
     /// Id of the thread's control group (v2) when the slot was made; 0 if it is not known.
     pub cgroup: u64,
+    /// In a trace: bytes that the thread has read.
+    pub read_bytes: u64,
     /// The totals.
     pub counters: ReaderCounters,
 }
@@ -97,4 +99,4 @@ counters! {
 }
 
 // Without the counters, whose declaration admits no padding.
-const _: () = assert!(size_of::<ReaderSlot>() - size_of::<ReaderCounters>() == 96);
+const _: () = assert!(size_of::<ReaderSlot>() - size_of::<ReaderCounters>() == 104);

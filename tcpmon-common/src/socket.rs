@@ -206,6 +206,10 @@ pub struct SocketState {
     /// Id of the control group (v2) of the last reader, or before the first read of the process that opened the socket;
     /// 0 if it is not known. Last, because events do not need it.
     pub cgroup: u64,
+    /// In a trace: `rcv_nxt` at the last read of a traced reader.
+    pub reported_seq: u32,
+    /// In a trace: where that reader has the socket, if it does not keep it.
+    pub traced_place: u32,
 }
 
 impl SocketState {
@@ -228,6 +232,8 @@ impl SocketState {
         round: Round::ZERO,
         counters: SocketCounters::ZERO,
         cgroup: 0,
+        reported_seq: 0,
+        traced_place: 0,
     };
 }
 
@@ -356,7 +362,7 @@ impl SocketRecord {
 unsafe impl Record for SocketRecord {}
 
 // Without the counters, whose declaration admits no padding.
-const _: () = assert!(size_of::<SocketState>() - size_of::<SocketCounters>() == 96 + 72);
+const _: () = assert!(size_of::<SocketState>() - size_of::<SocketCounters>() == 96 + 80);
 const _: () = assert!(size_of::<SocketLive>() == 96);
 const _: () =
     assert!(size_of::<SocketRecord>() == size_of::<Header>() + size_of::<SocketLive>() + size_of::<SocketState>());

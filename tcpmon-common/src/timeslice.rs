@@ -93,8 +93,10 @@ pub struct Timeslice {
     pub local_address: [u8; 16],
     /// Remote address.
     pub remote_address: [u8; 16],
-    /// Zero.
-    pub padding: u32,
+    /// Id of the thread that got the CPU, if this one was preempted; otherwise 0.
+    pub next_tid: u32,
+    /// Name of that thread.
+    pub next_comm: [u8; 16],
 }
 
 #[expect(unsafe_code, reason = "see `Record`")]
@@ -102,4 +104,4 @@ pub struct Timeslice {
 unsafe impl Record for Timeslice {}
 
 const _: () = assert!(size_of::<QueueSample>() == 24);
-const _: () = assert!(size_of::<Timeslice>() == 272);
+const _: () = assert!(size_of::<Timeslice>() == 288);

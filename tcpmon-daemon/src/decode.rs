@@ -2,8 +2,10 @@
 //! error.
 
 mod timeslice;
+mod total;
 
 pub use timeslice::trace_record;
+pub use total::{socket_total, thread_total};
 
 use std::net::IpAddr;
 

@@ -30,11 +30,14 @@ use tcpmon_common::{
     socket::{SOCKET_INDEXES, SOCKET_MAPS, SocketCounters, SocketRecord, SocketState},
 };
 
-use crate::{kernel::Sock, traced::TracedReader};
+use crate::{
+    kernel::Sock,
+    traced::{KEPT, TracedReader, TracedSocket},
+};
 
 pub use self::task::{ReaderThread, reader_thread, slot_of};
 
-// The loader sets the sizes of READERS, FREE_SLOTS, TRACED, DROPS and EVENTS.
+// The loader sets the sizes of READERS, FREE_SLOTS, TRACED, TRACED_SOCKETS, FREE_PLACES, DROPS and EVENTS.
 
 /// Map number, from the socket's address (see [`map_of`]) -> one of the maps below; filled by user space.
 #[btf_map]
@@ -69,9 +72,18 @@ static READERS: Array<ReaderSlot> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 #[map]
 static FREE_SLOTS: Stack<u32> = Stack::with_max_entries(1, 0);
 
-/// slot -> sockets of a traced reader. Written by read and sched while tracing.
+/// slot -> a traced reader. Written by read and sched while tracing.
 #[map]
 static TRACED: Array<TracedReader> = Array::with_max_entries(1, 0);
+
+/// slot -> the sockets that a traced reader keeps; behind those of all slots, places for the further sockets of all
+/// readers. Written by read and sched while tracing.
+#[map]
+static TRACED_SOCKETS: Array<[TracedSocket; KEPT]> = Array::with_max_entries(1, 0);
+
+/// Free places for further sockets. Filled by user space, taken by read, freed by sched.
+#[map]
+static FREE_PLACES: Stack<u32> = Stack::with_max_entries(1, 0);
 
 /// Records for user space: ends of sockets and readers; timeslices while tracing.
 #[map]
@@ -216,6 +228,38 @@ pub fn take_slot() -> Option<u32> {
 pub fn traced(slot: u32) -> Option<&'static mut TracedReader> {
     // SAFETY: as in `reader`.
     TRACED.get_ptr_mut(slot).map(|traced| unsafe { &mut *traced })
+}
+
+/// The sockets that the reader in a slot keeps.
+#[inline(always)]
+pub fn kept(slot: u32) -> Option<&'static mut [TracedSocket; KEPT]> {
+    // SAFETY: as in `reader`; other threads write only words that they own, see `TracedSocket`.
+    TRACED_SOCKETS.get_ptr_mut(slot).map(|sockets| unsafe { &mut *sockets })
+}
+
+/// Place of the first socket that the reader in a slot keeps.
+#[inline(always)]
+pub fn first_kept(slot: u32) -> u32 {
+    slot * KEPT as u32
+}
+
+/// The traced socket at a place.
+#[inline(always)]
+pub fn traced_socket(place: u32) -> Option<&'static mut TracedSocket> {
+    kept(place / KEPT as u32).map(|sockets| &mut sockets[place as usize % KEPT])
+}
+
+/// Takes a free place for a further socket.
+#[inline(always)]
+pub fn take_place() -> Option<u32> {
+    FREE_PLACES.pop().ok().flatten()
+}
+
+/// Frees a place.
+#[inline(always)]
+pub fn free_place(place: u32) {
+    // It always succeeds: there is room for all places.
+    let _ = FREE_PLACES.push(place, 0);
 }
 
 /// Reserves one record in the ring, all zeros (what was there before is not meant for user space); `None` if there is

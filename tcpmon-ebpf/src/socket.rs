@@ -128,6 +128,7 @@ pub fn start_counting(state: &mut SocketState, tcp: TcpSock, now: u64, from_star
         if nameless {
             state.reader_slot = SLOT_NONE;
         }
+        state.reported_seq = state.copied_seq;
         state.round = Round::first(tcp.edge(), now);
         state.last_ns = now;
     });

@@ -1,15 +1,17 @@
 //! Tracing: each timeslice of a reader becomes one record for each socket that it reads.
 //!
-//! The reader remembers the sockets that it read last. They are sampled when it is scheduled in and when it is
-//! scheduled out, with reads that cannot fault. The socket's lock cannot be taken there and is not needed: every number
-//! is one word. Nothing here runs unless the setting `trace` is on: otherwise the verifier removes the code.
-#![expect(unsafe_code, reason = "volatile accesses to words that other CPUs access meanwhile")]
+//! The reader keeps the sockets that it read last. They are sampled when it is scheduled in and when it is scheduled
+//! out, with reads that cannot fault. The socket's lock cannot be taken there and is not needed: every number is one
+//! word. An event loop reads more sockets in a timeslice than can be sampled at each switch: those have a place only
+//! from their first read in a timeslice to its end, and their arrivals are reported up to their last read. Nothing here
+//! runs unless the setting `trace` is on: otherwise the verifier removes the code.
+#![expect(unsafe_code, reason = "volatile accesses to words that other CPUs access meanwhile, and functions by name")]
 
 use tcpmon_common::{
     causes::Causes,
     header::{Header, KIND_TIMESLICE, VERSION},
     loss::Loss,
-    reader::SLOT_NONE,
+    reader::{END_PREEMPTED, SLOT_NONE},
     socket::{SocketLive, SocketState},
     timeslice::{QueueSample, TIMESLICE_CLOSED, TIMESLICE_HANDED_OVER, TIMESLICE_PARTIAL, Timeslice},
 };
@@ -17,7 +19,7 @@ use tcpmon_common::{
 use crate::{
     kernel::{self, Remembered, Task, TcpSock, setting},
     maps,
-    traced::{FIN_ACTIVATION, FIN_LAST, SOCKETS, TracedReader, TracedSocket},
+    traced::{Edge, FIN_ACTIVATION, FIN_LAST, KEPT, MORE, TracedReader, TracedSocket},
 };
 
 /// Reads or writes a field in its place among other accesses, because others may look at it meanwhile: a switch on this
@@ -35,18 +37,21 @@ macro_rules! ordered {
 
 /// Sets up a thread that becomes a traced reader in the middle of a timeslice.
 #[inline(always)]
-pub fn begin(slot: u32) {
-    let Some(reader) = maps::traced(slot) else {
-        return;
-    };
+pub fn begin(slot: u32) -> Option<()> {
+    let reader = maps::traced(slot)?;
     reader.open = 1;
     reader.activated_ns = kernel::now_ns();
     reader.deactivated_ns = 0;
+    reader.more = 0;
+    reader.more_count = 0;
+    reader.more_busy = 0;
+    let kept = maps::kept(slot)?;
     let mut i = 0;
-    while i < SOCKETS {
-        reader.sockets[i].cookie = 0;
+    while i < KEPT {
+        kept[i].cookie = 0;
         i += 1;
     }
+    None
 }
 
 /// Records that the socket's reader drained `bytes` from it. The queue started at `queue_start` before that, and
@@ -54,30 +59,96 @@ pub fn begin(slot: u32) {
 #[inline(always)]
 pub fn read(previous: u32, state: &mut SocketState, tcp: TcpSock, queue_start: u32, bytes: u32) -> Option<()> {
     let slot = state.reader_slot;
-    // What is queued at a thread's first read arrived before that thread was known as the reader.
-    let mut arrived_from = queue_start;
+    let mut begin = Begin { queue_start, arrived_from: unreported_from(state, queue_start), arrived_on_cpu: 0 };
     if previous != slot
         && previous != SLOT_NONE
         && let Some(rcv_nxt) = hand_over(previous, state, tcp.sock().fin_received())
     {
-        arrived_from = rcv_nxt;
+        begin.arrived_from = rcv_nxt;
+    } else {
+        begin.arrived_on_cpu = state.counters.arrived_on_cpu_bytes;
     }
+    state.counters.arrived_on_cpu_bytes = 0;
+    maps::reader(slot)?.read_bytes += bytes as u64;
     let reader = maps::traced(slot)?;
     let activated_ns = reader.activated_ns;
-    let i = find(reader, state.cookie).unwrap_or_else(|| free_or_oldest(reader));
-    let socket = &mut reader.sockets[i & (SOCKETS - 1)];
-    ordered!(socket.busy, 1);
-    // Read again, because a switch may have freed the entry that was found.
-    let cookie = ordered!(socket.cookie);
-    let displaced = cookie != 0 && cookie != state.cookie && socket.used_ns == activated_ns;
-    if cookie == state.cookie || remember(socket, state, tcp, queue_start, arrived_from).is_some() {
-        if displaced {
+    let kept = maps::kept(slot)?;
+    let Some(i) = find(kept, state.cookie).or_else(|| free_or_idle(kept, activated_ns)) else {
+        ordered!(reader.more_busy, 1);
+        if read_more(reader, slot, state, tcp, &begin, bytes).is_none() {
             maps::count_loss(Loss::TimesliceSocket);
         }
+        ordered!(reader.more_busy, 0);
+        return None;
+    };
+    let socket = &mut kept[i & (KEPT - 1)];
+    ordered!(socket.busy, 1);
+    // Read again, because a switch may have freed the entry that was found.
+    if ordered!(socket.cookie) == state.cookie || remember(socket, state, tcp, &begin) {
         note(socket, state, tcp, activated_ns, bytes);
     }
     ordered!(socket.busy, 0);
     None
+}
+
+/// What a socket's first record of a reader starts from.
+struct Begin {
+    /// `copied_seq` before the read.
+    queue_start: u32,
+    /// `rcv_nxt` up to which arrivals have been reported, or belong to somebody else.
+    arrived_from: u32,
+    /// Of what has arrived since then, the bytes that arrived while the reader was on a CPU.
+    arrived_on_cpu: u64,
+}
+
+/// Where the arrivals begin that no record has: what is queued at the first read, less what was there at the end of a
+/// traced read before.
+#[inline(always)]
+fn unreported_from(state: &SocketState, queue_start: u32) -> u32 {
+    let reported = state.reported_seq;
+    let queued = state.rcv_nxt.wrapping_sub(queue_start);
+    if reported.wrapping_sub(queue_start) <= queued { reported } else { queue_start }
+}
+
+/// Records a read of a socket that is not kept; `None` if there is no place for it.
+#[inline(always)]
+fn read_more(
+    reader: &mut TracedReader,
+    slot: u32,
+    state: &mut SocketState,
+    tcp: TcpSock,
+    begin: &Begin,
+    bytes: u32,
+) -> Option<()> {
+    let activated_ns = reader.activated_ns;
+    if let Some(socket) = maps::traced_socket(state.traced_place)
+        && socket.owner == slot + 1
+        && socket.cookie == state.cookie
+        && socket.taken != state.cookie
+    {
+        note(socket, state, tcp, activated_ns, bytes);
+        return Some(());
+    }
+    if reader.more_count >= MORE {
+        return None;
+    }
+    let place = maps::take_place()?;
+    let socket = maps::traced_socket(place)?;
+    if !remember(socket, state, tcp, begin) {
+        maps::free_place(place);
+        return Some(());
+    }
+    let arrived = advance(begin.arrived_from, data_end(socket.activation.rcv_nxt, socket.fin & FIN_ACTIVATION != 0));
+    let on_cpu = if begin.arrived_on_cpu < arrived { begin.arrived_on_cpu } else { arrived };
+    socket.arrived_bytes = on_cpu;
+    socket.rcv_nxt = socket.rcv_nxt.wrapping_add(on_cpu as u32);
+    socket.owner = slot + 1;
+    socket.next = reader.more;
+    reader.more = place;
+    reader.more_count += 1;
+    state.traced_place = place;
+    note(socket, state, tcp, activated_ns, bytes);
+    Some(())
 }
 
 /// Adds a read of `bytes` to the timeslice.
@@ -92,6 +163,7 @@ fn note(socket: &mut TracedSocket, state: &mut SocketState, tcp: TcpSock, activa
         socket.arrived_bytes += advance(socket.counted_rcv_nxt, data_end(state.rcv_nxt, fin));
     }
     socket.counted_rcv_nxt = state.rcv_nxt;
+    state.reported_seq = state.rcv_nxt;
     socket.used_ns = activated_ns;
     socket.read_bytes += bytes as u64;
     // From the state: what one reader's record reports is not reported again by another's.
@@ -102,27 +174,39 @@ fn note(socket: &mut TracedSocket, state: &mut SocketState, tcp: TcpSock, activa
     }
 }
 
-/// Remembers a socket that the thread has open before tracing starts: the thread may be stuck and never read it.
+/// Keeps a socket that the thread has open before tracing starts: the thread may be stuck and never read it.
 #[inline(always)]
-pub fn seed(slot: u32, state: &SocketState, tcp: TcpSock) -> Option<()> {
-    let reader = maps::traced(slot)?;
-    if find(reader, state.cookie).is_some() {
+pub fn seed(slot: u32, state: &mut SocketState, tcp: TcpSock) -> Option<()> {
+    let kept = maps::kept(slot)?;
+    if find(kept, state.cookie).is_some() {
         return None;
     }
-    let i = free_or_oldest(reader);
-    let socket = &mut reader.sockets[i & (SOCKETS - 1)];
-    remember(socket, state, tcp, state.copied_seq, tcp.rcv_nxt())
+    let i = free_or_idle(kept, 0)?;
+    state.reported_seq = tcp.rcv_nxt();
+    let begin = Begin { queue_start: state.copied_seq, arrived_from: state.reported_seq, arrived_on_cpu: 0 };
+    remember(&mut kept[i & (KEPT - 1)], state, tcp, &begin);
+    None
 }
 
 /// Handles another thread taking over the socket. Returns the sequence number up to which arrivals belong to the
-/// previous reader. That is the current one if the previous reader is in a timeslice, which then ends for this socket;
-/// otherwise it is the one at which that reader's last timeslice ended. A switch that comes in between, or on the
-/// previous reader's CPU, sees either nothing of the takeover or all of it.
+/// previous reader, if it keeps the socket. That is the current one if the previous reader is in a timeslice, which
+/// then ends for this socket; otherwise it is the one at which that reader's last timeslice ended. A switch that comes
+/// in between, or on the previous reader's CPU, sees either nothing of the takeover or all of it.
 #[inline(always)]
 fn hand_over(slot: u32, state: &SocketState, fin: bool) -> Option<u32> {
     let reader = maps::traced(slot)?;
     let open = ordered!(reader.open);
-    let socket = &mut reader.sockets[find(reader, state.cookie)? & (SOCKETS - 1)];
+    let kept = maps::kept(slot)?;
+    let Some(i) = find(kept, state.cookie) else {
+        if let Some(socket) = maps::traced_socket(state.traced_place)
+            && socket.owner == slot + 1
+            && socket.cookie == state.cookie
+        {
+            ordered!(socket.taken, state.cookie);
+        }
+        return None;
+    };
+    let socket = &mut kept[i & (KEPT - 1)];
     if open == 0 {
         ordered!(socket.cookie, 0);
         return Some(ordered!(socket.rcv_nxt));
@@ -147,10 +231,10 @@ fn advance(from: u32, to: u32) -> u64 {
 }
 
 #[inline(always)]
-fn find(reader: &TracedReader, cookie: u64) -> Option<usize> {
+fn find(kept: &[TracedSocket; KEPT], cookie: u64) -> Option<usize> {
     let mut i = 0;
-    while i < SOCKETS {
-        if reader.sockets[i].cookie == cookie {
+    while i < KEPT {
+        if kept[i].cookie == cookie {
             return Some(i);
         }
         i += 1;
@@ -158,35 +242,38 @@ fn find(reader: &TracedReader, cookie: u64) -> Option<usize> {
     None
 }
 
+/// An entry that is free, or else the one whose last read is longest ago: not read in this timeslice, with all that
+/// has been reported of it read, so that nothing is reported twice when it comes back.
 #[inline(always)]
-fn free_or_oldest(reader: &TracedReader) -> usize {
-    let mut best = 0;
+fn free_or_idle(kept: &[TracedSocket; KEPT], activated_ns: u64) -> Option<usize> {
+    let mut best = KEPT;
     let mut best_ns = u64::MAX;
     let mut i = 0;
-    while i < SOCKETS {
-        let used_ns = if reader.sockets[i].cookie == 0 { 0 } else { reader.sockets[i].used_ns };
+    while i < KEPT {
+        let socket = &kept[i];
+        let free = (socket.cookie == 0) as u64;
+        // Without branches, for the sake of the verifier: 0 if the entry can be had.
+        let held = (socket.rcv_nxt ^ socket.last.rcv_nxt) as u64
+            | (socket.last.rcv_nxt ^ socket.last.copied_seq) as u64
+            | socket.busy as u64
+            | (socket.used_ns == activated_ns) as u64;
+        let used_ns = socket.used_ns & !free.wrapping_neg() | ((held != 0) as u64 & !free & 1).wrapping_neg();
         if used_ns < best_ns {
             best_ns = used_ns;
             best = i;
         }
         i += 1;
     }
-    best
+    if best < KEPT { Some(best) } else { None }
 }
 
-/// Fills an entry; `None` if the port filters include neither of the socket's ports.
+/// Fills an entry; false if the port filters include neither of the socket's ports.
 #[inline(always)]
-fn remember(
-    socket: &mut TracedSocket,
-    state: &SocketState,
-    tcp: TcpSock,
-    queue_start: u32,
-    arrived_from: u32,
-) -> Option<()> {
+fn remember(socket: &mut TracedSocket, state: &SocketState, tcp: TcpSock, begin: &Begin) -> bool {
     if setting!(filter_ports) != 0 {
         let (local, remote) = tcp.ports();
         if !maps::filter_has_port(local) && !maps::filter_has_port(remote) {
-            return None;
+            return false;
         }
     }
     // The entry is free until it is completely filled.
@@ -196,8 +283,8 @@ fn remember(
     socket.fin = if tcp.sock().fin_received() { FIN_ACTIVATION | FIN_LAST } else { 0 };
     tcp.sample_queue(&mut socket.last);
     socket.activation = socket.last;
-    socket.activation.copied_seq = queue_start;
-    socket.rcv_nxt = arrived_from;
+    socket.activation.copied_seq = begin.queue_start;
+    socket.rcv_nxt = begin.arrived_from;
     socket.counted_rcv_nxt = socket.last.rcv_nxt;
     socket.arrived_bytes = 0;
     socket.read_bytes = 0;
@@ -212,7 +299,7 @@ fn remember(
     socket.local_address = live.local_address;
     socket.remote_address = live.remote_address;
     ordered!(socket.cookie, state.cookie);
-    Some(())
+    true
 }
 
 /// Samples a socket whose arrivals up to `counted_rcv_nxt` have been counted; returns whether the FIN has been
@@ -240,84 +327,128 @@ pub fn activate(slot: u32) -> Option<()> {
     let reader = maps::traced(slot)?;
     ordered!(reader.open, 1);
     reader.activated_ns = kernel::now_ns();
-    let mut i = 0;
-    while i < SOCKETS {
-        let socket = &mut reader.sockets[i];
-        i += 1;
-        // If the socket was taken over just after the last deactivation checked for that, the next deactivation reports
-        // it.
-        if socket.cookie == 0 || socket.busy != 0 || socket.taken == socket.cookie {
-            continue;
-        }
-        let sock = Remembered(socket.sock);
-        if sock.cookie() != socket.cookie {
-            socket.cookie = 0;
-            continue;
-        }
-        let fin = sample(sock, socket.rcv_nxt, &mut socket.activation);
-        socket.fin = (socket.fin & FIN_LAST) | if fin { FIN_ACTIVATION } else { 0 };
-        socket.counted_rcv_nxt = socket.activation.rcv_nxt;
-        socket.arrived_bytes = 0;
-        socket.flags = 0;
+    let mut place = maps::first_kept(slot);
+    let end = place + KEPT as u32;
+    while place < end {
+        begin_timeslice(place);
+        place += 1;
     }
     None
 }
 
-/// The reader in `slot` is scheduled out.
+/// Samples the socket at a place for a timeslice that begins.
+///
+/// A function that the verifier walks once, whoever calls it: it takes and returns numbers only.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn begin_timeslice(place: u32) -> u32 {
+    if setting!(trace) != 0
+        && let Some(socket) = maps::traced_socket(place)
+    {
+        open(socket);
+    }
+    0
+}
+
 #[inline(always)]
-pub fn deactivate(slot: u32, task: Task, on_cpu_ns: u64, run_queue_wait_ns: u64, end: u32) -> Option<()> {
+fn open(socket: &mut TracedSocket) {
+    // If the socket was taken over just after the last deactivation checked for that, the next deactivation reports it.
+    if socket.cookie == 0 || socket.busy != 0 || socket.taken == socket.cookie {
+        return;
+    }
+    let sock = Remembered(socket.sock);
+    if sock.cookie() != socket.cookie {
+        socket.cookie = 0;
+        return;
+    }
+    let fin = sample(sock, socket.rcv_nxt, &mut socket.activation);
+    socket.fin = (socket.fin & FIN_LAST) | if fin { FIN_ACTIVATION } else { 0 };
+    socket.counted_rcv_nxt = socket.activation.rcv_nxt;
+    socket.arrived_bytes = 0;
+    socket.flags = 0;
+}
+
+/// The reader in `slot` is scheduled out, in favour of `next`.
+#[inline(always)]
+pub fn deactivate(
+    slot: u32,
+    task: Task,
+    next: Task,
+    on_cpu_ns: u64,
+    run_queue_wait_ns: u64,
+    end: u32,
+) -> Option<()> {
     let reader = maps::traced(slot)?;
     let now = kernel::now_ns();
     // At the start of a trace, or after a switch that was not seen, it is unknown when the thread was off the CPU.
-    let off_cpu_ns = if reader.deactivated_ns == 0 || reader.activated_ns < reader.deactivated_ns {
+    let seen = reader.activated_ns >= reader.deactivated_ns;
+    let off_cpu_ns = if reader.deactivated_ns == 0 || !seen {
         run_queue_wait_ns
     } else {
         reader.activated_ns - reader.deactivated_ns
     };
-    let edge = Edge {
+    let (next_comm, next_tid) = if end == END_PREEMPTED { (next.comm(), next.tid()) } else { ([0; 16], 0) };
+    reader.edge = Edge {
         now,
-        activated_ns: if reader.activated_ns < reader.deactivated_ns {
-            now.wrapping_sub(on_cpu_ns)
-        } else {
-            reader.activated_ns
-        },
+        activated_ns: if seen { reader.activated_ns } else { now.wrapping_sub(on_cpu_ns) },
         on_cpu_ns,
         run_queue_wait_ns,
         sleep_ns: off_cpu_ns.saturating_sub(run_queue_wait_ns),
-        end: end as u16,
+        comm: task.comm(),
+        next_comm,
+        tid: task.tid(),
+        tgid: task.tgid(),
+        next_tid,
+        end,
     };
-    let mut i = 0;
-    while i < SOCKETS {
-        let socket = &mut reader.sockets[i];
-        i += 1;
-        if socket.cookie == 0 {
-            continue;
+    let mut place = maps::first_kept(slot);
+    let after = place + KEPT as u32;
+    while place < after {
+        end_timeslice(slot, place);
+        place += 1;
+    }
+    if reader.more_busy == 0 {
+        let mut place = reader.more;
+        let mut i = 0;
+        while i < MORE && place != 0 {
+            place = end_timeslice(slot, place);
+            i += 1;
         }
-        if socket.busy != 0 {
-            socket.flags = TIMESLICE_PARTIAL;
-            maps::count_loss(Loss::TimesliceEdge);
-            continue;
-        }
-        close(socket, task, &edge);
+        reader.more = 0;
+        reader.more_count = 0;
+    } else {
+        maps::count_loss(Loss::TimesliceEdge);
     }
     reader.deactivated_ns = now;
     ordered!(reader.open, 0);
     None
 }
 
-/// What all records of one timeslice have in common.
-struct Edge {
-    now: u64,
-    activated_ns: u64,
-    on_cpu_ns: u64,
-    run_queue_wait_ns: u64,
-    sleep_ns: u64,
-    end: u16,
+/// Ends a timeslice for the socket at a place; returns the place of the next one of the list, or 0.
+///
+/// As [`begin_timeslice`]: a function that the verifier walks once.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn end_timeslice(slot: u32, place: u32) -> u32 {
+    if setting!(trace) == 0 {
+        return 0;
+    }
+    close(slot, place).unwrap_or(0)
 }
 
-/// Sends the record of one socket, if there is anything to report, and starts the next timeslice.
 #[inline(always)]
-fn close(socket: &mut TracedSocket, task: Task, edge: &Edge) -> Option<()> {
+fn close(slot: u32, place: u32) -> Option<u32> {
+    let edge = &maps::traced(slot)?.edge;
+    let socket = maps::traced_socket(place)?;
+    if socket.cookie == 0 {
+        return None;
+    }
+    let kept = socket.owner == 0;
+    if socket.busy != 0 {
+        socket.flags = TIMESLICE_PARTIAL;
+        maps::count_loss(Loss::TimesliceEdge);
+        return None;
+    }
     let sock = Remembered(socket.sock);
     // All fields are read first and evaluated afterwards, so that the verifier walks the reads only once.
     let mut queue = QueueSample::ZERO;
@@ -337,6 +468,9 @@ fn close(socket: &mut TracedSocket, task: Task, edge: &Edge) -> Option<()> {
     let taken = ordered!(socket.taken) == socket.cookie;
     if taken {
         end = socket.taken_data_end;
+    }
+    if !kept {
+        end = socket.counted_rcv_nxt;
     }
     let arrived_off = advance(socket.rcv_nxt, data_end(socket.activation.rcv_nxt, fin_activation));
     let arrived_on = socket.arrived_bytes + advance(socket.counted_rcv_nxt, end);
@@ -364,11 +498,13 @@ fn close(socket: &mut TracedSocket, task: Task, edge: &Edge) -> Option<()> {
         record.rcv_rtt_us = rcv_rtt_us;
         record.rcv_ssthresh = rcv_ssthresh;
         record.window_clamp = window_clamp;
-        record.tid = task.tid();
-        record.tgid = task.tgid();
-        record.comm = task.comm();
+        record.tid = edge.tid;
+        record.tgid = edge.tgid;
+        record.comm = edge.comm;
+        record.next_tid = edge.next_tid;
+        record.next_comm = edge.next_comm;
         record.netns = socket.netns;
-        record.end = edge.end;
+        record.end = edge.end as u16;
         record.flags = socket.flags | (closed as u16 * TIMESLICE_CLOSED) | (taken as u16 * TIMESLICE_HANDED_OVER);
         record.family = socket.family;
         record.local_port = socket.local_port;
@@ -376,8 +512,14 @@ fn close(socket: &mut TracedSocket, task: Task, edge: &Edge) -> Option<()> {
         record.fin = fin_activation as u16 | (fin as u16) << 1;
         record.local_address = socket.local_address;
         record.remote_address = socket.remote_address;
-        record.padding = 0;
         maps::submit(record);
+    }
+    if !kept {
+        let next = socket.next;
+        socket.cookie = 0;
+        socket.owner = 0;
+        maps::free_place(place);
+        return Some(next);
     }
     if closed || taken {
         socket.cookie = 0;

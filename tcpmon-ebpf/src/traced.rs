@@ -1,9 +1,12 @@
-//! What a trace keeps of each reader: the value of the map `TRACED`.
+//! What a trace keeps of each reader: the values of the maps `TRACED` and `TRACED_SOCKETS`.
 
 use tcpmon_common::{causes::Causes, timeslice::QueueSample};
 
-/// Number of sockets that are remembered for each reader.
-pub const SOCKETS: usize = 8;
+/// Number of sockets that are kept for each reader from timeslice to timeslice.
+pub const KEPT: usize = 8;
+
+/// Largest number of further sockets that a reader reads in one timeslice, each with a record of its own.
+pub const MORE: u32 = 1024;
 
 /// The trace's data of one reader: value of the array `TRACED`.
 #[repr(C)]
@@ -14,7 +17,31 @@ pub struct TracedReader {
     pub deactivated_ns: u64,
     /// 1 from the activation until all records of the timeslice have been made.
     pub open: u64,
-    pub sockets: [TracedSocket; SOCKETS],
+    /// Place of the first of the further sockets that were read in this timeslice; 0 if there is none.
+    pub more: u32,
+    /// Their number.
+    pub more_count: u32,
+    /// Not 0 while the reader changes that list.
+    pub more_busy: u64,
+    /// The end of its last timeslice.
+    pub edge: Edge,
+}
+
+/// What all records of one timeslice have in common.
+#[repr(C)]
+pub struct Edge {
+    pub now: u64,
+    pub activated_ns: u64,
+    pub on_cpu_ns: u64,
+    pub run_queue_wait_ns: u64,
+    pub sleep_ns: u64,
+    pub comm: [u8; 16],
+    /// Name of the thread that got the CPU, if this one was preempted; otherwise empty.
+    pub next_comm: [u8; 16],
+    pub tid: u32,
+    pub tgid: u32,
+    pub next_tid: u32,
+    pub end: u32,
 }
 
 /// One socket of a traced reader.
@@ -41,7 +68,7 @@ pub struct TracedSocket {
     pub causes: Causes,
     /// Where the data ended when the socket was taken over: what arrived before that belongs to this reader.
     pub taken_data_end: u32,
-    /// `rcv_nxt` when the reader's previous timeslice ended.
+    /// `rcv_nxt` up to which arrivals were reported before this timeslice.
     pub rcv_nxt: u32,
     /// `rcv_nxt` up to which arrivals of this timeslice are counted: a reader that never leaves the CPU can receive
     /// more than sequence numbers can express.
@@ -57,6 +84,11 @@ pub struct TracedSocket {
     /// Not 0 while the reader records a read here. Where programs can be preempted, the switch away from the reader may
     /// find the sums half updated.
     pub busy: u16,
+    /// Of a further socket: the reader's slot plus one. Otherwise 0.
+    pub owner: u32,
+    /// Of a further socket: place of the next one; 0 for the last.
+    pub next: u32,
+    pub padding: u32,
     pub local_address: [u8; 16],
     pub remote_address: [u8; 16],
 }

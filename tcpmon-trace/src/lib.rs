@@ -1,8 +1,8 @@
 //! Traces of tcpmon: what each thread that reads a TCP socket found in the receive queue when it got the CPU and when
 //! it lost the CPU.
 //!
-//! A trace is one [`TraceHeader`], any number of [`TimesliceRecord`]s and one [`Trailer`]. This crate writes and reads
-//! the formats; it has nothing to do with eBPF. It opens no files and reads no clock: clocks are arguments, input and
+//! A trace is one [`TraceHeader`], any number of [`TimesliceRecord`]s, the [`Total`]s of sockets and threads, and one
+//! [`Trailer`]. This crate writes and reads the formats; it has nothing to do with eBPF. It opens no files and reads no clock: clocks are arguments, input and
 //! output are `std::io`. `docs/trace-format.md` in the repository describes the JSON Lines format.
 //!
 //! # Example
@@ -33,11 +33,13 @@ pub mod sample;
 pub mod scale;
 pub mod summary;
 mod table;
+mod total;
 mod trailer;
 
 pub use header::{Clocks, FORMAT, FORMAT_VERSION, Filter, TraceHeader};
-pub use jsonl::{JsonLinesReader, JsonLinesWriter, ReadError};
+pub use jsonl::{Item, JsonLinesReader, JsonLinesWriter, ReadError};
 pub use output::{Output, Stream, TraceWriter};
 pub use record::{AddressFamily, Comm, CommError, Limited, Queue, TimesliceEnd, TimesliceRecord, Waited};
 pub use table::{TABLE_WIDTH, TableWriter};
+pub use total::{SocketTotal, ThreadTotal, Total};
 pub use trailer::{EndReason, Ending, LOSSES, LOST_OUTPUT, LOST_WRITE, Trailer};

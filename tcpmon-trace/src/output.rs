@@ -7,6 +7,7 @@ use std::{
 
 use super::{
     record::TimesliceRecord,
+    total::Total,
     trailer::{Ending, Trailer},
 };
 
@@ -17,6 +18,11 @@ pub trait TraceWriter {
     /// After an error, the record is not part of the trace and counts as lost; the trace can still be
     /// [`finish`](Self::finish)ed.
     fn record(&mut self, record: &TimesliceRecord) -> io::Result<()>;
+
+    /// Adds totals, after all records.
+    ///
+    /// After an error, they are not part of the trace.
+    fn total(&mut self, total: &Total) -> io::Result<()>;
 
     /// Writes everything to the output.
     fn flush(&mut self) -> io::Result<()>;

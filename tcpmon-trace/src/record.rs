@@ -67,7 +67,7 @@ impl TimesliceEnd {
 }
 
 /// The name of a thread: at most 16 bytes of UTF-8, without a NUL.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Comm {
     bytes: [u8; 16],
     length: u8,
@@ -243,6 +243,10 @@ pub struct TimesliceRecord {
     pub rcv_ssthresh_bytes: u32,
     /// `window_clamp`, bytes; 0 if the socket was closed.
     pub window_clamp_bytes: u32,
+    /// Id of the thread that got the CPU, if this one was preempted; otherwise 0.
+    pub preempted_by_tid: u32,
+    /// Name of that thread.
+    pub preempted_by: Comm,
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use super::{
     header::{Clocks, Filter, TraceHeader},
     record::{AddressFamily, Comm, Limited, Queue, TimesliceEnd, TimesliceRecord, Waited},
+    total::{SocketTotal, ThreadTotal},
     trailer::{EndReason, Ending, LOSSES, LOST_OUTPUT},
 };
 
@@ -68,6 +69,47 @@ pub fn record() -> TimesliceRecord {
             memory_ns: 30_000,
         },
         waited: Waited { application_byte_us: 1_024_000, scheduler_byte_us: 512_000 },
+        preempted_by_tid: 77,
+        preempted_by: Comm::try_from("hog").expect("a valid sample"),
+    }
+}
+
+/// Totals of the record's socket, in which no two numbers are equal.
+pub fn socket_total() -> SocketTotal {
+    let record = record();
+    SocketTotal {
+        at_ns: 5_030_000_000_001,
+        cookie: record.cookie,
+        family: record.family,
+        local: record.local,
+        remote: record.remote,
+        netns: record.netns,
+        tid: record.tid,
+        tgid: record.tgid,
+        comm: record.comm,
+        closed: true,
+        received_bytes: 2_500_000,
+        read_bytes: 2_400_000,
+        timeslices_read_bytes: 1_288_000,
+        zero_window_ns: 70_000,
+    }
+}
+
+/// Totals of the record's thread, in which no two numbers are equal.
+pub fn thread_total() -> ThreadTotal {
+    let record = record();
+    ThreadTotal {
+        begun_ns: 5_000_100_000_000,
+        at_ns: 5_030_000_000_002,
+        tid: record.tid,
+        tgid: record.tgid,
+        comm: record.comm,
+        exited: false,
+        on_cpu_ns: 9_000_000_000,
+        wait_ns: 800_000_000,
+        preempted: 123,
+        blocked: 45_678,
+        read_bytes: 2_300_000,
     }
 }
 
@@ -83,7 +125,7 @@ pub fn longest() -> TimesliceRecord {
 }
 
 /// How many numbers make a record.
-pub const NUMBERS: usize = 42;
+pub const NUMBERS: usize = 44;
 
 /// The record with these numbers, cut to the sizes of its fields.
 pub fn record_of(numbers: &[u64; NUMBERS]) -> TimesliceRecord {
@@ -143,6 +185,8 @@ pub fn record_of(numbers: &[u64; NUMBERS]) -> TimesliceRecord {
             memory_ns: next(),
         },
         waited: Waited { application_byte_us: next(), scheduler_byte_us: next() },
+        preempted_by_tid: next() as u32,
+        preempted_by: if next() & 1 == 0 { Comm::default() } else { Comm::from_kernel(b"kworker/3:1-eve\0") },
     }
 }
 

@@ -1,14 +1,21 @@
 //! What a trace says in sum about each of its sockets, in bounded memory.
 
-use std::{collections::HashMap, net::SocketAddr};
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::SocketAddr,
+};
 
 use crate::{
     distribution::{Durations, Fills},
     record::{Comm, Limited, Queue, TimesliceEnd, TimesliceRecord},
+    total::{SocketTotal, ThreadTotal, Total},
 };
 
 /// Number of sockets with a summary of their own; each takes 50 KiB at most. All others share one.
 pub const SOCKETS: usize = 1000;
+
+/// Number of threads with totals.
+pub const THREADS: usize = 10_000;
 
 /// Number of processes that are named for each socket.
 const READERS: usize = 8;
@@ -27,6 +34,8 @@ pub struct Summary {
     pub sockets: HashMap<u64, SocketSummary>,
     /// The sum of all sockets beyond [`SOCKETS`].
     pub others: SocketSummary,
+    /// The threads by their id, as counted in the kernel; at most [`THREADS`], those that come first.
+    pub threads: BTreeMap<u32, ThreadTotal>,
 }
 
 /// Sums over one socket's records.
@@ -42,8 +51,10 @@ pub struct SocketSummary {
     pub records: u64,
     /// Records whose activation was not seen.
     pub partial: u64,
-    /// Bytes read.
+    /// Bytes read in its records.
     pub read_bytes: u64,
+    /// Bytes read as counted in the kernel; 0 if the trace has no totals.
+    pub total_read_bytes: u64,
     /// Bytes that arrived while the reader was on a CPU, or off it.
     pub arrived_bytes: u64,
     /// The first activation, `CLOCK_MONOTONIC`, ns.
@@ -97,11 +108,64 @@ impl Summary {
         socket.add(record);
     }
 
+    /// Adds totals.
+    pub fn add_total(&mut self, total: &Total) {
+        match total {
+            Total::Socket(total) => self.socket_total(total),
+            Total::Thread(total) if self.threads.len() < THREADS || self.threads.contains_key(&total.tid) => {
+                let thread = self.threads.entry(total.tid).or_insert(ThreadTotal {
+                    on_cpu_ns: 0,
+                    wait_ns: 0,
+                    preempted: 0,
+                    blocked: 0,
+                    read_bytes: 0,
+                    ..*total
+                });
+                thread.at_ns = total.at_ns;
+                let sums = [
+                    (&mut thread.on_cpu_ns, total.on_cpu_ns),
+                    (&mut thread.wait_ns, total.wait_ns),
+                    (&mut thread.preempted, total.preempted),
+                    (&mut thread.blocked, total.blocked),
+                    (&mut thread.read_bytes, total.read_bytes),
+                ];
+                sums.into_iter().for_each(|(sum, value)| add(sum, value));
+            }
+            Total::Thread(_) => {}
+        }
+    }
+
+    fn socket_total(&mut self, total: &SocketTotal) {
+        let full = self.sockets.len() >= SOCKETS;
+        let socket = match self.sockets.get_mut(&total.cookie) {
+            Some(socket) => socket,
+            None if full || total.read_bytes == 0 => &mut self.others,
+            None => self.sockets.entry(total.cookie).or_insert_with(|| SocketSummary {
+                cookie: total.cookie,
+                ends: Some((total.local, total.remote)),
+                readers: vec![(total.tgid, total.comm)],
+                ..SocketSummary::default()
+            }),
+        };
+        add(&mut socket.total_read_bytes, total.read_bytes);
+        if socket.records == 0 && socket.first_ns == 0 {
+            (socket.first_ns, socket.last_ns) = (total.at_ns, total.at_ns);
+        }
+    }
+
+    /// The share of all bytes that the records have; 1 if the trace has no totals.
+    pub fn recorded_share(&self) -> f64 {
+        let sockets = || self.sockets.values().chain([&self.others]);
+        let all: u64 = sockets().map(SocketSummary::all_read_bytes).fold(0, u64::saturating_add);
+        let recorded: u64 = sockets().map(|socket| socket.read_bytes).fold(0, u64::saturating_add);
+        if all == 0 { 1.0 } else { recorded as f64 / all as f64 }
+    }
+
     /// Sockets with the most bytes first, then the sum of those that have no summary of their own, if there are any.
     pub fn by_bytes(&self) -> Vec<&SocketSummary> {
         let mut sockets: Vec<_> = self.sockets.iter().collect();
-        sockets.sort_by_key(|(cookie, socket)| (u64::MAX - socket.read_bytes, **cookie));
-        let others = (self.others.records > 0).then_some(&self.others);
+        sockets.sort_by_key(|(cookie, socket)| (u64::MAX - socket.all_read_bytes(), **cookie));
+        let others = (self.others.records | self.others.total_read_bytes > 0).then_some(&self.others);
         sockets.into_iter().map(|(_, socket)| socket).chain(others).collect()
     }
 }
@@ -150,6 +214,11 @@ impl SocketSummary {
         self.rcvbuf_bytes = Some(widened(self.rcvbuf_bytes, edge.rcvbuf_bytes));
         self.window_bytes = Some(widened(self.window_bytes, edge.window_bytes));
         self.zero_windows += u64::from(edge.window_bytes == 0);
+    }
+
+    /// Bytes read, also those in records that were lost, if that is known.
+    pub fn all_read_bytes(&self) -> u64 {
+        self.read_bytes.max(self.total_read_bytes)
     }
 
     /// From the first activation to the last deactivation, ns.

@@ -8,7 +8,8 @@ use super::header::Clocks;
 
 /// The losses of tcpmon's programs that can cost a trace a record or a read. Each must be in [`Ending::lost`], even if
 /// it is zero.
-pub const LOSSES: [&str; 9] = [
+pub const LOSSES: [&str; 10] = [
+    "final_record",
     "recursion_sched_switch",
     "recursion_tcp_probe",
     "recursion_tcp_rcv_space_adjust",

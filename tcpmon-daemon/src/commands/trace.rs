@@ -2,6 +2,7 @@
 
 mod namespace;
 mod signals;
+mod totals;
 mod writer;
 
 use std::{
@@ -19,7 +20,7 @@ use std::{
 use anyhow::{Context as _, anyhow, bail};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    process::{Pid, PidfdFlags, pidfd_open},
+    process::{Pid, PidfdFlags, pidfd_open, setpriority_process},
     time::{ClockId, clock_gettime},
 };
 use tcpmon_common::{loss::Loss, reader::READER_EXITED};
@@ -31,6 +32,7 @@ use tcpmon_trace::{
 pub(super) use self::namespace::InContainer;
 use self::{
     signals::Signals,
+    totals::Totals,
     writer::{WriteOutcome, WriterThread},
 };
 use crate::{
@@ -46,12 +48,16 @@ const DRAIN_INTERVAL: Duration = Duration::from_millis(10);
 /// Maximum number of records that are taken before signals and deadlines are checked again.
 const MAX_RECORDS_PER_DRAIN: usize = 65_536;
 
+/// The nice value of a trace.
+const HIGHEST_PRIORITY: i32 = -20;
+
 /// Maximum number of reader threads that are followed at a time.
-const MAX_READERS: u32 = 1024;
+const MAX_READERS: u32 = 4096;
 
 /// Runs until one of the ends in [`EndReason`].
 pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
     namespace::check_pids(&args.pid)?;
+    raise_priority();
     let processes = Processes::open(&args.pid)?;
     let cgroups = args.cgroup.iter().map(|path| cgroup_id(path)).collect::<anyhow::Result<Vec<_>>>()?;
     let kernel = Kernel::load(Options {
@@ -91,10 +97,17 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
         let (format, started_ns) = (args.format(), header.start.monotonic_ns);
         let writer = WriterThread::start(args.ring_bytes, move || open_writer(file, format, &header));
         let writer = writer.context("cannot start the thread that writes the trace")?;
-        let mut tracing = RunningTrace { kernel, writer, signals, started_ns };
+        let totals = Totals::new(&args.port);
+        let mut tracing = RunningTrace { kernel, writer, signals, totals, started_ns };
         let reason = tracing.run(args.duration, &processes).await?;
         report(args, &output, tracing.finish(reason).await?)
     })
+}
+
+/// Lets neither the traced threads nor others keep the CPU from a trace that is starting or has records to take. Without
+/// the capability for it, the trace goes on as it is, and counts what it loses.
+fn raise_priority() {
+    let _ = setpriority_process(None, HIGHEST_PRIORITY);
 }
 
 /// The running trace.
@@ -102,6 +115,7 @@ struct RunningTrace {
     kernel: Kernel,
     writer: WriterThread,
     signals: Signals,
+    totals: Totals,
     /// Timeslices that ended before this time are not part of the trace: they fall between attaching and the header.
     started_ns: u64,
 }
@@ -136,16 +150,24 @@ impl RunningTrace {
         let (room, started_ns) = (self.writer.room(), self.started_ns);
         let (mut records, mut dropped) = (Vec::new(), 0);
         let mut exited = Vec::new();
+        let totals = &mut self.totals;
         self.kernel.drain(MAX_RECORDS_PER_DRAIN, |event| match event {
             Event::Timeslice(record) if record.header.time_ns < started_ns => {}
             Event::Timeslice(_) if records.len() == room => dropped += 1,
-            Event::Timeslice(record) => records.push(decode::trace_record(&record)),
+            Event::Timeslice(record) => {
+                let record = decode::trace_record(&record);
+                totals.timeslice(&record);
+                records.push(record);
+            }
             Event::ReaderExit { slot } => exited.push(slot),
-            Event::Final(_) | Event::Listener(_) | Event::HandedOver(_) => {}
+            Event::Final(record) => totals.socket(&record, &record.state.counters, true),
+            Event::Listener(_) | Event::HandedOver(_) => {}
         })?;
         self.writer.send(records, dropped);
+        self.writer.send_totals(totals.surplus());
         for slot in exited {
-            if self.kernel.reader(slot).is_some_and(|reader| reader.flags & READER_EXITED != 0) {
+            if let Some(reader) = self.kernel.reader(slot).filter(|reader| reader.flags & READER_EXITED != 0) {
+                self.totals.thread(&reader);
                 self.kernel.free_reader(slot)?;
             }
         }
@@ -155,7 +177,9 @@ impl RunningTrace {
     async fn finish(mut self, reason: EndReason) -> anyhow::Result<WriteOutcome> {
         let raw = self.kernel.raw()?;
         let lost: BTreeMap<_, _> = raw.losses().filter(|(what, _)| LOSSES.contains(&what.as_str())).collect();
-        self.writer.finish(Ending { end: read_clocks(), reason, lost }, &mut self.signals).await
+        let ending = Ending { end: read_clocks(), reason, lost };
+        self.writer.send_totals(self.totals.finish(&mut self.kernel)?);
+        self.writer.finish(ending, &mut self.signals).await
     }
 }
 

@@ -62,6 +62,8 @@ pub fn trace_record(record: &Timeslice) -> TimesliceRecord {
             application_byte_us: byte_us(record.causes.application_byte_ticks),
             scheduler_byte_us: byte_us(record.causes.scheduler_byte_ticks),
         },
+        preempted_by_tid: record.next_tid,
+        preempted_by: Comm::from_kernel(&record.next_comm),
     }
 }
 
@@ -152,7 +154,8 @@ mod tests {
             fin: 2,
             local_address: first_four([192, 0, 2, 1]),
             remote_address: first_four([192, 0, 2, 2]),
-            padding: 0,
+            next_tid: 77,
+            next_comm: *b"hog\0\0\0\0\0\0\0\0\0\0\0\0\0",
         }
     }
 
@@ -201,7 +204,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_make_a_record(bytes in any::<[u8; 272]>()) {
+        fn any_bytes_make_a_record(bytes in any::<[u8; 288]>()) {
             let shown = trace_record(&zerocopy::transmute!(bytes));
             prop_assert_eq!(Comm::try_from(shown.comm.as_str()), Ok(shown.comm));
             prop_assert!(shown.activation.queued_bytes <= i32::MAX as u32);

@@ -1,6 +1,11 @@
 //! Loads the programs, attaches them, and seeds the sockets that are already open.
 
-use std::{fs, io, ops::RangeInclusive, os::fd::AsFd};
+use std::{
+    borrow::BorrowMut,
+    fs, io,
+    ops::{Range, RangeInclusive},
+    os::fd::AsFd,
+};
 
 use aya::{
     Btf as KernelTypes, Ebpf, EbpfLoader, Endianness,
@@ -33,6 +38,13 @@ use crate::model::snapshot::{ProbeStatus, Verdict};
 
 /// The remedy for a kernel that differs from what the programs are built for.
 pub const REPORT: &str = "tcpmon supports Linux 5.15 and newer; report this with the output of `uname -a`";
+
+/// Places for sockets that the traced readers do not keep from timeslice to timeslice: those of 16 event loops that each
+/// read as many as a timeslice can have.
+const MORE_PLACES: u32 = 16 * 1024;
+
+/// Sockets that each traced reader keeps (`traced::KEPT` of the programs).
+const KEPT: u32 = 8;
 
 /// What to load, and the sizes of the maps.
 #[derive(Clone, Debug, Default)]
@@ -119,7 +131,16 @@ impl Kernel {
         let plan = Plan::of_running_kernel(&options)?;
         let mut ebpf = create_maps(&plan, &options)?;
         options.trace.iter().try_for_each(|filter| filter.write(&mut ebpf))?;
-        let free_slots = all_slots(&mut ebpf, options.max_readers)?;
+        let mut free_slots: Stack<MapData, u32> = take(&mut ebpf, "FREE_SLOTS")?;
+        fill(&mut free_slots, "FREE_SLOTS", 0..options.max_readers)?;
+        if options.trace.is_some() {
+            let first = options.max_readers * KEPT;
+            // It stays in the object, because nothing else needs it.
+            let map = ebpf.map_mut("FREE_PLACES").expect("the object of this build has all its maps");
+            let mut free: Stack<&mut MapData, u32> =
+                map.try_into().map_err(|source| LoadError::Map { name: "FREE_PLACES", source })?;
+            fill(&mut free, "FREE_PLACES", first..first + MORE_PLACES)?;
+        }
 
         let walk = load_iterator(&mut ebpf, "snapshot", "bpf_sk_storage_map", &plan.types)?;
         let snapshot = socket_maps(&mut ebpf)?
@@ -283,6 +304,8 @@ fn create_maps(plan: &Plan, options: &Options) -> Result<Ebpf, CannotRun> {
         .map_max_entries("READERS", options.max_readers)
         .map_max_entries("FREE_SLOTS", options.max_readers)
         .map_max_entries("TRACED", if options.trace.is_some() { options.max_readers } else { 1 })
+        .map_max_entries("TRACED_SOCKETS", traced_blocks(options))
+        .map_max_entries("FREE_PLACES", MORE_PLACES)
         .map_max_entries("DROPS", options.max_drop_entries)
         .map_max_entries("EVENTS", options.ring_bytes)
         .load(OBJECT)
@@ -311,14 +334,18 @@ fn attach_all(ebpf: &mut Ebpf, plan: &Plan) -> Result<Vec<ProbeStatus>, LoadErro
     Ok(probes)
 }
 
-/// The free slots of readers: all of them.
-fn all_slots(ebpf: &mut Ebpf, count: u32) -> Result<Stack<MapData, u32>, LoadError> {
-    let mut free: Stack<MapData, u32> = take(ebpf, "FREE_SLOTS")?;
-    // The slot that is pushed last is taken first: low numbers are taken first, so that scans stay short.
-    for slot in (0..count).rev() {
-        free.push(slot, 0).map_err(|source| LoadError::Map { name: "FREE_SLOTS", source })?;
-    }
-    Ok(free)
+/// Blocks of sockets of traced readers: one for each slot, and those of the further places.
+fn traced_blocks(options: &Options) -> u32 {
+    if options.trace.is_some() { options.max_readers + MORE_PLACES / KEPT } else { 1 }
+}
+
+/// Fills a stack with numbers. The lowest is taken first, so that scans stay short.
+fn fill(
+    free: &mut Stack<impl BorrowMut<MapData>, u32>,
+    name: &'static str,
+    numbers: Range<u32>,
+) -> Result<(), LoadError> {
+    numbers.rev().try_for_each(|number| free.push(number, 0)).map_err(|source| LoadError::Map { name, source })
 }
 
 /// Takes a map out of the object, as its type.

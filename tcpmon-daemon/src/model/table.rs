@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use self::ends::ConnectionCounts;
+pub use self::{ends::ConnectionCounts, sockets::until_now};
 use self::{drops::EndedSockets, ends::Ends, readers::Readers};
 use super::{
     cgroups::CgroupOf,

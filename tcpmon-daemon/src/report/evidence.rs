@@ -53,7 +53,8 @@ impl Evidence {
             limited_ns.iter_mut().zip(socket.limited_ns).for_each(|(sum, ns)| *sum += ns as f64);
         }
         let decided: f64 = limited_ns.iter().sum();
-        let read_bytes = sum(|socket| socket.read_bytes);
+        let read_bytes = sum(SocketSummary::all_read_bytes);
+        let recorded_bytes = sum(|socket| socket.read_bytes);
         let largest = |range: fn(&SocketSummary) -> Option<(u32, u32)>| {
             sockets.iter().filter_map(|socket| range(socket)).map(|(_, most)| most).max().unwrap_or(0)
         };
@@ -78,10 +79,10 @@ impl Evidence {
                 let length = pieces.length_ns as f64 / 1e9;
                 pieces.margin(|piece| piece.read_bytes as f64, |_| length)
             }),
-            mean_wait_us: (read_bytes > 0).then(|| waited as f64 / read_bytes as f64),
+            mean_wait_us: (recorded_bytes > 0).then(|| waited as f64 / recorded_bytes as f64),
             mean_wait_margin_us: combined(
                 sockets,
-                read_bytes as f64,
+                recorded_bytes as f64,
                 |socket| socket.read_bytes as f64,
                 |pieces| pieces.margin(|piece| piece.waited_byte_us as f64, |piece| piece.read_bytes as f64),
             ),

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, io::BufRead, time::Duration};
 
-use tcpmon_trace::{Clocks, JsonLinesReader, ReadError, TraceHeader, Trailer, summary::Summary};
+use tcpmon_trace::{Clocks, Item, JsonLinesReader, ReadError, TraceHeader, Trailer, summary::Summary};
 
 use super::timeline::Timelines;
 
@@ -73,9 +73,10 @@ impl TraceFile {
     ) -> Result<Self, ReadError> {
         let mut reader = JsonLinesReader::new(input)?;
         let (mut trouble, mut last_ns) = (None, 0);
-        for record in &mut reader {
-            match record {
-                Ok(record) => {
+        while let Some(item) = reader.next_item() {
+            match item {
+                Ok(Item::Total(total)) => summary.add_total(&total),
+                Ok(Item::Timeslice(record)) => {
                     last_ns = last_ns.max(record.deactivated_ns);
                     summary.add(&record);
                     if let Some(timelines) = &mut timelines {
@@ -141,11 +142,21 @@ impl Trace {
             let lost = file.lost().unwrap_or_default();
             if !lost.is_empty() {
                 let lost: Vec<_> = lost.iter().map(|(cause, count)| format!("{count} {cause}")).collect();
-                caveats.push(format!(
-                    "{}: records are missing, of which sockets is not known ({}): bytes and times are lower bounds",
-                    file.name,
-                    lost.join(", ")
-                ));
+                let (lost, share) = (lost.join(", "), self.summary.recorded_share());
+                caveats.push(if self.summary.threads.is_empty() {
+                    format!(
+                        "{}: records are missing, of which sockets is not known ({lost}): bytes and times are lower \
+                         bounds",
+                        file.name
+                    )
+                } else {
+                    format!(
+                        "{}: records are missing ({lost}); the others have {:.1}% of the bytes: bytes are exact, times \
+                         are lower bounds",
+                        file.name,
+                        (share * 1000.0).floor() / 10.0
+                    )
+                });
             }
         }
         caveats

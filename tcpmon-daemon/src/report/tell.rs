@@ -194,7 +194,7 @@ impl SocketReport {
             verdict: TransferVerdict::of(&evidence),
             records: socket.records,
             partial_records: socket.partial,
-            read_bytes: socket.read_bytes,
+            read_bytes: socket.all_read_bytes(),
             arrived_bytes: socket.arrived_bytes,
             duration_seconds: socket.seconds(),
             bytes_per_second: evidence.bytes_per_second,

@@ -23,6 +23,7 @@ use tcpmon_common::{
     fold::Trigger,
     header::{KIND_FINAL, KIND_LISTENER},
     loss::Loss,
+    reader::SLOT_NONE,
     socket::{
         SOCKET_ACTIVE, SOCKET_COUNTED, SOCKET_FINAL, SOCKET_MPTCP, SOCKET_OPENED, SOCKET_PASSIVE, SOCKET_PORT_CHOSEN,
         SocketCounters, SocketState,
@@ -266,6 +267,10 @@ fn finalize(state: &mut SocketState, tcp: TcpSock, cookie: impl FnOnce() -> u64)
     kernel::full_barrier();
     let counters = &state.counters;
     if counters.received_bytes | counters.segments | counters.zero_window_ns == 0 && state.shown.index().is_none() {
+        return None;
+    }
+    // A trace is not about it.
+    if setting!(trace) != 0 && counters.timeslice_read_bytes == 0 && state.reader_slot == SLOT_NONE {
         return None;
     }
     if socket::send(KIND_FINAL, Loss::FinalRecord, state, tcp, now).is_none() {

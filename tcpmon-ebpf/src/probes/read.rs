@@ -55,6 +55,8 @@ fn read(ctx: &BtfTracePointContext) -> Option<()> {
                 return Some(read_bytes);
             }
         }
+        // What others read is not reported by a traced reader.
+        state.reported_seq = state.copied_seq;
         None
     })?;
     if setting!(trace) != 0 {

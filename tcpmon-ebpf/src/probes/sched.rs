@@ -20,10 +20,11 @@ const TASK_DEAD: u32 = 0x80;
 #[btf_tracepoint(function = "sched_switch")]
 pub fn sched_switch(ctx: BtfTracePointContext) -> i32 {
     let previous = Task::argument::<{ PREV.position }>(&ctx);
+    let next = Task::argument::<{ NEXT.position }>(&ctx);
     if let Some(slot) = maps::slot_of(previous) {
-        deactivate(slot, previous, end(&ctx, previous));
+        deactivate(slot, previous, next, end(&ctx, previous));
     }
-    if let Some(slot) = maps::slot_of(Task::argument::<{ NEXT.position }>(&ctx)) {
+    if let Some(slot) = maps::slot_of(next) {
         activate(slot);
     }
     0
@@ -45,7 +46,7 @@ fn end(ctx: &BtfTracePointContext, previous: Task) -> u32 {
 }
 
 #[inline(always)]
-fn deactivate(slot: u32, task: Task, end: u32) -> Option<()> {
+fn deactivate(slot: u32, task: Task, next: Task, end: u32) -> Option<()> {
     let reader = maps::reader(slot)?;
     // The count is odd while the thread runs. If a switch was missed, this restores the parity; otherwise on and off
     // the CPU would be swapped from then on.
@@ -66,7 +67,7 @@ fn deactivate(slot: u32, task: Task, end: u32) -> Option<()> {
     }
 
     if setting!(trace) != 0 {
-        timeslice::deactivate(slot, task, on_cpu_ns, run_queue_wait_ns, end);
+        timeslice::deactivate(slot, task, next, on_cpu_ns, run_queue_wait_ns, end);
     }
     if end == END_EXITED {
         exit(slot);

@@ -14,6 +14,7 @@ use serde::{
 use crate::{
     header::{Clocks, FORMAT, FORMAT_VERSION, Filter, TraceHeader},
     record::{AddressFamily, Comm, Limited, Queue, TimesliceEnd, TimesliceRecord, Waited},
+    total::{SocketTotal, ThreadTotal},
     trailer::{EndReason, Trailer},
 };
 
@@ -21,6 +22,10 @@ use crate::{
 pub const HEADER: &str = "header";
 /// Value of `type` of a record.
 pub const TIMESLICE: &str = "timeslice";
+/// Value of `type` of a socket's totals.
+pub const SOCKET: &str = "socket";
+/// Value of `type` of a thread's totals.
+pub const THREAD: &str = "thread";
 /// Value of `type` of the last line.
 pub const TRAILER: &str = "trailer";
 
@@ -185,6 +190,10 @@ pub struct TimesliceLine {
     waited_application_byte_us: u64,
     #[serde(default)]
     waited_scheduler_byte_us: u64,
+    #[serde(default)]
+    preempted_by_tid: u32,
+    #[serde(default)]
+    preempted_by: Comm,
 }
 
 impl From<&TimesliceRecord> for TimesliceLine {
@@ -234,6 +243,8 @@ impl From<&TimesliceRecord> for TimesliceLine {
             limited_memory_ns: record.limited.memory_ns,
             waited_application_byte_us: record.waited.application_byte_us,
             waited_scheduler_byte_us: record.waited.scheduler_byte_us,
+            preempted_by_tid: record.preempted_by_tid,
+            preempted_by: record.preempted_by,
         }
     }
 }
@@ -296,7 +307,135 @@ impl TryFrom<TimesliceLine> for TimesliceRecord {
                 application_byte_us: line.waited_application_byte_us,
                 scheduler_byte_us: line.waited_scheduler_byte_us,
             },
+            preempted_by_tid: line.preempted_by_tid,
+            preempted_by: line.preempted_by,
         })
+    }
+}
+
+/// Totals of a socket.
+#[derive(Serialize, Deserialize)]
+pub struct SocketLine {
+    #[serde(rename = "type", skip_deserializing)]
+    kind: &'static str,
+    at_ns: u64,
+    cookie: Cookie,
+    family: AddressFamily,
+    local_address: IpAddr,
+    local_port: u16,
+    remote_address: IpAddr,
+    remote_port: u16,
+    netns: u32,
+    tid: u32,
+    tgid: u32,
+    comm: Comm,
+    closed: bool,
+    received_bytes: u64,
+    read_bytes: u64,
+    timeslices_read_bytes: u64,
+    zero_window_ns: u64,
+}
+
+impl From<&SocketTotal> for SocketLine {
+    fn from(total: &SocketTotal) -> Self {
+        Self {
+            kind: SOCKET,
+            at_ns: total.at_ns,
+            cookie: Cookie(total.cookie),
+            family: total.family,
+            local_address: total.local.ip(),
+            local_port: total.local.port(),
+            remote_address: total.remote.ip(),
+            remote_port: total.remote.port(),
+            netns: total.netns,
+            tid: total.tid,
+            tgid: total.tgid,
+            comm: total.comm,
+            closed: total.closed,
+            received_bytes: total.received_bytes,
+            read_bytes: total.read_bytes,
+            timeslices_read_bytes: total.timeslices_read_bytes,
+            zero_window_ns: total.zero_window_ns,
+        }
+    }
+}
+
+impl From<SocketLine> for SocketTotal {
+    fn from(line: SocketLine) -> Self {
+        Self {
+            at_ns: line.at_ns,
+            cookie: line.cookie.0,
+            family: line.family,
+            local: SocketAddr::new(line.local_address, line.local_port),
+            remote: SocketAddr::new(line.remote_address, line.remote_port),
+            netns: line.netns,
+            tid: line.tid,
+            tgid: line.tgid,
+            comm: line.comm,
+            closed: line.closed,
+            received_bytes: line.received_bytes,
+            read_bytes: line.read_bytes,
+            timeslices_read_bytes: line.timeslices_read_bytes,
+            zero_window_ns: line.zero_window_ns,
+        }
+    }
+}
+
+/// Totals of a thread.
+#[derive(Serialize, Deserialize)]
+pub struct ThreadLine {
+    #[serde(rename = "type", skip_deserializing)]
+    kind: &'static str,
+    begun_ns: u64,
+    at_ns: u64,
+    tid: u32,
+    tgid: u32,
+    comm: Comm,
+    exited: bool,
+    on_cpu_ns: u64,
+    wait_ns: u64,
+    preempted: u64,
+    blocked: u64,
+    read_bytes: u64,
+}
+
+impl From<&ThreadTotal> for ThreadLine {
+    fn from(total: &ThreadTotal) -> Self {
+        let ThreadTotal {
+            begun_ns,
+            at_ns,
+            tid,
+            tgid,
+            comm,
+            exited,
+            on_cpu_ns,
+            wait_ns,
+            preempted,
+            blocked,
+            read_bytes,
+        } = *total;
+        let kind = THREAD;
+        Self { kind, begun_ns, at_ns, tid, tgid, comm, exited, on_cpu_ns, wait_ns, preempted, blocked, read_bytes }
+    }
+}
+
+impl From<ThreadLine> for ThreadTotal {
+    fn from(line: ThreadLine) -> Self {
+        let ThreadLine {
+            kind: _,
+            begun_ns,
+            at_ns,
+            tid,
+            tgid,
+            comm,
+            exited,
+            on_cpu_ns,
+            wait_ns,
+            preempted,
+            blocked,
+            read_bytes,
+        } = line;
+        Self { begun_ns, at_ns, tid, tgid, comm, exited, on_cpu_ns, wait_ns, preempted, blocked, read_bytes }
     }
 }
 

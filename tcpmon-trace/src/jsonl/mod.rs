@@ -8,5 +8,8 @@ mod schema;
 mod write;
 
 pub use error::ReadError;
-pub use read::JsonLinesReader;
+pub use read::{Item, JsonLinesReader};
 pub use write::JsonLinesWriter;
+
+/// How [`JsonLinesWriter`] starts a record.
+const RECORD: &[u8] = br#"{"type":"timeslice","#;

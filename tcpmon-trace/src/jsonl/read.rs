@@ -5,22 +5,35 @@ use std::io::{BufRead, Read};
 use serde::de::DeserializeOwned;
 
 use super::{
+    RECORD,
     error::ReadError,
-    line::{HEADER, HeaderLine, LineType, TIMESLICE, TRAILER, TimesliceLine, TrailerLine, Version},
+    line::{
+        HEADER, HeaderLine, LineType, SOCKET, SocketLine, THREAD, TIMESLICE, TRAILER, ThreadLine, TimesliceLine,
+        TrailerLine, Version,
+    },
 };
 use crate::{
     header::{FORMAT, FORMAT_VERSION, TraceHeader},
     record::TimesliceRecord,
+    total::Total,
     trailer::Trailer,
 };
 
 /// The longest line that is read. It bounds the memory that a file without newlines can take.
 const LONGEST: u64 = 1 << 20;
 
-/// How [`JsonLinesWriter`](super::JsonLinesWriter) starts a record. Any other spelling is read, too, but more slowly.
-const RECORD: &[u8] = br#"{"type":"timeslice","#;
+
+/// What a trace has between its header and its trailer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Item {
+    /// A timeslice.
+    Timeslice(Box<TimesliceRecord>),
+    /// Totals.
+    Total(Box<Total>),
+}
 
 /// Reads a trace from JSON Lines, record by record: an iterator over its [`TimesliceRecord`]s.
+/// [`next_item`](Self::next_item) returns the totals, too.
 ///
 /// It ends after the trailer, which [`trailer`](Self::trailer) then returns, or after the first error. Lines with an
 /// unknown `type` and unknown keys are skipped, because a later tcpmon may write more within this version of the
@@ -77,16 +90,25 @@ impl<R: BufRead> JsonLinesReader<R> {
         self.records
     }
 
-    /// The next record; `None` after the trailer.
-    fn record(&mut self) -> Result<Option<TimesliceRecord>, ReadError> {
+    /// The next record or totals; `None` after the trailer or the first error.
+    pub fn next_item(&mut self) -> Option<Result<Item, ReadError>> {
+        if self.ended {
+            return None;
+        }
+        let item = self.item().transpose();
+        self.ended = !matches!(item, Some(Ok(_)));
+        item
+    }
+
+    fn item(&mut self) -> Result<Option<Item>, ReadError> {
         loop {
             if !self.line.read(&mut self.input)? {
                 return Err(ReadError::NoTrailer { offset: self.line.offset, records: self.records });
             }
             match self.line.content() {
-                Ok(Content::Record(record)) => {
-                    self.records += 1;
-                    return Ok(Some(*record));
+                Ok(Content::Item(item)) => {
+                    self.records += u64::from(matches!(item, Item::Timeslice(_)));
+                    return Ok(Some(item));
                 }
                 Ok(Content::Trailer(trailer)) => {
                     self.check(&trailer)?;
@@ -126,18 +148,19 @@ impl<R: BufRead> Iterator for JsonLinesReader<R> {
     type Item = Result<TimesliceRecord, ReadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.ended {
-            return None;
+        loop {
+            match self.next_item()? {
+                Ok(Item::Timeslice(record)) => return Some(Ok(*record)),
+                Ok(Item::Total(_)) => {}
+                Err(error) => return Some(Err(error)),
+            }
         }
-        let record = self.record().transpose();
-        self.ended = !matches!(record, Some(Ok(_)));
-        record
     }
 }
 
 /// The content of a line after the header.
 enum Content {
-    Record(Box<TimesliceRecord>),
+    Item(Item),
     Trailer(Trailer),
     Other,
 }
@@ -164,12 +187,15 @@ impl Line {
     }
 
     fn content(&self) -> Result<Content, Bad> {
+        // Any other spelling is read, too, but more slowly.
         if self.bytes.starts_with(RECORD) {
             return self.record();
         }
         match self.parse::<LineType>()?.kind.as_str() {
             TIMESLICE => self.record(),
             TRAILER => Ok(Content::Trailer(self.parse::<TrailerLine>()?.into())),
+            SOCKET => Ok(total(Total::Socket(self.parse::<SocketLine>()?.into()))),
+            THREAD => Ok(total(Total::Thread(self.parse::<ThreadLine>()?.into()))),
             HEADER => Err(Bad { at: 0, reason: "a second header".into() }),
             _ => Ok(Content::Other),
         }
@@ -178,7 +204,7 @@ impl Line {
     fn record(&self) -> Result<Content, Bad> {
         let record = TimesliceRecord::try_from(self.parse::<TimesliceLine>()?);
         let record = record.map_err(|reason| Bad { at: 0, reason: reason.into() })?;
-        Ok(Content::Record(Box::new(record)))
+        Ok(Content::Item(Item::Timeslice(Box::new(record))))
     }
 
     fn parse<T: DeserializeOwned>(&self) -> Result<T, Bad> {
@@ -190,6 +216,10 @@ impl Line {
             reason: reason(&error),
         })
     }
+}
+
+fn total(total: Total) -> Content {
+    Content::Item(Item::Total(Box::new(total)))
 }
 
 fn header(line: &Line) -> Result<TraceHeader, ReadError> {

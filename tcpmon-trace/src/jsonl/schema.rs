@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::JsonLinesWriter;
 use crate::{
-    FORMAT_VERSION, LOSSES, LOST_OUTPUT, LOST_WRITE, TraceWriter,
+    FORMAT_VERSION, LOSSES, LOST_OUTPUT, LOST_WRITE, Total, TraceWriter,
     record::TimesliceEnd,
     sample,
     trailer::{EndReason, Trailer},
@@ -41,11 +41,13 @@ impl<'de> Deserialize<'de> for Object {
     }
 }
 
-/// The lines of a trace: header, timeslice, trailer.
+/// The lines of a trace: header, timeslice, totals of a socket and of a thread, trailer.
 fn lines() -> Vec<String> {
     let mut bytes = Vec::new();
     let mut writer = JsonLinesWriter::new(&mut bytes, &sample::header()).expect("memory takes all");
     writer.record(&sample::record()).expect("memory takes all");
+    writer.total(&Total::Socket(sample::socket_total())).expect("memory takes all");
+    writer.total(&Total::Thread(sample::thread_total())).expect("memory takes all");
     writer.finish(&sample::ending()).expect("memory takes all");
     String::from_utf8(bytes).expect("JSON is UTF-8").lines().map(str::to_owned).collect()
 }
@@ -106,7 +108,9 @@ fn the_document_has_every_key_in_the_order_and_with_the_type_in_which_it_is_writ
     let lines = lines();
     assert_documented("Header", &lines[0]);
     assert_documented("Timeslice", &lines[1]);
-    assert_documented("Trailer", &lines[2]);
+    assert_documented("Socket", &lines[2]);
+    assert_documented("Thread", &lines[3]);
+    assert_documented("Trailer", &lines[4]);
 }
 
 #[test]

@@ -2,11 +2,12 @@
 
 use std::io::{self, ErrorKind};
 
-use super::line::{HeaderLine, TimesliceLine, TrailerLine};
+use super::{RECORD, line::{HeaderLine, SocketLine, ThreadLine, TimesliceLine, TrailerLine}};
 use crate::{
     header::TraceHeader,
     output::{Output, TraceWriter},
     record::TimesliceRecord,
+    total::Total,
     trailer::{Ending, Trailer},
 };
 
@@ -27,8 +28,9 @@ pub struct JsonLinesWriter<O: Output> {
     taken: usize,
     /// How much the output had accepted before the buffer.
     before: u64,
-    /// Where the last lines before the buffer end, in order; the end of the header's line comes first.
-    ends: Vec<u64>,
+    /// Where the last lines before the buffer end, in order, and whether they are records; the end of the header's line
+    /// comes first.
+    ends: Vec<LineEnd>,
     /// Records in the output and the buffer.
     records: u64,
     /// Records that were not accepted into the buffer.
@@ -69,7 +71,7 @@ impl<O: Output> JsonLinesWriter<O> {
         }
         let known = self.ends.len();
         let ends = line_ends(&self.buffer).take(REMEMBERED);
-        self.ends.extend(ends.map(|end| self.before + end as u64));
+        self.ends.extend(ends.map(|end| LineEnd { at: self.before + end.at, ..end }));
         self.ends[known..].reverse();
         self.ends.drain(..self.ends.len().saturating_sub(REMEMBERED));
         self.before += self.buffer.len() as u64;
@@ -84,14 +86,14 @@ impl<O: Output> JsonLinesWriter<O> {
         let held = self.before + self.taken as u64;
         let longest = trailer_line(&Trailer::new(ending, self.records, u64::MAX))?.len() as u64;
         let mut dropped = 0;
-        let mut keep = self.ends.first().copied().unwrap_or(0);
-        let buffered = line_ends(&self.buffer).map(|end| self.before + end as u64);
+        let mut keep = self.ends.first().map_or(0, |end| end.at);
+        let buffered = line_ends(&self.buffer).map(|end| LineEnd { at: self.before + end.at, ..end });
         for end in buffered.chain(self.ends.iter().rev().copied()) {
-            if end + longest <= held {
-                keep = end;
+            if end.at + longest <= held {
+                keep = end.at;
                 break;
             }
-            dropped += u64::from(end > keep);
+            dropped += u64::from(end.at > keep && end.is_record);
         }
         self.output.cut(keep).map_err(|_| error)?;
         let records = self.records - dropped;
@@ -117,6 +119,16 @@ impl<O: Output> TraceWriter for JsonLinesWriter<O> {
         append(&mut self.buffer, &TimesliceLine::from(record))?;
         self.records += 1;
         Ok(())
+    }
+
+    fn total(&mut self, total: &Total) -> io::Result<()> {
+        if self.buffer.len() >= BATCH {
+            self.drain()?;
+        }
+        match total {
+            Total::Socket(total) => append(&mut self.buffer, &SocketLine::from(total)),
+            Total::Thread(total) => append(&mut self.buffer, &ThreadLine::from(total)),
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -152,10 +164,22 @@ fn trailer_line(trailer: &Trailer) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
+/// Where a line ends.
+#[derive(Clone, Copy, Debug)]
+struct LineEnd {
+    at: u64,
+    is_record: bool,
+}
+
 /// Where the lines end, the last line first. A JSON object on one line contains no newline.
-fn line_ends(lines: &[u8]) -> impl Iterator<Item = usize> {
-    let newlines = lines.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n');
-    newlines.map(|(at, _)| at + 1)
+fn line_ends(lines: &[u8]) -> impl Iterator<Item = LineEnd> {
+    let mut rest = lines.strip_suffix(b"\n");
+    std::iter::from_fn(move || {
+        let whole = rest?;
+        let begin = whole.iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1);
+        rest = begin.checked_sub(1).map(|newline| &whole[..newline]);
+        Some(LineEnd { at: whole.len() as u64 + 1, is_record: whole[begin..].starts_with(RECORD) })
+    })
 }
 
 #[cfg(test)]
@@ -230,10 +254,12 @@ mod tests {
             r#""rcv_ssthresh_bytes":3000000,"window_clamp_bytes":4000000,"#,
             r#""limited_upstream_ns":2100000,"limited_application_ns":900000,"#,
             r#""limited_scheduler_ns":11000,"limited_window_ns":600000,"limited_memory_ns":30000,"#,
-            r#""waited_application_byte_us":1024000,"waited_scheduler_byte_us":512000}"#,
+            r#""waited_application_byte_us":1024000,"waited_scheduler_byte_us":512000,"#,
+            r#""preempted_by_tid":77,"preempted_by":"hog"}"#,
             "\n",
-            r#"{"type":"trailer","records":1,"lost":{"output":0,"reader_slot":0,"reader_storage":0,"#,
-            r#""recursion_sched_switch":0,"recursion_tcp_probe":0,"recursion_tcp_rcv_space_adjust":0,"#,
+            r#"{"type":"trailer","records":1,"lost":{"final_record":0,"output":0,"reader_slot":0,"#,
+            r#""reader_storage":0,"recursion_sched_switch":0,"recursion_tcp_probe":0,"#,
+            r#""recursion_tcp_rcv_space_adjust":0,"#,
             r#""socket_storage":0,"timeslice_edge":0,"#,
             r#""timeslice_record":0,"timeslice_socket":0,"write":0},"#,
             r#""end_time":"2026-07-30T12:00:30.123456790Z","end_monotonic_ns":5030000000000,"#,

@@ -1,38 +1,92 @@
 //! A summary of the trace for each of its sockets.
 
-use super::columns::{Lines, SocketColumn};
+use std::collections::BTreeMap;
+
+use super::columns::{Lines, SocketColumn, Thread};
 use crate::{
     distribution::FILL_TOP,
     scale::{Bytes, Count, Rate, Time},
     summary::{SocketSummary, Summary, causes},
+    total::ThreadTotal,
     trailer::Trailer,
 };
 
 /// Writes one line per socket, sorted by bytes read, the largest first.
 pub fn write(summary: &Summary, lines: &mut Lines, trailer: &Trailer) {
     heading(lines);
-    let lost = if trailer.lost_total() == 0 { "0" } else { "?" };
+    let complete = trailer.lost_total() == 0;
     for socket in summary.by_bytes() {
-        row(socket, lines, lost);
+        row(socket, lines, complete);
     }
 }
 
-fn row(socket: &SocketSummary, lines: &mut Lines, lost: &str) {
+fn row(socket: &SocketSummary, lines: &mut Lines, complete: bool) {
     match socket.ends {
         Some((local, remote)) => lines.left(SOCKET, SocketColumn { local_port: local.port(), remote, width: SOCKET }),
         None => lines.left(SOCKET, "all other sockets"),
     }
-    lines.right(4, Bytes(socket.read_bytes));
-    lines.right(10, Rate { bytes: socket.read_bytes, ns: socket.duration_ns() });
+    lines.right(4, Bytes(socket.all_read_bytes()));
+    lines.right(10, Rate { bytes: socket.all_read_bytes(), ns: socket.duration_ns() });
     let fill = |permille| Fill(socket.fills_at_deactivation.quantile(permille));
     lines.right(12, format_args!("{}/{}", fill(500), fill(990)));
     let waits = &socket.run_queue_waits;
     lines.right(14, format_args!("{}/{}", Time(waits.sum_ns()), Time(waits.quantile(990))));
     lines.left(LIMITED_BY, LimitedBy(socket.limited_ns));
     lines.right(6, Count(socket.records));
-    lines.right(4, lost);
+    match socket.all_read_bytes() - socket.read_bytes {
+        0 if complete || socket.total_read_bytes > 0 => lines.right(4, 0),
+        0 => lines.right(4, "?"),
+        lost => lines.right(4, format_args!("{}%", (u128::from(lost) * 100).div_ceil(socket.all_read_bytes().into()))),
+    }
     lines.end();
 }
+
+/// Writes one line per thread, those with the most time on the CPU first, and one per process if it has more than one
+/// thread.
+pub fn write_threads(summary: &Summary, lines: &mut Lines) {
+    if summary.threads.is_empty() {
+        return;
+    }
+    lines.end();
+    lines.left(SOCKET, "thread, from its first read");
+    lines.right(4, "read");
+    lines.right(10, "on CPU");
+    lines.right(12, "wait");
+    lines.right(14, "time");
+    lines.right(LIMITED_BY, "preempted");
+    lines.right(8, "blocked");
+    lines.end();
+    let mut threads: Vec<_> = summary.threads.values().collect();
+    threads.sort_by_key(|thread| (u64::MAX - thread.on_cpu_ns, thread.tid));
+    let mut processes: BTreeMap<u32, Vec<&ThreadTotal>> = BTreeMap::new();
+    threads.iter().for_each(|thread| processes.entry(thread.tgid).or_default().push(thread));
+    for thread in threads.iter().take(SHOWN_THREADS) {
+        lines.left(SOCKET, Thread { comm: &thread.comm, tid: thread.tid, width: SOCKET });
+        totals(&[thread], lines);
+    }
+    if let Some(others) = threads.get(SHOWN_THREADS..).filter(|others| !others.is_empty()) {
+        lines.left(SOCKET, format_args!("{} other threads", others.len()));
+        totals(others, lines);
+    }
+    for (tgid, threads) in processes.iter().filter(|(_, threads)| threads.len() > 1).take(SHOWN_THREADS) {
+        lines.left(SOCKET, format_args!("process {tgid}, {} threads", threads.len()));
+        totals(threads, lines);
+    }
+}
+
+fn totals(threads: &[&ThreadTotal], lines: &mut Lines) {
+    let sum = |of: fn(&ThreadTotal) -> u64| threads.iter().fold(0, |sum: u64, thread| sum.saturating_add(of(thread)));
+    lines.right(4, Bytes(sum(|thread| thread.read_bytes)));
+    lines.right(10, Time(sum(|thread| thread.on_cpu_ns)));
+    lines.right(12, Time(sum(|thread| thread.wait_ns)));
+    lines.right(14, Time(sum(|thread| thread.at_ns.saturating_sub(thread.begun_ns))));
+    lines.right(LIMITED_BY, Count(sum(|thread| thread.preempted)));
+    lines.right(8, Count(sum(|thread| thread.blocked)));
+    lines.end();
+}
+
+/// Threads, and processes, with a line of their own.
+const SHOWN_THREADS: usize = 20;
 
 /// Width of the socket's column: what the other columns leave.
 const SOCKET: usize = 27;

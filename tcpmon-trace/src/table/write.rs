@@ -12,6 +12,7 @@ use crate::{
     record::{Queue, TimesliceEnd, TimesliceRecord},
     scale::{Bytes, Percent, Seconds, Time},
     summary::Summary,
+    total::Total,
     trailer::{Ending, Trailer},
 };
 
@@ -135,6 +136,7 @@ impl<W: Write> TableWriter<W> {
             self.lines.wrapped("no timeslices: no traced thread had or read data in a TCP socket");
         } else {
             summary::write(&self.summary, &mut self.lines, trailer);
+            summary::write_threads(&self.summary, &mut self.lines);
         }
         self.lines.end();
         let ns = trailer.end.monotonic_ns.saturating_sub(self.start.monotonic_ns);
@@ -144,7 +146,14 @@ impl<W: Write> TableWriter<W> {
             Time(ns),
             trailer.reason.name(),
             match trailer.lost_in_words() {
-                Some(lost) => lost + " (of which sockets is not known)",
+                Some(lost) if self.summary.threads.is_empty() => lost + " (of which sockets is not known)",
+                Some(lost) => {
+                    let share = (self.summary.recorded_share() * 1000.0).floor() / 10.0;
+                    format!(
+                        "{lost}: the timeslices have {share}% of the bytes. Bytes and threads above are exact, all \
+                         else is a lower bound"
+                    )
+                }
                 None => "nothing".into(),
             }
         ));
@@ -161,6 +170,11 @@ impl<W: Write> TraceWriter for TableWriter<W> {
         self.pending += 1;
         self.summary.add(record);
         if self.lines.as_bytes().len() >= BATCH { self.hand_over() } else { Ok(()) }
+    }
+
+    fn total(&mut self, total: &Total) -> io::Result<()> {
+        self.summary.add_total(total);
+        Ok(())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -297,6 +311,32 @@ socket                      read throughput fill p50/p99 wait total/p99 limited 
         assert!(shown.ends_with("; lost: timeslice_record 12 (of which sockets is not known)\n"), "{shown}");
         let socket = shown.lines().find(|line| line.contains("Mbit/s")).expect("a socket's line");
         assert!(socket.ends_with(" ?"), "{socket}");
+    }
+
+    #[test]
+    fn what_was_lost_is_known_for_each_socket_if_there_are_totals() {
+        let mut ending = sample::ending();
+        ending.lost.insert("timeslice_record".into(), 12);
+        let mut bytes = Vec::new();
+        let mut writer = TableWriter::new(&mut bytes, &sample::header()).expect("memory takes all");
+        writer.record(&sample::record()).expect("memory takes all");
+        writer.total(&Total::Socket(sample::socket_total())).expect("memory takes all");
+        writer.total(&Total::Thread(sample::thread_total())).expect("memory takes all");
+        writer.finish(&ending).expect("memory takes all");
+        let shown = String::from_utf8(bytes).expect("the table is ASCII");
+        assert_fits(&shown);
+        let conclusion = &shown[shown.rfind("\nsocket ").expect("a summary")..];
+        let expected = "
+socket                      read throughput fill p50/p99 wait total/p99 limited by       slices lost
+5201<192.0.2.2:40000        2.3M 76.8Gbit/s    0.3%/0.3%      12us/12us upstream 58%          1  47%
+
+thread, from its first read read     on CPU         wait           time        preempted  blocked
+iperf3/4322                 2.2M       9.0s        800ms            30s              123      46k
+
+1 records in 30s, ended by duration; lost: timeslice_record 12: the timeslices have 53.6% of the
+    bytes. Bytes and threads above are exact, all else is a lower bound
+";
+        assert_eq!(conclusion, expected);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use super::signals::Signals;
-use tcpmon_trace::{EndReason, Ending, LOST_OUTPUT, LOST_WRITE, TimesliceRecord, TraceWriter, Trailer};
+use tcpmon_trace::{EndReason, Ending, LOST_OUTPUT, LOST_WRITE, TimesliceRecord, Total, TraceWriter, Trailer};
 
 /// Maximum memory for records that wait for the output.
 const QUEUE_BYTES: usize = 64 << 20;
@@ -69,6 +69,7 @@ pub(super) enum WriteOutcome {
 #[derive(Debug)]
 enum WriterMessage {
     Records(Vec<TimesliceRecord>),
+    Totals(Vec<Total>),
     Finish(Ending),
 }
 
@@ -129,6 +130,13 @@ impl WriterThread {
         }
     }
 
+    /// Passes totals on.
+    pub(super) fn send_totals(&mut self, totals: Vec<Total>) {
+        if !totals.is_empty() {
+            let _ = self.inbox.send(WriterMessage::Totals(totals));
+        }
+    }
+
     /// Ends the trace within a time limit, which each of `signals` shortens.
     ///
     /// # Errors
@@ -172,6 +180,16 @@ fn write(
     for message in messages {
         let mut ending = match message {
             WriterMessage::Finish(ending) => ending,
+            WriterMessage::Totals(totals) => {
+                for total in &totals {
+                    if failure.is_none() && !state.past_deadline.load(Ordering::Relaxed) {
+                        failure = writer.total(total).err();
+                    } else {
+                        dropped += 1;
+                    }
+                }
+                continue;
+            }
             WriterMessage::Records(records) => {
                 for record in &records {
                     if failure.is_some() {

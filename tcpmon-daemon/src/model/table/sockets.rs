@@ -176,7 +176,7 @@ impl Table {
 
 /// The record's totals brought up to the time of the snapshot, by the same function that the programs use, and whether
 /// that function refused anything.
-fn until_now(record: &SocketRecord) -> (SocketCounters, bool) {
+pub fn until_now(record: &SocketRecord) -> (SocketCounters, bool) {
     let live = &record.live;
     let mut state = record.state;
     let seen = Observation {

@@ -1,0 +1,58 @@
+//! Converts what the programs have counted for a socket or a thread to the totals of a trace.
+
+use std::net::SocketAddr;
+
+use tcpmon_common::{
+    reader::{END_BLOCKED, END_PREEMPTED, READER_EXITED, ReaderSlot},
+    socket::{SocketCounters, SocketRecord},
+};
+use tcpmon_trace::{AddressFamily, Comm, SocketTotal, ThreadTotal};
+use zerocopy::IntoBytes as _;
+
+use super::AF_INET6;
+
+/// The totals of a socket with these counters. No timeslice is known yet.
+pub fn socket_total(record: &SocketRecord, counters: &SocketCounters, closed: bool) -> SocketTotal {
+    let (live, state) = (&record.live, &record.state);
+    let address = |bytes| super::address(live.family, bytes).to_canonical();
+    SocketTotal {
+        at_ns: record.header.time_ns,
+        cookie: record.header.cookie,
+        family: if live.family == AF_INET6 { AddressFamily::V6 } else { AddressFamily::V4 },
+        local: SocketAddr::new(address(live.local_address), live.local_port),
+        remote: SocketAddr::new(address(live.remote_address), live.remote_port),
+        netns: live.netns,
+        tid: state.reader_tid,
+        tgid: state.reader_tgid,
+        comm: comm(state.process),
+        closed,
+        received_bytes: counters.received_bytes,
+        read_bytes: counters.timeslice_read_bytes,
+        timeslices_read_bytes: 0,
+        zero_window_ns: counters.zero_window_ns,
+    }
+}
+
+/// The totals of a thread at `now_ns`, with the name of its group.
+pub fn thread_total(slot: &ReaderSlot, now_ns: u64) -> ThreadTotal {
+    let counters = &slot.counters;
+    ThreadTotal {
+        begun_ns: slot.begun_ns,
+        at_ns: now_ns,
+        tid: slot.tid,
+        tgid: slot.tgid,
+        comm: comm(slot.process),
+        exited: slot.flags & READER_EXITED != 0,
+        on_cpu_ns: counters.on_cpu_ns,
+        wait_ns: counters.run_queue_wait_ns,
+        preempted: counters.ends[END_PREEMPTED as usize],
+        blocked: counters.ends[END_BLOCKED as usize],
+        read_bytes: slot.read_bytes,
+    }
+}
+
+fn comm(name: tcpmon_common::name::Name) -> Comm {
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(name.as_bytes());
+    Comm::from_kernel(&bytes)
+}
