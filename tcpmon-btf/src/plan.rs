@@ -48,7 +48,7 @@ pub const FUNCTIONS: [(&str, &str); 4] = [
 
 /// All probes, in the order in which they are attached. Reads come before timeslices, so that no timeslice lacks its
 /// reads.
-pub const PROBES: [Probe; 9] = [
+pub const PROBES: [Probe; 10] = [
     Probe {
         sees_lifecycle: true,
         second_program: Some("inet_sock_set_state_again"),
@@ -59,6 +59,7 @@ pub const PROBES: [Probe; 9] = [
         second_program: Some("tcp_destroy_sock_again"),
         ..required("tcp_destroy_sock", true, tracepoint::tcp_destroy_sock::ARGUMENTS)
     },
+    FORK,
     required("tcp_rcv_space_adjust", true, tracepoint::tcp_rcv_space_adjust::ARGUMENTS),
     required("tcp_probe", true, tracepoint::tcp_probe::ARGUMENTS),
     required("sched_switch", true, tracepoint::sched_switch::ARGUMENTS),
@@ -71,6 +72,13 @@ pub const PROBES: [Probe; 9] = [
     optional("napi_poll", "NAPI polls are not counted", tracepoint::napi_poll::ARGUMENTS),
     MEMORY_LIMIT,
 ];
+
+/// Processes that start others. Only a trace that follows processes attaches it, before it looks for their readers.
+pub const FORK: Probe = Probe {
+    sees_lifecycle: true,
+    daemon: false,
+    ..required("sched_process_fork", true, tracepoint::sched_process_fork::ARGUMENTS)
+};
 
 /// Requests for socket memory that a limit refused.
 pub const MEMORY_LIMIT: Probe = optional(

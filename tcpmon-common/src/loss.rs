@@ -48,10 +48,12 @@ pub enum Loss {
     /// There are more listening sockets on kernel-chosen ports than are remembered: this one's connections are a
     /// service of their own.
     ChosenPort = 17,
+    /// A trace follows more processes than it can: a process that a traced one started is not traced.
+    FollowedProcess = 18,
 }
 
 /// Number of kinds of [`Loss`].
-pub const LOSSES: usize = 18;
+pub const LOSSES: usize = 19;
 
 impl Loss {
     /// All kinds in the order of their index.
@@ -74,6 +76,7 @@ impl Loss {
         Loss::ImpossibleTime,
         Loss::ImpossibleBytes,
         Loss::ChosenPort,
+        Loss::FollowedProcess,
     ];
 
     /// The value of the label `what`.
@@ -97,6 +100,7 @@ impl Loss {
             Loss::ImpossibleTime => "impossible_time",
             Loss::ImpossibleBytes => "impossible_bytes",
             Loss::ChosenPort => "chosen_port",
+            Loss::FollowedProcess => "followed_process",
         }
     }
 }

@@ -83,6 +83,12 @@ tracepoints! {
         /// The state of the thread that leaves the CPU (5.18).
         PREV_STATE = ExpectedArgument { optional: true, ..argument(3, ExpectedType::Integer(4)) };
     }
+    sched_process_fork {
+        /// The process that starts another, or a thread.
+        PARENT = argument(0, ExpectedType::Pointer("task_struct"));
+        /// The first thread of the new process, or the new thread.
+        CHILD = argument(1, ExpectedType::Pointer("task_struct"));
+    }
     tcp_rcvbuf_grow {
         /// The socket.
         SOCK = argument(0, ExpectedType::Pointer("sock"));

@@ -172,6 +172,7 @@ pub struct DaemonArgs {
 A timeslice is recorded if it matches all kinds of filters that are given; of each kind, one match is enough.
 The eBPF programs filter in the kernel: what does not match costs 0.1 to 0.3 us. Ctrl-C ends the trace.
 
+  tcpmon trace -- iperf3 -s -1                        run a command and trace it until it ends
   tcpmon trace --pid 4711 --duration 30s              trace one process
   tcpmon trace --comm xrootd --output run.jsonl       write a file for pandas or DuckDB
   tcpmon trace --all --port 5201                      trace all readers of one port"
@@ -197,6 +198,10 @@ pub struct TraceArgs {
     #[arg(long)]
     pub all: bool,
 
+    /// Trace the processes that those of --pid have started or will start, too
+    #[arg(long, requires = "pid")]
+    pub follow: bool,
+
     /// End the trace after this time, such as `30s` [default: until all processes of --pid exit, or Ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub duration: Option<Duration>,
@@ -216,6 +221,10 @@ pub struct TraceArgs {
     /// Size of the eBPF ring buffer, in bytes: a power of two, at least one page
     #[arg(long, value_name = "N", default_value = "8388608", value_parser = parse_ring_bytes)]
     pub ring_bytes: u32,
+
+    /// Run this command, trace it with its children, and exit with its status; a table goes to stderr
+    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["pid", "comm", "cgroup", "all"])]
+    pub command: Vec<OsString>,
 }
 
 /// Flags of `tcpmon report`.
@@ -506,7 +515,31 @@ impl ReportArgs {
     }
 }
 
+/// A standard stream to which a trace is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StandardStream {
+    /// Standard output.
+    Output,
+    /// Standard error.
+    Error,
+}
+
+impl StandardStream {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            StandardStream::Output => "standard output",
+            StandardStream::Error => "standard error",
+        }
+    }
+}
+
 impl TraceArgs {
+    /// Where the trace goes without `--output`: standard output belongs to the command.
+    pub fn stream(&self) -> StandardStream {
+        if self.command.is_empty() { StandardStream::Output } else { StandardStream::Error }
+    }
+
     /// Format of the records.
     pub fn format(&self) -> TraceFormat {
         match (self.format, &self.output) {
@@ -517,11 +550,12 @@ impl TraceArgs {
     }
 
     fn check(&self) -> Result<(), (ErrorKind, String)> {
-        let filters = self.pid.len() + self.comm.len() + self.port.len() + self.cgroup.len();
+        let filters = self.pid.len() + self.comm.len() + self.port.len() + self.cgroup.len() + self.command.len();
         if filters == 0 && !self.all {
             return Err((
                 ErrorKind::MissingRequiredArgument,
-                "no filter is given: add --pid, --comm, --port or --cgroup, or --all to trace all processes".into(),
+                "nothing to trace: add --pid, --comm, --port, --cgroup or `-- COMMAND`, or --all to trace all processes"
+                    .into(),
             ));
         }
         if self.cgroup.len() > FILTER_CGROUPS {

@@ -37,7 +37,8 @@ use crate::{
 
 pub use self::task::{ReaderThread, reader_thread, slot_of};
 
-// The loader sets the sizes of READERS, FREE_SLOTS, TRACED, TRACED_SOCKETS, FREE_PLACES, DROPS and EVENTS.
+// The loader sets the sizes of READERS, FREE_SLOTS, TRACED, TRACED_SOCKETS, FREE_PLACES, FILTER_TGIDS, DROPS and
+// EVENTS.
 
 /// Map number, from the socket's address (see [`map_of`]) -> one of the maps below; filled by user space.
 #[btf_map]
@@ -141,7 +142,7 @@ static CHOSEN_PORTS: HashMap<u64, u8> = HashMap::with_max_entries(8192, 0);
 #[map]
 static CONNECTIONS: PerCpuArray<u64> = PerCpuArray::with_max_entries(CONNECTION_COUNTS, 0);
 
-/// Thread groups to trace; written by user space.
+/// Thread groups to trace; written by user space, and by fork if the trace follows processes.
 #[map]
 static FILTER_TGIDS: HashMap<u32, u8> = HashMap::with_max_entries(1024, 0);
 
@@ -415,6 +416,19 @@ pub fn count_connection(what: u32) {
 #[inline(always)]
 pub fn filter_has_tgid(tgid: u32) -> bool {
     FILTER_TGIDS.get_ptr(tgid).is_some()
+}
+
+/// Adds a process that has just started to those to trace, or removes one that had its id before. False if there is no
+/// room.
+#[inline(always)]
+pub fn follow(tgid: u32, followed: bool) -> bool {
+    if followed {
+        FILTER_TGIDS.insert(tgid, 1, 0).is_ok()
+    } else {
+        // Mostly, there is none.
+        let _ = FILTER_TGIDS.remove(tgid);
+        true
+    }
 }
 
 /// Whether the trace's filters include this name.

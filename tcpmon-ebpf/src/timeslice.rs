@@ -370,14 +370,7 @@ fn open(socket: &mut TracedSocket) {
 
 /// The reader in `slot` is scheduled out, in favour of `next`.
 #[inline(always)]
-pub fn deactivate(
-    slot: u32,
-    task: Task,
-    next: Task,
-    on_cpu_ns: u64,
-    run_queue_wait_ns: u64,
-    end: u32,
-) -> Option<()> {
+pub fn deactivate(slot: u32, task: Task, next: Task, on_cpu_ns: u64, run_queue_wait_ns: u64, end: u32) -> Option<()> {
     let reader = maps::traced(slot)?;
     let now = kernel::now_ns();
     // At the start of a trace, or after a switch that was not seen, it is unknown when the thread was off the CPU.

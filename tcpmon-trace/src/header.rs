@@ -48,6 +48,12 @@ pub struct Filter {
     pub cgroups: Vec<String>,
     /// Everything was traced (`--all`).
     pub all: bool,
+    /// The command that the trace started.
+    #[serde(default)]
+    pub command: Vec<String>,
+    /// Processes that the traced ones started were traced, too.
+    #[serde(default)]
+    pub follow: bool,
 }
 
 /// The first line of a trace.

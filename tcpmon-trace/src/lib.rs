@@ -1,9 +1,10 @@
 //! Traces of tcpmon: what each thread that reads a TCP socket found in the receive queue when it got the CPU and when
 //! it lost the CPU.
 //!
-//! A trace is one [`TraceHeader`], any number of [`TimesliceRecord`]s, the [`Total`]s of sockets and threads, and one
-//! [`Trailer`]. This crate writes and reads the formats; it has nothing to do with eBPF. It opens no files and reads no clock: clocks are arguments, input and
-//! output are `std::io`. `docs/trace-format.md` in the repository describes the JSON Lines format.
+//! A trace is one [`TraceHeader`], any number of [`TimesliceRecord`]s, [`Total`]s of sockets and threads, and one
+//! [`Trailer`]. This crate writes and reads the formats; it has nothing to do with eBPF. It opens no files and reads no
+//! clock: clocks are arguments, input and output are `std::io`. `docs/trace-format.md` in the repository describes the
+//! JSON Lines format.
 //!
 //! # Example
 //!

@@ -8,8 +8,10 @@ use super::header::Clocks;
 
 /// The losses of tcpmon's programs that can cost a trace a record or a read. Each must be in [`Ending::lost`], even if
 /// it is zero.
-pub const LOSSES: [&str; 10] = [
+pub const LOSSES: [&str; 12] = [
     "final_record",
+    "followed_process",
+    "recursion_sched_process_fork",
     "recursion_sched_switch",
     "recursion_tcp_probe",
     "recursion_tcp_rcv_space_adjust",

@@ -230,3 +230,86 @@ fn times_of_a_trace_add_up_to_those_of_schedstat() {
         assert!((seen - truth).abs() <= 0.05 * truth, "{key}: tcpmon {seen} s, schedstat {truth} s");
     }
 }
+
+/// The totals of this type at the end of a trace.
+fn totals<'t>(traced: &'t Traced, kind: &str) -> Vec<&'t Value> {
+    traced.records.iter().filter(|record| record["type"] == kind).collect()
+}
+
+#[test]
+fn an_event_loop_has_all_bytes_of_each_of_its_sockets() {
+    const FLOWS: u64 = 200;
+    const BYTES: u64 = 200_000;
+    let lab = Lab::new();
+    let looping = Traffic::reader(lab.receiver()).comm("loop").threads(Threads::Epoll).chunk(1000);
+    let reader = looping.connections(FLOWS).spawn();
+    let trace = Trace::start(&["--pid", &reader.pid().to_string()]);
+    sender(&lab, &reader).flows(FLOWS).bytes(BYTES).spawn().wait();
+    assert_eq!(reader.wait().bytes, FLOWS * BYTES);
+    let traced = trace.stop();
+    let slices = slices(&traced);
+    let sockets = totals(&traced, "socket");
+    assert_eq!(sockets.len() as u64, FLOWS);
+    for socket in sockets {
+        let of_socket = |key: &str| socket[key].as_u64().unwrap();
+        let own: Vec<_> = slices.iter().copied().filter(|slice| slice["cookie"] == socket["cookie"]).collect();
+        assert_eq!((of_socket("read_bytes"), of_socket("received_bytes")), (BYTES, BYTES), "{socket}");
+        assert_eq!((of_socket("timeslices_read_bytes"), sum(&own, "read_bytes")), (BYTES, BYTES), "{socket}");
+        assert_eq!(sum(&own, "arrived_off_cpu_bytes") + sum(&own, "arrived_on_cpu_bytes"), BYTES, "{socket}");
+        assert_eq!(socket["closed"], true);
+    }
+    // More sockets in one timeslice than are kept from one to the next.
+    let of_one_timeslice =
+        |slice: &Value| slices.iter().filter(|other| other["deactivated_ns"] == slice["deactivated_ns"]).count();
+    assert!(slices.iter().any(|slice| of_one_timeslice(slice) > 8));
+    let thread = totals(&traced, "thread");
+    assert_eq!((thread.len(), thread[0]["read_bytes"].as_u64()), (1, Some(FLOWS * BYTES)));
+}
+
+#[test]
+fn totals_are_exact_whatever_the_timeslices_lose() {
+    const FLOWS: u64 = 50;
+    const BYTES: u64 = 100_000;
+    let lab = Lab::new();
+    let looping = Traffic::reader(lab.receiver()).comm("lossy").threads(Threads::Epoll).chunk(500);
+    let reader = looping.connections(FLOWS).spawn();
+    let trace = Trace::start(&["--pid", &reader.pid().to_string(), "--ring-bytes", "4096"]);
+    let sending = sender(&lab, &reader).flows(FLOWS).paused().spawn();
+    assert_eq!(sending.send(BYTES), FLOWS * BYTES);
+    eventually(DEADLINE, "all is read", || reader.report().bytes == FLOWS * BYTES);
+    // The connections are open, so that no totals get lost with the timeslices.
+    let traced = trace.stop();
+    let trailer = traced.records.last().unwrap();
+    assert!(trailer["lost"]["timeslice_record"].as_u64().unwrap() > 0, "{trailer}");
+    let sockets = totals(&traced, "socket");
+    assert_eq!(sum(&sockets, "read_bytes"), FLOWS * BYTES);
+    assert_eq!(sum(&sockets, "received_bytes"), FLOWS * BYTES);
+    let recorded = sum(&slices(&traced), "read_bytes");
+    assert_eq!(sum(&sockets, "timeslices_read_bytes"), recorded);
+    assert!(recorded < FLOWS * BYTES);
+    sending.finish();
+}
+
+#[test]
+fn a_preempted_thread_names_who_got_its_cpu() {
+    let lab = Lab::new();
+    let hog = Traffic::hog(0, 0);
+    let name = std::fs::read_to_string(format!("/proc/{}/comm", hog.pid())).unwrap();
+    let reader = Traffic::reader(lab.receiver()).comm("victim").cpu(0).between(Between::Spin(300)).spawn();
+    let trace = Trace::start(&["--pid", &reader.pid().to_string()]);
+    let sender = sender(&lab, &reader).spawn();
+    let by_hog = |records: &[Value]| {
+        records
+            .iter()
+            .filter(|slice| slice["preempted_by_tid"] == hog.pid() && slice["preempted_by"] == name.trim())
+            .count()
+    };
+    eventually(DEADLINE, "the hog gets the CPU", || by_hog(&trace.records()) >= 3);
+    sender.finish();
+    reader.wait();
+    let traced = trace.stop();
+    for slice in slices(&traced) {
+        let preempted = slice["end"] == "preempted";
+        assert_eq!(slice["preempted_by_tid"] != 0, preempted, "{slice}");
+    }
+}

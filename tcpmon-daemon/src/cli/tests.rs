@@ -129,8 +129,11 @@ fn a_wrong_flag_is_named_with_a_remedy() {
 #[test]
 fn a_trace_needs_a_filter() {
     let message = refused("tcpmon trace --duration 1s");
-    assert!(message.contains("no filter is given: add --pid"), "{message}");
+    assert!(message.contains("nothing to trace: add --pid"), "{message}");
     assert!(message.contains("Usage: tcpmon trace"), "{message}");
+    assert_eq!(trace("-- iperf3 -s").command, ["iperf3", "-s"]);
+    assert!(refused("tcpmon trace --pid 1 -- iperf3 -s").contains("cannot be used with"));
+    assert!(refused("tcpmon trace --all --follow").contains("--pid <PID>"));
     let nine = "--cgroup x ".repeat(9);
     assert!(refused(&format!("tcpmon trace {nine}")).contains("at most 8 times"));
 }

@@ -31,7 +31,7 @@ const STDERR_TIMEOUT: Duration = Duration::from_secs(1);
 pub fn run(cli: Cli) -> anyhow::Result<u8> {
     match cli.command {
         Command::Daemon(args) => daemon::run(&args).map(|()| 0),
-        Command::Trace(args) => trace::run(&args).map(|()| 0),
+        Command::Trace(args) => trace::run(&args),
         Command::Report(args) => report::run(&args).map(|()| 0),
         Command::Top(args) => top::run(&args).map(|()| 0),
         Command::Doctor(args) => doctor::run(&args),
@@ -64,7 +64,11 @@ pub fn print_message(message: &str) {
 
 /// The exit code: 2 if the settings are wrong, 3 if tcpmon cannot run on this host, 1 for everything else.
 pub fn exit_code(error: &anyhow::Error) -> u8 {
-    if error.is::<ConfigError>() || error.is::<trace::OutputExists>() || error.is::<NoDevice>() {
+    if error.is::<ConfigError>()
+        || error.is::<trace::OutputExists>()
+        || error.is::<trace::NotStarted>()
+        || error.is::<NoDevice>()
+    {
         2
     } else if error.is::<trace::InContainer>() || matches!(error.downcast_ref(), Some(LoadError::CannotRun(_))) {
         3

@@ -1,8 +1,10 @@
 //! `tcpmon trace`: every timeslice of the selected readers, as it happens.
 
+mod descendants;
 mod namespace;
 mod signals;
 mod totals;
+mod traced_command;
 mod writer;
 
 use std::{
@@ -20,7 +22,8 @@ use std::{
 use anyhow::{Context as _, anyhow, bail};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    process::{Pid, PidfdFlags, pidfd_open, setpriority_process},
+    io::Errno,
+    process::{Pid, PidfdFlags, pidfd_open, setpriority_process, test_kill_process},
     time::{ClockId, clock_gettime},
 };
 use tcpmon_common::{loss::Loss, reader::READER_EXITED};
@@ -29,14 +32,16 @@ use tcpmon_trace::{
     TraceWriter,
 };
 
-pub(super) use self::namespace::InContainer;
 use self::{
+    descendants::descendants,
     signals::Signals,
-    totals::Totals,
+    totals::TraceTotals,
+    traced_command::{RunningCommand, WaitingCommand, exit_code},
     writer::{WriteOutcome, WriterThread},
 };
+pub(super) use self::{namespace::InContainer, traced_command::NotStarted};
 use crate::{
-    cli::{TraceArgs, TraceFormat},
+    cli::{StandardStream, TraceArgs, TraceFormat},
     decode::{self, Event},
     kernel::{Kernel, Options, TraceFilter},
     sandbox,
@@ -54,15 +59,22 @@ const HIGHEST_PRIORITY: i32 = -20;
 /// Maximum number of reader threads that are followed at a time.
 const MAX_READERS: u32 = 4096;
 
-/// Runs until one of the ends in [`EndReason`].
-pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
-    namespace::check_pids(&args.pid)?;
+/// How often a trace that follows processes forgets those that have ended.
+const FORGET_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Runs until one of the ends in [`EndReason`]. Returns the exit code: 0, or that of the command.
+pub fn run(args: &TraceArgs) -> anyhow::Result<u8> {
+    let command = if args.command.is_empty() { None } else { Some(WaitingCommand::new(&args.command)?) };
+    let pids = command.as_ref().map_or_else(|| args.pid.clone(), |command| vec![command.pid()]);
+    namespace::check_pids(&pids, command.is_some())?;
     raise_priority();
-    let processes = Processes::open(&args.pid)?;
+    let processes = Processes::open(&pids)?;
+    let follow = args.follow || command.is_some();
     let cgroups = args.cgroup.iter().map(|path| cgroup_id(path)).collect::<anyhow::Result<Vec<_>>>()?;
-    let kernel = Kernel::load(Options {
+    let mut kernel = Kernel::load(Options {
         trace: Some(TraceFilter {
-            tgids: args.pid.iter().copied().collect(),
+            tgids: pids.iter().copied().chain(followed(follow, &pids)).collect(),
+            follow,
             comms: args.comm.iter().cloned().collect(),
             ports: args.port.iter().copied().collect(),
             cgroups,
@@ -72,6 +84,8 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
         ring_bytes: args.ring_bytes,
         ephemeral_ports: Vec::new(),
     })?;
+    // Those that have started since, before the program for it was attached.
+    kernel.follow(&followed(follow, &pids))?;
     let uname = rustix::system::uname();
     let header = TraceHeader {
         tcpmon_version: env!("CARGO_PKG_VERSION").into(),
@@ -79,14 +93,16 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
         hostname: uname.nodename().to_string_lossy().into_owned(),
         start: read_clocks(),
         filter: Filter {
-            pids: args.pid.clone(),
+            pids: pids.clone(),
             comms: args.comm.clone(),
             ports: args.port.clone(),
             cgroups: args.cgroup.iter().map(|path| path.display().to_string()).collect(),
             all: args.all,
+            command: args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            follow,
         },
     };
-    let output = args.output.as_ref().map_or_else(|| "standard output".into(), |path| path.display().to_string());
+    let output = args.output.as_ref().map_or_else(|| args.stream().name().into(), |path| path.display().to_string());
     let file = args.output.as_deref().map(|path| create_output(path, args.force)).transpose()?;
     // The output may be in a directory of somebody else, which root can write to.
     sandbox::give_up_all().context("cannot give up capabilities")?;
@@ -94,18 +110,30 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the async runtime")?;
     runtime.block_on(async {
         let signals = Signals::listen().context("cannot install a signal handler")?;
-        let (format, started_ns) = (args.format(), header.start.monotonic_ns);
-        let writer = WriterThread::start(args.ring_bytes, move || open_writer(file, format, &header));
+        let (format, stream, started_ns) = (args.format(), args.stream(), header.start.monotonic_ns);
+        let writer = WriterThread::start(args.ring_bytes, move || open_writer(file, stream, format, &header));
         let writer = writer.context("cannot start the thread that writes the trace")?;
-        let totals = Totals::new(&args.port);
-        let mut tracing = RunningTrace { kernel, writer, signals, totals, started_ns };
+        let totals = TraceTotals::new(&args.port);
+        let command = command.map(WaitingCommand::release).transpose()?;
+        let mut tracing = RunningTrace { kernel, writer, signals, totals, command, follow, started_ns };
         let reason = tracing.run(args.duration, &processes).await?;
-        report(args, &output, tracing.finish(reason).await?)
+        let (outcome, command) = tracing.finish(reason).await?;
+        report(args, &output, outcome)?;
+        // A trace that has ended before its command waits for it.
+        Ok(match command {
+            Some((command, signals)) => exit_code(command.wait(signals).await?),
+            None => 0,
+        })
     })
 }
 
-/// Lets neither the traced threads nor others keep the CPU from a trace that is starting or has records to take. Without
-/// the capability for it, the trace goes on as it is, and counts what it loses.
+/// The processes that have to be followed from the start.
+fn followed(follow: bool, pids: &[u32]) -> Vec<u32> {
+    if follow { descendants(pids) } else { Vec::new() }
+}
+
+/// Lets neither the traced threads nor others keep the CPU from a trace that is starting or has records to take.
+/// Without the capability for it, the trace goes on as it is, and counts what it loses.
 fn raise_priority() {
     let _ = setpriority_process(None, HIGHEST_PRIORITY);
 }
@@ -115,7 +143,10 @@ struct RunningTrace {
     kernel: Kernel,
     writer: WriterThread,
     signals: Signals,
-    totals: Totals,
+    totals: TraceTotals,
+    /// The command that the trace has started.
+    command: Option<RunningCommand>,
+    follow: bool,
     /// Timeslices that ended before this time are not part of the trace: they fall between attaching and the header.
     started_ns: u64,
 }
@@ -125,12 +156,24 @@ impl RunningTrace {
         let deadline = duration.map(|duration| Instant::now() + duration);
         let mut tick = tokio::time::interval(DRAIN_INTERVAL);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut forgotten = Instant::now();
         loop {
-            let ended = tokio::select! {
+            let signal = tokio::select! {
                 biased;
-                () = self.signals.next() => Some(EndReason::Interrupt),
+                signal = self.signals.next() => Some(signal),
                 _ = tick.tick() => None,
             };
+            let ended = match (signal, &self.command) {
+                (Some(signal), Some(command)) => {
+                    command.signal(signal);
+                    None
+                }
+                (signal, _) => signal.map(|_| EndReason::Interrupt),
+            };
+            if self.follow && forgotten.elapsed() >= FORGET_INTERVAL {
+                self.kernel.forget_ended(has_ended)?;
+                forgotten = Instant::now();
+            }
             // Check what ends the trace before taking the last records, so that none is left behind.
             let ended = ended
                 .or_else(|| processes.have_exited().then_some(EndReason::ProcessExit))
@@ -174,12 +217,16 @@ impl RunningTrace {
         Ok(())
     }
 
-    async fn finish(mut self, reason: EndReason) -> anyhow::Result<WriteOutcome> {
+    /// Ends the trace; its command may go on.
+    async fn finish(mut self, reason: EndReason) -> anyhow::Result<(WriteOutcome, Option<(RunningCommand, Signals)>)> {
         let raw = self.kernel.raw()?;
-        let lost: BTreeMap<_, _> = raw.losses().filter(|(what, _)| LOSSES.contains(&what.as_str())).collect();
+        // A program that this trace has not loaded has lost nothing.
+        let mut lost: BTreeMap<_, _> = LOSSES.map(|what| (what.to_owned(), 0)).into();
+        lost.extend(raw.losses().filter(|(what, _)| LOSSES.contains(&what.as_str())));
         let ending = Ending { end: read_clocks(), reason, lost };
         self.writer.send_totals(self.totals.finish(&mut self.kernel)?);
-        self.writer.finish(ending, &mut self.signals).await
+        let outcome = self.writer.finish(ending, &mut self.signals).await?;
+        Ok((outcome, self.command.map(|command| (command, self.signals))))
     }
 }
 
@@ -205,9 +252,17 @@ fn create_output(path: &Path, force: bool) -> anyhow::Result<File> {
 }
 
 /// The requested writer, with the header written.
-fn open_writer(file: Option<File>, format: TraceFormat, header: &TraceHeader) -> io::Result<Box<dyn TraceWriter>> {
+fn open_writer(
+    file: Option<File>,
+    stream: StandardStream,
+    format: TraceFormat,
+    header: &TraceHeader,
+) -> io::Result<Box<dyn TraceWriter>> {
     // Not `io::stdout()`: a thread that is abandoned in a write to it would keep its lock.
-    let stdout = || io::stdout().as_fd().try_clone_to_owned().map(File::from);
+    let stdout = || match stream {
+        StandardStream::Output => io::stdout().as_fd().try_clone_to_owned().map(File::from),
+        StandardStream::Error => io::stderr().as_fd().try_clone_to_owned().map(File::from),
+    };
     Ok(match (file, format) {
         (Some(file), TraceFormat::Jsonl) => Box::new(JsonLinesWriter::new(file, header)?),
         (Some(file), TraceFormat::Table) => Box::new(TableWriter::new(file, header)?),
@@ -290,6 +345,12 @@ impl Processes {
         };
         !self.0.is_empty() && self.0.iter().all(exited)
     }
+}
+
+/// Whether there is no such process any more.
+fn has_ended(tgid: u32) -> bool {
+    let pid = i32::try_from(tgid).ok().and_then(Pid::from_raw);
+    pid.is_none_or(|pid| test_kill_process(pid) == Err(Errno::SRCH))
 }
 
 /// Id and depth of a control group (v2), given as a path below its mount point or as a full path.

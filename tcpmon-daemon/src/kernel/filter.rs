@@ -7,7 +7,7 @@ use aya::{
     maps::{HashMap, MapData},
 };
 
-use super::loader::LoadError;
+use super::{Kernel, loader::LoadError};
 
 /// What a trace is limited to: every kind of filter that is given must match, by at least one of its entries. Empty:
 /// everything.
@@ -17,6 +17,8 @@ pub struct TraceFilter {
     pub tgids: BTreeSet<u32>,
     /// Names of thread groups, as in `/proc/PID/comm`.
     pub comms: BTreeSet<String>,
+    /// Also the processes that these start.
+    pub follow: bool,
     /// Ports, local or remote.
     pub ports: BTreeSet<u16>,
     /// Control groups: id, and depth below the root.
@@ -29,6 +31,35 @@ impl TraceFilter {
         insert(ebpf, "FILTER_TGIDS", self.tgids.iter().copied())?;
         insert(ebpf, "FILTER_COMMS", self.comms.iter().map(|comm| kernel_comm(comm)))?;
         insert(ebpf, "FILTER_PORTS", self.ports.iter().copied().map(u32::from))
+    }
+}
+
+/// Processes that a trace that follows them can have at a time.
+pub(super) const FOLLOWED: u32 = 65_536;
+
+impl Kernel {
+    /// Also traces these processes.
+    ///
+    /// # Errors
+    /// If they are too many.
+    pub fn follow(&mut self, tgids: &[u32]) -> Result<(), LoadError> {
+        insert(&mut self.ebpf, "FILTER_TGIDS", tgids.iter().copied())
+    }
+
+    /// Forgets the followed processes that have ended, so that there is room for others.
+    ///
+    /// # Errors
+    /// If the map cannot be read.
+    pub fn forget_ended(&mut self, has_ended: impl Fn(u32) -> bool) -> Result<(), LoadError> {
+        let failed = |source| LoadError::Map { name: "FILTER_TGIDS", source };
+        let map = self.ebpf.map_mut("FILTER_TGIDS").expect("the object of this build has all its maps");
+        let mut map: HashMap<&mut MapData, u32, u8> = map.try_into().map_err(failed)?;
+        let known: Vec<u32> = map.keys().filter_map(Result::ok).collect();
+        for tgid in known.into_iter().filter(|tgid| has_ended(*tgid)) {
+            // A process that has just started under the same id may have been removed by the program.
+            let _ = map.remove(&tgid);
+        }
+        Ok(())
     }
 }
 

@@ -14,7 +14,7 @@ use aya::{
 use rustix::time::{ClockId, clock_gettime};
 use tcpmon_btf::{
     Btf, layout,
-    plan::{self, PROBES, Probe, SOCK_OPS},
+    plan::{self, FORK, PROBES, Probe, SOCK_OPS},
 };
 use tcpmon_common::{
     napi::NapiDevice,
@@ -29,6 +29,7 @@ use super::{
     OBJECT, TraceFilter, VMLINUX_BTF,
     attach::{Loaded, load_iterator},
     drops::Drops,
+    filter::FOLLOWED,
     iterator::BpfIterator,
     mapped::Mapped,
     pass::PassMaps,
@@ -39,12 +40,15 @@ use crate::model::snapshot::{ProbeStatus, Verdict};
 /// The remedy for a kernel that differs from what the programs are built for.
 pub const REPORT: &str = "tcpmon supports Linux 5.15 and newer; report this with the output of `uname -a`";
 
-/// Places for sockets that the traced readers do not keep from timeslice to timeslice: those of 16 event loops that each
-/// read as many as a timeslice can have.
+/// Places for sockets that the traced readers do not keep from timeslice to timeslice: enough for 16 event loops that
+/// each read as many as a timeslice can have.
 const MORE_PLACES: u32 = 16 * 1024;
 
 /// Sockets that each traced reader keeps (`traced::KEPT` of the programs).
 const KEPT: u32 = 8;
+
+/// Processes that a trace can be limited to.
+const MAX_TGIDS: u32 = 1024;
 
 /// What to load, and the sizes of the maps.
 #[derive(Clone, Debug, Default)]
@@ -236,6 +240,7 @@ impl Plan {
         let sock_ops = [&SOCK_OPS].into_iter().filter(|_| preemptible);
         let wanted =
             sock_ops.chain(&PROBES).filter(|probe| if options.trace.is_some() { probe.trace } else { probe.daemon });
+        let wanted = wanted.filter(|probe| **probe != FORK || follows(options));
         Ok(Self {
             settings: settings(&btf, layout, options),
             probes: wanted.map(|probe| (probe, plan::unsupported(probe, &btf))).collect(),
@@ -306,6 +311,7 @@ fn create_maps(plan: &Plan, options: &Options) -> Result<Ebpf, CannotRun> {
         .map_max_entries("TRACED", if options.trace.is_some() { options.max_readers } else { 1 })
         .map_max_entries("TRACED_SOCKETS", traced_blocks(options))
         .map_max_entries("FREE_PLACES", MORE_PLACES)
+        .map_max_entries("FILTER_TGIDS", if follows(options) { FOLLOWED } else { MAX_TGIDS })
         .map_max_entries("DROPS", options.max_drop_entries)
         .map_max_entries("EVENTS", options.ring_bytes)
         .load(OBJECT)
@@ -332,6 +338,10 @@ fn attach_all(ebpf: &mut Ebpf, plan: &Plan) -> Result<Vec<ProbeStatus>, LoadErro
         probes.push(attach(probe)?);
     }
     Ok(probes)
+}
+
+fn follows(options: &Options) -> bool {
+    options.trace.as_ref().is_some_and(|filter| filter.follow)
 }
 
 /// Blocks of sockets of traced readers: one for each slot, and those of the further places.

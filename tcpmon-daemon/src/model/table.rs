@@ -10,8 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use self::{ends::ConnectionCounts, sockets::until_now};
 use self::{drops::EndedSockets, ends::Ends, readers::Readers};
+pub use self::{ends::ConnectionCounts, sockets::until_now};
 use super::{
     cgroups::CgroupOf,
     group::{self, Groups},

@@ -2,6 +2,7 @@
 
 mod drop;
 mod floor;
+mod fork;
 mod growth;
 mod lifecycle;
 mod memory_limit;

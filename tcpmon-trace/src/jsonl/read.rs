@@ -22,7 +22,6 @@ use crate::{
 /// The longest line that is read. It bounds the memory that a file without newlines can take.
 const LONGEST: u64 = 1 << 20;
 
-
 /// What a trace has between its header and its trailer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item {

@@ -2,7 +2,10 @@
 
 use std::io::{self, ErrorKind};
 
-use super::{RECORD, line::{HeaderLine, SocketLine, ThreadLine, TimesliceLine, TrailerLine}};
+use super::{
+    RECORD,
+    line::{HeaderLine, SocketLine, ThreadLine, TimesliceLine, TrailerLine},
+};
 use crate::{
     header::TraceHeader,
     output::{Output, TraceWriter},
@@ -237,7 +240,7 @@ mod tests {
             r#""kernel_release":"6.18.44","hostname":"dtn1","#,
             r#""start_time":"2026-07-30T12:00:00.123456789Z","start_monotonic_ns":5000000000000,"#,
             r#""start_realtime_ns":1785412800123456789,"filter":{"pids":[4321],"comms":[],"#,
-            r#""ports":[5201],"cgroups":[],"all":false}}"#,
+            r#""ports":[5201],"cgroups":[],"all":false,"command":[],"follow":false}}"#,
             "\n",
             r#"{"type":"timeslice","activated_ns":5001500000000,"deactivated_ns":5001500250000,"#,
             r#""cpu":3,"tid":4322,"tgid":4321,"comm":"iperf3","cookie":"1f","family":4,"#,
@@ -257,8 +260,9 @@ mod tests {
             r#""waited_application_byte_us":1024000,"waited_scheduler_byte_us":512000,"#,
             r#""preempted_by_tid":77,"preempted_by":"hog"}"#,
             "\n",
-            r#"{"type":"trailer","records":1,"lost":{"final_record":0,"output":0,"reader_slot":0,"#,
-            r#""reader_storage":0,"recursion_sched_switch":0,"recursion_tcp_probe":0,"#,
+            r#"{"type":"trailer","records":1,"lost":{"final_record":0,"followed_process":0,"output":0,"#,
+            r#""reader_slot":0,"reader_storage":0,"recursion_sched_process_fork":0,"#,
+            r#""recursion_sched_switch":0,"recursion_tcp_probe":0,"#,
             r#""recursion_tcp_rcv_space_adjust":0,"#,
             r#""socket_storage":0,"timeslice_edge":0,"#,
             r#""timeslice_record":0,"timeslice_socket":0,"write":0},"#,

@@ -198,6 +198,7 @@ fn subject(filter: &Filter) -> String {
             parts.push(format!("{name} {}", values.join(", ")));
         }
     };
+    part("command", filter.command.iter().take(1).cloned().collect());
     part("pid", filter.pids.iter().map(u32::to_string).collect());
     part("comm", filter.comms.clone());
     part("port", filter.ports.iter().map(u16::to_string).collect());
@@ -368,6 +369,8 @@ iperf3/4322                 2.2M       9.0s        800ms            30s         
                 ports: vec![u16::MAX; 100],
                 cgroups: vec!["/system.record/a name with spaces".repeat(8); 8],
                 all: true,
+                command: vec!["/usr/bin/a\u{fc}".repeat(30); 8],
+                follow: true,
             },
             ..sample::header()
         };

@@ -136,6 +136,7 @@ pub const WANTED: Wanted = Wanted {
         "kfree_skb",
         "napi_poll",
         "sched_process_exit",
+        "sched_process_fork",
         "sched_switch",
         "sched_waking",
         "sched_wakeup",

@@ -14,6 +14,13 @@ pub(in super::super) enum InContainer {
          or --port"
     )]
     Pid(u32),
+    /// A command, which has a process id here that the programs do not know.
+    #[error(
+        "tcpmon runs in a PID namespace of its own, so the eBPF programs do not know the process id of a command: run \
+         it in the PID namespace of the host (docker run --pid=host, hostPID: true), or start the command by itself \
+         and filter by --comm, --cgroup or --port"
+    )]
+    Command,
     /// A control group: the programs find it by its depth from the host's root.
     #[error(
         "--cgroup {}: {} is not the root control group of the host, from which the eBPF programs determine the depth \
@@ -31,8 +38,9 @@ pub(in super::super) enum InContainer {
 }
 
 /// Rejects process ids that would match other processes. If the namespace cannot be determined, nothing is rejected.
-pub(super) fn check_pids(pids: &[u32]) -> Result<(), InContainer> {
+pub(super) fn check_pids(pids: &[u32], of_command: bool) -> Result<(), InContainer> {
     match pids.first() {
+        Some(_) if of_command && !is_host_pid_namespace().unwrap_or(true) => Err(InContainer::Command),
         Some(pid) if !is_host_pid_namespace().unwrap_or(true) => Err(InContainer::Pid(*pid)),
         _ => Ok(()),
     }

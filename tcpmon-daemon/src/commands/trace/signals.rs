@@ -6,7 +6,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// SIGINT, SIGTERM, SIGQUIT and SIGHUP.
 #[derive(Debug)]
-pub(super) struct Signals(pub(super) Vec<Signal>);
+pub(super) struct Signals(pub(super) Vec<(SignalKind, Signal)>);
 
 impl Signals {
     /// From now on, these signals do not end the process by themselves.
@@ -16,16 +16,17 @@ impl Signals {
         if !fs::read_to_string("/proc/self/status").is_ok_and(|status| ignores_hangup(&status)) {
             kinds.push(SignalKind::hangup());
         }
-        Ok(Self(kinds.into_iter().map(signal).collect::<io::Result<_>>()?))
+        Ok(Self(kinds.into_iter().map(|kind| Ok((kind, signal(kind)?))).collect::<io::Result<_>>()?))
     }
 
     /// Waits for the next of these signals.
-    pub(super) async fn next(&mut self) {
+    pub(super) async fn next(&mut self) -> SignalKind {
         poll_fn(|context| {
-            let came = self.0.iter_mut().any(|signal| signal.poll_recv(context).is_ready());
-            if came { Poll::Ready(()) } else { Poll::Pending }
+            let came =
+                self.0.iter_mut().find_map(|(kind, signal)| signal.poll_recv(context).is_ready().then_some(*kind));
+            came.map_or(Poll::Pending, Poll::Ready)
         })
-        .await;
+        .await
     }
 }
 

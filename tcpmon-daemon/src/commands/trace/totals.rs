@@ -23,7 +23,7 @@ const NAMES: usize = 65_536;
 
 /// The totals so far.
 #[derive(Debug, Default)]
-pub(super) struct Totals {
+pub(super) struct TraceTotals {
     /// Only sockets with one of these ports, if there are any.
     ports: BTreeSet<u16>,
     /// By cookie: bytes read in timeslices, and the kernel's totals once the socket has ended.
@@ -35,7 +35,7 @@ pub(super) struct Totals {
     names: HashMap<u32, Comm>,
 }
 
-impl Totals {
+impl TraceTotals {
     pub(super) fn new(ports: &[u16]) -> Self {
         Self { ports: ports.iter().copied().collect(), ..Self::default() }
     }
@@ -53,7 +53,8 @@ impl Totals {
     pub(super) fn socket(&mut self, record: &SocketRecord, counters: &SocketCounters, closed: bool) {
         let total = decode::socket_total(record, counters, closed);
         let traced = total.read_bytes > 0 || record.state.reader_slot != SLOT_NONE && total.received_bytes > 0;
-        let wanted = self.ports.is_empty() || [total.local, total.remote].iter().any(|end| self.ports.contains(&end.port()));
+        let wanted =
+            self.ports.is_empty() || [total.local, total.remote].iter().any(|end| self.ports.contains(&end.port()));
         if traced && wanted {
             let known = &mut self.sockets.entry(total.cookie).or_default().1;
             self.ended += usize::from(known.is_none());

@@ -153,7 +153,7 @@ impl WriterThread {
                 outcome = &mut self.outcome => {
                     return outcome.context("the thread that writes the trace ended unexpectedly");
                 }
-                () = signals.next() => {
+                _ = signals.next() => {
                     timeout = FINISH_TIMEOUT_AFTER_SIGNAL;
                     deadline = deadline.min(Instant::now() + timeout);
                 }
@@ -252,7 +252,8 @@ mod tests {
 
     /// A signal that has already arrived.
     fn signalled() -> Signals {
-        let signals = Signals(vec![signal(SignalKind::user_defined1()).expect("a handler")]);
+        let signals =
+            Signals(vec![(SignalKind::user_defined1(), signal(SignalKind::user_defined1()).expect("a handler"))]);
         rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::USR1).expect("a signal");
         signals
     }

@@ -1,0 +1,47 @@
+//! The processes that other processes have started.
+
+use std::{collections::HashMap, fs};
+
+/// The processes that have one of `pids` among their ancestors, as `/proc` shows them now.
+pub(super) fn descendants(pids: &[u32]) -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let parents: HashMap<u32, u32> =
+        ids.filter_map(|id: u32| Some((id, parent(&fs::read_to_string(format!("/proc/{id}/stat")).ok()?)?))).collect();
+    let descends = |id: &u32| {
+        let ancestors = std::iter::successors(parents.get(id).copied(), |id| parents.get(id).copied());
+        // As many steps as there are processes, because what was read one after the other may contain a circle.
+        ancestors.take(parents.len()).any(|ancestor| pids.contains(&ancestor))
+    };
+    parents.keys().copied().filter(descends).collect()
+}
+
+/// The parent's id in `/proc/PID/stat`. The name before it may contain anything.
+fn parent(stat: &str) -> Option<u32> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn the_parent_is_found_behind_any_name() {
+        assert_eq!(parent("12 (a) b) S 4) S 7 12 12 0 -1"), Some(7));
+        assert_eq!(parent("12 (cat"), None);
+    }
+
+    #[test]
+    fn a_child_descends_from_this_process_and_this_process_not_from_the_child() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("cat");
+        let of_us = descendants(&[std::process::id()]);
+        let of_child = descendants(&[child.id()]);
+        let id = child.id();
+        drop(child.stdin.take());
+        child.wait().expect("it ends");
+        assert!(of_us.contains(&id) && !of_us.contains(&std::process::id()), "{of_us:?}");
+        assert_eq!(of_child, Vec::<u32>::new());
+    }
+}
