@@ -1,6 +1,10 @@
 //! Commands and flags.
 
-use std::{ffi::OsString, path::PathBuf, time::Duration};
+use std::{
+    ffi::OsString,
+    path::PathBuf,
+    time::{Duration, SystemTime},
+};
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind, value_parser};
 use tcpmon_common::settings::FILTER_CGROUPS;
@@ -205,6 +209,10 @@ pub struct TraceArgs {
     /// End the trace after this time, such as `30s` [default: until all processes of --pid exit, or Ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub duration: Option<Duration>,
+
+    /// Start at this time, such as `+30s` or `2026-12-01T09:30:00Z` (UTC), for traces of several hosts
+    #[arg(long, value_name = "TIME", value_parser = parse_start_time)]
+    pub start_at: Option<StartTime>,
 
     /// Write the trace to this file, which must not exist [default: standard output]
     #[arg(long, value_name = "FILE")]
@@ -515,6 +523,15 @@ impl ReportArgs {
     }
 }
 
+/// When a trace starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartTime {
+    /// At this time of the wall clock.
+    At(SystemTime),
+    /// After this time.
+    After(Duration),
+}
+
 /// A standard stream to which a trace is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StandardStream {
@@ -571,6 +588,14 @@ impl TraceArgs {
 /// Checks a port range and returns its text.
 fn check_port_range(text: &str) -> Result<String, String> {
     parse_port_range(text).map(|_| text.to_owned())
+}
+
+/// A time: RFC 3339, or `+` and a duration.
+fn parse_start_time(text: &str) -> Result<StartTime, String> {
+    if let Some(after) = text.strip_prefix('+') {
+        return humantime::parse_duration(after).map(StartTime::After).map_err(|error| error.to_string());
+    }
+    humantime::parse_rfc3339_weak(text).map(StartTime::At).map_err(|error| error.to_string())
 }
 
 /// A round trip, from 1 us to 1 minute.

@@ -58,6 +58,9 @@ pub fn begin(slot: u32) -> Option<()> {
 /// `previous` was the slot of the socket's previous reader.
 #[inline(always)]
 pub fn read(previous: u32, state: &mut SocketState, tcp: TcpSock, queue_start: u32, bytes: u32) -> Option<()> {
+    if !ports_match(tcp) {
+        return None;
+    }
     let slot = state.reader_slot;
     let mut begin = Begin { queue_start, arrived_from: unreported_from(state, queue_start), arrived_on_cpu: 0 };
     if previous != slot
@@ -73,21 +76,28 @@ pub fn read(previous: u32, state: &mut SocketState, tcp: TcpSock, queue_start: u
     let reader = maps::traced(slot)?;
     let activated_ns = reader.activated_ns;
     let kept = maps::kept(slot)?;
-    let Some(i) = find(kept, state.cookie).or_else(|| free_or_idle(kept, activated_ns)) else {
-        ordered!(reader.more_busy, 1);
-        if read_more(reader, slot, state, tcp, &begin, bytes).is_none() {
-            maps::count_loss(Loss::TimesliceSocket);
+    if let Some(i) = find(kept, state.cookie).or_else(|| free_or_idle(kept, activated_ns)) {
+        let socket = &mut kept[i & (KEPT - 1)];
+        ordered!(socket.busy, 1);
+        // Read again, because a switch may have freed the entry that was found, or reported more of the one that was
+        // idle.
+        let cookie = ordered!(socket.cookie);
+        let known = cookie == state.cookie;
+        if known || cookie == 0 || ordered!(socket.rcv_nxt) == socket.last.rcv_nxt {
+            if !known {
+                remember(socket, state, tcp, &begin);
+            }
+            note(socket, state, tcp, activated_ns, bytes);
+            ordered!(socket.busy, 0);
+            return None;
         }
-        ordered!(reader.more_busy, 0);
-        return None;
-    };
-    let socket = &mut kept[i & (KEPT - 1)];
-    ordered!(socket.busy, 1);
-    // Read again, because a switch may have freed the entry that was found.
-    if ordered!(socket.cookie) == state.cookie || remember(socket, state, tcp, &begin) {
-        note(socket, state, tcp, activated_ns, bytes);
+        ordered!(socket.busy, 0);
     }
-    ordered!(socket.busy, 0);
+    ordered!(reader.more_busy, 1);
+    if read_more(reader, slot, state, tcp, &begin, bytes).is_none() {
+        maps::count_loss(Loss::TimesliceSocket);
+    }
+    ordered!(reader.more_busy, 0);
     None
 }
 
@@ -134,10 +144,7 @@ fn read_more(
     }
     let place = maps::take_place()?;
     let socket = maps::traced_socket(place)?;
-    if !remember(socket, state, tcp, begin) {
-        maps::free_place(place);
-        return Some(());
-    }
+    remember(socket, state, tcp, begin);
     let arrived = advance(begin.arrived_from, data_end(socket.activation.rcv_nxt, socket.fin & FIN_ACTIVATION != 0));
     let on_cpu = if begin.arrived_on_cpu < arrived { begin.arrived_on_cpu } else { arrived };
     socket.arrived_bytes = on_cpu;
@@ -178,7 +185,7 @@ fn note(socket: &mut TracedSocket, state: &mut SocketState, tcp: TcpSock, activa
 #[inline(always)]
 pub fn seed(slot: u32, state: &mut SocketState, tcp: TcpSock) -> Option<()> {
     let kept = maps::kept(slot)?;
-    if find(kept, state.cookie).is_some() {
+    if !ports_match(tcp) || find(kept, state.cookie).is_some() {
         return None;
     }
     let i = free_or_idle(kept, 0)?;
@@ -267,15 +274,19 @@ fn free_or_idle(kept: &[TracedSocket; KEPT], activated_ns: u64) -> Option<usize>
     if best < KEPT { Some(best) } else { None }
 }
 
-/// Fills an entry; false if the port filters include neither of the socket's ports.
+/// Whether the port filters include one of the socket's ports.
 #[inline(always)]
-fn remember(socket: &mut TracedSocket, state: &SocketState, tcp: TcpSock, begin: &Begin) -> bool {
-    if setting!(filter_ports) != 0 {
-        let (local, remote) = tcp.ports();
-        if !maps::filter_has_port(local) && !maps::filter_has_port(remote) {
-            return false;
-        }
+fn ports_match(tcp: TcpSock) -> bool {
+    if setting!(filter_ports) == 0 {
+        return true;
     }
+    let (local, remote) = tcp.ports();
+    maps::filter_has_port(local) || maps::filter_has_port(remote)
+}
+
+/// Fills an entry.
+#[inline(always)]
+fn remember(socket: &mut TracedSocket, state: &SocketState, tcp: TcpSock, begin: &Begin) {
     // The entry is free until it is completely filled.
     ordered!(socket.cookie, 0);
     socket.sock = tcp.sock().pointer() as u64;
@@ -299,7 +310,6 @@ fn remember(socket: &mut TracedSocket, state: &SocketState, tcp: TcpSock, begin:
     socket.local_address = live.local_address;
     socket.remote_address = live.remote_address;
     ordered!(socket.cookie, state.cookie);
-    true
 }
 
 /// Samples a socket whose arrivals up to `counted_rcv_nxt` have been counted; returns whether the FIN has been

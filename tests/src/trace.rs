@@ -122,7 +122,8 @@ impl Trace {
         Traced { status, records: self.records(), stdout: self.process.stdout(), stderr: self.process.stderr() }
     }
 
-    fn spawn(wrapper: &[&str], arguments: &[&str]) -> Self {
+    /// Starts a trace like that of [`Trace::start_under`], and does not wait.
+    pub fn spawn(wrapper: &[&str], arguments: &[&str]) -> Self {
         let directory = must(tempfile::tempdir(), "making a directory for a trace");
         let file = directory.path().join("trace.jsonl");
         let mut command = command(wrapper, arguments);

@@ -313,3 +313,32 @@ fn a_preempted_thread_names_who_got_its_cpu() {
         assert_eq!(slice["preempted_by_tid"] != 0, preempted, "{slice}");
     }
 }
+
+#[test]
+fn a_trace_that_starts_later_leaves_out_what_was_before() {
+    const BYTES: u64 = 50_000;
+    let lab = Lab::new();
+    let reader = Traffic::reader(lab.receiver()).comm("later").spawn();
+    let sending = sender(&lab, &reader).paused().spawn();
+    let trace = Trace::spawn(&[], &["--pid", &reader.pid().to_string(), "--start-at", "+3s"]);
+    // From before the programs are loaded until the trace has started.
+    let mut before = 0;
+    eventually(DEADLINE, "the header", || {
+        before += sending.send(1000);
+        !trace.records().is_empty()
+    });
+    eventually(DEADLINE, "all of it is read", || reader.report().bytes == before);
+    // In timeslices that end with the reader's sleep.
+    sleeps(&reader);
+    let known = trace.records().len();
+    assert_eq!(sending.send(BYTES), BYTES);
+    eventually(DEADLINE, "the rest is read", || reader.report().bytes == before + BYTES);
+    sleeps(&reader);
+    let traced = trace.stop();
+    let read = sum(&slices(&traced), "read_bytes");
+    assert!((BYTES..BYTES + before).contains(&read), "{read} of {before} and {BYTES}, {known} records at the start");
+    let socket = totals(&traced, "socket");
+    assert_eq!((sum(&socket, "read_bytes"), sum(&socket, "timeslices_read_bytes")), (read, read));
+    assert_eq!(sum(&totals(&traced, "thread"), "read_bytes"), read);
+    sending.finish();
+}

@@ -38,7 +38,7 @@ pub fn run(args: &Args) -> Result<()> {
         return Ok(());
     }
     step("packages", || dist::run(&dist::Args::TEST))?;
-    step("other kernels", || vm::machines(&vm::Args::default()))
+    step("other kernels", || vm::machines(&vm::Args::brief()))
 }
 
 fn integration_tests() -> Result<()> {

@@ -134,6 +134,10 @@ fn a_trace_needs_a_filter() {
     assert_eq!(trace("-- iperf3 -s").command, ["iperf3", "-s"]);
     assert!(refused("tcpmon trace --pid 1 -- iperf3 -s").contains("cannot be used with"));
     assert!(refused("tcpmon trace --all --follow").contains("--pid <PID>"));
+    assert_eq!(trace("--all --start-at +30s").start_at, Some(StartTime::After(Duration::from_secs(30))));
+    let at = SystemTime::UNIX_EPOCH + Duration::from_secs(7_258_118_400);
+    assert_eq!(trace("--all --start-at 2200-01-01T00:00:00Z").start_at, Some(StartTime::At(at)));
+    assert!(refused("tcpmon trace --all --start-at noon").contains("--start-at <TIME>"));
     let nine = "--cgroup x ".repeat(9);
     assert!(refused(&format!("tcpmon trace {nine}")).contains("at most 8 times"));
 }

@@ -65,6 +65,7 @@ pub fn print_message(message: &str) {
 /// The exit code: 2 if the settings are wrong, 3 if tcpmon cannot run on this host, 1 for everything else.
 pub fn exit_code(error: &anyhow::Error) -> u8 {
     if error.is::<ConfigError>()
+        || error.is::<trace::StartIsOver>()
         || error.is::<trace::OutputExists>()
         || error.is::<trace::NotStarted>()
         || error.is::<NoDevice>()

@@ -16,7 +16,7 @@ use std::{
         unix::fs::MetadataExt as _,
     },
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use anyhow::{Context as _, anyhow, bail};
@@ -26,7 +26,10 @@ use rustix::{
     process::{Pid, PidfdFlags, pidfd_open, setpriority_process, test_kill_process},
     time::{ClockId, clock_gettime},
 };
-use tcpmon_common::{loss::Loss, reader::READER_EXITED};
+use tcpmon_common::{
+    loss::Loss,
+    reader::{READER_EXITED, ReaderSlot},
+};
 use tcpmon_trace::{
     Clocks, EndReason, Ending, Filter, JsonLinesWriter, LOSSES, LOST_OUTPUT, Stream, TableWriter, TraceHeader,
     TraceWriter,
@@ -41,7 +44,7 @@ use self::{
 };
 pub(super) use self::{namespace::InContainer, traced_command::NotStarted};
 use crate::{
-    cli::{StandardStream, TraceArgs, TraceFormat},
+    cli::{StandardStream, StartTime, TraceArgs, TraceFormat},
     decode::{self, Event},
     kernel::{Kernel, Options, TraceFilter},
     sandbox,
@@ -64,6 +67,11 @@ const FORGET_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs until one of the ends in [`EndReason`]. Returns the exit code: 0, or that of the command.
 pub fn run(args: &TraceArgs) -> anyhow::Result<u8> {
+    if let Some(StartTime::At(time)) = args.start_at
+        && time <= SystemTime::now()
+    {
+        return Err(StartIsOver.into());
+    }
     let command = if args.command.is_empty() { None } else { Some(WaitingCommand::new(&args.command)?) };
     let pids = command.as_ref().map_or_else(|| args.pid.clone(), |command| vec![command.pid()]);
     namespace::check_pids(&pids, command.is_some())?;
@@ -86,22 +94,6 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<u8> {
     })?;
     // Those that have started since, before the program for it was attached.
     kernel.follow(&followed(follow, &pids))?;
-    let uname = rustix::system::uname();
-    let header = TraceHeader {
-        tcpmon_version: env!("CARGO_PKG_VERSION").into(),
-        kernel_release: uname.release().to_string_lossy().into_owned(),
-        hostname: uname.nodename().to_string_lossy().into_owned(),
-        start: read_clocks(),
-        filter: Filter {
-            pids: pids.clone(),
-            comms: args.comm.clone(),
-            ports: args.port.clone(),
-            cgroups: args.cgroup.iter().map(|path| path.display().to_string()).collect(),
-            all: args.all,
-            command: args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
-            follow,
-        },
-    };
     let output = args.output.as_ref().map_or_else(|| args.stream().name().into(), |path| path.display().to_string());
     let file = args.output.as_deref().map(|path| create_output(path, args.force)).transpose()?;
     // The output may be in a directory of somebody else, which root can write to.
@@ -109,11 +101,16 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<u8> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the async runtime")?;
     runtime.block_on(async {
-        let signals = Signals::listen().context("cannot install a signal handler")?;
+        let mut signals = Signals::listen().context("cannot install a signal handler")?;
+        let mut totals = TraceTotals::new(&args.port);
+        if let Some(time) = args.start_at {
+            wait_until(time, &mut kernel, &mut totals, &mut signals).await?;
+        }
+        let header = header(args, pids, follow);
         let (format, stream, started_ns) = (args.format(), args.stream(), header.start.monotonic_ns);
+        totals.begin(&mut kernel)?;
         let writer = WriterThread::start(args.ring_bytes, move || open_writer(file, stream, format, &header));
         let writer = writer.context("cannot start the thread that writes the trace")?;
-        let totals = TraceTotals::new(&args.port);
         let command = command.map(WaitingCommand::release).transpose()?;
         let mut tracing = RunningTrace { kernel, writer, signals, totals, command, follow, started_ns };
         let reason = tracing.run(args.duration, &processes).await?;
@@ -125,6 +122,65 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<u8> {
             None => 0,
         })
     })
+}
+
+/// Waits for the start of the trace. The programs run already, because loading them takes a second.
+async fn wait_until(
+    start: StartTime,
+    kernel: &mut Kernel,
+    totals: &mut TraceTotals,
+    signals: &mut Signals,
+) -> anyhow::Result<()> {
+    let start = match start {
+        StartTime::At(time) => time,
+        StartTime::After(time) => SystemTime::now() + time,
+    };
+    // The wall clock may be set meanwhile.
+    while let Ok(left @ 1..) = start.duration_since(SystemTime::now()).map(|left| left.as_nanos()) {
+        let nap = Duration::from_nanos(u64::try_from(left).unwrap_or(u64::MAX)).min(DRAIN_INTERVAL);
+        tokio::select! {
+            _ = signals.next() => bail!("interrupted before the time of --start-at: there is no trace"),
+            () = tokio::time::sleep(nap) => {}
+        }
+        let mut exited = Vec::new();
+        kernel.drain(MAX_RECORDS_PER_DRAIN, |event| match event {
+            Event::Timeslice(record) => totals.skipped(&decode::trace_record(&record)),
+            Event::ReaderExit { slot } => exited.push(slot),
+            Event::Final(record) => totals.forget_socket(record.header.cookie),
+            Event::Listener(_) | Event::HandedOver(_) => {}
+        })?;
+        exited.into_iter().try_for_each(|slot| free_exited(kernel, slot, |slot| totals.forget_thread(slot.tid)))?;
+    }
+    Ok(())
+}
+
+/// Frees the slot of a reader that has exited, after a look at it.
+fn free_exited(kernel: &mut Kernel, slot: u32, look: impl FnOnce(&ReaderSlot)) -> anyhow::Result<()> {
+    if let Some(reader) = kernel.reader(slot).filter(|reader| reader.flags & READER_EXITED != 0) {
+        look(&reader);
+        kernel.free_reader(slot)?;
+    }
+    Ok(())
+}
+
+/// The header of a trace that starts now.
+fn header(args: &TraceArgs, pids: Vec<u32>, follow: bool) -> TraceHeader {
+    let uname = rustix::system::uname();
+    TraceHeader {
+        tcpmon_version: env!("CARGO_PKG_VERSION").into(),
+        kernel_release: uname.release().to_string_lossy().into_owned(),
+        hostname: uname.nodename().to_string_lossy().into_owned(),
+        start: read_clocks(),
+        filter: Filter {
+            pids,
+            comms: args.comm.clone(),
+            ports: args.port.clone(),
+            cgroups: args.cgroup.iter().map(|path| path.display().to_string()).collect(),
+            all: args.all,
+            command: args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            follow,
+        },
+    }
 }
 
 /// The processes that have to be followed from the start.
@@ -195,7 +251,9 @@ impl RunningTrace {
         let mut exited = Vec::new();
         let totals = &mut self.totals;
         self.kernel.drain(MAX_RECORDS_PER_DRAIN, |event| match event {
-            Event::Timeslice(record) if record.header.time_ns < started_ns => {}
+            Event::Timeslice(record) if record.header.time_ns < started_ns => {
+                totals.skipped(&decode::trace_record(&record));
+            }
             Event::Timeslice(_) if records.len() == room => dropped += 1,
             Event::Timeslice(record) => {
                 let record = decode::trace_record(&record);
@@ -203,18 +261,13 @@ impl RunningTrace {
                 records.push(record);
             }
             Event::ReaderExit { slot } => exited.push(slot),
+            Event::Final(record) if record.header.time_ns < started_ns => {}
             Event::Final(record) => totals.socket(&record, &record.state.counters, true),
             Event::Listener(_) | Event::HandedOver(_) => {}
         })?;
         self.writer.send(records, dropped);
         self.writer.send_totals(totals.surplus());
-        for slot in exited {
-            if let Some(reader) = self.kernel.reader(slot).filter(|reader| reader.flags & READER_EXITED != 0) {
-                self.totals.thread(&reader);
-                self.kernel.free_reader(slot)?;
-            }
-        }
-        Ok(())
+        exited.into_iter().try_for_each(|slot| free_exited(&mut self.kernel, slot, |slot| self.totals.thread(slot)))
     }
 
     /// Ends the trace; its command may go on.
@@ -223,12 +276,20 @@ impl RunningTrace {
         // A program that this trace has not loaded has lost nothing.
         let mut lost: BTreeMap<_, _> = LOSSES.map(|what| (what.to_owned(), 0)).into();
         lost.extend(raw.losses().filter(|(what, _)| LOSSES.contains(&what.as_str())));
-        let ending = Ending { end: read_clocks(), reason, lost };
-        self.writer.send_totals(self.totals.finish(&mut self.kernel)?);
+        let end = read_clocks();
+        let (totals, torn) = self.totals.finish(&mut self.kernel)?;
+        lost.insert(Loss::SnapshotTorn.name().into(), torn);
+        self.writer.send_totals(totals);
+        let ending = Ending { end, reason, lost };
         let outcome = self.writer.finish(ending, &mut self.signals).await?;
         Ok((outcome, self.command.map(|command| (command, self.signals))))
     }
 }
+
+/// The time of `--start-at` is not in the future.
+#[derive(Debug, thiserror::Error)]
+#[error("--start-at: this time is over: give a later one, in UTC, or a time from now such as `+30s`")]
+pub(super) struct StartIsOver;
 
 /// The file of `--output` exists, and `--force` was not given.
 #[derive(Debug, thiserror::Error)]

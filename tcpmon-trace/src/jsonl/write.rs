@@ -264,7 +264,7 @@ mod tests {
             r#""reader_slot":0,"reader_storage":0,"recursion_sched_process_fork":0,"#,
             r#""recursion_sched_switch":0,"recursion_tcp_probe":0,"#,
             r#""recursion_tcp_rcv_space_adjust":0,"#,
-            r#""socket_storage":0,"timeslice_edge":0,"#,
+            r#""snapshot_torn":0,"socket_storage":0,"timeslice_edge":0,"#,
             r#""timeslice_record":0,"timeslice_socket":0,"write":0},"#,
             r#""end_time":"2026-07-30T12:00:30.123456790Z","end_monotonic_ns":5030000000000,"#,
             r#""end_realtime_ns":1785412830123456790,"reason":"duration","complete":true}"#,

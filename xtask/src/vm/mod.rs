@@ -48,9 +48,19 @@ pub struct Args {
     /// Run only the tests whose `FILE::NAME` contains one of these texts [default: all]
     #[arg(long, num_args = 1..)]
     tests: Vec<String>,
+    /// On kernels that may fail, run only the tests of loading and of exact bytes
+    #[arg(long, conflicts_with = "write")]
+    brief: bool,
     /// Write the results to docs/kernels.md and tests/verifier-instructions.tsv
     #[arg(long)]
     write: bool,
+}
+
+impl Args {
+    /// All kernels, and on those that may fail only the most important tests: what `cargo xtask test` runs.
+    pub fn brief() -> Self {
+        Self { brief: true, ..Self::default() }
+    }
 }
 
 /// A virtual machine that has run.
@@ -129,7 +139,7 @@ pub fn machines(args: &Args) -> Result<()> {
     let chosen = chosen(&args.kernels)?;
     let whole = chosen.len() == KERNELS.len() && args.tests.is_empty() && args.smp.is_none();
     fs::create_dir_all(folder().join("run"))?;
-    let guest = Guest::build(&args.tests)?;
+    let guest = Guest::build(&args.tests, args.brief)?;
     let mut machines = Vec::new();
     for kernel in chosen {
         match packages::unpacked(kernel) {

@@ -4,10 +4,11 @@
 use std::collections::{BTreeSet, HashMap};
 
 use tcpmon_common::{
+    loss::Loss,
     reader::{READER_TRACED, ReaderSlot, SLOT_NONE},
     socket::{SocketCounters, SocketRecord},
 };
-use tcpmon_trace::{Comm, SocketTotal, TimesliceRecord, Total};
+use tcpmon_trace::{Comm, SocketTotal, ThreadTotal, TimesliceRecord, Total};
 
 use crate::{
     decode,
@@ -17,6 +18,13 @@ use crate::{
 
 /// Totals that are kept; more of them are written before the end.
 const KEPT: usize = 100_000;
+
+/// Sockets of which it is known how much of them is in timeslices. There are more only if many ends were lost; all are
+/// then forgotten.
+const OPEN: usize = 1 << 20;
+
+/// How often a pass is repeated for sockets whose state changed during each attempt to copy it.
+const PASSES: usize = 3;
 
 /// Threads whose names are kept: those whose exit was lost are forgotten with all others.
 const NAMES: usize = 65_536;
@@ -33,11 +41,47 @@ pub(super) struct TraceTotals {
     threads: Vec<Total>,
     /// Names of threads, by their ids.
     names: HashMap<u32, Comm>,
+    /// By cookie: bytes read before the trace began, in timeslices that are not part of it, and the time of a shut
+    /// window until then, ns.
+    before: HashMap<u64, (u64, u64)>,
+    /// By thread: the same bytes.
+    read_before: HashMap<u32, u64>,
+    /// The totals of threads when the trace began, by their ids.
+    threads_before: HashMap<u32, ThreadTotal>,
 }
 
 impl TraceTotals {
     pub(super) fn new(ports: &[u16]) -> Self {
         Self { ports: ports.iter().copied().collect(), ..Self::default() }
+    }
+
+    /// A timeslice ended before the trace began.
+    pub(super) fn skipped(&mut self, record: &TimesliceRecord) {
+        self.before.entry(record.cookie).or_default().0 += record.read_bytes;
+        *self.read_before.entry(record.tid).or_default() += record.read_bytes;
+    }
+
+    /// A socket ended before the trace began.
+    pub(super) fn forget_socket(&mut self, cookie: u64) {
+        self.before.remove(&cookie);
+    }
+
+    /// A thread exited before the trace began.
+    pub(super) fn forget_thread(&mut self, tid: u32) {
+        self.read_before.remove(&tid);
+    }
+
+    /// The trace begins.
+    pub(super) fn begin(&mut self, kernel: &mut Kernel) -> Result<(), KernelReadError> {
+        pass(kernel, |record, counters| {
+            if counters.zero_window_ns > 0 {
+                self.before.entry(record.state.cookie).or_default().1 = counters.zero_window_ns;
+            }
+        })?;
+        let now_ns = monotonic_ns();
+        let threads = kernel.readers().into_iter().map(|(_, slot)| (slot.tid, decode::thread_total(&slot, now_ns)));
+        self.threads_before = threads.collect();
+        Ok(())
     }
 
     /// A timeslice is part of the trace.
@@ -51,7 +95,12 @@ impl TraceTotals {
 
     /// A socket has these totals; `closed` if it has ended.
     pub(super) fn socket(&mut self, record: &SocketRecord, counters: &SocketCounters, closed: bool) {
-        let total = decode::socket_total(record, counters, closed);
+        let mut total = decode::socket_total(record, counters, closed);
+        if let Some((read_bytes, zero_window_ns)) = self.before.get(&total.cookie) {
+            total.received_bytes = total.received_bytes.saturating_sub(*read_bytes);
+            total.read_bytes = total.read_bytes.saturating_sub(*read_bytes);
+            total.zero_window_ns = total.zero_window_ns.saturating_sub(*zero_window_ns);
+        }
         let traced = total.read_bytes > 0 || record.state.reader_slot != SLOT_NONE && total.received_bytes > 0;
         let wanted =
             self.ports.is_empty() || [total.local, total.remote].iter().any(|end| self.ports.contains(&end.port()));
@@ -72,12 +121,29 @@ impl TraceTotals {
         let mut total = decode::thread_total(slot, monotonic_ns());
         let name = if total.exited { self.names.remove(&total.tid) } else { self.names.get(&total.tid).copied() };
         total.comm = name.unwrap_or(total.comm);
+        // The same thread: its id may have been given to another one since.
+        if let Some(before) = self.threads_before.get(&total.tid).filter(|before| before.begun_ns == total.begun_ns) {
+            total.begun_ns = before.at_ns;
+            total.on_cpu_ns -= before.on_cpu_ns;
+            total.wait_ns -= before.wait_ns;
+            total.preempted -= before.preempted;
+            total.blocked -= before.blocked;
+            let read = self.read_before.get(&total.tid).copied().unwrap_or(0);
+            total.read_bytes = total.read_bytes.saturating_sub(read);
+        }
         self.threads.push(Total::Thread(total));
     }
 
     /// What has to be written now, so that memory is bounded.
     pub(super) fn surplus(&mut self) -> Vec<Total> {
-        if self.ended + self.threads.len() < KEPT { Vec::new() } else { self.take() }
+        if self.ended + self.threads.len() < KEPT && self.sockets.len() < OPEN {
+            return Vec::new();
+        }
+        let totals = self.take();
+        if self.sockets.len() >= OPEN {
+            self.sockets.clear();
+        }
+        totals
     }
 
     /// Takes the totals of all that has ended.
@@ -92,22 +158,34 @@ impl TraceTotals {
         totals
     }
 
-    /// Everything, at the end of the trace.
-    pub(super) fn finish(mut self, kernel: &mut Kernel) -> Result<Vec<Total>, KernelReadError> {
-        let mut pass = kernel.begin(Show::All)?;
-        loop {
-            let more = kernel.advance(&mut pass)?;
-            for record in kernel.records(&pass) {
-                let (counters, _) = until_now(&record);
-                self.socket(&record, &counters, false);
-            }
-            if !more {
+    /// Everything, at the end of the trace; and the number of sockets whose totals could not be copied.
+    pub(super) fn finish(mut self, kernel: &mut Kernel) -> Result<(Vec<Total>, u64), KernelReadError> {
+        let mut torn = 0;
+        for _ in 0..PASSES {
+            let before = kernel.raw()?.lost(Loss::SnapshotTorn);
+            pass(kernel, |record, counters| self.socket(record, counters, false))?;
+            torn = kernel.raw()?.lost(Loss::SnapshotTorn) - before;
+            if torn == 0 {
                 break;
             }
         }
         for (_, slot) in kernel.readers() {
             self.thread(&slot);
         }
-        Ok(self.take())
+        Ok((self.take(), torn))
+    }
+}
+
+/// Looks at all open sockets.
+fn pass(kernel: &mut Kernel, mut each: impl FnMut(&SocketRecord, &SocketCounters)) -> Result<(), KernelReadError> {
+    let mut pass = kernel.begin(Show::All)?;
+    loop {
+        let more = kernel.advance(&mut pass)?;
+        for record in kernel.records(&pass) {
+            each(&record, &until_now(&record).0);
+        }
+        if !more {
+            return Ok(());
+        }
     }
 }

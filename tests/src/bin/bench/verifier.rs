@@ -17,8 +17,8 @@ const HEADING: &str = "kernel\tmode\tprogram\tinstructions";
 pub struct Row {
     /// Kernel series such as `6.18`: builds and patch releases of a series differ by less than the test allows.
     pub kernel: String,
-    /// `daemon`, `trace` (of one process) or `trace-filtered` (with filters of every kind). The mode is a constant for
-    /// the programs, so the verifier walks less in one mode than in another.
+    /// `daemon`, `trace` (of one process) or `trace-filtered` (filters of every kind, children followed). The mode is a
+    /// constant for the programs, so the verifier walks less in one mode than in another.
     pub mode: String,
     /// The program's name.
     pub program: String,
@@ -36,6 +36,7 @@ pub fn measure() -> Vec<Row> {
         comms: ["bench".to_owned()].into(),
         ports: [1].into(),
         cgroups: vec![(1, 0); 2],
+        follow: true,
         ..one_process.clone()
     };
     let modes = [("daemon", None), ("trace", Some(one_process)), ("trace-filtered", Some(filtered))];
