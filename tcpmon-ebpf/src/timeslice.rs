@@ -75,9 +75,11 @@ pub fn read(previous: u32, state: &mut SocketState, tcp: TcpSock, queue_start: u
     maps::reader(slot)?.read_bytes += bytes as u64;
     let reader = maps::traced(slot)?;
     let activated_ns = reader.activated_ns;
-    let kept = maps::kept(slot)?;
-    if let Some(i) = find(kept, state.cookie).or_else(|| free_or_idle(kept, activated_ns)) {
-        let socket = &mut kept[i & (KEPT - 1)];
+    let mut i = kept_with_cookie(slot, state.cookie);
+    if i >= KEPT as u32 {
+        i = kept_to_have(slot, activated_ns);
+    }
+    if let Some(socket) = kept_entry(slot, i) {
         ordered!(socket.busy, 1);
         // Read again, because a switch may have freed the entry that was found, or reported more of the one that was
         // idle.
@@ -184,14 +186,13 @@ fn note(socket: &mut TracedSocket, state: &mut SocketState, tcp: TcpSock, activa
 /// Keeps a socket that the thread has open before tracing starts: the thread may be stuck and never read it.
 #[inline(always)]
 pub fn seed(slot: u32, state: &mut SocketState, tcp: TcpSock) -> Option<()> {
-    let kept = maps::kept(slot)?;
-    if !ports_match(tcp) || find(kept, state.cookie).is_some() {
+    if !ports_match(tcp) || kept_with_cookie(slot, state.cookie) < KEPT as u32 {
         return None;
     }
-    let i = free_or_idle(kept, 0)?;
+    let socket = kept_entry(slot, kept_to_have(slot, 0))?;
     state.reported_seq = tcp.rcv_nxt();
     let begin = Begin { queue_start: state.copied_seq, arrived_from: state.reported_seq, arrived_on_cpu: 0 };
-    remember(&mut kept[i & (KEPT - 1)], state, tcp, &begin);
+    remember(socket, state, tcp, &begin);
     None
 }
 
@@ -203,8 +204,7 @@ pub fn seed(slot: u32, state: &mut SocketState, tcp: TcpSock) -> Option<()> {
 fn hand_over(slot: u32, state: &SocketState, fin: bool) -> Option<u32> {
     let reader = maps::traced(slot)?;
     let open = ordered!(reader.open);
-    let kept = maps::kept(slot)?;
-    let Some(i) = find(kept, state.cookie) else {
+    let Some(socket) = kept_entry(slot, kept_with_cookie(slot, state.cookie)) else {
         if let Some(socket) = maps::traced_socket(state.traced_place)
             && socket.owner == slot + 1
             && socket.cookie == state.cookie
@@ -213,7 +213,6 @@ fn hand_over(slot: u32, state: &SocketState, fin: bool) -> Option<u32> {
         }
         return None;
     };
-    let socket = &mut kept[i & (KEPT - 1)];
     if open == 0 {
         ordered!(socket.cookie, 0);
         return Some(ordered!(socket.rcv_nxt));
@@ -237,41 +236,57 @@ fn advance(from: u32, to: u32) -> u64 {
     if distance > 0 { distance as u64 } else { 0 }
 }
 
-#[inline(always)]
-fn find(kept: &[TracedSocket; KEPT], cookie: u64) -> Option<usize> {
+/// Which of the kept sockets has this cookie; [`KEPT`] if none has.
+///
+/// A function that the verifier walks once, whoever calls it: it takes and returns numbers only. The same holds for the
+/// others of this kind below.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn kept_with_cookie(slot: u32, cookie: u64) -> u32 {
+    let Some(kept) = maps::kept(slot) else {
+        return KEPT as u32;
+    };
     let mut i = 0;
-    while i < KEPT {
-        if kept[i].cookie == cookie {
-            return Some(i);
-        }
+    while i < KEPT && kept[i].cookie != cookie {
         i += 1;
     }
-    None
+    i as u32
 }
 
-/// An entry that is free, or else the one whose last read is longest ago: not read in this timeslice, with all that
-/// has been reported of it read, so that nothing is reported twice when it comes back.
-#[inline(always)]
-fn free_or_idle(kept: &[TracedSocket; KEPT], activated_ns: u64) -> Option<usize> {
+/// Which of the kept entries can be had: one that is free, or else the one whose last read is longest ago; not read in
+/// this timeslice, with all that has been reported of it read, so that nothing is reported twice when it comes back.
+/// [`KEPT`] if there is none.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn kept_to_have(slot: u32, activated_ns: u64) -> u32 {
+    let Some(kept) = maps::kept(slot) else {
+        return KEPT as u32;
+    };
     let mut best = KEPT;
     let mut best_ns = u64::MAX;
     let mut i = 0;
     while i < KEPT {
         let socket = &kept[i];
-        let free = (socket.cookie == 0) as u64;
-        // Without branches, for the sake of the verifier: 0 if the entry can be had.
-        let held = (socket.rcv_nxt ^ socket.last.rcv_nxt) as u64
-            | (socket.last.rcv_nxt ^ socket.last.copied_seq) as u64
-            | socket.busy as u64
-            | (socket.used_ns == activated_ns) as u64;
-        let used_ns = socket.used_ns & !free.wrapping_neg() | ((held != 0) as u64 & !free & 1).wrapping_neg();
-        if used_ns < best_ns {
-            best_ns = used_ns;
+        if socket.cookie == 0 {
+            return i as u32;
+        }
+        let all_read = socket.rcv_nxt == socket.last.rcv_nxt && socket.last.rcv_nxt == socket.last.copied_seq;
+        if all_read && socket.busy == 0 && socket.used_ns != activated_ns && socket.used_ns < best_ns {
+            best_ns = socket.used_ns;
             best = i;
         }
         i += 1;
     }
-    if best < KEPT { Some(best) } else { None }
+    best as u32
+}
+
+/// The kept entry of this number, if there is one.
+#[inline(always)]
+fn kept_entry(slot: u32, i: u32) -> Option<&'static mut TracedSocket> {
+    if i >= KEPT as u32 {
+        return None;
+    }
+    maps::traced_socket(maps::first_kept(slot) + i)
 }
 
 /// Whether the port filters include one of the socket's ports.
@@ -347,8 +362,6 @@ pub fn activate(slot: u32) -> Option<()> {
 }
 
 /// Samples the socket at a place for a timeslice that begins.
-///
-/// A function that the verifier walks once, whoever calls it: it takes and returns numbers only.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn begin_timeslice(place: u32) -> u32 {
@@ -428,8 +441,6 @@ pub fn deactivate(slot: u32, task: Task, next: Task, on_cpu_ns: u64, run_queue_w
 }
 
 /// Ends a timeslice for the socket at a place; returns the place of the next one of the list, or 0.
-///
-/// As [`begin_timeslice`]: a function that the verifier walks once.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn end_timeslice(slot: u32, place: u32) -> u32 {
