@@ -5,6 +5,10 @@ use crate::{
     header::{Header, Record},
 };
 
+/// Number of sockets that a traced reader keeps from timeslice to timeslice, and of those in one entry of the map
+/// `TRACED_SOCKETS`.
+pub const KEPT: usize = 8;
+
 /// The receive queue at an edge of a timeslice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]

@@ -28,11 +28,12 @@ use tcpmon_common::{
     pass::{PassControl, RECORDS as MAX_RECORDS},
     reader::ReaderSlot,
     socket::{SOCKET_INDEXES, SOCKET_MAPS, SocketCounters, SocketRecord, SocketState},
+    timeslice::KEPT,
 };
 
 use crate::{
     kernel::Sock,
-    traced::{KEPT, TracedReader, TracedSocket},
+    traced::{TracedReader, TracedSocket},
 };
 
 pub use self::task::{ReaderThread, reader_thread, slot_of};
@@ -144,7 +145,7 @@ static CONNECTIONS: PerCpuArray<u64> = PerCpuArray::with_max_entries(CONNECTION_
 
 /// Thread groups to trace; written by user space, and by fork if the trace follows processes.
 #[map]
-static FILTER_TGIDS: HashMap<u32, u8> = HashMap::with_max_entries(1024, 0);
+static FILTER_TGIDS: HashMap<u32, u8> = HashMap::with_max_entries(1, 0);
 
 /// Names of thread groups to trace; written by user space.
 #[map]

@@ -13,13 +13,13 @@ use tcpmon_common::{
     loss::Loss,
     reader::{END_PREEMPTED, SLOT_NONE},
     socket::{SocketLive, SocketState},
-    timeslice::{QueueSample, TIMESLICE_CLOSED, TIMESLICE_HANDED_OVER, TIMESLICE_PARTIAL, Timeslice},
+    timeslice::{KEPT, QueueSample, TIMESLICE_CLOSED, TIMESLICE_HANDED_OVER, TIMESLICE_PARTIAL, Timeslice},
 };
 
 use crate::{
     kernel::{self, Remembered, Task, TcpSock, setting},
     maps,
-    traced::{Edge, FIN_ACTIVATION, FIN_LAST, KEPT, MORE, TracedReader, TracedSocket},
+    traced::{Edge, FIN_ACTIVATION, FIN_LAST, MORE, TracedReader, TracedSocket},
 };
 
 /// Reads or writes a field in its place among other accesses, because others may look at it meanwhile: a switch on this

@@ -2,9 +2,6 @@
 
 use tcpmon_common::{causes::Causes, timeslice::QueueSample};
 
-/// Number of sockets that are kept for each reader from timeslice to timeslice.
-pub const KEPT: usize = 8;
-
 /// Largest number of further sockets that a reader reads in one timeslice, each with a record of its own.
 pub const MORE: u32 = 1024;
 

@@ -3,6 +3,8 @@
 
 use std::net::SocketAddr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::record::{AddressFamily, Comm};
 
 /// Totals of one socket or one thread; the timeslices of a trace come before them.
@@ -48,7 +50,7 @@ pub struct SocketTotal {
 }
 
 /// A thread's time, from its first traced read to its or the trace's end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreadTotal {
     /// When it was first seen reading, `CLOCK_MONOTONIC`, ns.
     pub begun_ns: u64,

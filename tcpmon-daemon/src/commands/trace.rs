@@ -124,7 +124,7 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<u8> {
     })
 }
 
-/// Waits for the start of the trace. The programs run already, because loading them takes a second.
+/// Waits for the start of the trace. The programs run already, because loading them takes a while.
 async fn wait_until(
     start: StartTime,
     kernel: &mut Kernel,

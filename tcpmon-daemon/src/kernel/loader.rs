@@ -22,6 +22,7 @@ use tcpmon_common::{
     reader::ReaderSlot,
     settings::{EPHEMERAL_RANGES, FILTER_CGROUPS, Layout, NO_PORTS, Settings},
     socket::{SOCKET_INDEXES, SOCKET_MAPS, SocketCounters},
+    timeslice::KEPT,
 };
 use zerocopy::FromBytes;
 
@@ -43,9 +44,6 @@ pub const REPORT: &str = "tcpmon supports Linux 5.15 and newer; report this with
 /// Places for sockets that the traced readers do not keep from timeslice to timeslice: enough for 16 event loops that
 /// each read as many as a timeslice can have.
 const MORE_PLACES: u32 = 16 * 1024;
-
-/// Sockets that each traced reader keeps (`traced::KEPT` of the programs).
-const KEPT: u32 = 8;
 
 /// Processes that a trace can be limited to.
 const MAX_TGIDS: u32 = 1024;
@@ -138,7 +136,7 @@ impl Kernel {
         let mut free_slots: Stack<MapData, u32> = take(&mut ebpf, "FREE_SLOTS")?;
         fill(&mut free_slots, "FREE_SLOTS", 0..options.max_readers)?;
         if options.trace.is_some() {
-            let first = options.max_readers * KEPT;
+            let first = options.max_readers * KEPT as u32;
             // It stays in the object, because nothing else needs it.
             let map = ebpf.map_mut("FREE_PLACES").expect("the object of this build has all its maps");
             let mut free: Stack<&mut MapData, u32> =
@@ -346,7 +344,7 @@ fn follows(options: &Options) -> bool {
 
 /// Blocks of sockets of traced readers: one for each slot, and those of the further places.
 fn traced_blocks(options: &Options) -> u32 {
-    if options.trace.is_some() { options.max_readers + MORE_PLACES / KEPT } else { 1 }
+    if options.trace.is_some() { options.max_readers + MORE_PLACES / KEPT as u32 } else { 1 }
 }
 
 /// Fills a stack with numbers. The lowest is taken first, so that scans stay short.

@@ -381,61 +381,18 @@ impl From<SocketLine> for SocketTotal {
     }
 }
 
-/// Totals of a thread.
-#[derive(Serialize, Deserialize)]
-pub struct ThreadLine {
-    #[serde(rename = "type", skip_deserializing)]
+/// Totals of a thread; read as [`ThreadTotal`].
+#[derive(Serialize)]
+pub struct ThreadLine<'t> {
+    #[serde(rename = "type")]
     kind: &'static str,
-    begun_ns: u64,
-    at_ns: u64,
-    tid: u32,
-    tgid: u32,
-    comm: Comm,
-    exited: bool,
-    on_cpu_ns: u64,
-    wait_ns: u64,
-    preempted: u64,
-    blocked: u64,
-    read_bytes: u64,
+    #[serde(flatten)]
+    total: &'t ThreadTotal,
 }
 
-impl From<&ThreadTotal> for ThreadLine {
-    fn from(total: &ThreadTotal) -> Self {
-        let ThreadTotal {
-            begun_ns,
-            at_ns,
-            tid,
-            tgid,
-            comm,
-            exited,
-            on_cpu_ns,
-            wait_ns,
-            preempted,
-            blocked,
-            read_bytes,
-        } = *total;
-        let kind = THREAD;
-        Self { kind, begun_ns, at_ns, tid, tgid, comm, exited, on_cpu_ns, wait_ns, preempted, blocked, read_bytes }
-    }
-}
-
-impl From<ThreadLine> for ThreadTotal {
-    fn from(line: ThreadLine) -> Self {
-        let ThreadLine {
-            kind: _,
-            begun_ns,
-            at_ns,
-            tid,
-            tgid,
-            comm,
-            exited,
-            on_cpu_ns,
-            wait_ns,
-            preempted,
-            blocked,
-            read_bytes,
-        } = line;
-        Self { begun_ns, at_ns, tid, tgid, comm, exited, on_cpu_ns, wait_ns, preempted, blocked, read_bytes }
+impl<'t> From<&'t ThreadTotal> for ThreadLine<'t> {
+    fn from(total: &'t ThreadTotal) -> Self {
+        Self { kind: THREAD, total }
     }
 }
 

@@ -8,8 +8,8 @@ use super::{
     RECORD,
     error::ReadError,
     line::{
-        HEADER, HeaderLine, LineType, SOCKET, SocketLine, THREAD, TIMESLICE, TRAILER, ThreadLine, TimesliceLine,
-        TrailerLine, Version,
+        HEADER, HeaderLine, LineType, SOCKET, SocketLine, THREAD, TIMESLICE, TRAILER, TimesliceLine, TrailerLine,
+        Version,
     },
 };
 use crate::{
@@ -194,7 +194,7 @@ impl Line {
             TIMESLICE => self.record(),
             TRAILER => Ok(Content::Trailer(self.parse::<TrailerLine>()?.into())),
             SOCKET => Ok(total(Total::Socket(self.parse::<SocketLine>()?.into()))),
-            THREAD => Ok(total(Total::Thread(self.parse::<ThreadLine>()?.into()))),
+            THREAD => Ok(total(Total::Thread(self.parse()?))),
             HEADER => Err(Bad { at: 0, reason: "a second header".into() }),
             _ => Ok(Content::Other),
         }
@@ -305,6 +305,18 @@ mod tests {
         let (records, trailer) = read(&file());
         assert_eq!(records, 2);
         assert!(trailer.expect("the file is whole").complete);
+    }
+
+    #[test]
+    fn totals_are_read_back() {
+        let totals = [Total::Socket(sample::socket_total()), Total::Thread(sample::thread_total())];
+        let mut bytes = Vec::new();
+        let mut writer = JsonLinesWriter::new(&mut bytes, &sample::header()).expect("memory takes all");
+        totals.iter().for_each(|total| writer.total(total).expect("memory takes all"));
+        writer.finish(&sample::ending()).expect("memory takes all");
+        let mut reader = JsonLinesReader::new(bytes.as_slice()).expect("a header");
+        let items: Vec<_> = std::iter::from_fn(|| reader.next_item()).collect::<Result<_, _>>().expect("a whole file");
+        assert_eq!(items, totals.map(|total| Item::Total(Box::new(total))));
     }
 
     #[test]

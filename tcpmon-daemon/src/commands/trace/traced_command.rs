@@ -84,7 +84,10 @@ impl WaitingCommand {
         let name = program.to_string_lossy().into_owned();
         match ready.read_exact(&mut pid) {
             Ok(()) => Ok(Self { name, pid: u32::from_ne_bytes(pid), gate: opener, starter }),
-            Err(_) => Err(Self { name, pid: 0, gate: opener, starter }.started().err().unwrap_or_else(|| anyhow!("?"))),
+            Err(_) => Err(Self { name, pid: 0, gate: opener, starter }
+                .started()
+                .err()
+                .unwrap_or_else(|| anyhow!("no process id came"))),
         }
     }
 
@@ -149,11 +152,10 @@ impl RunningCommand {
 /// Whether there is a file of this name, on the `PATH` if it is a name only.
 fn exists(program: &OsStr) -> bool {
     let paths = env::var_os("PATH").unwrap_or_default();
-    let name_only = Path::new(program).components().count() == 1 && !program.as_encoded_bytes().contains(&b'/');
-    if name_only {
-        env::split_paths(&paths).any(|path| path.join(program).exists())
-    } else {
+    if program.as_encoded_bytes().contains(&b'/') {
         Path::new(program).exists()
+    } else {
+        env::split_paths(&paths).any(|path| path.join(program).exists())
     }
 }
 
