@@ -376,7 +376,8 @@ fn a_trace_has_the_causes_and_the_waits_of_the_daemon() {
     local.is_traced(reader, |sender| sender.rate(easy_rate()).message(8192).bytes(2 * easy_rate())).agree();
     drop(local);
     let long = Case::new(Lab::long(ONE_WAY));
-    let reader = long.reader().connections(1).receive_buffer(16 << 10);
+    // The waits must be long beside the time that the two sets of programs take at each event.
+    let reader = long.reader().connections(1).receive_buffer(16 << 10).between(Between::Spin(200));
     // The daemon divides the waits of all reads within a millisecond at once, a trace those of each read.
     long.is_traced(reader, |sender| sender.bytes(1_000_000)).agree_together();
 }
