@@ -11,6 +11,7 @@ mod dashboards;
 mod demo;
 mod dist;
 mod drift;
+mod host;
 mod kubernetes;
 mod process;
 mod run;
