@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use tcpmon_tests::traffic::{Method, Reader, ReaderBuilder, SenderBuilder, Threads};
 use tcpmon_tests::truth::{self, State};
-use tcpmon_tests::{Daemon, Lab, LabOptions, Page, Traffic, eventually, many};
+use tcpmon_tests::{Daemon, Lab, LabOptions, Page, Traffic, eventually, is_emulated, many};
 
 /// Bytes received and read by all processes named `comm`.
 fn bytes(page: &Page, comm: &str) -> (u64, u64) {
@@ -58,7 +58,13 @@ impl Watched {
         assert_eq!(page.value("tcpmon_receive_bytes_total", &group(comm, reader.port())), Some(report.bytes as f64));
         // These are from one more scrape, because a socket's final record can come between two scrapes.
         let losses = page.samples("tcpmon_lost_total");
-        assert_eq!(lost(&page), 0.0, "{comm}: nothing was lost, but {losses:?}");
+        // An interrupt can come while a program handles a segment that was in the backlog, and bring more segments to
+        // that CPU. The kernel skips the program for these and counts it; their bytes are counted with the next event.
+        let skipped = match page.value("tcpmon_lost_total", &[("what", "recursion_tcp_probe")]) {
+            Some(skipped) if !is_emulated() => skipped,
+            _ => 0.0,
+        };
+        assert_eq!(lost(&page) - skipped, 0.0, "{comm}: nothing was lost, but {losses:?}");
     }
 }
 
