@@ -52,6 +52,43 @@ pub fn compare(runs: &[Run], write: bool) -> Result<()> {
     Ok(())
 }
 
+/// Compares the generated part of the document with runs of some of the tests.
+pub fn check(runs: &[Run]) -> Result<()> {
+    let text = fs::read_to_string(workspace::root().join(FILE)).with_context(|| format!("cannot read {FILE}"))?;
+    for run in runs.iter().filter(|run| run.kernel.expectation != Expectation::MayFail) {
+        let lacks = missing_on(run)?;
+        ensure!(text.contains(&lacks), "{FILE} does not say what this run does:\n{lacks}");
+        let heading = heading(run);
+        let table = text.lines().skip_while(|line| !line.starts_with("| test |") || !line.contains(&heading));
+        let rows: Vec<Vec<&str>> = table.take_while(|line| line.starts_with('|')).map(cells).collect();
+        let column = rows.first().and_then(|names| names.iter().position(|name| *name == heading));
+        let column = column.with_context(|| format!("{FILE} has no column {heading}"))?;
+        for (test, outcome, _) in &run.results.tests {
+            let name = format!("{}::{}", test.binary, test.name);
+            let row = rows.iter().find(|row| row[0] == name);
+            let documented = row.map_or("pass", |row| row[column]);
+            let agrees = match outcome {
+                Outcome::Pass => documented == "pass",
+                Outcome::NotSupported(_) => documented.starts_with("not supported"),
+                // Reported anyway.
+                Outcome::Fail | Outcome::Timeout | Outcome::NotReached => true,
+            };
+            ensure!(agrees, "{FILE} says `{documented}` of {name} on {heading}, which is now {outcome:?}");
+        }
+    }
+    Ok(())
+}
+
+/// The cells of a row of a table.
+fn cells(row: &str) -> Vec<&str> {
+    row.trim_matches('|').split('|').map(str::trim).collect()
+}
+
+/// The heading of a run's column.
+fn heading(run: &Run) -> String {
+    format!("{}, {} CPU{}", run.kernel.series, run.cpus, if run.cpus == 1 { "" } else { "s" })
+}
+
 /// What the kernels of Debian's releases lack, and the tests that do not simply pass on all of them.
 fn required_part(runs: &[&Run]) -> Result<String> {
     let mut text = String::from(
@@ -168,7 +205,7 @@ fn rows(runs: &[&Run], wanted: &dyn Fn(&Test) -> bool) -> String {
     let mut reasons: Vec<&str> = Vec::new();
     let mut text = String::from("| test |");
     for run in runs {
-        text += &format!(" {}, {} CPU{} |", run.kernel.series, run.cpus, if run.cpus == 1 { "" } else { "s" });
+        text += &format!(" {} |", heading(run));
     }
     text += "\n|---|";
     text += &"---|".repeat(runs.len());

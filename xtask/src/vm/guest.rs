@@ -11,7 +11,13 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use cargo_metadata::{Artifact, Message};
 
-use super::{folder, initramfs::Initramfs, kernels::Expectation, packages::Unpacked, results::Test};
+use super::{
+    folder,
+    initramfs::Initramfs,
+    kernels::{Brief, Expectation, Kernel},
+    packages::Unpacked,
+    results::Test,
+};
 use crate::{process, workspace};
 
 /// Programs that the tests run.
@@ -24,10 +30,11 @@ const TOOLS: [&str; 15] = [
 const FILES: [&str; 2] = ["dashboards/alerts.yaml", "tests/verifier-instructions.tsv"];
 
 /// Test files that virtual machines do not run, and the reasons.
-pub const NOT_RUN: [(&str, &str); 10] = [
+pub const NOT_RUN: [(&str, &str); 11] = [
     ("alerts", "it tests how Prometheus and Alertmanager process a page, which does not depend on the kernel"),
     ("command", "it tests processes and signals; that children are followed is tested by `verifier`, too"),
     ("endpoint", "it tests HTTP, TLS and passwords, which do not depend on the kernel"),
+    ("formats", "it tests how DuckDB, pandas, Spark and Perfetto read traces, which does not depend on the kernel"),
     ("groups", "it tests which groups are shown, which does not depend on the kernel"),
     ("harness", "it tests the traffic generator, whose counts every other test compares with those of tcpmon"),
     ("output", "it tests where a trace is written and how it ends, which does not depend on the kernel"),
@@ -40,8 +47,11 @@ pub const NOT_RUN: [(&str, &str); 10] = [
 /// The tests for a kernel that tcpmon must refuse: all other tests need a running tcpmon.
 const OF_REFUSED_KERNELS: &str = "kernels";
 
-/// The tests for a kernel that may fail, if only the most important ones are wanted.
-const OF_UNRELEASED_KERNELS: [&str; 4] = ["bytes", "kernels", "trace", "verifier"];
+/// The tests of [`Brief::Core`].
+const CORE: [&str; 6] = ["bytes", "drops", "kernels", "losses", "trace", "verifier"];
+
+/// The tests that [`Brief::Most`] leaves out.
+const TIMES: &str = "causes";
 
 /// What every virtual machine contains.
 pub struct Guest {
@@ -101,13 +111,13 @@ impl Guest {
         Ok(Self { brief, init: stripped(&init)?, programs: programs.collect::<Result<_>>()?, tests, libraries })
     }
 
-    /// The tests that a virtual machine with such a kernel runs.
-    pub fn tests(&self, expectation: Expectation) -> Vec<Test> {
-        self.chosen(expectation).map(|(test, _)| test.clone()).collect()
+    /// The tests that a virtual machine with this kernel runs.
+    pub fn tests(&self, kernel: &Kernel) -> Vec<Test> {
+        self.chosen(kernel).map(|(test, _)| test.clone()).collect()
     }
 
     /// Writes the initial file system of a virtual machine; `recording` is the value of [`super::Args::write`].
-    pub fn write(&self, path: &Path, kernel: &Unpacked, expectation: Expectation, recording: bool) -> Result<()> {
+    pub fn write(&self, path: &Path, kernel: &Kernel, unpacked: &Unpacked, recording: bool) -> Result<()> {
         let mut plan = String::new();
         let mut archive = Initramfs::create(path)?;
         archive.console()?;
@@ -125,29 +135,30 @@ impl Guest {
             let file = workspace::root().join(file);
             archive.copy(&file, &file)?;
         }
-        for module in kernel.modules()? {
+        for module in unpacked.modules()? {
             let inside = Path::new("/modules").join(module.file_name().context("the module has no file name")?);
             archive.copy(&module, &inside)?;
             plan += &format!("module\t{}\n", inside.display());
         }
-        let refused = if expectation == Expectation::Refused { "refused" } else { "supported" };
+        let refused = if kernel.expectation == Expectation::Refused { "refused" } else { "supported" };
         plan += &format!("env\tTCPMON_BIN\t{}\n", workspace::release_binary().display());
         plan += &format!("env\tPATH\t/bin\nenv\tTCPMON_EMULATED\t1\nenv\tTCPMON_KERNEL\t{refused}\n");
         if recording {
             plan += "env\tTCPMON_RECORDING\t1\n";
         }
-        for (test, file) in self.chosen(expectation) {
+        for (test, file) in self.chosen(kernel) {
             plan += &format!("test\t{}\t{}\t{}\n", test.binary, file.display(), test.name);
         }
         archive.file(Path::new("/plan"), plan.as_bytes())?;
         archive.finish()
     }
 
-    fn chosen(&self, expectation: Expectation) -> impl Iterator<Item = &(Test, PathBuf)> {
-        self.tests.iter().filter(move |(test, _)| match expectation {
-            Expectation::Refused => test.binary == OF_REFUSED_KERNELS,
-            Expectation::MayFail if self.brief => OF_UNRELEASED_KERNELS.contains(&test.binary.as_str()),
-            Expectation::MayFail | Expectation::Supported => true,
+    fn chosen(&self, kernel: &Kernel) -> impl Iterator<Item = &(Test, PathBuf)> {
+        self.tests.iter().filter(move |(test, _)| match kernel.brief {
+            _ if kernel.expectation == Expectation::Refused => test.binary == OF_REFUSED_KERNELS,
+            _ if !self.brief => true,
+            Brief::Core => CORE.contains(&test.binary.as_str()),
+            Brief::Most => test.binary != TIMES,
         })
     }
 }
