@@ -1,8 +1,8 @@
 //! Commands and flags.
 
 use std::{
-    ffi::OsString,
-    path::PathBuf,
+    ffi::{OsStr, OsString},
+    path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
 
@@ -43,6 +43,8 @@ pub enum Command {
     Trace(TraceArgs),
     /// Say what limited the transfers of a trace, and what would help; compare two traces
     Report(ReportArgs),
+    /// Write a trace in another format
+    Convert(ConvertArgs),
     /// Watch connections live: what limits each, and where its bytes wait
     Top(TopArgs),
     /// Check whether tcpmon can run here, and whether this host is fit to receive; changes nothing
@@ -178,7 +180,7 @@ The eBPF programs filter in the kernel: what does not match costs 0.1 to 0.3 us.
 
   tcpmon trace -- iperf3 -s -1                        run a command and trace it until it ends
   tcpmon trace --pid 4711 --duration 30s              trace one process
-  tcpmon trace --comm xrootd --output run.jsonl       write a file for pandas or DuckDB
+  tcpmon trace --comm xrootd --output run.parquet     write a file for pandas, DuckDB or Spark
   tcpmon trace --all --port 5201                      trace all readers of one port"
 )]
 pub struct TraceArgs {
@@ -222,7 +224,15 @@ pub struct TraceArgs {
     #[arg(long, requires = "output")]
     pub force: bool,
 
-    /// Format: table for people, or jsonl for programs [default: jsonl with --output, else table]
+    /// Start a new file (`run.0001.jsonl` and so on) after this size or time: `1GiB`, `10m`
+    #[arg(long, value_name = "SIZE|TIME", requires = "output", value_parser = parse_rotation)]
+    pub rotate: Option<RotateAt>,
+
+    /// Keep only the newest files of --rotate [default: all]
+    #[arg(long, value_name = "N", requires = "rotate", value_parser = value_parser!(u32).range(1..))]
+    pub keep: Option<u32>,
+
+    /// Format: table, jsonl, parquet, perfetto or csv [default: as --output ends, or table]
     #[arg(long, value_name = "FORMAT", hide_possible_values = true)]
     format: Option<TraceFormat>,
 
@@ -240,7 +250,7 @@ pub struct TraceArgs {
 #[command(
     next_line_help = true,
     after_help = "\
-Files are traces as `tcpmon trace --output` writes them, also compressed with gzip; `-` is standard input.
+Files are traces in JSON Lines, also compressed with gzip, or in Parquet; `-` is standard input.
 A file that was cut is reported on up to there. How sure a share is follows from how much it varied over time.
 
   tcpmon report run.jsonl                             what limited each socket
@@ -264,6 +274,43 @@ pub struct ReportArgs {
     /// Format: text, html for one page with graphs, or json for programs
     #[arg(long, value_name = "FORMAT", default_value = "text", hide_possible_values = true, hide_default_value = true)]
     pub format: ReportFormat,
+}
+
+/// Flags of `tcpmon convert`.
+#[derive(Args, Clone, Debug)]
+#[command(
+    next_line_help = true,
+    after_help = "\
+INPUT is a trace in JSON Lines, also compressed with gzip, or in Parquet. A trace that was cut is
+converted up to there, with exit status 1. CSV has only timeslices; the others have totals and losses, too.
+
+  tcpmon convert run.jsonl run.parquet                for DuckDB, pandas or Spark
+  tcpmon convert run.parquet run.pftrace              for ui.perfetto.dev
+  tcpmon convert --format table run.parquet -         for people"
+)]
+pub struct ConvertArgs {
+    /// Trace to read; `-` is standard input
+    #[arg(value_name = "INPUT")]
+    pub input: PathBuf,
+
+    /// File to write, which must not exist; `-` is standard output
+    #[arg(value_name = "OUTPUT")]
+    pub output: PathBuf,
+
+    /// Format: jsonl, parquet, perfetto, csv or table [default: as the name of OUTPUT says, else jsonl]
+    #[arg(long, value_name = "FORMAT", hide_possible_values = true)]
+    format: Option<TraceFormat>,
+
+    /// Overwrite OUTPUT if it exists
+    #[arg(long)]
+    pub force: bool,
+}
+
+impl ConvertArgs {
+    /// Format of the output.
+    pub fn format(&self) -> TraceFormat {
+        self.format.unwrap_or_else(|| TraceFormat::of_file(&self.output))
+    }
 }
 
 /// Format of a report.
@@ -423,6 +470,24 @@ pub enum TraceFormat {
     Table,
     /// For programs: JSON Lines, see docs/trace-format.md
     Jsonl,
+    /// For DuckDB, pandas, Spark: a row for each timeslice
+    Parquet,
+    /// For ui.perfetto.dev: tracks, slices and counters
+    Perfetto,
+    /// For spreadsheets: the timeslices only
+    Csv,
+}
+
+impl TraceFormat {
+    /// What the name of a file says.
+    fn of_file(path: &Path) -> Self {
+        match path.extension().and_then(OsStr::to_str) {
+            Some("parquet") => TraceFormat::Parquet,
+            Some("pftrace" | "perfetto-trace") => TraceFormat::Perfetto,
+            Some("csv") => TraceFormat::Csv,
+            _ => TraceFormat::Jsonl,
+        }
+    }
 }
 
 impl Cli {
@@ -442,7 +507,7 @@ impl Cli {
         let (name, checked) = match &cli.command {
             Command::Trace(trace) => ("trace", trace.check()),
             Command::Report(report) => ("report", report.check()),
-            Command::Daemon(_) | Command::Top(_) | Command::Doctor(_) => return Ok(cli),
+            Command::Daemon(_) | Command::Convert(_) | Command::Top(_) | Command::Doctor(_) => return Ok(cli),
         };
         checked.map(|()| cli).map_err(|(kind, problem)| {
             let mut command = Self::command();
@@ -532,6 +597,15 @@ pub enum StartTime {
     After(Duration),
 }
 
+/// When a trace goes on in another file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RotateAt {
+    /// When the file has as many bytes.
+    Bytes(u64),
+    /// When it covers as much time.
+    Time(Duration),
+}
+
 /// A standard stream to which a trace is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StandardStream {
@@ -561,7 +635,7 @@ impl TraceArgs {
     pub fn format(&self) -> TraceFormat {
         match (self.format, &self.output) {
             (Some(format), _) => format,
-            (None, Some(_)) => TraceFormat::Jsonl,
+            (None, Some(output)) => TraceFormat::of_file(output),
             (None, None) => TraceFormat::Table,
         }
     }
@@ -596,6 +670,23 @@ fn parse_start_time(text: &str) -> Result<StartTime, String> {
         return humantime::parse_duration(after).map(StartTime::After).map_err(|error| error.to_string());
     }
     humantime::parse_rfc3339_weak(text).map(StartTime::At).map_err(|error| error.to_string())
+}
+
+/// A size, or a time of at least a second.
+fn parse_rotation(text: &str) -> Result<RotateAt, String> {
+    const UNITS: [(&str, u64); 6] =
+        [("kB", 1_000), ("MB", 1_000_000), ("GB", 1_000_000_000), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
+    for (unit, factor) in UNITS {
+        if let Some(number) = text.strip_suffix(unit) {
+            let bytes = number.trim().parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
+            return bytes.filter(|bytes| *bytes > 0).map(RotateAt::Bytes).ok_or_else(|| format!("{text:?} is no size"));
+        }
+    }
+    match parse_duration(text) {
+        Ok(time) if time >= Duration::from_secs(1) => Ok(RotateAt::Time(time)),
+        Ok(_) => Err(format!("{text:?} is too short: 1s is the least")),
+        Err(_) => Err("give a size such as 100MB or 1GiB, or a time such as 10m".into()),
+    }
 }
 
 /// A round trip, from 1 us to 1 minute.

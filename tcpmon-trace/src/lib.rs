@@ -2,9 +2,10 @@
 //! it lost the CPU.
 //!
 //! A trace is one [`TraceHeader`], any number of [`TimesliceRecord`]s, [`Total`]s of sockets and threads, and one
-//! [`Trailer`]. This crate writes and reads the formats; it has nothing to do with eBPF. It opens no files and reads no
-//! clock: clocks are arguments, input and output are `std::io`. `docs/trace-format.md` in the repository describes the
-//! JSON Lines format.
+//! [`Trailer`]. This crate writes JSON Lines, a table for people and, each with the feature of its name, Parquet, CSV
+//! and Perfetto's format; it reads JSON Lines and Parquet. It has nothing to do with eBPF. It opens no files and reads
+//! no clock: clocks are arguments, input and output are `std::io`. `docs/trace-format.md` in the repository describes
+//! the formats.
 //!
 //! # Example
 //!
@@ -24,10 +25,21 @@
 //! # assert!(matches!(error, tcpmon_trace::ReadError::NotATrace { .. }));
 //! ```
 
+#[cfg(any(feature = "csv", feature = "perfetto"))]
+mod batch;
+#[cfg(feature = "csv")]
+mod csv;
 pub mod distribution;
+#[cfg(any(feature = "csv", feature = "parquet"))]
+mod fields;
 mod header;
+mod input;
 mod jsonl;
 mod output;
+#[cfg(feature = "parquet")]
+mod parquet;
+#[cfg(feature = "perfetto")]
+mod perfetto;
 mod record;
 #[cfg(any(test, feature = "sample"))]
 pub mod sample;
@@ -37,10 +49,17 @@ mod table;
 mod total;
 mod trailer;
 
+#[cfg(feature = "csv")]
+pub use csv::CsvWriter;
 pub use header::{Clocks, FORMAT, FORMAT_VERSION, Filter, TraceHeader};
-pub use jsonl::{Item, JsonLinesReader, JsonLinesWriter, ReadError};
+pub use input::{Item, TraceReader};
+pub use jsonl::{JsonLinesReader, JsonLinesWriter, ReadError};
 pub use output::{Output, Stream, TraceWriter};
+#[cfg(feature = "parquet")]
+pub use parquet::{ParquetReader, ParquetWriter};
+#[cfg(feature = "perfetto")]
+pub use perfetto::PerfettoWriter;
 pub use record::{AddressFamily, Comm, CommError, Limited, Queue, TimesliceEnd, TimesliceRecord, Waited};
 pub use table::{TABLE_WIDTH, TableWriter};
 pub use total::{SocketTotal, ThreadTotal, Total};
-pub use trailer::{EndReason, Ending, LOSSES, LOST_OUTPUT, LOST_WRITE, Trailer};
+pub use trailer::{EndReason, Ending, LOSSES, LOST_OUTPUT, LOST_TOTAL, LOST_WRITE, Trailer};

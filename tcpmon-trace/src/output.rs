@@ -29,6 +29,11 @@ pub trait TraceWriter {
 
     /// Ends the trace and returns its trailer as written. Must be called once, as the last call, also after an error.
     fn finish(&mut self, ending: &Ending) -> io::Result<Trailer>;
+
+    /// Ends a trace whose trailer is not known, instead of [`finish`](Self::finish): what is written says so.
+    fn finish_cut(&mut self) -> io::Result<()> {
+        self.flush()
+    }
 }
 
 /// Accepts the bytes of a trace.

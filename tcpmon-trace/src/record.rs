@@ -1,6 +1,10 @@
 //! One timeslice of a thread, for one of its sockets, as shown to users.
 
-use std::{fmt, net::SocketAddr, str};
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    str,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -136,6 +140,9 @@ pub struct Queue {
 }
 
 impl Queue {
+    /// Nothing.
+    const EMPTY: Self = Self { queued_bytes: 0, rmem_bytes: 0, rcvbuf_bytes: 0, backlog_bytes: 0, window_bytes: 0 };
+
     /// How full the receive buffer is: `rmem / rcvbuf` in thousandths, rounded. The kernel allows more than 1000.
     pub fn fill_permille(&self) -> u64 {
         let (rmem, rcvbuf) = (u64::from(self.rmem_bytes), u64::from(self.rcvbuf_bytes));
@@ -247,6 +254,42 @@ pub struct TimesliceRecord {
     pub preempted_by_tid: u32,
     /// Name of that thread.
     pub preempted_by: Comm,
+}
+
+impl TimesliceRecord {
+    /// A record without anything in it.
+    pub(crate) const EMPTY: Self = Self {
+        activated_ns: 0,
+        deactivated_ns: 0,
+        cpu: 0,
+        tid: 0,
+        tgid: 0,
+        comm: Comm { bytes: [0; 16], length: 0 },
+        cookie: 0,
+        family: AddressFamily::V4,
+        local: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
+        remote: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
+        netns: 0,
+        end: TimesliceEnd::Unknown,
+        partial: false,
+        handed_over: false,
+        closed: false,
+        sleep_ns: 0,
+        wait_ns: 0,
+        on_cpu_ns: 0,
+        arrived_off_cpu_bytes: 0,
+        arrived_on_cpu_bytes: 0,
+        read_bytes: 0,
+        limited: Limited { upstream_ns: 0, application_ns: 0, scheduler_ns: 0, window_ns: 0, memory_ns: 0 },
+        waited: Waited { application_byte_us: 0, scheduler_byte_us: 0 },
+        activation: Queue::EMPTY,
+        deactivation: Queue::EMPTY,
+        rcv_rtt_us: 0,
+        rcv_ssthresh_bytes: 0,
+        window_clamp_bytes: 0,
+        preempted_by_tid: 0,
+        preempted_by: Comm { bytes: [0; 16], length: 0 },
+    };
 }
 
 #[cfg(test)]

@@ -31,6 +31,9 @@ pub const LOST_WRITE: &str = "write";
 /// slow output.
 pub const LOST_OUTPUT: &str = "output";
 
+/// The cause in [`Trailer::lost`] that only a Parquet writer adds: totals of a socket or a thread.
+pub const LOST_TOTAL: &str = "total";
+
 /// Why a trace ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -43,12 +46,14 @@ pub enum EndReason {
     ProcessExit,
     /// The output accepted no more.
     WriteError,
+    /// The trace goes on in another file.
+    Rotated,
 }
 
 impl EndReason {
     /// All reasons.
-    pub const ALL: [EndReason; 4] =
-        [EndReason::Duration, EndReason::Interrupt, EndReason::ProcessExit, EndReason::WriteError];
+    pub const ALL: [EndReason; 5] =
+        [EndReason::Duration, EndReason::Interrupt, EndReason::ProcessExit, EndReason::WriteError, EndReason::Rotated];
 
     /// The name in a trace file.
     pub const fn name(self) -> &'static str {
@@ -57,6 +62,7 @@ impl EndReason {
             EndReason::Interrupt => "interrupt",
             EndReason::ProcessExit => "process_exit",
             EndReason::WriteError => "write_error",
+            EndReason::Rotated => "rotated",
         }
     }
 }

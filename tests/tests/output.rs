@@ -7,5 +7,7 @@ mod disk;
 mod ends;
 #[path = "output/namespaces.rs"]
 mod namespaces;
+#[path = "output/rotate.rs"]
+mod rotate;
 #[path = "output/unread.rs"]
 mod unread;

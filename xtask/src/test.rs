@@ -22,6 +22,7 @@ pub fn run(args: &Args) -> Result<()> {
     step("setup", setup::run)?;
     step("test packages", setup::test_packages)?;
     step("today's Prometheus", setup::todays_prometheus)?;
+    step("programs that read traces", setup::formats)?;
     check::run()?;
     step("dashboards and alerts", || dashboards::run(&dashboards::Args::CHECK))?;
     step("unit tests", || {

@@ -37,7 +37,7 @@ fn the_command_line_is_consistent() {
 
 #[test]
 fn the_help_text_matches_the_committed_file() {
-    for name in ["help", "daemon", "trace", "report", "doctor"] {
+    for name in ["help", "daemon", "trace", "report", "convert", "doctor"] {
         let line = if name == "help" { "tcpmon --help".into() } else { format!("tcpmon {name} --help") };
         let help = parse(&line).expect_err("help").to_string();
         let file = format!("{}/src/cli/{name}.txt", env!("CARGO_MANIFEST_DIR"));
@@ -116,7 +116,13 @@ fn a_wrong_flag_is_named_with_a_remedy() {
         ("trace --pid 0", ["--pid", "0"]),
         ("trace --port 65536", ["--port", "65536"]),
         ("trace --all --duration soon", ["--duration", "`30s`"]),
-        ("trace --all --format csv", ["--format", "jsonl"]),
+        ("trace --all --format xml", ["--format", "jsonl"]),
+        ("trace --all --rotate 1GiB", ["--output <FILE>", "Usage: tcpmon trace"]),
+        ("trace --all --output f --rotate 5", ["--rotate", "such as 10m"]),
+        ("trace --all --output f --rotate 10ms", ["--rotate", "1s is the least"]),
+        ("trace --all --output f --rotate 0MB", ["--rotate", "is no size"]),
+        ("trace --all --output f --keep 3", ["--rotate <SIZE|TIME>", "Usage: tcpmon trace"]),
+        ("convert run.jsonl", ["<OUTPUT>", "Usage: tcpmon convert"]),
     ] {
         let message = refused(&format!("tcpmon {line}"));
         for part in parts {
@@ -154,10 +160,28 @@ fn filters_combine_and_repeat() {
 }
 
 #[test]
-fn the_default_format_is_json_lines_for_a_file_and_a_table_otherwise() {
+fn the_default_format_follows_from_the_name_of_the_file() {
     assert_eq!(trace("--all").format(), TraceFormat::Table);
     assert_eq!(trace("--all --output f").format(), TraceFormat::Jsonl);
     assert_eq!(trace("--all --output f --format table").format(), TraceFormat::Table);
+    for (name, format) in [
+        ("run.parquet", TraceFormat::Parquet),
+        ("run.pftrace", TraceFormat::Perfetto),
+        ("run.perfetto-trace", TraceFormat::Perfetto),
+        ("run.csv", TraceFormat::Csv),
+        ("run.json", TraceFormat::Jsonl),
+    ] {
+        assert_eq!(trace(&format!("--all --output {name}")).format(), format, "{name}");
+    }
+}
+
+#[test]
+fn a_file_ends_after_a_size_or_a_time() {
+    let rotate = |text: &str| trace(&format!("--all --output f --rotate {text}")).rotate;
+    assert_eq!(rotate("1GiB"), Some(RotateAt::Bytes(1 << 30)));
+    assert_eq!(rotate("500MB"), Some(RotateAt::Bytes(500_000_000)));
+    assert_eq!(rotate("10m"), Some(RotateAt::Time(Duration::from_secs(600))));
+    assert_eq!(trace("--all --output f --rotate 1h --keep 24").keep, Some(24));
 }
 
 #[test]

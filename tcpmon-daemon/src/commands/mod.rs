@@ -1,6 +1,7 @@
 //! The commands: only they combine I/O, time and model.
 
 pub mod collector;
+mod convert;
 mod daemon;
 mod doctor;
 mod host_thread;
@@ -10,6 +11,7 @@ mod reload;
 mod report;
 mod top;
 mod trace;
+mod trace_file;
 mod worker;
 
 use std::{sync::mpsc, thread, time::Duration};
@@ -33,6 +35,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Daemon(args) => daemon::run(&args).map(|()| 0),
         Command::Trace(args) => trace::run(&args),
         Command::Report(args) => report::run(&args).map(|()| 0),
+        Command::Convert(args) => convert::run(&args).map(|()| 0),
         Command::Top(args) => top::run(&args).map(|()| 0),
         Command::Doctor(args) => doctor::run(&args),
     }
@@ -66,7 +69,7 @@ pub fn print_message(message: &str) {
 pub fn exit_code(error: &anyhow::Error) -> u8 {
     if error.is::<ConfigError>()
         || error.is::<trace::StartIsOver>()
-        || error.is::<trace::OutputExists>()
+        || error.is::<trace_file::OutputExists>()
         || error.is::<trace::NotStarted>()
         || error.is::<NoDevice>()
     {

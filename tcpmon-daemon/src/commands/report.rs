@@ -1,15 +1,14 @@
 //! The report: reads traces, decides, tells.
 
 use std::{
-    fs::File,
-    io::{self, BufRead, BufReader, Write as _},
-    path::{Path, PathBuf},
+    io::{self, Write as _},
+    path::PathBuf,
 };
 
 use anyhow::Context as _;
-use flate2::bufread::MultiGzDecoder;
 use tcpmon_trace::summary::Summary;
 
+use super::trace_file::open_trace;
 use crate::{
     cli::{ReportArgs, ReportFormat},
     report::{
@@ -19,9 +18,6 @@ use crate::{
         timeline::Timelines,
     },
 };
-
-/// How a file that gzip wrote begins.
-const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 pub(super) fn run(args: &ReportArgs) -> anyhow::Result<()> {
     let limit = args.limit as usize;
@@ -61,17 +57,10 @@ fn trace(files: &[PathBuf], draw: bool) -> anyhow::Result<(Trace, Timelines)> {
     let mut read = Vec::new();
     for file in files {
         let name = file.display().to_string();
-        let input = open(file).with_context(|| format!("cannot read {name}"))?;
+        let mut reader = open_trace(file)?;
         let kept = draw.then_some(&mut timelines);
-        let file = TraceFile::read(&name, input, &mut summary, kept);
+        let file = TraceFile::read(&name, &mut *reader, &mut summary, kept);
         read.push(file.with_context(|| format!("cannot read {name}"))?);
     }
     Ok((Trace::of(read, summary)?, timelines))
-}
-
-/// Opens a file, which gzip may have compressed; `-` is standard input.
-fn open(path: &Path) -> io::Result<Box<dyn BufRead>> {
-    let mut input: Box<dyn BufRead> =
-        if path == Path::new("-") { Box::new(io::stdin().lock()) } else { Box::new(BufReader::new(File::open(path)?)) };
-    Ok(if input.fill_buf()?.starts_with(&GZIP) { Box::new(BufReader::new(MultiGzDecoder::new(input))) } else { input })
 }

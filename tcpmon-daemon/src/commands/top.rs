@@ -43,7 +43,7 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     let runtime = runtime.context("cannot start the async runtime")?;
     let result = runtime.block_on(async {
         let samples = Samples::open(args).await?;
-        sandbox::give_up_all().context("cannot give up capabilities")?;
+        sandbox::give_up_all(false).context("cannot give up capabilities")?;
         if args.once { once(args, samples).await } else { watch(args, samples).await }
     });
     // The thread that waits for keys is still in its read.

@@ -2,6 +2,7 @@
 
 mod descendants;
 mod namespace;
+mod rotate;
 mod signals;
 mod totals;
 mod traced_command;
@@ -9,13 +10,11 @@ mod writer;
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
+    fs,
     io::{self, IsTerminal as _},
-    os::{
-        fd::{AsFd as _, OwnedFd},
-        unix::fs::MetadataExt as _,
-    },
-    path::{Path, PathBuf},
+    os::{fd::OwnedFd, unix::fs::MetadataExt as _},
+    path::Path,
+    sync::{Arc, PoisonError},
     time::{Duration, Instant, SystemTime},
 };
 
@@ -30,21 +29,20 @@ use tcpmon_common::{
     loss::Loss,
     reader::{READER_EXITED, ReaderSlot},
 };
-use tcpmon_trace::{
-    Clocks, EndReason, Ending, Filter, JsonLinesWriter, LOSSES, LOST_OUTPUT, Stream, TableWriter, TraceHeader,
-    TraceWriter,
-};
+use tcpmon_trace::{Clocks, EndReason, Ending, Filter, LOSSES, LOST_OUTPUT, TraceHeader};
 
 use self::{
     descendants::descendants,
+    rotate::{Losses, NumberedFiles, RotatingWriter},
     signals::Signals,
     totals::TraceTotals,
     traced_command::{RunningCommand, WaitingCommand, exit_code},
     writer::{WriteOutcome, WriterThread},
 };
 pub(super) use self::{namespace::InContainer, traced_command::NotStarted};
+use super::trace_file::{create_output, write_file, write_stream};
 use crate::{
-    cli::{StandardStream, StartTime, TraceArgs, TraceFormat},
+    cli::{StartTime, TraceArgs},
     decode::{self, Event},
     kernel::{Kernel, Options, TraceFilter},
     sandbox,
@@ -62,8 +60,8 @@ const HIGHEST_PRIORITY: i32 = -20;
 /// Maximum number of reader threads that are followed at a time.
 const MAX_READERS: u32 = 4096;
 
-/// How often a trace that follows processes forgets those that have ended.
-const FORGET_INTERVAL: Duration = Duration::from_secs(1);
+/// How often losses are counted for a file that ends, and processes that have ended are forgotten.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs until one of the ends in [`EndReason`]. Returns the exit code: 0, or that of the command.
 pub fn run(args: &TraceArgs) -> anyhow::Result<u8> {
@@ -95,9 +93,19 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<u8> {
     // Those that have started since, before the program for it was attached.
     kernel.follow(&followed(follow, &pids))?;
     let output = args.output.as_ref().map_or_else(|| args.stream().name().into(), |path| path.display().to_string());
-    let file = args.output.as_deref().map(|path| create_output(path, args.force)).transpose()?;
+    let rotated = args.output.clone().zip(args.rotate).map(|(path, rotate)| NumberedFiles {
+        path,
+        format: args.format(),
+        force: args.force,
+        rotate,
+        keep: args.keep,
+    });
+    let file = match &rotated {
+        Some(files) => Some(files.create(1)?),
+        None => args.output.as_deref().map(|path| create_output(path, args.force)).transpose()?,
+    };
     // The output may be in a directory of somebody else, which root can write to.
-    sandbox::give_up_all().context("cannot give up capabilities")?;
+    sandbox::give_up_all(rotated.is_some()).context("cannot give up capabilities")?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the async runtime")?;
     runtime.block_on(async {
@@ -108,11 +116,18 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<u8> {
         }
         let header = header(args, pids, follow);
         let (format, stream, started_ns) = (args.format(), args.stream(), header.start.monotonic_ns);
+        let losses = Losses::default();
+        let told = Arc::clone(&losses);
+        let begin = move || match (rotated, file) {
+            (Some(files), Some(file)) => Ok(Box::new(RotatingWriter::new(files, file, header, told)?) as _),
+            (_, Some(file)) => write_file(file, format, &header),
+            (_, None) => write_stream(stream, format, &header),
+        };
         totals.begin(&mut kernel)?;
-        let writer = WriterThread::start(args.ring_bytes, move || open_writer(file, stream, format, &header));
+        let writer = WriterThread::start(args.ring_bytes, begin);
         let writer = writer.context("cannot start the thread that writes the trace")?;
         let command = command.map(WaitingCommand::release).transpose()?;
-        let mut tracing = RunningTrace { kernel, writer, signals, totals, command, follow, started_ns };
+        let mut tracing = RunningTrace { kernel, writer, signals, totals, losses, command, follow, started_ns };
         let reason = tracing.run(args.duration, &processes).await?;
         let (outcome, command) = tracing.finish(reason).await?;
         report(args, &output, outcome)?;
@@ -200,6 +215,8 @@ struct RunningTrace {
     writer: WriterThread,
     signals: Signals,
     totals: TraceTotals,
+    /// What the writer may tell of losses so far.
+    losses: Losses,
     /// The command that the trace has started.
     command: Option<RunningCommand>,
     follow: bool,
@@ -212,7 +229,7 @@ impl RunningTrace {
         let deadline = duration.map(|duration| Instant::now() + duration);
         let mut tick = tokio::time::interval(DRAIN_INTERVAL);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut forgotten = Instant::now();
+        let mut checked = Instant::now();
         loop {
             let signal = tokio::select! {
                 biased;
@@ -226,9 +243,12 @@ impl RunningTrace {
                 }
                 (signal, _) => signal.map(|_| EndReason::Interrupt),
             };
-            if self.follow && forgotten.elapsed() >= FORGET_INTERVAL {
-                self.kernel.forget_ended(has_ended)?;
-                forgotten = Instant::now();
+            if checked.elapsed() >= CHECK_INTERVAL {
+                if self.follow {
+                    self.kernel.forget_ended(has_ended)?;
+                }
+                *self.losses.lock().unwrap_or_else(PoisonError::into_inner) = self.lost()?;
+                checked = Instant::now();
             }
             // Check what ends the trace before taking the last records, so that none is left behind.
             let ended = ended
@@ -270,12 +290,18 @@ impl RunningTrace {
         exited.into_iter().try_for_each(|slot| free_exited(&mut self.kernel, slot, |slot| self.totals.thread(slot)))
     }
 
-    /// Ends the trace; its command may go on.
-    async fn finish(mut self, reason: EndReason) -> anyhow::Result<(WriteOutcome, Option<(RunningCommand, Signals)>)> {
+    /// What the programs have lost so far, by cause.
+    fn lost(&mut self) -> anyhow::Result<BTreeMap<String, u64>> {
         let raw = self.kernel.raw()?;
         // A program that this trace has not loaded has lost nothing.
         let mut lost: BTreeMap<_, _> = LOSSES.map(|what| (what.to_owned(), 0)).into();
         lost.extend(raw.losses().filter(|(what, _)| LOSSES.contains(&what.as_str())));
+        Ok(lost)
+    }
+
+    /// Ends the trace; its command may go on.
+    async fn finish(mut self, reason: EndReason) -> anyhow::Result<(WriteOutcome, Option<(RunningCommand, Signals)>)> {
+        let mut lost = self.lost()?;
         let end = read_clocks();
         let (totals, torn) = self.totals.finish(&mut self.kernel)?;
         lost.insert(Loss::SnapshotTorn.name().into(), torn);
@@ -290,47 +316,6 @@ impl RunningTrace {
 #[derive(Debug, thiserror::Error)]
 #[error("--start-at: this time is over: give a later one, in UTC, or a time from now such as `+30s`")]
 pub(super) struct StartIsOver;
-
-/// The file of `--output` exists, and `--force` was not given.
-#[derive(Debug, thiserror::Error)]
-#[error("--output {}: the file exists: choose another name or add --force to overwrite it", .0.display())]
-pub(super) struct OutputExists(PathBuf);
-
-/// Opens the file of `--output`. An existing file is emptied only with `--force`.
-fn create_output(path: &Path, force: bool) -> anyhow::Result<File> {
-    let file = match File::create_new(path) {
-        // Our own standard output, a pipe or a device has nothing that writing would destroy.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !force => {
-            if path != Path::new("/dev/stdout") && path.is_file() {
-                return Err(OutputExists(path.to_owned()).into());
-            }
-            File::options().append(true).create(true).open(path)
-        }
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => File::create(path),
-        file => file,
-    };
-    file.with_context(|| format!("cannot write to {}", path.display()))
-}
-
-/// The requested writer, with the header written.
-fn open_writer(
-    file: Option<File>,
-    stream: StandardStream,
-    format: TraceFormat,
-    header: &TraceHeader,
-) -> io::Result<Box<dyn TraceWriter>> {
-    // Not `io::stdout()`: a thread that is abandoned in a write to it would keep its lock.
-    let stdout = || match stream {
-        StandardStream::Output => io::stdout().as_fd().try_clone_to_owned().map(File::from),
-        StandardStream::Error => io::stderr().as_fd().try_clone_to_owned().map(File::from),
-    };
-    Ok(match (file, format) {
-        (Some(file), TraceFormat::Jsonl) => Box::new(JsonLinesWriter::new(file, header)?),
-        (Some(file), TraceFormat::Table) => Box::new(TableWriter::new(file, header)?),
-        (None, TraceFormat::Jsonl) => Box::new(JsonLinesWriter::new(Stream(stdout()?), header)?),
-        (None, TraceFormat::Table) => Box::new(TableWriter::new(stdout()?, header)?),
-    })
-}
 
 /// Reports to the user what the trace lacks.
 fn report(args: &TraceArgs, output: &str, outcome: WriteOutcome) -> anyhow::Result<()> {
@@ -352,11 +337,9 @@ fn report(args: &TraceArgs, output: &str, outcome: WriteOutcome) -> anyhow::Resu
             return Ok(());
         }
         return Err(match trailer {
-            Ok(trailer) => anyhow!(
-                "writing to {output} failed: {error}: the trace ends early, after {} records (its trailer records \
-                 this)",
-                trailer.records
-            ),
+            Ok(trailer) => {
+                anyhow!("writing to {output} failed: {error}: the trace ends early, after {} records", trailer.records)
+            }
             Err(_) => anyhow!("writing to {output} failed: {error}: the trace ends early and has no trailer"),
         });
     }
@@ -443,44 +426,8 @@ fn read_clocks() -> Clocks {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write as _;
-
     use super::*;
     use tcpmon_btf::plan::PROBES;
-
-    #[test]
-    fn a_file_that_exists_is_kept_unless_forced() {
-        let file = std::env::temp_dir().join(format!("tcpmon-output-{}", std::process::id()));
-        let _ = fs::remove_file(&file);
-        let write = |force| create_output(&file, force).map(|mut file| file.write_all(b"a trace"));
-        write(false).expect("a new file").expect("written");
-        let error = write(false).expect_err("it exists");
-        let kept = fs::read(&file).expect("it is there");
-        create_output(&file, true).expect("it may be overwritten");
-        let emptied = fs::read(&file).expect("it is there");
-        fs::remove_file(&file).expect("removed");
-        assert_eq!(
-            crate::commands::one_line(&error),
-            format!("--output {}: the file exists: choose another name or add --force to overwrite it", file.display())
-        );
-        assert_eq!(crate::commands::exit_code(&error), 2);
-        assert_eq!((kept.as_slice(), emptied.as_slice()), (b"a trace".as_slice(), b"".as_slice()));
-    }
-
-    #[test]
-    fn devices_and_pipes_are_written_to_without_force() {
-        for path in ["/dev/null", "/dev/stdout"] {
-            for force in [false, true] {
-                create_output(Path::new(path), force).expect(path);
-            }
-        }
-        let error = create_output(Path::new("/nowhere/t.jsonl"), false).expect_err("there is no such directory");
-        assert_eq!(
-            crate::commands::one_line(&error),
-            "cannot write to /nowhere/t.jsonl: No such file or directory (os error 2)"
-        );
-        assert_eq!(crate::commands::exit_code(&error), 1);
-    }
 
     #[test]
     fn a_trace_counts_only_losses_that_exist() {

@@ -173,7 +173,7 @@ fn page(data: &PageData<'_>) -> serde_json::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use tcpmon_trace::{JsonLinesWriter, TraceWriter as _, sample};
+    use tcpmon_trace::{JsonLinesReader, JsonLinesWriter, TraceWriter as _, sample};
 
     use super::*;
     use crate::report::read::TraceFile;
@@ -189,7 +189,8 @@ mod tests {
         }
         let _ = writer.finish(&sample::ending());
         let (mut summary, mut timelines) = <(tcpmon_trace::summary::Summary, Timelines)>::default();
-        let read = TraceFile::read(name, &file[..], &mut summary, Some(&mut timelines)).expect("a trace");
+        let mut reader = JsonLinesReader::new(&file[..]).expect("a trace");
+        let read = TraceFile::read(name, &mut reader, &mut summary, Some(&mut timelines)).expect("a trace");
         (Trace::of(vec![read], summary).expect("one trace"), timelines)
     }
 

@@ -1,8 +1,8 @@
 //! Reads traces and sums them up.
 
-use std::{collections::BTreeMap, io::BufRead, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
-use tcpmon_trace::{Clocks, Item, JsonLinesReader, ReadError, TraceHeader, Trailer, summary::Summary};
+use tcpmon_trace::{Clocks, Item, ReadError, TraceHeader, TraceReader, Trailer, summary::Summary};
 
 use super::timeline::Timelines;
 
@@ -60,18 +60,17 @@ pub enum NotOneTrace {
 const CLOCK_SET: Duration = Duration::from_secs(60);
 
 impl TraceFile {
-    /// Sums the trace in `input` up in `summary`, and keeps it over time in `timelines`, if these are wanted. A file
+    /// Sums a trace up in `summary`, and keeps it over time in `timelines`, if these are wanted. A file
     /// that was cut is read up to there.
     ///
     /// # Errors
-    /// It is not a trace that this version can read.
+    /// The file cannot be read.
     pub fn read(
         name: &str,
-        input: impl BufRead,
+        reader: &mut dyn TraceReader,
         summary: &mut Summary,
         mut timelines: Option<&mut Timelines>,
     ) -> Result<Self, ReadError> {
-        let mut reader = JsonLinesReader::new(input)?;
         let (mut trouble, mut last_ns) = (None, 0);
         while let Some(item) = reader.next_item() {
             match item {

@@ -33,12 +33,14 @@ pub fn begin() -> io::Result<()> {
     keep(NEEDED.union(CapabilitySet::NET_BIND_SERVICE))
 }
 
-/// Gives up all capabilities of the calling thread, except what its kernel asks for when maps are read.
+/// Gives up all capabilities of the calling thread, except what its kernel asks for when maps are read, and, if it
+/// `creates_files`, root's right to do so in the directories of others.
 ///
 /// # Errors
 /// If the kernel refuses, which it does not.
-pub fn give_up_all() -> io::Result<()> {
-    keep(reads_maps())
+pub fn give_up_all(creates_files: bool) -> io::Result<()> {
+    let files = if creates_files { CapabilitySet::DAC_OVERRIDE } else { CapabilitySet::empty() };
+    keep(reads_maps().union(files))
 }
 
 /// Gives up what a thread with this role does not need.

@@ -89,6 +89,28 @@ pub enum ReadError {
         /// Number of records in the file.
         found: u64,
     },
+    /// A Parquet file does not hold what it should.
+    #[error("Parquet trace unreadable: {reason}; copy the file again from where it was written")]
+    Parquet {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A Parquet file has no footer at all.
+    #[error(
+        "Parquet trace without a footer: it was cut, or tcpmon was killed before its first row group of 65,536 records \
+         or 5 minutes was written: copy the file again, or trace again"
+    )]
+    NoFooter,
+    /// A Parquet file has no trailer: only its row groups up to some footer can be read.
+    #[error(
+        "Parquet trace cut: its first {records} records are good, but there were more, or may have been: use \
+         those (`tcpmon convert` writes them to a file that other programs can open), or copy the file again, or wait \
+         until the trace has ended"
+    )]
+    CutParquet {
+        /// Records up to the last footer.
+        records: u64,
+    },
     /// Something follows the trailer.
     #[error("trace file goes on after its trailer: keep its first {offset} bytes (`head -c {offset}`)")]
     AfterTrailer {
@@ -98,10 +120,10 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    /// The byte of the file where the error is.
+    /// The byte of the file where the error is; 0 in a Parquet file.
     pub fn offset(&self) -> u64 {
         match self {
-            Self::Empty => 0,
+            Self::Empty | Self::Parquet { .. } | Self::NoFooter | Self::CutParquet { .. } => 0,
             Self::Io { offset, .. }
             | Self::NotATrace { offset, .. }
             | Self::Version { offset, .. }

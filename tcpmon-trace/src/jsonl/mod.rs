@@ -1,15 +1,18 @@
 //! The JSON Lines form: one object per line. `docs/trace-format.md` describes each key.
 
 mod error;
-mod line;
-mod read;
+pub(crate) mod line;
+#[cfg_attr(not(feature = "parquet"), allow(dead_code))]
+pub(crate) mod read;
 #[cfg(test)]
 mod schema;
 mod write;
 
 pub use error::ReadError;
-pub use read::{Item, JsonLinesReader};
+pub use read::JsonLinesReader;
 pub use write::JsonLinesWriter;
+#[cfg(feature = "parquet")]
+pub(crate) use write::{header_line, total_line, trailer_line};
 
 /// How [`JsonLinesWriter`] starts a record.
 const RECORD: &[u8] = br#"{"type":"timeslice","#;

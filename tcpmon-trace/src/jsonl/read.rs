@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     header::{FORMAT, FORMAT_VERSION, TraceHeader},
+    input::{Item, TraceReader},
     record::TimesliceRecord,
     total::Total,
     trailer::Trailer,
@@ -22,21 +23,12 @@ use crate::{
 /// The longest line that is read. It bounds the memory that a file without newlines can take.
 const LONGEST: u64 = 1 << 20;
 
-/// What a trace has between its header and its trailer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Item {
-    /// A timeslice.
-    Timeslice(Box<TimesliceRecord>),
-    /// Totals.
-    Total(Box<Total>),
-}
-
 /// Reads a trace from JSON Lines, record by record: an iterator over its [`TimesliceRecord`]s.
-/// [`next_item`](Self::next_item) returns the totals, too.
+/// [`next_item`](TraceReader::next_item) returns the totals, too.
 ///
-/// It ends after the trailer, which [`trailer`](Self::trailer) then returns, or after the first error. Lines with an
-/// unknown `type` and unknown keys are skipped, because a later tcpmon may write more within this version of the
-/// format.
+/// It ends after the trailer, which [`trailer`](TraceReader::trailer) then returns, or after the first error. Lines
+/// with an unknown `type` and unknown keys are skipped, because a later tcpmon may write more within this version of
+/// the format.
 #[derive(Debug)]
 pub struct JsonLinesReader<R> {
     input: R,
@@ -72,31 +64,6 @@ impl<R: BufRead> JsonLinesReader<R> {
         }
         let header = header(&line)?;
         Ok(Self { input, header, trailer: None, line, records: 0, ended: false })
-    }
-
-    /// The header of the trace.
-    pub fn header(&self) -> &TraceHeader {
-        &self.header
-    }
-
-    /// The trailer of the trace; `None` until the iterator has ended without an error.
-    pub fn trailer(&self) -> Option<&Trailer> {
-        self.trailer.as_ref()
-    }
-
-    /// Records read so far.
-    pub fn records(&self) -> u64 {
-        self.records
-    }
-
-    /// The next record or totals; `None` after the trailer or the first error.
-    pub fn next_item(&mut self) -> Option<Result<Item, ReadError>> {
-        if self.ended {
-            return None;
-        }
-        let item = self.item().transpose();
-        self.ended = !matches!(item, Some(Ok(_)));
-        item
     }
 
     fn item(&mut self) -> Result<Option<Item>, ReadError> {
@@ -143,6 +110,52 @@ impl<R: BufRead> JsonLinesReader<R> {
     }
 }
 
+/// The header in such a line.
+pub(crate) fn header_of(text: &str) -> Result<TraceHeader, ReadError> {
+    header(&Line::of(text))
+}
+
+/// The totals in such a line; `None` if they are of something unknown.
+pub(crate) fn total_of(text: &str) -> Result<Option<Item>, ReadError> {
+    let line = Line::of(text);
+    let bad = |reason| ReadError::NotATrace { offset: 0, reason };
+    match line.content() {
+        Ok(Content::Item(item)) => Ok(Some(item)),
+        Ok(Content::Other) => Ok(None),
+        Ok(Content::Trailer(_)) => Err(bad("a trailer among the totals".into())),
+        Err(error) => Err(bad(error.reason)),
+    }
+}
+
+/// The trailer in such a line.
+pub(crate) fn trailer_of(text: &str) -> Result<Trailer, ReadError> {
+    let line = Line::of(text);
+    Ok(first(&line, line.parse::<TrailerLine>())?.into())
+}
+
+impl<R: BufRead> TraceReader for JsonLinesReader<R> {
+    fn header(&self) -> &TraceHeader {
+        &self.header
+    }
+
+    fn next_item(&mut self) -> Option<Result<Item, ReadError>> {
+        if self.ended {
+            return None;
+        }
+        let item = self.item().transpose();
+        self.ended = !matches!(item, Some(Ok(_)));
+        item
+    }
+
+    fn trailer(&self) -> Option<&Trailer> {
+        self.trailer.as_ref()
+    }
+
+    fn records(&self) -> u64 {
+        self.records
+    }
+}
+
 impl<R: BufRead> Iterator for JsonLinesReader<R> {
     type Item = Result<TimesliceRecord, ReadError>;
 
@@ -165,6 +178,11 @@ enum Content {
 }
 
 impl Line {
+    /// A line that was not read from a file of lines.
+    fn of(text: &str) -> Self {
+        Self { bytes: format!("{}\n", text.trim_end()).into_bytes(), offset: 0, number: 1 }
+    }
+
     /// Reads the next line; returns false at the end of the file, with `offset` at that end.
     fn read(&mut self, input: &mut impl BufRead) -> Result<bool, ReadError> {
         self.offset += self.bytes.len() as u64;

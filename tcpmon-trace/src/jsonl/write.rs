@@ -52,7 +52,7 @@ impl<O: Output> JsonLinesWriter<O> {
             records: 0,
             refused: 0,
         };
-        append(&mut writer.buffer, &HeaderLine::from(header))?;
+        writer.buffer.extend(header_line(header)?);
         writer.flush()?;
         Ok(writer)
     }
@@ -128,10 +128,8 @@ impl<O: Output> TraceWriter for JsonLinesWriter<O> {
         if self.buffer.len() >= BATCH {
             self.drain()?;
         }
-        match total {
-            Total::Socket(total) => append(&mut self.buffer, &SocketLine::from(total)),
-            Total::Thread(total) => append(&mut self.buffer, &ThreadLine::from(total)),
-        }
+        self.buffer.extend(total_line(total)?);
+        Ok(())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -161,7 +159,25 @@ fn append(buffer: &mut Vec<u8>, line: &impl serde::Serialize) -> io::Result<()> 
     Ok(())
 }
 
-fn trailer_line(trailer: &Trailer) -> io::Result<Vec<u8>> {
+/// The header's line.
+pub(crate) fn header_line(header: &TraceHeader) -> io::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    append(&mut line, &HeaderLine::from(header))?;
+    Ok(line)
+}
+
+/// The line of these totals.
+pub(crate) fn total_line(total: &Total) -> io::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    match total {
+        Total::Socket(total) => append(&mut line, &SocketLine::from(total))?,
+        Total::Thread(total) => append(&mut line, &ThreadLine::from(total))?,
+    }
+    Ok(line)
+}
+
+/// The trailer's line.
+pub(crate) fn trailer_line(trailer: &Trailer) -> io::Result<Vec<u8>> {
     let mut line = Vec::new();
     append(&mut line, &TrailerLine::from(trailer))?;
     Ok(line)
@@ -192,7 +208,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{JsonLinesReader, Stream, sample, trailer::LOST_WRITE};
+    use crate::{JsonLinesReader, Stream, TraceReader as _, sample, trailer::LOST_WRITE};
 
     /// An output with room for this many bytes.
     struct Disk {

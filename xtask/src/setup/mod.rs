@@ -6,6 +6,7 @@
 mod bpf_linker;
 mod cargo_deny;
 mod debian;
+mod formats;
 mod packages;
 mod prometheus;
 mod python;
@@ -17,6 +18,7 @@ use std::fs::{self, File};
 use anyhow::{Context as _, Result};
 
 pub use cargo_deny::ensure as cargo_deny;
+pub use formats::ensure as formats;
 pub use packages::{dist_packages, picture_packages, test_packages};
 pub use prometheus::todays_prometheus;
 pub use python::environment as python;

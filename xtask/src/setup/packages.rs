@@ -45,6 +45,9 @@ const DIST: [(&str, &str); 5] =
 /// The programs that draw the dashboards, with a font, and their packages.
 const PICTURES: [(&str, &str); 2] = [("chromium", "chromium"), ("npm", "npm")];
 
+/// The programs that run those which read traces, and their packages.
+const FORMATS: [(&str, &str); 3] = [("java", "default-jre-headless"), ("node", "nodejs"), ("npm", "npm")];
+
 /// Packages that start a service.
 const SERVICES: [&str; 2] = ["prometheus", "prometheus-alertmanager"];
 
@@ -75,6 +78,12 @@ pub fn test_packages() -> Result<()> {
 pub fn picture_packages() -> Result<()> {
     let missing = missing(&PICTURES);
     if missing.is_empty() { Ok(()) } else { install(&[missing, vec!["fonts-dejavu-core"]].concat()) }
+}
+
+/// Installs what runs the programs that read traces, if it is missing.
+pub(super) fn format_packages() -> Result<()> {
+    let missing = missing(&FORMATS);
+    if missing.is_empty() { Ok(()) } else { install(&missing) }
 }
 
 /// Installs what makes and tries packages, if it is missing.

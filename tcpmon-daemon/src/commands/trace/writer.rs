@@ -225,7 +225,7 @@ mod tests {
     use tokio::signal::unix::{SignalKind, signal};
 
     use super::*;
-    use tcpmon_trace::{JsonLinesReader, JsonLinesWriter, ReadError, Stream, sample};
+    use tcpmon_trace::{JsonLinesReader, JsonLinesWriter, ReadError, Stream, TraceReader as _, sample};
 
     /// Maximum number of records that wait, with the smallest ring.
     const CAPACITY: usize = 8 * 4096 / size_of::<TimesliceRecord>();

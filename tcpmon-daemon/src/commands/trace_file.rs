@@ -1,0 +1,145 @@
+//! Opens the files of traces, to read and to write them, whatever their format.
+
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader, Read as _, Seek as _},
+    os::fd::AsFd as _,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context as _;
+use flate2::bufread::MultiGzDecoder;
+use tcpmon_trace::{
+    CsvWriter, JsonLinesReader, JsonLinesWriter, Output, ParquetReader, ParquetWriter, PerfettoWriter, Stream,
+    TableWriter, TraceHeader, TraceReader, TraceWriter,
+};
+
+use crate::cli::{StandardStream, TraceFormat};
+
+/// How a file that gzip wrote begins.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+
+/// How much of a file says what it is.
+const BEGIN: u64 = 4;
+
+/// The file to write exists, and `--force` was not given.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: the file exists: choose another name or add --force to overwrite it", .0.display())]
+pub(super) struct OutputExists(PathBuf);
+
+/// Opens a trace: JSON Lines, which gzip may have compressed, or Parquet; `-` is standard input.
+///
+/// # Errors
+/// The file cannot be read or is not a trace.
+pub(super) fn open_trace(path: &Path) -> anyhow::Result<Box<dyn TraceReader>> {
+    let context = || format!("cannot read {}", path.display());
+    if path == Path::new("-") {
+        return json_lines(Box::new(io::stdin().lock())).with_context(context);
+    }
+    let mut file = File::open(path).with_context(context)?;
+    let mut begin = Vec::new();
+    // A pipe cannot be rewound, so what was read of it comes first again.
+    file.by_ref().take(BEGIN).read_to_end(&mut begin).with_context(context)?;
+    if ParquetReader::is_parquet(&begin) {
+        file.rewind().with_context(|| format!("{}: Parquet is read from its end, so not from a pipe", context()))?;
+        return Ok(Box::new(ParquetReader::new(file).with_context(context)?));
+    }
+    let whole = io::Cursor::new(begin).chain(file);
+    json_lines(Box::new(BufReader::new(whole))).with_context(context)
+}
+
+fn json_lines(mut input: Box<dyn BufRead>) -> anyhow::Result<Box<dyn TraceReader>> {
+    let input: Box<dyn BufRead> =
+        if input.fill_buf()?.starts_with(&GZIP) { Box::new(BufReader::new(MultiGzDecoder::new(input))) } else { input };
+    Ok(Box::new(JsonLinesReader::new(input)?))
+}
+
+/// Opens a file to write a trace to. An existing one is emptied only with `force`.
+pub(super) fn create_output(path: &Path, force: bool) -> anyhow::Result<File> {
+    let file = match File::create_new(path) {
+        // Our own standard output, a pipe or a device has nothing that writing would destroy.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !force => {
+            if path != Path::new("/dev/stdout") && path.is_file() {
+                return Err(OutputExists(path.to_owned()).into());
+            }
+            File::options().append(true).create(true).open(path)
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => File::create(path),
+        file => file,
+    };
+    file.with_context(|| format!("cannot write to {}", path.display()))
+}
+
+/// A writer to a file, with the header written.
+pub(super) fn write_file(file: File, format: TraceFormat, header: &TraceHeader) -> io::Result<Box<dyn TraceWriter>> {
+    writer(file, format, header)
+}
+
+/// A writer to a standard stream, with the header written.
+pub(super) fn write_stream(
+    stream: StandardStream,
+    format: TraceFormat,
+    header: &TraceHeader,
+) -> io::Result<Box<dyn TraceWriter>> {
+    // Not `io::stdout()`: a thread that is abandoned in a write to it would keep its lock.
+    let stream = match stream {
+        StandardStream::Output => io::stdout().as_fd().try_clone_to_owned(),
+        StandardStream::Error => io::stderr().as_fd().try_clone_to_owned(),
+    };
+    writer(Stream(File::from(stream?)), format, header)
+}
+
+fn writer(
+    output: impl Output + Send + 'static,
+    format: TraceFormat,
+    header: &TraceHeader,
+) -> io::Result<Box<dyn TraceWriter>> {
+    Ok(match format {
+        TraceFormat::Table => Box::new(TableWriter::new(output, header)?),
+        TraceFormat::Jsonl => Box::new(JsonLinesWriter::new(output, header)?),
+        TraceFormat::Parquet => Box::new(ParquetWriter::new(output, header)?),
+        TraceFormat::Csv => Box::new(CsvWriter::new(output, header)?),
+        TraceFormat::Perfetto => Box::new(PerfettoWriter::new(output, header)?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, io::Write as _};
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_exists_is_kept_unless_forced() {
+        let file = std::env::temp_dir().join(format!("tcpmon-output-{}", std::process::id()));
+        let _ = fs::remove_file(&file);
+        let write = |force| create_output(&file, force).map(|mut file| file.write_all(b"a trace"));
+        write(false).expect("a new file").expect("written");
+        let error = write(false).expect_err("it exists");
+        let kept = fs::read(&file).expect("it is there");
+        create_output(&file, true).expect("it may be overwritten");
+        let emptied = fs::read(&file).expect("it is there");
+        fs::remove_file(&file).expect("removed");
+        assert_eq!(
+            crate::commands::one_line(&error),
+            format!("{}: the file exists: choose another name or add --force to overwrite it", file.display())
+        );
+        assert_eq!(crate::commands::exit_code(&error), 2);
+        assert_eq!((kept.as_slice(), emptied.as_slice()), (b"a trace".as_slice(), b"".as_slice()));
+    }
+
+    #[test]
+    fn devices_and_pipes_are_written_to_without_force() {
+        for path in ["/dev/null", "/dev/stdout"] {
+            for force in [false, true] {
+                create_output(Path::new(path), force).expect(path);
+            }
+        }
+        let error = create_output(Path::new("/nowhere/t.jsonl"), false).expect_err("there is no such directory");
+        assert_eq!(
+            crate::commands::one_line(&error),
+            "cannot write to /nowhere/t.jsonl: No such file or directory (os error 2)"
+        );
+        assert_eq!(crate::commands::exit_code(&error), 1);
+    }
+}

@@ -1,0 +1,354 @@
+//! Reads a trace from Parquet.
+
+use std::{
+    collections::VecDeque,
+    fs::File,
+    io::{BufReader, Read, Seek as _, SeekFrom},
+    sync::Arc,
+};
+
+use ::parquet::{
+    basic::Type,
+    column::reader::ColumnReaderImpl,
+    data_type::{BoolType, ByteArray, ByteArrayType, DataType, Int32Type, Int64Type},
+    errors::{ParquetError, Result},
+    file::{
+        metadata::{ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader},
+        reader::{ChunkReader, Length},
+        serialized_reader::SerializedPageReader,
+    },
+};
+use bytes::Bytes;
+use serde::{
+    Deserialize as _, Deserializer,
+    de::{
+        IntoDeserializer, Visitor,
+        value::{Error as DeError, MapDeserializer, StrDeserializer},
+    },
+    forward_to_deserialize_any,
+};
+
+use super::{footer, metadata};
+use crate::{
+    header::TraceHeader,
+    input::{Item, TraceReader},
+    jsonl::{ReadError, line::TimesliceLine, read},
+    record::TimesliceRecord,
+    trailer::Trailer,
+};
+
+/// Rows that are decoded at a time.
+const BATCH: usize = 1024;
+
+/// Reads a trace from a Parquet file, record by record. A file that was cut is read up to the last footer in it.
+pub struct ParquetReader {
+    /// The part of the file that is being read, up to its footer.
+    part: FilePart,
+    /// The parts that come after it, if the file was cut: each has one row group.
+    parts: VecDeque<FilePart>,
+    header: TraceHeader,
+    trailer: Option<Trailer>,
+    /// The next row group.
+    group: usize,
+    /// The columns of the current one, with their names.
+    columns: Vec<(String, ColumnCursor)>,
+    /// What has been decoded.
+    items: VecDeque<Item>,
+    /// Everything has been decoded.
+    decoded: bool,
+    records: u64,
+    ended: bool,
+}
+
+/// The file up to a footer, and what that says.
+struct FilePart {
+    file: Arc<Beginning>,
+    metadata: ParquetMetaData,
+}
+
+impl FilePart {
+    fn new(file: &File, length: u64) -> Result<Self> {
+        let file = Beginning { file: file.try_clone()?, length };
+        let metadata = ParquetMetaDataReader::new().parse_and_finish(&file)?;
+        Ok(Self { file: Arc::new(file), metadata })
+    }
+
+    /// A value of the metadata.
+    fn entry(&self, name: &str) -> Option<&str> {
+        let mut entries = self.metadata.file_metadata().key_value_metadata().into_iter().flatten();
+        entries.find(|entry| entry.key == name)?.value.as_deref()
+    }
+}
+
+/// The bytes up to a footer.
+struct Beginning {
+    file: File,
+    length: u64,
+}
+
+impl Length for Beginning {
+    fn len(&self) -> u64 {
+        self.length
+    }
+}
+
+impl ChunkReader for Beginning {
+    type T = BufReader<File>;
+
+    fn get_read(&self, start: u64) -> Result<Self::T> {
+        let mut file = self.file.try_clone()?;
+        file.seek(SeekFrom::Start(start))?;
+        Ok(BufReader::new(file))
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes> {
+        let mut bytes = Vec::new();
+        self.get_read(start)?.take(length as u64).read_to_end(&mut bytes)?;
+        if bytes.len() != length {
+            return Err(ParquetError::EOF(format!("{} of {length} bytes at byte {start}", bytes.len())));
+        }
+        Ok(bytes.into())
+    }
+}
+
+impl ParquetReader {
+    /// Whether a file begins as Parquet does.
+    pub fn is_parquet(begin: &[u8]) -> bool {
+        begin.starts_with(footer::MAGIC)
+    }
+
+    /// Reads the footer.
+    pub fn new(file: File) -> std::result::Result<Self, ReadError> {
+        let io = |source| ReadError::Io { offset: 0, source };
+        let length = file.metadata().map_err(io)?.len();
+        let mut parts = VecDeque::new();
+        match FilePart::new(&file, length) {
+            Ok(whole) => parts.push_front(whole),
+            Err(_) => {
+                let mut end = footer::find_last(&file).map_err(io)?;
+                while let Some(length) = end {
+                    let cut = FilePart::new(&file, length).map_err(bad)?;
+                    // Each is before the other, whatever a broken file says.
+                    let previous = cut.entry(metadata::PREVIOUS).and_then(|end| end.parse().ok());
+                    end = previous.filter(|end| *end < length);
+                    parts.push_front(cut);
+                }
+            }
+        }
+        let part = parts.pop_front().ok_or(ReadError::NoFooter)?;
+        let header = part.entry(metadata::HEADER).ok_or_else(|| ReadError::NotATrace {
+            offset: 0,
+            reason: format!("a Parquet file without the key {}", metadata::HEADER),
+        })?;
+        let header = read::header_of(header)?;
+        let trailer = part.entry(metadata::TRAILER).map(read::trailer_of).transpose()?;
+        Ok(Self {
+            part,
+            parts,
+            header,
+            trailer,
+            group: 0,
+            columns: Vec::new(),
+            items: VecDeque::new(),
+            decoded: false,
+            records: 0,
+            ended: false,
+        })
+    }
+
+    fn item(&mut self) -> std::result::Result<Option<Item>, ReadError> {
+        while self.items.is_empty() && !self.decoded {
+            self.decode()?;
+        }
+        if let Some(item) = self.items.pop_front() {
+            self.records += u64::from(matches!(item, Item::Timeslice(_)));
+            return Ok(Some(item));
+        }
+        match &self.trailer {
+            None => Err(ReadError::CutParquet { records: self.records }),
+            Some(trailer) if trailer.records != self.records => Err(ReadError::Parquet {
+                reason: format!("its trailer tells of {} records, but it has {}", trailer.records, self.records),
+            }),
+            Some(_) => Ok(None),
+        }
+    }
+
+    /// Decodes a batch of rows, or the totals after the last.
+    fn decode(&mut self) -> std::result::Result<(), ReadError> {
+        let batch = self.columns.iter_mut().map(|(name, column)| Ok((name.as_str(), RowBatch::read(column)?)));
+        let batch = batch.collect::<Result<Vec<_>>>().map_err(bad)?;
+        let rows = batch.iter().map(|(_, batch)| batch.len()).max().unwrap_or(0);
+        if rows > 0 {
+            for row in 0..rows {
+                let cells = batch.iter().filter_map(|(name, batch)| Some((*name, batch.cell(row)?)));
+                let line = TimesliceLine::deserialize(MapDeserializer::<_, DeError>::new(cells));
+                let record = line.map_err(|error| error.to_string());
+                let record = record.and_then(|line| TimesliceRecord::try_from(line).map_err(str::to_owned));
+                let record = record.map_err(|reason| ReadError::Parquet { reason })?;
+                self.items.push_back(Item::Timeslice(Box::new(record)));
+            }
+        } else if let Some(group) = self.part.metadata.row_groups().get(self.group) {
+            self.group += 1;
+            let rows = usize::try_from(group.num_rows()).map_err(|error| bad(error.into()))?;
+            let columns = group.columns().iter().map(|column| {
+                Ok(ColumnCursor::new(&self.part.file, column, rows)?
+                    .map(|reader| (column.column_path().string(), reader)))
+            });
+            self.columns = columns.filter_map(Result::transpose).collect::<Result<_>>().map_err(bad)?;
+        } else if let Some(next) = self.parts.pop_front() {
+            self.part = next;
+            self.group = 0;
+            self.columns.clear();
+        } else {
+            self.decoded = true;
+            for line in self.part.entry(metadata::TOTALS).unwrap_or_default().lines() {
+                self.items.extend(read::total_of(line)?);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl TraceReader for ParquetReader {
+    fn header(&self) -> &TraceHeader {
+        &self.header
+    }
+
+    fn next_item(&mut self) -> Option<std::result::Result<Item, ReadError>> {
+        if self.ended {
+            return None;
+        }
+        let item = self.item().transpose();
+        self.ended = !matches!(item, Some(Ok(_)));
+        if matches!(item, Some(Err(_))) {
+            self.trailer = None;
+        }
+        item
+    }
+
+    fn trailer(&self) -> Option<&Trailer> {
+        self.trailer.as_ref().filter(|_| self.ended)
+    }
+
+    fn records(&self) -> u64 {
+        self.records
+    }
+}
+
+fn bad(error: ParquetError) -> ReadError {
+    ReadError::Parquet { reason: error.to_string() }
+}
+
+/// A column of a type that some key has.
+enum ColumnCursor {
+    Flags(ColumnReaderImpl<BoolType>),
+    Small(ColumnReaderImpl<Int32Type>),
+    Integers(ColumnReaderImpl<Int64Type>),
+    Texts(ColumnReaderImpl<ByteArrayType>),
+}
+
+impl ColumnCursor {
+    /// A reader of a row group's column; `None` if it is of another type.
+    fn new(file: &Arc<Beginning>, column: &ColumnChunkMetaData, rows: usize) -> Result<Option<Self>> {
+        let pages = Box::new(SerializedPageReader::new(Arc::clone(file), column, rows, None)?);
+        let description = column.column_descr_ptr();
+        if description.max_def_level() > 0 {
+            return Err(ParquetError::General(format!("column {} may have nulls", description.name())));
+        }
+        Ok(match column.column_type() {
+            Type::BOOLEAN => Some(Self::Flags(ColumnReaderImpl::new(description, pages))),
+            Type::INT32 => Some(Self::Small(ColumnReaderImpl::new(description, pages))),
+            Type::INT64 => Some(Self::Integers(ColumnReaderImpl::new(description, pages))),
+            Type::BYTE_ARRAY => Some(Self::Texts(ColumnReaderImpl::new(description, pages))),
+            _ => None,
+        })
+    }
+}
+
+/// Some values of a column.
+enum RowBatch {
+    Flags(Vec<bool>),
+    Small(Vec<i32>),
+    Integers(Vec<i64>),
+    Texts(Vec<ByteArray>),
+}
+
+impl RowBatch {
+    /// Reads the next values of a column, which has no nulls.
+    fn read(column: &mut ColumnCursor) -> Result<Self> {
+        fn values<T: DataType>(column: &mut ColumnReaderImpl<T>) -> Result<Vec<T::T>> {
+            let mut values = Vec::with_capacity(BATCH);
+            column.read_records(BATCH, None, None, &mut values)?;
+            Ok(values)
+        }
+        Ok(match column {
+            ColumnCursor::Flags(column) => Self::Flags(values(column)?),
+            ColumnCursor::Small(column) => Self::Small(values(column)?),
+            ColumnCursor::Integers(column) => Self::Integers(values(column)?),
+            ColumnCursor::Texts(column) => Self::Texts(values(column)?),
+        })
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Flags(values) => values.len(),
+            Self::Small(values) => values.len(),
+            Self::Integers(values) => values.len(),
+            Self::Texts(values) => values.len(),
+        }
+    }
+
+    fn cell(&self, row: usize) -> Option<RowCell<'_>> {
+        match self {
+            Self::Flags(values) => values.get(row).map(|value| RowCell::Flag(*value)),
+            Self::Small(values) => values.get(row).map(|value| RowCell::Integer(i64::from(*value))),
+            Self::Integers(values) => values.get(row).map(|value| RowCell::Integer(*value)),
+            Self::Texts(values) => values.get(row).and_then(|value| value.as_utf8().ok()).map(RowCell::Text),
+        }
+    }
+}
+
+/// A value of a row.
+#[derive(Clone, Copy)]
+enum RowCell<'c> {
+    Flag(bool),
+    Integer(i64),
+    Text(&'c str),
+}
+
+impl<'de> IntoDeserializer<'de> for RowCell<'de> {
+    type Deserializer = Self;
+
+    fn into_deserializer(self) -> Self {
+        self
+    }
+}
+
+impl<'de> Deserializer<'de> for RowCell<'de> {
+    type Error = DeError;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> std::result::Result<V::Value, DeError> {
+        match self {
+            Self::Flag(value) => visitor.visit_bool(value),
+            Self::Integer(value) => visitor.visit_i64(value),
+            Self::Text(text) => visitor.visit_borrowed_str(text),
+        }
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> std::result::Result<V::Value, DeError> {
+        match self {
+            Self::Text(text) => StrDeserializer::new(text).deserialize_enum(name, variants, visitor),
+            other => other.deserialize_any(visitor),
+        }
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map struct identifier ignored_any
+    }
+}

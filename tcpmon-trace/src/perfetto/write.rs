@@ -1,0 +1,334 @@
+//! Writes a trace as Perfetto's protocol buffers.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    io,
+    net::SocketAddr,
+};
+
+use prost::Message as _;
+
+use super::message::{
+    Annotated, BOOTTIME, Clock, ClockSnapshot, CounterDescriptor, DebugAnnotation, EventType, MONOTONIC, PacketList,
+    ProcessDescriptor, REALTIME, SEQ_INCREMENTAL_STATE_CLEARED, ThreadDescriptor, TracePacket, TracePacketDefaults,
+    TrackDescriptor, TrackEvent, UNIT_SIZE_BYTES,
+};
+use crate::{
+    batch::BatchedOutput,
+    header::TraceHeader,
+    output::{Output, TraceWriter},
+    record::{Comm, Queue, TimesliceRecord},
+    total::Total,
+    trailer::{Ending, Trailer},
+};
+
+/// Of the only sequence of packets.
+const SEQUENCE: u32 = 1;
+
+/// A track.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Track {
+    /// The trace as a whole.
+    Trace,
+    /// A process.
+    Process { tgid: u32 },
+    /// A thread: its timeslices.
+    Thread { tgid: u32, tid: u32 },
+    /// A thread's timeslices for one of its sockets.
+    ThreadSocket { tid: u32, cookie: u64 },
+    /// A socket: what is below it.
+    Socket { cookie: u64 },
+    /// What limited a socket.
+    Limit { cookie: u64 },
+    /// A number of a socket, over time.
+    Counter { cookie: u64, name: &'static str },
+}
+
+/// The counters of a socket.
+fn counters(queue: &Queue) -> [(&'static str, u32); 4] {
+    [
+        ("queue", queue.queued_bytes),
+        ("receive buffer used", queue.rmem_bytes),
+        ("receive buffer limit", queue.rcvbuf_bytes),
+        ("window", queue.window_bytes),
+    ]
+}
+
+/// Writes a trace for Perfetto: slices for timeslices and for what limited each socket, and counters.
+pub struct PerfettoWriter<O: Output> {
+    output: BatchedOutput<O>,
+    header: TraceHeader,
+    tracks: Tracks,
+}
+
+/// The tracks so far, and the packets that are to be written.
+#[derive(Debug, Default)]
+struct Tracks {
+    /// Their ids.
+    known: HashMap<Track, u64>,
+    /// When the last slice of each ended.
+    ends: HashMap<u64, u64>,
+    packets: Vec<TracePacket>,
+}
+
+impl<O: Output> PerfettoWriter<O> {
+    /// Starts a trace: writes its header to the output at once.
+    pub fn new(output: O, header: &TraceHeader) -> io::Result<Self> {
+        let mut writer = Self { output: BatchedOutput::new(output), header: header.clone(), tracks: Tracks::default() };
+        let clock = |clock_id, timestamp| Clock { clock_id: Some(clock_id), timestamp: Some(timestamp) };
+        let start = header.start;
+        writer.tracks.packets.push(TracePacket {
+            clock_snapshot: Some(ClockSnapshot {
+                clocks: vec![
+                    clock(REALTIME, start.realtime_ns),
+                    clock(MONOTONIC, start.monotonic_ns),
+                    // The trace does not have this clock, which Perfetto shows; suspended time is not of interest here.
+                    clock(BOOTTIME, start.monotonic_ns),
+                ],
+            }),
+            trusted_packet_sequence_id: Some(SEQUENCE),
+            trace_packet_defaults: Some(TracePacketDefaults { timestamp_clock_id: Some(MONOTONIC) }),
+            sequence_flags: Some(SEQ_INCREMENTAL_STATE_CLEARED),
+            ..TracePacket::default()
+        });
+        let track = writer.tracks.id(Track::Trace, || descriptor(format!("tcpmon trace of {}", header.hostname), None));
+        let about = vec![
+            text("hostname", &header.hostname),
+            text("kernel_release", &header.kernel_release),
+            text("tcpmon_version", &header.tcpmon_version),
+        ];
+        writer.tracks.instant(track, start.monotonic_ns, "start of the trace", about);
+        let packets = writer.tracks.take();
+        writer.output.add(&packets)?;
+        writer.output.flush()?;
+        Ok(writer)
+    }
+}
+
+impl Tracks {
+    /// The id of a track; it is described first if it is new. A parent must be known.
+    fn id(&mut self, track: Track, describe: impl FnOnce() -> TrackDescriptor) -> u64 {
+        let new = self.known.len() as u64 + 1;
+        match self.known.entry(track) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(vacant) => {
+                vacant.insert(new);
+                let descriptor = TrackDescriptor { uuid: Some(new), ..describe() };
+                self.packets.push(TracePacket {
+                    trusted_packet_sequence_id: Some(SEQUENCE),
+                    track_descriptor: Some(descriptor),
+                    ..TracePacket::default()
+                });
+                new
+            }
+        }
+    }
+
+    fn process(&mut self, tgid: u32, comm: &Comm) -> u64 {
+        self.id(Track::Process { tgid }, || TrackDescriptor {
+            process: Some(ProcessDescriptor { pid: Some(tgid as i32), process_name: Some(comm.as_str().into()) }),
+            ..TrackDescriptor::default()
+        })
+    }
+
+    fn thread(&mut self, tgid: u32, tid: u32, comm: &Comm) -> u64 {
+        let process = self.process(tgid, comm);
+        self.id(Track::Thread { tgid, tid }, || TrackDescriptor {
+            thread: Some(ThreadDescriptor {
+                pid: Some(tgid as i32),
+                tid: Some(tid as i32),
+                thread_name: Some(comm.as_str().into()),
+            }),
+            parent_uuid: Some(process),
+            ..TrackDescriptor::default()
+        })
+    }
+
+    fn socket(&mut self, cookie: u64, local: SocketAddr, remote: SocketAddr) -> u64 {
+        self.id(Track::Socket { cookie }, || descriptor(name_of(cookie, local, remote), None))
+    }
+
+    fn event(&mut self, at_ns: u64, kind: EventType, event: TrackEvent) {
+        self.packets.push(TracePacket {
+            timestamp: Some(at_ns),
+            trusted_packet_sequence_id: Some(SEQUENCE),
+            track_event: Some(TrackEvent { r#type: Some(kind as i32), ..event }),
+            ..TracePacket::default()
+        });
+    }
+
+    /// Slices of a track must not overlap: this one starts when the last one has ended, at the earliest.
+    fn slice(&mut self, track: u64, (begin, end): (u64, u64), name: &str, annotations: Vec<DebugAnnotation>) {
+        let last = self.ends.entry(track).or_default();
+        let begin = begin.max(*last);
+        if begin > end {
+            return;
+        }
+        *last = end;
+        let track_uuid = Some(track);
+        let begun =
+            TrackEvent { track_uuid, name: Some(name.into()), debug_annotations: annotations, ..TrackEvent::default() };
+        self.event(begin, EventType::SliceBegin, begun);
+        self.event(end, EventType::SliceEnd, TrackEvent { track_uuid, ..TrackEvent::default() });
+    }
+
+    fn instant(&mut self, track: u64, at_ns: u64, name: &str, annotations: Vec<DebugAnnotation>) {
+        let event = TrackEvent {
+            track_uuid: Some(track),
+            name: Some(name.into()),
+            debug_annotations: annotations,
+            ..TrackEvent::default()
+        };
+        self.event(at_ns, EventType::Instant, event);
+    }
+
+    fn counters(&mut self, socket: u64, cookie: u64, at_ns: u64, queue: &Queue) {
+        for (name, value) in counters(queue) {
+            let track = self.id(Track::Counter { cookie, name }, || TrackDescriptor {
+                counter: Some(CounterDescriptor { unit: Some(UNIT_SIZE_BYTES), unit_name: None }),
+                ..descriptor(name.into(), Some(socket))
+            });
+            let counter_value = Some(value.into());
+            let event = TrackEvent { track_uuid: Some(track), counter_value, ..TrackEvent::default() };
+            self.event(at_ns, EventType::Counter, event);
+        }
+    }
+
+    fn record(&mut self, record: &TimesliceRecord) {
+        let TimesliceRecord { tgid, tid, cookie, activated_ns, deactivated_ns, .. } = *record;
+        let thread = self.thread(tgid, tid, &record.comm);
+        // All records of a timeslice end with it.
+        if self.ends.get(&thread) != Some(&deactivated_ns) {
+            let mut about = vec![text("end", record.end.name()), integer("cpu", record.cpu.into())];
+            about.extend(numbers([
+                ("sleep_ns", record.sleep_ns),
+                ("wait_ns", record.wait_ns),
+                ("on_cpu_ns", record.on_cpu_ns),
+            ]));
+            if record.preempted_by_tid != 0 {
+                about.push(integer("preempted_by_tid", record.preempted_by_tid.into()));
+                about.push(text("preempted_by", record.preempted_by.as_str()));
+            }
+            self.slice(thread, (activated_ns, deactivated_ns), "on the CPU", about);
+        }
+
+        let mut about = Vec::new();
+        about.extend(numbers([
+            ("arrived_off_cpu_bytes", record.arrived_off_cpu_bytes),
+            ("arrived_on_cpu_bytes", record.arrived_on_cpu_bytes),
+            ("read_bytes", record.read_bytes),
+            ("waited_application_byte_us", record.waited.application_byte_us),
+            ("waited_scheduler_byte_us", record.waited.scheduler_byte_us),
+            ("rcv_rtt_us", record.rcv_rtt_us.into()),
+        ]));
+        let flags = [("partial", record.partial), ("handed_over", record.handed_over), ("closed", record.closed)];
+        about.extend(
+            flags
+                .into_iter()
+                .filter(|(_, set)| *set)
+                .map(|(name, _)| DebugAnnotation { name: Some(name.into()), value: Some(Annotated::Flag(true)) }),
+        );
+        let name = if record.read_bytes > 0 { "reads" } else { "does not read" };
+        let own = self.id(Track::ThreadSocket { tid, cookie }, || {
+            descriptor(name_of(cookie, record.local, record.remote), Some(thread))
+        });
+        self.slice(own, (activated_ns, deactivated_ns), name, about);
+
+        let socket = self.socket(cookie, record.local, record.remote);
+        self.counters(socket, cookie, activated_ns, &record.activation);
+        self.counters(socket, cookie, deactivated_ns, &record.deactivation);
+        let causes = record.limited.causes();
+        let decided: u64 = causes.iter().map(|(_, ns)| ns).sum();
+        if let Some((cause, 1..)) = causes.iter().max_by_key(|(_, ns)| *ns) {
+            let limit = self.id(Track::Limit { cookie }, || descriptor("limited by".into(), Some(socket)));
+            let begin = deactivated_ns.saturating_sub(decided);
+            self.slice(limit, (begin, deactivated_ns), cause, numbers(causes).collect());
+        }
+    }
+
+    fn total(&mut self, total: &Total) {
+        match total {
+            Total::Socket(total) => {
+                let socket = self.socket(total.cookie, total.local, total.remote);
+                let about = numbers([
+                    ("received_bytes", total.received_bytes),
+                    ("read_bytes", total.read_bytes),
+                    ("timeslices_read_bytes", total.timeslices_read_bytes),
+                    ("zero_window_ns", total.zero_window_ns),
+                ]);
+                self.instant(socket, total.at_ns, "totals", about.collect());
+            }
+            Total::Thread(total) => {
+                let thread = self.thread(total.tgid, total.tid, &total.comm);
+                let about = numbers([
+                    ("on_cpu_ns", total.on_cpu_ns),
+                    ("wait_ns", total.wait_ns),
+                    ("preempted", total.preempted),
+                    ("blocked", total.blocked),
+                    ("read_bytes", total.read_bytes),
+                ]);
+                self.instant(thread, total.at_ns, "totals", about.collect());
+            }
+        }
+    }
+
+    /// The packets that have come together, as bytes.
+    fn take(&mut self) -> Vec<u8> {
+        PacketList { packet: std::mem::take(&mut self.packets) }.encode_to_vec()
+    }
+}
+
+impl<O: Output> TraceWriter for PerfettoWriter<O> {
+    fn record(&mut self, record: &TimesliceRecord) -> io::Result<()> {
+        self.tracks.record(record);
+        let packets = self.tracks.take();
+        self.output.record(&packets)
+    }
+
+    fn total(&mut self, total: &Total) -> io::Result<()> {
+        self.tracks.total(total);
+        let packets = self.tracks.take();
+        self.output.add(&packets)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.output.flush()
+    }
+
+    fn finish(&mut self, ending: &Ending) -> io::Result<Trailer> {
+        let (tracks, hostname) = (&mut self.tracks, &self.header.hostname);
+        self.output.finish(ending, |trailer| {
+            let track = tracks.id(Track::Trace, || descriptor(format!("tcpmon trace of {hostname}"), None));
+            let mut about = vec![
+                text("reason", trailer.reason.name()),
+                integer("records", trailer.records),
+                DebugAnnotation { name: Some("complete".into()), value: Some(Annotated::Flag(trailer.complete)) },
+            ];
+            let lost = trailer.lost.iter().filter(|(_, count)| **count > 0);
+            about.extend(lost.map(|(cause, count)| integer(&format!("lost.{cause}"), *count)));
+            tracks.instant(track, trailer.end.monotonic_ns, "end of the trace", about);
+            tracks.take()
+        })
+    }
+}
+
+fn descriptor(name: String, parent_uuid: Option<u64>) -> TrackDescriptor {
+    TrackDescriptor { name: Some(name), parent_uuid, ..TrackDescriptor::default() }
+}
+
+fn name_of(cookie: u64, local: SocketAddr, remote: SocketAddr) -> String {
+    format!("socket {cookie:x}: {local} from {remote}")
+}
+
+fn text(name: &str, value: &str) -> DebugAnnotation {
+    DebugAnnotation { name: Some(name.into()), value: Some(Annotated::Text(value.into())) }
+}
+
+fn integer(name: &str, value: u64) -> DebugAnnotation {
+    DebugAnnotation { name: Some(name.into()), value: Some(Annotated::Integer(value)) }
+}
+
+/// Annotations for the numbers that are not zero.
+fn numbers<const N: usize>(numbers: [(&str, u64); N]) -> impl Iterator<Item = DebugAnnotation> {
+    numbers.into_iter().filter(|(_, value)| *value > 0).map(|(name, value)| integer(name, value))
+}

@@ -1,0 +1,88 @@
+//! A trace in several files.
+
+use std::fs;
+use std::os::unix::fs::chown;
+use std::path::{Path, PathBuf};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tcpmon_tests::{Lab, Traffic, eventually};
+use tempfile::TempDir;
+
+use super::common::{DEADLINE, run, sender, tcpmon};
+
+/// Somebody who is not root.
+const NOBODY: u32 = 65_534;
+
+/// The files in a folder, in the order of their names, and their lines.
+fn files(folder: &Path) -> Vec<(PathBuf, Vec<Value>)> {
+    let mut found: Vec<_> = fs::read_dir(folder).expect("it is there").flatten().map(|file| file.path()).collect();
+    found.sort();
+    let lines = |path: &PathBuf| {
+        let text = fs::read_to_string(path).expect("it is there");
+        text.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
+    };
+    found.into_iter().map(|path| (path.clone(), lines(&path))).collect()
+}
+
+#[test]
+fn the_files_of_a_trace_have_all_its_bytes_and_are_one_trace_to_the_report() {
+    let directory = TempDir::new().expect("a temporary directory");
+    // Root creates the second file, too, although it has given up what it can.
+    chown(directory.path(), Some(NOBODY), Some(NOBODY)).expect("root may");
+    let lab = Lab::new();
+    let reader = Traffic::reader(lab.receiver()).comm("rotated").paused().spawn();
+    let path = directory.path().join("run.jsonl");
+    let arguments = ["trace", "--pid", &reader.pid().to_string(), "--rotate", "200kB", "--output"];
+    let mut trace = tcpmon(&arguments).arg(&path).spawn().expect("it starts");
+    let first = directory.path().join("run.0001.jsonl");
+    eventually(DEADLINE, "the trace has begun", || fs::metadata(&first).is_ok_and(|file| file.len() > 0));
+    reader.resume();
+    // Each message wakes the reader.
+    sender(&lab, &reader).message(1000).rate(3_000_000).bytes(3_000_000).spawn().wait();
+    let bytes = reader.wait().bytes;
+    kill(Pid::from_raw(trace.id() as i32), Signal::SIGINT).expect("it runs");
+    assert!(trace.wait().expect("it ends").success());
+
+    let files = files(directory.path());
+    assert!(files.len() >= 3, "{}", files.len());
+    let all: Vec<&Value> = files.iter().flat_map(|(_, lines)| lines).collect();
+    let sum = |kind: &str| -> u64 {
+        all.iter().filter(|line| line["type"] == kind).filter_map(|line| line["read_bytes"].as_u64()).sum()
+    };
+    assert_eq!((sum("timeslice"), sum("socket")), (bytes, bytes));
+    let reasons: Vec<_> = files.iter().map(|(_, lines)| lines.last().expect("lines")["reason"].clone()).collect();
+    let (last, others) = reasons.split_last().expect("files");
+    assert!(*last != "rotated" && others.iter().all(|reason| reason == "rotated"), "{reasons:?}");
+    let report = tcpmon(&["report", "--merge", "--format", "json"]).args(files.iter().map(|(path, _)| path)).output();
+    let report = report.expect("it can be started");
+    assert!(report.status.success(), "{}", String::from_utf8_lossy(&report.stderr));
+    let report: Value = serde_json::from_slice(&report.stdout).expect("JSON");
+    assert_eq!(report["sockets"][0]["read_bytes"], bytes, "{}", report["sockets"][0]);
+
+    // The same name once more: nothing is overwritten.
+    let (code, said) = run(tcpmon(&["trace", "--all", "--rotate", "1h", "--duration", "1s", "--output"]).arg(&path));
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("run.0001.jsonl: the file exists"), "{said}");
+}
+
+#[test]
+fn old_files_make_room_for_new_ones() {
+    let directory = TempDir::new().expect("a temporary directory");
+    let lab = Lab::new();
+    let reader = Traffic::reader(lab.receiver()).comm("rotated").until_exit().spawn();
+    let path = directory.path().join("run.jsonl");
+    let arguments = ["trace", "--pid", &reader.pid().to_string(), "--rotate", "100kB", "--keep", "2", "--output"];
+    let mut trace = tcpmon(&arguments).arg(&path).spawn().expect("it starts");
+    let sending = sender(&lab, &reader).message(1000).rate(3_000_000).spawn();
+    let fourth = directory.path().join("run.0004.jsonl");
+    eventually(DEADLINE, "the fourth file", || fourth.exists());
+    kill(Pid::from_raw(trace.id() as i32), Signal::SIGINT).expect("it runs");
+    assert!(trace.wait().expect("it ends").success());
+    drop(sending.finish());
+    reader.exit();
+    let kept = files(directory.path());
+    assert_eq!(kept.len(), 2, "{:?}", kept.iter().map(|(path, _)| path).collect::<Vec<_>>());
+    assert!(kept.iter().all(|(path, lines)| *path >= fourth.with_file_name("run.0003.jsonl") && lines.len() > 2));
+}
