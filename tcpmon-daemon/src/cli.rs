@@ -11,12 +11,14 @@ use tcpmon_common::settings::FILTER_CGROUPS;
 
 use crate::{
     config::{
-        Config, ConfigError, DROP_ENTRIES_RANGE, DaemonSettings, GROUPS_RANGE, LogFormat, LogLevel, READERS_RANGE,
-        check_process_name, check_ring_bytes, key_help, parse_duration, parse_port_range,
+        Config, ConfigError, DROP_ENTRIES_RANGE, DaemonSettings, GROUPS_RANGE, Keep, LogFormat, LogLevel,
+        READERS_RANGE, check_process_name, check_ring_bytes, key_help, parse_duration, parse_keep, parse_port_range,
+        parse_size,
     },
     doctor::facts::{Facts, Goal},
     http::{ListenAddress, TelemetryPath},
     top::SortKey,
+    trigger::TriggerRule,
 };
 
 /// Shows where received TCP bytes wait on this host, and why
@@ -177,11 +179,13 @@ pub struct DaemonArgs {
     after_help = "\
 A timeslice is recorded if it matches all kinds of filters that are given; of each kind, one match is enough.
 The eBPF programs filter in the kernel: what does not match costs 0.1 to 0.3 us. Ctrl-C ends the trace.
+A RULE is `cause=scheduler>50% for 2s` (or another cause), `zero-window>1s`, `wait>100ms` or `drop`.
 
   tcpmon trace -- iperf3 -s -1                        run a command and trace it until it ends
   tcpmon trace --pid 4711 --duration 30s              trace one process
   tcpmon trace --comm xrootd --output run.parquet     write a file for pandas, DuckDB or Spark
-  tcpmon trace --all --port 5201                      trace all readers of one port"
+  tcpmon trace --all --port 5201                      trace all readers of one port
+  tcpmon trace --all --output late.parquet --ring 60s --trigger 'wait>100ms'"
 )]
 pub struct TraceArgs {
     /// Trace this process and all its threads; may be repeated
@@ -228,9 +232,17 @@ pub struct TraceArgs {
     #[arg(long, value_name = "SIZE|TIME", requires = "output", value_parser = parse_rotation)]
     pub rotate: Option<RotateAt>,
 
-    /// Keep only the newest files of --rotate [default: all]
-    #[arg(long, value_name = "N", requires = "rotate", value_parser = value_parser!(u32).range(1..))]
-    pub keep: Option<u32>,
+    /// Keep only the newest files of --rotate or --ring: so many, or what fits in a size [default: all]
+    #[arg(long, value_name = "N|SIZE", requires = "output", value_parser = parse_keep)]
+    pub keep: Option<Keep>,
+
+    /// Keep the last TIME in memory; when a --trigger fires, write it and the next TIME to a file
+    #[arg(long, value_name = "TIME", requires = "output", conflicts_with = "rotate", value_parser = parse_duration)]
+    pub ring: Option<Duration>,
+
+    /// Write a file of --ring when this happens (below), or on SIGUSR1; may be repeated
+    #[arg(long, value_name = "RULE", requires = "ring")]
+    pub trigger: Vec<TriggerRule>,
 
     /// Format: table, jsonl, parquet, perfetto or csv [default: as --output ends, or table]
     #[arg(long, value_name = "FORMAT", hide_possible_values = true)]
@@ -649,6 +661,9 @@ impl TraceArgs {
                     .into(),
             ));
         }
+        if self.keep.is_some() && self.rotate.is_none() && self.ring.is_none() {
+            return Err((ErrorKind::MissingRequiredArgument, "--keep needs --rotate or --ring".into()));
+        }
         if self.cgroup.len() > FILTER_CGROUPS {
             return Err((
                 ErrorKind::TooManyValues,
@@ -674,13 +689,8 @@ fn parse_start_time(text: &str) -> Result<StartTime, String> {
 
 /// A size, or a time of at least a second.
 fn parse_rotation(text: &str) -> Result<RotateAt, String> {
-    const UNITS: [(&str, u64); 6] =
-        [("kB", 1_000), ("MB", 1_000_000), ("GB", 1_000_000_000), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
-    for (unit, factor) in UNITS {
-        if let Some(number) = text.strip_suffix(unit) {
-            let bytes = number.trim().parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
-            return bytes.filter(|bytes| *bytes > 0).map(RotateAt::Bytes).ok_or_else(|| format!("{text:?} is no size"));
-        }
+    if let Some(bytes) = parse_size(text) {
+        return bytes.map(RotateAt::Bytes);
     }
     match parse_duration(text) {
         Ok(time) if time >= Duration::from_secs(1) => Ok(RotateAt::Time(time)),

@@ -19,8 +19,12 @@ use tracing::level_filters::LevelFilter;
 
 pub use self::collect::Collect;
 use self::locate::{key_at, line_number, span_of};
-pub use self::settings::{DROP_ENTRIES_RANGE, DaemonSettings, GROUPS_RANGE, InvalidSetting, READERS_RANGE};
-pub(crate) use self::settings::{check_process_name, check_ring_bytes, parse_duration, parse_port_range};
+pub use self::settings::{
+    DROP_ENTRIES_RANGE, DaemonSettings, FlightSettings, GROUPS_RANGE, InvalidSetting, Keep, READERS_RANGE,
+};
+pub(crate) use self::settings::{
+    check_process_name, check_ring_bytes, parse_duration, parse_keep, parse_port_range, parse_size,
+};
 use crate::http::WebConfigError;
 
 /// All settings as written: those of the config file, with flags applied.
@@ -49,10 +53,26 @@ pub struct Config {
     pub live_socket: String,
     /// Which sources of host metrics are read.
     pub collect: Collect,
+    /// The flight recorder.
+    pub flight: Flight,
     /// The HTTP endpoint.
     pub web: Web,
     /// What is logged.
     pub log: Log,
+}
+
+/// Keys below `flight`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Flight {
+    /// See [`FlightSettings::directory`]; empty for no recorder.
+    pub directory: String,
+    /// See [`FlightSettings::ring`].
+    pub ring: String,
+    /// See [`FlightSettings::trigger`].
+    pub trigger: Vec<String>,
+    /// See [`FlightSettings::keep`].
+    pub keep: String,
 }
 
 /// Keys below `web`.
@@ -131,8 +151,22 @@ impl Default for Config {
             sandbox: true,
             live_socket: String::new(),
             collect: Collect::default(),
+            flight: Flight::default(),
             web: Web::default(),
             log: Log::default(),
+        }
+    }
+}
+
+impl Default for Flight {
+    fn default() -> Self {
+        Self {
+            directory: String::new(),
+            ring: "60s".into(),
+            trigger: ["cause=scheduler>50% for 2s", "cause=memory>10% for 2s", "zero-window>5s", "drop"]
+                .map(str::to_owned)
+                .into(),
+            keep: "1GB".into(),
         }
     }
 }
@@ -183,6 +217,10 @@ const KEYS: &[ConfigKey] = &[
     key("collect.psi", "Whether to show memory pressure stalls, which node_exporter has, too"),
     key("collect.stat", "Whether to show context switches, which node_exporter has, too"),
     key("collect.netstat", "Whether to show TcpExt and IpExt counters, some of which node_exporter has, too"),
+    key("flight.directory", "Directory for what the flight recorder writes, such as `/var/lib/tcpmon`"),
+    key("flight.ring", "Time before and after a trigger that a file of the flight recorder has"),
+    key("flight.trigger", "Rules that make the flight recorder write, as for `tcpmon trace --trigger`"),
+    key("flight.keep", "Size of the newest files that are kept, such as `1GB`, or their number"),
     key("web.listen_address", "Address to listen on, or `:10793` for all addresses; may be repeated"),
     key("web.telemetry_path", "Path of the metrics page"),
     key("web.config_file", "Web config file for TLS and user names, in the YAML format of Prometheus exporters"),

@@ -3,7 +3,7 @@
 //! Data flows in one direction: [`kernel`] loads the programs and reads bytes; [`decode`] converts them to types;
 //! [`model`] keeps totals per group; [`metrics`] and [`http`] show them; `tcpmon_trace` writes traces. [`doctor`]
 //! finds what keeps tcpmon or a receiver from doing its work, and [`report`] says what limited the transfers of a
-//! trace. Only [`commands`] combines I/O, time and model.
+//! trace, and [`trigger`] what a flight recorder looks for. Only [`commands`] combines I/O, time and model.
 
 pub mod cli;
 pub mod commands;
@@ -19,3 +19,4 @@ pub mod model;
 pub mod report;
 pub mod sandbox;
 pub mod top;
+pub mod trigger;

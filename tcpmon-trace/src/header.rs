@@ -69,6 +69,8 @@ pub struct TraceHeader {
     pub start: Clocks,
     /// What was traced.
     pub filter: Filter,
+    /// What made a flight recorder write this; empty otherwise.
+    pub trigger: String,
 }
 
 #[cfg(test)]

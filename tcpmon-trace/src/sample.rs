@@ -17,6 +17,7 @@ pub fn header() -> TraceHeader {
         hostname: "dtn1".into(),
         start: Clocks { monotonic_ns: 5_000_000_000_000, realtime_ns: 1_785_412_800_123_456_789 },
         filter: Filter { pids: vec![4321], ports: vec![5201], ..Filter::default() },
+        trigger: String::new(),
     }
 }
 

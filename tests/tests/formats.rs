@@ -179,6 +179,9 @@ fn a_trace_in_parquet_has_the_bytes_that_were_read_and_converts_to_the_lines_of_
         assert_eq!(convert(from, to), (Some(0), String::new()));
     }
     assert_eq!(fs::read(&text).expect("it is there"), fs::read(&back).expect("it is there"));
+    let (code, said) = run(tcpmon(&["convert", "--force"]).arg(&text).arg(&text));
+    assert!(code == Some(2) && said.contains("are the same file"), "{code:?} {said}");
+    assert_eq!(fs::read(&text).expect("it is there"), fs::read(&back).expect("it is there"));
     let lines = lines(&text);
     assert_eq!(lines.last(), Some(&trailer));
     let read: u64 =

@@ -5,6 +5,8 @@ mod common;
 mod disk;
 #[path = "output/ends.rs"]
 mod ends;
+#[path = "output/flight.rs"]
+mod flight;
 #[path = "output/namespaces.rs"]
 mod namespaces;
 #[path = "output/rotate.rs"]

@@ -120,8 +120,10 @@ fn a_wrong_flag_is_named_with_a_remedy() {
         ("trace --all --rotate 1GiB", ["--output <FILE>", "Usage: tcpmon trace"]),
         ("trace --all --output f --rotate 5", ["--rotate", "such as 10m"]),
         ("trace --all --output f --rotate 10ms", ["--rotate", "1s is the least"]),
-        ("trace --all --output f --rotate 0MB", ["--rotate", "is no size"]),
-        ("trace --all --output f --keep 3", ["--rotate <SIZE|TIME>", "Usage: tcpmon trace"]),
+        ("trace --all --output f --rotate 0MB", ["--rotate", "is not a size"]),
+        ("trace --all --output f --keep 3", ["--keep needs --rotate or --ring", "Usage: tcpmon trace"]),
+        ("trace --all --output f --ring 5s --trigger load>3", ["--trigger", "`zero-window>1s`"]),
+        ("trace --all --output f --trigger drop", ["--ring <TIME>", "Usage: tcpmon trace"]),
         ("convert run.jsonl", ["<OUTPUT>", "Usage: tcpmon convert"]),
     ] {
         let message = refused(&format!("tcpmon {line}"));
@@ -181,7 +183,8 @@ fn a_file_ends_after_a_size_or_a_time() {
     assert_eq!(rotate("1GiB"), Some(RotateAt::Bytes(1 << 30)));
     assert_eq!(rotate("500MB"), Some(RotateAt::Bytes(500_000_000)));
     assert_eq!(rotate("10m"), Some(RotateAt::Time(Duration::from_secs(600))));
-    assert_eq!(trace("--all --output f --rotate 1h --keep 24").keep, Some(24));
+    assert_eq!(trace("--all --output f --rotate 1h --keep 24").keep, Some(Keep::Files(24)));
+    assert_eq!(trace("--all --output f --ring 1h --keep 2GB").keep, Some(Keep::Bytes(2_000_000_000)));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The conversion of a trace to another format, item by item.
 
-use std::{io, path::Path};
+use std::{fs, io, os::unix::fs::MetadataExt as _, path::Path};
 
 use anyhow::{Context as _, bail};
 use tcpmon_trace::{Ending, Item, TraceReader, TraceWriter, Trailer};
@@ -8,7 +8,15 @@ use tcpmon_trace::{Ending, Item, TraceReader, TraceWriter, Trailer};
 use super::trace_file::{create_output, open_trace, write_file, write_stream};
 use crate::cli::{ConvertArgs, StandardStream};
 
+/// With `--force`, the output would be emptied before the input is read.
+#[derive(Debug, thiserror::Error)]
+#[error("INPUT and OUTPUT are the same file: choose another name for OUTPUT")]
+pub(super) struct SameFile;
+
 pub(super) fn run(args: &ConvertArgs) -> anyhow::Result<()> {
+    if are_same(&args.input, &args.output) {
+        return Err(SameFile.into());
+    }
     // Before the output is created: a file that is no trace must not empty it.
     let mut reader = open_trace(&args.input)?;
     let output = args.output.display().to_string();
@@ -30,6 +38,11 @@ pub(super) fn run(args: &ConvertArgs) -> anyhow::Result<()> {
         super::print_message(&format!("{}: the trace is incomplete; lost: {lost}", args.input.display()));
     }
     Ok(())
+}
+
+fn are_same(one: &Path, other: &Path) -> bool {
+    let place = |path| fs::metadata(path).map(|file| (file.dev(), file.ino()));
+    place(one).is_ok_and(|one| place(other).is_ok_and(|other| one == other))
 }
 
 /// Copies a trace up to its trailer, or up to where it can be read no further. Returns why that is, and what it lost.

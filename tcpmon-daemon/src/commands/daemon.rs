@@ -3,6 +3,7 @@
 use std::{
     convert::Infallible,
     io::{self, Write as _},
+    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
@@ -17,6 +18,7 @@ use tracing::{info, warn};
 
 use super::{
     collector::{self, CollectorHandle},
+    flight_child::FlightChild,
     host_thread,
     live_data::LiveData,
     notifier::Notifier,
@@ -45,6 +47,10 @@ pub fn run(args: &DaemonArgs) -> anyhow::Result<()> {
             _ => Ok(()),
         };
     }
+    // Before anything is given up: the recorder is a process of its own. What is wrong with the settings is said below.
+    let flight = args.settings().ok().and_then(|settings| settings.flight);
+    let flight = flight.map(|settings| Ok::<_, anyhow::Error>((FlightChild::start(&settings)?, settings.directory)));
+    let flight = flight.transpose()?;
     sandbox::begin().context("cannot give up capabilities")?;
     let config = args.config()?;
     let settings = config.validate().map_err(ConfigError::from)?;
@@ -53,7 +59,7 @@ pub fn run(args: &DaemonArgs) -> anyhow::Result<()> {
     configure_allocator();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("cannot start the async runtime")?;
-    runtime.block_on(serve(settings, reloader))
+    runtime.block_on(serve(settings, reloader, flight))
 }
 
 impl From<&DaemonSettings> for Options {
@@ -62,13 +68,18 @@ impl From<&DaemonSettings> for Options {
             trace: None,
             max_readers: settings.max_readers,
             max_drop_entries: settings.max_drop_entries,
+            drops: true,
             ring_bytes: settings.ring_bytes,
             ephemeral_ports: settings.ephemeral_ports.clone(),
         }
     }
 }
 
-async fn serve(settings: DaemonSettings, mut reloader: Reloader) -> anyhow::Result<()> {
+async fn serve(
+    settings: DaemonSettings,
+    mut reloader: Reloader,
+    flight: Option<(FlightChild, PathBuf)>,
+) -> anyhow::Result<()> {
     let on = |kind| signal(kind).context("cannot install a signal handler");
     let (mut terminate, mut interrupt) = (on(SignalKind::terminate())?, on(SignalKind::interrupt())?);
     let (mut quit, mut hangup) = (on(SignalKind::quit())?, on(SignalKind::hangup())?);
@@ -117,6 +128,9 @@ async fn serve(settings: DaemonSettings, mut reloader: Reloader) -> anyhow::Resu
     info!(addresses = addresses.join(", "), "tcpmon has started and accepts requests");
     notifier.notify(&[NotifyState::Ready]);
 
+    if let Some((recorder, directory)) = flight {
+        tokio::spawn(async move { recorder.watch(&directory).await });
+    }
     let (stop, stopped) = oneshot::channel::<()>();
     let web_config = web.clone();
     let mut server = tokio::spawn(http::serve(listeners, router, web, async {

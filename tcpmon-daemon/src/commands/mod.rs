@@ -4,6 +4,7 @@ pub mod collector;
 mod convert;
 mod daemon;
 mod doctor;
+mod flight_child;
 mod host_thread;
 mod live_data;
 mod notifier;
@@ -69,6 +70,7 @@ pub fn print_message(message: &str) {
 pub fn exit_code(error: &anyhow::Error) -> u8 {
     if error.is::<ConfigError>()
         || error.is::<trace::StartIsOver>()
+        || error.is::<convert::SameFile>()
         || error.is::<trace_file::OutputExists>()
         || error.is::<trace::NotStarted>()
         || error.is::<NoDevice>()

@@ -78,6 +78,7 @@ impl Samples {
             trace: None,
             max_readers: args.max_readers,
             max_drop_entries: 4096,
+            drops: true,
             ring_bytes: 1 << 22,
             ephemeral_ports: Vec::new(),
         })?;

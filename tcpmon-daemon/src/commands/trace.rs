@@ -1,6 +1,8 @@
 //! `tcpmon trace`: every timeslice of the selected readers, as it happens.
 
 mod descendants;
+mod destination;
+mod flight;
 mod namespace;
 mod rotate;
 mod signals;
@@ -30,22 +32,25 @@ use tcpmon_common::{
     reader::{READER_EXITED, ReaderSlot},
 };
 use tcpmon_trace::{Clocks, EndReason, Ending, Filter, LOSSES, LOST_OUTPUT, TraceHeader};
+use tokio::signal::unix::SignalKind;
 
 use self::{
     descendants::descendants,
-    rotate::{Losses, NumberedFiles, RotatingWriter},
+    destination::Destination,
+    flight::{Alarm, PassAlarms},
+    rotate::Losses,
     signals::Signals,
     totals::TraceTotals,
     traced_command::{RunningCommand, WaitingCommand, exit_code},
     writer::{WriteOutcome, WriterThread},
 };
 pub(super) use self::{namespace::InContainer, traced_command::NotStarted};
-use super::trace_file::{create_output, write_file, write_stream};
 use crate::{
     cli::{StartTime, TraceArgs},
     decode::{self, Event},
     kernel::{Kernel, Options, TraceFilter},
     sandbox,
+    trigger::TriggerWatch,
 };
 
 /// How often the ring is emptied: 8 MiB hold 40,000 records, so 4 million a second fit.
@@ -56,6 +61,9 @@ const MAX_RECORDS_PER_DRAIN: usize = 65_536;
 
 /// The nice value of a trace.
 const HIGHEST_PRIORITY: i32 = -20;
+
+/// Pairs of socket and reason of drops that are counted at a time, if drops are looked for.
+const MAX_DROP_ENTRIES: u32 = 4096;
 
 /// Maximum number of reader threads that are followed at a time.
 const MAX_READERS: u32 = 4096;
@@ -76,6 +84,7 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<u8> {
     raise_priority();
     let processes = Processes::open(&pids)?;
     let follow = args.follow || command.is_some();
+    let watch = TriggerWatch::new(args.trigger.clone());
     let cgroups = args.cgroup.iter().map(|path| cgroup_id(path)).collect::<anyhow::Result<Vec<_>>>()?;
     let mut kernel = Kernel::load(Options {
         trace: Some(TraceFilter {
@@ -86,48 +95,35 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<u8> {
             cgroups,
         }),
         max_readers: MAX_READERS,
-        max_drop_entries: 1,
+        max_drop_entries: if watch.drops() { MAX_DROP_ENTRIES } else { 1 },
+        drops: watch.drops(),
         ring_bytes: args.ring_bytes,
         ephemeral_ports: Vec::new(),
     })?;
     // Those that have started since, before the program for it was attached.
     kernel.follow(&followed(follow, &pids))?;
     let output = args.output.as_ref().map_or_else(|| args.stream().name().into(), |path| path.display().to_string());
-    let rotated = args.output.clone().zip(args.rotate).map(|(path, rotate)| NumberedFiles {
-        path,
-        format: args.format(),
-        force: args.force,
-        rotate,
-        keep: args.keep,
-    });
-    let file = match &rotated {
-        Some(files) => Some(files.create(1)?),
-        None => args.output.as_deref().map(|path| create_output(path, args.force)).transpose()?,
-    };
+    let destination = Destination::create(args)?;
     // The output may be in a directory of somebody else, which root can write to.
-    sandbox::give_up_all(rotated.is_some()).context("cannot give up capabilities")?;
+    sandbox::give_up_all(args.rotate.is_some() || args.ring.is_some()).context("cannot give up capabilities")?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the async runtime")?;
     runtime.block_on(async {
-        let mut signals = Signals::listen().context("cannot install a signal handler")?;
+        let mut signals = Signals::listen(args.ring.is_some()).context("cannot install a signal handler")?;
         let mut totals = TraceTotals::new(&args.port);
         if let Some(time) = args.start_at {
             wait_until(time, &mut kernel, &mut totals, &mut signals).await?;
         }
         let header = header(args, pids, follow);
-        let (format, stream, started_ns) = (args.format(), args.stream(), header.start.monotonic_ns);
-        let losses = Losses::default();
-        let told = Arc::clone(&losses);
-        let begin = move || match (rotated, file) {
-            (Some(files), Some(file)) => Ok(Box::new(RotatingWriter::new(files, file, header, told)?) as _),
-            (_, Some(file)) => write_file(file, format, &header),
-            (_, None) => write_stream(stream, format, &header),
-        };
+        let started_ns = header.start.monotonic_ns;
+        let (losses, alarm) = <(Losses, Alarm)>::default();
+        let alarms = args.ring.map(|_| PassAlarms::new(&watch, Arc::clone(&alarm)));
         totals.begin(&mut kernel)?;
-        let writer = WriterThread::start(args.ring_bytes, begin);
+        let told = Arc::clone(&losses);
+        let writer = WriterThread::start(args.ring_bytes, move || destination.writer(header, watch, alarm, told));
         let writer = writer.context("cannot start the thread that writes the trace")?;
         let command = command.map(WaitingCommand::release).transpose()?;
-        let mut tracing = RunningTrace { kernel, writer, signals, totals, losses, command, follow, started_ns };
+        let mut tracing = RunningTrace { kernel, writer, signals, totals, losses, alarms, command, follow, started_ns };
         let reason = tracing.run(args.duration, &processes).await?;
         let (outcome, command) = tracing.finish(reason).await?;
         report(args, &output, outcome)?;
@@ -195,6 +191,7 @@ fn header(args: &TraceArgs, pids: Vec<u32>, follow: bool) -> TraceHeader {
             command: args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
             follow,
         },
+        trigger: String::new(),
     }
 }
 
@@ -217,6 +214,8 @@ struct RunningTrace {
     totals: TraceTotals,
     /// What the writer may tell of losses so far.
     losses: Losses,
+    /// What a flight recorder looks for, other than in timeslices.
+    alarms: Option<PassAlarms>,
     /// The command that the trace has started.
     command: Option<RunningCommand>,
     follow: bool,
@@ -237,6 +236,10 @@ impl RunningTrace {
                 _ = tick.tick() => None,
             };
             let ended = match (signal, &self.command) {
+                (Some(signal), _) if signal == SignalKind::user_defined1() => {
+                    self.alarms.iter().for_each(|alarms| alarms.raise("SIGUSR1".into()));
+                    None
+                }
                 (Some(signal), Some(command)) => {
                     command.signal(signal);
                     None
@@ -248,6 +251,10 @@ impl RunningTrace {
                     self.kernel.forget_ended(has_ended)?;
                 }
                 *self.losses.lock().unwrap_or_else(PoisonError::into_inner) = self.lost()?;
+                if let Some(alarms) = &mut self.alarms {
+                    alarms.look(&mut self.kernel, &self.totals)?;
+                    self.writer.tick();
+                }
                 checked = Instant::now();
             }
             // Check what ends the trace before taking the last records, so that none is left behind.
@@ -352,6 +359,8 @@ fn report(args: &TraceArgs, output: &str, outcome: WriteOutcome) -> anyhow::Resu
         let ring = if is_lost(Loss::TimesliceRecord.name()) { ": try a larger --ring-bytes" } else { "" };
         let slow = if is_lost(LOST_OUTPUT) { format!(": writing to {output} is too slow") } else { String::new() };
         super::print_message(&format!("the trace is incomplete; lost: {lost}{ring}{slow}"));
+    } else if args.ring.is_some() && trailer.records == 0 {
+        super::print_message("no trigger fired: nothing was written");
     } else if trailer.records == 0 {
         super::print_message("no timeslice matched the filters: no selected process read from a matching TCP socket");
     }

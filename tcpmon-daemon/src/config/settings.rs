@@ -4,8 +4,11 @@ use std::{ops::RangeInclusive, path::PathBuf, time::Duration};
 
 use tcpmon_common::settings::EPHEMERAL_RANGES;
 
-use super::{Collect, Config, Log};
-use crate::http::{ListenAddress, TelemetryPath};
+use super::{Collect, Config, Flight, Log};
+use crate::{
+    http::{ListenAddress, TelemetryPath},
+    trigger::TriggerRule,
+};
 
 /// Allowed values of [`DaemonSettings::max_groups`].
 pub const GROUPS_RANGE: RangeInclusive<u64> = 1..=10_000;
@@ -41,6 +44,8 @@ pub struct DaemonSettings {
     pub live_socket: Option<PathBuf>,
     /// Which sources of host metrics are read.
     pub collect: Collect,
+    /// The flight recorder.
+    pub flight: Option<FlightSettings>,
     /// Addresses to listen on; not empty.
     pub listen: Vec<ListenAddress>,
     /// Path of the metrics page.
@@ -51,6 +56,28 @@ pub struct DaemonSettings {
     pub systemd_socket: bool,
     /// What is logged, and how.
     pub log: Log,
+}
+
+/// The flight recorder's settings, validated; they are passed on to `tcpmon trace` as they are written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlightSettings {
+    /// Where its files are written.
+    pub directory: PathBuf,
+    /// Time before and after a trigger that a file has.
+    pub ring: String,
+    /// What makes it write: [`TriggerRule`]s.
+    pub trigger: Vec<String>,
+    /// What is kept: [`Keep`].
+    pub keep: String,
+}
+
+/// Which files of a trace are kept: the newest ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// So many.
+    Files(u32),
+    /// As many as have this size together, bytes.
+    Bytes(u64),
 }
 
 /// A key with a value that cannot be used.
@@ -88,12 +115,49 @@ impl Config {
             sandbox: self.sandbox,
             live_socket: (!self.live_socket.is_empty()).then(|| PathBuf::from(&self.live_socket)),
             collect: self.collect,
+            flight: self.flight.validate()?,
             listen,
             telemetry_path: checked("web.telemetry_path", self.web.telemetry_path.parse())?,
             web_config_file: (!self.web.config_file.is_empty()).then(|| PathBuf::from(&self.web.config_file)),
             systemd_socket: self.web.systemd_socket,
             log: self.log,
         })
+    }
+}
+
+impl Flight {
+    fn validate(&self) -> Result<Option<FlightSettings>, InvalidSetting> {
+        checked("flight.ring", parse_duration(&self.ring))?;
+        for rule in &self.trigger {
+            checked("flight.trigger", rule.parse::<TriggerRule>())?;
+        }
+        checked("flight.keep", parse_keep(&self.keep))?;
+        Ok((!self.directory.is_empty()).then(|| FlightSettings {
+            directory: PathBuf::from(&self.directory),
+            ring: self.ring.clone(),
+            trigger: self.trigger.clone(),
+            keep: self.keep.clone(),
+        }))
+    }
+}
+
+/// A size such as `100MB` or `1GiB`, bytes; `None` if the text does not end in a unit.
+pub(crate) fn parse_size(text: &str) -> Option<Result<u64, String>> {
+    const UNITS: [(&str, u64); 6] =
+        [("kB", 1_000), ("MB", 1_000_000), ("GB", 1_000_000_000), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
+    let (number, factor) = UNITS.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, *factor)))?;
+    let bytes = number.trim().parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
+    Some(bytes.filter(|bytes| *bytes > 0).ok_or_else(|| format!("{text:?} is not a size: use for example `1GB`")))
+}
+
+/// A number of files, or their size.
+pub(crate) fn parse_keep(text: &str) -> Result<Keep, String> {
+    match parse_size(text) {
+        Some(bytes) => bytes.map(Keep::Bytes),
+        None => match text.parse() {
+            Ok(files @ 1..) => Ok(Keep::Files(files)),
+            _ => Err(format!("{text:?} is neither a number of files nor a size: use for example `10` or `1GB`")),
+        },
     }
 }
 

@@ -57,12 +57,17 @@ pub struct Options {
     pub max_readers: u32,
     /// Pairs of socket and drop reason that are held at once.
     pub max_drop_entries: u32,
+    /// Whether a trace counts drops; the daemon always does.
+    pub drops: bool,
     /// Size of the ring buffer, bytes: a power of two of whole pages.
     pub ring_bytes: u32,
     /// Ranges of ports whose listening sockets count as if the kernel had chosen the port; at most
     /// [`EPHEMERAL_RANGES`].
     pub ephemeral_ports: Vec<RangeInclusive<u16>>,
 }
+
+/// The probe that counts drops.
+const DROP: &str = "kfree_skb";
 
 /// Loading failed.
 #[derive(Debug, thiserror::Error)]
@@ -236,8 +241,10 @@ impl Plan {
 
         let preemptible = plan::preemptible(&btf, &rustix::system::uname().version().to_string_lossy());
         let sock_ops = [&SOCK_OPS].into_iter().filter(|_| preemptible);
-        let wanted =
-            sock_ops.chain(&PROBES).filter(|probe| if options.trace.is_some() { probe.trace } else { probe.daemon });
+        let wanted = sock_ops.chain(&PROBES).filter(|probe| match options.trace {
+            Some(_) => probe.trace || options.drops && probe.name == DROP,
+            None => probe.daemon,
+        });
         let wanted = wanted.filter(|probe| **probe != FORK || follows(options));
         Ok(Self {
             settings: settings(&btf, layout, options),

@@ -21,7 +21,7 @@ pub(super) const HARMLESS: [(&str, &str, &str); 7] = [
 ];
 
 /// `harmless` if the kernel gives this reason only to segments that carry no new data, `lost` for all others.
-pub(super) fn effect(reason: &str) -> &'static str {
+pub fn effect(reason: &str) -> &'static str {
     if HARMLESS.iter().any(|(harmless, _, _)| *harmless == reason) { "harmless" } else { "lost" }
 }
 

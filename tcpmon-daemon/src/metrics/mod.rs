@@ -36,6 +36,7 @@ use prometheus_client::{
 };
 
 pub use self::{
+    drops::effect as drop_effect,
     family::{Family, FamilyType, Scope},
     format::{Coding, Format},
     identity::Identity,

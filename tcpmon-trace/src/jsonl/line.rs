@@ -61,6 +61,8 @@ pub struct HeaderLine {
     start_monotonic_ns: u64,
     start_realtime_ns: u64,
     filter: Filter,
+    #[serde(default)]
+    trigger: String,
 }
 
 impl From<&TraceHeader> for HeaderLine {
@@ -76,6 +78,7 @@ impl From<&TraceHeader> for HeaderLine {
             start_monotonic_ns: header.start.monotonic_ns,
             start_realtime_ns: header.start.realtime_ns,
             filter: header.filter.clone(),
+            trigger: header.trigger.clone(),
         }
     }
 }
@@ -88,6 +91,7 @@ impl From<HeaderLine> for TraceHeader {
             hostname: line.hostname,
             start: Clocks { monotonic_ns: line.start_monotonic_ns, realtime_ns: line.start_realtime_ns },
             filter: line.filter,
+            trigger: line.trigger,
         }
     }
 }

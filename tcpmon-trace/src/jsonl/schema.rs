@@ -70,7 +70,7 @@ fn written(line: &str) -> Vec<(String, String)> {
         keys.push((key.clone(), type_of(&key, &value).to_owned()));
         if key == "filter" {
             let within = line.split_once("\"filter\":").expect("it is there").1;
-            let within = within.strip_suffix('}').expect("it comes last");
+            let within = within.split_inclusive('}').next().expect("it ends");
             let within: Object = serde_json::from_str(within).expect("it is an object");
             keys.extend(
                 within.0.iter().map(|(name, value)| (format!("{key}.{name}"), type_of(name, value).to_owned())),

@@ -256,7 +256,7 @@ mod tests {
             r#""kernel_release":"6.18.44","hostname":"dtn1","#,
             r#""start_time":"2026-07-30T12:00:00.123456789Z","start_monotonic_ns":5000000000000,"#,
             r#""start_realtime_ns":1785412800123456789,"filter":{"pids":[4321],"comms":[],"#,
-            r#""ports":[5201],"cgroups":[],"all":false,"command":[],"follow":false}}"#,
+            r#""ports":[5201],"cgroups":[],"all":false,"command":[],"follow":false},"trigger":""}"#,
             "\n",
             r#"{"type":"timeslice","activated_ns":5001500000000,"deactivated_ns":5001500250000,"#,
             r#""cpu":3,"tid":4322,"tgid":4321,"comm":"iperf3","cookie":"1f","family":4,"#,

@@ -92,11 +92,14 @@ impl<O: Output> PerfettoWriter<O> {
             ..TracePacket::default()
         });
         let track = writer.tracks.id(Track::Trace, || descriptor(format!("tcpmon trace of {}", header.hostname), None));
-        let about = vec![
+        let mut about = vec![
             text("hostname", &header.hostname),
             text("kernel_release", &header.kernel_release),
             text("tcpmon_version", &header.tcpmon_version),
         ];
+        if !header.trigger.is_empty() {
+            about.push(text("trigger", &header.trigger));
+        }
         writer.tracks.instant(track, start.monotonic_ns, "start of the trace", about);
         let packets = writer.tracks.take();
         writer.output.add(&packets)?;

@@ -70,12 +70,15 @@ impl<W: Write> TableWriter<W> {
     }
 
     fn preamble(&mut self, header: &TraceHeader) {
-        let TraceHeader { tcpmon_version, kernel_release, hostname, start, filter } = header;
+        let TraceHeader { tcpmon_version, kernel_release, hostname, start, filter, trigger } = header;
         let started = start.utc();
         self.lines.wrapped(&format!(
             "tcpmon {tcpmon_version} traces {} on {hostname} (Linux {kernel_release}) from {started}",
             subject(filter)
         ));
+        if !trigger.is_empty() {
+            self.lines.wrapped(&format!("written by a flight recorder because of {trigger}"));
+        }
         for line in LEGEND {
             self.lines.left(super::TABLE_WIDTH, line);
             self.lines.end();

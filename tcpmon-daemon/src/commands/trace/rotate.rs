@@ -8,12 +8,14 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use anyhow::Context as _;
 use tcpmon_trace::{EndReason, Ending, TimesliceRecord, Total, TraceHeader, TraceWriter, Trailer};
 
 use super::read_clocks;
 use crate::{
     cli::{RotateAt, TraceFormat},
     commands::trace_file::{create_output, write_file},
+    config::Keep,
 };
 
 /// How many records are written before the size of the file is looked at again.
@@ -31,26 +33,67 @@ pub(super) struct NumberedFiles {
     pub format: TraceFormat,
     /// Existing files are overwritten.
     pub force: bool,
-    pub rotate: RotateAt,
     /// The newest files that are kept; the others are removed.
-    pub keep: Option<u32>,
+    pub keep: Option<Keep>,
 }
 
 impl NumberedFiles {
     /// Creates the file with this number.
     pub(super) fn create(&self, number: u32) -> anyhow::Result<File> {
-        create_output(&numbered(&self.path, number), self.force)
+        create_output(&self.path_of(number), self.force)
     }
 
-    /// Removes the file that is one too many once this one is there.
-    fn remove_before(&self, number: u32) -> io::Result<()> {
-        let Some(old) = self.keep.and_then(|keep| number.checked_sub(keep)).filter(|old| *old > 0) else {
-            return Ok(());
-        };
-        match fs::remove_file(numbered(&self.path, old)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            result => result,
+    /// Finds out now whether a file can be created later.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        let next = self.next_number().with_context(|| format!("cannot write to {}", self.path.display()))?;
+        let file = self.path_of(next);
+        drop(create_output(&file, false)?);
+        Ok(fs::remove_file(&file)?)
+    }
+
+    /// The path of the file with this number.
+    pub(super) fn path_of(&self, number: u32) -> PathBuf {
+        numbered(&self.path, number)
+    }
+
+    /// The number after the highest of the files that are there.
+    pub(super) fn next_number(&self) -> io::Result<u32> {
+        Ok(self.numbers()?.last().map_or(1, |last| last + 1))
+    }
+
+    /// Removes files so that those up to this one, which has just been created, are what is to be kept.
+    pub(super) fn remove_before(&self, number: u32) -> io::Result<()> {
+        let Some(keep) = self.keep else { return Ok(()) };
+        let (mut files, mut bytes) = (0, 0);
+        for number in self.numbers()?.into_iter().rev().filter(|other| *other <= number) {
+            let path = self.path_of(number);
+            files += 1;
+            bytes += fs::metadata(&path).map_or(0, |file| file.len());
+            let is_kept = match keep {
+                Keep::Files(limit) => files <= limit,
+                Keep::Bytes(limit) => bytes <= limit,
+            };
+            if !is_kept {
+                fs::remove_file(&path)?;
+            }
         }
+        Ok(())
+    }
+
+    /// The numbers of the files that are there, in their order.
+    fn numbers(&self) -> io::Result<Vec<u32>> {
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut numbers = Vec::new();
+        for entry in fs::read_dir(folder)? {
+            let name = entry?.file_name();
+            let name = Path::new(&name);
+            // `run.0001.jsonl` has the stem `run.0001`.
+            let stem = if self.path.extension().is_some() { name.file_stem() } else { Some(name.as_os_str()) };
+            let number = stem.and_then(|stem| Path::new(stem).extension()?.to_str()?.parse().ok());
+            numbers.extend(number.filter(|number| self.path_of(*number).file_name() == Some(name.as_os_str())));
+        }
+        numbers.sort_unstable();
+        Ok(numbers)
     }
 }
 
@@ -65,49 +108,95 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
     path.with_file_name(name)
 }
 
+/// One of the files, as it is written.
+pub(super) struct PartWriter {
+    file: File,
+    pub writer: Box<dyn TraceWriter>,
+    /// What had been lost before it.
+    lost_before: BTreeMap<String, u64>,
+}
+
+impl PartWriter {
+    /// Writes the header.
+    pub(super) fn new(
+        file: File,
+        format: TraceFormat,
+        header: &TraceHeader,
+        lost_before: BTreeMap<String, u64>,
+    ) -> io::Result<Self> {
+        let writer = write_file(file.try_clone()?, format, header)?;
+        Ok(Self { file, writer, lost_before })
+    }
+
+    /// Ends it. The ending has what was lost since the start of the trace.
+    pub(super) fn end(mut self, ending: &Ending) -> io::Result<Trailer> {
+        let before = |cause: &String| self.lost_before.get(cause).copied().unwrap_or(0);
+        let lost = ending.lost.iter().map(|(cause, count)| (cause.clone(), count.saturating_sub(before(cause))));
+        self.writer.finish(&Ending { lost: lost.collect(), ..ending.clone() })
+    }
+}
+
+/// What the trailers of all files say together.
+#[derive(Debug, Default)]
+pub(super) struct PartTotals {
+    records: u64,
+    lost: BTreeMap<String, u64>,
+}
+
+impl PartTotals {
+    /// Adds a file.
+    pub(super) fn add(&mut self, trailer: &Trailer) {
+        self.records += trailer.records;
+        for (cause, count) in &trailer.lost {
+            *self.lost.entry(cause.clone()).or_default() += count;
+        }
+    }
+
+    /// As the trailer of a trace with this ending.
+    pub(super) fn trailer(&self, ending: &Ending) -> Trailer {
+        let complete = ending.reason != EndReason::WriteError && self.lost.values().all(|count| *count == 0);
+        Trailer { records: self.records, lost: self.lost.clone(), end: ending.end, reason: ending.reason, complete }
+    }
+}
+
 /// Writes a trace to one file after the other.
 pub(super) struct RotatingWriter {
     files: NumberedFiles,
+    rotate: RotateAt,
     header: TraceHeader,
     losses: Losses,
-    /// The current file.
-    file: File,
-    writer: Box<dyn TraceWriter>,
+    /// The current file; `None` after an error.
+    part: Option<PartWriter>,
     number: u32,
     /// Records in it.
     records: u64,
-    /// What had been lost before it.
-    lost_before: BTreeMap<String, u64>,
-    /// Records in the files before it, and losses in their trailers.
-    written: u64,
-    told: BTreeMap<String, u64>,
+    totals: PartTotals,
 }
 
 impl RotatingWriter {
     /// Writes the header to the first file, which has been created.
-    pub(super) fn new(files: NumberedFiles, first: File, header: TraceHeader, losses: Losses) -> io::Result<Self> {
-        let writer = write_file(first.try_clone()?, files.format, &header)?;
-        Ok(Self {
-            files,
-            header,
-            losses,
-            file: first,
-            writer,
-            number: 1,
-            records: 0,
-            lost_before: BTreeMap::new(),
-            written: 0,
-            told: BTreeMap::new(),
-        })
+    pub(super) fn new(
+        files: NumberedFiles,
+        rotate: RotateAt,
+        first: File,
+        header: TraceHeader,
+        losses: Losses,
+    ) -> io::Result<Self> {
+        let part = Some(PartWriter::new(first, files.format, &header, BTreeMap::new())?);
+        Ok(Self { files, rotate, header, losses, part, number: 1, records: 0, totals: PartTotals::default() })
     }
 
-    fn is_full(&self, now_ns: u64) -> io::Result<bool> {
-        match self.files.rotate {
+    fn part(&mut self) -> io::Result<&mut PartWriter> {
+        self.part.as_mut().ok_or_else(|| io::Error::other("an earlier write has failed"))
+    }
+
+    fn is_full(&mut self, now_ns: u64) -> io::Result<bool> {
+        match self.rotate {
             RotateAt::Time(time) => {
                 Ok(u128::from(now_ns.saturating_sub(self.header.start.monotonic_ns)) >= time.as_nanos())
             }
             RotateAt::Bytes(bytes) => {
-                Ok(self.records.is_multiple_of(LOOK_EVERY) && self.file.metadata()?.len() >= bytes)
+                Ok(self.records.is_multiple_of(LOOK_EVERY) && self.part()?.file.metadata()?.len() >= bytes)
             }
         }
     }
@@ -116,30 +205,20 @@ impl RotatingWriter {
     fn rotate(&mut self) -> io::Result<()> {
         let now = read_clocks();
         let lost = self.losses.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let ending = Ending { end: now, reason: EndReason::Rotated, lost: self.lost_since(&lost) };
-        self.end(&ending)?;
-        self.lost_before = lost;
+        self.end(&Ending { end: now, reason: EndReason::Rotated, lost: lost.clone() })?;
         self.number += 1;
         self.header.start = now;
-        self.file = self.files.create(self.number).map_err(io::Error::other)?;
-        self.writer = write_file(self.file.try_clone()?, self.files.format, &self.header)?;
         self.records = 0;
+        let file = self.files.create(self.number).map_err(io::Error::other)?;
+        self.part = Some(PartWriter::new(file, self.files.format, &self.header, lost)?);
         self.files.remove_before(self.number)
     }
 
-    /// Of these losses since the start of the trace, those since the start of the file.
-    fn lost_since(&self, lost: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
-        let before = |cause: &String| self.lost_before.get(cause).copied().unwrap_or(0);
-        lost.iter().map(|(cause, count)| (cause.clone(), count.saturating_sub(before(cause)))).collect()
-    }
-
-    fn end(&mut self, ending: &Ending) -> io::Result<Trailer> {
-        let trailer = self.writer.finish(ending)?;
-        self.written += trailer.records;
-        for (cause, count) in &trailer.lost {
-            *self.told.entry(cause.clone()).or_default() += count;
+    fn end(&mut self, ending: &Ending) -> io::Result<()> {
+        if let Some(part) = self.part.take() {
+            self.totals.add(&part.end(ending)?);
         }
-        Ok(trailer)
+        Ok(())
     }
 }
 
@@ -150,22 +229,21 @@ impl TraceWriter for RotatingWriter {
             self.rotate()?;
         }
         self.records += 1;
-        self.writer.record(record)
+        self.part()?.writer.record(record)
     }
 
     fn total(&mut self, total: &Total) -> io::Result<()> {
-        self.writer.total(total)
+        self.part()?.writer.total(total)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.writer.flush()
+        self.part()?.writer.flush()
     }
 
     /// Returns what the trailers of all files say together.
     fn finish(&mut self, ending: &Ending) -> io::Result<Trailer> {
-        let last = self.end(&Ending { lost: self.lost_since(&ending.lost), ..ending.clone() })?;
-        let complete = ending.reason != EndReason::WriteError && self.told.values().all(|count| *count == 0);
-        Ok(Trailer { records: self.written, lost: self.told.clone(), complete, ..last })
+        self.end(ending)?;
+        Ok(self.totals.trailer(ending))
     }
 }
 
@@ -178,11 +256,12 @@ mod tests {
 
     use super::*;
 
-    fn write(folder: &Path, rotate: RotateAt, keep: Option<u32>, lost: &Losses) -> Trailer {
+    fn write(folder: &Path, rotate: RotateAt, keep: Option<Keep>, lost: &Losses) -> Trailer {
         let path = folder.join("run.jsonl");
-        let files = NumberedFiles { path, format: TraceFormat::Jsonl, force: false, rotate, keep };
+        let files = NumberedFiles { path, format: TraceFormat::Jsonl, force: false, keep };
         let first = files.create(1).expect("a new file");
-        let mut writer = RotatingWriter::new(files, first, sample::header(), Arc::clone(lost)).expect("there is room");
+        let mut writer =
+            RotatingWriter::new(files, rotate, first, sample::header(), Arc::clone(lost)).expect("there is room");
         for number in 0..10_000_u64 {
             let deactivated_ns = sample::header().start.monotonic_ns + number * 1_000_000;
             writer.record(&TimesliceRecord { deactivated_ns, ..sample::record() }).expect("there is room");
@@ -235,10 +314,38 @@ mod tests {
     #[test]
     fn only_the_newest_files_are_kept() {
         let folder = TempDir::new().expect("a temporary directory");
-        let trailer = write(folder.path(), RotateAt::Bytes(1 << 20), Some(2), &Losses::default());
+        let trailer = write(folder.path(), RotateAt::Bytes(1 << 20), Some(Keep::Files(2)), &Losses::default());
         let files = files(folder.path());
         assert_eq!(files.len(), 2, "{files:?}");
         assert_eq!((files[1].1.reason, trailer.records), (sample::ending().reason, 10_000));
+    }
+
+    #[test]
+    fn as_many_files_are_kept_as_have_a_size() {
+        let folder = TempDir::new().expect("a temporary directory");
+        write(folder.path(), RotateAt::Bytes(1 << 20), Some(Keep::Bytes(5 << 20)), &Losses::default());
+        let files = files(folder.path());
+        let bytes: u64 = files.iter().map(|(_, _, size)| size).sum();
+        assert!((3..=5).contains(&files.len()) && bytes <= 6 << 20, "{bytes} {files:?}");
+    }
+
+    #[test]
+    fn numbers_go_on_after_those_that_are_there() {
+        let folder = TempDir::new().expect("a temporary directory");
+        for name in
+            ["run.0007.jsonl", "run.0041.jsonl", "run.99.jsonl", "run.jsonl", "other.0100.jsonl", "run.0200.csv"]
+        {
+            fs::write(folder.path().join(name), "").expect("there is room");
+        }
+        let path = folder.path().join("run.jsonl");
+        let files = NumberedFiles { path, format: TraceFormat::Jsonl, force: false, keep: Some(Keep::Files(2)) };
+        assert_eq!(
+            (files.numbers().expect("it is there"), files.next_number().expect("it is there")),
+            (vec![7, 41], 42)
+        );
+        drop(files.create(42).expect("there is room"));
+        files.remove_before(42).expect("they can be removed");
+        assert_eq!(files.numbers().expect("it is there"), [41, 42]);
     }
 
     #[test]

@@ -9,9 +9,12 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub(super) struct Signals(pub(super) Vec<(SignalKind, Signal)>);
 
 impl Signals {
-    /// From now on, these signals do not end the process by themselves.
-    pub(super) fn listen() -> io::Result<Self> {
+    /// From now on, these signals do not end the process by themselves, nor does SIGUSR1 if it is wanted.
+    pub(super) fn listen(usr1_wanted: bool) -> io::Result<Self> {
         let mut kinds = vec![SignalKind::interrupt(), SignalKind::terminate(), SignalKind::quit()];
+        if usr1_wanted {
+            kinds.push(SignalKind::user_defined1());
+        }
         // Under `nohup`, the end of the terminal must not end the trace.
         if !fs::read_to_string("/proc/self/status").is_ok_and(|status| ignores_hangup(&status)) {
             kinds.push(SignalKind::hangup());

@@ -134,6 +134,11 @@ impl TraceTotals {
         self.threads.push(Total::Thread(total));
     }
 
+    /// Whether a timeslice of this socket is part of the trace.
+    pub(super) fn has_socket(&self, cookie: u64) -> bool {
+        self.sockets.contains_key(&cookie)
+    }
+
     /// What has to be written now, so that memory is bounded.
     pub(super) fn surplus(&mut self) -> Vec<Total> {
         if self.ended + self.threads.len() < KEPT && self.sockets.len() < OPEN {
@@ -177,7 +182,10 @@ impl TraceTotals {
 }
 
 /// Looks at all open sockets.
-fn pass(kernel: &mut Kernel, mut each: impl FnMut(&SocketRecord, &SocketCounters)) -> Result<(), KernelReadError> {
+pub(super) fn pass(
+    kernel: &mut Kernel,
+    mut each: impl FnMut(&SocketRecord, &SocketCounters),
+) -> Result<(), KernelReadError> {
     let mut pass = kernel.begin(Show::All)?;
     loop {
         let more = kernel.advance(&mut pass)?;

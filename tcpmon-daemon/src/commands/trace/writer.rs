@@ -130,6 +130,12 @@ impl WriterThread {
         }
     }
 
+    /// Lets the writer do what is due, although there are no records.
+    pub(super) fn tick(&self) {
+        // If the thread has ended, it has failed, which `has_failed` reports.
+        let _ = self.inbox.send(WriterMessage::Records(Vec::new()));
+    }
+
     /// Passes totals on.
     pub(super) fn send_totals(&mut self, totals: Vec<Total>) {
         if !totals.is_empty() {

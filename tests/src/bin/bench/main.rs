@@ -3,14 +3,12 @@
 mod arm;
 mod bpf;
 mod child;
-mod document;
 mod endpoint;
 mod estimate;
-mod interrupt;
 mod own;
 mod programs;
-mod report;
 mod scale;
+mod trace;
 mod verified;
 mod verifier;
 mod walk;
@@ -24,8 +22,9 @@ use std::process::ExitCode;
 use clap::{Parser, ValueEnum};
 
 use arm::Arm;
-use interrupt::Interrupted;
-use report::{Provenance, Section};
+use tcpmon_tests::document::Document;
+use tcpmon_tests::figures::{Provenance, Section};
+use tcpmon_tests::interrupt::{self, Interrupted};
 use workload::Workload;
 
 /// What tcpmon costs on this machine: run it as root while nothing else runs
@@ -35,7 +34,7 @@ struct Args {
     /// Few repetitions, to see that it works; the intervals are wide
     #[arg(long)]
     quick: bool,
-    /// Only these parts, with commas between [default: all but verifier]
+    /// Only these parts, with commas between [default: all but trace and verifier]
     #[arg(long, value_name = "PART", value_delimiter = ',', ignore_case = true)]
     only: Vec<Part>,
     /// Only these arms of the workloads, with commas between (off is always one) [default: all]
@@ -48,6 +47,10 @@ struct Args {
     #[arg(long)]
     write: bool,
 }
+
+/// Where the tables go.
+const PERFORMANCE: Document =
+    Document { path: concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/performance.md"), markers: "bench" };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
@@ -69,13 +72,15 @@ enum Part {
     Scale,
     /// The daemon's own CPU, memory, start and stop
     Daemon,
+    /// Records a second that a trace takes in, for a minute in each format; needs 20 GB of disk
+    Trace,
     /// Instructions that the verifier walks, per program
     Verifier,
 }
 
 impl Part {
-    /// The parts to run by default. The verifier's counts are a baseline for a test, so they are recorded only on
-    /// request.
+    /// The parts to run by default. A trace takes much disk. The verifier's counts are a baseline for a test, so they
+    /// are recorded only on request.
     const USUAL: [Self; 7] = [Self::R, Self::RSingle, Self::L, Self::V, Self::Programs, Self::Scale, Self::Daemon];
 }
 
@@ -101,7 +106,7 @@ fn is_interrupt(panic: &(dyn Any + Send)) -> bool {
 
 fn run(args: &Args) -> ExitCode {
     let parts = if args.only.is_empty() { Part::USUAL.to_vec() } else { args.only.clone() };
-    let provenance = Provenance::read();
+    let provenance = Provenance::read("cargo xtask bench");
     bpf::warn_of_others();
     let mut failed = false;
     for part in parts {
@@ -118,6 +123,7 @@ fn run(args: &Args) -> ExitCode {
             Part::Programs => Some(programs::measure(if args.quick { 2 } else { 6 })),
             Part::Scale => Some(scale::measure(args.quick)),
             Part::Daemon => Some(own::measure(args.quick)),
+            Part::Trace => Some(trace::measure(args.quick)),
             Part::Verifier => {
                 verified::show(args.write);
                 None
@@ -126,11 +132,24 @@ fn run(args: &Args) -> ExitCode {
         let Some(section) = section else { continue };
         println!("{}", section.text(&provenance));
         if args.write
-            && let Err(error) = document::write(section.name, &section.markdown(&provenance))
+            && let Err(error) = PERFORMANCE.write(section.name, &section.markdown(&provenance))
         {
             eprintln!("error: {error}");
             failed = true;
         }
     }
     ExitCode::from(u8::from(failed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_document_has_a_place_for_every_table() {
+        let text = std::fs::read_to_string(PERFORMANCE.path).unwrap();
+        for name in ["R", "R-single", "L", "V", "programs", "scale", "daemon", "trace"] {
+            PERFORMANCE.replaced(&text, name, "").unwrap();
+        }
+    }
 }

@@ -7,10 +7,10 @@ use tcpmon_tests::{Daemon, truth};
 
 use crate::child::cpu_of;
 use crate::estimate::median;
-use crate::interrupt;
-use crate::report::{Section, Table, target};
 use crate::scale::mebibytes;
 use crate::workload::{Wire, Workload};
+use tcpmon_tests::figures::{Section, Table, target};
+use tcpmon_tests::interrupt;
 
 const SCRAPE_EVERY: Duration = Duration::from_secs(5);
 /// Resources that a daemon uses once, soon after its start, do not belong to the steady state.

@@ -9,8 +9,8 @@ use tcpmon_tests::lab::End;
 
 use crate::arm::{Arm, Monitor};
 use crate::estimate::median;
-use crate::report::{Section, Table, target};
 use crate::workload::{RUN, Wire, Workload, switch_all_the_time};
+use tcpmon_tests::figures::{Section, Table, target};
 
 /// With fewer runs than this in a repetition, a program's figures mean nothing.
 const FEWEST_RUNS: f64 = 1_000.0;

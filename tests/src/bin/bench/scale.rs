@@ -7,9 +7,9 @@ use tcpmon_tests::traffic::{Reader, Sender, Threads};
 use tcpmon_tests::{Daemon, Lab, Page, Traffic, truth};
 
 use crate::estimate::median;
-use crate::interrupt;
-use crate::report::{Section, Table, target};
 use crate::walk::{Walk, Walker};
+use tcpmon_tests::figures::{Section, Table, target};
+use tcpmon_tests::interrupt;
 
 /// Numbers of sockets that the daemon is to watch.
 const LEVELS: [u64; 5] = [10, 1_000, 10_000, 50_000, 100_000];

@@ -9,7 +9,7 @@ use tcpmon_tests::{Lab, LabOptions, eventually};
 
 use crate::child::Child;
 use crate::endpoint::Exchanged;
-use crate::interrupt;
+use tcpmon_tests::interrupt;
 
 /// Length of a run.
 pub const RUN: Duration = Duration::from_secs(2);

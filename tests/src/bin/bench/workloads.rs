@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use crate::arm::{Arm, Scrapes, scraped};
 use crate::estimate::{Ratio, median, quantile, ratio};
-use crate::interrupt;
-use crate::report::{Section, Table, target};
 use crate::workload::{Outcome, RUN, Wire, Workload};
+use tcpmon_tests::figures::{Section, Table, target};
+use tcpmon_tests::interrupt;
 
 /// A run whose rate is off by more than this share is marked.
 const RATE_TOLERANCE: f64 = 0.01;

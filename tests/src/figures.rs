@@ -1,4 +1,4 @@
-//! Tables for the terminal and for the document.
+//! Tables for the terminal and for documents.
 
 use std::env;
 use std::fmt::Write as _;
@@ -30,13 +30,13 @@ pub struct Table {
 }
 
 impl Provenance {
-    /// The provenance of this run.
-    pub fn read() -> Self {
+    /// The provenance of this run of a command, such as `cargo xtask bench`.
+    pub fn read(command: &str) -> Self {
         let kernel = kernel_release();
         let date = Command::new("date").arg("+%F").output().ok();
         let date = date.and_then(|output| String::from_utf8(output.stdout).ok()).unwrap_or_default();
         let arguments: Vec<String> = env::args().skip(1).collect();
-        let command = format!("cargo xtask bench {}", arguments.join(" "));
+        let command = format!("{command} {}", arguments.join(" "));
         let cpus = thread::available_parallelism().map_or(0, usize::from);
         Self(format!("Linux {kernel}, {cpus} CPUs, {}, `{}`", date.trim(), command.trim()))
     }

@@ -1,0 +1,227 @@
+//! A flight recorder: keeps the last records of a trace in memory, and writes them, with what follows, when a trigger
+//! fires.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    io,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use tcpmon_common::reader::SLOT_NONE;
+use tcpmon_trace::{Clocks, EndReason, Ending, TimesliceRecord, Total, TraceHeader, TraceWriter, Trailer};
+
+use super::{
+    read_clocks,
+    rotate::{Losses, NumberedFiles, PartTotals, PartWriter},
+    totals::{TraceTotals, pass},
+};
+use crate::{
+    commands::print_message,
+    kernel::Kernel,
+    metrics::drop_effect,
+    trigger::{TriggerRule, TriggerWatch},
+};
+
+/// Memory for the records of the last time.
+const RING_BYTES: usize = 256 << 20;
+
+/// Why the trace wants a file, other than what its records show.
+pub(super) type Alarm = Arc<Mutex<Option<String>>>;
+
+/// Writes a file whenever a trigger fires.
+pub(super) struct FlightRecorder {
+    files: NumberedFiles,
+    header: TraceHeader,
+    /// How much time before a trigger a file has, and how much after it.
+    span: Duration,
+    watch: TriggerWatch,
+    alarm: Alarm,
+    losses: Losses,
+    ring: VecDeque<TimesliceRecord>,
+    /// When the last record ended that has left the ring: what is before that is not in a file.
+    left_ns: u64,
+    /// What had been lost until some times of the last `span`, the oldest first.
+    lost_until: VecDeque<(u64, BTreeMap<String, u64>)>,
+    /// The file that is being written, and when it ends.
+    open: Option<(PartWriter, u64)>,
+    totals: PartTotals,
+}
+
+/// Looks for what a trace's records do not show.
+#[derive(Debug)]
+pub(super) struct PassAlarms {
+    alarm: Alarm,
+    zero_window: Option<Duration>,
+    drops: bool,
+    /// By cookie: how long the window has been shut in all, and lately, ns.
+    shut: HashMap<u64, (u64, u64)>,
+}
+
+impl PassAlarms {
+    pub(super) fn new(watch: &TriggerWatch, alarm: Alarm) -> Self {
+        Self { alarm, zero_window: watch.zero_window(), drops: watch.drops(), shut: HashMap::new() }
+    }
+
+    /// Makes the recorder write.
+    pub(super) fn raise(&self, reason: String) {
+        *self.alarm.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
+    }
+
+    /// Looks at all open sockets, and at the drops since the last time. Called once a second.
+    pub(super) fn look(&mut self, kernel: &mut Kernel, totals: &TraceTotals) -> anyhow::Result<()> {
+        if let Some(limit) = self.zero_window {
+            let (mut shut, mut found) = (HashMap::new(), None);
+            pass(kernel, |record, counters| {
+                let cookie = record.state.cookie;
+                if record.state.reader_slot == SLOT_NONE {
+                    return;
+                }
+                let (before, lately) = self.shut.get(&cookie).copied().unwrap_or((counters.zero_window_ns, 0));
+                let grown = counters.zero_window_ns.saturating_sub(before);
+                // After a second in which it was open all the time, it begins anew.
+                let lately = if grown > 0 { lately + grown } else { 0 };
+                if u128::from(lately) > limit.as_nanos() {
+                    let time = humantime::format_duration(Duration::from_millis(lately / 1_000_000));
+                    found = Some(format!("{}: socket {cookie:x}, {time}", TriggerRule::ZeroWindow(limit)));
+                }
+                shut.insert(cookie, (counters.zero_window_ns, lately));
+            })?;
+            self.shut = shut;
+            found.into_iter().for_each(|reason| self.raise(reason));
+        }
+        if self.drops {
+            let names = kernel.drop_reasons().to_vec();
+            for (key, count) in kernel.drops()? {
+                let name = names.iter().find(|(number, _)| *number == key.reason);
+                let reason = name.map_or("unknown", |(_, name)| name);
+                if totals.has_socket(key.cookie) && drop_effect(reason) == "lost" {
+                    self.raise(format!("{}: {count} of socket {:x}, {reason}", TriggerRule::Drop, key.cookie));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FlightRecorder {
+    /// Nothing is written yet.
+    pub(super) fn new(
+        files: NumberedFiles,
+        header: TraceHeader,
+        span: Duration,
+        watch: TriggerWatch,
+        (alarm, losses): (Alarm, Losses),
+    ) -> Self {
+        Self {
+            files,
+            left_ns: header.start.monotonic_ns,
+            header,
+            span,
+            watch,
+            alarm,
+            losses,
+            ring: VecDeque::new(),
+            lost_until: VecDeque::new(),
+            open: None,
+            totals: PartTotals::default(),
+        }
+    }
+
+    fn span_ns(&self) -> u64 {
+        u64::try_from(self.span.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Starts a file with what the ring has.
+    fn fire(&mut self, reason: &str) -> io::Result<()> {
+        let now = read_clocks();
+        let number = self.files.next_number()?;
+        let file = self.files.create(number).map_err(io::Error::other)?;
+        let begin_ns = self.left_ns.max(now.monotonic_ns.saturating_sub(self.span_ns()));
+        let start = Clocks { monotonic_ns: begin_ns, realtime_ns: now.wall_ns(begin_ns) };
+        let lost_before = self.lost_until.iter().rev().find(|(until_ns, _)| *until_ns <= begin_ns);
+        let lost_before = lost_before.or(self.lost_until.front()).map(|(_, lost)| lost.clone()).unwrap_or_default();
+        let header = TraceHeader { start, trigger: reason.to_owned(), ..self.header.clone() };
+        let mut part = PartWriter::new(file, self.files.format, &header, lost_before)?;
+        let seconds = Duration::from_nanos(now.monotonic_ns - begin_ns).as_secs_f64();
+        print_message(&format!(
+            "{reason}: writing {} with the last {seconds:.1} s and the next {}",
+            self.files.path_of(number).display(),
+            humantime::format_duration(self.span)
+        ));
+        for record in self.ring.drain(..).filter(|record| record.deactivated_ns >= begin_ns) {
+            part.writer.record(&record)?;
+        }
+        self.open = Some((part, now.monotonic_ns.saturating_add(self.span_ns())));
+        self.files.remove_before(number)
+    }
+
+    /// Ends the file.
+    fn end(&mut self, ending: &Ending) -> io::Result<()> {
+        if let Some((part, _)) = self.open.take() {
+            self.left_ns = ending.end.monotonic_ns;
+            self.totals.add(&part.end(ending)?);
+        }
+        Ok(())
+    }
+
+    /// What time alone changes: a file that is over, and records that are too old.
+    fn tick(&mut self) -> io::Result<()> {
+        let now = read_clocks();
+        let lost = self.losses.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let old_ns = now.monotonic_ns.saturating_sub(self.span_ns());
+        if self.open.as_ref().is_some_and(|(_, until_ns)| now.monotonic_ns >= *until_ns) {
+            self.end(&Ending { end: now, reason: EndReason::Duration, lost: lost.clone() })?;
+        }
+        while self.ring.front().is_some_and(|record| record.deactivated_ns < old_ns) {
+            self.ring.pop_front();
+        }
+        if self.lost_until.back().is_none_or(|(_, known)| *known != lost) {
+            self.lost_until.push_back((now.monotonic_ns, lost));
+        }
+        // The newest of those that are too old says what had been lost before all that is kept.
+        while self.lost_until.get(1).is_some_and(|(until_ns, _)| *until_ns < old_ns) {
+            self.lost_until.pop_front();
+        }
+        let reason = self.alarm.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match reason {
+            Some(reason) if self.open.is_none() => self.fire(&reason),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl TraceWriter for FlightRecorder {
+    fn record(&mut self, record: &TimesliceRecord) -> io::Result<()> {
+        let found = self.watch.timeslice(record);
+        if let Some((part, _)) = &mut self.open {
+            return part.writer.record(record);
+        }
+        if self.ring.len() >= RING_BYTES / size_of::<TimesliceRecord>()
+            && let Some(first) = self.ring.pop_front()
+        {
+            self.left_ns = self.left_ns.max(first.deactivated_ns + 1);
+        }
+        self.ring.push_back(*record);
+        match found {
+            Some(reason) => self.fire(&reason),
+            None => Ok(()),
+        }
+    }
+
+    /// They are of the whole trace, and a file is a part of it.
+    fn total(&mut self, _total: &Total) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.tick()?;
+        self.open.as_mut().map_or(Ok(()), |(part, _)| part.writer.flush())
+    }
+
+    /// Returns what the trailers of all files say together.
+    fn finish(&mut self, ending: &Ending) -> io::Result<Trailer> {
+        self.end(ending)?;
+        Ok(self.totals.trailer(ending))
+    }
+}
