@@ -56,6 +56,13 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
+    /// Run the papers' experiments again (needs root and an idle host); `cargo xtask lab --help` lists them
+    #[command(disable_help_flag = true)]
+    Lab {
+        /// Arguments of the experiments
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
     /// Build the packages: .deb, .rpm, tarball, container image, debug information, SBOM and checksums
     Dist(dist::Args),
     /// Check the manifests in deploy/kubernetes: schemas, flags, capabilities, rules
@@ -95,7 +102,8 @@ fn run(command: Command) -> Result<()> {
             check::run()
         }
         Command::Dashboards(args) => dashboards::run(&args),
-        Command::Bench { arguments } => bench::run(&arguments),
+        Command::Bench { arguments } => bench::exec("bench", &arguments),
+        Command::Lab { arguments } => bench::exec("experiments", &arguments),
         Command::Dist(args) => dist::run(&args),
         Command::Kubernetes => kubernetes::run(),
         Command::Demo => demo::run(),

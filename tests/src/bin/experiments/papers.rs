@@ -1,0 +1,349 @@
+//! The experiments. Reader and load share the first CPU; the sender, and with it the network's softirqs, has the
+//! second.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use tcpmon_tests::figures::Table;
+use tcpmon_tests::sysctl::HostSysctl;
+use tcpmon_tests::traffic::{Between, Reader, ReaderBuilder, Running, Sender};
+use tcpmon_tests::{Delay, Lab, LabOptions, Traffic, interrupt};
+
+use crate::Effort;
+use crate::chart::{self, Axes, Series};
+use crate::load::Load;
+use crate::measure::{CAUSES, Run, measure};
+use crate::summary::Mean;
+
+type Done = Result<Table, Box<dyn std::error::Error>>;
+
+/// Its heading, and how to get it.
+type Figure = (&'static str, fn(&Run) -> f64);
+
+/// Receive buffers as given to the kernel, which doubles them, bytes.
+const BUFFERS: [usize; 5] = [6_000, 16_000, 64_000, 256_000, 1_500_000];
+
+/// Those of the experiments with a load.
+const FEWER_BUFFERS: [usize; 3] = [16_000, 256_000, 1_500_000];
+
+/// What a reader takes at a time.
+const CHUNK: usize = 8_192;
+
+/// The largest buffer that any process may ask for during the experiments.
+const LARGEST_BUFFER: &str = "4194304";
+
+/// Memory of a load where that does not matter: more than the caches have.
+const LOAD_BYTES: usize = 64 << 20;
+
+/// An experiment of a paper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Experiment {
+    /// White, Fig. 3.1: the receiver's delay and its buffer
+    #[value(name = "delay")]
+    Delay,
+    /// White, Fig. 3.2a: memory in use beside the receiver
+    #[value(name = "memory")]
+    Memory,
+    /// White, Fig. 3.2b: a load on the receiver's CPU
+    #[value(name = "load")]
+    Load,
+    /// White, Fig. 3.3: the receiver's priority
+    #[value(name = "nice")]
+    Nice,
+    /// Wu and Crawford: busy processes beside a slow and a fast sender
+    #[value(name = "hogs")]
+    Hogs,
+    /// Ubik and Cimbal: an application's own window, or the path's
+    #[value(name = "window")]
+    Window,
+}
+
+impl Experiment {
+    /// All of them.
+    pub const ALL: [Self; 6] = [Self::Delay, Self::Memory, Self::Load, Self::Nice, Self::Hogs, Self::Window];
+
+    /// The name of its files and its place in the document.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Delay => "delay",
+            Self::Memory => "memory",
+            Self::Load => "load",
+            Self::Nice => "nice",
+            Self::Hogs => "hogs",
+            Self::Window => "window",
+        }
+    }
+
+    /// Runs it. Writes its figures and graphs into the folder.
+    pub fn run(self, effort: Effort, folder: &Path) -> Done {
+        let _limit = HostSysctl::set("net.core.rmem_max", LARGEST_BUFFER);
+        match self {
+            Self::Delay => delay(effort, folder),
+            Self::Memory => memory(effort, folder),
+            Self::Load => load(effort, folder),
+            Self::Nice => nice(effort, folder),
+            Self::Hogs => hogs(effort, folder),
+            Self::Window => window(effort, folder),
+        }
+    }
+}
+
+/// Runs of the same settings.
+struct Point {
+    /// The settings, as they are shown.
+    labels: Vec<String>,
+    runs: Vec<Run>,
+}
+
+impl Point {
+    fn mean(&self, figure: impl Fn(&Run) -> f64) -> Mean {
+        Mean::of(&self.runs.iter().map(figure).collect::<Vec<_>>())
+    }
+}
+
+/// Figures that every experiment has, with their headings in tables and CSV. Each of tcpmon's follows the one that it
+/// is to be compared with.
+const FIGURES: [Figure; 9] = [
+    ("Gbit/s by the reader", |run| run.throughput / 1e9),
+    ("Gbit/s by tcpmon", |run| run.traced / 1e9),
+    ("buffer in use by ss, %", |run| run.fill_sampled),
+    ("buffer in use at deactivation by tcpmon, %", |run| run.fill_deactivated),
+    ("CPU by the kernel, %", |run| run.cpu),
+    ("CPU by tcpmon, %", |run| run.on_cpu),
+    ("limited by the window, by the sender, %", |run| run.rwnd_limited),
+    ("limited by the receiver, by tcpmon, %", Run::limited),
+    ("window in use, by tcpmon, %", Run::window_used),
+];
+
+/// Writes all runs as CSV, and makes the table of the means.
+fn record(folder: &Path, name: &str, settings: &[&str], points: &[Point]) -> Done {
+    let mut csv = settings.join(",");
+    let _ = write!(csv, ",run");
+    let column = |heading: &str| heading.replace(", %", " percent").replace(' ', "_");
+    for (heading, _) in FIGURES {
+        let _ = write!(csv, ",{}", column(heading));
+    }
+    for cause in CAUSES {
+        let _ = write!(csv, ",{cause}_percent");
+    }
+    csv.push_str(",run_queue_percent,rcvbuf_bytes\n");
+    let headings: Vec<&str> = settings.iter().copied().chain(FIGURES.map(|(heading, _)| heading)).collect();
+    let mut table = Table::new(&[&headings[..], &["cause, by tcpmon"]].concat());
+    for point in points {
+        for (number, run) in point.runs.iter().enumerate() {
+            let _ = write!(csv, "{},{number}", point.labels.join(","));
+            let figures = FIGURES.iter().map(|(_, figure)| figure(run));
+            for figure in figures.chain(run.causes).chain([run.run_queue, run.rcvbuf]) {
+                let _ = write!(csv, ",{figure:.3}");
+            }
+            csv.push('\n');
+        }
+        let causes = CAUSES.iter().enumerate().map(|(at, cause)| (point.mean(|run| run.causes[at]).value, *cause));
+        let (share, cause) = causes.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or_default();
+        let figures = FIGURES.iter().map(|(_, figure)| point.mean(figure).to_string());
+        let row = point.labels.iter().cloned().chain(figures).chain([format!("{cause} {share:.0} %")]);
+        table.row(row.collect());
+    }
+    fs::write(folder.join(format!("{name}.csv")), csv)?;
+    Ok(table)
+}
+
+/// A reader and a sender that does nothing else, under way.
+fn transfer(lab: &Lab, reader: ReaderBuilder, rate: Option<u64>) -> (Reader, Sender) {
+    let reader = reader.comm("lab-reader").cpu(0).chunk(CHUNK).until_exit().spawn();
+    let sender = Traffic::sender(lab.sender()).comm("lab-sender").cpu(1).to(reader.address());
+    let sender = match rate {
+        Some(rate) => sender.rate(rate),
+        None => sender,
+    };
+    (reader, sender.spawn())
+}
+
+/// Measures a point: each run is a connection of its own.
+fn point(labels: &[String], effort: Effort, path: impl Fn() -> Lab, make: impl Fn(&Lab) -> (Reader, Sender)) -> Point {
+    let runs = (0..effort.runs).map(|_| {
+        interrupt::check();
+        let lab = path();
+        let (reader, sender) = make(&lab);
+        let run = measure(&lab, &reader, effort.time);
+        drop(sender);
+        reader.exit();
+        run
+    });
+    let point = Point { labels: labels.to_vec(), runs: runs.collect() };
+    eprintln!("lab: {}: {} Gbit/s", labels.join(", "), point.mean(|run| run.throughput / 1e9));
+    point
+}
+
+/// A series for each value of the first setting, over the second.
+fn series(points: &[Point], xs: &[f64], unit: &str, figure: fn(&Run) -> f64) -> Vec<Series> {
+    let of = |points: &[Point]| Series {
+        name: format!("{}{unit}", points[0].labels[0]),
+        points: xs.iter().copied().zip(points.iter().map(|point| point.mean(figure))).collect(),
+    };
+    points.chunks(xs.len()).map(of).collect()
+}
+
+fn delay(effort: Effort, folder: &Path) -> Done {
+    let mut points = Vec::new();
+    for delay in [0, 5, 10, 20, 50] {
+        for buffer in BUFFERS {
+            let labels = [delay.to_string(), buffer.to_string()];
+            points.push(point(&labels, effort, Lab::new, |lab| {
+                let between = if delay == 0 { Between::Nothing } else { Between::Spin(delay) };
+                transfer(lab, Traffic::reader(lab.receiver()).receive_buffer(buffer).between(between), None)
+            }));
+        }
+    }
+    let xs = BUFFERS.map(|buffer| buffer as f64);
+    let axes = |title, y| Axes { title, x: "receive buffer as set", y, logarithmic: true };
+    let shown = series(&points, &xs, " us", |run| run.throughput / 1e9);
+    chart::draw(&folder.join("delay-throughput.svg"), axes("Work between two reads: throughput", "Gbit/s"), &shown)?;
+    let shown = series(&points, &xs, " us", |run| run.fill_deactivated);
+    let title = "Work between two reads: buffer in use when the reader leaves the CPU";
+    chart::draw(&folder.join("delay-buffer.svg"), axes(title, "%"), &shown)?;
+    record(folder, "delay", &["delay, us", "buffer, bytes"], &points)
+}
+
+/// Measures points for each setting and each of fewer buffers, each beside the load of its setting, and draws their
+/// throughput.
+fn over_buffers<T: Copy>(
+    (name, setting, title): (&str, &str, &str),
+    settings: &[(T, String)],
+    (effort, folder): (Effort, &Path),
+    beside: impl Fn(T) -> Option<Load>,
+    reader: impl Fn(T, ReaderBuilder) -> ReaderBuilder,
+) -> Done {
+    let mut points = Vec::new();
+    for (value, label) in settings {
+        let _load = beside(*value);
+        for buffer in FEWER_BUFFERS {
+            let labels = [label.clone(), buffer.to_string()];
+            points.push(point(&labels, effort, Lab::new, |lab| {
+                transfer(lab, reader(*value, Traffic::reader(lab.receiver()).receive_buffer(buffer)), None)
+            }));
+        }
+    }
+    let xs = FEWER_BUFFERS.map(|buffer| buffer as f64);
+    let axes = Axes { title, x: "receive buffer as set", y: "Gbit/s", logarithmic: true };
+    let shown = series(&points, &xs, "", |run| run.throughput / 1e9);
+    chart::draw(&folder.join(format!("{name}-throughput.svg")), axes, &shown)?;
+    record(folder, name, &[setting, "buffer, bytes"], &points)
+}
+
+fn memory(effort: Effort, folder: &Path) -> Done {
+    // White went to 150 %. Without swap, more than half would endanger the machine.
+    let bytes = physical_bytes();
+    let settings = [1, 25, 50].map(|percent| (percent, format!("{percent} % of memory")));
+    let what = ("memory", "load", "A load that uses memory, and sleeps 100 us between accesses");
+    let beside = |percent| Some(Load::new(bytes / 100 * percent, Duration::from_micros(100)));
+    over_buffers(what, &settings, (effort, folder), beside, |_, reader| reader)
+}
+
+fn physical_bytes() -> usize {
+    let text = fs::read_to_string("/proc/meminfo").expect("/proc is mounted");
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:")).expect("it is there");
+    1024 * total.split_ascii_whitespace().next().and_then(|number| number.parse::<usize>().ok()).expect("a number")
+}
+
+fn load(effort: Effort, folder: &Path) -> Done {
+    let settings = [None, Some(100), Some(50), Some(10), Some(0)]
+        .map(|sleep| (sleep, sleep.map_or("none".to_owned(), |sleep| format!("sleeps {sleep} us"))));
+    let beside = |sleep: Option<u64>| sleep.map(|sleep| Load::new(LOAD_BYTES, Duration::from_micros(sleep)));
+    let what = ("load", "load", "A load on the reader's CPU");
+    over_buffers(what, &settings, (effort, folder), beside, |_, reader| reader)
+}
+
+fn nice(effort: Effort, folder: &Path) -> Done {
+    let settings = [-20, -10, 0, 10, 19].map(|nice| (nice, format!("nice {nice}")));
+    let what = ("nice", "reader", "The reader's priority beside a load that never sleeps");
+    let beside = |_| Some(Load::new(LOAD_BYTES, Duration::ZERO));
+    over_buffers(what, &settings, (effort, folder), beside, |nice, reader| reader.nice(nice))
+}
+
+/// What the paper has: Mbit/s and percent of the CPU for a slow and a fast sender, with 0, 1, 2, 4 and 8 processes.
+const WU_CRAWFORD: [(&str, [(f64, f64); 5]); 2] = [
+    ("slow", [(436.0, 78.489), (443.0, 81.573), (438.0, 80.613), (430.0, 79.217), (440.0, 81.093)]),
+    ("fast", [(464.0, 99.228), (241.0, 49.995), (159.0, 34.246), (97.0, 20.859), (74.2, 15.375)]),
+];
+
+fn hogs(effort: Effort, folder: &Path) -> Done {
+    const COUNTS: [usize; 5] = [0, 1, 2, 4, 8];
+    // A fast sender needs more than the reader's CPU, a slow one about as much of it as the paper's did.
+    let reader = |lab: &Lab| Traffic::reader(lab.receiver()).between(Between::Spin(10));
+    let fast = point(&["fast".into(), "0, first".into()], effort, Lab::new, |lab| transfer(lab, reader(lab), None));
+    let rate = fast.mean(|run| run.throughput).value / 8.0 * (WU_CRAWFORD[0].1[0].1 / 100.0);
+    let mut points = Vec::new();
+    for (sender, _) in WU_CRAWFORD {
+        for count in COUNTS {
+            let _hogs: Vec<Running> = (0..count).map(|_| Traffic::hog(0, 0)).collect();
+            let rate = (sender == "slow").then_some(rate as u64);
+            let labels = [sender.to_owned(), count.to_string()];
+            points.push(point(&labels, effort, Lab::new, |lab| transfer(lab, reader(lab), rate)));
+        }
+    }
+    let xs = COUNTS.map(|count| count as f64);
+    let axes = |title, y| Axes { title, x: "busy processes on the reader's CPU", y, logarithmic: false };
+    let relative = |points: &[Point], figure: fn(&Run) -> f64| {
+        let mut shown = series(points, &xs, ", here", figure);
+        for series in &mut shown {
+            let first = series.points[0].1.value;
+            for (_, mean) in &mut series.points {
+                *mean = Mean { value: 100.0 * mean.value / first, half: 100.0 * mean.half / first };
+            }
+        }
+        shown
+    };
+    let paper = |figure: fn(&(f64, f64)) -> f64, relative: bool| {
+        WU_CRAWFORD.map(|(sender, rows)| {
+            let first = if relative { figure(&rows[0]) / 100.0 } else { 1.0 };
+            let points = xs.iter().zip(&rows).map(|(x, row)| (*x, Mean { value: figure(row) / first, half: 0.0 }));
+            Series { name: format!("{sender}, 2006"), points: points.collect() }
+        })
+    };
+    let mut shown = relative(&points, |run| run.throughput);
+    shown.extend(paper(|row| row.0, true));
+    let title = "Busy processes: throughput";
+    chart::draw(&folder.join("hogs-throughput.svg"), axes(title, "% of that without"), &shown)?;
+    let mut shown = series(&points, &xs, ", here", |run| run.cpu);
+    shown.extend(paper(|row| row.1, false));
+    let title = "Busy processes: the reader's part of its CPU";
+    chart::draw(&folder.join("hogs-cpu.svg"), axes(title, "%"), &shown)?;
+    record(folder, "hogs", &["sender", "processes"], &points)
+}
+
+fn window(effort: Effort, folder: &Path) -> Done {
+    const ONE_WAY: Duration = Duration::from_millis(20);
+    let long = || Lab::long(ONE_WAY);
+    let lossy = || {
+        let delay = Some(Delay { one_way: ONE_WAY, lose_every: 500 });
+        Lab::with(LabOptions { delay, ..LabOptions::default() })
+    };
+    // A window takes many round trips of 40 ms to grow.
+    let effort = Effort { time: effort.time.max(Duration::from_secs(2)), ..effort };
+    let labels = |what: &str| [what.to_owned()];
+    let points = [
+        point(&labels("nothing but the path"), effort, long, |lab| {
+            transfer(lab, Traffic::reader(lab.receiver()), None)
+        }),
+        point(&labels("the path loses 1 in 500"), effort, lossy, |lab| {
+            transfer(lab, Traffic::reader(lab.receiver()), None)
+        }),
+        point(&labels("the sender has a buffer of 64 kB"), effort, long, |lab| {
+            let reader = Traffic::reader(lab.receiver()).comm("lab-reader").cpu(0).until_exit().spawn();
+            let sender = Traffic::sender(lab.sender()).comm("lab-sender").cpu(1).to(reader.address());
+            (reader, sender.send_buffer(32_000).spawn())
+        }),
+        point(&labels("the receiver has a buffer of 64 kB"), effort, long, |lab| {
+            transfer(lab, Traffic::reader(lab.receiver()).receive_buffer(32_000), None)
+        }),
+        point(&labels("the receiver works 2 ms per 64 kB"), effort, long, |lab| {
+            let reader = Traffic::reader(lab.receiver()).between(Between::Spin(250));
+            transfer(lab, reader, None)
+        }),
+    ];
+    record(folder, "window", &["limit, over 40 ms"], &points)
+}
