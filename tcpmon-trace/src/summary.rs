@@ -1,7 +1,7 @@
 //! What a trace says in sum about each of its sockets, in bounded memory.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     net::SocketAddr,
 };
 
@@ -20,6 +20,9 @@ pub const THREADS: usize = 10_000;
 /// Number of processes that are named for each socket.
 const READERS: usize = 8;
 
+/// Number of threads that are remembered for each socket.
+const SOCKET_THREADS: usize = 256;
+
 /// Largest number of [`Pieces::pieces`], unless more are asked for; there are at least half as many once the trace has
 /// lasted this many ms.
 const PIECES: usize = 64;
@@ -36,6 +39,28 @@ pub struct Summary {
     pub others: SocketSummary,
     /// The threads by their id, as counted in the kernel; at most [`THREADS`], those that come first.
     pub threads: BTreeMap<u32, ThreadTotal>,
+    /// Times of threads by their id; at most [`THREADS`], those that come first.
+    times: HashMap<u32, SeenThread>,
+}
+
+/// Times of threads in their timeslices. A timeslice counts once, however many sockets it has records for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ThreadTimes {
+    /// Time on a CPU, ns.
+    pub on_cpu_ns: u64,
+    /// Time runnable without a CPU before them, ns.
+    pub wait_ns: u64,
+    /// Time asleep before them, ns.
+    pub sleep_ns: u64,
+}
+
+/// A thread of which records were seen.
+#[derive(Clone, Copy, Debug, Default)]
+struct SeenThread {
+    times: ThreadTimes,
+    /// When its last timeslice ended, and what has been counted of that.
+    last_ns: u64,
+    last: ThreadTimes,
 }
 
 /// Sums over one socket's records.
@@ -47,6 +72,8 @@ pub struct SocketSummary {
     pub ends: Option<(SocketAddr, SocketAddr)>,
     /// Thread groups that read, with the name of the first thread seen of each; at most eight.
     pub readers: Vec<(u32, Comm)>,
+    /// Threads that read, at most 256.
+    threads: BTreeSet<u32>,
     /// Number of records.
     pub records: u64,
     /// Records whose activation was not seen.
@@ -106,6 +133,21 @@ impl Summary {
             self.sockets.entry(record.cookie).or_insert_with(new)
         };
         socket.add(record);
+        if self.times.len() < THREADS || self.times.contains_key(&record.tid) {
+            self.times.entry(record.tid).or_default().add(record);
+        }
+    }
+
+    /// The times of all threads that read any of these sockets.
+    pub fn times_of(&self, sockets: &[&SocketSummary]) -> ThreadTimes {
+        let threads: BTreeSet<u32> = sockets.iter().flat_map(|socket| socket.threads.iter().copied()).collect();
+        let mut sum = ThreadTimes::default();
+        for seen in threads.iter().filter_map(|tid| self.times.get(tid)) {
+            add(&mut sum.on_cpu_ns, seen.times.on_cpu_ns);
+            add(&mut sum.wait_ns, seen.times.wait_ns);
+            add(&mut sum.sleep_ns, seen.times.sleep_ns);
+        }
+        sum
     }
 
     /// Adds totals.
@@ -170,6 +212,24 @@ impl Summary {
     }
 }
 
+impl SeenThread {
+    /// Adds a record. All records of a timeslice end with it, but one of a socket that was first read within it has the
+    /// times since then.
+    fn add(&mut self, record: &TimesliceRecord) {
+        if self.last_ns != record.deactivated_ns {
+            (self.last_ns, self.last) = (record.deactivated_ns, ThreadTimes::default());
+        }
+        for (sum, last, now) in [
+            (&mut self.times.on_cpu_ns, &mut self.last.on_cpu_ns, record.on_cpu_ns),
+            (&mut self.times.wait_ns, &mut self.last.wait_ns, record.wait_ns),
+            (&mut self.times.sleep_ns, &mut self.last.sleep_ns, record.sleep_ns),
+        ] {
+            add(sum, now.saturating_sub(*last));
+            *last = now.max(*last);
+        }
+    }
+}
+
 impl SocketSummary {
     fn add(&mut self, record: &TimesliceRecord) {
         if self.records == 0 {
@@ -181,6 +241,9 @@ impl SocketSummary {
         self.last_ns = self.last_ns.max(record.deactivated_ns);
         if self.readers.len() < READERS && self.readers.iter().all(|(tgid, _)| *tgid != record.tgid) {
             self.readers.push((record.tgid, record.comm));
+        }
+        if self.threads.len() < SOCKET_THREADS {
+            self.threads.insert(record.tid);
         }
         add(&mut self.read_bytes, record.read_bytes);
         add(&mut self.arrived_bytes, record.arrived_off_cpu_bytes);
@@ -409,6 +472,28 @@ mod tests {
         }
         assert_eq!((summary.sockets.len(), summary.others.records), (SOCKETS, 100));
         assert_eq!(summary.by_bytes().len(), SOCKETS + 1);
+    }
+
+    #[test]
+    fn a_timeslice_counts_once_however_many_sockets_it_has() {
+        let mut summary = Summary::default();
+        for slice in 0..10 {
+            let deactivated_ns = slice * 1000;
+            for cookie in 0..50 {
+                // The last of them was first read in the middle.
+                let on_cpu_ns = if cookie == 49 { 300 } else { 400 };
+                let record =
+                    TimesliceRecord { deactivated_ns, cookie, on_cpu_ns, wait_ns: 20, sleep_ns: 7, ..sample::record() };
+                summary.add(&record);
+            }
+        }
+        summary.add(&TimesliceRecord { tid: 1, cookie: 99, on_cpu_ns: 5, ..sample::record() });
+        let of = |wanted: fn(u64) -> bool| {
+            let sockets: Vec<_> = summary.sockets.values().filter(|socket| wanted(socket.cookie)).collect();
+            summary.times_of(&sockets)
+        };
+        assert_eq!(of(|cookie| cookie < 50), ThreadTimes { on_cpu_ns: 4000, wait_ns: 200, sleep_ns: 70 });
+        assert_eq!(of(|cookie| cookie == 99).on_cpu_ns, 5);
     }
 
     #[test]

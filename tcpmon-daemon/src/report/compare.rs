@@ -100,7 +100,7 @@ mod tests {
             let deactivated_ns = activated_ns + 1_000_000;
             summary.add(&TimesliceRecord { activated_ns, deactivated_ns, read_bytes, limited, ..sample::record() });
         }
-        Evidence::of_busiest(&summary.by_bytes())
+        Evidence::of_busiest(&summary)
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What a verdict rests on: the sums of one socket, or of several together.
 
-use tcpmon_trace::summary::{Piece, Pieces, SocketSummary};
+use tcpmon_trace::summary::{Piece, Pieces, SocketSummary, Summary, ThreadTimes};
 
 /// Share of the bytes that the sockets have of which a trace as a whole is judged: the others are idle beside them.
 const BYTES_JUDGED: f64 = 0.99;
@@ -95,20 +95,22 @@ impl Evidence {
         }
     }
 
-    /// Of the sockets that count for a trace as a whole: the busiest, up to nearly all of the bytes.
-    pub fn of_busiest(by_bytes: &[&SocketSummary]) -> Self {
-        let all: f64 = by_bytes.iter().map(|socket| socket.read_bytes as f64).sum();
+    /// Of the sockets that count for a trace as a whole: the busiest, up to nearly all of the bytes. Times are those of
+    /// their threads: a timeslice of an event loop counts once, not for each of its sockets.
+    pub fn of_busiest(summary: &Summary) -> Self {
+        let by_bytes = summary.by_bytes();
+        let all: f64 = by_bytes.iter().map(|socket| socket.all_read_bytes() as f64).sum();
         let mut before = 0.0;
         let busiest: Vec<_> = by_bytes
-            .iter()
-            .copied()
+            .into_iter()
             .take_while(|socket| {
                 let counts = before <= all * BYTES_JUDGED;
-                before += socket.read_bytes as f64;
+                before += socket.all_read_bytes() as f64;
                 counts
             })
             .collect();
-        Self::of(&busiest)
+        let ThreadTimes { on_cpu_ns, wait_ns, sleep_ns } = summary.times_of(&busiest);
+        Self { on_cpu_ns, run_queue_wait_ns: wait_ns, sleep_ns, ..Self::of(&busiest) }
     }
 
     /// Time of which is known what limited the connections, ns.

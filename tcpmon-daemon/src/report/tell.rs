@@ -98,7 +98,7 @@ impl TraceReport {
         Self {
             files: trace.files.iter().map(FileReport::of).collect(),
             caveats: trace.caveats(),
-            verdict: TransferVerdict::of(&Evidence::of_busiest(&sockets)),
+            verdict: TransferVerdict::of(&Evidence::of_busiest(&trace.summary)),
             read_bytes: all.read_bytes,
             duration_seconds: all.duration_ns as f64 / 1e9,
             sockets_total: sockets.len(),
@@ -313,7 +313,7 @@ pub struct Comparison {
 impl Comparison {
     /// Of these traces, with at most `limit` sockets of each.
     pub fn of(first: &Trace, second: &Trace, limit: usize) -> Self {
-        let evidence = |trace: &Trace| Evidence::of_busiest(&trace.summary.by_bytes());
+        let evidence = |trace: &Trace| Evidence::of_busiest(&trace.summary);
         let changes = compare::changes(&evidence(first), &evidence(second));
         let sentence = compare::sentence(&changes);
         Self { sentence, first: TraceReport::of(first, limit), second: TraceReport::of(second, limit), changes }

@@ -171,7 +171,7 @@ mod tests {
             change(number, &mut record);
             summary.add(&record);
         }
-        TransferVerdict::of(&Evidence::of_busiest(&summary.by_bytes()))
+        TransferVerdict::of(&Evidence::of_busiest(&summary))
     }
 
     fn limited(parts: [u64; 5]) -> Limited {

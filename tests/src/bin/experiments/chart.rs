@@ -6,6 +6,16 @@ use plotters::prelude::*;
 
 use crate::summary::Mean;
 
+/// Colours that can be told apart on white.
+const COLOURS: [RGBColor; 6] = [
+    RGBColor(31, 119, 180),
+    RGBColor(214, 39, 40),
+    RGBColor(44, 160, 44),
+    RGBColor(148, 103, 189),
+    RGBColor(255, 127, 14),
+    RGBColor(80, 80, 80),
+];
+
 /// Points that belong together.
 #[derive(Clone, Debug)]
 pub struct Series {
@@ -53,7 +63,7 @@ pub fn draw(file: &Path, axes: Axes<'_>, series: &[Series]) -> Result<(), Box<dy
         .light_line_style(WHITE)
         .draw()?;
     for (number, series) in series.iter().enumerate() {
-        let colour = Palette99::pick(number).to_rgba();
+        let colour = COLOURS[number % COLOURS.len()];
         let at = |(x, y): &(f64, Mean)| (place(*x), y.value);
         chart
             .draw_series(LineSeries::new(series.points.iter().map(at), colour.stroke_width(2)))?
@@ -72,7 +82,10 @@ pub fn draw(file: &Path, axes: Axes<'_>, series: &[Series]) -> Result<(), Box<dy
     }
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
+        .position(match axes.logarithmic {
+            true => SeriesLabelPosition::UpperLeft,
+            false => SeriesLabelPosition::MiddleRight,
+        })
         .background_style(WHITE.mix(0.8))
         .border_style(BLACK.mix(0.3))
         .draw()?;

@@ -45,6 +45,8 @@ pub struct Effort {
     pub runs: usize,
     /// How long each is measured.
     pub time: Duration,
+    /// How long it runs before that, once tcpmon's programs are loaded.
+    pub settle: Duration,
 }
 
 fn main() -> ExitCode {
@@ -67,8 +69,8 @@ fn is_interrupt(panic: &(dyn Any + Send)) -> bool {
 
 fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
     let effort = match args.full {
-        true => Effort { runs: 10, time: Duration::from_secs(3) },
-        false => Effort { runs: 3, time: Duration::from_millis(700) },
+        true => Effort { runs: 10, time: Duration::from_secs(3), settle: Duration::ZERO },
+        false => Effort { runs: 3, time: Duration::from_millis(700), settle: Duration::ZERO },
     };
     let folder = folder(args.write);
     fs::create_dir_all(&folder)?;
@@ -78,8 +80,11 @@ fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
         interrupt::check();
         eprintln!("lab: {}", experiment.name());
         let table = experiment.run(effort, &folder)?;
-        let what =
-            format!("{} runs of {} ms for each point; ± is the 95 % interval.", effort.runs, effort.time.as_millis());
+        let what = format!(
+            "{} runs of at least {} ms for each point; ± is the 95 % interval.",
+            effort.runs,
+            effort.time.as_millis()
+        );
         let section = Section { name: experiment.name(), what, table, notes: Vec::new() };
         println!("{}", section.text(&provenance));
         if args.write {

@@ -9,6 +9,8 @@ use tcpmon_tests::truth::{self, Socket, State};
 use tcpmon_tests::{Lab, clock, eventually, interrupt, tcpmon_binary};
 use tempfile::TempDir;
 
+use crate::Effort;
+
 /// Time limit for what takes milliseconds.
 const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -59,14 +61,18 @@ impl Run {
     }
 }
 
-/// Measures a transfer that is under way for this time.
-pub fn measure(lab: &Lab, reader: &Reader, time: Duration) -> Run {
+/// Measures a transfer that is under way. It settles first: while tcpmon's programs are loaded, sender and reader have
+/// less of their CPUs.
+pub fn measure(lab: &Lab, reader: &Reader, Effort { time, settle, .. }: Effort) -> Run {
     interrupt::check();
     eventually(DEADLINE, "data flow", || reader.report().bytes > 10_000);
     let directory = TempDir::new().expect("a temporary directory");
     let file = directory.path().join("run.jsonl");
     let mut trace = Command::new(tcpmon_binary());
     trace.args(["trace", "--pid", &reader.pid().to_string(), "--duration", &format!("{}ms", time.as_millis())]);
+    if !settle.is_zero() {
+        trace.args(["--start-at", &format!("+{}ms", settle.as_millis())]);
+    }
     let mut trace = trace.arg("--output").arg(&file).spawn().expect("tcpmon can be started");
     eventually(DEADLINE, "the trace has begun", || file.metadata().is_ok_and(|file| file.len() > 0));
 

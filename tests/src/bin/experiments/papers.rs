@@ -106,7 +106,7 @@ impl Point {
 
 /// Figures that every experiment has, with their headings in tables and CSV. Each of tcpmon's follows the one that it
 /// is to be compared with.
-const FIGURES: [Figure; 9] = [
+const FIGURES: [Figure; 8] = [
     ("Gbit/s by the reader", |run| run.throughput / 1e9),
     ("Gbit/s by tcpmon", |run| run.traced / 1e9),
     ("buffer in use by ss, %", |run| run.fill_sampled),
@@ -115,36 +115,38 @@ const FIGURES: [Figure; 9] = [
     ("CPU by tcpmon, %", |run| run.on_cpu),
     ("limited by the window, by the sender, %", |run| run.rwnd_limited),
     ("limited by the receiver, by tcpmon, %", Run::limited),
-    ("window in use, by tcpmon, %", Run::window_used),
 ];
 
+/// What tells an application's window from the path's: only a long path has a round trip that is known well enough.
+const WINDOW_USED: Figure = ("window in use, by tcpmon, %", Run::window_used);
+
 /// Writes all runs as CSV, and makes the table of the means.
-fn record(folder: &Path, name: &str, settings: &[&str], points: &[Point]) -> Done {
+fn record(folder: &Path, name: &str, settings: &[&str], points: &[Point], figures: &[Figure]) -> Done {
     let mut csv = settings.join(",");
     let _ = write!(csv, ",run");
     let column = |heading: &str| heading.replace(", %", " percent").replace(' ', "_");
-    for (heading, _) in FIGURES {
+    for (heading, _) in figures {
         let _ = write!(csv, ",{}", column(heading));
     }
     for cause in CAUSES {
         let _ = write!(csv, ",{cause}_percent");
     }
     csv.push_str(",run_queue_percent,rcvbuf_bytes\n");
-    let headings: Vec<&str> = settings.iter().copied().chain(FIGURES.map(|(heading, _)| heading)).collect();
+    let headings: Vec<&str> = settings.iter().copied().chain(figures.iter().map(|(heading, _)| *heading)).collect();
     let mut table = Table::new(&[&headings[..], &["cause, by tcpmon"]].concat());
     for point in points {
         for (number, run) in point.runs.iter().enumerate() {
             let _ = write!(csv, "{},{number}", point.labels.join(","));
-            let figures = FIGURES.iter().map(|(_, figure)| figure(run));
-            for figure in figures.chain(run.causes).chain([run.run_queue, run.rcvbuf]) {
+            let measured = figures.iter().map(|(_, figure)| figure(run));
+            for figure in measured.chain(run.causes).chain([run.run_queue, run.rcvbuf]) {
                 let _ = write!(csv, ",{figure:.3}");
             }
             csv.push('\n');
         }
         let causes = CAUSES.iter().enumerate().map(|(at, cause)| (point.mean(|run| run.causes[at]).value, *cause));
         let (share, cause) = causes.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or_default();
-        let figures = FIGURES.iter().map(|(_, figure)| point.mean(figure).to_string());
-        let row = point.labels.iter().cloned().chain(figures).chain([format!("{cause} {share:.0} %")]);
+        let means = figures.iter().map(|(_, figure)| point.mean(figure).to_string());
+        let row = point.labels.iter().cloned().chain(means).chain([format!("{cause} {share:.0} %")]);
         table.row(row.collect());
     }
     fs::write(folder.join(format!("{name}.csv")), csv)?;
@@ -156,7 +158,8 @@ fn transfer(lab: &Lab, reader: ReaderBuilder, rate: Option<u64>) -> (Reader, Sen
     let reader = reader.comm("lab-reader").cpu(0).chunk(CHUNK).until_exit().spawn();
     let sender = Traffic::sender(lab.sender()).comm("lab-sender").cpu(1).to(reader.address());
     let sender = match rate {
-        Some(rate) => sender.rate(rate),
+        // A message fills a read: the reader works for each read, however small.
+        Some(rate) => sender.message(CHUNK).rate(rate),
         None => sender,
     };
     (reader, sender.spawn())
@@ -168,7 +171,7 @@ fn point(labels: &[String], effort: Effort, path: impl Fn() -> Lab, make: impl F
         interrupt::check();
         let lab = path();
         let (reader, sender) = make(&lab);
-        let run = measure(&lab, &reader, effort.time);
+        let run = measure(&lab, &reader, effort);
         drop(sender);
         reader.exit();
         run
@@ -205,7 +208,7 @@ fn delay(effort: Effort, folder: &Path) -> Done {
     let shown = series(&points, &xs, " us", |run| run.fill_deactivated);
     let title = "Work between two reads: buffer in use when the reader leaves the CPU";
     chart::draw(&folder.join("delay-buffer.svg"), axes(title, "%"), &shown)?;
-    record(folder, "delay", &["delay, us", "buffer, bytes"], &points)
+    record(folder, "delay", &["delay, us", "buffer, bytes"], &points, &FIGURES)
 }
 
 /// Measures points for each setting and each of fewer buffers, each beside the load of its setting, and draws their
@@ -231,7 +234,7 @@ fn over_buffers<T: Copy>(
     let axes = Axes { title, x: "receive buffer as set", y: "Gbit/s", logarithmic: true };
     let shown = series(&points, &xs, "", |run| run.throughput / 1e9);
     chart::draw(&folder.join(format!("{name}-throughput.svg")), axes, &shown)?;
-    record(folder, name, &[setting, "buffer, bytes"], &points)
+    record(folder, name, &[setting, "buffer, bytes"], &points, &FIGURES)
 }
 
 fn memory(effort: Effort, folder: &Path) -> Done {
@@ -272,6 +275,8 @@ const WU_CRAWFORD: [(&str, [(f64, f64); 5]); 2] = [
 
 fn hogs(effort: Effort, folder: &Path) -> Done {
     const COUNTS: [usize; 5] = [0, 1, 2, 4, 8];
+    // A slow sender makes good for what it could not send at first.
+    let effort = Effort { settle: Duration::from_secs(2), ..effort };
     // A fast sender needs more than the reader's CPU, a slow one about as much of it as the paper's did.
     let reader = |lab: &Lab| Traffic::reader(lab.receiver()).between(Between::Spin(10));
     let fast = point(&["fast".into(), "0, first".into()], effort, Lab::new, |lab| transfer(lab, reader(lab), None));
@@ -312,7 +317,7 @@ fn hogs(effort: Effort, folder: &Path) -> Done {
     shown.extend(paper(|row| row.1, false));
     let title = "Busy processes: the reader's part of its CPU";
     chart::draw(&folder.join("hogs-cpu.svg"), axes(title, "%"), &shown)?;
-    record(folder, "hogs", &["sender", "processes"], &points)
+    record(folder, "hogs", &["sender", "processes"], &points, &FIGURES)
 }
 
 fn window(effort: Effort, folder: &Path) -> Done {
@@ -323,7 +328,7 @@ fn window(effort: Effort, folder: &Path) -> Done {
         Lab::with(LabOptions { delay, ..LabOptions::default() })
     };
     // A window takes many round trips of 40 ms to grow.
-    let effort = Effort { time: effort.time.max(Duration::from_secs(2)), ..effort };
+    let effort = Effort { time: effort.time.max(Duration::from_secs(2)), settle: Duration::from_secs(5), ..effort };
     let labels = |what: &str| [what.to_owned()];
     let points = [
         point(&labels("nothing but the path"), effort, long, |lab| {
@@ -340,10 +345,9 @@ fn window(effort: Effort, folder: &Path) -> Done {
         point(&labels("the receiver has a buffer of 64 kB"), effort, long, |lab| {
             transfer(lab, Traffic::reader(lab.receiver()).receive_buffer(32_000), None)
         }),
-        point(&labels("the receiver works 2 ms per 64 kB"), effort, long, |lab| {
-            let reader = Traffic::reader(lab.receiver()).between(Between::Spin(250));
-            transfer(lab, reader, None)
+        point(&labels("the receiver works 2 ms per 8 kB"), effort, long, |lab| {
+            transfer(lab, Traffic::reader(lab.receiver()).between(Between::Spin(2000)), None)
         }),
     ];
-    record(folder, "window", &["limit, over 40 ms"], &points)
+    record(folder, "window", &["limit, over 40 ms"], &points, &[&FIGURES[..], &[WINDOW_USED]].concat())
 }
