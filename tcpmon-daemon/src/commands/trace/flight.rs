@@ -92,13 +92,16 @@ impl PassAlarms {
         }
         if self.drops {
             let names = kernel.drop_reasons().to_vec();
+            let mut found = Vec::new();
             for (key, count) in kernel.drops()? {
                 let name = names.iter().find(|(number, _)| *number == key.reason);
                 let reason = name.map_or("unknown", |(_, name)| name);
                 if totals.has_socket(key.cookie) && drop_effect(reason) == "lost" {
-                    self.raise(format!("{}: {count} of socket {:x}, {reason}", TriggerRule::Drop, key.cookie));
+                    found.push((count, format!("{count} of socket {:x}, {reason}", key.cookie)));
                 }
             }
+            let most = found.into_iter().max_by_key(|(count, _)| *count);
+            most.into_iter().for_each(|(_, what)| self.raise(format!("{}: {what}", TriggerRule::Drop)));
         }
         Ok(())
     }
