@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use tcpmon_trace::{Limited, TimesliceRecord};
+use tcpmon_trace::{TimesliceRecord, summary::causes};
 
 /// A window of time is looked at in so many parts.
 const PARTS: u64 = 10;
@@ -21,7 +21,7 @@ const SOCKETS: usize = 100_000;
 pub enum TriggerRule {
     /// A cause limited a socket for more than a part of some time.
     Cause {
-        /// Its place among the causes of [`Limited`].
+        /// Its place among the [`causes`].
         cause: usize,
         /// Percent of the time.
         percent: f64,
@@ -53,7 +53,7 @@ impl FromStr for TriggerRule {
             "wait" => Ok(Self::Wait(time(limit)?)),
             what => {
                 let name = what.strip_prefix("cause=").ok_or(FORMS)?;
-                let names = Limited::default().causes().map(|(name, _)| name);
+                let names = causes();
                 let cause = names.iter().position(|known| *known == name);
                 let cause = cause.ok_or_else(|| format!("{name:?} is no cause: choose from {}", names.join(", ")))?;
                 let (percent, span) = limit.split_once("% for ").ok_or(FORMS)?;
@@ -73,7 +73,7 @@ impl fmt::Display for TriggerRule {
         let time = |time: &Duration| humantime::format_duration(*time).to_string();
         match self {
             Self::Cause { cause, percent, time: span } => {
-                write!(f, "cause={}>{percent}% for {}", Limited::default().causes()[*cause].0, time(span))
+                write!(f, "cause={}>{percent}% for {}", causes()[*cause], time(span))
             }
             Self::ZeroWindow(limit) => write!(f, "zero-window>{}", time(limit)),
             Self::Wait(limit) => write!(f, "wait>{}", time(limit)),
@@ -162,17 +162,16 @@ impl Lately {
     /// Adds what a timeslice decides. Returns for how much of the window until its end the cause limited the socket,
     /// percent.
     fn add(&mut self, record: &TimesliceRecord, cause: usize, window_ns: u64) -> f64 {
-        let causes = record.limited.causes();
-        let decided: u64 = causes.iter().map(|(_, ns)| *ns).sum();
+        let (_, cause_ns) = record.limited.causes()[cause];
         let end = record.deactivated_ns;
-        let begin = end.saturating_sub(decided);
+        let begin = end.saturating_sub(record.limited.decided_ns());
         match self.parts.back_mut() {
             // Parts stay few, however many timeslices there are.
             Some((part_begin, part_end, within)) if end.saturating_sub(*part_begin) < window_ns / PARTS => {
                 *part_end = end.max(*part_end);
-                *within += causes[cause].1;
+                *within += cause_ns;
             }
-            _ => self.parts.push_back((begin, end, causes[cause].1)),
+            _ => self.parts.push_back((begin, end, cause_ns)),
         }
         let from = end.saturating_sub(window_ns);
         while self.parts.front().is_some_and(|(_, part_end, _)| *part_end <= from) {
@@ -189,7 +188,7 @@ impl Lately {
 
 #[cfg(test)]
 mod tests {
-    use tcpmon_trace::sample;
+    use tcpmon_trace::{Limited, sample};
 
     use super::*;
 

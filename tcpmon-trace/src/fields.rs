@@ -11,9 +11,6 @@ use crate::{header::TraceHeader, jsonl::line::TimesliceLine, record::TimesliceRe
 /// The key that only JSON Lines need.
 const TYPE: &str = "type";
 
-/// The name of the key with a record's wall time in a readable form.
-pub const TIME: &str = "activated_time";
-
 /// A value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FieldValue<'v> {
@@ -35,7 +32,7 @@ pub fn each(header: &TraceHeader, record: &TimesliceRecord, take: impl FnMut(&'s
     let mut take = take;
     let wall_ns = header.start.wall_ns(record.activated_ns);
     take("hostname", FieldValue::Text(&header.hostname));
-    take(TIME, FieldValue::Time(wall_ns / 1000));
+    take("activated_time", FieldValue::Time(wall_ns / 1000));
     take("activated_realtime_ns", FieldValue::Integer(wall_ns));
     let mut fields = Fields { name: "", take };
     let line = TimesliceLine::from(record);

@@ -180,6 +180,11 @@ impl Limited {
             ("memory", self.memory_ns),
         ]
     }
+
+    /// Time of which is known what limited the connection, ns.
+    pub fn decided_ns(&self) -> u64 {
+        self.causes().iter().fold(0, |sum: u64, (_, ns)| sum.saturating_add(*ns))
+    }
 }
 
 /// Bytes x time in the receive queue by what they waited for, until the last read of a timeslice, byte-microseconds.

@@ -361,7 +361,7 @@ impl Pieces {
     /// causes are of the time since the read before, which may be long ago. For pictures: pieces that one record filled
     /// say nothing about how sure a share is.
     pub fn add_over_its_time(&mut self, record: &TimesliceRecord) {
-        let decided = record.limited.causes().iter().fold(0, |sum: u64, (_, ns)| sum.saturating_add(*ns));
+        let decided = record.limited.decided_ns();
         if self.pieces.is_empty() {
             self.first_ns = record.deactivated_ns.saturating_sub(decided);
         }

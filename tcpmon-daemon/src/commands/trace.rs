@@ -105,7 +105,8 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<u8> {
     let output = args.output.as_ref().map_or_else(|| args.stream().name().into(), |path| path.display().to_string());
     let destination = Destination::create(args)?;
     // The output may be in a directory of somebody else, which root can write to.
-    sandbox::give_up_all(args.rotate.is_some() || args.ring.is_some()).context("cannot give up capabilities")?;
+    let several_files = args.rotate.is_some() || args.ring.is_some();
+    sandbox::give_up_all(several_files).context("cannot give up capabilities")?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the async runtime")?;
     runtime.block_on(async {
@@ -119,11 +120,12 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<u8> {
         let (losses, alarm) = <(Losses, Alarm)>::default();
         let alarms = args.ring.map(|_| PassAlarms::new(&watch, Arc::clone(&alarm)));
         totals.begin(&mut kernel)?;
-        let told = Arc::clone(&losses);
-        let writer = WriterThread::start(args.ring_bytes, move || destination.writer(header, watch, alarm, told));
+        let counted = several_files.then(|| Arc::clone(&losses));
+        let writer = WriterThread::start(args.ring_bytes, move || destination.writer(header, watch, alarm, losses));
         let writer = writer.context("cannot start the thread that writes the trace")?;
         let command = command.map(WaitingCommand::release).transpose()?;
-        let mut tracing = RunningTrace { kernel, writer, signals, totals, losses, alarms, command, follow, started_ns };
+        let mut tracing =
+            RunningTrace { kernel, writer, signals, totals, counted, alarms, command, follow, started_ns };
         let reason = tracing.run(args.duration, &processes).await?;
         let (outcome, command) = tracing.finish(reason).await?;
         report(args, &output, outcome)?;
@@ -212,8 +214,8 @@ struct RunningTrace {
     writer: WriterThread,
     signals: Signals,
     totals: TraceTotals,
-    /// What the writer may tell of losses so far.
-    losses: Losses,
+    /// What a writer of several files is told of losses so far.
+    counted: Option<Losses>,
     /// What a flight recorder looks for, other than in timeslices.
     alarms: Option<PassAlarms>,
     /// The command that the trace has started.
@@ -250,7 +252,9 @@ impl RunningTrace {
                 if self.follow {
                     self.kernel.forget_ended(has_ended)?;
                 }
-                *self.losses.lock().unwrap_or_else(PoisonError::into_inner) = self.lost()?;
+                if let Some(counted) = self.counted.clone() {
+                    *counted.lock().unwrap_or_else(PoisonError::into_inner) = self.lost()?;
+                }
                 if let Some(alarms) = &mut self.alarms {
                     alarms.look(&mut self.kernel, &self.totals)?;
                     self.writer.tick();

@@ -85,8 +85,6 @@ pub struct ThreadDescriptor {
 pub struct CounterDescriptor {
     #[prost(int32, optional, tag = "3")]
     pub unit: Option<i32>,
-    #[prost(string, optional, tag = "6")]
-    pub unit_name: Option<String>,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -188,7 +188,7 @@ impl Tracks {
     fn counters(&mut self, socket: u64, cookie: u64, at_ns: u64, queue: &Queue) {
         for (name, value) in counters(queue) {
             let track = self.id(Track::Counter { cookie, name }, || TrackDescriptor {
-                counter: Some(CounterDescriptor { unit: Some(UNIT_SIZE_BYTES), unit_name: None }),
+                counter: Some(CounterDescriptor { unit: Some(UNIT_SIZE_BYTES) }),
                 ..descriptor(name.into(), Some(socket))
             });
             let counter_value = Some(value.into());
@@ -241,10 +241,9 @@ impl Tracks {
         self.counters(socket, cookie, activated_ns, &record.activation);
         self.counters(socket, cookie, deactivated_ns, &record.deactivation);
         let causes = record.limited.causes();
-        let decided: u64 = causes.iter().map(|(_, ns)| ns).sum();
         if let Some((cause, 1..)) = causes.iter().max_by_key(|(_, ns)| *ns) {
             let limit = self.id(Track::Limit { cookie }, || descriptor("limited by".into(), Some(socket)));
-            let begin = deactivated_ns.saturating_sub(decided);
+            let begin = deactivated_ns.saturating_sub(record.limited.decided_ns());
             self.slice(limit, (begin, deactivated_ns), cause, numbers(causes).collect());
         }
     }

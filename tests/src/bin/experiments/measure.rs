@@ -7,6 +7,7 @@ use serde_json::Value;
 use tcpmon_tests::traffic::Reader;
 use tcpmon_tests::truth::{self, Socket, State};
 use tcpmon_tests::{Lab, clock, eventually, interrupt, tcpmon_binary};
+use tcpmon_trace::summary::causes;
 use tempfile::TempDir;
 
 use crate::Effort;
@@ -16,9 +17,6 @@ const DEADLINE: Duration = Duration::from_secs(20);
 
 /// How often inet_diag is asked.
 const SAMPLE_EVERY: Duration = Duration::from_millis(5);
-
-/// The causes, in the order of [`Run::causes`].
-pub const CAUSES: [&str; 5] = ["upstream", "application", "scheduler", "window", "memory"];
 
 /// What was measured of a transfer. Each of tcpmon's figures has one beside it that tcpmon did not make.
 #[derive(Clone, Debug)]
@@ -39,7 +37,7 @@ pub struct Run {
     pub run_queue: f64,
     /// How long the sender was limited by the window, by its own `tcp_info`, % of the time.
     pub rwnd_limited: f64,
-    /// What limited the receiver, by tcpmon, % of the decided time.
+    /// What limited the receiver, by tcpmon, % of the decided time, in the order of [`causes`].
     pub causes: [f64; 5],
     /// The receive buffer, bytes, by inet_diag at the end.
     pub rcvbuf: f64,
@@ -144,7 +142,7 @@ impl Seen {
         let slices: Vec<&Value> = lines.iter().filter(|line| line["type"] == "timeslice").collect();
         let sum = |key: &str| slices.iter().map(|slice| number(slice, key)).sum::<f64>();
         let (header, trailer) = (&lines[0], lines.last().expect("lines"));
-        let decided = CAUSES.map(|cause| sum(&format!("limited_{cause}_ns")));
+        let decided = causes().map(|cause| sum(&format!("limited_{cause}_ns")));
         let all = f64::max(decided.iter().sum(), 1.0);
         let whole = slices.iter().filter(|slice| slice["closed"] == false && slice["handed_over"] == false);
         let whole: Vec<&Value> = whole.copied().collect();

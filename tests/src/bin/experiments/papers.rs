@@ -11,11 +11,12 @@ use tcpmon_tests::figures::Table;
 use tcpmon_tests::sysctl::HostSysctl;
 use tcpmon_tests::traffic::{Between, Reader, ReaderBuilder, Running, Sender};
 use tcpmon_tests::{Delay, Lab, LabOptions, Traffic, interrupt};
+use tcpmon_trace::summary::causes;
 
 use crate::Effort;
 use crate::chart::{self, Axes, Series};
 use crate::load::Load;
-use crate::measure::{CAUSES, Run, measure};
+use crate::measure::{Run, measure};
 use crate::summary::Mean;
 
 type Done = Result<Table, Box<dyn std::error::Error>>;
@@ -128,7 +129,7 @@ fn record(folder: &Path, name: &str, settings: &[&str], points: &[Point], figure
     for (heading, _) in figures {
         let _ = write!(csv, ",{}", column(heading));
     }
-    for cause in CAUSES {
+    for cause in causes() {
         let _ = write!(csv, ",{cause}_percent");
     }
     csv.push_str(",run_queue_percent,rcvbuf_bytes\n");
@@ -143,8 +144,9 @@ fn record(folder: &Path, name: &str, settings: &[&str], points: &[Point], figure
             }
             csv.push('\n');
         }
-        let causes = CAUSES.iter().enumerate().map(|(at, cause)| (point.mean(|run| run.causes[at]).value, *cause));
-        let (share, cause) = causes.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or_default();
+        let shares =
+            causes().into_iter().enumerate().map(|(at, cause)| (point.mean(|run| run.causes[at]).value, cause));
+        let (share, cause) = shares.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or_default();
         let means = figures.iter().map(|(_, figure)| point.mean(figure).to_string());
         let row = point.labels.iter().cloned().chain(means).chain([format!("{cause} {share:.0} %")]);
         table.row(row.collect());
