@@ -49,9 +49,12 @@ def extremes(program, file):
         frame = pandas.read_parquet(file) if file.endswith(".parquet") else pandas.read_csv(file, keep_default_na=False)
         return len(frame), {name: [plain(frame[name].min()), plain(frame[name].max())] for name in frame}
     ask = {"duckdb": duckdb, "spark": spark}[program]({"slices": file})
-    names = [row[0] for row in ask("DESCRIBE slices")]
+    names, types = zip(*(row[:2] for row in ask("DESCRIBE slices")))
     mark = "`" if program == "spark" else '"'
-    both = ", ".join(f"min({mark}{name}{mark}), max({mark}{name}{mark})" for name in names)
+    columns = [f"{mark}{name}{mark}" for name in names]
+    # DuckDB reads an empty field of a CSV file as no value, also where the column has texts.
+    columns = [f"coalesce({name}, '')" if kind == "VARCHAR" else name for name, kind in zip(columns, types)]
+    both = ", ".join(f"min({column}), max({column})" for column in columns)
     rows, *values = ask(f"SELECT count(*), {both} FROM slices")[0]
     return rows, {name: [plain(values[2 * at]), plain(values[2 * at + 1])] for at, name in enumerate(names)}
 
