@@ -242,6 +242,55 @@ fn perfetto_s_trace_processor_finds_each_timeslice_and_the_queues() {
 }
 
 #[test]
+fn perfetto_s_trace_processor_finds_renamed_threads_late_records_and_more_sockets_than_are_remembered() {
+    const SOCKETS: usize = 40_000;
+    let traced = Traced::to("run.jsonl");
+    let (many, trace) = (traced.beside("many.jsonl"), traced.beside("many.pftrace"));
+    let all = lines(&traced.file);
+    let sample = all.iter().find(|line| line["type"] == "timeslice").expect("a timeslice");
+    let begin = sample["activated_ns"].as_u64().expect("a time");
+    let slice = |at: usize, comm: &str, [activated, deactivated]: [usize; 2]| {
+        let mut slice = sample.clone();
+        slice["cookie"] = format!("{at:x}").into();
+        slice["comm"] = comm.into();
+        slice["tid"] = sample["tgid"].clone();
+        slice["activated_ns"] = (begin + activated as u64).into();
+        slice["deactivated_ns"] = (begin + deactivated as u64).into();
+        slice
+    };
+    let mut slices: Vec<Value> = (0..2 * SOCKETS)
+        .map(|at| slice(at % SOCKETS + 1, ["before", "after"][at / SOCKETS], [at * 1000, at * 1000 + 500]))
+        .collect();
+    // A record that comes after one of a later time.
+    slices.push(slice(SOCKETS, "after", [100, 200]));
+    let mut file = fs::File::create(&many).expect("a file");
+    for line in [&all[0]].into_iter().chain(&slices) {
+        writeln!(file, "{line}").expect("there is room");
+    }
+    // It has no trailer.
+    assert_eq!(convert(&many, &trace).0, Some(1));
+    let found = trace_processor(
+        &trace,
+        &[
+            "SELECT name, value FROM stats WHERE severity IN ('error', 'data_loss') AND value > 0",
+            "SELECT count(*), count(DISTINCT track_id), sum(EXTRACT_ARG(arg_set_id, 'debug.read_bytes')), sum(dur = 0) \
+             FROM slice WHERE name IN ('reads', 'does not read')",
+            "SELECT count(*), count(DISTINCT track_id) FROM counter JOIN counter_track ON track_id = counter_track.id \
+             WHERE name = 'queue'",
+            "SELECT thread.name, process.name FROM thread JOIN process USING (upid) WHERE tid > 0",
+            "SELECT ts, EXTRACT_ARG(arg_set_id, 'debug.from'), EXTRACT_ARG(arg_set_id, 'debug.to') FROM slice \
+             WHERE name = 'renamed'",
+        ],
+    );
+    assert_eq!(found[0], Value::Array(Vec::new()), "no errors");
+    let bytes = sample["read_bytes"].as_u64().expect("bytes") * slices.len() as u64;
+    assert_eq!(found[1][0], serde_json::json!([slices.len(), SOCKETS, bytes, 1]));
+    assert_eq!(found[2][0], serde_json::json!([2 * slices.len(), SOCKETS]));
+    assert_eq!(found[3], serde_json::json!([["after", "after"]]));
+    assert_eq!(found[4], serde_json::json!([[begin + SOCKETS as u64 * 1000, "before", "after"]]));
+}
+
+#[test]
 fn a_killed_trace_in_parquet_keeps_its_whole_row_groups() {
     let directory = TempDir::new().expect("a temporary directory");
     let [file, whole] = ["cut.parquet", "whole.parquet"].map(|name| directory.path().join(name));

@@ -1,11 +1,13 @@
 //! Writes a trace as Perfetto's protocol buffers.
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
+    hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher},
     io,
     net::SocketAddr,
+    num::NonZeroUsize,
 };
 
+use lru::LruCache;
 use prost::Message as _;
 
 use super::message::{
@@ -61,20 +63,30 @@ pub struct PerfettoWriter<O: Output> {
     tracks: Tracks,
 }
 
-/// The tracks so far, and the packets that are to be written.
-#[derive(Debug, Default)]
+/// Tracks that are remembered, 100 bytes each: those used last. Another one is described again, with the same id.
+const KNOWN: NonZeroUsize = NonZeroUsize::new(if cfg!(test) { 64 } else { 200_000 }).expect("not 0");
+
+/// What is known of a track.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    id: u64,
+    /// When its last slice ended, ns.
+    end_ns: u64,
+    /// Name of a process or a thread.
+    comm: Option<Comm>,
+}
+
+/// The tracks, and the packets that are to be written.
+#[derive(Debug)]
 struct Tracks {
-    /// Their ids.
-    known: HashMap<Track, u64>,
-    /// When the last slice of each ended.
-    ends: HashMap<u64, u64>,
+    known: LruCache<Track, Known>,
     packets: Vec<TracePacket>,
 }
 
 impl<O: Output> PerfettoWriter<O> {
     /// Starts a trace: writes its header to the output at once.
     pub fn new(output: O, header: &TraceHeader) -> io::Result<Self> {
-        let mut writer = Self { output: BatchedOutput::new(output), header: header.clone(), tracks: Tracks::default() };
+        let mut writer = Self { output: BatchedOutput::new(output), header: header.clone(), tracks: Tracks::new() };
         let clock = |clock_id, timestamp| Clock { clock_id: Some(clock_id), timestamp: Some(timestamp) };
         let start = header.start;
         writer.tracks.packets.push(TracePacket {
@@ -109,34 +121,43 @@ impl<O: Output> PerfettoWriter<O> {
 }
 
 impl Tracks {
-    /// The id of a track; it is described first if it is new. A parent must be known.
-    fn id(&mut self, track: Track, describe: impl FnOnce() -> TrackDescriptor) -> u64 {
-        let new = self.known.len() as u64 + 1;
-        match self.known.entry(track) {
-            Entry::Occupied(known) => *known.get(),
-            Entry::Vacant(vacant) => {
-                vacant.insert(new);
-                let descriptor = TrackDescriptor { uuid: Some(new), ..describe() };
-                self.packets.push(TracePacket {
-                    trusted_packet_sequence_id: Some(SEQUENCE),
-                    track_descriptor: Some(descriptor),
-                    ..TracePacket::default()
-                });
-                new
-            }
-        }
+    fn new() -> Self {
+        Self { known: LruCache::new(KNOWN), packets: Vec::new() }
     }
 
-    fn process(&mut self, tgid: u32, comm: &Comm) -> u64 {
-        self.id(Track::Process { tgid }, || TrackDescriptor {
-            process: Some(ProcessDescriptor { pid: Some(tgid as i32), process_name: Some(comm.as_str().into()) }),
-            ..TrackDescriptor::default()
+    /// A track; it is described first if it is not known. A parent must be known.
+    fn get(&mut self, track: Track, describe: impl FnOnce() -> TrackDescriptor) -> &mut Known {
+        let packets = &mut self.packets;
+        self.known.get_or_insert_mut(track, || {
+            let id = BuildHasherDefault::<DefaultHasher>::default().hash_one(track);
+            packets.push(description(id, describe()));
+            Known { id, end_ns: 0, comm: None }
         })
     }
 
-    fn thread(&mut self, tgid: u32, tid: u32, comm: &Comm) -> u64 {
-        let process = self.process(tgid, comm);
-        self.id(Track::Thread { tgid, tid }, || TrackDescriptor {
+    fn id(&mut self, track: Track, describe: impl FnOnce() -> TrackDescriptor) -> u64 {
+        self.get(track, describe).id
+    }
+
+    /// The track of a process or a thread, which is described again by another name; returns that which it had.
+    fn named(&mut self, track: Track, comm: &Comm, describe: impl Fn() -> TrackDescriptor) -> (u64, Option<Comm>) {
+        let known = self.get(track, &describe);
+        let (id, before) = (known.id, known.comm.replace(*comm).filter(|before| before != comm));
+        if before.is_some() {
+            self.packets.push(description(id, describe()));
+        }
+        (id, before)
+    }
+
+    fn thread(&mut self, tgid: u32, tid: u32, comm: &Comm, at_ns: u64) -> u64 {
+        let process = Track::Process { tgid };
+        let describe = || TrackDescriptor {
+            process: Some(ProcessDescriptor { pid: Some(tgid as i32), process_name: Some(comm.as_str().into()) }),
+            ..TrackDescriptor::default()
+        };
+        // A process has the name of its first thread.
+        let process = if tid == tgid { self.named(process, comm, describe).0 } else { self.id(process, describe) };
+        let (thread, before) = self.named(Track::Thread { tgid, tid }, comm, || TrackDescriptor {
             thread: Some(ThreadDescriptor {
                 pid: Some(tgid as i32),
                 tid: Some(tid as i32),
@@ -144,7 +165,11 @@ impl Tracks {
             }),
             parent_uuid: Some(process),
             ..TrackDescriptor::default()
-        })
+        });
+        if let Some(before) = before {
+            self.instant(thread, at_ns, "renamed", vec![text("from", before.as_str()), text("to", comm.as_str())]);
+        }
+        thread
     }
 
     fn socket(&mut self, cookie: u64, local: SocketAddr, remote: SocketAddr) -> u64 {
@@ -160,17 +185,20 @@ impl Tracks {
         });
     }
 
-    /// Slices of a track must not overlap: this one starts when the last one has ended, at the earliest.
-    fn slice(&mut self, track: u64, (begin, end): (u64, u64), name: &str, annotations: Vec<DebugAnnotation>) {
-        let last = self.ends.entry(track).or_default();
-        let begin = begin.max(*last);
-        if begin > end {
+    /// Slices of a track must not overlap: this one starts when the last one has ended, at the earliest. If it ended
+    /// before that (records of two CPUs come in any order), it is an event without a duration.
+    fn slice(&mut self, track: Track, (begin, end): (u64, u64), name: &str, about: Vec<DebugAnnotation>) {
+        let Some(known) = self.known.get_mut(&track) else {
             return;
+        };
+        let id = known.id;
+        let begin = begin.max(known.end_ns);
+        if begin > end {
+            return self.instant(id, end, name, about);
         }
-        *last = end;
-        let track_uuid = Some(track);
-        let begun =
-            TrackEvent { track_uuid, name: Some(name.into()), debug_annotations: annotations, ..TrackEvent::default() };
+        known.end_ns = end;
+        let track_uuid = Some(id);
+        let begun = TrackEvent { track_uuid, name: Some(name.into()), debug_annotations: about, ..TrackEvent::default() };
         self.event(begin, EventType::SliceBegin, begun);
         self.event(end, EventType::SliceEnd, TrackEvent { track_uuid, ..TrackEvent::default() });
     }
@@ -199,9 +227,10 @@ impl Tracks {
 
     fn record(&mut self, record: &TimesliceRecord) {
         let TimesliceRecord { tgid, tid, cookie, activated_ns, deactivated_ns, .. } = *record;
-        let thread = self.thread(tgid, tid, &record.comm);
+        let thread = self.thread(tgid, tid, &record.comm, activated_ns);
         // All records of a timeslice end with it.
-        if self.ends.get(&thread) != Some(&deactivated_ns) {
+        let track = Track::Thread { tgid, tid };
+        if self.known.peek(&track).is_some_and(|known| known.end_ns != deactivated_ns) {
             let mut about = vec![text("end", record.end.name()), integer("cpu", record.cpu.into())];
             about.extend(numbers([
                 ("sleep_ns", record.sleep_ns),
@@ -212,7 +241,7 @@ impl Tracks {
                 about.push(integer("preempted_by_tid", record.preempted_by_tid.into()));
                 about.push(text("preempted_by", record.preempted_by.as_str()));
             }
-            self.slice(thread, (activated_ns, deactivated_ns), "on the CPU", about);
+            self.slice(track, (activated_ns, deactivated_ns), "on the CPU", about);
         }
 
         let mut about = Vec::new();
@@ -232,9 +261,8 @@ impl Tracks {
                 .map(|(name, _)| DebugAnnotation { name: Some(name.into()), value: Some(Annotated::Flag(true)) }),
         );
         let name = if record.read_bytes > 0 { "reads" } else { "does not read" };
-        let own = self.id(Track::ThreadSocket { tid, cookie }, || {
-            descriptor(name_of(cookie, record.local, record.remote), Some(thread))
-        });
+        let own = Track::ThreadSocket { tid, cookie };
+        self.id(own, || descriptor(name_of(cookie, record.local, record.remote), Some(thread)));
         self.slice(own, (activated_ns, deactivated_ns), name, about);
 
         let socket = self.socket(cookie, record.local, record.remote);
@@ -242,7 +270,8 @@ impl Tracks {
         self.counters(socket, cookie, deactivated_ns, &record.deactivation);
         let causes = record.limited.causes();
         if let Some((cause, 1..)) = causes.iter().max_by_key(|(_, ns)| *ns) {
-            let limit = self.id(Track::Limit { cookie }, || descriptor("limited by".into(), Some(socket)));
+            let limit = Track::Limit { cookie };
+            self.id(limit, || descriptor("limited by".into(), Some(socket)));
             let begin = deactivated_ns.saturating_sub(record.limited.decided_ns());
             self.slice(limit, (begin, deactivated_ns), cause, numbers(causes).collect());
         }
@@ -261,7 +290,7 @@ impl Tracks {
                 self.instant(socket, total.at_ns, "totals", about.collect());
             }
             Total::Thread(total) => {
-                let thread = self.thread(total.tgid, total.tid, &total.comm);
+                let thread = self.thread(total.tgid, total.tid, &total.comm, total.at_ns);
                 let about = numbers([
                     ("on_cpu_ns", total.on_cpu_ns),
                     ("wait_ns", total.wait_ns),
@@ -314,6 +343,15 @@ impl<O: Output> TraceWriter for PerfettoWriter<O> {
     }
 }
 
+/// What describes the track of this id.
+fn description(id: u64, descriptor: TrackDescriptor) -> TracePacket {
+    TracePacket {
+        trusted_packet_sequence_id: Some(SEQUENCE),
+        track_descriptor: Some(TrackDescriptor { uuid: Some(id), ..descriptor }),
+        ..TracePacket::default()
+    }
+}
+
 fn descriptor(name: String, parent_uuid: Option<u64>) -> TrackDescriptor {
     TrackDescriptor { name: Some(name), parent_uuid, ..TrackDescriptor::default() }
 }
@@ -333,4 +371,26 @@ fn integer(name: &str, value: u64) -> DebugAnnotation {
 /// Annotations for the numbers that are not zero.
 fn numbers<const N: usize>(numbers: [(&str, u64); N]) -> impl Iterator<Item = DebugAnnotation> {
     numbers.into_iter().filter(|(_, value)| *value > 0).map(|(name, value)| integer(name, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+
+    #[test]
+    fn memory_is_bounded_and_a_track_that_comes_back_has_its_id() {
+        let mut tracks = Tracks::new();
+        let record = |cookie| TimesliceRecord { cookie, ..sample::record() };
+        let mut described = Vec::new();
+        for cookie in [1].into_iter().chain(2..1000).chain([1]) {
+            tracks.record(&record(cookie));
+            let ids = tracks.packets.drain(..).filter_map(|packet| packet.track_descriptor?.uuid);
+            described.push(ids.collect::<Vec<_>>());
+            assert!(tracks.known.len() <= KNOWN.get());
+        }
+        let [first, .., last] = described.as_slice() else { panic!("two at least") };
+        // The process and the thread are known, all of the socket is described again.
+        assert_eq!(first[2..], *last);
+    }
 }
