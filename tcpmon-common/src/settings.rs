@@ -151,6 +151,13 @@ pub struct Layout {
     pub node_id: u32,
 }
 
+/// No trace: the daemon.
+pub const TRACE_NONE: u32 = 0;
+/// A trace of totals only.
+pub const TRACE_TOTALS: u32 = 1;
+/// A trace that sends each timeslice, too.
+pub const TRACE_TIMESLICES: u32 = 2;
+
 /// Largest number of control groups to which one trace can be limited.
 pub const FILTER_CGROUPS: usize = 8;
 
@@ -167,7 +174,7 @@ pub const NO_PORTS: [u16; 2] = [1, 0];
 pub struct Settings {
     /// The kernel's layout.
     pub layout: Layout,
-    /// 1 in a trace: timeslice records are sent. 0 in the daemon.
+    /// `TRACE_`: whether this is a trace, and what it sends.
     pub trace: u32,
     /// 1 if the tracepoint `tcp_rcvbuf_grow` announces growth; 0 if growth is inferred from `sk_rcvbuf`.
     pub grow_announced: u32,

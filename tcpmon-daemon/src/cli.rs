@@ -244,6 +244,10 @@ pub struct TraceArgs {
     #[arg(long, value_name = "RULE", requires = "ring")]
     pub trigger: Vec<TriggerRule>,
 
+    /// Leave the timeslices out: only the totals of each socket and thread, for many threads or a high rate
+    #[arg(long, conflicts_with_all = ["rotate", "ring"])]
+    pub summary_only: bool,
+
     /// Format: table, jsonl, parquet, perfetto or csv [default: as --output ends, or table]
     #[arg(long, value_name = "FORMAT", hide_possible_values = true)]
     format: Option<TraceFormat>,
@@ -663,6 +667,12 @@ impl TraceArgs {
         }
         if self.keep.is_some() && self.rotate.is_none() && self.ring.is_none() {
             return Err((ErrorKind::MissingRequiredArgument, "--keep needs --rotate or --ring".into()));
+        }
+        if self.summary_only && !matches!(self.format(), TraceFormat::Table | TraceFormat::Jsonl) {
+            return Err((
+                ErrorKind::ArgumentConflict,
+                "--summary-only: parquet, perfetto and csv have a row for each timeslice: use table or jsonl".into(),
+            ));
         }
         if self.cgroup.len() > FILTER_CGROUPS {
             return Err((

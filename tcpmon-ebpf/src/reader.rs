@@ -3,7 +3,7 @@
 use tcpmon_common::{
     name::Name,
     reader::{FIRST_EPHEMERAL, READER_ACTIVE, READER_SERVICES, READER_TRACED, ReaderSlot, SLOT_NONE},
-    settings::FILTER_CGROUPS,
+    settings::{FILTER_CGROUPS, TRACE_NONE, TRACE_TIMESLICES},
     socket::{SOCKET_ACTIVE, SOCKET_PASSIVE, SOCKET_PORT_CHOSEN, SOCKET_SERVICE, SocketState},
 };
 
@@ -26,7 +26,7 @@ pub fn enter(task: Task) -> Option<u32> {
         ReaderThread::Ignored | ReaderThread::Refused => return None,
         ReaderThread::New(new) => new,
     };
-    if setting!(trace) != 0 && !matches_filters(task) {
+    if setting!(trace) != TRACE_NONE && !matches_filters(task) {
         new.remember(None);
         return None;
     }
@@ -37,8 +37,10 @@ pub fn enter(task: Task) -> Option<u32> {
     reader.run_delay_ns = task.run_delay_ns();
     // The thread is running, or it would not be here.
     reader.edges = 1;
-    if setting!(trace) != 0 {
+    if setting!(trace) != TRACE_NONE {
         reader.flags |= READER_TRACED;
+    }
+    if setting!(trace) == TRACE_TIMESLICES {
         timeslice::begin(slot);
     }
     new.remember(Some(slot));

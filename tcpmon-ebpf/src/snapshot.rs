@@ -8,6 +8,7 @@ use tcpmon_common::{
     loss::Loss,
     pass::{PassControl, RECORDS, SHOW_ALL, SHOW_LISTENERS, WORK},
     reader::SLOT_NONE,
+    settings::{TRACE_NONE, TRACE_TIMESLICES},
     socket::{
         LIVE_ENDED, LIVE_GROWTH, LIVE_NEW, LIVE_READER, SHOWN_RUNNING, SOCKET_COUNTED, SOCKET_FINAL, SOCKET_PASSIVE,
         SOCKET_PORT_CHOSEN, SocketRecord, SocketState,
@@ -60,11 +61,13 @@ fn adopt(ctx: &TaskFile) -> Option<()> {
             socket::start_counting(state, tcp, kernel::now_ns(), false, || tcp.sock().cookie());
         }
     }
-    if setting!(trace) != 0 && setting!(filter_cgroups) == 0 && current != tcp_state::LISTEN {
+    if setting!(trace) != TRACE_NONE && setting!(filter_cgroups) == 0 && current != tcp_state::LISTEN {
         let slot = reader::enter(task)?;
         state.reader_slot = slot;
         state.reader_tid = task.tid();
-        timeslice::seed(slot, state, tcp);
+        if setting!(trace) == TRACE_TIMESLICES {
+            timeslice::seed(slot, state, tcp);
+        }
     }
     None
 }

@@ -10,7 +10,7 @@ use tcpmon_common::{
     header::{Header, KIND_LISTENER, VERSION},
     loss::Loss,
     reader::SLOT_NONE,
-    settings::EPHEMERAL_RANGES,
+    settings::{EPHEMERAL_RANGES, TRACE_NONE},
     socket::{FIN_READ, FIN_RECEIVED, LIVE_PORT_CHOSEN, SOCKET_COUNTED, SOCKET_PORT_CHOSEN, SocketRecord, SocketState},
     tcp_state,
 };
@@ -87,7 +87,7 @@ pub fn start_late(state: &mut SocketState, tcp: TcpSock, cookie: impl FnOnce() -
     let young = !sock.kernel_owned() && !old_orphan && tcp.bytes_received() <= possible;
     start_counting(state, tcp, now, young, cookie);
     // A trace loses nothing by this: what came before the first read is reported with that read.
-    if setting!(trace) == 0 {
+    if setting!(trace) == TRACE_NONE {
         maps::count_loss(Loss::SocketBeginLate);
     }
 }

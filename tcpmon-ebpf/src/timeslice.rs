@@ -4,7 +4,7 @@
 //! out, with reads that cannot fault. The socket's lock cannot be taken there and is not needed: every number is one
 //! word. An event loop reads more sockets in a timeslice than can be sampled at each switch: those have a place only
 //! from their first read in a timeslice to its end, and their arrivals are reported up to their last read. Nothing here
-//! runs unless the setting `trace` is on: otherwise the verifier removes the code.
+//! runs unless the setting `trace` asks for timeslices: otherwise the verifier removes the code.
 #![expect(unsafe_code, reason = "volatile accesses to words that other CPUs access meanwhile, and functions by name")]
 
 use tcpmon_common::{
@@ -12,6 +12,7 @@ use tcpmon_common::{
     header::{Header, KIND_TIMESLICE, VERSION},
     loss::Loss,
     reader::{END_PREEMPTED, SLOT_NONE},
+    settings::TRACE_TIMESLICES,
     socket::{SocketLive, SocketState},
     timeslice::{KEPT, QueueSample, TIMESLICE_CLOSED, TIMESLICE_HANDED_OVER, TIMESLICE_PARTIAL, Timeslice},
 };
@@ -62,6 +63,10 @@ pub fn read(previous: u32, state: &mut SocketState, tcp: TcpSock, queue_start: u
         return None;
     }
     let slot = state.reader_slot;
+    maps::reader(slot)?.read_bytes += bytes as u64;
+    if setting!(trace) != TRACE_TIMESLICES {
+        return None;
+    }
     let mut begin = Begin { queue_start, arrived_from: unreported_from(state, queue_start), arrived_on_cpu: 0 };
     if previous != slot
         && previous != SLOT_NONE
@@ -72,7 +77,6 @@ pub fn read(previous: u32, state: &mut SocketState, tcp: TcpSock, queue_start: u
         begin.arrived_on_cpu = state.counters.arrived_on_cpu_bytes;
     }
     state.counters.arrived_on_cpu_bytes = 0;
-    maps::reader(slot)?.read_bytes += bytes as u64;
     let reader = maps::traced(slot)?;
     let activated_ns = reader.activated_ns;
     let mut i = kept_with_cookie(slot, state.cookie);
@@ -365,7 +369,7 @@ pub fn activate(slot: u32) -> Option<()> {
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn begin_timeslice(place: u32) -> u32 {
-    if setting!(trace) != 0
+    if setting!(trace) == TRACE_TIMESLICES
         && let Some(socket) = maps::traced_socket(place)
     {
         open(socket);
@@ -444,7 +448,7 @@ pub fn deactivate(slot: u32, task: Task, next: Task, on_cpu_ns: u64, run_queue_w
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn end_timeslice(slot: u32, place: u32) -> u32 {
-    if setting!(trace) == 0 {
+    if setting!(trace) != TRACE_TIMESLICES {
         return 0;
     }
     close(slot, place).unwrap_or(0)

@@ -54,6 +54,9 @@ pub struct Filter {
     /// Processes that the traced ones started were traced, too.
     #[serde(default)]
     pub follow: bool,
+    /// Only totals were traced: there are no timeslices.
+    #[serde(default)]
+    pub summary_only: bool,
 }
 
 /// The first line of a trace.

@@ -185,6 +185,26 @@ impl Limited {
     pub fn decided_ns(&self) -> u64 {
         self.causes().iter().fold(0, |sum: u64, (_, ns)| sum.saturating_add(*ns))
     }
+
+    /// The sum of both.
+    pub fn plus(self, other: Self) -> Self {
+        self.with(other, u64::saturating_add)
+    }
+
+    /// This without the other.
+    pub fn minus(self, other: Self) -> Self {
+        self.with(other, u64::saturating_sub)
+    }
+
+    fn with(self, other: Self, each: impl Fn(u64, u64) -> u64) -> Self {
+        Self {
+            upstream_ns: each(self.upstream_ns, other.upstream_ns),
+            application_ns: each(self.application_ns, other.application_ns),
+            scheduler_ns: each(self.scheduler_ns, other.scheduler_ns),
+            window_ns: each(self.window_ns, other.window_ns),
+            memory_ns: each(self.memory_ns, other.memory_ns),
+        }
+    }
 }
 
 /// Bytes x time in the receive queue by what they waited for, until the last read of a timeslice, byte-microseconds.
@@ -194,6 +214,25 @@ pub struct Waited {
     pub application_byte_us: u64,
     /// The reader's want of a CPU.
     pub scheduler_byte_us: u64,
+}
+
+impl Waited {
+    /// The sum of both.
+    pub fn plus(self, other: Self) -> Self {
+        self.with(other, u64::saturating_add)
+    }
+
+    /// This without the other.
+    pub fn minus(self, other: Self) -> Self {
+        self.with(other, u64::saturating_sub)
+    }
+
+    fn with(self, other: Self, each: impl Fn(u64, u64) -> u64) -> Self {
+        Self {
+            application_byte_us: each(self.application_byte_us, other.application_byte_us),
+            scheduler_byte_us: each(self.scheduler_byte_us, other.scheduler_byte_us),
+        }
+    }
 }
 
 /// One timeslice of a thread, for one of its sockets.

@@ -93,6 +93,14 @@ pub fn socket_total() -> SocketTotal {
         read_bytes: 2_400_000,
         timeslices_read_bytes: 1_288_000,
         zero_window_ns: 70_000,
+        limited: Limited {
+            upstream_ns: 710_000,
+            application_ns: 720_000,
+            scheduler_ns: 730_000,
+            window_ns: 740_000,
+            memory_ns: 750_000,
+        },
+        waited: Waited { application_byte_us: 1_536_000, scheduler_byte_us: 768_000 },
     }
 }
 

@@ -7,6 +7,7 @@ use std::{
 
 use crate::{
     distribution::{Durations, Fills},
+    header::TraceHeader,
     record::{Comm, Limited, Queue, TimesliceEnd, TimesliceRecord},
     total::{SocketTotal, ThreadTotal, Total},
 };
@@ -37,6 +38,8 @@ pub struct Summary {
     pub sockets: HashMap<u64, SocketSummary>,
     /// The sum of all sockets beyond [`SOCKETS`].
     pub others: SocketSummary,
+    /// The trace has no timeslices, only totals.
+    pub totals_only: bool,
     /// The threads by their id, as counted in the kernel; at most [`THREADS`], those that come first.
     pub threads: BTreeMap<u32, ThreadTotal>,
     /// Times of threads by their id; at most [`THREADS`], those that come first.
@@ -122,6 +125,11 @@ pub struct SocketSummary {
 }
 
 impl Summary {
+    /// Of a trace with this header.
+    pub fn new(header: &TraceHeader) -> Self {
+        Self { totals_only: header.filter.summary_only, ..Self::default() }
+    }
+
     /// Adds a record.
     pub fn add(&mut self, record: &TimesliceRecord) {
         let full = self.sockets.len() >= SOCKETS;
@@ -142,10 +150,12 @@ impl Summary {
     pub fn times_of(&self, sockets: &[&SocketSummary]) -> ThreadTimes {
         let threads: BTreeSet<u32> = sockets.iter().flat_map(|socket| socket.threads.iter().copied()).collect();
         let mut sum = ThreadTimes::default();
-        for seen in threads.iter().filter_map(|tid| self.times.get(tid)) {
-            add(&mut sum.on_cpu_ns, seen.times.on_cpu_ns);
-            add(&mut sum.wait_ns, seen.times.wait_ns);
-            add(&mut sum.sleep_ns, seen.times.sleep_ns);
+        let in_timeslices = |tid| self.times.get(tid).map(|seen| seen.times);
+        let in_total = |tid| self.threads.get(tid).map(ThreadTimes::from);
+        for times in threads.iter().filter_map(|tid| in_timeslices(tid).or_else(|| in_total(tid))) {
+            add(&mut sum.on_cpu_ns, times.on_cpu_ns);
+            add(&mut sum.wait_ns, times.wait_ns);
+            add(&mut sum.sleep_ns, times.sleep_ns);
         }
         sum
     }
@@ -190,17 +200,23 @@ impl Summary {
             }),
         };
         add(&mut socket.total_read_bytes, total.read_bytes);
-        if socket.records == 0 && socket.first_ns == 0 {
-            (socket.first_ns, socket.last_ns) = (total.at_ns, total.at_ns);
+        if socket.records > 0 || socket.cookie != total.cookie {
+            return;
         }
+        // Only totals are known of the socket. What limited it is known from its start until its sender has finished.
+        (socket.first_ns, socket.last_ns) = (total.at_ns.saturating_sub(total.limited.decided_ns()), total.at_ns);
+        socket.limited_ns = total.limited.causes().map(|(_, ns)| ns);
+        socket.waited_byte_us = [total.waited.application_byte_us, total.waited.scheduler_byte_us];
+        socket.arrived_bytes = total.received_bytes;
+        socket.threads.insert(total.tid);
     }
 
-    /// The share of all bytes that the records have; 1 if the trace has no totals.
+    /// The share of all bytes that the records have; 1 if the trace has no totals, or only these.
     pub fn recorded_share(&self) -> f64 {
         let sockets = || self.sockets.values().chain([&self.others]);
         let all: u64 = sockets().map(SocketSummary::all_read_bytes).fold(0, u64::saturating_add);
         let recorded: u64 = sockets().map(|socket| socket.read_bytes).fold(0, u64::saturating_add);
-        if all == 0 { 1.0 } else { recorded as f64 / all as f64 }
+        if all == 0 || self.totals_only { 1.0 } else { recorded as f64 / all as f64 }
     }
 
     /// Sockets with the most bytes first, then the sum of those that have no summary of their own, if there are any.
@@ -209,6 +225,14 @@ impl Summary {
         sockets.sort_by_key(|(cookie, socket)| (u64::MAX - socket.all_read_bytes(), **cookie));
         let others = (self.others.records | self.others.total_read_bytes > 0).then_some(&self.others);
         sockets.into_iter().map(|(_, socket)| socket).chain(others).collect()
+    }
+}
+
+impl From<&ThreadTotal> for ThreadTimes {
+    fn from(total: &ThreadTotal) -> Self {
+        let ThreadTotal { begun_ns, at_ns, on_cpu_ns, wait_ns, .. } = *total;
+        let sleep_ns = at_ns.saturating_sub(begun_ns).saturating_sub(on_cpu_ns).saturating_sub(wait_ns);
+        Self { on_cpu_ns, wait_ns, sleep_ns }
     }
 }
 
@@ -282,6 +306,11 @@ impl SocketSummary {
     /// Bytes read, also those in records that were lost, if that is known.
     pub fn all_read_bytes(&self) -> u64 {
         self.read_bytes.max(self.total_read_bytes)
+    }
+
+    /// The bytes whose waits are in `waited_byte_us`.
+    pub fn waited_bytes(&self) -> u64 {
+        if self.records == 0 { self.total_read_bytes } else { self.read_bytes }
     }
 
     /// From the first activation to the last deactivation, ns.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::record::{AddressFamily, Comm};
+use crate::record::{AddressFamily, Comm, Limited, Waited};
 
 /// Totals of one socket or one thread; the timeslices of a trace come before them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +47,11 @@ pub struct SocketTotal {
     pub timeslices_read_bytes: u64,
     /// Time during which the advertised window was below one segment, ns.
     pub zero_window_ns: u64,
+    /// What limited the connection: the sum over its timeslices and what was decided after the last of them; what lost
+    /// timeslices had is not in it.
+    pub limited: Limited,
+    /// For what its bytes waited, in the same way.
+    pub waited: Waited,
 }
 
 /// A thread's time, from its first traced read to its or the trace's end.

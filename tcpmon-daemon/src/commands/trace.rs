@@ -11,7 +11,7 @@ mod traced_command;
 mod writer;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     io::{self, IsTerminal as _},
     os::{fd::OwnedFd, unix::fs::MetadataExt as _},
@@ -28,6 +28,7 @@ use rustix::{
     time::{ClockId, clock_gettime},
 };
 use tcpmon_common::{
+    header::Header,
     loss::Loss,
     reader::{READER_EXITED, ReaderSlot},
 };
@@ -68,6 +69,9 @@ const MAX_DROP_ENTRIES: u32 = 4096;
 /// Maximum number of reader threads that are followed at a time.
 const MAX_READERS: u32 = 4096;
 
+/// The same without timeslices, where each takes less memory.
+const MAX_READERS_OF_TOTALS: u32 = 16_384;
+
 /// How often losses are counted for a file that ends, and processes that have ended are forgotten.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -93,8 +97,9 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<u8> {
             comms: args.comm.iter().cloned().collect(),
             ports: args.port.iter().copied().collect(),
             cgroups,
+            totals_only: args.summary_only,
         }),
-        max_readers: MAX_READERS,
+        max_readers: if args.summary_only { MAX_READERS_OF_TOTALS } else { MAX_READERS },
         max_drop_entries: if watch.drops() { MAX_DROP_ENTRIES } else { 1 },
         drops: watch.drops(),
         ring_bytes: args.ring_bytes,
@@ -111,7 +116,7 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<u8> {
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the async runtime")?;
     runtime.block_on(async {
         let mut signals = Signals::listen(args.ring.is_some()).context("cannot install a signal handler")?;
-        let mut totals = TraceTotals::new(&args.port);
+        let mut totals = TraceTotals::new(&args.port, args.summary_only);
         if let Some(time) = args.start_at {
             wait_until(time, &mut kernel, &mut totals, &mut signals).await?;
         }
@@ -124,8 +129,19 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<u8> {
         let writer = WriterThread::start(args.ring_bytes, move || destination.writer(header, watch, alarm, losses));
         let writer = writer.context("cannot start the thread that writes the trace")?;
         let command = command.map(WaitingCommand::release).transpose()?;
-        let mut tracing =
-            RunningTrace { kernel, writer, signals, totals, counted, alarms, command, follow, started_ns };
+        let ring_records = args.ring_bytes as usize / size_of::<Header>();
+        let mut tracing = RunningTrace {
+            kernel,
+            writer,
+            signals,
+            totals,
+            counted,
+            alarms,
+            command,
+            follow,
+            started_ns,
+            ring_records,
+        };
         let reason = tracing.run(args.duration, &processes).await?;
         let (outcome, command) = tracing.finish(reason).await?;
         report(args, &output, outcome)?;
@@ -192,6 +208,7 @@ fn header(args: &TraceArgs, pids: Vec<u32>, follow: bool) -> TraceHeader {
             all: args.all,
             command: args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
             follow,
+            summary_only: args.summary_only,
         },
         trigger: String::new(),
     }
@@ -223,6 +240,8 @@ struct RunningTrace {
     follow: bool,
     /// Timeslices that ended before this time are not part of the trace: they fall between attaching and the header.
     started_ns: u64,
+    /// Records that the ring has room for, at most.
+    ring_records: usize,
 }
 
 impl RunningTrace {
@@ -275,13 +294,13 @@ impl RunningTrace {
         }
     }
 
-    /// Takes what is in the ring, up to a limit, and passes it to the writer.
-    fn drain(&mut self) -> anyhow::Result<()> {
+    /// Takes what is in the ring, up to a limit, and passes it to the writer; returns how much it was.
+    fn drain(&mut self) -> anyhow::Result<usize> {
         let (room, started_ns) = (self.writer.room(), self.started_ns);
         let (mut records, mut dropped) = (Vec::new(), 0);
         let mut exited = Vec::new();
         let totals = &mut self.totals;
-        self.kernel.drain(MAX_RECORDS_PER_DRAIN, |event| match event {
+        let taken = self.kernel.drain(MAX_RECORDS_PER_DRAIN, |event| match event {
             Event::Timeslice(record) if record.header.time_ns < started_ns => {
                 totals.skipped(&decode::trace_record(&record));
             }
@@ -298,6 +317,30 @@ impl RunningTrace {
         })?;
         self.writer.send(records, dropped);
         self.writer.send_totals(totals.surplus());
+        exited.into_iter().try_for_each(|slot| free_exited(&mut self.kernel, slot, |slot| self.totals.thread(slot)))?;
+        Ok(taken)
+    }
+
+    /// Takes the totals of sockets that were closed too late for the last records, but too early for the look at the
+    /// open ones, and of threads that have exited meanwhile. Other records are of after the end.
+    fn drain_ended(&mut self) -> anyhow::Result<()> {
+        let (mut records, mut exited) = (Vec::new(), Vec::new());
+        let mut closed = BTreeSet::new();
+        let totals = &mut self.totals;
+        self.kernel.drain(self.ring_records, |event| match event {
+            Event::Timeslice(record) => records.push(decode::trace_record(&record)),
+            Event::Final(record) if !totals.has_total(record.header.cookie) => {
+                totals.socket(&record, &record.state.counters, true);
+                closed.insert(record.header.cookie);
+            }
+            Event::ReaderExit { slot } => exited.push(slot),
+            Event::Final(_) | Event::Listener(_) | Event::HandedOver(_) => {}
+        })?;
+        records.retain(|record| closed.contains(&record.cookie));
+        records.iter().for_each(|record| totals.timeslice(record));
+        let dropped = records.len().saturating_sub(self.writer.room());
+        records.truncate(records.len() - dropped);
+        self.writer.send(records, dropped as u64);
         exited.into_iter().try_for_each(|slot| free_exited(&mut self.kernel, slot, |slot| self.totals.thread(slot)))
     }
 
@@ -312,11 +355,18 @@ impl RunningTrace {
 
     /// Ends the trace; its command may go on.
     async fn finish(mut self, reason: EndReason) -> anyhow::Result<(WriteOutcome, Option<(RunningCommand, Signals)>)> {
+        // What the limit has left.
+        for _ in 0..self.ring_records / MAX_RECORDS_PER_DRAIN {
+            if self.drain()? < MAX_RECORDS_PER_DRAIN {
+                break;
+            }
+        }
         let mut lost = self.lost()?;
         let end = read_clocks();
-        let (totals, torn) = self.totals.finish(&mut self.kernel)?;
+        let torn = self.totals.open_sockets(&mut self.kernel)?;
         lost.insert(Loss::SnapshotTorn.name().into(), torn);
-        self.writer.send_totals(totals);
+        self.drain_ended()?;
+        self.writer.send_totals(self.totals.finish(&self.kernel));
         let ending = Ending { end, reason, lost };
         let outcome = self.writer.finish(ending, &mut self.signals).await?;
         Ok((outcome, self.command.map(|command| (command, self.signals))))
@@ -365,7 +415,7 @@ fn report(args: &TraceArgs, output: &str, outcome: WriteOutcome) -> anyhow::Resu
         super::print_message(&format!("the trace is incomplete; lost: {lost}{ring}{slow}"));
     } else if args.ring.is_some() && trailer.records == 0 {
         super::print_message("no trigger fired: nothing was written");
-    } else if trailer.records == 0 {
+    } else if trailer.records == 0 && !args.summary_only {
         super::print_message("no timeslice matched the filters: no selected process read from a matching TCP socket");
     }
     if args.output.is_some() && io::stderr().is_terminal() {

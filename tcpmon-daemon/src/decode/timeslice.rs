@@ -67,7 +67,7 @@ pub fn trace_record(record: &Timeslice) -> TimesliceRecord {
     }
 }
 
-fn byte_us(ticks: u64) -> u64 {
+pub(super) fn byte_us(ticks: u64) -> u64 {
     (u128::from(ticks) * u128::from(TICK_NS) / 1000).try_into().unwrap_or(u64::MAX)
 }
 

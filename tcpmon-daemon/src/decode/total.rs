@@ -3,18 +3,20 @@
 use std::net::SocketAddr;
 
 use tcpmon_common::{
+    counters::{Cells as _, Counted as _},
     reader::{END_BLOCKED, END_PREEMPTED, READER_EXITED, ReaderSlot},
     socket::{SocketCounters, SocketRecord},
 };
-use tcpmon_trace::{AddressFamily, Comm, SocketTotal, ThreadTotal};
+use tcpmon_trace::{AddressFamily, Comm, Limited, SocketTotal, ThreadTotal, Waited};
 use zerocopy::IntoBytes as _;
 
-use super::AF_INET6;
+use super::{AF_INET6, timeslice::byte_us};
 
 /// The totals of a socket with these counters. No timeslice is known yet.
 pub fn socket_total(record: &SocketRecord, counters: &SocketCounters, closed: bool) -> SocketTotal {
     let (live, state) = (&record.live, &record.state);
     let address = |bytes| super::address(live.family, bytes).to_canonical();
+    let totals = counters.since(&SocketCounters::ZERO);
     SocketTotal {
         at_ns: record.header.time_ns,
         cookie: record.header.cookie,
@@ -30,6 +32,17 @@ pub fn socket_total(record: &SocketRecord, counters: &SocketCounters, closed: bo
         read_bytes: counters.timeslice_read_bytes,
         timeslices_read_bytes: 0,
         zero_window_ns: counters.zero_window_ns,
+        limited: Limited {
+            upstream_ns: totals.upstream_limited_ns,
+            application_ns: totals.application_limited_ns,
+            scheduler_ns: totals.scheduler_limited_ns,
+            window_ns: totals.window_limited_ns,
+            memory_ns: totals.memory_limited_ns,
+        },
+        waited: Waited {
+            application_byte_us: byte_us(totals.application_byte_ticks),
+            scheduler_byte_us: byte_us(totals.scheduler_byte_ticks),
+        },
     }
 }
 

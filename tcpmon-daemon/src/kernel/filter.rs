@@ -23,6 +23,8 @@ pub struct TraceFilter {
     pub ports: BTreeSet<u16>,
     /// Control groups: id, and depth below the root.
     pub cgroups: Vec<(u64, u32)>,
+    /// No timeslices: only the totals of sockets and threads.
+    pub totals_only: bool,
 }
 
 impl TraceFilter {

@@ -20,7 +20,9 @@ use tcpmon_common::{
     napi::NapiDevice,
     pass::RECORDS,
     reader::ReaderSlot,
-    settings::{EPHEMERAL_RANGES, FILTER_CGROUPS, Layout, NO_PORTS, Settings},
+    settings::{
+        EPHEMERAL_RANGES, FILTER_CGROUPS, Layout, NO_PORTS, Settings, TRACE_NONE, TRACE_TIMESLICES, TRACE_TOTALS,
+    },
     socket::{SOCKET_INDEXES, SOCKET_MAPS, SocketCounters},
     timeslice::KEPT,
 };
@@ -277,7 +279,11 @@ fn settings(btf: &Btf<'_>, layout: Layout, options: &Options) -> Settings {
     let filter = options.trace.clone().unwrap_or_default();
     let mut settings = Settings {
         layout,
-        trace: options.trace.is_some().into(),
+        trace: match &options.trace {
+            None => TRACE_NONE,
+            Some(filter) if filter.totals_only => TRACE_TOTALS,
+            Some(_) => TRACE_TIMESLICES,
+        },
         grow_announced: btf.tracepoint("tcp_rcvbuf_grow").is_some().into(),
         filter_tgids: (!filter.tgids.is_empty()).into(),
         filter_comms: (!filter.comms.is_empty()).into(),
@@ -313,7 +319,7 @@ fn create_maps(plan: &Plan, options: &Options) -> Result<Ebpf, CannotRun> {
         .override_global("SETTINGS", &plan.settings, true)
         .map_max_entries("READERS", options.max_readers)
         .map_max_entries("FREE_SLOTS", options.max_readers)
-        .map_max_entries("TRACED", if options.trace.is_some() { options.max_readers } else { 1 })
+        .map_max_entries("TRACED", if has_timeslices(options) { options.max_readers } else { 1 })
         .map_max_entries("TRACED_SOCKETS", traced_blocks(options))
         .map_max_entries("FREE_PLACES", MORE_PLACES)
         .map_max_entries("FILTER_TGIDS", if follows(options) { FOLLOWED } else { MAX_TGIDS })
@@ -349,9 +355,13 @@ fn follows(options: &Options) -> bool {
     options.trace.as_ref().is_some_and(|filter| filter.follow)
 }
 
+fn has_timeslices(options: &Options) -> bool {
+    options.trace.as_ref().is_some_and(|filter| !filter.totals_only)
+}
+
 /// Blocks of sockets of traced readers: one for each slot, and those of the further places.
 fn traced_blocks(options: &Options) -> u32 {
-    if options.trace.is_some() { options.max_readers + MORE_PLACES / KEPT as u32 } else { 1 }
+    if has_timeslices(options) { options.max_readers + MORE_PLACES / KEPT as u32 } else { 1 }
 }
 
 /// Fills a stack with numbers. The lowest is taken first, so that scans stay short.

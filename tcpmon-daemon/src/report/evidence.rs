@@ -10,6 +10,8 @@ const BYTES_JUDGED: f64 = 0.99;
 pub struct Evidence {
     /// Number of sockets.
     pub sockets: usize,
+    /// Number of records of their timeslices.
+    pub records: u64,
     /// From the first activation to the last deactivation, ns.
     pub duration_ns: u64,
     /// Time of which is known what limited the connections, in the order of the causes, ns.
@@ -54,7 +56,7 @@ impl Evidence {
         }
         let decided: f64 = limited_ns.iter().sum();
         let read_bytes = sum(SocketSummary::all_read_bytes);
-        let recorded_bytes = sum(|socket| socket.read_bytes);
+        let recorded_bytes = sum(SocketSummary::waited_bytes);
         let largest = |range: fn(&SocketSummary) -> Option<(u32, u32)>| {
             sockets.iter().filter_map(|socket| range(socket)).map(|(_, most)| most).max().unwrap_or(0)
         };
@@ -70,6 +72,7 @@ impl Evidence {
         let all: Vec<f64> = margins.into_iter().flatten().collect();
         Self {
             sockets: sockets.len(),
+            records: sum(|socket| socket.records),
             duration_ns,
             limited_ns,
             margins: all.try_into().ok(),
@@ -83,7 +86,7 @@ impl Evidence {
             mean_wait_margin_us: combined(
                 sockets,
                 recorded_bytes as f64,
-                |socket| socket.read_bytes as f64,
+                |socket| socket.waited_bytes() as f64,
                 |pieces| pieces.margin(|piece| piece.waited_byte_us as f64, |piece| piece.read_bytes as f64),
             ),
             on_cpu_ns: sum(|socket| socket.on_cpu.sum_ns()),

@@ -72,6 +72,7 @@ impl TraceFile {
         mut timelines: Option<&mut Timelines>,
     ) -> Result<Self, ReadError> {
         let (mut trouble, mut last_ns) = (None, 0);
+        summary.totals_only |= reader.header().filter.summary_only;
         while let Some(item) = reader.next_item() {
             match item {
                 Ok(Item::Total(total)) => summary.add_total(&total),
@@ -136,6 +137,10 @@ impl Trace {
     /// What can be said against the trace as a whole: that it was cut, or that records are missing.
     pub fn caveats(&self) -> Vec<String> {
         let mut caveats = Vec::new();
+        if self.summary.totals_only {
+            caveats
+                .push("a trace with --summary-only has no timeslices: how steady its numbers are is not known".into());
+        }
         for file in &self.files {
             caveats.extend(file.trouble.clone().map(|trouble| format!("{}: {trouble}", file.name)));
             let lost = file.lost().unwrap_or_default();

@@ -186,7 +186,8 @@ impl SocketReport {
         let evidence = Evidence::of(&[socket]);
         let limited = causes().into_iter().zip(socket.limited_ns);
         let ends = TimesliceEnd::ALL.into_iter().zip(socket.ends_of_timeslices);
-        let per_byte = |byte_us: u64| (socket.read_bytes > 0).then(|| byte_us as f64 / 1e6 / socket.read_bytes as f64);
+        let bytes = socket.waited_bytes();
+        let per_byte = |byte_us: u64| (bytes > 0).then(|| byte_us as f64 / 1e6 / bytes as f64);
         Self {
             local: socket.ends.map(|(local, _)| local.to_string()),
             remote: socket.ends.map(|(_, remote)| remote.to_string()),
@@ -239,6 +240,9 @@ impl SocketReport {
         if let (Some(all), Some(scheduler)) = (self.mean_wait_seconds, self.mean_scheduler_wait_seconds) {
             let time = |seconds: f64| Time((seconds * 1e9) as u64);
             row("mean wait", format!("{} per byte, of which {} for want of a CPU", time(all), time(scheduler)));
+        }
+        if self.records == 0 {
+            return;
         }
         let fill = |of: &BTreeMap<&str, f64>| {
             PERCENTILES.map(|(name, _)| format!("{name} {:.0} %", of.get(name).unwrap_or(&0.0) * 100.0)).join(", ")

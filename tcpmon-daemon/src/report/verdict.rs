@@ -53,6 +53,14 @@ impl TransferVerdict {
         let mut order = [0, 1, 2, 3, 4];
         order.sort_by(|a, b| shares[*b].total_cmp(&shares[*a]));
         let [first, second, third, ..] = order;
+        if evidence.records == 0 {
+            let sentence = format!(
+                "{} {}: by the totals; a trace with timeslices tells how steady that was, and what to do",
+                causes()[first],
+                percent(shares[first])
+            );
+            return Self { share_percent: Some(shares[first] * 100.0), ..unknown(sentence) };
+        }
         let Some(margins) = evidence.margins else {
             return unknown(format!(
                 "not known: {} {}, but in too few reads over too little time to be sure; trace for longer",
@@ -149,7 +157,7 @@ fn percent(share: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tcpmon_trace::{Limited, Queue, TimesliceRecord, sample, summary::Summary};
+    use tcpmon_trace::{Limited, Queue, SocketTotal, TimesliceRecord, Total, sample, summary::Summary};
 
     use super::*;
 
@@ -243,6 +251,16 @@ mod tests {
             even.sentence.starts_with("no single cause: application 36 %, scheduler 34 %, upstream 30 %"),
             "{even:?}"
         );
+    }
+
+    #[test]
+    fn totals_name_the_largest_share_but_not_how_sure_it_is() {
+        let mut summary = Summary::default();
+        let limited = limited([10_000, 80_000, 10_000, 0, 0]);
+        summary.add_total(&Total::Socket(SocketTotal { limited, ..sample::socket_total() }));
+        let verdict = TransferVerdict::of(&Evidence::of_busiest(&summary));
+        assert!(verdict.sentence.starts_with("application 80 %: by the totals;"), "{verdict:?}");
+        assert_eq!((verdict.cause, verdict.share_percent, verdict.margin_percent), (None, Some(80.0), None));
     }
 
     #[test]

@@ -24,6 +24,7 @@ use tcpmon_common::{
     header::{KIND_FINAL, KIND_LISTENER},
     loss::Loss,
     reader::SLOT_NONE,
+    settings::TRACE_NONE,
     socket::{
         SOCKET_ACTIVE, SOCKET_COUNTED, SOCKET_FINAL, SOCKET_MPTCP, SOCKET_OPENED, SOCKET_PASSIVE, SOCKET_PORT_CHOSEN,
         SocketCounters, SocketState,
@@ -75,7 +76,7 @@ fn change(
         tcp_state::SYN_RECV => count_opened(maps::socket_or_new(tcp()?.sock())?),
         tcp_state::ESTABLISHED => establish(tcp()?, old, cookie),
         // A socket that its owner has not closed can still be read or connect again, so it has not ended.
-        tcp_state::CLOSE if sock.orphaned() && setting!(trace) == 0 => end(tcp()?, cookie),
+        tcp_state::CLOSE if sock.orphaned() && setting!(trace) == TRACE_NONE => end(tcp()?, cookie),
         tcp_state::CLOSE => {
             let state = maps::socket(tcp()?.sock())?;
             socket::event(state, |state| state.flags &= !(SOCKET_OPENED | SOCKET_MPTCP));
@@ -115,7 +116,7 @@ fn open(tcp: TcpSock, new: u32, cookie: impl FnOnce() -> u64) -> Option<()> {
         reader::opened_by(state, Task::current());
     });
     // Without this record, connections that start and end between two scrapes and are never read would have no process.
-    if new == tcp_state::LISTEN && setting!(trace) == 0 {
+    if new == tcp_state::LISTEN && setting!(trace) == TRACE_NONE {
         socket::send(KIND_LISTENER, Loss::ListenerRecord, state, tcp, kernel::now_ns());
     }
     None
@@ -226,7 +227,7 @@ fn state_of(tcp: TcpSock) -> Option<&'static mut SocketState> {
     if let Some(state) = maps::socket(tcp.sock()) {
         return Some(state);
     }
-    if setting!(delete_ended) != 0 || setting!(trace) != 0 || tcp.data_received() == 0 || tcp.is_mptcp() {
+    if setting!(delete_ended) != 0 || setting!(trace) != TRACE_NONE || tcp.data_received() == 0 || tcp.is_mptcp() {
         return None;
     }
     maps::socket_or_new(tcp.sock())
@@ -270,7 +271,7 @@ fn finalize(state: &mut SocketState, tcp: TcpSock, cookie: impl FnOnce() -> u64)
         return None;
     }
     // A trace is not about it.
-    if setting!(trace) != 0 && counters.timeslice_read_bytes == 0 && state.reader_slot == SLOT_NONE {
+    if setting!(trace) != TRACE_NONE && counters.timeslice_read_bytes == 0 && state.reader_slot == SLOT_NONE {
         return None;
     }
     if socket::send(KIND_FINAL, Loss::FinalRecord, state, tcp, now).is_none() {

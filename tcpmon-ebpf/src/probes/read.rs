@@ -8,6 +8,7 @@ use tcpmon_common::{
     histogram::FILL_ACTIVATION,
     loss::Loss,
     reader::SLOT_NONE,
+    settings::{TRACE_NONE, TRACE_TIMESLICES},
     socket::SocketState,
     tracepoint::tcp_rcv_space_adjust::SOCK,
 };
@@ -39,11 +40,11 @@ fn read(ctx: &BtfTracePointContext) -> Option<()> {
     let read_bytes = socket::event(state, |state| {
         let read_bytes = socket::fold(state, &seen, Trigger::Event, || Path::NONE);
         if let Some(task) = reader_of(tcp) {
-            // A trace takes what is placed at each read.
-            let together_ns = if setting!(trace) != 0 { 0 } else { TOGETHER_NS };
+            // A timeslice takes what is placed at each read.
+            let together_ns = if setting!(trace) == TRACE_TIMESLICES { 0 } else { TOGETHER_NS };
             let same_reader = state.reader_tid == task.tid();
             causes::place(state, seen.now_ns, task.run_delay_ns(), same_reader, together_ns);
-            if setting!(trace) != 0 {
+            if setting!(trace) == TRACE_TIMESLICES {
                 // A round of a slow sender can last for minutes, and no pass decides it.
                 causes::settle(state, seen.now_ns, false);
             }
@@ -59,7 +60,7 @@ fn read(ctx: &BtfTracePointContext) -> Option<()> {
         state.reported_seq = state.copied_seq;
         None
     })?;
-    if setting!(trace) != 0 {
+    if setting!(trace) != TRACE_NONE {
         timeslice::read(previous, state, tcp, queue_start, read_bytes)
     } else {
         reader::select_service(state, tcp)
@@ -72,7 +73,7 @@ fn change_reader(state: &mut SocketState, tcp: TcpSock, task: Task, seen: &Obser
     // What the previous process has read stays with it, as does what has arrived so far. The same applies to a
     // process's previous name.
     let other = state.reader_tgid != task.process_id() || state.process != task.process();
-    if setting!(trace) == 0 && state.reader_tid != 0 && other {
+    if setting!(trace) == TRACE_NONE && state.reader_tid != 0 && other {
         causes::settle(state, seen.now_ns, false);
         state.counters.read_bytes -= read_bytes as u64;
         socket::send(KIND_HANDED_OVER, Loss::HandedOver, state, tcp, seen.now_ns);

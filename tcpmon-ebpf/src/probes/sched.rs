@@ -6,6 +6,7 @@ use tcpmon_common::{
     histogram::time_bin,
     loss::Loss,
     reader::{END_BLOCKED, END_EXITED, END_PREEMPTED, READER_EXITED, READER_SERVICES, ReaderCounters, SLOT_NONE},
+    settings::TRACE_TIMESLICES,
     tracepoint::sched_switch::{NEXT, PREEMPT, PREV, PREV_STATE},
 };
 
@@ -66,7 +67,7 @@ fn deactivate(slot: u32, task: Task, next: Task, end: u32) -> Option<()> {
         add(&mut sums.counters, on_cpu_ns, run_queue_wait_ns, end);
     }
 
-    if setting!(trace) != 0 {
+    if setting!(trace) == TRACE_TIMESLICES {
         timeslice::deactivate(slot, task, next, on_cpu_ns, run_queue_wait_ns, end);
     }
     if end == END_EXITED {
@@ -117,7 +118,7 @@ fn exit(first: u32) -> Option<()> {
 fn activate(slot: u32) -> Option<()> {
     let reader = maps::reader(slot)?;
     reader.edges += 1 + (reader.edges & 1);
-    if setting!(trace) != 0 {
+    if setting!(trace) == TRACE_TIMESLICES {
         timeslice::activate(slot);
     }
     None

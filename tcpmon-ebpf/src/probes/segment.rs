@@ -3,6 +3,7 @@
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 use tcpmon_common::{
     fold::Trigger,
+    settings::TRACE_NONE,
     tracepoint::tcp_probe::{SKB, SOCK},
 };
 
@@ -26,7 +27,7 @@ fn segment(ctx: &BtfTracePointContext) -> Option<()> {
         return None;
     }
     let tcp = Sock::argument::<{ SOCK.position }>(ctx).tcp()?;
-    let state = if setting!(trace) == 0 { socket::watched(tcp)? } else { socket::traced(tcp)? };
+    let state = if setting!(trace) == TRACE_NONE { socket::watched(tcp)? } else { socket::traced(tcp)? };
     let seen = socket::sample(state, tcp, kernel::now_ns()).with_segment(end);
     socket::event(state, |state| socket::fold(state, &seen, Trigger::Segment, || socket::path(tcp, skb, seen.now_ns)));
     None

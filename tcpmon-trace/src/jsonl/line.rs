@@ -338,6 +338,22 @@ pub struct SocketLine {
     read_bytes: u64,
     timeslices_read_bytes: u64,
     zero_window_ns: u64,
+    #[serde(default)]
+    limited_upstream_ns: u64,
+    #[serde(default)]
+    limited_application_ns: u64,
+    #[serde(default)]
+    limited_scheduler_ns: u64,
+    #[serde(default)]
+    limited_window_ns: u64,
+    #[serde(default)]
+    limited_memory_ns: u64,
+    #[serde(default)]
+    waited_application_byte_us: u64,
+    #[serde(default)]
+    waited_scheduler_byte_us: u64,
+    #[serde(skip_deserializing)]
+    timeslices_complete: bool,
 }
 
 impl From<&SocketTotal> for SocketLine {
@@ -360,6 +376,14 @@ impl From<&SocketTotal> for SocketLine {
             read_bytes: total.read_bytes,
             timeslices_read_bytes: total.timeslices_read_bytes,
             zero_window_ns: total.zero_window_ns,
+            limited_upstream_ns: total.limited.upstream_ns,
+            limited_application_ns: total.limited.application_ns,
+            limited_scheduler_ns: total.limited.scheduler_ns,
+            limited_window_ns: total.limited.window_ns,
+            limited_memory_ns: total.limited.memory_ns,
+            waited_application_byte_us: total.waited.application_byte_us,
+            waited_scheduler_byte_us: total.waited.scheduler_byte_us,
+            timeslices_complete: total.timeslices_read_bytes == total.read_bytes,
         }
     }
 }
@@ -381,6 +405,17 @@ impl From<SocketLine> for SocketTotal {
             read_bytes: line.read_bytes,
             timeslices_read_bytes: line.timeslices_read_bytes,
             zero_window_ns: line.zero_window_ns,
+            limited: Limited {
+                upstream_ns: line.limited_upstream_ns,
+                application_ns: line.limited_application_ns,
+                scheduler_ns: line.limited_scheduler_ns,
+                window_ns: line.limited_window_ns,
+                memory_ns: line.limited_memory_ns,
+            },
+            waited: Waited {
+                application_byte_us: line.waited_application_byte_us,
+                scheduler_byte_us: line.waited_scheduler_byte_us,
+            },
         }
     }
 }

@@ -68,7 +68,7 @@ const KNOWN: NonZeroUsize = NonZeroUsize::new(if cfg!(test) { 64 } else { 200_00
 
 /// What is known of a track.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct KnownTrack {
     id: u64,
     /// When its last slice ended, ns.
     end_ns: u64,
@@ -79,7 +79,7 @@ struct Known {
 /// The tracks, and the packets that are to be written.
 #[derive(Debug)]
 struct Tracks {
-    known: LruCache<Track, Known>,
+    known: LruCache<Track, KnownTrack>,
     packets: Vec<TracePacket>,
 }
 
@@ -126,12 +126,12 @@ impl Tracks {
     }
 
     /// A track; it is described first if it is not known. A parent must be known.
-    fn get(&mut self, track: Track, describe: impl FnOnce() -> TrackDescriptor) -> &mut Known {
+    fn get(&mut self, track: Track, describe: impl FnOnce() -> TrackDescriptor) -> &mut KnownTrack {
         let packets = &mut self.packets;
         self.known.get_or_insert_mut(track, || {
             let id = BuildHasherDefault::<DefaultHasher>::default().hash_one(track);
             packets.push(description(id, describe()));
-            Known { id, end_ns: 0, comm: None }
+            KnownTrack { id, end_ns: 0, comm: None }
         })
     }
 
@@ -198,7 +198,8 @@ impl Tracks {
         }
         known.end_ns = end;
         let track_uuid = Some(id);
-        let begun = TrackEvent { track_uuid, name: Some(name.into()), debug_annotations: about, ..TrackEvent::default() };
+        let begun =
+            TrackEvent { track_uuid, name: Some(name.into()), debug_annotations: about, ..TrackEvent::default() };
         self.event(begin, EventType::SliceBegin, begun);
         self.event(end, EventType::SliceEnd, TrackEvent { track_uuid, ..TrackEvent::default() });
     }
@@ -287,6 +288,7 @@ impl Tracks {
                     ("timeslices_read_bytes", total.timeslices_read_bytes),
                     ("zero_window_ns", total.zero_window_ns),
                 ]);
+                let about = about.chain(numbers(total.limited.causes()));
                 self.instant(socket, total.at_ns, "totals", about.collect());
             }
             Total::Thread(total) => {

@@ -14,29 +14,62 @@ use crate::{
 /// Writes one line per socket, sorted by bytes read, the largest first.
 pub fn write(summary: &Summary, lines: &mut Lines, trailer: &Trailer) {
     heading(lines);
-    let complete = trailer.lost_total() == 0;
-    for socket in summary.by_bytes() {
-        row(socket, lines, complete);
+    let sockets = summary.by_bytes();
+    let (shown, others) = sockets.split_at(sockets.len().min(SHOWN_SOCKETS));
+    for socket in shown {
+        let lost = match socket.all_read_bytes() - socket.read_bytes {
+            _ if summary.totals_only => Lost::Nothing,
+            0 if trailer.lost_total() == 0 || socket.total_read_bytes > 0 => Lost::Nothing,
+            0 => Lost::Unknown,
+            lost => Lost::Percent((u128::from(lost) * 100).div_ceil(socket.all_read_bytes().into())),
+        };
+        row(socket, lines, &lost);
+    }
+    if !others.is_empty() {
+        let sum = |of: fn(&SocketSummary) -> u64| others.iter().fold(0, |sum: u64, one| sum.saturating_add(of(one)));
+        match others.last() {
+            // How many these are is not known.
+            Some(SocketSummary { ends: None, .. }) => lines.left(SOCKET, "all other sockets"),
+            _ => lines.left(SOCKET, format_args!("{} other sockets", others.len())),
+        }
+        lines.right(4, Bytes(sum(SocketSummary::all_read_bytes)));
+        [10, 12, 14, LIMITED_BY].into_iter().for_each(|width| lines.right(width, ""));
+        lines.right(6, Count(sum(|socket| socket.records)));
+        lines.end();
     }
 }
 
-fn row(socket: &SocketSummary, lines: &mut Lines, complete: bool) {
+/// How much of a socket's bytes is in no timeslice.
+enum Lost {
+    Nothing,
+    Unknown,
+    Percent(u128),
+}
+
+fn row(socket: &SocketSummary, lines: &mut Lines, lost: &Lost) {
     match socket.ends {
         Some((local, remote)) => lines.left(SOCKET, SocketColumn { local_port: local.port(), remote, width: SOCKET }),
         None => lines.left(SOCKET, "all other sockets"),
     }
     lines.right(4, Bytes(socket.all_read_bytes()));
     lines.right(10, Rate { bytes: socket.all_read_bytes(), ns: socket.duration_ns() });
-    let fill = |permille| Fill(socket.fills_at_deactivation.quantile(permille));
-    lines.right(12, format_args!("{}/{}", fill(500), fill(990)));
-    let waits = &socket.run_queue_waits;
-    lines.right(14, format_args!("{}/{}", Time(waits.sum_ns()), Time(waits.quantile(990))));
+    // What else timeslices would have had.
+    let at_least = if matches!(lost, Lost::Nothing) { "" } else { ">" };
+    if socket.records == 0 {
+        lines.right(12, "-");
+        lines.right(14, "-");
+    } else {
+        let fill = |permille| Fill(socket.fills_at_deactivation.quantile(permille));
+        lines.right(12, format_args!("{}/{}", fill(500), fill(990)));
+        let waits = &socket.run_queue_waits;
+        lines.right(14, format_args!("{at_least}{}/{}", Time(waits.sum_ns()), Time(waits.quantile(990))));
+    }
     lines.left(LIMITED_BY, LimitedBy(socket.limited_ns));
-    lines.right(6, Count(socket.records));
-    match socket.all_read_bytes() - socket.read_bytes {
-        0 if complete || socket.total_read_bytes > 0 => lines.right(4, 0),
-        0 => lines.right(4, "?"),
-        lost => lines.right(4, format_args!("{}%", (u128::from(lost) * 100).div_ceil(socket.all_read_bytes().into()))),
+    lines.right(6, format_args!("{at_least}{}", Count(socket.records)));
+    match lost {
+        Lost::Nothing => lines.right(4, 0),
+        Lost::Unknown => lines.right(4, "?"),
+        Lost::Percent(share) => lines.right(4, format_args!("{share}%")),
     }
     lines.end();
 }
@@ -84,6 +117,9 @@ fn totals(threads: &[&ThreadTotal], lines: &mut Lines) {
     lines.right(8, Count(sum(|thread| thread.blocked)));
     lines.end();
 }
+
+/// Sockets with a line of their own.
+const SHOWN_SOCKETS: usize = 100;
 
 /// Threads, and processes, with a line of their own.
 const SHOWN_THREADS: usize = 20;
@@ -146,7 +182,7 @@ mod tests {
         let mut lines = Lines::default();
         write(&summary, &mut lines, &Trailer::new(&sample::ending(), 0, 0));
         let text = String::from_utf8_lossy(lines.as_bytes()).into_owned();
-        assert_eq!(text.lines().count(), SOCKETS + 2);
+        assert_eq!(text.lines().count(), SHOWN_SOCKETS + 2);
         assert!(text.lines().last().is_some_and(|line| line.starts_with("all other sockets")));
     }
 }

@@ -1,6 +1,10 @@
 //! Writes a trace as a table.
 
-use std::io::{self, Write};
+use std::{
+    fmt::{self, Display},
+    io::{self, Write},
+    mem,
+};
 
 use super::{
     columns::{Lines, SocketColumn, Thread},
@@ -9,29 +13,37 @@ use super::{
 use crate::{
     header::{Clocks, Filter, TraceHeader},
     output::TraceWriter,
-    record::{Queue, TimesliceEnd, TimesliceRecord},
+    record::{TimesliceEnd, TimesliceRecord},
     scale::{Bytes, Percent, Seconds, Time},
     summary::Summary,
     total::Total,
     trailer::{Ending, Trailer},
 };
 
-/// The headings are repeated after this many records.
+/// The headings are repeated after this many lines.
 const PAGE: u64 = 40;
 
-/// Bytes collected before they are written to the output.
-const BATCH: usize = 64 * 1024;
+/// Records collected before they are written to the output.
+const BATCH: usize = 512;
 
 /// Widths of the columns whose content is cut to fit.
 const THREAD: usize = 15;
 const SOCKET: usize = 20;
 
-const LEGEND: [&str; 4] = [
+const LEGEND: [&str; 5] = [
     "time     seconds since the start, when the thread lost the CPU; sleep, wait: before it got it",
+    "socket   local port<remote address; several that one timeslice read: their sums, then each",
     "queue    bytes unread when it got the CPU->when it lost it; fill: rmem/rcvbuf at the latter",
     "arrived  bytes while it was off/on the CPU; read: bytes it drained",
     "end      B blocked, P preempted, X exited; p activation not seen, h handed over, c closed",
 ];
+
+/// A timeslice: when it ended, and its thread.
+type Slice = (u64, u32);
+
+fn slice_of(record: &TimesliceRecord) -> Slice {
+    (record.deactivated_ns, record.tid)
+}
 
 /// Writes a trace as a table, each line at most [`TABLE_WIDTH`](super::TABLE_WIDTH) columns wide and in ASCII.
 #[derive(Debug)]
@@ -41,8 +53,12 @@ pub struct TableWriter<W: Write> {
     start: Clocks,
     summary: Summary,
     records: u64,
-    /// Records in the lines that are still in memory.
-    pending: u64,
+    /// Lines under the last headings.
+    rows: u64,
+    /// Records that are still in memory.
+    batch: Vec<TimesliceRecord>,
+    /// Timeslices of the batch before: what comes late of them has no times of its own.
+    shown: Vec<Slice>,
     /// Records that the output did not accept.
     refused: u64,
 }
@@ -54,9 +70,11 @@ impl<W: Write> TableWriter<W> {
             output,
             lines: Lines::default(),
             start: header.start,
-            summary: Summary::default(),
+            summary: Summary::new(header),
             records: 0,
-            pending: 0,
+            rows: PAGE,
+            batch: Vec::with_capacity(BATCH),
+            shown: Vec::new(),
             refused: 0,
         };
         writer.preamble(header);
@@ -79,9 +97,11 @@ impl<W: Write> TableWriter<W> {
         if !trigger.is_empty() {
             self.lines.wrapped(&format!("written by a flight recorder because of {trigger}"));
         }
-        for line in LEGEND {
-            self.lines.left(super::TABLE_WIDTH, line);
-            self.lines.end();
+        if !filter.summary_only {
+            for line in LEGEND {
+                self.lines.left(super::TABLE_WIDTH, line);
+                self.lines.end();
+            }
         }
     }
 
@@ -101,41 +121,69 @@ impl<W: Write> TableWriter<W> {
         self.lines.end();
     }
 
-    fn row(&mut self, record: &TimesliceRecord) {
+    /// The records of one timeslice: a row, or a row for it and one for each of its sockets.
+    fn slice(&mut self, records: &[TimesliceRecord]) {
+        let [first, others @ ..] = records else { return };
+        if self.rows >= PAGE {
+            self.headings();
+            self.rows = 0;
+        }
+        self.rows += 1;
+        let is_late = self.shown.contains(&slice_of(first));
         let lines = &mut self.lines;
-        lines.right(9, Seconds(record.deactivated_ns.saturating_sub(self.start.monotonic_ns)));
-        lines.left(THREAD, Thread { comm: &record.comm, tid: record.tid, width: THREAD });
-        let (local_port, remote) = (record.local.port(), record.remote);
-        lines.left(SOCKET, SocketColumn { local_port, remote, width: SOCKET });
-        let queued = |edge: &Queue| Bytes(edge.queued_bytes.into());
-        let (before, after) = (queued(&record.activation), queued(&record.deactivation));
-        lines.right(10, format_args!("{before}->{after}"));
-        lines.right(4, Percent(record.deactivation.fill_permille()));
-        let (off, on) = (Bytes(record.arrived_off_cpu_bytes), Bytes(record.arrived_on_cpu_bytes));
-        lines.right(9, format_args!("{off}/{on}"));
-        lines.right(4, Bytes(record.read_bytes));
-        lines.right(5, Time(record.on_cpu_ns));
-        lines.right(5, Time(record.wait_ns));
-        lines.right(5, Time(record.sleep_ns));
-        lines.left(4, end(record));
+        lines.right(9, Seconds(first.deactivated_ns.saturating_sub(self.start.monotonic_ns)));
+        lines.left(THREAD, Thread { comm: &first.comm, tid: first.tid, width: THREAD });
+        if others.is_empty() {
+            socket(lines, first);
+        } else {
+            let more = if is_late { "more " } else { "" };
+            lines.left(SOCKET, format_args!("{} {more}sockets", records.len()));
+            bytes(lines, records);
+        }
+        let times = [first.on_cpu_ns, first.wait_ns, first.sleep_ns];
+        times.into_iter().for_each(|ns| if is_late { lines.right(5, "") } else { lines.right(5, Time(ns)) });
+        lines.left(4, format_args!("{}{}", letter(first), if others.is_empty() { marks(first) } else { Marks::NONE }));
         lines.end();
+        if others.is_empty() {
+            return;
+        }
+        for record in records {
+            self.rows += 1;
+            lines.right(9 + 1 + THREAD, "");
+            socket(lines, record);
+            lines.right(3 * 5 + 2, "");
+            lines.left(4, marks(record));
+            lines.end();
+        }
     }
 
+    /// Makes lines of the batch and hands them over.
     fn hand_over(&mut self) -> io::Result<()> {
+        let mut batch = mem::take(&mut self.batch);
+        batch.sort_by_key(slice_of);
+        let same = |a: &TimesliceRecord, b: &TimesliceRecord| slice_of(a) == slice_of(b);
+        batch.chunk_by(same).for_each(|records| self.slice(records));
         let result = self.output.write_all(self.lines.as_bytes());
+        let count = batch.len() as u64;
         if result.is_err() {
             // How many of them were written is unknown, and writing them again could show them twice.
-            self.records -= self.pending;
-            self.refused += self.pending;
+            self.records -= count;
+            self.refused += count;
         }
         self.lines.clear();
-        self.pending = 0;
+        if count > 0 {
+            self.shown = batch.iter().map(slice_of).collect();
+            self.shown.dedup();
+        }
+        batch.clear();
+        self.batch = batch;
         result
     }
 
     fn conclusion(&mut self, trailer: &Trailer) {
         self.lines.end();
-        if trailer.records == 0 {
+        let nothing = if self.summary.totals_only { self.summary.by_bytes().is_empty() } else { trailer.records == 0 };
+        if nothing {
             self.lines.wrapped("no timeslices: no traced thread had or read data in a TCP socket");
         } else {
             summary::write(&self.summary, &mut self.lines, trailer);
@@ -143,9 +191,9 @@ impl<W: Write> TableWriter<W> {
         }
         self.lines.end();
         let ns = trailer.end.monotonic_ns.saturating_sub(self.start.monotonic_ns);
+        let records = if self.summary.totals_only { "totals".into() } else { format!("{} records", trailer.records) };
         self.lines.wrapped(&format!(
-            "{} records in {}, ended by {}; lost: {}",
-            trailer.records,
+            "{records} in {}, ended by {}; lost: {}",
             Time(ns),
             trailer.reason.name(),
             match trailer.lost_in_words() {
@@ -153,8 +201,8 @@ impl<W: Write> TableWriter<W> {
                 Some(lost) => {
                     let share = (self.summary.recorded_share() * 1000.0).floor() / 10.0;
                     format!(
-                        "{lost}: the timeslices have {share}% of the bytes. Bytes and threads above are exact, all \
-                         else is a lower bound"
+                        "{lost}: the timeslices have {share}% of the bytes. Bytes and threads above are exact, > \
+                         marks a lower bound, and all else is of what was recorded"
                     )
                 }
                 None => "nothing".into(),
@@ -165,14 +213,10 @@ impl<W: Write> TableWriter<W> {
 
 impl<W: Write> TraceWriter for TableWriter<W> {
     fn record(&mut self, record: &TimesliceRecord) -> io::Result<()> {
-        if self.records.is_multiple_of(PAGE) {
-            self.headings();
-        }
-        self.row(record);
         self.records += 1;
-        self.pending += 1;
         self.summary.add(record);
-        if self.lines.as_bytes().len() >= BATCH { self.hand_over() } else { Ok(()) }
+        self.batch.push(*record);
+        if self.batch.len() >= BATCH { self.hand_over() } else { Ok(()) }
     }
 
     fn total(&mut self, total: &Total) -> io::Result<()> {
@@ -186,7 +230,9 @@ impl<W: Write> TraceWriter for TableWriter<W> {
     }
 
     fn finish(&mut self, ending: &Ending) -> io::Result<Trailer> {
+        let written = self.hand_over();
         let trailer = Trailer::new(ending, self.records, self.refused);
+        written?;
         self.conclusion(&trailer);
         self.flush()?;
         Ok(trailer)
@@ -209,19 +255,55 @@ fn subject(filter: &Filter) -> String {
     if parts.is_empty() { "every reader".into() } else { parts.join("; ") }
 }
 
-/// Why the timeslice ended and its marks, in at most 4 letters.
-fn end(record: &TimesliceRecord) -> impl std::fmt::Display {
-    let letter = match record.end {
+/// The columns of one socket of a timeslice.
+fn socket(lines: &mut Lines, record: &TimesliceRecord) {
+    lines.left(SOCKET, SocketColumn { local_port: record.local.port(), remote: record.remote, width: SOCKET });
+    bytes(lines, std::slice::from_ref(record));
+}
+
+/// The columns with bytes: sums over the sockets of a timeslice. How full several buffers are together says nothing.
+fn bytes(lines: &mut Lines, records: &[TimesliceRecord]) {
+    let sum = |of: fn(&TimesliceRecord) -> u64| {
+        Bytes(records.iter().fold(0, |sum: u64, record| sum.saturating_add(of(record))))
+    };
+    let before = sum(|record| record.activation.queued_bytes.into());
+    let after = sum(|record| record.deactivation.queued_bytes.into());
+    lines.right(10, format_args!("{before}->{after}"));
+    match records {
+        [record] => lines.right(4, Percent(record.deactivation.fill_permille())),
+        _ => lines.right(4, ""),
+    }
+    let (off, on) = (sum(|record| record.arrived_off_cpu_bytes), sum(|record| record.arrived_on_cpu_bytes));
+    lines.right(9, format_args!("{off}/{on}"));
+    lines.right(4, sum(|record| record.read_bytes));
+}
+
+/// Why the timeslice ended, as a letter.
+fn letter(record: &TimesliceRecord) -> &'static str {
+    match record.end {
         TimesliceEnd::Preempted => "P",
         TimesliceEnd::Blocked => "B",
         TimesliceEnd::Exited => "X",
         TimesliceEnd::Unknown => "?",
-    };
-    let flag = |set: bool, letter| if set { letter } else { "" };
-    let partial = flag(record.partial, "p");
-    let handed_over = flag(record.handed_over, "h");
-    let closed = flag(record.closed, "c");
-    std::fmt::from_fn(move |f| write!(f, "{letter}{partial}{handed_over}{closed}"))
+    }
+}
+
+/// A record's marks, as a letter each.
+fn marks(record: &TimesliceRecord) -> Marks {
+    let mark = |set: bool, letter| if set { letter } else { "" };
+    Marks([mark(record.partial, "p"), mark(record.handed_over, "h"), mark(record.closed, "c")])
+}
+
+struct Marks([&'static str; 3]);
+
+impl Marks {
+    const NONE: Self = Self([""; 3]);
+}
+
+impl Display for Marks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|mark| f.write_str(mark))
+    }
 }
 
 #[cfg(test)]
@@ -229,7 +311,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{TABLE_WIDTH, record::Comm, sample};
+    use crate::{
+        TABLE_WIDTH,
+        record::{Comm, Queue},
+        sample,
+        total::SocketTotal,
+    };
 
     fn table(header: &TraceHeader, records: &[TimesliceRecord], ending: &Ending) -> String {
         let mut bytes = Vec::new();
@@ -281,6 +368,7 @@ mod tests {
         let expected = "\
 tcpmon 0.1.0 traces pid 4321; port 5201 on dtn1 (Linux 6.18.44) from 2026-07-30T12:00:00.123456789Z
 time     seconds since the start, when the thread lost the CPU; sleep, wait: before it got it
+socket   local port<remote address; several that one timeslice read: their sums, then each
 queue    bytes unread when it got the CPU->when it lost it; fill: rmem/rcvbuf at the latter
 arrived  bytes while it was off/on the CPU; read: bytes it drained
 end      B blocked, P preempted, X exited; p activation not seen, h handed over, c closed
@@ -298,6 +386,43 @@ socket                      read throughput fill p50/p99 wait total/p99 limited 
 ";
         assert_eq!(shown, expected);
         assert_fits(&shown);
+    }
+
+    #[test]
+    fn a_timeslice_is_a_row_with_its_sockets_below() {
+        let [first, second, other] = sample_slices();
+        let both = [other, second].map(|record| TimesliceRecord {
+            comm: first.comm,
+            deactivated_ns: second.deactivated_ns,
+            end: TimesliceEnd::Preempted,
+            ..record
+        });
+        // Records of another CPU come in between.
+        let shown = table(&sample::header(), &[both[0], first, both[1]], &sample::ending());
+        let expected = "
+ 1.500250 iperf3/4322     5201<192.0.2.2:40000  1.2M->12K   0%  1.1M/41K 1.2M 240us  12us 3.4ms Bp
+ 1.604250 iperf3/4322     2 sockets            9.5M->7.6M       2.3M/81K 2.5M 4.2ms  95ms     0 P
+                          5201<[~:4:5:6]:40000 4.8M->3.8M  95%  1.1M/41K 1.2M                   c
+                          5201<192.0.2.2:40000 4.8M->3.8M  95%  1.1M/41K 1.2M
+";
+        assert!(shown.contains(expected), "{shown}");
+        assert_fits(&shown);
+    }
+
+    #[test]
+    fn what_comes_late_of_a_timeslice_does_not_repeat_its_times() {
+        let [first, ..] = sample_slices();
+        let mut bytes = Vec::new();
+        let mut writer = TableWriter::new(&mut bytes, &sample::header()).expect("memory takes all");
+        for _ in 0..2 {
+            writer.record(&first).expect("memory takes all");
+            writer.flush().expect("memory takes all");
+        }
+        writer.finish(&sample::ending()).expect("memory takes all");
+        let shown = String::from_utf8(bytes).expect("the table is ASCII");
+        let rows: Vec<_> = shown.lines().filter(|line| line.starts_with(" 1.500250 ")).collect();
+        assert_eq!(rows.len(), 2, "{shown}");
+        assert!(rows[0].ends_with(" 1.2M 240us  12us 3.4ms Bp") && rows[1].ends_with(" 1.2M                   Bp"));
     }
 
     #[test]
@@ -332,20 +457,51 @@ socket                      read throughput fill p50/p99 wait total/p99 limited 
         let conclusion = &shown[shown.rfind("\nsocket ").expect("a summary")..];
         let expected = "
 socket                      read throughput fill p50/p99 wait total/p99 limited by       slices lost
-5201<192.0.2.2:40000        2.3M 76.8Gbit/s    0.3%/0.3%      12us/12us upstream 58%          1  47%
+5201<192.0.2.2:40000        2.3M 76.8Gbit/s    0.3%/0.3%     >12us/12us upstream 58%         >1  47%
 
 thread, from its first read read     on CPU         wait           time        preempted  blocked
 iperf3/4322                 2.2M       9.0s        800ms            30s              123      46k
 
 1 records in 30s, ended by duration; lost: timeslice_record 12: the timeslices have 53.6% of the
-    bytes. Bytes and threads above are exact, all else is a lower bound
+    bytes. Bytes and threads above are exact, > marks a lower bound, and all else is of what was
+    recorded
 ";
         assert_eq!(conclusion, expected);
     }
 
     #[test]
+    fn a_trace_of_totals_shows_no_timeslices_and_the_busiest_sockets() {
+        let mut header = sample::header();
+        header.filter.summary_only = true;
+        let mut bytes = Vec::new();
+        let mut writer = TableWriter::new(&mut bytes, &header).expect("memory takes all");
+        for cookie in 0..300 {
+            let total = sample::socket_total();
+            let total =
+                SocketTotal { cookie, read_bytes: total.read_bytes - cookie, timeslices_read_bytes: 0, ..total };
+            writer.total(&Total::Socket(total)).expect("memory takes all");
+        }
+        writer.total(&Total::Thread(sample::thread_total())).expect("memory takes all");
+        writer.finish(&sample::ending()).expect("memory takes all");
+        let shown = String::from_utf8(bytes).expect("the table is ASCII");
+        assert_fits(&shown);
+        let expected = "
+5201<192.0.2.2:40000        2.3M 5.26Gbit/s            -              - memory 21%            0    0
+200 other sockets           458M                                                              0
+
+thread, from its first read read     on CPU         wait           time        preempted  blocked
+iperf3/4322                 2.2M       9.0s        800ms            30s              123      46k
+
+totals in 30s, ended by duration; lost: nothing
+";
+        assert!(shown.ends_with(expected), "{shown}");
+        assert_eq!(shown.lines().filter(|line| line.starts_with("5201<")).count(), 100);
+    }
+
+    #[test]
     fn headings_are_repeated_on_a_long_listing() {
-        let shown = table(&sample::header(), &[sample::record(); 100], &sample::ending());
+        let records: Vec<_> = (0..100).map(|at| TimesliceRecord { deactivated_ns: at, ..sample::record() }).collect();
+        let shown = table(&sample::header(), &records, &sample::ending());
         assert_eq!(shown.lines().filter(|line| line.starts_with("     time thread")).count(), 3);
     }
 
@@ -374,6 +530,7 @@ iperf3/4322                 2.2M       9.0s        800ms            30s         
                 all: true,
                 command: vec!["/usr/bin/a\u{fc}".repeat(30); 8],
                 follow: true,
+                summary_only: false,
             },
             ..sample::header()
         };

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -85,4 +86,35 @@ fn old_files_make_room_for_new_ones() {
     let kept = files(directory.path());
     assert_eq!(kept.len(), 2, "{:?}", kept.iter().map(|(path, _)| path).collect::<Vec<_>>());
     assert!(kept.iter().all(|(path, lines)| *path >= fourth.with_file_name("run.0003.jsonl") && lines.len() > 2));
+}
+
+#[test]
+fn a_file_that_cannot_be_created_ends_the_trace_and_loses_no_other() {
+    let directory = TempDir::new().expect("a temporary directory");
+    let lab = Lab::new();
+    let reader = Traffic::reader(lab.receiver()).comm("rotated").until_exit().spawn();
+    let path = directory.path().join("run.jsonl");
+    let arguments = ["trace", "--pid", &reader.pid().to_string(), "--rotate", "100kB", "--output"];
+    let mut command = tcpmon(&arguments);
+    let trace = command.arg(&path).stderr(Stdio::piped()).spawn().expect("it starts");
+    let first = directory.path().join("run.0001.jsonl");
+    eventually(DEADLINE, "the trace has begun", || fs::metadata(&first).is_ok_and(|file| file.len() > 0));
+    // Somebody else creates the third file meanwhile.
+    let third = directory.path().join("run.0003.jsonl");
+    fs::write(&third, "{}\n").expect("it can be written");
+    let sending = sender(&lab, &reader).message(1000).rate(3_000_000).spawn();
+    let output = trace.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("run.0003.jsonl: the file exists"), "{said}");
+    drop(sending.finish());
+    reader.exit();
+    let files = files(directory.path());
+    assert_eq!(files.len(), 3);
+    assert_eq!(files[2].1, [serde_json::json!({})]);
+    let (rotated, failed) = (&files[0].1, &files[1].1);
+    let trailers = [rotated, failed].map(|lines| lines.last().expect("lines").clone());
+    assert_eq!(trailers.each_ref().map(|trailer| &trailer["reason"]), ["rotated", "write_error"], "{trailers:?}");
+    let slices = failed.iter().filter(|line| line["type"] == "timeslice").count();
+    assert!(slices > 0 && trailers[1]["records"] == slices && trailers[1]["complete"] == false, "{trailers:?}");
 }

@@ -201,15 +201,14 @@ impl RotatingWriter {
         }
     }
 
-    /// Ends the file and starts the next one.
-    fn rotate(&mut self) -> io::Result<()> {
+    /// Ends the file and starts the next one, which has been created.
+    fn rotate(&mut self, file: File) -> io::Result<()> {
         let now = read_clocks();
         let lost = self.losses.lock().unwrap_or_else(PoisonError::into_inner).clone();
         self.end(&Ending { end: now, reason: EndReason::Rotated, lost: lost.clone() })?;
         self.number += 1;
         self.header.start = now;
         self.records = 0;
-        let file = self.files.create(self.number).map_err(io::Error::other)?;
         self.part = Some(PartWriter::new(file, self.files.format, &self.header, lost)?);
         self.files.remove_before(self.number)
     }
@@ -225,11 +224,17 @@ impl RotatingWriter {
 impl TraceWriter for RotatingWriter {
     fn record(&mut self, record: &TimesliceRecord) -> io::Result<()> {
         // Before the record, so that no file is empty but the first.
+        let mut next = Ok(());
         if self.records > 0 && self.is_full(record.deactivated_ns)? {
-            self.rotate()?;
+            match self.files.create(self.number + 1) {
+                Ok(file) => self.rotate(file)?,
+                // The trace ends here, with a trailer and this record in the file that there is.
+                Err(error) => next = Err(io::Error::other(error)),
+            }
         }
         self.records += 1;
-        self.part()?.writer.record(record)
+        self.part()?.writer.record(record)?;
+        next
     }
 
     fn total(&mut self, total: &Total) -> io::Result<()> {

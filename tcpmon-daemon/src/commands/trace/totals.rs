@@ -8,7 +8,7 @@ use tcpmon_common::{
     reader::{READER_TRACED, ReaderSlot, SLOT_NONE},
     socket::{SocketCounters, SocketRecord},
 };
-use tcpmon_trace::{Comm, SocketTotal, ThreadTotal, TimesliceRecord, Total};
+use tcpmon_trace::{Comm, Limited, SocketTotal, ThreadTotal, TimesliceRecord, Total, Waited};
 
 use crate::{
     decode,
@@ -29,35 +29,47 @@ const PASSES: usize = 3;
 /// Threads whose names are kept: those whose exit was lost are forgotten with all others.
 const NAMES: usize = 65_536;
 
+/// What has been counted of a socket, in its timeslices or until the trace began.
+#[derive(Clone, Copy, Debug, Default)]
+struct SocketPart {
+    read_bytes: u64,
+    limited: Limited,
+    waited: Waited,
+    /// Not known of timeslices.
+    zero_window_ns: u64,
+}
+
 /// The totals so far.
 #[derive(Debug, Default)]
 pub(super) struct TraceTotals {
     /// Only sockets with one of these ports, if there are any.
     ports: BTreeSet<u16>,
-    /// By cookie: bytes read in timeslices, and the kernel's totals once the socket has ended.
-    sockets: HashMap<u64, (u64, Option<SocketTotal>)>,
+    /// There are no timeslices.
+    only: bool,
+    /// By cookie: what timeslices have, and the kernel's totals once the socket has ended.
+    sockets: HashMap<u64, (SocketPart, Option<SocketTotal>)>,
     /// Number of those that have ended.
     ended: usize,
     threads: Vec<Total>,
     /// Names of threads, by their ids.
     names: HashMap<u32, Comm>,
-    /// By cookie: bytes read before the trace began, in timeslices that are not part of it, and the time of a shut
-    /// window until then, ns.
-    before: HashMap<u64, (u64, u64)>,
-    /// By thread: the same bytes.
+    /// By cookie: what is not part of the trace, because it was before.
+    before: HashMap<u64, SocketPart>,
+    /// By thread: bytes read in timeslices that are not part of the trace.
     read_before: HashMap<u32, u64>,
     /// The totals of threads when the trace began, by their ids.
     threads_before: HashMap<u32, ThreadTotal>,
 }
 
 impl TraceTotals {
-    pub(super) fn new(ports: &[u16]) -> Self {
-        Self { ports: ports.iter().copied().collect(), ..Self::default() }
+    /// With `only`, the programs send no timeslices.
+    pub(super) fn new(ports: &[u16], only: bool) -> Self {
+        Self { ports: ports.iter().copied().collect(), only, ..Self::default() }
     }
 
     /// A timeslice ended before the trace began.
     pub(super) fn skipped(&mut self, record: &TimesliceRecord) {
-        self.before.entry(record.cookie).or_default().0 += record.read_bytes;
+        self.before.entry(record.cookie).or_default().read_bytes += record.read_bytes;
         *self.read_before.entry(record.tid).or_default() += record.read_bytes;
     }
 
@@ -74,8 +86,14 @@ impl TraceTotals {
     /// The trace begins.
     pub(super) fn begin(&mut self, kernel: &mut Kernel) -> Result<(), KernelReadError> {
         pass(kernel, |record, counters| {
-            if counters.zero_window_ns > 0 {
-                self.before.entry(record.state.cookie).or_default().1 = counters.zero_window_ns;
+            let total = decode::socket_total(record, counters, false);
+            let before = self.before.entry(total.cookie).or_default();
+            before.zero_window_ns = total.zero_window_ns;
+            // The first timeslice of a trace has all since the read before; without timeslices, everything counts from
+            // now.
+            if self.only {
+                let SocketTotal { read_bytes, limited, waited, zero_window_ns, .. } = total;
+                *before = SocketPart { read_bytes, limited, waited, zero_window_ns };
             }
         })?;
         let now_ns = monotonic_ns();
@@ -86,7 +104,10 @@ impl TraceTotals {
 
     /// A timeslice is part of the trace.
     pub(super) fn timeslice(&mut self, record: &TimesliceRecord) {
-        self.sockets.entry(record.cookie).or_default().0 += record.read_bytes;
+        let counted = &mut self.sockets.entry(record.cookie).or_default().0;
+        counted.read_bytes += record.read_bytes;
+        counted.limited = counted.limited.plus(record.limited);
+        counted.waited = counted.waited.plus(record.waited);
         if self.names.len() >= NAMES {
             self.names.clear();
         }
@@ -96,10 +117,12 @@ impl TraceTotals {
     /// A socket has these totals; `closed` if it has ended.
     pub(super) fn socket(&mut self, record: &SocketRecord, counters: &SocketCounters, closed: bool) {
         let mut total = decode::socket_total(record, counters, closed);
-        if let Some((read_bytes, zero_window_ns)) = self.before.get(&total.cookie) {
-            total.received_bytes = total.received_bytes.saturating_sub(*read_bytes);
-            total.read_bytes = total.read_bytes.saturating_sub(*read_bytes);
-            total.zero_window_ns = total.zero_window_ns.saturating_sub(*zero_window_ns);
+        if let Some(before) = self.before.get(&total.cookie) {
+            total.received_bytes = total.received_bytes.saturating_sub(before.read_bytes);
+            total.read_bytes = total.read_bytes.saturating_sub(before.read_bytes);
+            total.zero_window_ns = total.zero_window_ns.saturating_sub(before.zero_window_ns);
+            total.limited = total.limited.minus(before.limited);
+            total.waited = total.waited.minus(before.waited);
         }
         let traced = total.read_bytes > 0 || record.state.reader_slot != SLOT_NONE && total.received_bytes > 0;
         let wanted =
@@ -128,8 +151,9 @@ impl TraceTotals {
             total.wait_ns -= before.wait_ns;
             total.preempted -= before.preempted;
             total.blocked -= before.blocked;
-            let read = self.read_before.get(&total.tid).copied().unwrap_or(0);
-            total.read_bytes = total.read_bytes.saturating_sub(read);
+            let in_timeslices = || self.read_before.get(&total.tid).copied().unwrap_or(0);
+            let read_bytes = if self.only { before.read_bytes } else { in_timeslices() };
+            total.read_bytes = total.read_bytes.saturating_sub(read_bytes);
         }
         self.threads.push(Total::Thread(total));
     }
@@ -154,8 +178,14 @@ impl TraceTotals {
     /// Takes the totals of all that has ended.
     fn take(&mut self) -> Vec<Total> {
         let ended = self.sockets.extract_if(|_, (_, total)| total.is_some());
-        let totals = ended.filter_map(|(_, (timeslices_read_bytes, total))| {
-            Some(Total::Socket(SocketTotal { timeslices_read_bytes, ..total? }))
+        let totals = ended.filter_map(|(_, (counted, total))| {
+            let total = total?;
+            Some(Total::Socket(SocketTotal {
+                timeslices_read_bytes: counted.read_bytes,
+                limited: total.limited.plus(counted.limited),
+                waited: total.waited.plus(counted.waited),
+                ..total
+            }))
         });
         let mut totals: Vec<_> = totals.collect();
         totals.append(&mut self.threads);
@@ -163,8 +193,13 @@ impl TraceTotals {
         totals
     }
 
-    /// Everything, at the end of the trace; and the number of sockets whose totals could not be copied.
-    pub(super) fn finish(mut self, kernel: &mut Kernel) -> Result<(Vec<Total>, u64), KernelReadError> {
+    /// Whether the kernel's totals of this socket are known.
+    pub(super) fn has_total(&self, cookie: u64) -> bool {
+        self.sockets.get(&cookie).is_some_and(|(_, total)| total.is_some())
+    }
+
+    /// The sockets that are open at the end of the trace; returns the number of those whose totals could not be copied.
+    pub(super) fn open_sockets(&mut self, kernel: &mut Kernel) -> Result<u64, KernelReadError> {
         let mut torn = 0;
         for _ in 0..PASSES {
             let before = kernel.raw()?.lost(Loss::SnapshotTorn);
@@ -174,10 +209,15 @@ impl TraceTotals {
                 break;
             }
         }
+        Ok(torn)
+    }
+
+    /// Everything, with the threads that have not exited.
+    pub(super) fn finish(mut self, kernel: &Kernel) -> Vec<Total> {
         for (_, slot) in kernel.readers() {
             self.thread(&slot);
         }
-        Ok((self.take(), torn))
+        self.take()
     }
 }
 
