@@ -71,6 +71,12 @@ impl Table {
         self.rows.push(cells);
     }
 
+    /// Appends a column.
+    pub fn column(&mut self, heading: &str, cells: impl Iterator<Item = String>) {
+        self.heading.push(heading.to_owned());
+        self.rows.iter_mut().zip(cells).for_each(|(row, cell)| row.push(cell));
+    }
+
     fn text(&self) -> String {
         let width = |column: usize| {
             let cells = self.rows.iter().chain([&self.heading]).filter_map(|row| row.get(column));

@@ -55,6 +55,7 @@ fn a_pcnet32_overruns_by_all_rounds_of_its_16_bit_counter() {
 fn a_virtio_net_that_uses_up_every_budget_does_not_overrun() {
     let Some(flooded) = Flooded::new("virtio_net", FRAMES, 128) else { return };
     assert_eq!(flooded.overruns(&flooded.last), 0.0);
+    flooded.report("0", 0.0);
     assert!(flooded.exhausted > 100, "{} polls used their budget up", flooded.exhausted);
     flooded.alerts(false);
 }
@@ -69,6 +70,7 @@ fn an_e1000_with_jumbo_frames_overruns_by_what_rtnetlink_counts() {
 
 /// A NIC that has been flooded, and what was seen of it.
 struct Flooded {
+    driver: String,
     nic: Nic,
     daemon: Daemon,
     first: Page,
@@ -86,7 +88,7 @@ impl Flooded {
         };
         let (daemon, trace) = (Daemon::start(&[]), truth::Trace::start("napi/napi_poll"));
         let first = daemon.scrape();
-        let mut flooded = Self { last: daemon.scrape(), nic, daemon, first, exhausted: 0 };
+        let mut flooded = Self { driver: driver.to_owned(), last: daemon.scrape(), nic, daemon, first, exhausted: 0 };
         flooded.nic.flood(frames, bytes);
         let arrived = |nic: &Nic| nic.counter("rx_packets");
         let (mut packets, mut since) = (arrived(&flooded.nic), Instant::now());
@@ -128,8 +130,19 @@ impl Flooded {
         eventually(DEADLINE, "tcpmon shows what the kernel counts", || {
             let (before, shown, after) = (kernel(&self.nic), self.overruns(&self.daemon.scrape()), kernel(&self.nic));
             let same = before == after && shown as u64 % modulus == after;
-            if same && shown > 0.0 { Ok(()) } else { Err(format!("kernel {before}, tcpmon {shown}, kernel {after}")) }
+            if same && shown > 0.0 {
+                self.report(&after.to_string(), shown);
+                Ok(())
+            } else {
+                Err(format!("kernel {before}, tcpmon {shown}, kernel {after}"))
+            }
         });
+    }
+
+    /// Reports the figures for `docs/lab.md`.
+    fn report(&self, kernel: &str, shown: f64) {
+        let frames = self.nic.counter("rx_packets");
+        report::line("lab", &format!("rings\t{}\t{frames}\t{kernel}\t{shown}\t{}", self.driver, self.exhausted));
     }
 
     /// A family before and after the flood, as input for promtool.

@@ -32,12 +32,23 @@ const BURSTS: u32 = 120;
 pub struct RingOverrun {
     burst: Running,
     lab: Lab,
+    /// Datagrams in a burst.
+    datagrams: u32,
 }
 
 impl RingOverrun {
+    /// Packets that the ring holds.
+    pub const ENTRIES: u32 = RING_ENTRIES;
+
     /// Creates the wire and the sender, which sends nothing before [`RingOverrun::begin`].
     #[track_caller]
     pub fn new() -> Self {
+        Self::of(BURST, 1_000)
+    }
+
+    /// The same with bursts of so many datagrams, and so many milliseconds between them.
+    #[track_caller]
+    pub fn of(datagrams: u32, pause_ms: u64) -> Self {
         let lab = Lab::with(LabOptions { napi: true, ..LabOptions::default() });
         let (sender, receiver) = (lab.sender(), lab.receiver());
         receiver.set_device_attribute(&receiver.device, "threaded", "1");
@@ -50,13 +61,13 @@ impl RingOverrun {
             BurstPlan {
                 to: SocketAddr::from((receiver.v4, 9)),
                 cpu: CPU,
-                datagrams: BURST,
+                datagrams,
                 payload: 200,
-                pause_ms: 1_000,
+                pause_ms,
                 bursts: BURSTS,
             },
         );
-        Self { burst, lab }
+        Self { burst, lab, datagrams }
     }
 
     /// Starts the bursts; the first is over when this returns.
@@ -85,7 +96,7 @@ impl RingOverrun {
 
     /// Datagrams sent so far.
     pub fn sent(&self) -> u64 {
-        self.burst.report().calls * u64::from(BURST)
+        self.burst.report().calls * u64::from(self.datagrams)
     }
 
     /// Packets that the ring did not take: `tx_dropped` of the sending device.

@@ -9,6 +9,7 @@ mod guest;
 mod initramfs;
 mod instructions;
 mod kernels;
+mod lab;
 mod machine;
 mod modules;
 mod packages;
@@ -51,7 +52,7 @@ pub struct Args {
     /// Run what `cargo xtask test` runs: most tests on the oldest and newest kernel, a core of them on the others
     #[arg(long, conflicts_with = "write")]
     brief: bool,
-    /// Write the results to docs/kernels.md and tests/verifier-instructions.tsv
+    /// Write the results to docs/kernels.md, tests/verifier-instructions.tsv and docs/lab.md
     #[arg(long)]
     write: bool,
 }
@@ -173,6 +174,7 @@ pub fn machines(args: &Args) -> Result<()> {
     })?;
     println!("\n{}", document::table(&runs));
     instructions::record(&runs, args.write)?;
+    lab::record(&runs, args.write)?;
     if whole && args.brief {
         document::check(&runs)?;
     } else if whole {

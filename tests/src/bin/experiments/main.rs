@@ -1,9 +1,11 @@
 //! `cargo xtask lab`: runs the experiments of the papers that tcpmon comes from again. `docs/lab.md` has the results.
 
 mod chart;
+mod host;
 mod load;
 mod measure;
 mod papers;
+mod sheet;
 mod summary;
 
 use std::any::Any;

@@ -1,7 +1,6 @@
 //! The experiments. Reader and load share the first CPU; the sender, and with it the network's softirqs, has the
 //! second.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -15,8 +14,10 @@ use tcpmon_trace::summary::causes;
 
 use crate::Effort;
 use crate::chart::{self, Axes, Series};
+use crate::host;
 use crate::load::Load;
 use crate::measure::{Run, measure};
+use crate::sheet::{self, Row};
 use crate::summary::Mean;
 
 type Done = Result<Table, Box<dyn std::error::Error>>;
@@ -60,11 +61,30 @@ pub enum Experiment {
     /// Ubik and Cimbal: an application's own window, or the path's
     #[value(name = "window")]
     Window,
+    /// Bowden: connections that nobody reads, against a limit of TCP's memory
+    #[value(name = "pressure")]
+    Pressure,
+    /// Bowden: sockets in FIN_WAIT1 with full send queues
+    #[value(name = "orphans")]
+    Orphans,
+    /// Bowden, Wu and Crawford: bursts against a receive ring
+    #[value(name = "overrun")]
+    Overrun,
 }
 
 impl Experiment {
     /// All of them.
-    pub const ALL: [Self; 6] = [Self::Delay, Self::Memory, Self::Load, Self::Nice, Self::Hogs, Self::Window];
+    pub const ALL: [Self; 9] = [
+        Self::Delay,
+        Self::Memory,
+        Self::Load,
+        Self::Nice,
+        Self::Hogs,
+        Self::Window,
+        Self::Pressure,
+        Self::Orphans,
+        Self::Overrun,
+    ];
 
     /// The name of its files and its place in the document.
     pub fn name(self) -> &'static str {
@@ -75,6 +95,9 @@ impl Experiment {
             Self::Nice => "nice",
             Self::Hogs => "hogs",
             Self::Window => "window",
+            Self::Pressure => "pressure",
+            Self::Orphans => "orphans",
+            Self::Overrun => "overrun",
         }
     }
 
@@ -88,6 +111,9 @@ impl Experiment {
             Self::Nice => nice(effort, folder),
             Self::Hogs => hogs(effort, folder),
             Self::Window => window(effort, folder),
+            Self::Pressure => host::pressure(effort, folder),
+            Self::Orphans => host::orphans(effort, folder),
+            Self::Overrun => host::overrun(effort, folder),
         }
     }
 }
@@ -102,6 +128,13 @@ struct Point {
 impl Point {
     fn mean(&self, figure: impl Fn(&Run) -> f64) -> Mean {
         Mean::of(&self.runs.iter().map(figure).collect::<Vec<_>>())
+    }
+
+    /// The largest cause, with its share.
+    fn cause(&self) -> String {
+        let shares = causes().into_iter().enumerate().map(|(at, cause)| (self.mean(|run| run.causes[at]).value, cause));
+        let (share, cause) = shares.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or_default();
+        format!("{cause} {share:.0} %")
     }
 }
 
@@ -123,35 +156,20 @@ const WINDOW_USED: Figure = ("window in use, by tcpmon, %", Run::window_used);
 
 /// Writes all runs as CSV, and makes the table of the means.
 fn record(folder: &Path, name: &str, settings: &[&str], points: &[Point], figures: &[Figure]) -> Done {
-    let mut csv = settings.join(",");
-    let _ = write!(csv, ",run");
-    let column = |heading: &str| heading.replace(", %", " percent").replace(' ', "_");
-    for (heading, _) in figures {
-        let _ = write!(csv, ",{}", column(heading));
-    }
-    for cause in causes() {
-        let _ = write!(csv, ",{cause}_percent");
-    }
-    csv.push_str(",run_queue_percent,rcvbuf_bytes\n");
-    let headings: Vec<&str> = settings.iter().copied().chain(figures.iter().map(|(heading, _)| *heading)).collect();
-    let mut table = Table::new(&[&headings[..], &["cause, by tcpmon"]].concat());
-    for point in points {
-        for (number, run) in point.runs.iter().enumerate() {
-            let _ = write!(csv, "{},{number}", point.labels.join(","));
-            let measured = figures.iter().map(|(_, figure)| figure(run));
-            for figure in measured.chain(run.causes).chain([run.run_queue, run.rcvbuf]) {
-                let _ = write!(csv, ",{figure:.3}");
-            }
-            csv.push('\n');
-        }
-        let shares =
-            causes().into_iter().enumerate().map(|(at, cause)| (point.mean(|run| run.causes[at]).value, cause));
-        let (share, cause) = shares.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or_default();
-        let means = figures.iter().map(|(_, figure)| point.mean(figure).to_string());
-        let row = point.labels.iter().cloned().chain(means).chain([format!("{cause} {share:.0} %")]);
-        table.row(row.collect());
-    }
-    fs::write(folder.join(format!("{name}.csv")), csv)?;
+    let causes_percent = causes().map(|cause| format!("{cause}, %"));
+    let mut headings: Vec<&str> = figures.iter().map(|(heading, _)| *heading).collect();
+    headings.extend(causes_percent.iter().map(String::as_str));
+    headings.extend(["run queue, %", "rcvbuf, bytes"]);
+    let of_run = |run: &Run| {
+        let measured = figures.iter().map(|(_, figure)| figure(run));
+        measured.chain(run.causes).chain([run.run_queue, run.rcvbuf]).collect()
+    };
+    let rows: Vec<Row> = points
+        .iter()
+        .map(|point| Row { labels: point.labels.clone(), runs: point.runs.iter().map(of_run).collect() })
+        .collect();
+    let mut table = sheet::write(folder, name, (settings, &headings, figures.len()), &rows)?;
+    table.column("cause, by tcpmon", points.iter().map(Point::cause));
     Ok(table)
 }
 

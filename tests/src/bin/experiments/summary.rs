@@ -27,6 +27,9 @@ impl Mean {
 /// As text with one place after the point, or more if it is small.
 impl fmt::Display for Mean {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.value.is_finite() {
+            return f.write_str("-");
+        }
         let places = if self.value.abs() < 10.0 { 2 } else { 1 };
         write!(f, "{:.places$} ±{:.places$}", self.value, self.half)
     }
