@@ -22,6 +22,7 @@ pub mod fault;
 pub mod figures;
 pub mod interrupt;
 pub mod lab;
+pub mod mean;
 pub mod namespace;
 pub mod nbd;
 mod netlink;

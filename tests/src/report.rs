@@ -20,6 +20,11 @@ pub fn not_supported(because: &str) {
     line("not-supported", &format!("{because}\t{}:{}", place.file(), place.line()));
 }
 
+/// Whether what is reported goes into the tree (`cargo xtask vm --write`).
+pub fn is_recording() -> bool {
+    env::var_os("TCPMON_RECORDING").is_some()
+}
+
 /// Appends a line of this kind to the report.
 pub fn line(kind: &str, text: &str) {
     let Some(path) = env::var_os(VARIABLE) else { return };

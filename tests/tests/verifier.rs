@@ -7,9 +7,6 @@ mod verifier;
 use tcpmon_tests::report;
 use verifier::{COMMAND, Row};
 
-/// Set if the counts are to be accepted as they are: `cargo xtask vm --write`.
-const RECORDING: &str = "TCPMON_RECORDING";
-
 /// By how much a count may exceed the recorded one, in percent.
 const TOLERANCE: u64 = 10;
 
@@ -19,7 +16,8 @@ fn no_program_takes_the_verifier_over_a_tenth_more_than_recorded() {
     for row in &measured {
         report::line("verifier", &verifier::line(row));
     }
-    if std::env::var_os(RECORDING).is_some() {
+    // They are accepted as they are.
+    if report::is_recording() {
         return;
     }
     let complaints = compare(&measured, &verifier::recorded());

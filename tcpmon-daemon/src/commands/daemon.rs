@@ -3,7 +3,6 @@
 use std::{
     convert::Infallible,
     io::{self, Write as _},
-    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
@@ -49,8 +48,7 @@ pub fn run(args: &DaemonArgs) -> anyhow::Result<()> {
     }
     // Before anything is given up: the recorder is a process of its own. What is wrong with the settings is said below.
     let flight = args.settings().ok().and_then(|settings| settings.flight);
-    let flight = flight.map(|settings| Ok::<_, anyhow::Error>((FlightChild::start(&settings)?, settings.directory)));
-    let flight = flight.transpose()?;
+    let flight = flight.map(|settings| FlightChild::start(&settings)).transpose()?;
     sandbox::begin().context("cannot give up capabilities")?;
     let config = args.config()?;
     let settings = config.validate().map_err(ConfigError::from)?;
@@ -75,11 +73,7 @@ impl From<&DaemonSettings> for Options {
     }
 }
 
-async fn serve(
-    settings: DaemonSettings,
-    mut reloader: Reloader,
-    flight: Option<(FlightChild, PathBuf)>,
-) -> anyhow::Result<()> {
+async fn serve(settings: DaemonSettings, mut reloader: Reloader, flight: Option<FlightChild>) -> anyhow::Result<()> {
     let on = |kind| signal(kind).context("cannot install a signal handler");
     let (mut terminate, mut interrupt) = (on(SignalKind::terminate())?, on(SignalKind::interrupt())?);
     let (mut quit, mut hangup) = (on(SignalKind::quit())?, on(SignalKind::hangup())?);
@@ -117,7 +111,8 @@ async fn serve(
         warn!(reason = sandbox.reason, "the sandbox is incomplete");
     }
 
-    let source = LiveData { collector: collector.clone(), host, sandbox };
+    let source =
+        LiveData { collector: collector.clone(), host, sandbox, flight: flight.as_ref().map(FlightChild::watch) };
     if let Some(listener) = live_listener {
         tokio::spawn(live::serve(listener, Arc::new(source.clone())));
     }
@@ -128,8 +123,8 @@ async fn serve(
     info!(addresses = addresses.join(", "), "tcpmon has started and accepts requests");
     notifier.notify(&[NotifyState::Ready]);
 
-    if let Some((recorder, directory)) = flight {
-        tokio::spawn(async move { recorder.watch(&directory).await });
+    if let Some(recorder) = flight {
+        tokio::spawn(recorder.wait());
     }
     let (stop, stopped) = oneshot::channel::<()>();
     let web_config = web.clone();

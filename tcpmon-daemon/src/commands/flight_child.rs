@@ -4,8 +4,12 @@
 use std::{
     env, io,
     os::{fd::OwnedFd, unix::process::CommandExt as _},
-    path::Path,
+    path::PathBuf,
     process::{Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use anyhow::Context as _;
@@ -13,7 +17,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use tokio::{io::AsyncReadExt as _, net::unix::pipe};
 use tracing::{info, warn};
 
-use crate::config::FlightSettings;
+use crate::{config::FlightSettings, model::snapshot::FlightStatus};
 
 /// What the files are called, before their numbers are added.
 const NAME: &str = "flight.parquet";
@@ -23,6 +27,21 @@ const NAME: &str = "flight.parquet";
 pub(super) struct FlightChild {
     /// Its standard output, to which it writes nothing: it is closed when the recorder ends.
     output: OwnedFd,
+    watch: FlightWatch,
+}
+
+/// Tells whether the recorder runs.
+#[derive(Clone, Debug)]
+pub(super) struct FlightWatch {
+    directory: PathBuf,
+    ended: Arc<AtomicBool>,
+}
+
+impl FlightWatch {
+    /// The state at this moment.
+    pub(super) fn status(&self) -> FlightStatus {
+        FlightStatus { directory: self.directory.display().to_string(), running: !self.ended.load(Ordering::Relaxed) }
+    }
 }
 
 impl FlightChild {
@@ -46,18 +65,25 @@ impl FlightChild {
         }
         let child = command.spawn().context("cannot start the flight recorder")?;
         let output = child.stdout.context("the flight recorder has no standard output")?;
-        Ok(Self { output: output.into() })
+        let watch = FlightWatch { directory: settings.directory.clone(), ended: Arc::default() };
+        Ok(Self { output: output.into(), watch })
+    }
+
+    /// What can be asked for its state.
+    pub(super) fn watch(&self) -> FlightWatch {
+        self.watch.clone()
     }
 
     /// Logs that it runs, and waits until it has ended, which is logged, too.
     ///
     /// # Errors
     /// If its output cannot be waited for.
-    pub(super) async fn watch(self, directory: &Path) -> io::Result<()> {
-        info!(directory = %directory.display(), "the flight recorder has started");
+    pub(super) async fn wait(self) -> io::Result<()> {
+        info!(directory = %self.watch.directory.display(), "the flight recorder has started");
         let mut output = pipe::Receiver::from_owned_fd(self.output)?;
         let mut bytes = [0; 64];
         while output.read(&mut bytes).await? > 0 {}
+        self.watch.ended.store(true, Ordering::Relaxed);
         warn!("the flight recorder has ended: see its message above, and restart tcpmon");
         Ok(())
     }

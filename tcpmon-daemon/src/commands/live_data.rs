@@ -1,6 +1,6 @@
 //! Where the endpoint, the local socket and a screen get their data from: the collector and the host thread.
 
-use super::{collector::CollectorHandle, host_thread::HostHandle};
+use super::{collector::CollectorHandle, flight_child::FlightWatch, host_thread::HostHandle};
 use crate::{
     http::{DataSource, Unavailable},
     live::LiveSource,
@@ -16,6 +16,7 @@ pub(super) struct LiveData {
     pub(super) collector: CollectorHandle,
     pub(super) host: HostHandle,
     pub(super) sandbox: SandboxStatus,
+    pub(super) flight: Option<FlightWatch>,
 }
 
 impl DataSource for LiveData {
@@ -26,7 +27,8 @@ impl DataSource for LiveData {
     async fn sample(&self) -> Result<Observed, Unavailable> {
         let (snapshot, host) = tokio::join!(self.collector.snapshot(), self.host.sample());
         let host = host.map_err(|error| Unavailable(error.to_string()))?;
-        Ok(Observed { snapshot: snapshot?, host, sandbox: self.sandbox.clone() })
+        let flight = self.flight.as_ref().map(FlightWatch::status);
+        Ok(Observed { snapshot: snapshot?, host, sandbox: self.sandbox.clone(), flight })
     }
 }
 

@@ -96,7 +96,7 @@ impl Samples {
         let collector = collector.context("cannot start the collector thread")?;
         let host =
             host_thread::start(NOT_SHOWN.to_vec(), &sandbox, host_ended).context("cannot start the host thread")?;
-        Ok(Self::OwnPrograms(Box::new(LiveData { collector, host, sandbox: Default::default() })))
+        Ok(Self::OwnPrograms(Box::new(LiveData { collector, host, sandbox: Default::default(), flight: None })))
     }
 
     async fn next(&mut self, since: u64) -> anyhow::Result<LiveSample> {

@@ -12,7 +12,7 @@ use crate::{
     metrics::Identity,
     model::{
         host,
-        snapshot::{MapUse, Observed, ProbeStatus, SandboxStatus},
+        snapshot::{FlightStatus, MapUse, Observed, ProbeStatus, SandboxStatus},
     },
 };
 
@@ -27,6 +27,8 @@ struct Status<'a> {
     /// `null` if no web config file was given.
     web_config: Option<WebConfigStatus>,
     sandbox: &'a SandboxStatus,
+    /// `null` if the settings have none.
+    flight: Option<&'a FlightStatus>,
     losses: BTreeMap<&'a str, u64>,
     /// Sockets that tcpmon ignores, by reason.
     ignored_sockets: BTreeMap<&'a str, u64>,
@@ -61,7 +63,7 @@ pub(super) fn write(
     web: Option<&WebConfig>,
     sink: &mut impl Write,
 ) -> io::Result<()> {
-    let Observed { snapshot, host, sandbox } = seen;
+    let Observed { snapshot, host, sandbox, flight } = seen;
     let programs = snapshot.programs.iter().map(|program| ProgramStatus {
         name: &program.name,
         runs: program.runs,
@@ -81,6 +83,7 @@ pub(super) fn write(
             WebConfigStatus { file: web.file().display().to_string(), ok: error.is_none(), error }
         }),
         sandbox,
+        flight: flight.as_ref(),
         losses: losses.collect(),
         ignored_sockets: snapshot.ignored.iter().copied().collect(),
         programs: programs.collect(),

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::model::{
     host::{self, Host},
-    snapshot::{Group, GroupCounters, GroupGauges, GroupKey, ProgramRuns, SandboxStatus, Snapshot, Verdict},
+    snapshot::{Group, GroupCounters, GroupGauges, GroupKey, ProgramRuns, Snapshot, Verdict},
 };
 
 /// Longer than anything here takes, even on an emulated CPU.
@@ -100,7 +100,7 @@ impl DataSource for Arc<FakeSource> {
             }],
             ..Host::default()
         };
-        Ok(Observed { snapshot: Arc::new(snapshot), host: Arc::new(host), sandbox: SandboxStatus::default() })
+        Ok(Observed { snapshot: Arc::new(snapshot), host: Arc::new(host), ..Observed::default() })
     }
 }
 

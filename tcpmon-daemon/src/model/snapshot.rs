@@ -222,6 +222,17 @@ pub struct Observed {
     pub host: Arc<Host>,
     /// How the daemon is confined.
     pub sandbox: SandboxStatus,
+    /// The flight recorder, if there is to be one.
+    pub flight: Option<FlightStatus>,
+}
+
+/// The daemon's flight recorder.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct FlightStatus {
+    /// Where its files are.
+    pub directory: String,
+    /// Whether it has not ended.
+    pub running: bool,
 }
 
 /// How the daemon is confined.

@@ -250,6 +250,15 @@ fn a_daemon_s_recorder_writes_what_a_trigger_finds_and_ends_with_the_daemon() {
     // Also with one that is killed.
     let daemon = Daemon::start(&["--config", config.to_str().expect("a path")]);
     let recorder = children(daemon.pid());
+    let status = || daemon.status()["flight"].clone();
+    let running = |running: bool| serde_json::json!({ "directory": flights, "running": running });
+    assert_eq!(status(), running(true));
+    kill(Pid::from_raw(recorder[0] as i32), Signal::SIGTERM).expect("it runs");
+    eventually(DEADLINE, "the status says that it has ended", || status() == running(false));
+    drop(daemon);
+
+    let daemon = Daemon::start(&["--config", config.to_str().expect("a path")]);
+    let recorder = children(daemon.pid());
     kill(Pid::from_raw(daemon.pid() as i32), Signal::SIGKILL).expect("it runs");
     let gone = || !Path::new(&format!("/proc/{}", recorder[0])).exists();
     eventually(DEADLINE, "the recorder ends with the daemon", gone);

@@ -16,10 +16,10 @@ const TABLES: [(&str, &[&str]); 2] = [
         &[
             "case",
             "Mbit/s by the reader",
-            "buffer at the end by ss, bytes",
-            "buffer at the end by tcpmon, bytes",
+            "buffer at the end, MiB, by ss",
+            "buffer at the end, MiB, by tcpmon",
             "growths by tcpmon",
-            "most of it in use by tcpmon, bytes",
+            "most of it in use, MiB, by tcpmon",
         ],
     ),
     (
@@ -49,6 +49,8 @@ pub fn record(runs: &[Run], write: bool) -> Result<()> {
         }
         if !rows.is_empty() {
             text = replaced(&text, name, &table(headings, &mut rows))?;
+            let file = path.with_file_name("lab").join(format!("{name}.csv"));
+            fs::write(&file, csv(headings, &rows)).with_context(|| format!("cannot write {}", file.display()))?;
         }
     }
     fs::write(&path, text).with_context(|| format!("cannot write {FILE}"))?;
@@ -64,6 +66,18 @@ fn table(headings: &[&str], rows: &mut [(&str, &str)]) -> String {
     for (cells, release) in rows {
         let (case, figures) = cells.split_once('\t').unwrap_or((cells, ""));
         text += &format!("| {case} | {release} | {} |\n", figures.replace('\t', " | "));
+    }
+    text
+}
+
+/// The same as CSV.
+fn csv(headings: &[&str], rows: &[(&str, &str)]) -> String {
+    let [case, figures @ ..] = headings else { return String::new() };
+    let columns = figures.iter().map(|heading| heading.replace(',', "").replace(' ', "_"));
+    let mut text = format!("{case},Linux,{}\n", columns.collect::<Vec<_>>().join(","));
+    for (cells, release) in rows {
+        let (case, figures) = cells.split_once('\t').unwrap_or((cells, ""));
+        text += &format!("\"{case}\",{release},{}\n", figures.replace('\t', ","));
     }
     text
 }
@@ -87,6 +101,7 @@ mod tests {
         let expected = "| case | Linux | x | y |\n|---|---|---|---|\n| a | 6.1 | 3 | 4 |\n| b | 6.1 | 1 | 2 |\n\
                         | b | 6.18 | 5 | 6 |\n";
         assert_eq!(table, expected);
+        assert_eq!(csv(&["case", "x, y", "z"], &rows[1..2]), "case,Linux,x_y,z\n\"b\",6.1,1,2\n");
         let text = "x\n<!-- lab:rings -->\nold\n<!-- /lab:rings -->\ny\n";
         assert_eq!(replaced(text, "rings", "new\n")?, "x\n<!-- lab:rings -->\nnew\n<!-- /lab:rings -->\ny\n");
         Ok(())

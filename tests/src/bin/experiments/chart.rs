@@ -3,8 +3,7 @@
 use std::path::Path;
 
 use plotters::prelude::*;
-
-use crate::summary::Mean;
+use tcpmon_tests::mean::Mean;
 
 /// Colours that can be told apart on white.
 const COLOURS: [RGBColor; 6] = [
@@ -32,6 +31,8 @@ pub struct Axes<'a> {
     pub y: &'a str,
     /// Whether x grows by factors.
     pub logarithmic: bool,
+    /// Whether x is a number of bytes.
+    pub bytes: bool,
 }
 
 /// Draws series with their intervals.
@@ -50,9 +51,9 @@ pub fn draw(file: &Path, axes: Axes<'_>, series: &[Series]) -> Result<(), Box<dy
         .x_label_area_size(44)
         .y_label_area_size(64)
         .build_cartesian_2d(least - margin..most + margin, 0.0..f64::max(top * 1.08, 1e-9))?;
-    let label = |x: &f64| match axes.logarithmic {
-        true => bytes(x.exp2()),
-        false => format!("{x:.0}"),
+    let label = |x: &f64| {
+        let x = if axes.logarithmic { x.exp2() } else { *x };
+        if axes.bytes { bytes(x) } else { format!("{x:.0}") }
     };
     chart
         .configure_mesh()

@@ -12,6 +12,7 @@ use tcpmon_tests::truth::{self, State};
 use tcpmon_tests::{Daemon, Lab, Page, Traffic, clock, eventually, interrupt};
 
 use crate::Effort;
+use crate::chart::{self, Axes, Series};
 use crate::sheet::{self, Row};
 
 type Done = Result<Table, Box<dyn std::error::Error>>;
@@ -47,6 +48,24 @@ fn rows<const N: usize>(settings: [u64; N], effort: Effort, name: &str, run: imp
     settings.into_iter().map(row).collect()
 }
 
+/// Draws some figures over the settings.
+fn draw(
+    folder: &Path,
+    name: &str,
+    axes: Axes<'_>,
+    (settings, rows): (&[u64], &[Row]),
+    figures: &[(usize, &str)],
+) -> Result<(), Box<dyn std::error::Error>> {
+    let series: Vec<Series> = figures
+        .iter()
+        .map(|(at, name)| Series {
+            name: (*name).to_owned(),
+            points: settings.iter().zip(rows).map(|(setting, row)| (*setting as f64, row.mean(*at))).collect(),
+        })
+        .collect();
+    chart::draw(&folder.join(format!("{name}.svg")), axes, &series)
+}
+
 /// The first time at which something is true, seconds.
 #[derive(Clone, Copy, Default)]
 struct First(Option<f64>);
@@ -78,7 +97,16 @@ pub fn pressure(effort: Effort, folder: &Path) -> Done {
         "segments lost by the kernel",
         "segments lost by tcpmon",
     ];
-    let rows = rows([1, 4, 16, 64], effort, "connections", fill);
+    let counts = [1, 4, 16, 64];
+    let rows = rows(counts, effort, "connections", fill);
+    let axes = Axes {
+        title: "Connections that nobody reads: their queues",
+        x: "connections",
+        y: "KiB",
+        logarithmic: true,
+        bytes: false,
+    };
+    draw(folder, "pressure", axes, (&counts, &rows), &[(2, "each queue, by ss"), (3, "each queue, by tcpmon")])?;
     Ok(sheet::write(folder, "pressure", (&["connections"], &headings, headings.len()), &rows)?)
 }
 
@@ -161,7 +189,8 @@ pub fn orphans(effort: Effort, folder: &Path) -> Done {
         "orphans by sockstat",
         "orphans by tcpmon",
     ];
-    let rows = rows([1, 8, 64], effort, "orphans", |count| {
+    let counts = [1, 8, 64];
+    let rows = rows(counts, effort, "orphans", |count| {
         let daemon = Daemon::start(&[]);
         let fault = StuckSockets::new(count as usize);
         eventually(DEADLINE, "nothing changes while both are asked", || {
@@ -182,6 +211,9 @@ pub fn orphans(effort: Effort, folder: &Path) -> Done {
             Ok(before.into_iter().zip(shown).flat_map(|(kernel, shown)| [kernel, shown]).collect::<Vec<_>>())
         })
     });
+    let axes =
+        Axes { title: "Data that orphans have to send", x: "connections", y: "KiB", logarithmic: true, bytes: false };
+    draw(folder, "orphans", axes, (&counts, &rows), &[(2, "by net/tcp"), (3, "by tcpmon")])?;
     Ok(sheet::write(folder, "orphans", (&["connections"], &headings, headings.len()), &rows)?)
 }
 
@@ -189,7 +221,8 @@ pub fn orphans(effort: Effort, folder: &Path) -> Done {
 pub fn overrun(effort: Effort, folder: &Path) -> Done {
     let headings =
         ["sent", "lost by the kernel, %", "lost by tcpmon, %", "lost if the ring takes what it has room for, %"];
-    let rows = rows([128, 256, 512, 1024, 4096], effort, "burst", |burst| {
+    let bursts = [128, 256, 512, 1024, 4096];
+    let rows = rows(bursts, effort, "burst", |burst| {
         let fault = RingOverrun::of(burst as u32, 200);
         let daemon = Daemon::start_in(fault.namespace(), &[]);
         let shown = |page: &Page| page.sum("tcpmon_device_rx_overruns_total", &[("device", fault.device())]);
@@ -197,11 +230,22 @@ pub fn overrun(effort: Effort, folder: &Path) -> Done {
         fault.begin();
         eventually(DEADLINE, "three bursts are sent", || fault.sent() >= 3 * burst);
         fault.end();
+        // tcpmon looks at the devices once a second.
+        interrupt::sleep(Duration::from_millis(1_200));
         let (dropped, sent) = (fault.dropped() - dropped, fault.sent() as f64);
         let overruns = shown(&daemon.scrape()) - overruns;
         let room = f64::from(RingOverrun::ENTRIES);
         let percent = |lost: f64| 100.0 * lost / sent;
         vec![sent, percent(dropped as f64), percent(overruns), 100.0 * f64::max(0.0, 1.0 - room / burst as f64)]
     });
+    let axes = Axes {
+        title: "Bursts against a ring of 256",
+        x: "packets in a burst",
+        y: "lost, %",
+        logarithmic: true,
+        bytes: false,
+    };
+    let shown = [(1, "by the kernel"), (2, "by tcpmon"), (3, "all beyond its room")];
+    draw(folder, "overrun", axes, (&bursts, &rows), &shown)?;
     Ok(sheet::write(folder, "overrun", (&["packets in a burst"], &headings, headings.len()), &rows)?)
 }

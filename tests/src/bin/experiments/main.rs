@@ -6,7 +6,6 @@ mod load;
 mod measure;
 mod papers;
 mod sheet;
-mod summary;
 
 use std::any::Any;
 use std::fs;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use tcpmon_tests::figures::Table;
+use tcpmon_tests::mean::Mean;
 use tcpmon_tests::sysctl::HostSysctl;
 use tcpmon_tests::traffic::{Between, Reader, ReaderBuilder, Running, Sender};
 use tcpmon_tests::{Delay, Lab, LabOptions, Traffic, interrupt};
@@ -18,7 +19,6 @@ use crate::host;
 use crate::load::Load;
 use crate::measure::{Run, measure};
 use crate::sheet::{self, Row};
-use crate::summary::Mean;
 
 type Done = Result<Table, Box<dyn std::error::Error>>;
 
@@ -222,7 +222,7 @@ fn delay(effort: Effort, folder: &Path) -> Done {
         }
     }
     let xs = BUFFERS.map(|buffer| buffer as f64);
-    let axes = |title, y| Axes { title, x: "receive buffer as set", y, logarithmic: true };
+    let axes = |title, y| Axes { title, x: "receive buffer as set", y, logarithmic: true, bytes: true };
     let shown = series(&points, &xs, " us", |run| run.throughput / 1e9);
     chart::draw(&folder.join("delay-throughput.svg"), axes("Work between two reads: throughput", "Gbit/s"), &shown)?;
     let shown = series(&points, &xs, " us", |run| run.fill_deactivated);
@@ -251,7 +251,7 @@ fn over_buffers<T: Copy>(
         }
     }
     let xs = FEWER_BUFFERS.map(|buffer| buffer as f64);
-    let axes = Axes { title, x: "receive buffer as set", y: "Gbit/s", logarithmic: true };
+    let axes = Axes { title, x: "receive buffer as set", y: "Gbit/s", logarithmic: true, bytes: true };
     let shown = series(&points, &xs, "", |run| run.throughput / 1e9);
     chart::draw(&folder.join(format!("{name}-throughput.svg")), axes, &shown)?;
     record(folder, name, &[setting, "buffer, bytes"], &points, &FIGURES)
@@ -311,7 +311,7 @@ fn hogs(effort: Effort, folder: &Path) -> Done {
         }
     }
     let xs = COUNTS.map(|count| count as f64);
-    let axes = |title, y| Axes { title, x: "busy processes on the reader's CPU", y, logarithmic: false };
+    let axes = |title, y| Axes { title, x: "busy processes on the reader's CPU", y, logarithmic: false, bytes: false };
     let relative = |points: &[Point], figure: fn(&Run) -> f64| {
         let mut shown = series(points, &xs, ", here", figure);
         for series in &mut shown {

@@ -5,8 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use tcpmon_tests::figures::Table;
-
-use crate::summary::Mean;
+use tcpmon_tests::mean::Mean;
 
 /// Runs with the same settings.
 pub struct Row {

@@ -5,8 +5,9 @@ use std::fmt;
 /// A mean and half of its 95 % interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mean {
+    /// The mean.
     pub value: f64,
-    /// 0 if there is only one run.
+    /// Half of its interval; 0 if there is only one run.
     pub half: f64,
 }
 
