@@ -87,11 +87,12 @@ pub const MEMORY_LIMIT: Probe = optional(
     tracepoint::sock_exceed_buf_limit::ARGUMENTS,
 );
 
-/// A sock_ops program on the root control group, which complements `inet_sock_set_state`. Only the daemon attaches it,
-/// and only where programs on tracepoints can be preempted.
+/// A sock_ops program on the root control group, which complements `inet_sock_set_state`. It is attached only where
+/// programs on tracepoints can be preempted.
 pub const SOCK_OPS: Probe = Probe {
     hook: Hook::RootCgroup,
     sees_lifecycle: true,
+    trace: true,
     ..optional(
         "sock_ops",
         "begins and ends of connections are missed while the programs that watch for them are preempted",

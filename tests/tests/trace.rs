@@ -343,17 +343,25 @@ fn a_summary_has_exact_totals_of_many_threads_and_what_limited_their_connections
     assert_eq!((&header["filter"]["summary_only"], &trailer["records"]), (&true.into(), &0.into()));
     assert_eq!(slices(&traced).len(), 0);
     let lost = trailer["lost"].as_object().unwrap();
-    // A segment that comes while another one is recorded is missed, but not its bytes.
-    let missed = |what: &str| what.starts_with("recursion_tcp_");
+    // A segment that comes while another one is recorded is missed, but not its bytes. Where programs can be preempted,
+    // so can a read be; if it was the last, its bytes are missing.
+    let reads = "recursion_tcp_rcv_space_adjust";
+    let missed = |what: &str| what == "recursion_tcp_probe" || what == reads && truth::tracepoints_are_preemptible();
     assert!(lost.iter().all(|(what, count)| *count == 0 || missed(what)), "{trailer}");
     let sockets = totals(&traced, "socket");
     assert_eq!(sockets.len() as u64, FLOWS);
+    let short = sockets.iter().filter(|socket| socket["read_bytes"] != BYTES);
+    assert!(short.count() as u64 <= lost[reads].as_u64().unwrap(), "{trailer}");
     for socket in &sockets {
-        assert_eq!((&socket["read_bytes"], &socket["received_bytes"]), (&BYTES.into(), &BYTES.into()), "{socket}");
+        assert_eq!(socket["received_bytes"], BYTES, "{socket}");
         assert_eq!((&socket["timeslices_read_bytes"], &socket["timeslices_complete"]), (&0.into(), &false.into()));
     }
     let threads = totals(&traced, "thread");
-    assert_eq!((threads.len() as u64, sum(&threads, "read_bytes")), (FLOWS, FLOWS * BYTES));
+    assert_eq!((threads.len() as u64, sum(&threads, "read_bytes")), (FLOWS, sum(&sockets, "read_bytes")));
+    // On an emulated CPU, rounds take longer than a round trip.
+    if is_emulated() {
+        return;
+    }
     let causes = ["upstream", "application", "scheduler", "window", "memory"];
     let limited = causes.map(|cause| sum(&sockets, &format!("limited_{cause}_ns")));
     // While a reader sleeps, data waits; of the last of it, which fits into its buffer, nobody knows.

@@ -365,6 +365,8 @@ impl RunningTrace {
         let end = read_clocks();
         let torn = self.totals.open_sockets(&mut self.kernel)?;
         lost.insert(Loss::SnapshotTorn.name().into(), torn);
+        // A program that has marked a socket as ended, and was preempted before it made the record, goes on meanwhile.
+        tokio::time::sleep(DRAIN_INTERVAL).await;
         self.drain_ended()?;
         self.writer.send_totals(self.totals.finish(&self.kernel));
         let ending = Ending { end, reason, lost };

@@ -76,7 +76,7 @@ fn change(
         tcp_state::SYN_RECV => count_opened(maps::socket_or_new(tcp()?.sock())?),
         tcp_state::ESTABLISHED => establish(tcp()?, old, cookie),
         // A socket that its owner has not closed can still be read or connect again, so it has not ended.
-        tcp_state::CLOSE if sock.orphaned() && setting!(trace) == TRACE_NONE => end(tcp()?, cookie),
+        tcp_state::CLOSE if sock.orphaned() => end(tcp()?, cookie),
         tcp_state::CLOSE => {
             let state = maps::socket(tcp()?.sock())?;
             socket::event(state, |state| state.flags &= !(SOCKET_OPENED | SOCKET_MPTCP));

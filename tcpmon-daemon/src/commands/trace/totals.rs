@@ -23,8 +23,8 @@ const KEPT: usize = 100_000;
 /// then forgotten.
 const OPEN: usize = 1 << 20;
 
-/// How often a pass is repeated for sockets whose state changed during each attempt to copy it.
-const PASSES: usize = 3;
+/// Passes at the end of a trace, at most.
+const PASSES: usize = 8;
 
 /// Threads whose names are kept: those whose exit was lost are forgotten with all others.
 const NAMES: usize = 65_536;
@@ -48,7 +48,7 @@ pub(super) struct TraceTotals {
     only: bool,
     /// By cookie: what timeslices have, and the kernel's totals once the socket has ended.
     sockets: HashMap<u64, (SocketPart, Option<SocketTotal>)>,
-    /// Number of those that have ended.
+    /// Number of those whose totals are known.
     ended: usize,
     threads: Vec<Total>,
     /// Names of threads, by their ids.
@@ -199,13 +199,20 @@ impl TraceTotals {
     }
 
     /// The sockets that are open at the end of the trace; returns the number of those whose totals could not be copied.
+    ///
+    /// The kernel finds its place in a list by counting, so sockets that end during a pass let it skip others: passes
+    /// are repeated until one shows nothing new.
     pub(super) fn open_sockets(&mut self, kernel: &mut Kernel) -> Result<u64, KernelReadError> {
         let mut torn = 0;
         for _ in 0..PASSES {
-            let before = kernel.raw()?.lost(Loss::SnapshotTorn);
-            pass(kernel, |record, counters| self.socket(record, counters, false))?;
+            let (before, known) = (kernel.raw()?.lost(Loss::SnapshotTorn), self.ended);
+            pass(kernel, |record, counters| {
+                if !self.has_total(record.state.cookie) {
+                    self.socket(record, counters, false);
+                }
+            })?;
             torn = kernel.raw()?.lost(Loss::SnapshotTorn) - before;
-            if torn == 0 {
+            if torn == 0 && self.ended == known {
                 break;
             }
         }
