@@ -416,17 +416,26 @@ impl Case {
         reader.wait();
         let traced = trace.stop();
         let page = self.daemon.scrape();
-        let sum = |key: String| traced.records.iter().filter_map(|record| record[&key].as_u64()).sum::<u64>() as f64;
+        let sum_of = |kind: &str, key: &str| {
+            let records = traced.records.iter().filter(|record| record["type"] == kind);
+            records.filter_map(|record| record[key].as_u64()).sum::<u64>() as f64
+        };
+        let sum = |key: String| sum_of("timeslice", &key);
         let shown = |family: &str, more: (&str, &str)| page.sum(family, &[("service", &service), more]);
 
         let causes = ["upstream", "application", "scheduler", "window", "memory"];
         let by_daemon = causes.map(|cause| shown("tcpmon_receive_limited_seconds_total", ("cause", cause)));
         let by_trace = causes.map(|cause| sum(format!("limited_{cause}_ns")) / 1e9);
+        let by_totals = causes.map(|cause| sum_of("socket", &format!("limited_{cause}_ns")) / 1e9);
         for (cause, (daemon, trace)) in causes.iter().zip(by_daemon.iter().zip(by_trace)) {
             // Nothing is limited after the last read, with which the trace ends.
             let is_later = *cause == "upstream" && trace < *daemon;
             let agree = (daemon - trace).abs() <= by_daemon.iter().sum::<f64>() * 0.03;
             assert!(agree || is_later, "{cause}: {by_daemon:?}, in the trace {by_trace:?}");
+        }
+        for ((cause, daemon), total) in causes.iter().zip(by_daemon).zip(by_totals) {
+            let agree = (daemon - total).abs() <= by_daemon.iter().sum::<f64>() * 0.03;
+            assert!(agree, "{cause}: {by_daemon:?}, in the totals of the trace {by_totals:?}");
         }
 
         let reasons = ["application", "scheduler"];
