@@ -165,6 +165,14 @@ pub struct DaemonArgs {
     #[arg(require_equals = true, default_missing_value = "true", hide_possible_values = true)]
     collect_netstat: Option<bool>,
 
+    #[arg(long = "probes.napi-poll", value_name = "true|false", help = key_help("probes.napi_poll"), num_args = 0..=1)]
+    #[arg(require_equals = true, default_missing_value = "true", hide_possible_values = true)]
+    probes_napi_poll: Option<bool>,
+
+    #[arg(long = "probes.kfree-skb", value_name = "true|false", help = key_help("probes.kfree_skb"), num_args = 0..=1)]
+    #[arg(require_equals = true, default_missing_value = "true", hide_possible_values = true)]
+    probes_kfree_skb: Option<bool>,
+
     #[arg(long = "log.level", value_name = "LEVEL", help = key_help("log.level"), hide_possible_values = true)]
     log_level: Option<LogLevel>,
 
@@ -572,6 +580,8 @@ impl DaemonArgs {
         set(&mut config.collect.psi, self.collect_psi);
         set(&mut config.collect.stat, self.collect_stat);
         set(&mut config.collect.netstat, self.collect_netstat);
+        set(&mut config.probes.napi_poll, self.probes_napi_poll);
+        set(&mut config.probes.kfree_skb, self.probes_kfree_skb);
         set(&mut config.log.level, self.log_level);
         set(&mut config.log.format, self.log_format);
         Ok(config)

@@ -2,6 +2,7 @@
 
 mod collect;
 mod locate;
+mod probes;
 mod settings;
 
 #[cfg(test)]
@@ -19,6 +20,7 @@ use tracing::level_filters::LevelFilter;
 
 pub use self::collect::Collect;
 use self::locate::{key_at, line_number, span_of};
+pub use self::probes::Probes;
 pub use self::settings::{
     DROP_ENTRIES_RANGE, DaemonSettings, FlightSettings, GROUPS_RANGE, InvalidSetting, Keep, READERS_RANGE,
 };
@@ -53,6 +55,8 @@ pub struct Config {
     pub live_socket: String,
     /// Which sources of host metrics are read.
     pub collect: Collect,
+    /// Which programs are attached.
+    pub probes: Probes,
     /// The flight recorder.
     pub flight: Flight,
     /// The HTTP endpoint.
@@ -151,6 +155,7 @@ impl Default for Config {
             sandbox: true,
             live_socket: String::new(),
             collect: Collect::default(),
+            probes: Probes::default(),
             flight: Flight::default(),
             web: Web::default(),
             log: Log::default(),
@@ -217,6 +222,8 @@ const KEYS: &[ConfigKey] = &[
     key("collect.psi", "Whether to show memory pressure stalls, which node_exporter has, too"),
     key("collect.stat", "Whether to show context switches, which node_exporter has, too"),
     key("collect.netstat", "Whether to show TcpExt and IpExt counters, some of which node_exporter has, too"),
+    key("probes.napi_poll", "Whether to count NAPI polls and the packets of each, a program on each poll"),
+    key("probes.kfree_skb", "Whether to count received segments that the kernel drops, with its reasons"),
     key("flight.directory", "Directory for what the flight recorder writes, such as `/var/lib/tcpmon`"),
     key("flight.ring", "Time before and after a trigger that a file of the flight recorder has"),
     key("flight.trigger", "Rules that make the flight recorder write, as for `tcpmon trace --trigger`"),

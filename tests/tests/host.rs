@@ -301,6 +301,33 @@ fn a_source_that_is_switched_off_is_not_shown_and_status_tells_it_from_one_that_
 }
 
 #[test]
+fn a_probe_that_is_switched_off_is_not_loaded_nor_shown_and_status_says_what_is_missing() {
+    let _stats = HostSysctl::set("kernel.bpf_stats_enabled", "1");
+    let lab = Lab::new();
+    let daemon = Daemon::start(&["--probes.napi-poll=false", "--probes.kfree-skb=false"]);
+    // There are polls, and drops with a reason.
+    let reader = Traffic::reader(lab.receiver()).comm("dropping").drop_one_in(10).spawn();
+    sender(&lab, &reader).message(1000).bytes(100_000).spawn().wait();
+    assert_eq!(reader.wait().bytes, 100_000);
+    let page = daemon.scrape();
+    families::shown_where_the_source_is_on(&page, &sources_and_probes(&daemon));
+    assert_eq!(page.sum("tcpmon_receive_bytes_total", &[("process", "dropping")]), 100_000.0);
+    assert_eq!(page.samples("tcpmon_receive_drops_total").len(), 0);
+    let status = daemon.status();
+    for (name, missing) in [("napi_poll", "NAPI polls are not counted"), ("kfree_skb", "drops of received segments")] {
+        let mut probes = status["probes"].as_array().unwrap().iter();
+        let probe = probes.find(|probe| probe["name"] == name).unwrap_or_else(|| panic!("no {name} in {status}"));
+        let reason = probe["reason"].as_str().unwrap();
+        assert_eq!(probe["verdict"], "switched_off", "{probe}");
+        assert!(reason.starts_with(&format!("switched off by probes.{name}: ")) && reason.contains(missing), "{probe}");
+        assert_eq!(page.value("tcpmon_probe_attached", &[("probe", name)]), None);
+        let programs = status["programs"].as_array().unwrap();
+        assert!(programs.iter().all(|program| program["name"] != name), "{status}");
+    }
+    assert_eq!(page.value("tcpmon_probe_attached", &[("probe", "tcp_probe")]), Some(1.0));
+}
+
+#[test]
 fn who_asks_at_the_same_time_shares_a_pass() {
     const ASKING: usize = 40;
     let _stats = HostSysctl::set("kernel.bpf_stats_enabled", "1");

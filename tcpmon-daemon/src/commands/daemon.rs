@@ -69,6 +69,7 @@ impl From<&DaemonSettings> for Options {
             drops: true,
             ring_bytes: settings.ring_bytes,
             ephemeral_ports: settings.ephemeral_ports.clone(),
+            switched_off: settings.probes.switched_off(),
         }
     }
 }
@@ -86,7 +87,9 @@ async fn serve(settings: DaemonSettings, mut reloader: Reloader, flight: Option<
     let live_listener = settings.live_socket.as_deref().map(live::listen).transpose()?;
     let kernel = Kernel::load(Options::from(&settings))?;
     trim_allocator();
-    for probe in kernel.probes().iter().filter(|probe| probe.verdict != Verdict::Attached) {
+    for probe in
+        kernel.probes().iter().filter(|probe| !matches!(probe.verdict, Verdict::Attached | Verdict::SwitchedOff))
+    {
         warn!(probe = probe.name, reason = probe.reason, "a probe is not attached");
     }
     let config_files = reloader.args.config.iter().cloned().chain(web.iter().flat_map(|web| web.files()));

@@ -81,6 +81,7 @@ impl Samples {
             drops: true,
             ring_bytes: 1 << 22,
             ephemeral_ports: Vec::new(),
+            switched_off: Vec::new(),
         })?;
         let mut paths = CgroupPaths::of_this_host();
         let limits = TableLimits {

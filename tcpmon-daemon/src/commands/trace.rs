@@ -104,6 +104,7 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<u8> {
         drops: watch.drops(),
         ring_bytes: args.ring_bytes,
         ephemeral_ports: Vec::new(),
+        switched_off: Vec::new(),
     })?;
     // Those that have started since, before the program for it was attached.
     kernel.follow(&followed(follow, &pids))?;

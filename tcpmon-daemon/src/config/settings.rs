@@ -4,7 +4,7 @@ use std::{ops::RangeInclusive, path::PathBuf, time::Duration};
 
 use tcpmon_common::settings::EPHEMERAL_RANGES;
 
-use super::{Collect, Config, Flight, Log};
+use super::{Collect, Config, Flight, Log, Probes};
 use crate::{
     http::{ListenAddress, TelemetryPath},
     trigger::TriggerRule,
@@ -44,6 +44,8 @@ pub struct DaemonSettings {
     pub live_socket: Option<PathBuf>,
     /// Which sources of host metrics are read.
     pub collect: Collect,
+    /// Which programs are attached.
+    pub probes: Probes,
     /// The flight recorder.
     pub flight: Option<FlightSettings>,
     /// Addresses to listen on; not empty.
@@ -115,6 +117,7 @@ impl Config {
             sandbox: self.sandbox,
             live_socket: (!self.live_socket.is_empty()).then(|| PathBuf::from(&self.live_socket)),
             collect: self.collect,
+            probes: self.probes,
             flight: self.flight.validate()?,
             listen,
             telemetry_path: checked("web.telemetry_path", self.web.telemetry_path.parse())?,

@@ -24,19 +24,19 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Loads the programs of a probe. `unsupported`: why this kernel cannot have the probe, if it cannot. If the kernel
-    /// refuses an optional probe, the status reports that.
+    /// Loads the programs of a probe, unless there is a reason why not. If the kernel refuses an optional probe, the
+    /// status reports that.
     pub fn load(
         ebpf: &mut Ebpf,
         probe: &'static Probe,
-        unsupported: Option<String>,
+        why_not: Option<(Verdict, String)>,
         types: &KernelTypes,
     ) -> Result<Self, LoadError> {
-        if let Some(reason) = unsupported {
+        if let Some((verdict, reason)) = why_not {
             if probe.required {
                 return Err(CannotRun { missing: reason, remedy: REPORT.into() }.into());
             }
-            return Ok(Self { probe, status: status(probe, Verdict::Unsupported, reason) });
+            return Ok(Self { probe, status: status(probe, verdict, reason) });
         }
         let loaded = match probe.hook {
             Hook::Tracepoint => probe.programs().try_for_each(|name| tracepoint(ebpf, name)?.load(probe.name, types)),

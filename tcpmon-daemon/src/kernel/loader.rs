@@ -66,6 +66,8 @@ pub struct Options {
     /// Ranges of ports whose listening sockets count as if the kernel had chosen the port; at most
     /// [`EPHEMERAL_RANGES`].
     pub ephemeral_ports: Vec<RangeInclusive<u16>>,
+    /// Probes that are not attached although the kernel has them, by their names.
+    pub switched_off: Vec<&'static str>,
 }
 
 /// The probe that counts drops.
@@ -123,8 +125,8 @@ pub struct Kernel {
 /// What the running kernel's types say.
 struct Plan {
     settings: Settings,
-    /// The probes that are wanted, each with the reason why this kernel cannot have it, if so.
-    probes: Vec<(&'static Probe, Option<String>)>,
+    /// The probes of this mode, each with why it is not attached, if so.
+    probes: Vec<(&'static Probe, Option<(Verdict, String)>)>,
     drop_reasons: Vec<(u32, String)>,
     preemptible: bool,
     /// The types as aya needs them.
@@ -250,13 +252,21 @@ impl Plan {
         let wanted = wanted.filter(|probe| **probe != FORK || follows(options));
         Ok(Self {
             settings: settings(&btf, layout, options),
-            probes: wanted.map(|probe| (probe, plan::unsupported(probe, &btf))).collect(),
+            probes: wanted.map(|probe| (probe, why_not(probe, options, &btf))).collect(),
             drop_reasons: layout::drop_reasons(&btf),
             preemptible,
             types: KernelTypes::parse(&bytes, Endianness::default())
                 .map_err(|error| support::refused("its type information", &error))?,
         })
     }
+}
+
+/// Why a probe is not attached, if it is not.
+fn why_not(probe: &Probe, options: &Options, btf: &Btf<'_>) -> Option<(Verdict, String)> {
+    if options.switched_off.contains(&probe.name) {
+        return Some((Verdict::SwitchedOff, format!("switched off by probes.{}", probe.name)));
+    }
+    plan::unsupported(probe, btf).map(|reason| (Verdict::Unsupported, reason))
 }
 
 fn is_attached(probes: &[ProbeStatus], probe: &Probe) -> bool {
@@ -338,8 +348,8 @@ fn attach_all(ebpf: &mut Ebpf, plan: &Plan) -> Result<Vec<ProbeStatus>, LoadErro
     let failed = |source| LoadError::Iterator { name: "seed", source };
     let seed = BpfIterator::attach(seed.as_fd(), None).map_err(failed)?;
     let mut loaded = Vec::new();
-    for (probe, unsupported) in &plan.probes {
-        loaded.push(Loaded::load(ebpf, probe, unsupported.clone(), &plan.types)?);
+    for (probe, why_not) in &plan.probes {
+        loaded.push(Loaded::load(ebpf, probe, why_not.clone(), &plan.types)?);
     }
     let (first, later): (Vec<_>, Vec<_>) = loaded.into_iter().partition(Loaded::sees_lifecycle);
     let mut attach = |probe: Loaded| probe.attach(ebpf);

@@ -23,10 +23,10 @@ pub(super) const FAMILIES: &[Family] = &[
         "",
         &["probe"],
         &["tcpmon"],
-        "Whether the probe runs (1) or not (0).",
+        "Whether the probe runs (1) or not (0). A probe that is switched off is not shown.",
         |page| {
-            let probes = &page.snapshot.probes;
-            probes.iter().map(|p| Sample::labelled(&p.name, p.verdict == Verdict::Attached)).collect()
+            let probes = page.snapshot.probes.iter().filter(|probe| probe.verdict != Verdict::SwitchedOff);
+            probes.map(|p| Sample::labelled(&p.name, p.verdict == Verdict::Attached)).collect()
         },
     ),
     Scope::Tcpmon.info(
@@ -180,5 +180,6 @@ const fn verdict(verdict: Verdict) -> &'static str {
         Verdict::Attached => "attached",
         Verdict::Unsupported => "unsupported",
         Verdict::Broken => "broken",
+        Verdict::SwitchedOff => "switched_off",
     }
 }

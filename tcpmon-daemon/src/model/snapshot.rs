@@ -170,7 +170,7 @@ pub struct NapiPolls {
 
 /// State of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// It is attached and runs.
     Attached,
@@ -178,6 +178,8 @@ pub enum Verdict {
     Unsupported,
     /// It should run but does not.
     Broken,
+    /// The settings do not want it; the reason states what is lost.
+    SwitchedOff,
 }
 
 /// The status of one probe.
