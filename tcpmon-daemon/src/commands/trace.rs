@@ -323,9 +323,9 @@ impl RunningTrace {
     }
 
     /// Takes the totals of sockets that were closed too late for the last records, but too early for the look at the
-    /// open ones, and of threads that have exited meanwhile. Other records are of after the end.
+    /// open ones. Other records are of after the end.
     fn drain_ended(&mut self) -> anyhow::Result<()> {
-        let (mut records, mut exited) = (Vec::new(), Vec::new());
+        let mut records = Vec::new();
         let mut closed = BTreeSet::new();
         let totals = &mut self.totals;
         self.kernel.drain(self.ring_records, |event| match event {
@@ -334,15 +334,14 @@ impl RunningTrace {
                 totals.socket(&record, &record.state.counters, true);
                 closed.insert(record.header.cookie);
             }
-            Event::ReaderExit { slot } => exited.push(slot),
-            Event::Final(_) | Event::Listener(_) | Event::HandedOver(_) => {}
+            Event::Final(_) | Event::Listener(_) | Event::HandedOver(_) | Event::ReaderExit { .. } => {}
         })?;
         records.retain(|record| closed.contains(&record.cookie));
         records.iter().for_each(|record| totals.timeslice(record));
         let dropped = records.len().saturating_sub(self.writer.room());
         records.truncate(records.len() - dropped);
         self.writer.send(records, dropped as u64);
-        exited.into_iter().try_for_each(|slot| free_exited(&mut self.kernel, slot, |slot| self.totals.thread(slot)))
+        Ok(())
     }
 
     /// What the programs have lost so far, by cause.
@@ -366,10 +365,11 @@ impl RunningTrace {
         let end = read_clocks();
         let torn = self.totals.open_sockets(&mut self.kernel)?;
         lost.insert(Loss::SnapshotTorn.name().into(), torn);
+        self.totals.open_threads(&self.kernel);
         // A program that has marked a socket as ended, and was preempted before it made the record, goes on meanwhile.
         tokio::time::sleep(DRAIN_INTERVAL).await;
         self.drain_ended()?;
-        self.writer.send_totals(self.totals.finish(&self.kernel));
+        self.writer.send_totals(self.totals.finish());
         let ending = Ending { end, reason, lost };
         let outcome = self.writer.finish(ending, &mut self.signals).await?;
         Ok((outcome, self.command.map(|command| (command, self.signals))))

@@ -219,11 +219,15 @@ impl TraceTotals {
         Ok(torn)
     }
 
-    /// Everything, with the threads that have not exited.
-    pub(super) fn finish(mut self, kernel: &Kernel) -> Vec<Total> {
+    /// The threads that have not been looked at, whether or not they have exited.
+    pub(super) fn open_threads(&mut self, kernel: &Kernel) {
         for (_, slot) in kernel.readers() {
             self.thread(&slot);
         }
+    }
+
+    /// Everything.
+    pub(super) fn finish(mut self) -> Vec<Total> {
         self.take()
     }
 }
