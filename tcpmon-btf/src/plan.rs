@@ -19,7 +19,7 @@ pub struct Probe {
     pub sees_lifecycle: bool,
     /// Whether nothing works without it.
     pub required: bool,
-    /// What is lost without it; empty when required.
+    /// What is lost without it; empty if it cannot be left out.
     pub lost_without: &'static str,
     /// Whether the daemon attaches it.
     pub daemon: bool,
@@ -48,7 +48,7 @@ pub const FUNCTIONS: [(&str, &str); 4] = [
 
 /// All probes, in the order in which they are attached. Reads come before timeslices, so that no timeslice lacks its
 /// reads.
-pub const PROBES: [Probe; 10] = [
+pub const PROBES: [Probe; 11] = [
     Probe {
         sees_lifecycle: true,
         second_program: Some("inet_sock_set_state_again"),
@@ -62,7 +62,8 @@ pub const PROBES: [Probe; 10] = [
     FORK,
     required("tcp_rcv_space_adjust", true, tracepoint::tcp_rcv_space_adjust::ARGUMENTS),
     required("tcp_probe", true, tracepoint::tcp_probe::ARGUMENTS),
-    required("sched_switch", true, tracepoint::sched_switch::ARGUMENTS),
+    EXIT,
+    SWITCH,
     optional(
         "tcp_rcvbuf_grow",
         "growth of receive buffers is inferred from their size at the next segment or read",
@@ -79,6 +80,15 @@ pub const FORK: Probe = Probe {
     daemon: false,
     ..required("sched_process_fork", true, tracepoint::sched_process_fork::ARGUMENTS)
 };
+
+/// Threads that lose their CPU. The daemon can do without it: then [`EXIT`] takes its place.
+pub const SWITCH: Probe = Probe {
+    lost_without: "timeslices of readers are not counted; their times are added up at each read instead",
+    ..required("sched_switch", true, tracepoint::sched_switch::ARGUMENTS)
+};
+
+/// Threads that end. Attached only where [`SWITCH`] is switched off, which sees them, too.
+pub const EXIT: Probe = required("sched_process_exit", false, tracepoint::sched_process_exit::ARGUMENTS);
 
 /// Requests for socket memory that a limit refused.
 pub const MEMORY_LIMIT: Probe = optional(

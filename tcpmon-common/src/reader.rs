@@ -41,7 +41,7 @@ pub struct ReaderSlot {
     pub tid: u32,
     /// Thread-group id (what `ps` calls the pid).
     pub tgid: u32,
-    /// Number of edges seen: odd while the thread is on a CPU. Wraps.
+    /// Number of edges seen: odd while the thread is on a CPU. Wraps. 0 if nobody counts timeslices.
     pub edges: u32,
     /// `READER_` flags.
     pub flags: u32,
@@ -51,9 +51,10 @@ pub struct ReaderSlot {
     pub sums: u32,
     /// Next slot of the chain, or [`SLOT_NONE`].
     pub next: u32,
-    /// `se.sum_exec_runtime` at the last deactivation, ns.
+    /// `se.sum_exec_runtime` when it was last added to the totals, ns: at the last deactivation, or at the last read if
+    /// nobody counts timeslices. So is `run_delay_ns`.
     pub exec_ns: u64,
-    /// `sched_info.run_delay` at the last deactivation, ns.
+    /// `sched_info.run_delay` at that time, ns.
     pub run_delay_ns: u64,
     /// The thread group's name.
     pub process: Name,

@@ -177,7 +177,9 @@ pub struct Settings {
     /// `TRACE_`: whether this is a trace, and what it sends.
     pub trace: u32,
     /// 1 if the tracepoint `tcp_rcvbuf_grow` announces growth; 0 if growth is inferred from `sk_rcvbuf`.
-    pub grow_announced: u32,
+    pub grow_announced: u16,
+    /// 1 if `sched_switch` counts the readers' timeslices; 0 if each read adds the reader's times since the last one.
+    pub timeslices: u16,
     /// If not 0, trace only thread groups in the map `FILTER_TGIDS`.
     pub filter_tgids: u32,
     /// If not 0, trace only thread groups whose name is in the map `FILTER_COMMS`.

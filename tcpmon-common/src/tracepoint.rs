@@ -89,6 +89,10 @@ tracepoints! {
         /// The first thread of the new process, or the new thread.
         CHILD = argument(1, ExpectedType::Pointer("task_struct"));
     }
+    sched_process_exit {
+        /// The thread that ends.
+        TASK = argument(0, ExpectedType::Pointer("task_struct"));
+    }
     tcp_rcvbuf_grow {
         /// The socket.
         SOCK = argument(0, ExpectedType::Pointer("sock"));

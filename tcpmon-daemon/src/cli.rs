@@ -11,7 +11,7 @@ use tcpmon_common::settings::FILTER_CGROUPS;
 
 use crate::{
     config::{
-        Config, ConfigError, DROP_ENTRIES_RANGE, DaemonSettings, GROUPS_RANGE, Keep, LogFormat, LogLevel,
+        Config, ConfigError, DROP_ENTRIES_RANGE, DaemonSettings, GROUPS_RANGE, Keep, LogFormat, LogLevel, ProbeProfile,
         READERS_RANGE, check_process_name, check_ring_bytes, key_help, parse_duration, parse_keep, parse_port_range,
         parse_size,
     },
@@ -164,6 +164,14 @@ pub struct DaemonArgs {
     #[arg(long = "collect.netstat", value_name = "true|false", help = key_help("collect.netstat"), num_args = 0..=1)]
     #[arg(require_equals = true, default_missing_value = "true", hide_possible_values = true)]
     collect_netstat: Option<bool>,
+
+    #[arg(long = "probes.profile", value_name = "PROFILE", help = key_help("probes.profile"))]
+    #[arg(hide_possible_values = true)]
+    probes_profile: Option<ProbeProfile>,
+
+    #[arg(long = "probes.sched-switch", value_name = "true|false", help = key_help("probes.sched_switch"))]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true)]
+    probes_sched_switch: Option<bool>,
 
     #[arg(long = "probes.napi-poll", value_name = "true|false", help = key_help("probes.napi_poll"), num_args = 0..=1)]
     #[arg(require_equals = true, default_missing_value = "true", hide_possible_values = true)]
@@ -580,6 +588,8 @@ impl DaemonArgs {
         set(&mut config.collect.psi, self.collect_psi);
         set(&mut config.collect.stat, self.collect_stat);
         set(&mut config.collect.netstat, self.collect_netstat);
+        set(&mut config.probes.profile, self.probes_profile);
+        set(&mut config.probes.sched_switch, self.probes_sched_switch);
         set(&mut config.probes.napi_poll, self.probes_napi_poll);
         set(&mut config.probes.kfree_skb, self.probes_kfree_skb);
         set(&mut config.log.level, self.log_level);

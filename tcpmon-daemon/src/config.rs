@@ -20,7 +20,7 @@ use tracing::level_filters::LevelFilter;
 
 pub use self::collect::Collect;
 use self::locate::{key_at, line_number, span_of};
-pub use self::probes::Probes;
+pub use self::probes::{ProbeProfile, Probes};
 pub use self::settings::{
     DROP_ENTRIES_RANGE, DaemonSettings, FlightSettings, GROUPS_RANGE, InvalidSetting, Keep, READERS_RANGE,
 };
@@ -222,6 +222,8 @@ const KEYS: &[ConfigKey] = &[
     key("collect.psi", "Whether to show memory pressure stalls, which node_exporter has, too"),
     key("collect.stat", "Whether to show context switches, which node_exporter has, too"),
     key("collect.netstat", "Whether to show TcpExt and IpExt counters, some of which node_exporter has, too"),
+    key("probes.profile", "full, or light: without the probes below"),
+    key("probes.sched_switch", "Whether to count the readers' timeslices, a program on each switch of threads"),
     key("probes.napi_poll", "Whether to count NAPI polls and the packets of each, a program on each poll"),
     key("probes.kfree_skb", "Whether to count received segments that the kernel drops, with its reasons"),
     key("flight.directory", "Directory for what the flight recorder writes, such as `/var/lib/tcpmon`"),

@@ -36,7 +36,7 @@ use crate::{
     traced::{TracedReader, TracedSocket},
 };
 
-pub use self::task::{ReaderThread, reader_thread, slot_of};
+pub use self::task::{ReaderThread, forget_slot, reader_thread, slot_of};
 
 // The loader sets the sizes of READERS, FREE_SLOTS, TRACED, TRACED_SOCKETS, FREE_PLACES, FILTER_TGIDS, DROPS and
 // EVENTS.

@@ -1,8 +1,10 @@
 //! Readers: the threads in whose context sockets are drained.
 
 use tcpmon_common::{
+    header::{Header, KIND_READER_EXIT, VERSION},
+    loss::Loss,
     name::Name,
-    reader::{FIRST_EPHEMERAL, READER_ACTIVE, READER_SERVICES, READER_TRACED, ReaderSlot, SLOT_NONE},
+    reader::{FIRST_EPHEMERAL, READER_ACTIVE, READER_EXITED, READER_SERVICES, READER_TRACED, ReaderSlot, SLOT_NONE},
     settings::{FILTER_CGROUPS, TRACE_NONE, TRACE_TIMESLICES},
     socket::{SOCKET_ACTIVE, SOCKET_PASSIVE, SOCKET_PORT_CHOSEN, SOCKET_SERVICE, SocketState},
 };
@@ -36,7 +38,7 @@ pub fn enter(task: Task) -> Option<u32> {
     reader.exec_ns = task.exec_ns();
     reader.run_delay_ns = task.run_delay_ns();
     // The thread is running, or it would not be here.
-    reader.edges = 1;
+    reader.edges = setting!(timeslices) as u32;
     if setting!(trace) != TRACE_NONE {
         reader.flags |= READER_TRACED;
     }
@@ -95,10 +97,13 @@ pub fn take_over(state: &mut SocketState, task: Task) -> bool {
 }
 
 /// Handles a read by the socket's reader: the thread's timeslices, starting with the current one, count for the
-/// socket's service.
+/// socket's service. Where nobody counts timeslices, its times since its last read count for the service of that read.
 #[inline(always)]
 pub fn select_service(state: &SocketState, tcp: TcpSock) -> Option<()> {
     let first = state.reader_slot;
+    if setting!(timeslices) == 0 {
+        add_times(first, Task::current());
+    }
     let reader = maps::reader(first)?;
     // Most threads read from the same socket again.
     if reader.cookie == state.cookie {
@@ -211,6 +216,52 @@ impl Service {
         reader.remote_port = self.remote_port;
         reader.netns = self.netns;
     }
+}
+
+/// Takes what the thread has spent on CPUs and in run queues since the last time, ns.
+#[inline(always)]
+pub fn take_times(reader: &mut ReaderSlot, task: Task) -> (u64, u64) {
+    let (exec_ns, run_delay_ns) = (task.exec_ns(), task.run_delay_ns());
+    let times = (exec_ns.wrapping_sub(reader.exec_ns), run_delay_ns.wrapping_sub(reader.run_delay_ns));
+    reader.exec_ns = exec_ns;
+    reader.run_delay_ns = run_delay_ns;
+    times
+}
+
+/// Adds these times to the totals of the service that the thread in `slot` read last: where nobody counts timeslices.
+#[inline(always)]
+pub fn add_times(slot: u32, task: Task) -> Option<()> {
+    let reader = maps::reader(slot)?;
+    let (on_cpu_ns, run_queue_wait_ns) = take_times(reader, task);
+    let sums = maps::reader(reader.sums)?;
+    sums.counters.on_cpu_ns += on_cpu_ns;
+    sums.counters.run_queue_wait_ns += run_queue_wait_ns;
+    None
+}
+
+/// Reports that the thread in slot `first` ends, after marking all its slots as ready to be collected, the thread's own
+/// (first) slot last.
+#[inline(always)]
+pub fn exit(first: u32) -> Option<()> {
+    let mut slot = maps::reader(first)?.next;
+    let mut i = 0;
+    while i < READER_SERVICES && slot != SLOT_NONE {
+        let reader = maps::reader(slot)?;
+        slot = reader.next;
+        reader.flags |= READER_EXITED;
+        i += 1;
+    }
+    maps::reader(first)?.flags |= READER_EXITED;
+    let record = maps::reserve::<Header>(Loss::ReaderExit)?;
+    *record = Header {
+        kind: KIND_READER_EXIT,
+        version: VERSION,
+        cpu: kernel::cpu(),
+        time_ns: kernel::now_ns(),
+        cookie: first as u64,
+    };
+    maps::submit(record);
+    None
 }
 
 /// Sets the process that opened the socket as its process, until somebody reads from it.

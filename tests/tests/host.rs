@@ -304,17 +304,39 @@ fn a_source_that_is_switched_off_is_not_shown_and_status_tells_it_from_one_that_
 fn a_probe_that_is_switched_off_is_not_loaded_nor_shown_and_status_says_what_is_missing() {
     let _stats = HostSysctl::set("kernel.bpf_stats_enabled", "1");
     let lab = Lab::new();
-    let daemon = Daemon::start(&["--probes.napi-poll=false", "--probes.kfree-skb=false"]);
+    let daemon = Daemon::start(&["--probes.profile=light"]);
+    let readers = |page: &Page| page.value("tcpmon_map_entries", &[("map", "readers")]).unwrap();
+    let before = readers(&daemon.scrape());
     // There are polls, and drops with a reason.
     let reader = Traffic::reader(lab.receiver()).comm("dropping").drop_one_in(10).spawn();
     sender(&lab, &reader).message(1000).bytes(100_000).spawn().wait();
     assert_eq!(reader.wait().bytes, 100_000);
+    // Threads that exit are no readers any more.
+    let threads = Traffic::reader(lab.receiver()).comm("threads").connections(50).threads(Threads::PerFlow).spawn();
+    sender(&lab, &threads).connections(50).bytes(100_000).spawn().wait();
+    assert_eq!(threads.wait().bytes, 5_000_000);
+    eventually(DEADLINE, "the readers have gone", || {
+        let now = readers(&daemon.scrape());
+        if now <= before { Ok(()) } else { Err(now) }
+    });
     let page = daemon.scrape();
+    let of_threads = |name| page.sum(name, &[("process", "threads")]);
+    assert_eq!(of_threads("tcpmon_receive_bytes_total"), 5_000_000.0);
+    assert!(of_threads("tcpmon_reader_cpu_seconds_total") > 0.0);
+    let (limited, observed) =
+        (of_threads("tcpmon_receive_limited_seconds_total"), of_threads("tcpmon_socket_seconds_total"));
+    assert!((limited - observed).abs() <= 1e-6 * observed, "{limited} and {observed}");
     families::shown_where_the_source_is_on(&page, &sources_and_probes(&daemon));
     assert_eq!(page.sum("tcpmon_receive_bytes_total", &[("process", "dropping")]), 100_000.0);
-    assert_eq!(page.samples("tcpmon_receive_drops_total").len(), 0);
+    for absent in ["tcpmon_receive_drops_total", "tcpmon_timeslices_total", "tcpmon_timeslice_arrived_bytes_total"] {
+        assert_eq!(page.samples(absent).len(), 0, "{absent}");
+    }
     let status = daemon.status();
-    for (name, missing) in [("napi_poll", "NAPI polls are not counted"), ("kfree_skb", "drops of received segments")] {
+    for (name, missing) in [
+        ("sched_switch", "timeslices of readers are not counted"),
+        ("napi_poll", "NAPI polls are not counted"),
+        ("kfree_skb", "drops of received segments"),
+    ] {
         let mut probes = status["probes"].as_array().unwrap().iter();
         let probe = probes.find(|probe| probe["name"] == name).unwrap_or_else(|| panic!("no {name} in {status}"));
         let reason = probe["reason"].as_str().unwrap();

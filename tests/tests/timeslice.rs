@@ -72,30 +72,44 @@ fn a_reader_that_spins_shows_what_arrived_beside_it() {
 
 #[test]
 fn times_on_the_cpu_and_in_the_run_queue_are_those_of_schedstat() {
+    times_are_those_of_schedstat(&[]);
+}
+
+#[test]
+fn times_are_those_of_schedstat_without_sched_switch() {
+    times_are_those_of_schedstat(&["--probes.sched-switch=false"]);
+}
+
+/// Compares the times of a reader that shares its CPU.
+fn times_are_those_of_schedstat(arguments: &[&str]) {
     if !has_two_cpus() {
         return;
     }
     let lab = Lab::new();
-    let daemon = Daemon::start(&[]);
+    let daemon = Daemon::start(arguments);
     let _hog = Traffic::hog(0, 0);
     let reader = Traffic::reader(lab.receiver()).comm("contended").cpu(0).between(Between::Spin(300)).spawn();
     // The sender sends as fast as it can: the reader always has something to do, and half a CPU to do it with.
     let sender = sender(&lab, &reader).cpu(1).spawn();
     let labels = group("contended", reader.port());
     eventually(DEADLINE, "the reader is known", || {
-        daemon.scrape().value("tcpmon_timeslice_seconds_count", &labels).is_some_and(|count| count > 2.0)
+        daemon.scrape().value("tcpmon_reader_cpu_seconds_total", &labels).is_some_and(|time| time > 0.01)
     });
-    // tcpmon counts a timeslice when it ends, so schedstat is read before and after each metrics page.
+    // tcpmon counts time when a timeslice ends or at a read, so schedstat is read before and after each metrics page.
     let look = || {
         let before = truth::task_times(reader.pid(), reader.pid());
         let page = daemon.scrape();
         let after = truth::task_times(reader.pid(), reader.pid());
-        let value = |name: &str| page.value(name, &labels).unwrap();
+        let value = |name: &str| page.value(name, &labels).unwrap_or_else(|| panic!("no {name}"));
         let seen = (
-            value("tcpmon_timeslice_seconds_sum"),
-            value("tcpmon_reader_run_queue_wait_seconds_sum"),
-            value("tcpmon_timeslice_seconds_count"),
+            value("tcpmon_reader_cpu_seconds_total"),
+            value("tcpmon_reader_run_queue_seconds_total"),
+            page.value("tcpmon_timeslice_seconds_count", &labels),
         );
+        if seen.2.is_some() {
+            assert_eq!(value("tcpmon_timeslice_seconds_sum"), seen.0);
+            assert_eq!(value("tcpmon_reader_run_queue_wait_seconds_sum"), seen.1);
+        }
         (before, seen, after)
     };
     let pass = |time: Duration| {
@@ -120,7 +134,7 @@ fn times_on_the_cpu_and_in_the_run_queue_are_those_of_schedstat() {
     for (what, seen, (least, most), cut) in [
         ("on the CPU", last.1.0 - first.1.0, running, cut(running.1)),
         ("in the run queue", last.1.1 - first.1.1, waiting, cut(waiting.1)),
-        ("timeslices", last.1.2 - first.1.2, timeslices, 1.0),
+        ("timeslices", last.1.2.zip(first.1.2).map_or(timeslices.0, |(last, first)| last - first), timeslices, 1.0),
     ] {
         assert!(
             (least - cut..=most + cut).contains(&seen),

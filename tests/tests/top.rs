@@ -61,7 +61,7 @@ fn rows_say_what_the_reader_the_kernel_and_the_sender_say() {
     let [row] = &sockets[..] else { panic!("{sockets:?}") };
     // The reader's own count, over a time that includes the interval.
     let read = number(row, "read_bytes_per_second");
-    assert!((read - rate).abs() <= 0.25 * rate, "{read} and {rate}");
+    assert!((read - rate).abs() <= 0.25 * rate, "{read} and {rate}: {row}");
     assert_eq!((&row["limited_by"], &row["process"]), (&"application".into(), &"top-slow".into()));
     assert!(number(&row["limited"], "application") >= 0.9, "{row}");
     assert!(row["advice"].as_str().is_some_and(|advice| advice.contains("while the reader computes")), "{row}");
@@ -80,7 +80,7 @@ fn rows_say_what_the_reader_the_kernel_and_the_sender_say() {
 
     let groups = rows(&["--own", "--comm", "top-slow", "--interval", "1s"]);
     let [group] = &groups[..] else { panic!("{groups:?}") };
-    assert_eq!((&group["connections"], &group["limited_by"]), (&1.into(), &"application".into()));
+    assert_eq!((&group["connections"], &group["limited_by"]), (&1.into(), &"application".into()), "{group}");
     assert_eq!(rows(&["--own", "--sockets", "--limit", "1", "--sort", "received"]).len(), 1);
 }
 

@@ -34,7 +34,7 @@ fn a_printed_config_parses_to_the_same_and_explains_every_key() {
             systemd_socket: true,
         },
         collect: Collect { zones: false, ..Collect::default() },
-        probes: Probes { napi_poll: false, ..Probes::default() },
+        probes: Probes { profile: ProbeProfile::Light, napi_poll: false, ..Probes::default() },
         log: Log { level: LogLevel::Warn, format: LogFormat::Json },
         ..Config::default()
     };

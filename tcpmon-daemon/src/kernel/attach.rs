@@ -33,7 +33,7 @@ impl Loaded {
         types: &KernelTypes,
     ) -> Result<Self, LoadError> {
         if let Some((verdict, reason)) = why_not {
-            if probe.required {
+            if probe.required && verdict != Verdict::SwitchedOff {
                 return Err(CannotRun { missing: reason, remedy: REPORT.into() }.into());
             }
             return Ok(Self { probe, status: status(probe, verdict, reason) });

@@ -14,7 +14,7 @@ use aya::{
 use rustix::time::{ClockId, clock_gettime};
 use tcpmon_btf::{
     Btf, layout,
-    plan::{self, FORK, PROBES, Probe, SOCK_OPS},
+    plan::{self, EXIT, FORK, PROBES, Probe, SOCK_OPS, SWITCH},
 };
 use tcpmon_common::{
     napi::NapiDevice,
@@ -249,7 +249,11 @@ impl Plan {
             Some(_) => probe.trace || options.drops && probe.name == DROP,
             None => probe.daemon,
         });
-        let wanted = wanted.filter(|probe| **probe != FORK || follows(options));
+        let wanted = wanted.filter(|probe| match **probe {
+            FORK => follows(options),
+            EXIT => is_switched_off(&SWITCH, options),
+            _ => true,
+        });
         Ok(Self {
             settings: settings(&btf, layout, options),
             probes: wanted.map(|probe| (probe, why_not(probe, options, &btf))).collect(),
@@ -263,10 +267,14 @@ impl Plan {
 
 /// Why a probe is not attached, if it is not.
 fn why_not(probe: &Probe, options: &Options, btf: &Btf<'_>) -> Option<(Verdict, String)> {
-    if options.switched_off.contains(&probe.name) {
+    if is_switched_off(probe, options) {
         return Some((Verdict::SwitchedOff, format!("switched off by probes.{}", probe.name)));
     }
     plan::unsupported(probe, btf).map(|reason| (Verdict::Unsupported, reason))
+}
+
+fn is_switched_off(probe: &Probe, options: &Options) -> bool {
+    options.switched_off.contains(&probe.name)
 }
 
 fn is_attached(probes: &[ProbeStatus], probe: &Probe) -> bool {
@@ -295,6 +303,7 @@ fn settings(btf: &Btf<'_>, layout: Layout, options: &Options) -> Settings {
             Some(_) => TRACE_TIMESLICES,
         },
         grow_announced: btf.tracepoint("tcp_rcvbuf_grow").is_some().into(),
+        timeslices: (!is_switched_off(&SWITCH, options)).into(),
         filter_tgids: (!filter.tgids.is_empty()).into(),
         filter_comms: (!filter.comms.is_empty()).into(),
         filter_ports: (!filter.ports.is_empty()).into(),

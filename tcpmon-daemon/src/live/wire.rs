@@ -11,7 +11,7 @@ use crate::model::live::LiveSample;
 const MAGIC: [u8; 4] = *b"tcpm";
 
 /// Version of the samples: [`LiveSample`] and all that it has.
-pub(super) const VERSION: u16 = 1;
+pub(super) const VERSION: u16 = 2;
 
 /// Largest message, bytes: some 250,000 connections.
 pub(super) const MAX_MESSAGE: usize = 64 << 20;
@@ -127,7 +127,7 @@ mod tests {
         let mut other = message(Ok(&sample(1)));
         other[4] = 9;
         let problem = read(&other).expect("whole").expect_err("another version");
-        assert_eq!(problem, "the daemon has version 9 of live samples, and this side 1: use one tcpmon");
+        assert_eq!(problem, "the daemon has version 9 of live samples, and this side 2: use one tcpmon");
         assert_eq!(read(b"HTTP/1.1 400 Bad Request").expect("whole"), Err("the daemon is not tcpmon".to_owned()));
     }
 

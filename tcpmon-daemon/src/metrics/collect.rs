@@ -37,7 +37,7 @@ impl Collector for Page {
 }
 
 fn write(family: &Family, page: &Page, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let samples = (family.read)(page);
+    let samples = if page.has(family) { (family.read)(page) } else { Vec::new() };
     if samples.is_empty() {
         return Ok(());
     }

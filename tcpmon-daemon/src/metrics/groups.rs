@@ -254,6 +254,22 @@ pub(super) const TIMESLICE_FAMILIES: &[Family] = &[
         "Data that readers read in their timeslices.",
         |page| per_group(page, |group| group.counters.sockets.timeslice_read_bytes),
     ),
+    Scope::Group.counter(
+        "tcpmon_reader_cpu_seconds_total",
+        "seconds",
+        &[],
+        &["tcp_rcv_space_adjust"],
+        "Time that readers were on a CPU.",
+        |page| per_group(page, |group| group.counters.readers.on_cpu_ns as f64 / 1e9),
+    ),
+    Scope::Group.counter(
+        "tcpmon_reader_run_queue_seconds_total",
+        "seconds",
+        &[],
+        &["tcp_rcv_space_adjust"],
+        "Time that readers were runnable and waited for a CPU.",
+        |page| per_group(page, |group| group.counters.readers.run_queue_wait_ns as f64 / 1e9),
+    ),
     Scope::Group.histogram(
         "tcpmon_reader_run_queue_wait_seconds",
         "seconds",

@@ -2,10 +2,10 @@
 
 use std::{ops::Range, sync::Arc};
 
-use super::{identity::Identity, usage::Usage};
+use super::{Family, identity::Identity, usage::Usage};
 use crate::model::{
     host::Host,
-    snapshot::{Group, Observed, Snapshot},
+    snapshot::{Group, Observed, Snapshot, Verdict},
 };
 
 /// All input for one metrics page.
@@ -31,6 +31,12 @@ impl Page {
     pub(super) fn new(identity: Arc<Identity>, usage: Option<Usage>, observed: Observed) -> Self {
         let Observed { snapshot, host, .. } = observed;
         Self { snapshot, host, identity, usage, shown: None }
+    }
+
+    /// Whether nothing is switched off that the family needs.
+    pub(super) fn has(&self, family: &Family) -> bool {
+        let mut off = self.snapshot.probes.iter().filter(|probe| probe.verdict == Verdict::SwitchedOff);
+        !off.any(|probe| family.sources.contains(&probe.name.as_str()))
     }
 
     /// The groups on this page.

@@ -134,6 +134,8 @@ pub struct LiveReader {
     pub tid: u32,
     /// Whether it was on a CPU.
     pub is_running: bool,
+    /// When it was first seen reading, `CLOCK_MONOTONIC`, ns.
+    pub begun_ns: u64,
     /// Its timeslices.
     pub timeslices: LiveTimeslices,
 }
@@ -168,6 +170,8 @@ pub struct LiveHost {
     pub lost: u64,
     /// Probes that should run and do not.
     pub broken_probes: Vec<String>,
+    /// Probes that the settings do not want.
+    pub switched_off_probes: Vec<String>,
     /// Groups that have no room of their own: they are in `other`.
     pub hidden_groups: u64,
 }
@@ -241,7 +245,7 @@ impl LiveReader {
     fn new(slot: u32, reader: &ReaderSlot) -> Self {
         let timeslices = LiveTimeslices::from(&reader.counters.since(&ReaderCounters::ZERO));
         // Only the first slot of a thread counts edges.
-        Self { slot, tid: reader.tid, is_running: reader.edges % 2 == 1, timeslices }
+        Self { slot, tid: reader.tid, is_running: reader.edges % 2 == 1, begun_ns: reader.begun_ns, timeslices }
     }
 }
 
@@ -268,7 +272,10 @@ impl LiveHost {
         let softnet = available("softnet");
         let sum = |value: fn(&super::host::Softnet) -> u64| softnet.then(|| host.softnet.iter().map(value).sum());
         let overruns = host.devices.iter().flat_map(|device| device.overruns.iter().map(|(_, count)| count)).sum();
-        let broken = snapshot.probes.iter().filter(|probe| probe.verdict == Verdict::Broken);
+        let probes = |verdict| {
+            let those = snapshot.probes.iter().filter(move |probe| probe.verdict == verdict);
+            those.map(|probe| probe.name.clone()).collect()
+        };
         let hidden = snapshot.maps.iter().find(|map| map.name == "groups_hidden");
         Self {
             ring_overruns: available("devices").then_some(overruns),
@@ -281,7 +288,8 @@ impl LiveHost {
                 .map(|(_, count)| count)
                 .chain(host.losses.iter().map(|(_, count)| count))
                 .sum(),
-            broken_probes: broken.map(|probe| probe.name.clone()).collect(),
+            broken_probes: probes(Verdict::Broken),
+            switched_off_probes: probes(Verdict::SwitchedOff),
             hidden_groups: hidden.map_or(0, |map| map.entries),
         }
     }

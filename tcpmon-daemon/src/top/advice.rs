@@ -7,9 +7,9 @@ use tcpmon_trace::{
 
 use super::rows::Row;
 
-/// A thread that computes for more than this share of the time in which it does not wait for a CPU has little else that
-/// it could wait for.
-const BUSY: f64 = 0.8;
+/// A reader that computes for more than this share of the time in which it does not wait for a CPU is mostly computing.
+/// A timeslice that has not ended may be missing in its sums.
+const BUSY: f64 = 0.5;
 
 /// What to say about this row.
 pub fn advice(row: &Row) -> String {

@@ -106,6 +106,7 @@ mod tests {
                 tcp_memory: Some((734_003_200, 1_468_006_400, false)),
                 lost: 0,
                 broken_probes: Vec::new(),
+                switched_off_probes: Vec::new(),
                 hidden_groups: 0,
             };
             for (number, cause) in [(0, 0), (1, 1), (2, 2), (3, 3)] {

@@ -130,7 +130,7 @@ impl Rows {
         self.interval = if is_first { 0.0 } else { seconds(self.monotonic_ns, sample.monotonic_ns) };
         let host = std::mem::replace(&mut self.host, sample.host);
         self.host_before = (!is_first).then_some(host);
-        let threads = self.threads(sample.complete, sample.readers, &sample.slots);
+        let threads = self.threads(sample.complete, sample.readers, &sample.slots, sample.monotonic_ns);
         self.take_sockets(sample.complete, sample.sockets, &sample.alive, sample.monotonic_ns, &threads);
         self.take_groups(sample.groups);
         self.remember();
@@ -144,12 +144,24 @@ impl Rows {
     }
 
     /// What the threads that read did since the last sample, by thread id.
-    fn threads(&mut self, complete: bool, readers: Vec<LiveReader>, slots: &[u64]) -> HashMap<u32, TimesliceRates> {
+    fn threads(
+        &mut self,
+        complete: bool,
+        readers: Vec<LiveReader>,
+        slots: &[u64],
+        now_ns: u64,
+    ) -> HashMap<u32, TimesliceRates> {
         let mut threads: HashMap<u32, TimesliceRates> = HashMap::new();
         let interval = self.interval;
         let mut now = HashMap::new();
+        // The share of the interval at whose ends a thread was on a CPU.
+        let mut running = HashMap::new();
         for reader in readers {
             let before = self.readers.get(&reader.slot).filter(|before| before.tid == reader.tid);
+            if reader.is_running && before.is_none_or(|before| before.is_running) {
+                let known = before.map_or(seconds(reader.begun_ns, now_ns) / interval, |_| 1.0);
+                running.insert(reader.tid, known.min(1.0));
+            }
             if interval > 0.0 {
                 // Without a value before, it began to read since.
                 let before = before.map(|before| before.timeslices).unwrap_or_default();
@@ -169,8 +181,14 @@ impl Rows {
             self.readers.extend(now);
             self.readers.retain(|slot, _| is_set(slots, *slot));
         }
-        // A timeslice counts when it ends, also the part of it that is older than the interval.
-        for rates in threads.values_mut() {
+        // A timeslice counts when it ends: also the part of it that is older than the interval, and nothing of one that
+        // has not ended. A thread that did not sleep had its CPU whenever it did not wait for one.
+        for (tid, rates) in &mut threads {
+            if rates.blocked == 0.0
+                && let Some(running) = running.get(tid)
+            {
+                rates.on_cpu = rates.on_cpu.max(running - rates.run_queue_wait);
+            }
             rates.on_cpu = rates.on_cpu.min(1.0);
             rates.run_queue_wait = rates.run_queue_wait.min(1.0);
         }
@@ -431,7 +449,7 @@ mod tests {
         let with = |second, on_cpu_seconds: u64, is_running| {
             let timeslices = LiveTimeslices { on_cpu_ns: on_cpu_seconds * 1_000_000_000, ..LiveTimeslices::default() };
             let mut sample = at(second, sample(2));
-            sample.readers = vec![LiveReader { slot: 3, tid: 4712, is_running, timeslices }];
+            sample.readers = vec![LiveReader { slot: 3, tid: 4712, is_running, begun_ns: 500_000_000, timeslices }];
             (sample.complete, sample.alive, sample.slots) = (second == 1, vec![0b11], vec![0b1000]);
             sample
         };
@@ -448,6 +466,28 @@ mod tests {
         fourth.readers.clear();
         rows.take(fourth);
         assert_eq!(on_cpu(&rows), 0.0);
+    }
+
+    #[test]
+    fn a_timeslice_that_has_not_ended_counts_for_a_thread_that_did_not_sleep() {
+        let with = |second, begun_ns, preempted, blocked| {
+            let on_cpu_ns = 100_000_000 * preempted;
+            let timeslices = LiveTimeslices { preempted, blocked, on_cpu_ns, run_queue_wait_ns: on_cpu_ns / 4 };
+            let mut sample = at(second, sample(2));
+            sample.readers = vec![LiveReader { slot: 3, tid: 4712, is_running: true, begun_ns, timeslices }];
+            sample
+        };
+        let on_cpu = |rows: &Rows| (row(rows, 1).rates.timeslices.on_cpu * 1000.0).round();
+        let mut rows = Rows::default();
+        rows.take(at(1, sample(2)));
+        // It has read since half of the interval was over, and has ended one timeslice.
+        rows.take(with(2, 1_500_000_000, 1, 0));
+        assert_eq!(on_cpu(&rows), 475.0);
+        rows.take(with(3, 1_500_000_000, 2, 0));
+        assert_eq!(on_cpu(&rows), 975.0);
+        // For how long it slept is not known.
+        rows.take(with(4, 1_500_000_000, 3, 1));
+        assert_eq!(on_cpu(&rows), 100.0);
     }
 
     #[test]

@@ -62,6 +62,14 @@ pub fn slot_of(task: Task) -> Option<u32> {
     }
 }
 
+/// Lets the thread, which is a reader, be no reader any more.
+#[inline(always)]
+pub fn forget_slot(task: Task) {
+    if let Some(storage) = task_storage(task, 0) {
+        storage.slot_plus_one = SLOT_NONE;
+    }
+}
+
 /// What is known of a thread that reads.
 pub enum ReaderThread {
     /// It has this slot.

@@ -1,6 +1,7 @@
 //! One file per tracepoint subject.
 
 mod drop;
+mod exit;
 mod floor;
 mod fork;
 mod growth;

@@ -82,7 +82,7 @@ fn change_reader(state: &mut SocketState, tcp: TcpSock, task: Task, seen: &Obser
     let other = reader::take_over(state, task);
     // This reader's timeslice started before it read the socket, so its activation found the queue that has held until
     // now.
-    if other && state.reader_slot != SLOT_NONE {
+    if other && state.reader_slot != SLOT_NONE && setting!(timeslices) != 0 {
         fold::observe(&mut state.counters, FILL_ACTIVATION, seen.rmem, seen.rcvbuf);
     }
 }

@@ -2,17 +2,15 @@
 
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 use tcpmon_common::{
-    header::{Header, KIND_READER_EXIT, VERSION},
     histogram::time_bin,
-    loss::Loss,
-    reader::{END_BLOCKED, END_EXITED, END_PREEMPTED, READER_EXITED, READER_SERVICES, ReaderCounters, SLOT_NONE},
+    reader::{END_BLOCKED, END_EXITED, END_PREEMPTED, ReaderCounters},
     settings::TRACE_TIMESLICES,
     tracepoint::sched_switch::{NEXT, PREEMPT, PREV, PREV_STATE},
 };
 
 use crate::{
     kernel::{self, Task, setting},
-    maps, timeslice,
+    maps, reader, timeslice,
 };
 
 /// `TASK_DEAD` of `include/linux/sched.h`: the thread never runs again.
@@ -54,12 +52,7 @@ fn deactivate(slot: u32, task: Task, next: Task, end: u32) -> Option<()> {
     reader.edges += 2 - (reader.edges & 1);
 
     // The thread runs only between its deactivations, so the scheduler's own sums give this timeslice exactly.
-    let exec_ns = task.exec_ns();
-    let run_delay_ns = task.run_delay_ns();
-    let on_cpu_ns = exec_ns.wrapping_sub(reader.exec_ns);
-    let run_queue_wait_ns = run_delay_ns.wrapping_sub(reader.run_delay_ns);
-    reader.exec_ns = exec_ns;
-    reader.run_delay_ns = run_delay_ns;
+    let (on_cpu_ns, run_queue_wait_ns) = reader::take_times(reader, task);
     let sums = reader.sums;
     if sums == slot {
         add(&mut reader.counters, on_cpu_ns, run_queue_wait_ns, end);
@@ -71,16 +64,7 @@ fn deactivate(slot: u32, task: Task, next: Task, end: u32) -> Option<()> {
         timeslice::deactivate(slot, task, next, on_cpu_ns, run_queue_wait_ns, end);
     }
     if end == END_EXITED {
-        exit(slot);
-        let record = maps::reserve::<Header>(Loss::ReaderExit)?;
-        *record = Header {
-            kind: KIND_READER_EXIT,
-            version: VERSION,
-            cpu: kernel::cpu(),
-            time_ns: kernel::now_ns(),
-            cookie: slot as u64,
-        };
-        maps::submit(record);
+        reader::exit(slot);
     }
     None
 }
@@ -97,21 +81,6 @@ fn add(counters: &mut ReaderCounters, on_cpu_ns: u64, run_queue_wait_ns: u64, en
         END_BLOCKED => counters.ends[1] += 1,
         _ => counters.ends[0] += 1,
     }
-}
-
-/// Marks all slots of the thread as ready to be collected, the thread's own (first) slot last.
-#[inline(always)]
-fn exit(first: u32) -> Option<()> {
-    let mut slot = maps::reader(first)?.next;
-    let mut i = 0;
-    while i < READER_SERVICES && slot != SLOT_NONE {
-        let reader = maps::reader(slot)?;
-        slot = reader.next;
-        reader.flags |= READER_EXITED;
-        i += 1;
-    }
-    maps::reader(first)?.flags |= READER_EXITED;
-    None
 }
 
 #[inline(always)]

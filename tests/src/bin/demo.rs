@@ -160,6 +160,6 @@ fn row(name: &str, before: &Page, after: &Page, seconds: f64) -> String {
         1e3 * byte_seconds / read.max(1.0),
         100.0 * fill,
         share("tcpmon_receive_zero_window_seconds_total"),
-        share("tcpmon_reader_run_queue_wait_seconds_sum"),
+        share("tcpmon_reader_run_queue_seconds_total"),
     )
 }

@@ -76,6 +76,9 @@ pub(super) fn host(screen: &Screen, theme: Theme) -> Line<'static> {
     if !now.broken_probes.is_empty() {
         add("broken probes", now.broken_probes.join(" "), true);
     }
+    if !now.switched_off_probes.is_empty() {
+        add("probes switched off", now.switched_off_probes.join(" "), false);
+    }
     if now.hidden_groups > 0 {
         add("groups in `other`", now.hidden_groups.to_string(), false);
     }

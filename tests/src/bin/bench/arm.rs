@@ -36,6 +36,14 @@ pub enum Arm {
     Floor,
     /// `tcpmon daemon`, scraped every 5 s.
     Daemon,
+    /// The daemon without `sched_switch`, not scraped.
+    NoSwitch,
+    /// The daemon without `napi_poll`, not scraped.
+    NoNapi,
+    /// The daemon without `kfree_skb`, not scraped.
+    NoDrops,
+    /// The daemon with the profile `light`, scraped every 5 s.
+    Light,
     /// `tcpmon trace` of the server, to a file.
     Trace,
     /// `ss -tmi` in the server's namespace every 100 ms.
@@ -66,12 +74,24 @@ pub struct Scrapes {
 }
 
 impl Arm {
-    /// All arms, in the order of the tables.
-    pub const ALL: [Self; 6] = [Self::Off, Self::Null, Self::Floor, Self::Daemon, Self::Trace, Self::Ss];
+    /// The arms that run if none is named.
+    pub const DEFAULT: [Self; 7] =
+        [Self::Off, Self::Null, Self::Floor, Self::Daemon, Self::Light, Self::Trace, Self::Ss];
 
     /// The arm's name.
     pub fn name(self) -> &'static str {
-        ["off", "null", "floor", "daemon", "trace", "ss -tmi"][self as usize]
+        match self {
+            Self::Off => "off",
+            Self::Null => "null",
+            Self::Floor => "floor",
+            Self::Daemon => "daemon",
+            Self::NoSwitch => "daemon, no sched_switch",
+            Self::NoNapi => "daemon, no napi_poll",
+            Self::NoDrops => "daemon, no kfree_skb",
+            Self::Light => "daemon, light",
+            Self::Trace => "trace",
+            Self::Ss => "ss -tmi",
+        }
     }
 
     /// Starts the arm next to a server at `end` and waits until it is idle.
@@ -84,6 +104,10 @@ impl Arm {
                 What::Floor(floor)
             }
             Self::Daemon => What::Daemon(Daemon::start(&[])),
+            Self::NoSwitch => What::Daemon(Daemon::start(&["--probes.sched-switch=false"])),
+            Self::NoNapi => What::Daemon(Daemon::start(&["--probes.napi-poll=false"])),
+            Self::NoDrops => What::Daemon(Daemon::start(&["--probes.kfree-skb=false"])),
+            Self::Light => What::Daemon(Daemon::start(&["--probes.profile=light"])),
             Self::Trace => What::Trace(Trace::start(&["--pid", &server.to_string()])),
             Self::Ss => What::Ss(Ss::start(end)),
         };

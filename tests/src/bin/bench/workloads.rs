@@ -30,7 +30,7 @@ impl Run {
 
 /// Runs the arms (all arms if none is named) in mirrored blocks.
 pub fn measure(workload: Workload, arms: &[Arm], blocks: u32) -> Section {
-    let mut arms = if arms.is_empty() { Arm::ALL.to_vec() } else { arms.to_vec() };
+    let mut arms = if arms.is_empty() { Arm::DEFAULT.to_vec() } else { arms.to_vec() };
     arms.push(Arm::Off);
     arms.sort_unstable();
     arms.dedup();
@@ -55,7 +55,7 @@ pub fn measure(workload: Workload, arms: &[Arm], blocks: u32) -> Section {
 fn run(wire: &Wire, arm: Arm, block: u32, scrapes: &mut Scrapes) -> Run {
     let server = wire.server();
     let monitor = arm.raise(wire.end(), server.pid());
-    let at = (arm == Arm::Daemon).then(|| scrapes.next(RUN)).flatten();
+    let at = matches!(arm, Arm::Daemon | Arm::Light).then(|| scrapes.next(RUN)).flatten();
     let (before, start) = (monitor.cpu(), Instant::now());
     let outcome = scraped(monitor.daemon(), at, || wire.run(server, RUN));
     let (elapsed, used) = (start.elapsed(), monitor.cpu() - before);
@@ -127,6 +127,11 @@ fn targets(workload: Workload, ratios: &BTreeMap<Arm, Ratio>) -> Vec<String> {
     }
     let limit = if workload == Workload::R { 1.07 } else { 1.03 };
     notes.push(target(&format!("{} with the daemon", workload.name()), daemon.value, limit, ""));
+    if workload == Workload::R
+        && let Some(light) = ratios.get(&Arm::Light)
+    {
+        notes.push(target("R with the profile light", light.value, 1.055, ""));
+    }
     if workload == Workload::R
         && let Some(floor) = ratios.get(&Arm::Floor)
     {
