@@ -28,12 +28,21 @@ pub trait Shared {
 /// How often the snapshot tries to copy a state. An event takes less time than a copy.
 pub const TRIES: u32 = 4;
 
+/// How often a try looks whether the event that is being folded has ended: for longer than an event takes, unless an
+/// interrupt comes in between.
+const LOOKS: u32 = 256;
+
 /// Copies once and returns the sequence number of the copy; `None` if the copy is torn and must not be used.
 #[inline(always)]
 pub fn copy(shared: &mut impl Shared) -> Option<u32> {
-    let before = shared.sequence();
-    if before & 1 == 1 {
-        return None;
+    let mut before = shared.sequence();
+    let mut looks = 1;
+    while before & 1 == 1 {
+        if looks == LOOKS {
+            return None;
+        }
+        looks += 1;
+        before = shared.sequence();
     }
     shared.time();
     shared.socket();
@@ -84,7 +93,7 @@ mod tests {
     const EVENTS: usize = 2;
 
     /// The snapshot's program in one interleaving: `schedule` has the number of the event's steps that run before each
-    /// access.
+    /// access; before later ones, one step runs.
     struct Reader<'a> {
         memory: Memory,
         schedule: &'a [usize],
@@ -97,7 +106,8 @@ mod tests {
 
     impl Reader<'_> {
         fn access<T>(&mut self, read: impl FnOnce(&Memory) -> T) -> T {
-            for _ in 0..self.schedule[self.access] {
+            let steps = self.schedule.get(self.access).copied().unwrap_or(1);
+            for _ in 0..steps.min(EVENTS * EVENT.len() - self.done) {
                 self.memory.clock += 1;
                 EVENT[self.done % EVENT.len()](&mut self.memory);
                 self.done += 1;
@@ -163,6 +173,33 @@ mod tests {
         let (taken, wrong) = explore(|reader| copy(reader));
         assert!(taken > 400, "{taken} copies were taken");
         assert_eq!(wrong, 0);
+    }
+
+    #[test]
+    fn an_event_that_is_being_folded_is_waited_for() {
+        let begun = EVENT.len() - 4;
+        let memory = Memory { stood: [(0, 0, 0)].to_vec(), ..Memory::default() };
+        // The event goes on by one step at each look, and then no other comes.
+        let schedule = [begun, 1, 1, 1, 0, 0, 0, 0, 0, 0];
+        let mut reader =
+            Reader { memory, schedule: &schedule, access: 0, done: 0, time: 0, rcv_nxt: 0, state: (0, 0, 0) };
+        assert_eq!(copy(&mut reader), Some(2));
+        assert_eq!(reader.state.1, 100);
+    }
+
+    #[test]
+    fn an_event_that_does_not_end_is_given_up() {
+        let memory = Memory { sequence: 1, ..Memory::default() };
+        let mut reader = Reader {
+            memory,
+            schedule: &[0; LOOKS as usize],
+            access: 0,
+            done: 0,
+            time: 0,
+            rcv_nxt: 0,
+            state: (0, 0, 0),
+        };
+        assert_eq!((copy(&mut reader), reader.access), (None, LOOKS as usize));
     }
 
     /// Checks the exploration itself: it must find the errors of other orders.

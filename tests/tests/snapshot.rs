@@ -379,6 +379,35 @@ fn each_true_to(looks: &[Look], sockets: &[Arc<LiveSocket>]) {
 }
 
 #[test]
+fn a_connection_that_is_busy_is_in_every_pass() {
+    let lab = &Lab::new();
+    let (sender, reader) = lab.receiver().run(|| {
+        let listener = TcpListener::bind(("127.0.0.1", PORTS[0])).unwrap();
+        let sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (sender, listener.accept().unwrap().0)
+    });
+    sender.set_nodelay(true).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| while (&sender).write_all(&[0; 500]).is_ok() {});
+        scope.spawn(|| {
+            let mut buffer = [0; 500];
+            while (&reader).read(&mut buffer).is_ok_and(|bytes| bytes > 0) {}
+        });
+        let mut collector = Collector::start();
+        let passes = many(3000);
+        // Both ends are on this host.
+        let shown: usize = (0..passes).map(|_| collector.pass(Show::All).0).sum();
+        let missed = 2 * passes as usize - shown;
+        // The threads must end before an assertion may fail.
+        sender.shutdown(Shutdown::Both).unwrap();
+        // An event takes 0.1 us, unless an interrupt comes in between, or the other CPU is emulated by the same thread.
+        let most = if is_emulated() { shown / 2 } else { 2 };
+        assert!(missed <= most, "missed {missed} times in {passes} passes");
+        assert!(collector.lost <= missed as u64, "{} lost, {missed} missed", collector.lost);
+    });
+}
+
+#[test]
 fn connections_that_end_while_a_pass_shows_them_are_gone_with_it() {
     let process = format!("ends-{}", std::process::id());
     std::fs::write("/proc/self/comm", &process).unwrap();

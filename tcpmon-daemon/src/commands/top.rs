@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::oneshot,
-    time::{MissedTickBehavior, interval},
+    time::{MissedTickBehavior, interval, sleep},
 };
 
 use self::terminal::Screenful;
@@ -132,11 +132,9 @@ fn screen(args: &TopArgs, samples: &Samples) -> Screen {
 /// Prints what happened in one interval.
 async fn once(args: &TopArgs, mut samples: Samples) -> anyhow::Result<()> {
     let mut screen = screen(args, &samples);
-    let mut tick = interval(args.interval);
-    for _ in 0..2 {
-        tick.tick().await;
-        screen.take(samples.next(screen.rows.pass).await?);
-    }
+    screen.take(samples.next(0).await?);
+    sleep(args.interval).await;
+    screen.take(samples.next(screen.rows.pass).await?);
     if !args.cgroup.is_empty() && screen.rows.groups.iter().all(|group| group.cgroup.is_none()) {
         bail!("--cgroup: the daemon does not know control groups: set cgroup_label = true in its config, or use --own");
     }
