@@ -2,7 +2,7 @@
 
 use aya::{Btf, Ebpf, EbpfLoader, programs::BtfTracePoint};
 
-use tcpmon_btf::plan::PROBES;
+use tcpmon_btf::plan::{EXIT, PROBES};
 
 use super::{LoadError, OBJECT, ProgramStats, program_stats, support::refused};
 
@@ -11,7 +11,8 @@ use super::{LoadError, OBJECT, ProgramStats, program_stats, support::refused};
 pub struct Floor(Ebpf);
 
 impl Floor {
-    /// Attaches an empty program to each of the named tracepoints, or to all that the daemon uses if none are named.
+    /// Attaches an empty program to each of the named tracepoints, or to all that the daemon uses by default if none is
+    /// named.
     ///
     /// # Errors
     /// If the kernel refuses a program or the maps.
@@ -22,7 +23,7 @@ impl Floor {
             .allow_unsupported_maps()
             .load(OBJECT)
             .map_err(|error| refused("tcpmon's maps", &error))?;
-        for probe in &PROBES {
+        for probe in PROBES.iter().filter(|probe| probe.daemon && **probe != EXIT) {
             if !only.is_empty() && !only.iter().any(|name| name == probe.name) {
                 continue;
             }
