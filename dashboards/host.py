@@ -1,6 +1,6 @@
 """The host dashboard: a received packet's path from the ring to the application, then memory, then tcpmon."""
 
-from panels import Dashboard, Panel, Query, Row, Stat, Steps, Variable, quantile, total
+from panels import Dashboard, Panel, Query, Row, Stat, Steps, Variable, quantile
 from tcpmon import ITSELF, MINOR
 
 LOST_SEGMENTS = 'sum(rate(tcpmon_receive_drops_total{@,effect="lost"}[@]))'
@@ -258,7 +258,7 @@ SCHEDULER = Row(
             "Readers in a run queue, on average. Above the number of idle CPUs for long: the host is short of CPU, or "
             "readers are pinned to busy ones.",
             "short",
-            (Query(total("tcpmon_reader_run_queue_wait_seconds", "instance"), "{{instance}}"),),
+            (Query("sum by (instance) (rate(tcpmon_reader_run_queue_seconds_total{@}[@]))", "{{instance}}"),),
         ),
         Panel(
             "Context switches",

@@ -86,7 +86,8 @@ def write(file: TextIO, end: int) -> None:
         "tcpmon_socket_seconds_total", "tcpmon_receive_queue_byte_seconds_total", "tcpmon_receive_segments_total",
         "tcpmon_receive_buffer_growths_total", "tcpmon_timeslice_read_bytes_total", "tcpmon_sockets",
         "tcpmon_receive_buffer_used_bytes", "tcpmon_receive_buffer_limit_bytes", "tcpmon_receive_window_bytes",
-        "tcpmon_receive_out_of_order_bytes", "tcpmon_receive_backlog_bytes",
+        "tcpmon_receive_out_of_order_bytes", "tcpmon_receive_backlog_bytes", "tcpmon_reader_cpu_seconds_total",
+        "tcpmon_reader_run_queue_seconds_total",
     ):
         of_groups(name, full=True)
     of_groups("tcpmon_receive_wait_byte_seconds_total", "reason", ("application", "scheduler"), full=True)

@@ -162,13 +162,6 @@ def top_quantile(q: float, family: str, labels: str, lines: int) -> str:
     return quantile(q, family, labels, f" and on ({labels}) topk({lines}, ({at_end(quantile(q, family, labels))}) > 0)")
 
 
-def total(family: str, labels: str) -> str:
-    """Rate of the sum of a histogram family's observations by `labels`, from classic or native histograms."""
-    classic = f"sum by ({labels}) (rate({family}_sum{{@}}[@]))"
-    native = f"sum by ({labels}) (histogram_sum(rate({family}{{@}}[@])))"
-    return f"{classic} or {native}"
-
-
 def build(dashboard: Dashboard) -> models.Dashboard:
     """The dashboard in the SDK's model. The same input always gives the same output."""
     builder = builders.Dashboard(dashboard.title).uid(dashboard.uid).description(dashboard.description)

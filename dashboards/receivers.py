@@ -1,6 +1,6 @@
 """The receivers dashboard: which receivers are limited, by what, and what to look at; then each of them in depth."""
 
-from panels import Column, Dashboard, Panel, Query, Row, Stat, Steps, Table, Variable, top_quantile, total
+from panels import Column, Dashboard, Panel, Query, Row, Stat, Steps, Table, Variable, top_quantile
 
 KEYS = ("instance", "process", "service")
 GROUP = ", ".join(KEYS)
@@ -282,7 +282,7 @@ TIMESLICES = Row(
             "Time on the CPU",
             "CPU that the readers of the group have, cores. At 1 for a reader with one thread, it is the limit itself.",
             "short",
-            (Query(total("tcpmon_timeslice_seconds", GROUP), LEGEND),),
+            (Query(rate("tcpmon_reader_cpu_seconds_total"), LEGEND),),
             top=TOP,
         ),
         Panel(
@@ -290,7 +290,7 @@ TIMESLICES = Row(
             "Readers of the group that were runnable but not running, on average. Beside the time on the CPU: as much or "
             "more, and the reader is starved. Runbook TcpmonReaderStarved.",
             "short",
-            (Query(total("tcpmon_reader_run_queue_wait_seconds", GROUP), LEGEND),),
+            (Query(rate("tcpmon_reader_run_queue_seconds_total"), LEGEND),),
             top=TOP,
         ),
         Panel(
