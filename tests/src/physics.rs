@@ -35,7 +35,7 @@ pub struct Limits {
 type UpperBound = fn(&Limits, f64) -> f64;
 
 /// Counters that start with tcpmon; for histograms, the bound is that of the sum.
-const OF_TCPMON: [(&str, UpperBound); 30] = [
+const OF_TCPMON: [(&str, UpperBound); 32] = [
     ("tcpmon_receive_bytes_total", bytes),
     ("tcpmon_receive_segments_total", events),
     ("tcpmon_receive_read_bytes_total", bytes),
@@ -53,6 +53,8 @@ const OF_TCPMON: [(&str, UpperBound); 30] = [
     ("tcpmon_timeslice_arrived_bytes_total", bytes),
     ("tcpmon_timeslice_read_bytes_total", bytes),
     ("tcpmon_reader_run_queue_wait_seconds", reader_seconds),
+    ("tcpmon_reader_cpu_seconds_total", cpu_seconds),
+    ("tcpmon_reader_run_queue_seconds_total", reader_seconds),
     ("tcpmon_napi_polls_total", events),
     ("tcpmon_napi_packets_total", events),
     ("tcpmon_napi_budget_exhausted_total", events),
