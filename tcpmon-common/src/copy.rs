@@ -104,7 +104,11 @@ mod tests {
         state: (u64, u32, u32),
     }
 
-    impl Reader<'_> {
+    impl<'a> Reader<'a> {
+        fn new(memory: Memory, schedule: &'a [usize]) -> Self {
+            Self { memory, schedule, access: 0, done: 0, time: 0, rcv_nxt: 0, state: (u64::MAX, 0, 0) }
+        }
+
         fn access<T>(&mut self, read: impl FnOnce(&Memory) -> T) -> T {
             let steps = self.schedule.get(self.access).copied().unwrap_or(1);
             for _ in 0..steps.min(EVENTS * EVENT.len() - self.done) {
@@ -156,8 +160,7 @@ mod tests {
         let (mut taken, mut wrong) = (0, 0);
         all(&mut Vec::new(), EVENTS * EVENT.len(), &mut |schedule| {
             let memory = Memory { stood: [(0, 0, 0)].to_vec(), ..Memory::default() };
-            let mut reader =
-                Reader { memory, schedule, access: 0, done: 0, time: 0, rcv_nxt: 0, state: (u64::MAX, 0, 0) };
+            let mut reader = Reader::new(memory, schedule);
             if protocol(&mut reader).is_some() {
                 taken += 1;
                 let stood = reader.memory.stood.contains(&reader.state);
@@ -181,8 +184,7 @@ mod tests {
         let memory = Memory { stood: [(0, 0, 0)].to_vec(), ..Memory::default() };
         // The event goes on by one step at each look, and then no other comes.
         let schedule = [begun, 1, 1, 1, 0, 0, 0, 0, 0, 0];
-        let mut reader =
-            Reader { memory, schedule: &schedule, access: 0, done: 0, time: 0, rcv_nxt: 0, state: (0, 0, 0) };
+        let mut reader = Reader::new(memory, &schedule);
         assert_eq!(copy(&mut reader), Some(2));
         assert_eq!(reader.state.1, 100);
     }
@@ -190,15 +192,7 @@ mod tests {
     #[test]
     fn an_event_that_does_not_end_is_given_up() {
         let memory = Memory { sequence: 1, ..Memory::default() };
-        let mut reader = Reader {
-            memory,
-            schedule: &[0; LOOKS as usize],
-            access: 0,
-            done: 0,
-            time: 0,
-            rcv_nxt: 0,
-            state: (0, 0, 0),
-        };
+        let mut reader = Reader::new(memory, &[0; LOOKS as usize]);
         assert_eq!((copy(&mut reader), reader.access), (None, LOOKS as usize));
     }
 

@@ -84,7 +84,8 @@ fn without_flags_the_defaults_apply_and_each_flag_is_applied() {
          --group-ttl 4m --pin nginx --pin postgres --cgroup-label --ephemeral-ports 50000-51000 \
          --ephemeral-ports 7-7 --max-readers 5 --max-drop-entries 6 --ring-bytes 131072 --log.level debug \
          --log.format json --collect.softnet=false --collect.sockstat=false --collect.zones=false --collect.psi=false \
-         --collect.stat=false --collect.netstat=false --probes.napi-poll=false --probes.kfree-skb=false",
+         --collect.stat=false --collect.netstat=false --probes.sched-switch=false \
+         --probes.napi-poll=false --probes.kfree-skb=false",
     );
     let config = config.config().expect("valid");
     assert_eq!(config.web.listen_address, [":1", "127.0.0.1:2"]);
@@ -96,7 +97,10 @@ fn without_flags_the_defaults_apply_and_each_flag_is_applied() {
     assert_eq!((config.max_readers, config.max_drop_entries, config.ring_bytes), (5, 6, 131072));
     assert_eq!((config.log.level, config.log.format), (LogLevel::Debug, LogFormat::Json));
     assert_eq!(config.collect.switched_off(), ["softnet", "sockstat", "zones", "psi", "stat", "netstat"]);
-    assert_eq!(config.probes.switched_off(), ["napi_poll", "kfree_skb"]);
+    let probes = ["sched_switch", "napi_poll", "kfree_skb"];
+    assert_eq!(config.probes.switched_off(), probes);
+    assert_eq!(daemon("--probes.profile light").config().expect("valid").probes.switched_off(), probes);
+    assert_eq!(daemon("--probes.kfree-skb=false").config().expect("valid").probes.switched_off(), ["kfree_skb"]);
     assert_eq!(daemon("--collect.psi=false").config().expect("valid").collect.switched_off(), ["psi"]);
     assert!(daemon("--print-config").print_config);
 }
