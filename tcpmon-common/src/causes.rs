@@ -10,7 +10,7 @@ use core::mem;
 
 use crate::{fold::Observation, socket::SocketState};
 
-/// The open round, and where the reader was at its last read. All times are `CLOCK_MONOTONIC`, ns.
+/// The open round, and what had been counted at the last read that is placed. All times are `CLOCK_MONOTONIC`, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
 #[repr(C)]
@@ -29,14 +29,6 @@ pub struct Round {
     pub echo: u32,
     /// The part of the round that is shown already, us.
     pub shown_us: u32,
-    /// The queue has held data since then, or since the last read if that was later.
-    pub queued_since_ns: u64,
-    /// Time with data in the queue at the reads that are not placed yet, below [`TOGETHER_NS`].
-    pub with_data_ns: u32,
-    /// The part of it in which the reader waited for a CPU.
-    pub waited_ns: u32,
-    /// The last reader's `run_delay` at its last read.
-    pub run_delay_ns: u64,
     /// `reader_limited_ns` of the counters at the last read that is placed.
     pub reader_ns: u64,
     /// `queue_byte_ticks` of the counters at that read.
@@ -44,10 +36,12 @@ pub struct Round {
 }
 
 impl Round {
-    /// The first round of a connection whose counting starts at `now_ns`: it tells nothing, because nobody saw how it
-    /// began. `edge` is the right edge of the advertised window.
-    pub fn first(edge: u32, now_ns: u64) -> Self {
-        Self { edge, began_ns: now_ns, queued_since_ns: now_ns, ..Self::ZERO }
+    /// Begins the first round of a connection whose counting starts at `now_ns`, in a round that is all zeros. It tells
+    /// nothing, because nobody saw how it began. `edge` is the right edge of the advertised window.
+    #[inline(always)]
+    pub fn begin(&mut self, edge: u32, now_ns: u64) {
+        self.edge = edge;
+        self.began_ns = now_ns;
     }
 
     /// The content of new storage.
@@ -58,13 +52,35 @@ impl Round {
         began_ns: 0,
         echo: 0,
         shown_us: 0,
-        queued_since_ns: 0,
-        with_data_ns: 0,
-        waited_ns: 0,
         reader_ns: 0,
         queue_byte_ticks: 0,
-        run_delay_ns: 0,
     };
+}
+
+/// The reads that are not placed yet. Apart from [`Round`], because every segment or read writes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
+#[repr(C)]
+pub struct Reads {
+    /// The queue has held data since then, or since the last read if that was later; `CLOCK_MONOTONIC`, ns.
+    pub queued_since_ns: u64,
+    /// The last reader's `run_delay` at its last read.
+    pub run_delay_ns: u64,
+    /// Time with data in the queue at the reads that are not placed yet, below [`TOGETHER_NS`].
+    pub with_data_ns: u32,
+    /// The part of it in which the reader waited for a CPU.
+    pub waited_ns: u32,
+}
+
+impl Reads {
+    /// Begins with a connection whose counting starts at `now_ns`, when they are all zeros.
+    #[inline(always)]
+    pub fn begin(&mut self, now_ns: u64) {
+        self.queued_since_ns = now_ns;
+    }
+
+    /// The content of new storage.
+    pub const ZERO: Self = Self { queued_since_ns: 0, run_delay_ns: 0, with_data_ns: 0, waited_ns: 0 };
 }
 
 /// What limited a connection, and for what its bytes waited, over some time: what a trace shows of each timeslice.
@@ -191,7 +207,7 @@ pub(crate) fn account(
     segment: bool,
     path: impl FnOnce() -> Path,
 ) {
-    let SocketState { round, counters, .. } = state;
+    let SocketState { round, reads, counters, .. } = state;
     let left = window_left(seen.edge, seen.rcv_nxt);
     // While data are in flight, a sender waits until it may send a third of the window (`tcp_tso_win_divisor`). After a
     // FIN, nothing more will come, however much is queued.
@@ -204,7 +220,7 @@ pub(crate) fn account(
     if segment {
         // The segment that finds the queue empty begins its time with data.
         let stays = is_some(seen.rcv_nxt.wrapping_sub(seen.copied_seq)).wrapping_neg();
-        round.queued_since_ns = round.queued_since_ns & stays | seen.now_ns & !stays;
+        reads.queued_since_ns = reads.queued_since_ns & stays | seen.now_ns & !stays;
         // Data that have reached the edge at another event did so at a time that is not known.
         if seen.arrived.wrapping_sub(round.edge) >> 31 == 0 {
             end_round(state, seen, path());
@@ -265,23 +281,23 @@ fn round_trip_us(round: &mut Round, now_ns: u64, round_ns: u64, path: Path) -> u
 /// `together_ns` are placed as one: a division, and cells that are otherwise rarely written.
 #[inline(always)]
 pub fn place(state: &mut SocketState, now_ns: u64, run_delay_ns: u64, same_reader: bool, together_ns: u64) {
-    let SocketState { round, counters, .. } = state;
+    let SocketState { round, reads, counters, .. } = state;
     // A reader that sleeps waits for a CPU only after data have come.
-    let mut with_data = now_ns.wrapping_sub(round.queued_since_ns);
-    let mut waited = if same_reader { run_delay_ns.wrapping_sub(round.run_delay_ns) } else { 0 };
+    let mut with_data = now_ns.wrapping_sub(reads.queued_since_ns);
+    let mut waited = if same_reader { run_delay_ns.wrapping_sub(reads.run_delay_ns) } else { 0 };
     if (waited | with_data) >> 47 != 0 {
         waited = 0;
     }
     if waited > with_data {
         waited = with_data;
     }
-    with_data = with_data.wrapping_add(round.with_data_ns as u64);
-    waited += round.waited_ns as u64;
-    round.run_delay_ns = run_delay_ns;
-    round.queued_since_ns = now_ns;
+    with_data = with_data.wrapping_add(reads.with_data_ns as u64);
+    waited += reads.waited_ns as u64;
+    reads.run_delay_ns = run_delay_ns;
+    reads.queued_since_ns = now_ns;
     if same_reader && with_data < together_ns {
-        round.with_data_ns = with_data as u32;
-        round.waited_ns = waited as u32;
+        reads.with_data_ns = with_data as u32;
+        reads.waited_ns = waited as u32;
         return;
     }
     if waited != 0 && with_data != 0 {
@@ -291,8 +307,8 @@ pub fn place(state: &mut SocketState, now_ns: u64, run_delay_ns: u64, same_reade
         counters.scheduler_limited_ns = counters.scheduler_limited_ns.wrapping_add(part(limited, share));
         counters.scheduler_byte_ticks = counters.scheduler_byte_ticks.wrapping_add(part(ticks, share));
     }
-    round.with_data_ns = 0;
-    round.waited_ns = 0;
+    reads.with_data_ns = 0;
+    reads.waited_ns = 0;
     round.reader_ns = counters.reader_limited_ns;
     round.queue_byte_ticks = counters.queue_byte_ticks;
 }
@@ -375,7 +391,8 @@ mod tests {
                 last_ns: MS,
                 reader_slot: SLOT_NONE,
                 reader_tid: 1,
-                round: Round::first(seen.edge, MS),
+                round: Round { edge: seen.edge, began_ns: MS, ..Round::ZERO },
+                reads: Reads { queued_since_ns: MS, ..Reads::ZERO },
                 ..SocketState::ZERO
             };
             Self {
@@ -540,7 +557,7 @@ mod tests {
 
     #[test]
     fn an_echo_without_sense_is_left_out() {
-        let mut round = Round::first(0, 0);
+        let mut round = Round::ZERO;
         let path = |rtt_us, echo_ms| Path { rtt_us, echo_ms, ..PATH };
         assert_eq!(round_trip_us(&mut round, 0, 0, path(300, NO_ECHO)), 300);
         assert_eq!(round_trip_us(&mut round, 0, 0, path(300, NO_ECHO - 1)), 300);
@@ -549,17 +566,17 @@ mod tests {
         assert_eq!(round_trip_us(&mut round, MS, 1_000_000, path(300, MAX_ECHO_MS)), 301);
         assert_eq!(round_trip_us(&mut round, MS, 1_000_000, path(300, MAX_ECHO_MS)), 301);
         // The longest round trip that the handshake can show does not overflow.
-        let mut round = Round::first(0, 0);
+        let mut round = Round::ZERO;
         assert_eq!(round_trip_us(&mut round, 0, 0, path(MAX_RTT_US, MAX_ECHO_MS)), MAX_ECHO_MS * 1000);
         // However low the mean strays, it finds back.
-        let mut round = Round::first(0, 0);
+        let mut round = Round::ZERO;
         let after = |round: &mut Round, echo_ms| {
             (0..50_000).map(|_| round_trip_us(round, MS, 10_000, path(10, echo_ms))).last().expect("many")
         };
         assert_eq!((after(&mut round, 0), round.echo >> ECHO_SHIFT), (10, 0));
         assert!(after(&mut round, 1) > 990);
         // Without any estimate, nothing is limited.
-        let mut round = Round::first(0, 0);
+        let mut round = Round::ZERO;
         assert_eq!(round_trip_us(&mut round, MS, 1, path(0, 1)), 0);
     }
 

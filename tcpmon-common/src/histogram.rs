@@ -88,36 +88,36 @@ pub const TIME_BINS: usize = 32;
 /// Distribution of durations: bin `i` counts durations up to `2^(TIME_FIRST_EXPONENT + i)` seconds. Counts wrap.
 pub type TimeBins = [u32; TIME_BINS];
 
+/// A de Bruijn sequence for values whose lower bits are all set.
+const DE_BRUIJN: u32 = 0x07c4_acdd;
+
+/// The integer logarithm of `2^(i + 1) - 1`, at the index that [`DE_BRUIJN`] gives it.
+static LOGARITHMS: [u8; 32] = {
+    let mut logarithms = [0; 32];
+    let mut i = 0;
+    while i < 32 {
+        logarithms[((u32::MAX >> (31 - i)).wrapping_mul(DE_BRUIJN) >> 27) as usize] = i as u8;
+        i += 1;
+    }
+    logarithms
+};
+
 /// The bin that a duration in ns belongs to; always below [`TIME_BINS`].
 #[inline(always)]
 pub fn time_bin(ns: u64) -> usize {
     // In units of 2^-30 s the bounds are powers of two: 2^30 / 10^9 = 1 + 0.073741824 = 1 + 38662 / 2^19 (to 5e-7).
     // Durations beyond the last bound are capped slightly above it, so that the result below is the last bin.
     let ns = if ns > (1 << 37) { 1 << 37 } else { ns };
-    let mut units = (ns + ((ns * 38_662) >> 19)).saturating_sub(1) >> 7;
-    // The integer logarithm by repeated halving: eBPF has no instruction that counts leading zeros.
-    let mut bin = 0;
-    if units >= 1 << 16 {
-        units >>= 16;
-        bin += 16;
+    let mut units = ((ns + ((ns * 38_662) >> 19)).saturating_sub(1) >> 7) as u32;
+    // The number of significant bits; eBPF has no instruction that counts them. All bits below the highest are set, and
+    // the multiplication carries a different pattern to the top five for each of the 32 values (a de Bruijn sequence).
+    // Comparisons instead would be predicted wrongly, because durations vary.
+    let mut shift = 1;
+    while shift < 32 {
+        units |= units >> shift;
+        shift *= 2;
     }
-    if units >= 1 << 8 {
-        units >>= 8;
-        bin += 8;
-    }
-    if units >= 1 << 4 {
-        units >>= 4;
-        bin += 4;
-    }
-    if units >= 1 << 2 {
-        units >>= 2;
-        bin += 2;
-    }
-    if units >= 2 {
-        units >>= 1;
-        bin += 1;
-    }
-    bin += units as usize;
+    let bin = LOGARITHMS[(units.wrapping_mul(DE_BRUIJN) >> 27) as usize] as usize + (units & 1) as usize;
     // A mask, not a comparison: the verifier of 6.1 continues past a comparison that can never be true, and then knows
     // no bound at all.
     bin & (TIME_BINS - 1)

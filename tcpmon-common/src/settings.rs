@@ -151,6 +151,10 @@ pub struct Layout {
     pub node_id: u32,
 }
 
+/// Number of a helper that no kernel has. Before loading, each call of it is replaced by one that casts the known TCP
+/// socket in register 1 to the type whose BTF id is in register 2.
+pub const CAST_CALL: u32 = 0x7463_706d;
+
 /// No trace: the daemon.
 pub const TRACE_NONE: u32 = 0;
 /// A trace of totals only.
@@ -181,13 +185,15 @@ pub struct Settings {
     /// 1 if `sched_switch` counts the readers' timeslices; 0 if each read adds the reader's times since the last one.
     pub timeslices: u16,
     /// If not 0, trace only thread groups in the map `FILTER_TGIDS`.
-    pub filter_tgids: u32,
+    pub filter_tgids: u16,
     /// If not 0, trace only thread groups whose name is in the map `FILTER_COMMS`.
-    pub filter_comms: u32,
+    pub filter_comms: u16,
     /// If not 0, trace only sockets with a port in the map `FILTER_PORTS`.
     pub filter_ports: u32,
     /// If not 0, trace only threads in or below one of the first this many of `cgroups`.
     pub filter_cgroups: u32,
+    /// BTF id of `struct tcp_sock`.
+    pub tcp_sock_type: u32,
     /// 1 if the programs must delete a socket's state from its map when the socket ends, because the kernel's own
     /// removal is unsafe while the snapshot walks the map.
     pub delete_ended: u32,

@@ -1,7 +1,9 @@
 //! One TCP socket: the state in its local storage, and the record that carries it to user space.
 
+use core::mem::offset_of;
+
 use crate::{
-    causes::Round,
+    causes::{Reads, Round},
     counters::{Cells, counters},
     header::{Header, Record},
     histogram::{FILLS, FillBins},
@@ -95,10 +97,10 @@ counters! {
         arrived_off_cpu_bytes: u64,
         /// Bytes that readers with a slot drained in their timeslices.
         timeslice_read_bytes: u64,
-        /// Sums of the observed fills, in 1/[`FILL_ONE`](crate::histogram::FILL_ONE), each rounded up.
-        fill_sums: [u64; FILLS],
         /// Distributions of the observed fills.
         fills: FillBins,
+        /// Sums of the observed fills, in 1/[`FILL_ONE`](crate::histogram::FILL_ONE), each rounded up.
+        fill_sums: [u64; FILLS],
         /// The part of `queue_byte_ticks` in which the reader waited for a CPU.
         scheduler_byte_ticks: u64,
         /// Time of which is known what limited the connection.
@@ -164,9 +166,9 @@ pub fn byte_seconds(ticks: u64) -> f64 {
 /// A socket's state: value of the socket local storage `SOCKETS`. Written under the socket's lock; read by the snapshot
 /// without that lock.
 ///
-/// The first cache line (beside the kernel's own words) holds what an event only reads. What every event writes is
-/// together behind it: a segment is folded on the CPU that received it and a read on the reader's CPU, so each cache
-/// line that is written has to move between the two.
+/// The first cache line (beside the kernel's own words) holds what an event only reads. What every event writes is in
+/// the two behind it, which end with the counts of an empty queue: a segment is folded on the CPU that received it and
+/// a read on the reader's CPU, so each cache line that is written has to move between the two.
 #[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
@@ -199,10 +201,12 @@ pub struct SocketState {
     pub rcvbuf: u32,
     /// `sk_rcvbuf` when autotuning announced that the buffer should grow; 0 otherwise.
     pub grow_from: u32,
-    /// What [`causes`](crate::causes) must know from event to event.
-    pub round: Round,
+    /// What [`causes`](crate::causes) must know of each read.
+    pub reads: Reads,
     /// The totals.
     pub counters: SocketCounters,
+    /// What [`causes`](crate::causes) must know of the round.
+    pub round: Round,
     /// Id of the control group (v2) of the last reader, or before the first read of the process that opened the socket;
     /// 0 if it is not known. Last, because events do not need it.
     pub cgroup: u64,
@@ -229,13 +233,19 @@ impl SocketState {
         last_ns: 0,
         rcvbuf: 0,
         grow_from: 0,
-        round: Round::ZERO,
+        reads: Reads::ZERO,
         counters: SocketCounters::ZERO,
+        round: Round::ZERO,
         cgroup: 0,
         reported_seq: 0,
         traced_place: 0,
     };
 }
+
+// Bytes 56 to 184 are two cache lines, because the kernel's own word before the state takes 8 of a line.
+const _: () = assert!(offset_of!(SocketState, sequence) == 56);
+const _: () =
+    assert!(offset_of!(SocketState, counters) + offset_of!(SocketCounters, fills) + size_of::<[u32; FILLS]>() <= 184);
 
 /// The peer's FIN has been received.
 pub const LIVE_FIN: u8 = 1;

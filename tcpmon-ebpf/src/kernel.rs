@@ -89,6 +89,22 @@ pub fn barrier() {
     unsafe { core::arch::asm!("", options(nostack, preserves_flags)) };
 }
 
+/// Sets all bytes to zero, word by word: what the compiler makes of an assignment of zeros is a call of a loop over
+/// single bytes.
+///
+/// # Safety
+/// All zeros is a valid value.
+#[inline(always)]
+pub unsafe fn zero<T>(value: *mut T) {
+    const { assert!(size_of::<T>().is_multiple_of(size_of::<u64>()) && align_of::<T>() == align_of::<u64>()) };
+    let mut word = 0;
+    while word < size_of::<T>() / size_of::<u64>() {
+        // SAFETY: the word is inside the value, which is aligned as a word is.
+        unsafe { value.cast::<u64>().add(word).write_volatile(0) };
+        word += 1;
+    }
+}
+
 /// A full barrier: other CPUs see the stores before it before the loads after it are done.
 #[inline(always)]
 pub fn full_barrier() {

@@ -32,7 +32,7 @@ use tcpmon_common::{
 };
 
 use crate::{
-    kernel::Sock,
+    kernel::{Sock, zero},
     traced::{TracedReader, TracedSocket},
 };
 
@@ -182,6 +182,12 @@ fn storage(sock: Sock, flags: u64) -> Option<&'static mut SocketState> {
     }
 }
 
+/// The state of a socket that is most likely watched.
+#[inline(always)]
+pub fn watched_socket(sock: Sock) -> Option<&'static mut SocketState> {
+    storage(sock, 0)
+}
+
 /// The socket's state, if it is watched.
 #[inline(always)]
 pub fn socket(sock: Sock) -> Option<&'static mut SocketState> {
@@ -277,7 +283,7 @@ pub fn reserve<T: Record>(otherwise: Loss) -> Option<&'static mut T> {
     }
     // SAFETY: the bytes are ours until they are submitted, and all zeros is a valid record.
     unsafe {
-        record.write_bytes(0, 1);
+        zero(record);
         Some(&mut *record)
     }
 }

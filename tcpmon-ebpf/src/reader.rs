@@ -68,12 +68,9 @@ pub fn is_still(state: &SocketState, task: Task) -> bool {
         return false;
     };
     let tid = task.tid();
-    let [low, high] = task.process();
-    let [known_low, known_high] = state.process;
     // The slot's thread id is compared as well: by exec, a thread gets the id of another thread, which may have read
     // here before.
-    let threads = (reader.tid ^ tid) | (state.reader_tid ^ tid);
-    threads as u64 | (low ^ known_low) | (high ^ known_high) == 0
+    (reader.tid ^ tid) | (state.reader_tid ^ tid) == 0 && task.is_process(&state.process)
 }
 
 /// Makes the thread the socket's last reader; without a slot, it cannot be followed. Returns whether it is another
@@ -228,12 +225,19 @@ pub fn take_times(reader: &mut ReaderSlot, task: Task) -> (u64, u64) {
     times
 }
 
+/// Where the times of the thread in `slot` are added up: the slot of the service that it read last.
+#[inline(always)]
+pub fn sums_of(reader: &'static mut ReaderSlot, slot: u32) -> Option<&'static mut ReaderSlot> {
+    // Most threads read for one service.
+    if reader.sums == slot { Some(reader) } else { maps::reader(reader.sums) }
+}
+
 /// Adds these times to the totals of the service that the thread in `slot` read last: where nobody counts timeslices.
 #[inline(always)]
 pub fn add_times(slot: u32, task: Task) -> Option<()> {
     let reader = maps::reader(slot)?;
     let (on_cpu_ns, run_queue_wait_ns) = take_times(reader, task);
-    let sums = maps::reader(reader.sums)?;
+    let sums = sums_of(reader, slot)?;
     sums.counters.on_cpu_ns += on_cpu_ns;
     sums.counters.run_queue_wait_ns += run_queue_wait_ns;
     None

@@ -4,7 +4,7 @@
 use core::ptr::{read_volatile, write_volatile};
 
 use tcpmon_common::{
-    causes::{MAX_RTT_US, NO_ECHO, Path, Round},
+    causes::{MAX_RTT_US, NO_ECHO, Path},
     connections::CONNECTIONS_STARTED,
     fold::{self, Folded, Observation, REFUSED_BYTES, REFUSED_TIME, Trigger},
     header::{Header, KIND_LISTENER, VERSION},
@@ -56,7 +56,7 @@ pub fn end_event(state: &mut SocketState) {
 /// to be accepted at that time, or belongs to the kernel.
 #[inline(always)]
 pub fn watched(tcp: TcpSock) -> Option<&'static mut SocketState> {
-    if let Some(state) = maps::socket(tcp.sock())
+    if let Some(state) = maps::watched_socket(tcp.sock())
         && state.last_ns != 0
     {
         return Some(state);
@@ -129,7 +129,13 @@ pub fn start_counting(state: &mut SocketState, tcp: TcpSock, now: u64, from_star
             state.reader_slot = SLOT_NONE;
         }
         state.reported_seq = state.copied_seq;
-        state.round = Round::first(tcp.edge(), now);
+        // SAFETY: they are made of integers.
+        unsafe {
+            kernel::zero(&raw mut state.round);
+            kernel::zero(&raw mut state.reads);
+        }
+        state.round.begin(tcp.edge(), now);
+        state.reads.begin(now);
         state.last_ns = now;
     });
     if begins {
@@ -137,15 +143,14 @@ pub fn start_counting(state: &mut SocketState, tcp: TcpSock, now: u64, from_star
     }
 }
 
-/// What is seen of the socket at an event. The caller must hold the socket's lock, as every tracepoint does from which
-/// this is called.
+/// What is seen of the socket at an event, and when. The caller must hold the socket's lock, as every tracepoint does
+/// from which this is called.
 #[inline(always)]
-pub fn sample(state: &SocketState, tcp: TcpSock, now: u64) -> Observation {
+pub fn sample(state: &SocketState, tcp: TcpSock) -> Observation {
     let sock = tcp.sock();
     let rcvbuf = sock.rcvbuf();
     let (window, rcv_nxt) = (tcp.window(), tcp.rcv_nxt());
     Observation {
-        now_ns: now,
         rcv_nxt,
         copied_seq: tcp.copied_seq(),
         rmem: sock.rmem(),
@@ -158,6 +163,9 @@ pub fn sample(state: &SocketState, tcp: TcpSock, now: u64) -> Observation {
         state: sock.state(),
         fin: sock.fin_received(),
         is_growth: rcvbuf > state.rcvbuf && is_growth(state, tcp),
+        // Last, because a CPU reads its clock only when all loads before that are done: cache misses of loads that come
+        // first overlap with one another.
+        now_ns: kernel::now_ns(),
     }
 }
 
@@ -165,6 +173,8 @@ pub fn sample(state: &SocketState, tcp: TcpSock, now: u64) -> Observation {
 /// [`event`].
 #[inline(always)]
 pub fn fold(state: &mut SocketState, seen: &Observation, trigger: Trigger, path: impl FnOnce() -> Path) -> u32 {
+    // Where nobody counts timeslices, they are always 0.
+    let edges = |slot, tid| if setting!(timeslices) == 0 { Some(0) } else { edges(slot, tid) };
     let Folded { read_bytes, refused } = fold::fold(state, seen, trigger, edges, path);
     if refused & REFUSED_TIME != 0 {
         maps::count_loss(Loss::ImpossibleTime);

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tcpmon_btf::plan::MEMORY_LIMIT;
+use tcpmon_btf::plan::{EXIT, MEMORY_LIMIT, SWITCH};
 use tcpmon_common::{ignored::IGNORED_WHY, loss::Loss, memory_limit::KINDS, reader::READER_EXITED};
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -18,11 +18,14 @@ use tokio::{
 };
 use tracing::{error, warn};
 
-use super::worker::{self, Heartbeat, WorkerHandle, WorkerInbox};
+use super::{
+    missed_ends::{MissedEnds, UNTIL_LAST_SWITCH, thread_exists},
+    worker::{self, Heartbeat, WorkerHandle, WorkerInbox},
+};
 use crate::{
     decode::{self, Event},
     http::Unavailable,
-    kernel::{Kernel, KernelReadError, Raw, Show, monotonic_ns},
+    kernel::{Kernel, KernelReadError, Raw, RawReader, Show, monotonic_ns},
     model::{
         live::{Changes, LiveGroup, LiveSample},
         snapshot::{MapUse, NapiPolls, ProgramRuns, Snapshot},
@@ -177,6 +180,7 @@ pub struct Collector {
     opened: u64,
     /// What has changed, while somebody looks, and when somebody last did.
     live: Option<(Changes, Instant)>,
+    missed_ends: MissedEnds,
 }
 
 impl Collector {
@@ -192,6 +196,7 @@ impl Collector {
             show: Show::All,
             opened: 0,
             live: None,
+            missed_ends: MissedEnds::default(),
         }
     }
 
@@ -300,6 +305,10 @@ impl Collector {
                 self.kernel.free_reader(*slot)?;
             }
         }
+        for slot in self.missed_ends(&raw, &readers, now) {
+            self.table.reader_gone(slot);
+            self.kernel.free_reader(slot)?;
+        }
         self.drain()?;
 
         // Last, because nothing can fail after this: a pass that failed later would lose the drops.
@@ -313,6 +322,15 @@ impl Collector {
             changes.take(show == Show::All, listed, &readers, drops, |index, cookie| table.is_alive(index, cookie));
         }
         Ok(self.snapshot(&raw, readers.len(), now.elapsed()))
+    }
+
+    /// Slots of threads whose end the programs have missed.
+    fn missed_ends(&mut self, raw: &Raw, readers: &[RawReader], now: Instant) -> Vec<u32> {
+        let of_ends = |name: &str| name == SWITCH.name || name == EXIT.name;
+        let missed = raw.skipped.iter().filter(|(name, _)| of_ends(name)).map(|(_, count)| count).sum();
+        let grace = if self.kernel.is_attached(&SWITCH) { UNTIL_LAST_SWITCH } else { Duration::ZERO };
+        let running = readers.iter().filter(|(_, reader)| reader.flags & READER_EXITED == 0);
+        self.missed_ends.look(running.map(|(slot, reader)| (*slot, reader.tid)), missed, now, grace, thread_exists)
     }
 
     /// A pass over all sockets.

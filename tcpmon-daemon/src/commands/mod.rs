@@ -7,6 +7,7 @@ mod doctor;
 mod flight_child;
 mod host_thread;
 mod live_data;
+mod missed_ends;
 mod notifier;
 mod reload;
 mod report;

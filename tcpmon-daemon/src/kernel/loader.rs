@@ -26,7 +26,7 @@ use tcpmon_common::{
     socket::{SOCKET_INDEXES, SOCKET_MAPS, SocketCounters},
     timeslice::KEPT,
 };
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes as _};
 
 use super::{
     OBJECT, TraceFilter, VMLINUX_BTF,
@@ -36,6 +36,7 @@ use super::{
     iterator::BpfIterator,
     mapped::Mapped,
     pass::PassMaps,
+    patch,
     support::{self, CannotRun, Prerequisites},
 };
 use crate::model::snapshot::{ProbeStatus, Verdict};
@@ -129,6 +130,8 @@ struct Plan {
     probes: Vec<(&'static Probe, Option<(Verdict, String)>)>,
     drop_reasons: Vec<(u32, String)>,
     preemptible: bool,
+    /// BTF id of the kernel function that casts, if there is one.
+    cast: Option<u32>,
     /// The types as aya needs them.
     types: KernelTypes,
 }
@@ -140,7 +143,11 @@ impl Kernel {
     /// [`LoadError::CannotRun`], in one sentence, if this kernel or this user does not allow it.
     pub fn load(options: Options) -> Result<Self, LoadError> {
         let plan = Plan::of_running_kernel(&options)?;
-        let mut ebpf = create_maps(&plan, &options)?;
+        patch::first_that_loads(plan.cast, |cast| Self::load_with(&plan, cast, options.clone()))
+    }
+
+    fn load_with(plan: &Plan, cast: Option<u32>, options: Options) -> Result<Self, LoadError> {
+        let mut ebpf = create_maps(plan, cast, &options)?;
         options.trace.iter().try_for_each(|filter| filter.write(&mut ebpf))?;
         let mut free_slots: Stack<MapData, u32> = take(&mut ebpf, "FREE_SLOTS")?;
         fill(&mut free_slots, "FREE_SLOTS", 0..options.max_readers)?;
@@ -159,7 +166,7 @@ impl Kernel {
             .map(|map| BpfIterator::attach(walk.as_fd(), Some(map.fd().as_fd())))
             .collect::<io::Result<_>>()
             .map_err(|source| LoadError::Iterator { name: "snapshot", source })?;
-        let probes = attach_all(&mut ebpf, &plan)?;
+        let probes = attach_all(&mut ebpf, plan)?;
         let sock_ops = is_attached(&probes, &SOCK_OPS);
 
         let shared = PassMaps::new(
@@ -184,7 +191,7 @@ impl Kernel {
             shared,
             both_preemptible: plan::both_preemptible(plan.preemptible, sock_ops),
             probes,
-            drop_reasons: plan.drop_reasons,
+            drop_reasons: plan.drop_reasons.clone(),
             began_ns: plan.settings.began_ns,
             options,
             ebpf,
@@ -259,6 +266,7 @@ impl Plan {
             probes: wanted.map(|probe| (probe, why_not(probe, options, &btf))).collect(),
             drop_reasons: layout::drop_reasons(&btf),
             preemptible,
+            cast: plan::cast(&btf).0,
             types: KernelTypes::parse(&bytes, Endianness::default())
                 .map_err(|error| support::refused("its type information", &error))?,
         })
@@ -308,6 +316,7 @@ fn settings(btf: &Btf<'_>, layout: Layout, options: &Options) -> Settings {
         filter_comms: (!filter.comms.is_empty()).into(),
         filter_ports: (!filter.ports.is_empty()).into(),
         filter_cgroups: filter.cgroups.len().min(FILTER_CGROUPS) as u32,
+        tcp_sock_type: plan::cast(btf).1,
         delete_ended: plan::deletes_ended(btf).into(),
         began_ns: monotonic_ns(),
         cgroups: [0; FILTER_CGROUPS],
@@ -331,7 +340,7 @@ pub fn monotonic_ns() -> u64 {
 }
 
 /// Creates the maps in their sizes, and passes the settings.
-fn create_maps(plan: &Plan, options: &Options) -> Result<Ebpf, CannotRun> {
+fn create_maps(plan: &Plan, cast: Option<u32>, options: &Options) -> Result<Ebpf, CannotRun> {
     EbpfLoader::new()
         .btf(Some(&plan.types))
         .allow_unsupported_maps()
@@ -344,7 +353,7 @@ fn create_maps(plan: &Plan, options: &Options) -> Result<Ebpf, CannotRun> {
         .map_max_entries("FILTER_TGIDS", if follows(options) { FOLLOWED } else { MAX_TGIDS })
         .map_max_entries("DROPS", options.max_drop_entries)
         .map_max_entries("EVENTS", options.ring_bytes)
-        .load(OBJECT)
+        .load(patch::with_casts(OBJECT, cast).as_bytes())
         .map_err(|error| support::refused("tcpmon's maps", &error))
 }
 

@@ -9,6 +9,7 @@ mod iterator;
 mod loader;
 mod mapped;
 mod pass;
+mod patch;
 #[cfg(test)]
 mod promises;
 mod reader;

@@ -1,5 +1,7 @@
 //! `struct sk_buff`.
 
+use core::mem::MaybeUninit;
+
 use aya_ebpf::{helpers::generated::bpf_probe_read_kernel, programs::BtfTracePointContext};
 
 use super::{load, offset};
@@ -39,12 +41,14 @@ impl Skb {
     #[inline(always)]
     pub fn echo(self) -> Option<u32> {
         // The first words after the header of 20 bytes.
-        let mut options = [0_u32; 3];
-        // SAFETY: see `load`; the destination is `options`, and the helper checks the source.
-        let failed = unsafe {
+        let mut options = MaybeUninit::<[u32; 3]>::uninit();
+        // SAFETY: see `load`; the destination is `options`, which the helper fills even if it fails, and it checks the
+        // source.
+        let (failed, options) = unsafe {
             let header = load::<u64>(self.0, offset!(skb_data));
             let size = size_of_val(&options) as u32;
-            bpf_probe_read_kernel((&raw mut options).cast(), size, (header + 20) as *const _)
+            let failed = bpf_probe_read_kernel(options.as_mut_ptr().cast(), size, (header + 20) as *const _);
+            (failed, options.assume_init())
         };
         if failed == 0 && options[0] == TIMESTAMPS.to_be() { Some(u32::from_be(options[2])) } else { None }
     }

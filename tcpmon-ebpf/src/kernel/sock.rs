@@ -5,11 +5,12 @@ use aya_ebpf::{
     programs::{BtfTracePointContext, SockOpsContext},
 };
 use tcpmon_common::{
+    settings::CAST_CALL,
     socket::{LIVE_FIN, SocketLive},
     timeslice::QueueSample,
 };
 
-use super::{load, offset, present};
+use super::{load, offset, present, setting};
 
 /// User-space ABI.
 const AF_INET6: u16 = 10;
@@ -92,6 +93,28 @@ impl Sock {
     pub fn tcp(self) -> Option<TcpSock> {
         // SAFETY: the helper itself checks what kind of socket it is.
         let tcp = unsafe { bpf_skc_to_tcp_sock(self.0.cast_mut().cast()) } as *const u8;
+        if tcp.is_null() { None } else { Some(TcpSock(tcp, self)) }
+    }
+
+    /// The same socket as TCP, for a socket that is known to be an established TCP connection.
+    #[inline(always)]
+    pub fn established_tcp(self) -> Option<TcpSock> {
+        let tcp: *const u8;
+        // SAFETY: user space replaces the call; its arguments and result are those of `bpf_rdonly_cast`.
+        unsafe {
+            core::arch::asm!(
+                "call {call}",
+                call = const CAST_CALL,
+                inlateout("r1") self.0 => _,
+                inlateout("r2") setting!(tcp_sock_type) as u64 => _,
+                lateout("r0") tcp,
+                lateout("r3") _,
+                lateout("r4") _,
+                lateout("r5") _,
+                options(nostack, preserves_flags)
+            );
+        }
+        // Only the helper that may be in its place returns null.
         if tcp.is_null() { None } else { Some(TcpSock(tcp, self)) }
     }
 

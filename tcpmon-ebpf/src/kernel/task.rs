@@ -73,11 +73,24 @@ impl Task {
     /// thread of its own.
     #[inline(always)]
     pub fn process(self) -> Name {
-        // SAFETY: see `tid`; the group leader outlives its threads.
-        let all = unsafe { load::<Name>(load(self.0, offset!(task_leader)), offset!(task_comm)) };
+        let all = self.leader_comm();
         let before = name::before_slash(all);
         let mask = self.kernel_mask();
         [before[0] & mask | all[0] & !mask, before[1] & mask | all[1] & !mask]
+    }
+
+    /// The name of its thread group's leader.
+    #[inline(always)]
+    fn leader_comm(self) -> Name {
+        // SAFETY: see `tid`; the group leader outlives its threads.
+        unsafe { load(load(self.0, offset!(task_leader)), offset!(task_comm)) }
+    }
+
+    /// Whether this is [`process`](Self::process); cheaper than getting it, for all but kernel threads.
+    #[inline(always)]
+    pub fn is_process(self, name: &Name) -> bool {
+        let [low, high] = self.leader_comm();
+        (low ^ name[0]) | (high ^ name[1]) == 0 || self.process() == *name
     }
 
     /// The task's thread-group id; 0 for kernel threads, which are not processes.

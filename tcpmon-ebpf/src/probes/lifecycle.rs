@@ -241,8 +241,8 @@ fn finalize(state: &mut SocketState, tcp: TcpSock, cookie: impl FnOnce() -> u64)
     if state.last_ns == 0 && tcp.data_received() != 0 && !tcp.is_mptcp() {
         socket::start_late(state, tcp, cookie);
     }
-    let now = kernel::now_ns();
-    let mut seen = socket::sample(state, tcp, now);
+    let mut seen = socket::sample(state, tcp);
+    let now = seen.now_ns;
     // A disconnect (by connect(), or of a connection that nobody has accepted when its listener is closed) drops what
     // is unread, moves `copied_seq` as a read would, and sets this counter to zero.
     if tcp.bytes_received() == 0 {

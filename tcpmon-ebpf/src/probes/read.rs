@@ -14,7 +14,7 @@ use tcpmon_common::{
 };
 
 use crate::{
-    kernel::{self, Sock, Task, TcpSock, setting},
+    kernel::{Sock, Task, TcpSock, setting},
     reader, socket, timeslice,
 };
 
@@ -26,14 +26,14 @@ pub fn tcp_rcv_space_adjust(ctx: BtfTracePointContext) -> i32 {
 
 #[inline(always)]
 fn read(ctx: &BtfTracePointContext) -> Option<()> {
-    let tcp = Sock::argument::<{ SOCK.position }>(ctx).tcp()?;
+    let tcp = Sock::argument::<{ SOCK.position }>(ctx).established_tcp()?;
     let state = socket::watched(tcp)?;
     let queue_start = state.copied_seq;
     // MSG_PEEK gets here, too, but advances nothing.
     if queue_start == tcp.copied_seq() {
         return None;
     }
-    let seen = socket::sample(state, tcp, kernel::now_ns());
+    let seen = socket::sample(state, tcp);
     let previous = state.reader_slot;
     // Everything is in one event, and the part that every read needs comes first: the verifier then walks that part
     // only once.

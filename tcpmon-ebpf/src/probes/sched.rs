@@ -53,10 +53,7 @@ fn deactivate(slot: u32, task: Task, next: Task, end: u32) -> Option<()> {
 
     // The thread runs only between its deactivations, so the scheduler's own sums give this timeslice exactly.
     let (on_cpu_ns, run_queue_wait_ns) = reader::take_times(reader, task);
-    let sums = reader.sums;
-    if sums == slot {
-        add(&mut reader.counters, on_cpu_ns, run_queue_wait_ns, end);
-    } else if let Some(sums) = maps::reader(sums) {
+    if let Some(sums) = reader::sums_of(reader, slot) {
         add(&mut sums.counters, on_cpu_ns, run_queue_wait_ns, end);
     }
 

@@ -8,7 +8,7 @@ use tcpmon_common::{
 };
 
 use crate::{
-    kernel::{self, Skb, Sock, setting},
+    kernel::{Skb, Sock, setting},
     socket,
 };
 
@@ -26,9 +26,9 @@ fn segment(ctx: &BtfTracePointContext) -> Option<()> {
     if bytes == 0 {
         return None;
     }
-    let tcp = Sock::argument::<{ SOCK.position }>(ctx).tcp()?;
+    let tcp = Sock::argument::<{ SOCK.position }>(ctx).established_tcp()?;
     let state = if setting!(trace) == TRACE_NONE { socket::watched(tcp)? } else { socket::traced(tcp)? };
-    let seen = socket::sample(state, tcp, kernel::now_ns()).with_segment(end);
+    let seen = socket::sample(state, tcp).with_segment(end);
     socket::event(state, |state| socket::fold(state, &seen, Trigger::Segment, || socket::path(tcp, skb, seen.now_ns)));
     None
 }

@@ -1,6 +1,8 @@
 //! The arms of a benchmark: what runs next to a workload.
 
 use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -111,17 +113,28 @@ impl Arm {
             Self::Trace => What::Trace(Trace::start(&["--pid", &server.to_string()])),
             Self::Ss => What::Ss(Ss::start(end)),
         };
-        let mut monitor = Monitor { what, programs: BTreeSet::new() };
-        if let Some(pid) = monitor.pid() {
-            monitor.programs = bpf::of_process(pid);
-            assert!(!monitor.programs.is_empty(), "{} holds no eBPF program", self.name());
-        }
-        monitor.settle();
-        monitor
+        Monitor::settled(what, self.name())
     }
 }
 
 impl Monitor {
+    /// Starts the daemon of another build and waits until it is idle.
+    pub fn of_build(tcpmon: &Path) -> Self {
+        let daemon = Daemon::try_start_by(Command::new(tcpmon), &[]);
+        let daemon = daemon.unwrap_or_else(|refused| panic!("{}: {}", tcpmon.display(), refused.stderr));
+        Self::settled(What::Daemon(daemon), "the other build")
+    }
+
+    fn settled(what: What, name: &str) -> Self {
+        let mut monitor = Self { what, programs: BTreeSet::new() };
+        if let Some(pid) = monitor.pid() {
+            monitor.programs = bpf::of_process(pid);
+            assert!(!monitor.programs.is_empty(), "{name} holds no eBPF program");
+        }
+        monitor.settle();
+        monitor
+    }
+
     /// CPU time that the arm has used so far.
     pub fn cpu(&self) -> Duration {
         match &self.what {

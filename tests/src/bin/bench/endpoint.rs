@@ -1,7 +1,7 @@
 //! The other processes of a benchmark: this program itself, started again in a role.
 
 use std::error::Error;
-use std::io::{BufRead, Read, Write, stdin, stdout};
+use std::io::{self, BufRead, Read, Write, stdin, stdout};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -61,8 +61,25 @@ pub struct FloorProgram {
 /// Runs a role until it ends.
 pub fn run(role: &str, arguments: &[String]) -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let played = match (role, arguments.as_slice()) {
+    match play(role, &arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench {role}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn play(role: &str, arguments: &[&str]) -> Played {
+    match (role, arguments) {
         ("server", [cpu]) => pin(cpu).and_then(|()| server()),
+        ("acceptor", []) => acceptor(),
+        ("connector", [port, server, rate, burst, seconds]) => connector(
+            port.parse()?,
+            server.parse()?,
+            Pace { rate: rate.parse()?, burst: burst.parse()? },
+            seconds.parse()?,
+        ),
         ("client", [port, server, rate, burst, seconds, cpu]) => pin(cpu).and_then(|()| {
             let pace = Pace { rate: rate.parse()?, burst: burst.parse()? };
             client(port.parse()?, server.parse()?, pace, seconds.parse()?)
@@ -71,13 +88,6 @@ pub fn run(role: &str, arguments: &[String]) -> ExitCode {
         ("ping", [seconds, cpu]) => pin(cpu).and_then(|()| ping(seconds.parse()?)),
         ("pong", []) => pong(),
         _ => Err(format!("no role {role} with {arguments:?}").into()),
-    };
-    match played {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("bench {role}: {error}");
-            ExitCode::FAILURE
-        }
     }
 }
 
@@ -113,22 +123,59 @@ fn server() -> Played {
     Ok(())
 }
 
-/// Sends requests at a fixed rate. A late burst does not delay the bursts after it.
+/// Answers one message on each of any number of connections, until one comes that sends none.
+fn acceptor() -> Played {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    say(&listener.local_addr()?.port().to_string())?;
+    let mut message = [0; MESSAGE];
+    loop {
+        let (mut stream, _) = listener.accept()?;
+        if stream.read_exact(&mut message).is_err() {
+            return Ok(());
+        }
+        stream.write_all(&message)?;
+    }
+}
+
+/// Sends requests at a fixed rate on one connection.
 fn client(port: u16, server: u32, pace: Pace, seconds: f64) -> Played {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
     stream.set_nodelay(true)?;
+    measure(server, pace, seconds, &mut |message| {
+        stream.write_all(message)?;
+        stream.read_exact(message)
+    })
+}
+
+/// Opens connections at a fixed rate, for one exchange each.
+fn connector(port: u16, server: u32, pace: Pace, seconds: f64) -> Played {
+    measure(server, pace, seconds, &mut |message| {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+        stream.write_all(message)?;
+        stream.read_exact(message)
+    })?;
+    // This ends the other side.
+    drop(TcpStream::connect((Ipv4Addr::LOCALHOST, port))?);
+    Ok(())
+}
+
+/// One request with its answer.
+type Exchange<'a> = &'a mut dyn FnMut(&mut [u8; MESSAGE]) -> io::Result<()>;
+
+/// Makes exchanges at a fixed rate, and reports what they took.
+fn measure(server: u32, pace: Pace, seconds: f64, once: Exchange<'_>) -> Played {
     set_timerslack(1)?;
     say("ready")?;
     stdin().lock().read_line(&mut String::new())?;
 
     let (warm_up, measured) = ((pace.rate * WARM_UP) as usize, (pace.rate * seconds) as usize);
     let mut trips = Vec::with_capacity(warm_up.max(measured));
-    exchange(&mut stream, pace, warm_up, &mut trips)?;
+    exchange(once, pace, warm_up, &mut trips)?;
     trips.clear();
     // The server is blocked in its read now, as it will be at the end.
     let cpu = || Ok::<_, nix::Error>(read(ClockId::CLOCK_PROCESS_CPUTIME_ID)? + cpu_of(server));
     let (cpu_before, before) = (cpu()?, Instant::now());
-    exchange(&mut stream, pace, measured, &mut trips)?;
+    exchange(once, pace, measured, &mut trips)?;
     let (elapsed, cpu_after) = (before.elapsed(), cpu()?);
 
     trips.sort_unstable();
@@ -143,7 +190,8 @@ fn client(port: u16, server: u32, pace: Pace, seconds: f64) -> Played {
     say(&serde_json::to_string(&exchanged)?)
 }
 
-fn exchange(stream: &mut TcpStream, pace: Pace, count: usize, trips: &mut Vec<u64>) -> Played {
+/// A late burst does not delay the bursts after it.
+fn exchange(once: Exchange<'_>, pace: Pace, count: usize, trips: &mut Vec<u64>) -> Played {
     let clock = ClockId::CLOCK_MONOTONIC;
     let start = read(clock)?;
     let mut message = [0; MESSAGE];
@@ -153,8 +201,7 @@ fn exchange(stream: &mut TcpStream, pace: Pace, count: usize, trips: &mut Vec<u6
             clock_nanosleep(clock, ClockNanosleepFlags::TIMER_ABSTIME, &due.into())?;
         }
         let sent = Instant::now();
-        stream.write_all(&message)?;
-        stream.read_exact(&mut message)?;
+        once(&mut message)?;
         trips.push(nanoseconds(sent.elapsed()));
     }
     Ok(())

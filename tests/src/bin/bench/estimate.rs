@@ -32,6 +32,18 @@ pub fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
 
+/// The median with its 95 % interval.
+pub fn median_interval(values: &[f64]) -> (f64, f64, f64) {
+    let mut random = SEED;
+    let medians: Vec<f64> = (0..RESAMPLES)
+        .map(|_| {
+            let drawn: Vec<f64> = values.iter().map(|_| values[below(&mut random, values.len())]).collect();
+            median(&drawn)
+        })
+        .collect();
+    (median(values), quantile(&medians, 0.025), quantile(&medians, 0.975))
+}
+
 /// Lower quartile of an arm divided by that of the baseline. Each pair is a block: its runs of the arm and of the
 /// baseline. They were made close together, so the bootstrap draws them together.
 pub fn ratio(blocks: &[(Vec<f64>, Vec<f64>)]) -> Ratio {

@@ -17,6 +17,7 @@ mod workloads;
 
 use std::any::Any;
 use std::panic::{self, AssertUnwindSafe};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
@@ -40,9 +41,13 @@ struct Args {
     /// Only these arms of the workloads, with commas between (off is always one) [default: all]
     #[arg(long, value_name = "ARM", value_delimiter = ',')]
     arms: Vec<Arm>,
-    /// Mirrored blocks of each workload, two runs of each arm in each [default: 10, quick 3]
+    /// Mirrored blocks of each workload, two runs of each arm in each [default: 10, quick 3], and repetitions of the
+    /// programs [default: 6, quick 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     blocks: Option<u32>,
+    /// Compare the programs with those of another build of tcpmon, in turns, instead of with empty ones
+    #[arg(long, value_name = "TCPMON", conflicts_with = "write")]
+    against: Option<PathBuf>,
     /// Put the tables into docs/performance.md (verifier: the counts into tests/verifier-instructions.tsv)
     #[arg(long)]
     write: bool,
@@ -60,6 +65,9 @@ enum Part {
     /// R with a sleep before each request
     #[value(name = "R-single")]
     RSingle,
+    /// Short connections on loopback
+    #[value(name = "C")]
+    C,
     /// Bulk on loopback
     #[value(name = "L")]
     L,
@@ -81,7 +89,8 @@ enum Part {
 impl Part {
     /// The parts to run by default. A trace takes much disk. The verifier's counts are a baseline for a test, so they
     /// are recorded only on request.
-    const USUAL: [Self; 7] = [Self::R, Self::RSingle, Self::L, Self::V, Self::Programs, Self::Scale, Self::Daemon];
+    const USUAL: [Self; 8] =
+        [Self::R, Self::RSingle, Self::C, Self::L, Self::V, Self::Programs, Self::Scale, Self::Daemon];
 }
 
 fn main() -> ExitCode {
@@ -118,9 +127,16 @@ fn run(args: &Args) -> ExitCode {
         let section: Option<Section> = match part {
             Part::R => workload(Workload::R),
             Part::RSingle => workload(Workload::RSingle),
+            Part::C => workload(Workload::C),
             Part::L => workload(Workload::L),
             Part::V => workload(Workload::V),
-            Part::Programs => Some(programs::measure(if args.quick { 2 } else { 6 })),
+            Part::Programs => {
+                let repetitions = args.blocks.unwrap_or(if args.quick { 2 } else { 6 });
+                Some(match &args.against {
+                    Some(other) => programs::compare(other, repetitions),
+                    None => programs::measure(repetitions),
+                })
+            }
             Part::Scale => Some(scale::measure(args.quick)),
             Part::Daemon => Some(own::measure(args.quick)),
             Part::Trace => Some(trace::measure(args.quick)),
@@ -148,7 +164,7 @@ mod tests {
     #[test]
     fn the_document_has_a_place_for_every_table() {
         let text = std::fs::read_to_string(PERFORMANCE.path).unwrap();
-        for name in ["R", "R-single", "L", "V", "programs", "scale", "daemon", "trace"] {
+        for name in ["R", "R-single", "C", "L", "V", "programs", "scale", "daemon", "trace"] {
             PERFORMANCE.replaced(&text, name, "").unwrap();
         }
     }

@@ -1,6 +1,7 @@
-//! Nanoseconds per run of each program, net of an empty program.
+//! Nanoseconds per run of each program, net of an empty program, or against another build of tcpmon.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use aya::sys::{Stats, enable_stats};
@@ -8,12 +9,16 @@ use tcpmon_tests::Page;
 use tcpmon_tests::lab::End;
 
 use crate::arm::{Arm, Monitor};
-use crate::estimate::median;
+use crate::estimate::{self, median};
 use crate::workload::{RUN, Wire, Workload, switch_all_the_time};
 use tcpmon_tests::figures::{Section, Table, target};
 
 /// With fewer runs than this in a repetition, a program's figures mean nothing.
 const FEWEST_RUNS: f64 = 1_000.0;
+
+/// The programs that see connections begin and end.
+const LIFECYCLE: [&str; 4] =
+    ["inet_sock_set_state", "inet_sock_set_state_again", "tcp_destroy_sock", "tcp_destroy_sock_again"];
 
 /// The load under which the programs run.
 #[derive(Clone, Copy, Debug)]
@@ -37,10 +42,11 @@ struct Sample {
 pub fn measure(repetitions: u32) -> Section {
     // Unlike the sysctl kernel.bpf_stats_enabled, this ends when the descriptor is closed, however this process ends.
     let _counting = enable_stats(Stats::RunTime).expect("root may let the kernel count runs");
-    let loads =
-        [Load::Traffic(Workload::R), Load::Traffic(Workload::RPinned), Load::Traffic(Workload::V), Load::Switching];
+    let traffic = [Workload::R, Workload::RPinned, Workload::V, Workload::C];
+    let loads: Vec<Load> = traffic.into_iter().map(Load::Traffic).chain([Load::Switching]).collect();
     let mut table = Table::new(&["load", "program", "runs/s", "empty, ns", "daemon, ns", "net, ns (range)"]);
     let mut nets = BTreeMap::new();
+    let mut connections = Vec::new();
     for load in loads {
         let wire = if let Load::Traffic(workload) = load { Some(Wire::new(workload)) } else { None };
         let mut samples: BTreeMap<String, Vec<Sample>> = BTreeMap::new();
@@ -49,6 +55,11 @@ pub fn measure(repetitions: u32) -> Section {
             let first = counts(if floor_first { Arm::Floor } else { Arm::Daemon }, wire.as_ref());
             let second = counts(if floor_first { Arm::Daemon } else { Arm::Floor }, wire.as_ref());
             let ((floor, _), (daemon, time)) = if floor_first { (first, second) } else { (second, first) };
+            if matches!(load, Load::Traffic(Workload::C)) {
+                let of_connections = LIFECYCLE.iter().filter_map(|program| daemon.get(*program));
+                let ns: f64 = of_connections.map(|(_, ns)| ns).sum();
+                connections.push(ns / time.as_secs_f64() / Workload::C.rate());
+            }
             for (program, (runs, ns)) in daemon {
                 if let Some((floor_runs, floor_ns)) = floor.get(&program).copied()
                     && runs >= FEWEST_RUNS
@@ -83,7 +94,78 @@ pub fn measure(repetitions: u32) -> Section {
         }
     }
     let what = format!("Time per run by the kernel's own count, {repetitions} repetitions of {} s.", RUN.as_secs());
-    Section { name: "programs", what, table, notes: targets(&nets) }
+    let mut notes = targets(&nets);
+    let what_of = "programs for the begin and end of a connection, both ends, gross";
+    notes.push(target(what_of, median(&connections), 1_500.0, "ns"));
+    Section { name: "programs", what, table, notes }
+}
+
+/// Compares the daemon with that of another build. Both are attached at once, so that both see the same events on the
+/// same machine; whoever is attached first meets colder caches, so they take turns at that.
+pub fn compare(other: &Path, repetitions: u32) -> Section {
+    let _counting = enable_stats(Stats::RunTime).expect("root may let the kernel count runs");
+    let mut table = Table::new(&["load", "program", "other build, ns", "this build, ns", "this - other, ns (95 %)"]);
+    for workload in [Workload::R, Workload::RPinned, Workload::V, Workload::C] {
+        let wire = Wire::new(workload);
+        // For each program: the other's and ours, ns, each the mean of both orders.
+        let mut samples: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
+        for repetition in 0..repetitions {
+            let other_first = beside_each_other(&wire, || [Monitor::of_build(other), this_build(&wire)]);
+            let [ours, others] = beside_each_other(&wire, || [this_build(&wire), Monitor::of_build(other)]);
+            let [first, second] = [other_first, [others, ours]].map(|[others, ours]| ns_of_both(&others, &ours));
+            for (program, (other, this)) in first {
+                if let Some((other_again, this_again)) = second.get(&program) {
+                    let sample = ((other + other_again) / 2.0, (this + this_again) / 2.0);
+                    samples.entry(program).or_default().push(sample);
+                }
+            }
+            eprintln!("programs: {}, repetition {} of {repetitions}", workload.name(), repetition + 1);
+        }
+        for (program, samples) in &samples {
+            let of = |value: fn(&(f64, f64)) -> f64| samples.iter().map(value).collect::<Vec<f64>>();
+            let (value, low, high) = estimate::median_interval(&of(|(other, this)| this - other));
+            table.row(vec![
+                workload.name().to_owned(),
+                program.clone(),
+                format!("{:.1}", median(&of(|sample| sample.0))),
+                format!("{:.1}", median(&of(|sample| sample.1))),
+                format!("{value:+.1} ({low:+.1}..{high:+.1})"),
+            ]);
+        }
+    }
+    let what = format!(
+        "Time per run by the kernel's own count, both builds at once, {repetitions} times 2 x {} s.",
+        RUN.as_secs()
+    );
+    Section { name: "programs", what, table, notes: Vec::new() }
+}
+
+fn this_build(wire: &Wire) -> Monitor {
+    Arm::Daemon.raise(wire.end(), 0)
+}
+
+/// The kernel's counts for two daemons that are attached at once, in this order.
+fn beside_each_other(wire: &Wire, raise: impl FnOnce() -> [Monitor; 2]) -> [Counts; 2] {
+    let server = wire.server();
+    let mut monitors = raise();
+    let before = monitors.each_mut().map(read);
+    wire.run(server, RUN);
+    let after = monitors.each_mut().map(read);
+    for monitor in monitors {
+        monitor.lower();
+    }
+    let [first, second] = after;
+    let [first_before, second_before] = before;
+    [gained(&first_before, first), gained(&second_before, second)]
+}
+
+/// Nanoseconds per run of the programs that ran often enough in both.
+fn ns_of_both(others: &Counts, ours: &Counts) -> BTreeMap<String, (f64, f64)> {
+    let often = ours.iter().filter_map(|(program, (runs, ns))| {
+        let (other_runs, other_ns) = others.get(program)?;
+        (runs.min(*other_runs) >= FEWEST_RUNS).then(|| (program.clone(), (other_ns / other_runs, ns / runs)))
+    });
+    often.collect()
 }
 
 impl Load {
@@ -108,11 +190,16 @@ fn counts(arm: Arm, wire: Option<&Wire>) -> (Counts, Duration) {
     }
     let (elapsed, after) = (start.elapsed(), read(&mut monitor));
     monitor.lower();
+    (gained(&before, after), elapsed)
+}
+
+/// What was added to the counts since `before`.
+fn gained(before: &Counts, after: Counts) -> Counts {
     let gained = after.into_iter().map(|(program, (runs, ns))| {
         let (runs_before, ns_before) = before.get(&program).copied().unwrap_or_default();
         (program, (runs - runs_before, ns - ns_before))
     });
-    (gained.collect(), elapsed)
+    gained.collect()
 }
 
 fn read(monitor: &mut Monitor) -> Counts {

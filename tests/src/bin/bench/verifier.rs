@@ -17,7 +17,7 @@ const HEADING: &str = "kernel\tmode\tprogram\tinstructions";
 pub struct Row {
     /// Kernel series such as `6.18`: builds and patch releases of a series differ by less than the test allows.
     pub kernel: String,
-    /// `daemon`, `trace` (of one process) or `trace-filtered` (filters of every kind, children followed). The mode is a
+    /// `daemon`, `light` (the daemon with that profile), `trace` (of one process) or `trace-filtered` (filters of every kind, children followed). The mode is a
     /// constant for the programs, so the verifier walks less in one mode than in another.
     pub mode: String,
     /// The program's name.
@@ -39,11 +39,23 @@ pub fn measure() -> Vec<Row> {
         follow: true,
         ..one_process.clone()
     };
-    let modes = [("daemon", None), ("trace", Some(one_process)), ("trace-filtered", Some(filtered))];
+    let light = vec!["sched_switch", "napi_poll", "kfree_skb"];
+    let modes = [
+        ("daemon", None, Vec::new()),
+        ("light", None, light),
+        ("trace", Some(one_process), Vec::new()),
+        ("trace-filtered", Some(filtered), Vec::new()),
+    ];
     let mut rows = Vec::new();
-    for (mode, trace) in modes {
-        let options =
-            Options { trace, max_readers: 1024, max_drop_entries: 1024, ring_bytes: 1 << 20, ..Options::default() };
+    for (mode, trace, switched_off) in modes {
+        let options = Options {
+            trace,
+            switched_off,
+            max_readers: 1024,
+            max_drop_entries: 1024,
+            ring_bytes: 1 << 20,
+            ..Options::default()
+        };
         let mut kernel = Kernel::load(options).unwrap_or_else(|error| panic!("loading in mode {mode}: {error}"));
         let raw = kernel.raw().unwrap_or_else(|error| panic!("reading in mode {mode}: {error}"));
         rows.extend(raw.programs.into_iter().map(|(program, stats)| Row {

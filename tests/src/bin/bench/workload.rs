@@ -29,6 +29,9 @@ pub enum Workload {
     RPinned,
     /// The same with a sleep before each request: the CPU idles and handles timers as much as it handles TCP.
     RSingle,
+    /// 2,000 connections per second on loopback, each for one request and response of 64 bytes: ten, one after another,
+    /// each 5 ms.
+    C,
     /// iperf3 on loopback, 8 Gb/s.
     L,
     /// iperf3 on veth with NAPI, 6 Gb/s, cubic.
@@ -67,6 +70,7 @@ impl Workload {
             Self::R => "R",
             Self::RPinned => "R pinned",
             Self::RSingle => "R-single",
+            Self::C => "C",
             Self::L => "L",
             Self::V => "V",
         }
@@ -80,15 +84,19 @@ impl Workload {
             }
             Self::RPinned => "As R, with both ends on CPU 1.",
             Self::RSingle => "As R, with a sleep before each request.",
+            Self::C => {
+                "2,000 connections a second on loopback, each for one 64-byte request and response (ten each 5 ms)."
+            }
             Self::L => "iperf3 on loopback, 8 Gb/s.",
             Self::V => "iperf3 on veth (TSO off, GRO on), 6 Gb/s, cubic.",
         }
     }
 
-    /// Requests or bits per second.
-    fn rate(self) -> f64 {
+    /// Requests, connections or bits per second.
+    pub fn rate(self) -> f64 {
         match self {
             Self::R | Self::RPinned | Self::RSingle => 10_000.0,
+            Self::C => 2_000.0,
             Self::L => 8e9,
             Self::V => 6e9,
         }
@@ -116,8 +124,13 @@ impl Wire {
 
     /// Starts a server and waits until it listens.
     pub fn server(&self) -> Server {
-        if let Workload::R | Workload::RPinned | Workload::RSingle = self.workload {
-            let mut child = Child::role(self.end(), "server", &[self.cpu()]);
+        let role = match self.workload {
+            Workload::R | Workload::RPinned | Workload::RSingle => Some(("server", vec![self.cpu()])),
+            Workload::C => Some(("acceptor", Vec::new())),
+            Workload::L | Workload::V => None,
+        };
+        if let Some((role, arguments)) = role {
+            let mut child = Child::role(self.end(), role, &arguments);
             let port = child.line().parse().expect("the server names its port");
             return Server { child, port };
         }
@@ -132,7 +145,7 @@ impl Wire {
     pub fn run(&self, server: Server, time: Duration) -> Outcome {
         interrupt::check();
         match self.workload {
-            Workload::R | Workload::RPinned | Workload::RSingle => self.exchange(server, time),
+            Workload::R | Workload::RPinned | Workload::RSingle | Workload::C => self.exchange(server, time),
             Workload::L | Workload::V => self.transfer(server, time),
         }
     }
@@ -142,8 +155,11 @@ impl Wire {
         let numbers = [server.port.into(), server.pid().into(), self.workload.rate() as u64, burst, time.as_secs()];
         let words = numbers.map(|number| number.to_string());
         let mut arguments: Vec<&str> = words.iter().map(String::as_str).collect();
-        arguments.push(self.cpu());
-        let mut client = Child::role(self.end(), "client", &arguments);
+        let role = if self.workload == Workload::C { "connector" } else { "client" };
+        if role == "client" {
+            arguments.push(self.cpu());
+        }
+        let mut client = Child::role(self.end(), role, &arguments);
         client.line();
         client.send_line("go");
         let said = client.line();

@@ -122,8 +122,8 @@ fn pairs(arm: &[Run], off: &[Run], blocks: u32) -> Vec<(Vec<f64>, Vec<f64>)> {
 fn targets(workload: Workload, ratios: &BTreeMap<Arm, Ratio>) -> Vec<String> {
     let mut notes = Vec::new();
     let Some(daemon) = ratios.get(&Arm::Daemon) else { return notes };
-    if workload == Workload::RSingle {
-        return notes; // The issue sets no target for it.
+    if let Workload::RSingle | Workload::C = workload {
+        return notes; // The issue sets no target for these.
     }
     let limit = if workload == Workload::R { 1.07 } else { 1.03 };
     notes.push(target(&format!("{} with the daemon", workload.name()), daemon.value, limit, ""));
