@@ -222,12 +222,12 @@ fn of_page(page: &Page) -> Counts {
 
 fn targets(nets: &BTreeMap<(&'static str, String), f64>) -> Vec<String> {
     let limits = [
-        ("R", "tcp_probe", 110.0),
-        ("R pinned", "tcp_probe", 110.0),
-        ("V", "tcp_probe", 110.0),
-        ("R", "tcp_rcv_space_adjust", 110.0),
-        ("R pinned", "tcp_rcv_space_adjust", 110.0),
-        ("V", "tcp_rcv_space_adjust", 110.0),
+        ("R", "tcp_probe", 105.0),
+        ("R pinned", "tcp_probe", 105.0),
+        ("V", "tcp_probe", 105.0),
+        ("R", "tcp_rcv_space_adjust", 125.0),
+        ("R pinned", "tcp_rcv_space_adjust", 125.0),
+        ("V", "tcp_rcv_space_adjust", 125.0),
         ("pipes", "sched_switch", 20.0),
     ];
     let measured = limits.into_iter().filter_map(|(load, program, limit)| {

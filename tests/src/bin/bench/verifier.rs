@@ -17,8 +17,9 @@ const HEADING: &str = "kernel\tmode\tprogram\tinstructions";
 pub struct Row {
     /// Kernel series such as `6.18`: builds and patch releases of a series differ by less than the test allows.
     pub kernel: String,
-    /// `daemon`, `light` (the daemon with that profile), `trace` (of one process) or `trace-filtered` (filters of every kind, children followed). The mode is a
-    /// constant for the programs, so the verifier walks less in one mode than in another.
+    /// `daemon`, `light` (the daemon with that profile), `trace` (of one process) or `trace-filtered` (filters of every
+    /// kind, children followed). The mode is a constant for the programs, so the verifier walks less in one mode than
+    /// in another.
     pub mode: String,
     /// The program's name.
     pub program: String,
