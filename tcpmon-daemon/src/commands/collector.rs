@@ -11,7 +11,12 @@ use std::{
 };
 
 use tcpmon_btf::plan::{EXIT, MEMORY_LIMIT, SWITCH};
-use tcpmon_common::{ignored::IGNORED_WHY, loss::Loss, memory_limit::KINDS, reader::READER_EXITED};
+use tcpmon_common::{
+    ignored::IGNORED_WHY,
+    loss::Loss,
+    memory_limit::KINDS,
+    reader::{READER_EXITED, ReaderSlot},
+};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::oneshot,
@@ -19,7 +24,7 @@ use tokio::{
 use tracing::{error, warn};
 
 use super::{
-    missed_ends::{MissedEnds, UNTIL_LAST_SWITCH, thread_exists},
+    missed_ends::{MissedEnds, UNTIL_LAST_SWITCH, process_exists},
     worker::{self, Heartbeat, WorkerHandle, WorkerInbox},
 };
 use crate::{
@@ -324,13 +329,17 @@ impl Collector {
         Ok(self.snapshot(&raw, readers.len(), now.elapsed()))
     }
 
-    /// Slots of threads whose end the programs have missed.
+    /// Slots of processes whose end the programs have missed.
     fn missed_ends(&mut self, raw: &Raw, readers: &[RawReader], now: Instant) -> Vec<u32> {
         let of_ends = |name: &str| name == SWITCH.name || name == EXIT.name;
-        let missed = raw.skipped.iter().filter(|(name, _)| of_ends(name)).map(|(_, count)| count).sum();
+        if raw.skipped.iter().all(|(name, count)| *count == 0 || !of_ends(name)) {
+            return Vec::new();
+        }
         let grace = if self.kernel.is_attached(&SWITCH) { UNTIL_LAST_SWITCH } else { Duration::ZERO };
         let running = readers.iter().filter(|(_, reader)| reader.flags & READER_EXITED == 0);
-        self.missed_ends.look(running.map(|(slot, reader)| (*slot, reader.tid)), missed, now, grace, thread_exists)
+        // A kernel thread belongs to no process.
+        let process = |reader: &ReaderSlot| if reader.tgid == 0 { reader.tid } else { reader.tgid };
+        self.missed_ends.look(running.map(|(slot, reader)| (*slot, process(reader))), now, grace, process_exists)
     }
 
     /// A pass over all sockets.
