@@ -362,7 +362,7 @@ impl Collector {
         }
         let after = self.kernel.connections()?;
         self.opened = after.opened;
-        self.table.compare_counts(before, pass.living(), after);
+        self.table.compare_counts(before, pass.living(), after, now);
         let visited = self.kernel.visited();
         for index in self.table.end(&visited, now) {
             self.kernel.free_index(index);

@@ -3,7 +3,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use tcpmon_common::{
@@ -26,8 +26,13 @@ const HANDED_OVER: usize = 4096;
 /// and end can miss sockets that exist: the kernel finds its place in the list again by counting.
 pub(super) const GONE_AFTER: u8 = 8;
 
-/// Number of passes that must agree on how many connections ended unseen.
-const AGREEING_PASSES: usize = 3;
+/// Number of seconds with passes that must agree on how many connections ended unseen.
+const AGREEING: usize = 3;
+
+/// Passes in less than this time count as one. The kernel frees sockets some time after their ends, and one that is
+/// freed during a pass hides another one from it: scrapes that follow each other at once all see that of the same ends,
+/// or of each other's own connections.
+const APART: Duration = Duration::from_secs(1);
 
 /// Counts of connections since tcpmon started, by what has become of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,8 +54,10 @@ pub(super) struct Ends {
     lost: SocketTotals,
     /// Sockets that are gone although neither a final record nor those sums have their end.
     unreported: u64,
-    /// Connections, shown or not, that ended unseen, as the last passes found.
-    missing: [u64; AGREEING_PASSES],
+    /// Connections, shown or not, that ended unseen, as the passes of the last seconds found.
+    missing: [u64; AGREEING],
+    /// When the last of these seconds began.
+    compared: Option<Instant>,
     /// Connections, shown or not, that certainly ended unseen.
     missed: u64,
     /// Cookies of the sockets that ended since the pass started.
@@ -134,17 +141,24 @@ impl Table {
 
     /// Compares how many connections are alive by their starts and ends with the `visited` ones, which a pass between
     /// `before` and `after` has found.
-    pub fn compare_counts(&mut self, before: ConnectionCounts, visited: u64, after: ConnectionCounts) {
+    pub fn compare_counts(&mut self, before: ConnectionCounts, visited: u64, after: ConnectionCounts, now: Instant) {
         // A connection that ended during the pass may not have been visited, and may have hidden another one that is
         // alive.
         let ended_meanwhile = after.ended - before.ended;
         let expected = (before.started - before.ended).saturating_sub(2 * ended_meanwhile);
-        let Ends { missing, missed, .. } = &mut self.ends;
-        missing.rotate_left(1);
-        missing[AGREEING_PASSES - 1] = expected.saturating_sub(visited);
-        // A connection whose end is counted only after the pass is missing here, too, but its end was not missed. So
-        // several passes must agree.
-        *missed = (*missed).max(missing.iter().copied().min().unwrap_or(0));
+        let found = expected.saturating_sub(visited);
+        let Ends { missing, missed, compared, .. } = &mut self.ends;
+        let last = &mut missing[AGREEING - 1];
+        if compared.is_some_and(|at| now.duration_since(at) < APART) {
+            *last = (*last).min(found);
+        } else {
+            // A connection whose end is counted only after the pass is missing here, too, but its end was not missed.
+            // So several passes must agree, and what the last second found stands only now.
+            *missed = (*missed).max(missing.iter().copied().min().unwrap_or(0));
+            missing.rotate_left(1);
+            missing[AGREEING - 1] = found;
+            *compared = Some(now);
+        }
     }
 
     /// Ends the pass, which has visited the sockets with the indexes whose bits are set in `visited`. Returns the free

@@ -341,18 +341,26 @@ fn a_listener_names_connections_until_it_is_gone() {
 fn ends_that_no_program_saw_are_counted_though_no_pass_has_shown_the_sockets() {
     let mut passes = Passes::new();
     let lives = |started, ended| ConnectionCounts { started, ended, opened: 0 };
-    let mut pass = |before: ConnectionCounts, living, after| {
-        passes.table.compare_counts(before, living, after);
+    let mut now = passes.now;
+    let mut pass_after = |ms, before: ConnectionCounts, living, after| {
+        now += Duration::from_millis(ms);
+        passes.table.compare_counts(before, living, after, now);
         passes.table.unseen_ends()
     };
+    // Passes in the same second see the same sockets being freed, and prove nothing.
+    for _ in 0..20 {
+        assert_eq!(pass_after(10, lives(100, 90), 9, lives(100, 90)), 0);
+    }
+    let mut pass = |before, living, after| pass_after(1_000, before, living, after);
     // Ten are alive. A burst of 50 starts and ends while a pass runs, which visits some of them.
     for (living, ended) in [(10, 0), (8, 50), (40, 50), (10, 0)] {
         assert_eq!(pass(lives(100, 90), living, lives(150, 90 + ended)), 0);
     }
     // Of 60 more, two end unseen. The one that is visited again had only been missed by one pass.
     assert_eq!(pass(lives(160, 148), 9, lives(160, 148)), 0);
-    assert_eq!(pass(lives(160, 148), 10, lives(160, 148)), 0);
-    assert_eq!(pass(lives(160, 148), 10, lives(160, 148)), 2);
+    for _ in 0..2 {
+        assert_eq!(pass(lives(160, 148), 10, lives(160, 148)), 0);
+    }
     assert_eq!(pass(lives(160, 148), 10, lives(160, 148)), 2);
     assert_eq!(pass(lives(170, 148), 22, lives(170, 148)), 2);
 }
