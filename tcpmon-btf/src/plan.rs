@@ -166,10 +166,9 @@ pub fn deletes_ended(btf: &Btf<'_>) -> bool {
     btf.has_function("bpf_selem_unlink_nofail")
 }
 
-/// BTF ids of the kernel function `bpf_rdonly_cast` (Linux 6.2), if this kernel has it, and of `struct tcp_sock`, to
-/// which programs cast with it.
-pub fn cast(btf: &Btf<'_>) -> (Option<u32>, u32) {
-    (btf.blob().find(kind::FUNC, "bpf_rdonly_cast"), btf.blob().structure("tcp_sock").unwrap_or(0))
+/// BTF id of the kernel function `bpf_rdonly_cast` (Linux 6.2), if this kernel has it.
+pub fn cast_function(btf: &Btf<'_>) -> Option<u32> {
+    btf.blob().find(kind::FUNC, "bpf_rdonly_cast")
 }
 
 /// Why a probe cannot be attached on this kernel, if it cannot: the tracepoint is missing, or an argument is not what

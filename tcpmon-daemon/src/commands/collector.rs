@@ -24,7 +24,7 @@ use tokio::{
 use tracing::{error, warn};
 
 use super::{
-    missed_ends::{MissedEnds, UNTIL_LAST_SWITCH, process_exists},
+    missed_ends::{MissedEnds, UNTIL_LAST_SWITCH, process_exists, sees_all_processes},
     worker::{self, Heartbeat, WorkerHandle, WorkerInbox},
 };
 use crate::{
@@ -306,13 +306,11 @@ impl Collector {
         for (slot, reader) in &readers {
             self.table.reader(*slot, reader, now, now_ns);
             if reader.flags & READER_EXITED != 0 {
-                self.table.reader_gone(*slot);
-                self.kernel.free_reader(*slot)?;
+                self.free_reader(*slot)?;
             }
         }
         for slot in self.missed_ends(&raw, &readers, now) {
-            self.table.reader_gone(slot);
-            self.kernel.free_reader(slot)?;
+            self.free_reader(slot)?;
         }
         self.drain()?;
 
@@ -332,7 +330,8 @@ impl Collector {
     /// Slots of processes whose end the programs have missed.
     fn missed_ends(&mut self, raw: &Raw, readers: &[RawReader], now: Instant) -> Vec<u32> {
         let of_ends = |name: &str| name == SWITCH.name || name == EXIT.name;
-        if raw.skipped.iter().all(|(name, count)| *count == 0 || !of_ends(name)) {
+        let none_missed = raw.skipped.iter().all(|(name, count)| *count == 0 || !of_ends(name));
+        if none_missed || !sees_all_processes() {
             return Vec::new();
         }
         let grace = if self.kernel.is_attached(&SWITCH) { UNTIL_LAST_SWITCH } else { Duration::ZERO };
@@ -400,11 +399,16 @@ impl Collector {
             && reader.flags & READER_EXITED != 0
         {
             self.table.reader(slot, &reader, now, monotonic_ns());
-            self.table.reader_gone(slot);
-            self.kernel.free_reader(slot)?;
+            self.free_reader(slot)?;
             slot = reader.next;
         }
         Ok(())
+    }
+
+    /// Frees the slot of a reader whose totals are in the table.
+    fn free_reader(&mut self, slot: u32) -> Result<(), KernelReadError> {
+        self.table.reader_gone(slot);
+        self.kernel.free_reader(slot)
     }
 
     fn snapshot(&self, raw: &Raw, readers: usize, took: Duration) -> Snapshot {

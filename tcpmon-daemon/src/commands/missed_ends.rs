@@ -20,10 +20,16 @@ const INITIAL_PID_NAMESPACE: u64 = 0xefff_fffc;
 /// thread leaves `/proc` before it leaves its CPU for the last time, and other threads may delay that.
 pub const UNTIL_LAST_SWITCH: Duration = Duration::from_secs(60);
 
-/// Whether a process with this id of the initial PID namespace exists; true if that cannot be told from here.
-pub fn process_exists(pid: u32) -> bool {
+/// Whether `/proc` shows every process of the host by the id that it has in the initial PID namespace: not in another
+/// namespace, and not where the mount option `hidepid` hides the processes of others, of which init is one.
+pub fn sees_all_processes() -> bool {
     let own = fs::metadata("/proc/self/ns/pid");
-    own.is_ok_and(|own| own.ino() != INITIAL_PID_NAMESPACE) || Path::new(&format!("/proc/{pid}")).exists()
+    own.is_ok_and(|own| own.ino() == INITIAL_PID_NAMESPACE) && process_exists(1)
+}
+
+/// Whether `/proc` shows this process.
+pub fn process_exists(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
 }
 
 /// Slots whose processes are gone although nobody saw their threads end.
@@ -84,7 +90,6 @@ mod tests {
     #[test]
     fn a_process_exists_while_it_runs() {
         assert!(process_exists(std::process::id()));
-        let initial = fs::metadata("/proc/self/ns/pid").is_ok_and(|own| own.ino() == INITIAL_PID_NAMESPACE);
-        assert_eq!(process_exists(u32::MAX), !initial);
+        assert!(!process_exists(u32::MAX));
     }
 }

@@ -266,7 +266,7 @@ impl Plan {
             probes: wanted.map(|probe| (probe, why_not(probe, options, &btf))).collect(),
             drop_reasons: layout::drop_reasons(&btf),
             preemptible,
-            cast: plan::cast(&btf).0,
+            cast: plan::cast_function(&btf),
             types: KernelTypes::parse(&bytes, Endianness::default())
                 .map_err(|error| support::refused("its type information", &error))?,
         })
@@ -316,7 +316,7 @@ fn settings(btf: &Btf<'_>, layout: Layout, options: &Options) -> Settings {
         filter_comms: (!filter.comms.is_empty()).into(),
         filter_ports: (!filter.ports.is_empty()).into(),
         filter_cgroups: filter.cgroups.len().min(FILTER_CGROUPS) as u32,
-        tcp_sock_type: plan::cast(btf).1,
+        tcp_sock_type: btf.blob().structure("tcp_sock").unwrap_or(0),
         delete_ended: plan::deletes_ended(btf).into(),
         began_ns: monotonic_ns(),
         cgroups: [0; FILTER_CGROUPS],
