@@ -141,7 +141,7 @@ static CHOSEN_PORTS: HashMap<u64, u8> = HashMap::with_max_entries(8192, 0);
 
 /// `LIVES_` constant -> connections, per CPU. Written by lifecycle and wherever counting starts, read at each pass.
 #[map]
-static CONNECTIONS: PerCpuArray<u64> = PerCpuArray::with_max_entries(CONNECTION_COUNTS, 0);
+static CONNECTIONS: PerCpuArray<u64> = PerCpuArray::with_max_entries(CONNECTION_COUNTS + 1, 0);
 
 /// Thread groups to trace; written by user space, and by fork if the trace follows processes.
 #[map]
@@ -270,22 +270,27 @@ pub fn free_place(place: u32) {
     let _ = FREE_PLACES.push(place, 0);
 }
 
-/// Reserves one record in the ring, all zeros (what was there before is not meant for user space); `None` if there is
-/// no room, which is counted. Each reserved record must be passed to [`submit`].
+/// Reserves one record in the ring, all zeros; otherwise as [`reserve_unwritten`].
 #[inline(always)]
 pub fn reserve<T: Record>(otherwise: Loss) -> Option<&'static mut T> {
+    let record = reserve_unwritten::<T>(otherwise)?;
+    // SAFETY: all zeros is a valid record.
+    unsafe { zero(&raw mut *record) };
+    Some(record)
+}
+
+/// Reserves one record in the ring; `None` if there is no room, which is counted. The caller must write all of it (what
+/// was there before is not meant for user space), and each reserved record must be passed to [`submit`].
+#[inline(always)]
+pub fn reserve_unwritten<T: Record>(otherwise: Loss) -> Option<&'static mut T> {
     let ring = (&raw const EVENTS).cast_mut().cast::<c_void>();
-    // SAFETY: the helper returns null or `size_of::<T>()` bytes.
-    let record = unsafe { bpf_ringbuf_reserve(ring, size_of::<T>() as u64, 0) }.cast::<T>();
-    if record.is_null() {
+    // SAFETY: the helper returns null or `size_of::<T>()` bytes, which are ours until they are submitted; any bytes are
+    // a valid record.
+    let record = unsafe { bpf_ringbuf_reserve(ring, size_of::<T>() as u64, 0).cast::<T>().as_mut() };
+    if record.is_none() {
         count_loss(otherwise);
-        return None;
     }
-    // SAFETY: the bytes are ours until they are submitted, and all zeros is a valid record.
-    unsafe {
-        zero(record);
-        Some(&mut *record)
-    }
+    record
 }
 
 /// Submits a record to user space. User space polls the ring on a timer, because a wake-up costs 8 us here. It is woken
@@ -417,6 +422,13 @@ pub fn count_connection(what: u32) {
         // SAFETY: an atomic addition to this CPU's own entry; Rust has none for eBPF.
         unsafe { core::arch::asm!("lock *(u64 *)({0} + 0) += {1}", in(reg) count, in(reg) 1_u64, options(nostack)) };
     }
+}
+
+/// This CPU's word for the last change of a state that has been handled.
+#[inline(always)]
+pub fn handled() -> Option<&'static mut u64> {
+    // SAFETY: this is the current CPU's own entry.
+    CONNECTIONS.get_ptr_mut(CONNECTION_COUNTS).map(|event| unsafe { &mut *event })
 }
 
 /// Whether the trace's filters include this thread group.

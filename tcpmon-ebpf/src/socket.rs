@@ -254,9 +254,11 @@ pub fn edges(slot: u32, tid: u32) -> Option<u32> {
 /// returns `None`.
 #[inline(always)]
 pub fn send(kind: u16, otherwise: Loss, state: &SocketState, tcp: TcpSock, now: u64) -> Option<()> {
-    let record = maps::reserve::<SocketRecord>(otherwise)?;
+    let record = maps::reserve_unwritten::<SocketRecord>(otherwise)?;
     record.header = Header { kind, version: VERSION, cpu: kernel::cpu(), time_ns: now, cookie: state.cookie };
     tcp.live(&mut record.live);
+    // The only field that is left out there.
+    record.live.reader_edges = 0;
     // The tracepoint fires before the socket's state changes.
     if kind == KIND_LISTENER {
         record.live.state = tcp_state::LISTEN as u8;

@@ -300,6 +300,12 @@ fn a_source_that_is_switched_off_is_not_shown_and_status_tells_it_from_one_that_
     assert_eq!(page.samples("tcpmon_connections_opened_total").len(), 0, "there is nothing to compare with");
 }
 
+/// What was lost, by reason.
+fn lost(page: &Page) -> Vec<(String, f64)> {
+    let lost = page.samples("tcpmon_lost_total").into_iter().filter(|sample| sample.value > 0.0);
+    lost.map(|sample| (sample.labels["what"].clone(), sample.value)).collect()
+}
+
 #[test]
 fn a_probe_that_is_switched_off_is_not_loaded_nor_shown_and_status_says_what_is_missing() {
     let _stats = HostSysctl::set("kernel.bpf_stats_enabled", "1");
@@ -316,8 +322,9 @@ fn a_probe_that_is_switched_off_is_not_loaded_nor_shown_and_status_says_what_is_
     sender(&lab, &threads).connections(50).bytes(100_000).spawn().wait();
     assert_eq!(threads.wait().bytes, 5_000_000);
     eventually(DEADLINE, "the readers have gone", || {
-        let now = readers(&daemon.scrape());
-        if now <= before { Ok(()) } else { Err(now) }
+        let page = daemon.scrape();
+        let now = readers(&page);
+        if now <= before { Ok(()) } else { Err(format!("{now}; lost {:?}", lost(&page))) }
     });
     let page = daemon.scrape();
     let of_threads = |name| page.sum(name, &[("process", "threads")]);

@@ -15,6 +15,10 @@ pub fn exec(name: &str, arguments: &[OsString]) -> Result<()> {
     build::binary(true)?;
     process::run(workspace::cargo().args(["build", "--release", "--package", "tcpmon-tests", "--bins"]))?;
     let program = workspace::target().join("release").join(name);
-    let error = Command::new(&program).args(arguments).env("TCPMON_BIN", workspace::release_binary()).exec();
+    let mut command = Command::new(&program);
+    if arguments.iter().any(|argument| argument == "--peers") {
+        command.env("REZOLUS_BIN", setup::peers()?);
+    }
+    let error = command.args(arguments).env("TCPMON_BIN", workspace::release_binary()).exec();
     Err(error).with_context(|| format!("cannot run {}", program.display()))
 }

@@ -9,7 +9,6 @@ use std::{
     collections::HashMap,
     fs,
     os::unix::fs::MetadataExt as _,
-    path::Path,
     time::{Duration, Instant},
 };
 
@@ -27,9 +26,12 @@ pub fn sees_all_processes() -> bool {
     own.is_ok_and(|own| own.ino() == INITIAL_PID_NAMESPACE) && process_exists(1)
 }
 
-/// Whether `/proc` shows this process.
+/// Whether `/proc` shows this process, and not only because its parent has not asked yet how it ended.
 pub fn process_exists(pid: u32) -> bool {
-    Path::new(&format!("/proc/{pid}")).exists()
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    // A name may have any character. While other threads run, a process whose first one has ended is a zombie, too.
+    let is_zombie = stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z'));
+    !is_zombie || fs::read_dir(format!("/proc/{pid}/task")).is_ok_and(|tasks| tasks.count() > 1)
 }
 
 /// Slots whose processes are gone although nobody saw their threads end.
@@ -66,6 +68,11 @@ impl MissedEnds {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        path::Path,
+        process::{Command, Stdio},
+    };
+
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -91,5 +98,16 @@ mod tests {
     fn a_process_exists_while_it_runs() {
         assert!(process_exists(std::process::id()));
         assert!(!process_exists(u32::MAX));
+        let mut ended = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        assert!(process_exists(ended.id()));
+        drop(ended.stdin.take());
+        // A zombie, because nobody waits for it yet.
+        let deadline = Instant::now() + 20 * SECOND;
+        while process_exists(ended.id()) {
+            assert!(Instant::now() < deadline);
+            std::thread::yield_now();
+        }
+        assert!(Path::new(&format!("/proc/{}", ended.id())).exists());
+        ended.wait().unwrap();
     }
 }

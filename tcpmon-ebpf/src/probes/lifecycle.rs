@@ -3,6 +3,7 @@
 //! The kernel does not run a program on a CPU on which another instance of it is running. While the program handles one
 //! connection, an interrupt may arrive on that CPU and open or close hundreds of others, and the program sees none of
 //! these. So each program here has a second program on the same tracepoint, which handles what the first one missed.
+//! A word of the CPU tells it that the first one has run (see [`once`]).
 //!
 //! Where programs on tracepoints can be preempted (7.2 and newer), both can be preempted on a CPU at the same time, by
 //! threads that wait for that CPU. There a sock_ops program reports state changes, too, and the end of a connection
@@ -41,23 +42,57 @@ use crate::{
     maps, reader, socket,
 };
 
+/// Which of the two programs on a tracepoint this is. The programs do the same if they run twice for an event; the
+/// second one returns early if the first one has just done it.
+#[derive(Clone, Copy)]
+enum Place {
+    First,
+    Second,
+}
+
 #[btf_tracepoint(function = "inet_sock_set_state")]
 pub fn inet_sock_set_state(ctx: BtfTracePointContext) -> i32 {
-    traced(&ctx);
+    traced(&ctx, Place::First);
     0
 }
 
 #[btf_tracepoint(function = "inet_sock_set_state")]
 pub fn inet_sock_set_state_again(ctx: BtfTracePointContext) -> i32 {
-    traced(&ctx);
+    traced(&ctx, Place::Second);
     0
 }
 
 #[inline(always)]
-fn traced(ctx: &BtfTracePointContext) -> Option<()> {
+fn traced(ctx: &BtfTracePointContext, place: Place) -> Option<()> {
     let (old, new) = (ctx.arg::<u64>(OLD.position) as u32, ctx.arg::<u64>(NEW.position) as u32);
     let sock = Sock::argument::<{ inet_sock_set_state::SOCK.position }>(ctx);
-    change(sock, old, new, || sock.tcp(), || sock.cookie())
+    match new {
+        tcp_state::SYN_SENT | tcp_state::LISTEN | tcp_state::SYN_RECV | tcp_state::ESTABLISHED | tcp_state::CLOSE => {
+            once(place, sock, new, || change(sock, old, new, || sock.tcp(), || sock.cookie()))
+        }
+        _ => None,
+    }
+}
+
+/// Runs `handle` unless this is the second program and the first one has handled the event. The word that says so is
+/// cleared before the first program begins: the programs of an interrupt, of which the first one does not run then,
+/// find no event there, or one of another socket.
+#[inline(always)]
+fn once(place: Place, sock: Sock, new: u32, handle: impl FnOnce() -> Option<()>) -> Option<()> {
+    let event = (sock.address() as u64) << 8 | new as u64;
+    let handled = maps::handled()?;
+    let before = *handled;
+    *handled = 0;
+    kernel::barrier();
+    if matches!(place, Place::Second) && before == event {
+        return None;
+    }
+    handle();
+    if matches!(place, Place::First) {
+        kernel::barrier();
+        *handled = event;
+    }
+    None
 }
 
 /// Handles a change of a socket's state. Each program that reports the change does the same, and what is counted is

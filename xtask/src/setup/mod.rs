@@ -8,6 +8,7 @@ mod cargo_deny;
 mod debian;
 mod formats;
 mod packages;
+mod peers;
 mod prometheus;
 mod python;
 mod rust_src;
@@ -20,6 +21,7 @@ use anyhow::{Context as _, Result};
 pub use cargo_deny::ensure as cargo_deny;
 pub use formats::ensure as formats;
 pub use packages::{dist_packages, picture_packages, test_packages};
+pub use peers::ensure as peers;
 pub use prometheus::todays_prometheus;
 pub use python::environment as python;
 

@@ -48,8 +48,14 @@ const PICTURES: [(&str, &str); 2] = [("chromium", "chromium"), ("npm", "npm")];
 /// The programs that run those which read traces, and their packages.
 const FORMATS: [(&str, &str); 3] = [("java", "default-jre-headless"), ("node", "nodejs"), ("npm", "npm")];
 
-/// Packages that start a service.
-const SERVICES: [&str; 2] = ["prometheus", "prometheus-alertmanager"];
+/// What the benchmark compares with, and their packages.
+const PEERS: [(&str, &str); 3] = [("bpftrace", "bpftrace"), ("redis-server", "redis-server"), ("nginx", "nginx")];
+
+/// What Rezolus is built with. The libraries have no program to look for.
+const REZOLUS: [&str; 4] = ["clang", "libelf-dev", "zlib1g-dev", "pkg-config"];
+
+/// Packages that start a service of that name.
+const SERVICES: [&str; 4] = ["prometheus", "prometheus-alertmanager", "redis-server", "nginx"];
 
 /// Installs those packages for the integration tests, the demo and the benchmarks that are missing.
 pub fn test_packages() -> Result<()> {
@@ -59,19 +65,24 @@ pub fn test_packages() -> Result<()> {
         return Ok(());
     }
     eprintln!("setup: installing {}", missing.join(", "));
-    let daemons_before: Vec<Vec<u32>> = SERVICES.iter().map(|service| processes(service)).collect();
     let list = missing.join(" ");
     install(&missing)?;
     let still_missing = missing_packages();
     if !still_missing.is_empty() {
         bail!("installed {list}, but their programs are not on PATH: {}", still_missing.join(", "));
     }
-    for (service, before) in SERVICES.iter().zip(&daemons_before) {
-        if missing.contains(service) {
-            stop(service, before)?;
-        }
-    }
     Ok(())
+}
+
+/// Installs what the benchmark compares with, if it is missing.
+pub(super) fn peer_packages() -> Result<()> {
+    let missing = missing(&PEERS);
+    if missing.is_empty() { Ok(()) } else { install(&missing) }
+}
+
+/// Installs what Rezolus is built with.
+pub(super) fn rezolus_packages() -> Result<()> {
+    install(&REZOLUS)
 }
 
 /// Installs what draws the dashboards, if it is missing.
@@ -97,8 +108,10 @@ fn missing(programs: &[(&str, &'static str)]) -> Vec<&'static str> {
     programs.iter().filter(|(program, _)| !on_path(program)).map(|(_, package)| *package).collect()
 }
 
+/// Installs packages, and stops the services that they start.
 fn install(packages: &[&str]) -> Result<()> {
     let list = packages.join(" ");
+    let daemons_before: Vec<Vec<u32>> = SERVICES.iter().map(|service| processes(service)).collect();
     process::run(&mut apt_get(&["-qq", "update"]))
         .and_then(|()| {
             process::run(
@@ -107,7 +120,13 @@ fn install(packages: &[&str]) -> Result<()> {
                     .args(packages),
             )
         })
-        .with_context(|| format!("cannot install packages: as root, run `apt-get install {list}`"))
+        .with_context(|| format!("cannot install packages: as root, run `apt-get install {list}`"))?;
+    for (service, before) in SERVICES.iter().zip(&daemons_before) {
+        if packages.contains(service) {
+            stop(service, before)?;
+        }
+    }
+    Ok(())
 }
 
 fn missing_packages() -> Vec<&'static str> {
@@ -136,7 +155,7 @@ fn apt_get(arguments: &[&str]) -> Command {
     command
 }
 
-/// The tests start these services themselves, but the packages start them, too, if an init system lets them.
+/// Whoever needs these services starts them, but the packages start them, too, if an init system lets them.
 fn stop(service: &str, before: &[u32]) -> Result<()> {
     let runs = || processes(service).iter().any(|pid| !before.contains(pid));
     if Path::new("/run/systemd/system").is_dir() {

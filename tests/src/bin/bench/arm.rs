@@ -1,6 +1,6 @@
 //! The arms of a benchmark: what runs next to a workload.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use tcpmon_tests::{Daemon, Trace, eventually};
 
 use crate::child::{Child, cpu_of};
 use crate::endpoint::FloorProgram;
+use crate::peer::Peer;
 use crate::{bpf, interrupt};
 
 /// Time limit for a monitor to become idle, and for a child process to end.
@@ -50,6 +51,10 @@ pub enum Arm {
     Trace,
     /// `ss -tmi` in the server's namespace every 100 ms.
     Ss,
+    /// Rezolus with its samplers tcp_packet_latency and tcp_receive, not scraped.
+    Rezolus,
+    /// bpftrace that counts segments and reads by process and port.
+    Bpftrace,
 }
 
 /// A running arm. End it with [`Monitor::lower`].
@@ -66,6 +71,7 @@ enum What {
     Daemon(Daemon),
     Trace(Trace),
     Ss(Ss),
+    Peer(Peer),
 }
 
 /// When to scrape the daemon: every 5 s of measured time, summed over runs, because no daemon lives longer than one
@@ -79,6 +85,8 @@ impl Arm {
     /// The arms that run if none is named.
     pub const DEFAULT: [Self; 7] =
         [Self::Off, Self::Null, Self::Floor, Self::Daemon, Self::Light, Self::Trace, Self::Ss];
+    /// The arms that also run with `--peers`.
+    pub const PEERS: [Self; 2] = [Self::Rezolus, Self::Bpftrace];
 
     /// The arm's name.
     pub fn name(self) -> &'static str {
@@ -93,6 +101,8 @@ impl Arm {
             Self::Light => "daemon, light",
             Self::Trace => "trace",
             Self::Ss => "ss -tmi",
+            Self::Rezolus => "Rezolus",
+            Self::Bpftrace => "bpftrace",
         }
     }
 
@@ -112,6 +122,8 @@ impl Arm {
             Self::Light => What::Daemon(Daemon::start(&["--probes.profile=light"])),
             Self::Trace => What::Trace(Trace::start(&["--pid", &server.to_string()])),
             Self::Ss => What::Ss(Ss::start(end)),
+            Self::Rezolus => What::Peer(Peer::rezolus()),
+            Self::Bpftrace => What::Peer(Peer::bpftrace()),
         };
         Monitor::settled(what, self.name())
     }
@@ -127,11 +139,11 @@ impl Monitor {
 
     fn settled(what: What, name: &str) -> Self {
         let mut monitor = Self { what, programs: BTreeSet::new() };
+        monitor.settle();
         if let Some(pid) = monitor.pid() {
             monitor.programs = bpf::of_process(pid);
             assert!(!monitor.programs.is_empty(), "{name} holds no eBPF program");
         }
-        monitor.settle();
         monitor
     }
 
@@ -155,6 +167,11 @@ impl Monitor {
         Some(serde_json::from_str(&floor.line()).expect("the floor answers in JSON"))
     }
 
+    /// The kernel's counts for the arm's programs.
+    pub fn counts(&self) -> BTreeMap<String, (u64, u64)> {
+        bpf::counts(&self.programs)
+    }
+
     /// Ends the arm and waits until the kernel has freed its programs. Returns the number of records that a trace lost.
     pub fn lower(self) -> u64 {
         let mut lost = 0;
@@ -173,6 +190,7 @@ impl Monitor {
                 lost = causes.filter_map(|(_, count)| count.as_u64()).sum();
             }
             What::Ss(ss) => drop(ss),
+            What::Peer(peer) => peer.stop(),
         }
         bpf::wait_until_gone(&self.programs);
         lost
@@ -184,6 +202,7 @@ impl Monitor {
             What::Floor(floor) => Some(floor.pid()),
             What::Daemon(daemon) => Some(daemon.pid()),
             What::Trace(trace) => Some(trace.pid()),
+            What::Peer(peer) => Some(peer.pid()),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Which eBPF programs the kernel holds.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::Duration;
 
@@ -12,6 +12,17 @@ pub fn of_process(pid: u32) -> BTreeSet<u32> {
     let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fdinfo")) else { return BTreeSet::new() };
     let texts = descriptors.flatten().filter_map(|entry| fs::read_to_string(entry.path()).ok());
     texts.filter_map(|text| text.lines().find_map(|line| line.strip_prefix("prog_id:")?.trim().parse().ok())).collect()
+}
+
+/// Name, number of runs and ns spent in them, of each of these programs. Programs of one name are added up.
+pub fn counts(ids: &BTreeSet<u32>) -> BTreeMap<String, (u64, u64)> {
+    let mut counts = BTreeMap::new();
+    for program in loaded_programs().flatten().filter(|program| ids.contains(&program.id())) {
+        let (runs, ns) = counts.entry(program.name_as_str().unwrap_or_default().to_owned()).or_insert((0, 0));
+        *runs += program.run_count();
+        *ns += u64::try_from(program.run_time().as_nanos()).unwrap_or(u64::MAX);
+    }
+    counts
 }
 
 /// Waits until the kernel has freed these programs, which it does some time after the last descriptor is closed.

@@ -7,6 +7,7 @@ use std::process::{self, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
 use nix::time::{ClockId, clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 use tcpmon_tests::lab::End;
@@ -80,6 +81,22 @@ impl Child {
     /// Closes the child's stdin and waits for it to end.
     pub fn wait(mut self, deadline: Duration) -> Ended {
         drop(self.stdin.take());
+        let (status, ended) = self.reaped(deadline);
+        if !status.success() {
+            self.fail(&format!("{status}\n{}", ended.stdout));
+        }
+        ended
+    }
+
+    /// Asks a child to end that would not end by itself, and waits for that.
+    pub fn end(mut self, deadline: Duration) {
+        if let Err(error) = kill(Pid::from_raw(self.pid().cast_signed()), Signal::SIGTERM) {
+            self.fail(&error.to_string());
+        }
+        self.reaped(deadline);
+    }
+
+    fn reaped(&mut self, deadline: Duration) -> (ExitStatus, Ended) {
         let pid = self.pid();
         let start = Instant::now();
         let (status, cpu) = loop {
@@ -96,10 +113,7 @@ impl Child {
         if let Err(error) = self.stdout.read_to_string(&mut stdout) {
             self.fail(&error.to_string());
         }
-        if !status.success() {
-            self.fail(&format!("{status}\n{stdout}"));
-        }
-        Ended { cpu, stdout }
+        (status, Ended { cpu, stdout })
     }
 
     fn fail(&self, why: &str) -> ! {

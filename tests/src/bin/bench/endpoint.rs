@@ -20,6 +20,8 @@ pub const MARKER: &str = "--role";
 
 /// Size of a request and of a response of workload R.
 const MESSAGE: usize = 64;
+/// Size of a file that a client uploads.
+const UPLOAD: usize = 256 << 10;
 /// Exchanges before the measurement starts, as a share of one second's.
 const WARM_UP: f64 = 0.2;
 
@@ -80,9 +82,9 @@ fn play(role: &str, arguments: &[&str]) -> Played {
             Pace { rate: rate.parse()?, burst: burst.parse()? },
             seconds.parse()?,
         ),
-        ("client", [port, server, rate, burst, seconds, cpu]) => pin(cpu).and_then(|()| {
+        ("client", [port, server, rate, burst, seconds, cpu, talk]) => pin(cpu).and_then(|()| {
             let pace = Pace { rate: rate.parse()?, burst: burst.parse()? };
-            client(port.parse()?, server.parse()?, pace, seconds.parse()?)
+            client(port.parse()?, server.parse()?, pace, seconds.parse()?, &Talk::named(talk)?)
         }),
         ("floor", []) => floor(),
         ("ping", [seconds, cpu]) => pin(cpu).and_then(|()| ping(seconds.parse()?)),
@@ -137,22 +139,77 @@ fn acceptor() -> Played {
     }
 }
 
+/// What a client sends, and where the answer ends.
+struct Talk {
+    request: Vec<u8>,
+    answer: Answer,
+}
+
+enum Answer {
+    /// After this many bytes.
+    Bytes(usize),
+    /// After the head of an HTTP response.
+    Head,
+}
+
+impl Talk {
+    /// The talk of a workload, by its name in [`Workload`](crate::workload::Workload).
+    fn named(name: &str) -> Result<Self, String> {
+        let redis = |commands: usize| {
+            let command = format!("*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n${MESSAGE}\r\n{}\r\n", "v".repeat(MESSAGE));
+            Self { request: command.repeat(commands).into_bytes(), answer: Answer::Bytes("+OK\r\n".len() * commands) }
+        };
+        match name {
+            "echo" => Ok(Self { request: vec![0; MESSAGE], answer: Answer::Bytes(MESSAGE) }),
+            "redis" => Ok(redis(1)),
+            "redis-16" => Ok(redis(16)),
+            "nginx" => {
+                let head = format!("PUT /file HTTP/1.1\r\nHost: nginx\r\nContent-Length: {UPLOAD}\r\n\r\n");
+                Ok(Self { request: [head.as_bytes(), &[0; UPLOAD]].concat(), answer: Answer::Head })
+            }
+            _ => Err(format!("no talk is named {name}")),
+        }
+    }
+
+    /// One exchange.
+    fn once(&self, stream: &mut TcpStream, answer: &mut Vec<u8>) -> io::Result<()> {
+        stream.write_all(&self.request)?;
+        match self.answer {
+            Answer::Bytes(count) => {
+                answer.resize(count, 0);
+                stream.read_exact(answer)
+            }
+            Answer::Head => {
+                answer.clear();
+                while !answer.ends_with(b"\r\n\r\n") {
+                    let mut part = [0; 4096];
+                    match stream.read(&mut part)? {
+                        0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                        count => answer.extend(&part[..count]),
+                    }
+                }
+                let success = answer.starts_with(b"HTTP/1.1 20");
+                if success { Ok(()) } else { Err(io::Error::other(String::from_utf8_lossy(answer))) }
+            }
+        }
+    }
+}
+
 /// Sends requests at a fixed rate on one connection.
-fn client(port: u16, server: u32, pace: Pace, seconds: f64) -> Played {
+fn client(port: u16, server: u32, pace: Pace, seconds: f64, talk: &Talk) -> Played {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
     stream.set_nodelay(true)?;
-    measure(server, pace, seconds, &mut |message| {
-        stream.write_all(message)?;
-        stream.read_exact(message)
-    })
+    let mut answer = Vec::new();
+    measure(server, pace, seconds, &mut || talk.once(&mut stream, &mut answer))
 }
 
 /// Opens connections at a fixed rate, for one exchange each.
 fn connector(port: u16, server: u32, pace: Pace, seconds: f64) -> Played {
-    measure(server, pace, seconds, &mut |message| {
+    let mut message = [0; MESSAGE];
+    measure(server, pace, seconds, &mut || {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
-        stream.write_all(message)?;
-        stream.read_exact(message)
+        stream.write_all(&message)?;
+        stream.read_exact(&mut message)
     })?;
     // This ends the other side.
     drop(TcpStream::connect((Ipv4Addr::LOCALHOST, port))?);
@@ -160,7 +217,7 @@ fn connector(port: u16, server: u32, pace: Pace, seconds: f64) -> Played {
 }
 
 /// One request with its answer.
-type Exchange<'a> = &'a mut dyn FnMut(&mut [u8; MESSAGE]) -> io::Result<()>;
+type Exchange<'a> = &'a mut dyn FnMut() -> io::Result<()>;
 
 /// Makes exchanges at a fixed rate, and reports what they took.
 fn measure(server: u32, pace: Pace, seconds: f64, once: Exchange<'_>) -> Played {
@@ -194,14 +251,13 @@ fn measure(server: u32, pace: Pace, seconds: f64, once: Exchange<'_>) -> Played 
 fn exchange(once: Exchange<'_>, pace: Pace, count: usize, trips: &mut Vec<u64>) -> Played {
     let clock = ClockId::CLOCK_MONOTONIC;
     let start = read(clock)?;
-    let mut message = [0; MESSAGE];
     for number in 0..count {
         if number % pace.burst == 0 {
             let due = start + Duration::from_secs_f64((number + pace.burst) as f64 / pace.rate);
             clock_nanosleep(clock, ClockNanosleepFlags::TIMER_ABSTIME, &due.into())?;
         }
         let sent = Instant::now();
-        once(&mut message)?;
+        once()?;
         trips.push(nanoseconds(sent.elapsed()));
     }
     Ok(())

@@ -34,10 +34,10 @@ pub fn median(values: &[f64]) -> f64 {
 
 /// The median with its 95 % interval.
 pub fn median_interval(values: &[f64]) -> (f64, f64, f64) {
-    let mut random = SEED;
+    let mut random = Random::new();
     let medians: Vec<f64> = (0..RESAMPLES)
         .map(|_| {
-            let drawn: Vec<f64> = values.iter().map(|_| values[below(&mut random, values.len())]).collect();
+            let drawn: Vec<f64> = values.iter().map(|_| *random.of(values)).collect();
             median(&drawn)
         })
         .collect();
@@ -53,23 +53,45 @@ pub fn ratio(blocks: &[(Vec<f64>, Vec<f64>)]) -> Ratio {
         quantile(&arm, 0.25) / quantile(&base, 0.25)
     };
     let value = of(&blocks.iter().collect::<Vec<_>>());
-    let mut random = SEED;
+    let mut random = Random::new();
     let resampled: Vec<f64> = (0..RESAMPLES)
         .map(|_| {
-            let drawn: Vec<_> = blocks.iter().map(|_| &blocks[below(&mut random, blocks.len())]).collect();
+            let drawn: Vec<_> = blocks.iter().map(|_| random.of(blocks)).collect();
             of(&drawn)
         })
         .collect();
     Ratio { value, low: quantile(&resampled, 0.025), high: quantile(&resampled, 0.975) }
 }
 
-/// A random number from 0 to `limit - 1`, by SplitMix64.
-fn below(state: &mut u64, limit: usize) -> usize {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    ((u128::from(z ^ (z >> 31)) * limit as u128) >> 64) as usize
+/// Random numbers by SplitMix64, always the same.
+#[derive(Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// The first number of the sequence comes next.
+    pub fn new() -> Self {
+        Self(SEED)
+    }
+
+    /// A number from 0 to `limit - 1`.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        u64::try_from((u128::from(z ^ (z >> 31)) * u128::from(limit)) >> 64).expect("it is below a number of 64 bits")
+    }
+
+    /// A time between two events that come at random, with this mean.
+    pub fn exponential(&mut self, mean: f64) -> f64 {
+        const STEPS: u64 = 1 << 53;
+        -mean * ((self.below(STEPS) as f64 + 0.5) / STEPS as f64).ln()
+    }
+
+    /// One of these.
+    fn of<'a, T>(&mut self, values: &'a [T]) -> &'a T {
+        &values[self.below(values.len() as u64) as usize]
+    }
 }
 
 #[cfg(test)]

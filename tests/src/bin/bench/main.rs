@@ -3,9 +3,11 @@
 mod arm;
 mod bpf;
 mod child;
+mod cores;
 mod endpoint;
 mod estimate;
 mod own;
+mod peer;
 mod programs;
 mod scale;
 mod trace;
@@ -35,14 +37,17 @@ struct Args {
     /// Few repetitions, to see that it works; the intervals are wide
     #[arg(long)]
     quick: bool,
-    /// Only these parts, with commas between [default: all but trace and verifier]
+    /// Only these parts, with commas between [default: all but trace and verifier; redis and nginx with --peers]
     #[arg(long, value_name = "PART", value_delimiter = ',', ignore_case = true)]
     only: Vec<Part>,
-    /// Only these arms of the workloads, with commas between (off is always one) [default: all]
+    /// Only these arms of the workloads, with commas between (off is always one) [default: the document's]
     #[arg(long, value_name = "ARM", value_delimiter = ',')]
     arms: Vec<Arm>,
-    /// Mirrored blocks of each workload, two runs of each arm in each [default: 10, quick 3], and repetitions of the
-    /// programs [default: 6, quick 2]
+    /// Also compare with Rezolus and bpftrace, and under redis and nginx; installs them, which takes 10 minutes once
+    #[arg(long)]
+    peers: bool,
+    /// Mirrored blocks of each workload, two runs of each arm in each [default: until ratios are known to 0.015, at
+    /// most 15 minutes; quick 3], and repetitions of the programs [default: 6, quick 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     blocks: Option<u32>,
     /// Compare the programs with those of another build of tcpmon, in turns, instead of with empty ones
@@ -74,12 +79,23 @@ enum Part {
     /// Bulk on veth
     #[value(name = "V")]
     V,
+    /// redis, one command at a time
+    #[value(name = "redis")]
+    Redis,
+    /// redis with pipelines of 16
+    #[value(name = "redis-16")]
+    Redis16,
+    /// Uploads to nginx
+    #[value(name = "nginx")]
+    Nginx,
     /// Nanoseconds per run of each program
     Programs,
     /// Scrapes with many sockets
     Scale,
     /// The daemon's own CPU, memory, start and stop
     Daemon,
+    /// What 128 CPUs would share, simulated
+    Cores,
     /// Records a second that a trace takes in, for a minute in each format; needs 20 GB of disk
     Trace,
     /// Instructions that the verifier walks, per program
@@ -89,8 +105,10 @@ enum Part {
 impl Part {
     /// The parts to run by default. A trace takes much disk. The verifier's counts are a baseline for a test, so they
     /// are recorded only on request.
-    const USUAL: [Self; 8] =
-        [Self::R, Self::RSingle, Self::C, Self::L, Self::V, Self::Programs, Self::Scale, Self::Daemon];
+    const USUAL: [Self; 9] =
+        [Self::R, Self::RSingle, Self::C, Self::L, Self::V, Self::Programs, Self::Scale, Self::Daemon, Self::Cores];
+    /// The parts that also run with `--peers`.
+    const REAL: [Self; 3] = [Self::Redis, Self::Redis16, Self::Nginx];
 }
 
 fn main() -> ExitCode {
@@ -114,15 +132,21 @@ fn is_interrupt(panic: &(dyn Any + Send)) -> bool {
 }
 
 fn run(args: &Args) -> ExitCode {
-    let parts = if args.only.is_empty() { Part::USUAL.to_vec() } else { args.only.clone() };
+    let (mut parts, mut arms) = (Part::USUAL.to_vec(), Arm::DEFAULT.to_vec());
+    if args.peers {
+        parts.extend(Part::REAL);
+        arms.extend(Arm::PEERS);
+    }
+    let parts = if args.only.is_empty() { parts } else { args.only.clone() };
+    let arms = if args.arms.is_empty() { arms } else { args.arms.clone() };
     let provenance = Provenance::read("cargo xtask bench");
     bpf::warn_of_others();
     let mut failed = false;
     for part in parts {
         interrupt::check();
         let workload = |workload| {
-            let blocks = args.blocks.unwrap_or(if args.quick { 3 } else { 10 });
-            Some(workloads::measure(workload, &args.arms, blocks))
+            let blocks = args.blocks.or(args.quick.then_some(3));
+            Some(workloads::measure(workload, &arms, blocks))
         };
         let section: Option<Section> = match part {
             Part::R => workload(Workload::R),
@@ -130,15 +154,19 @@ fn run(args: &Args) -> ExitCode {
             Part::C => workload(Workload::C),
             Part::L => workload(Workload::L),
             Part::V => workload(Workload::V),
+            Part::Redis => workload(Workload::Redis),
+            Part::Redis16 => workload(Workload::Redis16),
+            Part::Nginx => workload(Workload::Nginx),
             Part::Programs => {
                 let repetitions = args.blocks.unwrap_or(if args.quick { 2 } else { 6 });
                 Some(match &args.against {
                     Some(other) => programs::compare(other, repetitions),
-                    None => programs::measure(repetitions),
+                    None => programs::measure(repetitions, if args.peers { &Arm::PEERS } else { &[] }),
                 })
             }
             Part::Scale => Some(scale::measure(args.quick)),
             Part::Daemon => Some(own::measure(args.quick)),
+            Part::Cores => Some(cores::measure()),
             Part::Trace => Some(trace::measure(args.quick)),
             Part::Verifier => {
                 verified::show(args.write);
@@ -164,7 +192,10 @@ mod tests {
     #[test]
     fn the_document_has_a_place_for_every_table() {
         let text = std::fs::read_to_string(PERFORMANCE.path).unwrap();
-        for name in ["R", "R-single", "C", "L", "V", "programs", "scale", "daemon", "trace"] {
+        for name in [
+            "R", "R-single", "C", "L", "V", "redis", "redis-16", "nginx", "programs", "scale", "daemon", "cores",
+            "trace",
+        ] {
             PERFORMANCE.replaced(&text, name, "").unwrap();
         }
     }

@@ -35,16 +35,16 @@ type Counts = BTreeMap<String, (f64, f64)>;
 struct Sample {
     runs_per_second: f64,
     floor_ns: f64,
-    daemon_ns: f64,
+    full_ns: f64,
 }
 
-/// Measures this many repetitions, with floor and daemon taking turns at going first.
-pub fn measure(repetitions: u32) -> Section {
+/// Measures this many repetitions, with floor and daemon taking turns at going first, and then each of these peers.
+pub fn measure(repetitions: u32, peers: &[Arm]) -> Section {
     // Unlike the sysctl kernel.bpf_stats_enabled, this ends when the descriptor is closed, however this process ends.
     let _counting = enable_stats(Stats::RunTime).expect("root may let the kernel count runs");
     let traffic = [Workload::R, Workload::RPinned, Workload::V, Workload::C];
     let loads: Vec<Load> = traffic.into_iter().map(Load::Traffic).chain([Load::Switching]).collect();
-    let mut table = Table::new(&["load", "program", "runs/s", "empty, ns", "daemon, ns", "net, ns (range)"]);
+    let mut table = Table::new(&["load", "program", "runs/s", "empty, ns", "full, ns", "net, ns (range)"]);
     let mut nets = BTreeMap::new();
     let mut connections = Vec::new();
     for load in loads {
@@ -60,16 +60,13 @@ pub fn measure(repetitions: u32) -> Section {
                 let ns: f64 = of_connections.map(|(_, ns)| ns).sum();
                 connections.push(ns / time.as_secs_f64() / Workload::C.rate());
             }
-            for (program, (runs, ns)) in daemon {
-                if let Some((floor_runs, floor_ns)) = floor.get(&program).copied()
-                    && runs >= FEWEST_RUNS
-                    && floor_runs >= FEWEST_RUNS
-                {
-                    samples.entry(program).or_default().push(Sample {
-                        runs_per_second: runs / time.as_secs_f64(),
-                        floor_ns: floor_ns / floor_runs,
-                        daemon_ns: ns / runs,
-                    });
+            for (program, sample) in beside_floor(&floor, daemon, time) {
+                samples.entry(program).or_default().push(sample);
+            }
+            for peer in if matches!(load, Load::Switching) { &[] } else { peers } {
+                let (counts, time) = counts(*peer, wire.as_ref());
+                for (program, sample) in beside_floor(&floor, counts, time) {
+                    samples.entry(format!("{}: {program}", peer.name())).or_default().push(sample);
                 }
             }
             eprintln!("programs: {}, repetition {} of {repetitions}", load.name(), repetition + 1);
@@ -79,7 +76,7 @@ pub fn measure(repetitions: u32) -> Section {
                 continue;
             }
             let of = |value: fn(&Sample) -> f64| samples.iter().map(value).collect::<Vec<f64>>();
-            let net = of(|sample| sample.daemon_ns - sample.floor_ns);
+            let net = of(|sample| sample.full_ns - sample.floor_ns);
             let (low, high) =
                 (net.iter().copied().fold(f64::MAX, f64::min), net.iter().copied().fold(f64::MIN, f64::max));
             nets.insert((load.name(), program.clone()), median(&net));
@@ -88,7 +85,7 @@ pub fn measure(repetitions: u32) -> Section {
                 program.clone(),
                 format!("{:.0}", median(&of(|sample| sample.runs_per_second))),
                 format!("{:.0}", median(&of(|sample| sample.floor_ns))),
-                format!("{:.0}", median(&of(|sample| sample.daemon_ns))),
+                format!("{:.0}", median(&of(|sample| sample.full_ns))),
                 format!("{:.0} ({low:.0}..{high:.0})", median(&net)),
             ]);
         }
@@ -98,6 +95,20 @@ pub fn measure(repetitions: u32) -> Section {
     let what_of = "programs for the begin and end of a connection, both ends, gross";
     notes.push(target(what_of, median(&connections), 1_500.0, "ns"));
     Section { name: "programs", what, table, notes }
+}
+
+/// The programs that ran often enough, each beside the empty program on its tracepoint. The kernel keeps 15 bytes of a
+/// program's name.
+fn beside_floor(floor: &Counts, counts: Counts, time: Duration) -> Vec<(String, Sample)> {
+    let beside = counts.into_iter().filter_map(|(program, (runs, ns))| {
+        let (tracepoint, (floor_runs, floor_ns)) = floor.iter().find(|(tracepoint, _)| {
+            **tracepoint == program || program.len() == 15 && tracepoint.starts_with(&program)
+        })?;
+        let sample =
+            Sample { runs_per_second: runs / time.as_secs_f64(), floor_ns: floor_ns / floor_runs, full_ns: ns / runs };
+        (runs.min(*floor_runs) >= FEWEST_RUNS).then(|| (tracepoint.clone(), sample))
+    });
+    beside.collect()
 }
 
 /// Compares the daemon with that of another build. Both are attached at once, so that both see the same events on the
@@ -206,8 +217,13 @@ fn read(monitor: &mut Monitor) -> Counts {
     if let Some(daemon) = monitor.daemon() {
         return of_page(&daemon.scrape());
     }
-    let programs = monitor.floor().expect("it is the floor if it is not the daemon");
-    programs.into_iter().map(|program| (program.probe, (program.runs as f64, program.run_ns as f64))).collect()
+    if let Some(programs) = monitor.floor() {
+        return programs
+            .into_iter()
+            .map(|program| (program.probe, (program.runs as f64, program.run_ns as f64)))
+            .collect();
+    }
+    monitor.counts().into_iter().map(|(program, (runs, ns))| (program, (runs as f64, ns as f64))).collect()
 }
 
 fn of_page(page: &Page) -> Counts {

@@ -1,11 +1,13 @@
 //! The fixed-rate workloads of `docs/performance.md`.
 
+use std::fs;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tcpmon_tests::lab::End;
 use tcpmon_tests::truth::{State, sockets};
 use tcpmon_tests::{Lab, LabOptions, eventually};
+use tempfile::TempDir;
 
 use crate::child::Child;
 use crate::endpoint::Exchanged;
@@ -18,6 +20,29 @@ pub const RUN: Duration = Duration::from_secs(2);
 const DEADLINE: Duration = Duration::from_secs(30);
 /// Every port is free, because the network namespaces are the benchmark's own.
 const IPERF_PORT: u16 = 5201;
+const REDIS_PORT: u16 = 6379;
+const NGINX_PORT: u16 = 8080;
+
+/// Arguments of a redis that writes nothing to a disk.
+const REDIS: [&str; 6] = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
+
+/// An nginx of one process that takes uploads.
+const NGINX_CONFIG: &str = "\
+daemon off;
+master_process off;
+pid FOLDER/pid;
+events {}
+http {
+    access_log off;
+    client_body_temp_path FOLDER/body;
+    server {
+        listen 127.0.0.1:PORT;
+        keepalive_requests 1000000;
+        client_max_body_size 0;
+        location / { root FOLDER; dav_methods PUT; }
+    }
+}
+";
 
 /// A kind of traffic at a fixed rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +61,12 @@ pub enum Workload {
     L,
     /// iperf3 on veth with NAPI, 6 Gb/s, cubic.
     V,
+    /// redis on loopback: 10,000 SET of 64 bytes a second, one after another, ten each millisecond.
+    Redis,
+    /// redis on loopback: 32,000 SET a second in pipelines of 16, two pipelines each millisecond.
+    Redis16,
+    /// nginx on loopback: 400 uploads of 256 KiB a second on one connection, into memory.
+    Nginx,
 }
 
 /// A workload's network, which its runs share.
@@ -50,6 +81,8 @@ pub struct Wire {
 pub struct Server {
     child: Child,
     port: u16,
+    /// Its files.
+    _folder: Option<TempDir>,
 }
 
 /// The results of a run.
@@ -73,6 +106,9 @@ impl Workload {
             Self::C => "C",
             Self::L => "L",
             Self::V => "V",
+            Self::Redis => "redis",
+            Self::Redis16 => "redis-16",
+            Self::Nginx => "nginx",
         }
     }
 
@@ -89,16 +125,32 @@ impl Workload {
             }
             Self::L => "iperf3 on loopback, 8 Gb/s.",
             Self::V => "iperf3 on veth (TSO off, GRO on), 6 Gb/s, cubic.",
+            Self::Redis => "redis on loopback, one connection, 10,000 SET of 64 bytes a second (ten each millisecond).",
+            Self::Redis16 => {
+                "redis on loopback, one connection, 2,000 pipelines of 16 SET a second (two each millisecond)."
+            }
+            Self::Nginx => "nginx on loopback, one connection, 400 PUT of 256 KiB a second (four each 10 ms).",
         }
     }
 
-    /// Requests, connections or bits per second.
+    /// Requests (or pipelines of them), connections or bits per second.
     pub fn rate(self) -> f64 {
         match self {
-            Self::R | Self::RPinned | Self::RSingle => 10_000.0,
-            Self::C => 2_000.0,
+            Self::R | Self::RPinned | Self::RSingle | Self::Redis => 10_000.0,
+            Self::C | Self::Redis16 => 2_000.0,
             Self::L => 8e9,
             Self::V => 6e9,
+            Self::Nginx => 400.0,
+        }
+    }
+
+    /// Number of requests after each sleep.
+    fn burst(self) -> u64 {
+        match self {
+            Self::RSingle => 1,
+            Self::Redis16 => 2,
+            Self::Nginx => 4,
+            _ => 10,
         }
     }
 }
@@ -125,46 +177,66 @@ impl Wire {
     /// Starts a server and waits until it listens.
     pub fn server(&self) -> Server {
         let role = match self.workload {
-            Workload::R | Workload::RPinned | Workload::RSingle => Some(("server", vec![self.cpu()])),
-            Workload::C => Some(("acceptor", Vec::new())),
-            Workload::L | Workload::V => None,
+            Workload::R | Workload::RPinned | Workload::RSingle => ("server", vec![self.cpu()]),
+            Workload::C => ("acceptor", Vec::new()),
+            Workload::L | Workload::V => return self.software(IPERF_PORT, "iperf3", &["--server", "--one-off"], None),
+            Workload::Redis | Workload::Redis16 => return self.software(REDIS_PORT, "redis-server", &REDIS, None),
+            Workload::Nginx => {
+                let folder = tempfile::tempdir_in("/dev/shm").expect("there is a file system in memory");
+                let path = folder.path().to_str().expect("names of temporary folders are UTF-8").to_owned();
+                let config = NGINX_CONFIG.replace("FOLDER", &path).replace("PORT", &NGINX_PORT.to_string());
+                let file = format!("{path}/nginx.conf");
+                fs::write(&file, config).expect("there is room in memory");
+                return self.software(NGINX_PORT, "nginx", &["-p", &path, "-e", "stderr", "-c", &file], Some(folder));
+            }
         };
-        if let Some((role, arguments)) = role {
-            let mut child = Child::role(self.end(), role, &arguments);
-            let port = child.line().parse().expect("the server names its port");
-            return Server { child, port };
-        }
-        let child = Child::spawn(self.end(), "iperf3", &["--server", "--one-off"]);
-        eventually(DEADLINE, "iperf3 listens", || {
-            sockets(self.end()).iter().any(|socket| socket.state == State::Listen && socket.local.port() == IPERF_PORT)
+        let mut child = Child::role(self.end(), role.0, &role.1);
+        let port = child.line().parse().expect("the server names its port");
+        Server { child, port, _folder: None }
+    }
+
+    /// Starts a server that nobody here wrote.
+    fn software(&self, port: u16, program: &str, arguments: &[&str], folder: Option<TempDir>) -> Server {
+        let child = Child::spawn(self.end(), program, arguments);
+        eventually(DEADLINE, &format!("{program} listens"), || {
+            sockets(self.end()).iter().any(|socket| socket.state == State::Listen && socket.local.port() == port)
         });
-        Server { child, port: IPERF_PORT }
+        Server { child, port, _folder: folder }
     }
 
     /// Runs a client against the server until both end.
     pub fn run(&self, server: Server, time: Duration) -> Outcome {
         interrupt::check();
         match self.workload {
-            Workload::R | Workload::RPinned | Workload::RSingle | Workload::C => self.exchange(server, time),
             Workload::L | Workload::V => self.transfer(server, time),
+            _ => self.exchange(server, time),
         }
     }
 
     fn exchange(&self, server: Server, time: Duration) -> Outcome {
-        let burst = if self.workload == Workload::RSingle { 1 } else { 10 };
-        let numbers = [server.port.into(), server.pid().into(), self.workload.rate() as u64, burst, time.as_secs()];
-        let words = numbers.map(|number| number.to_string());
+        let pace = [self.workload.rate() as u64, self.workload.burst(), time.as_secs()];
+        let numbers = [server.port.into(), server.pid().into()].into_iter().chain(pace);
+        let words: Vec<String> = numbers.map(|number| number.to_string()).collect();
         let mut arguments: Vec<&str> = words.iter().map(String::as_str).collect();
+        let talk = match self.workload {
+            Workload::Redis | Workload::Redis16 | Workload::Nginx => self.workload.name(),
+            _ => "echo",
+        };
         let role = if self.workload == Workload::C { "connector" } else { "client" };
         if role == "client" {
-            arguments.push(self.cpu());
+            arguments.extend([self.cpu(), talk]);
         }
         let mut client = Child::role(self.end(), role, &arguments);
         client.line();
         client.send_line("go");
         let said = client.line();
         client.wait(DEADLINE);
-        server.child.wait(DEADLINE);
+        // The servers of our own end with their client.
+        if talk == "echo" {
+            drop(server.child.wait(DEADLINE))
+        } else {
+            server.child.end(DEADLINE)
+        }
         let result: Exchanged = serde_json::from_str(&said).expect("the client reports in JSON");
         let seconds = result.elapsed_ns as f64 / 1e9;
         Outcome {
