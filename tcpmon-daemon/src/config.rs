@@ -285,7 +285,7 @@ impl Config {
     }
 
     /// An error has the line number and what is wrong there.
-    fn parse(text: &str) -> Result<Self, (usize, String)> {
+    pub(crate) fn parse(text: &str) -> Result<Self, (usize, String)> {
         let at = |error: &toml::de::Error| {
             let span = error.span().unwrap_or_default();
             (line_number(text, span.start), error.message().replace('\n', ", "))

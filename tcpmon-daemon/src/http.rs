@@ -126,6 +126,21 @@ pub fn router<S: DataSource>(
         .with_state(Arc::new(App { samples, telemetry: telemetry.clone() }))
 }
 
+/// Answers the requests in any bytes, without a web config.
+pub(crate) async fn answer_any(router: Router, bytes: &[u8]) {
+    serve::answer_any(router, bytes).await;
+}
+
+/// Decodes any text as a web config file. The files that it names are not read.
+pub(crate) fn decode_any_web_config(text: &str) {
+    let folder = std::path::Path::new("/nonexistent");
+    if let Ok(file) = web_config::WebConfigFile::parse(text)
+        && file.files(folder).is_empty()
+    {
+        let _ = file.policy(folder);
+    }
+}
+
 async fn telemetry_page<S: DataSource>(
     State(app): State<Arc<App<S>>>,
     Extension(client): Extension<Client>,

@@ -3,13 +3,15 @@
 //! Data flows in one direction: [`kernel`] loads the programs and reads bytes; [`decode`] converts them to types;
 //! [`model`] keeps totals per group; [`metrics`] and [`http`] show them; `tcpmon_trace` writes traces. [`doctor`]
 //! finds what keeps tcpmon or a receiver from doing its work, and [`report`] says what limited the transfers of a
-//! trace, and [`trigger`] what a flight recorder looks for. Only [`commands`] combines I/O, time and model.
+//! trace, and [`trigger`] what a flight recorder looks for. Only [`commands`] combines I/O, time and model. [`fuzz`]
+//! lists all that decodes foreign bytes, for tests.
 
 pub mod cli;
 pub mod commands;
 pub mod config;
 pub mod decode;
 pub mod doctor;
+pub mod fuzz;
 pub mod host;
 pub mod http;
 pub mod kernel;

@@ -34,7 +34,7 @@ const ONLY_IN: [(&str, &str, &[&str]); 7] = [
     (
         "tcpmon-daemon",
         "fs ::",
-        &["cli", "commands", "config", "doctor", "host", "http", "kernel", "live", "metrics/usage.rs"],
+        &["cli", "commands", "config", "doctor", "fuzz", "host", "http", "kernel", "live", "metrics/usage.rs"],
     ),
     (
         "tcpmon-daemon",
@@ -44,6 +44,7 @@ const ONLY_IN: [(&str, &str, &[&str]); 7] = [
             "commands",
             "config",
             "doctor",
+            "fuzz",
             "host",
             "http",
             "kernel",
@@ -52,7 +53,7 @@ const ONLY_IN: [(&str, &str, &[&str]); 7] = [
             "sandbox",
         ],
     ),
-    ("tcpmon-daemon", ":: now (", &["commands", "host", "http", "kernel", "live", "metrics/identity.rs"]),
+    ("tcpmon-daemon", ":: now (", &["commands", "fuzz", "host", "http", "kernel", "live", "metrics/identity.rs"]),
     ("tcpmon-trace", ":: now (", &[]),
 ];
 

@@ -11,6 +11,7 @@ mod dashboards;
 mod demo;
 mod dist;
 mod drift;
+mod fuzz;
 mod host;
 mod kubernetes;
 mod process;
@@ -49,6 +50,8 @@ enum Command {
     Vm(vm::Args),
     /// Generate the Grafana dashboards with dashboards/generate.py
     Dashboards(dashboards::Args),
+    /// Look for bytes from outside that a decoder does not survive
+    Fuzz(fuzz::Args),
     /// Measure the cost of tcpmon (needs root and an idle host); `cargo xtask bench --help` lists the parts
     #[command(disable_help_flag = true)]
     Bench {
@@ -105,6 +108,7 @@ fn run(command: Command) -> Result<()> {
         Command::Bench { arguments } => bench::exec("bench", &arguments),
         Command::Lab { arguments } => bench::exec("experiments", &arguments),
         Command::Dist(args) => dist::run(&args),
+        Command::Fuzz(args) => fuzz::run(&args),
         Command::Kubernetes => kubernetes::run(),
         Command::Demo => demo::run(),
         Command::Test(args) => test::run(&args),

@@ -178,7 +178,7 @@ fn largest(mut holders: Vec<CgroupSockets>) -> Vec<CgroupSockets> {
 }
 
 /// The first mount point of cgroup v2 in the text of a `mountinfo`.
-fn mount_point(mountinfo: &str) -> Option<PathBuf> {
+pub(crate) fn mount_point(mountinfo: &str) -> Option<PathBuf> {
     mountinfo.lines().find_map(|line| {
         let (mount, file_system) = line.split_once(" - ")?;
         let directory = mount.split(' ').nth(4)?;

@@ -190,6 +190,13 @@ fn query_driver(
     Some(answers)
 }
 
+/// Decodes any words as the answers of a driver, up to what they say of its receive ring.
+pub(crate) fn decode_any(words: &[u32]) {
+    let (driver, names, statistics) = ethtool::decode_any(words);
+    let positions = StatisticPositions::new(&driver.name, &names);
+    overruns(&driver.name, &Stats64::default(), &positions.sums(&statistics));
+}
+
 /// Notes what could not be read and what is missing because of that; `None` if the reason is that the device is gone.
 fn note(notes: &mut Vec<String>, device: &str, what: &str, error: io::Error, lost: &str) -> Option<()> {
     if error.raw_os_error() == Some(libc::ENODEV) {

@@ -4,20 +4,20 @@
 
 pub mod cgroup;
 pub mod cgroup_paths;
-mod devices;
+pub(crate) mod devices;
 mod file;
-mod kernel_log;
+pub(crate) mod kernel_log;
 mod monotonic;
 mod namespaces;
 pub mod netlink;
-mod netstat;
+pub(crate) mod netstat;
 mod network;
-mod psi;
+pub(crate) mod psi;
 pub(crate) mod softnet;
-mod stat;
+pub(crate) mod stat;
 mod stuck;
-mod tcp_memory;
-mod zones;
+pub(crate) mod tcp_memory;
+pub(crate) mod zones;
 
 use std::{
     fmt::Display,

@@ -104,6 +104,14 @@ pub(super) async fn serve_with_limits(
     }
 }
 
+/// Answers the requests in any bytes, and drops the answers.
+pub(super) async fn answer_any(router: Router, bytes: &[u8]) {
+    let (_stop, stopped) = watch::channel(());
+    let server = HttpServer { router, limits: ConnectionLimits::default(), web: None, stopped };
+    let client = SocketAddr::from(([127, 0, 0, 1], 0)).into();
+    server.answer(tokio::io::join(bytes, tokio::io::sink()), client, WaitingSince::now()).await;
+}
+
 #[derive(Clone)]
 struct HttpServer {
     router: Router,

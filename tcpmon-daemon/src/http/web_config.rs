@@ -65,10 +65,15 @@ impl WebConfigFile {
         let text = fs::read_to_string(file).map_err(|error| {
             format!("{error}: choose another file with --web.config.file, or omit it for plain HTTP")
         })?;
+        Self::parse(&text)
+    }
+
+    /// The same for the content of the file.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
         if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
             return Ok(Self::default());
         }
-        serde_saphyr::from_str(&text).map_err(|error| {
+        serde_saphyr::from_str(text).map_err(|error| {
             let problem = error.without_snippet().to_string().replace('\n', ", ");
             format!("{problem} (docs/operating.md lists all keys)")
         })

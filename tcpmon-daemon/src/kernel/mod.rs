@@ -65,7 +65,7 @@ fn program_stats(fd: i32) -> io::Result<ProgramStats> {
 }
 
 /// Parses lines of the form `key:<tab>value`; keys that this kernel does not write stay 0.
-fn parse_fdinfo(text: &str) -> ProgramStats {
+pub(crate) fn parse_fdinfo(text: &str) -> ProgramStats {
     let value = |key: &str| {
         text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')?.trim().parse().ok()).unwrap_or(0)
     };

@@ -4,7 +4,7 @@
 mod client;
 mod listen;
 mod server;
-mod wire;
+pub(crate) mod wire;
 
 pub use self::{
     client::{ClientError, LiveClient},

@@ -30,7 +30,7 @@ pub(super) async fn write_request(to: &mut (impl AsyncWrite + Unpin), since: u64
 }
 
 /// Reads a request; `None` if the other side has closed. An error that is not one of reading says what is wrong.
-pub(super) async fn read_request(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Result<u64, String>>> {
+pub(crate) async fn read_request(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Result<u64, String>>> {
     let mut head = [0; 6];
     if let Err(error) = from.read_exact(&mut head).await {
         return if error.kind() == io::ErrorKind::UnexpectedEof { Ok(None) } else { Err(error) };
@@ -85,7 +85,7 @@ fn with_length(mut message: Vec<u8>) -> Vec<u8> {
 }
 
 /// Reads a message. An error that is not one of reading says what is wrong, or why there is no sample.
-pub(super) async fn read_message(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Result<LiveSample, String>> {
+pub(crate) async fn read_message(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Result<LiveSample, String>> {
     let mut head = [0; 6];
     from.read_exact(&mut head).await?;
     if let Err(problem) = check_head(&head, "the daemon") {

@@ -20,7 +20,7 @@ use anyhow::{Context as _, Result};
 
 pub use cargo_deny::ensure as cargo_deny;
 pub use formats::ensure as formats;
-pub use packages::{dist_packages, picture_packages, test_packages};
+pub use packages::{dist_packages, fuzz_packages, picture_packages, test_packages};
 pub use peers::ensure as peers;
 pub use prometheus::todays_prometheus;
 pub use python::environment as python;

@@ -48,6 +48,9 @@ const PICTURES: [(&str, &str); 2] = [("chromium", "chromium"), ("npm", "npm")];
 /// The programs that run those which read traces, and their packages.
 const FORMATS: [(&str, &str); 3] = [("java", "default-jre-headless"), ("node", "nodejs"), ("npm", "npm")];
 
+/// The compiler of libFuzzer, and its package.
+const FUZZ: [(&str, &str); 1] = [("c++", "g++")];
+
 /// What the benchmark compares with, and their packages.
 const PEERS: [(&str, &str); 3] = [("bpftrace", "bpftrace"), ("redis-server", "redis-server"), ("nginx", "nginx")];
 
@@ -72,6 +75,12 @@ pub fn test_packages() -> Result<()> {
         bail!("installed {list}, but their programs are not on PATH: {}", still_missing.join(", "));
     }
     Ok(())
+}
+
+/// Installs what builds libFuzzer, if it is missing.
+pub fn fuzz_packages() -> Result<()> {
+    let missing = missing(&FUZZ);
+    if missing.is_empty() { Ok(()) } else { install(&missing) }
 }
 
 /// Installs what the benchmark compares with, if it is missing.

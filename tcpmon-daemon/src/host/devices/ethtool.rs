@@ -81,11 +81,7 @@ impl<'a> Ethtool<'a> {
 
     /// Name of the driver and number of its statistics.
     pub(crate) fn driver(&mut self, device: &str) -> Result<Driver> {
-        let answer = self.request_from_driver(device, EthtoolCommand::DriverInfo, [0, 0])?;
-        // struct ethtool_drvinfo: cmd; driver, version, fw_version, bus_info, erom_version (32 bytes each); 12 bytes
-        // reserved; n_priv_flags; n_stats.
-        let name = text(answer[1..9].as_bytes());
-        Ok(Driver { name, statistics: answer[45] as usize })
+        Ok(driver_in(self.request_from_driver(device, EthtoolCommand::DriverInfo, [0, 0])?))
     }
 
     /// Size of the receive ring; `None` if the driver has none.
@@ -135,18 +131,14 @@ impl<'a> Ethtool<'a> {
     pub(crate) fn names(&mut self, device: &str, count: usize) -> Result<Vec<String>> {
         let requested = checked_count(count)?;
         let answer = self.request_from_driver(device, EthtoolCommand::Names, [STATISTICS_NAME_SET, requested])?;
-        check_unchanged(requested, answer[2])?;
-        let names = answer[HEADER_WORDS..][..count * NAME_WORDS].as_bytes();
-        Ok(names.chunks_exact(NAME_BYTES).map(text).collect())
+        names_in(answer, requested)
     }
 
     /// The statistics.
     pub(crate) fn statistics(&mut self, device: &str, count: usize) -> Result<Vec<u64>> {
         let requested = checked_count(count)?;
         let answer = self.request_from_driver(device, EthtoolCommand::Statistics, [requested, 0])?;
-        check_unchanged(requested, answer[1])?;
-        let (values, _) = answer[2..].as_bytes().as_chunks();
-        Ok(values[..count].iter().map(|value| u64::from_ne_bytes(*value)).collect())
+        statistics_in(answer, requested)
     }
 
     /// Sends a command, with the two words that follow it in its structure. Returns the structure as the kernel left
@@ -183,6 +175,37 @@ fn checked_count(count: usize) -> Result<u32> {
         return Err(Error::other(format!("the driver has {count} statistics, the limit is {MAX_STATISTICS}")));
     }
     Ok(count as u32)
+}
+
+/// `struct ethtool_drvinfo`: cmd; driver, version, fw_version, bus_info, erom_version (32 bytes each); 12 bytes
+/// reserved; n_priv_flags; n_stats.
+fn driver_in(answer: &[u32]) -> Driver {
+    Driver { name: text(answer[1..9].as_bytes()), statistics: answer[45] as usize }
+}
+
+/// `struct ethtool_gstrings`: cmd; string_set; len; the names.
+fn names_in(answer: &[u32], requested: u32) -> Result<Vec<String>> {
+    check_unchanged(requested, answer[2])?;
+    let names = answer[HEADER_WORDS..][..requested as usize * NAME_WORDS].as_bytes();
+    Ok(names.chunks_exact(NAME_BYTES).map(text).collect())
+}
+
+/// `struct ethtool_stats`: cmd; n_stats; the values.
+fn statistics_in(answer: &[u32], requested: u32) -> Result<Vec<u64>> {
+    check_unchanged(requested, answer[1])?;
+    let (values, _) = answer[2..].as_bytes().as_chunks();
+    Ok(values[..requested as usize].iter().map(|value| u64::from_ne_bytes(*value)).collect())
+}
+
+/// Decodes any words as the answers of a driver with at most 32 statistics.
+pub(crate) fn decode_any(words: &[u32]) -> (Driver, Vec<String>, Vec<u64>) {
+    let mut answer = [0; HEADER_WORDS + 32 * NAME_WORDS];
+    let length = words.len().min(answer.len());
+    answer[..length].copy_from_slice(&words[..length]);
+    let driver = driver_in(&answer);
+    let names = names_in(&answer, answer[2].min(32)).unwrap_or_default();
+    let statistics = statistics_in(&answer, answer[1].min(32)).unwrap_or_default();
+    (driver, names, statistics)
 }
 
 /// An error if the driver no longer has as many statistics as it reported.

@@ -3,6 +3,7 @@
 //! A lock is a server that takes its CPUs in the order in which they ask (the kernel's queued spinlock). It is held for
 //! a fixed time, and for longer if another CPU held it last, because the cache line with it has to move.
 
+use tcpmon_common::socket::SocketRecord;
 use tcpmon_tests::figures::{Section, Table};
 
 use crate::estimate::{Random, quantile};
@@ -19,7 +20,7 @@ const REQUESTS: usize = 1_000_000;
 
 /// Bytes of the daemon's ring, and of a record in it with the kernel's header.
 const RING_BYTES: u64 = 2 << 20;
-const RECORD_BYTES: u64 = 32 + 96 + 560 + 8;
+const RECORD_BYTES: u64 = size_of::<SocketRecord>() as u64 + 8;
 /// Time that the daemon takes for the record of a connection's end, ns: its CPU under workload C, less that under R,
 /// for 4,000 records a second.
 const RECORD_NS: f64 = 600.0;

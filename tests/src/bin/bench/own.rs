@@ -12,13 +12,13 @@ use crate::workload::{Wire, Workload};
 use tcpmon_tests::figures::{Section, Table, target};
 use tcpmon_tests::interrupt;
 
-const SCRAPE_EVERY: Duration = Duration::from_secs(5);
+const SCRAPE_EVERY: Duration = Duration::from_secs(15);
 /// Resources that a daemon uses once, soon after its start, do not belong to the steady state.
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// Measures CPU and memory over 20 s each, and 10 starts and stops; less if `quick`.
+/// Measures CPU and memory over 30 s each, and 10 starts and stops; less if `quick`.
 pub fn measure(quick: bool) -> Section {
-    let (scrapes, starts) = if quick { (1, 3) } else { (4, 10) };
+    let (scrapes, starts) = if quick { (1, 3) } else { (2, 10) };
     let time = SCRAPE_EVERY * scrapes;
     let mut table = Table::new(&["what", "measured"]);
     let daemon = Daemon::start(&[]);
@@ -39,8 +39,8 @@ pub fn measure(quick: bool) -> Section {
     eprintln!("daemon: under R");
     let seconds = time.as_secs();
     table.row(vec![format!("CPU, idle, not scraped, {seconds} s"), format!("{unasked:.3} % of a core")]);
-    table.row(vec![format!("CPU, idle, scraped every 5 s, {seconds} s"), format!("{idle:.3} % of a core")]);
-    table.row(vec![format!("CPU, under R, scraped every 5 s, {seconds} s"), format!("{loaded:.3} % of a core")]);
+    table.row(vec![format!("CPU, idle, scraped every 15 s, {seconds} s"), format!("{idle:.3} % of a core")]);
+    table.row(vec![format!("CPU, under R, scraped every 15 s, {seconds} s"), format!("{loaded:.3} % of a core")]);
     let resident = truth::rss_bytes(daemon.pid());
     table.row(vec!["RSS".into(), format!("{} MiB", mebibytes(resident))]);
     table.row(vec!["RSS, peak (while loading)".into(), format!("{} MiB", mebibytes(peak_bytes(daemon.pid())))]);
@@ -59,8 +59,8 @@ pub fn measure(quick: bool) -> Section {
     table.row(vec![format!("start to first good scrape, median of {starts}"), format!("{:.3} s", median(&started))]);
     table.row(vec![format!("SIGTERM to exit, median of {starts}"), format!("{:.3} s", median(&stopped))]);
     let notes = vec![
-        target("own CPU, idle and scraped", idle, 0.25, "% of a core"),
-        target("own CPU under R", loaded, 0.25, "% of a core"),
+        target("own CPU, idle and scraped", idle, 0.15, "% of a core"),
+        target("own CPU under R", loaded, 0.15, "% of a core"),
         target("RSS", resident as f64 / f64::from(1 << 20), 20.0, "MiB"),
         target("start to first good scrape", median(&started), 0.5, "s"),
     ];

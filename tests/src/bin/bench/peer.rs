@@ -36,9 +36,10 @@ const BPFTRACE_PROGRAM: &str = "\
     tracepoint:tcp:tcp_probe { @segments[args->sport] = count(); @bytes[args->sport] = sum(args->data_len); } \
     tracepoint:tcp:tcp_rcv_space_adjust { @reads[comm, args->sport] = count(); }";
 
-/// bpftrace looks for tracepoints below debugfs: mounted in a namespace of its own where the host has none.
-const BPFTRACE_SHELL: &str =
-    r#"[ -d /sys/kernel/debug/tracing ] || mount -t debugfs debugfs /sys/kernel/debug; exec bpftrace -e "$0""#;
+/// bpftrace looks for tracepoints below debugfs: mounted in a namespace of its own where the host has none. What it
+/// prints at its end would fill a pipe that nobody reads.
+const BPFTRACE_SHELL: &str = "[ -d /sys/kernel/debug/tracing ] || mount -t debugfs debugfs /sys/kernel/debug; \
+                              exec bpftrace -e \"$0\" >/dev/null";
 
 /// A running tool.
 #[derive(Debug)]

@@ -1,0 +1,219 @@
+//! What decodes bytes that tcpmon did not write, each as a function of any bytes: `cargo xtask fuzz` looks for bytes at
+//! which one of them does not return.
+
+use std::{
+    cell::OnceCell,
+    io::Write as _,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_sock_diag::SockDiagMessage;
+use tcpmon_btf::{Btf, layout, plan};
+use tcpmon_common::socket::SocketRecord;
+use tcpmon_trace::{JsonLinesReader, ParquetReader, TraceReader, summary::Summary};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::{
+    config::Config,
+    decode::{self, Event},
+    host::{self, netlink::Answers},
+    http::{self, DataSource, TelemetryPath, Unavailable},
+    kernel, live,
+    metrics::Identity,
+    model::{
+        snapshot::Observed,
+        table::{Table, TableLimits},
+    },
+    report::read::TraceFile,
+    trigger::TriggerRule,
+};
+
+/// Decodes any bytes, and drops the result.
+pub type Decoder = fn(&[u8]);
+
+/// Name of each decoder, with the decoder.
+pub const DECODERS: [(&str, Decoder); 13] = [
+    ("btf", btf),
+    ("config", config),
+    ("ethtool", ethtool),
+    ("flags", flags),
+    ("http", http),
+    ("jsonl", jsonl),
+    ("kernel-log", kernel_log),
+    ("live", live),
+    ("netlink", netlink),
+    ("parquet", parquet),
+    ("proc", proc),
+    ("records", records),
+    ("web-config", web_config),
+];
+
+/// The kernel's type information.
+fn btf(bytes: &[u8]) {
+    let Ok(btf) = Btf::parse(bytes) else { return };
+    let _ = layout::resolve(&btf);
+    layout::drop_reasons(&btf);
+    plan::missing_functions(&btf);
+    plan::cast_function(&btf);
+    plan::iterators_moved(&btf);
+    for probe in plan::PROBES {
+        plan::unsupported(&probe, &btf);
+    }
+}
+
+/// A config file.
+fn config(bytes: &[u8]) {
+    if let Ok(text) = str::from_utf8(bytes) {
+        let _ = Config::parse(text);
+    }
+}
+
+/// What drivers report.
+fn ethtool(bytes: &[u8]) {
+    let words: Vec<u32> = bytes.as_chunks().0.iter().map(|word| u32::from_ne_bytes(*word)).collect();
+    host::devices::decode_any(&words);
+}
+
+/// Values of flags and config keys.
+fn flags(bytes: &[u8]) {
+    let Ok(text) = str::from_utf8(bytes) else { return };
+    let _ = text.parse::<TriggerRule>();
+    let _ = text.parse::<TelemetryPath>();
+    let _ = text.parse::<http::ListenAddress>();
+    let _ = crate::config::parse_size(text);
+    let _ = crate::config::parse_keep(text);
+    let _ = crate::config::parse_duration(text);
+    let _ = crate::config::parse_port_range(text);
+}
+
+/// Requests to the metrics endpoint.
+fn http(bytes: &[u8]) {
+    thread_local! {
+        static ROUTER: OnceCell<axum::Router> = const { OnceCell::new() };
+    }
+    let router = ROUTER.with(|router| {
+        let metrics = "/metrics".parse().expect("it is a path of a page");
+        router.get_or_init(|| http::router(NoSource, Arc::new(Identity::read()), &metrics, None)).clone()
+    });
+    run(http::answer_any(router, bytes));
+}
+
+/// A daemon without data.
+struct NoSource;
+
+impl DataSource for NoSource {
+    fn health(&self) -> Result<(), Unavailable> {
+        Err(Unavailable(String::new()))
+    }
+
+    async fn sample(&self) -> Result<Observed, Unavailable> {
+        Err(Unavailable(String::new()))
+    }
+}
+
+/// A trace as JSON Lines.
+fn jsonl(bytes: &[u8]) {
+    if let Ok(mut reader) = JsonLinesReader::new(bytes) {
+        trace(&mut reader);
+    }
+}
+
+/// A trace as Parquet.
+fn parquet(bytes: &[u8]) {
+    let file = rustix::fs::memfd_create("trace", rustix::fs::MemfdFlags::CLOEXEC).map(std::fs::File::from);
+    let mut file = file.expect("there are descriptors and memory");
+    file.write_all(bytes).expect("there is memory");
+    if let Ok(mut reader) = ParquetReader::new(file) {
+        trace(&mut reader);
+    }
+}
+
+/// What `tcpmon report` and `tcpmon convert` do with a trace.
+fn trace(reader: &mut dyn TraceReader) {
+    let mut summary = Summary::new(reader.header());
+    if let Ok(file) = TraceFile::read("trace", reader, &mut summary, None) {
+        file.duration();
+        file.lost();
+        summary.recorded_share();
+        summary.by_bytes();
+    }
+}
+
+/// Messages of the kernel's log.
+fn kernel_log(bytes: &[u8]) {
+    if let Ok(text) = str::from_utf8(bytes)
+        && let Some(record) = host::kernel_log::message::parse_record(text)
+    {
+        host::kernel_log::message::classify(record.message);
+    }
+}
+
+/// What `tcpmon top` gets from the daemon, and the daemon from it.
+fn live(bytes: &[u8]) {
+    let (mut message, mut request) = (bytes, bytes);
+    let _ = run(live::wire::read_message(&mut message));
+    let _ = run(live::wire::read_request(&mut request));
+}
+
+/// Answers of the kernel's netlink protocols.
+fn netlink(bytes: &[u8]) {
+    let _ = Answers::<RouteNetlinkMessage>::default().add(bytes);
+    let _ = Answers::<SockDiagMessage>::default().add(bytes);
+}
+
+/// Files below `/proc` and `/sys`: the first byte chooses one.
+fn proc(bytes: &[u8]) {
+    let Some((which, rest)) = bytes.split_first() else { return };
+    let Ok(text) = str::from_utf8(rest) else { return };
+    let (first, second) = text.split_once('\0').unwrap_or((text, ""));
+    match which % 8 {
+        0 => drop(kernel::parse_fdinfo(text)),
+        1 => drop(host::netstat::parse(text)),
+        2 => drop(host::psi::parse(text)),
+        3 => drop(host::softnet::parse(first, second)),
+        4 => drop(host::stat::parse(text)),
+        5 => {
+            let (tcp_mem, protocols) = second.split_once('\0').unwrap_or((second, ""));
+            drop(host::tcp_memory::parse(first, tcp_mem, protocols, 4096));
+        }
+        6 => drop(host::zones::parse(text, 4096)),
+        _ => drop(host::cgroup::mount_point(text)),
+    }
+}
+
+/// Records of the programs, one after another, and what they add up to.
+fn records(bytes: &[u8]) {
+    let limits = TableLimits { max_groups: 16, group_ttl: Duration::from_mins(1), pin: Vec::new(), cgroup_of: None };
+    let now = Instant::now();
+    let mut table = Table::new(limits, now, 0);
+    table.begin(1);
+    for record in bytes.chunks(size_of::<SocketRecord>()) {
+        match decode::event(record) {
+            Ok(Event::Final(record)) => table.ended(&record, now),
+            Ok(Event::Listener(record)) => table.listener(&record),
+            Ok(Event::HandedOver(record)) => table.handed_over(&record, now),
+            Ok(Event::ReaderExit { slot }) => table.reader_gone(slot),
+            Ok(Event::Timeslice(record)) => drop(decode::trace_record(&record)),
+            Err(_) => {}
+        }
+    }
+    table.change_groups(now);
+    table.groups();
+}
+
+/// A web config file. The files that it names are not read.
+fn web_config(bytes: &[u8]) {
+    if let Ok(text) = str::from_utf8(bytes) {
+        http::decode_any_web_config(text);
+    }
+}
+
+/// Runs what never waits for anything outside.
+fn run<T>(future: impl Future<Output = T>) -> T {
+    thread_local! {
+        static RUNTIME: Runtime = Builder::new_current_thread().enable_time().build().expect("there are descriptors");
+    }
+    RUNTIME.with(|runtime| runtime.block_on(future))
+}

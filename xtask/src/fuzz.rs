@@ -1,0 +1,142 @@
+//! `cargo xtask fuzz`: libFuzzer on tcpmon's decoders of foreign bytes. The compiler is the stable one: what reports to
+//! libFuzzer which code ran is a pass of LLVM.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    sync::Mutex,
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::{process, setup, workspace};
+
+/// Arguments of `cargo xtask fuzz`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Only these decoders (folders of `fuzz/corpus`) [default: all]
+    decoders: Vec<String>,
+    /// Time for each decoder; as many run at once as there are CPUs
+    #[arg(long = "for", value_name = "TIME", default_value = "1m", value_parser = humantime::parse_duration)]
+    time: Duration,
+}
+
+/// What libFuzzer needs to see which code the bytes reach. Arithmetic that overflows is a finding, too.
+const FLAGS: [&str; 9] = [
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    // One unit, because the pass does not expect code to be moved between units after it.
+    "-Ccodegen-units=1",
+    "-Clto=off",
+    "-Coverflow-checks",
+    "-Cdebug-assertions",
+];
+
+/// Longer bytes than this find nothing that shorter ones do not, but take longer.
+const MAX_BYTES: u32 = 16 << 10;
+
+/// A decoder, and what came of it.
+struct Fuzzed {
+    decoder: String,
+    executions: u64,
+    /// Files of the corpus, with those that were found.
+    corpus: usize,
+    /// What libFuzzer said, if the decoder did not survive.
+    failure: Option<String>,
+}
+
+/// Fuzzes the decoders. New bytes that reach other code go to `target/fuzz/corpus`, and what a decoder did not survive
+/// to `target/fuzz/found`.
+pub fn run(args: &Args) -> Result<()> {
+    setup::run()?;
+    setup::fuzz_packages()?;
+    let corpus = workspace::root().join("fuzz/corpus");
+    let known = names(&corpus)?;
+    if let Some(unknown) = args.decoders.iter().find(|name| !known.contains(name)) {
+        bail!("no decoder is named {unknown}: choose from {}", known.join(", "));
+    }
+    let program = build()?;
+    let folder = workspace::root().join("target/fuzz");
+    let found = folder.join("found");
+    fs::create_dir_all(&found)?;
+    let waiting = Mutex::new(if args.decoders.is_empty() { known } else { args.decoders.clone() });
+    let done = Mutex::new(Vec::new());
+    let next = || waiting.lock().ok()?.pop();
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while let Some(decoder) = next() {
+                    let own = folder.join("corpus").join(&decoder);
+                    let fuzzed = fuzz(&program, &decoder, &own, &corpus.join(&decoder), &found, args.time);
+                    if let Ok(mut done) = done.lock() {
+                        done.push(fuzzed);
+                    }
+                }
+            });
+        }
+    });
+    let mut done: Vec<Fuzzed> = done.into_inner().unwrap_or_default().into_iter().collect::<Result<_>>()?;
+    done.sort_by(|a, b| a.decoder.cmp(&b.decoder));
+    println!("{:<12} {:>12} {:>10} {:>8}", "decoder", "executions", "a second", "corpus");
+    for Fuzzed { decoder, executions, corpus, .. } in &done {
+        let rate = *executions as f64 / args.time.as_secs_f64();
+        println!("{decoder:<12} {executions:>12} {rate:>10.0} {corpus:>8}");
+    }
+    println!("{:<12} {:>12}", "all", done.iter().map(|fuzzed| fuzzed.executions).sum::<u64>());
+    let failures: Vec<String> =
+        done.iter().filter_map(|fuzzed| Some(format!("{}:\n{}", fuzzed.decoder, fuzzed.failure.as_ref()?))).collect();
+    ensure!(failures.is_empty(), "{}\nthe bytes are in {}", failures.join("\n"), found.display());
+    Ok(())
+}
+
+/// Builds the program for this host's target, by name, so that the flags are not those of build scripts.
+fn build() -> Result<PathBuf> {
+    let target = format!("{}-unknown-linux-gnu", env::consts::ARCH);
+    let folder = workspace::root().join("target/fuzz");
+    process::run(
+        workspace::cargo()
+            .args(["build", "--release", "--package", "tcpmon-fuzz", "--features", "engine", "--target", &target])
+            .env("CARGO_ENCODED_RUSTFLAGS", FLAGS.join("\x1f"))
+            .env("CARGO_TARGET_DIR", &folder),
+    )?;
+    Ok(folder.join(target).join("release/tcpmon-fuzz"))
+}
+
+fn fuzz(program: &Path, decoder: &str, own: &Path, seeds: &Path, found: &Path, time: Duration) -> Result<Fuzzed> {
+    fs::create_dir_all(own)?;
+    let mut command = Command::new(program);
+    command
+        .arg(format!("-max_total_time={}", time.as_secs()))
+        .arg(format!("-max_len={MAX_BYTES}"))
+        .arg(format!("-artifact_prefix={}/{decoder}-", found.display()))
+        .args(["-timeout=10", "-rss_limit_mb=1024", "-print_final_stats=1", "-verbosity=0"])
+        .args([own, seeds])
+        .env("TCPMON_DECODER", decoder)
+        .stdin(Stdio::null());
+    let Output { status, stderr, .. } =
+        command.output().with_context(|| format!("cannot run {}", program.display()))?;
+    let said = String::from_utf8_lossy(&stderr);
+    let executions =
+        said.lines().find_map(|line| line.strip_prefix("stat::number_of_executed_units:")?.trim().parse().ok());
+    let last: Vec<&str> = said.lines().rev().take(40).collect();
+    let failure = (!status.success()).then(|| last.into_iter().rev().collect::<Vec<_>>().join("\n"));
+    let Some(executions) = executions.or(failure.is_some().then_some(0)) else {
+        bail!("libFuzzer does not say how often it ran {decoder}:\n{said}");
+    };
+    Ok(Fuzzed { decoder: decoder.to_owned(), executions, corpus: names(own)?.len(), failure })
+}
+
+/// Names in a folder, in order.
+fn names(folder: &Path) -> Result<Vec<String>> {
+    let entries = fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
+    let mut names: Vec<String> =
+        entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect::<Result<_>>()?;
+    names.sort();
+    Ok(names)
+}
