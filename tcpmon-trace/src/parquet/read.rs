@@ -4,6 +4,7 @@ use std::{
     collections::VecDeque,
     fs::File,
     io::{BufReader, Read, Seek as _, SeekFrom},
+    panic::{self, AssertUnwindSafe},
     sync::Arc,
 };
 
@@ -119,6 +120,10 @@ impl ParquetReader {
 
     /// Reads the footer.
     pub fn new(file: File) -> std::result::Result<Self, ReadError> {
+        caught(|| Self::open(file))
+    }
+
+    fn open(file: File) -> std::result::Result<Self, ReadError> {
         let io = |source| ReadError::Io { offset: 0, source };
         let length = file.metadata().map_err(io)?.len();
         let mut parts = VecDeque::new();
@@ -158,7 +163,7 @@ impl ParquetReader {
 
     fn item(&mut self) -> std::result::Result<Option<Item>, ReadError> {
         while self.items.is_empty() && !self.decoded {
-            self.decode()?;
+            caught(|| self.decode())?;
         }
         if let Some(item) = self.items.pop_front() {
             self.records += u64::from(matches!(item, Item::Timeslice(_)));
@@ -233,6 +238,12 @@ impl TraceReader for ParquetReader {
     fn records(&self) -> u64 {
         self.records
     }
+}
+
+/// Reads with the library, which panics at some damaged files.
+fn caught<T>(read: impl FnOnce() -> std::result::Result<T, ReadError>) -> std::result::Result<T, ReadError> {
+    panic::catch_unwind(AssertUnwindSafe(read))
+        .unwrap_or_else(|_| Err(ReadError::Parquet { reason: "its metadata or a page are damaged".into() }))
 }
 
 fn bad(error: ParquetError) -> ReadError {
