@@ -2,7 +2,6 @@
 //! which one of them does not return.
 
 use std::{
-    cell::OnceCell,
     io::Write as _,
     sync::Arc,
     time::{Duration, Instant},
@@ -88,16 +87,13 @@ fn flags(bytes: &[u8]) {
     let _ = crate::config::parse_port_range(text);
 }
 
-/// Requests to the metrics endpoint.
+/// Requests to the metrics endpoint. Each time to a new one, because an endpoint delays clients that ask too often.
 fn http(bytes: &[u8]) {
     thread_local! {
-        static ROUTER: OnceCell<axum::Router> = const { OnceCell::new() };
+        static IDENTITY: Arc<Identity> = Arc::new(Identity::read());
     }
-    let router = ROUTER.with(|router| {
-        let metrics = "/metrics".parse().expect("it is a path of a page");
-        router.get_or_init(|| http::router(NoSource, Arc::new(Identity::read()), &metrics, None)).clone()
-    });
-    run(http::answer_any(router, bytes));
+    let metrics = "/metrics".parse().expect("it is a path of a page");
+    run(http::answer_any(http::router(NoSource, IDENTITY.with(Arc::clone), &metrics, None), bytes));
 }
 
 /// A daemon without data.

@@ -42,7 +42,7 @@ struct Sample {
 pub fn measure(repetitions: u32, peers: &[Arm]) -> Section {
     // Unlike the sysctl kernel.bpf_stats_enabled, this ends when the descriptor is closed, however this process ends.
     let _counting = enable_stats(Stats::RunTime).expect("root may let the kernel count runs");
-    let traffic = [Workload::R, Workload::RPinned, Workload::V, Workload::C];
+    let traffic = [Workload::R, Workload::RPinned, Workload::L, Workload::V, Workload::C];
     let loads: Vec<Load> = traffic.into_iter().map(Load::Traffic).chain([Load::Switching]).collect();
     let mut table = Table::new(&["load", "program", "runs/s", "empty, ns", "full, ns", "net, ns (range)"]);
     let mut nets = BTreeMap::new();
