@@ -53,7 +53,9 @@ impl MissedEnds {
     ) -> Vec<u32> {
         let mut ended = Vec::new();
         let mut gone = HashMap::new();
-        for (slot, pid) in readers.filter(|(_, pid)| !exists(*pid)) {
+        // A process may have thousands of readers.
+        let mut known = HashMap::new();
+        for (slot, pid) in readers.filter(|(_, pid)| !*known.entry(*pid).or_insert_with(|| exists(*pid))) {
             let since = self.gone.get(&slot).filter(|(before, _)| *before == pid).map_or(now, |(_, since)| *since);
             if now.duration_since(since) >= grace {
                 ended.push(slot);
