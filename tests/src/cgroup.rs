@@ -1,11 +1,11 @@
-//! Control groups (v2) that are created for a test.
+//! Control groups that are created for a test.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::must;
 
-/// A control group. Dropping it moves its processes back into the root and removes it.
+/// A control group (v2). Dropping it moves its processes back into the root and removes it.
 #[derive(Debug)]
 pub struct Cgroup {
     path: PathBuf,
@@ -51,5 +51,59 @@ impl Drop for Cgroup {
             let _ = fs::write(self.root.join("cgroup.procs"), pid);
         }
         let _ = fs::remove_dir(&self.path);
+    }
+}
+
+/// A control group with little memory, of the version that has the memory controller. Dropping it removes it, so all of
+/// its processes must have ended.
+#[derive(Debug)]
+pub struct MemoryCgroup {
+    path: PathBuf,
+    /// Where the controller was enabled for this, if it was not before.
+    enabled: Option<PathBuf>,
+}
+
+impl MemoryCgroup {
+    /// Creates a control group below the root with at most this much memory.
+    #[track_caller]
+    pub fn new(name: &str, bytes: u64) -> Self {
+        let mounts = must(fs::read_to_string("/proc/self/mountinfo"), "reading what is mounted");
+        let root = |is: &dyn Fn(&str) -> bool| {
+            let line = mounts.lines().find(|line| is(line))?;
+            Some(PathBuf::from(line.split(' ').nth(4)?))
+        };
+        let old = root(&|line| line.contains(" - cgroup ") && line.ends_with("memory"));
+        let new = root(&|line| line.contains(" - cgroup2 "));
+        let (root, limit, enabled) = match (old, new) {
+            (Some(root), _) => (root, "memory.limit_in_bytes", None),
+            (None, Some(root)) => {
+                let control = root.join("cgroup.subtree_control");
+                let before = must(fs::read_to_string(&control), format!("reading {}", control.display()));
+                let is_enabled = before.split_whitespace().any(|name| name == "memory");
+                must(fs::write(&control, "+memory"), format!("writing +memory to {}", control.display()));
+                (root, "memory.max", (!is_enabled).then_some(control))
+            }
+            (None, None) => panic!("no control groups are mounted:\n{mounts}"),
+        };
+        let path = root.join(format!("tcpmon-{name}-{}", std::process::id()));
+        must(fs::create_dir(&path), format!("making {}", path.display()));
+        let group = Self { path, enabled };
+        must(fs::write(group.path.join(limit), bytes.to_string()), format!("setting {limit}"));
+        group
+    }
+
+    /// Its path in the file system.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for MemoryCgroup {
+    fn drop(&mut self) {
+        let removed = fs::remove_dir(&self.path);
+        let disabled = self.enabled.as_ref().map_or(Ok(()), |control| fs::write(control, "-memory"));
+        if let Err(error) = removed.and(disabled) {
+            eprintln!("{}: {error}", self.path.display());
+        }
     }
 }

@@ -5,12 +5,14 @@
 
 use std::time::Duration;
 
+mod clock;
 mod nic;
 mod receiver;
 mod ring;
 mod stuck;
 mod tcp_memory;
 
+pub use clock::WrongClock;
 pub use nic::Nic;
 pub use receiver::SlowReader;
 pub use ring::RingOverrun;

@@ -32,9 +32,14 @@ extern "C" fn note(_: libc::c_int) {
     }
 }
 
+/// Whether a signal has arrived.
+pub fn arrived() -> bool {
+    STOP.load(Ordering::SeqCst)
+}
+
 /// Unwinds if a signal has arrived.
 pub fn check() {
-    if STOP.load(Ordering::SeqCst) {
+    if arrived() {
         // Without the panic message, because this is not a bug.
         panic::resume_unwind(Box::new(Interrupted));
     }

@@ -44,7 +44,7 @@ pub mod wait;
 
 pub use alertmanager::Alertmanager;
 pub use browser::Browser;
-pub use cgroup::Cgroup;
+pub use cgroup::{Cgroup, MemoryCgroup};
 pub use daemon::Daemon;
 pub use lab::{Lab, LabOptions};
 pub use namespace::Namespace;

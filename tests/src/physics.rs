@@ -5,7 +5,7 @@
 //! since tcpmon was started, not since the previous page: the next pass catches up on a socket that one pass could not
 //! read, a correction is offset against the next increments, and a group is shown later than its first byte arrived.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use crate::clock::monotonic_ns;
@@ -144,6 +144,9 @@ pub struct Physics {
     time: Duration,
     pages: u64,
     series: HashMap<String, Series>,
+    groups_end: bool,
+    /// Groups that ended and came back between the last page and this one.
+    came_back: HashSet<String>,
 }
 
 /// One counter, or one number of a histogram.
@@ -166,7 +169,22 @@ struct PageFamily<'t> {
 impl Physics {
     /// For a daemon that was started no earlier than `begun`.
     pub fn new(limits: Limits, begun: Instant) -> Self {
-        Self { limits, begun, time: Duration::ZERO, pages: 0, series: HashMap::new() }
+        Self {
+            limits,
+            begun,
+            time: Duration::ZERO,
+            pages: 0,
+            series: HashMap::new(),
+            groups_end: false,
+            came_back: HashSet::new(),
+        }
+    }
+
+    /// Groups may disappear: there are more than are shown, or idle ones end. One that comes back counts from zero, and
+    /// has zeros on its first page.
+    pub fn groups_end(mut self) -> Self {
+        self.groups_end = true;
+        self
     }
 
     /// A counter on the last page, by its name and labels as written there.
@@ -192,13 +210,32 @@ impl Physics {
                 self.sample(family, line).map_err(|error| self.report(&error))?;
             }
         }
-        let known = self.series.len();
-        if seen == known {
+        if self.groups_end {
+            let page = self.pages;
+            self.series.retain(|_, series| series.page == page);
+            self.all_of_them_came_back()?;
+        }
+        if seen == self.series.len() {
             return Ok(());
         }
         let gone = self.series.iter().find(|(_, series)| series.page != self.pages);
         let (name, series) = gone.ok_or_else(|| self.report("a counter is there twice"))?;
         Err(self.report(&format!("{name} is gone, it was {}", series.last)))
+    }
+
+    /// Checks that no counter of a group fell to zero alone.
+    fn all_of_them_came_back(&mut self) -> Result<(), String> {
+        let back = std::mem::take(&mut self.came_back);
+        if back.is_empty() {
+            return Ok(());
+        }
+        let is_back = |key: &str| group(key).is_some_and(|group| back.contains(group));
+        match self.series.iter().find(|(key, series)| series.last > 0.0 && is_back(key)) {
+            Some((key, series)) => {
+                Err(self.report(&format!("another counter of its group fell to 0, and {key} is {}", series.last)))
+            }
+            None => Ok(()),
+        }
     }
 
     /// An error with the page and time at which it was seen.
@@ -218,8 +255,17 @@ impl Physics {
                 self.series.entry(key.to_owned()).or_insert(Series { from, last: from, page })
             }
         };
+        if value == 0.0
+            && series.last > 0.0
+            && self.groups_end
+            && let Some(group) = group(key)
+        {
+            self.came_back.insert(group.to_owned());
+            *series = Series { from: 0.0, last: 0.0, page };
+        }
         if value.is_nan() || value < series.last {
-            return Err(format!("{key} fell from {} to {value}", series.last));
+            let last = std::mem::replace(&mut series.last, value);
+            return Err(format!("{key} fell from {last} to {value}"));
         }
         let most = most(&self.limits, (self.time + BEHIND).as_secs_f64());
         let rise = value - series.from;
@@ -232,6 +278,18 @@ impl Physics {
         (series.last, series.page) = (value, page);
         Ok(())
     }
+}
+
+/// The labels of a group in a line, up to those that only this family has.
+fn group(key: &str) -> Option<&str> {
+    let labels = &key[key.find("{process=\"")?..];
+    let mut end = labels.find("\",service=\"")? + "\",service=\"".len();
+    end += labels[end..].find('"')?;
+    if labels[end..].starts_with("\",cgroup=\"") {
+        end += "\",cgroup=\"".len();
+        end += labels[end..].find('"')?;
+    }
+    Some(&labels[..end])
 }
 
 impl<'t> PageFamily<'t> {
@@ -316,6 +374,27 @@ mod tests {
         assert_eq!(look([&one, &two]), Ok(()));
         let error = look([&two, &one]).unwrap_err();
         assert!(error.contains("process=\"b\"} is gone, it was 129.5"), "{error}");
+    }
+
+    #[test]
+    fn a_group_that_may_end_may_come_back_with_zeros_and_only_as_a_whole() {
+        let page = |bytes: &str, segments: &str| {
+            let (labels, lost) =
+                ("{process=\"a\",service=\"b\"", counter("tcpmon_lost_total", "tcpmon_lost_total 5\n"));
+            let bytes =
+                counter("tcpmon_receive_bytes_total", &format!("tcpmon_receive_bytes_total{labels}}} {bytes}\n"));
+            let line = format!("tcpmon_receive_drops_total{labels},reason=\"c\"}} {segments}\n");
+            format!("{lost}{bytes}{}", counter("tcpmon_receive_drops_total", &line))
+        };
+        let mut physics = Physics::new(LIMITS, Instant::now()).groups_end();
+        let mut look = |page: &str| physics.page_after(page, Duration::from_secs(10));
+        let gone = counter("tcpmon_lost_total", "tcpmon_lost_total 5\n");
+        assert_eq!((look(&page("5", "5")), look(&gone), look(&page("1", "1"))), (Ok(()), Ok(()), Ok(())));
+        assert_eq!((look(&page("0", "0")), look(&page("1", "1"))), (Ok(()), Ok(())));
+        assert!(look(&page("0", "2")).unwrap_err().contains("reason=\"c\"} is 2"));
+        assert!(look(&page("0", "1")).unwrap_err().contains("fell from 2 to 1"));
+        assert!(look(&gone.replace(" 5", " 0")).unwrap_err().contains("fell from 5 to 0"));
+        assert!(look(&format!("{gone}{gone}")).unwrap_err().contains("twice"));
     }
 
     #[test]

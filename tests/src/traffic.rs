@@ -20,7 +20,7 @@ pub use reader::{Reader, ReaderBuilder};
 pub use running::Running;
 pub use sender::{Sender, SenderBuilder};
 
-use plan::{BurstPlan, HogPlan};
+use plan::{BurstPlan, ClockPlan, HogPlan};
 
 use crate::lab::End;
 
@@ -42,6 +42,11 @@ impl Traffic {
     /// A process that keeps a CPU busy, so that other threads must wait for it. `nice` may be negative.
     pub fn hog(cpu: usize, nice: i32) -> Running {
         Running::spawn(&End::host(), "hog", &HogPlan { cpu, nice }).0
+    }
+
+    /// A process that has stepped the wall clock; see [`crate::fault::WrongClock`].
+    pub(crate) fn clock(seconds: i64) -> Running {
+        Running::spawn(&End::host(), "clock", &ClockPlan { seconds }).0
     }
 
     /// A process that sends bursts of datagrams, during which nothing else runs on its CPU. It is paused at first;

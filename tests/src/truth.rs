@@ -1,11 +1,13 @@
 //! The kernel's own figures for what tcpmon reports, read without tcpmon.
 
+mod kernel_log;
 mod limits;
 mod memory;
 mod proc;
 mod sockets;
 mod trace;
 
+pub use kernel_log::kernel_alarms;
 pub use limits::LimitTrace;
 pub use memory::{Sockstat, TcpMemory, Zone, memory_stalls_us, page_bytes, sockstat, tcp_memory, zones};
 pub use proc::{

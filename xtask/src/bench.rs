@@ -1,5 +1,6 @@
-//! `cargo xtask bench` measures what tcpmon costs on this host, and `cargo xtask lab` runs the papers' experiments
-//! again; `docs/performance.md` and `docs/lab.md` have method and results.
+//! Programs of the tests: `cargo xtask bench` measures what tcpmon costs on this host, `cargo xtask lab` runs the
+//! papers' experiments again, and `cargo xtask soak` runs tcpmon under everything at once. `docs/performance.md` and
+//! `docs/lab.md` have method and results.
 
 use std::{ffi::OsString, os::unix::process::CommandExt as _, process::Command};
 
@@ -13,12 +14,18 @@ pub fn exec(name: &str, arguments: &[OsString]) -> Result<()> {
     setup::run()?;
     setup::test_packages()?;
     build::binary(true)?;
-    process::run(workspace::cargo().args(["build", "--release", "--package", "tcpmon-tests", "--bins"]))?;
-    let program = workspace::target().join("release").join(name);
-    let mut command = Command::new(&program);
+    let mut command = program(name)?;
     if arguments.iter().any(|argument| argument == "--peers") {
         command.env("REZOLUS_BIN", setup::peers()?);
     }
-    let error = command.args(arguments).env("TCPMON_BIN", workspace::release_binary()).exec();
-    Err(error).with_context(|| format!("cannot run {}", program.display()))
+    let error = command.args(arguments).exec();
+    Err(error).with_context(|| format!("cannot run {name}"))
+}
+
+/// Builds the tests' programs, and returns the command that runs this one with the release binary.
+pub fn program(name: &str) -> Result<Command> {
+    process::run(workspace::cargo().args(["build", "--release", "--package", "tcpmon-tests", "--bins"]))?;
+    let mut command = Command::new(workspace::target().join("release").join(name));
+    command.env("TCPMON_BIN", workspace::release_binary());
+    Ok(command)
 }

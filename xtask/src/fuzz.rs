@@ -51,21 +51,33 @@ struct Fuzzed {
     failure: Option<String>,
 }
 
-/// Fuzzes the decoders. New bytes that reach other code go to `target/fuzz/corpus`, and what a decoder did not survive
-/// to `target/fuzz/found`.
+/// Builds the program and fuzzes the decoders.
 pub fn run(args: &Args) -> Result<()> {
-    setup::run()?;
-    setup::fuzz_packages()?;
-    let corpus = workspace::root().join("fuzz/corpus");
-    let known = names(&corpus)?;
+    let known = names(&corpus())?;
     if let Some(unknown) = args.decoders.iter().find(|name| !known.contains(name)) {
         bail!("no decoder is named {unknown}: choose from {}", known.join(", "));
     }
-    let program = build()?;
+    setup::run()?;
+    fuzz_each(&build()?, if args.decoders.is_empty() { known } else { args.decoders.clone() }, args.time)
+}
+
+/// Fuzzes every decoder for this time with a program that [`build`] has built.
+pub fn fuzz_all(program: &Path, time: Duration) -> Result<()> {
+    fuzz_each(program, names(&corpus())?, time)
+}
+
+/// What the tree has for each decoder.
+fn corpus() -> PathBuf {
+    workspace::root().join("fuzz/corpus")
+}
+
+/// New bytes that reach other code go to `target/fuzz/corpus`, and what a decoder did not survive to
+/// `target/fuzz/found`.
+fn fuzz_each(program: &Path, decoders: Vec<String>, time: Duration) -> Result<()> {
     let folder = workspace::root().join("target/fuzz");
     let found = folder.join("found");
     fs::create_dir_all(&found)?;
-    let waiting = Mutex::new(if args.decoders.is_empty() { known } else { args.decoders.clone() });
+    let waiting = Mutex::new(decoders);
     let done = Mutex::new(Vec::new());
     let next = || waiting.lock().ok()?.pop();
     thread::scope(|scope| {
@@ -73,7 +85,7 @@ pub fn run(args: &Args) -> Result<()> {
             scope.spawn(|| {
                 while let Some(decoder) = next() {
                     let own = folder.join("corpus").join(&decoder);
-                    let fuzzed = fuzz(&program, &decoder, &own, &corpus.join(&decoder), &found, args.time);
+                    let fuzzed = fuzz(program, &decoder, &own, &corpus().join(&decoder), &found, time);
                     if let Ok(mut done) = done.lock() {
                         done.push(fuzzed);
                     }
@@ -85,7 +97,7 @@ pub fn run(args: &Args) -> Result<()> {
     done.sort_by(|a, b| a.decoder.cmp(&b.decoder));
     println!("{:<12} {:>12} {:>10} {:>8}", "decoder", "executions", "a second", "corpus");
     for Fuzzed { decoder, executions, corpus, .. } in &done {
-        let rate = *executions as f64 / args.time.as_secs_f64();
+        let rate = *executions as f64 / time.as_secs_f64();
         println!("{decoder:<12} {executions:>12} {rate:>10.0} {corpus:>8}");
     }
     println!("{:<12} {:>12}", "all", done.iter().map(|fuzzed| fuzzed.executions).sum::<u64>());
@@ -96,7 +108,8 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// Builds the program for this host's target, by name, so that the flags are not those of build scripts.
-fn build() -> Result<PathBuf> {
+pub fn build() -> Result<PathBuf> {
+    setup::fuzz_packages()?;
     let target = format!("{}-unknown-linux-gnu", env::consts::ARCH);
     let folder = workspace::root().join("target/fuzz");
     process::run(
@@ -110,12 +123,15 @@ fn build() -> Result<PathBuf> {
 
 fn fuzz(program: &Path, decoder: &str, own: &Path, seeds: &Path, found: &Path, time: Duration) -> Result<Fuzzed> {
     fs::create_dir_all(own)?;
-    let mut command = Command::new(program);
+    // What else runs on this host comes first.
+    let mut command = Command::new("nice");
     command
+        .args(["-n", "19"])
+        .arg(program)
         .arg(format!("-max_total_time={}", time.as_secs()))
         .arg(format!("-max_len={MAX_BYTES}"))
         .arg(format!("-artifact_prefix={}/{decoder}-", found.display()))
-        .args(["-timeout=10", "-rss_limit_mb=1024", "-print_final_stats=1", "-verbosity=0"])
+        .args(["-timeout=60", "-rss_limit_mb=1024", "-print_final_stats=1", "-verbosity=0"])
         .args([own, seeds])
         .env("TCPMON_DECODER", decoder)
         .stdin(Stdio::null());

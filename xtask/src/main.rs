@@ -66,6 +66,13 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
+    /// Run tcpmon under churn, faults and hostile clients, and check all the time that its numbers hold (needs root)
+    #[command(disable_help_flag = true)]
+    Soak {
+        /// Arguments of the run: `cargo xtask soak --help` lists them
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
     /// Build the packages: .deb, .rpm, tarball, container image, debug information, SBOM and checksums
     Dist(dist::Args),
     /// Check the manifests in deploy/kubernetes: schemas, flags, capabilities, rules
@@ -107,6 +114,7 @@ fn run(command: Command) -> Result<()> {
         Command::Dashboards(args) => dashboards::run(&args),
         Command::Bench { arguments } => bench::exec("bench", &arguments),
         Command::Lab { arguments } => bench::exec("experiments", &arguments),
+        Command::Soak { arguments } => bench::exec("soak", &arguments),
         Command::Dist(args) => dist::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Kubernetes => kubernetes::run(),

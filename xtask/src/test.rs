@@ -3,11 +3,13 @@
 //! virtual machines then run the integration tests, except for those that `docs/kernels.md` lists as run only on the
 //! host.
 
-use std::fs;
+use std::{fs, path::Path, thread, time::Duration};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 
-use crate::{build, check, dashboards, dist, host, kubernetes, process, process::step, setup, vm, workspace};
+use crate::{
+    bench, build, check, dashboards, dist, fuzz, host, kubernetes, process, process::step, setup, vm, workspace,
+};
 
 /// Arguments of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
@@ -36,12 +38,25 @@ pub fn run(args: &Args) -> Result<()> {
     step("release build", || build::run(true))?;
     step("manifests for Kubernetes", kubernetes::check)?;
     host::step("integration tests", &workspace::release_binary(), integration_tests)?;
+    step("soak and fuzzing", || soak_and_fuzz(&workspace::release_binary()))?;
     if args.no_vm {
         eprintln!("=== packages and other kernels: skipped");
         return Ok(());
     }
     step("packages", || dist::run(&dist::Args::TEST))?;
     step("other kernels", || vm::machines(&vm::Args::brief()))
+}
+
+/// Ten minutes of everything at once, and a minute for each decoder meanwhile: the fuzzers only take what CPU is left.
+fn soak_and_fuzz(tcpmon: &Path) -> Result<()> {
+    let fuzzer = fuzz::build()?;
+    let mut soak = bench::program("soak")?;
+    thread::scope(|scope| {
+        let fuzzing = scope.spawn(|| fuzz::fuzz_all(&fuzzer, Duration::from_secs(60)));
+        let soaked = host::step("soak", tcpmon, || process::run(soak.args(["--for", "10m"])));
+        let fuzzed = fuzzing.join().unwrap_or_else(|_| bail!("the thread that runs the fuzzers has panicked"));
+        soaked.and(fuzzed)
+    })
 }
 
 fn integration_tests() -> Result<()> {

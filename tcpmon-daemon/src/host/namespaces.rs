@@ -9,6 +9,8 @@ use std::{
         unix::{fs::MetadataExt, net::UnixDatagram},
     },
     path::{Path, PathBuf},
+    thread,
+    time::Duration,
 };
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -18,6 +20,10 @@ const OWN_NAMESPACE: &str = "/proc/thread-self/ns/net";
 
 /// Inode of the initial PID namespace (`PROC_PID_INIT_INO` in `include/linux/proc_ns.h`).
 const INITIAL_PID_NAMESPACE: u64 = 0xefff_fffc;
+
+/// How often a thread tries to return to its namespace, and how long it waits in between.
+const RETURNS: u32 = 100;
+const BEFORE_RETURN: Duration = Duration::from_millis(10);
 
 /// Whether this process is in the PID namespace of the host.
 ///
@@ -116,8 +122,13 @@ impl OriginalNamespace {
         let namespace = File::open(path)?;
         move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
         let result = job();
-        move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network))
-            .expect("a thread may return to the namespace that it has left");
+        let mut tries = 0;
+        while let Err(error) = move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network)) {
+            // The kernel may have no memory for a moment.
+            tries += 1;
+            assert!(tries < RETURNS, "a thread may return to the namespace that it has left: {error}");
+            thread::sleep(BEFORE_RETURN);
+        }
         Ok(result)
     }
 }

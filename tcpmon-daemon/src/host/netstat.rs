@@ -80,7 +80,12 @@ pub struct NamespaceSums {
     /// Position of a name in `sums`.
     positions: HashMap<String, usize>,
     namespaces: HashMap<u64, NamespaceCounters>,
+    round: u64,
 }
+
+/// How many namespaces are remembered after they were last found. One that only descriptors hold open is not found
+/// until a process enters it again, and must not count as new then.
+const MAX_GONE: usize = 128;
 
 /// How the first values of a namespace are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +101,8 @@ pub enum InitialValues {
 struct NamespaceCounters {
     /// The last values that were read, at the positions of `sums`.
     last: Vec<u64>,
-    present: bool,
+    /// The last round in which it was found.
+    round: u64,
 }
 
 impl NamespaceSums {
@@ -104,7 +110,7 @@ impl NamespaceSums {
     pub fn add(&mut self, number: u64, first: InitialValues, counters: &[(&str, u64)]) {
         let counts = first == InitialValues::Counts || self.namespaces.contains_key(&number);
         let namespace = self.namespaces.entry(number).or_default();
-        namespace.present = true;
+        namespace.round = self.round;
         for (position, (name, value)) in counters.iter().enumerate() {
             // All namespaces list their counters in the same order, so a name is rarely looked up.
             let place = match self.sums.get(position) {
@@ -126,16 +132,23 @@ impl NamespaceSums {
         }
     }
 
-    /// The namespace still exists, though it was not read this time: it does not count as new the next time.
+    /// The namespace still exists, though it was not read this time.
     pub fn keep(&mut self, number: u64) {
         if let Some(namespace) = self.namespaces.get_mut(&number) {
-            namespace.present = true;
+            namespace.round = self.round;
         }
     }
 
-    /// Ends a round: namespaces that were not seen in it are forgotten. Returns the sums, sorted by name.
+    /// Ends a round: of the namespaces that were not found in it, those that were found last are remembered. Returns
+    /// the sums, sorted by name.
     pub fn end_round(&mut self) -> Vec<(String, u64)> {
-        self.namespaces.retain(|_, namespace| std::mem::take(&mut namespace.present));
+        let gone = self.namespaces.iter().filter(|(_, namespace)| namespace.round < self.round);
+        let mut gone: Vec<_> = gone.map(|(number, namespace)| (namespace.round, *number)).collect();
+        gone.sort_unstable();
+        for (_, number) in gone.iter().rev().skip(MAX_GONE) {
+            self.namespaces.remove(number);
+        }
+        self.round += 1;
         let mut sums = self.sums.clone();
         sums.sort_unstable();
         sums
@@ -250,6 +263,19 @@ mod tests {
         sums.keep(9);
         same(sums.end_round(), &[("a", 10)]);
         same(round(&mut sums, &[(1, &[("a", 12)]), (9, &[("a", 1)])]), &[("a", 13)]);
+    }
+
+    #[test]
+    fn a_namespace_that_was_not_found_for_a_while_counts_from_where_it_was() {
+        let mut sums = NamespaceSums::default();
+        round(&mut sums, &[(1, &[("a", 10)])]);
+        round(&mut sums, &[]);
+        same(round(&mut sums, &[(1, &[("a", 12)])]), &[("a", 12)]);
+        // Of many that are gone, the first ones are forgotten.
+        for number in 2..=MAX_GONE as u64 + 2 {
+            round(&mut sums, &[(number, &[("a", 0)])]);
+        }
+        assert_eq!((sums.namespaces.len(), sums.namespaces.contains_key(&1)), (MAX_GONE + 1, false));
     }
 
     #[test]

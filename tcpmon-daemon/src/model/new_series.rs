@@ -350,6 +350,20 @@ mod tests {
     }
 
     #[test]
+    fn times_of_readers_are_counters_where_nobody_counts_timeslices() {
+        let mut pages = Pages::new();
+        let mut cpu_ns = |second, received_bytes, on_cpu_ns| {
+            let mut group = pages.group("a", 0, received_bytes, &[]);
+            group.counters.readers.on_cpu_ns = on_cpu_ns;
+            let page = pages.ask("a", second, vec![group]);
+            (page.groups[0].counters.readers.on_cpu_ns, page.new_at_zero)
+        };
+        assert_eq!([cpu_ns(5, 0, 1), cpu_ns(20, 0, 2)], [(0, 1), (2, 0)]);
+        // The group's first histogram is at zero; this counter must not fall.
+        assert_eq!([cpu_ns(35, 9, 3), cpu_ns(50, 9, 4)], [(3, 1), (4, 0)]);
+    }
+
+    #[test]
     fn clients_and_groups_that_stay_away_are_forgotten_and_the_number_of_clients_is_bounded() {
         let mut pages = Pages::new();
         for number in 0..1000 {

@@ -91,8 +91,7 @@ impl GroupCounters {
         sockets.segments > 0
             || sockets.received_bytes > 0
             || used(sockets.fills.as_flattened())
-            || used(&readers.on_cpu)
-            || used(&readers.run_queue_wait)
+            || has_timeslices(readers)
     }
 
     /// Sets the histograms to zero, and nothing else.
@@ -100,8 +99,15 @@ impl GroupCounters {
         let Self { sockets, readers, drops: _ } = self;
         let (socket, reader) = <(SocketTotals, ReaderTotals)>::default();
         (sockets.fills, sockets.fill_sums) = (socket.fills, socket.fill_sums);
-        *readers = ReaderTotals { ends: readers.ends, ..reader };
+        // Where nobody counts timeslices, the times are counters of their own.
+        if has_timeslices(readers) {
+            *readers = ReaderTotals { ends: readers.ends, ..reader };
+        }
     }
+}
+
+fn has_timeslices(readers: &ReaderTotals) -> bool {
+    readers.on_cpu.iter().chain(&readers.run_queue_wait).any(|count| *count != 0)
 }
 
 /// Current sums over the group's sockets.

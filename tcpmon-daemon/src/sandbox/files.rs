@@ -1,11 +1,14 @@
 //! Files: directories below which a thread may read; it may read and write nothing else, nor open a connection
 //! (Landlock).
 
-use std::path::{Path, PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use landlock::{
-    ABI, Access as _, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible as _, PathBeneath, PathFd, Ruleset,
-    RulesetAttr as _, RulesetCreatedAttr as _, RulesetError, RulesetStatus,
+    ABI, Access as _, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible as _, PathBeneath, PathFd, PathFdError,
+    Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetStatus,
 };
 
 use super::ThreadRole;
@@ -37,8 +40,8 @@ impl ReadableFiles {
     /// Confines the calling thread. The inner error says why the kernel cannot do that.
     ///
     /// # Errors
-    /// If the kernel refuses.
-    pub(super) fn confine(self) -> Result<Result<(), String>, RulesetError> {
+    /// If the kernel refuses, or a directory cannot be opened now that the thread will have to read later.
+    pub(super) fn confine(self) -> anyhow::Result<Result<(), String>> {
         let Some(directories) = self.0 else { return Ok(Ok(())) };
         let ruleset = Ruleset::default()
             .set_compatibility(CompatLevel::BestEffort)
@@ -47,9 +50,12 @@ impl ReadableFiles {
         let mut ruleset = ruleset.create()?;
         let read: BitFlags<AccessFs> = AccessFs::ReadFile | AccessFs::ReadDir;
         for directory in directories {
-            // What is not there cannot be read either.
-            if let Ok(directory) = PathFd::new(directory) {
-                ruleset = ruleset.add_rule(PathBeneath::new(directory, read))?;
+            match PathFd::new(directory) {
+                Ok(directory) => ruleset = ruleset.add_rule(PathBeneath::new(directory, read))?,
+                // What is not there, or not for this thread, cannot be read either.
+                Err(PathFdError::OpenCall { source, .. })
+                    if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {}
+                Err(error) => return Err(error.into()),
             }
         }
         match ruleset.restrict_self()?.ruleset {

@@ -152,6 +152,13 @@ pub struct HogPlan {
     pub nice: i32,
 }
 
+/// A wrong clock's plan.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct ClockPlan {
+    /// Seconds by which the wall clock is ahead; negative if it is behind.
+    pub seconds: i64,
+}
+
 /// A plan for bursts of UDP datagrams.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct BurstPlan {

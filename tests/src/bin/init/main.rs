@@ -7,7 +7,6 @@
 //! reported), `log LINE` (a kernel log message that should never appear), and `end` last. The exit code is written to
 //! QEMU's debug port.
 
-mod log;
 mod run;
 mod surroundings;
 
@@ -18,6 +17,7 @@ use std::time::Duration;
 
 use nix::sys::reboot::{RebootMode, reboot};
 use nix::sys::termios::tcdrain;
+use tcpmon_tests::truth;
 
 /// A test that takes longer is killed. Under emulation, the longest takes a minute.
 const LIMIT: Duration = Duration::from_secs(150);
@@ -58,7 +58,7 @@ fn work() -> io::Result<bool> {
             _ => return Err(io::Error::other(format!("no such line in /plan: {line}"))),
         }
     }
-    for line in log::alarms()? {
+    for line in truth::kernel_alarms()? {
         say(&mut results, &["log", &line])?;
         well = false;
     }

@@ -1,7 +1,9 @@
-//! A TCP sender or reader (or a sender of bursts, or a CPU hog) that carries out orders: `traffic ROLE PLAN`, where
-//! PLAN is the JSON of `tcpmon_tests::traffic::plan`. The harness runs it. It ends when its stdin closes.
+//! A TCP sender or reader (or a sender of bursts, a CPU hog, or what makes the clock wrong) that carries out orders:
+//! `traffic ROLE PLAN`, where PLAN is the JSON of `tcpmon_tests::traffic::plan`. The harness runs it. It ends when its
+//! stdin closes.
 
 mod burst;
+mod clock;
 mod connection;
 mod gate;
 mod option;
@@ -22,7 +24,7 @@ use session::{Session, reply};
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let [role, plan] = arguments.as_slice() else {
-        eprintln!("usage: traffic reader|sender|burst|hog PLAN");
+        eprintln!("usage: traffic reader|sender|burst|clock|hog PLAN");
         return ExitCode::from(2);
     };
     match run(role, plan) {
@@ -40,8 +42,9 @@ fn run(role: &str, plan: &str) -> Result<(), Box<dyn Error>> {
         "executed" => reader::resume(&serde_json::from_str(plan)?)?,
         "sender" => sender::run(&serde_json::from_str(plan)?)?,
         "burst" => burst::run(&serde_json::from_str(plan)?)?,
+        "clock" => clock::run(&serde_json::from_str(plan)?)?,
         "hog" => hog(serde_json::from_str(plan)?)?,
-        _ => return Err(format!("unknown role {role:?}: reader, sender, burst or hog").into()),
+        _ => return Err(format!("unknown role {role:?}: reader, sender, burst, clock or hog").into()),
     }
     Ok(())
 }

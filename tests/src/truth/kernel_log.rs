@@ -17,7 +17,7 @@ const ALARMS: [&str; 9] = [
 ];
 
 /// Lines of the kernel log that report a bug, a warning or a stall.
-pub fn alarms() -> io::Result<Vec<String>> {
+pub fn kernel_alarms() -> io::Result<Vec<String>> {
     let mut log = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open("/dev/kmsg")?;
     let mut lines = Vec::new();
     // A read returns one record, which has at most this length.

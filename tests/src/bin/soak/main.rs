@@ -1,0 +1,198 @@
+//! `cargo xtask soak`: everything at once for minutes or hours, while what must hold is checked all the time.
+//! `docs/performance.md` has the figures of a long run.
+
+mod others;
+mod traffic;
+mod trend;
+mod watch;
+mod world;
+
+use std::fs;
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use nix::sys::signal::Signal;
+
+use tcpmon_tests::document::Document;
+use tcpmon_tests::figures::{Provenance, Section, Table};
+use tcpmon_tests::physics::Limits;
+use tcpmon_tests::{Daemon, Lab, eventually, interrupt};
+
+use traffic::Steady;
+use trend::Trend;
+use watch::{FIGURES, Watch};
+use world::World;
+
+/// Run tcpmon under churn, faults and hostile clients, and check all the time that its numbers hold
+#[derive(Debug, Parser)]
+#[command(bin_name = "cargo xtask soak")]
+struct Args {
+    /// Time, such as 10m or 24h
+    #[arg(long = "for", value_name = "TIME", default_value = "10m", value_parser = humantime::parse_duration)]
+    time: Duration,
+    /// What chooses the actions: the same number gives the same choices [default: a new one, which is printed]
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Only these actors, with commas between
+    #[arg(long, value_name = "ACTOR", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Put the tables into docs/performance.md
+    #[arg(long)]
+    write: bool,
+}
+
+/// Where the tables go.
+const PERFORMANCE: Document =
+    Document { path: concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/performance.md"), markers: "bench" };
+
+/// Time between two pages.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// Time between two lines that show that it lives.
+const PROGRESS: Duration = Duration::from_secs(60);
+
+/// Part of a run in which buffers and caches may still grow to their size.
+const WARM_UP: f64 = 0.2;
+
+/// Time for everything to come to rest at the end.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// More sockets, readers and bytes than all actors together have at any time.
+const LIMITS: Limits = Limits { cpus: 0.0, sockets: 20_000.0, readers: 20_000.0, queue_bytes: 64e6 };
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    interrupt::watch();
+    let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
+    eprintln!("soak --for {} --seed {seed}", humantime::format_duration(args.time));
+    let (section, findings) = run(args.time, seed, &args.only);
+    let provenance = Provenance::read("cargo xtask soak");
+    println!("{}", section.text(&provenance));
+    if args.write
+        && let Err(error) = PERFORMANCE.write(section.name, &section.markdown(&provenance))
+    {
+        eprintln!("error: {error}");
+        return ExitCode::FAILURE;
+    }
+    if interrupt::arrived() {
+        return ExitCode::from(130);
+    }
+    if findings.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("\n{} findings, seed {seed}:\n{}", findings.len(), findings.join("\n"));
+    ExitCode::FAILURE
+}
+
+/// Runs for this time, and returns the figures and what was found.
+fn run(time: Duration, seed: u64, only: &[String]) -> (Section, Vec<String>) {
+    let before = programs();
+    let folder = tempfile::tempdir().expect("there is a place for temporary files");
+    let config = folder.path().join("tcpmon.toml");
+    fs::write(&config, others::config("info")).expect("the config file can be written");
+    let lab = Lab::new();
+    let begun = Instant::now();
+    let daemon = Daemon::start(&["--config", &config.display().to_string()]);
+    let world = World::new(begun, daemon.address(), daemon.pid(), config);
+    let limits = limits();
+    let steady = Steady::start(&lab);
+    let mut watch = Watch::new(&world, &daemon, &steady, limits);
+    thread::scope(|scope| {
+        let (world, steady) = (&world, &steady);
+        let start = |name: &'static str, act: &'static (dyn Fn(&World, u64) + Sync)| {
+            if only.is_empty() || only.iter().any(|chosen| chosen == name) {
+                scope.spawn(move || act(world, seed));
+            }
+        };
+        start("transfers", &traffic::transfers);
+        start("brief", &traffic::brief);
+        start("execs", &traffic::execs);
+        start("labs", &traffic::labs);
+        start("losses", &traffic::losses);
+        start("forks", &traffic::forks);
+        start("names", &traffic::names);
+        start("processes", &others::processes);
+        start("hostile", &others::hostile_clients);
+        start("pressure", &others::pressure);
+        start("second", &others::second_daemon);
+        if only.is_empty() || only.iter().any(|chosen| chosen == "traces") {
+            scope.spawn(move || others::traces(world, seed, steady));
+        }
+        let mut progress = begun + PROGRESS;
+        while begun.elapsed() < time && !world.is_over() && !interrupt::arrived() {
+            watch.look();
+            if Instant::now() >= progress {
+                progress += PROGRESS;
+                let (actions, findings) = world.results();
+                let (pages, gigabytes) = (watch.pages, watch.received / 1e9);
+                let actions: u64 = actions.values().sum();
+                eprintln!("{pages} pages, {actions} actions, {gigabytes:.1} GB, {} findings", findings.len());
+            }
+            world.rest(EVERY);
+        }
+        world.end();
+    });
+    steady.sender.finish();
+    steady.reader.wait();
+    world.attempt("at the end", || eventually(DEADLINE, "every sum is exact", || watch.all_is_exact()));
+    let section = section(&world, &watch, begun);
+    drop(watch);
+    daemon.signal(Signal::SIGTERM);
+    let (status, stderr) = daemon.wait();
+    if !status.success() {
+        world.find(&format!("the daemon ended with {status}"));
+    }
+    for line in stderr.lines().filter(|line| line.contains("panicked") || line.contains(" ERROR ")) {
+        if !line.contains("the configuration") {
+            world.find(&format!("the daemon wrote {line:?}"));
+        }
+    }
+    drop((steady, lab));
+    world.attempt("after the end", || {
+        eventually(DEADLINE, "no program is left", || {
+            let left = programs().saturating_sub(before);
+            if left == 0 { Ok(()) } else { Err(left.to_string()) }
+        })
+    });
+    (section, world.results().1)
+}
+
+/// The most that can happen on this host.
+fn limits() -> Limits {
+    Limits { cpus: thread::available_parallelism().map_or(1.0, |cpus| usize::from(cpus) as f64), ..LIMITS }
+}
+
+/// Number of eBPF programs in the kernel.
+fn programs() -> usize {
+    aya::programs::loaded_programs().flatten().count()
+}
+
+/// The figures, and a finding for each that grows.
+fn section(world: &World, watch: &Watch<'_>, begun: Instant) -> Section {
+    let mut table = Table::new(&["of the watched daemon", "median", "growth (95 % interval)"]);
+    let time = begun.elapsed();
+    for ((name, least), samples) in FIGURES.iter().zip(&watch.samples) {
+        let warm = samples.partition_point(|sample| sample.0 < WARM_UP * time.as_secs_f64());
+        let Some(trend) = Trend::of(&samples[warm..]) else { continue };
+        table.row(vec![(*name).to_owned(), format!("{:.1}", trend.median), trend.to_string()]);
+        if trend.grows(*least) {
+            world.find(&format!("{name} grows: {trend}, median {:.1}", trend.median));
+        }
+    }
+    let list = |items: Vec<String>| if items.is_empty() { "nothing".to_owned() } else { items.join(", ") };
+    let (actions, _) = world.results();
+    let lost: Vec<String> = watch.lost.iter().map(|(what, count)| format!("{what} {count}")).collect();
+    let what = format!(
+        "{} pages in {:.0} s, each compared with the counts of readers and kernel; growth over the last {:.0} %",
+        watch.pages,
+        time.as_secs_f64(),
+        100.0 * (1.0 - WARM_UP),
+    );
+    let notes = vec![
+        format!("Received: {:.2} GB. Lost: {}.", watch.received / 1e9, list(lost)),
+        format!("Done: {}.", list(actions.iter().map(|(what, times)| format!("{what} {times}")).collect())),
+    ];
+    Section { name: "soak", what, table, notes }
+}

@@ -1,0 +1,229 @@
+//! What must hold on every page of the watched daemon.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use tcpmon_tests::clock::monotonic_ns;
+use tcpmon_tests::physics::Limits;
+use tcpmon_tests::{Daemon, Page, Physics, truth};
+
+use crate::traffic::{Flow, Steady};
+use crate::world::World;
+
+/// Counters of a group that must equal the bytes that its readers counted.
+const SUMS: [&str; 2] = ["tcpmon_receive_bytes_total", "tcpmon_receive_read_bytes_total"];
+
+/// Time for which a new group may be held at zero, and some for the first page after that.
+const NEWBORN: Duration = Duration::from_secs(75);
+
+/// Losses after which a group may lack bytes; these are in `other`.
+const TO_OTHER: &str = "final_record";
+
+/// The daemon's own figures, each with the growth over a run that is no finding. `process_*` are the kernel's.
+pub const FIGURES: [(&str, f64); 9] = [
+    ("RSS (KiB)", 512.0),
+    ("descriptors", 2.0),
+    ("threads", 1.0),
+    ("entries in sockets", 64.0),
+    ("entries in readers", 32.0),
+    ("entries in drops", 16.0),
+    ("groups", 8.0),
+    ("hidden groups", 100.0),
+    ("scrape (ms)", 2.0),
+];
+
+/// The watcher of one daemon.
+pub struct Watch<'w> {
+    world: &'w World,
+    daemon: &'w Daemon,
+    steady: &'w Steady,
+    physics: Physics,
+    /// Each figure over time in seconds.
+    pub samples: Vec<Vec<(f64, f64)>>,
+    /// When each flow first had bytes.
+    first: [Option<Instant>; Flow::EXACT.len()],
+    /// Losses on the last page, where not zero.
+    pub lost: BTreeMap<String, f64>,
+    /// Pages seen.
+    pub pages: u64,
+    /// Bytes on the last page, all groups together.
+    pub received: f64,
+    /// Alarms in the kernel's log before the run.
+    alarms: usize,
+}
+
+impl<'w> Watch<'w> {
+    pub fn new(world: &'w World, daemon: &'w Daemon, steady: &'w Steady, limits: Limits) -> Self {
+        Self {
+            world,
+            daemon,
+            steady,
+            physics: Physics::new(limits, world.begun).groups_end(),
+            samples: vec![Vec::new(); FIGURES.len()],
+            first: [None; Flow::EXACT.len()],
+            lost: BTreeMap::new(),
+            pages: 0,
+            received: 0.0,
+            alarms: alarms().len(),
+        }
+    }
+
+    /// Takes a page and checks it.
+    pub fn look(&mut self) {
+        let least = self.certain();
+        let before = (truth::context_switches(), processed());
+        let (text, time) = self.page();
+        let after = (truth::context_switches(), processed());
+        let most = self.possible();
+        let page = match Page::parse(&text) {
+            Ok(page) => page,
+            Err(error) => return self.world.find(&format!("a page cannot be read: {error}")),
+        };
+        self.pages += 1;
+        self.received = page.sum(SUMS[0], &[]);
+        if let Err(error) = self.physics.page(&text) {
+            self.world.find(&error);
+        }
+        self.check_sums(&page, &least, &most);
+        let switches = page.value("tcpmon_context_switches_total", &[]).unwrap_or(-1.0);
+        if !(before.0 as f64..=after.0 as f64).contains(&switches) {
+            self.world.find(&format!("{switches} context switches, and the kernel counted {}..{}", before.0, after.0));
+        }
+        let packets = page.sum("tcpmon_softnet_processed_total", &[]);
+        if packets < before.1 as f64 || packets > after.1 as f64 {
+            self.world.find(&format!("{packets} packets, and the kernel counted {}..{}", before.1, after.1));
+        }
+        self.note_losses(&page);
+        self.sample(&page, time);
+        self.check_log();
+    }
+
+    /// A page that covers everything before this call, and how long the daemon took for one.
+    fn page(&self) -> (String, Duration) {
+        let asked = monotonic_ns();
+        loop {
+            let begun = Instant::now();
+            let answer = self.daemon.get_shared("/metrics", "text/plain");
+            let time = begun.elapsed();
+            if answer.status != 200 {
+                self.world.find(&format!("/metrics answered {}", answer.status));
+            }
+            if answer.began_ns.is_none_or(|began| began >= asked) {
+                return (String::from_utf8_lossy(&answer.body).into_owned(), time);
+            }
+        }
+    }
+
+    /// Bytes that each flow's readers have certainly read.
+    fn certain(&self) -> [u64; Flow::EXACT.len()] {
+        Flow::EXACT.map(|flow| match flow {
+            Flow::Steady => self.steady.least(),
+            flow => flow.account(self.world).settled(),
+        })
+    }
+
+    /// Bytes that may have been sent to them.
+    fn possible(&self) -> [u64; Flow::EXACT.len()] {
+        Flow::EXACT.map(|flow| match flow {
+            Flow::Steady => self.steady.most(),
+            flow => flow.account(self.world).planned(),
+        })
+    }
+
+    fn check_sums(&mut self, page: &Page, least: &[u64], most: &[u64]) {
+        for ((flow, first), (least, most)) in Flow::EXACT.iter().zip(&mut self.first).zip(least.iter().zip(most)) {
+            let service = format!("local:{}", flow.port());
+            for name in SUMS {
+                let seen = page.sum(name, &[("service", &service)]);
+                // Its groups are new at first.
+                let since = first.get_or_insert_with(Instant::now);
+                if *least == 0 {
+                    *since = Instant::now();
+                }
+                let least = if since.elapsed() < NEWBORN { 0 } else { *least };
+                let elsewhere =
+                    if self.lost.contains_key(TO_OTHER) { page.sum(name, &[("process", "other")]) } else { 0.0 };
+                if seen > *most as f64 || seen + elsewhere < least as f64 {
+                    self.world.find(&format!("{name} of {service} is {seen}, and its ends counted {least}..{most}"));
+                }
+            }
+        }
+    }
+
+    fn note_losses(&mut self, page: &Page) {
+        for sample in page.samples("tcpmon_lost_total").into_iter().filter(|sample| sample.value > 0.0) {
+            let what = &sample.labels["what"];
+            if !self.lost.contains_key(what) {
+                eprintln!("{:.1} s: the first lost {what}", self.world.begun.elapsed().as_secs_f64());
+            }
+            self.lost.insert(what.clone(), sample.value);
+        }
+    }
+
+    fn sample(&mut self, page: &Page, time: Duration) {
+        let at = self.world.begun.elapsed().as_secs_f64();
+        let pid = self.daemon.pid();
+        let count = |folder: &str| fs::read_dir(format!("/proc/{pid}/{folder}")).map_or(0, Iterator::count) as f64;
+        let entries = |map: &str| page.value("tcpmon_map_entries", &[("map", map)]).unwrap_or(f64::NAN);
+        let values = [
+            truth::rss_bytes(pid) as f64 / 1024.0,
+            count("fd"),
+            count("task"),
+            entries("sockets"),
+            entries("readers"),
+            entries("drops"),
+            entries("groups"),
+            entries("groups_hidden"),
+            time.as_secs_f64() * 1e3,
+        ];
+        for (samples, value) in self.samples.iter_mut().zip(values) {
+            samples.push((at, value));
+        }
+    }
+
+    fn check_log(&mut self) {
+        let alarms = alarms();
+        for alarm in alarms.iter().skip(self.alarms) {
+            self.world.find(&format!("the kernel's log has {alarm:?}"));
+        }
+        self.alarms = alarms.len();
+    }
+
+    /// Checks, when nothing is sent any more, that every sum is exact. `Err` tells what is missing.
+    pub fn all_is_exact(&mut self) -> Result<(), String> {
+        let (text, _) = self.page();
+        let page = Page::parse(&text)?;
+        for flow in Flow::EXACT {
+            let (service, account) = (format!("local:{}", flow.port()), flow.account(self.world));
+            for name in SUMS {
+                let seen = page.sum(name, &[("service", &service)]);
+                let exact = match flow {
+                    Flow::Steady => self.steady.reader.report().bytes,
+                    _ => account.settled(),
+                } as f64;
+                if seen > exact || seen < exact && !self.lost.contains_key(TO_OTHER) {
+                    return Err(format!("{name} of {service} is {seen}, and {exact} bytes were read"));
+                }
+            }
+        }
+        let opened = |by| page.value("tcpmon_connections_opened_total", &[("counted_by", by)]).unwrap_or(f64::NAN);
+        let late = page.value("tcpmon_socket_begin_late_total", &[]).unwrap_or(f64::NAN);
+        let (kernel, programs) = (opened("kernel"), opened("programs"));
+        // The kernel's counts of a namespace that came and went between two samples are never seen.
+        if programs + late < kernel {
+            return Err(format!(
+                "the kernel opened {kernel} connections, the programs saw {programs}, {late} of them late"
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn processed() -> u64 {
+    truth::softnet().iter().map(|cpu| cpu.processed).sum()
+}
+
+fn alarms() -> Vec<String> {
+    truth::kernel_alarms().unwrap_or_else(|error| vec![format!("it cannot be read: {error}")])
+}
