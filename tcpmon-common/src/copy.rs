@@ -8,10 +8,11 @@
 //! than the state.
 //!
 //! This relies on the compiler and on the CPU. The compiler keeps the order of the accesses, because they are volatile
-//! or have a barrier between them. The CPU makes stores visible to other CPUs in program order and keeps loads in
-//! program order, as x86-64 does (TSO). It may move a load ahead of an earlier store to another address; nothing here
-//! depends on that order. The kernel's JIT compiler keeps the order of the instructions. Other architectures have a
-//! weaker order and need barriers that are not here, so the daemon does not build for them.
+//! or have a barrier between them. x86-64 makes stores visible to other CPUs in program order and keeps loads in
+//! program order (TSO); it may move a load ahead of an earlier store to another address, and nothing here depends on
+//! that order. arm64 keeps neither order: there the same barriers are atomic additions with a result, which the
+//! kernel's JIT compiler makes fully ordered instructions. So the unit test, which takes one access after another in
+//! every interleaving, holds on both. On another architecture, the daemon does not build.
 
 /// What the snapshot reads of one socket; each method is one step of the copy.
 pub trait Shared {

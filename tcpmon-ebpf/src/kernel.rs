@@ -82,7 +82,8 @@ pub fn now_ns() -> u64 {
     unsafe { bpf_ktime_get_ns() }
 }
 
-/// A compiler barrier: the compiler moves no memory access across it. It generates no instruction.
+/// A compiler barrier: the compiler moves no memory access across it. It generates no instruction, so it is for what
+/// interrupts on this CPU access; for other CPUs, see [`shared_barrier`].
 #[inline(always)]
 pub fn barrier() {
     // SAFETY: an empty statement.
@@ -105,15 +106,27 @@ pub unsafe fn zero<T>(value: *mut T) {
     }
 }
 
-/// A full barrier: other CPUs see the stores before it before the loads after it are done.
+/// A full barrier: other CPUs see the stores before it before the loads after it are done. Without the fetch, the
+/// addition would be no barrier on arm64 (`Documentation/atomic_t.txt`: only operations with a result are ordered).
 #[inline(always)]
 pub fn full_barrier() {
     let mut word = 0_u64;
     // SAFETY: an atomic addition to a word on the stack; Rust has none for eBPF.
     unsafe {
         core::arch::asm!(
-            "lock *(u64 *)({0} + 0) += {1}", in(reg) &raw mut word, in(reg) 0_u64, options(nostack)
+            "{1} = atomic_fetch_add((u64 *)({0} + 0), {1})",
+            in(reg) &raw mut word, inout(reg) 0_u64 => _, options(nostack)
         );
+    }
+}
+
+/// Keeps stores in order among each other, and loads among each other, for other CPUs: x86-64 does so by itself (TSO).
+#[inline(always)]
+pub fn shared_barrier() {
+    if cfg!(bpf_target_arch = "x86_64") {
+        barrier();
+    } else {
+        full_barrier();
     }
 }
 

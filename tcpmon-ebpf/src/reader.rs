@@ -248,6 +248,8 @@ pub fn add_times(slot: u32, task: Task) -> Option<()> {
 #[inline(always)]
 pub fn exit(first: u32) -> Option<()> {
     let mut slot = maps::reader(first)?.next;
+    // Whoever sees a flag sees the last values, too.
+    kernel::shared_barrier();
     let mut i = 0;
     while i < READER_SERVICES && slot != SLOT_NONE {
         let reader = maps::reader(slot)?;
@@ -255,6 +257,7 @@ pub fn exit(first: u32) -> Option<()> {
         reader.flags |= READER_EXITED;
         i += 1;
     }
+    kernel::shared_barrier();
     maps::reader(first)?.flags |= READER_EXITED;
     let record = maps::reserve::<Header>(Loss::ReaderExit)?;
     *record = Header {

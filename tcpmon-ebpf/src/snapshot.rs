@@ -18,7 +18,7 @@ use tcpmon_common::{
 };
 
 use crate::{
-    kernel::{self, Sock, Task, TcpSock, barrier, full_barrier, setting},
+    kernel::{self, Sock, Task, TcpSock, full_barrier, setting, shared_barrier},
     maps, reader, socket, timeslice,
 };
 
@@ -243,17 +243,17 @@ struct SharedSocket {
 impl Shared for SharedSocket {
     #[inline(always)]
     fn sequence(&mut self) -> u32 {
-        barrier();
+        shared_barrier();
         // SAFETY: the element lives as long as the program runs.
         let sequence = unsafe { core::ptr::read_volatile(&raw const (*self.state).sequence) };
-        barrier();
+        shared_barrier();
         sequence
     }
 
     #[inline(always)]
     fn time(&mut self) {
         self.record.header.time_ns = kernel::now_ns();
-        barrier();
+        shared_barrier();
     }
 
     #[inline(always)]

@@ -16,7 +16,7 @@ use tcpmon_common::{
 };
 
 use crate::{
-    kernel::{self, Skb, TcpSock, barrier, setting},
+    kernel::{self, Skb, TcpSock, setting, shared_barrier},
     maps,
 };
 
@@ -40,13 +40,13 @@ pub fn event<T>(state: &mut SocketState, write: impl FnOnce(&mut SocketState) ->
 pub fn begin_event(state: &mut SocketState) {
     // SAFETY: a reference is valid for reads and writes.
     unsafe { write_volatile(&mut state.sequence, read_volatile(&state.sequence) | 1) };
-    barrier();
+    shared_barrier();
 }
 
 /// Ends the event.
 #[inline(always)]
 pub fn end_event(state: &mut SocketState) {
-    barrier();
+    shared_barrier();
     // SAFETY: a reference is valid for reads and writes. The number is odd.
     unsafe { write_volatile(&mut state.sequence, read_volatile(&state.sequence).wrapping_add(1)) };
 }

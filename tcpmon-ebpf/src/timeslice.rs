@@ -222,6 +222,7 @@ fn hand_over(slot: u32, state: &SocketState, fin: bool) -> Option<u32> {
         return Some(ordered!(socket.rcv_nxt));
     }
     ordered!(socket.taken_data_end, data_end(state.rcv_nxt, fin));
+    kernel::shared_barrier();
     ordered!(socket.taken, state.cookie);
     Some(state.rcv_nxt)
 }
@@ -340,6 +341,7 @@ fn remember(socket: &mut TracedSocket, state: &SocketState, tcp: TcpSock, begin:
 #[inline(always)]
 fn sample(sock: Remembered, counted_rcv_nxt: u32, queue: &mut QueueSample) -> bool {
     sock.sample_queue(queue);
+    kernel::shared_barrier();
     let owned = sock.owned_by_user();
     let fin = sock.fin_received();
     if fin {
@@ -483,7 +485,9 @@ fn close(slot: u32, place: u32) -> Option<u32> {
     let mut end = data_end(queue.rcv_nxt, fin);
     let queued = end.wrapping_sub(queue.copied_seq) as i32;
     // Read after the sample: what the sample shows then arrived before a takeover that is not seen here.
+    kernel::shared_barrier();
     let taken = ordered!(socket.taken) == socket.cookie;
+    kernel::shared_barrier();
     if taken {
         end = socket.taken_data_end;
     }

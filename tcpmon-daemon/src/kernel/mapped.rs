@@ -1,7 +1,13 @@
 //! BPF arrays that are mapped into this process: thousands of values can be read without a system call.
 #![expect(unsafe_code, reason = "mmap(2) of a BPF array")]
 
-use std::{io, marker::PhantomData, os::fd::BorrowedFd, ptr, ptr::NonNull};
+use std::{
+    io,
+    marker::PhantomData,
+    os::fd::BorrowedFd,
+    ptr::{self, NonNull},
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use zerocopy::FromBytes;
@@ -60,6 +66,20 @@ impl<T: FromBytes + Copy> Mapped<T> {
             // SAFETY: within the mapping.
             unsafe { ptr::write_volatile(self.first.add(index).as_ptr(), value) };
         }
+    }
+}
+
+impl Mapped<[u8; 8]> {
+    /// Takes a value and leaves zeros, in one step: what a program writes meanwhile is there the next time. Later reads
+    /// of this thread see nothing older. Zeros if `index` is beyond the array.
+    pub fn take(&self, index: usize) -> [u8; 8] {
+        if index >= self.count {
+            return [0; 8];
+        }
+        // SAFETY: within the mapping, of which each value is aligned to 8 bytes.
+        let word = unsafe { AtomicU64::from_ptr(self.first.add(index).cast().as_ptr()) };
+        // Mostly, there is nothing.
+        if word.load(Ordering::Acquire) == 0 { [0; 8] } else { word.swap(0, Ordering::AcqRel).to_ne_bytes() }
     }
 }
 

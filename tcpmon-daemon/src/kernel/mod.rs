@@ -17,8 +17,8 @@ mod support;
 
 // Snapshots copy what the programs may be writing at the same time: see `tcpmon_common::copy` for what that requires of
 // a CPU.
-#[cfg(not(target_arch = "x86_64"))]
-compile_error!("tcpmon's snapshots have been proved right on x86-64 alone: build it for that");
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("tcpmon has the barriers that its snapshots need on x86-64 and on arm64: build it for one of these");
 
 use std::{fs, io};
 

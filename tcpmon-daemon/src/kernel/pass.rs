@@ -146,11 +146,8 @@ impl Kernel {
     pub fn lost_finals(&mut self) -> Vec<u32> {
         let mut lost_finals = Vec::new();
         for word in 0..self.shared.fresh.div_ceil(8) {
-            let marks = self.shared.lost_finals.get(word as usize).unwrap_or([0; 8]);
-            if marks != [0; 8] {
-                lost_finals.extend((0..8).filter(|byte| marks[*byte as usize] != 0).map(|byte| 8 * word + byte));
-                self.shared.lost_finals.set(word as usize, [0; 8]);
-            }
+            let marks = self.shared.lost_finals.take(word as usize);
+            lost_finals.extend((0..8).filter(|byte| marks[*byte as usize] != 0).map(|byte| 8 * word + byte));
         }
         lost_finals
     }

@@ -4,6 +4,7 @@ use std::{
     io,
     mem::offset_of,
     os::fd::{AsFd, AsRawFd, OwnedFd},
+    sync::atomic::{Ordering, fence},
 };
 
 use aya::maps::MapError;
@@ -173,16 +174,18 @@ impl Kernel {
         self.drops.len()
     }
 
-    /// One reader slot, as it is now.
+    /// One reader slot, as it is now; `None` if it is free.
     pub fn reader(&self, slot: u32) -> Option<ReaderSlot> {
-        self.slots.get(slot as usize)
+        // The flags are read first: a free slot costs only one load, and what a thread wrote before it exited is seen
+        // together with the flag that says so.
+        let flags = self.slots.peek::<u32>(slot as usize, offset_of!(ReaderSlot, flags)).filter(|flags| *flags != 0)?;
+        fence(Ordering::Acquire);
+        Some(ReaderSlot { flags, ..self.slots.get(slot as usize)? })
     }
 
     /// The reader slots in use now, with their numbers.
     pub fn readers(&self) -> Vec<RawReader> {
-        // The flags are read first, so that a free slot costs only one load.
-        let in_use = |slot: &usize| self.slots.peek::<u32>(*slot, offset_of!(ReaderSlot, flags)).unwrap_or(0) != 0;
-        (0..self.slots.len()).filter(in_use).filter_map(|slot| Some((slot as u32, self.slots.get(slot)?))).collect()
+        (0..self.slots.len() as u32).filter_map(|slot| Some((slot, self.reader(slot)?))).collect()
     }
 
     /// Clears the slot of a reader that has exited, and frees it.

@@ -314,7 +314,7 @@ fn finalize(state: &mut SocketState, tcp: TcpSock, cookie: impl FnOnce() -> u64)
         if let Some(index) = state.shown.index() {
             maps::mark_final_record_lost(index);
         }
-        kernel::barrier();
+        kernel::shared_barrier();
         add_to_lost_totals(&state.counters);
     }
     None

@@ -23,6 +23,9 @@ pub const PINNED: [&str; 9] = [
     "soak-fork",
 ];
 
+/// Most bytes on a short connection.
+pub const SHORT: u64 = 2_000;
+
 /// The accounts, in the order of their ports.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
@@ -162,7 +165,7 @@ pub fn brief(world: &World, seed: u64) {
         } else {
             (sender, one_of(dice, &[Threads::Epoll, Threads::PerFlow]))
         };
-        let (connections, bytes) = (dice.u64(500..=3_000), dice.u64(1..=2_000));
+        let (connections, bytes) = (dice.u64(500..=3_000), dice.u64(1..=SHORT));
         let reader = Flow::Brief.reader(&lab).threads(threads);
         Flow::Brief.transfer(world, reader, sender, connections, bytes);
         if reset { "reset" } else { "closed" }
