@@ -1,4 +1,4 @@
-//! Several runs of the same as one figure.
+//! Several values of the same as one figure: mean, median, quantiles.
 
 use std::fmt;
 
@@ -34,6 +34,21 @@ impl fmt::Display for Mean {
         let places = if self.value.abs() < 10.0 { 2 } else { 1 };
         write!(f, "{:.places$} ±{:.places$}", self.value, self.half)
     }
+}
+
+/// The `q` quantile of the values, interpolated between two of them where needed. NaN if there are none.
+pub fn quantile(values: &[f64], q: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
+    let place = q * last as f64;
+    let (below, above) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
+    below + (above - below) * place.fract()
+}
+
+/// The median.
+pub fn median(values: &[f64]) -> f64 {
+    quantile(values, 0.5)
 }
 
 /// The two-sided 95 % quantile of Student's t.

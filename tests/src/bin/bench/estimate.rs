@@ -1,6 +1,8 @@
 //! Estimates from measured runs. The noise of CPU time is one-sided (some runs fall into a slower mode), so the
 //! estimates use lower quartiles.
 
+pub use tcpmon_tests::mean::{median, quantile};
+
 /// Number of bootstrap resamples.
 const RESAMPLES: usize = 10_000;
 /// Fixed seed: the same data always give the same interval.
@@ -15,21 +17,6 @@ pub struct Ratio {
     pub low: f64,
     /// Upper bound of the interval.
     pub high: f64,
-}
-
-/// The `q` quantile of the values, interpolated between two of them where needed. NaN if there are none.
-pub fn quantile(values: &[f64], q: f64) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
-    let place = q * last as f64;
-    let (below, above) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
-    below + (above - below) * place.fract()
-}
-
-/// The median.
-pub fn median(values: &[f64]) -> f64 {
-    quantile(values, 0.5)
 }
 
 /// The median with its 95 % interval.

@@ -1,5 +1,5 @@
 //! `cargo xtask soak`: everything at once for minutes or hours, while what must hold is checked all the time.
-//! `docs/performance.md` has the figures of a long run.
+//! `docs/performance.md` has the method and the figures.
 
 mod others;
 mod traffic;
@@ -36,12 +36,28 @@ struct Args {
     #[arg(long)]
     seed: Option<u64>,
     /// Only these actors, with commas between
-    #[arg(long, value_name = "ACTOR", value_delimiter = ',')]
+    #[arg(long, value_name = "ACTOR", value_delimiter = ',', value_parser = ACTORS)]
     only: Vec<String>,
     /// Put the tables into docs/performance.md
     #[arg(long)]
     write: bool,
 }
+
+/// Names for `--only`.
+const ACTORS: [&str; 12] = [
+    "transfers",
+    "brief",
+    "execs",
+    "labs",
+    "losses",
+    "forks",
+    "names",
+    "processes",
+    "hostile",
+    "pressure",
+    "second",
+    "traces",
+];
 
 /// Where the tables go.
 const PERFORMANCE: Document =

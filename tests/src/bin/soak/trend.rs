@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use tcpmon_tests::mean::median;
+
 /// Parts of a run of which each gives one value, so that neighbouring samples need not be independent.
 const BLOCKS: usize = 20;
 
@@ -29,19 +31,21 @@ impl Trend {
             let block = ((at - first) / time * BLOCKS as f64) as usize;
             blocks[block.min(BLOCKS - 1)].push(*value);
         }
-        let points: Vec<(f64, f64)> = blocks
-            .iter_mut()
-            .zip(0..)
-            .map(|(block, number)| Some(((f64::from(number) + 0.5) / BLOCKS as f64, median(block)?)))
-            .collect::<Option<_>>()?;
+        if blocks.iter().any(Vec::is_empty) {
+            return None;
+        }
+        let points: Vec<(f64, f64)> = (0..)
+            .zip(&blocks)
+            .map(|(number, block)| ((f64::from(number) + 0.5) / BLOCKS as f64, median(block)))
+            .collect();
         let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / BLOCKS as f64;
         let (x, y) = (mean(|point| point.0), mean(|point| point.1));
         let spread: f64 = points.iter().map(|point| (point.0 - x).powi(2)).sum();
         let growth = points.iter().map(|point| (point.0 - x) * (point.1 - y)).sum::<f64>() / spread;
         let rest: f64 = points.iter().map(|point| (point.1 - y - growth * (point.0 - x)).powi(2)).sum();
         let half = QUANTILE * (rest / (BLOCKS as f64 - 2.0) / spread).sqrt();
-        let mut all: Vec<f64> = samples.iter().map(|sample| sample.1).collect();
-        Some(Self { median: median(&mut all)?, growth, half })
+        let all: Vec<f64> = samples.iter().map(|sample| sample.1).collect();
+        Some(Self { median: median(&all), growth, half })
     }
 
     /// Whether it surely grew by more than a fiftieth of its median and by more than this.
@@ -53,16 +57,6 @@ impl Trend {
 impl fmt::Display for Trend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:+.2} ({:+.2}..{:+.2})", self.growth, self.growth - self.half, self.growth + self.half)
-    }
-}
-
-fn median(values: &mut [f64]) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => None,
-        even if even % 2 == 0 => Some(f64::midpoint(values[middle - 1], values[middle])),
-        _ => Some(values[middle]),
     }
 }
 
