@@ -7,8 +7,25 @@ pub trait Cells: Copy + PartialEq {
     /// Nothing counted.
     const ZERO: Self;
 
-    /// Adds what another one has counted.
+    /// Adds what another one has counted. In programs, each addition is atomic: a program that interrupts this one may
+    /// add to the same cells of its CPU.
     fn add(&mut self, other: &Self);
+}
+
+/// Adds to a cell.
+macro_rules! add {
+    ($cell:expr, $added:expr, $in_bpf:literal) => {
+        #[cfg(target_arch = "bpf")]
+        #[expect(unsafe_code, reason = "Rust has no atomic addition for eBPF")]
+        // SAFETY: a reference is valid for reads and writes.
+        unsafe {
+            core::arch::asm!($in_bpf, in(reg) core::ptr::from_mut($cell), in(reg) $added as u64, options(nostack))
+        };
+        #[cfg(not(target_arch = "bpf"))]
+        {
+            *$cell = $cell.wrapping_add($added);
+        }
+    };
 }
 
 /// Cells that are counted: their differences are added up.
@@ -32,7 +49,7 @@ impl Cells for u64 {
 
     #[inline(always)]
     fn add(&mut self, other: &Self) {
-        *self = self.wrapping_add(*other);
+        add!(self, *other, "lock *(u64 *)({0} + 0) += {1}");
     }
 }
 
@@ -55,7 +72,7 @@ impl Cells for u32 {
 
     #[inline(always)]
     fn add(&mut self, other: &Self) {
-        *self = self.wrapping_add(*other);
+        add!(self, *other, "lock *(u32 *)({0} + 0) += {1}");
     }
 }
 

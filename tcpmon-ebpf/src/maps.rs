@@ -18,6 +18,7 @@ use aya_ebpf::{
 };
 use tcpmon_common::{
     connections::COUNTS as CONNECTION_COUNTS,
+    counters::Cells as _,
     drops::DropKey,
     header::Record,
     ignored::IGNORED_WHY,
@@ -155,12 +156,12 @@ static FILTER_COMMS: HashMap<Name, u8> = HashMap::with_max_entries(256, 0);
 #[map]
 static FILTER_PORTS: HashMap<u32, u8> = HashMap::with_max_entries(1024, 0);
 
-/// Counts something that was lost.
+/// Counts something that was lost. A program that interrupts this one may count the same.
 #[inline(always)]
 pub fn count_loss(what: Loss) {
     if let Some(count) = LOST.get_ptr_mut(what as u32) {
         // SAFETY: this is the current CPU's own entry.
-        unsafe { *count += 1 };
+        unsafe { &mut *count }.add(&1);
     }
 }
 
@@ -387,7 +388,7 @@ pub fn count_memory_limit(kind: u32) {
 pub fn count_mptcp() {
     if let Some(count) = IGNORED.get_ptr_mut(0) {
         // SAFETY: this is the current CPU's own entry.
-        unsafe { *count += 1 };
+        unsafe { &mut *count }.add(&1);
     }
 }
 
@@ -414,13 +415,12 @@ pub fn is_chosen(netns: u32, port: u16) -> bool {
     CHOSEN_PORTS.get_ptr(port_key(netns, port)).is_some()
 }
 
-/// Counts a connection at one point of its life. The addition is atomic, so that no count is lost if another instance
-/// of a program comes in between: sums of these counts are compared.
+/// Counts a connection at one point of its life.
 #[inline(always)]
 pub fn count_connection(what: u32) {
     if let Some(count) = CONNECTIONS.get_ptr_mut(what) {
-        // SAFETY: an atomic addition to this CPU's own entry; Rust has none for eBPF.
-        unsafe { core::arch::asm!("lock *(u64 *)({0} + 0) += {1}", in(reg) count, in(reg) 1_u64, options(nostack)) };
+        // SAFETY: this is the current CPU's own entry.
+        unsafe { &mut *count }.add(&1);
     }
 }
 

@@ -1,5 +1,6 @@
 //! The kernel's own figures for what tcpmon reports, read without tcpmon.
 
+mod hidden;
 mod kernel_log;
 mod limits;
 mod memory;
@@ -7,6 +8,7 @@ mod proc;
 mod sockets;
 mod trace;
 
+pub use hidden::HiddenEnds;
 pub use kernel_log::kernel_alarms;
 pub use limits::LimitTrace;
 pub use memory::{Sockstat, TcpMemory, Zone, memory_stalls_us, page_bytes, sockstat, tcp_memory, zones};

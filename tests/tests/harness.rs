@@ -333,6 +333,21 @@ fn sysctls_belong_to_their_namespace_or_are_put_back() {
 }
 
 #[test]
+fn a_trace_under_a_process_has_what_happens_while_it_is_current() {
+    let mut other = Command::new("sleep").arg("60").spawn().expect("sleep can be started");
+    let event = "sock/inet_sock_set_state";
+    let (own, others) = (truth::Trace::under(std::process::id(), event), truth::Trace::under(other.id(), event));
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("an address").port();
+    drop(listener);
+    other.kill().expect("a process of ours");
+    other.wait().expect("it ends");
+    let lines = own.lines();
+    assert!(lines.iter().any(|line| line.contains(&format!("sport={port} "))), "{lines:?}");
+    assert_eq!(others.lines(), [""; 0]);
+}
+
+#[test]
 fn inet_diag_says_what_ss_says() {
     let lab = Lab::new();
     let reader = Traffic::reader(lab.receiver()).paused().spawn();

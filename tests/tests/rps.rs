@@ -20,6 +20,7 @@ fn every_byte_is_counted_when_packets_change_their_cpu() {
     let end = lab.receiver();
     end.set_device_attribute("lo", "queues/rx-0/rps_cpus", "3");
     let daemon = Daemon::start(&[]);
+    let hidden = truth::HiddenEnds::start();
     let handed_over = || truth::softnet().iter().map(|cpu| cpu.received_rps).sum::<u64>();
     let before = handed_over();
     let reader = Traffic::reader(end).comm("rps").connections(connections).spawn();
@@ -28,8 +29,7 @@ fn every_byte_is_counted_when_packets_change_their_cpu() {
     let read = reader.wait_for(Duration::from_secs(60));
     assert_eq!((sent.bytes, sent.broken, read.bytes), (bytes, 0, bytes));
     assert!(handed_over() - before >= connections, "RPS hands packets over");
-    // A kernel that does not run programs in some interrupts can hide the end of a connection from all of them. That is
-    // counted, and the missing bytes are those of such connections. No kernel of the virtual machines does this.
+    // What is missing are the bytes of connections whose ends the kernel hid.
     let page = eventually(DEADLINE, "every byte is counted, or that it is not", || {
         let page = daemon.scrape();
         let names = ["tcpmon_receive_bytes_total", "tcpmon_receive_read_bytes_total"];
@@ -43,7 +43,9 @@ fn every_byte_is_counted_when_packets_change_their_cpu() {
             Err(format!("{seen:?} of {bytes} and {alive} alive, lost {losses:?}"))
         }
     });
+    let unseen = page.value("tcpmon_lost_total", &[("what", "socket_end")]).unwrap_or(0.0);
+    assert!(unseen == 0.0 || unseen <= hidden.most() as f64, "{unseen} ends were not seen");
     if is_emulated() {
-        assert_eq!(lost(&page), 0.0, "{:?}", page.samples("tcpmon_lost_total"));
+        assert_eq!(lost(&page), unseen, "{:?}", page.samples("tcpmon_lost_total"));
     }
 }

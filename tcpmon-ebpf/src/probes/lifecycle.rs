@@ -70,7 +70,11 @@ fn traced(ctx: &BtfTracePointContext, place: Place) -> Option<()> {
         tcp_state::SYN_SENT | tcp_state::LISTEN | tcp_state::SYN_RECV | tcp_state::ESTABLISHED | tcp_state::CLOSE => {
             once(place, sock, new, || change(sock, old, new, || sock.tcp(), || sock.cookie()))
         }
-        _ => None,
+        _ => {
+            // What is left there can be of a connection long ago, and an interrupt must not find it.
+            *maps::handled()? = 0;
+            None
+        }
     }
 }
 

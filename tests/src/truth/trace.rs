@@ -29,7 +29,18 @@ impl Trace {
     #[track_caller]
     pub fn start(event: &str) -> Self {
         let trace = Self { instance: instance(), kprobe: None };
-        trace.begin(event);
+        trace.begin(event, &[]);
+        trace
+    }
+
+    /// Starts to trace an event, but only while a thread of this process is current, or one of a process that it starts
+    /// later.
+    #[track_caller]
+    pub fn under(process: u32, event: &str) -> Self {
+        let trace = Self { instance: instance(), kprobe: None };
+        let threads = must(fs::read_dir(format!("/proc/{process}/task")), format!("reading process {process}"));
+        let threads = threads.filter_map(|thread| thread.ok()?.file_name().into_string().ok());
+        trace.begin(event, &threads.collect::<Vec<_>>());
         trace
     }
 
@@ -42,18 +53,22 @@ impl Trace {
         let event = format!("{name}/{function}");
         let trace = Self { instance, kprobe: Some(event.clone()) };
         trace.with_tracefs(|root| must(define(root, &format!("p:{event} {function}")), "making a kprobe"));
-        trace.begin(&event);
+        trace.begin(&event, &[]);
         trace
     }
 
     #[track_caller]
-    fn begin(&self, event: &str) {
+    fn begin(&self, event: &str, threads: &[String]) {
         self.with_tracefs(|root| {
             let instance = root.join(&self.instance);
             must(fs::create_dir(&instance), format!("making {} (the kernel needs CONFIG_FTRACE)", instance.display()));
-            let write = |file: &str, text| must(fs::write(instance.join(file), text), format!("writing {file}"));
+            let write = |file: &str, text: &str| must(fs::write(instance.join(file), text), format!("writing {file}"));
             write("buffer_size_kb", "16384");
             write("options/stacktrace", if self.kprobe.is_some() { "1" } else { "0" });
+            if !threads.is_empty() {
+                write("options/event-fork", "1");
+                write("set_event_pid", &threads.join(" "));
+            }
             write(&format!("events/{event}/enable"), "1");
         });
     }

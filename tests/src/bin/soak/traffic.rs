@@ -23,9 +23,6 @@ pub const PINNED: [&str; 9] = [
     "soak-fork",
 ];
 
-/// Most bytes on a short connection.
-pub const SHORT: u64 = 2_000;
-
 /// The accounts, in the order of their ports.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
@@ -53,6 +50,19 @@ impl Flow {
     /// What it sends.
     pub fn account(self, world: &World) -> &Account {
         &world.accounts[self as usize]
+    }
+
+    /// The most bytes that it sends on a connection before that ends.
+    pub fn most_on_a_connection(self) -> u64 {
+        match self {
+            // They end after the last page.
+            Self::Steady => 0,
+            Self::Transfer => 90_000_000,
+            Self::Brief => 2_000,
+            Self::Exec | Self::Fork => 50_000,
+            Self::Lab | Self::Loss => 300_000,
+            Self::Names => 5_000,
+        }
     }
 
     fn reader(self, lab: &Lab) -> ReaderBuilder {
@@ -124,7 +134,7 @@ impl Steady {
 pub fn transfers(world: &World, seed: u64) {
     let lab = Lab::new();
     world.keep_acting(seed, "transfers", Duration::from_millis(500), |dice| {
-        let bytes = 10_u64.pow(dice.u32(0..=7)) * dice.u64(1..=9);
+        let bytes = Flow::Transfer.most_on_a_connection() / 9 / 10_u64.pow(dice.u32(0..=7)) * dice.u64(1..=9);
         let connections = if bytes > 1_000_000 { dice.u64(1..=2) } else { dice.u64(1..=12) };
         let (what, threads, method) = one_of(
             dice,
@@ -165,7 +175,7 @@ pub fn brief(world: &World, seed: u64) {
         } else {
             (sender, one_of(dice, &[Threads::Epoll, Threads::PerFlow]))
         };
-        let (connections, bytes) = (dice.u64(500..=3_000), dice.u64(1..=SHORT));
+        let (connections, bytes) = (dice.u64(500..=3_000), dice.u64(1..=Flow::Brief.most_on_a_connection()));
         let reader = Flow::Brief.reader(&lab).threads(threads);
         Flow::Brief.transfer(world, reader, sender, connections, bytes);
         if reset { "reset" } else { "closed" }
@@ -178,7 +188,7 @@ pub fn execs(world: &World, seed: u64) {
     let lab = Lab::new();
     world.keep_acting(seed, "readers", Duration::from_secs(1), |dice| {
         let executes = dice.bool();
-        let (account, steps) = (Flow::Exec.account(world), dice.u64(1..=5));
+        let (account, steps) = (Flow::Exec.account(world), dice.u64(1..Flow::Exec.most_on_a_connection() / STEP));
         let reader = Flow::Exec.reader(&lab).paused().spawn();
         let sender = sender(&lab).paused().to(reader.address()).spawn();
         let mut all = 0;
@@ -211,7 +221,7 @@ pub fn labs(world: &World, seed: u64) {
             device::add_veths(lab.receiver(), "pod", 70);
         }
         let sender = sender(&lab).parallel(2);
-        let (connections, bytes) = (dice.u64(1..=8), dice.u64(1..=300_000));
+        let (connections, bytes) = (dice.u64(1..=8), dice.u64(1..=Flow::Lab.most_on_a_connection()));
         Flow::Lab.transfer(world, Flow::Lab.reader(&lab).threads(Threads::PerFlow), sender, connections, bytes);
         if napi {
             "with NAPI"
@@ -228,7 +238,7 @@ pub fn losses(world: &World, seed: u64) {
     let lab = Lab::new();
     world.keep_acting(seed, "lost segments", Duration::from_secs(1), |dice| {
         let reader = Flow::Loss.reader(&lab).threads(Threads::Epoll).drop_one_in(dice.u32(20..=200));
-        let (connections, bytes) = (dice.u64(1..=8), dice.u64(1_000..=300_000));
+        let (connections, bytes) = (dice.u64(1..=8), dice.u64(1_000..=Flow::Loss.most_on_a_connection()));
         Flow::Loss.transfer(world, reader, sender(&lab).parallel(4), connections, bytes);
         "dropped by a filter"
     });
@@ -238,7 +248,8 @@ pub fn losses(world: &World, seed: u64) {
 pub fn forks(world: &World, seed: u64) {
     let lab = Lab::new();
     world.keep_acting(seed, "processes", Duration::from_secs(1), |dice| {
-        let (account, connections, bytes) = (Flow::Fork.account(world), dice.u64(1..=20), dice.u64(1..=50_000));
+        let (account, connections, bytes) =
+            (Flow::Fork.account(world), dice.u64(1..=20), dice.u64(1..=Flow::Fork.most_on_a_connection()));
         account.plan(connections * bytes);
         let reader = Flow::Fork.reader(&lab).threads(Threads::Fork).until_exit().spawn();
         let sender = sender(&lab).to(reader.address()).connections(connections).parallel(4).bytes(bytes).spawn();
@@ -261,7 +272,7 @@ pub fn names(world: &World, seed: u64) {
     let lab = Lab::new();
     world.keep_acting(seed, "names", Duration::from_millis(200), |dice| {
         let reader = Flow::Names.reader(&lab).comm(&format!("n{}", dice.u32(..5_000)));
-        Flow::Names.transfer(world, reader, sender(&lab), 1, dice.u64(1..=5_000));
+        Flow::Names.transfer(world, reader, sender(&lab), 1, dice.u64(1..=Flow::Names.most_on_a_connection()));
         "a reader with one of 5,000"
     });
 }

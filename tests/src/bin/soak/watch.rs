@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use tcpmon_tests::clock::monotonic_ns;
 use tcpmon_tests::physics::Limits;
+use tcpmon_tests::truth::HiddenEnds;
 use tcpmon_tests::{Daemon, Page, Physics, truth};
 
-use crate::traffic::{Flow, SHORT, Steady};
+use crate::traffic::{Flow, Steady};
 use crate::world::World;
 
 /// Counters of a group that must equal the bytes that its readers counted.
@@ -20,7 +21,7 @@ const NEWBORN: Duration = Duration::from_secs(75);
 /// Losses after which a group may lack bytes; these are in `other`.
 const TO_OTHER: &str = "final_record";
 
-/// Loss of connections whose end no program saw. One that no pass has shown either lacks all of its bytes.
+/// Loss of connections whose end no program saw: as many as the kernel hid.
 const UNSEEN: &str = "socket_end";
 
 /// The daemon's own figures, each with the growth over a run that is no finding. `process_*` are the kernel's.
@@ -54,6 +55,9 @@ pub struct Watch<'w> {
     pub received: f64,
     /// Alarms in the kernel's log before the run.
     alarms: usize,
+    hidden: HiddenEnds,
+    /// How many ends these were when this was last looked up.
+    hidden_ends: f64,
 }
 
 impl<'w> Watch<'w> {
@@ -69,6 +73,8 @@ impl<'w> Watch<'w> {
             pages: 0,
             received: 0.0,
             alarms: alarms().len(),
+            hidden: HiddenEnds::start(),
+            hidden_ends: 0.0,
         }
     }
 
@@ -135,10 +141,7 @@ impl<'w> Watch<'w> {
     }
 
     fn check_sums(&mut self, page: &Page, least: &[u64], most: &[u64]) {
-        let unseen = Flow::EXACT.map(|flow| self.unseen(flow));
-        for ((flow, first), ((least, most), unseen)) in
-            Flow::EXACT.iter().zip(&mut self.first).zip(least.iter().zip(most).zip(unseen))
-        {
+        for ((flow, first), (least, most)) in Flow::EXACT.iter().zip(&mut self.first).zip(least.iter().zip(most)) {
             let service = format!("local:{}", flow.port());
             for name in SUMS {
                 let seen = page.sum(name, &[("service", &service)]);
@@ -150,18 +153,12 @@ impl<'w> Watch<'w> {
                 let least = if since.elapsed() < NEWBORN { 0 } else { *least };
                 let elsewhere =
                     if self.lost.contains_key(TO_OTHER) { page.sum(name, &[("process", "other")]) } else { 0.0 };
-                if seen > *most as f64 || seen + elsewhere + unseen < least as f64 {
+                let lacking = least as f64 - seen - elsewhere;
+                if seen > *most as f64 || lacking > 0.0 && lacking > hidden_bytes(&self.hidden, *flow) {
                     self.world.find(&format!("{name} of {service} is {seen}, and its ends counted {least}..{most}"));
                 }
             }
         }
-    }
-
-    /// The most bytes that the flow may lack because ends of connections were not seen: counted losses. Only short
-    /// connections end before a pass has shown them.
-    fn unseen(&self, flow: Flow) -> f64 {
-        let ends = if flow == Flow::Brief { self.lost.get(UNSEEN).copied().unwrap_or_default() } else { 0.0 };
-        ends * SHORT as f64
     }
 
     fn note_losses(&mut self, page: &Page) {
@@ -171,6 +168,13 @@ impl<'w> Watch<'w> {
                 eprintln!("{:.1} s: the first lost {what}", self.world.begun.elapsed().as_secs_f64());
             }
             self.lost.insert(what.clone(), sample.value);
+        }
+        let unseen = self.lost.get(UNSEEN).copied().unwrap_or_default();
+        if unseen > self.hidden_ends {
+            self.hidden_ends = self.hidden.most() as f64;
+        }
+        if unseen > self.hidden_ends {
+            self.world.find(&format!("{unseen} ends were not seen, and the kernel hid {}", self.hidden_ends));
         }
     }
 
@@ -215,8 +219,8 @@ impl<'w> Watch<'w> {
                     Flow::Steady => self.steady.reader.report().bytes,
                     _ => account.settled(),
                 } as f64;
-                let lacks = seen + self.unseen(flow) < exact && !self.lost.contains_key(TO_OTHER);
-                if seen > exact || lacks {
+                let lacks = seen < exact && !self.lost.contains_key(TO_OTHER);
+                if seen > exact || lacks && exact - seen > hidden_bytes(&self.hidden, flow) {
                     return Err(format!("{name} of {service} is {seen}, and {exact} bytes were read"));
                 }
             }
@@ -232,6 +236,11 @@ impl<'w> Watch<'w> {
         }
         Ok(())
     }
+}
+
+/// The most bytes that the flow may lack because the kernel hid ends of its connections: those after the last pass.
+fn hidden_bytes(hidden: &HiddenEnds, flow: Flow) -> f64 {
+    (hidden.most_on(flow.port()) * flow.most_on_a_connection()) as f64
 }
 
 fn processed() -> u64 {
