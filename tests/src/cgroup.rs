@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::must;
 
@@ -90,6 +91,14 @@ impl MemoryCgroup {
         let group = Self { path, enabled };
         must(fs::write(group.path.join(limit), bytes.to_string()), format!("setting {limit}"));
         group
+    }
+
+    /// A command that runs a program in it.
+    pub fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new("sh");
+        let script = "echo $$ >\"$1\" && shift && exec \"$@\"";
+        command.args(["-c", script, "sh"]).arg(self.path.join("cgroup.procs")).arg(program);
+        command
     }
 
     /// Its path in the file system.

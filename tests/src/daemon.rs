@@ -172,6 +172,11 @@ impl Daemon {
         must(Page::parse(&text), "parsing a page of metrics")
     }
 
+    /// Requests its metrics, and does not mind if it does not answer.
+    pub fn try_page(&self) -> Result<Response, String> {
+        self.try_get("/metrics", "text/plain").map_err(|error| error.to_string())
+    }
+
     /// Requests a path; an empty `accept` sends no such header. If the response is made from a sample, it covers
     /// everything that happened before this call: requests are repeated until the sample was started later.
     #[track_caller]

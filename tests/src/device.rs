@@ -120,7 +120,7 @@ pub(crate) fn set_offload(device: &str, offload: Offload, on: bool) -> Result<()
     let mut value = EthtoolValue { command: offload as u32, data: u32::from(on) };
     let mut name: [libc::c_char; libc::IFNAMSIZ] = [0; libc::IFNAMSIZ];
     for (slot, byte) in name.iter_mut().zip(device.bytes().take(libc::IFNAMSIZ - 1)) {
-        *slot = byte.cast_signed();
+        *slot = byte as libc::c_char;
     }
     let ifru_data = std::ptr::from_mut(&mut value).cast();
     let request = libc::ifreq { ifr_name: name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_data } };

@@ -45,7 +45,7 @@ pub mod wait;
 pub use alertmanager::Alertmanager;
 pub use browser::Browser;
 pub use cgroup::{Cgroup, MemoryCgroup};
-pub use daemon::Daemon;
+pub use daemon::{Daemon, Refused};
 pub use lab::{Lab, LabOptions};
 pub use namespace::Namespace;
 pub use nbd::Nbd;

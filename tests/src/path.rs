@@ -134,7 +134,7 @@ fn tun(name: &str) -> io::Result<File> {
     // SAFETY: a structure of integers and arrays of them, for which zero is a value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *to = from.cast_signed();
+        *to = from as libc::c_char;
     }
     request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as i16;
     // SAFETY: the request lives until the call returns.

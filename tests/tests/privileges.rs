@@ -1,4 +1,6 @@
 //! What tcpmon needs, what it gives up, and what is left to somebody who has taken over one of its threads.
+// It writes the registers of a process.
+#![cfg(target_arch = "x86_64")]
 
 mod common;
 #[path = "privileges/intruder.rs"]

@@ -16,6 +16,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 #[derive(Debug)]
 pub struct PrivateApt {
     folder: PathBuf,
+    /// Debian's name of an architecture that is not the host's.
+    architecture: Option<String>,
 }
 
 impl PrivateApt {
@@ -28,7 +30,12 @@ impl PrivateApt {
         }
         let (extension, text) = source.for_suite(suite);
         fs::write(folder.join("sources").join("private").with_extension(extension), text)?;
-        Ok(Self { folder: folder.to_owned() })
+        Ok(Self { folder: folder.to_owned(), architecture: None })
+    }
+
+    /// The same for another architecture than the host's, with nothing installed.
+    pub fn for_architecture(folder: &Path, suite: &str, architecture: &str) -> Result<Self> {
+        Ok(Self { architecture: Some(architecture.to_owned()), ..Self::new(folder, suite)? })
     }
 
     /// The file with the sources.
@@ -61,8 +68,24 @@ impl PrivateApt {
         ] {
             command.args(["-o", &option]);
         }
+        if let Some(architecture) = &self.architecture {
+            for option in ["APT::Architecture", "APT::Architectures"] {
+                command.args(["-o", &format!("{option}={architecture}")]);
+            }
+            command.args(["-o", "Dir::State::status=/dev/null"]);
+        }
         command
     }
+}
+
+/// The codename of the host's release.
+pub fn release() -> Result<String> {
+    let release = fs::read_to_string("/etc/os-release").context("cannot read /etc/os-release")?;
+    release
+        .lines()
+        .find_map(|line| line.strip_prefix("VERSION_CODENAME="))
+        .map(|value| value.trim_matches('"').to_owned())
+        .context("/etc/os-release names no VERSION_CODENAME: not a Debian machine?")
 }
 
 /// Extracts files from a package into a folder with `tar`, which gets these arguments. Returns tar's error messages if
@@ -92,7 +115,7 @@ enum AptSource {
     Stanza(String),
     /// The one-line format.
     Line {
-        /// `[signed-by=...]` and similar options, or nothing.
+        /// `[signed-by=...]` and similar options without the architecture, or nothing.
         options: String,
         /// The mirror.
         uri: String,
@@ -111,18 +134,13 @@ impl AptSource {
 
 /// The source of the distribution's main suite: its mirror has Debian's other suites, too.
 fn machine_source() -> Result<AptSource> {
-    let release = fs::read_to_string("/etc/os-release").context("cannot read /etc/os-release")?;
-    let codename = release
-        .lines()
-        .find_map(|line| line.strip_prefix("VERSION_CODENAME="))
-        .map(|value| value.trim_matches('"'))
-        .context("/etc/os-release names no VERSION_CODENAME: not a Debian machine?")?;
+    let codename = release()?;
     for file in source_files() {
         let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
         let found = if file.extension().is_some_and(|e| e == "sources") {
-            find_stanza(&text, codename)
+            find_stanza(&text, &codename)
         } else {
-            find_line(&text, codename)
+            find_line(&text, &codename)
         };
         if let Some(source) = found {
             return Ok(source);
@@ -210,7 +228,8 @@ fn find_line(text: &str, codename: &str) -> Option<AptSource> {
         let mut words = rest.split_whitespace();
         let uri = words.next()?;
         let suite = words.next()?;
-        is_main_suite(suite, codename).then(|| AptSource::Line { options: options.to_owned(), uri: uri.to_owned() })
+        let options = options.split_inclusive([' ', '[', ']']).filter(|option| !option.starts_with("arch=")).collect();
+        is_main_suite(suite, codename).then(|| AptSource::Line { options, uri: uri.to_owned() })
     })
 }
 
@@ -254,7 +273,7 @@ mod tests {
         let text = "# deb http://old.example/ bookworm main\n\
                     deb http://mirror.example/security bookworm-security main\n\
                     deb [arch=amd64 signed-by=/keys/debian.gpg] http://mirror.example/debian bookworm main\n";
-        let written = "deb [arch=amd64 signed-by=/keys/debian.gpg] http://mirror.example/debian testing main\n";
+        let written = "deb [signed-by=/keys/debian.gpg] http://mirror.example/debian testing main\n";
         assert_eq!(
             find_line(text, "bookworm").map(|source| source.for_suite("testing")),
             Some(("list", written.to_owned()))

@@ -6,7 +6,7 @@ use anyhow::{Error, Result};
 
 use tcpmon_build::Toolkit;
 
-use crate::{process, workspace};
+use crate::{arch::Arch, process, workspace};
 
 /// Builds the tcpmon binary, then prints the eBPF object's path and SHA-256.
 pub fn run(release: bool) -> Result<()> {
@@ -27,14 +27,14 @@ pub fn binary(release: bool) -> Result<()> {
 }
 
 /// Builds the binary that is packed, which has the same bytes wherever the checkout is, and returns its path.
-pub fn packed_binary() -> Result<PathBuf> {
+pub fn packed_binary(arch: Arch) -> Result<PathBuf> {
     let flags = toolkit()?.remap_paths().join(OsStr::new("\x1f"));
     process::run(
-        workspace::cargo()
-            .args(["build", "--package", "tcpmon-daemon", "--bin", "tcpmon", "--profile", "dist"])
+        arch.cargo("build")
+            .args(["--package", "tcpmon-daemon", "--bin", "tcpmon", "--profile", "dist"])
             .env("CARGO_ENCODED_RUSTFLAGS", flags),
     )?;
-    Ok(workspace::target().join("dist/tcpmon"))
+    Ok(arch.binary("dist"))
 }
 
 /// The tools for the bpf target; an error names what is missing.

@@ -1,6 +1,7 @@
 //! The development commands: `cargo xtask --help`.
 
 mod apt;
+mod arch;
 mod architecture;
 mod bench;
 mod btf_file;

@@ -24,10 +24,13 @@ pub fn split(release: &Release, built: &Path, name: &str) -> Result<PathBuf> {
     fs::create_dir(&debug_folder)?;
     let debug = debug_folder.join("tcpmon.debug");
     process::run(
-        Command::new("objcopy").args(["--only-keep-debug", "--compress-debug-sections"]).arg(built).arg(&debug),
+        Command::new(release.arch.binutils("objcopy"))
+            .args(["--only-keep-debug", "--compress-debug-sections"])
+            .arg(built)
+            .arg(&debug),
     )?;
     process::run(
-        Command::new("objcopy")
+        Command::new(release.arch.binutils("objcopy"))
             .arg("--strip-all")
             .arg(format!("--add-gnu-debuglink={}", debug.display()))
             .arg(built)
@@ -37,7 +40,7 @@ pub fn split(release: &Release, built: &Path, name: &str) -> Result<PathBuf> {
 
     let size = fs::metadata(&binary)?.len();
     ensure!(size <= LARGEST, "the stripped binary has {size} bytes, more than {LARGEST}: see what has grown");
-    let symbols = process::output(Command::new("objdump").arg("--dynamic-syms").arg(&binary))?;
+    let symbols = process::output(Command::new(release.arch.binutils("objdump")).arg("--dynamic-syms").arg(&binary))?;
     let newest = newest_glibc(&symbols).context("objdump shows no version of glibc")?;
     ensure!(
         newest <= NEWEST_GLIBC,

@@ -14,8 +14,10 @@ pub fn build(release: &Release, binary: &Path, name: &str) -> Result<()> {
         fs::create_dir_all(root.join(folder))?;
     }
     fs::copy(binary, root.join("usr/bin/tcpmon"))?;
-    for library in vm::libraries(binary)? {
-        let to = root.join(library.strip_prefix("/").context("a library has an absolute path")?);
+    let system = vm::Root::of(release.arch)?;
+    for library in system.libraries(binary)? {
+        let inside = system.inside(&library);
+        let to = root.join(inside.strip_prefix("/").context("a library has an absolute path")?);
         fs::create_dir_all(to.parent().context("a library is in a folder")?)?;
         fs::copy(&library, to)?;
     }
@@ -40,7 +42,7 @@ pub fn build(release: &Release, binary: &Path, name: &str) -> Result<()> {
         "--created",
         &time,
         "--architecture",
-        "amd64",
+        release.arch.debian(),
         "--os",
         "linux",
         "--config.entrypoint",

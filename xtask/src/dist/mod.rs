@@ -19,10 +19,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::{build, process, process::step, setup, workspace};
-
-/// The architecture of the packages: eBPF programs are built for the host's.
-const ARCH: &str = "x86_64";
+use crate::{arch::Arch, build, process, process::step, setup, workspace};
 
 /// Arguments of `cargo xtask dist`.
 #[derive(Debug, clap::Args)]
@@ -30,7 +27,10 @@ pub struct Args {
     /// Folder for the packages [default: target/packages]
     #[arg(long)]
     output: Option<PathBuf>,
-    /// Install, run, upgrade and purge the packages, in a Debian root and under systemd in a virtual machine
+    /// Architecture of the packages
+    #[arg(long, value_enum, default_value_t)]
+    arch: Arch,
+    /// Install, run, upgrade and purge the packages, in a Debian root and under systemd in a virtual machine (x86_64)
     #[arg(long)]
     test: bool,
     /// Build once more from a clone of HEAD in another folder, and compare
@@ -40,12 +40,13 @@ pub struct Args {
 
 impl Args {
     /// As part of all tests: everything but building twice.
-    pub const TEST: Self = Self { output: None, test: true, verify: false };
+    pub const TEST: Self = Self { output: None, arch: Arch::X86_64, test: true, verify: false };
 }
 
 /// What is built from, and where to.
 #[derive(Debug)]
 struct Release {
+    arch: Arch,
     version: String,
     /// Time of the commit, seconds since 1970: the time of every file.
     epoch: String,
@@ -84,34 +85,39 @@ impl Release {
 
 /// Builds the packages, and tries and verifies them if asked for.
 pub fn run(args: &Args) -> Result<()> {
+    ensure!(!args.test || args.arch == Arch::default(), "only packages for the host's architecture can be tried here");
     step("setup", setup::run)?;
     step("packages for packaging", setup::dist_packages)?;
+    if args.arch == Arch::Arm64 {
+        step("cross compiler", setup::arm64)?;
+    }
     let output = args.output.clone().unwrap_or_else(|| workspace::target().join("packages"));
-    step("packages", || packages_in(&output))?;
+    step("packages", || packages_in(args.arch, &output))?;
     if args.test {
         step("packages are tried", || trial::run(&output))?;
     }
     if args.verify {
-        step("packages are built again", || verify(&output))?;
+        step("packages are built again", || verify(args.arch, &output))?;
     }
     Ok(())
 }
 
-fn packages_in(output: &Path) -> Result<()> {
+fn packages_in(arch: Arch, output: &Path) -> Result<()> {
     empty(output)?;
     let scratch = workspace::target().join("dist-scratch");
     empty(&scratch)?;
     let commit =
         process::output(Command::new("git").current_dir(workspace::root()).args(["log", "-1", "--format=%ct"]));
     let release = Release {
+        arch,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         // Sources without a repository have no such time.
         epoch: commit.unwrap_or_else(|_| "0".to_owned()),
         scratch,
         output: fs::canonicalize(output)?,
     };
-    let built = build::packed_binary()?;
-    let name = format!("tcpmon-{}-{ARCH}", release.version);
+    let built = build::packed_binary(arch)?;
+    let name = format!("tcpmon-{}-{}", release.version, arch.gnu());
     let binary = binary::split(&release, &built, &name)?;
     let tree = tree::stage(&release, &binary)?;
     packages::tarball(&release, &tree, &name)?;
@@ -133,7 +139,7 @@ fn checksums(output: &Path) -> Result<()> {
 }
 
 /// Builds a clone of HEAD in another folder, and compares all files.
-fn verify(output: &Path) -> Result<()> {
+fn verify(arch: Arch, output: &Path) -> Result<()> {
     let dirty = process::output(Command::new("git").current_dir(workspace::root()).args(["status", "--porcelain"]))?;
     ensure!(dirty.is_empty(), "what is not committed would not be built again: commit it first\n{dirty}");
     let folder = tempfile::tempdir()?;
@@ -143,7 +149,7 @@ fn verify(output: &Path) -> Result<()> {
     process::run(
         Command::new("cargo")
             .current_dir(&clone)
-            .args(["xtask", "dist", "--output"])
+            .args(["xtask", "dist", "--arch", if arch == Arch::Arm64 { "arm64" } else { "x86_64" }, "--output"])
             .arg(&again)
             .env_remove("CARGO_MANIFEST_DIR")
             .env_remove("CARGO_TARGET_DIR"),

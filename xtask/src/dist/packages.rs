@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use super::{ARCH, Release};
+use super::Release;
 use crate::{process, workspace};
 
 /// `NAME.tar.gz`: the tree in a folder of that name.
@@ -29,13 +29,14 @@ pub fn deb(release: &Release, tree: &Path, version: &str) -> Result<PathBuf> {
     fs::set_permissions(&control, fs::Permissions::from_mode(0o755))?;
     let size: u64 = workspace::files(tree)?.iter().map(|file| fs::metadata(file).map_or(0, |found| found.len())).sum();
     let fields = format!(
-        "Package: tcpmon\nVersion: {version}\nArchitecture: amd64\nSection: net\nPriority: optional\n\
+        "Package: tcpmon\nVersion: {version}\nArchitecture: {}\nSection: net\nPriority: optional\n\
          Maintainer: the tcpmon developers <tcpmon@localhost>\nInstalled-Size: {}\n\
          Depends: libc6 (>= 2.34), libgcc-s1, init-system-helpers, passwd, systemd | systemd-standalone-sysusers\n\
          Description: where received TCP bytes wait on this host, and why\n \
          tcpmon watches all TCP sockets of a host with eBPF programs and exports receive\n \
          queues, what limits each receiver, NIC ring overruns, drops and memory pressure\n \
          as Prometheus metrics. It records timeslices of chosen processes.\n",
+        release.arch.debian(),
         size / 1024
     );
     fs::write(control.join("control"), fields)?;
@@ -48,7 +49,7 @@ pub fn deb(release: &Release, tree: &Path, version: &str) -> Result<PathBuf> {
     for file in ["control", "conffiles"] {
         fs::set_permissions(control.join(file), fs::Permissions::from_mode(0o644))?;
     }
-    let package = release.output.join(format!("tcpmon_{version}_amd64.deb"));
+    let package = release.output.join(format!("tcpmon_{version}_{}.deb", release.arch.debian()));
     process::run(
         release
             .command("dpkg-deb")
@@ -68,7 +69,7 @@ pub fn rpm(release: &Release, tree: &Path) -> Result<()> {
     process::output(
         release
             .command("rpmbuild")
-            .args(["-bb", "--quiet", "--target", "x86_64-linux"])
+            .args(["-bb", "--quiet", "--target", &format!("{}-linux", release.arch.gnu())])
             .args(define("_topdir", &top.to_string_lossy()))
             .args(define("_rpmdir", &release.output.to_string_lossy()))
             .args(define("_rpmfilename", "%{NAME}-%{VERSION}-%{RELEASE}.%{ARCH}.rpm"))
@@ -80,7 +81,7 @@ pub fn rpm(release: &Release, tree: &Path) -> Result<()> {
             .args(define("tcpmon_tree", &tree.to_string_lossy()))
             .arg(workspace::root().join("packaging/tcpmon.spec")),
     )?;
-    let package = release.output.join(format!("tcpmon-{}-1.{ARCH}.rpm", release.version));
+    let package = release.output.join(format!("tcpmon-{}-1.{}.rpm", release.version, release.arch.gnu()));
     fs::metadata(&package).with_context(|| format!("rpmbuild has not written {}", package.display()))?;
     Ok(())
 }

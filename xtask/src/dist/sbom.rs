@@ -14,7 +14,7 @@ pub fn write(release: &Release, to: &Path) -> Result<()> {
     let metadata = MetadataCommand::new()
         .manifest_path(workspace::root().join("Cargo.toml"))
         .features(CargoOpt::SomeFeatures(Vec::new()))
-        .other_options(vec!["--locked".into(), "--filter-platform".into(), "x86_64-unknown-linux-gnu".into()])
+        .other_options(vec!["--locked".into(), "--filter-platform".into(), release.arch.target()])
         .exec()?;
     let graph = metadata.resolve.as_ref().context("cargo metadata has no graph of dependencies")?;
     let daemon = metadata.packages.iter().find(|package| *package.name == "tcpmon-daemon");

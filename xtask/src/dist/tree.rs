@@ -60,16 +60,15 @@ pub fn stage(release: &Release, binary: &Path) -> Result<PathBuf> {
     let licences = format!("{licences}{uplot}");
     fs::write(tree.join("usr/share/doc/tcpmon/copyright"), licences)?;
 
-    let settings = process::output(Command::new(binary).args(["daemon", "--print-config"]))?;
+    // By a build for the host: the packed binary may be for another architecture.
+    let run = ["run", "--quiet", "--package", "tcpmon-daemon"];
+    let settings =
+        process::output(workspace::cargo().args(run).args(["--bin", "tcpmon", "--", "daemon", "--print-config"]))?;
     fs::create_dir_all(tree.join("etc/tcpmon"))?;
     fs::write(tree.join("etc/tcpmon/tcpmon.toml"), commented(&settings))?;
 
     let manuals = release.scratch.join("manuals");
-    process::run(
-        workspace::cargo()
-            .args(["run", "--quiet", "--package", "tcpmon-daemon", "--example", "manuals", "--"])
-            .arg(&manuals),
-    )?;
+    process::run(workspace::cargo().args(run).args(["--example", "manuals", "--"]).arg(&manuals))?;
     for manual in workspace::files(&manuals)? {
         let name = manual.file_name().context("a manual has a name")?.to_string_lossy().into_owned();
         match name.as_str() {

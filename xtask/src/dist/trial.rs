@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 
 use super::{Release, names, packages, unit};
-use crate::{apt::PrivateApt, host, process, process::step, workspace};
+use crate::{apt::PrivateApt, arch::Arch, host, process, process::step, workspace};
 
 /// The oldest Debian that the packages support.
 const SUITE: &str = "bookworm";
@@ -74,6 +74,7 @@ impl Trial {
         let tree = self.folder.join("newer");
         process::run(Command::new("dpkg-deb").arg("--extract").arg(self.package(".deb")?).arg(&tree))?;
         let release = Release {
+            arch: Arch::default(),
             version: "99.0".into(),
             epoch: "0".into(),
             scratch: self.folder.clone(),

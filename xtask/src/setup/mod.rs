@@ -3,6 +3,7 @@
 //! Every step first checks whether its result exists, and then does nothing, so running setup again costs almost
 //! nothing.
 
+mod arm64;
 mod bpf_linker;
 mod cargo_deny;
 mod debian;
@@ -18,6 +19,7 @@ use std::fs::{self, File};
 
 use anyhow::{Context as _, Result};
 
+pub use arm64::ensure as arm64;
 pub use cargo_deny::ensure as cargo_deny;
 pub use formats::ensure as formats;
 pub use packages::{dist_packages, fuzz_packages, picture_packages, test_packages};

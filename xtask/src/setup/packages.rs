@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::process;
 
 /// A program, and the Debian package that contains it.
-const PROGRAMS: [(&str, &str); 20] = [
+const PROGRAMS: [(&str, &str); 21] = [
     ("iperf3", "iperf3"),
     ("ip", "iproute2"),
     ("ss", "iproute2"),
@@ -26,6 +26,7 @@ const PROGRAMS: [(&str, &str); 20] = [
     ("promtool", "prometheus"),
     ("prometheus-alertmanager", "prometheus-alertmanager"),
     ("curl", "curl"),
+    ("strace", "strace"),
     // For the pages of `tcpmon report`, and the screen of `tcpmon top`.
     ("chromium", "chromium"),
     ("chromedriver", "chromium-driver"),
@@ -50,6 +51,10 @@ const FORMATS: [(&str, &str); 3] = [("java", "default-jre-headless"), ("node", "
 
 /// The compiler of libFuzzer, and its package.
 const FUZZ: [(&str, &str); 1] = [("c++", "g++")];
+
+/// What cross-compiles for arm64 and emulates it, and their packages.
+const ARM64: [(&str, &str); 2] =
+    [("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"), ("qemu-system-aarch64", "qemu-system-arm")];
 
 /// What the benchmark compares with, and their packages.
 const PEERS: [(&str, &str); 3] = [("bpftrace", "bpftrace"), ("redis-server", "redis-server"), ("nginx", "nginx")];
@@ -81,6 +86,13 @@ pub fn test_packages() -> Result<()> {
 pub fn fuzz_packages() -> Result<()> {
     let missing = missing(&FUZZ);
     if missing.is_empty() { Ok(()) } else { install(&missing) }
+}
+
+/// Installs what cross-compiles for arm64 and emulates it, if it is missing.
+pub(super) fn arm64_packages() -> Result<()> {
+    let missing = missing(&ARM64);
+    // The library has no program to look for.
+    if missing.is_empty() { Ok(()) } else { install(&[missing, vec!["libc6-dev-arm64-cross"]].concat()) }
 }
 
 /// Installs what the benchmark compares with, if it is missing.

@@ -86,7 +86,7 @@ fn cells(row: &str) -> Vec<&str> {
 
 /// The heading of a run's column.
 fn heading(run: &Run) -> String {
-    format!("{}, {} CPU{}", run.kernel.series, run.cpus, if run.cpus == 1 { "" } else { "s" })
+    format!("{}, {} CPU{}", run.kernel.name, run.cpus, if run.cpus == 1 { "" } else { "s" })
 }
 
 /// What the kernels of Debian's releases lack, and the tests that do not simply pass on all of them.
@@ -132,7 +132,7 @@ fn did_not_pass_everywhere(runs: &[&Run], test: &Test) -> bool {
 fn first_of_each_kernel<'a>(runs: &[&'a Run]) -> Vec<&'a Run> {
     let mut first: Vec<&Run> = Vec::new();
     for run in runs {
-        if !first.iter().any(|other| other.kernel.series == run.kernel.series) {
+        if !first.iter().any(|other| other.kernel.name == run.kernel.name) {
             first.push(run);
         }
     }
@@ -141,7 +141,7 @@ fn first_of_each_kernel<'a>(runs: &[&'a Run]) -> Vec<&'a Run> {
 
 /// What tcpmon reported about itself on a kernel.
 fn missing_on(run: &Run) -> Result<String> {
-    let series = run.kernel.series;
+    let series = run.kernel.name;
     let mut text = format!("\n### {series}\n\n");
     if let Some(error) = run.results.reported("refused").next() {
         text += &format!("tcpmon does not run (exit code 3): `{error}`\n", error = without_release(error, run));
@@ -163,7 +163,7 @@ fn missing_on(run: &Run) -> Result<String> {
 
 /// Replaces the release by the series, because patch releases change.
 fn without_release(text: &str, run: &Run) -> String {
-    text.replace(&run.release, run.kernel.series)
+    text.replace(&run.release, run.kernel.name)
 }
 
 /// The parts of `/status` that say what is missing.
@@ -247,7 +247,7 @@ mod tests {
     use crate::vm::{End, KERNELS, Results};
 
     fn run(series: &str, reports: &[(&str, &str)], outcomes: &[(&str, Outcome)]) -> Run {
-        let kernel = KERNELS.iter().find(|kernel| kernel.series == series).expect("a series of the table");
+        let kernel = KERNELS.iter().find(|kernel| kernel.name == series).expect("a series of the table");
         let test = |name: &str| Test { binary: "b".into(), name: name.into() };
         Run {
             kernel,

@@ -1,9 +1,9 @@
 //! What a virtual machine contains: the same executables that run on the host, with the libraries and tools that they
-//! need, at the same paths as on the host. So no test knows where it runs, and nothing is built twice.
+//! need, at the same paths as on the host. So no test knows where it runs, and nothing is built twice. For another
+//! architecture, they are cross-compiled.
 
 use std::{
     collections::BTreeSet,
-    env,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -17,8 +17,9 @@ use super::{
     kernels::{Brief, Expectation, Kernel},
     packages::Unpacked,
     results::Test,
+    root::Root,
 };
-use crate::{process, workspace};
+use crate::{arch::Arch, process, workspace};
 
 /// Programs that the tests run.
 const TOOLS: [&str; 15] = [
@@ -30,10 +31,14 @@ const TOOLS: [&str; 15] = [
 const FILES: [&str; 2] = ["dashboards/alerts.yaml", "tests/verifier-instructions.tsv"];
 
 /// Test files that virtual machines do not run, and the reasons.
-pub const NOT_RUN: [(&str, &str); 11] = [
+pub const NOT_RUN: [(&str, &str); 12] = [
     ("alerts", "it tests how Prometheus and Alertmanager process a page, which does not depend on the kernel"),
     ("command", "it tests processes and signals; that children are followed is tested by `verifier`, too"),
     ("endpoint", "it tests HTTP, TLS and passwords, which do not depend on the kernel"),
+    (
+        "failures",
+        "it tests system calls that strace makes fail, and the end of processes, which do not depend on the kernel",
+    ),
     ("formats", "it tests how DuckDB, pandas, Spark and Perfetto read traces, which does not depend on the kernel"),
     ("groups", "it tests which groups are shown, which does not depend on the kernel"),
     ("harness", "it tests the traffic generator, whose counts every other test compares with those of tcpmon"),
@@ -43,6 +48,9 @@ pub const NOT_RUN: [(&str, &str); 11] = [
     ("service", "it tests signals, health and the notifications to systemd, which do not depend on the kernel"),
     ("top", "it tests a screen, whose numbers come from the same passes as the metrics"),
 ];
+
+/// A test file that only x86-64 has: it writes the registers of a process.
+const OF_X86_64: &str = "privileges";
 
 /// The tests for a kernel that tcpmon must refuse: all other tests need a running tcpmon.
 const OF_REFUSED_KERNELS: &str = "kernels";
@@ -55,6 +63,8 @@ const TIMES: &str = "causes";
 
 /// What every virtual machine contains.
 pub struct Guest {
+    arch: Arch,
+    root: Root,
     /// See [`super::Args::brief`].
     brief: bool,
     tests: Vec<(Test, PathBuf)>,
@@ -68,24 +78,21 @@ pub struct Guest {
 impl Guest {
     /// Builds the tests and finds what they need. `filters` select tests by parts of `BINARY::NAME`; an empty list
     /// selects all. `brief` is the value of [`super::Args::brief`].
-    pub fn build(filters: &[String], brief: bool) -> Result<Self> {
-        let messages = process::output(workspace::cargo().args([
-            "test",
-            "--package",
-            "tcpmon-tests",
-            "--no-run",
-            "--message-format=json-render-diagnostics",
-        ]))?;
-        let executables = executables(&messages)?;
+    pub fn build(arch: Arch, filters: &[String], brief: bool) -> Result<Self> {
+        let executables = tests_and_programs(arch)?;
         let find = |name: &str| {
             let program = executables.iter().find(|executable| !executable.is_test && executable.name == name);
             program.map(|program| program.path.clone()).with_context(|| format!("cargo built no {name}"))
         };
+        // The host can ask only its own executables for the names of their tests.
+        let here = if arch == Arch::default() { None } else { Some(tests_and_programs(Arch::default())?) };
         let mut tests = Vec::new();
-        let is_run = |name: &str| NOT_RUN.iter().all(|(other, _)| *other != name);
-        let files = executables.iter().filter(|executable| executable.is_test && is_run(&executable.name));
-        for executable in files {
-            for name in names_of_tests(&executable.path)? {
+        let is_run =
+            |name: &str| NOT_RUN.iter().all(|(other, _)| *other != name) && (arch == Arch::X86_64 || name != OF_X86_64);
+        for executable in executables.iter().filter(|executable| executable.is_test && is_run(&executable.name)) {
+            let same = |other: &&Executable| other.is_test && other.name == executable.name;
+            let asked = here.as_ref().map_or(Some(executable), |here| here.iter().find(same));
+            for name in names_of_tests(&asked.context("each architecture has the same tests")?.path)? {
                 let test = Test { binary: executable.name.clone(), name };
                 let full = format!("{}::{}", test.binary, test.name);
                 if filters.is_empty() || filters.iter().any(|filter| full.contains(filter)) {
@@ -96,19 +103,21 @@ impl Guest {
         tests.sort();
         ensure!(!tests.is_empty(), "no test matches {}", filters.join(" or "));
 
+        let root = Root::of(arch)?;
         let init = find("init")?;
-        let mut programs = vec![workspace::release_binary(), find("traffic")?, find("lab")?];
+        let mut programs = vec![arch.binary("release"), find("traffic")?, find("lab")?];
         programs.extend(tests.iter().map(|(_, path)| path.clone()));
         programs.dedup();
-        let mut libraries = libraries(&init)?;
+        let mut libraries = root.libraries(&init)?;
         for program in &programs {
-            libraries.extend(self::libraries(program)?);
+            libraries.extend(root.libraries(program)?);
         }
         for tool in TOOLS {
-            libraries.extend(self::libraries(&tool_path(tool)?)?);
+            libraries.extend(root.libraries(&root.tool(tool)?)?);
         }
-        let programs = programs.into_iter().map(|path| Ok((path.clone(), stripped(&path)?)));
-        Ok(Self { brief, init: stripped(&init)?, programs: programs.collect::<Result<_>>()?, tests, libraries })
+        let programs = programs.into_iter().map(|path| Ok((path.clone(), stripped(arch, &path)?)));
+        let (init, programs) = (stripped(arch, &init)?, programs.collect::<Result<_>>()?);
+        Ok(Self { arch, root, brief, init, programs, tests, libraries })
     }
 
     /// The tests that a virtual machine with this kernel runs.
@@ -126,10 +135,10 @@ impl Guest {
             archive.file(path, bytes)?;
         }
         for library in &self.libraries {
-            archive.copy(library, library)?;
+            archive.copy(library, &self.root.inside(library))?;
         }
         for tool in TOOLS {
-            archive.copy(&tool_path(tool)?, &Path::new("/bin").join(tool))?;
+            archive.copy(&self.root.tool(tool)?, &Path::new("/bin").join(tool))?;
         }
         for file in FILES {
             let file = workspace::root().join(file);
@@ -141,7 +150,7 @@ impl Guest {
             plan += &format!("module\t{}\n", inside.display());
         }
         let refused = if kernel.expectation == Expectation::Refused { "refused" } else { "supported" };
-        plan += &format!("env\tTCPMON_BIN\t{}\n", workspace::release_binary().display());
+        plan += &format!("env\tTCPMON_BIN\t{}\n", self.arch.binary("release").display());
         plan += &format!("env\tPATH\t/bin\nenv\tTCPMON_EMULATED\t1\nenv\tTCPMON_KERNEL\t{refused}\n");
         if recording {
             plan += "env\tTCPMON_RECORDING\t1\n";
@@ -161,6 +170,13 @@ impl Guest {
             Brief::Most => test.binary != TIMES,
         })
     }
+}
+
+/// Builds the integration tests and the programs that they run.
+fn tests_and_programs(arch: Arch) -> Result<Vec<Executable>> {
+    let mut cargo = arch.cargo("test");
+    let arguments = ["--package", "tcpmon-tests", "--no-run", "--message-format=json-render-diagnostics"];
+    executables(&process::output(cargo.args(arguments))?)
 }
 
 /// An executable that cargo built.
@@ -196,29 +212,11 @@ fn names_of_tests(executable: &Path) -> Result<Vec<String>> {
     Ok(list(&[])?.into_iter().filter(|name| !ignored.contains(name)).collect())
 }
 
-/// The shared libraries of a program and its loader, as listed by `ldd`; none for a static program.
-pub fn libraries(program: &Path) -> Result<BTreeSet<PathBuf>> {
-    let text = process::output(Command::new("ldd").arg(program))?;
-    let missing: Vec<&str> = text.lines().filter(|line| line.contains("not found")).collect();
-    ensure!(missing.is_empty(), "{} needs missing libraries: {}", program.display(), missing.join(", "));
-    Ok(text.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from).collect())
-}
-
 /// The bytes of an executable without its debug information, which is most of its size.
-fn stripped(program: &Path) -> Result<Vec<u8>> {
+fn stripped(arch: Arch, program: &Path) -> Result<Vec<u8>> {
     let copy = folder().join("stripped");
-    process::run(Command::new("strip").arg("-o").arg(&copy).arg(program))?;
+    process::run(Command::new(arch.binutils("strip")).arg("-o").arg(&copy).arg(program))?;
     std::fs::read(&copy).with_context(|| format!("cannot read {}", copy.display()))
-}
-
-/// Some shells do not have the administrator's folders in `PATH`.
-fn tool_path(tool: &str) -> Result<PathBuf> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&path)
-        .chain(["/usr/sbin".into(), "/sbin".into()])
-        .map(|folder| folder.join(tool))
-        .find(|file| file.is_file())
-        .with_context(|| format!("no {tool} on PATH: `cargo xtask test` installs it"))
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! The kernels on which tcpmon is tested. A new one is a line here; `docs/kernels.md` describes what else it takes.
 
+use crate::arch::Arch;
+
 /// What is required of a virtual machine with this kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expectation {
@@ -14,8 +16,13 @@ pub enum Expectation {
 /// A kernel as Debian builds it.
 #[derive(Debug)]
 pub struct Kernel {
+    pub arch: Arch,
+    /// Its name here: the series, with what distinguishes it from another kernel of that series.
+    pub name: &'static str,
     /// The newest package of this series is used.
     pub series: &'static str,
+    /// The end of the package's name, such as `amd64`.
+    pub flavour: &'static str,
     /// The Debian suite that has it.
     pub suite: &'static str,
     pub expectation: Expectation,
@@ -34,31 +41,34 @@ pub enum Brief {
     Most,
 }
 
-/// Sorted by age, the oldest first. In a brief run, the oldest and the newest that are supported have most tests: what
-/// changed in between shows at one of them.
-pub const KERNELS: [Kernel; 6] = [
-    Kernel { series: "5.10", suite: "bullseye", expectation: Expectation::Refused, cpus: &[1], brief: Brief::Core },
-    Kernel { series: "6.1", suite: "bookworm", expectation: Expectation::Supported, cpus: &[2], brief: Brief::Most },
-    Kernel { series: "6.12", suite: "trixie", expectation: Expectation::Supported, cpus: &[1], brief: Brief::Core },
-    Kernel {
-        series: "6.18",
-        suite: "trixie-backports",
-        expectation: Expectation::Supported,
-        cpus: &[2],
-        brief: Brief::Core,
-    },
-    Kernel {
-        series: "7.2",
-        suite: "trixie-backports",
-        expectation: Expectation::Supported,
-        cpus: &[1],
-        brief: Brief::Most,
-    },
-    Kernel {
-        series: "7.3",
-        suite: "trixie-backports",
-        expectation: Expectation::MayFail,
-        cpus: &[2],
-        brief: Brief::Core,
-    },
+/// A kernel for the host's architecture.
+const fn amd64(
+    series: &'static str,
+    suite: &'static str,
+    expectation: Expectation,
+    cpus: &'static [u32],
+    brief: Brief,
+) -> Kernel {
+    Kernel { arch: Arch::X86_64, name: series, series, flavour: "amd64", suite, expectation, cpus, brief }
+}
+
+/// A kernel for arm64.
+const fn arm64(name: &'static str, series: &'static str, flavour: &'static str, suite: &'static str) -> Kernel {
+    let (expectation, cpus, brief) = (Expectation::Supported, &[2], Brief::Core);
+    Kernel { arch: Arch::Arm64, name, series, flavour, suite, expectation, cpus, brief }
+}
+
+/// Those of an architecture sorted by age, the oldest first. In a brief run, the oldest and the newest that are
+/// supported have most tests: what changed in between shows at one of them.
+pub const KERNELS: [Kernel; 9] = [
+    amd64("5.10", "bullseye", Expectation::Refused, &[1], Brief::Core),
+    amd64("6.1", "bookworm", Expectation::Supported, &[2], Brief::Most),
+    amd64("6.12", "trixie", Expectation::Supported, &[1], Brief::Core),
+    amd64("6.18", "trixie-backports", Expectation::Supported, &[2], Brief::Core),
+    amd64("7.2", "trixie-backports", Expectation::Supported, &[1], Brief::Most),
+    amd64("7.3", "trixie-backports", Expectation::MayFail, &[2], Brief::Core),
+    arm64("6.12", "6.12", "arm64", "trixie"),
+    // Debian has no kernel with pages of 64 KiB.
+    arm64("6.12-16k", "6.12", "arm64-16k", "trixie"),
+    arm64("7.2", "7.2", "arm64", "trixie-backports"),
 ];

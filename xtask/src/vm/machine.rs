@@ -11,6 +11,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 use super::flood::Wires;
+use crate::arch::Arch;
 
 /// A virtual machine that takes longer is killed. With two at a time, one that runs all tests takes ten minutes, and
 /// twice as long on a slow host.
@@ -20,22 +21,24 @@ const BOOT_LIMIT: Duration = Duration::from_secs(60);
 
 const MEMORY: &str = "1536M";
 
-/// `console=` is the port for human readers. `nokaslr` and the rest save time that an emulated CPU does not have.
+/// `nokaslr` and the rest save time that an emulated CPU does not have.
 /// `norandmaps` saves most: QEMU caches translated code by its address, and with random addresses it translates every
 /// program again at each start. `log_buf_len` keeps the log of a whole run. A panic ends the virtual machine at once,
 /// which with `-no-reboot` ends QEMU. The RCU stall timeout is 90 s instead of 21 s: on a busy emulated CPU, a
 /// low-priority thread such as `khugepaged` can stay preempted in an RCU reader for longer than that (seen on 7.2).
-const COMMAND_LINE: &str = "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off nokaslr norandmaps \
+const COMMAND_LINE: &str = "quiet loglevel=4 panic=-1 mitigations=off nokaslr norandmaps \
                             no_timer_check tsc=reliable apparmor=0 selinux=0 audit=0 random.trust_cpu=on \
                             log_buf_len=4M rcupdate.rcu_cpu_stall_timeout=90";
 
-/// QEMU's exit status is twice the code that the guest writes, plus one.
+/// QEMU's exit status is twice the code that the guest writes to its debug port, plus one. A machine without that port
+/// is switched off; the last line of its results then has the verdict.
 const GUEST_SUCCEEDED: i32 = 1;
 const GUEST_FAILED: i32 = 3;
 
 /// What to boot, and where its output goes.
 #[derive(Debug)]
 pub struct Machine {
+    pub arch: Arch,
     pub kernel: PathBuf,
     pub initramfs: PathBuf,
     pub cpus: u32,
@@ -76,15 +79,17 @@ impl Machine {
         let wires = Wires::new()?;
         let mut qemu =
             Qemu(self.command().args(wires.arguments()).stdout(console.try_clone()?).stderr(console).spawn().context(
-                "cannot run qemu-system-x86_64: run `cargo xtask setup`, or install the package qemu-system-x86",
+                "cannot run QEMU: run `cargo xtask setup`, or install the package qemu-system-x86 or qemu-system-arm",
             )?);
         let start = Instant::now();
         loop {
             if let Some(status) = qemu.0.try_wait()? {
-                return Ok(self.came_up()?.then(|| match status.code() {
-                    Some(GUEST_SUCCEEDED) => End::Well,
-                    Some(GUEST_FAILED) => End::Failed,
-                    Some(0) => End::Broken("the guest's kernel panicked".into()),
+                let results = fs::read_to_string(&self.results)?;
+                let verdict = results.lines().last().and_then(|line| line.strip_prefix("end\t"));
+                return Ok(self.came_up()?.then(|| match (status.code(), verdict) {
+                    (Some(GUEST_SUCCEEDED), _) | (Some(0), Some("well")) => End::Well,
+                    (Some(GUEST_FAILED), _) | (Some(0), Some("failed")) => End::Failed,
+                    (Some(0), _) => End::Broken("the guest's kernel panicked".into()),
                     _ => End::Broken(format!("QEMU ended with {status}")),
                 }));
             }
@@ -104,19 +109,14 @@ impl Machine {
     }
 
     fn command(&self) -> Command {
-        let mut qemu = Command::new("qemu-system-x86_64");
-        qemu.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-machine", "pc"])
-            // Software emulation everywhere, so that a run means the same on every host. One thread for all CPUs: with
-            // one thread per CPU, QEMU 7.2 lets a CPU hit a breakpoint that another CPU has just removed while it
-            // patched a static key, and the guest's kernel dies of `int3` (seen once in `__schedule`, at the
-            // tracepoint).
-            .args(["-accel", "tcg,thread=single,tb-size=512", "-cpu", "max", "-m", MEMORY])
-            .args(["-smp", &self.cpus.to_string(), "-append", COMMAND_LINE])
+        let mut qemu = self.arch.qemu();
+        qemu.args(["-m", MEMORY, "-smp", &self.cpus.to_string()])
+            .args(["-append", &format!("console={} {COMMAND_LINE}", self.arch.console())])
             .arg("-kernel")
             .arg(&self.kernel)
             .arg("-initrd")
             .arg(&self.initramfs)
-            .args(["-device", "isa-debug-exit,iobase=0xf4,iosize=0x04", "-serial", "stdio", "-serial"])
+            .arg("-chardev")
             .arg(file_port(&self.results))
             .stdin(Stdio::null());
         qemu
@@ -135,7 +135,7 @@ impl Drop for Qemu {
 }
 
 fn file_port(path: &Path) -> std::ffi::OsString {
-    let mut port = std::ffi::OsString::from("file:");
+    let mut port = std::ffi::OsString::from("file,id=results,path=");
     port.push(path);
     port
 }

@@ -14,6 +14,7 @@ mod machine;
 mod modules;
 mod packages;
 mod results;
+mod root;
 mod vmlinux;
 
 use std::{
@@ -28,18 +29,21 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 
 use guest::Guest;
-pub use guest::libraries;
 use kernels::{Expectation, KERNELS, Kernel};
 use machine::{End, Machine};
 use results::{Outcome, Results, Test};
+pub use root::Root;
 
-use crate::{build, setup, workspace};
+use crate::{arch::Arch, process, setup, workspace};
 
 /// Arguments of `cargo xtask vm`.
 #[derive(Debug, Default, clap::Args)]
 pub struct Args {
     /// Kernel series, such as 6.12 [default: all]
     kernels: Vec<String>,
+    /// Architecture of the virtual machines
+    #[arg(long, value_enum, default_value_t)]
+    arch: Arch,
     /// CPUs of each virtual machine [default: as in the table KERNELS]
     #[arg(long)]
     smp: Option<u32>,
@@ -78,7 +82,7 @@ pub struct Run {
 
 impl Run {
     fn name(&self) -> String {
-        format!("{}-smp{}", self.kernel.series, self.cpus)
+        name(self.kernel, self.cpus)
     }
 
     /// What is wrong with it, one sentence each.
@@ -102,9 +106,18 @@ impl Run {
     }
 }
 
-/// A kernel of the matrix, and its modules in the order in which they can be inserted.
-pub fn kernel(series: &str) -> Result<(PathBuf, Vec<PathBuf>)> {
-    let kernel = KERNELS.iter().find(|kernel| kernel.series == series).context("the kernel is in the matrix")?;
+/// The name of a virtual machine.
+fn name(kernel: &Kernel, cpus: u32) -> String {
+    match kernel.arch {
+        Arch::X86_64 => format!("{}-smp{cpus}", kernel.name),
+        Arch::Arm64 => format!("arm64-{}-smp{cpus}", kernel.name),
+    }
+}
+
+/// A kernel of the matrix for the host's architecture, and its modules in the order in which they can be inserted.
+pub fn kernel(name: &str) -> Result<(PathBuf, Vec<PathBuf>)> {
+    let mut kernels = KERNELS.iter().filter(|kernel| kernel.arch == Arch::default());
+    let kernel = kernels.find(|kernel| kernel.name == name).context("the kernel is in the matrix")?;
     let unpacked = packages::unpacked(kernel)?;
     Ok((unpacked.vmlinux(), unpacked.modules()?))
 }
@@ -115,7 +128,8 @@ pub fn boot(kernel: PathBuf, initramfs: PathBuf) -> Result<(bool, String, String
     machine::check()?;
     fs::create_dir_all(folder().join("run"))?;
     let file = |what: &str| folder().join("run").join(format!("boot.{what}"));
-    let machine = Machine { kernel, initramfs, cpus: 1, console: file("console"), results: file("results") };
+    let (console, results) = (file("console"), file("results"));
+    let machine = Machine { arch: Arch::default(), kernel, initramfs, cpus: 1, console, results };
     let end = machine.run()?;
     let text = |path: &Path| Ok::<_, std::io::Error>(String::from_utf8_lossy(&fs::read(path)?).replace('\r', ""));
     Ok((end == End::Well, text(&machine.console)?, text(&machine.results)?))
@@ -130,17 +144,21 @@ pub fn folder() -> PathBuf {
 pub fn run(args: &Args) -> Result<()> {
     setup::run()?;
     setup::test_packages()?;
-    build::binary(true)?;
+    if args.arch == Arch::Arm64 {
+        setup::arm64()?;
+    }
+    process::run(args.arch.cargo("build").args(["--package", "tcpmon-daemon", "--bin", "tcpmon", "--release"]))?;
     machines(args)
 }
 
 /// Runs the virtual machines, then reports the results.
 pub fn machines(args: &Args) -> Result<()> {
     machine::check()?;
-    let chosen = chosen(&args.kernels)?;
-    let whole = chosen.len() == KERNELS.len() && args.tests.is_empty() && args.smp.is_none();
+    let chosen = chosen(args.arch, &args.kernels)?;
+    // docs/kernels.md has the kernels of the host's architecture.
+    let whole = args.arch == Arch::default() && args.kernels.is_empty() && args.tests.is_empty() && args.smp.is_none();
     fs::create_dir_all(folder().join("run"))?;
-    let guest = Guest::build(&args.tests, args.brief)?;
+    let guest = Guest::build(args.arch, &args.tests, args.brief)?;
     let mut machines = Vec::new();
     for kernel in chosen {
         match packages::unpacked(kernel) {
@@ -194,15 +212,14 @@ pub fn machines(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn chosen(series: &[String]) -> Result<Vec<&'static Kernel>> {
-    if series.is_empty() {
-        return Ok(KERNELS.iter().collect());
-    }
-    for name in series {
-        let known = KERNELS.map(|kernel| kernel.series);
+fn chosen(arch: Arch, names: &[String]) -> Result<Vec<&'static Kernel>> {
+    let mut kernels: Vec<&Kernel> = KERNELS.iter().filter(|kernel| kernel.arch == arch).collect();
+    for name in names {
+        let known: Vec<&str> = kernels.iter().map(|kernel| kernel.name).collect();
         ensure!(known.contains(&name.as_str()), "unknown kernel {name}: choose from {}", known.join(", "));
     }
-    Ok(KERNELS.iter().filter(|kernel| series.iter().any(|name| name == kernel.series)).collect())
+    kernels.retain(|kernel| names.is_empty() || names.iter().any(|name| name == kernel.name));
+    Ok(kernels)
 }
 
 fn prepare(
@@ -212,8 +229,9 @@ fn prepare(
     guest: &Guest,
     recording: bool,
 ) -> Result<Machine> {
-    let file = |what: &str| folder().join("run").join(format!("{}-smp{cpus}.{what}", kernel.series));
+    let file = |what: &str| folder().join("run").join(format!("{}.{what}", name(kernel, cpus)));
     let machine = Machine {
+        arch: kernel.arch,
         kernel: unpacked.vmlinux(),
         initramfs: file("initramfs"),
         cpus,

@@ -1,5 +1,5 @@
 //! Kernels from Debian's packages: finds them by series, fetches them, and unpacks the few files that a virtual machine
-//! needs. Nothing is installed. `target/vm/kernels/SERIES/PACKAGE/` contains `vmlinux` and `modules/`, and is reused
+//! needs. Nothing is installed. `target/vm/kernels/NAME/PACKAGE/` contains `vmlinux` and `modules/`, and is reused
 //! until the mirror has a newer package.
 
 use std::{
@@ -13,6 +13,7 @@ use anyhow::{Context as _, Result, ensure};
 use super::{folder, kernels::Kernel, modules, vmlinux};
 use crate::{
     apt::{self, PrivateApt},
+    arch::Arch,
     process,
 };
 
@@ -57,7 +58,10 @@ impl Unpacked {
 
 /// The newest kernel of the series; a cached one if the mirror does not answer or no longer has any.
 pub fn unpacked(kernel: &Kernel) -> Result<Unpacked> {
-    let cache = folder().join("kernels").join(kernel.series);
+    let cache = folder().join("kernels").join(match kernel.arch {
+        Arch::X86_64 => kernel.name.to_owned(),
+        Arch::Arm64 => format!("arm64-{}", kernel.name),
+    });
     if let Some(unpacked) = cached(&cache).filter(|unpacked| is_recent(&unpacked.folder.join(COMPLETE))) {
         return Ok(unpacked);
     }
@@ -65,7 +69,7 @@ pub fn unpacked(kernel: &Kernel) -> Result<Unpacked> {
         Ok(unpacked) => Ok(unpacked),
         Err(error) => match cached(&cache) {
             Some(unpacked) => {
-                eprintln!("vm: kernel {}: {error:#}; using {} from the cache", kernel.series, unpacked.release);
+                eprintln!("vm: kernel {}: {error:#}; using {} from the cache", kernel.name, unpacked.release);
                 Ok(unpacked)
             }
             None => Err(error).with_context(|| {
@@ -77,10 +81,10 @@ pub fn unpacked(kernel: &Kernel) -> Result<Unpacked> {
 }
 
 fn newest(kernel: &Kernel, cache: &Path) -> Result<Unpacked> {
-    let apt = lists(kernel.suite)?;
+    let apt = lists(kernel)?;
     let names = process::output(apt.command("apt-cache").args(["pkgnames", "linux-"]))?;
     let names: Vec<&str> = names.lines().collect();
-    let (release, packages) = choose(&names, kernel.series)
+    let (release, packages) = choose(&names, kernel.series, kernel.flavour)
         .with_context(|| format!("the suite {} has no kernel {}", kernel.suite, kernel.series))?;
     let uris = process::output(apt.command("apt-get").args(["-qq", "download", "--print-uris"]).args(&packages))?;
     // Each line has URI, file name, size and hash.
@@ -111,9 +115,13 @@ fn newest(kernel: &Kernel, cache: &Path) -> Result<Unpacked> {
     Unpacked::complete(folder, release)
 }
 
-/// apt with the suite's package lists, at most a day old.
-fn lists(suite: &str) -> Result<PrivateApt> {
-    let apt = PrivateApt::new(&folder().join("apt").join(suite), suite)?;
+/// apt with the package lists of the kernel's suite, at most a day old.
+fn lists(kernel: &Kernel) -> Result<PrivateApt> {
+    let (suite, all) = (kernel.suite, folder().join("apt"));
+    let apt = match kernel.arch {
+        Arch::X86_64 => PrivateApt::new(&all.join(suite), suite)?,
+        Arch::Arm64 => PrivateApt::for_architecture(&all.join(format!("{suite}-arm64")), suite, kernel.arch.debian())?,
+    };
     let stamp = apt.folder().join("updated");
     if !is_recent(&stamp) {
         eprintln!("vm: updating the package lists of {suite}");
@@ -129,12 +137,13 @@ fn is_recent(file: &Path) -> bool {
 }
 
 /// The newest release of the series and the packages that contain it.
-fn choose(names: &[&str], series: &str) -> Option<(String, Vec<String>)> {
+fn choose(names: &[&str], series: &str, flavour: &str) -> Option<(String, Vec<String>)> {
+    let end = format!("-{flavour}");
     let release = names
         .iter()
         .filter_map(|name| name.strip_prefix("linux-image-"))
         .filter(|release| release.strip_prefix(series).is_some_and(|rest| rest.starts_with('.')))
-        .filter(|release| release.ends_with("-amd64") && !release.contains("-cloud-") && !release.contains("-rt-"))
+        .filter(|release| release.ends_with(&end) && !release.contains("-cloud-") && !release.contains("-rt-"))
         .max_by_key(|release| numbers(release))?;
     // From 6.19 on, the image is an empty package that depends on these two.
     let parts = [format!("linux-binary-{release}"), format!("linux-modules-{release}")];
@@ -197,7 +206,7 @@ mod tests {
             "linux-image-6.1.0-56-amd64",
             "linux-headers-6.12.300+deb13-amd64",
         ];
-        let chosen = |series| choose(&names, series).map(|(release, packages)| (release, packages.join(" ")));
+        let chosen = |series| choose(&names, series, "amd64").map(|(release, packages)| (release, packages.join(" ")));
         let release = "6.12.107+deb13-amd64";
         assert_eq!(chosen("6.12"), Some((release.into(), format!("linux-image-{release}"))));
         assert_eq!(chosen("6.1").map(|(release, _)| release).as_deref(), Some("6.1.0-56-amd64"));
@@ -208,7 +217,7 @@ mod tests {
     fn a_kernel_in_two_packages_is_taken_from_both() {
         let names =
             ["linux-image-7.2.12+deb13-amd64", "linux-binary-7.2.12+deb13-amd64", "linux-modules-7.2.12+deb13-amd64"];
-        let packages = choose(&names, "7.2").map(|(_, packages)| packages);
+        let packages = choose(&names, "7.2", "amd64").map(|(_, packages)| packages);
         assert_eq!(packages, Some(vec![names[1].to_owned(), names[2].to_owned()]));
     }
 }

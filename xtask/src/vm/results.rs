@@ -61,7 +61,7 @@ impl Results {
                     results.tests.push((test, outcome, Duration::from_millis(took)));
                 }
                 ["log", ..] => results.alarms.push(words[1..].join(" ")),
-                ["end"] => results.complete = true,
+                ["end", _] => results.complete = true,
                 _ => bail!("unknown line: {line}"),
             }
         }
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(results.failed().count(), 2);
         assert_eq!(results.reported("status").collect::<Vec<_>>(), ["{}"]);
         assert_eq!((results.alarms.len(), results.complete), (1, false));
-        assert!(Results::parse("init\nend\n", &[])?.complete);
+        assert!(Results::parse("init\nend\twell\n", &[])?.complete);
         Ok(())
     }
 

@@ -7,9 +7,12 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::modules::decompress;
 
-/// Writes the kernel that is inside `image`, an x86 `vmlinuz`.
+/// Writes the kernel that is inside `image`, an x86 `vmlinuz`. That of arm64 is not compressed in Debian's packages.
 pub fn extract(image: &Path, to: &Path) -> Result<()> {
     let bytes = fs::read(image).with_context(|| format!("cannot read {}", image.display()))?;
+    if is_arm64(&bytes) {
+        return Ok(fs::write(to, bytes)?);
+    }
     let (payload, size) = payload(&bytes).with_context(|| format!("{} is not a kernel image", image.display()))?;
     let tool = match payload {
         [0xfd, b'7', b'z', ..] => "xz",
@@ -22,6 +25,11 @@ pub fn extract(image: &Path, to: &Path) -> Result<()> {
     let written = fs::metadata(to)?.len();
     ensure!(written == u64::from(size), "{} unpacks to {written} bytes instead of {size}", image.display());
     Ok(())
+}
+
+/// The magic number of an uncompressed image (`Documentation/arch/arm64/booting.rst`).
+fn is_arm64(image: &[u8]) -> bool {
+    image.get(0x38..0x3c) == Some(b"ARM\x64")
 }
 
 /// The compressed kernel and its uncompressed size, which follows it (`Documentation/arch/x86/boot.rst`: `setup_sects`,

@@ -4,8 +4,8 @@
 //! `/plan` lists what to do, one line each, with tabs between the words: `module FILE`, `env NAME VALUE`, `test BINARY
 //! FILE NAME`. The first serial port is for people. The second carries the results in lines of the same form: `init`
 //! first, then `test BINARY NAME pass|fail|timeout MILLISECONDS`, `report BINARY NAME KIND TEXT` (what the test
-//! reported), `log LINE` (a kernel log message that should never appear), and `end` last. The exit code is written to
-//! QEMU's debug port.
+//! reported), `log LINE` (a kernel log message that should never appear), and `end well|failed` last. On x86-64, the
+//! exit code is also written to QEMU's debug port, which ends the machine at once.
 
 mod run;
 mod surroundings;
@@ -22,8 +22,11 @@ use tcpmon_tests::truth;
 /// A test that takes longer is killed. Under emulation, the longest takes a minute.
 const LIMIT: Duration = Duration::from_secs(150);
 
-/// Port of QEMU's `isa-debug-exit`, as set by `cargo xtask vm`.
+/// Port of QEMU's `isa-debug-exit`, as set by `cargo xtask vm` on x86-64.
 const EXIT_PORT: u64 = 0xf4;
+
+/// The port for the results.
+const PORT: &str = if cfg!(target_arch = "x86_64") { "/dev/ttyS1" } else { "/dev/ttyS0" };
 
 type Results = File;
 
@@ -38,14 +41,16 @@ fn main() {
     };
     // Otherwise what is still in the ports' buffers would be lost. If this fails, there is nobody left to report it to.
     let _ = tcdrain(io::stdout());
-    let _ = OpenOptions::new().write(true).open("/dev/port").map(|port| port.write_all_at(&[code], EXIT_PORT));
+    if cfg!(target_arch = "x86_64") {
+        let _ = OpenOptions::new().write(true).open("/dev/port").map(|port| port.write_all_at(&[code], EXIT_PORT));
+    }
     let _ = reboot(RebootMode::RB_POWER_OFF);
 }
 
 /// Whether all went well.
 fn work() -> io::Result<bool> {
     surroundings::mount_all()?;
-    let mut results = OpenOptions::new().write(true).open("/dev/ttyS1")?;
+    let mut results = OpenOptions::new().write(true).open(PORT)?;
     say(&mut results, &["init"])?;
     let plan = fs::read_to_string("/plan")?;
     let mut variables = Vec::new();
@@ -62,7 +67,7 @@ fn work() -> io::Result<bool> {
         say(&mut results, &["log", &line])?;
         well = false;
     }
-    say(&mut results, &["end"])?;
+    say(&mut results, &["end", if well { "well" } else { "failed" }])?;
     tcdrain(&results)?;
     Ok(well)
 }
