@@ -30,7 +30,9 @@ pub struct Row {
 /// Loads the programs in every mode on the running kernel.
 pub fn measure() -> Vec<Row> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("/proc is mounted");
-    let series = release.split('.').take(2).collect::<Vec<_>>().join(".");
+    let mut series = release.split('.').take(2).collect::<Vec<_>>().join(".");
+    // The programs have more barriers there.
+    series += if cfg!(target_arch = "aarch64") { "-arm64" } else { "" };
     let pid = std::process::id();
     let one_process = TraceFilter { tgids: [pid].into(), ..TraceFilter::default() };
     let filtered = TraceFilter {
