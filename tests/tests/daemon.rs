@@ -174,24 +174,17 @@ fn the_cgroup_label_is_that_of_a_reader_that_has_ended_before_tcpmon_looks() {
     assert_eq!(received(&daemon.scrape(), "other"), 0.0);
 }
 
-/// Ids of all programs and of all maps in the kernel. What is removed while this looks is left out.
-fn loaded() -> [BTreeSet<u32>; 2] {
-    [
-        aya::programs::loaded_programs().flatten().map(|program| program.id()).collect(),
-        aya::maps::loaded_maps().flatten().map(|map| map.id()).collect(),
-    ]
-}
-
 #[test]
 fn a_killed_daemon_leaves_no_program_and_no_map_in_the_kernel() {
-    let before = loaded();
+    let before = common::loaded();
     let daemon = Daemon::start(&[]);
     daemon.scrape();
-    let of_daemon: Vec<BTreeSet<u32>> = loaded().iter().zip(&before).map(|(now, before)| now - before).collect();
+    let of_daemon: Vec<BTreeSet<u32>> =
+        common::loaded().iter().zip(&before).map(|(now, before)| now - before).collect();
     assert!(of_daemon.iter().all(|ids| ids.len() > 9), "{of_daemon:?}");
     drop(daemon);
     eventually(DEADLINE, "they are gone", || {
-        let left: Vec<BTreeSet<u32>> = loaded().iter().zip(&of_daemon).map(|(now, ids)| now & ids).collect();
+        let left: Vec<BTreeSet<u32>> = common::loaded().iter().zip(&of_daemon).map(|(now, ids)| now & ids).collect();
         if left.iter().all(BTreeSet::is_empty) { Ok(()) } else { Err(format!("{left:?}")) }
     });
 }

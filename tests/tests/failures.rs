@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use common::{DEADLINE, sender, sources_and_probes};
+use common::{DEADLINE, loaded, sender, sources_and_probes};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -200,14 +200,6 @@ fn ended_in_order(refused: &Refused, when: &str) {
     let last = refused.stderr.lines().last().unwrap_or_default();
     assert!(last.starts_with("tcpmon: ") && !refused.stderr.contains("panicked"), "{when}: {}", refused.stderr);
     assert!(matches!(refused.status.code(), Some(1 | 3)), "{when}: {:?}", refused.status);
-}
-
-/// Ids of all programs and of all maps in the kernel.
-fn loaded() -> [BTreeSet<u32>; 2] {
-    [
-        aya::programs::loaded_programs().flatten().map(|program| program.id()).collect(),
-        aya::maps::loaded_maps().flatten().map(|map| map.id()).collect(),
-    ]
 }
 
 #[track_caller]

@@ -1,7 +1,7 @@
 //! What the tests share.
 #![allow(dead_code, reason = "each claim uses a part of it")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -72,6 +72,14 @@ pub fn lost(page: &Page) -> f64 {
     let samples = page.samples("tcpmon_lost_total").into_iter();
     let counts = samples.filter(|sample| !(is_emulated() && sample.labels["what"].starts_with("recursion_")));
     counts.map(|sample| sample.value).sum()
+}
+
+/// Ids of all programs and of all maps in the kernel. What is removed while this looks is left out.
+pub fn loaded() -> [BTreeSet<u32>; 2] {
+    [
+        aya::programs::loaded_programs().flatten().map(|program| program.id()).collect(),
+        aya::maps::loaded_maps().flatten().map(|map| map.id()).collect(),
+    ]
 }
 
 /// Waits until the reader sleeps. A reader answers an order first and goes to sleep after that.

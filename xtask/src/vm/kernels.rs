@@ -32,6 +32,16 @@ pub struct Kernel {
     pub brief: Brief,
 }
 
+impl Kernel {
+    /// Its name among those of all architectures: for files.
+    pub fn label(&self) -> String {
+        match self.arch {
+            Arch::X86_64 => self.name.to_owned(),
+            Arch::Arm64 => format!("arm64-{}", self.name),
+        }
+    }
+}
+
 /// The tests of a brief run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Brief {

@@ -108,10 +108,7 @@ impl Run {
 
 /// The name of a virtual machine.
 fn name(kernel: &Kernel, cpus: u32) -> String {
-    match kernel.arch {
-        Arch::X86_64 => format!("{}-smp{cpus}", kernel.name),
-        Arch::Arm64 => format!("arm64-{}-smp{cpus}", kernel.name),
-    }
+    format!("{}-smp{cpus}", kernel.label())
 }
 
 /// A kernel of the matrix for the host's architecture, and its modules in the order in which they can be inserted.

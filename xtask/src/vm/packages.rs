@@ -58,10 +58,7 @@ impl Unpacked {
 
 /// The newest kernel of the series; a cached one if the mirror does not answer or no longer has any.
 pub fn unpacked(kernel: &Kernel) -> Result<Unpacked> {
-    let cache = folder().join("kernels").join(match kernel.arch {
-        Arch::X86_64 => kernel.name.to_owned(),
-        Arch::Arm64 => format!("arm64-{}", kernel.name),
-    });
+    let cache = folder().join("kernels").join(kernel.label());
     if let Some(unpacked) = cached(&cache).filter(|unpacked| is_recent(&unpacked.folder.join(COMPLETE))) {
         return Ok(unpacked);
     }
