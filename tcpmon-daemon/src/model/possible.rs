@@ -20,10 +20,7 @@ pub fn socket(added: &SocketTotals, elapsed_ns: u64) -> bool {
     let bytes = BYTES_PER_NS * elapsed + QUEUE;
     // A pass holds back the time of an open round.
     let limited = elapsed + i128::from(MAX_LIMIT_US) * 1000;
-    // A snapshot that is taken between the kernel's two steps of handling a FIN counts the FIN as a byte, which is
-    // taken back later.
-    added.received_bytes.cast_signed() >= -1
-        && added.read_bytes.cast_signed() >= -1
+    !is_behind(added)
         && at_most(added.received_bytes, bytes)
         && at_most(added.read_bytes, bytes)
         && at_most(added.queue_byte_ticks, QUEUE * elapsed / i128::from(TICK_NS))
@@ -32,6 +29,13 @@ pub fn socket(added: &SocketTotals, elapsed_ns: u64) -> bool {
         && at_most(added.reader_limited_ns, limited)
         && at_most(added.window_limited_ns, limited)
         && at_most(added.memory_limited_ns, limited)
+}
+
+/// Whether these totals are older than those from which the difference was taken.
+pub fn is_behind(added: &SocketTotals) -> bool {
+    // A snapshot that is taken between the kernel's two steps of handling a FIN counts the FIN as a byte, which is
+    // taken back later.
+    added.received_bytes.cast_signed() < -1 || added.read_bytes.cast_signed() < -1
 }
 
 /// Whether a thread can have used and waited for a CPU for this long by `now_ns`.

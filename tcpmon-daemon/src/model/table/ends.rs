@@ -93,11 +93,16 @@ impl Table {
     }
 
     /// Takes the values of a socket until another process started to read it: they belong to the former process.
+    ///
+    /// What a pass has counted already stays where it was counted: the record may have waited in the ring behind one
+    /// that another CPU had not finished, or the pass may have seen the read before the program did.
     pub fn handed_over(&mut self, record: &SocketRecord, now: Instant) {
         let cookie = record.state.cookie;
         if let Some(index) = self.sockets.index_of(cookie) {
             self.is_not_gone(index);
-            self.account(index, record, &record.state.counters, now);
+            if !self.is_behind(index, &record.state.counters) {
+                self.account(index, record, &record.state.counters, now);
+            }
         } else if self.ends.handed_over.len() < HANDED_OVER {
             let before = self.ends.handed_over.remove(&cookie).unwrap_or_default();
             self.add_unshown(record, &before, now);

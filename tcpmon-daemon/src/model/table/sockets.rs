@@ -158,6 +158,13 @@ impl Table {
         connection.accounted_ns = record.state.last_ns;
     }
 
+    /// Whether more bytes of the connection were counted already than these.
+    pub(super) fn is_behind(&self, index: u32, counters: &SocketCounters) -> bool {
+        let Some(Tracked { role: Role::Connection(connection), .. }) = self.sockets.get(index) else { return false };
+        let added = counters.since(&connection.accounted.counters());
+        possible::is_behind(&added)
+    }
+
     /// Removes a socket that is gone from its group or from the listening sockets.
     pub(super) fn leave(&mut self, cookie: u64, role: &Role) {
         match role {

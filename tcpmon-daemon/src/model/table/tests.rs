@@ -271,6 +271,36 @@ fn what_each_process_has_read_stays_with_it() {
     assert_eq!((passes.of("reader").0, passes.of("heir").0, passes.of("third").0), (1150, 17, 1));
 }
 
+/// The record waits in the ring behind one that another CPU has not finished, or the pass has come between the kernel's
+/// read of the queue and the program's look at it.
+#[test]
+fn a_handover_that_comes_after_a_pass_with_more_counts_nothing_twice() {
+    let with_read = |mut record: SocketRecord, bytes| {
+        record.state.counters.read_bytes = bytes;
+        record
+    };
+    let sums = |passes: &Passes| {
+        let groups = passes.table.groups();
+        let sockets = groups.iter().map(|group| &group.counters.sockets);
+        sockets.fold((0, 0), |sum, socket| (sum.0 + socket.received_bytes, sum.1 + socket.read_bytes))
+    };
+    for known in [true, false] {
+        let mut passes = Passes::new();
+        if known {
+            passes.pass(&[with_read(socket(1, 100), 100)], &[]);
+        }
+        let heir = |bytes| with_read(read_by(socket(1, bytes), b"heir"), bytes);
+        passes.pass(&[if known { again(heir(157)) } else { heir(157) }], &[]);
+        for late in [with_read(socket(1, 150), 150), with_read(socket(1, 157), 150)] {
+            passes.table.handed_over(&late, passes.now);
+            passes.pass(&[again(heir(160))], &[]);
+            assert_eq!(sums(&passes), (160, 160), "known: {known}");
+        }
+        passes.table.ended(&heir(170), passes.now);
+        assert_eq!((sums(&passes), passes.table.impossible()), ((170, 170), Impossible::default()), "known: {known}");
+    }
+}
+
 #[test]
 fn what_cannot_be_is_counted_and_not_shown() {
     let mut passes = Passes::new();
