@@ -12,8 +12,8 @@ use crate::process::{Process, tcpmon_binary};
 use crate::truth::{self, State};
 use crate::{Namespace, Page, eventually, free_port, must};
 
-/// Time limit to start, to answer and to stop: generous, for an emulated machine.
-const DEADLINE: Duration = Duration::from_secs(30);
+/// Time limit to start, to answer and to stop: generous, for an emulated machine that has other work.
+const DEADLINE: Duration = Duration::from_secs(120);
 
 /// What a daemon that has started does.
 const HEALTHY: &str = "answers 200 at /healthz";

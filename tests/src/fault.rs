@@ -7,6 +7,7 @@ use std::time::Duration;
 
 mod clock;
 mod nic;
+mod offline_cpu;
 mod receiver;
 mod ring;
 mod stuck;
@@ -14,6 +15,7 @@ mod tcp_memory;
 
 pub use clock::WrongClock;
 pub use nic::Nic;
+pub use offline_cpu::OfflineCpu;
 pub use receiver::SlowReader;
 pub use ring::RingOverrun;
 pub use stuck::StuckSockets;

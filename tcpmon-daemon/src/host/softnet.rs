@@ -1,5 +1,7 @@
 //! `/proc/net/softnet_stat`: what each CPU did with received packets.
 
+use std::collections::BTreeMap;
+
 use super::{
     file::{FileError, malformed, number, read},
     monotonic::{CounterWidth, MonotonicTotals},
@@ -16,10 +18,13 @@ const CPU: usize = 12;
 #[derive(Debug, Default)]
 pub struct SoftnetCounters {
     totals: MonotonicTotals<(u32, usize)>,
+    /// Every CPU that was ever online, by its number.
+    seen: BTreeMap<u32, Softnet>,
 }
 
 impl SoftnetCounters {
-    /// The online CPUs, in the order of their numbers.
+    /// The CPUs, in the order of their numbers. One that has gone offline keeps its totals: the kernel does, too, and
+    /// shows them again when the CPU is back.
     ///
     /// # Errors
     /// The file cannot be read or parsed.
@@ -30,14 +35,15 @@ impl SoftnetCounters {
         Ok(self.advance(parse(&stat, &online)?))
     }
 
-    fn advance(&mut self, mut cpus: Vec<Softnet>) -> Vec<Softnet> {
-        for Softnet { cpu, processed, dropped, time_squeezed } in &mut cpus {
+    fn advance(&mut self, online: Vec<Softnet>) -> Vec<Softnet> {
+        for mut counters in online {
+            let Softnet { cpu, processed, dropped, time_squeezed } = &mut counters;
             for (column, value) in [processed, dropped, time_squeezed].into_iter().enumerate() {
                 *value = self.totals.advance((*cpu, column), *value, CounterWidth::Bits32);
             }
+            self.seen.insert(counters.cpu, counters);
         }
-        self.totals.end_round();
-        cpus
+        self.seen.values().copied().collect()
     }
 }
 
@@ -142,6 +148,18 @@ mod tests {
         counters.advance(vec![softnet(3, wrap, wrap - 1, 7)]);
         let taken = counters.advance(vec![softnet(3, 1, 0, 8)]);
         assert_eq!(taken, [softnet(3, wrap + 2, wrap + 1, 8)]);
+    }
+
+    #[test]
+    fn a_cpu_that_is_offline_keeps_its_totals_and_goes_on_from_there() {
+        let mut counters = SoftnetCounters::default();
+        let wrap = u64::from(u32::MAX);
+        counters.advance(vec![softnet(0, 1, 0, 0), softnet(1, wrap, 2, 3)]);
+        counters.advance(vec![softnet(0, 1, 0, 0), softnet(1, 9, 2, 3)]);
+        let kept = softnet(1, wrap + 10, 2, 3);
+        assert_eq!(counters.advance(vec![softnet(0, 2, 0, 0)]), [softnet(0, 2, 0, 0), kept]);
+        let back = counters.advance(vec![softnet(0, 2, 0, 0), softnet(1, 10, 2, 4)]);
+        assert_eq!(back, [softnet(0, 2, 0, 0), softnet(1, wrap + 11, 2, 4)]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use cargo_metadata::{Artifact, Message};
 
 use super::{
-    folder,
+    Args, folder,
     initramfs::Initramfs,
     kernels::{Brief, Expectation, Kernel},
     packages::Unpacked,
@@ -22,9 +22,9 @@ use super::{
 use crate::{arch::Arch, process, workspace};
 
 /// Programs that the tests run.
-const TOOLS: [&str; 15] = [
+const TOOLS: [&str; 19] = [
     "nft", "iperf3", "ss", "ip", "ethtool", "promtool", "setpriv", "unshare", "mount", "sh", "tail", "sysctl", "free",
-    "getconf", "uname",
+    "getconf", "uname", "date", "dd", "timeout", "true",
 ];
 
 /// Files of the checkout that the tests read.
@@ -67,6 +67,8 @@ pub struct Guest {
     root: Root,
     /// See [`super::Args::brief`].
     brief: bool,
+    /// See [`super::Args::soak`].
+    soak: Vec<String>,
     tests: Vec<(Test, PathBuf)>,
     /// The init program, without debug information.
     init: Vec<u8>,
@@ -76,9 +78,9 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Builds the tests and finds what they need. `filters` select tests by parts of `BINARY::NAME`; an empty list
-    /// selects all. `brief` is the value of [`super::Args::brief`].
-    pub fn build(arch: Arch, filters: &[String], brief: bool) -> Result<Self> {
+    /// Builds the tests and finds what they need.
+    pub fn build(args: &Args) -> Result<Self> {
+        let (arch, filters) = (args.arch, &args.tests);
         let executables = tests_and_programs(arch)?;
         let find = |name: &str| {
             let program = executables.iter().find(|executable| !executable.is_test && executable.name == name);
@@ -101,6 +103,9 @@ impl Guest {
             }
         }
         tests.sort();
+        if !args.soak.is_empty() {
+            tests = vec![(Test { binary: "soak".into(), name: "soak".into() }, find("soak")?)];
+        }
         ensure!(!tests.is_empty(), "no test matches {}", filters.join(" or "));
 
         let root = Root::of(arch)?;
@@ -117,7 +122,7 @@ impl Guest {
         }
         let programs = programs.into_iter().map(|path| Ok((path.clone(), stripped(arch, &path)?)));
         let (init, programs) = (stripped(arch, &init)?, programs.collect::<Result<_>>()?);
-        Ok(Self { arch, root, brief, init, programs, tests, libraries })
+        Ok(Self { arch, root, brief: args.brief, soak: args.soak.clone(), init, programs, tests, libraries })
     }
 
     /// The tests that a virtual machine with this kernel runs.
@@ -156,7 +161,11 @@ impl Guest {
             plan += "env\tTCPMON_RECORDING\t1\n";
         }
         for (test, file) in self.chosen(kernel) {
-            plan += &format!("test\t{}\t{}\t{}\n", test.binary, file.display(), test.name);
+            plan += &if self.soak.is_empty() {
+                format!("test\t{}\t{}\t{}\n", test.binary, file.display(), test.name)
+            } else {
+                format!("soak\t{}\t{}\n", file.display(), self.soak.join("\t"))
+            };
         }
         archive.file(Path::new("/plan"), plan.as_bytes())?;
         archive.finish()
@@ -164,6 +173,7 @@ impl Guest {
 
     fn chosen(&self, kernel: &Kernel) -> impl Iterator<Item = &(Test, PathBuf)> {
         self.tests.iter().filter(move |(test, _)| match kernel.brief {
+            _ if !self.soak.is_empty() => true,
             _ if kernel.expectation == Expectation::Refused => test.binary == OF_REFUSED_KERNELS,
             _ if !self.brief => true,
             Brief::Core => CORE.contains(&test.binary.as_str()),

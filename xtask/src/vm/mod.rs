@@ -56,6 +56,10 @@ pub struct Args {
     /// Run what `cargo xtask test` runs: most tests on the oldest and newest kernel, a core of them on the others
     #[arg(long, conflicts_with = "write")]
     brief: bool,
+    /// Instead of the tests, run `cargo xtask soak` with these arguments, which end the command line
+    #[arg(long, value_name = "ARGUMENT", conflicts_with_all = ["tests", "brief", "write"], num_args = 1..,
+          allow_hyphen_values = true)]
+    soak: Vec<String>,
     /// Write the results to docs/kernels.md, tests/verifier-instructions.tsv and docs/lab.md
     #[arg(long)]
     write: bool,
@@ -126,7 +130,8 @@ pub fn boot(kernel: PathBuf, initramfs: PathBuf) -> Result<(bool, String, String
     fs::create_dir_all(folder().join("run"))?;
     let file = |what: &str| folder().join("run").join(format!("boot.{what}"));
     let (console, results) = (file("console"), file("results"));
-    let machine = Machine { arch: Arch::default(), kernel, initramfs, cpus: 1, console, results };
+    let machine =
+        Machine { arch: Arch::default(), kernel, initramfs, cpus: 1, limit: machine::LIMIT, console, results };
     let end = machine.run()?;
     let text = |path: &Path| Ok::<_, std::io::Error>(String::from_utf8_lossy(&fs::read(path)?).replace('\r', ""));
     Ok((end == End::Well, text(&machine.console)?, text(&machine.results)?))
@@ -153,9 +158,13 @@ pub fn machines(args: &Args) -> Result<()> {
     machine::check()?;
     let chosen = chosen(args.arch, &args.kernels)?;
     // docs/kernels.md has the kernels of the host's architecture.
-    let whole = args.arch == Arch::default() && args.kernels.is_empty() && args.tests.is_empty() && args.smp.is_none();
+    let whole = args.arch == Arch::default()
+        && args.kernels.is_empty()
+        && args.tests.is_empty()
+        && args.smp.is_none()
+        && args.soak.is_empty();
     fs::create_dir_all(folder().join("run"))?;
-    let guest = Guest::build(args.arch, &args.tests, args.brief)?;
+    let guest = Guest::build(args)?;
     let mut machines = Vec::new();
     for kernel in chosen {
         match packages::unpacked(kernel) {
@@ -175,7 +184,7 @@ pub fn machines(args: &Args) -> Result<()> {
     let runs = thread::scope(|scope| {
         let mut running = Vec::new();
         for (kernel, unpacked, cpus) in machines {
-            let machine = prepare(kernel, &unpacked, cpus, &guest, args.write)?;
+            let machine = prepare(kernel, &unpacked, cpus, &guest, args)?;
             jobs.take();
             let (guest, jobs) = (&guest, &jobs);
             running.push(scope.spawn(move || {
@@ -219,23 +228,18 @@ fn chosen(arch: Arch, names: &[String]) -> Result<Vec<&'static Kernel>> {
     Ok(kernels)
 }
 
-fn prepare(
-    kernel: &Kernel,
-    unpacked: &packages::Unpacked,
-    cpus: u32,
-    guest: &Guest,
-    recording: bool,
-) -> Result<Machine> {
+fn prepare(kernel: &Kernel, unpacked: &packages::Unpacked, cpus: u32, guest: &Guest, args: &Args) -> Result<Machine> {
     let file = |what: &str| folder().join("run").join(format!("{}.{what}", name(kernel, cpus)));
     let machine = Machine {
         arch: kernel.arch,
         kernel: unpacked.vmlinux(),
         initramfs: file("initramfs"),
         cpus,
+        limit: if args.soak.is_empty() { machine::LIMIT } else { Duration::MAX },
         console: file("console"),
         results: file("results"),
     };
-    guest.write(&machine.initramfs, kernel, unpacked, recording)?;
+    guest.write(&machine.initramfs, kernel, unpacked, args.write)?;
     Ok(machine)
 }
 

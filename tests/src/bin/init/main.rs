@@ -2,10 +2,10 @@
 //! tests need, runs the tests one by one, and reports their results.
 //!
 //! `/plan` lists what to do, one line each, with tabs between the words: `module FILE`, `env NAME VALUE`, `test BINARY
-//! FILE NAME`. The first serial port is for people. The second carries the results in lines of the same form: `init`
-//! first, then `test BINARY NAME pass|fail|timeout MILLISECONDS`, `report BINARY NAME KIND TEXT` (what the test
-//! reported), `log LINE` (a kernel log message that should never appear), and `end well|failed` last. On x86-64, the
-//! exit code is also written to QEMU's debug port, which ends the machine at once.
+//! FILE NAME`, `soak FILE ARGUMENT...`. The first serial port is for people. The second carries the results in lines of
+//! the same form: `init` first, then `test BINARY NAME pass|fail|timeout MILLISECONDS`, `report BINARY NAME KIND TEXT`
+//! (what the test reported), `log LINE` (a kernel log message that should never appear), and `end well|failed` last. On
+//! x86-64, the exit code is also written to QEMU's debug port, which ends the machine at once.
 
 mod run;
 mod surroundings;
@@ -60,6 +60,7 @@ fn work() -> io::Result<bool> {
             ["module", file] => surroundings::insert(file)?,
             ["env", name, value] => variables.push((name, value)),
             ["test", binary, file, name] => well &= run::test(&mut results, &variables, binary, file, name)?,
+            ["soak", file, ref arguments @ ..] => well &= run::soak(&mut results, &variables, file, arguments)?,
             _ => return Err(io::Error::other(format!("no such line in /plan: {line}"))),
         }
     }

@@ -27,17 +27,10 @@ pub fn test(
 ) -> io::Result<bool> {
     let output = File::create(OUTPUT)?;
     File::create(REPORT)?;
-    let start = Instant::now();
     let mut command = Command::new(file);
     command.args([name, "--exact", "--test-threads=1", "--nocapture"]).envs(variables.iter().copied());
-    command.env(report::VARIABLE, REPORT).current_dir("/tmp").process_group(0);
-    let child = command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output).spawn()?;
-    let child = Pid::from_raw(child.id().cast_signed());
-    let outcome = wait(child);
-    let took = start.elapsed().as_millis().to_string();
-    // An error means that the process group is already empty.
-    let _ = killpg(child, Signal::SIGKILL);
-
+    command.env(report::VARIABLE, REPORT).stdout(output.try_clone()?).stderr(output);
+    let (outcome, took) = run(&mut command, Some(LIMIT))?;
     for line in fs::read_to_string(REPORT)?.lines() {
         let (kind, text) = line.split_once('\t').unwrap_or((line, ""));
         say(results, &["report", binary, name, kind, text])?;
@@ -51,10 +44,28 @@ pub fn test(
     Ok(outcome == "pass")
 }
 
-/// Waits for the test to end, and meanwhile reaps orphans, which become children of the init process.
-fn wait(test: Pid) -> &'static str {
-    let deadline = Instant::now() + LIMIT;
-    while Instant::now() < deadline {
+/// Runs `cargo xtask soak` with these arguments, which say how long it takes. Its output goes to the first port.
+pub fn soak(results: &mut Results, variables: &[(&str, &str)], file: &str, arguments: &[&str]) -> io::Result<bool> {
+    let (outcome, took) = run(Command::new(file).args(arguments).envs(variables.iter().copied()), None)?;
+    say(results, &["test", "soak", "soak", outcome, &took])?;
+    Ok(outcome == "pass")
+}
+
+/// The outcome, and the time in milliseconds.
+fn run(command: &mut Command, limit: Option<Duration>) -> io::Result<(&'static str, String)> {
+    let start = Instant::now();
+    let child = command.stdin(Stdio::null()).current_dir("/tmp").process_group(0).spawn()?;
+    let child = Pid::from_raw(child.id().cast_signed());
+    let outcome = wait(child, limit.map(|limit| start + limit));
+    let took = start.elapsed().as_millis().to_string();
+    // An error means that the process group is already empty.
+    let _ = killpg(child, Signal::SIGKILL);
+    Ok((outcome, took))
+}
+
+/// Waits for the program to end, and meanwhile reaps orphans, which become children of the init process.
+fn wait(test: Pid, deadline: Option<Instant>) -> &'static str {
+    while deadline.is_none_or(|deadline| Instant::now() < deadline) {
         match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
             Ok(WaitStatus::Exited(pid, code)) if pid == test => return if code == 0 { "pass" } else { "fail" },
             Ok(WaitStatus::Signaled(pid, ..)) if pid == test => return "fail",

@@ -3,7 +3,7 @@
 use std::time::Duration;
 use tcpmon_tests::traffic::{Between, Method, Reader, ReaderBuilder, Sender, SenderBuilder, Threads};
 use tcpmon_tests::truth::{self, State};
-use tcpmon_tests::{Delay, Lab, LabOptions, Traffic, device, eventually};
+use tcpmon_tests::{Delay, Lab, LabOptions, Traffic, device, eventually, many};
 
 use crate::world::{Account, World, one_of};
 
@@ -111,7 +111,7 @@ impl Steady {
         let reader = Flow::Steady.reader(lab).threads(Threads::PerFlow).chunk(Self::CHUNK).connections(Self::FLOWS);
         let reader = reader.spawn();
         let sender = sender(lab).to(reader.address()).flows(Self::FLOWS).message(Self::MESSAGE);
-        Self { sender: sender.rate(Self::BYTES_PER_SECOND).spawn(), reader }
+        Self { sender: sender.rate(many(Self::BYTES_PER_SECOND)).spawn(), reader }
     }
 
     /// Bytes that were certainly read.
@@ -135,6 +135,7 @@ pub fn transfers(world: &World, seed: u64) {
     let lab = Lab::new();
     world.keep_acting(seed, "transfers", Duration::from_millis(500), |dice| {
         let bytes = Flow::Transfer.most_on_a_connection() / 9 / 10_u64.pow(dice.u32(0..=7)) * dice.u64(1..=9);
+        let bytes = many(bytes).max(1);
         let connections = if bytes > 1_000_000 { dice.u64(1..=2) } else { dice.u64(1..=12) };
         let (what, threads, method) = one_of(
             dice,
@@ -175,7 +176,7 @@ pub fn brief(world: &World, seed: u64) {
         } else {
             (sender, one_of(dice, &[Threads::Epoll, Threads::PerFlow]))
         };
-        let (connections, bytes) = (dice.u64(500..=3_000), dice.u64(1..=Flow::Brief.most_on_a_connection()));
+        let (connections, bytes) = (many(dice.u64(500..=3_000)), dice.u64(1..=Flow::Brief.most_on_a_connection()));
         let reader = Flow::Brief.reader(&lab).threads(threads);
         Flow::Brief.transfer(world, reader, sender, connections, bytes);
         if reset { "reset" } else { "closed" }

@@ -1,0 +1,81 @@
+//! CPUs: many of them, some that do not exist yet, and some that go offline and come back while tcpmon runs.
+
+mod common;
+
+use std::fs;
+use std::thread;
+use std::time::Instant;
+
+use common::{DEADLINE, has_two_cpus, lost, sender};
+use tcpmon_tests::fault::OfflineCpu;
+use tcpmon_tests::physics::{Limits, Physics};
+use tcpmon_tests::traffic::Threads;
+use tcpmon_tests::{Daemon, Lab, Page, Traffic, eventually, is_emulated, report, truth};
+
+/// How often each CPU goes offline.
+const TIMES: u32 = 2;
+
+/// A page, compared with the kernel's counters before and after it, CPU by CPU.
+fn look(daemon: &Daemon, physics: &mut Physics) -> Page {
+    let before = (truth::softnet(), truth::context_switches());
+    // A page lacks the host's counters if the thread that reads them takes longer than 2 s.
+    let text = eventually(DEADLINE, "a page with the host's counters", || {
+        let text = String::from_utf8(daemon.get("/metrics", "text/plain").body).expect("a page is text");
+        text.contains("\ntcpmon_softnet_processed_total{").then_some(text)
+    });
+    let after = (truth::softnet(), truth::context_switches());
+    physics.page(&text).unwrap_or_else(|error| panic!("{error}"));
+    let page = Page::parse(&text).unwrap_or_else(|error| panic!("{error}"));
+    for (before, after) in before.0.iter().zip(&after.0) {
+        assert_eq!(before.cpu, after.cpu);
+        let cpu = before.cpu.to_string();
+        let processed = page.value("tcpmon_softnet_processed_total", &[("cpu", &cpu)]).map(|packets| packets as u64);
+        let expected = before.processed..=after.processed;
+        assert!(processed.is_some_and(|packets| expected.contains(&packets)), "CPU {cpu}: {processed:?}, {expected:?}");
+    }
+    let switches = page.value("tcpmon_context_switches_total", &[]).map(|switches| switches as u64);
+    assert!(switches.is_some_and(|switches| (before.1..=after.1).contains(&switches)), "{switches:?}");
+    page
+}
+
+#[test]
+fn every_sum_is_exact_while_cpus_go_offline_and_come_back() {
+    if !is_emulated() {
+        return report::not_supported("only the machines of `cargo xtask vm` may lose a CPU");
+    }
+    if !has_two_cpus() {
+        return;
+    }
+    let cpus = thread::available_parallelism().expect("the number of CPUs is known").get() as u32;
+    let list = |name| fs::read_to_string(format!("/sys/devices/system/cpu/{name}")).expect("/sys is mounted");
+    assert_ne!(list("possible"), list("online"), "the machine could have more CPUs than it has");
+
+    let (lab, begun) = (Lab::new(), Instant::now());
+    let daemon = Daemon::start(&[]);
+    let mut physics = Physics::new(Limits::of_host(64e6), begun);
+    let flows = 2 * u64::from(cpus);
+    let reader = Traffic::reader(lab.receiver()).comm("nomad").threads(Threads::PerFlow).connections(flows).spawn();
+    let sending = sender(&lab, &reader).comm("sender").flows(flows).rate(50_000).spawn();
+    eventually(DEADLINE, "all connections have brought something", || {
+        let readers = look(&daemon, &mut physics).sum("tcpmon_map_entries", &[("map", "readers")]);
+        (readers >= flows as f64).then_some(())
+    });
+    for _ in 0..TIMES {
+        for cpu in 1..cpus {
+            let offline = OfflineCpu::new(cpu);
+            look(&daemon, &mut physics);
+            drop(offline);
+            look(&daemon, &mut physics);
+        }
+    }
+    let sent = sending.finish();
+    let read = reader.wait();
+    assert_eq!((sent.bytes, sent.broken, read.broken), (read.bytes, 0, 0));
+    eventually(DEADLINE, &format!("received and read are {} bytes", read.bytes), || {
+        let page = look(&daemon, &mut physics);
+        let sums = ["tcpmon_receive_bytes_total", "tcpmon_receive_read_bytes_total"]
+            .map(|name| page.sum(name, &[("process", "nomad")]) as u64);
+        if sums == [read.bytes; 2] { Ok(()) } else { Err(format!("{sums:?}")) }
+    });
+    assert_eq!(lost(&look(&daemon, &mut physics)), 0.0);
+}
