@@ -1,5 +1,7 @@
 //! The host's network: tcpmon shows what the kernel's own files show.
 
+#[path = "host/cgroups.rs"]
+mod cgroups;
 mod common;
 #[path = "host/families.rs"]
 mod families;

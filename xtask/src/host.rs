@@ -25,7 +25,7 @@ pub fn step(name: &str, tcpmon: &Path, work: impl FnOnce() -> Result<()>) -> Res
 /// Some locked-down kernels refuse every iterator whose program could write to a map, with EPERM and before they look
 /// at its first instruction. So no fault of the programs looks like this. Anything else that keeps tcpmon from running
 /// is left to the step, which then fails.
-fn refusal(tcpmon: &Path) -> Result<Option<String>> {
+pub fn refusal(tcpmon: &Path) -> Result<Option<String>> {
     let mut command = Command::new(tcpmon);
     let trace = command.args(["trace", "--all", "--duration", "1ms"]).output();
     let trace = trace.with_context(|| format!("cannot run {}", tcpmon.display()))?;

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything that must pass before a change is finished. What cannot run is a failure, with one
 //! exception: on a host whose kernel forbids tcpmon, the steps that need it there are not run ([`host::step`]). The
-//! virtual machines then run the integration tests, except for those that `docs/kernels.md` lists as run only on the
-//! host.
+//! virtual machines then run the soak and the integration tests, except for those that `docs/kernels.md` lists as run
+//! only on the host.
 
 use std::{fs, path::Path, thread, time::Duration};
 
@@ -10,6 +10,9 @@ use anyhow::{Context as _, Result, bail};
 use crate::{
     bench, build, check, dashboards, dist, fuzz, host, kubernetes, process, process::step, setup, vm, workspace,
 };
+
+/// What the soak is told.
+const SOAK: [&str; 2] = ["--for", "10m"];
 
 /// Arguments of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
@@ -38,7 +41,7 @@ pub fn run(args: &Args) -> Result<()> {
     step("release build", || build::run(true))?;
     step("manifests for Kubernetes", kubernetes::check)?;
     host::step("integration tests", &workspace::release_binary(), integration_tests)?;
-    step("soak and fuzzing", || soak_and_fuzz(&workspace::release_binary()))?;
+    step("soak and fuzzing", || soak_and_fuzz(&workspace::release_binary(), !args.no_vm))?;
     if args.no_vm {
         eprintln!("=== packages and other kernels: skipped");
         return Ok(());
@@ -48,12 +51,16 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// Ten minutes of everything at once, and a minute for each decoder meanwhile: the fuzzers only take what CPU is left.
-fn soak_and_fuzz(tcpmon: &Path) -> Result<()> {
+/// Where this host's kernel forbids tcpmon, the soak runs in a virtual machine.
+fn soak_and_fuzz(tcpmon: &Path, with_vm: bool) -> Result<()> {
     let fuzzer = fuzz::build()?;
     let mut soak = bench::program("soak")?;
     thread::scope(|scope| {
         let fuzzing = scope.spawn(|| fuzz::fuzz_all(&fuzzer, Duration::from_secs(60)));
-        let soaked = host::step("soak", tcpmon, || process::run(soak.args(["--for", "10m"])));
+        let soaked = match host::refusal(tcpmon) {
+            Ok(Some(_)) if with_vm => step("soak on another kernel", || vm::machines(&vm::Args::soak(&SOAK))),
+            _ => host::step("soak", tcpmon, || process::run(soak.args(SOAK))),
+        };
         let fuzzed = fuzzing.join().unwrap_or_else(|_| bail!("the thread that runs the fuzzers has panicked"));
         soaked.and(fuzzed)
     })

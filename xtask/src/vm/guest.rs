@@ -56,7 +56,7 @@ const OF_X86_64: &str = "privileges";
 const OF_REFUSED_KERNELS: &str = "kernels";
 
 /// The tests of [`Brief::Core`].
-const CORE: [&str; 6] = ["bytes", "drops", "kernels", "losses", "trace", "verifier"];
+const CORE: [&str; 7] = ["bytes", "cpus", "drops", "kernels", "losses", "trace", "verifier"];
 
 /// The tests that [`Brief::Most`] leaves out.
 const TIMES: &str = "causes";

@@ -36,6 +36,9 @@ pub use root::Root;
 
 use crate::{arch::Arch, process, setup, workspace};
 
+/// The kernel of a soak: that of Debian's stable release.
+const SOAKED: &str = "6.12";
+
 /// Arguments of `cargo xtask vm`.
 #[derive(Debug, Default, clap::Args)]
 pub struct Args {
@@ -69,6 +72,12 @@ impl Args {
     /// What `cargo xtask test` runs.
     pub fn brief() -> Self {
         Self { brief: true, ..Self::default() }
+    }
+
+    /// A soak with these arguments, on one kernel with two CPUs.
+    pub fn soak(arguments: &[&str]) -> Self {
+        let soak = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        Self { kernels: vec![SOAKED.to_owned()], smp: Some(2), soak, ..Self::default() }
     }
 }
 

@@ -23,6 +23,9 @@ const KEPT: usize = 100_000;
 /// then forgotten.
 const OPEN: usize = 1 << 20;
 
+/// Passes at the start of a trace, at most: each moves the start.
+const FIRST_PASSES: usize = 4;
+
 /// Passes at the end of a trace, at most.
 const PASSES: usize = 8;
 
@@ -84,7 +87,26 @@ impl TraceTotals {
     }
 
     /// The trace begins.
+    ///
+    /// What is read between the looks at a socket and at its reader counts for only one of them, so both looks are
+    /// repeated until none of the readers has read meanwhile; not for ever, because some never stop.
     pub(super) fn begin(&mut self, kernel: &mut Kernel) -> Result<(), KernelReadError> {
+        for _ in 0..FIRST_PASSES {
+            let read = |totals: &HashMap<u32, ThreadTotal>| {
+                totals.values().map(|total| total.read_bytes).fold(0, u64::wrapping_add)
+            };
+            let before = read(&threads(kernel));
+            self.sockets_before(kernel)?;
+            self.threads_before = threads(kernel);
+            // Timeslices say what was read before.
+            if !self.only || read(&self.threads_before) == before {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn sockets_before(&mut self, kernel: &mut Kernel) -> Result<(), KernelReadError> {
         pass(kernel, |record, counters| {
             let total = decode::socket_total(record, counters, false);
             let before = self.before.entry(total.cookie).or_default();
@@ -95,11 +117,7 @@ impl TraceTotals {
                 let SocketTotal { read_bytes, limited, waited, zero_window_ns, .. } = total;
                 *before = SocketPart { read_bytes, limited, waited, zero_window_ns };
             }
-        })?;
-        let now_ns = monotonic_ns();
-        let threads = kernel.readers().into_iter().map(|(_, slot)| (slot.tid, decode::thread_total(&slot, now_ns)));
-        self.threads_before = threads.collect();
-        Ok(())
+        })
     }
 
     /// A timeslice is part of the trace.
@@ -230,6 +248,12 @@ impl TraceTotals {
     pub(super) fn finish(mut self) -> Vec<Total> {
         self.take()
     }
+}
+
+/// Looks at all threads.
+fn threads(kernel: &Kernel) -> HashMap<u32, ThreadTotal> {
+    let now_ns = monotonic_ns();
+    kernel.readers().into_iter().map(|(_, slot)| (slot.tid, decode::thread_total(&slot, now_ns))).collect()
 }
 
 /// Looks at all open sockets.
