@@ -211,7 +211,8 @@ fn section(world: &World, watch: &Watch<'_>, begun: Instant) -> Section {
         if judged { "" } else { ", too early to be judged" },
     );
     let notes = vec![
-        format!("Received: {:.2} GB. Lost: {}.", watch.received / 1e9, list(lost)),
+        format!("Received: {:.2} GB.", watch.received / 1e9),
+        format!("Lost: {}.", list(lost)),
         format!("Done: {}.", list(actions.iter().map(|(what, times)| format!("{what} {times}")).collect())),
     ];
     Section { name: "soak", what, table, notes }
