@@ -25,7 +25,7 @@ pub struct Args {
 }
 
 /// What libFuzzer needs to see which code the bytes reach. Arithmetic that overflows is a finding, too.
-const FLAGS: [&str; 9] = [
+const FLAGS: [&str; 8] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
@@ -33,7 +33,6 @@ const FLAGS: [&str; 9] = [
     "-Cllvm-args=-sanitizer-coverage-pc-table",
     // One unit, because the pass does not expect code to be moved between units after it.
     "-Ccodegen-units=1",
-    "-Clto=off",
     "-Coverflow-checks",
     "-Cdebug-assertions",
 ];
@@ -116,6 +115,8 @@ pub fn build() -> Result<PathBuf> {
         workspace::cargo()
             .args(["build", "--release", "--package", "tcpmon-fuzz", "--features", "engine", "--target", &target])
             .env("CARGO_ENCODED_RUSTFLAGS", FLAGS.join("\x1f"))
+            // Otherwise the linker would compile everything once more.
+            .env("CARGO_PROFILE_RELEASE_LTO", "off")
             .env("CARGO_TARGET_DIR", &folder),
     )?;
     Ok(folder.join(target).join("release/tcpmon-fuzz"))
