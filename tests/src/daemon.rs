@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::clock::monotonic_ns;
 use crate::process::{Process, tcpmon_binary};
 use crate::truth::{self, State};
-use crate::{Namespace, Page, eventually, free_port, must};
+use crate::{Namespace, Page, eventually, free_port, is_emulated, must};
 
 /// Time limit to start, to answer and to stop: generous, for an emulated machine that has other work.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -157,6 +157,9 @@ impl Daemon {
         eventually(DEADLINE, "a page shows all truly", || {
             let page = self.page();
             match page.value("tcpmon_newborn_groups", &[]) {
+                Some(0.0) if is_emulated() && !page.has_host_counters() => {
+                    Err("the host's counters are missing".into())
+                }
                 Some(0.0) => Ok(page),
                 newborn => Err(format!("{newborn:?} groups are held at zero")),
             }

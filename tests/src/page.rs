@@ -48,6 +48,21 @@ impl Page {
         self.matching(name, labels).map(|sample| sample.value).sum()
     }
 
+    /// Whether it has the host's counters. It lacks them, and has a source `all` that is not available, if the thread
+    /// that reads them takes longer than 2 s, which happens on an emulated CPU.
+    pub fn has_host_counters(&self) -> bool {
+        self.value("tcpmon_host_source_available", &[("source", "all")]).is_none()
+    }
+
+    /// The samples with this name and (at least) these labels, added up by the value of another label.
+    pub fn each(&self, name: &str, by: &str, labels: &[(&str, &str)]) -> BTreeMap<&str, f64> {
+        let mut each = BTreeMap::new();
+        for sample in self.matching(name, labels) {
+            *each.entry(sample.labels.get(by).map_or("", String::as_str)).or_default() += sample.value;
+        }
+        each
+    }
+
     /// All samples with this name.
     pub fn samples(&self, name: &str) -> Vec<&Sample> {
         self.matching(name, &[]).collect()

@@ -1,5 +1,6 @@
 //! The kernel's own figures for what tcpmon reports, read without tcpmon.
 
+mod cpus;
 mod hidden;
 mod kernel_log;
 mod limits;
@@ -8,6 +9,7 @@ mod proc;
 mod sockets;
 mod trace;
 
+pub use cpus::CpuCounters;
 pub use hidden::HiddenEnds;
 pub use kernel_log::kernel_alarms;
 pub use limits::LimitTrace;

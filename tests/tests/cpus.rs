@@ -10,31 +10,22 @@ use common::{DEADLINE, has_two_cpus, lost, sender};
 use tcpmon_tests::fault::OfflineCpu;
 use tcpmon_tests::physics::{Limits, Physics};
 use tcpmon_tests::traffic::Threads;
-use tcpmon_tests::{Daemon, Lab, Page, Traffic, eventually, is_emulated, report, truth};
+use tcpmon_tests::truth::CpuCounters;
+use tcpmon_tests::{Daemon, Lab, Page, Traffic, eventually, is_emulated, report};
 
 /// How often each CPU goes offline.
 const TIMES: u32 = 2;
 
 /// A page, compared with the kernel's counters before and after it, CPU by CPU.
 fn look(daemon: &Daemon, physics: &mut Physics) -> Page {
-    let before = (truth::softnet(), truth::context_switches());
-    // A page lacks the host's counters if the thread that reads them takes longer than 2 s.
-    let text = eventually(DEADLINE, "a page with the host's counters", || {
+    let before = CpuCounters::read();
+    let page = eventually(DEADLINE, "a page with the host's counters", || {
         let text = String::from_utf8(daemon.get("/metrics", "text/plain").body).expect("a page is text");
-        text.contains("\ntcpmon_softnet_processed_total{").then_some(text)
+        physics.page(&text).unwrap_or_else(|error| panic!("{error}"));
+        let page = Page::parse(&text).unwrap_or_else(|error| panic!("{error}"));
+        page.has_host_counters().then_some(page)
     });
-    let after = (truth::softnet(), truth::context_switches());
-    physics.page(&text).unwrap_or_else(|error| panic!("{error}"));
-    let page = Page::parse(&text).unwrap_or_else(|error| panic!("{error}"));
-    for (before, after) in before.0.iter().zip(&after.0) {
-        assert_eq!(before.cpu, after.cpu);
-        let cpu = before.cpu.to_string();
-        let processed = page.value("tcpmon_softnet_processed_total", &[("cpu", &cpu)]).map(|packets| packets as u64);
-        let expected = before.processed..=after.processed;
-        assert!(processed.is_some_and(|packets| expected.contains(&packets)), "CPU {cpu}: {processed:?}, {expected:?}");
-    }
-    let switches = page.value("tcpmon_context_switches_total", &[]).map(|switches| switches as u64);
-    assert!(switches.is_some_and(|switches| (before.1..=after.1).contains(&switches)), "{switches:?}");
+    before.check(&page, &CpuCounters::read()).unwrap_or_else(|error| panic!("{error}"));
     page
 }
 

@@ -22,7 +22,7 @@ use tcpmon_tests::fault::{RingOverrun, StuckSockets};
 use tcpmon_tests::lab::End;
 use tcpmon_tests::sysctl::HostSysctl;
 use tcpmon_tests::traffic::Threads;
-use tcpmon_tests::truth::{self, State};
+use tcpmon_tests::truth::{self, CpuCounters, State};
 use tcpmon_tests::{Daemon, Lab, Namespace, Page, Traffic, eventually, is_emulated};
 
 const TCP_EVENTS: &str = "tcpmon_tcp_events_total";
@@ -33,24 +33,15 @@ fn softnet_and_context_switches_lie_between_two_readings_and_move_with_traffic()
     let lab = Lab::new();
     let daemon = Daemon::start(&[]);
     let look = || {
-        let before = (truth::softnet(), truth::context_switches());
+        let before = CpuCounters::read();
         let page = daemon.scrape();
-        let after = (truth::softnet(), truth::context_switches());
-        for (before, after) in before.0.iter().zip(&after.0) {
-            let cpu = before.cpu.to_string();
-            for (family, before, after) in [
-                ("tcpmon_softnet_processed_total", before.processed, after.processed),
-                ("tcpmon_softnet_dropped_total", before.dropped, after.dropped),
-                ("tcpmon_softnet_time_squeezed_total", before.time_squeezed, after.time_squeezed),
-            ] {
-                let shown = page.value(family, &[("cpu", &cpu)]).expect(family);
-                assert!(before as f64 <= shown && shown <= after as f64, "{family} {cpu} {before} {shown} {after}");
-            }
-        }
-        assert_eq!(page.samples("tcpmon_softnet_processed_total").len(), before.0.len(), "each CPU, and no other");
-        let switches = page.value("tcpmon_context_switches_total", &[]).expect("/proc/stat is there");
-        assert!(before.1 as f64 <= switches && switches <= after.1 as f64, "{} {switches} {}", before.1, after.1);
-        (page.sum("tcpmon_softnet_processed_total", &[]), switches)
+        before.check(&page, &CpuCounters::read()).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(
+            page.samples("tcpmon_softnet_processed_total").len(),
+            before.softnet.len(),
+            "each CPU, and no other"
+        );
+        (page.sum("tcpmon_softnet_processed_total", &[]), page.sum("tcpmon_context_switches_total", &[]))
     };
     let first = look();
     let reader = Traffic::reader(lab.receiver()).spawn();

@@ -1,7 +1,7 @@
 //! Runs one test in a process group of its own, so that the next one starts clean whatever this one leaves behind.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -39,14 +39,17 @@ pub fn test(
     if outcome != "pass" {
         let words = fs::read(OUTPUT)?;
         let words = String::from_utf8_lossy(&words);
-        write!(io::stdout(), "\n<<< {binary} {name}\n{words}\n>>> {binary} {name}\n")?;
+        println!("\n<<< {binary} {name}\n{words}\n>>> {binary} {name}");
     }
     Ok(outcome == "pass")
 }
 
-/// Runs `cargo xtask soak` with these arguments, which say how long it takes. Its output goes to the first port.
+/// Runs `cargo xtask soak` with these arguments, which say how long it takes. It prints to the first port, so that its
+/// progress can be read meanwhile.
 pub fn soak(results: &mut Results, variables: &[(&str, &str)], file: &str, arguments: &[&str]) -> io::Result<bool> {
+    println!("\n<<< soak soak");
     let (outcome, took) = run(Command::new(file).args(arguments).envs(variables.iter().copied()), None)?;
+    println!("\n>>> soak soak");
     say(results, &["test", "soak", "soak", outcome, &took])?;
     Ok(outcome == "pass")
 }
