@@ -20,5 +20,6 @@ pub mod metrics;
 pub mod model;
 pub mod report;
 pub mod sandbox;
+pub mod threads;
 pub mod top;
 pub mod trigger;

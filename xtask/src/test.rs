@@ -47,7 +47,8 @@ pub fn run(args: &Args) -> Result<()> {
         return Ok(());
     }
     step("packages", || dist::run(&dist::Args::TEST))?;
-    step("other kernels", || vm::machines(&vm::Args::brief()))
+    let forbids = host::refusal(&workspace::release_binary())?.is_some();
+    step("other kernels", || vm::machines(&vm::Args::brief(forbids)))
 }
 
 /// Ten minutes of everything at once, and a minute for each decoder meanwhile: the fuzzers only take what CPU is left.

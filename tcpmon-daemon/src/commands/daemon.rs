@@ -55,9 +55,7 @@ pub fn run(args: &DaemonArgs) -> anyhow::Result<()> {
     let reloader = Reloader { args: args.clone(), running: config, log: LogHandle::start(settings.log) };
     // One thread answers scrapes; the collector's thread does the work.
     configure_allocator();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.context("cannot start the async runtime")?;
-    runtime.block_on(serve(settings, reloader, flight))
+    super::runtime()?.block_on(serve(settings, reloader, flight))
 }
 
 impl From<&DaemonSettings> for Options {

@@ -16,7 +16,10 @@ mod trace;
 mod trace_file;
 mod worker;
 
-use std::{sync::mpsc, thread, time::Duration};
+use std::{os::unix::net::UnixStream, sync::mpsc, thread, time::Duration};
+
+use anyhow::Context as _;
+use tokio::runtime::{Builder, Runtime};
 
 use crate::{
     cli::{Cli, Command},
@@ -41,6 +44,13 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Top(args) => top::run(&args).map(|()| 0),
         Command::Doctor(args) => doctor::run(&args),
     }
+}
+
+/// The async runtime of a command.
+fn runtime() -> anyhow::Result<Runtime> {
+    // tokio makes such a pair for its first signal, and panics if it cannot.
+    let runtime = UnixStream::pair().and_then(|_| Builder::new_current_thread().enable_all().build());
+    runtime.context("cannot start the async runtime")
 }
 
 /// An error in one line, with each of its causes once. An error that ends in a remedy names its cause before that.

@@ -39,8 +39,7 @@ const GROUP_TTL: Duration = Duration::from_secs(120);
 /// Runs until `q`, a signal, or after one table with `--once`.
 pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     sandbox::begin().context("cannot give up capabilities")?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.context("cannot start the async runtime")?;
+    let runtime = super::runtime()?;
     let result = runtime.block_on(async {
         let samples = Samples::open(args).await?;
         sandbox::give_up_all(false).context("cannot give up capabilities")?;

@@ -113,9 +113,7 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<u8> {
     // The output may be in a directory of somebody else, which root can write to.
     let several_files = args.rotate.is_some() || args.ring.is_some();
     sandbox::give_up_all(several_files).context("cannot give up capabilities")?;
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the async runtime")?;
-    runtime.block_on(async {
+    super::runtime()?.block_on(async {
         let mut signals = Signals::listen(args.ring.is_some()).context("cannot install a signal handler")?;
         let mut totals = TraceTotals::new(&args.port, args.summary_only);
         if let Some(time) = args.start_at {

@@ -14,10 +14,11 @@ use axum::http::HeaderValue;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bcrypt::HashParts;
 use ring::{hmac, rand::SystemRandom};
-use tokio::{sync::Semaphore, task::spawn_blocking};
+use tokio::sync::Semaphore;
 use tracing::warn;
 
 use super::connections::Client;
+use crate::threads;
 
 /// Highest bcrypt cost: 2^14 rounds take about a second, and a first scrape must be answered within ten seconds.
 const MAX_BCRYPT_COST: u32 = 14;
@@ -72,7 +73,7 @@ impl Users {
 pub(super) enum Login {
     Granted,
     Denied,
-    /// Too many passwords of this client are already waiting to be checked.
+    /// Too many passwords of this client are already waiting to be checked, or this one could not be checked.
     Busy,
 }
 
@@ -135,7 +136,7 @@ impl Passwords {
             return Login::Granted;
         }
         let this = Arc::clone(self);
-        let checked = spawn_blocking(move || {
+        let checked = threads::run("password", move || {
             // The turns end when the computation ends, because it continues even if the client disconnects.
             let _turns = (slot, own, turn, queue);
             let verified = bcrypt::verify(&password, &hash).unwrap_or(false) && known;
@@ -150,7 +151,7 @@ impl Passwords {
             Ok(false) => Login::Denied,
             Err(error) => {
                 warn!(%error, "cannot check a password");
-                Login::Denied
+                Login::Busy
             }
         }
     }

@@ -11,7 +11,7 @@ use std::{
 
 use tokio::{
     sync::{Mutex, OwnedMutexGuard},
-    task::{JoinError, spawn_blocking},
+    task::JoinError,
     time::sleep_until,
 };
 
@@ -24,6 +24,7 @@ use super::{
 use crate::{
     metrics::{self, Coding, Format, Identity},
     model::{new_series::NewSeries, snapshot::Observed},
+    threads,
 };
 
 /// A request that arrives within this time of a sample's start gets that sample.
@@ -141,8 +142,7 @@ impl<S: DataSource> SampleCache<S> {
         or_panic(task.await)
     }
 
-    /// Makes a page of the latest sample, also in a separate task, and on a thread of the pool: a large page takes half
-    /// a second.
+    /// Makes a page of the latest sample on a thread of its own: a large page takes half a second.
     async fn render(
         self: &Arc<Self>,
         mut state: OwnedMutexGuard<CacheState>,
@@ -150,14 +150,14 @@ impl<S: DataSource> SampleCache<S> {
         request: PageRequest,
     ) -> Result<Arc<StoredPage>, Unavailable> {
         let cache = Arc::clone(self);
-        let task = spawn_blocking(move || {
+        let page = threads::run("page", move || {
             let page = cache.write(seen, &request).map(|page| cache.pages.add(page));
             if let Some(sample) = &mut state.sample {
                 sample.pages[request.index()] = Some(page.clone());
             }
             page
         });
-        or_panic(task.await)
+        page.await.unwrap_or_else(|error| Err(Unavailable(error.to_string())))
     }
 
     fn write(&self, seen: Observed, request: &PageRequest) -> Result<StoredPage, Unavailable> {

@@ -222,7 +222,7 @@ impl HttpServer {
                 (StatusCode::UNAUTHORIZED, challenge, "this page requires a user name and password\n").into_response()
             }
             Login::Busy => {
-                let text = "too many password checks are waiting: retry later\n";
+                let text = "the password cannot be checked now: retry later\n";
                 (StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, "5")], text).into_response()
             }
         };

@@ -6,13 +6,12 @@ use tokio::{
     io::AsyncWriteExt as _,
     net::{UnixListener, UnixStream},
     sync::Semaphore,
-    task::spawn_blocking,
     time::{Instant, sleep, sleep_until, timeout},
 };
 use tracing::debug;
 
 use super::wire;
-use crate::model::live::LiveSample;
+use crate::{model::live::LiveSample, threads};
 
 /// Largest number of clients; others wait.
 const MAX_CLIENTS: usize = 8;
@@ -69,7 +68,7 @@ async fn answer<S: LiveSource>(mut stream: UnixStream, source: &S) -> std::io::R
             Err(problem) => Err(problem),
         };
         let encode = move || wire::message(sample.as_ref().map_err(String::as_str));
-        let message = spawn_blocking(encode).await.map_err(std::io::Error::other)?;
+        let message = threads::run("sample", encode).await?;
         timeout(MAX_IDLE, stream.write_all(&message)).await??;
         if is_refused {
             return Ok(());

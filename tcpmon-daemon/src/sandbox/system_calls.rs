@@ -127,12 +127,13 @@ impl AllowedCalls {
         calls.allow_if(libc::SYS_mprotect, &[bits_clear(2, libc::PROT_EXEC)]);
         // A new thread names itself.
         calls.allow_if(libc::SYS_prctl, &[equals(0, libc::PR_SET_NAME as u64)]);
+        // Without an address: only to who is connected. Any thread may get a signal, whose handler (tokio's) sends a
+        // byte to the endpoint's thread.
+        calls.allow_if(libc::SYS_sendto, &[is_null(4)]);
         match role {
             ThreadRole::Endpoint => {
                 calls.allow(ENDPOINT);
                 calls.allow_if(libc::SYS_ioctl, &[equals(1, FIONBIO)]);
-                // Without an address: only to who is connected.
-                calls.allow_if(libc::SYS_sendto, &[is_null(4)]);
                 // Threads, and neither processes nor namespaces. clone3 is refused as unknown: its flags are in memory.
                 let threads = libc::CLONE_VM | libc::CLONE_THREAD;
                 let operation = SeccompCmpOp::MaskedEq(u64::from((threads | NAMESPACES).cast_unsigned()));

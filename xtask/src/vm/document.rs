@@ -101,7 +101,7 @@ fn required_part(runs: &[&Run]) -> Result<String> {
     text += "\n## Tests\n\nAll tests of `tests/tests` that are not listed here pass on every virtual machine \
          (kernel and number of CPUs).\n\n";
     text += &rows(runs, &|test| did_not_pass_everywhere(runs, test));
-    text += "\nThese test files run only on the host, not in virtual machines:\n\n";
+    text += "\nThese test files run only on the host, not in virtual machines (but see `failures` above):\n\n";
     for (file, because) in NOT_RUN {
         text += &format!("- `{file}`: {because}.\n");
     }

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use cargo_metadata::{Artifact, Message};
 
 use super::{
-    Args, folder,
+    Args, STABLE, folder,
     initramfs::Initramfs,
     kernels::{Brief, Expectation, Kernel},
     packages::Unpacked,
@@ -22,9 +22,9 @@ use super::{
 use crate::{arch::Arch, process, workspace};
 
 /// Programs that the tests run.
-const TOOLS: [&str; 19] = [
+const TOOLS: [&str; 20] = [
     "nft", "iperf3", "ss", "ip", "ethtool", "promtool", "setpriv", "unshare", "mount", "sh", "tail", "sysctl", "free",
-    "getconf", "uname", "date", "dd", "timeout", "true",
+    "getconf", "uname", "date", "dd", "timeout", "true", "strace",
 ];
 
 /// Files of the checkout that the tests read.
@@ -48,6 +48,10 @@ pub const NOT_RUN: [(&str, &str); 12] = [
     ("service", "it tests signals, health and the notifications to systemd, which do not depend on the kernel"),
     ("top", "it tests a screen, whose numbers come from the same passes as the metrics"),
 ];
+
+/// The one of these that does not depend on the speed of a CPU. A machine runs it if it is named, or instead of a host
+/// whose kernel forbids tcpmon.
+const FOR_THE_HOST: &str = "failures";
 
 /// A test file that only x86-64 has: it writes the registers of a process.
 const OF_X86_64: &str = "privileges";
@@ -89,8 +93,11 @@ impl Guest {
         // The host can ask only its own executables for the names of their tests.
         let here = if arch == Arch::default() { None } else { Some(tests_and_programs(Arch::default())?) };
         let mut tests = Vec::new();
-        let is_run =
-            |name: &str| NOT_RUN.iter().all(|(other, _)| *other != name) && (arch == Arch::X86_64 || name != OF_X86_64);
+        let is_run = |name: &str| {
+            let is_wanted = args.host_forbids || filters.iter().any(|filter| filter.starts_with(FOR_THE_HOST));
+            let is_run = is_wanted && name == FOR_THE_HOST || NOT_RUN.iter().all(|(other, _)| *other != name);
+            is_run && (arch == Arch::X86_64 || name != OF_X86_64)
+        };
         for executable in executables.iter().filter(|executable| executable.is_test && is_run(&executable.name)) {
             let same = |other: &&Executable| other.is_test && other.name == executable.name;
             let asked = here.as_ref().map_or(Some(executable), |here| here.iter().find(same));
@@ -176,6 +183,7 @@ impl Guest {
             _ if !self.soak.is_empty() => true,
             _ if kernel.expectation == Expectation::Refused => test.binary == OF_REFUSED_KERNELS,
             _ if !self.brief => true,
+            _ if test.binary == FOR_THE_HOST => kernel.name == STABLE,
             Brief::Core => CORE.contains(&test.binary.as_str()),
             Brief::Most => test.binary != TIMES,
         })

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Packages with the tools that the tests run. They are installed with all that they depend on.
-const PACKAGES: [&str; 11] = [
+const PACKAGES: [&str; 12] = [
     "coreutils",
     "dash",
     "ethtool",
@@ -29,6 +29,7 @@ const PACKAGES: [&str; 11] = [
     "mount",
     "nftables",
     "procps",
+    "strace",
     "util-linux",
 ];
 
