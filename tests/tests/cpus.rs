@@ -19,12 +19,12 @@ const TIMES: u32 = 2;
 /// A page, compared with the kernel's counters before and after it, CPU by CPU.
 fn look(daemon: &Daemon, physics: &mut Physics) -> Page {
     let before = CpuCounters::read();
-    let page = eventually(DEADLINE, "a page with the host's counters", || {
+    let (text, page) = eventually(DEADLINE, "a page with the host's counters", || {
         let text = String::from_utf8(daemon.get("/metrics", "text/plain").body).expect("a page is text");
-        physics.page(&text).unwrap_or_else(|error| panic!("{error}"));
         let page = Page::parse(&text).unwrap_or_else(|error| panic!("{error}"));
-        page.has_host_counters().then_some(page)
+        page.has_host_counters().then_some((text, page))
     });
+    physics.page(&text).unwrap_or_else(|error| panic!("{error}"));
     before.check(&page, &CpuCounters::read()).unwrap_or_else(|error| panic!("{error}"));
     page
 }
