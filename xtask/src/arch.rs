@@ -60,13 +60,13 @@ impl Arch {
         cargo
     }
 
-    /// The tcpmon binary of a cargo profile.
-    pub fn binary(self, profile: &str) -> PathBuf {
+    /// The tcpmon binary of the release build.
+    pub fn release_binary(self) -> PathBuf {
         let target = match self {
             Self::X86_64 => workspace::target(),
             Self::Arm64 => workspace::target().join(self.target()),
         };
-        target.join(profile).join("tcpmon")
+        target.join("release/tcpmon")
     }
 
     /// QEMU with a machine of this architecture: without devices, but with the port for the results as `results`.

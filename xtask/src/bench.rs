@@ -6,14 +6,14 @@ use std::{ffi::OsString, os::unix::process::CommandExt as _, process::Command};
 
 use anyhow::{Context as _, Result};
 
-use crate::{build, process, setup, workspace};
+use crate::{arch::Arch, build, process, setup, workspace};
 
 /// Builds everything in release mode and then execs one of the tests' programs, so that Ctrl-C and the exit status are
 /// its own.
 pub fn exec(name: &str, arguments: &[OsString]) -> Result<()> {
     setup::run()?;
     setup::test_packages()?;
-    build::binary(true)?;
+    build::release(Arch::default())?;
     let mut command = program(name)?;
     if arguments.iter().any(|argument| argument == "--peers") {
         command.env("REZOLUS_BIN", setup::peers()?);
@@ -24,8 +24,8 @@ pub fn exec(name: &str, arguments: &[OsString]) -> Result<()> {
 
 /// Builds the tests' programs, and returns the command that runs this one with the release binary.
 pub fn program(name: &str) -> Result<Command> {
-    process::run(workspace::cargo().args(["build", "--release", "--package", "tcpmon-tests", "--bins"]))?;
+    process::run(build::release_cargo(Arch::default())?.args(["--package", "tcpmon-tests", "--bins"]))?;
     let mut command = Command::new(workspace::target().join("release").join(name));
-    command.env("TCPMON_BIN", workspace::release_binary());
+    command.env("TCPMON_BIN", Arch::default().release_binary());
     Ok(command)
 }

@@ -1,6 +1,6 @@
 //! `cargo xtask build`: builds the daemon, which has its eBPF object embedded.
 
-use std::{env, ffi::OsStr, path::PathBuf, process::Command};
+use std::{env, ffi::OsStr, process::Command};
 
 use anyhow::{Error, Result};
 
@@ -8,33 +8,32 @@ use tcpmon_build::Toolkit;
 
 use crate::{arch::Arch, process, workspace};
 
+/// What cargo builds for the daemon and all other subcommands.
+const DAEMON: [&str; 4] = ["--package", "tcpmon-daemon", "--bin", "tcpmon"];
+
 /// Builds the tcpmon binary, then prints the eBPF object's path and SHA-256.
 pub fn run(release: bool) -> Result<()> {
-    binary(release)?;
+    if release {
+        self::release(Arch::default())?;
+    } else {
+        process::run(Arch::default().cargo("build").args(DAEMON))?;
+    }
     let object = toolkit()?.object();
     eprintln!("SHA-256 of the eBPF object:");
     process::run(Command::new("sha256sum").arg(object))
 }
 
-/// Builds the tcpmon binary; `tcpmon-daemon/build.rs` compiles the eBPF object and embeds it.
-pub fn binary(release: bool) -> Result<()> {
-    let mut cargo = workspace::cargo();
-    cargo.args(["build", "--package", "tcpmon-daemon", "--bin", "tcpmon"]);
-    if release {
-        cargo.arg("--release");
-    }
-    process::run(&mut cargo)
+/// Builds the binary that is tested and packed; `tcpmon-daemon/build.rs` compiles the eBPF object and embeds it.
+pub fn release(arch: Arch) -> Result<()> {
+    process::run(release_cargo(arch)?.args(DAEMON))
 }
 
-/// Builds the binary that is packed, which has the same bytes wherever the checkout is, and returns its path.
-pub fn packed_binary(arch: Arch) -> Result<PathBuf> {
+/// A command that builds in release mode. The result has the same bytes wherever the checkout is.
+pub fn release_cargo(arch: Arch) -> Result<Command> {
     let flags = toolkit()?.remap_paths().join(OsStr::new("\x1f"));
-    process::run(
-        arch.cargo("build")
-            .args(["--package", "tcpmon-daemon", "--bin", "tcpmon", "--profile", "dist"])
-            .env("CARGO_ENCODED_RUSTFLAGS", flags),
-    )?;
-    Ok(arch.binary("dist"))
+    let mut cargo = arch.cargo("build");
+    cargo.arg("--release").env("CARGO_ENCODED_RUSTFLAGS", flags);
+    Ok(cargo)
 }
 
 /// The tools for the bpf target; an error names what is missing.

@@ -24,17 +24,13 @@ pub struct Args {
     time: Duration,
 }
 
-/// What libFuzzer needs to see which code the bytes reach. Arithmetic that overflows is a finding, too.
-const FLAGS: [&str; 8] = [
+/// What libFuzzer needs to see which code the bytes reach. The profile `fuzz` in `Cargo.toml` has the rest.
+const FLAGS: [&str; 5] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
     "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
     "-Cllvm-args=-sanitizer-coverage-pc-table",
-    // One unit, because the pass does not expect code to be moved between units after it.
-    "-Ccodegen-units=1",
-    "-Coverflow-checks",
-    "-Cdebug-assertions",
 ];
 
 /// Longer bytes than this find nothing that shorter ones do not, but take longer.
@@ -113,13 +109,21 @@ pub fn build() -> Result<PathBuf> {
     let folder = workspace::root().join("target/fuzz");
     process::run(
         workspace::cargo()
-            .args(["build", "--release", "--package", "tcpmon-fuzz", "--features", "engine", "--target", &target])
+            .args([
+                "build",
+                "--profile",
+                "fuzz",
+                "--package",
+                "tcpmon-fuzz",
+                "--features",
+                "engine",
+                "--target",
+                &target,
+            ])
             .env("CARGO_ENCODED_RUSTFLAGS", FLAGS.join("\x1f"))
-            // Otherwise the linker would compile everything once more.
-            .env("CARGO_PROFILE_RELEASE_LTO", "off")
             .env("CARGO_TARGET_DIR", &folder),
     )?;
-    Ok(folder.join(target).join("release/tcpmon-fuzz"))
+    Ok(folder.join(target).join("fuzz/tcpmon-fuzz"))
 }
 
 fn fuzz(program: &Path, decoder: &str, own: &Path, seeds: &Path, found: &Path, time: Duration) -> Result<Fuzzed> {

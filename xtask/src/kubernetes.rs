@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-use crate::{build, process, setup, workspace};
+use crate::{arch::Arch, build, process, setup, workspace};
 
 /// Builds the manifests, as `kubectl apply --kustomize` does.
 const KUSTOMIZE: &str = "sigs.k8s.io/kustomize/kustomize/v5@v5.8.2";
@@ -20,7 +20,7 @@ const OPERATOR: &str = "github.com/prometheus-operator/prometheus-operator@v0.93
 pub fn run() -> Result<()> {
     setup::run()?;
     setup::test_packages()?;
-    build::binary(true)?;
+    build::release(Arch::default())?;
     check()
 }
 
@@ -37,7 +37,7 @@ pub fn check() -> Result<()> {
             .arg("--check")
             .arg(kustomize)
             .arg(schemas()?)
-            .arg(workspace::release_binary()),
+            .arg(Arch::default().release_binary()),
     )?;
     process::output(Command::new("promtool").args(["test", "rules"]).arg(folder.join("join_test.yaml")))?;
     println!("the manifests for Kubernetes are valid");

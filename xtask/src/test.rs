@@ -1,14 +1,15 @@
 //! `cargo xtask test`: everything that must pass before a change is finished. What cannot run is a failure, with one
-//! exception: on a host whose kernel forbids tcpmon, the steps that need it there are not run ([`host::step`]). The
+//! exception: on a host whose kernel forbids tcpmon, the steps that need it there are not run ([`Host::step`]). The
 //! virtual machines then run the soak and the integration tests, except for those that `docs/kernels.md` lists as run
 //! only on the host.
 
-use std::{fs, path::Path, thread, time::Duration};
+use std::{fs, thread, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 
 use crate::{
-    bench, build, check, dashboards, dist, fuzz, host, kubernetes, process, process::step, setup, vm, workspace,
+    arch::Arch, bench, build, check, dashboards, dist, fuzz, host::Host, kubernetes, process, process::step, setup, vm,
+    workspace,
 };
 
 /// What the soak is told.
@@ -40,27 +41,27 @@ pub fn run(args: &Args) -> Result<()> {
     })?;
     step("release build", || build::run(true))?;
     step("manifests for Kubernetes", kubernetes::check)?;
-    host::step("integration tests", &workspace::release_binary(), integration_tests)?;
-    step("soak and fuzzing", || soak_and_fuzz(&workspace::release_binary(), !args.no_vm))?;
+    let host = Host::ask(&Arch::default().release_binary())?;
+    host.step("integration tests", integration_tests)?;
+    step("soak and fuzzing", || soak_and_fuzz(&host, !args.no_vm))?;
     if args.no_vm {
         eprintln!("=== packages and other kernels: skipped");
         return Ok(());
     }
     step("packages", || dist::run(&dist::Args::TEST))?;
-    let forbids = host::refusal(&workspace::release_binary())?.is_some();
-    step("other kernels", || vm::machines(&vm::Args::brief(forbids)))
+    step("other kernels", || vm::machines(&vm::Args::brief(host.forbids())))
 }
 
 /// Ten minutes of everything at once, and a minute for each decoder meanwhile: the fuzzers only take what CPU is left.
 /// Where this host's kernel forbids tcpmon, the soak runs in a virtual machine.
-fn soak_and_fuzz(tcpmon: &Path, with_vm: bool) -> Result<()> {
+fn soak_and_fuzz(host: &Host, with_vm: bool) -> Result<()> {
     let fuzzer = fuzz::build()?;
-    let mut soak = bench::program("soak")?;
     thread::scope(|scope| {
         let fuzzing = scope.spawn(|| fuzz::fuzz_all(&fuzzer, Duration::from_secs(60)));
-        let soaked = match host::refusal(tcpmon) {
-            Ok(Some(_)) if with_vm => step("soak on another kernel", || vm::machines(&vm::Args::soak(&SOAK))),
-            _ => host::step("soak", tcpmon, || process::run(soak.args(SOAK))),
+        let soaked = if host.forbids() && with_vm {
+            step("soak on another kernel", || vm::machines(&vm::Args::soak(&SOAK)))
+        } else {
+            host.step("soak", || process::run(bench::program("soak")?.args(SOAK)))
         };
         let fuzzed = fuzzing.join().unwrap_or_else(|_| bail!("the thread that runs the fuzzers has panicked"));
         soaked.and(fuzzed)
@@ -76,7 +77,7 @@ fn integration_tests() -> Result<()> {
             // All of them, also after one has failed: a run takes long, and each should say all that it can.
             .args(["test", "--package", "tcpmon-tests", "--no-fail-fast"])
             .args(["--", "--test-threads=1"])
-            .env("TCPMON_BIN", workspace::release_binary())
+            .env("TCPMON_BIN", Arch::default().release_binary())
             .env("TCPMON_REPORT", &report),
     )?;
     // If the kernel lacks what a test is about, the test reports that instead of failing.

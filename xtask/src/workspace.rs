@@ -25,11 +25,6 @@ pub fn target() -> PathBuf {
     root().join(target)
 }
 
-/// The tcpmon binary of the release build.
-pub fn release_binary() -> PathBuf {
-    target().join("release/tcpmon")
-}
-
 /// Where `cargo xtask setup` puts its tools: in the checkout, whatever `CARGO_TARGET_DIR` is, so that every build of
 /// this checkout finds the same linker.
 pub fn tools() -> PathBuf {

@@ -1,10 +1,6 @@
 //! The binary that is packed: stripped, checked, its debug information in a file of its own.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{fs, path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -17,8 +13,9 @@ const LARGEST: u64 = 9_600_000;
 /// The C library of Enterprise Linux 9, the oldest that is supported.
 const NEWEST_GLIBC: (u32, u32) = (2, 34);
 
-/// Splits the binary that cargo has built, and returns the path of what is packed.
-pub fn split(release: &Release, built: &Path, name: &str) -> Result<PathBuf> {
+/// Splits the release binary, and returns the path of what is packed.
+pub fn split(release: &Release, name: &str) -> Result<PathBuf> {
+    let built = release.arch.release_binary();
     let binary = release.scratch.join("tcpmon");
     let debug_folder = release.scratch.join("debug");
     fs::create_dir(&debug_folder)?;
@@ -26,14 +23,14 @@ pub fn split(release: &Release, built: &Path, name: &str) -> Result<PathBuf> {
     process::run(
         Command::new(release.arch.binutils("objcopy"))
             .args(["--only-keep-debug", "--compress-debug-sections"])
-            .arg(built)
+            .arg(&built)
             .arg(&debug),
     )?;
     process::run(
         Command::new(release.arch.binutils("objcopy"))
             .arg("--strip-all")
             .arg(format!("--add-gnu-debuglink={}", debug.display()))
-            .arg(built)
+            .arg(&built)
             .arg(&binary),
     )?;
     release.tar(&debug_folder, &release.output.join(format!("{name}-debug.tar.gz")))?;

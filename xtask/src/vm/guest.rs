@@ -30,7 +30,7 @@ const TOOLS: [&str; 20] = [
 /// Files of the checkout that the tests read.
 const FILES: [&str; 2] = ["dashboards/alerts.yaml", "tests/verifier-instructions.tsv"];
 
-/// Test files that virtual machines do not run, and the reasons.
+/// Test files that virtual machines run only if they are named, and the reasons.
 pub const NOT_RUN: [(&str, &str); 12] = [
     ("alerts", "it tests how Prometheus and Alertmanager process a page, which does not depend on the kernel"),
     ("command", "it tests processes and signals; that children are followed is tested by `verifier`, too"),
@@ -49,9 +49,8 @@ pub const NOT_RUN: [(&str, &str); 12] = [
     ("top", "it tests a screen, whose numbers come from the same passes as the metrics"),
 ];
 
-/// The one of these that does not depend on the speed of a CPU. A machine runs it if it is named, or instead of a host
-/// whose kernel forbids tcpmon.
-const FOR_THE_HOST: &str = "failures";
+/// The one of these that does not depend on the speed of a CPU: a machine runs it for a host whose kernel forbids tcpmon.
+pub const FOR_THE_HOST: &str = "failures";
 
 /// A test file that only x86-64 has: it writes the registers of a process.
 const OF_X86_64: &str = "privileges";
@@ -93,10 +92,11 @@ impl Guest {
         // The host can ask only its own executables for the names of their tests.
         let here = if arch == Arch::default() { None } else { Some(tests_and_programs(Arch::default())?) };
         let mut tests = Vec::new();
+        let is_named = |name: &str| filters.iter().any(|filter| filter.starts_with(name));
         let is_run = |name: &str| {
-            let is_wanted = args.host_forbids || filters.iter().any(|filter| filter.starts_with(FOR_THE_HOST));
-            let is_run = is_wanted && name == FOR_THE_HOST || NOT_RUN.iter().all(|(other, _)| *other != name);
-            is_run && (arch == Arch::X86_64 || name != OF_X86_64)
+            let for_host = args.host_forbids && name == FOR_THE_HOST;
+            let is_left_out = NOT_RUN.iter().any(|(other, _)| *other == name) && !for_host && !is_named(name);
+            !is_left_out && (arch == Arch::X86_64 || name != OF_X86_64)
         };
         for executable in executables.iter().filter(|executable| executable.is_test && is_run(&executable.name)) {
             let same = |other: &&Executable| other.is_test && other.name == executable.name;
@@ -117,7 +117,7 @@ impl Guest {
 
         let root = Root::of(arch)?;
         let init = find("init")?;
-        let mut programs = vec![arch.binary("release"), find("traffic")?, find("lab")?];
+        let mut programs = vec![arch.release_binary(), find("traffic")?, find("lab")?];
         programs.extend(tests.iter().map(|(_, path)| path.clone()));
         programs.dedup();
         let mut libraries = root.libraries(&init)?;
@@ -162,7 +162,7 @@ impl Guest {
             plan += &format!("module\t{}\n", inside.display());
         }
         let refused = if kernel.expectation == Expectation::Refused { "refused" } else { "supported" };
-        plan += &format!("env\tTCPMON_BIN\t{}\n", self.arch.binary("release").display());
+        plan += &format!("env\tTCPMON_BIN\t{}\n", self.arch.release_binary().display());
         plan += &format!("env\tPATH\t/bin\nenv\tTCPMON_EMULATED\t1\nenv\tTCPMON_KERNEL\t{refused}\n");
         if recording {
             plan += "env\tTCPMON_RECORDING\t1\n";

@@ -34,7 +34,7 @@ use machine::{End, Machine};
 use results::{Outcome, Results, Test};
 pub use root::Root;
 
-use crate::{arch::Arch, process, setup, workspace};
+use crate::{arch::Arch, build, setup, workspace};
 
 /// The kernel of a soak, and of tests that no kernel changes: that of Debian's stable release.
 const STABLE: &str = "6.12";
@@ -66,7 +66,7 @@ pub struct Args {
     /// Write the results to docs/kernels.md, tests/verifier-instructions.tsv and docs/lab.md
     #[arg(long)]
     write: bool,
-    /// This host's kernel forbids tcpmon: one machine also runs the tests for such hosts.
+    /// This host's kernel forbids tcpmon: one machine also runs [`guest::FOR_THE_HOST`].
     #[arg(skip)]
     host_forbids: bool,
 }
@@ -161,7 +161,7 @@ pub fn run(args: &Args) -> Result<()> {
     if args.arch == Arch::Arm64 {
         setup::arm64()?;
     }
-    process::run(args.arch.cargo("build").args(["--package", "tcpmon-daemon", "--bin", "tcpmon", "--release"]))?;
+    build::release(args.arch)?;
     machines(args)
 }
 
