@@ -1,10 +1,10 @@
 //! What tcpmon needs, what it gives up, and what is left to somebody who has taken over one of its threads.
-// It writes the registers of a process.
-#![cfg(target_arch = "x86_64")]
 
 mod common;
 #[path = "privileges/intruder.rs"]
 mod intruder;
+#[path = "privileges/registers.rs"]
+mod registers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -215,6 +215,7 @@ fn forbidden() -> Vec<(i64, Vec<Argument>)> {
     vec![
         (libc::SYS_openat, vec![libc::AT_FDCWD.into(), file.into(), flags.into(), 0o600.into()]),
         (libc::SYS_openat, vec![libc::AT_FDCWD.into(), file.into(), libc::O_RDWR.into()]),
+        #[cfg(target_arch = "x86_64")]
         (libc::SYS_creat, vec![file.into(), 0o600.into()]),
         (libc::SYS_unlinkat, vec![libc::AT_FDCWD.into(), file.into(), 0.into()]),
         (libc::SYS_socket, vec![libc::AF_INET.into(), libc::SOCK_STREAM.into(), 0.into()]),
@@ -225,6 +226,7 @@ fn forbidden() -> Vec<(i64, Vec<Argument>)> {
         (libc::SYS_bpf, vec![5.into(), 0.into(), 0.into()]),
         (libc::SYS_bpf, vec![13.into(), 0.into(), 0.into()]),
         (libc::SYS_execve, vec!["/bin/true".into(), 0.into(), 0.into()]),
+        #[cfg(target_arch = "x86_64")]
         (libc::SYS_fork, vec![]),
         (libc::SYS_clone, vec![(libc::SIGCHLD | libc::CLONE_NEWUSER).into(), 0.into()]),
         (libc::SYS_unshare, vec![libc::CLONE_NEWUSER.into()]),

@@ -1,7 +1,7 @@
 //! System calls made by a thread of another program: what somebody could do who has taken that thread over.
 //!
-//! The thread is stopped where it waits in the kernel, just behind a `syscall` instruction, and executes that once more
-//! with other registers.
+//! The thread is stopped where it waits in the kernel, at an instruction that calls the kernel or just behind it, and
+//! executes that once more with other registers.
 
 use nix::sys::ptrace;
 use nix::sys::signal::Signal;
@@ -10,9 +10,7 @@ use nix::unistd::Pid;
 use tcpmon_tests::eventually;
 
 use super::common::DEADLINE;
-
-/// The instruction `syscall`.
-const SYSCALL: i64 = 0x050f;
+use super::registers::{INSTRUCTION, Registers, position, result, set_call, stack};
 
 /// What came of a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +50,10 @@ impl From<&'static str> for Argument {
 /// A thread that does what it is told. Let go unharmed when dropped.
 pub struct Intruder {
     thread: Pid,
-    registers: libc::user_regs_struct,
+    /// With which it is let go.
+    registers: Registers,
+    /// Where it has the instruction that calls the kernel.
+    instruction: u64,
 }
 
 impl Intruder {
@@ -65,10 +66,19 @@ impl Intruder {
             ptrace::interrupt(thread).expect("it is traced");
             let stopped = waitpid(thread, Some(WaitPidFlag::__WALL)).expect("it stops");
             assert!(matches!(stopped, WaitStatus::PtraceEvent(..)), "{stopped:?}");
-            let registers = ptrace::getregs(thread).expect("it is stopped");
-            let before = (registers.rip - 2) as ptrace::AddressType;
-            if ptrace::read(thread, before).is_ok_and(|code| code & 0xffff == SYSCALL) {
-                return Ok(Self { thread, registers });
+            let mut registers = ptrace::getregs(thread).expect("it is stopped");
+            let at = *position(&mut registers);
+            let is_call = |at: u64| {
+                let code = ptrace::read(thread, at as ptrace::AddressType);
+                code.is_ok_and(|code| code.to_ne_bytes().starts_with(INSTRUCTION))
+            };
+            let before = at - INSTRUCTION.len() as u64;
+            if is_call(before) {
+                return Ok(Self { thread, registers, instruction: before });
+            }
+            if is_call(at) {
+                leave_call(thread, registers);
+                return Ok(Self { thread, registers, instruction: at });
             }
             ptrace::detach(thread, None).expect("it is stopped");
             Err("it runs")
@@ -78,15 +88,17 @@ impl Intruder {
     /// Makes it call the kernel.
     #[track_caller]
     pub fn call(&self, number: i64, arguments: &[Argument]) -> Outcome {
-        let begin = self.prepare(number, arguments);
+        self.prepare(number, arguments);
         loop {
             ptrace::step(self.thread, None).expect("it is stopped");
             let stopped = waitpid(self.thread, Some(WaitPidFlag::__WALL)).expect("it stops again");
-            let registers = ptrace::getregs(self.thread).expect("it is stopped");
+            let mut registers = ptrace::getregs(self.thread).expect("it is stopped");
             match stopped {
                 // A refused call leaves the trap of its step behind.
-                WaitStatus::Stopped(_, Signal::SIGTRAP) if registers.rip == begin => {}
-                WaitStatus::Stopped(_, Signal::SIGTRAP) => return Outcome::Returned(registers.rax.cast_signed()),
+                WaitStatus::Stopped(_, Signal::SIGTRAP) if *position(&mut registers) == self.instruction => {}
+                WaitStatus::Stopped(_, Signal::SIGTRAP) => {
+                    return Outcome::Returned(result(&mut registers).cast_signed());
+                }
                 WaitStatus::Stopped(_, Signal::SIGSYS) => return Outcome::Refused,
                 other => panic!("{other:?}"),
             }
@@ -101,11 +113,11 @@ impl Intruder {
         std::mem::forget(self);
     }
 
-    /// Has the thread continue with this call; returns where it is.
-    fn prepare(&self, number: i64, arguments: &[Argument]) -> u64 {
+    /// Has the thread continue with this call.
+    fn prepare(&self, number: i64, arguments: &[Argument]) {
         let mut registers = self.registers;
         // Below what the thread uses of its stack.
-        let mut free = registers.rsp - 1024;
+        let mut free = stack(&registers) - 1024;
         let mut values = [0; 6];
         for (value, argument) in values.iter_mut().zip(arguments) {
             *value = match argument {
@@ -122,14 +134,21 @@ impl Intruder {
                 }
             };
         }
-        registers.rip -= 2;
-        registers.rax = number.cast_unsigned();
-        // Otherwise the kernel would first restart the call in which the thread was.
-        registers.orig_rax = u64::MAX;
-        [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9] = values;
+        *position(&mut registers) = self.instruction;
+        set_call(&mut registers, number.cast_unsigned(), values);
         ptrace::setregs(self.thread, registers).expect("it is stopped");
-        registers.rip
     }
+}
+
+/// Has the thread leave the call to which the kernel was about to return: arm64 goes back to the instruction before it
+/// stops the thread, and would still turn what it finds there into `restart_syscall`.
+fn leave_call(thread: Pid, mut registers: Registers) {
+    *position(&mut registers) += INSTRUCTION.len() as u64;
+    *result(&mut registers) = i64::from(-libc::EINTR).cast_unsigned();
+    ptrace::setregs(thread, registers).expect("it is stopped");
+    ptrace::step(thread, None).expect("it is stopped");
+    let stopped = waitpid(thread, Some(WaitPidFlag::__WALL)).expect("it stops again");
+    assert!(matches!(stopped, WaitStatus::Stopped(_, Signal::SIGTRAP)), "{stopped:?}");
 }
 
 impl Drop for Intruder {
