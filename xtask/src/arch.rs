@@ -106,7 +106,9 @@ impl Arch {
                 ],
             ),
         };
-        let mut qemu = Command::new(program);
+        // It ends when the thread ends that started it, however that comes.
+        let mut qemu = Command::new("setpriv");
+        qemu.args(["--pdeathsig", "KILL", program]);
         qemu.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]).args(machine);
         qemu.args(["-accel", "tcg,thread=single,tb-size=512"]);
         qemu

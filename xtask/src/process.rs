@@ -19,12 +19,12 @@ pub fn run(command: &mut Command) -> Result<()> {
 }
 
 /// Runs one step of a longer command between two lines that name it; the second also has the time that it took.
-pub fn step(name: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
+pub fn step<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     eprintln!("=== {name}");
     let start = Instant::now();
-    work().with_context(|| format!("{name} failed"))?;
+    let result = work().with_context(|| format!("{name} failed"))?;
     eprintln!("=== {name}: {:.1} s", start.elapsed().as_secs_f64());
-    Ok(())
+    Ok(result)
 }
 
 /// Runs `command` and returns its standard output without the final newline.

@@ -3,7 +3,7 @@
 //! virtual machines then run the soak and the integration tests, except for those that `docs/kernels.md` lists as run
 //! only on the host.
 
-use std::{fs, thread, time::Duration};
+use std::{fs, path::Path, thread, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -30,20 +30,24 @@ pub fn run(args: &Args) -> Result<()> {
     step("today's Prometheus", setup::todays_prometheus)?;
     step("programs that read traces", setup::formats)?;
     check::run()?;
-    step("dashboards and alerts", || dashboards::run(&dashboards::Args::CHECK))?;
-    step("unit tests", || {
-        process::run(workspace::cargo().args(["test", "--workspace"]).args([
-            "--exclude",
-            "tcpmon-ebpf",
-            "--exclude",
-            "tcpmon-tests",
-        ]))
+    // Both builds end with minutes for one CPU.
+    let release = || step("release build", || build::run(true));
+    let fuzzer = at_once(release, || {
+        step("dashboards and alerts", || dashboards::run(&dashboards::Args::CHECK))?;
+        step("unit tests", || {
+            process::run(workspace::cargo().args(["test", "--workspace"]).args([
+                "--exclude",
+                "tcpmon-ebpf",
+                "--exclude",
+                "tcpmon-tests",
+            ]))
+        })?;
+        step("fuzzers", fuzz::build)
     })?;
-    step("release build", || build::run(true))?;
     step("manifests for Kubernetes", kubernetes::check)?;
     let host = Host::ask(&Arch::default().release_binary())?;
     host.step("integration tests", integration_tests)?;
-    step("soak and fuzzing", || soak_and_fuzz(&host, !args.no_vm))?;
+    step("soak and fuzzing", || soak_and_fuzz(&host, &fuzzer, !args.no_vm))?;
     if args.no_vm {
         eprintln!("=== packages and other kernels: skipped");
         return Ok(());
@@ -54,17 +58,26 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// Ten minutes of everything at once, and a minute for each decoder meanwhile: the fuzzers only take what CPU is left.
 /// Where this host's kernel forbids tcpmon, the soak runs in a virtual machine.
-fn soak_and_fuzz(host: &Host, with_vm: bool) -> Result<()> {
-    let fuzzer = fuzz::build()?;
+fn soak_and_fuzz(host: &Host, fuzzer: &Path, with_vm: bool) -> Result<()> {
+    at_once(
+        || fuzz::fuzz_all(fuzzer, Duration::from_secs(60)),
+        || {
+            if host.forbids() && with_vm {
+                step("soak on another kernel", || vm::machines(&vm::Args::soak(&SOAK)))
+            } else {
+                host.step("soak", || process::run(bench::program("soak")?.args(SOAK)))
+            }
+        },
+    )
+}
+
+/// Does both, and fails if one of them fails.
+fn at_once<T>(beside: impl FnOnce() -> Result<()> + Send, main: impl FnOnce() -> Result<T>) -> Result<T> {
     thread::scope(|scope| {
-        let fuzzing = scope.spawn(|| fuzz::fuzz_all(&fuzzer, Duration::from_secs(60)));
-        let soaked = if host.forbids() && with_vm {
-            step("soak on another kernel", || vm::machines(&vm::Args::soak(&SOAK)))
-        } else {
-            host.step("soak", || process::run(bench::program("soak")?.args(SOAK)))
-        };
-        let fuzzed = fuzzing.join().unwrap_or_else(|_| bail!("the thread that runs the fuzzers has panicked"));
-        soaked.and(fuzzed)
+        let beside = scope.spawn(beside);
+        let main = main()?;
+        beside.join().unwrap_or_else(|_| bail!("a thread of the tests has panicked"))?;
+        Ok(main)
     })
 }
 
