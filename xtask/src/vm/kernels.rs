@@ -45,6 +45,7 @@ impl Kernel {
 /// The tests of a brief run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Brief {
+    /// It has none.
     Nothing,
     /// Loading, exact bytes, traces and the verifier's counts.
     Core,
