@@ -12,8 +12,8 @@
 //! program order (TSO); it may move a load ahead of an earlier store to another address, and nothing here depends on
 //! that order. arm64 keeps neither order: there the same barriers are atomic additions with a result, which the
 //! kernel's JIT compiler makes fully ordered instructions. So the unit test, which takes one access after another in
-//! every interleaving, holds on both. `tests/memory_model.rs` tests the barriers themselves, in every order that the
-//! memory model of C11 allows. On another architecture, the daemon does not build.
+//! every interleaving, holds on both. `tests/memory_model.rs` tests the barriers themselves, in the memory model of
+//! C11. On another architecture, the daemon does not build.
 
 /// What the snapshot reads of one socket; each method is one step of the copy.
 pub trait Shared {

@@ -1,5 +1,6 @@
 //! The copy of a socket's state where nothing is ordered but what a barrier orders, as on arm64. loom runs an event and
-//! a copy in every order that the memory model of C11 allows, with the barriers of the eBPF programs.
+//! a copy in every order that it knows of the memory model of C11, with the barriers of the eBPF programs. It does not
+//! let a load see a store that comes later in its own order; an event writes only what depends on what it has read.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::fs;
 use std::thread;
 use std::time::Instant;
 
@@ -9,7 +10,7 @@ use common::{DEADLINE, has_two_cpus, lost, sender};
 use tcpmon_tests::fault::OfflineCpu;
 use tcpmon_tests::physics::{Limits, Physics};
 use tcpmon_tests::traffic::Threads;
-use tcpmon_tests::truth::CpuCounters;
+use tcpmon_tests::truth::{CpuCounters, tracepoints_are_preemptible};
 use tcpmon_tests::{Daemon, Lab, Page, Traffic, eventually, is_emulated, report};
 
 /// How often each CPU goes offline.
@@ -37,6 +38,10 @@ fn every_sum_is_exact_while_cpus_go_offline_and_come_back() {
         return;
     }
     let cpus = thread::available_parallelism().expect("the number of CPUs is known").get() as u32;
+    let list = |name| fs::read_to_string(format!("/sys/devices/system/cpu/{name}")).expect("/sys is mounted");
+    // Linux 7.2 and arm64 have no possible CPU that is not there.
+    let could_have_more = cfg!(target_arch = "x86_64") && !tracepoints_are_preemptible();
+    assert!(!could_have_more || list("possible") != list("online"), "the machine could have more CPUs than it has");
 
     let (lab, begun) = (Lab::new(), Instant::now());
     let daemon = Daemon::start(&[]);

@@ -242,6 +242,7 @@ fn chosen(args: &Args) -> Result<Vec<&'static Kernel>> {
     }
     kernels.retain(|kernel| !args.brief || kernel.brief != Brief::Nothing);
     kernels.retain(|kernel| names.is_empty() || names.iter().any(|name| name == kernel.name));
+    ensure!(!kernels.is_empty(), "a brief run has no tests for {}", names.join(", "));
     Ok(kernels)
 }
 
