@@ -142,8 +142,13 @@ pub fn missing_functions(btf: &Btf<'_>) -> Vec<&'static str> {
 
 /// Whether a program on a tracepoint can be preempted, so that more than one interrupted instance can be waiting on a
 /// CPU: newer kernels guard tracepoints with a kind of SRCU, and PREEMPT_RT runs softirqs in threads.
+///
+/// Programs run under RCU's read lock, which disables preemption unless the kernel has `CONFIG_PREEMPT_RCU`, as
+/// Debian's for x86-64 do and that for arm64 does not. Only with it do threads count how deeply they nest that lock.
 pub fn preemptible(btf: &Btf<'_>, version: &str) -> bool {
-    btf.blob().find(kind::TYPEDEF, "class_srcu_fast_notrace_t").is_some() || version.contains("PREEMPT_RT")
+    let guard = btf.blob().find(kind::TYPEDEF, "class_srcu_fast_notrace_t");
+    let nesting = btf.field("task_struct", "rcu_read_lock_nesting");
+    guard.is_some() && nesting.is_some() || version.contains("PREEMPT_RT")
 }
 
 /// Tracepoints whose two programs can be preempted on one CPU at the same time, if no other program reports the events

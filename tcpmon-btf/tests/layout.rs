@@ -1,10 +1,10 @@
-//! Tests of the offset resolver on 13 kernels, 5.10 to 7.3: compares every offset that is passed to the programs with a
+//! Tests of the offset resolver on 14 kernels, 5.10 to 7.3: compares every offset that is passed to the programs with a
 //! table that was read from the same kernels by other means.
 #![allow(clippy::unwrap_used, reason = "a test ends where its claim does")]
 
 use std::{fs, path::PathBuf};
 
-use tcpmon_btf::{Btf, layout};
+use tcpmon_btf::{Btf, layout, plan};
 use tcpmon_common::settings::{ABSENT, Layout};
 
 const EXPECTED: &str = include_str!("fixtures/btf/expected.tsv");
@@ -37,7 +37,7 @@ fn labels() -> Vec<&'static str> {
 
 #[test]
 fn every_kernel_resolves_to_the_offsets_of_the_table() {
-    assert!(labels().len() >= 13);
+    assert!(labels().len() >= 14);
     for label in labels() {
         with_layout(label, |_, layout| {
             let rows = [
@@ -102,6 +102,20 @@ fn arguments_are_found_where_each_kernel_has_them() {
             assert_ne!(layout.sock_kernel, ABSENT, "{label}");
             assert_eq!(layout.sock_kernel_bit, 1, "{label}");
         });
+    }
+}
+
+#[test]
+fn programs_are_preempted_only_where_neither_tracepoints_nor_rcu_prevent_it() {
+    let preemptible = |label, version| {
+        let mut answer = None;
+        with_layout(label, |btf, _| answer = Some(plan::preemptible(btf, version)));
+        answer.unwrap()
+    };
+    for label in labels() {
+        let expected = ["7.0", "7.1", "7.2", "7.3rc7", "7.3"].contains(&label);
+        assert_eq!(preemptible(label, "#1 SMP PREEMPT_DYNAMIC Debian"), expected, "{label}");
+        assert!(preemptible(label, "#1 SMP PREEMPT_RT Debian"), "{label}");
     }
 }
 

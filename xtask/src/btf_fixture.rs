@@ -20,7 +20,7 @@ use wanted::WANTED;
 
 use crate::{btf_file, workspace};
 
-/// Limit on a fixture's size, because the repository has thirteen of them.
+/// Limit on a fixture's size, because the repository has fourteen of them.
 const MAX_FIXTURE_BYTES: usize = 64 << 10;
 
 /// Arguments of `cargo xtask btf-fixture`.

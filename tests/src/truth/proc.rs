@@ -74,11 +74,12 @@ pub fn is_asleep(pid: u32) -> bool {
     })
 }
 
-/// Whether the kernel can preempt a program on a tracepoint: newer kernels guard tracepoints with a lock of this type.
+/// Whether the kernel can preempt a program on a tracepoint: newer kernels guard tracepoints with a lock of this type,
+/// and threads have this field if RCU's lock, which the kernel takes for each program, does not disable preemption.
 pub fn tracepoints_are_preemptible() -> bool {
-    let guard = b"class_srcu_fast_notrace_t\0";
     let types = must(fs::read("/sys/kernel/btf/vmlinux"), "reading the kernel's types");
-    types.windows(guard.len()).any(|name| name == guard)
+    let has = |name: &[u8]| types.windows(name.len()).any(|bytes| bytes == name);
+    has(b"\0class_srcu_fast_notrace_t\0") && has(b"\0rcu_read_lock_nesting\0")
 }
 
 /// Resident memory of a process in bytes.

@@ -47,6 +47,11 @@ impl<'a> Subset<'a> {
                 self.take(id, false)?;
             }
         }
+        for name in WANTED.typedefs {
+            if let Some(id) = blob.find(kind::TYPEDEF, name) {
+                self.take(id, false)?;
+            }
+        }
         let enums = (1..=blob.count()).filter(|id| blob.record(*id).is_some_and(|record| is_enum(&record)));
         for id in enums {
             if blob.record(id).is_some_and(|record| self.is_wanted_enum(record)) {

@@ -6,6 +6,7 @@ pub struct Wanted {
     pub structures: &'static [(&'static str, &'static [&'static str])],
     /// Fields below the first level.
     pub nested: &'static [(&'static str, &'static [&'static str])],
+    pub typedefs: &'static [&'static str],
     pub enums: &'static [&'static str],
     /// Anonymous enums, each identified by one of its enumerators.
     pub enumerators: &'static [&'static str],
@@ -60,6 +61,7 @@ pub const WANTED: Wanted = Wanted {
                 "parent",
                 "pid",
                 "prio",
+                "rcu_read_lock_nesting",
                 "real_parent",
                 "sched_info",
                 "se",
@@ -129,6 +131,7 @@ pub const WANTED: Wanted = Wanted {
             ],
         ),
     ],
+    typedefs: &["class_srcu_fast_notrace_t"],
     enums: &["bpf_attach_type", "bpf_map_type", "skb_drop_reason", "sock_flags"],
     enumerators: &["TCP_ESTABLISHED"],
     tracepoints: &[
