@@ -11,7 +11,7 @@ use tcpmon_common::{
     socket::{SocketCounters, SocketRecord, SocketTotals},
 };
 
-use super::Table;
+use super::{Table, sockets::Origin};
 use crate::model::{
     group::{GroupId, OTHER},
     possible,
@@ -81,7 +81,7 @@ impl Table {
         self.ends.in_pass.insert(cookie);
         if let Some(index) = self.sockets.index_of(cookie) {
             self.is_not_gone(index);
-            self.account(index, record, &record.state.counters, now);
+            self.account(index, record, &record.state.counters, Origin::Ring, now);
             if let Some(socket) = self.sockets.remove(index) {
                 self.leave(cookie, &socket.role);
             }
@@ -92,17 +92,13 @@ impl Table {
         }
     }
 
-    /// Takes the values of a socket until another process started to read it: they belong to the former process.
-    ///
-    /// What a pass has counted already stays where it was counted: the record may have waited in the ring behind one
-    /// that another CPU had not finished, or the pass may have seen the read before the program did.
+    /// Takes the values of a socket until another process started to read it: they belong to the former process. What a
+    /// pass has counted already stays where it was counted.
     pub fn handed_over(&mut self, record: &SocketRecord, now: Instant) {
         let cookie = record.state.cookie;
         if let Some(index) = self.sockets.index_of(cookie) {
             self.is_not_gone(index);
-            if !self.is_behind(index, &record.state.counters) {
-                self.account(index, record, &record.state.counters, now);
-            }
+            self.account(index, record, &record.state.counters, Origin::Ring, now);
         } else if self.ends.handed_over.len() < HANDED_OVER {
             let before = self.ends.handed_over.remove(&cookie).unwrap_or_default();
             self.add_unshown(record, &before, now);

@@ -18,6 +18,16 @@ use crate::model::{
     tracked::{Accounted, Connection, Rest, Role, SocketGauges, Tracked},
 };
 
+/// Where a connection's totals come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// A pass.
+    Pass,
+    /// The ring: a pass may have counted more already. The record may have waited behind one that another CPU had not
+    /// finished, or the pass may have seen a read before the program did.
+    Ring,
+}
+
 impl Table {
     /// A socket has started to listen.
     pub fn listener(&mut self, record: &SocketRecord) {
@@ -52,7 +62,7 @@ impl Table {
             self.end_rest(index);
             self.impossible.sockets += 1;
         } else {
-            self.account(index, record, &counters, now);
+            self.account(index, record, &counters, Origin::Pass, now);
         }
         if let Some(listed) = &mut self.listed {
             listed.push(Arc::new(LiveSocket::new(index, record, self.labels.of_socket(record), &counters)));
@@ -132,9 +142,20 @@ impl Table {
     }
 
     /// Adds what the connection has added to its group, after determining the group.
-    pub(super) fn account(&mut self, index: u32, record: &SocketRecord, counters: &SocketCounters, now: Instant) {
+    pub(super) fn account(
+        &mut self,
+        index: u32,
+        record: &SocketRecord,
+        counters: &SocketCounters,
+        origin: Origin,
+        now: Instant,
+    ) {
         self.end_rest(index);
         let Some(Tracked { role: Role::Connection(connection), .. }) = self.sockets.get_mut(index) else { return };
+        let added = counters.since(&connection.accounted.counters());
+        if origin == Origin::Ring && possible::is_behind(&added) {
+            return;
+        }
         // Each pass looks at tens of thousands of sockets, and hardly any of them changes its group.
         let labels = self.labels.hash_of_socket(&record.state);
         if connection.labels != labels {
@@ -145,7 +166,6 @@ impl Table {
             self.groups.gauges(connection.group).add(&connection.gauges);
             connection.labels = labels;
         }
-        let added = counters.since(&connection.accounted.counters());
         if added == SocketTotals::ZERO {
             return;
         }
@@ -156,13 +176,6 @@ impl Table {
         }
         connection.accounted.set(counters);
         connection.accounted_ns = record.state.last_ns;
-    }
-
-    /// Whether more bytes of the connection were counted already than these.
-    pub(super) fn is_behind(&self, index: u32, counters: &SocketCounters) -> bool {
-        let Some(Tracked { role: Role::Connection(connection), .. }) = self.sockets.get(index) else { return false };
-        let added = counters.since(&connection.accounted.counters());
-        possible::is_behind(&added)
     }
 
     /// Removes a socket that is gone from its group or from the listening sockets.
