@@ -75,9 +75,12 @@ fn soak_and_fuzz(host: &Host, fuzzer: &Path, with_vm: bool) -> Result<()> {
 fn at_once<T>(beside: impl FnOnce() -> Result<()> + Send, main: impl FnOnce() -> Result<T>) -> Result<T> {
     thread::scope(|scope| {
         let beside = scope.spawn(beside);
-        let main = main()?;
-        beside.join().unwrap_or_else(|_| bail!("a thread of the tests has panicked"))?;
-        Ok(main)
+        let main = main();
+        match (beside.join().unwrap_or_else(|_| bail!("a thread of the tests has panicked")), main) {
+            (Ok(()), main) => main,
+            (Err(error), Ok(_)) => Err(error),
+            (Err(beside), Err(main)) => bail!("{main:#}; and meanwhile: {beside:#}"),
+        }
     })
 }
 

@@ -97,7 +97,7 @@ impl<'w> Watch<'w> {
         if let Err(error) = self.physics.page(&text) {
             self.world.find(&error);
         }
-        self.check_sums(&page, &least, &most);
+        self.check_sums(&page, time, &least, &most);
         if (page.has_host_counters() || !is_emulated())
             && let Err(error) = before.check(&page, &after)
         {
@@ -140,7 +140,7 @@ impl<'w> Watch<'w> {
         })
     }
 
-    fn check_sums(&mut self, page: &Page, least: &[u64], most: &[u64]) {
+    fn check_sums(&mut self, page: &Page, time: Duration, least: &[u64], most: &[u64]) {
         for ((flow, groups), (least, most)) in Flow::EXACT.iter().zip(&mut self.groups).zip(least.iter().zip(most)) {
             let service = format!("local:{}", flow.port());
             let each = |name| page.each(name, "process", &[("service", &service)]);
@@ -157,7 +157,11 @@ impl<'w> Watch<'w> {
                 let lacking = least as f64 - seen - elsewhere;
                 if seen > *most as f64 || lacking > 0.0 && lacking > hidden_bytes(&self.hidden, *flow) {
                     self.world.find(&format!(
-                        "{name} of {service} is {seen}, and its ends counted {least}..{most}; groups: {shown:?}"
+                        "{name} of {service} is {seen}, and its ends counted {least}..{most}; groups: {shown:?}; \
+                         the page took {} ms; lost: {:?}, on the page before: {:?}",
+                        time.as_millis(),
+                        lost(page),
+                        self.lost
                     ));
                 }
             }
