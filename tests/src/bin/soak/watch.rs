@@ -1,8 +1,8 @@
 //! What must hold on every page of the watched daemon.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::time::{Duration, Instant};
+use std::{fs, mem};
 
 use tcpmon_tests::clock::monotonic_ns;
 use tcpmon_tests::physics::Limits;
@@ -20,6 +20,9 @@ const NEWBORN: Duration = Duration::from_secs(75);
 
 /// Losses after which a group may lack bytes; these are in `other`.
 const TO_OTHER: &str = "final_record";
+
+/// Loss after which a socket is as on the page before; the next page has the rest.
+const TORN: &str = "snapshot_torn";
 
 /// Loss of connections whose end no program saw: as many as the kernel hid.
 const UNSEEN: &str = "socket_end";
@@ -50,6 +53,8 @@ pub struct Watch<'w> {
     pub samples: Vec<Vec<(f64, f64)>>,
     /// Groups of each flow on the last page, and when the newest of them was new.
     groups: [(usize, Instant); Flow::EXACT.len()],
+    /// Bytes that each flow's readers had certainly read before the last page.
+    least: [u64; Flow::EXACT.len()],
     /// Losses on the last page, where not zero.
     pub lost: BTreeMap<String, f64>,
     /// Pages seen.
@@ -72,6 +77,7 @@ impl<'w> Watch<'w> {
             physics: Physics::new(limits, world.begun).groups_end(),
             samples: vec![Vec::new(); FIGURES.len()],
             groups: [(0, world.begun); Flow::EXACT.len()],
+            least: [0; Flow::EXACT.len()],
             lost: BTreeMap::new(),
             pages: 0,
             received: 0.0,
@@ -97,7 +103,7 @@ impl<'w> Watch<'w> {
         if let Err(error) = self.physics.page(&text) {
             self.world.find(&error);
         }
-        self.check_sums(&page, time, &least, &most);
+        self.check_sums(&page, time, least, &most);
         if (page.has_host_counters() || !is_emulated())
             && let Err(error) = before.check(&page, &after)
         {
@@ -140,15 +146,19 @@ impl<'w> Watch<'w> {
         })
     }
 
-    fn check_sums(&mut self, page: &Page, time: Duration, least: &[u64], most: &[u64]) {
-        for ((flow, groups), (least, most)) in Flow::EXACT.iter().zip(&mut self.groups).zip(least.iter().zip(most)) {
+    fn check_sums(&mut self, page: &Page, time: Duration, least: [u64; Flow::EXACT.len()], most: &[u64]) {
+        let lost = lost(page);
+        let before = mem::replace(&mut self.least, least);
+        let least = if lost.get(TORN) > self.lost.get(TORN) { before } else { least };
+        for ((flow, groups), (least, most)) in Flow::EXACT.iter().zip(&mut self.groups).zip(least.into_iter().zip(most))
+        {
             let service = format!("local:{}", flow.port());
             let each = |name| page.each(name, "process", &[("service", &service)]);
             let count = each(SUMS[0]).len();
             if count != groups.0 {
                 *groups = (count, Instant::now());
             }
-            let least = if groups.1.elapsed() < NEWBORN { 0 } else { *least };
+            let least = if groups.1.elapsed() < NEWBORN { 0 } else { least };
             for name in SUMS {
                 let shown = each(name);
                 let seen: f64 = shown.values().sum();
@@ -158,9 +168,8 @@ impl<'w> Watch<'w> {
                 if seen > *most as f64 || lacking > 0.0 && lacking > hidden_bytes(&self.hidden, *flow) {
                     self.world.find(&format!(
                         "{name} of {service} is {seen}, and its ends counted {least}..{most}; groups: {shown:?}; \
-                         the page took {} ms; lost: {:?}, on the page before: {:?}",
+                         the page took {} ms; lost: {lost:?}, on the page before: {:?}",
                         time.as_millis(),
-                        lost(page),
                         self.lost
                     ));
                 }
