@@ -41,11 +41,16 @@ impl Attempt for bool {
     }
 }
 
-/// Checks every 2 ms until there is a value, and panics after `deadline` (three times as long on an emulated CPU) with
-/// `what` and the last observation.
+/// A deadline where the tests run: three times as long on an emulated CPU.
+pub fn patience(deadline: Duration) -> Duration {
+    if is_emulated() { 3 * deadline } else { deadline }
+}
+
+/// Checks every 2 ms until there is a value, and panics after `deadline` (see [`patience`]) with `what` and the last
+/// observation.
 #[track_caller]
 pub fn eventually<A: Attempt>(deadline: Duration, what: &str, mut look: impl FnMut() -> A) -> A::Output {
-    let deadline = if is_emulated() { 3 * deadline } else { deadline };
+    let deadline = patience(deadline);
     let start = Instant::now();
     loop {
         let late = start.elapsed() >= deadline;

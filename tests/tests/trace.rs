@@ -248,15 +248,23 @@ fn an_event_loop_has_all_bytes_of_each_of_its_sockets() {
     let trace = Trace::start(&["--pid", &reader.pid().to_string()]);
     sender(&lab, &reader).flows(FLOWS).bytes(bytes).spawn().wait();
     assert_eq!(reader.wait().bytes, FLOWS * bytes);
+    eventually(DEADLINE, "the last FINs are acknowledged", || {
+        !truth::sockets(lab.receiver()).iter().any(|socket| socket.is_connection_to(reader.port()))
+    });
     let traced = trace.stop();
     let slices = slices(&traced);
     let sockets = totals(&traced, "socket");
     assert_eq!(sockets.len() as u64, FLOWS);
+    let lost = &traced.records.last().unwrap()["lost"];
     for socket in sockets {
         let of_socket = |key: &str| socket[key].as_u64().unwrap();
         let own: Vec<_> = slices.iter().copied().filter(|slice| slice["cookie"] == socket["cookie"]).collect();
         assert_eq!((of_socket("read_bytes"), of_socket("received_bytes")), (bytes, bytes), "{socket}");
-        assert_eq!((of_socket("timeslices_read_bytes"), sum(&own, "read_bytes")), (bytes, bytes), "{socket}");
+        assert_eq!(
+            (of_socket("timeslices_read_bytes"), sum(&own, "read_bytes")),
+            (bytes, bytes),
+            "{socket}, lost {lost}"
+        );
         assert_eq!(sum(&own, "arrived_off_cpu_bytes") + sum(&own, "arrived_on_cpu_bytes"), bytes, "{socket}");
         assert_eq!((&socket["closed"], &socket["timeslices_complete"]), (&true.into(), &true.into()));
         // What was decided after the last record is in the total only.

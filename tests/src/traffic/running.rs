@@ -13,7 +13,8 @@ use serde::Serialize;
 
 use super::plan::{Answer, Order, Report};
 use crate::lab::End;
-use crate::must;
+use crate::wait::{eventually, patience};
+use crate::{must, truth};
 
 /// Time limit to carry out an order.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -131,7 +132,8 @@ impl Running {
         }
     }
 
-    /// Waits (at most a minute) until it has done what its plan says.
+    /// Waits (at most a minute) until it has done what its plan says and no thread of it is on a CPU: the last
+    /// timeslice has ended, too.
     #[track_caller]
     pub fn wait(&self) -> Report {
         self.wait_for(DEADLINE)
@@ -146,6 +148,7 @@ impl Running {
                 Answer::Finished(report) => line.finished = Some(report),
                 other => panic!("{} said {other:?} instead of its last report", self.name),
             }
+            eventually(deadline, &format!("{} has left the CPU", self.name), || truth::is_asleep(self.pid()));
         }
         line.finished.clone().expect("it was just put there")
     }
@@ -170,7 +173,7 @@ impl Running {
     #[track_caller]
     fn answer(&self, line: &Line, deadline: Duration) -> Answer {
         let start = Instant::now();
-        match line.answers.recv_timeout(deadline) {
+        match line.answers.recv_timeout(patience(deadline)) {
             Ok(Answer::Failed(why)) => panic!("{} failed: {why}", self.name),
             Ok(answer) => answer,
             Err(RecvTimeoutError::Timeout) => panic!("{} was silent for {:?}", self.name, start.elapsed()),

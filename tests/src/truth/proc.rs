@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind::NotFound;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 
@@ -62,15 +64,19 @@ pub fn switches(pid: u32, tid: u32) -> Switches {
     }
 }
 
-/// Whether every thread of a process sleeps and has been switched away from, so that none runs or waits for a CPU.
-/// `status` cannot tell, because it already names the state before the switch. For `syscall`, the kernel checks whether
-/// the thread is off the run queue.
+/// Whether every thread of a process sleeps or has ended, and has been switched away from, so that none runs or waits
+/// for a CPU. `status` cannot tell, because it already names the state before the switch. For `syscall`, the kernel
+/// checks whether the thread is off the run queue.
 pub fn is_asleep(pid: u32) -> bool {
     let directory = format!("/proc/{pid}/task");
-    let mut threads = must(std::fs::read_dir(&directory), format!("reading {directory}"));
+    let mut threads = must(fs::read_dir(&directory), format!("reading {directory}"));
     threads.all(|thread| {
-        let call = read(&format!("{}/syscall", must(thread, "reading a thread").path().display()));
-        call.trim_end() != "running"
+        let path = must(thread, "reading a thread").path().join("syscall");
+        match fs::read_to_string(&path) {
+            Ok(call) => call.trim_end() != "running",
+            Err(error) if error.kind() == NotFound || error.raw_os_error() == Some(Errno::ESRCH as i32) => true,
+            Err(error) => panic!("{}: {error}", path.display()),
+        }
     })
 }
 
