@@ -1,6 +1,6 @@
 //! Readers whose end the programs have missed.
 //!
-//! Where programs on tracepoints can be preempted (7.2 and newer), the program that sees threads end misses those that
+//! Where programs on tracepoints can be preempted (7.0 and newer), the program that sees threads end misses those that
 //! end while another instance of it is preempted on the same CPU. Their slots would stay taken for ever. They are free
 //! when the whole process is gone: of a single thread that cannot be told, because a thread that runs another program
 //! (exec) takes the id of its process.

@@ -88,7 +88,7 @@ pub(super) static RULES: [Rule; 18] = [
     Rule {
         id: "run.cap-net-admin",
         wanted: "this process has CAP_NET_ADMIN (or CAP_SYS_ADMIN)",
-        why: "without it, the sock_ops program is not attached; on Linux 7.2 and newer, where programs can be \
+        why: "without it, the sock_ops program is not attached; on Linux 7.0 and newer, where programs can be \
               preempted, the end of a connection can be missed",
         source: OPERATING,
         refuses: false,

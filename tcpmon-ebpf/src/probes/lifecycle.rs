@@ -5,7 +5,7 @@
 //! these. So each program here has a second program on the same tracepoint, which handles what the first one missed.
 //! A word of the CPU tells it that the first one has run (see [`once`]).
 //!
-//! Where programs on tracepoints can be preempted (7.2 and newer), both can be preempted on a CPU at the same time, by
+//! Where programs on tracepoints can be preempted (7.0 and newer), both can be preempted on a CPU at the same time, by
 //! threads that wait for that CPU. There a sock_ops program reports state changes, too, and the end of a connection
 //! that its owner has already closed is taken at the last of these changes.
 
