@@ -289,7 +289,7 @@ impl Collector {
         self.last_pass = now;
         // Sockets that have started to listen since the last time should be known before their connections are visited.
         self.drain()?;
-        let raw = self.kernel.raw()?;
+        let mut raw = self.kernel.raw()?;
         self.table.final_records_lost(&raw.lost_totals, &self.kernel.lost_finals());
         // What a failed pass would have shown must be shown by the next one.
         let show = std::mem::replace(&mut self.show, Show::All);
@@ -299,6 +299,8 @@ impl Collector {
         }
         self.visit_sockets(show, now)?;
         self.show = Show::Changed;
+        // This pass lacks what its torn copies would have shown.
+        raw.lost[Loss::SnapshotTorn as usize] = self.kernel.lost(Loss::SnapshotTorn)?;
         // Not earlier: a slot that was read before the sockets may have been given to another thread since, and all
         // that its former thread did would count twice.
         let readers = self.kernel.readers();

@@ -130,8 +130,7 @@ impl Kernel {
         let map = |name| move |source| KernelReadError::Map { name, source };
         let mut raw = Raw::default();
         for what in Loss::ALL {
-            let per_cpu = self.lost.get(&(what as u32), 0).map_err(map("LOST"))?;
-            raw.lost.push(per_cpu.iter().sum());
+            raw.lost.push(self.lost(what)?);
         }
         raw.lost_totals = self.lost_totals.get(&0, 0).map_err(map("LOST_TOTALS"))?.to_vec();
         for index in 0..=NAPI_SLOTS {
@@ -159,6 +158,15 @@ impl Kernel {
         raw.programs.sort_by(|a, b| a.0.cmp(&b.0));
         raw.skipped = skipped(&raw.programs, self.both_preemptible);
         Ok(raw)
+    }
+
+    /// How often `what` was lost.
+    ///
+    /// # Errors
+    /// If the map cannot be read.
+    pub fn lost(&self, what: Loss) -> Result<u64, KernelReadError> {
+        let counts = self.lost.get(&(what as u32), 0);
+        Ok(counts.map_err(|source| KernelReadError::Map { name: "LOST", source })?.iter().sum())
     }
 
     /// Drops since the last call that succeeded; the caller must count them, because no later call returns them again.

@@ -223,13 +223,13 @@ impl TraceTotals {
     pub(super) fn open_sockets(&mut self, kernel: &mut Kernel) -> Result<u64, KernelReadError> {
         let mut torn = 0;
         for _ in 0..PASSES {
-            let (before, known) = (kernel.raw()?.lost(Loss::SnapshotTorn), self.ended);
+            let (before, known) = (kernel.lost(Loss::SnapshotTorn)?, self.ended);
             pass(kernel, |record, counters| {
                 if !self.has_total(record.state.cookie) {
                     self.socket(record, counters, false);
                 }
             })?;
-            torn = kernel.raw()?.lost(Loss::SnapshotTorn) - before;
+            torn = kernel.lost(Loss::SnapshotTorn)? - before;
             if torn == 0 && self.ended == known {
                 break;
             }
