@@ -3,7 +3,7 @@
 from panels import Panel, Query, Row, Stat
 
 # Losses that some kernels always have some of (see TcpmonLosingEvents).
-MINOR = "recursion_(kfree_skb|napi_poll|sched_switch|sock_exceed_buf_limit|tcp_probe|tcp_rcv.*)|snapshot_torn"
+MINOR = "recursion_(kfree_skb|napi_poll|sched_switch|sock_exceed_buf_limit|tcp_probe|tcp_rcv.*)"
 
 ITSELF = Row(
     "tcpmon itself",
@@ -42,8 +42,8 @@ ITSELF = Row(
         ),
         Panel(
             "Use of the maps",
-            "Entries in use as part of the room of each eBPF map that has a limit. At 100 % new readers or drops are "
-            "lost: raise the limit in the configuration.",
+            "Entries in use as part of the room of each eBPF map that has a limit. At 100 % new sockets, readers or "
+            "drops are lost: raise the limit in the configuration.",
             "percentunit",
             (Query("tcpmon_map_entries{@} / tcpmon_map_capacity{@}", "{{instance}} {{map}}"),),
             maximum=1,

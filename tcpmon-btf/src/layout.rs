@@ -42,7 +42,7 @@ pub fn resolve(btf: &Btf<'_>) -> Result<Layout, Missing> {
         sock_flags: sock("__sk_common.skc_flags")?,
         sock_userlocks: userlocks.as_ref().map_or(ABSENT, |field| field.offset),
         sock_userlocks_shift: userlocks.and_then(|field| field.bits).map_or(0, |(shift, _)| u32::from(shift)),
-        sock_storage: optional("sock", "sk_bpf_storage"),
+        sock_references: sock("__sk_common.skc_refcnt")?,
         sock_state: sock("__sk_common.skc_state")?,
         sock_family: sock("__sk_common.skc_family")?,
         sock_local_port: required("inet_sock", "inet_sport")?,

@@ -39,12 +39,7 @@ pub enum Hook {
 }
 
 /// Kernel functions behind the features that every program needs, each with the release that introduced it.
-pub const FUNCTIONS: [(&str, &str); 4] = [
-    ("bpf_sk_storage_get_tracing", "5.11"),
-    ("bpf_sock_from_file", "5.11"),
-    ("bpf_task_storage_get", "5.13"),
-    ("bpf_iter_bpf_sk_storage_map", "5.9"),
-];
+pub const FUNCTIONS: [(&str, &str); 2] = [("bpf_sock_from_file", "5.11"), ("bpf_task_storage_get", "5.13")];
 
 /// All probes, in the order in which they are attached. Reads come before timeslices, so that no timeslice lacks its
 /// reads.
@@ -161,16 +156,6 @@ pub fn both_preemptible(preemptible: bool, sock_ops: bool) -> &'static [&'static
     }
 }
 
-/// Whether the programs must delete a socket's state from its map when the socket ends.
-///
-/// Otherwise the kernel deletes it when it frees the socket. On kernels that have `bpf_selem_unlink_nofail`, that sets
-/// a pointer to null that a walk through the map dereferences (`__bpf_sk_storage_map_seq_show`; 7.3 oopsed there). On
-/// other kernels deletion is left to the kernel, because what a program deletes is freed late: only after all running
-/// programs have been waited for.
-pub fn deletes_ended(btf: &Btf<'_>) -> bool {
-    btf.has_function("bpf_selem_unlink_nofail")
-}
-
 /// BTF id of the kernel function `bpf_rdonly_cast` (Linux 6.2), if this kernel has it.
 pub fn cast_function(btf: &Btf<'_>) -> Option<u32> {
     btf.blob().find(kind::FUNC, "bpf_rdonly_cast")
@@ -212,8 +197,8 @@ fn in_words(kind: ExpectedType) -> String {
     }
 }
 
-/// What differs, if this kernel does not pass to the iterators what they are built for.
-pub fn iterators_moved(btf: &Btf<'_>) -> Option<String> {
+/// What differs, if this kernel does not pass to the iterator what it is built for.
+pub fn iterator_moved(btf: &Btf<'_>) -> Option<String> {
     let moved = |(structure, field, offset): &&(&str, &str, usize)| {
         btf.field(structure, field).is_none_or(|found| found.offset as usize != *offset)
     };
@@ -241,7 +226,7 @@ mod tests {
             ["5.10", "6.1", "6.12", "6.16", "6.17", "6.18deb", "6.18.44-host", "6.19", "7.0", "7.1", "7.2", "7.3"]
         {
             fixture(label, |btf| {
-                assert_eq!(iterators_moved(btf), None, "{label}");
+                assert_eq!(iterator_moved(btf), None, "{label}");
                 let wrong: Vec<String> = PROBES.iter().filter_map(|probe| unsupported(probe, btf)).collect();
                 let no_growth = "this kernel has no tracepoint tcp_rcvbuf_grow";
                 let expected: &[&str] = match label {
@@ -285,15 +270,5 @@ mod tests {
     #[test]
     fn no_probe_that_sees_connections_begin_comes_after_one_that_does_not() {
         assert!(PROBES.iter().map(|probe| !probe.sees_lifecycle).is_sorted());
-    }
-
-    #[test]
-    fn states_are_deleted_on_kernels_that_cannot_do_it_safely() {
-        let old =
-            ["5.10", "6.1", "6.12", "6.16", "6.17", "6.18deb", "6.18.44-host", "6.19"].map(|label| (label, false));
-        let new = ["7.0", "7.1", "7.2", "7.3rc7", "7.3"].map(|label| (label, true));
-        for (label, expected) in old.into_iter().chain(new) {
-            assert_eq!(fixture(label, deletes_ended), expected, "{label}");
-        }
     }
 }

@@ -45,7 +45,7 @@ fn every_kernel_resolves_to_the_offsets_of_the_table() {
                 ("sock", "sk_backlog.rmem_alloc", layout.sock_rmem),
                 ("sock", "sk_backlog.len", layout.sock_backlog),
                 ("sock", "sk_lock.owned", layout.sock_owned),
-                ("sock", "sk_bpf_storage", layout.sock_storage),
+                ("sock", "__sk_common.skc_refcnt", layout.sock_references),
                 ("sock", "sk_userlocks", layout.sock_userlocks),
                 ("sock", "__sk_common.skc_state", layout.sock_state),
                 ("sock", "__sk_common.skc_flags", layout.sock_flags),

@@ -1,55 +1,47 @@
-//! How the snapshot copies a socket's state while events change it.
+//! How a pass copies a socket's state while events change it.
 //!
 //! The state carries a sequence number: a sequence lock. The number is odd while an event is being folded, and a
 //! different even number after each event. An event first reads the clock and the socket. It then makes the number odd,
-//! writes the state, and makes the number even. The snapshot reads the sequence number, **then** the clock, then the
-//! socket, then the state, and then the sequence number again. If both reads give the same even number, the state is
-//! one that stood between two events, the time is not before its last event, and the socket's own fields are not older
-//! than the state.
+//! writes the state, and makes the number even.
 //!
-//! This relies on the compiler and on the CPU. The compiler keeps the order of the accesses, because they are volatile
+//! User space reads the sequence number, **then** the state, and then the sequence number again, until both are the
+//! same even number: the state is then one that stood between two events. Before that, a program has looked at the
+//! socket: it has read the sequence number, **then** the clock, and then the socket's fields. If it has found the
+//! number of the copy, no event came in between: the time is not before the state's last event, and the socket's fields
+//! are not older than the state. Otherwise the copy shows the socket as of its last event, which came after the look.
+//!
+//! This relies on the compilers and on the CPU. The compilers keep the order of the accesses, because they are volatile
 //! or have a barrier between them. x86-64 makes stores visible to other CPUs in program order and keeps loads in
 //! program order (TSO); it may move a load ahead of an earlier store to another address, and nothing here depends on
-//! that order. arm64 keeps neither order: there the same barriers are atomic additions with a result, which the
-//! kernel's JIT compiler makes fully ordered instructions. So the unit test, which takes one access after another in
-//! every interleaving, holds on both. `tests/memory_model.rs` tests the barriers themselves, in the memory model of
-//! C11. On another architecture, the daemon does not build.
+//! that order. arm64 keeps neither order: there the programs' barriers are atomic additions with a result, which the
+//! kernel's JIT compiler makes fully ordered instructions, and those of user space are the fences of C11. So the unit
+//! test, which takes one access after another in every interleaving, holds on both. `tests/memory_model.rs` tests the
+//! barriers themselves, in the memory model of C11. On another architecture, the daemon does not build.
 
-/// What the snapshot reads of one socket; each method is one step of the copy.
+/// What user space reads of one state; each method is one step of the copy.
 pub trait Shared {
     /// [`SocketState::sequence`](crate::socket::SocketState::sequence).
     fn sequence(&mut self) -> u32;
-    /// Copies the clock.
-    fn time(&mut self);
-    /// Copies the fields that are read from the socket itself.
-    fn socket(&mut self);
     /// Copies the state.
     fn state(&mut self);
+    /// Waits for an event that is being folded; false to give up.
+    fn wait(&mut self) -> bool;
 }
 
-/// How often the snapshot tries to copy a state. An event takes less time than a copy.
-pub const TRIES: u32 = 4;
-
-/// How often a try looks whether the event that is being folded has ended: for longer than an event takes, unless an
-/// interrupt comes in between.
-const LOOKS: u32 = 256;
-
-/// Copies once and returns the sequence number of the copy; `None` if the copy is torn and must not be used.
-#[inline(always)]
+/// Copies until the copy is whole and returns its sequence number; `None` if it was given up.
 pub fn copy(shared: &mut impl Shared) -> Option<u32> {
-    let mut before = shared.sequence();
-    let mut looks = 1;
-    while before & 1 == 1 {
-        if looks == LOOKS {
+    loop {
+        let before = shared.sequence();
+        if before & 1 == 0 {
+            shared.state();
+            if shared.sequence() == before {
+                return Some(before);
+            }
+        }
+        if !shared.wait() {
             return None;
         }
-        looks += 1;
-        before = shared.sequence();
     }
-    shared.time();
-    shared.socket();
-    shared.state();
-    if shared.sequence() == before { Some(before) } else { None }
 }
 
 #[cfg(test)]
@@ -60,7 +52,7 @@ mod tests {
 
     use super::*;
 
-    /// The memory that an event's program and the snapshot's share; only one access happens at a time.
+    /// The memory that an event's program and the pass share; only one access happens at a time.
     #[derive(Clone, Default)]
     struct Memory {
         clock: u64,
@@ -94,21 +86,24 @@ mod tests {
     ];
     const EVENTS: usize = 2;
 
-    /// The snapshot's program in one interleaving: `schedule` has the number of the event's steps that run before each
-    /// access; before later ones, one step runs.
-    struct Reader<'a> {
+    /// A pass in one interleaving: `schedule` has the number of the event's steps that run before each access; before
+    /// later ones, one step runs.
+    struct Pass<'a> {
         memory: Memory,
         schedule: &'a [usize],
         access: usize,
         done: usize,
+        tries: usize,
+        looked: u32,
         time: u64,
         rcv_nxt: u32,
         state: (u64, u32, u32),
     }
 
-    impl<'a> Reader<'a> {
+    impl<'a> Pass<'a> {
         fn new(memory: Memory, schedule: &'a [usize]) -> Self {
-            Self { memory, schedule, access: 0, done: 0, time: 0, rcv_nxt: 0, state: (u64::MAX, 0, 0) }
+            let state = (u64::MAX, 0, 0);
+            Self { memory, schedule, access: 0, done: 0, tries: 20, looked: 0, time: 0, rcv_nxt: 0, state }
         }
 
         fn access<T>(&mut self, read: impl FnOnce(&Memory) -> T) -> T {
@@ -122,17 +117,18 @@ mod tests {
             self.memory.clock += 1;
             read(&self.memory)
         }
+
+        /// What the program does.
+        fn look(&mut self) {
+            self.looked = self.access(|memory| memory.sequence);
+            self.time = self.access(|memory| memory.clock);
+            self.rcv_nxt = self.access(|memory| memory.rcv_nxt);
+        }
     }
 
-    impl Shared for Reader<'_> {
+    impl Shared for Pass<'_> {
         fn sequence(&mut self) -> u32 {
             self.access(|memory| memory.sequence)
-        }
-        fn time(&mut self) {
-            self.time = self.access(|memory| memory.clock);
-        }
-        fn socket(&mut self) {
-            self.rcv_nxt = self.access(|memory| memory.rcv_nxt);
         }
         fn state(&mut self) {
             // In arbitrary order: a copy goes word by word.
@@ -140,14 +136,19 @@ mod tests {
             self.state.0 = self.access(|memory| memory.last_ns);
             self.state.1 = self.access(|memory| memory.state_rcv_nxt);
         }
+        fn wait(&mut self) -> bool {
+            self.tries -= 1;
+            self.tries > 0
+        }
     }
 
-    /// Number of accesses in one copy.
-    const ACCESSES: usize = 7;
+    /// Number of accesses in one look and one copy.
+    const ACCESSES: usize = 8;
 
-    /// Runs `protocol` in every interleaving with two events. Returns how many copies were taken, and how many of these
-    /// are torn, have a time before their last event, or have a socket that is older than their state.
-    fn explore(protocol: fn(&mut Reader<'_>) -> Option<u32>) -> (usize, usize) {
+    /// Runs `protocol` in every interleaving with two events. It returns whether the look is current. Returns how many
+    /// copies were current and how many were not, and how many of all are torn, or are current with a time before their
+    /// last event or a socket that is older than their state.
+    fn explore(protocol: fn(&mut Pass<'_>) -> bool) -> ([usize; 2], usize) {
         fn all(schedule: &mut Vec<usize>, left: usize, each: &mut impl FnMut(&[usize])) {
             if schedule.len() == ACCESSES {
                 each(schedule);
@@ -159,79 +160,77 @@ mod tests {
                 schedule.pop();
             }
         }
-        let (mut taken, mut wrong) = (0, 0);
+        let (mut counts, mut wrong) = ([0; 2], 0);
         all(&mut Vec::new(), EVENTS * EVENT.len(), &mut |schedule| {
             let memory = Memory { stood: [(0, 0, 0)].to_vec(), ..Memory::default() };
-            let mut reader = Reader::new(memory, schedule);
-            if protocol(&mut reader).is_some() {
-                taken += 1;
-                let stood = reader.memory.stood.contains(&reader.state);
-                let (last_ns, rcv_nxt, _) = reader.state;
-                wrong += usize::from(!stood || reader.time < last_ns || reader.rcv_nxt < rcv_nxt);
-            }
+            let mut pass = Pass::new(memory, schedule);
+            let current = protocol(&mut pass);
+            counts[usize::from(!current)] += 1;
+            let (last_ns, rcv_nxt, _) = pass.state;
+            let stood = pass.memory.stood.contains(&pass.state);
+            let older = pass.time < last_ns || pass.rcv_nxt < rcv_nxt;
+            wrong += usize::from(!stood || current && older);
         });
-        (taken, wrong)
+        (counts, wrong)
     }
 
     #[test]
-    fn no_interleaving_makes_a_wrong_copy() {
-        let (taken, wrong) = explore(|reader| copy(reader));
-        assert!(taken > 400, "{taken} copies were taken");
+    fn no_interleaving_makes_a_wrong_copy_and_each_copy_is_made() {
+        let ([current, later], wrong) = explore(|pass| {
+            pass.look();
+            let sequence = copy(pass).expect("two events end");
+            sequence == pass.looked
+        });
+        assert!(current > 400 && later > 400, "{current} {later}");
         assert_eq!(wrong, 0);
-    }
-
-    #[test]
-    fn an_event_that_is_being_folded_is_waited_for() {
-        let begun = EVENT.len() - 4;
-        let memory = Memory { stood: [(0, 0, 0)].to_vec(), ..Memory::default() };
-        // The event goes on by one step at each look, and then no other comes.
-        let schedule = [begun, 1, 1, 1, 0, 0, 0, 0, 0, 0];
-        let mut reader = Reader::new(memory, &schedule);
-        assert_eq!(copy(&mut reader), Some(2));
-        assert_eq!(reader.state.1, 100);
     }
 
     #[test]
     fn an_event_that_does_not_end_is_given_up() {
         let memory = Memory { sequence: 1, ..Memory::default() };
-        let mut reader = Reader::new(memory, &[0; LOOKS as usize]);
-        assert_eq!((copy(&mut reader), reader.access), (None, LOOKS as usize));
+        let mut pass = Pass::new(memory, &[0; 40]);
+        assert_eq!((copy(&mut pass), pass.access), (None, 20));
     }
 
     /// Checks the exploration itself: it must find the errors of other orders.
     #[test]
     fn every_other_order_makes_a_wrong_copy_in_some_interleaving() {
-        let time_first: fn(&mut Reader<'_>) -> Option<u32> = |reader| {
-            reader.time();
-            let before = reader.sequence();
-            reader.socket();
-            reader.state();
-            (before & 1 == 0 && reader.sequence() == before).then_some(before)
+        let time_first: fn(&mut Pass<'_>) -> bool = |pass| {
+            pass.time = pass.access(|memory| memory.clock);
+            pass.looked = pass.access(|memory| memory.sequence);
+            pass.rcv_nxt = pass.access(|memory| memory.rcv_nxt);
+            copy(pass) == Some(pass.looked)
         };
-        let socket_first: fn(&mut Reader<'_>) -> Option<u32> = |reader| {
-            reader.socket();
-            let before = reader.sequence();
-            reader.time();
-            reader.state();
-            (before & 1 == 0 && reader.sequence() == before).then_some(before)
+        let socket_first: fn(&mut Pass<'_>) -> bool = |pass| {
+            pass.rcv_nxt = pass.access(|memory| memory.rcv_nxt);
+            pass.looked = pass.access(|memory| memory.sequence);
+            pass.time = pass.access(|memory| memory.clock);
+            copy(pass) == Some(pass.looked)
         };
-        let no_second_look: fn(&mut Reader<'_>) -> Option<u32> = |reader| {
-            let before = reader.sequence();
-            reader.time();
-            reader.socket();
-            reader.state();
-            (before & 1 == 0).then_some(before)
+        let always_current: fn(&mut Pass<'_>) -> bool = |pass| {
+            pass.look();
+            copy(pass).is_some()
         };
-        let odd_is_fine: fn(&mut Reader<'_>) -> Option<u32> = |reader| {
-            let before = reader.sequence();
-            reader.time();
-            reader.socket();
-            reader.state();
-            (reader.sequence() == before).then_some(before)
+        let no_second_look: fn(&mut Pass<'_>) -> bool = |pass| {
+            pass.look();
+            let before = pass.sequence();
+            pass.state();
+            before == pass.looked
+        };
+        let odd_is_fine: fn(&mut Pass<'_>) -> bool = |pass| {
+            pass.look();
+            loop {
+                let before = pass.sequence();
+                pass.state();
+                if pass.sequence() == before {
+                    return before == pass.looked;
+                }
+            }
         };
         for (name, protocol) in [
             ("time first", time_first),
             ("socket first", socket_first),
+            ("always current", always_current),
             ("no second look", no_second_look),
             ("odd is fine", odd_is_fine),
         ] {

@@ -16,7 +16,7 @@ pub struct Header {
     pub cpu: u32,
     /// `CLOCK_MONOTONIC`, ns.
     pub time_ns: u64,
-    /// The socket's cookie (`ss -e` shows the same); 0 if the record is not about a socket.
+    /// The socket's cookie (`ss -e` shows the same), or what the kind says.
     pub cookie: u64,
 }
 
@@ -31,17 +31,12 @@ pub unsafe trait Record {}
 // SAFETY: integers only, without padding (the size is asserted).
 unsafe impl Record for Header {}
 
-/// A [`SocketRecord`](crate::socket::SocketRecord) from the snapshot iterator.
-pub const KIND_SNAPSHOT: u16 = 1;
-/// A [`SocketRecord`](crate::socket::SocketRecord) of a socket that is being destroyed: its final values.
-pub const KIND_FINAL: u16 = 2;
 /// A header only: the reader in slot `cookie` has exited and its slot can be collected.
-pub const KIND_READER_EXIT: u16 = 3;
-/// A [`SocketRecord`](crate::socket::SocketRecord) of a socket that starts to listen.
-pub const KIND_LISTENER: u16 = 5;
-/// A [`SocketRecord`](crate::socket::SocketRecord) of a socket that another process starts to read: its values until
-/// then.
-pub const KIND_HANDED_OVER: u16 = 6;
+pub const KIND_READER_EXIT: u16 = 1;
+/// A header only: the socket whose state has the index `cookie` starts to listen.
+pub const KIND_LISTENER: u16 = 2;
+/// A header only: few states are left in the store.
+pub const KIND_FEW_STATES: u16 = 3;
 /// A [`Timeslice`](crate::timeslice::Timeslice).
 pub const KIND_TIMESLICE: u16 = 4;
 

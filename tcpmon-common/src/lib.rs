@@ -15,14 +15,15 @@ pub mod fold;
 pub mod header;
 pub mod histogram;
 pub mod ignored;
+pub mod look;
 pub mod loss;
 pub mod memory_limit;
 pub mod name;
 pub mod napi;
-pub mod pass;
 pub mod reader;
 pub mod settings;
 pub mod socket;
+pub mod store;
 pub mod tcp_state;
 pub mod timeslice;
 pub mod tracepoint;
@@ -39,12 +40,5 @@ mod pod {
             )+
         };
     }
-    pod!(
-        crate::drops::DropKey,
-        crate::napi::NapiDevice,
-        crate::pass::PassControl,
-        crate::reader::ReaderSlot,
-        crate::settings::Settings,
-        crate::socket::SocketCounters
-    );
+    pod!(crate::drops::DropKey, crate::napi::NapiDevice, crate::reader::ReaderSlot, crate::settings::Settings);
 }

@@ -5,16 +5,16 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Loss {
-    /// Local storage for a socket was refused (out of memory, or the socket's option-memory limit): the socket is not
-    /// watched.
-    SocketStorage = 0,
+    /// No state was free in the store, and the socket is not watched; tried again at its next event, which counts again
+    /// if there is still none.
+    SocketState = 0,
     /// Local storage for a reader thread was refused: its timeslices are not counted.
     ReaderStorage = 1,
     /// Every reader slot is taken: the thread's timeslices are not counted.
     ReaderSlot = 2,
-    /// The ring was full at a socket's end: its final values were added to the map `LOST_TOTALS` instead, without a
-    /// group.
-    FinalRecord = 3,
+    /// Both of the socket's buckets in the table of states were full, and the socket is not watched; tried again at its
+    /// next event.
+    SocketTable = 3,
     /// The ring was full at a reader's exit: its slot is collected at the next scrape instead.
     ReaderExit = 4,
     /// The ring was full: a timeslice record of a trace is missing.
@@ -25,7 +25,7 @@ pub enum Loss {
     DropEntry = 7,
     /// There are more network devices than NAPI slots: a poll was counted under the device `other`.
     NapiDevice = 8,
-    /// The ring was full when a socket started to listen: until the next scrape, its connections have no process until
+    /// The ring was full when a socket started to listen: until the next pass, its connections have no process until
     /// they are read.
     ListenerRecord = 9,
     /// A timeslice ended while a read was being recorded in it: its record is missing, and its bytes are in the
@@ -34,34 +34,30 @@ pub enum Loss {
     /// A connection's start was not seen: it is counted from its first byte (or from the first unread one: see
     /// `start_late` in the programs), but what it did before it was first seen is in no histogram.
     SocketBeginLate = 11,
-    /// A socket's state changed during every attempt of the snapshot to copy it: its totals come with the next pass.
-    SnapshotTorn = 12,
-    /// There are more sockets than a snapshot can show: this one is counted when it ends.
-    SocketIndex = 13,
-    /// The ring was full when another process started to read a socket: what the previous process read is counted for
+    /// No state was free when another process started to read a socket: what the previous process read is counted for
     /// the new one.
-    HandedOver = 14,
+    HandedOver = 12,
     /// An event was earlier than the previous one: the time between them was treated as 0.
-    ImpossibleTime = 15,
+    ImpossibleTime = 13,
     /// A sequence number went backwards: the change was treated as 0.
-    ImpossibleBytes = 16,
+    ImpossibleBytes = 14,
     /// There are more listening sockets on kernel-chosen ports than are remembered: this one's connections are a
     /// service of their own.
-    ChosenPort = 17,
+    ChosenPort = 15,
     /// A trace follows more processes than it can: a process that a traced one started is not traced.
-    FollowedProcess = 18,
+    FollowedProcess = 16,
 }
 
 /// Number of kinds of [`Loss`].
-pub const LOSSES: usize = 19;
+pub const LOSSES: usize = 17;
 
 impl Loss {
     /// All kinds in the order of their index.
     pub const ALL: [Loss; LOSSES] = [
-        Loss::SocketStorage,
+        Loss::SocketState,
         Loss::ReaderStorage,
         Loss::ReaderSlot,
-        Loss::FinalRecord,
+        Loss::SocketTable,
         Loss::ReaderExit,
         Loss::TimesliceRecord,
         Loss::TimesliceSocket,
@@ -70,8 +66,6 @@ impl Loss {
         Loss::ListenerRecord,
         Loss::TimesliceEdge,
         Loss::SocketBeginLate,
-        Loss::SnapshotTorn,
-        Loss::SocketIndex,
         Loss::HandedOver,
         Loss::ImpossibleTime,
         Loss::ImpossibleBytes,
@@ -82,10 +76,10 @@ impl Loss {
     /// The value of the label `what`.
     pub const fn name(self) -> &'static str {
         match self {
-            Loss::SocketStorage => "socket_storage",
+            Loss::SocketState => "socket_state",
             Loss::ReaderStorage => "reader_storage",
             Loss::ReaderSlot => "reader_slot",
-            Loss::FinalRecord => "final_record",
+            Loss::SocketTable => "socket_table",
             Loss::ReaderExit => "reader_exit",
             Loss::TimesliceRecord => "timeslice_record",
             Loss::TimesliceSocket => "timeslice_socket",
@@ -94,8 +88,6 @@ impl Loss {
             Loss::ListenerRecord => "listener_record",
             Loss::TimesliceEdge => "timeslice_edge",
             Loss::SocketBeginLate => "socket_begin_late",
-            Loss::SnapshotTorn => "snapshot_torn",
-            Loss::SocketIndex => "socket_index",
             Loss::HandedOver => "handed_over",
             Loss::ImpossibleTime => "impossible_time",
             Loss::ImpossibleBytes => "impossible_bytes",

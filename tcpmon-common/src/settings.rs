@@ -19,8 +19,8 @@ pub struct Layout {
     pub cb_end_seq: u32,
     /// `tcp_skb_cb.tcp_flags`
     pub cb_flags: u32,
-    /// `sock.sk_bpf_storage`
-    pub sock_storage: u32,
+    /// `sock.__sk_common.skc_cookie`
+    pub sock_cookie: u32,
     /// `sock.sk_rcvbuf`
     pub sock_rcvbuf: u32,
     /// `sock.sk_backlog.rmem_alloc`
@@ -71,8 +71,8 @@ pub struct Layout {
     pub sock_remote_v6: u32,
     /// `sock.__sk_common.skc_net.net`
     pub sock_net: u32,
-    /// `sock.__sk_common.skc_cookie`
-    pub sock_cookie: u32,
+    /// `sock.__sk_common.skc_refcnt`
+    pub sock_references: u32,
     /// `net.ns.inum`
     pub net_inum: u32,
     /// `socket.sk`
@@ -194,9 +194,10 @@ pub struct Settings {
     pub filter_cgroups: u32,
     /// BTF id of `struct tcp_sock`.
     pub tcp_sock_type: u32,
-    /// 1 if the programs must delete a socket's state from its map when the socket ends, because the kernel's own
-    /// removal is unsafe while the snapshot walks the map.
-    pub delete_ended: u32,
+    /// 64 less the binary logarithm of the number of buckets in the table of states.
+    pub table_shift: u16,
+    /// 1 if user space can look at sockets, by running a program; otherwise events note for it what they have seen.
+    pub can_look: u16,
     /// `CLOCK_MONOTONIC` when tcpmon started, ns.
     pub began_ns: u64,
     /// Ids of control groups (cgroup v2).

@@ -1,11 +1,10 @@
-//! One TCP socket: the state in its local storage, and the record that carries it to user space.
+//! One TCP socket: its state, and what user space reads of it.
 
 use core::mem::offset_of;
 
 use crate::{
     causes::{Reads, Round},
     counters::{Cells, counters},
-    header::{Header, Record},
     histogram::{FILLS, FillBins},
     name::Name,
 };
@@ -14,16 +13,22 @@ use crate::{
 pub const SOCKET_PASSIVE: u32 = 1;
 /// The local side opened the connection.
 pub const SOCKET_ACTIVE: u32 = 2;
-/// [`KIND_FINAL`](crate::header::KIND_FINAL) has been sent: a snapshot must not show the socket again.
+/// The state is final: no program writes to it any more, and user space takes it and gives it back to the store.
 pub const SOCKET_FINAL: u32 = 4;
-/// Counting has started.
-pub const SOCKET_COUNTED: u32 = 8;
 /// The local side accepted the connection on a port that the kernel chose for the listening socket.
 pub const SOCKET_PORT_CHOSEN: u32 = 16;
 /// The connection is counted among those that started to open.
 pub const SOCKET_OPENED: u32 = 32;
 /// The connection is counted among those that are left out because they are MPTCP's.
 pub const SOCKET_MPTCP: u32 = 64;
+/// The socket listens.
+pub const SOCKET_LISTENS: u32 = 128;
+/// The state is final because another process reads the socket, which goes on in another state.
+pub const SOCKET_HANDED_OVER: u32 = 256;
+/// The state is final and is not in the list of ended states: a pass finds it.
+pub const SOCKET_UNLISTED: u32 = 512;
+/// Everything up to the connection's end has been folded.
+pub const SOCKET_SETTLED: u32 = 1024;
 /// The flags that determine the service.
 pub const SOCKET_SERVICE: u32 = SOCKET_PASSIVE | SOCKET_ACTIVE | SOCKET_PORT_CHOSEN;
 
@@ -36,43 +41,25 @@ pub const FIN_READ: u32 = 1 << 17;
 /// bits after four hours without a scrape; in byte-ns it would do so after 16 seconds.
 pub const TICK_NS: u64 = 1024;
 
-/// Number of maps that hold the states of sockets, a power of two. In each system call, a pass finds its place by
-/// counting through a list from its start, and one map has only as many lists as the host has CPUs.
-pub const SOCKET_MAPS: u32 = 8;
-
-/// Largest number of sockets that snapshots can show at once.
-pub const SOCKET_INDEXES: u32 = 1 << 20;
-/// Bit of [`Shown::index_plus_one`]: when the socket was shown, the reader was still in the timeslice of the last
-/// event.
-pub const SHOWN_RUNNING: u32 = 1 << 31;
-
-/// What the snapshot has shown of a socket; only the iterator writes it.
+/// What the last pass that showed the socket has seen of it; only user space writes it. A pass leaves out a socket that
+/// was at rest then and has not changed since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
 #[repr(C)]
 pub struct Shown {
-    /// User space's index for the socket plus one, with [`SHOWN_RUNNING`]; 0 before the socket is first shown.
-    pub index_plus_one: u32,
     /// [`SocketState::sequence`] if the socket was at rest when it was shown; odd if it was not.
     pub sequence: u32,
     /// The advertised window that was shown, bytes.
     pub window: u32,
     /// `sk_rmem_alloc` that was shown, bytes.
     pub rmem: u32,
+    /// Not 0 if the reader was still in the timeslice of the last event.
+    pub running: u32,
 }
 
 impl Shown {
-    /// Never shown.
-    pub const ZERO: Self = Self { index_plus_one: 0, sequence: 0, window: 0, rmem: 0 };
-
-    /// User space's index, if the socket has been shown.
-    #[inline(always)]
-    pub fn index(&self) -> Option<u32> {
-        match self.index_plus_one & !SHOWN_RUNNING {
-            0 => None,
-            index => Some(index - 1),
-        }
-    }
+    /// Never shown, or not at rest when it was.
+    pub const CHANGING: Self = Self { sequence: 1, window: 0, rmem: 0, running: 0 };
 }
 
 counters! {
@@ -163,18 +150,61 @@ pub fn byte_seconds(ticks: u64) -> f64 {
     ticks as f64 * TICK_NS as f64 / 1e9
 }
 
-/// A socket's state: value of the socket local storage `SOCKETS`. Written under the socket's lock; read by the snapshot
-/// without that lock.
+/// A network namespace (its inode number) and a port as one number: key of the map of ports that the kernel chose.
+#[inline(always)]
+pub fn port_key(netns: u32, port: u16) -> u64 {
+    (netns as u64) << 16 | port as u64
+}
+
+/// Which connection it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
+#[repr(C)]
+pub struct SocketIdentity {
+    /// Inode number of the network namespace.
+    pub netns: u32,
+    /// `AF_INET` or `AF_INET6`.
+    pub family: u16,
+    /// Local port.
+    pub local_port: u16,
+    /// Remote port.
+    pub remote_port: u16,
+    /// Zero.
+    pub padding: [u16; 3],
+    /// Local address; the first four bytes for `AF_INET`.
+    pub local_address: [u8; 16],
+    /// Remote address.
+    pub remote_address: [u8; 16],
+}
+
+impl SocketIdentity {
+    /// Not known.
+    pub const ZERO: Self = Self {
+        netns: 0,
+        family: 0,
+        local_port: 0,
+        remote_port: 0,
+        padding: [0; 3],
+        local_address: [0; 16],
+        remote_address: [0; 16],
+    };
+}
+
+/// A socket's state, in the store ([`store`](crate::store)). Programs write it under the socket's lock; user space
+/// reads it without that lock.
 ///
-/// The first cache line (beside the kernel's own words) holds what an event only reads. What every event writes is in
-/// the two behind it, which end with the counts of an empty queue: a segment is folded on the CPU that received it and
-/// a read on the reader's CPU, so each cache line that is written has to move between the two.
+/// The first cache line holds what an event only reads, and all that a pass reads of a socket at rest besides the
+/// sequence number. What every event writes is in the two behind it, which end with the counts of an empty queue: a
+/// segment is folded on the CPU that received it and a read on the reader's CPU, so each cache line that is written has
+/// to move between the two.
 #[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
+#[repr(C, align(64))]
 pub struct SocketState {
-    /// The socket's cookie.
+    /// The socket's cookie; 0 while no socket has the state.
     pub cookie: u64,
+    /// Address of the `struct tcp_sock`.
+    pub sock: u64,
     /// Name of the last reader's thread group; empty while unknown.
     pub process: Name,
     /// Thread-group id of the last reader. Before the first read, that of the process that opened the socket, or 0.
@@ -185,11 +215,12 @@ pub struct SocketState {
     pub reader_slot: u32,
     /// `SOCKET_` flags.
     pub flags: u32,
-    /// What the snapshot has shown.
+    /// What the last pass that showed the socket has seen of it.
     pub shown: Shown,
-    /// Odd while an event is being folded, and a different even number after each event: see [`copy`](crate::copy).
+    /// Odd while an event is being folded, and a different even number after each event: see [`copy`](crate::copy). It
+    /// goes on from one socket that has the state to the next.
     pub sequence: u32,
-    /// That thread's [`edges`](crate::reader::ReaderSlot::edges) at the last event.
+    /// The reader's [`edges`](crate::reader::ReaderSlot::edges) at the last event.
     pub reader_edges: u32,
     /// `rcv_nxt` at the last event.
     pub rcv_nxt: u32,
@@ -208,24 +239,37 @@ pub struct SocketState {
     /// What [`causes`](crate::causes) must know of the round.
     pub round: Round,
     /// Id of the control group (v2) of the last reader, or before the first read of the process that opened the socket;
-    /// 0 if it is not known. Last, because events do not need it.
+    /// 0 if it is not known. This and what follows are last, because events do not need them.
     pub cgroup: u64,
     /// In a trace: `rcv_nxt` at the last read of a traced reader.
     pub reported_seq: u32,
     /// In a trace: where that reader has the socket, if it does not keep it.
     pub traced_place: u32,
+    /// Zero.
+    pub padding: u64,
+    /// Which connection it is, as it was when counting started. A cache line begins here.
+    pub identity: SocketIdentity,
+    /// Where user space cannot look at sockets: `sk_rmem_alloc` at the last event.
+    pub seen_rmem: u32,
+    /// The same of the advertised window.
+    pub seen_window: u32,
+    /// The index of the state; user space writes it once.
+    pub index: u32,
+    /// Index of the next state in the list in which the state is, if it is in one.
+    pub next: u32,
 }
 
 impl SocketState {
-    /// The content of new storage.
+    /// The content of a state that has never been used.
     pub const ZERO: Self = Self {
         cookie: 0,
+        sock: 0,
         process: [0; 2],
         reader_tgid: 0,
         reader_tid: 0,
         reader_slot: 0,
         flags: 0,
-        shown: Shown::ZERO,
+        shown: Shown { sequence: 0, window: 0, rmem: 0, running: 0 },
         sequence: 0,
         reader_edges: 0,
         rcv_nxt: 0,
@@ -239,13 +283,20 @@ impl SocketState {
         cgroup: 0,
         reported_seq: 0,
         traced_place: 0,
+        padding: 0,
+        identity: SocketIdentity::ZERO,
+        seen_rmem: 0,
+        seen_window: 0,
+        index: 0,
+        next: 0,
     };
 }
 
-// Bytes 56 to 184 are two cache lines, because the kernel's own word before the state takes 8 of a line.
-const _: () = assert!(offset_of!(SocketState, sequence) == 56);
+const _: () = assert!(offset_of!(SocketState, identity).is_multiple_of(64));
+// What every event writes is in two cache lines.
+const _: () = assert!(offset_of!(SocketState, sequence) == 64);
 const _: () =
-    assert!(offset_of!(SocketState, counters) + offset_of!(SocketCounters, fills) + size_of::<[u32; FILLS]>() <= 184);
+    assert!(offset_of!(SocketState, counters) + offset_of!(SocketCounters, fills) + size_of::<[u32; FILLS]>() <= 192);
 
 /// The peer's FIN has been received.
 pub const LIVE_FIN: u8 = 1;
@@ -253,15 +304,14 @@ pub const LIVE_FIN: u8 = 1;
 pub const LIVE_READER: u8 = 2;
 /// If `sk_rcvbuf` is larger than at the last event, autotuning raised it.
 pub const LIVE_GROWTH: u8 = 4;
-/// The snapshot shows this socket for the first time.
-pub const LIVE_NEW: u8 = 8;
+/// The socket is gone: its memory is free, or another socket's.
+pub const LIVE_GONE: u8 = 8;
 /// The socket listens on a port that the kernel chose.
 pub const LIVE_PORT_CHOSEN: u8 = 16;
-/// The socket ended while the snapshot showed it. Its final record has its totals, or there is none because they are
-/// zero.
-pub const LIVE_ENDED: u8 = 32;
+/// No event has come between the look at the socket and the copy of its state.
+pub const LIVE_CURRENT: u8 = 32;
 
-/// What a snapshot reads from the socket itself.
+/// What a pass reads from the socket itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
 #[repr(C)]
@@ -288,26 +338,16 @@ pub struct SocketLive {
     pub window_clamp: u32,
     /// Receiver's RTT estimate of dynamic right-sizing, us (the kernel's value / 8).
     pub rcv_rtt_us: u32,
-    /// Inode number of the network namespace.
-    pub netns: u32,
-    /// The reader's [`edges`](crate::reader::ReaderSlot::edges) at the time of the snapshot.
+    /// The reader's [`edges`](crate::reader::ReaderSlot::edges) at that time.
     pub reader_edges: u32,
     /// Right edge of the advertised window (`rcv_wup + rcv_wnd`).
     pub edge: u32,
-    /// `AF_INET` or `AF_INET6`.
-    pub family: u16,
-    /// Local port.
+    /// Local port: a listening socket may get it after it started to listen.
     pub local_port: u16,
-    /// Remote port.
-    pub remote_port: u16,
     /// TCP state (`TCP_ESTABLISHED` = 1, ...).
     pub state: u8,
     /// `LIVE_` flags.
     pub flags: u8,
-    /// Local address; the first four bytes for `AF_INET`.
-    pub local_address: [u8; 16],
-    /// Remote address.
-    pub remote_address: [u8; 16],
 }
 
 impl SocketLive {
@@ -324,27 +364,20 @@ impl SocketLive {
         rcv_ssthresh: 0,
         window_clamp: 0,
         rcv_rtt_us: 0,
-        netns: 0,
         reader_edges: 0,
         edge: 0,
-        family: 0,
         local_port: 0,
-        remote_port: 0,
         state: 0,
         flags: 0,
-        local_address: [0; 16],
-        remote_address: [0; 16],
     };
 }
 
-/// One socket in a snapshot, at its end, or at its handover to another process.
+/// One socket: in a pass, at its end, or when another process takes it over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
-#[repr(C)]
 pub struct SocketRecord {
-    /// ExpectedType, time, cookie.
-    pub header: Header,
-    /// The socket's own fields when the record was made.
+    /// When the socket was looked at, `CLOCK_MONOTONIC`, ns; at its end, the time of the last event.
+    pub time_ns: u64,
+    /// The socket's own fields at that time.
     pub live: SocketLive,
     /// What was folded up to the last event.
     pub state: SocketState,
@@ -353,26 +386,22 @@ pub struct SocketRecord {
 impl SocketRecord {
     /// Whether nothing is queued, the window is open, and the state agrees with the socket: while it stays as it is,
     /// time adds to nothing but the time limited by the sender or the path.
-    #[inline(always)]
     pub fn is_at_rest(&self) -> bool {
         let (live, state) = (&self.live, &self.state);
-        let fin = (state.flags & FIN_RECEIVED != 0 && state.flags & FIN_READ == 0) as u32;
+        let fin = u32::from(state.flags & FIN_RECEIVED != 0 && state.flags & FIN_READ == 0);
         // A listening socket has no data.
-        state.last_ns == 0
-            || live.copied_seq.wrapping_add(fin) == live.rcv_nxt
-                && live.rcv_nxt == state.rcv_nxt
-                && live.rcvbuf == state.rcvbuf
-                && live.backlog | live.out_of_order == 0
-                && live.window >= live.mss
+        live.flags & LIVE_CURRENT != 0
+            && (state.last_ns == 0
+                || live.copied_seq.wrapping_add(fin) == live.rcv_nxt
+                    && live.rcv_nxt == state.rcv_nxt
+                    && live.rcvbuf == state.rcvbuf
+                    && live.backlog | live.out_of_order == 0
+                    && live.window >= live.mss)
     }
 }
 
-#[expect(unsafe_code, reason = "see `Record`")]
-// SAFETY: integers only, with explicit padding (the sizes are asserted).
-unsafe impl Record for SocketRecord {}
-
 // Without the counters, whose declaration admits no padding.
-const _: () = assert!(size_of::<SocketState>() - size_of::<SocketCounters>() == 96 + 80);
-const _: () = assert!(size_of::<SocketLive>() == 96);
-const _: () =
-    assert!(size_of::<SocketRecord>() == size_of::<Header>() + size_of::<SocketLive>() + size_of::<SocketState>());
+const _: () = assert!(size_of::<SocketState>() - size_of::<SocketCounters>() == 256);
+const _: () = assert!(size_of::<SocketState>().is_multiple_of(64));
+const _: () = assert!(size_of::<SocketLive>() == 56);
+const _: () = assert!(size_of::<SocketIdentity>() == 48);

@@ -6,8 +6,6 @@
 
 use core::{ffi::c_void, mem::offset_of};
 
-use crate::socket::SocketState;
-
 /// An argument of a tracepoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpectedArgument {
@@ -129,20 +127,8 @@ pub struct TaskFile {
     pub file: *mut c_void,
 }
 
-/// `struct bpf_iter__bpf_sk_storage_map`.
-#[repr(C)]
-#[expect(missing_docs, reason = "the kernel's fields")]
-pub struct StorageEntry {
-    pub meta: *const c_void,
-    pub map: *const c_void,
-    pub sk: *const u8,
-    pub value: *mut SocketState,
-}
-
-/// The fields that the iterators take from what they are passed: structure, field, offset.
+/// The fields that the iterator takes from what it is passed: structure, field, offset.
 pub const ITERATOR_FIELDS: &[(&str, &str, usize)] = &[
     ("bpf_iter__task_file", "task", offset_of!(TaskFile, task)),
     ("bpf_iter__task_file", "file", offset_of!(TaskFile, file)),
-    ("bpf_iter__bpf_sk_storage_map", "sk", offset_of!(StorageEntry, sk)),
-    ("bpf_iter__bpf_sk_storage_map", "value", offset_of!(StorageEntry, value)),
 ];

@@ -116,6 +116,8 @@ pub struct DaemonArgs {
     #[arg(long, value_name = "FIRST-LAST", help = key_help("ephemeral_ports"), value_parser = check_port_range)]
     ephemeral_ports: Vec<String>,
 
+    #[arg(long, value_name = "N", help = key_help("max_sockets"))]
+    max_sockets: Option<u64>,
     #[arg(long, value_name = "N", help = key_help("max_readers"))]
     #[arg(value_parser = value_parser!(u64).range(READERS_RANGE))]
     max_readers: Option<u64>,
@@ -577,6 +579,7 @@ impl DaemonArgs {
         if !self.ephemeral_ports.is_empty() {
             config.ephemeral_ports.clone_from(&self.ephemeral_ports);
         }
+        set(&mut config.max_sockets, self.max_sockets);
         set(&mut config.max_readers, self.max_readers);
         set(&mut config.max_drop_entries, self.max_drop_entries);
         set(&mut config.ring_bytes, self.ring_bytes.map(u64::from));

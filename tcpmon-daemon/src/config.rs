@@ -43,6 +43,8 @@ pub struct Config {
     pub cgroup_label: bool,
     /// See [`DaemonSettings::ephemeral_ports`].
     pub ephemeral_ports: Vec<String>,
+    /// See [`DaemonSettings::max_sockets`].
+    pub max_sockets: u64,
     /// See [`DaemonSettings::max_readers`].
     pub max_readers: u64,
     /// See [`DaemonSettings::max_drop_entries`].
@@ -141,6 +143,9 @@ pub enum LogFormat {
     Json,
 }
 
+/// The default of `max_sockets`.
+const DEFAULT_MAX_SOCKETS: u64 = 262_144;
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -149,9 +154,10 @@ impl Default for Config {
             pin: Vec::new(),
             cgroup_label: false,
             ephemeral_ports: Vec::new(),
+            max_sockets: DEFAULT_MAX_SOCKETS,
             max_readers: 4096,
             max_drop_entries: 4096,
-            ring_bytes: 1 << 21,
+            ring_bytes: 1 << 18,
             sandbox: true,
             live_socket: String::new(),
             collect: Collect::default(),
@@ -211,6 +217,7 @@ const KEYS: &[ConfigKey] = &[
     key("pin", "Process name whose groups are shown before others, such as `nginx`; may be repeated"),
     key("cgroup_label", "Whether to split groups by control group, with the label `cgroup`"),
     key("ephemeral_ports", "Port range to count as one service, such as `50000-51000` (GridFTP); may be repeated"),
+    key("max_sockets", "Maximum number of TCP sockets that are watched at the same time"),
     key("max_readers", "Maximum number of threads that are tracked as readers at the same time"),
     key("max_drop_entries", "Maximum number of pairs of socket and drop reason that are counted at the same time"),
     key("ring_bytes", "Size of the eBPF ring buffer, in bytes: a power of two, at least one page"),

@@ -10,8 +10,7 @@ pub use total::{socket_total, thread_total};
 use std::net::IpAddr;
 
 use tcpmon_common::{
-    header::{Header, KIND_FINAL, KIND_HANDED_OVER, KIND_LISTENER, KIND_READER_EXIT, KIND_TIMESLICE, VERSION},
-    socket::SocketRecord,
+    header::{Header, KIND_FEW_STATES, KIND_LISTENER, KIND_READER_EXIT, KIND_TIMESLICE, VERSION},
     timeslice::Timeslice,
 };
 use zerocopy::FromBytes;
@@ -22,12 +21,13 @@ const AF_INET6: u16 = libc::AF_INET6 as u16;
 /// A record from the ring buffer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// A socket's final values.
-    Final(Box<SocketRecord>),
-    /// A socket that starts to listen.
-    Listener(Box<SocketRecord>),
-    /// A socket that another process starts to read: its values until then.
-    HandedOver(Box<SocketRecord>),
+    /// The socket whose state has this index starts to listen.
+    Listener {
+        /// The index.
+        index: u32,
+    },
+    /// Few states are left for further sockets.
+    FewStates,
     /// The reader in this slot has exited.
     ReaderExit {
         /// Index into `READERS`.
@@ -65,9 +65,8 @@ pub enum DecodeError {
 pub fn event(bytes: &[u8]) -> Result<Event, DecodeError> {
     let header: Header = read(bytes)?;
     match (header.version, header.kind) {
-        (VERSION, KIND_FINAL) => Ok(Event::Final(Box::new(read(bytes)?))),
-        (VERSION, KIND_LISTENER) => Ok(Event::Listener(Box::new(read(bytes)?))),
-        (VERSION, KIND_HANDED_OVER) => Ok(Event::HandedOver(Box::new(read(bytes)?))),
+        (VERSION, KIND_LISTENER) => Ok(Event::Listener { index: header.cookie as u32 }),
+        (VERSION, KIND_FEW_STATES) => Ok(Event::FewStates),
         (VERSION, KIND_READER_EXIT) => Ok(Event::ReaderExit { slot: header.cookie as u32 }),
         (VERSION, KIND_TIMESLICE) => Ok(Event::Timeslice(Box::new(read(bytes)?))),
         (version, kind) => Err(DecodeError::Unknown { kind, version }),
@@ -114,9 +113,8 @@ mod tests {
             bytes.extend(VERSION.to_le_bytes());
             bytes.extend(body);
             let needs = match kind {
-                KIND_FINAL | KIND_LISTENER | KIND_HANDED_OVER => size_of::<SocketRecord>(),
                 KIND_TIMESLICE => size_of::<Timeslice>(),
-                KIND_READER_EXIT => size_of::<Header>(),
+                KIND_LISTENER | KIND_FEW_STATES | KIND_READER_EXIT => size_of::<Header>(),
                 _ => usize::MAX,
             };
             prop_assert_eq!(event(&bytes).is_ok(), bytes.len() >= needs);

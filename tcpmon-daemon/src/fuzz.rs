@@ -10,9 +10,11 @@ use std::{
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_sock_diag::SockDiagMessage;
 use tcpmon_btf::{Btf, layout, plan};
-use tcpmon_common::socket::SocketRecord;
+use tcpmon_common::socket::{SocketLive, SocketRecord, SocketState};
 use tcpmon_trace::{JsonLinesReader, ParquetReader, TraceReader, summary::Summary};
 use tokio::runtime::{Builder, Runtime};
+
+use zerocopy::FromBytes as _;
 
 use crate::{
     config::Config,
@@ -56,7 +58,7 @@ fn btf(bytes: &[u8]) {
     layout::drop_reasons(&btf);
     plan::missing_functions(&btf);
     plan::cast_function(&btf);
-    plan::iterators_moved(&btf);
+    plan::iterator_moved(&btf);
     for probe in plan::PROBES {
         plan::unsupported(&probe, &btf);
     }
@@ -179,22 +181,31 @@ fn proc(bytes: &[u8]) {
     }
 }
 
-/// Records of the programs, one after another, and what they add up to.
+/// Records of the programs, one after another, and what they add up to: those of the ring, and states with looks.
 fn records(bytes: &[u8]) {
     let limits = TableLimits { max_groups: 16, group_ttl: Duration::from_mins(1), pin: Vec::new(), cgroup_of: None };
     let now = Instant::now();
     let mut table = Table::new(limits, now, 0);
     table.begin(1);
-    for record in bytes.chunks(size_of::<SocketRecord>()) {
-        match decode::event(record) {
-            Ok(Event::Final(record)) => table.ended(&record, now),
-            Ok(Event::Listener(record)) => table.listener(&record),
-            Ok(Event::HandedOver(record)) => table.handed_over(&record, now),
+    for bytes in bytes.chunks(1 + size_of::<SocketLive>() + size_of::<SocketState>()) {
+        let Some((kind, rest)) = bytes.split_first() else { break };
+        match decode::event(rest) {
             Ok(Event::ReaderExit { slot }) => table.reader_gone(slot),
             Ok(Event::Timeslice(record)) => drop(decode::trace_record(&record)),
-            Err(_) => {}
+            Ok(Event::Listener { .. } | Event::FewStates) | Err(_) => {}
+        }
+        let Ok((live, rest)) = SocketLive::read_from_prefix(rest) else { continue };
+        let Ok((mut state, _)) = SocketState::read_from_prefix(rest) else { continue };
+        // The store knows each index.
+        state.index %= 16;
+        let record = SocketRecord { time_ns: state.last_ns, live, state };
+        match kind % 3 {
+            0 => table.socket(&record, now),
+            1 => table.ended(&record, now),
+            _ => table.gone(&record, now),
         }
     }
+    table.end(now);
     table.change_groups(now);
     table.groups();
 }

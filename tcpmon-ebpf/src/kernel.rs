@@ -16,7 +16,7 @@ use tcpmon_common::settings::{ABSENT, Settings};
 
 pub use self::{
     napi::Napi,
-    remembered::Remembered,
+    remembered::{Cast, Probed, Remembered},
     skb::Skb,
     sock::{Sock, TcpSock, sock_ops_cookie, sock_ops_tcp},
     task::Task,
@@ -88,6 +88,15 @@ pub fn now_ns() -> u64 {
 pub fn barrier() {
     // SAFETY: an empty statement.
     unsafe { core::arch::asm!("", options(nostack, preserves_flags)) };
+}
+
+/// The negative of a value, of which the compiler knows nothing: it makes branches of what it understands.
+#[inline(always)]
+pub fn negative(value: u64) -> u64 {
+    let mut value = value;
+    // SAFETY: an instruction on a register.
+    unsafe { core::arch::asm!("{0} = -{0}", inout(reg) value, options(pure, nomem, nostack, preserves_flags)) };
+    value
 }
 
 /// Sets all bytes to zero, word by word: what the compiler makes of an assignment of zeros is a call of a loop over

@@ -9,15 +9,19 @@
 #[cfg(target_arch = "bpf")]
 mod kernel;
 #[cfg(target_arch = "bpf")]
+mod look;
+#[cfg(target_arch = "bpf")]
 mod maps;
 #[cfg(target_arch = "bpf")]
 mod probes;
 #[cfg(target_arch = "bpf")]
 mod reader;
 #[cfg(target_arch = "bpf")]
-mod snapshot;
+mod seed;
 #[cfg(target_arch = "bpf")]
 mod socket;
+#[cfg(target_arch = "bpf")]
+mod store;
 #[cfg(target_arch = "bpf")]
 mod timeslice;
 #[cfg(target_arch = "bpf")]

@@ -1,39 +1,36 @@
-//! All maps, and the only functions that access them.
+//! All maps but those of the store, and the only functions that access them.
 #![expect(unsafe_code, reason = "map memory and helpers that take pointers to maps")]
 
 mod task;
 
-use core::{ffi::c_void, ptr};
+use core::ffi::c_void;
 
 use aya_ebpf::{
     bindings::{
         BPF_F_MMAPABLE, BPF_NOEXIST, BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP, BPF_RB_RING_SIZE,
     },
-    btf_maps::{ArrayOfMaps, SkStorage},
-    helpers::generated::{
-        bpf_ringbuf_query, bpf_ringbuf_reserve, bpf_ringbuf_submit, bpf_sk_storage_delete, bpf_sk_storage_get,
-    },
-    macros::{btf_map, map},
+    helpers::generated::{bpf_ringbuf_output, bpf_ringbuf_query, bpf_ringbuf_reserve, bpf_ringbuf_submit},
+    macros::map,
     maps::{Array, HashMap, PerCpuArray, PerCpuHashMap, RingBuf, Stack},
 };
 use tcpmon_common::{
     connections::COUNTS as CONNECTION_COUNTS,
     counters::Cells as _,
     drops::DropKey,
-    header::Record,
+    header::{Header, Record, VERSION},
     ignored::IGNORED_WHY,
+    look::{self, Look},
     loss::{LOSSES, Loss},
     memory_limit::KINDS,
     name::Name,
     napi::{NAPI_SLOTS, NapiDevice},
-    pass::{PassControl, RECORDS as MAX_RECORDS},
     reader::ReaderSlot,
-    socket::{SOCKET_INDEXES, SOCKET_MAPS, SocketCounters, SocketRecord, SocketState},
+    socket::port_key,
     timeslice::KEPT,
 };
 
 use crate::{
-    kernel::{Sock, zero},
+    kernel::zero,
     traced::{TracedReader, TracedSocket},
 };
 
@@ -41,31 +38,6 @@ pub use self::task::{ReaderThread, forget_slot, reader_thread, slot_of};
 
 // The loader sets the sizes of READERS, FREE_SLOTS, TRACED, TRACED_SOCKETS, FREE_PLACES, FILTER_TGIDS, DROPS and
 // EVENTS.
-
-/// Map number, from the socket's address (see [`map_of`]) -> one of the maps below; filled by user space.
-#[btf_map]
-static SOCKETS: ArrayOfMaps<SocketMaps, { SOCKET_MAPS as usize }> = ArrayOfMaps::new();
-
-/// socket -> its state. Lives as long as the socket. Written by segment, read, lifecycle and growth; the snapshot
-/// writes `shown` and reads the rest.
-type SocketMaps = SkStorage<SocketState>;
-
-#[btf_map]
-static SOCKETS_0: SocketMaps = SkStorage::new();
-#[btf_map]
-static SOCKETS_1: SocketMaps = SkStorage::new();
-#[btf_map]
-static SOCKETS_2: SocketMaps = SkStorage::new();
-#[btf_map]
-static SOCKETS_3: SocketMaps = SkStorage::new();
-#[btf_map]
-static SOCKETS_4: SocketMaps = SkStorage::new();
-#[btf_map]
-static SOCKETS_5: SocketMaps = SkStorage::new();
-#[btf_map]
-static SOCKETS_6: SocketMaps = SkStorage::new();
-#[btf_map]
-static SOCKETS_7: SocketMaps = SkStorage::new();
 
 /// slot -> reader. Written by sched and read; read by segment (only `edges`) and at each scrape.
 #[map]
@@ -88,7 +60,7 @@ static TRACED_SOCKETS: Array<[TracedSocket; KEPT]> = Array::with_max_entries(1, 
 #[map]
 static FREE_PLACES: Stack<u32> = Stack::with_max_entries(1, 0);
 
-/// Records for user space: ends of sockets and readers; timeslices while tracing.
+/// Records for user space: listening sockets, ends of readers; timeslices while tracing.
 #[map]
 static EVENTS: RingBuf = RingBuf::with_byte_size(4096, 0);
 
@@ -96,27 +68,9 @@ static EVENTS: RingBuf = RingBuf::with_byte_size(4096, 0);
 #[map]
 static LOST: PerCpuArray<u64> = PerCpuArray::with_max_entries(LOSSES as u32, 0);
 
-/// 0 -> sums of the sockets whose final record was lost because EVENTS was full, per CPU. Written by lifecycle.
+/// Number -> what a run of the look has found. Mapped by user space, which takes it between two runs.
 #[map]
-static LOST_TOTALS: PerCpuArray<SocketCounters> = PerCpuArray::with_max_entries(1, 0);
-
-/// 0 -> the pass of the snapshot. Mapped by user space; written by both sides in turn.
-#[map]
-static PASS: Array<PassControl> = Array::with_max_entries(1, BPF_F_MMAPABLE);
-
-/// Number -> record of the snapshot. Mapped by user space, which takes the records between two system calls.
-#[map]
-static RECORDS: Array<SocketRecord> = Array::with_max_entries(MAX_RECORDS, BPF_F_MMAPABLE);
-
-/// index / 64 -> bits of the sockets that a pass has visited. Mapped and cleared by user space, written by the
-/// snapshot.
-#[map]
-static VISITED: Array<u64> = Array::with_max_entries(SOCKET_INDEXES / 64, BPF_F_MMAPABLE);
-
-/// index / 8 -> one byte for each index, not 0 if the socket's final record was lost. Mapped and cleared by user space,
-/// written by lifecycle.
-#[map]
-static LOST_FINALS: Array<[u8; 8]> = Array::with_max_entries(SOCKET_INDEXES / 8, BPF_F_MMAPABLE);
+static LOOKS: Array<Look> = Array::with_max_entries(look::LOOKS, BPF_F_MMAPABLE);
 
 /// (socket, reason) -> dropped segments, per CPU. Written by drop; read at each scrape; an entry is removed when it has
 /// not changed since the last read.
@@ -135,12 +89,13 @@ static MEMORY_LIMITS: PerCpuArray<u64> = PerCpuArray::with_max_entries(KINDS.len
 #[map]
 static IGNORED: PerCpuArray<u64> = PerCpuArray::with_max_entries(IGNORED_WHY.len() as u32, 0);
 
-/// Ports of listening sockets that the kernel chose: [`port_key`] -> 0. Written by lifecycle and the iterators, read
-/// when a connection is accepted.
+/// Ports of listening sockets that the kernel chose: [`port_key`] -> 0. Written by lifecycle, by the iterator and by
+/// user space, read when a connection is accepted.
 #[map]
 static CHOSEN_PORTS: HashMap<u64, u8> = HashMap::with_max_entries(8192, 0);
 
-/// `LIVES_` constant -> connections, per CPU. Written by lifecycle and wherever counting starts, read at each pass.
+/// `CONNECTIONS_` constant -> connections, per CPU; behind them the word of [`handled`]. Written by lifecycle, read at
+/// each pass.
 #[map]
 static CONNECTIONS: PerCpuArray<u64> = PerCpuArray::with_max_entries(CONNECTION_COUNTS + 1, 0);
 
@@ -162,56 +117,6 @@ pub fn count_loss(what: Loss) {
     if let Some(count) = LOST.get_ptr_mut(what as u32) {
         // SAFETY: this is the current CPU's own entry.
         unsafe { &mut *count }.add(&1);
-    }
-}
-
-/// The map that holds a socket's state. The socket's address determines it, so it stays the same for the socket's whole
-/// life.
-#[inline(always)]
-fn map_of(sock: Sock) -> Option<*mut c_void> {
-    let map = SOCKETS.get(sock.address().wrapping_mul(0x9E37_79B1) >> (32 - SOCKET_MAPS.ilog2()))?;
-    Some(ptr::from_ref(map).cast_mut().cast())
-}
-
-#[inline(always)]
-fn storage(sock: Sock, flags: u64) -> Option<&'static mut SocketState> {
-    let map = map_of(sock)?;
-    // SAFETY: the helper returns null, or memory that lives as long as the program runs; the socket's lock keeps
-    // writers apart.
-    unsafe {
-        bpf_sk_storage_get(map, sock.pointer().cast_mut().cast(), ptr::null_mut(), flags).cast::<SocketState>().as_mut()
-    }
-}
-
-/// The state of a socket that is most likely watched.
-#[inline(always)]
-pub fn watched_socket(sock: Sock) -> Option<&'static mut SocketState> {
-    storage(sock, 0)
-}
-
-/// The socket's state, if it is watched.
-#[inline(always)]
-pub fn socket(sock: Sock) -> Option<&'static mut SocketState> {
-    if sock.has_no_storage() { None } else { storage(sock, 0) }
-}
-
-/// The socket's state; zeroed if it is new. A refused allocation is counted.
-#[inline(always)]
-pub fn socket_or_new(sock: Sock) -> Option<&'static mut SocketState> {
-    let state = storage(sock, 1);
-    if state.is_none() {
-        count_loss(Loss::SocketStorage);
-    }
-    state
-}
-
-/// Removes the socket's state from its map. A program that still holds the state may use it until that program ends.
-#[inline(always)]
-pub fn delete_socket(sock: Sock) {
-    if let Some(map) = map_of(sock) {
-        // SAFETY: both pointers are of the types that the helper requires. If it fails, the kernel removes the state
-        // together with the socket, as it does on other kernels.
-        unsafe { bpf_sk_storage_delete(map, sock.pointer().cast_mut().cast()) };
     }
 }
 
@@ -309,43 +214,11 @@ pub fn submit<T: Record>(record: &'static mut T) {
     unsafe { bpf_ringbuf_submit((&raw mut *record).cast(), flags as u64) };
 }
 
-/// This CPU's sums of sockets whose final record was lost.
+/// Where the look of this number goes.
 #[inline(always)]
-pub fn lost_totals() -> Option<&'static mut SocketCounters> {
-    // SAFETY: this is the current CPU's own entry.
-    LOST_TOTALS.get_ptr_mut(0).map(|sums| unsafe { &mut *sums })
-}
-
-/// The pass of the snapshot.
-#[inline(always)]
-pub fn pass() -> Option<&'static mut PassControl> {
-    // SAFETY: only one pass runs at a time, and user space waits for it.
-    PASS.get_ptr_mut(0).map(|pass| unsafe { &mut *pass })
-}
-
-/// Record `number` of the snapshot.
-#[inline(always)]
-pub fn record(number: u32) -> Option<&'static mut SocketRecord> {
-    // SAFETY: as in `pass`; any bytes are a valid record.
-    RECORDS.get_ptr_mut(number).map(|record| unsafe { &mut *record })
-}
-
-/// Marks the socket with this index as visited by the pass.
-#[inline(always)]
-pub fn mark_visited(index: u32) {
-    if let Some(bits) = VISITED.get_ptr_mut(index >> 6) {
-        // SAFETY: as in `pass`.
-        unsafe { *bits |= 1 << (index & 63) };
-    }
-}
-
-/// Marks that the final record of the socket with this index was lost.
-#[inline(always)]
-pub fn mark_final_record_lost(index: u32) {
-    if let Some(marks) = LOST_FINALS.get_ptr_mut(index >> 3) {
-        // SAFETY: each index has its own byte, which one program writes once in the socket's life.
-        unsafe { marks.cast::<u8>().add((index & 7) as usize).write_volatile(1) };
-    }
+pub fn look(number: u32) -> Option<&'static mut Look> {
+    // SAFETY: user space makes one run at a time; any bytes are a valid look.
+    LOOKS.get_ptr_mut(number).map(|look| unsafe { &mut *look })
 }
 
 /// Counts a dropped segment.
@@ -392,12 +265,6 @@ pub fn count_mptcp() {
     }
 }
 
-/// A network namespace and a port as one number.
-#[inline(always)]
-fn port_key(netns: u32, port: u16) -> u64 {
-    (netns as u64) << 16 | port as u64
-}
-
 /// Records whether the kernel chose the port of a listening socket.
 #[inline(always)]
 pub fn note_port(netns: u32, port: u16, chosen: bool) {
@@ -422,6 +289,17 @@ pub fn count_connection(what: u32) {
         // SAFETY: this is the current CPU's own entry.
         unsafe { &mut *count }.add(&1);
     }
+}
+
+/// Sends a record that only wakes user space. Without room for it, user space looks by itself soon.
+#[inline(always)]
+pub fn wake(kind: u16) {
+    let ring = (&raw const EVENTS).cast_mut().cast::<c_void>();
+    let mut record = Header { kind, version: VERSION, cpu: 0, time_ns: 0, cookie: 0 };
+    // SAFETY: the helper copies the record.
+    unsafe {
+        bpf_ringbuf_output(ring, (&raw mut record).cast(), size_of::<Header>() as u64, BPF_RB_FORCE_WAKEUP as u64)
+    };
 }
 
 /// This CPU's word for the last change of a state that has been handled.

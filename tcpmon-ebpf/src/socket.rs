@@ -1,30 +1,28 @@
-//! A socket's state: where it starts, and what each event reads for it.
+//! A socket's state: where counting starts, and what each event reads for it.
 #![expect(unsafe_code, reason = "volatile accesses to words that other programs access meanwhile")]
 
 use core::ptr::{read_volatile, write_volatile};
 
 use tcpmon_common::{
-    causes::{MAX_RTT_US, NO_ECHO, Path},
-    connections::CONNECTIONS_STARTED,
+    causes::{self, MAX_RTT_US, NO_ECHO, Path},
     fold::{self, Folded, Observation, REFUSED_BYTES, REFUSED_TIME, Trigger},
     header::{Header, KIND_LISTENER, VERSION},
     loss::Loss,
     reader::SLOT_NONE,
     settings::{EPHEMERAL_RANGES, TRACE_NONE},
-    socket::{FIN_READ, FIN_RECEIVED, LIVE_PORT_CHOSEN, SOCKET_COUNTED, SOCKET_PORT_CHOSEN, SocketRecord, SocketState},
-    tcp_state,
+    socket::{FIN_READ, FIN_RECEIVED, SOCKET_FINAL, SOCKET_PORT_CHOSEN, SocketState},
 };
 
 use crate::{
-    kernel::{self, Skb, TcpSock, setting, shared_barrier},
-    maps,
+    kernel::{self, Skb, Sock, TcpSock, setting, shared_barrier},
+    maps, store,
 };
 
 /// No connection receives more bytes per ns than this (256 Gb/s). A connection that has received more since tcpmon
 /// started is older than tcpmon.
 const MAX_BYTES_PER_NS: u64 = 32;
 
-/// Runs `write` as one event: a snapshot sees either everything that it writes or nothing (see
+/// Runs `write` as one event: a pass sees either everything that it writes or nothing (see
 /// [`tcpmon_common::copy`]). The caller has read the clock and the socket before.
 #[inline(always)]
 pub fn event<T>(state: &mut SocketState, write: impl FnOnce(&mut SocketState) -> T) -> T {
@@ -56,7 +54,7 @@ pub fn end_event(state: &mut SocketState) {
 /// to be accepted at that time, or belongs to the kernel.
 #[inline(always)]
 pub fn watched(tcp: TcpSock) -> Option<&'static mut SocketState> {
-    if let Some(state) = maps::watched_socket(tcp.sock())
+    if let Some(state) = store::state_of_inline(tcp.sock().known_cookie())
         && state.last_ns != 0
     {
         return Some(state);
@@ -64,28 +62,46 @@ pub fn watched(tcp: TcpSock) -> Option<&'static mut SocketState> {
     if tcp.is_mptcp() {
         return None;
     }
-    let state = maps::socket_or_new(tcp.sock())?;
-    start_late(state, tcp, || tcp.sock().cookie());
+    let state = known_or_new(tcp, || tcp.sock().cookie())?;
+    start_late(state, tcp);
+    Some(state)
+}
+
+/// The state of a socket, if it has one.
+#[inline(always)]
+pub fn known(sock: Sock) -> Option<&'static mut SocketState> {
+    store::state_of(sock.known_cookie())
+}
+
+/// The state of a socket, which gets one if it has none. How to get the socket's `cookie` depends on the kind of
+/// program.
+#[inline(always)]
+pub fn known_or_new(tcp: TcpSock, cookie: impl FnOnce() -> u64) -> Option<&'static mut SocketState> {
+    if let Some(state) = known(tcp.sock()) {
+        return Some(state);
+    }
+    let state = store::begin(cookie())?;
+    state.sock = tcp.address();
     Some(state)
 }
 
 /// The state of a socket whose last reader is traced.
 #[inline(always)]
 pub fn traced(tcp: TcpSock) -> Option<&'static mut SocketState> {
-    maps::socket(tcp.sock()).filter(|state| state.last_ns != 0 && state.reader_slot != SLOT_NONE)
+    let state = store::state_of_inline(tcp.sock().known_cookie());
+    state.filter(|state| state.last_ns != 0 && state.reader_slot != SLOT_NONE)
 }
 
-/// Starts to count a connection whose start was not seen: from its first byte if that came after tcpmon's start. How to
-/// get the socket's `cookie` depends on the kind of program.
+/// Starts to count a connection whose start was not seen: from its first byte if that came after tcpmon's start.
 #[inline(always)]
-pub fn start_late(state: &mut SocketState, tcp: TcpSock, cookie: impl FnOnce() -> u64) {
+pub fn start_late(state: &mut SocketState, tcp: TcpSock) {
     let now = kernel::now_ns();
     let possible = now.wrapping_sub(setting!(began_ns)).wrapping_mul(MAX_BYTES_PER_NS);
     let sock = tcp.sock();
     // A connection whose owner had closed it before tcpmon started, and that still had data to send then.
     let old_orphan = sock.orphaned() && tcp.last_drained_ns() < setting!(began_ns);
     let young = !sock.kernel_owned() && !old_orphan && tcp.bytes_received() <= possible;
-    start_counting(state, tcp, now, young, cookie);
+    start_counting(state, tcp, now, young);
     // A trace loses nothing by this: what came before the first read is reported with that read.
     if setting!(trace) == TRACE_NONE {
         maps::count_loss(Loss::SocketBeginLate);
@@ -93,20 +109,16 @@ pub fn start_late(state: &mut SocketState, tcp: TcpSock, cookie: impl FnOnce() -
 }
 
 /// Starts to count the connection: with `from_start` from its first byte, otherwise from the first byte that is not
-/// read yet. How to get the socket's `cookie` depends on the kind of program.
+/// read yet. The state has counted nothing yet.
 #[inline(always)]
-pub fn start_counting(state: &mut SocketState, tcp: TcpSock, now: u64, from_start: bool, cookie: impl FnOnce() -> u64) {
+pub fn start_counting(state: &mut SocketState, tcp: TcpSock, now: u64, from_start: bool) {
     let sock = tcp.sock();
     let (rcv_nxt, copied_seq) = (tcp.rcv_nxt(), tcp.copied_seq());
     let fin = sock.fin_received();
     let received = tcp.data_received();
-    let nameless = state.cookie == 0;
-    // Set on both paths: the verifier of 6.1 does not see that it would not be read.
-    let cookie = if nameless { cookie() } else { state.cookie };
-    let begins = state.flags & SOCKET_COUNTED == 0;
     event(state, |state| {
+        tcp.identity(&mut state.identity);
         state.rcvbuf = sock.rcvbuf();
-        state.flags = state.flags & !(FIN_RECEIVED | FIN_READ) | SOCKET_COUNTED;
         // `fold` counts everything after this, including a FIN.
         state.rcv_nxt = copied_seq;
         state.copied_seq = copied_seq;
@@ -124,23 +136,50 @@ pub fn start_counting(state: &mut SocketState, tcp: TcpSock, now: u64, from_star
             state.counters.received_bytes += read - recent as u64;
             state.counters.read_bytes += read - recent as u64;
         }
-        state.cookie = cookie;
-        if nameless {
-            state.reader_slot = SLOT_NONE;
-        }
         state.reported_seq = state.copied_seq;
-        // SAFETY: they are made of integers.
-        unsafe {
-            kernel::zero(&raw mut state.round);
-            kernel::zero(&raw mut state.reads);
-        }
         state.round.begin(tcp.edge(), now);
         state.reads.begin(now);
         state.last_ns = now;
     });
-    if begins {
-        maps::count_connection(CONNECTIONS_STARTED);
-    }
+}
+
+/// The socket begins anew: what was counted for it ends here, and it gets another state. If there is none to be had,
+/// which is counted, it goes on in this one.
+#[inline(always)]
+pub fn renew(state: &'static mut SocketState) -> &'static mut SocketState {
+    let Some(new) = store::replace(state) else {
+        maps::count_loss(Loss::SocketState);
+        event(state, |state| {
+            state.flags = 0;
+            state.last_ns = 0;
+        });
+        return state;
+    };
+    event(state, |state| {
+        let last_ns = state.last_ns;
+        causes::settle(state, last_ns, true);
+        state.flags |= SOCKET_FINAL;
+    });
+    store::list_as_ended(state.index);
+    new
+}
+
+/// Lets a new state go on where another one ends: all but the totals and the last reader.
+#[inline(always)]
+pub fn go_on(new: &mut SocketState, state: &SocketState) {
+    new.flags = state.flags;
+    new.reader_edges = state.reader_edges;
+    new.rcv_nxt = state.rcv_nxt;
+    new.copied_seq = state.copied_seq;
+    new.last_ns = state.last_ns;
+    new.rcvbuf = state.rcvbuf;
+    new.grow_from = state.grow_from;
+    new.reads = state.reads;
+    new.round = state.round;
+    // The totals at the last read that was placed.
+    (new.round.reader_ns, new.round.queue_byte_ticks) = (0, 0);
+    new.reported_seq = state.reported_seq;
+    new.identity = state.identity;
 }
 
 /// What is seen of the socket at an event, and when. The caller must hold the socket's lock, as every tracepoint does
@@ -176,6 +215,10 @@ pub fn fold(state: &mut SocketState, seen: &Observation, trigger: Trigger, path:
     // Where nobody counts timeslices, they are always 0.
     let edges = |slot, tid| if setting!(timeslices) == 0 { Some(0) } else { edges(slot, tid) };
     let Folded { read_bytes, refused } = fold::fold(state, seen, trigger, edges, path);
+    if setting!(can_look) == 0 {
+        state.seen_rmem = seen.rmem;
+        state.seen_window = seen.window;
+    }
     if refused & REFUSED_TIME != 0 {
         maps::count_loss(Loss::ImpossibleTime);
     }
@@ -212,7 +255,7 @@ pub fn is_growth(state: &SocketState, tcp: TcpSock) -> bool {
 #[inline(always)]
 pub fn note_listener(tcp: TcpSock) -> u32 {
     let port = tcp.ports().0;
-    // A socket that was never bound gets its port just after this event; the snapshot records it.
+    // A socket that was never bound gets its port just after this event; a pass records it.
     if port == 0 {
         return 0;
     }
@@ -237,12 +280,6 @@ pub fn port_chosen(tcp: TcpSock) -> bool {
     outside == 0
 }
 
-/// [`LIVE_PORT_CHOSEN`] if that holds for a listening socket, otherwise 0.
-#[inline(always)]
-pub fn chosen(tcp: TcpSock) -> u8 {
-    port_chosen(tcp) as u8 * LIVE_PORT_CHOSEN
-}
-
 /// Number of CPU edges of the thread in a slot, if the slot still belongs to that thread.
 #[inline(always)]
 pub fn edges(slot: u32, tid: u32) -> Option<u32> {
@@ -250,21 +287,17 @@ pub fn edges(slot: u32, tid: u32) -> Option<u32> {
     if reader.tid == tid { Some(reader.edges) } else { None }
 }
 
-/// Sends the state, and what the socket shows now, as a record of this kind. If the ring is full, counts the loss and
-/// returns `None`.
+/// Reports to user space that the socket listens.
 #[inline(always)]
-pub fn send(kind: u16, otherwise: Loss, state: &SocketState, tcp: TcpSock, now: u64) -> Option<()> {
-    let record = maps::reserve_unwritten::<SocketRecord>(otherwise)?;
-    record.header = Header { kind, version: VERSION, cpu: kernel::cpu(), time_ns: now, cookie: state.cookie };
-    tcp.live(&mut record.live);
-    // The only field that is left out there.
-    record.live.reader_edges = 0;
-    // The tracepoint fires before the socket's state changes.
-    if kind == KIND_LISTENER {
-        record.live.state = tcp_state::LISTEN as u8;
-        record.live.flags |= chosen(tcp);
+pub fn announce(state: &SocketState) {
+    if let Some(record) = maps::reserve::<Header>(Loss::ListenerRecord) {
+        *record = Header {
+            kind: KIND_LISTENER,
+            version: VERSION,
+            cpu: kernel::cpu(),
+            time_ns: kernel::now_ns(),
+            cookie: state.index as u64,
+        };
+        maps::submit(record);
     }
-    record.state = *state;
-    maps::submit(record);
-    Some(())
 }

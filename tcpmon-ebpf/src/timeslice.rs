@@ -13,12 +13,12 @@ use tcpmon_common::{
     loss::Loss,
     reader::{END_PREEMPTED, SLOT_NONE},
     settings::TRACE_TIMESLICES,
-    socket::{SocketLive, SocketState},
+    socket::SocketState,
     timeslice::{KEPT, QueueSample, TIMESLICE_CLOSED, TIMESLICE_HANDED_OVER, TIMESLICE_PARTIAL, Timeslice},
 };
 
 use crate::{
-    kernel::{self, Remembered, Task, TcpSock, setting},
+    kernel::{self, Probed, Remembered, Task, TcpSock, setting},
     maps,
     traced::{Edge, FIN_ACTIVATION, FIN_LAST, MORE, TracedReader, TracedSocket},
 };
@@ -322,13 +322,12 @@ fn remember(socket: &mut TracedSocket, state: &SocketState, tcp: TcpSock, begin:
     socket.causes = Causes::ZERO;
     socket.taken = 0;
     socket.flags = TIMESLICE_PARTIAL;
-    let mut live = SocketLive::ZERO;
-    tcp.address(&mut live);
-    socket.netns = live.netns;
-    socket.family = live.family;
-    (socket.local_port, socket.remote_port) = tcp.ports();
-    socket.local_address = live.local_address;
-    socket.remote_address = live.remote_address;
+    let identity = &state.identity;
+    socket.netns = identity.netns;
+    socket.family = identity.family;
+    (socket.local_port, socket.remote_port) = (identity.local_port, identity.remote_port);
+    socket.local_address = identity.local_address;
+    socket.remote_address = identity.remote_address;
     ordered!(socket.cookie, state.cookie);
 }
 
@@ -339,7 +338,7 @@ fn remember(socket: &mut TracedSocket, state: &SocketState, tcp: TcpSock, begin:
 /// the sample is taken. A reader that is switched out while it processes the backlog does not complete them before it
 /// runs again, so a byte that may be a FIN is left to the next sample.
 #[inline(always)]
-fn sample(sock: Remembered, counted_rcv_nxt: u32, queue: &mut QueueSample) -> bool {
+fn sample(sock: Probed, counted_rcv_nxt: u32, queue: &mut QueueSample) -> bool {
     sock.sample_queue(queue);
     kernel::shared_barrier();
     let owned = sock.owned_by_user();
@@ -385,7 +384,7 @@ fn open(socket: &mut TracedSocket) {
     if socket.cookie == 0 || socket.busy != 0 || socket.taken == socket.cookie {
         return;
     }
-    let sock = Remembered(socket.sock);
+    let sock = Probed(socket.sock);
     if sock.cookie() != socket.cookie {
         socket.cookie = 0;
         return;
@@ -469,7 +468,7 @@ fn close(slot: u32, place: u32) -> Option<u32> {
         maps::count_loss(Loss::TimesliceEdge);
         return None;
     }
-    let sock = Remembered(socket.sock);
+    let sock = Probed(socket.sock);
     // All fields are read first and evaluated afterwards, so that the verifier walks the reads only once.
     let mut queue = QueueSample::ZERO;
     let mut fin = sample(sock, socket.counted_rcv_nxt, &mut queue);

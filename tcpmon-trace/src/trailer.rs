@@ -9,14 +9,14 @@ use super::header::Clocks;
 /// The losses of tcpmon's programs that can cost a trace a record or a read. Each must be in [`Ending::lost`], even if
 /// it is zero.
 pub const LOSSES: [&str; 13] = [
-    "final_record",
     "followed_process",
     "recursion_sched_process_fork",
     "recursion_sched_switch",
     "recursion_tcp_probe",
     "recursion_tcp_rcv_space_adjust",
-    "snapshot_torn",
-    "socket_storage",
+    "socket_copy",
+    "socket_state",
+    "socket_table",
     "reader_storage",
     "reader_slot",
     "timeslice_edge",

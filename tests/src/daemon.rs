@@ -1,10 +1,14 @@
 //! `tcpmon daemon`, started for a test and queried over HTTP.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
+};
 use serde_json::Value;
 
 use crate::clock::monotonic_ns;
@@ -101,6 +105,27 @@ impl Daemon {
 
     fn try_start_in(namespace: &Namespace, flags: &[&str]) -> Result<Self, Refused> {
         Self::try_start_until(Command::new(tcpmon_binary()), namespace, flags, HEALTHY, Self::healthy)
+    }
+
+    /// Starts a daemon for which bpf(2) fails with EPERM if its `command` is this one, as a hardened kernel refuses it.
+    pub fn try_start_refusing(command: u64, flags: &[&str]) -> Result<Self, Refused> {
+        let refused = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, command);
+        let rules = must(SeccompRule::new(vec![must(refused, "a condition")]), "a rule");
+        let filter = SeccompFilter::new(
+            [(libc::SYS_bpf, vec![rules])].into(),
+            SeccompAction::Allow,
+            SeccompAction::Errno(libc::EPERM as u32),
+            must(TargetArch::try_from(std::env::consts::ARCH), "an architecture with seccomp filters"),
+        );
+        let filter: BpfProgram = must(must(filter, "a filter").try_into(), "a filter");
+        let mut daemon = Command::new(tcpmon_binary());
+        let apply = move || seccompiler::apply_filter(&filter).map_err(|_| std::io::Error::last_os_error());
+        #[expect(unsafe_code, reason = "a filter for the new process alone")]
+        // SAFETY: between fork and exec, it makes two system calls.
+        unsafe {
+            daemon.pre_exec(apply)
+        };
+        Self::try_start_until(daemon, &Namespace::current(), flags, HEALTHY, Self::healthy)
     }
 
     #[track_caller]

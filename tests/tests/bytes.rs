@@ -56,7 +56,7 @@ impl Watched {
         let page = self.daemon.scrape();
         assert_eq!(bytes(&page, comm), expected, "{comm}: and stay so");
         assert_eq!(page.value("tcpmon_receive_bytes_total", &group(comm, reader.port())), Some(report.bytes as f64));
-        // These are from one more scrape, because a socket's final record can come between two scrapes.
+        // These are from one more scrape, because a socket can end between two scrapes.
         let losses = page.samples("tcpmon_lost_total");
         // An interrupt can come while a program handles a segment that was in the backlog, and bring more segments to
         // that CPU. The kernel skips the program for these and counts it; their bytes are counted with the next event.

@@ -46,7 +46,7 @@ fn a_hundred_thousand_connections_leave_nothing_behind() {
         let mut groups = page.samples("tcpmon_receive_bytes_total");
         groups.retain(|group| group.value > 0.0);
         let groups: Vec<_> = groups.into_iter().map(|group| group.labels.clone()).collect();
-        (groups, truth::rss_bytes(daemon.pid()))
+        (groups, truth::own_rss_bytes(daemon.pid()))
     };
     // The first round brings buffers and groups to their full size.
     churn(connections);

@@ -5,33 +5,59 @@ mod common;
 use common::{DEADLINE, sender};
 use tcpmon_tests::{Daemon, Lab, Traffic, eventually, many};
 
+/// Bytes received and read of this process.
+fn bytes_of(daemon: &Daemon, process: &str) -> [f64; 2] {
+    let page = daemon.scrape();
+    ["tcpmon_receive_bytes_total", "tcpmon_receive_read_bytes_total"]
+        .map(|name| page.sum(name, &[("process", process)]))
+}
+
+fn lost(daemon: &Daemon, what: &str) -> f64 {
+    daemon.scrape().value("tcpmon_lost_total", &[("what", what)]).expect("every kind is on the page")
+}
+
 #[test]
-fn lost_records_are_counted_and_the_sums_still_hold() {
+fn a_ring_that_is_far_too_small_loses_no_connection() {
     let lab = Lab::new();
     lab.allow_many_connections();
-    // One page holds seven final records of sockets. The daemon is stopped, so nothing empties the ring.
     let daemon = Daemon::start(&["--ring-bytes", "4096"]);
     let connections = many(10_000);
     let bytes = connections * 1_001;
-    daemon.stopped_while(|| {
-        let reader = Traffic::reader(lab.receiver()).comm("lost").connections(connections).spawn();
-        let sender = sender(&lab, &reader).comm("lost-sender").connections(connections).parallel(2).bytes(1_001);
-        assert_eq!((sender.spawn().wait().bytes, reader.wait().bytes), (bytes, bytes));
+    let reader = Traffic::reader(lab.receiver()).comm("lost").connections(connections).spawn();
+    let sender = sender(&lab, &reader).comm("lost-sender").connections(connections).parallel(2).bytes(1_001);
+    assert_eq!((sender.spawn().wait().bytes, reader.wait().bytes), (bytes, bytes));
+    let expected = [bytes as f64; 2];
+    eventually(DEADLINE, "every byte is counted once", || {
+        let seen = bytes_of(&daemon, "lost");
+        if seen == expected { Ok(()) } else { Err(format!("{seen:?}")) }
     });
-    let lost = |what| daemon.scrape().value("tcpmon_lost_total", &[("what", what)]).unwrap();
-    assert!(lost("final_record") > 100.0, "{} lost", lost("final_record"));
-    // A lost record names no group, so what the group lacks is in `other`. The connections of the scrapes have groups
-    // of their own: they come before and after the storm, when nothing is lost.
-    let seen = |name: &str| -> f64 {
-        let page = daemon.scrape();
-        ["lost", "other"].map(|process| page.sum(name, &[("process", process)])).iter().sum()
-    };
-    for name in ["tcpmon_receive_bytes_total", "tcpmon_receive_read_bytes_total"] {
-        eventually(DEADLINE, "every byte is counted once", || {
-            let seen = seen(name);
-            if seen == bytes as f64 { Ok(()) } else { Err(format!("{name} {seen}")) }
-        });
-    }
+    assert_eq!((lost(&daemon, "socket_state"), lost(&daemon, "socket_table")), (0.0, 0.0));
+}
+
+#[test]
+fn sockets_without_a_state_are_counted_as_lost_and_from_their_first_byte_when_they_get_one() {
+    let lab = Lab::new();
+    lab.allow_many_connections();
+    // A daemon that is stopped takes no state back.
+    let daemon = Daemon::start(&["--max-sockets", "1024"]);
+    // Each byte is sent and read by itself, so that the connections have further events.
+    let (connections, bytes) = (700, 20_000);
+    let total = (connections * bytes) as f64;
+    let reader = Traffic::reader(lab.receiver())
+        .comm("crowded")
+        .threads(tcpmon_tests::traffic::Threads::Epoll)
+        .connections(connections)
+        .spawn();
+    let sender = daemon.stopped_while(|| {
+        let sender = sender(&lab, &reader).flows(connections).bytes(bytes).hold_open().spawn();
+        eventually(DEADLINE, "all is read", || reader.report().bytes == connections * bytes);
+        sender
+    });
+    assert!(lost(&daemon, "socket_state") > 0.0);
+    let seen = bytes_of(&daemon, "crowded");
+    assert!(seen.iter().all(|seen| *seen > 0.0 && *seen < total), "{seen:?} of {total}");
+    sender.finish();
+    reader.wait();
 }
 
 #[test]

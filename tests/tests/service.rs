@@ -135,7 +135,7 @@ fn a_collector_that_stalls_is_named_on_every_page_and_recovers_without_loss() {
             if seen == BYTES as f64 { Ok(()) } else { Err(format!("{name}: {seen}")) }
         });
     }
-    let lost = daemon.page().value("tcpmon_lost_total", &[("what", "final_record")]);
+    let lost = daemon.page().value("tcpmon_lost_total", &[("what", "socket_state")]);
     assert_eq!(lost, Some(0.0));
 }
 

@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use cargo_metadata::{DependencyKind, MetadataCommand};
 use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 
-use crate::workspace;
+use crate::{markdown, workspace};
 
 /// The crates whose modules have a table.
 const CRATES: [&str; 2] = ["tcpmon-daemon", "tcpmon-ebpf"];
@@ -152,13 +152,11 @@ fn types(tokens: &[TokenTree], names: &mut Vec<String>) {
 /// The first and last cell of each row of the table under a heading: names in backticks.
 fn table(document: &str, heading: &str) -> Result<Uses> {
     let names = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
-    let section = document
-        .split("\n## ")
-        .find(|section| section.lines().next() == Some(heading))
+    let section = markdown::section(document, heading)
         .with_context(|| format!("docs/architecture.md has no section {heading}"))?;
     let mut uses = Uses::new();
     for row in section.lines().filter(|line| line.starts_with('|')).skip(2) {
-        let cells: Vec<&str> = row.trim_matches('|').split('|').collect();
+        let cells = markdown::cells(row);
         let used = BTreeSet::from_iter(cells.last().map_or_else(Vec::new, |cell| names(cell)));
         uses.extend(names(cells[0]).into_iter().map(|name| (name, used.clone())));
     }

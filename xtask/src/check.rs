@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 
-use crate::{architecture, build, process, process::step, setup, text, workspace};
+use crate::{architecture, build, figures, process, process::step, setup, text, workspace};
 
 /// The eBPF package compiles only for its own target.
 const HOST_PACKAGES: [&str; 3] = ["--workspace", "--exclude", "tcpmon-ebpf"];
@@ -25,6 +25,7 @@ pub fn run() -> Result<()> {
         text::check()
     })?;
     step("architecture", architecture::check)?;
+    step("figures", figures::check)?;
     step("clippy", || {
         process::run(workspace::cargo().arg("clippy").args(HOST_PACKAGES).args([
             "--all-targets",

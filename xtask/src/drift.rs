@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use tcpmon_btf::{
     Btf, Field, layout,
-    plan::{PROBES, iterators_moved, unsupported},
+    plan::{PROBES, iterator_moved, unsupported},
 };
 use tcpmon_common::settings::ABSENT;
 
@@ -86,7 +86,7 @@ fn changes(known: &Btf<'_>, other: &Btf<'_>, expected: &str) -> Vec<String> {
             changes.push(format!("function {function} no longer exists"));
         }
     }
-    changes.extend(iterators_moved(other));
+    changes.extend(iterator_moved(other));
     changes.extend(resolved(known, other));
     changes
 }

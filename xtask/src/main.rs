@@ -12,9 +12,10 @@ mod dashboards;
 mod demo;
 mod dist;
 mod drift;
+mod figures;
 mod fuzz;
-mod host;
 mod kubernetes;
+mod markdown;
 mod process;
 mod run;
 mod setup;
@@ -49,6 +50,8 @@ enum Command {
     Test(test::Args),
     /// Run the integration tests on other kernels in virtual machines (needs an otherwise idle host; takes minutes)
     Vm(vm::Args),
+    /// Put the figures of docs/performance.md where it and README.md quote them (`check` fails if one differs)
+    Figures,
     /// Generate the Grafana dashboards with dashboards/generate.py
     Dashboards(dashboards::Args),
     /// Look for bytes from outside that a decoder does not survive
@@ -112,6 +115,7 @@ fn run(command: Command) -> Result<()> {
             setup::run()?;
             check::run()
         }
+        Command::Figures => figures::write(),
         Command::Dashboards(args) => dashboards::run(&args),
         Command::Bench { arguments } => bench::exec("bench", &arguments),
         Command::Lab { arguments } => bench::exec("experiments", &arguments),

@@ -82,9 +82,10 @@ fn without_flags_the_defaults_apply_and_each_flag_is_applied() {
         "--web.listen-address :1 --web.listen-address 127.0.0.1:2 --web.telemetry-path /m --web.config.file w.yml \
          --web.systemd-socket --max-groups 3 \
          --group-ttl 4m --pin nginx --pin postgres --cgroup-label --ephemeral-ports 50000-51000 \
-         --ephemeral-ports 7-7 --max-readers 5 --max-drop-entries 6 --ring-bytes 131072 --log.level debug \
-         --log.format json --collect.softnet=false --collect.sockstat=false --collect.zones=false --collect.psi=false \
-         --collect.stat=false --collect.netstat=false --probes.sched-switch=false \
+         --ephemeral-ports 7-7 --max-sockets 2048 --max-readers 5 --max-drop-entries 6 --ring-bytes 131072 \
+         --log.level debug --log.format json --collect.softnet=false --collect.sockstat=false \
+         --collect.zones=false --collect.psi=false --collect.stat=false --collect.netstat=false \
+         --probes.sched-switch=false \
          --probes.napi-poll=false --probes.kfree-skb=false",
     );
     let config = config.config().expect("valid");
@@ -94,7 +95,8 @@ fn without_flags_the_defaults_apply_and_each_flag_is_applied() {
     assert_eq!((config.max_groups, config.group_ttl.as_str(), config.cgroup_label), (3, "4m", true));
     assert_eq!(config.pin, ["nginx", "postgres"]);
     assert_eq!(config.ephemeral_ports, ["50000-51000", "7-7"]);
-    assert_eq!((config.max_readers, config.max_drop_entries, config.ring_bytes), (5, 6, 131072));
+    assert_eq!((config.max_sockets, config.max_readers), (2048, 5));
+    assert_eq!((config.max_drop_entries, config.ring_bytes), (6, 131072));
     assert_eq!((config.log.level, config.log.format), (LogLevel::Debug, LogFormat::Json));
     assert_eq!(config.collect.switched_off(), ["softnet", "sockstat", "zones", "psi", "stat", "netstat"]);
     let probes = ["sched_switch", "napi_poll", "kfree_skb"];

@@ -1,7 +1,7 @@
 //! The collector: one thread that owns the kernel side and the table, and answers requests with snapshots.
 //!
 //! Everything that changes the table happens here, in sequence, so an older view of a socket can never overwrite its
-//! final record.
+//! last one.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -30,13 +30,13 @@ use super::{
 use crate::{
     decode::{self, Event},
     http::Unavailable,
-    kernel::{Kernel, KernelReadError, Raw, RawReader, Show, monotonic_ns},
+    kernel::{Kernel, KernelReadError, Life, Raw, RawReader, Show, monotonic_ns},
     model::{
         live::{Changes, LiveGroup, LiveSample},
         snapshot::{MapUse, NapiPolls, ProgramRuns, Snapshot},
         table::{Table, TableLimits},
     },
-    sandbox::{Sandbox, ThreadRole},
+    sandbox::{self, Sandbox, ThreadRole},
 };
 
 /// How often the ring is emptied if a quarter of it does not fill up before: each time costs some 20 us of CPU.
@@ -137,7 +137,7 @@ impl CollectorHandle {
 /// # Errors
 /// If no thread can be created or confined, or the ring cannot be waited for.
 pub(super) fn start(
-    kernel: Kernel,
+    mut kernel: Kernel,
     limits: TableLimits,
     sandbox: &Sandbox,
     ended: oneshot::Sender<()>,
@@ -149,9 +149,10 @@ pub(super) fn start(
     #[expect(unsafe_code, reason = "tokio requires that the descriptor stays open")]
     // SAFETY: the descriptor belongs to the `OwnedFd` until that is dropped with the registration.
     let ring = unsafe { AsyncFd::register_with_interest(kernel.ring()?, Interest::READABLE)? };
-    tokio::spawn(wake_on_ring_data(ring, handle.clone()));
-    let collector = Collector::new(kernel, limits);
+    tokio::spawn(wake_on_ring_data(ring, handle.clone(), kernel.waker()));
     let beats = Arc::clone(&passes);
+    sandbox::start_grower(sandbox, &mut kernel)?;
+    let collector = Collector::new(kernel, limits);
     let work = move |()| {
         let _ended = ended;
         collector.run(&inbox, &limits_inbox, &live_inbox, &beats);
@@ -160,11 +161,13 @@ pub(super) fn start(
     Ok(CollectorHandle { worker: handle, new_limits, live, passes })
 }
 
-/// Has the collector empty the ring whenever the programs signal that much is in it.
-async fn wake_on_ring_data(ring: AsyncFd<OwnedFd>, collector: WorkerHandle<Reply>) {
+/// Has the collector empty the ring whenever the programs signal that much is in it, and room made for more sockets.
+async fn wake_on_ring_data(ring: AsyncFd<OwnedFd>, collector: WorkerHandle<Reply>, grower: mpsc::Sender<u32>) {
     while let Ok(mut ready) = ring.readable().await {
         // The programs' wake-ups make the descriptor readable, not data that is already in the ring.
         ready.clear_ready();
+        // Few states may be left, and the collector may be busy.
+        let _ = grower.send(0);
         if collector.wake().is_err() {
             return;
         }
@@ -279,8 +282,7 @@ impl Collector {
         Ok((snapshot, sample))
     }
 
-    /// One pass over everything. The order matters: read the sums of the sockets whose final record was lost before the
-    /// indexes of these sockets.
+    /// One pass over everything.
     ///
     /// # Errors
     /// If the kernel cannot be read: the next pass shows what this one has not.
@@ -289,8 +291,7 @@ impl Collector {
         self.last_pass = now;
         // Sockets that have started to listen since the last time should be known before their connections are visited.
         self.drain()?;
-        let mut raw = self.kernel.raw()?;
-        self.table.final_records_lost(&raw.lost_totals, &self.kernel.lost_finals());
+        let raw = self.kernel.raw()?;
         // What a failed pass would have shown must be shown by the next one.
         let show = std::mem::replace(&mut self.show, Show::All);
         self.live.take_if(|(_, asked)| asked.elapsed() > LIVE_UNUSED);
@@ -299,8 +300,6 @@ impl Collector {
         }
         self.visit_sockets(show, now)?;
         self.show = Show::Changed;
-        // This pass lacks what its torn copies would have shown.
-        raw.lost[Loss::SnapshotTorn as usize] = self.kernel.lost(Loss::SnapshotTorn)?;
         // Not earlier: a slot that was read before the sockets may have been given to another thread since, and all
         // that its former thread did would count twice.
         let readers = self.kernel.readers();
@@ -347,50 +346,50 @@ impl Collector {
     fn visit_sockets(&mut self, show: Show, now: Instant) -> Result<(), KernelReadError> {
         self.began_ns = monotonic_ns();
         self.table.begin(self.began_ns);
-        let before = self.kernel.connections()?;
-        let mut pass = self.kernel.begin(show)?;
+        let mut pass = self.kernel.begin(show);
         loop {
-            let more = self.kernel.advance(&mut pass)?;
-            // What was sent before a socket was shown is taken before what the pass shows: another process may have
-            // started to read the socket, or it may have ended.
-            self.drain()?;
-            for record in self.kernel.records(&pass) {
-                self.table.socket(&record, now);
-            }
+            let table = &mut self.table;
+            let more = self.kernel.advance(&mut pass, |record, life| match life {
+                Life::Open => table.socket(record, now),
+                Life::Ended => table.ended(record, now),
+                Life::Gone => table.gone(record, now),
+            })?;
             if !more {
                 break;
             }
+            self.drain()?;
         }
-        let after = self.kernel.connections()?;
-        self.opened = after.opened;
-        self.table.compare_counts(before, pass.living(), after, now);
-        let visited = self.kernel.visited();
-        for index in self.table.end(&visited, now) {
-            self.kernel.free_index(index);
-        }
+        self.opened = self.kernel.opened()?;
+        self.table.end(now);
         Ok(())
     }
 
     fn drain(&mut self) -> Result<(), KernelReadError> {
         let now = Instant::now();
+        let ended = self.kernel.take_ended();
         loop {
-            let mut exited = Vec::new();
-            let table = &mut self.table;
+            let (mut exited, mut listening) = (Vec::new(), Vec::new());
             let taken = self.kernel.drain(MAX_RECORDS_PER_DRAIN, |event| match event {
-                Event::Final(record) => table.ended(&record, now),
-                Event::Listener(record) => table.listener(&record),
-                Event::HandedOver(record) => table.handed_over(&record, now),
+                Event::Listener { index } => listening.push(index),
                 Event::ReaderExit { slot } => exited.push(slot),
+                Event::FewStates => {}
                 Event::Timeslice(_) => warn!("ignored a timeslice record: the daemon does not trace"),
             })?;
+            for record in listening.into_iter().filter_map(|index| self.kernel.listener(index)) {
+                self.table.socket(&record, now);
+            }
             for slot in exited {
                 self.reader_exited(slot, now)?;
             }
             // Bounded: what arrives meanwhile waits for the next time, unless the limit was reached.
             if taken < MAX_RECORDS_PER_DRAIN {
-                return Ok(());
+                break;
             }
         }
+        // After the listening sockets that name them.
+        let table = &mut self.table;
+        self.kernel.conclude(ended, |record| table.ended(record, now));
+        Ok(())
     }
 
     /// Collects all slots of a thread that has exited, starting with `first`.
@@ -446,7 +445,7 @@ impl Collector {
                 map("groups", in_use.shown, Some(in_use.max as u64)),
                 map("groups_hidden", in_use.hidden, Some(in_use.max_hidden as u64)),
                 map("readers", readers, Some(options.max_readers.into())),
-                map("sockets", self.table.sockets_known(), None),
+                map("sockets", self.kernel.sockets_in_use() as usize, Some(options.max_sockets.into())),
             ],
             groups_suppressed: self.table.suppressed(),
             begins_late: raw.lost(Loss::SocketBeginLate),

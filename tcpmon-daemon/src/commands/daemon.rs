@@ -62,6 +62,7 @@ impl From<&DaemonSettings> for Options {
     fn from(settings: &DaemonSettings) -> Self {
         Self {
             trace: None,
+            max_sockets: settings.max_sockets,
             max_readers: settings.max_readers,
             max_drop_entries: settings.max_drop_entries,
             drops: true,

@@ -36,6 +36,9 @@ const NOT_SHOWN: [&str; 7] = ["cgroups", "inet_diag", "netstat", "psi", "socksta
 /// A group that has been idle for this long has no row.
 const GROUP_TTL: Duration = Duration::from_secs(120);
 
+/// Maximum number of sockets that the programs watch.
+const MAX_SOCKETS: u32 = 262_144;
+
 /// Runs until `q`, a signal, or after one table with `--once`.
 pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     sandbox::begin().context("cannot give up capabilities")?;
@@ -75,6 +78,7 @@ impl Samples {
         }
         let kernel = Kernel::load(Options {
             trace: None,
+            max_sockets: MAX_SOCKETS,
             max_readers: args.max_readers,
             max_drop_entries: 4096,
             drops: true,

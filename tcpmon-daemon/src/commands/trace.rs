@@ -50,7 +50,7 @@ use crate::{
     cli::{StartTime, TraceArgs},
     decode::{self, Event},
     kernel::{Kernel, Options, TraceFilter},
-    sandbox,
+    sandbox::{self, Sandbox},
     trigger::TriggerWatch,
 };
 
@@ -65,6 +65,9 @@ const HIGHEST_PRIORITY: i32 = -20;
 
 /// Pairs of socket and reason of drops that are counted at a time, if drops are looked for.
 const MAX_DROP_ENTRIES: u32 = 4096;
+
+/// Maximum number of sockets that are watched at a time.
+const MAX_SOCKETS: u32 = 262_144;
 
 /// Maximum number of reader threads that are followed at a time.
 const MAX_READERS: u32 = 4096;
@@ -99,6 +102,7 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<u8> {
             cgroups,
             totals_only: args.summary_only,
         }),
+        max_sockets: MAX_SOCKETS,
         max_readers: if args.summary_only { MAX_READERS_OF_TOTALS } else { MAX_READERS },
         max_drop_entries: if watch.drops() { MAX_DROP_ENTRIES } else { 1 },
         drops: watch.drops(),
@@ -108,6 +112,7 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<u8> {
     })?;
     // Those that have started since, before the program for it was attached.
     kernel.follow(&followed(follow, &pids))?;
+    sandbox::start_grower(&Sandbox::new(true, Vec::new()), &mut kernel)?;
     let output = args.output.as_ref().map_or_else(|| args.stream().name().into(), |path| path.display().to_string());
     let destination = Destination::create(args)?;
     // The output may be in a directory of somebody else, which root can write to.
@@ -174,9 +179,10 @@ async fn wait_until(
         kernel.drain(MAX_RECORDS_PER_DRAIN, |event| match event {
             Event::Timeslice(record) => totals.skipped(&decode::trace_record(&record)),
             Event::ReaderExit { slot } => exited.push(slot),
-            Event::Final(record) => totals.forget_socket(record.header.cookie),
-            Event::Listener(_) | Event::HandedOver(_) => {}
+            Event::Listener { .. } | Event::FewStates => {}
         })?;
+        let ended = kernel.take_ended();
+        kernel.conclude(ended, |record| totals.forget_socket(record.state.cookie));
         exited.into_iter().try_for_each(|slot| free_exited(kernel, slot, |slot| totals.forget_thread(slot.tid)))?;
     }
     Ok(())
@@ -274,7 +280,7 @@ impl RunningTrace {
                     *counted.lock().unwrap_or_else(PoisonError::into_inner) = self.lost()?;
                 }
                 if let Some(alarms) = &mut self.alarms {
-                    alarms.look(&mut self.kernel, &self.totals)?;
+                    alarms.look(&mut self.kernel, &mut self.totals)?;
                     self.writer.tick();
                 }
                 checked = Instant::now();
@@ -298,6 +304,8 @@ impl RunningTrace {
         let (room, started_ns) = (self.writer.room(), self.started_ns);
         let (mut records, mut dropped) = (Vec::new(), 0);
         let mut exited = Vec::new();
+        // Their last timeslices may come later; the totals are kept until the end of the trace.
+        let ended = self.kernel.take_ended();
         let totals = &mut self.totals;
         let taken = self.kernel.drain(MAX_RECORDS_PER_DRAIN, |event| match event {
             Event::Timeslice(record) if record.header.time_ns < started_ns => {
@@ -310,10 +318,13 @@ impl RunningTrace {
                 records.push(record);
             }
             Event::ReaderExit { slot } => exited.push(slot),
-            Event::Final(record) if record.header.time_ns < started_ns => {}
-            Event::Final(record) => totals.socket(&record, &record.state.counters, true),
-            Event::Listener(_) | Event::HandedOver(_) => {}
+            Event::Listener { .. } | Event::FewStates => {}
         })?;
+        self.kernel.conclude(ended, |record| {
+            if record.time_ns >= started_ns {
+                totals.socket(record, &record.state.counters, true);
+            }
+        });
         self.writer.send(records, dropped);
         self.writer.send_totals(totals.surplus());
         exited.into_iter().try_for_each(|slot| free_exited(&mut self.kernel, slot, |slot| self.totals.thread(slot)))?;
@@ -325,15 +336,18 @@ impl RunningTrace {
     fn drain_ended(&mut self) -> anyhow::Result<()> {
         let mut records = Vec::new();
         let mut closed = BTreeSet::new();
-        let totals = &mut self.totals;
+        let ended = self.kernel.take_ended();
         self.kernel.drain(self.ring_records, |event| match event {
             Event::Timeslice(record) => records.push(decode::trace_record(&record)),
-            Event::Final(record) if !totals.has_total(record.header.cookie) => {
-                totals.socket(&record, &record.state.counters, true);
-                closed.insert(record.header.cookie);
-            }
-            Event::Final(_) | Event::Listener(_) | Event::HandedOver(_) | Event::ReaderExit { .. } => {}
+            Event::Listener { .. } | Event::FewStates | Event::ReaderExit { .. } => {}
         })?;
+        let totals = &mut self.totals;
+        self.kernel.conclude(ended, |record| {
+            if !totals.has_total(record) {
+                totals.socket(record, &record.state.counters, true);
+                closed.insert(record.state.cookie);
+            }
+        });
         records.retain(|record| closed.contains(&record.cookie));
         records.iter().for_each(|record| totals.timeslice(record));
         let dropped = records.len().saturating_sub(self.writer.room());
@@ -359,10 +373,9 @@ impl RunningTrace {
                 break;
             }
         }
-        let mut lost = self.lost()?;
+        let lost = self.lost()?;
         let end = read_clocks();
-        let torn = self.totals.open_sockets(&mut self.kernel)?;
-        lost.insert(Loss::SnapshotTorn.name().into(), torn);
+        self.totals.open_sockets(&mut self.kernel)?;
         self.totals.open_threads(&self.kernel);
         // A program that has marked a socket as ended, and was preempted before it made the record, goes on meanwhile.
         tokio::time::sleep(DRAIN_INTERVAL).await;
@@ -496,7 +509,8 @@ mod tests {
     #[test]
     fn a_trace_counts_only_losses_that_exist() {
         let programs = PROBES.iter().flat_map(|probe| probe.programs()).map(|program| format!("recursion_{program}"));
-        let known: Vec<_> = Loss::ALL.iter().map(|loss| loss.name().to_owned()).chain(programs).collect();
+        let counted = Loss::ALL.iter().map(|loss| loss.name().to_owned()).chain(["socket_copy".to_owned()]);
+        let known: Vec<_> = counted.chain(programs).collect();
         for loss in LOSSES {
             assert!(known.iter().any(|known| known == loss), "{loss}");
         }

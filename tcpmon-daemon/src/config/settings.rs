@@ -2,7 +2,7 @@
 
 use std::{ops::RangeInclusive, path::PathBuf, time::Duration};
 
-use tcpmon_common::settings::EPHEMERAL_RANGES;
+use tcpmon_common::{settings::EPHEMERAL_RANGES, store::MAX_STATES};
 
 use super::{Collect, Config, Flight, Log, Probes};
 use crate::{
@@ -12,6 +12,8 @@ use crate::{
 
 /// Allowed values of [`DaemonSettings::max_groups`].
 pub const GROUPS_RANGE: RangeInclusive<u64> = 1..=10_000;
+/// Allowed values of [`DaemonSettings::max_sockets`].
+pub const SOCKETS_RANGE: RangeInclusive<u64> = 1024..=MAX_STATES as u64;
 /// Allowed values of [`DaemonSettings::max_readers`].
 pub const READERS_RANGE: RangeInclusive<u64> = 1..=1_000_000;
 /// Allowed values of [`DaemonSettings::max_drop_entries`].
@@ -32,6 +34,8 @@ pub struct DaemonSettings {
     pub cgroup_label: bool,
     /// Port ranges whose listening sockets count as if the kernel had chosen the port; at most [`EPHEMERAL_RANGES`].
     pub ephemeral_ports: Vec<RangeInclusive<u16>>,
+    /// Maximum number of sockets at a time.
+    pub max_sockets: u32,
     /// Maximum checked_number of reader threads at a time.
     pub max_readers: u32,
     /// Maximum checked_number of pairs of socket and drop reason.
@@ -111,6 +115,7 @@ impl Config {
             pin: self.pin.iter().map(|name| checked("pin", check_process_name(name))).collect::<Result<_, _>>()?,
             cgroup_label: self.cgroup_label,
             ephemeral_ports: checked("ephemeral_ports", parse_port_ranges(&self.ephemeral_ports))?,
+            max_sockets: checked_number("max_sockets", self.max_sockets, SOCKETS_RANGE)?,
             max_readers: checked_number("max_readers", self.max_readers, READERS_RANGE)?,
             max_drop_entries: checked_number("max_drop_entries", self.max_drop_entries, DROP_ENTRIES_RANGE)?,
             ring_bytes: checked("ring_bytes", check_ring_bytes(self.ring_bytes))?,

@@ -14,16 +14,16 @@ use super::{AF_INET6, timeslice::byte_us};
 
 /// The totals of a socket with these counters. No timeslice is known yet.
 pub fn socket_total(record: &SocketRecord, counters: &SocketCounters, closed: bool) -> SocketTotal {
-    let (live, state) = (&record.live, &record.state);
-    let address = |bytes| super::address(live.family, bytes).to_canonical();
+    let (identity, state) = (&record.state.identity, &record.state);
+    let address = |bytes| super::address(identity.family, bytes).to_canonical();
     let totals = counters.since(&SocketCounters::ZERO);
     SocketTotal {
-        at_ns: record.header.time_ns,
-        cookie: record.header.cookie,
-        family: if live.family == AF_INET6 { AddressFamily::V6 } else { AddressFamily::V4 },
-        local: SocketAddr::new(address(live.local_address), live.local_port),
-        remote: SocketAddr::new(address(live.remote_address), live.remote_port),
-        netns: live.netns,
+        at_ns: record.time_ns,
+        cookie: state.cookie,
+        family: if identity.family == AF_INET6 { AddressFamily::V6 } else { AddressFamily::V4 },
+        local: SocketAddr::new(address(identity.local_address), identity.local_port),
+        remote: SocketAddr::new(address(identity.remote_address), identity.remote_port),
+        netns: identity.netns,
         tid: state.reader_tid,
         tgid: state.reader_tgid,
         comm: comm(state.process),

@@ -45,7 +45,8 @@ fn run() -> RunFacts {
 
 /// Loads and attaches the programs as the daemon does, with small maps, and removes them again.
 fn trial() -> Fact<Result<Vec<ProbeStatus>, Refusal>> {
-    let options = Options { max_readers: 64, max_drop_entries: 64, ring_bytes: 1 << 16, ..Options::default() };
+    let options =
+        Options { max_sockets: 64, max_readers: 64, max_drop_entries: 64, ring_bytes: 1 << 16, ..Options::default() };
     match Kernel::load(options) {
         Ok(kernel) => Fact::Known(Ok(kernel.probes().to_vec())),
         Err(LoadError::CannotRun(refusal)) => {

@@ -26,6 +26,14 @@ pub fn orphan_sockets() -> Result<u64, FileError> {
     sockstat(&read(SOCKSTAT, ABSENT_REMEDY)?, "orphan")
 }
 
+/// TCP sockets of the host, in all network namespaces.
+///
+/// # Errors
+/// `/proc/net/sockstat` cannot be read or parsed.
+pub fn allocated_sockets() -> Result<u64, FileError> {
+    sockstat(&read(SOCKSTAT, ABSENT_REMEDY)?, "alloc")
+}
+
 /// Combines the texts of the three files.
 ///
 /// # Errors
@@ -42,7 +50,7 @@ pub fn parse(sockstat_text: &str, tcp_mem: &str, protocols: &str, page_bytes: u6
     })
 }
 
-/// A number from the line `TCP:` of `/proc/net/sockstat`, by name (`orphan`: sockets; `mem`: pages).
+/// A number from the line `TCP:` of `/proc/net/sockstat`, by name (`alloc`, `orphan`: sockets; `mem`: pages).
 ///
 /// # Errors
 /// [`FileError::Malformed`].

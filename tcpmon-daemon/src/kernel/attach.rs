@@ -1,10 +1,10 @@
-//! Loads and attaches the programs of each probe, and the iterators.
+//! Loads and attaches the programs of each probe, and the iterator.
 
-use std::fs::File;
+use std::{fs::File, io};
 
 use aya::{
     Btf as KernelTypes, Ebpf,
-    programs::{BtfTracePoint, CgroupAttachMode, Iter, ProgramError, ProgramFd, SockOps},
+    programs::{BtfTracePoint, CgroupAttachMode, Iter, ProgramError, SockOps, iter::IterLink},
 };
 use tcpmon_btf::plan::{Hook, Probe};
 
@@ -102,20 +102,20 @@ fn status(probe: &Probe, verdict: Verdict, reason: String) -> ProbeStatus {
     ProbeStatus { name: probe.name.into(), verdict, reason }
 }
 
-/// Loads the program of an iterator over `target`.
-pub fn load_iterator(
-    ebpf: &mut Ebpf,
-    program: &'static str,
-    target: &'static str,
-    types: &KernelTypes,
-) -> Result<ProgramFd, LoadError> {
-    let what = format!("the iterator {target}");
-    let iter: &mut Iter = ebpf
-        .program_mut(program)
-        .expect("the object of this build has its iterators")
-        .try_into()
-        .map_err(|error: ProgramError| refused(&what, &error))?;
-    iter.load(target, types).map_err(|error| refused(&what, &error))?;
-    let fd = iter.fd().map_err(|error| refused(&what, &error))?.try_clone();
-    Ok(fd.map_err(|error| refused(&what, &error))?)
+/// Runs the iterator that starts to watch the sockets that are open.
+pub fn seed(ebpf: &mut Ebpf, types: &KernelTypes) -> Result<impl FnOnce() -> Result<(), CannotRun> + use<>, CannotRun> {
+    let what = "the iterator task_file";
+    let program = ebpf.program_mut("seed").expect("the object of this build has its iterator");
+    let mut load = || -> Result<IterLink, ProgramError> {
+        let iter: &mut Iter = program.try_into()?;
+        iter.load("task_file", types)?;
+        let link = iter.attach()?;
+        iter.take_link(link)
+    };
+    let link = load().map_err(|error| refused(what, &error))?;
+    Ok(move || {
+        let mut file = link.into_file().map_err(|error| refused(what, &error))?;
+        // It prints nothing: reading it to its end runs the program for every open file.
+        io::copy(&mut file, &mut io::sink()).map(drop).map_err(|error| refused(what, &error))
+    })
 }

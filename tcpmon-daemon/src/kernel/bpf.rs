@@ -6,31 +6,35 @@ use std::io;
 use libc::c_long;
 
 /// Commands: constants of `enum bpf_cmd`.
+pub(super) const BPF_MAP_CREATE: c_long = 0;
 const BPF_MAP_LOOKUP_ELEM: c_long = 1;
-const BPF_MAP_UPDATE_ELEM: c_long = 2;
+pub(super) const BPF_MAP_UPDATE_ELEM: c_long = 2;
 const BPF_MAP_DELETE_ELEM: c_long = 3;
 const BPF_MAP_GET_NEXT_KEY: c_long = 4;
+pub(super) const BPF_PROG_TEST_RUN: c_long = 10;
+pub(super) const BPF_BTF_LOAD: c_long = 18;
 pub(super) const BPF_MAP_LOOKUP_AND_DELETE_ELEM: c_long = 21;
-pub(super) const BPF_LINK_CREATE: c_long = 28;
-pub(super) const BPF_ITER_CREATE: c_long = 33;
 
-/// The commands that are needed once everything is attached: to read and write maps, and to start an iterator.
+/// The commands that are needed once everything is attached: to read and write maps, and to run the look.
 pub const READING_COMMANDS: [c_long; 6] = [
     BPF_MAP_LOOKUP_ELEM,
     BPF_MAP_UPDATE_ELEM,
     BPF_MAP_DELETE_ELEM,
     BPF_MAP_GET_NEXT_KEY,
     BPF_MAP_LOOKUP_AND_DELETE_ELEM,
-    BPF_ITER_CREATE,
+    BPF_PROG_TEST_RUN,
 ];
+
+/// The commands that add room for more sockets.
+pub const GROWING_COMMANDS: [c_long; 2] = [BPF_MAP_CREATE, BPF_MAP_UPDATE_ELEM];
 
 /// Calls bpf(2); a returned value is at least 0.
 ///
 /// # Safety
-/// `attributes` must be the part of `union bpf_attr` that the command reads, and what it points to must be as the
-/// command requires.
-pub(super) unsafe fn bpf<T>(command: c_long, attributes: &T) -> io::Result<i32> {
+/// `attributes` must be the part of `union bpf_attr` that the command reads and writes, and what it points to must be
+/// as the command requires.
+pub(super) unsafe fn bpf<T>(command: c_long, attributes: &mut T) -> io::Result<i32> {
     // SAFETY: as the caller promises.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, command, attributes as *const T, size_of::<T>()) };
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, attributes as *mut T, size_of::<T>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
 }

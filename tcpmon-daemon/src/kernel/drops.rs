@@ -71,7 +71,7 @@ impl Drops {
     fn take(&self, key: &DropKey, cpus: usize) -> io::Result<u64> {
         let Map::PerCpuHashMap(map) = &self.map else { unreachable!("`read` has looked at it as that") };
         let mut values = vec![0_u64; cpus];
-        let element = Element {
+        let mut element = Element {
             map_fd: map.fd().as_fd().as_raw_fd() as u32,
             padding: 0,
             key: (key as *const DropKey) as u64,
@@ -79,7 +79,7 @@ impl Drops {
             flags: 0,
         };
         // SAFETY: the key and one word for each possible CPU live during the call.
-        unsafe { bpf(BPF_MAP_LOOKUP_AND_DELETE_ELEM, &element)? };
+        unsafe { bpf(BPF_MAP_LOOKUP_AND_DELETE_ELEM, &mut element)? };
         Ok(values.iter().sum())
     }
 }

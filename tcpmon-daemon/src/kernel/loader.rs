@@ -2,14 +2,16 @@
 
 use std::{
     borrow::BorrowMut,
-    fs, io,
+    error::Error,
+    fs,
     ops::{Range, RangeInclusive},
     os::fd::AsFd,
+    sync::mpsc,
 };
 
 use aya::{
     Btf as KernelTypes, Ebpf, EbpfLoader, Endianness,
-    maps::{ArrayOfMaps, Map, MapData, MapError, PerCpuArray, RingBuf, Stack},
+    maps::{Map, MapData, MapError, PerCpuArray, RingBuf, Stack},
 };
 use rustix::time::{ClockId, clock_gettime};
 use tcpmon_btf::{
@@ -17,29 +19,32 @@ use tcpmon_btf::{
     plan::{self, EXIT, FORK, PROBES, Probe, SOCK_OPS, SWITCH},
 };
 use tcpmon_common::{
+    look::LOOKS,
     napi::NapiDevice,
-    pass::RECORDS,
     reader::ReaderSlot,
     settings::{
         EPHEMERAL_RANGES, FILTER_CGROUPS, Layout, NO_PORTS, Settings, TRACE_NONE, TRACE_TIMESLICES, TRACE_TOTALS,
     },
-    socket::{SOCKET_INDEXES, SOCKET_MAPS, SocketCounters},
+    store::{BLOCK, MAX_STATES, buckets_log2},
     timeslice::KEPT,
 };
 use zerocopy::{FromBytes, IntoBytes as _};
 
 use super::{
     OBJECT, TraceFilter, VMLINUX_BTF,
-    attach::{Loaded, load_iterator},
+    attach::{Loaded, seed},
     drops::Drops,
     filter::FOLLOWED,
-    iterator::BpfIterator,
+    look::Looker,
     mapped::Mapped,
-    pass::PassMaps,
     patch,
+    store::{Grower, Store},
     support::{self, CannotRun, Prerequisites},
 };
-use crate::model::snapshot::{ProbeStatus, Verdict};
+use crate::{
+    host::tcp_memory,
+    model::snapshot::{ProbeStatus, Verdict},
+};
 
 /// The remedy for a kernel that differs from what the programs are built for.
 pub const REPORT: &str = "tcpmon supports Linux 5.15 and newer; report this with the output of `uname -a`";
@@ -56,6 +61,8 @@ const MAX_TGIDS: u32 = 1024;
 pub struct Options {
     /// Trace what matches this filter, instead of folding everything.
     pub trace: Option<TraceFilter>,
+    /// Sockets that are watched at once.
+    pub max_sockets: u32,
     /// Reader threads that are followed at once.
     pub max_readers: u32,
     /// Pairs of socket and drop reason that are held at once.
@@ -88,14 +95,6 @@ pub enum LoadError {
         /// The error.
         source: MapError,
     },
-    /// The snapshot or seeding iterator failed.
-    #[error("iterator {name}: {source}")]
-    Iterator {
-        /// Its name.
-        name: &'static str,
-        /// The error.
-        source: io::Error,
-    },
 }
 
 /// The loaded programs and their maps. They are removed from the kernel when this value is dropped.
@@ -106,15 +105,21 @@ pub struct Kernel {
     pub(super) readers: aya::maps::Array<MapData, ReaderSlot>,
     pub(super) free_slots: Stack<MapData, u32>,
     pub(super) lost: PerCpuArray<MapData, u64>,
-    pub(super) lost_totals: PerCpuArray<MapData, SocketCounters>,
     pub(super) drops: Drops,
     pub(super) napi: PerCpuArray<MapData, NapiDevice>,
     pub(super) memory_limits: PerCpuArray<MapData, u64>,
     pub(super) ignored: PerCpuArray<MapData, u64>,
     pub(super) connections: PerCpuArray<MapData, u64>,
-    /// The snapshot's iterators, one over each of the maps of sockets.
-    pub(super) snapshot: Vec<BpfIterator>,
-    pub(super) shared: PassMaps,
+    pub(super) store: Store,
+    /// `None` if the kernel does not let a program look at sockets.
+    pub(super) looker: Option<Looker>,
+    /// Ports of listening sockets that the kernel chose.
+    pub(super) chosen_ports: aya::maps::HashMap<MapData, u64, u8>,
+    /// Such ports for which that map had no room.
+    pub(super) ports_not_noted: u64,
+    /// Copies of states that were given up because an event did not end.
+    pub(super) copies_given_up: u64,
+    grower: Option<Grower>,
     /// See [`plan::both_preemptible`].
     pub(super) both_preemptible: &'static [&'static str],
     probes: Vec<ProbeStatus>,
@@ -147,7 +152,19 @@ impl Kernel {
     }
 
     fn load_with(plan: &Plan, cast: Option<u32>, options: Options) -> Result<Self, LoadError> {
-        let mut ebpf = create_maps(plan, cast, &options)?;
+        let mut ebpf = create_maps(plan, cast, &options, true)?;
+        let looks = map(&ebpf, "LOOKS", LOOKS)?;
+        let (looker, look) = match Looker::load(&mut ebpf, looks, cast.is_some()) {
+            Ok(looker) => (Some(looker), ProbeStatus::attached(LOOK)),
+            Err(error) => {
+                ebpf = create_maps(plan, cast, &options, false)?;
+                (None, without_look(&*error))
+            }
+        };
+        let states = ebpf.take_map("STATES").expect("the object of this build has all its maps");
+        let (store, grower) =
+            Store::new(states, array(&ebpf, "STORE").fd().as_fd(), options.max_sockets, sockets_now())
+                .map_err(|error| support::refused("memory for the states of sockets", &error))?;
         options.trace.iter().try_for_each(|filter| filter.write(&mut ebpf))?;
         let mut free_slots: Stack<MapData, u32> = take(&mut ebpf, "FREE_SLOTS")?;
         fill(&mut free_slots, "FREE_SLOTS", 0..options.max_readers)?;
@@ -160,35 +177,27 @@ impl Kernel {
             fill(&mut free, "FREE_PLACES", first..first + MORE_PLACES)?;
         }
 
-        let walk = load_iterator(&mut ebpf, "snapshot", "bpf_sk_storage_map", &plan.types)?;
-        let snapshot = socket_maps(&mut ebpf)?
-            .iter()
-            .map(|map| BpfIterator::attach(walk.as_fd(), Some(map.fd().as_fd())))
-            .collect::<io::Result<_>>()
-            .map_err(|source| LoadError::Iterator { name: "snapshot", source })?;
-        let probes = attach_all(&mut ebpf, plan)?;
+        let mut probes = attach_all(&mut ebpf, plan)?;
+        probes.push(look);
         let sock_ops = is_attached(&probes, &SOCK_OPS);
 
-        let shared = PassMaps::new(
-            map(&ebpf, "PASS", 1)?,
-            map(&ebpf, "RECORDS", RECORDS)?,
-            map(&ebpf, "VISITED", SOCKET_INDEXES / 64)?,
-            map(&ebpf, "LOST_FINALS", SOCKET_INDEXES / 8)?,
-        );
         Ok(Self {
             ring: take(&mut ebpf, "EVENTS")?,
             slots: map(&ebpf, "READERS", options.max_readers)?,
             readers: take(&mut ebpf, "READERS")?,
             free_slots,
             lost: take(&mut ebpf, "LOST")?,
-            lost_totals: take(&mut ebpf, "LOST_TOTALS")?,
             drops: Drops::new(ebpf.take_map("DROPS").expect("the object of this build has all its maps")),
             napi: take(&mut ebpf, "NAPI")?,
             memory_limits: take(&mut ebpf, "MEMORY_LIMITS")?,
             ignored: take(&mut ebpf, "IGNORED")?,
             connections: take(&mut ebpf, "CONNECTIONS")?,
-            snapshot,
-            shared,
+            store,
+            looker,
+            chosen_ports: take(&mut ebpf, "CHOSEN_PORTS")?,
+            ports_not_noted: 0,
+            copies_given_up: 0,
+            grower: Some(grower),
             both_preemptible: plan::both_preemptible(plan.preemptible, sock_ops),
             probes,
             drop_reasons: plan.drop_reasons.clone(),
@@ -196,6 +205,17 @@ impl Kernel {
             options,
             ebpf,
         })
+    }
+
+    /// What makes room for more sockets, for a thread of its own that keeps `CAP_BPF`; `None` after the first call.
+    pub fn grower(&mut self) -> Option<Grower> {
+        self.grower.take()
+    }
+
+    /// Where to send 0 when the ring is readable: then room is made for more sockets if there is little, also while the
+    /// owner of this value does nothing.
+    pub fn waker(&self) -> mpsc::Sender<u32> {
+        self.store.waker()
     }
 
     /// The status of each probe.
@@ -289,13 +309,13 @@ fn is_attached(probes: &[ProbeStatus], probe: &Probe) -> bool {
     probes.iter().any(|status| status.name == probe.name && status.verdict == Verdict::Attached)
 }
 
-/// The offsets that the programs need, if this kernel also passes to the iterators what they are built for.
+/// The offsets that the programs need, if this kernel also passes to the iterator what it is built for.
 fn resolve(btf: &Btf<'_>, facts: &Prerequisites) -> Result<Layout, CannotRun> {
     let layout = layout::resolve(btf).map_err(|missing| CannotRun {
         missing: format!("kernel {} has no {missing}", facts.release),
         remedy: REPORT.into(),
     })?;
-    match plan::iterators_moved(btf) {
+    match plan::iterator_moved(btf) {
         Some(missing) => Err(CannotRun { missing, remedy: REPORT.into() }),
         None => Ok(layout),
     }
@@ -317,7 +337,8 @@ fn settings(btf: &Btf<'_>, layout: Layout, options: &Options) -> Settings {
         filter_ports: (!filter.ports.is_empty()).into(),
         filter_cgroups: filter.cgroups.len().min(FILTER_CGROUPS) as u32,
         tcp_sock_type: btf.blob().structure("tcp_sock").unwrap_or(0),
-        delete_ended: plan::deletes_ended(btf).into(),
+        table_shift: 64 - buckets_log2(options.max_sockets) as u16,
+        can_look: 1,
         began_ns: monotonic_ns(),
         cgroups: [0; FILTER_CGROUPS],
         cgroup_levels: [0; FILTER_CGROUPS],
@@ -340,11 +361,14 @@ pub fn monotonic_ns() -> u64 {
 }
 
 /// Creates the maps in their sizes, and passes the settings.
-fn create_maps(plan: &Plan, cast: Option<u32>, options: &Options) -> Result<Ebpf, CannotRun> {
+fn create_maps(plan: &Plan, cast: Option<u32>, options: &Options, can_look: bool) -> Result<Ebpf, CannotRun> {
+    let settings = Settings { can_look: can_look.into(), ..plan.settings };
     EbpfLoader::new()
         .btf(Some(&plan.types))
         .allow_unsupported_maps()
-        .override_global("SETTINGS", &plan.settings, true)
+        .override_global("SETTINGS", &settings, true)
+        .map_max_entries("STATES", options.max_sockets.min(MAX_STATES).div_ceil(BLOCK))
+        .map_max_entries("TABLE", 1 << buckets_log2(options.max_sockets))
         .map_max_entries("READERS", options.max_readers)
         .map_max_entries("FREE_SLOTS", options.max_readers)
         .map_max_entries("TRACED", if has_timeslices(options) { options.max_readers } else { 1 })
@@ -362,9 +386,7 @@ fn create_maps(plan: &Plan, cast: Option<u32>, options: &Options) -> Result<Ebpf
 /// Loading takes a while, attaching almost none. So all programs are loaded before the first is attached: they all
 /// start to see events at nearly the same moment.
 fn attach_all(ebpf: &mut Ebpf, plan: &Plan) -> Result<Vec<ProbeStatus>, LoadError> {
-    let seed = load_iterator(ebpf, "seed", "task_file", &plan.types)?;
-    let failed = |source| LoadError::Iterator { name: "seed", source };
-    let seed = BpfIterator::attach(seed.as_fd(), None).map_err(failed)?;
+    let seed = seed(ebpf, &plan.types)?;
     let mut loaded = Vec::new();
     for (probe, why_not) in &plan.probes {
         loaded.push(Loaded::load(ebpf, probe, why_not.clone(), &plan.types)?);
@@ -372,7 +394,7 @@ fn attach_all(ebpf: &mut Ebpf, plan: &Plan) -> Result<Vec<ProbeStatus>, LoadErro
     let (first, later): (Vec<_>, Vec<_>) = loaded.into_iter().partition(Loaded::sees_lifecycle);
     let mut attach = |probe: Loaded| probe.attach(ebpf);
     let mut probes = first.into_iter().map(&mut attach).collect::<Result<Vec<_>, _>>()?;
-    seed.run_to_end().map_err(failed)?;
+    seed()?;
     for probe in later {
         probes.push(attach(probe)?);
     }
@@ -407,26 +429,36 @@ fn take<T: TryFrom<Map, Error = MapError>>(ebpf: &mut Ebpf, name: &'static str) 
     T::try_from(map).map_err(|source| LoadError::Map { name, source })
 }
 
+/// An array of the object.
+fn array<'a>(ebpf: &'a Ebpf, name: &str) -> &'a MapData {
+    match ebpf.map(name) {
+        Some(Map::Array(array)) => array,
+        _ => unreachable!("the object of this build has {name} as an array"),
+    }
+}
+
 /// Maps an array of the object into this process.
 fn map<T: FromBytes + Copy>(ebpf: &Ebpf, name: &'static str, count: u32) -> Result<Mapped<T>, LoadError> {
-    let Some(Map::Array(array)) = ebpf.map(name) else {
-        unreachable!("the object of this build has {name} as an array");
-    };
-    Mapped::map(array.fd().as_fd(), count as usize)
+    Mapped::map(array(ebpf, name).fd().as_fd(), count as usize)
         .map_err(|error| support::refused(&format!("to map {name}"), &error).into())
 }
 
-/// Puts the maps of sockets into the array in which the programs find them.
-fn socket_maps(ebpf: &mut Ebpf) -> Result<Vec<MapData>, LoadError> {
-    let map = |number| match ebpf.take_map(&format!("SOCKETS_{number}")) {
-        Some(Map::SkStorage(map)) => map,
-        _ => unreachable!("the object of this build has {SOCKET_MAPS} maps of sockets"),
-    };
-    let maps: Vec<MapData> = (0..SOCKET_MAPS).map(map).collect();
-    // The array stays in the object, because the programs are not loaded yet.
-    let array = ebpf.map_mut("SOCKETS").expect("the object of this build has all its maps");
-    ArrayOfMaps::<_, MapData>::try_from(array)
-        .and_then(|mut array| (0..).zip(&maps).try_for_each(|(number, map)| array.set(number, map, 0)))
-        .map_err(|source| LoadError::Map { name: "SOCKETS", source })?;
-    Ok(maps)
+/// Sockets that the host has now, in all network namespaces.
+fn sockets_now() -> u32 {
+    tcp_memory::allocated_sockets().map_or(0, |sockets| u32::try_from(sockets).unwrap_or(u32::MAX))
+}
+
+/// The program that looks at sockets, as the status calls it.
+const LOOK: &str = "look";
+
+/// The status of a look that the kernel refuses.
+fn without_look(error: &dyn Error) -> ProbeStatus {
+    let refusal = support::refused("the program that looks at sockets", error).missing;
+    ProbeStatus {
+        name: LOOK.into(),
+        verdict: Verdict::Unsupported,
+        reason: format!(
+            "{refusal}: what a socket shows between two events (its last segment, window, memory) is not seen"
+        ),
+    }
 }

@@ -6,11 +6,38 @@ use std::{
     marker::PhantomData,
     os::fd::BorrowedFd,
     ptr::{self, NonNull},
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicU32, AtomicU64},
 };
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use zerocopy::FromBytes;
+
+/// A type of words that both sides change.
+pub trait Word {
+    /// What it holds.
+    type Plain;
+
+    /// # Safety
+    /// A word of this type must be there for as long as the result is used.
+    unsafe fn at<'a>(word: *mut Self::Plain) -> &'a Self;
+}
+
+macro_rules! word {
+    ($($word:ident of $plain:ident),+) => {
+        $(
+            impl Word for $word {
+                type Plain = $plain;
+
+                unsafe fn at<'a>(word: *mut $plain) -> &'a Self {
+                    // SAFETY: as the caller promises.
+                    unsafe { $word::from_ptr(word) }
+                }
+            }
+        )+
+    };
+}
+
+word!(AtomicU32 of u32, AtomicU64 of u64);
 
 /// A mapped array of `T`.
 ///
@@ -54,10 +81,31 @@ impl<T: FromBytes + Copy> Mapped<T> {
 
     /// Reads the part of a value that starts at byte `offset` in it.
     pub fn peek<U: FromBytes>(&self, index: usize, offset: usize) -> Option<U> {
-        let inside =
-            index < self.count && offset.is_multiple_of(align_of::<U>()) && offset + size_of::<U>() <= size_of::<T>();
-        // SAFETY: within the value and aligned, as was just checked; any bytes are a valid value.
-        inside.then(|| unsafe { ptr::read_volatile(self.first.add(index).byte_add(offset).cast::<U>().as_ptr()) })
+        // SAFETY: within the value and aligned; any bytes are a valid value.
+        self.is_inside::<U>(index, offset)
+            .then(|| unsafe { ptr::read_volatile(self.first.add(index).byte_add(offset).cast::<U>().as_ptr()) })
+    }
+
+    /// Writes the part of a value that starts at byte `offset` in it; does nothing if it is not inside.
+    pub fn poke<U: FromBytes>(&self, index: usize, offset: usize, value: U) {
+        if self.is_inside::<U>(index, offset) {
+            // SAFETY: within the value and aligned.
+            unsafe { ptr::write_volatile(self.first.add(index).byte_add(offset).cast::<U>().as_ptr(), value) };
+        }
+    }
+
+    /// A word that programs change, too.
+    ///
+    /// # Panics
+    /// If it is not inside the array.
+    pub fn word<U: Word>(&self, index: usize, offset: usize) -> &U {
+        assert!(self.is_inside::<U::Plain>(index, offset), "the callers know the array");
+        // SAFETY: within the value and aligned; the mapping lives as long as this value.
+        unsafe { U::at(self.first.add(index).byte_add(offset).cast().as_ptr()) }
+    }
+
+    fn is_inside<U>(&self, index: usize, offset: usize) -> bool {
+        index < self.count && offset.is_multiple_of(align_of::<U>()) && offset + size_of::<U>() <= size_of::<T>()
     }
 
     /// Replaces a value; does nothing if `index` is beyond the array.
@@ -66,20 +114,6 @@ impl<T: FromBytes + Copy> Mapped<T> {
             // SAFETY: within the mapping.
             unsafe { ptr::write_volatile(self.first.add(index).as_ptr(), value) };
         }
-    }
-}
-
-impl Mapped<[u8; 8]> {
-    /// Takes a value and leaves zeros, in one step: what a program writes meanwhile is there the next time. Later reads
-    /// of this thread see nothing older. Zeros if `index` is beyond the array.
-    pub fn take(&self, index: usize) -> [u8; 8] {
-        if index >= self.count {
-            return [0; 8];
-        }
-        // SAFETY: within the mapping, of which each value is aligned to 8 bytes.
-        let word = unsafe { AtomicU64::from_ptr(self.first.add(index).cast().as_ptr()) };
-        // Mostly, there is nothing.
-        if word.load(Ordering::Acquire) == 0 { [0; 8] } else { word.swap(0, Ordering::AcqRel).to_ne_bytes() }
     }
 }
 

@@ -5,30 +5,32 @@ mod bpf;
 mod drops;
 mod filter;
 pub mod floor;
-mod iterator;
 mod loader;
+mod look;
 mod mapped;
 mod pass;
 mod patch;
 #[cfg(test)]
 mod promises;
 mod reader;
+mod store;
 mod support;
 
-// Snapshots copy what the programs may be writing at the same time: see `tcpmon_common::copy` for what that requires of
+// Passes copy what the programs may be writing at the same time: see `tcpmon_common::copy` for what that requires of
 // a CPU.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-compile_error!("tcpmon has the barriers that its snapshots need on x86-64 and on arm64: build it for one of these");
+compile_error!("tcpmon has the barriers that its passes need on x86-64 and on arm64: build it for one of these");
 
 use std::{fs, io};
 
 use tcpmon_btf::plan::PROBES;
 
-pub use bpf::READING_COMMANDS;
+pub use bpf::{GROWING_COMMANDS, READING_COMMANDS};
 pub use filter::TraceFilter;
 pub use loader::{Kernel, LoadError, Options, monotonic_ns, prerequisites};
-pub use pass::{Pass, Show};
+pub use pass::{Ended, Life, Pass, Show};
 pub use reader::{KernelReadError, Raw, RawReader};
+pub use store::Grower;
 pub use support::{
     CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE, CAP_SYSLOG, CannotRun, Prerequisites, decide,
 };
@@ -119,13 +121,13 @@ mod tests {
         let programs = [
             program("inet_sock_set_state", 176),
             program("inet_sock_set_state_again", 1),
-            program("snapshot", 3),
+            program("seed", 3),
             program("tcp_destroy_sock", 2),
             program("tcp_destroy_sock_again", 5),
             program("tcp_probe", 7),
         ];
         let expected = |begin, end| {
-            [("inet_sock_set_state", begin), ("snapshot", 3), ("tcp_destroy_sock", end), ("tcp_probe", 7)]
+            [("inet_sock_set_state", begin), ("seed", 3), ("tcp_destroy_sock", end), ("tcp_probe", 7)]
                 .map(|(name, count)| (name.to_owned(), count))
         };
         assert_eq!(skipped(&programs, &[]), expected(0, 0));

@@ -1,16 +1,16 @@
-//! A pass of the snapshot over all sockets, one system call at a time: see [`tcpmon_common::pass`].
-
-use std::{
-    fs::File,
-    io::{self, Read as _},
-};
+//! A pass over all sockets, some hundred states at a time.
 
 use tcpmon_common::{
-    pass::{PassControl, RECORDS, SHOW_ALL, SHOW_CHANGED, SHOW_LISTENERS},
-    socket::{SOCKET_INDEXES, SocketRecord},
+    look::{LOOKS, Look, SHOW_ALL, SHOW_CHANGED, SHOW_LISTENERS},
+    reader::SLOT_NONE,
+    socket::{
+        FIN_RECEIVED, LIVE_CURRENT, LIVE_FIN, LIVE_GONE, LIVE_PORT_CHOSEN, LIVE_READER, SOCKET_FINAL, SOCKET_LISTENS,
+        SOCKET_PORT_CHOSEN, SOCKET_UNLISTED, Shown, SocketLive, SocketRecord, SocketState, port_key,
+    },
+    tcp_state,
 };
 
-use super::{Kernel, KernelReadError, mapped::Mapped};
+use super::{Kernel, KernelReadError, monotonic_ns};
 
 /// Which sockets a pass shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,136 +19,212 @@ pub enum Show {
     Changed = SHOW_CHANGED as isize,
     /// All sockets.
     All = SHOW_ALL as isize,
-    /// Listening sockets that have not been shown yet.
+    /// Listening sockets.
     Listeners = SHOW_LISTENERS as isize,
 }
 
-/// The arrays that the iterator and user space share.
+/// What has become of a socket that a pass shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// It is open.
+    Open,
+    /// It has ended, and the record has its totals.
+    Ended,
+    /// It is gone, and no program has seen its end. The record has its totals up to its last event.
+    Gone,
+}
+
+/// Sockets that have ended and whose states are still to be taken.
 #[derive(Debug)]
-pub(super) struct PassMaps {
-    pub(super) control: Mapped<PassControl>,
-    pub(super) records: Mapped<SocketRecord>,
-    pub(super) visited: Mapped<u64>,
-    pub(super) lost_finals: Mapped<[u8; 8]>,
-    /// Indexes that no socket has; the last one is given out first.
-    free: Vec<u32>,
-    /// Indexes from this one on have never been given out.
-    fresh: u32,
-}
-
-impl PassMaps {
-    pub(super) fn new(
-        control: Mapped<PassControl>,
-        records: Mapped<SocketRecord>,
-        visited: Mapped<u64>,
-        lost_finals: Mapped<[u8; 8]>,
-    ) -> Self {
-        Self { control, records, visited, lost_finals, free: Vec::new(), fresh: 0 }
-    }
-
-    /// Prepares the next system call.
-    fn prepare(&mut self, show: Show) {
-        let wanted = (RECORDS as usize).saturating_sub(self.free.len()) as u32;
-        let fresh = self.fresh..(self.fresh + wanted).min(SOCKET_INDEXES);
-        self.fresh = fresh.end;
-        self.free.splice(0..0, fresh.rev());
-        let mut control = PassControl {
-            show: show as u32,
-            free_count: self.free.len().min(RECORDS as usize) as u32,
-            ..PassControl::ZERO
-        };
-        for (place, index) in control.free.iter_mut().zip(self.free.iter().rev()) {
-            *place = *index;
-        }
-        self.control.set(0, control);
-    }
-
-    /// Reads the results of the system call.
-    fn made(&mut self, pass: &mut Pass) {
-        let control = self.control.get(0).unwrap_or(PassControl::ZERO);
-        self.free.truncate(self.free.len().saturating_sub(control.taken as usize));
-        pass.records = (control.records as usize).min(self.records.len());
-        pass.living += u64::from(control.living);
-    }
-}
+#[must_use = "their states are lost otherwise"]
+pub struct Ended(Vec<u32>);
 
 /// A pass in progress.
 #[derive(Debug)]
 pub struct Pass {
-    /// The walk over the map that the pass has reached.
-    file: File,
-    /// Number of maps that the pass has started on.
-    maps: usize,
+    /// Index of the next state.
+    next: u32,
     show: Show,
-    records: usize,
-    living: u64,
-}
-
-impl Pass {
-    /// Connections that the pass has visited so far and that have not ended.
-    pub fn living(&self) -> u64 {
-        self.living
-    }
 }
 
 impl Kernel {
     /// Starts a pass over all watched sockets, without stopping any of them.
-    ///
-    /// # Errors
-    /// If the iterator cannot be opened.
-    pub fn begin(&mut self, show: Show) -> Result<Pass, KernelReadError> {
-        for word in 0..self.shared.fresh.div_ceil(64) as usize {
-            self.shared.visited.set(word, 0);
-        }
-        Ok(Pass { file: self.snapshot[0].open()?, maps: 1, show, records: 0, living: 0 })
+    pub fn begin(&self, show: Show) -> Pass {
+        Pass { next: 0, show }
     }
 
-    /// Visits the next sockets, for a few milliseconds at most; false if there are no more. The results are in
-    /// [`Kernel::records`] until the next call.
+    /// Shows the next sockets, and takes back the states of those that are no more; false if there are no further ones.
     ///
     /// # Errors
-    /// If the iterator cannot be read. What this pass would have shown is then lost, and the next pass must show all
-    /// sockets.
-    pub fn advance(&mut self, pass: &mut Pass) -> Result<bool, KernelReadError> {
-        self.shared.prepare(pass.show);
-        let more = loop {
-            // The iterator writes nothing: a read either reaches its end, or the program ends the system call.
-            match pass.file.read(&mut [0; 8]) {
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break true,
-                Err(error) => return Err(error.into()),
-            }
-            let Some(next) = self.snapshot.get(pass.maps) else { break false };
-            pass.file = next.open()?;
-            pass.maps += 1;
+    /// If the kernel does not run the program that looks at sockets.
+    pub fn advance(
+        &mut self,
+        pass: &mut Pass,
+        mut each: impl FnMut(&SocketRecord, Life),
+    ) -> Result<bool, KernelReadError> {
+        let (first, show) = (pass.next, pass.show);
+        let count = LOOKS.min(self.store.len().saturating_sub(first));
+        let looks = match &self.looker {
+            Some(looker) => looker.run(first, count, show as u32).map_err(KernelReadError::Look)?,
+            None => (first..first + count).filter_map(|index| self.see(index, show)).collect(),
         };
-        self.shared.made(pass);
-        Ok(more)
-    }
-
-    /// The records that the last [`Kernel::advance`] made.
-    pub fn records(&self, pass: &Pass) -> impl Iterator<Item = SocketRecord> + '_ {
-        (0..pass.records).filter_map(|number| self.shared.records.get(number))
-    }
-
-    /// The indexes of the sockets that the pass has visited, as bits.
-    pub fn visited(&self) -> Vec<u64> {
-        (0..self.shared.fresh.div_ceil(64) as usize).filter_map(|word| self.shared.visited.get(word)).collect()
-    }
-
-    /// Returns an index that no socket has any more.
-    pub fn free_index(&mut self, index: u32) {
-        self.shared.free.push(index);
-    }
-
-    /// Takes the indexes of sockets whose final record was lost. Call this after reading the sums of these sockets:
-    /// each socket in the sums is then marked here.
-    pub fn lost_finals(&mut self) -> Vec<u32> {
-        let mut lost_finals = Vec::new();
-        for word in 0..self.shared.fresh.div_ceil(8) {
-            let marks = self.shared.lost_finals.take(word as usize);
-            lost_finals.extend((0..8).filter(|byte| marks[*byte as usize] != 0).map(|byte| 8 * word + byte));
+        for look in looks {
+            let Some((sequence, state)) = self.store.copy(look.index) else {
+                self.copies_given_up += 1;
+                continue;
+            };
+            // Since the look, it may have ended: then it is in the list of ended states.
+            let life = match (state.flags & SOCKET_FINAL != 0, state.flags & SOCKET_UNLISTED != 0) {
+                (true, true) => Life::Ended,
+                (true, false) => continue,
+                (false, _) if look.live.flags & LIVE_GONE != 0 => Life::Gone,
+                (false, _) => Life::Open,
+            };
+            if life != Life::Open {
+                // Without a cookie, it was never used.
+                if state.cookie != 0 {
+                    each(&at_its_end(state), life);
+                }
+                self.store.release(look.index);
+                continue;
+            }
+            let mut record = record(&look, sequence, state);
+            if state.flags & SOCKET_LISTENS != 0 {
+                self.note_port(&mut record);
+            }
+            each(&record, life);
+            let live = &record.live;
+            let running = live.flags & LIVE_READER != 0
+                && record.state.reader_edges & 1 == 1
+                && live.reader_edges == record.state.reader_edges;
+            let sequence = if record.is_at_rest() { sequence } else { Shown::CHANGING.sequence };
+            let shown = Shown { sequence, window: live.window, rmem: live.rmem, running: running.into() };
+            self.store.set_shown(look.index, shown);
         }
-        lost_finals
+        pass.next = first + count;
+        Ok(pass.next < self.store.len())
     }
+
+    /// Notes whether a port that a listening socket got only after it had started to listen was chosen by the kernel,
+    /// or by a server from one of the `ephemeral_ports` ranges.
+    fn note_port(&mut self, record: &mut SocketRecord) {
+        let (live, identity) = (&mut record.live, &record.state.identity);
+        if self.options().ephemeral_ports.iter().any(|range| range.contains(&live.local_port)) {
+            live.flags |= LIVE_PORT_CHOSEN;
+        }
+        let is_late = identity.local_port == 0 && live.local_port != 0;
+        if is_late && live.flags & LIVE_PORT_CHOSEN != 0 {
+            let noted = self.chosen_ports.insert(port_key(identity.netns, live.local_port), 0, 0);
+            self.ports_not_noted += u64::from(noted.is_err());
+        }
+    }
+
+    /// What a state says of its socket, where the kernel does not let a program look at it: as of the last event.
+    fn see(&self, index: u32, show: Show) -> Option<Look> {
+        if show != Show::All && !self.store.is_changed(index) {
+            return None;
+        }
+        let (sequence, state) = self.store.copy(index)?;
+        let listens = state.flags & SOCKET_LISTENS != 0;
+        let unlisted = state.flags & SOCKET_UNLISTED != 0;
+        if !unlisted && (state.cookie == 0 || state.last_ns == 0 && !listens || !listens && show == Show::Listeners) {
+            return None;
+        }
+        let mut live = SocketLive {
+            rcv_nxt: state.rcv_nxt,
+            copied_seq: state.copied_seq,
+            rmem: state.seen_rmem,
+            rcvbuf: state.rcvbuf,
+            window: state.seen_window,
+            // The smallest segment: a window of 0 is closed.
+            mss: 1,
+            edge: state.rcv_nxt.wrapping_add(state.seen_window),
+            local_port: state.identity.local_port,
+            state: if listens { tcp_state::LISTEN } else { tcp_state::ESTABLISHED } as u8,
+            flags: fin(&state) | port_chosen(&state),
+            ..SocketLive::ZERO
+        };
+        let time_ns = monotonic_ns();
+        if state.reader_slot != SLOT_NONE
+            && let Some(reader) = self.reader(state.reader_slot)
+            && reader.tid == state.reader_tid
+        {
+            live.reader_edges = reader.edges;
+            live.flags |= LIVE_READER;
+        }
+        Some(Look { index, sequence, time_ns, live })
+    }
+
+    /// The sockets that have ended since the last call. Take what the ring has before their
+    /// [records](Kernel::conclude).
+    pub fn take_ended(&mut self) -> Ended {
+        Ended(self.store.take_ended())
+    }
+
+    /// Takes the last values of sockets that have ended, and gives back their states.
+    pub fn conclude(&mut self, ended: Ended, mut each: impl FnMut(&SocketRecord)) {
+        for index in ended.0 {
+            if let Some(state) = self.store.ended(index) {
+                if state.cookie != 0 {
+                    each(&at_its_end(state));
+                }
+                self.store.release(index);
+            }
+        }
+        self.store.grow();
+    }
+
+    /// The listening socket whose state has this index.
+    pub fn listener(&self, index: u32) -> Option<SocketRecord> {
+        let (_, state) = self.store.copy(index)?;
+        let live = SocketLive {
+            local_port: state.identity.local_port,
+            state: tcp_state::LISTEN as u8,
+            flags: port_chosen(&state),
+            ..SocketLive::ZERO
+        };
+        // The state may be another socket's by now.
+        (state.flags & SOCKET_LISTENS != 0).then_some(SocketRecord { time_ns: monotonic_ns(), live, state })
+    }
+
+    /// States in use.
+    pub fn sockets_in_use(&self) -> u32 {
+        self.store.in_use()
+    }
+}
+
+fn fin(state: &SocketState) -> u8 {
+    if state.flags & FIN_RECEIVED != 0 { LIVE_FIN } else { 0 }
+}
+
+fn port_chosen(state: &SocketState) -> u8 {
+    if state.flags & SOCKET_PORT_CHOSEN != 0 { LIVE_PORT_CHOSEN } else { 0 }
+}
+
+/// The last values of a socket.
+fn at_its_end(state: SocketState) -> SocketRecord {
+    let live = SocketLive {
+        rcv_nxt: state.rcv_nxt,
+        copied_seq: state.copied_seq,
+        rcvbuf: state.rcvbuf,
+        local_port: state.identity.local_port,
+        state: tcp_state::CLOSE as u8,
+        flags: fin(&state),
+        ..SocketLive::ZERO
+    };
+    SocketRecord { time_ns: state.last_ns, live, state }
+}
+
+/// A look with the copy of the state, which has this sequence number.
+fn record(look: &Look, sequence: u32, state: SocketState) -> SocketRecord {
+    let Look { mut live, mut time_ns, .. } = *look;
+    if sequence == look.sequence {
+        live.flags |= LIVE_CURRENT;
+    } else {
+        // An event has come since then: what it has seen is newer.
+        (live.rcv_nxt, live.copied_seq, live.rcvbuf) = (state.rcv_nxt, state.copied_seq, state.rcvbuf);
+        live.flags = live.flags & !LIVE_FIN | fin(&state);
+        time_ns = state.last_ns.max(time_ns);
+    }
+    SocketRecord { time_ns, live, state }
 }

@@ -76,7 +76,7 @@ mod tests {
         };
         let before = with_casts(OBJECT, Some(0));
         let count = casts(&before, KERNEL_FUNCTION, 0);
-        assert_eq!(count, 2, "one of tcp_probe, one of tcp_rcv_space_adjust");
+        assert_eq!(count, 3, "one of tcp_probe, one of tcp_rcv_space_adjust, one of the look");
         let cast = with_casts(OBJECT, Some(4711));
         assert_eq!((casts(&cast, KERNEL_FUNCTION, 4711), casts(&cast, 0, CAST_CALL)), (count, 0));
         let helper = with_casts(OBJECT, None);

@@ -9,28 +9,27 @@ use std::{
 
 use aya::maps::MapError;
 use tcpmon_common::{
-    connections::{CONNECTIONS_ENDED, CONNECTIONS_OPENED, CONNECTIONS_STARTED},
+    connections::CONNECTIONS_OPENED,
     drops::DropKey,
     ignored::IGNORED_WHY,
     loss::Loss,
     memory_limit::KINDS,
     napi::{NAPI_SLOTS, NapiDevice},
     reader::ReaderSlot,
-    socket::SocketCounters,
 };
 
 use super::{Kernel, ProgramStats, program_stats, skipped};
-use crate::{
-    decode::{self, DecodeError, Event},
-    model::table::ConnectionCounts,
-};
+use crate::decode::{self, DecodeError, Event};
 
 /// Reading from the kernel failed.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelReadError {
-    /// The snapshot iterator could not be read.
-    #[error("the snapshot of sockets: {0}")]
-    Snapshot(#[from] io::Error),
+    /// The program that looks at sockets did not run.
+    #[error("the look at sockets: {0}")]
+    Look(io::Error),
+    /// What the kernel says of a program could not be read.
+    #[error("the statistics of a program: {0}")]
+    Statistics(io::Error),
     /// A map could not be read or written.
     #[error("map {name}: {source}")]
     Map {
@@ -52,8 +51,8 @@ pub type RawReader = (u32, ReaderSlot);
 pub struct Raw {
     /// Losses in the order of [`Loss::ALL`].
     pub lost: Vec<u64>,
-    /// Sums of sockets whose final record was lost, one per CPU.
-    pub lost_totals: Vec<SocketCounters>,
+    /// Copies of states that were given up because an event did not end: their totals come with the next pass.
+    pub copies_given_up: u64,
     /// Devices, one entry per device and CPU; the name `None` stands for all devices that found no slot.
     pub napi: Vec<(Option<[u8; 16]>, NapiDevice)>,
     /// Requests for socket memory that a limit refused, in the order of [`KINDS`].
@@ -77,23 +76,22 @@ impl Raw {
     pub fn losses(&self) -> impl Iterator<Item = (String, u64)> {
         let counts = Loss::ALL.iter().zip(&self.lost).filter(|(what, _)| **what != Loss::SocketBeginLate);
         let counted = counts.map(|(what, count)| (what.name().to_owned(), *count));
-        counted.chain(self.skipped.iter().map(|(name, count)| (format!("recursion_{name}"), *count)))
+        counted
+            .chain([("socket_copy".to_owned(), self.copies_given_up)])
+            .chain(self.skipped.iter().map(|(name, count)| (format!("recursion_{name}"), *count)))
     }
 }
 
 impl Kernel {
-    /// Connections that have started and ended so far.
+    /// Connections that the programs have seen being opened, whether or not that succeeded.
     ///
     /// # Errors
     /// If the map cannot be read.
-    pub fn connections(&self) -> Result<ConnectionCounts, KernelReadError> {
-        let count = |what| match self.connections.get(&what, 0) {
-            Ok(per_cpu) => Ok(per_cpu.iter().sum::<u64>()),
+    pub fn opened(&self) -> Result<u64, KernelReadError> {
+        match self.connections.get(&CONNECTIONS_OPENED, 0) {
+            Ok(per_cpu) => Ok(per_cpu.iter().sum()),
             Err(source) => Err(KernelReadError::Map { name: "CONNECTIONS", source }),
-        };
-        // Ends are read first, so that each end in the result has its start in the result, too.
-        let ended = count(CONNECTIONS_ENDED)?;
-        Ok(ConnectionCounts { opened: count(CONNECTIONS_OPENED)?, started: count(CONNECTIONS_STARTED)?, ended })
+        }
     }
 
     /// The ring's file descriptor, to wait on: the programs wake the waiter whenever another quarter of the ring is
@@ -132,7 +130,8 @@ impl Kernel {
         for what in Loss::ALL {
             raw.lost.push(self.lost(what)?);
         }
-        raw.lost_totals = self.lost_totals.get(&0, 0).map_err(map("LOST_TOTALS"))?.to_vec();
+        raw.lost[Loss::ChosenPort as usize] += self.ports_not_noted;
+        raw.copies_given_up = self.copies_given_up;
         for index in 0..=NAPI_SLOTS {
             for device in self.napi.get(&index, 0).map_err(map("NAPI"))?.iter() {
                 if device.polls > 0 {
@@ -151,7 +150,7 @@ impl Kernel {
         for (name, program) in self.ebpf.programs() {
             // Programs that this mode does not use are not loaded and have no descriptor.
             if let Ok(fd) = program.fd() {
-                let stats = program_stats(fd.as_fd().as_raw_fd())?;
+                let stats = program_stats(fd.as_fd().as_raw_fd()).map_err(KernelReadError::Statistics)?;
                 raw.programs.push((name.to_owned(), stats));
             }
         }

@@ -114,23 +114,40 @@ impl CannotRun {
 
 /// Reports in the same form that the kernel refused something.
 pub fn refused(what: &str, error: &dyn std::error::Error) -> CannotRun {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        // The verifier's log can be thousands of lines long; its last lines give the reason.
-        let lines: Vec<String> = inner.to_string().lines().map(str::to_owned).collect();
-        let tail = lines[lines.len().saturating_sub(6)..].join(" | ");
-        text = format!("{text}: {tail}");
-        source = inner.source();
-    }
-    let mut refusal = CannotRun {
-        missing: format!("the kernel refused {what} ({text})"),
-        remedy: "report this with the output of `uname -a`".into(),
-    };
+    let allowed = prerequisites().capabilities.is_none_or(|bits| bits & (1 << CAP_SYS_ADMIN | 1 << CAP_BPF) != 0);
+    let missing = format!("the kernel refused {what} ({})", reason(error));
+    let mut refusal = CannotRun { missing, remedy: "report this with the output of `uname -a`".into() };
     if refusal.is_denied() {
-        refusal.remedy = "allow bpf(2) for this process: check capabilities, seccomp profile and LSM policy".into();
+        refusal.remedy = if allowed {
+            "this kernel, its LSM policy or a seccomp filter forbids that even to root: allow it, or run another kernel"
+        } else {
+            "run as root, or with CAP_BPF and CAP_PERFMON (AmbientCapabilities= in a systemd unit)"
+        }
+        .into();
     }
     refusal
+}
+
+/// The kernel's error, and what the verifier objected to: one line of what may be thousands.
+fn reason(error: &dyn std::error::Error) -> String {
+    let mut reasons: Vec<String> = Vec::new();
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let text = error.to_string();
+        let (error_text, log) = text.split_once("Verifier output:").unwrap_or((&text, ""));
+        let error_text = error_text.trim().trim_end_matches('.').to_owned();
+        if !reasons.iter().any(|known| known.contains(&error_text)) {
+            reasons.push(error_text);
+        }
+        // The log ends with statistics of what the verifier has walked, and aya adds the error once more.
+        let is_objection = |line: &&str| {
+            let is_statistics = ["processed ", "verification time ", "stack depth ", "peak_states ", ": "];
+            !line.is_empty() && !is_statistics.iter().any(|start| line.starts_with(start))
+        };
+        reasons.extend(log.lines().map(str::trim).rfind(is_objection).map(str::to_owned));
+        next = error.source();
+    }
+    reasons.join(": ")
 }
 
 /// Parses the line `CapEff` of `/proc/PID/status`.
@@ -185,6 +202,23 @@ mod tests {
             assert!(refusal.remedy.contains(remedy), "{refusal}");
             assert!(!refusal.to_string().contains('\n'));
         }
+    }
+
+    #[test]
+    fn a_refusal_is_one_line_with_the_error_and_what_the_verifier_objected_to() {
+        let error = |text: &str| -> Box<dyn std::error::Error> { text.into() };
+        let log = "the BPF_PROG_LOAD syscall returned Permission denied (os error 13). Verifier output: 0: R1=ctx()\n\
+                   ; a line @ look.rs:1\nR1 invalid mem access 'scalar'\nverification time 12 usec\nstack depth 0+8\n\
+                   processed 9 insns (limit 1000000) max_states_per_insn 0 total_states 0 peak_states 0 mark_read 0\n";
+        assert_eq!(
+            reason(&*error(log)),
+            "the BPF_PROG_LOAD syscall returned Permission denied (os error 13): R1 invalid mem access 'scalar'"
+        );
+        let denied = "the BPF_PROG_LOAD syscall returned Operation not permitted (os error 1). Verifier output: \
+                      processed 0 insns (limit 1000000)\n: Operation not permitted (os error 1)";
+        let refusal = refused("the look", &*error(denied));
+        assert!(refusal.is_denied() && !refusal.to_string().contains("insns"), "{refusal}");
+        assert!(!refusal.to_string().contains('\n'), "{refusal}");
     }
 
     #[test]

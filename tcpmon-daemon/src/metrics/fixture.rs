@@ -98,7 +98,7 @@ pub(super) fn snapshot(groups: Vec<Group>) -> Snapshot {
             probe("tcp_probe", Verdict::Attached, ""),
             probe("tcp_rcvbuf_grow", Verdict::Unsupported, "no such tracepoint before 6.18"),
         ],
-        losses: vec![("drop_entry".into(), 0), ("final_record".into(), 34)],
+        losses: vec![("drop_entry".into(), 0), ("socket_state".into(), 34)],
         programs: vec![
             ProgramRuns { name: "segment".into(), runs: Some(35), run_time: Some(Duration::from_nanos(36_000)) },
             ProgramRuns { name: "read".into(), runs: None, run_time: None },

@@ -32,11 +32,11 @@ impl Labels {
 
     /// The labels of a connection.
     pub(super) fn of_socket(&mut self, record: &SocketRecord) -> GroupKey {
-        let live = &record.live;
+        let identity = &record.state.identity;
         let mut process = process(&record.state);
         if process.name.is_empty() {
             // Nobody has read yet: the connection belongs to the process that listens there.
-            if let Some(listener) = self.listeners.get((live.netns, live.local_port)) {
+            if let Some(listener) = self.listeners.get((identity.netns, identity.local_port)) {
                 process = listener.process.clone();
             }
         }
@@ -45,9 +45,9 @@ impl Labels {
         }
         let endpoints = Endpoints {
             flags: record.state.flags,
-            netns: live.netns,
-            local_port: live.local_port,
-            remote_port: live.remote_port,
+            netns: identity.netns,
+            local_port: identity.local_port,
+            remote_port: identity.remote_port,
         };
         self.key(process, endpoints)
     }

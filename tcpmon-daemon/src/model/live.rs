@@ -178,24 +178,25 @@ pub struct LiveHost {
 
 impl LiveSocket {
     /// From the record of the pass; `counters` are its totals at the time of the pass.
-    pub(super) fn new(index: u32, record: &SocketRecord, key: GroupKey, counters: &SocketCounters) -> Self {
-        let SocketRecord { header, live, state } = record;
+    pub(super) fn new(record: &SocketRecord, key: GroupKey, counters: &SocketCounters) -> Self {
+        let SocketRecord { time_ns, live, state } = record;
+        let identity = &state.identity;
         let GroupKey { process, service, cgroup } = key;
-        let address = |bytes| decode::address(live.family, bytes);
+        let address = |bytes| decode::address(identity.family, bytes);
         let mut gauges = GroupGauges::default();
         gauges.add(&SocketGauges::of(live, queue_bytes(live)));
         Self {
-            index,
+            index: state.index,
             cookie: state.cookie,
-            monotonic_ns: header.time_ns,
+            monotonic_ns: *time_ns,
             process,
             service,
             cgroup: cgroup.map(|cgroup| cgroup.label.clone()),
             tgid: state.reader_tgid,
             tid: state.reader_tid,
-            netns: live.netns,
-            local: SocketAddr::new(address(live.local_address), live.local_port),
-            remote: SocketAddr::new(address(live.remote_address), live.remote_port),
+            netns: identity.netns,
+            local: SocketAddr::new(address(identity.local_address), identity.local_port),
+            remote: SocketAddr::new(address(identity.remote_address), identity.remote_port),
             state: live.state,
             rcv_rtt_us: live.rcv_rtt_us,
             gauges,

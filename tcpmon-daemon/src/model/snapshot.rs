@@ -191,12 +191,19 @@ pub enum Verdict {
 /// The status of one probe.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct ProbeStatus {
-    /// Name of the tracepoint or iterator.
+    /// Name of the tracepoint, or `look` for the program that looks at sockets.
     pub name: String,
     /// Its state.
     pub verdict: Verdict,
     /// Why, and what is lost without it; empty when attached.
     pub reason: String,
+}
+
+impl ProbeStatus {
+    /// Of a probe that is attached.
+    pub fn attached(name: &str) -> Self {
+        Self { name: name.into(), verdict: Verdict::Attached, reason: String::new() }
+    }
 }
 
 /// The kernel's statistics of one program.

@@ -10,8 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use self::{drops::EndedSockets, ends::Ends, readers::Readers};
-pub use self::{ends::ConnectionCounts, sockets::until_now};
+pub use self::sockets::until_now;
+use self::{drops::EndedSockets, readers::Readers};
 use super::{
     cgroups::CgroupOf,
     group::{self, Groups},
@@ -48,7 +48,8 @@ pub struct Table {
     groups: Groups,
     sockets: Sockets,
     readers: Readers,
-    ends: Ends,
+    /// See [`Table::unseen_ends`].
+    unseen_ends: u64,
     ended: EndedSockets,
     impossible: Impossible,
     /// The sockets that this pass has shown; `None` if nobody wants them.
@@ -70,7 +71,7 @@ impl Table {
             groups: Groups::new(limits.max_groups, limits.group_ttl, &limits.pin, with_cgroup, now),
             sockets: Sockets::default(),
             readers: Readers::new(),
-            ends: Ends::default(),
+            unseen_ends: 0,
             ended: EndedSockets::default(),
             impossible: Impossible::default(),
             listed: None,
@@ -88,12 +89,10 @@ impl Table {
     /// A pass over all sockets starts, at `now_ns` of `CLOCK_MONOTONIC`.
     pub fn begin(&mut self, now_ns: u64) {
         self.begun_ns = now_ns;
-        self.ends.in_pass.clear();
         // What a pass that failed has listed is listed again by the next one.
         if let Some(listed) = &mut self.listed {
             listed.clear();
         }
-        self.labels.listeners.begin();
     }
 
     /// Lists the sockets that the pass shows, in addition to adding them up. Call this before the pass; to list all
@@ -107,10 +106,16 @@ impl Table {
         self.listed.take().unwrap_or_default()
     }
 
-    /// Whether this connection still has this index, and is not considered gone.
+    /// Ends the pass.
+    pub fn end(&mut self, now: Instant) {
+        self.groups.credit_resting(self.begun_ns, now);
+        self.credit = Credit { number: self.credit.number.wrapping_add(1), until_ns: self.begun_ns };
+    }
+
+    /// Whether this connection still has this index.
     pub fn is_alive(&self, index: u32, cookie: u64) -> bool {
         let is_it = |socket: &Tracked| socket.cookie == cookie && matches!(socket.role, Role::Connection(_));
-        self.sockets.get(index).is_some_and(is_it) && !self.sockets.is_gone(index)
+        self.sockets.get(index).is_some_and(is_it)
     }
 
     /// The groups of the pass that has just ended were shown: the next pass may show others.
@@ -133,9 +138,9 @@ impl Table {
         self.groups.usage()
     }
 
-    /// Number of sockets whose end nobody saw: what they received after the last pass that showed them is missing.
+    /// Number of connections whose end no program saw: what they received after their last event is missing.
     pub fn unseen_ends(&self) -> u64 {
-        self.ends.unseen()
+        self.unseen_ends
     }
 
     /// Values that were refused.

@@ -1,12 +1,9 @@
-//! The sockets that snapshots have shown: the totals that were added to their groups, and what they add to the groups'
+//! The sockets that passes have shown: the totals that were added to their groups, and what they add to the groups'
 //! gauges.
 //!
 //! There may be a hundred thousand of them, so each takes little memory: the totals are stored without the empty bins.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    mem::offset_of,
-};
+use std::{collections::HashMap, mem::offset_of};
 
 use tcpmon_common::{
     counters::Cells as _,
@@ -17,10 +14,7 @@ use zerocopy::IntoBytes as _;
 
 use super::{group::GroupId, snapshot::GroupGauges};
 
-/// Maximum number of sockets that are remembered although nobody saw their end, in case they are seen again.
-const GONE: usize = 1024;
-
-/// Entries that are allocated at once; a multiple of 64.
+/// Entries that are allocated at once.
 const PIECE: usize = 512;
 
 /// Bytes of the counters before the bins; whole words.
@@ -98,12 +92,6 @@ impl Accounted {
     pub(super) fn add_observed(&mut self, ns: u64) {
         let observed = &mut self.words[OBSERVED];
         *observed = observed.wrapping_add(ns);
-    }
-
-    /// Nothing was received, so its end has nothing to report.
-    pub(super) fn is_empty(&self) -> bool {
-        let counters = self.counters();
-        counters.received_bytes | counters.segments | counters.zero_window_ns == 0
     }
 }
 
@@ -223,33 +211,26 @@ pub(super) enum Role {
     Listener { netns: u32, port: u16 },
 }
 
-/// A socket that a snapshot has shown.
+/// A socket that a pass has shown.
 #[derive(Debug)]
 pub(super) struct Tracked {
     pub(super) cookie: u64,
     pub(super) role: Role,
 }
 
-/// All tracked sockets, by the index that the iterator uses for each.
+/// All tracked sockets, by the indexes of their states.
 #[derive(Debug, Default)]
 pub(super) struct Sockets {
     /// In pieces: to grow a single array of a hundred thousand, it would have to be moved, and exist twice meanwhile.
     entries: Vec<Box<[Option<Tracked>]>>,
-    /// The indexes in use, as a bitmap.
-    used: Vec<u64>,
+    /// The last state of each socket.
     by_cookie: HashMap<u64, u32>,
-    /// Number of passes in a row that have not visited the socket, by index.
-    missed: HashMap<u32, u8>,
-    /// Indexes of sockets that are gone although nothing reported their end: not in the gauges, and kept for a while.
-    gone: VecDeque<u32>,
-    /// Indexes that no socket uses any more, for the iterator.
-    freed: Vec<u32>,
 }
 
 impl Sockets {
-    /// Number of sockets, without those that are considered gone.
+    /// Number of sockets.
     pub(super) fn len(&self) -> usize {
-        self.by_cookie.len() - self.gone.len()
+        self.by_cookie.len()
     }
 
     pub(super) fn index_of(&self, cookie: u64) -> Option<u32> {
@@ -273,90 +254,20 @@ impl Sockets {
         let place = index as usize;
         while self.entries.len() <= place / PIECE {
             self.entries.push((0..PIECE).map(|_| None).collect());
-            self.used.resize(self.entries.len() * PIECE / 64, 0);
         }
-        self.used[place / 64] |= 1 << (place % 64);
         self.by_cookie.insert(socket.cookie, index);
         self.entries[place / PIECE][place % PIECE] = Some(socket);
     }
 
-    /// Removes a socket and frees its index.
+    /// Removes a socket.
     pub(super) fn remove(&mut self, index: u32) -> Option<Tracked> {
         let socket = self.entry(index)?.take()?;
-        self.used[index as usize / 64] &= !(1 << (index % 64));
-        self.by_cookie.remove(&socket.cookie);
-        self.missed.remove(&index);
-        self.gone.retain(|gone| *gone != index);
-        self.freed.push(index);
+        // It may have got another state meanwhile.
+        if self.by_cookie.get(&socket.cookie) == Some(&index) {
+            self.by_cookie.remove(&socket.cookie);
+        }
         Some(socket)
     }
-
-    /// Removes a socket whose index another socket is about to get.
-    pub(super) fn remove_unfreed(&mut self, index: u32) -> Option<Tracked> {
-        let socket = self.remove(index);
-        if socket.is_some() {
-            self.freed.pop();
-        }
-        socket
-    }
-
-    /// Frees an index that the iterator gave but that is not needed.
-    pub(super) fn give_back(&mut self, index: u32) {
-        self.freed.push(index);
-    }
-
-    /// Indexes that were freed since the last call.
-    pub(super) fn freed(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.freed)
-    }
-
-    /// Keeps for a while a socket that is gone although nothing reported its end. Returns one that was kept long
-    /// enough.
-    pub(super) fn keep_gone(&mut self, index: u32) -> Option<u32> {
-        self.gone.push_back(index);
-        if self.gone.len() > GONE { self.gone.front().copied() } else { None }
-    }
-
-    /// Whether the socket is considered gone.
-    pub(super) fn is_gone(&self, index: u32) -> bool {
-        self.gone.contains(&index)
-    }
-
-    /// Sockets that were considered gone and that a pass has visited.
-    pub(super) fn gone_but_visited(&self, visited: &[u64]) -> Vec<u32> {
-        self.gone.iter().copied().filter(|index| is_visited(visited, *index)).collect()
-    }
-
-    /// The socket is not gone. Returns whether it was considered gone.
-    pub(super) fn is_not_gone(&mut self, index: u32) -> bool {
-        // The last pass has not visited those that are gone.
-        if !self.missed.contains_key(&index) {
-            return false;
-        }
-        let before = self.gone.len();
-        self.gone.retain(|gone| *gone != index);
-        self.gone.len() != before
-    }
-
-    /// Indexes in use whose bits are not in `visited`, with the number of passes in a row that have not visited
-    /// them, this one included.
-    pub(super) fn not_visited(&mut self, visited: &[u64]) -> Vec<(u32, u8)> {
-        let mut missing = Vec::new();
-        for (word, used) in self.used.iter().enumerate() {
-            let mut bits = used & !visited.get(word).unwrap_or(&0);
-            while bits != 0 {
-                let index = 64 * word as u32 + bits.trailing_zeros();
-                missing.push((index, self.missed.get(&index).unwrap_or(&0).saturating_add(1)));
-                bits &= bits - 1;
-            }
-        }
-        self.missed = missing.iter().copied().collect();
-        missing
-    }
-}
-
-fn is_visited(visited: &[u64], index: u32) -> bool {
-    visited.get(index as usize / 64).is_some_and(|bits| bits >> (index % 64) & 1 == 1)
 }
 
 #[cfg(test)]
@@ -367,7 +278,6 @@ mod tests {
     fn totals_come_back_as_they_were() {
         let mut counters = SocketCounters::ZERO;
         assert_eq!(Accounted::from(&counters).counters(), counters);
-        assert!(Accounted::from(&counters).is_empty());
         (counters.received_bytes, counters.timeslice_read_bytes) = (1, u64::MAX);
         counters.fill_sums = [1, 2, 3];
         for (cell, count) in counters.fills.as_flattened_mut().iter_mut().enumerate() {

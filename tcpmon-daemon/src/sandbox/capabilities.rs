@@ -49,6 +49,9 @@ pub(super) fn keep_for(role: ThreadRole) -> io::Result<()> {
         ThreadRole::Endpoint => CapabilitySet::empty(),
         ThreadRole::Collector => reads_maps(),
         ThreadRole::Host => ENTERS_NAMESPACES,
+        // CAP_SYS_ADMIN allows the same where the other was not given.
+        ThreadRole::Grower if capabilities(None)?.effective.contains(CapabilitySet::BPF) => CapabilitySet::BPF,
+        ThreadRole::Grower => CapabilitySet::SYS_ADMIN,
     })
 }
 

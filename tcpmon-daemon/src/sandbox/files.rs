@@ -32,6 +32,7 @@ impl ReadableFiles {
             ThreadRole::Collector => {
                 Self(Some(["/proc", "/sys/devices/system/cpu", "/sys/fs/cgroup"].map(PathBuf::from).into()))
             }
+            ThreadRole::Grower => Self(Some(Vec::new())),
             // Landlock refuses /proc/PID/ns of other processes, whatever is allowed.
             ThreadRole::Host => Self(None),
         }

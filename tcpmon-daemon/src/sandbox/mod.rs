@@ -13,7 +13,7 @@ use anyhow::Context as _;
 
 pub use self::capabilities::{begin, give_up_all};
 use self::{files::ReadableFiles, system_calls::AllowedCalls};
-use crate::model::snapshot::SandboxStatus;
+use crate::{kernel::Kernel, model::snapshot::SandboxStatus};
 
 /// What a thread of the daemon does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub enum ThreadRole {
     Collector,
     /// Reads the host, also in other network namespaces.
     Host,
+    /// Makes room in the kernel for more sockets.
+    Grower,
 }
 
 /// Confines the daemon's threads.
@@ -84,5 +86,16 @@ impl Sandbox {
         };
         thread::Builder::new().name(name.into()).spawn(run)?;
         outcome.recv().map_err(|_| io::Error::other("the thread ended"))?
+    }
+}
+
+/// Starts the thread that makes room for more sockets.
+///
+/// # Errors
+/// As for [`Sandbox::spawn`].
+pub fn start_grower(sandbox: &Sandbox, kernel: &mut Kernel) -> anyhow::Result<()> {
+    match kernel.grower() {
+        Some(grower) => sandbox.spawn(ThreadRole::Grower, "grower", || (), move |()| grower.run()),
+        None => Ok(()),
     }
 }

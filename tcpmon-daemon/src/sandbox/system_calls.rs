@@ -14,7 +14,7 @@ use seccompiler::{
 };
 
 use super::ThreadRole;
-use crate::kernel::READING_COMMANDS;
+use crate::kernel::{GROWING_COMMANDS, READING_COMMANDS};
 
 /// Of every thread: memory, locks, clocks, signals, its own end, and files that it may read.
 const COMMON: &[c_long] = &[
@@ -142,6 +142,11 @@ impl AllowedCalls {
             }
             ThreadRole::Collector => {
                 for command in READING_COMMANDS {
+                    calls.allow_if(libc::SYS_bpf, &[equals(0, command.cast_unsigned())]);
+                }
+            }
+            ThreadRole::Grower => {
+                for command in GROWING_COMMANDS {
                     calls.allow_if(libc::SYS_bpf, &[equals(0, command.cast_unsigned())]);
                 }
             }

@@ -4,16 +4,17 @@ use aya_ebpf::{
     helpers::generated::{bpf_get_socket_cookie, bpf_probe_read_kernel, bpf_skc_to_tcp_sock},
     programs::{BtfTracePointContext, SockOpsContext},
 };
-use tcpmon_common::{
-    settings::CAST_CALL,
-    socket::{LIVE_FIN, SocketLive},
-    timeslice::QueueSample,
-};
+use tcpmon_common::{settings::CAST_CALL, socket::SocketIdentity, timeslice::QueueSample};
 
 use super::{load, offset, present, setting};
 
 /// User-space ABI.
 const AF_INET6: u16 = 10;
+
+/// Bits of `sk_userlocks`, of `include/linux/socket.h` and the same in 5.10 to 7.3: the application has fixed the
+/// buffer's size; it has asked for the port.
+pub const RCVBUF_LOCK: u32 = 2;
+pub const BINDPORT_LOCK: u32 = 8;
 
 /// `struct sock *`, TCP or not.
 #[derive(Clone, Copy)]
@@ -44,6 +45,27 @@ pub fn sock_ops_tcp(ctx: &SockOpsContext) -> Option<TcpSock> {
 pub fn sock_ops_cookie(ctx: &SockOpsContext) -> u64 {
     // SAFETY: programs of this kind may pass their context to this helper.
     unsafe { bpf_get_socket_cookie(ctx.ops.cast()) }
+}
+
+/// A `struct tcp_sock` whose address is known, as a pointer that the verifier knows.
+#[inline(always)]
+pub fn cast(address: *const u8) -> *const u8 {
+    let tcp: *const u8;
+    // SAFETY: user space replaces the call; its arguments and result are those of `bpf_rdonly_cast`.
+    unsafe {
+        core::arch::asm!(
+            "call {call}",
+            call = const CAST_CALL,
+            inlateout("r1") address => _,
+            inlateout("r2") setting!(tcp_sock_type) as u64 => _,
+            lateout("r0") tcp,
+            lateout("r3") _,
+            lateout("r4") _,
+            lateout("r5") _,
+            options(nostack, preserves_flags)
+        );
+    }
+    tcp
 }
 
 impl Sock {
@@ -99,21 +121,7 @@ impl Sock {
     /// The same socket as TCP, for a socket that is known to be an established TCP connection.
     #[inline(always)]
     pub fn established_tcp(self) -> Option<TcpSock> {
-        let tcp: *const u8;
-        // SAFETY: user space replaces the call; its arguments and result are those of `bpf_rdonly_cast`.
-        unsafe {
-            core::arch::asm!(
-                "call {call}",
-                call = const CAST_CALL,
-                inlateout("r1") self.0 => _,
-                inlateout("r2") setting!(tcp_sock_type) as u64 => _,
-                lateout("r0") tcp,
-                lateout("r3") _,
-                lateout("r4") _,
-                lateout("r5") _,
-                options(nostack, preserves_flags)
-            );
-        }
+        let tcp = cast(self.0);
         // Only the helper that may be in its place returns null.
         if tcp.is_null() { None } else { Some(TcpSock(tcp, self)) }
     }
@@ -123,6 +131,13 @@ impl Sock {
     pub fn cookie(self) -> u64 {
         // SAFETY: a typed socket pointer, which tracing programs may pass since 5.12.
         unsafe { bpf_get_socket_cookie(self.0.cast_mut().cast()) }
+    }
+
+    /// The socket's cookie; 0 if it has none yet.
+    #[inline(always)]
+    pub fn known_cookie(self) -> u64 {
+        // SAFETY: see `state`.
+        unsafe { load(self.0, offset!(sock_cookie)) }
     }
 
     /// `sk_state`.
@@ -183,20 +198,23 @@ impl Sock {
         unsafe { load::<u64>(self.0, offset!(sock_flags)) >> offset!(sock_dead_bit) & 1 == 1 }
     }
 
-    /// Whether the application has fixed `sk_rcvbuf` (`SOCK_RCVBUF_LOCK`, bit 1 of `sk_userlocks`).
+    /// Whether the application has fixed `sk_rcvbuf`.
     #[inline(always)]
     pub fn rcvbuf_locked(self) -> bool {
-        // SAFETY: see `state`.
-        let locks = unsafe { load::<u8>(self.0, offset!(sock_userlocks)) } as u32;
-        locks >> offset!(sock_userlocks_shift) & 2 != 0
+        self.userlocks() & RCVBUF_LOCK != 0
     }
 
-    /// Whether the kernel chose the socket's port (`SOCK_BINDPORT_LOCK`, bit 3 of `sk_userlocks`, is not set).
+    /// Whether the kernel chose the socket's port.
     #[inline(always)]
     pub fn port_chosen(self) -> bool {
+        self.userlocks() & BINDPORT_LOCK == 0
+    }
+
+    /// `sk_userlocks`, and bits of other fields above it.
+    #[inline(always)]
+    fn userlocks(self) -> u32 {
         // SAFETY: see `state`.
-        let locks = unsafe { load::<u8>(self.0, offset!(sock_userlocks)) } as u32;
-        locks >> offset!(sock_userlocks_shift) & 8 == 0
+        unsafe { load::<u8>(self.0, offset!(sock_userlocks)) as u32 >> offset!(sock_userlocks_shift) }
     }
 
     /// Whether its protocol is under memory pressure: TCP as a whole takes more than the second number of `tcp_mem`.
@@ -211,13 +229,6 @@ impl Sock {
             bpf_probe_read_kernel((&raw mut pressure).cast(), size_of::<u64>() as u32, word.cast());
             pressure != 0
         }
-    }
-
-    /// Whether the socket has no BPF storage of any kind: cheaper than looking up ours.
-    #[inline(always)]
-    pub fn has_no_storage(self) -> bool {
-        // SAFETY: see `state`.
-        present(offset!(sock_storage)) && unsafe { load::<u64>(self.0, offset!(sock_storage)) } == 0
     }
 }
 
@@ -371,62 +382,21 @@ impl TcpSock {
         present(offset!(tcp_is_mptcp)) && unsafe { load::<u8>(self.0, offset!(tcp_is_mptcp)) != 0 }
     }
 
-    /// Bytes in the out-of-order queue that the SACK blocks name: all of them, unless there are more than four holes.
+    /// The address of the `struct tcp_sock`, as a number: programs with CAP_PERFMON may store it.
     #[inline(always)]
-    fn out_of_order(self) -> u32 {
-        // SAFETY: see `rcv_nxt`; `selective_acks` is an array of four pairs of u32.
-        unsafe {
-            let blocks = load::<u8>(self.0, offset!(tcp_sack_count)) as u32;
-            let mut bytes = 0u32;
-            let mut i = 0u32;
-            while i < 4 {
-                if i < blocks {
-                    let start = load::<u32>(self.0, offset!(tcp_sacks) + 8 * i);
-                    let end = load::<u32>(self.0, offset!(tcp_sacks) + 8 * i + 4);
-                    bytes = bytes.wrapping_add(end.wrapping_sub(start));
-                }
-                i += 1;
-            }
-            bytes
-        }
+    pub fn address(self) -> u64 {
+        self.0 as u64
     }
 
-    /// Reads everything that a snapshot shows of the socket itself. This takes no lock, so a FIN may be seen that is
-    /// not in the `rcv_nxt` that was read: the received bytes are then one byte short until the next pass. If the read
-    /// comes between the two steps of the kernel (`rcv_nxt` advances, then `tcp_fin` sets `SOCK_DONE`), they are one
-    /// too many until then; the group's total makes up for it with the next byte.
+    /// Network namespace, family, addresses and ports.
     #[inline(always)]
-    pub fn live(self, live: &mut SocketLive) {
-        let sock = self.sock();
-        live.copied_seq = self.copied_seq();
-        live.rcv_nxt = self.rcv_nxt();
-        live.flags = if sock.fin_received() { LIVE_FIN } else { 0 };
-        live.rmem = sock.rmem();
-        live.rcvbuf = sock.rcvbuf();
-        live.out_of_order = self.out_of_order();
-        live.window = self.window();
-        live.edge = self.edge();
-        live.mss = self.mss();
-        live.state = sock.state() as u8;
-        (live.local_port, live.remote_port) = self.ports();
-        live.backlog = sock.backlog();
-        // SAFETY: see `state` and `rcv_nxt`.
-        unsafe {
-            live.rcv_ssthresh = load(self.0, offset!(tcp_rcv_ssthresh));
-            live.window_clamp = load(self.0, offset!(tcp_window_clamp));
-            live.rcv_rtt_us = load::<u32>(self.0, offset!(tcp_rcv_rtt)) >> 3;
-        }
-        self.address(live);
-    }
-
-    /// Network namespace, family and addresses.
-    #[inline(always)]
-    pub fn address(self, live: &mut SocketLive) {
-        live.netns = self.netns();
+    pub fn identity(self, identity: &mut SocketIdentity) {
+        identity.netns = self.netns();
+        (identity.local_port, identity.remote_port) = self.ports();
         // SAFETY: see `rcv_nxt`.
         unsafe {
-            live.family = load(self.0, offset!(sock_family));
-            let (local, remote) = if live.family == AF_INET6 {
+            identity.family = load(self.0, offset!(sock_family));
+            let (local, remote) = if identity.family == AF_INET6 {
                 (load::<[u64; 2]>(self.0, offset!(sock_local_v6)), load::<[u64; 2]>(self.0, offset!(sock_remote_v6)))
             } else {
                 (
@@ -434,8 +404,8 @@ impl TcpSock {
                     [load::<u32>(self.0, offset!(sock_remote_v4)) as u64, 0],
                 )
             };
-            live.local_address = core::mem::transmute::<[u64; 2], [u8; 16]>(local);
-            live.remote_address = core::mem::transmute::<[u64; 2], [u8; 16]>(remote);
+            identity.local_address = core::mem::transmute::<[u64; 2], [u8; 16]>(local);
+            identity.remote_address = core::mem::transmute::<[u64; 2], [u8; 16]>(remote);
         }
     }
 

@@ -3,13 +3,13 @@
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 use tcpmon_common::tracepoint::tcp_rcvbuf_grow::SOCK;
 
-use crate::{kernel::Sock, maps};
+use crate::{kernel::Sock, socket};
 
 #[btf_tracepoint(function = "tcp_rcvbuf_grow")]
 pub fn tcp_rcvbuf_grow(ctx: BtfTracePointContext) -> i32 {
     let sock = Sock::argument::<{ SOCK.position }>(&ctx);
     // The socket's next event shows whether the buffer really grew: its limit may be reached, or its size fixed.
-    if let Some(state) = maps::socket(sock) {
+    if let Some(state) = socket::known(sock) {
         state.grow_from = sock.rcvbuf();
     }
     0

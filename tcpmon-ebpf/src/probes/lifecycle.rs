@@ -6,8 +6,8 @@
 //! A word of the CPU tells it that the first one has run (see [`once`]).
 //!
 //! Where programs on tracepoints can be preempted (7.0 and newer), both can be preempted on a CPU at the same time, by
-//! threads that wait for that CPU. There a sock_ops program reports state changes, too, and the end of a connection
-//! that its owner has already closed is taken at the last of these changes.
+//! threads that wait for that CPU. There a sock_ops program reports state changes, too. An end that no program sees is
+//! found by a pass, with everything up to the change to CLOSE.
 
 use aya_ebpf::{
     bindings::{
@@ -19,16 +19,12 @@ use aya_ebpf::{
 };
 use tcpmon_common::{
     causes::{self, Path},
-    connections::{CONNECTIONS_ENDED, CONNECTIONS_OPENED},
-    counters::Cells as _,
+    connections::CONNECTIONS_OPENED,
     fold::Trigger,
-    header::{KIND_FINAL, KIND_LISTENER},
-    loss::Loss,
-    reader::SLOT_NONE,
     settings::TRACE_NONE,
     socket::{
-        SOCKET_ACTIVE, SOCKET_COUNTED, SOCKET_FINAL, SOCKET_MPTCP, SOCKET_OPENED, SOCKET_PASSIVE, SOCKET_PORT_CHOSEN,
-        SocketCounters, SocketState,
+        SOCKET_ACTIVE, SOCKET_FINAL, SOCKET_LISTENS, SOCKET_MPTCP, SOCKET_OPENED, SOCKET_PASSIVE, SOCKET_PORT_CHOSEN,
+        SOCKET_SETTLED, SocketState,
     },
     tcp_state,
     tracepoint::{
@@ -39,7 +35,7 @@ use tcpmon_common::{
 
 use crate::{
     kernel::{self, Sock, Task, TcpSock, setting},
-    maps, reader, socket,
+    maps, reader, socket, store,
 };
 
 /// Which of the two programs on a tracepoint this is. The programs do the same if they run twice for an event; the
@@ -67,9 +63,10 @@ fn traced(ctx: &BtfTracePointContext, place: Place) -> Option<()> {
     let (old, new) = (ctx.arg::<u64>(OLD.position) as u32, ctx.arg::<u64>(NEW.position) as u32);
     let sock = Sock::argument::<{ inet_sock_set_state::SOCK.position }>(ctx);
     match new {
-        tcp_state::SYN_SENT | tcp_state::LISTEN | tcp_state::SYN_RECV | tcp_state::ESTABLISHED | tcp_state::CLOSE => {
+        tcp_state::SYN_SENT | tcp_state::LISTEN | tcp_state::ESTABLISHED | tcp_state::CLOSE => {
             once(place, sock, new, || change(sock, old, new, || sock.tcp(), || sock.cookie()))
         }
+        _ if old == tcp_state::SYN_RECV => once(place, sock, new, || count_accepted(sock.tcp()?)),
         _ => {
             // What is left there can be of a connection long ago, and an interrupt must not find it.
             *maps::handled()? = 0;
@@ -112,24 +109,20 @@ fn change(
 ) -> Option<()> {
     match new {
         tcp_state::SYN_SENT | tcp_state::LISTEN => open(tcp()?, new, cookie),
-        tcp_state::SYN_RECV => count_opened(maps::socket_or_new(tcp()?.sock())?),
         tcp_state::ESTABLISHED => establish(tcp()?, old, cookie),
-        // A socket that its owner has not closed can still be read or connect again, so it has not ended.
-        tcp_state::CLOSE if sock.orphaned() => end(tcp()?, cookie),
-        tcp_state::CLOSE => {
-            let state = maps::socket(tcp()?.sock())?;
-            socket::event(state, |state| state.flags &= !(SOCKET_OPENED | SOCKET_MPTCP));
-            None
-        }
+        tcp_state::CLOSE => close(sock, tcp()?, old),
         _ => None,
     }
 }
 
 /// connect() and listen() run in the process that owns the socket. A socket may connect again after a disconnect, so
-/// counting starts anew.
+/// what was counted for it then ends.
 #[inline(always)]
 fn open(tcp: TcpSock, new: u32, cookie: impl FnOnce() -> u64) -> Option<()> {
-    let state = maps::socket_or_new(tcp.sock())?;
+    let mut state = socket::known_or_new(tcp, cookie)?;
+    if state.last_ns != 0 || state.flags & SOCKET_LISTENS != 0 && new == tcp_state::SYN_SENT {
+        state = socket::renew(state);
+    }
     if new == tcp_state::SYN_SENT {
         count_opened(state);
         // A socket that listens for MPTCP accepts plain connections, too.
@@ -137,44 +130,47 @@ fn open(tcp: TcpSock, new: u32, cookie: impl FnOnce() -> u64) -> Option<()> {
             return None;
         }
     }
-    let opened = if new == tcp_state::SYN_SENT { SOCKET_ACTIVE } else { 0 };
+    let opened = if new == tcp_state::SYN_SENT { SOCKET_ACTIVE } else { SOCKET_LISTENS };
     // Another of the programs has already handled this change.
-    let counted = state.flags & SOCKET_COUNTED;
-    if state.cookie != 0
-        && state.last_ns == 0
-        && state.flags & !(SOCKET_PORT_CHOSEN | SOCKET_OPENED) == opened | counted
-    {
+    if state.flags & !(SOCKET_PORT_CHOSEN | SOCKET_OPENED) == opened {
         return None;
     }
-    let flags = if new == tcp_state::LISTEN { socket::note_listener(tcp) } else { SOCKET_ACTIVE };
-    let cookie = cookie();
+    let flags = if new == tcp_state::LISTEN { SOCKET_LISTENS | socket::note_listener(tcp) } else { SOCKET_ACTIVE };
     socket::event(state, |state| {
-        state.flags = flags | counted | state.flags & SOCKET_OPENED;
-        state.cookie = cookie;
-        state.last_ns = 0;
+        state.flags = flags | state.flags & SOCKET_OPENED;
+        tcp.identity(&mut state.identity);
         reader::opened_by(state, Task::current());
     });
-    // Without this record, connections that start and end between two scrapes and are never read would have no process.
+    // Without this record, connections that start and end between two passes and are never read would have no process.
     if new == tcp_state::LISTEN && setting!(trace) == TRACE_NONE {
-        socket::send(KIND_LISTENER, Loss::ListenerRecord, state, tcp, kernel::now_ns());
+        socket::announce(state);
     }
     None
 }
 
 /// Counts a connection that starts to open, to be shown next to the kernel's own count.
 #[inline(always)]
-fn count_opened(state: &mut SocketState) -> Option<()> {
+fn count_opened(state: &mut SocketState) {
     if state.flags & SOCKET_OPENED == 0 {
         socket::event(state, |state| state.flags |= SOCKET_OPENED);
         maps::count_connection(CONNECTIONS_OPENED);
+    }
+}
+
+/// Counts an accepted connection that is not established and never will be.
+#[inline(always)]
+fn count_accepted(tcp: TcpSock) -> Option<()> {
+    // It has no state unless data of the handshake (TFO) was read.
+    match socket::known(tcp.sock()) {
+        Some(state) => count_opened(state),
+        None => maps::count_connection(CONNECTIONS_OPENED),
     }
     None
 }
 
 #[inline(always)]
 fn establish(tcp: TcpSock, old: u32, cookie: impl FnOnce() -> u64) -> Option<()> {
-    let state = maps::socket_or_new(tcp.sock())?;
-    // If it was accepted, no program may have seen SYN_RECV.
+    let state = socket::known_or_new(tcp, cookie)?;
     if old == tcp_state::SYN_RECV {
         count_opened(state);
     }
@@ -194,9 +190,44 @@ fn establish(tcp: TcpSock, old: u32, cookie: impl FnOnce() -> u64) -> Option<()>
     // It is already set if another of the programs was first, or if data of the handshake (TFO) was read before the
     // handshake was complete.
     if state.last_ns == 0 {
-        socket::start_counting(state, tcp, kernel::now_ns(), true, cookie);
+        socket::start_counting(state, tcp, kernel::now_ns(), true);
     }
     None
+}
+
+/// A connection closes: what it has received is folded while the socket still has it, because a disconnect takes it
+/// away. A socket that its owner has not closed can still be read or connect again.
+#[inline(always)]
+fn close(sock: Sock, tcp: TcpSock, old: u32) -> Option<()> {
+    if old == tcp_state::SYN_RECV {
+        count_accepted(tcp);
+    }
+    let state = socket::known(tcp.sock())?;
+    let closed = sock.orphaned();
+    if state.last_ns != 0 && state.flags & SOCKET_SETTLED == 0 {
+        settle(state, tcp, closed);
+    }
+    socket::event(state, |state| state.flags &= !(SOCKET_OPENED | SOCKET_MPTCP));
+    None
+}
+
+/// Folds what the socket shows now; for the `last` time if nothing can come after it.
+#[inline(always)]
+fn settle(state: &mut SocketState, tcp: TcpSock, last: bool) {
+    let mut seen = socket::sample(state, tcp);
+    // A disconnect (by connect(), or of a connection that nobody has accepted when its listener is closed) drops what
+    // is unread, moves `copied_seq` as a read would, and sets this counter to zero.
+    if tcp.bytes_received() == 0 {
+        seen.copied_seq = state.copied_seq;
+    }
+    // Its code is so long that the compiler would make a function of it for each program to call.
+    socket::begin_event(state);
+    socket::fold(state, &seen, Trigger::Event, || Path::NONE);
+    if last {
+        causes::settle(state, seen.now_ns, true);
+        state.flags |= SOCKET_SETTLED;
+    }
+    socket::end_event(state);
 }
 
 /// Reports the same changes as a sock_ops program, just before the tracepoint fires. The kernel runs a program of this
@@ -234,99 +265,47 @@ fn enable_state_events(ctx: &SockOpsContext) -> Option<()> {
 
 #[btf_tracepoint(function = "tcp_destroy_sock")]
 pub fn tcp_destroy_sock(ctx: BtfTracePointContext) -> i32 {
-    destroy(&ctx);
+    destroy(&ctx, Place::First);
     0
 }
 
 #[btf_tracepoint(function = "tcp_destroy_sock")]
 pub fn tcp_destroy_sock_again(ctx: BtfTracePointContext) -> i32 {
-    destroy(&ctx);
+    destroy(&ctx, Place::Second);
     0
 }
 
 #[inline(always)]
-fn destroy(ctx: &BtfTracePointContext) -> Option<()> {
-    let sock = Sock::argument::<{ tcp_destroy_sock::SOCK.position }>(ctx);
-    end(sock.tcp()?, || sock.cookie())
-}
-
-#[inline(always)]
-fn end(tcp: TcpSock, cookie: impl FnOnce() -> u64) -> Option<()> {
-    finalize(state_of(tcp)?, tcp, cookie);
-    if setting!(delete_ended) != 0 {
-        maps::delete_socket(tcp.sock());
+fn destroy(ctx: &BtfTracePointContext, place: Place) -> Option<()> {
+    let tcp = Sock::argument::<{ tcp_destroy_sock::SOCK.position }>(ctx).tcp()?;
+    if let Some(state) = socket::known(tcp.sock()) {
+        return end(state, tcp);
+    }
+    // A socket that has received data but was never seen. The second program cannot tell such a socket from one that
+    // the first has just ended.
+    if matches!(place, Place::First) && setting!(trace) == TRACE_NONE && tcp.data_received() != 0 && !tcp.is_mptcp() {
+        let state = socket::known_or_new(tcp, || tcp.sock().cookie())?;
+        socket::start_late(state, tcp);
+        return end(state, tcp);
     }
     None
 }
 
-/// The state of a socket that ends. A socket that has received data but was never seen gets one now. On kernels where
-/// the programs delete states, a socket without a state has already been concluded.
 #[inline(always)]
-fn state_of(tcp: TcpSock) -> Option<&'static mut SocketState> {
-    if let Some(state) = maps::socket(tcp.sock()) {
-        return Some(state);
-    }
-    if setting!(delete_ended) != 0 || setting!(trace) != TRACE_NONE || tcp.data_received() == 0 || tcp.is_mptcp() {
-        return None;
-    }
-    maps::socket_or_new(tcp.sock())
-}
-
-#[inline(always)]
-fn finalize(state: &mut SocketState, tcp: TcpSock, cookie: impl FnOnce() -> u64) -> Option<()> {
-    if state.flags & SOCKET_FINAL != 0 {
-        return None;
-    }
+fn end(state: &'static mut SocketState, tcp: TcpSock) -> Option<()> {
     if state.last_ns == 0 && tcp.data_received() != 0 && !tcp.is_mptcp() {
-        socket::start_late(state, tcp, cookie);
+        socket::start_late(state, tcp);
     }
-    let mut seen = socket::sample(state, tcp);
-    let now = seen.now_ns;
-    // A disconnect (by connect(), or of a connection that nobody has accepted when its listener is closed) drops what
-    // is unread, moves `copied_seq` as a read would, and sets this counter to zero.
-    if tcp.bytes_received() == 0 {
-        seen.copied_seq = state.copied_seq;
-    }
-    socket::begin_event(state);
     // Otherwise it was never established, or is a listening socket: nothing was counted.
     if state.last_ns != 0 {
-        socket::fold(state, &seen, Trigger::Event, || Path::NONE);
-        causes::settle(state, now, true);
-    }
-    state.flags |= SOCKET_FINAL;
-    socket::end_event(state);
-    if state.flags & SOCKET_COUNTED != 0 {
-        maps::count_connection(CONNECTIONS_ENDED);
-    } else if state.flags & (SOCKET_ACTIVE | SOCKET_OPENED) == 0 && socket::port_chosen(tcp) {
-        // It was a listening socket: the next one on this port may have asked for the port.
+        if state.flags & SOCKET_SETTLED == 0 {
+            settle(state, tcp, true);
+        }
+    } else if state.flags & SOCKET_LISTENS != 0 && socket::port_chosen(tcp) {
+        // The next socket that listens on this port may have asked for the port.
         maps::note_port(tcp.netns(), tcp.ports().0, false);
     }
-    // There is nothing to add to any total (for example, the sending side of a transfer), and no snapshot has shown the
-    // socket.
-    // The end is marked before looking whether a snapshot has shown the socket, which does it the other way round.
-    kernel::full_barrier();
-    let counters = &state.counters;
-    if counters.received_bytes | counters.segments | counters.zero_window_ns == 0 && state.shown.index().is_none() {
-        return None;
-    }
-    // A trace is not about it.
-    if setting!(trace) != TRACE_NONE && counters.timeslice_read_bytes == 0 && state.reader_slot == SLOT_NONE {
-        return None;
-    }
-    if socket::send(KIND_FINAL, Loss::FinalRecord, state, tcp, now).is_none() {
-        // The mark comes first: when user space finds the totals among the sums, it then knows whose they are.
-        if let Some(index) = state.shown.index() {
-            maps::mark_final_record_lost(index);
-        }
-        kernel::shared_barrier();
-        add_to_lost_totals(&state.counters);
-    }
-    None
-}
-
-/// Adds the totals to this CPU's sums, so that these are right although the final record was lost.
-#[inline(always)]
-fn add_to_lost_totals(counters: &SocketCounters) -> Option<()> {
-    maps::lost_totals()?.add(counters);
+    socket::event(state, |state| state.flags |= SOCKET_FINAL);
+    store::end(state);
     None
 }

@@ -4,18 +4,17 @@ use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 use tcpmon_common::{
     causes::{self, Path, TOGETHER_NS},
     fold::{self, Observation, Trigger},
-    header::KIND_HANDED_OVER,
     histogram::FILL_ACTIVATION,
     loss::Loss,
     reader::SLOT_NONE,
     settings::{TRACE_NONE, TRACE_TIMESLICES},
-    socket::SocketState,
+    socket::{SOCKET_FINAL, SOCKET_HANDED_OVER, SocketState},
     tracepoint::tcp_rcv_space_adjust::SOCK,
 };
 
 use crate::{
     kernel::{Sock, Task, TcpSock, setting},
-    reader, socket, timeslice,
+    maps, reader, socket, store, timeslice,
 };
 
 #[btf_tracepoint(function = "tcp_rcv_space_adjust")]
@@ -27,7 +26,7 @@ pub fn tcp_rcv_space_adjust(ctx: BtfTracePointContext) -> i32 {
 #[inline(always)]
 fn read(ctx: &BtfTracePointContext) -> Option<()> {
     let tcp = Sock::argument::<{ SOCK.position }>(ctx).established_tcp()?;
-    let state = socket::watched(tcp)?;
+    let mut state = socket::watched(tcp)?;
     let queue_start = state.copied_seq;
     // MSG_PEEK gets here, too, but advances nothing.
     if queue_start == tcp.copied_seq() {
@@ -37,29 +36,33 @@ fn read(ctx: &BtfTracePointContext) -> Option<()> {
     let previous = state.reader_slot;
     // Everything is in one event, and the part that every read needs comes first: the verifier then walks that part
     // only once.
-    let read_bytes = socket::event(state, |state| {
-        let read_bytes = socket::fold(state, &seen, Trigger::Event, || Path::NONE);
-        if let Some(task) = reader_of(tcp) {
-            // A timeslice takes what is placed at each read.
-            let together_ns = if setting!(trace) == TRACE_TIMESLICES { 0 } else { TOGETHER_NS };
-            let same_reader = state.reader_tid == task.tid();
-            causes::place(state, seen.now_ns, task.run_delay_ns(), same_reader, together_ns);
-            if setting!(trace) == TRACE_TIMESLICES {
-                // A round of a slow sender can last for minutes, and no pass decides it.
-                causes::settle(state, seen.now_ns, false);
-            }
-            if !reader::is_still(state, task) {
-                change_reader(state, tcp, task, &seen, read_bytes);
-            }
-            if state.reader_slot != SLOT_NONE {
-                state.counters.timeslice_read_bytes += read_bytes as u64;
-                return Some(read_bytes);
-            }
+    socket::begin_event(state);
+    let read_bytes = socket::fold(state, &seen, Trigger::Event, || Path::NONE);
+    let mut has_slot = false;
+    if let Some(task) = reader_of(tcp) {
+        // A timeslice takes what is placed at each read.
+        let together_ns = if setting!(trace) == TRACE_TIMESLICES { 0 } else { TOGETHER_NS };
+        let same_reader = state.reader_tid == task.tid();
+        causes::place(state, seen.now_ns, task.run_delay_ns(), same_reader, together_ns);
+        if setting!(trace) == TRACE_TIMESLICES {
+            // A round of a slow sender can last for minutes, and no pass decides it.
+            causes::settle(state, seen.now_ns, false);
         }
+        if !reader::is_still(state, task) {
+            state = change_reader(state, task, &seen, read_bytes);
+        }
+        has_slot = state.reader_slot != SLOT_NONE;
+    }
+    if has_slot {
+        state.counters.timeslice_read_bytes += read_bytes as u64;
+    } else {
         // What others read is not reported by a traced reader.
         state.reported_seq = state.copied_seq;
-        None
-    })?;
+    }
+    socket::end_event(state);
+    if !has_slot {
+        return None;
+    }
     if setting!(trace) != TRACE_NONE {
         timeslice::read(previous, state, tcp, queue_start, read_bytes)
     } else {
@@ -67,17 +70,21 @@ fn read(ctx: &BtfTracePointContext) -> Option<()> {
     }
 }
 
-/// Handles a read by another thread than the last one, or by the same thread under another name.
+/// Handles a read by another thread than the last one, or by the same thread under another name, within an event.
+/// Returns the state with which the socket goes on, within an event.
 #[inline(always)]
-fn change_reader(state: &mut SocketState, tcp: TcpSock, task: Task, seen: &Observation, read_bytes: u32) {
+fn change_reader(
+    state: &'static mut SocketState,
+    task: Task,
+    seen: &Observation,
+    read_bytes: u32,
+) -> &'static mut SocketState {
+    let mut state = state;
     // What the previous process has read stays with it, as does what has arrived so far. The same applies to a
     // process's previous name.
     let other = state.reader_tgid != task.process_id() || state.process != task.process();
     if setting!(trace) == TRACE_NONE && state.reader_tid != 0 && other {
-        causes::settle(state, seen.now_ns, false);
-        state.counters.read_bytes -= read_bytes as u64;
-        socket::send(KIND_HANDED_OVER, Loss::HandedOver, state, tcp, seen.now_ns);
-        state.counters.read_bytes += read_bytes as u64;
+        state = hand_over(state, seen, read_bytes);
     }
     let other = reader::take_over(state, task);
     // This reader's timeslice started before it read the socket, so its activation found the queue that has held until
@@ -85,6 +92,25 @@ fn change_reader(state: &mut SocketState, tcp: TcpSock, task: Task, seen: &Obser
     if other && state.reader_slot != SLOT_NONE && setting!(timeslices) != 0 {
         fold::observe(&mut state.counters, FILL_ACTIVATION, seen.rmem, seen.rcvbuf);
     }
+    state
+}
+
+/// Ends the state with what the previous process has read; what is read now is counted in a new one.
+#[inline(always)]
+fn hand_over(state: &'static mut SocketState, seen: &Observation, read_bytes: u32) -> &'static mut SocketState {
+    let Some(new) = store::replace(state) else {
+        maps::count_loss(Loss::HandedOver);
+        return state;
+    };
+    causes::settle(state, seen.now_ns, false);
+    socket::begin_event(new);
+    socket::go_on(new, state);
+    new.counters.read_bytes = read_bytes as u64;
+    state.counters.read_bytes -= read_bytes as u64;
+    state.flags |= SOCKET_FINAL | SOCKET_HANDED_OVER;
+    socket::end_event(state);
+    store::list_as_ended(state.index);
+    new
 }
 
 /// The thread that reads; `None` if it is not known. In-kernel consumers (kTLS, sockmap) drain from softirq, where

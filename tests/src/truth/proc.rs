@@ -93,9 +93,30 @@ pub fn rss_bytes(pid: u32) -> u64 {
     status_field(&read(&format!("/proc/{pid}/status")), "VmRSS:") * 1024
 }
 
-/// Peak resident memory of a process in bytes.
-pub fn peak_rss_bytes(pid: u32) -> u64 {
-    status_field(&read(&format!("/proc/{pid}/status")), "VmHWM:") * 1024
+/// Resident memory of a process that is its own: without the maps of eBPF that it has mapped, in bytes.
+pub fn own_rss_bytes(pid: u32) -> u64 {
+    rss_bytes(pid).saturating_sub(bpf_maps_bytes(pid))
+}
+
+/// Peak of [`own_rss_bytes`], for maps that have never shrunk.
+pub fn peak_own_rss_bytes(pid: u32) -> u64 {
+    (status_field(&read(&format!("/proc/{pid}/status")), "VmHWM:") * 1024).saturating_sub(bpf_maps_bytes(pid))
+}
+
+/// Resident memory of the maps of eBPF that a process has mapped, in bytes.
+fn bpf_maps_bytes(pid: u32) -> u64 {
+    let smaps = read(&format!("/proc/{pid}/smaps"));
+    let (mut is_map, mut sum) = (false, 0);
+    for line in smaps.lines() {
+        let mut words = line.split_ascii_whitespace();
+        match words.next() {
+            // The first line of a mapping has its addresses; all others have a name.
+            Some(name) if !name.ends_with(':') => is_map = line.contains("bpf-map"),
+            Some("Rss:") if is_map => sum += words.next().and_then(|kb| kb.parse::<u64>().ok()).unwrap_or(0) * 1024,
+            _ => {}
+        }
+    }
+    sum
 }
 
 /// CPU time of a living process in user space and in the kernel, all its threads together.

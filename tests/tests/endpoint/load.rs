@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use tcpmon_tests::truth::{cpu_time, peak_rss_bytes};
+use tcpmon_tests::truth::{cpu_time, peak_own_rss_bytes};
 use tcpmon_tests::{Daemon, Namespace, eventually, is_emulated, report};
 
 use crate::{
@@ -79,7 +79,7 @@ fn an_endless_header_is_cut_off() {
     assert!(!answer.contains("200 OK"), "{sent} kB were taken: {answer}");
     let url = format!("http://{}/metrics", daemon.address());
     scraped_promptly("a 10 MB header", || curl(Command::new("curl").arg(&url)));
-    assert!(tcpmon_tests::truth::rss_bytes(daemon.pid()) < 100_000_000);
+    assert!(tcpmon_tests::truth::own_rss_bytes(daemon.pid()) < 100_000_000);
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn ten_thousand_groups_and_256_slow_clients_fit_in_100_mib() {
         }
         // Each client has read the start of the response and reads no more.
         hoard.append(&mut asking);
-        let (peak, now) = (peak_rss_bytes(daemon.pid()), tcpmon_tests::truth::rss_bytes(daemon.pid()));
+        let (peak, now) = (peak_own_rss_bytes(daemon.pid()), tcpmon_tests::truth::own_rss_bytes(daemon.pid()));
         eprintln!("{} clients, {} readings: {now} bytes, {peak} at most", hoard.len(), readings.len());
         assert!(peak < 100 << 20, "{} clients: {peak} bytes", hoard.len());
     }
@@ -258,7 +258,7 @@ fn ten_thousand_groups_and_256_slow_clients_fit_in_100_mib() {
             eprintln!("{accept}, {coding}: {}", String::from_utf8_lossy(&output.stdout));
         }
     }
-    assert!(peak_rss_bytes(daemon.pid()) < 100 << 20);
+    assert!(peak_own_rss_bytes(daemon.pid()) < 100 << 20);
 }
 
 struct End<'a>(&'a AtomicBool);

@@ -16,10 +16,7 @@ pub struct Wanted {
 
 pub const WANTED: Wanted = Wanted {
     structures: &[
-        ("bpf_iter__bpf_sk_storage_map", &[]),
         ("bpf_iter__task_file", &[]),
-        ("bpf_iter__tcp", &[]),
-        ("bpf_iter_meta", &[]),
         ("cgroup", &["ancestor_ids", "ancestors", "kn", "level", "self"]),
         ("css_set", &["dfl_cgrp", "subsys"]),
         ("file", &["f_inode", "private_data"]),
@@ -97,6 +94,7 @@ pub const WANTED: Wanted = Wanted {
                 "__sk_common.skc_net.net",
                 "__sk_common.skc_num",
                 "__sk_common.skc_rcv_saddr",
+                "__sk_common.skc_refcnt",
                 "__sk_common.skc_state",
                 "__sk_common.skc_v6_daddr",
                 "__sk_common.skc_v6_rcv_saddr",
@@ -153,12 +151,8 @@ pub const WANTED: Wanted = Wanted {
     functions: &[
         "bpf_get_current_task_btf",
         "bpf_get_socket_ptr_cookie",
-        "bpf_iter_bpf_sk_storage_map",
         "bpf_iter_task_file",
-        "bpf_iter_tcp",
         "bpf_loop",
-        "bpf_selem_unlink_nofail",
-        "bpf_sk_storage_get_tracing",
         "bpf_skc_to_tcp_sock",
         "bpf_sock_from_file",
         "bpf_task_storage_get",

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use cargo_metadata::{Artifact, Message};
 
 use super::{
-    Args, STABLE, folder,
+    Args, folder,
     initramfs::Initramfs,
     kernels::{Brief, Expectation, Kernel},
     packages::Unpacked,
@@ -49,18 +49,14 @@ pub const NOT_RUN: [(&str, &str); 12] = [
     ("top", "it tests a screen, whose numbers come from the same passes as the metrics"),
 ];
 
-/// The one of these that a machine runs for a host whose kernel forbids tcpmon: its results do not depend on the speed
-/// of a CPU.
-pub const FOR_THE_HOST: &str = "failures";
-
 /// The tests for a kernel that tcpmon must refuse: all other tests need a running tcpmon.
 const OF_REFUSED_KERNELS: &str = "kernels";
 
 /// The tests of [`Brief::Core`].
-const CORE: [&str; 7] = ["bytes", "cpus", "drops", "kernels", "losses", "trace", "verifier"];
+const CORE: [&str; 9] = ["bytes", "cpus", "drops", "kernels", "losses", "snapshot", "store", "trace", "verifier"];
 
-/// The tests that [`Brief::Most`] leaves out.
-const TIMES: &str = "causes";
+/// What [`Brief::Most`] has besides: what else a kernel can change, without the tests that compare times.
+const MORE: [&str; 7] = ["autotuning", "churn", "mptcp", "names", "queue", "rps", "timeslice"];
 
 /// What every virtual machine contains.
 pub struct Guest {
@@ -91,10 +87,7 @@ impl Guest {
         let here = if arch == Arch::default() { None } else { Some(tests_and_programs(Arch::default())?) };
         let mut tests = Vec::new();
         let is_named = |name: &str| filters.iter().any(|filter| filter.starts_with(name));
-        let is_run = |name: &str| {
-            let for_host = args.host_forbids && name == FOR_THE_HOST;
-            for_host || is_named(name) || NOT_RUN.iter().all(|(other, _)| *other != name)
-        };
+        let is_run = |name: &str| is_named(name) || NOT_RUN.iter().all(|(other, _)| *other != name);
         for executable in executables.iter().filter(|executable| executable.is_test && is_run(&executable.name)) {
             let same = |other: &&Executable| other.is_test && other.name == executable.name;
             let asked = here.as_ref().map_or(Some(executable), |here| here.iter().find(same));
@@ -180,10 +173,9 @@ impl Guest {
             _ if !self.soak.is_empty() => true,
             _ if kernel.expectation == Expectation::Refused => test.binary == OF_REFUSED_KERNELS,
             _ if !self.brief => true,
-            _ if test.binary == FOR_THE_HOST => kernel.name == STABLE,
             Brief::Nothing => false,
             Brief::Core => CORE.contains(&test.binary.as_str()),
-            Brief::Most => test.binary != TIMES,
+            Brief::Most => [&CORE[..], &MORE].concat().contains(&test.binary.as_str()),
         })
     }
 }

@@ -47,9 +47,10 @@ impl Kernel {
 pub enum Brief {
     /// It has none.
     Nothing,
-    /// Loading, exact bytes, traces and the verifier's counts.
+    /// Loading, exact bytes, the store of states, traces and the verifier's counts.
     Core,
-    /// All but those that compare times: on an emulated CPU, these depend on what else the host does.
+    /// Whatever a kernel can change but what compares times: on an emulated CPU, that depends on what else the host
+    /// does.
     Most,
 }
 

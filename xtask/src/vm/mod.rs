@@ -36,9 +36,6 @@ pub use root::Root;
 
 use crate::{arch::Arch, build, setup, workspace};
 
-/// The kernel of a soak, and of tests that no kernel changes: that of Debian's stable release.
-const STABLE: &str = "6.12";
-
 /// Arguments of `cargo xtask vm`.
 #[derive(Debug, Default, clap::Args)]
 pub struct Args {
@@ -66,21 +63,12 @@ pub struct Args {
     /// Write the results to docs/kernels.md, tests/verifier-instructions.tsv and docs/lab.md
     #[arg(long)]
     write: bool,
-    /// This host's kernel forbids tcpmon: one machine also runs [`guest::FOR_THE_HOST`].
-    #[arg(skip)]
-    host_forbids: bool,
 }
 
 impl Args {
-    /// What `cargo xtask test` runs, depending on whether this host's kernel forbids tcpmon.
-    pub fn brief(host_forbids: bool) -> Self {
-        Self { brief: true, host_forbids, ..Self::default() }
-    }
-
-    /// A soak with these arguments, on one kernel with two CPUs.
-    pub fn soak(arguments: &[&str]) -> Self {
-        let soak = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-        Self { kernels: vec![STABLE.to_owned()], smp: Some(2), soak, ..Self::default() }
+    /// What `cargo xtask test` runs.
+    pub fn brief() -> Self {
+        Self { brief: true, ..Self::default() }
     }
 }
 

@@ -69,10 +69,14 @@ impl PassAlarms {
     }
 
     /// Looks at all open sockets, and at the drops since the last time. Called once a second.
-    pub(super) fn look(&mut self, kernel: &mut Kernel, totals: &TraceTotals) -> anyhow::Result<()> {
+    pub(super) fn look(&mut self, kernel: &mut Kernel, totals: &mut TraceTotals) -> anyhow::Result<()> {
         if let Some(limit) = self.zero_window {
             let (mut shut, mut found) = (HashMap::new(), None);
-            pass(kernel, |record, counters| {
+            pass(kernel, |record, counters, closed| {
+                if closed {
+                    totals.socket(record, counters, true);
+                    return;
+                }
                 let cookie = record.state.cookie;
                 if record.state.reader_slot == SLOT_NONE {
                     return;

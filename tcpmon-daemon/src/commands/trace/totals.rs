@@ -4,7 +4,6 @@
 use std::collections::{BTreeSet, HashMap};
 
 use tcpmon_common::{
-    loss::Loss,
     reader::{READER_TRACED, ReaderSlot, SLOT_NONE},
     socket::{SocketCounters, SocketRecord},
 };
@@ -12,7 +11,7 @@ use tcpmon_trace::{Comm, Limited, SocketTotal, ThreadTotal, TimesliceRecord, Tot
 
 use crate::{
     decode,
-    kernel::{Kernel, KernelReadError, Show, monotonic_ns},
+    kernel::{Kernel, KernelReadError, Life, Show, monotonic_ns},
     model::table::until_now,
 };
 
@@ -25,9 +24,6 @@ const OPEN: usize = 1 << 20;
 
 /// Passes at the start of a trace, at most: each moves the start.
 const FIRST_PASSES: usize = 4;
-
-/// Passes at the end of a trace, at most.
-const PASSES: usize = 8;
 
 /// Threads whose names are kept: those whose exit was lost are forgotten with all others.
 const NAMES: usize = 65_536;
@@ -49,11 +45,12 @@ pub(super) struct TraceTotals {
     ports: BTreeSet<u16>,
     /// There are no timeslices.
     only: bool,
-    /// By cookie: what timeslices have, and the kernel's totals once the socket has ended.
-    sockets: HashMap<u64, (SocketPart, Option<SocketTotal>)>,
+    /// By cookie: what timeslices have, and once the socket has ended, the kernel's totals with the index of its state.
+    sockets: HashMap<u64, (SocketPart, Option<(u32, SocketTotal)>)>,
     /// Number of those whose totals are known.
     ended: usize,
-    threads: Vec<Total>,
+    /// What is complete: threads, and former connections of sockets that have connected again.
+    complete: Vec<Total>,
     /// Names of threads, by their ids.
     names: HashMap<u32, Comm>,
     /// By cookie: what is not part of the trace, because it was before.
@@ -107,7 +104,7 @@ impl TraceTotals {
     }
 
     fn sockets_before(&mut self, kernel: &mut Kernel) -> Result<(), KernelReadError> {
-        pass(kernel, |record, counters| {
+        pass(kernel, |record, counters, _| {
             let total = decode::socket_total(record, counters, false);
             let before = self.before.entry(total.cookie).or_default();
             before.zero_window_ns = total.zero_window_ns;
@@ -146,11 +143,17 @@ impl TraceTotals {
         let wanted =
             self.ports.is_empty() || [total.local, total.remote].iter().any(|end| self.ports.contains(&end.port()));
         if traced && wanted {
-            let known = &mut self.sockets.entry(total.cookie).or_default().1;
-            self.ended += usize::from(known.is_none());
-            *known = Some(total);
+            let (counted, known) = self.sockets.entry(total.cookie).or_default();
+            match known.replace((record.state.index, total)) {
+                // It is another connection of the socket.
+                Some((_, former)) => self.complete.push(socket_total(std::mem::take(counted), former)),
+                None => self.ended += 1,
+            }
         } else if closed {
             self.sockets.remove(&total.cookie);
+        }
+        if closed {
+            self.before.remove(&record.state.cookie);
         }
     }
 
@@ -173,7 +176,7 @@ impl TraceTotals {
             let read_bytes = if self.only { before.read_bytes } else { in_timeslices() };
             total.read_bytes = total.read_bytes.saturating_sub(read_bytes);
         }
-        self.threads.push(Total::Thread(total));
+        self.complete.push(Total::Thread(total));
     }
 
     /// Whether a timeslice of this socket is part of the trace.
@@ -183,7 +186,7 @@ impl TraceTotals {
 
     /// What has to be written now, so that memory is bounded.
     pub(super) fn surplus(&mut self) -> Vec<Total> {
-        if self.ended + self.threads.len() < KEPT && self.sockets.len() < OPEN {
+        if self.ended + self.complete.len() < KEPT && self.sockets.len() < OPEN {
             return Vec::new();
         }
         let totals = self.take();
@@ -196,45 +199,26 @@ impl TraceTotals {
     /// Takes the totals of all that has ended.
     fn take(&mut self) -> Vec<Total> {
         let ended = self.sockets.extract_if(|_, (_, total)| total.is_some());
-        let totals = ended.filter_map(|(_, (counted, total))| {
-            let total = total?;
-            Some(Total::Socket(SocketTotal {
-                timeslices_read_bytes: counted.read_bytes,
-                limited: total.limited.plus(counted.limited),
-                waited: total.waited.plus(counted.waited),
-                ..total
-            }))
-        });
+        let totals = ended.filter_map(|(_, (counted, total))| Some(socket_total(counted, total?.1)));
         let mut totals: Vec<_> = totals.collect();
-        totals.append(&mut self.threads);
+        totals.append(&mut self.complete);
         self.ended = 0;
         totals
     }
 
-    /// Whether the kernel's totals of this socket are known.
-    pub(super) fn has_total(&self, cookie: u64) -> bool {
-        self.sockets.get(&cookie).is_some_and(|(_, total)| total.is_some())
+    /// Whether the kernel's totals of this socket, in this state, are known.
+    pub(super) fn has_total(&self, record: &SocketRecord) -> bool {
+        let known = self.sockets.get(&record.state.cookie).and_then(|(_, total)| total.as_ref());
+        known.is_some_and(|(index, _)| *index == record.state.index)
     }
 
-    /// The sockets that are open at the end of the trace; returns the number of those whose totals could not be copied.
-    ///
-    /// The kernel finds its place in a list by counting, so sockets that end during a pass let it skip others: passes
-    /// are repeated until one shows nothing new.
-    pub(super) fn open_sockets(&mut self, kernel: &mut Kernel) -> Result<u64, KernelReadError> {
-        let mut torn = 0;
-        for _ in 0..PASSES {
-            let (before, known) = (kernel.lost(Loss::SnapshotTorn)?, self.ended);
-            pass(kernel, |record, counters| {
-                if !self.has_total(record.state.cookie) {
-                    self.socket(record, counters, false);
-                }
-            })?;
-            torn = kernel.lost(Loss::SnapshotTorn)? - before;
-            if torn == 0 && self.ended == known {
-                break;
+    /// The sockets that are open at the end of the trace.
+    pub(super) fn open_sockets(&mut self, kernel: &mut Kernel) -> Result<(), KernelReadError> {
+        pass(kernel, |record, counters, closed| {
+            if !self.has_total(record) {
+                self.socket(record, counters, closed);
             }
-        }
-        Ok(torn)
+        })
     }
 
     /// The threads that have not been looked at, whether or not they have exited.
@@ -250,25 +234,32 @@ impl TraceTotals {
     }
 }
 
+/// The kernel's totals of a socket, with what its timeslices have.
+fn socket_total(counted: SocketPart, total: SocketTotal) -> Total {
+    Total::Socket(SocketTotal {
+        timeslices_read_bytes: counted.read_bytes,
+        limited: total.limited.plus(counted.limited),
+        waited: total.waited.plus(counted.waited),
+        ..total
+    })
+}
+
 /// Looks at all threads.
 fn threads(kernel: &Kernel) -> HashMap<u32, ThreadTotal> {
     let now_ns = monotonic_ns();
     kernel.readers().into_iter().map(|(_, slot)| (slot.tid, decode::thread_total(&slot, now_ns))).collect()
 }
 
-/// Looks at all open sockets.
+/// Looks at all sockets; the last argument of `each` says whether the socket has ended.
 pub(super) fn pass(
     kernel: &mut Kernel,
-    mut each: impl FnMut(&SocketRecord, &SocketCounters),
+    mut each: impl FnMut(&SocketRecord, &SocketCounters, bool),
 ) -> Result<(), KernelReadError> {
-    let mut pass = kernel.begin(Show::All)?;
-    loop {
-        let more = kernel.advance(&mut pass)?;
-        for record in kernel.records(&pass) {
-            each(&record, &until_now(&record).0);
-        }
-        if !more {
-            return Ok(());
-        }
-    }
+    let mut pass = kernel.begin(Show::All);
+    let each = &mut each;
+    while kernel.advance(&mut pass, |record, life| match life {
+        Life::Open => each(record, &until_now(record).0, false),
+        Life::Ended | Life::Gone => each(record, &record.state.counters, true),
+    })? {}
+    Ok(())
 }

@@ -18,9 +18,10 @@ mod workload;
 mod workloads;
 
 use std::any::Any;
+use std::env;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use clap::{Parser, ValueEnum};
 
@@ -53,7 +54,8 @@ struct Args {
     /// Compare the programs with those of another build of tcpmon, in turns, instead of with empty ones
     #[arg(long, value_name = "TCPMON", conflicts_with = "write")]
     against: Option<PathBuf>,
-    /// Put the tables into docs/performance.md (verifier: the counts into tests/verifier-instructions.tsv)
+    /// Put the tables into docs/performance.md, and what README.md quotes of them there (verifier: the counts into
+    /// tests/verifier-instructions.tsv)
     #[arg(long)]
     write: bool,
 }
@@ -112,7 +114,7 @@ impl Part {
 }
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<String> = env::args().skip(1).collect();
     if let [marker, role, rest @ ..] = arguments.as_slice()
         && marker == endpoint::MARKER
     {
@@ -182,7 +184,22 @@ fn run(args: &Args) -> ExitCode {
             failed = true;
         }
     }
+    if args.write
+        && let Err(error) = quote()
+    {
+        eprintln!("error: {error}");
+        failed = true;
+    }
     ExitCode::from(u8::from(failed))
+}
+
+/// Puts what the tables have now where documents quote it, so that the two do not differ until someone checks them.
+fn quote() -> Result<(), String> {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let workspace = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    let status = Command::new(cargo).current_dir(workspace).args(["xtask", "figures"]).status();
+    let status = status.map_err(|error| format!("cannot run cargo: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("`cargo xtask figures` failed: {status}")) }
 }
 
 #[cfg(test)]

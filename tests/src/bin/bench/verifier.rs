@@ -54,6 +54,7 @@ pub fn measure() -> Vec<Row> {
         let options = Options {
             trace,
             switched_off,
+            max_sockets: 1024,
             max_readers: 1024,
             max_drop_entries: 1024,
             ring_bytes: 1 << 20,

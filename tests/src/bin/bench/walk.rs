@@ -1,5 +1,5 @@
-//! The kernel's share of a pass, without the daemon: a second set of tcpmon's programs watches the same sockets, and
-//! each system call that walks over them is timed.
+//! A pass without the model: a second set of tcpmon's programs watches the same sockets, and each step of a pass over
+//! them (one system call that looks at sockets, and the copies of those that have changed) is timed.
 
 use std::time::{Duration, Instant};
 
@@ -14,15 +14,15 @@ pub struct Walker {
 /// One walk over all sockets.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Walk {
-    /// Number of sockets visited.
+    /// Number of sockets watched.
     pub visited: u64,
     /// Number of sockets shown.
     pub shown: u64,
-    /// Number of system calls.
+    /// Number of steps, each of which has one system call.
     pub calls: u32,
-    /// Duration of all system calls together.
+    /// Duration of all steps together.
     pub took: Duration,
-    /// Duration of the longest system call.
+    /// Duration of the longest step.
     pub longest: Duration,
 }
 
@@ -40,21 +40,21 @@ impl Walker {
     /// Walks over all sockets.
     pub fn walk(&mut self, show: Show) -> Walk {
         let mut walk = Walk::default();
-        let mut pass = self.kernel.begin(show).unwrap_or_else(|error| panic!("beginning a walk: {error}"));
+        let mut pass = self.kernel.begin(show);
         loop {
             let start = Instant::now();
-            let more = self.kernel.advance(&mut pass).unwrap_or_else(|error| panic!("walking on: {error}"));
+            let shown = &mut walk.shown;
+            let more = self.kernel.advance(&mut pass, |_, _| *shown += 1);
+            let more = more.unwrap_or_else(|error| panic!("walking on: {error}"));
             let took = start.elapsed();
             walk.calls += 1;
             walk.took += took;
             walk.longest = walk.longest.max(took);
-            // The records are copied out, as the daemon does.
-            walk.shown += self.kernel.records(&pass).count() as u64;
             if !more {
                 break;
             }
         }
-        walk.visited = self.kernel.visited().iter().map(|bits| u64::from(bits.count_ones())).sum();
+        walk.visited = self.kernel.sockets_in_use().into();
         walk
     }
 }

@@ -1,8 +1,8 @@
 //! What must hold on every page of the watched daemon.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::time::{Duration, Instant};
-use std::{fs, mem};
 
 use tcpmon_tests::clock::monotonic_ns;
 use tcpmon_tests::physics::Limits;
@@ -17,12 +17,6 @@ const SUMS: [&str; 2] = ["tcpmon_receive_bytes_total", "tcpmon_receive_read_byte
 
 /// Time for which the daemon may hold a new group at zero, and some for the first page after that.
 const NEWBORN: Duration = Duration::from_secs(75);
-
-/// Losses after which a group may lack bytes; these are in `other`.
-const TO_OTHER: &str = "final_record";
-
-/// Loss after which a socket is as on the page before; the next page has the rest.
-const TORN: &str = "snapshot_torn";
 
 /// Loss of connections whose end no program saw: as many as the kernel hid.
 const UNSEEN: &str = "socket_end";
@@ -53,8 +47,6 @@ pub struct Watch<'w> {
     pub samples: Vec<Vec<(f64, f64)>>,
     /// Groups of each flow on the last page, and when the newest of them was new.
     groups: [(usize, Instant); Flow::EXACT.len()],
-    /// Bytes that each flow's readers had certainly read before the last page.
-    least: [u64; Flow::EXACT.len()],
     /// Losses on the last page, where not zero.
     pub lost: BTreeMap<String, f64>,
     /// Pages seen.
@@ -77,7 +69,6 @@ impl<'w> Watch<'w> {
             physics: Physics::new(limits, world.begun).groups_end(),
             samples: vec![Vec::new(); FIGURES.len()],
             groups: [(0, world.begun); Flow::EXACT.len()],
-            least: [0; Flow::EXACT.len()],
             lost: BTreeMap::new(),
             pages: 0,
             received: 0.0,
@@ -148,8 +139,6 @@ impl<'w> Watch<'w> {
 
     fn check_sums(&mut self, page: &Page, time: Duration, least: [u64; Flow::EXACT.len()], most: &[u64]) {
         let lost = lost(page);
-        let before = mem::replace(&mut self.least, least);
-        let least = if lost.get(TORN) > self.lost.get(TORN) { before } else { least };
         for ((flow, groups), (least, most)) in Flow::EXACT.iter().zip(&mut self.groups).zip(least.into_iter().zip(most))
         {
             let service = format!("local:{}", flow.port());
@@ -162,9 +151,7 @@ impl<'w> Watch<'w> {
             for name in SUMS {
                 let shown = each(name);
                 let seen: f64 = shown.values().sum();
-                let elsewhere =
-                    if self.lost.contains_key(TO_OTHER) { page.sum(name, &[("process", "other")]) } else { 0.0 };
-                let lacking = least as f64 - seen - elsewhere;
+                let lacking = least as f64 - seen;
                 if seen > *most as f64 || lacking > 0.0 && lacking > hidden_bytes(&self.hidden, *flow) {
                     self.world.find(&format!(
                         "{name} of {service} is {seen}, and its ends counted {least}..{most}; groups: {shown:?}; \
@@ -199,7 +186,7 @@ impl<'w> Watch<'w> {
         let count = |folder: &str| fs::read_dir(format!("/proc/{pid}/{folder}")).map_or(0, Iterator::count) as f64;
         let entries = |map: &str| page.value("tcpmon_map_entries", &[("map", map)]).unwrap_or(f64::NAN);
         let values = [
-            truth::rss_bytes(pid) as f64 / 1024.0,
+            truth::own_rss_bytes(pid) as f64 / 1024.0,
             count("fd"),
             count("task"),
             entries("sockets"),
@@ -234,8 +221,8 @@ impl<'w> Watch<'w> {
                     Flow::Steady => self.steady.reader.report().bytes,
                     _ => account.settled(),
                 } as f64;
-                let lacks = seen < exact && !self.lost.contains_key(TO_OTHER);
-                if seen > exact || lacks && exact - seen > hidden_bytes(&self.hidden, flow) {
+                let lacking = exact - seen;
+                if lacking < 0.0 || lacking > 0.0 && lacking > hidden_bytes(&self.hidden, flow) {
                     let lost = lost(&page);
                     return Err(format!("{name} of {service} is {seen}, and {exact} bytes were read; lost: {lost:?}"));
                 }

@@ -1,0 +1,185 @@
+//! Adds arrays of states. To create one takes CAP_BPF, which tcpmon gives up: a thread keeps just that.
+#![expect(unsafe_code, reason = "bpf(2) calls that no crate wraps")]
+
+use std::{
+    io,
+    os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd, RawFd},
+    sync::mpsc::{Receiver, Sender},
+};
+
+use aya::maps::MapData;
+use tcpmon_common::{socket::SocketState, store::BLOCK};
+
+use super::{FreeStates, SPARE, free_state};
+use crate::kernel::{
+    bpf::{BPF_BTF_LOAD, BPF_MAP_CREATE, BPF_MAP_UPDATE_ELEM, bpf},
+    mapped::Mapped,
+};
+
+/// Of `enum bpf_map_type`.
+const BPF_MAP_TYPE_ARRAY: u32 = 2;
+const BPF_F_MMAPABLE: u32 = 1 << 10;
+
+/// The part of `union bpf_attr` that `BPF_MAP_CREATE` reads.
+#[repr(C)]
+struct MapCreate {
+    map_type: u32,
+    key_size: u32,
+    value_size: u32,
+    max_entries: u32,
+    map_flags: u32,
+    inner_map_fd: u32,
+    numa_node: u32,
+    map_name: [u8; 16],
+    map_ifindex: u32,
+    btf_fd: u32,
+    btf_key_type_id: u32,
+    btf_value_type_id: u32,
+}
+
+/// The part of `union bpf_attr` that `BPF_BTF_LOAD` reads.
+#[repr(C)]
+struct BtfLoad {
+    btf: u64,
+    btf_log_buf: u64,
+    btf_size: u32,
+    btf_log_size: u32,
+    btf_log_level: u32,
+    padding: u32,
+}
+
+/// The part of `union bpf_attr` that `BPF_MAP_UPDATE_ELEM` reads.
+#[repr(C)]
+struct ArrayElement {
+    map_fd: u32,
+    padding: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+/// Ids of the types of keys and values in [`load_types`].
+const KEY: u32 = 1;
+const VALUE: u32 = 2;
+
+/// Makes arrays of states: as many as the store asks for, and more when few states are left. It ends with the store.
+pub struct Grower {
+    /// The array of arrays.
+    states: MapData,
+    free: FreeStates,
+    types: OwnedFd,
+    /// Arrays that there are, and the most that there may be.
+    blocks: u32,
+    max_blocks: u32,
+    asked: Receiver<u32>,
+    made: Sender<io::Result<Mapped<SocketState>>>,
+}
+
+impl Grower {
+    pub(super) fn new(
+        states: MapData,
+        free: FreeStates,
+        max_blocks: u32,
+        asked: Receiver<u32>,
+        made: Sender<io::Result<Mapped<SocketState>>>,
+    ) -> io::Result<Self> {
+        Ok(Self { states, free, types: load_types()?, blocks: 0, max_blocks, asked, made })
+    }
+
+    /// Works until the store is gone.
+    pub fn run(mut self) {
+        while let Ok(wanted) = self.asked.recv() {
+            while self.blocks < self.max_blocks && (self.blocks < wanted || self.free.free() < SPARE) {
+                let block = self.add();
+                let refused = block.is_err();
+                if self.made.send(block).is_err() {
+                    return;
+                }
+                self.free.set_wake();
+                if refused {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Adds an array of states, all of them free.
+    pub(super) fn add(&mut self) -> io::Result<Mapped<SocketState>> {
+        let block = create_block(&self.types)?;
+        let mapped: Mapped<SocketState> = Mapped::map(block.as_fd(), BLOCK as usize)?;
+        let first = self.blocks * BLOCK;
+        for place in 0..BLOCK {
+            // The lowest is taken first, so that passes stay short.
+            mapped.set(place as usize, free_state(0, first + place, first + place + 1));
+        }
+        // Programs find it from here on.
+        set_block(self.states.fd().as_fd().as_raw_fd(), self.blocks, &block)?;
+        self.blocks += 1;
+        self.free.give_chain(first, &mapped, BLOCK as usize - 1, BLOCK);
+        Ok(mapped)
+    }
+}
+
+/// Loads types for arrays of states: an integer as the key, and a structure without members as the value. Before Linux
+/// 6.2, the array of arrays takes no array whose values have no structure, because it was made with one.
+fn load_types() -> io::Result<OwnedFd> {
+    const NAMES: &[u8] = b"\0u32\0state\0";
+    const INT: u32 = 1 << 24;
+    const STRUCT: u32 = 4 << 24;
+    let types = [1, INT, 4, u32::BITS, 5, STRUCT, size_of::<SocketState>() as u32];
+    let types_size = size_of_val(&types) as u32;
+    // Magic number and version; then sizes and places of header, types and names.
+    let header = [0x1_eb9f, 24, 0, types_size, types_size, NAMES.len() as u32];
+    let words = header.into_iter().chain(types).flat_map(u32::to_ne_bytes);
+    let bytes: Vec<u8> = words.chain(NAMES.iter().copied()).collect();
+    let mut attributes = BtfLoad {
+        btf: bytes.as_ptr() as u64,
+        btf_log_buf: 0,
+        btf_size: bytes.len() as u32,
+        btf_log_size: 0,
+        btf_log_level: 0,
+        padding: 0,
+    };
+    // SAFETY: these are the attributes of the command, and the bytes live during the call.
+    let fd = unsafe { bpf(BPF_BTF_LOAD, &mut attributes)? };
+    // SAFETY: the kernel has just created this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Creates an array of states, whose values are of `types` (see [`load_types`]).
+fn create_block(types: &OwnedFd) -> io::Result<OwnedFd> {
+    let mut map_name = [0; 16];
+    map_name[..6].copy_from_slice(b"STATES");
+    let mut attributes = MapCreate {
+        map_type: BPF_MAP_TYPE_ARRAY,
+        key_size: size_of::<u32>() as u32,
+        value_size: size_of::<SocketState>() as u32,
+        max_entries: BLOCK,
+        map_flags: BPF_F_MMAPABLE,
+        inner_map_fd: 0,
+        numa_node: 0,
+        map_name,
+        map_ifindex: 0,
+        btf_fd: types.as_raw_fd() as u32,
+        btf_key_type_id: KEY,
+        btf_value_type_id: VALUE,
+    };
+    // SAFETY: these are the attributes of the command.
+    let fd = unsafe { bpf(BPF_MAP_CREATE, &mut attributes)? };
+    // SAFETY: the kernel has just created this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Puts an array of states into the array of arrays, which keeps it.
+fn set_block(states: RawFd, number: u32, block: &OwnedFd) -> io::Result<()> {
+    let value = block.as_raw_fd() as u32;
+    let mut element = ArrayElement {
+        map_fd: states as u32,
+        padding: 0,
+        key: (&raw const number) as u64,
+        value: (&raw const value) as u64,
+        flags: 0,
+    };
+    // SAFETY: the key and the value live during the call.
+    unsafe { bpf(BPF_MAP_UPDATE_ELEM, &mut element) }.map(drop)
+}

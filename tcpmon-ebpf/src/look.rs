@@ -1,0 +1,163 @@
+//! The look: what only the sockets themselves know, for a pass. User space runs it for some states at a time.
+#![expect(unsafe_code, reason = "the arguments of a run, and words that events write meanwhile")]
+
+use core::ptr::read_volatile;
+
+use tcpmon_common::{
+    look::{LOOKS, Look, LookArguments, SHOW_ALL, SHOW_LISTENERS},
+    reader::SLOT_NONE,
+    socket::{
+        LIVE_GONE, LIVE_GROWTH, LIVE_PORT_CHOSEN, LIVE_READER, SOCKET_FINAL, SOCKET_UNLISTED, SocketLive, SocketState,
+    },
+    tcp_state,
+};
+
+use crate::{
+    kernel::{self, Cast, Probed, Remembered, setting, shared_barrier},
+    maps, socket, store,
+};
+
+/// Looks at the sockets of a range of states, and returns how many looks it has left in the array for them: those that
+/// have changed since they were last shown, are not at rest, are gone or have ended unlisted.
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "raw_tp/look")]
+pub extern "C" fn look(ctx: *const LookArguments) -> i32 {
+    run(ctx, look_at)
+}
+
+/// The same where the verifier does not let loads through the address of a socket fail.
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "raw_tp/look_probed")]
+pub extern "C" fn look_probed(ctx: *const LookArguments) -> i32 {
+    run(ctx, look_at_probed)
+}
+
+#[inline(always)]
+fn run(ctx: *const LookArguments, look_at: extern "C" fn(u32, u32, u32) -> u32) -> i32 {
+    // SAFETY: user space passes these arguments.
+    let (first, count, show) = unsafe {
+        let (first, count, show) = (&raw const (*ctx).first, &raw const (*ctx).count, &raw const (*ctx).show);
+        (read_volatile(first), read_volatile(count), read_volatile(show))
+    };
+    let (mut made, mut i) = (0, 0);
+    while i < LOOKS {
+        if i as u64 >= count {
+            break;
+        }
+        made += look_at(first as u32 + i, made, show as u32);
+        i += 1;
+    }
+    made as i32
+}
+
+/// Looks at the socket of one state; 1 if that is worth showing, and in the array at `place`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn look_at(index: u32, place: u32, show: u32) -> u32 {
+    one(index, place, show, Cast::new) as u32
+}
+
+/// As [`look_at`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn look_at_probed(index: u32, place: u32, show: u32) -> u32 {
+    one(index, place, show, Probed) as u32
+}
+
+#[inline(always)]
+fn one<S: Remembered>(index: u32, place: u32, show: u32, socket: impl FnOnce(u64) -> S) -> bool {
+    let Some(state) = store::at(index) else { return false };
+    let state = &*state;
+    let (cookie, flags) = (volatile(&state.cookie), volatile(&state.flags));
+    if flags & SOCKET_FINAL != 0 {
+        // User space takes it from the list of ended states, unless it is not there.
+        return flags & SOCKET_UNLISTED != 0 && leave(index, place, 0, 0);
+    }
+    let address = volatile(&state.sock);
+    if cookie == 0 || address == 0 {
+        return false;
+    }
+    let sequence = volatile(&state.sequence);
+    shared_barrier();
+    let sock = socket(address);
+    if sock.cookie() != cookie || sock.references() == 0 {
+        // It may have ended since the flags were read.
+        shared_barrier();
+        if volatile(&state.flags) & SOCKET_FINAL != 0 {
+            return false;
+        }
+        store::forget(state);
+        return leave(index, place, sequence, LIVE_GONE);
+    }
+    let connected = volatile(&state.last_ns) != 0;
+    let listens = !connected && sock.state() == tcp_state::LISTEN;
+    // Neither connected nor listening, a socket has nothing to show; what was shown of it before remains valid.
+    if !connected && !listens || connected && show == SHOW_LISTENERS {
+        return false;
+    }
+    if show != SHOW_ALL && unchanged(state, sequence, sock, connected) {
+        return false;
+    }
+    let Some(look) = maps::look(place) else { return false };
+    look.index = index;
+    look.sequence = sequence;
+    look.time_ns = kernel::now_ns();
+    shared_barrier();
+    sock.live(&mut look.live);
+    let slot = volatile(&state.reader_slot);
+    look.live.reader_edges = 0;
+    if slot != SLOT_NONE
+        && let Some(edges) = socket::edges(slot, volatile(&state.reader_tid))
+    {
+        look.live.reader_edges = edges;
+        look.live.flags |= LIVE_READER;
+    }
+    let growth = if setting!(grow_announced) != 0 { volatile(&state.grow_from) != 0 } else { !sock.rcvbuf_locked() };
+    look.live.flags |= growth as u8 * LIVE_GROWTH;
+    look.live.flags |= sock.port_chosen() as u8 * LIVE_PORT_CHOSEN;
+    shared_barrier();
+    // Otherwise the memory was given to another socket meanwhile, and the next look finds this one gone.
+    sock.cookie() == cookie
+}
+
+/// Whether the socket is as it was last shown, at rest, so that neither an event nor time has added to its totals.
+///
+/// What changes without an event is visible here: arrivals on a half-closed connection in `rcv_nxt`, out-of-order
+/// arrivals in the memory, and windows and limits directly. `copied_seq` is not read, because a socket whose queue was
+/// empty has nothing left to read. Each additional field would cost one more cache line of every socket in every pass.
+#[inline(always)]
+fn unchanged(state: &SocketState, sequence: u32, sock: impl Remembered, connected: bool) -> bool {
+    let shown = &state.shown;
+    // A listening socket has no data, and its state has no limit to compare with.
+    sequence == shown.sequence
+        && sock.rmem() == shown.rmem
+        && (sock.rcvbuf() == volatile(&state.rcvbuf) || !connected)
+        && sock.backlog() == 0
+        && (sock.rcv_nxt() == volatile(&state.rcv_nxt) || !connected)
+        && sock.window() == shown.window
+        && (shown.running == 0 || running(state))
+}
+
+/// Whether the reader is still in the timeslice of the last event, so that the end of that timeslice has yet to be
+/// shown.
+#[inline(always)]
+fn running(state: &SocketState) -> bool {
+    let edges = volatile(&state.reader_edges);
+    let slot = volatile(&state.reader_slot);
+    slot != SLOT_NONE && edges & 1 == 1 && socket::edges(slot, volatile(&state.reader_tid)) == Some(edges)
+}
+
+/// Leaves a look that has nothing but flags.
+#[inline(always)]
+fn leave(index: u32, place: u32, sequence: u32, flags: u8) -> bool {
+    let Some(look) = maps::look(place) else { return false };
+    *look = Look { index, sequence, time_ns: 0, live: SocketLive { flags, ..SocketLive::ZERO } };
+    true
+}
+
+/// Reads a word that an event may be writing, in its place among other reads.
+#[inline(always)]
+fn volatile<T: Copy>(word: &T) -> T {
+    // SAFETY: a reference is valid for reads.
+    unsafe { read_volatile(word) }
+}

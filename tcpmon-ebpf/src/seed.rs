@@ -1,0 +1,66 @@
+//! Seeding: what is open when tcpmon starts.
+#![expect(unsafe_code, reason = "the context of an iterator")]
+
+use aya_ebpf::helpers::generated::bpf_sock_from_file;
+use tcpmon_common::{
+    settings::{TRACE_NONE, TRACE_TIMESLICES},
+    socket::{SOCKET_LISTENS, SOCKET_PASSIVE, SOCKET_PORT_CHOSEN},
+    tcp_state,
+    tracepoint::TaskFile,
+};
+
+use crate::{
+    kernel::{self, Sock, Task, setting},
+    maps, reader, socket, timeslice,
+};
+
+/// Visits every open file of every process, and starts to watch the TCP sockets among them. Runs once, before
+/// `tcp_probe` and `tcp_rcv_space_adjust` are attached, so nothing else writes these states yet.
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "iter/task_file")]
+pub extern "C" fn seed(ctx: *const TaskFile) -> i32 {
+    // SAFETY: the kernel passes this context to an iterator of this kind.
+    let ctx = unsafe { &*ctx };
+    adopt(ctx);
+    0
+}
+
+#[inline(always)]
+fn adopt(ctx: &TaskFile) -> Option<()> {
+    let task = Task::new(ctx.task)?;
+    if ctx.file.is_null() {
+        return None;
+    }
+    // SAFETY: a typed file pointer; the result is null if the file is not a socket.
+    let socket = unsafe { bpf_sock_from_file(ctx.file.cast()) } as *const u8;
+    let tcp = Sock::of_socket(socket)?.tcp()?;
+    let current = tcp.sock().state();
+    if current == tcp_state::SYN_SENT || current == tcp_state::SYN_RECV || current == tcp_state::CLOSE {
+        return None;
+    }
+    let known = socket::known(tcp.sock()).is_some();
+    let state = socket::known_or_new(tcp, || tcp.sock().cookie())?;
+    if !known {
+        reader::opened_by(state, task);
+        if current == tcp_state::LISTEN {
+            tcp.identity(&mut state.identity);
+            state.flags |= SOCKET_LISTENS | socket::note_listener(tcp);
+        } else {
+            // The iterator visits a listening socket before its connections, because its descriptor and its process id
+            // are lower.
+            if maps::is_chosen(tcp.netns(), tcp.ports().0) {
+                state.flags |= SOCKET_PASSIVE | SOCKET_PORT_CHOSEN;
+            }
+            socket::start_counting(state, tcp, kernel::now_ns(), false);
+        }
+    }
+    if setting!(trace) != TRACE_NONE && setting!(filter_cgroups) == 0 && current != tcp_state::LISTEN {
+        let slot = reader::enter(task)?;
+        state.reader_slot = slot;
+        state.reader_tid = task.tid();
+        if setting!(trace) == TRACE_TIMESLICES {
+            timeslice::seed(slot, state, tcp);
+        }
+    }
+    None
+}

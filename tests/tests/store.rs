@@ -1,0 +1,387 @@
+//! The store of the sockets' states: which connection a state is, which sockets have one, and what a kernel may refuse.
+#![expect(clippy::unwrap_used, reason = "a test ends where its claim does")]
+
+mod common;
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{DEADLINE, lost, sources_and_probes};
+use socket2::{Domain, SockRef, Socket, Type};
+use tcpmon_tests::{Daemon, Lab, Page, is_emulated, many};
+use tcpmon_tests::{eventually, truth};
+
+/// Bytes received and read for this service.
+fn of_service(page: &Page, service: &str) -> [f64; 2] {
+    ["tcpmon_receive_bytes_total", "tcpmon_receive_read_bytes_total"]
+        .map(|name| page.sum(name, &[("service", service)]))
+}
+
+/// What was lost, but for ends of connections that a kernel hides from all programs ([`truth::HiddenEnds`]): a pass
+/// finds these, with all that they have received.
+fn lost_but_ends(page: &Page) -> f64 {
+    lost(page) - page.value("tcpmon_lost_total", &[("what", "socket_end")]).unwrap()
+}
+
+/// Waits until tcpmon has counted these bytes, received and read, for these services.
+#[track_caller]
+fn counted(daemon: &Daemon, expected: &[(&str, u64)]) {
+    eventually(DEADLINE, "every byte has its service", || {
+        let page = daemon.scrape();
+        let seen: Vec<_> = expected.iter().map(|(service, _)| of_service(&page, service)).collect();
+        let is_right = |(seen, (_, bytes)): (&[f64; 2], &(&str, u64))| *seen == [*bytes as f64; 2];
+        if seen.iter().zip(expected).all(is_right) { Ok(()) } else { Err(format!("{seen:?} of {expected:?}")) }
+    });
+}
+
+fn listen(lab: &Lab, port: u16) -> TcpListener {
+    lab.receiver().run(|| TcpListener::bind(("127.0.0.1", port))).unwrap()
+}
+
+fn connect(lab: &Lab, port: u16) -> TcpStream {
+    lab.receiver().run(|| TcpStream::connect(("127.0.0.1", port))).unwrap()
+}
+
+/// Sends `bytes` from one end to the other, which reads them.
+fn transfer(mut from: &TcpStream, mut to: &TcpStream, bytes: usize) {
+    from.write_all(&vec![0; bytes]).unwrap();
+    to.read_exact(&mut vec![0; bytes]).unwrap();
+}
+
+/// The client closes with a reset, as many benchmarks and proxies do: the kernel then forgets its port before the
+/// socket ends.
+#[test]
+fn connections_that_are_reset_by_their_client_have_its_service() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let listener = listen(&lab, 7_400);
+    let connections = many(1_000);
+    for _ in 0..connections {
+        let client = connect(&lab, 7_400);
+        let server = listener.accept().unwrap().0;
+        transfer(&client, &server, 20);
+        transfer(&server, &client, 10);
+        SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
+    }
+    counted(&daemon, &[("remote:7400", 10 * connections), ("local:7400", 20 * connections)]);
+    assert_eq!(of_service(&daemon.scrape(), "remote:0"), [0.0; 2]);
+    assert_eq!(lost_but_ends(&daemon.scrape()), 0.0);
+}
+
+#[test]
+fn each_connection_of_a_socket_that_connects_again_and_then_listens_is_counted() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let listeners = [7_401, 7_402, 7_403].map(|port| listen(&lab, port));
+    let socket = lab.receiver().run(|| Socket::new(Domain::IPV4, Type::STREAM, None)).unwrap();
+    socket.set_reuse_address(true).unwrap();
+    let client = TcpStream::from(socket);
+    for (listener, scrapes) in listeners.iter().zip([true, false, true]) {
+        SockRef::from(&client).connect(&listener.local_addr().unwrap().into()).unwrap();
+        let server = listener.accept().unwrap().0;
+        transfer(&server, &client, 1_000);
+        // With and without a pass that has shown it.
+        if scrapes {
+            daemon.scrape();
+        }
+        rustix::net::connect_unspec(&client).unwrap();
+    }
+    let remote = [("remote:7401", 1_000), ("remote:7402", 1_000), ("remote:7403", 1_000)];
+    counted(&daemon, &remote);
+
+    let listener = SockRef::from(&client);
+    listener.bind(&SocketAddr::from(([127, 0, 0, 1], 7_404)).into()).unwrap();
+    listener.listen(1).unwrap();
+    let peer = connect(&lab, 7_404);
+    let accepted = TcpStream::from(listener.accept().unwrap().0);
+    transfer(&peer, &accepted, 500);
+    drop((peer, accepted));
+    // It is open and connected again.
+    rustix::net::connect_unspec(&client).unwrap();
+    SockRef::from(&client).connect(&listeners[0].local_addr().unwrap().into()).unwrap();
+    let server = listeners[0].accept().unwrap().0;
+    transfer(&server, &client, 70);
+    counted(&daemon, &[("remote:7401", 1_070), remote[1], remote[2], ("local:7404", 500)]);
+    assert_eq!(daemon.scrape().sum("tcpmon_sockets", &[("service", "remote:7401")]), 1.0);
+    drop((server, client));
+    eventually(DEADLINE, "none is left", || {
+        let page = daemon.scrape();
+        ["remote:7401", "remote:7402", "remote:7403", "local:7404"]
+            .iter()
+            .all(|service| page.sum("tcpmon_sockets", &[("service", service)]) == 0.0)
+    });
+    assert_eq!(lost(&daemon.scrape()), 0.0);
+}
+
+/// Sets or gets an option of TCP that is a number.
+fn option(socket: &impl std::os::fd::AsRawFd, name: i32, value: Option<u32>) -> u32 {
+    let mut number = value.unwrap_or_default();
+    let mut length = size_of::<u32>() as u32;
+    let (socket, address) = (socket.as_raw_fd(), (&raw mut number).cast());
+    #[expect(unsafe_code, reason = "options that no crate wraps")]
+    // SAFETY: the number is alive, and as long as is said.
+    let result = unsafe {
+        match value {
+            Some(_) => libc::setsockopt(socket, libc::IPPROTO_TCP, name, address, length),
+            None => libc::getsockopt(socket, libc::IPPROTO_TCP, name, address, &raw mut length),
+        }
+    };
+    assert_eq!(result, 0, "option {name}: {}", std::io::Error::last_os_error());
+    number
+}
+
+/// A process that is moved (CRIU) gets its connections back in new sockets, whose numbers do not begin at their first
+/// byte.
+#[test]
+fn a_connection_that_is_restored_in_another_socket_is_counted_from_there() {
+    /// `TCP_REPAIR_QUEUE`: of what is received, and of what is sent.
+    const QUEUES: [u32; 2] = [1, 2];
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let listener = listen(&lab, 7_405);
+    let client = connect(&lab, 7_405);
+    let server = listener.accept().unwrap().0;
+    transfer(&server, &client, 1_000);
+    transfer(&client, &server, 300);
+
+    option(&client, libc::TCP_REPAIR, Some(1));
+    let sequences = QUEUES.map(|queue| {
+        option(&client, libc::TCP_REPAIR_QUEUE, Some(queue));
+        option(&client, libc::TCP_QUEUE_SEQ, None)
+    });
+    let local = client.local_addr().unwrap();
+    // Without a word to the peer.
+    drop(client);
+    let restored = lab.receiver().run(|| Socket::new(Domain::IPV4, Type::STREAM, None)).unwrap();
+    option(&restored, libc::TCP_REPAIR, Some(1));
+    restored.set_reuse_address(true).unwrap();
+    restored.bind(&local.into()).unwrap();
+    for (queue, sequence) in QUEUES.into_iter().zip(sequences) {
+        option(&restored, libc::TCP_REPAIR_QUEUE, Some(queue));
+        option(&restored, libc::TCP_QUEUE_SEQ, Some(sequence));
+    }
+    restored.connect(&listener.local_addr().unwrap().into()).unwrap();
+    option(&restored, libc::TCP_REPAIR, Some(0));
+    let restored = TcpStream::from(restored);
+    transfer(&server, &restored, 2_000);
+    transfer(&restored, &server, 40);
+    let by_kernel = truth::sockets(lab.receiver());
+    let by_kernel = by_kernel.iter().find(|socket| socket.local == local).unwrap();
+    assert_eq!(by_kernel.info.bytes_received, 2_000);
+    counted(&daemon, &[("remote:7405", 3_000), ("local:7405", 340)]);
+    assert_eq!(lost(&daemon.scrape()), 0.0);
+}
+
+/// Opens connections to a server of its own, one after another, until told to end: each end sends some bytes.
+struct Clients {
+    threads: Vec<thread::JoinHandle<()>>,
+    end: Arc<AtomicBool>,
+    connections: Arc<AtomicU64>,
+}
+
+/// Bytes that each end of a connection gets.
+const EACH_WAY: u64 = 100;
+
+impl Clients {
+    /// As many threads as there are `ports`, each with a server on one of them, and at most `rate` connections a second
+    /// each.
+    fn start(lab: &Lab, ports: &[u16], rate: f64) -> Self {
+        let (end, connections) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let mut threads = Vec::new();
+        for port in ports {
+            let listener = listen(lab, *port);
+            let server = thread::spawn(move || {
+                for accepted in listener.incoming() {
+                    let mut accepted = accepted.unwrap();
+                    let mut bytes = [0; EACH_WAY as usize];
+                    // An empty connection is the last one.
+                    if accepted.read_exact(&mut bytes).is_err() {
+                        return;
+                    }
+                    accepted.write_all(&bytes).unwrap();
+                }
+            });
+            let (namespace, end) = (lab.receiver().clone(), Arc::clone(&end));
+            let (connections, port) = (Arc::clone(&connections), *port);
+            let client = move || {
+                let begun = Instant::now();
+                let mut made = 0_u64;
+                while !end.load(Ordering::Relaxed) {
+                    let client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+                    let mut bytes = [0; EACH_WAY as usize];
+                    (&client).write_all(&bytes).unwrap();
+                    (&client).read_exact(&mut bytes).unwrap();
+                    // Its port is free at once.
+                    SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
+                    drop(client);
+                    connections.fetch_add(1, Ordering::Relaxed);
+                    made += 1;
+                    let due = begun + Duration::from_secs_f64(made as f64 / rate);
+                    thread::sleep(due.saturating_duration_since(Instant::now()));
+                }
+                drop(TcpStream::connect(("127.0.0.1", port)).unwrap());
+            };
+            threads.push(thread::spawn(move || namespace.run(client)));
+            threads.push(server);
+        }
+        Self { threads, end, connections }
+    }
+
+    fn so_far(&self) -> u64 {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Ends, and returns the number of connections that were made, without the last one of each thread.
+    fn finish(self) -> u64 {
+        self.end.store(true, Ordering::Relaxed);
+        self.threads.into_iter().for_each(|thread| thread.join().unwrap());
+        self.connections.load(Ordering::Relaxed)
+    }
+}
+
+/// Waits until at least this time has passed and at least so many connections were made.
+fn wait_for(clients: &Clients, time: Duration, connections: u64) {
+    let begun = Instant::now();
+    eventually(time + DEADLINE, "enough connections", || begun.elapsed() >= time && clients.so_far() >= connections);
+}
+
+#[test]
+fn a_daemon_that_is_stopped_for_half_a_minute_under_two_thousand_connections_a_second_loses_nothing() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let (rate, stopped) = if is_emulated() { (50.0, 5) } else { (2_000.0, 30) };
+    let clients = Clients::start(&lab, &[7_410], rate);
+    // The store makes room for half a minute at the rate that it sees.
+    wait_for(&clients, Duration::from_secs(if is_emulated() { 4 } else { 22 }), 0);
+    let before = clients.so_far();
+    daemon.stopped_while(|| wait_for(&clients, Duration::from_secs(stopped), 0));
+    let meanwhile = clients.so_far() - before;
+    let connections = clients.finish();
+    counted(&daemon, &[("local:7410", connections * EACH_WAY), ("remote:7410", connections * EACH_WAY)]);
+    let page = daemon.scrape();
+    assert_eq!(lost_but_ends(&page), 0.0, "{:?}", page.samples("tcpmon_lost_total"));
+    // Otherwise this shows nothing.
+    assert!(is_emulated() || meanwhile as f64 > 0.5 * rate * stopped as f64, "{meanwhile} connections");
+}
+
+#[test]
+fn as_many_connections_are_begun_ended_and_counted_as_three_clients_make_at_full_speed() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    // The kernel counts by network namespace: that of the daemon, and the lab's.
+    let opened = || {
+        let page = daemon.scrape();
+        let count = |by: &str| page.sum("tcpmon_connections_opened_total", &[("counted_by", by)]);
+        let in_lab = truth::tcp_counters(lab.receiver());
+        (count("programs"), count("kernel") + (in_lab["ActiveOpens"] + in_lab["PassiveOpens"]) as f64)
+    };
+    let before = opened();
+    let ports = [7_420, 7_421, 7_422];
+    let clients = Clients::start(&lab, &ports, f64::INFINITY);
+    wait_for(&clients, Duration::from_secs(if is_emulated() { 3 } else { 10 }), 0);
+    let connections = clients.finish();
+    for service in ["local", "remote"] {
+        eventually(DEADLINE, "every byte is counted once", || {
+            let page = daemon.scrape();
+            let sums = ports.map(|port| of_service(&page, &format!("{service}:{port}")));
+            let seen: f64 = sums.iter().map(|[received, _]| received).sum();
+            if seen == (connections * EACH_WAY) as f64 { Ok(()) } else { Err(format!("{seen} of {connections}")) }
+        });
+    }
+    // Each thread has one more, and the scrapes have theirs, at both ends.
+    eventually(DEADLINE, "the programs have seen as many begin as the kernel has", || {
+        let after = opened();
+        let (by_programs, by_kernel) = (after.0 - before.0, after.1 - before.1);
+        let enough = by_programs >= (2 * connections) as f64;
+        if by_programs == by_kernel && enough { Ok(()) } else { Err(format!("{by_programs} {by_kernel}")) }
+    });
+    let page = daemon.scrape();
+    assert_eq!(lost_but_ends(&page), 0.0, "{:?}", page.samples("tcpmon_lost_total"));
+    eventually(DEADLINE, "their states are free again", || {
+        let page = daemon.scrape();
+        let in_use = page.value("tcpmon_map_entries", &[("map", "sockets")])?;
+        let by_kernel = truth::sockets(lab.receiver()).len();
+        (in_use < 100.0).then_some(()).or_else(|| {
+            eprintln!("{in_use} states in use, {by_kernel} sockets in the lab");
+            None
+        })
+    });
+}
+
+/// A daemon for which bpf(2) refuses a command, as a hardened kernel does.
+fn refusing(command: u64) -> Result<Daemon, tcpmon_tests::Refused> {
+    Daemon::try_start_refusing(command, &[])
+}
+
+/// `enum bpf_cmd`.
+const BPF_PROG_TEST_RUN: u64 = 10;
+const BPF_ITER_CREATE: u64 = 33;
+
+#[test]
+fn where_the_kernel_runs_no_program_for_user_space_all_is_as_of_the_last_event_and_the_status_says_so() {
+    let lab = Lab::new();
+    let daemon = refusing(BPF_PROG_TEST_RUN).unwrap();
+    let (attached, reason) = sources_and_probes(&daemon).remove("look").unwrap();
+    assert!(!attached && reason.contains("Operation not permitted"), "{reason}");
+    let listener = listen(&lab, 7_430);
+    let client = connect(&lab, 7_430);
+    let server = listener.accept().unwrap().0;
+    for _ in 0..10 {
+        transfer(&client, &server, 5_000);
+    }
+    let page = daemon.scrape();
+    let sockets = |page: &Page| page.sum("tcpmon_sockets", &[("service", "local:7430")]);
+    assert_eq!((of_service(&page, "local:7430"), sockets(&page)), ([50_000.0; 2], 1.0));
+    // What waits is seen up to the last segment but one.
+    for _ in 0..3 {
+        (&client).write_all(&[0; 700]).unwrap();
+        let expected = || {
+            let sockets = truth::sockets(lab.receiver());
+            let socket =
+                sockets.iter().find(|socket| socket.local == server.local_addr().unwrap() && socket.recv_q > 0);
+            socket.is_some_and(|socket| socket.recv_q % 700 == 0)
+        };
+        eventually(DEADLINE, "the segment is here", expected);
+    }
+    let queued = daemon.scrape().sum("tcpmon_receive_queue_bytes", &[("service", "local:7430")]);
+    assert_eq!(queued, 1_400.0);
+    drop((client, server));
+    eventually(DEADLINE, "the end shows all", || {
+        let page = daemon.scrape();
+        let seen = (page.sum("tcpmon_receive_bytes_total", &[("service", "local:7430")]), sockets(&page));
+        if seen == (52_100.0, 0.0) { Ok(()) } else { Err(format!("{seen:?}")) }
+    });
+    assert_eq!(lost(&daemon.scrape()), 0.0);
+}
+
+#[test]
+fn where_the_kernel_refuses_the_iterator_tcpmon_says_so_in_one_sentence() {
+    let Err(refusal) = refusing(BPF_ITER_CREATE) else { panic!("it starts without the sockets that are open") };
+    assert_eq!(refusal.status.code(), Some(3), "{refusal:?}");
+    assert_eq!(refusal.stderr.trim().lines().count(), 1, "{refusal:?}");
+    let parts = ["iterator task_file", "Operation not permitted", "forbids"];
+    assert!(parts.iter().all(|part| refusal.stderr.contains(part)), "{refusal:?}");
+}
+
+/// A listener without a port of its own gets one after it has started to listen.
+#[test]
+fn connections_to_a_listener_that_was_never_bound_are_those_of_a_port_that_the_kernel_chose() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let socket = lab.receiver().run(|| Socket::new(Domain::IPV4, Type::STREAM, None)).unwrap();
+    socket.listen(1).unwrap();
+    #[expect(unsafe_code, reason = "a copy of the descriptor")]
+    // SAFETY: dup(2) returns a new descriptor, which nobody else has.
+    let listener = TcpListener::from(unsafe { OwnedFd::from_raw_fd(libc::dup(socket.as_raw_fd())) });
+    let port = listener.local_addr().unwrap().port();
+    daemon.scrape();
+    let client = connect(&lab, port);
+    let server = listener.accept().unwrap().0;
+    transfer(&client, &server, 900);
+    counted(&daemon, &[("local:ephemeral", 900)]);
+}
