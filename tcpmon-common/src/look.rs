@@ -3,7 +3,7 @@
 use crate::socket::SocketLive;
 
 /// States that one run looks at: it takes less than half a millisecond.
-pub const LOOKS: u32 = 512;
+pub const LOOKS: u32 = 256;
 
 /// Looks at sockets that have changed since they were last shown, or are not at rest.
 pub const SHOW_CHANGED: u32 = 0;

@@ -13,6 +13,11 @@ pub const END_BLOCKED: u32 = 1;
 /// The thread exited.
 pub const END_EXITED: u32 = 2;
 
+/// Slots of readers that were never taken. Like the one below: a key of the array `UNUSED`.
+pub const UNUSED_SLOTS: u32 = 0;
+/// Places for further sockets of traced readers that were never taken.
+pub const UNUSED_PLACES: u32 = 1;
+
 /// The slot is in use.
 pub const READER_ACTIVE: u32 = 1;
 /// The thread has exited; user space collects the slot's totals and frees the slot.

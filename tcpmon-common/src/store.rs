@@ -6,7 +6,7 @@
 //! through [`SocketState::next`](crate::socket::SocketState::next), so neither can overflow.
 //!
 //! Programs find a state by its socket's cookie, which no two sockets of a host ever share, in a table of [`Bucket`]s
-//! of one cache line. A cookie has two buckets.
+//! of one cache line. A cookie has two buckets: see [`bucket`].
 
 /// States in one array.
 pub const BLOCK: u32 = 1024;
@@ -24,24 +24,42 @@ pub const NO_STATE: u32 = u32::MAX;
 pub const BUCKET: usize = 8;
 
 /// With more entries than this in its first bucket, a new entry goes to the emptier one of the two. Most look-ups then
-/// end in the first bucket, and none of 5.5 million entries found both full with four entries a bucket on average.
+/// end in the first bucket.
 pub const CROWDED: u32 = 5;
+
+/// Sockets of a full store per bucket.
+const PER_BUCKET: u32 = 4;
+
+/// First buckets of a block of cookies: 16 KiB.
+const BUCKETS_IN_ORDER_LOG2: u32 = 8;
+/// Cookies of a block.
+const COOKIES_IN_ORDER: u64 = (PER_BUCKET as u64) << BUCKETS_IN_ORDER_LOG2;
 
 /// Entries with the same number of sockets of a host in front of the index, or 0 if they are free.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct Bucket(pub [u64; BUCKET]);
 
-/// Number of buckets for at most this many sockets, as a power of two: four sockets a bucket.
+/// Number of buckets for at most this many sockets, as a power of two.
 pub fn buckets_log2(max_sockets: u32) -> u32 {
-    (max_sockets / 4).max(2).next_power_of_two().ilog2()
+    (max_sockets / PER_BUCKET).max(2).next_power_of_two().ilog2()
 }
 
 /// The first or the second bucket of a cookie in a table of `1 << (64 - shift)` buckets.
+///
+/// A CPU takes cookies one after another, so the first buckets of sockets that it opens one after another are close
+/// together. To enter a socket in a part of a large table that nobody has used for long takes more than 1 us in a
+/// virtual machine, where such an access walks two page tables. The order of the buckets differs from one block of
+/// cookies to the next, so that the sockets that stay do not share their first buckets if every eighth stays. The
+/// second bucket is anywhere.
 #[inline(always)]
 pub fn bucket(cookie: u64, second: bool, shift: u32) -> u32 {
-    let factor = if second { 0xC2B2_AE3D_27D4_EB4F } else { 0x9E37_79B9_7F4A_7C15 };
-    (cookie.wrapping_mul(factor) >> shift) as u32
+    const MIX: u64 = 0x9E37_79B9_7F4A_7C15;
+    if second {
+        return (cookie.wrapping_mul(MIX) >> shift) as u32;
+    }
+    let order = (cookie / COOKIES_IN_ORDER).wrapping_mul(MIX) >> (64 - BUCKETS_IN_ORDER_LOG2);
+    (((cookie / PER_BUCKET as u64) ^ order) << shift >> shift) as u32
 }
 
 /// The table's entry for a socket: the low 44 bits of its cookie, and the index of its state.
@@ -81,4 +99,99 @@ const _: () = assert!(size_of::<StoreControl>() == 128);
 #[inline(always)]
 pub fn head_after(head: u64, next: u32) -> u64 {
     ((head >> 32) + 1) << 32 | next as u64
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::{collections::VecDeque, vec, vec::Vec};
+
+    use super::*;
+
+    /// Enters sockets as the programs do, and removes them when their lives end.
+    struct Table {
+        entries: Vec<u32>,
+        shift: u32,
+        /// Entries in a second bucket, and sockets that found both buckets full.
+        second: usize,
+        refused: usize,
+    }
+
+    impl Table {
+        fn new(max_sockets: u32) -> Self {
+            let log2 = buckets_log2(max_sockets);
+            Self { entries: vec![0; 1 << log2], shift: 64 - log2, second: 0, refused: 0 }
+        }
+
+        /// The number of the socket's bucket.
+        fn enter(&mut self, cookie: u64) -> Option<u32> {
+            let [first, second] = [false, true].map(|second| bucket(cookie, second, self.shift));
+            let [in_first, in_second] = [first, second].map(|number| self.entries[number as usize]);
+            let to_second = in_first > CROWDED && in_second < in_first;
+            let (number, entries) = if to_second { (second, in_second) } else { (first, in_first) };
+            if entries == BUCKET as u32 {
+                self.refused += 1;
+                return None;
+            }
+            self.second += usize::from(to_second);
+            self.entries[number as usize] += 1;
+            Some(number)
+        }
+    }
+
+    /// With as many sockets as there may be, however they come and go: `lives` tells for how many further begins a
+    /// socket lives.
+    fn fill(max_sockets: u32, begins: usize, mut lives: impl FnMut(u64) -> usize) -> (f64, usize) {
+        let mut table = Table::new(max_sockets);
+        let mut ends: VecDeque<Vec<Option<u32>>> = VecDeque::new();
+        let (mut alive, mut begun) = (0, 0);
+        for cookie in 1.. {
+            if begun == begins {
+                break;
+            }
+            for bucket in ends.pop_front().unwrap_or_default().into_iter().flatten() {
+                table.entries[bucket as usize] -= 1;
+                alive -= 1;
+            }
+            if alive == max_sockets {
+                continue;
+            }
+            let bucket = table.enter(cookie);
+            (alive, begun) = (alive + u32::from(bucket.is_some()), begun + 1);
+            let life = lives(cookie).max(1);
+            ends.resize_with(ends.len().max(life), Vec::new);
+            ends[life - 1].push(bucket);
+        }
+        (table.second as f64 / begins as f64, table.refused)
+    }
+
+    #[test]
+    fn every_socket_has_room_however_sockets_come_and_go() {
+        let mut seed = 1_u64;
+        let mut random = move || {
+            // An xorshift generator.
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed
+        };
+        for max_sockets in [1_000, 65_536] {
+            let max = max_sockets as usize;
+            let check = |name: &str, lives: &mut dyn FnMut(u64) -> usize| {
+                let (second, refused) = fill(max_sockets, 8 * max, lives);
+                assert!(
+                    second < 0.25 && refused == 0,
+                    "{max_sockets}, {name}: {second} in the second, {refused} refused"
+                );
+            };
+            check("each lives as long", &mut |_| max);
+            check("every eighth stays", &mut |cookie| if cookie.is_multiple_of(8) { 8 * max } else { 2 });
+            check("ends at random", &mut |_| random() as usize % (2 * max));
+            check("many are short, few are long", &mut |_| {
+                let draw = random() as usize;
+                if draw.is_multiple_of(10) { draw / 10 % (20 * max) } else { draw % 100 }
+            });
+        }
+    }
 }

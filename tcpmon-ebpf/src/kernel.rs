@@ -115,18 +115,27 @@ pub unsafe fn zero<T>(value: *mut T) {
     }
 }
 
-/// A full barrier: other CPUs see the stores before it before the loads after it are done. Without the fetch, the
-/// addition would be no barrier on arm64 (`Documentation/atomic_t.txt`: only operations with a result are ordered).
+/// A full barrier: other CPUs see the stores before it before the loads after it are done.
 #[inline(always)]
 pub fn full_barrier() {
     let mut word = 0_u64;
-    // SAFETY: an atomic addition to a word on the stack; Rust has none for eBPF.
+    fetch_add(&raw mut word, 0);
+}
+
+/// Adds to a word of the stack or of a map, and returns what was there before: one step for all CPUs, and a full
+/// barrier. Without the fetch, the addition would be no barrier on arm64 (`Documentation/atomic_t.txt`: only operations
+/// with a result are ordered).
+#[inline(always)]
+pub fn fetch_add(word: *mut u64, value: u64) -> u64 {
+    let mut value = value;
+    // SAFETY: the verifier checks the address. Rust has no such operation for eBPF.
     unsafe {
         core::arch::asm!(
             "{1} = atomic_fetch_add((u64 *)({0} + 0), {1})",
-            in(reg) &raw mut word, inout(reg) 0_u64 => _, options(nostack)
+            in(reg) word, inout(reg) value, options(nostack)
         );
     }
+    value
 }
 
 /// Keeps stores in order among each other, and loads among each other, for other CPUs: x86-64 does so by itself (TSO).

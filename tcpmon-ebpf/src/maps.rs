@@ -3,7 +3,7 @@
 
 mod task;
 
-use core::ffi::c_void;
+use core::{ffi::c_void, ptr::read_volatile};
 
 use aya_ebpf::{
     bindings::{
@@ -24,13 +24,13 @@ use tcpmon_common::{
     memory_limit::KINDS,
     name::Name,
     napi::{NAPI_SLOTS, NapiDevice},
-    reader::ReaderSlot,
+    reader::{ReaderSlot, UNUSED_PLACES, UNUSED_SLOTS},
     socket::port_key,
     timeslice::KEPT,
 };
 
 use crate::{
-    kernel::zero,
+    kernel::{fetch_add, zero},
     traced::{TracedReader, TracedSocket},
 };
 
@@ -43,7 +43,11 @@ pub use self::task::{ReaderThread, forget_slot, reader_thread, slot_of};
 #[map]
 static READERS: Array<ReaderSlot> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 
-/// Free slots. Filled by user space, taken by read.
+/// `UNUSED_` constant -> the lowest number that was never taken, and the first that is too high. User space sets both.
+#[map]
+static UNUSED: Array<[u64; 2]> = Array::with_max_entries(2, 0);
+
+/// Slots that are free again. Given back by user space, taken by read.
 #[map]
 static FREE_SLOTS: Stack<u32> = Stack::with_max_entries(1, 0);
 
@@ -56,7 +60,7 @@ static TRACED: Array<TracedReader> = Array::with_max_entries(1, 0);
 #[map]
 static TRACED_SOCKETS: Array<[TracedSocket; KEPT]> = Array::with_max_entries(1, 0);
 
-/// Free places for further sockets. Filled by user space, taken by read, freed by sched.
+/// Places for further sockets that are free again. Taken by read, freed by sched.
 #[map]
 static FREE_PLACES: Stack<u32> = Stack::with_max_entries(1, 0);
 
@@ -130,11 +134,28 @@ pub fn reader(slot: u32) -> Option<&'static mut ReaderSlot> {
 /// Takes a free slot; if there is none, that is counted.
 #[inline(always)]
 pub fn take_slot() -> Option<u32> {
-    let slot = FREE_SLOTS.pop().ok().flatten();
+    let slot = take(&FREE_SLOTS, UNUSED_SLOTS);
     if slot.is_none() {
         count_loss(Loss::ReaderSlot);
     }
     slot
+}
+
+/// Takes a number that is free again or was never taken.
+#[inline(always)]
+fn take(free: &Stack<u32>, unused: u32) -> Option<u32> {
+    if let Some(number) = free.pop().ok().flatten() {
+        return Some(number);
+    }
+    let next: *mut u64 = UNUSED.get_ptr_mut(unused)?.cast();
+    // SAFETY: both are in the value. The end does not change, and the next number only as here: it passes the end by no
+    // more than there are CPUs.
+    let (end, now) = unsafe { (*next.add(1), read_volatile(next)) };
+    if now >= end {
+        return None;
+    }
+    let number = fetch_add(next, 1);
+    if number < end { Some(number as u32) } else { None }
 }
 
 /// The trace's data of the reader in a slot.
@@ -166,7 +187,7 @@ pub fn traced_socket(place: u32) -> Option<&'static mut TracedSocket> {
 /// Takes a free place for a further socket.
 #[inline(always)]
 pub fn take_place() -> Option<u32> {
-    FREE_PLACES.pop().ok().flatten()
+    take(&FREE_PLACES, UNUSED_PLACES)
 }
 
 /// Frees a place.

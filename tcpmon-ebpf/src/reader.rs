@@ -1,4 +1,5 @@
 //! Readers: the threads in whose context sockets are drained.
+#![expect(unsafe_code, reason = "a function by name")]
 
 use tcpmon_common::{
     header::{Header, KIND_READER_EXIT, VERSION},
@@ -6,13 +7,13 @@ use tcpmon_common::{
     name::Name,
     reader::{FIRST_EPHEMERAL, READER_ACTIVE, READER_EXITED, READER_SERVICES, READER_TRACED, ReaderSlot, SLOT_NONE},
     settings::{FILTER_CGROUPS, TRACE_NONE, TRACE_TIMESLICES},
-    socket::{SOCKET_ACTIVE, SOCKET_PASSIVE, SOCKET_PORT_CHOSEN, SOCKET_SERVICE, SocketState},
+    socket::{SOCKET_ACTIVE, SOCKET_PASSIVE, SOCKET_PORT_CHOSEN, SOCKET_SERVICE, SocketIdentity, SocketState},
 };
 
 use crate::{
-    kernel::{self, Task, TcpSock, setting},
+    kernel::{self, Task, setting},
     maps::{self, ReaderThread},
-    timeslice,
+    store, timeslice,
 };
 
 /// The slot of the thread, which becomes a reader by this call; `None` if it cannot be followed or if, in a trace, it
@@ -96,18 +97,33 @@ pub fn take_over(state: &mut SocketState, task: Task) -> bool {
 /// Handles a read by the socket's reader: the thread's timeslices, starting with the current one, count for the
 /// socket's service. Where nobody counts timeslices, its times since its last read count for the service of that read.
 #[inline(always)]
-pub fn select_service(state: &SocketState, tcp: TcpSock) -> Option<()> {
+pub fn select_service(state: &SocketState) -> Option<()> {
     let first = state.reader_slot;
     if setting!(timeslices) == 0 {
         add_times(first, Task::current());
     }
-    let reader = maps::reader(first)?;
     // Most threads read from the same socket again.
-    if reader.cookie == state.cookie {
-        return None;
+    if maps::reader(first)?.cookie != state.cookie {
+        change_service(state.index);
     }
-    reader.cookie = state.cookie;
-    let service = Service::of(state, tcp);
+    None
+}
+
+/// The last reader of the socket with this state reads for its service from now on. A function of its own, so that the
+/// verifier walks it once.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn change_service(index: u32) -> u32 {
+    select(index);
+    0
+}
+
+#[inline(always)]
+fn select(index: u32) -> Option<()> {
+    let state = store::at(index)?;
+    let first = state.reader_slot;
+    maps::reader(first)?.cookie = state.cookie;
+    let service = Service::of(state);
     let mut slot = first;
     let mut found = false;
     let mut i = 0;
@@ -175,9 +191,9 @@ impl Service {
     };
 
     #[inline(always)]
-    fn of(state: &SocketState, tcp: TcpSock) -> Self {
+    fn of(state: &SocketState) -> Self {
         let flags = state.flags & SOCKET_SERVICE;
-        let (local_port, remote_port) = tcp.ports();
+        let SocketIdentity { netns, local_port, remote_port, .. } = state.identity;
         // For an accepted connection only the local port matters, for an opened one only the remote port. For a
         // connection that is older than tcpmon, it is most likely the port that is not ephemeral. An ephemeral remote
         // port names no service.
@@ -190,7 +206,7 @@ impl Service {
             flags,
             local_port: if opened || flags & SOCKET_PORT_CHOSEN != 0 { 0 } else { local_port },
             remote_port: if accepted || !is_remote { u16::MAX } else { remote_port },
-            netns: tcp.netns(),
+            netns,
         }
     }
 

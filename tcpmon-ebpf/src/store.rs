@@ -173,14 +173,20 @@ fn find_in(bucket: Option<*mut u64>, cookie: u64) -> u32 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn store_begin(cookie: u64) -> u32 {
-    let (Some(first), Some(second)) = (bucket(cookie, false), bucket(cookie, true)) else { return NO_STATE };
-    let (in_first, in_second) = (used(first), used(second));
-    let entries = if in_first > CROWDED && in_second < in_first { second } else { first };
-    // Whether there is room is known before a state is taken: a state that is not used comes back only through user
-    // space.
-    if in_first + in_second == 2 * BUCKET as u32 {
-        count_loss(Loss::SocketTable);
-        return NO_STATE;
+    let Some(mut entries) = bucket(cookie, false) else { return NO_STATE };
+    let in_first = used(entries);
+    if in_first > CROWDED {
+        let Some(second) = bucket(cookie, true) else { return NO_STATE };
+        let in_second = used(second);
+        // Whether there is room is known before a state is taken: a state that is not used comes back only through user
+        // space.
+        if in_first + in_second == 2 * BUCKET as u32 {
+            count_loss(Loss::SocketTable);
+            return NO_STATE;
+        }
+        if in_second < in_first {
+            entries = second;
+        }
     }
     let index = take();
     if index == NO_STATE {

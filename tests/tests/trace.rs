@@ -254,7 +254,7 @@ fn an_event_loop_has_all_bytes_of_each_of_its_sockets() {
     let traced = trace.stop();
     let slices = slices(&traced);
     let sockets = totals(&traced, "socket");
-    assert_eq!(sockets.len() as u64, FLOWS);
+    assert_eq!(sockets.len() as u64, FLOWS, "{:?}", traced.records.last());
     let lost = &traced.records.last().unwrap()["lost"];
     for socket in sockets {
         let of_socket = |key: &str| socket[key].as_u64().unwrap();
@@ -359,7 +359,7 @@ fn a_summary_has_exact_totals_of_many_threads_and_what_limited_their_connections
     let missed = |what: &str| what == "recursion_tcp_probe" || what == reads && truth::tracepoints_are_preemptible();
     assert!(lost.iter().all(|(what, count)| *count == 0 || missed(what)), "{trailer}");
     let sockets = totals(&traced, "socket");
-    assert_eq!(sockets.len() as u64, FLOWS);
+    assert_eq!(sockets.len() as u64, FLOWS, "{:?}", traced.records.last());
     let short = sockets.iter().filter(|socket| socket["read_bytes"] != BYTES);
     assert!(short.count() as u64 <= lost[reads].as_u64().unwrap(), "{trailer}");
     for socket in &sockets {

@@ -1,7 +1,10 @@
 //! The system call bpf(2), for commands that no crate wraps.
 #![expect(unsafe_code, reason = "a system call")]
 
-use std::io;
+use std::{
+    io,
+    os::fd::{AsRawFd as _, BorrowedFd},
+};
 
 use libc::c_long;
 
@@ -27,6 +30,23 @@ pub const READING_COMMANDS: [c_long; 6] = [
 
 /// The commands that add room for more sockets.
 pub const GROWING_COMMANDS: [c_long; 2] = [BPF_MAP_CREATE, BPF_MAP_UPDATE_ELEM];
+
+/// The part of `union bpf_attr` that commands for one element of a map read.
+#[repr(C)]
+pub(super) struct MapElement {
+    map_fd: u32,
+    padding: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+impl MapElement {
+    /// The element with this key, and where its value is or goes.
+    pub(super) fn new<K, V>(map: BorrowedFd<'_>, key: *const K, value: *const V) -> Self {
+        Self { map_fd: map.as_raw_fd() as u32, padding: 0, key: key as u64, value: value as u64, flags: 0 }
+    }
+}
 
 /// Calls bpf(2); a returned value is at least 0.
 ///

@@ -2,26 +2,12 @@
 //! reason, and a socket may live indefinitely.
 #![expect(unsafe_code, reason = "a bpf(2) call that no crate wraps")]
 
-use std::{
-    collections::HashMap,
-    io, mem,
-    os::fd::{AsFd as _, AsRawFd as _},
-};
+use std::{collections::HashMap, io, mem, os::fd::AsFd as _};
 
 use aya::maps::{Map, MapData, MapError, PerCpuHashMap};
 use tcpmon_common::drops::DropKey;
 
-use super::bpf::{BPF_MAP_LOOKUP_AND_DELETE_ELEM, bpf};
-
-/// The part of `union bpf_attr` that `BPF_MAP_LOOKUP_AND_DELETE_ELEM` reads.
-#[repr(C)]
-struct Element {
-    map_fd: u32,
-    padding: u32,
-    key: u64,
-    value: u64,
-    flags: u64,
-}
+use super::bpf::{BPF_MAP_LOOKUP_AND_DELETE_ELEM, MapElement, bpf};
 
 /// The map of drop counts, and the counts that were last read from it.
 pub(super) struct Drops {
@@ -71,13 +57,7 @@ impl Drops {
     fn take(&self, key: &DropKey, cpus: usize) -> io::Result<u64> {
         let Map::PerCpuHashMap(map) = &self.map else { unreachable!("`read` has looked at it as that") };
         let mut values = vec![0_u64; cpus];
-        let mut element = Element {
-            map_fd: map.fd().as_fd().as_raw_fd() as u32,
-            padding: 0,
-            key: (key as *const DropKey) as u64,
-            value: values.as_mut_ptr() as u64,
-            flags: 0,
-        };
+        let mut element = MapElement::new(map.fd().as_fd(), key, values.as_mut_ptr());
         // SAFETY: the key and one word for each possible CPU live during the call.
         unsafe { bpf(BPF_MAP_LOOKUP_AND_DELETE_ELEM, &mut element)? };
         Ok(values.iter().sum())

@@ -1,7 +1,6 @@
 //! Loads the programs, attaches them, and seeds the sockets that are already open.
 
 use std::{
-    borrow::BorrowMut,
     error::Error,
     fs,
     ops::{Range, RangeInclusive},
@@ -11,7 +10,7 @@ use std::{
 
 use aya::{
     Btf as KernelTypes, Ebpf, EbpfLoader, Endianness,
-    maps::{Map, MapData, MapError, PerCpuArray, RingBuf, Stack},
+    maps::{Array, Map, MapData, MapError, PerCpuArray, RingBuf, Stack},
 };
 use rustix::time::{ClockId, clock_gettime};
 use tcpmon_btf::{
@@ -21,7 +20,7 @@ use tcpmon_btf::{
 use tcpmon_common::{
     look::LOOKS,
     napi::NapiDevice,
-    reader::ReaderSlot,
+    reader::{ReaderSlot, UNUSED_PLACES, UNUSED_SLOTS},
     settings::{
         EPHEMERAL_RANGES, FILTER_CGROUPS, Layout, NO_PORTS, Settings, TRACE_NONE, TRACE_TIMESLICES, TRACE_TOTALS,
     },
@@ -166,16 +165,9 @@ impl Kernel {
             Store::new(states, array(&ebpf, "STORE").fd().as_fd(), options.max_sockets, sockets_now())
                 .map_err(|error| support::refused("memory for the states of sockets", &error))?;
         options.trace.iter().try_for_each(|filter| filter.write(&mut ebpf))?;
-        let mut free_slots: Stack<MapData, u32> = take(&mut ebpf, "FREE_SLOTS")?;
-        fill(&mut free_slots, "FREE_SLOTS", 0..options.max_readers)?;
-        if options.trace.is_some() {
-            let first = options.max_readers * KEPT as u32;
-            // It stays in the object, because nothing else needs it.
-            let map = ebpf.map_mut("FREE_PLACES").expect("the object of this build has all its maps");
-            let mut free: Stack<&mut MapData, u32> =
-                map.try_into().map_err(|source| LoadError::Map { name: "FREE_PLACES", source })?;
-            fill(&mut free, "FREE_PLACES", first..first + MORE_PLACES)?;
-        }
+        let first_place = options.max_readers * KEPT as u32;
+        set_unused(&mut ebpf, UNUSED_SLOTS, 0..options.max_readers)?;
+        set_unused(&mut ebpf, UNUSED_PLACES, first_place..first_place + MORE_PLACES)?;
 
         let mut probes = attach_all(&mut ebpf, plan)?;
         probes.push(look);
@@ -185,7 +177,7 @@ impl Kernel {
             ring: take(&mut ebpf, "EVENTS")?,
             slots: map(&ebpf, "READERS", options.max_readers)?,
             readers: take(&mut ebpf, "READERS")?,
-            free_slots,
+            free_slots: take(&mut ebpf, "FREE_SLOTS")?,
             lost: take(&mut ebpf, "LOST")?,
             drops: Drops::new(ebpf.take_map("DROPS").expect("the object of this build has all its maps")),
             napi: take(&mut ebpf, "NAPI")?,
@@ -414,13 +406,11 @@ fn traced_blocks(options: &Options) -> u32 {
     if has_timeslices(options) { options.max_readers + MORE_PLACES / KEPT as u32 } else { 1 }
 }
 
-/// Fills a stack with numbers. The lowest is taken first, so that scans stay short.
-fn fill(
-    free: &mut Stack<impl BorrowMut<MapData>, u32>,
-    name: &'static str,
-    numbers: Range<u32>,
-) -> Result<(), LoadError> {
-    numbers.rev().try_for_each(|number| free.push(number, 0)).map_err(|source| LoadError::Map { name, source })
+/// Has the programs take these numbers, the lowest first, so that scans stay short; `which` is an `UNUSED_` constant.
+fn set_unused(ebpf: &mut Ebpf, which: u32, numbers: Range<u32>) -> Result<(), LoadError> {
+    let map = ebpf.map_mut("UNUSED").expect("the object of this build has all its maps");
+    let set = || Array::<_, [u64; 2]>::try_from(map)?.set(which, [numbers.start.into(), numbers.end.into()], 0);
+    set().map_err(|source| LoadError::Map { name: "UNUSED", source })
 }
 
 /// Takes a map out of the object, as its type.

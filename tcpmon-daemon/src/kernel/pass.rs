@@ -131,18 +131,12 @@ impl Kernel {
             return None;
         }
         let mut live = SocketLive {
-            rcv_nxt: state.rcv_nxt,
-            copied_seq: state.copied_seq,
             rmem: state.seen_rmem,
-            rcvbuf: state.rcvbuf,
             window: state.seen_window,
             // The smallest segment: a window of 0 is closed.
             mss: 1,
             edge: state.rcv_nxt.wrapping_add(state.seen_window),
-            local_port: state.identity.local_port,
-            state: if listens { tcp_state::LISTEN } else { tcp_state::ESTABLISHED } as u8,
-            flags: fin(&state) | port_chosen(&state),
-            ..SocketLive::ZERO
+            ..as_of_last_event(&state, if listens { tcp_state::LISTEN } else { tcp_state::ESTABLISHED })
         };
         let time_ns = monotonic_ns();
         if state.reader_slot != SLOT_NONE
@@ -177,12 +171,7 @@ impl Kernel {
     /// The listening socket whose state has this index.
     pub fn listener(&self, index: u32) -> Option<SocketRecord> {
         let (_, state) = self.store.copy(index)?;
-        let live = SocketLive {
-            local_port: state.identity.local_port,
-            state: tcp_state::LISTEN as u8,
-            flags: port_chosen(&state),
-            ..SocketLive::ZERO
-        };
+        let live = as_of_last_event(&state, tcp_state::LISTEN);
         // The state may be another socket's by now.
         (state.flags & SOCKET_LISTENS != 0).then_some(SocketRecord { time_ns: monotonic_ns(), live, state })
     }
@@ -197,22 +186,23 @@ fn fin(state: &SocketState) -> u8 {
     if state.flags & FIN_RECEIVED != 0 { LIVE_FIN } else { 0 }
 }
 
-fn port_chosen(state: &SocketState) -> u8 {
-    if state.flags & SOCKET_PORT_CHOSEN != 0 { LIVE_PORT_CHOSEN } else { 0 }
-}
-
-/// The last values of a socket.
-fn at_its_end(state: SocketState) -> SocketRecord {
-    let live = SocketLive {
+/// What a socket in this TCP state shows as of its last event, as far as every event notes it.
+fn as_of_last_event(state: &SocketState, tcp_state: u32) -> SocketLive {
+    let chosen = if state.flags & SOCKET_PORT_CHOSEN != 0 { LIVE_PORT_CHOSEN } else { 0 };
+    SocketLive {
         rcv_nxt: state.rcv_nxt,
         copied_seq: state.copied_seq,
         rcvbuf: state.rcvbuf,
         local_port: state.identity.local_port,
-        state: tcp_state::CLOSE as u8,
-        flags: fin(&state),
+        state: tcp_state as u8,
+        flags: fin(state) | chosen,
         ..SocketLive::ZERO
-    };
-    SocketRecord { time_ns: state.last_ns, live, state }
+    }
+}
+
+/// The last values of a socket.
+fn at_its_end(state: SocketState) -> SocketRecord {
+    SocketRecord { time_ns: state.last_ns, live: as_of_last_event(&state, tcp_state::CLOSE), state }
 }
 
 /// A look with the copy of the state, which has this sequence number.

@@ -218,13 +218,26 @@ pub(super) struct Tracked {
     pub(super) role: Role,
 }
 
+/// Some of the tracked sockets, whose states have indexes one after another.
+#[derive(Debug)]
+struct TrackedPiece {
+    entries: Box<[Option<Tracked>]>,
+    /// Entries that are a socket.
+    used: usize,
+}
+
 /// All tracked sockets, by the indexes of their states.
 #[derive(Debug, Default)]
 pub(super) struct Sockets {
-    /// In pieces: to grow a single array of a hundred thousand, it would have to be moved, and exist twice meanwhile.
-    entries: Vec<Box<[Option<Tracked>]>>,
+    /// Only those that have a socket: after many connections, states of any index may be in use, but few of them.
+    pieces: Vec<Option<TrackedPiece>>,
     /// The last state of each socket.
     by_cookie: HashMap<u64, u32>,
+}
+
+/// The piece of an index, and the place in it.
+fn place(index: u32) -> (usize, usize) {
+    (index as usize / PIECE, index as usize % PIECE)
 }
 
 impl Sockets {
@@ -238,30 +251,38 @@ impl Sockets {
     }
 
     pub(super) fn get(&self, index: u32) -> Option<&Tracked> {
-        self.entries.get(index as usize / PIECE)?.get(index as usize % PIECE)?.as_ref()
+        let (piece, entry) = place(index);
+        self.pieces.get(piece)?.as_ref()?.entries[entry].as_ref()
     }
 
     pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut Tracked> {
-        self.entry(index)?.as_mut()
-    }
-
-    fn entry(&mut self, index: u32) -> Option<&mut Option<Tracked>> {
-        self.entries.get_mut(index as usize / PIECE)?.get_mut(index as usize % PIECE)
+        let (piece, entry) = place(index);
+        self.pieces.get_mut(piece)?.as_mut()?.entries[entry].as_mut()
     }
 
     /// Adds a socket under this index, which no other socket has.
     pub(super) fn insert(&mut self, index: u32, socket: Tracked) {
-        let place = index as usize;
-        while self.entries.len() <= place / PIECE {
-            self.entries.push((0..PIECE).map(|_| None).collect());
+        let (piece, entry) = place(index);
+        if self.pieces.len() <= piece {
+            self.pieces.resize_with(piece + 1, || None);
         }
         self.by_cookie.insert(socket.cookie, index);
-        self.entries[place / PIECE][place % PIECE] = Some(socket);
+        let empty = || TrackedPiece { entries: (0..PIECE).map(|_| None).collect(), used: 0 };
+        let piece = self.pieces[piece].get_or_insert_with(empty);
+        piece.entries[entry] = Some(socket);
+        piece.used += 1;
     }
 
     /// Removes a socket.
     pub(super) fn remove(&mut self, index: u32) -> Option<Tracked> {
-        let socket = self.entry(index)?.take()?;
+        let (piece, entry) = place(index);
+        let place = self.pieces.get_mut(piece)?;
+        let piece = place.as_mut()?;
+        let socket = piece.entries[entry].take()?;
+        piece.used -= 1;
+        if piece.used == 0 {
+            *place = None;
+        }
         // It may have got another state meanwhile.
         if self.by_cookie.get(&socket.cookie) == Some(&index) {
             self.by_cookie.remove(&socket.cookie);
@@ -301,6 +322,26 @@ mod tests {
             accounted.set(&with(cells));
             assert_eq!(accounted.counters(), with(cells));
         }
+    }
+
+    #[test]
+    fn sockets_that_are_gone_leave_no_memory() {
+        let socket = |cookie| Tracked { cookie, role: Role::Listener { netns: 1, port: 1 } };
+        let mut sockets = Sockets::default();
+        let indexes = [0, 1, 262_143];
+        for index in indexes {
+            sockets.insert(index, socket(index.into()));
+        }
+        assert_eq!(sockets.pieces.iter().flatten().count(), 2);
+        assert_eq!(
+            indexes.map(|index| sockets.get(index).map(|socket| socket.cookie)),
+            [Some(0), Some(1), Some(262_143)]
+        );
+        let gone = [0, 2, 512, 262_143, 262_144].map(|index| sockets.remove(index).map(|socket| socket.cookie));
+        assert_eq!(gone, [Some(0), None, None, Some(262_143), None]);
+        assert_eq!((sockets.len(), sockets.pieces.iter().flatten().count()), (1, 1));
+        assert!(sockets.remove(1).is_some() && sockets.get(1).is_none());
+        assert_eq!((sockets.len(), sockets.pieces.iter().flatten().count()), (0, 0));
     }
 
     /// A hundred thousand of them must fit into 25 MB.

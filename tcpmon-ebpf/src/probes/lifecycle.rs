@@ -46,6 +46,9 @@ enum Place {
     Second,
 }
 
+/// Stands for the end among the states that are the events of [`once`].
+const DESTROYED: u32 = 0;
+
 #[btf_tracepoint(function = "inet_sock_set_state")]
 pub fn inet_sock_set_state(ctx: BtfTracePointContext) -> i32 {
     traced(&ctx, Place::First);
@@ -277,12 +280,17 @@ pub fn tcp_destroy_sock_again(ctx: BtfTracePointContext) -> i32 {
 
 #[inline(always)]
 fn destroy(ctx: &BtfTracePointContext, place: Place) -> Option<()> {
-    let tcp = Sock::argument::<{ tcp_destroy_sock::SOCK.position }>(ctx).tcp()?;
+    let sock = Sock::argument::<{ tcp_destroy_sock::SOCK.position }>(ctx);
+    once(place, sock, DESTROYED, || destroyed(place, sock.tcp()?))
+}
+
+#[inline(always)]
+fn destroyed(place: Place, tcp: TcpSock) -> Option<()> {
     if let Some(state) = socket::known(tcp.sock()) {
         return end(state, tcp);
     }
-    // A socket that has received data but was never seen. The second program cannot tell such a socket from one that
-    // the first has just ended.
+    // A socket that has received data but was never seen. The second program cannot always tell such a socket from one
+    // that the first has just ended: an interrupt in between clears the word.
     if matches!(place, Place::First) && setting!(trace) == TRACE_NONE && tcp.data_received() != 0 && !tcp.is_mptcp() {
         let state = socket::known_or_new(tcp, || tcp.sock().cookie())?;
         socket::start_late(state, tcp);

@@ -1,9 +1,10 @@
 //! `tcp_rcv_space_adjust`: bytes have been drained from a socket; `copied_seq` has already advanced.
+#![expect(unsafe_code, reason = "a function by name")]
 
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 use tcpmon_common::{
     causes::{self, Path, TOGETHER_NS},
-    fold::{self, Observation, Trigger},
+    fold::{self, Trigger},
     histogram::FILL_ACTIVATION,
     loss::Loss,
     reader::SLOT_NONE,
@@ -48,8 +49,10 @@ fn read(ctx: &BtfTracePointContext) -> Option<()> {
             // A round of a slow sender can last for minutes, and no pass decides it.
             causes::settle(state, seen.now_ns, false);
         }
-        if !reader::is_still(state, task) {
-            state = change_reader(state, task, &seen, read_bytes);
+        if !reader::is_still(state, task)
+            && let Some(new) = store::at(change_reader(state.index, read_bytes, seen.rmem, seen.rcvbuf, seen.now_ns))
+        {
+            state = new;
         }
         has_slot = state.reader_slot != SLOT_NONE;
     }
@@ -66,43 +69,42 @@ fn read(ctx: &BtfTracePointContext) -> Option<()> {
     if setting!(trace) != TRACE_NONE {
         timeslice::read(previous, state, tcp, queue_start, read_bytes)
     } else {
-        reader::select_service(state, tcp)
+        reader::select_service(state)
     }
 }
 
-/// Handles a read by another thread than the last one, or by the same thread under another name, within an event.
-/// Returns the state with which the socket goes on, within an event.
-#[inline(always)]
-fn change_reader(
-    state: &'static mut SocketState,
-    task: Task,
-    seen: &Observation,
-    read_bytes: u32,
-) -> &'static mut SocketState {
-    let mut state = state;
+/// Handles a read by another thread than the last one, or by the same thread under another name, within an event of the
+/// state with this index. Returns the index of the state with which the socket goes on, within an event.
+///
+/// A function of its own: the verifier walks it once, not once for each way that leads to it.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn change_reader(index: u32, read_bytes: u32, rmem: u32, rcvbuf: u32, now_ns: u64) -> u32 {
+    let Some(mut state) = store::at(index) else { return index };
+    let task = Task::current();
     // What the previous process has read stays with it, as does what has arrived so far. The same applies to a
     // process's previous name.
     let other = state.reader_tgid != task.process_id() || state.process != task.process();
     if setting!(trace) == TRACE_NONE && state.reader_tid != 0 && other {
-        state = hand_over(state, seen, read_bytes);
+        state = hand_over(state, now_ns, read_bytes);
     }
     let other = reader::take_over(state, task);
     // This reader's timeslice started before it read the socket, so its activation found the queue that has held until
     // now.
     if other && state.reader_slot != SLOT_NONE && setting!(timeslices) != 0 {
-        fold::observe(&mut state.counters, FILL_ACTIVATION, seen.rmem, seen.rcvbuf);
+        fold::observe(&mut state.counters, FILL_ACTIVATION, rmem, rcvbuf);
     }
-    state
+    state.index
 }
 
 /// Ends the state with what the previous process has read; what is read now is counted in a new one.
 #[inline(always)]
-fn hand_over(state: &'static mut SocketState, seen: &Observation, read_bytes: u32) -> &'static mut SocketState {
+fn hand_over(state: &'static mut SocketState, now_ns: u64, read_bytes: u32) -> &'static mut SocketState {
     let Some(new) = store::replace(state) else {
         maps::count_loss(Loss::HandedOver);
         return state;
     };
-    causes::settle(state, seen.now_ns, false);
+    causes::settle(state, now_ns, false);
     socket::begin_event(new);
     socket::go_on(new, state);
     new.counters.read_bytes = read_bytes as u64;

@@ -3,7 +3,7 @@
 
 use std::{
     io,
-    os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd, RawFd},
+    os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
     sync::mpsc::{Receiver, Sender},
 };
 
@@ -12,7 +12,7 @@ use tcpmon_common::{socket::SocketState, store::BLOCK};
 
 use super::{FreeStates, SPARE, free_state};
 use crate::kernel::{
-    bpf::{BPF_BTF_LOAD, BPF_MAP_CREATE, BPF_MAP_UPDATE_ELEM, bpf},
+    bpf::{BPF_BTF_LOAD, BPF_MAP_CREATE, BPF_MAP_UPDATE_ELEM, MapElement, bpf},
     mapped::Mapped,
 };
 
@@ -46,16 +46,6 @@ struct BtfLoad {
     btf_log_size: u32,
     btf_log_level: u32,
     padding: u32,
-}
-
-/// The part of `union bpf_attr` that `BPF_MAP_UPDATE_ELEM` reads.
-#[repr(C)]
-struct ArrayElement {
-    map_fd: u32,
-    padding: u32,
-    key: u64,
-    value: u64,
-    flags: u64,
 }
 
 /// Ids of the types of keys and values in [`load_types`].
@@ -113,7 +103,7 @@ impl Grower {
             mapped.set(place as usize, free_state(0, first + place, first + place + 1));
         }
         // Programs find it from here on.
-        set_block(self.states.fd().as_fd().as_raw_fd(), self.blocks, &block)?;
+        set_block(self.states.fd().as_fd(), self.blocks, &block)?;
         self.blocks += 1;
         self.free.give_chain(first, &mapped, BLOCK as usize - 1, BLOCK);
         Ok(mapped)
@@ -171,15 +161,9 @@ fn create_block(types: &OwnedFd) -> io::Result<OwnedFd> {
 }
 
 /// Puts an array of states into the array of arrays, which keeps it.
-fn set_block(states: RawFd, number: u32, block: &OwnedFd) -> io::Result<()> {
+fn set_block(states: BorrowedFd<'_>, number: u32, block: &OwnedFd) -> io::Result<()> {
     let value = block.as_raw_fd() as u32;
-    let mut element = ArrayElement {
-        map_fd: states as u32,
-        padding: 0,
-        key: (&raw const number) as u64,
-        value: (&raw const value) as u64,
-        flags: 0,
-    };
+    let mut element = MapElement::new(states, &raw const number, &raw const value);
     // SAFETY: the key and the value live during the call.
     unsafe { bpf(BPF_MAP_UPDATE_ELEM, &mut element) }.map(drop)
 }
