@@ -180,8 +180,9 @@ mod tests {
             let max = max_sockets as usize;
             let check = |name: &str, lives: &mut dyn FnMut(u64) -> usize| {
                 let (second, refused) = fill(max_sockets, 8 * max, lives);
+                // Where sockets of two blocks of cookies meet in a full table, half of one block is crowded.
                 assert!(
-                    second < 0.25 && refused == 0,
+                    second < 0.35 && refused == 0,
                     "{max_sockets}, {name}: {second} in the second, {refused} refused"
                 );
             };

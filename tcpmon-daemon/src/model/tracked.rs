@@ -269,8 +269,7 @@ impl Sockets {
         self.by_cookie.insert(socket.cookie, index);
         let empty = || TrackedPiece { entries: (0..PIECE).map(|_| None).collect(), used: 0 };
         let piece = self.pieces[piece].get_or_insert_with(empty);
-        piece.entries[entry] = Some(socket);
-        piece.used += 1;
+        piece.used += usize::from(piece.entries[entry].replace(socket).is_none());
     }
 
     /// Removes a socket.
