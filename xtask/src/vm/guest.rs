@@ -53,10 +53,10 @@ pub const NOT_RUN: [(&str, &str); 12] = [
 const OF_REFUSED_KERNELS: &str = "kernels";
 
 /// The tests of [`Brief::Core`].
-const CORE: [&str; 9] = ["bytes", "cpus", "drops", "kernels", "losses", "snapshot", "store", "trace", "verifier"];
+const CORE: [&str; 6] = ["bytes", "kernels", "losses", "snapshot", "trace", "verifier"];
 
 /// What [`Brief::Most`] has besides: what else a kernel can change, without the tests that compare times.
-const MORE: [&str; 7] = ["autotuning", "churn", "mptcp", "names", "queue", "rps", "timeslice"];
+const MORE: [&str; 7] = ["cpus", "drops", "mptcp", "names", "queue", "rps", "store"];
 
 /// What every virtual machine contains.
 pub struct Guest {

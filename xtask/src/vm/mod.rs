@@ -53,7 +53,7 @@ pub struct Args {
     /// Run only the tests whose `FILE::NAME` contains one of these texts [default: all]
     #[arg(long, num_args = 1..)]
     tests: Vec<String>,
-    /// Run what `cargo xtask test` runs: most tests on the oldest kernel, a core of them on two others
+    /// Run what `cargo xtask test` runs: most tests on the oldest kernel, a core of them on the newest
     #[arg(long, conflicts_with = "write")]
     brief: bool,
     /// Instead of the tests, run `cargo xtask soak` with these arguments, which end the command line
