@@ -107,7 +107,7 @@ fn every_fault_of_sockets_and_memory_is_paged_and_every_panel_has_data() {
     let down = ExpectedAlert::new("TcpmonDown", &[("instance", "tcpmon")]);
     let page = daemon.scrape();
     let losses = page.samples("tcpmon_lost_total");
-    let unseen = losses.iter().find(|loss| loss.labels["what"] == "socket_end").map_or(0.0, |loss| loss.value);
+    let unseen = page.value("tcpmon_lost_total", &[("what", "socket_end")]).unwrap_or(0.0);
     assert!(unseen <= hidden.most() as f64, "{unseen} ends were not seen");
     assert!(daemon.stop().success());
     stack.fires(&down);

@@ -359,7 +359,7 @@ fn a_summary_has_exact_totals_of_many_threads_and_what_limited_their_connections
     let missed = |what: &str| what == "recursion_tcp_probe" || what == reads && truth::tracepoints_are_preemptible();
     assert!(lost.iter().all(|(what, count)| *count == 0 || missed(what)), "{trailer}");
     let sockets = totals(&traced, "socket");
-    assert_eq!(sockets.len() as u64, FLOWS, "{:?}", traced.records.last());
+    assert_eq!(sockets.len() as u64, FLOWS, "{trailer}");
     let short = sockets.iter().filter(|socket| socket["read_bytes"] != BYTES);
     assert!(short.count() as u64 <= lost[reads].as_u64().unwrap(), "{trailer}");
     for socket in &sockets {

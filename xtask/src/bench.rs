@@ -23,7 +23,7 @@ pub fn exec(name: &str, arguments: &[OsString]) -> Result<()> {
 }
 
 /// Builds the tests' programs, and returns the command that runs this one with the release binary.
-pub fn program(name: &str) -> Result<Command> {
+fn program(name: &str) -> Result<Command> {
     process::run(build::release_cargo(Arch::default())?.args(["--package", "tcpmon-tests", "--bins"]))?;
     let mut command = Command::new(workspace::target().join("release").join(name));
     command.env("TCPMON_BIN", Arch::default().release_binary());
