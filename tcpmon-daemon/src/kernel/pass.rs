@@ -68,6 +68,7 @@ impl Kernel {
             Some(looker) => looker.run(first, count, show as u32).map_err(KernelReadError::Look)?,
             None => (first..first + count).filter_map(|index| self.see(index, show)).collect(),
         };
+        let mut over = Vec::new();
         for look in looks {
             let Some((sequence, state)) = self.store.copy(look.index) else {
                 self.copies_given_up += 1;
@@ -85,7 +86,7 @@ impl Kernel {
                 if state.cookie != 0 {
                     each(&at_its_end(state), life);
                 }
-                self.store.release(look.index);
+                over.push(look.index);
                 continue;
             }
             let mut record = record(&look, sequence, state);
@@ -101,6 +102,7 @@ impl Kernel {
             let shown = Shown { sequence, window: live.window, rmem: live.rmem, running: running.into() };
             self.store.set_shown(look.index, shown);
         }
+        self.store.release(&over);
         pass.next = first + count;
         Ok(pass.next < self.store.len())
     }
@@ -157,14 +159,13 @@ impl Kernel {
 
     /// Takes the last values of sockets that have ended, and gives back their states.
     pub fn conclude(&mut self, ended: Ended, mut each: impl FnMut(&SocketRecord)) {
-        for index in ended.0 {
-            if let Some(state) = self.store.ended(index) {
-                if state.cookie != 0 {
-                    each(&at_its_end(state));
-                }
-                self.store.release(index);
+        for &index in &ended.0 {
+            // Without a cookie, it was never used.
+            if let Some(state) = self.store.ended(index).filter(|state| state.cookie != 0) {
+                each(&at_its_end(state));
             }
         }
+        self.store.release(&ended.0);
         self.store.grow();
     }
 

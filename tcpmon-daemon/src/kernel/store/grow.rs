@@ -105,7 +105,7 @@ impl Grower {
         // Programs find it from here on.
         set_block(self.states.fd().as_fd(), self.blocks, &block)?;
         self.blocks += 1;
-        self.free.give_chain(first, &mapped, BLOCK as usize - 1, BLOCK);
+        self.free.give(first, &mapped, BLOCK as usize - 1, BLOCK);
         Ok(mapped)
     }
 }

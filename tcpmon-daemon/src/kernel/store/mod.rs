@@ -113,13 +113,20 @@ impl Store {
         block.get(place)
     }
 
-    /// Gives back a state that no program uses any more.
-    pub(super) fn release(&mut self, index: u32) {
-        let Some((block, place)) = self.place(index) else { return };
-        // It goes on, so that no copy of the next socket is taken for one of this one's.
-        let sequence: u32 = block.peek(place, offset_of!(SocketState, sequence)).unwrap_or_default();
-        block.set(place, free_state((sequence | 1).wrapping_add(1), index, NO_STATE));
-        self.free.give(block, index, place);
+    /// Gives back states that no program uses any more: all at once, because each change of the list's head may make a
+    /// program try again that takes a state meanwhile.
+    pub(super) fn release(&mut self, indexes: &[u32]) {
+        let Some((&last, _)) = indexes.split_last() else { return };
+        for (place, &index) in indexes.iter().enumerate() {
+            let Some((block, at)) = self.place(index) else { return };
+            // It goes on, so that no copy of the next socket is taken for one of this one's.
+            let sequence: u32 = block.peek(at, offset_of!(SocketState, sequence)).unwrap_or_default();
+            let next = indexes.get(place + 1).copied().unwrap_or(NO_STATE);
+            block.set(at, free_state((sequence | 1).wrapping_add(1), index, next));
+        }
+        if let Some((block, at)) = self.place(last) {
+            self.free.give(indexes[0], block, at, indexes.len() as u32);
+        }
     }
 
     /// Notes what was shown of a socket.
@@ -219,8 +226,8 @@ impl FreeStates {
         self.given().wrapping_sub(taken)
     }
 
-    /// Adds a chain of states that starts with the index `first` and ends at a place of `block`, and counts them.
-    fn give_chain(&self, first: u32, block: &Mapped<SocketState>, last: usize, count: u32) {
+    /// Adds `count` states, linked from the index `first` to a place of `block`.
+    fn give(&self, first: u32, block: &Mapped<SocketState>, last: usize, count: u32) {
         // Before they can be taken.
         self.given.fetch_add(count, Ordering::Relaxed);
         let free = self.control.word::<AtomicU64>(0, 0);
@@ -233,11 +240,6 @@ impl FreeStates {
                 Err(now) => head = now,
             }
         }
-    }
-
-    /// Adds one state.
-    fn give(&self, block: &Mapped<SocketState>, index: u32, place: usize) {
-        self.give_chain(index, block, place, 1);
     }
 
     /// Has programs wake user space when half of the spare states are taken.
