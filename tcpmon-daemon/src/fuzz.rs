@@ -2,6 +2,7 @@
 //! which one of them does not return.
 
 use std::{
+    env,
     io::Write as _,
     sync::Arc,
     time::{Duration, Instant},
@@ -50,6 +51,17 @@ pub const DECODERS: [(&str, Decoder); 13] = [
     ("records", records),
     ("web-config", web_config),
 ];
+
+/// The decoder that `TCPMON_DECODER` names.
+///
+/// # Panics
+/// If it names none.
+pub fn decoder() -> Decoder {
+    let name = env::var("TCPMON_DECODER").unwrap_or_default();
+    let known = || DECODERS.map(|(name, _)| name).join(", ");
+    let found = DECODERS.iter().find(|(known, _)| *known == name);
+    found.unwrap_or_else(|| panic!("TCPMON_DECODER={name:?}: set it to one of {}", known())).1
+}
 
 /// The kernel's type information.
 fn btf(bytes: &[u8]) {

@@ -60,13 +60,13 @@ impl Arch {
         cargo
     }
 
-    /// The tcpmon binary of the release build.
-    pub fn release_binary(self) -> PathBuf {
+    /// The tcpmon binary that is tested, measured and packed.
+    pub fn dist_binary(self) -> PathBuf {
         let target = match self {
             Self::X86_64 => workspace::target(),
             Self::Arm64 => workspace::target().join(self.target()),
         };
-        target.join("release/tcpmon")
+        target.join("dist/tcpmon")
     }
 
     /// QEMU with a machine of this architecture: without devices, but with the port for the results as `results`.

@@ -8,12 +8,11 @@ use anyhow::{Context as _, Result};
 
 use crate::{arch::Arch, build, process, setup, workspace};
 
-/// Builds everything in release mode and then execs one of the tests' programs, so that Ctrl-C and the exit status are
-/// its own.
+/// Builds everything as packages are built, and then execs one of the tests' programs, so that Ctrl-C and the exit
+/// status are its own.
 pub fn exec(name: &str, arguments: &[OsString]) -> Result<()> {
     setup::run()?;
     setup::test_packages()?;
-    build::release(Arch::default())?;
     let mut command = program(name)?;
     if arguments.iter().any(|argument| argument == "--peers") {
         command.env("REZOLUS_BIN", setup::peers()?);
@@ -22,10 +21,10 @@ pub fn exec(name: &str, arguments: &[OsString]) -> Result<()> {
     Err(error).with_context(|| format!("cannot run {name}"))
 }
 
-/// Builds the tests' programs, and returns the command that runs this one with the release binary.
+/// Builds the tests' programs, and returns the command that runs this one with the binary that is packed.
 fn program(name: &str) -> Result<Command> {
-    process::run(build::release_cargo(Arch::default())?.args(["--package", "tcpmon-tests", "--bins"]))?;
-    let mut command = Command::new(workspace::target().join("release").join(name));
-    command.env("TCPMON_BIN", Arch::default().release_binary());
+    process::run(build::dist_cargo(Arch::default())?.args(["--package", "tcpmon-tests", "--bins"]))?;
+    let mut command = Command::new(workspace::target().join("dist").join(name));
+    command.env("TCPMON_BIN", build::dist(Arch::default())?);
     Ok(command)
 }

@@ -1,6 +1,6 @@
 //! `cargo xtask build`: builds the daemon, which has its eBPF object embedded.
 
-use std::{env, ffi::OsStr, process::Command};
+use std::{env, ffi::OsStr, path::PathBuf, process::Command};
 
 use anyhow::{Error, Result};
 
@@ -14,7 +14,7 @@ const DAEMON: [&str; 4] = ["--package", "tcpmon-daemon", "--bin", "tcpmon"];
 /// Builds the tcpmon binary, then prints the eBPF object's path and SHA-256.
 pub fn run(release: bool) -> Result<()> {
     if release {
-        self::release(Arch::default())?;
+        self::release()?;
     } else {
         process::run(Arch::default().cargo("build").args(DAEMON))?;
     }
@@ -23,16 +23,24 @@ pub fn run(release: bool) -> Result<()> {
     process::run(Command::new("sha256sum").arg(object))
 }
 
-/// Builds the binary that is tested and packed; `tcpmon-daemon/build.rs` compiles the eBPF object and embeds it.
-pub fn release(arch: Arch) -> Result<()> {
-    process::run(release_cargo(arch)?.args(DAEMON))
+/// Builds the binary that is run from the checkout, the same that plain `cargo build --release` builds, and returns its
+/// path. `tcpmon-daemon/build.rs` compiles the eBPF object and embeds it.
+pub fn release() -> Result<PathBuf> {
+    process::run(workspace::cargo().args(["build", "--release"]).args(DAEMON))?;
+    Ok(workspace::target().join("release/tcpmon"))
 }
 
-/// A command that builds in release mode. The result has the same bytes wherever the checkout is.
-pub fn release_cargo(arch: Arch) -> Result<Command> {
+/// Builds the binary that is tested, measured and packed, and returns its path.
+pub fn dist(arch: Arch) -> Result<PathBuf> {
+    process::run(dist_cargo(arch)?.args(DAEMON))?;
+    Ok(arch.dist_binary())
+}
+
+/// A command that builds as packages are built. The result has the same bytes wherever the checkout is.
+pub fn dist_cargo(arch: Arch) -> Result<Command> {
     let flags = toolkit()?.remap_paths().join(OsStr::new("\x1f"));
     let mut cargo = arch.cargo("build");
-    cargo.arg("--release").env("CARGO_ENCODED_RUSTFLAGS", flags);
+    cargo.args(["--profile", "dist"]).env("CARGO_ENCODED_RUSTFLAGS", flags);
     Ok(cargo)
 }
 

@@ -4,10 +4,12 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 
-use crate::{architecture, build, figures, process, process::step, setup, text, workspace};
-
-/// The eBPF package compiles only for its own target.
-const HOST_PACKAGES: [&str; 3] = ["--workspace", "--exclude", "tcpmon-ebpf"];
+use crate::{
+    architecture, build, figures, process,
+    process::step,
+    setup, text,
+    workspace::{self, HOST_PACKAGES},
+};
 
 /// The release of Rust whose lints and format the checks are written for: `rust-version` in `Cargo.toml`.
 const RUST: &str = env!("CARGO_PKG_RUST_VERSION");

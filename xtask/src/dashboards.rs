@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Result;
 
-use crate::{arch::Arch, build, process, setup, workspace};
+use crate::{build, process, setup, workspace};
 
 /// The library that draws graphs, as npm names it.
 const UPLOT: &str = "uplot@1.6.32";
@@ -50,7 +50,7 @@ fn draw(folder: &Path, pictures: &Path) -> Result<()> {
     process::run(
         Command::new("npm").args(["install", "--silent", "--no-save", "--prefix"]).arg(&environment).arg(UPLOT),
     )?;
-    build::release(Arch::default())?;
+    let tcpmon = build::release()?;
     process::run(workspace::cargo().args(["build", "--quiet", "--package", "tcpmon-tests", "--bin", "traffic"]))?;
     process::run(
         workspace::cargo()
@@ -61,6 +61,6 @@ fn draw(folder: &Path, pictures: &Path) -> Result<()> {
             .arg("--node-modules")
             .arg(environment.join("node_modules"))
             .arg(pictures)
-            .env("TCPMON_BIN", Arch::default().release_binary()),
+            .env("TCPMON_BIN", tcpmon),
     )
 }

@@ -2,16 +2,16 @@
 
 use anyhow::Result;
 
-use crate::{arch::Arch, build, process, setup, workspace};
+use crate::{build, process, setup, workspace};
 
 /// Builds tcpmon and the traffic generator, and runs the demo.
 pub fn run() -> Result<()> {
     setup::run()?;
-    build::release(Arch::default())?;
+    let tcpmon = build::release()?;
     process::run(workspace::cargo().args(["build", "--quiet", "--package", "tcpmon-tests", "--bin", "traffic"]))?;
     process::run(
         workspace::cargo()
             .args(["run", "--quiet", "--package", "tcpmon-tests", "--bin", "demo"])
-            .env("TCPMON_BIN", Arch::default().release_binary()),
+            .env("TCPMON_BIN", tcpmon),
     )
 }

@@ -2,7 +2,7 @@
 //! libFuzzer which code ran is a pass of LLVM.
 
 use std::{
-    env, fs,
+    fs,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     sync::Mutex,
@@ -12,7 +12,10 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use crate::{process, setup, workspace};
+use crate::{
+    executables, setup,
+    workspace::{self, HOST_PACKAGES},
+};
 
 /// Arguments of `cargo xtask fuzz`.
 #[derive(Debug, clap::Args)]
@@ -23,15 +26,6 @@ pub struct Args {
     #[arg(long = "for", value_name = "TIME", default_value = "1m", value_parser = humantime::parse_duration)]
     time: Duration,
 }
-
-/// What libFuzzer needs to see which code the bytes reach. The profile `fuzz` in `Cargo.toml` has the rest.
-const FLAGS: [&str; 5] = [
-    "-Cpasses=sancov-module",
-    "-Cllvm-args=-sanitizer-coverage-level=4",
-    "-Cllvm-args=-sanitizer-coverage-trace-compares",
-    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
-    "-Cllvm-args=-sanitizer-coverage-pc-table",
-];
 
 /// Longer bytes than this find nothing that shorter ones do not, but take longer.
 const MAX_BYTES: u32 = 16 << 10;
@@ -102,28 +96,18 @@ fn fuzz_each(program: &Path, decoders: Vec<String>, time: Duration) -> Result<()
     Ok(())
 }
 
-/// Builds the program for this host's target, by name, so that the flags are not those of build scripts.
+/// Builds the program as the tests are built, so that they share all libraries, and returns its path.
 pub fn build() -> Result<PathBuf> {
     setup::fuzz_packages()?;
-    let target = format!("{}-unknown-linux-gnu", env::consts::ARCH);
-    let folder = workspace::root().join("target/fuzz");
-    process::run(
-        workspace::cargo()
-            .args([
-                "build",
-                "--profile",
-                "fuzz",
-                "--package",
-                "tcpmon-fuzz",
-                "--features",
-                "engine",
-                "--target",
-                &target,
-            ])
-            .env("CARGO_ENCODED_RUSTFLAGS", FLAGS.join("\x1f"))
-            .env("CARGO_TARGET_DIR", &folder),
-    )?;
-    Ok(folder.join(target).join("fuzz/tcpmon-fuzz"))
+    let mut cargo = workspace::cargo();
+    cargo
+        .arg("test")
+        .args(HOST_PACKAGES)
+        .args(["--test", "engine", "--features", "tcpmon-fuzz/engine"])
+        .env("RUSTC_WORKSPACE_WRAPPER", workspace::root().join("fuzz/rustc"));
+    let built = executables::built(&mut cargo, "fuzz")?;
+    let engine = built.into_iter().find(|executable| executable.name == "engine");
+    Ok(engine.context("cargo built no engine")?.path)
 }
 
 fn fuzz(program: &Path, decoder: &str, own: &Path, seeds: &Path, found: &Path, time: Duration) -> Result<Fuzzed> {

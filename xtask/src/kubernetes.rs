@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-use crate::{arch::Arch, build, process, setup, workspace};
+use crate::{build, process, setup, workspace};
 
 /// Builds the manifests, as `kubectl apply --kustomize` does.
 const KUSTOMIZE: &str = "sigs.k8s.io/kustomize/kustomize/v5@v5.8.2";
@@ -20,12 +20,11 @@ const OPERATOR: &str = "github.com/prometheus-operator/prometheus-operator@v0.93
 pub fn run() -> Result<()> {
     setup::run()?;
     setup::test_packages()?;
-    build::release(Arch::default())?;
-    check()
+    check(&build::release()?)
 }
 
-/// Checks the manifests with the release binary, and the join with kube-state-metrics.
-pub fn check() -> Result<()> {
+/// Checks the manifests with this tcpmon binary, and the join with kube-state-metrics.
+pub fn check(tcpmon: &Path) -> Result<()> {
     let folder = workspace::root().join("deploy/kubernetes");
     let tools = workspace::root().join("target/kubernetes");
     let python = setup::python(&folder.join("requirements.txt"), &tools.join("python"))?;
@@ -37,7 +36,7 @@ pub fn check() -> Result<()> {
             .arg("--check")
             .arg(kustomize)
             .arg(schemas()?)
-            .arg(Arch::default().release_binary()),
+            .arg(tcpmon),
     )?;
     process::output(Command::new("promtool").args(["test", "rules"]).arg(folder.join("join_test.yaml")))?;
     println!("the manifests for Kubernetes are valid");

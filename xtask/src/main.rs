@@ -12,6 +12,7 @@ mod dashboards;
 mod demo;
 mod dist;
 mod drift;
+mod executables;
 mod figures;
 mod fuzz;
 mod kubernetes;
@@ -46,7 +47,7 @@ enum Command {
     },
     /// Set up, then check the format, lints and documentation
     Check,
-    /// Set up, check, build in release mode and run all tests, also on other kernels (needs root)
+    /// Set up, check, build what is packed, and run all tests, also on other kernels (needs root)
     Test(test::Args),
     /// Run the integration tests on other kernels in virtual machines (needs an otherwise idle host; takes minutes)
     Vm(vm::Args),

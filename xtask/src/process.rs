@@ -3,6 +3,7 @@
 use std::{
     iter,
     process::{Command, Output, Stdio},
+    sync::{Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -18,13 +19,30 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// The steps that have ended: name, time and whether they failed.
+static STEPS: Mutex<Vec<(String, Duration, bool)>> = Mutex::new(Vec::new());
+
 /// Runs one step of a longer command between two lines that name it; the second also has the time that it took.
 pub fn step<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     eprintln!("=== {name}");
     let start = Instant::now();
-    let result = work().with_context(|| format!("{name} failed"))?;
-    eprintln!("=== {name}: {:.1} s", start.elapsed().as_secs_f64());
-    Ok(result)
+    let result = work().with_context(|| format!("{name} failed"));
+    let took = start.elapsed();
+    STEPS.lock().unwrap_or_else(PoisonError::into_inner).push((name.to_owned(), took, result.is_err()));
+    let how = if result.is_ok() { "" } else { ", failed" };
+    eprintln!("=== {name}: {:.1} s{how}", took.as_secs_f64());
+    result
+}
+
+/// A line for each step that has ended, in that order: seconds, result and name. Some steps are parts of another one,
+/// and some run at the same time as others.
+pub fn steps() -> String {
+    let steps = STEPS.lock().unwrap_or_else(PoisonError::into_inner);
+    let line = |(name, took, failed): &(String, Duration, bool)| {
+        let result = if *failed { "failed" } else { "ok" };
+        format!("{:>8.1} s  {result:<6}  {name}\n", took.as_secs_f64())
+    };
+    steps.iter().map(line).collect()
 }
 
 /// Runs `command` and returns its standard output without the final newline.

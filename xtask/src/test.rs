@@ -6,7 +6,11 @@ use std::{fs, path::Path, process::Command, thread, time::Duration};
 use anyhow::{Context as _, Result, bail};
 
 use crate::{
-    arch::Arch, build, check, dashboards, dist, fuzz, kubernetes, process, process::step, setup, vm, workspace,
+    arch::Arch,
+    build, check, dashboards, dist, fuzz, kubernetes, process,
+    process::step,
+    setup, vm,
+    workspace::{self, HOST_PACKAGES},
 };
 
 /// What the soak is told; `docs/performance.md` has the figures of two hours.
@@ -23,33 +27,34 @@ pub struct Args {
     no_vm: bool,
 }
 
-/// Installs the tools, runs the checks, then runs every test; the integration tests run the release binary.
+/// Installs the tools, runs the checks, then runs every test with the binary that is packed. At the end, a table says
+/// how long each step took.
 pub fn run(args: &Args) -> Result<()> {
+    let result = steps(args);
+    eprint!("{}", process::steps());
+    result
+}
+
+fn steps(args: &Args) -> Result<()> {
     step("setup", setup::run)?;
     step("test packages", setup::test_packages)?;
     step("today's Prometheus", setup::todays_prometheus)?;
     step("programs that read traces", setup::formats)?;
     check::run()?;
-    // The release build and that of the fuzzers end with minutes for one CPU.
-    let release = || {
-        step("release build", || build::run(true))?;
-        step("build of the integration tests", || process::run(integration_tests().arg("--no-run")))
-    };
-    let fuzzer = at_once(release, || {
+    // The build of what is packed ends with minutes for one CPU.
+    let build = || step("build", || build::dist(Arch::default()));
+    let (tcpmon, fuzzer) = at_once(build, || {
         step("dashboards and alerts", || dashboards::run(&dashboards::Args::CHECK))?;
+        step("build of the tests", || process::run(cargo_test().arg("--no-run")))?;
         step("unit tests", || {
-            process::run(workspace::cargo().args(["test", "--workspace"]).args([
-                "--exclude",
-                "tcpmon-ebpf",
-                "--exclude",
-                "tcpmon-tests",
-            ]))
+            process::run(cargo_test().args(["--lib", "--bins"]))?;
+            process::run(cargo_test().arg("--doc"))
         })?;
-        step("fuzzers", fuzz::build)
+        step("build of the fuzzers", fuzz::build)
     })?;
-    step("manifests for Kubernetes", kubernetes::check)?;
-    step("integration tests", run_integration_tests)?;
-    step("soak and fuzzing", || soak_and_fuzz(&fuzzer))?;
+    step("manifests for Kubernetes", || kubernetes::check(&tcpmon))?;
+    step("integration tests", || run_integration_tests(&tcpmon))?;
+    step("soak and fuzzing", || soak_and_fuzz(&tcpmon, &fuzzer))?;
     if args.no_vm {
         eprintln!("=== packages and other kernels: skipped");
         return Ok(());
@@ -58,43 +63,43 @@ pub fn run(args: &Args) -> Result<()> {
     step("other kernels", || vm::machines(&vm::Args::brief()))
 }
 
-/// The soak, and all decoders meanwhile: the fuzzers only take what CPU is left. The integration tests have built the
-/// soak's programs, without optimization: to optimize them as well takes eight minutes.
-fn soak_and_fuzz(fuzzer: &Path) -> Result<()> {
-    let mut soak = workspace::cargo();
-    soak.args(["run", "--package", "tcpmon-tests", "--bin", "soak", "--"]).args(SOAK);
-    soak.env("TCPMON_BIN", Arch::default().release_binary());
-    at_once(|| fuzz::fuzz_all(fuzzer, FUZZ), || step("soak", || process::run(&mut soak)))
+/// The soak, and all decoders meanwhile: the fuzzers only take what CPU is left. The soak's programs were built with
+/// the tests, without optimization: to optimize them as well takes eight minutes.
+fn soak_and_fuzz(tcpmon: &Path, fuzzer: &Path) -> Result<()> {
+    let mut soak = Command::new(workspace::target().join("debug/soak"));
+    soak.args(SOAK).env("TCPMON_BIN", tcpmon);
+    at_once(|| fuzz::fuzz_all(fuzzer, FUZZ), || step("soak", || process::run(&mut soak))).map(|_| ())
 }
 
 /// Does both, and fails if one of them fails.
-fn at_once<T>(beside: impl FnOnce() -> Result<()> + Send, main: impl FnOnce() -> Result<T>) -> Result<T> {
+fn at_once<A: Send, B>(beside: impl FnOnce() -> Result<A> + Send, main: impl FnOnce() -> Result<B>) -> Result<(A, B)> {
     thread::scope(|scope| {
         let beside = scope.spawn(beside);
         let main = main();
         match (beside.join().unwrap_or_else(|_| bail!("a thread of the tests has panicked")), main) {
-            (Ok(()), main) => main,
-            (Err(error), Ok(_)) => Err(error),
+            (Ok(beside), Ok(main)) => Ok((beside, main)),
+            (Err(error), Ok(_)) | (Ok(_), Err(error)) => Err(error),
             (Err(beside), Err(main)) => bail!("{main:#}; and meanwhile: {beside:#}"),
         }
     })
 }
 
-fn integration_tests() -> Command {
+fn cargo_test() -> Command {
     let mut cargo = workspace::cargo();
-    cargo.args(["test", "--package", "tcpmon-tests"]);
+    cargo.arg("test").args(HOST_PACKAGES);
     cargo
 }
 
-fn run_integration_tests() -> Result<()> {
+fn run_integration_tests(tcpmon: &Path) -> Result<()> {
     let report = workspace::target().join("test-report");
     fs::write(&report, "").with_context(|| format!("cannot write {}", report.display()))?;
     // One at a time: the tests measure, and there may be only two cores.
     process::run(
-        integration_tests()
+        cargo_test()
+            .args(["--test", "*"])
             // All of them, also after one has failed: a run takes long, and each should say all that it can.
             .args(["--no-fail-fast", "--", "--test-threads=1"])
-            .env("TCPMON_BIN", Arch::default().release_binary())
+            .env("TCPMON_BIN", tcpmon)
             .env("TCPMON_REPORT", &report),
     )?;
     // If the kernel lacks what a test is about, the test reports that instead of failing.

@@ -39,6 +39,12 @@ pub fn cargo() -> Command {
     cargo
 }
 
+/// What is compiled for the host: all packages but the eBPF programs, which have a target of their own.
+///
+/// Commands that build share this selection. Cargo chooses the features of a library for all selected packages
+/// together, and compiles most libraries again for another selection.
+pub const HOST_PACKAGES: [&str; 3] = ["--workspace", "--exclude", "tcpmon-ebpf"];
+
 /// All files in a folder and below it, except those in `target` and in hidden folders.
 pub fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let in_folder = || format!("reading {}", folder.display());

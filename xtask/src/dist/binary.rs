@@ -1,6 +1,10 @@
 //! The binary that is packed: stripped, checked, its debug information in a file of its own.
 
-use std::{fs, path::PathBuf, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -13,9 +17,8 @@ const LARGEST: u64 = 9_600_000;
 /// The C library of Enterprise Linux 9, the oldest that is supported.
 const NEWEST_GLIBC: (u32, u32) = (2, 34);
 
-/// Splits the release binary, and returns the path of what is packed.
-pub fn split(release: &Release, name: &str) -> Result<PathBuf> {
-    let built = release.arch.release_binary();
+/// Splits the binary that was built, and returns the path of what is packed.
+pub fn split(release: &Release, built: &Path, name: &str) -> Result<PathBuf> {
     let binary = release.scratch.join("tcpmon");
     let debug_folder = release.scratch.join("debug");
     fs::create_dir(&debug_folder)?;
@@ -23,14 +26,14 @@ pub fn split(release: &Release, name: &str) -> Result<PathBuf> {
     process::run(
         Command::new(release.arch.binutils("objcopy"))
             .args(["--only-keep-debug", "--compress-debug-sections"])
-            .arg(&built)
+            .arg(built)
             .arg(&debug),
     )?;
     process::run(
         Command::new(release.arch.binutils("objcopy"))
             .arg("--strip-all")
             .arg(format!("--add-gnu-debuglink={}", debug.display()))
-            .arg(&built)
+            .arg(built)
             .arg(&binary),
     )?;
     release.tar(&debug_folder, &release.output.join(format!("{name}-debug.tar.gz")))?;

@@ -116,9 +116,9 @@ fn packages_in(arch: Arch, output: &Path) -> Result<()> {
         scratch,
         output: fs::canonicalize(output)?,
     };
-    build::release(arch)?;
+    let built = build::dist(arch)?;
     let name = format!("tcpmon-{}-{}", release.version, arch.gnu());
-    let binary = binary::split(&release, &name)?;
+    let binary = binary::split(&release, &built, &name)?;
     let tree = tree::stage(&release, &binary)?;
     packages::tarball(&release, &tree, &name)?;
     packages::deb(&release, &tree, &release.version)?;

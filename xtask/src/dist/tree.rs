@@ -9,7 +9,10 @@ use std::{
 use anyhow::{Context as _, Result};
 
 use super::Release;
-use crate::{process, workspace};
+use crate::{
+    process,
+    workspace::{self, HOST_PACKAGES},
+};
 
 /// Documents of the checkout that users read, and the folder that has more.
 const DOCUMENTS: [&str; 13] = [
@@ -61,19 +64,18 @@ pub fn stage(release: &Release, binary: &Path) -> Result<PathBuf> {
     fs::write(tree.join("usr/share/doc/tcpmon/copyright"), licences)?;
 
     // By a build for the host: the packed binary may be for another architecture.
-    let run = ["run", "--quiet", "--package", "tcpmon-daemon"];
-    let settings =
-        process::output(workspace::cargo().args(run).args(["--bin", "tcpmon", "--", "daemon", "--print-config"]))?;
-    fs::create_dir_all(tree.join("etc/tcpmon"))?;
-    fs::write(tree.join("etc/tcpmon/tcpmon.toml"), commented(&settings))?;
-
+    process::run(workspace::cargo().args(["build", "--quiet"]).args(HOST_PACKAGES).args(["--example", "manuals"]))?;
     let manuals = release.scratch.join("manuals");
-    process::run(workspace::cargo().args(run).args(["--example", "manuals", "--"]).arg(&manuals))?;
+    process::run(Command::new(workspace::target().join("debug/examples/manuals")).arg(&manuals))?;
     for manual in workspace::files(&manuals)? {
         let name = manual.file_name().context("a manual has a name")?.to_string_lossy().into_owned();
         match name.as_str() {
             "tcpmon.bash" => file(&manual, "usr/share/bash-completion/completions/tcpmon")?,
             "tcpmon.fish" => file(&manual, "usr/share/fish/vendor_completions.d/tcpmon.fish")?,
+            "tcpmon.toml" => {
+                fs::create_dir_all(tree.join("etc/tcpmon"))?;
+                fs::write(tree.join("etc/tcpmon/tcpmon.toml"), commented(&fs::read_to_string(&manual)?))?;
+            }
             "_tcpmon" => file(&manual, "usr/share/zsh/vendor-completions/_tcpmon")?,
             page => {
                 process::run(Command::new("gzip").args(["--no-name", "--best"]).arg(&manual))?;

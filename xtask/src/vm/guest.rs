@@ -9,7 +9,6 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use cargo_metadata::{Artifact, Message};
 
 use super::{
     Args, folder,
@@ -19,7 +18,12 @@ use super::{
     results::Test,
     root::Root,
 };
-use crate::{arch::Arch, process, workspace};
+use crate::{
+    arch::Arch,
+    executables::{self, Executable},
+    process,
+    workspace::{self, HOST_PACKAGES},
+};
 
 /// Programs that the tests run.
 const TOOLS: [&str; 20] = [
@@ -107,7 +111,7 @@ impl Guest {
 
         let root = Root::of(arch)?;
         let init = find("init")?;
-        let mut programs = vec![arch.release_binary(), find("traffic")?, find("lab")?];
+        let mut programs = vec![arch.dist_binary(), find("traffic")?, find("lab")?];
         programs.extend(tests.iter().map(|(_, path)| path.clone()));
         programs.dedup();
         let mut libraries = root.libraries(&init)?;
@@ -152,7 +156,7 @@ impl Guest {
             plan += &format!("module\t{}\n", inside.display());
         }
         let refused = if kernel.expectation == Expectation::Refused { "refused" } else { "supported" };
-        plan += &format!("env\tTCPMON_BIN\t{}\n", self.arch.release_binary().display());
+        plan += &format!("env\tTCPMON_BIN\t{}\n", self.arch.dist_binary().display());
         plan += &format!("env\tPATH\t/bin\nenv\tTCPMON_EMULATED\t1\nenv\tTCPMON_KERNEL\t{refused}\n");
         if recording {
             plan += "env\tTCPMON_RECORDING\t1\n";
@@ -182,32 +186,7 @@ impl Guest {
 
 /// Builds the integration tests and the programs that they run.
 fn tests_and_programs(arch: Arch) -> Result<Vec<Executable>> {
-    let mut cargo = arch.cargo("test");
-    let arguments = ["--package", "tcpmon-tests", "--no-run", "--message-format=json-render-diagnostics"];
-    executables(&process::output(cargo.args(arguments))?)
-}
-
-/// An executable that cargo built.
-#[derive(Debug)]
-struct Executable {
-    /// Whether it is an integration test, not a binary.
-    is_test: bool,
-    name: String,
-    path: PathBuf,
-}
-
-/// The executables in cargo's messages, without the unit tests of binaries.
-fn executables(messages: &str) -> Result<Vec<Executable>> {
-    let mut found = Vec::new();
-    for message in Message::parse_stream(messages.as_bytes()) {
-        let Message::CompilerArtifact(Artifact { target, profile, executable: Some(path), .. }) = message? else {
-            continue;
-        };
-        if target.is_test() == profile.test {
-            found.push(Executable { is_test: target.is_test(), name: target.name, path: path.into() });
-        }
-    }
-    Ok(found)
+    executables::built(arch.cargo("test").args(HOST_PACKAGES).args(["--test", "*"]), "tests")
 }
 
 /// Tests that run without flags: tests with `#[ignore]` are not among them.
@@ -225,35 +204,4 @@ fn stripped(arch: Arch, program: &Path) -> Result<Vec<u8>> {
     let copy = folder().join("stripped");
     process::run(Command::new(arch.binutils("strip")).arg("-o").arg(&copy).arg(program))?;
     std::fs::read(&copy).with_context(|| format!("cannot read {}", copy.display()))
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn tests_and_binaries_are_told_apart_in_cargos_messages() -> Result<()> {
-        let line = |kind: &str, name: &str, test: bool, executable: Option<&str>| {
-            let target = json!({"kind": [kind], "crate_types": ["bin"], "name": name, "src_path": "/p/main.rs"});
-            let flags = json!({"opt_level": "0", "debug_assertions": true, "overflow_checks": true, "test": test});
-            json!({
-                "reason": "compiler-artifact", "package_id": "p", "manifest_path": "/p/Cargo.toml", "target": target,
-                "profile": flags, "features": [], "filenames": [], "executable": executable, "fresh": true,
-            })
-            .to_string()
-        };
-        let messages = [
-            line("test", "bytes", true, Some("/t/bytes-1")),
-            line("bin", "init", false, Some("/t/init")),
-            line("bin", "init", true, Some("/t/init-2")),
-            line("lib", "tcpmon_tests", false, None),
-            "{\"reason\":\"build-finished\",\"success\":true}".to_owned(),
-        ];
-        let found = executables(&messages.join("\n"))?;
-        let found: Vec<_> = found.iter().map(|found| (found.name.as_str(), found.path.to_str())).collect();
-        assert_eq!(found, [("bytes", Some("/t/bytes-1")), ("init", Some("/t/init"))]);
-        Ok(())
-    }
 }

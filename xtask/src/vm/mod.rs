@@ -149,7 +149,7 @@ pub fn run(args: &Args) -> Result<()> {
     if args.arch == Arch::Arm64 {
         setup::arm64()?;
     }
-    build::release(args.arch)?;
+    build::dist(args.arch)?;
     machines(args)
 }
 
