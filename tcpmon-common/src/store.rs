@@ -17,6 +17,9 @@ const INDEX_BITS: u32 = 20;
 /// Most states that there can be. The last index stands for none.
 pub const MAX_STATES: u32 = (1 << INDEX_BITS) - BLOCK;
 
+/// Sockets that are watched at most where nothing else is set.
+pub const DEFAULT_MAX_SOCKETS: u32 = 262_144;
+
 /// No state.
 pub const NO_STATE: u32 = u32::MAX;
 

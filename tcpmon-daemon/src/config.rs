@@ -15,6 +15,7 @@ use std::{
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+use tcpmon_common::store::DEFAULT_MAX_SOCKETS;
 use toml::de::DeTable;
 use tracing::level_filters::LevelFilter;
 
@@ -143,9 +144,6 @@ pub enum LogFormat {
     Json,
 }
 
-/// The default of `max_sockets`.
-const DEFAULT_MAX_SOCKETS: u64 = 262_144;
-
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -154,7 +152,7 @@ impl Default for Config {
             pin: Vec::new(),
             cgroup_label: false,
             ephemeral_ports: Vec::new(),
-            max_sockets: DEFAULT_MAX_SOCKETS,
+            max_sockets: DEFAULT_MAX_SOCKETS.into(),
             max_readers: 4096,
             max_drop_entries: 4096,
             ring_bytes: 1 << 18,

@@ -12,7 +12,7 @@ use crate::{markdown, workspace};
 const MEASURED: &str = "docs/performance.md";
 
 /// The documents that quote them.
-const QUOTING: [&str; 1] = ["README.md"];
+const QUOTING: [&str; 2] = ["README.md", "docs/faq.md"];
 
 /// The section of [`MEASURED`] with a row for each figure.
 const SUMMARY: &str = "In short";

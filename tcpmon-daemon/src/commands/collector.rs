@@ -415,11 +415,8 @@ impl Collector {
     fn snapshot(&self, raw: &Raw, readers: usize, took: Duration) -> Snapshot {
         let in_use = self.table.groups_in_use();
         let options = self.kernel.options();
-        let map = |name: &str, entries: usize, capacity: Option<u64>| MapUse {
-            name: name.into(),
-            entries: entries as u64,
-            capacity,
-        };
+        let map =
+            |name: &str, entries: usize, capacity: u64| MapUse { name: name.into(), entries: entries as u64, capacity };
         let groups = self.table.groups();
         // Sorted, and each once.
         let cgroups: BTreeSet<_> = groups.iter().filter_map(|group| group.key.cgroup.clone()).collect();
@@ -441,11 +438,11 @@ impl Collector {
                 })
                 .collect(),
             maps: vec![
-                map("drops", self.kernel.drop_entries(), Some(options.max_drop_entries.into())),
-                map("groups", in_use.shown, Some(in_use.max as u64)),
-                map("groups_hidden", in_use.hidden, Some(in_use.max_hidden as u64)),
-                map("readers", readers, Some(options.max_readers.into())),
-                map("sockets", self.kernel.sockets_in_use() as usize, Some(options.max_sockets.into())),
+                map("drops", self.kernel.drop_entries(), options.max_drop_entries.into()),
+                map("groups", in_use.shown, in_use.max as u64),
+                map("groups_hidden", in_use.hidden, in_use.max_hidden as u64),
+                map("readers", readers, options.max_readers.into()),
+                map("sockets", self.kernel.sockets_in_use() as usize, options.max_sockets.into()),
             ],
             groups_suppressed: self.table.suppressed(),
             begins_late: raw.lost(Loss::SocketBeginLate),

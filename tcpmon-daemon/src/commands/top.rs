@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use tcpmon_common::store::DEFAULT_MAX_SOCKETS;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::oneshot,
@@ -35,9 +36,6 @@ const NOT_SHOWN: [&str; 7] = ["cgroups", "inet_diag", "netstat", "psi", "socksta
 
 /// A group that has been idle for this long has no row.
 const GROUP_TTL: Duration = Duration::from_secs(120);
-
-/// Maximum number of sockets that the programs watch.
-const MAX_SOCKETS: u32 = 262_144;
 
 /// Runs until `q`, a signal, or after one table with `--once`.
 pub fn run(args: &TopArgs) -> anyhow::Result<()> {
@@ -78,7 +76,7 @@ impl Samples {
         }
         let kernel = Kernel::load(Options {
             trace: None,
-            max_sockets: MAX_SOCKETS,
+            max_sockets: DEFAULT_MAX_SOCKETS,
             max_readers: args.max_readers,
             max_drop_entries: 4096,
             drops: true,

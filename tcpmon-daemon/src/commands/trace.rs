@@ -31,6 +31,7 @@ use tcpmon_common::{
     header::Header,
     loss::Loss,
     reader::{READER_EXITED, ReaderSlot},
+    store::DEFAULT_MAX_SOCKETS,
 };
 use tcpmon_trace::{Clocks, EndReason, Ending, Filter, LOSSES, LOST_OUTPUT, TraceHeader};
 use tokio::signal::unix::SignalKind;
@@ -66,9 +67,6 @@ const HIGHEST_PRIORITY: i32 = -20;
 /// Pairs of socket and reason of drops that are counted at a time, if drops are looked for.
 const MAX_DROP_ENTRIES: u32 = 4096;
 
-/// Maximum number of sockets that are watched at a time.
-const MAX_SOCKETS: u32 = 262_144;
-
 /// Maximum number of reader threads that are followed at a time.
 const MAX_READERS: u32 = 4096;
 
@@ -102,7 +100,7 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<u8> {
             cgroups,
             totals_only: args.summary_only,
         }),
-        max_sockets: MAX_SOCKETS,
+        max_sockets: DEFAULT_MAX_SOCKETS,
         max_readers: if args.summary_only { MAX_READERS_OF_TOTALS } else { MAX_READERS },
         max_drop_entries: if watch.drops() { MAX_DROP_ENTRIES } else { 1 },
         drops: watch.drops(),

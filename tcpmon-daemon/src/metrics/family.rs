@@ -90,16 +90,9 @@ impl Family {
         self.scope != Scope::Group && !self.sources.iter().any(|source| OLDER_SOURCES.contains(source))
     }
 
-    /// The name as the encoders expect it: they append unit and type themselves.
-    pub(super) fn stem(&self) -> &'static str {
-        let mut stem = self.name;
-        for suffix in [self.kind.suffix(), self.unit] {
-            if !suffix.is_empty() {
-                let cut = stem.strip_suffix(suffix).unwrap_or(stem);
-                stem = cut.strip_suffix('_').unwrap_or(cut);
-            }
-        }
-        stem
+    /// The name without the suffix that its type requires.
+    pub(super) fn name_without_type(&self) -> &'static str {
+        self.name.strip_suffix(self.kind.suffix()).unwrap_or(self.name)
     }
 }
 
@@ -107,8 +100,8 @@ impl FamilyType {
     /// The suffix of the family's name for this type.
     pub(super) fn suffix(self) -> &'static str {
         match self {
-            FamilyType::Counter => "total",
-            FamilyType::Info => "info",
+            FamilyType::Counter => "_total",
+            FamilyType::Info => "_info",
             FamilyType::Gauge | FamilyType::Histogram => "",
         }
     }
@@ -120,7 +113,7 @@ pub(super) struct Sample<'a> {
     /// The group it belongs to.
     pub(super) group: Option<&'a Group>,
     /// Values of [`Family::labels`]; the rest is unused.
-    pub(super) labels: [Cow<'a, str>; 3],
+    values: [Cow<'a, str>; 3],
     /// Its value.
     pub(super) value: Value<'a>,
 }
@@ -169,7 +162,7 @@ impl<'a> Sample<'a> {
     /// A series with up to three labels.
     pub(super) fn with<const N: usize>(labels: [Cow<'a, str>; N], value: impl Into<Value<'a>>) -> Self {
         let mut sample = Self::plain(value);
-        for (slot, label) in sample.labels.iter_mut().zip(labels) {
+        for (slot, label) in sample.values.iter_mut().zip(labels) {
             *slot = label;
         }
         sample
@@ -177,7 +170,19 @@ impl<'a> Sample<'a> {
 
     /// A series with one label.
     pub(super) fn labelled(label: impl Into<Cow<'a, str>>, value: impl Into<Value<'a>>) -> Self {
-        Self { group: None, labels: [label.into(), Cow::Borrowed(""), Cow::Borrowed("")], value: value.into() }
+        Self { group: None, values: [label.into(), Cow::Borrowed(""), Cow::Borrowed("")], value: value.into() }
+    }
+
+    /// Its labels, names and values: those of its group, then those of its family.
+    pub(super) fn labels(&self, family: &'static Family) -> impl Iterator<Item = (&'static str, &str)> {
+        let group = self.group.map(|group| &*group.key);
+        let cgroup = group.and_then(|group| group.cgroup.as_ref());
+        let names = group.map(|group| [("process", &*group.process), ("service", &*group.service)]);
+        names
+            .into_iter()
+            .flatten()
+            .chain(cgroup.map(|cgroup| ("cgroup", &*cgroup.label)))
+            .chain(family.labels.iter().zip(&self.values).map(|(name, value)| (*name, &**value)))
     }
 }
 

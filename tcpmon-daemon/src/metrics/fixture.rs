@@ -104,8 +104,8 @@ pub(super) fn snapshot(groups: Vec<Group>) -> Snapshot {
             ProgramRuns { name: "read".into(), runs: None, run_time: None },
         ],
         maps: vec![
-            MapUse { name: "readers".into(), entries: 37, capacity: Some(4096) },
-            MapUse { name: "sockets".into(), entries: 38, capacity: None },
+            MapUse { name: "readers".into(), entries: 37, capacity: 4096 },
+            MapUse { name: "sockets".into(), entries: 38, capacity: 262_144 },
         ],
         groups_suppressed: 39,
         begins_late: 40,

@@ -6,9 +6,6 @@
 //! (`4..8` for a fill ratio, `128 s..256 s` for a duration), although they have no upper limit. The only alternative is
 //! +Inf, from which no quantile can be computed.
 
-use std::fmt;
-
-use prometheus_client::encoding::{MetricEncoder, NativeHistogram, NativeHistogramBuckets, NoLabelSet};
 use tcpmon_common::histogram::{FILL_BINS, FILL_BOUNDS, FILL_ONE, TIME_BINS, TIME_FIRST_EXPONENT};
 
 use super::units::seconds;
@@ -89,16 +86,16 @@ const TIME_NATIVE: [usize; TIME_BINS - 1] = {
 /// A distribution that is ready to be encoded.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Histogram {
-    sum: f64,
-    count: u64,
+    pub(super) sum: f64,
+    pub(super) count: u64,
     /// Upper bounds and counts (not cumulative).
     classic: Vec<(f64, u64)>,
-    zero_threshold: f64,
-    zero_count: u64,
+    pub(super) zero_threshold: f64,
+    pub(super) zero_count: u64,
     /// Index of the first native bucket that is not empty.
-    first: i32,
+    pub(super) first: i32,
     /// Counts of the native buckets from that one to the last that is not empty.
-    native: Vec<u64>,
+    pub(super) native: Vec<u64>,
 }
 
 impl From<Distribution<'_>> for Histogram {
@@ -144,27 +141,12 @@ impl Histogram {
         }
     }
 
-    /// Encodes both forms; the text encoder omits the native one.
-    pub(super) fn encode(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
-        let span = [(self.first, self.native.len() as u32)];
-        let spans = if self.native.is_empty() { &[][..] } else { &span };
-        let before = std::iter::once(&0).chain(&self.native);
-        let deltas: Vec<i64> =
-            self.native.iter().zip(before).map(|(count, before)| count.wrapping_sub(*before) as i64).collect();
-        encoder.encode_histogram_with_native::<NoLabelSet>(
-            self.sum,
-            self.count,
-            &self.classic,
-            None,
-            NativeHistogram {
-                schema: 0,
-                zero_threshold: self.zero_threshold,
-                zero_count: self.zero_count,
-                negative: NativeHistogramBuckets { spans: &[], deltas: &[] },
-                positive: NativeHistogramBuckets { spans, deltas: &deltas },
-                created: None,
-            },
-        )
+    /// Upper bounds of the classic buckets, and the observations up to each.
+    pub(super) fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> {
+        self.classic.iter().scan(0, |below, (bound, count)| {
+            *below += count;
+            Some((*bound, *below))
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use super::{Family, identity::Identity, usage::Usage};
+use super::{Family, family::Sample, identity::Identity, usage::Usage};
 use crate::model::{
     host::Host,
     snapshot::{Group, Observed, Snapshot, Verdict},
@@ -34,9 +34,14 @@ impl Page {
     }
 
     /// Whether nothing is switched off that the family needs.
-    pub(super) fn has(&self, family: &Family) -> bool {
+    fn has(&self, family: &Family) -> bool {
         let mut off = self.snapshot.probes.iter().filter(|probe| probe.verdict == Verdict::SwitchedOff);
         !off.any(|probe| family.sources.contains(&probe.name.as_str()))
+    }
+
+    /// The samples of a family that are on this page.
+    pub(super) fn samples(&self, family: &Family) -> Vec<Sample<'_>> {
+        if self.has(family) { (family.read)(self) } else { Vec::new() }
     }
 
     /// The groups on this page.

@@ -3,31 +3,37 @@
 //! OpenMetrics could, but a Prometheus that is not configured to use the `_created` lines takes each of them for
 //! another series, and they are 30 % more text.
 
-use std::{fmt, io::Write};
+pub(super) mod message;
 
-use prometheus_client::{
-    encoding::prometheus_protobuf::{self, prometheus_data_model::MetricFamily},
-    registry::Registry,
-};
+use std::io::Write;
+
 use prost::Message as _;
 
-use super::{EncodeError, Family, collect::Part, families, family::Scope, page::Page};
+use self::message::{
+    BucketSpan, ClassicBucket, CounterValue, GaugeValue, HistogramValue, LabelPair, Metric, MetricFamily, MetricType,
+    Timestamp,
+};
+use super::{
+    EncodeError, Family, FamilyType, families,
+    family::{Sample, Scope, Value},
+    histogram::Histogram,
+    page::Page,
+};
 
-/// Writes the page, with each family's length before it. The encoder keeps all metrics that it is given in memory, so
-/// it gets some groups of one family at a time. Protobuf allows this: the repeated fields of a message may be sent in
-/// parts.
+/// Writes the page, with each family's length before it: some groups of one family at a time, because all of them as
+/// messages take much memory. Protobuf allows this: the repeated fields of a message may be sent in parts.
 pub(super) fn write(page: &Page, sink: &mut impl Write) -> Result<(), EncodeError> {
     let (mut bytes, mut length) = (Vec::new(), Vec::new());
     for family in families() {
         bytes.clear();
         length.clear();
         if family.scope == Scope::Group {
-            page.parts().try_for_each(|part| append(&mut bytes, part, family))?;
+            page.parts().try_for_each(|part| append(&mut bytes, &part, family))?;
         } else {
-            append(&mut bytes, page.clone(), family)?;
+            append(&mut bytes, page, family)?;
         }
         if !bytes.is_empty() {
-            prost::encode_length_delimiter(bytes.len(), &mut length).map_err(prometheus_protobuf::EncodeError::from)?;
+            prost::encode_length_delimiter(bytes.len(), &mut length)?;
             sink.write_all(&length)?;
             sink.write_all(&bytes)?;
         }
@@ -36,33 +42,72 @@ pub(super) fn write(page: &Page, sink: &mut impl Write) -> Result<(), EncodeErro
 }
 
 /// Appends one part of a family. Only the first part has more than the metrics.
-fn append(bytes: &mut Vec<u8>, page: Page, family: &'static Family) -> Result<(), EncodeError> {
-    if let Some(mut part) = encode_part(page, family)? {
-        if !bytes.is_empty() {
-            part = MetricFamily { metric: part.metric, ..MetricFamily::default() };
-        }
-        part.encode(bytes).map_err(prometheus_protobuf::EncodeError::from)?;
+fn append(bytes: &mut Vec<u8>, page: &Page, family: &'static Family) -> Result<(), prost::EncodeError> {
+    let metric: Vec<Metric> = page.samples(family).iter().map(|sample| metric(page, family, sample)).collect();
+    if metric.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    let part = MetricFamily { metric, ..MetricFamily::default() };
+    if !bytes.is_empty() {
+        return part.encode(bytes);
+    }
+    let kind = match family.kind {
+        FamilyType::Counter => MetricType::Counter,
+        FamilyType::Gauge | FamilyType::Info => MetricType::Gauge,
+        FamilyType::Histogram => MetricType::Histogram,
+    };
+    let (name, help, unit) = (family.name.to_owned(), family.help.to_owned(), family.unit.to_owned());
+    MetricFamily { name, help, kind: kind.into(), unit, ..part }.encode(bytes)
 }
 
-fn encode_part(page: Page, family: &'static Family) -> Result<Option<MetricFamily>, fmt::Error> {
-    let mut registry = Registry::default();
-    registry.register_collector(Box::new(Part { page: page.clone(), family }));
-    let mut shown = prometheus_protobuf::encode(&registry)?.pop();
-    let metrics = shown.iter_mut().flat_map(|family| &mut family.metric);
-    for (metric, sample) in metrics.zip((family.read)(&page)) {
-        let since_1970 = match sample.group {
-            Some(group) => Some(page.identity.since_1970(group.born)),
-            None => page.identity.started.filter(|_| family.starts_with_tcpmon()),
-        };
-        let Some(since_1970) = since_1970 else { continue };
-        let (counter, histogram) = (metric.counter.as_mut(), metric.histogram.as_mut());
-        let counter = counter.map(|counter| &mut counter.start_timestamp);
-        if let Some(start) = counter.or(histogram.map(|histogram| &mut histogram.start_timestamp)) {
-            let start = start.insert(Default::default());
-            (start.seconds, start.nanos) = (since_1970.as_secs() as i64, since_1970.subsec_nanos() as i32);
+fn metric(page: &Page, family: &'static Family, sample: &Sample<'_>) -> Metric {
+    let label = sample.labels(family).map(|(name, value)| LabelPair { name: name.into(), value: value.into() });
+    let mut metric = Metric { label: label.collect(), ..Metric::default() };
+    let mut number = |value| match family.kind {
+        FamilyType::Counter => {
+            metric.counter = Some(CounterValue { value, start_timestamp: start(page, family, sample) });
+        }
+        _ => metric.gauge = Some(GaugeValue { value }),
+    };
+    match sample.value {
+        Value::Integer(value) => number(value as f64),
+        Value::Real(value) => number(value),
+        Value::Distribution(distribution) => {
+            let histogram = HistogramValue::from(&Histogram::from(distribution));
+            metric.histogram = Some(HistogramValue { start_timestamp: start(page, family, sample), ..histogram });
         }
     }
-    Ok(shown)
+    metric
+}
+
+/// When the series started to count; `None` if that was before tcpmon.
+fn start(page: &Page, family: &Family, sample: &Sample<'_>) -> Option<Timestamp> {
+    let since_1970 = match sample.group {
+        Some(group) => Some(page.identity.since_1970(group.born)),
+        None => page.identity.started.filter(|_| family.starts_with_tcpmon()),
+    };
+    since_1970.map(|time| Timestamp { seconds: time.as_secs() as i64, nanos: time.subsec_nanos() as i32 })
+}
+
+/// The classic and the native form.
+impl From<&Histogram> for HistogramValue {
+    fn from(histogram: &Histogram) -> Self {
+        let bucket = histogram
+            .cumulative()
+            .map(|(upper_bound, cumulative_count)| ClassicBucket { cumulative_count, upper_bound });
+        let span = BucketSpan { offset: histogram.first, length: histogram.native.len() as u32 };
+        let before = [0].iter().chain(&histogram.native);
+        let deltas = histogram.native.iter().zip(before).map(|(count, before)| count.wrapping_sub(*before) as i64);
+        Self {
+            sample_count: histogram.count,
+            sample_sum: histogram.sum,
+            bucket: bucket.collect(),
+            schema: 0,
+            zero_threshold: histogram.zero_threshold,
+            zero_count: histogram.zero_count,
+            positive_span: (!histogram.native.is_empty()).then_some(span).into_iter().collect(),
+            positive_delta: deltas.collect(),
+            start_timestamp: None,
+        }
+    }
 }

@@ -109,11 +109,8 @@ pub(super) const FAMILIES: &[Family] = &[
         "",
         &["map"],
         &["tcpmon"],
-        "Entries for which the eBPF map has room. Absent if memory is the only limit.",
-        |page| {
-            let maps = page.snapshot.maps.iter();
-            maps.filter_map(|map| Some(Sample::labelled(&map.name, map.capacity?))).collect()
-        },
+        "Entries for which the eBPF map or the table of the daemon has room.",
+        |page| page.snapshot.maps.iter().map(|map| Sample::labelled(&map.name, map.capacity)).collect(),
     ),
     Scope::Tcpmon.counter(
         "tcpmon_groups_suppressed_total",

@@ -2,7 +2,6 @@
 
 use std::{collections::HashSet, env, fs, mem::offset_of, time::Duration};
 
-use prometheus_client::encoding::prometheus_protobuf::prometheus_data_model as proto;
 use proptest::prelude::*;
 use prost::Message as _;
 use tcpmon_common::{
@@ -13,7 +12,7 @@ use tcpmon_common::{
 
 use zerocopy::IntoBytes as _;
 
-use super::{fixture, *};
+use super::{fixture, protobuf::message as proto, *};
 use crate::{
     host::{KernelLog, Sources},
     model::{
@@ -31,7 +30,7 @@ fn text(page: Page, format: Format) -> String {
 
 fn bytes(page: Page, format: Format) -> Vec<u8> {
     let mut bytes = Vec::new();
-    write(page, format, &mut bytes).expect("a page");
+    write(&page, format, &mut bytes).expect("a page");
     bytes
 }
 
@@ -110,9 +109,9 @@ fn families_are_named_after_their_unit_and_type_and_explained_in_a_sentence() {
     let mut names = HashSet::new();
     for family in families() {
         let name = family.name;
-        let parts = [family.stem(), family.unit, family.kind.suffix()];
-        let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-        assert_eq!(parts.join("_"), name);
+        let stem = family.name_without_type();
+        assert_eq!(name.strip_prefix(stem), Some(family.kind.suffix()));
+        assert!(family.unit.is_empty() || stem.ends_with(&format!("_{}", family.unit)), "{name}");
         assert!(name.starts_with("tcpmon_") || name.starts_with("process_"), "{name}");
         assert!(names.insert(name), "{name} is defined twice");
         assert!(family.help.ends_with('.'), "{name}");
@@ -205,7 +204,7 @@ fn a_group_without_entries_has_no_histograms_in_any_format_and_all_else() {
         assert_eq!(of(idle, ""), of("iperf3", "") - drops - of("iperf3", "_bucket{") - 10, "{page}");
     }
     let histograms =
-        protobuf(fixture::page()).into_iter().filter(|family| family.r#type() == proto::MetricType::Histogram);
+        protobuf(fixture::page()).into_iter().filter(|family| family.kind() == proto::MetricType::Histogram);
     let metrics: Vec<_> = histograms.flat_map(|family| family.metric).collect();
     assert_eq!(metrics.len(), 5);
     assert!(metrics.iter().all(|metric| metric.label[0].value == "iperf3"), "{metrics:?}");
@@ -257,7 +256,7 @@ struct Read {
     native: Vec<(f64, u64)>,
 }
 
-fn read(histogram: &proto::Histogram) -> Read {
+fn read(histogram: &proto::HistogramValue) -> Read {
     let mut below = 0;
     let classic = histogram.bucket.iter().map(|bucket| {
         let count = bucket.cumulative_count - below;
@@ -281,7 +280,7 @@ fn read(histogram: &proto::Histogram) -> Read {
 }
 
 /// Compares with bins that are given by their upper bounds.
-fn check(histogram: &proto::Histogram, bins: &[(f64, u64)], last_native: f64) {
+fn check(histogram: &proto::HistogramValue, bins: &[(f64, u64)], last_native: f64) {
     let read = read(histogram);
     let total: u64 = bins.iter().map(|bin| bin.1).sum();
     let between =
@@ -323,7 +322,7 @@ fn many_groups_make_one_family_of_all_their_metrics() {
     );
 }
 
-fn histograms(group: crate::model::snapshot::Group, name: &str) -> Vec<proto::Histogram> {
+fn histograms(group: crate::model::snapshot::Group, name: &str) -> Vec<proto::HistogramValue> {
     let snapshot = Arc::new(fixture::snapshot(vec![group]));
     let families = protobuf(Page { snapshot, ..fixture::page() });
     let family = families.into_iter().find(|family| family.name == name).expect(name);

@@ -1,168 +1,116 @@
-//! Metrics pages as text: the classic format, 0.0.4, is made from OpenMetrics text, which is what prometheus-client
-//! writes.
+//! Metrics pages as text: the classic format 0.0.4, and OpenMetrics. Both write samples in the same way, but not
+//! families: in OpenMetrics, the suffix for a type is not a part of a family's name, and there are units and an end
+//! mark.
 
-use std::{fmt, io, mem};
+use std::io::{self, Write};
 
-/// Writes text to a byte sink, and keeps the I/O error, which [`fmt::Error`] cannot carry.
-pub(super) struct Utf8<'a, W> {
-    sink: &'a mut W,
-    result: io::Result<()>,
-}
+use super::{
+    Family, FamilyType, families,
+    family::{Sample, Value},
+    format::Format,
+    histogram::Histogram,
+    page::Page,
+};
 
-impl<'a, W: io::Write> Utf8<'a, W> {
-    pub(super) fn new(sink: &'a mut W) -> Self {
-        Self { sink, result: Ok(()) }
-    }
-
-    /// The result of writing the bytes.
-    pub(super) fn finish(self) -> io::Result<()> {
-        self.result
-    }
-}
-
-impl<W: io::Write> fmt::Write for Utf8<'_, W> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.result = self.sink.write_all(text.as_bytes());
-        self.result.as_ref().map_err(|_| fmt::Error).copied()
-    }
-}
-
-/// Converts OpenMetrics text without exemplars and timestamps to text 0.0.4, line by line.
-///
-/// Both formats write samples in the same way, but not families: in 0.0.4, a counter's name includes `_total`, an info
-/// is a gauge whose name includes `_info`, and there are neither units nor an end mark.
-pub(super) struct ClassicText<W> {
-    text: W,
-    /// The current line up to here, if it is a comment: HELP, then TYPE, then optionally UNIT.
-    comment: Option<String>,
-    /// The next text starts a new line.
-    fresh: bool,
-    help: String,
-}
-
-impl<W: fmt::Write> ClassicText<W> {
-    pub(super) fn new(text: W) -> Self {
-        Self { text, comment: None, fresh: true, help: String::new() }
-    }
-
-    fn comment(&mut self, line: String) -> fmt::Result {
-        if line.starts_with("# HELP ") {
-            self.help = line;
-        } else if let Some(kind) = line.strip_prefix("# TYPE ") {
-            let help = mem::take(&mut self.help);
-            write_family(help.trim_end(), kind.trim_end(), &mut self.text)?;
+/// Writes the page in one of the two formats.
+pub(super) fn write(page: &Page, format: Format, sink: &mut impl Write) -> io::Result<()> {
+    for family in families() {
+        let samples = page.samples(family);
+        if !samples.is_empty() {
+            write_head(family, format, sink)?;
+            samples.iter().try_for_each(|sample| write_sample(family, sample, sink))?;
         }
-        Ok(())
+    }
+    match format {
+        Format::OpenMetrics => sink.write_all(b"# EOF\n"),
+        _ => Ok(()),
     }
 }
 
-impl<W: fmt::Write> fmt::Write for ClassicText<W> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        for part in text.split_inclusive('\n') {
-            if mem::replace(&mut self.fresh, part.ends_with('\n')) && part.starts_with('#') {
-                self.comment = Some(String::new());
-            }
-            match &mut self.comment {
-                Some(line) => line.push_str(part),
-                None => self.text.write_str(part)?,
-            }
-            if let Some(line) = self.comment.take_if(|_| part.ends_with('\n')) {
-                self.comment(line)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-fn write_family(help: &str, kind: &str, text: &mut impl fmt::Write) -> fmt::Result {
-    let (name, kind) = kind.split_once(' ').unwrap_or((kind, "untyped"));
-    let (suffix, kind) = match kind {
-        "counter" => ("_total", "counter"),
-        "info" => ("_info", "gauge"),
-        "unknown" => ("", "untyped"),
-        kind => ("", kind),
+fn write_head(family: &Family, format: Format, sink: &mut impl Write) -> io::Result<()> {
+    let openmetrics = format == Format::OpenMetrics;
+    let name = if openmetrics { family.name_without_type() } else { family.name };
+    let kind = match family.kind {
+        FamilyType::Counter => "counter",
+        FamilyType::Histogram => "histogram",
+        FamilyType::Info if openmetrics => "info",
+        FamilyType::Info | FamilyType::Gauge => "gauge",
     };
-    if let Some((_, help)) = help.strip_prefix("# HELP ").and_then(|help| help.split_once(' ')) {
-        writeln!(text, "# HELP {name}{suffix} {help}")?;
+    write!(sink, "# HELP {name} {}\n# TYPE {name} {kind}\n", family.help)?;
+    if openmetrics && !family.unit.is_empty() {
+        writeln!(sink, "# UNIT {name} {}", family.unit)?;
     }
-    writeln!(text, "# TYPE {name}{suffix} {kind}")
+    Ok(())
+}
+
+fn write_sample(family: &'static Family, sample: &Sample<'_>, sink: &mut impl Write) -> io::Result<()> {
+    let mut line = |suffix: &str, bound: Option<&str>, value: &str| {
+        sink.write_all(family.name.as_bytes())?;
+        sink.write_all(suffix.as_bytes())?;
+        let labels = bound.map(|bound| ("le", bound)).into_iter().chain(sample.labels(family));
+        let mut separator = "{";
+        for (name, value) in labels {
+            for part in [separator, name, "=\""] {
+                sink.write_all(part.as_bytes())?;
+            }
+            write_escaped(value, sink)?;
+            sink.write_all(b"\"")?;
+            separator = ",";
+        }
+        if separator == "," {
+            sink.write_all(b"}")?;
+        }
+        writeln!(sink, " {value}")
+    };
+    match sample.value {
+        Value::Integer(value) => line("", None, &value.to_string()),
+        Value::Real(value) => line("", None, dtoa::Buffer::new().format(value)),
+        Value::Distribution(distribution) => {
+            let histogram = Histogram::from(distribution);
+            line("_sum", None, dtoa::Buffer::new().format(histogram.sum))?;
+            line("_count", None, &histogram.count.to_string())?;
+            histogram.cumulative().try_for_each(|(bound, count)| {
+                let mut buffer = dtoa::Buffer::new();
+                let bound = if bound.is_finite() { buffer.format(bound) } else { "+Inf" };
+                line("_bucket", Some(bound), &count.to_string())
+            })
+        }
+    }
+}
+
+/// Writes the value of a label.
+fn write_escaped(value: &str, sink: &mut impl Write) -> io::Result<()> {
+    const SPECIAL: [char; 3] = ['\\', '"', '\n'];
+    for part in value.split_inclusive(SPECIAL) {
+        let plain = part.trim_end_matches(SPECIAL);
+        sink.write_all(plain.as_bytes())?;
+        sink.write_all(match &part[plain.len()..] {
+            "\\" => b"\\\\",
+            "\"" => b"\\\"",
+            "\n" => b"\\n",
+            _ => b"",
+        })?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fmt::Write as _;
-
     use super::*;
 
-    fn from_openmetrics(page: &str) -> String {
-        let mut text = String::new();
-        ClassicText::new(&mut text).write_str(page).expect("a string takes all");
-        text
-    }
-
     #[test]
-    fn counters_and_infos_get_their_suffix_and_units_and_the_end_mark_go() {
-        let openmetrics = "\
-# HELP a_bytes Bytes of a.
-# TYPE a_bytes counter
-# UNIT a_bytes bytes
-a_bytes_total{x=\"#\\n# TYPE\"} 1
-a_bytes_total{x=\"2\"} 2
-# HELP b What b is.
-# TYPE b info
-b_info{v=\"1\"} 1
-# HELP c_seconds Time.
-# TYPE c_seconds histogram
-# UNIT c_seconds seconds
-c_seconds_sum 1.5
-c_seconds_count 1
-c_seconds_bucket{le=\"+Inf\"} 1
-# TYPE d gauge
-d 5
-# EOF
-";
-        let text = "\
-# HELP a_bytes_total Bytes of a.
-# TYPE a_bytes_total counter
-a_bytes_total{x=\"#\\n# TYPE\"} 1
-a_bytes_total{x=\"2\"} 2
-# HELP b_info What b is.
-# TYPE b_info gauge
-b_info{v=\"1\"} 1
-# HELP c_seconds Time.
-# TYPE c_seconds histogram
-c_seconds_sum 1.5
-c_seconds_count 1
-c_seconds_bucket{le=\"+Inf\"} 1
-# TYPE d gauge
-d 5
-";
-        assert_eq!(from_openmetrics(openmetrics), text);
-    }
-
-    #[test]
-    fn it_does_not_matter_how_the_text_comes_in_pieces() {
-        let page = "# HELP a A.\n# TYPE a info\na_info{b=\"#\"} 1\n# TYPE c counter\nc_total 2\n# EOF\n";
-        let mut text = String::new();
-        let mut classic = ClassicText::new(&mut text);
-        for byte in page.chars() {
-            classic.write_char(byte).expect("a string takes all");
+    fn what_is_special_in_a_label_is_escaped_wherever_it_is() {
+        for (value, written) in [
+            ("", ""),
+            ("plain", "plain"),
+            ("\"", "\\\""),
+            ("\\\\n\n\n", "\\\\\\\\n\\n\\n"),
+            ("a\"b\\c\nd", "a\\\"b\\\\c\\nd"),
+            ("ünï\n", "ünï\\n"),
+        ] {
+            let mut bytes = Vec::new();
+            write_escaped(value, &mut bytes).expect("a vector takes all");
+            assert_eq!(String::from_utf8(bytes).as_deref(), Ok(written), "{value:?}");
         }
-        assert_eq!(text, from_openmetrics(page));
-    }
-
-    #[test]
-    fn what_the_sink_says_is_kept() {
-        let mut full = [0; 4];
-        let mut sink = full.as_mut_slice();
-        let mut text = Utf8::new(&mut sink);
-        assert!(text.write_str("1234").is_ok() && text.write_str("5").is_err());
-        assert_eq!(text.finish().expect_err("no room").kind(), io::ErrorKind::WriteZero);
-    }
-
-    #[test]
-    fn an_empty_page_stays_empty() {
-        assert_eq!(from_openmetrics("# EOF\n"), "");
-        assert_eq!(from_openmetrics(""), "");
     }
 }

@@ -224,8 +224,8 @@ pub struct MapUse {
     pub name: String,
     /// Entries in use.
     pub entries: u64,
-    /// Entries possible; `None` where only memory is the limit.
-    pub capacity: Option<u64>,
+    /// Entries possible.
+    pub capacity: u64,
 }
 
 /// Everything that a metrics page is made from: what the programs saw, and the state of the host.
