@@ -23,6 +23,9 @@ pub const DEFAULT_MAX_SOCKETS: u32 = 262_144;
 /// No state.
 pub const NO_STATE: u32 = u32::MAX;
 
+/// Tries to change the head of a list while other CPUs change it: each of them is done in some nanoseconds.
+pub const TRIES: u32 = 8;
+
 /// Entries of a bucket.
 pub const BUCKET: usize = 8;
 

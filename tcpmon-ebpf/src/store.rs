@@ -19,7 +19,7 @@ use tcpmon_common::{
     loss::Loss,
     reader::SLOT_NONE,
     socket::{SOCKET_FINAL, SOCKET_UNLISTED, SocketState},
-    store::{self, BLOCK, BUCKET, Bucket, CROWDED, NO_STATE, StoreControl},
+    store::{self, BLOCK, BUCKET, Bucket, CROWDED, NO_STATE, StoreControl, TRIES},
 };
 
 use crate::{
@@ -41,9 +41,6 @@ static TABLE: Array<Bucket> = Array::with_max_entries(1, 0);
 /// 0 -> the lists of states. Mapped by user space; written by both sides.
 #[map]
 static STORE: Array<StoreControl> = Array::with_max_entries(1, BPF_F_MMAPABLE);
-
-/// Tries to change the head of a list while other CPUs change it: each of them is done in some nanoseconds.
-const TRIES: u32 = 8;
 
 /// The state with this index. Whoever asks must know that its socket is the one that is being handled.
 #[inline(always)]

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 
 use crate::{arch::Arch, build, process, setup, workspace};
 
-/// Builds everything as packages are built, and then execs one of the tests' programs, so that Ctrl-C and the exit
+/// Builds the binary that is packed and the tests' programs, and then execs one of these, so that Ctrl-C and the exit
 /// status are its own.
 pub fn exec(name: &str, arguments: &[OsString]) -> Result<()> {
     setup::run()?;
@@ -23,8 +23,8 @@ pub fn exec(name: &str, arguments: &[OsString]) -> Result<()> {
 
 /// Builds the tests' programs, and returns the command that runs this one with the binary that is packed.
 fn program(name: &str) -> Result<Command> {
-    process::run(build::dist_cargo(Arch::default())?.args(["--package", "tcpmon-tests", "--bins"]))?;
-    let mut command = Command::new(workspace::target().join("dist").join(name));
+    process::run(workspace::cargo().args(["build", "--release", "--package", "tcpmon-tests", "--bins"]))?;
+    let mut command = Command::new(workspace::target().join("release").join(name));
     command.env("TCPMON_BIN", build::dist(Arch::default())?);
     Ok(command)
 }

@@ -30,18 +30,12 @@ pub fn release() -> Result<PathBuf> {
     Ok(workspace::target().join("release/tcpmon"))
 }
 
-/// Builds the binary that is tested, measured and packed, and returns its path.
+/// Builds the binary that is tested, measured and packed, and returns its path. It has the same bytes wherever the
+/// checkout is.
 pub fn dist(arch: Arch) -> Result<PathBuf> {
-    process::run(dist_cargo(arch)?.args(DAEMON))?;
-    Ok(arch.dist_binary())
-}
-
-/// A command that builds as packages are built. The result has the same bytes wherever the checkout is.
-pub fn dist_cargo(arch: Arch) -> Result<Command> {
     let flags = toolkit()?.remap_paths().join(OsStr::new("\x1f"));
-    let mut cargo = arch.cargo("build");
-    cargo.args(["--profile", "dist"]).env("CARGO_ENCODED_RUSTFLAGS", flags);
-    Ok(cargo)
+    process::run(arch.cargo("build").args(["--profile", "dist"]).args(DAEMON).env("CARGO_ENCODED_RUSTFLAGS", flags))?;
+    Ok(arch.dist_binary())
 }
 
 /// The tools for the bpf target; an error names what is missing.

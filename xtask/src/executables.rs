@@ -19,9 +19,9 @@ pub struct Executable {
     pub path: PathBuf,
 }
 
-/// Builds tests with this `cargo test`, and returns the executables of the package in a folder of the workspace.
-pub fn built(cargo_test: &mut Command, folder: &str) -> Result<Vec<Executable>> {
-    let messages = process::output(cargo_test.args(["--no-run", "--message-format=json-render-diagnostics"]))?;
+/// Builds with this command, and returns the executables of the package in a folder of the workspace.
+pub fn built(cargo: &mut Command, folder: &str) -> Result<Vec<Executable>> {
+    let messages = process::output(cargo.arg("--message-format=json-render-diagnostics"))?;
     executables(&messages, &workspace::root().join(folder).join("Cargo.toml"))
 }
 

@@ -101,9 +101,9 @@ pub fn build() -> Result<PathBuf> {
     setup::fuzz_packages()?;
     let mut cargo = workspace::cargo();
     cargo
-        .arg("test")
+        .arg("build")
         .args(HOST_PACKAGES)
-        .args(["--test", "engine", "--features", "tcpmon-fuzz/engine"])
+        .args(["--example", "engine", "--features", "tcpmon-fuzz/engine"])
         .env("RUSTC_WORKSPACE_WRAPPER", workspace::root().join("fuzz/rustc"));
     let built = executables::built(&mut cargo, "fuzz")?;
     let engine = built.into_iter().find(|executable| executable.name == "engine");

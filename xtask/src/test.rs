@@ -3,7 +3,7 @@
 
 use std::{fs, path::Path, process::Command, thread, time::Duration};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::{
     arch::Arch,
@@ -52,15 +52,22 @@ fn steps(args: &Args) -> Result<()> {
         })?;
         step("build of the fuzzers", fuzz::build)
     })?;
-    step("manifests for Kubernetes", || kubernetes::check(&tcpmon))?;
-    step("integration tests", || run_integration_tests(&tcpmon))?;
-    step("soak and fuzzing", || soak_and_fuzz(&tcpmon, &fuzzer))?;
+    // All of them, also after one has failed: a run takes long, and each should say all that it can.
+    let mut failures = Vec::new();
+    let mut attempt = |name, work: &dyn Fn() -> Result<()>| {
+        failures.extend(step(name, work).err().map(|error| format!("{error:#}")));
+    };
+    attempt("manifests for Kubernetes", &|| kubernetes::check(&tcpmon));
+    attempt("integration tests", &|| run_integration_tests(&tcpmon));
+    attempt("soak and fuzzing", &|| soak_and_fuzz(&tcpmon, &fuzzer));
     if args.no_vm {
         eprintln!("=== packages and other kernels: skipped");
-        return Ok(());
+    } else {
+        attempt("packages", &|| dist::run(&dist::Args::TEST));
+        attempt("other kernels", &|| vm::machines(&vm::Args::brief()));
     }
-    step("packages", || dist::run(&dist::Args::TEST))?;
-    step("other kernels", || vm::machines(&vm::Args::brief()))
+    ensure!(failures.is_empty(), "{}", failures.join("\n"));
+    Ok(())
 }
 
 /// The soak, and all decoders meanwhile: the fuzzers only take what CPU is left. The soak's programs were built with

@@ -186,7 +186,7 @@ impl Guest {
 
 /// Builds the integration tests and the programs that they run.
 fn tests_and_programs(arch: Arch) -> Result<Vec<Executable>> {
-    executables::built(arch.cargo("test").args(HOST_PACKAGES).args(["--test", "*"]), "tests")
+    executables::built(arch.cargo("test").args(HOST_PACKAGES).args(["--no-run", "--test", "*"]), "tests")
 }
 
 /// Tests that run without flags: tests with `#[ignore]` are not among them.

@@ -1,155 +1,95 @@
 //! What the CPUs of a large host share, simulated: no such host is at hand.
 //!
-//! A lock is a server that takes its CPUs in the order in which they ask (the kernel's queued spinlock). It is held for
-//! a fixed time, and for longer if another CPU held it last, because the cache line with it has to move.
+//! The begin of a connection takes a state from one list, and its end adds the state to another one. Whoever changes
+//! the head of a list loads it, looks at a state, and stores the new head unless another CPU has changed it meanwhile;
+//! then it tries again.
 
-use tcpmon_common::socket::SocketRecord;
+use std::collections::VecDeque;
+
+use tcpmon_common::store::TRIES;
 use tcpmon_tests::figures::{Section, Table};
 
 use crate::estimate::{Random, quantile};
 
-/// Number of CPUs.
-const CPUS: u64 = 128;
-/// Time for which the ring's lock or a bucket's is held when its line is in this CPU's cache, ns: some 20 instructions
-/// and an atomic operation.
-const HOLD_NS: f64 = 40.0;
 /// Time for a cache line to come from a CPU of another socket, ns: what vendors state for two sockets is 100 to 150.
 const MOVE_NS: f64 = 150.0;
-/// Requests of a simulation.
-const REQUESTS: usize = 1_000_000;
+/// Time of the instructions of a try, ns.
+const WORK_NS: f64 = 20.0;
+/// The lists, and the time from the load of the head to the store of the new one. A state that is taken was last
+/// written by another CPU; one that is added by this one. The store needs the head's line alone.
+const LISTS: [(&str, f64); 2] = [("free states", WORK_NS + 2.0 * MOVE_NS), ("ended states", WORK_NS + MOVE_NS)];
+/// Changes in a simulation.
+const CHANGES: usize = 1_000_000;
 
-/// Bytes of the daemon's ring, and of a record in it with the kernel's header.
-const RING_BYTES: u64 = 2 << 20;
-const RECORD_BYTES: u64 = size_of::<SocketRecord>() as u64 + 8;
-/// Time that the daemon takes for the record of a connection's end, ns: its CPU under workload C, less that under R,
-/// for 4,000 records a second.
-const RECORD_NS: f64 = 600.0;
-/// Interval between two looks of the daemon at the ring, unless a quarter of it fills up first, ns.
-const POLL_NS: f64 = 10e6;
-/// Time from that wake-up to the daemon's first record, ns.
-const WAKE_NS: f64 = 50e3;
-
-/// What a lock did to the CPUs that asked for it.
-#[derive(Clone, Copy, Debug)]
-struct Waits {
-    /// Share of the time in which the lock was held.
-    busy: f64,
-    /// Mean and 99th percentile of the wait, ns.
-    mean_ns: f64,
-    p99_ns: f64,
-}
-
-/// The table: locks first, then the ring's reader.
+/// The table.
 pub fn measure() -> Section {
-    let mut table = Table::new(&["what", "events/s", "held or busy", "mean wait, ns", "p99, ns", "lost"]);
-    // Buckets: eight maps with as many locks as CPUs each. A connection with one end here takes one at its begin and
-    // one at its end.
-    let locks = [("lock of the ring", 1.0), ("lock of a bucket", 2.0 / (8.0 * CPUS as f64))];
-    for (what, share) in locks {
-        for connections in [20e3, 200e3, 1e6, 2e6] {
-            let waits = lock(connections * share, CPUS, HOLD_NS, MOVE_NS);
+    let given_up = format!("not in {TRIES} tries");
+    let mut table = Table::new(&["list", "connections/s", "tries, mean", "tries, p99", &given_up]);
+    for (list, window_ns) in LISTS {
+        for connections in [20e3, 200e3, 500e3, 1e6, 2e6] {
+            let tries = tries(connections, window_ns);
+            let late = tries.iter().filter(|tries| **tries > f64::from(TRIES)).count();
             table.row(vec![
-                what.to_owned(),
+                list.to_owned(),
                 format!("{connections:.0}"),
-                format!("{:.2} %", 100.0 * waits.busy),
-                format!("{:.1}", waits.mean_ns),
-                format!("{:.0}", waits.p99_ns),
-                "-".to_owned(),
+                format!("{:.3}", tries.iter().sum::<f64>() / CHANGES as f64),
+                format!("{:.0}", quantile(&tries, 0.99)),
+                format!("{:.4} %", 100.0 * late as f64 / CHANGES as f64),
             ]);
         }
     }
-    for connections in [20e3, 200e3, 500e3, 1e6, 2e6] {
-        let (busy, lost) = reader(connections, RECORD_NS);
-        table.row(vec![
-            "reader of the ring".to_owned(),
-            format!("{connections:.0}"),
-            format!("{:.1} %", 100.0 * busy),
-            "-".to_owned(),
-            "-".to_owned(),
-            format!("{:.3} %", 100.0 * lost),
-        ]);
-    }
     let what = format!(
-        "Simulated for {CPUS} CPUs on which connections end at random moments: a lock is held for {HOLD_NS} ns, and \
-         {MOVE_NS} ns longer if another CPU held it last; the daemon takes {RECORD_NS} ns for a record."
+        "Simulated for a host with many CPUs on which connections begin and end at random moments. A cache line takes \
+         {MOVE_NS} ns from one CPU to another, and a try {WORK_NS} ns and the lines that it needs."
     );
     Section { name: "cores", what, table, notes: Vec::new() }
 }
 
-/// A lock that CPUs ask for this often a second in all, at random.
-fn lock(per_second: f64, cpus: u64, hold_ns: f64, move_ns: f64) -> Waits {
+/// How many tries each change of a list takes if so many a second begin at random moments, and if a try fails when the
+/// head has been changed in the `window_ns` since it was loaded.
+fn tries(per_second: f64, window_ns: f64) -> Vec<f64> {
     let mut random = Random::new();
-    let (mut now, mut free, mut held, mut last) = (0.0_f64, 0.0_f64, 0.0, u64::MAX);
-    let mut waits = Vec::with_capacity(REQUESTS);
-    for _ in 0..REQUESTS {
-        now += random.exponential(1e9 / per_second);
-        let cpu = random.below(cpus);
-        let begin = now.max(free);
-        let time = if cpu == last { hold_ns } else { hold_ns + move_ns };
-        (free, last) = (begin + time, cpu);
-        held += time;
-        waits.push(begin - now);
-    }
-    Waits { busy: held / free, mean_ns: waits.iter().sum::<f64>() / REQUESTS as f64, p99_ns: quantile(&waits, 0.99) }
-}
-
-/// The daemon's thread that empties the ring: the share of the time in which it is busy, and the share of the records
-/// that found the ring full.
-fn reader(per_second: f64, record_ns: f64) -> (f64, f64) {
-    let places = RING_BYTES / RECORD_BYTES;
-    let mut random = Random::new();
-    // `next` is when the reader finishes its next record, or looks again if there is none.
-    let (mut now, mut next, mut busy, mut filled, mut lost) = (0.0_f64, POLL_NS, 0.0, 0_u64, 0_u64);
-    let mut reading = false;
-    for _ in 0..REQUESTS {
-        now += random.exponential(1e9 / per_second);
-        while next <= now {
-            if reading {
-                filled -= 1;
-                busy += record_ns;
+    // When the head was loaded, and for which try. In the order of time, because all tries take as long.
+    let mut running: VecDeque<(f64, f64)> = VecDeque::new();
+    let (mut next, mut changed, mut done) = (0.0, f64::NEG_INFINITY, Vec::with_capacity(CHANGES));
+    while done.len() < CHANGES {
+        match running.front() {
+            Some(&(loaded, tries)) if loaded + window_ns <= next => {
+                running.pop_front();
+                let now = loaded + window_ns;
+                if changed > loaded {
+                    running.push_back((now, tries + 1.0));
+                } else {
+                    changed = now;
+                    done.push(tries);
+                }
             }
-            reading = filled > 0;
-            next += if reading { record_ns } else { POLL_NS };
-        }
-        if filled == places {
-            lost += 1;
-            continue;
-        }
-        filled += 1;
-        if !reading && filled == places / 4 {
-            next = next.min(now + WAKE_NS);
+            _ => {
+                running.push_back((next, 1.0));
+                next += random.exponential(1e9 / per_second);
+            }
         }
     }
-    (busy / now, lost as f64 / REQUESTS as f64)
+    done
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Against the formula for random requests of a fixed length (M/D/1): load x length / (2 (1 - load)).
+    /// A first try fails if any of the other changes is in its window, and they come at random.
     #[test]
-    fn the_mean_wait_for_a_lock_is_that_of_queueing_theory() {
-        for load in [0.1, 0.5, 0.8] {
-            let waits = lock(load * 1e7, 1, 100.0, 1_000.0);
-            let expected = load * 100.0 / (2.0 * (1.0 - load));
-            assert!((waits.busy - load).abs() < 0.01, "load {load}: {waits:?}");
-            assert!((waits.mean_ns / expected - 1.0).abs() < 0.03, "load {load}: {waits:?}, expected {expected}");
+    fn a_try_fails_as_often_as_another_change_is_in_its_window() {
+        for load in [0.01, 0.05, 0.1] {
+            let tries = tries(load * 1e7, 100.0);
+            let failed = tries.iter().filter(|tries| **tries > 1.0).count() as f64 / CHANGES as f64;
+            let expected = 1.0 - f64::exp(-load);
+            assert!((failed / expected - 1.0).abs() < 0.05, "load {load}: {failed}, expected {expected}");
         }
     }
 
     #[test]
-    fn a_line_moves_if_another_cpu_held_the_lock() {
-        let waits = lock(1e5, 128, 100.0, 900.0);
-        let expected = 1e5 * (100.0 + 900.0 * 127.0 / 128.0) / 1e9;
-        assert!((waits.busy - expected).abs() < 0.002, "{waits:?}, expected {expected}");
-    }
-
-    #[test]
-    fn a_reader_that_is_too_slow_loses_what_it_cannot_take() {
-        let (busy, lost) = reader(100e3, 1e3);
-        assert!((busy - 0.1).abs() < 0.01 && lost == 0.0, "{busy} {lost}");
-        let (busy, lost) = reader(2e6, 1e3);
-        assert!((busy - 1.0).abs() < 0.02 && (lost - 0.5).abs() < 0.01, "{busy} {lost}");
+    fn changes_that_come_far_apart_take_one_try() {
+        assert!(tries(1.0, 1e3).iter().all(|tries| *tries == 1.0));
     }
 }
