@@ -180,13 +180,8 @@ fn fifty_clients_in_a_loop_cost_a_tenth_of_a_core_and_do_not_delay_a_scraper_bes
     let answers = answers.load(Ordering::Relaxed);
     eprintln!("alone {alone:?}, beside {CLIENTS} clients {beside:?}, who had {answers} answers");
     assert!(answers > CLIENTS * ROUNDS, "they were in a loop: {answers}");
-    // Clients that delay the scraper do so in every round; what else the host does, in some.
-    let middle = |rounds: &[(Duration, f64)]| {
-        let mut medians: Vec<Duration> = rounds.iter().map(|(median, _)| *median).collect();
-        medians.sort();
-        medians[ROUNDS / 2]
-    };
-    assert!(middle(&beside) < middle(&alone) + Duration::from_millis(20), "alone {alone:?}, beside {beside:?}");
+    let slowest = |rounds: &[(Duration, f64)]| rounds.iter().map(|(median, _)| *median).max().expect("rounds");
+    assert!(slowest(&beside) < slowest(&alone) + Duration::from_millis(20), "alone {alone:?}, beside {beside:?}");
     if is_emulated() {
         report::not_supported("an emulated CPU takes longer for everything");
         return;
