@@ -51,7 +51,7 @@ enum Command {
     Test(test::Args),
     /// Run the integration tests on other kernels in virtual machines (needs an otherwise idle host; takes minutes)
     Vm(vm::Args),
-    /// Put the figures of docs/performance.md where it and README.md quote them (`check` fails if one differs)
+    /// Put the figures of docs/performance.md where documents quote them (`check` fails if one differs)
     Figures,
     /// Generate the Grafana dashboards with dashboards/generate.py
     Dashboards(dashboards::Args),

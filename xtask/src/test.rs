@@ -75,7 +75,7 @@ fn steps(args: &Args) -> Result<()> {
 fn soak_and_fuzz(tcpmon: &Path, fuzzer: &Path) -> Result<()> {
     let mut soak = Command::new(workspace::target().join("debug/soak"));
     soak.args(SOAK).env("TCPMON_BIN", tcpmon);
-    at_once(|| fuzz::fuzz_all(fuzzer, FUZZ), || step("soak", || process::run(&mut soak))).map(|_| ())
+    at_once(|| fuzz::fuzz_all(fuzzer, FUZZ), || step("soak", || process::run(&mut soak))).map(drop)
 }
 
 /// Does both, and fails if one of them fails.

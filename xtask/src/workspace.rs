@@ -41,7 +41,7 @@ pub fn cargo() -> Command {
 
 /// What is compiled for the host: all packages but the eBPF programs, which have a target of their own.
 ///
-/// Commands that build share this selection. Cargo chooses the features of a library for all selected packages
+/// Checks and tests share this selection. Cargo chooses the features of a library for all selected packages
 /// together, and compiles most libraries again for another selection.
 pub const HOST_PACKAGES: [&str; 3] = ["--workspace", "--exclude", "tcpmon-ebpf"];
 
