@@ -10,6 +10,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use tcpmon_common::socket::{SocketRecord, SocketTotals};
+use tracing::warn;
+
 pub use self::sockets::until_now;
 use self::{drops::EndedSockets, readers::Readers};
 use super::{
@@ -32,6 +35,9 @@ pub struct TableLimits {
     /// How to look up a control group; `None` if that label is off.
     pub cgroup_of: Option<CgroupOf>,
 }
+
+/// Sockets whose refused totals are logged.
+const LOGGED_IMPOSSIBLE: u64 = 5;
 
 /// Values that were refused because the wire or the clock does not allow them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -141,6 +147,15 @@ impl Table {
     /// Number of connections whose end no program saw: what they received after their last event is missing.
     pub fn unseen_ends(&self) -> u64 {
         self.unseen_ends
+    }
+
+    /// Counts what a socket cannot have added. The first ones are logged in full: there is a fault in tcpmon or in the
+    /// kernel.
+    fn refuse(&mut self, record: &SocketRecord, added: &SocketTotals, elapsed_ns: u64) {
+        self.impossible.sockets += 1;
+        if self.impossible.sockets <= LOGGED_IMPOSSIBLE {
+            warn!(elapsed_ns, ?added, ?record, "a socket's totals were refused as impossible: please report this");
+        }
     }
 
     /// Values that were refused.

@@ -43,10 +43,11 @@ impl Table {
     fn add_unshown(&mut self, record: &SocketRecord, now: Instant) {
         let group = self.groups.join(self.labels.of_socket(record), now);
         let added = record.state.counters.since(&SocketCounters::ZERO);
-        if possible::socket(&added, record.time_ns.saturating_sub(self.started_ns)) {
+        let elapsed_ns = record.time_ns.saturating_sub(self.started_ns);
+        if possible::socket(&added, elapsed_ns) {
             self.groups.add_socket(group, &added, now);
         } else {
-            self.impossible.sockets += 1;
+            self.refuse(record, &added, elapsed_ns);
         }
         self.groups.leave(group);
         self.ended.remember(record.state.cookie, group);

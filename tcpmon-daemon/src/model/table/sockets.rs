@@ -35,7 +35,7 @@ impl Table {
         let (counters, refused) = until_now(record);
         if refused {
             self.end_rest(index);
-            self.impossible.sockets += 1;
+            self.refuse(record, &SocketTotals::ZERO, 0);
         } else {
             self.account(index, record, &counters, now);
         }
@@ -111,13 +111,14 @@ impl Table {
         if record.state.flags & SOCKET_HANDED_OVER != 0 {
             forward.read_bytes = forward.read_bytes.cast_signed().max(0).cast_unsigned();
         }
-        if possible::socket(&forward, record.time_ns.saturating_sub(connection.accounted_ns)) {
-            self.groups.add_socket(connection.group, &added, now);
-        } else {
-            self.impossible.sockets += 1;
-        }
+        let elapsed_ns = record.time_ns.saturating_sub(connection.accounted_ns);
         connection.accounted.set(counters);
         connection.accounted_ns = record.state.last_ns;
+        if possible::socket(&forward, elapsed_ns) {
+            self.groups.add_socket(connection.group, &added, now);
+        } else {
+            self.refuse(record, &added, elapsed_ns);
+        }
     }
 
     /// Removes a socket that is gone from its group or from the listening sockets.
@@ -141,8 +142,11 @@ impl Table {
 pub fn until_now(record: &SocketRecord) -> (SocketCounters, bool) {
     let live = &record.live;
     let mut state = record.state;
-    // The socket was looked at before its last event.
+    // The socket was looked at before its last event. A busy one may be so in every pass: what its open round holds
+    // back may not add up to more than a round can last.
     if live.flags & LIVE_CURRENT == 0 {
+        let last_ns = state.last_ns;
+        causes::settle(&mut state, last_ns, false);
         return (state.counters, false);
     }
     let seen = Observation {

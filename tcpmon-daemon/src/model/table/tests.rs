@@ -219,6 +219,25 @@ fn a_look_that_is_older_than_the_last_event_adds_no_time() {
     assert_eq!((passes.observed()[0], passes.table.impossible()), (3, Impossible::default()));
 }
 
+/// The arrivals of a half-closed connection are not seen, so its first round goes on to its end.
+#[test]
+fn a_busy_connection_whose_round_never_ends_and_at_which_no_pass_could_look_has_all_its_bytes_and_time() {
+    let mut passes = Passes::new();
+    let at = |second: u64, observed_seconds: u64| {
+        let mut record = observed(second, observed_seconds);
+        (record.live.flags, record.state.round.began_ns) = (0, SECOND);
+        record.state.counters.received_bytes = second;
+        record
+    };
+    for second in 2..=10 {
+        passes.pass(&[at(second, 0)]);
+        assert_eq!((passes.of("reader").0, passes.observed()[0]), (second, second - 1));
+    }
+    passes.ended(at(11, 10));
+    assert_eq!((passes.of("reader").0, passes.observed()[0]), (11, 10));
+    assert_eq!(passes.table.impossible(), Impossible::default());
+}
+
 #[test]
 fn gauges_follow_a_socket_to_its_end() {
     let mut passes = Passes::new();
