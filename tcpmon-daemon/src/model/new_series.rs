@@ -6,7 +6,7 @@
 //! share a sample get the same values.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     sync::{Arc, Weak},
     time::{Duration, Instant},
 };
@@ -18,6 +18,9 @@ const MAX_HOLD: Duration = Duration::from_secs(60);
 
 /// A client that stays away for longer than this counts as a new client when it comes back.
 const CLIENT_TTL: Duration = Duration::from_secs(300);
+
+/// Intervals of a client that are remembered: one that asks twice at once is as regular as before.
+const INTERVALS: usize = 4;
 
 /// Maximum number of clients that are remembered; a new one replaces the one that has stayed away for longest.
 const MAX_CLIENTS: usize = 64;
@@ -35,8 +38,8 @@ pub struct NewSeries {
 #[derive(Debug)]
 struct Scraper {
     last: Instant,
-    /// When it got its page before the last one; `None` if it has requested only one.
-    before: Option<Instant>,
+    /// Times between its last requests, at most [`INTERVALS`]; none if it has requested only one page.
+    intervals: VecDeque<Duration>,
 }
 
 /// What is known about a group since it was created.
@@ -77,15 +80,18 @@ impl NewSeries {
     fn record_request(&mut self, client: &str, now: Instant) -> Option<Instant> {
         self.clients.retain(|_, client| now.duration_since(client.last) < CLIENT_TTL);
         if let Some(client) = self.clients.get_mut(client) {
-            client.before = Some(client.last);
-            client.last = now;
-            return client.before;
+            let before = std::mem::replace(&mut client.last, now);
+            if client.intervals.len() == INTERVALS {
+                client.intervals.pop_front();
+            }
+            client.intervals.push_back(now.duration_since(before));
+            return Some(before);
         }
         if self.clients.len() >= MAX_CLIENTS {
             let oldest = self.clients.iter().min_by_key(|(_, client)| client.last).map(|(name, _)| name.clone());
             oldest.and_then(|name| self.clients.remove(&name));
         }
-        self.clients.insert(client.to_owned(), Scraper { last: now, before: None });
+        self.clients.insert(client.to_owned(), Scraper { last: now, intervals: VecDeque::new() });
         None
     }
 
@@ -173,9 +179,9 @@ impl NewSeries {
 }
 
 impl Scraper {
-    /// Whether the client requests pages regularly, and is not overdue by more than one interval.
+    /// Whether the client requests pages regularly, and is not overdue by more than the longest of its last intervals.
     fn is_awaited(&self, now: Instant) -> bool {
-        self.before.is_some_and(|before| now.duration_since(self.last) <= 2 * self.last.duration_since(before))
+        self.intervals.iter().max().is_some_and(|longest| now.duration_since(self.last) <= 2 * *longest)
     }
 }
 
@@ -282,6 +288,14 @@ mod tests {
         pages.regular("here", [11, 16]);
         assert_eq!([pages.received("here", 21, 20), pages.received("here", 30, 20)], [0, 0]);
         assert_eq!(pages.received("here", 31, 20), 100);
+    }
+
+    #[test]
+    fn who_asks_twice_at_once_is_waited_for_as_long_as_before() {
+        let mut pages = Pages::new();
+        pages.regular("a", [0, 10, 20, 20]);
+        assert_eq!([pages.received("b", 25, 24), pages.received("b", 26, 24)], [0, 0]);
+        assert_eq!([pages.received("a", 30, 24), pages.received("b", 31, 24)], [0, 100]);
     }
 
     #[test]

@@ -91,9 +91,6 @@ impl<'w> Watch<'w> {
         };
         self.pages += 1;
         self.received = page.sum(SUMS[0], &[]);
-        if let Err(error) = self.physics.page(&text) {
-            self.world.find(&error);
-        }
         self.check_sums(&page, time, least, &most);
         if (page.has_host_counters() || !is_emulated())
             && let Err(error) = before.check(&page, &after)
@@ -105,8 +102,9 @@ impl<'w> Watch<'w> {
         self.check_log();
     }
 
-    /// A page that covers everything before this call, and how long the daemon took for one.
-    fn page(&self) -> (String, Duration) {
+    /// A page that covers everything before this call, and how long the daemon took for one. Older ones, which others
+    /// have asked for, are pages of this scraper, too: a new group may be at zero on one of them.
+    fn page(&mut self) -> (String, Duration) {
         let asked = monotonic_ns();
         loop {
             let begun = Instant::now();
@@ -115,8 +113,12 @@ impl<'w> Watch<'w> {
             if answer.status != 200 {
                 self.world.find(&format!("/metrics answered {}", answer.status));
             }
+            let text = String::from_utf8_lossy(&answer.body).into_owned();
+            if let Err(error) = self.physics.page(&text) {
+                self.world.find(&error);
+            }
             if answer.began_ns.is_none_or(|began| began >= asked) {
-                return (String::from_utf8_lossy(&answer.body).into_owned(), time);
+                return (text, time);
             }
         }
     }
