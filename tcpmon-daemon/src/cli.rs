@@ -522,7 +522,17 @@ impl TraceFormat {
             _ => TraceFormat::Jsonl,
         }
     }
+
+    /// Whether this build has the format; the error says how to get it.
+    fn check(self) -> Result<(), (ErrorKind, String)> {
+        let is_absent = !matches!(self, Self::Table | Self::Jsonl) && cfg!(not(feature = "formats"));
+        if is_absent { Err((ErrorKind::InvalidValue, WITHOUT_FORMATS.into())) } else { Ok(()) }
+    }
 }
+
+/// What a build without the feature `formats` says.
+pub const WITHOUT_FORMATS: &str = "this build of tcpmon has no Parquet, Perfetto and CSV: packages have them, and \
+                                   `cargo build --release -p tcpmon-daemon --features full` builds them";
 
 impl Cli {
     /// Parses the arguments of this process. Invalid ones end it with exit code 2 and an error message.
@@ -541,7 +551,8 @@ impl Cli {
         let (name, checked) = match &cli.command {
             Command::Trace(trace) => ("trace", trace.check()),
             Command::Report(report) => ("report", report.check()),
-            Command::Daemon(_) | Command::Convert(_) | Command::Top(_) | Command::Doctor(_) => return Ok(cli),
+            Command::Convert(convert) => ("convert", convert.format().check()),
+            Command::Daemon(_) | Command::Top(_) | Command::Doctor(_) => return Ok(cli),
         };
         checked.map(|()| cli).map_err(|(kind, problem)| {
             let mut command = Self::command();
@@ -688,6 +699,7 @@ impl TraceArgs {
                     .into(),
             ));
         }
+        self.format().check()?;
         if self.keep.is_some() && self.rotate.is_none() && self.ring.is_none() {
             return Err((ErrorKind::MissingRequiredArgument, "--keep needs --rotate or --ring".into()));
         }

@@ -21,7 +21,7 @@ use crate::{
     config::Config,
     decode::{self, Event},
     host::{self, netlink::Answers},
-    http::{self, DataSource, TelemetryPath, Unavailable},
+    http::{self, DataSource, Endpoint, TelemetryPath, Unavailable},
     kernel, live,
     metrics::Identity,
     model::{
@@ -107,7 +107,7 @@ fn http(bytes: &[u8]) {
         static IDENTITY: Arc<Identity> = Arc::new(Identity::read());
     }
     let metrics = "/metrics".parse().expect("it is a path of a page");
-    run(http::answer_any(http::router(NoSource, IDENTITY.with(Arc::clone), &metrics, None), bytes));
+    run(http::answer_any(Endpoint::new(NoSource, IDENTITY.with(Arc::clone), metrics, None), bytes));
 }
 
 /// A daemon without data.

@@ -1,16 +1,23 @@
 //! The daemon's HTTP endpoint: metrics, a landing page, health and status.
 
+#[cfg(feature = "web-config")]
 mod client_cert;
 mod connections;
 mod deadline_stream;
 mod listen;
+#[cfg(feature = "web-config")]
 mod login;
+#[cfg(not(feature = "web-config"))]
+mod no_web_config;
 mod page;
+#[cfg(feature = "web-config")]
 mod reload;
 mod sample_cache;
 mod serve;
 mod status;
+#[cfg(feature = "web-config")]
 mod tls;
+#[cfg(feature = "web-config")]
 mod web_config;
 
 #[cfg(test)]
@@ -18,22 +25,22 @@ mod tests;
 
 use std::{fmt, future::Future, str::FromStr, sync::Arc};
 
-use axum::{
-    Extension, Router,
-    extract::State,
-    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
-    response::{Html, IntoResponse, Response},
-    routing::get,
+use hyper::{
+    HeaderMap, Method, Request, StatusCode,
+    header::{self, HeaderName, HeaderValue},
 };
 
+#[cfg(not(feature = "web-config"))]
+pub use self::no_web_config::{WebConfig, WebConfigError};
+#[cfg(feature = "web-config")]
+pub use self::reload::{WebConfig, WebConfigError};
 use self::{
     connections::Client,
-    page::StoredPage,
+    page::{Response, StoredPage, text_response},
     sample_cache::{PageRequest, SampleCache},
 };
 pub use self::{
     listen::{AddressError, BindError, ListenAddress, SystemdSocketError, bind, systemd_sockets},
-    reload::{WebConfig, WebConfigError},
     serve::serve,
 };
 use crate::{
@@ -104,34 +111,20 @@ const MAX_HEADER_CHARS: usize = 100;
 /// Response header with the time at which the response's sample was started: seconds of `CLOCK_MONOTONIC`.
 const SAMPLE_START_HEADER: &str = "tcpmon-reading-began";
 
-struct App<S> {
+/// The pages of the daemon.
+pub struct Endpoint<S> {
     samples: Arc<SampleCache<S>>,
     telemetry: TelemetryPath,
 }
 
-/// Routes of all pages. `/status` reports the state of the web config file, if there is one.
-pub fn router<S: DataSource>(
-    source: S,
-    identity: Arc<Identity>,
-    telemetry: &TelemetryPath,
-    web: Option<Arc<WebConfig>>,
-) -> Router {
-    let samples = Arc::new(SampleCache::new(source, identity, web));
-    Router::new()
-        .route("/", get(landing::<S>))
-        .route(&telemetry.0, get(telemetry_page::<S>))
-        .route(HEALTH, get(health::<S>))
-        .route(STATUS, get(status_page::<S>))
-        .fallback(|| async { (StatusCode::NOT_FOUND, "no such page: `/` lists the pages\n") })
-        .with_state(Arc::new(App { samples, telemetry: telemetry.clone() }))
-}
-
 /// Answers the requests in any bytes, without a web config.
-pub(crate) async fn answer_any(router: Router, bytes: &[u8]) {
-    serve::answer_any(router, bytes).await;
+#[cfg(feature = "full")]
+pub(crate) async fn answer_any<S: DataSource>(endpoint: Endpoint<S>, bytes: &[u8]) {
+    serve::answer_any(endpoint, bytes).await;
 }
 
 /// Decodes any text as a web config file. The files that it names are not read.
+#[cfg(feature = "full")]
 pub(crate) fn decode_any_web_config(text: &str) {
     let folder = std::path::Path::new("/nonexistent");
     if let Ok(file) = web_config::WebConfigFile::parse(text)
@@ -141,58 +134,65 @@ pub(crate) fn decode_any_web_config(text: &str) {
     }
 }
 
-async fn telemetry_page<S: DataSource>(
-    State(app): State<Arc<App<S>>>,
-    Extension(client): Extension<Client>,
-    headers: HeaderMap,
-) -> Response {
-    let format = Format::negotiate(list(&headers, header::ACCEPT).as_deref());
-    let coding = Coding::negotiate(list(&headers, header::ACCEPT_ENCODING).as_deref());
-    let mut response = page(&app, client, PageRequest::Metrics(format, coding, scraper_key(client, &headers))).await;
-    response.headers_mut().insert(header::VARY, HeaderValue::from_static("accept, accept-encoding"));
-    response
-}
-
-/// All lines of a header whose value is a list, as one list.
-fn list(headers: &HeaderMap, name: HeaderName) -> Option<String> {
-    let lines: Vec<_> = headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
-    (!lines.is_empty()).then(|| lines.join(","))
-}
-
-async fn status_page<S: DataSource>(State(app): State<Arc<App<S>>>, Extension(client): Extension<Client>) -> Response {
-    page(&app, client, PageRequest::Status).await
-}
-
-async fn page<S: DataSource>(app: &App<S>, client: Client, request: PageRequest) -> Response {
-    let answer = app.samples.page(client, &request).await;
-    let mut response = answer.page.map_or_else(|error| error_response(&error), StoredPage::response);
-    if let Ok(start) = format!("{}.{:09}", answer.start.as_secs(), answer.start.subsec_nanos()).parse() {
-        response.headers_mut().insert(SAMPLE_START_HEADER, start);
+impl<S: DataSource> Endpoint<S> {
+    /// Pages of what `source` observes. The web config, if there is one, says who gets them, and `/status` its state.
+    pub fn new(source: S, identity: Arc<Identity>, telemetry: TelemetryPath, web: Option<Arc<WebConfig>>) -> Self {
+        Self { samples: Arc::new(SampleCache::new(source, identity, web)), telemetry }
     }
-    response
-}
 
-/// A key that tells scrapers apart: one host may run several kinds of scraper, and people may send requests from it,
-/// too.
-fn scraper_key(client: Client, headers: &HeaderMap) -> String {
-    let [agent, accept] = [header::USER_AGENT, header::ACCEPT].map(|name| {
-        let value = headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
-        value.unwrap_or_default().chars().take(MAX_HEADER_CHARS).collect::<String>()
-    });
-    format!("{client}\n{agent}\n{accept}")
-}
-
-async fn health<S: DataSource>(State(app): State<Arc<App<S>>>) -> Response {
-    match app.samples.source.health() {
-        Ok(()) => "ok".into_response(),
-        Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")).into_response(),
+    fn web(&self) -> Option<&WebConfig> {
+        self.samples.web.as_deref()
     }
-}
 
-async fn landing<S: DataSource>(State(app): State<Arc<App<S>>>) -> Html<String> {
-    // Nothing here needs escaping: sample `TelemetryPath`.
-    Html(format!(
-        "<!DOCTYPE html>
+    async fn answer<B>(&self, client: Client, request: &Request<B>) -> Response {
+        let path = request.uri().path();
+        if !["/", HEALTH, STATUS, &self.telemetry.0].contains(&path) {
+            return plain(StatusCode::NOT_FOUND, "no such page: `/` lists the pages\n");
+        }
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "this page can only be read: use GET\n");
+            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET,HEAD"));
+            return response;
+        }
+        match path {
+            "/" => text_response(StatusCode::OK, "text/html; charset=utf-8", &self.landing()),
+            HEALTH => match self.samples.source.health() {
+                Ok(()) => plain(StatusCode::OK, "ok"),
+                Err(error) => plain(StatusCode::SERVICE_UNAVAILABLE, &format!("{error}\n")),
+            },
+            STATUS => self.page(client, PageRequest::Status).await,
+            _ => self.metrics(client, request.headers()).await,
+        }
+    }
+
+    async fn metrics(&self, client: Client, headers: &HeaderMap) -> Response {
+        let format = Format::negotiate(list(headers, header::ACCEPT).as_deref());
+        let coding = Coding::negotiate(list(headers, header::ACCEPT_ENCODING).as_deref());
+        let request = PageRequest::Metrics(format, coding, scraper_key(client, headers));
+        let mut response = self.page(client, request).await;
+        response.headers_mut().insert(header::VARY, HeaderValue::from_static("accept, accept-encoding"));
+        response
+    }
+
+    async fn page(&self, client: Client, request: PageRequest) -> Response {
+        let answer = self.samples.page(client, &request).await;
+        let mut response = answer.page.map_or_else(
+            |error| {
+                tracing::debug!(%error, "cannot answer a request");
+                plain(StatusCode::INTERNAL_SERVER_ERROR, &format!("{error}\n"))
+            },
+            StoredPage::response,
+        );
+        if let Ok(start) = format!("{}.{:09}", answer.start.as_secs(), answer.start.subsec_nanos()).parse() {
+            response.headers_mut().insert(SAMPLE_START_HEADER, start);
+        }
+        response
+    }
+
+    fn landing(&self) -> String {
+        // Nothing here needs escaping: see `TelemetryPath`.
+        format!(
+            "<!DOCTYPE html>
 <html lang=\"en\">
 <head><meta charset=\"utf-8\"><title>tcpmon</title></head>
 <body>
@@ -207,11 +207,27 @@ async fn landing<S: DataSource>(State(app): State<Arc<App<S>>>) -> Html<String> 
 </body>
 </html>
 ",
-        app.samples.identity.version, app.samples.identity.revision, app.telemetry
-    ))
+            self.samples.identity.version, self.samples.identity.revision, self.telemetry
+        )
+    }
 }
 
-fn error_response(error: &impl fmt::Display) -> Response {
-    tracing::debug!(%error, "cannot answer a request");
-    (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response()
+fn plain(status: StatusCode, text: &str) -> Response {
+    text_response(status, "text/plain; charset=utf-8", text)
+}
+
+/// All lines of a header whose value is a list, as one list.
+fn list(headers: &HeaderMap, name: HeaderName) -> Option<String> {
+    let lines: Vec<_> = headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
+    (!lines.is_empty()).then(|| lines.join(","))
+}
+
+/// A key that tells scrapers apart: one host may run several kinds of scraper, and people may send requests from it,
+/// too.
+fn scraper_key(client: Client, headers: &HeaderMap) -> String {
+    let [agent, accept] = [header::USER_AGENT, header::ACCEPT].map(|name| {
+        let value = headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
+        value.unwrap_or_default().chars().take(MAX_HEADER_CHARS).collect::<String>()
+    });
+    format!("{client}\n{agent}\n{accept}")
 }

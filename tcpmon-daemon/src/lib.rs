@@ -11,6 +11,7 @@ pub mod commands;
 pub mod config;
 pub mod decode;
 pub mod doctor;
+#[cfg(feature = "full")]
 pub mod fuzz;
 pub mod host;
 pub mod http;

@@ -141,6 +141,7 @@ pub struct Queue {
 
 impl Queue {
     /// Nothing.
+    #[cfg(any(feature = "csv", feature = "parquet"))]
     const EMPTY: Self = Self { queued_bytes: 0, rmem_bytes: 0, rcvbuf_bytes: 0, backlog_bytes: 0, window_bytes: 0 };
 
     /// How full the receive buffer is: `rmem / rcvbuf` in thousandths, rounded. The kernel allows more than 1000.
@@ -302,6 +303,7 @@ pub struct TimesliceRecord {
 
 impl TimesliceRecord {
     /// A record without anything in it.
+    #[cfg(any(feature = "csv", feature = "parquet"))]
     pub(crate) const EMPTY: Self = Self {
         activated_ns: 0,
         deactivated_ns: 0,

@@ -1,7 +1,7 @@
 //! The verifier's work for each program does not grow unnoticed: a program that is close to the limit on one kernel is
 //! beyond it on another.
 
-#[path = "../src/bin/bench/verifier.rs"]
+#[path = "../../bench/src/bin/bench/verifier.rs"]
 mod verifier;
 
 use tcpmon_tests::report;

@@ -23,7 +23,8 @@ pub fn exec(name: &str, arguments: &[OsString]) -> Result<()> {
 
 /// Builds the tests' programs, and returns the command that runs this one with the binary that is packed.
 fn program(name: &str) -> Result<Command> {
-    process::run(workspace::cargo().args(["build", "--release", "--package", "tcpmon-tests", "--bins"]))?;
+    let packages = ["--package", "tcpmon-bench", "--package", "tcpmon-tests"];
+    process::run(workspace::cargo().args(["build", "--release"]).args(packages).arg("--bins"))?;
     let mut command = Command::new(workspace::target().join("release").join(name));
     command.env("TCPMON_BIN", build::dist(Arch::default())?);
     Ok(command)

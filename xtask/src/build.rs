@@ -6,7 +6,7 @@ use anyhow::{Error, Result};
 
 use tcpmon_build::Toolkit;
 
-use crate::{arch::Arch, process, workspace};
+use crate::{arch::Arch, process, process::step, workspace};
 
 /// What cargo builds for the daemon and all other subcommands.
 const DAEMON: [&str; 4] = ["--package", "tcpmon-daemon", "--bin", "tcpmon"];
@@ -26,15 +26,34 @@ pub fn run(release: bool) -> Result<()> {
 /// Builds the binary that is run from the checkout, the same that plain `cargo build --release` builds, and returns its
 /// path. `tcpmon-daemon/build.rs` compiles the eBPF object and embeds it.
 pub fn release() -> Result<PathBuf> {
-    process::run(workspace::cargo().args(["build", "--release"]).args(DAEMON))?;
-    Ok(workspace::target().join("release/tcpmon"))
+    Ok(build_release(&["tcpmon-daemon"], &["tcpmon"])?.join("tcpmon"))
+}
+
+/// Builds programs of the tests as well, with the libraries of the binary that is run from the checkout; returns their
+/// folder.
+pub fn release_with(programs: &[&str]) -> Result<PathBuf> {
+    build_release(&["tcpmon-daemon", "tcpmon-tests"], &[&["tcpmon"], programs].concat())
+}
+
+fn build_release(packages: &[&str], programs: &[&str]) -> Result<PathBuf> {
+    let packages: Vec<_> = packages.iter().flat_map(|package| ["--package", package]).collect();
+    let programs = programs.iter().flat_map(|program| ["--bin", program]);
+    step("download of the libraries", || {
+        // `cargo build` would write a line for each of two hundred.
+        let tree = ["tree", "--quiet", "--edges", "normal,build"];
+        process::output(workspace::cargo().args(tree).args(&packages))
+    })?;
+    step("build", || process::run(workspace::cargo().args(["build", "--release"]).args(&packages).args(programs)))?;
+    Ok(workspace::target().join("release"))
 }
 
 /// Builds the binary that is tested, measured and packed, and returns its path. It has the same bytes wherever the
 /// checkout is.
 pub fn dist(arch: Arch) -> Result<PathBuf> {
     let flags = toolkit()?.remap_paths().join(OsStr::new("\x1f"));
-    process::run(arch.cargo("build").args(["--profile", "dist"]).args(DAEMON).env("CARGO_ENCODED_RUSTFLAGS", flags))?;
+    let mut cargo = arch.cargo("build");
+    cargo.args(["--profile", "dist", "--features", "full"]).args(DAEMON).env("CARGO_ENCODED_RUSTFLAGS", flags);
+    process::run(&mut cargo)?;
     Ok(arch.dist_binary())
 }
 

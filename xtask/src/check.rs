@@ -36,6 +36,11 @@ pub fn run() -> Result<()> {
             "warnings",
         ]))
     })?;
+    step("clippy of tcpmon without its features", || {
+        // The workspace's other crates want all of them.
+        let parts = ["--package", "tcpmon-daemon", "--package", "tcpmon-trace", "--lib", "--bins"];
+        process::run(workspace::cargo().arg("clippy").args(parts).args(["--", "-D", "warnings"]))
+    })?;
     step("clippy of the eBPF programs", || {
         process::run(build::toolkit()?.cargo("clippy", build::host_arch()).args(["--", "-D", "warnings"]))
     })?;

@@ -50,17 +50,15 @@ fn draw(folder: &Path, pictures: &Path) -> Result<()> {
     process::run(
         Command::new("npm").args(["install", "--silent", "--no-save", "--prefix"]).arg(&environment).arg(UPLOT),
     )?;
-    let tcpmon = build::release()?;
-    process::run(workspace::cargo().args(["build", "--quiet", "--package", "tcpmon-tests", "--bin", "traffic"]))?;
+    let programs = build::release_with(&["pictures", "traffic"])?;
     process::run(
-        workspace::cargo()
-            .args(["run", "--quiet", "--package", "tcpmon-tests", "--bin", "pictures", "--"])
+        Command::new(programs.join("pictures"))
             .arg(environment.join("bin/python"))
             .arg("-B")
             .arg(folder.join("pictures.py"))
             .arg("--node-modules")
             .arg(environment.join("node_modules"))
             .arg(pictures)
-            .env("TCPMON_BIN", tcpmon),
+            .env("TCPMON_BIN", programs.join("tcpmon")),
     )
 }

@@ -27,7 +27,7 @@ use crate::{
     cli::DaemonArgs,
     config::{ConfigError, DaemonSettings},
     host::cgroup_paths::CgroupPaths,
-    http::{self, WebConfig},
+    http::{self, Endpoint, WebConfig},
     kernel::{Kernel, Options},
     live,
     metrics::Identity,
@@ -118,7 +118,7 @@ async fn serve(settings: DaemonSettings, mut reloader: Reloader, flight: Option<
     if let Some(listener) = live_listener {
         tokio::spawn(live::serve(listener, Arc::new(source.clone())));
     }
-    let router = http::router(source, Arc::new(Identity::read()), &settings.telemetry_path, web.clone());
+    let endpoint = Endpoint::new(source, Arc::new(Identity::read()), settings.telemetry_path, web.clone());
     let addresses = listeners.iter().map(|listener| Ok(listener.local_addr()?.to_string()));
     let addresses: Vec<String> =
         addresses.collect::<io::Result<_>>().context("cannot determine the address of a listening socket")?;
@@ -129,8 +129,7 @@ async fn serve(settings: DaemonSettings, mut reloader: Reloader, flight: Option<
         tokio::spawn(recorder.wait());
     }
     let (stop, stopped) = oneshot::channel::<()>();
-    let web_config = web.clone();
-    let mut server = tokio::spawn(http::serve(listeners, router, web, async {
+    let mut server = tokio::spawn(http::serve(listeners, endpoint, async {
         let _ = stopped.await;
     }));
     let mut watchdog = tokio::spawn(watchdog(collector.clone(), notifier.clone()));
@@ -139,7 +138,7 @@ async fn serve(settings: DaemonSettings, mut reloader: Reloader, flight: Option<
             _ = terminate.recv() => break false,
             _ = interrupt.recv() => break false,
             _ = quit.recv() => break false,
-            _ = hangup.recv() => reloader.run(&collector, web_config.as_deref(), &notifier),
+            _ = hangup.recv() => reloader.run(&collector, web.as_deref(), &notifier),
             // These do not end by themselves while there are clients. If one does, the daemon ends: no daemon is better
             // than one that shows old values.
             _ = &mut collector_ended => break true,

@@ -20,7 +20,7 @@ use tracing::{info, warn};
 use crate::{config::FlightSettings, model::snapshot::FlightStatus};
 
 /// What the files are called, before their numbers are added.
-const NAME: &str = "flight.parquet";
+const NAME: &str = if cfg!(feature = "formats") { "flight.parquet" } else { "flight.jsonl" };
 
 /// The running recorder.
 #[derive(Debug)]

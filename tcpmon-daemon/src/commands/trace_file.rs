@@ -2,16 +2,17 @@
 
 use std::{
     fs::File,
-    io::{self, BufRead, BufReader, Read as _, Seek as _},
+    io::{self, BufRead, BufReader, Read as _},
     os::fd::AsFd as _,
     path::{Path, PathBuf},
 };
 
 use anyhow::Context as _;
 use flate2::bufread::MultiGzDecoder;
+#[cfg(feature = "formats")]
+use tcpmon_trace::{CsvWriter, ParquetReader, ParquetWriter, PerfettoWriter};
 use tcpmon_trace::{
-    CsvWriter, JsonLinesReader, JsonLinesWriter, Output, ParquetReader, ParquetWriter, PerfettoWriter, Stream,
-    TableWriter, TraceHeader, TraceReader, TraceWriter,
+    JsonLinesReader, JsonLinesWriter, Output, Stream, TableWriter, TraceHeader, TraceReader, TraceWriter,
 };
 
 use crate::cli::{StandardStream, TraceFormat};
@@ -40,7 +41,11 @@ pub(super) fn open_trace(path: &Path) -> anyhow::Result<Box<dyn TraceReader>> {
     let mut begin = Vec::new();
     // A pipe cannot be rewound, so what was read of it comes first again.
     file.by_ref().take(BEGIN).read_to_end(&mut begin).with_context(context)?;
+    #[cfg(not(feature = "formats"))]
+    anyhow::ensure!(begin != *b"PAR1", "{}: {}", context(), crate::cli::WITHOUT_FORMATS);
+    #[cfg(feature = "formats")]
     if ParquetReader::is_parquet(&begin) {
+        use std::io::Seek as _;
         file.rewind().with_context(|| format!("{}: Parquet is read from its end, so not from a pipe", context()))?;
         return Ok(Box::new(ParquetReader::new(file).with_context(context)?));
     }
@@ -97,8 +102,15 @@ fn writer(
     Ok(match format {
         TraceFormat::Table => Box::new(TableWriter::new(output, header)?),
         TraceFormat::Jsonl => Box::new(JsonLinesWriter::new(output, header)?),
+        #[cfg(not(feature = "formats"))]
+        TraceFormat::Parquet | TraceFormat::Csv | TraceFormat::Perfetto => {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, crate::cli::WITHOUT_FORMATS));
+        }
+        #[cfg(feature = "formats")]
         TraceFormat::Parquet => Box::new(ParquetWriter::new(output, header)?),
+        #[cfg(feature = "formats")]
         TraceFormat::Csv => Box::new(CsvWriter::new(output, header)?),
+        #[cfg(feature = "formats")]
         TraceFormat::Perfetto => Box::new(PerfettoWriter::new(output, header)?),
     })
 }

@@ -10,14 +10,14 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use axum::http::HeaderValue;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bcrypt::HashParts;
+use hyper::header::HeaderValue;
 use ring::{hmac, rand::SystemRandom};
 use tokio::sync::Semaphore;
 use tracing::warn;
 
-use super::connections::Client;
+use super::{connections::Client, serve::Login};
 use crate::threads;
 
 /// Highest bcrypt cost: 2^14 rounds take about a second, and a first scrape must be answered within ten seconds.
@@ -66,15 +66,6 @@ impl Users {
     pub(super) fn is_empty(&self) -> bool {
         self.hashes.is_empty()
     }
-}
-
-/// The result of a login.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Login {
-    Granted,
-    Denied,
-    /// Too many passwords of this client are already waiting to be checked, or this one could not be checked.
-    Busy,
 }
 
 /// Checks passwords, one at a time, because bcrypt deliberately takes 50 ms of CPU or more.

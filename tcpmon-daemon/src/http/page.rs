@@ -11,13 +11,12 @@ use std::{
     task::{Context, Poll},
 };
 
-use axum::{
-    body::Bytes,
-    http::{HeaderValue, header},
-    response::Response,
-};
 use flate2::{Compression, write::GzEncoder};
-use hyper::body::{Body, Frame, SizeHint};
+use hyper::{
+    StatusCode,
+    body::{Body, Bytes, Frame, SizeHint},
+    header::{self, HeaderValue},
+};
 
 /// Size of a block. A connection holds two or three of them.
 const BLOCK_BYTES: usize = 16 << 10;
@@ -31,6 +30,18 @@ const MAX_UNCOMPRESSED_BYTES: usize = 1 << 20;
 
 /// Limit on the memory of all pages together. The latest page is kept whatever its size: 8 MB at 10,000 groups.
 const MAX_TOTAL_BYTES: usize = 8 << 20;
+
+/// What a request is answered with.
+pub(super) type Response = hyper::Response<PageBody>;
+
+/// A response with a short text as its body.
+pub(super) fn text_response(status: StatusCode, content_type: &'static str, text: &str) -> Response {
+    let last = text.as_bytes().to_vec();
+    let page = PageWriter { length: last.len(), last, ..PageWriter::default() }.page(content_type);
+    let mut response = Arc::new(page).response();
+    *response.status_mut() = status;
+    response
+}
 
 /// A finished page. It does not change any more, unless it is emptied.
 #[derive(Debug)]
@@ -71,7 +82,7 @@ impl StoredPage {
     /// A response with this page as its body.
     pub(super) fn response(self: Arc<Self>) -> Response {
         let (content_type, gzip) = (HeaderValue::from_static(self.content_type), self.gzip);
-        let mut response = Response::new(axum::body::Body::new(PageBody { left: self.length, page: self, next: 0 }));
+        let mut response = Response::new(PageBody { left: self.length, page: self, next: 0 });
         response.headers_mut().insert(header::CONTENT_TYPE, content_type);
         if gzip {
             response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
@@ -203,7 +214,8 @@ impl Write for GzipPageWriter {
 }
 
 /// A response body in transit to one client, block by block.
-struct PageBody {
+#[derive(Debug)]
+pub(super) struct PageBody {
     page: Arc<StoredPage>,
     next: usize,
     /// Bytes still to be sent.

@@ -11,10 +11,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use hyper::header::HeaderValue;
 use tracing::{error, info};
 
 use super::{
+    connections::Client,
     login::Passwords,
+    serve::Login,
     web_config::{Policy, WebConfigFile},
 };
 
@@ -102,9 +105,9 @@ impl WebConfig {
         Arc::clone(&self.check_files().policy)
     }
 
-    /// The passwords that are known to be correct.
-    pub(super) fn passwords(&self) -> &Arc<Passwords> {
-        &self.passwords
+    /// Whether the policy in force admits a request with this header `Authorization`.
+    pub(super) async fn login(&self, authorization: Option<&HeaderValue>, client: Client) -> Login {
+        self.passwords.check(&self.policy().users, authorization, client).await
     }
 
     /// Checks the files now, even if they were checked a moment ago.

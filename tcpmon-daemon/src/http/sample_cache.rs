@@ -57,7 +57,7 @@ pub(super) struct SampledPage {
 pub(super) struct SampleCache<S> {
     pub(super) source: S,
     pub(super) identity: Arc<Identity>,
-    web: Option<Arc<WebConfig>>,
+    pub(super) web: Option<Arc<WebConfig>>,
     state: Arc<Mutex<CacheState>>,
     pages: StoredPages,
 }

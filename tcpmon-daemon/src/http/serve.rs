@@ -11,17 +11,14 @@ use std::{
     time::Duration,
 };
 
-use axum::{
-    Router,
-    extract::Request,
-    http::{StatusCode, header},
-    response::{IntoResponse, Response},
+use hyper::{
+    Request, StatusCode,
+    body::Incoming,
+    header::{self, HeaderValue},
+    server::conn::http1,
+    service::service_fn,
 };
-use hyper::{body::Incoming, server::conn::http1, service::Service as _, service::service_fn};
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    service::TowerToHyperService,
-};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::net::sockopt;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -31,18 +28,23 @@ use tokio::{
     task::{JoinSet, yield_now},
     time::{sleep, timeout},
 };
+#[cfg(feature = "web-config")]
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
 
+#[cfg(not(feature = "web-config"))]
+use super::no_web_config::Policy;
+#[cfg(feature = "web-config")]
+use super::web_config::Policy;
 use super::{
+    DataSource, Endpoint,
     connections::{Client, Connections, WaitingSince, max_connections},
     deadline_stream::DeadlineStream,
-    login::Login,
-    reload::WebConfig,
-    web_config::Policy,
+    page::Response,
+    plain,
 };
 
-/// ConnectionLimits on the resources that a client can use.
+/// Limits on the resources that a client can use.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ConnectionLimits {
     /// A connection that has not sent a complete request header within this time is closed, idle ones included. The
@@ -76,24 +78,23 @@ const MAX_HEADER_BYTES: usize = 32 << 10;
 
 /// Answers requests until `shutdown` completes; then requests in progress get at most 0.7 s to finish. Without a web
 /// config, everybody may send requests, over plain HTTP.
-pub async fn serve(
+pub async fn serve<S: DataSource>(
     listeners: Vec<TcpListener>,
-    router: Router,
-    web: Option<Arc<WebConfig>>,
+    endpoint: Endpoint<S>,
     shutdown: impl Future<Output = ()>,
 ) {
-    serve_with_limits(ConnectionLimits::default(), listeners, router, web, shutdown).await;
+    serve_with_limits(ConnectionLimits::default(), listeners, endpoint, shutdown).await;
 }
 
-pub(super) async fn serve_with_limits(
+pub(super) async fn serve_with_limits<S: DataSource>(
     limits: ConnectionLimits,
     listeners: Vec<TcpListener>,
-    router: Router,
-    web: Option<Arc<WebConfig>>,
+    endpoint: Endpoint<S>,
     shutdown: impl Future<Output = ()>,
 ) {
     let (stop, stopped) = watch::channel(());
-    let mut accepting = pin!(HttpServer { router, limits, web, stopped }.run(listeners));
+    let server = HttpServer { endpoint: Arc::new(endpoint), limits, stopped };
+    let mut accepting = pin!(server.run(listeners));
     select! {
         () = accepting.as_mut() => {}
         () = shutdown => {
@@ -105,22 +106,28 @@ pub(super) async fn serve_with_limits(
 }
 
 /// Answers the requests in any bytes, and drops the answers.
-pub(super) async fn answer_any(router: Router, bytes: &[u8]) {
+#[cfg(feature = "full")]
+pub(super) async fn answer_any<S: DataSource>(endpoint: Endpoint<S>, bytes: &[u8]) {
     let (_stop, stopped) = watch::channel(());
-    let server = HttpServer { router, limits: ConnectionLimits::default(), web: None, stopped };
+    let server = HttpServer { endpoint: Arc::new(endpoint), limits: ConnectionLimits::default(), stopped };
     let client = SocketAddr::from(([127, 0, 0, 1], 0)).into();
     server.answer(tokio::io::join(bytes, tokio::io::sink()), client, WaitingSince::now()).await;
 }
 
-#[derive(Clone)]
-struct HttpServer {
-    router: Router,
+struct HttpServer<S> {
+    endpoint: Arc<Endpoint<S>>,
     limits: ConnectionLimits,
-    web: Option<Arc<WebConfig>>,
     stopped: watch::Receiver<()>,
 }
 
-impl HttpServer {
+/// Each connection has one.
+impl<S> Clone for HttpServer<S> {
+    fn clone(&self) -> Self {
+        Self { endpoint: Arc::clone(&self.endpoint), limits: self.limits, stopped: self.stopped.clone() }
+    }
+}
+
+impl<S: DataSource> HttpServer<S> {
     async fn run(mut self, mut listeners: Vec<TcpListener>) {
         let mut tasks = JoinSet::new();
         let mut connections = Connections::default();
@@ -151,22 +158,26 @@ impl HttpServer {
         }
     }
 
-    async fn connection(mut self, stream: TcpStream, client: Client, waiting_since: WaitingSince) {
+    async fn connection(self, stream: TcpStream, client: Client, waiting_since: WaitingSince) {
         if let Err(error) = self.set_socket_options(&stream) {
             debug!(%error, "cannot set the socket options of a connection");
         }
         let stream = DeadlineStream::new(stream, waiting_since.clone(), self.limits.send_timeout);
-        let Some(tls) = self.policy().tls.clone() else {
-            return self.answer(stream, client, waiting_since).await;
-        };
-        select! {
-            handshake = timeout(self.limits.header_timeout, TlsAcceptor::from(tls).accept(stream)) => match handshake {
-                Ok(Ok(stream)) => self.answer(stream, client, waiting_since).await,
-                Ok(Err(error)) => debug!(%error, "a TLS handshake failed"),
-                Err(_) => debug!("a TLS handshake timed out"),
-            },
-            _ = self.stopped.changed() => {}
+        #[cfg(feature = "web-config")]
+        if let Some(tls) = self.policy().tls.clone() {
+            let mut stopped = self.stopped.clone();
+            let handshake = timeout(self.limits.header_timeout, TlsAcceptor::from(tls).accept(stream));
+            select! {
+                handshake = handshake => match handshake {
+                    Ok(Ok(stream)) => self.answer(stream, client, waiting_since).await,
+                    Ok(Err(error)) => debug!(%error, "a TLS handshake failed"),
+                    Err(_) => debug!("a TLS handshake timed out"),
+                },
+                _ = stopped.changed() => {}
+            }
+            return;
         }
+        self.answer(stream, client, waiting_since).await;
     }
 
     async fn answer(
@@ -203,27 +214,25 @@ impl HttpServer {
         }
     }
 
-    async fn respond(&self, mut request: Request<Incoming>, client: Client) -> Response {
-        request.extensions_mut().insert(client);
+    async fn respond(&self, request: Request<Incoming>, client: Client) -> Response {
         let policy = self.policy();
-        let login = match &self.web {
-            Some(web) => {
-                web.passwords().check(&policy.users, request.headers().get(header::AUTHORIZATION), client).await
-            }
+        let login = match self.endpoint.web() {
+            Some(web) => web.login(request.headers().get(header::AUTHORIZATION), client).await,
             None => Login::Granted,
         };
         let mut response = match login {
-            Login::Granted => {
-                let Ok(response) = TowerToHyperService::new(self.router.clone()).call(request).await;
-                response
-            }
+            Login::Granted => self.endpoint.answer(client, &request).await,
             Login::Denied => {
-                let challenge = [(header::WWW_AUTHENTICATE, "Basic realm=\"tcpmon\", charset=\"UTF-8\"")];
-                (StatusCode::UNAUTHORIZED, challenge, "this page requires a user name and password\n").into_response()
+                let mut response = plain(StatusCode::UNAUTHORIZED, "this page requires a user name and password\n");
+                let challenge = HeaderValue::from_static("Basic realm=\"tcpmon\", charset=\"UTF-8\"");
+                response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
+                response
             }
             Login::Busy => {
                 let text = "the password cannot be checked now: retry later\n";
-                (StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, "5")], text).into_response()
+                let mut response = plain(StatusCode::TOO_MANY_REQUESTS, text);
+                response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("5"));
+                response
             }
         };
         response.headers_mut().extend(policy.headers.clone());
@@ -231,7 +240,7 @@ impl HttpServer {
     }
 
     fn policy(&self) -> Arc<Policy> {
-        self.web.as_ref().map_or_else(Arc::default, |web| web.policy())
+        self.endpoint.web().map_or_else(Arc::default, |web| web.policy())
     }
 
     fn set_socket_options(&self, stream: &TcpStream) -> io::Result<()> {
@@ -241,6 +250,16 @@ impl HttpServer {
         let ms = self.limits.send_timeout.as_millis() as u32;
         Ok(sockopt::set_tcp_user_timeout(stream, ms)?)
     }
+}
+
+/// The result of a login.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "web-config"), expect(dead_code, reason = "nobody is asked for a password"))]
+pub(super) enum Login {
+    Granted,
+    Denied,
+    /// Too many passwords of this client are already waiting to be checked, or this one could not be checked.
+    Busy,
 }
 
 /// The next connection from any of the listening sockets.

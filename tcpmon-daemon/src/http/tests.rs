@@ -121,9 +121,9 @@ impl TestServer {
         let listeners = bind(&[address]).await.expect("a free port");
         let address = listeners[0].local_addr().expect("an address");
         let path = "/metrics".parse().expect("a path");
-        let router = router(Arc::clone(&source), Arc::new(Identity::read()), &path, None);
+        let endpoint = Endpoint::new(Arc::clone(&source), Arc::new(Identity::read()), path, None);
         let (stop, stopped) = oneshot::channel();
-        let task = tokio::spawn(serve_with_limits(limits, listeners, router, None, async { drop(stopped.await) }));
+        let task = tokio::spawn(serve_with_limits(limits, listeners, endpoint, async { drop(stopped.await) }));
         (Self { address, stop, task }, source)
     }
 

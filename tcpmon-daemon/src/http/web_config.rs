@@ -13,7 +13,10 @@ use std::{
     sync::Arc,
 };
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use hyper::{
+    HeaderMap,
+    header::{HeaderName, HeaderValue},
+};
 use serde::{Deserialize, de::IgnoredAny};
 use tokio_rustls::rustls::ServerConfig;
 

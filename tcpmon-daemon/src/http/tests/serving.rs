@@ -20,7 +20,7 @@ async fn a_client_that_reads_slowly_is_cut_off_at_the_deadline() {
         // 200 kB/s: each piece is taken in good time.
         sleep(Duration::from_millis(20)).await;
     };
-    let took = first.expect("it sample_start").elapsed();
+    let took = first.expect("the server answers").elapsed();
     assert!(end == "reset" && taken < 3_000_000, "{end} after {taken} bytes and {took:?}");
     assert!(took >= limits.send_timeout, "{took:?}");
 }
@@ -102,9 +102,9 @@ async fn every_listener_gets_its_turn() {
     let listeners = bind(&[any(), any()]).await.expect("free ports");
     let addresses: Vec<_> = listeners.iter().map(|listener| listener.local_addr().expect("an address")).collect();
     let path = "/metrics".parse().expect("a path");
-    let router = router(Arc::new(FakeSource::default()), Arc::new(Identity::read()), &path, None);
+    let endpoint = Endpoint::new(Arc::new(FakeSource::default()), Arc::new(Identity::read()), path, None);
     let (stop, stopped) = oneshot::channel::<()>();
-    let task = tokio::spawn(serve_with_limits(ConnectionLimits::default(), listeners, router, None, async {
+    let task = tokio::spawn(serve_with_limits(ConnectionLimits::default(), listeners, endpoint, async {
         drop(stopped.await)
     }));
     for address in [addresses[0], addresses[1], addresses[1], addresses[0]] {

@@ -6,7 +6,7 @@ use std::fs;
 use tcpmon::kernel::{Kernel, Options, TraceFilter};
 
 /// The file with the recorded counts.
-pub const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/verifier-instructions.tsv");
+pub const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/verifier-instructions.tsv");
 /// The command that records the counts of the running kernel.
 pub const COMMAND: &str = "cargo xtask bench --only verifier --write";
 
