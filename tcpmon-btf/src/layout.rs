@@ -60,6 +60,8 @@ pub fn resolve(btf: &Btf<'_>) -> Result<Layout, Missing> {
         tcp_copied_seq: tcp("copied_seq")?,
         tcp_rcv_wnd: tcp("rcv_wnd")?,
         tcp_bytes_received: tcp("bytes_received")?,
+        tcp_data_segs_in: tcp("data_segs_in")?,
+        tcp_segs_out: tcp("segs_out")?,
         tcp_sacks: tcp("selective_acks")?,
         tcp_sack_count: tcp("rx_opt.num_sacks")?,
         tcp_rcv_rtt: tcp("rcv_rtt_est.rtt_us")?,

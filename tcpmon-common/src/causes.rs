@@ -209,9 +209,13 @@ pub(crate) fn account(
 ) {
     let SocketState { round, reads, counters, .. } = state;
     let left = window_left(seen.edge, seen.rcv_nxt);
-    // While data are in flight, a sender waits until it may send a third of the window (`tcp_tso_win_divisor`). After a
-    // FIN, nothing more will come, however much is queued.
-    let held = is_some(queued) & at_least(queued as u64, left as u64 * 2) & (seen.fin as u64 ^ 1);
+    // While data are in flight, a sender waits until it may send a third of the window (`tcp_tso_win_divisor`). Large
+    // segments in a small buffer are merged into few packets, each of which takes memory until its last byte is read:
+    // the window stays closed while little is unread. After a FIN or a RST, nothing more will come.
+    let two_thirds = at_least(queued as u64, left as u64 * 2);
+    let fills_buffer =
+        at_least(seen.mss as u64, left as u64 + 1) & at_least(seen.rmem as u64 * 3, seen.rcvbuf as u64 * 2);
+    let held = is_some(queued) & (two_thirds | fills_buffer) & (seen.is_over() as u64 ^ 1);
     if held != 0 {
         round.began_ns = round.began_ns.wrapping_add(elapsed);
         counters.reader_limited_ns = counters.reader_limited_ns.wrapping_add(elapsed);
@@ -617,6 +621,18 @@ mod tests {
                 connection.segment(0, MSS);
             }
             assert_eq!(shares(&connection.end()), expected, "{segments} segments");
+        }
+    }
+
+    #[test]
+    fn packets_that_fill_the_buffer_until_their_last_byte_is_read_are_the_readers() {
+        // The window has room for less than a segment, although little is unread.
+        for (rmem, mss, expected) in [(6_667, 9_000, 100), (6_666, 9_000, 0), (6_667, 8_000, 0)] {
+            let mut connection = Connection::new(0);
+            connection.segment(0, 1_000);
+            (connection.seen.edge, connection.seen.rmem, connection.seen.mss) = (1_000 + 8_000, rmem, mss);
+            connection.seen.now_ns += 100 * MS;
+            assert_eq!(shares(&connection.end())[1], expected, "{rmem} {mss}");
         }
     }
 

@@ -2,5 +2,7 @@
 
 /// Index into the per-CPU map `CONNECTIONS`: connections that the kernel started to open.
 pub const CONNECTIONS_OPENED: u32 = 0;
+/// Of these, those that failed before they sent anything: the kernel does not count them.
+pub const CONNECTIONS_UNSENT: u32 = 1;
 /// Number of counts.
-pub const COUNTS: u32 = 1;
+pub const COUNTS: u32 = 2;

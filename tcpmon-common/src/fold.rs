@@ -11,7 +11,7 @@ use crate::{
     histogram::{FILL_ACTIVATION, FILL_DEACTIVATION, FILL_SEGMENT, fill_bin, fill_ratio},
     reader::SLOT_NONE,
     socket::{FIN_READ, FIN_RECEIVED, SocketCounters, SocketState, TICK_NS},
-    tcp_state::{FIN_WAIT1, FIN_WAIT2},
+    tcp_state::{CLOSE, FIN_WAIT1, FIN_WAIT2},
 };
 
 /// This side has sent its FIN and may still receive.
@@ -47,6 +47,12 @@ pub struct Observation {
 }
 
 impl Observation {
+    /// 1 if nothing more will come, otherwise 0: the peer has sent a FIN, or the connection was reset.
+    #[inline(always)]
+    pub fn is_over(&self) -> u32 {
+        self.fin as u32 | (self.state ^ CLOSE).wrapping_sub(1) >> 31
+    }
+
     /// With a segment that ends before the sequence number `end`, if that lies within the window.
     #[inline(always)]
     pub fn with_segment(mut self, end: u32) -> Self {
@@ -131,7 +137,7 @@ pub fn fold(
     counters.received_bytes = counters.received_bytes.wrapping_add(received as u64);
     counters.read_bytes = counters.read_bytes.wrapping_add(read as u64);
     counters.queue_byte_ticks = counters.queue_byte_ticks.wrapping_add(byte_ticks(queued, elapsed));
-    if seen.window < seen.mss {
+    if seen.window < seen.mss && seen.is_over() == 0 {
         counters.zero_window_ns = counters.zero_window_ns.wrapping_add(elapsed);
     }
     if seen.rcvbuf > state.rcvbuf && seen.is_growth {
@@ -221,6 +227,14 @@ fn fold_edges(state: &mut SocketState, received: u32, queued: u32, count: u32, t
     // Not (edges + was_running) / 2, which can overflow.
     let deactivations = (edges >> 1) + (edges & was_running);
     Edges { activations: edges - deactivations, deactivations }
+}
+
+/// Counts segments of the handshake, which no event shows: they find an empty buffer.
+#[inline(always)]
+pub fn count_handshake(counters: &mut SocketCounters, segments: u32) {
+    counters.segments = counters.segments.wrapping_add(segments as u64);
+    let bin = &mut counters.fills[fill_bin(0)][FILL_SEGMENT];
+    *bin = bin.wrapping_add(segments);
 }
 
 /// Counts one observation of a fill outside of [`fold`].
@@ -362,6 +376,18 @@ mod tests {
         fold_one(&mut state, &Observation { window: 1447, ..seen(100, 0, 0) }, Trigger::Event, |_, _| None);
         fold_one(&mut state, &Observation { window: 1448, ..seen(300, 0, 0) }, Trigger::Event, |_, _| None);
         assert_eq!(state.counters.zero_window_ns, 100);
+        // After a FIN or a RST, it holds nobody up.
+        fold_one(&mut state, &Observation { window: 0, fin: true, ..seen(400, 1, 0) }, Trigger::Event, |_, _| None);
+        fold_one(&mut state, &Observation { window: 0, state: 7, ..seen(500, 1, 0) }, Trigger::Event, |_, _| None);
+        assert_eq!(state.counters.zero_window_ns, 100);
+    }
+
+    #[test]
+    fn segments_of_the_handshake_find_an_empty_buffer() {
+        let mut state = state();
+        count_handshake(&mut state.counters, 2);
+        assert_eq!((state.counters.segments, edges(&state), state.counters.fill_sums), (2, [2, 0, 0], [0; FILLS]));
+        assert_eq!(state.counters.fills[0][FILL_SEGMENT], 2);
     }
 
     #[test]

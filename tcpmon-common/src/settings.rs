@@ -79,6 +79,10 @@ pub struct Layout {
     pub socket_sock: u32,
     /// `tcp_sock.bytes_received`
     pub tcp_bytes_received: u32,
+    /// `tcp_sock.data_segs_in`
+    pub tcp_data_segs_in: u32,
+    /// `tcp_sock.segs_out`
+    pub tcp_segs_out: u32,
     /// `tcp_sock.selective_acks`
     pub tcp_sacks: u32,
     /// `tcp_sock.rx_opt.num_sacks`
@@ -208,5 +212,5 @@ pub struct Settings {
     pub ephemeral_ports: [[u16; 2]; EPHEMERAL_RANGES],
 }
 
-const _: () = assert!(size_of::<Layout>() == 69 * 4);
-const _: () = assert!(size_of::<Settings>() == 69 * 4 + 28 + 8 + 64 + 32 + 32);
+const _: () = assert!(size_of::<Layout>() == 71 * 4);
+const _: () = assert!(size_of::<Settings>() == 71 * 4 + 28 + 8 + 64 + 32 + 32);

@@ -53,13 +53,18 @@ pub struct Shown {
     pub window: u32,
     /// `sk_rmem_alloc` that was shown, bytes.
     pub rmem: u32,
-    /// Not 0 if the reader was still in the timeslice of the last event.
-    pub running: u32,
+    /// `SHOWN_` bits.
+    pub flags: u32,
 }
+
+/// The reader was still in the timeslice of the last event.
+pub const SHOWN_RUNNING: u32 = 1;
+/// A FIN has come since the last event: `rcv_nxt` is one more than in the state.
+pub const SHOWN_FIN: u32 = 2;
 
 impl Shown {
     /// Never shown, or not at rest when it was.
-    pub const CHANGING: Self = Self { sequence: 1, window: 0, rmem: 0, running: 0 };
+    pub const CHANGING: Self = Self { sequence: 1, window: 0, rmem: 0, flags: 0 };
 }
 
 counters! {
@@ -269,7 +274,7 @@ impl SocketState {
         reader_tid: 0,
         reader_slot: 0,
         flags: 0,
-        shown: Shown { sequence: 0, window: 0, rmem: 0, running: 0 },
+        shown: Shown { sequence: 0, window: 0, rmem: 0, flags: 0 },
         sequence: 0,
         reader_edges: 0,
         rcv_nxt: 0,
@@ -384,16 +389,22 @@ pub struct SocketRecord {
 }
 
 impl SocketRecord {
+    /// Whether the peer's FIN has come since the last event: none reports it.
+    pub fn has_new_fin(&self) -> bool {
+        self.live.flags & LIVE_FIN != 0 && self.state.flags & FIN_RECEIVED == 0
+    }
+
     /// Whether nothing is queued, the window is open, and the state agrees with the socket: while it stays as it is,
     /// time adds to nothing but the time limited by the sender or the path.
     pub fn is_at_rest(&self) -> bool {
         let (live, state) = (&self.live, &self.state);
-        let fin = u32::from(state.flags & FIN_RECEIVED != 0 && state.flags & FIN_READ == 0);
+        let unread = live.rcv_nxt.wrapping_sub(live.copied_seq);
         // A listening socket has no data.
         live.flags & LIVE_CURRENT != 0
             && (state.last_ns == 0
-                || live.copied_seq.wrapping_add(fin) == live.rcv_nxt
-                    && live.rcv_nxt == state.rcv_nxt
+                // A FIN that is not read is the last byte.
+                || (unread == 0 || unread == 1 && live.flags & LIVE_FIN != 0)
+                    && live.rcv_nxt == state.rcv_nxt.wrapping_add(self.has_new_fin().into())
                     && live.rcvbuf == state.rcvbuf
                     && live.backlog | live.out_of_order == 0
                     && live.window >= live.mss)

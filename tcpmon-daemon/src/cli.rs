@@ -342,8 +342,8 @@ pub struct ConvertArgs {
 
 impl ConvertArgs {
     /// Format of the output.
-    pub fn format(&self) -> TraceFormat {
-        self.format.unwrap_or_else(|| TraceFormat::of_file(&self.output))
+    pub fn format(&self) -> FileFormat {
+        FileFormat::of(&self.output, self.format).unwrap_or(FileFormat::PLAIN)
     }
 }
 
@@ -464,9 +464,13 @@ pub struct DoctorArgs {
     #[arg(value_parser = parse_round_trip, allow_negative_numbers = true)]
     pub rtt: Duration,
 
-    /// Rate of one transfer, in bit/s, such as `10G` [default: that of the fastest link, or 1G]
+    /// Rate of a transfer, in bit/s, such as `10G` [default: that of the fastest link, or 1G]
     #[arg(long, value_name = "RATE", value_parser = parse_rate, allow_negative_numbers = true)]
     pub bandwidth: Option<u64>,
+
+    /// Connections that share this rate [default: one for each 10 Gbit/s]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
+    pub streams: Option<u64>,
 
     /// Network device to examine; may be repeated [default: all that are on a bus and up]
     #[arg(long, value_name = "NAME")]
@@ -489,11 +493,16 @@ pub enum DoctorFormat {
 /// Rate for which a host is examined if its devices do not tell theirs, bit/s.
 const DEFAULT_RATE: u64 = 1_000_000_000;
 
+/// Rate up to which a transfer is taken to be one connection, bit/s: few hosts receive much more on one.
+const STREAM_RATE: u64 = 10_000_000_000;
+
 impl DoctorArgs {
     /// What the host is to be fit for.
     pub fn goal(&self, facts: &Facts) -> Goal {
         let fastest = facts.devices.iter().filter_map(|device| device.speed.get().ok().copied()).max();
-        Goal { bandwidth: self.bandwidth.or(fastest).unwrap_or(DEFAULT_RATE), rtt: self.rtt }
+        let bandwidth = self.bandwidth.or(fastest).unwrap_or(DEFAULT_RATE);
+        let streams = self.streams.unwrap_or_else(|| bandwidth.div_ceil(STREAM_RATE).max(1));
+        Goal { bandwidth, streams, rtt: self.rtt }
     }
 }
 
@@ -512,27 +521,77 @@ pub enum TraceFormat {
     Csv,
 }
 
-impl TraceFormat {
-    /// What the name of a file says.
-    fn of_file(path: &Path) -> Self {
-        match path.extension().and_then(OsStr::to_str) {
-            Some("parquet") => TraceFormat::Parquet,
-            Some("pftrace" | "perfetto-trace") => TraceFormat::Perfetto,
-            Some("csv") => TraceFormat::Csv,
-            _ => TraceFormat::Jsonl,
+/// How a file is compressed as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compression {
+    /// Not at all.
+    None,
+    /// As by gzip.
+    Gzip,
+    /// As by zstd.
+    Zstd,
+}
+
+/// How a trace is written to a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileFormat {
+    /// Format of the records.
+    pub format: TraceFormat,
+    /// What is done with them.
+    pub compression: Compression,
+}
+
+impl FileFormat {
+    /// Uncompressed JSON Lines: of a name without an ending.
+    const PLAIN: Self = Self { format: TraceFormat::Jsonl, compression: Compression::None };
+
+    /// What the name of a file and the option `--format` say. The error says what the name may end in.
+    fn of(path: &Path, format: Option<TraceFormat>) -> Result<Self, (ErrorKind, String)> {
+        let ending = |path: &Path| path.extension().and_then(OsStr::to_str).map(str::to_owned);
+        let (compression, rest) = match ending(path).as_deref() {
+            Some("gz") => (Compression::Gzip, path.with_extension("")),
+            Some("zst") => (Compression::Zstd, path.with_extension("")),
+            _ => (Compression::None, path.to_owned()),
+        };
+        let named = match ending(&rest).as_deref() {
+            Some("parquet") => Some(TraceFormat::Parquet),
+            Some("pftrace" | "perfetto-trace") => Some(TraceFormat::Perfetto),
+            Some("csv") => Some(TraceFormat::Csv),
+            None | Some("jsonl" | "ndjson" | "json") => Some(TraceFormat::Jsonl),
+            Some(_) => None,
+        };
+        match format.or(named) {
+            Some(TraceFormat::Parquet) if compression != Compression::None => Err((
+                ErrorKind::InvalidValue,
+                format!("{}: Parquet is compressed already: omit the end of the name", path.display()),
+            )),
+            Some(format) => Self { format, compression }.check(),
+            None => Err((
+                ErrorKind::InvalidValue,
+                format!(
+                    "{}: the end of the name is that of no format: use .jsonl, .parquet, .pftrace or .csv (with .gz or \
+                     .zst behind it, except for .parquet), or add --format",
+                    path.display()
+                ),
+            )),
         }
     }
 
-    /// Whether this build has the format; the error says how to get it.
-    fn check(self) -> Result<(), (ErrorKind, String)> {
-        let is_absent = !matches!(self, Self::Table | Self::Jsonl) && cfg!(not(feature = "formats"));
-        if is_absent { Err((ErrorKind::InvalidValue, WITHOUT_FORMATS.into())) } else { Ok(()) }
+    /// The same, if this build has it; the error says how to get it.
+    fn check(self) -> Result<Self, (ErrorKind, String)> {
+        let is_small = matches!(self.format, TraceFormat::Table | TraceFormat::Jsonl)
+            && matches!(self.compression, Compression::None | Compression::Gzip);
+        if is_small || cfg!(feature = "formats") {
+            Ok(self)
+        } else {
+            Err((ErrorKind::InvalidValue, WITHOUT_FORMATS.into()))
+        }
     }
 }
 
 /// What a build without the feature `formats` says.
-pub const WITHOUT_FORMATS: &str = "this build of tcpmon has no Parquet, Perfetto and CSV: packages have them, and \
-                                   `cargo build --release -p tcpmon-daemon --features full` builds them";
+pub const WITHOUT_FORMATS: &str = "this build of tcpmon has no Parquet, Perfetto, CSV and zstd: packages have \
+                                   them, and `cargo build --release -p tcpmon-daemon --features full` builds them";
 
 impl Cli {
     /// Parses the arguments of this process. Invalid ones end it with exit code 2 and an error message.
@@ -551,7 +610,7 @@ impl Cli {
         let (name, checked) = match &cli.command {
             Command::Trace(trace) => ("trace", trace.check()),
             Command::Report(report) => ("report", report.check()),
-            Command::Convert(convert) => ("convert", convert.format().check()),
+            Command::Convert(convert) => ("convert", FileFormat::of(&convert.output, convert.format).map(drop)),
             Command::Daemon(_) | Command::Top(_) | Command::Doctor(_) => return Ok(cli),
         };
         checked.map(|()| cli).map_err(|(kind, problem)| {
@@ -682,11 +741,10 @@ impl TraceArgs {
     }
 
     /// Format of the records.
-    pub fn format(&self) -> TraceFormat {
-        match (self.format, &self.output) {
-            (Some(format), _) => format,
-            (None, Some(output)) => TraceFormat::of_file(output),
-            (None, None) => TraceFormat::Table,
+    pub fn format(&self) -> FileFormat {
+        match &self.output {
+            Some(output) => FileFormat::of(output, self.format).unwrap_or(FileFormat::PLAIN),
+            None => FileFormat { format: self.format.unwrap_or(TraceFormat::Table), compression: Compression::None },
         }
     }
 
@@ -699,11 +757,14 @@ impl TraceArgs {
                     .into(),
             ));
         }
-        self.format().check()?;
         if self.keep.is_some() && self.rotate.is_none() && self.ring.is_none() {
             return Err((ErrorKind::MissingRequiredArgument, "--keep needs --rotate or --ring".into()));
         }
-        if self.summary_only && !matches!(self.format(), TraceFormat::Table | TraceFormat::Jsonl) {
+        match &self.output {
+            Some(output) => FileFormat::of(output, self.format)?,
+            None => self.format().check()?,
+        };
+        if self.summary_only && !matches!(self.format().format, TraceFormat::Table | TraceFormat::Jsonl) {
             return Err((
                 ErrorKind::ArgumentConflict,
                 "--summary-only: parquet, perfetto and csv have a row for each timeslice: use table or jsonl".into(),

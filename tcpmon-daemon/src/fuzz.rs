@@ -8,7 +8,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_sock_diag::SockDiagMessage;
 use tcpmon_btf::{Btf, layout, plan};
 use tcpmon_common::socket::{SocketLive, SocketRecord, SocketState};
@@ -20,7 +19,7 @@ use zerocopy::FromBytes as _;
 use crate::{
     config::Config,
     decode::{self, Event},
-    host::{self, netlink::Answers},
+    host::{self, link::LinkMessage, netlink::Answers},
     http::{self, DataSource, Endpoint, TelemetryPath, Unavailable},
     kernel, live,
     metrics::Identity,
@@ -169,7 +168,7 @@ fn live(bytes: &[u8]) {
 
 /// Answers of the kernel's netlink protocols.
 fn netlink(bytes: &[u8]) {
-    let _ = Answers::<RouteNetlinkMessage>::default().add(bytes);
+    let _ = Answers::<LinkMessage>::default().add(bytes);
     let _ = Answers::<SockDiagMessage>::default().add(bytes);
 }
 

@@ -161,6 +161,12 @@ impl<S: DataSource> Endpoint<S> {
                 Err(error) => plain(StatusCode::SERVICE_UNAVAILABLE, &format!("{error}\n")),
             },
             STATUS => self.page(client, PageRequest::Status).await,
+            // Who does not get the values has not seen them: it is no scraper, and for it no sample is taken.
+            _ if request.method() == Method::HEAD => metrics_response(text_response(
+                StatusCode::OK,
+                Format::negotiate(list(request.headers(), header::ACCEPT).as_deref()).content_type(),
+                "",
+            )),
             _ => self.metrics(client, request.headers()).await,
         }
     }
@@ -169,9 +175,7 @@ impl<S: DataSource> Endpoint<S> {
         let format = Format::negotiate(list(headers, header::ACCEPT).as_deref());
         let coding = Coding::negotiate(list(headers, header::ACCEPT_ENCODING).as_deref());
         let request = PageRequest::Metrics(format, coding, scraper_key(client, headers));
-        let mut response = self.page(client, request).await;
-        response.headers_mut().insert(header::VARY, HeaderValue::from_static("accept, accept-encoding"));
-        response
+        metrics_response(self.page(client, request).await)
     }
 
     async fn page(&self, client: Client, request: PageRequest) -> Response {
@@ -210,6 +214,12 @@ impl<S: DataSource> Endpoint<S> {
             self.samples.identity.version, self.samples.identity.revision, self.telemetry
         )
     }
+}
+
+/// What depends on the headers that choose the format and the coding.
+fn metrics_response(mut response: Response) -> Response {
+    response.headers_mut().insert(header::VARY, HeaderValue::from_static("accept, accept-encoding"));
+    response
 }
 
 fn plain(status: StatusCode, text: &str) -> Response {

@@ -7,7 +7,8 @@ use tcpmon_common::{
     look::{LOOKS, Look, LookArguments, SHOW_ALL, SHOW_LISTENERS},
     reader::SLOT_NONE,
     socket::{
-        LIVE_GONE, LIVE_GROWTH, LIVE_PORT_CHOSEN, LIVE_READER, SOCKET_FINAL, SOCKET_UNLISTED, SocketLive, SocketState,
+        LIVE_GONE, LIVE_GROWTH, LIVE_PORT_CHOSEN, LIVE_READER, SHOWN_FIN, SHOWN_RUNNING, SOCKET_FINAL, SOCKET_UNLISTED,
+        SocketLive, SocketState,
     },
     tcp_state,
 };
@@ -133,9 +134,9 @@ fn unchanged(state: &SocketState, sequence: u32, sock: impl Remembered, connecte
         && sock.rmem() == shown.rmem
         && (sock.rcvbuf() == volatile(&state.rcvbuf) || !connected)
         && sock.backlog() == 0
-        && (sock.rcv_nxt() == volatile(&state.rcv_nxt) || !connected)
+        && (sock.rcv_nxt() == volatile(&state.rcv_nxt).wrapping_add(shown.flags / SHOWN_FIN) || !connected)
         && sock.window() == shown.window
-        && (shown.running == 0 || running(state))
+        && (shown.flags & SHOWN_RUNNING == 0 || running(state))
 }
 
 /// Whether the reader is still in the timeslice of the last event, so that the end of that timeslice has yet to be

@@ -11,6 +11,7 @@ use tcpmon_common::{
     reader::SLOT_NONE,
     settings::{EPHEMERAL_RANGES, TRACE_NONE},
     socket::{FIN_READ, FIN_RECEIVED, SOCKET_FINAL, SOCKET_PORT_CHOSEN, SocketState},
+    tcp_state,
 };
 
 use crate::{
@@ -18,9 +19,9 @@ use crate::{
     maps, store,
 };
 
-/// No connection receives more bytes per ns than this (256 Gb/s). A connection that has received more since tcpmon
+/// No connection receives more bytes per ns than this (1.6 Tb/s). A connection that has received more since tcpmon
 /// started is older than tcpmon.
-const MAX_BYTES_PER_NS: u64 = 32;
+const MAX_BYTES_PER_NS: u64 = 200;
 
 /// Runs `write` as one event: a pass sees either everything that it writes or nothing (see
 /// [`tcpmon_common::copy`]). The caller has read the clock and the socket before.
@@ -102,6 +103,10 @@ pub fn start_late(state: &mut SocketState, tcp: TcpSock) {
     let old_orphan = sock.orphaned() && tcp.last_drained_ns() < setting!(began_ns);
     let young = !sock.kernel_owned() && !old_orphan && tcp.bytes_received() <= possible;
     start_counting(state, tcp, now, young);
+    // Data in a SYN (TFO) are read before the handshake is complete.
+    if sock.state() == tcp_state::SYN_RECV {
+        event(state, |state| fold::count_handshake(&mut state.counters, 1));
+    }
     // A trace loses nothing by this: what came before the first read is reported with that read.
     if setting!(trace) == TRACE_NONE {
         maps::count_loss(Loss::SocketBeginLate);

@@ -68,6 +68,8 @@ pub struct TraceHeader {
     pub kernel_release: String,
     /// Name of the host.
     pub hostname: String,
+    /// The kernel's random id of the boot; empty if it is not known.
+    pub boot_id: String,
     /// Both clocks at the start of the trace: they relate the time of every record to the wall clock.
     pub start: Clocks,
     /// What was traced.

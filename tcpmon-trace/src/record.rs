@@ -1,10 +1,6 @@
 //! One timeslice of a thread, for one of its sockets, as shown to users.
 
-use std::{
-    fmt,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
-    str,
-};
+use std::{fmt, net::SocketAddr, str};
 
 use serde::{Deserialize, Serialize};
 
@@ -71,7 +67,7 @@ impl TimesliceEnd {
 }
 
 /// The name of a thread: at most 16 bytes of UTF-8, without a NUL.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Comm {
     bytes: [u8; 16],
     length: u8,
@@ -313,8 +309,8 @@ impl TimesliceRecord {
         comm: Comm { bytes: [0; 16], length: 0 },
         cookie: 0,
         family: AddressFamily::V4,
-        local: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
-        remote: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
+        local: SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0),
+        remote: SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0),
         netns: 0,
         end: TimesliceEnd::Unknown,
         partial: false,

@@ -66,6 +66,9 @@ struct SeenThread {
     last: ThreadTimes,
 }
 
+/// Names of threads that are kept of those that took the CPU.
+const NAMES: usize = 64;
+
 /// Sums over one socket's records.
 #[derive(Clone, Debug, Default)]
 pub struct SocketSummary {
@@ -97,6 +100,9 @@ pub struct SocketSummary {
     pub waited_byte_us: [u64; 2],
     /// Timeslices by how they ended, in the order of [`TimesliceEnd::ALL`].
     pub ends_of_timeslices: [u64; 4],
+    /// How many timeslices ended because a thread of this name was given the CPU; at most 64 names, those that came
+    /// first.
+    pub preempted_by: HashMap<Comm, u64>,
     /// Time on the CPU per timeslice.
     pub on_cpu: Durations,
     /// Time runnable without a CPU before each timeslice.
@@ -280,6 +286,11 @@ impl SocketSummary {
         add(scheduler, record.waited.scheduler_byte_us);
         let end = TimesliceEnd::ALL.iter().position(|end| *end == record.end);
         self.ends_of_timeslices[end.unwrap_or(TimesliceEnd::ALL.len() - 1)] += 1;
+        if record.end == TimesliceEnd::Preempted
+            && (self.preempted_by.len() < NAMES || self.preempted_by.contains_key(&record.preempted_by))
+        {
+            *self.preempted_by.entry(record.preempted_by).or_default() += 1;
+        }
         self.on_cpu.add(record.on_cpu_ns);
         self.run_queue_waits.add(record.wait_ns);
         self.sleeps.add(record.sleep_ns);

@@ -104,6 +104,12 @@ impl Lab {
         Self::with(LabOptions { delay: Some(Delay { one_way, lose_every: 0 }), ..LabOptions::default() })
     }
 
+    /// Both ends on the loopback device of one namespace, whose segments have 64 KiB.
+    pub fn loopback() -> Self {
+        let end = End::alone();
+        Self { sender: end.clone(), receiver: end, path: None }
+    }
+
     /// Packets that the long path has lost.
     pub fn lost(&self) -> u64 {
         self.path.as_ref().map_or(0, Path::lost)

@@ -19,6 +19,7 @@ pub mod dashboard;
 pub mod device;
 pub mod document;
 pub mod fault;
+pub mod fifo;
 pub mod figures;
 pub mod interrupt;
 pub mod lab;

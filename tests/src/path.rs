@@ -16,7 +16,7 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::prctl::set_timerslack;
 use nix::sys::time::TimeSpec;
 
-use crate::{Namespace, must};
+use crate::{Namespace, fifo::become_fifo, must};
 
 /// Most bytes that are on their way at a time; what comes on top is lost, as in a router.
 const MOST_BYTES: usize = 64 << 20;
@@ -79,8 +79,9 @@ impl Drop for Path {
 type Packet = Reverse<(Instant, u64, usize, Vec<u8>)>;
 
 fn carry(devices: &[File; 2], delay: Delay, ends: &AtomicBool, lost: &AtomicU64) -> io::Result<()> {
-    // Otherwise the kernel may wake the thread 50 us late.
+    // Otherwise the kernel may wake the thread 50 us late. A path does not wait for a CPU of its ends either.
     set_timerslack(1)?;
+    become_fifo()?;
     let mut packets = BinaryHeap::<Packet>::new();
     let (mut number, mut bytes, mut with_data) = (0, 0, 0);
     let mut buffer = vec![0; 65_536];

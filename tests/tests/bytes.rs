@@ -387,6 +387,43 @@ fn the_programs_see_as_many_connections_opened_as_the_kernel_counts() {
 }
 
 #[test]
+fn what_finds_no_port_and_sends_no_syn_is_not_opened() {
+    let lab = Lab::new();
+    lab.set_sysctl("net.ipv4.ip_local_port_range", "40000 40007");
+    let daemon = Daemon::start(&[]);
+    let opened = || {
+        let page = daemon.scrape();
+        ["kernel", "programs"].map(|by| page.value("tcpmon_connections_opened_total", &[("counted_by", by)]).unwrap())
+    };
+    // The process stays alive, because the kernel's counts of a namespace are found through its processes.
+    let reader = Traffic::reader(lab.receiver()).comm("no-port").paused().until_exit().spawn();
+    let _inside = Traffic::reader(lab.sender()).comm("inside").paused().until_exit().spawn();
+    let before = opened();
+    let mut open = Vec::new();
+    let without_port = lab.sender().run(|| {
+        (0..108)
+            .filter(|_| match TcpStream::connect(reader.address()) {
+                Ok(stream) => {
+                    open.push(stream);
+                    false
+                }
+                Err(error) => {
+                    assert_eq!(error.raw_os_error(), Some(libc::EADDRNOTAVAIL));
+                    true
+                }
+            })
+            .count()
+    });
+    // The process inside listens on one of the eight ports.
+    assert_eq!((open.len(), without_port), (7, 101));
+    eventually(DEADLINE, "both ends of 7 connections are counted", || {
+        let now = opened();
+        let [kernel, programs] = [now[0] - before[0], now[1] - before[1]];
+        if kernel == programs && kernel >= 14.0 { Ok(()) } else { Err(format!("{kernel}, by the programs {programs}")) }
+    });
+}
+
+#[test]
 fn iperf3_is_counted_as_it_counts_itself() {
     let lab = Lab::new();
     let daemon = Daemon::start(&[]);

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{DEADLINE, has_two_cpus, sender};
+use common::{DEADLINE, has_two_cpus, queued, sender};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tcpmon_tests::fault::TcpMemoryPressure;
@@ -53,15 +53,23 @@ struct Shares {
     /// The longest round trip of a handshake, as the receiver's kernel measured it, and the longest least round trip of
     /// a connection, as the sender's did; us.
     round_trips: [u32; 2],
+    /// The time that the hypervisor took from the CPUs of this machine, of the time that was watched.
+    stolen: f64,
 }
 
 impl Shares {
+    /// What the causes of a local path may be off by. A round that takes half a round trip longer than the path counts
+    /// as upstream as a whole, one and a half round trips and more: three times what the hypervisor took from it.
+    fn agreement(&self) -> f64 {
+        AGREEMENT + 3.0 * self.stolen
+    }
+
     fn limited(&self) -> f64 {
         self.application + self.scheduler + self.window + self.memory
     }
 
     fn agrees_with_the_sender(self) -> Self {
-        assert!((self.limited() - self.by_sender).abs() <= AGREEMENT, "{self:?}");
+        assert!((self.limited() - self.by_sender).abs() <= self.agreement(), "{self:?}");
         self
     }
 }
@@ -130,8 +138,19 @@ impl Case {
         let by_sender = (last.limited_us - first.limited_us) as f64 / 1e6 / elapsed / last.connections as f64;
         let waited = (last.waiting - first.waiting).as_secs_f64() / elapsed;
         let round_trips = last.round_trips;
-        let shares =
-            Shares { upstream, application, scheduler, window, memory, by_sender, waited, seconds, round_trips };
+        let stolen = (last.stolen - first.stolen).as_secs_f64() / elapsed;
+        let shares = Shares {
+            upstream,
+            application,
+            scheduler,
+            window,
+            memory,
+            by_sender,
+            waited,
+            seconds,
+            round_trips,
+            stolen,
+        };
         println!("{shares:.3?}");
         shares
     }
@@ -146,6 +165,7 @@ struct Moment {
     waiting: Duration,
     /// See [`Shares::round_trips`].
     round_trips: [u32; 2],
+    stolen: Duration,
 }
 
 impl Moment {
@@ -162,6 +182,7 @@ impl Moment {
         let round_trips = [&receivers, &senders].map(|sockets| round_trip(sockets).unwrap_or_default());
         Self {
             round_trips,
+            stolen: truth::stolen_time(),
             at: Instant::now(),
             limited_us: limited.iter().sum(),
             connections: limited.len(),
@@ -250,6 +271,53 @@ fn data_that_nobody_reads_are_the_applications() {
     assert!(shares.application >= 0.95, "stopped: {shares:?}");
 }
 
+#[test]
+fn after_a_reset_nothing_more_can_come_however_much_is_unread() {
+    let case = Case::new(Lab::new());
+    let reader = case.reader().paused().receive_buffer(64 << 10).spawn();
+    let sender = sender(&case.lab, &reader).paused().reset().spawn();
+    assert_eq!(sender.send(50_000), 50_000);
+    eventually(DEADLINE, "the data wait", || queued(&case.lab, &reader, 50_000));
+    sender.finish();
+    eventually(DEADLINE, "the connection is reset", || {
+        !truth::sockets(case.lab.receiver()).iter().any(|socket| socket.is_connection_to(reader.port()))
+    });
+    // `ss` does not show it any more, but it is open, and its data can be read.
+    let service = format!("local:{}", reader.port());
+    let shown = || {
+        let page = case.daemon.scrape();
+        let of = |name: &str, more: (&str, &str)| page.sum(name, &[("service", service.as_str()), more]);
+        let cause = |cause: &str| of("tcpmon_receive_limited_seconds_total", ("cause", cause));
+        [
+            cause("application"),
+            cause("upstream"),
+            of("tcpmon_receive_zero_window_seconds_total", ("process", "watched")),
+        ]
+    };
+    shown();
+    let before = shown();
+    thread::sleep(WATCHED);
+    let [application, upstream, shut] = [0, 1, 2].map({
+        let after = shown();
+        move |at: usize| after[at] - before[at]
+    });
+    assert!(application < 0.01 && shut < 0.01, "{application} s, shut for {shut} s");
+    assert!(upstream >= WATCHED.as_secs_f64() * 0.99, "{upstream} s");
+}
+
+/// Its segments are as large as a third of the window.
+#[test]
+fn a_reader_that_computes_behind_the_large_segments_of_loopback_is_the_limit() {
+    if is_emulated() {
+        return report::not_supported(EMULATED);
+    }
+    let case = Case::new(Lab::loopback());
+    let reader = case.reader().receive_buffer(180_000).chunk(64 << 10).between(Between::Spin(700));
+    let shares = case.transfer(reader, |sender| sender.message(64 << 10));
+    assert!(shares.application + shares.scheduler >= 0.95, "{shares:?}");
+    assert!((shares.limited() - shares.by_sender).abs() <= 0.05, "{shares:?}");
+}
+
 impl Case {
     /// Watches a connection from the moment its buffer is full.
     fn full(&self, reader: ReaderBuilder, prepare: impl FnOnce(&Reader)) -> Shares {
@@ -321,7 +389,7 @@ fn small_buffers_limit_as_long_as_their_senders_say() {
     // A round of this one takes about as long as the sender works on its data: that time is the window's here, and the
     // sender's own there.
     let shares = case.transfer(case.reader().receive_buffer(64 << 10), |sender| sender);
-    assert!(shares.limited() >= shares.by_sender - AGREEMENT, "{shares:?}");
+    assert!(shares.limited() >= shares.by_sender - shares.agreement(), "{shares:?}");
 }
 
 #[test]
@@ -332,7 +400,7 @@ fn a_buffer_too_small_for_a_local_path_is_the_window() {
     for one_way in [200, 500].map(Duration::from_micros) {
         let case = Case::new(Lab::long(one_way));
         let shares = case.transfer(case.reader().receive_buffer(64 << 10), |sender| sender).agrees_with_the_sender();
-        assert!(shares.window >= 0.80, "{one_way:?}: {shares:?}");
+        assert!(shares.window >= 0.90 - shares.agreement(), "{one_way:?}: {shares:?}");
     }
 }
 
@@ -348,7 +416,7 @@ fn timestamps_in_microseconds_tell_the_round_trip() {
     let case = Case::new(lab);
     // The sender calls all of it limited. By the handshake's round trip, it would be a tenth.
     let shares = case.transfer(case.reader().receive_buffer(64 << 10), |sender| sender);
-    assert!(shares.window >= 0.80, "{shares:?}");
+    assert!(shares.window >= 0.90 - shares.agreement(), "{shares:?}");
     let paced = |sender: SenderBuilder| sender.rate(easy_rate()).message(16 << 10);
     let shares = case.transfer(case.reader().receive_buffer(64 << 10), paced).agrees_with_the_sender();
     assert!(shares.upstream >= 0.95, "{shares:?}");

@@ -247,7 +247,10 @@ fn people_see_every_finding_of_the_programs_format() {
             assert!(text.contains(finding[part].as_str().unwrap()), "{part} of {finding} in {text}");
         }
     }
-    assert!(text.contains("receive 400 Gbit/s at a round trip of 100ms (5 GB on the way)? not yet"), "{text}");
+    assert!(
+        text.contains("receive 400 Gbit/s in 40 streams at a round trip of 100ms (5 GB on the way)? not yet"),
+        "{text}"
+    );
 }
 
 #[test]

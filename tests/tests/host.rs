@@ -14,8 +14,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::{ffi::OsStrExt, fs::MetadataExt};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use common::{DEADLINE, sender, sources_and_probes};
 use tcpmon_tests::fault::{RingOverrun, StuckSockets};
@@ -191,6 +192,24 @@ fn overruns_of_a_veth_are_what_its_ring_did_not_take_from_zero_on() {
     let page = daemon.scrape();
     assert_eq!(page.samples("tcpmon_device_rx_overruns_total").len(), 1, "lo has no ring");
     assert_eq!(page.samples("tcpmon_device_rx_ring_entries").len(), 0, "nor has a veth descriptors");
+}
+
+#[test]
+fn a_device_with_an_alias_in_latin_1_hides_no_device() {
+    let fault = RingOverrun::new();
+    let daemon = Daemon::start_in(fault.namespace(), &[]);
+    let shown = || daemon.scrape().samples("tcpmon_device_rx_overruns_total").len();
+    assert_eq!(shown(), 1);
+    let alias = std::ffi::OsStr::from_bytes(b"B\xfcro");
+    let set = fault.namespace().run(|| {
+        Command::new("ip").args(["link", "set", "dev", fault.device(), "alias"]).arg(alias).status().expect("iproute2")
+    });
+    assert!(set.success());
+    // The devices are read once a second.
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(1500) {
+        assert_eq!(shown(), 1);
+    }
 }
 
 #[test]

@@ -63,6 +63,25 @@ fn a_reader_that_becomes_another_program_in_a_thread_of_its_own_is_followed() {
     reader.wait();
 }
 
+#[test]
+fn what_nobody_has_read_is_of_the_process_that_listens_on_that_address() {
+    let lab = Lab::new();
+    let four = Traffic::reader(lab.receiver()).comm("on-four").paused().spawn();
+    let six = Traffic::reader(lab.receiver()).comm("on-six").ipv6().port(four.port()).paused().spawn();
+    let daemon = Daemon::start(&[]);
+    let _senders = [(&four, 10_000), (&six, 20_000)].map(|(reader, bytes)| {
+        let sender = sender(&lab, reader).bytes(bytes).hold_open().spawn();
+        eventually(DEADLINE, "the data wait", || {
+            let mut sockets = truth::sockets(lab.receiver()).into_iter();
+            sockets.any(|socket| socket.local == reader.address() && socket.recv_q == bytes as u32)
+        });
+        sender
+    });
+    let page = daemon.scrape();
+    let waiting = |process: &str| page.value("tcpmon_receive_queue_bytes", &group(process, four.port()));
+    assert_eq!([waiting("on-four"), waiting("on-six")], [Some(10_000.0), Some(20_000.0)]);
+}
+
 /// Each activation is followed by the end of a timeslice. So there are at most as many activations as timeslices, plus
 /// the first activation of each of three threads.
 fn no_read_is_an_activation(page: &Page, port: u16) {

@@ -6,6 +6,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{DEADLINE, connection, group, queued, sender};
+use tcpmon_tests::traffic::Threads;
 use tcpmon_tests::{Daemon, Lab, LabOptions, Traffic, clock, eventually, report, slowly, truth};
 
 #[test]
@@ -289,6 +290,30 @@ fn every_segment_is_counted_once_with_the_fill_that_it_met() {
     // Each ratio is stored in units of 1/640, rounded up.
     assert!(least > 1.0, "the buffer has to fill up to say something: {least}");
     assert!(sum >= least && sum <= most + segments / 640.0, "tcpmon {sum}, inet_diag {least} .. {most}");
+}
+
+#[test]
+fn data_that_come_with_the_handshake_are_segments_that_found_an_empty_buffer() {
+    const CONNECTIONS: u64 = 50;
+    let lab = Lab::new();
+    lab.allow_fast_open();
+    let daemon = Daemon::start(&[]);
+    for (comm, in_syn) in [("with-ack", false), ("with-syn", true)] {
+        let reader = Traffic::reader(lab.receiver()).comm(comm).threads(Threads::Epoll).connections(CONNECTIONS);
+        let reader = if in_syn { reader.fast_open() } else { reader }.spawn();
+        let sending = sender(&lab, &reader).connections(CONNECTIONS).parallel(4).bytes(100).hold_open();
+        let _sender = if in_syn { sending.fast_open() } else { sending.data_with_ack() }.spawn();
+        eventually(DEADLINE, "all is read", || reader.report().bytes == CONNECTIONS * 100);
+        let sockets = truth::sockets(lab.receiver());
+        let ours = sockets.iter().filter(|socket| socket.is_connection_to(reader.port()));
+        let by_kernel = f64::from(ours.map(|socket| socket.info.data_segs_in).sum::<u32>());
+        let page = daemon.scrape();
+        let labels = group(comm, reader.port());
+        for family in ["tcpmon_receive_segments_total", "tcpmon_receive_buffer_fill_ratio_count"] {
+            assert_eq!(page.value(family, &labels), Some(by_kernel), "{comm}: {family}");
+        }
+        assert!(by_kernel >= CONNECTIONS as f64);
+    }
 }
 
 #[test]

@@ -126,6 +126,24 @@ fn a_daemon_gives_the_same_rows_without_privileges() {
     assert!(code == Some(1) && error.contains("no daemon listens at"), "{code:?} {error}");
 }
 
+/// The daemon forgets what nobody has asked for in ten seconds.
+#[test]
+fn an_interval_that_is_longer_than_the_daemon_waits_shows_what_happened_in_it() {
+    let lab = Lab::new();
+    let (reader, _sender) = slow_reader(&lab);
+    let directory = TempDir::new().expect("a directory");
+    let path = directory.path().join("tcpmon.sock");
+    let socket = path.to_str().expect("text");
+    let _daemon = Daemon::start(&["--live-socket", socket]);
+    let pid = reader.pid().to_string();
+    let before = (reader.report().bytes, Instant::now());
+    let sockets = rows(&["--daemon", socket, "--sockets", "--pid", &pid, "--interval", "12s"]);
+    let rate = (reader.report().bytes - before.0) as f64 / before.1.elapsed().as_secs_f64();
+    let [row] = &sockets[..] else { panic!("{sockets:?}") };
+    let read = number(row, "read_bytes_per_second");
+    assert!((read - rate).abs() <= 0.25 * rate, "{read} and {rate}: {row}");
+}
+
 #[test]
 fn the_screen_shows_and_does_what_keys_say_and_gives_the_terminal_back() {
     let lab = Lab::new();

@@ -306,6 +306,46 @@ fn totals_are_exact_whatever_the_timeslices_lose() {
 }
 
 #[test]
+fn a_trace_that_ends_while_data_flow_lacks_only_the_open_timeslices() {
+    let lab = Lab::new();
+    let reader = Traffic::reader(lab.receiver()).comm("flows-on").chunk(1000).until_exit().spawn();
+    let _sender = sender(&lab, &reader).message(1000).rate(if is_emulated() { 100_000 } else { 2_000_000 }).spawn();
+    eventually(DEADLINE, "data flow", || reader.report().bytes > 100_000);
+    for _ in 0..5 {
+        let traced = Trace::run(&["--pid", &reader.pid().to_string(), "--duration", "1s"], DEADLINE);
+        let slices = slices(&traced);
+        let trailer = traced.records.last().unwrap();
+        assert_eq!(trailer["complete"], true, "{trailer}");
+        let [socket] = totals(&traced, "socket")[..] else { panic!("{trailer}") };
+        let (read, recorded) = (socket["read_bytes"].as_u64().unwrap(), sum(&slices, "read_bytes"));
+        assert_eq!(socket["timeslices_read_bytes"].as_u64(), Some(recorded), "{socket}");
+        // One timeslice is open at most, and no longer than the longest.
+        let longest = slices.iter().map(|slice| slice["read_bytes"].as_u64().unwrap()).max().unwrap();
+        assert!(recorded > 0 && read - recorded <= longest, "{recorded} of {read} bytes, {longest} in a timeslice");
+    }
+}
+
+#[test]
+fn in_a_time_namespace_a_trace_has_the_times_of_the_host() {
+    let lab = Lab::new();
+    let reader = Traffic::reader(lab.receiver()).comm("elsewhen").until_exit().spawn();
+    let _sender = sender(&lab, &reader).message(1000).rate(100_000).spawn();
+    eventually(DEADLINE, "data flow", || reader.report().bytes > 0);
+    let begun = clock::monotonic_ns();
+    let wrapper = ["unshare", "--time", "--fork", "--monotonic", "86400"];
+    let pid = reader.pid().to_string();
+    let traced = Trace::run_under(&wrapper, &["--pid", &pid, "--duration", "1s"], DEADLINE);
+    let ended = clock::monotonic_ns();
+    let slices = slices(&traced);
+    assert!(!slices.is_empty(), "{} {}", traced.status, traced.stderr);
+    for slice in slices {
+        assert!((begun..=ended).contains(&slice["deactivated_ns"].as_u64().unwrap()), "{slice}");
+    }
+    let start = traced.records[0]["start_monotonic_ns"].as_u64().unwrap();
+    assert!((begun..=ended).contains(&start), "{start} in {begun}..{ended}");
+}
+
+#[test]
 fn a_preempted_thread_names_who_got_its_cpu() {
     let lab = Lab::new();
     let hog = Traffic::hog(0, 0);

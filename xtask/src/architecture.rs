@@ -1,6 +1,5 @@
 //! Holds the tables of `docs/architecture.md` against the code: which crate uses which, and which module of a crate
-//! uses which of the others. Makes sure that no two types of tcpmon have one name, and that modules which must not do
-//! something have no code for it.
+//! uses which of the others. Makes sure that modules which must not do something have no code for it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -80,7 +79,6 @@ pub fn check() -> Result<()> {
         let heading = format!("Modules of {name}");
         findings.extend(differences(&heading, &table(&document, &heading)?, &modules(&sources, name)));
     }
-    findings.extend(types_with_one_name(&sources));
     findings.extend(ONLY_IN.iter().flat_map(|rule| outside_of(&sources, rule)));
     ensure!(findings.is_empty(), "{}", findings.join("\n"));
     Ok(())
@@ -117,36 +115,6 @@ fn text(tokens: &[TokenTree]) -> String {
         }
     }
     text
-}
-
-/// Types in several files that have one name.
-fn types_with_one_name(sources: &[Source]) -> Vec<String> {
-    let mut found = BTreeMap::<String, BTreeSet<String>>::new();
-    for source in sources {
-        let mut declared = Vec::new();
-        types(&source.tokens, &mut declared);
-        for name in declared {
-            found.entry(name).or_default().insert(format!("{}/src/{}", source.name, source.path.display()));
-        }
-    }
-    let twice = found.into_iter().filter(|(_, files)| files.len() > 1);
-    twice.map(|(name, files)| format!("types in several files are named {name}: {files:?}")).collect()
-}
-
-/// Adds the names of the structs, enums, unions and traits that are declared, those of tests left out.
-fn types(tokens: &[TokenTree], names: &mut Vec<String>) {
-    for pair in tokens.windows(2) {
-        if let [TokenTree::Ident(keyword), TokenTree::Ident(name)] = pair
-            && ["struct", "enum", "union", "trait"].iter().any(|word| keyword == word)
-        {
-            names.push(name.to_string());
-        }
-    }
-    for token in tokens {
-        if let TokenTree::Group(group) = token {
-            types(&without_tests(group.stream()), names);
-        }
-    }
 }
 
 /// The first and last cell of each row of the table under a heading: names in backticks.
@@ -287,17 +255,6 @@ mod tests {
         let text = text(&code(source)?);
         assert!(text.contains(":: now (") && text.contains("offset !"), "{text}");
         assert!(!text.contains("fs ::") && !text.contains("aya ::"), "{text}");
-        Ok(())
-    }
-
-    #[test]
-    fn types_are_found_at_any_depth_but_not_in_tests() -> Result<()> {
-        let source = "pub struct A<T>(T); mod m { pub(crate) enum B {} trait C {} fn f() { union D { x: u8 } } }
-            #[cfg(test)] mod tests { struct E; } #[cfg(test)] struct F; struct G;";
-        let mut names = Vec::new();
-        types(&code(source)?, &mut names);
-        names.sort();
-        assert_eq!(names, ["A", "B", "C", "D", "G"]);
         Ok(())
     }
 

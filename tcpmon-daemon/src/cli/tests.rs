@@ -110,7 +110,7 @@ fn without_flags_the_defaults_apply_and_each_flag_is_applied() {
 #[test]
 fn a_wrong_flag_is_named_with_a_remedy() {
     for (line, parts) in [
-        ("daemon --web.listen-address localhost:1", ["--web.listen-address", "`127.0.0.1:10793`"]),
+        ("daemon --web.listen-address localhost", ["--web.listen-address", "`127.0.0.1:10793`"]),
         ("daemon --web.telemetry-path /healthz", ["--web.telemetry-path", "`/status`"]),
         ("daemon --max-groups 0", ["--max-groups", "1..=10000"]),
         ("daemon --pin=", ["--pin", "not a process name"]),
@@ -170,17 +170,29 @@ fn filters_combine_and_repeat() {
 
 #[test]
 fn the_default_format_follows_from_the_name_of_the_file() {
-    assert_eq!(trace("--all").format(), TraceFormat::Table);
-    assert_eq!(trace("--all --output f").format(), TraceFormat::Jsonl);
-    assert_eq!(trace("--all --output f --format table").format(), TraceFormat::Table);
-    for (name, format) in [
-        ("run.parquet", TraceFormat::Parquet),
-        ("run.pftrace", TraceFormat::Perfetto),
-        ("run.perfetto-trace", TraceFormat::Perfetto),
-        ("run.csv", TraceFormat::Csv),
-        ("run.json", TraceFormat::Jsonl),
+    let plain = |format| FileFormat { format, compression: Compression::None };
+    assert_eq!(trace("--all").format(), plain(TraceFormat::Table));
+    assert_eq!(trace("--all --output f").format(), plain(TraceFormat::Jsonl));
+    assert_eq!(trace("--all --output f.x --format table").format(), plain(TraceFormat::Table));
+    for (name, format, compression) in [
+        ("run.parquet", TraceFormat::Parquet, Compression::None),
+        ("run.pftrace", TraceFormat::Perfetto, Compression::None),
+        ("run.perfetto-trace", TraceFormat::Perfetto, Compression::None),
+        ("run.csv", TraceFormat::Csv, Compression::None),
+        ("run.json", TraceFormat::Jsonl, Compression::None),
+        ("run.jsonl.gz", TraceFormat::Jsonl, Compression::Gzip),
+        ("run.csv.zst", TraceFormat::Csv, Compression::Zstd),
+        ("run.gz", TraceFormat::Jsonl, Compression::Gzip),
+        ("/dev/stdout", TraceFormat::Jsonl, Compression::None),
     ] {
-        assert_eq!(trace(&format!("--all --output {name}")).format(), format, "{name}");
+        assert_eq!(trace(&format!("--all --output {name}")).format(), FileFormat { format, compression }, "{name}");
+    }
+    for name in ["run.pcapng", "run.xlsx", "run.perfetto", "run.parquet.gz"] {
+        for command in ["trace --all --output", "convert in.jsonl"] {
+            let arguments = format!("tcpmon {command} {name}");
+            let refused = Cli::from_arguments(arguments.split(' ')).expect_err(name).to_string();
+            assert!(refused.contains(&format!("{name}: ")), "{refused}");
+        }
     }
 }
 

@@ -188,6 +188,8 @@ pub struct Collector {
     opened: u64,
     /// What has changed, while somebody looks, and when somebody last did.
     live: Option<(Changes, Instant)>,
+    /// Number of the last pass that a live view has got.
+    live_pass: u64,
     missed_ends: MissedEnds,
 }
 
@@ -204,6 +206,7 @@ impl Collector {
             show: Show::All,
             opened: 0,
             live: None,
+            live_pass: 0,
             missed_ends: MissedEnds::default(),
         }
     }
@@ -272,12 +275,13 @@ impl Collector {
     pub fn live(&mut self, since: u64) -> Result<(Snapshot, LiveSample), KernelReadError> {
         if self.live.is_none() {
             // Nobody has listed what the passes until now have shown.
-            (self.live, self.show) = (Some((Changes::default(), Instant::now())), Show::All);
+            (self.live, self.show) = (Some((Changes::after(self.live_pass), Instant::now())), Show::All);
         }
         let snapshot = self.pass()?;
         let Some((changes, asked)) = &mut self.live else { return Ok((snapshot, LiveSample::default())) };
         *asked = self.last_pass;
         let groups = snapshot.groups.iter().map(LiveGroup::from).collect();
+        self.live_pass = changes.pass();
         let sample = LiveSample { monotonic_ns: self.began_ns, groups, ..changes.since(since) };
         Ok((snapshot, sample))
     }
@@ -299,7 +303,6 @@ impl Collector {
             self.table.list_sockets();
         }
         self.visit_sockets(show, now)?;
-        self.show = Show::Changed;
         // Not earlier: a slot that was read before the sockets may have been given to another thread since, and all
         // that its former thread did would count twice.
         let readers = self.kernel.readers();
@@ -317,6 +320,7 @@ impl Collector {
 
         // Last, because nothing can fail after this: a pass that failed later would lose the drops.
         let counts: Vec<_> = self.kernel.drops()?.iter().map(|(key, count)| (key.cookie, key.reason, *count)).collect();
+        self.show = Show::Changed;
         let names = &self.drop_reason_names;
         let name = |reason: u32| names.get(&reason).cloned().unwrap_or_else(|| format!("reason_{reason}"));
         self.table.drops(&counts, name, now);
@@ -359,7 +363,8 @@ impl Collector {
             }
             self.drain()?;
         }
-        self.opened = self.kernel.opened()?;
+        // One that fails before it sends anything is counted for a moment.
+        self.opened = self.opened.max(self.kernel.opened()?);
         self.table.end(now);
         Ok(())
     }

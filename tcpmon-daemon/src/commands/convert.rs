@@ -21,7 +21,7 @@ pub(super) fn run(args: &ConvertArgs) -> anyhow::Result<()> {
     let mut reader = open_trace(&args.input)?;
     let output = args.output.display().to_string();
     let writer = if args.output == Path::new("-") {
-        write_stream(StandardStream::Output, args.format(), reader.header())
+        write_stream(StandardStream::Output, args.format().format, reader.header())
     } else {
         write_file(create_output(&args.output, args.force)?, args.format(), reader.header())
     };

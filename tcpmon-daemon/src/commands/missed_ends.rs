@@ -12,6 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::host::read_text;
+
 /// Inode of the initial PID namespace (`include/linux/proc_ns.h`).
 const INITIAL_PID_NAMESPACE: u64 = 0xefff_fffc;
 
@@ -28,7 +30,7 @@ pub fn sees_all_processes() -> bool {
 
 /// Whether `/proc` shows this process, and not only because its parent has not asked yet how it ended.
 pub fn process_exists(pid: u32) -> bool {
-    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    let Ok(stat) = read_text(format!("/proc/{pid}/stat")) else { return false };
     // A name may have any character. While other threads run, a process whose first one has ended is a zombie, too.
     let is_zombie = stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z'));
     !is_zombie || fs::read_dir(format!("/proc/{pid}/task")).is_ok_and(|tasks| tasks.count() > 1)
@@ -71,6 +73,7 @@ impl MissedEnds {
 #[cfg(test)]
 mod tests {
     use std::{
+        io::Read as _,
         path::Path,
         process::{Command, Stdio},
     };
@@ -94,6 +97,18 @@ mod tests {
         assert_eq!(look(70, &[(2, 300)], &[300]), [0_u32; 0]);
         assert_eq!(look(130, &[(2, 300)], &[300]), [2]);
         assert_eq!(ends.look([(3, 400)].into_iter(), start, Duration::ZERO, |_| false), [3]);
+    }
+
+    #[test]
+    fn a_process_exists_whatever_its_name_is() {
+        let script = "printf 'B\\374cro' > /proc/$$/comm; echo; cat; :";
+        let mut odd = Command::new("sh");
+        let mut odd = odd.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        odd.stdout.as_mut().expect("it is piped").read_exact(&mut [0]).unwrap();
+        let name = fs::read(format!("/proc/{}/comm", odd.id())).unwrap();
+        assert_eq!((name.as_slice(), process_exists(odd.id())), (&b"B\xfccro\n"[..], true));
+        drop(odd.stdin.take());
+        odd.wait().unwrap();
     }
 
     #[test]

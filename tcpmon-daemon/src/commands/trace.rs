@@ -50,7 +50,7 @@ pub(super) use self::{namespace::InContainer, traced_command::NotStarted};
 use crate::{
     cli::{StartTime, TraceArgs},
     decode::{self, Event},
-    kernel::{Kernel, Options, TraceFilter},
+    kernel::{Kernel, Options, TraceFilter, monotonic_ns},
     sandbox::{self, Sandbox},
     trigger::TriggerWatch,
 };
@@ -72,6 +72,9 @@ const MAX_READERS: u32 = 4096;
 
 /// The same without timeslices, where each takes less memory.
 const MAX_READERS_OF_TOTALS: u32 = 16_384;
+
+/// The id that the kernel makes up at each boot.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// How often losses are counted for a file that ends, and processes that have ended are forgotten.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -202,6 +205,7 @@ fn header(args: &TraceArgs, pids: Vec<u32>, follow: bool) -> TraceHeader {
         tcpmon_version: env!("CARGO_PKG_VERSION").into(),
         kernel_release: uname.release().to_string_lossy().into_owned(),
         hostname: uname.nodename().to_string_lossy().into_owned(),
+        boot_id: fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned(),
         start: read_clocks(),
         filter: Filter {
             pids,
@@ -306,7 +310,7 @@ impl RunningTrace {
         let ended = self.kernel.take_ended();
         let totals = &mut self.totals;
         let taken = self.kernel.drain(MAX_RECORDS_PER_DRAIN, |event| match event {
-            Event::Timeslice(record) if record.header.time_ns < started_ns => {
+            Event::Timeslice(record) if totals.is_before(record.header.time_ns, record.tid, started_ns) => {
                 totals.skipped(&decode::trace_record(&record));
             }
             Event::Timeslice(_) if records.len() == room => dropped += 1,
@@ -330,7 +334,7 @@ impl RunningTrace {
     }
 
     /// Takes the totals of sockets that were closed too late for the last records, but too early for the look at the
-    /// open ones. Other records are of after the end.
+    /// open ones, and the timeslices that are in the totals of their sockets. Others are of after the end.
     fn drain_ended(&mut self) -> anyhow::Result<()> {
         let mut records = Vec::new();
         let mut closed = BTreeSet::new();
@@ -346,7 +350,8 @@ impl RunningTrace {
                 closed.insert(record.state.cookie);
             }
         });
-        records.retain(|record| closed.contains(&record.cookie));
+        let is_in_totals = |cookie, ended_ns| totals.is_in_totals(cookie, ended_ns);
+        records.retain(|record| closed.contains(&record.cookie) || is_in_totals(record.cookie, record.deactivated_ns));
         records.iter().for_each(|record| totals.timeslice(record));
         let dropped = records.len().saturating_sub(self.writer.room());
         records.truncate(records.len() - dropped);
@@ -371,13 +376,15 @@ impl RunningTrace {
                 break;
             }
         }
-        let lost = self.lost()?;
+        // What ends between here and the look at its socket is in the trace, too: it is in the totals.
         let end = read_clocks();
         self.totals.open_sockets(&mut self.kernel)?;
         self.totals.open_threads(&self.kernel);
         // A program that has marked a socket as ended, and was preempted before it made the record, goes on meanwhile.
         tokio::time::sleep(DRAIN_INTERVAL).await;
         self.drain_ended()?;
+        // Last, because also the last records can be lost.
+        let lost = self.lost()?;
         self.writer.send_totals(self.totals.finish());
         let ending = Ending { end, reason, lost };
         let outcome = self.writer.finish(ending, &mut self.signals).await?;
@@ -492,11 +499,10 @@ fn cgroup_id(path: &Path) -> anyhow::Result<(u64, u32)> {
 
 /// The current time of both clocks.
 fn read_clocks() -> Clocks {
-    let ns = |clock| {
-        let time = clock_gettime(clock);
-        u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
-    };
-    Clocks { monotonic_ns: ns(ClockId::Monotonic), realtime_ns: ns(ClockId::Realtime) }
+    let time = clock_gettime(ClockId::Realtime);
+    let realtime_ns =
+        u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0);
+    Clocks { monotonic_ns: monotonic_ns(), realtime_ns }
 }
 
 #[cfg(test)]

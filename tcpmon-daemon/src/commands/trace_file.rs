@@ -2,23 +2,28 @@
 
 use std::{
     fs::File,
-    io::{self, BufRead, BufReader, Read as _},
+    io::{self, BufRead, BufReader, Read as _, Write},
     os::fd::AsFd as _,
     path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use anyhow::Context as _;
-use flate2::bufread::MultiGzDecoder;
+use flate2::{bufread::MultiGzDecoder, write::GzEncoder};
 #[cfg(feature = "formats")]
 use tcpmon_trace::{CsvWriter, ParquetReader, ParquetWriter, PerfettoWriter};
 use tcpmon_trace::{
-    JsonLinesReader, JsonLinesWriter, Output, Stream, TableWriter, TraceHeader, TraceReader, TraceWriter,
+    Ending, JsonLinesReader, JsonLinesWriter, Output, Stream, TableWriter, TimesliceRecord, Total, TraceHeader,
+    TraceReader, TraceWriter, Trailer,
 };
 
-use crate::cli::{StandardStream, TraceFormat};
+use crate::cli::{Compression, FileFormat, StandardStream, TraceFormat};
 
 /// How a file that gzip wrote begins.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
+
+/// How a file that zstd wrote begins.
+const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
 /// How much of a file says what it is.
 const BEGIN: u64 = 4;
@@ -28,7 +33,7 @@ const BEGIN: u64 = 4;
 #[error("{}: the file exists: choose another name or add --force to overwrite it", .0.display())]
 pub(super) struct OutputExists(PathBuf);
 
-/// Opens a trace: JSON Lines, which gzip may have compressed, or Parquet; `-` is standard input.
+/// Opens a trace: JSON Lines, which gzip or zstd may have compressed, or Parquet; `-` is standard input.
 ///
 /// # Errors
 /// The file cannot be read or is not a trace.
@@ -40,7 +45,7 @@ pub(super) fn open_trace(path: &Path) -> anyhow::Result<Box<dyn TraceReader>> {
     let mut file = File::open(path).with_context(context)?;
     let mut begin = Vec::new();
     // A pipe cannot be rewound, so what was read of it comes first again.
-    file.by_ref().take(BEGIN).read_to_end(&mut begin).with_context(context)?;
+    io::Read::by_ref(&mut file).take(BEGIN).read_to_end(&mut begin).with_context(context)?;
     #[cfg(not(feature = "formats"))]
     anyhow::ensure!(begin != *b"PAR1", "{}: {}", context(), crate::cli::WITHOUT_FORMATS);
     #[cfg(feature = "formats")]
@@ -54,8 +59,18 @@ pub(super) fn open_trace(path: &Path) -> anyhow::Result<Box<dyn TraceReader>> {
 }
 
 fn json_lines(mut input: Box<dyn BufRead>) -> anyhow::Result<Box<dyn TraceReader>> {
-    let input: Box<dyn BufRead> =
-        if input.fill_buf()?.starts_with(&GZIP) { Box::new(BufReader::new(MultiGzDecoder::new(input))) } else { input };
+    let begin = input.fill_buf()?;
+    let (is_gzip, is_zstd) = (begin.starts_with(&GZIP), begin.starts_with(&ZSTD));
+    let input: Box<dyn BufRead> = if is_gzip {
+        Box::new(BufReader::new(MultiGzDecoder::new(input)))
+    } else if is_zstd {
+        #[cfg(not(feature = "formats"))]
+        anyhow::bail!(crate::cli::WITHOUT_FORMATS);
+        #[cfg(feature = "formats")]
+        Box::new(BufReader::new(zstd::Decoder::with_buffer(input)?))
+    } else {
+        input
+    };
     Ok(Box::new(JsonLinesReader::new(input)?))
 }
 
@@ -76,8 +91,93 @@ pub(super) fn create_output(path: &Path, force: bool) -> anyhow::Result<File> {
 }
 
 /// A writer to a file, with the header written.
-pub(super) fn write_file(file: File, format: TraceFormat, header: &TraceHeader) -> io::Result<Box<dyn TraceWriter>> {
-    writer(file, format, header)
+pub(super) fn write_file(file: File, format: FileFormat, header: &TraceHeader) -> io::Result<Box<dyn TraceWriter>> {
+    let encoder = match format.compression {
+        Compression::None => return writer(file, format.format, header),
+        Compression::Gzip => Encoder::Gzip(GzEncoder::new(file, flate2::Compression::default())),
+        #[cfg(not(feature = "formats"))]
+        Compression::Zstd => return Err(io::Error::new(io::ErrorKind::Unsupported, crate::cli::WITHOUT_FORMATS)),
+        #[cfg(feature = "formats")]
+        Compression::Zstd => Encoder::Zstd(zstd::Encoder::new(file, 0)?),
+    };
+    let encoder = SharedEncoder(Arc::new(Mutex::new(encoder)));
+    let inner = writer(Stream(encoder.clone()), format.format, header)?;
+    Ok(Box::new(CompressedWriter { inner, encoder }))
+}
+
+/// Compresses what is written.
+enum Encoder {
+    Gzip(GzEncoder<File>),
+    #[cfg(feature = "formats")]
+    Zstd(zstd::Encoder<'static, File>),
+}
+
+/// An encoder that a writer writes to, and that is finished after it.
+#[derive(Clone)]
+struct SharedEncoder(Arc<Mutex<Encoder>>);
+
+impl SharedEncoder {
+    fn encoder(&self) -> MutexGuard<'_, Encoder> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn finish(&self) -> io::Result<()> {
+        match &mut *self.encoder() {
+            Encoder::Gzip(gzip) => gzip.try_finish(),
+            #[cfg(feature = "formats")]
+            Encoder::Zstd(zstd) => zstd.do_finish(),
+        }
+    }
+}
+
+impl Write for SharedEncoder {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &mut *self.encoder() {
+            Encoder::Gzip(gzip) => gzip.write(bytes),
+            #[cfg(feature = "formats")]
+            Encoder::Zstd(zstd) => zstd.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match &mut *self.encoder() {
+            Encoder::Gzip(gzip) => gzip.flush(),
+            #[cfg(feature = "formats")]
+            Encoder::Zstd(zstd) => zstd.flush(),
+        }
+    }
+}
+
+/// A trace in a file that is compressed as a whole. What was written cannot be taken back, as from a pipe: on a full
+/// disk, it ends without a trailer.
+struct CompressedWriter {
+    inner: Box<dyn TraceWriter>,
+    encoder: SharedEncoder,
+}
+
+impl TraceWriter for CompressedWriter {
+    fn record(&mut self, record: &TimesliceRecord) -> io::Result<()> {
+        self.inner.record(record)
+    }
+
+    fn total(&mut self, total: &Total) -> io::Result<()> {
+        self.inner.total(total)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+
+    fn finish(&mut self, ending: &Ending) -> io::Result<Trailer> {
+        let trailer = self.inner.finish(ending)?;
+        self.encoder.finish()?;
+        Ok(trailer)
+    }
+
+    fn finish_cut(&mut self) -> io::Result<()> {
+        self.inner.finish_cut()?;
+        self.encoder.finish()
+    }
 }
 
 /// A writer to a standard stream, with the header written.
@@ -117,9 +217,36 @@ fn writer(
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, io::Write as _};
+    use std::fs;
+
+    use tcpmon_trace::{Item, sample};
 
     use super::*;
+
+    #[test]
+    fn a_compressed_trace_is_compressed_and_read_back() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for (compression, begin) in [(Compression::Gzip, &GZIP[..]), (Compression::Zstd, &ZSTD[..])] {
+            let path = folder.path().join(format!("{compression:?}"));
+            let format = FileFormat { format: TraceFormat::Jsonl, compression };
+            let file = create_output(&path, false).expect("a new file");
+            let mut writer = write_file(file, format, &sample::header()).expect("there is room");
+            for _ in 0..1000 {
+                writer.record(&sample::record()).expect("there is room");
+            }
+            let trailer = writer.finish(&sample::ending()).expect("there is room");
+            drop(writer);
+            let bytes = fs::read(&path).expect("it is there");
+            assert!(bytes.starts_with(begin) && bytes.len() < 20_000, "{compression:?}: {}", bytes.len());
+            let mut reader = open_trace(&path).expect("a trace");
+            let mut records = 0;
+            while let Some(item) = reader.next_item() {
+                assert!(matches!(item, Ok(Item::Timeslice(record)) if *record == sample::record()));
+                records += 1;
+            }
+            assert_eq!((records, reader.trailer()), (1000, Some(&trailer)));
+        }
+    }
 
     #[test]
     fn a_file_that_exists_is_kept_unless_forced() {

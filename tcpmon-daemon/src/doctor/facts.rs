@@ -71,6 +71,7 @@ pub struct RunFacts {
     /// What is checked before the programs are loaded.
     pub prerequisites: Prerequisites,
     /// The status of each probe once the programs were loaded and attached, or how the kernel refused them.
+    #[serde(serialize_with = "probes")]
     pub probes: Fact<Result<Vec<ProbeStatus>, Refusal>>,
     /// `/sys/kernel/security/lsm`: the active security modules, separated by commas.
     pub security_modules: Fact<String>,
@@ -114,6 +115,16 @@ pub struct HostFacts {
     pub cpus: Fact<u64>,
     /// Number of NUMA nodes that are online.
     pub numa_nodes: Fact<u64>,
+    /// `vendor_id` of the first CPU; empty if the architecture has none.
+    pub cpu_vendor: Fact<String>,
+    /// Whether several threads share a core.
+    pub smt: Fact<bool>,
+    /// `kernel.numa_balancing`; 0 if the kernel has none.
+    pub numa_balancing: Fact<u64>,
+    /// `net.ipv4.tcp_wmem`: smallest, first and largest send buffer, bytes.
+    pub tcp_wmem: Fact<[u64; 3]>,
+    /// `net.ipv4.tcp_mtu_probing`.
+    pub mtu_probing: Fact<u64>,
     /// `net.ipv4.tcp_rmem`: smallest, first and largest receive buffer, bytes.
     pub tcp_rmem: Fact<[u64; 3]>,
     /// `net.core.rmem_max`, bytes.
@@ -171,6 +182,8 @@ pub struct DeviceFacts {
     pub speed: Fact<u64>,
     /// Its MTU, bytes.
     pub mtu: Fact<u64>,
+    /// Its queueing discipline; empty if the kernel does not say.
+    pub qdisc: Fact<String>,
     /// The receive ring; none if its driver has none.
     pub ring: Fact<Option<Ring>>,
     /// Whether generic receive offload is on.
@@ -196,17 +209,32 @@ pub struct DeviceFacts {
 /// What the host is to be fit for.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Goal {
-    /// Rate of one transfer, bit/s.
+    /// Rate of a transfer, all of its streams together, bit/s.
     pub bandwidth: u64,
+    /// Connections that a transfer has.
+    pub streams: u64,
     /// Longest round trip.
     #[serde(rename = "rtt_seconds", serialize_with = "seconds")]
     pub rtt: Duration,
 }
 
 impl Goal {
-    /// Bytes on the way when a transfer has this rate and this round trip (the bandwidth-delay product).
+    /// Bytes on the way on each connection of a transfer at this rate and round trip (the bandwidth-delay product).
     pub fn bdp(self) -> u64 {
-        (self.bandwidth as f64 / 8.0 * self.rtt.as_secs_f64()) as u64
+        (self.bandwidth as f64 / 8.0 * self.rtt.as_secs_f64() / self.streams as f64) as u64
+    }
+}
+
+/// A list, or an object with the refusal as `refused`.
+fn probes<S: Serializer>(probes: &Fact<Result<Vec<ProbeStatus>, Refusal>>, serializer: S) -> Result<S::Ok, S::Error> {
+    match probes {
+        Fact::Known(Ok(probes)) => probes.serialize(serializer),
+        Fact::Known(Err(refusal)) => {
+            let mut map = serializer.serialize_map(Some(1))?;
+            map.serialize_entry("refused", refusal)?;
+            map.end()
+        }
+        Fact::Unknown(reason) => Fact::<()>::Unknown(reason.clone()).serialize(serializer),
     }
 }
 

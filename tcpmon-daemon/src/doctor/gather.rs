@@ -103,6 +103,15 @@ fn host() -> HostFacts {
                 .and_then(|text| cpu_list(&text))
                 .map_or(1, |nodes| nodes.len() as u64),
         ),
+        cpu_vendor: file("/proc/cpuinfo").map(|text| vendor(&text)).into(),
+        // A kernel that cannot have any of them lacks the files.
+        smt: Fact::Known(file("/sys/devices/system/cpu/smt/active").is_ok_and(|active| active == "1")),
+        numa_balancing: match sysctl("kernel/numa_balancing") {
+            Fact::Unknown(_) => Fact::Known(0),
+            known => known,
+        },
+        tcp_wmem: sysctl_three("net/ipv4/tcp_wmem"),
+        mtu_probing: sysctl("net/ipv4/tcp_mtu_probing"),
         tcp_rmem: sysctl_three("net/ipv4/tcp_rmem"),
         rmem_max: sysctl("net/core/rmem_max"),
         tcp_mem: sysctl_three("net/ipv4/tcp_mem"),
@@ -144,6 +153,12 @@ fn governors() -> Result<BTreeMap<String, u64>, String> {
         *governors.entry(if prefers_speed { "performance".into() } else { governor }).or_default() += 1;
     }
     Ok(governors)
+}
+
+/// The first line `vendor_id` of `/proc/cpuinfo`; empty without one.
+fn vendor(cpuinfo: &str) -> String {
+    let line = cpuinfo.lines().find_map(|line| line.strip_prefix("vendor_id"));
+    line.map(|line| line.trim_start_matches([' ', '\t', ':']).trim().to_owned()).unwrap_or_default()
 }
 
 /// The line `MemTotal` of `/proc/meminfo`, as bytes.
@@ -201,6 +216,8 @@ mod tests {
         assert_eq!(cpu_list("").unwrap(), Vec::<u64>::new());
         assert!(cpu_list("0-x").is_err() && cpu_list("0-99999999999").is_err());
         assert_eq!(memory("MemTotal:       16312345 kB\nMemFree: 1 kB\n"), Ok(16_312_345 << 10));
+        assert_eq!(vendor("processor\t: 0\nvendor_id\t: AuthenticAMD\n"), "AuthenticAMD");
+        assert_eq!(vendor("processor\t: 0\n"), "");
         assert_eq!(memory("MemFree: 1 kB\n"), Err("/proc/meminfo: no MemTotal in kB".into()));
     }
 

@@ -14,8 +14,111 @@ const MIB: u64 = 1 << 20;
 /// The largest `sk_rcvbuf`.
 const MAX_BUFFER: u64 = i32::MAX as u64;
 
+/// TCP scales a window of 16 bits by 14 bits at most.
+const LARGEST_WINDOW: u64 = 65_535 << 14;
+
 /// The rules.
-pub(super) static RULES: [Rule; 18] = [
+pub(super) static RULES: [Rule; 22] = [
+    Rule {
+        id: "host.streams",
+        wanted: "no connection has to have more than 1 GiB on the way",
+        why: "TCP has no larger window, whatever the buffers are",
+        source: "RFC 7323",
+        refuses: false,
+        check: Check::Once(|_, goal| {
+            let least = (goal.bdp() * goal.streams).div_ceil(LARGEST_WINDOW);
+            find(
+                goal.bdp() > LARGEST_WINDOW,
+                || format!("{} are on the way on each connection", on_the_way(goal)),
+                || format!("use {least} streams or more, and give --streams here"),
+            )
+        }),
+    },
+    Rule {
+        id: "host.kernel",
+        wanted: "from 40 Gbit/s on, the kernel is 6.8 or newer",
+        why: "6.8 moved up to 38 % more over a wide area and 30 % more in a data centre than 5.15",
+        source: SC24,
+        refuses: false,
+        check: Check::Once(|facts, goal| {
+            let release = &facts.run.prerequisites.release;
+            let mut numbers = release.split(['.', '-']).map(|number| number.parse::<u64>().ok());
+            let (Some(Some(major)), Some(Some(minor))) = (numbers.next(), numbers.next()) else {
+                return Err(format!("{release:?} does not begin with a version"));
+            };
+            find(
+                goal.bandwidth >= 40 * GBIT && (major, minor) < (6, 8),
+                || format!("the kernel is {release}"),
+                || "boot Linux 6.8 or newer".into(),
+            )
+        }),
+    },
+    Rule {
+        id: "host.smt",
+        wanted: "from 40 Gbit/s on, each core runs one thread (SMT is off)",
+        why: "a reader and an interrupt on one core take each other's time",
+        source: SC24,
+        refuses: false,
+        check: Check::Once(|facts, goal| {
+            find(
+                goal.bandwidth >= 40 * GBIT && *facts.host.smt.get()?,
+                || "SMT is on".into(),
+                || "echo off > /sys/devices/system/cpu/smt/control".into(),
+            )
+        }),
+    },
+    Rule {
+        id: "host.numa-balancing",
+        wanted: "from 40 Gbit/s on, kernel.numa_balancing is 0 on a host with several NUMA nodes",
+        why: "it unmaps memory to see who uses it, and moves readers away from the CPUs that were chosen for them",
+        source: "Documentation/admin-guide/sysctl/kernel.rst",
+        refuses: false,
+        check: Check::Once(|facts, goal| {
+            let (nodes, balancing) = (*facts.host.numa_nodes.get()?, *facts.host.numa_balancing.get()?);
+            find(
+                goal.bandwidth >= 40 * GBIT && nodes > 1 && balancing != 0,
+                || format!("kernel.numa_balancing is {balancing}"),
+                || "sysctl -w kernel.numa_balancing=0".into(),
+            )
+        }),
+    },
+    Rule {
+        id: "host.mtu-probing",
+        wanted: "net.ipv4.tcp_mtu_probing is 1 if a device has an MTU above 1500",
+        why: "where a router on the path allows less and does not say so, a connection otherwise hangs",
+        source: ESNET,
+        refuses: false,
+        check: Check::Once(|facts, _| {
+            let has_large = facts.devices.iter().any(|device| device.mtu.get().is_ok_and(|mtu| *mtu > 1500));
+            find(
+                has_large && *facts.host.mtu_probing.get()? == 0,
+                || "net.ipv4.tcp_mtu_probing is 0".into(),
+                || "sysctl -w net.ipv4.tcp_mtu_probing=1".into(),
+            )
+        }),
+    },
+    Rule {
+        id: "host.snd-buffer",
+        wanted: "net.ipv4.tcp_wmem lets the send buffer grow to twice the bandwidth-delay product (at most 2 GiB)",
+        why: "what this host sends is kept until it is acknowledged: a smaller buffer limits it",
+        source: ESNET,
+        refuses: false,
+        check: Check::Once(|facts, goal| {
+            let [least, first, most] = *facts.host.tcp_wmem.get()?;
+            let wanted = wanted_buffer(goal);
+            find(
+                most < wanted,
+                || {
+                    format!(
+                        "net.ipv4.tcp_wmem lets a buffer grow to {}; {} are on the way",
+                        bytes(most),
+                        on_the_way(goal)
+                    )
+                },
+                || format!("sysctl -w net.ipv4.tcp_wmem=\"{least} {first} {wanted}\""),
+            )
+        }),
+    },
     Rule {
         id: "host.rcv-buffer",
         wanted: "net.ipv4.tcp_rmem lets the receive buffer grow to twice the bandwidth-delay product (at most 2 GiB)",
@@ -74,7 +177,7 @@ pub(super) static RULES: [Rule; 18] = [
     },
     Rule {
         id: "host.tcp-mem-low",
-        wanted: "the second number of net.ipv4.tcp_mem is more than one full receive buffer",
+        wanted: "the second number of net.ipv4.tcp_mem is more than the full receive buffers of a transfer",
         why: "above it TCP is under memory pressure: buffers stop growing, and windows are cut",
         source: BOWDEN,
         refuses: false,
@@ -160,21 +263,6 @@ pub(super) static RULES: [Rule; 18] = [
         }),
     },
     Rule {
-        id: "host.napi-squeeze",
-        wanted: "CPUs used up their NAPI budget at most once in 1000 packets",
-        why: "packets then wait in the ring although the CPU is at work on them, and the ring overruns",
-        source: NET_SYSCTL,
-        refuses: false,
-        check: Check::Once(|facts, _| {
-            let softnet = facts.host.softnet.get()?;
-            find(
-                softnet.time_squeezed.saturating_mul(1000) > softnet.processed,
-                || format!("{} times in {} packets since the host started", softnet.time_squeezed, softnet.processed),
-                || "double net.core.netdev_budget and net.core.netdev_budget_usecs".into(),
-            )
-        }),
-    },
-    Rule {
         id: "host.congestion-control",
         wanted: "net.ipv4.tcp_congestion_control is cubic, bbr, htcp or dctcp",
         why: "older ones take minutes to fill a long, fast path again after a loss; it governs what this host sends",
@@ -186,25 +274,6 @@ pub(super) static RULES: [Rule; 18] = [
                 !["cubic", "bbr", "htcp", "dctcp"].iter().any(|good| name.starts_with(good)),
                 || format!("net.ipv4.tcp_congestion_control is {name}"),
                 || "sysctl -w net.ipv4.tcp_congestion_control=cubic".into(),
-            )
-        }),
-    },
-    Rule {
-        id: "host.qdisc",
-        wanted: "net.core.default_qdisc is fq, fq_codel or cake; from 10 Gbit/s on, fq",
-        why: "fq paces what this host sends, acknowledgements included, so that bursts overrun no switch or receiver",
-        source: SC24,
-        refuses: false,
-        check: Check::Once(|facts, goal| {
-            let name = facts.host.default_qdisc.get()?.as_str();
-            let is_good = name == "fq" || goal.bandwidth < 10 * GBIT && ["fq_codel", "cake"].contains(&name);
-            find(
-                !is_good,
-                || format!("net.core.default_qdisc is {name}"),
-                || {
-                    "sysctl -w net.core.default_qdisc=fq (for devices that come up from then on; `tc qdisc` for others)"
-                        .into()
-                },
             )
         }),
     },
@@ -244,7 +313,8 @@ fn is_on(setting: &Fact<u64>, name: &str) -> Answer {
 }
 
 fn on_the_way(goal: &Goal) -> String {
-    format!("{} at {} and a round trip of {:?}", bytes(goal.bdp()), rate(goal.bandwidth), goal.rtt)
+    let each = if goal.streams > 1 { format!(" in each of {} streams", goal.streams) } else { String::new() };
+    format!("{}{each} at {} and a round trip of {:?}", bytes(goal.bdp()), rate(goal.bandwidth), goal.rtt)
 }
 
 /// The buffer that one connection needs.
@@ -266,13 +336,14 @@ fn tcp_memory_low(facts: &Facts, goal: &Goal) -> Answer {
     let host = &facts.host;
     let [_, pressure, _] = *host.tcp_mem.get()?;
     let (limit, memory) = (pressure * host.page_bytes, *host.memory_bytes.get()?);
-    let buffer = host.tcp_rmem.get()?[2].max(wanted_buffer(goal));
+    let each = host.tcp_rmem.get()?[2].max(wanted_buffer(goal));
+    let buffer = each.saturating_mul(goal.streams);
     let pages = |bytes: u64| bytes.div_ceil(host.page_bytes);
     find(
         limit < buffer,
         || {
             format!(
-                "TCP is under memory pressure above {}; one receive buffer may take {}",
+                "TCP is under memory pressure above {}; the receive buffers of a transfer may take {}",
                 bytes(limit),
                 bytes(buffer)
             )
@@ -280,7 +351,7 @@ fn tcp_memory_low(facts: &Facts, goal: &Goal) -> Answer {
         || {
             if buffer > memory / 8 {
                 return format!(
-                    "lower the third number of net.ipv4.tcp_rmem: {} of memory are too little for such a buffer",
+                    "lower the third number of net.ipv4.tcp_rmem: {} of memory are too little for such buffers",
                     bytes(memory)
                 );
             }

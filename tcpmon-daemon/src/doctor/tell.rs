@@ -18,13 +18,15 @@ use crate::model::snapshot::Verdict;
 pub fn json(facts: &Facts, goal: &Goal, diagnosis: &Diagnosis) -> serde_json::Result<String> {
     #[derive(Serialize)]
     struct Report<'a> {
+        /// Rises when a key changes its meaning or goes.
+        format_version: u32,
         can_run: bool,
         goal: &'a Goal,
         #[serde(flatten)]
         diagnosis: &'a Diagnosis,
         facts: &'a Facts,
     }
-    serde_json::to_string_pretty(&Report { can_run: !diagnosis.refuses(), goal, diagnosis, facts })
+    serde_json::to_string_pretty(&Report { format_version: 1, can_run: !diagnosis.refuses(), goal, diagnosis, facts })
 }
 
 /// Everything, in lines of at most about 100 characters where the values allow it.
@@ -45,10 +47,11 @@ pub fn text(facts: &Facts, goal: &Goal, diagnosis: &Diagnosis) -> String {
     let answer = if receiving.is_empty() { "yes" } else { "not yet" };
     let _ = writeln!(
         text,
-        "\nIs this host fit to receive {} at a round trip of {:?} ({} on the way)? {answer}",
+        "\nIs this host fit to receive {}{} at a round trip of {:?} ({} on the way)? {answer}",
         rate(goal.bandwidth),
+        if goal.streams > 1 { format!(" in {} streams", goal.streams) } else { String::new() },
         goal.rtt,
-        bytes(goal.bdp()),
+        bytes(goal.bdp() * goal.streams),
     );
     for device in &facts.devices {
         let _ = writeln!(text, "  {}", summary(device));

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::file::{FileError, number, read, unreadable};
+use super::file::{FileError, number, read, unescaped, unreadable};
 use crate::model::host::CgroupSockets;
 
 const MOUNTINFO: &str = "/proc/self/mountinfo";
@@ -39,14 +39,19 @@ pub struct CgroupWalk {
     pub groups: Vec<CgroupSockets>,
     /// Groups that were found but not read, because there are too many. Groups below them were not found.
     pub not_visited: usize,
+    /// Groups that could not be read, and why not the first of them. Groups below them were not found.
+    pub unreadable: Option<(usize, String)>,
 }
 
 impl CgroupWalk {
     /// What this walk left out.
     pub fn omitted(&self) -> Option<String> {
-        let Self { not_visited, .. } = self;
-        (*not_visited > 0)
-            .then(|| format!("only {MAX_VISITED} control groups were read: {not_visited} or more are missing"))
+        let not_visited = (self.not_visited > 0)
+            .then(|| format!("only {MAX_VISITED} control groups were read: {} or more are missing", self.not_visited));
+        let unreadable = self.unreadable.as_ref();
+        let unreadable = unreadable.map(|(count, why)| format!("{count} control groups cannot be read: {why}"));
+        let omitted: Vec<_> = not_visited.into_iter().chain(unreadable).collect();
+        (!omitted.is_empty()).then(|| omitted.join("; "))
     }
 }
 
@@ -69,7 +74,7 @@ pub fn root() -> Result<PathBuf, CgroupError> {
 /// Socket memory of the groups below this root directory. Groups that vanish meanwhile are left out.
 ///
 /// # Errors
-/// There is no memory controller, or a file cannot be read or parsed.
+/// There is no memory controller, or the root itself cannot be read or parsed.
 pub fn walk(root: &Path) -> Result<CgroupWalk, CgroupError> {
     if !has_memory_controller(&read(root.join("cgroup.controllers"), ABSENT_REMEDY)?) {
         return Err(CgroupError::NoMemoryController);
@@ -78,18 +83,21 @@ pub fn walk(root: &Path) -> Result<CgroupWalk, CgroupError> {
     // ones.
     let mut waiting = vec![CgroupDirectory { path: String::new(), directory: root.to_owned(), capped: false }];
     let mut holders = Vec::new();
-    let mut visited = 0;
+    let (mut visited, mut unreadable) = (0, None);
     while visited < MAX_VISITED
         && let Some(group) = waiting.pop()
     {
         visited += 1;
-        match none_if_gone(group.read())? {
-            Some(CgroupContent::Parent(children)) => waiting.extend(children),
-            Some(CgroupContent::Leaf(holder)) if holder.bytes > 0 => holders.push(holder),
-            Some(CgroupContent::Leaf(_)) | None => {}
+        let is_root = group.path.is_empty();
+        match none_if_gone(group.read()) {
+            Ok(Some(CgroupContent::Parent(children))) => waiting.extend(children),
+            Ok(Some(CgroupContent::Leaf(holder))) if holder.bytes > 0 => holders.push(holder),
+            Ok(Some(CgroupContent::Leaf(_)) | None) => {}
+            Err(error) if is_root => return Err(error.into()),
+            Err(error) => unreadable.get_or_insert_with(|| (0, error.to_string())).0 += 1,
         }
     }
-    Ok(CgroupWalk { groups: largest(holders), not_visited: waiting.len() })
+    Ok(CgroupWalk { groups: largest(holders), not_visited: waiting.len(), unreadable })
 }
 
 /// A group that has the memory controller.
@@ -182,11 +190,7 @@ pub(crate) fn mount_point(mountinfo: &str) -> Option<PathBuf> {
     mountinfo.lines().find_map(|line| {
         let (mount, file_system) = line.split_once(" - ")?;
         let directory = mount.split(' ').nth(4)?;
-        (file_system.split(' ').next() == Some("cgroup2")).then(|| {
-            // The kernel writes these four as octal numbers, the backslash because of the other three.
-            let spelled = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
-            spelled.iter().fold(directory.to_owned(), |path, (octal, byte)| path.replace(octal, byte)).into()
-        })
+        (file_system.split(' ').next() == Some("cgroup2")).then(|| unescaped(directory))
     })
 }
 
@@ -300,11 +304,25 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_group_or_the_controller() {
+    fn a_group_that_cannot_be_read_is_counted_and_named_and_the_others_are_there() {
         let root = root();
         group(&root, "a", "max", "", "anon 1\n");
+        group(&root, "b", "max", "", "sock many\n");
+        group(&root, "c", "max", "", "sock 5\n");
+        let walk = walk(root.path()).expect("walked");
+        assert_eq!(walk.groups, [held("/c", false, 5)]);
+        let omitted = walk.omitted().expect("something");
+        assert!(omitted.starts_with("2 control groups cannot be read: "), "{omitted}");
+        assert!(omitted.contains("memory.stat: sock of /a is missing"), "{omitted}");
+    }
+
+    #[test]
+    fn errors_name_the_root_or_the_controller() {
+        let root = root();
+        write(root.path().join("memory.stat"), "anon 1\n").expect("written");
+        write(root.path().join("cgroup.subtree_control"), "cpu\n").expect("written");
         let error = walk(root.path()).expect_err("no sock").to_string();
-        assert!(error.contains("memory.stat: sock of /a is missing"), "{error}");
+        assert!(error.contains("memory.stat: sock of / is missing"), "{error}");
         write(root.path().join("cgroup.controllers"), "cpu memory2\n").expect("written");
         let error = walk(root.path()).expect_err("no controller").to_string();
         assert!(error.starts_with("cgroup v2 has no memory controller: boot with "), "{error}");

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::cgroup::root;
+use super::{cgroup::root, file::read_text};
 use crate::model::cgroups::Process;
 
 /// A walk ends after so many control groups. Those that it has not found are looked up by process.
@@ -36,7 +36,7 @@ pub struct CgroupPaths {
 impl CgroupPaths {
     /// Of the running host; nothing has been looked up yet.
     pub fn of_this_host() -> Self {
-        let has_v1 = fs::read_to_string("/proc/self/cgroup").is_ok_and(|text| v1(&text).next().is_some());
+        let has_v1 = read_text("/proc/self/cgroup").is_ok_and(|text| v1(&text).next().is_some());
         Self { root: root().ok(), has_v1, found: HashMap::new(), next_walk: Instant::now() }
     }
 
@@ -46,7 +46,7 @@ impl CgroupPaths {
     pub fn paths(&mut self, process: &Process) -> Vec<String> {
         let mut paths = Vec::from_iter(self.by_id(process.cgroup));
         if (paths.is_empty() || self.has_v1)
-            && let Ok(text) = fs::read_to_string(format!("/proc/{}/cgroup", process.tgid))
+            && let Ok(text) = read_text(format!("/proc/{}/cgroup", process.tgid))
         {
             if paths.is_empty() {
                 paths.extend(v2(&text).map(str::to_owned));

@@ -14,12 +14,8 @@ mod veths;
 use std::collections::HashMap;
 use std::io;
 
-use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage, Stats64};
-use netlink_sys::protocols::NETLINK_ROUTE;
-
+use super::link::{self, Link, LinkStats};
 use super::monotonic::{CounterWidth, MonotonicTotals};
-use super::netlink::dump;
 use crate::model::host::{Device, Ring};
 use drivers::{OverrunCounter, Statistic, VETH};
 pub(crate) use ethtool::{Buffer, Ethtool};
@@ -51,16 +47,6 @@ pub(crate) struct ListError(#[source] io::Error);
 /// Index and name of a device, and name of a counter. A device that is renamed, or created again under an old name,
 /// starts new counters: scrapers see a reset.
 type CounterKey = (u32, String, &'static str);
-
-/// One device as rtnetlink shows it.
-#[derive(Clone, Debug, Default, PartialEq)]
-struct Link {
-    index: u32,
-    name: String,
-    veth: bool,
-    on_a_bus: bool,
-    counters: Stats64,
-}
 
 /// What a driver reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -97,9 +83,8 @@ impl Devices {
     /// rtnetlink does not answer. If a single device does not answer, that is a note and not an error; its other
     /// counters are there.
     pub(crate) fn read(&mut self) -> Result<DevicesSample, ListError> {
-        let request = RouteNetlinkMessage::GetLink(LinkMessage::default());
-        let answers = dump(NETLINK_ROUTE, request).map_err(ListError)?;
-        let mut links: Vec<Link> = answers.into_iter().filter_map(Link::from_message).collect();
+        let mut links = link::list().map_err(ListError)?;
+        links.retain(has_ring);
         links.sort_by(|a, b| a.name.cmp(&b.name));
 
         let mut ethtool = Ethtool::open(&mut self.buffer).map_err(ListError)?;
@@ -122,7 +107,7 @@ impl Devices {
                 (counter.to_owned(), self.totals.advance(key, value, width))
             });
             let device = Device { name: link.name.clone(), overruns: overruns.collect(), ring: answers.ring };
-            if link.veth {
+            if link.is_veth {
                 veths.push((link.index, device));
             } else {
                 devices.push(device);
@@ -135,22 +120,9 @@ impl Devices {
     }
 }
 
-impl Link {
-    /// The device in a message, if it has a receive ring or something like it.
-    fn from_message(message: RouteNetlinkMessage) -> Option<Self> {
-        let RouteNetlinkMessage::NewLink(message) = message else { return None };
-        let mut link = Self { index: message.header.index, ..Self::default() };
-        for attribute in message.attributes {
-            match attribute {
-                LinkAttribute::IfName(name) => link.name = name,
-                LinkAttribute::ParentDevName(_) => link.on_a_bus = true,
-                LinkAttribute::Stats64(counters) => link.counters = counters,
-                LinkAttribute::LinkInfo(info) => link.veth = info.contains(&LinkInfo::Kind(InfoKind::Veth)),
-                _ => {}
-            }
-        }
-        (link.veth || link.on_a_bus).then_some(link)
-    }
+/// Whether a device has a receive ring or something like it.
+fn has_ring(link: &Link) -> bool {
+    link.is_veth || link.is_on_a_bus
 }
 
 /// What the driver of a device reports; `None` if the device is gone.
@@ -160,7 +132,7 @@ fn query_driver(
     positions: &mut HashMap<u32, StatisticPositions>,
     notes: &mut Vec<String>,
 ) -> Option<DriverReport> {
-    if link.veth {
+    if link.is_veth {
         return Some(DriverReport { driver: VETH.to_owned(), ..DriverReport::default() });
     }
     let mut answers = DriverReport::default();
@@ -191,10 +163,11 @@ fn query_driver(
 }
 
 /// Decodes any words as the answers of a driver, up to what they say of its receive ring.
+#[cfg(feature = "full")]
 pub(crate) fn decode_any(words: &[u32]) {
     let (driver, names, statistics) = ethtool::decode_any(words);
     let positions = StatisticPositions::new(&driver.name, &names);
-    overruns(&driver.name, &Stats64::default(), &positions.sums(&statistics));
+    overruns(&driver.name, &LinkStats::default(), &positions.sums(&statistics));
 }
 
 /// Notes what could not be read and what is missing because of that; `None` if the reason is that the device is gone.
@@ -245,7 +218,7 @@ impl StatisticPositions {
 }
 
 /// The counters of a device, in the order of the driver's table.
-fn overruns(driver: &str, link: &Stats64, statistics: &[(&'static str, u64)]) -> Vec<Overrun> {
+fn overruns(driver: &str, link: &LinkStats, statistics: &[(&'static str, u64)]) -> Vec<Overrun> {
     let value = |counter: &OverrunCounter| match *counter {
         OverrunCounter::Link(field, width) => Some(Overrun { counter: field.name(), value: field.value(link), width }),
         OverrunCounter::Statistic(names) => statistics

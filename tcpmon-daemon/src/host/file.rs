@@ -1,6 +1,9 @@
 //! Reads files of the kernel, with errors for those that cannot be read or parsed.
 
-use std::{fs, io, path::Path};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 /// A file of the kernel that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -25,13 +28,28 @@ pub enum FileError {
     },
 }
 
+/// The text of a file of the kernel. A process, a device or a directory may have a name that is not UTF-8, which must
+/// not hide the rest: such bytes are replaced.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn read_text(file: impl AsRef<Path>) -> io::Result<String> {
+    Ok(String::from_utf8_lossy(&fs::read(file)?).into_owned())
+}
+
 /// Reads a whole file; bytes that are not UTF-8 are replaced. `absent` is what to do if there is no such file.
 ///
 /// # Errors
 /// [`FileError::Unreadable`].
 pub(super) fn read(file: impl AsRef<Path>, absent: &'static str) -> Result<String, FileError> {
-    let bytes = fs::read(&file).map_err(|source| unreadable(file.as_ref(), source, absent))?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    read_text(&file).map_err(|source| unreadable(file.as_ref(), source, absent))
+}
+
+/// A path as `mountinfo` has it. The kernel writes these four bytes as octal numbers, the backslash because of the
+/// other three.
+pub(super) fn unescaped(path: &str) -> PathBuf {
+    let spelled = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
+    spelled.iter().fold(path.to_owned(), |path, (octal, byte)| path.replace(octal, byte)).into()
 }
 
 /// An error of the system about a file; `absent` is as in [`read`].

@@ -7,6 +7,7 @@ pub mod cgroup_paths;
 pub(crate) mod devices;
 mod file;
 pub(crate) mod kernel_log;
+pub(crate) mod link;
 mod monotonic;
 mod namespaces;
 pub mod netlink;
@@ -25,6 +26,7 @@ use std::{
 };
 
 pub(crate) use self::devices::{Buffer, Ethtool};
+pub(crate) use self::file::read_text;
 use self::{devices::Devices, network::NamespaceReader, softnet::SoftnetCounters};
 pub use self::{file::FileError, kernel_log::KernelLog, namespaces::is_host_pid_namespace};
 use crate::model::host::{Host, PageAllocationFailures, SourceStatus};
@@ -46,6 +48,8 @@ pub struct Sources {
     softnet: SoftnetCounters,
     network: NamespaceReader,
     log: Result<KernelLog, FileError>,
+    /// Why the log could not be read the last time.
+    log_problem: Option<FileError>,
     switched_off: Vec<&'static str>,
 }
 
@@ -62,6 +66,7 @@ impl Sources {
             softnet: SoftnetCounters::default(),
             network,
             log,
+            log_problem: None,
             switched_off,
         }
     }
@@ -72,10 +77,8 @@ impl Sources {
         let log = self.log.as_mut().ok()?;
         let count = |log: &KernelLog| log.counts().failures().iter().map(|failures| failures.count).sum::<u64>();
         let before = count(log);
-        if let Err(error) = log.poll() {
-            self.log = Err(error);
-            return None;
-        }
+        // The next time may be better.
+        self.log_problem = log.poll().err();
         let last = log.counts().last.as_ref().filter(|_| count(log) > before)?;
         Some(last.message.clone())
     }
@@ -107,7 +110,11 @@ impl Sources {
             report.note(walk.omitted().unwrap_or_default());
             host.cgroups = walk.groups;
         }
-        if let Some(log) = report.record("kernel_log", "page-allocation failures", || self.log.as_ref()) {
+        let log = || match (&self.log, &self.log_problem) {
+            (Ok(log), None) => Ok(log),
+            (Err(problem), _) | (Ok(_), Some(problem)) => Err(problem),
+        };
+        if let Some(log) = report.record("kernel_log", "page-allocation failures", log) {
             let counts = log.counts();
             host.page_allocation_failures = Some(with_zeros(counts.failures()));
             host.losses =

@@ -15,6 +15,8 @@ use std::{
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use super::file::{read_text, unescaped};
+
 /// The calling thread's own namespace. Not `/proc/self`: that is the main thread's.
 const OWN_NAMESPACE: &str = "/proc/thread-self/ns/net";
 
@@ -49,7 +51,8 @@ pub(super) struct NetworkNamespaces {
 pub(super) fn find() -> io::Result<NetworkNamespaces> {
     let own = fs::metadata(OWN_NAMESPACE)?.ino();
     let mut found = NetworkNamespaces::default();
-    let mounts = fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default();
+    // A path that is not UTF-8 is not found, and the others are.
+    let mounts = read_text("/proc/thread-self/mountinfo").unwrap_or_default();
     let mounted = mounts.lines().filter_map(mounted_namespace).filter_map(|path| {
         let inode = fs::metadata(&path).ok()?.ino();
         Some((inode, path))
@@ -77,7 +80,7 @@ fn mounted_namespace(line: &str) -> Option<PathBuf> {
     let (mount, kind) = line.split_once(" - ")?;
     let mut fields = mount.split(' ').skip(3);
     let (root, point) = (fields.next()?, fields.next()?);
-    (kind.starts_with("nsfs ") && root.starts_with("net:")).then(|| point.replace("\\040", " ").into())
+    (kind.starts_with("nsfs ") && root.starts_with("net:")).then(|| unescaped(point))
 }
 
 /// The cookie of the calling thread's network namespace: a number that no other namespace will have before the next
@@ -139,8 +142,8 @@ mod tests {
 
     #[test]
     fn mounted_network_namespaces_are_distinguished_from_other_mounts() {
-        let line = "612 30 0:4 net:[4026532345] /run/netns/a\\040b rw shared:5 - nsfs nsfs rw";
-        assert_eq!(mounted_namespace(line), Some("/run/netns/a b".into()));
+        let line = "612 30 0:4 net:[4026532345] /run/netns/a\\040b\\011c\\134d rw shared:5 - nsfs nsfs rw";
+        assert_eq!(mounted_namespace(line), Some("/run/netns/a b\tc\\d".into()));
         assert_eq!(mounted_namespace("613 30 0:4 mnt:[4026532346] /run/m rw - nsfs nsfs rw"), None);
         assert_eq!(mounted_namespace("30 1 0:26 / /run rw,nosuid - tmpfs tmpfs rw"), None);
         assert_eq!(mounted_namespace("nonsense"), None);

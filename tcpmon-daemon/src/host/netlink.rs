@@ -101,14 +101,13 @@ mod tests {
     use std::num::NonZeroI32;
 
     use netlink_packet_core::{DoneMessage, ErrorMessage, NLM_F_MULTIPART};
-    use netlink_packet_route::RouteNetlinkMessage;
-    use netlink_packet_route::link::LinkMessage;
 
     use super::*;
+    use crate::host::link::LinkMessage;
 
-    type LinkAnswers = Answers<RouteNetlinkMessage>;
+    type LinkAnswers = Answers<LinkMessage>;
 
-    fn bytes(payload: NetlinkPayload<RouteNetlinkMessage>, flags: u16) -> Vec<u8> {
+    fn bytes(payload: NetlinkPayload<LinkMessage>, flags: u16) -> Vec<u8> {
         let mut header = NetlinkHeader::default();
         header.flags = flags;
         let mut message = NetlinkMessage::new(header, payload);
@@ -120,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_list_that_changed_while_it_was_sent_is_marked() {
-        let link = || NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(LinkMessage::default()));
+        let link = || NetlinkPayload::InnerMessage(LinkMessage::List);
         let done = || NetlinkPayload::Done(DoneMessage::default());
         let mut whole = LinkAnswers::default();
         assert!(!whole.add(&bytes(link(), NLM_F_MULTIPART)).unwrap());

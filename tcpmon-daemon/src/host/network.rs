@@ -4,13 +4,14 @@
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     fmt::Display,
-    fs, io,
+    io,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
 use super::{
     SourceReport,
+    file::read_text,
     namespaces::{self, OriginalNamespace},
     netstat::{self, InitialValues, NamespaceSums},
     stuck::StuckCounts,
@@ -167,7 +168,7 @@ fn starting_after(others: &BTreeMap<u64, PathBuf>, last: u64) -> impl Iterator<I
 /// As `ls -l /proc/PID/ns/net` and `ip netns` show it.
 fn describe_namespace(inode: u64, path: &Path, error: &dyn Display) -> String {
     let comm = path.parent().and_then(Path::parent).map(|process| process.join("comm"));
-    let comm = comm.and_then(|comm| fs::read_to_string(comm).ok()).unwrap_or_default();
+    let comm = comm.and_then(|comm| read_text(comm).ok()).unwrap_or_default();
     format!("net:[{inode}] at {} {} ({error})", path.display(), comm.trim_end())
 }
 

@@ -2,27 +2,39 @@
 
 use std::{
     fmt, io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6},
     os::fd::{BorrowedFd, FromRawFd as _, OwnedFd, RawFd},
     str::FromStr,
 };
 
-use rustix::net::{AddressFamily, sockopt};
-use tokio::net::{TcpListener, TcpSocket};
+use rustix::net::{AddressFamily, netdevice, sockopt};
+use tokio::net::{TcpListener, TcpSocket, lookup_host};
+use tracing::warn;
 
-/// An address to listen on: `127.0.0.1:10793`, `[::1]:10793`, or `:10793` for every address of the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// An address to listen on: `127.0.0.1:10793`, `[::1]:10793`, `[fe80::1%eth0]:10793`, `localhost:10793`, or `:10793`
+/// for every address of the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenAddress {
-    /// `None` for every address.
-    ip: Option<IpAddr>,
+    host: ListenHost,
     port: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum ListenHost {
+    /// Every address.
+    All,
+    Address(IpAddr),
+    /// A link-local address, and the name or the index of the device whose link that is.
+    OnDevice(Ipv6Addr, String),
+    /// A name that stands for addresses.
+    Name(String),
 }
 
 /// Text that is not an address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} is not an address to listen on: use the form `127.0.0.1:10793`, `[::1]:10793`, or `:10793` for all \
-     addresses"
+    "{text:?} is not an address to listen on: use the form `127.0.0.1:10793`, `[::1]:10793`, `[fe80::1%eth0]:10793`, \
+     `localhost:10793`, or `:10793` for all addresses"
 )]
 pub struct AddressError {
     text: String,
@@ -32,20 +44,43 @@ impl FromStr for ListenAddress {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
-        let all = text.strip_prefix(':').and_then(|port| port.parse().ok());
-        let address = all.map(|port| Self { ip: None, port }).or_else(|| {
-            let address: SocketAddr = text.parse().ok()?;
-            Some(Self { ip: Some(address.ip()), port: address.port() })
-        });
-        address.ok_or_else(|| AddressError { text: text.to_owned() })
+        let parse = || {
+            let (host, port) = text.rsplit_once(':')?;
+            Some(Self { host: ListenHost::parse(host)?, port: port.parse().ok()? })
+        };
+        parse().ok_or_else(|| AddressError { text: text.to_owned() })
+    }
+}
+
+impl ListenHost {
+    fn parse(text: &str) -> Option<Self> {
+        if let Some(inner) = text.strip_prefix('[') {
+            let inner = inner.strip_suffix(']')?;
+            return match inner.split_once('%') {
+                Some((_, "")) => None,
+                Some((address, device)) => Some(Self::OnDevice(address.parse().ok()?, device.to_owned())),
+                None => Some(Self::Address(IpAddr::V6(inner.parse().ok()?))),
+            };
+        }
+        let is_name = text.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c));
+        match text.parse() {
+            _ if text.is_empty() => Some(Self::All),
+            Ok(address) => Some(Self::Address(IpAddr::V4(address))),
+            // What has no letter was meant as an address.
+            Err(_) if is_name && text.contains(|c: char| c.is_ascii_alphabetic()) => Some(Self::Name(text.to_owned())),
+            Err(_) => None,
+        }
     }
 }
 
 impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.ip {
-            Some(ip) => SocketAddr::new(ip, self.port).fmt(f),
-            None => write!(f, ":{}", self.port),
+        let port = self.port;
+        match &self.host {
+            ListenHost::All => write!(f, ":{port}"),
+            ListenHost::Address(address) => SocketAddr::new(*address, port).fmt(f),
+            ListenHost::OnDevice(address, device) => write!(f, "[{address}%{device}]:{port}"),
+            ListenHost::Name(name) => write!(f, "{name}:{port}"),
         }
     }
 }
@@ -74,29 +109,65 @@ fn remedy(error: &io::Error) -> &'static str {
     }
 }
 
-/// Listens on all of the addresses, or on none.
+/// Listens on all of the addresses, or on none. An address that no device has yet is listened on, too: at a boot, it
+/// may come from DHCP or VRRP later.
 ///
 /// # Errors
 /// Names the address on which it cannot listen, and a remedy.
 pub async fn bind(addresses: &[ListenAddress]) -> Result<Vec<TcpListener>, BindError> {
     let mut listeners = Vec::with_capacity(addresses.len());
     for address in addresses {
-        let listener = bind_one(*address).await;
-        listeners.push(listener.map_err(|source| BindError { address: *address, source })?);
+        let bound = bind_one(address).await;
+        listeners.extend(bound.map_err(|source| BindError { address: address.clone(), source })?);
     }
     Ok(listeners)
 }
 
-async fn bind_one(address: ListenAddress) -> io::Result<TcpListener> {
-    if let Some(ip) = address.ip {
-        return TcpListener::bind((ip, address.port)).await;
-    }
-    // The IPv6 socket accepts IPv4 connections, too. The fallback is for hosts without IPv6.
-    match bind_all(address.port) {
-        Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
-            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port)).await
+async fn bind_one(address: &ListenAddress) -> io::Result<Vec<TcpListener>> {
+    let port = address.port;
+    match &address.host {
+        // The IPv6 socket accepts IPv4 connections, too. The fallback is for hosts without IPv6.
+        ListenHost::All => match bind_all(port) {
+            Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+                Ok(vec![TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await?])
+            }
+            bound => Ok(vec![bound?]),
+        },
+        ListenHost::Address(address) => Ok(vec![bind_to(SocketAddr::new(*address, port))?]),
+        ListenHost::OnDevice(address, device) => {
+            let index = match device.parse() {
+                Ok(index) => index,
+                Err(_) => netdevice::name_to_index(TcpSocket::new_v6()?, device)?,
+            };
+            Ok(vec![bind_to(SocketAddrV6::new(*address, port, 0, index).into())?])
         }
-        result => result,
+        ListenHost::Name(name) => {
+            let mut addresses: Vec<_> = lookup_host((name.as_str(), port)).await?.collect();
+            addresses.sort_unstable();
+            addresses.dedup();
+            addresses.into_iter().map(bind_to).collect()
+        }
+    }
+}
+
+fn bind_to(address: SocketAddr) -> io::Result<TcpListener> {
+    let bind = |free| {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        socket.set_reuseaddr(true)?;
+        match address {
+            SocketAddr::V4(_) => sockopt::set_ip_freebind(&socket, free)?,
+            SocketAddr::V6(_) => sockopt::set_ipv6_freebind(&socket, free)?,
+        }
+        socket.bind(address)?;
+        socket.listen(ACCEPT_QUEUE_LENGTH)
+    };
+    match bind(false) {
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
+            let listener = bind(true)?;
+            warn!(%address, "no device has this address to listen on: it is served as soon as one has it");
+            Ok(listener)
+        }
+        bound => bound,
     }
 }
 

@@ -146,17 +146,12 @@ impl WebConfig {
     }
 }
 
-/// A file that is being written may be empty or truncated for a moment, and must not open the endpoint in that time.
+/// A file that is being written may be empty or cut anywhere for a moment, and must not open the endpoint in that time.
 fn refuse_downgrade(old: &Policy, new: Policy) -> Result<Policy, String> {
-    if old.tls.is_some() && new.tls.is_none() {
-        return Err("tls_server_config: the section has disappeared: restart tcpmon to switch to plain HTTP".into());
+    match old.guards.iter().find(|guard| !new.guards.contains(guard)) {
+        Some(guard) => Err(format!("{guard}: the file has it no more: restart tcpmon to do without it")),
+        None => Ok(new),
     }
-    if !old.users.is_empty() && new.users.is_empty() {
-        return Err(
-            "basic_auth_users: the users have disappeared: restart tcpmon to allow access without a password".into()
-        );
-    }
-    Ok(new)
 }
 
 /// The state of every file is recorded before it is read, so that the next check notices a change during the read.

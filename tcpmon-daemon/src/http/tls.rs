@@ -55,6 +55,24 @@ impl TlsSection {
         files.into_iter().filter_map(|file| non_empty(file)).map(|file| folder.join(file)).collect()
     }
 
+    /// The keys by which the section protects the endpoint.
+    pub(super) fn guards(&self) -> Vec<String> {
+        let auth = self.client_auth_type.as_deref().unwrap_or_default();
+        let is_set = |names: &Option<Vec<String>>| names.as_ref().is_some_and(|names| !names.is_empty());
+        let guards = [
+            (*self != Self::default(), ""),
+            (!matches!(auth, "" | "NoClientCert"), ".client_auth_type"),
+            (auth.starts_with("Require"), ".client_auth_type (a certificate is required)"),
+            (auth.contains("Verify"), ".client_auth_type (a certificate is verified)"),
+            (is_set(&self.client_allowed_sans), ".client_allowed_sans"),
+            (self.min_version.as_deref() == Some("TLS13"), ".min_version (TLS13)"),
+            (is_set(&self.cipher_suites), ".cipher_suites"),
+            (is_set(&self.curve_preferences), ".curve_preferences"),
+        ];
+        let guards = guards.into_iter().filter(|(is_there, _)| *is_there);
+        guards.map(|(_, key)| format!("tls_server_config{key}")).collect()
+    }
+
     /// `None` for an empty section. An error names the key and the remedy.
     pub(super) fn server_config(&self, folder: &Path) -> Result<Option<ServerConfig>, String> {
         if *self == Self::default() {
@@ -188,6 +206,11 @@ impl TlsSection {
             }
             _ => None,
         };
+        if chain.is_none() && self.client_allowed_sans.is_some() {
+            let remedy = "without an authority, a client can make a certificate with any name itself: add \
+                          `client_auth_type: RequireAndVerifyClientCert` and client_ca_file";
+            return Err(key_error("client_allowed_sans", remedy));
+        }
         Ok(ClientCertRules {
             requested: auth != ClientAuth::None,
             // If names are listed, every client must show a certificate with one of them.

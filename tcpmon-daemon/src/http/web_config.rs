@@ -31,6 +31,8 @@ pub(super) struct Policy {
     pub(super) users: Users,
     /// Headers added to every response.
     pub(super) headers: HeaderMap,
+    /// What protects the endpoint: a reload that lacks one of these is refused.
+    pub(super) guards: Vec<String>,
 }
 
 /// The file as written. A missing key, an empty value and `null` mean the same, as in the toolkit.
@@ -96,13 +98,16 @@ impl WebConfigFile {
                     .into(),
             );
         }
+        let mut guards = self.tls_server_config.as_ref().map(TlsSection::guards).unwrap_or_default();
         let tls = self.tls_server_config.map(|tls| tls.server_config(folder)).transpose()?.flatten();
         let users = Users::new(self.basic_auth_users.unwrap_or_default())?;
         let mut headers = HeaderMap::new();
         for (name, value) in self.http_server_config.and_then(|http| http.headers).unwrap_or_default() {
             headers.extend(header(&name, &value.unwrap_or_default())?);
         }
-        Ok(Policy { tls: tls.map(Arc::new), users, headers })
+        guards.extend((!users.is_empty()).then(|| "basic_auth_users".to_owned()));
+        guards.extend(headers.keys().map(|name| format!("http_server_config.headers.{name}")));
+        Ok(Policy { tls: tls.map(Arc::new), users, headers, guards })
     }
 }
 

@@ -12,7 +12,6 @@ use aya::{
     Btf as KernelTypes, Ebpf, EbpfLoader, Endianness,
     maps::{Array, Map, MapData, MapError, PerCpuArray, RingBuf, Stack},
 };
-use rustix::time::{ClockId, clock_gettime};
 use tcpmon_btf::{
     Btf, layout,
     plan::{self, EXIT, FORK, PROBES, Probe, SOCK_OPS, SWITCH},
@@ -32,6 +31,7 @@ use zerocopy::{FromBytes, IntoBytes as _};
 use super::{
     OBJECT, TraceFilter, VMLINUX_BTF,
     attach::{Loaded, seed},
+    clock::monotonic_ns,
     drops::Drops,
     filter::FOLLOWED,
     look::Looker,
@@ -344,12 +344,6 @@ fn settings(btf: &Btf<'_>, layout: Layout, options: &Options) -> Settings {
         settings.cgroup_levels[i] = *level;
     }
     settings
-}
-
-/// `CLOCK_MONOTONIC`, as the programs read it.
-pub fn monotonic_ns() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
 /// Creates the maps in their sizes, and passes the settings.

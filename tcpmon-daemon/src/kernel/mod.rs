@@ -2,6 +2,7 @@
 
 mod attach;
 mod bpf;
+mod clock;
 mod drops;
 mod filter;
 pub mod floor;
@@ -26,8 +27,9 @@ use std::{fs, io};
 use tcpmon_btf::plan::PROBES;
 
 pub use bpf::{GROWING_COMMANDS, READING_COMMANDS};
+pub use clock::monotonic_ns;
 pub use filter::TraceFilter;
-pub use loader::{Kernel, LoadError, Options, monotonic_ns, prerequisites};
+pub use loader::{Kernel, LoadError, Options, prerequisites};
 pub use pass::{Ended, Life, Pass, Show};
 pub use reader::{KernelReadError, Raw, RawReader};
 pub use store::Grower;

@@ -4,8 +4,9 @@ use tcpmon_common::{
     look::{LOOKS, Look, SHOW_ALL, SHOW_CHANGED, SHOW_LISTENERS},
     reader::SLOT_NONE,
     socket::{
-        FIN_RECEIVED, LIVE_CURRENT, LIVE_FIN, LIVE_GONE, LIVE_PORT_CHOSEN, LIVE_READER, SOCKET_FINAL, SOCKET_LISTENS,
-        SOCKET_PORT_CHOSEN, SOCKET_UNLISTED, Shown, SocketLive, SocketRecord, SocketState, port_key,
+        FIN_RECEIVED, LIVE_CURRENT, LIVE_FIN, LIVE_GONE, LIVE_PORT_CHOSEN, LIVE_READER, SHOWN_FIN, SHOWN_RUNNING,
+        SOCKET_FINAL, SOCKET_LISTENS, SOCKET_PORT_CHOSEN, SOCKET_UNLISTED, Shown, SocketLive, SocketRecord,
+        SocketState, port_key,
     },
     tcp_state,
 };
@@ -99,7 +100,8 @@ impl Kernel {
                 && record.state.reader_edges & 1 == 1
                 && live.reader_edges == record.state.reader_edges;
             let sequence = if record.is_at_rest() { sequence } else { Shown::CHANGING.sequence };
-            let shown = Shown { sequence, window: live.window, rmem: live.rmem, running: running.into() };
+            let flags = (SHOWN_RUNNING * u32::from(running)) | (SHOWN_FIN * u32::from(record.has_new_fin()));
+            let shown = Shown { sequence, window: live.window, rmem: live.rmem, flags };
             self.store.set_shown(look.index, shown);
         }
         self.store.release(&over);

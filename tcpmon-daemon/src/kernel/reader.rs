@@ -9,7 +9,7 @@ use std::{
 
 use aya::maps::MapError;
 use tcpmon_common::{
-    connections::CONNECTIONS_OPENED,
+    connections::{CONNECTIONS_OPENED, CONNECTIONS_UNSENT},
     drops::DropKey,
     ignored::IGNORED_WHY,
     loss::Loss,
@@ -88,10 +88,13 @@ impl Kernel {
     /// # Errors
     /// If the map cannot be read.
     pub fn opened(&self) -> Result<u64, KernelReadError> {
-        match self.connections.get(&CONNECTIONS_OPENED, 0) {
-            Ok(per_cpu) => Ok(per_cpu.iter().sum()),
+        let count = |what| match self.connections.get(&what, 0) {
+            Ok(per_cpu) => Ok(per_cpu.iter().sum::<u64>()),
             Err(source) => Err(KernelReadError::Map { name: "CONNECTIONS", source }),
-        }
+        };
+        // In this order: what has not sent anything was opened before.
+        let unsent = count(CONNECTIONS_UNSENT)?;
+        Ok(count(CONNECTIONS_OPENED)?.saturating_sub(unsent))
     }
 
     /// The ring's file descriptor, to wait on: the programs wake the waiter whenever another quarter of the ring is

@@ -9,9 +9,12 @@ use tcpmon_btf::plan::FUNCTIONS;
 pub struct Prerequisites {
     /// `uname -r`.
     pub release: String,
-    /// Whether `/sys/kernel/btf/vmlinux` can be read.
+    /// Whether `/sys/kernel/btf/vmlinux` can be read. In JSON: why not, or `null`.
+    #[serde(rename = "btf_error", serialize_with = "error")]
     pub btf: Result<(), String>,
-    /// Effective capabilities of this process, as a bit set; `None` if `/proc` does not show them.
+    /// Effective capabilities of this process, as a bit set; `None` if `/proc` does not show them. In JSON: the names
+    /// of those that matter here.
+    #[serde(serialize_with = "names")]
     pub capabilities: Option<u64>,
     /// Text of `/sys/kernel/security/lockdown`, if that file exists.
     pub lockdown: Option<String>,
@@ -19,6 +22,25 @@ pub struct Prerequisites {
     pub missing_functions: Vec<&'static str>,
     /// Whether the eBPF object is part of this build.
     pub object: bool,
+}
+
+fn error<S: serde::Serializer>(result: &Result<(), String>, serializer: S) -> Result<S::Ok, S::Error> {
+    serde::Serialize::serialize(&result.as_ref().err(), serializer)
+}
+
+/// The names of the capabilities that matter to tcpmon.
+fn names<S: serde::Serializer>(capabilities: &Option<u64>, serializer: S) -> Result<S::Ok, S::Error> {
+    let known = [
+        (CAP_BPF, "CAP_BPF"),
+        (CAP_NET_ADMIN, "CAP_NET_ADMIN"),
+        (CAP_PERFMON, "CAP_PERFMON"),
+        (CAP_SYS_ADMIN, "CAP_SYS_ADMIN"),
+        (CAP_SYS_PTRACE, "CAP_SYS_PTRACE"),
+        (CAP_SYSLOG, "CAP_SYSLOG"),
+    ];
+    let names = capabilities
+        .map(|set| known.iter().filter(|(bit, _)| set >> bit & 1 != 0).map(|(_, name)| *name).collect::<Vec<_>>());
+    serde::Serialize::serialize(&names, serializer)
 }
 
 /// One sentence: what is missing, and what to do about it.

@@ -36,7 +36,8 @@ impl Labels {
         let mut process = process(&record.state);
         if process.name.is_empty() {
             // Nobody has read yet: the connection belongs to the process that listens there.
-            if let Some(listener) = self.listeners.get((identity.netns, identity.local_port)) {
+            let address = decode::address(identity.family, identity.local_address);
+            if let Some(listener) = self.listeners.accepting((identity.netns, identity.local_port), address) {
                 process = listener.process.clone();
             }
         }
@@ -60,7 +61,7 @@ impl Labels {
             local_port: reader.local_port,
             remote_port: reader.remote_port,
         };
-        let name = decode::name(reader.process.as_bytes());
+        let name = name(reader.process.as_bytes(), reader.tgid);
         self.key(Process { tgid: reader.tgid, cgroup: reader.cgroup, name }, endpoints)
     }
 
@@ -92,8 +93,14 @@ impl Labels {
 
 /// The process to which a socket belongs.
 fn process(state: &SocketState) -> Process {
-    let name = decode::name(state.process.as_bytes());
+    let name = name(state.process.as_bytes(), state.reader_tgid);
     Process { tgid: state.reader_tgid, cgroup: state.cgroup, name }
+}
+
+/// The label of a process, empty if there is none (process id 0). A process may have taken its name off (`prctl`).
+fn name(bytes: &[u8], tgid: u32) -> String {
+    let name = decode::name(bytes);
+    if name.is_empty() && tgid != 0 { "unnamed".to_owned() } else { name }
 }
 
 /// A listening socket, as its record shows it.

@@ -1,7 +1,7 @@
 //! Listening sockets: they name the process of connections that nobody has read yet, and show which connections were
 //! accepted.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, net::IpAddr};
 
 use super::cgroups::Process;
 
@@ -10,10 +10,7 @@ pub type Place = (u32, u16);
 
 /// Listening sockets by network namespace and port.
 #[derive(Debug, Default)]
-pub struct Listeners {
-    /// The one that was shown last, and how many sockets listen there.
-    shown: HashMap<Place, (Listener, u32)>,
-}
+pub struct Listeners(HashMap<Place, Vec<BoundListener>>);
 
 /// A listening socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,26 +21,57 @@ pub struct Listener {
     pub port_chosen: bool,
 }
 
+/// One of those that listen at a place.
+#[derive(Debug)]
+struct BoundListener {
+    cookie: u64,
+    /// An IPv4 address as such, also if the socket is of IPv6.
+    address: IpAddr,
+    listener: Listener,
+}
+
+impl BoundListener {
+    /// How well it fits a connection to this address, as the kernel chooses: its own address, any of that family, or
+    /// any. `None` if it accepts none to it.
+    fn fits(&self, address: IpAddr) -> Option<u8> {
+        if self.address == address {
+            return Some(2);
+        }
+        let is_family = self.address.is_ipv4() == address.is_ipv4();
+        (self.address.is_unspecified() && (is_family || self.address.is_ipv6())).then_some(u8::from(is_family))
+    }
+}
+
 impl Listeners {
-    /// A socket listens.
-    pub fn insert(&mut self, place: Place, listener: Listener) {
-        let sockets = self.shown.remove(&place).map_or(0, |(_, sockets)| sockets);
-        self.shown.insert(place, (listener, sockets + 1));
+    /// The socket with this cookie listens on this address.
+    pub fn insert(&mut self, place: Place, cookie: u64, address: IpAddr, listener: Listener) {
+        self.remove(place, cookie);
+        let address = address.to_canonical();
+        self.0.entry(place).or_default().push(BoundListener { cookie, address, listener });
     }
 
     /// It does so no more.
-    pub fn remove(&mut self, place: Place) {
-        if let Some((_, sockets)) = self.shown.get_mut(&place) {
-            *sockets -= 1;
-            if *sockets == 0 {
-                self.shown.remove(&place);
+    pub fn remove(&mut self, place: Place, cookie: u64) {
+        if let Some(bound) = self.0.get_mut(&place) {
+            bound.retain(|bound| bound.cookie != cookie);
+            if bound.is_empty() {
+                self.0.remove(&place);
             }
         }
     }
 
-    /// The listening socket at this place.
+    /// The one at this place that was shown last.
     pub fn get(&self, place: Place) -> Option<&Listener> {
-        self.shown.get(&place).map(|(listener, _)| listener)
+        self.0.get(&place)?.last().map(|bound| &bound.listener)
+    }
+
+    /// The one that accepts connections to this address, the last one if there are several; any at this place if none
+    /// does (a transparent proxy accepts connections to all addresses).
+    pub fn accepting(&self, place: Place, address: IpAddr) -> Option<&Listener> {
+        let address = address.to_canonical();
+        let bound = self.0.get(&place)?;
+        let fitting = bound.iter().filter_map(|bound| Some((bound.fits(address)?, &bound.listener)));
+        fitting.max_by_key(|(fits, _)| *fits).map(|(_, listener)| listener).or_else(|| self.get(place))
     }
 }
 
@@ -55,14 +83,53 @@ mod tests {
         Listener { process: Process { tgid: 1, cgroup: 1, name: process.into() }, port_chosen: false }
     }
 
-    #[test]
-    fn a_place_is_taken_while_one_of_its_sockets_listens() {
+    fn listening(addresses: &[(&str, &str)]) -> Listeners {
         let mut listeners = Listeners::default();
-        listeners.insert((1, 80), named("a"));
-        listeners.insert((1, 80), named("b"));
-        listeners.remove((1, 80));
+        for (cookie, (address, process)) in (1..).zip(addresses) {
+            listeners.insert((1, 80), cookie, address.parse().expect("an address"), named(process));
+        }
+        listeners
+    }
+
+    #[test]
+    fn a_place_is_taken_while_one_of_its_sockets_listens_and_names_one_that_does() {
+        let mut listeners = listening(&[("0.0.0.0", "a"), ("0.0.0.0", "b")]);
         assert_eq!(listeners.get((1, 80)), Some(&named("b")));
-        listeners.remove((1, 80));
+        listeners.remove((1, 80), 2);
+        assert_eq!(listeners.get((1, 80)), Some(&named("a")));
+        listeners.remove((1, 80), 7);
+        listeners.insert((1, 80), 1, "0.0.0.0".parse().expect("an address"), named("c"));
+        assert_eq!(listeners.get((1, 80)), Some(&named("c")));
+        listeners.remove((1, 80), 1);
         assert_eq!(listeners.get((1, 80)), None);
+        assert!(listeners.0.is_empty());
+    }
+
+    #[test]
+    fn a_connection_belongs_to_the_listener_that_accepts_it() {
+        let listeners =
+            listening(&[("10.0.0.1", "one"), ("::", "any"), ("10.0.0.2", "two"), ("::ffff:10.0.0.3", "three")]);
+        let accepting = |address: &str| {
+            let listener = listeners.accepting((1, 80), address.parse().expect("an address"));
+            listener.expect("one does").process.name.clone()
+        };
+        for (address, process) in [
+            ("10.0.0.1", "one"),
+            ("10.0.0.2", "two"),
+            ("10.0.0.3", "three"),
+            ("::ffff:10.0.0.2", "two"),
+            ("10.0.0.9", "any"),
+            ("2001:db8::1", "any"),
+        ] {
+            assert_eq!(accepting(address), process, "{address}");
+        }
+        let both = listening(&[("0.0.0.0", "four"), ("::", "six")]);
+        let accepting =
+            |address: &str| both.accepting((1, 80), address.parse().expect("an address")).map(|it| &*it.process.name);
+        assert_eq!([accepting("10.0.0.1"), accepting("2001:db8::1")], [Some("four"), Some("six")]);
+        // Not to this address, but there is no other one.
+        let elsewhere = listening(&[("10.0.0.1", "one")]);
+        assert!(elsewhere.accepting((1, 80), "10.0.0.2".parse().expect("an address")).is_some());
+        assert!(elsewhere.accepting((2, 80), "10.0.0.1".parse().expect("an address")).is_none());
     }
 }

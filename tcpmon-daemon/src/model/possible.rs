@@ -6,10 +6,11 @@ use tcpmon_common::{
     socket::{SocketTotals, TICK_NS},
 };
 
-/// Maximum rate of a connection, bytes per ns (256 Gb/s).
-const BYTES_PER_NS: i128 = 32;
-/// Maximum number of bytes in a queue: the largest window of TCP.
-const QUEUE: i128 = 1 << 30;
+/// Maximum rate of a connection, bytes per ns (1.6 Tb/s).
+const BYTES_PER_NS: i128 = 200;
+/// Maximum number of bytes in a queue: the largest receive buffer. TCP's largest window is half of it, but goes on from
+/// what is queued.
+const QUEUE: i128 = 1 << 31;
 /// Maximum difference between the clocks of different CPUs and that of the scheduler, ns.
 const CLOCKS: i128 = 20_000_000;
 
@@ -68,8 +69,8 @@ mod tests {
 
     #[test]
     fn a_full_link_and_a_full_queue_are_possible() {
-        assert!(can_add(RECEIVED, 12_500_000_000));
-        assert!(can_add(QUEUE_TICKS, (1 << 30) * (SECOND / TICK_NS) as i64));
+        assert!(can_add(RECEIVED, 100_000_000_000));
+        assert!(can_add(QUEUE_TICKS, (1 << 31) * (SECOND / TICK_NS) as i64));
         assert!(can_add(ZERO_WINDOW, SECOND as i64));
         // A snapshot assumes that the state since the last event has lasted until now; these are corrections of that.
         assert!(can_add(QUEUE_TICKS, -5));

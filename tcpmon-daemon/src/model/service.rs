@@ -48,7 +48,7 @@ mod tests {
     fn listening_at(place: (u32, u16), port_chosen: bool) -> Listeners {
         let mut listeners = Listeners::default();
         let process = Process { tgid: 1, cgroup: 1, name: "iperf3".into() };
-        listeners.insert(place, Listener { process, port_chosen });
+        listeners.insert(place, 1, std::net::Ipv4Addr::UNSPECIFIED.into(), Listener { process, port_chosen });
         listeners
     }
 

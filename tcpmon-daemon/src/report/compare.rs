@@ -34,6 +34,12 @@ pub enum Unit {
     Percent,
 }
 
+/// Name of the share of the time in which the readers had a CPU.
+const ON_CPU: &str = "on a CPU";
+
+/// A reader that is on a CPU for so much more or less of the time does something else than before, percent.
+const OTHER_WORK: f64 = 20.0;
+
 /// What differs between the traces. Only numbers that were measured over pieces of the time have an estimate of noise.
 pub fn changes(before: &Evidence, after: &Evidence) -> Vec<Change> {
     let mut changes = Vec::new();
@@ -44,7 +50,8 @@ pub fn changes(before: &Evidence, after: &Evidence) -> Vec<Change> {
         let beyond_noise = apart.zip(noise).map(|(apart, noise)| apart > noise);
         changes.push(Change { what, unit, before: old, after: new, beyond_noise });
     };
-    add("throughput", Unit::BytesPerSecond, &|of| of.bytes_per_second, &|of| of.bytes_per_second_margin);
+    let rate = |of: &Evidence| if of.read_bytes == 0 { Some(0.0) } else { of.bytes_per_second };
+    add("throughput", Unit::BytesPerSecond, &rate, &|of| of.bytes_per_second_margin);
     for (number, cause) in causes().into_iter().enumerate() {
         let share = |of: &Evidence| (of.decided_ns() > 0.0).then(|| of.shares()[number] * 100.0);
         let margin = |of: &Evidence| of.margins.map(|margins| margins[number] * 100.0);
@@ -54,7 +61,7 @@ pub fn changes(before: &Evidence, after: &Evidence) -> Vec<Change> {
     add("mean wait of a byte", Unit::Seconds, &|of| seconds(of.mean_wait_us), &|of| seconds(of.mean_wait_margin_us));
     let part = |of: &Evidence, ns: u64| (of.duration_ns > 0).then(|| ns as f64 * 100.0 / of.duration_ns as f64);
     add("waited for a CPU", Unit::Percent, &|of| part(of, of.run_queue_wait_ns), &|_| None);
-    add("on a CPU", Unit::Percent, &|of| part(of, of.on_cpu_ns), &|_| None);
+    add(ON_CPU, Unit::Percent, &|of| part(of, of.on_cpu_ns), &|_| None);
     add("largest buffer", Unit::Bytes, &|of| Some(of.rcvbuf_bytes.into()), &|_| None);
     add("largest window", Unit::Bytes, &|of| Some(of.window_bytes.into()), &|_| None);
     let round_trip = |of: &Evidence| (of.round_trip_ns > 0).then(|| of.round_trip_ns as f64 / 1e9);
@@ -66,6 +73,9 @@ pub fn changes(before: &Evidence, after: &Evidence) -> Vec<Change> {
 pub fn sentence(changes: &[Change]) -> String {
     let Some((throughput, rest)) = changes.split_first() else { return "nothing to compare".into() };
     let speed = match (throughput.before, throughput.after, throughput.beyond_noise) {
+        (Some(0.0), Some(0.0), _) => return "neither read anything".into(),
+        (Some(0.0), _, _) => return "the first read nothing".into(),
+        (_, Some(0.0), _) => return "the second read nothing".into(),
         (Some(before), Some(after), Some(true)) if before > 0.0 && after > before => {
             format!("the second is {:.2} times as fast", after / before)
         }
@@ -77,11 +87,18 @@ pub fn sentence(changes: &[Change]) -> String {
     };
     let difference = |change: &Change| change.before.zip(change.after).map_or(0.0, |(before, after)| after - before);
     let of_causes = rest.iter().filter(|change| causes().contains(&change.what) && change.beyond_noise == Some(true));
+    let work = rest.iter().find(|change| change.what == ON_CPU && difference(change).abs() >= OTHER_WORK);
+    let work = match work {
+        Some(Change { before: Some(before), after: Some(after), .. }) => {
+            format!("; its readers were on a CPU for {before:.0} % of the time, and then for {after:.0} %")
+        }
+        _ => String::new(),
+    };
     match of_causes.max_by(|a, b| difference(a).abs().total_cmp(&difference(b).abs())) {
         Some(Change { what, before: Some(before), after: Some(after), .. }) if (before - after).abs() >= 1.0 => {
-            format!("{speed}; {what} went from {before:.0} % to {after:.0} %")
+            format!("{speed}; {what} went from {before:.0} % to {after:.0} %{work}")
         }
-        _ => format!("{speed}; no cause changed beyond the noise"),
+        _ => format!("{speed}; no cause changed beyond the noise{work}"),
     }
 }
 
@@ -121,6 +138,35 @@ mod tests {
         let found = changes(&varying(1000), &varying(1100));
         assert_eq!(found[0].beyond_noise, Some(false), "{found:?}");
         assert!(sentence(&found).starts_with("both are equally fast within the noise"), "{}", sentence(&found));
+    }
+
+    #[test]
+    fn a_trace_in_which_nothing_was_read_is_not_equally_fast() {
+        let some = evidence(|_| (1000, Limited { upstream_ns: 100_000, ..Limited::default() }));
+        let none = evidence(|_| (0, Limited { upstream_ns: 100_000, ..Limited::default() }));
+        let empty = Evidence::of_busiest(&Summary::default());
+        for nothing in [&none, &empty] {
+            assert_eq!(sentence(&changes(nothing, &some)), "the first read nothing");
+            assert_eq!(sentence(&changes(&some, nothing)), "the second read nothing");
+            assert_eq!(sentence(&changes(nothing, &empty)), "neither read anything");
+        }
+    }
+
+    #[test]
+    fn a_reader_that_does_something_else_is_said_to_do_so() {
+        let reading = |on_cpu_ns: u64| {
+            let mut summary = Summary::default();
+            for number in 0..1000 {
+                let activated_ns = number * 10_000_000;
+                let limited = Limited { application_ns: 100_000, ..Limited::default() };
+                let (deactivated_ns, sleep_ns) = (activated_ns + on_cpu_ns, 9_900_000 - on_cpu_ns);
+                let times = TimesliceRecord { activated_ns, deactivated_ns, on_cpu_ns, sleep_ns, ..sample::record() };
+                summary.add(&TimesliceRecord { read_bytes: 1000, limited, ..times });
+            }
+            Evidence::of_busiest(&summary)
+        };
+        let said = sentence(&changes(&reading(9_000_000), &reading(1_000_000)));
+        assert!(said.ends_with("; its readers were on a CPU for 90 % of the time, and then for 10 %"), "{said}");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What a verdict rests on: the sums of one socket, or of several together.
 
+use std::collections::BTreeMap;
+
 use tcpmon_trace::summary::{Piece, Pieces, SocketSummary, Summary, ThreadTimes};
 
 /// Share of the bytes that the sockets have of which a trace as a whole is judged: the others are idle beside them.
@@ -34,6 +36,8 @@ pub struct Evidence {
     pub run_queue_wait_ns: u64,
     /// Time asleep before them, ns.
     pub sleep_ns: u64,
+    /// The name of the threads that were given it most often, and their share of these times.
+    pub taken_by: Option<(String, f64)>,
     /// Largest receive buffer, bytes.
     pub rcvbuf_bytes: u32,
     /// Largest window, bytes.
@@ -92,6 +96,7 @@ impl Evidence {
             on_cpu_ns: sum(|socket| socket.on_cpu.sum_ns()),
             run_queue_wait_ns: sum(|socket| socket.run_queue_waits.sum_ns()),
             sleep_ns: sum(|socket| socket.sleeps.sum_ns()),
+            taken_by: taken_by(sockets),
             rcvbuf_bytes: largest(|socket| socket.rcvbuf_bytes),
             window_bytes: largest(|socket| socket.window_bytes),
             round_trip_ns: sockets.first().map_or(0, |socket| socket.round_trips.quantile(500)),
@@ -133,6 +138,17 @@ impl Evidence {
         let rate = self.bytes_per_second.filter(|_| self.round_trip_ns > 0 && self.sockets == 1)?;
         Some(rate * self.round_trip_ns as f64 / 1e9)
     }
+}
+
+/// The name of the threads that took the CPU most often, and their share.
+fn taken_by(sockets: &[&SocketSummary]) -> Option<(String, f64)> {
+    let mut by_name: BTreeMap<&str, u64> = BTreeMap::new();
+    for (name, count) in sockets.iter().flat_map(|socket| &socket.preempted_by) {
+        *by_name.entry(name.as_str()).or_default() += count;
+    }
+    let all: u64 = by_name.values().sum();
+    let (name, count) = by_name.into_iter().max_by_key(|(_, count)| *count)?;
+    Some((name.to_owned(), count as f64 / all as f64))
 }
 
 /// How far a weighted mean of the sockets' ratios may be off, if the sockets are independent of each other. `None` if

@@ -106,6 +106,11 @@ impl TraceFile {
     }
 
     fn is_of_one_boot_with(&self, other: &Self) -> bool {
+        let (id, other_id) = (&self.header.boot_id, &other.header.boot_id);
+        if !id.is_empty() && !other_id.is_empty() {
+            return id == other_id && self.header.hostname == other.header.hostname;
+        }
+        // Files of before the header had the id. A host that slept has a wall clock that ran on alone.
         let booted = |Clocks { monotonic_ns, realtime_ns }: Clocks| realtime_ns.wrapping_sub(monotonic_ns);
         let apart = booted(self.header.start).abs_diff(booted(other.header.start));
         self.header.hostname == other.header.hostname && Duration::from_nanos(apart) < CLOCK_SET

@@ -27,6 +27,9 @@ pub struct TransferVerdict {
     pub sentence: String,
 }
 
+/// TCP scales a window of 16 bits by 14 bits at most. What is left of a segment is not advertised.
+const LARGEST_WINDOW: u32 = (1 << 30) - (1 << 20);
+
 /// Positions of the causes in the order of [`causes`].
 const UPSTREAM: usize = 0;
 const APPLICATION: usize = 1;
@@ -110,6 +113,18 @@ fn remedy(cause: usize, evidence: &Evidence) -> String {
             "the window was not used up, so the sender or the path gave no more than {rate}; look at the sender \
              (ss -ti: cwnd, app_limited, retrans) and at the path"
         ),
+        // What waits for a CPU a tenth as long as it has one shares its CPUs.
+        APPLICATION
+            if evidence.on_cpu_ns >= evidence.sleep_ns && evidence.run_queue_wait_ns >= evidence.on_cpu_ns / 10 =>
+        {
+            format!(
+                "data filled the buffer while {reader} computed, on a CPU for {} in {duration}, and waited {} for \
+                 one{}; make {reader} faster, or give it CPUs of its own: more threads would only share the same ones",
+                Time(evidence.on_cpu_ns),
+                Time(evidence.run_queue_wait_ns),
+                taken_by(evidence),
+            )
+        }
         APPLICATION if evidence.on_cpu_ns >= evidence.sleep_ns => format!(
             "data filled the buffer while {reader} computed, on a CPU for {} in {duration}; make {reader} faster, or \
              read in more threads",
@@ -122,8 +137,15 @@ fn remedy(cause: usize, evidence: &Evidence) -> String {
             Time(evidence.on_cpu_ns),
         ),
         SCHEDULER => format!(
-            "{reader} waited {} for a CPU in {duration}; give {reader} a core, a larger weight, or more CPU quota",
+            "{reader} waited {} for a CPU in {duration}{}; give {reader} a core, a larger weight, or more CPU quota",
             Time(evidence.run_queue_wait_ns),
+            taken_by(evidence),
+        ),
+        WINDOW if evidence.window_bytes >= LARGEST_WINDOW => format!(
+            "{rate} is all that TCP's largest window, {}, admits{}; no receive buffer makes it larger: use several \
+             connections",
+            Bytes(evidence.window_bytes.into()),
+            round_trip(evidence),
         ),
         WINDOW => format!(
             "{rate} is all that a window of at most {} admits{}; allow a receive buffer larger than {}: the maximum of \
@@ -138,6 +160,19 @@ fn remedy(cause: usize, evidence: &Evidence) -> String {
             round_trip(evidence),
         ),
     }
+}
+
+/// Which threads took the CPU, if some did most often.
+fn taken_by(evidence: &Evidence) -> String {
+    let Some((name, share)) = evidence.taken_by.as_ref().filter(|(name, share)| !name.is_empty() && *share >= 0.2)
+    else {
+        return String::new();
+    };
+    let what = match name.strip_prefix("ksoftirqd/") {
+        Some(cpu) => format!("{name}, the interrupts of CPU {cpu}: move these or the reader to another CPU"),
+        None => name.clone(),
+    };
+    format!(" ({} of the times to {what})", percent(*share))
 }
 
 /// The round trip, and what is on the way in that time.
@@ -157,7 +192,7 @@ fn percent(share: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tcpmon_trace::{Limited, Queue, SocketTotal, TimesliceRecord, Total, sample, summary::Summary};
+    use tcpmon_trace::{Limited, Queue, SocketTotal, TimesliceEnd, TimesliceRecord, Total, sample, summary::Summary};
 
     use super::*;
 
@@ -223,10 +258,45 @@ mod tests {
              way); allow a receive buffer larger than 64K: the maximum of net.ipv4.tcp_rmem, or SO_RCVBUF where the \
              program sets it"
         );
+        let largest = verdict(|_, record| {
+            record.limited = limited([7, 0, 0, 93, 0]);
+            let queue = Queue { rcvbuf_bytes: i32::MAX as u32, window_bytes: 65_535 << 14, ..Queue::default() };
+            (record.activation, record.deactivation, record.rcv_rtt_us) = (queue, queue, 150_000);
+        });
+        assert!(largest.sentence.contains("TCP's largest window, 1.0G, admits"), "{largest:?}");
+        assert!(largest.sentence.ends_with("use several connections"), "{largest:?}");
         let memory = verdict(|_, record| record.limited = limited([0, 0, 0, 20, 80]));
         assert!(memory.sentence.starts_with("memory 80 %: the kernel held the window down"), "{memory:?}");
         let upstream = verdict(|_, record| record.limited = limited([99, 1, 0, 0, 0]));
         assert!(upstream.sentence.starts_with("upstream 99 %: the window was not used up"), "{upstream:?}");
+    }
+
+    #[test]
+    fn who_took_the_cpu_is_named() {
+        let preempted = |number: u64, record: &mut TimesliceRecord| {
+            record.end = TimesliceEnd::Preempted;
+            record.preempted_by =
+                if number.is_multiple_of(4) { "hog" } else { "ksoftirqd/3" }.try_into().expect("a name");
+        };
+        let waiting = verdict(|number, record| {
+            preempted(number, record);
+            record.limited = limited([9, 20, 71, 0, 0]);
+            (record.wait_ns, record.sleep_ns) = (8_200_000, 800_000);
+        });
+        assert!(
+            waiting.sentence.contains(
+                "for a CPU in 10s (75 % of the times to ksoftirqd/3, the interrupts of CPU 3: move these or the reader \
+                 to another CPU); give the reader"
+            ),
+            "{waiting:?}"
+        );
+        let computing = verdict(|number, record| {
+            preempted(number, record);
+            record.limited = limited([4, 96, 0, 0, 0]);
+            (record.on_cpu_ns, record.wait_ns, record.sleep_ns) = (8_000_000, 2_000_000, 0);
+        });
+        assert!(computing.sentence.contains("for 8.0s in 10s, and waited 2.0s for one (75 % of"), "{computing:?}");
+        assert!(computing.sentence.ends_with("more threads would only share the same ones"), "{computing:?}");
     }
 
     #[test]

@@ -5,7 +5,14 @@
 
 #![expect(unsafe_code, reason = "a signal handler")]
 
-use std::{collections::BTreeMap, io, sync::Once};
+use std::{
+    collections::BTreeMap,
+    io,
+    sync::{
+        Once,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use libc::c_long;
 use seccompiler::{
@@ -171,7 +178,7 @@ impl AllowedCalls {
         self.0.entry(call).or_default().push(rule);
     }
 
-    /// Confines the calling thread; what is not allowed ends the process with a message. The inner error says why the
+    /// Confines the calling thread; what is [`FORBIDDEN`] ends the process with a message. The inner error says why the
     /// kernel cannot do that.
     ///
     /// # Errors
@@ -228,7 +235,93 @@ fn is_null(argument: u8) -> SeccompCondition {
     SeccompCondition::new(argument, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0).expect("a call has six arguments")
 }
 
-/// From now on, a call that is not allowed writes a message with its number and ends the process.
+/// What only an intruder calls here, or calls with arguments that are not allowed: the process ends. All other calls
+/// that are not allowed are those of libraries that are newer than this list, and get ENOSYS, as on an older kernel.
+const FORBIDDEN: &[c_long] = &[
+    libc::SYS_add_key,
+    libc::SYS_bind,
+    libc::SYS_bpf,
+    libc::SYS_chroot,
+    libc::SYS_clone,
+    libc::SYS_connect,
+    libc::SYS_delete_module,
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_finit_module,
+    libc::SYS_ftruncate,
+    libc::SYS_init_module,
+    libc::SYS_io_uring_setup,
+    libc::SYS_kexec_file_load,
+    libc::SYS_kexec_load,
+    libc::SYS_keyctl,
+    libc::SYS_kill,
+    libc::SYS_linkat,
+    libc::SYS_listen,
+    libc::SYS_memfd_create,
+    libc::SYS_mkdirat,
+    libc::SYS_mknodat,
+    libc::SYS_mmap,
+    libc::SYS_mount,
+    libc::SYS_move_mount,
+    libc::SYS_mprotect,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_openat,
+    libc::SYS_openat2,
+    libc::SYS_perf_event_open,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_pidfd_open,
+    libc::SYS_pivot_root,
+    libc::SYS_pkey_mprotect,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_ptrace,
+    libc::SYS_reboot,
+    libc::SYS_renameat2,
+    libc::SYS_request_key,
+    libc::SYS_sendto,
+    libc::SYS_setgid,
+    libc::SYS_setns,
+    libc::SYS_setuid,
+    libc::SYS_socket,
+    libc::SYS_socketpair,
+    libc::SYS_symlinkat,
+    libc::SYS_tkill,
+    libc::SYS_truncate,
+    libc::SYS_umount2,
+    libc::SYS_unlinkat,
+    libc::SYS_unshare,
+    libc::SYS_userfaultfd,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chmod,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chown,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_creat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_fork,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_link,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_mkdir,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_mknod,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_open,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_rename,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_symlink,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_unlink,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_vfork,
+];
+
+/// From now on, a call that is not allowed writes a message with its number; one of [`FORBIDDEN`] ends the process.
 fn report_violations() {
     // SAFETY: a structure of numbers, a set of signals and an optional function: zeros are valid.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -239,20 +332,47 @@ fn report_violations() {
 }
 
 /// Handles SIGSYS.
-extern "C" fn violation(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+extern "C" fn violation(_: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    static WARNED: AtomicBool = AtomicBool::new(false);
     // si_syscall, for which libc has no name: after si_signo, si_errno, si_code, padding and si_call_addr.
     const SI_SYSCALL: usize = 24;
     // SAFETY: the kernel passes a siginfo_t of SIGSYS, which has an int there.
     let number = unsafe { info.cast::<u8>().add(SI_SYSCALL).cast::<libc::c_int>().read_unaligned() };
-    let mut message = *b"tcpmon: the sandbox does not allow system call 0000: report this; `sandbox = false` in the \
-                         config file switches it off\n";
+    let is_forbidden = FORBIDDEN.contains(&c_long::from(number));
+    if is_forbidden {
+        let mut message = *b"tcpmon: the sandbox does not allow system call 0000: report this; `sandbox = false` in \
+                             the config file switches it off\n";
+        write_with_number(&mut message, number);
+        // SAFETY: it may be called in a signal handler.
+        unsafe { libc::_exit(1) };
+    }
+    if !WARNED.swap(true, Ordering::Relaxed) {
+        let mut message = *b"tcpmon: the sandbox does not know system call 0000, which fails as on a kernel without \
+                             it: report this\n";
+        write_with_number(&mut message, number);
+    }
+    // SAFETY: the kernel passes the registers of the thread, which it restores when the handler returns.
+    unsafe { set_result(&mut *context.cast::<libc::ucontext_t>(), -i64::from(libc::ENOSYS)) };
+}
+
+/// Writes the message to standard error, with the number instead of the zeros.
+fn write_with_number(message: &mut [u8], number: libc::c_int) {
     let digits = message.iter().position(|byte| *byte == b'0').unwrap_or_default();
     for (place, power) in [1000, 100, 10, 1].into_iter().enumerate() {
         message[digits + place] = b'0' + (number / power % 10) as u8;
     }
-    // SAFETY: both may be called in a signal handler; the message is alive.
-    unsafe {
-        libc::write(libc::STDERR_FILENO, message.as_ptr().cast(), message.len());
-        libc::_exit(1);
-    }
+    // SAFETY: it may be called in a signal handler; the message is alive.
+    unsafe { libc::write(libc::STDERR_FILENO, message.as_ptr().cast(), message.len()) };
+}
+
+/// What the system call returns that caused the signal.
+#[cfg(target_arch = "x86_64")]
+fn set_result(context: &mut libc::ucontext_t, result: i64) {
+    context.uc_mcontext.gregs[libc::REG_RAX as usize] = result;
+}
+
+/// What the system call returns that caused the signal.
+#[cfg(target_arch = "aarch64")]
+fn set_result(context: &mut libc::ucontext_t, result: i64) {
+    context.uc_mcontext.regs[0] = result.cast_unsigned();
 }

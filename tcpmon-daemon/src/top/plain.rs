@@ -6,7 +6,10 @@ use tcpmon_trace::{
     summary::causes,
 };
 
-use super::{advice::advice, rows::Row};
+use super::{
+    advice::advice,
+    rows::{NOBODY_READS, Row},
+};
 
 /// A row as JSON: base units, `null` for what is not known.
 #[derive(Debug, Serialize)]
@@ -155,6 +158,7 @@ fn line(row: &Row) -> Vec<String> {
         None => "-".into(),
     };
     let limited = match rates.limited_by() {
+        Some((0, _)) if row.is_stuck() => NOBODY_READS.into(),
         Some((cause, share)) if !row.is_idle() => {
             format!("{} {:.0}%", causes()[cause], share * 100.0)
         }

@@ -19,6 +19,10 @@ pub const HISTORY: usize = 120;
 /// Connections whose past is kept. The busiest come first; each takes 7 KB.
 const REMEMBERED: usize = 1000;
 
+/// What is said of a stuck connection instead of its cause while there is room in its window: that the sender sends no
+/// more is not what is wrong with it.
+pub const NOBODY_READS: &str = "nobody reads";
+
 /// What a row is about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Subject {

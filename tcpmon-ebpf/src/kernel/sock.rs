@@ -359,6 +359,21 @@ impl TcpSock {
         unsafe { load(self.0, offset!(tcp_bytes_received)) }
     }
 
+    /// Segments with data that have arrived since the connection started, also those that are still being handled; as
+    /// many as were on the wire, before GRO.
+    #[inline(always)]
+    pub fn data_segments(self) -> u32 {
+        // SAFETY: see `rcv_nxt`.
+        unsafe { load(self.0, offset!(tcp_data_segs_in)) }
+    }
+
+    /// Whether it has sent anything, if only a SYN.
+    #[inline(always)]
+    pub fn has_sent(self) -> bool {
+        // SAFETY: see `rcv_nxt`.
+        unsafe { load::<u32>(self.0, offset!(tcp_segs_out)) != 0 }
+    }
+
     /// Data received since the connection started, bytes.
     #[inline(always)]
     pub fn data_received(self) -> u64 {

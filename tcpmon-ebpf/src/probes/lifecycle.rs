@@ -19,8 +19,8 @@ use aya_ebpf::{
 };
 use tcpmon_common::{
     causes::{self, Path},
-    connections::CONNECTIONS_OPENED,
-    fold::Trigger,
+    connections::{CONNECTIONS_OPENED, CONNECTIONS_UNSENT},
+    fold::{self, Trigger},
     settings::TRACE_NONE,
     socket::{
         SOCKET_ACTIVE, SOCKET_FINAL, SOCKET_LISTENS, SOCKET_MPTCP, SOCKET_OPENED, SOCKET_PASSIVE, SOCKET_PORT_CHOSEN,
@@ -188,7 +188,14 @@ fn establish(tcp: TcpSock, old: u32, cookie: impl FnOnce() -> u64) -> Option<()>
     let opened = if accepted { SOCKET_PASSIVE } else { SOCKET_ACTIVE };
     if state.flags & opened == 0 {
         let chosen = accepted && maps::is_chosen(tcp.netns(), tcp.ports().0);
-        socket::event(state, |state| state.flags |= opened | (chosen as u32 * SOCKET_PORT_CHOSEN));
+        // Data in the SYN are here already, those that come with the ACK are not.
+        let in_syn = (tcp.bytes_received() != 0) as u32;
+        let with_ack = (tcp.data_segments() > in_syn) as u32;
+        let is_new = (state.last_ns == 0) as u32;
+        socket::event(state, |state| {
+            state.flags |= opened | (chosen as u32 * SOCKET_PORT_CHOSEN);
+            fold::count_handshake(&mut state.counters, with_ack + in_syn * is_new);
+        });
     }
     // It is already set if another of the programs was first, or if data of the handshake (TFO) was read before the
     // handshake was complete.
@@ -206,6 +213,10 @@ fn close(sock: Sock, tcp: TcpSock, old: u32) -> Option<()> {
         count_accepted(tcp);
     }
     let state = socket::known(tcp.sock())?;
+    // connect() changes to SYN_SENT before it looks for a port, and finds none if all are taken.
+    if old == tcp_state::SYN_SENT && state.flags & SOCKET_OPENED != 0 && !tcp.has_sent() {
+        maps::count_connection(CONNECTIONS_UNSENT);
+    }
     let closed = sock.orphaned();
     if state.last_ns != 0 && state.flags & SOCKET_SETTLED == 0 {
         settle(state, tcp, closed);

@@ -56,6 +56,8 @@ pub struct HeaderLine {
     tcpmon_version: String,
     kernel_release: String,
     hostname: String,
+    #[serde(default)]
+    boot_id: String,
     #[serde(skip_deserializing)]
     start_time: String,
     start_monotonic_ns: u64,
@@ -74,6 +76,7 @@ impl From<&TraceHeader> for HeaderLine {
             tcpmon_version: header.tcpmon_version.clone(),
             kernel_release: header.kernel_release.clone(),
             hostname: header.hostname.clone(),
+            boot_id: header.boot_id.clone(),
             start_time: header.start.utc().to_string(),
             start_monotonic_ns: header.start.monotonic_ns,
             start_realtime_ns: header.start.realtime_ns,
@@ -89,6 +92,7 @@ impl From<HeaderLine> for TraceHeader {
             tcpmon_version: line.tcpmon_version,
             kernel_release: line.kernel_release,
             hostname: line.hostname,
+            boot_id: line.boot_id,
             start: Clocks { monotonic_ns: line.start_monotonic_ns, realtime_ns: line.start_realtime_ns },
             filter: line.filter,
             trigger: line.trigger,

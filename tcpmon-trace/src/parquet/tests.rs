@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{self, Seek as _, Write},
+    io::{self, Read as _, Seek as _, Write},
 };
 
 use proptest::prelude::*;
@@ -193,6 +193,54 @@ fn a_full_disk_still_gets_its_footer_and_the_loss_is_in_it() {
         assert!(items == timeslices(&records[..trailer.records as usize]), "{part}");
         assert_eq!(read.expect("it is whole"), trailer);
     }
+}
+
+/// What has become of a small trace on a disk with this much room: the bytes of the file, or `None` without room for a
+/// footer, when there is no trace and the error says so.
+fn written_with(room: u64) -> Option<Vec<u8>> {
+    let records = many(3);
+    let file = file();
+    let disk = Disk { file: file.try_clone().expect("a descriptor"), room };
+    let mut writer = ParquetWriter::new(disk, &sample::header()).ok()?;
+    for record in &records {
+        let _ = writer.record(record);
+    }
+    let trailer = writer.finish(&sample::ending()).ok()?;
+    let mut bytes = Vec::new();
+    (&file).rewind().and_then(|()| (&file).read_to_end(&mut bytes)).expect("it can be read");
+    assert!(bytes.len() as u64 <= room);
+    let lost = trailer.lost.get(LOST_WRITE).copied().unwrap_or(0);
+    assert_eq!(trailer.records + lost, records.len() as u64, "{room}");
+    assert_eq!(trailer.complete, lost == 0, "{room}");
+    let (items, read) = read(file);
+    assert!(items == timeslices(&records[..trailer.records as usize]), "{room}");
+    assert_eq!(read.expect("it is whole"), trailer, "{room}");
+    Some(bytes)
+}
+
+#[test]
+fn the_trace_can_be_read_at_whichever_byte_the_disk_is_full() {
+    const STEP: u64 = 16;
+    let whole = written_with(u64::MAX).expect("there is room");
+    let length = whole.len() as u64;
+    let mut outcomes = vec![None];
+    for room in (0..=length).step_by(STEP as usize) {
+        let after = written_with((room + STEP).min(length));
+        if outcomes.last() != Some(&after) {
+            // More room keeps no less: where nothing changes over a step, nothing does within it.
+            for between in room..(room + STEP).min(length) {
+                let outcome = written_with(between);
+                if outcomes.last() != Some(&outcome) {
+                    outcomes.push(outcome);
+                }
+            }
+            if outcomes.last() != Some(&after) {
+                outcomes.push(after);
+            }
+        }
+    }
+    // No trace, one without records, the whole one.
+    assert_eq!((outcomes.len(), outcomes.last()), (3, Some(&Some(whole))));
 }
 
 #[test]

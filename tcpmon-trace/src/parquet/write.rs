@@ -174,7 +174,9 @@ impl<O: Output + Send> ParquetWriter<O> {
     /// Cuts the output back to the end of a row group, so far that the footer fits into the space of the removed bytes,
     /// and writes the footer there.
     fn finish_full(&mut self, ending: &Ending) -> io::Result<Trailer> {
+        // The file also knows the last group if that was closed and not accepted.
         let mut groups = self.file.flushed_row_groups().to_vec();
+        groups.truncate(self.ends.len());
         let held = self.file.inner().accepted;
         let (mut keep, mut trailer, mut footer);
         loop {

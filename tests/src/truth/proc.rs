@@ -150,6 +150,14 @@ pub fn context_switches() -> u64 {
     status_field(&read("/proc/stat"), "ctxt")
 }
 
+/// Time that the hypervisor took from this machine's CPUs while they had work, of all CPUs since boot.
+pub fn stolen_time() -> Duration {
+    let text = read("/proc/stat");
+    let ticks = text.split_ascii_whitespace().nth(8).and_then(|ticks| ticks.parse::<u64>().ok());
+    // The kernel shows every time here in hundredths of a second (`USER_HZ`).
+    Duration::from_millis(10 * ticks.unwrap_or_default())
+}
+
 /// The softnet line of each CPU.
 pub fn softnet() -> Vec<Softnet> {
     read("/proc/net/softnet_stat").lines().zip(0..).map(|(line, row)| softnet_line(line, row)).collect()

@@ -82,6 +82,6 @@ fn curl_unpacks_the_page_and_gets_it_as_it_is_unless_it_asks() {
         assert_eq!(head.contains("\r\ncontent-encoding: gzip\r\n"), coded, "{arguments:?}: {head}");
         assert!(head.starts_with("http/1.1 200 ") && is_there(&body), "{arguments:?}: {head}");
     }
-    let (head, body) = ask(&daemon, &["--head", "--compressed"]);
-    assert!(head.contains("\r\ncontent-encoding: gzip\r\n") && body.is_empty(), "{head}");
+    let (head, body) = ask(&daemon, &["--head"]);
+    assert!(head.starts_with("http/1.1 200 ") && body.is_empty(), "{head}");
 }

@@ -2,12 +2,14 @@
 
 use std::{collections::HashMap, fs};
 
+use crate::host::read_text;
+
 /// The processes that have one of `pids` among their ancestors, as `/proc` shows them now.
 pub(super) fn descendants(pids: &[u32]) -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let parents: HashMap<u32, u32> =
-        ids.filter_map(|id: u32| Some((id, parent(&fs::read_to_string(format!("/proc/{id}/stat")).ok()?)?))).collect();
+        ids.filter_map(|id: u32| Some((id, parent(&read_text(format!("/proc/{id}/stat")).ok()?)?))).collect();
     let descends = |id: &u32| {
         let ancestors = std::iter::successors(parents.get(id).copied(), |id| parents.get(id).copied());
         // As many steps as there are processes, because what was read one after the other may contain a circle.

@@ -9,7 +9,7 @@ use super::{
     rotate::{Losses, NumberedFiles, RotatingWriter},
 };
 use crate::{
-    cli::{RotateAt, StandardStream, TraceArgs, TraceFormat},
+    cli::{FileFormat, RotateAt, StandardStream, TraceArgs, TraceFormat},
     commands::trace_file::{create_output, write_file, write_stream},
     trigger::TriggerWatch,
 };
@@ -17,7 +17,7 @@ use crate::{
 /// Where the trace goes.
 pub(super) enum Destination {
     Stream(StandardStream, TraceFormat),
-    File(File, TraceFormat),
+    File(File, FileFormat),
     Rotating(NumberedFiles, RotateAt, File),
     Recorder(NumberedFiles, Duration),
 }
@@ -26,7 +26,7 @@ impl Destination {
     /// Creates the file, if one is needed from the start.
     pub(super) fn create(args: &TraceArgs) -> anyhow::Result<Self> {
         let format = args.format();
-        let Some(path) = &args.output else { return Ok(Self::Stream(args.stream(), format)) };
+        let Some(path) = &args.output else { return Ok(Self::Stream(args.stream(), format.format)) };
         let files = NumberedFiles { path: path.clone(), format, force: args.force, keep: args.keep };
         Ok(match (args.ring, args.rotate) {
             (Some(span), _) => {

@@ -13,7 +13,7 @@ use tcpmon_trace::{EndReason, Ending, TimesliceRecord, Total, TraceHeader, Trace
 
 use super::read_clocks;
 use crate::{
-    cli::{RotateAt, TraceFormat},
+    cli::{FileFormat, RotateAt},
     commands::trace_file::{create_output, write_file},
     config::Keep,
 };
@@ -30,7 +30,7 @@ pub(super) type Losses = Arc<Mutex<BTreeMap<String, u64>>>;
 pub(super) struct NumberedFiles {
     /// The path without the number.
     pub path: PathBuf,
-    pub format: TraceFormat,
+    pub format: FileFormat,
     /// Existing files are overwritten.
     pub force: bool,
     /// The newest files that are kept; the others are removed.
@@ -65,16 +65,21 @@ impl NumberedFiles {
     pub(super) fn remove_before(&self, number: u32) -> io::Result<()> {
         let Some(keep) = self.keep else { return Ok(()) };
         let (mut files, mut bytes) = (0, 0);
-        for number in self.numbers()?.into_iter().rev().filter(|other| *other <= number) {
-            let path = self.path_of(number);
+        for other in self.numbers()?.into_iter().rev().filter(|other| *other <= number) {
+            let path = self.path_of(other);
             files += 1;
             bytes += fs::metadata(&path).map_or(0, |file| file.len());
             let is_kept = match keep {
                 Keep::Files(limit) => files <= limit,
                 Keep::Bytes(limit) => bytes <= limit,
             };
-            if !is_kept {
-                fs::remove_file(&path)?;
+            // Never the one that has just been created, however large it is already.
+            if !is_kept && other != number {
+                match fs::remove_file(&path) {
+                    // Somebody else has removed it.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    removed => removed?,
+                }
             }
         }
         Ok(())
@@ -120,7 +125,7 @@ impl PartWriter {
     /// Writes the header.
     pub(super) fn new(
         file: File,
-        format: TraceFormat,
+        format: FileFormat,
         header: &TraceHeader,
         lost_before: BTreeMap<String, u64>,
     ) -> io::Result<Self> {
@@ -260,10 +265,13 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
+    use crate::cli::{Compression, TraceFormat};
+
+    const JSONL: FileFormat = FileFormat { format: TraceFormat::Jsonl, compression: Compression::None };
 
     fn write(folder: &Path, rotate: RotateAt, keep: Option<Keep>, lost: &Losses) -> Trailer {
         let path = folder.join("run.jsonl");
-        let files = NumberedFiles { path, format: TraceFormat::Jsonl, force: false, keep };
+        let files = NumberedFiles { path, format: JSONL, force: false, keep };
         let first = files.create(1).expect("a new file");
         let mut writer =
             RotatingWriter::new(files, rotate, first, sample::header(), Arc::clone(lost)).expect("there is room");
@@ -326,6 +334,15 @@ mod tests {
     }
 
     #[test]
+    fn the_newest_file_is_kept_even_if_it_is_larger_than_what_is_to_be_kept() {
+        let folder = TempDir::new().expect("a temporary directory");
+        let trailer = write(folder.path(), RotateAt::Bytes(1 << 20), Some(Keep::Bytes(1)), &Losses::default());
+        let files = files(folder.path());
+        assert_eq!((files.len(), trailer.records), (1, 10_000), "{files:?}");
+        assert_eq!(files[0].1.reason, sample::ending().reason);
+    }
+
+    #[test]
     fn as_many_files_are_kept_as_have_a_size() {
         let folder = TempDir::new().expect("a temporary directory");
         write(folder.path(), RotateAt::Bytes(1 << 20), Some(Keep::Bytes(5 << 20)), &Losses::default());
@@ -343,7 +360,7 @@ mod tests {
             fs::write(folder.path().join(name), "").expect("there is room");
         }
         let path = folder.path().join("run.jsonl");
-        let files = NumberedFiles { path, format: TraceFormat::Jsonl, force: false, keep: Some(Keep::Files(2)) };
+        let files = NumberedFiles { path, format: JSONL, force: false, keep: Some(Keep::Files(2)) };
         assert_eq!(
             (files.numbers().expect("it is there"), files.next_number().expect("it is there")),
             (vec![7, 41], 42)

@@ -1,8 +1,10 @@
 //! The signals that end a trace cleanly.
 
-use std::{fs, future::poll_fn, io, task::Poll};
+use std::{future::poll_fn, io, task::Poll};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::host::read_text;
 
 /// SIGINT, SIGTERM, SIGQUIT and SIGHUP.
 #[derive(Debug)]
@@ -16,7 +18,7 @@ impl Signals {
             kinds.push(SignalKind::user_defined1());
         }
         // Under `nohup`, the end of the terminal must not end the trace.
-        if !fs::read_to_string("/proc/self/status").is_ok_and(|status| ignores_hangup(&status)) {
+        if !read_text("/proc/self/status").is_ok_and(|status| ignores_hangup(&status)) {
             kinds.push(SignalKind::hangup());
         }
         Ok(Self(kinds.into_iter().map(|kind| Ok((kind, signal(kind)?))).collect::<io::Result<_>>()?))

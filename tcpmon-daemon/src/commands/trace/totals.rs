@@ -59,12 +59,26 @@ pub(super) struct TraceTotals {
     read_before: HashMap<u32, u64>,
     /// The totals of threads when the trace began, by their ids.
     threads_before: HashMap<u32, ThreadTotal>,
+    /// By cookie: when the socket was looked at for its totals at the end of the trace, `CLOCK_MONOTONIC`, ns.
+    looked_at: HashMap<u64, u64>,
 }
 
 impl TraceTotals {
     /// With `only`, the programs send no timeslices.
     pub(super) fn new(ports: &[u16], only: bool) -> Self {
         Self { ports: ports.iter().copied().collect(), only, ..Self::default() }
+    }
+
+    /// Whether a timeslice that ended then is older than the trace, or than the totals of its thread: both have one
+    /// begin.
+    pub(super) fn is_before(&self, ended_ns: u64, tid: u32, started_ns: u64) -> bool {
+        let looked_at = self.threads_before.get(&tid).map_or(0, |thread| thread.at_ns);
+        ended_ns < started_ns.max(looked_at)
+    }
+
+    /// Whether a timeslice that ended then is in the totals of its socket, which were taken at the end of the trace.
+    pub(super) fn is_in_totals(&self, cookie: u64, ended_ns: u64) -> bool {
+        self.looked_at.get(&cookie).is_some_and(|looked_at| ended_ns <= *looked_at)
     }
 
     /// A timeslice ended before the trace began.
@@ -215,6 +229,7 @@ impl TraceTotals {
     /// The sockets that are open at the end of the trace.
     pub(super) fn open_sockets(&mut self, kernel: &mut Kernel) -> Result<(), KernelReadError> {
         pass(kernel, |record, counters, closed| {
+            self.looked_at.insert(record.state.cookie, record.time_ns);
             if !self.has_total(record) {
                 self.socket(record, counters, closed);
             }

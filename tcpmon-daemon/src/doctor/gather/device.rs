@@ -3,16 +3,13 @@
 
 use std::{collections::BTreeMap, fs, io, path::PathBuf};
 
-use netlink_packet_route::{
-    RouteNetlinkMessage,
-    link::{LinkAttribute, LinkMessage, State},
-};
-use netlink_sys::protocols::NETLINK_ROUTE;
-
 use super::{cpu_list, file};
 use crate::{
     doctor::facts::{DeviceFacts, Fact},
-    host::{Buffer, Ethtool, netlink::dump},
+    host::{
+        Buffer, Ethtool,
+        link::{self, Link},
+    },
 };
 
 /// The user named a device that does not exist.
@@ -23,62 +20,38 @@ pub struct NoDevice {
     known: String,
 }
 
-/// A device as rtnetlink shows it.
-#[derive(Debug, Default)]
-struct Interface {
-    index: u32,
-    name: String,
-    mtu: Option<u32>,
-    on_a_bus: bool,
-    is_up: bool,
-}
+/// A device whose facts are gathered.
+struct Interface(Link);
 
 /// The named devices, or all that are on a bus and up.
 pub(super) fn all(named: &[String]) -> Result<Vec<DeviceFacts>, NoDevice> {
-    let answers = dump(NETLINK_ROUTE, RouteNetlinkMessage::GetLink(LinkMessage::default())).unwrap_or_default();
-    let mut interfaces: Vec<Interface> = answers.into_iter().filter_map(Interface::from_message).collect();
-    interfaces.sort_by(|a, b| a.name.cmp(&b.name));
-    let known = || interfaces.iter().map(|interface| interface.name.as_str()).collect::<Vec<_>>().join(", ");
+    let mut links = link::list().unwrap_or_default();
+    links.sort_by(|a, b| a.name.cmp(&b.name));
+    let known = || links.iter().map(|link| link.name.as_str()).collect::<Vec<_>>().join(", ");
     for name in named {
-        if !interfaces.iter().any(|interface| interface.name == *name) {
+        if !links.iter().any(|link| link.name == *name) {
             return Err(NoDevice { name: name.clone(), known: known() });
         }
     }
-    let examined = |interface: &&Interface| {
-        if named.is_empty() { interface.on_a_bus && interface.is_up } else { named.contains(&interface.name) }
-    };
-    Ok(interfaces.iter().filter(examined).map(Interface::facts).collect())
+    let is_examined =
+        |link: &Link| if named.is_empty() { link.is_on_a_bus && link.is_up } else { named.contains(&link.name) };
+    Ok(links.into_iter().filter(is_examined).map(|link| Interface(link).facts()).collect())
 }
 
 impl Interface {
-    fn from_message(message: RouteNetlinkMessage) -> Option<Self> {
-        let RouteNetlinkMessage::NewLink(message) = message else { return None };
-        let mut interface = Self { index: message.header.index, ..Self::default() };
-        for attribute in message.attributes {
-            match attribute {
-                LinkAttribute::IfName(name) => interface.name = name,
-                LinkAttribute::Mtu(mtu) => interface.mtu = Some(mtu),
-                LinkAttribute::ParentDevName(_) => interface.on_a_bus = true,
-                // Some drivers never say more than "unknown".
-                LinkAttribute::OperState(state) => interface.is_up = [State::Up, State::Unknown].contains(&state),
-                _ => {}
-            }
-        }
-        Some(interface)
-    }
-
     fn facts(&self) -> DeviceFacts {
         DeviceFacts {
-            name: self.name.clone(),
-            driver: answer(&self.name, &|ethtool, name| Ok(ethtool.driver(name)?.name)).into(),
-            speed: answer(&self.name, &|ethtool, name| ethtool.bits_per_second(name))
+            name: self.0.name.clone(),
+            driver: answer(&self.0.name, &|ethtool, name| Ok(ethtool.driver(name)?.name)).into(),
+            speed: answer(&self.0.name, &|ethtool, name| ethtool.bits_per_second(name))
                 .and_then(|speed| if speed > 0 { Ok(speed) } else { Err("its driver reports no speed".into()) })
                 .into(),
-            mtu: self.mtu.map(u64::from).ok_or("rtnetlink does not report it").into(),
-            ring: answer(&self.name, &|ethtool, name| ethtool.receive_ring(name)).into(),
-            gro: answer(&self.name, &|ethtool, name| ethtool.has_gro(name)).into(),
-            lro: answer(&self.name, &|ethtool, name| ethtool.has_lro(name)).into(),
-            flow_control: answer(&self.name, &|ethtool, name| ethtool.sends_pause_frames(name)).into(),
+            mtu: self.0.mtu.map(u64::from).ok_or("rtnetlink does not report it").into(),
+            qdisc: Fact::Known(self.0.qdisc.clone()),
+            ring: answer(&self.0.name, &|ethtool, name| ethtool.receive_ring(name)).into(),
+            gro: answer(&self.0.name, &|ethtool, name| ethtool.has_gro(name)).into(),
+            lro: answer(&self.0.name, &|ethtool, name| ethtool.has_lro(name)).into(),
+            flow_control: answer(&self.0.name, &|ethtool, name| ethtool.sends_pause_frames(name)).into(),
             numa_node: self
                 .read(|device| device.bus("numa_node").map_or(Ok(None), |path| Ok(file(path)?.parse().ok()))),
             local_cpus: self
@@ -92,9 +65,9 @@ impl Interface {
 
     /// Reads from sysfs, if that shows this device.
     fn read<T>(&self, read: impl FnOnce(&Sysfs) -> Result<T, String>) -> Fact<T> {
-        let folder = PathBuf::from("/sys/class/net").join(&self.name);
+        let folder = PathBuf::from("/sys/class/net").join(&self.0.name);
         let index = file(folder.join("ifindex"));
-        if index.is_ok_and(|index| index == self.index.to_string()) {
+        if index.is_ok_and(|index| index == self.0.index.to_string()) {
             read(&Sysfs(folder)).into()
         } else {
             Fact::Unknown("/sys shows the devices of another network namespace".into())

@@ -14,9 +14,7 @@
 //! The sources are those of Linux 6.1 and 7.2, below drivers/net/ or, if only a file is named, in the driver's
 //! directory below drivers/net/ethernet/.
 
-use netlink_packet_route::link::Stats64;
-
-use crate::host::monotonic::CounterWidth;
+use crate::host::{link::LinkStats, monotonic::CounterWidth};
 
 /// One exported counter.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +57,7 @@ impl LinkCounter {
     }
 
     /// Its value.
-    pub(super) fn value(self, link: &Stats64) -> u64 {
+    pub(super) fn value(self, link: &LinkStats) -> u64 {
         match self {
             Self::RxMissedErrors => link.rx_missed_errors,
             Self::RxFifoErrors => link.rx_fifo_errors,

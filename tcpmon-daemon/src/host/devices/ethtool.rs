@@ -198,6 +198,7 @@ fn statistics_in(answer: &[u32], requested: u32) -> Result<Vec<u64>> {
 }
 
 /// Decodes any words as the answers of a driver with at most 32 statistics.
+#[cfg(feature = "full")]
 pub(crate) fn decode_any(words: &[u32]) -> (Driver, Vec<String>, Vec<u64>) {
     let mut answer = [0; HEADER_WORDS + 32 * NAME_WORDS];
     let length = words.len().min(answer.len());

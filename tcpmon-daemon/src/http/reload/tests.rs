@@ -47,8 +47,8 @@ fn a_changed_file_is_in_force_at_the_next_check_and_no_check_comes_too_soon() {
     let folder = Folder::new();
     let web = folder.web(HEADER);
     let slow = WebConfig::read(web.file()).expect("a good file");
-    folder.write("web.yml", USER);
-    assert!(!web.policy().users.is_empty() && web.policy().headers.is_empty());
+    folder.write("web.yml", &(HEADER.to_owned() + USER));
+    assert!(!web.policy().users.is_empty());
     assert!(slow.policy().users.is_empty(), "checked again within a second");
 }
 
@@ -62,17 +62,17 @@ fn an_invalid_file_changes_nothing_and_is_reported_until_it_is_valid() {
     assert_eq!(web.policy().headers.len(), 1);
     fs::remove_file(web.file()).expect("removed");
     assert!(web.problem().is_some_and(|problem| problem.contains("No such file")));
-    folder.write("web.yml", USER);
+    folder.write("web.yml", &(HEADER.to_owned() + USER));
     assert_eq!(web.problem(), None);
-    assert!(web.policy().headers.is_empty());
+    assert!(!web.policy().users.is_empty());
 }
 
 #[test]
 fn a_changed_certificate_is_loaded_even_if_it_was_missing_before() {
     let folder = Folder::new();
     let web = folder.web(HEADER);
-    let tls = "tls_server_config:\n  cert_file: pair.pem\n  key_file: pair.pem\n";
-    folder.write("web.yml", tls);
+    let tls = HEADER.to_owned() + "tls_server_config:\n  cert_file: pair.pem\n  key_file: pair.pem\n";
+    folder.write("web.yml", &tls);
     assert!(web.problem().is_some_and(|problem| problem.contains("pair.pem")));
     folder.pair("a");
     assert_eq!(web.problem(), None);
@@ -93,6 +93,27 @@ fn tls_and_users_are_not_removed_without_a_restart() {
         assert!(web.problem().is_some_and(|problem| problem.starts_with(key) && problem.contains("restart")), "{text}");
         assert!(web.policy().tls.is_some() && !web.policy().users.is_empty());
     }
+}
+
+/// A file that is being written can be cut at any byte.
+#[test]
+fn a_file_that_is_cut_anywhere_makes_the_endpoint_no_weaker() {
+    let folder = Folder::new();
+    folder.pair("a");
+    let text = USER.to_owned()
+        + HEADER
+        + "tls_server_config:\n  cert_file: pair.pem\n  key_file: pair.pem\n  client_ca_file: pair.pem\n  \
+           client_auth_type: RequireAndVerifyClientCert\n  client_allowed_sans: [a]\n  min_version: TLS13\n  \
+           curve_preferences: [X25519]\n";
+    let web = folder.web(&text);
+    let guards = web.policy().guards.clone();
+    assert_eq!(guards.len(), 9, "{guards:?}");
+    for end in (0..text.len()).rev() {
+        folder.write("web.yml", &text[..end]);
+        assert_eq!(web.policy().guards, guards, "{}", &text[..end]);
+    }
+    folder.write("web.yml", &text);
+    assert_eq!(web.problem(), None);
 }
 
 #[test]

@@ -18,7 +18,7 @@ use std::{
 
 use aya::maps::Map;
 use tcpmon_common::{
-    socket::{Shown, SocketState},
+    socket::{SHOWN_RUNNING, Shown, SocketState},
     store::{BLOCK, MAX_STATES, NO_STATE, StoreControl},
 };
 use tracing::warn;
@@ -147,7 +147,7 @@ impl Store {
         let Some((block, place)) = self.place(index) else { return false };
         let cookie: Option<u64> = block.peek(place, offset_of!(SocketState, cookie));
         let shown: Option<Shown> = block.peek(place, offset_of!(SocketState, shown));
-        let is_running = |shown: Shown| shown.running != 0;
+        let is_running = |shown: Shown| shown.flags & SHOWN_RUNNING != 0;
         cookie.is_some_and(|cookie| cookie != 0)
             && shown.is_none_or(|shown| shown.sequence != copied::sequence(block, place) || is_running(shown))
     }

@@ -7,11 +7,12 @@ use tcpmon_common::reader::ReaderSlot;
 use super::{LiveReader, LiveSample, LiveSocket};
 
 /// The connections and readers that are alive, each with the pass in which it last changed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Changes {
+    /// Number of the last pass.
     pass: u64,
-    /// The first pass after which everything was here.
-    complete_from: u64,
+    /// The first pass after which everything was here; `None` before it.
+    complete_from: Option<u64>,
     sockets: HashMap<u32, (u64, Arc<LiveSocket>)>,
     readers: HashMap<u32, (u64, LiveReader)>,
     /// Segments dropped, by cookie.
@@ -19,6 +20,18 @@ pub struct Changes {
 }
 
 impl Changes {
+    /// Nothing yet. The passes go on from the number `pass`: a client that asks for what has changed since an earlier
+    /// one, from before nobody had asked for long, gets everything.
+    pub fn after(pass: u64) -> Self {
+        let (sockets, readers, drops) = Default::default();
+        Self { pass, complete_from: None, sockets, readers, drops }
+    }
+
+    /// Number of the last pass.
+    pub fn pass(&self) -> u64 {
+        self.pass
+    }
+
     /// Takes what a pass has shown: `listed` are the connections that have changed, of all if it showed `all`; the
     /// readers; the drops since the last pass by cookie. `is_alive` tells whether a connection still has its index.
     pub fn take(
@@ -31,8 +44,8 @@ impl Changes {
     ) {
         self.pass += 1;
         let pass = self.pass;
-        if all || self.complete_from == 0 {
-            self.complete_from = pass;
+        if all || self.complete_from.is_none() {
+            self.complete_from = Some(pass);
         }
         self.sockets.extend(listed.into_iter().map(|socket| (socket.index, (pass, socket))));
         self.sockets.retain(|index, (_, socket)| is_alive(*index, socket.cookie));
@@ -63,7 +76,7 @@ impl Changes {
 
     /// What has changed since the pass with this number; everything if it is 0 or unknown. Without groups and host.
     pub fn since(&self, pass: u64) -> LiveSample {
-        let complete = pass < self.complete_from || pass > self.pass;
+        let complete = self.complete_from.is_none_or(|from| pass < from) || pass > self.pass;
         let pass = if complete { 0 } else { pass };
         LiveSample {
             pass: self.pass,
@@ -104,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_client_gets_what_has_changed_since_its_pass_and_everything_at_first() {
-        let mut changes = Changes::default();
+        let mut changes = Changes::after(0);
         changes.take(true, vec![socket(1), socket(2)], &[], none(), |_, _| true);
         let first = changes.since(0);
         assert_eq!((first.pass, first.complete, first.sockets.len(), first.alive), (1, true, 2, vec![0b110]));
@@ -123,8 +136,23 @@ mod tests {
     }
 
     #[test]
+    fn a_client_that_has_not_asked_for_long_gets_everything_also_if_others_have_asked_since() {
+        let mut changes = Changes::after(0);
+        changes.take(true, vec![socket(1)], &[], none(), |_, _| true);
+        let slow = changes.since(0);
+        // Nobody asks for long: the changes are dropped, and begin again for another client.
+        let mut changes = Changes::after(changes.pass());
+        for all in [true, false, false] {
+            changes.take(all, vec![socket(1), socket(2)], &[], none(), |_, _| true);
+        }
+        let sample = changes.since(slow.pass);
+        assert_eq!((sample.complete, sample.sockets.len(), sample.pass), (true, 2, 4));
+        assert!(!changes.since(2).complete);
+    }
+
+    #[test]
     fn what_has_ended_is_not_alive_and_an_index_of_another_socket_is_new() {
-        let mut changes = Changes::default();
+        let mut changes = Changes::after(0);
         changes.take(true, vec![socket(1), socket(2)], &[], none(), |_, _| true);
         changes.take(false, Vec::new(), &[], none(), |index, _| index != 1);
         assert_eq!(changes.since(1).alive, [0b100]);
@@ -136,7 +164,7 @@ mod tests {
 
     #[test]
     fn drops_add_up_and_are_forgotten_with_the_socket() {
-        let mut changes = Changes::default();
+        let mut changes = Changes::after(0);
         let cookie = socket(1).cookie;
         changes.take(true, vec![socket(1)], &[], [(cookie, 2), (7, 7)].into_iter(), |_, _| true);
         changes.take(false, Vec::new(), &[], [(cookie, 3)].into_iter(), |_, _| true);

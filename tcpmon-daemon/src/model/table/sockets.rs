@@ -13,11 +13,14 @@ use tcpmon_common::{
 };
 
 use super::Table;
-use crate::model::{
-    labels,
-    live::{LiveSocket, queue_bytes},
-    possible,
-    tracked::{Accounted, Connection, Rest, Role, SocketGauges, Tracked},
+use crate::{
+    decode,
+    model::{
+        labels,
+        live::{LiveSocket, queue_bytes},
+        possible,
+        tracked::{Accounted, Connection, Rest, Role, SocketGauges, Tracked},
+    },
 };
 
 impl Table {
@@ -79,13 +82,15 @@ impl Table {
     }
 
     fn listening(&mut self, index: u32, record: &SocketRecord) {
-        let (netns, port) = (record.state.identity.netns, record.live.local_port);
+        let (identity, port, cookie) = (&record.state.identity, record.live.local_port, record.state.cookie);
+        let netns = identity.netns;
         if let Some(Tracked { role, cookie }) = self.sockets.remove(index) {
             self.leave(cookie, &role);
         }
-        self.labels.listeners.insert((netns, port), labels::listener(record));
+        let address = decode::address(identity.family, identity.local_address);
+        self.labels.listeners.insert((netns, port), cookie, address, labels::listener(record));
         let role = Role::Listener { netns, port };
-        self.sockets.insert(index, Tracked { cookie: record.state.cookie, role });
+        self.sockets.insert(index, Tracked { cookie, role });
     }
 
     /// Adds what the connection has added to its group, after determining the group.
@@ -132,7 +137,7 @@ impl Table {
                 self.groups.leave(connection.group);
                 self.ended.remember(cookie, connection.group);
             }
-            Role::Listener { netns, port } => self.labels.listeners.remove((*netns, *port)),
+            Role::Listener { netns, port } => self.labels.listeners.remove((*netns, *port), cookie),
         }
     }
 }

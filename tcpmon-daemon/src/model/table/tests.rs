@@ -1,3 +1,4 @@
+use proptest::prelude::*;
 use tcpmon_common::{
     reader::ReaderSlot,
     socket::{LIVE_CURRENT, SOCKET_FINAL, SOCKET_HANDED_OVER, SOCKET_LISTENS, SocketLive, SocketRecord, SocketState},
@@ -105,6 +106,22 @@ impl Passes {
     fn received(&self) -> [u64; 2] {
         ["reader", "other"].map(|process| self.of(process).0)
     }
+}
+
+#[test]
+fn a_process_without_a_name_has_one_label_and_not_that_of_its_listener() {
+    let mut passes = Passes::new();
+    let mut nameless = read_by(socket(1, 100), b"");
+    nameless.state.reader_tgid = 5;
+    let mut listener = socket(2, 0);
+    (listener.state.flags, listener.state.counters.segments) = (SOCKET_LISTENS, 0);
+    passes.pass(&[listener, nameless]);
+    let reader = ReaderSlot { tgid: 5, tid: 5, ..<ReaderSlot as zerocopy::FromZeros>::new_zeroed() };
+    passes.table.reader(0, &reader, passes.now, SECOND);
+    let groups = passes.table.groups();
+    let names: Vec<_> = groups.iter().map(|group| group.key.process.as_str()).collect();
+    assert!(names.contains(&"unnamed") && !names.contains(&""), "{names:?}");
+    assert_eq!(passes.of("unnamed").0, 100);
 }
 
 #[test]
@@ -217,6 +234,128 @@ fn a_look_that_is_older_than_the_last_event_adds_no_time() {
     (record.live.flags, record.time_ns) = (0, 9 * SECOND);
     passes.pass(&[record]);
     assert_eq!((passes.observed()[0], passes.table.impossible()), (3, Impossible::default()));
+}
+
+/// What happens to one connection, in any order with what happens to others.
+#[derive(Clone, Copy, Debug)]
+enum Happens {
+    /// It receives these bytes and has these in its queue.
+    Receives { bytes: u64, queued: u32 },
+    /// Another process takes it over, in another state; the end of the former state is taken now or later.
+    IsTakenOver,
+    /// A pass shows it: at the time of its last event, or before one that came meanwhile.
+    IsShown { current: bool },
+    /// It ends.
+    Ends { seen: bool },
+}
+
+/// One connection, as the kernel has it.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    cookie: u64,
+    index: u32,
+    process: usize,
+    received: u64,
+    queued: u32,
+    /// It is in the gauges of this process.
+    shown_for: Option<usize>,
+}
+
+const PROCESSES: [&str; 3] = ["reader", "heir", "third"];
+
+impl Open {
+    /// A segment that is not read has the size of what is queued: the queue is `rcv_nxt - copied_seq`.
+    fn record(&self) -> SocketRecord {
+        let mut record =
+            in_state(read_by(socket(self.cookie, self.received), PROCESSES[self.process].as_bytes()), self.index);
+        (record.live.rcv_nxt, record.state.rcv_nxt) = (self.queued, self.queued);
+        record
+    }
+}
+
+proptest! {
+    /// Whatever the order of passes, handovers and ends: each process has the bytes that it has read, its gauges are
+    /// those of the connections that a pass has shown for it, and nothing is left when all have ended.
+    #[test]
+    fn totals_and_gauges_are_right_in_any_order(
+        events in proptest::collection::vec(
+            (0..4_usize, prop_oneof![
+                3 => (1..1000_u64, 0..500_u32).prop_map(|(bytes, queued)| Happens::Receives { bytes, queued }),
+                1 => Just(Happens::IsTakenOver),
+                3 => any::<bool>().prop_map(|current| Happens::IsShown { current }),
+                1 => any::<bool>().prop_map(|seen| Happens::Ends { seen }),
+            ]),
+            0..80,
+        ),
+        late in any::<bool>(),
+    ) {
+        let mut passes = Passes::new();
+        let mut open: [Option<Open>; 4] = [None; 4];
+        let (mut next_cookie, mut next_index) = (1, 1);
+        let mut received = [0; PROCESSES.len()];
+        // The ends of states that user space has not taken yet.
+        let mut ends = Vec::new();
+        for (which, happens) in events {
+            let connection = open[which].get_or_insert_with(|| {
+                (next_cookie, next_index) = (next_cookie + 1, next_index + 1);
+                Open { cookie: next_cookie, index: next_index, process: 0, received: 0, queued: 0, shown_for: None }
+            });
+            match happens {
+                Happens::Receives { bytes, queued } => {
+                    connection.received += bytes;
+                    connection.queued = queued;
+                    received[connection.process] += bytes;
+                }
+                Happens::IsTakenOver => {
+                    ends.push(handed_over(connection.record()));
+                    next_index += 1;
+                    let process = (connection.process + 1) % PROCESSES.len();
+                    *connection = Open { index: next_index, process, received: 0, shown_for: None, ..*connection };
+                }
+                Happens::IsShown { current } => {
+                    // A pass takes the ends first.
+                    ends.drain(..).for_each(|end| passes.ended(end));
+                    let mut record = connection.record();
+                    if !current {
+                        record.live.flags &= !LIVE_CURRENT;
+                    }
+                    passes.pass(&[record]);
+                    connection.shown_for = Some(connection.process);
+                }
+                Happens::Ends { seen } => {
+                    let record = connection.record();
+                    if seen {
+                        ends.push(record);
+                    } else {
+                        ends.drain(..).for_each(|end| passes.ended(end));
+                        passes.table.gone(&record, passes.now);
+                    }
+                    open[which] = None;
+                }
+            }
+            if !late {
+                ends.drain(..).for_each(|end| passes.ended(end));
+            }
+            if ends.is_empty() {
+                for (process, name) in PROCESSES.iter().enumerate() {
+                    let shown: Vec<_> = open.iter().flatten().filter(|it| it.shown_for == Some(process)).collect();
+                    let groups = passes.table.groups();
+                    let gauges = groups.iter().find(|group| group.key.process == *name).map(|group| group.gauges);
+                    prop_assert_eq!(gauges.map_or(0, |gauges| gauges.sockets), shown.len() as u64, "{}", name);
+                    prop_assert!(gauges.is_none_or(|gauges| gauges.queue_bytes < 1 << 20), "{:?}", gauges);
+                }
+            }
+        }
+        ends.into_iter().for_each(|end| passes.ended(end));
+        for connection in open.iter().flatten() {
+            passes.ended(connection.record());
+        }
+        for (process, name) in PROCESSES.iter().enumerate() {
+            prop_assert_eq!(passes.of(name), (received[process], 0), "{}", name);
+        }
+        prop_assert_eq!(passes.table.impossible(), Impossible::default());
+        prop_assert_eq!(passes.table.sockets_known(), 0);
+    }
 }
 
 /// The arrivals of a half-closed connection are not seen, so its first round goes on to its end.

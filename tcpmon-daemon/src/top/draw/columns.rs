@@ -7,7 +7,11 @@ use tcpmon_trace::{
 };
 
 use super::{Screen, Theme, cut};
-use crate::top::{rows::Row, select::SortKey, theme::LETTERS};
+use crate::top::{
+    rows::{NOBODY_READS, Row},
+    select::SortKey,
+    theme::LETTERS,
+};
 
 /// One column.
 pub(super) struct Column {
@@ -65,12 +69,16 @@ const WAIT: Column = number("WAIT", 0, Some(SortKey::Wait), |row, _, theme| matc
 const CAUSE: Column = Column {
     sort: Some(SortKey::Limited),
     ..name("LIMITED BY", 16, 0, 16, |row, _, theme| match row.rates.limited_by() {
+        Some((UPSTREAM, _)) if row.is_stuck() => vec![Span::styled(NOBODY_READS, theme.alarm())],
         Some((cause, share)) if !row.is_idle() => {
             vec![Span::styled(format!("{} {:.0}%", causes()[cause], share * 100.0), theme.cause(cause))]
         }
         _ => vec![Span::styled("idle", theme.quiet())],
     })
 };
+/// Position of `upstream` among the causes.
+const UPSTREAM: usize = 0;
+
 const CAUSES_BAR: Column =
     name("", BAR, 1, BAR, |row, _, theme| if row.is_idle() { Vec::new() } else { bar(row, theme) });
 const RUN_QUEUE: Column = number("RUNQ", 3, Some(SortKey::RunQueue), |row, _, theme| {

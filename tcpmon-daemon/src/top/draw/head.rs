@@ -93,7 +93,11 @@ pub(super) fn answer(row: Option<&Row>, theme: Theme, width: usize) -> Vec<Line<
     let sentence = format!("{}: {}", row.process, advice(row));
     let wrapped = textwrap::wrap(&sentence, options);
     let cause = row.rates.limited_by().map_or(0, |(cause, _)| cause);
-    let style = if cause == 0 { theme.heading() } else { theme.cause(cause).patch(theme.heading()) };
+    let style = match cause {
+        _ if row.is_stuck() => theme.alarm().patch(theme.heading()),
+        0 => theme.heading(),
+        cause => theme.cause(cause).patch(theme.heading()),
+    };
     let more = wrapped.len() > ANSWER;
     let mut lines: Vec<_> =
         wrapped.into_iter().take(ANSWER).map(|line| Line::from(Span::styled(line.into_owned(), style))).collect();

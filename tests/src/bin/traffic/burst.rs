@@ -1,12 +1,13 @@
 //! Bursts of datagrams that only an interrupt can interrupt on their CPU: packets in a device's ring wait until the
 //! burst is over.
 
-use std::io::{self, Error};
+use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
 use nix::sys::socket::{setsockopt, sockopt};
+use tcpmon_tests::fifo::become_fifo;
 use tcpmon_tests::traffic::plan::{Answer, BurstPlan, ProcessPlan};
 
 use crate::gate::Instruction;
@@ -45,13 +46,4 @@ pub fn run(plan: &BurstPlan) -> io::Result<()> {
         left -= 1;
         thread::sleep(Duration::from_millis(plan.pause_ms));
     }
-}
-
-/// Makes the calling thread run before every normal (`SCHED_OTHER`) thread on its CPU.
-#[expect(unsafe_code, reason = "sched_setscheduler has no safe wrapper in the crates used here")]
-fn become_fifo() -> io::Result<()> {
-    let priority = libc::sched_param { sched_priority: 50 };
-    // SAFETY: the call reads one sched_param, which outlives it; 0 is the calling thread.
-    let outcome = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &priority) };
-    if outcome == 0 { Ok(()) } else { Err(Error::last_os_error()) }
 }

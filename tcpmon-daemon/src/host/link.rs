@@ -1,0 +1,245 @@
+//! Network devices as rtnetlink lists them.
+//!
+//! Only what is used is decoded. The kernel passes on some names as whoever set them has written them, in any encoding:
+//! an attribute that is not as expected costs that attribute, and nothing else.
+
+use std::{convert::Infallible, io, mem::size_of};
+
+use netlink_packet_core::{
+    NetlinkDeserializable, NetlinkHeader, NetlinkPayload, NetlinkSerializable, NlaBuffer, NlasIterator,
+};
+use netlink_sys::protocols::NETLINK_ROUTE;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::netlink::dump;
+
+/// Message types (`linux/rtnetlink.h`).
+const RTM_NEWLINK: u16 = 16;
+const RTM_GETLINK: u16 = 18;
+
+/// Attributes (`linux/if_link.h`).
+const IFLA_IFNAME: u16 = 3;
+const IFLA_MTU: u16 = 4;
+const IFLA_QDISC: u16 = 6;
+const IFLA_OPERSTATE: u16 = 16;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_STATS64: u16 = 23;
+const IFLA_PARENT_DEV_NAME: u16 = 56;
+/// Within `IFLA_LINKINFO`.
+const IFLA_INFO_KIND: u16 = 1;
+
+/// Operational states (`linux/if.h`) of a device that works: some drivers never say more than "unknown".
+const WORKING: [u8; 2] = [0, 6];
+
+/// `struct ifinfomsg`.
+#[derive(Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout)]
+#[repr(C)]
+struct InterfaceInfo {
+    family: u8,
+    padding: u8,
+    device_type: u16,
+    index: u32,
+    flags: u32,
+    change: u32,
+}
+
+/// One device.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Link {
+    pub(crate) index: u32,
+    pub(crate) name: String,
+    /// Bytes; `None` if the kernel does not say.
+    pub(crate) mtu: Option<u32>,
+    /// Its queueing discipline; empty if the kernel does not say.
+    pub(crate) qdisc: String,
+    /// It belongs to a device on a bus.
+    pub(crate) is_on_a_bus: bool,
+    pub(crate) is_up: bool,
+    pub(crate) is_veth: bool,
+    pub(crate) counters: LinkStats,
+}
+
+/// The first counters of `struct rtnl_link_stats64`, under the kernel's names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes, KnownLayout)]
+#[repr(C)]
+pub(crate) struct LinkStats {
+    pub(crate) rx_packets: u64,
+    pub(crate) tx_packets: u64,
+    pub(crate) rx_bytes: u64,
+    pub(crate) tx_bytes: u64,
+    pub(crate) rx_errors: u64,
+    pub(crate) tx_errors: u64,
+    pub(crate) rx_dropped: u64,
+    pub(crate) tx_dropped: u64,
+    pub(crate) multicast: u64,
+    pub(crate) collisions: u64,
+    pub(crate) rx_length_errors: u64,
+    pub(crate) rx_over_errors: u64,
+    pub(crate) rx_crc_errors: u64,
+    pub(crate) rx_frame_errors: u64,
+    pub(crate) rx_fifo_errors: u64,
+    pub(crate) rx_missed_errors: u64,
+}
+
+/// All devices of the calling thread's network namespace.
+///
+/// # Errors
+/// rtnetlink does not answer.
+pub(crate) fn list() -> io::Result<Vec<Link>> {
+    let answers = dump(NETLINK_ROUTE, LinkMessage::List)?;
+    let links = answers.into_iter().filter_map(|answer| match answer {
+        LinkMessage::Device(link) => Some(*link),
+        LinkMessage::List | LinkMessage::Other => None,
+    });
+    Ok(links.collect())
+}
+
+/// What goes to rtnetlink and comes from it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum LinkMessage {
+    /// The request for all devices.
+    List,
+    /// A device.
+    Device(Box<Link>),
+    /// Something that was not asked for, or is too short.
+    Other,
+}
+
+impl From<LinkMessage> for NetlinkPayload<LinkMessage> {
+    fn from(message: LinkMessage) -> Self {
+        Self::InnerMessage(message)
+    }
+}
+
+impl NetlinkSerializable for LinkMessage {
+    fn message_type(&self) -> u16 {
+        RTM_GETLINK
+    }
+
+    fn buffer_len(&self) -> usize {
+        size_of::<InterfaceInfo>()
+    }
+
+    fn serialize(&self, buffer: &mut [u8]) {
+        buffer.copy_from_slice(InterfaceInfo::default().as_bytes());
+    }
+}
+
+impl NetlinkDeserializable for LinkMessage {
+    type Error = Infallible;
+
+    fn deserialize(header: &NetlinkHeader, payload: &[u8]) -> Result<Self, Infallible> {
+        Ok(match InterfaceInfo::read_from_prefix(payload) {
+            Ok((info, attributes)) if header.message_type == RTM_NEWLINK => {
+                Self::Device(Box::new(Link::new(&info, attributes)))
+            }
+            _ => Self::Other,
+        })
+    }
+}
+
+impl Link {
+    fn new(info: &InterfaceInfo, attributes: &[u8]) -> Self {
+        let mut link = Self { index: info.index, ..Self::default() };
+        // After one whose length is wrong, there is no next one.
+        for attribute in NlasIterator::new(attributes).map_while(Result::ok) {
+            link.take(&attribute);
+        }
+        link
+    }
+
+    fn take(&mut self, attribute: &NlaBuffer<&[u8]>) {
+        let value = attribute.value();
+        match attribute.kind() {
+            IFLA_IFNAME => self.name = text(value),
+            IFLA_MTU => self.mtu = u32::read_from_bytes(value).ok(),
+            IFLA_QDISC => self.qdisc = text(value),
+            IFLA_OPERSTATE => self.is_up = value.first().is_some_and(|state| WORKING.contains(state)),
+            IFLA_LINKINFO => {
+                let mut info = NlasIterator::new(value).map_while(Result::ok);
+                self.is_veth = info.any(|part| part.kind() == IFLA_INFO_KIND && text(part.value()) == "veth");
+            }
+            IFLA_STATS64 => {
+                self.counters =
+                    LinkStats::read_from_prefix(value).map_or_else(|_| LinkStats::default(), |(stats, _)| stats)
+            }
+            IFLA_PARENT_DEV_NAME => self.is_on_a_bus = true,
+            _ => {}
+        }
+    }
+}
+
+/// A name, which ends with a zero.
+fn text(value: &[u8]) -> String {
+    let end = value.iter().position(|byte| *byte == 0).unwrap_or(value.len());
+    String::from_utf8_lossy(&value[..end]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IFLA_IFALIAS: u16 = 20;
+
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let mut bytes = ((value.len() + 4) as u16).to_ne_bytes().to_vec();
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    /// The device with index 7 and these attributes.
+    fn link(attributes: &[Vec<u8>]) -> Link {
+        let mut header = NetlinkHeader::default();
+        header.message_type = RTM_NEWLINK;
+        let mut payload = InterfaceInfo { index: 7, ..InterfaceInfo::default() }.as_bytes().to_vec();
+        payload.extend(attributes.concat());
+        let Ok(LinkMessage::Device(link)) = LinkMessage::deserialize(&header, &payload) else { panic!("no device") };
+        *link
+    }
+
+    #[test]
+    fn a_device_has_what_its_attributes_say() {
+        let mut stats = LinkStats { rx_missed_errors: 5, ..LinkStats::default() }.as_bytes().to_vec();
+        stats.extend([0; 72]);
+        let kind = attribute(IFLA_INFO_KIND, b"veth\0");
+        let found = link(&[
+            attribute(IFLA_IFNAME, b"eth0\0"),
+            attribute(IFLA_MTU, &9000_u32.to_ne_bytes()),
+            attribute(IFLA_QDISC, b"mq\0"),
+            attribute(IFLA_OPERSTATE, &[6]),
+            attribute(IFLA_LINKINFO, &kind),
+            attribute(IFLA_STATS64, &stats),
+            attribute(IFLA_PARENT_DEV_NAME, b"0000:00:03.0\0"),
+        ]);
+        let counters = LinkStats { rx_missed_errors: 5, ..LinkStats::default() };
+        let (name, qdisc) = ("eth0".to_owned(), "mq".to_owned());
+        let (is_on_a_bus, is_up, is_veth) = (true, true, true);
+        let expected = Link { index: 7, name, mtu: Some(9000), qdisc, is_on_a_bus, is_up, is_veth, counters };
+        assert_eq!(found, expected);
+        assert_eq!(link(&[]), Link { index: 7, ..Link::default() });
+    }
+
+    #[test]
+    fn an_attribute_that_is_not_as_expected_costs_nothing_else() {
+        let found = link(&[
+            attribute(IFLA_IFALIAS, b"B\xfcro\0"),
+            attribute(IFLA_MTU, b"12"),
+            attribute(IFLA_STATS64, b"short"),
+            attribute(IFLA_LINKINFO, b"\xff\xff\xff\xff"),
+            attribute(IFLA_IFNAME, b"eth0\0"),
+        ]);
+        assert_eq!(found, Link { index: 7, name: "eth0".to_owned(), ..Link::default() });
+        // The length of the last one is wrong.
+        let found = link(&[attribute(IFLA_IFNAME, b"eth1\0"), vec![255, 255, 4, 0]]);
+        assert_eq!(found.name, "eth1");
+    }
+
+    #[test]
+    fn this_host_has_a_loopback_device() {
+        let links = list().expect("rtnetlink answers");
+        let lo = links.iter().find(|link| link.name == "lo").expect("lo");
+        assert_eq!((lo.index, lo.is_on_a_bus, lo.is_veth), (1, false, false));
+    }
+}
