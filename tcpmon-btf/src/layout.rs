@@ -34,6 +34,7 @@ pub fn resolve(btf: &Btf<'_>) -> Result<Layout, Missing> {
     let cgroup = lookup.cgroup().unwrap_or([ABSENT; 4]);
     Ok(Layout {
         sock_rcvbuf: sock("sk_rcvbuf")?,
+        sock_rcvlowat: sock("sk_rcvlowat")?,
         sock_rmem: sock("sk_backlog.rmem_alloc")?,
         sock_backlog: sock("sk_backlog.len")?,
         sock_owned: sock("sk_lock.owned")?,
@@ -54,6 +55,7 @@ pub fn resolve(btf: &Btf<'_>) -> Result<Layout, Missing> {
         sock_net: sock("__sk_common.skc_net.net")?,
         sock_cookie: sock("__sk_common.skc_cookie")?,
         net_inum: required("net", "ns.inum")?,
+        net_autotuning: required("net", "ipv4.sysctl_tcp_moderate_rcvbuf")?,
         socket_sock: required("socket", "sk")?,
         tcp_mss: required("inet_connection_sock", "icsk_ack.rcv_mss")?,
         tcp_rcv_nxt: tcp("rcv_nxt")?,

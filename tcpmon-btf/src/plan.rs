@@ -61,7 +61,7 @@ pub const PROBES: [Probe; 11] = [
     SWITCH,
     optional(
         "tcp_rcvbuf_grow",
-        "growth of receive buffers is inferred from their size at the next segment or read",
+        "growths of receive buffers are inferred from their size, so those for many small packets count, too",
         tracepoint::tcp_rcvbuf_grow::ARGUMENTS,
     ),
     optional("kfree_skb", "drops of received segments are not counted", tracepoint::kfree_skb::ARGUMENTS),

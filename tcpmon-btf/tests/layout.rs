@@ -80,6 +80,8 @@ fn every_kernel_resolves_to_the_offsets_of_the_table() {
                 ("napi_struct", "dev", layout.napi_dev),
                 ("net_device", "name", layout.device_name),
                 ("net", "ns.inum", layout.net_inum),
+                ("net", "ipv4.sysctl_tcp_moderate_rcvbuf", layout.net_autotuning),
+                ("sock", "sk_rcvlowat", layout.sock_rcvlowat),
             ];
             for (structure, field, offset) in rows {
                 let expected = expected(label, structure, field).unwrap_or(ABSENT);

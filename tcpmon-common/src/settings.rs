@@ -23,6 +23,8 @@ pub struct Layout {
     pub sock_cookie: u32,
     /// `sock.sk_rcvbuf`
     pub sock_rcvbuf: u32,
+    /// `sock.sk_rcvlowat`
+    pub sock_rcvlowat: u32,
     /// `sock.sk_backlog.rmem_alloc`
     pub sock_rmem: u32,
     /// `sock.__sk_common.skc_state`
@@ -75,6 +77,8 @@ pub struct Layout {
     pub sock_references: u32,
     /// `net.ns.inum`
     pub net_inum: u32,
+    /// `net.ipv4.sysctl_tcp_moderate_rcvbuf`, a byte
+    pub net_autotuning: u32,
     /// `socket.sk`
     pub socket_sock: u32,
     /// `tcp_sock.bytes_received`
@@ -212,5 +216,5 @@ pub struct Settings {
     pub ephemeral_ports: [[u16; 2]; EPHEMERAL_RANGES],
 }
 
-const _: () = assert!(size_of::<Layout>() == 71 * 4);
-const _: () = assert!(size_of::<Settings>() == 71 * 4 + 28 + 8 + 64 + 32 + 32);
+const _: () = assert!(size_of::<Layout>() == 73 * 4);
+const _: () = assert!(size_of::<Settings>() == 73 * 4 + 28 + 8 + 64 + 32 + 32);

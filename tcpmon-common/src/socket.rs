@@ -155,10 +155,14 @@ pub fn byte_seconds(ticks: u64) -> f64 {
     ticks as f64 * TICK_NS as f64 / 1e9
 }
 
-/// A network namespace (its inode number) and a port as one number: key of the map of ports that the kernel chose.
+/// A network namespace (its inode number), a port and a local address as one number: key of the map of ports that the
+/// kernel chose. Two addresses of one port have one key with a chance of 1 in 65,536; 0 is the key's part for all
+/// addresses of the host.
 #[inline(always)]
-pub fn port_key(netns: u32, port: u16) -> u64 {
-    (netns as u64) << 16 | port as u64
+pub fn port_key(netns: u32, port: u16, address: [u64; 2]) -> u64 {
+    let address = address[0] ^ address[1];
+    let address = address ^ address >> 32;
+    (netns as u64) << 32 | (port as u64) << 16 | (address ^ address >> 16) & 0xffff
 }
 
 /// Which connection it is.

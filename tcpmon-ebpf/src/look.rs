@@ -113,7 +113,7 @@ fn one<S: Remembered>(index: u32, place: u32, show: u32, socket: impl FnOnce(u64
         look.live.reader_edges = edges;
         look.live.flags |= LIVE_READER;
     }
-    let growth = if setting!(grow_announced) != 0 { volatile(&state.grow_from) != 0 } else { !sock.rcvbuf_locked() };
+    let growth = if setting!(grow_announced) != 0 { volatile(&state.grow_from) != 0 } else { sock.autotunes() };
     look.live.flags |= growth as u8 * LIVE_GROWTH;
     look.live.flags |= sock.port_chosen() as u8 * LIVE_PORT_CHOSEN;
     shared_barrier();

@@ -30,7 +30,7 @@ use tcpmon_common::{
 };
 
 use crate::{
-    kernel::{fetch_add, zero},
+    kernel::{TcpSock, fetch_add, zero},
     traced::{TracedReader, TracedSocket},
 };
 
@@ -288,8 +288,8 @@ pub fn count_mptcp() {
 
 /// Records whether the kernel chose the port of a listening socket.
 #[inline(always)]
-pub fn note_port(netns: u32, port: u16, chosen: bool) {
-    let key = port_key(netns, port);
+pub fn note_port(tcp: TcpSock, chosen: bool) {
+    let key = port_key(tcp.netns(), tcp.ports().0, tcp.addresses().0);
     if !chosen {
         let _ = CHOSEN_PORTS.remove(key);
     } else if CHOSEN_PORTS.insert(key, 0, 0).is_err() {
@@ -297,10 +297,13 @@ pub fn note_port(netns: u32, port: u16, chosen: bool) {
     }
 }
 
-/// Whether the kernel chose the port of the listening socket there.
+/// Whether the kernel chose the port of the listening socket that has accepted this connection: one at its local
+/// address, or at all addresses.
 #[inline(always)]
-pub fn is_chosen(netns: u32, port: u16) -> bool {
-    CHOSEN_PORTS.get_ptr(port_key(netns, port)).is_some()
+pub fn is_chosen(tcp: TcpSock) -> bool {
+    let (netns, port) = (tcp.netns(), tcp.ports().0);
+    CHOSEN_PORTS.get_ptr(port_key(netns, port, tcp.addresses().0)).is_some()
+        || CHOSEN_PORTS.get_ptr(port_key(netns, port, [0; 2])).is_some()
 }
 
 /// Counts a connection at one point of its life.

@@ -48,7 +48,7 @@ fn adopt(ctx: &TaskFile) -> Option<()> {
         } else {
             // The iterator visits a listening socket before its connections, because its descriptor and its process id
             // are lower.
-            if maps::is_chosen(tcp.netns(), tcp.ports().0) {
+            if maps::is_chosen(tcp) {
                 state.flags |= SOCKET_PASSIVE | SOCKET_PORT_CHOSEN;
             }
             socket::start_counting(state, tcp, kernel::now_ns(), false);

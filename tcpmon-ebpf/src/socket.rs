@@ -252,20 +252,19 @@ pub fn path(tcp: TcpSock, segment: Skb, now_ns: u64) -> Path {
 /// Whether autotuning caused a growth of `sk_rcvbuf` since the last event.
 #[inline(always)]
 pub fn is_growth(state: &SocketState, tcp: TcpSock) -> bool {
-    if setting!(grow_announced) != 0 { state.grow_from != 0 } else { !tcp.sock().rcvbuf_locked() }
+    if setting!(grow_announced) != 0 { state.grow_from != 0 } else { tcp.autotunes() }
 }
 
 /// Records whether nobody asked for a listening socket's port: connections to all such ports are one service. Returns
 /// [`SOCKET_PORT_CHOSEN`] if nobody did, otherwise 0.
 #[inline(always)]
 pub fn note_listener(tcp: TcpSock) -> u32 {
-    let port = tcp.ports().0;
     // A socket that was never bound gets its port just after this event; a pass records it.
-    if port == 0 {
+    if tcp.ports().0 == 0 {
         return 0;
     }
     let chosen = port_chosen(tcp);
-    maps::note_port(tcp.netns(), port, chosen);
+    maps::note_port(tcp, chosen);
     chosen as u32 * SOCKET_PORT_CHOSEN
 }
 

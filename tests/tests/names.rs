@@ -82,6 +82,23 @@ fn what_nobody_has_read_is_of_the_process_that_listens_on_that_address() {
     assert_eq!([waiting("on-four"), waiting("on-six")], [Some(10_000.0), Some(20_000.0)]);
 }
 
+#[test]
+fn a_port_may_be_chosen_at_one_address_and_asked_for_at_another() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let chosen = Traffic::reader(lab.receiver()).comm("chosen").port_of_the_kernels_choice().until_exit().spawn();
+    let asked_for = Traffic::reader(lab.receiver()).comm("asked-for").ipv6().port(chosen.port()).until_exit().spawn();
+    for (reader, bytes) in [(&chosen, 1_000), (&asked_for, 2_000), (&chosen, 4_000)] {
+        sender(&lab, reader).bytes(bytes).spawn().wait();
+    }
+    let port = format!("local:{}", chosen.port());
+    let page = daemon.scrape();
+    for (process, service, bytes) in [("chosen", "local:ephemeral", 5_000.0), ("asked-for", &port, 2_000.0)] {
+        assert_eq!(page.sum(READ, &[("process", process)]), bytes);
+        assert_eq!(page.sum(READ, &[("process", process), ("service", service)]), bytes, "{service}");
+    }
+}
+
 /// Each activation is followed by the end of a timeslice. So there are at most as many activations as timeslices, plus
 /// the first activation of each of three threads.
 fn no_read_is_an_activation(page: &Page, port: u16) {

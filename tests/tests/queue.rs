@@ -3,11 +3,16 @@
 
 mod common;
 
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use common::{DEADLINE, connection, group, queued, sender};
-use tcpmon_tests::traffic::Threads;
+use tcpmon_tests::traffic::{Between, Threads};
 use tcpmon_tests::{Daemon, Lab, LabOptions, Traffic, clock, eventually, report, slowly, truth};
+
+const GROWTHS: &str = "tcpmon_receive_buffer_growths_total";
 
 #[test]
 fn a_reader_that_stops_for_200_ms_shows_the_queue_that_inet_diag_shows() {
@@ -166,6 +171,54 @@ fn data_behind_a_hole_are_out_of_order_until_it_is_filled() {
 }
 
 #[test]
+fn what_enlarges_a_buffer_otherwise_is_no_growth() {
+    let daemon = Daemon::start(&[]);
+    let growths = |lab: &Lab, prepare: &dyn Fn(&TcpStream)| {
+        let listener = lab.receiver().run(|| TcpListener::bind((lab.receiver().v4, 0))).expect("a free port");
+        let to = listener.local_addr().expect("an address");
+        let mut client = lab.sender().run(|| TcpStream::connect(to)).expect("it listens");
+        let mut accepted = listener.accept().expect("a connection").0;
+        let rcvbuf = || {
+            let mut sockets = truth::sockets(lab.receiver()).into_iter();
+            sockets.find(|socket| socket.is_connection_to(to.port())).expect("it is open").rcvbuf
+        };
+        let first = rcvbuf();
+        for number in 0..10 {
+            client.write_all(&[7; 1000]).expect("it is open");
+            if number == 5 {
+                prepare(&accepted);
+            }
+            // With SO_RCVLOWAT, a read that may wait would wait for more.
+            accepted.set_nonblocking(true).expect("it is open");
+            eventually(DEADLINE, "the data have come", || {
+                accepted.read(&mut [0; 1000]).is_ok_and(|bytes| bytes == 1000)
+            });
+        }
+        let grown = rcvbuf() > first;
+        let of_listener = [("service", "local:ephemeral")];
+        let page = daemon.scrape();
+        assert!(page.sum("tcpmon_receive_bytes_total", &of_listener) >= 10_000.0);
+        (grown, page.sum(GROWTHS, &of_listener))
+    };
+    let lab = Lab::new();
+    assert_eq!(growths(&lab, &|socket| set_low_water(socket, 1 << 20)), (true, 0.0));
+    lab.set_sysctl("net.ipv4.tcp_moderate_rcvbuf", "0");
+    assert_eq!(growths(&lab, &|_| ()), (false, 0.0));
+    let reader = Traffic::reader(lab.receiver()).comm("untuned").between(Between::Sleep(2000)).spawn();
+    sender(&lab, &reader).bytes(5_000_000).spawn().wait();
+    assert_eq!(daemon.scrape().sum(GROWTHS, &[("process", "untuned")]), 0.0);
+}
+
+#[expect(unsafe_code, reason = "no library here has this option")]
+fn set_low_water(socket: &TcpStream, bytes: i32) {
+    let (value, length) = (&raw const bytes, size_of::<i32>() as u32);
+    // SAFETY: the value is an int that lives until the call returns.
+    let result =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, value.cast(), length) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+}
+
+#[test]
 fn growths_are_the_times_that_autotuning_raised_the_limit() {
     let lab = Lab::new();
     lab.set_sysctl("net.ipv4.tcp_timestamps", "0");
@@ -173,7 +226,7 @@ fn growths_are_the_times_that_autotuning_raised_the_limit() {
     let reader = Traffic::reader(lab.receiver()).comm("grows").chunk(8 << 20).paused().spawn();
     let sender = sender(&lab, &reader).paused().spawn();
     let labels = group("grows", reader.port());
-    let seen = || daemon.scrape().value("tcpmon_receive_buffer_growths_total", &labels);
+    let seen = || daemon.scrape().value(GROWTHS, &labels);
     eventually(DEADLINE, "tcpmon knows whose the socket is", || seen() == Some(0.0));
     let mut socket = connection(&lab, &reader).unwrap();
     let mut grown = 0;

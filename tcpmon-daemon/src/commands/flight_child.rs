@@ -3,9 +3,9 @@
 
 use std::{
     env, io,
-    os::{fd::OwnedFd, unix::process::CommandExt as _},
+    os::unix::process::CommandExt as _,
     path::PathBuf,
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -13,7 +13,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 use tokio::{io::AsyncReadExt as _, net::unix::pipe};
 use tracing::{info, warn};
 
@@ -25,8 +25,8 @@ const NAME: &str = if cfg!(feature = "formats") { "flight.parquet" } else { "fli
 /// The running recorder.
 #[derive(Debug)]
 pub(super) struct FlightChild {
-    /// Its standard output, to which it writes nothing: it is closed when the recorder ends.
-    output: OwnedFd,
+    /// It writes nothing to its standard output, which is closed when it ends.
+    child: Child,
     watch: FlightWatch,
 }
 
@@ -59,14 +59,17 @@ impl FlightChild {
             command.args(["--trigger", rule]);
         }
         command.arg("--output").arg(settings.directory.join(NAME)).stdin(Stdio::null()).stdout(Stdio::piped());
-        // SAFETY: makes one system call, which is async-signal-safe.
-        unsafe {
-            command.pre_exec(|| set_parent_process_death_signal(Some(Signal::TERM)).map_err(io::Error::from));
-        }
+        let parent = getpid();
+        let prepare = move || {
+            set_parent_process_death_signal(Some(Signal::TERM))?;
+            // This process may have ended before.
+            if getppid() == Some(parent) { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
+        };
+        // SAFETY: system calls only.
+        unsafe { command.pre_exec(prepare) };
         let child = command.spawn().context("cannot start the flight recorder")?;
-        let output = child.stdout.context("the flight recorder has no standard output")?;
         let watch = FlightWatch { directory: settings.directory.clone(), ended: Arc::default() };
-        Ok(Self { output: output.into(), watch })
+        Ok(Self { child, watch })
     }
 
     /// What can be asked for its state.
@@ -78,13 +81,17 @@ impl FlightChild {
     ///
     /// # Errors
     /// If its output cannot be waited for.
-    pub(super) async fn wait(self) -> io::Result<()> {
+    pub(super) async fn wait(mut self) -> io::Result<()> {
         info!(directory = %self.watch.directory.display(), "the flight recorder has started");
-        let mut output = pipe::Receiver::from_owned_fd(self.output)?;
-        let mut bytes = [0; 64];
-        while output.read(&mut bytes).await? > 0 {}
+        if let Some(output) = self.child.stdout.take() {
+            let mut output = pipe::Receiver::from_owned_fd(output.into())?;
+            let mut bytes = [0; 64];
+            while output.read(&mut bytes).await? > 0 {}
+        }
         self.watch.ended.store(true, Ordering::Relaxed);
-        warn!("the flight recorder has ended: see its message above, and restart tcpmon");
+        // It closes its output as it exits.
+        let status = self.child.wait()?;
+        warn!(%status, "the flight recorder has ended: see its message above, and restart tcpmon");
         Ok(())
     }
 }

@@ -118,7 +118,8 @@ impl Kernel {
         }
         let is_late = identity.local_port == 0 && live.local_port != 0;
         if is_late && live.flags & LIVE_PORT_CHOSEN != 0 {
-            let noted = self.chosen_ports.insert(port_key(identity.netns, live.local_port), 0, 0);
+            // It was never bound to an address.
+            let noted = self.chosen_ports.insert(port_key(identity.netns, live.local_port, [0; 2]), 0, 0);
             self.ports_not_noted += u64::from(noted.is_err());
         }
     }

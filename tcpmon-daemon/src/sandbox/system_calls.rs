@@ -87,6 +87,8 @@ const ENDPOINT: &[c_long] = &[
     libc::SYS_sendmsg,
     libc::SYS_setsockopt,
     libc::SYS_shutdown,
+    // Of the flight recorder.
+    libc::SYS_wait4,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_epoll_wait,
 ];

@@ -98,6 +98,15 @@ pub trait Remembered: Copy {
         self.userlocks() & sock::RCVBUF_LOCK != 0
     }
 
+    /// See [`TcpSock::autotunes`](super::TcpSock::autotunes).
+    #[inline(always)]
+    fn autotunes(self) -> bool {
+        let namespace = Probed(self.read(offset!(sock_net)));
+        !self.rcvbuf_locked()
+            && self.window_clamp() != self.read(offset!(sock_rcvlowat))
+            && namespace.read::<u8>(offset!(net_autotuning)) != 0
+    }
+
     /// See [`Sock::port_chosen`](super::Sock::port_chosen).
     #[inline(always)]
     fn port_chosen(self) -> bool {

@@ -257,6 +257,22 @@ impl TcpSock {
         unsafe { load(load::<*const u8>(self.0, offset!(sock_net)), offset!(net_inum)) }
     }
 
+    /// Whether a growth of `sk_rcvbuf` is one by autotuning: the network namespace has it on, the application has not
+    /// fixed the size, and it was not enlarged for SO_RCVLOWAT, which then is the limit of the window, too. (The kernel
+    /// also enlarges a buffer that is full with small packets.)
+    #[inline(always)]
+    pub fn autotunes(self) -> bool {
+        // SAFETY: see `rcv_nxt`; the namespace outlives its sockets.
+        let (is_on, clamp, least) = unsafe {
+            (
+                load::<u8>(load::<*const u8>(self.0, offset!(sock_net)), offset!(net_autotuning)) != 0,
+                load::<u32>(self.0, offset!(tcp_window_clamp)),
+                load::<u32>(self.0, offset!(sock_rcvlowat)),
+            )
+        };
+        is_on && !self.sock().rcvbuf_locked() && clamp != least
+    }
+
     /// Sequence number of the next byte expected.
     #[inline(always)]
     pub fn rcv_nxt(self) -> u32 {
@@ -408,19 +424,35 @@ impl TcpSock {
     pub fn identity(self, identity: &mut SocketIdentity) {
         identity.netns = self.netns();
         (identity.local_port, identity.remote_port) = self.ports();
+        identity.family = self.family();
+        let (local, remote) = self.addresses();
+        // SAFETY: two numbers of 8 bytes are 16 bytes.
+        unsafe {
+            identity.local_address = core::mem::transmute::<[u64; 2], [u8; 16]>(local);
+            identity.remote_address = core::mem::transmute::<[u64; 2], [u8; 16]>(remote);
+        }
+    }
+
+    /// `AF_INET` or `AF_INET6`.
+    #[inline(always)]
+    fn family(self) -> u16 {
+        // SAFETY: see `rcv_nxt`.
+        unsafe { load(self.0, offset!(sock_family)) }
+    }
+
+    /// Local and remote address; one of IPv4 is in the first four bytes.
+    #[inline(always)]
+    pub fn addresses(self) -> ([u64; 2], [u64; 2]) {
         // SAFETY: see `rcv_nxt`.
         unsafe {
-            identity.family = load(self.0, offset!(sock_family));
-            let (local, remote) = if identity.family == AF_INET6 {
-                (load::<[u64; 2]>(self.0, offset!(sock_local_v6)), load::<[u64; 2]>(self.0, offset!(sock_remote_v6)))
+            if self.family() == AF_INET6 {
+                (load(self.0, offset!(sock_local_v6)), load(self.0, offset!(sock_remote_v6)))
             } else {
                 (
                     [load::<u32>(self.0, offset!(sock_local_v4)) as u64, 0],
                     [load::<u32>(self.0, offset!(sock_remote_v4)) as u64, 0],
                 )
-            };
-            identity.local_address = core::mem::transmute::<[u64; 2], [u8; 16]>(local);
-            identity.remote_address = core::mem::transmute::<[u64; 2], [u8; 16]>(remote);
+            }
         }
     }
 

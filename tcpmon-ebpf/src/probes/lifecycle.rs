@@ -187,7 +187,7 @@ fn establish(tcp: TcpSock, old: u32, cookie: impl FnOnce() -> u64) -> Option<()>
     let accepted = old == tcp_state::SYN_RECV && state.flags & SOCKET_ACTIVE == 0;
     let opened = if accepted { SOCKET_PASSIVE } else { SOCKET_ACTIVE };
     if state.flags & opened == 0 {
-        let chosen = accepted && maps::is_chosen(tcp.netns(), tcp.ports().0);
+        let chosen = accepted && maps::is_chosen(tcp);
         // Data in the SYN are here already, those that come with the ACK are not.
         let in_syn = (tcp.bytes_received() != 0) as u32;
         let with_ack = (tcp.data_segments() > in_syn) as u32;
@@ -322,7 +322,7 @@ fn end(state: &'static mut SocketState, tcp: TcpSock) -> Option<()> {
         }
     } else if state.flags & SOCKET_LISTENS != 0 && socket::port_chosen(tcp) {
         // The next socket that listens on this port may have asked for the port.
-        maps::note_port(tcp.netns(), tcp.ports().0, false);
+        maps::note_port(tcp, false);
     }
     socket::event(state, |state| state.flags |= SOCKET_FINAL);
     store::end(state);

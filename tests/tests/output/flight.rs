@@ -255,6 +255,8 @@ fn a_daemon_s_recorder_writes_what_a_trigger_finds_and_ends_with_the_daemon() {
     assert_eq!(status(), running(true));
     kill(Pid::from_raw(recorder[0] as i32), Signal::SIGTERM).expect("it runs");
     eventually(DEADLINE, "the status says that it has ended", || status() == running(false));
+    let gone = || !Path::new(&format!("/proc/{}", recorder[0])).exists();
+    eventually(DEADLINE, "no zombie is left of it", gone);
     drop(daemon);
 
     let daemon = Daemon::start(&["--config", config.to_str().expect("a path")]);

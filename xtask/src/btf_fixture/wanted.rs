@@ -26,7 +26,8 @@ pub const WANTED: Wanted = Wanted {
         ("kernfs_node", &["__parent", "id", "name", "parent"]),
         ("minmax_sample", &[]),
         ("napi_struct", &[]),
-        ("net", &["ifindex", "net_cookie", "ns"]),
+        ("net", &["ifindex", "ipv4", "net_cookie", "ns"]),
+        ("netns_ipv4", &["sysctl_tcp_moderate_rcvbuf"]),
         ("net_device", &["_rx", "flags", "ifindex", "mtu", "name", "nd_net", "num_rx_queues", "real_num_rx_queues"]),
         ("ns_common", &[]),
         ("nsproxy", &["net_ns", "pid_ns_for_children"]),
@@ -80,7 +81,7 @@ pub const WANTED: Wanted = Wanted {
     nested: &[
         ("inet_connection_sock", &["icsk_ack.pending", "icsk_ack.lrcvtime", "icsk_ack.rcv_mss"]),
         ("napi_struct", &["gro.rx_count"]),
-        ("net", &["ns.inum"]),
+        ("net", &["ipv4.sysctl_tcp_moderate_rcvbuf", "ns.inum"]),
         ("net_device", &["nd_net.net"]),
         (
             "sock",
