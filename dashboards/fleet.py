@@ -3,7 +3,7 @@
 from panels import Column, Dashboard, Panel, Query, Row, Stat, Steps, Table, Variable
 
 HELD_UP = "instance_cause:tcpmon_receive_limited:rate5m"
-WORST_RECEIVERS = "instance_process_service:tcpmon_receive_limited:topk3"
+WORST_RECEIVERS = "instance_process_service_cause:tcpmon_receive_limited:topk3"
 STUCK = "instance:tcpmon_receivers_stuck:count"
 RECEIVED = "instance:tcpmon_receive_bytes:rate5m"
 LOST = "instance_place:tcpmon_packets_lost:rate5m"
@@ -35,6 +35,10 @@ WORST = f"topk({LINES}, {RANK})"
 
 def of_the_worst(expr: str) -> str:
     return f"({expr}) and on (instance) {WORST}"
+
+
+def of_the_worst_receiver(label: str) -> str:
+    return of_the_worst(f"sum by (instance, {label}) (topk by (instance) (1, {WORST_RECEIVERS}{{@}}))")
 
 
 def held_up(cause: str, what: str) -> Panel:
@@ -86,7 +90,8 @@ NOW = Row(
         Table(
             "The worst hosts",
             "First those that do not answer, then those that lose packets, then those with a stuck receiver, then those "
-            "that hold up most connections. Limited by: the cause of most of that. Click on a host for its dashboards.",
+            "that hold up most connections. Worst receiver: the process that holds up most of them, and what limits it. "
+            "Click on a host for its dashboards.",
             ("instance",),
             (
                 Column(
@@ -98,18 +103,8 @@ NOW = Row(
                 Column("Lost/s", of_the_worst(by_host(LOST)), "pps", steps=Steps(0.1, 10)),
                 Column("Stuck", of_the_worst(by_host(STUCK)), steps=Steps(1, 1)),
                 Column("Held up", of_the_worst(by_host(HELD_UP)), steps=Steps(1, 10)),
-                Column(
-                    "Limited by",
-                    of_the_worst(f"topk by (instance) (1, sum by (instance, cause) ({HELD_UP}{{@}}) > 0.01)"),
-                    label="cause",
-                    width=120,
-                ),
-                Column(
-                    "Worst receiver",
-                    of_the_worst(f"topk by (instance) (1, sum by (instance, process) ({WORST_RECEIVERS}{{@}}))"),
-                    label="process",
-                    width=None,
-                ),
+                Column("Worst receiver", of_the_worst_receiver("process"), label="process", width=None),
+                Column("Limited by", of_the_worst_receiver("cause"), label="cause", width=120),
                 Column("Received/s", of_the_worst(by_host(RECEIVED)), "Bps"),
                 Column("Alerts", of_the_worst(f"count by (instance) ({FIRING})"), steps=Steps(1)),
                 Column("Rank", WORST),

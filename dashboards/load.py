@@ -106,7 +106,7 @@ def write(file: TextIO, end: int) -> None:
     each = [f'job="tcpmon",instance="{host}"' for host in hosts]
     for name, label, values in (
         ("instance_cause:tcpmon_receive_limited:rate5m", "cause", CAUSES[1:]),
-        ("instance_process_service:tcpmon_receive_limited:topk3", "process", ("a", "b", "c")),
+        ("instance_process_service_cause:tcpmon_receive_limited:topk3", "process", ("a", "b", "c")),
         ("instance_place:tcpmon_packets_lost:rate5m", "place", PLACES),
         ("instance:tcpmon_receivers_stuck:count", "x", ("",)),
         ("instance:tcpmon_receive_bytes:rate5m", "x", ("",)),

@@ -34,9 +34,14 @@ STUCK = (
 )
 # An hour means an hour or more: while almost nothing is read, the figure is no longer one of a wait.
 MOST_WAIT = 3600
-CAUSE = f"topk by ({GROUP}) (1, {rate(LIMITED, f'{GROUP}, cause', NOT_UPSTREAM)} > 0)"
-# What is stuck comes first, then what is limited most.
-RANK = f"({HELD_UP} + 1e6 * ({STUCK} > bool 0) or {HELD_UP} > 0.01)"
+IS_HELD_UP = f"{HELD_UP} > 0.01"
+CAUSE = f"(topk by ({GROUP}) (1, {rate(LIMITED, f'{GROUP}, cause', NOT_UPSTREAM)} > 0) and on ({GROUP}) {IS_HELD_UP})"
+# Readers that get no CPU although their data arrive in time, as TcpmonReaderStarved has it.
+RUN_QUEUE = rate("tcpmon_reader_run_queue_seconds_total")
+ON_CPU = rate("tcpmon_reader_cpu_seconds_total")
+STARVED = f"({RUN_QUEUE} > 0.1 > 0.5 * {ON_CPU} and {rate('tcpmon_receive_bytes_total')} > 0)"
+# What is stuck comes first, then what is limited most, then what is late.
+RANK = f"({HELD_UP} + 1e6 * ({STUCK} > bool 0) or {IS_HELD_UP} or 1e-3 * {STARVED})"
 WORST = f"topk({TOP}, {RANK})"
 
 
@@ -47,12 +52,29 @@ def of_the_worst(expr: str) -> str:
 # How a verdict is shown, and what to look at.
 VERDICTS = (
     ("stuck", "red", "Does the process hang? cat /proc/PID/stack, strace. Runbook TcpmonReaderStalled"),
-    ("application", "orange", "The reader: tcpmon trace --pid, perf. Runbook TcpmonLimitedByApplication"),
+    ("application", "orange", "What it waits for: tcpmon trace --pid, strace. Runbook TcpmonLimitedByApplication"),
+    ("computes", "orange", "Its code: perf record -p PID; more threads. Runbook TcpmonLimitedByApplication"),
     ("scheduler", "orange", "CPU: priority, cpuset, quota. Runbook TcpmonLimitedByScheduler"),
     ("window", "orange", "tcp_rmem, SO_RCVBUF for the path. Runbook TcpmonLimitedByWindow"),
     ("memory", "orange", "tcp_mem, the control group's limit. Runbook TcpmonLimitedByMemory"),
+    ("starved", "orange", "Its threads wait for a CPU: priority, cpuset, quota. Runbook TcpmonReaderStarved"),
 )
-VERDICT = f'label_replace({STUCK}, "cause", "stuck", "", "") or on ({GROUP}) {CAUSE}'
+
+
+VERDICT = (
+    f'label_replace({STUCK}, "cause", "stuck", "", "") or on ({GROUP}) {CAUSE}'
+    f' or on ({GROUP}) label_replace({STARVED}, "cause", "starved", "", "")'
+)
+# Readers that hold up their senders because of what they compute.
+BY_APPLICATION = rate(LIMITED, f"{GROUP}, cause", ',cause="application"')
+COMPUTES = (
+    f"({CAUSE} and on ({GROUP}, cause) {BY_APPLICATION}"
+    f" and on ({GROUP}) {ON_CPU} > 0.5 * {HELD_UP} unless on ({GROUP}) {STUCK})"
+)
+LOOK = (
+    f'label_replace({COMPUTES}, "look", "computes", "", "")'
+    f' or on ({GROUP}) label_replace({VERDICT}, "look", "$1", "cause", "(.*)")'
+)
 
 DETAILS = (
     "/d/tcpmon-receivers?var-instance=${__data.fields.Instance}&var-process=${__data.fields.Process}"
@@ -92,9 +114,10 @@ ANSWER = Row(
         ),
         Table(
             "The ten worst receivers",
-            "First what is stuck, then what holds up most connections, on average. Limited by: what held them up for "
-            "longest. Share: part of the time of its sockets, idle ones included. Mean wait of a byte: from its arrival to its read, without a value where "
-            "nothing is read. Click on a row for its details.",
+            "First what is stuck, then what holds up most connections, on average, then readers that wait for a CPU "
+            "(starved). Limited by: what held them up for longest. Share: part of the time of its sockets, idle ones "
+            "included. No value: no connection is held up. Mean wait of a byte: from its arrival to its read, without "
+            "a value where nothing is read. Click on a row for its details.",
             KEYS,
             (
                 Column(
@@ -103,8 +126,8 @@ ANSWER = Row(
                     label="cause",
                     texts=tuple((cause, cause, color) for cause, color, _ in VERDICTS),
                 ),
-                Column("Held up", of_the_worst(HELD_UP), steps=Steps(0.1, 0.5)),
-                Column("Share", of_the_worst(SHARE), "percentunit", width=80),
+                Column("Held up", of_the_worst(f"{HELD_UP} > 0"), steps=Steps(0.1, 0.5)),
+                Column("Share", of_the_worst(f"{SHARE} > 0"), "percentunit", width=80),
                 Column("Received/s", of_the_worst(rate("tcpmon_receive_bytes_total")), "Bps"),
                 Column("Unread", of_the_worst(gauge("tcpmon_receive_queue_bytes")), "bytes"),
                 Column(
@@ -120,7 +143,7 @@ ANSWER = Row(
                 ),
                 Column(
                     "What to look at",
-                    of_the_worst(f'label_replace({VERDICT}, "look", "$1", "cause", "(.*)")'),
+                    of_the_worst(LOOK),
                     label="look",
                     texts=tuple((cause, text, "text") for cause, _, text in VERDICTS),
                     width=None,
