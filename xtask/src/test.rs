@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything that must pass before a change is finished. Nothing is left out because the host's
 //! kernel lacks or refuses something: what cannot run is a failure.
 
-use std::{fs, path::Path, process::Command, thread, time::Duration};
+use std::{fs, num::NonZero, path::Path, process::Command, thread, time::Duration};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
@@ -18,6 +18,10 @@ const SOAK: [&str; 2] = ["--for", "2m"];
 
 /// How long each decoder is fuzzed: all of them take as long as the soak.
 const FUZZ: Duration = Duration::from_secs(8);
+
+/// Integration tests that wait for most of their time and compare no times of this host's CPUs: each in namespaces and
+/// with a daemon of its own.
+const SIDE_BY_SIDE: [&str; 6] = ["alerts", "formats", "output", "privileges", "prometheus", "service"];
 
 /// Arguments of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
@@ -97,18 +101,30 @@ fn cargo_test() -> Command {
     cargo
 }
 
+/// The names of the files in `tests/tests`, in their order.
+fn integration_tests() -> Result<Vec<String>> {
+    let files = fs::read_dir(workspace::root().join("tests/tests"))?;
+    let paths = files.map(|file| Ok(file?.path())).collect::<Result<Vec<_>>>()?;
+    let sources = paths.iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
+    let mut names: Vec<String> = sources.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned())).collect();
+    names.sort();
+    Ok(names)
+}
+
 fn run_integration_tests(tcpmon: &Path) -> Result<()> {
     let report = workspace::target().join("test-report");
     fs::write(&report, "").with_context(|| format!("cannot write {}", report.display()))?;
-    // One at a time: the tests measure, and there may be only two cores.
-    process::run(
-        cargo_test()
-            .args(["--test", "*"])
-            // All of them, also after one has failed: a run takes long, and each should say all that it can.
-            .args(["--no-fail-fast", "--", "--test-threads=1"])
-            .env("TCPMON_BIN", tcpmon)
-            .env("TCPMON_REPORT", &report),
-    )?;
+    let cpus = thread::available_parallelism().map_or(1, NonZero::get);
+    let (beside, alone) = integration_tests()?.into_iter().partition(|name| SIDE_BY_SIDE.contains(&name.as_str()));
+    // The others one at a time: they measure, and there may be only two CPUs.
+    let results = [(beside, 2 * cpus), (alone, 1)].map(|(names, threads): (Vec<String>, usize)| {
+        let mut cargo = cargo_test();
+        cargo.args(names.iter().flat_map(|name| ["--test", name]));
+        // All of them, also after one has failed: a run takes long, and each should say all that it can.
+        cargo.args(["--no-fail-fast", "--", &format!("--test-threads={threads}")]);
+        process::run(cargo.env("TCPMON_BIN", tcpmon).env("TCPMON_REPORT", &report))
+    });
+    results.into_iter().collect::<Result<()>>()?;
     // If the kernel lacks what a test is about, the test reports that instead of failing.
     for line in fs::read_to_string(&report)?.lines() {
         if let Some(because) = line.strip_prefix("not-supported\t") {

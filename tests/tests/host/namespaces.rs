@@ -61,8 +61,8 @@ fn what_namespaces_counted_before_tcpmon_makes_no_step_and_what_they_count_then_
     }
     for start in ["the first start", "a restart"] {
         let daemon = Daemon::start(&[]);
-        // Each sample covers at least one more namespace.
-        for page in 0..containers.len() {
+        // Each sample covers at least three more namespaces, on an emulated CPU one.
+        for page in 0..containers.len() / if is_emulated() { 1 } else { 3 } {
             assert_eq!(shown(&daemon.page()), 0.0, "page {page} after {start}");
         }
         for container in &containers {
