@@ -90,7 +90,7 @@ NOW = Row(
         Table(
             "The worst hosts",
             "First those that do not answer, then those that lose packets, then those with a stuck receiver, then those "
-            "that hold up most connections. Worst receiver: the process that holds up most of them, and what limits it. "
+            "that hold up most connections. Worst receiver, limited by: the process and cause that hold up most of them. "
             "Click on a host for its dashboards.",
             ("instance",),
             (

@@ -530,10 +530,11 @@ impl Case {
             assert!(agree || is_later, "{cause}: {by_daemon:?}, in the trace {by_trace:?}");
         }
         let (whole, whole_totals) = (by_daemon.iter().sum::<f64>(), by_totals.iter().sum::<f64>());
-        // The trace ends with the process, and the daemon sees the socket until its last FIN is acknowledged, limited
-        // by nothing here.
+        // The trace ends as soon as the process has, and the daemon sees the socket until its last FIN is acknowledged,
+        // limited by nothing here. So the totals may lack that time, and have none that the daemon has not.
         let after = whole - whole_totals;
-        assert!(after <= whole * 0.03 + 2.0 * ONE_WAY.as_secs_f64(), "{by_daemon:?}, in the totals {by_totals:?}");
+        let allowed = -whole * 0.03..=whole * 0.03 + 2.0 * ONE_WAY.as_secs_f64();
+        assert!(allowed.contains(&after), "{by_daemon:?}, in the totals {by_totals:?}");
         for ((cause, daemon), total) in causes.iter().zip(by_daemon).zip(by_totals) {
             let total = if *cause == "upstream" { total + after } else { total };
             let agree = (daemon - total).abs() <= whole * 0.03;

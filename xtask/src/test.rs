@@ -4,6 +4,7 @@
 use std::{fs, num::NonZero, path::Path, process::Command, thread, time::Duration};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use cargo_metadata::{MetadataCommand, Target};
 
 use crate::{
     arch::Arch,
@@ -101,14 +102,11 @@ fn cargo_test() -> Command {
     cargo
 }
 
-/// The names of the files in `tests/tests`, in their order.
+/// The names of all packages' integration tests.
 fn integration_tests() -> Result<Vec<String>> {
-    let files = fs::read_dir(workspace::root().join("tests/tests"))?;
-    let paths = files.map(|file| Ok(file?.path())).collect::<Result<Vec<_>>>()?;
-    let sources = paths.iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
-    let mut names: Vec<String> = sources.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned())).collect();
-    names.sort();
-    Ok(names)
+    let metadata = MetadataCommand::new().current_dir(workspace::root()).no_deps().exec()?;
+    let targets = metadata.packages.into_iter().flat_map(|package| package.targets);
+    Ok(targets.filter(Target::is_test).map(|target| target.name).collect())
 }
 
 fn run_integration_tests(tcpmon: &Path) -> Result<()> {

@@ -149,7 +149,9 @@ fn fifty_clients_in_a_loop_cost_a_tenth_of_a_core_and_do_not_delay_a_scraper_bes
             let start = Instant::now();
             ask(address).expect("an answer");
             took.push(start.elapsed());
-            std::thread::sleep(Duration::from_millis(260));
+            // Not in step with the samples, which come every 250 to 312 ms: a request in the moment when the others get
+            // their answers waits for the next one, and with the same pause the request after it would, too.
+            std::thread::sleep(Duration::from_millis(260 + took.len() as u64 * 97 % 250));
         }
         took.sort();
         let share = (cpu_time(daemon.pid()) - before).as_secs_f64() / begin.elapsed().as_secs_f64();
@@ -180,13 +182,8 @@ fn fifty_clients_in_a_loop_cost_a_tenth_of_a_core_and_do_not_delay_a_scraper_bes
     let answers = answers.load(Ordering::Relaxed);
     eprintln!("alone {alone:?}, beside {CLIENTS} clients {beside:?}, who had {answers} answers");
     assert!(answers > CLIENTS * ROUNDS, "they were in a loop: {answers}");
-    // In one of the rounds, its requests may come again and again in the moments when the others get their answers.
-    let middle = |rounds: &mut [(Duration, f64)]| {
-        rounds.sort_by_key(|(median, _)| *median);
-        rounds[rounds.len() / 2].0
-    };
-    let (usual_alone, usual_beside) = (middle(&mut alone), middle(&mut beside));
-    assert!(usual_beside < usual_alone + Duration::from_millis(20), "alone {alone:?}, beside {beside:?}");
+    let slowest = |rounds: &[(Duration, f64)]| rounds.iter().map(|(median, _)| *median).max().expect("rounds");
+    assert!(slowest(&beside) < slowest(&alone) + Duration::from_millis(20), "alone {alone:?}, beside {beside:?}");
     if is_emulated() {
         report::not_supported("an emulated CPU takes longer for everything");
         return;
