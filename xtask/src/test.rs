@@ -20,8 +20,8 @@ const SOAK: [&str; 2] = ["--for", "2m"];
 /// How long each decoder is fuzzed: all of them take as long as the soak.
 const FUZZ: Duration = Duration::from_secs(8);
 
-/// Integration tests that wait for most of their time and compare no times of this host's CPUs: each in namespaces and
-/// with a daemon of its own.
+/// Integration tests that wait for most of their time, each in namespaces and with a daemon of its own. They compare
+/// neither times of this host's CPUs nor what counts the whole host, such as the group `other`.
 const SIDE_BY_SIDE: [&str; 6] = ["alerts", "formats", "output", "privileges", "prometheus", "service"];
 
 /// Arguments of `cargo xtask test`.
