@@ -10,11 +10,13 @@ use core::mem;
 
 use crate::{fold::Observation, socket::SocketState};
 
-/// The open round, and what had been counted at the last read that is placed. All times are `CLOCK_MONOTONIC`, ns.
+/// The open round, and what is known of the last read that few reads change. All times are `CLOCK_MONOTONIC`, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
 #[repr(C)]
 pub struct Round {
+    /// `reader_limited_ns` of the counters at the last read.
+    pub reader_limited_ns: u64,
     /// The round ends when data up to this sequence number have arrived: the noted edge less what a sender leaves
     /// unused.
     pub edge: u32,
@@ -29,10 +31,6 @@ pub struct Round {
     pub echo: u32,
     /// The part of the round that is shown already, us.
     pub shown_us: u32,
-    /// `reader_limited_ns` of the counters at the last read that is placed.
-    pub reader_ns: u64,
-    /// `queue_byte_ticks` of the counters at that read.
-    pub queue_byte_ticks: u64,
 }
 
 impl Round {
@@ -45,19 +43,11 @@ impl Round {
     }
 
     /// The content of new storage.
-    pub const ZERO: Self = Self {
-        edge: 0,
-        limit_us: 0,
-        echoes_from_ns: 0,
-        began_ns: 0,
-        echo: 0,
-        shown_us: 0,
-        reader_ns: 0,
-        queue_byte_ticks: 0,
-    };
+    pub const ZERO: Self =
+        Self { reader_limited_ns: 0, edge: 0, limit_us: 0, echoes_from_ns: 0, began_ns: 0, echo: 0, shown_us: 0 };
 }
 
-/// The reads that are not placed yet. Apart from [`Round`], because every segment or read writes it.
+/// What is known of the last read. Apart from [`Round`], because every segment or read writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
 #[repr(C)]
@@ -66,10 +56,8 @@ pub struct Reads {
     pub queued_since_ns: u64,
     /// The last reader's `run_delay` at its last read.
     pub run_delay_ns: u64,
-    /// Time with data in the queue at the reads that are not placed yet, below [`TOGETHER_NS`].
-    pub with_data_ns: u32,
-    /// The part of it in which the reader waited for a CPU.
-    pub waited_ns: u32,
+    /// `queue_byte_ticks` of the counters at the last read.
+    pub queue_byte_ticks: u64,
 }
 
 impl Reads {
@@ -80,7 +68,7 @@ impl Reads {
     }
 
     /// The content of new storage.
-    pub const ZERO: Self = Self { queued_since_ns: 0, run_delay_ns: 0, with_data_ns: 0, waited_ns: 0 };
+    pub const ZERO: Self = Self { queued_since_ns: 0, run_delay_ns: 0, queue_byte_ticks: 0 };
 }
 
 /// What limited a connection, and for what its bytes waited, over some time: what a trace shows of each timeslice.
@@ -117,10 +105,10 @@ impl Causes {
         scheduler_byte_ticks: 0,
     };
 
-    /// Moves to here what was counted until the last read, which [`place`] has just placed alone.
+    /// Moves to here what was counted until the last read, which [`place`] has just placed.
     #[inline(always)]
     pub fn take(&mut self, state: &mut SocketState) {
-        let SocketState { round, counters, .. } = state;
+        let SocketState { round, reads, counters, .. } = state;
         let reader = mem::take(&mut counters.reader_limited_ns);
         let scheduler = mem::take(&mut counters.scheduler_limited_ns);
         let window = mem::take(&mut counters.window_limited_ns);
@@ -128,7 +116,7 @@ impl Causes {
         let observed = mem::take(&mut counters.observed_ns);
         let ticks = mem::take(&mut counters.queue_byte_ticks);
         let scheduler_ticks = mem::take(&mut counters.scheduler_byte_ticks);
-        (round.reader_ns, round.queue_byte_ticks) = (0, 0);
+        (round.reader_limited_ns, reads.queue_byte_ticks) = (0, 0);
         self.upstream_ns = self.upstream_ns.wrapping_add(observed.wrapping_sub(reader + window + memory));
         self.application_ns = self.application_ns.wrapping_add(reader.wrapping_sub(scheduler));
         self.scheduler_ns = self.scheduler_ns.wrapping_add(scheduler);
@@ -173,9 +161,6 @@ const MAX_ECHO_MS: u32 = 4;
 /// Each echo moves the mean by 2^-11 of its distance: the error of the mean is 1/64 of that of one, which is half a
 /// tick.
 const ECHO_SHIFT: u32 = 11;
-
-/// Reads with this much time with data in the queue are placed together.
-pub const TOGETHER_NS: u64 = 1 << 20;
 
 /// 1 if `a >= b`, otherwise 0, for distances below 2^63. Without a branch: the verifier would walk all that follows
 /// once more.
@@ -281,13 +266,13 @@ fn round_trip_us(round: &mut Round, now_ns: u64, round_ns: u64, path: Path) -> u
 
 /// Places the time since the reader's last read, after [`fold`](crate::fold::fold) has counted that time: the part in
 /// which the reader waited for a CPU is the scheduler's. `run_delay_ns` is the thread's `run_delay`; without
-/// `same_reader`, what it was at its last read is unknown, and everything stays the application's. The reads of
-/// `together_ns` are placed as one: a division, and cells that are otherwise rarely written.
+/// `same_reader`, what it was at its last read is unknown, and everything stays the application's. At each read, because
+/// the reads in which it waited are those that find most bytes.
 #[inline(always)]
-pub fn place(state: &mut SocketState, now_ns: u64, run_delay_ns: u64, same_reader: bool, together_ns: u64) {
+pub fn place(state: &mut SocketState, now_ns: u64, run_delay_ns: u64, same_reader: bool) {
     let SocketState { round, reads, counters, .. } = state;
     // A reader that sleeps waits for a CPU only after data have come.
-    let mut with_data = now_ns.wrapping_sub(reads.queued_since_ns);
+    let with_data = now_ns.wrapping_sub(reads.queued_since_ns);
     let mut waited = if same_reader { run_delay_ns.wrapping_sub(reads.run_delay_ns) } else { 0 };
     if (waited | with_data) >> 47 != 0 {
         waited = 0;
@@ -295,26 +280,21 @@ pub fn place(state: &mut SocketState, now_ns: u64, run_delay_ns: u64, same_reade
     if waited > with_data {
         waited = with_data;
     }
-    with_data = with_data.wrapping_add(reads.with_data_ns as u64);
-    waited += reads.waited_ns as u64;
-    reads.run_delay_ns = run_delay_ns;
-    reads.queued_since_ns = now_ns;
-    if same_reader && with_data < together_ns {
-        reads.with_data_ns = with_data as u32;
-        reads.waited_ns = waited as u32;
-        return;
-    }
+    let ticks = counters.queue_byte_ticks.wrapping_sub(reads.queue_byte_ticks);
+    let limited = counters.reader_limited_ns.wrapping_sub(round.reader_limited_ns);
     if waited != 0 && with_data != 0 {
         let share = (waited << 16) / with_data;
-        let limited = counters.reader_limited_ns.wrapping_sub(round.reader_ns);
-        let ticks = counters.queue_byte_ticks.wrapping_sub(round.queue_byte_ticks);
-        counters.scheduler_limited_ns = counters.scheduler_limited_ns.wrapping_add(part(limited, share));
         counters.scheduler_byte_ticks = counters.scheduler_byte_ticks.wrapping_add(part(ticks, share));
+        if limited != 0 {
+            counters.scheduler_limited_ns = counters.scheduler_limited_ns.wrapping_add(part(limited, share));
+        }
     }
-    reads.with_data_ns = 0;
-    reads.waited_ns = 0;
-    round.reader_ns = counters.reader_limited_ns;
-    round.queue_byte_ticks = counters.queue_byte_ticks;
+    if limited != 0 {
+        round.reader_limited_ns = counters.reader_limited_ns;
+    }
+    reads.run_delay_ns = run_delay_ns;
+    reads.queued_since_ns = now_ns;
+    reads.queue_byte_ticks = counters.queue_byte_ticks;
 }
 
 /// `share` (of 65,536) of `whole`, without overflow.
@@ -365,7 +345,6 @@ mod tests {
         state: SocketState,
         /// What a trace has taken from the state.
         traced: Option<Causes>,
-        together_ns: u64,
         seen: Observation,
         path: Path,
         run_delay_ns: u64,
@@ -399,16 +378,7 @@ mod tests {
                 reads: Reads { queued_since_ns: MS, ..Reads::ZERO },
                 ..SocketState::ZERO
             };
-            Self {
-                state,
-                traced: None,
-                together_ns: TOGETHER_NS,
-                seen,
-                path: PATH,
-                run_delay_ns: 0,
-                tid: 1,
-                begun_ns: MS,
-            }
+            Self { state, traced: None, seen, path: PATH, run_delay_ns: 0, tid: 1, begun_ns: MS }
         }
 
         fn queued(&self) -> u32 {
@@ -453,8 +423,7 @@ mod tests {
             self.run_delay_ns += waited_ns.min(after_ns);
             self.seen.copied_seq = self.seen.copied_seq.wrapping_add(bytes);
             self.fold(Trigger::Event);
-            let together_ns = if self.traced.is_some() { 0 } else { self.together_ns };
-            place(&mut self.state, self.seen.now_ns, self.run_delay_ns, tid == self.tid, together_ns);
+            place(&mut self.state, self.seen.now_ns, self.run_delay_ns, tid == self.tid);
             if let Some(traced) = &mut self.traced {
                 settle(&mut self.state, self.seen.now_ns, false);
                 traced.take(&mut self.state);
@@ -721,12 +690,10 @@ mod tests {
             let mut connection = Connection::new(start);
             // A trace's records and what is left at the end are together what the daemon shows.
             let mut traced = Connection { traced: Some(Causes::ZERO), ..Connection::new(start) };
-            let mut undivided = Connection { together_ns: 0, ..Connection::new(start) };
             let mut shown = SocketTotals::default();
             for step in steps {
                 connection.step(&step);
                 traced.step(&step);
-                undivided.step(&step);
                 let now = connection.shown();
                 let parts = |totals: &SocketTotals| Vec::from([
                     totals.upstream_limited_ns,
@@ -751,7 +718,6 @@ mod tests {
             }
             let end = connection.end();
             prop_assert_eq!(end.observed_ns, connection.seen.now_ns - connection.begun_ns);
-            let end = undivided.end();
             let left = causes(&traced.end());
             prop_assert_eq!(plus(traced.traced.expect("a trace"), left), causes(&end));
         }

@@ -97,9 +97,7 @@ counters! {
         scheduler_byte_ticks: u64,
         /// Time of which is known what limited the connection.
         observed_ns: u64,
-        /// Time limited by the reader.
-        reader_limited_ns: u64,
-        /// The part of it in which the reader waited for a CPU.
+        /// The part of `reader_limited_ns` in which the reader waited for a CPU.
         scheduler_limited_ns: u64,
         /// Time limited by a window that is too small for the path.
         window_limited_ns: u64,
@@ -109,6 +107,8 @@ counters! {
         zero_window_ns: u64,
         /// How often autotuning raised `sk_rcvbuf`.
         growths: u64,
+        /// Time limited by the reader. Last, beside what each read compares it with.
+        reader_limited_ns: u64,
     }
     derived {
         /// Bytes that arrived while the socket had no known reader: those of the three contexts add up to the bytes
@@ -241,7 +241,7 @@ pub struct SocketState {
     pub rcvbuf: u32,
     /// `sk_rcvbuf` when autotuning announced that the buffer should grow; 0 otherwise.
     pub grow_from: u32,
-    /// What [`causes`](crate::causes) must know of each read.
+    /// What [`causes`](crate::causes) must know of the last read.
     pub reads: Reads,
     /// The totals.
     pub counters: SocketCounters,
@@ -255,7 +255,7 @@ pub struct SocketState {
     /// In a trace: where that reader has the socket, if it does not keep it.
     pub traced_place: u32,
     /// Zero.
-    pub padding: u64,
+    pub padding: [u64; 2],
     /// Which connection it is, as it was when counting started. A cache line begins here.
     pub identity: SocketIdentity,
     /// Where user space cannot look at sockets: `sk_rmem_alloc` at the last event.
@@ -292,7 +292,7 @@ impl SocketState {
         cgroup: 0,
         reported_seq: 0,
         traced_place: 0,
-        padding: 0,
+        padding: [0; 2],
         identity: SocketIdentity::ZERO,
         seen_rmem: 0,
         seen_window: 0,

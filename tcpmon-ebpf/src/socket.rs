@@ -86,11 +86,11 @@ pub fn known_or_new(tcp: TcpSock, cookie: impl FnOnce() -> u64) -> Option<&'stat
     Some(state)
 }
 
-/// The state of a socket whose last reader is traced.
+/// The state of a socket whose last reader is traced, or that nobody has read yet: a traced thread may be the first.
 #[inline(always)]
 pub fn traced(tcp: TcpSock) -> Option<&'static mut SocketState> {
     let state = store::state_of_inline(tcp.sock().known_cookie());
-    state.filter(|state| state.last_ns != 0 && state.reader_slot != SLOT_NONE)
+    state.filter(|state| state.last_ns != 0 && (state.reader_slot != SLOT_NONE || state.reader_tid == 0))
 }
 
 /// Starts to count a connection whose start was not seen: from its first byte if that came after tcpmon's start.
@@ -181,8 +181,8 @@ pub fn go_on(new: &mut SocketState, state: &SocketState) {
     new.grow_from = state.grow_from;
     new.reads = state.reads;
     new.round = state.round;
-    // The totals at the last read that was placed.
-    (new.round.reader_ns, new.round.queue_byte_ticks) = (0, 0);
+    // The totals at the last read.
+    (new.round.reader_limited_ns, new.reads.queue_byte_ticks) = (0, 0);
     new.reported_seq = state.reported_seq;
     new.identity = state.identity;
 }

@@ -55,6 +55,32 @@ fn a_trace_of_one_process_has_its_bytes_its_header_and_its_trailer() {
     reader.resume();
 }
 
+#[test]
+fn the_first_bytes_of_a_connection_wait_from_their_arrival_however_old_the_connection_is() {
+    const BYTES: u64 = 5000;
+    let lab = Lab::new();
+    let reader = Traffic::reader(lab.receiver()).comm("traced").paused().spawn();
+    let trace = Trace::start(&["--pid", &reader.pid().to_string()]);
+    let sender = sender(&lab, &reader).paused().spawn();
+    let opened = clock::monotonic_ns();
+    sleeps(&reader);
+    let age = Duration::from_millis(500).as_nanos() as u64;
+    eventually(DEADLINE, "the connection is half a second old", || clock::monotonic_ns() - opened > age);
+    let before = clock::monotonic_ns();
+    assert_eq!(sender.send(BYTES), BYTES);
+    eventually(DEADLINE, "the bytes wait", || queued(&lab, &reader, BYTES as u32));
+    let queued_at = clock::monotonic_ns();
+    eventually(DEADLINE, "they have waited", || clock::monotonic_ns() - queued_at > age / 10);
+    assert_eq!(reader.read(BYTES), BYTES);
+    let waited = (age / 10)..=(clock::monotonic_ns() - before);
+    let traced = trace.stop();
+    reader.resume();
+    let slices = slices(&traced);
+    let byte_us = sum(&slices, "waited_application_byte_us") + sum(&slices, "waited_scheduler_byte_us");
+    let each = byte_us * 1000 / BYTES;
+    assert!(waited.contains(&each), "each byte waited {each} ns, in truth {waited:?}");
+}
+
 /// Preempts whatever runs on CPU 0 a thousand times per second, including tcpmon's programs where these can be
 /// preempted.
 fn pulse(lab: &Lab) -> Running {

@@ -3,7 +3,7 @@
 
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 use tcpmon_common::{
-    causes::{self, Path, TOGETHER_NS},
+    causes::{self, Path},
     fold::{self, Trigger},
     histogram::FILL_ACTIVATION,
     loss::Loss,
@@ -41,10 +41,8 @@ fn read(ctx: &BtfTracePointContext) -> Option<()> {
     let read_bytes = socket::fold(state, &seen, Trigger::Event, || Path::NONE);
     let mut has_slot = false;
     if let Some(task) = reader_of(tcp) {
-        // A timeslice takes what is placed at each read.
-        let together_ns = if setting!(trace) == TRACE_TIMESLICES { 0 } else { TOGETHER_NS };
         let same_reader = state.reader_tid == task.tid();
-        causes::place(state, seen.now_ns, task.run_delay_ns(), same_reader, together_ns);
+        causes::place(state, seen.now_ns, task.run_delay_ns(), same_reader);
         if setting!(trace) == TRACE_TIMESLICES {
             // A round of a slow sender can last for minutes, and no pass decides it.
             causes::settle(state, seen.now_ns, false);
