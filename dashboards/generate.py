@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
@@ -25,6 +26,7 @@ from receivers import RECEIVERS
 
 HERE = Path(__file__).resolve().parent
 RUNBOOKS = Path("docs/runbooks")
+RESOURCE = HERE.parent / "deploy/kubernetes/prometheusrule.yaml"
 DASHBOARDS = {"fleet.json": FLEET, "host.json": HOST, "receivers.json": RECEIVERS}
 
 # Values for Grafana's variables, for a parser that does not know these.
@@ -41,11 +43,14 @@ def main() -> int:
     if not check:
         for name, content in texts.items():
             (HERE / name).write_text(content)
+        RESOURCE.write_text(rule_resource())
         return 0
     faults = [fault for name, content in texts.items() for fault in faults_of(name, content)]
     faults += faults_of_queries({name: json.loads(content) for name, content in texts.items()})
     faults += faults_of_recorded()
     faults += faults_of_alerts()
+    if RESOURCE.read_text() != rule_resource():
+        faults.append(f"{RESOURCE.name} differs from the rules: run cargo xtask dashboards")
     for fault in faults:
         print(fault, file=sys.stderr)
     return 1 if faults else 0
@@ -54,6 +59,19 @@ def main() -> int:
 def text(dashboard: Dashboard) -> str:
     """The file's content as generated."""
     return json.dumps(build(dashboard), cls=JSONEncoder, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def rule_resource() -> str:
+    """The recording rules and alerts as a resource of the Prometheus operator."""
+    groups = "".join(read(name).split("\ngroups:\n", 1)[1] for name in ("rules.yaml", "alerts.yaml"))
+    return f"""# Written by `cargo xtask dashboards` from dashboards/rules.yaml and dashboards/alerts.yaml.
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: tcpmon
+spec:
+  groups:
+{textwrap.indent(groups, "  ")}"""
 
 
 def faults_of(name: str, content: str) -> list[str]:

@@ -1,6 +1,6 @@
-"""Writes prometheusrule.yaml from dashboards/*.yaml; with --check, checks what `kustomize build` makes of this folder.
+"""Checks what `kustomize build` makes of this folder.
 
-Arguments of --check: the kustomize program, the folder with the CRDs of the Prometheus operator, the tcpmon program.
+Arguments: the kustomize program, the folder with the CRDs of the Prometheus operator, the tcpmon program.
 Each resource is held against the schema of its kind, in which no unknown field is allowed; flags against tcpmon itself;
 capabilities against docs/operating.md.
 """
@@ -18,24 +18,10 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 # A release that is supported today.
 KUBERNETES = "1.33"
-RULES = ["rules.yaml", "alerts.yaml"]
 CRDS = ["monitoring.coreos.com_podmonitors.yaml", "monitoring.coreos.com_prometheusrules.yaml"]
 
 # YAML 1.1 gives `=`, which the CRDs list as a value, a type of its own.
 yaml.SafeLoader.add_constructor("tag:yaml.org,2002:value", yaml.SafeLoader.construct_yaml_str)
-
-
-def rule_resource() -> str:
-    """The recording rules and alerts as a resource of the operator."""
-    groups = [group for name in RULES for group in yaml.safe_load((ROOT / "dashboards" / name).read_text())["groups"]]
-    resource = {
-        "apiVersion": "monitoring.coreos.com/v1",
-        "kind": "PrometheusRule",
-        "metadata": {"name": "tcpmon"},
-        "spec": {"groups": groups},
-    }
-    head = "# Written by check.py from dashboards/rules.yaml and dashboards/alerts.yaml.\n"
-    return head + yaml.safe_dump(resource, sort_keys=False, width=1000)
 
 
 def closed(schema):
@@ -72,8 +58,6 @@ def schemas(folder: pathlib.Path) -> dict:
 def complaints(kustomize: str, crds: pathlib.Path, tcpmon: str) -> list[str]:
     """What is wrong, a sentence each."""
     found = []
-    if (HERE / "prometheusrule.yaml").read_text() != rule_resource():
-        found.append("prometheusrule.yaml differs from the rules: run deploy/kubernetes/check.py")
     built = subprocess.run([kustomize, "build", HERE], check=True, capture_output=True, text=True).stdout
     of_operator = schemas(crds)
     resources = list(yaml.safe_load_all(built))
@@ -113,10 +97,8 @@ def complaints(kustomize: str, crds: pathlib.Path, tcpmon: str) -> list[str]:
 
 
 def main() -> int:
-    if sys.argv[1:2] != ["--check"]:
-        (HERE / "prometheusrule.yaml").write_text(rule_resource())
-        return 0
-    found = complaints(sys.argv[2], pathlib.Path(sys.argv[3]), sys.argv[4])
+    kustomize, crds, tcpmon = sys.argv[1:]
+    found = complaints(kustomize, pathlib.Path(crds), tcpmon)
     for complaint in found:
         print(complaint, file=sys.stderr)
     return 1 if found else 0

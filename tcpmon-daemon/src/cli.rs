@@ -454,9 +454,11 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
     after_help = "\
 Each finding names what was found, what to set, why, and the source of the rule (all rules: docs/doctor.md).
 Exit status: 0 nothing was found; 1 something was found; 3 tcpmon cannot run here.
+With --diff: 0 nothing has changed; 1 something has.
 
   tcpmon doctor                                       check the host for its fastest link and 100 ms
-  tcpmon doctor --bandwidth 100G --rtt 60ms           check it for one transfer at 100 Gbit/s over 60 ms"
+  tcpmon doctor --bandwidth 100G --rtt 60ms           check it for one transfer at 100 Gbit/s over 60 ms
+  tcpmon doctor --save before.json                    and later: tcpmon doctor --diff before.json"
 )]
 pub struct DoctorArgs {
     /// Longest round trip that this host is to receive over, such as `60ms`
@@ -479,6 +481,14 @@ pub struct DoctorArgs {
     /// Format: text for people, or json for programs
     #[arg(long, value_name = "FORMAT", default_value = "text", hide_possible_values = true, hide_default_value = true)]
     pub format: DoctorFormat,
+
+    /// Also write the answer as JSON to this file, which must not exist
+    #[arg(long, value_name = "FILE")]
+    pub save: Option<PathBuf>,
+
+    /// Show only which facts have changed since `--save` wrote this file
+    #[arg(long, value_name = "FILE")]
+    pub diff: Option<PathBuf>,
 }
 
 /// Format of the doctor's answer.

@@ -96,6 +96,10 @@ fn facts_are_those_of_other_tools() {
     let memory = tool(end, "free", &["-b"]);
     let memory = memory.lines().find_map(|line| line.strip_prefix("Mem:")).unwrap();
     assert_eq!(host["memory_bytes"].to_string(), memory.split_ascii_whitespace().next().unwrap());
+    let swaps = fs::read_to_string("/proc/swaps").unwrap();
+    let swapped: u64 =
+        swaps.lines().skip(1).map(|line| line.split_whitespace().nth(3).unwrap().parse::<u64>().unwrap()).sum();
+    assert!(host["swapped_bytes"].as_u64().unwrap().abs_diff(swapped << 10) < 1 << 20, "{swaps} {host}");
     let squeezed: u64 = fs::read_to_string("/proc/net/softnet_stat")
         .unwrap()
         .lines()
@@ -108,6 +112,16 @@ fn facts_are_those_of_other_tools() {
     let is_on = |feature: &str| features.lines().any(|line| line.trim().starts_with(&format!("{feature}: on")));
     assert_eq!(device["gro"].as_bool(), Some(is_on("generic-receive-offload")), "{features}");
     assert_eq!(device["lro"].as_bool(), Some(is_on("large-receive-offload")), "{features}");
+    // A veth cannot have this one, and has no interrupts.
+    assert!(features.contains("rx-gro-hw: off [fixed]") && device["gro_hw"].is_null(), "{device} {features}");
+    assert!(device["coalescing"].is_null() && device["pcie"].is_null(), "{device}");
+    let channels = tool(end, "ethtool", &["-l", &end.device]);
+    let receive: Vec<u64> = channels.lines().filter_map(|line| line.strip_prefix("RX:")?.trim().parse().ok()).collect();
+    assert_eq!(
+        (device["channels"]["max_queues"].as_u64(), device["channels"]["queues"].as_u64()),
+        (Some(receive[0]), Some(receive[1])),
+        "{channels}"
+    );
     let driver = tool(end, "ethtool", &["-i", &end.device]);
     assert_eq!(driver.lines().next(), Some(&*format!("driver: {}", device["driver"].as_str().unwrap())));
     let settings = tool(end, "ethtool", &[&end.device]);
@@ -157,6 +171,48 @@ fn what_is_changed_is_found_and_nothing_else() {
         tool(end, "sh", &["-c", &advice(rule)]);
     }
     assert_eq!(findings(&examine()), before);
+}
+
+#[test]
+fn what_has_changed_since_an_answer_was_saved_is_told_and_nothing_else() {
+    let lab = Lab::new();
+    let end = lab.receiver();
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let before = file("before.json");
+    let ask = |arguments: &[&str]| {
+        let arguments = [&["--device", &end.device], arguments].concat();
+        let (code, out) = end.run(|| {
+            let output = tcpmon(&["doctor"]).args(arguments).output().unwrap();
+            (output.status.code(), [output.stdout, output.stderr].concat())
+        });
+        (code, String::from_utf8(out).unwrap())
+    };
+    let answer = Answer::of(end, &["--device", &end.device, "--save", &before]);
+    let saved: Value = serde_json::from_slice(&fs::read(&before).unwrap()).unwrap();
+    assert_eq!(saved, answer.json);
+    assert_eq!(ask(&["--diff", &before]), (Some(0), "nothing has changed\n".into()));
+    let sack = sysctl(end, "net.ipv4.tcp_sack")[0];
+    end.set_sysctl("net.ipv4.tcp_sack", &(1 - sack).to_string());
+    let gro = answer.json["facts"]["devices"][0]["gro"].as_bool().unwrap();
+    tool(end, "ethtool", &["-K", &end.device, "gro", if gro { "off" } else { "on" }]);
+    let expected = format!(
+        "devices.{}.gro: {gro} -> {}\nhost.sack: {sack} -> {}\n\n2 facts have changed\n",
+        end.device,
+        !gro,
+        1 - sack
+    );
+    assert_eq!(ask(&["--diff", &before]), (Some(1), expected));
+    let changed = Answer::of(end, &["--device", &end.device, "--diff", &before]);
+    assert_eq!(changed.json["differences"][1]["fact"], "host.sack", "{}", changed.json);
+    // What was saved is not overwritten, and what is no answer is not compared.
+    let (code, said) = ask(&["--save", &before]);
+    assert!(code == Some(2) && said.contains("the file exists"), "{code:?} {said}");
+    fs::write(file("other.json"), "{}").unwrap();
+    let (code, said) = ask(&["--diff", &file("other.json")]);
+    assert!(code == Some(2) && said.contains("not an answer of"), "{code:?} {said}");
+    let (code, said) = ask(&["--diff", &file("none.json")]);
+    assert!(code == Some(1) && said.contains("none.json: No such file"), "{code:?} {said}");
 }
 
 /// Runs the doctor without these capabilities.

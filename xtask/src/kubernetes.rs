@@ -33,7 +33,6 @@ pub fn check(tcpmon: &Path) -> Result<()> {
         Command::new(python)
             .arg("-B")
             .arg(folder.join("check.py"))
-            .arg("--check")
             .arg(kustomize)
             .arg(schemas()?)
             .arg(tcpmon),

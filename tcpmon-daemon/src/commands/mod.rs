@@ -85,6 +85,7 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
         || error.is::<trace_file::OutputExists>()
         || error.is::<trace::NotStarted>()
         || error.is::<NoDevice>()
+        || error.is::<doctor::WrongFile>()
     {
         2
     } else if error.is::<trace::InContainer>() || matches!(error.downcast_ref(), Some(LoadError::CannotRun(_))) {

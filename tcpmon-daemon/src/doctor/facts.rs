@@ -6,7 +6,10 @@ use serde::{Serialize, Serializer, ser::SerializeMap as _};
 
 use crate::{
     kernel::Prerequisites,
-    model::{host::Ring, snapshot::ProbeStatus},
+    model::{
+        host::{Channels, Coalescing, Ring},
+        snapshot::ProbeStatus,
+    },
 };
 
 /// Something that was looked for.
@@ -109,6 +112,10 @@ pub struct Refusal {
 pub struct HostFacts {
     /// Memory of the host, bytes.
     pub memory_bytes: Fact<u64>,
+    /// Memory of processes that is in swap space, bytes.
+    pub swapped_bytes: Fact<u64>,
+    /// The active profile of tuned; none if it is not installed or has none.
+    pub tuned_profile: Fact<Option<String>>,
     /// Size of a page, bytes: the unit of `tcp_mem`.
     pub page_bytes: u64,
     /// Number of CPUs that are online.
@@ -190,6 +197,14 @@ pub struct DeviceFacts {
     pub gro: Fact<bool>,
     /// Whether large receive offload is on.
     pub lro: Fact<bool>,
+    /// Whether the device itself merges packets as GRO does; none if it cannot.
+    pub gro_hw: Fact<Option<bool>>,
+    /// Its receive queues; none if its driver does not let their number be set.
+    pub channels: Fact<Option<Channels>>,
+    /// When it interrupts; none if its driver does not say.
+    pub coalescing: Fact<Option<Coalescing>>,
+    /// Its link on the PCI Express bus; none if it is not on one, or the bus does not say (as in virtual machines).
+    pub pcie: Fact<Option<PcieLink>>,
     /// Whether it sends pause frames when its ring fills; none if its driver has no flow control.
     pub flow_control: Fact<Option<bool>>,
     /// NUMA node of its bus; none if it has none.
@@ -204,6 +219,33 @@ pub struct DeviceFacts {
     pub interrupts: Fact<BTreeMap<u64, Vec<u64>>>,
     /// Type of its IOMMU domain (`DMA`, `DMA-FQ`, `identity`); none if no IOMMU is in use.
     pub iommu: Fact<Option<String>>,
+}
+
+/// A link on a PCI Express bus.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct PcieLink {
+    /// What it runs at.
+    pub now: PcieRate,
+    /// The most that device and slot can.
+    pub most: PcieRate,
+}
+
+/// Rate of a link on a PCI Express bus.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct PcieRate {
+    /// Transfers of one bit on each lane, 10^9 a second.
+    pub gigatransfers: f64,
+    /// Lanes.
+    pub lanes: u64,
+}
+
+impl PcieRate {
+    /// What it carries, bit/s: 8 bits are sent as 10 up to 5 GT/s, and 128 as 130 above. Packets' headers, some 10 %,
+    /// are not taken off.
+    pub fn bits_per_second(self) -> u64 {
+        let coding = if self.gigatransfers <= 5.0 { 8.0 / 10.0 } else { 128.0 / 130.0 };
+        (self.gigatransfers * 1e9 * coding * self.lanes as f64) as u64
+    }
 }
 
 /// What the host is to be fit for.

@@ -95,6 +95,8 @@ fn others() -> io::Result<BTreeMap<u32, String>> {
 fn host() -> HostFacts {
     HostFacts {
         memory_bytes: file("/proc/meminfo").and_then(|text| memory(&text)).into(),
+        swapped_bytes: file("/proc/meminfo").and_then(|text| swapped(&text)).into(),
+        tuned_profile: tuned_profile().into(),
         page_bytes: rustix::param::page_size() as u64,
         cpus: file("/sys/devices/system/cpu/online").and_then(|text| Ok(cpu_list(&text)?.len() as u64)).into(),
         // A kernel without NUMA has no such file.
@@ -163,9 +165,29 @@ fn vendor(cpuinfo: &str) -> String {
 
 /// The line `MemTotal` of `/proc/meminfo`, as bytes.
 fn memory(meminfo: &str) -> Result<u64, String> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    meminfo_bytes(meminfo, "MemTotal")
+}
+
+/// What `/proc/meminfo` says is in swap space, bytes.
+fn swapped(meminfo: &str) -> Result<u64, String> {
+    Ok(meminfo_bytes(meminfo, "SwapTotal")?.saturating_sub(meminfo_bytes(meminfo, "SwapFree")?))
+}
+
+/// A line of `/proc/meminfo`, as bytes.
+fn meminfo_bytes(meminfo: &str, name: &str) -> Result<u64, String> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     let number = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    number.map(|kilobytes| kilobytes << 10).ok_or_else(|| "/proc/meminfo: no MemTotal in kB".into())
+    number.map(|kilobytes| kilobytes << 10).ok_or_else(|| format!("/proc/meminfo: no {name} in kB"))
+}
+
+/// The profile that tuned has made active.
+fn tuned_profile() -> Result<Option<String>, String> {
+    const PATH: &str = "/etc/tuned/active_profile";
+    match fs::read_to_string(PATH) {
+        Ok(text) => Ok(Some(text.trim().to_owned()).filter(|profile| !profile.is_empty())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!("{PATH}: {error}")),
+    }
 }
 
 fn sysctl<T: FromStr>(path: &str) -> Fact<T> {
@@ -219,6 +241,7 @@ mod tests {
         assert_eq!(vendor("processor\t: 0\nvendor_id\t: AuthenticAMD\n"), "AuthenticAMD");
         assert_eq!(vendor("processor\t: 0\n"), "");
         assert_eq!(memory("MemFree: 1 kB\n"), Err("/proc/meminfo: no MemTotal in kB".into()));
+        assert_eq!(swapped("SwapCached: 9 kB\nSwapTotal: 100 kB\nSwapFree: 60 kB\n"), Ok(40 << 10));
     }
 
     proptest! {

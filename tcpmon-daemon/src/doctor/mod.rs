@@ -1,8 +1,9 @@
 //! Can tcpmon run here, and is this host fit to receive? Facts, then decision, then telling.
 //!
 //! [`gather`] reads the facts and changes nothing. [`examine`] decides from the facts alone, by the [`RULES`]. [`tell`]
-//! shows the result to people and to programs.
+//! shows the result to people and to programs; [`diff`] compares it with an earlier one.
 
+pub mod diff;
 pub mod facts;
 pub mod gather;
 mod nic;

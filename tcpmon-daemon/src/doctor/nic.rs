@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 
 use super::{Check, GBIT, Rule, SC24, find, rate};
-use crate::doctor::facts::{DeviceFacts, Goal};
+use crate::doctor::facts::{DeviceFacts, Goal, PcieLink, PcieRate};
 
+const ESNET_NIC: &str = "ESnet fasterdata: NIC tuning";
 const WU: &str = "Wu, Crawford: Linux Kernel Issues in End Host Systems (Fermilab)";
 const SCALING: &str = "Documentation/networking/scaling.rst";
 
 /// The rules.
-pub(super) static RULES: [Rule; 10] = [
+pub(super) static RULES: [Rule; 14] = [
     Rule {
         id: "device.ring",
         wanted: "the receive ring has 1024 entries (4096 from 10 Gbit/s on, 8192 from 40 on with CPUs of AMD), or as \
@@ -31,6 +32,44 @@ pub(super) static RULES: [Rule; 10] = [
                 ring.entries < wanted,
                 || format!("its receive ring has {} of {} entries", ring.entries, ring.max_entries),
                 || format!("ethtool -G {} rx {wanted}", device.name),
+            )
+        }),
+    },
+    Rule {
+        id: "device.queues",
+        wanted: "from 10 Gbit/s on, it has as many receive queues as its NUMA node has CPUs, or as it can",
+        why: "each queue is emptied by one CPU at a time: with few queues, few CPUs do the work for all connections",
+        source: SCALING,
+        refuses: false,
+        check: Check::Device(|device, facts, goal| {
+            let Some(channels) = device.channels.get()? else { return Ok(None) };
+            let cpus = *facts.host.cpus.get()? / *facts.host.numa_nodes.get()?;
+            let wanted = cpus.clamp(1, channels.max_queues.max(1));
+            find(
+                speed(device, goal) >= 10 * GBIT && channels.queues < wanted,
+                || format!("it has {} of {} receive queues, for {cpus} CPUs", channels.queues, channels.max_queues),
+                || format!("ethtool -L {} combined {wanted} (or rx {wanted})", device.name),
+            )
+        }),
+    },
+    Rule {
+        id: "device.coalescing",
+        wanted: "from 10 Gbit/s on, it does not interrupt for every packet",
+        why: "an interrupt for each of a million packets a second leaves no time for their readers",
+        source: ESNET_NIC,
+        refuses: false,
+        check: Check::Device(|device, _, goal| {
+            let Some(coalescing) = device.coalescing.get()? else { return Ok(None) };
+            // The host of a virtual machine decides for such a device.
+            let is_virtual = device.driver.get()? == "virtio_net";
+            find(
+                speed(device, goal) >= 10 * GBIT
+                    && !is_virtual
+                    && !coalescing.is_adaptive
+                    && coalescing.usecs == 0
+                    && coalescing.packets <= 1,
+                || "it interrupts for every packet".into(),
+                || format!("ethtool -C {} adaptive-rx on (or rx-usecs 16)", device.name),
             )
         }),
     },
@@ -114,6 +153,20 @@ pub(super) static RULES: [Rule; 10] = [
         }),
     },
     Rule {
+        id: "device.gro-hw",
+        wanted: "from 40 Gbit/s on, the device itself merges packets (rx-gro-hw), if it can",
+        why: "one stream received 62 instead of 24 Gbit/s with an MTU of 1500, and 53 instead of 40 with 9000",
+        source: SC24,
+        refuses: false,
+        check: Check::Device(|device, _, goal| {
+            find(
+                speed(device, goal) >= 40 * GBIT && *device.gro_hw.get()? == Some(false),
+                || "rx-gro-hw is off".into(),
+                || format!("ethtool -K {} rx-gro-hw on", device.name),
+            )
+        }),
+    },
+    Rule {
         id: "device.lro",
         wanted: "large receive offload (LRO) is off on a host that forwards packets",
         why: "merged packets cannot be forwarded as they came; GRO has no such limit",
@@ -184,6 +237,28 @@ pub(super) static RULES: [Rule; 10] = [
                 speed(device, goal) >= 10 * GBIT && *device.flow_control.get()? == Some(false),
                 || "it sends no pause frames".into(),
                 || format!("ethtool -A {} tx on", device.name),
+            )
+        }),
+    },
+    Rule {
+        id: "device.pcie",
+        wanted: "its link on the PCI Express bus carries at least as much as its network link",
+        why: "what does not get through the bus waits in the device, which then drops packets",
+        source: "PCI Express Base Specification",
+        refuses: false,
+        check: Check::Device(|device, _, goal| {
+            let Some(PcieLink { now, most }) = *device.pcie.get()? else { return Ok(None) };
+            let wanted = speed(device, goal);
+            let say = |rate: PcieRate| format!("{} GT/s x{}", rate.gigatransfers, rate.lanes);
+            find(
+                now.bits_per_second() < wanted,
+                || format!("its PCIe link ({}) carries {} of {}", say(now), rate(now.bits_per_second()), rate(wanted)),
+                || match most.bits_per_second() {
+                    more if more > now.bits_per_second() => {
+                        format!("find out why it does not run at {}: reseat it, or move it to another slot", say(most))
+                    }
+                    _ => "move it to a slot with more lanes or a newer generation".into(),
+                },
             )
         }),
     },

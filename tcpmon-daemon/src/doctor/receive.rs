@@ -8,6 +8,7 @@ const BOWDEN: &str = "Bowden, Wu, Crawford: Tuning Systems for TCP/IP Performanc
 const IP_SYSCTL: &str = "Documentation/networking/ip-sysctl.rst";
 const NET_SYSCTL: &str = "Documentation/admin-guide/sysctl/net.rst";
 const ESNET: &str = "ESnet fasterdata: Linux host tuning";
+const OSG: &str = "OSG networking: Host and Network Tuning (EL9)";
 
 const MIB: u64 = 1 << 20;
 
@@ -18,7 +19,7 @@ const MAX_BUFFER: u64 = i32::MAX as u64;
 const LARGEST_WINDOW: u64 = 65_535 << 14;
 
 /// The rules.
-pub(super) static RULES: [Rule; 22] = [
+pub(super) static RULES: [Rule; 24] = [
     Rule {
         id: "host.streams",
         wanted: "no connection has to have more than 1 GiB on the way",
@@ -212,6 +213,38 @@ pub(super) static RULES: [Rule; 22] = [
                 reserve > memory / 20,
                 || format!("vm.min_free_kbytes keeps {} of {}", bytes(reserve), bytes(memory)),
                 || format!("sysctl -w vm.min_free_kbytes={}", (memory / 100) >> 10),
+            )
+        }),
+    },
+    Rule {
+        id: "host.swap",
+        wanted: "at most 1 % of the memory is in swap space",
+        why: "a reader whose memory is there waits for a disk while its data wait; swapping frees memory too late for \
+              packets",
+        source: BOWDEN,
+        refuses: false,
+        check: Check::Once(|facts, _| {
+            let (swapped, memory) = (*facts.host.swapped_bytes.get()?, *facts.host.memory_bytes.get()?);
+            find(
+                swapped > memory / 100,
+                || format!("{} of {} are in swap space", bytes(swapped), bytes(memory)),
+                || "find what needs the memory (`ps --sort -rss`), then swapoff -a".into(),
+            )
+        }),
+    },
+    Rule {
+        id: "host.tuned",
+        wanted: "if tuned runs, its profile is made for throughput or latency, not to save power",
+        why: "tuned sets governors and sysctls when it starts, whatever was set by hand",
+        source: OSG,
+        refuses: false,
+        check: Check::Once(|facts, _| {
+            let profile = facts.host.tuned_profile.get()?.as_deref().unwrap_or_default();
+            let saves_power = ["balanced", "desktop", "laptop", "powersave", "spindown"];
+            find(
+                saves_power.iter().any(|name| profile.contains(name)),
+                || format!("the profile of tuned is {profile}"),
+                || "tuned-adm profile network-throughput".into(),
             )
         }),
     },

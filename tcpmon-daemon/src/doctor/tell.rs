@@ -11,6 +11,9 @@ use super::{
 };
 use crate::model::snapshot::Verdict;
 
+/// Version of the JSON.
+pub const FORMAT_VERSION: u32 = 1;
+
 /// Everything, as one JSON object.
 ///
 /// # Errors
@@ -26,7 +29,8 @@ pub fn json(facts: &Facts, goal: &Goal, diagnosis: &Diagnosis) -> serde_json::Re
         diagnosis: &'a Diagnosis,
         facts: &'a Facts,
     }
-    serde_json::to_string_pretty(&Report { format_version: 1, can_run: !diagnosis.refuses(), goal, diagnosis, facts })
+    let format_version = FORMAT_VERSION;
+    serde_json::to_string_pretty(&Report { format_version, can_run: !diagnosis.refuses(), goal, diagnosis, facts })
 }
 
 /// Everything, in lines of at most about 100 characters where the values allow it.

@@ -10,13 +10,16 @@ use super::{facts::*, *};
 use crate::{
     kernel::Prerequisites,
     model::{
-        host::Ring,
+        host::{Channels, Coalescing, Ring},
         snapshot::{ProbeStatus, Verdict},
     },
 };
 
 const GIB: u64 = 1 << 30;
 const GBIT: u64 = 1_000_000_000;
+
+/// Carries 252 Gbit/s.
+const PCIE_16: PcieRate = PcieRate { gigatransfers: 16.0, lanes: 16 };
 
 fn known<T>(found: T) -> Fact<T> {
     Fact::Known(found)
@@ -47,6 +50,8 @@ fn tuned() -> Facts {
     };
     let host = HostFacts {
         memory_bytes: known(256 * GIB),
+        swapped_bytes: known(2 * GIB),
+        tuned_profile: known(Some("network-throughput".into())),
         page_bytes: 4096,
         cpus: known(64),
         numa_nodes: known(2),
@@ -81,6 +86,10 @@ fn tuned() -> Facts {
         ring: known(Some(Ring { entries: 8192, max_entries: 8192 })),
         gro: known(true),
         lro: known(false),
+        gro_hw: known(Some(true)),
+        channels: known(Some(Channels { queues: 32, max_queues: 64 })),
+        coalescing: known(Some(Coalescing { is_adaptive: true, usecs: 8, packets: 128 })),
+        pcie: known(Some(PcieLink { now: PCIE_16, most: PCIE_16 })),
         flow_control: known(Some(true)),
         numa_node: known(Some(1)),
         local_cpus: known((32..64).collect()),
@@ -108,7 +117,7 @@ fn refused(denied: bool) -> Fact<Result<Vec<ProbeStatus>, Refusal>> {
 }
 
 /// For each change, what is found then, and what is to be set.
-const CHANGES: [(Change, &str, &str); 59] = [
+const CHANGES: [(Change, &str, &str); 71] = [
     (|it| it.run.prerequisites.object = false, "run.build", "cargo xtask setup"),
     (|it| it.run.prerequisites.btf = Err("No such file".into()), "run.btf", "CONFIG_DEBUG_INFO_BTF"),
     (|it| it.run.prerequisites.missing_functions = vec!["bpf_sock_from_file"], "run.kernel", "5.15"),
@@ -198,6 +207,9 @@ const CHANGES: [(Change, &str, &str); 59] = [
     ),
     (|it| it.host.min_free_kbytes = known(67_584), "host.min-free", "sysctl -w vm.min_free_kbytes=122071"),
     (|it| it.host.min_free_kbytes = known(16 << 20), "host.min-free-high", "sysctl -w vm.min_free_kbytes=2684354"),
+    (|it| it.host.swapped_bytes = known(3 * GIB), "host.swap", "swapoff -a"),
+    (|it| it.host.tuned_profile = known(Some("balanced".into())), "host.tuned", "tuned-adm profile network-throughput"),
+    (|it| it.host.tuned_profile = known(None), "", ""),
     (|it| it.host.netdev_max_backlog = known(1000), "host.backlog", "sysctl -w net.core.netdev_max_backlog=100000"),
     (
         |it| it.host.softnet = known(SoftnetSums { processed: 10_000_000, dropped: 11, time_squeezed: 0 }),
@@ -243,6 +255,34 @@ const CHANGES: [(Change, &str, &str); 59] = [
         "smp_affinity_list",
     ),
     (|it| it.devices[0].rx_queues = known(1), "device.rps", "echo ffffffff > /sys/class/net/eth0/queues/rx-0/rps_cpus"),
+    (
+        |it| it.devices[0].channels = known(Some(Channels { queues: 31, max_queues: 64 })),
+        "device.queues",
+        "ethtool -L eth0 combined 32",
+    ),
+    (|it| it.devices[0].channels = known(Some(Channels { queues: 16, max_queues: 16 })), "", ""),
+    (
+        |it| it.devices[0].coalescing = known(Some(Coalescing { is_adaptive: false, usecs: 0, packets: 1 })),
+        "device.coalescing",
+        "ethtool -C eth0 adaptive-rx on",
+    ),
+    (|it| it.devices[0].coalescing = known(Some(Coalescing { is_adaptive: false, usecs: 8, packets: 0 })), "", ""),
+    (|it| it.devices[0].gro_hw = known(Some(false)), "device.gro-hw", "ethtool -K eth0 rx-gro-hw on"),
+    (|it| it.devices[0].gro_hw = known(None), "", ""),
+    (
+        |it| it.devices[0].pcie = known(Some(PcieLink { now: PcieRate { lanes: 4, ..PCIE_16 }, most: PCIE_16 })),
+        "device.pcie",
+        "find out why it does not run at 16 GT/s x16",
+    ),
+    (
+        |it| {
+            let slow = PcieRate { gigatransfers: 5.0, lanes: 16 };
+            it.devices[0].pcie = known(Some(PcieLink { now: slow, most: slow }))
+        },
+        "device.pcie",
+        "newer generation",
+    ),
+    (|it| it.devices[0].pcie = known(None), "", ""),
     (|it| it.devices[0].gro = known(false), "device.gro", "ethtool -K eth0 gro on"),
     (
         |it| {
@@ -314,6 +354,7 @@ fn a_small_slow_host_with_the_kernels_defaults_passes_a_short_path() {
     let mut facts = tuned();
     facts.host = HostFacts {
         memory_bytes: known(4 * GIB),
+        swapped_bytes: known(0),
         numa_nodes: known(1),
         tcp_rmem: known([4096, 131_072, 6_291_456]),
         rmem_max: known(4_194_304),
@@ -371,6 +412,38 @@ fn programs_are_told_in_json_that_is_not_of_rust() {
 }
 
 #[test]
+fn what_has_changed_is_told_fact_by_fact() {
+    let answer = |facts: &Facts| -> serde_json::Value {
+        serde_json::from_str(&tell::json(facts, &goal(), &Diagnosis::default()).unwrap()).unwrap()
+    };
+    let before = answer(&tuned());
+    assert_eq!(diff::text(&diff::differences(&before, &before)), "nothing has changed\n");
+    let mut facts = tuned();
+    facts.host.softnet = known(SoftnetSums { processed: 20_000_000, dropped: 4, time_squeezed: 901 });
+    facts.host.swapped_bytes = known(0);
+    facts.run.others = known(BTreeMap::from([(7, "tcpmon daemon".into())]));
+    assert_eq!(diff::differences(&before, &answer(&facts)), [], "they change by themselves");
+    facts.host.tcp_rmem = known([4096, 131_072, 6_291_456]);
+    facts.host.sack = Fact::Unknown("Permission denied".into());
+    facts.devices[0].gro = known(false);
+    facts.devices[0].interrupts = known(BTreeMap::from([(100, vec![1, 2])]));
+    facts.run.probes = known(Ok(Vec::new()));
+    let text = diff::text(&diff::differences(&before, &answer(&facts)));
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines[0], "devices.eth0.gro: true -> false");
+    assert_eq!(lines[1], "devices.eth0.interrupts.100: [32] -> [1,2]");
+    assert_eq!(lines[2], "devices.eth0.interrupts.101: [33] -> nothing");
+    assert!(lines.contains(&r#"host.sack: 1 -> {"unknown":"Permission denied"}"#), "{text}");
+    assert!(lines.contains(&"host.tcp_rmem: [4096,131072,2147483647] -> [4096,131072,6291456]"), "{text}");
+    assert!(lines.iter().any(|line| line.starts_with("run.probes.tcp_probe: {") && line.ends_with("} -> nothing")));
+    assert_eq!(lines.last(), Some(&"37 facts have changed"));
+    // A device that has gone.
+    facts.devices.clear();
+    let gone = diff::differences(&before, &answer(&facts));
+    assert!(gone[0].fact == "devices.eth0" && gone[0].now.is_null() && gone[0].before["name"] == "eth0", "{gone:?}");
+}
+
+#[test]
 fn what_is_not_known_is_not_found_but_named() {
     let mut facts = tuned();
     facts.host.sack = Fact::Unknown("/proc/sys/net/ipv4/tcp_sack: Permission denied".into());
@@ -397,7 +470,7 @@ fn people_and_programs_are_told_the_same() {
         text.contains("  eth0: mlx5_core, 100 Gbit/s, MTU 9000, ring 8192 of 8192, receive queues: 32\n"),
         "{text}"
     );
-    assert!(text.ends_with("2 findings; 48 checks passed. Nothing was changed.\n"), "{text}");
+    assert!(text.ends_with("2 findings; 54 checks passed. Nothing was changed.\n"), "{text}");
     assert_eq!(json["can_run"], false);
     assert_eq!(json["findings"][1]["rule"], "host.window-scaling");
     assert_eq!(json["facts"]["host"]["tcp_rmem"][1], 131_072);

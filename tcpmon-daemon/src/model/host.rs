@@ -59,6 +59,26 @@ pub struct Ring {
     pub max_entries: u64,
 }
 
+/// How many receive queues a device has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Channels {
+    /// Queues in use.
+    pub queues: u64,
+    /// As many as its driver can have.
+    pub max_queues: u64,
+}
+
+/// When a device interrupts a CPU for received packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Coalescing {
+    /// Whether the driver adapts the two limits to the traffic.
+    pub is_adaptive: bool,
+    /// At the latest after this time, microseconds.
+    pub usecs: u64,
+    /// At the latest after this many packets.
+    pub packets: u64,
+}
+
 /// Receive-side counters of one CPU (`/proc/net/softnet_stat`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Softnet {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use tcpmon_trace::{
-    scale::{Bytes, Time},
+    scale::{Bytes, Count, Time},
     summary::causes,
 };
 
@@ -174,8 +174,8 @@ fn line(row: &Row) -> Vec<String> {
         None => vec![row.process.clone(), row.service.clone(), row.gauges.sockets.to_string()],
     };
     let what = [
-        Bytes(rates.received as u64).to_string(),
-        Bytes(rates.read as u64).to_string(),
+        Count(rates.received as u64).to_string(),
+        Count(rates.read as u64).to_string(),
         Bytes(gauges.queue_bytes).to_string(),
         Bytes(gauges.used_bytes).to_string(),
         Bytes(gauges.limit_bytes).to_string(),

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs, io, path::PathBuf};
 
 use super::{cpu_list, file};
 use crate::{
-    doctor::facts::{DeviceFacts, Fact},
+    doctor::facts::{DeviceFacts, Fact, PcieLink, PcieRate},
     host::{
         Buffer, Ethtool,
         link::{self, Link},
@@ -51,6 +51,10 @@ impl Interface {
             ring: answer(&self.0.name, &|ethtool, name| ethtool.receive_ring(name)).into(),
             gro: answer(&self.0.name, &|ethtool, name| ethtool.has_gro(name)).into(),
             lro: answer(&self.0.name, &|ethtool, name| ethtool.has_lro(name)).into(),
+            gro_hw: answer(&self.0.name, &|ethtool, name| ethtool.has_feature(name, "rx-gro-hw")).into(),
+            channels: answer(&self.0.name, &|ethtool, name| ethtool.channels(name)).into(),
+            coalescing: answer(&self.0.name, &|ethtool, name| ethtool.coalescing(name)).into(),
+            pcie: self.read(|device| Ok(device.pcie())),
             flow_control: answer(&self.0.name, &|ethtool, name| ethtool.sends_pause_frames(name)).into(),
             numa_node: self
                 .read(|device| device.bus("numa_node").map_or(Ok(None), |path| Ok(file(path)?.parse().ok()))),
@@ -98,6 +102,21 @@ impl Sysfs {
             .find(|path| path.exists())
     }
 
+    /// Its link on the PCI Express bus, if sysfs knows all of it.
+    fn pcie(&self) -> Option<PcieLink> {
+        let rate = |speed: &str, width: &str| {
+            Some(PcieRate {
+                gigatransfers: gigatransfers(&file(self.bus(speed)?).ok()?)?,
+                // 0 and 255 stand for an unknown number.
+                lanes: file(self.bus(width)?).ok()?.parse().ok().filter(|lanes| (1..=32).contains(lanes))?,
+            })
+        };
+        Some(PcieLink {
+            now: rate("current_link_speed", "current_link_width")?,
+            most: rate("max_link_speed", "max_link_width")?,
+        })
+    }
+
     fn receive_queues(&self) -> Result<Vec<PathBuf>, String> {
         let folder = self.0.join("queues");
         let entries = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -135,5 +154,25 @@ impl Sysfs {
             }
         }
         Ok(interrupts)
+    }
+}
+
+/// The number in a text such as `8.0 GT/s PCIe`; none in `Unknown`.
+fn gigatransfers(speed: &str) -> Option<f64> {
+    let number: f64 = speed.split_once(" GT/s")?.0.parse().ok()?;
+    (0.0..1000.0).contains(&number).then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speeds_of_a_bus_are_read_as_kernels_write_them() {
+        assert_eq!(gigatransfers("8.0 GT/s PCIe"), Some(8.0));
+        assert_eq!(gigatransfers("2.5 GT/s"), Some(2.5));
+        assert_eq!(gigatransfers("5 GT/s"), Some(5.0));
+        assert_eq!((gigatransfers("Unknown"), gigatransfers("Unknown speed")), (None, None));
+        assert_eq!((gigatransfers("NaN GT/s"), gigatransfers("-1 GT/s")), (None, None));
     }
 }

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use zerocopy::IntoBytes;
 
-use crate::model::host::Ring;
+use crate::model::host::{Channels, Coalescing, Ring};
 
 /// Maximum number of statistics that are read of one device; a NIC of 100 Gbit/s with a queue per CPU has thousands.
 const MAX_STATISTICS: usize = 65_536;
@@ -27,18 +27,26 @@ const BUFFER_WORDS: usize = HEADER_WORDS + MAX_STATISTICS * NAME_WORDS;
 /// `ETH_SS_STATS`: the set of the statistics' names.
 const STATISTICS_NAME_SET: u32 = 1;
 
+/// `ETH_SS_FEATURES`: the set of the offloads' names. The kernel knows fewer than this many.
+const FEATURE_NAME_SET: u32 = 4;
+const MAX_FEATURES: usize = 1024;
+
 /// Commands of `linux/ethtool.h`. All of them only read, and require no capability.
 #[derive(Clone, Copy, Debug)]
 #[repr(u32)]
 enum EthtoolCommand {
     Link = 0x01,
     DriverInfo = 0x03,
+    Coalescing = 0x0e,
     RingParameters = 0x10,
     PauseParameters = 0x12,
     Names = 0x1b,
     Statistics = 0x1d,
     Flags = 0x25,
     Gro = 0x2b,
+    NameCount = 0x37,
+    Features = 0x3a,
+    Channels = 0x3c,
 }
 
 /// `ETH_FLAG_LRO`.
@@ -86,15 +94,10 @@ impl<'a> Ethtool<'a> {
 
     /// Size of the receive ring; `None` if the driver has none.
     pub(crate) fn receive_ring(&mut self, device: &str) -> Result<Option<Ring>> {
-        match self.request_from_driver(device, EthtoolCommand::RingParameters, [0, 0]) {
-            // struct ethtool_ringparam: cmd; rx, rx_mini, rx_jumbo, tx: first the maximum sizes, then the current ones.
-            Ok(answer) => {
-                let ring = Ring { entries: u64::from(answer[5]), max_entries: u64::from(answer[1]) };
-                Ok((ring.max_entries > 0).then_some(ring))
-            }
-            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(None),
-            Err(error) => Err(error),
-        }
+        // struct ethtool_ringparam: cmd; rx, rx_mini, rx_jumbo, tx: first the maximum sizes, then the current ones.
+        let answer = optional(self.request_from_driver(device, EthtoolCommand::RingParameters, [0, 0]))?;
+        let ring = answer.map(|answer| Ring { entries: u64::from(answer[5]), max_entries: u64::from(answer[1]) });
+        Ok(ring.filter(|ring| ring.max_entries > 0))
     }
 
     /// Speed of the link, bit/s; 0 if the driver does not know it.
@@ -108,12 +111,9 @@ impl<'a> Ethtool<'a> {
 
     /// Whether the device sends pause frames when its ring fills; `None` if its driver has no flow control.
     pub(crate) fn sends_pause_frames(&mut self, device: &str) -> Result<Option<bool>> {
-        match self.request_from_driver(device, EthtoolCommand::PauseParameters, [0, 0]) {
-            // struct ethtool_pauseparam: cmd; autoneg; rx_pause; tx_pause.
-            Ok(answer) => Ok(Some(answer[3] != 0)),
-            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(None),
-            Err(error) => Err(error),
-        }
+        // struct ethtool_pauseparam: cmd; autoneg; rx_pause; tx_pause.
+        let answer = optional(self.request_from_driver(device, EthtoolCommand::PauseParameters, [0, 0]))?;
+        Ok(answer.map(|answer| answer[3] != 0))
     }
 
     /// Whether generic receive offload is on.
@@ -125,6 +125,48 @@ impl<'a> Ethtool<'a> {
     /// Whether large receive offload is on.
     pub(crate) fn has_lro(&mut self, device: &str) -> Result<bool> {
         Ok(self.request_from_driver(device, EthtoolCommand::Flags, [0, 0])?[1] & LRO_FLAG != 0)
+    }
+
+    /// How many receive queues the device has; `None` if its driver does not let them be set.
+    pub(crate) fn channels(&mut self, device: &str) -> Result<Option<Channels>> {
+        // struct ethtool_channels: cmd; max_rx, max_tx, max_other, max_combined; the same for what is in use.
+        let answer = optional(self.request_from_driver(device, EthtoolCommand::Channels, [0, 0]))?;
+        Ok(answer.map(|answer| Channels {
+            queues: u64::from(answer[5]) + u64::from(answer[8]),
+            max_queues: u64::from(answer[1].max(answer[4])),
+        }))
+    }
+
+    /// When the device interrupts; `None` if its driver does not say.
+    pub(crate) fn coalescing(&mut self, device: &str) -> Result<Option<Coalescing>> {
+        // struct ethtool_coalesce: cmd; rx_coalesce_usecs, rx_max_coalesced_frames; 7 others; use_adaptive_rx_coalesce.
+        let answer = optional(self.request_from_driver(device, EthtoolCommand::Coalescing, [0, 0]))?;
+        Ok(answer.map(|answer| Coalescing {
+            is_adaptive: answer[10] != 0,
+            usecs: u64::from(answer[1]),
+            packets: u64::from(answer[2]),
+        }))
+    }
+
+    /// Whether an offload, by the name that `ethtool -k` shows, is on; `None` if the device cannot have it.
+    pub(crate) fn has_feature(&mut self, device: &str, name: &str) -> Result<Option<bool>> {
+        // struct ethtool_sset_info: cmd; reserved; a mask of 64 bits; for each set in the mask, the number of its names.
+        let [low, high] = [1 << FEATURE_NAME_SET, 0];
+        self.buffer.0[3] = high;
+        let answer = self.request_from_driver(device, EthtoolCommand::NameCount, [0, low])?;
+        let count = if answer[2] == 0 { 0 } else { answer[4] };
+        if count as usize > MAX_FEATURES {
+            return Err(Error::other(format!("the kernel has {count} offloads, the limit is {MAX_FEATURES}")));
+        }
+        let answer = self.request_from_driver(device, EthtoolCommand::Names, [FEATURE_NAME_SET, count])?;
+        let names = names_in(answer, count)?;
+        let Some(at) = names.iter().position(|known| known == name) else { return Ok(None) };
+        // struct ethtool_gfeatures: cmd; size; for each 32 offloads what can be changed, is wanted, is on, and never
+        // changes.
+        let blocks = count.div_ceil(32);
+        let answer = self.request_from_driver(device, EthtoolCommand::Features, [blocks, 0])?;
+        let [available, _, active, _] = [0, 1, 2, 3].map(|word| answer[2 + at / 32 * 4 + word] & 1 << (at % 32) != 0);
+        Ok((available || active).then_some(active))
     }
 
     /// Names of the statistics in the order of [`Ethtool::statistics`].
@@ -166,6 +208,15 @@ impl<'a> Ethtool<'a> {
         // one.
         let outcome = unsafe { libc::ioctl(self.socket.as_raw_fd(), SIOCETHTOOL, &request) };
         if outcome == 0 { Ok(buffer) } else { Err(Error::last_os_error()) }
+    }
+}
+
+/// Nothing if the driver does not answer this at all.
+fn optional<T>(answer: Result<T>) -> Result<Option<T>> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

@@ -53,8 +53,8 @@ const PROCESS: Column = Column {
     sort: Some(SortKey::Process),
     ..name("PROCESS", 11, 0, 20, |row, width, theme| text(cut(&row.process, width, theme)))
 };
-const RECEIVED: Column = number("RECV/s", 0, Some(SortKey::Received), |row, _, _| bytes(row.rates.received));
-const READ: Column = number("READ/s", 2, Some(SortKey::Read), |row, _, _| bytes(row.rates.read));
+const RECEIVED: Column = number("RECV/s", 0, Some(SortKey::Received), |row, _, _| rate(row.rates.received));
+const READ: Column = number("READ/s", 2, Some(SortKey::Read), |row, _, _| rate(row.rates.read));
 const QUEUE: Column = number("QUEUE", 0, Some(SortKey::Queue), |row, _, _| text(Bytes(row.gauges.queue_bytes)));
 const BUFFER: Column = name("BUFFER", 6, 1, 12, |row, width, theme| {
     let gauges = &row.gauges;
@@ -213,8 +213,9 @@ fn text(value: impl ToString) -> Vec<Span<'static>> {
     vec![Span::raw(value.to_string())]
 }
 
-fn bytes(value: f64) -> Vec<Span<'static>> {
-    text(Bytes(value as u64))
+/// Bytes a second.
+fn rate(value: f64) -> Vec<Span<'static>> {
+    text(Count(value as u64))
 }
 
 fn time(seconds: f64) -> Vec<Span<'static>> {
