@@ -30,12 +30,7 @@ pub fn check(tcpmon: &Path) -> Result<()> {
     let python = setup::python(&folder.join("requirements.txt"), &tools.join("python"))?;
     let kustomize = kustomize(&tools.join("bin"))?;
     process::run(
-        Command::new(python)
-            .arg("-B")
-            .arg(folder.join("check.py"))
-            .arg(kustomize)
-            .arg(schemas()?)
-            .arg(tcpmon),
+        Command::new(python).arg("-B").arg(folder.join("check.py")).arg(kustomize).arg(schemas()?).arg(tcpmon),
     )?;
     process::output(Command::new("promtool").args(["test", "rules"]).arg(folder.join("join_test.yaml")))?;
     println!("the manifests for Kubernetes are valid");

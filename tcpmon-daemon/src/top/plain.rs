@@ -200,8 +200,8 @@ mod tests {
         let mut rows = Rows::default();
         rows.take(at(1, sample(2)));
         let mut second = at(2, sample(2));
-        second.socket_mut(1).totals.received_bytes = 5 << 20;
-        second.socket_mut(1).totals.read_bytes = 5 << 20;
+        second.socket_mut(1).totals.received_bytes = 5_000_000;
+        second.socket_mut(1).totals.read_bytes = 5_000_000;
         second.socket_mut(1).totals.limited_ns = [250_000_000, 750_000_000, 0, 0, 0];
         rows.take(second);
         rows.sockets.sort_by(|a, b| a.subject.cmp(&b.subject));
@@ -238,7 +238,7 @@ mod tests {
         let lines: Vec<serde_json::Value> =
             text.lines().map(|line| serde_json::from_str(line).expect("an object")).collect();
         assert_eq!(lines.len(), 2);
-        assert_eq!(lines[1]["received_bytes_per_second"], f64::from(5 << 20));
+        assert_eq!(lines[1]["received_bytes_per_second"], 5_000_000.0);
         assert_eq!(lines[1]["limited"]["application"], 0.75);
         assert_eq!((&lines[1]["remote_port"], &lines[1]["pid"]), (&40_001.into(), &4711.into()));
         assert_eq!(lines[0]["limited_by"], serde_json::Value::Null);
