@@ -266,8 +266,8 @@ fn round_trip_us(round: &mut Round, now_ns: u64, round_ns: u64, path: Path) -> u
 
 /// Places the time since the reader's last read, after [`fold`](crate::fold::fold) has counted that time: the part in
 /// which the reader waited for a CPU is the scheduler's. `run_delay_ns` is the thread's `run_delay`; without
-/// `same_reader`, what it was at its last read is unknown, and everything stays the application's. At each read, because
-/// the reads in which it waited are those that find most bytes.
+/// `same_reader`, what it was at its last read is unknown, and everything stays the application's. Each read is divided
+/// by itself, because the few reads that wait for a CPU find most bytes.
 #[inline(always)]
 pub fn place(state: &mut SocketState, now_ns: u64, run_delay_ns: u64, same_reader: bool) {
     let SocketState { round, reads, counters, .. } = state;

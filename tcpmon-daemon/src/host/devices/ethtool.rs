@@ -150,7 +150,7 @@ impl<'a> Ethtool<'a> {
 
     /// Whether an offload, by the name that `ethtool -k` shows, is on; `None` if the device cannot have it.
     pub(crate) fn has_feature(&mut self, device: &str, name: &str) -> Result<Option<bool>> {
-        // struct ethtool_sset_info: cmd; reserved; a mask of 64 bits; for each set in the mask, the number of its names.
+        // struct ethtool_sset_info: cmd; reserved; a mask of 64 bits; for each set in it, the number of its names.
         let [low, high] = [1 << FEATURE_NAME_SET, 0];
         self.buffer.0[3] = high;
         let answer = self.request_from_driver(device, EthtoolCommand::NameCount, [0, low])?;
