@@ -64,6 +64,7 @@ pub fn resolve(btf: &Btf<'_>) -> Result<Layout, Missing> {
         tcp_bytes_received: tcp("bytes_received")?,
         tcp_data_segs_in: tcp("data_segs_in")?,
         tcp_segs_out: tcp("segs_out")?,
+        tcp_sent_queue: tcp("tsorted_sent_queue")?,
         tcp_sacks: tcp("selective_acks")?,
         tcp_sack_count: tcp("rx_opt.num_sacks")?,
         tcp_rcv_rtt: tcp("rcv_rtt_est.rtt_us")?,

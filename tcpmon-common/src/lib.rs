@@ -20,6 +20,7 @@ pub mod loss;
 pub mod memory_limit;
 pub mod name;
 pub mod napi;
+pub mod owner;
 pub mod reader;
 pub mod settings;
 pub mod socket;

@@ -41,15 +41,12 @@ pub enum Loss {
     ImpossibleTime = 13,
     /// A sequence number went backwards: the change was treated as 0.
     ImpossibleBytes = 14,
-    /// There are more listening sockets on kernel-chosen ports than are remembered: this one's connections are a
-    /// service of their own.
-    ChosenPort = 15,
     /// A trace follows more processes than it can: a process that a traced one started is not traced.
-    FollowedProcess = 16,
+    FollowedProcess = 15,
 }
 
 /// Number of kinds of [`Loss`].
-pub const LOSSES: usize = 17;
+pub const LOSSES: usize = 16;
 
 impl Loss {
     /// All kinds in the order of their index.
@@ -69,7 +66,6 @@ impl Loss {
         Loss::HandedOver,
         Loss::ImpossibleTime,
         Loss::ImpossibleBytes,
-        Loss::ChosenPort,
         Loss::FollowedProcess,
     ];
 
@@ -91,7 +87,6 @@ impl Loss {
             Loss::HandedOver => "handed_over",
             Loss::ImpossibleTime => "impossible_time",
             Loss::ImpossibleBytes => "impossible_bytes",
-            Loss::ChosenPort => "chosen_port",
             Loss::FollowedProcess => "followed_process",
         }
     }

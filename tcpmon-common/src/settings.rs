@@ -87,6 +87,8 @@ pub struct Layout {
     pub tcp_data_segs_in: u32,
     /// `tcp_sock.segs_out`
     pub tcp_segs_out: u32,
+    /// `tcp_sock.tsorted_sent_queue.next`
+    pub tcp_sent_queue: u32,
     /// `tcp_sock.selective_acks`
     pub tcp_sacks: u32,
     /// `tcp_sock.rx_opt.num_sacks`
@@ -203,9 +205,9 @@ pub struct Settings {
     /// BTF id of `struct tcp_sock`.
     pub tcp_sock_type: u32,
     /// 64 less the binary logarithm of the number of buckets in the table of states.
-    pub table_shift: u16,
+    pub table_shift: u32,
     /// 1 if user space can look at sockets, by running a program; otherwise events note for it what they have seen.
-    pub can_look: u16,
+    pub can_look: u32,
     /// `CLOCK_MONOTONIC` when tcpmon started, ns.
     pub began_ns: u64,
     /// Ids of control groups (cgroup v2).
@@ -216,5 +218,5 @@ pub struct Settings {
     pub ephemeral_ports: [[u16; 2]; EPHEMERAL_RANGES],
 }
 
-const _: () = assert!(size_of::<Layout>() == 73 * 4);
-const _: () = assert!(size_of::<Settings>() == 73 * 4 + 28 + 8 + 64 + 32 + 32);
+const _: () = assert!(size_of::<Layout>() == 74 * 4);
+const _: () = assert!(size_of::<Settings>() == 74 * 4 + 32 + 8 + 64 + 32 + 32);

@@ -15,7 +15,7 @@ pub const SOCKET_PASSIVE: u32 = 1;
 pub const SOCKET_ACTIVE: u32 = 2;
 /// The state is final: no program writes to it any more, and user space takes it and gives it back to the store.
 pub const SOCKET_FINAL: u32 = 4;
-/// The local side accepted the connection on a port that the kernel chose for the listening socket.
+/// The kernel chose the port of the listening socket: of this one, or of the one that has accepted this connection.
 pub const SOCKET_PORT_CHOSEN: u32 = 16;
 /// The connection is counted among those that started to open.
 pub const SOCKET_OPENED: u32 = 32;
@@ -156,7 +156,7 @@ pub fn byte_seconds(ticks: u64) -> f64 {
 }
 
 /// A network namespace (its inode number), a port and a local address as one number: key of the map of ports that the
-/// kernel chose. Two addresses of one port have one key with a chance of 1 in 65,536; 0 is the key's part for all
+/// kernel had chosen when tcpmon started. Two addresses of one port have one key with a chance of 1 in 65,536; 0 is the key's part for all
 /// addresses of the host.
 #[inline(always)]
 pub fn port_key(netns: u32, port: u16, address: [u64; 2]) -> u64 {
@@ -178,8 +178,11 @@ pub struct SocketIdentity {
     pub local_port: u16,
     /// Remote port.
     pub remote_port: u16,
+    /// Port of the listening socket that has accepted the connection; otherwise the local port. A transparent proxy
+    /// accepts connections to all ports with one listening socket.
+    pub service_port: u16,
     /// Zero.
-    pub padding: [u16; 3],
+    pub padding: [u16; 2],
     /// Local address; the first four bytes for `AF_INET`.
     pub local_address: [u8; 16],
     /// Remote address.
@@ -193,7 +196,8 @@ impl SocketIdentity {
         family: 0,
         local_port: 0,
         remote_port: 0,
-        padding: [0; 3],
+        service_port: 0,
+        padding: [0; 2],
         local_address: [0; 16],
         remote_address: [0; 16],
     };
@@ -254,8 +258,10 @@ pub struct SocketState {
     pub reported_seq: u32,
     /// In a trace: where that reader has the socket, if it does not keep it.
     pub traced_place: u32,
+    /// Cookie of the listening socket that has accepted the connection; 0 if it is not known.
+    pub listener: u64,
     /// Zero.
-    pub padding: [u64; 2],
+    pub padding: u64,
     /// Which connection it is, as it was when counting started. A cache line begins here.
     pub identity: SocketIdentity,
     /// Where user space cannot look at sockets: `sk_rmem_alloc` at the last event.
@@ -292,7 +298,8 @@ impl SocketState {
         cgroup: 0,
         reported_seq: 0,
         traced_place: 0,
-        padding: [0; 2],
+        listener: 0,
+        padding: 0,
         identity: SocketIdentity::ZERO,
         seen_rmem: 0,
         seen_window: 0,
@@ -315,10 +322,8 @@ pub const LIVE_READER: u8 = 2;
 pub const LIVE_GROWTH: u8 = 4;
 /// The socket is gone: its memory is free, or another socket's.
 pub const LIVE_GONE: u8 = 8;
-/// The socket listens on a port that the kernel chose.
-pub const LIVE_PORT_CHOSEN: u8 = 16;
 /// No event has come between the look at the socket and the copy of its state.
-pub const LIVE_CURRENT: u8 = 32;
+pub const LIVE_CURRENT: u8 = 16;
 
 /// What a pass reads from the socket itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -121,13 +121,20 @@ tracepoints! {
 #[repr(C)]
 #[expect(missing_docs, reason = "the kernel's fields")]
 pub struct TaskFile {
-    pub meta: *const c_void,
+    pub meta: *const IteratorMeta,
     pub task: *const u8,
     pub fd: u64,
     pub file: *mut c_void,
 }
 
-/// The fields that the iterator takes from what it is passed: structure, field, offset.
+/// The first member of `struct bpf_iter_meta`.
+#[repr(C)]
+pub struct IteratorMeta {
+    /// What a program writes there, user space reads.
+    pub output: *mut c_void,
+}
+
+/// The fields that the iterators take from what it is passed: structure, field, offset.
 pub const ITERATOR_FIELDS: &[(&str, &str, usize)] = &[
     ("bpf_iter__task_file", "task", offset_of!(TaskFile, task)),
     ("bpf_iter__task_file", "file", offset_of!(TaskFile, file)),

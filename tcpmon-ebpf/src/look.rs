@@ -7,8 +7,8 @@ use tcpmon_common::{
     look::{LOOKS, Look, LookArguments, SHOW_ALL, SHOW_LISTENERS},
     reader::SLOT_NONE,
     socket::{
-        LIVE_GONE, LIVE_GROWTH, LIVE_PORT_CHOSEN, LIVE_READER, SHOWN_FIN, SHOWN_RUNNING, SOCKET_FINAL, SOCKET_UNLISTED,
-        SocketLive, SocketState,
+        LIVE_GONE, LIVE_GROWTH, LIVE_READER, SHOWN_FIN, SHOWN_RUNNING, SOCKET_FINAL, SOCKET_UNLISTED, SocketLive,
+        SocketState,
     },
     tcp_state,
 };
@@ -115,7 +115,6 @@ fn one<S: Remembered>(index: u32, place: u32, show: u32, socket: impl FnOnce(u64
     }
     let growth = if setting!(grow_announced) != 0 { volatile(&state.grow_from) != 0 } else { sock.autotunes() };
     look.live.flags |= growth as u8 * LIVE_GROWTH;
-    look.live.flags |= sock.port_chosen() as u8 * LIVE_PORT_CHOSEN;
     shared_barrier();
     // Otherwise the memory was given to another socket meanwhile, and the next look finds this one gone.
     sock.cookie() == cookie

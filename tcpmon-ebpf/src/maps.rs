@@ -93,10 +93,13 @@ static MEMORY_LIMITS: PerCpuArray<u64> = PerCpuArray::with_max_entries(KINDS.len
 #[map]
 static IGNORED: PerCpuArray<u64> = PerCpuArray::with_max_entries(IGNORED_WHY.len() as u32, 0);
 
-/// Ports of listening sockets that the kernel chose: [`port_key`] -> 0. Written by lifecycle, by the iterator and by
-/// user space, read when a connection is accepted.
+/// Ports that the kernel had chosen for listening sockets when tcpmon started: [`port_key`] -> 0. Only for seeding.
 #[map]
 static CHOSEN_PORTS: HashMap<u64, u8> = HashMap::with_max_entries(8192, 0);
+
+/// 0 -> the last connection that was accepted, per CPU. Written and read by lifecycle.
+#[map]
+static ACCEPTED: PerCpuArray<Accepted> = PerCpuArray::with_max_entries(1, 0);
 
 /// `CONNECTIONS_` constant -> connections, per CPU; behind them the word of [`handled`]. Written by lifecycle, read at
 /// each pass.
@@ -286,19 +289,38 @@ pub fn count_mptcp() {
     }
 }
 
-/// Records whether the kernel chose the port of a listening socket.
-#[inline(always)]
-pub fn note_port(tcp: TcpSock, chosen: bool) {
-    let key = port_key(tcp.netns(), tcp.ports().0, tcp.addresses().0);
-    if !chosen {
-        let _ = CHOSEN_PORTS.remove(key);
-    } else if CHOSEN_PORTS.insert(key, 0, 0).is_err() {
-        count_loss(Loss::ChosenPort);
-    }
+/// The listening socket of a connection that was just accepted.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Accepted {
+    /// Address of the connection's `struct tcp_sock`.
+    pub connection: u64,
+    /// The listening socket's cookie.
+    pub listener: u64,
+    /// Its port.
+    pub port: u16,
+    /// 1 if the kernel chose that port.
+    pub port_chosen: u16,
+    /// Zero.
+    pub padding: u32,
 }
 
-/// Whether the kernel chose the port of the listening socket that has accepted this connection: one at its local
-/// address, or at all addresses.
+/// This CPU's place for the last connection that was accepted.
+#[inline(always)]
+pub fn accepted() -> Option<&'static mut Accepted> {
+    // SAFETY: this is the current CPU's own entry. Connections are accepted in softirqs, which do not nest.
+    ACCEPTED.get_ptr_mut(0).map(|accepted| unsafe { &mut *accepted })
+}
+
+/// Records that the kernel chose the port of a listening socket that is older than tcpmon. Where there is no room, user
+/// space finds it out by the listening socket, as long as there is one.
+#[inline(always)]
+pub fn note_chosen(tcp: TcpSock) {
+    let _ = CHOSEN_PORTS.insert(port_key(tcp.netns(), tcp.ports().0, tcp.addresses().0), 0, 0);
+}
+
+/// Whether the kernel chose the port of the listening socket that has accepted this connection, which is older than
+/// tcpmon: one at its local address, or at all addresses.
 #[inline(always)]
 pub fn is_chosen(tcp: TcpSock) -> bool {
     let (netns, port) = (tcp.netns(), tcp.ports().0);

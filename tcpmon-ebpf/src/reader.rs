@@ -193,7 +193,7 @@ impl Service {
     #[inline(always)]
     fn of(state: &SocketState) -> Self {
         let flags = state.flags & SOCKET_SERVICE;
-        let SocketIdentity { netns, local_port, remote_port, .. } = state.identity;
+        let SocketIdentity { netns, service_port: local_port, remote_port, .. } = state.identity;
         // For an accepted connection only the local port matters, for an opened one only the remote port. For a
         // connection that is older than tcpmon, it is most likely the port that is not ephemeral. An ephemeral remote
         // port names no service.

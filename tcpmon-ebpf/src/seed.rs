@@ -44,14 +44,18 @@ fn adopt(ctx: &TaskFile) -> Option<()> {
         reader::opened_by(state, task);
         if current == tcp_state::LISTEN {
             tcp.identity(&mut state.identity);
-            state.flags |= SOCKET_LISTENS | socket::note_listener(tcp);
+            state.flags |= SOCKET_LISTENS;
+            if socket::is_chosen(tcp.sock().port_chosen(), tcp.ports().0) {
+                state.flags |= SOCKET_PORT_CHOSEN;
+                maps::note_chosen(tcp);
+            }
         } else {
             // The iterator visits a listening socket before its connections, because its descriptor and its process id
             // are lower.
             if maps::is_chosen(tcp) {
                 state.flags |= SOCKET_PASSIVE | SOCKET_PORT_CHOSEN;
             }
-            socket::start_counting(state, tcp, kernel::now_ns(), false);
+            socket::start_counting(state, tcp, kernel::now_ns(), false, None);
         }
     }
     if setting!(trace) != TRACE_NONE && setting!(filter_cgroups) == 0 && current != tcp_state::LISTEN {

@@ -10,7 +10,7 @@ use tcpmon_common::{
     loss::Loss,
     reader::SLOT_NONE,
     settings::{EPHEMERAL_RANGES, TRACE_NONE},
-    socket::{FIN_READ, FIN_RECEIVED, SOCKET_FINAL, SOCKET_PORT_CHOSEN, SocketState},
+    socket::{FIN_READ, FIN_RECEIVED, SOCKET_FINAL, SocketState},
     tcp_state,
 };
 
@@ -102,7 +102,7 @@ pub fn start_late(state: &mut SocketState, tcp: TcpSock) {
     // A connection whose owner had closed it before tcpmon started, and that still had data to send then.
     let old_orphan = sock.orphaned() && tcp.last_drained_ns() < setting!(began_ns);
     let young = !sock.kernel_owned() && !old_orphan && tcp.bytes_received() <= possible;
-    start_counting(state, tcp, now, young);
+    start_counting(state, tcp, now, young, None);
     // Data in a SYN (TFO) are read before the handshake is complete.
     if sock.state() == tcp_state::SYN_RECV {
         event(state, |state| fold::count_handshake(&mut state.counters, 1));
@@ -114,15 +114,25 @@ pub fn start_late(state: &mut SocketState, tcp: TcpSock) {
 }
 
 /// Starts to count the connection: with `from_start` from its first byte, otherwise from the first byte that is not
-/// read yet. The state has counted nothing yet.
+/// read yet. The state has counted nothing yet. `accepted`: the listening socket, if it is known.
 #[inline(always)]
-pub fn start_counting(state: &mut SocketState, tcp: TcpSock, now: u64, from_start: bool) {
+pub fn start_counting(
+    state: &mut SocketState,
+    tcp: TcpSock,
+    now: u64,
+    from_start: bool,
+    accepted: Option<&maps::Accepted>,
+) {
     let sock = tcp.sock();
     let (rcv_nxt, copied_seq) = (tcp.rcv_nxt(), tcp.copied_seq());
     let fin = sock.fin_received();
     let received = tcp.data_received();
     event(state, |state| {
         tcp.identity(&mut state.identity);
+        if let Some(accepted) = accepted {
+            state.listener = accepted.listener;
+            state.identity.service_port = accepted.port;
+        }
         state.rcvbuf = sock.rcvbuf();
         // `fold` counts everything after this, including a FIN.
         state.rcv_nxt = copied_seq;
@@ -184,6 +194,7 @@ pub fn go_on(new: &mut SocketState, state: &SocketState) {
     // The totals at the last read.
     (new.round.reader_limited_ns, new.reads.queue_byte_ticks) = (0, 0);
     new.reported_seq = state.reported_seq;
+    new.listener = state.listener;
     new.identity = state.identity;
 }
 
@@ -255,24 +266,12 @@ pub fn is_growth(state: &SocketState, tcp: TcpSock) -> bool {
     if setting!(grow_announced) != 0 { state.grow_from != 0 } else { tcp.autotunes() }
 }
 
-/// Records whether nobody asked for a listening socket's port: connections to all such ports are one service. Returns
-/// [`SOCKET_PORT_CHOSEN`] if nobody did, otherwise 0.
+/// Whether a listening socket's port was chosen by the kernel, or by its server from one of the `ephemeral_ports`
+/// ranges: connections to all such ports are one service.
 #[inline(always)]
-pub fn note_listener(tcp: TcpSock) -> u32 {
-    // A socket that was never bound gets its port just after this event; a pass records it.
-    if tcp.ports().0 == 0 {
-        return 0;
-    }
-    let chosen = port_chosen(tcp);
-    maps::note_port(tcp, chosen);
-    chosen as u32 * SOCKET_PORT_CHOSEN
-}
-
-/// Whether the kernel chose a listening socket's port, or its server did, from one of the `ephemeral_ports` ranges.
-#[inline(always)]
-pub fn port_chosen(tcp: TcpSock) -> bool {
-    let port = tcp.ports().0 as u32;
-    let mut outside = !tcp.sock().port_chosen() as u32;
+pub fn is_chosen(by_kernel: bool, port: u16) -> bool {
+    let port = port as u32;
+    let mut outside = !by_kernel as u32;
     let mut i = 0;
     while i < EPHEMERAL_RANGES {
         let [first, last] = setting!(ephemeral_ports[i]);

@@ -115,7 +115,7 @@ pub fn forget(state: &SocketState) {
 
 #[inline(always)]
 fn bucket(cookie: u64, second: bool) -> Option<*mut u64> {
-    let number = store::bucket(cookie, second, setting!(table_shift) as u32);
+    let number = store::bucket(cookie, second, setting!(table_shift));
     TABLE.get_ptr_mut(number).map(|bucket: *mut Bucket| bucket.cast())
 }
 

@@ -1,4 +1,4 @@
-//! A tool that the harness runs: `nft`, to drop segments on arrival.
+//! A tool that the harness runs: `nft`, to drop segments on arrival, and to hand them to a transparent proxy.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -40,6 +40,24 @@ impl Lab {
                      add chain inet tcpmon inbound { type filter hook prerouting priority -300; }\n\
                      add rule inet tcpmon inbound meta l4proto tcp drop\n";
         nft(self.receiver(), &["-f", "-"], rules);
+    }
+
+    /// Hands every IPv4 connection to the receiver, whatever its port, to the transparent listening socket on `port`.
+    pub fn proxy_to(&self, port: u16) {
+        let receiver = self.receiver();
+        for arguments in [
+            &["rule", "add", "fwmark", "1", "lookup", "100"][..],
+            &["route", "add", "local", "default", "dev", "lo", "table", "100"],
+        ] {
+            let status = must(receiver.command("ip").args(arguments).status(), "starting ip (apt-get install iproute2)");
+            assert!(status.success(), "ip {arguments:?}: {status}");
+        }
+        let rules = format!(
+            "add table ip tcpmon\n\
+             add chain ip tcpmon inbound {{ type filter hook prerouting priority mangle; }}\n\
+             add rule ip tcpmon inbound meta l4proto tcp tproxy to :{port} meta mark set 1 accept\n"
+        );
+        nft(receiver, &["-f", "-"], &rules);
     }
 
     /// Removes the rules.

@@ -5,6 +5,9 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Child, Command};
 use std::sync::mpsc::channel;
 use std::thread::{sleep, spawn};
 use std::time::Duration;
@@ -80,6 +83,133 @@ fn what_nobody_has_read_is_of_the_process_that_listens_on_that_address() {
     let page = daemon.scrape();
     let waiting = |process: &str| page.value("tcpmon_receive_queue_bytes", &group(process, four.port()));
     assert_eq!([waiting("on-four"), waiting("on-six")], [Some(10_000.0), Some(20_000.0)]);
+}
+
+/// A process named `tail` that has this socket open, and nothing else to do with it. This process has it no more.
+fn passed_on(socket: impl Into<OwnedFd>) -> Guard {
+    let socket = socket.into();
+    nix::fcntl::fcntl(&socket, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty())).unwrap();
+    Guard(Command::new("tail").args(["-f", "/dev/null"]).spawn().unwrap())
+}
+
+/// Ends its process.
+struct Guard(Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Whether the process has a descriptor of the socket with this inode.
+fn has_open(process: u32, inode: u32) -> bool {
+    let files = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap();
+    let targets = files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
+    targets.into_iter().any(|target| target == Path::new(&format!("socket:[{inode}]")))
+}
+
+#[test]
+fn of_two_that_listen_on_one_port_each_has_what_it_accepts() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let listen = |port: u16| {
+        let socket = lab.receiver().run(|| Socket::new(Domain::IPV4, Type::STREAM, None)).unwrap();
+        socket.set_reuse_port(true).unwrap();
+        socket.bind(&SocketAddr::from((lab.receiver().v4, port)).into()).unwrap();
+        socket.listen(1000).unwrap();
+        TcpListener::from(socket)
+    };
+    let port = free_port().unwrap();
+    let (own, other) = (listen(port), listen(port));
+    let other = passed_on(other);
+    let clients: Vec<_> = (0..40)
+        .map(|_| {
+            let mut client = lab.sender().run(|| TcpStream::connect((lab.receiver().v4, port))).unwrap();
+            client.write_all(&[7; 1000]).unwrap();
+            client
+        })
+        .collect();
+    // The kernel chooses one of the two for each connection.
+    let accepted = |process: u32| {
+        let sockets = truth::sockets(lab.receiver());
+        let mut listening = sockets.iter().filter(|socket| socket.state == truth::State::Listen);
+        f64::from(listening.find(|socket| has_open(process, socket.inode)).expect("it listens").recv_q)
+    };
+    eventually(DEADLINE, "all connections wait to be accepted", || {
+        accepted(std::process::id()) + accepted(other.0.id()) == clients.len() as f64
+    });
+    let expected = [accepted(std::process::id()), accepted(other.0.id())].map(|connections| connections * 1000.0);
+    assert!(expected[0] > 0.0 && expected[1] > 0.0, "{expected:?}");
+    let own_name = std::fs::read_to_string("/proc/self/comm").unwrap();
+    eventually(DEADLINE, "what waits is of the process whose listening socket has accepted it", || {
+        let page = daemon.scrape();
+        let found = [own_name.trim(), "tail"].map(|process| {
+            page.value("tcpmon_receive_queue_bytes", &group(process, port)).unwrap_or_default()
+        });
+        if found == expected { Ok(()) } else { Err(format!("{found:?}, not {expected:?}")) }
+    });
+    drop(own);
+}
+
+#[test]
+fn what_nobody_has_read_is_of_the_process_that_has_the_socket_open() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let port = free_port().unwrap();
+    let listener = lab.receiver().run(|| TcpListener::bind((lab.receiver().v4, port))).unwrap();
+    let mut client = lab.sender().run(|| TcpStream::connect((lab.receiver().v4, port))).unwrap();
+    let accepted = listener.accept().unwrap().0;
+    client.write_all(&[7; 5000]).unwrap();
+    let own_name = std::fs::read_to_string("/proc/self/comm").unwrap();
+    let is_of = |process: &str| {
+        eventually(DEADLINE, "what waits is of the process that has it", || {
+            let page = daemon.scrape();
+            let found = [own_name.trim(), "tail"].map(|process| {
+                page.value("tcpmon_receive_queue_bytes", &group(process, port)).unwrap_or_default()
+            });
+            let expected = [own_name.trim(), "tail"].map(|name| if name == process { 5000.0 } else { 0.0 });
+            if found == expected { Ok(page) } else { Err(format!("{found:?}, not {expected:?}")) }
+        })
+    };
+    is_of(own_name.trim());
+    let other = passed_on(accepted);
+    let page = is_of("tail");
+    assert_eq!(of_service(&page, "tcpmon_receive_bytes_total", port), 5000.0);
+    // What it has received before is counted where it was received.
+    assert_eq!(page.value("tcpmon_receive_bytes_total", &group(own_name.trim(), port)), Some(5000.0));
+    client.write_all(&[7; 1000]).unwrap();
+    eventually(DEADLINE, "what comes from now on is of the process that has it", || {
+        daemon.scrape().value("tcpmon_receive_bytes_total", &group("tail", port)) == Some(1000.0)
+    });
+    drop((listener, other));
+}
+
+#[test]
+fn what_a_transparent_proxy_accepts_is_one_service() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let socket = lab.receiver().run(|| Socket::new(Domain::IPV4, Type::STREAM, None)).unwrap();
+    let port = free_port().unwrap();
+    socket.set_ip_transparent_v4(true).unwrap();
+    socket.bind(&SocketAddr::from((lab.receiver().v4, port)).into()).unwrap();
+    socket.listen(1000).unwrap();
+    let proxy = TcpListener::from(socket);
+    lab.proxy_to(port);
+    for to in 2000..2020 {
+        let mut client = lab.sender().run(|| TcpStream::connect((lab.receiver().v4, to))).unwrap();
+        let mut accepted = proxy.accept().unwrap().0;
+        // So that there is something to show.
+        assert_eq!(accepted.local_addr().unwrap().port(), to);
+        client.write_all(&[7; 1000]).unwrap();
+        accepted.read_exact(&mut [0; 1000]).unwrap();
+    }
+    let page = daemon.scrape();
+    let own_name = std::fs::read_to_string("/proc/self/comm").unwrap();
+    assert_eq!(page.value(READ, &group(own_name.trim(), port)), Some(20_000.0));
+    let timeslices = page.samples("tcpmon_timeslices_total");
+    let services = timeslices.iter().map(|sample| &*sample.labels["service"]);
+    assert_eq!(services.filter(|service| service.starts_with("local:20")).collect::<Vec<_>>(), [""; 0]);
 }
 
 #[test]

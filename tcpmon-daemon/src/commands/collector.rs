@@ -54,6 +54,10 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Without a successful pass for this long, the values shown are out of date.
 const MAX_PASS_AGE: Duration = Duration::from_secs(30);
 
+/// While data wait that nobody has read, who has the sockets open is asked this often: all open files of all processes
+/// are visited for it.
+const OWNERS_INTERVAL: Duration = Duration::from_secs(10);
+
 /// What has changed is kept for live views until nobody has asked for it for this long.
 const LIVE_UNUSED: Duration = Duration::from_secs(10);
 
@@ -191,6 +195,8 @@ pub struct Collector {
     /// Number of the last pass that a live view has got.
     live_pass: u64,
     missed_ends: MissedEnds,
+    /// When it was last asked who has sockets open.
+    owners_asked: Option<Instant>,
 }
 
 impl Collector {
@@ -208,6 +214,7 @@ impl Collector {
             live: None,
             live_pass: 0,
             missed_ends: MissedEnds::default(),
+            owners_asked: None,
         }
     }
 
@@ -302,6 +309,7 @@ impl Collector {
         if self.live.is_some() {
             self.table.list_sockets();
         }
+        self.ask_for_owners(now);
         self.visit_sockets(show, now)?;
         // Not earlier: a slot that was read before the sockets may have been given to another thread since, and all
         // that its former thread did would count twice.
@@ -330,6 +338,23 @@ impl Collector {
             changes.take(show == Show::All, listed, &readers, drops, |index, cookie| table.is_alive(index, cookie));
         }
         Ok(self.snapshot(&raw, readers.len(), now.elapsed()))
+    }
+
+    /// Finds out who has those sockets open that nobody has read, if the last pass has shown any, and at the start.
+    fn ask_for_owners(&mut self, now: Instant) {
+        let is_due = match self.owners_asked {
+            Some(asked) => self.table.has_unread() && now.duration_since(asked) >= OWNERS_INTERVAL,
+            None => true,
+        };
+        if !is_due {
+            return;
+        }
+        self.owners_asked = Some(now);
+        match self.kernel.owners() {
+            Ok(Some(owners)) => self.table.set_owners(&owners),
+            Ok(None) => {}
+            Err(error) => warn!(%error, "cannot find out which processes have sockets open; the last answer stands"),
+        }
     }
 
     /// Slots of processes whose end the programs have missed.

@@ -17,15 +17,19 @@ const BPF_MAP_GET_NEXT_KEY: c_long = 4;
 pub(super) const BPF_PROG_TEST_RUN: c_long = 10;
 pub(super) const BPF_BTF_LOAD: c_long = 18;
 pub(super) const BPF_MAP_LOOKUP_AND_DELETE_ELEM: c_long = 21;
+pub(super) const BPF_LINK_CREATE: c_long = 28;
+pub(super) const BPF_ITER_CREATE: c_long = 33;
 
-/// The commands that are needed once everything is attached: to read and write maps, and to run the look.
-pub const READING_COMMANDS: [c_long; 6] = [
+/// The commands that are needed once everything is attached: to read and write maps, to run the look, and to ask which
+/// processes have sockets open.
+pub const READING_COMMANDS: [c_long; 7] = [
     BPF_MAP_LOOKUP_ELEM,
     BPF_MAP_UPDATE_ELEM,
     BPF_MAP_DELETE_ELEM,
     BPF_MAP_GET_NEXT_KEY,
     BPF_MAP_LOOKUP_AND_DELETE_ELEM,
     BPF_PROG_TEST_RUN,
+    BPF_ITER_CREATE,
 ];
 
 /// The commands that add room for more sockets.

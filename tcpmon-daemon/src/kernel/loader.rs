@@ -36,6 +36,7 @@ use super::{
     filter::FOLLOWED,
     look::Looker,
     mapped::Mapped,
+    owners::Owners,
     patch,
     store::{Grower, Store},
     support::{self, CannotRun, Prerequisites},
@@ -112,10 +113,8 @@ pub struct Kernel {
     pub(super) store: Store,
     /// `None` if the kernel does not let a program look at sockets.
     pub(super) looker: Option<Looker>,
-    /// Ports of listening sockets that the kernel chose.
-    pub(super) chosen_ports: aya::maps::HashMap<MapData, u64, u8>,
-    /// Such ports for which that map had no room.
-    pub(super) ports_not_noted: u64,
+    /// `None` in a trace, and if the kernel does not let a program see which processes have sockets open.
+    pub(super) owners: Option<Owners>,
     /// Copies of states that were given up because an event did not end.
     pub(super) copies_given_up: u64,
     grower: Option<Grower>,
@@ -171,6 +170,12 @@ impl Kernel {
 
         let mut probes = attach_all(&mut ebpf, plan)?;
         probes.push(look);
+        let mut owners = None;
+        if options.trace.is_none() {
+            let loaded = Owners::load(&mut ebpf, &plan.types);
+            probes.push(loaded.as_ref().map_or_else(|error| without_owners(&**error), |_| ProbeStatus::attached(OWNERS)));
+            owners = loaded.ok();
+        }
         let sock_ops = is_attached(&probes, &SOCK_OPS);
 
         Ok(Self {
@@ -186,8 +191,7 @@ impl Kernel {
             connections: take(&mut ebpf, "CONNECTIONS")?,
             store,
             looker,
-            chosen_ports: take(&mut ebpf, "CHOSEN_PORTS")?,
-            ports_not_noted: 0,
+            owners,
             copies_given_up: 0,
             grower: Some(grower),
             both_preemptible: plan::both_preemptible(plan.preemptible, sock_ops),
@@ -329,7 +333,7 @@ fn settings(btf: &Btf<'_>, layout: Layout, options: &Options) -> Settings {
         filter_ports: (!filter.ports.is_empty()).into(),
         filter_cgroups: filter.cgroups.len().min(FILTER_CGROUPS) as u32,
         tcp_sock_type: btf.blob().structure("tcp_sock").unwrap_or(0),
-        table_shift: 64 - buckets_log2(options.max_sockets) as u16,
+        table_shift: 64 - buckets_log2(options.max_sockets),
         can_look: 1,
         began_ns: monotonic_ns(),
         cgroups: [0; FILTER_CGROUPS],
@@ -437,12 +441,28 @@ const LOOK: &str = "look";
 
 /// The status of a look that the kernel refuses.
 fn without_look(error: &dyn Error) -> ProbeStatus {
-    let refusal = support::refused("the program that looks at sockets", error).missing;
-    ProbeStatus {
-        name: LOOK.into(),
-        verdict: Verdict::Unsupported,
-        reason: format!(
-            "{refusal}: what a socket shows between two events (its last segment, window, memory) is not seen"
-        ),
-    }
+    without(
+        LOOK,
+        "the program that looks at sockets",
+        error,
+        "what a socket shows between two events (its last segment, window, memory) is not seen",
+    )
+}
+
+/// The iterator over open files that finds the owners of sockets, as the status calls it.
+const OWNERS: &str = "owners";
+
+/// The status of that iterator, if the kernel refuses it.
+fn without_owners(error: &dyn Error) -> ProbeStatus {
+    without(
+        OWNERS,
+        "the iterator that finds the owners of sockets",
+        error,
+        "what nobody has read is that of the process that started to listen, although another one may have the socket",
+    )
+}
+
+fn without(name: &str, what: &str, error: &dyn Error, consequence: &str) -> ProbeStatus {
+    let refusal = support::refused(what, error).missing;
+    ProbeStatus { name: name.into(), verdict: Verdict::Unsupported, reason: format!("{refusal}: {consequence}") }
 }

@@ -9,6 +9,7 @@ pub mod floor;
 mod loader;
 mod look;
 mod mapped;
+mod owners;
 mod pass;
 mod patch;
 #[cfg(test)]

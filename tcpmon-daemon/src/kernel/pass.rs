@@ -4,9 +4,8 @@ use tcpmon_common::{
     look::{LOOKS, Look, SHOW_ALL, SHOW_CHANGED, SHOW_LISTENERS},
     reader::SLOT_NONE,
     socket::{
-        FIN_RECEIVED, LIVE_CURRENT, LIVE_FIN, LIVE_GONE, LIVE_PORT_CHOSEN, LIVE_READER, SHOWN_FIN, SHOWN_RUNNING,
-        SOCKET_FINAL, SOCKET_LISTENS, SOCKET_PORT_CHOSEN, SOCKET_UNLISTED, Shown, SocketLive, SocketRecord,
-        SocketState, port_key,
+        FIN_RECEIVED, LIVE_CURRENT, LIVE_FIN, LIVE_GONE, LIVE_READER, SHOWN_FIN, SHOWN_RUNNING, SOCKET_FINAL,
+        SOCKET_LISTENS, SOCKET_UNLISTED, Shown, SocketLive, SocketRecord, SocketState,
     },
     tcp_state,
 };
@@ -90,10 +89,7 @@ impl Kernel {
                 over.push(look.index);
                 continue;
             }
-            let mut record = record(&look, sequence, state);
-            if state.flags & SOCKET_LISTENS != 0 {
-                self.note_port(&mut record);
-            }
+            let record = record(&look, sequence, state);
             each(&record, life);
             let live = &record.live;
             let running = live.flags & LIVE_READER != 0
@@ -107,21 +103,6 @@ impl Kernel {
         self.store.release(&over);
         pass.next = first + count;
         Ok(pass.next < self.store.len())
-    }
-
-    /// Notes whether a port that a listening socket got only after it had started to listen was chosen by the kernel,
-    /// or by a server from one of the `ephemeral_ports` ranges.
-    fn note_port(&mut self, record: &mut SocketRecord) {
-        let (live, identity) = (&mut record.live, &record.state.identity);
-        if self.options().ephemeral_ports.iter().any(|range| range.contains(&live.local_port)) {
-            live.flags |= LIVE_PORT_CHOSEN;
-        }
-        let is_late = identity.local_port == 0 && live.local_port != 0;
-        if is_late && live.flags & LIVE_PORT_CHOSEN != 0 {
-            // It was never bound to an address.
-            let noted = self.chosen_ports.insert(port_key(identity.netns, live.local_port, [0; 2]), 0, 0);
-            self.ports_not_noted += u64::from(noted.is_err());
-        }
     }
 
     /// What a state says of its socket, where the kernel does not let a program look at it: as of the last event.
@@ -192,14 +173,13 @@ fn fin(state: &SocketState) -> u8 {
 
 /// What a socket in this TCP state shows as of its last event, as far as every event notes it.
 fn as_of_last_event(state: &SocketState, tcp_state: u32) -> SocketLive {
-    let chosen = if state.flags & SOCKET_PORT_CHOSEN != 0 { LIVE_PORT_CHOSEN } else { 0 };
     SocketLive {
         rcv_nxt: state.rcv_nxt,
         copied_seq: state.copied_seq,
         rcvbuf: state.rcvbuf,
         local_port: state.identity.local_port,
         state: tcp_state as u8,
-        flags: fin(state) | chosen,
+        flags: fin(state),
         ..SocketLive::ZERO
     }
 }

@@ -133,7 +133,6 @@ impl Kernel {
         for what in Loss::ALL {
             raw.lost.push(self.lost(what)?);
         }
-        raw.lost[Loss::ChosenPort as usize] += self.ports_not_noted;
         raw.copies_given_up = self.copies_given_up;
         for index in 0..=NAPI_SLOTS {
             for device in self.napi.get(&index, 0).map_err(map("NAPI"))?.iter() {

@@ -1,10 +1,15 @@
 //! The labels of sockets and readers: process, service and control group.
 
-use std::hash::{BuildHasher as _, RandomState};
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher as _, RandomState},
+    sync::Arc,
+};
 
 use tcpmon_common::{
+    owner::Owner,
     reader::ReaderSlot,
-    socket::{LIVE_PORT_CHOSEN, SOCKET_SERVICE, SocketRecord, SocketState},
+    socket::{SOCKET_PORT_CHOSEN, SOCKET_SERVICE, SocketRecord, SocketState},
 };
 use zerocopy::IntoBytes as _;
 
@@ -19,6 +24,10 @@ use crate::decode;
 /// What the labels are made from, besides the socket or reader itself.
 pub(super) struct Labels {
     pub(super) listeners: Listeners,
+    /// The processes that have sockets open which nobody has read, and listening sockets, by the sockets' cookies.
+    owners: HashMap<u64, Arc<Process>>,
+    /// How often these have changed.
+    owners_changed: u64,
     /// `None` if the label `cgroup` is off.
     cgroups: Option<Cgroups>,
     hasher: RandomState,
@@ -27,27 +36,83 @@ pub(super) struct Labels {
 impl Labels {
     /// `cgroup_of` looks up the path of a control group; `None` turns that label off.
     pub(super) fn new(cgroup_of: Option<CgroupOf>) -> Self {
-        Self { listeners: Listeners::default(), cgroups: cgroup_of.map(Cgroups::new), hasher: RandomState::new() }
+        Self {
+            listeners: Listeners::default(),
+            owners: HashMap::new(),
+            owners_changed: 0,
+            cgroups: cgroup_of.map(Cgroups::new),
+            hasher: RandomState::new(),
+        }
+    }
+
+    /// Replaces the owners of sockets that nobody has read. Of several processes that have a socket open, the one with
+    /// the highest id has it: a socket that is passed on is mostly passed to a younger process.
+    pub(super) fn set_owners(&mut self, records: &[Owner]) {
+        let mut owners: HashMap<u64, Arc<Process>> = HashMap::with_capacity(self.owners.len());
+        let mut last = Arc::new(Process { tgid: 0, cgroup: 0, name: String::new() });
+        for record in records {
+            let process = Process {
+                tgid: record.tgid,
+                cgroup: record.cgroup,
+                name: name(record.process.as_bytes(), record.tgid),
+            };
+            // They come process by process.
+            if *last != process {
+                last = Arc::new(process);
+            }
+            owners.insert(record.cookie, Arc::clone(&last));
+        }
+        if owners == self.owners {
+            return;
+        }
+        self.listeners.for_each(|cookie, listener| {
+            if let Some(owner) = owners.get(&cookie) {
+                listener.process = Process::clone(owner);
+            }
+        });
+        self.owners = owners;
+        self.owners_changed += 1;
+    }
+
+    /// A listening socket, as its record shows it.
+    pub(super) fn listener(&self, record: &SocketRecord) -> Listener {
+        let owner = self.owners.get(&record.state.cookie);
+        let process = owner.map_or_else(|| process(&record.state), |owner| Process::clone(owner));
+        Listener { process, port_chosen: record.state.flags & SOCKET_PORT_CHOSEN != 0 }
+    }
+
+    /// The process to which a connection belongs; without a name if it is not known.
+    fn process(&self, state: &SocketState) -> Process {
+        // The last reader, or the process that opened the connection or had it open when tcpmon started.
+        let known = process(state);
+        if state.reader_tid != 0 {
+            return known;
+        }
+        if let Some(owner) = self.owners.get(&state.cookie) {
+            return Process::clone(owner);
+        }
+        if !known.name.is_empty() {
+            return known;
+        }
+        let identity = &state.identity;
+        let listener = self.listeners.by_cookie(state.listener).or_else(|| {
+            let address = decode::address(identity.family, identity.local_address);
+            self.listeners.accepting((identity.netns, identity.service_port), address)
+        });
+        listener.map_or(known, |listener| listener.process.clone())
     }
 
     /// The labels of a connection.
     pub(super) fn of_socket(&mut self, record: &SocketRecord) -> GroupKey {
         let identity = &record.state.identity;
-        let mut process = process(&record.state);
-        if process.name.is_empty() {
-            // Nobody has read yet: the connection belongs to the process that listens there.
-            let address = decode::address(identity.family, identity.local_address);
-            if let Some(listener) = self.listeners.accepting((identity.netns, identity.local_port), address) {
-                process = listener.process.clone();
-            }
-        }
+        let mut process = self.process(&record.state);
         if process.name.is_empty() {
             process.name.push_str("other");
         }
         let endpoints = Endpoints {
             flags: record.state.flags,
             netns: identity.netns,
-            local_port: identity.local_port,
+            local_port: identity.service_port,
             remote_port: identity.remote_port,
         };
         self.key(process, endpoints)
@@ -74,7 +139,8 @@ impl Labels {
     /// A hash of what determines the labels of a connection, as the kernel has it: while the hash stays the same, so do
     /// the labels.
     pub(super) fn hash_of_socket(&self, state: &SocketState) -> u64 {
-        self.hasher.hash_one((state.process, state.flags & SOCKET_SERVICE, state.reader_tgid, state.cgroup))
+        let owners = if state.reader_tid == 0 { self.owners_changed } else { 0 };
+        self.hasher.hash_one((state.process, state.flags & SOCKET_SERVICE, state.reader_tgid, state.cgroup, owners))
     }
 
     /// A hash of what determines the labels of a reader's slot.
@@ -101,9 +167,4 @@ fn process(state: &SocketState) -> Process {
 fn name(bytes: &[u8], tgid: u32) -> String {
     let name = decode::name(bytes);
     if name.is_empty() && tgid != 0 { "unnamed".to_owned() } else { name }
-}
-
-/// A listening socket, as its record shows it.
-pub(super) fn listener(record: &SocketRecord) -> Listener {
-    Listener { process: process(&record.state), port_chosen: record.live.flags & LIVE_PORT_CHOSEN != 0 }
 }

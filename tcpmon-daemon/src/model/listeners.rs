@@ -8,14 +8,18 @@ use super::cgroups::Process;
 /// Network namespace (its inode number) and port.
 pub type Place = (u32, u16);
 
-/// Listening sockets by network namespace and port.
+/// Listening sockets.
 #[derive(Debug, Default)]
-pub struct Listeners(HashMap<Place, Vec<BoundListener>>);
+pub struct Listeners {
+    by_place: HashMap<Place, Vec<BoundListener>>,
+    /// Where each one listens.
+    places: HashMap<u64, Place>,
+}
 
 /// A listening socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
-    /// The process that called `listen`.
+    /// The process that has it open; until that is known, the one that called `listen`.
     pub process: Process,
     /// Whether the kernel chose the port.
     pub port_chosen: bool,
@@ -45,31 +49,46 @@ impl BoundListener {
 impl Listeners {
     /// The socket with this cookie listens on this address.
     pub fn insert(&mut self, place: Place, cookie: u64, address: IpAddr, listener: Listener) {
-        self.remove(place, cookie);
+        self.remove(cookie);
         let address = address.to_canonical();
-        self.0.entry(place).or_default().push(BoundListener { cookie, address, listener });
+        self.by_place.entry(place).or_default().push(BoundListener { cookie, address, listener });
+        self.places.insert(cookie, place);
     }
 
     /// It does so no more.
-    pub fn remove(&mut self, place: Place, cookie: u64) {
-        if let Some(bound) = self.0.get_mut(&place) {
+    pub fn remove(&mut self, cookie: u64) {
+        let Some(place) = self.places.remove(&cookie) else { return };
+        if let Some(bound) = self.by_place.get_mut(&place) {
             bound.retain(|bound| bound.cookie != cookie);
             if bound.is_empty() {
-                self.0.remove(&place);
+                self.by_place.remove(&place);
             }
+        }
+    }
+
+    /// The one with this cookie.
+    pub fn by_cookie(&self, cookie: u64) -> Option<&Listener> {
+        let bound = self.by_place.get(self.places.get(&cookie)?)?;
+        bound.iter().find(|bound| bound.cookie == cookie).map(|bound| &bound.listener)
+    }
+
+    /// Changes each one, given its cookie.
+    pub fn for_each(&mut self, mut change: impl FnMut(u64, &mut Listener)) {
+        for bound in self.by_place.values_mut().flatten() {
+            change(bound.cookie, &mut bound.listener);
         }
     }
 
     /// The one at this place that was shown last.
     pub fn get(&self, place: Place) -> Option<&Listener> {
-        self.0.get(&place)?.last().map(|bound| &bound.listener)
+        self.by_place.get(&place)?.last().map(|bound| &bound.listener)
     }
 
     /// The one that accepts connections to this address, the last one if there are several; any at this place if none
     /// does (a transparent proxy accepts connections to all addresses).
     pub fn accepting(&self, place: Place, address: IpAddr) -> Option<&Listener> {
         let address = address.to_canonical();
-        let bound = self.0.get(&place)?;
+        let bound = self.by_place.get(&place)?;
         let fitting = bound.iter().filter_map(|bound| Some((bound.fits(address)?, &bound.listener)));
         fitting.max_by_key(|(fits, _)| *fits).map(|(_, listener)| listener).or_else(|| self.get(place))
     }
@@ -95,14 +114,14 @@ mod tests {
     fn a_place_is_taken_while_one_of_its_sockets_listens_and_names_one_that_does() {
         let mut listeners = listening(&[("0.0.0.0", "a"), ("0.0.0.0", "b")]);
         assert_eq!(listeners.get((1, 80)), Some(&named("b")));
-        listeners.remove((1, 80), 2);
+        listeners.remove(2);
         assert_eq!(listeners.get((1, 80)), Some(&named("a")));
-        listeners.remove((1, 80), 7);
+        listeners.remove(7);
         listeners.insert((1, 80), 1, "0.0.0.0".parse().expect("an address"), named("c"));
         assert_eq!(listeners.get((1, 80)), Some(&named("c")));
-        listeners.remove((1, 80), 1);
+        listeners.remove(1);
         assert_eq!(listeners.get((1, 80)), None);
-        assert!(listeners.0.is_empty());
+        assert!(listeners.by_place.is_empty() && listeners.places.is_empty());
     }
 
     #[test]

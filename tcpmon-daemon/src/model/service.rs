@@ -14,7 +14,7 @@ pub struct Endpoints {
     pub flags: u32,
     /// Inode number of the network namespace.
     pub netns: u32,
-    /// Local port.
+    /// The local port of its listening socket; its own one, if it was not accepted.
     pub local_port: u16,
     /// Remote port.
     pub remote_port: u16,

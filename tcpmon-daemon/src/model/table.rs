@@ -10,7 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tcpmon_common::socket::{SocketRecord, SocketTotals};
+use tcpmon_common::{
+    owner::Owner,
+    socket::{SocketRecord, SocketTotals},
+};
 use tracing::warn;
 
 pub use self::sockets::until_now;
@@ -66,6 +69,8 @@ pub struct Table {
     begun_ns: u64,
     /// The last time that was credited to the sockets at rest.
     credit: Credit,
+    /// See [`Table::has_unread`].
+    has_unread: bool,
 }
 
 impl Table {
@@ -84,6 +89,7 @@ impl Table {
             started_ns,
             begun_ns: started_ns,
             credit: Credit::default(),
+            has_unread: false,
         }
     }
 
@@ -95,6 +101,7 @@ impl Table {
     /// A pass over all sockets starts, at `now_ns` of `CLOCK_MONOTONIC`.
     pub fn begin(&mut self, now_ns: u64) {
         self.begun_ns = now_ns;
+        self.has_unread = false;
         // What a pass that failed has listed is listed again by the next one.
         if let Some(listed) = &mut self.listed {
             listed.clear();
@@ -116,6 +123,18 @@ impl Table {
     pub fn end(&mut self, now: Instant) {
         self.groups.credit_resting(self.begun_ns, now);
         self.credit = Credit { number: self.credit.number.wrapping_add(1), until_ns: self.begun_ns };
+    }
+
+    /// Whether data wait, as the last pass has shown, in a connection that nobody has read yet: then it matters who has
+    /// it open.
+    pub fn has_unread(&self) -> bool {
+        self.has_unread
+    }
+
+    /// Replaces the processes that have sockets open which nobody has read, and listening sockets: the next pass
+    /// moves connections to other groups, if need be.
+    pub fn set_owners(&mut self, owners: &[Owner]) {
+        self.labels.set_owners(owners);
     }
 
     /// Whether this connection still has this index.

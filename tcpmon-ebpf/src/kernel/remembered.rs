@@ -62,6 +62,12 @@ pub trait Remembered: Copy {
         self.read(offset!(tcp_rcv_nxt))
     }
 
+    /// Local port.
+    #[inline(always)]
+    fn local_port(self) -> u16 {
+        u16::from_be(self.read(offset!(sock_local_port)))
+    }
+
     /// `sk_state`.
     #[inline(always)]
     fn state(self) -> u32 {
@@ -158,7 +164,7 @@ pub trait Remembered: Copy {
         live.rcv_ssthresh = self.rcv_ssthresh();
         live.window_clamp = self.window_clamp();
         live.rcv_rtt_us = self.rcv_rtt_us();
-        live.local_port = u16::from_be(self.read(offset!(sock_local_port)));
+        live.local_port = self.local_port();
         live.state = self.state() as u8;
     }
 

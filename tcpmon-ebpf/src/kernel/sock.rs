@@ -6,7 +6,7 @@ use aya_ebpf::{
 };
 use tcpmon_common::{settings::CAST_CALL, socket::SocketIdentity, timeslice::QueueSample};
 
-use super::{load, offset, present, setting};
+use super::{Probed, Remembered as _, load, offset, present, setting};
 
 /// User-space ABI.
 const AF_INET6: u16 = 10;
@@ -204,7 +204,7 @@ impl Sock {
         self.userlocks() & RCVBUF_LOCK != 0
     }
 
-    /// Whether the kernel chose the socket's port.
+    /// Whether the kernel chose the socket's port, or will choose it: no port was asked for.
     #[inline(always)]
     pub fn port_chosen(self) -> bool {
         self.userlocks() & BINDPORT_LOCK == 0
@@ -419,11 +419,21 @@ impl TcpSock {
         self.0 as u64
     }
 
+    /// The socket of which this one is a copy, while `tcp_create_openreq_child` has not yet changed that: an accepted
+    /// connection starts as a copy of its listening socket. The head of an empty list points to itself, so the copy of
+    /// a head points to the original.
+    #[inline(always)]
+    pub fn original(self) -> Probed {
+        let head = Probed(self.address()).read::<u64>(offset!(tcp_sent_queue));
+        Probed(head.wrapping_sub(offset!(tcp_sent_queue) as u64))
+    }
+
     /// Network namespace, family, addresses and ports.
     #[inline(always)]
     pub fn identity(self, identity: &mut SocketIdentity) {
         identity.netns = self.netns();
         (identity.local_port, identity.remote_port) = self.ports();
+        identity.service_port = identity.local_port;
         identity.family = self.family();
         let (local, remote) = self.addresses();
         // SAFETY: two numbers of 8 bytes are 16 bytes.

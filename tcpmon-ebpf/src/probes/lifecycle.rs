@@ -34,7 +34,7 @@ use tcpmon_common::{
 };
 
 use crate::{
-    kernel::{self, Sock, Task, TcpSock, setting},
+    kernel::{self, Remembered as _, Sock, Task, TcpSock, setting},
     maps, reader, socket, store,
 };
 
@@ -69,6 +69,7 @@ fn traced(ctx: &BtfTracePointContext, place: Place) -> Option<()> {
         tcp_state::SYN_SENT | tcp_state::LISTEN | tcp_state::ESTABLISHED | tcp_state::CLOSE => {
             once(place, sock, new, || change(sock, old, new, || sock.tcp(), || sock.cookie()))
         }
+        tcp_state::SYN_RECV if old == tcp_state::LISTEN => once(place, sock, new, || note_listener(sock.tcp()?)),
         _ if old == tcp_state::SYN_RECV => once(place, sock, new, || count_accepted(sock.tcp()?)),
         _ => {
             // What is left there can be of a connection long ago, and an interrupt must not find it.
@@ -138,9 +139,10 @@ fn open(tcp: TcpSock, new: u32, cookie: impl FnOnce() -> u64) -> Option<()> {
     if state.flags & !(SOCKET_PORT_CHOSEN | SOCKET_OPENED) == opened {
         return None;
     }
-    let flags = if new == tcp_state::LISTEN { SOCKET_LISTENS | socket::note_listener(tcp) } else { SOCKET_ACTIVE };
+    // A socket that was never bound gets its port just after this event, from the kernel.
+    let chosen = new == tcp_state::LISTEN && socket::is_chosen(tcp.sock().port_chosen(), tcp.ports().0);
     socket::event(state, |state| {
-        state.flags = flags | state.flags & SOCKET_OPENED;
+        state.flags = opened | chosen as u32 * SOCKET_PORT_CHOSEN | state.flags & SOCKET_OPENED;
         tcp.identity(&mut state.identity);
         reader::opened_by(state, Task::current());
     });
@@ -171,6 +173,22 @@ fn count_accepted(tcp: TcpSock) -> Option<()> {
     None
 }
 
+/// A connection was just copied from the listening socket that accepts it. On the same CPU and before any other
+/// connection is accepted there, it becomes established, unless data of the handshake (TFO) have opened it before.
+#[inline(always)]
+fn note_listener(tcp: TcpSock) -> Option<()> {
+    let listener = tcp.original();
+    let accepted = maps::accepted()?;
+    accepted.connection = 0;
+    if listener.state() == tcp_state::LISTEN {
+        accepted.listener = listener.cookie();
+        accepted.port = listener.local_port();
+        accepted.port_chosen = socket::is_chosen(listener.port_chosen(), accepted.port) as u16;
+        accepted.connection = tcp.address();
+    }
+    None
+}
+
 #[inline(always)]
 fn establish(tcp: TcpSock, old: u32, cookie: impl FnOnce() -> u64) -> Option<()> {
     let state = socket::known_or_new(tcp, cookie)?;
@@ -186,8 +204,10 @@ fn establish(tcp: TcpSock, old: u32, cookie: impl FnOnce() -> u64) -> Option<()>
     }
     let accepted = old == tcp_state::SYN_RECV && state.flags & SOCKET_ACTIVE == 0;
     let opened = if accepted { SOCKET_PASSIVE } else { SOCKET_ACTIVE };
+    let listener = if accepted { maps::accepted() } else { None };
+    let listener = listener.filter(|listener| listener.connection == tcp.address());
     if state.flags & opened == 0 {
-        let chosen = accepted && maps::is_chosen(tcp);
+        let chosen = listener.as_ref().is_some_and(|listener| listener.port_chosen != 0);
         // Data in the SYN are here already, those that come with the ACK are not.
         let in_syn = (tcp.bytes_received() != 0) as u32;
         let with_ack = (tcp.data_segments() > in_syn) as u32;
@@ -200,7 +220,7 @@ fn establish(tcp: TcpSock, old: u32, cookie: impl FnOnce() -> u64) -> Option<()>
     // It is already set if another of the programs was first, or if data of the handshake (TFO) was read before the
     // handshake was complete.
     if state.last_ns == 0 {
-        socket::start_counting(state, tcp, kernel::now_ns(), true);
+        socket::start_counting(state, tcp, kernel::now_ns(), true, listener.as_deref());
     }
     None
 }
@@ -316,13 +336,8 @@ fn end(state: &'static mut SocketState, tcp: TcpSock) -> Option<()> {
         socket::start_late(state, tcp);
     }
     // Otherwise it was never established, or is a listening socket: nothing was counted.
-    if state.last_ns != 0 {
-        if state.flags & SOCKET_SETTLED == 0 {
-            settle(state, tcp, true);
-        }
-    } else if state.flags & SOCKET_LISTENS != 0 && socket::port_chosen(tcp) {
-        // The next socket that listens on this port may have asked for the port.
-        maps::note_port(tcp, false);
+    if state.last_ns != 0 && state.flags & SOCKET_SETTLED == 0 {
+        settle(state, tcp, true);
     }
     socket::event(state, |state| state.flags |= SOCKET_FINAL);
     store::end(state);

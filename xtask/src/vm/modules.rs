@@ -13,7 +13,7 @@ use crate::process;
 
 /// Modules that the tests use, and their dependencies. Each is a module on some of the kernels and built in on the
 /// others.
-pub const NAMES: [&str; 25] = [
+pub const NAMES: [&str; 30] = [
     // The virtual links, and the kernel's own report on sockets.
     "tun",
     "veth",
@@ -23,10 +23,15 @@ pub const NAMES: [&str; 25] = [
     "crc32c_generic",
     "libcrc32c",
     "nfnetlink",
+    "nf_defrag_ipv4",
+    "nf_defrag_ipv6",
     "nf_tables",
+    "nf_tproxy_ipv4",
+    "nf_tproxy_ipv6",
     "nft_counter",
     "nft_numgen",
     "nft_objref",
+    "nft_tproxy",
     // Reads TCP in kernel threads.
     "nbd",
     // Emulated NICs.

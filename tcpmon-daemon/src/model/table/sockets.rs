@@ -16,7 +16,6 @@ use super::Table;
 use crate::{
     decode,
     model::{
-        labels,
         live::{LiveSocket, queue_bytes},
         possible,
         tracked::{Accounted, Connection, Rest, Role, SocketGauges, Tracked},
@@ -42,10 +41,12 @@ impl Table {
         } else {
             self.account(index, record, &counters, now);
         }
+        let queued = queue_bytes(live);
+        self.has_unread |= state.reader_tid == 0 && queued != 0;
         if let Some(listed) = &mut self.listed {
             listed.push(Arc::new(LiveSocket::new(record, self.labels.of_socket(record), &counters)));
         }
-        let gauges = SocketGauges::of(live, queue_bytes(live));
+        let gauges = SocketGauges::of(live, queued);
         if let Some(Tracked { role: Role::Connection(connection), .. }) = self.sockets.get_mut(index) {
             self.groups.gauges(connection.group).replace(&connection.gauges, &gauges);
             connection.gauges = gauges;
@@ -82,15 +83,14 @@ impl Table {
     }
 
     fn listening(&mut self, index: u32, record: &SocketRecord) {
-        let (identity, port, cookie) = (&record.state.identity, record.live.local_port, record.state.cookie);
-        let netns = identity.netns;
+        let (identity, cookie) = (&record.state.identity, record.state.cookie);
         if let Some(Tracked { role, cookie }) = self.sockets.remove(index) {
             self.leave(cookie, &role);
         }
         let address = decode::address(identity.family, identity.local_address);
-        self.labels.listeners.insert((netns, port), cookie, address, labels::listener(record));
-        let role = Role::Listener { netns, port };
-        self.sockets.insert(index, Tracked { cookie, role });
+        let listener = self.labels.listener(record);
+        self.labels.listeners.insert((identity.netns, record.live.local_port), cookie, address, listener);
+        self.sockets.insert(index, Tracked { cookie, role: Role::Listener });
     }
 
     /// Adds what the connection has added to its group, after determining the group.
@@ -137,7 +137,7 @@ impl Table {
                 self.groups.leave(connection.group);
                 self.ended.remember(cookie, connection.group);
             }
-            Role::Listener { netns, port } => self.labels.listeners.remove((*netns, *port), cookie),
+            Role::Listener => self.labels.listeners.remove(cookie),
         }
     }
 }
