@@ -10,7 +10,8 @@ use core::mem;
 
 use crate::{fold::Observation, socket::SocketState};
 
-/// The open round, and what is known of the last read that few reads change. All times are `CLOCK_MONOTONIC`, ns.
+/// The open round, and `reader_limited_ns` as of the last read, which is here because few reads change it. All times
+/// are `CLOCK_MONOTONIC`, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
 #[repr(C)]
@@ -281,6 +282,7 @@ pub fn place(state: &mut SocketState, now_ns: u64, run_delay_ns: u64, same_reade
         waited = with_data;
     }
     let ticks = counters.queue_byte_ticks.wrapping_sub(reads.queue_byte_ticks);
+    // Mostly 0: then the cache lines of these two fields are not written.
     let limited = counters.reader_limited_ns.wrapping_sub(round.reader_limited_ns);
     if waited != 0 && with_data != 0 {
         let share = (waited << 16) / with_data;

@@ -156,8 +156,8 @@ pub fn byte_seconds(ticks: u64) -> f64 {
 }
 
 /// A network namespace (its inode number), a port and a local address as one number: key of the map of ports that the
-/// kernel had chosen when tcpmon started. Two addresses of one port have one key with a chance of 1 in 65,536; 0 is the key's part for all
-/// addresses of the host.
+/// kernel had chosen when tcpmon started. Two addresses of one port have one key with a chance of 1 in 65,536; 0 is the
+/// key's part for all addresses of the host.
 #[inline(always)]
 pub fn port_key(netns: u32, port: u16, address: [u64; 2]) -> u64 {
     let address = address[0] ^ address[1];

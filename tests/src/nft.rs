@@ -49,7 +49,8 @@ impl Lab {
             &["rule", "add", "fwmark", "1", "lookup", "100"][..],
             &["route", "add", "local", "default", "dev", "lo", "table", "100"],
         ] {
-            let status = must(receiver.command("ip").args(arguments).status(), "starting ip (apt-get install iproute2)");
+            let status =
+                must(receiver.command("ip").args(arguments).status(), "starting ip (apt-get install iproute2)");
             assert!(status.success(), "ip {arguments:?}: {status}");
         }
         let rules = format!(

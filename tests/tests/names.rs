@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::Child;
 use std::sync::mpsc::channel;
 use std::thread::{sleep, spawn};
 use std::time::Duration;
@@ -86,10 +86,11 @@ fn what_nobody_has_read_is_of_the_process_that_listens_on_that_address() {
 }
 
 /// A process named `tail` that has this socket open, and nothing else to do with it. This process has it no more.
-fn passed_on(socket: impl Into<OwnedFd>) -> Guard {
+fn passed_on(lab: &Lab, socket: impl Into<OwnedFd>) -> Guard {
     let socket = socket.into();
-    nix::fcntl::fcntl(&socket, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty())).unwrap();
-    Guard(Command::new("tail").args(["-f", "/dev/null"]).spawn().unwrap())
+    let inherited = nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty());
+    nix::fcntl::fcntl(&socket, inherited).expect("a descriptor can be inherited");
+    Guard(lab.receiver().command("tail").args(["-f", "/dev/null"]).spawn().expect("tail starts"))
 }
 
 /// Ends its process.
@@ -104,7 +105,7 @@ impl Drop for Guard {
 
 /// Whether the process has a descriptor of the socket with this inode.
 fn has_open(process: u32, inode: u32) -> bool {
-    let files = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap();
+    let files = std::fs::read_dir(format!("/proc/{process}/fd")).expect("the process runs");
     let targets = files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
     targets.into_iter().any(|target| target == Path::new(&format!("socket:[{inode}]")))
 }
@@ -122,7 +123,7 @@ fn of_two_that_listen_on_one_port_each_has_what_it_accepts() {
     };
     let port = free_port().unwrap();
     let (own, other) = (listen(port), listen(port));
-    let other = passed_on(other);
+    let other = passed_on(&lab, other);
     let clients: Vec<_> = (0..40)
         .map(|_| {
             let mut client = lab.sender().run(|| TcpStream::connect((lab.receiver().v4, port))).unwrap();
@@ -144,9 +145,8 @@ fn of_two_that_listen_on_one_port_each_has_what_it_accepts() {
     let own_name = std::fs::read_to_string("/proc/self/comm").unwrap();
     eventually(DEADLINE, "what waits is of the process whose listening socket has accepted it", || {
         let page = daemon.scrape();
-        let found = [own_name.trim(), "tail"].map(|process| {
-            page.value("tcpmon_receive_queue_bytes", &group(process, port)).unwrap_or_default()
-        });
+        let found = [own_name.trim(), "tail"]
+            .map(|process| page.value("tcpmon_receive_queue_bytes", &group(process, port)).unwrap_or_default());
         if found == expected { Ok(()) } else { Err(format!("{found:?}, not {expected:?}")) }
     });
     drop(own);
@@ -165,15 +165,14 @@ fn what_nobody_has_read_is_of_the_process_that_has_the_socket_open() {
     let is_of = |process: &str| {
         eventually(DEADLINE, "what waits is of the process that has it", || {
             let page = daemon.scrape();
-            let found = [own_name.trim(), "tail"].map(|process| {
-                page.value("tcpmon_receive_queue_bytes", &group(process, port)).unwrap_or_default()
-            });
+            let found = [own_name.trim(), "tail"]
+                .map(|process| page.value("tcpmon_receive_queue_bytes", &group(process, port)).unwrap_or_default());
             let expected = [own_name.trim(), "tail"].map(|name| if name == process { 5000.0 } else { 0.0 });
             if found == expected { Ok(page) } else { Err(format!("{found:?}, not {expected:?}")) }
         })
     };
     is_of(own_name.trim());
-    let other = passed_on(accepted);
+    let other = passed_on(&lab, accepted);
     let page = is_of("tail");
     assert_eq!(of_service(&page, "tcpmon_receive_bytes_total", port), 5000.0);
     // What it has received before is counted where it was received.

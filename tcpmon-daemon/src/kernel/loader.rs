@@ -173,7 +173,8 @@ impl Kernel {
         let mut owners = None;
         if options.trace.is_none() {
             let loaded = Owners::load(&mut ebpf, &plan.types);
-            probes.push(loaded.as_ref().map_or_else(|error| without_owners(&**error), |_| ProbeStatus::attached(OWNERS)));
+            probes
+                .push(loaded.as_ref().map_or_else(|error| without_owners(&**error), |_| ProbeStatus::attached(OWNERS)));
             owners = loaded.ok();
         }
         let sock_ops = is_attached(&probes, &SOCK_OPS);

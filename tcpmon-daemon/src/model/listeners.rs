@@ -119,8 +119,9 @@ mod tests {
         listeners.remove(7);
         listeners.insert((1, 80), 1, "0.0.0.0".parse().expect("an address"), named("c"));
         assert_eq!(listeners.get((1, 80)), Some(&named("c")));
+        assert_eq!([1, 2].map(|cookie| listeners.by_cookie(cookie)), [Some(&named("c")), None]);
         listeners.remove(1);
-        assert_eq!(listeners.get((1, 80)), None);
+        assert_eq!((listeners.get((1, 80)), listeners.by_cookie(1)), (None, None));
         assert!(listeners.by_place.is_empty() && listeners.places.is_empty());
     }
 

@@ -142,7 +142,7 @@ fn open(tcp: TcpSock, new: u32, cookie: impl FnOnce() -> u64) -> Option<()> {
     // A socket that was never bound gets its port just after this event, from the kernel.
     let chosen = new == tcp_state::LISTEN && socket::is_chosen(tcp.sock().port_chosen(), tcp.ports().0);
     socket::event(state, |state| {
-        state.flags = opened | chosen as u32 * SOCKET_PORT_CHOSEN | state.flags & SOCKET_OPENED;
+        state.flags = opened | (chosen as u32 * SOCKET_PORT_CHOSEN) | (state.flags & SOCKET_OPENED);
         tcp.identity(&mut state.identity);
         reader::opened_by(state, Task::current());
     });

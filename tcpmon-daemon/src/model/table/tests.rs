@@ -403,7 +403,7 @@ fn a_listener_names_connections_until_it_is_gone() {
     (listener.state.flags, listener.state.counters.segments) = (SOCKET_LISTENS, 0);
     let accepted = |cookie| {
         let mut accepted = read_by(socket(cookie, 10), b"");
-        accepted.state.identity.local_port = 80;
+        accepted.state.identity.service_port = 80;
         accepted.state.flags = tcpmon_common::socket::SOCKET_PASSIVE;
         accepted
     };
@@ -412,6 +412,50 @@ fn a_listener_names_connections_until_it_is_gone() {
     passes.ended(listener);
     passes.pass(&[accepted(3)]);
     assert_eq!((passes.of("listener"), passes.of("other")), ((10, 1), (10, 1)));
+}
+
+fn owner(cookie: u64, process: &[u8], tgid: u32) -> Owner {
+    let mut owner = Owner { cookie, process: [0; 2], cgroup: 0, tgid, padding: 0 };
+    owner.process.as_mut_bytes()[..process.len()].copy_from_slice(process);
+    owner
+}
+
+#[test]
+fn what_nobody_has_read_is_of_the_process_that_has_it_open() {
+    let mut passes = Passes::new();
+    let mut listener = read_by(socket(1, 0), b"starter");
+    (listener.live.state, listener.live.local_port, listener.state.last_ns) = (tcp_state::LISTEN as u8, 80, 0);
+    (listener.state.flags, listener.state.counters.segments) = (SOCKET_LISTENS, 0);
+    // For a port at which nobody listens.
+    let unread = |bytes| {
+        let mut accepted = read_by(socket(2, bytes), b"");
+        accepted.state.flags = tcpmon_common::socket::SOCKET_PASSIVE;
+        accepted.state.listener = 1;
+        (accepted.state.identity.local_port, accepted.state.identity.service_port) = (4000, 80);
+        (accepted.live.rcv_nxt, accepted.state.rcv_nxt) = (1, 1);
+        accepted
+    };
+    passes.pass(&[listener, unread(10)]);
+    assert_eq!(passes.of("starter"), (10, 1));
+    assert!(passes.table.groups().iter().any(|group| group.key.service == "local:80"));
+    assert!(passes.table.has_unread());
+    // The listening socket was inherited.
+    passes.table.set_owners(&[owner(1, b"starter", 1), owner(1, b"service", 7)]);
+    passes.pass(&[unread(15)]);
+    assert_eq!((passes.of("starter"), passes.of("service")), ((10, 0), (5, 1)));
+    // A record of the listening socket still names the process that started to listen.
+    passes.pass(&[listener, unread(16)]);
+    assert_eq!(passes.of("service"), (6, 1));
+    // The connection was passed on.
+    passes.table.set_owners(&[owner(1, b"service", 7), owner(2, b"worker", 3)]);
+    passes.pass(&[unread(18)]);
+    assert_eq!((passes.of("service"), passes.of("worker")), ((6, 0), (2, 1)));
+    // Who reads it has it, whoever else has it open.
+    let mut read = read_by(unread(21), b"reader");
+    read.state.reader_tid = 5;
+    passes.pass(&[read]);
+    assert_eq!((passes.of("worker"), passes.of("reader")), ((2, 0), (3, 1)));
+    assert!(!passes.table.has_unread());
 }
 
 #[test]

@@ -46,6 +46,17 @@ journalctl --no-pager --unit tcpmon | grep --quiet 'Watchdog timeout' || failed 
 rm -r /run/systemd/system/tcpmon.service.d
 systemctl daemon-reload
 
+# An address that comes after the start, as by DHCP or VRRP.
+get_late() { curl --silent --fail --max-time 5 http://192.0.2.7:10793/healthz >/dev/null; }
+sed -i 's/^#listen_address = .*/listen_address = ["127.0.0.1:10793", "192.0.2.7:10793"]/' /etc/tcpmon/tcpmon.toml
+systemctl restart tcpmon || failed "it starts without one of its addresses"
+within get healthz || failed "it answers at the address that is there"
+not get_late || failed "nothing answers at an address that is not there"
+is NRestarts 0 || failed "it was not started again and again"
+ip address add 192.0.2.7/32 dev lo || failed "adding the address"
+within get_late || failed "it answers at an address that came later"
+sed -i 's/^listen_address/#listen_address/' /etc/tcpmon/tcpmon.toml
+
 sed -i 's/^#systemd_socket = false/systemd_socket = true/' /etc/tcpmon/tcpmon.toml
 systemctl stop tcpmon.service
 systemctl enable --now tcpmon.socket || failed "the socket starts"
