@@ -138,4 +138,6 @@ pub struct IteratorMeta {
 pub const ITERATOR_FIELDS: &[(&str, &str, usize)] = &[
     ("bpf_iter__task_file", "task", offset_of!(TaskFile, task)),
     ("bpf_iter__task_file", "file", offset_of!(TaskFile, file)),
+    ("bpf_iter__task_file", "meta", offset_of!(TaskFile, meta)),
+    ("bpf_iter_meta", "seq", offset_of!(IteratorMeta, output)),
 ];

@@ -18,7 +18,7 @@ pub use self::{
     napi::Napi,
     remembered::{Cast, Probed, Remembered},
     skb::Skb,
-    sock::{Sock, TcpSock, sock_ops_cookie, sock_ops_tcp},
+    sock::{Sock, TcpSock, open_socket, sock_ops_cookie, sock_ops_tcp},
     task::Task,
 };
 

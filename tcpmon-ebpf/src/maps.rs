@@ -322,7 +322,7 @@ pub fn note_chosen(tcp: TcpSock) {
 /// Whether the kernel chose the port of the listening socket that has accepted this connection, which is older than
 /// tcpmon: one at its local address, or at all addresses.
 #[inline(always)]
-pub fn is_chosen(tcp: TcpSock) -> bool {
+pub fn was_chosen(tcp: TcpSock) -> bool {
     let (netns, port) = (tcp.netns(), tcp.ports().0);
     CHOSEN_PORTS.get_ptr(port_key(netns, port, tcp.addresses().0)).is_some()
         || CHOSEN_PORTS.get_ptr(port_key(netns, port, [0; 2])).is_some()

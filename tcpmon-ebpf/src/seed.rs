@@ -1,7 +1,6 @@
 //! Seeding: what is open when tcpmon starts.
 #![expect(unsafe_code, reason = "the context of an iterator")]
 
-use aya_ebpf::helpers::generated::bpf_sock_from_file;
 use tcpmon_common::{
     settings::{TRACE_NONE, TRACE_TIMESLICES},
     socket::{SOCKET_LISTENS, SOCKET_PASSIVE, SOCKET_PORT_CHOSEN},
@@ -10,7 +9,7 @@ use tcpmon_common::{
 };
 
 use crate::{
-    kernel::{self, Sock, Task, setting},
+    kernel::{self, Task, TcpSock, setting},
     maps, reader, socket, timeslice,
 };
 
@@ -20,20 +19,14 @@ use crate::{
 #[unsafe(link_section = "iter/task_file")]
 pub extern "C" fn seed(ctx: *const TaskFile) -> i32 {
     // SAFETY: the kernel passes this context to an iterator of this kind.
-    let ctx = unsafe { &*ctx };
-    adopt(ctx);
+    if let Some((task, tcp)) = unsafe { kernel::open_socket(ctx) } {
+        adopt(task, tcp);
+    }
     0
 }
 
 #[inline(always)]
-fn adopt(ctx: &TaskFile) -> Option<()> {
-    let task = Task::new(ctx.task)?;
-    if ctx.file.is_null() {
-        return None;
-    }
-    // SAFETY: a typed file pointer; the result is null if the file is not a socket.
-    let socket = unsafe { bpf_sock_from_file(ctx.file.cast()) } as *const u8;
-    let tcp = Sock::of_socket(socket)?.tcp()?;
+fn adopt(task: Task, tcp: TcpSock) -> Option<()> {
     let current = tcp.sock().state();
     if current == tcp_state::SYN_SENT || current == tcp_state::SYN_RECV || current == tcp_state::CLOSE {
         return None;
@@ -45,14 +38,14 @@ fn adopt(ctx: &TaskFile) -> Option<()> {
         if current == tcp_state::LISTEN {
             tcp.identity(&mut state.identity);
             state.flags |= SOCKET_LISTENS;
-            if socket::is_chosen(tcp.sock().port_chosen(), tcp.ports().0) {
+            if socket::is_port_chosen(tcp.sock().port_chosen(), tcp.ports().0) {
                 state.flags |= SOCKET_PORT_CHOSEN;
                 maps::note_chosen(tcp);
             }
         } else {
             // The iterator visits a listening socket before its connections, because its descriptor and its process id
             // are lower.
-            if maps::is_chosen(tcp) {
+            if maps::was_chosen(tcp) {
                 state.flags |= SOCKET_PASSIVE | SOCKET_PORT_CHOSEN;
             }
             socket::start_counting(state, tcp, kernel::now_ns(), false, None);

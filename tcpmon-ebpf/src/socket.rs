@@ -129,6 +129,7 @@ pub fn start_counting(
     let received = tcp.data_received();
     event(state, |state| {
         tcp.identity(&mut state.identity);
+        state.listener = 0;
         if let Some(accepted) = accepted {
             state.listener = accepted.listener;
             state.identity.service_port = accepted.port;
@@ -269,7 +270,7 @@ pub fn is_growth(state: &SocketState, tcp: TcpSock) -> bool {
 /// Whether a listening socket's port was chosen by the kernel, or by its server from one of the `ephemeral_ports`
 /// ranges: connections to all such ports are one service.
 #[inline(always)]
-pub fn is_chosen(by_kernel: bool, port: u16) -> bool {
+pub fn is_port_chosen(by_kernel: bool, port: u16) -> bool {
     let port = port as u32;
     let mut outside = !by_kernel as u32;
     let mut i = 0;

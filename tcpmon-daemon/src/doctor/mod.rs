@@ -20,6 +20,9 @@ use self::facts::{DeviceFacts, Facts, Goal};
 /// A source of several rules.
 const SC24: &str = "Schwarz, Tierney: Recent Linux Improvements that Impact TCP Throughput (SC24)";
 
+/// ESnet's page for fast hosts.
+const ESNET_100G: &str = "ESnet fasterdata: 40G/100G network tuning";
+
 const GBIT: u64 = 1_000_000_000;
 
 /// One rule.

@@ -6,9 +6,9 @@ use crate::doctor::facts::{Fact, Facts, Goal};
 /// The documents that tcpmon comes from, and the kernel's own.
 const BOWDEN: &str = "Bowden, Wu, Crawford: Tuning Systems for TCP/IP Performance on High Latency Networks (Fermilab)";
 const IP_SYSCTL: &str = "Documentation/networking/ip-sysctl.rst";
-const NET_SYSCTL: &str = "Documentation/admin-guide/sysctl/net.rst";
 const ESNET: &str = "ESnet fasterdata: Linux host tuning";
-const OSG: &str = "OSG networking: Host and Network Tuning (EL9)";
+const OSG: &str = "tuned-main.conf(5), reapply_sysctl; OSG networking: Host and Network Tuning (EL9)";
+const RED_HAT: &str = "Red Hat Enterprise Linux 10: Network troubleshooting and performance tuning";
 
 const MIB: u64 = 1 << 20;
 
@@ -71,7 +71,8 @@ pub(super) static RULES: [Rule; 24] = [
     Rule {
         id: "host.numa-balancing",
         wanted: "from 40 Gbit/s on, kernel.numa_balancing is 0 on a host with several NUMA nodes",
-        why: "it unmaps memory to see who uses it, and moves readers away from the CPUs that were chosen for them",
+        why: "it unmaps memory to see which CPU uses it, and each page fault costs time; readers that are bound to a \
+              node gain nothing by it",
         source: "Documentation/admin-guide/sysctl/kernel.rst",
         refuses: false,
         check: Check::Once(|facts, goal| {
@@ -101,8 +102,9 @@ pub(super) static RULES: [Rule; 24] = [
     Rule {
         id: "host.snd-buffer",
         wanted: "net.ipv4.tcp_wmem lets the send buffer grow to twice the bandwidth-delay product (at most 2 GiB)",
-        why: "what this host sends is kept until it is acknowledged: a smaller buffer limits it",
-        source: ESNET,
+        why: "what this host sends is kept until it is acknowledged, and the kernel plans twice the congestion window \
+              for that: a smaller buffer limits it",
+        source: "net/ipv4/tcp_input.c, tcp_sndbuf_expand",
         refuses: false,
         check: Check::Once(|facts, goal| {
             let [least, first, most] = *facts.host.tcp_wmem.get()?;
@@ -123,8 +125,8 @@ pub(super) static RULES: [Rule; 24] = [
     Rule {
         id: "host.rcv-buffer",
         wanted: "net.ipv4.tcp_rmem lets the receive buffer grow to twice the bandwidth-delay product (at most 2 GiB)",
-        why: "a window smaller than what is on the way limits the sender, and about half of a buffer is overhead",
-        source: BOWDEN,
+        why: "a window smaller than what is on the way limits the sender, and up to half of a buffer is overhead",
+        source: "Documentation/networking/ip-sysctl.rst, tcp(7)",
         refuses: false,
         check: Check::Once(receive_buffer),
     },
@@ -164,7 +166,7 @@ pub(super) static RULES: [Rule; 24] = [
         wanted: "net.ipv4.tcp_timestamps is 1",
         why: "they protect against old segments when sequence numbers wrap (every 0.34 s at 100 Gbit/s), and the \
               receiver measures the round trip by them",
-        source: IP_SYSCTL,
+        source: "RFC 7323",
         refuses: false,
         check: Check::Once(|facts, _| is_on(&facts.host.timestamps, "net.ipv4.tcp_timestamps")),
     },
@@ -172,7 +174,7 @@ pub(super) static RULES: [Rule; 24] = [
         id: "host.sack",
         wanted: "net.ipv4.tcp_sack is 1",
         why: "without it, the sender repairs one loss per round trip, or sends again what has arrived",
-        source: IP_SYSCTL,
+        source: "RFC 2018",
         refuses: false,
         check: Check::Once(|facts, _| is_on(&facts.host.sack, "net.ipv4.tcp_sack")),
     },
@@ -180,7 +182,7 @@ pub(super) static RULES: [Rule; 24] = [
         id: "host.tcp-mem-low",
         wanted: "the second number of net.ipv4.tcp_mem is more than the full receive buffers of a transfer",
         why: "above it TCP is under memory pressure: buffers stop growing, and windows are cut",
-        source: BOWDEN,
+        source: IP_SYSCTL,
         refuses: false,
         check: Check::Once(tcp_memory_low),
     },
@@ -205,7 +207,7 @@ pub(super) static RULES: [Rule; 24] = [
         id: "host.min-free-high",
         wanted: "vm.min_free_kbytes is at most 5 % of the memory",
         why: "programs cannot use it: the host swaps or kills processes while memory is free",
-        source: "Documentation/admin-guide/sysctl/vm.rst",
+        source: "Red Hat Enterprise Linux 7: Performance Tuning Guide",
         refuses: false,
         check: Check::Once(|facts, _| {
             let (reserve, memory) = (*facts.host.min_free_kbytes.get()? << 10, *facts.host.memory_bytes.get()?);
@@ -228,14 +230,15 @@ pub(super) static RULES: [Rule; 24] = [
             find(
                 swapped > memory / 100,
                 || format!("{} of {} are in swap space", bytes(swapped), bytes(memory)),
-                || "find what needs the memory (`ps --sort -rss`), then swapoff -a".into(),
+                || "find what needs the memory (`ps --sort -rss`) and free it, then swapoff -a && swapon -a".into(),
             )
         }),
     },
     Rule {
         id: "host.tuned",
         wanted: "if tuned runs, its profile is made for throughput or latency, not to save power",
-        why: "tuned sets governors and sysctls when it starts, whatever was set by hand",
+        why: "such a profile lets CPUs clock down; any profile replaces what was set with sysctl -w, but not what is \
+              in /etc/sysctl.d",
         source: OSG,
         refuses: false,
         check: Check::Once(|facts, _| {
@@ -244,19 +247,28 @@ pub(super) static RULES: [Rule; 24] = [
             find(
                 saves_power.iter().any(|name| profile.contains(name)),
                 || format!("the profile of tuned is {profile}"),
-                || "tuned-adm profile network-throughput".into(),
+                || {
+                    "put sysctls into /etc/sysctl.d, then tuned-adm profile throughput-performance \
+                     (network-throughput limits TCP buffers to 16 MiB)"
+                        .into()
+                },
             )
         }),
     },
     Rule {
         id: "host.backlog",
-        wanted: "net.core.netdev_max_backlog is 1000 packets for each Gbit/s (at most 250000)",
-        why: "packets that RPS, tunnels and virtual devices hand to a CPU wait there, and are dropped when it is full",
-        source: ESNET,
+        wanted: "net.core.netdev_max_backlog is 30000 packets from 10 Gbit/s on, 250000 from 40 Gbit/s on",
+        why: "packets that RPS, tunnels and virtual devices hand to a CPU wait there, and are dropped when it is full; \
+              those of a NIC without RPS do not pass through it",
+        source: "ESnet fasterdata: Linux host tuning (an older edition)",
         refuses: false,
         check: Check::Once(|facts, goal| {
             let limit = *facts.host.netdev_max_backlog.get()?;
-            let wanted = (1000 * goal.bandwidth.div_ceil(GBIT)).clamp(1000, 250_000);
+            let wanted = match goal.bandwidth {
+                fast if fast >= 40 * GBIT => 250_000,
+                fast if fast >= 10 * GBIT => 30_000,
+                _ => 1000,
+            };
             find(
                 limit < wanted,
                 || format!("net.core.netdev_max_backlog is {limit}"),
@@ -266,40 +278,49 @@ pub(super) static RULES: [Rule; 24] = [
     },
     Rule {
         id: "host.backlog-drops",
-        wanted: "at most one packet in a million was dropped because the backlog of a CPU was full",
+        wanted: "at most one packet in 10,000 was dropped because the backlog of a CPU was full",
         why: "the sender has to send each of them again, and slows down",
         source: "docs/runbooks/TcpmonSoftnetDrops.md",
         refuses: false,
         check: Check::Once(|facts, _| {
             let softnet = facts.host.softnet.get()?;
             find(
-                softnet.dropped.saturating_mul(1_000_000) > softnet.processed,
+                softnet.dropped.saturating_mul(10_000) > softnet.processed,
                 || format!("{} of {} packets were dropped since the host started", softnet.dropped, softnet.processed),
-                || "double net.core.netdev_max_backlog; spread packets over more CPUs (RPS)".into(),
+                || {
+                    "if they still grow (second column of /proc/net/softnet_stat): double \
+                     net.core.netdev_max_backlog for bursts; if one CPU is saturated, use more queues of the NIC"
+                        .into()
+                },
             )
         }),
     },
     Rule {
         id: "host.napi-budget",
-        wanted: "net.core.netdev_budget is at least 300 packets, 600 from 40 Gbit/s on",
+        wanted: "net.core.netdev_budget is at least 300 packets, the kernel's default",
         why: "a CPU that has used up its budget leaves packets in the ring, and the ring overruns",
-        source: NET_SYSCTL,
+        source: RED_HAT,
         refuses: false,
-        check: Check::Once(|facts, goal| {
+        check: Check::Once(|facts, _| {
             let budget = *facts.host.netdev_budget.get()?;
-            let wanted = if goal.bandwidth >= 40 * GBIT { 600 } else { 300 };
             find(
-                budget < wanted,
+                budget < 300,
                 || format!("net.core.netdev_budget is {budget}"),
-                || format!("sysctl -w net.core.netdev_budget={wanted}"),
+                || {
+                    "sysctl -w net.core.netdev_budget=300; double it and netdev_budget_usecs only while the third \
+                     column of /proc/net/softnet_stat grows"
+                        .into()
+                },
             )
         }),
     },
     Rule {
         id: "host.congestion-control",
-        wanted: "net.ipv4.tcp_congestion_control is cubic, bbr, htcp or dctcp",
-        why: "older ones take minutes to fill a long, fast path again after a loss; it governs what this host sends",
-        source: SC24,
+        wanted: "net.ipv4.tcp_congestion_control is cubic, bbr or htcp (dctcp inside a data centre whose switches mark \
+                 packets)",
+        why: "Reno needs more than an hour to fill a path of 10 Gbit/s and 100 ms again after a loss; it governs what \
+              this host sends",
+        source: "ESnet fasterdata: Linux host tuning; RFC 3649; Documentation/networking/dctcp.rst",
         refuses: false,
         check: Check::Once(|facts, _| {
             let name = facts.host.congestion_control.get()?;
@@ -327,8 +348,8 @@ pub(super) static RULES: [Rule; 24] = [
     Rule {
         id: "host.optmem",
         wanted: "from 40 Gbit/s on, net.core.optmem_max is at least 1 MiB",
-        why: "a sender with MSG_ZEROCOPY needs it for its notifications, and copies otherwise",
-        source: SC24,
+        why: "a send with MSG_ZEROCOPY fails with ENOBUFS when its notifications exceed this limit",
+        source: "Documentation/networking/msg_zerocopy.rst; SC24 for the figure",
         refuses: false,
         check: Check::Once(|facts, goal| {
             let limit = *facts.host.optmem_max.get()?;

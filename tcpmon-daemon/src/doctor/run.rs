@@ -58,7 +58,7 @@ pub(super) static RULES: [Rule; 18] = [
         id: "run.lockdown",
         wanted: "the kernel is not locked down in confidentiality mode",
         why: "that mode forbids eBPF programs to read kernel memory",
-        source: "kernel_lockdown(7)",
+        source: "security/security.c, lockdown_reasons",
         refuses: true,
         check: Check::Once(|facts, _| {
             let lockdown = facts.run.prerequisites.lockdown.as_deref().unwrap_or_default();
@@ -127,7 +127,7 @@ pub(super) static RULES: [Rule; 18] = [
         id: "run.security-module",
         wanted: "no security module keeps the programs from being loaded",
         why: "SELinux and AppArmor can deny bpf(2) to a process that has all capabilities",
-        source: "bpf(2); `dmesg` and the audit log name the rule",
+        source: "the audit log and dmesg, which name the rule",
         refuses: true,
         check: Check::Once(security_module),
     },
@@ -151,7 +151,7 @@ pub(super) static RULES: [Rule; 18] = [
         id: "run.cgroup-v2",
         wanted: "cgroup v2 is mounted",
         why: "without it there is no `cgroup` label, no socket memory of control groups and no sock_ops program",
-        source: "docs/operating.md",
+        source: "docs/operating.md, docs/architecture.md",
         refuses: false,
         check: Check::Once(|facts, _| {
             find(
@@ -167,8 +167,8 @@ pub(super) static RULES: [Rule; 18] = [
     Rule {
         id: "run.bpf-jit",
         wanted: "the kernel compiles eBPF programs (net.core.bpf_jit_enable is not 0)",
-        why: "interpreted programs cost several times as much for every segment and read",
-        source: "Documentation/admin-guide/sysctl/net.rst",
+        why: "interpreted programs are slower, and cannot call kernel functions",
+        source: "docs/kernels.md",
         refuses: false,
         check: Check::Once(|facts, _| {
             find(
@@ -203,9 +203,9 @@ pub(super) static RULES: [Rule; 18] = [
     },
     Rule {
         id: "run.another",
-        wanted: "no other tcpmon runs on this host",
+        wanted: "no other tcpmon runs on this host, unless it is there for the devices of another network namespace",
         why: "each one has its own programs on every segment and read, so the cost adds up",
-        source: "docs/performance.md",
+        source: "docs/operating.md",
         refuses: false,
         check: Check::Once(|facts, _| {
             let others = facts.run.others.get()?;

@@ -1,12 +1,12 @@
 //! `struct sock` and `struct tcp_sock`.
 
 use aya_ebpf::{
-    helpers::generated::{bpf_get_socket_cookie, bpf_probe_read_kernel, bpf_skc_to_tcp_sock},
+    helpers::generated::{bpf_get_socket_cookie, bpf_probe_read_kernel, bpf_skc_to_tcp_sock, bpf_sock_from_file},
     programs::{BtfTracePointContext, SockOpsContext},
 };
-use tcpmon_common::{settings::CAST_CALL, socket::SocketIdentity, timeslice::QueueSample};
+use tcpmon_common::{settings::CAST_CALL, socket::SocketIdentity, timeslice::QueueSample, tracepoint::TaskFile};
 
-use super::{Probed, Remembered as _, load, offset, present, setting};
+use super::{Probed, Remembered as _, Task, load, offset, present, setting};
 
 /// User-space ABI.
 const AF_INET6: u16 = 10;
@@ -47,6 +47,23 @@ pub fn sock_ops_cookie(ctx: &SockOpsContext) -> u64 {
     unsafe { bpf_get_socket_cookie(ctx.ops.cast()) }
 }
 
+/// The process and the TCP socket that an iterator over open files visits; `None` if the file is another one.
+///
+/// # Safety
+/// The context is that of such an iterator.
+#[inline(always)]
+pub unsafe fn open_socket(ctx: *const TaskFile) -> Option<(Task, TcpSock)> {
+    // SAFETY: as the caller promises.
+    let ctx = unsafe { &*ctx };
+    let task = Task::new(ctx.task)?;
+    if ctx.file.is_null() {
+        return None;
+    }
+    // SAFETY: a typed file pointer; the result is null if the file is not a socket.
+    let socket = unsafe { bpf_sock_from_file(ctx.file.cast()) } as *const u8;
+    Some((task, Sock::of_socket(socket)?.tcp()?))
+}
+
 /// A `struct tcp_sock` whose address is known, as a pointer that the verifier knows.
 #[inline(always)]
 pub fn cast(address: *const u8) -> *const u8 {
@@ -83,7 +100,7 @@ impl Sock {
 
     /// The `struct sock` of a `struct socket`.
     #[inline(always)]
-    pub fn of_socket(socket: *const u8) -> Option<Self> {
+    fn of_socket(socket: *const u8) -> Option<Self> {
         if socket.is_null() {
             return None;
         }

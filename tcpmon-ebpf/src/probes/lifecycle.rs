@@ -140,7 +140,7 @@ fn open(tcp: TcpSock, new: u32, cookie: impl FnOnce() -> u64) -> Option<()> {
         return None;
     }
     // A socket that was never bound gets its port just after this event, from the kernel.
-    let chosen = new == tcp_state::LISTEN && socket::is_chosen(tcp.sock().port_chosen(), tcp.ports().0);
+    let chosen = new == tcp_state::LISTEN && socket::is_port_chosen(tcp.sock().port_chosen(), tcp.ports().0);
     socket::event(state, |state| {
         state.flags = opened | (chosen as u32 * SOCKET_PORT_CHOSEN) | (state.flags & SOCKET_OPENED);
         tcp.identity(&mut state.identity);
@@ -183,7 +183,7 @@ fn note_listener(tcp: TcpSock) -> Option<()> {
     if listener.state() == tcp_state::LISTEN {
         accepted.listener = listener.cookie();
         accepted.port = listener.local_port();
-        accepted.port_chosen = socket::is_chosen(listener.port_chosen(), accepted.port) as u16;
+        accepted.port_chosen = socket::is_port_chosen(listener.port_chosen(), accepted.port) as u16;
         accepted.connection = tcp.address();
     }
     None
@@ -221,6 +221,10 @@ fn establish(tcp: TcpSock, old: u32, cookie: impl FnOnce() -> u64) -> Option<()>
     // handshake was complete.
     if state.last_ns == 0 {
         socket::start_counting(state, tcp, kernel::now_ns(), true, listener.as_deref());
+    }
+    // The next connection at this address may have another one.
+    if let Some(listener) = listener {
+        listener.connection = 0;
     }
     None
 }

@@ -17,6 +17,7 @@ pub struct Wanted {
 pub const WANTED: Wanted = Wanted {
     structures: &[
         ("bpf_iter__task_file", &[]),
+        ("bpf_iter_meta", &["seq"]),
         ("cgroup", &["ancestor_ids", "ancestors", "kn", "level", "self"]),
         ("css_set", &["dfl_cgrp", "subsys"]),
         ("file", &["f_inode", "private_data"]),
