@@ -46,7 +46,7 @@ pub(super) struct Owners {
 }
 
 impl Owners {
-    /// Loads the iterator and reads it once.
+    /// Loads the iterator.
     ///
     /// # Errors
     /// Why the kernel does not let it run.
@@ -58,8 +58,15 @@ impl Owners {
         let mut link = LinkCreate { prog_fd, attach_type: TRACE_ITER, ..LinkCreate::default() };
         // SAFETY: these are the attributes of the command.
         let owners = Self { link: descriptor(unsafe { bpf(BPF_LINK_CREATE, &mut link)? }) };
-        owners.read()?;
+        owners.open()?;
         Ok(owners)
+    }
+
+    /// A file that visits all open files while it is read.
+    fn open(&self) -> io::Result<File> {
+        let mut iterator = IterCreate { link_fd: self.link.as_raw_fd() as u32, flags: 0 };
+        // SAFETY: these are the attributes of the command.
+        Ok(descriptor(unsafe { bpf(BPF_ITER_CREATE, &mut iterator)? }).into())
     }
 
     /// Visits all open files.
@@ -67,11 +74,8 @@ impl Owners {
     /// # Errors
     /// The error of bpf(2) or of the read.
     fn read(&self) -> io::Result<Vec<Owner>> {
-        let mut iterator = IterCreate { link_fd: self.link.as_raw_fd() as u32, flags: 0 };
-        // SAFETY: these are the attributes of the command.
-        let mut file = File::from(descriptor(unsafe { bpf(BPF_ITER_CREATE, &mut iterator)? }));
         let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes)?;
+        self.open()?.read_to_end(&mut bytes)?;
         let records = bytes.as_chunks::<{ size_of::<Owner>() }>().0;
         Ok(records.iter().map(|record| zerocopy::transmute!(*record)).collect())
     }

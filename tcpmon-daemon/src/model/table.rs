@@ -125,8 +125,8 @@ impl Table {
         self.credit = Credit { number: self.credit.number.wrapping_add(1), until_ns: self.begun_ns };
     }
 
-    /// Whether data wait, as the last pass has shown, in a connection that nobody has read yet: then it matters who has
-    /// it open.
+    /// Whether data have waited for a second, as the last pass has shown, in a connection that nobody has read yet:
+    /// then it matters who has it open.
     pub fn has_unread(&self) -> bool {
         self.has_unread
     }

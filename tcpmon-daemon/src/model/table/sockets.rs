@@ -22,6 +22,9 @@ use crate::{
     },
 };
 
+/// Data that have waited this long, ns, are not about to be read for the first time.
+const UNREAD_NS: u64 = 1_000_000_000;
+
 impl Table {
     /// Takes one socket of the pass, or one that has just started to listen.
     pub fn socket(&mut self, record: &SocketRecord, now: Instant) {
@@ -42,7 +45,8 @@ impl Table {
             self.account(index, record, &counters, now);
         }
         let queued = queue_bytes(live);
-        self.has_unread |= state.reader_tid == 0 && queued != 0;
+        let waited_ns = record.time_ns.saturating_sub(state.reads.queued_since_ns);
+        self.has_unread |= state.reader_tid == 0 && queued != 0 && waited_ns >= UNREAD_NS;
         if let Some(listed) = &mut self.listed {
             listed.push(Arc::new(LiveSocket::new(record, self.labels.of_socket(record), &counters)));
         }

@@ -439,6 +439,11 @@ fn what_nobody_has_read_is_of_the_process_that_has_it_open() {
     assert_eq!(passes.of("starter"), (10, 1));
     assert!(passes.table.groups().iter().any(|group| group.key.service == "local:80"));
     assert!(passes.table.has_unread());
+    // It came a moment ago.
+    let mut recent = unread(10);
+    recent.state.reads.queued_since_ns = 1;
+    passes.pass(&[recent]);
+    assert!(!passes.table.has_unread());
     // The listening socket was inherited.
     passes.table.set_owners(&[owner(1, b"starter", 1), owner(1, b"service", 7)]);
     passes.pass(&[unread(15)]);
