@@ -4,38 +4,67 @@ use std::io;
 
 use crate::{
     output::Output,
-    trailer::{Ending, Trailer},
+    trailer::{EndReason, Ending, LOST_TOTAL, Trailer},
 };
 
 /// Bytes of a batch.
 const BATCH: usize = 64 * 1024;
 
-/// An output that is written to in batches of whole records. When it accepts no more, it is cut back to the last batch,
-/// and the records that this costs are counted.
+/// An output that is written to in batches of whole records. When it accepts no more, it is cut back to the end of a
+/// batch, and the records and totals that this costs are counted.
 #[derive(Debug)]
 pub struct BatchedOutput<O: Output> {
     output: O,
     /// What is to be written next.
     buffer: Vec<u8>,
-    /// Records in the buffer.
-    buffered: u64,
-    /// What the output has accepted before the buffer.
+    buffered: Contents,
+    /// What the output has accepted before the buffer, bytes.
     before: u64,
+    /// Where the last batch that has any records or totals begins in the output, and what it has.
+    last: Option<(u64, Contents)>,
     /// Records in the output and the buffer.
     records: u64,
-    /// Records that the output has not accepted.
-    refused: u64,
+    /// What the output has not accepted.
+    refused: Contents,
     failed: bool,
+    /// Whether nothing is behind what the output has accepted: a pipe keeps what was written of a batch.
+    is_clean: bool,
+    /// See [`failure`](Self::failure).
+    failure: Option<io::Error>,
+}
+
+/// Numbers of records and totals.
+#[derive(Clone, Copy, Debug, Default)]
+struct Contents {
+    records: u64,
+    totals: u64,
+}
+
+impl Contents {
+    fn add(&mut self, other: Self) {
+        self.records += other.records;
+        self.totals += other.totals;
+    }
 }
 
 impl<O: Output> BatchedOutput<O> {
     /// An output that nothing has been written to.
     pub fn new(output: O) -> Self {
-        let buffer = Vec::with_capacity(2 * BATCH);
-        Self { output, buffer, buffered: 0, before: 0, records: 0, refused: 0, failed: false }
+        Self {
+            output,
+            buffer: Vec::with_capacity(2 * BATCH),
+            buffered: Contents::default(),
+            before: 0,
+            last: None,
+            records: 0,
+            refused: Contents::default(),
+            failed: false,
+            is_clean: true,
+            failure: None,
+        }
     }
 
-    /// Adds what is not a record.
+    /// Adds what is neither a record nor a total.
     pub fn add(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.failed {
             return Err(io::Error::other("an earlier write has failed"));
@@ -47,11 +76,21 @@ impl<O: Output> BatchedOutput<O> {
     /// Adds a record.
     pub fn record(&mut self, bytes: &[u8]) -> io::Result<()> {
         if let Err(error) = self.add(bytes) {
-            self.refused += 1;
+            self.refused.records += 1;
             return Err(error);
         }
         self.records += 1;
-        self.buffered += 1;
+        self.buffered.records += 1;
+        if self.buffer.len() >= BATCH { self.drain() } else { Ok(()) }
+    }
+
+    /// Adds totals of a socket or thread.
+    pub fn total(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if let Err(error) = self.add(bytes) {
+            self.refused.totals += 1;
+            return Err(error);
+        }
+        self.buffered.totals += 1;
         if self.buffer.len() >= BATCH { self.drain() } else { Ok(()) }
     }
 
@@ -61,31 +100,77 @@ impl<O: Output> BatchedOutput<O> {
         self.output.flush()
     }
 
-    /// Ends the trace after `last`, which is not a record, and returns the trailer that describes it.
-    pub fn finish(&mut self, ending: &Ending, last: impl FnOnce(&Trailer) -> Vec<u8>) -> io::Result<Trailer> {
-        if self.failed || self.flush().is_err() {
-            return Ok(Trailer::new(ending, self.records, self.refused));
+    /// Ends the trace after `last`, which is neither a record nor a total, and returns the trailer that describes it.
+    pub fn finish(&mut self, ending: &Ending, mut last: impl FnMut(&Trailer) -> Vec<u8>) -> io::Result<Trailer> {
+        if !self.failed {
+            self.failure = self.flush().err();
         }
-        let trailer = Trailer::new(ending, self.records, self.refused);
-        self.buffer = last(&trailer);
-        self.flush()?;
+        let mut trailer = self.trailer(ending);
+        if self.is_clean
+            && let Err(error) = self.end(&last(&trailer))
+        {
+            self.failed = true;
+            // What a whole batch took is room enough.
+            let Some((begin, contents)) = self.last.take().filter(|_| self.is_clean) else { return Err(error) };
+            self.failure = self.failure.take().or(Some(error));
+            self.output.cut(begin)?;
+            self.before = begin;
+            self.records -= contents.records;
+            self.refused.add(contents);
+            trailer = self.trailer(ending);
+            self.end(&last(&trailer))?;
+        }
         Ok(trailer)
+    }
+
+    /// The error by which the output refused something in [`finish`](Self::finish).
+    pub fn failure(&mut self) -> Option<io::Error> {
+        self.failure.take()
+    }
+
+    fn trailer(&self, ending: &Ending) -> Trailer {
+        let mut ending = ending.clone();
+        if self.refused.records + self.refused.totals > 0 {
+            ending.reason = EndReason::WriteError;
+        }
+        if self.refused.totals > 0 {
+            *ending.lost.entry(LOST_TOTAL.into()).or_default() += self.refused.totals;
+        }
+        Trailer::new(&ending, self.records, self.refused.records)
+    }
+
+    /// Writes the end.
+    fn end(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let written = self.output.write_all(bytes).and_then(|()| self.output.flush());
+        if written.is_err() {
+            self.cut_back();
+        }
+        written
     }
 
     fn drain(&mut self) -> io::Result<()> {
         let written = self.output.write_all(&self.buffer);
         let buffered = std::mem::take(&mut self.buffered);
         match &written {
-            Ok(()) => self.before += self.buffer.len() as u64,
+            Ok(()) => {
+                if buffered.records + buffered.totals > 0 {
+                    self.last = Some((self.before, buffered));
+                }
+                self.before += self.buffer.len() as u64;
+            }
             Err(_) => {
                 self.failed = true;
-                self.records -= buffered;
-                self.refused += buffered;
-                // A pipe keeps what it has accepted.
-                let _ = self.output.cut(self.before);
+                self.records -= buffered.records;
+                self.refused.add(buffered);
+                self.cut_back();
             }
         }
         self.buffer.clear();
         written
+    }
+
+    /// Removes what the output has accepted of a batch that it has not accepted as a whole.
+    fn cut_back(&mut self) {
+        self.is_clean = self.output.cut(self.before).is_ok();
     }
 }

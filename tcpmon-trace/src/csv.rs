@@ -86,4 +86,8 @@ impl<O: Output> TraceWriter for CsvWriter<O> {
     fn finish(&mut self, ending: &Ending) -> io::Result<Trailer> {
         self.output.finish(ending, |_| Vec::new())
     }
+
+    fn failure(&mut self) -> Option<io::Error> {
+        self.output.failure()
+    }
 }

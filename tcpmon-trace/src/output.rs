@@ -28,7 +28,15 @@ pub trait TraceWriter {
     fn flush(&mut self) -> io::Result<()>;
 
     /// Ends the trace and returns its trailer as written. Must be called once, as the last call, also after an error.
+    ///
+    /// If the output accepts no more, what was written is cut back so that there is room for the trailer, which counts
+    /// what that costs; the error is then that of [`failure`](Self::failure).
     fn finish(&mut self, ending: &Ending) -> io::Result<Trailer>;
+
+    /// After [`finish`](Self::finish): the error by which the output refused something then.
+    fn failure(&mut self) -> Option<io::Error> {
+        None
+    }
 
     /// Ends a trace whose trailer is not known, instead of [`finish`](Self::finish): what is written says so.
     fn finish_cut(&mut self) -> io::Result<()> {
@@ -87,5 +95,107 @@ impl<W: Write> Write for Stream<W> {
 impl<W: Write> Output for Stream<W> {
     fn cut(&mut self, _length: u64) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        JsonLinesReader, JsonLinesWriter, LOST_TOTAL, LOST_WRITE, TraceReader as _,
+        sample::{self, Disk},
+    };
+
+    const RECORDS: u64 = 5;
+    const TOTALS: u64 = 3;
+
+    /// Writes a trace as far as the output accepts it. Returns the trailer, and whether anything was refused.
+    fn write<W: TraceWriter>(writer: io::Result<W>) -> io::Result<(Trailer, bool)> {
+        let mut writer = writer?;
+        let mut refused = false;
+        for _ in 0..RECORDS {
+            refused |= writer.record(&sample::record()).is_err();
+        }
+        refused |= writer.flush().is_err();
+        for _ in 0..TOTALS {
+            refused |= writer.total(&Total::Socket(sample::socket_total())).is_err();
+        }
+        let trailer = writer.finish(&sample::ending())?;
+        refused |= writer.failure().is_some();
+        Ok((trailer, refused))
+    }
+
+    /// Tries a disk of each size. `counted` tells what a file has: records, and totals if the format has them.
+    fn every_size(
+        format: impl Fn(&mut Disk) -> io::Result<(Trailer, bool)>,
+        counted: impl Fn(&[u8], &Trailer) -> (u64, Option<u64>),
+    ) {
+        let mut whole = Disk { room: usize::MAX, ..Disk::default() };
+        format(&mut whole).expect("there is room");
+        let (mut without, mut partly) = (0, 0);
+        for room in 0..=whole.bytes.len() {
+            let mut disk = Disk { room, ..Disk::default() };
+            let Ok((trailer, refused)) = format(&mut disk) else {
+                // No room for the header and an end.
+                assert_eq!(partly, 0, "{room}");
+                without += 1;
+                continue;
+            };
+            assert!(disk.bytes.len() <= room);
+            assert_eq!((trailer.complete, refused), (room == whole.bytes.len(), room < whole.bytes.len()), "{room}");
+            let lost = |what: &str| trailer.lost.get(what).copied().unwrap_or(0);
+            assert_eq!(trailer.records + lost(LOST_WRITE), RECORDS, "{room}");
+            let (records, totals) = counted(&disk.bytes, &trailer);
+            assert_eq!(records, trailer.records, "{room}");
+            if let Some(totals) = totals {
+                assert_eq!(totals + lost(LOST_TOTAL), TOTALS, "{room}");
+            }
+            partly += u32::from(!trailer.complete);
+        }
+        assert!(without > 0 && partly > 0, "{without} {partly}");
+    }
+
+    #[test]
+    fn json_lines_can_be_read_at_whichever_byte_the_disk_is_full() {
+        every_size(
+            |disk| write(JsonLinesWriter::new(disk, &sample::header())),
+            |bytes, trailer| {
+                let mut reader = JsonLinesReader::new(bytes).expect("a header");
+                let (mut records, mut totals) = (0, 0);
+                while let Some(item) = reader.next_item() {
+                    match item.expect("a whole line") {
+                        crate::Item::Timeslice(_) => records += 1,
+                        crate::Item::Total(_) => totals += 1,
+                    }
+                }
+                assert_eq!(reader.trailer(), Some(trailer));
+                (records, Some(totals))
+            },
+        );
+    }
+
+    #[cfg(feature = "csv")]
+    #[test]
+    fn csv_has_whole_lines_at_whichever_byte_the_disk_is_full() {
+        every_size(
+            |disk| write(crate::CsvWriter::new(disk, &sample::header())),
+            |bytes, _| {
+                assert!(bytes.ends_with(b"\n"));
+                // It has no totals, and a line of names.
+                (bytes.iter().filter(|byte| **byte == b'\n').count() as u64 - 1, None)
+            },
+        );
+    }
+
+    #[cfg(feature = "perfetto")]
+    #[test]
+    fn perfetto_has_its_end_at_whichever_byte_the_disk_is_full() {
+        every_size(
+            |disk| write(crate::PerfettoWriter::new(disk, &sample::header())),
+            |bytes, trailer| {
+                assert_eq!(crate::perfetto::records_at_end(bytes), [trailer.records]);
+                (trailer.records, None)
+            },
+        );
     }
 }

@@ -1,13 +1,44 @@
 //! Sample traces for the tests of programs that write or read them.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::{
+    io::{self, ErrorKind, Write},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+};
 
 use super::{
     header::{Clocks, Filter, TraceHeader},
+    output::Output,
     record::{AddressFamily, Comm, Limited, Queue, TimesliceEnd, TimesliceRecord, Waited},
     total::{SocketTotal, ThreadTotal},
     trailer::{EndReason, Ending, LOSSES, LOST_OUTPUT},
 };
+
+/// An output with room for this many bytes.
+#[derive(Debug, Default)]
+pub struct Disk {
+    /// What was written.
+    pub bytes: Vec<u8>,
+    /// How much fits.
+    pub room: usize,
+}
+
+impl Write for Disk {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let fits = bytes.len().min(self.room - self.bytes.len());
+        self.bytes.extend_from_slice(&bytes[..fits]);
+        if fits == 0 && !bytes.is_empty() { Err(ErrorKind::StorageFull.into()) } else { Ok(fits) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Output for Disk {
+    fn cut(&mut self, length: u64) -> io::Result<()> {
+        self.bytes.cut(length)
+    }
+}
 
 /// A header.
 pub fn header() -> TraceHeader {

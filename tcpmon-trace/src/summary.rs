@@ -486,6 +486,10 @@ impl Piece {
     }
 }
 
+/// From this size on, a window is as large as TCP can make it, bytes: it scales 16 bits by 14 bits at most, and does
+/// not advertise what is left of a segment.
+pub const LARGEST_WINDOW: u32 = (1 << 30) - (1 << 20);
+
 /// The names of the causes, in the order of [`SocketSummary::limited_ns`].
 pub fn causes() -> [&'static str; 5] {
     Limited::default().causes().map(|(name, _)| name)

@@ -31,7 +31,8 @@ pub const LOST_WRITE: &str = "write";
 /// slow output.
 pub const LOST_OUTPUT: &str = "output";
 
-/// The cause in [`Trailer::lost`] that only a Parquet writer adds: totals of a socket or a thread.
+/// The cause in [`Trailer::lost`] that writers add if there are any: totals of a socket or a thread that the output did
+/// not accept, or for which a Parquet file has no room.
 pub const LOST_TOTAL: &str = "total";
 
 /// Why a trace ended.

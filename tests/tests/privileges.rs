@@ -13,6 +13,7 @@ use std::process::Command;
 
 use common::{DEADLINE, sender, sources_and_probes};
 use intruder::{Argument, Intruder, Outcome};
+use nix::sys::signal::Signal;
 use tcpmon_tests::daemon::Refused;
 use tcpmon_tests::sysctl::HostSysctl;
 use tcpmon_tests::{Daemon, Lab, Page, Trace, Traffic, eventually, tcpmon_binary};
@@ -308,4 +309,20 @@ fn a_call_that_is_not_allowed_ends_the_daemon_with_a_message() {
     assert_eq!(ended.code(), Some(1), "{said}");
     let call = format!("does not allow system call {:04}", libc::SYS_socket);
     assert!(said.contains(&call) && said.contains("sandbox = false"), "{said}");
+}
+
+#[test]
+fn a_call_that_the_sandbox_does_not_know_fails_as_on_a_kernel_without_it_and_is_said_once() {
+    // No kernel has it.
+    const UNKNOWN: i64 = 999;
+    let daemon = Daemon::start(&[]);
+    for _ in 0..2 {
+        Intruder::in_thread(thread(daemon.pid(), "collector")).go_and_call(UNKNOWN, &[]);
+        eventually(DEADLINE, "the call is said", || daemon.stderr().contains("does not know system call 0999"));
+        // The thread goes on.
+        assert!(daemon.scrape().value("tcpmon_build_info", &[]).is_some());
+    }
+    daemon.signal(Signal::SIGTERM);
+    let (ended, said) = daemon.wait();
+    assert_eq!((ended.code(), said.matches("does not know system call").count()), (Some(0), 1), "{said}");
 }

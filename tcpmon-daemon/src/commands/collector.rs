@@ -54,9 +54,10 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Without a successful pass for this long, the values shown are out of date.
 const MAX_PASS_AGE: Duration = Duration::from_secs(30);
 
-/// While data wait that nobody has read, who has the sockets open is asked this often: all open files of all processes
-/// are visited for it.
+/// While data wait that nobody has read, who has the sockets open is asked this often, but for no more than 0.5 % of the
+/// time: all open files of all processes are visited for it.
 const OWNERS_INTERVAL: Duration = Duration::from_secs(10);
+const OWNERS_SHARE: u32 = 200;
 
 /// What has changed is kept for live views until nobody has asked for it for this long.
 const LIVE_UNUSED: Duration = Duration::from_secs(10);
@@ -195,8 +196,8 @@ pub struct Collector {
     /// Number of the last pass that a live view has got.
     live_pass: u64,
     missed_ends: MissedEnds,
-    /// When it was last asked who has sockets open.
-    owners_asked: Option<Instant>,
+    /// When it is asked again who has sockets open; `None` before the first time.
+    ask_for_owners_at: Option<Instant>,
 }
 
 impl Collector {
@@ -214,7 +215,7 @@ impl Collector {
             live: None,
             live_pass: 0,
             missed_ends: MissedEnds::default(),
-            owners_asked: None,
+            ask_for_owners_at: None,
         }
     }
 
@@ -342,19 +343,15 @@ impl Collector {
 
     /// Finds out who has those sockets open that nobody has read, if the last pass has shown any, and at the start.
     fn ask_for_owners(&mut self, now: Instant) {
-        let is_due = match self.owners_asked {
-            Some(asked) => self.table.has_unread() && now.duration_since(asked) >= OWNERS_INTERVAL,
-            None => true,
-        };
-        if !is_due {
+        if !self.ask_for_owners_at.is_none_or(|at| self.table.has_unread() && now >= at) {
             return;
         }
-        self.owners_asked = Some(now);
         match self.kernel.owners() {
             Ok(Some(owners)) => self.table.set_owners(&owners),
             Ok(None) => {}
             Err(error) => warn!(%error, "cannot find out which processes have sockets open; the last answer stands"),
         }
+        self.ask_for_owners_at = Some(now + OWNERS_INTERVAL.max(now.elapsed() * OWNERS_SHARE));
     }
 
     /// Slots of processes whose end the programs have missed.

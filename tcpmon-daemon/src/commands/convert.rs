@@ -3,7 +3,7 @@
 use std::{fs, io, os::unix::fs::MetadataExt as _, path::Path};
 
 use anyhow::{Context as _, bail};
-use tcpmon_trace::{Ending, Item, TraceReader, TraceWriter, Trailer};
+use tcpmon_trace::{EndReason, Ending, Item, TraceReader, TraceWriter, Trailer};
 
 use super::trace_file::{create_output, open_trace, write_file, write_stream};
 use crate::cli::{ConvertArgs, StandardStream};
@@ -25,19 +25,31 @@ pub(super) fn run(args: &ConvertArgs) -> anyhow::Result<()> {
     } else {
         write_file(create_output(&args.output, args.force)?, args.format(), reader.header())
     };
-    let written = writer.and_then(|mut writer| copy(&mut *reader, &mut *writer));
-    let (trouble, lost) = match written {
+    let copied = writer.and_then(|mut writer| copy(&mut *reader, &mut *writer));
+    let Copied { trouble, trailer, failure } = match copied {
         // `tcpmon convert FILE - | head`.
-        Err(error) if args.output == Path::new("-") && error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
-        written => written.with_context(|| format!("writing to {output} failed: it lacks the end of the trace"))?,
+        Err(error) if is_closed(args, &error) => return Ok(()),
+        copied => copied.with_context(|| format!("writing to {output} failed: it lacks the end of the trace"))?,
     };
+    if let Some(error) = failure {
+        if is_closed(args, &error) {
+            return Ok(());
+        }
+        let records = trailer.map_or(0, |trailer| trailer.records);
+        bail!("writing to {output} failed: {error}: it has {records} of the {} records", reader.records());
+    }
     if let Some(trouble) = trouble {
         bail!("{}: {trouble}; {output} has the {} records before that", args.input.display(), reader.records());
     }
-    if let Some(lost) = lost {
+    if let Some(lost) = trailer.and_then(|trailer| trailer.lost_in_words()) {
         super::print_message(&format!("{}: the trace is incomplete; lost: {lost}", args.input.display()));
     }
     Ok(())
+}
+
+/// Whether the reader of our standard output has closed it.
+fn is_closed(args: &ConvertArgs, error: &io::Error) -> bool {
+    args.output == Path::new("-") && error.kind() == io::ErrorKind::BrokenPipe
 }
 
 fn are_same(one: &Path, other: &Path) -> bool {
@@ -45,21 +57,42 @@ fn are_same(one: &Path, other: &Path) -> bool {
     place(one).is_ok_and(|one| place(other).is_ok_and(|other| one == other))
 }
 
-/// Copies a trace up to its trailer, or up to where it can be read no further. Returns why that is, and what it lost.
-fn copy(reader: &mut dyn TraceReader, writer: &mut dyn TraceWriter) -> io::Result<(Option<String>, Option<String>)> {
+/// How a trace was copied.
+struct Copied {
+    /// Why it can be read no further, if so.
+    trouble: Option<String>,
+    /// The trailer as written, unless it cannot be read up to that.
+    trailer: Option<Trailer>,
+    /// The first error of the output. What it has refused is counted in the trailer.
+    failure: Option<io::Error>,
+}
+
+/// Copies a trace up to its trailer, or up to where it can be read no further.
+fn copy(reader: &mut dyn TraceReader, writer: &mut dyn TraceWriter) -> io::Result<Copied> {
+    let mut failure = None;
     while let Some(item) = reader.next_item() {
-        match item {
-            Ok(Item::Timeslice(record)) => writer.record(&record)?,
-            Ok(Item::Total(total)) => writer.total(&total)?,
+        let written = match item {
+            // Also after an error: the writer counts what it refuses.
+            Ok(Item::Timeslice(record)) => writer.record(&record),
+            Ok(Item::Total(total)) => writer.total(&total),
             Err(error) => {
                 writer.finish_cut()?;
-                return Ok((Some(error.to_string()), None));
+                return Ok(Copied { trouble: Some(error.to_string()), trailer: None, failure });
             }
+        };
+        if let Err(error) = written {
+            if error.kind() == io::ErrorKind::BrokenPipe {
+                return Err(error);
+            }
+            failure.get_or_insert(error);
         }
     }
-    let Some(Trailer { lost, end, reason, .. }) = reader.trailer().cloned() else {
+    let Some(Trailer { lost, end, mut reason, .. }) = reader.trailer().cloned() else {
         return Err(io::Error::other("the reader has no trailer"));
     };
+    if failure.is_some() {
+        reason = EndReason::WriteError;
+    }
     let trailer = writer.finish(&Ending { end, reason, lost })?;
-    Ok((None, trailer.lost_in_words()))
+    Ok(Copied { trouble: None, trailer: Some(trailer), failure: failure.or_else(|| writer.failure()) })
 }

@@ -169,9 +169,16 @@ impl TraceWriter for CompressedWriter {
     }
 
     fn finish(&mut self, ending: &Ending) -> io::Result<Trailer> {
-        let trailer = self.inner.finish(ending)?;
-        self.encoder.finish()?;
+        let trailer = self.inner.finish(ending);
+        // Also after an error: what the output has accepted can be read then.
+        let ended = self.encoder.finish();
+        let trailer = trailer?;
+        ended?;
         Ok(trailer)
+    }
+
+    fn failure(&mut self) -> Option<io::Error> {
+        self.inner.failure()
     }
 
     fn finish_cut(&mut self) -> io::Result<()> {

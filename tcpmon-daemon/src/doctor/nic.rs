@@ -81,7 +81,7 @@ pub(super) static RULES: [Rule; 14] = [
         id: "device.interrupts",
         wanted: "the interrupts of a device with several receive queues go to several CPUs",
         why: "one CPU does the work of all queues, and the ring overruns while others are idle",
-        source: SCALING,
+        source: SC24,
         refuses: false,
         check: Check::Device(|device, facts, _| {
             let (interrupts, queues) = (device.interrupts.get()?, *device.rx_queues.get()?);
@@ -96,8 +96,8 @@ pub(super) static RULES: [Rule; 14] = [
                     )
                 },
                 || {
-                    "start irqbalance; or stop it, write a CPU of its own to /proc/irq/N/smp_affinity_list of each, \
-                     and keep readers off these CPUs"
+                    "stop irqbalance, and write a CPU of its own to /proc/irq/N/smp_affinity_list of each; keep \
+                     readers off these CPUs"
                         .into()
                 },
             )

@@ -376,9 +376,14 @@ fn wanted_buffer(goal: &Goal) -> u64 {
     (2 * goal.bdp()).min(MAX_BUFFER)
 }
 
+/// The largest buffer of which this host's memory holds one for each stream: together an eighth of it.
+fn largest_buffer(facts: &Facts, goal: &Goal) -> Result<u64, String> {
+    Ok(*facts.host.memory_bytes.get()? / 8 / goal.streams)
+}
+
 fn receive_buffer(facts: &Facts, goal: &Goal) -> Answer {
     let [least, first, most] = *facts.host.tcp_rmem.get()?;
-    let wanted = wanted_buffer(goal);
+    let wanted = wanted_buffer(goal).min(largest_buffer(facts, goal)?);
     find(
         most < wanted,
         || format!("net.ipv4.tcp_rmem lets a buffer grow to {}; {} are on the way", bytes(most), on_the_way(goal)),
@@ -390,8 +395,8 @@ fn tcp_memory_low(facts: &Facts, goal: &Goal) -> Answer {
     let host = &facts.host;
     let [_, pressure, _] = *host.tcp_mem.get()?;
     let (limit, memory) = (pressure * host.page_bytes, *host.memory_bytes.get()?);
-    let each = host.tcp_rmem.get()?[2].max(wanted_buffer(goal));
-    let buffer = each.saturating_mul(goal.streams);
+    let (most, wanted, largest) = (host.tcp_rmem.get()?[2], wanted_buffer(goal), largest_buffer(facts, goal)?);
+    let buffer = most.max(wanted).saturating_mul(goal.streams);
     let pages = |bytes: u64| bytes.div_ceil(host.page_bytes);
     find(
         limit < buffer,
@@ -403,9 +408,16 @@ fn tcp_memory_low(facts: &Facts, goal: &Goal) -> Answer {
             )
         },
         || {
-            if buffer > memory / 8 {
+            if wanted > largest {
                 return format!(
-                    "lower the third number of net.ipv4.tcp_rmem: {} of memory are too little for such buffers",
+                    "expect less than {}: {} of memory are too little for such buffers (give --bandwidth or --rtt)",
+                    rate(goal.bandwidth),
+                    bytes(memory)
+                );
+            }
+            if most > largest {
+                return format!(
+                    "lower the third number of net.ipv4.tcp_rmem to {wanted}: {} of memory are too little for more",
                     bytes(memory)
                 );
             }

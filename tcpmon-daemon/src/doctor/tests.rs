@@ -497,6 +497,33 @@ fn a_small_slow_host_with_the_kernels_defaults_passes_a_short_path() {
 }
 
 #[test]
+fn advice_about_buffers_does_not_contradict_itself_where_memory_is_small() {
+    let mut facts = tuned();
+    facts.host.memory_bytes = known(16 * GIB);
+    facts.host.swapped_bytes = known(0);
+    facts.host.min_free_kbytes = known(1 << 17);
+    facts.host.tcp_mem = known([188_000, 251_000, 377_000]);
+    facts.host.tcp_rmem = known([4096, 131_072, 6_291_456]);
+    let goal = Goal { streams: 10, rtt: Duration::from_millis(400), ..goal() };
+    let diagnosis = examine(&facts, &goal);
+    assert_eq!(rules_of(&diagnosis), ["host.rcv-buffer", "host.tcp-mem-low"]);
+    let most = 16 * GIB / 8 / 10;
+    assert!(diagnosis.findings[0].set.ends_with(&format!("{most}\"")), "{diagnosis:?}");
+    assert!(diagnosis.findings[1].set.starts_with("expect less than 100 Gbit/s"), "{diagnosis:?}");
+    // With the buffers that it advises, only the goal is too high.
+    facts.host.tcp_rmem = known([4096, 131_072, most]);
+    assert_eq!(rules_of(&examine(&facts, &goal)), ["host.tcp-mem-low"]);
+    // Buffers that are larger than the goal needs.
+    facts.host.tcp_rmem = known([4096, 131_072, 2_147_483_647]);
+    let near = Goal { rtt: Duration::from_millis(1), ..goal };
+    let diagnosis = examine(&facts, &near);
+    assert_eq!(rules_of(&diagnosis), ["host.tcp-mem-low"]);
+    assert!(diagnosis.findings[0].set.contains("tcp_rmem to 2500000"), "{diagnosis:?}");
+    facts.host.tcp_rmem = known([4096, 131_072, 2_500_000]);
+    assert_eq!(rules_of(&examine(&facts, &near)), Vec::<&str>::new());
+}
+
+#[test]
 fn streams_share_the_rate_and_the_memory() {
     let facts = tuned();
     let far = Goal { bandwidth: 400 * GBIT, streams: 1, rtt: Duration::from_millis(150) };

@@ -145,7 +145,16 @@ async fn bind_one(address: &ListenAddress) -> io::Result<Vec<TcpListener>> {
             let mut addresses: Vec<_> = lookup_host((name.as_str(), port)).await?.collect();
             addresses.sort_unstable();
             addresses.dedup();
-            addresses.into_iter().map(bind_to).collect()
+            // `localhost` has an address of IPv6 also where the kernel has no IPv6.
+            let is_no_family = |error: &io::Error| error.raw_os_error() == Some(libc::EAFNOSUPPORT);
+            let (mut bound, mut without) = (Vec::new(), None);
+            for address in addresses {
+                match bind_to(address) {
+                    Err(error) if is_no_family(&error) => without = Some(error),
+                    listener => bound.push(listener?),
+                }
+            }
+            without.filter(|_| bound.is_empty()).map_or(Ok(bound), Err)
         }
     }
 }

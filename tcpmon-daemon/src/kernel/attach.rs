@@ -1,6 +1,6 @@
 //! Loads and attaches the programs of each probe, and the iterator.
 
-use std::{fs::File, io};
+use std::fs::File;
 
 use aya::{
     Btf as KernelTypes, Ebpf,
@@ -9,6 +9,7 @@ use aya::{
 use tcpmon_btf::plan::{Hook, Probe};
 
 use super::{
+    iterator,
     loader::{LoadError, REPORT},
     support::{CannotRun, refused},
 };
@@ -114,8 +115,8 @@ pub fn seed(ebpf: &mut Ebpf, types: &KernelTypes) -> Result<impl FnOnce() -> Res
     };
     let link = load().map_err(|error| refused(what, &error))?;
     Ok(move || {
-        let mut file = link.into_file().map_err(|error| refused(what, &error))?;
-        // It prints nothing: reading it to its end runs the program for every open file.
-        io::copy(&mut file, &mut io::sink()).map(drop).map_err(|error| refused(what, &error))
+        let file = link.into_file().map_err(|error| refused(what, &error))?;
+        // It writes nothing: reading it to its end runs the program for every open file.
+        iterator::read(file).map(drop).map_err(|error| refused(what, &error))
     })
 }

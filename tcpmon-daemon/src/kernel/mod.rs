@@ -6,6 +6,7 @@ mod clock;
 mod drops;
 mod filter;
 pub mod floor;
+mod iterator;
 mod loader;
 mod look;
 mod mapped;

@@ -4,7 +4,7 @@
 use std::{
     error::Error,
     fs::File,
-    io::{self, Read as _},
+    io,
     os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd},
 };
 
@@ -14,6 +14,7 @@ use tcpmon_common::owner::Owner;
 use super::{
     Kernel,
     bpf::{BPF_ITER_CREATE, BPF_LINK_CREATE, bpf},
+    iterator,
 };
 
 /// `BPF_TRACE_ITER` of `enum bpf_attach_type`.
@@ -74,8 +75,7 @@ impl Owners {
     /// # Errors
     /// The error of bpf(2) or of the read.
     fn read(&self) -> io::Result<Vec<Owner>> {
-        let mut bytes = Vec::new();
-        self.open()?.read_to_end(&mut bytes)?;
+        let bytes = iterator::read(self.open()?)?;
         let records = bytes.as_chunks::<{ size_of::<Owner>() }>().0;
         Ok(records.iter().map(|record| zerocopy::transmute!(*record)).collect())
     }

@@ -26,8 +26,6 @@ pub(super) struct Labels {
     pub(super) listeners: Listeners,
     /// The processes that have sockets open which nobody has read, and listening sockets, by the sockets' cookies.
     owners: HashMap<u64, Arc<Process>>,
-    /// How often these have changed.
-    owners_changed: u64,
     /// `None` if the label `cgroup` is off.
     cgroups: Option<Cgroups>,
     hasher: RandomState,
@@ -39,7 +37,6 @@ impl Labels {
         Self {
             listeners: Listeners::default(),
             owners: HashMap::new(),
-            owners_changed: 0,
             cgroups: cgroup_of.map(Cgroups::new),
             hasher: RandomState::new(),
         }
@@ -71,7 +68,6 @@ impl Labels {
             }
         });
         self.owners = owners;
-        self.owners_changed += 1;
     }
 
     /// A listening socket, as its record shows it.
@@ -100,6 +96,11 @@ impl Labels {
             self.listeners.accepting((identity.netns, identity.service_port), address)
         });
         listener.map_or(known, |listener| listener.process.clone())
+    }
+
+    /// The id of the process to which a connection belongs; 0 if it is not known.
+    pub(super) fn tgid_of(&self, state: &SocketState) -> u32 {
+        self.process(state).tgid
     }
 
     /// The labels of a connection.
@@ -139,8 +140,9 @@ impl Labels {
     /// A hash of what determines the labels of a connection, as the kernel has it: while the hash stays the same, so do
     /// the labels.
     pub(super) fn hash_of_socket(&self, state: &SocketState) -> u64 {
-        let owners = if state.reader_tid == 0 { self.owners_changed } else { 0 };
-        self.hasher.hash_one((state.process, state.flags & SOCKET_SERVICE, state.reader_tgid, state.cgroup, owners))
+        // Who has it open is not in the state.
+        let owner = (state.reader_tid == 0).then(|| self.process(state));
+        self.hasher.hash_one((state.process, state.flags & SOCKET_SERVICE, state.reader_tgid, state.cgroup, owner))
     }
 
     /// A hash of what determines the labels of a reader's slot.

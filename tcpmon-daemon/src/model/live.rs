@@ -56,13 +56,14 @@ pub struct LiveSocket {
     pub cookie: u64,
     /// When it was looked at, `CLOCK_MONOTONIC`, ns.
     pub monotonic_ns: u64,
-    /// Name of its last reader's process; before the first read, of the process that listens or connected.
+    /// Name of its last reader's process; before the first read, of the process that has it or its listening socket
+    /// open.
     pub process: String,
     /// See [`GroupKey::service`].
     pub service: String,
     /// Label of the last reader's control group; `None` if that label is off.
     pub cgroup: Option<String>,
-    /// Thread-group id of its last reader; before the first read, of the process that opened it, or 0.
+    /// Thread-group id of that process, or 0.
     pub tgid: u32,
     /// Thread id of its last reader; 0 before the first read.
     pub tid: u32,
@@ -177,8 +178,9 @@ pub struct LiveHost {
 }
 
 impl LiveSocket {
-    /// From the record of the pass; `counters` are its totals at the time of the pass.
-    pub(super) fn new(record: &SocketRecord, key: GroupKey, counters: &SocketCounters) -> Self {
+    /// From the record of the pass, and the labels and the id of the process that has it; `counters` are its totals at
+    /// the time of the pass.
+    pub(super) fn new(record: &SocketRecord, key: GroupKey, tgid: u32, counters: &SocketCounters) -> Self {
         let SocketRecord { time_ns, live, state } = record;
         let identity = &state.identity;
         let GroupKey { process, service, cgroup } = key;
@@ -192,7 +194,7 @@ impl LiveSocket {
             process,
             service,
             cgroup: cgroup.map(|cgroup| cgroup.label.clone()),
-            tgid: state.reader_tgid,
+            tgid,
             tid: state.reader_tid,
             netns: identity.netns,
             local: SocketAddr::new(address(identity.local_address), identity.local_port),

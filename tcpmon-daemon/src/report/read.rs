@@ -171,3 +171,40 @@ impl Trace {
         caveats
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tcpmon_trace::sample;
+
+    use super::*;
+
+    /// Whether two files are of one trace: each with a boot id, and how much the monotonic and the wall clock have gone
+    /// on in between, s.
+    fn are_one(ids: [&str; 2], monotonic: u64, wall: u64) -> bool {
+        let file = |boot_id: &str, monotonic: u64, wall: u64| {
+            let mut header = sample::header();
+            header.boot_id = boot_id.into();
+            header.start.monotonic_ns += monotonic * 1_000_000_000;
+            header.start.realtime_ns += wall * 1_000_000_000;
+            let last_ns = header.start.monotonic_ns;
+            TraceFile { name: String::new(), header, trailer: None, trouble: None, records: 0, last_ns }
+        };
+        let files = vec![file(ids[0], 0, 0), file(ids[1], monotonic, wall)];
+        match Trace::of(files, Summary::default()) {
+            Ok(_) => true,
+            Err(NotOneTrace::Hosts { .. }) => false,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn the_boot_id_decides_whether_files_are_of_one_trace_and_without_it_the_clocks_do() {
+        // The host has slept for two hours.
+        assert!(are_one(["a", "a"], 10, 7210));
+        assert!(!are_one(["a", "b"], 10, 10));
+        for ids in [["", ""], ["", "a"], ["a", ""]] {
+            assert!(are_one(ids, 10, 11), "{ids:?}");
+            assert!(!are_one(ids, 10, 7210), "{ids:?}");
+        }
+    }
+}

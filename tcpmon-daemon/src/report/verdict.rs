@@ -3,7 +3,7 @@
 use serde::Serialize;
 use tcpmon_trace::{
     scale::{Bytes, Rate, Time},
-    summary::causes,
+    summary::{LARGEST_WINDOW, causes},
 };
 
 use super::evidence::Evidence;
@@ -26,9 +26,6 @@ pub struct TransferVerdict {
     /// What to tell the user.
     pub sentence: String,
 }
-
-/// TCP scales a window of 16 bits by 14 bits at most. What is left of a segment is not advertised.
-const LARGEST_WINDOW: u32 = (1 << 30) - (1 << 20);
 
 /// Positions of the causes in the order of [`causes`].
 const UPSTREAM: usize = 0;

@@ -2,7 +2,7 @@
 
 use tcpmon_trace::{
     scale::{Bytes, Rate, Time},
-    summary::causes,
+    summary::{LARGEST_WINDOW, causes},
 };
 
 use super::rows::Row;
@@ -28,8 +28,16 @@ pub fn advice(row: &Row) -> String {
     };
     let rate = Rate { bytes: rates.received as u64, ns: 1_000_000_000 };
     let slices = &rates.timeslices;
+    let is_busy = slices.on_cpu > 0.0 && slices.on_cpu >= BUSY * (1.0 - slices.run_queue_wait);
+    let window = row.gauges.window_bytes / row.gauges.sockets.max(1);
     let what = match causes()[cause] {
-        "application" if slices.on_cpu > 0.0 && slices.on_cpu >= BUSY * (1.0 - slices.run_queue_wait) => format!(
+        // What waits for a CPU a tenth as long as it has one shares its CPUs.
+        "application" if is_busy && slices.run_queue_wait >= slices.on_cpu / 10.0 => format!(
+            "data fill the buffer while the reader computes ({:.2} CPUs) and waits {:.2} s a second for a CPU: make it \
+             faster, or give it CPUs of its own; more threads would only share the same ones",
+            slices.on_cpu, slices.run_queue_wait
+        ),
+        "application" if is_busy => format!(
             "data fill the buffer while the reader computes ({:.2} CPUs): make it faster, or read in more threads",
             slices.on_cpu
         ),
@@ -40,10 +48,16 @@ pub fn advice(row: &Row) -> String {
             "the reader waits {:.2} s a second for a CPU: give it a core, a larger weight, or more CPU quota",
             slices.run_queue_wait
         ),
+        "window" if window >= LARGEST_WINDOW.into() => format!(
+            "{rate} is all that TCP's largest window, {}, admits{}: no receive buffer makes it larger; use several \
+             connections",
+            Bytes(window),
+            round_trip(row),
+        ),
         "window" => format!(
             "{rate} is all that the window of {} admits{}: allow a receive buffer larger than {} (net.ipv4.tcp_rmem, \
              or SO_RCVBUF where the program sets it)",
-            Bytes(row.gauges.window_bytes / row.gauges.sockets.max(1)),
+            Bytes(window),
             round_trip(row),
             Bytes(row.gauges.limit_bytes / row.gauges.sockets.max(1)),
         ),
@@ -102,7 +116,14 @@ mod tests {
             row.rates.limited = [0.0, 0.6, 0.4, 0.0, 0.0];
             (row.rates.timeslices.on_cpu, row.rates.timeslices.run_queue_wait) = (0.58, 0.4);
         });
-        assert!(beside_others.contains("while the reader computes (0.58 CPUs)"), "{beside_others}");
+        let expected =
+            "the reader computes (0.58 CPUs) and waits 0.40 s a second for a CPU: make it faster, or give it";
+        assert!(beside_others.contains(expected) && !beside_others.contains("read in more"), "{beside_others}");
+        let largest = says(|row| {
+            row.rates.limited[3] = 1.0;
+            row.gauges.window_bytes = 1 << 30;
+        });
+        assert!(largest.contains("TCP's largest window, 1.0G") && largest.contains("several"), "{largest}");
         let stuck = says(|row| (row.rates.read, row.gauges.queue_bytes) = (0.0, 4096));
         assert!(stuck.starts_with("stuck: 4.0K wait and nobody reads them"), "{stuck}");
         assert_eq!(says(|row| row.rates.received = 0.0), "idle: nothing was received");

@@ -125,7 +125,7 @@ mod tests {
             let hangs = sample.socket_mut(4);
             (hangs.process, hangs.service) = ("hangs".into(), "remote:443".into());
             (hangs.gauges.queue_bytes, hangs.gauges.used_bytes) = (65_536, 131_072);
-            hangs.totals.limited_ns[1] = second * 1_000_000_000;
+            hangs.totals.limited_ns[0] = second * 1_000_000_000;
             let group = &mut sample.groups[0];
             group.gauges.sockets = 4;
             for socket in &sample.sockets[..4] {

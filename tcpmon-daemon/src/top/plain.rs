@@ -8,7 +8,7 @@ use tcpmon_trace::{
 
 use super::{
     advice::advice,
-    rows::{NOBODY_READS, Row},
+    rows::{Limit, Row},
 };
 
 /// A row as JSON: base units, `null` for what is not known.
@@ -113,7 +113,7 @@ fn plain(row: &Row) -> PlainRow<'_> {
         mean_wait_seconds: rates.mean_wait.map(|(all, _)| all),
         mean_scheduler_wait_seconds: rates.mean_wait.map(|(_, for_cpu)| for_cpu),
         stuck: row.is_stuck(),
-        limited_by: rates.limited_by().map(|(cause, _)| causes()[cause]),
+        limited_by: rates.limited_by().filter(|_| row.limit() != Limit::NobodyReads).map(|(cause, _)| causes()[cause]),
         limited: Limits { upstream, application, scheduler, window, memory },
         zero_window_seconds_per_second: rates.zero_window,
         run_queue_wait_seconds_per_second: rates.timeslices.run_queue_wait,
@@ -157,13 +157,6 @@ fn line(row: &Row) -> Vec<String> {
         Some((wait, _)) => Time((wait * 1e9) as u64).to_string(),
         None => "-".into(),
     };
-    let limited = match rates.limited_by() {
-        Some((0, _)) if row.is_stuck() => NOBODY_READS.into(),
-        Some((cause, share)) if !row.is_idle() => {
-            format!("{} {:.0}%", causes()[cause], share * 100.0)
-        }
-        _ => "idle".into(),
-    };
     let who = match row.connection {
         Some(connection) => vec![
             row.process.clone(),
@@ -183,7 +176,7 @@ fn line(row: &Row) -> Vec<String> {
         wait,
         format!("{:.0}%", rates.timeslices.run_queue_wait * 100.0),
         format!("{:.0}", rates.drops),
-        limited,
+        row.limit().to_string(),
     ];
     who.into_iter().chain(what).collect()
 }
@@ -223,6 +216,12 @@ mod tests {
         assert!(busy.starts_with("xrootd   4711  10.0.0.1:1094  192.168.100.7:40001    5.0M    5.0M      0"), "{text}");
         let place = heading.find("LIMITED BY").expect("a column");
         assert_eq!((&idle[place..], &busy[place..]), ("idle", "application 75%"));
+        // The sender has stopped, because nobody reads.
+        let mut stuck = shown[0].clone();
+        (stuck.gauges.queue_bytes, stuck.rates.limited) = (5000, [1.0, 0.0, 0.0, 0.0, 0.0]);
+        assert!(table(&[&stuck]).lines().nth(1).is_some_and(|line| line.ends_with("  nobody reads")));
+        let text = json(&[&stuck]).expect("JSON");
+        assert!(text.contains("\"stuck\":true,\"limited_by\":null"), "{text}");
         let groups: Vec<_> = rows.groups.iter().collect();
         assert_eq!(
             table(&groups).lines().next().map(|line| line.starts_with("PROCESS  SERVICE     CONNS")),

@@ -3,9 +3,12 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
+    fmt,
     net::SocketAddr,
     sync::Arc,
 };
+
+use tcpmon_trace::summary::causes;
 
 use super::rates::{Rates, TimesliceRates};
 use crate::model::{
@@ -19,9 +22,30 @@ pub const HISTORY: usize = 120;
 /// Connections whose past is kept. The busiest come first; each takes 7 KB.
 const REMEMBERED: usize = 1000;
 
-/// What is said of a stuck connection instead of its cause while there is room in its window: that the sender sends no
-/// more is not what is wrong with it.
-pub const NOBODY_READS: &str = "nobody reads";
+/// What a row says of what limits it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Limit {
+    /// Nothing was received and nothing waits.
+    Idle,
+    /// Data wait, nobody reads them, and there is room in the window: that the sender sends no more is not what is
+    /// wrong.
+    NobodyReads,
+    /// This cause, in the order of [`causes`], for this share of the time.
+    Cause(usize, f64),
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Idle => f.write_str("idle"),
+            Self::NobodyReads => f.write_str("nobody reads"),
+            Self::Cause(cause, share) => write!(f, "{} {:.0}%", causes()[*cause], share * 100.0),
+        }
+    }
+}
+
+/// Position of `upstream` among the causes.
+const UPSTREAM: usize = 0;
 
 /// What a row is about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -351,8 +375,17 @@ impl Row {
         self.gauges.queue_bytes > 0 && self.rates.seconds > 0.0 && self.rates.read == 0.0
     }
 
+    /// What limits it.
+    pub fn limit(&self) -> Limit {
+        match self.rates.limited_by() {
+            Some((UPSTREAM, _)) if self.is_stuck() => Limit::NobodyReads,
+            Some((cause, share)) if !self.is_idle() => Limit::Cause(cause, share),
+            _ => Limit::Idle,
+        }
+    }
+
     /// Whether nothing was received and nothing waits: what limits such a connection is not worth a word.
-    pub fn is_idle(&self) -> bool {
+    fn is_idle(&self) -> bool {
         self.rates.received == 0.0 && self.gauges.queue_bytes == 0
     }
 }

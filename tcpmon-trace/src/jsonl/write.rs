@@ -11,7 +11,7 @@ use crate::{
     output::{Output, TraceWriter},
     record::TimesliceRecord,
     total::Total,
-    trailer::{Ending, Trailer},
+    trailer::{EndReason, Ending, LOST_TOTAL, Trailer},
 };
 
 /// Bytes collected before they are written to the output.
@@ -38,6 +38,10 @@ pub struct JsonLinesWriter<O: Output> {
     records: u64,
     /// Records that were not accepted into the buffer.
     refused: u64,
+    /// The same of totals.
+    refused_totals: u64,
+    /// See [`TraceWriter::failure`].
+    failure: Option<io::Error>,
 }
 
 impl<O: Output> JsonLinesWriter<O> {
@@ -51,6 +55,8 @@ impl<O: Output> JsonLinesWriter<O> {
             ends: Vec::with_capacity(2 * REMEMBERED),
             records: 0,
             refused: 0,
+            refused_totals: 0,
+            failure: None,
         };
         writer.buffer.extend(header_line(header)?);
         writer.flush()?;
@@ -87,8 +93,11 @@ impl<O: Output> JsonLinesWriter<O> {
     /// writes the trailer there. `error` is the reason for this.
     fn finish_full(&mut self, ending: &Ending, error: io::Error) -> io::Result<Trailer> {
         let held = self.before + self.taken as u64;
-        let longest = trailer_line(&Trailer::new(ending, self.records, u64::MAX))?.len() as u64;
-        let mut dropped = 0;
+        let mut ending = Ending { reason: EndReason::WriteError, ..ending.clone() };
+        let lost_totals = ending.lost.get(LOST_TOTAL).copied().unwrap_or(0);
+        ending.lost.insert(LOST_TOTAL.into(), u64::MAX);
+        let longest = trailer_line(&Trailer::new(&ending, self.records, u64::MAX))?.len() as u64;
+        let (mut dropped, mut dropped_totals) = (0, 0);
         let mut keep = self.ends.first().map_or(0, |end| end.at);
         let buffered = line_ends(&self.buffer).map(|end| LineEnd { at: self.before + end.at, ..end });
         for end in buffered.chain(self.ends.iter().rev().copied()) {
@@ -96,11 +105,21 @@ impl<O: Output> JsonLinesWriter<O> {
                 keep = end.at;
                 break;
             }
-            dropped += u64::from(end.at > keep && end.is_record);
+            if end.at > keep {
+                dropped += u64::from(end.is_record);
+                dropped_totals += u64::from(!end.is_record);
+            }
         }
-        self.output.cut(keep).map_err(|_| error)?;
+        if self.output.cut(keep).is_err() {
+            return Err(error);
+        }
+        self.failure = Some(error);
+        match lost_totals + self.refused_totals + dropped_totals {
+            0 => ending.lost.remove(LOST_TOTAL),
+            lost => ending.lost.insert(LOST_TOTAL.into(), lost),
+        };
         let records = self.records - dropped;
-        let trailer = Trailer::new(ending, records, self.refused + dropped);
+        let trailer = Trailer::new(&ending, records, self.refused + dropped);
         let line = trailer_line(&trailer)?;
         // From here on, only the output's content counts.
         self.buffer.clear();
@@ -125,8 +144,11 @@ impl<O: Output> TraceWriter for JsonLinesWriter<O> {
     }
 
     fn total(&mut self, total: &Total) -> io::Result<()> {
-        if self.buffer.len() >= BATCH {
-            self.drain()?;
+        if self.buffer.len() >= BATCH
+            && let Err(error) = self.drain()
+        {
+            self.refused_totals += 1;
+            return Err(error);
         }
         self.buffer.extend(total_line(total)?);
         Ok(())
@@ -150,6 +172,10 @@ impl<O: Output> TraceWriter for JsonLinesWriter<O> {
         }
         self.output.flush()?;
         Ok(trailer)
+    }
+
+    fn failure(&mut self) -> Option<io::Error> {
+        self.failure.take()
     }
 }
 
@@ -203,36 +229,14 @@ fn line_ends(lines: &[u8]) -> impl Iterator<Item = LineEnd> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{JsonLinesReader, Stream, TraceReader as _, sample, trailer::LOST_WRITE};
-
-    /// An output with room for this many bytes.
-    struct Disk {
-        bytes: Vec<u8>,
-        room: usize,
-    }
-
-    impl Write for Disk {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            let fits = bytes.len().min(self.room - self.bytes.len());
-            self.bytes.extend_from_slice(&bytes[..fits]);
-            if fits == 0 { Err(ErrorKind::StorageFull.into()) } else { Ok(fits) }
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    impl Output for Disk {
-        fn cut(&mut self, length: u64) -> io::Result<()> {
-            self.bytes.cut(length)
-        }
-    }
+    use crate::{
+        JsonLinesReader, Stream, TraceReader as _,
+        sample::{self, Disk},
+        trailer::LOST_WRITE,
+    };
 
     /// Writes a trace of `records` records, with a flush after each `every`th, as far as the output accepts it.
     fn trace(output: impl Output, records: u64, every: u64) -> io::Result<Trailer> {

@@ -22,7 +22,7 @@ use crate::{
     output::{Output, TraceWriter},
     record::TimesliceRecord,
     total::Total,
-    trailer::{Ending, LOST_TOTAL, Trailer},
+    trailer::{EndReason, Ending, LOST_TOTAL, Trailer},
 };
 
 /// Rows of a row group.
@@ -59,6 +59,8 @@ pub struct ParquetWriter<O: Output + Send> {
     /// Records that the output did not accept.
     refused: u64,
     failed: bool,
+    /// See [`TraceWriter::failure`].
+    failure: Option<io::Error>,
 }
 
 /// The output, which counts what it accepts.
@@ -113,6 +115,7 @@ impl<O: Output + Send> ParquetWriter<O> {
             records: 0,
             refused: 0,
             failed: false,
+            failure: None,
         })
     }
 
@@ -182,7 +185,9 @@ impl<O: Output + Send> ParquetWriter<O> {
         loop {
             keep = groups.len().checked_sub(1).map_or(footer::MAGIC.len() as u64, |last| self.ends[last]);
             let records = groups.iter().map(|group| group.num_rows() as u64).sum();
-            trailer = Trailer::new(ending, records, self.refused + (self.records - records));
+            let refused = self.refused + (self.records - records);
+            let reason = if refused > 0 { EndReason::WriteError } else { ending.reason };
+            trailer = Trailer::new(&Ending { reason, ..ending.clone() }, records, refused);
             footer = self.footer(&groups, Some(&trailer))?;
             if keep + footer.len() as u64 <= held || groups.pop().is_none() {
                 break;
@@ -245,7 +250,18 @@ impl<O: Output + Send> TraceWriter for ParquetWriter<O> {
                 Err(refused) => error = Some(refused),
             }
         }
-        self.finish_full(&ending).map_err(|second| error.unwrap_or(second))
+        match self.finish_full(&ending) {
+            Ok(trailer) => {
+                // Without the footers between, everything may fit.
+                self.failure = error.filter(|_| trailer.reason == EndReason::WriteError);
+                Ok(trailer)
+            }
+            Err(second) => Err(error.unwrap_or(second)),
+        }
+    }
+
+    fn failure(&mut self) -> Option<io::Error> {
+        self.failure.take()
     }
 
     fn finish_cut(&mut self) -> io::Result<()> {

@@ -321,7 +321,7 @@ impl<O: Output> TraceWriter for PerfettoWriter<O> {
     fn total(&mut self, total: &Total) -> io::Result<()> {
         self.tracks.total(total);
         let packets = self.tracks.take();
-        self.output.add(&packets)
+        self.output.total(&packets)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -330,8 +330,9 @@ impl<O: Output> TraceWriter for PerfettoWriter<O> {
 
     fn finish(&mut self, ending: &Ending) -> io::Result<Trailer> {
         let (tracks, hostname) = (&mut self.tracks, &self.header.hostname);
+        let track = tracks.id(Track::Trace, || descriptor(format!("tcpmon trace of {hostname}"), None));
+        let description = tracks.take();
         self.output.finish(ending, |trailer| {
-            let track = tracks.id(Track::Trace, || descriptor(format!("tcpmon trace of {hostname}"), None));
             let mut about = vec![
                 text("reason", trailer.reason.name()),
                 integer("records", trailer.records),
@@ -340,8 +341,12 @@ impl<O: Output> TraceWriter for PerfettoWriter<O> {
             let lost = trailer.lost.iter().filter(|(_, count)| **count > 0);
             about.extend(lost.map(|(cause, count)| integer(&format!("lost.{cause}"), *count)));
             tracks.instant(track, trailer.end.monotonic_ns, "end of the trace", about);
-            tracks.take()
+            [description.clone(), tracks.take()].concat()
         })
+    }
+
+    fn failure(&mut self) -> Option<io::Error> {
+        self.output.failure()
     }
 }
 

@@ -65,3 +65,35 @@ fn a_disk_that_fills_up_leaves_a_trailer_and_is_exit_code_1() {
     assert_eq!(trailer["complete"], false);
     sender.finish();
 }
+
+#[test]
+fn a_conversion_to_a_disk_that_is_too_small_is_exit_code_1_in_every_format() {
+    let lab = Lab::new();
+    let reader = Traffic::reader(lab.receiver()).comm("small").spawn();
+    let sender = sender(&lab, &reader).rate(20_000_000).spawn();
+    let directory = tempfile::tempdir().unwrap();
+    let whole = directory.path().join("whole.jsonl");
+    let mut trace = Command::new(tcpmon_binary());
+    trace.args(["trace", "--pid", &reader.pid().to_string(), "--duration", "1s", "--output"]).arg(&whole);
+    assert!(trace.status().unwrap().success());
+    sender.finish();
+    let records = fs::read_to_string(&whole).unwrap().lines().filter(|line| line.contains("\"timeslice\"")).count();
+    assert!(records > 200, "{records}");
+    let disk = directory.path().join("disk");
+    fs::create_dir(&disk).unwrap();
+    for name in ["t.jsonl", "t.csv", "t.pftrace", "t.parquet", "t.jsonl.gz", "t.csv.zst"] {
+        let script = "mount -t tmpfs -o size=8k none \"$1\" && \"$2\" convert \"$3\" \"$1/$4\"; code=$?; \
+                      tail -n 1 \"$1/$4\"; exit $code";
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", script, "sh"]).arg(&disk).arg(tcpmon_binary()).arg(&whole).arg(name);
+        let output = command.output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{name}: {stderr}");
+        assert!(stderr.contains(name) && stderr.contains("No space left"), "{name}: {stderr}");
+        if name == "t.jsonl" {
+            let trailer: Value = serde_json::from_slice(&output.stdout).unwrap();
+            let lost = trailer["lost"]["write"].as_u64().unwrap() + trailer["records"].as_u64().unwrap();
+            assert_eq!((lost, &trailer["reason"]), (records as u64, &"write_error".into()), "{trailer}");
+        }
+    }
+}

@@ -46,6 +46,8 @@ pub(super) struct FlightRecorder {
     /// The file that is being written, and when it ends.
     open: Option<(PartWriter, u64)>,
     totals: PartTotals,
+    /// See [`TraceWriter::failure`].
+    failure: Option<io::Error>,
 }
 
 /// Looks for what a trace's records do not show.
@@ -132,6 +134,7 @@ impl FlightRecorder {
             lost_until: VecDeque::new(),
             open: None,
             totals: PartTotals::default(),
+            failure: None,
         }
     }
 
@@ -156,10 +159,14 @@ impl FlightRecorder {
             self.files.path_of(number).display(),
             humantime::format_duration(self.span)
         ));
+        // All of them, also after an error: the file counts what it has not taken.
+        let mut written = Ok(());
         for record in self.ring.drain(..).filter(|record| record.deactivated_ns >= begin_ns) {
-            part.writer.record(&record)?;
+            let taken = part.writer.record(&record);
+            written = written.and(taken);
         }
         self.open = Some((part, now.monotonic_ns.saturating_add(self.span_ns())));
+        written?;
         self.files.remove_before(number)
     }
 
@@ -167,7 +174,9 @@ impl FlightRecorder {
     fn end(&mut self, ending: &Ending) -> io::Result<()> {
         if let Some((part, _)) = self.open.take() {
             self.left_ns = ending.end.monotonic_ns;
-            self.totals.add(&part.end(ending)?);
+            let (trailer, failure) = part.end(ending)?;
+            self.totals.add(&trailer);
+            self.failure = failure;
         }
         Ok(())
     }
@@ -230,5 +239,9 @@ impl TraceWriter for FlightRecorder {
     fn finish(&mut self, ending: &Ending) -> io::Result<Trailer> {
         self.end(ending)?;
         Ok(self.totals.trailer(ending))
+    }
+
+    fn failure(&mut self) -> Option<io::Error> {
+        self.failure.take()
     }
 }

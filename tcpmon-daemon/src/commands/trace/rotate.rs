@@ -133,11 +133,13 @@ impl PartWriter {
         Ok(Self { file, writer, lost_before })
     }
 
-    /// Ends it. The ending has what was lost since the start of the trace.
-    pub(super) fn end(mut self, ending: &Ending) -> io::Result<Trailer> {
+    /// Ends it. The ending has what was lost since the start of the trace. Returns also the error by which the file
+    /// refused something at its end.
+    pub(super) fn end(mut self, ending: &Ending) -> io::Result<(Trailer, Option<io::Error>)> {
         let before = |cause: &String| self.lost_before.get(cause).copied().unwrap_or(0);
         let lost = ending.lost.iter().map(|(cause, count)| (cause.clone(), count.saturating_sub(before(cause))));
-        self.writer.finish(&Ending { lost: lost.collect(), ..ending.clone() })
+        let trailer = self.writer.finish(&Ending { lost: lost.collect(), ..ending.clone() })?;
+        Ok((trailer, self.writer.failure()))
     }
 }
 
@@ -176,6 +178,8 @@ pub(super) struct RotatingWriter {
     /// Records in it.
     records: u64,
     totals: PartTotals,
+    /// See [`TraceWriter::failure`].
+    failure: Option<io::Error>,
 }
 
 impl RotatingWriter {
@@ -188,7 +192,8 @@ impl RotatingWriter {
         losses: Losses,
     ) -> io::Result<Self> {
         let part = Some(PartWriter::new(first, files.format, &header, BTreeMap::new())?);
-        Ok(Self { files, rotate, header, losses, part, number: 1, records: 0, totals: PartTotals::default() })
+        let totals = PartTotals::default();
+        Ok(Self { files, rotate, header, losses, part, number: 1, records: 0, totals, failure: None })
     }
 
     fn part(&mut self) -> io::Result<&mut PartWriter> {
@@ -211,16 +216,30 @@ impl RotatingWriter {
         let now = read_clocks();
         let lost = self.losses.lock().unwrap_or_else(PoisonError::into_inner).clone();
         self.end(&Ending { end: now, reason: EndReason::Rotated, lost: lost.clone() })?;
-        self.number += 1;
+        let next = self.number + 1;
+        let begun = match self.failure.take() {
+            None => PartWriter::new(file, self.files.format, &TraceHeader { start: now, ..self.header.clone() }, lost),
+            Some(error) => Err(error),
+        };
+        match begun {
+            Ok(part) => self.part = Some(part),
+            Err(error) => {
+                // It has no header, or only a part of one.
+                let _ = fs::remove_file(self.files.path_of(next));
+                return Err(error);
+            }
+        }
+        self.number = next;
         self.header.start = now;
         self.records = 0;
-        self.part = Some(PartWriter::new(file, self.files.format, &self.header, lost)?);
         self.files.remove_before(self.number)
     }
 
     fn end(&mut self, ending: &Ending) -> io::Result<()> {
         if let Some(part) = self.part.take() {
-            self.totals.add(&part.end(ending)?);
+            let (trailer, failure) = part.end(ending)?;
+            self.totals.add(&trailer);
+            self.failure = failure;
         }
         Ok(())
     }
@@ -254,6 +273,10 @@ impl TraceWriter for RotatingWriter {
     fn finish(&mut self, ending: &Ending) -> io::Result<Trailer> {
         self.end(ending)?;
         Ok(self.totals.trailer(ending))
+    }
+
+    fn failure(&mut self) -> Option<io::Error> {
+        self.failure.take()
     }
 }
 

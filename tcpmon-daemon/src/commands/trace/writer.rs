@@ -219,7 +219,8 @@ fn write(
         if failure.is_some() {
             ending.reason = EndReason::WriteError;
         }
-        return Some(WriteOutcome::Ended { failure, trailer: writer.finish(&ending) });
+        let trailer = writer.finish(&ending);
+        return Some(WriteOutcome::Ended { failure: failure.or_else(|| writer.failure()), trailer });
     }
     None
 }

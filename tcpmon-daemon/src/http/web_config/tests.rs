@@ -136,6 +136,10 @@ fn settings_that_are_more_permissive_than_they_look_are_refused() {
     for auth in ["VerifyClientCertIfGiven", "RequireAndVerifyClientCert"] {
         folder.refused(&tls(&format!("client_auth_type: {auth}")), &["client_ca_file: missing"]);
     }
+    for auth in ["RequestClientCert", "RequireAnyClientCert"] {
+        let anybody = tls(&format!("client_auth_type: {auth}\nclient_allowed_sans: [x]"));
+        folder.refused(&anybody, &["client_allowed_sans", "without an authority", "client_ca_file"]);
+    }
     let nobody = "client_auth_type: RequireAnyClientCert\nclient_allowed_sans: []";
     folder.refused(&tls(nobody), &["client_allowed_sans", "rejects every client"]);
 }

@@ -48,7 +48,8 @@ impl Table {
         let waited_ns = record.time_ns.saturating_sub(state.reads.queued_since_ns);
         self.has_unread |= state.reader_tid == 0 && queued != 0 && waited_ns >= UNREAD_NS;
         if let Some(listed) = &mut self.listed {
-            listed.push(Arc::new(LiveSocket::new(record, self.labels.of_socket(record), &counters)));
+            let (key, tgid) = (self.labels.of_socket(record), self.labels.tgid_of(&record.state));
+            listed.push(Arc::new(LiveSocket::new(record, key, tgid, &counters)));
         }
         let gauges = SocketGauges::of(live, queued);
         if let Some(Tracked { role: Role::Connection(connection), .. }) = self.sockets.get_mut(index) {

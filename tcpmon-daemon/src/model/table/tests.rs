@@ -455,12 +455,28 @@ fn what_nobody_has_read_is_of_the_process_that_has_it_open() {
     passes.table.set_owners(&[owner(1, b"service", 7), owner(2, b"worker", 3)]);
     passes.pass(&[unread(18)]);
     assert_eq!((passes.of("service"), passes.of("worker")), ((6, 0), (2, 1)));
+    passes.table.list_sockets();
+    passes.pass(&[unread(18)]);
+    assert_eq!(passes.table.listed_sockets()[0].tgid, 3);
     // Who reads it has it, whoever else has it open.
     let mut read = read_by(unread(21), b"reader");
     read.state.reader_tid = 5;
     passes.pass(&[read]);
     assert_eq!((passes.of("worker"), passes.of("reader")), ((2, 0), (3, 1)));
     assert!(!passes.table.has_unread());
+}
+
+#[test]
+fn who_has_other_sockets_open_changes_nothing() {
+    let now = Instant::now();
+    let limits = TableLimits { max_groups: 1, group_ttl: Duration::from_hours(1), pin: Vec::new(), cgroup_of: None };
+    let mut passes = Passes { table: Table::new(limits, now, 0), now };
+    passes.pass(&[socket(1, 10), read_by(socket(2, 10), b"hidden")]);
+    let suppressed = passes.table.suppressed();
+    assert!(suppressed > 0, "there is no room for the second group");
+    passes.table.set_owners(&[owner(9, b"other", 4)]);
+    passes.pass(&[read_by(socket(2, 10), b"hidden")]);
+    assert_eq!(passes.table.suppressed(), suppressed);
 }
 
 #[test]

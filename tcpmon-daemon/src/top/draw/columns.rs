@@ -1,14 +1,11 @@
 //! The columns of the table: those that fit, the most useful first.
 
 use ratatui::text::{Line, Span};
-use tcpmon_trace::{
-    scale::{Bytes, Count, Time},
-    summary::causes,
-};
+use tcpmon_trace::scale::{Bytes, Count, Time};
 
 use super::{Screen, Theme, cut};
 use crate::top::{
-    rows::{NOBODY_READS, Row},
+    rows::{Limit, Row},
     select::SortKey,
     theme::LETTERS,
 };
@@ -68,19 +65,20 @@ const WAIT: Column = number("WAIT", 0, Some(SortKey::Wait), |row, _, theme| matc
 });
 const CAUSE: Column = Column {
     sort: Some(SortKey::Limited),
-    ..name("LIMITED BY", 16, 0, 16, |row, _, theme| match row.rates.limited_by() {
-        Some((UPSTREAM, _)) if row.is_stuck() => vec![Span::styled(NOBODY_READS, theme.alarm())],
-        Some((cause, share)) if !row.is_idle() => {
-            vec![Span::styled(format!("{} {:.0}%", causes()[cause], share * 100.0), theme.cause(cause))]
-        }
-        _ => vec![Span::styled("idle", theme.quiet())],
+    ..name("LIMITED BY", 16, 0, 16, |row, _, theme| {
+        let limit = row.limit();
+        let style = match limit {
+            Limit::Idle => theme.quiet(),
+            Limit::NobodyReads => theme.alarm(),
+            Limit::Cause(cause, _) => theme.cause(cause),
+        };
+        vec![Span::styled(limit.to_string(), style)]
     })
 };
-/// Position of `upstream` among the causes.
-const UPSTREAM: usize = 0;
-
-const CAUSES_BAR: Column =
-    name("", BAR, 1, BAR, |row, _, theme| if row.is_idle() { Vec::new() } else { bar(row, theme) });
+const CAUSES_BAR: Column = name("", BAR, 1, BAR, |row, _, theme| match row.limit() {
+    Limit::Cause(..) => bar(row, theme),
+    Limit::Idle | Limit::NobodyReads => Vec::new(),
+});
 const RUN_QUEUE: Column = number("RUNQ", 3, Some(SortKey::RunQueue), |row, _, theme| {
     let wait = row.rates.timeslices.run_queue_wait;
     let style = if wait >= 0.1 { theme.cause(2) } else { theme.quiet() };
