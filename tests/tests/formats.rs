@@ -56,8 +56,8 @@ fn convert(from: &Path, to: &Path) -> (Option<i32>, String) {
     run(tcpmon(&["convert"]).arg(from).arg(to))
 }
 
-/// Converts a trace of which one of the two is JSON Lines. What the trace lacks is said, and nothing else: an event that
-/// comes while the same program runs on that CPU is lost, which can happen.
+/// Converts a trace; one of the two is JSON Lines. What the trace lacks is said, and nothing else: an event that comes
+/// while the same program runs on that CPU is lost, which can happen.
 fn converts(from: &Path, to: &Path) {
     let text = if from.extension().is_some_and(|extension| extension == "jsonl") { from } else { to };
     let (code, said) = convert(from, to);

@@ -54,8 +54,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Without a successful pass for this long, the values shown are out of date.
 const MAX_PASS_AGE: Duration = Duration::from_secs(30);
 
-/// While data wait that nobody has read, who has the sockets open is asked this often, but for no more than 0.5 % of the
-/// time: all open files of all processes are visited for it.
+/// While data wait that nobody has read, who has the sockets open is asked this often, but for no more than 0.5 % of
+/// the time: all open files of all processes are visited for it.
 const OWNERS_INTERVAL: Duration = Duration::from_secs(10);
 const OWNERS_SHARE: u32 = 200;
 
