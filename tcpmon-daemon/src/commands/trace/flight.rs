@@ -46,8 +46,6 @@ pub(super) struct FlightRecorder {
     /// The file that is being written, and when it ends.
     open: Option<(PartWriter, u64)>,
     totals: PartTotals,
-    /// See [`TraceWriter::failure`].
-    failure: Option<io::Error>,
 }
 
 /// Looks for what a trace's records do not show.
@@ -134,7 +132,6 @@ impl FlightRecorder {
             lost_until: VecDeque::new(),
             open: None,
             totals: PartTotals::default(),
-            failure: None,
         }
     }
 
@@ -174,9 +171,7 @@ impl FlightRecorder {
     fn end(&mut self, ending: &Ending) -> io::Result<()> {
         if let Some((part, _)) = self.open.take() {
             self.left_ns = ending.end.monotonic_ns;
-            let (trailer, failure) = part.end(ending)?;
-            self.totals.add(&trailer);
-            self.failure = failure;
+            self.totals.end(part, ending)?;
         }
         Ok(())
     }
@@ -242,6 +237,6 @@ impl TraceWriter for FlightRecorder {
     }
 
     fn failure(&mut self) -> Option<io::Error> {
-        self.failure.take()
+        self.totals.failure()
     }
 }

@@ -133,13 +133,11 @@ impl PartWriter {
         Ok(Self { file, writer, lost_before })
     }
 
-    /// Ends it. The ending has what was lost since the start of the trace. Returns also the error by which the file
-    /// refused something at its end.
-    pub(super) fn end(mut self, ending: &Ending) -> io::Result<(Trailer, Option<io::Error>)> {
+    /// Ends it. The ending has what was lost since the start of the trace.
+    fn end(&mut self, ending: &Ending) -> io::Result<Trailer> {
         let before = |cause: &String| self.lost_before.get(cause).copied().unwrap_or(0);
         let lost = ending.lost.iter().map(|(cause, count)| (cause.clone(), count.saturating_sub(before(cause))));
-        let trailer = self.writer.finish(&Ending { lost: lost.collect(), ..ending.clone() })?;
-        Ok((trailer, self.writer.failure()))
+        self.writer.finish(&Ending { lost: lost.collect(), ..ending.clone() })
     }
 }
 
@@ -148,15 +146,25 @@ impl PartWriter {
 pub(super) struct PartTotals {
     records: u64,
     lost: BTreeMap<String, u64>,
+    /// The first error by which a file refused something at its end.
+    failure: Option<io::Error>,
 }
 
 impl PartTotals {
-    /// Adds a file.
-    pub(super) fn add(&mut self, trailer: &Trailer) {
+    /// Ends a file, and adds what its trailer says.
+    pub(super) fn end(&mut self, mut part: PartWriter, ending: &Ending) -> io::Result<()> {
+        let trailer = part.end(ending)?;
         self.records += trailer.records;
-        for (cause, count) in &trailer.lost {
-            *self.lost.entry(cause.clone()).or_default() += count;
+        for (cause, count) in trailer.lost {
+            *self.lost.entry(cause).or_default() += count;
         }
+        self.failure = self.failure.take().or(part.writer.failure());
+        Ok(())
+    }
+
+    /// See [`TraceWriter::failure`].
+    pub(super) fn failure(&mut self) -> Option<io::Error> {
+        self.failure.take()
     }
 
     /// As the trailer of a trace with this ending.
@@ -178,8 +186,6 @@ pub(super) struct RotatingWriter {
     /// Records in it.
     records: u64,
     totals: PartTotals,
-    /// See [`TraceWriter::failure`].
-    failure: Option<io::Error>,
 }
 
 impl RotatingWriter {
@@ -192,8 +198,7 @@ impl RotatingWriter {
         losses: Losses,
     ) -> io::Result<Self> {
         let part = Some(PartWriter::new(first, files.format, &header, BTreeMap::new())?);
-        let totals = PartTotals::default();
-        Ok(Self { files, rotate, header, losses, part, number: 1, records: 0, totals, failure: None })
+        Ok(Self { files, rotate, header, losses, part, number: 1, records: 0, totals: PartTotals::default() })
     }
 
     fn part(&mut self) -> io::Result<&mut PartWriter> {
@@ -217,7 +222,7 @@ impl RotatingWriter {
         let lost = self.losses.lock().unwrap_or_else(PoisonError::into_inner).clone();
         self.end(&Ending { end: now, reason: EndReason::Rotated, lost: lost.clone() })?;
         let next = self.number + 1;
-        let begun = match self.failure.take() {
+        let begun = match self.totals.failure() {
             None => PartWriter::new(file, self.files.format, &TraceHeader { start: now, ..self.header.clone() }, lost),
             Some(error) => Err(error),
         };
@@ -236,12 +241,7 @@ impl RotatingWriter {
     }
 
     fn end(&mut self, ending: &Ending) -> io::Result<()> {
-        if let Some(part) = self.part.take() {
-            let (trailer, failure) = part.end(ending)?;
-            self.totals.add(&trailer);
-            self.failure = failure;
-        }
-        Ok(())
+        self.part.take().map_or(Ok(()), |part| self.totals.end(part, ending))
     }
 }
 
@@ -276,7 +276,7 @@ impl TraceWriter for RotatingWriter {
     }
 
     fn failure(&mut self) -> Option<io::Error> {
-        self.failure.take()
+        self.totals.failure()
     }
 }
 
