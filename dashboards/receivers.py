@@ -53,7 +53,7 @@ def of_the_worst(expr: str) -> str:
 VERDICTS = (
     ("stuck", "red", "Does the process hang? cat /proc/PID/stack, strace. Runbook TcpmonReaderStalled"),
     ("application", "orange", "What it waits for: tcpmon trace --pid, strace. Runbook TcpmonLimitedByApplication"),
-    ("computes", "orange", "Its code: perf record -p PID; more threads. Runbook TcpmonLimitedByApplication"),
+    ("computes", "orange", "Its code: perf record -p PID; more threads while CPUs are idle. Runbook TcpmonLimitedByApplication"),
     ("scheduler", "orange", "CPU: priority, cpuset, quota. Runbook TcpmonLimitedByScheduler"),
     ("window", "orange", "tcp_rmem, SO_RCVBUF for the path. Runbook TcpmonLimitedByWindow"),
     ("memory", "orange", "tcp_mem, the control group's limit. Runbook TcpmonLimitedByMemory"),

@@ -70,6 +70,8 @@ pub struct TraceHeader {
     pub hostname: String,
     /// The kernel's random id of the boot; empty if it is not known.
     pub boot_id: String,
+    /// CPUs of the host that were online at the start; 0 if it is not known.
+    pub cpus: u32,
     /// Both clocks at the start of the trace: they relate the time of every record to the wall clock.
     pub start: Clocks,
     /// What was traced.

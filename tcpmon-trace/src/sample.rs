@@ -47,6 +47,7 @@ pub fn header() -> TraceHeader {
         kernel_release: "6.18.44".into(),
         hostname: "dtn1".into(),
         boot_id: "0f9a5c1e-2b3d-4e5f-8a7b-6c5d4e3f2a1b".into(),
+        cpus: 2,
         start: Clocks { monotonic_ns: 5_000_000_000_000, realtime_ns: 1_785_412_800_123_456_789 },
         filter: Filter { pids: vec![4321], ports: vec![5201], ..Filter::default() },
         trigger: String::new(),

@@ -40,6 +40,8 @@ pub struct Summary {
     pub others: SocketSummary,
     /// The trace has no timeslices, only totals.
     pub totals_only: bool,
+    /// CPUs of the host; 0 if it is not known.
+    pub cpus: u32,
     /// The threads by their id, as counted in the kernel; at most [`THREADS`], those that come first.
     pub threads: BTreeMap<u32, ThreadTotal>,
     /// Times of threads by their id; at most [`THREADS`], those that come first.
@@ -133,7 +135,7 @@ pub struct SocketSummary {
 impl Summary {
     /// Of a trace with this header.
     pub fn new(header: &TraceHeader) -> Self {
-        Self { totals_only: header.filter.summary_only, ..Self::default() }
+        Self { totals_only: header.filter.summary_only, cpus: header.cpus, ..Self::default() }
     }
 
     /// Adds a record.

@@ -83,14 +83,14 @@ const OF_THE_KERNEL: [(&str, UpperBound); 9] = [
     ("tcpmon_psi_memory_stalled_seconds_total", seconds),
 ];
 
-/// No CPU copies more than 50 GB/s.
+/// Whoever sends on this host copies the bytes: no CPU sends and receives more than 10 GB/s.
 fn bytes(limits: &Limits, seconds: f64) -> f64 {
-    50e9 * limits.cpus * seconds
+    10e9 * limits.cpus * seconds
 }
 
-/// No CPU takes less than 50 ns for anything that is counted.
+/// No CPU takes less than 200 ns for anything that is counted.
 fn events(limits: &Limits, seconds: f64) -> f64 {
-    20e6 * limits.cpus * seconds
+    5e6 * limits.cpus * seconds
 }
 
 /// A segment of 64 KiB takes at most twice its size, and the smallest receive buffer is 2,304 bytes

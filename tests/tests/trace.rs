@@ -41,6 +41,8 @@ fn a_trace_of_one_process_has_its_bytes_its_header_and_its_trailer() {
     assert!(traced.status.success(), "{} {}", traced.status, traced.stderr);
     let (first, last) = (&traced.records[0], traced.records.last().unwrap());
     assert_eq!((&first["type"], &first["format"]), (&"header".into(), &"tcpmon-trace".into()), "{first}");
+    let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap().matches("processor\t").count();
+    assert_eq!(first["cpus"].as_u64(), Some(cpus as u64), "{first}");
     let slices = slices(&traced);
     assert_eq!((&last["type"], last["records"].as_u64()), (&"trailer".into(), Some(slices.len() as u64)), "{last}");
     assert!(slices.iter().all(|slice| slice["tgid"] == reader.pid()), "only the process that was asked for");

@@ -50,6 +50,7 @@ pub(super) use self::{namespace::InContainer, traced_command::NotStarted};
 use crate::{
     cli::{StartTime, TraceArgs},
     decode::{self, Event},
+    host::softnet::online_cpus,
     kernel::{Kernel, Options, TraceFilter, monotonic_ns},
     sandbox::{self, Sandbox},
     trigger::TriggerWatch,
@@ -206,6 +207,7 @@ fn header(args: &TraceArgs, pids: Vec<u32>, follow: bool) -> TraceHeader {
         kernel_release: uname.release().to_string_lossy().into_owned(),
         hostname: uname.nodename().to_string_lossy().into_owned(),
         boot_id: fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned(),
+        cpus: online_cpus(),
         start: read_clocks(),
         filter: Filter {
             pids,

@@ -75,6 +75,12 @@ pub fn parse(stat: &str, online: &str) -> Result<Vec<Softnet>, FileError> {
     if all.is_empty() { Err(malformed(STAT, "it is empty")) } else { Ok(all) }
 }
 
+/// The number of CPUs that are online; 0 if the kernel does not say.
+pub(crate) fn online_cpus() -> u32 {
+    let online = read(ONLINE, "mount /sys").and_then(|list| cpus(&list).map(Iterator::count));
+    online.map_or(0, |cpus| u32::try_from(cpus).unwrap_or(u32::MAX))
+}
+
 /// A list such as `0-3,8`, without allocating memory for its range.
 fn cpus(list: &str) -> Result<impl Iterator<Item = u32> + use<>, FileError> {
     let mut ranges = Vec::new();

@@ -38,6 +38,8 @@ pub struct Evidence {
     pub sleep_ns: u64,
     /// The name of the threads that were given it most often, and their share of these times.
     pub taken_by: Option<(String, f64)>,
+    /// CPUs of the host; 0 if it is not known.
+    pub cpus: u32,
     /// Largest receive buffer, bytes.
     pub rcvbuf_bytes: u32,
     /// Largest window, bytes.
@@ -47,8 +49,8 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// Of these sockets, the busiest first.
-    pub fn of(sockets: &[&SocketSummary]) -> Self {
+    /// Of these sockets, the busiest first, on a host with so many CPUs (0: not known).
+    pub fn of(sockets: &[&SocketSummary], cpus: u32) -> Self {
         let sum = |value: fn(&SocketSummary) -> u64| {
             sockets.iter().fold(0, |sum: u64, socket| sum.saturating_add(value(socket)))
         };
@@ -97,6 +99,7 @@ impl Evidence {
             run_queue_wait_ns: sum(|socket| socket.run_queue_waits.sum_ns()),
             sleep_ns: sum(|socket| socket.sleeps.sum_ns()),
             taken_by: taken_by(sockets),
+            cpus,
             rcvbuf_bytes: largest(|socket| socket.rcvbuf_bytes),
             window_bytes: largest(|socket| socket.window_bytes),
             round_trip_ns: sockets.first().map_or(0, |socket| socket.round_trips.quantile(500)),
@@ -118,7 +121,7 @@ impl Evidence {
             })
             .collect();
         let ThreadTimes { on_cpu_ns, wait_ns, sleep_ns } = summary.times_of(&busiest);
-        Self { on_cpu_ns, run_queue_wait_ns: wait_ns, sleep_ns, ..Self::of(&busiest) }
+        Self { on_cpu_ns, run_queue_wait_ns: wait_ns, sleep_ns, ..Self::of(&busiest, summary.cpus) }
     }
 
     /// Time of which is known what limited the connections, ns.

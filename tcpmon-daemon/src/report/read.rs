@@ -73,6 +73,7 @@ impl TraceFile {
     ) -> Result<Self, ReadError> {
         let (mut trouble, mut last_ns) = (None, 0);
         summary.totals_only |= reader.header().filter.summary_only;
+        summary.cpus = summary.cpus.max(reader.header().cpus);
         while let Some(item) = reader.next_item() {
             match item {
                 Ok(Item::Total(total)) => summary.add_total(&total),

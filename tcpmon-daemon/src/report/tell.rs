@@ -94,7 +94,7 @@ impl TraceReport {
     /// On this trace, with at most `limit` sockets.
     pub fn of(trace: &Trace, limit: usize) -> Self {
         let sockets = trace.summary.by_bytes();
-        let all = Evidence::of(&sockets);
+        let all = Evidence::of(&sockets, trace.summary.cpus);
         Self {
             files: trace.files.iter().map(FileReport::of).collect(),
             caveats: trace.caveats(),
@@ -102,7 +102,7 @@ impl TraceReport {
             read_bytes: all.read_bytes,
             duration_seconds: all.duration_ns as f64 / 1e9,
             sockets_total: sockets.len(),
-            sockets: sockets.into_iter().take(limit).map(SocketReport::of).collect(),
+            sockets: sockets.into_iter().take(limit).map(|socket| SocketReport::of(socket, trace.summary.cpus)).collect(),
         }
     }
 
@@ -182,8 +182,8 @@ impl FileReport {
 }
 
 impl SocketReport {
-    fn of(socket: &SocketSummary) -> Self {
-        let evidence = Evidence::of(&[socket]);
+    fn of(socket: &SocketSummary, cpus: u32) -> Self {
+        let evidence = Evidence::of(&[socket], cpus);
         let limited = causes().into_iter().zip(socket.limited_ns);
         let ends = TimesliceEnd::ALL.into_iter().zip(socket.ends_of_timeslices);
         let bytes = socket.waited_bytes();

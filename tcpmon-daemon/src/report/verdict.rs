@@ -122,6 +122,12 @@ fn remedy(cause: usize, evidence: &Evidence) -> String {
                 taken_by(evidence),
             )
         }
+        APPLICATION if evidence.on_cpu_ns >= evidence.sleep_ns && has_all_cpus(evidence) => format!(
+            "data filled the buffer while {reader} computed, on a CPU for {} in {duration}, nearly all of the \
+             time of {}; make {reader} faster: more threads would only share the same ones",
+            Time(evidence.on_cpu_ns),
+            if evidence.cpus == 1 { "the host's CPU".into() } else { format!("the host's {} CPUs", evidence.cpus) },
+        ),
         APPLICATION if evidence.on_cpu_ns >= evidence.sleep_ns => format!(
             "data filled the buffer while {reader} computed, on a CPU for {} in {duration}; make {reader} faster, or \
              read in more threads",
@@ -157,6 +163,12 @@ fn remedy(cause: usize, evidence: &Evidence) -> String {
             round_trip(evidence),
         ),
     }
+}
+
+/// Whether the readers ran for nearly all of the time that the host's CPUs have.
+fn has_all_cpus(evidence: &Evidence) -> bool {
+    let given_ns = u128::from(evidence.cpus) * u128::from(evidence.duration_ns);
+    evidence.cpus > 0 && u128::from(evidence.on_cpu_ns) * 10 >= given_ns * 9
 }
 
 /// Which threads took the CPU, if some did most often.
@@ -195,7 +207,13 @@ mod tests {
 
     /// The verdict on a transfer of 10 s with a record every 10 ms, each changed by its number.
     fn verdict(change: impl Fn(u64, &mut TimesliceRecord)) -> TransferVerdict {
+        verdict_on(0, change)
+    }
+
+    /// The same on a host with so many CPUs.
+    fn verdict_on(cpus: u32, change: impl Fn(u64, &mut TimesliceRecord)) -> TransferVerdict {
         let mut summary = Summary::default();
+        summary.cpus = cpus;
         for number in 0..1000 {
             let activated_ns = 1_000_000_000 + number * 10_000_000;
             let mut record = TimesliceRecord {
@@ -294,6 +312,26 @@ mod tests {
         });
         assert!(computing.sentence.contains("for 8.0s in 10s, and waited 2.0s for one (75 % of"), "{computing:?}");
         assert!(computing.sentence.ends_with("more threads would only share the same ones"), "{computing:?}");
+    }
+
+    #[test]
+    fn who_has_all_cpus_is_not_told_to_use_more_threads() {
+        let computing = |_, record: &mut TimesliceRecord| {
+            record.limited = limited([4, 96, 0, 0, 0]);
+            (record.on_cpu_ns, record.sleep_ns) = (9_100_000, 900_000);
+        };
+        let advice = |cpus| verdict_on(cpus, computing).sentence;
+        assert!(
+            advice(1).ends_with(
+                "on a CPU for 9.1s in 10s, nearly all of the time of the host's CPU; make the reader faster: more \
+                 threads would only share the same ones"
+            ),
+            "{}",
+            advice(1)
+        );
+        for cpus in [0, 2] {
+            assert!(advice(cpus).ends_with("make the reader faster, or read in more threads"), "{}", advice(cpus));
+        }
     }
 
     #[test]

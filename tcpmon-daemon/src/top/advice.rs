@@ -38,7 +38,8 @@ pub fn advice(row: &Row) -> String {
             slices.on_cpu, slices.run_queue_wait
         ),
         "application" if is_busy => format!(
-            "data fill the buffer while the reader computes ({:.2} CPUs): make it faster, or read in more threads",
+            "data fill the buffer while the reader computes ({:.2} CPUs): make it faster, or read in more threads \
+             while CPUs are idle",
             slices.on_cpu
         ),
         "application" => "data fill the buffer while the reader does something else: find out what it waits for \
@@ -110,7 +111,7 @@ mod tests {
         assert_eq!(
             computes,
             "application 90 %: data fill the buffer while the reader computes (0.97 CPUs): make it faster, or read in \
-             more threads"
+             more threads while CPUs are idle"
         );
         let beside_others = says(|row| {
             row.rates.limited = [0.0, 0.6, 0.4, 0.0, 0.0];

@@ -58,6 +58,8 @@ pub struct HeaderLine {
     hostname: String,
     #[serde(default)]
     boot_id: String,
+    #[serde(default)]
+    cpus: u32,
     #[serde(skip_deserializing)]
     start_time: String,
     start_monotonic_ns: u64,
@@ -77,6 +79,7 @@ impl From<&TraceHeader> for HeaderLine {
             kernel_release: header.kernel_release.clone(),
             hostname: header.hostname.clone(),
             boot_id: header.boot_id.clone(),
+            cpus: header.cpus,
             start_time: header.start.utc().to_string(),
             start_monotonic_ns: header.start.monotonic_ns,
             start_realtime_ns: header.start.realtime_ns,
@@ -93,6 +96,7 @@ impl From<HeaderLine> for TraceHeader {
             kernel_release: line.kernel_release,
             hostname: line.hostname,
             boot_id: line.boot_id,
+            cpus: line.cpus,
             start: Clocks { monotonic_ns: line.start_monotonic_ns, realtime_ns: line.start_realtime_ns },
             filter: line.filter,
             trigger: line.trigger,

@@ -258,7 +258,7 @@ mod tests {
         let expected = concat!(
             r#"{"type":"header","format":"tcpmon-trace","format_version":1,"tcpmon_version":"0.1.0","#,
             r#""kernel_release":"6.18.44","hostname":"dtn1","#,
-            r#""boot_id":"0f9a5c1e-2b3d-4e5f-8a7b-6c5d4e3f2a1b","#,
+            r#""boot_id":"0f9a5c1e-2b3d-4e5f-8a7b-6c5d4e3f2a1b","cpus":2,"#,
             r#""start_time":"2026-07-30T12:00:00.123456789Z","start_monotonic_ns":5000000000000,"#,
             r#""start_realtime_ns":1785412800123456789,"filter":{"pids":[4321],"comms":[],"#,
             r#""ports":[5201],"cgroups":[],"all":false,"command":[],"follow":false,"summary_only":false},"#,
