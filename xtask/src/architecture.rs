@@ -75,6 +75,7 @@ pub fn check() -> Result<()> {
     let document = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
     let sources = sources()?;
     let mut findings = differences("crates", &table(&document, "Crates")?, &crates()?);
+    findings.extend(differences("dependencies", &table(&document, "Dependencies")?, &dependencies()?));
     for name in CRATES {
         let heading = format!("Modules of {name}");
         findings.extend(differences(&heading, &table(&document, &heading)?, &modules(&sources, name)));
@@ -153,6 +154,20 @@ fn crates() -> Result<Uses> {
         needed.map(|dependency| dependency.name.clone()).filter(|name| names.contains(name.as_str())).collect()
     };
     Ok(packages.iter().map(|package| (package.name.to_string(), used(package))).collect())
+}
+
+/// Which crates of the product use each crate of others, by their manifests.
+fn dependencies() -> Result<Uses> {
+    let metadata = MetadataCommand::new().current_dir(workspace::root()).no_deps().exec()?;
+    let packages = metadata.workspace_packages();
+    let mut uses = Uses::new();
+    for package in packages.iter().filter(|package| PRODUCT.contains(&package.name.as_str())) {
+        let needed = package.dependencies.iter().filter(|dependency| dependency.kind != DependencyKind::Development);
+        for dependency in needed.filter(|dependency| dependency.path.is_none()) {
+            uses.entry(dependency.name.clone()).or_default().insert(package.name.to_string());
+        }
+    }
+    Ok(uses)
 }
 
 /// Which top-level modules of a crate each of them names.

@@ -43,9 +43,11 @@ pub fn run(args: &Args) -> Result<()> {
 fn steps(args: &Args) -> Result<()> {
     step("setup", setup::run)?;
     step("test packages", setup::test_packages)?;
-    step("today's Prometheus", setup::todays_prometheus)?;
-    step("programs that read traces", setup::formats)?;
-    check::run()?;
+    let downloads = || {
+        step("today's Prometheus", setup::todays_prometheus)?;
+        step("programs that read traces", setup::formats)
+    };
+    at_once(downloads, check::run)?;
     // The build of what is packed ends with minutes for one CPU.
     let build = || step("build", || build::dist(Arch::default()));
     let (tcpmon, fuzzer) = at_once(build, || {
@@ -68,8 +70,12 @@ fn steps(args: &Args) -> Result<()> {
     if args.no_vm {
         eprintln!("=== packages and other kernels: skipped");
     } else {
-        attempt("packages", &|| dist::run(&dist::Args::TEST));
-        attempt("other kernels", &|| vm::machines(&vm::Args::brief()));
+        // Both boot virtual machines, each of which takes one CPU.
+        attempt("packages and other kernels", &|| {
+            let jobs = vm::Jobs::new(None);
+            let packages = || jobs.beside(|| step("packages", || dist::run(&dist::Args::TEST)));
+            at_once(packages, || step("other kernels", || vm::machines(&vm::Args::brief(), &jobs))).map(drop)
+        });
     }
     ensure!(failures.is_empty(), "{}", failures.join("\n"));
     Ok(())

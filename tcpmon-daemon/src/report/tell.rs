@@ -102,7 +102,11 @@ impl TraceReport {
             read_bytes: all.read_bytes,
             duration_seconds: all.duration_ns as f64 / 1e9,
             sockets_total: sockets.len(),
-            sockets: sockets.into_iter().take(limit).map(|socket| SocketReport::of(socket, trace.summary.cpus)).collect(),
+            sockets: sockets
+                .into_iter()
+                .take(limit)
+                .map(|socket| SocketReport::of(socket, trace.summary.cpus))
+                .collect(),
         }
     }
 

@@ -88,7 +88,8 @@ impl<W: Write> TableWriter<W> {
     }
 
     fn preamble(&mut self, header: &TraceHeader) {
-        let TraceHeader { tcpmon_version, kernel_release, hostname, boot_id: _, cpus: _, start, filter, trigger } = header;
+        let TraceHeader { tcpmon_version, kernel_release, hostname, boot_id: _, cpus: _, start, filter, trigger } =
+            header;
         let started = start.utc();
         self.lines.wrapped(&format!(
             "tcpmon {tcpmon_version} traces {} on {hostname} (Linux {kernel_release}) from {started}",

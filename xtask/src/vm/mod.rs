@@ -150,11 +150,11 @@ pub fn run(args: &Args) -> Result<()> {
         setup::arm64()?;
     }
     build::dist(args.arch)?;
-    machines(args)
+    machines(args, &Jobs::new(args.jobs))
 }
 
-/// Runs the virtual machines, then reports the results.
-pub fn machines(args: &Args) -> Result<()> {
+/// Runs the virtual machines, then reports the results. Each is one of the jobs.
+pub fn machines(args: &Args, jobs: &Jobs) -> Result<()> {
     machine::check()?;
     let chosen = chosen(args)?;
     // docs/kernels.md has the kernels of the host's architecture.
@@ -180,15 +180,12 @@ pub fn machines(args: &Args) -> Result<()> {
     }
     // Those with the most tests first, so that none of them is left to run alone at the end.
     machines.sort_by_key(|(kernel, ..)| kernel.brief != Brief::Most);
-    // However many CPUs a virtual machine has, it uses one of the host's.
-    let here = thread::available_parallelism().map_or(1, NonZero::get);
-    let jobs = Jobs::new(args.jobs.unwrap_or(here).max(1));
     let mut runs = thread::scope(|scope| {
         let mut running = Vec::new();
         for (kernel, unpacked, cpus) in machines {
             let machine = prepare(kernel, &unpacked, cpus, &guest, args)?;
             jobs.take();
-            let (guest, jobs) = (&guest, &jobs);
+            let guest = &guest;
             running.push(scope.spawn(move || {
                 let run = run_one(kernel, unpacked.release, &machine, &guest.tests(kernel));
                 jobs.give_back();
@@ -263,14 +260,25 @@ fn run_one(kernel: &'static Kernel, release: String, machine: &Machine, planned:
 }
 
 /// How many more virtual machines may be started.
-struct Jobs {
+pub struct Jobs {
     free: Mutex<usize>,
     given_back: Condvar,
 }
 
 impl Jobs {
-    fn new(all: usize) -> Self {
-        Self { free: Mutex::new(all), given_back: Condvar::new() }
+    /// For so many at once. However many CPUs a virtual machine has, it uses one of the host's: without a number, there
+    /// are as many.
+    pub fn new(all: Option<usize>) -> Self {
+        let here = || thread::available_parallelism().map_or(1, NonZero::get);
+        Self { free: Mutex::new(all.unwrap_or_else(here).max(1)), given_back: Condvar::new() }
+    }
+
+    /// Does something else that takes one CPU.
+    pub fn beside<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.take();
+        let done = work();
+        self.give_back();
+        done
     }
 
     /// Waits until one is free, and takes it.
