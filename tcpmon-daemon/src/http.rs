@@ -4,6 +4,8 @@
 mod client_cert;
 mod connections;
 mod deadline_stream;
+#[cfg(feature = "web-config")]
+mod guard;
 mod listen;
 #[cfg(feature = "web-config")]
 mod login;

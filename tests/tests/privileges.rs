@@ -254,7 +254,13 @@ fn forbidden() -> Vec<(i64, Vec<Argument>)> {
         (libc::SYS_io_uring_setup, vec![1.into(), 0.into()]),
         (libc::SYS_mprotect, vec![0.into(), 4096.into(), (libc::PROT_READ | libc::PROT_EXEC).into()]),
         (libc::SYS_setuid, vec![0.into()]),
+        (libc::SYS_setresuid, vec![0.into(), 0.into(), 0.into()]),
+        (libc::SYS_setgroups, vec![0.into(), 0.into()]),
         (libc::SYS_capset, vec![0.into(), 0.into()]),
+        (libc::SYS_seccomp, vec![0.into(), 0.into(), 0.into()]),
+        (libc::SYS_fsopen, vec!["tmpfs".into(), 0.into()]),
+        (libc::SYS_swapon, vec![file.into(), 0.into()]),
+        (libc::SYS_clock_settime, vec![0.into(), 0.into()]),
     ]
 }
 

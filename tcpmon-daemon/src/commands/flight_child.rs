@@ -13,10 +13,11 @@ use std::{
 };
 
 use anyhow::Context as _;
-use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+use rustix::process::{Signal, getpid};
 use tokio::{io::AsyncReadExt as _, net::unix::pipe};
 use tracing::{info, warn};
 
+use super::child::die_with_parent;
 use crate::{config::FlightSettings, model::snapshot::FlightStatus};
 
 /// What the files are called, before their numbers are added.
@@ -60,13 +61,8 @@ impl FlightChild {
         }
         command.arg("--output").arg(settings.directory.join(NAME)).stdin(Stdio::null()).stdout(Stdio::piped());
         let parent = getpid();
-        let prepare = move || {
-            set_parent_process_death_signal(Some(Signal::TERM))?;
-            // This process may have ended before.
-            if getppid() == Some(parent) { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
-        };
         // SAFETY: system calls only.
-        unsafe { command.pre_exec(prepare) };
+        unsafe { command.pre_exec(move || die_with_parent(parent, Signal::TERM)) };
         let child = command.spawn().context("cannot start the flight recorder")?;
         let watch = FlightWatch { directory: settings.directory.clone(), ended: Arc::default() };
         Ok(Self { child, watch })

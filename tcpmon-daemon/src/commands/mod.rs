@@ -1,5 +1,6 @@
 //! The commands: only they combine I/O, time and model.
 
+mod child;
 pub mod collector;
 mod convert;
 mod daemon;

@@ -166,12 +166,14 @@ mod tests {
     use std::{
         collections::VecDeque,
         fs,
+        io::Write as _,
         time::{Duration, Instant},
     };
 
     use proptest::prelude::*;
 
     use super::*;
+    use crate::host::Sources;
 
     /// A log whose reads return these in turn, and then EAGAIN.
     struct FakeLog(VecDeque<Result<String, i32>>);
@@ -261,6 +263,21 @@ mod tests {
         let mut endless = FakeLog::new((0..2 * MAX_RECORDS_PER_POLL).map(|_| Err(libc::EPIPE)));
         assert_eq!(drain(&mut endless, &mut counts, |_| ()).ok(), Some(0));
         assert!(drain(&mut FakeLog::new([Err(libc::EIO)]), &mut counts, |_| ()).is_err());
+    }
+
+    #[test]
+    fn a_read_error_ends_neither_the_source_nor_the_count() {
+        // A directory cannot be read (EISDIR); a file that has one record takes its place.
+        let log = KernelLog { file: File::open("/").expect("there"), counts: KernelLogCounts::default() };
+        let mut sources = Sources::open(Vec::new(), Ok(log));
+        assert_eq!(sources.read_kernel_log(), None);
+        assert!(sources.log_problem.is_some());
+        let mut record = tempfile::tempfile().expect("a file");
+        let text = failed(1, 4, "order:3, mode:0x820(GFP_ATOMIC)").expect("a record");
+        record.write_all(text.as_bytes()).and_then(|()| record.rewind()).expect("written");
+        sources.log.as_mut().expect("it is open").file = record;
+        assert!(sources.read_kernel_log().is_some_and(|message| message.contains("order:3")));
+        assert!(sources.log_problem.is_none());
     }
 
     #[test]

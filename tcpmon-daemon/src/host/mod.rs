@@ -77,7 +77,8 @@ impl Sources {
         let log = self.log.as_mut().ok()?;
         let count = |log: &KernelLog| log.counts().failures().iter().map(|failures| failures.count).sum::<u64>();
         let before = count(log);
-        // The next time may be better.
+        // The next time may be better. The log is not opened again: that mends no error of read(2) on /dev/kmsg, and
+        // needs CAP_SYSLOG, which this thread has given up, where kernel.dmesg_restrict is 1.
         self.log_problem = log.poll().err();
         let last = log.counts().last.as_ref().filter(|_| count(log) > before)?;
         Some(last.message.clone())

@@ -16,6 +16,7 @@ use tracing::{error, info};
 
 use super::{
     connections::Client,
+    guard,
     login::Passwords,
     serve::Login,
     web_config::{Policy, WebConfigFile},
@@ -146,12 +147,9 @@ impl WebConfig {
     }
 }
 
-/// A file that is being written may be empty or cut anywhere for a moment, and must not open the endpoint in that time.
+/// The new policy, if it protects the endpoint in everything in which the old one does.
 fn refuse_downgrade(old: &Policy, new: Policy) -> Result<Policy, String> {
-    match old.guards.iter().find(|guard| !new.guards.contains(guard)) {
-        Some(guard) => Err(format!("{guard}: the file has it no more: restart tcpmon to do without it")),
-        None => Ok(new),
-    }
+    Ok(Policy { guards: guard::keep(&old.guards, new.guards)?, ..new })
 }
 
 /// The state of every file is recorded before it is read, so that the next check notices a change during the read.

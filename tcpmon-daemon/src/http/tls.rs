@@ -15,7 +15,7 @@ use tokio_rustls::rustls::{
     version::{TLS12, TLS13},
 };
 
-use super::client_cert::ClientCertRules;
+use super::{client_cert::ClientCertRules, guard::Guard};
 
 /// Section `tls_server_config`, as written.
 #[derive(Default, PartialEq, Deserialize)]
@@ -55,22 +55,31 @@ impl TlsSection {
         files.into_iter().filter_map(|file| non_empty(file)).map(|file| folder.join(file)).collect()
     }
 
-    /// The keys by which the section protects the endpoint.
-    pub(super) fn guards(&self) -> Vec<String> {
+    /// The keys by which the section protects the endpoint. Certificates, also those of authorities, are no guards:
+    /// they are replaced before they expire, and a file that is cut has fewer of them, but no others.
+    pub(super) fn guards(&self) -> Vec<Guard> {
+        let is_set = *self != Self::default();
         let auth = self.client_auth_type.as_deref().unwrap_or_default();
-        let is_set = |names: &Option<Vec<String>>| names.as_ref().is_some_and(|names| !names.is_empty());
-        let guards = [
-            (*self != Self::default(), ""),
+        let present = [
+            (is_set, ""),
             (!matches!(auth, "" | "NoClientCert"), ".client_auth_type"),
             (auth.starts_with("Require"), ".client_auth_type (a certificate is required)"),
             (auth.contains("Verify"), ".client_auth_type (a certificate is verified)"),
-            (is_set(&self.client_allowed_sans), ".client_allowed_sans"),
             (self.min_version.as_deref() == Some("TLS13"), ".min_version (TLS13)"),
-            (is_set(&self.cipher_suites), ".cipher_suites"),
-            (is_set(&self.curve_preferences), ".curve_preferences"),
+            (is_set && self.max_version.as_deref() != Some("TLS12"), ".max_version (TLS13)"),
         ];
-        let guards = guards.into_iter().filter(|(is_there, _)| *is_there);
-        guards.map(|(_, key)| format!("tls_server_config{key}")).collect()
+        let lists = [
+            (&self.client_allowed_sans, ".client_allowed_sans"),
+            (&self.cipher_suites, ".cipher_suites"),
+            (&self.curve_preferences, ".curve_preferences"),
+        ];
+        let key = |key: &str| format!("tls_server_config{key}");
+        let present = present.into_iter().filter(|(is_there, _)| *is_there).map(|(_, name)| Guard::present(key(name)));
+        let list = |(names, name): (&Option<Vec<String>>, _)| {
+            let names = names.as_ref().filter(|names| !names.is_empty())?;
+            Some(Guard::within(key(name), names))
+        };
+        present.chain(lists.into_iter().filter_map(list)).collect()
     }
 
     /// `None` for an empty section. An error names the key and the remedy.

@@ -20,7 +20,7 @@ use hyper::{
 use serde::{Deserialize, de::IgnoredAny};
 use tokio_rustls::rustls::ServerConfig;
 
-use super::{login::Users, tls::TlsSection};
+use super::{guard::Guard, login::Users, tls::TlsSection};
 
 /// What the file requires of each connection and request; the default requires nothing.
 #[derive(Debug, Default)]
@@ -31,8 +31,8 @@ pub(super) struct Policy {
     pub(super) users: Users,
     /// Headers added to every response.
     pub(super) headers: HeaderMap,
-    /// What protects the endpoint: a reload that lacks one of these is refused.
-    pub(super) guards: Vec<String>,
+    /// What protects the endpoint: a reload that lacks one of these, or weakens it, is refused.
+    pub(super) guards: Vec<Guard>,
 }
 
 /// The file as written. A missing key, an empty value and `null` mean the same, as in the toolkit.
@@ -101,12 +101,15 @@ impl WebConfigFile {
         let mut guards = self.tls_server_config.as_ref().map(TlsSection::guards).unwrap_or_default();
         let tls = self.tls_server_config.map(|tls| tls.server_config(folder)).transpose()?.flatten();
         let users = Users::new(self.basic_auth_users.unwrap_or_default())?;
+        guards.extend((!users.is_empty()).then(|| Guard::present("basic_auth_users".into())));
         let mut headers = HeaderMap::new();
         for (name, value) in self.http_server_config.and_then(|http| http.headers).unwrap_or_default() {
-            headers.extend(header(&name, &value.unwrap_or_default())?);
+            let value = value.unwrap_or_default();
+            if let Some(header) = header(&name, &value)? {
+                headers.extend([header]);
+                guards.extend(Guard::of_header(&name, &value));
+            }
         }
-        guards.extend((!users.is_empty()).then(|| "basic_auth_users".to_owned()));
-        guards.extend(headers.keys().map(|name| format!("http_server_config.headers.{name}")));
         Ok(Policy { tls: tls.map(Arc::new), users, headers, guards })
     }
 }

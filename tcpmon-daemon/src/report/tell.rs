@@ -17,6 +17,9 @@ use super::{
     verdict::TransferVerdict,
 };
 
+/// Version of the JSON.
+const FORMAT_VERSION: u32 = 1;
+
 /// Widest line of text.
 const WIDTH: usize = 100;
 
@@ -115,7 +118,7 @@ impl TraceReport {
     /// # Errors
     /// None in practice: all keys are strings.
     pub fn json(&self) -> serde_json::Result<String> {
-        serde_json::to_string_pretty(self)
+        versioned(self)
     }
 
     /// As text, in lines of at most 100 characters where names allow it.
@@ -305,6 +308,18 @@ fn wrapped(text: &mut String, lead: &str, indent: &str, words: &str) {
     let _ = writeln!(text, "{}", textwrap::fill(words, options));
 }
 
+/// As one JSON object, which begins with its version.
+fn versioned(answer: &impl Serialize) -> serde_json::Result<String> {
+    #[derive(Serialize)]
+    struct Versioned<'a, T> {
+        /// Rises when a key changes its meaning or goes.
+        format_version: u32,
+        #[serde(flatten)]
+        answer: &'a T,
+    }
+    serde_json::to_string_pretty(&Versioned { format_version: FORMAT_VERSION, answer })
+}
+
 /// Two traces beside each other.
 #[derive(Debug, Serialize)]
 pub struct Comparison {
@@ -332,7 +347,7 @@ impl Comparison {
     /// # Errors
     /// None in practice: all keys are strings.
     pub fn json(&self) -> serde_json::Result<String> {
-        serde_json::to_string_pretty(self)
+        versioned(self)
     }
 
     /// As text: what differs, then what limited each.
@@ -390,5 +405,23 @@ impl Unit {
             Unit::Seconds => Time((value * 1e9) as u64).to_string(),
             Unit::Percent => format!("{value:.1} %"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tcpmon_trace::summary::Summary;
+
+    use super::*;
+
+    #[test]
+    fn json_begins_with_its_version() {
+        let trace = Trace { files: Vec::new(), summary: Summary::default() };
+        let report = TraceReport::of(&trace, 1).json().expect("JSON");
+        assert!(report.starts_with("{\n  \"format_version\": 1,\n  \"files\": []"), "{report}");
+        let comparison = Comparison::of(&trace, &trace, 1).json().expect("JSON");
+        assert!(comparison.starts_with("{\n  \"format_version\": 1,\n  \"sentence\": "), "{comparison}");
+        // The reports in it have none of their own.
+        assert_eq!(comparison.matches("format_version").count(), 1, "{comparison}");
     }
 }

@@ -241,9 +241,13 @@ fn is_null(argument: u8) -> SeccompCondition {
 /// that are not allowed are those of libraries that are newer than this list, and get ENOSYS, as on an older kernel.
 const FORBIDDEN: &[c_long] = &[
     libc::SYS_add_key,
+    libc::SYS_adjtimex,
     libc::SYS_bind,
     libc::SYS_bpf,
+    libc::SYS_capset,
     libc::SYS_chroot,
+    libc::SYS_clock_adjtime,
+    libc::SYS_clock_settime,
     libc::SYS_clone,
     libc::SYS_connect,
     libc::SYS_delete_module,
@@ -254,6 +258,8 @@ const FORBIDDEN: &[c_long] = &[
     libc::SYS_fchown,
     libc::SYS_fchownat,
     libc::SYS_finit_module,
+    libc::SYS_fsmount,
+    libc::SYS_fsopen,
     libc::SYS_ftruncate,
     libc::SYS_init_module,
     libc::SYS_io_uring_setup,
@@ -271,6 +277,7 @@ const FORBIDDEN: &[c_long] = &[
     libc::SYS_move_mount,
     libc::SYS_mprotect,
     libc::SYS_open_by_handle_at,
+    libc::SYS_open_tree,
     libc::SYS_openat,
     libc::SYS_openat2,
     libc::SYS_perf_event_open,
@@ -284,12 +291,23 @@ const FORBIDDEN: &[c_long] = &[
     libc::SYS_reboot,
     libc::SYS_renameat2,
     libc::SYS_request_key,
+    libc::SYS_seccomp,
     libc::SYS_sendto,
+    libc::SYS_setfsgid,
+    libc::SYS_setfsuid,
     libc::SYS_setgid,
+    libc::SYS_setgroups,
     libc::SYS_setns,
+    libc::SYS_setregid,
+    libc::SYS_setresgid,
+    libc::SYS_setresuid,
+    libc::SYS_setreuid,
+    libc::SYS_settimeofday,
     libc::SYS_setuid,
     libc::SYS_socket,
     libc::SYS_socketpair,
+    libc::SYS_swapoff,
+    libc::SYS_swapon,
     libc::SYS_symlinkat,
     libc::SYS_tkill,
     libc::SYS_truncate,
@@ -377,4 +395,45 @@ fn set_result(context: &mut libc::ucontext_t, result: i64) {
 #[cfg(target_arch = "aarch64")]
 fn set_result(context: &mut libc::ucontext_t, result: i64) {
     context.uc_mcontext.regs[0] = result.cast_unsigned();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{env, process::Command};
+
+    use super::*;
+
+    /// With this variable, which has the number of a system call, the test below is the process that makes the call.
+    const CALL: &str = "TCPMON_TEST_FORBIDDEN_CALL";
+
+    #[test]
+    fn a_thread_that_wants_its_rights_back_ends_the_process() {
+        if let Some(number) = env::var(CALL).ok().and_then(|number| number.parse::<c_long>().ok()) {
+            AllowedCalls::of(ThreadRole::Host).confine().expect("no error").expect("the kernel has seccomp filters");
+            // SAFETY: each of these calls takes numbers and pointers, and fails at these.
+            unsafe { libc::syscall(number, -1, 0, 0) };
+            return;
+        }
+        let this = env::current_exe().expect("a test is a file");
+        for number in [
+            libc::SYS_capset,
+            libc::SYS_setresuid,
+            libc::SYS_setgroups,
+            libc::SYS_setfsgid,
+            libc::SYS_fsopen,
+            libc::SYS_seccomp,
+            libc::SYS_swapon,
+            libc::SYS_clock_settime,
+        ] {
+            let mut child = Command::new(&this);
+            child.args([
+                "--exact",
+                "sandbox::system_calls::tests::a_thread_that_wants_its_rights_back_ends_the_process",
+            ]);
+            let output = child.env(CALL, number.to_string()).output().expect("it starts");
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{number}: {said}");
+            assert!(said.contains(&format!("does not allow system call {number:04}:")), "{said}");
+        }
+    }
 }

@@ -11,9 +11,14 @@ use super::{
     rows::{Limit, Row},
 };
 
+/// Version of the JSON.
+const FORMAT_VERSION: u32 = 1;
+
 /// A row as JSON: base units, `null` for what is not known.
 #[derive(Debug, Serialize)]
 struct PlainRow<'a> {
+    /// Rises when a key changes its meaning or goes.
+    format_version: u32,
     process: &'a str,
     service: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -84,6 +89,7 @@ fn plain(row: &Row) -> PlainRow<'_> {
     let [upstream, application, scheduler, window, memory] = rates.shares();
     let cookie = row.subject.cookie().map_or_else(String::new, |cookie| format!("{cookie:x}"));
     PlainRow {
+        format_version: FORMAT_VERSION,
         process: &row.process,
         service: &row.service,
         cgroup: row.cgroup.as_deref(),
@@ -237,6 +243,7 @@ mod tests {
         let lines: Vec<serde_json::Value> =
             text.lines().map(|line| serde_json::from_str(line).expect("an object")).collect();
         assert_eq!(lines.len(), 2);
+        assert!(text.lines().all(|line| line.starts_with("{\"format_version\":1,")), "{text}");
         assert_eq!(lines[1]["received_bytes_per_second"], 5_000_000.0);
         assert_eq!(lines[1]["limited"]["application"], 0.75);
         assert_eq!((&lines[1]["remote_port"], &lines[1]["pid"]), (&40_001.into(), &4711.into()));

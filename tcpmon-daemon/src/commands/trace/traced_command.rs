@@ -16,14 +16,14 @@ use std::{
 use anyhow::{Context as _, anyhow};
 use rustix::{
     process::{
-        Pid, Signal, getpgrp, getpid, getppid, getpriority_process, kill_process, set_parent_process_death_signal,
+        Pid, Signal, getpgrp, getpid, getpriority_process, kill_process, set_parent_process_death_signal,
         setpriority_process,
     },
     termios::tcgetpgrp,
 };
 use tokio::signal::unix::SignalKind;
 
-use super::signals::Signals;
+use super::{super::child::die_with_parent, signals::Signals};
 
 /// How often it is checked whether the command has ended.
 const WAIT_INTERVAL: Duration = Duration::from_millis(10);
@@ -62,10 +62,7 @@ impl WaitingCommand {
         let priority = getpriority_process(None)?;
         let prepare = move || {
             // Not left behind if the trace fails to start.
-            set_parent_process_death_signal(Some(Signal::KILL))?;
-            if getppid() != Some(parent) {
-                return Err(io::ErrorKind::BrokenPipe.into());
-            }
+            die_with_parent(parent, Signal::KILL)?;
             (&report).write_all(&getpid().as_raw_nonzero().get().to_ne_bytes())?;
             gate.read_exact(&mut [0])?;
             set_parent_process_death_signal(None)?;

@@ -100,19 +100,80 @@ fn tls_and_users_are_not_removed_without_a_restart() {
 fn a_file_that_is_cut_anywhere_makes_the_endpoint_no_weaker() {
     let folder = Folder::new();
     folder.pair("a");
-    let text = USER.to_owned()
-        + HEADER
-        + "tls_server_config:\n  cert_file: pair.pem\n  key_file: pair.pem\n  client_ca_file: pair.pem\n  \
-           client_auth_type: RequireAndVerifyClientCert\n  client_allowed_sans: [a]\n  min_version: TLS13\n  \
-           curve_preferences: [X25519]\n";
-    let web = folder.web(&text);
-    let guards = web.policy().guards.clone();
-    assert_eq!(guards.len(), 9, "{guards:?}");
-    for end in (0..text.len()).rev() {
-        folder.write("web.yml", &text[..end]);
-        assert_eq!(web.policy().guards, guards, "{}", &text[..end]);
+    let headers = [
+        "Strict-Transport-Security: max-age=31536000; includeSubDomains; preload",
+        "X-Content-Type-Options: nosniff",
+        "X-Frame-Options: deny",
+        "X-XSS-Protection: 1; mode=block",
+        "Content-Security-Policy: default-src 'none'; frame-ancestors 'none'",
+    ]
+    .map(|line| format!("    {line}\n"));
+    let tls = [
+        "cert_file: pair.pem",
+        "key_file: pair.pem",
+        "client_ca_file: pair.pem",
+        "client_auth_type: RequireAndVerifyClientCert",
+        "client_allowed_sans:\n    - prometheus\n    - grafana",
+        "min_version: TLS13",
+        "max_version: TLS13",
+        "cipher_suites:\n    - TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256\n    - TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+        "curve_preferences:\n    - X25519\n    - CurveP256",
+    ]
+    .map(|lines| format!("  {lines}\n"));
+    let users = [USER.split_inclusive('\n').skip(1).collect::<String>()];
+    let mut sections: [(&str, Vec<String>); 3] = [
+        ("basic_auth_users:\n", users.into()),
+        ("http_server_config:\n  headers:\n", headers.into()),
+        ("tls_server_config:\n", tls.into()),
+    ];
+    let whole = |sections: &[(&str, Vec<String>)]| -> String {
+        sections.iter().map(|(head, entries)| (*head).to_owned() + &entries.concat()).collect()
+    };
+    let web = folder.web(&whole(&sections));
+    let policy = web.policy();
+    assert_eq!((policy.headers.len(), policy.guards.len()), (5, 17), "{:?}", policy.guards);
+    for _ in 0..sections.len() {
+        sections.rotate_left(1);
+        for _ in 0..sections[2].1.len() {
+            sections[2].1.rotate_left(1);
+            // Every entry is the last one once, because what precedes a missing one is not taken anyway.
+            let text = whole(&sections);
+            let last = sections[2].1.last().map_or(0, String::len);
+            for end in (text.len() - last..text.len()).rev() {
+                folder.write("web.yml", &text[..end]);
+                let cut = web.policy();
+                assert_eq!((&cut.headers, &cut.guards), (&policy.headers, &policy.guards), "{}", &text[..end]);
+            }
+            folder.write("web.yml", &text);
+            assert_eq!(web.problem(), None, "{text}");
+        }
     }
-    folder.write("web.yml", &text);
+    folder.write("web.yml", "");
+    assert!(web.problem().is_some_and(|problem| problem.starts_with("tls_server_config: ")), "{:?}", web.problem());
+}
+
+#[test]
+fn what_a_reload_may_not_weaken_is_named_and_a_new_password_is_taken() {
+    let folder = Folder::new();
+    folder.pair("a");
+    let rest = "tls_server_config:\n  cert_file: pair.pem\n  key_file: pair.pem\n  client_ca_file: pair.pem\n  \
+                client_auth_type: RequireAndVerifyClientCert\n  client_allowed_sans: [a]\n  curve_preferences: \
+                [X25519]\nhttp_server_config:\n  headers:\n    Strict-Transport-Security: max-age=31536000\n";
+    let text = USER.to_owned() + rest;
+    let web = folder.web(&text);
+    for (key, old, new) in [
+        ("tls_server_config.client_allowed_sans", "[a]", "[a, b]"),
+        ("tls_server_config.client_auth_type", "RequireAndVerifyClientCert", "VerifyClientCertIfGiven"),
+        ("tls_server_config.curve_preferences", "[X25519]", "[X25519, CurveP256]"),
+        ("tls_server_config.max_version", "  curve", "  max_version: TLS12\n  curve"),
+        ("http_server_config.headers.Strict-Transport-Security", "=31536000", "=3"),
+    ] {
+        folder.write("web.yml", &text.replacen(old, new, 1));
+        let problem = web.problem().unwrap_or_else(|| panic!("{key} is weaker"));
+        assert!(problem.starts_with(key) && problem.contains("restart"), "{problem}");
+    }
+    let other = "$2y$04$EGdrhbKUv8Oc9vGiXX0HQOxSg445d458Muh7DAHskb6QbtCvdxcie";
+    folder.write("web.yml", &format!("basic_auth_users:\n  a: {other}\n  b: {other}\n{rest}"));
     assert_eq!(web.problem(), None);
 }
 
