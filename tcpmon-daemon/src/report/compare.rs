@@ -34,10 +34,10 @@ pub enum Unit {
     Percent,
 }
 
-/// Name of the share of the time in which the readers had a CPU.
-const ON_CPU: &str = "on a CPU";
+/// What readers do: names of their shares of the time.
+const WORK: [&str; 3] = ["on a CPU", "asleep", "waited for a CPU"];
 
-/// A reader that is on a CPU for so much more or less of the time does something else than before, percent.
+/// A reader that does something for so much more or less of the time does something else than before, percent.
 const OTHER_WORK: f64 = 20.0;
 
 /// What differs between the traces. Only numbers that were measured over pieces of the time have an estimate of noise.
@@ -60,8 +60,10 @@ pub fn changes(before: &Evidence, after: &Evidence) -> Vec<Change> {
     let seconds = |us: Option<f64>| us.map(|us| us / 1e6);
     add("mean wait of a byte", Unit::Seconds, &|of| seconds(of.mean_wait_us), &|of| seconds(of.mean_wait_margin_us));
     let part = |of: &Evidence, ns: u64| (of.duration_ns > 0).then(|| ns as f64 * 100.0 / of.duration_ns as f64);
-    add("waited for a CPU", Unit::Percent, &|of| part(of, of.run_queue_wait_ns), &|_| None);
-    add(ON_CPU, Unit::Percent, &|of| part(of, of.on_cpu_ns), &|_| None);
+    let work: [fn(&Evidence) -> u64; 3] = [|of| of.on_cpu_ns, |of| of.sleep_ns, |of| of.run_queue_wait_ns];
+    for (what, ns) in WORK.into_iter().zip(work) {
+        add(what, Unit::Percent, &|of| part(of, ns(of)), &|_| None);
+    }
     add("largest buffer", Unit::Bytes, &|of| Some(of.rcvbuf_bytes.into()), &|_| None);
     add("largest window", Unit::Bytes, &|of| Some(of.window_bytes.into()), &|_| None);
     let round_trip = |of: &Evidence| (of.round_trip_ns > 0).then(|| of.round_trip_ns as f64 / 1e9);
@@ -87,13 +89,14 @@ pub fn sentence(changes: &[Change]) -> String {
     };
     let difference = |change: &Change| change.before.zip(change.after).map_or(0.0, |(before, after)| after - before);
     let of_causes = rest.iter().filter(|change| causes().contains(&change.what) && change.beyond_noise == Some(true));
-    let work = rest.iter().find(|change| change.what == ON_CPU && difference(change).abs() >= OTHER_WORK);
-    let work = match work {
-        Some(Change { before: Some(before), after: Some(after), .. }) => {
-            format!("; its readers were on a CPU for {before:.0} % of the time, and then for {after:.0} %")
-        }
-        _ => String::new(),
-    };
+    let work = rest.iter().filter(|change| WORK.contains(&change.what) && difference(change).abs() >= OTHER_WORK);
+    let work: Vec<String> = work
+        .filter_map(|change| {
+            let (before, after) = change.before.zip(change.after)?;
+            Some(format!("{} for {before:.0} % of the time, and then for {after:.0} %", change.what))
+        })
+        .collect();
+    let work = if work.is_empty() { String::new() } else { format!("; its readers: {}", work.join("; ")) };
     match of_causes.max_by(|a, b| difference(a).abs().total_cmp(&difference(b).abs())) {
         Some(Change { what, before: Some(before), after: Some(after), .. }) if (before - after).abs() >= 1.0 => {
             format!("{speed}; {what} went from {before:.0} % to {after:.0} %{work}")
@@ -166,7 +169,9 @@ mod tests {
             Evidence::of_busiest(&summary)
         };
         let said = sentence(&changes(&reading(9_000_000), &reading(1_000_000)));
-        assert!(said.ends_with("; its readers were on a CPU for 90 % of the time, and then for 10 %"), "{said}");
+        let instead = "; its readers: on a CPU for 90 % of the time, and then for 10 %; asleep for 9 % of the time, \
+                       and then for 89 %";
+        assert!(said.ends_with(instead), "{said}");
     }
 
     #[test]
