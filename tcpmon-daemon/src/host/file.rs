@@ -40,8 +40,8 @@ pub struct Parsed<T> {
     pub skipped: Skipped,
 }
 
-/// Lines and values that cannot be parsed, or files of several that cannot be read: each costs itself, and nothing else.
-/// As text it is one sentence, and empty if nothing was skipped.
+/// Lines and values that cannot be parsed, or files of several that cannot be read: each costs itself, and nothing
+/// else. As text it is one sentence, and empty if nothing was skipped.
 #[derive(Debug, Default)]
 pub struct Skipped {
     count: u64,

@@ -1,7 +1,7 @@
 //! Samples the host: one file per source, each a pure parser under a thin reader.
 //!
-//! If a source cannot be read, only its metrics are missing, and `/status` shows the reason. A line or a value that cannot
-//! be parsed is skipped, and the reason of the source says so.
+//! If a source cannot be read, only its metrics are missing, and `/status` shows the reason. A line or a value that
+//! cannot be parsed is skipped, and the reason of the source says so.
 
 pub mod cgroup;
 pub mod cgroup_paths;

@@ -114,8 +114,8 @@ struct NamespaceCounters {
 }
 
 impl NamespaceSums {
-    /// Adds the counters of the namespace with this number, which no other namespace will ever have. One that is missing
-    /// for a while counts from where it was. `first` matters in the first call for a namespace.
+    /// Adds the counters of the namespace with this number, which no other namespace will ever have. A counter that is
+    /// missing for a while goes on from where it was. `first` matters in the first call for a namespace.
     pub fn add(&mut self, number: u64, first: InitialValues, counters: &[(&str, u64)]) {
         let new = || NamespaceCounters { first, last: Vec::new(), round: self.round };
         let namespace = self.namespaces.entry(number).or_insert_with(new);

@@ -20,8 +20,8 @@ pub fn zones(page_bytes: u64) -> Result<Parsed<Vec<Zone>>, FileError> {
     Ok(Parsed { value, skipped })
 }
 
-/// The zones of `/proc/zoneinfo` without their free blocks. Zones that have no memory are left out, and a zone that lacks
-/// a value is skipped.
+/// The zones of `/proc/zoneinfo` without their free blocks. Zones that have no memory are left out, and a zone that
+/// lacks a value is skipped.
 ///
 /// # Errors
 /// [`FileError::Malformed`]: no zone can be used.
@@ -284,7 +284,8 @@ mod tests {
             prop_assert!(after == before || skipped.starts_with("skipped 1 entry: "), "{}", skipped);
 
             let mut after = parsed(zoneinfo).0;
-            let skipped = add_free_blocks(&mut after, &replaced(buddyinfo, at, &garbage)).expect("a row is left").skipped;
+            let rows = replaced(buddyinfo, at, &garbage);
+            let skipped = add_free_blocks(&mut after, &rows).expect("a row is left").skipped;
             prop_assert!(skipped.to_string().starts_with("skipped 1 entry: "), "{}", skipped);
             let bad = after.iter().zip(&before).filter(|(after, before)| after != before);
             prop_assert!(bad.clone().count() == 1 && bad.clone().all(|(zone, _)| zone.free_blocks.is_empty()));
