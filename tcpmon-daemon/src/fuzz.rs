@@ -8,7 +8,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use netlink_packet_sock_diag::SockDiagMessage;
 use tcpmon_btf::{Btf, layout, plan};
 use tcpmon_common::socket::{SocketLive, SocketRecord, SocketState};
 use tcpmon_trace::{JsonLinesReader, ParquetReader, TraceReader, summary::Summary};
@@ -19,7 +18,7 @@ use zerocopy::FromBytes as _;
 use crate::{
     config::Config,
     decode::{self, Event},
-    host::{self, link::LinkMessage, netlink::Answers},
+    host::{self, link::LinkMessage, netlink::Answers, stuck::SocketMessage},
     http::{self, DataSource, Endpoint, TelemetryPath, Unavailable},
     kernel, live,
     metrics::Identity,
@@ -169,23 +168,23 @@ fn live(bytes: &[u8]) {
 /// Answers of the kernel's netlink protocols.
 fn netlink(bytes: &[u8]) {
     let _ = Answers::<LinkMessage>::default().add(bytes);
-    let _ = Answers::<SockDiagMessage>::default().add(bytes);
+    let _ = Answers::<SocketMessage>::default().add(bytes);
 }
 
 /// Files below `/proc` and `/sys`: the first byte chooses one.
 fn proc(bytes: &[u8]) {
     let Some((which, rest)) = bytes.split_first() else { return };
     let Ok(text) = str::from_utf8(rest) else { return };
-    let (first, second) = text.split_once('\0').unwrap_or((text, ""));
     match which % 8 {
         0 => drop(kernel::parse_fdinfo(text)),
         1 => drop(host::netstat::parse(text)),
         2 => drop(host::psi::parse(text)),
-        3 => drop(host::softnet::parse(first, second)),
+        3 => drop(host::softnet::parse(text)),
         4 => drop(host::stat::parse(text)),
         5 => {
-            let (tcp_mem, protocols) = second.split_once('\0').unwrap_or((second, ""));
-            drop(host::tcp_memory::parse(first, tcp_mem, protocols, 4096));
+            let (sockstat, rest) = text.split_once('\0').unwrap_or((text, ""));
+            let (tcp_mem, protocols) = rest.split_once('\0').unwrap_or((rest, ""));
+            drop(host::tcp_memory::parse(sockstat, tcp_mem, protocols, 4096));
         }
         6 => drop(host::zones::parse(text, 4096)),
         _ => drop(host::cgroup::mount_point(text)),

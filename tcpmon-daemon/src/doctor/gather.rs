@@ -134,15 +134,19 @@ fn host() -> HostFacts {
 }
 
 fn softnet() -> Fact<SoftnetSums> {
-    let cpus = host::softnet::SoftnetCounters::default().read();
-    let sums = |cpus: Vec<crate::model::host::Softnet>| {
-        cpus.iter().fold(SoftnetSums::default(), |sums, cpu| SoftnetSums {
+    let parsed = match host::softnet::SoftnetCounters::default().read() {
+        // A sum without a CPU would be another number.
+        Ok(parsed) if !parsed.skipped.is_empty() => return Fact::Unknown(parsed.skipped.to_string()),
+        parsed => parsed,
+    };
+    let sums = |parsed: host::Parsed<Vec<crate::model::host::Softnet>>| {
+        parsed.value.iter().fold(SoftnetSums::default(), |sums, cpu| SoftnetSums {
             processed: sums.processed + cpu.processed,
             dropped: sums.dropped + cpu.dropped,
             time_squeezed: sums.time_squeezed + cpu.time_squeezed,
         })
     };
-    cpus.map(sums).into()
+    parsed.map(sums).into()
 }
 
 /// CPUs by frequency governor.

@@ -11,7 +11,7 @@ mod ethtool;
 mod tests;
 mod veths;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 
 use super::link::{self, Link, LinkStats};
@@ -101,7 +101,7 @@ impl Devices {
     fn add(&mut self, answered: &[(Link, DriverReport)]) -> Vec<Device> {
         let (mut devices, mut veths) = (Vec::new(), Vec::new());
         for (link, answers) in answered {
-            let overruns = overruns(&answers.driver, &link.counters, &answers.statistics).into_iter();
+            let overruns = overruns(&answers.driver, link.counters.as_ref(), &answers.statistics).into_iter();
             let overruns = overruns.map(|Overrun { counter, value, width }| {
                 let key = (link.index, link.name.clone(), counter);
                 (counter.to_owned(), self.totals.advance(key, value, width))
@@ -113,7 +113,9 @@ impl Devices {
                 devices.push(device);
             }
         }
-        self.totals.end_round();
+        // A counter that could not be read this time goes on from where it was.
+        let living: HashSet<_> = answered.iter().map(|(link, _)| (link.index, link.name.as_str())).collect();
+        self.totals.retain(|(index, name, _)| living.contains(&(*index, name.as_str())));
         devices.extend(self.veths.merge(veths));
         devices.sort_by(|a, b| a.name.cmp(&b.name));
         devices
@@ -167,7 +169,7 @@ fn query_driver(
 pub(crate) fn decode_any(words: &[u32]) {
     let (driver, names, statistics) = ethtool::decode_any(words);
     let positions = StatisticPositions::new(&driver.name, &names);
-    overruns(&driver.name, &LinkStats::default(), &positions.sums(&statistics));
+    overruns(&driver.name, Some(&LinkStats::default()), &positions.sums(&statistics));
 }
 
 /// Notes what could not be read and what is missing because of that; `None` if the reason is that the device is gone.
@@ -217,10 +219,12 @@ impl StatisticPositions {
     }
 }
 
-/// The counters of a device, in the order of the driver's table.
-fn overruns(driver: &str, link: &LinkStats, statistics: &[(&'static str, u64)]) -> Vec<Overrun> {
+/// The counters of a device that could be read, in the order of the driver's table.
+fn overruns(driver: &str, link: Option<&LinkStats>, statistics: &[(&'static str, u64)]) -> Vec<Overrun> {
     let value = |counter: &OverrunCounter| match *counter {
-        OverrunCounter::Link(field, width) => Some(Overrun { counter: field.name(), value: field.value(link), width }),
+        OverrunCounter::Link(field, width) => {
+            link.map(|link| Overrun { counter: field.name(), value: field.value(link), width })
+        }
         OverrunCounter::Statistic(names) => statistics
             .iter()
             .find(|(name, _)| names.iter().any(|statistic| statistic.name == *name))

@@ -1,7 +1,7 @@
 //! Reads files of the kernel, with errors for those that cannot be read or parsed.
 
 use std::{
-    fs, io,
+    fmt, fs, io,
     path::{Path, PathBuf},
 };
 
@@ -26,6 +26,74 @@ pub enum FileError {
         /// What was found, or is missing.
         what: String,
     },
+}
+
+/// Maximum number of characters of a reason: a line of a file can be long.
+const MAX_REASON: usize = 200;
+
+/// What was parsed, without what was skipped.
+#[derive(Debug)]
+pub struct Parsed<T> {
+    /// Everything that can be used.
+    pub value: T,
+    /// The rest.
+    pub skipped: Skipped,
+}
+
+/// Lines and values that cannot be parsed, or files of several that cannot be read: each costs itself, and nothing
+/// else. As text it is one sentence, and empty if nothing was skipped.
+#[derive(Debug, Default)]
+pub struct Skipped {
+    count: u64,
+    first: Option<FileError>,
+}
+
+impl Skipped {
+    /// What was parsed; an error is counted.
+    pub(super) fn keep<T>(&mut self, entry: Result<T, FileError>) -> Option<T> {
+        entry.map_err(|error| self.add(error)).ok()
+    }
+
+    /// Counts what cannot be parsed.
+    pub(super) fn add(&mut self, error: FileError) {
+        self.count += 1;
+        self.first.get_or_insert(error);
+    }
+
+    /// As [`Skipped::keep`], and adds what was skipped within it.
+    pub(super) fn keep_parsed<T>(&mut self, entry: Result<Parsed<T>, FileError>) -> Option<T> {
+        let Parsed { value, skipped } = self.keep(entry)?;
+        self.count += skipped.count;
+        self.first = self.first.take().or(skipped.first);
+        Some(value)
+    }
+
+    /// Nothing was skipped.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// What was parsed; if that is nothing, the first error, or this one if nothing was there.
+    pub(super) fn parsed<T>(
+        self,
+        value: Option<T>,
+        nothing: impl FnOnce() -> FileError,
+    ) -> Result<Parsed<T>, FileError> {
+        match value {
+            Some(value) => Ok(Parsed { value, skipped: self }),
+            None => Err(self.first.unwrap_or_else(nothing)),
+        }
+    }
+}
+
+impl fmt::Display for Skipped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.first {
+            None => Ok(()),
+            Some(only) if self.count == 1 => write!(f, "skipped 1 entry: {only}"),
+            Some(first) => write!(f, "skipped {} entries, the first: {first}", self.count),
+        }
+    }
 }
 
 /// The text of a file of the kernel. A process, a device or a directory may have a name that is not UTF-8, which must
@@ -62,9 +130,14 @@ pub(super) fn unreadable(file: &Path, source: io::Error, absent: &'static str) -
     FileError::Unreadable { file: file.display().to_string(), source, remedy }
 }
 
-/// The error for a file that cannot be parsed.
+/// The error for a file, or a part of it, that cannot be parsed. A long reason is cut.
 pub(super) fn malformed(file: &'static str, what: impl Into<String>) -> FileError {
-    FileError::Malformed { file, what: what.into() }
+    let mut what = what.into();
+    if let Some((end, _)) = what.char_indices().nth(MAX_REASON) {
+        what.truncate(end);
+        what.push('…');
+    }
+    FileError::Malformed { file, what }
 }
 
 /// A decimal number in a file; `name` is what the number is called in errors.
@@ -89,5 +162,27 @@ mod tests {
         let error = number::<u64>("/proc/stat", "ctxt", None).expect_err("nothing").to_string();
         assert!(error.contains("/proc/stat: ctxt is missing: "), "{error}");
         assert_eq!(number("/proc/stat", "ctxt", Some("7")).ok(), Some(7_u8));
+    }
+
+    #[test]
+    fn what_is_skipped_is_counted_and_the_first_is_named() {
+        let mut skipped = Skipped::default();
+        assert_eq!((skipped.keep(Ok(5)), skipped.to_string()), (Some(5), String::new()));
+        assert_eq!(skipped.keep(number::<u8>("/proc/stat", "ctxt", Some("x"))), None);
+        let first = "cannot parse /proc/stat: ctxt is \"x\", which is not a number: report this, with the content of \
+                     the file";
+        assert_eq!(skipped.to_string(), format!("skipped 1 entry: {first}"));
+        let mut within = Skipped::default();
+        within.add(malformed("/proc/stat", "second"));
+        assert_eq!(skipped.keep_parsed(within.parsed(Some(7), || unreachable!("there is a value"))), Some(7));
+        assert_eq!(skipped.to_string(), format!("skipped 2 entries, the first: {first}"));
+        let refused = skipped.parsed(None::<()>, || unreachable!("something was skipped")).map(|parsed| parsed.value);
+        assert_eq!(refused.expect_err("nothing is left").to_string(), first);
+    }
+
+    #[test]
+    fn a_long_line_is_cut_between_characters() {
+        let error = malformed("/proc/stat", "ü".repeat(100_000)).to_string();
+        assert!(error.len() < 1000 && error.contains("ü…: report this"), "{error}");
     }
 }

@@ -56,7 +56,8 @@ pub(crate) struct Link {
     pub(crate) is_on_a_bus: bool,
     pub(crate) is_up: bool,
     pub(crate) is_veth: bool,
-    pub(crate) counters: LinkStats,
+    /// `None` if the kernel does not say.
+    pub(crate) counters: Option<LinkStats>,
 }
 
 /// The first counters of `struct rtnl_link_stats64`, under the kernel's names.
@@ -159,10 +160,7 @@ impl Link {
                 let mut info = NlasIterator::new(value).map_while(Result::ok);
                 self.is_veth = info.any(|part| part.kind() == IFLA_INFO_KIND && text(part.value()) == "veth");
             }
-            IFLA_STATS64 => {
-                self.counters =
-                    LinkStats::read_from_prefix(value).map_or_else(|_| LinkStats::default(), |(stats, _)| stats)
-            }
+            IFLA_STATS64 => self.counters = LinkStats::read_from_prefix(value).ok().map(|(stats, _)| stats),
             IFLA_PARENT_DEV_NAME => self.is_on_a_bus = true,
             _ => {}
         }
@@ -213,7 +211,7 @@ mod tests {
             attribute(IFLA_STATS64, &stats),
             attribute(IFLA_PARENT_DEV_NAME, b"0000:00:03.0\0"),
         ]);
-        let counters = LinkStats { rx_missed_errors: 5, ..LinkStats::default() };
+        let counters = Some(LinkStats { rx_missed_errors: 5, ..LinkStats::default() });
         let (name, qdisc) = ("eth0".to_owned(), "mq".to_owned());
         let (is_on_a_bus, is_up, is_veth) = (true, true, true);
         let expected = Link { index: 7, name, mtu: Some(9000), qdisc, is_on_a_bus, is_up, is_veth, counters };

@@ -1,6 +1,7 @@
 //! Samples the host: one file per source, each a pure parser under a thin reader.
 //!
-//! If a source cannot be read, only its metrics are missing, and `/status` shows the reason.
+//! If a source cannot be read, only its metrics are missing, and `/status` shows the reason. A line or a value that
+//! cannot be parsed is skipped, and the reason of the source says so.
 
 pub mod cgroup;
 pub mod cgroup_paths;
@@ -16,7 +17,7 @@ mod network;
 pub(crate) mod psi;
 pub(crate) mod softnet;
 pub(crate) mod stat;
-mod stuck;
+pub(crate) mod stuck;
 pub(crate) mod tcp_memory;
 pub(crate) mod zones;
 
@@ -26,7 +27,7 @@ use std::{
 };
 
 pub(crate) use self::devices::{Buffer, Ethtool};
-pub(crate) use self::file::read_text;
+pub(crate) use self::file::{Parsed, read_text};
 use self::{devices::Devices, network::NamespaceReader, softnet::SoftnetCounters};
 pub use self::{file::FileError, kernel_log::KernelLog, namespaces::is_host_pid_namespace};
 use crate::model::host::{Host, PageAllocationFailures, SourceStatus};
@@ -96,16 +97,13 @@ impl Sources {
             report.record("devices", "receive ring overruns and ring sizes", || devices.clone()).unwrap_or_default();
         report.note(devices.notes.join("; "));
         host.devices = devices.devices;
-        host.softnet = report.record("softnet", "softnet counters", || self.softnet.read()).unwrap_or_default();
+        host.softnet = report.record_parsed("softnet", "softnet counters", || self.softnet.read()).unwrap_or_default();
         let memory = || tcp_memory::memory(self.page_bytes);
-        host.tcp_memory = report.record("tcp_memory", "TCP memory and its limits", memory);
+        host.tcp_memory = report.record_parsed("tcp_memory", "TCP memory and its limits", memory);
         host.orphan_sockets = report.record("sockstat", "orphan sockets", tcp_memory::orphan_sockets);
-        let zones = report.record("zones", "memory zones", || zones::zones(self.page_bytes));
-        if let Some((zones, problem)) = zones {
-            report.note(problem.map(|error| format!("{error}; missing metrics: free blocks")).unwrap_or_default());
-            host.zones = zones;
-        }
-        host.memory_pressure_stalls = report.record("psi", "memory pressure stall times", psi::memory);
+        let zones = || zones::zones(self.page_bytes);
+        host.zones = report.record_parsed("zones", "memory zones", zones).unwrap_or_default();
+        host.memory_pressure_stalls = report.record_parsed("psi", "memory pressure stall times", psi::memory);
         host.context_switches = report.record("stat", "context switches", stat::context_switches);
         if let Some(walk) = report.record("cgroups", "socket memory of control groups", cgroup::socket_memory) {
             report.note(walk.omitted().unwrap_or_default());
@@ -153,6 +151,18 @@ impl SourceReport<'_> {
         };
         self.sources.push(SourceStatus { name, available: value.is_some(), switched_off, reason });
         value
+    }
+
+    /// As [`SourceReport::record`]; what was skipped is a note.
+    fn record_parsed<T, E: Display>(
+        &mut self,
+        name: &'static str,
+        missing: &str,
+        read: impl FnOnce() -> Result<Parsed<T>, E>,
+    ) -> Option<T> {
+        let Parsed { value, skipped } = self.record(name, missing, read)?;
+        self.note(skipped.to_string());
+        Some(value)
     }
 
     fn is_switched_off(&self, name: &str) -> bool {
@@ -252,7 +262,7 @@ mod tests {
     fn all_sources_of_a_linux_host_are_read_or_have_a_reason() {
         let host = Sources::open(Vec::new(), KernelLog::open()).read();
         assert!(host.softnet.iter().any(|cpu| cpu.processed > 0), "{host:?}");
-        assert!(host.tcp_memory.is_some_and(|memory| memory.low < memory.max), "{host:?}");
+        assert!(host.tcp_memory.is_some_and(|memory| memory.low.is_some() && memory.low < memory.max), "{host:?}");
         assert!(host.zones.iter().any(|zone| zone.free_bytes > 0 && !zone.free_blocks.is_empty()), "{host:?}");
         assert!(host.context_switches.is_some_and(|count| count > 0));
         for source in &host.sources {

@@ -13,23 +13,19 @@ pub(super) enum CounterWidth {
     Bits64,
 }
 
-/// Running totals of counters, by key. Keys that are not seen in a round are forgotten.
+/// Running totals of counters, by key.
 #[derive(Debug)]
-pub(super) struct MonotonicTotals<K> {
-    counters: HashMap<K, RunningTotal>,
-    round: u64,
-}
+pub(super) struct MonotonicTotals<K>(HashMap<K, RunningTotal>);
 
 #[derive(Debug)]
 struct RunningTotal {
     last: u64,
     total: u64,
-    round: u64,
 }
 
 impl<K> Default for MonotonicTotals<K> {
     fn default() -> Self {
-        Self { counters: HashMap::new(), round: 0 }
+        Self(HashMap::new())
     }
 }
 
@@ -40,23 +36,19 @@ impl<K: Eq + Hash> MonotonicTotals<K> {
     /// A 64-bit counter that decreases adds nothing: tcpmon cannot know whether it was reset or had a glitch, and an
     /// overrun that never happened is worse than one that is shown a sample later.
     pub(super) fn advance(&mut self, key: K, now: u64, width: CounterWidth) -> u64 {
-        let round = self.round;
-        let counter = self.counters.entry(key).or_insert(RunningTotal { last: now, total: now, round });
+        let counter = self.0.entry(key).or_insert(RunningTotal { last: now, total: now });
         counter.total += match width {
             CounterWidth::Bits16 => u64::from((now as u16).wrapping_sub(counter.last as u16)),
             CounterWidth::Bits32 => u64::from((now as u32).wrapping_sub(counter.last as u32)),
             CounterWidth::Bits64 => now.saturating_sub(counter.last),
         };
         counter.last = now;
-        counter.round = round;
         counter.total
     }
 
-    /// Ends a round: keys that were not seen in it are removed.
-    pub(super) fn end_round(&mut self) {
-        let round = self.round;
-        self.counters.retain(|_, counter| counter.round == round);
-        self.round += 1;
+    /// Forgets all other keys.
+    pub(super) fn retain(&mut self, keep: impl Fn(&K) -> bool) {
+        self.0.retain(|key, _| keep(key));
     }
 }
 
@@ -84,14 +76,12 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_was_missing_in_a_round_starts_again() {
+    fn a_counter_that_was_forgotten_starts_again() {
         let mut totals = MonotonicTotals::default();
         totals.advance("stays", 5, CounterWidth::Bits64);
         totals.advance("goes", 5, CounterWidth::Bits64);
-        totals.end_round();
-        totals.advance("stays", 6, CounterWidth::Bits64);
-        totals.end_round();
-        assert_eq!(totals.advance("stays", 7, CounterWidth::Bits64), 7);
+        totals.retain(|key| *key == "stays");
+        assert_eq!(totals.advance("stays", 3, CounterWidth::Bits64), 5);
         assert_eq!(totals.advance("goes", 3, CounterWidth::Bits64), 3);
     }
 }

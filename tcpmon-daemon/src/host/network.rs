@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     SourceReport,
-    file::read_text,
+    file::{FileError, Parsed, Skipped, malformed, read_text},
     namespaces::{self, OriginalNamespace},
     netstat::{self, InitialValues, NamespaceSums},
     stuck::StuckCounts,
@@ -57,6 +57,13 @@ pub(super) struct NetworkSample {
     pub(super) stuck: Vec<Stuck>,
 }
 
+/// Which of the two files with counters of a namespace could be used.
+#[derive(Clone, Copy, Debug, Default)]
+struct EventsRead {
+    netstat: bool,
+    snmp: bool,
+}
+
 /// The namespace of tcpmon itself: no namespace has this inode number or cookie.
 const OWN: u64 = 0;
 
@@ -70,16 +77,21 @@ impl NamespaceReader {
         let stuck = self.read_stuck(OWN);
         let others = if self.without_events && self.without_stuck { Ok(String::new()) } else { self.read_others() };
 
-        let events = report.record("netstat", "TcpExt and IpExt counters, time under memory pressure", || events);
+        let missing = "TcpExt and IpExt counters, time under memory pressure, opened connections";
+        let events = report.record_parsed("netstat", missing, || events);
         let stuck = report.record("inet_diag", "stuck sockets", || stuck);
+        report.note(stuck.clone().unwrap_or_default());
         // The namespace of tcpmon is always read.
         report.record("network_namespaces", "", || Ok::<_, String>(()));
         report.note(others.unwrap_or_else(|error| format!("{error}: only the network namespace of tcpmon is read")));
 
         let (tcp_events, ip_events, connection_opens) =
             (self.tcp_events.end_round(), self.ip_events.end_round(), self.connection_opens.end_round());
-        if events.is_some() {
+        let events = events.unwrap_or_default();
+        if events.netstat {
             (sample.tcp_events, sample.ip_events) = (tcp_events, ip_events);
+        }
+        if events.snmp {
             sample.connections_opened = Some(connection_opens.iter().map(|(_, count)| count).sum());
         }
         if stuck.is_some() {
@@ -88,36 +100,49 @@ impl NamespaceReader {
         sample
     }
 
-    fn read_events(&mut self, cookie: u64, first: InitialValues) -> Result<(), String> {
+    /// Adds the counters of the namespace that the calling thread is in. What cannot be read of one that is older than
+    /// tcpmon has its baseline when it can.
+    fn read_events(&mut self, cookie: u64, first: InitialValues) -> Result<Parsed<EventsRead>, FileError> {
+        let mut skipped = Skipped::default();
         if self.without_events {
-            return Ok(());
+            return Ok(Parsed { value: EventsRead::default(), skipped });
         }
-        let text = netstat::text(netstat::OF_THREAD).map_err(|error| error.to_string())?;
-        let counters = netstat::parse(&text).map_err(|error| error.to_string())?;
+        let text = skipped.keep(netstat::text(netstat::OF_THREAD));
+        let counters = text.as_ref().and_then(|text| skipped.keep_parsed(netstat::parse(text)));
+        let text = skipped.keep(netstat::text(netstat::SNMP_OF_THREAD));
+        let opens = text.as_ref().and_then(|text| skipped.keep_parsed(netstat::connection_opens(text)));
+        let read = EventsRead { netstat: counters.is_some(), snmp: opens.is_some() };
+        let counters = counters.unwrap_or_default();
         self.tcp_events.add(cookie, first, &counters.tcp);
         self.ip_events.add(cookie, first, &counters.ip);
-        let text = netstat::text(netstat::SNMP_OF_THREAD).map_err(|error| error.to_string())?;
-        self.connection_opens.add(cookie, first, &netstat::connection_opens(&text).map_err(|error| error.to_string())?);
-        Ok(())
+        self.connection_opens.add(cookie, first, &opens.unwrap_or_default());
+        skipped.parsed((read.netstat || read.snmp).then_some(read), || malformed(netstat::OF_THREAD, "it is empty"))
     }
 
-    fn read_stuck(&mut self, inode: u64) -> Result<(), String> {
+    /// Returns what was skipped; empty if nothing was.
+    fn read_stuck(&mut self, inode: u64) -> Result<String, String> {
         if self.without_stuck {
-            return Ok(());
+            return Ok(String::new());
         }
-        let counts = StuckCounts::read().map_err(|error| {
+        let (counts, skipped) = StuckCounts::read().map_err(|error| {
             format!("cannot list sockets over inet_diag ({error}): load the kernel modules tcp_diag and inet_diag")
         })?;
         self.stuck.insert(inode, counts);
-        Ok(())
+        let note = || format!("skipped {skipped} answers of inet_diag that cannot be parsed: report this");
+        Ok(if skipped > 0 { note() } else { String::new() })
     }
 
-    /// Reads the namespace that the calling thread is in.
-    fn read_other(&mut self, inode: u64, first: InitialValues) -> Result<(), String> {
-        let cookie = namespaces::cookie().map_err(|error| format!("cannot read its cookie: {error}"))?;
+    /// Reads the namespace that the calling thread is in. Returns what could not be read of it; empty if nothing.
+    fn read_other(&mut self, inode: u64, first: InitialValues) -> Result<String, String> {
+        let cookie = namespaces::cookie()
+            .map_err(|error| format!("cannot read its cookie ({error}): boot Linux 5.14 or newer"))?;
         self.cookies.insert(inode, cookie);
-        self.read_events(cookie, first)?;
-        self.read_stuck(inode)
+        let events = match self.read_events(cookie, first) {
+            Ok(parsed) => parsed.skipped.to_string(),
+            Err(error) => error.to_string(),
+        };
+        let stuck = self.read_stuck(inode).unwrap_or_else(|error| error);
+        Ok([events, stuck].into_iter().filter(|problem| !problem.is_empty()).collect::<Vec<_>>().join("; "))
     }
 
     /// Continues where the last sample ended. Returns which namespaces are missing, and why; empty if none is.
@@ -128,7 +153,7 @@ impl NamespaceReader {
         self.cookies.retain(|inode, _| found.others.contains_key(inode));
         let mut not_yet_read = self.not_yet_read.take().unwrap_or_else(|| found.others.keys().copied().collect());
         not_yet_read.retain(|inode| found.others.contains_key(inode));
-        let mut refused = Vec::new();
+        let (mut refused, mut incomplete) = (Vec::new(), Vec::new());
         let begin = Instant::now();
         let mut visited = HashSet::new();
         for (inode, path) in starting_after(&found.others, self.last) {
@@ -138,11 +163,14 @@ impl NamespaceReader {
             self.last = *inode;
             let first = if not_yet_read.contains(inode) { InitialValues::Baseline } else { InitialValues::Counts };
             match original.run_in(path, || self.read_other(*inode, first)) {
-                Ok(Ok(())) => {
+                Ok(Ok(problems)) => {
                     not_yet_read.remove(inode);
                     visited.insert(*inode);
+                    if !problems.is_empty() {
+                        incomplete.push(describe_namespace(*inode, path, &problems));
+                    }
                 }
-                Ok(Err(error)) => refused.push(describe_namespace(*inode, path, &error)),
+                Ok(Err(error)) => incomplete.push(describe_namespace(*inode, path, &error)),
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     refused.push(describe_namespace(*inode, path, &error));
                 }
@@ -156,7 +184,7 @@ impl NamespaceReader {
             self.ip_events.keep(*cookie);
             self.connection_opens.keep(*cookie);
         }
-        Ok(unreadable_namespaces(&refused, found.others.len(), found.hidden_processes))
+        Ok(unreadable_namespaces(&refused, &incomplete, found.others.len(), found.hidden_processes))
     }
 }
 
@@ -172,16 +200,26 @@ fn describe_namespace(inode: u64, path: &Path, error: &dyn Display) -> String {
     format!("net:[{inode}] at {} {} ({error})", path.display(), comm.trim_end())
 }
 
-fn unreadable_namespaces(refused: &[String], namespaces: usize, hidden_processes: u64) -> String {
+/// What is missing: of namespaces that tcpmon may not enter, and of those that it has entered.
+fn unreadable_namespaces(
+    refused: &[String],
+    incomplete: &[String],
+    namespaces: usize,
+    hidden_processes: u64,
+) -> String {
     let mut reasons = Vec::new();
     if !refused.is_empty() {
-        let named = &refused[..refused.len().min(MAX_NAMED)];
-        let more = refused.len() - named.len();
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         reasons.push(format!(
-            "tcpmon may not enter {} of the {namespaces} other network namespaces: {}{more}: give it CAP_SYS_ADMIN",
+            "tcpmon may not enter {} of the {namespaces} other network namespaces: {}: give it CAP_SYS_ADMIN",
             refused.len(),
-            named.join(", "),
+            some_of(refused),
+        ));
+    }
+    if !incomplete.is_empty() {
+        reasons.push(format!(
+            "tcpmon has entered {} of the {namespaces} other network namespaces but could not read all: {}",
+            incomplete.len(),
+            some_of(incomplete),
         ));
     }
     if hidden_processes > 0 {
@@ -191,6 +229,14 @@ fn unreadable_namespaces(refused: &[String], namespaces: usize, hidden_processes
         ));
     }
     reasons.join("; ")
+}
+
+/// The first of them, and how many there are more.
+fn some_of(namespaces: &[String]) -> String {
+    let named = &namespaces[..namespaces.len().min(MAX_NAMED)];
+    let more = namespaces.len() - named.len();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{more}", named.join(", "))
 }
 
 #[cfg(test)]
@@ -209,9 +255,9 @@ mod tests {
 
     #[test]
     fn unreadable_namespaces_are_named_up_to_a_limit() {
-        assert_eq!(unreadable_namespaces(&[], 7, 0), "");
+        assert_eq!(unreadable_namespaces(&[], &[], 7, 0), "");
         let refused: Vec<String> = (0..10).map(|i| format!("net:[{i}]")).collect();
-        let text = unreadable_namespaces(&refused, 12, 3);
+        let text = unreadable_namespaces(&refused, &[], 12, 3);
         assert!(
             text.starts_with("tcpmon may not enter 10 of the 12 ")
                 && text.contains("net:[7] and 2 more")
@@ -219,6 +265,21 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("may not read: 3: give it CAP_SYS_PTRACE"), "{text}");
+    }
+
+    #[test]
+    fn a_namespace_that_was_entered_needs_no_capability() {
+        let incomplete = ["net:[1] (cannot parse it: report this)".to_owned()];
+        let text = unreadable_namespaces(&[], &incomplete, 12, 0);
+        assert_eq!(
+            text,
+            "tcpmon has entered 1 of the 12 other network namespaces but could not read all: net:[1] (cannot parse it: \
+             report this)"
+        );
+        let text = unreadable_namespaces(&["net:[2] (Permission denied)".to_owned()], &incomplete, 12, 0);
+        assert!(
+            text.starts_with("tcpmon may not enter 1 of the 12 ") && text.contains("give it CAP_SYS_ADMIN; tcpmon")
+        );
     }
 
     #[test]
@@ -230,5 +291,6 @@ mod tests {
         let names: Vec<_> = sources.iter().map(|source| source.name).collect();
         assert_eq!(names, ["netstat", "inet_diag", "network_namespaces"]);
         assert!(sources.iter().all(|source| source.available), "{sources:?}");
+        assert!(sources[..2].iter().all(|source| source.reason.is_empty()), "{sources:?}");
     }
 }

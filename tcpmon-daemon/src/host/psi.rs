@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::file::{FileError, malformed, number, read};
+use super::file::{FileError, Parsed, Skipped, malformed, number, read};
 use crate::model::host::PressureStalls;
 
 const MEMORY: &str = "/proc/pressure/memory";
@@ -12,7 +12,7 @@ const MEMORY: &str = "/proc/pressure/memory";
 /// # Errors
 /// The file cannot be read or parsed. PSI can be off in two ways: it was not built into the kernel, and there is no
 /// such file; or it was disabled at boot, and the file cannot be opened (EOPNOTSUPP).
-pub fn memory() -> Result<PressureStalls, FileError> {
+pub fn memory() -> Result<Parsed<PressureStalls>, FileError> {
     let text =
         read(MEMORY, "boot a kernel built with CONFIG_PSI=y (Linux 4.20 or newer)").map_err(add_remedy_if_disabled)?;
     parse(&text)
@@ -27,18 +27,20 @@ fn add_remedy_if_disabled(error: FileError) -> FileError {
     }
 }
 
-/// The two totals, which are in microseconds.
+/// The two totals, which are in microseconds. One that cannot be parsed is skipped.
 ///
 /// # Errors
-/// [`FileError::Malformed`].
-pub fn parse(text: &str) -> Result<PressureStalls, FileError> {
+/// [`FileError::Malformed`]: neither can be used.
+pub fn parse(text: &str) -> Result<Parsed<PressureStalls>, FileError> {
     let total = |kind: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(kind)?.strip_prefix(' '));
         let line = line.ok_or_else(|| malformed(MEMORY, format!("it has no line {kind:?}")))?;
         let total = line.split_ascii_whitespace().find_map(|word| word.strip_prefix("total="));
         number(MEMORY, &format!("{kind} total"), total).map(Duration::from_micros)
     };
-    Ok(PressureStalls { some: total("some")?, full: total("full")? })
+    let mut skipped = Skipped::default();
+    let [some, full] = ["some", "full"].map(|kind| skipped.keep(total(kind)));
+    skipped.parsed(some.or(full).map(|_| PressureStalls { some, full }), || malformed(MEMORY, "it is empty"))
 }
 
 #[cfg(test)]
@@ -51,27 +53,36 @@ mod tests {
 
     #[test]
     fn totals_are_microseconds() {
+        let totals = |some, full| PressureStalls {
+            some: Some(Duration::from_micros(some)),
+            full: Some(Duration::from_micros(full)),
+        };
         let taken = parse(include_str!("captured/6.12/proc_pressure_memory")).expect("6.12");
-        assert_eq!(taken, PressureStalls::default());
+        assert_eq!((taken.value, taken.skipped.is_empty()), (totals(0, 0), true));
         // Written by hand, from the format string of psi_show(): no captured kernel was short of memory.
         let text =
             "some avg10=1.53 avg60=0.87 avg300=0.29 total=1500021\nfull avg10=0.00 avg60=0.13 avg300=0.00 total=7\n";
-        let taken = parse(text).expect("by hand");
-        assert_eq!(taken.some, Duration::from_micros(1_500_021));
-        assert_eq!(taken.full, Duration::from_micros(7));
+        assert_eq!(parse(text).expect("by hand").value, totals(1_500_021, 7));
     }
 
     #[test]
-    fn a_file_without_a_total_is_refused() {
-        for (text, part) in [
+    fn a_bad_line_costs_its_total_and_a_file_without_any_is_refused() {
+        let (some, full) = ("some avg10=1 total=1\n", "full avg10=1 total=1\n");
+        for (bad, part) in [
             ("", "/proc/pressure/memory: it has no line \"some\""),
-            ("some total=1\n", "no line \"full\""),
-            ("some avg10=1\nfull total=1\n", "some total is missing"),
-            ("some total=1\nfull total=-1\n", "full total is \"-1\""),
+            ("some avg10=1\n", "some total is missing"),
+            ("some total=-1\n", "some total is \"-1\""),
         ] {
-            let error = parse(text).expect_err(text).to_string();
+            let taken = parse(&format!("{bad}{full}")).expect(part);
+            assert_eq!(taken.value, PressureStalls { some: None, full: Some(Duration::from_micros(1)) });
+            let skipped = taken.skipped.to_string();
+            assert!(skipped.starts_with("skipped 1 entry: ") && skipped.contains(part), "{skipped}");
+            let error = parse(bad).expect_err(part).to_string();
             assert!(error.contains(part), "{error}");
         }
+        let taken = parse(some).expect("one total");
+        assert_eq!(taken.value, PressureStalls { some: Some(Duration::from_micros(1)), full: None });
+        assert!(taken.skipped.to_string().contains("it has no line \"full\""), "{}", taken.skipped);
     }
 
     #[test]
@@ -88,7 +99,11 @@ mod tests {
     #[test]
     fn this_host_has_psi_or_the_error_has_a_remedy() {
         match [memory(), memory()] {
-            [Ok(before), Ok(after)] => assert!(before.some <= after.some && before.full <= after.full, "{after:?}"),
+            [Ok(before), Ok(after)] => {
+                let (before, after) = (before.value, after.value);
+                assert!(before.some.is_some() && before.full.is_some(), "{before:?}");
+                assert!(before.some <= after.some && before.full <= after.full, "{after:?}");
+            }
             [before, _] => {
                 let error = before.expect_err("both or none").to_string();
                 assert!(error.contains("CONFIG_PSI=y") || error.ends_with("psi=1"), "{error}");

@@ -3,15 +3,14 @@
 use std::collections::BTreeMap;
 
 use super::{
-    file::{FileError, malformed, number, read},
+    file::{FileError, Parsed, Skipped, malformed, read},
     monotonic::{CounterWidth, MonotonicTotals},
 };
 use crate::model::host::Softnet;
 
 const STAT: &str = "/proc/net/softnet_stat";
-const ONLINE: &str = "/sys/devices/system/cpu/online";
 
-/// Column of the CPU's number, counted from 0 (Linux 5.10, commit 7d58e6555870).
+/// Column of the CPU's number, counted from 0 (since Linux 5.10, commit 7d58e6555870).
 const CPU: usize = 12;
 
 /// Totals of all CPUs. The kernel's counters have 32 bits and wrap.
@@ -24,15 +23,13 @@ pub struct SoftnetCounters {
 
 impl SoftnetCounters {
     /// The CPUs, in the order of their numbers. One that has gone offline keeps its totals: the kernel does, too, and
-    /// shows them again when the CPU is back.
+    /// shows them again when the CPU is back. So does one whose line is skipped.
     ///
     /// # Errors
     /// The file cannot be read or parsed.
-    pub fn read(&mut self) -> Result<Vec<Softnet>, FileError> {
-        let stat = read(STAT, "mount /proc")?;
-        // Only kernels before 5.10 need it: there, `parse` fails without it.
-        let online = read(ONLINE, "mount /sys").unwrap_or_default();
-        Ok(self.advance(parse(&stat, &online)?))
+    pub fn read(&mut self) -> Result<Parsed<Vec<Softnet>>, FileError> {
+        let Parsed { value, skipped } = parse(&read(STAT, "mount /proc")?)?;
+        Ok(Parsed { value: self.advance(value), skipped })
     }
 
     fn advance(&mut self, online: Vec<Softnet>) -> Vec<Softnet> {
@@ -47,48 +44,32 @@ impl SoftnetCounters {
     }
 }
 
-/// The counters as the kernel has them. If a line has no CPU number, the n-th line is that of the n-th online CPU (from
-/// the text of `/sys/devices/system/cpu/online`).
+/// The counters as the kernel has them. A line that cannot be parsed is skipped.
 ///
 /// # Errors
-/// [`FileError::Malformed`].
-pub fn parse(stat: &str, online: &str) -> Result<Vec<Softnet>, FileError> {
-    let mut online = cpus(online)?;
-    let mut all = Vec::new();
-    for line in stat.lines() {
-        let columns = line
-            .split_ascii_whitespace()
-            .map(|word| u32::from_str_radix(word, 16))
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|_| malformed(STAT, format!("{line:?} is not hexadecimal")))?;
-        // Every kernel has these nine columns; others were only ever added after them.
-        let [processed, dropped, time_squeezed, _, _, _, _, _, _, ..] = columns[..] else {
-            return Err(malformed(STAT, format!("{line:?} has fewer than 9 columns")));
-        };
-        let nth = online.next();
-        let Some(cpu) = columns.get(CPU).copied().or(nth) else {
-            return Err(malformed(STAT, format!("it has more lines than {ONLINE} has CPUs")));
-        };
-        let [processed, dropped, time_squeezed] = [processed, dropped, time_squeezed].map(u64::from);
-        all.push(Softnet { cpu, processed, dropped, time_squeezed });
-    }
-    if all.is_empty() { Err(malformed(STAT, "it is empty")) } else { Ok(all) }
+/// [`FileError::Malformed`]: no line can be used.
+pub fn parse(text: &str) -> Result<Parsed<Vec<Softnet>>, FileError> {
+    let mut skipped = Skipped::default();
+    let cpus: Vec<_> = text.lines().filter_map(|line| skipped.keep(cpu(line))).collect();
+    skipped.parsed((!cpus.is_empty()).then_some(cpus), || malformed(STAT, "it is empty"))
 }
 
-/// The number of CPUs that are online; 0 if the kernel does not say.
+/// The number of CPUs that are online, of which each has a line; 0 if the kernel does not say.
 pub(crate) fn online_cpus() -> u32 {
-    let online = read(ONLINE, "mount /sys").and_then(|list| cpus(&list).map(Iterator::count));
-    online.map_or(0, |cpus| u32::try_from(cpus).unwrap_or(u32::MAX))
+    read(STAT, "mount /proc").map_or(0, |text| u32::try_from(text.lines().count()).unwrap_or(u32::MAX))
 }
 
-/// A list such as `0-3,8`, without allocating memory for its range.
-fn cpus(list: &str) -> Result<impl Iterator<Item = u32> + use<>, FileError> {
-    let mut ranges = Vec::new();
-    for range in list.trim().split(',').filter(|range| !range.is_empty()) {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        ranges.push(number(ONLINE, "a CPU", Some(first))?..=number(ONLINE, "a CPU", Some(last))?);
-    }
-    Ok(ranges.into_iter().flatten())
+fn cpu(line: &str) -> Result<Softnet, FileError> {
+    let columns = line
+        .split_ascii_whitespace()
+        .map(|word| u32::from_str_radix(word, 16))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|_| malformed(STAT, format!("a line is not hexadecimal: {line:?}")))?;
+    let (Some([processed, dropped, time_squeezed]), Some(cpu)) = (columns.first_chunk(), columns.get(CPU)) else {
+        return Err(malformed(STAT, format!("a line has fewer than {} columns: {line:?}", CPU + 1)));
+    };
+    let [processed, dropped, time_squeezed] = [*processed, *dropped, *time_squeezed].map(u64::from);
+    Ok(Softnet { cpu: *cpu, processed, dropped, time_squeezed })
 }
 
 #[cfg(test)]
@@ -101,50 +82,37 @@ mod tests {
         Softnet { cpu, processed, dropped, time_squeezed }
     }
 
+    /// The counters, and the sentence on what was skipped.
+    fn parsed(text: &str) -> (Vec<Softnet>, String) {
+        let Parsed { value, skipped } = parse(text).expect("some lines can be used");
+        (value, skipped.to_string())
+    }
+
+    const CAPTURED: [&str; 2] = [
+        include_str!("captured/5.10/proc_net_softnet_stat"), // 13 columns
+        include_str!("captured/6.12/proc_net_softnet_stat"), // 15 columns
+    ];
+
     #[test]
-    fn a_cpu_number_in_the_line_is_used() {
-        // 13 columns, 15 columns.
-        let taken = parse(include_str!("captured/5.10/proc_net_softnet_stat"), "").expect("5.10");
+    fn each_line_is_the_cpu_that_it_names() {
+        let (taken, skipped) = parsed(CAPTURED[0]);
         assert_eq!(taken, [softnet(0, 0x440d, 0x1b08, 0xf1), softnet(1, 0x55da, 0x132f, 0x8d)]);
-        let taken = parse(include_str!("captured/6.12/proc_net_softnet_stat"), "4-9").expect("6.12");
+        assert_eq!(skipped, "");
+        let (taken, _) = parsed(CAPTURED[1]);
         assert_eq!(taken, [softnet(0, 0x687e, 0x5180, 0x22d), softnet(1, 0xae3, 0, 0x90)]);
     }
 
     #[test]
-    fn lines_without_a_cpu_number_belong_to_the_online_cpus_in_order() {
-        // Written by hand, from the format strings of Linux 2.6.32 (9), 2.6.35 (10) and 3.13 (11 columns).
-        for columns in [9, 10, 11] {
-            let line = |first: &str| format!("{first}{}\n", " 00000000".repeat(columns - 3));
-            let text = line("0000000a 00000001 00000002") + &line("ffffffff 00000000 00000003");
-            let taken = parse(&text, "0,8-9\n").expect("understood");
-            assert_eq!(taken, [softnet(0, 10, 1, 2), softnet(8, 0xffff_ffff, 0, 3)], "{columns} columns");
-            let error = parse(&text, "0\n").expect_err("two lines, one CPU").to_string();
-            assert!(error.contains("more lines than /sys/devices/system/cpu/online has CPUs"), "{error}");
-        }
-    }
-
-    #[test]
-    fn malformed_tables_are_refused_with_the_reason() {
-        let refused = |stat, online, part: &str| {
-            let error = parse(stat, online).expect_err(part).to_string();
+    fn a_table_without_a_good_line_is_refused_with_the_reason() {
+        for (text, part) in [
+            ("", "softnet_stat: it is empty"),
+            ("0 0 0 0 0 0 0 0 0 0 0 0\n", "a line has fewer than 13 columns: \"0 0 "),
+            ("0 0 0 0 x 0 0 0 0 0 0 0 0\n0\n", "a line is not hexadecimal: \"0 0 0 0 x "),
+            ("0 0 0 0 100000000 0 0 0 0 0 0 0 0\n", "is not hexadecimal"),
+        ] {
+            let error = parse(text).expect_err(part).to_string();
             assert!(error.contains(part), "{error}");
-        };
-        refused("", "0", "softnet_stat: it is empty");
-        refused("0000000a 0 0 0 0 0 0 0", "0", "fewer than 9 columns");
-        refused("0000000a 0", "0", "fewer than 9 columns");
-        refused("0 0 0 0 x 0 0 0 0", "0", "is not hexadecimal");
-        refused("0 0 0 0 100000000 0 0 0 0", "0", "is not hexadecimal");
-        refused("0 0 0 0 0 0 0 0 0", "0-x", "online: a CPU is \"x\"");
-    }
-
-    #[test]
-    fn lists_of_cpus_are_ranges_and_numbers() {
-        let list = |text| cpus(text).map(|cpus| cpus.take(6).collect::<Vec<_>>()).ok();
-        assert_eq!(list("0-3,8\n"), Some(vec![0, 1, 2, 3, 8]));
-        assert_eq!(list("0"), Some(vec![0]));
-        assert_eq!(list("\n"), Some(vec![]));
-        assert_eq!(list("0-4294967295"), Some(vec![0, 1, 2, 3, 4, 5]));
-        assert_eq!(list("0--3"), None);
+        }
     }
 
     #[test]
@@ -169,21 +137,41 @@ mod tests {
     }
 
     #[test]
+    fn a_cpu_whose_line_is_skipped_once_keeps_its_totals() {
+        let mut counters = SoftnetCounters::default();
+        let mut read = |text: &str| counters.advance(parsed(text).0);
+        let before = read(CAPTURED[0]);
+        let first_line = CAPTURED[0].lines().next().expect("two CPUs");
+        assert_eq!(read(&CAPTURED[0].replace(first_line, "?")), before);
+        assert_eq!(read(CAPTURED[0]), before);
+    }
+
+    #[test]
     fn this_host_lists_the_cpus_that_are_online_and_does_not_run_backwards() {
         let mut counters = SoftnetCounters::default();
-        let [before, after] = [(); 2].map(|()| counters.read().expect("this host"));
-        let online = cpus(&read(ONLINE, "").expect("/sys")).expect("a list");
-        assert_eq!(before.iter().map(|cpu| cpu.cpu).collect::<Vec<_>>(), online.collect::<Vec<_>>());
+        let [before, after] = [(); 2].map(|()| counters.read().expect("this host").value);
+        let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").expect("/proc");
+        let numbers = cpuinfo.lines().filter_map(|line| line.strip_prefix("processor\t: ")?.parse().ok());
+        assert_eq!(before.iter().map(|cpu| cpu.cpu).collect::<Vec<_>>(), numbers.collect::<Vec<u32>>());
         assert!(before.iter().zip(&after).all(|(before, after)| before.processed <= after.processed));
     }
 
     proptest! {
         #[test]
-        fn no_text_can_panic_the_parser(
-            stat in "(?s).{0,200}", rows in "([0-9a-g]{1,9}[ \n]){0,40}", online in "[0-9,-]{0,20}",
-        ) {
-            let _ = parse(&stat, &online);
-            let _ = parse(&rows, &online);
+        fn no_text_can_panic_the_parser(text in "(?s).{0,200}", rows in "([0-9a-g]{1,9}[ \n]){0,40}") {
+            let _ = parse(&text);
+            let _ = parse(&rows);
+        }
+
+        #[test]
+        fn a_bad_line_costs_only_itself(which in 0..2_usize, line in 0..2_usize, garbage in "[g-z# ]{0,20}") {
+            let mut expected = parsed(CAPTURED[which]).0;
+            expected.remove(line);
+            let mut lines: Vec<_> = CAPTURED[which].lines().collect();
+            lines[line] = &garbage;
+            let (taken, skipped) = parsed(&format!("{}\n", lines.join("\n")));
+            prop_assert_eq!(taken, expected);
+            prop_assert!(skipped.starts_with("skipped 1 entry: cannot parse /proc/net/softnet_stat: "), "{}", skipped);
         }
     }
 }

@@ -3,18 +3,18 @@
 //! A dump walks the kernel's whole connection table once per address family, whichever namespace requests it (0.2 ms
 //! for 262,144 buckets on Linux 6.18), and takes no socket's lock.
 
-use std::io;
+use std::{convert::Infallible, io};
 
-use netlink_packet_sock_diag::{
-    SockDiagMessage,
-    constants::{AF_INET, AF_INET6, IPPROTO_TCP},
-    inet::{ExtensionFlags, InetRequest, SocketId, StateFlags},
-};
+use netlink_packet_core::{NetlinkDeserializable, NetlinkHeader, NetlinkPayload, NetlinkSerializable};
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use tcpmon_common::tcp_state;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::netlink;
 use crate::model::host::Stuck;
+
+/// The type of requests and answers (`linux/sock_diag.h`).
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
 
 /// States in which a send queue should soon be empty: the kernel's number, and the name in `ss`. FIN_WAIT2 is not among
 /// them: there, everything has been acknowledged, and a request for it also lists the kernel's many sockets in
@@ -28,32 +28,102 @@ const STATES: [(u32, &str); 6] = [
     (tcp_state::CLOSING, "closing"),
 ];
 
+/// `struct inet_diag_req_v2`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Immutable, IntoBytes)]
+#[repr(C)]
+pub(crate) struct SocketsRequest {
+    family: u8,
+    protocol: u8,
+    extensions: u8,
+    padding: u8,
+    /// A bit for each state.
+    states: u32,
+    /// `struct inet_diag_sockid`: zero for any socket.
+    socket: [u32; 12],
+}
+
+/// `struct inet_diag_msg`, without the attributes that follow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, FromBytes, Immutable, IntoBytes, KnownLayout)]
+#[repr(C)]
+pub(crate) struct SocketAnswer {
+    family: u8,
+    state: u8,
+    timer: u8,
+    retransmits: u8,
+    socket: [u32; 12],
+    expires: u32,
+    receive_queue_bytes: u32,
+    send_queue_bytes: u32,
+    user: u32,
+    inode: u32,
+}
+
+/// What goes to inet_diag and comes from it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum SocketMessage {
+    /// The request for all sockets in some states.
+    List(SocketsRequest),
+    /// A socket.
+    Socket(SocketAnswer),
+    /// Something that was not asked for, or is too short.
+    Other,
+}
+
+impl From<SocketMessage> for NetlinkPayload<SocketMessage> {
+    fn from(message: SocketMessage) -> Self {
+        Self::InnerMessage(message)
+    }
+}
+
+impl NetlinkSerializable for SocketMessage {
+    fn message_type(&self) -> u16 {
+        SOCK_DIAG_BY_FAMILY
+    }
+
+    fn buffer_len(&self) -> usize {
+        size_of::<SocketsRequest>()
+    }
+
+    fn serialize(&self, buffer: &mut [u8]) {
+        let request = if let Self::List(request) = self { *request } else { SocketsRequest::default() };
+        buffer.copy_from_slice(request.as_bytes());
+    }
+}
+
+impl NetlinkDeserializable for SocketMessage {
+    type Error = Infallible;
+
+    fn deserialize(header: &NetlinkHeader, payload: &[u8]) -> Result<Self, Infallible> {
+        Ok(match SocketAnswer::read_from_prefix(payload) {
+            Ok((socket, _)) if header.message_type == SOCK_DIAG_BY_FAMILY => Self::Socket(socket),
+            _ => Self::Other,
+        })
+    }
+}
+
 /// Counts by state, in the order of [`STATES`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct StuckCounts([(u64, u64); STATES.len()]);
 
 impl StuckCounts {
-    /// Counts sockets in the calling thread's namespace.
+    /// Counts sockets in the calling thread's namespace; and answers that were skipped.
     ///
     /// # Errors
     /// If the kernel does not answer inet_diag requests.
-    pub(super) fn read() -> io::Result<Self> {
-        let mut counts = Self::default();
-        for (family, socket_id) in [(AF_INET, SocketId::new_v4()), (AF_INET6, SocketId::new_v6())] {
-            let request = InetRequest {
-                family,
-                protocol: IPPROTO_TCP,
-                extensions: ExtensionFlags::empty(),
-                states: StateFlags::from_bits_retain(STATES.iter().map(|(number, _)| 1 << number).sum()),
-                socket_id,
-            };
-            for answer in netlink::dump(NETLINK_SOCK_DIAG, SockDiagMessage::InetRequest(request))? {
-                if let SockDiagMessage::InetResponse(response) = answer {
-                    counts.add(response.header.state, response.header.send_queue);
+    pub(super) fn read() -> io::Result<(Self, u64)> {
+        let (mut counts, mut skipped) = (Self::default(), 0);
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            let states = STATES.iter().map(|(number, _)| 1 << number).sum();
+            let (family, protocol) = (family as u8, libc::IPPROTO_TCP as u8);
+            let request = SocketsRequest { family, protocol, states, ..SocketsRequest::default() };
+            for answer in netlink::dump(NETLINK_SOCK_DIAG, SocketMessage::List(request))? {
+                match answer {
+                    SocketMessage::Socket(socket) => counts.add(socket.state, socket.send_queue_bytes),
+                    SocketMessage::List(_) | SocketMessage::Other => skipped += 1,
                 }
             }
         }
-        Ok(counts)
+        Ok((counts, skipped))
     }
 
     fn add(&mut self, state: u8, send_queue_bytes: u32) {
@@ -82,6 +152,11 @@ impl StuckCounts {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io::Write as _,
+        net::{TcpListener, TcpStream},
+    };
+
     use super::*;
 
     #[test]
@@ -97,5 +172,33 @@ mod tests {
         let some: Vec<_> = sum.into_iter().filter(|stuck| stuck.sockets > 0).collect();
         let expected = |state, sockets, send_queue_bytes| Stuck { state, sockets, send_queue_bytes };
         assert_eq!(some, [expected("fin_wait_1", 3, 101 + u64::from(u32::MAX)), expected("last_ack", 1, 2)]);
+    }
+    #[test]
+    fn a_socket_is_counted_whatever_its_attributes_are_and_a_short_answer_costs_only_itself() {
+        let mut header = NetlinkHeader::default();
+        header.message_type = SOCK_DIAG_BY_FAMILY;
+        let socket = SocketAnswer { state: 4, send_queue_bytes: 77, ..SocketAnswer::default() };
+        let mut payload = socket.as_bytes().to_vec();
+        // An attribute that claims to be longer than the message.
+        payload.extend([255, 255, 1, 0]);
+        assert_eq!(SocketMessage::deserialize(&header, &payload), Ok(SocketMessage::Socket(socket)));
+        assert_eq!(SocketMessage::deserialize(&header, &payload[..71]), Ok(SocketMessage::Other));
+        header.message_type = 0;
+        assert_eq!(SocketMessage::deserialize(&header, &payload), Ok(SocketMessage::Other));
+    }
+
+    #[test]
+    fn a_closed_connection_whose_peer_reads_nothing_is_stuck_in_fin_wait_1() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut sender = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
+        let reader = listener.accept().expect("accepted");
+        sender.set_nonblocking(true).expect("a socket");
+        while sender.write(&[0; 65_536]).is_ok() {}
+        drop(sender);
+        let (counts, skipped) = StuckCounts::read().expect("inet_diag answers");
+        let stuck = StuckCounts::sum([&counts]).into_iter().find(|stuck| stuck.state == "fin_wait_1");
+        assert!(stuck.is_some_and(|stuck| stuck.sockets > 0 && stuck.send_queue_bytes > 0), "{counts:?}");
+        assert_eq!(skipped, 0);
+        drop(reader);
     }
 }

@@ -1,6 +1,6 @@
 //! `/proc/net/sockstat`, `/proc/net/protocols` and `tcp_mem`: memory of all TCP sockets of the host, and its limits.
 
-use super::file::{FileError, malformed, number, read};
+use super::file::{FileError, Parsed, Skipped, malformed, number, read};
 use crate::model::host::TcpMemory;
 
 /// Orphans and memory are those of the host, whichever network namespace reads the file.
@@ -12,8 +12,8 @@ const ABSENT_REMEDY: &str = "mount /proc";
 /// Use, limits and pressure.
 ///
 /// # Errors
-/// One of the files cannot be read or parsed.
-pub fn memory(page_bytes: u64) -> Result<TcpMemory, FileError> {
+/// One of the files cannot be read, or nothing in them can be parsed.
+pub fn memory(page_bytes: u64) -> Result<Parsed<TcpMemory>, FileError> {
     let limits = read(TCP_MEM, "run tcpmon in the host's network namespace, the only one that has this file")?;
     parse(&read(SOCKSTAT, ABSENT_REMEDY)?, &limits, &read(PROTOCOLS, ABSENT_REMEDY)?, page_bytes)
 }
@@ -34,20 +34,25 @@ pub fn allocated_sockets() -> Result<u64, FileError> {
     sockstat(&read(SOCKSTAT, ABSENT_REMEDY)?, "alloc")
 }
 
-/// Combines the texts of the three files.
+/// Combines the texts of the three files. A value that cannot be parsed is skipped.
 ///
 /// # Errors
-/// [`FileError::Malformed`].
-pub fn parse(sockstat_text: &str, tcp_mem: &str, protocols: &str, page_bytes: u64) -> Result<TcpMemory, FileError> {
+/// [`FileError::Malformed`]: no value can be used.
+pub fn parse(
+    sockstat_text: &str,
+    tcp_mem: &str,
+    protocols: &str,
+    page_bytes: u64,
+) -> Result<Parsed<TcpMemory>, FileError> {
+    let mut skipped = Skipped::default();
     let mut limits = tcp_mem.split_ascii_whitespace();
-    let mut limit = |name| number::<u64>(TCP_MEM, name, limits.next()).map(|pages| pages.saturating_mul(page_bytes));
-    Ok(TcpMemory {
-        bytes: sockstat(sockstat_text, "mem")?.saturating_mul(page_bytes),
-        low: limit("the first number")?,
-        pressure: limit("the second number")?,
-        max: limit("the third number")?,
-        under_pressure: under_pressure(protocols)?,
-    })
+    let mut pages = |pages: Result<u64, _>| Some(skipped.keep(pages)?.saturating_mul(page_bytes));
+    let bytes = pages(sockstat(sockstat_text, "mem"));
+    let [low, pressure, max] =
+        ["first", "second", "third"].map(|which| pages(number(TCP_MEM, &format!("the {which} number"), limits.next())));
+    let under_pressure = skipped.keep(under_pressure(protocols));
+    let memory = TcpMemory { bytes, low, pressure, max, under_pressure };
+    skipped.parsed((memory != TcpMemory::default()).then_some(memory), || malformed(SOCKSTAT, "it is empty"))
 }
 
 /// A number from the line `TCP:` of `/proc/net/sockstat`, by name (`alloc`, `orphan`: sockets; `mem`: pages).
@@ -85,11 +90,12 @@ mod tests {
 
     #[test]
     fn pages_become_bytes() {
-        let taken = parse(SOCKSTAT_6_12, TCP_MEM_6_12, PROTOCOLS_6_12, 4096).expect("6.12");
-        let [bytes, low, pressure, max] = [1045, 5271, 7029, 10_542].map(|pages| pages * 4096);
-        assert_eq!(taken, TcpMemory { bytes, low, pressure, max, under_pressure: false });
-        let taken = parse(SOCKSTAT_6_12, TCP_MEM_6_12, PROTOCOLS_6_12, 65_536).expect("6.12");
-        assert_eq!((taken.bytes, taken.max), (1045 * 65_536, 10_542 * 65_536));
+        for page_bytes in [4096, 65_536] {
+            let taken = parse(SOCKSTAT_6_12, TCP_MEM_6_12, PROTOCOLS_6_12, page_bytes).expect("6.12");
+            let [bytes, low, pressure, max] = [1045, 5271, 7029, 10_542].map(|pages| Some(pages * page_bytes));
+            assert_eq!(taken.value, TcpMemory { bytes, low, pressure, max, under_pressure: Some(false) });
+            assert!(taken.skipped.is_empty(), "{}", taken.skipped);
+        }
     }
 
     #[test]
@@ -118,23 +124,44 @@ mod tests {
     }
 
     #[test]
-    fn missing_values_are_named() {
-        let refused = |sockstat, tcp_mem, part: &str| {
-            let error = parse(sockstat, tcp_mem, PROTOCOLS_6_12, 4096).expect_err(part).to_string();
-            assert!(error.contains(part), "{error}");
-        };
-        refused("UDP: mem 1\n", TCP_MEM_6_12, "sockstat: TCP mem is missing");
-        refused("TCP: inuse 1 mem\n", TCP_MEM_6_12, "TCP mem is missing");
-        refused("TCP: mem -1\n", TCP_MEM_6_12, "TCP mem is \"-1\"");
-        refused(SOCKSTAT_6_12, "1\t2\n", "tcp_mem: the third number is missing");
-        refused(SOCKSTAT_6_12, "1 x 3\n", "the second number is \"x\"");
+    fn a_bad_value_is_named_and_costs_only_itself() {
+        let all = parse(SOCKSTAT_6_12, TCP_MEM_6_12, PROTOCOLS_6_12, 4096).expect("6.12").value;
+        for (sockstat, tcp_mem, protocols, left, part) in [
+            ("UDP: mem 1\n", TCP_MEM_6_12, PROTOCOLS_6_12, TcpMemory { bytes: None, ..all }, "TCP mem is missing"),
+            ("TCP: mem\n", TCP_MEM_6_12, PROTOCOLS_6_12, TcpMemory { bytes: None, ..all }, "TCP mem is missing"),
+            ("TCP: mem -1\n", TCP_MEM_6_12, PROTOCOLS_6_12, TcpMemory { bytes: None, ..all }, "TCP mem is \"-1\""),
+            (
+                SOCKSTAT_6_12,
+                "5271 7029\n",
+                PROTOCOLS_6_12,
+                TcpMemory { max: None, ..all },
+                "tcp_mem: the third number is missing",
+            ),
+            (
+                SOCKSTAT_6_12,
+                "5271 x 10542\n",
+                PROTOCOLS_6_12,
+                TcpMemory { pressure: None, ..all },
+                "the second number is \"x\"",
+            ),
+            (SOCKSTAT_6_12, TCP_MEM_6_12, "", TcpMemory { under_pressure: None, ..all }, "no column press"),
+        ] {
+            let taken = parse(sockstat, tcp_mem, protocols, 4096).expect(part);
+            let skipped = taken.skipped.to_string();
+            assert_eq!(taken.value, left, "{part}");
+            assert!(skipped.starts_with("skipped 1 entry: ") && skipped.contains(part), "{skipped}");
+        }
+        let error = parse("", "", "", 4096).expect_err("nothing").to_string();
+        assert!(error.contains("sockstat: TCP mem is missing"), "{error}");
     }
 
     #[test]
     fn this_host_s_limits_are_in_order_and_in_whole_pages() {
-        let taken = memory(4096).expect("this host");
-        assert!(taken.low <= taken.pressure && taken.pressure <= taken.max && taken.max > 0, "{taken:?}");
-        assert_eq!((taken.bytes % 4096, taken.max % 4096), (0, 0), "{taken:?}");
+        let taken = memory(4096).expect("this host").value;
+        let [bytes, low, pressure, max] =
+            [taken.bytes, taken.low, taken.pressure, taken.max].map(|value| value.expect("this host"));
+        assert!(low <= pressure && pressure <= max && max > 0, "{taken:?}");
+        assert_eq!((bytes % 4096, max % 4096), (0, 0), "{taken:?}");
         orphan_sockets().expect("this host");
     }
 

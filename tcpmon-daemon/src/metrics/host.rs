@@ -8,7 +8,7 @@ use super::{
 };
 use crate::model::{
     cgroup_label::Cgroup,
-    host::{Device, Ring, Softnet, TcpMemory, Zone},
+    host::{Device, Ring, Softnet, Zone},
     snapshot::NapiPolls,
 };
 
@@ -154,7 +154,7 @@ pub(super) const MEMORY_FAMILIES: &[Family] = &[
         &[],
         &["tcp_memory"],
         "Memory of all TCP sockets of the host.",
-        |page| per_memory(page, |memory| vec![Sample::plain(memory.bytes)]),
+        |page| page.host.tcp_memory.and_then(|memory| memory.bytes).map(Sample::plain).into_iter().collect(),
     ),
     Scope::Host.gauge(
         "tcpmon_tcp_memory_limit_bytes",
@@ -163,10 +163,9 @@ pub(super) const MEMORY_FAMILIES: &[Family] = &[
         &["tcp_memory"],
         "Limits of the memory of all TCP sockets (net.ipv4.tcp_mem): low, pressure and max.",
         |page| {
-            per_memory(page, |memory| {
-                let levels = [("low", memory.low), ("pressure", memory.pressure), ("max", memory.max)];
-                levels.map(|(level, bytes)| Sample::labelled(level, bytes)).into()
-            })
+            let memory = page.host.tcp_memory.unwrap_or_default();
+            let levels = [("low", memory.low), ("pressure", memory.pressure), ("max", memory.max)].into_iter();
+            levels.filter_map(|(level, bytes)| Some(Sample::labelled(level, bytes?))).collect()
         },
     ),
     Scope::Host.gauge(
@@ -175,7 +174,7 @@ pub(super) const MEMORY_FAMILIES: &[Family] = &[
         &[],
         &["tcp_memory"],
         "Whether TCP is under memory pressure now (1) or not (0).",
-        |page| per_memory(page, |memory| vec![Sample::plain(memory.under_pressure)]),
+        |page| page.host.tcp_memory.and_then(|memory| memory.under_pressure).map(Sample::plain).into_iter().collect(),
     ),
     Scope::Host.counter(
         "tcpmon_tcp_memory_pressure_seconds_total",
@@ -279,7 +278,7 @@ pub(super) const MEMORY_FAMILIES: &[Family] = &[
         |page| {
             let stalls = page.host.memory_pressure_stalls.iter();
             let kinds = stalls.flat_map(|stalls| [("some", stalls.some), ("full", stalls.full)]);
-            kinds.map(|(kind, time)| Sample::labelled(kind, time.as_secs_f64())).collect()
+            kinds.filter_map(|(kind, time)| Some(Sample::labelled(kind, time?.as_secs_f64()))).collect()
         },
     ),
     Scope::Host.gauge(
@@ -333,10 +332,6 @@ fn per_cpu(page: &Page, value: impl Fn(&Softnet) -> u64) -> Vec<Sample<'_>> {
 
 fn per_event(events: &[(String, u64)]) -> Vec<Sample<'_>> {
     events.iter().map(|(name, count)| Sample::labelled(name, *count)).collect()
-}
-
-fn per_memory<'a>(page: &'a Page, samples: impl Fn(&TcpMemory) -> Vec<Sample<'a>>) -> Vec<Sample<'a>> {
-    page.host.tcp_memory.iter().flat_map(samples).collect()
 }
 
 fn per_zone(page: &Page, value: impl Fn(&Zone) -> u64) -> Vec<Sample<'_>> {

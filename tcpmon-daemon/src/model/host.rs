@@ -92,19 +92,19 @@ pub struct Softnet {
     pub time_squeezed: u64,
 }
 
-/// Memory of all TCP sockets and its limits (`tcp_mem`), bytes.
+/// Memory of all TCP sockets and its limits (`tcp_mem`), bytes. `None` is what the kernel's files do not have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpMemory {
     /// In use.
-    pub bytes: u64,
+    pub bytes: Option<u64>,
     /// Memory pressure ends below this.
-    pub low: u64,
+    pub low: Option<u64>,
     /// Memory pressure starts above this.
-    pub pressure: u64,
+    pub pressure: Option<u64>,
     /// Hard limit.
-    pub max: u64,
+    pub max: Option<u64>,
     /// Whether TCP is under memory pressure now.
-    pub under_pressure: bool,
+    pub under_pressure: Option<bool>,
 }
 
 /// Sockets in one state that still have data to send.
@@ -135,7 +135,7 @@ pub struct Zone {
     pub low_bytes: u64,
     /// Watermark at which background reclaim stops, bytes.
     pub high_bytes: u64,
-    /// Free blocks of 2^index pages (`/proc/buddyinfo`); empty if that cannot be read.
+    /// Free blocks of 2^index pages (`/proc/buddyinfo`); empty if its line cannot be read.
     pub free_blocks: Vec<u64>,
 }
 
@@ -150,13 +150,13 @@ pub struct PageAllocationFailures {
     pub count: u64,
 }
 
-/// PSI of memory (`/proc/pressure/memory`).
+/// PSI of memory (`/proc/pressure/memory`). `None` is what the file does not have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PressureStalls {
     /// Time in which at least one task waited for memory.
-    pub some: Duration,
+    pub some: Option<Duration>,
     /// Time in which all non-idle tasks waited for memory.
-    pub full: Duration,
+    pub full: Option<Duration>,
 }
 
 /// Socket memory of one control group.

@@ -284,7 +284,9 @@ impl LiveHost {
             ring_overruns: available("devices").then_some(overruns),
             softnet_dropped: sum(|cpu| cpu.dropped),
             softnet_squeezed: sum(|cpu| cpu.time_squeezed),
-            tcp_memory: host.tcp_memory.map(|memory| (memory.bytes, memory.pressure, memory.under_pressure)),
+            tcp_memory: host
+                .tcp_memory
+                .and_then(|memory| Some((memory.bytes?, memory.pressure?, memory.under_pressure?))),
             lost: snapshot
                 .losses
                 .iter()

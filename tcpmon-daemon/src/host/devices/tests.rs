@@ -122,7 +122,7 @@ fn parse(captured: &str) -> (Vec<String>, Vec<u64>, LinkStats) {
 
 fn exported(driver: &str, names: &[String], values: &[u64], link: &LinkStats) -> Vec<(&'static str, u64)> {
     let statistics = StatisticPositions::new(driver, names).sums(values);
-    overruns(driver, link, &statistics).iter().map(|overrun| (overrun.counter, overrun.value)).collect()
+    overruns(driver, Some(link), &statistics).iter().map(|overrun| (overrun.counter, overrun.value)).collect()
 }
 
 #[test]
@@ -188,8 +188,8 @@ proptest! {
 
 /// A device of this driver with this many `rx_missed_errors`.
 fn device(index: u32, name: &str, driver: &str, missed: u64) -> (Link, DriverReport) {
-    let mut link = Link { index, name: name.to_owned(), is_on_a_bus: true, ..Link::default() };
-    link.counters.rx_missed_errors = missed;
+    let counters = Some(LinkStats { rx_missed_errors: missed, ..LinkStats::default() });
+    let link = Link { index, name: name.to_owned(), is_on_a_bus: true, counters, ..Link::default() };
     (link, DriverReport { driver: driver.to_owned(), ..DriverReport::default() })
 }
 
@@ -208,6 +208,17 @@ fn totals_only_grow_and_follow_a_16_bit_register() {
     assert_eq!(at(10, 36_588), [10, 36_588]);
     assert_eq!(at(7, 27_727), [10, 65_536 + 27_727]);
     assert_eq!(at(9, 40_761), [12, 65_536 + 40_761]);
+}
+
+#[test]
+fn a_counter_that_is_missing_once_goes_on_from_where_it_was() {
+    let mut devices = Devices::default();
+    assert_eq!(missed(&devices.add(&[device(2, "eth0", "pcnet32", 65_535)])), [("eth0", 65_535)]);
+    assert_eq!(missed(&devices.add(&[device(2, "eth0", "pcnet32", 4)])), [("eth0", 65_540)]);
+    let (link, answers) = device(2, "eth0", "pcnet32", 0);
+    let unreadable = devices.add(&[(Link { counters: None, ..link }, answers)]);
+    assert_eq!(unreadable.iter().map(|device| device.overruns.len()).collect::<Vec<_>>(), [0]);
+    assert_eq!(missed(&devices.add(&[device(2, "eth0", "pcnet32", 6)])), [("eth0", 65_542)]);
 }
 
 #[test]
