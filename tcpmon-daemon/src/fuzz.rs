@@ -19,7 +19,7 @@ use zerocopy::FromBytes as _;
 use crate::{
     config::Config,
     decode::{self, Event},
-    host::{self, link::LinkMessage, netlink::Answers},
+    host::{self, link::LinkMessage, netlink::Answers, qdisc::QdiscMessage},
     http::{self, DataSource, Endpoint, TelemetryPath, Unavailable},
     kernel, live,
     metrics::Identity,
@@ -169,6 +169,7 @@ fn live(bytes: &[u8]) {
 /// Answers of the kernel's netlink protocols.
 fn netlink(bytes: &[u8]) {
     let _ = Answers::<LinkMessage>::default().add(bytes);
+    let _ = Answers::<QdiscMessage>::default().add(bytes);
     let _ = Answers::<SockDiagMessage>::default().add(bytes);
 }
 
