@@ -628,6 +628,27 @@ fn the_queueing_disciplines_of_mq_are_named_with_their_queues() {
 }
 
 #[test]
+fn the_speed_of_a_link_is_named_only_if_it_is_known() {
+    let mut facts = tuned();
+    facts.devices[0].mtu = known(1500);
+    let found = |facts: &Facts, gbit: u64| {
+        let diagnosis = examine(facts, &Goal { bandwidth: gbit * GBIT, ..goal() });
+        let finding = diagnosis.findings.into_iter().find(|finding| finding.rule == "device.mtu");
+        finding.map(|finding| finding.found)
+    };
+    facts.devices[0].speed = known(40 * GBIT);
+    assert_eq!(found(&facts, 100).as_deref(), Some("its MTU is 1500, at 40 Gbit/s"));
+    assert_eq!(found(&facts, 1).as_deref(), Some("its MTU is 1500, at 40 Gbit/s"));
+    facts.devices[0].speed = known(10 * GBIT);
+    assert_eq!(found(&facts, 100), None);
+    // A virtual device: the rule goes by the goal.
+    facts.devices[0].speed = Fact::Unknown("its driver reports no speed".into());
+    assert_eq!(found(&facts, 100).as_deref(), Some("its MTU is 1500, and it is to receive 100 Gbit/s"));
+    assert_eq!(found(&facts, 10), None);
+    assert!(tell::text(&facts, &goal(), &Diagnosis::default()).contains("mlx5_core, speed unknown, MTU 1500"));
+}
+
+#[test]
 fn people_and_programs_are_told_the_same() {
     let mut facts = tuned();
     facts.host.window_scaling = known(0);
