@@ -132,6 +132,26 @@ fn facts_are_those_of_other_tools() {
 }
 
 #[test]
+fn the_queueing_disciplines_of_mq_are_those_that_tc_shows() {
+    let lab = Lab::new();
+    let end = lab.receiver();
+    tool(end, "ip", &["link", "add", "queues0", "numtxqueues", "4", "type", "veth", "peer", "name", "queues1"]);
+    tool(end, "tc", &["qdisc", "replace", "dev", "queues0", "root", "handle", "1:", "mq"]);
+    tool(end, "tc", &["qdisc", "replace", "dev", "queues0", "parent", "1:2", "pfifo"]);
+    let mut shown = BTreeMap::<_, u64>::new();
+    for line in tool(end, "tc", &["qdisc", "show", "dev", "queues0"]).lines() {
+        if line.contains(" parent 1:") {
+            *shown.entry(line.split(' ').nth(1).expect("a kind").to_owned()).or_default() += 1;
+        }
+    }
+    assert_eq!((shown.values().sum(), shown["pfifo"]), (4, 1), "{shown:?}");
+    let answer = Answer::of(end, &["--device", "queues0"]);
+    assert_eq!(answer.json["facts"]["devices"][0]["queue_qdiscs"], serde_json::json!(shown));
+    let found = &answer.findings()["device.qdisc"];
+    assert!(found.contains("pfifo on 1"), "{found}");
+}
+
+#[test]
 fn what_is_changed_is_found_and_nothing_else() {
     let lab = Lab::new();
     let end = lab.receiver();

@@ -19,10 +19,11 @@ use crate::{
 pub fn gather(devices: &[String]) -> Result<Facts, NoDevice> {
     // Before anything else: a name may be misspelt.
     let devices = device::all(devices)?;
-    Ok(Facts { run: run(), host: host(), devices })
+    let root = Root(Path::new("/"));
+    Ok(Facts { run: run(root), host: host(root), devices })
 }
 
-fn run() -> RunFacts {
+fn run(root: Root<'_>) -> RunFacts {
     let prerequisites = kernel::prerequisites();
     let probes = match kernel::decide(&prerequisites) {
         Ok(()) => trial(),
@@ -31,12 +32,12 @@ fn run() -> RunFacts {
     RunFacts {
         prerequisites,
         probes,
-        security_modules: file("/sys/kernel/security/lsm").into(),
+        security_modules: root.file("sys/kernel/security/lsm").into(),
         confinement: confinement(),
         cgroup_v2: Fact::Known(host::cgroup::root().is_ok()),
-        dmesg_restrict: sysctl("kernel/dmesg_restrict"),
-        bpf_jit_enable: sysctl("net/core/bpf_jit_enable"),
-        bpf_stats_enabled: sysctl("kernel/bpf_stats_enabled"),
+        dmesg_restrict: root.sysctl("kernel/dmesg_restrict"),
+        bpf_jit_enable: root.sysctl("net/core/bpf_jit_enable"),
+        bpf_stats_enabled: root.sysctl("kernel/bpf_stats_enabled"),
         host_pid_namespace: is_host_pid_namespace().map_err(|error| format!("/proc/self/ns/pid: {error}")).into(),
         first_network_namespace: first_network_namespace().map_err(|error| format!("/proc/1/ns/net: {error}")).into(),
         others: others().map_err(|error| format!("/proc: {error}")).into(),
@@ -92,44 +93,41 @@ fn others() -> io::Result<BTreeMap<u32, String>> {
     Ok(others)
 }
 
-fn host() -> HostFacts {
+/// All but the page size and the counts of packets is read below `root`.
+fn host(root: Root<'_>) -> HostFacts {
     HostFacts {
-        memory_bytes: file("/proc/meminfo").and_then(|text| memory(&text)).into(),
-        swapped_bytes: file("/proc/meminfo").and_then(|text| swapped(&text)).into(),
-        tuned_profile: tuned_profile().into(),
+        memory_bytes: root.file("proc/meminfo").and_then(|text| memory(&text)).into(),
+        swapped_bytes: root.file("proc/meminfo").and_then(|text| swapped(&text)).into(),
+        tuned_profile: tuned_profile(root).into(),
         page_bytes: rustix::param::page_size() as u64,
-        cpus: file("/sys/devices/system/cpu/online").and_then(|text| Ok(cpu_list(&text)?.len() as u64)).into(),
+        cpus: online_cpus(root).map(|cpus| cpus.len() as u64).into(),
         // A kernel without NUMA has no such file.
-        numa_nodes: Fact::Known(
-            file("/sys/devices/system/node/online")
-                .and_then(|text| cpu_list(&text))
-                .map_or(1, |nodes| nodes.len() as u64),
-        ),
-        cpu_vendor: file("/proc/cpuinfo").map(|text| vendor(&text)).into(),
+        numa_nodes: root
+            .optional("sys/devices/system/node/online")
+            .and_then(|text| text.map_or(Ok(1), |text| Ok(cpu_list(&text)?.len() as u64)))
+            .into(),
+        cpu_vendor: root.file("proc/cpuinfo").map(|text| vendor(&text)).into(),
         // A kernel that cannot have any of them lacks the files.
-        smt: Fact::Known(file("/sys/devices/system/cpu/smt/active").is_ok_and(|active| active == "1")),
-        numa_balancing: match sysctl("kernel/numa_balancing") {
-            Fact::Unknown(_) => Fact::Known(0),
-            known => known,
-        },
-        tcp_wmem: sysctl_three("net/ipv4/tcp_wmem"),
-        mtu_probing: sysctl("net/ipv4/tcp_mtu_probing"),
-        tcp_rmem: sysctl_three("net/ipv4/tcp_rmem"),
-        rmem_max: sysctl("net/core/rmem_max"),
-        tcp_mem: sysctl_three("net/ipv4/tcp_mem"),
-        min_free_kbytes: sysctl("vm/min_free_kbytes"),
-        netdev_max_backlog: sysctl("net/core/netdev_max_backlog"),
-        netdev_budget: sysctl("net/core/netdev_budget"),
+        smt: root.number_or_zero("sys/devices/system/cpu/smt/active").map(|active| active != 0).into(),
+        numa_balancing: root.number_or_zero("proc/sys/kernel/numa_balancing").into(),
+        tcp_wmem: root.sysctl_three("net/ipv4/tcp_wmem"),
+        mtu_probing: root.sysctl("net/ipv4/tcp_mtu_probing"),
+        tcp_rmem: root.sysctl_three("net/ipv4/tcp_rmem"),
+        rmem_max: root.sysctl("net/core/rmem_max"),
+        tcp_mem: root.sysctl_three("net/ipv4/tcp_mem"),
+        min_free_kbytes: root.sysctl("vm/min_free_kbytes"),
+        netdev_max_backlog: root.sysctl("net/core/netdev_max_backlog"),
+        netdev_budget: root.sysctl("net/core/netdev_budget"),
         softnet: softnet(),
-        congestion_control: sysctl("net/ipv4/tcp_congestion_control"),
-        default_qdisc: sysctl("net/core/default_qdisc"),
-        window_scaling: sysctl("net/ipv4/tcp_window_scaling"),
-        timestamps: sysctl("net/ipv4/tcp_timestamps"),
-        sack: sysctl("net/ipv4/tcp_sack"),
-        moderate_rcvbuf: sysctl("net/ipv4/tcp_moderate_rcvbuf"),
-        optmem_max: sysctl("net/core/optmem_max"),
-        ip_forward: sysctl("net/ipv4/ip_forward"),
-        governors: governors().into(),
+        congestion_control: root.sysctl("net/ipv4/tcp_congestion_control"),
+        default_qdisc: root.sysctl("net/core/default_qdisc"),
+        window_scaling: root.sysctl("net/ipv4/tcp_window_scaling"),
+        timestamps: root.sysctl("net/ipv4/tcp_timestamps"),
+        sack: root.sysctl("net/ipv4/tcp_sack"),
+        moderate_rcvbuf: root.sysctl("net/ipv4/tcp_moderate_rcvbuf"),
+        optmem_max: root.sysctl("net/core/optmem_max"),
+        ip_forward: root.sysctl("net/ipv4/ip_forward"),
+        governors: governors(root).into(),
     }
 }
 
@@ -149,13 +147,19 @@ fn softnet() -> Fact<SoftnetSums> {
     parsed.map(sums).into()
 }
 
+fn online_cpus(root: Root<'_>) -> Result<Vec<u64>, String> {
+    cpu_list(&root.file("sys/devices/system/cpu/online")?)
+}
+
 /// CPUs by frequency governor.
-fn governors() -> Result<BTreeMap<String, u64>, String> {
+fn governors(root: Root<'_>) -> Result<BTreeMap<String, u64>, String> {
     let mut governors = BTreeMap::new();
-    for cpu in cpu_list(&file("/sys/devices/system/cpu/online")?)? {
-        let policy = |name| file(format!("/sys/devices/system/cpu/cpu{cpu}/cpufreq/{name}"));
-        let Ok(governor) = policy("scaling_governor") else { continue };
-        let prefers_speed = policy("energy_performance_preference").is_ok_and(|preference| preference == "performance");
+    for cpu in online_cpus(root)? {
+        let policy = |name| root.optional(format!("sys/devices/system/cpu/cpu{cpu}/cpufreq/{name}"));
+        let Some(governor) = policy("scaling_governor")? else { continue };
+        // Without one, the governor decides alone.
+        let preference = policy("energy_performance_preference");
+        let prefers_speed = preference.is_ok_and(|preference| preference.as_deref() == Some("performance"));
         *governors.entry(if prefers_speed { "performance".into() } else { governor }).or_default() += 1;
     }
     Ok(governors)
@@ -185,36 +189,61 @@ fn meminfo_bytes(meminfo: &str, name: &str) -> Result<u64, String> {
 }
 
 /// The profile that tuned has made active.
-fn tuned_profile() -> Result<Option<String>, String> {
-    const PATH: &str = "/etc/tuned/active_profile";
-    match fs::read_to_string(PATH) {
-        Ok(text) => Ok(Some(text.trim().to_owned()).filter(|profile| !profile.is_empty())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(format!("{PATH}: {error}")),
+fn tuned_profile(root: Root<'_>) -> Result<Option<String>, String> {
+    Ok(root.optional("etc/tuned/active_profile")?.filter(|profile| !profile.is_empty()))
+}
+
+/// The directory that has `proc`, `sys` and `etc`.
+#[derive(Clone, Copy)]
+struct Root<'a>(&'a Path);
+
+impl Root<'_> {
+    fn sysctl<T: FromStr>(self, name: &str) -> Fact<T> {
+        let path = format!("proc/sys/{name}");
+        self.file(&path).and_then(|text| self.parse(&path, &text)).into()
     }
-}
 
-fn sysctl<T: FromStr>(path: &str) -> Fact<T> {
-    let file_name = format!("/proc/sys/{path}");
-    file(&file_name).and_then(|text| text.parse().map_err(|_| format!("{file_name}: {text:?}"))).into()
-}
+    fn sysctl_three(self, name: &str) -> Fact<[u64; 3]> {
+        let path = format!("proc/sys/{name}");
+        let numbers = self.file(&path).and_then(|text| {
+            let numbers: Result<Vec<_>, _> = text.split_ascii_whitespace().map(str::parse).collect();
+            let numbers = numbers.ok().and_then(|numbers| numbers.try_into().ok());
+            numbers.ok_or_else(|| format!("{}: {text:?} is not three numbers", self.0.join(path).display()))
+        });
+        numbers.into()
+    }
 
-fn sysctl_three(path: &str) -> Fact<[u64; 3]> {
-    let file_name = format!("/proc/sys/{path}");
-    let numbers = file(&file_name).and_then(|text| {
-        let numbers: Vec<_> = text.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect();
-        numbers.try_into().map_err(|_| format!("{file_name}: {text:?} is not three numbers"))
-    });
-    numbers.into()
+    /// A number, or 0 if there is no such file.
+    fn number_or_zero(self, path: &str) -> Result<u64, String> {
+        self.optional(path)?.map_or(Ok(0), |text| self.parse(path, &text))
+    }
+
+    fn parse<T: FromStr>(self, path: &str, text: &str) -> Result<T, String> {
+        text.parse().map_err(|_| format!("{}: {text:?}", self.0.join(path).display()))
+    }
+
+    /// As [`file`].
+    fn file(self, path: impl AsRef<Path>) -> Result<String, String> {
+        file(self.0.join(path))
+    }
+
+    /// As [`file`]; none if there is no such file.
+    fn optional(self, path: impl AsRef<Path>) -> Result<Option<String>, String> {
+        let path = self.0.join(path);
+        match fs::read_to_string(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            text => trimmed(&path, text).map(Some),
+        }
+    }
 }
 
 /// A file without the whitespace around it, or why it cannot be read.
 fn file(path: impl AsRef<Path>) -> Result<String, String> {
-    let path = path.as_ref();
-    match fs::read_to_string(path) {
-        Ok(text) => Ok(text.trim().to_owned()),
-        Err(error) => Err(format!("{}: {error}", path.display())),
-    }
+    trimmed(path.as_ref(), fs::read_to_string(&path))
+}
+
+fn trimmed(path: &Path, text: io::Result<String>) -> Result<String, String> {
+    text.map(|text| text.trim().to_owned()).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// The numbers of a list such as `0-3,8`.
@@ -233,8 +262,118 @@ fn cpu_list(list: &str) -> Result<Vec<u64>, String> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use tempfile::TempDir;
 
     use super::*;
+
+    /// A directory with these files.
+    fn tree(files: &[(&str, &str)]) -> TempDir {
+        let directory = tempfile::tempdir().expect("a directory");
+        for (name, text) in files {
+            let path = directory.path().join(name);
+            fs::create_dir_all(path.parent().expect("it has a folder")).expect("its folder");
+            fs::write(path, text).expect("the file");
+        }
+        directory
+    }
+
+    /// The facts of a host that has these files.
+    fn host_with(files: &[(&str, &str)]) -> HostFacts {
+        host(Root(tree(files).path()))
+    }
+
+    #[test]
+    fn settings_are_read_as_the_kernel_writes_them() {
+        let facts = host_with(&[
+            ("sys/devices/system/cpu/online", "0-2,4\n"),
+            ("sys/devices/system/node/online", "0-1\n"),
+            ("sys/devices/system/cpu/smt/active", "1\n"),
+            ("proc/sys/kernel/numa_balancing", "2\n"),
+            ("proc/sys/net/ipv4/tcp_mtu_probing", "1\n"),
+            ("proc/sys/net/ipv4/tcp_wmem", "4096\t16384\t4194304\n"),
+            ("proc/sys/net/core/default_qdisc", "fq_codel\n"),
+            ("etc/tuned/active_profile", "network-throughput\n"),
+        ]);
+        assert_eq!((facts.cpus, facts.numa_nodes), (Fact::Known(4), Fact::Known(2)));
+        assert_eq!((facts.smt, facts.numa_balancing), (Fact::Known(true), Fact::Known(2)));
+        assert_eq!(facts.mtu_probing, Fact::Known(1));
+        assert_eq!(facts.tcp_wmem, Fact::Known([4096, 16_384, 4_194_304]));
+        assert_eq!(facts.default_qdisc, Fact::Known("fq_codel".into()));
+        assert_eq!(facts.tuned_profile, Fact::Known(Some("network-throughput".into())));
+        let off = host_with(&[("sys/devices/system/cpu/smt/active", "0\n"), ("etc/tuned/active_profile", "\n")]);
+        assert_eq!((off.smt, off.tuned_profile), (Fact::Known(false), Fact::Known(None)));
+    }
+
+    #[test]
+    fn a_file_that_a_kernel_may_lack_has_its_meaning_and_any_other_is_not_known() {
+        let facts = host_with(&[]);
+        assert_eq!((facts.smt, facts.numa_balancing), (Fact::Known(false), Fact::Known(0)));
+        assert_eq!((facts.numa_nodes, facts.tuned_profile), (Fact::Known(1), Fact::Known(None)));
+        for (fact, name) in [
+            (facts.mtu_probing.get().map(drop), "proc/sys/net/ipv4/tcp_mtu_probing"),
+            (facts.tcp_wmem.get().map(drop), "proc/sys/net/ipv4/tcp_wmem"),
+            (facts.default_qdisc.get().map(drop), "proc/sys/net/core/default_qdisc"),
+            (facts.governors.get().map(drop), "sys/devices/system/cpu/online"),
+        ] {
+            let reason = fact.expect_err(name);
+            assert!(reason.contains(&format!("/{name}: No such file")), "{reason}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_is_not_known() {
+        for text in ["", "on", "-1", "1 2"] {
+            let facts = host_with(&[
+                ("sys/devices/system/cpu/smt/active", text),
+                ("proc/sys/kernel/numa_balancing", text),
+                ("proc/sys/net/ipv4/tcp_mtu_probing", text),
+            ]);
+            for (fact, name) in [
+                (facts.smt.get().map(drop), "smt/active"),
+                (facts.numa_balancing.get().map(drop), "kernel/numa_balancing"),
+                (facts.mtu_probing.get().map(drop), "ipv4/tcp_mtu_probing"),
+            ] {
+                let reason = fact.expect_err(name);
+                assert!(reason.ends_with(&format!("{name}: {text:?}")), "{reason}");
+            }
+        }
+        for text in ["", "4096 16384", "4096 16384 4194304 1", "4096 x 16384 4194304", "4096 -1 4194304"] {
+            let facts = host_with(&[("proc/sys/net/ipv4/tcp_wmem", text)]);
+            let reason = facts.tcp_wmem.get().expect_err(text);
+            assert!(reason.ends_with(&format!("/tcp_wmem: {text:?} is not three numbers")), "{reason}");
+        }
+        let nodes = host_with(&[("sys/devices/system/node/online", "all")]).numa_nodes;
+        assert_eq!(nodes, Fact::Unknown("\"all\" is not a list of CPUs".into()));
+    }
+
+    #[test]
+    fn governors_are_those_of_the_cpus_that_are_online() {
+        let online = ("sys/devices/system/cpu/online", "0-3\n");
+        let mut files = vec![
+            online,
+            ("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave\n"),
+            ("sys/devices/system/cpu/cpu0/cpufreq/energy_performance_preference", "performance\n"),
+            ("sys/devices/system/cpu/cpu1/cpufreq/scaling_governor", "powersave\n"),
+            ("sys/devices/system/cpu/cpu1/cpufreq/energy_performance_preference", "balance_performance\n"),
+            ("sys/devices/system/cpu/cpu2/cpufreq/scaling_governor", "schedutil\n"),
+            // Offline.
+            ("sys/devices/system/cpu/cpu4/cpufreq/scaling_governor", "ondemand\n"),
+        ];
+        let governors = |list: &[(&str, u64)]| {
+            Fact::Known(list.iter().map(|(name, cpus)| ((*name).to_owned(), *cpus)).collect::<BTreeMap<_, _>>())
+        };
+        let one_each = governors(&[("performance", 1), ("powersave", 1), ("schedutil", 1)]);
+        assert_eq!(host_with(&files).governors, one_each);
+        // A kernel that sets no frequencies.
+        assert_eq!(host_with(&[online]).governors, governors(&[]));
+        // A file that is there and cannot be read: here, it is a folder.
+        files.push(("sys/devices/system/cpu/cpu3/cpufreq/scaling_governor/file", ""));
+        let unreadable = host_with(&files).governors;
+        let reason = unreadable.get().expect_err("a governor is not known");
+        assert!(reason.contains("cpu3/cpufreq/scaling_governor: Is a directory"), "{reason}");
+        let malformed = host_with(&[("sys/devices/system/cpu/online", "0-x")]).governors;
+        assert_eq!(malformed, Fact::Unknown("\"0-x\" is not a list of CPUs".into()));
+    }
 
     #[test]
     fn lists_of_cpus_and_the_memory_are_read_as_the_kernel_writes_them() {

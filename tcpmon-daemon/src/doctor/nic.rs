@@ -1,6 +1,9 @@
 //! Is this host fit to receive? Its network devices.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+};
 
 use super::{Check, ESNET_100G, GBIT, Rule, SC24, find, rate};
 use crate::doctor::facts::{DeviceFacts, Goal, PcieLink, PcieRate};
@@ -205,26 +208,33 @@ pub(super) static RULES: [Rule; 14] = [
     },
     Rule {
         id: "device.qdisc",
-        wanted: "its queueing discipline is fq, fq_codel or cake",
+        wanted: "its queueing discipline is fq, fq_codel or cake, or mq with these on all queues",
         why: "fq paces what this host sends, so that its bursts overrun no switch; fq_codel and cake keep queues \
               short; pfifo_fast does neither; a host that only receives sends nothing but acknowledgements",
         source: ESNET_100G,
         refuses: false,
-        check: Check::Device(|device, facts, _| {
+        check: Check::Device(|device, _, _| {
             let root = device.qdisc.get()?.as_str();
-            // `mq` has one for each queue, of the default kind unless somebody has changed that.
-            let name = if root == "mq" { facts.host.default_qdisc.get()?.as_str() } else { root };
+            let is_short = |name: &str| ["", "noqueue", "fq", "fq_codel", "cake"].contains(&name);
+            if root != "mq" {
+                return find(
+                    !is_short(root),
+                    || format!("its queueing discipline is {root}"),
+                    || format!("tc qdisc replace dev {} root fq", device.name),
+                );
+            }
+            let queues = device.queue_qdiscs.get()?;
             find(
-                !["", "noqueue", "fq", "fq_codel", "cake"].contains(&name),
+                !queues.keys().all(|name| is_short(name)),
+                || format!("its queueing discipline is mq with {}", on_queues(queues)),
                 || {
-                    let of = if root == "mq" { "mq with " } else { "" };
-                    format!("its queueing discipline is {of}{name}")
-                },
-                || match root {
-                    "mq" => {
-                        format!("sysctl -w net.core.default_qdisc=fq && tc qdisc replace dev {} root mq", device.name)
-                    }
-                    _ => format!("tc qdisc replace dev {} root fq", device.name),
+                    // Replacing an `mq` that tc has made by another one does nothing, and one that the kernel has made
+                    // cannot be deleted.
+                    format!(
+                        "sysctl -w net.core.default_qdisc=fq && {{ tc qdisc del dev {0} root; \
+                         tc qdisc replace dev {0} root mq; }}",
+                        device.name
+                    )
                 },
             )
         }),
@@ -281,6 +291,20 @@ pub(super) static RULES: [Rule; 14] = [
         }),
     },
 ];
+
+/// Such as `fq on 6 queues, pfifo_fast on 2`.
+fn on_queues(qdiscs: &BTreeMap<String, u64>) -> String {
+    let mut text = String::new();
+    for (name, queues) in qdiscs {
+        let (separator, unit) = match (text.is_empty(), queues) {
+            (true, 1) => ("", " queue"),
+            (true, _) => ("", " queues"),
+            (false, _) => (", ", ""),
+        };
+        let _ = write!(text, "{separator}{name} on {queues}{unit}");
+    }
+    text
+}
 
 /// Speed of its link; that of the goal if it is not known.
 fn speed(device: &DeviceFacts, goal: &Goal) -> u64 {

@@ -83,6 +83,7 @@ fn tuned() -> Facts {
         speed: known(100 * GBIT),
         mtu: known(9000),
         qdisc: known("mq".into()),
+        queue_qdiscs: known(BTreeMap::from([("fq".into(), 32)])),
         ring: known(Some(Ring { entries: 8192, max_entries: 8192 })),
         gro: known(true),
         lro: known(false),
@@ -117,7 +118,7 @@ fn refused(denied: bool) -> Fact<Result<Vec<ProbeStatus>, Refusal>> {
 }
 
 /// For each change, what is found then, and what is to be set.
-const CHANGES: [(Change, &str, &str); 72] = [
+const CHANGES: [(Change, &str, &str); 73] = [
     (|it| it.run.prerequisites.object = false, "run.build", "cargo xtask setup"),
     (|it| it.run.prerequisites.btf = Err("No such file".into()), "run.btf", "CONFIG_DEBUG_INFO_BTF"),
     (|it| it.run.prerequisites.missing_functions = vec!["bpf_sock_from_file"], "run.kernel", "5.15"),
@@ -227,16 +228,15 @@ const CHANGES: [(Change, &str, &str); 72] = [
         "sysctl -w net.ipv4.tcp_congestion_control=cubic",
     ),
     (|it| it.devices[0].qdisc = known("pfifo_fast".into()), "device.qdisc", "tc qdisc replace dev eth0 root fq"),
-    (|it| it.host.default_qdisc = known("pfifo_fast".into()), "device.qdisc", "sysctl -w net.core.default_qdisc=fq"),
-    (|it| it.host.default_qdisc = known("fq_codel".into()), "", ""),
     (
-        |it| {
-            it.devices[0].qdisc = known("fq".into());
-            it.host.default_qdisc = known("pfifo_fast".into())
-        },
-        "",
-        "",
+        |it| it.devices[0].queue_qdiscs = known(BTreeMap::from([("fq".into(), 6), ("pfifo_fast".into(), 2)])),
+        "device.qdisc",
+        "sysctl -w net.core.default_qdisc=fq && { tc qdisc del dev eth0 root; tc qdisc replace dev eth0 root mq; }",
     ),
+    (|it| it.devices[0].queue_qdiscs = known(BTreeMap::from([("cake".into(), 1), ("fq_codel".into(), 31)])), "", ""),
+    // What the device would get next time is not what it has.
+    (|it| it.host.default_qdisc = known("pfifo_fast".into()), "", ""),
+    (|it| it.devices[0].qdisc = known("fq".into()), "", ""),
     (
         |it| it.host.governors = known(BTreeMap::from([("performance".into(), 63), ("powersave".into(), 1)])),
         "host.governor",
@@ -490,6 +490,7 @@ fn a_small_slow_host_with_the_kernels_defaults_passes_a_short_path() {
     (device.speed, device.mtu) = (known(GBIT), known(1500));
     (device.ring, device.flow_control) = (known(Some(Ring { entries: 1024, max_entries: 4096 })), known(Some(false)));
     (device.iommu, device.rx_queues) = (known(Some("DMA".into())), known(1));
+    device.queue_qdiscs = known(BTreeMap::from([("fq_codel".into(), 1)]));
     let goal = Goal { bandwidth: GBIT, streams: 1, rtt: Duration::from_millis(20) };
     assert_eq!(rules_of(&examine(&facts, &goal)), Vec::<&str>::new());
     let farther = Goal { rtt: Duration::from_millis(100), ..goal };
@@ -574,16 +575,18 @@ fn what_has_changed_is_told_fact_by_fact() {
     facts.host.sack = Fact::Unknown("Permission denied".into());
     facts.devices[0].gro = known(false);
     facts.devices[0].interrupts = known(BTreeMap::from([(100, vec![1, 2])]));
+    facts.devices[0].queue_qdiscs = known(BTreeMap::from([("fq".into(), 30), ("pfifo_fast".into(), 2)]));
     facts.run.probes = known(Ok(Vec::new()));
     let text = diff::text(&diff::differences(&before, &answer(&facts)));
     let lines: Vec<_> = text.lines().collect();
     assert_eq!(lines[0], "devices.eth0.gro: true -> false");
     assert_eq!(lines[1], "devices.eth0.interrupts.100: [32] -> [1,2]");
     assert_eq!(lines[2], "devices.eth0.interrupts.101: [33] -> nothing");
+    assert!(lines.contains(&"devices.eth0.queue_qdiscs.pfifo_fast: nothing -> 2"), "{text}");
     assert!(lines.contains(&r#"host.sack: 1 -> {"unknown":"Permission denied"}"#), "{text}");
     assert!(lines.contains(&"host.tcp_rmem: [4096,131072,2147483647] -> [4096,131072,6291456]"), "{text}");
     assert!(lines.iter().any(|line| line.starts_with("run.probes.tcp_probe: {") && line.ends_with("} -> nothing")));
-    assert_eq!(lines.last(), Some(&"37 facts have changed"));
+    assert_eq!(lines.last(), Some(&"39 facts have changed"));
     // A device that has gone.
     facts.devices.clear();
     let gone = diff::differences(&before, &answer(&facts));
@@ -601,6 +604,48 @@ fn what_is_not_known_is_not_found_but_named() {
     assert_eq!(named, [("host.sack", None), ("device.ring", Some("eth0"))]);
     let text = tell::text(&facts, &goal(), &diagnosis);
     assert!(text.contains("not checked: host.sack: /proc/sys/net/ipv4/tcp_sack: Permission denied"), "{text}");
+}
+
+#[test]
+fn the_queueing_disciplines_of_mq_are_named_with_their_queues() {
+    let mut facts = tuned();
+    for (queues, said) in [
+        (&[("pfifo_fast", 8)][..], "pfifo_fast on 8 queues"),
+        (&[("fq", 6), ("pfifo_fast", 2)], "fq on 6 queues, pfifo_fast on 2"),
+        (&[("htb", 1), ("pfifo_fast", 2), ("tbf", 1)], "htb on 1 queue, pfifo_fast on 2, tbf on 1"),
+    ] {
+        facts.devices[0].queue_qdiscs = known(queues.iter().map(|(name, count)| ((*name).into(), *count)).collect());
+        let diagnosis = examine(&facts, &goal());
+        assert_eq!(rules_of(&diagnosis), ["device.qdisc"]);
+        assert_eq!(diagnosis.findings[0].found, format!("its queueing discipline is mq with {said}"));
+    }
+    // Nothing is guessed from the default.
+    facts.devices[0].queue_qdiscs = Fact::Unknown("rtnetlink does not list queueing disciplines".into());
+    let diagnosis = examine(&facts, &goal());
+    let not_checked: Vec<_> = diagnosis.not_checked.iter().map(|it| (it.rule, it.reason.as_str())).collect();
+    assert_eq!(rules_of(&diagnosis), Vec::<&str>::new());
+    assert_eq!(not_checked, [("device.qdisc", "rtnetlink does not list queueing disciplines")]);
+}
+
+#[test]
+fn the_speed_of_a_link_is_named_only_if_it_is_known() {
+    let mut facts = tuned();
+    facts.devices[0].mtu = known(1500);
+    let found = |facts: &Facts, gbit: u64| {
+        let diagnosis = examine(facts, &Goal { bandwidth: gbit * GBIT, ..goal() });
+        let finding = diagnosis.findings.into_iter().find(|finding| finding.rule == "device.mtu");
+        finding.map(|finding| finding.found)
+    };
+    facts.devices[0].speed = known(40 * GBIT);
+    assert_eq!(found(&facts, 100).as_deref(), Some("its MTU is 1500, at 40 Gbit/s"));
+    assert_eq!(found(&facts, 1).as_deref(), Some("its MTU is 1500, at 40 Gbit/s"));
+    facts.devices[0].speed = known(10 * GBIT);
+    assert_eq!(found(&facts, 100), None);
+    // A virtual device: the rule goes by the goal.
+    facts.devices[0].speed = Fact::Unknown("its driver reports no speed".into());
+    assert_eq!(found(&facts, 100).as_deref(), Some("its MTU is 1500, and it is to receive 100 Gbit/s"));
+    assert_eq!(found(&facts, 10), None);
+    assert!(tell::text(&facts, &goal(), &Diagnosis::default()).contains("mlx5_core, speed unknown, MTU 1500"));
 }
 
 #[test]

@@ -168,7 +168,7 @@ impl Link {
 }
 
 /// A name, which ends with a zero.
-fn text(value: &[u8]) -> String {
+pub(super) fn text(value: &[u8]) -> String {
     let end = value.iter().position(|byte| *byte == 0).unwrap_or(value.len());
     String::from_utf8_lossy(&value[..end]).into_owned()
 }

@@ -15,6 +15,7 @@ pub mod netlink;
 pub(crate) mod netstat;
 mod network;
 pub(crate) mod psi;
+pub(crate) mod qdisc;
 pub(crate) mod softnet;
 pub(crate) mod stat;
 pub(crate) mod stuck;

@@ -62,7 +62,7 @@ where
 /// The answers to a request.
 #[derive(Debug)]
 pub(crate) struct Answers<M> {
-    messages: Vec<M>,
+    pub(super) messages: Vec<M>,
     /// The kernel's list changed while it was sent, so that objects may be missing or be there twice.
     interrupted: bool,
 }

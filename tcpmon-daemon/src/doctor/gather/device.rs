@@ -9,6 +9,7 @@ use crate::{
     host::{
         Buffer, Ethtool,
         link::{self, Link},
+        qdisc::{self, Qdisc},
     },
 };
 
@@ -35,11 +36,12 @@ pub(super) fn all(named: &[String]) -> Result<Vec<DeviceFacts>, NoDevice> {
     }
     let is_examined =
         |link: &Link| if named.is_empty() { link.is_on_a_bus && link.is_up } else { named.contains(&link.name) };
-    Ok(links.into_iter().filter(is_examined).map(|link| Interface(link).facts()).collect())
+    let qdiscs = qdisc::list();
+    Ok(links.into_iter().filter(is_examined).map(|link| Interface(link).facts(&qdiscs)).collect())
 }
 
 impl Interface {
-    fn facts(&self) -> DeviceFacts {
+    fn facts(&self, qdiscs: &io::Result<Vec<Qdisc>>) -> DeviceFacts {
         DeviceFacts {
             name: self.0.name.clone(),
             driver: answer(&self.0.name, &|ethtool, name| Ok(ethtool.driver(name)?.name)).into(),
@@ -48,6 +50,7 @@ impl Interface {
                 .into(),
             mtu: self.0.mtu.map(u64::from).ok_or("rtnetlink does not report it").into(),
             qdisc: Fact::Known(self.0.qdisc.clone()),
+            queue_qdiscs: queue_qdiscs(&self.0, qdiscs).into(),
             ring: answer(&self.0.name, &|ethtool, name| ethtool.receive_ring(name)).into(),
             gro: answer(&self.0.name, &|ethtool, name| ethtool.has_gro(name)).into(),
             lro: answer(&self.0.name, &|ethtool, name| ethtool.has_lro(name)).into(),
@@ -77,6 +80,16 @@ impl Interface {
             Fact::Unknown("/sys shows the devices of another network namespace".into())
         }
     }
+}
+
+/// What `mq` has for the device's transmit queues; empty if its own queueing discipline is another one.
+fn queue_qdiscs(link: &Link, qdiscs: &io::Result<Vec<Qdisc>>) -> Result<BTreeMap<String, u64>, String> {
+    if link.qdisc != "mq" {
+        return Ok(BTreeMap::new());
+    }
+    let qdiscs = qdiscs.as_ref().map_err(|error| format!("rtnetlink does not list queueing disciplines ({error})"))?;
+    let found = qdisc::below_root(qdiscs, link.index);
+    if found.is_empty() { Err("rtnetlink lists no queueing discipline below mq".into()) } else { Ok(found) }
 }
 
 type Question<'a, T> = &'a dyn Fn(&mut Ethtool<'_>, &str) -> io::Result<T>;
@@ -166,6 +179,17 @@ fn gigatransfers(speed: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_mq_has_is_not_guessed() {
+        let link = |qdisc: &str| Link { index: 1, qdisc: qdisc.into(), ..Link::default() };
+        let refused = || Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+        assert_eq!(queue_qdiscs(&link("fq"), &refused()), Ok(BTreeMap::new()));
+        let reason = queue_qdiscs(&link("mq"), &refused()).expect_err("no list");
+        assert!(reason.starts_with("rtnetlink does not list queueing disciplines (Operation not supp"), "{reason}");
+        let reason = queue_qdiscs(&link("mq"), &Ok(Vec::new())).expect_err("an empty list");
+        assert_eq!(reason, "rtnetlink lists no queueing discipline below mq");
+    }
 
     #[test]
     fn speeds_of_a_bus_are_read_as_kernels_write_them() {
