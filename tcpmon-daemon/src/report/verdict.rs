@@ -104,11 +104,18 @@ impl TransferVerdict {
 fn remedy(cause: usize, evidence: &Evidence) -> String {
     let duration = Time(evidence.duration_ns);
     let rate = Rate { bytes: evidence.read_bytes, ns: evidence.duration_ns };
-    let reader = if evidence.sockets == 1 { "the reader" } else { "the readers" };
+    let (reader, them, their) =
+        if evidence.sockets == 1 { ("the reader", "it", "its") } else { ("the readers", "them", "their") };
     match cause {
         UPSTREAM => format!(
             "the window was not used up, so the sender or the path gave no more than {rate}; look at the sender \
              (ss -ti: cwnd, app_limited, retrans) and at the path"
+        ),
+        APPLICATION if evidence.on_cpu_ns >= evidence.sleep_ns && has_all_cpus(evidence) => format!(
+            "data filled the buffer while {reader} computed, on a CPU for {} in {duration}, nearly all of the \
+             time of {}; make {reader} faster: more threads would only share the same ones",
+            Time(evidence.on_cpu_ns),
+            if evidence.cpus == 1 { "the host's CPU".into() } else { format!("the host's {} CPUs", evidence.cpus) },
         ),
         // What waits for a CPU a tenth as long as it has one shares its CPUs.
         APPLICATION
@@ -116,18 +123,13 @@ fn remedy(cause: usize, evidence: &Evidence) -> String {
         {
             format!(
                 "data filled the buffer while {reader} computed, on a CPU for {} in {duration}, and waited {} for \
-                 one{}; make {reader} faster, or give it CPUs of its own: more threads would only share the same ones",
+                 one{}; make {reader} faster, or give {them} CPUs of {their} own: more threads would only share the \
+                 same ones",
                 Time(evidence.on_cpu_ns),
                 Time(evidence.run_queue_wait_ns),
                 taken_by(evidence),
             )
         }
-        APPLICATION if evidence.on_cpu_ns >= evidence.sleep_ns && has_all_cpus(evidence) => format!(
-            "data filled the buffer while {reader} computed, on a CPU for {} in {duration}, nearly all of the \
-             time of {}; make {reader} faster: more threads would only share the same ones",
-            Time(evidence.on_cpu_ns),
-            if evidence.cpus == 1 { "the host's CPU".into() } else { format!("the host's {} CPUs", evidence.cpus) },
-        ),
         APPLICATION if evidence.on_cpu_ns >= evidence.sleep_ns => format!(
             "data filled the buffer while {reader} computed, on a CPU for {} in {duration}; make {reader} faster, or \
              read in more threads",
