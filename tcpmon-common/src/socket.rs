@@ -418,6 +418,16 @@ impl SocketRecord {
                     && live.backlog | live.out_of_order == 0
                     && live.window >= live.mss)
     }
+
+    /// What a pass that shows this record notes, for a state with this sequence number.
+    pub fn shown(&self, sequence: u32) -> Shown {
+        let (live, state) = (&self.live, &self.state);
+        let running =
+            live.flags & LIVE_READER != 0 && state.reader_edges & 1 == 1 && live.reader_edges == state.reader_edges;
+        let sequence = if self.is_at_rest() { sequence } else { Shown::CHANGING.sequence };
+        let flags = (SHOWN_RUNNING * u32::from(running)) | (SHOWN_FIN * u32::from(self.has_new_fin()));
+        Shown { sequence, window: live.window, rmem: live.rmem, flags }
+    }
 }
 
 // Without the counters, whose declaration admits no padding.
@@ -425,3 +435,42 @@ const _: () = assert!(size_of::<SocketState>() - size_of::<SocketCounters>() == 
 const _: () = assert!(size_of::<SocketState>().is_multiple_of(64));
 const _: () = assert!(size_of::<SocketLive>() == 56);
 const _: () = assert!(size_of::<SocketIdentity>() == 48);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a pass shows of a connection with a FIN behind `unread` bytes, 100 of which the last event has seen.
+    fn closed_by_peer(unread: u32, state_flags: u32) -> SocketRecord {
+        let state = SocketState { last_ns: 1, rcv_nxt: 100, copied_seq: 100, flags: state_flags, ..SocketState::ZERO };
+        let (rcv_nxt, copied_seq) = (101, 101 - unread);
+        let flags = LIVE_CURRENT | LIVE_FIN;
+        SocketRecord { time_ns: 2, live: SocketLive { rcv_nxt, copied_seq, flags, ..SocketLive::ZERO }, state }
+    }
+
+    /// A server that has forgotten a connection leaves it in CLOSE_WAIT for days.
+    #[test]
+    fn a_connection_whose_fin_nobody_reads_is_not_shown_in_every_pass() {
+        // No event reports the FIN: the next look expects one byte more than the state has.
+        let record = closed_by_peer(1, 0);
+        assert!(record.is_at_rest());
+        assert_eq!(record.shown(6), Shown { sequence: 6, window: 0, rmem: 0, flags: SHOWN_FIN });
+        // An event has seen it since, as a reset does: the state has it.
+        let mut folded = closed_by_peer(1, FIN_RECEIVED);
+        folded.state.rcv_nxt = 101;
+        assert_eq!(folded.shown(6), Shown { sequence: 6, window: 0, rmem: 0, flags: 0 });
+    }
+
+    #[test]
+    fn data_that_nobody_reads_are_shown_in_every_pass_also_before_a_fin() {
+        assert_eq!(closed_by_peer(2, 0).shown(6).sequence, Shown::CHANGING.sequence);
+        // One byte of data, and no FIN.
+        let mut unread = closed_by_peer(1, 0);
+        (unread.live.flags, unread.state.rcv_nxt) = (LIVE_CURRENT, 101);
+        assert_eq!(unread.shown(6).sequence, Shown::CHANGING.sequence);
+        // More than the FIN has come since the last event.
+        let mut arrived = closed_by_peer(0, 0);
+        (arrived.live.rcv_nxt, arrived.live.copied_seq) = (102, 102);
+        assert_eq!(arrived.shown(6).sequence, Shown::CHANGING.sequence);
+    }
+}

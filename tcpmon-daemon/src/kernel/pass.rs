@@ -4,8 +4,8 @@ use tcpmon_common::{
     look::{LOOKS, Look, SHOW_ALL, SHOW_CHANGED, SHOW_LISTENERS},
     reader::SLOT_NONE,
     socket::{
-        FIN_RECEIVED, LIVE_CURRENT, LIVE_FIN, LIVE_GONE, LIVE_READER, SHOWN_FIN, SHOWN_RUNNING, SOCKET_FINAL,
-        SOCKET_LISTENS, SOCKET_UNLISTED, Shown, SocketLive, SocketRecord, SocketState,
+        FIN_RECEIVED, LIVE_CURRENT, LIVE_FIN, LIVE_GONE, LIVE_READER, SOCKET_FINAL, SOCKET_LISTENS, SOCKET_UNLISTED,
+        SocketLive, SocketRecord, SocketState,
     },
     tcp_state,
 };
@@ -91,14 +91,7 @@ impl Kernel {
             }
             let record = record(&look, sequence, state);
             each(&record, life);
-            let live = &record.live;
-            let running = live.flags & LIVE_READER != 0
-                && record.state.reader_edges & 1 == 1
-                && live.reader_edges == record.state.reader_edges;
-            let sequence = if record.is_at_rest() { sequence } else { Shown::CHANGING.sequence };
-            let flags = (SHOWN_RUNNING * u32::from(running)) | (SHOWN_FIN * u32::from(record.has_new_fin()));
-            let shown = Shown { sequence, window: live.window, rmem: live.rmem, flags };
-            self.store.set_shown(look.index, shown);
+            self.store.set_shown(look.index, record.shown(sequence));
         }
         self.store.release(&over);
         pass.next = first + count;

@@ -402,6 +402,49 @@ mod tests {
         assert_eq!(files[0].1.records, 5_000, "{files:?}");
     }
 
+    /// Refuses something at its end, unless it is `None`.
+    struct Refusing(Option<&'static str>);
+
+    impl TraceWriter for Refusing {
+        fn record(&mut self, _record: &TimesliceRecord) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn total(&mut self, _total: &Total) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn finish(&mut self, ending: &Ending) -> io::Result<Trailer> {
+            Ok(Trailer {
+                records: 1,
+                lost: ending.lost.clone(),
+                end: ending.end,
+                reason: ending.reason,
+                complete: true,
+            })
+        }
+
+        fn failure(&mut self) -> Option<io::Error> {
+            self.0.map(io::Error::other)
+        }
+    }
+
+    #[test]
+    fn the_first_error_of_the_files_stays_whatever_comes_after_it() {
+        let mut totals = PartTotals::default();
+        for error in [None, Some("first"), None, Some("second")] {
+            let file = tempfile::tempfile().expect("a temporary file");
+            let part = PartWriter { file, writer: Box::new(Refusing(error)), lost_before: BTreeMap::new() };
+            totals.end(part, &sample::ending()).expect("it ends");
+        }
+        assert_eq!(totals.trailer(&sample::ending()).records, 4);
+        assert_eq!(totals.failure().expect("two files have refused something").to_string(), "first");
+    }
+
     #[test]
     fn a_number_comes_before_the_extension() {
         let name = |path: &str, number| numbered(Path::new(path), number).display().to_string();

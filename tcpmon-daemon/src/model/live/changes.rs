@@ -108,6 +108,9 @@ fn bits<'a>(numbers: impl Iterator<Item = &'a u32>) -> Vec<u64> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use zerocopy::FromZeros as _;
+
     use super::*;
     use crate::top::fixture::socket;
 
@@ -174,5 +177,116 @@ mod tests {
         assert_eq!(changes.since(2).sockets[0].totals.drops, 5);
         changes.take(false, Vec::new(), &[], none(), |_, _| false);
         assert!(changes.drops.is_empty());
+    }
+
+    /// A client that asks after each so many passes and keeps what it is shown.
+    #[derive(Default)]
+    struct Client {
+        pass: u64,
+        sockets: HashMap<u32, Arc<LiveSocket>>,
+        readers: HashMap<u32, LiveReader>,
+        /// Bytes received by cookie: the sums of what the samples have added.
+        received: HashMap<u64, u64>,
+    }
+
+    impl Client {
+        fn ask(&mut self, changes: &Changes) {
+            let sample = changes.since(self.pass);
+            let is_set = |bits: &[u64], bit: u32| bits[bit as usize / 64] >> (bit % 64) & 1 == 1;
+            self.pass = sample.pass;
+            self.sockets.retain(|index, _| sample.alive.len() > 0 && is_set(&sample.alive, *index));
+            self.readers.retain(|slot, _| sample.slots.len() > 0 && is_set(&sample.slots, *slot));
+            for socket in sample.sockets {
+                let known = self.sockets.get(&socket.index).filter(|known| known.cookie == socket.cookie);
+                let before = known.map_or(0, |known| known.totals.received_bytes);
+                *self.received.entry(socket.cookie).or_default() += socket.totals.received_bytes - before;
+                self.sockets.insert(socket.index, socket);
+            }
+            self.readers.extend(sample.readers.into_iter().map(|reader| (reader.slot, reader)));
+        }
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Happens {
+        Receives { bytes: u64 },
+        IsDropped,
+        Ends,
+        ReaderRuns,
+        ReaderExits,
+        Pass { shows_all: bool },
+    }
+
+    proptest! {
+        /// Whatever happens between the passes, a client that asks after each or after some of them has what there is,
+        /// and what its samples add up to does not depend on how often it asks.
+        #[test]
+        fn clients_with_any_intervals_see_every_change_and_agree(
+            events in proptest::collection::vec(
+                (0..3_u32, prop_oneof![
+                    4 => (1..1000_u64).prop_map(|bytes| Happens::Receives { bytes }),
+                    2 => Just(Happens::IsDropped),
+                    1 => Just(Happens::Ends),
+                    2 => Just(Happens::ReaderRuns),
+                    1 => Just(Happens::ReaderExits),
+                    4 => (0..8_u32).prop_map(|dice| Happens::Pass { shows_all: dice == 0 }),
+                ]),
+                0..100,
+            ),
+            intervals in [1..6_u64, 1..6_u64],
+        ) {
+            let (mut changes, mut clients) = (Changes::after(0), <[Client; 2]>::default());
+            let mut sockets = HashMap::<u32, Arc<LiveSocket>>::new();
+            let mut readers = HashMap::<u32, ReaderSlot>::new();
+            let (mut changed, mut drops) = (Vec::new(), Vec::new());
+            let mut next_cookie = 0;
+            for (index, happens) in events {
+                match happens {
+                    Happens::Receives { bytes } => {
+                        let open = sockets.entry(index).or_insert_with(|| {
+                            next_cookie += 1;
+                            let mut new = socket(index);
+                            Arc::make_mut(&mut new).cookie = next_cookie;
+                            new
+                        });
+                        Arc::make_mut(open).totals.received_bytes += bytes;
+                        changed.push(index);
+                    }
+                    Happens::IsDropped => {
+                        if let Some(open) = sockets.get_mut(&index) {
+                            Arc::make_mut(open).totals.drops += 1;
+                            drops.push((open.cookie, 1));
+                        }
+                    }
+                    Happens::Ends => drop(sockets.remove(&index)),
+                    Happens::ReaderRuns => {
+                        readers.entry(index).or_insert_with(ReaderSlot::new_zeroed).counters.on_cpu_ns += 1;
+                    }
+                    Happens::ReaderExits => drop(readers.remove(&index)),
+                    Happens::Pass { shows_all } => {
+                        let mut listed: Vec<_> = sockets.values().cloned().collect();
+                        listed.retain(|open| shows_all || changed.contains(&open.index));
+                        // A record of the kernel has no drops.
+                        listed.iter_mut().for_each(|open| Arc::make_mut(open).totals.drops = 0);
+                        let slots: Vec<_> = readers.iter().map(|(slot, reader)| (*slot, *reader)).collect();
+                        let is_alive =
+                            |index, cookie| sockets.get(&index).is_some_and(|open| open.cookie == cookie);
+                        changes.take(shows_all, listed, &slots, drops.drain(..), is_alive);
+                        changed.clear();
+                        for (client, interval) in clients.iter_mut().zip(intervals) {
+                            if !changes.pass().is_multiple_of(interval) {
+                                continue;
+                            }
+                            client.ask(&changes);
+                            prop_assert_eq!(&client.sockets, &sockets);
+                            let readers = slots.iter().map(|(slot, reader)| (*slot, LiveReader::new(*slot, reader)));
+                            prop_assert_eq!(&client.readers, &readers.collect());
+                            for open in sockets.values() {
+                                prop_assert_eq!(client.received[&open.cookie], open.totals.received_bytes);
+                            }
+                        }
+                    }
+                }
+            }
+        }
     }
 }

@@ -1,4 +1,5 @@
-use proptest::prelude::*;
+mod any_order;
+
 use tcpmon_common::{
     reader::ReaderSlot,
     socket::{LIVE_CURRENT, SOCKET_FINAL, SOCKET_HANDED_OVER, SOCKET_LISTENS, SocketLive, SocketRecord, SocketState},
@@ -236,128 +237,6 @@ fn a_look_that_is_older_than_the_last_event_adds_no_time() {
     assert_eq!((passes.observed()[0], passes.table.impossible()), (3, Impossible::default()));
 }
 
-/// What happens to one connection, in any order with what happens to others.
-#[derive(Clone, Copy, Debug)]
-enum Happens {
-    /// It receives these bytes and has these in its queue.
-    Receives { bytes: u64, queued: u32 },
-    /// Another process takes it over, in another state; the end of the former state is taken now or later.
-    IsTakenOver,
-    /// A pass shows it: at the time of its last event, or before one that came meanwhile.
-    IsShown { current: bool },
-    /// It ends.
-    Ends { seen: bool },
-}
-
-/// One connection, as the kernel has it.
-#[derive(Clone, Copy, Debug)]
-struct Open {
-    cookie: u64,
-    index: u32,
-    process: usize,
-    received: u64,
-    queued: u32,
-    /// It is in the gauges of this process.
-    shown_for: Option<usize>,
-}
-
-const PROCESSES: [&str; 3] = ["reader", "heir", "third"];
-
-impl Open {
-    /// A segment that is not read has the size of what is queued: the queue is `rcv_nxt - copied_seq`.
-    fn record(&self) -> SocketRecord {
-        let mut record =
-            in_state(read_by(socket(self.cookie, self.received), PROCESSES[self.process].as_bytes()), self.index);
-        (record.live.rcv_nxt, record.state.rcv_nxt) = (self.queued, self.queued);
-        record
-    }
-}
-
-proptest! {
-    /// Whatever the order of passes, handovers and ends: each process has the bytes that it has read, its gauges are
-    /// those of the connections that a pass has shown for it, and nothing is left when all have ended.
-    #[test]
-    fn totals_and_gauges_are_right_in_any_order(
-        events in proptest::collection::vec(
-            (0..4_usize, prop_oneof![
-                3 => (1..1000_u64, 0..500_u32).prop_map(|(bytes, queued)| Happens::Receives { bytes, queued }),
-                1 => Just(Happens::IsTakenOver),
-                3 => any::<bool>().prop_map(|current| Happens::IsShown { current }),
-                1 => any::<bool>().prop_map(|seen| Happens::Ends { seen }),
-            ]),
-            0..80,
-        ),
-        late in any::<bool>(),
-    ) {
-        let mut passes = Passes::new();
-        let mut open: [Option<Open>; 4] = [None; 4];
-        let (mut next_cookie, mut next_index) = (1, 1);
-        let mut received = [0; PROCESSES.len()];
-        // The ends of states that user space has not taken yet.
-        let mut ends = Vec::new();
-        for (which, happens) in events {
-            let connection = open[which].get_or_insert_with(|| {
-                (next_cookie, next_index) = (next_cookie + 1, next_index + 1);
-                Open { cookie: next_cookie, index: next_index, process: 0, received: 0, queued: 0, shown_for: None }
-            });
-            match happens {
-                Happens::Receives { bytes, queued } => {
-                    connection.received += bytes;
-                    connection.queued = queued;
-                    received[connection.process] += bytes;
-                }
-                Happens::IsTakenOver => {
-                    ends.push(handed_over(connection.record()));
-                    next_index += 1;
-                    let process = (connection.process + 1) % PROCESSES.len();
-                    *connection = Open { index: next_index, process, received: 0, shown_for: None, ..*connection };
-                }
-                Happens::IsShown { current } => {
-                    // A pass takes the ends first.
-                    ends.drain(..).for_each(|end| passes.ended(end));
-                    let mut record = connection.record();
-                    if !current {
-                        record.live.flags &= !LIVE_CURRENT;
-                    }
-                    passes.pass(&[record]);
-                    connection.shown_for = Some(connection.process);
-                }
-                Happens::Ends { seen } => {
-                    let record = connection.record();
-                    if seen {
-                        ends.push(record);
-                    } else {
-                        ends.drain(..).for_each(|end| passes.ended(end));
-                        passes.table.gone(&record, passes.now);
-                    }
-                    open[which] = None;
-                }
-            }
-            if !late {
-                ends.drain(..).for_each(|end| passes.ended(end));
-            }
-            if ends.is_empty() {
-                for (process, name) in PROCESSES.iter().enumerate() {
-                    let shown: Vec<_> = open.iter().flatten().filter(|it| it.shown_for == Some(process)).collect();
-                    let groups = passes.table.groups();
-                    let gauges = groups.iter().find(|group| group.key.process == *name).map(|group| group.gauges);
-                    prop_assert_eq!(gauges.map_or(0, |gauges| gauges.sockets), shown.len() as u64, "{}", name);
-                    prop_assert!(gauges.is_none_or(|gauges| gauges.queue_bytes < 1 << 20), "{:?}", gauges);
-                }
-            }
-        }
-        ends.into_iter().for_each(|end| passes.ended(end));
-        for connection in open.iter().flatten() {
-            passes.ended(connection.record());
-        }
-        for (process, name) in PROCESSES.iter().enumerate() {
-            prop_assert_eq!(passes.of(name), (received[process], 0), "{}", name);
-        }
-        prop_assert_eq!(passes.table.impossible(), Impossible::default());
-        prop_assert_eq!(passes.table.sockets_known(), 0);
-    }
-}
-
 /// The arrivals of a half-closed connection are not seen, so its first round goes on to its end.
 #[test]
 fn a_busy_connection_whose_round_never_ends_and_at_which_no_pass_could_look_has_all_its_bytes_and_time() {
@@ -539,4 +418,34 @@ fn a_socket_at_rest_that_is_gone_takes_no_more_time() {
     let seen = passes.observed()[0];
     assert!(seen <= 14, "{seen}");
     assert_eq!(passes.pass_at(90, &[])[0], seen);
+}
+
+/// A pass that fails has shown some sockets, and the next one shows all: whatever was at rest, changed or ended by
+/// then.
+#[test]
+fn a_pass_after_one_that_failed_shows_and_lists_what_that_would_have() {
+    let at = |cookie, second, bytes| {
+        let mut record = in_state(observed(second, second - 5), cookie as u32);
+        (record.state.cookie, record.state.counters.received_bytes) = (cookie, bytes);
+        record
+    };
+    let after = |fails: bool| {
+        let mut passes = Passes::new();
+        passes.pass_at(10, &[at(1, 11, 100), at(2, 11, 50), at(3, 11, 7)]);
+        if fails {
+            passes.table.list_sockets();
+            passes.table.begin(20 * SECOND);
+            passes.table.socket(&at(1, 21, 130), passes.now);
+            passes.ended(at(3, 20, 8));
+        } else {
+            passes.ended(at(3, 20, 8));
+        }
+        passes.table.list_sockets();
+        passes.pass_at(30, &[at(1, 31, 130), at(2, 31, 50)]);
+        let groups = passes.table.groups().into_iter().map(|group| (group.counters, group.gauges));
+        (groups.collect::<Vec<_>>(), passes.table.listed_sockets(), passes.table.is_alive(3, 3))
+    };
+    let (failed, not) = (after(true), after(false));
+    assert_eq!((failed.1.len(), failed.2), (2, false));
+    assert_eq!(failed, not);
 }
