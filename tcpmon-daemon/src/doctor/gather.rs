@@ -222,12 +222,12 @@ impl Root<'_> {
         text.parse().map_err(|_| format!("{}: {text:?}", self.0.join(path).display()))
     }
 
-    /// As [`file`].
+    /// As [`file()`].
     fn file(self, path: impl AsRef<Path>) -> Result<String, String> {
         file(self.0.join(path))
     }
 
-    /// As [`file`]; none if there is no such file.
+    /// As [`file()`]; none if there is no such file.
     fn optional(self, path: impl AsRef<Path>) -> Result<Option<String>, String> {
         let path = self.0.join(path);
         match fs::read_to_string(&path) {

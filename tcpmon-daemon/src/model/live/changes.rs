@@ -192,10 +192,10 @@ mod tests {
     impl Client {
         fn ask(&mut self, changes: &Changes) {
             let sample = changes.since(self.pass);
-            let is_set = |bits: &[u64], bit: u32| bits[bit as usize / 64] >> (bit % 64) & 1 == 1;
+            let is_set = |bits: &[u64], bit: u32| bits.first().is_some_and(|word| word >> bit & 1 == 1);
             self.pass = sample.pass;
-            self.sockets.retain(|index, _| sample.alive.len() > 0 && is_set(&sample.alive, *index));
-            self.readers.retain(|slot, _| sample.slots.len() > 0 && is_set(&sample.slots, *slot));
+            self.sockets.retain(|index, _| is_set(&sample.alive, *index));
+            self.readers.retain(|slot, _| is_set(&sample.slots, *slot));
             for socket in sample.sockets {
                 let known = self.sockets.get(&socket.index).filter(|known| known.cookie == socket.cookie);
                 let before = known.map_or(0, |known| known.totals.received_bytes);
@@ -235,8 +235,8 @@ mod tests {
             intervals in [1..6_u64, 1..6_u64],
         ) {
             let (mut changes, mut clients) = (Changes::after(0), <[Client; 2]>::default());
-            let mut sockets = HashMap::<u32, Arc<LiveSocket>>::new();
-            let mut readers = HashMap::<u32, ReaderSlot>::new();
+            let mut sockets: HashMap<u32, Arc<LiveSocket>> = HashMap::new();
+            let mut readers: HashMap<u32, ReaderSlot> = HashMap::new();
             let (mut changed, mut drops) = (Vec::new(), Vec::new());
             let mut next_cookie = 0;
             for (index, happens) in events {
@@ -268,8 +268,7 @@ mod tests {
                         // A record of the kernel has no drops.
                         listed.iter_mut().for_each(|open| Arc::make_mut(open).totals.drops = 0);
                         let slots: Vec<_> = readers.iter().map(|(slot, reader)| (*slot, *reader)).collect();
-                        let is_alive =
-                            |index, cookie| sockets.get(&index).is_some_and(|open| open.cookie == cookie);
+                        let is_alive = |index, cookie| sockets.get(&index).is_some_and(|open| open.cookie == cookie);
                         changes.take(shows_all, listed, &slots, drops.drain(..), is_alive);
                         changed.clear();
                         for (client, interval) in clients.iter_mut().zip(intervals) {
