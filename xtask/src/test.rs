@@ -45,13 +45,13 @@ fn steps(args: &Args) -> Result<()> {
     step("test packages", setup::test_packages)?;
     let downloads = || {
         step("today's Prometheus", setup::todays_prometheus)?;
-        step("programs that read traces", setup::formats)
+        step("programs that read traces", setup::formats)?;
+        step("dashboards and alerts", || dashboards::run(&dashboards::Args::CHECK))
     };
     at_once(downloads, check::run)?;
     // The build of what is packed ends with minutes for one CPU.
     let build = || step("build", || build::dist(Arch::default()));
     let (tcpmon, fuzzer) = at_once(build, || {
-        step("dashboards and alerts", || dashboards::run(&dashboards::Args::CHECK))?;
         step("build of the tests", || process::run(cargo_test().arg("--no-run")))?;
         step("unit tests", || {
             process::run(cargo_test().args(["--lib", "--bins"]))?;
