@@ -5,7 +5,7 @@ use std::{
     io,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
         mpsc,
     },
     thread::{self, JoinHandle},
@@ -24,7 +24,8 @@ use tcpmon_trace::{EndReason, Ending, LOST_OUTPUT, LOST_WRITE, TimesliceRecord, 
 /// Maximum memory for records that wait for the output.
 const QUEUE_BYTES: usize = 64 << 20;
 
-/// Time after the end for what is queued, and as much again for the trailer.
+/// After the end, what is queued is written for as long as the output takes some of it in this time; then the trailer
+/// has as much.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The same after a signal: the user does not want to wait for [`FINISH_TIMEOUT`]. It is enough if the output accepts
@@ -78,6 +79,8 @@ enum WriterMessage {
 struct WriterState {
     /// Records sent and not yet written.
     queued: AtomicUsize,
+    /// Records and totals that were written: an output that is slow is not one that accepts nothing.
+    written: AtomicU64,
     /// A write has failed: further records are of no use.
     failed: AtomicBool,
     /// The trace has ended, and the time for what is still queued is over.
@@ -153,6 +156,7 @@ impl WriterThread {
         let _ = self.inbox.send(WriterMessage::Finish(ending));
         let mut timeout = FINISH_TIMEOUT;
         let mut deadline = Instant::now() + timeout;
+        let mut written = self.state.written.load(Ordering::Relaxed);
         loop {
             tokio::select! {
                 biased;
@@ -164,6 +168,12 @@ impl WriterThread {
                     deadline = deadline.min(Instant::now() + timeout);
                 }
                 () = sleep_until(deadline) => {
+                    let before = std::mem::replace(&mut written, self.state.written.load(Ordering::Relaxed));
+                    // After a signal, the user waits no longer.
+                    if written != before && timeout == FINISH_TIMEOUT {
+                        deadline = Instant::now() + timeout;
+                        continue;
+                    }
                     if self.state.past_deadline.swap(true, Ordering::Relaxed) {
                         let unwritten = self.dropped + self.state.queued.load(Ordering::Relaxed) as u64;
                         return Ok(WriteOutcome::TimedOut { unwritten, lost });
@@ -190,6 +200,7 @@ fn write(
                 for total in &totals {
                     if failure.is_none() && !state.past_deadline.load(Ordering::Relaxed) {
                         failure = writer.total(total).err();
+                        state.written.fetch_add(1, Ordering::Relaxed);
                     } else {
                         dropped += 1;
                     }
@@ -204,6 +215,7 @@ fn write(
                         dropped += 1;
                     } else {
                         failure = writer.record(record).err();
+                        state.written.fetch_add(1, Ordering::Relaxed);
                     }
                 }
                 if failure.is_none() {
@@ -326,6 +338,45 @@ mod tests {
         let (records, trailer) = read(reader);
         assert_eq!(trailer.expect("a whole trace").records, records);
         assert!(unwritten <= sent && records + unwritten >= sent, "{records} written, {unwritten} not");
+    }
+
+    /// An output that takes each record after this time.
+    struct Slow(Duration, u64);
+
+    impl TraceWriter for Slow {
+        fn record(&mut self, _record: &TimesliceRecord) -> io::Result<()> {
+            thread::sleep(self.0);
+            self.1 += 1;
+            Ok(())
+        }
+
+        fn total(&mut self, _total: &Total) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn finish(&mut self, ending: &Ending) -> io::Result<Trailer> {
+            Ok(Trailer::new(ending, self.1, 0))
+        }
+
+        fn failure(&mut self) -> Option<io::Error> {
+            None
+        }
+    }
+
+    #[tokio::test]
+    async fn an_output_that_is_slow_gets_everything_however_long_it_takes() {
+        let begin = || Ok(Box::new(Slow(FINISH_TIMEOUT / 20, 0)) as _);
+        let mut writer = WriterThread::start(8192, begin).expect("a thread");
+        let sent = send(&mut writer, 3);
+        let before = Instant::now();
+        let outcome = writer.finish(sample::ending(), &mut signals()).await.expect("the thread lives");
+        let WriteOutcome::Ended { failure: None, trailer: Ok(trailer) } = outcome else { panic!("{outcome:?}") };
+        assert_eq!((trailer.records, trailer.complete, trailer.lost_total()), (sent, true, 0));
+        assert!(before.elapsed() > FINISH_TIMEOUT, "{:?}", before.elapsed());
     }
 
     #[tokio::test]
