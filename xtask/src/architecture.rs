@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use cargo_metadata::{DependencyKind, MetadataCommand};
+use cargo_metadata::{Dependency, DependencyKind, MetadataCommand, Package};
 use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 
 use crate::{markdown, workspace};
@@ -74,8 +74,10 @@ pub fn check() -> Result<()> {
     let path = workspace::root().join("docs/architecture.md");
     let document = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
     let sources = sources()?;
-    let mut findings = differences("crates", &table(&document, "Crates")?, &crates()?);
-    findings.extend(differences("dependencies", &table(&document, "Dependencies")?, &dependencies()?));
+    let metadata = MetadataCommand::new().current_dir(workspace::root()).no_deps().exec()?;
+    let packages = metadata.workspace_packages();
+    let mut findings = differences("crates", &table(&document, "Crates")?, &crates(&packages));
+    findings.extend(differences("dependencies", &table(&document, "Dependencies")?, &dependencies(&packages)));
     for name in CRATES {
         let heading = format!("Modules of {name}");
         findings.extend(differences(&heading, &table(&document, &heading)?, &modules(&sources, name)));
@@ -144,30 +146,29 @@ fn differences(what: &str, documented: &Uses, found: &Uses) -> Vec<String> {
         .collect()
 }
 
-/// Which crates of the workspace each crate needs when it is used, by its manifest.
-fn crates() -> Result<Uses> {
-    let metadata = MetadataCommand::new().current_dir(workspace::root()).no_deps().exec()?;
-    let packages = metadata.workspace_packages();
-    let names: BTreeSet<&str> = packages.iter().map(|package| package.name.as_str()).collect();
-    let used = |package: &cargo_metadata::Package| {
-        let needed = package.dependencies.iter().filter(|dependency| dependency.kind != DependencyKind::Development);
-        needed.map(|dependency| dependency.name.clone()).filter(|name| names.contains(name.as_str())).collect()
-    };
-    Ok(packages.iter().map(|package| (package.name.to_string(), used(package))).collect())
+/// What a crate needs when it is used, by its manifest.
+fn needed(package: &Package) -> impl Iterator<Item = &Dependency> {
+    package.dependencies.iter().filter(|dependency| dependency.kind != DependencyKind::Development)
 }
 
-/// Which crates of the product use each crate of others, by their manifests.
-fn dependencies() -> Result<Uses> {
-    let metadata = MetadataCommand::new().current_dir(workspace::root()).no_deps().exec()?;
-    let packages = metadata.workspace_packages();
+/// Which crates of the workspace each crate needs.
+fn crates(packages: &[&Package]) -> Uses {
+    let names: BTreeSet<&str> = packages.iter().map(|package| package.name.as_str()).collect();
+    let used = |package: &Package| {
+        needed(package).map(|dependency| dependency.name.clone()).filter(|name| names.contains(name.as_str())).collect()
+    };
+    packages.iter().map(|package| (package.name.to_string(), used(package))).collect()
+}
+
+/// Which crates of the product need each crate of others.
+fn dependencies(packages: &[&Package]) -> Uses {
     let mut uses = Uses::new();
     for package in packages.iter().filter(|package| PRODUCT.contains(&package.name.as_str())) {
-        let needed = package.dependencies.iter().filter(|dependency| dependency.kind != DependencyKind::Development);
-        for dependency in needed.filter(|dependency| dependency.path.is_none()) {
+        for dependency in needed(package).filter(|dependency| dependency.path.is_none()) {
             uses.entry(dependency.name.clone()).or_default().insert(package.name.to_string());
         }
     }
-    Ok(uses)
+    uses
 }
 
 /// Which top-level modules of a crate each of them names.

@@ -419,13 +419,7 @@ mod tests {
         }
 
         fn finish(&mut self, ending: &Ending) -> io::Result<Trailer> {
-            Ok(Trailer {
-                records: 1,
-                lost: ending.lost.clone(),
-                end: ending.end,
-                reason: ending.reason,
-                complete: true,
-            })
+            Ok(Trailer::new(ending, 1, 0))
         }
 
         fn failure(&mut self) -> Option<io::Error> {
