@@ -284,3 +284,55 @@ fn states_that_end_at_the_same_time_are_all_taken_once_with_what_they_hold() {
         assert_eq!(ended, [(0, 10), (1, 11)]);
     });
 }
+
+/// What user space may do too late: tell the store of a new state, or ask for it.
+#[derive(Clone, Copy, PartialEq)]
+enum Late {
+    Nothing,
+    Told,
+    Asked,
+}
+
+/// A state is added, taken and ended, while the store takes what has ended; returns in how many orders the store did
+/// not know a state that it took.
+fn taken_unknown(late: Late) -> usize {
+    let wrong = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&wrong);
+    model(late != Late::Nothing, move || {
+        let lists = Arc::new(Lists::new(true));
+        lists.free.store(NO_STATE.into(), Relaxed);
+        let told = Arc::new(AtomicU32::new(0));
+        let (of_grower, to_store) = (Arc::clone(&lists), Arc::clone(&told));
+        let grower = thread::spawn(move || {
+            if late != Late::Told {
+                to_store.store(1, Relaxed);
+            }
+            of_grower.give(0);
+            to_store.store(1, Relaxed);
+        });
+        let of_program = Arc::clone(&lists);
+        let program = thread::spawn(move || {
+            // loom then also tries what follows with the other threads ahead.
+            thread::yield_now();
+            if of_program.take() == 0 {
+                of_program.end(0, 10);
+            }
+        });
+        let before = told.load(Relaxed);
+        thread::yield_now();
+        let ended = lists.take_ended();
+        let known = if late == Late::Asked { before } else { told.load(Relaxed) };
+        count.fetch_add(usize::from(!ended.is_empty() && known == 0), Relaxed);
+        program.join().expect("it does not panic");
+        grower.join().expect("it does not panic");
+    });
+    wrong.load(Relaxed)
+}
+
+#[test]
+fn the_store_knows_each_state_that_has_ended() {
+    assert_eq!(taken_unknown(Late::Nothing), 0);
+    // Checks the exploration itself.
+    assert!(taken_unknown(Late::Told) > 0);
+    assert!(taken_unknown(Late::Asked) > 0);
+}

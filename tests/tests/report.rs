@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{DEADLINE, has_two_cpus, run, sender, tcpmon};
+use common::{DEADLINE, has_two_cpus, run, sender, sleeps, tcpmon};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -31,15 +31,26 @@ struct TraceFile {
 }
 
 impl TraceFile {
-    /// Traces a reader's connections for a while, while `meanwhile` runs.
-    fn of(reader: &Reader, meanwhile: impl FnOnce()) -> Self {
+    /// Traces a reader's connections for a while.
+    fn of(reader: &Reader) -> Self {
+        Self::with(reader, &["--duration", TRACED], |_, _| ())
+    }
+
+    /// Traces a reader's connections while `meanwhile` runs.
+    fn during(reader: &Reader, meanwhile: impl FnOnce()) -> Self {
+        Self::with(reader, &[], |path, trace| {
+            eventually(DEADLINE, "the trace has begun", || fs::metadata(path).is_ok_and(|file| file.len() > 0));
+            meanwhile();
+            kill(trace, Signal::SIGINT).expect("a process of ours");
+        })
+    }
+
+    fn with(reader: &Reader, arguments: &[&str], meanwhile: impl FnOnce(&Path, Pid)) -> Self {
         let directory = TempDir::new().expect("a temporary directory");
         let path = directory.path().join("run.jsonl");
-        let arguments = ["trace", "--pid", &reader.pid().to_string(), "--duration", TRACED, "--output"];
-        let mut command = tcpmon(&arguments);
-        let mut child = command.arg(&path).spawn().expect("tcpmon can be started");
-        eventually(DEADLINE, "the trace has begun", || fs::metadata(&path).is_ok_and(|file| file.len() > 0));
-        meanwhile();
+        let mut command = tcpmon(&["trace", "--pid", &reader.pid().to_string(), "--output"]);
+        let mut child = command.arg(&path).args(arguments).spawn().expect("tcpmon can be started");
+        meanwhile(&path, Pid::from_raw(child.id().cast_signed()));
         assert!(child.wait().expect("it ends").success());
         Self { directory, path }
     }
@@ -71,7 +82,7 @@ fn transfer(lab: &Lab, reader: ReaderBuilder, send: impl FnOnce(SenderBuilder) -
     let reader = reader.comm("reported").until_exit().spawn();
     let sender = send(sender(lab, &reader)).spawn();
     eventually(DEADLINE, "data flow", || reader.report().bytes >= 1_000);
-    let trace = TraceFile::of(&reader, || ());
+    let trace = TraceFile::of(&reader);
     sender.finish();
     reader.exit();
     trace
@@ -126,7 +137,7 @@ fn a_reader_that_computes_sleeps_or_is_stopped_is_the_application() {
         let mut senders = sockets.filter(|socket| socket.remote == reader.address());
         senders.any(|socket| socket.state == State::Established && socket.info.snd_wnd == 0)
     };
-    let stopped = TraceFile::of(&reader, || {
+    let stopped = TraceFile::during(&reader, || {
         for _ in 0..8 {
             kill(pid, Signal::SIGSTOP).expect("a process of ours");
             eventually(DEADLINE, "the buffer is full", full);
@@ -146,8 +157,7 @@ fn two_causes_have_the_time_that_each_had() {
     eventually(DEADLINE, "data flow", || reader.report().bytes >= 1_000);
     let pid = Pid::from_raw(reader.pid().cast_signed());
     let mut stopped = Duration::ZERO;
-    let trace = TraceFile::of(&reader, || {
-        // Ends before the trace does.
+    let trace = TraceFile::during(&reader, || {
         for _ in 0..7 {
             kill(pid, Signal::SIGSTOP).expect("a process of ours");
             let since = Instant::now();
@@ -189,7 +199,10 @@ fn a_reader_without_a_cpu_is_the_scheduler() {
     let waiting = || truth::task_times(reader.pid(), reader.pid()).waiting;
     // Before tcpmon starts, and when the trace has begun: its programs take most of a second to load.
     let (before, mut begun) = (waiting(), Duration::ZERO);
-    let trace = TraceFile::of(&reader, || begun = waiting());
+    let trace = TraceFile::during(&reader, || {
+        begun = waiting();
+        eventually(DEADLINE, "it has waited for long", || waiting() >= begun + Duration::from_secs(1));
+    });
     let after = waiting();
     let [most, least] = [before, begun].map(|since| (after - since).as_secs_f64());
     says(&trace, "scheduler", &["the reader waited", "for a CPU in", "a core, a larger weight"]);
@@ -222,7 +235,7 @@ fn a_window_that_the_kernel_holds_down_is_the_memory() {
     let _pressure = TcpMemoryPressure::new();
     let _sender = sender(&lab, &reader).spawn();
     eventually(DEADLINE, "data flow", || reader.report().bytes >= 1_000);
-    says(&TraceFile::of(&reader, || ()), "memory", &["for want of memory", "net.ipv4.tcp_mem"]);
+    says(&TraceFile::of(&reader), "memory", &["for want of memory", "net.ipv4.tcp_mem"]);
 }
 
 #[test]
@@ -234,9 +247,14 @@ fn bytes_and_times_are_those_of_the_trace_and_two_traces_are_compared() {
         let _sender = sender(&lab, &reader).spawn();
         let read_since = |bytes: u64| eventually(DEADLINE, "data flow", || reader.report().bytes >= bytes);
         read_since(1_000);
-        TraceFile::of(&reader, || {
-            read_since(reader.report().bytes + 50_000_000);
+        TraceFile::during(&reader, || {
+            let begun = Instant::now();
+            let bytes = reader.report().bytes + 50_000_000;
+            eventually(DEADLINE, "enough data", || {
+                begun.elapsed() > Duration::from_secs(1) && reader.report().bytes >= bytes
+            });
             kill(Pid::from_raw(reader.pid().cast_signed()), Signal::SIGSTOP).expect("a process of ours");
+            sleeps(&reader);
         })
     };
     let fast = transfer(&lab, reader(&lab), |sender| sender.rate(20_000_000).message(8192));
@@ -280,8 +298,8 @@ fn a_trace_that_was_cut_compressed_or_is_in_parts_is_read() {
     let reader = reader(&lab).comm("reported").until_exit().between(Between::Spin(200)).spawn();
     let _sender = sender(&lab, &reader).spawn();
     eventually(DEADLINE, "data flow", || reader.report().bytes >= 1_000);
-    let first = TraceFile::of(&reader, || ());
-    let second = TraceFile::of(&reader, || ());
+    let first = TraceFile::of(&reader);
+    let second = TraceFile::of(&reader);
     let whole = first.report();
 
     let bytes = fs::read(&first.path).expect("the trace");
@@ -345,7 +363,7 @@ fn the_page_is_drawn_zooms_to_a_timeslice_and_shows_each_socket() {
         reader(&lab).comm("reported").until_exit().threads(Threads::PerFlow).between(Between::Spin(200)).spawn();
     let _senders = [(); 2].map(|()| sender(&lab, &reader).spawn());
     eventually(DEADLINE, "data flow", || reader.report().bytes >= 1_000_000);
-    let trace = TraceFile::of(&reader, || ());
+    let trace = TraceFile::of(&reader);
     let page = trace.directory.path().join("run.html");
     let mut command = tcpmon(&["report", "--format", "html", "run.jsonl"]);
     let output = command.current_dir(trace.directory.path()).output().expect("tcpmon can be started");

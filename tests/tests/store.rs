@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
@@ -11,10 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{DEADLINE, lost, sources_and_probes};
+use common::{DEADLINE, lost, sender, sources_and_probes};
 use socket2::{Domain, SockRef, Socket, Type};
-use tcpmon_tests::{Daemon, Lab, Page, is_emulated, many};
-use tcpmon_tests::{eventually, truth};
+use tcpmon_tests::traffic::Threads;
+use tcpmon_tests::{Daemon, Lab, Page, Traffic, eventually, is_emulated, many, truth};
 
 /// Bytes received and read for this service.
 fn of_service(page: &Page, service: &str) -> [f64; 2] {
@@ -35,7 +36,8 @@ fn counted(daemon: &Daemon, expected: &[(&str, u64)]) {
         let page = daemon.scrape();
         let seen: Vec<_> = expected.iter().map(|(service, _)| of_service(&page, service)).collect();
         let is_right = |(seen, (_, bytes)): (&[f64; 2], &(&str, u64))| *seen == [*bytes as f64; 2];
-        if seen.iter().zip(expected).all(is_right) { Ok(()) } else { Err(format!("{seen:?} of {expected:?}")) }
+        let lost = || page.samples("tcpmon_lost_total").into_iter().filter(|lost| lost.value > 0.0).collect::<Vec<_>>();
+        if seen.iter().zip(expected).all(is_right) { Ok(()) } else { Err(format!("{seen:?} of {expected:?}: {:?}", lost())) }
     });
 }
 
@@ -187,9 +189,12 @@ struct Clients {
 /// Bytes that each end of a connection gets.
 const EACH_WAY: u64 = 100;
 
+/// See [`Clients::start`].
+const CATCHES_UP: Duration = Duration::from_millis(20);
+
 impl Clients {
     /// As many threads as there are `ports`, each with a server on one of them, and at most `rate` connections a second
-    /// each.
+    /// each: who was late by more than [`CATCHES_UP`] does not catch up.
     fn start(lab: &Lab, ports: &[u16], rate: f64) -> Self {
         let (end, connections) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let mut threads = Vec::new();
@@ -209,8 +214,7 @@ impl Clients {
             let (namespace, end) = (lab.receiver().clone(), Arc::clone(&end));
             let (connections, port) = (Arc::clone(&connections), *port);
             let client = move || {
-                let begun = Instant::now();
-                let mut made = 0_u64;
+                let mut due = Instant::now();
                 while !end.load(Ordering::Relaxed) {
                     let client = TcpStream::connect(("127.0.0.1", port)).unwrap();
                     let mut bytes = [0; EACH_WAY as usize];
@@ -220,9 +224,9 @@ impl Clients {
                     SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
                     drop(client);
                     connections.fetch_add(1, Ordering::Relaxed);
-                    made += 1;
-                    let due = begun + Duration::from_secs_f64(made as f64 / rate);
-                    thread::sleep(due.saturating_duration_since(Instant::now()));
+                    let now = Instant::now();
+                    due = (due + Duration::from_secs_f64(1.0 / rate)).max(now - CATCHES_UP);
+                    thread::sleep(due.saturating_duration_since(now));
                 }
                 drop(TcpStream::connect(("127.0.0.1", port)).unwrap());
             };
@@ -255,9 +259,22 @@ fn a_daemon_that_is_stopped_for_half_a_minute_under_two_thousand_connections_a_s
     let lab = Lab::new();
     let daemon = Daemon::start(&[]);
     let (rate, stopped) = if is_emulated() { (50.0, 5) } else { (2_000.0, 30) };
+    let open_maps = || {
+        let open = fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap();
+        let files = open.filter_map(|file| fs::read_link(file.unwrap().path()).ok());
+        files.filter(|file| file.as_os_str() == "anon_inode:bpf-map").count()
+    };
+    let open_before = open_maps();
     let clients = Clients::start(&lab, &[7_410], rate);
-    // The store makes room for half a minute at the rate that it sees.
-    wait_for(&clients, Duration::from_secs(if is_emulated() { 4 } else { 22 }), 0);
+    // The store makes room for half a minute at the rate that it sees, for both ends.
+    let states = (2.0 * rate * stopped as f64) as u32;
+    eventually(3 * DEADLINE, "there is room for half a minute", || {
+        let arrays = aya::maps::loaded_maps().flatten().filter(|map| map.name_as_str() == Some("STATES"));
+        let room: u32 = arrays.filter(|map| map.value_size() > 4).map(|map| map.max_entries()).sum();
+        // The daemon closes the descriptor of an array when it has given its states.
+        let adding = open_maps() - open_before;
+        if room > states && adding == 0 { Ok(()) } else { Err(format!("{room} of {states} states, {adding} arrays")) }
+    });
     let before = clients.so_far();
     daemon.stopped_while(|| wait_for(&clients, Duration::from_secs(stopped), 0));
     let meanwhile = clients.so_far() - before;
@@ -320,7 +337,26 @@ fn refusing(command: u64) -> Result<Daemon, tcpmon_tests::Refused> {
 
 /// `enum bpf_cmd`.
 const BPF_PROG_TEST_RUN: u64 = 10;
+const BPF_MAP_UPDATE_BATCH: u64 = 26;
 const BPF_ITER_CREATE: u64 = 33;
+
+/// As before Linux 5.19.
+#[test]
+fn where_the_kernel_adds_arrays_one_by_one_there_is_room_all_the_same() {
+    const FLOWS: u64 = 250;
+    let lab = Lab::new();
+    let daemon = refusing(BPF_MAP_UPDATE_BATCH).unwrap();
+    let reader = Traffic::reader(lab.receiver()).comm("room").threads(Threads::Epoll).until_exit().spawn();
+    let service = format!("local:{}", reader.port());
+    let in_use = || daemon.scrape().value("tcpmon_map_entries", &[("map", "sockets")]).unwrap();
+    let mut senders = Vec::new();
+    // The 4,097th state is in an array that was added later; both ends have one.
+    while in_use() < 5_000.0 {
+        senders.push(sender(&lab, &reader).flows(FLOWS).bytes(EACH_WAY).hold_open().spawn());
+        counted(&daemon, &[(&service, senders.len() as u64 * FLOWS * EACH_WAY)]);
+    }
+    assert_eq!(lost(&daemon.scrape()), 0.0);
+}
 
 #[test]
 fn where_the_kernel_runs_no_program_for_user_space_all_is_as_of_the_last_event_and_the_status_says_so() {

@@ -17,6 +17,7 @@ const BPF_MAP_GET_NEXT_KEY: c_long = 4;
 pub(super) const BPF_PROG_TEST_RUN: c_long = 10;
 pub(super) const BPF_BTF_LOAD: c_long = 18;
 pub(super) const BPF_MAP_LOOKUP_AND_DELETE_ELEM: c_long = 21;
+pub(super) const BPF_MAP_UPDATE_BATCH: c_long = 26;
 pub(super) const BPF_LINK_CREATE: c_long = 28;
 pub(super) const BPF_ITER_CREATE: c_long = 33;
 
@@ -33,7 +34,7 @@ pub const READING_COMMANDS: [c_long; 7] = [
 ];
 
 /// The commands that add room for more sockets.
-pub const GROWING_COMMANDS: [c_long; 2] = [BPF_MAP_CREATE, BPF_MAP_UPDATE_ELEM];
+pub const GROWING_COMMANDS: [c_long; 3] = [BPF_MAP_CREATE, BPF_MAP_UPDATE_ELEM, BPF_MAP_UPDATE_BATCH];
 
 /// The part of `union bpf_attr` that commands for one element of a map read.
 #[repr(C)]

@@ -4,9 +4,9 @@ use std::fs;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use tcpmon_tests::{Lab, Traffic, tcpmon_binary};
+use tcpmon_tests::{Lab, Trace, Traffic, eventually, tcpmon_binary};
 
-use crate::common::sender;
+use crate::common::{DEADLINE, sender};
 
 #[test]
 fn a_full_disk_is_said_and_is_exit_code_1() {
@@ -70,15 +70,15 @@ fn a_disk_that_fills_up_leaves_a_trailer_and_is_exit_code_1() {
 fn a_conversion_to_a_disk_that_is_too_small_is_exit_code_1_in_every_format() {
     let lab = Lab::new();
     let reader = Traffic::reader(lab.receiver()).comm("small").spawn();
+    let trace = Trace::start(&["--pid", &reader.pid().to_string()]);
     let sender = sender(&lab, &reader).rate(20_000_000).spawn();
+    let timeslices = |records: &[Value]| records.iter().filter(|record| record["type"] == "timeslice").count();
+    eventually(DEADLINE, "more records than the disk holds", || timeslices(&trace.records()) > 200);
     let directory = tempfile::tempdir().unwrap();
     let whole = directory.path().join("whole.jsonl");
-    let mut trace = Command::new(tcpmon_binary());
-    trace.args(["trace", "--pid", &reader.pid().to_string(), "--duration", "1s", "--output"]).arg(&whole);
-    assert!(trace.status().unwrap().success());
+    fs::hard_link(trace.file(), &whole).unwrap();
+    let records = timeslices(&trace.stop().records);
     sender.finish();
-    let records = fs::read_to_string(&whole).unwrap().lines().filter(|line| line.contains("\"timeslice\"")).count();
-    assert!(records > 200, "{records}");
     let disk = directory.path().join("disk");
     fs::create_dir(&disk).unwrap();
     for name in ["t.jsonl", "t.csv", "t.pftrace", "t.parquet", "t.jsonl.gz", "t.csv.zst"] {

@@ -12,9 +12,12 @@ use tcpmon_common::{socket::SocketState, store::BLOCK};
 
 use super::{FreeStates, SPARE, free_state};
 use crate::kernel::{
-    bpf::{BPF_BTF_LOAD, BPF_MAP_CREATE, BPF_MAP_UPDATE_ELEM, MapElement, bpf},
+    bpf::{BPF_BTF_LOAD, BPF_MAP_CREATE, BPF_MAP_UPDATE_BATCH, BPF_MAP_UPDATE_ELEM, MapElement, bpf},
     mapped::Mapped,
 };
+
+/// The most arrays that are added at once; each has an open descriptor until then.
+const MOST_AT_ONCE: u32 = 64;
 
 /// Of `enum bpf_map_type`.
 const BPF_MAP_TYPE_ARRAY: u32 = 2;
@@ -48,6 +51,19 @@ struct BtfLoad {
     padding: u32,
 }
 
+/// The part of `union bpf_attr` that commands for many elements of a map read.
+#[repr(C)]
+struct MapBatch {
+    in_batch: u64,
+    out_batch: u64,
+    keys: u64,
+    values: u64,
+    count: u32,
+    map_fd: u32,
+    elem_flags: u64,
+    flags: u64,
+}
+
 /// Ids of the types of keys and values in [`load_types`].
 const KEY: u32 = 1;
 const VALUE: u32 = 2;
@@ -79,34 +95,48 @@ impl Grower {
     /// Works until the store is gone.
     pub fn run(mut self) {
         while let Ok(wanted) = self.asked.recv() {
-            while self.blocks < self.max_blocks && (self.blocks < wanted || self.free.free() < SPARE) {
-                let block = self.add();
-                let refused = block.is_err();
-                if self.made.send(block).is_err() {
-                    return;
+            loop {
+                let few = SPARE.saturating_sub(self.free.free()).div_ceil(BLOCK);
+                let count = few.max(wanted.saturating_sub(self.blocks)).min(self.max_blocks.saturating_sub(self.blocks));
+                if count == 0 {
+                    break;
                 }
+                let added = self.add(count.min(MOST_AT_ONCE));
                 self.free.set_wake();
-                if refused {
+                if let Err(error) = added {
+                    // Without a store, there is nobody to tell.
+                    let _ = self.made.send(Err(error));
                     break;
                 }
             }
         }
     }
 
-    /// Adds an array of states, all of them free.
-    pub(super) fn add(&mut self) -> io::Result<Mapped<SocketState>> {
-        let block = create_block(&self.types)?;
-        let mapped: Mapped<SocketState> = Mapped::map(block.as_fd(), BLOCK as usize)?;
-        let first = self.blocks * BLOCK;
-        for place in 0..BLOCK {
-            // The lowest is taken first, so that passes stay short.
-            mapped.set(place as usize, free_state(0, first + place, first + place + 1));
+    /// Adds so many arrays of states, all of them free, or as many as the kernel grants.
+    pub(super) fn add(&mut self, count: u32) -> io::Result<()> {
+        let mut blocks = Vec::new();
+        let refused = (0..count).try_for_each(|_| create_block(&self.types).map(|block| blocks.push(block)));
+        if let Some(last) = blocks.last() {
+            let first = self.blocks * BLOCK;
+            let mapped: Vec<Mapped<SocketState>> =
+                blocks.iter().map(|block| Mapped::map(block.as_fd(), BLOCK as usize)).collect::<Result<_, _>>()?;
+            for (block, first) in mapped.iter().zip((first..).step_by(BLOCK as usize)) {
+                for place in 0..BLOCK {
+                    // The lowest is taken first, so that passes stay short.
+                    block.set(place as usize, free_state(0, first + place, first + place + 1));
+                }
+            }
+            let last = Mapped::map(last.as_fd(), BLOCK as usize)?;
+            // Programs find them from here on.
+            set_blocks(self.states.fd().as_fd(), self.blocks, &blocks)?;
+            self.blocks += blocks.len() as u32;
+            // The store has them before any of their states can be taken: it finds each state that has ended.
+            for block in mapped {
+                let _ = self.made.send(Ok(block));
+            }
+            self.free.give(first, &last, BLOCK as usize - 1, blocks.len() as u32 * BLOCK);
         }
-        // Programs find it from here on.
-        set_block(self.states.fd().as_fd(), self.blocks, &block)?;
-        self.blocks += 1;
-        self.free.give(first, &mapped, BLOCK as usize - 1, BLOCK);
-        Ok(mapped)
+        refused
     }
 }
 
@@ -160,10 +190,30 @@ fn create_block(types: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Puts an array of states into the array of arrays, which keeps it.
-fn set_block(states: BorrowedFd<'_>, number: u32, block: &OwnedFd) -> io::Result<()> {
-    let value = block.as_raw_fd() as u32;
-    let mut element = MapElement::new(states, &raw const number, &raw const value);
-    // SAFETY: the key and the value live during the call.
-    unsafe { bpf(BPF_MAP_UPDATE_ELEM, &mut element) }.map(drop)
+/// Puts arrays of states into the array of arrays, which keeps them: the first at this place.
+///
+/// The kernel waits after each call until no program sees the former content of a place, which takes it 4 to 15 ms, so
+/// there is one call for all where there can be (Linux 5.19).
+fn set_blocks(states: BorrowedFd<'_>, first: u32, blocks: &[OwnedFd]) -> io::Result<()> {
+    let keys: Vec<u32> = (first..).take(blocks.len()).collect();
+    let values: Vec<u32> = blocks.iter().map(|block| block.as_raw_fd() as u32).collect();
+    let mut batch = MapBatch {
+        in_batch: 0,
+        out_batch: 0,
+        keys: keys.as_ptr() as u64,
+        values: values.as_ptr() as u64,
+        count: keys.len() as u32,
+        map_fd: states.as_raw_fd() as u32,
+        elem_flags: 0,
+        flags: 0,
+    };
+    // SAFETY: there are `count` keys and values, which live during the call.
+    if unsafe { bpf(BPF_MAP_UPDATE_BATCH, &mut batch) }.is_ok() {
+        return Ok(());
+    }
+    keys.iter().zip(&values).try_for_each(|(key, value)| {
+        let mut element = MapElement::new(states, &raw const *key, &raw const *value);
+        // SAFETY: the key and the value live during the call.
+        unsafe { bpf(BPF_MAP_UPDATE_ELEM, &mut element) }.map(drop)
+    })
 }

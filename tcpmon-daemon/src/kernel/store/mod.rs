@@ -31,12 +31,13 @@ use super::mapped::Mapped;
 const SPARE: u32 = 3 * BLOCK;
 
 /// The programs wake user space when no more of them are left. At 25,000 connections a second, both ends of which are
-/// on this host, they last for 50 ms. In this time, two threads have to get a CPU, which such a rate keeps busy, and
-/// each array of 1,024 takes the kernel 4 to 15 ms: it waits until no program can see the former content of its place.
+/// on this host, they last for 50 ms. In this time, two threads have to get a CPU, which such a rate keeps busy, and the
+/// kernel takes 4 to 15 ms to add arrays ([`Grower::add`]).
 const WAKE_AT: u32 = SPARE - BLOCK / 2;
 
-/// States are kept ready for the connections of this time: nothing is lost while the daemon is stopped for so long.
-const SPARE_TIME: Duration = Duration::from_secs(30);
+/// States are kept ready for the connections of this time: nothing is lost while the daemon is stopped for half a
+/// minute, also if a tenth more begin meanwhile than in the time before.
+const SPARE_TIME: Duration = Duration::from_secs(33);
 
 /// In a burst, states are kept ready for the connections of this time at the rate of the last [`BURST_RATE_TIME`].
 /// Where a hypervisor takes a CPU away, threads of tcpmon stand still for as long, and so does the kernel that adds an
@@ -87,8 +88,9 @@ impl Store {
         let free_of_grower = FreeStates { control: FreeStates::new(control)?.control, given: Arc::clone(&free.given) };
         let mut grower = Grower::new(states, free_of_grower, max_blocks, asked, send)?;
         let first = now.saturating_add(SPARE).div_ceil(BLOCK).min(max_blocks);
-        let blocks = (0..first).map(|_| grower.add()).collect::<io::Result<_>>()?;
+        grower.add(first)?;
         free.set_wake();
+        let blocks = made.try_iter().collect::<io::Result<_>>()?;
         let measured = (Instant::now(), 0);
         let (peak, of_burst, measured_burst, refused) = (0, 0, measured, None);
         Ok((Self { blocks, free, max_blocks, ask, made, measured, peak, measured_burst, of_burst, refused }, grower))
@@ -111,12 +113,13 @@ impl Store {
     /// Takes the indexes of all states that have ended since the last call, in that order.
     pub(super) fn take_ended(&mut self) -> Vec<u32> {
         let mut ended = Vec::new();
-        self.collect();
         let head = self.free.control.word::<AtomicU64>(0, offset_of!(StoreControl, ended));
         if head.load(Ordering::Relaxed) == u64::from(NO_STATE) {
             return ended;
         }
         let mut index = head.swap(NO_STATE.into(), Ordering::AcqRel) as u32;
+        // Afterwards: it has the array of each state that has ended.
+        self.collect();
         while let Some((block, place)) = self.place(index) {
             ended.push(index);
             index = block.peek(place, offset_of!(SocketState, next)).unwrap_or(NO_STATE);
