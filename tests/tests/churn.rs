@@ -13,8 +13,8 @@ fn a_hundred_thousand_connections_leave_nothing_behind() {
     let connections = many(100_000);
     let lab = Lab::new();
     lab.allow_many_connections();
-    let daemon = Daemon::start(&[]);
     let hidden = truth::HiddenEnds::start();
+    let daemon = Daemon::start(&[]);
     let churn = |connections: u64| {
         let reader = Traffic::reader(lab.receiver())
             .comm("churn")

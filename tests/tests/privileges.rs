@@ -27,11 +27,15 @@ const ENTERS_NAMESPACES: u64 = 1 << 19 | 1 << 21;
 /// CAP_BPF: to make room for more sockets.
 const GROWS: u64 = 1 << 39;
 
+/// CAP_SYS_NICE: to give up the highest priority for a while.
+const CHANGES_PRIORITY: u64 = 1 << 23;
+
 /// The capabilities that the thread of this name keeps.
 fn kept_by(name: &str) -> u64 {
     match name {
         "host" => ENTERS_NAMESPACES,
-        "grower" => GROWS,
+        "grower" | "placer" => GROWS,
+        "collector" => CHANGES_PRIORITY,
         _ => 0,
     }
 }
@@ -87,9 +91,9 @@ fn every_thread_gives_up_what_it_does_not_need() {
     let daemon = Daemon::start(&[]);
     daemon.scrape();
     let threads = threads(daemon.pid());
-    // The endpoint, the collector, the host thread and the one that makes room for more sockets. Those that the
-    // endpoint starts for pages inherit what it has.
-    assert!(threads.len() >= 4, "{threads:?}");
+    // The endpoint, the collector, the host thread and the two that make room for more sockets. Those that the endpoint
+    // starts for pages inherit what it has.
+    assert!(threads.len() >= 5, "{threads:?}");
     for thread in threads.values() {
         let kept = kept_by(&field(thread, "Name"));
         for (set, kept) in [("CapEff", kept), ("CapPrm", kept), ("CapInh", 0), ("CapAmb", 0), ("CapBnd", 0)] {
@@ -102,6 +106,21 @@ fn every_thread_gives_up_what_it_does_not_need() {
     let told = &status["sandbox"];
     assert_eq!((told["system_calls"].as_bool(), told["files"].as_bool()), (Some(true), Some(has_landlock)), "{told}");
     assert_eq!(told["reason"] == "", has_landlock, "{told}");
+}
+
+#[test]
+fn what_must_come_in_time_has_the_highest_priority() {
+    let daemon = Daemon::start(&[]);
+    for (name, nice) in [("grower", -20), ("placer", -20), ("collector", -20), ("tcpmon", 0), ("host", 0)] {
+        let tid = thread(daemon.pid(), name);
+        // But for passes, in which the collector has that of all others.
+        eventually(DEADLINE, "its priority", || {
+            let stat = fs::read_to_string(format!("/proc/{}/task/{tid}/stat", daemon.pid())).expect("it runs");
+            let after_name = stat.rsplit(") ").next().unwrap_or_default();
+            let seen = after_name.split(' ').nth(16).and_then(|nice| nice.parse().ok());
+            if seen == Some(nice) { Ok(()) } else { Err(format!("{name}: {seen:?}")) }
+        });
+    }
 }
 
 /// The kernel gives a signal to another thread than the first if that has one already.
@@ -269,14 +288,15 @@ fn an_intruder_cannot_load_write_start_or_connect() {
     let daemon = Daemon::start(&[]);
     daemon.scrape();
     let has_landlock = has_landlock();
-    for name in ["tcpmon", "collector", "host", "grower"] {
+    for name in ["tcpmon", "collector", "host", "grower", "placer"] {
         let intruder = Intruder::in_thread(thread(daemon.pid(), name));
         // What it may do shows that the attempts are real.
         let pid = intruder.call(libc::SYS_getpid, &[]);
         assert_eq!(pid, Outcome::Returned(daemon.pid().into()), "{name}");
         let open = |file| intruder.call(libc::SYS_openat, &[libc::AT_FDCWD.into(), file, libc::O_RDONLY.into()]);
-        // One thread reads no file at all.
-        if name != "grower" {
+        // Two threads read no file at all.
+        let grows = ["grower", "placer"].contains(&name);
+        if !grows {
             let Outcome::Returned(descriptor @ 0..) = open("/proc/self/status".into()) else { panic!("{name}") };
             assert_eq!(intruder.call(libc::SYS_close, &[descriptor.into()]), Outcome::Returned(0));
         }
@@ -285,9 +305,9 @@ fn an_intruder_cannot_load_write_start_or_connect() {
             let outcome = intruder.call(number, &arguments);
             assert_eq!(outcome, Outcome::Refused, "{name}: system call {number}{arguments:?}");
         }
-        // Only one thread creates maps (BPF_MAP_CREATE), and these attributes are none.
+        // Only two threads create maps (BPF_MAP_CREATE), and these attributes are none.
         let creates = intruder.call(libc::SYS_bpf, &[0.into(), 0.into(), 0.into()]);
-        assert_eq!(creates != Outcome::Refused, name == "grower", "{name}: {creates:?}");
+        assert_eq!(creates != Outcome::Refused, grows, "{name}: {creates:?}");
         let unknown = intruder.call(libc::SYS_clone3, &[0.into(), 0.into()]);
         assert!(
             [Outcome::Returned((-libc::ENOSYS).into()), Outcome::Refused].contains(&unknown),

@@ -47,9 +47,10 @@ impl Collector {
         let limits =
             TableLimits { max_groups: 1000, group_ttl: Duration::from_secs(3600), pin: Vec::new(), cgroup_of: None };
         let mut kernel = Kernel::load(options).expect("tcpmon runs here");
-        let grower = kernel.grower().unwrap();
-        // It ends with the kernel side.
+        let (grower, placer) = kernel.grower().unwrap().unwrap();
+        // They end with the kernel side.
         thread::spawn(move || grower.run());
+        thread::spawn(move || placer.run());
         let table = Table::new(limits, Instant::now(), kernel.began_ns());
         let mut collector = Self { kernel, table };
         collector.sockets(Show::Listeners);

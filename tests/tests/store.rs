@@ -37,7 +37,11 @@ fn counted(daemon: &Daemon, expected: &[(&str, u64)]) {
         let seen: Vec<_> = expected.iter().map(|(service, _)| of_service(&page, service)).collect();
         let is_right = |(seen, (_, bytes)): (&[f64; 2], &(&str, u64))| *seen == [*bytes as f64; 2];
         let lost = || page.samples("tcpmon_lost_total").into_iter().filter(|lost| lost.value > 0.0).collect::<Vec<_>>();
-        if seen.iter().zip(expected).all(is_right) { Ok(()) } else { Err(format!("{seen:?} of {expected:?}: {:?}", lost())) }
+        if seen.iter().zip(expected).all(is_right) {
+            Ok(())
+        } else {
+            Err(format!("{seen:?} of {expected:?}: {:?}", lost()))
+        }
     });
 }
 

@@ -37,6 +37,7 @@ use crate::{
         table::{Table, TableLimits},
     },
     sandbox::{self, Sandbox, ThreadRole},
+    threads::{Ordinary, raise_priority},
 };
 
 /// How often the ring is emptied if a quarter of it does not fill up before: each time costs some 20 us of CPU.
@@ -154,25 +155,23 @@ pub(super) fn start(
     #[expect(unsafe_code, reason = "tokio requires that the descriptor stays open")]
     // SAFETY: the descriptor belongs to the `OwnedFd` until that is dropped with the registration.
     let ring = unsafe { AsyncFd::register_with_interest(kernel.ring()?, Interest::READABLE)? };
-    tokio::spawn(wake_on_ring_data(ring, handle.clone(), kernel.waker()));
+    tokio::spawn(wake_on_ring_data(ring, handle.clone()));
     let beats = Arc::clone(&passes);
     sandbox::start_grower(sandbox, &mut kernel)?;
     let collector = Collector::new(kernel, limits);
-    let work = move |()| {
+    let work = move |ordinary| {
         let _ended = ended;
-        collector.run(&inbox, &limits_inbox, &live_inbox, &beats);
+        collector.run(&inbox, &limits_inbox, &live_inbox, &beats, ordinary);
     };
-    sandbox.spawn(ThreadRole::Collector, "collector", || (), work)?;
+    sandbox.spawn(ThreadRole::Collector, "collector", raise_priority, work)?;
     Ok(CollectorHandle { worker: handle, new_limits, live, passes })
 }
 
-/// Has the collector empty the ring whenever the programs signal that much is in it, and room made for more sockets.
-async fn wake_on_ring_data(ring: AsyncFd<OwnedFd>, collector: WorkerHandle<Reply>, grower: mpsc::Sender<u32>) {
+/// Has the collector empty the ring whenever the programs signal that much is in it.
+async fn wake_on_ring_data(ring: AsyncFd<OwnedFd>, collector: WorkerHandle<Reply>) {
     while let Ok(mut ready) = ring.readable().await {
         // The programs' wake-ups make the descriptor readable, not data that is already in the ring.
         ready.clear_ready();
-        // Few states may be left, and the collector may be busy.
-        let _ = grower.send(0);
         if collector.wake().is_err() {
             return;
         }
@@ -225,10 +224,11 @@ impl Collector {
         limits: &mpsc::Receiver<GroupLimits>,
         live: &mpsc::Receiver<LiveRequest>,
         passes: &Heartbeat,
+        ordinary: Ordinary,
     ) {
         let mut error_logged = false;
         // For connections that are older than tcpmon, listening sockets show which were accepted.
-        if let Err(error) = self.visit_sockets(Show::Listeners, Instant::now()) {
+        if let Err(error) = ordinary.during(|| self.visit_sockets(Show::Listeners, Instant::now())) {
             error!(%error, "cannot read the listening sockets; older connections may have the wrong service");
         }
         loop {
@@ -237,7 +237,10 @@ impl Collector {
                 self.table.set_limits(max_groups, group_ttl, &pin);
             }
             for LiveRequest { since, reply } in live.try_iter() {
-                let answer = self.live(since).map(|(snapshot, sample)| (Arc::new(snapshot), sample)).map_err(Arc::new);
+                let answer = ordinary
+                    .during(|| self.live(since))
+                    .map(|(snapshot, sample)| (Arc::new(snapshot), sample))
+                    .map_err(Arc::new);
                 if answer.is_ok() {
                     passes.beat();
                 }
@@ -247,11 +250,12 @@ impl Collector {
             let result = match request {
                 Ok(None) => self.drain().map_err(Arc::new),
                 Ok(request) => {
-                    let reply = inbox.reply(request, || self.pass_for_clients().map(Arc::new).map_err(Arc::new));
+                    let reply = inbox
+                        .reply(request, || ordinary.during(|| self.pass_for_clients()).map(Arc::new).map_err(Arc::new));
                     reply.map(|_| passes.beat())
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) if self.last_pass.elapsed() >= MAX_PASS_INTERVAL => {
-                    self.pass().map(|_| passes.beat()).map_err(Arc::new)
+                    ordinary.during(|| self.pass()).map(|_| passes.beat()).map_err(Arc::new)
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) => self.drain().map_err(Arc::new),
                 Err(mpsc::RecvTimeoutError::Disconnected) => return,

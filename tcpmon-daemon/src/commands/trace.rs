@@ -24,7 +24,7 @@ use anyhow::{Context as _, anyhow, bail};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
-    process::{Pid, PidfdFlags, pidfd_open, setpriority_process, test_kill_process},
+    process::{Pid, PidfdFlags, pidfd_open, test_kill_process},
     time::{ClockId, clock_gettime},
 };
 use tcpmon_common::{
@@ -53,6 +53,7 @@ use crate::{
     host::softnet::online_cpus,
     kernel::{Kernel, Options, TraceFilter, monotonic_ns},
     sandbox::{self, Sandbox},
+    threads::raise_priority,
     trigger::TriggerWatch,
 };
 
@@ -61,9 +62,6 @@ const DRAIN_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Maximum number of records that are taken before signals and deadlines are checked again.
 const MAX_RECORDS_PER_DRAIN: usize = 65_536;
-
-/// The nice value of a trace.
-const HIGHEST_PRIORITY: i32 = -20;
 
 /// Pairs of socket and reason of drops that are counted at a time, if drops are looked for.
 const MAX_DROP_ENTRIES: u32 = 4096;
@@ -90,6 +88,8 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<u8> {
     let command = if args.command.is_empty() { None } else { Some(WaitingCommand::new(&args.command)?) };
     let pids = command.as_ref().map_or_else(|| args.pid.clone(), |command| vec![command.pid()]);
     namespace::check_pids(&pids, command.is_some())?;
+    // Neither the traced threads nor others keep the CPU from a trace that is starting or has records to take. Where
+    // that is not allowed, it counts what it loses.
     raise_priority();
     let processes = Processes::open(&pids)?;
     let follow = args.follow || command.is_some();
@@ -226,12 +226,6 @@ fn header(args: &TraceArgs, pids: Vec<u32>, follow: bool) -> TraceHeader {
 /// The processes that have to be followed from the start.
 fn followed(follow: bool, pids: &[u32]) -> Vec<u32> {
     if follow { descendants(pids) } else { Vec::new() }
-}
-
-/// Lets neither the traced threads nor others keep the CPU from a trace that is starting or has records to take.
-/// Without the capability for it, the trace goes on as it is, and counts what it loses.
-fn raise_priority() {
-    let _ = setpriority_process(None, HIGHEST_PRIORITY);
 }
 
 /// The running trace.

@@ -10,7 +10,7 @@ use libc::c_long;
 
 /// Commands: constants of `enum bpf_cmd`.
 pub(super) const BPF_MAP_CREATE: c_long = 0;
-const BPF_MAP_LOOKUP_ELEM: c_long = 1;
+pub(super) const BPF_MAP_LOOKUP_ELEM: c_long = 1;
 pub(super) const BPF_MAP_UPDATE_ELEM: c_long = 2;
 const BPF_MAP_DELETE_ELEM: c_long = 3;
 const BPF_MAP_GET_NEXT_KEY: c_long = 4;
@@ -34,7 +34,8 @@ pub const READING_COMMANDS: [c_long; 7] = [
 ];
 
 /// The commands that add room for more sockets.
-pub const GROWING_COMMANDS: [c_long; 3] = [BPF_MAP_CREATE, BPF_MAP_UPDATE_ELEM, BPF_MAP_UPDATE_BATCH];
+pub const GROWING_COMMANDS: [c_long; 4] =
+    [BPF_MAP_CREATE, BPF_MAP_LOOKUP_ELEM, BPF_MAP_UPDATE_ELEM, BPF_MAP_UPDATE_BATCH];
 
 /// The part of `union bpf_attr` that commands for one element of a map read.
 #[repr(C)]

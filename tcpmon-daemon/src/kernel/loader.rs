@@ -2,10 +2,9 @@
 
 use std::{
     error::Error,
-    fs,
+    fs, io,
     ops::{Range, RangeInclusive},
     os::fd::AsFd,
-    sync::mpsc,
 };
 
 use aya::{
@@ -38,7 +37,7 @@ use super::{
     mapped::Mapped,
     owners::Owners,
     patch,
-    store::{Grower, Store},
+    store::{Grower, Placer, Store},
     support::{self, CannotRun, Prerequisites},
 };
 use crate::{
@@ -204,15 +203,15 @@ impl Kernel {
         })
     }
 
-    /// What makes room for more sockets, for a thread of its own that keeps `CAP_BPF`; `None` after the first call.
-    pub fn grower(&mut self) -> Option<Grower> {
-        self.grower.take()
-    }
-
-    /// Where to send 0 when the ring is readable: then room is made for more sockets if there is little, also while the
-    /// owner of this value does nothing.
-    pub fn waker(&self) -> mpsc::Sender<u32> {
-        self.store.waker()
+    /// What makes room for more sockets, also while the owner of this value does nothing: for two threads that keep
+    /// `CAP_BPF`. They end with this value. `None` after the first call.
+    ///
+    /// # Errors
+    /// If there are no more descriptors.
+    pub fn grower(&mut self) -> io::Result<Option<(Grower, Placer)>> {
+        let Some(grower) = self.grower.take() else { return Ok(None) };
+        let ring = self.ring()?;
+        grower.prepare(ring).map(Some)
     }
 
     /// The status of each probe.

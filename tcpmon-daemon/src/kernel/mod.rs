@@ -34,7 +34,6 @@ pub use filter::TraceFilter;
 pub use loader::{Kernel, LoadError, Options, prerequisites};
 pub use pass::{Ended, Life, Pass, Show};
 pub use reader::{KernelReadError, Raw, RawReader};
-pub use store::Grower;
 pub use support::{
     CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE, CAP_SYSLOG, CannotRun, Prerequisites, decide,
 };

@@ -30,7 +30,7 @@ const ENTERS_NAMESPACES: CapabilitySet = CapabilitySet::SYS_ADMIN.union(Capabili
 /// If the kernel refuses, which it does not.
 pub fn begin() -> io::Result<()> {
     // A port below 1024 is opened before the programs are loaded.
-    keep(NEEDED.union(CapabilitySet::NET_BIND_SERVICE))
+    keep(NEEDED.union(CapabilitySet::NET_BIND_SERVICE).union(CapabilitySet::SYS_NICE))
 }
 
 /// Gives up all capabilities of the calling thread, except what its kernel asks for when maps are read, and, if it
@@ -47,7 +47,8 @@ pub fn give_up_all(creates_files: bool) -> io::Result<()> {
 pub(super) fn keep_for(role: ThreadRole) -> io::Result<()> {
     keep(match role {
         ThreadRole::Endpoint => CapabilitySet::empty(),
-        ThreadRole::Collector => reads_maps(),
+        // Its priority is the highest but for passes.
+        ThreadRole::Collector => reads_maps().union(CapabilitySet::SYS_NICE),
         ThreadRole::Host => ENTERS_NAMESPACES,
         // CAP_SYS_ADMIN allows the same where the other was not given.
         ThreadRole::Grower if capabilities(None)?.effective.contains(CapabilitySet::BPF) => CapabilitySet::BPF,

@@ -13,7 +13,7 @@ use anyhow::Context as _;
 
 pub use self::capabilities::{begin, give_up_all};
 use self::{files::ReadableFiles, system_calls::AllowedCalls};
-use crate::{kernel::Kernel, model::snapshot::SandboxStatus};
+use crate::{kernel::Kernel, model::snapshot::SandboxStatus, threads::raise_priority};
 
 /// What a thread of the daemon does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,13 +89,12 @@ impl Sandbox {
     }
 }
 
-/// Starts the thread that makes room for more sockets.
+/// Starts the threads that make room for more sockets.
 ///
 /// # Errors
 /// As for [`Sandbox::spawn`].
 pub fn start_grower(sandbox: &Sandbox, kernel: &mut Kernel) -> anyhow::Result<()> {
-    match kernel.grower() {
-        Some(grower) => sandbox.spawn(ThreadRole::Grower, "grower", || (), move |()| grower.run()),
-        None => Ok(()),
-    }
+    let Some((grower, placer)) = kernel.grower()? else { return Ok(()) };
+    sandbox.spawn(ThreadRole::Grower, "placer", raise_priority, move |_| placer.run())?;
+    sandbox.spawn(ThreadRole::Grower, "grower", raise_priority, move |_| grower.run())
 }

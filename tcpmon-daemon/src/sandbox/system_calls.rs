@@ -150,11 +150,14 @@ impl AllowedCalls {
                 calls.allow(&[libc::SYS_clone3]);
             }
             ThreadRole::Collector => {
+                // Of itself.
+                calls.allow_if(libc::SYS_setpriority, &[equals(0, libc::PRIO_PROCESS.into()), equals(1, 0)]);
                 for command in READING_COMMANDS {
                     calls.allow_if(libc::SYS_bpf, &[equals(0, command.cast_unsigned())]);
                 }
             }
             ThreadRole::Grower => {
+                calls.allow(&[libc::SYS_epoll_pwait]);
                 for command in GROWING_COMMANDS {
                     calls.allow_if(libc::SYS_bpf, &[equals(0, command.cast_unsigned())]);
                 }

@@ -3,25 +3,41 @@
 
 use std::{
     io,
+    mem::MaybeUninit,
     os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
-    sync::mpsc::{Receiver, Sender},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+    },
+    time::Duration,
 };
 
 use aya::maps::MapData;
+use rustix::event::{EventfdFlags, epoll, eventfd};
 use tcpmon_common::{socket::SocketState, store::BLOCK};
 
-use super::{FreeStates, SPARE, free_state};
+use super::{FreeStates, SPARE, WAKE_AT, free_state};
 use crate::kernel::{
-    bpf::{BPF_BTF_LOAD, BPF_MAP_CREATE, BPF_MAP_UPDATE_BATCH, BPF_MAP_UPDATE_ELEM, MapElement, bpf},
+    bpf::{
+        BPF_BTF_LOAD, BPF_MAP_CREATE, BPF_MAP_LOOKUP_ELEM, BPF_MAP_UPDATE_BATCH, BPF_MAP_UPDATE_ELEM, MapElement, bpf,
+    },
     mapped::Mapped,
 };
 
-/// The most arrays that are added at once; each has an open descriptor until then.
-const MOST_AT_ONCE: u32 = 64;
+/// The most arrays that are added at once, so that the first of many are there soon.
+const MOST_AT_ONCE: u32 = 16;
 
 /// Of `enum bpf_map_type`.
 const BPF_MAP_TYPE_ARRAY: u32 = 2;
 const BPF_F_MMAPABLE: u32 = 1 << 10;
+
+/// Arrays that are added when the programs say that few states are left, or as many as there are if that is less: it is
+/// the beginning of a burst.
+const WHEN_FEW: u32 = 8;
+
+/// How long arrays usually take to be in their places.
+const PLACING_TIME: Duration = Duration::from_micros(50);
 
 /// The part of `union bpf_attr` that `BPF_MAP_CREATE` reads.
 #[repr(C)]
@@ -68,17 +84,74 @@ struct MapBatch {
 const KEY: u32 = 1;
 const VALUE: u32 = 2;
 
+/// What the store asks the grower for: a number of arrays, or the end.
+pub(super) struct Ask {
+    arrays: AtomicU32,
+    event: OwnedFd,
+}
+
+/// Instead of a number of arrays: there is no store any more.
+const END: u32 = u32::MAX;
+
+impl Ask {
+    pub(super) fn new() -> io::Result<Self> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { arrays: AtomicU32::new(0), event })
+    }
+
+    /// Asks for at least so many arrays.
+    pub(super) fn for_arrays(&self, count: u32) {
+        self.arrays.store(count, Ordering::Release);
+        let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+    }
+
+    pub(super) fn to_end(&self) {
+        self.for_arrays(END);
+    }
+}
+
 /// Makes arrays of states: as many as the store asks for, and more when few states are left. It ends with the store.
 pub struct Grower {
     /// The array of arrays.
-    states: MapData,
+    states: Arc<MapData>,
     free: FreeStates,
     types: OwnedFd,
     /// Arrays that there are, and the most that there may be.
     blocks: u32,
     max_blocks: u32,
-    asked: Receiver<u32>,
+    /// Whether many arrays take one call.
+    at_once: bool,
+    asked: Arc<Ask>,
     made: Sender<io::Result<Mapped<SocketState>>>,
+    threads: Option<Threads>,
+}
+
+/// What a grower on a thread of its own has: what wakes it, and what it and the placer tell each other.
+struct Threads {
+    events: OwnedFd,
+    _ring: OwnedFd,
+    blocks: Sender<(u32, Vec<OwnedFd>)>,
+    done: Receiver<io::Result<bool>>,
+}
+
+/// Puts arrays into the array of arrays for the grower. Programs find them at once, but the kernel makes this thread
+/// wait after that until no program sees the former content of their places, 4 to 20 ms on a busy host. It ends with
+/// the grower.
+pub struct Placer {
+    states: Arc<MapData>,
+    blocks: Receiver<(u32, Vec<OwnedFd>)>,
+    done: Sender<io::Result<bool>>,
+}
+
+impl Placer {
+    /// Works until the grower is gone.
+    pub fn run(self) {
+        while let Ok((first, blocks)) = self.blocks.recv() {
+            if self.done.send(set_blocks(self.states.fd().as_fd(), first, &blocks)).is_err() {
+                return;
+            }
+        }
+    }
 }
 
 impl Grower {
@@ -86,22 +159,48 @@ impl Grower {
         states: MapData,
         free: FreeStates,
         max_blocks: u32,
-        asked: Receiver<u32>,
+        asked: Arc<Ask>,
         made: Sender<io::Result<Mapped<SocketState>>>,
     ) -> io::Result<Self> {
-        Ok(Self { states, free, types: load_types()?, blocks: 0, max_blocks, asked, made })
+        let (states, types) = (Arc::new(states), load_types()?);
+        Ok(Self { states, free, types, blocks: 0, max_blocks, at_once: true, asked, made, threads: None })
+    }
+
+    /// Prepares it, and what places its arrays, for threads of their own. The programs wake it through the `ring`.
+    ///
+    /// # Errors
+    /// If there are no more descriptors.
+    pub(in crate::kernel) fn prepare(mut self, ring: OwnedFd) -> io::Result<(Self, Placer)> {
+        // Woken by what is new: it is the collector that takes what is in the ring.
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&events, &ring, epoll::EventData::new_u64(0), flags)?;
+        epoll::add(&events, &self.asked.event, epoll::EventData::new_u64(1), flags)?;
+        let ((blocks, to_place), (done, placed)) = (channel(), channel());
+        self.threads = Some(Threads { events, _ring: ring, blocks, done: placed });
+        let placer = Placer { states: Arc::clone(&self.states), blocks: to_place, done };
+        Ok((self, placer))
     }
 
     /// Works until the store is gone.
     pub fn run(mut self) {
-        while let Ok(wanted) = self.asked.recv() {
+        while let Some(threads) = &self.threads {
+            // An error is a signal.
+            let _ = epoll::wait(&threads.events, &mut [MaybeUninit::<epoll::Event>::uninit(); 2], None);
+            let wanted = self.asked.arrays.load(Ordering::Acquire);
+            if wanted == END {
+                return;
+            }
             loop {
-                let few = SPARE.saturating_sub(self.free.free()).div_ceil(BLOCK);
-                let count = few.max(wanted.saturating_sub(self.blocks)).min(self.max_blocks.saturating_sub(self.blocks));
+                let free = self.free.free();
+                let burst = if free <= WAKE_AT { self.blocks.min(WHEN_FEW) } else { 0 };
+                let count =
+                    SPARE.saturating_sub(free).div_ceil(BLOCK).max(burst).max(wanted.saturating_sub(self.blocks));
+                let count = count.min(self.max_blocks.saturating_sub(self.blocks));
                 if count == 0 {
                     break;
                 }
-                let added = self.add(count.min(MOST_AT_ONCE));
+                let added = self.add(count.min(if self.at_once { MOST_AT_ONCE } else { 1 }));
                 self.free.set_wake();
                 if let Err(error) = added {
                     // Without a store, there is nobody to tell.
@@ -127,16 +226,38 @@ impl Grower {
                 }
             }
             let last = Mapped::map(last.as_fd(), BLOCK as usize)?;
-            // Programs find them from here on.
-            set_blocks(self.states.fd().as_fd(), self.blocks, &blocks)?;
-            self.blocks += blocks.len() as u32;
+            let count = blocks.len() as u32;
+            self.place(blocks)?;
+            self.blocks += count;
             // The store has them before any of their states can be taken: it finds each state that has ended.
             for block in mapped {
                 let _ = self.made.send(Ok(block));
             }
-            self.free.give(first, &last, BLOCK as usize - 1, blocks.len() as u32 * BLOCK);
+            self.free.give(first, &last, BLOCK as usize - 1, count * BLOCK);
         }
         refused
+    }
+
+    /// Lets programs find these arrays.
+    fn place(&mut self, blocks: Vec<OwnedFd>) -> io::Result<()> {
+        let states = self.states.fd().as_fd();
+        let Some(threads) = &self.threads else {
+            self.at_once = set_blocks(states, self.blocks, &blocks)?;
+            return Ok(());
+        };
+        let last = self.blocks + blocks.len() as u32 - 1;
+        let ended = || io::Error::other("the thread that puts them into their places has ended");
+        threads.blocks.send((self.blocks, blocks)).map_err(|_| ended())?;
+        // In the order of their places.
+        while !is_set(states, last)? {
+            match threads.done.recv_timeout(PLACING_TIME) {
+                Ok(Err(error)) => return Err(error),
+                // Often the former arrays.
+                Ok(Ok(_)) | Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(ended()),
+            }
+        }
+        Ok(())
     }
 }
 
@@ -190,11 +311,21 @@ fn create_block(types: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Puts arrays of states into the array of arrays, which keeps them: the first at this place.
-///
-/// The kernel waits after each call until no program sees the former content of a place, which takes it 4 to 15 ms, so
-/// there is one call for all where there can be (Linux 5.19).
-fn set_blocks(states: BorrowedFd<'_>, first: u32, blocks: &[OwnedFd]) -> io::Result<()> {
+/// Whether there is an array of states at this place of the array of arrays.
+fn is_set(states: BorrowedFd<'_>, number: u32) -> io::Result<bool> {
+    let mut id = 0_u32;
+    let mut element = MapElement::new(states, &raw const number, &raw mut id);
+    // SAFETY: the key and the value live during the call.
+    match unsafe { bpf(BPF_MAP_LOOKUP_ELEM, &mut element) } {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Puts arrays of states into the array of arrays, which keeps them: the first at this place. Returns whether one call
+/// was enough (Linux 5.19).
+fn set_blocks(states: BorrowedFd<'_>, first: u32, blocks: &[OwnedFd]) -> io::Result<bool> {
     let keys: Vec<u32> = (first..).take(blocks.len()).collect();
     let values: Vec<u32> = blocks.iter().map(|block| block.as_raw_fd() as u32).collect();
     let mut batch = MapBatch {
@@ -209,11 +340,12 @@ fn set_blocks(states: BorrowedFd<'_>, first: u32, blocks: &[OwnedFd]) -> io::Res
     };
     // SAFETY: there are `count` keys and values, which live during the call.
     if unsafe { bpf(BPF_MAP_UPDATE_BATCH, &mut batch) }.is_ok() {
-        return Ok(());
+        return Ok(true);
     }
     keys.iter().zip(&values).try_for_each(|(key, value)| {
         let mut element = MapElement::new(states, &raw const *key, &raw const *value);
         // SAFETY: the key and the value live during the call.
         unsafe { bpf(BPF_MAP_UPDATE_ELEM, &mut element) }.map(drop)
-    })
+    })?;
+    Ok(false)
 }

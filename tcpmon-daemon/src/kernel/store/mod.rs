@@ -11,7 +11,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicU32, AtomicU64, Ordering},
-        mpsc::{self, Receiver, Sender},
+        mpsc::{self, Receiver},
     },
     time::{Duration, Instant},
 };
@@ -24,7 +24,8 @@ use tcpmon_common::{
 use tracing::warn;
 use zerocopy::FromZeros as _;
 
-pub use self::grow::Grower;
+use self::grow::Ask;
+pub use self::grow::{Grower, Placer};
 use super::mapped::Mapped;
 
 /// Free states that are kept ready when few connections begin.
@@ -59,8 +60,7 @@ pub(super) struct Store {
     blocks: Vec<Mapped<SocketState>>,
     free: FreeStates,
     max_blocks: u32,
-    /// Asks for at least so many arrays.
-    ask: Sender<u32>,
+    ask: Arc<Ask>,
     /// The arrays that were made.
     made: Receiver<io::Result<Mapped<SocketState>>>,
     /// States that were taken up to this time.
@@ -83,10 +83,10 @@ impl Store {
         free.control
             .set(0, StoreControl { free: NO_STATE.into(), ended: NO_STATE.into(), ..StoreControl::new_zeroed() });
         let max_blocks = max_sockets.min(MAX_STATES).div_ceil(BLOCK);
-        let (ask, asked) = mpsc::channel();
+        let ask = Arc::new(Ask::new()?);
         let (send, made) = mpsc::channel();
         let free_of_grower = FreeStates { control: FreeStates::new(control)?.control, given: Arc::clone(&free.given) };
-        let mut grower = Grower::new(states, free_of_grower, max_blocks, asked, send)?;
+        let mut grower = Grower::new(states, free_of_grower, max_blocks, Arc::clone(&ask), send)?;
         let first = now.saturating_add(SPARE).div_ceil(BLOCK).min(max_blocks);
         grower.add(first)?;
         free.set_wake();
@@ -213,13 +213,14 @@ impl Store {
         let refused = self.refused.is_some_and(|at| at.elapsed() < AFTER_REFUSAL);
         if self.blocks.len() < wanted as usize && !refused {
             // It is asked again and again until it has made them, which costs little.
-            let _ = self.ask.send(wanted);
+            self.ask.for_arrays(wanted);
         }
     }
+}
 
-    /// Lets the store grow if few states are left, also while its owner does not.
-    pub(super) fn waker(&self) -> Sender<u32> {
-        self.ask.clone()
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.ask.to_end();
     }
 }
 
