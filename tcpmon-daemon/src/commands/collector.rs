@@ -36,8 +36,7 @@ use crate::{
         snapshot::{MapUse, NapiPolls, ProgramRuns, Snapshot},
         table::{Table, TableLimits},
     },
-    sandbox::{self, Sandbox, ThreadRole},
-    threads::{Ordinary, raise_priority},
+    sandbox::{self, Ordinary, Sandbox, ThreadRole, raise_priority},
 };
 
 /// How often the ring is emptied if a quarter of it does not fill up before: each time costs some 20 us of CPU.

@@ -52,8 +52,7 @@ use crate::{
     decode::{self, Event},
     host::softnet::online_cpus,
     kernel::{Kernel, Options, TraceFilter, monotonic_ns},
-    sandbox::{self, Sandbox},
-    threads::raise_priority,
+    sandbox::{self, Sandbox, raise_priority},
     trigger::TriggerWatch,
 };
 

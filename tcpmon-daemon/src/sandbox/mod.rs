@@ -5,15 +5,19 @@
 
 mod capabilities;
 mod files;
+mod priority;
 mod system_calls;
 
 use std::{io, path::PathBuf, sync::mpsc, thread};
 
 use anyhow::Context as _;
 
-pub use self::capabilities::{begin, give_up_all};
+pub use self::{
+    capabilities::{begin, give_up_all},
+    priority::{Ordinary, raise_priority},
+};
 use self::{files::ReadableFiles, system_calls::AllowedCalls};
-use crate::{kernel::Kernel, model::snapshot::SandboxStatus, threads::raise_priority};
+use crate::{kernel::Kernel, model::snapshot::SandboxStatus};
 
 /// What a thread of the daemon does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

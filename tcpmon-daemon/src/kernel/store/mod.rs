@@ -32,8 +32,8 @@ use super::mapped::Mapped;
 const SPARE: u32 = 3 * BLOCK;
 
 /// The programs wake user space when no more of them are left. At 25,000 connections a second, both ends of which are
-/// on this host, they last for 50 ms. In this time, two threads have to get a CPU, which such a rate keeps busy, and the
-/// kernel takes 4 to 15 ms to add arrays ([`Grower::add`]).
+/// on this host, they last for 50 ms. In this time, threads have to get a CPU, which such a rate keeps busy, and each
+/// array takes 1 ms.
 const WAKE_AT: u32 = SPARE - BLOCK / 2;
 
 /// States are kept ready for the connections of this time: nothing is lost while the daemon is stopped for half a
