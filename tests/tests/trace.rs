@@ -284,15 +284,22 @@ fn an_event_loop_has_all_bytes_of_each_of_its_sockets() {
     let sockets = totals(&traced, "socket");
     assert_eq!(sockets.len() as u64, FLOWS, "{:?}", traced.records.last());
     let lost = &traced.records.last().unwrap()["lost"];
-    for socket in sockets {
+    // Where programs can be preempted, a read can be missed, which is in none of the totals if it is a socket's last
+    // one, and so can records of a timeslice.
+    let [edges, reads] =
+        ["timeslice_edge", "recursion_tcp_rcv_space_adjust"].map(|what| lost[what].as_u64().unwrap());
+    assert!(edges + reads == 0 || truth::tracepoints_are_preemptible(), "lost {lost}");
+    let mut short = 0;
+    for &socket in &sockets {
         let of_socket = |key: &str| socket[key].as_u64().unwrap();
         let own: Vec<_> = slices.iter().copied().filter(|slice| slice["cookie"] == socket["cookie"]).collect();
-        assert_eq!((of_socket("read_bytes"), of_socket("received_bytes")), (bytes, bytes), "{socket}");
-        assert_eq!(
-            (of_socket("timeslices_read_bytes"), sum(&own, "read_bytes")),
-            (bytes, bytes),
-            "{socket}, lost {lost}"
-        );
+        let (read, recorded) = (of_socket("read_bytes"), of_socket("timeslices_read_bytes"));
+        assert_eq!((of_socket("received_bytes"), sum(&own, "read_bytes")), (bytes, recorded), "{socket}, lost {lost}");
+        if (read, recorded) != (bytes, bytes) {
+            assert!(edges + reads > 0 && recorded <= read && read <= bytes, "{socket}, lost {lost}");
+            short += u64::from(read < bytes);
+            continue;
+        }
         assert_eq!(sum(&own, "arrived_off_cpu_bytes") + sum(&own, "arrived_on_cpu_bytes"), bytes, "{socket}");
         assert_eq!((&socket["closed"], &socket["timeslices_complete"]), (&true.into(), &true.into()));
         // What was decided after the last record is in the total only.
@@ -301,12 +308,13 @@ fn an_event_loop_has_all_bytes_of_each_of_its_sockets() {
             assert!(whole >= part, "{key}: {part} of {whole}");
         }
     }
+    assert!(short <= reads, "{short} sockets lack bytes, lost {lost}");
     // More sockets in one timeslice than are kept from one to the next.
     let of_one_timeslice =
         |slice: &Value| slices.iter().filter(|other| other["deactivated_ns"] == slice["deactivated_ns"]).count();
     assert!(slices.iter().any(|slice| of_one_timeslice(slice) > 8));
     let thread = totals(&traced, "thread");
-    assert_eq!((thread.len(), thread[0]["read_bytes"].as_u64()), (1, Some(FLOWS * bytes)));
+    assert_eq!((thread.len(), thread[0]["read_bytes"].as_u64()), (1, Some(sum(&sockets, "read_bytes"))));
 }
 
 #[test]
