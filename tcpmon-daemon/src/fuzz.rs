@@ -18,7 +18,7 @@ use zerocopy::FromBytes as _;
 use crate::{
     config::Config,
     decode::{self, Event},
-    host::{self, link::LinkMessage, netlink::Answers, qdisc::QdiscMessage, stuck::SocketMessage},
+    host::{self, link::Link, netlink::Answers, qdisc::Qdisc, stuck::SocketAnswer},
     http::{self, DataSource, Endpoint, TelemetryPath, Unavailable},
     kernel, live,
     metrics::Identity,
@@ -167,9 +167,9 @@ fn live(bytes: &[u8]) {
 
 /// Answers of the kernel's netlink protocols.
 fn netlink(bytes: &[u8]) {
-    let _ = Answers::<LinkMessage>::default().add(bytes);
-    let _ = Answers::<QdiscMessage>::default().add(bytes);
-    let _ = Answers::<SocketMessage>::default().add(bytes);
+    let _ = Answers::<Link>::default().add(bytes);
+    let _ = Answers::<Qdisc>::default().add(bytes);
+    let _ = Answers::<SocketAnswer>::default().add(bytes);
 }
 
 /// Files below `/proc` and `/sys`: the first byte chooses one.

@@ -19,7 +19,7 @@ use tcpmon_tests::{Daemon, Lab, MemoryCgroup, Page, Refused, Traffic, eventually
 use tempfile::TempDir;
 
 /// System calls that a daemon makes while it runs, each with an error that it can have.
-const WHILE_IT_RUNS: [(&str, &str); 27] = [
+const WHILE_IT_RUNS: [(&str, &str); 28] = [
     ("accept4", "EMFILE"),
     ("accept4", "ECONNABORTED"),
     ("bind", "ENOMEM"),
@@ -41,6 +41,7 @@ const WHILE_IT_RUNS: [(&str, &str); 27] = [
     ("sendto", "ENOBUFS"),
     ("sendto", "EPIPE"),
     ("setns", "ENOMEM"),
+    ("setpriority", "EPERM"),
     ("setsockopt", "ENOBUFS"),
     ("shutdown", "ENOTCONN"),
     ("socket", "EMFILE"),
@@ -51,18 +52,21 @@ const WHILE_IT_RUNS: [(&str, &str); 27] = [
 
 /// System calls for memory and threads that a daemon makes while it starts, with an error that each can have, and which
 /// of these calls fails: the first ones are those of the dynamic linker.
-const OF_MEMORY: [(&str, &str, u32); 12] = [
+const OF_MEMORY: [(&str, &str, u32); 15] = [
     ("capget", "EPERM", 1),
     ("capset", "EPERM", 1),
     ("clone3", "EAGAIN", 1),
     ("clone3", "EAGAIN", 2),
     ("clone3", "EAGAIN", 3),
+    ("clone3", "EAGAIN", 4),
+    ("getpriority", "ESRCH", 1),
     ("madvise", "ENOMEM", 1),
     ("mmap", "ENOMEM", 30),
     ("mprotect", "ENOMEM", 7),
     ("mremap", "ENOMEM", 1),
     ("munmap", "ENOMEM", 2),
     ("sched_getaffinity", "EPERM", 1),
+    ("setpriority", "EACCES", 1),
     ("sigaltstack", "ENOMEM", 1),
 ];
 
@@ -82,13 +86,14 @@ const OF_FILES: [(&str, &str, u32); 11] = [
 ];
 
 /// The same for programs, maps and the event loop.
-const OF_PROGRAMS: [(&str, &str, u32); 9] = [
+const OF_PROGRAMS: [(&str, &str, u32); 10] = [
     ("bpf", "ENOMEM", 1),
     ("bpf", "ENOMEM", 10),
     ("bpf", "EPERM", 40),
     ("bpf", "ENOSPC", 80),
     ("epoll_create1", "EMFILE", 1),
     ("epoll_ctl", "ENOSPC", 1),
+    ("epoll_pwait", "EINTR", 1),
     ("epoll_wait", "EINTR", 1),
     ("eventfd2", "EMFILE", 1),
     ("setns", "ENOMEM", 1),

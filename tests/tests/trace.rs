@@ -286,8 +286,7 @@ fn an_event_loop_has_all_bytes_of_each_of_its_sockets() {
     let lost = &traced.records.last().unwrap()["lost"];
     // Where programs can be preempted, a read can be missed, which is in none of the totals if it is a socket's last
     // one, and so can records of a timeslice.
-    let [edges, reads] =
-        ["timeslice_edge", "recursion_tcp_rcv_space_adjust"].map(|what| lost[what].as_u64().unwrap());
+    let [edges, reads] = ["timeslice_edge", "recursion_tcp_rcv_space_adjust"].map(|what| lost[what].as_u64().unwrap());
     assert!(edges + reads == 0 || truth::tracepoints_are_preemptible(), "lost {lost}");
     let mut short = 0;
     for &socket in &sockets {

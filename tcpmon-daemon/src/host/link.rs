@@ -3,15 +3,13 @@
 //! Only what is used is decoded. The kernel passes on some names as whoever set them has written them, in any encoding:
 //! an attribute that is not as expected costs that attribute, and nothing else.
 
-use std::{convert::Infallible, io, mem::size_of};
+use std::io;
 
-use netlink_packet_core::{
-    NetlinkDeserializable, NetlinkHeader, NetlinkPayload, NetlinkSerializable, NlaBuffer, NlasIterator,
-};
+use netlink_packet_core::{NlaBuffer, NlasIterator};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::netlink::dump;
+use super::netlink::{self, Object};
 
 /// Message types (`linux/rtnetlink.h`).
 const RTM_NEWLINK: u16 = 16;
@@ -34,7 +32,7 @@ const WORKING: [u8; 2] = [0, 6];
 /// `struct ifinfomsg`.
 #[derive(Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(C)]
-struct InterfaceInfo {
+pub(crate) struct InterfaceInfo {
     family: u8,
     padding: u8,
     device_type: u16,
@@ -87,55 +85,18 @@ pub(crate) struct LinkStats {
 /// # Errors
 /// rtnetlink does not answer.
 pub(crate) fn list() -> io::Result<Vec<Link>> {
-    let answers = dump(NETLINK_ROUTE, LinkMessage::List)?;
-    let links = answers.into_iter().filter_map(|answer| match answer {
-        LinkMessage::Device(link) => Some(*link),
-        LinkMessage::List | LinkMessage::Other => None,
-    });
-    Ok(links.collect())
+    Ok(netlink::list(InterfaceInfo::default())?.0)
 }
 
-/// What goes to rtnetlink and comes from it.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum LinkMessage {
-    /// The request for all devices.
-    List,
-    /// A device.
-    Device(Box<Link>),
-    /// Something that was not asked for, or is too short.
-    Other,
-}
+impl Object for Link {
+    type Request = InterfaceInfo;
+    const PROTOCOL: isize = NETLINK_ROUTE;
+    const REQUEST: u16 = RTM_GETLINK;
+    const ANSWER: u16 = RTM_NEWLINK;
 
-impl From<LinkMessage> for NetlinkPayload<LinkMessage> {
-    fn from(message: LinkMessage) -> Self {
-        Self::InnerMessage(message)
-    }
-}
-
-impl NetlinkSerializable for LinkMessage {
-    fn message_type(&self) -> u16 {
-        RTM_GETLINK
-    }
-
-    fn buffer_len(&self) -> usize {
-        size_of::<InterfaceInfo>()
-    }
-
-    fn serialize(&self, buffer: &mut [u8]) {
-        buffer.copy_from_slice(InterfaceInfo::default().as_bytes());
-    }
-}
-
-impl NetlinkDeserializable for LinkMessage {
-    type Error = Infallible;
-
-    fn deserialize(header: &NetlinkHeader, payload: &[u8]) -> Result<Self, Infallible> {
-        Ok(match InterfaceInfo::read_from_prefix(payload) {
-            Ok((info, attributes)) if header.message_type == RTM_NEWLINK => {
-                Self::Device(Box::new(Link::new(&info, attributes)))
-            }
-            _ => Self::Other,
-        })
+    fn decode(payload: &[u8]) -> Option<Self> {
+        let (info, attributes) = InterfaceInfo::read_from_prefix(payload).ok()?;
+        Some(Self::new(&info, attributes))
     }
 }
 
@@ -176,6 +137,7 @@ pub(super) fn text(value: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::netlink::tests::decoded;
 
     const IFLA_IFALIAS: u16 = 20;
 
@@ -189,12 +151,9 @@ mod tests {
 
     /// The device with index 7 and these attributes.
     fn link(attributes: &[Vec<u8>]) -> Link {
-        let mut header = NetlinkHeader::default();
-        header.message_type = RTM_NEWLINK;
         let mut payload = InterfaceInfo { index: 7, ..InterfaceInfo::default() }.as_bytes().to_vec();
         payload.extend(attributes.concat());
-        let Ok(LinkMessage::Device(link)) = LinkMessage::deserialize(&header, &payload) else { panic!("no device") };
-        *link
+        decoded(RTM_NEWLINK, &payload).expect("a device")
     }
 
     #[test]

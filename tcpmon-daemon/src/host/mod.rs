@@ -11,7 +11,7 @@ pub(crate) mod kernel_log;
 pub(crate) mod link;
 mod monotonic;
 mod namespaces;
-pub mod netlink;
+pub(crate) mod netlink;
 pub(crate) mod netstat;
 mod network;
 pub(crate) mod psi;

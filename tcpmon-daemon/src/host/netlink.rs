@@ -1,54 +1,60 @@
-//! One netlink request and its answers, for any netlink protocol.
+//! Lists of the kernel's objects by netlink, of which no more than what is used is decoded.
 
-use std::fmt::Debug;
-use std::io::{Error, ErrorKind, Result};
+use std::{
+    convert::Infallible,
+    fmt::Debug,
+    io::{Error, ErrorKind, Result},
+};
 
-use netlink_packet_core::{NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST};
-use netlink_packet_core::{NetlinkDeserializable, NetlinkHeader, NetlinkMessage, NetlinkPayload, NetlinkSerializable};
+use netlink_packet_core::{
+    NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+    NetlinkSerializable,
+};
 use netlink_sys::{Socket, SocketAddr};
+use zerocopy::{Immutable, IntoBytes};
 
 /// Number of times that a list is requested that changes each time while the kernel sends it.
 const TRIES: u32 = 5;
 
-/// Requests all objects of a kind.
+/// An object that the kernel lists.
+pub(crate) trait Object: Debug {
+    /// What a request says.
+    type Request: Copy + Debug + IntoBytes + Immutable;
+    /// The netlink protocol.
+    const PROTOCOL: isize;
+    /// Type of a message that asks for the list.
+    const REQUEST: u16;
+    /// Type of a message with an object.
+    const ANSWER: u16;
+
+    /// What a message says; `None` if it is too short.
+    fn decode(payload: &[u8]) -> Option<Self>
+    where
+        Self: Sized;
+}
+
+/// All objects that are asked for, as the calling thread's network namespace has them; and how many other messages came.
 ///
 /// # Errors
-/// As [`exchange`], and if the kernel's list changes all the time.
-pub fn dump<M>(protocol: isize, message: M) -> Result<Vec<M>>
-where
-    M: NetlinkSerializable + NetlinkDeserializable + Debug + Clone + Into<NetlinkPayload<M>>,
-{
+/// The system's error, or that of the kernel's error message, and if the kernel's list changes all the time.
+pub(crate) fn list<O: Object>(request: O::Request) -> Result<(Vec<O>, u64)> {
     for _ in 0..TRIES {
-        let answers = request(protocol, message.clone(), NLM_F_DUMP)?;
+        let answers = answers_to(request)?;
         if !answers.interrupted {
-            return Ok(answers.messages);
+            return Ok((answers.objects, answers.others));
         }
     }
     Err(Error::new(ErrorKind::Interrupted, format!("the list changed {TRIES} times while the kernel sent it")))
 }
 
-/// Sends one request with these flags in addition to REQUEST, and collects the answers to it.
-///
-/// # Errors
-/// The system's error, or that of the kernel's error message.
-pub fn exchange<M>(protocol: isize, message: M, flags: u16) -> Result<Vec<M>>
-where
-    M: NetlinkSerializable + NetlinkDeserializable + Debug + Into<NetlinkPayload<M>>,
-{
-    Ok(request(protocol, message, flags)?.messages)
-}
-
-fn request<M>(protocol: isize, message: M, flags: u16) -> Result<Answers<M>>
-where
-    M: NetlinkSerializable + NetlinkDeserializable + Debug + Into<NetlinkPayload<M>>,
-{
-    let mut socket = Socket::new(protocol)?;
+fn answers_to<O: Object>(request: O::Request) -> Result<Answers<O>> {
+    let mut socket = Socket::new(O::PROTOCOL)?;
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
 
     let mut header = NetlinkHeader::default();
-    header.flags = NLM_F_REQUEST | flags;
-    let mut request = NetlinkMessage::new(header, message.into());
+    header.flags = NLM_F_REQUEST | NLM_F_DUMP;
+    let mut request = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(Message::<O>::Request(request)));
     request.finalize();
     let mut bytes = vec![0; request.buffer_len()];
     request.serialize(&mut bytes);
@@ -59,29 +65,70 @@ where
     Ok(answers)
 }
 
+/// What goes to the kernel and comes from it.
+#[derive(Debug)]
+enum Message<O: Object> {
+    /// The request for a list.
+    Request(O::Request),
+    /// An object.
+    Object(O),
+    /// Something that was not asked for, or is too short.
+    Other,
+}
+
+impl<O: Object> NetlinkSerializable for Message<O> {
+    fn message_type(&self) -> u16 {
+        O::REQUEST
+    }
+
+    fn buffer_len(&self) -> usize {
+        size_of::<O::Request>()
+    }
+
+    fn serialize(&self, buffer: &mut [u8]) {
+        // Nothing else is sent.
+        if let Self::Request(request) = self {
+            buffer.copy_from_slice(request.as_bytes());
+        }
+    }
+}
+
+impl<O: Object> NetlinkDeserializable for Message<O> {
+    type Error = Infallible;
+
+    fn deserialize(header: &NetlinkHeader, payload: &[u8]) -> std::result::Result<Self, Infallible> {
+        let object = (header.message_type == O::ANSWER).then(|| O::decode(payload)).flatten();
+        Ok(object.map_or(Self::Other, Self::Object))
+    }
+}
+
 /// The answers to a request.
 #[derive(Debug)]
-pub(crate) struct Answers<M> {
-    pub(super) messages: Vec<M>,
+pub(crate) struct Answers<O> {
+    pub(super) objects: Vec<O>,
+    /// Other messages.
+    others: u64,
     /// The kernel's list changed while it was sent, so that objects may be missing or be there twice.
     interrupted: bool,
 }
 
-impl<M> Default for Answers<M> {
+impl<O> Default for Answers<O> {
     fn default() -> Self {
-        Self { messages: Vec::new(), interrupted: false }
+        Self { objects: Vec::new(), others: 0, interrupted: false }
     }
 }
 
-impl<M: NetlinkDeserializable> Answers<M> {
+impl<O: Object> Answers<O> {
     /// Adds what is in a datagram of the kernel. True if no more follow.
     pub(crate) fn add(&mut self, datagram: &[u8]) -> Result<bool> {
         let mut rest = datagram;
         while !rest.is_empty() {
-            let answer = NetlinkMessage::<M>::deserialize(rest).map_err(|error| Error::other(error.to_string()))?;
+            let answer =
+                NetlinkMessage::<Message<O>>::deserialize(rest).map_err(|error| Error::other(error.to_string()))?;
             self.interrupted |= answer.header.flags & NLM_F_DUMP_INTR != 0;
             match answer.payload {
-                NetlinkPayload::InnerMessage(message) => self.messages.push(message),
+                NetlinkPayload::InnerMessage(Message::Object(object)) => self.objects.push(object),
+                NetlinkPayload::InnerMessage(Message::Request(_) | Message::Other) => self.others += 1,
                 NetlinkPayload::Done(_) => return Ok(true),
                 NetlinkPayload::Error(error) => match error.code {
                     None => return Ok(true),
@@ -97,17 +144,37 @@ impl<M: NetlinkDeserializable> Answers<M> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::num::NonZeroI32;
 
     use netlink_packet_core::{DoneMessage, ErrorMessage, NLM_F_MULTIPART};
 
     use super::*;
-    use crate::host::link::LinkMessage;
 
-    type LinkAnswers = Answers<LinkMessage>;
+    /// The object in a message of this type.
+    pub(in crate::host) fn decoded<O: Object>(message_type: u16, payload: &[u8]) -> Option<O> {
+        let mut header = NetlinkHeader::default();
+        header.message_type = message_type;
+        let Ok(message) = Message::deserialize(&header, payload);
+        if let Message::Object(object) = message { Some(object) } else { None }
+    }
 
-    fn bytes(payload: NetlinkPayload<LinkMessage>, flags: u16) -> Vec<u8> {
+    /// An object that has a number.
+    #[derive(Debug)]
+    struct Number;
+
+    impl Object for Number {
+        type Request = u32;
+        const PROTOCOL: isize = 0;
+        const REQUEST: u16 = 18;
+        const ANSWER: u16 = 18;
+
+        fn decode(payload: &[u8]) -> Option<Self> {
+            (payload.len() >= size_of::<u32>()).then_some(Self)
+        }
+    }
+
+    fn bytes(payload: NetlinkPayload<Message<Number>>, flags: u16) -> Vec<u8> {
         let mut header = NetlinkHeader::default();
         header.flags = flags;
         let mut message = NetlinkMessage::new(header, payload);
@@ -119,13 +186,13 @@ mod tests {
 
     #[test]
     fn a_list_that_changed_while_it_was_sent_is_marked() {
-        let link = || NetlinkPayload::InnerMessage(LinkMessage::List);
+        let link = || NetlinkPayload::InnerMessage(Message::Request(7));
         let done = || NetlinkPayload::Done(DoneMessage::default());
-        let mut whole = LinkAnswers::default();
+        let mut whole = Answers::<Number>::default();
         assert!(!whole.add(&bytes(link(), NLM_F_MULTIPART)).unwrap());
         assert!(whole.add(&bytes(done(), NLM_F_MULTIPART)).unwrap());
-        assert!(!whole.interrupted && whole.messages.len() == 1);
-        let mut changed = LinkAnswers::default();
+        assert!(!whole.interrupted && whole.objects.len() == 1);
+        let mut changed = Answers::<Number>::default();
         changed.add(&bytes(link(), NLM_F_MULTIPART | NLM_F_DUMP_INTR)).unwrap();
         assert!(changed.add(&bytes(done(), NLM_F_MULTIPART)).unwrap() && changed.interrupted);
     }
@@ -135,7 +202,7 @@ mod tests {
         let error = |code| {
             let mut error = ErrorMessage::default();
             error.code = NonZeroI32::new(code);
-            LinkAnswers::default().add(&bytes(NetlinkPayload::Error(error), 0))
+            Answers::<Number>::default().add(&bytes(NetlinkPayload::Error(error), 0))
         };
         assert!(error(0).unwrap());
         assert_eq!(error(-libc::ENODEV).unwrap_err().raw_os_error(), Some(libc::ENODEV));

@@ -2,13 +2,16 @@
 //!
 //! As in [`super::link`], only what is used is decoded.
 
-use std::{collections::BTreeMap, convert::Infallible, io, mem::size_of};
+use std::{collections::BTreeMap, io};
 
-use netlink_packet_core::{NetlinkDeserializable, NetlinkHeader, NetlinkPayload, NetlinkSerializable, NlasIterator};
+use netlink_packet_core::NlasIterator;
 use netlink_sys::protocols::NETLINK_ROUTE;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::{link::text, netlink::dump};
+use super::{
+    link::text,
+    netlink::{self, Object},
+};
 
 /// Message types (`linux/rtnetlink.h`).
 const RTM_NEWQDISC: u16 = 36;
@@ -24,7 +27,7 @@ const TC_H_MAJ_MASK: u32 = 0xffff_0000;
 /// `struct tcmsg`.
 #[derive(Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(C)]
-struct TrafficControl {
+pub(crate) struct TrafficControl {
     family: u8,
     padding: [u8; 3],
     device: u32,
@@ -51,12 +54,7 @@ pub(crate) struct Qdisc {
 /// # Errors
 /// rtnetlink does not answer.
 pub(crate) fn list() -> io::Result<Vec<Qdisc>> {
-    let answers = dump(NETLINK_ROUTE, QdiscMessage::List)?;
-    let qdiscs = answers.into_iter().filter_map(|answer| match answer {
-        QdiscMessage::Qdisc(qdisc) => Some(qdisc),
-        QdiscMessage::List | QdiscMessage::Other => None,
-    });
-    Ok(qdiscs.collect())
+    Ok(netlink::list(TrafficControl::default())?.0)
 }
 
 /// Number of children of a device's root by their kind: `mq` has one for each transmit queue.
@@ -70,58 +68,26 @@ pub(crate) fn below_root(qdiscs: &[Qdisc], device: u32) -> BTreeMap<String, u64>
     kinds
 }
 
-/// What goes to rtnetlink and comes from it.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum QdiscMessage {
-    /// The request for all queueing disciplines.
-    List,
-    /// A queueing discipline.
-    Qdisc(Qdisc),
-    /// Something that was not asked for, or is too short.
-    Other,
-}
+impl Object for Qdisc {
+    type Request = TrafficControl;
+    const PROTOCOL: isize = NETLINK_ROUTE;
+    const REQUEST: u16 = RTM_GETQDISC;
+    const ANSWER: u16 = RTM_NEWQDISC;
 
-impl From<QdiscMessage> for NetlinkPayload<QdiscMessage> {
-    fn from(message: QdiscMessage) -> Self {
-        Self::InnerMessage(message)
-    }
-}
-
-impl NetlinkSerializable for QdiscMessage {
-    fn message_type(&self) -> u16 {
-        RTM_GETQDISC
-    }
-
-    fn buffer_len(&self) -> usize {
-        size_of::<TrafficControl>()
-    }
-
-    fn serialize(&self, buffer: &mut [u8]) {
-        buffer.copy_from_slice(TrafficControl::default().as_bytes());
-    }
-}
-
-impl NetlinkDeserializable for QdiscMessage {
-    type Error = Infallible;
-
-    fn deserialize(header: &NetlinkHeader, payload: &[u8]) -> Result<Self, Infallible> {
-        Ok(match TrafficControl::read_from_prefix(payload) {
-            Ok((qdisc, attributes)) if header.message_type == RTM_NEWQDISC => {
-                // After one whose length is wrong, there is no next one.
-                let mut attributes = NlasIterator::new(attributes).map_while(Result::ok);
-                let kind = attributes.find(|attribute| attribute.kind() == TCA_KIND);
-                let kind = kind.map(|kind| text(kind.value())).unwrap_or_default();
-                Self::Qdisc(Qdisc { device: qdisc.device, handle: qdisc.handle, parent: qdisc.parent, kind })
-            }
-            _ => Self::Other,
-        })
+    fn decode(payload: &[u8]) -> Option<Self> {
+        let (qdisc, attributes) = TrafficControl::read_from_prefix(payload).ok()?;
+        // After one whose length is wrong, there is no next one.
+        let mut attributes = NlasIterator::new(attributes).map_while(Result::ok);
+        let kind = attributes.find(|attribute| attribute.kind() == TCA_KIND);
+        let kind = kind.map(|kind| text(kind.value())).unwrap_or_default();
+        Some(Self { device: qdisc.device, handle: qdisc.handle, parent: qdisc.parent, kind })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::netlink::Answers;
+    use crate::host::netlink::{Answers, tests::decoded};
 
     /// What Linux 6.18 has sent of a veth with `mq` from `tc` and a tap device with `mq` of the kernel's own choice.
     const CAPTURED: &[u8] = include_bytes!("captured/6.18-host/rtnetlink_qdiscs");
@@ -129,8 +95,7 @@ mod tests {
     fn captured() -> Vec<Qdisc> {
         let mut answers = Answers::default();
         assert!(answers.add(CAPTURED).expect("an answer"), "the whole answer");
-        let qdisc = |message| if let QdiscMessage::Qdisc(qdisc) = message { qdisc } else { panic!("{message:?}") };
-        answers.messages.into_iter().map(qdisc).collect()
+        answers.objects
     }
 
     fn counts(kinds: &[(&str, u64)]) -> BTreeMap<String, u64> {
@@ -152,18 +117,14 @@ mod tests {
 
     #[test]
     fn what_is_cut_or_was_not_asked_for_is_no_queueing_discipline() {
-        let mut header = NetlinkHeader::default();
         let message = TrafficControl { device: 7, ..TrafficControl::default() };
-        let decode = |header: &NetlinkHeader, payload: &[u8]| match QdiscMessage::deserialize(header, payload) {
-            Ok(message) => message,
-        };
-        assert_eq!(decode(&header, message.as_bytes()), QdiscMessage::Other);
-        header.message_type = RTM_NEWQDISC;
-        assert_eq!(decode(&header, &message.as_bytes()[1..]), QdiscMessage::Other);
-        let nameless = QdiscMessage::Qdisc(Qdisc { device: 7, ..Qdisc::default() });
-        assert_eq!(decode(&header, message.as_bytes()), nameless);
+        let decode = decoded::<Qdisc>;
+        assert_eq!(decode(0, message.as_bytes()), None);
+        assert_eq!(decode(RTM_NEWQDISC, &message.as_bytes()[1..]), None);
+        let nameless = Some(Qdisc { device: 7, ..Qdisc::default() });
+        assert_eq!(decode(RTM_NEWQDISC, message.as_bytes()), nameless);
         // The length of the attribute is wrong.
-        assert_eq!(decode(&header, &[message.as_bytes(), &[255, 255, 1, 0]].concat()), nameless);
+        assert_eq!(decode(RTM_NEWQDISC, &[message.as_bytes(), &[255, 255, 1, 0]].concat()), nameless);
     }
 
     #[test]

@@ -3,14 +3,13 @@
 //! A dump walks the kernel's whole connection table once per address family, whichever namespace requests it (0.2 ms
 //! for 262,144 buckets on Linux 6.18), and takes no socket's lock.
 
-use std::{convert::Infallible, io};
+use std::io;
 
-use netlink_packet_core::{NetlinkDeserializable, NetlinkHeader, NetlinkPayload, NetlinkSerializable};
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use tcpmon_common::tcp_state;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::netlink;
+use super::netlink::{self, Object};
 use crate::model::host::Stuck;
 
 /// The type of requests and answers (`linux/sock_diag.h`).
@@ -58,46 +57,14 @@ pub(crate) struct SocketAnswer {
     inode: u32,
 }
 
-/// What goes to inet_diag and comes from it.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum SocketMessage {
-    /// The request for all sockets in some states.
-    List(SocketsRequest),
-    /// A socket.
-    Socket(SocketAnswer),
-    /// Something that was not asked for, or is too short.
-    Other,
-}
+impl Object for SocketAnswer {
+    type Request = SocketsRequest;
+    const PROTOCOL: isize = NETLINK_SOCK_DIAG;
+    const REQUEST: u16 = SOCK_DIAG_BY_FAMILY;
+    const ANSWER: u16 = SOCK_DIAG_BY_FAMILY;
 
-impl From<SocketMessage> for NetlinkPayload<SocketMessage> {
-    fn from(message: SocketMessage) -> Self {
-        Self::InnerMessage(message)
-    }
-}
-
-impl NetlinkSerializable for SocketMessage {
-    fn message_type(&self) -> u16 {
-        SOCK_DIAG_BY_FAMILY
-    }
-
-    fn buffer_len(&self) -> usize {
-        size_of::<SocketsRequest>()
-    }
-
-    fn serialize(&self, buffer: &mut [u8]) {
-        let request = if let Self::List(request) = self { *request } else { SocketsRequest::default() };
-        buffer.copy_from_slice(request.as_bytes());
-    }
-}
-
-impl NetlinkDeserializable for SocketMessage {
-    type Error = Infallible;
-
-    fn deserialize(header: &NetlinkHeader, payload: &[u8]) -> Result<Self, Infallible> {
-        Ok(match SocketAnswer::read_from_prefix(payload) {
-            Ok((socket, _)) if header.message_type == SOCK_DIAG_BY_FAMILY => Self::Socket(socket),
-            _ => Self::Other,
-        })
+    fn decode(payload: &[u8]) -> Option<Self> {
+        Self::read_from_prefix(payload).ok().map(|(socket, _)| socket)
     }
 }
 
@@ -116,12 +83,9 @@ impl StuckCounts {
             let states = STATES.iter().map(|(number, _)| 1 << number).sum();
             let (family, protocol) = (family as u8, libc::IPPROTO_TCP as u8);
             let request = SocketsRequest { family, protocol, states, ..SocketsRequest::default() };
-            for answer in netlink::dump(NETLINK_SOCK_DIAG, SocketMessage::List(request))? {
-                match answer {
-                    SocketMessage::Socket(socket) => counts.add(socket.state, socket.send_queue_bytes),
-                    SocketMessage::List(_) | SocketMessage::Other => skipped += 1,
-                }
-            }
+            let (sockets, others) = netlink::list::<SocketAnswer>(request)?;
+            sockets.iter().for_each(|socket| counts.add(socket.state, socket.send_queue_bytes));
+            skipped += others;
         }
         Ok((counts, skipped))
     }
@@ -158,6 +122,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::host::netlink::tests::decoded;
 
     #[test]
     fn only_full_send_queues_of_the_named_states_count() {
@@ -173,18 +138,16 @@ mod tests {
         let expected = |state, sockets, send_queue_bytes| Stuck { state, sockets, send_queue_bytes };
         assert_eq!(some, [expected("fin_wait_1", 3, 101 + u64::from(u32::MAX)), expected("last_ack", 1, 2)]);
     }
+
     #[test]
     fn a_socket_is_counted_whatever_its_attributes_are_and_a_short_answer_costs_only_itself() {
-        let mut header = NetlinkHeader::default();
-        header.message_type = SOCK_DIAG_BY_FAMILY;
         let socket = SocketAnswer { state: 4, send_queue_bytes: 77, ..SocketAnswer::default() };
         let mut payload = socket.as_bytes().to_vec();
         // An attribute that claims to be longer than the message.
         payload.extend([255, 255, 1, 0]);
-        assert_eq!(SocketMessage::deserialize(&header, &payload), Ok(SocketMessage::Socket(socket)));
-        assert_eq!(SocketMessage::deserialize(&header, &payload[..71]), Ok(SocketMessage::Other));
-        header.message_type = 0;
-        assert_eq!(SocketMessage::deserialize(&header, &payload), Ok(SocketMessage::Other));
+        assert_eq!(decoded(SOCK_DIAG_BY_FAMILY, &payload), Some(socket));
+        assert_eq!(decoded::<SocketAnswer>(SOCK_DIAG_BY_FAMILY, &payload[..71]), None);
+        assert_eq!(decoded::<SocketAnswer>(0, &payload), None);
     }
 
     #[test]
