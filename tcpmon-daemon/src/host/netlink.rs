@@ -33,7 +33,8 @@ pub(crate) trait Object: Debug {
         Self: Sized;
 }
 
-/// All objects that are asked for, as the calling thread's network namespace has them; and how many other messages came.
+/// All objects that are asked for, as the calling thread's network namespace has them; and how many other messages
+/// came.
 ///
 /// # Errors
 /// The system's error, or that of the kernel's error message, and if the kernel's list changes all the time.
