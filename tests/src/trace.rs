@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, PipeReader, PipeWriter, Read};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -120,6 +120,14 @@ impl Trace {
     pub fn wait(mut self, deadline: Duration) -> Traced {
         let status = self.process.wait(deadline);
         Traced { status, records: self.records(), stdout: self.process.stdout(), stderr: self.process.stderr() }
+    }
+
+    /// Waits for it to end, and leaves its file at this path.
+    #[track_caller]
+    pub fn wait_into(self, deadline: Duration, path: &Path) -> Traced {
+        // The file is there as soon as there is anything to link; what is written later is in the link, too.
+        eventually(deadline, "tcpmon trace creates its file", || fs::hard_link(self.file(), path).is_ok());
+        self.wait(deadline)
     }
 
     /// Starts a trace like that of [`Trace::start_under`], and does not wait.

@@ -33,25 +33,22 @@ struct TraceFile {
 impl TraceFile {
     /// Traces a reader's connections for a while.
     fn of(reader: &Reader) -> Self {
-        Self::with(reader, &["--duration", TRACED], |_, _| ())
+        Self::keep(Trace::spawn(&[], &["--pid", &reader.pid().to_string(), "--duration", TRACED]))
     }
 
     /// Traces a reader's connections while `meanwhile` runs.
     fn during(reader: &Reader, meanwhile: impl FnOnce()) -> Self {
-        Self::with(reader, &[], |path, trace| {
-            eventually(DEADLINE, "the trace has begun", || fs::metadata(path).is_ok_and(|file| file.len() > 0));
-            meanwhile();
-            kill(trace, Signal::SIGINT).expect("a process of ours");
-        })
+        let trace = Trace::start(&["--pid", &reader.pid().to_string()]);
+        meanwhile();
+        trace.signal(Signal::SIGINT);
+        Self::keep(trace)
     }
 
-    fn with(reader: &Reader, arguments: &[&str], meanwhile: impl FnOnce(&Path, Pid)) -> Self {
+    fn keep(trace: Trace) -> Self {
         let directory = TempDir::new().expect("a temporary directory");
         let path = directory.path().join("run.jsonl");
-        let mut command = tcpmon(&["trace", "--pid", &reader.pid().to_string(), "--output"]);
-        let mut child = command.arg(&path).args(arguments).spawn().expect("tcpmon can be started");
-        meanwhile(&path, Pid::from_raw(child.id().cast_signed()));
-        assert!(child.wait().expect("it ends").success());
+        let traced = trace.wait_into(DEADLINE, &path);
+        assert!(traced.status.success(), "{}", traced.stderr);
         Self { directory, path }
     }
 

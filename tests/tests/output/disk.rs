@@ -3,6 +3,7 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use tcpmon_tests::{Lab, Trace, Traffic, eventually, tcpmon_binary};
 
@@ -76,8 +77,8 @@ fn a_conversion_to_a_disk_that_is_too_small_is_exit_code_1_in_every_format() {
     eventually(DEADLINE, "more records than the disk holds", || timeslices(&trace.records()) > 200);
     let directory = tempfile::tempdir().unwrap();
     let whole = directory.path().join("whole.jsonl");
-    fs::hard_link(trace.file(), &whole).unwrap();
-    let records = timeslices(&trace.stop().records);
+    trace.signal(Signal::SIGINT);
+    let records = timeslices(&trace.wait_into(DEADLINE, &whole).records);
     sender.finish();
     let disk = directory.path().join("disk");
     fs::create_dir(&disk).unwrap();
