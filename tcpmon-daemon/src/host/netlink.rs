@@ -17,7 +17,7 @@ use zerocopy::{Immutable, IntoBytes};
 const TRIES: u32 = 5;
 
 /// An object that the kernel lists.
-pub(crate) trait Object: Debug {
+pub(crate) trait Object: Debug + Sized {
     /// What a request says.
     type Request: Copy + Debug + IntoBytes + Immutable;
     /// The netlink protocol.
@@ -28,9 +28,7 @@ pub(crate) trait Object: Debug {
     const ANSWER: u16;
 
     /// What a message says; `None` if it is too short.
-    fn decode(payload: &[u8]) -> Option<Self>
-    where
-        Self: Sized;
+    fn decode(payload: &[u8]) -> Option<Self>;
 }
 
 /// All objects that are asked for, as the calling thread's network namespace has them; and how many other messages

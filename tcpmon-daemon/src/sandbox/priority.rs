@@ -18,7 +18,7 @@ pub fn raise_priority() -> Ordinary {
 pub struct Ordinary(i32);
 
 impl Ordinary {
-    /// Does work of the calling thread for which nobody waits with this priority.
+    /// Does work for which nobody waits, with this priority of the calling thread.
     pub fn during<T>(self, work: impl FnOnce() -> T) -> T {
         let _ = setpriority_process(None, self.0);
         let result = work();

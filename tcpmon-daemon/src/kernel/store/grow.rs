@@ -1,4 +1,4 @@
-//! Adds arrays of states. To create one takes CAP_BPF, which tcpmon gives up: a thread keeps just that.
+//! Adds arrays of states. To create one takes CAP_BPF, which tcpmon gives up: two threads keep just that.
 #![expect(unsafe_code, reason = "bpf(2) calls that no crate wraps")]
 
 use std::{
