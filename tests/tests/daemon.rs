@@ -4,6 +4,7 @@ mod common;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use common::{DEADLINE, run};
 use tcpmon_tests::traffic::Threads;
@@ -87,6 +88,32 @@ fn what_it_cannot_do_without_is_one_sentence_and_exit_code_3() {
     assert_eq!(code, Some(3), "{stderr}");
     assert!(stderr.contains("/sys/kernel/btf/vmlinux"), "{stderr}");
     assert_eq!(stderr.trim().lines().count(), 1, "{stderr}");
+}
+
+#[test]
+fn in_a_time_namespace_a_second_is_a_second() {
+    let lab = Lab::new();
+    let reader = Traffic::reader(lab.receiver()).comm("elsewhen").until_exit().spawn();
+    let _sender = common::sender(&lab, &reader).message(1000).rate(100_000).spawn();
+    let mut wrapped = Command::new("unshare");
+    wrapped.args(["--time", "--fork", "--kill-child", "--monotonic", "86400"]).arg(tcpmon_binary());
+    let begun = Instant::now();
+    let daemon = Daemon::try_start_by(wrapped, &[]).unwrap_or_else(|refused| panic!("{refused:?}"));
+    // How long the one socket has been watched, at a moment between two others.
+    let watched = || {
+        let before = Instant::now();
+        let seconds = daemon.scrape().sum("tcpmon_socket_seconds_total", &[("process", "elsewhen")]);
+        (before, seconds, Instant::now())
+    };
+    let first = eventually(common::DEADLINE, "the socket is on the page", || {
+        Some(watched()).filter(|(_, seconds, _)| *seconds > 0.0)
+    });
+    assert!(first.1 <= (first.2 - begun).as_secs_f64(), "{first:?} since {begun:?}");
+    eventually(common::DEADLINE, "a second is over", || first.2.elapsed() >= Duration::from_secs(1));
+    let second = watched();
+    let (least, most) = (second.0 - first.2, second.2 - first.0);
+    let seconds = second.1 - first.1;
+    assert!(least.as_secs_f64() <= seconds && seconds <= most.as_secs_f64(), "{seconds} s in {least:?} to {most:?}");
 }
 
 #[test]

@@ -19,8 +19,14 @@ use tempfile::TempDir;
 /// Rows of `tcpmon top --once --format json` with these arguments.
 #[track_caller]
 fn rows(arguments: &[&str]) -> Vec<Value> {
-    let mut command = tcpmon(&["top", "--once", "--format", "json"]);
-    let output = command.args(arguments).stdin(Stdio::null()).output().expect("tcpmon can be started");
+    rows_of(&mut tcpmon(&[]), arguments)
+}
+
+/// The same by a command that gets the arguments after its own.
+#[track_caller]
+fn rows_of(command: &mut Command, arguments: &[&str]) -> Vec<Value> {
+    let command = command.args(["top", "--once", "--format", "json"]).args(arguments);
+    let output = command.stdin(Stdio::null()).output().expect("it can be started");
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stdout).expect("text");
     text.lines().map(|line| serde_json::from_str(line).expect("an object")).collect()
@@ -82,6 +88,22 @@ fn rows_say_what_the_reader_the_kernel_and_the_sender_say() {
     let [group] = &groups[..] else { panic!("{groups:?}") };
     assert_eq!((&group["connections"], &group["limited_by"]), (&1.into(), &"application".into()), "{group}");
     assert_eq!(rows(&["--own", "--sockets", "--limit", "1", "--sort", "received"]).len(), 1);
+}
+
+#[test]
+fn in_a_time_namespace_the_rows_are_the_same() {
+    let lab = Lab::new();
+    let (reader, _sender) = slow_reader(&lab);
+    let before = (reader.report().bytes, Instant::now());
+    let mut wrapped = Command::new("unshare");
+    wrapped.args(["--time", "--fork", "--kill-child", "--monotonic", "86400"]).arg(tcpmon_binary());
+    let pid = reader.pid().to_string();
+    let sockets = rows_of(&mut wrapped, &["--own", "--sockets", "--pid", &pid, "--interval", "2s"]);
+    let rate = (reader.report().bytes - before.0) as f64 / before.1.elapsed().as_secs_f64();
+    let [row] = &sockets[..] else { panic!("{sockets:?}") };
+    let read = number(row, "read_bytes_per_second");
+    assert!((read - rate).abs() <= 0.25 * rate, "{read} and {rate}: {row}");
+    assert!(number(&row["limited"], "application") >= 0.9, "{row}");
 }
 
 #[test]

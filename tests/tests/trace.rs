@@ -371,6 +371,12 @@ fn a_trace_that_ends_while_data_flow_lacks_only_the_open_timeslices() {
         let longest = slices.iter().map(|slice| slice["read_bytes"].as_u64().unwrap()).max().unwrap();
         let open = longest * (1 + trailer["lost"]["timeslice_edge"].as_u64().unwrap());
         assert!(recorded > 0 && read - recorded <= open, "{recorded} of {read} bytes, {longest} in a timeslice");
+        // The thread's totals begin with the trace, as its records do.
+        let [thread] = totals(&traced, "thread")[..] else { panic!("{trailer}") };
+        let of_thread = |key: &str| thread[key].as_u64().unwrap();
+        assert!(slices.iter().all(|slice| slice["deactivated_ns"].as_u64().unwrap() >= of_thread("begun_ns")));
+        let ended = of_thread("preempted") + of_thread("blocked") + trailer["lost"]["timeslice_edge"].as_u64().unwrap();
+        assert!(ended >= slices.len() as u64, "{} records: {thread}", slices.len());
     }
 }
 

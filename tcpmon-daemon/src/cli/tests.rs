@@ -192,6 +192,8 @@ fn the_default_format_follows_from_the_name_of_the_file() {
             let arguments = format!("tcpmon {command} {name}");
             let refused = Cli::from_arguments(arguments.split(' ')).expect_err(name).to_string();
             assert!(refused.contains(&format!("{name}: ")), "{refused}");
+            let says_what_would_do = refused.contains("use .jsonl, .parquet, .pftrace or .csv");
+            assert_eq!(says_what_would_do, name != "run.parquet.gz", "{refused}");
         }
     }
 }

@@ -191,7 +191,8 @@ pub struct DeviceFacts {
     pub mtu: Fact<u64>,
     /// Its queueing discipline; empty if the kernel does not say.
     pub qdisc: Fact<String>,
-    /// If that is `mq`: number of transmit queues by the queueing discipline that they have. Empty otherwise.
+    /// If that is `mq`, `mqprio` or `multiq`: number of transmit queues by the queueing discipline that they have.
+    /// Empty otherwise.
     pub queue_qdiscs: Fact<BTreeMap<String, u64>>,
     /// The receive ring; none if its driver has none.
     pub ring: Fact<Option<Ring>>,

@@ -6,7 +6,10 @@ use std::{
 };
 
 use super::{Check, ESNET_100G, GBIT, Rule, SC24, find, rate};
-use crate::doctor::facts::{DeviceFacts, Goal, PcieLink, PcieRate};
+use crate::{
+    doctor::facts::{DeviceFacts, Goal, PcieLink, PcieRate},
+    host::qdisc,
+};
 
 const SCALING: &str = "Documentation/networking/scaling.rst";
 
@@ -208,26 +211,34 @@ pub(super) static RULES: [Rule; 14] = [
     },
     Rule {
         id: "device.qdisc",
-        wanted: "its queueing discipline is fq, fq_codel or cake, or mq with these on all queues",
+        wanted: "its queueing discipline is fq, fq_codel or cake, or mq with these on all queues; shapers such as htb \
+                 are left as they are",
         why: "fq paces what this host sends, so that its bursts overrun no switch; fq_codel and cake keep queues \
               short; pfifo_fast does neither; a host that only receives sends nothing but acknowledgements",
         source: ESNET_100G,
         refuses: false,
         check: Check::Device(|device, _, _| {
             let root = device.qdisc.get()?.as_str();
-            let is_short = |name: &str| ["", "noqueue", "fq", "fq_codel", "cake"].contains(&name);
-            if root != "mq" {
+            let is_plain = |name: &str| ["pfifo_fast", "pfifo", "bfifo", "sfq"].contains(&name);
+            if !qdisc::OF_QUEUES.contains(&root) {
                 return find(
-                    !is_short(root),
+                    is_plain(root),
                     || format!("its queueing discipline is {root}"),
                     || format!("tc qdisc replace dev {} root fq", device.name),
                 );
             }
             let queues = device.queue_qdiscs.get()?;
             find(
-                !queues.keys().all(|name| is_short(name)),
-                || format!("its queueing discipline is mq with {}", on_queues(queues)),
+                queues.keys().any(|name| is_plain(name)),
+                || format!("its queueing discipline is {root} with {}", on_queues(queues)),
                 || {
+                    if root != "mq" {
+                        return format!(
+                            "tc qdisc replace dev {0} parent HANDLE fq, for each parent that tc qdisc show dev {0} \
+                             names",
+                            device.name
+                        );
+                    }
                     // Replacing an `mq` that tc has made by another one does nothing, and one that the kernel has made
                     // cannot be deleted.
                     format!(

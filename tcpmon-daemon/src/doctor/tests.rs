@@ -118,7 +118,7 @@ fn refused(denied: bool) -> Fact<Result<Vec<ProbeStatus>, Refusal>> {
 }
 
 /// For each change, what is found then, and what is to be set.
-const CHANGES: [(Change, &str, &str); 73] = [
+const CHANGES: [(Change, &str, &str); 75] = [
     (|it| it.run.prerequisites.object = false, "run.build", "cargo xtask setup"),
     (|it| it.run.prerequisites.btf = Err("No such file".into()), "run.btf", "CONFIG_DEBUG_INFO_BTF"),
     (|it| it.run.prerequisites.missing_functions = vec!["bpf_sock_from_file"], "run.kernel", "5.15"),
@@ -234,6 +234,16 @@ const CHANGES: [(Change, &str, &str); 73] = [
         "sysctl -w net.core.default_qdisc=fq && { tc qdisc del dev eth0 root; tc qdisc replace dev eth0 root mq; }",
     ),
     (|it| it.devices[0].queue_qdiscs = known(BTreeMap::from([("cake".into(), 1), ("fq_codel".into(), 31)])), "", ""),
+    // A shaper that somebody has configured is not to be replaced.
+    (|it| it.devices[0].qdisc = known("htb".into()), "", ""),
+    (
+        |it| {
+            it.devices[0].qdisc = known("mqprio".into());
+            it.devices[0].queue_qdiscs = known(BTreeMap::from([("fq".into(), 6), ("pfifo_fast".into(), 2)]));
+        },
+        "device.qdisc",
+        "tc qdisc replace dev eth0 parent HANDLE fq, for each parent that tc qdisc show dev eth0 names",
+    ),
     // What the device would get next time is not what it has.
     (|it| it.host.default_qdisc = known("pfifo_fast".into()), "", ""),
     (|it| it.devices[0].qdisc = known("fq".into()), "", ""),

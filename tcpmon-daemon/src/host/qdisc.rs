@@ -24,6 +24,9 @@ const TCA_KIND: u16 = 1;
 const TC_H_ROOT: u32 = u32::MAX;
 const TC_H_MAJ_MASK: u32 = 0xffff_0000;
 
+/// Kinds that send nothing themselves: they have another queueing discipline for each transmit queue.
+pub(crate) const OF_QUEUES: [&str; 3] = ["mq", "mqprio", "multiq"];
+
 /// `struct tcmsg`.
 #[derive(Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(C)]
@@ -57,7 +60,7 @@ pub(crate) fn list() -> io::Result<Vec<Qdisc>> {
     Ok(netlink::list(TrafficControl::default())?.0)
 }
 
-/// Number of children of a device's root by their kind: `mq` has one for each transmit queue.
+/// Number of children of a device's root by their kind: one of [`OF_QUEUES`] has one for each transmit queue.
 pub(crate) fn below_root(qdiscs: &[Qdisc], device: u32) -> BTreeMap<String, u64> {
     let of_device = || qdiscs.iter().filter(|qdisc| qdisc.device == device);
     let mut kinds = BTreeMap::new();

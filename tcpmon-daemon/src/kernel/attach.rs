@@ -1,10 +1,16 @@
 //! Loads and attaches the programs of each probe, and the iterator.
 
-use std::fs::File;
+use std::{
+    collections::HashMap,
+    fs::File,
+    num::NonZero,
+    sync::{Mutex, PoisonError},
+    thread,
+};
 
 use aya::{
     Btf as KernelTypes, Ebpf,
-    programs::{BtfTracePoint, CgroupAttachMode, Iter, ProgramError, SockOps, iter::IterLink},
+    programs::{BtfTracePoint, CgroupAttachMode, Iter, Program, ProgramError, SockOps, iter::IterLink},
 };
 use tcpmon_btf::plan::{Hook, Probe};
 
@@ -24,30 +30,39 @@ pub struct Loaded {
     status: ProbeStatus,
 }
 
+/// Probes, each with why it is not attached, if so.
+pub type Probes = [(&'static Probe, Option<(Verdict, String)>)];
+
+/// A program that is to be loaded, and the probe that it belongs to, by its number.
+type Job<'a> = (usize, &'a mut Program);
+
 impl Loaded {
-    /// Loads the programs of a probe, unless there is a reason why not. If the kernel refuses an optional probe, the
-    /// status reports that.
-    pub fn load(
-        ebpf: &mut Ebpf,
-        probe: &'static Probe,
-        why_not: Option<(Verdict, String)>,
-        types: &KernelTypes,
-    ) -> Result<Self, LoadError> {
-        if let Some((verdict, reason)) = why_not {
-            if probe.required && verdict != Verdict::SwitchedOff {
-                return Err(CannotRun { missing: reason, remedy: REPORT.into() }.into());
+    /// Loads the programs of the probes, except where there is a reason why not. If the kernel refuses an optional
+    /// probe, the status reports that.
+    pub fn load_all(ebpf: &mut Ebpf, probes: &Probes, types: &KernelTypes) -> Result<Vec<Self>, LoadError> {
+        let mut programs: HashMap<_, _> = ebpf.programs_mut().collect();
+        let mut jobs = Vec::new();
+        for (number, (probe, why_not)) in probes.iter().enumerate() {
+            match why_not {
+                Some((verdict, reason)) if probe.required && *verdict != Verdict::SwitchedOff => {
+                    return Err(CannotRun { missing: reason.clone(), remedy: REPORT.into() }.into());
+                }
+                Some(_) => {}
+                None => jobs.extend(probe.programs().map(|name| {
+                    (number, programs.remove(name).expect("the object of this build has the programs of each probe"))
+                })),
             }
-            return Ok(Self { probe, status: status(probe, verdict, reason) });
         }
-        let loaded = match probe.hook {
-            Hook::Tracepoint => probe.programs().try_for_each(|name| tracepoint(ebpf, name)?.load(probe.name, types)),
-            Hook::RootCgroup => sock_ops(ebpf, probe).and_then(SockOps::load),
-        };
-        let status = match loaded {
-            Ok(()) => status(probe, Verdict::Attached, String::new()),
-            Err(error) => broken(probe, &error)?,
-        };
-        Ok(Self { probe, status })
+        let mut errors = load_at_once(jobs, probes, types);
+        let loaded = probes.iter().enumerate().map(|(number, (probe, why_not))| {
+            let status = match (why_not, errors.remove(&number)) {
+                (Some((verdict, reason)), _) => status(probe, *verdict, reason.clone()),
+                (None, None) => status(probe, Verdict::Attached, String::new()),
+                (None, Some(error)) => broken(probe, &error)?,
+            };
+            Ok(Self { probe, status })
+        });
+        loaded.collect()
     }
 
     /// See [`Probe::sees_lifecycle`].
@@ -75,6 +90,36 @@ impl Loaded {
             Ok(()) => Ok(status),
             Err(error) => broken(probe, &error),
         }
+    }
+}
+
+/// Loads the programs on as many threads as there are CPUs, because the kernel takes up to a tenth of a second to
+/// verify one. Returns an error of each probe that has one.
+fn load_at_once(jobs: Vec<Job<'_>>, probes: &Probes, types: &KernelTypes) -> HashMap<usize, ProgramError> {
+    let others = thread::available_parallelism().map_or(1, NonZero::get).min(jobs.len()).saturating_sub(1);
+    let (jobs, errors) = (Mutex::new(jobs), Mutex::new(HashMap::new()));
+    let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let work = || {
+        while let Some((number, program)) = next() {
+            if let Err(error) = load(program, probes[number].0, types) {
+                errors.lock().unwrap_or_else(PoisonError::into_inner).insert(number, error);
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..others {
+            // If there can be no more threads, this one loads what is left.
+            let _ = thread::Builder::new().name("loader".into()).spawn_scoped(scope, work);
+        }
+        work();
+    });
+    errors.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn load(program: &mut Program, probe: &Probe, types: &KernelTypes) -> Result<(), ProgramError> {
+    match probe.hook {
+        Hook::Tracepoint => <&mut BtfTracePoint>::try_from(program)?.load(probe.name, types),
+        Hook::RootCgroup => <&mut SockOps>::try_from(program)?.load(),
     }
 }
 

@@ -377,10 +377,7 @@ fn create_maps(plan: &Plan, cast: Option<u32>, options: &Options, can_look: bool
 /// start to see events at nearly the same moment.
 fn attach_all(ebpf: &mut Ebpf, plan: &Plan) -> Result<Vec<ProbeStatus>, LoadError> {
     let seed = seed(ebpf, &plan.types)?;
-    let mut loaded = Vec::new();
-    for (probe, why_not) in &plan.probes {
-        loaded.push(Loaded::load(ebpf, probe, why_not.clone(), &plan.types)?);
-    }
+    let loaded = Loaded::load_all(ebpf, &plan.probes, &plan.types)?;
     let (first, later): (Vec<_>, Vec<_>) = loaded.into_iter().partition(Loaded::sees_lifecycle);
     let mut attach = |probe: Loaded| probe.attach(ebpf);
     let mut probes = first.into_iter().map(&mut attach).collect::<Result<Vec<_>, _>>()?;

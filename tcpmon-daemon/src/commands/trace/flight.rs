@@ -240,3 +240,47 @@ impl TraceWriter for FlightRecorder {
         self.totals.failure()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tcpmon_trace::{JsonLinesReader, TraceReader as _, sample};
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::{
+        cli::{Compression, FileFormat, TraceFormat},
+        config::Keep,
+    };
+
+    #[test]
+    fn a_file_is_kept_even_if_what_the_ring_had_is_more_than_what_is_to_be_kept() {
+        const RECORDS: u64 = 1000;
+        let folder = TempDir::new().expect("a temporary directory");
+        let path = folder.path().join("flight.jsonl");
+        let format = FileFormat { format: TraceFormat::Jsonl, compression: Compression::None };
+        for number in [1, 2] {
+            let files = NumberedFiles { path: path.clone(), format, force: false, keep: Some(Keep::Bytes(1)) };
+            let file = files.path_of(number);
+            let header = TraceHeader { start: read_clocks(), ..sample::header() };
+            let (alarm, watch) = (Alarm::default(), TriggerWatch::new(Vec::new()));
+            let others = (Arc::clone(&alarm), Losses::default());
+            let mut recorder = FlightRecorder::new(files, header, Duration::from_secs(600), watch, others);
+            for _ in 0..RECORDS {
+                let deactivated_ns = read_clocks().monotonic_ns;
+                recorder.record(&TimesliceRecord { deactivated_ns, ..sample::record() }).expect("there is room");
+            }
+            assert!(!file.exists());
+            *alarm.lock().expect("not poisoned") = Some("a test".into());
+            recorder.flush().expect("there is room");
+            let ending = Ending { end: read_clocks(), ..sample::ending() };
+            let trailer = recorder.finish(&ending).expect("there is room");
+            assert_eq!((trailer.records, recorder.failure().is_none()), (RECORDS, true));
+            let mut names = std::fs::read_dir(folder.path()).expect("it is there").flatten().map(|file| file.path());
+            assert_eq!((names.next(), names.next()), (Some(file.clone()), None), "the older one is removed");
+            let bytes = std::fs::read(&file).expect("it is there");
+            let mut reader = JsonLinesReader::new(bytes.as_slice()).expect("a trace");
+            assert_eq!(reader.by_ref().filter(Result::is_ok).count() as u64, RECORDS);
+            assert!(reader.trailer().is_some_and(|trailer| trailer.records == RECORDS));
+        }
+    }
+}

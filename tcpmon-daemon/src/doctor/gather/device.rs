@@ -82,14 +82,18 @@ impl Interface {
     }
 }
 
-/// What `mq` has for the device's transmit queues; empty if its own queueing discipline is another one.
+/// What one of [`qdisc::OF_QUEUES`] has for the device's transmit queues; empty if its own is another one.
 fn queue_qdiscs(link: &Link, qdiscs: &io::Result<Vec<Qdisc>>) -> Result<BTreeMap<String, u64>, String> {
-    if link.qdisc != "mq" {
+    if !qdisc::OF_QUEUES.contains(&&*link.qdisc) {
         return Ok(BTreeMap::new());
     }
     let qdiscs = qdiscs.as_ref().map_err(|error| format!("rtnetlink does not list queueing disciplines ({error})"))?;
     let found = qdisc::below_root(qdiscs, link.index);
-    if found.is_empty() { Err("rtnetlink lists no queueing discipline below mq".into()) } else { Ok(found) }
+    if found.is_empty() {
+        Err(format!("rtnetlink lists no queueing discipline below {}", link.qdisc))
+    } else {
+        Ok(found)
+    }
 }
 
 type Question<'a, T> = &'a dyn Fn(&mut Ethtool<'_>, &str) -> io::Result<T>;
