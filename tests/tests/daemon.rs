@@ -95,10 +95,8 @@ fn in_a_time_namespace_a_second_is_a_second() {
     let lab = Lab::new();
     let reader = Traffic::reader(lab.receiver()).comm("elsewhen").until_exit().spawn();
     let _sender = common::sender(&lab, &reader).message(1000).rate(100_000).spawn();
-    let mut wrapped = Command::new("unshare");
-    wrapped.args(["--time", "--fork", "--kill-child", "--monotonic", "86400"]).arg(tcpmon_binary());
     let begun = Instant::now();
-    let daemon = Daemon::try_start_by(wrapped, &[]).unwrap_or_else(|refused| panic!("{refused:?}"));
+    let daemon = Daemon::try_start_by(common::a_day_ahead(), &[]).unwrap_or_else(|refused| panic!("{refused:?}"));
     // How long the one socket has been watched, at a moment between two others.
     let watched = || {
         let before = Instant::now();

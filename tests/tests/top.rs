@@ -95,10 +95,8 @@ fn in_a_time_namespace_the_rows_are_the_same() {
     let lab = Lab::new();
     let (reader, _sender) = slow_reader(&lab);
     let before = (reader.report().bytes, Instant::now());
-    let mut wrapped = Command::new("unshare");
-    wrapped.args(["--time", "--fork", "--kill-child", "--monotonic", "86400"]).arg(tcpmon_binary());
     let pid = reader.pid().to_string();
-    let sockets = rows_of(&mut wrapped, &["--own", "--sockets", "--pid", &pid, "--interval", "2s"]);
+    let sockets = rows_of(&mut common::a_day_ahead(), &["--own", "--sockets", "--pid", &pid, "--interval", "2s"]);
     let rate = (reader.report().bytes - before.0) as f64 / before.1.elapsed().as_secs_f64();
     let [row] = &sockets[..] else { panic!("{sockets:?}") };
     let read = number(row, "read_bytes_per_second");

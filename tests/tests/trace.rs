@@ -387,9 +387,8 @@ fn in_a_time_namespace_a_trace_has_the_times_of_the_host() {
     let _sender = sender(&lab, &reader).message(1000).rate(100_000).spawn();
     eventually(DEADLINE, "data flow", || reader.report().bytes > 0);
     let begun = clock::monotonic_ns();
-    let wrapper = ["unshare", "--time", "--fork", "--monotonic", "86400"];
     let pid = reader.pid().to_string();
-    let traced = Trace::run_under(&wrapper, &["--pid", &pid, "--duration", "1s"], DEADLINE);
+    let traced = Trace::run_under(&common::A_DAY_AHEAD, &["--pid", &pid, "--duration", "1s"], DEADLINE);
     let ended = clock::monotonic_ns();
     let slices = slices(&traced);
     assert!(!slices.is_empty(), "{} {}", traced.status, traced.stderr);

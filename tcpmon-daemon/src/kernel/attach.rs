@@ -30,8 +30,8 @@ pub struct Loaded {
     status: ProbeStatus,
 }
 
-/// Probes, each with why it is not attached, if so.
-pub type Probes = [(&'static Probe, Option<(Verdict, String)>)];
+/// A probe, and why it is not attached, if so.
+pub type Wanted = (&'static Probe, Option<(Verdict, String)>);
 
 /// A program that is to be loaded, and the probe that it belongs to, by its number.
 type Job<'a> = (usize, &'a mut Program);
@@ -39,7 +39,7 @@ type Job<'a> = (usize, &'a mut Program);
 impl Loaded {
     /// Loads the programs of the probes, except where there is a reason why not. If the kernel refuses an optional
     /// probe, the status reports that.
-    pub fn load_all(ebpf: &mut Ebpf, probes: &Probes, types: &KernelTypes) -> Result<Vec<Self>, LoadError> {
+    pub fn load_all(ebpf: &mut Ebpf, probes: &[Wanted], types: &KernelTypes) -> Result<Vec<Self>, LoadError> {
         let mut programs: HashMap<_, _> = ebpf.programs_mut().collect();
         let mut jobs = Vec::new();
         for (number, (probe, why_not)) in probes.iter().enumerate() {
@@ -95,7 +95,7 @@ impl Loaded {
 
 /// Loads the programs on as many threads as there are CPUs, because the kernel takes up to a tenth of a second to
 /// verify one. Returns an error of each probe that has one.
-fn load_at_once(jobs: Vec<Job<'_>>, probes: &Probes, types: &KernelTypes) -> HashMap<usize, ProgramError> {
+fn load_at_once(jobs: Vec<Job<'_>>, probes: &[Wanted], types: &KernelTypes) -> HashMap<usize, ProgramError> {
     let others = thread::available_parallelism().map_or(1, NonZero::get).min(jobs.len()).saturating_sub(1);
     let (jobs, errors) = (Mutex::new(jobs), Mutex::new(HashMap::new()));
     let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).pop();

@@ -29,7 +29,7 @@ use zerocopy::{FromBytes, IntoBytes as _};
 
 use super::{
     OBJECT, TraceFilter, VMLINUX_BTF,
-    attach::{Loaded, seed},
+    attach::{Loaded, Wanted, seed},
     clock::monotonic_ns,
     drops::Drops,
     filter::FOLLOWED,
@@ -128,8 +128,8 @@ pub struct Kernel {
 /// What the running kernel's types say.
 struct Plan {
     settings: Settings,
-    /// The probes of this mode, each with why it is not attached, if so.
-    probes: Vec<(&'static Probe, Option<(Verdict, String)>)>,
+    /// The probes of this mode.
+    probes: Vec<Wanted>,
     drop_reasons: Vec<(u32, String)>,
     preemptible: bool,
     /// BTF id of the kernel function that casts, if there is one.

@@ -19,6 +19,17 @@ pub fn tcpmon(arguments: &[&str]) -> Command {
     command
 }
 
+/// A command that runs another one in a time namespace in which `CLOCK_MONOTONIC` is a day ahead, and ends it if it is
+/// killed itself.
+pub const A_DAY_AHEAD: [&str; 6] = ["unshare", "--time", "--fork", "--kill-child", "--monotonic", "86400"];
+
+/// tcpmon in such a namespace; its arguments are still to be added.
+pub fn a_day_ahead() -> Command {
+    let mut command = Command::new(A_DAY_AHEAD[0]);
+    command.args(&A_DAY_AHEAD[1..]).arg(tcpmon_binary());
+    command
+}
+
 /// Runs tcpmon to its end and returns its exit code and stderr.
 pub fn run(command: &mut Command) -> (Option<i32>, String) {
     let output = command.stdin(Stdio::null()).output().expect("tcpmon can be started");
