@@ -1,7 +1,7 @@
 //! Runs other programs; every error names the whole command line.
 
 use std::{
-    iter,
+    fs, iter,
     process::{Command, Output, Stdio},
     sync::{Mutex, PoisonError},
     thread,
@@ -17,6 +17,24 @@ pub fn run(command: &mut Command) -> Result<()> {
         bail!("{} failed: {status}", line(command));
     }
     Ok(())
+}
+
+/// Like [`run`], for what runs beside other programs: what it writes is printed when it has ended.
+pub fn run_and_then_print(command: &mut Command) -> Result<()> {
+    let Output { status, stdout, stderr } =
+        command.output().with_context(|| format!("cannot run {}", line(command)))?;
+    eprint!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    if !status.success() {
+        bail!("{} failed: {status}", line(command));
+    }
+    Ok(())
+}
+
+/// From here on, this thread and the programs that it starts get only the CPU time that all others leave.
+pub fn take_idle_time() -> Result<()> {
+    let thread = fs::read_link("/proc/thread-self").context("cannot read /proc/thread-self")?;
+    let id = thread.file_name().context("/proc/thread-self names no thread")?;
+    output(Command::new("chrt").args(["--idle", "--pid", "0"]).arg(id)).map(drop)
 }
 
 /// The steps that have ended: name, time and whether they failed.
@@ -94,6 +112,18 @@ mod tests {
             let text = error.to_string();
             text.contains("sh -c") && text.contains("3") && text.contains("broken")
         }));
+    }
+
+    #[test]
+    fn what_a_thread_starts_that_takes_idle_time_does_so_too() {
+        // The policy is field 41; 5 is SCHED_IDLE.
+        let policy = || output(Command::new("cut").args(["-d", " ", "-f", "41", "/proc/self/stat"])).expect("a policy");
+        let thread = thread::spawn(move || {
+            take_idle_time().expect("anyone may");
+            policy()
+        });
+        assert_eq!(thread.join().expect("no panic"), "5");
+        assert_eq!(policy(), "0");
     }
 
     #[test]

@@ -1,14 +1,24 @@
 //! `cargo xtask test`: everything that must pass before a change is finished. Nothing is left out because the host's
 //! kernel lacks or refuses something: what cannot run is a failure.
 
-use std::{fs, num::NonZero, path::Path, process::Command, thread, time::Duration};
+use std::{
+    fs,
+    num::NonZero,
+    path::Path,
+    process::Command,
+    sync::{Mutex, PoisonError},
+    thread,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use cargo_metadata::{MetadataCommand, Target};
 
 use crate::{
     arch::Arch,
-    build, check, dashboards, dist, fuzz, kubernetes, process,
+    build, check, dashboards, dist,
+    executables::{self, Executable},
+    fuzz, kubernetes, process,
     process::step,
     setup, vm,
     workspace::{self, HOST_PACKAGES},
@@ -43,35 +53,43 @@ pub fn run(args: &Args) -> Result<()> {
 fn steps(args: &Args) -> Result<()> {
     step("setup", setup::run)?;
     step("test packages", setup::test_packages)?;
+    check::text_only()?;
     let downloads = || {
         step("today's Prometheus", setup::todays_prometheus)?;
         step("programs that read traces", setup::formats)?;
         step("dashboards and alerts", || dashboards::run(&dashboards::Args::CHECK))
     };
-    at_once(downloads, check::run)?;
-    // The build of what is packed ends with minutes for one CPU.
+    // This build ends with minutes for one CPU.
     let build = || step("build", || build::dist(Arch::default()));
-    let (tcpmon, fuzzer) = at_once(build, || {
-        step("build of the tests", || process::run(cargo_test().arg("--no-run")))?;
-        step("unit tests", || {
-            process::run(cargo_test().args(["--lib", "--bins"]))?;
-            process::run(cargo_test().arg("--doc"))
-        })?;
-        step("build of the fuzzers", fuzz::build)
-    })?;
+    let ((_, tcpmon), (tests, fuzzer)) = at_once(
+        || at_once(downloads, build),
+        || {
+            let tests = step("build of the tests", || {
+                process::run(cargo_test().arg("--no-run"))?;
+                executables::built(cargo_test().arg("--no-run"), "tests")
+            })?;
+            step("unit tests", unit_tests)?;
+            Ok((tests, step("build of the fuzzers", fuzz::build)?))
+        },
+    )?;
     // All of them, also after one has failed: a run takes long, and each should say all that it can.
     let mut failures = Vec::new();
-    let mut attempt = |name, work: &dyn Fn() -> Result<()>| {
-        failures.extend(step(name, work).err().map(|error| format!("{error:#}")));
-    };
-    attempt("manifests for Kubernetes", &|| kubernetes::check(&tcpmon));
-    attempt("integration tests", &|| run_integration_tests(&tcpmon));
-    attempt("soak and fuzzing", &|| soak_and_fuzz(&tcpmon, &fuzzer));
+    let mut attempt = |work: &dyn Fn() -> Result<()>| failures.extend(work().err().map(|error| format!("{error:#}")));
+    attempt(&|| {
+        // The tests wait for most of their time.
+        let meanwhile = || {
+            process::take_idle_time()?;
+            check::compiled()?;
+            step("manifests for Kubernetes", || kubernetes::check(&tcpmon))
+        };
+        at_once(meanwhile, || step("integration tests", || run_integration_tests(&tests, &tcpmon))).map(drop)
+    });
+    attempt(&|| step("soak and fuzzing", || soak_and_fuzz(&tcpmon, &fuzzer)));
     if args.no_vm {
         eprintln!("=== packages and other kernels: skipped");
     } else {
         // Both boot virtual machines, each of which takes one CPU.
-        attempt("packages and other kernels", &|| {
+        attempt(&|| {
             let jobs = vm::Jobs::new(None);
             let packages = || jobs.beside(|| step("packages", || dist::run(&dist::Args::TEST)));
             at_once(packages, || step("other kernels", || vm::machines(&vm::Args::brief(), &jobs))).map(drop)
@@ -108,32 +126,56 @@ fn cargo_test() -> Command {
     cargo
 }
 
-/// The names of all packages' integration tests.
-fn integration_tests() -> Result<Vec<String>> {
+/// The tests that need neither root nor a daemon.
+fn unit_tests() -> Result<()> {
     let metadata = MetadataCommand::new().current_dir(workspace::root()).no_deps().exec()?;
-    let targets = metadata.packages.into_iter().flat_map(|package| package.targets);
-    Ok(targets.filter(Target::is_test).map(|target| target.name).collect())
+    let packages = metadata.packages.into_iter().filter(|package| package.name.as_str() != "tcpmon-tests");
+    let tests = packages.flat_map(|package| package.targets).filter(Target::is_test);
+    let mut cargo = cargo_test();
+    cargo.args(["--lib", "--bins"]).args(tests.flat_map(|test| ["--test".to_owned(), test.name]));
+    process::run(&mut cargo)?;
+    process::run(cargo_test().arg("--doc"))
 }
 
-fn run_integration_tests(tcpmon: &Path) -> Result<()> {
+fn run_integration_tests(tests: &[Executable], tcpmon: &Path) -> Result<()> {
     let report = workspace::target().join("test-report");
     fs::write(&report, "").with_context(|| format!("cannot write {}", report.display()))?;
-    let cpus = thread::available_parallelism().map_or(1, NonZero::get);
-    let (beside, alone) = integration_tests()?.into_iter().partition(|name| SIDE_BY_SIDE.contains(&name.as_str()));
-    // The others one at a time: they measure, and there may be only two CPUs.
-    let results = [(beside, 2 * cpus), (alone, 1)].map(|(names, threads): (Vec<String>, usize)| {
-        let mut cargo = cargo_test();
-        cargo.args(names.iter().flat_map(|name| ["--test", name]));
-        // All of them, also after one has failed: a run takes long, and each should say all that it can.
-        cargo.args(["--no-fail-fast", "--", &format!("--test-threads={threads}")]);
-        process::run(cargo.env("TCPMON_BIN", tcpmon).env("TCPMON_REPORT", &report))
+    let command = |test: &Executable, threads: usize| {
+        let mut command = Command::new(&test.path);
+        command.arg(format!("--test-threads={threads}")).current_dir(workspace::root().join("tests"));
+        command.env("TCPMON_BIN", tcpmon).env("TCPMON_REPORT", &report);
+        command
+    };
+    let tests = tests.iter().filter(|test| test.is_test);
+    let (beside, alone): (Vec<_>, Vec<_>) = tests.partition(|test| SIDE_BY_SIDE.contains(&test.name.as_str()));
+    let failures = Mutex::new(Vec::new());
+    let run = |test: &Executable, run: &dyn Fn() -> Result<()>| {
+        if let Err(error) = step(&test.name, run) {
+            failures.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{error:#}"));
+        }
+    };
+    let waiting = Mutex::new(beside);
+    let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, NonZero::get) {
+            scope.spawn(|| {
+                while let Some(test) = next() {
+                    run(test, &|| process::run_and_then_print(&mut command(test, 2)));
+                }
+            });
+        }
     });
-    results.into_iter().collect::<Result<()>>()?;
+    // The others one at a time: they measure, and there may be only two CPUs.
+    for test in alone {
+        run(test, &|| process::run(&mut command(test, 1)));
+    }
     // If the kernel lacks what a test is about, the test reports that instead of failing.
     for line in fs::read_to_string(&report)?.lines() {
         if let Some(because) = line.strip_prefix("not-supported\t") {
             eprintln!("not supported on this kernel: {}", because.replace('\t', ", "));
         }
     }
+    let failures = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
+    ensure!(failures.is_empty(), "{}", failures.join("\n"));
     Ok(())
 }

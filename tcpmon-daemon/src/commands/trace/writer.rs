@@ -24,14 +24,20 @@ use tcpmon_trace::{EndReason, Ending, LOST_OUTPUT, LOST_WRITE, TimesliceRecord, 
 /// Maximum memory for records that wait for the output.
 const QUEUE_BYTES: usize = 64 << 20;
 
-/// After the end, what is queued is written for as long as the output takes some of it in this time; then the trailer
-/// has as much.
-const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
+/// After the end, how often to check whether the output has accepted data, and the time that the trailer has.
+const FINISH_CHECK: Duration = Duration::from_secs(1);
 
-/// The same after a signal: the user does not want to wait for [`FINISH_TIMEOUT`]. It is enough if the output accepts
-/// data: the signal may have been sent to end a trace that was already ending, or be the second of two that a terminal
-/// sends when it closes.
-const FINISH_TIMEOUT_AFTER_SIGNAL: Duration = Duration::from_millis(100);
+/// What is queued is given up after so many checks in a row that found no progress: a disk that others keep busy
+/// blocks a write for seconds. Checks rather than one long time, because a machine that stood still (a virtual one
+/// without a CPU) finds its clock advanced when it goes on, and only one check is due then.
+const FINISH_CHECKS: u32 = 5;
+
+/// The same after a signal. It loses nothing if the output accepts data: it may have been sent to end a trace that was
+/// already ending, or be the second of two that a terminal sends when it closes.
+const FINISH_CHECKS_AFTER_SIGNAL: u32 = 2;
+
+/// After a second signal, the user waits no longer, also if the output accepts data.
+const FINISH_TIMEOUT_AFTER_SIGNALS: Duration = Duration::from_millis(100);
 
 /// A trace that a separate thread writes. The thread is abandoned if it cannot go on.
 #[derive(Debug)]
@@ -154,8 +160,10 @@ impl WriterThread {
         let lost = Trailer::new(&ending, 0, 0).lost_in_words();
         ending.lost.insert(LOST_OUTPUT.into(), self.dropped);
         let _ = self.inbox.send(WriterMessage::Finish(ending));
-        let mut timeout = FINISH_TIMEOUT;
+        let mut timeout = FINISH_CHECK;
         let mut deadline = Instant::now() + timeout;
+        // Checks without progress until the queue is given up.
+        let (mut patience, mut checks_left) = (FINISH_CHECKS, FINISH_CHECKS);
         let mut written = self.state.written.load(Ordering::Relaxed);
         loop {
             tokio::select! {
@@ -164,21 +172,24 @@ impl WriterThread {
                     return outcome.context("the thread that writes the trace ended unexpectedly");
                 }
                 _ = signals.next() => {
-                    timeout = FINISH_TIMEOUT_AFTER_SIGNAL;
-                    deadline = deadline.min(Instant::now() + timeout);
+                    if patience == FINISH_CHECKS {
+                        patience = FINISH_CHECKS_AFTER_SIGNAL;
+                    } else {
+                        patience = 0;
+                        timeout = FINISH_TIMEOUT_AFTER_SIGNALS;
+                        deadline = deadline.min(Instant::now() + timeout);
+                    }
+                    checks_left = checks_left.min(patience);
                 }
                 () = sleep_until(deadline) => {
+                    deadline = Instant::now() + timeout;
                     let before = std::mem::replace(&mut written, self.state.written.load(Ordering::Relaxed));
-                    // After a signal, the user waits no longer.
-                    if written != before && timeout == FINISH_TIMEOUT {
-                        deadline = Instant::now() + timeout;
-                        continue;
-                    }
-                    if self.state.past_deadline.swap(true, Ordering::Relaxed) {
+                    checks_left = if written == before { checks_left.saturating_sub(1) } else { patience };
+                    if self.state.past_deadline.load(Ordering::Relaxed) {
                         let unwritten = self.dropped + self.state.queued.load(Ordering::Relaxed) as u64;
                         return Ok(WriteOutcome::TimedOut { unwritten, lost });
                     }
-                    deadline = Instant::now() + timeout;
+                    self.state.past_deadline.store(checks_left == 0, Ordering::Relaxed);
                 }
             }
         }
@@ -269,11 +280,13 @@ mod tests {
         Signals(Vec::new())
     }
 
-    /// A signal that has already arrived.
-    fn signalled() -> Signals {
-        let signals =
-            Signals(vec![(SignalKind::user_defined1(), signal(SignalKind::user_defined1()).expect("a handler"))]);
-        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::USR1).expect("a signal");
+    /// Signals of these kinds that have already arrived. Each test has kinds of its own, because all tests get them.
+    fn signalled(kinds: &[SignalKind]) -> Signals {
+        let signals = Signals(kinds.iter().map(|kind| (*kind, signal(*kind).expect("a handler"))).collect());
+        for kind in kinds {
+            let number = rustix::process::Signal::from_named_raw(kind.as_raw_value()).expect("a signal");
+            rustix::process::kill_process(rustix::process::getpid(), number).expect("a signal");
+        }
         signals
     }
 
@@ -369,36 +382,40 @@ mod tests {
 
     #[tokio::test]
     async fn an_output_that_is_slow_gets_everything_however_long_it_takes() {
-        let begin = || Ok(Box::new(Slow(FINISH_TIMEOUT / 20, 0)) as _);
+        // Each record takes longer than one check, and all of them longer than the checks.
+        let begin = || Ok(Box::new(Slow(FINISH_CHECK + FINISH_CHECK / 20, 0)) as _);
         let mut writer = WriterThread::start(8192, begin).expect("a thread");
-        let sent = send(&mut writer, 3);
+        writer.send(vec![sample::record(); 6], 0);
         let before = Instant::now();
         let outcome = writer.finish(sample::ending(), &mut signals()).await.expect("the thread lives");
         let WriteOutcome::Ended { failure: None, trailer: Ok(trailer) } = outcome else { panic!("{outcome:?}") };
-        assert_eq!((trailer.records, trailer.complete, trailer.lost_total()), (sent, true, 0));
-        assert!(before.elapsed() > FINISH_TIMEOUT, "{:?}", before.elapsed());
+        assert_eq!((trailer.records, trailer.complete, trailer.lost_total()), (6, true, 0));
+        assert!(before.elapsed() > FINISH_CHECKS * FINISH_CHECK, "{:?}", before.elapsed());
     }
 
     #[tokio::test]
-    async fn a_signal_after_the_end_loses_no_record_if_the_output_is_read() {
-        let (reader, pipe) = io::pipe().expect("a pipe");
-        let reading = thread::spawn(|| read(reader));
-        let mut writer = start(pipe);
-        let sent = send(&mut writer, 2);
-        let outcome = writer.finish(sample::ending(), &mut signalled()).await.expect("the thread lives");
+    async fn a_signal_after_the_end_loses_no_record_of_an_output_that_is_slow() {
+        let begin = || Ok(Box::new(Slow(3 * FINISH_TIMEOUT_AFTER_SIGNALS, 0)) as _);
+        let mut writer = WriterThread::start(8192, begin).expect("a thread");
+        writer.send(vec![sample::record(); 10], 0);
+        let mut signals = signalled(&[SignalKind::user_defined1()]);
+        let outcome = writer.finish(sample::ending(), &mut signals).await.expect("the thread lives");
         let WriteOutcome::Ended { failure: None, trailer: Ok(trailer) } = outcome else { panic!("{outcome:?}") };
-        assert_eq!((trailer.records, trailer.complete), (sent, true), "{trailer:?}");
-        assert_eq!(reading.join().expect("no panic").0, sent);
+        assert_eq!((trailer.records, trailer.complete, trailer.lost_total()), (10, true, 0));
     }
 
     #[tokio::test]
-    async fn a_signal_after_the_end_shortens_the_wait_for_a_pipe_that_nobody_reads() {
-        let (_reader, pipe) = full_pipe();
-        let writer = start(pipe);
-        let before = Instant::now();
-        let outcome = writer.finish(sample::ending(), &mut signalled()).await.expect("the thread lives");
-        assert!(matches!(outcome, WriteOutcome::TimedOut { .. }), "{outcome:?}");
-        assert!(before.elapsed() < FINISH_TIMEOUT, "{:?}", before.elapsed());
+    async fn signals_after_the_end_shorten_the_wait_for_a_pipe_that_nobody_reads() {
+        let once = [SignalKind::user_defined2()];
+        let twice = [SignalKind::window_change(), SignalKind::alarm()];
+        for (kinds, limit) in [(&once[..], FINISH_CHECKS * FINISH_CHECK), (&twice[..], FINISH_CHECK)] {
+            let (_reader, pipe) = full_pipe();
+            let writer = start(pipe);
+            let before = Instant::now();
+            let outcome = writer.finish(sample::ending(), &mut signalled(kinds)).await.expect("the thread lives");
+            assert!(matches!(outcome, WriteOutcome::TimedOut { .. }), "{outcome:?}");
+            assert!(before.elapsed() < limit, "{:?} of {limit:?}", before.elapsed());
+        }
     }
 
     #[tokio::test]
