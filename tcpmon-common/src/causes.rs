@@ -27,8 +27,8 @@ pub struct Round {
     pub echoes_from_ns: u64,
     /// When the round began, moved on by the time that was the reader's since then, or that is shown already.
     pub began_ns: u64,
-    /// Mean age of the timestamps that segments at the ends of rounds echo, in units of 1/2048 us; 0 before
-    /// the first.
+    /// The lowest 23 bits: mean age of the timestamps that segments at the ends of rounds echo, in units of 1/2048 us.
+    /// The others: how many there were, up to [`FIRST_ECHOES`]. 0 before the first.
     pub echo: u32,
     /// The part of the round that is shown already, us.
     pub shown_us: u32,
@@ -163,6 +163,16 @@ const MAX_ECHO_MS: u32 = 4;
 /// tick.
 const ECHO_SHIFT: u32 = 11;
 
+/// Each of the first ones moves it by 2^-7: the rounds of a path whose handshake was much shorter than its loaded round
+/// trip count as upstream until the mean has come close.
+const FIRST_ECHO_SHIFT: u32 = 7;
+
+/// How many echoes are the first ones: they move the mean to 1/54 of its distance.
+const FIRST_ECHOES: u32 = 511;
+
+/// A mean of up to [`MAX_ECHO_MS`] needs so many bits.
+const ECHO_BITS: u32 = 23;
+
 /// 1 if `a >= b`, otherwise 0, for distances below 2^63. Without a branch: the verifier would walk all that follows
 /// once more.
 #[inline(always)]
@@ -252,7 +262,8 @@ fn round_trip_us(round: &mut Round, now_ns: u64, round_ns: u64, path: Path) -> u
     if round.echo == 0 {
         round.echo = least << ECHO_SHIFT;
     }
-    let mean = round.echo >> ECHO_SHIFT;
+    let (echoes, scaled) = (round.echo >> ECHO_BITS, round.echo & ((1 << ECHO_BITS) - 1));
+    let mean = scaled >> ECHO_SHIFT;
     // The mean of a very short path strays by as much as it is: without a bound, it would sooner or later be so low
     // that no round counts any more.
     let rtt_us = if mean > least { mean } else { least };
@@ -260,7 +271,9 @@ fn round_trip_us(round: &mut Round, now_ns: u64, round_ns: u64, path: Path) -> u
         // The sender had nothing to send, and has heard of no acknowledgement of its new data until then.
         round.echoes_from_ns = now_ns + rtt_us as u64 * 2000;
     } else if path.echo_ms <= MAX_ECHO_MS && now_ns >= round.echoes_from_ns {
-        round.echo = round.echo + path.echo_ms * 1000 - mean;
+        let is_first = (echoes < FIRST_ECHOES) as u32;
+        let distance = (path.echo_ms * 1000).wrapping_sub(mean) << ((ECHO_SHIFT - FIRST_ECHO_SHIFT) * is_first);
+        round.echo = (echoes + is_first) << ECHO_BITS | scaled.wrapping_add(distance);
     }
     rtt_us
 }
@@ -495,15 +508,20 @@ mod tests {
         assert!(connection.state.counters.since(&before).memory_limited_ns > 3_900 * MS);
     }
 
+    fn mean_echo_us(round: &Round) -> u32 {
+        (round.echo & ((1 << ECHO_BITS) - 1)) >> ECHO_SHIFT
+    }
+
     #[test]
     fn echoes_tell_the_round_trip_of_a_loaded_local_path() {
         // 300 us by the handshake, 700 us under load.
         let path = |echo_ms| Path { rtt_us: 300, echo_ms, ..PATH };
         let mut connection = Connection { path: path(0), ..Connection::new(0) };
-        let mut before = connection.state.counters;
+        // It is known after a few rounds, and stays so.
+        let mut at = Vec::new();
         for round in 0..20_000_u64 {
-            if round == 10_000 {
-                before = connection.state.counters;
+            if [200, 1_000, 10_000].contains(&round) {
+                at.push(connection.state.counters);
             }
             let sent_ns = connection.seen.now_ns;
             connection.path = path(((sent_ns + 700_000) / MS - sent_ns / MS) as u32);
@@ -511,9 +529,12 @@ mod tests {
             (0..9).for_each(|_| connection.segment(0, MSS));
             connection.read(10_000, BUFFER, 0, 1);
         }
-        let mean = connection.state.round.echo >> ECHO_SHIFT;
+        let mean = mean_echo_us(&connection.state.round);
         assert!((680..720).contains(&mean), "{mean} us");
-        assert_eq!(shares(&connection.state.counters.since(&before)), [0, 1, 0, 99, 0]);
+        at.push(connection.state.counters);
+        for times in at.windows(2) {
+            assert_eq!(shares(&times[1].since(&times[0])), [0, 1, 0, 99, 0]);
+        }
         // A sender with nothing to send teaches nothing, whether its rounds are shown before they end or not.
         for settled in [false, true] {
             for _ in 0..10_000 {
@@ -527,7 +548,7 @@ mod tests {
                 connection.read(0, BUFFER, 0, 1);
             }
         }
-        assert_eq!(connection.state.round.echo >> ECHO_SHIFT, mean);
+        assert_eq!(mean_echo_us(&connection.state.round), mean);
     }
 
     #[test]
@@ -538,8 +559,9 @@ mod tests {
         assert_eq!(round_trip_us(&mut round, 0, 0, path(300, NO_ECHO - 1)), 300);
         assert_eq!(round_trip_us(&mut round, 0, 0, path(300, MAX_ECHO_MS + 1)), 300);
         assert_eq!(round_trip_us(&mut round, MS, 900_000, path(300, MAX_ECHO_MS)), 300);
-        assert_eq!(round_trip_us(&mut round, MS, 1_000_000, path(300, MAX_ECHO_MS)), 301);
-        assert_eq!(round_trip_us(&mut round, MS, 1_000_000, path(300, MAX_ECHO_MS)), 301);
+        let one = 300 + (MAX_ECHO_MS * 1000 - 300) / 128;
+        assert_eq!(round_trip_us(&mut round, MS, 1_000_000, path(300, MAX_ECHO_MS)), one);
+        assert_eq!(round_trip_us(&mut round, MS, 1_000_000, path(300, MAX_ECHO_MS)), one);
         // The longest round trip that the handshake can show does not overflow.
         let mut round = Round::ZERO;
         assert_eq!(round_trip_us(&mut round, 0, 0, path(MAX_RTT_US, MAX_ECHO_MS)), MAX_ECHO_MS * 1000);
@@ -548,7 +570,7 @@ mod tests {
         let after = |round: &mut Round, echo_ms| {
             (0..50_000).map(|_| round_trip_us(round, MS, 10_000, path(10, echo_ms))).last().expect("many")
         };
-        assert_eq!((after(&mut round, 0), round.echo >> ECHO_SHIFT), (10, 0));
+        assert_eq!((after(&mut round, 0), mean_echo_us(&round)), (10, 0));
         assert!(after(&mut round, 1) > 990);
         // Without any estimate, nothing is limited.
         let mut round = Round::ZERO;

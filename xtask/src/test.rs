@@ -3,7 +3,6 @@
 
 use std::{
     fs,
-    num::NonZero,
     path::Path,
     process::Command,
     sync::{Mutex, PoisonError},
@@ -61,7 +60,7 @@ fn steps(args: &Args) -> Result<()> {
     };
     // This build ends with minutes for one CPU.
     let build = || step("build", || build::dist(Arch::default()));
-    let ((_, tcpmon), (tests, fuzzer)) = at_once(
+    let ((_, tcpmon), tests) = at_once(
         || at_once(downloads, build),
         || {
             let tests = step("build of the tests", || {
@@ -69,42 +68,52 @@ fn steps(args: &Args) -> Result<()> {
                 executables::built(cargo_test().arg("--no-run"), "tests")
             })?;
             step("unit tests", unit_tests)?;
-            Ok((tests, step("build of the fuzzers", fuzz::build)?))
+            Ok(tests)
         },
     )?;
-    // All of them, also after one has failed: a run takes long, and each should say all that it can.
-    let mut failures = Vec::new();
-    let mut attempt = |work: &dyn Fn() -> Result<()>| failures.extend(work().err().map(|error| format!("{error:#}")));
-    attempt(&|| {
-        // The tests wait for most of their time.
-        let meanwhile = || {
-            process::take_idle_time()?;
-            check::compiled()?;
-            step("manifests for Kubernetes", || kubernetes::check(&tcpmon))
-        };
-        at_once(meanwhile, || step("integration tests", || run_integration_tests(&tests, &tcpmon))).map(drop)
-    });
-    attempt(&|| step("soak and fuzzing", || soak_and_fuzz(&tcpmon, &fuzzer)));
-    if args.no_vm {
-        eprintln!("=== packages and other kernels: skipped");
-    } else {
+    // The tests wait for most of their time: what only needs a CPU gets what they leave.
+    let meanwhile = || {
+        process::take_idle_time()?;
+        all(&[
+            &|| step("build of the fuzzers", fuzz::build).map(drop),
+            &check::compiled,
+            &|| step("manifests for Kubernetes", || kubernetes::check(&tcpmon)),
+            &|| if args.no_vm { Ok(()) } else { dist::run(&dist::Args::BUILD) },
+            &|| if args.no_vm { Ok(()) } else { step("kernels are fetched", || vm::fetch(&vm::Args::brief())) },
+        ])
+    };
+    let on_other_kernels = || {
+        if args.no_vm {
+            eprintln!("=== packages and other kernels: skipped");
+            return Ok(());
+        }
         // Both boot virtual machines, each of which takes one CPU.
-        attempt(&|| {
-            let jobs = vm::Jobs::new(None);
-            let packages = || jobs.beside(|| step("packages", || dist::run(&dist::Args::TEST)));
-            at_once(packages, || step("other kernels", || vm::machines(&vm::Args::brief(), &jobs))).map(drop)
-        });
-    }
+        let jobs = vm::Jobs::new(None);
+        let machines = || step("other kernels", || vm::machines(&vm::Args::brief(), &jobs));
+        at_once(|| jobs.beside(dist::try_built), machines).map(drop)
+    };
+    all(&[
+        &|| at_once(meanwhile, || step("integration tests", || run_integration_tests(&tests, &tcpmon))).map(drop),
+        &|| step("soak and fuzzing", || soak_and_fuzz(&tcpmon)),
+        &|| step("packages and other kernels", on_other_kernels),
+    ])
+}
+
+/// Does all of it, also after a part has failed: a run takes long, and each should say all that it can.
+fn all(parts: &[&dyn Fn() -> Result<()>]) -> Result<()> {
+    let failures: Vec<String> =
+        parts.iter().filter_map(|part| part().err()).map(|error| format!("{error:#}")).collect();
     ensure!(failures.is_empty(), "{}", failures.join("\n"));
     Ok(())
 }
 
 /// The soak, and all decoders meanwhile: the fuzzers only take what CPU is left. The soak's programs were built with
 /// the tests, without optimization: to optimize them as well takes eight minutes.
-fn soak_and_fuzz(tcpmon: &Path, fuzzer: &Path) -> Result<()> {
+fn soak_and_fuzz(tcpmon: &Path) -> Result<()> {
+    let fuzzer = fuzz::build()?;
     let mut soak = Command::new(workspace::target().join("debug/soak"));
     soak.args(SOAK).env("TCPMON_BIN", tcpmon);
-    at_once(|| fuzz::fuzz_all(fuzzer, FUZZ), || step("soak", || process::run(&mut soak))).map(drop)
+    at_once(|| fuzz::fuzz_all(&fuzzer, FUZZ), || step("soak", || process::run(&mut soak))).map(drop)
 }
 
 /// Does both, and fails if one of them fails.
@@ -148,26 +157,21 @@ fn run_integration_tests(tests: &[Executable], tcpmon: &Path) -> Result<()> {
     };
     let tests = tests.iter().filter(|test| test.is_test);
     let (beside, alone): (Vec<_>, Vec<_>) = tests.partition(|test| SIDE_BY_SIDE.contains(&test.name.as_str()));
+    // All of them, also after one has failed.
     let failures = Mutex::new(Vec::new());
-    let run = |test: &Executable, run: &dyn Fn() -> Result<()>| {
+    let attempt = |test: &Executable, run: &dyn Fn() -> Result<()>| {
         if let Err(error) = step(&test.name, run) {
             failures.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{error:#}"));
         }
     };
-    let waiting = Mutex::new(beside);
-    let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop();
     thread::scope(|scope| {
-        for _ in 0..thread::available_parallelism().map_or(1, NonZero::get) {
-            scope.spawn(|| {
-                while let Some(test) = next() {
-                    run(test, &|| process::run_and_then_print(&mut command(test, 2)));
-                }
-            });
+        for test in beside {
+            scope.spawn(|| attempt(test, &|| process::run_and_then_print(&mut command(test, 2))));
         }
     });
     // The others one at a time: they measure, and there may be only two CPUs.
     for test in alone {
-        run(test, &|| process::run(&mut command(test, 1)));
+        attempt(test, &|| process::run(&mut command(test, 1)));
     }
     // If the kernel lacks what a test is about, the test reports that instead of failing.
     for line in fs::read_to_string(&report)?.lines() {

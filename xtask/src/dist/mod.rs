@@ -39,8 +39,12 @@ pub struct Args {
 }
 
 impl Args {
-    /// As part of all tests: everything but building twice.
-    pub const TEST: Self = Self { output: None, arch: Arch::X86_64, test: true, verify: false };
+    /// The host's packages, which are not tried yet.
+    pub const BUILD: Self = Self { output: None, arch: Arch::X86_64, test: false, verify: false };
+
+    fn output(&self) -> PathBuf {
+        self.output.clone().unwrap_or_else(|| workspace::target().join("packages"))
+    }
 }
 
 /// What is built from, and where to.
@@ -91,15 +95,24 @@ pub fn run(args: &Args) -> Result<()> {
     if args.arch == Arch::Arm64 {
         step("cross compiler", setup::arm64)?;
     }
-    let output = args.output.clone().unwrap_or_else(|| workspace::target().join("packages"));
+    let output = args.output();
     step("packages", || packages_in(args.arch, &output))?;
     if args.test {
-        step("packages are tried", || trial::run(&output))?;
+        try_packages(&output)?;
     }
     if args.verify {
         step("packages are built again", || verify(args.arch, &output))?;
     }
     Ok(())
+}
+
+/// Tries the packages that [`Args::BUILD`] makes.
+pub fn try_built() -> Result<()> {
+    try_packages(&Args::BUILD.output())
+}
+
+fn try_packages(output: &Path) -> Result<()> {
+    step("packages are tried", || trial::run(output))
 }
 
 fn packages_in(arch: Arch, output: &Path) -> Result<()> {

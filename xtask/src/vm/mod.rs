@@ -153,6 +153,14 @@ pub fn run(args: &Args) -> Result<()> {
     machines(args, &Jobs::new(args.jobs))
 }
 
+/// Gets the kernels that [`machines`] will need.
+pub fn fetch(args: &Args) -> Result<()> {
+    chosen(args)?.into_iter().filter(|kernel| kernel.expectation != Expectation::MayFail).try_for_each(|kernel| {
+        packages::unpacked(kernel)?;
+        Ok(())
+    })
+}
+
 /// Runs the virtual machines, then reports the results. Each is one of the jobs.
 pub fn machines(args: &Args, jobs: &Jobs) -> Result<()> {
     machine::check()?;

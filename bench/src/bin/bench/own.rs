@@ -61,8 +61,8 @@ pub fn measure(quick: bool) -> Section {
     let notes = vec![
         target("own CPU, idle and scraped", idle, 0.15, "% of a core"),
         target("own CPU under R", loaded, 0.15, "% of a core"),
-        target("RSS", resident as f64 / f64::from(1 << 20), 20.0, "MiB"),
-        target("start to first good scrape", median(&started), 0.5, "s"),
+        target("RSS", resident as f64 / f64::from(1 << 20), 16.0, "MiB"),
+        target("start to first good scrape", median(&started), 0.2, "s"),
     ];
     Section { name: "daemon", what: "The daemon itself.".into(), table, notes }
 }

@@ -141,10 +141,11 @@ fn pairs(arm: &[Run], off: &[Run], blocks: u32) -> Vec<(Vec<f64>, Vec<f64>)> {
 fn targets(workload: Workload, ratios: &BTreeMap<Arm, Ratio>) -> Vec<String> {
     let mut notes = Vec::new();
     let Some(daemon) = ratios.get(&Arm::Daemon) else { return notes };
-    if !matches!(workload, Workload::R | Workload::L | Workload::V) {
-        return notes; // There is no target.
-    }
-    let limit = if workload == Workload::R { 1.08 } else { 1.03 };
+    let limit = match workload {
+        Workload::R | Workload::C => 1.06,
+        Workload::L | Workload::V => 1.03,
+        _ => return notes, // There is no target.
+    };
     notes.push(target(&format!("{} with the daemon", workload.name()), daemon.value, limit, ""));
     if workload == Workload::R
         && let Some(rezolus) = ratios.get(&Arm::Rezolus)
@@ -154,7 +155,7 @@ fn targets(workload: Workload, ratios: &BTreeMap<Arm, Ratio>) -> Vec<String> {
     if workload == Workload::R
         && let Some(light) = ratios.get(&Arm::Light)
     {
-        notes.push(target("R with the profile light", light.value, 1.055, ""));
+        notes.push(target("R with the profile light", light.value, 1.03, ""));
     }
     if workload == Workload::R
         && let Some(floor) = ratios.get(&Arm::Floor)
