@@ -2,7 +2,9 @@
 //! kernel lacks or refuses something: what cannot run is a failure.
 
 use std::{
+    cmp::Reverse,
     fs,
+    num::NonZero,
     path::Path,
     process::Command,
     sync::{Mutex, PoisonError},
@@ -31,7 +33,8 @@ const FUZZ: Duration = Duration::from_secs(8);
 
 /// Integration tests that wait for most of their time, each in namespaces and with a daemon of its own. They compare
 /// neither times of this host's CPUs nor what counts the whole host, such as the group `other`.
-const SIDE_BY_SIDE: [&str; 6] = ["alerts", "formats", "output", "privileges", "prometheus", "service"];
+/// The longest first, so that none is left to run alone.
+const SIDE_BY_SIDE: [&str; 6] = ["formats", "alerts", "output", "service", "prometheus", "privileges"];
 
 /// Arguments of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
@@ -55,8 +58,7 @@ fn steps(args: &Args) -> Result<()> {
     check::text_only()?;
     let downloads = || {
         step("today's Prometheus", setup::todays_prometheus)?;
-        step("programs that read traces", setup::formats)?;
-        step("dashboards and alerts", || dashboards::run(&dashboards::Args::CHECK))
+        step("programs that read traces", setup::formats)
     };
     // This build ends with minutes for one CPU.
     let build = || step("build", || build::dist(Arch::default()));
@@ -77,6 +79,7 @@ fn steps(args: &Args) -> Result<()> {
         all(&[
             &|| step("build of the fuzzers", fuzz::build).map(drop),
             &check::compiled,
+            &|| step("dashboards and alerts", || dashboards::run(&dashboards::Args::CHECK)),
             &|| step("manifests for Kubernetes", || kubernetes::check(&tcpmon)),
             &|| if args.no_vm { Ok(()) } else { dist::run(&dist::Args::BUILD) },
             &|| if args.no_vm { Ok(()) } else { step("kernels are fetched", || vm::fetch(&vm::Args::brief())) },
@@ -156,7 +159,11 @@ fn run_integration_tests(tests: &[Executable], tcpmon: &Path) -> Result<()> {
         command
     };
     let tests = tests.iter().filter(|test| test.is_test);
-    let (beside, alone): (Vec<_>, Vec<_>) = tests.partition(|test| SIDE_BY_SIDE.contains(&test.name.as_str()));
+    let place = |test: &&Executable| SIDE_BY_SIDE.iter().position(|name| *name == test.name);
+    let (mut beside, alone): (Vec<_>, Vec<_>) = tests.partition(|test| place(test).is_some());
+    // The longest is the last, which is taken first.
+    beside.sort_by_key(|test| Reverse(place(test)));
+    let waiting = Mutex::new(beside);
     // All of them, also after one has failed.
     let failures = Mutex::new(Vec::new());
     let attempt = |test: &Executable, run: &dyn Fn() -> Result<()>| {
@@ -164,9 +171,14 @@ fn run_integration_tests(tests: &[Executable], tcpmon: &Path) -> Result<()> {
             failures.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{error:#}"));
         }
     };
+    let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop();
     thread::scope(|scope| {
-        for test in beside {
-            scope.spawn(|| attempt(test, &|| process::run_and_then_print(&mut command(test, 2))));
+        for _ in 0..thread::available_parallelism().map_or(1, NonZero::get) {
+            scope.spawn(|| {
+                while let Some(test) = next() {
+                    attempt(test, &|| process::run_and_then_print(&mut command(test, 2)));
+                }
+            });
         }
     });
     // The others one at a time: they measure, and there may be only two CPUs.
