@@ -28,7 +28,7 @@ pub struct Round {
     /// When the round began, moved on by the time that was the reader's since then, or that is shown already.
     pub began_ns: u64,
     /// The lowest 23 bits: mean age of the timestamps that segments at the ends of rounds echo, in units of 1/2048 us.
-    /// The others: how many there were, up to [`FIRST_ECHOES`]. 0 before the first.
+    /// The others: how many there were, up to 511. 0 before the first.
     pub echo: u32,
     /// The part of the round that is shown already, us.
     pub shown_us: u32,

@@ -34,7 +34,7 @@ const FUZZ: Duration = Duration::from_secs(8);
 /// Integration tests that wait for most of their time, each in namespaces and with a daemon of its own. They compare
 /// neither times of this host's CPUs nor what counts the whole host, such as the group `other`.
 /// The longest first, so that none is left to run alone.
-const SIDE_BY_SIDE: [&str; 6] = ["formats", "alerts", "output", "service", "prometheus", "privileges"];
+const SIDE_BY_SIDE: [&str; 6] = ["formats", "alerts", "service", "output", "prometheus", "privileges"];
 
 /// Arguments of `cargo xtask test`.
 #[derive(Debug, clap::Args)]

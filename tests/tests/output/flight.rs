@@ -16,6 +16,9 @@ use tempfile::TempDir;
 
 use super::common::{DEADLINE, run, sender, sleeps, tcpmon};
 
+/// Nice value of what must not wait for the tests that run beside this one.
+const PREFERRED: i32 = -10;
+
 /// A running recorder. Killed when dropped.
 struct Recorder {
     child: Child,
@@ -140,7 +143,8 @@ fn a_shut_window_a_long_wait_and_a_reader_that_computes_are_found() {
     stuck.exit();
 
     let slow = Traffic::reader(lab.receiver()).comm("slow").cpu(0).chunk(4096).between(Between::Spin(1000));
-    let slow = slow.until_exit().spawn();
+    // Other tests run beside this one, and must not take its CPU.
+    let slow = slow.nice(PREFERRED).until_exit().spawn();
     let recorder = Recorder::start(&slow, &["cause=application>60% for 1s"]);
     let sending = sender(&lab, &slow).spawn();
     let lines = recorder.whole(1);
@@ -149,7 +153,7 @@ fn a_shut_window_a_long_wait_and_a_reader_that_computes_are_found() {
     drop(recorder);
 
     let recorder = Recorder::start(&slow, &["wait>1ms"]);
-    let hogs = [0, 0].map(|cpu| Traffic::hog(cpu, 0));
+    let hogs = [0, 0].map(|cpu| Traffic::hog(cpu, PREFERRED));
     let lines = recorder.whole(1);
     let trigger = lines[0]["trigger"].as_str().expect("a text");
     assert!(trigger.starts_with("wait>1ms: thread "), "{trigger}");
