@@ -8,7 +8,11 @@ use std::{
 use anyhow::Result;
 use cargo_metadata::{Artifact, Message};
 
-use crate::{process, workspace};
+use crate::{
+    arch::Arch,
+    process,
+    workspace::{self, HOST_PACKAGES},
+};
 
 /// An executable that cargo built.
 #[derive(Debug)]
@@ -17,6 +21,11 @@ pub struct Executable {
     pub is_test: bool,
     pub name: String,
     pub path: PathBuf,
+}
+
+/// Builds the integration tests and the programs that they run.
+pub fn tests_and_programs(arch: Arch) -> Result<Vec<Executable>> {
+    built(arch.cargo("test").args(HOST_PACKAGES).args(["--no-run", "--test", "*"]), "tests")
 }
 
 /// Builds with this command, and returns the executables of the package in a folder of the workspace.

@@ -21,8 +21,7 @@ pub fn run(command: &mut Command) -> Result<()> {
 
 /// Like [`run`], for what runs beside other programs: what it writes is printed when it has ended.
 pub fn run_and_then_print(command: &mut Command) -> Result<()> {
-    let Output { status, stdout, stderr } =
-        command.output().with_context(|| format!("cannot run {}", line(command)))?;
+    let Output { status, stdout, stderr } = captured(command)?;
     eprint!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
     if !status.success() {
         bail!("{} failed: {status}", line(command));
@@ -63,10 +62,13 @@ pub fn steps() -> String {
     steps.iter().map(line).collect()
 }
 
+fn captured(command: &mut Command) -> Result<Output> {
+    command.output().with_context(|| format!("cannot run {}", line(command)))
+}
+
 /// Runs `command` and returns its standard output without the final newline.
 pub fn output(command: &mut Command) -> Result<String> {
-    let Output { status, stdout, stderr } =
-        command.output().with_context(|| format!("cannot run {}", line(command)))?;
+    let Output { status, stdout, stderr } = captured(command)?;
     if !status.success() {
         bail!("{} failed: {status}: {}", line(command), String::from_utf8_lossy(&stderr).trim());
     }

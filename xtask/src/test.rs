@@ -67,7 +67,7 @@ fn steps(args: &Args) -> Result<()> {
         || {
             let tests = step("build of the tests", || {
                 process::run(cargo_test().arg("--no-run"))?;
-                executables::built(cargo_test().arg("--no-run"), "tests")
+                executables::tests_and_programs(Arch::default())
             })?;
             step("unit tests", unit_tests)?;
             Ok(tests)

@@ -21,8 +21,7 @@ use super::{
 use crate::{
     arch::Arch,
     executables::{self, Executable},
-    process,
-    workspace::{self, HOST_PACKAGES},
+    process, workspace,
 };
 
 /// Programs that the tests run.
@@ -82,13 +81,13 @@ impl Guest {
     /// Builds the tests and finds what they need.
     pub fn build(args: &Args) -> Result<Self> {
         let (arch, filters) = (args.arch, &args.tests);
-        let executables = tests_and_programs(arch)?;
+        let executables = executables::tests_and_programs(arch)?;
         let find = |name: &str| {
             let program = executables.iter().find(|executable| !executable.is_test && executable.name == name);
             program.map(|program| program.path.clone()).with_context(|| format!("cargo built no {name}"))
         };
         // The host can ask only its own executables for the names of their tests.
-        let here = if arch == Arch::default() { None } else { Some(tests_and_programs(Arch::default())?) };
+        let here = if arch == Arch::default() { None } else { Some(executables::tests_and_programs(Arch::default())?) };
         let mut tests = Vec::new();
         let is_named = |name: &str| filters.iter().any(|filter| filter.starts_with(name));
         let is_run = |name: &str| is_named(name) || NOT_RUN.iter().all(|(other, _)| *other != name);
@@ -182,11 +181,6 @@ impl Guest {
             Brief::Most => [&CORE[..], &MORE].concat().contains(&test.binary.as_str()),
         })
     }
-}
-
-/// Builds the integration tests and the programs that they run.
-fn tests_and_programs(arch: Arch) -> Result<Vec<Executable>> {
-    executables::built(arch.cargo("test").args(HOST_PACKAGES).args(["--no-run", "--test", "*"]), "tests")
 }
 
 /// Tests that run without flags: tests with `#[ignore]` are not among them.
