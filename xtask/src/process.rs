@@ -120,12 +120,14 @@ mod tests {
     fn what_a_thread_starts_that_takes_idle_time_does_so_too() {
         // The policy is field 41; 5 is SCHED_IDLE.
         let policy = || output(Command::new("cut").args(["-d", " ", "-f", "41", "/proc/self/stat"])).expect("a policy");
+        let before = policy();
         let thread = thread::spawn(move || {
             take_idle_time().expect("anyone may");
             policy()
         });
         assert_eq!(thread.join().expect("no panic"), "5");
-        assert_eq!(policy(), "0");
+        // `cargo xtask test` runs this test in a thread that has taken idle time.
+        assert_eq!(policy(), before);
     }
 
     #[test]

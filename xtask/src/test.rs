@@ -3,16 +3,16 @@
 
 use std::{
     cmp::Reverse,
-    fs,
+    fs, iter,
     num::NonZero,
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
     sync::{Mutex, PoisonError},
     thread,
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Error, Result, bail, ensure};
 use cargo_metadata::{MetadataCommand, Target};
 
 use crate::{
@@ -32,9 +32,11 @@ const SOAK: [&str; 2] = ["--for", "2m"];
 const FUZZ: Duration = Duration::from_secs(8);
 
 /// Integration tests that wait for most of their time, each in namespaces and with a daemon of its own. They compare
-/// neither times of this host's CPUs nor what counts the whole host, such as the group `other`.
+/// neither times of this host's CPUs nor what counts the whole host, such as the group `other`: they run side by side,
+/// and beside the virtual machines, which take both CPUs.
 /// The longest first, so that none is left to run alone.
-const SIDE_BY_SIDE: [&str; 6] = ["formats", "alerts", "service", "output", "prometheus", "privileges"];
+const SIDE_BY_SIDE: [&str; 8] =
+    ["formats", "alerts", "service", "output", "prometheus", "privileges", "command", "doctor"];
 
 /// Arguments of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
@@ -58,33 +60,21 @@ fn steps(args: &Args) -> Result<()> {
     check::text_only()?;
     let downloads = || {
         step("today's Prometheus", setup::todays_prometheus)?;
-        step("programs that read traces", setup::formats)
+        step("programs that read traces", setup::formats)?;
+        if args.no_vm { Ok(()) } else { step("kernels are fetched", || vm::fetch(&vm::Args::brief())) }
     };
     // This build ends with minutes for one CPU.
     let build = || step("build", || build::dist(Arch::default()));
     let ((_, tcpmon), tests) = at_once(
         || at_once(downloads, build),
         || {
-            let tests = step("build of the tests", || {
+            step("build of the tests", || {
                 process::run(cargo_test().arg("--no-run"))?;
                 executables::tests_and_programs(Arch::default())
-            })?;
-            step("unit tests", unit_tests)?;
-            Ok(tests)
+            })
         },
     )?;
-    // The tests wait for most of their time: what only needs a CPU gets what they leave.
-    let meanwhile = || {
-        process::take_idle_time()?;
-        all(&[
-            &|| step("build of the fuzzers", fuzz::build).map(drop),
-            &check::compiled,
-            &|| step("dashboards and alerts", || dashboards::run(&dashboards::Args::CHECK)),
-            &|| step("manifests for Kubernetes", || kubernetes::check(&tcpmon)),
-            &|| if args.no_vm { Ok(()) } else { dist::run(&dist::Args::BUILD) },
-            &|| if args.no_vm { Ok(()) } else { step("kernels are fetched", || vm::fetch(&vm::Args::brief())) },
-        ])
-    };
+    let tests = IntegrationTests::of(tests, &tcpmon)?;
     let on_other_kernels = || {
         if args.no_vm {
             eprintln!("=== packages and other kernels: skipped");
@@ -93,20 +83,36 @@ fn steps(args: &Args) -> Result<()> {
         // Both boot virtual machines, each of which takes one CPU.
         let jobs = vm::Jobs::new(None);
         let machines = || step("other kernels", || vm::machines(&vm::Args::brief(), &jobs));
-        at_once(|| jobs.beside(dist::try_built), machines).map(drop)
+        at_once(|| jobs.beside(|| dist::run(&dist::Args::TEST)), machines).map(drop)
     };
+    // The tests that measure need few CPU seconds: what only needs a CPU gets what they leave.
+    let meanwhile = || {
+        process::take_idle_time()?;
+        all(&[
+            &|| step("build of the fuzzers", fuzz::build).map(drop),
+            &check::compiled,
+            &|| step("dashboards and alerts", || dashboards::run(&dashboards::Args::CHECK)),
+            &|| step("manifests for Kubernetes", || kubernetes::check(&tcpmon)),
+        ])
+    };
+    let waiting = || all(&[&|| step("unit tests", unit_tests), &|| step("tests that wait", || tests.side_by_side())]);
     all(&[
-        &|| at_once(meanwhile, || step("integration tests", || run_integration_tests(&tests, &tcpmon))).map(drop),
+        &|| at_once(on_other_kernels, waiting).map(drop),
+        &|| at_once(meanwhile, || step("tests that measure", || tests.one_by_one())).map(drop),
+        &|| tests.not_supported(),
         &|| step("soak and fuzzing", || soak_and_fuzz(&tcpmon)),
-        &|| step("packages and other kernels", on_other_kernels),
     ])
 }
 
 /// Does all of it, also after a part has failed: a run takes long, and each should say all that it can.
 fn all(parts: &[&dyn Fn() -> Result<()>]) -> Result<()> {
-    let failures: Vec<String> =
-        parts.iter().filter_map(|part| part().err()).map(|error| format!("{error:#}")).collect();
-    ensure!(failures.is_empty(), "{}", failures.join("\n"));
+    failures(parts.iter().filter_map(|part| part().err()))
+}
+
+/// All of them as one, if there are any.
+fn failures(errors: impl Iterator<Item = Error>) -> Result<()> {
+    let lines: Vec<String> = errors.map(|error| format!("{error:#}")).collect();
+    ensure!(lines.is_empty(), "{}", lines.join("\n"));
     Ok(())
 }
 
@@ -149,49 +155,65 @@ fn unit_tests() -> Result<()> {
     process::run(cargo_test().arg("--doc"))
 }
 
-fn run_integration_tests(tests: &[Executable], tcpmon: &Path) -> Result<()> {
-    let report = workspace::target().join("test-report");
-    fs::write(&report, "").with_context(|| format!("cannot write {}", report.display()))?;
-    let command = |test: &Executable, threads: usize| {
+/// The executables of the integration tests.
+struct IntegrationTests<'a> {
+    /// Those of [`SIDE_BY_SIDE`], the longest last.
+    waiting: Vec<Executable>,
+    measuring: Vec<Executable>,
+    tcpmon: &'a Path,
+    /// Where they say what this kernel lacks.
+    report: PathBuf,
+}
+
+impl<'a> IntegrationTests<'a> {
+    fn of(built: Vec<Executable>, tcpmon: &'a Path) -> Result<Self> {
+        let report = workspace::target().join("test-report");
+        fs::write(&report, "").with_context(|| format!("cannot write {}", report.display()))?;
+        let place = |test: &Executable| SIDE_BY_SIDE.iter().position(|name| *name == test.name);
+        let tests = built.into_iter().filter(|executable| executable.is_test);
+        let (mut waiting, measuring): (Vec<_>, Vec<_>) = tests.partition(|test| place(test).is_some());
+        ensure!(waiting.len() == SIDE_BY_SIDE.len(), "SIDE_BY_SIDE names tests that there are not: {waiting:?}");
+        waiting.sort_by_key(|test| Reverse(place(test)));
+        Ok(Self { waiting, measuring, tcpmon, report })
+    }
+
+    fn command(&self, test: &Executable, threads: usize) -> Command {
         let mut command = Command::new(&test.path);
         command.arg(format!("--test-threads={threads}")).current_dir(workspace::root().join("tests"));
-        command.env("TCPMON_BIN", tcpmon).env("TCPMON_REPORT", &report);
+        command.env("TCPMON_BIN", self.tcpmon).env("TCPMON_REPORT", &self.report);
         command
-    };
-    let tests = tests.iter().filter(|test| test.is_test);
-    let place = |test: &&Executable| SIDE_BY_SIDE.iter().position(|name| *name == test.name);
-    let (mut beside, alone): (Vec<_>, Vec<_>) = tests.partition(|test| place(test).is_some());
-    // The longest is the last, which is taken first.
-    beside.sort_by_key(|test| Reverse(place(test)));
-    let waiting = Mutex::new(beside);
-    // All of them, also after one has failed.
-    let failures = Mutex::new(Vec::new());
-    let attempt = |test: &Executable, run: &dyn Fn() -> Result<()>| {
-        if let Err(error) = step(&test.name, run) {
-            failures.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{error:#}"));
-        }
-    };
-    let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop();
-    thread::scope(|scope| {
-        for _ in 0..thread::available_parallelism().map_or(1, NonZero::get) {
-            scope.spawn(|| {
-                while let Some(test) = next() {
-                    attempt(test, &|| process::run_and_then_print(&mut command(test, 2)));
-                }
-            });
-        }
-    });
-    // The others one at a time: they measure, and there may be only two CPUs.
-    for test in alone {
-        attempt(test, &|| process::run(&mut command(test, 1)));
     }
-    // If the kernel lacks what a test is about, the test reports that instead of failing.
-    for line in fs::read_to_string(&report)?.lines() {
-        if let Some(because) = line.strip_prefix("not-supported\t") {
-            eprintln!("not supported on this kernel: {}", because.replace('\t', ", "));
-        }
+
+    /// Those that wait: as many at once as there are CPUs. All of them, also after one has failed.
+    fn side_by_side(&self) -> Result<()> {
+        let left = Mutex::new(self.waiting.iter().collect::<Vec<_>>());
+        let next = || left.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let lane = || {
+            let tests = iter::from_fn(next);
+            let run = |test: &Executable| process::run_and_then_print(&mut self.command(test, 2));
+            failures(tests.filter_map(|test| step(&test.name, || run(test)).err()))
+        };
+        thread::scope(|scope| {
+            let lanes = thread::available_parallelism().map_or(1, NonZero::get);
+            let lanes: Vec<_> = (0..lanes).map(|_| scope.spawn(lane)).collect();
+            let ended = lanes.into_iter().map(|lane| lane.join().unwrap_or_else(|_| bail!("a lane has panicked")));
+            failures(ended.filter_map(Result::err))
+        })
     }
-    let failures = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
-    ensure!(failures.is_empty(), "{}", failures.join("\n"));
-    Ok(())
+
+    /// The others, one at a time: they measure, and there may be only two CPUs.
+    fn one_by_one(&self) -> Result<()> {
+        let run = |test: &Executable| step(&test.name, || process::run(&mut self.command(test, 1)));
+        failures(self.measuring.iter().filter_map(|test| run(test).err()))
+    }
+
+    /// If the kernel lacks what a test is about, the test reports that instead of failing.
+    fn not_supported(&self) -> Result<()> {
+        for line in fs::read_to_string(&self.report)?.lines() {
+            if let Some(because) = line.strip_prefix("not-supported\t") {
+                eprintln!("not supported on this kernel: {}", because.replace('\t', ", "));
+            }
+        }
+        Ok(())
+    }
 }

@@ -39,8 +39,8 @@ pub struct Args {
 }
 
 impl Args {
-    /// The host's packages, which are not tried yet.
-    pub const BUILD: Self = Self { output: None, arch: Arch::X86_64, test: false, verify: false };
+    /// The host's packages, and their trial: what `cargo xtask test` does.
+    pub const TEST: Self = Self { output: None, arch: Arch::X86_64, test: true, verify: false };
 
     fn output(&self) -> PathBuf {
         self.output.clone().unwrap_or_else(|| workspace::target().join("packages"))
@@ -98,21 +98,12 @@ pub fn run(args: &Args) -> Result<()> {
     let output = args.output();
     step("packages", || packages_in(args.arch, &output))?;
     if args.test {
-        try_packages(&output)?;
+        step("packages are tried", || trial::run(&output))?;
     }
     if args.verify {
         step("packages are built again", || verify(args.arch, &output))?;
     }
     Ok(())
-}
-
-/// Tries the packages that [`Args::BUILD`] makes.
-pub fn try_built() -> Result<()> {
-    try_packages(&Args::BUILD.output())
-}
-
-fn try_packages(output: &Path) -> Result<()> {
-    step("packages are tried", || trial::run(output))
 }
 
 fn packages_in(arch: Arch, output: &Path) -> Result<()> {
