@@ -49,9 +49,10 @@ use self::{
 pub(super) use self::{namespace::InContainer, traced_command::NotStarted};
 use crate::{
     cli::{StartTime, TraceArgs},
+    clock::monotonic_ns,
     decode::{self, Event},
     host::softnet::online_cpus,
-    kernel::{Kernel, Options, TraceFilter, monotonic_ns},
+    kernel::{Kernel, Options, TraceFilter},
     sandbox::{self, Sandbox, raise_priority},
     trigger::TriggerWatch,
 };
@@ -329,8 +330,9 @@ impl RunningTrace {
     }
 
     /// Takes the totals of sockets that were closed too late for the last records, but too early for the look at the
-    /// open ones, and the timeslices that are in the totals of their sockets. Others are of after the end.
-    fn drain_ended(&mut self) -> anyhow::Result<()> {
+    /// open ones, and the timeslices that ended before `end_ns` or are in the totals of their sockets. Others are of
+    /// after the end.
+    fn drain_ended(&mut self, end_ns: u64) -> anyhow::Result<()> {
         let mut records = Vec::new();
         let mut closed = BTreeSet::new();
         let ended = self.kernel.take_ended();
@@ -346,10 +348,13 @@ impl RunningTrace {
             }
         });
         let is_in_totals = |cookie, ended_ns| totals.is_in_totals(cookie, ended_ns);
-        records.retain(|record| closed.contains(&record.cookie) || is_in_totals(record.cookie, record.deactivated_ns));
-        records.iter().for_each(|record| totals.timeslice(record));
+        records.retain(|record| {
+            let ended_ns = record.deactivated_ns;
+            ended_ns <= end_ns || closed.contains(&record.cookie) || is_in_totals(record.cookie, ended_ns)
+        });
         let dropped = records.len().saturating_sub(self.writer.room());
         records.truncate(records.len() - dropped);
+        records.iter().for_each(|record| totals.timeslice(record));
         self.writer.send(records, dropped as u64);
         Ok(())
     }
@@ -377,7 +382,7 @@ impl RunningTrace {
         self.totals.open_threads(&self.kernel);
         // A program that has marked a socket as ended, and was preempted before it made the record, goes on meanwhile.
         tokio::time::sleep(DRAIN_INTERVAL).await;
-        self.drain_ended()?;
+        self.drain_ended(end.monotonic_ns)?;
         // Last, because also the last records can be lost.
         let lost = self.lost()?;
         self.writer.send_totals(self.totals.finish());

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::{ParquetReader, ParquetWriter};
 use crate::{
     Item, Output, ReadError, Stream, TimesliceRecord, Total, TraceReader, TraceWriter, Trailer, sample,
-    trailer::LOST_WRITE,
+    trailer::{LOST_TOTAL, LOST_WRITE},
 };
 
 /// Rows of a row group, which the writer fixes.
@@ -195,9 +195,29 @@ fn a_full_disk_still_gets_its_footer_and_the_loss_is_in_it() {
     }
 }
 
+#[test]
+fn a_full_disk_costs_totals_before_it_costs_records() {
+    let (records, totals) = (many(3 * GROUP), vec![Total::Thread(sample::thread_total()); 5_000]);
+    let whole = file();
+    write(&whole, &records, &[]);
+    let file = file();
+    let room = whole.metadata().expect("it is there").len();
+    let disk = Disk { file: file.try_clone().expect("a descriptor"), room };
+    let mut writer = ParquetWriter::new(disk, &sample::header()).expect("there is room");
+    records.iter().for_each(|record| writer.record(record).expect("there is room"));
+    totals.iter().for_each(|total| writer.total(total).expect("it is kept"));
+    let trailer = writer.finish(&sample::ending()).expect("a footer fits");
+    drop(writer);
+    assert_eq!((trailer.records, trailer.lost[LOST_TOTAL]), (records.len() as u64, totals.len() as u64));
+    assert!(!trailer.complete);
+    let (items, read) = read(file);
+    assert!(items == timeslices(&records));
+    assert_eq!(read.expect("it is whole"), trailer);
+}
+
 /// What has become of a small trace on a disk with this much room: the bytes of the file, or `None` without room for a
 /// footer, when there is no trace and the error says so.
-fn written_with(room: u64) -> Option<Vec<u8>> {
+fn written_with(room: u64, totals: u64) -> Option<Vec<u8>> {
     let records = many(3);
     let file = file();
     let disk = Disk { file: file.try_clone().expect("a descriptor"), room };
@@ -205,22 +225,37 @@ fn written_with(room: u64) -> Option<Vec<u8>> {
     for record in &records {
         let _ = writer.record(record);
     }
+    (0..totals).for_each(|_| writer.total(&Total::Thread(sample::thread_total())).expect("it is kept"));
     let trailer = writer.finish(&sample::ending()).ok()?;
     let mut bytes = Vec::new();
     (&file).rewind().and_then(|()| (&file).read_to_end(&mut bytes)).expect("it can be read");
     assert!(bytes.len() as u64 <= room);
-    let lost = trailer.lost.get(LOST_WRITE).copied().unwrap_or(0);
-    assert_eq!(trailer.records + lost, records.len() as u64, "{room}");
-    assert_eq!(trailer.complete, lost == 0, "{room}");
+    let lost = |what| trailer.lost.get(what).copied().unwrap_or(0);
+    assert_eq!(trailer.records + lost(LOST_WRITE), records.len() as u64, "{room}");
+    assert_eq!(trailer.complete, lost(LOST_WRITE) + lost(LOST_TOTAL) == 0, "{room}");
     let (items, read) = read(file);
-    assert!(items == timeslices(&records[..trailer.records as usize]), "{room}");
+    let mut expected = timeslices(&records[..trailer.records as usize]);
+    expected.resize(
+        expected.len() + (totals - lost(LOST_TOTAL)) as usize,
+        Item::Total(Box::new(Total::Thread(sample::thread_total()))),
+    );
+    assert!(items == expected, "{room}");
     assert_eq!(read.expect("it is whole"), trailer, "{room}");
     Some(bytes)
 }
 
 #[test]
 fn the_trace_can_be_read_at_whichever_byte_the_disk_is_full() {
+    // No trace, one without records, the whole one.
+    assert_eq!(outcomes(0), 3);
+    // Also one with all records and without totals.
+    assert_eq!(outcomes(50), 4);
+}
+
+/// How many different outcomes there are with any room, the last of which is the whole trace.
+fn outcomes(totals: u64) -> usize {
     const STEP: u64 = 16;
+    let written_with = |room| written_with(room, totals);
     let whole = written_with(u64::MAX).expect("there is room");
     let length = whole.len() as u64;
     let mut outcomes = vec![None];
@@ -239,8 +274,8 @@ fn the_trace_can_be_read_at_whichever_byte_the_disk_is_full() {
             }
         }
     }
-    // No trace, one without records, the whole one.
-    assert_eq!((outcomes.len(), outcomes.last()), (3, Some(&Some(whole))));
+    assert_eq!(outcomes.last(), Some(&Some(whole)));
+    outcomes.len()
 }
 
 #[test]

@@ -175,22 +175,34 @@ impl<O: Output + Send> ParquetWriter<O> {
     }
 
     /// Cuts the output back to the end of a row group, so far that the footer fits into the space of the removed bytes,
-    /// and writes the footer there.
+    /// and writes the footer there. The totals go first: they can be computed from the records, more or less, and not
+    /// the reverse.
+    ///
+    /// # Errors
+    /// That of the output, or if it holds too little even for a footer: then it stays as it is.
     fn finish_full(&mut self, ending: &Ending) -> io::Result<Trailer> {
         // The file also knows the last group if that was closed and not accepted.
         let mut groups = self.file.flushed_row_groups().to_vec();
         groups.truncate(self.ends.len());
         let held = self.file.inner().accepted;
+        let mut ending = ending.clone();
         let (mut keep, mut trailer, mut footer);
         loop {
             keep = groups.len().checked_sub(1).map_or(footer::MAGIC.len() as u64, |last| self.ends[last]);
             let records = groups.iter().map(|group| group.num_rows() as u64).sum();
             let refused = self.refused + (self.records - records);
-            let reason = if refused > 0 { EndReason::WriteError } else { ending.reason };
+            let is_lost = refused > 0 || ending.lost.get(LOST_TOTAL).is_some_and(|lost| *lost > self.lost_totals);
+            let reason = if is_lost { EndReason::WriteError } else { ending.reason };
             trailer = Trailer::new(&Ending { reason, ..ending.clone() }, records, refused);
             footer = self.footer(&groups, Some(&trailer))?;
-            if keep + footer.len() as u64 <= held || groups.pop().is_none() {
+            if keep + footer.len() as u64 <= held {
                 break;
+            }
+            if self.total_count > 0 {
+                ending.lost.insert(LOST_TOTAL.into(), self.lost_totals + self.total_count as u64);
+                (self.totals, self.total_count) = (Vec::new(), 0);
+            } else if groups.pop().is_none() {
+                return Err(io::Error::new(io::ErrorKind::StorageFull, "there is no room for the end of the file"));
             }
         }
         let sink = self.file.inner_mut();
