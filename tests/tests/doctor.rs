@@ -8,9 +8,9 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Output};
 
 use common::{run, tcpmon};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tcpmon_tests::lab::End;
-use tcpmon_tests::{Daemon, Lab, tcpmon_binary};
+use tcpmon_tests::{Daemon, Lab, report, tcpmon_binary};
 
 /// The doctor's answer to one call.
 struct Answer {
@@ -36,6 +36,13 @@ impl Answer {
         let findings = self.json["findings"].as_array().expect("a list");
         findings.iter().map(|finding| (text(&finding["rule"]), text(&finding["found"]))).collect()
     }
+
+    /// What a rule that found something says to set.
+    fn advice(&self, rule: &str) -> &str {
+        let mut findings = self.json["findings"].as_array().expect("a list").iter();
+        let finding = findings.find(|finding| finding["rule"] == rule);
+        finding.unwrap_or_else(|| panic!("{rule}: {}", self.json))["set"].as_str().expect("a text")
+    }
 }
 
 fn doctor(arguments: &[&str]) -> Command {
@@ -55,6 +62,64 @@ fn tool(end: &End, program: &str, arguments: &[&str]) -> String {
 fn sysctl(end: &End, name: &str) -> Vec<u64> {
     let text = tool(end, "sysctl", &["-n", name]);
     text.split_ascii_whitespace().map(|word| word.parse().expect("a number")).collect()
+}
+
+/// What ethtool(8) prints of a device of this process's network namespace; none if the device does not have it.
+fn ethtool(option: &str, device: &str) -> Option<String> {
+    let output = Command::new("ethtool").args([option, device]).output().expect("it is installed");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() || said.contains("not supported"), "ethtool {option} {device}: {output:?}");
+    output.status.success().then(|| String::from_utf8(output.stdout).expect("it prints text"))
+}
+
+/// The numbers that ethtool(8) prints after this word; 0 for one that the device does not have (`n/a`).
+fn numbers_of(text: &str, word: &str) -> Vec<u64> {
+    let found = text.lines().filter_map(|line| Some(line.strip_prefix(word)?.strip_prefix(':')?.trim()));
+    found.map(|number| if number == "n/a" { 0 } else { number.parse().expect("a number") }).collect()
+}
+
+/// Compares what the doctor reads of a device with what ethtool(8) prints.
+fn compare_with_ethtool(device: &Value) {
+    let name = device["name"].as_str().expect("a name");
+    let features = ethtool("-k", name).expect("each device has features");
+    let words = features.lines().find_map(|line| line.trim().strip_prefix("rx-gro-hw: ")).expect("the kernel knows it");
+    // What is off and fixed, it cannot have.
+    let gro_hw = match words {
+        "off [fixed]" => Value::Null,
+        words => Value::Bool(words.starts_with("on")),
+    };
+    assert_eq!(device["gro_hw"], gro_hw, "{name}: {features}");
+    let channels = ethtool("-l", name).map_or(Value::Null, |text| {
+        let (own, both) = (numbers_of(&text, "RX"), numbers_of(&text, "Combined"));
+        json!({ "queues": own[1] + both[1], "max_queues": own[0].max(both[0]) })
+    });
+    assert_eq!(device["channels"], channels, "{name}");
+    let coalescing = ethtool("-c", name).map_or(Value::Null, |text| {
+        let is_adaptive = text.lines().any(|line| line.starts_with("Adaptive RX: on"));
+        json!({
+            "is_adaptive": is_adaptive,
+            "usecs": numbers_of(&text, "rx-usecs")[0],
+            "packets": numbers_of(&text, "rx-frames")[0],
+        })
+    });
+    assert_eq!(device["coalescing"], coalescing, "{name}");
+}
+
+#[test]
+fn facts_of_the_hosts_own_devices_are_those_of_ethtool() {
+    let entries = fs::read_dir("/sys/class/net").unwrap().map(|entry| entry.unwrap().path());
+    let on_a_bus = entries.filter(|path| path.join("device").exists());
+    let names: Vec<_> = on_a_bus.map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect();
+    if names.is_empty() {
+        return report::not_supported("this machine has no network device on a bus");
+    }
+    let arguments: Vec<_> = names.iter().flat_map(|name| ["--device", name]).collect();
+    let answer = Answer::from(&doctor(&arguments).output().unwrap());
+    let devices = answer.json["facts"]["devices"].as_array().unwrap();
+    assert_eq!(devices.len(), names.len(), "{}", answer.json);
+    for device in devices {
+        compare_with_ethtool(device);
+    }
 }
 
 #[test]
@@ -146,7 +211,7 @@ fn the_queueing_disciplines_of_mq_are_those_that_tc_shows() {
     }
     assert_eq!((shown.values().sum(), shown["pfifo"]), (4, 1), "{shown:?}");
     let answer = Answer::of(end, &["--device", "queues0"]);
-    assert_eq!(answer.json["facts"]["devices"][0]["queue_qdiscs"], serde_json::json!(shown));
+    assert_eq!(answer.json["facts"]["devices"][0]["queue_qdiscs"], json!(shown));
     let found = &answer.findings()["device.qdisc"];
     assert!(found.contains("pfifo on 1"), "{found}");
 }
@@ -157,9 +222,8 @@ fn what_is_changed_is_found_and_nothing_else() {
     let end = lab.receiver();
     let examine = || Answer::of(end, &["--device", &end.device, "--rtt", "1ms", "--bandwidth", "1G"]);
     let findings = |answer: &Answer| -> Vec<String> {
-        // These two are of what the whole host counted since it started, and may change at any time.
-        let counted = ["host.backlog-drops", "host.napi-squeeze"];
-        answer.findings().into_keys().filter(|rule| !counted.contains(&&**rule)).collect()
+        // This one is of what the whole host counted since it started, and may change at any time.
+        answer.findings().into_keys().filter(|rule| rule != "host.backlog-drops").collect()
     };
     tool(end, "ethtool", &["-K", &end.device, "gro", "on"]);
     let before = findings(&examine());
@@ -181,15 +245,11 @@ fn what_is_changed_is_found_and_nothing_else() {
     let after = examine();
     assert_eq!(findings(&after), expected, "{}", after.json);
     assert_eq!(after.code, Some(1));
-    let advice = |rule: &str| {
-        let findings = after.json["findings"].as_array().unwrap();
-        findings.iter().find(|finding| finding["rule"] == rule).unwrap()["set"].as_str().unwrap().to_owned()
-    };
     // What it advises is what ends the finding.
     for rule in
         ["host.window-scaling", "host.timestamps", "host.sack", "host.autotuning", "host.rcv-buffer", "device.gro"]
     {
-        tool(end, "sh", &["-c", &advice(rule)]);
+        tool(end, "sh", &["-c", after.advice(rule)]);
     }
     assert_eq!(findings(&examine()), before);
 }
@@ -325,9 +385,36 @@ fn people_see_every_finding_of_the_programs_format() {
         }
     }
     assert!(
-        text.contains("receive 400 Gbit/s in 40 streams at a round trip of 100ms (5 GB on the way)? not yet"),
+        text.contains("receive 400 Gbit/s in 40 streams at a round trip of 100ms (4.7 GiB on the way)? not yet"),
         "{text}"
     );
+}
+
+#[test]
+fn streams_share_the_rate_and_the_memory() {
+    let lab = Lab::new();
+    let end = lab.receiver();
+    end.set_sysctl("net.ipv4.tcp_rmem", "4096 8192 16384");
+    let fast = ["--device", &end.device, "--bandwidth", "100G", "--rtt", "100ms"];
+    let four = [&fast[..], &["--streams", "4"]].concat();
+    let one = [&fast[..], &["--streams", "1"]].concat();
+    // Without the option, one for each 10 Gbit/s.
+    for (arguments, streams) in [(&four[..], 4), (&one, 1), (&fast, 10)] {
+        let answer = Answer::of(end, arguments);
+        let goal = json!({ "bandwidth": 100_000_000_000_u64, "streams": streams, "rtt_seconds": 0.1 });
+        assert_eq!(answer.json["goal"], goal);
+        // 1.25 GB are on the way; a buffer has twice that, and 2 GiB at most, and all buffers an eighth of the memory.
+        let memory = answer.json["facts"]["host"]["memory_bytes"].as_u64().unwrap();
+        let buffer = (2_500_000_000 / streams).min(2_147_483_647).min(memory / 8 / streams);
+        let expected = format!("sysctl -w net.ipv4.tcp_rmem=\"4096 8192 {buffer}\"");
+        assert_eq!(answer.advice("host.rcv-buffer"), expected, "{streams}");
+        // TCP's largest window is 1 GiB.
+        assert_eq!(answer.findings().contains_key("host.streams"), streams == 1, "{}", answer.json);
+    }
+    let text = end.run(|| tcpmon(&["doctor"]).args(&four).output()).unwrap();
+    let text = String::from_utf8(text.stdout).unwrap();
+    let asked = "receive 100 Gbit/s in 4 streams at a round trip of 100ms (1.2 GiB on the way)?";
+    assert!(text.contains(asked), "{text}");
 }
 
 #[test]

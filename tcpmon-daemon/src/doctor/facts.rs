@@ -229,7 +229,7 @@ pub struct DeviceFacts {
 pub struct PcieLink {
     /// What it runs at.
     pub now: PcieRate,
-    /// The most that device and slot can.
+    /// The most that both of its ends can: the device, and the port above it (the slot), if the bus shows one.
     pub most: PcieRate,
 }
 

@@ -8,7 +8,7 @@ pub use self::device::NoDevice;
 use super::facts::{Fact, Facts, HostFacts, Refusal, RunFacts, SoftnetSums};
 use crate::{
     host::{self, is_host_pid_namespace},
-    kernel::{self, Kernel, LoadError, Options},
+    kernel::{self, Kernel, Options},
     model::snapshot::ProbeStatus,
 };
 
@@ -50,11 +50,10 @@ fn trial() -> Fact<Result<Vec<ProbeStatus>, Refusal>> {
         Options { max_sockets: 64, max_readers: 64, max_drop_entries: 64, ring_bytes: 1 << 16, ..Options::default() };
     match Kernel::load(options) {
         Ok(kernel) => Fact::Known(Ok(kernel.probes().to_vec())),
-        Err(LoadError::CannotRun(refusal)) => {
+        Err(refusal) => {
             let denied = refusal.is_denied();
             Fact::Known(Err(Refusal { missing: refusal.missing, remedy: refusal.remedy, denied }))
         }
-        Err(error) => Fact::Unknown(format!("loading the programs failed: {error}")),
     }
 }
 
@@ -267,7 +266,7 @@ mod tests {
     use super::*;
 
     /// A directory with these files.
-    fn tree(files: &[(&str, &str)]) -> TempDir {
+    pub(super) fn tree(files: &[(&str, &str)]) -> TempDir {
         let directory = tempfile::tempdir().expect("a directory");
         for (name, text) in files {
             let path = directory.path().join(name);

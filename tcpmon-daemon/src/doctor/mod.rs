@@ -14,6 +14,7 @@ pub mod tell;
 mod tests;
 
 use serde::Serialize;
+use tcpmon_trace::scale::Bytes;
 
 use self::facts::{DeviceFacts, Facts, Goal};
 
@@ -147,19 +148,20 @@ fn find(is_wrong: bool, found: impl FnOnce() -> String, set: impl FnOnce() -> St
     Ok(is_wrong.then(|| Advice { found: found(), set: set() }))
 }
 
-/// Bit/s, for people.
+/// Bit/s, for people: in the largest unit that it reaches, with one decimal place unless that is zero.
 fn rate(bits: u64) -> String {
-    scaled(bits, &[(1_000_000_000, "Gbit/s"), (1_000_000, "Mbit/s"), (1_000, "kbit/s"), (1, "bit/s")])
-}
-
-/// Bytes, for people.
-fn bytes(bytes: u64) -> String {
-    scaled(bytes, &[(1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"), (1, "bytes")])
-}
-
-/// The number in the largest unit that it reaches, with one decimal place unless that is zero.
-fn scaled(number: u64, units: &[(u64, &str)]) -> String {
-    let (unit, name) = units.iter().find(|(unit, _)| number >= *unit).or(units.last()).unwrap_or(&(1, ""));
-    let tenths = (number as f64 * 10.0 / *unit as f64).round() / 10.0;
+    let units = [(1_000_000_000, "Gbit/s"), (1_000_000, "Mbit/s"), (1_000, "kbit/s")];
+    let (unit, name) = units.into_iter().find(|(unit, _)| bits >= *unit).unwrap_or((1, "bit/s"));
+    let tenths = (bits as f64 * 10.0 / unit as f64).round() / 10.0;
     format!("{tenths} {name}")
+}
+
+/// Bytes, for people: scaled as by the other commands, with the unit in full.
+fn bytes(bytes: u64) -> String {
+    let scaled = Bytes(bytes).to_string();
+    let number = scaled.trim_end_matches(|letter: char| letter.is_ascii_uppercase());
+    match &scaled[number.len()..] {
+        "" => format!("{number} bytes"),
+        prefix => format!("{number} {prefix}iB"),
+    }
 }

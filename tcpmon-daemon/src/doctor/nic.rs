@@ -129,7 +129,11 @@ pub(super) static RULES: [Rule; 14] = [
                         interrupts.len()
                     )
                 },
-                || "stop irqbalance, and write CPUs of that node to /proc/irq/N/smp_affinity_list".into(),
+                || {
+                    "stop irqbalance, and write CPUs of that node to /proc/irq/N/smp_affinity_list; keep readers off \
+                     these CPUs"
+                        .into()
+                },
             )
         }),
     },
@@ -155,7 +159,7 @@ pub(super) static RULES: [Rule; 14] = [
     Rule {
         id: "device.gro",
         wanted: "generic receive offload (GRO) is on",
-        why: "without it, TCP does its work for every packet instead of once for up to 64 KB",
+        why: "without it, TCP does its work for every packet instead of once for up to 64 KiB",
         source: "Documentation/networking/device_drivers/ethernet/intel/ixgbe.rst; SC24",
         refuses: false,
         check: Check::Device(|device, _, _| {
@@ -281,7 +285,7 @@ pub(super) static RULES: [Rule; 14] = [
                     more if more > now.bits_per_second() => {
                         format!("find out why it does not run at {}: reseat it, or move it to another slot", say(most))
                     }
-                    _ => "move it to a slot with more lanes or a newer generation".into(),
+                    _ => "move it to a slot with more lanes or a newer generation, if the device can use one".into(),
                 },
             )
         }),

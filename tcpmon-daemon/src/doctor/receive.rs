@@ -101,43 +101,33 @@ pub(super) static RULES: [Rule; 24] = [
     },
     Rule {
         id: "host.snd-buffer",
-        wanted: "net.ipv4.tcp_wmem lets the send buffer grow to twice the bandwidth-delay product (at most 2 GiB)",
+        wanted: "net.ipv4.tcp_wmem lets the send buffer grow to twice the bandwidth-delay product (at most 2 GiB, and \
+                 an eighth of the memory for all streams)",
         why: "what this host sends is kept until it is acknowledged, and the kernel plans twice the congestion window \
               for that: a smaller buffer limits it",
         source: "net/ipv4/tcp_input.c, tcp_sndbuf_expand",
         refuses: false,
-        check: Check::Once(|facts, goal| {
-            let [least, first, most] = *facts.host.tcp_wmem.get()?;
-            let wanted = wanted_buffer(goal);
-            find(
-                most < wanted,
-                || {
-                    format!(
-                        "net.ipv4.tcp_wmem lets a buffer grow to {}; {} are on the way",
-                        bytes(most),
-                        on_the_way(goal)
-                    )
-                },
-                || format!("sysctl -w net.ipv4.tcp_wmem=\"{least} {first} {wanted}\""),
-            )
-        }),
+        check: Check::Once(|facts, goal| can_grow(&facts.host.tcp_wmem, "net.ipv4.tcp_wmem", facts, goal)),
     },
     Rule {
         id: "host.rcv-buffer",
-        wanted: "net.ipv4.tcp_rmem lets the receive buffer grow to twice the bandwidth-delay product (at most 2 GiB)",
+        wanted: "net.ipv4.tcp_rmem lets the receive buffer grow to twice the bandwidth-delay product (at most 2 GiB, \
+                 and an eighth of the memory for all streams)",
         why: "a window smaller than what is on the way limits the sender, and up to half of a buffer is overhead",
         source: "Documentation/networking/ip-sysctl.rst, tcp(7)",
         refuses: false,
-        check: Check::Once(receive_buffer),
+        check: Check::Once(|facts, goal| can_grow(&facts.host.tcp_rmem, "net.ipv4.tcp_rmem", facts, goal)),
     },
     Rule {
         id: "host.rcv-buffer-fixed",
-        wanted: "net.core.rmem_max is at least the bandwidth-delay product (at most 1 GiB)",
+        wanted: "net.core.rmem_max is at least the bandwidth-delay product (at most 1 GiB, and a sixteenth of the \
+                 memory for all streams)",
         why: "a program that sets SO_RCVBUF gets at most twice this much, and its buffer does not grow any more",
         source: "tcp(7), socket(7)",
         refuses: false,
         check: Check::Once(|facts, goal| {
-            let (limit, wanted) = (*facts.host.rmem_max.get()?, goal.bdp().min(MAX_BUFFER / 2));
+            let limit = *facts.host.rmem_max.get()?;
+            let wanted = goal.bdp().min(MAX_BUFFER / 2).min(largest_buffer(facts, goal)? / 2);
             find(
                 limit < wanted,
                 || format!("net.core.rmem_max is {}; {} are on the way", bytes(limit), on_the_way(goal)),
@@ -180,7 +170,7 @@ pub(super) static RULES: [Rule; 24] = [
     },
     Rule {
         id: "host.tcp-mem-low",
-        wanted: "the second number of net.ipv4.tcp_mem is more than the full receive buffers of a transfer",
+        wanted: "the second number of net.ipv4.tcp_mem is at least what the full buffers of a transfer take",
         why: "above it TCP is under memory pressure: buffers stop growing, and windows are cut",
         source: IP_SYSCTL,
         refuses: false,
@@ -188,7 +178,7 @@ pub(super) static RULES: [Rule; 24] = [
     },
     Rule {
         id: "host.tcp-mem-high",
-        wanted: "the third number of net.ipv4.tcp_mem is at most half of the memory",
+        wanted: "the third number of net.ipv4.tcp_mem is at most a quarter of the memory",
         why: "queues of TCP that take nearly all memory make the allocations for new packets fail",
         source: BOWDEN,
         refuses: false,
@@ -371,7 +361,7 @@ fn on_the_way(goal: &Goal) -> String {
     format!("{}{each} at {} and a round trip of {:?}", bytes(goal.bdp()), rate(goal.bandwidth), goal.rtt)
 }
 
-/// The buffer that one connection needs.
+/// The buffer that one connection needs, to receive or to send.
 fn wanted_buffer(goal: &Goal) -> u64 {
     (2 * goal.bdp()).min(MAX_BUFFER)
 }
@@ -381,47 +371,53 @@ fn largest_buffer(facts: &Facts, goal: &Goal) -> Result<u64, String> {
     Ok(*facts.host.memory_bytes.get()? / 8 / goal.streams)
 }
 
-fn receive_buffer(facts: &Facts, goal: &Goal) -> Answer {
-    let [least, first, most] = *facts.host.tcp_rmem.get()?;
+/// Whether a buffer grows to what a connection needs, as far as the memory has that for all streams.
+fn can_grow(sizes: &Fact<[u64; 3]>, name: &str, facts: &Facts, goal: &Goal) -> Answer {
+    let [least, first, most] = *sizes.get()?;
     let wanted = wanted_buffer(goal).min(largest_buffer(facts, goal)?);
     find(
         most < wanted,
-        || format!("net.ipv4.tcp_rmem lets a buffer grow to {}; {} are on the way", bytes(most), on_the_way(goal)),
-        || format!("sysctl -w net.ipv4.tcp_rmem=\"{least} {first} {wanted}\""),
+        || format!("{name} lets a buffer grow to {}; {} are on the way", bytes(most), on_the_way(goal)),
+        || format!("sysctl -w {name}=\"{least} {first} {wanted}\""),
     )
 }
 
 fn tcp_memory_low(facts: &Facts, goal: &Goal) -> Answer {
     let host = &facts.host;
     let [_, pressure, _] = *host.tcp_mem.get()?;
-    let (limit, memory) = (pressure * host.page_bytes, *host.memory_bytes.get()?);
-    let (most, wanted, largest) = (host.tcp_rmem.get()?[2], wanted_buffer(goal), largest_buffer(facts, goal)?);
-    let buffer = most.max(wanted).saturating_mul(goal.streams);
-    let pages = |bytes: u64| bytes.div_ceil(host.page_bytes);
+    let (limit, memory) = (pressure.saturating_mul(host.page_bytes), *host.memory_bytes.get()?);
+    let (wanted, largest) = (wanted_buffer(goal), largest_buffer(facts, goal)?);
+    let settings = [("tcp_rmem", *host.tcp_rmem.get()?), ("tcp_wmem", *host.tcp_wmem.get()?)];
+    // A transfer goes one way: what is on its way is in the buffers of one kind.
+    let most = settings.iter().fold(wanted, |most, (_, sizes)| most.max(sizes[2]));
+    let of_all = |buffer: u64| buffer.saturating_mul(goal.streams);
     find(
-        limit < buffer,
+        limit < of_all(most),
         || {
             format!(
-                "TCP is under memory pressure above {}; the receive buffers of a transfer may take {}",
+                "TCP is under memory pressure above {}; the full buffers of a transfer take {} (memory: {})",
                 bytes(limit),
-                bytes(buffer)
+                bytes(of_all(most)),
+                bytes(memory)
             )
         },
         || {
-            if wanted > largest {
-                return format!(
+            let too_large = settings.into_iter().filter(|(_, sizes)| sizes[2] > largest);
+            let lower = too_large.map(|(name, [least, first, _])| {
+                let most = wanted.max(first).min(largest);
+                format!("sysctl -w net.ipv4.{name}=\"{} {} {most}\"", least.min(most), first.min(most))
+            });
+            let lower = lower.collect::<Vec<_>>().join(" && ");
+            let needed = of_all(most.min(largest));
+            match (lower.is_empty(), limit < needed) {
+                (false, _) => lower,
+                (true, true) => tcp_memory_for(needed, host.page_bytes),
+                (true, false) => format!(
                     "expect less than {}: {} of memory are too little for such buffers (give --bandwidth or --rtt)",
                     rate(goal.bandwidth),
                     bytes(memory)
-                );
+                ),
             }
-            if most > largest {
-                return format!(
-                    "lower the third number of net.ipv4.tcp_rmem to {wanted}: {} of memory are too little for more",
-                    bytes(memory)
-                );
-            }
-            format!("sysctl -w net.ipv4.tcp_mem=\"{} {} {}\"", pages(2 * buffer), pages(3 * buffer), pages(4 * buffer))
         },
     )
 }
@@ -430,12 +426,18 @@ fn tcp_memory_high(facts: &Facts, _: &Goal) -> Answer {
     let host = &facts.host;
     let [.., most] = *host.tcp_mem.get()?;
     let (limit, memory) = (most.saturating_mul(host.page_bytes), *host.memory_bytes.get()?);
-    let share = |percent: u64| memory / 100 * percent / host.page_bytes;
     find(
-        limit > memory / 2,
+        limit > memory / 4,
         || format!("net.ipv4.tcp_mem lets TCP take {} of {}", bytes(limit), bytes(memory)),
-        || format!("sysctl -w net.ipv4.tcp_mem=\"{} {} {}\"", share(5), share(7), share(10)),
+        || tcp_memory_for(memory / 8, host.page_bytes),
     )
+}
+
+/// Sets `tcp_mem` so that buffers of this many bytes can all be full without pressure, or end it (below the first
+/// number), and TCP takes twice as much at most: a quarter of the memory for the eighth that a transfer may have.
+fn tcp_memory_for(buffers: u64, page_bytes: u64) -> String {
+    let halves = |number: u64| buffers / 2 * number / page_bytes;
+    format!("sysctl -w net.ipv4.tcp_mem=\"{} {} {}\"", halves(2), halves(3), halves(4))
 }
 
 fn reserve_low(facts: &Facts, goal: &Goal) -> Answer {

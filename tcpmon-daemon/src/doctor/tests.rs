@@ -1,5 +1,8 @@
 //! Each rule, from a well-tuned host with one thing changed.
 
+mod figures;
+mod memory;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     env, fs,
@@ -66,7 +69,7 @@ fn tuned() -> Facts {
         min_free_kbytes: known(1 << 20),
         netdev_max_backlog: known(250_000),
         netdev_budget: known(600),
-        softnet: known(SoftnetSums { processed: 10_000_000, dropped: 3, time_squeezed: 900 }),
+        softnet: known(SoftnetSums { processed: 10_000_000, dropped: 3, time_squeezed: 1_000_000 }),
         congestion_control: known("cubic".into()),
         default_qdisc: known("fq".into()),
         window_scaling: known(1),
@@ -199,12 +202,12 @@ const CHANGES: [(Change, &str, &str); 75] = [
     (
         |it| it.host.tcp_mem = known([393_216, 524_287, 786_432]),
         "host.tcp-mem-low",
-        "sysctl -w net.ipv4.tcp_mem=\"1048576 1572864 2097152\"",
+        "sysctl -w net.ipv4.tcp_mem=\"524287 786431 1048575\"",
     ),
     (
-        |it| it.host.tcp_mem = known([3_145_728, 4_194_304, 33_554_433]),
+        |it| it.host.tcp_mem = known([3_145_728, 4_194_304, 16_777_217]),
         "host.tcp-mem-high",
-        "sysctl -w net.ipv4.tcp_mem=",
+        "sysctl -w net.ipv4.tcp_mem=\"8388608 12582912 16777216\"",
     ),
     (|it| it.host.min_free_kbytes = known(67_584), "host.min-free", "sysctl -w vm.min_free_kbytes=122071"),
     (|it| it.host.min_free_kbytes = known(16 << 20), "host.min-free-high", "sysctl -w vm.min_free_kbytes=2684354"),
@@ -262,12 +265,13 @@ const CHANGES: [(Change, &str, &str); 75] = [
     (
         |it| it.devices[0].interrupts = known((0..9).map(|number| (number, vec![40])).collect()),
         "device.interrupts",
-        "irqbalance",
+        "stop irqbalance, and write a CPU of its own to /proc/irq/N/smp_affinity_list of each; keep readers off these \
+         CPUs",
     ),
     (
         |it| it.devices[0].interrupts = known((0..9).map(|number| (number, vec![number])).collect()),
         "device.numa",
-        "smp_affinity_list",
+        "stop irqbalance, and write CPUs of that node to /proc/irq/N/smp_affinity_list; keep readers off these CPUs",
     ),
     (|it| it.devices[0].rx_queues = known(1), "device.rps", "echo ffffffff > /sys/class/net/eth0/queues/rx-0/rps_cpus"),
     (
@@ -324,6 +328,15 @@ fn nothing_is_found_on_a_well_tuned_host_and_everything_is_checked() {
 }
 
 #[test]
+fn each_rule_names_its_source_and_says_what_it_wants_and_why() {
+    for rule in RULES.into_iter().flatten() {
+        for text in [rule.id, rule.wanted, rule.why, rule.source] {
+            assert!(!text.is_empty() && text == text.trim(), "{rule:?}");
+        }
+    }
+}
+
+#[test]
 fn each_change_of_a_well_tuned_host_is_found_by_its_rule_alone() {
     for (change, rules, set) in CHANGES {
         let mut facts = tuned();
@@ -346,207 +359,12 @@ fn each_change_of_a_well_tuned_host_is_found_by_its_rule_alone() {
     assert_eq!(tried, RULES.into_iter().flatten().map(|rule| rule.id).collect());
 }
 
-/// Following the advice of a rule about a number ends its finding.
 #[test]
-fn what_is_advised_is_enough() {
-    let slow = Goal { bandwidth: GBIT, streams: 1, rtt: Duration::from_millis(80) };
-    for (goal, wanted) in [(slow, 20_000_000), (goal(), 2_000_000_000)] {
-        let mut facts = tuned();
-        facts.host.tcp_rmem = known([4096, 131_072, wanted - 1]);
-        assert_eq!(rules_of(&examine(&facts, &goal)), ["host.rcv-buffer"]);
-        facts.host.tcp_rmem = known([4096, 131_072, wanted]);
-        assert_eq!(rules_of(&examine(&facts, &goal)), Vec::<&str>::new());
-    }
-    let mut facts = tuned();
-    facts.host.tcp_mem = known([1_048_576, 1_572_864, 2_097_152]);
-    facts.host.min_free_kbytes = known(122_071);
-    facts.host.netdev_max_backlog = known(250_000);
-    assert_eq!(rules_of(&examine(&facts, &goal())), Vec::<&str>::new());
-}
-
-/// The figures that rules have from their sources, each as a goal in Gbit/s, the rule, a host that just passes, and one
-/// that just does not. In the order of the rules.
-const FIGURES: [(u64, &str, Change, Change); 15] = [
-    // SC24, conclusions: 6.8 is 30 % (LAN) to 38 % (WAN) faster than 5.15.
-    (
-        40,
-        "host.kernel",
-        |it| it.run.prerequisites.release = "6.8.0".into(),
-        |it| it.run.prerequisites.release = "6.7.12".into(),
-    ),
-    // Bowden, Wu, Crawford: 65536 kB.
-    (10, "host.min-free", |it| it.host.min_free_kbytes = known(65_536), |it| it.host.min_free_kbytes = known(65_535)),
-    // Red Hat: 5 to 10 % of the memory are too much.
-    (
-        100,
-        "host.min-free-high",
-        |it| it.host.min_free_kbytes = known(256 * GIB / 20 / 1024),
-        |it| it.host.min_free_kbytes = known(256 * GIB / 20 / 1024 + 1),
-    ),
-    // ESnet, Linux host tuning (an older edition): 30000 for hosts with 10 Gbit/s, 250000 for 40.
-    (
-        10,
-        "host.backlog",
-        |it| it.host.netdev_max_backlog = known(30_000),
-        |it| it.host.netdev_max_backlog = known(29_999),
-    ),
-    (
-        40,
-        "host.backlog",
-        |it| it.host.netdev_max_backlog = known(250_000),
-        |it| it.host.netdev_max_backlog = known(249_999),
-    ),
-    // net/core/dev.c: the default of the kernel.
-    (1, "host.backlog", |it| it.host.netdev_max_backlog = known(1000), |it| it.host.netdev_max_backlog = known(999)),
-    // docs/runbooks/TcpmonSoftnetDrops.md: 1 in 10,000.
-    (
-        100,
-        "host.backlog-drops",
-        |it| it.host.softnet = known(SoftnetSums { processed: 20_000, dropped: 2, time_squeezed: 0 }),
-        |it| it.host.softnet = known(SoftnetSums { processed: 20_000, dropped: 3, time_squeezed: 0 }),
-    ),
-    // Red Hat: the kernel's default is 300.
-    (100, "host.napi-budget", |it| it.host.netdev_budget = known(300), |it| it.host.netdev_budget = known(299)),
-    // SC24: optmem_max of 1 MB.
-    (40, "host.optmem", |it| it.host.optmem_max = known(1_048_576), |it| it.host.optmem_max = known(1_048_575)),
-    // SC24: 8192 on the hosts with CPUs of AMD.
-    (
-        100,
-        "device.ring",
-        |it| it.devices[0].ring = known(Some(Ring { entries: 8192, max_entries: 16_384 })),
-        |it| it.devices[0].ring = known(Some(Ring { entries: 8191, max_entries: 16_384 })),
-    ),
-    // ESnet, NIC tuning: 4096.
-    (
-        100,
-        "device.ring",
-        |it| {
-            it.host.cpu_vendor = known("GenuineIntel".into());
-            it.devices[0].ring = known(Some(Ring { entries: 4096, max_entries: 8192 }))
-        },
-        |it| {
-            it.host.cpu_vendor = known("GenuineIntel".into());
-            it.devices[0].ring = known(Some(Ring { entries: 4095, max_entries: 8192 }))
-        },
-    ),
-    // Documentation/networking/scaling.rst: the smallest number of queues of which none overflows.
-    (
-        100,
-        "device.queues",
-        |it| it.devices[0].channels = known(Some(Channels { queues: 2, max_queues: 64 })),
-        |it| it.devices[0].channels = known(Some(Channels { queues: 1, max_queues: 64 })),
-    ),
-    // SC24: MTU = 9K.
-    (100, "device.mtu", |it| it.devices[0].mtu = known(9000), |it| it.devices[0].mtu = known(8999)),
-    // ESnet, 40G/100G network tuning: fq_codel seems to work fine, pfifo_fast should be changed.
-    (
-        100,
-        "device.qdisc",
-        |it| it.devices[0].qdisc = known("fq_codel".into()),
-        |it| it.devices[0].qdisc = known("pfifo_fast".into()),
-    ),
-    // PCI Express: 16 GT/s, 128 of 130 bits are data; 100 Gbit/s need 7 lanes.
-    (
-        100,
-        "device.pcie",
-        |it| it.devices[0].pcie = known(Some(PcieLink { now: PcieRate { lanes: 7, ..PCIE_16 }, most: PCIE_16 })),
-        |it| it.devices[0].pcie = known(Some(PcieLink { now: PcieRate { lanes: 6, ..PCIE_16 }, most: PCIE_16 })),
-    ),
-];
-
-#[test]
-fn the_figures_of_rules_are_those_of_their_sources() {
-    for (gbit, rule, passes, fails) in FIGURES {
-        let goal = Goal { bandwidth: gbit * GBIT, ..goal() };
-        for (change, expected) in [(passes, &[][..]), (fails, &[rule])] {
-            let mut facts = tuned();
-            facts.devices[0].speed = known(gbit * GBIT);
-            change(&mut facts);
-            assert_eq!(rules_of(&examine(&facts, &goal)), expected, "{rule} at {gbit} Gbit/s");
-        }
-    }
-    let text = |id: &str| {
-        let rule = RULES.into_iter().flatten().find(|rule| rule.id == id).expect("a rule");
-        format!("{} {}", rule.wanted, rule.why)
-    };
-    // Sequence numbers of 32 bits, at 100 Gbit/s.
-    let wrap = f64::from(u32::MAX) * 8.0 / 100e9;
-    assert!(text("host.timestamps").contains(&format!("{wrap:.2} s")), "{wrap}");
-    // RFC 3649: Reno halves its window and adds a segment in each round trip: 10 Gbit/s, 100 ms, 1500 bytes.
-    let hours: f64 = 10e9 * 0.1 / 8.0 / 1500.0 / 2.0 * 0.1 / 3600.0;
-    assert!((1.0..1.5).contains(&hours) && text("host.congestion-control").contains("more than an hour"), "{hours}");
-    let runbook = include_str!("../../../docs/runbooks/TcpmonSoftnetDrops.md");
-    assert!(runbook.contains("1 in 10,000") && text("host.backlog-drops").contains("one packet in 10,000"));
-}
-
-#[test]
-fn a_small_slow_host_with_the_kernels_defaults_passes_a_short_path() {
-    let mut facts = tuned();
-    facts.host = HostFacts {
-        memory_bytes: known(4 * GIB),
-        swapped_bytes: known(0),
-        numa_nodes: known(1),
-        tcp_rmem: known([4096, 131_072, 6_291_456]),
-        rmem_max: known(4_194_304),
-        tcp_mem: known([47_000, 63_000, 94_000]),
-        min_free_kbytes: known(8_192),
-        netdev_max_backlog: known(1000),
-        netdev_budget: known(300),
-        default_qdisc: known("fq_codel".into()),
-        optmem_max: known(131_072),
-        ..facts.host
-    };
-    let device = &mut facts.devices[0];
-    (device.speed, device.mtu) = (known(GBIT), known(1500));
-    (device.ring, device.flow_control) = (known(Some(Ring { entries: 1024, max_entries: 4096 })), known(Some(false)));
-    (device.iommu, device.rx_queues) = (known(Some("DMA".into())), known(1));
-    device.queue_qdiscs = known(BTreeMap::from([("fq_codel".into(), 1)]));
-    let goal = Goal { bandwidth: GBIT, streams: 1, rtt: Duration::from_millis(20) };
-    assert_eq!(rules_of(&examine(&facts, &goal)), Vec::<&str>::new());
-    let farther = Goal { rtt: Duration::from_millis(100), ..goal };
-    assert_eq!(rules_of(&examine(&facts, &farther)), ["host.rcv-buffer", "host.rcv-buffer-fixed"]);
-}
-
-#[test]
-fn advice_about_buffers_does_not_contradict_itself_where_memory_is_small() {
-    let mut facts = tuned();
-    facts.host.memory_bytes = known(16 * GIB);
-    facts.host.swapped_bytes = known(0);
-    facts.host.min_free_kbytes = known(1 << 17);
-    facts.host.tcp_mem = known([188_000, 251_000, 377_000]);
-    facts.host.tcp_rmem = known([4096, 131_072, 6_291_456]);
-    let goal = Goal { streams: 10, rtt: Duration::from_millis(400), ..goal() };
-    let diagnosis = examine(&facts, &goal);
-    assert_eq!(rules_of(&diagnosis), ["host.rcv-buffer", "host.tcp-mem-low"]);
-    let most = 16 * GIB / 8 / 10;
-    assert!(diagnosis.findings[0].set.ends_with(&format!("{most}\"")), "{diagnosis:?}");
-    assert!(diagnosis.findings[1].set.starts_with("expect less than 100 Gbit/s"), "{diagnosis:?}");
-    // With the buffers that it advises, only the goal is too high.
-    facts.host.tcp_rmem = known([4096, 131_072, most]);
-    assert_eq!(rules_of(&examine(&facts, &goal)), ["host.tcp-mem-low"]);
-    // Buffers that are larger than the goal needs.
-    facts.host.tcp_rmem = known([4096, 131_072, 2_147_483_647]);
-    let near = Goal { rtt: Duration::from_millis(1), ..goal };
-    let diagnosis = examine(&facts, &near);
-    assert_eq!(rules_of(&diagnosis), ["host.tcp-mem-low"]);
-    assert!(diagnosis.findings[0].set.contains("tcp_rmem to 2500000"), "{diagnosis:?}");
-    facts.host.tcp_rmem = known([4096, 131_072, 2_500_000]);
-    assert_eq!(rules_of(&examine(&facts, &near)), Vec::<&str>::new());
-}
-
-#[test]
-fn streams_share_the_rate_and_the_memory() {
-    let facts = tuned();
-    let far = Goal { bandwidth: 400 * GBIT, streams: 1, rtt: Duration::from_millis(150) };
-    let diagnosis = examine(&facts, &far);
-    let streams = diagnosis.findings.iter().find(|finding| finding.rule == "host.streams").expect("too much for one");
-    assert!(streams.set.starts_with("use 7 streams or more"), "{streams:?}");
-    let seven = rules_of(&examine(&facts, &Goal { streams: 7, ..far }));
-    assert_eq!(seven, Vec::<&str>::new());
-    // Ten buffers of 2 GiB are more than TCP may take before it is under pressure.
-    assert_eq!(rules_of(&examine(&facts, &Goal { streams: 10, ..goal() })), ["host.tcp-mem-low"]);
-    let text = tell::text(&facts, &Goal { streams: 10, ..goal() }, &Diagnosis::default());
-    assert!(text.contains("receive 100 Gbit/s in 10 streams at a round trip of 80ms (1 GB on the way)? yes"), "{text}");
+fn bytes_are_binary_as_in_other_commands_and_rates_are_decimal() {
+    let shown = [0, 999, 4096, 6_291_456, 2_147_483_647, 16 * GIB, u64::MAX].map(bytes);
+    assert_eq!(shown, ["0 bytes", "999 bytes", "4.0 KiB", "6.0 MiB", "2.0 GiB", "16 GiB", "16 EiB"]);
+    let shown = [1, 1_500, 25_000_000, 100 * GBIT, 2_500_000_000].map(rate);
+    assert_eq!(shown, ["1 bit/s", "1.5 kbit/s", "25 Mbit/s", "100 Gbit/s", "2.5 Gbit/s"]);
 }
 
 #[test]
@@ -558,6 +376,13 @@ fn programs_are_told_in_json_that_is_not_of_rust() {
     };
     let whole = json(&facts);
     assert_eq!(whole["format_version"], 1);
+    // docs/doctor.md has all keys.
+    let document = include_str!("../../../docs/doctor.md");
+    let section = document.split("\n## ").find(|section| section.starts_with("JSON\n")).expect("a section on it");
+    let keys = |value: &serde_json::Value| value.as_object().expect("an object").keys().cloned().collect::<Vec<_>>();
+    for key in [keys(&whole), keys(&whole["goal"])].concat() {
+        assert!(section.contains(&format!("`{key}`")), "{key}");
+    }
     assert_eq!(whole["facts"]["run"]["prerequisites"]["btf_error"], serde_json::Value::Null);
     assert_eq!(whole["facts"]["run"]["prerequisites"]["capabilities"][0], "CAP_BPF");
     assert_eq!(whole["facts"]["run"]["probes"][0]["name"], "tcp_probe");
@@ -577,7 +402,7 @@ fn what_has_changed_is_told_fact_by_fact() {
     let before = answer(&tuned());
     assert_eq!(diff::text(&diff::differences(&before, &before)), "nothing has changed\n");
     let mut facts = tuned();
-    facts.host.softnet = known(SoftnetSums { processed: 20_000_000, dropped: 4, time_squeezed: 901 });
+    facts.host.softnet = known(SoftnetSums { processed: 20_000_000, dropped: 4, time_squeezed: 1_000_001 });
     facts.host.swapped_bytes = known(0);
     facts.run.others = known(BTreeMap::from([(7, "tcpmon daemon".into())]));
     assert_eq!(diff::differences(&before, &answer(&facts)), [], "they change by themselves");
@@ -667,7 +492,7 @@ fn people_and_programs_are_told_the_same() {
     let text = tell::text(&facts, &goal(), &diagnosis);
     let json: serde_json::Value = serde_json::from_str(&tell::json(&facts, &goal(), &diagnosis).unwrap()).unwrap();
     assert!(text.starts_with("Can tcpmon run here? no\n"), "{text}");
-    assert!(text.contains("receive 100 Gbit/s at a round trip of 80ms (1 GB on the way)? not yet\n"), "{text}");
+    assert!(text.contains("receive 100 Gbit/s at a round trip of 80ms (954 MiB on the way)? not yet\n"), "{text}");
     assert!(
         text.contains("  eth0: mlx5_core, 100 Gbit/s, MTU 9000, ring 8192 of 8192, receive queues: 32\n"),
         "{text}"

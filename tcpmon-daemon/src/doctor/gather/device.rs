@@ -1,7 +1,11 @@
 //! Network devices: rtnetlink and ethtool, which answer for the network namespace of this process, and sysfs, which may
 //! show another one.
 
-use std::{collections::BTreeMap, fs, io, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 use super::{cpu_list, file};
 use crate::{
@@ -121,17 +125,17 @@ impl Sysfs {
 
     /// Its link on the PCI Express bus, if sysfs knows all of it.
     fn pcie(&self) -> Option<PcieLink> {
-        let rate = |speed: &str, width: &str| {
-            Some(PcieRate {
-                gigatransfers: gigatransfers(&file(self.bus(speed)?).ok()?)?,
-                // 0 and 255 stand for an unknown number.
-                lanes: file(self.bus(width)?).ok()?.parse().ok().filter(|lanes| (1..=32).contains(lanes))?,
-            })
-        };
-        Some(PcieLink {
-            now: rate("current_link_speed", "current_link_width")?,
-            most: rate("max_link_speed", "max_link_width")?,
-        })
+        let speed = self.bus("current_link_speed")?;
+        let device = speed.parent()?;
+        let (now, own) = (link_rate(device, "current")?, link_rate(device, "max")?);
+        // `max_link_*` are of one end of a link (drivers/pci/pci-sysfs.c, max_link_width_show). The other one is the
+        // port above, which does not show up in some virtual machines.
+        let port = device.parent().and_then(|port| link_rate(port, "max"));
+        let most = port.map_or(own, |port| PcieRate {
+            gigatransfers: own.gigatransfers.min(port.gigatransfers),
+            lanes: own.lanes.min(port.lanes),
+        });
+        Some(PcieLink { now, most })
     }
 
     fn receive_queues(&self) -> Result<Vec<PathBuf>, String> {
@@ -174,6 +178,16 @@ impl Sysfs {
     }
 }
 
+/// What a device or a port on the PCI Express bus runs at (`current`), or can at most (`max`).
+fn link_rate(folder: &Path, which: &str) -> Option<PcieRate> {
+    let read = |what: &str| file(folder.join(format!("{which}_link_{what}"))).ok();
+    Some(PcieRate {
+        gigatransfers: gigatransfers(&read("speed")?)?,
+        // 0 and 255 stand for an unknown number.
+        lanes: read("width")?.parse().ok().filter(|lanes| (1..=32).contains(lanes))?,
+    })
+}
+
 /// The number in a text such as `8.0 GT/s PCIe`; none in `Unknown`.
 fn gigatransfers(speed: &str) -> Option<f64> {
     let number: f64 = speed.split_once(" GT/s")?.0.parse().ok()?;
@@ -182,7 +196,61 @@ fn gigatransfers(speed: &str) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
+    use crate::doctor::gather::tests::tree;
+
+    const CARD: [(&str, &str); 4] = [
+        ("port/card/current_link_speed", "2.5 GT/s PCIe\n"),
+        ("port/card/current_link_width", "4\n"),
+        ("port/card/max_link_speed", "16.0 GT/s PCIe\n"),
+        ("port/card/max_link_width", "16\n"),
+    ];
+
+    /// The link of a network device whose `device` is this folder, with these files on the bus.
+    fn link_of(device: &str, files: &[(&str, &str)]) -> Option<PcieLink> {
+        let tree = tree(files);
+        let (bus, class) = (tree.path().join(device), tree.path().join("eth0"));
+        fs::create_dir_all(&bus).expect("the device");
+        fs::create_dir(&class).expect("its class folder");
+        symlink(&bus, class.join("device")).expect("its link to the bus");
+        Sysfs(class).pcie()
+    }
+
+    fn link(now: (f64, u64), most: (f64, u64)) -> Option<PcieLink> {
+        let rate = |(gigatransfers, lanes)| PcieRate { gigatransfers, lanes };
+        Some(PcieLink { now: rate(now), most: rate(most) })
+    }
+
+    #[test]
+    fn a_link_on_a_bus_can_as_much_as_the_slower_of_its_ends() {
+        let with = |port: &[(&str, &str)]| link_of("port/card", &[&CARD[..], port].concat());
+        // The card is alone.
+        assert_eq!(with(&[]), link((2.5, 4), (16.0, 16)));
+        let slot = [("port/max_link_speed", "8.0 GT/s PCIe\n"), ("port/max_link_width", "8\n")];
+        assert_eq!(with(&slot), link((2.5, 4), (8.0, 8)));
+        let slot = [("port/max_link_speed", "32.0 GT/s PCIe\n"), ("port/max_link_width", "8\n")];
+        assert_eq!(with(&slot), link((2.5, 4), (16.0, 8)));
+        let slot = [("port/max_link_speed", "8.0 GT/s PCIe\n"), ("port/max_link_width", "32\n")];
+        assert_eq!(with(&slot), link((2.5, 4), (8.0, 16)));
+        let unknown = [("port/max_link_speed", "Unknown\n"), ("port/max_link_width", "255\n")];
+        assert_eq!(with(&unknown), link((2.5, 4), (16.0, 16)));
+        // As with virtio: the device is a part of what is on the bus.
+        let slot = [("port/max_link_speed", "8.0 GT/s PCIe\n"), ("port/max_link_width", "8\n")];
+        assert_eq!(link_of("port/card/virtio0", &[&CARD[..], &slot].concat()), link((2.5, 4), (8.0, 8)));
+    }
+
+    #[test]
+    fn a_link_on_a_bus_that_sysfs_does_not_know_is_none() {
+        assert_eq!(link_of("port/card", &[]), None);
+        for (place, text) in [(0, "Unknown\n"), (1, "0\n"), (1, "255\n"), (2, "Unknown\n"), (3, "0\n"), (3, "x\n")] {
+            let mut files = CARD;
+            files[place].1 = text;
+            assert_eq!(link_of("port/card", &files), None, "{files:?}");
+        }
+        assert_eq!(link_of("port/card", &CARD[..3]), None);
+    }
 
     #[test]
     fn what_mq_has_is_not_guessed() {

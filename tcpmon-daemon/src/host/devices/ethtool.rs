@@ -129,23 +129,12 @@ impl<'a> Ethtool<'a> {
 
     /// How many receive queues the device has; `None` if its driver does not let them be set.
     pub(crate) fn channels(&mut self, device: &str) -> Result<Option<Channels>> {
-        // struct ethtool_channels: cmd; max_rx, max_tx, max_other, max_combined; the same for what is in use.
-        let answer = optional(self.request_from_driver(device, EthtoolCommand::Channels, [0, 0]))?;
-        Ok(answer.map(|answer| Channels {
-            queues: u64::from(answer[5]) + u64::from(answer[8]),
-            max_queues: u64::from(answer[1].max(answer[4])),
-        }))
+        Ok(optional(self.request_from_driver(device, EthtoolCommand::Channels, [0, 0]))?.map(channels_in))
     }
 
     /// When the device interrupts; `None` if its driver does not say.
     pub(crate) fn coalescing(&mut self, device: &str) -> Result<Option<Coalescing>> {
-        // struct ethtool_coalesce: cmd; rx_coalesce_usecs, rx_max_coalesced_frames; 7 others; use_adaptive_rx_coalesce.
-        let answer = optional(self.request_from_driver(device, EthtoolCommand::Coalescing, [0, 0]))?;
-        Ok(answer.map(|answer| Coalescing {
-            is_adaptive: answer[10] != 0,
-            usecs: u64::from(answer[1]),
-            packets: u64::from(answer[2]),
-        }))
+        Ok(optional(self.request_from_driver(device, EthtoolCommand::Coalescing, [0, 0]))?.map(coalescing_in))
     }
 
     /// Whether an offload, by the name that `ethtool -k` shows, is on; `None` if the device cannot have it.
@@ -161,12 +150,8 @@ impl<'a> Ethtool<'a> {
         let answer = self.request_from_driver(device, EthtoolCommand::Names, [FEATURE_NAME_SET, count])?;
         let names = names_in(answer, count)?;
         let Some(at) = names.iter().position(|known| known == name) else { return Ok(None) };
-        // struct ethtool_gfeatures: cmd; size; for each 32 offloads what can be changed, is wanted, is on, and never
-        // changes.
         let blocks = count.div_ceil(32);
-        let answer = self.request_from_driver(device, EthtoolCommand::Features, [blocks, 0])?;
-        let [available, _, active, _] = [0, 1, 2, 3].map(|word| answer[2 + at / 32 * 4 + word] & 1 << (at % 32) != 0);
-        Ok((available || active).then_some(active))
+        Ok(feature_in(self.request_from_driver(device, EthtoolCommand::Features, [blocks, 0])?, at))
     }
 
     /// Names of the statistics in the order of [`Ethtool::statistics`].
@@ -232,6 +217,24 @@ fn checked_count(count: usize) -> Result<u32> {
 /// reserved; n_priv_flags; n_stats.
 fn driver_in(answer: &[u32]) -> Driver {
     Driver { name: text(answer[1..9].as_bytes()), statistics: answer[45] as usize }
+}
+
+/// `struct ethtool_channels`: cmd; max_rx, max_tx, max_other, max_combined; the same for what is in use.
+fn channels_in(answer: &[u32]) -> Channels {
+    let queues = u64::from(answer[5]) + u64::from(answer[8]);
+    Channels { queues, max_queues: u64::from(answer[1].max(answer[4])) }
+}
+
+/// `struct ethtool_coalesce`: cmd; rx_coalesce_usecs, rx_max_coalesced_frames; 7 others; use_adaptive_rx_coalesce.
+fn coalescing_in(answer: &[u32]) -> Coalescing {
+    Coalescing { is_adaptive: answer[10] != 0, usecs: u64::from(answer[1]), packets: u64::from(answer[2]) }
+}
+
+/// Whether the offload with this number is on; `None` if the device cannot have it. `struct ethtool_gfeatures`: cmd;
+/// size; for each 32 offloads what can be changed, is wanted, is on, and never changes.
+fn feature_in(answer: &[u32], at: usize) -> Option<bool> {
+    let [available, _, active, _] = [0, 1, 2, 3].map(|word| answer[2 + at / 32 * 4 + word] & 1 << (at % 32) != 0);
+    (available || active).then_some(active)
 }
 
 /// `struct ethtool_gstrings`: cmd; string_set; len; the names.
@@ -313,6 +316,67 @@ mod tests {
                 assert!(ethtool.statistics(device, driver.statistics + 1).is_err());
             }
         }
+    }
+
+    /// The members of structures of `include/uapi/linux/ethtool.h` (Linux 6.1), in its order; all are `__u32`.
+    const CHANNELS: &str = "cmd max_rx max_tx max_other max_combined rx_count tx_count other_count combined_count";
+    const COALESCE: &str = "cmd rx_coalesce_usecs rx_max_coalesced_frames rx_coalesce_usecs_irq \
+                            rx_max_coalesced_frames_irq tx_coalesce_usecs tx_max_coalesced_frames \
+                            tx_coalesce_usecs_irq tx_max_coalesced_frames_irq stats_block_coalesce_usecs \
+                            use_adaptive_rx_coalesce use_adaptive_tx_coalesce pkt_rate_low rx_coalesce_usecs_low \
+                            rx_max_coalesced_frames_low tx_coalesce_usecs_low tx_max_coalesced_frames_low \
+                            pkt_rate_high rx_coalesce_usecs_high rx_max_coalesced_frames_high \
+                            tx_coalesce_usecs_high tx_max_coalesced_frames_high rate_sample_interval";
+
+    /// Such a structure, in which the named members have these values, and each other one another value.
+    fn structure(members: &str, values: &[(&str, u32)]) -> Vec<u32> {
+        let named = |member: &str| values.iter().find(|(name, _)| *name == member).map(|(_, value)| *value);
+        let found = members.split(' ').filter(|member| named(member).is_some()).count();
+        assert_eq!(found, values.len(), "{values:?}");
+        members.split(' ').zip(1000..).map(|(member, other)| named(member).unwrap_or(other)).collect()
+    }
+
+    #[test]
+    fn receive_queues_are_those_of_their_own_and_those_that_also_send() {
+        let read = |values: &[(&str, u32)]| {
+            let channels = channels_in(&structure(CHANNELS, values));
+            (channels.queues, channels.max_queues)
+        };
+        assert_eq!(read(&[("rx_count", 3), ("combined_count", 4), ("max_rx", 8), ("max_combined", 16)]), (7, 16));
+        assert_eq!(read(&[("rx_count", 2), ("combined_count", 0), ("max_rx", 8), ("max_combined", 0)]), (2, 8));
+    }
+
+    #[test]
+    fn coalescing_is_that_of_received_packets_at_any_rate() {
+        let read = |is_adaptive: u32| {
+            let values = [
+                ("rx_coalesce_usecs", 8),
+                ("rx_max_coalesced_frames", 128),
+                ("use_adaptive_rx_coalesce", is_adaptive),
+                ("use_adaptive_tx_coalesce", 1 - is_adaptive),
+            ];
+            coalescing_in(&structure(COALESCE, &values))
+        };
+        assert_eq!(read(0), Coalescing { is_adaptive: false, usecs: 8, packets: 128 });
+        assert_eq!(read(1), Coalescing { is_adaptive: true, usecs: 8, packets: 128 });
+    }
+
+    #[test]
+    fn an_offload_is_on_or_off_or_the_device_cannot_have_it() {
+        // struct ethtool_gfeatures of that header: cmd, size, and `size` blocks of available, requested, active,
+        // never_changed. The offload with number 40 is bit 8 of the second block; all other bits say the opposite.
+        let read = |available: bool, active: bool| {
+            let bit = |is_set: bool| -> u32 { if is_set { 1 << 8 } else { !(1 << 8) } };
+            let other = |is_set: bool| if is_set { 0 } else { u32::MAX };
+            let first = [other(available), other(active), other(active), other(active)];
+            let second = [bit(available), bit(!active), bit(active), bit(!active)];
+            feature_in(&[&[0x3a, 2][..], &first, &second].concat(), 40)
+        };
+        assert_eq!(read(true, true), Some(true));
+        assert_eq!(read(true, false), Some(false));
+        // `ethtool -k` calls it "on [fixed]".
+        assert_eq!(read(false, true), Some(true));
+        assert_eq!(read(false, false), None);
     }
 
     #[test]
