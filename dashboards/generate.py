@@ -28,6 +28,9 @@ HERE = Path(__file__).resolve().parent
 RUNBOOKS = Path("docs/runbooks")
 RESOURCE = HERE.parent / "deploy/kubernetes/prometheusrule.yaml"
 DASHBOARDS = {"fleet.json": FLEET, "host.json": HOST, "receivers.json": RECEIVERS}
+# Commands in runbooks that `tcpmon doctor` has, too, in this file of it; DEV is a device.
+DOCTOR = "../tcpmon-daemon/src/doctor/nic.rs"
+DOCTOR_COMMANDS = {"TcpmonRxOverrun": "ethtool -A DEV tx on"}
 
 # Values for Grafana's variables, for a parser that does not know these.
 VARIABLES = {"$__rate_interval": "5m", "$instance": "a:1"}
@@ -178,6 +181,9 @@ def faults_of_alerts() -> list[str]:
     there = {path.stem for path in (HERE.parent / RUNBOOKS).glob("*.md")}
     for name in sorted(there.symmetric_difference(alerts)):
         faults.append(f"{RUNBOOKS / name}.md without its alert, or the alert without it")
+    for name, command in DOCTOR_COMMANDS.items():
+        if f"`{command}`" not in read(f"../{RUNBOOKS / name}.md") or command.replace("DEV", "{}") not in read(DOCTOR):
+            faults.append(f"`{command}` is not in both {RUNBOOKS / name}.md and `tcpmon doctor`: make them agree")
     return faults
 
 

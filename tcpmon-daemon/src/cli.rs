@@ -284,7 +284,7 @@ pub struct TraceArgs {
 #[command(
     next_line_help = true,
     after_help = "\
-Files are traces in JSON Lines, also compressed with gzip, or in Parquet; `-` is standard input.
+Files are traces in JSON Lines, also compressed with gzip or zstd, or in Parquet; `-` is standard input.
 A file that was cut is reported on up to there. How sure a share is follows from how much it varied over time.
 
   tcpmon report run.jsonl                             what limited each socket
@@ -315,7 +315,7 @@ pub struct ReportArgs {
 #[command(
     next_line_help = true,
     after_help = "\
-INPUT is a trace in JSON Lines, also compressed with gzip, or in Parquet. A trace that was cut is
+INPUT is a trace in JSON Lines, also compressed with gzip or zstd, or in Parquet. A trace that was cut is
 converted up to there, with exit status 1. CSV has only timeslices; the others have totals and losses, too.
 
   tcpmon convert run.jsonl run.parquet                for DuckDB, pandas or Spark

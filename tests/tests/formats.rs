@@ -14,6 +14,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tcpmon_tests::traffic::Reader;
 use tcpmon_tests::{Lab, Traffic, eventually};
+use tcpmon_trace::{JsonLinesWriter, TraceWriter as _, sample};
 use tempfile::TempDir;
 
 /// Where `cargo xtask test` puts the programs.
@@ -199,6 +200,31 @@ fn a_trace_in_parquet_has_the_bytes_that_were_read_and_converts_to_the_lines_of_
     let of_text = tcpmon(&["report", "--format", "json"]).arg(&text).output().expect("it can be started");
     let json = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).expect("JSON")["sockets"].clone();
     assert_eq!(json(&report.stdout), json(&of_text.stdout));
+}
+
+#[test]
+fn gzip_and_zstd_read_from_a_compressed_conversion_what_a_plain_one_has() {
+    let directory = TempDir::new().expect("a temporary directory");
+    let [trace, plain] = ["run.jsonl", "plain.jsonl"].map(|name| directory.path().join(name));
+    let file = fs::File::create(&trace).expect("a file");
+    let mut writer = JsonLinesWriter::new(file, &sample::header()).expect("there is room");
+    for _ in 0..1000 {
+        writer.record(&sample::record()).expect("there is room");
+    }
+    writer.finish(&sample::ending()).expect("there is room");
+    converts(&trace, &plain);
+    let plain = fs::read(plain).expect("it is there");
+    for (name, program, begin) in
+        [("run.jsonl.gz", "gzip", &b"\x1f\x8b"[..]), ("run.jsonl.zst", "zstd", &b"\x28\xb5\x2f\xfd"[..])]
+    {
+        let file = directory.path().join(name);
+        converts(&trace, &file);
+        let compressed = fs::read(&file).expect("it is there");
+        assert!(compressed.starts_with(begin) && compressed.len() < plain.len() / 10, "{name}");
+        let output = Command::new(program).arg("-dc").arg(&file).output().expect(program);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && output.stdout == plain, "{name}: {} {said}", output.status);
+    }
 }
 
 #[test]

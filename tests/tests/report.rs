@@ -202,7 +202,11 @@ fn a_reader_without_a_cpu_is_the_scheduler() {
     });
     let after = waiting();
     let [most, least] = [before, begun].map(|since| (after - since).as_secs_f64());
-    says(&trace, "scheduler", &["the reader waited", "for a CPU in", "a core, a larger weight"]);
+    says(
+        &trace,
+        "scheduler",
+        &["the reader waited", "for a CPU in", "of the times to hog)", "a core, a larger weight"],
+    );
     // The time that it tells is the kernel's own.
     let told = trace.report()["sockets"][0]["run_queue_wait_seconds"]["sum"].as_f64().expect("a number");
     assert!(told <= most && told >= 0.8 * least, "{told} of {least} to {most}");

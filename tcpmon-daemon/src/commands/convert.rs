@@ -26,7 +26,7 @@ pub(super) fn run(args: &ConvertArgs) -> anyhow::Result<()> {
         write_file(create_output(&args.output, args.force)?, args.format(), reader.header())
     };
     let copied = writer.and_then(|mut writer| copy(&mut *reader, &mut *writer));
-    let Copied { trouble, trailer, failure } = match copied {
+    let Copied { end, failure } = match copied {
         // `tcpmon convert FILE - | head`.
         Err(error) if is_closed(args, &error) => return Ok(()),
         copied => copied.with_context(|| format!("writing to {output} failed: it lacks the end of the trace"))?,
@@ -35,16 +35,27 @@ pub(super) fn run(args: &ConvertArgs) -> anyhow::Result<()> {
         if is_closed(args, &error) {
             return Ok(());
         }
-        let records = trailer.map_or(0, |trailer| trailer.records);
-        bail!("writing to {output} failed: {error}: it has {records} of the {} records", reader.records());
+        bail!("writing to {output} failed: {error}: {}", what_it_has(&end, &args.input, reader.records()));
     }
-    if let Some(trouble) = trouble {
-        bail!("{}: {trouble}; {output} has the {} records before that", args.input.display(), reader.records());
-    }
-    if let Some(lost) = trailer.and_then(|trailer| trailer.lost_in_words()) {
+    let trailer = match end {
+        Ok(trailer) => trailer,
+        Err(trouble) => {
+            bail!("{}: {trouble}; {output} has the {} records before that", args.input.display(), reader.records())
+        }
+    };
+    if let Some(lost) = trailer.lost_in_words() {
         super::print_message(&format!("{}: the trace is incomplete; lost: {lost}", args.input.display()));
     }
     Ok(())
+}
+
+/// What an output has that has refused a part of a trace with so many records.
+fn what_it_has(end: &Result<Trailer, String>, input: &Path, records: u64) -> String {
+    match end {
+        Ok(trailer) => format!("it has {} of the {records} records", trailer.records),
+        // Only a trailer counts what the output has.
+        Err(trouble) => format!("it lacks a part of the trace; {}: {trouble}", input.display()),
+    }
 }
 
 /// Whether the reader of our standard output has closed it.
@@ -59,11 +70,9 @@ fn are_same(one: &Path, other: &Path) -> bool {
 
 /// How a trace was copied.
 struct Copied {
-    /// Why it can be read no further, if so.
-    trouble: Option<String>,
-    /// The trailer as written, unless it cannot be read up to that.
-    trailer: Option<Trailer>,
-    /// The first error of the output. What it has refused is counted in the trailer.
+    /// The trailer as written, or why the trace cannot be read up to that.
+    end: Result<Trailer, String>,
+    /// The first error of the output. What it has refused is counted in the trailer, if there is one.
     failure: Option<io::Error>,
 }
 
@@ -77,7 +86,7 @@ fn copy(reader: &mut dyn TraceReader, writer: &mut dyn TraceWriter) -> io::Resul
             Ok(Item::Total(total)) => writer.total(&total),
             Err(error) => {
                 writer.finish_cut()?;
-                return Ok(Copied { trouble: Some(error.to_string()), trailer: None, failure });
+                return Ok(Copied { end: Err(error.to_string()), failure });
             }
         };
         if let Err(error) = written {
@@ -94,5 +103,34 @@ fn copy(reader: &mut dyn TraceReader, writer: &mut dyn TraceWriter) -> io::Resul
         reason = EndReason::WriteError;
     }
     let trailer = writer.finish(&Ending { end, reason, lost })?;
-    Ok(Copied { trouble: None, trailer: Some(trailer), failure: failure.or_else(|| writer.failure()) })
+    Ok(Copied { end: Ok(trailer), failure: failure.or_else(|| writer.failure()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use tcpmon_trace::{
+        CsvWriter, JsonLinesReader, JsonLinesWriter,
+        sample::{self, Disk},
+    };
+
+    use super::*;
+
+    #[test]
+    fn an_output_with_a_part_of_a_trace_that_was_cut_is_not_said_to_have_none_of_its_records() {
+        let mut cut = Vec::new();
+        let mut writer = JsonLinesWriter::new(&mut cut, &sample::header()).expect("memory takes all");
+        for _ in 0..1000 {
+            writer.record(&sample::record()).expect("memory takes all");
+        }
+        writer.finish_cut().expect("memory takes all");
+        let mut reader = JsonLinesReader::new(&cut[..]).expect("a header");
+        // The names of the columns fit, and the first of several batches.
+        let mut disk = Disk { room: 100_000, ..Disk::default() };
+        let mut writer = CsvWriter::new(&mut disk, &sample::header()).expect("there is room");
+        let Copied { end, failure } = copy(&mut reader, &mut writer).expect("what there is room for is written");
+        assert_eq!(failure.map(|error| error.kind()), Some(io::ErrorKind::StorageFull));
+        let words = what_it_has(&end, Path::new("cut.jsonl"), reader.records());
+        assert!(words.starts_with("it lacks a part of the trace; cut.jsonl: "), "{words}");
+        assert!(disk.bytes.len() > 64 << 10, "{}", disk.bytes.len());
+    }
 }

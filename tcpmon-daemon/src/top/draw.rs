@@ -82,7 +82,7 @@ fn cut(text: &str, width: usize, theme: Theme) -> String {
 mod tests {
     use std::{env, fs};
 
-    use ratatui::{Terminal, backend::TestBackend};
+    use ratatui::{Terminal, backend::TestBackend, buffer::Cell, style::Color};
 
     use super::*;
     use crate::{
@@ -151,7 +151,12 @@ mod tests {
         terminal.draw(|frame| draw(screen, theme, frame)).expect("drawn");
         let buffer = terminal.backend().buffer();
         let rows = buffer.content().chunks(usize::from(width));
-        rows.map(|row| row.iter().map(|cell| cell.symbol()).collect::<String>().trim_end().to_owned() + "\n").collect()
+        rows.map(|row| shown(row).trim_end().to_owned() + "\n").collect()
+    }
+
+    /// What these cells show.
+    fn shown(cells: &[Cell]) -> String {
+        cells.iter().map(Cell::symbol).collect()
     }
 
     /// Compares a picture with the committed one.
@@ -187,6 +192,25 @@ mod tests {
         "s/no such".chars().for_each(|key| _ = typing.key(Key::Char(key)));
         typing.paused = true;
         looks("no-match-80", &mut typing, UTF8, (80, 24));
+    }
+
+    #[test]
+    fn what_nobody_reads_is_red_and_what_keeps_up_is_green() {
+        for keys in [&[][..], &[Key::Char('s')]] {
+            let mut screen = screen();
+            keys.iter().for_each(|key| _ = screen.key(*key));
+            let mut terminal = Terminal::new(TestBackend::new(80, 24)).expect("a terminal");
+            terminal.draw(|frame| draw(&mut screen, UTF8, frame)).expect("drawn");
+            let cells = terminal.backend().buffer().content();
+            let is_all = |text: &str, color: Color| {
+                let place = cells.windows(text.len()).find(|cells| shown(cells) == text).expect(text);
+                place.iter().all(|cell| cell.fg == color)
+            };
+            assert!(is_all("stuck", Color::Red) && is_all("nobody reads", Color::Red));
+            if screen.sockets {
+                assert!(is_all("upstream 100%", Color::Green));
+            }
+        }
     }
 
     #[test]
