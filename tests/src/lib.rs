@@ -17,7 +17,9 @@ pub mod clock;
 pub mod daemon;
 pub mod dashboard;
 pub mod device;
+pub mod dice;
 pub mod document;
+pub mod emulated;
 pub mod fault;
 pub mod fifo;
 pub mod figures;
@@ -47,6 +49,7 @@ pub use alertmanager::Alertmanager;
 pub use browser::Browser;
 pub use cgroup::{Cgroup, MemoryCgroup};
 pub use daemon::{Daemon, Refused};
+pub use emulated::{fewer, many, slowly};
 pub use lab::{Lab, LabOptions};
 pub use namespace::Namespace;
 pub use nbd::Nbd;
@@ -57,23 +60,7 @@ pub use process::tcpmon_binary;
 pub use prometheus::Prometheus;
 pub use trace::Trace;
 pub use traffic::Traffic;
-pub use wait::eventually;
-
-/// Whether this machine's CPU is emulated: a connection takes milliseconds, and programs run so long that their own
-/// tracepoint fires during a run. `cargo xtask vm` sets `TCPMON_EMULATED`.
-pub fn is_emulated() -> bool {
-    std::env::var_os("TCPMON_EMULATED").is_some()
-}
-
-/// A large number of connections: as many as requested, or a fiftieth of that on an emulated CPU.
-pub fn many(connections: u64) -> u64 {
-    if is_emulated() { connections / 50 } else { connections }
-}
-
-/// A time that is long compared with system calls and interrupts: five times as long on an emulated CPU.
-pub fn slowly(nanoseconds: u64) -> u64 {
-    if is_emulated() { 5 * nanoseconds } else { nanoseconds }
-}
+pub use wait::{equal, eventually};
 
 /// A port that was free a moment ago in this thread's network namespace, to be bound explicitly: to tcpmon, ports that
 /// the kernel chooses for listening sockets are one service.

@@ -16,7 +16,8 @@ pub use limits::LimitTrace;
 pub use memory::{Sockstat, TcpMemory, Zone, memory_stalls_us, page_bytes, sockstat, tcp_memory, zones};
 pub use proc::{
     Softnet, Switches, TaskTimes, context_switches, cpu_time, is_asleep, netstat, own_rss_bytes, peak_own_rss_bytes,
-    rss_bytes, send_queues, softnet, stolen_time, switches, task_times, tcp_counters, tracepoints_are_preemptible,
+    rss_bytes, send_queues, softnet, stolen_time, switches, task_times, tcp_counters, threads,
+    tracepoints_are_preemptible,
 };
 pub use sockets::{Socket, State, sockets};
 pub use trace::Trace;

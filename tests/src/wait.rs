@@ -1,10 +1,10 @@
 //! Waits for a condition with a time limit, instead of sleeping for a fixed time.
 
-use std::fmt::Display;
+use std::fmt::{Debug, Display};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::is_emulated;
+use crate::emulated::patience;
 
 const POLL_EVERY: Duration = Duration::from_millis(2);
 
@@ -41,9 +41,9 @@ impl Attempt for bool {
     }
 }
 
-/// A deadline where the tests run: three times as long on an emulated CPU.
-pub fn patience(deadline: Duration) -> Duration {
-    if is_emulated() { 3 * deadline } else { deadline }
+/// Whether what is seen is what is expected, as an attempt that says both if not.
+pub fn equal<T: PartialEq + Debug>(seen: T, expected: T) -> Result<(), String> {
+    if seen == expected { Ok(()) } else { Err(format!("{seen:?} instead of {expected:?}")) }
 }
 
 /// Checks every 2 ms until there is a value, and panics after `deadline` (see [`patience`]) with `what` and the last
@@ -80,5 +80,11 @@ mod tests {
     #[should_panic(expected = "a queue: not within 0ns; last seen: 7 bytes")]
     fn the_panic_names_the_wish_and_the_last_observation() {
         eventually(Duration::ZERO, "a queue", || Err::<(), _>("7 bytes"));
+    }
+
+    #[test]
+    fn what_differs_is_named_with_what_was_expected() {
+        assert_eq!(equal(Some(7), Some(7)), Ok(()));
+        assert_eq!(equal(Some(7), None), Err("Some(7) instead of None".to_owned()));
     }
 }

@@ -9,7 +9,7 @@ use common::{DEADLINE, sender};
 use serde_json::Value;
 use tcpmon_tests::mean::Mean;
 use tcpmon_tests::traffic::{Between, ReaderBuilder};
-use tcpmon_tests::{Daemon, Delay, Lab, LabOptions, Trace, Traffic, clock, eventually, report, truth};
+use tcpmon_tests::{Daemon, Delay, Lab, LabOptions, Trace, Traffic, clock, equal, eventually, report, truth};
 
 const GROWTHS: &str = "tcpmon_receive_buffer_growths_total";
 
@@ -66,7 +66,7 @@ fn run(lab: &Lab, bytes: u64, of_reader: impl Fn(ReaderBuilder) -> ReaderBuilder
     let first = eventually(DEADLINE, "the connection is there", connection).rcvbuf;
     let begin = clock::monotonic_ns();
     assert_eq!(sending.send(bytes), bytes);
-    eventually(3 * DEADLINE, "all is read", || reader.report().bytes == bytes);
+    eventually(3 * DEADLINE, "all is read", || equal(reader.report().bytes, bytes));
     let seconds = (clock::monotonic_ns() - begin) as f64 / 1e9;
     let last = connection().expect("it is still open").rcvbuf;
     let labels = [("process", "tuned"), ("service", &format!("local:{}", reader.port()))];

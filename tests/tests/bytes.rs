@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use tcpmon_tests::traffic::{Method, Reader, ReaderBuilder, SenderBuilder, Threads};
 use tcpmon_tests::truth::{self, State};
-use tcpmon_tests::{Daemon, Lab, LabOptions, Page, Traffic, eventually, is_emulated, many};
+use tcpmon_tests::{Daemon, Lab, LabOptions, Page, Traffic, emulated, equal, eventually, many};
 
 /// Bytes received and read by all processes named `comm`.
 fn bytes(page: &Page, comm: &str) -> (u64, u64) {
@@ -61,7 +61,7 @@ impl Watched {
         // An interrupt can come while a program handles a segment that was in the backlog, and bring more segments to
         // that CPU. The kernel skips the program for these and counts it; their bytes are counted with the next event.
         let skipped = match page.value("tcpmon_lost_total", &[("what", "recursion_tcp_probe")]) {
-            Some(skipped) if !is_emulated() => skipped,
+            Some(skipped) if !emulated::recursion_is_usual() => skipped,
             _ => 0.0,
         };
         assert_eq!(lost(&page) - skipped, 0.0, "{comm}: nothing was lost, but {losses:?}");
@@ -145,7 +145,7 @@ fn connections_that_nobody_has_accepted_when_their_listener_closes_are_received_
         let sockets = truth::sockets(lab.receiver());
         sockets.iter().filter(|socket| socket.is_connection_to(port)).map(|socket| socket.recv_q).sum::<u32>()
     };
-    eventually(DEADLINE, "10 bytes wait in each of the 5 connections", || queued(reader.port()) == 50);
+    eventually(DEADLINE, "10 bytes wait in each of the 5 connections", || equal(queued(reader.port()), 50));
     kill(process, Signal::SIGKILL).unwrap();
     eventually(DEADLINE, "all is received, and nothing is read", || {
         let seen = (queued(reader.port()), bytes(&daemon.scrape(), "no-accept"));
@@ -183,7 +183,7 @@ fn a_connection_older_than_tcpmon_counts_from_the_first_byte_that_waits_when_tcp
         let sockets = truth::sockets(lab.receiver());
         sockets.iter().find(|socket| socket.is_connection_to(reader.port())).map(|socket| socket.recv_q)
     };
-    eventually(DEADLINE, "40000 bytes wait", || queued() == Some(40_000));
+    eventually(DEADLINE, "40000 bytes wait", || equal(queued(), Some(40_000)));
 
     let daemon = Daemon::start(&[]);
     let page = daemon.scrape();

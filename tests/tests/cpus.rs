@@ -4,14 +4,13 @@ mod common;
 
 use std::fs;
 use std::thread;
-use std::time::Instant;
 
 use common::{DEADLINE, has_two_cpus, lost, sender};
 use tcpmon_tests::fault::OfflineCpu;
-use tcpmon_tests::physics::{Limits, Physics};
+use tcpmon_tests::physics::{Limits, Physics, Start};
 use tcpmon_tests::traffic::Threads;
 use tcpmon_tests::truth::{CpuCounters, tracepoints_are_preemptible};
-use tcpmon_tests::{Daemon, Lab, Page, Traffic, eventually, is_emulated, report};
+use tcpmon_tests::{Daemon, Lab, Page, Traffic, emulated, eventually, report};
 
 /// How often each CPU goes offline.
 const TIMES: u32 = 2;
@@ -31,7 +30,7 @@ fn look(daemon: &Daemon, physics: &mut Physics) -> Page {
 
 #[test]
 fn every_sum_is_exact_while_cpus_go_offline_and_come_back() {
-    if !is_emulated() {
+    if !emulated::cpus_may_go_offline() {
         return report::not_supported("only the machines of `cargo xtask vm` may lose a CPU");
     }
     if !has_two_cpus() {
@@ -43,9 +42,9 @@ fn every_sum_is_exact_while_cpus_go_offline_and_come_back() {
     let could_have_more = cfg!(target_arch = "x86_64") && !tracepoints_are_preemptible();
     assert!(!could_have_more || list("possible") != list("online"), "the machine could have more CPUs than it has");
 
-    let (lab, begun) = (Lab::new(), Instant::now());
+    let (lab, start) = (Lab::new(), Start::now());
     let daemon = Daemon::start(&[]);
-    let mut physics = Physics::new(Limits::of_host(64e6), begun);
+    let mut physics = Physics::new(Limits::of_host(64e6), start);
     let flows = 2 * u64::from(cpus);
     let reader = Traffic::reader(lab.receiver()).comm("nomad").threads(Threads::PerFlow).connections(flows).spawn();
     let sending = sender(&lab, &reader).comm("sender").flows(flows).rate(50_000).spawn();

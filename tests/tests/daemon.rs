@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::{DEADLINE, run};
 use tcpmon_tests::traffic::Threads;
-use tcpmon_tests::{Cgroup, Daemon, Lab, Page, Traffic, eventually, tcpmon_binary, truth};
+use tcpmon_tests::{Cgroup, Daemon, Lab, Page, Traffic, equal, eventually, tcpmon_binary, truth};
 
 #[test]
 fn the_status_tells_probes_and_losses_and_agrees_with_the_metrics() {
@@ -146,7 +146,7 @@ fn the_cgroup_label_is_the_readers_pod_and_container_and_stays_it_after_its_end(
     let reader = Traffic::reader(lab.receiver()).comm("grouped").spawn();
     cgroups[0].take(reader.pid());
     let sender = common::sender(&lab, &reader).bytes(1_000).hold_open().spawn();
-    eventually(common::DEADLINE, "all is read", || reader.report().bytes == 1_000);
+    eventually(common::DEADLINE, "all is read", || equal(reader.report().bytes, 1_000));
     let label = format!("pod/{UID}/{}", &id[..12]);
     let mine = [("process", "grouped"), ("cgroup", label.as_str())];
     let page = daemon.scrape();
@@ -187,7 +187,7 @@ fn the_cgroup_label_is_that_of_a_reader_that_has_ended_before_tcpmon_looks() {
             cgroup.take(reader.pid());
             let before = reader.report().bytes;
             common::sender(&lab, &reader).bytes(bytes).spawn().wait();
-            eventually(common::DEADLINE, "all is read", || reader.report().bytes == before + bytes);
+            eventually(common::DEADLINE, "all is read", || equal(reader.report().bytes, before + bytes));
         }
         reader.wait();
     });

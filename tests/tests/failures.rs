@@ -15,7 +15,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use tcpmon_tests::traffic::{Reader, Sender};
-use tcpmon_tests::{Daemon, Lab, MemoryCgroup, Page, Refused, Traffic, eventually, tcpmon_binary};
+use tcpmon_tests::{Daemon, Lab, MemoryCgroup, Page, Refused, Traffic, dice, equal, eventually, tcpmon_binary};
 use tempfile::TempDir;
 
 /// System calls that a daemon makes while it runs, each with an error that it can have.
@@ -168,7 +168,7 @@ impl Known {
     /// Sends some more.
     fn send(&mut self) {
         self.sent += self.sender.send(10_000);
-        eventually(DEADLINE, "all is read", || self.reader.report().bytes == self.sent);
+        eventually(DEADLINE, "all is read", || equal(self.reader.report().bytes, self.sent));
     }
 
     /// The page has all of it, since the daemon was started.
@@ -243,7 +243,8 @@ fn each_system_call_of_a_daemon_is_one_that_fails_here() {
     sources_and_probes(&daemon);
     daemon.signal(Signal::SIGHUP);
     eventually(DEADLINE, "it reads its configuration again", || {
-        daemon.stderr().contains("reloaded the configuration").then_some(())
+        let said = daemon.stderr();
+        if said.contains("reloaded the configuration") { Ok(()) } else { Err(said) }
     });
     daemon.signal(Signal::SIGTERM);
     let (status, said) = daemon.wait();
@@ -277,7 +278,7 @@ fn a_system_call_that_fails_while_it_runs_costs_no_byte() {
         known.send();
         let page = daemon.scrape();
         known.is_on(&page, 0).unwrap_or_else(|lacks| panic!("after {call} {error}: {lacks}\n{}", daemon.stderr()));
-        let sources = || (sources_and_probes(&daemon) == sound).then_some(());
+        let sources = || equal(sources_and_probes(&daemon), sound.clone());
         eventually(DEADLINE, &format!("all sources are back after {call} {error}"), sources);
     }
     let said = daemon.stderr();
@@ -348,11 +349,16 @@ fn fail_at_the_start(calls: &[(&str, &str, u32)], flags: &[&str]) {
     }
 }
 
-/// It ended with one sentence and the exit code for that.
+/// It ended with one sentence, the last after the lines of its log, and the exit code for that.
 #[track_caller]
 fn ended_in_order(refused: &Refused, when: &str) {
-    let last = refused.stderr.lines().last().unwrap_or_default();
-    assert!(last.starts_with("tcpmon: ") && !refused.stderr.contains("panicked"), "{when}: {}", refused.stderr);
+    let said = &refused.stderr;
+    let is_sentence = |line: &&str| line.starts_with("tcpmon: ");
+    let sentences = said.lines().filter(is_sentence).count();
+    assert!(sentences == 1 && said.lines().next_back().is_some_and(|line| is_sentence(&line)), "{when}: {said}");
+    // The verifier may have written thousands of lines.
+    let never = ["panicked", "Verifier output", "processed "];
+    assert!(!never.iter().any(|words| said.contains(words)), "{when}: {said}");
     assert!(matches!(refused.status.code(), Some(1 | 3)), "{when}: {:?}", refused.status);
 }
 
@@ -369,8 +375,7 @@ fn killed_at_any_moment_it_leaves_nothing_and_the_next_one_is_right() {
     let lab = Lab::new();
     let mut known = Known::new(&lab);
     let before = loaded();
-    let mut dice = fastrand::Rng::new();
-    println!("seed {}", dice.get_seed());
+    let mut dice = dice::seeded();
     for _ in 0..KILLS {
         let mut daemon = Command::new(tcpmon_binary())
             .args(["daemon", "--web.listen-address", "127.0.0.1:0"])

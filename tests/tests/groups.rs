@@ -5,7 +5,7 @@ mod common;
 use common::{DEADLINE, sender};
 use tcpmon_tests::prometheus::{PrometheusOptions, Version};
 use tcpmon_tests::traffic::{Reader, Sender};
-use tcpmon_tests::{Daemon, Lab, Namespace, Page, Prometheus, Traffic, device, eventually};
+use tcpmon_tests::{Daemon, Lab, Namespace, Page, Prometheus, Traffic, device, equal, eventually};
 
 const RECEIVED: &str = "tcpmon_receive_bytes_total";
 
@@ -19,7 +19,7 @@ fn received(page: &Page, process: &str) -> Option<f64> {
 fn receiving(lab: &Lab, name: &str, bytes: u64) -> (Reader, Sender) {
     let reader = Traffic::reader(lab.receiver()).comm(name).spawn();
     let flow = sender(lab, &reader).bytes(bytes).hold_open().spawn();
-    eventually(DEADLINE, "all is read", || reader.report().bytes == bytes);
+    eventually(DEADLINE, "all is read", || equal(reader.report().bytes, bytes));
     (reader, flow)
 }
 

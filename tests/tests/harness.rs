@@ -9,7 +9,7 @@ use tcpmon_tests::lab::End;
 use tcpmon_tests::sysctl::HostSysctl;
 use tcpmon_tests::traffic::{Between, Method, Reader, ReaderBuilder, SenderBuilder, Threads};
 use tcpmon_tests::truth::{self, Socket, State};
-use tcpmon_tests::{Delay, Lab, LabOptions, Namespace, Traffic, eventually, many};
+use tcpmon_tests::{Delay, Lab, LabOptions, Namespace, Traffic, equal, eventually, many};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -99,7 +99,7 @@ fn a_paused_reader_leaves_its_queue_to_be_seen() {
         let reader = Traffic::reader(lab.receiver()).threads(threads).spawn();
         let sender = sender(&lab, &reader).paused().spawn();
         assert_eq!(sender.send(1000), 1000);
-        eventually(SOON, "the first bytes are read", || reader.report().bytes == 1000);
+        eventually(SOON, "the first bytes are read", || equal(reader.report().bytes, 1000));
         reader.pause();
         assert_eq!(sender.send(30_000), 30_000);
         let socket = eventually(SOON, "30000 bytes wait", || queue(&lab, &reader, 30_000));
@@ -145,7 +145,7 @@ fn a_reader_at_full_speed_stops_at_once_and_a_blocked_sender_too() {
     sender.pause();
     let written = sender.report().bytes;
     reader.resume();
-    eventually(SOON, "what was written is read", || reader.report().bytes == written);
+    eventually(SOON, "what was written is read", || equal(reader.report().bytes, written));
     assert_eq!(sender.finish().bytes, reader.wait().bytes);
     let comm = std::fs::read_to_string(format!("/proc/{}/comm", reader.pid()));
     assert_eq!(comm.expect("a process has a name until it is waited for"), "full-speed\n");
@@ -177,7 +177,7 @@ fn connections_can_be_held_open() {
     let count = many(3000);
     let reader = Traffic::reader(lab.receiver()).connections(count).threads(Threads::Epoll).spawn();
     let sender = sender(&lab, &reader).connections(count).parallel(2).bytes(10).hold_open().spawn();
-    eventually(SOON, "all bytes are read", || reader.report().bytes == 10 * count);
+    eventually(SOON, "all bytes are read", || equal(reader.report().bytes, 10 * count));
     let standing = |socket: &Socket| socket.is_connection_to(reader.port()) && socket.state == State::Established;
     assert_eq!(truth::sockets(lab.receiver()).iter().filter(|socket| standing(socket)).count() as u64, count);
     assert_eq!(sender.finish().connections, count);
@@ -259,7 +259,7 @@ fn a_long_path_takes_as_long_as_asked_and_loses_what_it_is_told_to() {
     let lab = Lab::with(LabOptions { delay: Some(delay), ..LabOptions::default() });
     let reader = Traffic::reader(lab.receiver()).until_exit().spawn();
     let sender = sender(&lab, &reader).bytes(500_000).hold_open().spawn();
-    eventually(SOON, "all is read", || reader.report().bytes == 500_000);
+    eventually(SOON, "all is read", || equal(reader.report().bytes, 500_000));
     let sockets = truth::sockets(lab.sender()).into_iter();
     let socket = sockets.into_iter().find(|socket| socket.remote == reader.address()).expect("a connection");
     assert!((40_000..45_000).contains(&socket.info.min_rtt_us), "{socket:?}");
@@ -384,7 +384,7 @@ fn lossy_transfer(lab: &Lab, reader: ReaderBuilder) -> Socket {
     let mut sent = 0;
     loop {
         sent += sender.send(2_000_000);
-        eventually(SOON, "all is read in spite of losses", || reader.report().bytes == sent);
+        eventually(SOON, "all is read in spite of losses", || equal(reader.report().bytes, sent));
         let socket = connection(lab, &reader).expect("the connection stands");
         if socket.info.rcv_ooopack > 0 || sent >= 20_000_000 {
             return socket;

@@ -9,7 +9,7 @@ use common::{DEADLINE, sender};
 use tcpmon_tests::page::Sample;
 use tcpmon_tests::prometheus::{PrometheusOptions, Version};
 use tcpmon_tests::traffic::Between;
-use tcpmon_tests::{Alertmanager, Cgroup, Daemon, Lab, Namespace, Prometheus, Traffic, eventually, rules};
+use tcpmon_tests::{Alertmanager, Cgroup, Daemon, Lab, Namespace, Prometheus, Traffic, equal, eventually, rules};
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0";
 const PROTOBUF: &str = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited";
@@ -22,7 +22,7 @@ fn histograms_arrive_native_where_asked_for_and_classic_otherwise_with_the_same_
     let daemon = Daemon::start(&[]);
     let reader = Traffic::reader(lab.receiver()).comm("native").spawn();
     let running = sender(&lab, &reader).rate(1_000_000).message(1_000).bytes(200_000).hold_open().spawn();
-    eventually(DEADLINE, "all is read", || reader.report().bytes == 200_000);
+    eventually(DEADLINE, "all is read", || equal(reader.report().bytes, 200_000));
     // From here on the reader waits for ever, so its histogram does not change.
     let labels = [("process", "native")];
     let count = daemon.scrape().sum(&format!("{HISTOGRAM}_count"), &labels);

@@ -1,5 +1,5 @@
-//! The queue: what waits is what inet_diag shows, and its time integral is the one that follows from the logs of the
-//! two ends.
+//! The queue: what waits is what inet_diag shows, and its time integral is the one that follows from when the two ends
+//! moved the bytes.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use common::{DEADLINE, connection, group, queued, sender};
 use tcpmon_tests::traffic::{Between, Threads};
-use tcpmon_tests::{Daemon, Lab, LabOptions, Traffic, clock, eventually, report, slowly, truth};
+use tcpmon_tests::{Daemon, Lab, LabOptions, Traffic, clock, equal, eventually, report, slowly, truth};
 
 const GROWTHS: &str = "tcpmon_receive_buffer_growths_total";
 
@@ -77,31 +77,36 @@ fn a_queue_at_rest_is_shown_to_the_byte_with_its_memory_and_window() {
 fn byte_seconds_are_the_integral_of_arrivals_and_reads() {
     let lab = Lab::new();
     let daemon = Daemon::start(&[]);
-    let reader = Traffic::reader(lab.receiver()).comm("integral").paused().log_reads().spawn();
-    let sender = sender(&lab, &reader).paused().log_writes().spawn();
+    let reader = Traffic::reader(lab.receiver()).comm("integral").paused().spawn();
+    let sender = sender(&lab, &reader).paused().spawn();
+    let (mut least, mut most) = (0.0, 0.0);
     for round in 1..=5u64 {
         let bytes = 10_000 * round;
+        // A byte that arrived at a and was read at b contributes b - a. It arrives between the order to send it and the
+        // moment at which it is seen to wait, and is read while the order to read it is carried out.
+        let ordered = clock::monotonic_ns();
         assert_eq!(sender.send(bytes), bytes);
-        // The bytes wait for a time that is long compared with the error of the two logs.
-        let until = clock::monotonic_ns() + slowly(60_000_000) * round;
+        eventually(DEADLINE, "the bytes wait", || queued(&lab, &reader, bytes as u32));
+        let seen = clock::monotonic_ns();
+        // A time that is long compared with the orders.
+        let until = seen + slowly(60_000_000) * round;
         eventually(DEADLINE, "the bytes have waited", || clock::monotonic_ns() >= until);
+        let asked = clock::monotonic_ns();
         assert_eq!(reader.read(bytes), bytes);
+        let byte_seconds = |nanoseconds: u64| bytes as f64 * nanoseconds as f64 / 1e9;
+        least += byte_seconds(asked - seen);
+        most += byte_seconds(clock::monotonic_ns() - ordered);
     }
-    let written = sender.finish().log;
+    sender.finish();
     reader.resume();
-    let read = reader.wait().log;
-    let moments = |log: &[tcpmon_tests::traffic::plan::Call]| -> f64 {
-        log.iter().map(|call| call.bytes as f64 * call.at_ns as f64 / 1e9).sum()
-    };
-    // A byte that arrived at a and was read at b contributes b - a.
-    let expected = moments(&read) - moments(&written);
+    reader.wait();
     let name = "tcpmon_receive_queue_byte_seconds_total";
     let seen = eventually(DEADLINE, "all is read", || {
         let page = daemon.scrape();
         let read = page.value("tcpmon_receive_read_bytes_total", &group("integral", reader.port()));
         (read == Some(150_000.0)).then(|| page.value(name, &group("integral", reader.port())).unwrap())
     });
-    assert!((seen - expected).abs() <= 0.02 * expected, "tcpmon {seen} byte-seconds, the logs {expected}");
+    assert!((least..=most).contains(&seen), "tcpmon {seen} byte-seconds, the two ends {least} to {most}");
 }
 
 #[test]
@@ -227,7 +232,7 @@ fn growths_are_the_times_that_autotuning_raised_the_limit() {
     let sender = sender(&lab, &reader).paused().spawn();
     let labels = group("grows", reader.port());
     let seen = || daemon.scrape().value(GROWTHS, &labels);
-    eventually(DEADLINE, "tcpmon knows whose the socket is", || seen() == Some(0.0));
+    eventually(DEADLINE, "tcpmon knows whose the socket is", || equal(seen(), Some(0.0)));
     let mut socket = connection(&lab, &reader).unwrap();
     let mut grown = 0;
     // Returns how often the limit has been raised so far.
@@ -276,7 +281,8 @@ fn a_half_closed_socket_shows_its_queue_and_its_integral() {
     });
     assert_eq!((sender.send(1), reader.read(1)), (1, 1));
     let start = clock::monotonic_ns();
-    // Arrivals on a half-closed socket are not seen one by one, so they are sent evenly.
+    // Arrivals on a half-closed socket are not seen one by one, so they are sent evenly. tcpmon knows the queue at the
+    // passes for the four pages below, which bounds the integral only to a quarter: hence the tolerance at the end.
     for round in 1..=20u32 {
         eventually(DEADLINE, "its turn has come", || {
             clock::monotonic_ns() >= start + slowly(40_000_000) * u64::from(round)
@@ -308,7 +314,7 @@ fn every_segment_is_counted_once_with_the_fill_that_it_met() {
     let sender = sender(&lab, &reader).paused().spawn();
     let labels = group("fills", reader.port());
     let value = |name: &str| daemon.scrape().value(name, &labels);
-    eventually(DEADLINE, "tcpmon knows whose the socket is", || value("tcpmon_sockets") == Some(1.0));
+    eventually(DEADLINE, "tcpmon knows whose the socket is", || equal(value("tcpmon_sockets"), Some(1.0)));
     let fill = |socket: &truth::Socket| f64::from(socket.rmem) / f64::from(socket.rcvbuf);
     let mut before = connection(&lab, &reader).unwrap();
     let (mut least, mut most) = (0.0, 0.0);
@@ -356,7 +362,7 @@ fn data_that_come_with_the_handshake_are_segments_that_found_an_empty_buffer() {
         let reader = if in_syn { reader.fast_open() } else { reader }.spawn();
         let sending = sender(&lab, &reader).connections(CONNECTIONS).parallel(4).bytes(100).hold_open();
         let _sender = if in_syn { sending.fast_open() } else { sending.data_with_ack() }.spawn();
-        eventually(DEADLINE, "all is read", || reader.report().bytes == CONNECTIONS * 100);
+        eventually(DEADLINE, "all is read", || equal(reader.report().bytes, CONNECTIONS * 100));
         let sockets = truth::sockets(lab.receiver());
         let ours = sockets.iter().filter(|socket| socket.is_connection_to(reader.port()));
         let by_kernel = f64::from(ours.map(|socket| socket.info.data_segs_in).sum::<u32>());

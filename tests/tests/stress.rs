@@ -14,7 +14,7 @@ use tcpmon::kernel::{Kernel, Options};
 use tcpmon::metrics::{self, Format, Identity};
 use tcpmon::model::snapshot::Observed;
 use tcpmon::model::table::TableLimits;
-use tcpmon_tests::physics::Limits;
+use tcpmon_tests::physics::{Limits, Start};
 use tcpmon_tests::traffic::{Reader, Sender, Threads};
 use tcpmon_tests::{Lab, Page, Physics, Traffic, eventually, truth};
 
@@ -37,12 +37,12 @@ const OVERDRAFT: f64 = 131_072.0;
 
 #[test]
 fn no_counter_falls_vanishes_or_leaps_while_small_messages_come_as_fast_as_they_go() {
-    let (lab, begun) = (Lab::new(), Instant::now());
+    let (lab, begun, start) = (Lab::new(), Instant::now(), Start::now());
     let mut watch = Watch::start();
     let stream = Stream::start(&lab);
     let most = lab.receiver().sysctl("net.ipv4.tcp_rmem");
     let most: f64 = most.split_ascii_whitespace().last().and_then(|most| most.parse().ok()).expect("three numbers");
-    let mut physics = Physics::new(Limits::of_host(most + OVERDRAFT), begun);
+    let mut physics = Physics::new(Limits::of_host(most + OVERDRAFT), start);
     for number in 0_u64.. {
         if begun.elapsed() > TIME {
             eprintln!("{number} passes");

@@ -12,7 +12,7 @@ use std::time::Duration;
 use common::{DEADLINE, group, has_two_cpus, queued, sender, sleeps};
 use tcpmon_tests::traffic::{Between, Reader, Threads};
 use tcpmon_tests::truth::TaskTimes;
-use tcpmon_tests::{Daemon, Lab, Page, Traffic, clock, eventually, truth};
+use tcpmon_tests::{Daemon, Lab, Page, Traffic, clock, equal, eventually, truth};
 
 #[test]
 fn a_reader_that_sleeps_and_drains_shows_what_arrived_meanwhile() {
@@ -237,7 +237,7 @@ fn every_timeslice_is_in_the_buckets_of_its_times() {
     let daemon = Daemon::start(&[]);
     let reader = Traffic::reader(lab.receiver()).comm("buckets").between(Between::Spin(300)).spawn();
     let sender = sender(&lab, &reader).rate(2_000_000).message(2_000).bytes(1_000_000).hold_open().spawn();
-    eventually(DEADLINE, "all is read", || reader.report().bytes == 1_000_000);
+    eventually(DEADLINE, "all is read", || equal(reader.report().bytes, 1_000_000));
     let page = daemon.scrape();
     let [process, service] = group("buckets", reader.port());
     let ends = page.sum("tcpmon_timeslices_total", &[process, service]);
@@ -287,7 +287,7 @@ fn timeslices_are_the_service_s_that_was_read_last() {
         for _ in 0..times {
             let before = reader.report().bytes;
             assert_eq!(sender.send(100), 100);
-            eventually(DEADLINE, "it is read", || reader.report().bytes == before + 100);
+            eventually(DEADLINE, "it is read", || equal(reader.report().bytes, before + 100));
             sleeps(&reader);
         }
     };
@@ -401,11 +401,11 @@ fn many_connections_older_than_tcpmon_are_one_service() {
     let reader = reader.port(6_005).until_exit().spawn();
     let sender = sender(&lab, &reader).flows(20).paused().spawn();
     assert_eq!(sender.send(100), 2_000);
-    eventually(DEADLINE, "all is read", || reader.report().bytes == 2_000);
+    eventually(DEADLINE, "all is read", || equal(reader.report().bytes, 2_000));
     let daemon = Daemon::start(&[]);
     for round in 2..=5 {
         assert_eq!(sender.send(100), 2_000);
-        eventually(DEADLINE, "all is read", || reader.report().bytes == 2_000 * round);
+        eventually(DEADLINE, "all is read", || equal(reader.report().bytes, 2_000 * round));
     }
     let page = daemon.scrape();
     let of_service = timeslices(&page, &group("older-many", 6_005));

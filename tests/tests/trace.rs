@@ -10,7 +10,7 @@ use serde_json::Value;
 use tcpmon_tests::trace::Traced;
 use tcpmon_tests::traffic::plan::BurstPlan;
 use tcpmon_tests::traffic::{Between, Running, Threads};
-use tcpmon_tests::{Cgroup, Lab, Trace, Traffic, clock, eventually, is_emulated, slowly, truth};
+use tcpmon_tests::{Cgroup, Lab, Trace, Traffic, clock, emulated, eventually, fewer, slowly, truth};
 
 fn slices(traced: &Traced) -> Vec<&Value> {
     traced.records.iter().filter(|record| record["type"] == "timeslice").collect()
@@ -104,7 +104,7 @@ fn a_reader_that_is_preempted_while_its_reads_are_noted_has_all_its_bytes() {
     let reader = reading.connections(CONNECTIONS).spawn();
     let trace = Trace::start(&["--pid", &reader.pid().to_string()]);
     // Four would leave the reader nothing of an emulated CPU that has to share the host's.
-    let pulses: Vec<Running> = (0..if is_emulated() { 1 } else { 4 }).map(|_| pulse(&lab)).collect();
+    let pulses: Vec<Running> = (0..fewer(4, 1)).map(|_| pulse(&lab)).collect();
     sender(&lab, &reader).connections(CONNECTIONS).bytes(BYTES / CONNECTIONS).spawn().wait();
     assert_eq!(reader.wait().bytes, BYTES);
     drop(pulses);
@@ -114,8 +114,7 @@ fn a_reader_that_is_preempted_while_its_reads_are_noted_has_all_its_bytes() {
     assert_eq!(sum(&slices, "read_bytes"), BYTES);
     assert_eq!(sum(&slices, "arrived_off_cpu_bytes") + sum(&slices, "arrived_on_cpu_bytes"), BYTES);
     if truth::tracepoints_are_preemptible() {
-        // On an emulated CPU, a program takes a hundred times as long, and one pulse in a hundred hits it.
-        assert!(edges > 0 || !is_emulated());
+        assert!(edges > 0 || !emulated::pulses_hit_programs());
     } else {
         assert_eq!(edges, 0);
     }
@@ -144,7 +143,7 @@ fn threads_that_steal_each_others_work_are_each_counted_once() {
     // last read. A connection whose start was missed lacks the bytes of its first read.
     let lost = &traced.records.last().unwrap()["lost"];
     let missed = lost["recursion_tcp_rcv_space_adjust"].as_u64().unwrap();
-    assert!(missed == 0 || is_emulated(), "lost {lost}");
+    assert!(missed == 0 || emulated::recursion_is_usual(), "lost {lost}");
     assert!(read <= BYTES && BYTES - read <= missed * CHUNK as u64, "{read} read, lost {lost}");
     assert!(arrived == BYTES || missed > 0 && arrived < BYTES, "{arrived} arrived, lost {lost}");
     let mut tids: Vec<u64> = slices.iter().filter_map(|slice| slice["tid"].as_u64()).collect();
@@ -269,7 +268,7 @@ fn totals<'t>(traced: &'t Traced, kind: &str) -> Vec<&'t Value> {
 fn an_event_loop_has_all_bytes_of_each_of_its_sockets() {
     const FLOWS: u64 = 200;
     // Also on an emulated CPU more reads than one timeslice has.
-    let bytes = if is_emulated() { 20_000 } else { 200_000 };
+    let bytes = fewer(200_000, 20_000);
     let lab = Lab::new();
     let looping = Traffic::reader(lab.receiver()).comm("loop").threads(Threads::Epoll).chunk(1000);
     // Its exit would end the trace, which may be before the last FINs are acknowledged.
@@ -361,9 +360,9 @@ fn lost_only_what_interrupts(trailer: &Value) -> bool {
 fn a_trace_that_ends_while_data_flow_lacks_only_the_open_timeslices() {
     let lab = Lab::new();
     let reader = Traffic::reader(lab.receiver()).comm("flows-on").chunk(1000).until_exit().spawn();
-    let _sender = sender(&lab, &reader).message(1000).rate(if is_emulated() { 100_000 } else { 2_000_000 }).spawn();
+    let _sender = sender(&lab, &reader).message(1000).rate(fewer(2_000_000, 100_000)).spawn();
     eventually(DEADLINE, "data flow", || reader.report().bytes > 100_000);
-    for _ in 0..if is_emulated() { 2 } else { 5 } {
+    for _ in 0..fewer(5, 2) {
         let traced = Trace::run(&["--pid", &reader.pid().to_string(), "--duration", "1s"], DEADLINE);
         let slices = slices(&traced);
         let trailer = traced.records.last().unwrap();
@@ -413,11 +412,11 @@ fn a_preempted_thread_names_who_got_its_cpu() {
     let sender = sender(&lab, &reader).spawn();
     eventually(DEADLINE, "the hog gets the CPU", || {
         let records = trace.records();
-        // In a virtual machine, its init process takes the CPU even more often.
         let by_hog = |slice: &&Value| {
             let tid = slice["preempted_by_tid"].as_u64().unwrap_or(0);
             let name = std::fs::read_to_string(format!("/proc/{tid}/comm")).unwrap_or_default();
-            (tid == u64::from(hog.pid()) || is_emulated() && tid != 0) && slice["preempted_by"] == name.trim()
+            (tid == u64::from(hog.pid()) || emulated::others_preempt() && tid != 0)
+                && slice["preempted_by"] == name.trim()
         };
         if records.iter().filter(by_hog).count() >= 3 {
             return Ok(());
@@ -466,8 +465,7 @@ fn a_summary_has_exact_totals_of_many_threads_and_what_limited_their_connections
     }
     let threads = totals(&traced, "thread");
     assert_eq!((threads.len() as u64, sum(&threads, "read_bytes")), (FLOWS, sum(&sockets, "read_bytes")));
-    // On an emulated CPU, rounds take longer than a round trip.
-    if is_emulated() {
+    if emulated::rounds_are_slow() {
         return;
     }
     let causes = ["upstream", "application", "scheduler", "window", "memory"];

@@ -4,7 +4,7 @@ use crate::fault::DEADLINE;
 use crate::lab::Lab;
 use crate::traffic::{Reader, Threads, Traffic};
 use crate::truth::{self, Socket, State};
-use crate::{Namespace, eventually};
+use crate::{Namespace, equal, eventually};
 
 /// Bytes that each connection has to send when its path breaks.
 const WAITING: u64 = 100_000;
@@ -39,7 +39,7 @@ impl StuckSockets {
             let sockets = truth::sockets(lab.receiver());
             sockets.iter().filter(|socket| socket.is_connection_to(reader.port()) && socket.recv_q == 1).count()
         };
-        eventually(DEADLINE, "a byte has arrived on each connection", || arrived() == connections);
+        eventually(DEADLINE, "a byte has arrived on each connection", || equal(arrived(), connections));
         lab.drop_all();
         sender.send(WAITING);
         sender.exit();

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::plan::{Answer, Order, Report};
+use crate::emulated::patience;
 use crate::lab::End;
-use crate::wait::{eventually, patience};
-use crate::{must, truth};
+use crate::{eventually, must, truth};
 
 /// Time limit to carry out an order.
 const DEADLINE: Duration = Duration::from_secs(60);

@@ -150,6 +150,13 @@ pub fn context_switches() -> u64 {
     status_field(&read("/proc/stat"), "ctxt")
 }
 
+/// Number of threads on the host, those of the kernel included.
+pub fn threads() -> u64 {
+    let text = read("/proc/loadavg");
+    let all = text.split_ascii_whitespace().nth(3).and_then(|running| running.split_once('/'));
+    number(all.expect("loadavg has the threads that run and all threads").1)
+}
+
 /// Time that the hypervisor took from this machine's CPUs while they had work, of all CPUs since boot.
 pub fn stolen_time() -> Duration {
     let text = read("/proc/stat");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tcpmon_tests::traffic::{Reader, SenderBuilder};
 use tcpmon_tests::truth::{self, Socket};
-use tcpmon_tests::{Daemon, Lab, Page, Traffic, eventually, is_emulated, report, tcpmon_binary};
+use tcpmon_tests::{Daemon, Lab, Page, Traffic, emulated, eventually, report, tcpmon_binary};
 
 /// Time limit for something that normally shows within milliseconds.
 pub const DEADLINE: Duration = Duration::from_secs(20);
@@ -82,11 +82,11 @@ pub fn sources_and_probes(daemon: &Daemon) -> BTreeMap<String, (bool, String)> {
     sources.chain(probes).collect()
 }
 
-/// The sum of everything that was lost. On an emulated CPU, a program runs so long that its own tracepoint fires during
-/// a run. That costs a histogram entry and is counted; these losses are left out there.
+/// The sum of everything that was lost, without recursions where these are usual.
 pub fn lost(page: &Page) -> f64 {
     let samples = page.samples("tcpmon_lost_total").into_iter();
-    let counts = samples.filter(|sample| !(is_emulated() && sample.labels["what"].starts_with("recursion_")));
+    let left_out = emulated::recursion_is_usual();
+    let counts = samples.filter(|sample| !(left_out && sample.labels["what"].starts_with("recursion_")));
     counts.map(|sample| sample.value).sum()
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tcpmon_tests::truth::{cpu_time, peak_own_rss_bytes};
-use tcpmon_tests::{Daemon, Namespace, eventually, is_emulated, report};
+use tcpmon_tests::{Daemon, Namespace, emulated, eventually, report};
 
 use crate::{
     common::DEADLINE,
@@ -184,7 +184,7 @@ fn fifty_clients_in_a_loop_cost_a_tenth_of_a_core_and_do_not_delay_a_scraper_bes
     assert!(answers > CLIENTS * ROUNDS, "they were in a loop: {answers}");
     let slowest = |rounds: &[(Duration, f64)]| rounds.iter().map(|(median, _)| *median).max().expect("rounds");
     assert!(slowest(&beside) < slowest(&alone) + Duration::from_millis(20), "alone {alone:?}, beside {beside:?}");
-    if is_emulated() {
+    if emulated::is_too_slow_for_load() {
         report::not_supported("an emulated CPU takes longer for everything");
         return;
     }
@@ -193,7 +193,7 @@ fn fifty_clients_in_a_loop_cost_a_tenth_of_a_core_and_do_not_delay_a_scraper_bes
 
 #[test]
 fn ten_thousand_groups_and_256_slow_clients_fit_in_100_mib() {
-    if is_emulated() {
+    if emulated::is_too_slow_for_load() {
         report::not_supported("an emulated CPU takes minutes for 10,000 groups");
         return;
     }

@@ -4,7 +4,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use tcpmon_tests::trace::Traced;
 use tcpmon_tests::traffic::{Reader, Sender};
-use tcpmon_tests::{Lab, Trace, Traffic, eventually};
+use tcpmon_tests::{Lab, Trace, Traffic, equal, eventually};
 
 use crate::common::{DEADLINE, sender};
 
@@ -63,7 +63,7 @@ fn what_a_reader_that_stops_for_a_while_has_missed_is_in_the_trailer() {
     let stalled = Trace::into_pipe(&[], &["--pid", &pid, "--ring-bytes", "16384"]);
     let sender = sender(&lab, &reader).rate(1_000_000).message(1_000).bytes(3_000_000).spawn();
     let sent = sender.wait().bytes;
-    eventually(DEADLINE, "all is read", || reader.report().bytes == sent);
+    eventually(DEADLINE, "all is read", || equal(reader.report().bytes, sent));
     assert!(stalled.is_stuck());
     let (whole, stalled) = (whole.stop(), stalled.read());
     stalled.signal(Signal::SIGINT);

@@ -17,8 +17,8 @@ use nix::sys::signal::Signal;
 
 use tcpmon_tests::document::Document;
 use tcpmon_tests::figures::{Provenance, Section, Table};
-use tcpmon_tests::physics::Limits;
-use tcpmon_tests::{Daemon, Lab, eventually, interrupt, is_emulated};
+use tcpmon_tests::physics::{Limits, Physics, Start};
+use tcpmon_tests::{Daemon, Lab, emulated, eventually, interrupt};
 
 use traffic::Steady;
 use trend::Trend;
@@ -113,11 +113,11 @@ fn run(time: Duration, seed: u64, only: &[String]) -> (Section, Vec<String>) {
     fs::write(&config, others::config("info")).expect("the config file can be written");
     let lab = Lab::new();
     let begun = Instant::now();
+    let physics = Physics::new(limits(), Start::now()).groups_end();
     let daemon = Daemon::start(&["--config", &config.display().to_string()]);
     let world = World::new(begun, daemon.address(), daemon.pid(), config);
-    let limits = limits();
     let steady = Steady::start(&lab);
-    let mut watch = Watch::new(&world, &daemon, &steady, limits);
+    let mut watch = Watch::new(&world, &daemon, &steady, physics);
     thread::scope(|scope| {
         let (world, steady) = (&world, &steady);
         let start = |name: &'static str, act: &'static (dyn Fn(&World, u64) + Sync)| {
@@ -199,8 +199,7 @@ fn section(world: &World, watch: &Watch<'_>, begun: Instant) -> Section {
         let warm = samples.partition_point(|sample| sample.0 < from.as_secs_f64());
         let Some(trend) = Trend::of(&samples[warm..]) else { continue };
         table.row(vec![(*name).to_owned(), format!("{:.1}", trend.median), trend.to_string()]);
-        // An emulated CPU is as fast as what else the host does lets it be.
-        let judged = judged && !(is_emulated() && *name == SCRAPE);
+        let judged = judged && !(emulated::scrapes_vary() && *name == SCRAPE);
         if judged && trend.grows(*least) {
             world.find(&format!("{name} grows: {trend}, median {:.1}", trend.median));
         }

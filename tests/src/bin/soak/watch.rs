@@ -5,9 +5,8 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use tcpmon_tests::clock::monotonic_ns;
-use tcpmon_tests::physics::Limits;
 use tcpmon_tests::truth::{CpuCounters, HiddenEnds};
-use tcpmon_tests::{Daemon, Page, Physics, is_emulated, truth};
+use tcpmon_tests::{Daemon, Page, Physics, emulated, truth};
 
 use crate::traffic::{Flow, Steady};
 use crate::world::World;
@@ -61,12 +60,12 @@ pub struct Watch<'w> {
 }
 
 impl<'w> Watch<'w> {
-    pub fn new(world: &'w World, daemon: &'w Daemon, steady: &'w Steady, limits: Limits) -> Self {
+    pub fn new(world: &'w World, daemon: &'w Daemon, steady: &'w Steady, physics: Physics) -> Self {
         Self {
             world,
             daemon,
             steady,
-            physics: Physics::new(limits, world.begun).groups_end(),
+            physics,
             samples: vec![Vec::new(); FIGURES.len()],
             groups: [(0, world.begun); Flow::EXACT.len()],
             lost: BTreeMap::new(),
@@ -92,7 +91,7 @@ impl<'w> Watch<'w> {
         self.pages += 1;
         self.received = page.sum(SUMS[0], &[]);
         self.check_sums(&page, time, least, &most);
-        if (page.has_host_counters() || !is_emulated())
+        if (page.has_host_counters() || !emulated::may_lack_host_counters())
             && let Err(error) = before.check(&page, &after)
         {
             self.world.find(&error);

@@ -8,10 +8,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use tcpmon_tests::is_emulated;
-
-/// Pauses are so many times as long on an emulated CPU, or there would be no time for pages and traces.
-const EMULATED_PAUSE: u32 = 60;
+use tcpmon_tests::emulated;
 
 /// After so many findings the run ends: the cause is known by then.
 const MOST_FINDINGS: usize = 20;
@@ -92,7 +89,7 @@ impl World {
         // Actors must not share their numbers, else they would act in step.
         let seed = name.bytes().fold(seed, |seed, byte| seed.wrapping_mul(0x100_0000_01b3) ^ u64::from(byte));
         let mut dice = Rng::with_seed(seed);
-        let pause = if is_emulated() { EMULATED_PAUSE * pause } else { pause };
+        let pause = emulated::longer_pause(pause);
         while !self.is_over() {
             let Some(what) = self.attempt(name, || act(&mut dice)) else { return };
             *self.done().actions.entry(format!("{name}: {what}")).or_default() += 1;
