@@ -7,6 +7,7 @@
 //! lists all that decodes foreign bytes, for tests.
 
 pub mod cli;
+pub mod clock;
 pub mod commands;
 pub mod config;
 pub mod decode;

@@ -3,6 +3,7 @@
 //! If a source cannot be read, only its metrics are missing, and `/status` shows the reason. A line or a value that
 //! cannot be parsed is skipped, and the reason of the source says so.
 
+mod addresses;
 pub mod cgroup;
 pub mod cgroup_paths;
 pub(crate) mod devices;
@@ -59,7 +60,7 @@ impl Sources {
     /// Reads the counters of the existing namespaces as their baseline. Sources with these names are not read. The
     /// kernel log is opened by the caller, because that may need a capability that nothing else does.
     pub fn open(switched_off: Vec<&'static str>, log: Result<KernelLog, FileError>) -> Self {
-        let mut network = NamespaceReader::default();
+        let mut network = NamespaceReader::new();
         network.read(&mut SourceReport { sources: &mut Vec::new(), switched_off: &switched_off });
         Self {
             page_bytes: rustix::param::page_size() as u64,

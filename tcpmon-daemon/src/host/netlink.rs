@@ -128,6 +128,10 @@ impl<O: Object> Answers<O> {
             match answer.payload {
                 NetlinkPayload::InnerMessage(Message::Object(object)) => self.objects.push(object),
                 NetlinkPayload::InnerMessage(Message::Request(_) | Message::Other) => self.others += 1,
+                // With an error, the kernel has broken the list off.
+                NetlinkPayload::Done(done) if done.code < 0 => {
+                    return Err(Error::from_raw_os_error(done.code.saturating_neg()));
+                }
                 NetlinkPayload::Done(_) => return Ok(true),
                 NetlinkPayload::Error(error) => match error.code {
                     None => return Ok(true),
@@ -207,5 +211,12 @@ pub(super) mod tests {
         assert_eq!(error(-libc::ENODEV).unwrap_err().raw_os_error(), Some(libc::ENODEV));
         // No error has this number, whose negation does not exist.
         error(i32::MIN).unwrap_err();
+        let done = |code| {
+            let mut done = DoneMessage::default();
+            done.code = code;
+            Answers::<Number>::default().add(&bytes(NetlinkPayload::Done(done), NLM_F_MULTIPART))
+        };
+        assert!(done(0).unwrap());
+        assert_eq!(done(-libc::ENOMEM).unwrap_err().raw_os_error(), Some(libc::ENOMEM));
     }
 }

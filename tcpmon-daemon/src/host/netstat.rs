@@ -100,7 +100,7 @@ pub enum InitialValues {
     /// The namespace may be older than tcpmon: the values are its baseline. Hosts with many containers are covered over
     /// several samples, and otherwise each sample would show a step of all that happened since boot.
     Baseline,
-    /// The namespace was created since: everything that it has counted is added.
+    /// The namespace has counted nothing before tcpmon started: everything is added.
     Counts,
 }
 
@@ -141,6 +141,11 @@ impl NamespaceSums {
             let sum = &mut self.sums[place].1;
             *sum = sum.saturating_add(value.saturating_sub(before));
         }
+    }
+
+    /// Whether this namespace was read before.
+    pub fn has(&self, number: u64) -> bool {
+        self.namespaces.contains_key(&number)
     }
 
     /// The namespace still exists, though it was not read this time.

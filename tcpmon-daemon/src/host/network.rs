@@ -10,13 +10,13 @@ use std::{
 };
 
 use super::{
-    SourceReport,
+    SourceReport, addresses,
     file::{FileError, Parsed, Skipped, malformed, read_text},
     namespaces::{self, OriginalNamespace},
     netstat::{self, InitialValues, NamespaceSums},
     stuck::StuckCounts,
 };
-use crate::model::host::Stuck;
+use crate::{clock::monotonic_ns, model::host::Stuck};
 
 /// Time for the other namespaces in one sample. A host with many containers is covered over several samples, and the
 /// namespaces that are not read keep their last values: a walk over the connection table takes a millisecond or more on
@@ -36,10 +36,8 @@ pub(super) struct NamespaceReader {
     stuck: HashMap<u64, StuckCounts>,
     /// Cookies of other namespaces, by the inode numbers under which they were last read.
     cookies: HashMap<u64, u64>,
-    /// Namespaces (inode numbers) that existed at the first sample and have not been read yet. By now, such a number
-    /// may belong to another namespace: then what that one has counted so far is not shown, which is better than a
-    /// step.
-    not_yet_read: Option<HashSet<u64>>,
+    /// When it was made; `CLOCK_MONOTONIC` of the host, ns.
+    began_ns: u64,
     /// `netstat` is switched off.
     without_events: bool,
     /// Stuck sockets are not read.
@@ -68,6 +66,11 @@ struct EventsRead {
 const OWN: u64 = 0;
 
 impl NamespaceReader {
+    /// What namespaces count from now on is shown.
+    pub(super) fn new() -> Self {
+        Self { began_ns: monotonic_ns(), ..Self::default() }
+    }
+
     /// Reads the namespace of tcpmon, and as many others as there is time for. Reports the status of each source.
     pub(super) fn read(&mut self, report: &mut SourceReport<'_>) -> NetworkSample {
         let mut sample = NetworkSample::default();
@@ -133,9 +136,10 @@ impl NamespaceReader {
     }
 
     /// Reads the namespace that the calling thread is in. Returns what could not be read of it; empty if nothing.
-    fn read_other(&mut self, inode: u64, first: InitialValues) -> Result<String, String> {
+    fn read_other(&mut self, inode: u64) -> Result<String, String> {
         let cookie = namespaces::cookie()
             .map_err(|error| format!("cannot read its cookie ({error}): boot Linux 5.14 or newer"))?;
+        let first = self.initial_values(cookie)?;
         self.cookies.insert(inode, cookie);
         let events = match self.read_events(cookie, first) {
             Ok(parsed) => parsed.skipped.to_string(),
@@ -145,14 +149,24 @@ impl NamespaceReader {
         Ok([events, stuck].into_iter().filter(|problem| !problem.is_empty()).collect::<Vec<_>>().join("; "))
     }
 
+    /// What the first values of the namespace are that the calling thread is in. When tcpmon has first found it says
+    /// nothing: one that only descriptors hold open is found when a process enters it.
+    fn initial_values(&self, cookie: u64) -> Result<InitialValues, String> {
+        // They matter once.
+        if self.without_events || self.tcp_events.has(cookie) {
+            return Ok(InitialValues::Baseline);
+        }
+        let is_young = addresses::are_younger_than(self.began_ns, monotonic_ns());
+        let is_young = is_young.map_err(|error| format!("cannot list its addresses over rtnetlink ({error})"))?;
+        Ok(if is_young { InitialValues::Counts } else { InitialValues::Baseline })
+    }
+
     /// Continues where the last sample ended. Returns which namespaces are missing, and why; empty if none is.
     fn read_others(&mut self) -> io::Result<String> {
         let found = namespaces::find()?;
         let original = OriginalNamespace::current()?;
         self.stuck.retain(|inode, _| *inode == OWN || found.others.contains_key(inode));
         self.cookies.retain(|inode, _| found.others.contains_key(inode));
-        let mut not_yet_read = self.not_yet_read.take().unwrap_or_else(|| found.others.keys().copied().collect());
-        not_yet_read.retain(|inode| found.others.contains_key(inode));
         let (mut refused, mut incomplete) = (Vec::new(), Vec::new());
         let begin = Instant::now();
         let mut visited = HashSet::new();
@@ -161,10 +175,8 @@ impl NamespaceReader {
                 break;
             }
             self.last = *inode;
-            let first = if not_yet_read.contains(inode) { InitialValues::Baseline } else { InitialValues::Counts };
-            match original.run_in(path, || self.read_other(*inode, first)) {
+            match original.run_in(path, || self.read_other(*inode)) {
                 Ok(Ok(problems)) => {
-                    not_yet_read.remove(inode);
                     visited.insert(*inode);
                     if !problems.is_empty() {
                         incomplete.push(describe_namespace(*inode, path, &problems));
@@ -178,7 +190,6 @@ impl NamespaceReader {
                 Err(_) => {}
             }
         }
-        self.not_yet_read = Some(not_yet_read);
         for (_, cookie) in self.cookies.iter().filter(|(inode, _)| !visited.contains(inode)) {
             self.tcp_events.keep(*cookie);
             self.ip_events.keep(*cookie);

@@ -22,6 +22,7 @@ use super::{
     status,
 };
 use crate::{
+    clock::monotonic_ns,
     metrics::{self, Coding, Format, Identity},
     model::{new_series::NewSeries, snapshot::Observed},
     threads,
@@ -47,7 +48,7 @@ pub(super) enum PageRequest {
     Status,
 }
 
-/// A page, and when its sample was started (`CLOCK_MONOTONIC`).
+/// A page, and when its sample was started (`CLOCK_MONOTONIC` of the host).
 pub(super) struct SampledPage {
     pub(super) start: Duration,
     pub(super) page: Result<Arc<StoredPage>, Unavailable>,
@@ -132,8 +133,7 @@ impl<S: DataSource> SampleCache<S> {
         let task = tokio::spawn(async move {
             // At 10,000 groups there is no memory for two.
             state.sample = None;
-            let start_clock = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-            let (start_clock, start) = (start_clock.try_into().unwrap_or_default(), Instant::now());
+            let (start_clock, start) = (Duration::from_nanos(monotonic_ns()), Instant::now());
             let seen = cache.source.sample().await;
             let (pages, answered) = Default::default();
             state.sample = Some(SharedSample { start, start_clock, seen, pages, answered });

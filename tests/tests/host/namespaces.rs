@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use socket2::SockRef;
 use tcpmon_tests::lab::End;
 use tcpmon_tests::traffic::Reader;
-use tcpmon_tests::{Daemon, Page, Traffic, eventually, is_emulated, report};
+use tcpmon_tests::{Daemon, Page, Traffic, eventually, fewer, report};
 
 use super::{DEADLINE, IP_EVENTS};
 
@@ -55,14 +55,14 @@ fn becomes(daemon: &Daemon, expected: f64) {
 #[test]
 fn what_namespaces_counted_before_tcpmon_makes_no_step_and_what_they_count_then_is_all_there() {
     // More than one sample has time for.
-    let containers: Vec<Container> = (0..if is_emulated() { 20 } else { 150 }).map(|_| Container::new()).collect();
+    let containers: Vec<Container> = (0..fewer(150, 20)).map(|_| Container::new()).collect();
     for container in &containers {
         receive(&container.end, 1000);
     }
     for start in ["the first start", "a restart"] {
         let daemon = Daemon::start(&[]);
         // Each sample covers at least three more namespaces, on an emulated CPU one.
-        for page in 0..containers.len() / if is_emulated() { 1 } else { 3 } {
+        for page in 0..containers.len() / fewer(3, 1) {
             assert_eq!(shown(&daemon.page()), 0.0, "page {page} after {start}");
         }
         for container in &containers {
@@ -95,4 +95,20 @@ fn a_namespace_that_gets_the_number_of_one_that_is_gone_is_another() {
     receive(&again, 20);
     let _again = Container::of(again);
     becomes(&daemon, 70.0);
+}
+
+/// It is found only when a process enters it.
+#[test]
+fn what_a_namespace_counted_before_tcpmon_makes_no_step_when_it_is_found_late() {
+    let old = End::alone();
+    receive(&old, 1000);
+    let daemon = Daemon::start(&[]);
+    assert_eq!(shown(&daemon.page()), 0.0);
+    let old = Container::of(old);
+    // Of another one, so that the page that shows these is one for which both were looked for.
+    let young = Container::new();
+    receive(&young.end, 30);
+    becomes(&daemon, 30.0);
+    receive(&old.end, 7);
+    becomes(&daemon, 37.0);
 }

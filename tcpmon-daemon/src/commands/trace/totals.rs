@@ -10,8 +10,9 @@ use tcpmon_common::{
 use tcpmon_trace::{Comm, Limited, SocketTotal, ThreadTotal, TimesliceRecord, Total, Waited};
 
 use crate::{
+    clock::monotonic_ns,
     decode,
-    kernel::{Kernel, KernelReadError, Life, Show, monotonic_ns},
+    kernel::{Kernel, KernelReadError, Life, Show},
     model::table::until_now,
 };
 

@@ -1,4 +1,4 @@
-//! The clock of the programs.
+//! The clock of the programs, which the whole host has.
 
 use std::{fs, sync::LazyLock};
 

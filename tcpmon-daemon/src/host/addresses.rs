@@ -1,0 +1,128 @@
+//! The age of a network namespace: it can count nothing before it has its first address.
+//!
+//! The kernel does not say when it has made a namespace, but when it has got each of its addresses. Most get 127.0.0.1
+//! at once.
+
+use std::io;
+
+use netlink_packet_core::NlasIterator;
+use netlink_sys::protocols::NETLINK_ROUTE;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::netlink::{self, Object};
+
+/// Message types (`linux/rtnetlink.h`).
+const RTM_NEWADDR: u16 = 20;
+const RTM_GETADDR: u16 = 22;
+
+/// An attribute (`linux/if_addr.h`).
+const IFA_CACHEINFO: u16 = 6;
+
+/// The kernel says times in units of 10 ms.
+const UNIT_NS: u64 = 10_000_000;
+
+/// `struct ifaddrmsg`.
+#[derive(Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout)]
+#[repr(C)]
+pub(super) struct AddressInfo {
+    family: u8,
+    prefix_bits: u8,
+    flags: u8,
+    scope: u8,
+    device: u32,
+}
+
+/// `struct ifa_cacheinfo`.
+#[derive(FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct CacheInfo {
+    preferred: u32,
+    valid: u32,
+    created: u32,
+    updated: u32,
+}
+
+/// An address of a device.
+#[derive(Debug)]
+struct Address {
+    /// `CLOCK_MONOTONIC` of the host, in units of 10 ms; wraps after 497 days. `None` if the kernel does not say.
+    created: Option<u32>,
+}
+
+impl Object for Address {
+    type Request = AddressInfo;
+    const PROTOCOL: isize = NETLINK_ROUTE;
+    const REQUEST: u16 = RTM_GETADDR;
+    const ANSWER: u16 = RTM_NEWADDR;
+
+    fn decode(payload: &[u8]) -> Option<Self> {
+        let (_, attributes) = AddressInfo::read_from_prefix(payload).ok()?;
+        let mut attributes = NlasIterator::new(attributes).map_while(Result::ok);
+        let times = attributes.find(|attribute| attribute.kind() == IFA_CACHEINFO);
+        let created = |times: &[u8]| Some(CacheInfo::read_from_prefix(times).ok()?.0.created);
+        Some(Self { created: times.and_then(|times| created(times.value())) })
+    }
+}
+
+/// Whether the calling thread's network namespace has got all its addresses since `since_ns`, so that it has counted
+/// everything since then. Both times are `CLOCK_MONOTONIC` of the host.
+///
+/// # Errors
+/// rtnetlink does not answer.
+pub(super) fn are_younger_than(since_ns: u64, now_ns: u64) -> io::Result<bool> {
+    Ok(younger(&netlink::list::<Address>(AddressInfo::default())?.0, since_ns, now_ns))
+}
+
+/// A namespace without addresses may have had some: its counters are then better not shown.
+fn younger(addresses: &[Address], since_ns: u64, now_ns: u64) -> bool {
+    let now = (now_ns / UNIT_NS) as u32;
+    let is_younger = |created: u32| u64::from(now.wrapping_sub(created)) * UNIT_NS <= now_ns.saturating_sub(since_ns);
+    !addresses.is_empty() && addresses.iter().all(|address| address.created.is_some_and(is_younger))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{clock::monotonic_ns, host::netlink::tests::decoded};
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn created_at(times: &[u64]) -> Vec<Address> {
+        times.iter().map(|seconds| Address { created: Some((seconds * 100) as u32) }).collect()
+    }
+
+    #[test]
+    fn one_old_address_makes_a_namespace_old() {
+        let is_young = |times: &[u64]| younger(&created_at(times), 50 * SECOND, 70 * SECOND);
+        assert!(is_young(&[51, 70]));
+        assert!(!is_young(&[49, 70]) && !is_young(&[]));
+        assert!(!younger(&[Address { created: None }], 50 * SECOND, 70 * SECOND));
+    }
+
+    #[test]
+    fn the_kernel_s_time_wraps() {
+        // 497 days and two hours.
+        let now = (1 << 32) * UNIT_NS + 7_200 * SECOND;
+        let before = now - 3_600 * SECOND;
+        assert!(younger(&created_at(&[now / SECOND - 60]), before, now));
+        assert!(!younger(&created_at(&[now / SECOND - 7_000]), before, now));
+    }
+
+    #[test]
+    fn an_address_without_times_is_one() {
+        let message: Vec<u8> = [2, 8, 0, 254, 1, 0, 0, 0].into();
+        assert!(decoded::<Address>(RTM_NEWADDR, &message).is_some_and(|address| address.created.is_none()));
+        // Captured: 127.0.0.1/8 of lo, created and last updated 51.28 s after the boot.
+        let times = [20, 0, 6, 0, 255, 255, 255, 255, 255, 255, 255, 255, 0x08, 0x14, 0, 0, 0x08, 0x14, 0, 0];
+        let message = [message, times.into()].concat();
+        assert!(decoded::<Address>(RTM_NEWADDR, &message).is_some_and(|address| address.created == Some(5_128)));
+        assert!(decoded::<Address>(RTM_NEWADDR, &message[..7]).is_none());
+    }
+
+    #[test]
+    fn the_namespace_of_the_tests_is_older_than_they_are() {
+        let now = monotonic_ns();
+        assert!(!are_younger_than(now, now).expect("rtnetlink answers"));
+        assert!(are_younger_than(0, now).expect("rtnetlink answers"));
+    }
+}
