@@ -2,8 +2,8 @@
 
 use crate::name::Name;
 
-/// A process that has a listening socket open, or a connection with data that nobody has read yet. A socket that is
-/// open in several processes has a record for each, in the order of their ids.
+/// A process that has a listening socket open, or a connection with unread data. A socket that is open in
+/// several processes has a record for each, in the order of their ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
 #[repr(C)]

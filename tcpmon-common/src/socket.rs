@@ -29,6 +29,8 @@ pub const SOCKET_HANDED_OVER: u32 = 256;
 pub const SOCKET_UNLISTED: u32 = 512;
 /// Everything up to the connection's end has been folded.
 pub const SOCKET_SETTLED: u32 = 1024;
+/// The connection is in the state CLOSE: after a RST, for example, data may still be unread, but no more will come.
+pub const SOCKET_CLOSED: u32 = 2048;
 /// The flags that determine the service.
 pub const SOCKET_SERVICE: u32 = SOCKET_PASSIVE | SOCKET_ACTIVE | SOCKET_PORT_CHOSEN;
 

@@ -1,4 +1,4 @@
-//! Owners: which process has a socket open that nobody has read yet. User space runs it now and then.
+//! Owners: which processes have a socket open that has unread data. User space runs it now and then.
 #![expect(unsafe_code, reason = "the context of an iterator, and what it writes for user space")]
 
 use aya_ebpf::helpers::generated::bpf_seq_write;
@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// Visits every open file of every process, and writes an [`Owner`] for each socket that listens, and for each one with
-/// data that nobody has read.
+/// unread data.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "iter/task_file")]
 pub extern "C" fn owners(ctx: *const TaskFile) -> i32 {
@@ -24,7 +24,7 @@ pub extern "C" fn owners(ctx: *const TaskFile) -> i32 {
 #[inline(always)]
 fn tell(ctx: *const TaskFile, task: Task, tcp: TcpSock) -> Option<()> {
     let state = socket::known(tcp.sock())?;
-    let waits = state.last_ns != 0 && state.reader_tid == 0 && tcp.rcv_nxt() != tcp.copied_seq();
+    let waits = state.last_ns != 0 && tcp.rcv_nxt() != tcp.copied_seq();
     if state.flags & SOCKET_LISTENS == 0 && !waits {
         return None;
     }

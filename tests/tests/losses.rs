@@ -35,7 +35,7 @@ fn a_ring_that_is_far_too_small_loses_no_connection() {
 }
 
 #[test]
-fn sockets_without_a_state_are_counted_as_lost_and_from_their_first_byte_when_they_get_one() {
+fn sockets_without_a_state_are_counted_as_lost() {
     let lab = Lab::new();
     lab.allow_many_connections();
     // A daemon that is stopped takes no state back.
@@ -58,6 +58,40 @@ fn sockets_without_a_state_are_counted_as_lost_and_from_their_first_byte_when_th
     assert!(seen.iter().all(|seen| *seen > 0.0 && *seen < total), "{seen:?} of {total}");
     sender.finish();
     reader.wait();
+}
+
+#[test]
+fn a_socket_that_gets_its_state_late_is_counted_from_its_first_byte() {
+    let lab = Lab::new();
+    lab.allow_many_connections();
+    let daemon = Daemon::start(&["--max-sockets", "1024"]);
+    let (connections, bytes) = (600, 1_000);
+    let reader = || Traffic::reader(lab.receiver()).threads(tcpmon_tests::traffic::Threads::Epoll).until_exit();
+    let first = reader().comm("first").spawn();
+    // Both ends have a state: there is none left.
+    let holders = sender(&lab, &first).flows(connections).bytes(bytes).hold_open().spawn();
+    eventually(DEADLINE, "there are more sockets than states", || {
+        first.report().bytes == connections * bytes && lost(&daemon, "socket_state") > 0.0
+    });
+    let late = reader().comm("late").spawn();
+    let sender = sender(&lab, &late).paused().spawn();
+    assert_eq!(sender.send(5_000), 5_000);
+    eventually(DEADLINE, "all is read", || late.report().bytes == 5_000);
+    assert_eq!(bytes_of(&daemon, "late"), [0.0; 2]);
+    holders.finish();
+    eventually(DEADLINE, "states are free", || {
+        daemon.scrape().value("tcpmon_map_entries", &[("map", "sockets")]).is_some_and(|in_use| in_use < 100.0)
+    });
+    let begun_late = || daemon.scrape().value("tcpmon_socket_begin_late_total", &[]).expect("it is on each page");
+    let before = begun_late();
+    assert_eq!(sender.send(70), 70);
+    eventually(DEADLINE, "all bytes are counted", || {
+        let seen = bytes_of(&daemon, "late");
+        if seen == [5_070.0; 2] { Ok(()) } else { Err(format!("{seen:?}")) }
+    });
+    // At both ends, or at the one that received.
+    assert!(begun_late() > before, "{before}");
+    sender.finish();
 }
 
 #[test]

@@ -16,7 +16,7 @@ use common::{DEADLINE, group, is_attached, sender};
 use io_uring::{IoUring, opcode, squeue, types};
 use socket2::{Domain, Socket, Type};
 use tcpmon_tests::traffic::Threads;
-use tcpmon_tests::{Daemon, Lab, Nbd, Page, Traffic, eventually, free_port, many, report, truth};
+use tcpmon_tests::{Daemon, Lab, Nbd, Page, Traffic, equal, eventually, free_port, many, report, truth};
 
 const READ: &str = "tcpmon_receive_read_bytes_total";
 
@@ -162,15 +162,7 @@ fn what_nobody_has_read_is_of_the_process_that_has_the_socket_open() {
     let accepted = listener.accept().unwrap().0;
     client.write_all(&[7; 5000]).unwrap();
     let own_name = std::fs::read_to_string("/proc/self/comm").unwrap();
-    let is_of = |process: &str| {
-        eventually(DEADLINE, "what waits is of the process that has it", || {
-            let page = daemon.scrape();
-            let found = [own_name.trim(), "tail"]
-                .map(|process| page.value("tcpmon_receive_queue_bytes", &group(process, port)).unwrap_or_default());
-            let expected = [own_name.trim(), "tail"].map(|name| if name == process { 5000.0 } else { 0.0 });
-            if found == expected { Ok(page) } else { Err(format!("{found:?}, not {expected:?}")) }
-        })
-    };
+    let is_of = |process: &str| waits_at(&daemon, port, process);
     is_of(own_name.trim());
     let other = passed_on(&lab, accepted);
     let page = is_of("tail");
@@ -181,6 +173,41 @@ fn what_nobody_has_read_is_of_the_process_that_has_the_socket_open() {
     eventually(DEADLINE, "what comes from now on is of the process that has it", || {
         daemon.scrape().value("tcpmon_receive_bytes_total", &group("tail", port)) == Some(1000.0)
     });
+    drop((listener, other));
+}
+
+/// Waits until the 5,000 bytes that wait at this port are of this process, which is this one or `tail`.
+#[track_caller]
+fn waits_at(daemon: &Daemon, port: u16, process: &str) -> Page {
+    let own_name = std::fs::read_to_string("/proc/self/comm").expect("this process has a name");
+    let names = [own_name.trim(), "tail"];
+    eventually(DEADLINE, "what waits is of the process that has it", || {
+        let page = daemon.scrape();
+        let found =
+            names.map(|process| page.value("tcpmon_receive_queue_bytes", &group(process, port)).unwrap_or_default());
+        let expected = names.map(|name| if name == process { 5000.0 } else { 0.0 });
+        if found == expected { Ok(page) } else { Err(format!("{found:?}, not {expected:?}")) }
+    })
+}
+
+/// As an accepting process does that looks at the first bytes to see whom a connection is for.
+#[test]
+fn what_its_reader_has_passed_on_is_of_the_process_that_has_the_socket_open() {
+    let lab = Lab::new();
+    let daemon = Daemon::start(&[]);
+    let port = free_port().unwrap();
+    let listener = lab.receiver().run(|| TcpListener::bind((lab.receiver().v4, port))).unwrap();
+    let mut client = lab.sender().run(|| TcpStream::connect((lab.receiver().v4, port))).unwrap();
+    let mut accepted = listener.accept().unwrap().0;
+    client.write_all(&[7; 1000]).unwrap();
+    accepted.read_exact(&mut [0; 1000]).unwrap();
+    client.write_all(&[7; 5000]).unwrap();
+    let own_name = std::fs::read_to_string("/proc/self/comm").unwrap();
+    waits_at(&daemon, port, own_name.trim());
+    let other = passed_on(&lab, accepted);
+    let page = waits_at(&daemon, port, "tail");
+    assert_eq!(page.value(READ, &group(own_name.trim(), port)), Some(1000.0));
+    assert_eq!(of_service(&page, "tcpmon_receive_bytes_total", port), 6000.0);
     drop((listener, other));
 }
 
@@ -422,7 +449,7 @@ fn drops_of_sockets_that_live_leave_their_map_and_stay_counted() {
             .drop_one_in(10)
             .spawn();
         let sender = sender(&lab, &reader).flows(4).message(1000).bytes(40_000).hold_open().spawn();
-        eventually(DEADLINE, "all is read", || reader.report().bytes == 160_000);
+        eventually(DEADLINE, "all is read", || equal(reader.report().bytes, 160_000));
         eventually(DEADLINE, "the drops are counted, and the map is empty", || {
             let page = daemon.scrape();
             let left = page.value("tcpmon_map_entries", &[("map", "drops")]);

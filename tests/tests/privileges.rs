@@ -16,7 +16,7 @@ use intruder::{Argument, Intruder, Outcome};
 use nix::sys::signal::Signal;
 use tcpmon_tests::daemon::Refused;
 use tcpmon_tests::sysctl::HostSysctl;
-use tcpmon_tests::{Daemon, Lab, Page, Trace, Traffic, eventually, tcpmon_binary};
+use tcpmon_tests::{Daemon, Lab, Page, Trace, Traffic, equal, eventually, tcpmon_binary};
 
 /// What the documentation names.
 const NEEDED: [&str; 6] = ["bpf", "perfmon", "net_admin", "sys_admin", "sys_ptrace", "syslog"];
@@ -88,7 +88,8 @@ fn as_nobody(capabilities: &[&str]) -> Result<Daemon, Box<Refused>> {
 
 #[test]
 fn every_thread_gives_up_what_it_does_not_need() {
-    let daemon = Daemon::start(&[]);
+    // A name is looked up before anything is given up.
+    let daemon = Daemon::start(&["--web.listen-address", "localhost:0"]);
     daemon.scrape();
     let threads = threads(daemon.pid());
     // The endpoint, the collector, the host thread and the two that make room for more sockets. Those that the endpoint
@@ -157,7 +158,7 @@ fn a_trace_gives_up_all_capabilities_but_that_to_make_room_for_sockets() {
     let reader = Traffic::reader(lab.receiver()).spawn();
     let trace = Trace::start(&["--pid", &reader.pid().to_string()]);
     let flow = sender(&lab, &reader).bytes(100_000).hold_open().spawn();
-    eventually(DEADLINE, "all is read", || reader.report().bytes == 100_000);
+    eventually(DEADLINE, "all is read", || equal(reader.report().bytes, 100_000));
     for thread in threads(trace.pid()).values() {
         let kept = kept_by(&field(thread, "Name"));
         for (set, kept) in [("CapEff", kept), ("CapPrm", kept), ("CapInh", 0), ("CapAmb", 0), ("CapBnd", 0)] {

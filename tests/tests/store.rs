@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use common::{DEADLINE, lost, sender, sources_and_probes};
 use socket2::{Domain, SockRef, Socket, Type};
 use tcpmon_tests::traffic::Threads;
-use tcpmon_tests::{Daemon, Lab, Page, Traffic, eventually, is_emulated, many, truth};
+use tcpmon_tests::{Daemon, Lab, Page, Traffic, emulated, eventually, fewer, many, truth};
 
 /// Bytes received and read for this service.
 fn of_service(page: &Page, service: &str) -> [f64; 2] {
@@ -23,10 +23,13 @@ fn of_service(page: &Page, service: &str) -> [f64; 2] {
         .map(|name| page.sum(name, &[("service", service)]))
 }
 
-/// What was lost, but for ends of connections that a kernel hides from all programs ([`truth::HiddenEnds`]): a pass
-/// finds these, with all that they have received.
-fn lost_but_ends(page: &Page) -> f64 {
-    lost(page) - page.value("tcpmon_lost_total", &[("what", "socket_end")]).unwrap()
+/// Nothing was lost but the ends of connections that the kernel has hidden from all programs: a pass finds these, with
+/// all that they have received.
+#[track_caller]
+fn nothing_lost(page: &Page, hidden: &truth::HiddenEnds) {
+    let unseen = page.value("tcpmon_lost_total", &[("what", "socket_end")]).unwrap();
+    assert!(unseen == 0.0 || unseen <= hidden.most() as f64, "{unseen} ends were not seen");
+    assert_eq!(lost(page), unseen, "{:?}", page.samples("tcpmon_lost_total"));
 }
 
 /// Waits until tcpmon has counted these bytes, received and read, for these services.
@@ -64,6 +67,7 @@ fn transfer(mut from: &TcpStream, mut to: &TcpStream, bytes: usize) {
 #[test]
 fn connections_that_are_reset_by_their_client_have_its_service() {
     let lab = Lab::new();
+    let hidden = truth::HiddenEnds::start();
     let daemon = Daemon::start(&[]);
     let listener = listen(&lab, 7_400);
     let connections = many(1_000);
@@ -76,7 +80,7 @@ fn connections_that_are_reset_by_their_client_have_its_service() {
     }
     counted(&daemon, &[("remote:7400", 10 * connections), ("local:7400", 20 * connections)]);
     assert_eq!(of_service(&daemon.scrape(), "remote:0"), [0.0; 2]);
-    assert_eq!(lost_but_ends(&daemon.scrape()), 0.0);
+    nothing_lost(&daemon.scrape(), &hidden);
 }
 
 #[test]
@@ -261,8 +265,9 @@ fn wait_for(clients: &Clients, time: Duration, connections: u64) {
 #[test]
 fn a_daemon_that_is_stopped_for_half_a_minute_under_two_thousand_connections_a_second_loses_nothing() {
     let lab = Lab::new();
+    let hidden = truth::HiddenEnds::start();
     let daemon = Daemon::start(&[]);
-    let (rate, stopped) = if is_emulated() { (50.0, 5) } else { (2_000.0, 30) };
+    let (rate, stopped) = fewer((2_000.0, 30), (50.0, 5));
     let open_maps = || {
         let open = fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap();
         let files = open.filter_map(|file| fs::read_link(file.unwrap().path()).ok());
@@ -284,15 +289,16 @@ fn a_daemon_that_is_stopped_for_half_a_minute_under_two_thousand_connections_a_s
     let meanwhile = clients.so_far() - before;
     let connections = clients.finish();
     counted(&daemon, &[("local:7410", connections * EACH_WAY), ("remote:7410", connections * EACH_WAY)]);
-    let page = daemon.scrape();
-    assert_eq!(lost_but_ends(&page), 0.0, "{:?}", page.samples("tcpmon_lost_total"));
+    nothing_lost(&daemon.scrape(), &hidden);
     // Otherwise this shows nothing.
-    assert!(is_emulated() || meanwhile as f64 > 0.5 * rate * stopped as f64, "{meanwhile} connections");
+    let enough = 0.5 * rate * stopped as f64;
+    assert!(meanwhile as f64 > enough || emulated::clients_may_lag(), "{meanwhile} connections");
 }
 
 #[test]
 fn as_many_connections_are_begun_ended_and_counted_as_three_clients_make_at_full_speed() {
     let lab = Lab::new();
+    let hidden = truth::HiddenEnds::start();
     let daemon = Daemon::start(&[]);
     // The kernel counts by network namespace: that of the daemon, and the lab's.
     let opened = || {
@@ -304,8 +310,10 @@ fn as_many_connections_are_begun_ended_and_counted_as_three_clients_make_at_full
     let before = opened();
     let ports = [7_420, 7_421, 7_422];
     let clients = Clients::start(&lab, &ports, f64::INFINITY);
-    wait_for(&clients, Duration::from_secs(if is_emulated() { 3 } else { 10 }), 0);
+    let begun = Instant::now();
+    wait_for(&clients, Duration::from_secs(fewer(10, 3)), 0);
     let connections = clients.finish();
+    println!("{:.0} connections a second", connections as f64 / begun.elapsed().as_secs_f64());
     for service in ["local", "remote"] {
         eventually(DEADLINE, "every byte is counted once", || {
             let page = daemon.scrape();
@@ -321,8 +329,7 @@ fn as_many_connections_are_begun_ended_and_counted_as_three_clients_make_at_full
         let enough = by_programs >= (2 * connections) as f64;
         if by_programs == by_kernel && enough { Ok(()) } else { Err(format!("{by_programs} {by_kernel}")) }
     });
-    let page = daemon.scrape();
-    assert_eq!(lost_but_ends(&page), 0.0, "{:?}", page.samples("tcpmon_lost_total"));
+    nothing_lost(&daemon.scrape(), &hidden);
     eventually(DEADLINE, "their states are free again", || {
         let page = daemon.scrape();
         let in_use = page.value("tcpmon_map_entries", &[("map", "sockets")])?;
@@ -390,7 +397,20 @@ fn where_the_kernel_runs_no_program_for_user_space_all_is_as_of_the_last_event_a
     }
     let queued = daemon.scrape().sum("tcpmon_receive_queue_bytes", &[("service", "local:7430")]);
     assert_eq!(queued, 1_400.0);
-    drop((client, server));
+    // After a reset, what is unread can still be read, but the reader holds up nobody.
+    SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(client);
+    let limited = |cause| {
+        let labels = [("service", "local:7430"), ("cause", cause)];
+        daemon.scrape().sum("tcpmon_receive_limited_seconds_total", &labels)
+    };
+    let (application, upstream) = (limited("application"), limited("upstream"));
+    eventually(DEADLINE, "time passes, which the reader does not limit", || {
+        let seen = limited("upstream") - upstream;
+        if seen >= 1.0 { Ok(()) } else { Err(format!("{seen} s, {} of the reader", limited("application"))) }
+    });
+    assert!(limited("application") - application < 0.1, "{application} and {}", limited("application"));
+    drop(server);
     eventually(DEADLINE, "the end shows all", || {
         let page = daemon.scrape();
         let seen = (page.sum("tcpmon_receive_bytes_total", &[("service", "local:7430")]), sockets(&page));

@@ -28,9 +28,10 @@ use super::{
     worker::{self, Heartbeat, WorkerHandle, WorkerInbox},
 };
 use crate::{
+    clock::monotonic_ns,
     decode::{self, Event},
     http::Unavailable,
-    kernel::{Kernel, KernelReadError, Life, Raw, RawReader, Show, monotonic_ns},
+    kernel::{Kernel, KernelReadError, Life, Raw, RawReader, Show},
     model::{
         live::{Changes, LiveGroup, LiveSample},
         snapshot::{MapUse, NapiPolls, ProgramRuns, Snapshot},
@@ -54,7 +55,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Without a successful pass for this long, the values shown are out of date.
 const MAX_PASS_AGE: Duration = Duration::from_secs(30);
 
-/// While data wait that nobody has read, who has the sockets open is asked this often, but for no more than 0.5 % of
+/// While data have waited for a second, who has the sockets open is asked this often, but for no more than 0.5 % of
 /// the time: all open files of all processes are visited for it.
 const OWNERS_INTERVAL: Duration = Duration::from_secs(10);
 const OWNERS_SHARE: u32 = 200;
@@ -284,13 +285,15 @@ impl Collector {
     /// # Errors
     /// As for [`Collector::pass`].
     pub fn live(&mut self, since: u64) -> Result<(Snapshot, LiveSample), KernelReadError> {
-        if self.live.is_none() {
+        let now = Instant::now();
+        match &mut self.live {
+            // Before the pass, which forgets what nobody has asked for.
+            Some((_, asked)) => *asked = now,
             // Nobody has listed what the passes until now have shown.
-            (self.live, self.show) = (Some((Changes::after(self.live_pass), Instant::now())), Show::All);
+            None => (self.live, self.show) = (Some((Changes::after(self.live_pass), now)), Show::All),
         }
         let snapshot = self.pass()?;
-        let Some((changes, asked)) = &mut self.live else { return Ok((snapshot, LiveSample::default())) };
-        *asked = self.last_pass;
+        let Some((changes, _)) = &mut self.live else { return Ok((snapshot, LiveSample::default())) };
         let groups = snapshot.groups.iter().map(LiveGroup::from).collect();
         self.live_pass = changes.pass();
         let sample = LiveSample { monotonic_ns: self.began_ns, groups, ..changes.since(since) };
@@ -344,13 +347,14 @@ impl Collector {
         Ok(self.snapshot(&raw, readers.len(), now.elapsed()))
     }
 
-    /// Finds out who has those sockets open that nobody has read, if the last pass has shown any, and at the start.
+    /// Finds out who has those sockets open that have unread data, if the last pass has shown any, and at the start.
     fn ask_for_owners(&mut self, now: Instant) {
         if !self.ask_for_owners_at.is_none_or(|at| self.table.has_unread() && now >= at) {
             return;
         }
+        let at_ns = monotonic_ns();
         match self.kernel.owners() {
-            Ok(Some(owners)) => self.table.set_owners(&owners),
+            Ok(Some(owners)) => self.table.set_owners(&owners, at_ns),
             Ok(None) => {}
             Err(error) => warn!(%error, "cannot find out which processes have sockets open; the last answer stands"),
         }
@@ -397,6 +401,14 @@ impl Collector {
     fn drain(&mut self) -> Result<(), KernelReadError> {
         let now = Instant::now();
         let ended = self.kernel.take_ended();
+        let drained = self.drain_ring(now);
+        // After the listening sockets that name them; also if the ring cannot be read, because they are shown only once.
+        let table = &mut self.table;
+        self.kernel.conclude(ended, |record| table.ended(record, now));
+        drained
+    }
+
+    fn drain_ring(&mut self, now: Instant) -> Result<(), KernelReadError> {
         loop {
             let (mut exited, mut listening) = (Vec::new(), Vec::new());
             let taken = self.kernel.drain(MAX_RECORDS_PER_DRAIN, |event| match event {
@@ -404,22 +416,19 @@ impl Collector {
                 Event::ReaderExit { slot } => exited.push(slot),
                 Event::FewStates => {}
                 Event::Timeslice(_) => warn!("ignored a timeslice record: the daemon does not trace"),
-            })?;
+            });
             for record in listening.into_iter().filter_map(|index| self.kernel.listener(index)) {
                 self.table.socket(&record, now);
             }
+            // Those that are left after an error are found by a pass.
             for slot in exited {
                 self.reader_exited(slot, now)?;
             }
             // Bounded: what arrives meanwhile waits for the next time, unless the limit was reached.
-            if taken < MAX_RECORDS_PER_DRAIN {
-                break;
+            if taken? < MAX_RECORDS_PER_DRAIN {
+                return Ok(());
             }
         }
-        // After the listening sockets that name them.
-        let table = &mut self.table;
-        self.kernel.conclude(ended, |record| table.ended(record, now));
-        Ok(())
     }
 
     /// Collects all slots of a thread that has exited, starting with `first`.

@@ -10,11 +10,12 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use anyhow::Context as _;
 use rustix::process::{Signal, getpid};
-use tokio::{io::AsyncReadExt as _, net::unix::pipe};
+use tokio::{io::AsyncReadExt as _, net::unix::pipe, time::sleep};
 use tracing::{info, warn};
 
 use super::child::die_with_parent;
@@ -22,6 +23,9 @@ use crate::{config::FlightSettings, model::snapshot::FlightStatus};
 
 /// What the files are called, before their numbers are added.
 const NAME: &str = if cfg!(feature = "formats") { "flight.parquet" } else { "flight.jsonl" };
+
+/// How often it is asked whether it has exited, once it is about to.
+const WAIT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The running recorder.
 #[derive(Debug)]
@@ -85,8 +89,13 @@ impl FlightChild {
             while output.read(&mut bytes).await? > 0 {}
         }
         self.watch.ended.store(true, Ordering::Relaxed);
-        // It closes its output as it exits.
-        let status = self.child.wait()?;
+        // It closes its output as it exits, before the kernel has removed its programs.
+        let status = loop {
+            match self.child.try_wait()? {
+                Some(status) => break status,
+                None => sleep(WAIT_INTERVAL).await,
+            }
+        };
         warn!(%status, "the flight recorder has ended: see its message above, and restart tcpmon");
         Ok(())
     }

@@ -26,7 +26,7 @@ use crate::{
     cli::{Cli, Command},
     config::ConfigError,
     doctor::gather::NoDevice,
-    kernel::LoadError,
+    kernel::CannotRun,
 };
 
 /// Maximum time for writing a message to standard error.
@@ -89,7 +89,7 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
         || error.is::<doctor::WrongFile>()
     {
         2
-    } else if error.is::<trace::InContainer>() || matches!(error.downcast_ref(), Some(LoadError::CannotRun(_))) {
+    } else if error.is::<trace::InContainer>() || error.is::<CannotRun>() {
         3
     } else {
         1

@@ -2,13 +2,13 @@
 
 use std::{
     fmt, io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs as _},
     os::fd::{BorrowedFd, FromRawFd as _, OwnedFd, RawFd},
     str::FromStr,
 };
 
 use rustix::net::{AddressFamily, netdevice, sockopt};
-use tokio::net::{TcpListener, TcpSocket, lookup_host};
+use tokio::net::{TcpListener, TcpSocket};
 use tracing::warn;
 
 /// An address to listen on: `127.0.0.1:10793`, `[::1]:10793`, `[fe80::1%eth0]:10793`, `localhost:10793`, or `:10793`
@@ -142,7 +142,8 @@ async fn bind_one(address: &ListenAddress) -> io::Result<Vec<TcpListener>> {
             Ok(vec![bind_to(SocketAddrV6::new(*address, port, 0, index).into())?])
         }
         ListenHost::Name(name) => {
-            let mut addresses: Vec<_> = lookup_host((name.as_str(), port)).await?.collect();
+            // On this thread: one of tokio's own would outlive the start, with all privileges.
+            let mut addresses: Vec<_> = (name.as_str(), port).to_socket_addrs()?.collect();
             addresses.sort_unstable();
             addresses.dedup();
             // `localhost` has an address of IPv6 also where the kernel has no IPv6.

@@ -16,7 +16,7 @@ use tcpmon_btf::plan::{Hook, Probe};
 
 use super::{
     iterator,
-    loader::{LoadError, REPORT},
+    loader::REPORT,
     support::{CannotRun, refused},
 };
 use crate::{
@@ -39,13 +39,13 @@ type Job<'a> = (usize, &'a mut Program);
 impl Loaded {
     /// Loads the programs of the probes, except where there is a reason why not. If the kernel refuses an optional
     /// probe, the status reports that.
-    pub fn load_all(ebpf: &mut Ebpf, probes: &[Wanted], types: &KernelTypes) -> Result<Vec<Self>, LoadError> {
+    pub fn load_all(ebpf: &mut Ebpf, probes: &[Wanted], types: &KernelTypes) -> Result<Vec<Self>, CannotRun> {
         let mut programs: HashMap<_, _> = ebpf.programs_mut().collect();
         let mut jobs = Vec::new();
         for (number, (probe, why_not)) in probes.iter().enumerate() {
             match why_not {
                 Some((verdict, reason)) if probe.required && *verdict != Verdict::SwitchedOff => {
-                    return Err(CannotRun { missing: reason.clone(), remedy: REPORT.into() }.into());
+                    return Err(CannotRun { missing: reason.clone(), remedy: REPORT.into() });
                 }
                 Some(_) => {}
                 None => jobs.extend(probe.programs().map(|name| {
@@ -71,7 +71,7 @@ impl Loaded {
     }
 
     /// Attaches what was loaded; the status says so if that fails.
-    pub fn attach(self, ebpf: &mut Ebpf) -> Result<ProbeStatus, LoadError> {
+    pub fn attach(self, ebpf: &mut Ebpf) -> Result<ProbeStatus, CannotRun> {
         let Self { probe, status } = self;
         if status.verdict != Verdict::Attached {
             return Ok(status);
@@ -138,9 +138,9 @@ fn tracepoint<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut BtfTracePoin
 }
 
 /// The status of a probe that the kernel refused although it should offer it.
-fn broken(probe: &Probe, error: &ProgramError) -> Result<ProbeStatus, LoadError> {
+fn broken(probe: &Probe, error: &ProgramError) -> Result<ProbeStatus, CannotRun> {
     let refusal = refused(&format!("the program on {}", probe.name), error);
-    if probe.required { Err(refusal.into()) } else { Ok(status(probe, Verdict::Broken, refusal.missing)) }
+    if probe.required { Err(refusal) } else { Ok(status(probe, Verdict::Broken, refusal.missing)) }
 }
 
 fn status(probe: &Probe, verdict: Verdict, reason: String) -> ProbeStatus {

@@ -7,7 +7,10 @@ use aya::{
     maps::{HashMap, MapData},
 };
 
-use super::{Kernel, loader::LoadError};
+use super::{
+    Kernel,
+    support::{CannotRun, refused_map},
+};
 
 /// What a trace is limited to: every kind of filter that is given must match, by at least one of its entries. Empty:
 /// everything.
@@ -29,7 +32,7 @@ pub struct TraceFilter {
 
 impl TraceFilter {
     /// Writes the filter to the maps in which the programs look it up; the control groups are in the settings.
-    pub(super) fn write(&self, ebpf: &mut Ebpf) -> Result<(), LoadError> {
+    pub(super) fn write(&self, ebpf: &mut Ebpf) -> Result<(), CannotRun> {
         insert(ebpf, "FILTER_TGIDS", self.tgids.iter().copied())?;
         insert(ebpf, "FILTER_COMMS", self.comms.iter().map(|comm| kernel_comm(comm)))?;
         insert(ebpf, "FILTER_PORTS", self.ports.iter().copied().map(u32::from))
@@ -44,7 +47,7 @@ impl Kernel {
     ///
     /// # Errors
     /// If they are too many.
-    pub fn follow(&mut self, tgids: &[u32]) -> Result<(), LoadError> {
+    pub fn follow(&mut self, tgids: &[u32]) -> Result<(), CannotRun> {
         insert(&mut self.ebpf, "FILTER_TGIDS", tgids.iter().copied())
     }
 
@@ -52,8 +55,8 @@ impl Kernel {
     ///
     /// # Errors
     /// If the map cannot be read.
-    pub fn forget_ended(&mut self, has_ended: impl Fn(u32) -> bool) -> Result<(), LoadError> {
-        let failed = |source| LoadError::Map { name: "FILTER_TGIDS", source };
+    pub fn forget_ended(&mut self, has_ended: impl Fn(u32) -> bool) -> Result<(), CannotRun> {
+        let failed = |error| refused_map("FILTER_TGIDS", &error);
         let map = self.ebpf.map_mut("FILTER_TGIDS").expect("the object of this build has all its maps");
         let mut map: HashMap<&mut MapData, u32, u8> = map.try_into().map_err(failed)?;
         let known: Vec<u32> = map.keys().filter_map(Result::ok).collect();
@@ -66,8 +69,8 @@ impl Kernel {
 }
 
 /// The map stays in the object, because the programs that use it are not loaded yet.
-fn insert<K: Pod>(ebpf: &mut Ebpf, name: &'static str, keys: impl Iterator<Item = K>) -> Result<(), LoadError> {
-    let failed = |source| LoadError::Map { name, source };
+fn insert<K: Pod>(ebpf: &mut Ebpf, name: &'static str, keys: impl Iterator<Item = K>) -> Result<(), CannotRun> {
+    let failed = |error| refused_map(name, &error);
     let map = ebpf.map_mut(name).expect("the object of this build has all its maps");
     let mut map: HashMap<&mut MapData, K, u8> = map.try_into().map_err(failed)?;
     for key in keys {

@@ -4,7 +4,10 @@ use aya::{Btf, Ebpf, EbpfLoader, programs::BtfTracePoint};
 
 use tcpmon_btf::plan::{EXIT, PROBES};
 
-use super::{LoadError, OBJECT, ProgramStats, program_stats, support::refused};
+use super::{
+    OBJECT, ProgramStats, program_stats,
+    support::{CannotRun, refused},
+};
 
 /// The attached empty programs. They are removed from the kernel when this value is dropped.
 #[derive(Debug)]
@@ -16,7 +19,7 @@ impl Floor {
     ///
     /// # Errors
     /// If the kernel refuses a program or the maps.
-    pub fn attach(only: &[String]) -> Result<Self, LoadError> {
+    pub fn attach(only: &[String]) -> Result<Self, CannotRun> {
         let types = Btf::from_sys_fs().map_err(|error| refused("its type information", &error))?;
         let mut ebpf = EbpfLoader::new()
             .btf(Some(&types))

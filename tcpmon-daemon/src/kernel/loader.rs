@@ -30,7 +30,6 @@ use zerocopy::{FromBytes, IntoBytes as _};
 use super::{
     OBJECT, TraceFilter, VMLINUX_BTF,
     attach::{Loaded, Wanted, seed},
-    clock::monotonic_ns,
     drops::Drops,
     filter::FOLLOWED,
     look::Looker,
@@ -41,6 +40,7 @@ use super::{
     support::{self, CannotRun, Prerequisites},
 };
 use crate::{
+    clock::monotonic_ns,
     host::tcp_memory,
     model::snapshot::{ProbeStatus, Verdict},
 };
@@ -79,22 +79,6 @@ pub struct Options {
 
 /// The probe that counts drops.
 const DROP: &str = "kfree_skb";
-
-/// Loading failed.
-#[derive(Debug, thiserror::Error)]
-pub enum LoadError {
-    /// tcpmon cannot run on this kernel or as this user.
-    #[error(transparent)]
-    CannotRun(#[from] CannotRun),
-    /// An operation on a map failed.
-    #[error("map {name}: {source}")]
-    Map {
-        /// Its name.
-        name: &'static str,
-        /// The error.
-        source: MapError,
-    },
-}
 
 /// The loaded programs and their maps. They are removed from the kernel when this value is dropped.
 pub struct Kernel {
@@ -142,13 +126,13 @@ impl Kernel {
     /// Loads, attaches and seeds.
     ///
     /// # Errors
-    /// [`LoadError::CannotRun`], in one sentence, if this kernel or this user does not allow it.
-    pub fn load(options: Options) -> Result<Self, LoadError> {
+    /// In one sentence, if this kernel or this user does not allow it.
+    pub fn load(options: Options) -> Result<Self, CannotRun> {
         let plan = Plan::of_running_kernel(&options)?;
         patch::first_that_loads(plan.cast, |cast| Self::load_with(&plan, cast, options.clone()))
     }
 
-    fn load_with(plan: &Plan, cast: Option<u32>, options: Options) -> Result<Self, LoadError> {
+    fn load_with(plan: &Plan, cast: Option<u32>, options: Options) -> Result<Self, CannotRun> {
         let mut ebpf = create_maps(plan, cast, &options, true)?;
         let looks = map(&ebpf, "LOOKS", LOOKS)?;
         let (looker, look) = match Looker::load(&mut ebpf, looks, cast.is_some()) {
@@ -375,7 +359,7 @@ fn create_maps(plan: &Plan, cast: Option<u32>, options: &Options, can_look: bool
 ///
 /// Loading takes a while, attaching almost none. So all programs are loaded before the first is attached: they all
 /// start to see events at nearly the same moment.
-fn attach_all(ebpf: &mut Ebpf, plan: &Plan) -> Result<Vec<ProbeStatus>, LoadError> {
+fn attach_all(ebpf: &mut Ebpf, plan: &Plan) -> Result<Vec<ProbeStatus>, CannotRun> {
     let seed = seed(ebpf, &plan.types)?;
     let loaded = Loaded::load_all(ebpf, &plan.probes, &plan.types)?;
     let (first, later): (Vec<_>, Vec<_>) = loaded.into_iter().partition(Loaded::sees_lifecycle);
@@ -402,16 +386,16 @@ fn traced_blocks(options: &Options) -> u32 {
 }
 
 /// Has the programs take these numbers, the lowest first, so that scans stay short; `which` is an `UNUSED_` constant.
-fn set_unused(ebpf: &mut Ebpf, which: u32, numbers: Range<u32>) -> Result<(), LoadError> {
+fn set_unused(ebpf: &mut Ebpf, which: u32, numbers: Range<u32>) -> Result<(), CannotRun> {
     let map = ebpf.map_mut("UNUSED").expect("the object of this build has all its maps");
     let set = || Array::<_, [u64; 2]>::try_from(map)?.set(which, [numbers.start.into(), numbers.end.into()], 0);
-    set().map_err(|source| LoadError::Map { name: "UNUSED", source })
+    set().map_err(|source| support::refused_map("UNUSED", &source))
 }
 
 /// Takes a map out of the object, as its type.
-fn take<T: TryFrom<Map, Error = MapError>>(ebpf: &mut Ebpf, name: &'static str) -> Result<T, LoadError> {
+fn take<T: TryFrom<Map, Error = MapError>>(ebpf: &mut Ebpf, name: &'static str) -> Result<T, CannotRun> {
     let map = ebpf.take_map(name).expect("the object of this build has all its maps");
-    T::try_from(map).map_err(|source| LoadError::Map { name, source })
+    T::try_from(map).map_err(|source| support::refused_map(name, &source))
 }
 
 /// An array of the object.
@@ -423,9 +407,9 @@ fn array<'a>(ebpf: &'a Ebpf, name: &str) -> &'a MapData {
 }
 
 /// Maps an array of the object into this process.
-fn map<T: FromBytes + Copy>(ebpf: &Ebpf, name: &'static str, count: u32) -> Result<Mapped<T>, LoadError> {
+fn map<T: FromBytes + Copy>(ebpf: &Ebpf, name: &'static str, count: u32) -> Result<Mapped<T>, CannotRun> {
     Mapped::map(array(ebpf, name).fd().as_fd(), count as usize)
-        .map_err(|error| support::refused(&format!("to map {name}"), &error).into())
+        .map_err(|error| support::refused(&format!("to map {name}"), &error))
 }
 
 /// Sockets that the host has now, in all network namespaces.
@@ -437,7 +421,7 @@ fn sockets_now() -> u32 {
 const LOOK: &str = "look";
 
 /// The status of a look that the kernel refuses.
-fn without_look(error: &dyn Error) -> ProbeStatus {
+fn without_look(error: &(dyn Error + 'static)) -> ProbeStatus {
     without(
         LOOK,
         "the program that looks at sockets",
@@ -450,7 +434,7 @@ fn without_look(error: &dyn Error) -> ProbeStatus {
 const OWNERS: &str = "owners";
 
 /// The status of that iterator, if the kernel refuses it.
-fn without_owners(error: &dyn Error) -> ProbeStatus {
+fn without_owners(error: &(dyn Error + 'static)) -> ProbeStatus {
     without(
         OWNERS,
         "the iterator that finds the owners of sockets",
@@ -459,7 +443,7 @@ fn without_owners(error: &dyn Error) -> ProbeStatus {
     )
 }
 
-fn without(name: &str, what: &str, error: &dyn Error, consequence: &str) -> ProbeStatus {
+fn without(name: &str, what: &str, error: &(dyn Error + 'static), consequence: &str) -> ProbeStatus {
     let refusal = support::refused(what, error).missing;
     ProbeStatus { name: name.into(), verdict: Verdict::Unsupported, reason: format!("{refusal}: {consequence}") }
 }

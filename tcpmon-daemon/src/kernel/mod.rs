@@ -2,7 +2,6 @@
 
 mod attach;
 mod bpf;
-mod clock;
 mod drops;
 mod filter;
 pub mod floor;
@@ -29,9 +28,8 @@ use std::{fs, io};
 use tcpmon_btf::plan::PROBES;
 
 pub use bpf::{GROWING_COMMANDS, READING_COMMANDS};
-pub use clock::monotonic_ns;
 pub use filter::TraceFilter;
-pub use loader::{Kernel, LoadError, Options, prerequisites};
+pub use loader::{Kernel, Options, prerequisites};
 pub use pass::{Ended, Life, Pass, Show};
 pub use reader::{KernelReadError, Raw, RawReader};
 pub use support::{

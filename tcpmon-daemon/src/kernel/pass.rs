@@ -4,13 +4,14 @@ use tcpmon_common::{
     look::{LOOKS, Look, SHOW_ALL, SHOW_CHANGED, SHOW_LISTENERS},
     reader::SLOT_NONE,
     socket::{
-        FIN_RECEIVED, LIVE_CURRENT, LIVE_FIN, LIVE_GONE, LIVE_READER, SOCKET_FINAL, SOCKET_LISTENS, SOCKET_UNLISTED,
-        SocketLive, SocketRecord, SocketState,
+        FIN_RECEIVED, LIVE_CURRENT, LIVE_FIN, LIVE_GONE, LIVE_READER, SOCKET_CLOSED, SOCKET_FINAL, SOCKET_LISTENS,
+        SOCKET_UNLISTED, SocketLive, SocketRecord, SocketState,
     },
     tcp_state,
 };
 
-use super::{Kernel, KernelReadError, monotonic_ns};
+use super::{Kernel, KernelReadError};
+use crate::clock::monotonic_ns;
 
 /// Which sockets a pass shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,13 +110,18 @@ impl Kernel {
         if !unlisted && (state.cookie == 0 || state.last_ns == 0 && !listens || !listens && show == Show::Listeners) {
             return None;
         }
+        let tcp_state = match state.flags {
+            _ if listens => tcp_state::LISTEN,
+            flags if flags & SOCKET_CLOSED != 0 => tcp_state::CLOSE,
+            _ => tcp_state::ESTABLISHED,
+        };
         let mut live = SocketLive {
             rmem: state.seen_rmem,
             window: state.seen_window,
             // The smallest segment: a window of 0 is closed.
             mss: 1,
             edge: state.rcv_nxt.wrapping_add(state.seen_window),
-            ..as_of_last_event(&state, if listens { tcp_state::LISTEN } else { tcp_state::ESTABLISHED })
+            ..as_of_last_event(&state, tcp_state)
         };
         let time_ns = monotonic_ns();
         if state.reader_slot != SLOT_NONE

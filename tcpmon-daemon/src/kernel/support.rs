@@ -1,7 +1,8 @@
 //! Whether tcpmon can run here: facts about the kernel and this process, and the decision from them.
 
-use std::fs;
+use std::{error::Error, fs, io};
 
+use aya::maps::MapError;
 use tcpmon_btf::plan::FUNCTIONS;
 
 /// The facts that were found. A fact that is unknown does not cause a refusal.
@@ -135,23 +136,40 @@ impl CannotRun {
 }
 
 /// Reports in the same form that the kernel refused something.
-pub fn refused(what: &str, error: &dyn std::error::Error) -> CannotRun {
+pub fn refused(what: &str, error: &(dyn Error + 'static)) -> CannotRun {
     let allowed = prerequisites().capabilities.is_none_or(|bits| bits & (1 << CAP_SYS_ADMIN | 1 << CAP_BPF) != 0);
-    let missing = format!("the kernel refused {what} ({})", reason(error));
-    let mut refusal = CannotRun { missing, remedy: "report this with the output of `uname -a`".into() };
-    if refusal.is_denied() {
-        refusal.remedy = if allowed {
+    let remedy = match system_error(error) {
+        Some(libc::EPERM) if allowed => {
             "this kernel, its LSM policy or a seccomp filter forbids that even to root: allow it, or run another kernel"
-        } else {
-            "run as root, or with CAP_BPF and CAP_PERFMON (AmbientCapabilities= in a systemd unit)"
         }
-        .into();
+        Some(libc::EPERM) => "run as root, or with CAP_BPF and CAP_PERFMON (AmbientCapabilities= in a systemd unit)",
+        Some(libc::ENOMEM) => {
+            "give tcpmon more memory (MemoryMax= in a systemd unit), or lower max_sockets, max_readers or ring_bytes"
+        }
+        Some(libc::EMFILE) => "raise the limit of open files (LimitNOFILE= in a systemd unit, or `ulimit -n`)",
+        Some(libc::ENFILE) => "raise fs.file-max",
+        // A map is full: only those of filters have entries that the command line chooses.
+        Some(libc::E2BIG) => "choose fewer processes, names or ports",
+        _ => "report this with the output of `uname -a`",
+    };
+    CannotRun { missing: format!("the kernel refused {what} ({})", reason(error)), remedy: remedy.into() }
+}
+
+/// The same for an operation on a map.
+pub fn refused_map(name: &str, error: &MapError) -> CannotRun {
+    refused(&format!("the map {name}"), error)
+}
+
+/// The number of the system's error behind this one.
+fn system_error(error: &(dyn Error + 'static)) -> Option<i32> {
+    match error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
+        None => error.source().and_then(system_error),
+        number => number,
     }
-    refusal
 }
 
 /// The kernel's error, and what the verifier objected to: one line of what may be thousands.
-fn reason(error: &dyn std::error::Error) -> String {
+fn reason(error: &dyn Error) -> String {
     let mut reasons: Vec<String> = Vec::new();
     let mut next = Some(error);
     while let Some(error) = next {
@@ -180,6 +198,8 @@ fn capabilities(status: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use aya::sys::SyscallError;
+
     use super::*;
 
     fn able() -> Prerequisites {
@@ -228,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_refusal_is_one_line_with_the_error_and_what_the_verifier_objected_to() {
-        let error = |text: &str| -> Box<dyn std::error::Error> { text.into() };
+        let error = |text: &str| -> Box<dyn Error> { text.into() };
         let log = "the BPF_PROG_LOAD syscall returned Permission denied (os error 13). Verifier output: 0: R1=ctx()\n\
                    ; a line @ look.rs:1\nR1 invalid mem access 'scalar'\nverification time 12 usec\nstack depth 0+8\n\
                    processed 9 insns (limit 1000000) max_states_per_insn 0 total_states 0 peak_states 0 mark_read 0\n";
@@ -241,6 +261,28 @@ mod tests {
         let refusal = refused("the look", &*error(denied));
         assert!(refusal.is_denied() && !refusal.to_string().contains("insns"), "{refusal}");
         assert!(!refusal.to_string().contains('\n'), "{refusal}");
+    }
+
+    #[test]
+    fn the_remedy_is_that_of_the_systems_error() {
+        for (code, remedy) in [
+            (libc::ENOMEM, "MemoryMax="),
+            (libc::EMFILE, "LimitNOFILE="),
+            (libc::E2BIG, "fewer processes"),
+            (libc::EINVAL, "uname -a"),
+        ] {
+            let error = MapError::SyscallError(SyscallError { call: "bpf_map_create", io_error: error_of(code) });
+            let refusal = refused_map("DROPS", &error);
+            assert!(refusal.remedy.contains(remedy), "{refusal}");
+            assert!(refusal.missing.starts_with("the kernel refused the map DROPS ("), "{refusal}");
+            assert!(refusal.missing.contains(&error_of(code).to_string()) && !refusal.is_denied(), "{refusal}");
+        }
+        let denied = refused("it", &error_of(libc::EPERM));
+        assert!(denied.is_denied() && !denied.remedy.contains("uname"), "{denied}");
+    }
+
+    fn error_of(code: i32) -> io::Error {
+        io::Error::from_raw_os_error(code)
     }
 
     #[test]

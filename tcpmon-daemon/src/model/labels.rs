@@ -24,8 +24,11 @@ use crate::decode;
 /// What the labels are made from, besides the socket or reader itself.
 pub(super) struct Labels {
     pub(super) listeners: Listeners,
-    /// The processes that have sockets open which nobody has read, and listening sockets, by the sockets' cookies.
-    owners: HashMap<u64, Arc<Process>>,
+    /// The processes that have sockets open which have unread data, and listening sockets, by the sockets' cookies. In
+    /// the order of their ids: a socket that is passed on is mostly passed to a younger process, so the last one has it.
+    owners: HashMap<u64, Vec<Arc<Process>>>,
+    /// When these were found; `CLOCK_MONOTONIC`, ns.
+    owners_at_ns: u64,
     /// `None` if the label `cgroup` is off.
     cgroups: Option<Cgroups>,
     hasher: RandomState,
@@ -37,15 +40,16 @@ impl Labels {
         Self {
             listeners: Listeners::default(),
             owners: HashMap::new(),
+            owners_at_ns: 0,
             cgroups: cgroup_of.map(Cgroups::new),
             hasher: RandomState::new(),
         }
     }
 
-    /// Replaces the owners of sockets that nobody has read. Of several processes that have a socket open, the one with
-    /// the highest id has it: a socket that is passed on is mostly passed to a younger process.
-    pub(super) fn set_owners(&mut self, records: &[Owner]) {
-        let mut owners: HashMap<u64, Arc<Process>> = HashMap::with_capacity(self.owners.len());
+    /// Replaces the owners of sockets that have unread data, as they were at this time.
+    pub(super) fn set_owners(&mut self, records: &[Owner], at_ns: u64) {
+        self.owners_at_ns = at_ns;
+        let mut owners: HashMap<u64, Vec<Arc<Process>>> = HashMap::with_capacity(self.owners.len());
         let mut last = Arc::new(Process { tgid: 0, cgroup: 0, name: String::new() });
         for record in records {
             let process = Process {
@@ -57,13 +61,13 @@ impl Labels {
             if *last != process {
                 last = Arc::new(process);
             }
-            owners.insert(record.cookie, Arc::clone(&last));
+            owners.entry(record.cookie).or_default().push(Arc::clone(&last));
         }
         if owners == self.owners {
             return;
         }
         self.listeners.for_each(|cookie, listener| {
-            if let Some(owner) = owners.get(&cookie) {
+            if let Some(owner) = owners.get(&cookie).and_then(|owners| owners.last()) {
                 listener.process = Process::clone(owner);
             }
         });
@@ -72,8 +76,8 @@ impl Labels {
 
     /// A listening socket, as its record shows it.
     pub(super) fn listener(&self, record: &SocketRecord) -> Listener {
-        let owner = self.owners.get(&record.state.cookie);
-        let process = owner.map_or_else(|| process(&record.state), |owner| Process::clone(owner));
+        let owner = self.owner(&record.state);
+        let process = owner.map_or_else(|| process(&record.state), Process::clone);
         Listener { process, port_chosen: record.state.flags & SOCKET_PORT_CHOSEN != 0 }
     }
 
@@ -81,11 +85,11 @@ impl Labels {
     fn process(&self, state: &SocketState) -> Process {
         // The last reader, or the process that opened the connection or had it open when tcpmon started.
         let known = process(state);
+        if let Some(owner) = self.owner(state) {
+            return owner.clone();
+        }
         if state.reader_tid != 0 {
             return known;
-        }
-        if let Some(owner) = self.owners.get(&state.cookie) {
-            return Process::clone(owner);
         }
         if !known.name.is_empty() {
             return known;
@@ -96,6 +100,18 @@ impl Labels {
             self.listeners.accepting((identity.netns, identity.service_port), address)
         });
         listener.map_or(known, |listener| listener.process.clone())
+    }
+
+    /// The process that has a socket open, if that was asked and is not its last reader: that one may have passed it on.
+    fn owner(&self, state: &SocketState) -> Option<&Process> {
+        let owners = self.owners.get(&state.cookie)?;
+        if state.reader_tid != 0 {
+            let read_since = state.reads.queued_since_ns >= self.owners_at_ns;
+            if read_since || owners.iter().any(|owner| owner.tgid == state.reader_tgid) {
+                return None;
+            }
+        }
+        owners.last().map(|owner| &**owner)
     }
 
     /// The id of the process to which a connection belongs; 0 if it is not known.
@@ -141,7 +157,7 @@ impl Labels {
     /// the labels.
     pub(super) fn hash_of_socket(&self, state: &SocketState) -> u64 {
         // Who has it open is not in the state.
-        let owner = (state.reader_tid == 0).then(|| self.process(state));
+        let owner = if state.reader_tid == 0 { Some(self.process(state)) } else { self.owner(state).cloned() };
         self.hasher.hash_one((state.process, state.flags & SOCKET_SERVICE, state.reader_tgid, state.cgroup, owner))
     }
 

@@ -125,16 +125,16 @@ impl Table {
         self.credit = Credit { number: self.credit.number.wrapping_add(1), until_ns: self.begun_ns };
     }
 
-    /// Whether data have waited for a second, as the last pass has shown, in a connection that nobody has read yet:
-    /// then it matters who has it open.
+    /// Whether data have waited for a second in a connection, as the last pass has shown: then it matters who has it
+    /// open.
     pub fn has_unread(&self) -> bool {
         self.has_unread
     }
 
-    /// Replaces the processes that have sockets open which nobody has read, and listening sockets: the next pass
-    /// moves connections to other groups, if need be.
-    pub fn set_owners(&mut self, owners: &[Owner]) {
-        self.labels.set_owners(owners);
+    /// Replaces the processes that have sockets open which have unread data, and listening sockets, as they were at
+    /// this time (`CLOCK_MONOTONIC`, ns): the next pass moves connections to other groups, if need be.
+    pub fn set_owners(&mut self, owners: &[Owner], at_ns: u64) {
+        self.labels.set_owners(owners, at_ns);
     }
 
     /// Whether this connection still has this index.

@@ -23,8 +23,8 @@ use tcpmon_common::{
     fold::{self, Trigger},
     settings::TRACE_NONE,
     socket::{
-        SOCKET_ACTIVE, SOCKET_FINAL, SOCKET_LISTENS, SOCKET_MPTCP, SOCKET_OPENED, SOCKET_PASSIVE, SOCKET_PORT_CHOSEN,
-        SOCKET_SETTLED, SocketState,
+        SOCKET_ACTIVE, SOCKET_CLOSED, SOCKET_FINAL, SOCKET_LISTENS, SOCKET_MPTCP, SOCKET_OPENED, SOCKET_PASSIVE,
+        SOCKET_PORT_CHOSEN, SOCKET_SETTLED, SocketState,
     },
     tcp_state,
     tracepoint::{
@@ -245,7 +245,7 @@ fn close(sock: Sock, tcp: TcpSock, old: u32) -> Option<()> {
     if state.last_ns != 0 && state.flags & SOCKET_SETTLED == 0 {
         settle(state, tcp, closed);
     }
-    socket::event(state, |state| state.flags &= !(SOCKET_OPENED | SOCKET_MPTCP));
+    socket::event(state, |state| state.flags = state.flags & !(SOCKET_OPENED | SOCKET_MPTCP) | SOCKET_CLOSED);
     None
 }
 

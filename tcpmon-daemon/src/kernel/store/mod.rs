@@ -18,7 +18,7 @@ use std::{
 
 use aya::maps::Map;
 use tcpmon_common::{
-    socket::{SHOWN_RUNNING, Shown, SocketState},
+    socket::{SHOWN_RUNNING, SOCKET_UNLISTED, Shown, SocketState},
     store::{BLOCK, MAX_STATES, NO_STATE, StoreControl},
 };
 use tracing::warn;
@@ -163,9 +163,14 @@ impl Store {
         copied::copy(block, place)
     }
 
-    /// Whether any socket has the state, and whether anything has been folded since it was shown at rest.
+    /// Whether any socket has the state, and whether anything has been folded since it was shown at rest; also whether
+    /// it has to be given back.
     pub(super) fn is_changed(&self, index: u32) -> bool {
         let Some((block, place)) = self.place(index) else { return false };
+        let flags: Option<u32> = block.peek(place, offset_of!(SocketState, flags));
+        if flags.is_some_and(|flags| flags & SOCKET_UNLISTED != 0) {
+            return true;
+        }
         let cookie: Option<u64> = block.peek(place, offset_of!(SocketState, cookie));
         let shown: Option<Shown> = block.peek(place, offset_of!(SocketState, shown));
         let is_running = |shown: Shown| shown.flags & SHOWN_RUNNING != 0;

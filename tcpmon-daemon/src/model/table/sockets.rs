@@ -46,7 +46,7 @@ impl Table {
         }
         let queued = queue_bytes(live);
         let waited_ns = record.time_ns.saturating_sub(state.reads.queued_since_ns);
-        self.has_unread |= state.reader_tid == 0 && queued != 0 && waited_ns >= UNREAD_NS;
+        self.has_unread |= queued != 0 && waited_ns >= UNREAD_NS;
         if let Some(listed) = &mut self.listed {
             let (key, tgid) = (self.labels.of_socket(record), self.labels.tgid_of(&record.state));
             listed.push(Arc::new(LiveSocket::new(record, key, tgid, &counters)));

@@ -324,25 +324,37 @@ fn what_nobody_has_read_is_of_the_process_that_has_it_open() {
     passes.pass(&[recent]);
     assert!(!passes.table.has_unread());
     // The listening socket was inherited.
-    passes.table.set_owners(&[owner(1, b"starter", 1), owner(1, b"service", 7)]);
+    passes.table.set_owners(&[owner(1, b"starter", 1), owner(1, b"service", 7)], 0);
     passes.pass(&[unread(15)]);
     assert_eq!((passes.of("starter"), passes.of("service")), ((10, 0), (5, 1)));
     // A record of the listening socket still names the process that started to listen.
     passes.pass(&[listener, unread(16)]);
     assert_eq!(passes.of("service"), (6, 1));
     // The connection was passed on.
-    passes.table.set_owners(&[owner(1, b"service", 7), owner(2, b"worker", 3)]);
+    passes.table.set_owners(&[owner(1, b"service", 7), owner(2, b"worker", 3)], 0);
     passes.pass(&[unread(18)]);
     assert_eq!((passes.of("service"), passes.of("worker")), ((6, 0), (2, 1)));
     passes.table.list_sockets();
     passes.pass(&[unread(18)]);
     assert_eq!(passes.table.listed_sockets()[0].tgid, 3);
-    // Who reads it has it, whoever else has it open.
-    let mut read = read_by(unread(21), b"reader");
-    read.state.reader_tid = 5;
-    passes.pass(&[read]);
+    // Who reads it has it, whoever else had it open before.
+    let read = |bytes, queued_since_ns| {
+        let mut read = read_by(unread(bytes), b"reader");
+        (read.state.reader_tid, read.state.reader_tgid, read.state.reads.queued_since_ns) = (5, 4, queued_since_ns);
+        read
+    };
+    passes.pass(&[read(21, 0)]);
     assert_eq!((passes.of("worker"), passes.of("reader")), ((2, 0), (3, 1)));
-    assert!(!passes.table.has_unread());
+    // It still has it open, or has read it since.
+    passes.table.set_owners(&[owner(2, b"reader", 4), owner(2, b"child", 6)], 9);
+    passes.pass(&[read(22, 0)]);
+    passes.table.set_owners(&[owner(2, b"child", 6)], 9);
+    passes.pass(&[read(23, 9)]);
+    assert_eq!((passes.of("reader"), passes.of("child")), ((5, 1), (0, 0)));
+    // It has passed it on.
+    passes.pass(&[read(24, 0)]);
+    assert!(passes.table.has_unread());
+    assert_eq!((passes.of("reader"), passes.of("child")), ((5, 0), (1, 1)));
 }
 
 #[test]
@@ -353,7 +365,7 @@ fn who_has_other_sockets_open_changes_nothing() {
     passes.pass(&[socket(1, 10), read_by(socket(2, 10), b"hidden")]);
     let suppressed = passes.table.suppressed();
     assert!(suppressed > 0, "there is no room for the second group");
-    passes.table.set_owners(&[owner(9, b"other", 4)]);
+    passes.table.set_owners(&[owner(9, b"other", 4)], 0);
     passes.pass(&[read_by(socket(2, 10), b"hidden")]);
     assert_eq!(passes.table.suppressed(), suppressed);
 }

@@ -332,7 +332,7 @@ proptest! {
                     model.owners.remove(&connection.cookie);
                     model.owners.extend(process.map(|process| (connection.cookie, process)));
                     let of = |(cookie, of): (&u64, &usize)| owner(*cookie, PROCESSES[*of].as_bytes(), 9);
-                    passes.table.set_owners(&model.owners.iter().map(of).collect::<Vec<_>>());
+                    passes.table.set_owners(&model.owners.iter().map(of).collect::<Vec<_>>(), 0);
                 }
                 Happens::IsShown { current, drops } => {
                     // A pass takes the ends first, and looks at the connection some time after its start.
