@@ -1,5 +1,6 @@
 //! What the daemon itself uses: CPU, memory, start and stop times.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,7 @@ pub fn measure(quick: bool) -> Section {
     let daemon = Daemon::start(&[]);
     interrupt::sleep(WARM_UP);
 
+    let of_kernel = kernel_bytes(daemon.pid());
     let unasked = used(&daemon, || interrupt::sleep(time));
     eprintln!("daemon: idle");
     let idle = used(&daemon, || scraped(&daemon, scrapes));
@@ -44,6 +46,10 @@ pub fn measure(quick: bool) -> Section {
     let resident = truth::rss_bytes(daemon.pid());
     table.row(vec!["RSS".into(), format!("{} MiB", mebibytes(resident))]);
     table.row(vec!["RSS, peak (while loading)".into(), format!("{} MiB", mebibytes(peak_bytes(daemon.pid())))]);
+    table.row(vec![
+        "kernel memory of programs and maps at the start, without the states".into(),
+        format!("{} MiB", mebibytes(of_kernel)),
+    ]);
     stop(daemon);
 
     let (mut started, mut stopped) = (Vec::new(), Vec::new());
@@ -62,6 +68,7 @@ pub fn measure(quick: bool) -> Section {
         target("own CPU, idle and scraped", idle, 0.15, "% of a core"),
         target("own CPU under R", loaded, 0.15, "% of a core"),
         target("RSS", resident as f64 / f64::from(1 << 20), 16.0, "MiB"),
+        target("kernel memory at the start, without the states", of_kernel as f64 / f64::from(1 << 20), 8.0, "MiB"),
         target("start to first good scrape", median(&started), 0.2, "s"),
     ];
     Section { name: "daemon", what: "The daemon itself.".into(), table, notes }
@@ -88,6 +95,20 @@ fn stop(daemon: Daemon) -> Duration {
     let status = daemon.stop();
     assert!(status.success(), "tcpmon daemon ended with {status}");
     start.elapsed()
+}
+
+/// What the kernel says of the memory of the programs and maps that the daemon has open. The states of sockets are not
+/// among them: they are mapped, and part of RSS.
+fn kernel_bytes(pid: u32) -> u64 {
+    let files = fs::read_dir(format!("/proc/{pid}/fdinfo")).expect("the daemon runs");
+    let texts = files.filter_map(|file| fs::read_to_string(file.ok()?.path()).ok());
+    let of_file = |text: String| {
+        let line = |key: &str| Some(text.lines().find_map(|line| line.strip_prefix(key))?.trim().to_owned());
+        let id = line("map_id:").map(|id| ("map", id)).or_else(|| Some(("program", line("prog_id:")?)))?;
+        Some((id, line("memlock:")?.parse::<u64>().ok()?))
+    };
+    // Each once: some are open several times.
+    texts.filter_map(of_file).collect::<BTreeMap<_, _>>().values().sum()
 }
 
 fn peak_bytes(pid: u32) -> u64 {

@@ -22,6 +22,8 @@ const SCRAPES_AFTER_CHANGE: u32 = 7;
 /// Time between two scrapes. Each scrape then gets a sample of its own, and delayed acknowledgements have been sent.
 const BETWEEN: Duration = Duration::from_millis(300);
 const SETTLED: Duration = Duration::from_millis(300);
+/// `enum bpf_cmd`.
+const BPF_PROG_TEST_RUN: u64 = 10;
 /// Time limit to open and announce all connections of a pair, and to exchange a byte on each.
 const DEADLINE: Duration = Duration::from_secs(120);
 
@@ -100,6 +102,8 @@ pub fn measure(quick: bool) -> Section {
         if *level == 100_000 {
             let of_each = own.saturating_sub(few_own) as f64 / (watched - few_watched) as f64;
             notes.push(target("memory of the daemon for each further socket, without the states", of_each, 250.0, "B"));
+            drop(walker);
+            notes.push(target("the same pass without BPF_PROG_TEST_RUN, at rest", many.pass_without_look(), 5.0, "ms"));
         }
         eprintln!("scale: {watched} sockets");
     }
@@ -156,6 +160,18 @@ impl Many {
             scrapes.pass.push(page.value("tcpmon_scrape_duration_seconds", &[]).unwrap_or(f64::NAN) * 1e3);
         }
         scrapes
+    }
+
+    /// Median time of a pass over the same sockets at rest by a daemon for which the kernel runs no program, ms.
+    fn pass_without_look(&self) -> f64 {
+        let daemon = Daemon::try_start_refusing(BPF_PROG_TEST_RUN, &[]);
+        let daemon = daemon.unwrap_or_else(|refused| panic!("{refused:?}"));
+        daemon.page();
+        let pass = |_| {
+            interrupt::sleep(BETWEEN);
+            daemon.page().value("tcpmon_scrape_duration_seconds", &[]).unwrap_or(f64::NAN) * 1e3
+        };
+        median(&(0..SCRAPES).map(pass).collect::<Vec<_>>())
     }
 
     fn walks(&self, walker: &mut Walker, since: Since) -> Vec<Walk> {
