@@ -641,12 +641,20 @@ mod tests {
 
     #[test]
     fn nothing_is_limited_once_the_sender_has_finished() {
-        let mut connection = Connection::new(0);
-        (0..10).for_each(|_| connection.segment(1_000, MSS));
-        connection.seen.fin = true;
-        connection.seen.rcv_nxt += 1;
-        connection.seen.now_ns += 1_000 * MS;
-        assert_eq!(shares(&connection.end()), [100, 0, 0, 0, 0]);
+        let end = |finish: fn(&mut Observation)| {
+            let mut connection = Connection::new(0);
+            (0..10).for_each(|_| connection.segment(1_000, MSS));
+            // The window has room for no more.
+            connection.seen.edge = connection.seen.rcv_nxt;
+            finish(&mut connection.seen);
+            connection.seen.now_ns += 1_000 * MS;
+            shares(&connection.end())
+        };
+        let by_sender = [100, 0, 0, 0, 0];
+        assert_ne!(end(|_| ()), by_sender);
+        assert_eq!(end(|seen| (seen.fin, seen.rcv_nxt) = (true, seen.rcv_nxt + 1)), by_sender);
+        // After a RST.
+        assert_eq!(end(|seen| seen.state = crate::tcp_state::CLOSE), by_sender);
     }
 
     #[test]

@@ -589,13 +589,14 @@ impl FileFormat {
 
     /// The same, if this build has it; the error says how to get it.
     fn check(self) -> Result<Self, (ErrorKind, String)> {
+        self.check_in(cfg!(feature = "formats"))
+    }
+
+    /// The same for a build with or without the feature `formats`.
+    fn check_in(self, has_formats: bool) -> Result<Self, (ErrorKind, String)> {
         let is_small = matches!(self.format, TraceFormat::Table | TraceFormat::Jsonl)
             && matches!(self.compression, Compression::None | Compression::Gzip);
-        if is_small || cfg!(feature = "formats") {
-            Ok(self)
-        } else {
-            Err((ErrorKind::InvalidValue, WITHOUT_FORMATS.into()))
-        }
+        if is_small || has_formats { Ok(self) } else { Err((ErrorKind::InvalidValue, WITHOUT_FORMATS.into())) }
     }
 }
 

@@ -389,6 +389,29 @@ fn a_connection_that_is_busy_is_in_every_pass() {
 }
 
 #[test]
+fn a_connection_whose_fin_nobody_reads_is_at_rest() {
+    let lab = &Lab::new();
+    let mut collector = Collector::start();
+    let (sender, reader) = lab.receiver().run(|| {
+        let listener = TcpListener::bind(("127.0.0.1", PORTS[0])).unwrap();
+        let sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (sender, listener.accept().unwrap().0)
+    });
+    (&sender).write_all(&[7; 500]).unwrap();
+    (&reader).read_exact(&mut [0; 500]).unwrap();
+    sender.shutdown(Shutdown::Write).unwrap();
+    eventually(DEADLINE, "the FIN has come", || {
+        let sockets = truth::sockets(lab.receiver());
+        let states: Vec<_> = sockets.iter().map(|socket| socket.state).collect();
+        if states.contains(&truth::State::CloseWait) { Ok(()) } else { Err(format!("{states:?}")) }
+    });
+    // Both ends, once.
+    assert_eq!(collector.pass(Show::All).0, 2);
+    eventually(DEADLINE, "no pass shows it any more", || equal(collector.pass(Show::Changed).0, 0));
+    assert_eq!([(); 3].map(|()| collector.pass(Show::Changed).0), [0; 3]);
+}
+
+#[test]
 fn connections_that_end_while_a_pass_shows_them_are_gone_with_it() {
     let process = format!("ends-{}", std::process::id());
     std::fs::write("/proc/self/comm", &process).unwrap();

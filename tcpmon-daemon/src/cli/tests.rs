@@ -199,6 +199,27 @@ fn the_default_format_follows_from_the_name_of_the_file() {
 }
 
 #[test]
+fn a_build_without_the_formats_says_how_to_get_them() {
+    for (name, is_small) in [
+        ("run.jsonl", true),
+        ("run.jsonl.gz", true),
+        ("run.jsonl.zst", false),
+        ("run.parquet", false),
+        ("run.pftrace", false),
+        ("run.csv", false),
+    ] {
+        let format = trace(&format!("--all --output {name}")).format();
+        assert_eq!(format.check_in(true), Ok(format), "{name}");
+        match format.check_in(false) {
+            Ok(same) => assert!(is_small && same == format, "{name}"),
+            Err((_, problem)) => {
+                assert!(!is_small && problem.contains("packages") && problem.contains("--features full"), "{name}")
+            }
+        }
+    }
+}
+
+#[test]
 fn a_file_ends_after_a_size_or_a_time() {
     let rotate = |text: &str| trace(&format!("--all --output f --rotate {text}")).rotate;
     assert_eq!(rotate("1GiB"), Some(RotateAt::Bytes(1 << 30)));

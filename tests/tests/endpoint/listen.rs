@@ -23,6 +23,24 @@ fn a_bare_port_answers_on_ipv4_where_ipv6_sockets_are_for_ipv6_alone() {
     }
 }
 
+#[test]
+fn addresses_on_a_link_and_names_answer() {
+    let namespace = Namespace::new();
+    namespace.run(|| {
+        for arguments in ["link set lo up", "address add fe80::7/64 dev lo nodad"] {
+            let done = Command::new("ip").args(arguments.split(' ')).status();
+            assert!(done.is_ok_and(|status| status.success()), "ip {arguments}");
+        }
+    });
+    let listen = ["[fe80::7%lo]:10794", "[fe80::7%1]:10795", "localhost:10796"];
+    let arguments: Vec<_> = listen.iter().flat_map(|address| ["--web.listen-address", address]).collect();
+    let _daemon = Daemon::start_in(&namespace, &arguments);
+    for url in ["http://[fe80::7%25lo]:10794", "http://[fe80::7%251]:10795", "http://localhost:10796"] {
+        let answer = namespace.run(|| curl(Command::new("curl").args(["--globoff", &format!("{url}/healthz")])));
+        assert_eq!(answer.status, 200, "{url}: {}", answer.error);
+    }
+}
+
 /// A daemon that was given its socket as by systemd. Killed when dropped.
 struct Activated(Child);
 
