@@ -136,6 +136,7 @@ impl Guest {
         let mut archive = Initramfs::create(path)?;
         archive.console()?;
         archive.file(Path::new("/init"), &self.init)?;
+        archive.file(Path::new("/etc/hosts"), b"127.0.0.1 localhost\n::1 localhost\n")?;
         for (path, bytes) in &self.programs {
             archive.file(path, bytes)?;
         }
