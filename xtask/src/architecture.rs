@@ -1,5 +1,6 @@
-//! Holds the tables of `docs/architecture.md` against the code: which crate uses which, and which module of a crate
-//! uses which of the others. Makes sure that modules which must not do something have no code for it.
+//! Holds the tables of `docs/architecture.md` against the code: which crate uses which, which crates of others each
+//! needs, and which module of a crate uses which of the others. Makes sure that modules which must not do something
+//! have no code for it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,6 +21,9 @@ const CRATES: [&str; 2] = ["tcpmon-daemon", "tcpmon-ebpf"];
 
 /// The crates in which each name of a type stands for one thing.
 const PRODUCT: [&str; 5] = ["tcpmon-btf", "tcpmon-common", "tcpmon-daemon", "tcpmon-ebpf", "tcpmon-trace"];
+
+/// The headings of the tables with crates of others: what is packed needs the first, everything else the second.
+const DEPENDENCIES: [&str; 2] = ["Dependencies", "Dependencies of tests and tools"];
 
 /// What is allowed only in some modules of a crate: the code that does it as tokens, and the modules or
 /// files.
@@ -77,7 +81,7 @@ pub fn check() -> Result<()> {
     let metadata = MetadataCommand::new().current_dir(workspace::root()).no_deps().exec()?;
     let packages = metadata.workspace_packages();
     let mut findings = differences("crates", &table(&document, "Crates")?, &crates(&packages));
-    findings.extend(differences("dependencies", &table(&document, "Dependencies")?, &dependencies(&packages)));
+    findings.extend(dependency_findings(&document, &packages)?);
     for name in CRATES {
         let heading = format!("Modules of {name}");
         findings.extend(differences(&heading, &table(&document, &heading)?, &modules(&sources, name)));
@@ -160,12 +164,24 @@ fn crates(packages: &[&Package]) -> Uses {
     packages.iter().map(|package| (package.name.to_string(), used(package))).collect()
 }
 
-/// Which crates of the product need each crate of others.
-fn dependencies(packages: &[&Package]) -> Uses {
-    let mut uses = Uses::new();
-    for package in packages.iter().filter(|package| PRODUCT.contains(&package.name.as_str())) {
-        for dependency in needed(package).filter(|dependency| dependency.path.is_none()) {
-            uses.entry(dependency.name.clone()).or_default().insert(package.name.to_string());
+/// Where the tables of dependencies differ from the manifests.
+fn dependency_findings(document: &str, packages: &[&Package]) -> Result<Vec<String>> {
+    let mut findings = Vec::new();
+    for (heading, found) in DEPENDENCIES.into_iter().zip(dependencies(packages)) {
+        findings.extend(differences(heading, &table(document, heading)?, &found));
+    }
+    Ok(findings)
+}
+
+/// Which crates need each crate of others, for each of [`DEPENDENCIES`]. The product's tests count as everything else.
+fn dependencies(packages: &[&Package]) -> [Uses; 2] {
+    let mut uses = [Uses::new(), Uses::new()];
+    for package in packages {
+        let is_product = PRODUCT.contains(&package.name.as_str());
+        for dependency in package.dependencies.iter().filter(|dependency| dependency.path.is_none()) {
+            let is_packed = is_product && dependency.kind != DependencyKind::Development;
+            let users = uses[usize::from(!is_packed)].entry(dependency.name.clone()).or_default();
+            users.insert(package.name.to_string());
         }
     }
     uses
@@ -244,7 +260,25 @@ fn named(tokens: &[TokenTree], names: &mut BTreeSet<String>) {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    /// A package as cargo describes it, with the name and kind of each dependency.
+    fn package(name: &str, dependencies: &[(&str, Option<&str>)]) -> Result<Package> {
+        let dependency = |(name, kind): &(&str, Option<&str>)| {
+            let path = name.starts_with("tcpmon-").then_some("/");
+            json!({
+                "name": name, "kind": kind, "path": path, "req": "1", "optional": false,
+                "uses_default_features": true, "features": [],
+            })
+        };
+        let dependencies: Vec<_> = dependencies.iter().map(dependency).collect();
+        Ok(serde_json::from_value(json!({
+            "name": name, "version": "0.1.0", "id": name, "manifest_path": "/Cargo.toml",
+            "dependencies": dependencies, "targets": [], "features": {},
+        }))?)
+    }
 
     fn code(source: &str) -> Result<Vec<TokenTree>> {
         Ok(without_tests(TokenStream::from_str(source).map_err(|error| anyhow!("{error}"))?))
@@ -288,6 +322,30 @@ mod tests {
             [
                 "crates: one uses {\"three\"} in the document and is absent in the code",
                 "crates: three uses {} in the document and uses {\"two\"} in the code"
+            ]
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn each_dependency_of_any_kind_needs_a_line_where_it_belongs() -> Result<()> {
+        let document = "# x\n## Dependencies\n| crate | used by |\n|---|---|\n| `aya`, `object` | `tcpmon-daemon` |\n\
+            ## Dependencies of tests and tools\n| crate | used by |\n|---|---|\n| `aya` | `tcpmon-tests` |\n\
+            | `loom` | `tcpmon-daemon`, `tcpmon-tests` |\n";
+        let product = [("aya", None), ("object", Some("build")), ("loom", Some("dev")), ("tcpmon-btf", None)];
+        let daemon = package("tcpmon-daemon", &product)?;
+        let tests = package("tcpmon-tests", &[("aya", None), ("loom", Some("dev")), ("tcpmon-daemon", Some("dev"))])?;
+        assert_eq!(dependency_findings(document, &[&daemon, &tests])?, [""; 0]);
+
+        let daemon = package("tcpmon-daemon", &[("aya", None), ("object", Some("dev")), ("loom", Some("dev"))])?;
+        let tests = package("tcpmon-tests", &[("aya", None), ("loom", None), ("cc", Some("build"))])?;
+        assert_eq!(
+            dependency_findings(document, &[&daemon, &tests])?,
+            [
+                "Dependencies: object uses {\"tcpmon-daemon\"} in the document and is absent in the code",
+                "Dependencies of tests and tools: cc is absent in the document and uses {\"tcpmon-tests\"} in the code",
+                "Dependencies of tests and tools: object is absent in the document and uses {\"tcpmon-daemon\"} in the \
+                 code",
             ]
         );
         Ok(())
