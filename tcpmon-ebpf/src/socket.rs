@@ -205,17 +205,17 @@ pub fn go_on(new: &mut SocketState, state: &SocketState) {
 pub fn sample(state: &SocketState, tcp: TcpSock) -> Observation {
     let sock = tcp.sock();
     let rcvbuf = sock.rcvbuf();
-    let (window, rcv_nxt, edge) = (tcp.window(), tcp.rcv_nxt(), tcp.edge());
+    let (window, rcv_nxt) = (tcp.window(), tcp.rcv_nxt());
     Observation {
         rcv_nxt,
         copied_seq: tcp.copied_seq(),
         rmem: sock.rmem(),
         rcvbuf,
         window,
-        edge,
+        edge: tcp.edge(),
         arrived: rcv_nxt,
         // A 16-bit field in a cache line of its own: read only if it can matter.
-        mss: if causes::window_left(edge, rcv_nxt) > u16::MAX as u32 { 0 } else { tcp.mss() },
+        mss: if window > u16::MAX as u32 { 0 } else { tcp.mss() },
         state: sock.state(),
         fin: sock.fin_received(),
         is_growth: rcvbuf > state.rcvbuf && is_growth(state, tcp),

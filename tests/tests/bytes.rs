@@ -357,14 +357,15 @@ fn a_half_closed_connection_whose_window_closes_is_counted_to_the_byte() {
 
 #[test]
 fn the_programs_see_as_many_connections_opened_as_the_kernel_counts() {
-    let lab = Lab::new();
     let daemon = Daemon::start(&[]);
     let opened = || {
         let page = daemon.scrape();
         ["kernel", "programs"].map(|by| page.value("tcpmon_connections_opened_total", &[("counted_by", by)]).unwrap())
     };
     let before = opened();
-    // The processes stay alive, because the kernel's counts of a namespace are found through its processes.
+    // Of namespaces that are younger than tcpmon, everything is counted. The processes stay alive, because the kernel's
+    // counts of a namespace are found through its processes.
+    let lab = Lab::new();
     let reader = Traffic::reader(lab.receiver()).comm("opened").until_exit().spawn();
     let _sender = sender(&lab, &reader).connections(200).bytes(10).hold_open().spawn();
     // A socket may connect again after it was refused: each attempt counts.

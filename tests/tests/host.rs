@@ -74,11 +74,11 @@ fn events(namespace: &Namespace) -> BTreeMap<(&'static str, String), u64> {
 
 #[test]
 fn every_event_of_tcp_and_ip_is_that_of_all_namespaces_and_stays_when_one_goes() {
-    // No process is in the lab's namespaces yet, so tcpmon does not know them.
-    let lab = Lab::new();
     let (host, daemon) = (Namespace::current(), Daemon::start(&[]));
     let host_before = events(&host);
     let first = daemon.scrape();
+    // Its namespaces are younger than tcpmon, so that all of their events are shown.
+    let lab = Lab::new();
     let reader = Traffic::reader(lab.receiver()).paused().spawn();
     let flow = sender(&lab, &reader).bytes(20_000_000).hold_open().spawn();
     eventually(DEADLINE, "the window closes", || {
