@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use object::{File, Object as _, ObjectSection as _, ObjectSymbol as _, RelocationTarget, SectionKind};
+use object::{File, Object as _, ObjectSection as _, ObjectSymbol as _, RelocationTarget};
 
 use super::OBJECT;
 
@@ -11,9 +11,6 @@ const KTIME_GET_NS: u32 = 5;
 const RINGBUF_OUTPUT: [u32; 2] = [130, 131];
 /// `enum bpf_map_type`: the kinds of hash table.
 const HASHES: [u32; 5] = [1, 5, 9, 10, 13];
-/// The same: storage of a socket and of a thread.
-const SK_STORAGE: u32 = 24;
-const TASK_STORAGE: u32 = 29;
 /// Opcode of a call.
 const CALL: u8 = 0x85;
 
@@ -87,14 +84,9 @@ fn a_segment_sends_no_record() {
 
 /// Kernels that refuse iterators whose programs could write to an element of a map have to let all of these run.
 #[test]
-fn no_iterator_visits_maps_and_no_state_is_in_storage_of_sockets() {
+fn no_iterator_visits_maps() {
     let file = File::parse(OBJECT).expect("this build has the programs: run `cargo xtask setup`");
     let sections = file.sections().filter_map(|section| Some(section.name().ok()?.to_owned()));
-    let iterators: BTreeSet<_> = sections.filter(|name| name.contains("iter")).collect();
+    let iterators: BTreeSet<_> = sections.filter(|name| name.starts_with("iter")).collect();
     assert_eq!(iterators, ["iter/task_file".to_owned()].into());
-    let all = file.sections().filter(|section| section.kind() == SectionKind::Text);
-    let maps: BTreeSet<_> =
-        all.filter_map(|section| section.name().ok().map(Code::of_section)).flat_map(|code| code.maps).collect();
-    let kinds: BTreeSet<u32> = maps.iter().map(|(_, kind)| *kind).collect();
-    assert!(kinds.contains(&TASK_STORAGE) && !kinds.contains(&SK_STORAGE), "{maps:?}");
 }

@@ -87,12 +87,10 @@ fn memory_pressure_is_that_of_net_protocols() {
 
 #[test]
 fn refused_memory_and_the_time_of_pressure_are_what_the_kernel_traced_and_counted() {
-    let lab = Lab::new();
     let (trace, daemon) = (LimitTrace::start(), Daemon::start(&[]));
     let milliseconds = |namespace: &Namespace| truth::netstat(namespace, "TcpExt:")["TCPMemoryPressuresChrono"];
     let host = Namespace::current();
     let host_before = milliseconds(&host);
-    // The lab's namespaces have no process yet, so what they count comes on top of this.
     let shown = |page: &Page| {
         let refused = ["send", "receive"].map(|kind| page.value(REFUSED, &[("kind", kind)]).expect(kind) as u64);
         (refused, page.value(PRESSURE_SECONDS, &[]).expect(PRESSURE_SECONDS))
@@ -103,6 +101,8 @@ fn refused_memory_and_the_time_of_pressure_are_what_the_kernel_traced_and_counte
     };
     let first = shown(&daemon.scrape());
     assert_eq!((first.0, trace.counts()), ([0, 0], [0, 0]), "before the test");
+    // Its namespaces are younger than tcpmon, so that all that they count is shown.
+    let lab = Lab::new();
     let stalled = stalled(&lab);
     let reader = Traffic::reader(lab.receiver()).spawn();
     // The send buffer has a fixed size. The kernel shrinks any other until the request counts as the last one that it
