@@ -37,13 +37,14 @@ const ONLY_IN: [(&str, &str, &[&str]); 7] = [
     (
         "tcpmon-daemon",
         "fs ::",
-        &["cli", "commands", "config", "doctor", "fuzz", "host", "http", "kernel", "live", "metrics/usage.rs"],
+        &["cli", "clock", "commands", "config", "doctor", "fuzz", "host", "http", "kernel", "live", "metrics/usage.rs"],
     ),
     (
         "tcpmon-daemon",
         "rustix ::",
         &[
             "cli",
+            "clock",
             "commands",
             "config",
             "doctor",

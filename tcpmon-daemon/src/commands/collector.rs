@@ -402,7 +402,7 @@ impl Collector {
         let now = Instant::now();
         let ended = self.kernel.take_ended();
         let drained = self.drain_ring(now);
-        // After the listening sockets that name them; also if the ring cannot be read, because they are shown only once.
+        // After the listening sockets that name them; also if the ring cannot be read, because nobody else has them.
         let table = &mut self.table;
         self.kernel.conclude(ended, |record| table.ended(record, now));
         drained

@@ -24,8 +24,9 @@ use crate::decode;
 /// What the labels are made from, besides the socket or reader itself.
 pub(super) struct Labels {
     pub(super) listeners: Listeners,
-    /// The processes that have sockets open which have unread data, and listening sockets, by the sockets' cookies. In
-    /// the order of their ids: a socket that is passed on is mostly passed to a younger process, so the last one has it.
+    /// The processes that have sockets open which have unread data, and listening sockets, by the sockets' cookies.
+    /// In the order of their ids: a socket that is passed on is mostly passed to a younger process, so the last one
+    /// has it.
     owners: HashMap<u64, Vec<Arc<Process>>>,
     /// When these were found; `CLOCK_MONOTONIC`, ns.
     owners_at_ns: u64,
@@ -102,7 +103,8 @@ impl Labels {
         listener.map_or(known, |listener| listener.process.clone())
     }
 
-    /// The process that has a socket open, if that was asked and is not its last reader: that one may have passed it on.
+    /// The process that has a socket open, if that was asked and is not its last reader: that one may have passed it
+    /// on.
     fn owner(&self, state: &SocketState) -> Option<&Process> {
         let owners = self.owners.get(&state.cookie)?;
         if state.reader_tid != 0 {
