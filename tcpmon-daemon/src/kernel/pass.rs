@@ -90,6 +90,9 @@ impl Kernel {
                 over.push(look.index);
                 continue;
             }
+            if is_of_no_connection(&look, &state) {
+                continue;
+            }
             let record = record(&look, sequence, state);
             each(&record, life);
             self.store.set_shown(look.index, record.shown(sequence));
@@ -188,6 +191,16 @@ fn at_its_end(state: SocketState) -> SocketRecord {
     SocketRecord { time_ns: state.last_ns, live: as_of_last_event(&state, tcp_state::CLOSE), state }
 }
 
+/// Whether the socket has the sequence numbers of one that has not connected, although the state is of a connection:
+/// what was shown before stays, and its end is found as any other.
+///
+/// Seen once, in 100 minutes of a soak: a connection whose end the kernel had hidden from all programs still had its
+/// cookie and references, and was in the state CLOSE with numbers of zero. To the bytes that it had received, 2^32 less
+/// its sequence number would have been added.
+fn is_of_no_connection(look: &Look, state: &SocketState) -> bool {
+    state.last_ns != 0 && state.rcv_nxt != 0 && look.live.rcv_nxt == 0 && look.live.copied_seq == 0
+}
+
 /// A look with the copy of the state, which has this sequence number.
 fn record(look: &Look, sequence: u32, state: SocketState) -> SocketRecord {
     let Look { mut live, mut time_ns, .. } = *look;
@@ -200,4 +213,25 @@ fn record(look: &Look, sequence: u32, state: SocketState) -> SocketRecord {
         time_ns = state.last_ns.max(time_ns);
     }
     SocketRecord { time_ns, live, state }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_zero_are_of_no_connection_unless_the_connection_has_them() {
+        let look = |rcv_nxt, copied_seq| Look {
+            index: 0,
+            sequence: 0,
+            time_ns: 0,
+            live: SocketLive { rcv_nxt, copied_seq, ..SocketLive::ZERO },
+        };
+        let state = |rcv_nxt, last_ns| SocketState { rcv_nxt, last_ns, ..SocketState::ZERO };
+        assert!(is_of_no_connection(&look(0, 0), &state(4_262_451_582, 1)));
+        // A queue whose last byte is the last of the range, an empty one, and a listening socket.
+        assert!(!is_of_no_connection(&look(0, u32::MAX), &state(u32::MAX - 9, 1)));
+        assert!(!is_of_no_connection(&look(0, 0), &state(0, 1)));
+        assert!(!is_of_no_connection(&look(0, 0), &state(5, 0)));
+    }
 }
