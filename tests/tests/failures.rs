@@ -125,7 +125,7 @@ const OF_THE_SANDBOX: [(&str, &str, u32); 4] = [
 
 /// System calls that fail only if the caller passes a wrong pointer or number, or that nobody but the dynamic linker
 /// and the language's runtime makes, outside of tcpmon's own code.
-const NEVER_FAIL: [&str; 19] = [
+const NEVER_FAIL: [&str; 20] = [
     "access",
     "arch_prctl",
     "brk",
@@ -144,6 +144,7 @@ const NEVER_FAIL: [&str; 19] = [
     "sched_yield",
     "set_robust_list",
     "set_tid_address",
+    "times",
     "uname",
 ];
 

@@ -18,8 +18,12 @@ const RTM_GETADDR: u16 = 22;
 /// An attribute (`linux/if_addr.h`).
 const IFA_CACHEINFO: u16 = 6;
 
-/// The kernel says times in units of 10 ms.
+/// The kernel says times in units of 10 ms, by its count of ticks (jiffies). That begins later in a boot than
+/// `CLOCK_MONOTONIC`, by a part of a second.
 const UNIT_NS: u64 = 10_000_000;
+
+/// Ticks a second that kernels are built for (`kernel/Kconfig.hz`).
+const HZ: [u64; 4] = [100, 250, 300, 1000];
 
 /// `struct ifaddrmsg`.
 #[derive(Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout)]
@@ -45,7 +49,7 @@ struct CacheInfo {
 /// An address of a device.
 #[derive(Debug)]
 struct Address {
-    /// `CLOCK_MONOTONIC` of the host, in units of 10 ms; wraps after 497 days. `None` if the kernel does not say.
+    /// By the count of ticks since the boot, in units of 10 ms; wraps after 497 days. `None` if the kernel does not say.
     created: Option<u32>,
 }
 
@@ -70,14 +74,29 @@ impl Object for Address {
 /// # Errors
 /// rtnetlink does not answer.
 pub(super) fn are_younger_than(since_ns: u64, now_ns: u64) -> io::Result<bool> {
-    Ok(younger(&netlink::list::<Address>(AddressInfo::default())?.0, since_ns, now_ns))
+    let addresses = netlink::list::<Address>(AddressInfo::default())?.0;
+    Ok(younger(&addresses, since_ns, now_ns, now(ticks(), now_ns)))
 }
 
 /// A namespace without addresses may have had some: its counters are then better not shown.
-fn younger(addresses: &[Address], since_ns: u64, now_ns: u64) -> bool {
-    let now = (now_ns / UNIT_NS) as u32;
+fn younger(addresses: &[Address], since_ns: u64, now_ns: u64, now: u32) -> bool {
     let is_younger = |created: u32| u64::from(now.wrapping_sub(created)) * UNIT_NS <= now_ns.saturating_sub(since_ns);
     !addresses.is_empty() && addresses.iter().all(|address| address.created.is_some_and(is_younger))
+}
+
+/// The kernel's count of ticks, in units of 10 ms.
+#[expect(unsafe_code, reason = "no crate has what times(2) returns, only what it writes")]
+fn ticks() -> u64 {
+    // SAFETY: `struct tms` is made of integers only, and lives as long as the call.
+    unsafe { libc::times(&mut std::mem::zeroed()) }.cast_unsigned()
+}
+
+/// The time in the unit of addresses. The count begins 300 s before 2^32 ticks, so that its wrap is seen early in each
+/// boot; how long a tick is follows from the time since the boot, because the begins are days apart.
+fn now(ticks: u64, now_ns: u64) -> u32 {
+    let begins = HZ.map(|hz| ((1 << 32) - 300 * hz) * 100 / hz);
+    let since_boot = begins.map(|begin| ticks.saturating_sub(begin));
+    since_boot.into_iter().min_by_key(|time| time.abs_diff(now_ns / UNIT_NS)).unwrap_or_default() as u32
 }
 
 #[cfg(test)]
@@ -93,19 +112,28 @@ mod tests {
 
     #[test]
     fn one_old_address_makes_a_namespace_old() {
-        let is_young = |times: &[u64]| younger(&created_at(times), 50 * SECOND, 70 * SECOND);
-        assert!(is_young(&[51, 70]));
-        assert!(!is_young(&[49, 70]) && !is_young(&[]));
-        assert!(!younger(&[Address { created: None }], 50 * SECOND, 70 * SECOND));
+        let is_young = |addresses: &[Address]| younger(addresses, 50 * SECOND, 70 * SECOND, 7_000);
+        assert!(is_young(&created_at(&[51, 70])));
+        assert!(!is_young(&created_at(&[49, 70])) && !is_young(&[]) && !is_young(&[Address { created: None }]));
     }
 
     #[test]
     fn the_kernel_s_time_wraps() {
         // 497 days and two hours.
         let now = (1 << 32) * UNIT_NS + 7_200 * SECOND;
-        let before = now - 3_600 * SECOND;
-        assert!(younger(&created_at(&[now / SECOND - 60]), before, now));
-        assert!(!younger(&created_at(&[now / SECOND - 7_000]), before, now));
+        let (before, units) = (now - 3_600 * SECOND, (now / UNIT_NS) as u32);
+        assert!(younger(&created_at(&[now / SECOND - 60]), before, now, units));
+        assert!(!younger(&created_at(&[now / SECOND - 7_000]), before, now, units));
+    }
+
+    #[test]
+    fn the_time_of_addresses_follows_from_the_count_of_ticks() {
+        // Seen with 250 ticks a second.
+        assert_eq!(now(1_718_813_450, 8_565_594_161_237), 856_532);
+        // With 1000, after a minute and after 400 days.
+        assert_eq!(now(429_466_729 + 6_000, 60_200_000_000), 6_000);
+        let days = 400 * 86_400 * 100;
+        assert_eq!(u64::from(now(429_466_729 + days, days * UNIT_NS)), days);
     }
 
     #[test]
@@ -122,7 +150,8 @@ mod tests {
     #[test]
     fn the_namespace_of_the_tests_is_older_than_they_are() {
         let now = monotonic_ns();
-        assert!(!are_younger_than(now, now).expect("rtnetlink answers"));
+        // The count of ticks is exact to a tick.
+        assert!(!are_younger_than(now - UNIT_NS, now).expect("rtnetlink answers"));
         assert!(are_younger_than(0, now).expect("rtnetlink answers"));
     }
 }

@@ -105,6 +105,8 @@ const HOST: &[c_long] = &[
     libc::SYS_sendmsg,
     libc::SYS_sendto,
     libc::SYS_setsockopt,
+    // The clock of addresses.
+    libc::SYS_times,
 ];
 
 /// `FIONBIO` and `SIOCETHTOOL`: what the threads ask descriptors for.
