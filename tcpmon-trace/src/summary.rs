@@ -24,9 +24,6 @@ const READERS: usize = 8;
 /// Number of threads that are remembered for each socket.
 const SOCKET_THREADS: usize = 256;
 
-/// Number of CPUs that are remembered for each socket: whoever reads on so many is not confined to a few.
-pub const SOCKET_CPUS: usize = 64;
-
 /// Largest number of [`Pieces::pieces`], unless more are asked for; there are at least half as many once the trace has
 /// lasted this many ms.
 const PIECES: usize = 64;
@@ -85,8 +82,6 @@ pub struct SocketSummary {
     pub readers: Vec<(u32, Comm)>,
     /// Threads that read, at most 256.
     threads: BTreeSet<u32>,
-    /// CPUs on which they did, at most [`SOCKET_CPUS`].
-    pub cpus: BTreeSet<u32>,
     /// Number of records.
     pub records: u64,
     /// Records whose activation was not seen.
@@ -281,9 +276,6 @@ impl SocketSummary {
         }
         if self.threads.len() < SOCKET_THREADS {
             self.threads.insert(record.tid);
-        }
-        if self.cpus.len() < SOCKET_CPUS {
-            self.cpus.insert(record.cpu);
         }
         add(&mut self.read_bytes, record.read_bytes);
         add(&mut self.arrived_bytes, record.arrived_off_cpu_bytes);

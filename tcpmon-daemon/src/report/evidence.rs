@@ -1,6 +1,6 @@
 //! What a verdict rests on: the sums of one socket, or of several together.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use tcpmon_trace::summary::{Piece, Pieces, SocketSummary, Summary, ThreadTimes};
 
@@ -40,8 +40,6 @@ pub struct Evidence {
     pub taken_by: Option<(String, f64)>,
     /// CPUs of the host; 0 if it is not known.
     pub cpus: u32,
-    /// The CPUs on which the readers ran; of a socket with very many, some.
-    pub ran_on: BTreeSet<u32>,
     /// Largest receive buffer, bytes.
     pub rcvbuf_bytes: u32,
     /// Largest window, bytes.
@@ -102,7 +100,6 @@ impl Evidence {
             sleep_ns: sum(|socket| socket.sleeps.sum_ns()),
             taken_by: taken_by(sockets),
             cpus,
-            ran_on: sockets.iter().flat_map(|socket| socket.cpus.iter().copied()).collect(),
             rcvbuf_bytes: largest(|socket| socket.rcvbuf_bytes),
             window_bytes: largest(|socket| socket.window_bytes),
             round_trip_ns: sockets.first().map_or(0, |socket| socket.round_trips.quantile(500)),

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use tcpmon_trace::{
     scale::{Bytes, Rate, Time},
-    summary::{LARGEST_WINDOW, SOCKET_CPUS, causes},
+    summary::{LARGEST_WINDOW, causes},
 };
 
 use super::evidence::Evidence;
@@ -132,9 +132,8 @@ fn remedy(cause: usize, evidence: &Evidence) -> String {
         }
         APPLICATION if evidence.on_cpu_ns >= evidence.sleep_ns => format!(
             "data filled the buffer while {reader} computed, on a CPU for {} in {duration}; make {reader} faster, or \
-             read in more threads{}",
+             read in more threads",
             Time(evidence.on_cpu_ns),
-            few_cpus(evidence, reader),
         ),
         APPLICATION => format!(
             "data filled the buffer while {reader} slept, {} in {duration} and only {} on a CPU; find out what \
@@ -172,21 +171,6 @@ fn remedy(cause: usize, evidence: &Evidence) -> String {
 fn has_all_cpus(evidence: &Evidence) -> bool {
     let given_ns = u128::from(evidence.cpus) * u128::from(evidence.duration_ns);
     evidence.cpus > 0 && u128::from(evidence.on_cpu_ns) * 10 >= given_ns * 9
-}
-
-/// That the readers used nearly all of the time of a few CPUs and none of the others, if so. Whether they may use more
-/// is not in a trace.
-fn few_cpus(evidence: &Evidence, reader: &str) -> String {
-    let (used, cpus) = (evidence.ran_on.len(), evidence.cpus as usize);
-    let share = evidence.on_cpu_ns as f64 / (used as f64 * evidence.duration_ns as f64);
-    if used == 0 || used >= cpus.min(SOCKET_CPUS) || share < 0.9 {
-        return String::new();
-    }
-    format!(
-        "; {reader} used {} of {used} of the host's {cpus} CPUs and none of the others: if these are all that {reader} \
-         may use (taskset, cpuset), allow more",
-        percent(share)
-    )
 }
 
 /// Which threads took the CPU, if some did most often.
@@ -355,8 +339,7 @@ mod tests {
 
     #[test]
     fn who_has_all_cpus_is_not_told_to_use_more_threads() {
-        let computing = |number: u64, record: &mut TimesliceRecord| {
-            record.cpu = (number % 2) as u32;
+        let computing = |_, record: &mut TimesliceRecord| {
             record.limited = limited([4, 96, 0, 0, 0]);
             (record.on_cpu_ns, record.sleep_ns) = (9_100_000, 900_000);
         };
@@ -372,28 +355,6 @@ mod tests {
         for cpus in [0, 2] {
             assert!(advice(cpus).ends_with("make the reader faster, or read in more threads"), "{}", advice(cpus));
         }
-    }
-
-    #[test]
-    fn who_uses_all_of_a_few_cpus_is_told_so() {
-        // Two threads, each on a CPU for 9.7 s in 10 s.
-        let advice = |cpus: u64| {
-            let computing = |number: u64, record: &mut TimesliceRecord| {
-                (record.tid, record.cpu) = (1 + (number % 2) as u32, 2 + (number % cpus) as u32);
-                record.limited = limited([4, 96, 0, 0, 0]);
-                (record.on_cpu_ns, record.sleep_ns) = (19_400_000, 600_000);
-            };
-            verdict_on(8, computing).sentence
-        };
-        assert!(
-            advice(2).ends_with(
-                "or read in more threads; the reader used 97 % of 2 of the host's 8 CPUs and none of the others: if \
-                 these are all that the reader may use (taskset, cpuset), allow more"
-            ),
-            "{}",
-            advice(2)
-        );
-        assert!(advice(3).ends_with("or read in more threads"), "{}", advice(3));
     }
 
     #[test]
