@@ -49,7 +49,7 @@ struct CacheInfo {
 /// An address of a device.
 #[derive(Debug)]
 struct Address {
-    /// By the count of ticks since the boot, in units of 10 ms; wraps after 497 days. `None` if the kernel does not say.
+    /// By the count of ticks since the boot, in units of 10 ms; wraps after 497 days. `None` if it is not said.
     created: Option<u32>,
 }
 
