@@ -188,9 +188,9 @@ fn an_interval_that_is_longer_than_the_daemon_waits_shows_what_happened_in_it() 
     let socket = path.to_str().expect("text");
     let daemon = Daemon::start(&["--live-socket", socket]);
     thread::scope(|scope| {
-        // After this scrape, the daemon makes a pass of its own a second before the view asks again.
+        // After this scrape, the daemon makes no pass of its own before the view asks again.
         scope.spawn(|| {
-            thread::sleep(Duration::from_secs(1));
+            thread::sleep(Duration::from_secs(5));
             daemon.scrape();
         });
         row_of(&reader, &mut tcpmon(&[]), &["--daemon", socket], 12);
