@@ -157,9 +157,7 @@ fn what_nobody_has_read_is_of_the_process_that_has_the_socket_open() {
     let lab = Lab::new();
     let daemon = Daemon::start(&[]);
     let port = free_port().unwrap();
-    let listener = lab.receiver().run(|| TcpListener::bind((lab.receiver().v4, port))).unwrap();
-    let mut client = lab.sender().run(|| TcpStream::connect((lab.receiver().v4, port))).unwrap();
-    let accepted = listener.accept().unwrap().0;
+    let (listener, mut client, accepted) = accepted_at(&lab, port);
     client.write_all(&[7; 5000]).unwrap();
     let own_name = std::fs::read_to_string("/proc/self/comm").unwrap();
     let is_of = |process: &str| waits_at(&daemon, port, process);
@@ -174,6 +172,15 @@ fn what_nobody_has_read_is_of_the_process_that_has_the_socket_open() {
         daemon.scrape().value("tcpmon_receive_bytes_total", &group("tail", port)) == Some(1000.0)
     });
     drop((listener, other));
+}
+
+/// A listener of this process at this port, and both ends of a connection that it has accepted.
+fn accepted_at(lab: &Lab, port: u16) -> (TcpListener, TcpStream, TcpStream) {
+    let address = (lab.receiver().v4, port);
+    let listener = lab.receiver().run(|| TcpListener::bind(address)).expect("the port is free");
+    let client = lab.sender().run(|| TcpStream::connect(address)).expect("it listens");
+    let accepted = listener.accept().expect("the connection").0;
+    (listener, client, accepted)
 }
 
 /// Waits until the 5,000 bytes that wait at this port are of this process, which is this one or `tail`.
@@ -196,9 +203,7 @@ fn what_its_reader_has_passed_on_is_of_the_process_that_has_the_socket_open() {
     let lab = Lab::new();
     let daemon = Daemon::start(&[]);
     let port = free_port().unwrap();
-    let listener = lab.receiver().run(|| TcpListener::bind((lab.receiver().v4, port))).unwrap();
-    let mut client = lab.sender().run(|| TcpStream::connect((lab.receiver().v4, port))).unwrap();
-    let mut accepted = listener.accept().unwrap().0;
+    let (listener, mut client, mut accepted) = accepted_at(&lab, port);
     client.write_all(&[7; 1000]).unwrap();
     accepted.read_exact(&mut [0; 1000]).unwrap();
     client.write_all(&[7; 5000]).unwrap();
