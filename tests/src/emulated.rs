@@ -107,8 +107,8 @@ pub fn may_lack_host_counters() -> bool {
     is_emulated()
 }
 
-/// An emulated CPU is as fast as what else the host does lets it be: the soak does not judge the time of a scrape.
-pub fn scrapes_vary() -> bool {
+/// An emulated CPU is as fast as what else the host does lets it be: the soak does not judge the CPU time of a page.
+pub fn cpu_time_varies() -> bool {
     is_emulated()
 }
 

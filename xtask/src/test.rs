@@ -65,13 +65,15 @@ fn steps(args: &Args) -> Result<()> {
     };
     // This build ends with minutes for one CPU.
     let build = || step("build", || build::dist(Arch::default()));
-    let ((_, tcpmon), tests) = at_once(
+    let ((_, tcpmon), (tests, units)) = at_once(
         || at_once(downloads, build),
         || {
-            step("build of the tests", || {
+            let tests = step("build of the tests", || {
                 process::run(cargo_test().arg("--no-run"))?;
                 executables::tests_and_programs(Arch::default())
-            })
+            })?;
+            // On the CPU that the other build leaves.
+            Ok((tests, step("unit tests", unit_tests)))
         },
     )?;
     let tests = IntegrationTests::of(tests, &tcpmon)?;
@@ -95,13 +97,14 @@ fn steps(args: &Args) -> Result<()> {
             &|| step("manifests for Kubernetes", || kubernetes::check(&tcpmon)),
         ])
     };
-    let waiting = || all(&[&|| step("unit tests", unit_tests), &|| step("tests that wait", || tests.side_by_side())]);
-    all(&[
+    let waiting = || step("tests that wait", || tests.side_by_side());
+    let others = all(&[
         &|| at_once(on_other_kernels, waiting).map(drop),
         &|| at_once(meanwhile, || step("tests that measure", || tests.one_by_one())).map(drop),
         &|| tests.not_supported(),
         &|| step("soak and fuzzing", || soak_and_fuzz(&tcpmon)),
-    ])
+    ]);
+    failures([units, others].into_iter().filter_map(Result::err))
 }
 
 /// Does all of it, also after a part has failed: a run takes long, and each should say all that it can.
@@ -207,13 +210,33 @@ impl<'a> IntegrationTests<'a> {
         failures(self.measuring.iter().filter_map(|test| run(test).err()))
     }
 
-    /// If the kernel lacks what a test is about, the test reports that instead of failing.
+    /// If the kernel lacks what a test is about, the test reports that instead of failing. On a host, only what the
+    /// document lists may be left out.
     fn not_supported(&self) -> Result<()> {
-        for line in fs::read_to_string(&self.report)?.lines() {
-            if let Some(because) = line.strip_prefix("not-supported\t") {
-                eprintln!("not supported on this kernel: {}", because.replace('\t', ", "));
-            }
-        }
+        let document = fs::read_to_string(workspace::root().join(vm::DOCUMENT))?;
+        let left_out = unlisted(&fs::read_to_string(&self.report)?, &document);
+        ensure!(left_out.is_empty(), "{} does not list what tests left out:\n{}", vm::DOCUMENT, left_out.join("\n"));
         Ok(())
+    }
+}
+
+/// What tests have left out by their report, in the form of the document's list and without what it lists.
+fn unlisted(report: &str, document: &str) -> Vec<String> {
+    let item = |line: &str| {
+        let (because, place) = line.strip_prefix("not-supported\t")?.split_once('\t')?;
+        let file = Path::new(place.split(':').next()?).file_stem()?.to_str()?;
+        Some(format!("- `{file}`: {because}."))
+    };
+    report.lines().filter_map(item).filter(|item| !document.lines().any(|line| line == item)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_out_and_not_listed_is_named() {
+        let report = "not-supported\tno NIC\ttests/rings.rs:86\nverifier\tx\nnot-supported\tone CPU\ttests/cpus.rs:3\n";
+        assert_eq!(unlisted(report, "On a host:\n\n- `rings`: no NIC.\n"), ["- `cpus`: one CPU."]);
     }
 }

@@ -28,6 +28,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 
+pub use document::FILE as DOCUMENT;
 use guest::Guest;
 use kernels::{Brief, Expectation, KERNELS, Kernel};
 use machine::{End, Machine};

@@ -22,7 +22,7 @@ use tcpmon_tests::{Daemon, Lab, emulated, eventually, interrupt};
 
 use traffic::Steady;
 use trend::Trend;
-use watch::{FIGURES, SCRAPE, Watch};
+use watch::{FIGURES, PAGE_CPU, Watch};
 use world::World;
 
 /// Run tcpmon under churn, faults and hostile clients, and check all the time that its numbers hold
@@ -199,7 +199,7 @@ fn section(world: &World, watch: &Watch<'_>, begun: Instant) -> Section {
         let warm = samples.partition_point(|sample| sample.0 < from.as_secs_f64());
         let Some(trend) = Trend::of(&samples[warm..]) else { continue };
         table.row(vec![(*name).to_owned(), format!("{:.1}", trend.median), trend.to_string()]);
-        let judged = judged && !(emulated::scrapes_vary() && *name == SCRAPE);
+        let judged = judged && !(emulated::cpu_time_varies() && *name == PAGE_CPU);
         if judged && trend.grows(*least) {
             world.find(&format!("{name} grows: {trend}, median {:.1}", trend.median));
         }

@@ -17,6 +17,9 @@ const SUMS: [&str; 2] = ["tcpmon_receive_bytes_total", "tcpmon_receive_read_byte
 /// Time for which the daemon may hold a new group at zero, and some for the first page after that.
 const NEWBORN: Duration = Duration::from_secs(75);
 
+/// Requests whose times a finding tells.
+const REQUESTS: usize = 10;
+
 /// Loss of connections whose end no program saw: as many as the kernel hid.
 const UNSEEN: &str = "socket_end";
 
@@ -30,11 +33,11 @@ pub const FIGURES: [(&str, f64); 9] = [
     ("entries in drops", 16.0),
     ("groups", 8.0),
     ("hidden groups", 100.0),
-    (SCRAPE, 2.0),
+    (PAGE_CPU, 2.0),
 ];
 
-/// The only figure that is a time.
-pub const SCRAPE: &str = "scrape (ms)";
+/// The only figure that is a time: of the CPU, so that it does not depend on what else the host does.
+pub const PAGE_CPU: &str = "CPU time of a page (ms)";
 
 /// The watcher of one daemon.
 pub struct Watch<'w> {
@@ -50,6 +53,8 @@ pub struct Watch<'w> {
     pub lost: BTreeMap<String, f64>,
     /// Pages seen.
     pub pages: u64,
+    /// When the last of them were asked for, seconds.
+    requests: Vec<f64>,
     /// Bytes on the last page, all groups together.
     pub received: f64,
     /// Alarms in the kernel's log before the run.
@@ -70,6 +75,7 @@ impl<'w> Watch<'w> {
             groups: [(0, world.begun); Flow::EXACT.len()],
             lost: BTreeMap::new(),
             pages: 0,
+            requests: Vec::new(),
             received: 0.0,
             alarms: alarms().len(),
             hidden: HiddenEnds::start(),
@@ -81,7 +87,7 @@ impl<'w> Watch<'w> {
     pub fn look(&mut self) {
         let least = self.certain();
         let before = CpuCounters::read();
-        let (text, time) = self.page();
+        let (text, time, cpu) = self.page();
         let after = CpuCounters::read();
         let most = self.possible();
         let page = match Page::parse(&text) {
@@ -97,27 +103,30 @@ impl<'w> Watch<'w> {
             self.world.find(&error);
         }
         self.note_losses(&page);
-        self.sample(&page, time);
+        self.sample(&page, cpu);
         self.check_log();
     }
 
-    /// A page that covers everything before this call, and how long the daemon took for one. Older ones, which others
-    /// have asked for, are pages of this scraper, too: a new group may be at zero on one of them.
-    fn page(&mut self) -> (String, Duration) {
+    /// A page that covers everything before this call, how long it took, and the daemon's CPU time meanwhile. Older
+    /// ones, which others have asked for, are pages of this scraper, too: a new group may be at zero on one of them.
+    fn page(&mut self) -> (String, Duration, Duration) {
         let asked = monotonic_ns();
         loop {
-            let begun = Instant::now();
+            let (begun, cpu) = (Instant::now(), truth::cpu_time(self.daemon.pid()));
             let answer = self.daemon.get_shared("/metrics", "text/plain");
-            let time = begun.elapsed();
+            let (time, cpu) = (begun.elapsed(), truth::cpu_time(self.daemon.pid()) - cpu);
             if answer.status != 200 {
                 self.world.find(&format!("/metrics answered {}", answer.status));
             }
             let text = String::from_utf8_lossy(&answer.body).into_owned();
+            self.requests.push(begun.duration_since(self.world.begun).as_secs_f64());
+            self.requests.drain(..self.requests.len().saturating_sub(REQUESTS));
+            // The daemon waits for this scraper by the times between its requests, before a new group leaves zero.
             if let Err(error) = self.physics.page(&text) {
-                self.world.find(&error);
+                self.world.find(&format!("{error}; requests at {:.1?} s", self.requests));
             }
             if answer.began_ns.is_none_or(|began| began >= asked) {
-                return (text, time);
+                return (text, time, cpu);
             }
         }
     }
@@ -181,7 +190,7 @@ impl<'w> Watch<'w> {
         }
     }
 
-    fn sample(&mut self, page: &Page, time: Duration) {
+    fn sample(&mut self, page: &Page, cpu: Duration) {
         let at = self.world.begun.elapsed().as_secs_f64();
         let pid = self.daemon.pid();
         let count = |folder: &str| fs::read_dir(format!("/proc/{pid}/{folder}")).map_or(0, Iterator::count) as f64;
@@ -195,7 +204,7 @@ impl<'w> Watch<'w> {
             entries("drops"),
             entries("groups"),
             entries("groups_hidden"),
-            time.as_secs_f64() * 1e3,
+            cpu.as_secs_f64() * 1e3,
         ];
         for (samples, value) in self.samples.iter_mut().zip(values) {
             samples.push((at, value));
@@ -212,7 +221,7 @@ impl<'w> Watch<'w> {
 
     /// Checks, when nothing is sent any more, that every sum is exact. `Err` tells what is missing.
     pub fn all_is_exact(&mut self) -> Result<(), String> {
-        let (text, _) = self.page();
+        let (text, ..) = self.page();
         let page = Page::parse(&text)?;
         for flow in Flow::EXACT {
             let (service, account) = (format!("local:{}", flow.port()), flow.account(self.world));
