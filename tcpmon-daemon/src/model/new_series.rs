@@ -19,8 +19,8 @@ const MAX_HOLD: Duration = Duration::from_secs(60);
 /// A client that stays away for longer than this counts as a new client when it comes back.
 const CLIENT_TTL: Duration = Duration::from_secs(300);
 
-/// Intervals of a client that are remembered: one that asks twice at once is as regular as before.
-const INTERVALS: usize = 4;
+/// Intervals of a client that are remembered at most.
+const INTERVALS: usize = 8;
 
 /// Maximum number of clients that are remembered; a new one replaces the one that has stayed away for longest.
 const MAX_CLIENTS: usize = 64;
@@ -38,8 +38,9 @@ pub struct NewSeries {
 #[derive(Debug)]
 struct Scraper {
     last: Instant,
-    /// Times between its last requests, at most [`INTERVALS`]; none if it has requested only one page.
-    intervals: VecDeque<Duration>,
+    /// Ends and lengths of those of its last intervals after which no longer one has come, so the first is the longest;
+    /// none if it has requested only one page.
+    intervals: VecDeque<(Instant, Duration)>,
 }
 
 /// What is known about a group since it was created.
@@ -80,12 +81,7 @@ impl NewSeries {
     fn record_request(&mut self, client: &str, now: Instant) -> Option<Instant> {
         self.clients.retain(|_, client| now.duration_since(client.last) < CLIENT_TTL);
         if let Some(client) = self.clients.get_mut(client) {
-            let before = std::mem::replace(&mut client.last, now);
-            if client.intervals.len() == INTERVALS {
-                client.intervals.pop_front();
-            }
-            client.intervals.push_back(now.duration_since(before));
-            return Some(before);
+            return Some(client.request(now));
         }
         if self.clients.len() >= MAX_CLIENTS {
             let oldest = self.clients.iter().min_by_key(|(_, client)| client.last).map(|(name, _)| name.clone());
@@ -179,9 +175,20 @@ impl NewSeries {
 }
 
 impl Scraper {
-    /// Whether the client requests pages regularly, and is not overdue by more than the longest of its last intervals.
+    /// Records a request, and returns the time of the one before.
+    fn request(&mut self, now: Instant) -> Instant {
+        let before = std::mem::replace(&mut self.last, now);
+        let interval = now.duration_since(before);
+        self.intervals.retain(|(end, longer)| now.duration_since(*end) < CLIENT_TTL && *longer > interval);
+        self.intervals.truncate(INTERVALS - 1);
+        self.intervals.push_back((now, interval));
+        before
+    }
+
+    /// Whether the client requests pages regularly, and is not overdue by more than the longest interval of the last
+    /// [`CLIENT_TTL`]: one that asks some times at once, or has little CPU for a moment, is as regular as before.
     fn is_awaited(&self, now: Instant) -> bool {
-        self.intervals.iter().max().is_some_and(|longest| now.duration_since(self.last) <= 2 * *longest)
+        self.intervals.front().is_some_and(|(_, longest)| now.duration_since(self.last) <= 2 * *longest)
     }
 }
 
@@ -291,11 +298,22 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_twice_at_once_is_waited_for_as_long_as_before() {
+    fn who_asks_many_times_at_once_is_waited_for_as_long_as_before() {
         let mut pages = Pages::new();
-        pages.regular("a", [0, 10, 20, 20]);
+        pages.regular("a", [0, 10].into_iter().chain([20; 20]));
         assert_eq!([pages.received("b", 25, 24), pages.received("b", 26, 24)], [0, 0]);
         assert_eq!([pages.received("a", 30, 24), pages.received("b", 31, 24)], [0, 100]);
+    }
+
+    #[test]
+    fn the_longest_interval_of_five_minutes_says_how_long_a_client_is_waited_for() {
+        let mut pages = Pages::new();
+        pages.regular("a", [0, 20].into_iter().chain((22..330).step_by(2)));
+        assert_eq!([pages.received("b", 335, 334), pages.received("b", 340, 334)], [0, 100], "20 s were too long ago");
+        let mut pages = Pages::new();
+        pages.regular("a", [0, 20].into_iter().chain((22..300).step_by(2)));
+        assert_eq!([pages.received("b", 325, 324), pages.received("b", 330, 324)], [0, 0]);
+        assert_eq!([pages.received("a", 331, 324), pages.received("b", 332, 324)], [0, 100]);
     }
 
     #[test]
