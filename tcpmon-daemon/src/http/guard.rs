@@ -1,7 +1,8 @@
 //! What protects the endpoint, in a form in which an old and a new web config file can be compared.
 //!
 //! A file that is being written may be empty or cut anywhere for a moment, and must not weaken the endpoint in that
-//! time. A reload therefore keeps every guard; a restart does not.
+//! time. A reload therefore keeps every guard, except that the rest of a cut file replaces what was read of it; a
+//! restart keeps none.
 
 use std::fmt;
 

@@ -4,7 +4,7 @@
 mod tests;
 
 use std::{
-    fs,
+    fmt, fs,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -16,7 +16,7 @@ use tracing::{error, info};
 
 use super::{
     connections::Client,
-    guard,
+    guard::{self, Guard},
     login::Passwords,
     serve::Login,
     web_config::{Policy, WebConfigFile},
@@ -37,9 +37,22 @@ pub struct WebConfig {
 #[derive(Debug)]
 struct WebConfigState {
     policy: Arc<Policy>,
+    /// The web config file from which that was read.
+    text: Text,
+    /// The guards that were in force before it.
+    before: Vec<Guard>,
     checked: Instant,
     files: Vec<FileStamp>,
     problem: Option<String>,
+}
+
+/// The text of a web config file. It may have a private key in it, which must not appear in logs.
+struct Text(String);
+
+impl fmt::Debug for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Text").finish_non_exhaustive()
+    }
 }
 
 /// A file and the metadata by which a change is detected; `None` if the file does not exist.
@@ -77,11 +90,13 @@ impl WebConfig {
 
     pub(super) fn read_with_interval(file: &Path, check_interval: Duration) -> Result<Self, WebConfigError> {
         let error = |problem| WebConfigError { file: file.to_owned(), problem };
-        let (files, policy) = load(file);
-        let policy = policy.map_err(error)?;
+        let (files, loaded) = load(file);
+        let (text, policy) = loaded.map_err(error)?;
+        let before = policy.guards.clone();
         let passwords =
             Passwords::new().map_err(|_| error("the system supplies no random numbers: try again".into()))?;
-        let state = WebConfigState { policy: Arc::new(policy), checked: Instant::now(), files, problem: None };
+        let policy = Arc::new(policy);
+        let state = WebConfigState { policy, text, before, checked: Instant::now(), files, problem: None };
         Ok(Self { file: file.to_owned(), check_interval, passwords: Arc::new(passwords), state: Mutex::new(state) })
     }
 
@@ -131,10 +146,9 @@ impl WebConfig {
         }
         let (files, loaded) = load(&self.file);
         state.files = files;
-        match loaded.and_then(|new| refuse_downgrade(&state.policy, new)) {
-            Ok(policy) => {
+        match loaded.and_then(|(text, policy)| state.take(text, policy)) {
+            Ok(()) => {
                 info!(file = %self.file.display(), "reloaded the web config file");
-                state.policy = Arc::new(policy);
                 state.problem = None;
             }
             Err(problem) => {
@@ -147,20 +161,29 @@ impl WebConfig {
     }
 }
 
-/// The new policy, if it protects the endpoint in everything in which the old one does.
-fn refuse_downgrade(old: &Policy, new: Policy) -> Result<Policy, String> {
-    Ok(Policy { guards: guard::keep(&old.guards, new.guards)?, ..new })
+impl WebConfigState {
+    /// Puts a policy in force if it protects the endpoint in everything in which the old one does. That is the one in
+    /// force, unless the file only goes on where the one in force ends: that one may have been cut in the middle of a
+    /// value or a list, so the old one is what was in force before it.
+    fn take(&mut self, text: Text, new: Policy) -> Result<(), String> {
+        let goes_on = text.0.starts_with(&*self.text.0);
+        let old = if goes_on { self.before.clone() } else { self.policy.guards.clone() };
+        self.policy = Arc::new(Policy { guards: guard::keep(&old, new.guards)?, ..new });
+        (self.text, self.before) = (text, old);
+        Ok(())
+    }
 }
 
 /// The state of every file is recorded before it is read, so that the next check notices a change during the read.
-fn load(file: &Path) -> (Vec<FileStamp>, Result<Policy, String>) {
+fn load(file: &Path) -> (Vec<FileStamp>, Result<(Text, Policy), String>) {
     let mut files = vec![FileStamp::of(file)];
     let folder = file.parent().unwrap_or(Path::new(""));
-    let policy = WebConfigFile::read(file).and_then(|written| {
+    let loaded = WebConfigFile::text(file).and_then(|text| {
+        let written = WebConfigFile::parse(&text)?;
         files.extend(written.files(folder).iter().map(|file| FileStamp::of(file)));
-        written.policy(folder)
+        Ok((Text(text), written.policy(folder)?))
     });
-    (files, policy)
+    (files, loaded)
 }
 
 impl FileStamp {

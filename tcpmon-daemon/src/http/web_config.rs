@@ -64,16 +64,14 @@ const HEADERS: [(&str, &[&str]); 5] = [
 ];
 
 impl WebConfigFile {
-    /// Reads the file, but none of the files that it names. An error has the place, what is wrong, and what would be
-    /// right.
-    pub(super) fn read(file: &Path) -> Result<Self, String> {
-        let text = fs::read_to_string(file).map_err(|error| {
-            format!("{error}: choose another file with --web.config.file, or omit it for plain HTTP")
-        })?;
-        Self::parse(&text)
+    /// The text of the file. An error has what is wrong, and what would be right.
+    pub(super) fn text(file: &Path) -> Result<String, String> {
+        fs::read_to_string(file)
+            .map_err(|error| format!("{error}: choose another file with --web.config.file, or omit it for plain HTTP"))
     }
 
-    /// The same for the content of the file.
+    /// What the text says; none of the files that it names is read. An error has the place, what is wrong, and what
+    /// would be right.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
             return Ok(Self::default());

@@ -152,6 +152,54 @@ fn a_file_that_is_cut_anywhere_makes_the_endpoint_no_weaker() {
     assert!(web.problem().is_some_and(|problem| problem.starts_with("tls_server_config: ")), "{:?}", web.problem());
 }
 
+/// As if each piece was written after a reload had read those before it.
+#[test]
+fn the_rest_of_a_cut_file_replaces_what_was_taken_of_it() {
+    let folder = Folder::new();
+    folder.pair("a");
+    let tls = "tls_server_config:\n  cert_file: pair.pem\n  key_file: pair.pem\n";
+    let names = tls.to_owned()
+        + "  client_ca_file: pair.pem\n  client_auth_type: RequireAndVerifyClientCert\n  client_allowed_sans:\n    - a";
+    for pieces in [
+        ["http_server_config:\n  headers:\n    Content-Security-Policy: default-src", " 'no", "ne'\n"],
+        [names.as_str(), ".exam", "ple\n    - b.example\n"],
+        [tls, "  curve_preferences:\n    - X25519", "\n    - CurveP256\n"],
+        [tls, "  min_version: TLS12\n", "  max_version: TLS12\n"],
+    ] {
+        let web = folder.web(USER);
+        let mut text = USER.to_owned();
+        for piece in pieces {
+            text += piece;
+            folder.write("web.yml", &text);
+            assert_eq!(web.problem(), None, "{text}");
+        }
+    }
+}
+
+#[test]
+fn what_was_in_force_before_a_file_is_kept_by_its_rest_and_what_is_in_force_by_any_other_file() {
+    let folder = Folder::new();
+    let header = "http_server_config:\n  headers:\n    Content-Security-Policy: default-src 'none'";
+    // Since the start.
+    let web = folder.web(header);
+    folder.write("web.yml", &format!("{header} *\n"));
+    assert!(web.problem().is_some_and(|problem| problem.contains("restart")));
+    // Since a reload.
+    let web = folder.web(USER);
+    folder.write("web.yml", &format!("{USER}{header}"));
+    assert_eq!(web.problem(), None);
+    let policy = web.policy();
+    for weaker in [format!("{USER}{}", header.replace("'none'", "*")), USER.to_owned(), String::new()] {
+        folder.write("web.yml", &weaker);
+        assert!(web.problem().is_some_and(|problem| problem.contains("restart")), "{weaker}");
+        assert!(Arc::ptr_eq(&policy, &web.policy()), "{weaker}");
+    }
+    folder.write("web.yml", &format!("{USER}{header}; sandbox"));
+    assert_eq!(web.problem(), None);
+    folder.write("web.yml", header);
+    assert!(web.problem().is_some_and(|problem| problem.starts_with("basic_auth_users: ")), "{:?}", web.problem());
+}
+
 #[test]
 fn what_a_reload_may_not_weaken_is_named_and_a_new_password_is_taken() {
     let folder = Folder::new();

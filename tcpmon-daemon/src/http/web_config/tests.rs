@@ -26,7 +26,7 @@ impl Folder {
     fn load(&self, text: &str) -> Result<Policy, String> {
         let file = self.0.path().join("web.yml");
         fs::write(&file, text).expect("written");
-        WebConfigFile::read(&file)?.policy(self.0.path())
+        WebConfigFile::parse(&WebConfigFile::text(&file)?)?.policy(self.0.path())
     }
 
     #[track_caller]
