@@ -12,6 +12,7 @@ mod tests;
 mod veths;
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
 use std::io;
 
 use super::link::{self, Link, LinkStats};
@@ -139,13 +140,13 @@ fn query_driver(
     }
     let mut answers = DriverReport::default();
     let mut count = 0;
-    match ethtool.driver(&link.name) {
+    match ethtool.driver(&link.system_name) {
         Ok(driver) => (answers.driver, count) = (driver.name, driver.statistics),
         // The driver does not report its name: it counts as unknown.
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
         Err(error) => note(notes, &link.name, "the name of its driver", error, "it is treated as an unknown driver")?,
     }
-    match ethtool.receive_ring(&link.name) {
+    match ethtool.receive_ring(&link.system_name) {
         Ok(ring) => answers.ring = ring,
         Err(error) => note(notes, &link.name, "its receive ring", error, "its size is missing")?,
     }
@@ -153,7 +154,7 @@ fn query_driver(
         || drivers::counters(&answers.driver).iter().any(|counter| matches!(counter, OverrunCounter::Statistic(_)));
     if count > 0 && wanted() {
         let known = positions.entry(link.index).or_default();
-        match read_statistics(ethtool, &link.name, &answers.driver, count, known) {
+        match read_statistics(ethtool, &link.system_name, &answers.driver, count, known) {
             Ok(statistics) => answers.statistics = statistics,
             Err(error) => {
                 let what = format!("the statistics of its driver {}", answers.driver);
@@ -184,7 +185,7 @@ fn note(notes: &mut Vec<String>, device: &str, what: &str, error: io::Error, los
 /// Reads the wanted statistics of a driver.
 fn read_statistics(
     ethtool: &mut Ethtool,
-    device: &str,
+    device: &OsStr,
     driver: &str,
     count: usize,
     known: &mut StatisticPositions,

@@ -3,7 +3,7 @@
 //! Only what is used is decoded. The kernel passes on some names as whoever set them has written them, in any encoding:
 //! an attribute that is not as expected costs that attribute, and nothing else.
 
-use std::io;
+use std::{ffi::OsString, io, os::unix::ffi::OsStringExt as _};
 
 use netlink_packet_core::{NlaBuffer, NlasIterator};
 use netlink_sys::protocols::NETLINK_ROUTE;
@@ -45,7 +45,10 @@ pub(crate) struct InterfaceInfo {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Link {
     pub(crate) index: u32,
+    /// Its name as it is shown.
     pub(crate) name: String,
+    /// Its name in requests to the kernel: any bytes.
+    pub(crate) system_name: OsString,
     /// Bytes; `None` if the kernel does not say.
     pub(crate) mtu: Option<u32>,
     /// Its queueing discipline; empty if the kernel does not say.
@@ -113,7 +116,10 @@ impl Link {
     fn take(&mut self, attribute: &NlaBuffer<&[u8]>) {
         let value = attribute.value();
         match attribute.kind() {
-            IFLA_IFNAME => self.name = text(value),
+            IFLA_IFNAME => {
+                self.name = shown_name(value);
+                self.system_name = OsString::from_vec(before_zero(value).to_vec());
+            }
             IFLA_MTU => self.mtu = u32::read_from_bytes(value).ok(),
             IFLA_QDISC => self.qdisc = text(value),
             IFLA_OPERSTATE => self.is_up = value.first().is_some_and(|state| WORKING.contains(state)),
@@ -130,8 +136,24 @@ impl Link {
 
 /// A name, which ends with a zero.
 pub(super) fn text(value: &[u8]) -> String {
+    String::from_utf8_lossy(before_zero(value)).into_owned()
+}
+
+fn before_zero(value: &[u8]) -> &[u8] {
     let end = value.iter().position(|byte| *byte == 0).unwrap_or(value.len());
-    String::from_utf8_lossy(&value[..end]).into_owned()
+    &value[..end]
+}
+
+/// The name of a device, which may end with a zero, as text: bytes that are not UTF-8, and backslashes, are
+/// written as `\xff`. No two names become the same text, because that would be two series with the same labels.
+pub(crate) fn shown_name(name: &[u8]) -> String {
+    let shown = |byte: &u8| format!("\\x{byte:02x}");
+    let chunks = before_zero(name).utf8_chunks();
+    let parts = chunks.flat_map(|chunk| {
+        let valid = chunk.valid().replace('\\', "\\x5c");
+        [valid, chunk.invalid().iter().map(shown).collect()]
+    });
+    parts.collect()
 }
 
 #[cfg(test)]
@@ -171,9 +193,9 @@ mod tests {
             attribute(IFLA_PARENT_DEV_NAME, b"0000:00:03.0\0"),
         ]);
         let counters = Some(LinkStats { rx_missed_errors: 5, ..LinkStats::default() });
-        let (name, qdisc) = ("eth0".to_owned(), "mq".to_owned());
-        let (is_on_a_bus, is_up, is_veth) = (true, true, true);
-        let expected = Link { index: 7, name, mtu: Some(9000), qdisc, is_on_a_bus, is_up, is_veth, counters };
+        let (name, system_name, qdisc) = ("eth0".to_owned(), "eth0".into(), "mq".to_owned());
+        let (mtu, is_on_a_bus, is_up, is_veth) = (Some(9000), true, true, true);
+        let expected = Link { index: 7, name, system_name, mtu, qdisc, is_on_a_bus, is_up, is_veth, counters };
         assert_eq!(found, expected);
         assert_eq!(link(&[]), Link { index: 7, ..Link::default() });
     }
@@ -187,10 +209,26 @@ mod tests {
             attribute(IFLA_LINKINFO, b"\xff\xff\xff\xff"),
             attribute(IFLA_IFNAME, b"eth0\0"),
         ]);
-        assert_eq!(found, Link { index: 7, name: "eth0".to_owned(), ..Link::default() });
+        let (name, system_name) = ("eth0".to_owned(), "eth0".into());
+        assert_eq!(found, Link { index: 7, name, system_name, ..Link::default() });
         // The length of the last one is wrong.
         let found = link(&[attribute(IFLA_IFNAME, b"eth1\0"), vec![255, 255, 4, 0]]);
         assert_eq!(found.name, "eth1");
+    }
+
+    #[test]
+    fn a_name_that_is_not_utf_8_is_kept_for_requests_and_looks_like_no_other() {
+        let names: [(&[u8], &str); 5] = [
+            (b"eth\xff", "eth\\xff"),
+            (b"eth\xfe", "eth\\xfe"),
+            (b"eth\\xff", "eth\\x5cxff"),
+            (b"\xe2\x82\xff0", "\\xe2\\x82\\xff0"),
+            ("b\u{fc}ro".as_bytes(), "b\u{fc}ro"),
+        ];
+        for (bytes, shown) in names {
+            let found = link(&[attribute(IFLA_IFNAME, &[bytes, b"\0"].concat())]);
+            assert_eq!((&*found.name, found.system_name.into_vec()), (shown, bytes.to_vec()));
+        }
     }
 
     #[test]

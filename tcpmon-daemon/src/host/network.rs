@@ -2,7 +2,7 @@
 //! sockets.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap},
     fmt::Display,
     io,
     path::{Path, PathBuf},
@@ -62,6 +62,9 @@ struct EventsRead {
     snmp: bool,
 }
 
+/// Whether the calling thread's namespace is younger than a time, at another one: [`addresses::are_younger_than`].
+type IsYoungerThan = fn(u64, u64) -> io::Result<bool>;
+
 /// The namespace of tcpmon itself: no namespace has this inode number or cookie.
 const OWN: u64 = 0;
 
@@ -79,6 +82,12 @@ impl NamespaceReader {
         let events = self.read_events(OWN, InitialValues::Baseline);
         let stuck = self.read_stuck(OWN);
         let others = if self.without_events && self.without_stuck { Ok(String::new()) } else { self.read_others() };
+        // Also those that could not be read: they would count again from their creation.
+        for cookie in self.cookies.values() {
+            self.tcp_events.keep(*cookie);
+            self.ip_events.keep(*cookie);
+            self.connection_opens.keep(*cookie);
+        }
 
         let missing = "TcpExt and IpExt counters, time under memory pressure, opened connections";
         let events = report.record_parsed("netstat", missing, || events);
@@ -136,27 +145,33 @@ impl NamespaceReader {
     }
 
     /// Reads the namespace that the calling thread is in. Returns what could not be read of it; empty if nothing.
-    fn read_other(&mut self, inode: u64) -> Result<String, String> {
+    fn read_other(&mut self, inode: u64, is_younger_than: IsYoungerThan) -> String {
+        let events = self.read_other_events(inode, is_younger_than).unwrap_or_else(|error| error);
+        let stuck = self.read_stuck(inode).unwrap_or_else(|error| error);
+        [events, stuck].into_iter().filter(|problem| !problem.is_empty()).collect::<Vec<_>>().join("; ")
+    }
+
+    /// Adds the counters of that namespace, unless it cannot be known how their first values count: then they are left
+    /// for the next sample. Returns what was skipped; empty if nothing was.
+    fn read_other_events(&mut self, inode: u64, is_younger_than: IsYoungerThan) -> Result<String, String> {
+        if self.without_events {
+            return Ok(String::new());
+        }
         let cookie = namespaces::cookie()
             .map_err(|error| format!("cannot read its cookie ({error}): boot Linux 5.14 or newer"))?;
-        let first = self.initial_values(cookie)?;
         self.cookies.insert(inode, cookie);
-        let events = match self.read_events(cookie, first) {
-            Ok(parsed) => parsed.skipped.to_string(),
-            Err(error) => error.to_string(),
-        };
-        let stuck = self.read_stuck(inode).unwrap_or_else(|error| error);
-        Ok([events, stuck].into_iter().filter(|problem| !problem.is_empty()).collect::<Vec<_>>().join("; "))
+        let first = self.initial_values(cookie, is_younger_than)?;
+        self.read_events(cookie, first).map(|parsed| parsed.skipped.to_string()).map_err(|error| error.to_string())
     }
 
     /// What the first values of the namespace are that the calling thread is in. When tcpmon has first found it says
     /// nothing: one that only descriptors hold open is found when a process enters it.
-    fn initial_values(&self, cookie: u64) -> Result<InitialValues, String> {
+    fn initial_values(&self, cookie: u64, is_younger_than: IsYoungerThan) -> Result<InitialValues, String> {
         // They matter once.
-        if self.without_events || self.tcp_events.has(cookie) {
+        if self.tcp_events.has(cookie) {
             return Ok(InitialValues::Baseline);
         }
-        let is_young = addresses::are_younger_than(self.began_ns, monotonic_ns());
+        let is_young = is_younger_than(self.began_ns, monotonic_ns());
         let is_young = is_young.map_err(|error| format!("cannot list its addresses over rtnetlink ({error})"))?;
         Ok(if is_young { InitialValues::Counts } else { InitialValues::Baseline })
     }
@@ -169,31 +184,20 @@ impl NamespaceReader {
         self.cookies.retain(|inode, _| found.others.contains_key(inode));
         let (mut refused, mut incomplete) = (Vec::new(), Vec::new());
         let begin = Instant::now();
-        let mut visited = HashSet::new();
         for (inode, path) in starting_after(&found.others, self.last) {
             if begin.elapsed() > TIME_BUDGET {
                 break;
             }
             self.last = *inode;
-            match original.run_in(path, || self.read_other(*inode)) {
-                Ok(Ok(problems)) => {
-                    visited.insert(*inode);
-                    if !problems.is_empty() {
-                        incomplete.push(describe_namespace(*inode, path, &problems));
-                    }
-                }
-                Ok(Err(error)) => incomplete.push(describe_namespace(*inode, path, &error)),
+            match original.run_in(path, || self.read_other(*inode, addresses::are_younger_than)) {
+                Ok(problems) if problems.is_empty() => {}
+                Ok(problems) => incomplete.push(describe_namespace(*inode, path, &problems)),
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     refused.push(describe_namespace(*inode, path, &error));
                 }
                 // The namespace is gone, or is not a network namespace.
                 Err(_) => {}
             }
-        }
-        for (_, cookie) in self.cookies.iter().filter(|(inode, _)| !visited.contains(inode)) {
-            self.tcp_events.keep(*cookie);
-            self.ip_events.keep(*cookie);
-            self.connection_opens.keep(*cookie);
         }
         Ok(unreadable_namespaces(&refused, &incomplete, found.others.len(), found.hidden_processes))
     }
@@ -291,6 +295,17 @@ mod tests {
         assert!(
             text.starts_with("tcpmon may not enter 1 of the 12 ") && text.contains("give it CAP_SYS_ADMIN; tcpmon")
         );
+    }
+
+    #[test]
+    fn a_namespace_whose_addresses_cannot_be_listed_lacks_only_its_counters_until_they_can() {
+        let mut reader = NamespaceReader::new();
+        let cookie = namespaces::cookie().expect("Linux 5.14");
+        let problems = reader.read_other(7, |_, _| Err(io::Error::from_raw_os_error(libc::ENOBUFS)));
+        assert!(problems.starts_with("cannot list its addresses over rtnetlink (No buffer space"), "{problems}");
+        assert!(reader.stuck.contains_key(&7) && !reader.tcp_events.has(cookie));
+        assert_eq!(reader.read_other(7, |_, _| Ok(true)), "");
+        assert!(reader.tcp_events.has(cookie));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeMap,
+    ffi::OsStr,
     fs, io,
     path::{Path, PathBuf},
 };
@@ -48,21 +49,21 @@ impl Interface {
     fn facts(&self, qdiscs: &io::Result<Vec<Qdisc>>) -> DeviceFacts {
         DeviceFacts {
             name: self.0.name.clone(),
-            driver: answer(&self.0.name, &|ethtool, name| Ok(ethtool.driver(name)?.name)).into(),
-            speed: answer(&self.0.name, &|ethtool, name| ethtool.bits_per_second(name))
+            driver: answer(&self.0.system_name, &|ethtool, name| Ok(ethtool.driver(name)?.name)).into(),
+            speed: answer(&self.0.system_name, &|ethtool, name| ethtool.bits_per_second(name))
                 .and_then(|speed| if speed > 0 { Ok(speed) } else { Err("its driver reports no speed".into()) })
                 .into(),
             mtu: self.0.mtu.map(u64::from).ok_or("rtnetlink does not report it").into(),
             qdisc: Fact::Known(self.0.qdisc.clone()),
             queue_qdiscs: queue_qdiscs(&self.0, qdiscs).into(),
-            ring: answer(&self.0.name, &|ethtool, name| ethtool.receive_ring(name)).into(),
-            gro: answer(&self.0.name, &|ethtool, name| ethtool.has_gro(name)).into(),
-            lro: answer(&self.0.name, &|ethtool, name| ethtool.has_lro(name)).into(),
-            gro_hw: answer(&self.0.name, &|ethtool, name| ethtool.has_feature(name, "rx-gro-hw")).into(),
-            channels: answer(&self.0.name, &|ethtool, name| ethtool.channels(name)).into(),
-            coalescing: answer(&self.0.name, &|ethtool, name| ethtool.coalescing(name)).into(),
+            ring: answer(&self.0.system_name, &|ethtool, name| ethtool.receive_ring(name)).into(),
+            gro: answer(&self.0.system_name, &|ethtool, name| ethtool.has_gro(name)).into(),
+            lro: answer(&self.0.system_name, &|ethtool, name| ethtool.has_lro(name)).into(),
+            gro_hw: answer(&self.0.system_name, &|ethtool, name| ethtool.has_feature(name, "rx-gro-hw")).into(),
+            channels: answer(&self.0.system_name, &|ethtool, name| ethtool.channels(name)).into(),
+            coalescing: answer(&self.0.system_name, &|ethtool, name| ethtool.coalescing(name)).into(),
             pcie: self.read(|device| Ok(device.pcie())),
-            flow_control: answer(&self.0.name, &|ethtool, name| ethtool.sends_pause_frames(name)).into(),
+            flow_control: answer(&self.0.system_name, &|ethtool, name| ethtool.sends_pause_frames(name)).into(),
             numa_node: self
                 .read(|device| device.bus("numa_node").map_or(Ok(None), |path| Ok(file(path)?.parse().ok()))),
             local_cpus: self
@@ -76,7 +77,7 @@ impl Interface {
 
     /// Reads from sysfs, if that shows this device.
     fn read<T>(&self, read: impl FnOnce(&Sysfs) -> Result<T, String>) -> Fact<T> {
-        let folder = PathBuf::from("/sys/class/net").join(&self.0.name);
+        let folder = PathBuf::from("/sys/class/net").join(&self.0.system_name);
         let index = file(folder.join("ifindex"));
         if index.is_ok_and(|index| index == self.0.index.to_string()) {
             read(&Sysfs(folder)).into()
@@ -100,10 +101,10 @@ fn queue_qdiscs(link: &Link, qdiscs: &io::Result<Vec<Qdisc>>) -> Result<BTreeMap
     }
 }
 
-type Question<'a, T> = &'a dyn Fn(&mut Ethtool<'_>, &str) -> io::Result<T>;
+type Question<'a, T> = &'a dyn Fn(&mut Ethtool<'_>, &OsStr) -> io::Result<T>;
 
 /// What the driver of a device answers.
-fn answer<T>(device: &str, question: Question<'_, T>) -> Result<T, String> {
+fn answer<T>(device: &OsStr, question: Question<'_, T>) -> Result<T, String> {
     let mut buffer = Buffer::default();
     let answer = Ethtool::open(&mut buffer).and_then(|mut ethtool| question(&mut ethtool, device));
     answer.map_err(|error| format!("its driver does not say ({error})"))

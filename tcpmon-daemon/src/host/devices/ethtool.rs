@@ -2,8 +2,10 @@
 
 #![expect(unsafe_code, reason = "the ethtool ioctl has no safe wrapper")]
 
+use std::ffi::OsStr;
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use zerocopy::IntoBytes;
@@ -88,12 +90,12 @@ impl<'a> Ethtool<'a> {
     }
 
     /// Name of the driver and number of its statistics.
-    pub(crate) fn driver(&mut self, device: &str) -> Result<Driver> {
+    pub(crate) fn driver(&mut self, device: &OsStr) -> Result<Driver> {
         Ok(driver_in(self.request_from_driver(device, EthtoolCommand::DriverInfo, [0, 0])?))
     }
 
     /// Size of the receive ring; `None` if the driver has none.
-    pub(crate) fn receive_ring(&mut self, device: &str) -> Result<Option<Ring>> {
+    pub(crate) fn receive_ring(&mut self, device: &OsStr) -> Result<Option<Ring>> {
         // struct ethtool_ringparam: cmd; rx, rx_mini, rx_jumbo, tx: first the maximum sizes, then the current ones.
         let answer = optional(self.request_from_driver(device, EthtoolCommand::RingParameters, [0, 0]))?;
         let ring = answer.map(|answer| Ring { entries: u64::from(answer[5]), max_entries: u64::from(answer[1]) });
@@ -101,7 +103,7 @@ impl<'a> Ethtool<'a> {
     }
 
     /// Speed of the link, bit/s; 0 if the driver does not know it.
-    pub(crate) fn bits_per_second(&mut self, device: &str) -> Result<u64> {
+    pub(crate) fn bits_per_second(&mut self, device: &OsStr) -> Result<u64> {
         let answer = self.request_from_driver(device, EthtoolCommand::Link, [0, 0])?;
         // struct ethtool_cmd: cmd; supported; advertising; speed (16 bits), duplex, port; four bytes; maxtxpkt;
         // maxrxpkt; speed_hi (16 bits): Mbit/s.
@@ -110,35 +112,35 @@ impl<'a> Ethtool<'a> {
     }
 
     /// Whether the device sends pause frames when its ring fills; `None` if its driver has no flow control.
-    pub(crate) fn sends_pause_frames(&mut self, device: &str) -> Result<Option<bool>> {
+    pub(crate) fn sends_pause_frames(&mut self, device: &OsStr) -> Result<Option<bool>> {
         // struct ethtool_pauseparam: cmd; autoneg; rx_pause; tx_pause.
         let answer = optional(self.request_from_driver(device, EthtoolCommand::PauseParameters, [0, 0]))?;
         Ok(answer.map(|answer| answer[3] != 0))
     }
 
     /// Whether generic receive offload is on.
-    pub(crate) fn has_gro(&mut self, device: &str) -> Result<bool> {
+    pub(crate) fn has_gro(&mut self, device: &OsStr) -> Result<bool> {
         // struct ethtool_value: cmd; data.
         Ok(self.request_from_driver(device, EthtoolCommand::Gro, [0, 0])?[1] != 0)
     }
 
     /// Whether large receive offload is on.
-    pub(crate) fn has_lro(&mut self, device: &str) -> Result<bool> {
+    pub(crate) fn has_lro(&mut self, device: &OsStr) -> Result<bool> {
         Ok(self.request_from_driver(device, EthtoolCommand::Flags, [0, 0])?[1] & LRO_FLAG != 0)
     }
 
     /// How many receive queues the device has; `None` if its driver does not let them be set.
-    pub(crate) fn channels(&mut self, device: &str) -> Result<Option<Channels>> {
+    pub(crate) fn channels(&mut self, device: &OsStr) -> Result<Option<Channels>> {
         Ok(optional(self.request_from_driver(device, EthtoolCommand::Channels, [0, 0]))?.map(channels_in))
     }
 
     /// When the device interrupts; `None` if its driver does not say.
-    pub(crate) fn coalescing(&mut self, device: &str) -> Result<Option<Coalescing>> {
+    pub(crate) fn coalescing(&mut self, device: &OsStr) -> Result<Option<Coalescing>> {
         Ok(optional(self.request_from_driver(device, EthtoolCommand::Coalescing, [0, 0]))?.map(coalescing_in))
     }
 
     /// Whether an offload, by the name that `ethtool -k` shows, is on; `None` if the device cannot have it.
-    pub(crate) fn has_feature(&mut self, device: &str, name: &str) -> Result<Option<bool>> {
+    pub(crate) fn has_feature(&mut self, device: &OsStr, name: &str) -> Result<Option<bool>> {
         // struct ethtool_sset_info: cmd; reserved; a mask of 64 bits; for each set in it, the number of its names.
         let [low, high] = [1 << FEATURE_NAME_SET, 0];
         self.buffer.0[3] = high;
@@ -155,14 +157,14 @@ impl<'a> Ethtool<'a> {
     }
 
     /// Names of the statistics in the order of [`Ethtool::statistics`].
-    pub(crate) fn names(&mut self, device: &str, count: usize) -> Result<Vec<String>> {
+    pub(crate) fn names(&mut self, device: &OsStr, count: usize) -> Result<Vec<String>> {
         let requested = checked_count(count)?;
         let answer = self.request_from_driver(device, EthtoolCommand::Names, [STATISTICS_NAME_SET, requested])?;
         names_in(answer, requested)
     }
 
     /// The statistics.
-    pub(crate) fn statistics(&mut self, device: &str, count: usize) -> Result<Vec<u64>> {
+    pub(crate) fn statistics(&mut self, device: &OsStr, count: usize) -> Result<Vec<u64>> {
         let requested = checked_count(count)?;
         let answer = self.request_from_driver(device, EthtoolCommand::Statistics, [requested, 0])?;
         statistics_in(answer, requested)
@@ -170,14 +172,8 @@ impl<'a> Ethtool<'a> {
 
     /// Sends a command, with the two words that follow it in its structure. Returns the structure as the kernel left
     /// it.
-    fn request_from_driver(&mut self, device: &str, command: EthtoolCommand, words: [u32; 2]) -> Result<&[u32]> {
-        let mut name: [libc::c_char; libc::IFNAMSIZ] = [0; libc::IFNAMSIZ];
-        if device.len() >= name.len() {
-            return Err(Error::new(ErrorKind::InvalidInput, "the device name is too long"));
-        }
-        for (slot, byte) in name.iter_mut().zip(device.bytes()) {
-            *slot = byte as libc::c_char;
-        }
+    fn request_from_driver(&mut self, device: &OsStr, command: EthtoolCommand, words: [u32; 2]) -> Result<&[u32]> {
+        let name = request_name(device)?;
         const SIOCETHTOOL: libc::Ioctl = 0x8946;
         let buffer = &mut self.buffer.0;
         buffer[0] = command as u32;
@@ -194,6 +190,18 @@ impl<'a> Ethtool<'a> {
         let outcome = unsafe { libc::ioctl(self.socket.as_raw_fd(), SIOCETHTOOL, &request) };
         if outcome == 0 { Ok(buffer) } else { Err(Error::last_os_error()) }
     }
+}
+
+/// The name of a device as a request has it, with a zero at its end.
+fn request_name(device: &OsStr) -> Result<[libc::c_char; libc::IFNAMSIZ]> {
+    let mut name = [0; libc::IFNAMSIZ];
+    if device.len() >= name.len() {
+        return Err(Error::new(ErrorKind::InvalidInput, "the device name is too long"));
+    }
+    for (slot, byte) in name.iter_mut().zip(device.as_bytes()) {
+        *slot = *byte as libc::c_char;
+    }
+    Ok(name)
 }
 
 /// Nothing if the driver does not answer this at all.
@@ -282,9 +290,8 @@ mod tests {
     fn too_many_statistics_are_not_requested() {
         let mut buffer = Buffer::default();
         let mut ethtool = Ethtool::open(&mut buffer).unwrap();
-        for outcome in
-            [ethtool.statistics("lo", MAX_STATISTICS + 1).map(drop), ethtool.names("lo", MAX_STATISTICS + 1).map(drop)]
-        {
+        let (lo, count) = (OsStr::new("lo"), MAX_STATISTICS + 1);
+        for outcome in [ethtool.statistics(lo, count).map(drop), ethtool.names(lo, count).map(drop)] {
             assert_eq!(outcome.unwrap_err().to_string(), "the driver has 65537 statistics, the limit is 65536");
         }
     }
@@ -293,9 +300,16 @@ mod tests {
     fn a_missing_device_is_distinguished_from_one_without_a_ring() {
         let mut buffer = Buffer::default();
         let mut ethtool = Ethtool::open(&mut buffer).unwrap();
-        assert_eq!(ethtool.receive_ring("lo").unwrap(), None);
-        assert_eq!(ethtool.receive_ring("not-a-device").unwrap_err().raw_os_error(), Some(libc::ENODEV));
-        assert_eq!(ethtool.receive_ring("name-of-16-bytes").unwrap_err().kind(), ErrorKind::InvalidInput);
+        let mut ring = |device: &str| ethtool.receive_ring(device.as_ref());
+        assert_eq!(ring("lo").unwrap(), None);
+        assert_eq!(ring("not-a-device").unwrap_err().raw_os_error(), Some(libc::ENODEV));
+        assert_eq!(ring("name-of-16-bytes").unwrap_err().kind(), ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn a_request_has_the_bytes_of_the_name_whatever_they_are() {
+        let name = request_name(OsStr::from_bytes(b"\xff0")).unwrap();
+        assert_eq!(name[..3], [0xff_u8 as libc::c_char, b'0' as libc::c_char, 0]);
     }
 
     #[test]
@@ -304,7 +318,7 @@ mod tests {
         let mut ethtool = Ethtool::open(&mut buffer).unwrap();
         let entries = std::fs::read_dir("/sys/class/net").unwrap().map(|entry| entry.unwrap().path());
         for path in entries.filter(|path| path.join("device/driver").exists()) {
-            let device = path.file_name().unwrap().to_str().unwrap();
+            let device = path.file_name().unwrap();
             let driver = ethtool.driver(device).unwrap();
             let module = std::fs::read_link(path.join("device/driver")).unwrap();
             assert_eq!(driver.name, module.file_name().unwrap().to_str().unwrap());

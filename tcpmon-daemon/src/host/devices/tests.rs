@@ -238,6 +238,19 @@ fn devices_with_a_receive_ring_are_on_a_bus_or_are_veth() {
 }
 
 #[test]
+fn a_driver_is_asked_by_the_name_that_the_system_has() {
+    let (mut buffer, mut notes) = (Buffer::default(), Vec::new());
+    let mut ethtool = Ethtool::open(&mut buffer).unwrap();
+    let mut answers = |name: &str, system_name: &str| {
+        let link = Link { name: name.to_owned(), system_name: system_name.into(), ..Link::default() };
+        query_driver(&mut ethtool, &link, &mut HashMap::new(), &mut notes)
+    };
+    assert!(answers("not-a-device", "lo").is_some());
+    assert_eq!(answers("lo", "not-a-device"), None);
+    assert_eq!(notes, [""; 0]);
+}
+
+#[test]
 fn a_read_error_is_noted_unless_the_device_was_removed() {
     let mut notes = Vec::new();
     let mut fails = |code| note(&mut notes, "eth0", "its ring", io::Error::from_raw_os_error(code), "it is missing");
