@@ -438,15 +438,18 @@ fn a_long_trace_makes_a_page_of_two_megabytes_that_opens_at_once() {
     browser.open(&page);
     assert_eq!(browser.problems(), Vec::<String>::new());
     assert_eq!(browser.run("return window.tcpmon.view().timeslices"), records);
+    // Its first timeslice began 2 ms before it, which is nothing of a minute.
+    let visible = browser.run("return document.querySelector('#visible').textContent");
+    assert!(visible.as_str().is_some_and(|text| text.starts_with("0.00")), "{visible}");
     println!("opened in {} ms", browser.run("return window.tcpmon.openedMilliseconds"));
 }
 
-/// A trace of one socket with so many timeslices, whose queue and times vary.
+/// A trace of one socket with so many timeslices, whose queue and times vary; the first began just before it.
 fn synthetic(file: fs::File, records: u64) {
     use tcpmon_trace::{Clocks, EndReason, Ending, JsonLinesWriter, TraceWriter as _, sample};
     let header = sample::header();
     let mut writer = JsonLinesWriter::new(file, &header).expect("written");
-    let (mut now, mut dice) = (header.start.monotonic_ns, 1_u64);
+    let (mut now, mut dice) = (header.start.monotonic_ns - 2_000_000, 1_u64);
     let mut next = |below: u64| {
         dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (dice >> 33) % below

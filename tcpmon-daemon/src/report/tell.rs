@@ -98,17 +98,18 @@ impl TraceReport {
     pub fn of(trace: &Trace, limit: usize) -> Self {
         let sockets = trace.summary.by_bytes();
         let all = Evidence::of(&sockets, trace.summary.cpus);
+        let whole = Evidence::of_busiest(&trace.summary);
         Self {
             files: trace.files.iter().map(FileReport::of).collect(),
             caveats: trace.caveats(),
-            verdict: TransferVerdict::of(&Evidence::of_busiest(&trace.summary)),
+            verdict: TransferVerdict::of(&whole),
             read_bytes: all.read_bytes,
             duration_seconds: all.duration_ns as f64 / 1e9,
             sockets_total: sockets.len(),
             sockets: sockets
                 .into_iter()
                 .take(limit)
-                .map(|socket| SocketReport::of(socket, trace.summary.cpus))
+                .map(|socket| SocketReport::of(socket, trace.summary.cpus, &whole))
                 .collect(),
         }
     }
@@ -189,7 +190,7 @@ impl FileReport {
 }
 
 impl SocketReport {
-    fn of(socket: &SocketSummary, cpus: u32) -> Self {
+    fn of(socket: &SocketSummary, cpus: u32, whole: &Evidence) -> Self {
         let evidence = Evidence::of(&[socket], cpus);
         let limited = causes().into_iter().zip(socket.limited_ns);
         let ends = TimesliceEnd::ALL.into_iter().zip(socket.ends_of_timeslices);
@@ -199,7 +200,7 @@ impl SocketReport {
             local: socket.ends.map(|(local, _)| local.to_string()),
             remote: socket.ends.map(|(_, remote)| remote.to_string()),
             readers: socket.readers.iter().map(|(tgid, comm)| (*tgid, comm.as_str().to_owned())).collect(),
-            verdict: TransferVerdict::of(&evidence),
+            verdict: TransferVerdict::of_part(&evidence, whole),
             records: socket.records,
             partial_records: socket.partial,
             read_bytes: socket.all_read_bytes(),
@@ -389,9 +390,11 @@ impl Comparison {
 impl Change {
     /// Percent in points, everything else in percent of what was before.
     fn difference(&self, before: f64, after: f64) -> String {
+        // A zero is added, because it makes a positive zero of a negative one.
+        let rounded = |value: f64| (value * 10.0).round() / 10.0 + 0.0;
         match self.unit {
-            Unit::Percent => format!("{:+.1} points", after - before),
-            _ if before > 0.0 => format!("{:+.1} %", (after / before - 1.0) * 100.0),
+            Unit::Percent => format!("{:+.1} points", rounded(after - before)),
+            _ if before > 0.0 => format!("{:+.1} %", rounded((after / before - 1.0) * 100.0)),
             _ => "-".into(),
         }
     }
@@ -413,6 +416,15 @@ mod tests {
     use tcpmon_trace::summary::Summary;
 
     use super::*;
+
+    #[test]
+    fn a_change_that_is_rounded_to_zero_has_no_minus() {
+        for (unit, less, expected) in [(Unit::Percent, 0.04, "points"), (Unit::Bytes, 0.0004, "%")] {
+            let change = Change { what: "", unit, before: None, after: None, beyond_noise: None };
+            assert_eq!(change.difference(1.0, 1.0 - less), format!("+0.0 {expected}"));
+            assert!(change.difference(1.0, 0.5).starts_with('-'));
+        }
+    }
 
     #[test]
     fn json_begins_with_its_version() {

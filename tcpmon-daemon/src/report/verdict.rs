@@ -34,8 +34,14 @@ const SCHEDULER: usize = 2;
 const WINDOW: usize = 3;
 
 impl TransferVerdict {
-    /// What this evidence says.
+    /// What this evidence says of a whole trace.
     pub fn of(evidence: &Evidence) -> Self {
+        Self::of_part(evidence, evidence)
+    }
+
+    /// What this evidence says of a part of the trace that `whole` is of: whether more threads would help there depends
+    /// on what all of its readers do.
+    pub fn of_part(evidence: &Evidence, whole: &Evidence) -> Self {
         let unknown = |sentence: String| Self { cause: None, share_percent: None, margin_percent: None, sentence };
         if evidence.read_bytes == 0 {
             return unknown(
@@ -92,16 +98,16 @@ impl TransferVerdict {
                 "no single cause: {}; {} has the largest share: {}",
                 parts.join(", "),
                 causes()[first],
-                remedy(first, evidence)
+                remedy(first, evidence, whole)
             );
             return known(None, sentence);
         }
-        known(Some(causes()[first]), format!("{}: {}", part(first), remedy(first, evidence)))
+        known(Some(causes()[first]), format!("{}: {}", part(first), remedy(first, evidence, whole)))
     }
 }
 
 /// The number that shows a cause, and what helps.
-fn remedy(cause: usize, evidence: &Evidence) -> String {
+fn remedy(cause: usize, evidence: &Evidence, whole: &Evidence) -> String {
     let duration = Time(evidence.duration_ns);
     let rate = Rate { bytes: evidence.read_bytes, ns: evidence.duration_ns };
     let (reader, them, their) =
@@ -111,26 +117,25 @@ fn remedy(cause: usize, evidence: &Evidence) -> String {
             "the window was not used up, so the sender or the path gave no more than {rate}; look at the sender \
              (ss -ti: cwnd, app_limited, retrans) and at the path"
         ),
-        APPLICATION if evidence.on_cpu_ns >= evidence.sleep_ns && has_all_cpus(evidence) => format!(
+        APPLICATION if computed(evidence) && has_all_cpus(evidence) => format!(
             "data filled the buffer while {reader} computed, on a CPU for {} in {duration}, nearly all of the \
              time of {}; make {reader} faster: more threads would only share the same ones",
             Time(evidence.on_cpu_ns),
             if evidence.cpus == 1 { "the host's CPU".into() } else { format!("the host's {} CPUs", evidence.cpus) },
         ),
-        // What waits for a CPU a tenth as long as it has one shares its CPUs.
-        APPLICATION
-            if evidence.on_cpu_ns >= evidence.sleep_ns && evidence.run_queue_wait_ns >= evidence.on_cpu_ns / 10 =>
-        {
-            format!(
-                "data filled the buffer while {reader} computed, on a CPU for {} in {duration}, and waited {} for \
-                 one{}; make {reader} faster, or give {them} CPUs of {their} own: more threads would only share the \
-                 same ones",
-                Time(evidence.on_cpu_ns),
-                Time(evidence.run_queue_wait_ns),
-                taken_by(evidence),
-            )
-        }
-        APPLICATION if evidence.on_cpu_ns >= evidence.sleep_ns => format!(
+        APPLICATION if computed(evidence) && shares_cpus(evidence) => format!(
+            "data filled the buffer while {reader} computed, on a CPU for {} in {duration}, and waited {} for one{}; \
+             make {reader} faster, or give {them} CPUs of {their} own: more threads would only share the same ones",
+            Time(evidence.on_cpu_ns),
+            Time(evidence.run_queue_wait_ns),
+            taken_by(evidence),
+        ),
+        APPLICATION if computed(evidence) && computed(whole) && (has_all_cpus(whole) || shares_cpus(whole)) => format!(
+            "data filled the buffer while {reader} computed, on a CPU for {} in {duration}; make {reader} faster: more \
+             threads would only share the CPUs that the readers of all sockets have",
+            Time(evidence.on_cpu_ns),
+        ),
+        APPLICATION if computed(evidence) => format!(
             "data filled the buffer while {reader} computed, on a CPU for {} in {duration}; make {reader} faster, or \
              read in more threads",
             Time(evidence.on_cpu_ns),
@@ -165,6 +170,16 @@ fn remedy(cause: usize, evidence: &Evidence) -> String {
             round_trip(evidence),
         ),
     }
+}
+
+/// Whether the readers computed for longer than they slept.
+fn computed(evidence: &Evidence) -> bool {
+    evidence.on_cpu_ns >= evidence.sleep_ns
+}
+
+/// Whether others ran on the readers' CPUs: they waited for one a tenth as long as they had one.
+fn shares_cpus(evidence: &Evidence) -> bool {
+    evidence.run_queue_wait_ns >= evidence.on_cpu_ns / 10
 }
 
 /// Whether the readers ran for nearly all of the time that the host's CPUs have.
@@ -355,6 +370,43 @@ mod tests {
         for cpus in [0, 2] {
             assert!(advice(cpus).ends_with("make the reader faster, or read in more threads"), "{}", advice(cpus));
         }
+    }
+
+    #[test]
+    fn a_socket_is_not_told_to_use_more_threads_if_those_of_all_sockets_have_the_cpus() {
+        // Two sockets on two CPUs, each with a thread of its own.
+        let of_a_socket = |wait_ns: u64, on_cpu_ns: [u64; 2]| {
+            let mut summary = Summary::default();
+            summary.cpus = 2;
+            for number in 0..1000_u64 {
+                for (thread, on_cpu_ns) in (1..).zip(on_cpu_ns) {
+                    let activated_ns = 1_000_000_000 + number * 10_000_000;
+                    summary.add(&TimesliceRecord {
+                        cookie: thread,
+                        tid: thread as u32,
+                        activated_ns,
+                        deactivated_ns: activated_ns + on_cpu_ns,
+                        read_bytes: 12_000,
+                        wait_ns: if thread == 1 { wait_ns } else { 0 },
+                        sleep_ns: 0,
+                        on_cpu_ns,
+                        limited: limited([4, 96, 0, 0, 0]),
+                        ..sample::record()
+                    });
+                }
+            }
+            let whole = Evidence::of_busiest(&summary);
+            TransferVerdict::of_part(&Evidence::of(&[&summary.sockets[&2]], 2), &whole).sentence
+        };
+        let shared = "on a CPU for 9.1s in 10s; make the reader faster: more threads would only share the CPUs that \
+                      the readers of all sockets have";
+        let all_cpus = of_a_socket(0, [9_100_000; 2]);
+        assert!(all_cpus.ends_with(shared), "{all_cpus}");
+        // One of the others waits for a CPU.
+        let waiting = of_a_socket(5_000_000, [5_000_000, 9_100_000]);
+        assert!(waiting.ends_with(shared), "{waiting}");
+        let room = of_a_socket(0, [5_000_000, 9_100_000]);
+        assert!(room.ends_with("on a CPU for 9.1s in 10s; make the reader faster, or read in more threads"), "{room}");
     }
 
     #[test]

@@ -39,9 +39,12 @@
   const percent = (share) =>
     share > 0 && share < 0.0005 ? "<0.1\u00a0%" : `${Number((share * 100).toFixed(1))}\u00a0%`;
 
+  // Seconds with so many decimals. What is rounded to zero has no sign: a timeslice may begin just before the trace.
+  const inSeconds = (us, decimals) => (us / 1e6).toFixed(decimals).replace(/^-(?=[0.]+$)/, "");
+
   // A moment of the trace, as exactly as a view of this length needs.
   const moment = (us, span) =>
-    `${(us / 1e6).toFixed(Math.min(Math.max(Math.ceil(3 - Math.log10(span / 1e6)), 0), 6))}\u00a0s`;
+    `${inSeconds(us, Math.min(Math.max(Math.ceil(3 - Math.log10(span / 1e6)), 0), 6))}\u00a0s`;
 
   const sum = (numbers) => numbers.reduce((all, number) => all + number, 0);
   const ends = (socket) => (socket.local === null ? "all other sockets" : `${socket.local} <- ${socket.remote}`);
@@ -126,7 +129,8 @@
   function difference({ unit, before, after }) {
     if (before === null || after === null || (unit !== "percent" && before <= 0)) return "-";
     const value = unit === "percent" ? after - before : (after / before - 1) * 100;
-    return `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(1)} ${unit === "percent" ? "points" : "%"}`;
+    const shown = Math.abs(value).toFixed(1);
+    return `${value < 0 && Number(shown) > 0 ? "−" : "+"}${shown} ${unit === "percent" ? "points" : "%"}`;
   }
 
   function showComparison({ sentence, changes }) {
@@ -391,7 +395,7 @@
       const decimals = (step) => [0, 1, 2, 3, 4, 5, 6].find((places) => ((step / 1e6) * 10 ** places) % 1 < 1e-6) ?? 7;
       const timeAxis = {
         size: last ? 30 : 6, label: last ? "seconds after the start of the trace" : undefined, ticks: { show: last },
-        values: (_, splits, __, ___, step) => splits.map((us) => (last ? (us / 1e6).toFixed(decimals(step)) : "")),
+        values: (_, splits, __, ___, step) => splits.map((us) => (last ? inSeconds(us, decimals(step)) : "")),
         // Room for a label, whose decimals depend on how much is shown.
         space: (_, __, from, to) => 30 + 7.5 * moment(to, (to - from) * 10).length,
       };
