@@ -7,10 +7,6 @@ use tcpmon_trace::{
 
 use super::rows::Row;
 
-/// A reader that computes for more than this share of the time in which it does not wait for a CPU is mostly computing.
-/// A timeslice that has not ended may be missing in its sums.
-const BUSY: f64 = 0.5;
-
 /// What to say about this row.
 pub fn advice(row: &Row) -> String {
     let rates = &row.rates;
@@ -28,20 +24,23 @@ pub fn advice(row: &Row) -> String {
     };
     let rate = Rate { bytes: rates.received as u64, ns: 1_000_000_000 };
     let slices = &rates.timeslices;
-    let is_busy = slices.on_cpu > 0.0 && slices.on_cpu >= BUSY * (1.0 - slices.run_queue_wait);
+    let computed = slices.computed();
     let window = row.gauges.window_bytes / row.gauges.sockets.max(1);
     let what = match causes()[cause] {
         // What waits for a CPU a tenth as long as it has one shares its CPUs.
-        "application" if is_busy && slices.run_queue_wait >= slices.on_cpu / 10.0 => format!(
+        "application" if computed == Some(true) && slices.run_queue_wait >= slices.on_cpu / 10.0 => format!(
             "data fill the buffer while the reader computes ({:.2} CPUs) and waits {:.2} s a second for a CPU: make it \
              faster, or give it CPUs of its own; more threads would only share the same ones",
             slices.on_cpu, slices.run_queue_wait
         ),
-        "application" if is_busy => format!(
+        "application" if computed == Some(true) => format!(
             "data fill the buffer while the reader computes ({:.2} CPUs): make it faster, or read in more threads \
              while CPUs are idle",
             slices.on_cpu
         ),
+        "application" if computed.is_none() => {
+            "data fill the buffer: whether the reader computes or sleeps meanwhile is not known yet".into()
+        }
         "application" => "data fill the buffer while the reader does something else: find out what it waits for \
                           (a disk, a lock, another connection)"
             .into(),
@@ -113,6 +112,11 @@ mod tests {
             "application 90 %: data fill the buffer while the reader computes (0.97 CPUs): make it faster, or read in \
              more threads while CPUs are idle"
         );
+        let new = says(|row| {
+            row.rates.limited[1] = 1.0;
+            (row.rates.timeslices.on_cpu, row.rates.timeslices.unknown) = (0.04, 0.96);
+        });
+        assert!(new.ends_with("computes or sleeps meanwhile is not known yet"), "{new}");
         let beside_others = says(|row| {
             row.rates.limited = [0.0, 0.6, 0.4, 0.0, 0.0];
             (row.rates.timeslices.on_cpu, row.rates.timeslices.run_queue_wait) = (0.58, 0.4);

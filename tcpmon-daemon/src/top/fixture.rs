@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use crate::model::{
-    live::{LiveGroup, LiveHost, LiveSample, LiveSocket, LiveTotals},
+    live::{LiveGroup, LiveHost, LiveReader, LiveSample, LiveSocket, LiveTotals},
     snapshot::GroupGauges,
 };
 
@@ -28,7 +28,7 @@ pub(crate) fn socket(index: u32) -> Arc<LiveSocket> {
     })
 }
 
-/// A complete sample with so many connections of one group.
+/// A complete sample with so many connections of one group, whose reader sleeps.
 pub(crate) fn sample(sockets: u32) -> LiveSample {
     LiveSample {
         pass: 1,
@@ -43,6 +43,8 @@ pub(crate) fn sample(sockets: u32) -> LiveSample {
         }],
         sockets: (0..sockets).map(socket).collect(),
         alive: vec![(1 << sockets.min(63)) - 1],
+        readers: vec![LiveReader { tid: 4712, ..LiveReader::default() }],
+        slots: vec![1],
         host: LiveHost { ring_overruns: Some(0), softnet_dropped: Some(0), ..LiveHost::default() },
         ..LiveSample::default()
     }

@@ -43,7 +43,15 @@ pub struct TimesliceRates {
     pub on_cpu: f64,
     /// Time runnable without a CPU, seconds.
     pub run_queue_wait: f64,
+    /// Of a thread only: the part of `on_cpu` in a timeslice that has not ended, which no sum of a group has.
+    pub not_ended: f64,
+    /// Time of which it is not known what the readers did, seconds.
+    pub unknown: f64,
 }
+
+/// A reader that computes for more than this share of the time in which it does not wait for a CPU is mostly computing.
+/// A timeslice that has not ended may be missing in its sums.
+const BUSY: f64 = 0.5;
 
 impl Rates {
     /// Between these totals, `seconds` apart, of `connections` connections at most.
@@ -112,6 +120,17 @@ impl TimesliceRates {
             blocked: per_second(|of| of.blocked),
             on_cpu: per_second(|of| of.on_cpu_ns) / 1e9,
             run_queue_wait: per_second(|of| of.run_queue_wait_ns) / 1e9,
+            not_ended: 0.0,
+            unknown: 0.0,
+        }
+    }
+
+    /// Whether the readers mostly computed; `None` if that depends on what is not known.
+    pub fn computed(&self) -> Option<bool> {
+        let is_busy = |on_cpu: f64| on_cpu > 0.0 && on_cpu >= BUSY * (1.0 - self.run_queue_wait);
+        match is_busy(self.on_cpu) {
+            false if is_busy(self.on_cpu + self.unknown) => None,
+            known => Some(known),
         }
     }
 
@@ -166,6 +185,17 @@ mod tests {
         assert_eq!((rates.mean_wait, rates.limited_by(), rates.edge_fills), (None, None, [None, None]));
         // Counters of another daemon, which began later.
         assert_eq!(Rates::between(&totals, &LiveTotals::default(), 1.0, 1.0).received, 0.0);
+    }
+
+    #[test]
+    fn whether_readers_computed_is_not_known_if_the_unknown_part_decides_it() {
+        let computed = |on_cpu, run_queue_wait, unknown| {
+            TimesliceRates { on_cpu, run_queue_wait, unknown, ..TimesliceRates::default() }.computed()
+        };
+        assert_eq!((computed(0.6, 0.0, 0.0), computed(0.6, 0.0, 0.4)), (Some(true), Some(true)));
+        assert_eq!((computed(0.1, 0.0, 0.0), computed(0.1, 0.0, 0.3)), (Some(false), Some(false)));
+        assert_eq!((computed(0.1, 0.0, 0.9), computed(0.0, 0.0, 1.0)), (None, None));
+        assert_eq!((computed(0.2, 0.7, 0.0), computed(0.0, 1.0, 0.0)), (Some(true), Some(false)));
     }
 
     #[test]

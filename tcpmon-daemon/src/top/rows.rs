@@ -186,22 +186,27 @@ impl Rows {
         let mut running = HashMap::new();
         for reader in readers {
             let before = self.readers.get(&reader.slot).filter(|before| before.tid == reader.tid);
+            // Of a thread that is new, nothing is known from before its first read, also if its timeslice began then.
+            let known = before.map_or(seconds(reader.begun_ns, now_ns) / interval, |_| 1.0).min(1.0);
             if reader.is_running && before.is_none_or(|before| before.is_running) {
-                let known = before.map_or(seconds(reader.begun_ns, now_ns) / interval, |_| 1.0);
-                running.insert(reader.tid, known.min(1.0));
+                running.insert(reader.tid, known);
             }
             if interval > 0.0 {
                 // Without a value before, it began to read since.
                 let before = before.map(|before| before.timeslices).unwrap_or_default();
                 let rates = TimesliceRates::between(&before, &reader.timeslices, interval);
-                threads.entry(reader.tid).or_default().add(&rates);
+                let of_thread = threads.entry(reader.tid).or_default();
+                of_thread.add(&rates);
+                of_thread.unknown = 1.0 - known;
             }
             now.insert(reader.slot, reader);
         }
-        // A timeslice that is longer than the interval.
-        let unchanged = self.readers.iter().filter(|(slot, reader)| reader.is_running && !now.contains_key(slot));
-        for (_, reader) in unchanged {
-            threads.entry(reader.tid).or_default().on_cpu = 1.0;
+        for (_, reader) in self.readers.iter().filter(|(slot, _)| !now.contains_key(slot)) {
+            let of_thread = threads.entry(reader.tid).or_default();
+            // A timeslice that is longer than the interval.
+            if reader.is_running {
+                (of_thread.on_cpu, of_thread.not_ended) = (1.0, 1.0);
+            }
         }
         if complete {
             self.readers = now;
@@ -215,7 +220,8 @@ impl Rows {
             if rates.blocked == 0.0
                 && let Some(running) = running.get(tid)
             {
-                rates.on_cpu = rates.on_cpu.max(running - rates.run_queue_wait);
+                rates.not_ended = (running - rates.run_queue_wait - rates.on_cpu).max(0.0);
+                rates.on_cpu += rates.not_ended;
             }
             rates.on_cpu = rates.on_cpu.min(1.0);
             rates.run_queue_wait = rates.run_queue_wait.min(1.0);
@@ -231,6 +237,9 @@ impl Rows {
         now_ns: u64,
         threads: &HashMap<u32, TimesliceRates>,
     ) {
+        // The reader is not known, or has no slot; of the first sample nothing is said.
+        let unknown = if self.interval > 0.0 { 1.0 } else { 0.0 };
+        let not_followed = TimesliceRates { unknown, ..TimesliceRates::default() };
         for socket in sockets {
             let before = self.known.get(&socket.index).map(|known| &known.socket);
             let rates = match before.filter(|before| before.cookie == socket.cookie) {
@@ -242,7 +251,7 @@ impl Rows {
                 // It is new; of the first sample, which has no interval, nothing is said.
                 None => Rates::between(&LiveTotals::default(), &socket.totals, self.interval, 1.0),
             };
-            let timeslices = threads.get(&socket.tid).copied().unwrap_or_default();
+            let timeslices = threads.get(&socket.tid).copied().unwrap_or(not_followed);
             let known = ShownSocket { rates: Rates { timeslices, ..rates }, shown_ns: now_ns, socket };
             self.known.insert(known.socket.index, known);
         }
@@ -264,12 +273,19 @@ impl Rows {
     }
 
     fn take_groups(&mut self, groups: Vec<LiveGroup>) {
-        // A group with many idle connections looks as if nothing limited it: those that carry data tell.
-        let mut limited: HashMap<(&str, &str, Option<&str>), [f64; 5]> = HashMap::new();
+        // A group with many idle connections looks as if nothing limited it: those that carry data tell. What their
+        // readers did in timeslices that have not ended is not in the group's sums.
+        let mut of_active: HashMap<_, ([f64; 5], f64)> = HashMap::new();
+        let mut counted = HashSet::new();
         for row in self.sockets.iter().filter(|row| !row.is_idle()) {
             let key = (row.process.as_str(), row.service.as_str(), row.cgroup.as_deref());
-            let sum = limited.entry(key).or_default();
-            sum.iter_mut().zip(row.rates.limited).for_each(|(sum, of)| *sum += of);
+            let (limited, unknown) = of_active.entry(key).or_default();
+            limited.iter_mut().zip(row.rates.limited).for_each(|(sum, of)| *sum += of);
+            let missing = row.rates.timeslices.not_ended + row.rates.timeslices.unknown;
+            let tid = row.connection.map_or(0, |connection| connection.tid);
+            if missing > 0.0 && row.rates.read > 0.0 && counted.insert(tid) {
+                *unknown += missing;
+            }
         }
         let mut totals = HashMap::with_capacity(groups.len());
         let mut rows = Vec::with_capacity(groups.len());
@@ -278,8 +294,8 @@ impl Rows {
             let before = self.group_totals.get(&subject).copied().unwrap_or_default();
             let mut rates = Rates::between(&before, &group.totals, self.interval, group.gauges.sockets.max(1) as f64);
             let key = (group.process.as_str(), group.service.as_str(), group.cgroup.as_deref());
-            if let Some(of_active) = limited.get(&key) {
-                rates.limited = *of_active;
+            if let Some((limited, unknown)) = of_active.get(&key) {
+                (rates.limited, rates.timeslices.unknown) = (*limited, *unknown);
             }
             totals.insert(subject.clone(), group.totals);
             rows.push(Row {
@@ -525,6 +541,35 @@ mod tests {
         // For how long it slept is not known.
         rows.take(with(4, 1_500_000_000, 3, 1));
         assert_eq!(on_cpu(&rows), 100.0);
+    }
+
+    #[test]
+    fn what_a_reader_did_before_its_first_read_or_in_a_timeslice_that_has_not_ended_is_not_known() {
+        let taken = |rows: &mut Rows, second, readers| {
+            let mut sample = at(second, sample(2));
+            (sample.readers, sample.socket_mut(1).totals.read_bytes) = (readers, second * 1000);
+            sample.groups[0].totals.read_bytes = second * 1000;
+            sample.socket_mut(1).gauges.queue_bytes = 1;
+            rows.take(sample);
+            (row(rows, 1).rates.timeslices, rows.groups[0].rates.timeslices)
+        };
+        let running =
+            |begun_ns| vec![LiveReader { slot: 3, tid: 4712, is_running: true, begun_ns, ..LiveReader::default() }];
+        let mut rows = Rows::default();
+        let (first, _) = taken(&mut rows, 1, Vec::new());
+        assert_eq!(first, TimesliceRates::default());
+        // It computed, and has read once, a tenth of a second ago; or it has no slot.
+        for readers in [running(1_900_000_000), Vec::new()] {
+            let mut rows = Rows::default();
+            taken(&mut rows, 1, Vec::new());
+            let (of_socket, of_group) = taken(&mut rows, 2, readers);
+            assert_eq!((of_socket.computed(), of_group.computed()), (None, None), "{of_socket:?} {of_group:?}");
+        }
+        // It has not left its CPU since it is known.
+        taken(&mut rows, 2, running(1_100_000_000));
+        let (of_socket, of_group) = taken(&mut rows, 3, running(1_100_000_000));
+        assert_eq!((of_socket.computed(), of_socket.on_cpu), (Some(true), 1.0));
+        assert_eq!((of_group.computed(), of_group.unknown), (None, 1.0));
     }
 
     #[test]

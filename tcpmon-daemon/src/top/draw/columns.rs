@@ -84,7 +84,10 @@ const RUN_QUEUE: Column = number("RUNQ", 3, Some(SortKey::RunQueue), |row, _, th
     let style = if wait >= 0.1 { theme.cause(2) } else { theme.quiet() };
     vec![Span::styled(share(wait), style)]
 });
-const ON_CPU: Column = number("CPU", 6, None, |row, _, _| text(share(row.rates.timeslices.on_cpu)));
+const ON_CPU: Column = number("CPU", 6, None, |row, _, _| {
+    let slices = &row.rates.timeslices;
+    text(slices.computed().map_or_else(|| "-".to_owned(), |_| share(slices.on_cpu)))
+});
 const DROPS: Column = number("DROP/s", 4, Some(SortKey::Drops), |row, _, theme| {
     let style = if row.rates.drops > 0.0 { theme.alarm() } else { theme.quiet() };
     vec![Span::styled(Count(row.rates.drops.round() as u64).to_string(), style)]
