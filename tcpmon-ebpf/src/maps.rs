@@ -7,7 +7,8 @@ use core::{ffi::c_void, ptr::read_volatile};
 
 use aya_ebpf::{
     bindings::{
-        BPF_F_MMAPABLE, BPF_NOEXIST, BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP, BPF_RB_RING_SIZE,
+        BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF_NOEXIST, BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP,
+        BPF_RB_RING_SIZE,
     },
     helpers::generated::{bpf_ringbuf_output, bpf_ringbuf_query, bpf_ringbuf_reserve, bpf_ringbuf_submit},
     macros::map,
@@ -93,9 +94,10 @@ static MEMORY_LIMITS: PerCpuArray<u64> = PerCpuArray::with_max_entries(KINDS.len
 #[map]
 static IGNORED: PerCpuArray<u64> = PerCpuArray::with_max_entries(IGNORED_WHY.len() as u32, 0);
 
-/// Ports that the kernel had chosen for listening sockets when tcpmon started: [`port_key`] -> 0. Only for seeding.
+/// Ports that the kernel had chosen for listening sockets when tcpmon started: [`port_key`] -> 0. Only for seeding, so
+/// memory is taken as needed.
 #[map]
-static CHOSEN_PORTS: HashMap<u64, u8> = HashMap::with_max_entries(8192, 0);
+static CHOSEN_PORTS: HashMap<u64, u8> = HashMap::with_max_entries(8192, BPF_F_NO_PREALLOC);
 
 /// 0 -> the last connection that was accepted, per CPU. Written and read by lifecycle.
 #[map]
@@ -112,11 +114,11 @@ static FILTER_TGIDS: HashMap<u32, u8> = HashMap::with_max_entries(1, 0);
 
 /// Names of thread groups to trace; written by user space.
 #[map]
-static FILTER_COMMS: HashMap<Name, u8> = HashMap::with_max_entries(256, 0);
+static FILTER_COMMS: HashMap<Name, u8> = HashMap::with_max_entries(256, BPF_F_NO_PREALLOC);
 
 /// Ports to trace; written by user space.
 #[map]
-static FILTER_PORTS: HashMap<u32, u8> = HashMap::with_max_entries(1024, 0);
+static FILTER_PORTS: HashMap<u32, u8> = HashMap::with_max_entries(1024, BPF_F_NO_PREALLOC);
 
 /// Counts something that was lost. A program that interrupts this one may count the same.
 #[inline(always)]

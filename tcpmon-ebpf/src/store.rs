@@ -221,7 +221,7 @@ fn used(entries: *mut u64) -> u32 {
     used
 }
 
-/// Takes a state from the free ones; [`NO_STATE`] if there is none, which is counted.
+/// Takes a state from the free ones; [`NO_STATE`] if there is none, which the caller counts.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn store_take() -> u32 {

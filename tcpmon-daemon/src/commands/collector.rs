@@ -29,7 +29,8 @@ use super::{
 };
 use crate::{
     clock::monotonic_ns,
-    decode::{self, Event},
+    decode::Event,
+    host::link::shown_name,
     http::Unavailable,
     kernel::{Kernel, KernelReadError, Life, Raw, RawReader, Show},
     model::{
@@ -42,6 +43,9 @@ use crate::{
 
 /// How often the ring is emptied if a quarter of it does not fill up before: each time costs some 20 us of CPU.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The same after it was empty: most of the CPU time of an idle daemon would go into looks that find nothing.
+const QUIET_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Maximum number of records that are taken from the ring at once, before exited readers are collected.
 const MAX_RECORDS_PER_DRAIN: usize = 4096;
@@ -226,13 +230,13 @@ impl Collector {
         passes: &Heartbeat,
         ordinary: Ordinary,
     ) {
-        let mut error_logged = false;
+        let (mut error_logged, mut interval) = (false, DRAIN_INTERVAL);
         // For connections that are older than tcpmon, listening sockets show which were accepted.
         if let Err(error) = ordinary.during(|| self.visit_sockets(Show::Listeners, Instant::now())) {
             error!(%error, "cannot read the listening sockets; older connections may have the wrong service");
         }
         loop {
-            let request = inbox.wait(DRAIN_INTERVAL);
+            let request = inbox.wait(interval);
             for GroupLimits { max_groups, group_ttl, pin } in limits.try_iter() {
                 self.table.set_limits(max_groups, group_ttl, &pin);
             }
@@ -248,17 +252,19 @@ impl Collector {
                 let _ = reply.send(answer);
             }
             let result = match request {
-                Ok(None) => self.drain().map_err(Arc::new),
+                Err(mpsc::RecvTimeoutError::Disconnected) => return,
+                Err(mpsc::RecvTimeoutError::Timeout) if self.last_pass.elapsed() >= MAX_PASS_INTERVAL => {
+                    ordinary.during(|| self.pass()).map(|_| passes.beat()).map_err(Arc::new)
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) | Ok(None) => self
+                    .drain()
+                    .map(|found| interval = if found { DRAIN_INTERVAL } else { QUIET_INTERVAL })
+                    .map_err(Arc::new),
                 Ok(request) => {
                     let reply = inbox
                         .reply(request, || ordinary.during(|| self.pass_for_clients()).map(Arc::new).map_err(Arc::new));
                     reply.map(|_| passes.beat())
                 }
-                Err(mpsc::RecvTimeoutError::Timeout) if self.last_pass.elapsed() >= MAX_PASS_INTERVAL => {
-                    ordinary.during(|| self.pass()).map(|_| passes.beat()).map_err(Arc::new)
-                }
-                Err(mpsc::RecvTimeoutError::Timeout) => self.drain().map_err(Arc::new),
-                Err(mpsc::RecvTimeoutError::Disconnected) => return,
             };
             match result {
                 Err(error) if !error_logged => {
@@ -305,13 +311,17 @@ impl Collector {
     /// # Errors
     /// If the kernel cannot be read: the next pass shows what this one has not.
     pub fn pass(&mut self) -> Result<Snapshot, KernelReadError> {
+        let pass = self.pass_showing(self.show);
+        self.show = shown_after(&pass);
+        pass
+    }
+
+    fn pass_showing(&mut self, show: Show) -> Result<Snapshot, KernelReadError> {
         let now = Instant::now();
         self.last_pass = now;
         // Sockets that have started to listen since the last time should be known before their connections are visited.
         self.drain()?;
         let raw = self.kernel.raw()?;
-        // What a failed pass would have shown must be shown by the next one.
-        let show = std::mem::replace(&mut self.show, Show::All);
         self.live.take_if(|(_, asked)| asked.elapsed() > LIVE_UNUSED);
         if self.live.is_some() {
             self.table.list_sockets();
@@ -335,7 +345,6 @@ impl Collector {
 
         // Last, because nothing can fail after this: a pass that failed later would lose the drops.
         let counts: Vec<_> = self.kernel.drops()?.iter().map(|(key, count)| (key.cookie, key.reason, *count)).collect();
-        self.show = Show::Changed;
         let names = &self.drop_reason_names;
         let name = |reason: u32| names.get(&reason).cloned().unwrap_or_else(|| format!("reason_{reason}"));
         self.table.drops(&counts, name, now);
@@ -398,17 +407,23 @@ impl Collector {
         Ok(())
     }
 
-    fn drain(&mut self) -> Result<(), KernelReadError> {
+    /// Takes what the programs have left; false if that was nothing.
+    fn drain(&mut self) -> Result<bool, KernelReadError> {
         let now = Instant::now();
         let ended = self.kernel.take_ended();
         let drained = self.drain_ring(now);
         // After the listening sockets that name them; also if the ring cannot be read, because nobody else has them.
-        let table = &mut self.table;
-        self.kernel.conclude(ended, |record| table.ended(record, now));
-        drained
+        let (table, mut has_ended) = (&mut self.table, false);
+        self.kernel.conclude(ended, |record| {
+            table.ended(record, now);
+            has_ended = true;
+        });
+        Ok(drained? || has_ended)
     }
 
-    fn drain_ring(&mut self, now: Instant) -> Result<(), KernelReadError> {
+    /// Takes the records of the ring; false if there were none.
+    fn drain_ring(&mut self, now: Instant) -> Result<bool, KernelReadError> {
+        let mut found = false;
         loop {
             let (mut exited, mut listening) = (Vec::new(), Vec::new());
             let taken = self.kernel.drain(MAX_RECORDS_PER_DRAIN, |event| match event {
@@ -424,9 +439,11 @@ impl Collector {
             for slot in exited {
                 self.reader_exited(slot, now)?;
             }
+            let taken = taken?;
+            found |= taken > 0;
             // Bounded: what arrives meanwhile waits for the next time, unless the limit was reached.
-            if taken? < MAX_RECORDS_PER_DRAIN {
-                return Ok(());
+            if taken < MAX_RECORDS_PER_DRAIN {
+                return Ok(found);
             }
         }
     }
@@ -447,8 +464,10 @@ impl Collector {
 
     /// Frees the slot of a reader whose totals are in the table.
     fn free_reader(&mut self, slot: u32) -> Result<(), KernelReadError> {
+        // First: a slot that stays as it is must not become a new reader, whose totals would count again.
+        self.kernel.free_reader(slot)?;
         self.table.reader_gone(slot);
-        self.kernel.free_reader(slot)
+        Ok(())
     }
 
     fn snapshot(&self, raw: &Raw, readers: usize, took: Duration) -> Snapshot {
@@ -511,11 +530,17 @@ impl Collector {
     }
 }
 
+/// What the pass after this one shows. One that has failed may have shown some sockets, which no live view has got: the
+/// next one shows all.
+fn shown_after<T, E>(pass: &Result<T, E>) -> Show {
+    if pass.is_ok() { Show::Changed } else { Show::All }
+}
+
 /// Adds the per-CPU counts up into one row per device.
 fn napi(raw: &Raw) -> Vec<NapiPolls> {
     let mut devices: HashMap<String, NapiPolls> = HashMap::new();
     for (name, counts) in &raw.napi {
-        let name = name.map_or_else(|| "other".to_owned(), |name| decode::name(&name));
+        let name = name.map_or_else(|| "other".to_owned(), |name| shown_name(&name));
         let device =
             devices.entry(name.clone()).or_insert(NapiPolls { device: name, polls: 0, packets: 0, exhausted: 0 });
         device.polls += counts.polls;
@@ -525,4 +550,16 @@ fn napi(raw: &Raw) -> Vec<NapiPolls> {
     let mut devices: Vec<NapiPolls> = devices.into_values().collect();
     devices.sort_by(|a, b| a.device.cmp(&b.device));
     devices
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pass_shows_all_after_one_that_has_failed_and_what_has_changed_after_others() {
+        let failed = KernelReadError::Look(std::io::ErrorKind::PermissionDenied.into());
+        assert_eq!(shown_after(&Err::<Snapshot, _>(failed)), Show::All);
+        assert_eq!(shown_after(&Ok::<_, KernelReadError>(Snapshot::default())), Show::Changed);
+    }
 }

@@ -347,8 +347,8 @@ fn create_maps(plan: &Plan, cast: Option<u32>, options: &Options, can_look: bool
         .map_max_entries("FREE_SLOTS", options.max_readers)
         .map_max_entries("TRACED", if has_timeslices(options) { options.max_readers } else { 1 })
         .map_max_entries("TRACED_SOCKETS", traced_blocks(options))
-        .map_max_entries("FREE_PLACES", MORE_PLACES)
-        .map_max_entries("FILTER_TGIDS", if follows(options) { FOLLOWED } else { MAX_TGIDS })
+        .map_max_entries("FREE_PLACES", if has_timeslices(options) { MORE_PLACES } else { 1 })
+        .map_max_entries("FILTER_TGIDS", traced_processes(options))
         .map_max_entries("DROPS", options.max_drop_entries)
         .map_max_entries("EVENTS", options.ring_bytes)
         .load(patch::with_casts(OBJECT, cast).as_bytes())
@@ -374,6 +374,15 @@ fn attach_all(ebpf: &mut Ebpf, plan: &Plan) -> Result<Vec<ProbeStatus>, CannotRu
 
 fn follows(options: &Options) -> bool {
     options.trace.as_ref().is_some_and(|filter| filter.follow)
+}
+
+/// Processes of the filter, at most.
+fn traced_processes(options: &Options) -> u32 {
+    match &options.trace {
+        Some(filter) if filter.follow => FOLLOWED,
+        Some(_) => MAX_TGIDS,
+        None => 1,
+    }
 }
 
 fn has_timeslices(options: &Options) -> bool {
