@@ -22,6 +22,14 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// What a daemon that has started does.
 const HEALTHY: &str = "answers 200 at /healthz";
 
+/// tcpmon itself passes no more bytes of attributes than this to bpf(2). The whole `union bpf_attr` has 152.
+const OWN_ATTRIBUTES: u64 = 96;
+
+/// A condition on an argument of a system call.
+fn argument(number: u8, comparison: SeccompCmpOp, value: u64) -> SeccompCondition {
+    must(SeccompCondition::new(number, SeccompCmpArgLen::Dword, comparison, value), "a condition")
+}
+
 /// Header for [`Response::began_ns`], in seconds.
 const BEGAN: &str = "tcpmon-reading-began";
 
@@ -109,8 +117,19 @@ impl Daemon {
 
     /// Starts a daemon for which bpf(2) fails with EPERM if its `command` is this one, as a hardened kernel refuses it.
     pub fn try_start_refusing(command: u64, flags: &[&str]) -> Result<Self, Refused> {
-        let refused = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, command);
-        let rules = must(SeccompRule::new(vec![must(refused, "a condition")]), "a rule");
+        Self::try_start_filtered(vec![argument(0, SeccompCmpOp::Eq, command)], flags)
+    }
+
+    /// The same, but only where tcpmon makes the call itself: it passes the part of `union bpf_attr` that the command
+    /// reads, and aya always passes all of it. By `BPF_LINK_CREATE`, that is only what attaches `owners`.
+    pub fn try_start_refusing_own(command: u64, flags: &[&str]) -> Result<Self, Refused> {
+        let is_own = argument(2, SeccompCmpOp::Le, OWN_ATTRIBUTES);
+        Self::try_start_filtered(vec![argument(0, SeccompCmpOp::Eq, command), is_own], flags)
+    }
+
+    /// Starts a daemon for which bpf(2) fails with EPERM if its arguments meet all of these conditions.
+    fn try_start_filtered(refused: Vec<SeccompCondition>, flags: &[&str]) -> Result<Self, Refused> {
+        let rules = must(SeccompRule::new(refused), "a rule");
         let filter = SeccompFilter::new(
             [(libc::SYS_bpf, vec![rules])].into(),
             SeccompAction::Allow,

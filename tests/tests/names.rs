@@ -12,7 +12,7 @@ use std::sync::mpsc::channel;
 use std::thread::{sleep, spawn};
 use std::time::Duration;
 
-use common::{DEADLINE, group, is_attached, sender};
+use common::{DEADLINE, group, is_attached, sender, sources_and_probes};
 use io_uring::{IoUring, opcode, squeue, types};
 use socket2::{Domain, Socket, Type};
 use tcpmon_tests::traffic::Threads;
@@ -214,6 +214,39 @@ fn what_its_reader_has_passed_on_is_of_the_process_that_has_the_socket_open() {
     assert_eq!(page.value(READ, &group(own_name.trim(), port)), Some(1000.0));
     assert_eq!(of_service(&page, "tcpmon_receive_bytes_total", port), 6000.0);
     drop((listener, other));
+}
+
+/// Of two processes that have a socket open, a daemon that starts finds the one with the lower id, and the iterator
+/// `owners` the other one.
+#[test]
+fn where_the_kernel_refuses_to_tell_who_has_a_socket_open_what_waits_is_of_whom_the_start_has_found() {
+    /// Of `enum bpf_cmd`.
+    const BPF_LINK_CREATE: u64 = 28;
+    let lab = Lab::new();
+    let port = free_port().unwrap();
+    let listener = lab.receiver().run(|| TcpListener::bind((lab.receiver().v4, port))).unwrap();
+    let other = passed_on(&lab, listener.try_clone().unwrap());
+    let daemon = Daemon::start(&[]);
+    let refused = Daemon::try_start_refusing_own(BPF_LINK_CREATE, &[]).unwrap();
+    let (mut all, mut told) = (sources_and_probes(&daemon), sources_and_probes(&refused));
+    assert_eq!(all.remove("owners"), Some((true, String::new())));
+    let (attached, reason) = told.remove("owners").unwrap();
+    assert!(!attached && reason.contains("Operation not permitted"), "{reason}");
+    assert_eq!(told, all);
+
+    // It is not accepted: no process has it open, so it is of one that has the listening socket.
+    let mut client = lab.sender().run(|| TcpStream::connect((lab.receiver().v4, port))).unwrap();
+    client.write_all(&[7; 5000]).unwrap();
+    let own_name = std::fs::read_to_string("/proc/self/comm").unwrap();
+    let mut names = [own_name.trim(), "tail"];
+    // Process ids begin again at some number.
+    if other.0.id() < std::process::id() {
+        names.reverse();
+    }
+    for (daemon, process) in [(&refused, names[0]), (&daemon, names[1])] {
+        let page = waits_at(daemon, port, process);
+        assert_eq!(of_service(&page, "tcpmon_receive_bytes_total", port), 5000.0);
+    }
 }
 
 #[test]

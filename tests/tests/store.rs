@@ -2,18 +2,26 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where its claim does")]
 
 mod common;
+#[allow(dead_code, reason = "one claim uses a part of it")]
+#[path = "privileges/intruder.rs"]
+mod intruder;
+#[path = "privileges/registers.rs"]
+mod registers;
 
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{DEADLINE, lost, sender, sources_and_probes};
+use intruder::{Intruder, Outcome};
 use socket2::{Domain, SockRef, Socket, Type};
+use tcpmon_common::store::{BUCKET, CROWDED, bucket, buckets_log2};
 use tcpmon_tests::traffic::Threads;
 use tcpmon_tests::{Daemon, Lab, Page, Traffic, emulated, eventually, fewer, many, truth};
 
@@ -340,6 +348,130 @@ fn as_many_connections_are_begun_ended_and_counted_as_three_clients_make_at_full
             None
         })
     });
+}
+
+/// A socket, and the numbers of its two buckets in a table of `1 << (64 - shift)` buckets.
+fn socket_of_buckets(shift: u32) -> (Socket, [u32; 2]) {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    let cookie = socket.cookie().unwrap();
+    (socket, [false, true].map(|second| bucket(cookie, second, shift)))
+}
+
+/// A socket, and others that fill both of its buckets if they connect before it, in this order. The last one has no
+/// other buckets either.
+///
+/// That is one of 16,384 sockets in the smallest table, and four are needed: some 75,000 sockets are made for them (at
+/// most 241,000 in 200 simulated runs), which takes about a second.
+fn crowded_out(shift: u32) -> (Socket, Vec<Socket>) {
+    let has_two = |(_, [first, second]): &(Socket, [u32; 2])| first != second;
+    let (socket, buckets) = std::iter::repeat_with(|| socket_of_buckets(shift)).find(has_two).unwrap();
+    let (mut used, mut others) = ([0_usize; 2], Vec::new());
+    while used != [BUCKET; 2] {
+        let (other, own) = socket_of_buckets(shift);
+        let [first, second] = own.map(|number| buckets.iter().position(|full| *full == number));
+        // Where the programs enter it.
+        let place = match (first, second) {
+            (Some(first), _) if used[first] <= CROWDED as usize => first,
+            (Some(first), Some(second)) if used[second] < used[first] => second,
+            (Some(first), Some(_)) if used[first] < BUCKET => first,
+            _ => continue,
+        };
+        used[place] += 1;
+        others.push(other);
+    }
+    (socket, others)
+}
+
+#[test]
+fn a_connection_whose_buckets_are_full_is_counted_as_lost_and_once_there_is_room_from_its_first_byte() {
+    /// The fewest that can be set.
+    const MAX_SOCKETS: u32 = 1024;
+    let lab = Lab::new();
+    let daemon = Daemon::start(&["--max-sockets", &MAX_SOCKETS.to_string()]);
+    let listeners = [7_440, 7_441].map(|port| listen(&lab, port));
+    let (socket, others) = lab.receiver().run(|| crowded_out(64 - buckets_log2(MAX_SOCKETS)));
+    let connected = |socket: Socket, listener: &TcpListener| {
+        socket.connect(&listener.local_addr().unwrap().into()).unwrap();
+        let (client, server) = (TcpStream::from(socket), listener.accept().unwrap().0);
+        transfer(&server, &client, 1_000);
+        transfer(&client, &server, 10);
+        (client, server)
+    };
+    let mut others: Vec<_> = others.into_iter().map(|other| connected(other, &listeners[0])).collect();
+    let (client, server) = connected(socket, &listeners[1]);
+    let number = others.len() as u64;
+    let of_others = [("remote:7440", 1_000 * number), ("local:7440", 10 * number)];
+    counted(&daemon, &[of_others[0], of_others[1], ("remote:7441", 0), ("local:7441", 10)]);
+    let page = daemon.scrape();
+    let refused = page.value("tcpmon_lost_total", &[("what", "socket_table")]).unwrap();
+    assert!(refused > 0.0 && lost(&page) == refused, "{:?}", page.samples("tcpmon_lost_total"));
+
+    let (ends, _its_server) = others.pop().unwrap();
+    // At once.
+    SockRef::from(&ends).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(ends);
+    transfer(&server, &client, 70);
+    counted(&daemon, &[of_others[0], of_others[1], ("remote:7441", 1_070), ("local:7441", 10)]);
+}
+
+/// Takes the programs on the ends of sockets away from a daemon: the kernel detaches a program when nobody has its link
+/// open any more.
+fn hide_ends(daemon: &Daemon) {
+    let files = fs::read_dir(format!("/proc/{}/fdinfo", daemon.pid())).unwrap().map(|file| file.unwrap().path());
+    let is_of_ends = |file: &PathBuf| {
+        // A file that has been closed meanwhile is no link.
+        let about = fs::read_to_string(file).unwrap_or_default();
+        about.lines().any(|line| line.split_whitespace().eq(["tp_name:", "tcp_destroy_sock"]))
+    };
+    let links: Vec<PathBuf> = files.filter(is_of_ends).collect();
+    assert_eq!(links.len(), 2, "each of the two programs has a link");
+    let intruder = Intruder::in_thread(daemon.pid().cast_signed());
+    for link in links {
+        let descriptor: i32 = link.file_name().unwrap().to_str().unwrap().parse().unwrap();
+        assert_eq!(intruder.call(libc::SYS_close, &[descriptor.into()]), Outcome::Returned(0));
+    }
+}
+
+/// After the owner has closed a connection, nothing can come after the change to CLOSE. After a reset its owner still
+/// has it: what might have come until it was closed counts as lost.
+#[test]
+fn an_end_that_no_program_sees_is_found_by_a_pass_with_all_that_was_received() {
+    const CONNECTIONS: u64 = 20;
+    let lab = Lab::new();
+    let hidden = truth::HiddenEnds::start();
+    let daemon = Daemon::start(&[]);
+    hide_ends(&daemon);
+    for (port, is_reset) in [(7_442, false), (7_443, true)] {
+        let listener = listen(&lab, port);
+        for _ in 0..CONNECTIONS {
+            let client = connect(&lab, port);
+            let mut server = listener.accept().unwrap().0;
+            transfer(&server, &client, 1_000);
+            transfer(&client, &server, 300);
+            if is_reset {
+                SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
+            }
+            drop(client);
+            // It is closed after that has arrived.
+            assert_eq!(server.read(&mut [0]).is_err(), is_reset);
+        }
+    }
+    let [to_client, to_server] = [1_000, 300].map(|bytes| bytes * CONNECTIONS);
+    let expected =
+        [("remote:7442", to_client), ("local:7442", to_server), ("remote:7443", to_client), ("local:7443", to_server)];
+    counted(&daemon, &expected);
+    eventually(DEADLINE, "none is left", || {
+        let page = daemon.scrape();
+        expected.iter().all(|(service, _)| page.sum("tcpmon_sockets", &[("service", service)]) == 0.0)
+    });
+    let page = daemon.scrape();
+    let unseen = page.value("tcpmon_lost_total", &[("what", "socket_end")]).unwrap();
+    // Both ends of each, and those of scrapes, whose server shuts them down before it closes them.
+    let (resets, own) = ((2 * CONNECTIONS) as f64, (4 * CONNECTIONS) as f64);
+    let opened = page.value("tcpmon_connections_opened_total", &[("counted_by", "programs")]).unwrap();
+    let most = resets + (opened - own) + hidden.most() as f64;
+    assert!((resets..=most).contains(&unseen), "{unseen} instead of {resets} to {most}");
+    assert_eq!(lost(&page), unseen, "{:?}", page.samples("tcpmon_lost_total"));
 }
 
 /// A daemon for which bpf(2) refuses a command, as a hardened kernel does.
