@@ -10,6 +10,7 @@ mod own;
 mod peer;
 mod programs;
 mod scale;
+mod top;
 mod trace;
 mod verified;
 mod verifier;
@@ -96,6 +97,8 @@ enum Part {
     Scale,
     /// The daemon's own CPU, memory, start and stop
     Daemon,
+    /// `top` with 10,000 sockets
+    Top,
     /// What 128 CPUs would share, simulated
     Cores,
     /// Records a second that a trace takes in, for a minute in each format; needs 20 GB of disk
@@ -107,8 +110,18 @@ enum Part {
 impl Part {
     /// The parts to run by default. A trace takes much disk. The verifier's counts are a baseline for a test, so they
     /// are recorded only on request.
-    const USUAL: [Self; 9] =
-        [Self::R, Self::RSingle, Self::C, Self::L, Self::V, Self::Programs, Self::Scale, Self::Daemon, Self::Cores];
+    const USUAL: [Self; 10] = [
+        Self::R,
+        Self::RSingle,
+        Self::C,
+        Self::L,
+        Self::V,
+        Self::Programs,
+        Self::Scale,
+        Self::Daemon,
+        Self::Top,
+        Self::Cores,
+    ];
     /// The parts that also run with `--peers`.
     const REAL: [Self; 3] = [Self::Redis, Self::Redis16, Self::Nginx];
 }
@@ -168,6 +181,7 @@ fn run(args: &Args) -> ExitCode {
             }
             Part::Scale => Some(scale::measure(args.quick)),
             Part::Daemon => Some(own::measure(args.quick)),
+            Part::Top => Some(top::measure(args.quick)),
             Part::Cores => Some(cores::measure()),
             Part::Trace => Some(trace::measure(args.quick)),
             Part::Verifier => {

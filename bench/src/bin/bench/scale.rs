@@ -206,7 +206,7 @@ impl Since {
 }
 
 /// Two processes with this many connections between them, each of which has carried a byte.
-fn pair(lab: &Lab, connections: u64) -> (Reader, Sender) {
+pub fn pair(lab: &Lab, connections: u64) -> (Reader, Sender) {
     let reader = Traffic::reader(lab.receiver()).comm("many").threads(Threads::Epoll).until_exit().spawn();
     let sender = Traffic::sender(lab.sender()).comm("many-sender").to(reader.address());
     let sender = sender.connections(connections).bytes(1).hold_open().spawn();
@@ -215,7 +215,7 @@ fn pair(lab: &Lab, connections: u64) -> (Reader, Sender) {
 }
 
 /// Each end of each connection receives a byte and reads it.
-fn exchange((reader, sender): &(Reader, Sender)) {
+pub fn exchange((reader, sender): &(Reader, Sender)) {
     let before = reader.report().bytes;
     let said = sender.send_byte();
     reads(reader, before + said);
