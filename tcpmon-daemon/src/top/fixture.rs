@@ -46,7 +46,6 @@ pub(crate) fn sample(sockets: u32) -> LiveSample {
         readers: vec![LiveReader { tid: 4712, ..LiveReader::default() }],
         slots: vec![1],
         host: LiveHost { ring_overruns: Some(0), softnet_dropped: Some(0), ..LiveHost::default() },
-        ..LiveSample::default()
     }
 }
 
