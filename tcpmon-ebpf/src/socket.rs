@@ -152,6 +152,11 @@ pub fn start_counting(
             state.counters.received_bytes += read - recent as u64;
             state.counters.read_bytes += read - recent as u64;
         }
+        // As of now, until the first event.
+        if setting!(can_look) == 0 {
+            state.seen_rmem = sock.rmem();
+            state.seen_window = tcp.window();
+        }
         state.reported_seq = state.copied_seq;
         state.round.begin(tcp.edge(), now);
         state.reads.begin(now);

@@ -553,6 +553,25 @@ fn where_the_kernel_runs_no_program_for_user_space_all_is_as_of_the_last_event_a
 }
 
 #[test]
+fn where_the_kernel_runs_no_program_for_user_space_an_older_connection_has_the_window_that_it_had_at_the_start() {
+    let lab = Lab::new();
+    let listener = listen(&lab, 7_431);
+    let client = connect(&lab, 7_431);
+    let server = listener.accept().unwrap().0;
+    transfer(&client, &server, 5_000);
+    let sockets = truth::sockets(lab.receiver());
+    let truth = sockets.iter().find(|socket| socket.remote == client.local_addr().unwrap()).unwrap();
+    let daemon = refusing(BPF_PROG_TEST_RUN).unwrap();
+    let page = daemon.scrape();
+    let [window, closed] = ["tcpmon_receive_window_bytes", "tcpmon_receive_zero_window_seconds_total"]
+        .map(|name| page.sum(name, &[("service", "local:7431")]));
+    // Before 6.2, the kernel does not say it.
+    assert_eq!(window, truth.info.rcv_wnd.map_or(window.max(1.0), f64::from));
+    assert_eq!(closed, 0.0);
+    drop((client, server));
+}
+
+#[test]
 fn where_the_kernel_refuses_the_iterator_tcpmon_says_so_in_one_sentence() {
     let Err(refusal) = refusing(BPF_ITER_CREATE) else { panic!("it starts without the sockets that are open") };
     assert_eq!(refusal.status.code(), Some(3), "{refusal:?}");
