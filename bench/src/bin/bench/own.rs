@@ -26,13 +26,13 @@ pub fn measure(quick: bool) -> Section {
     interrupt::sleep(WARM_UP);
 
     let of_kernel = kernel_bytes(daemon.pid());
-    let unasked = used(&daemon, || interrupt::sleep(time));
+    let unasked = used(daemon.pid(), || interrupt::sleep(time));
     eprintln!("daemon: idle");
-    let idle = used(&daemon, || scraped(&daemon, scrapes));
+    let idle = used(daemon.pid(), || scraped(&daemon, scrapes));
     eprintln!("daemon: idle, scraped");
     let wire = Wire::new(Workload::R);
     let server = wire.server();
-    let loaded = used(&daemon, || {
+    let loaded = used(daemon.pid(), || {
         std::thread::scope(|scope| {
             scope.spawn(|| scraped(&daemon, scrapes));
             wire.run(server, time);
@@ -74,11 +74,11 @@ pub fn measure(quick: bool) -> Section {
     Section { name: "daemon", what: "The daemon itself.".into(), table, notes }
 }
 
-/// CPU that the daemon uses during a job, in percent of a core.
-fn used(daemon: &Daemon, job: impl FnOnce()) -> f64 {
-    let (before, start) = (cpu_of(daemon.pid()), Instant::now());
+/// CPU that a process uses during a job, in percent of a core.
+pub fn used(pid: u32, job: impl FnOnce()) -> f64 {
+    let (before, start) = (cpu_of(pid), Instant::now());
     job();
-    100.0 * (cpu_of(daemon.pid()) - before).as_secs_f64() / start.elapsed().as_secs_f64()
+    100.0 * (cpu_of(pid) - before).as_secs_f64() / start.elapsed().as_secs_f64()
 }
 
 /// Scrapes this many times, each in the middle of an interval.

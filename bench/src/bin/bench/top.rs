@@ -7,7 +7,7 @@ use tcpmon_tests::figures::{Section, Table, target};
 use tcpmon_tests::tmux::Tmux;
 use tcpmon_tests::{Lab, eventually, interrupt, tcpmon_binary, truth};
 
-use crate::child::cpu_of;
+use crate::own::used;
 use crate::scale::{exchange, mebibytes, pair};
 
 /// Connections, each with both ends on this host, so that `top` has twice as many rows.
@@ -31,14 +31,15 @@ pub fn measure(quick: bool) -> Section {
     let mut measured = |active: bool| {
         // What has happened until now is not part of the measurement.
         interrupt::sleep(2 * EVERY);
-        let (before, start) = (cpu_of(pid), Instant::now());
-        for round in 1..=rounds {
-            if active {
-                exchange(&pair);
+        let start = Instant::now();
+        let cpu = used(pid, || {
+            for round in 1..=rounds {
+                if active {
+                    exchange(&pair);
+                }
+                interrupt::sleep((round * EVERY).saturating_sub(start.elapsed()));
             }
-            interrupt::sleep((round * EVERY).saturating_sub(start.elapsed()));
-        }
-        let cpu = 100.0 * (cpu_of(pid) - before).as_secs_f64() / start.elapsed().as_secs_f64();
+        });
         let sockets = 2 * CONNECTIONS;
         table.row(vec![
             sockets.to_string(),
