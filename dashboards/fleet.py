@@ -124,7 +124,7 @@ CAUSES = Row(
         held_up("application", "readers that compute, sleep or hang"),
         held_up("scheduler", "readers that wait for a CPU"),
         held_up("window", "windows that are too small for the path"),
-        held_up("memory", "want of memory"),
+        held_up("memory", "memory shortage"),
     ),
 )
 

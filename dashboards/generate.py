@@ -6,6 +6,7 @@ Needs Python 3.11, the packages of requirements.txt and, for --check, promtool.
 
 import argparse
 import functools
+import importlib.metadata
 import json
 import os
 import re
@@ -21,13 +22,15 @@ from grafana_foundation_sdk.models import dashboard as models
 
 from fleet import FLEET
 from host import HOST
-from panels import Annotation, Dashboard, build
+from panels import DATASOURCE, INPUT, Annotation, Dashboard, build
 from receivers import RECEIVERS
 
 HERE = Path(__file__).resolve().parent
 RUNBOOKS = Path("docs/runbooks")
 RESOURCE = HERE.parent / "deploy/kubernetes/prometheusrule.yaml"
 DASHBOARDS = {"fleet.json": FLEET, "host.json": HOST, "receivers.json": RECEIVERS}
+# How Grafana names the panels that the dashboards use.
+PANELS = {"stat": "Stat", "table": "Table", "timeseries": "Time series"}
 # Commands in runbooks that `tcpmon doctor` has, too, in this file of it; DEV is a device.
 DOCTOR = "../tcpmon-daemon/src/doctor/nic.rs"
 DOCTOR_COMMANDS = {"TcpmonRxOverrun": "ethtool -A DEV tx on"}
@@ -61,7 +64,21 @@ def main() -> int:
 
 def text(dashboard: Dashboard) -> str:
     """The file's content as generated."""
-    return json.dumps(build(dashboard), cls=JSONEncoder, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    board = json.loads(json.dumps(build(dashboard), cls=JSONEncoder))
+    return json.dumps(board | for_import(board), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def for_import(board: dict) -> dict:
+    """What Grafana's "Export for sharing externally" adds to a dashboard; it is not in the SDK's schema."""
+    grafana = importlib.metadata.version("grafana_foundation_sdk").split("!")[1]
+    plugin = {"pluginId": "prometheus", "pluginName": "Prometheus"}
+    requires = [(kind, "panel", PANELS[kind], "") for kind in {panel["type"] for panel in graphs(board)}]
+    requires += [("grafana", "grafana", "Grafana", grafana), ("prometheus", "datasource", "Prometheus", "1.0.0")]
+    return {
+        "__elements": {},
+        "__inputs": [{"name": INPUT, "label": "Prometheus", "description": "", "type": "datasource", **plugin}],
+        "__requires": [dict(zip(("id", "type", "name", "version"), required)) for required in sorted(requires)],
+    }
 
 
 def rule_resource() -> str:
@@ -87,8 +104,10 @@ def faults_of(name: str, content: str) -> list[str]:
     again = json.loads(json.dumps(models.Dashboard.from_json(board), cls=JSONEncoder))
     for annotation in again["annotations"]["list"]:
         annotation.update(Annotation.FORMATS)  # not in the schema
+    again |= {key: value for key, value in board.items() if key.startswith("__")}  # nor these
     if again != board:
         faults.append(f"{name} loses a field in the SDK's model: the schema of its version has no such field")
+    faults += faults_of_import(name, content)
     titles = [panel.get("title") or f"panel {panel['id']}" for panel in graphs(board)]
     faults += [f"{name}: two panels are called {title}" for title in set(titles) if titles.count(title) > 1]
     for panel, title in zip(graphs(board), titles):
@@ -104,6 +123,26 @@ def faults_of(name: str, content: str) -> list[str]:
                     faults.append(f'{name}: {title} asks for all hosts: add instance=~"$instance"')
                 if not known(family):
                     faults.append(f"{name}: {title} asks for {family}, which neither tcpmon nor rules.yaml has")
+    return faults
+
+
+def faults_of_import(name: str, content: str) -> list[str]:
+    """Checks that Grafana can ask for the data source, that everything uses it, and that nothing is of one Grafana."""
+    board = json.loads(content)
+    variables = board["templating"]["list"]
+    users = [*board["annotations"]["list"], *(variable for variable in variables if variable["type"] != "datasource")]
+    users += [user for panel in graphs(board) for user in (panel, *panel["targets"])]
+    faults = []
+    used = [user.get("datasource") == DATASOURCE.to_json() for user in users]
+    if not all(used) or content.count('"datasource": ') != len(used):
+        faults.append(f"{name} has a panel, query, variable or annotation whose data source is not {DATASOURCE.uid}")
+    if set(re.findall(r"\$\{(DS_\w+)\}", content)) != {asked["name"] for asked in board["__inputs"]}:
+        faults.append(f"{name} does not have exactly the inputs in __inputs that it uses")
+    required = {plugin["id"] for plugin in board["__requires"] if plugin["type"] == "panel"}
+    if required != {panel["type"] for panel in graphs(board)}:
+        faults.append(f"{name} does not have exactly the types of its panels in __requires")
+    if board.get("id") is not None or board["uid"] != f"tcpmon-{Path(name).stem}":
+        faults.append(f"{name} has an id, which is of one Grafana only, or not its file's name as uid")
     return faults
 
 

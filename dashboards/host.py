@@ -388,7 +388,7 @@ MEMORY = Row(
             top=10,
         ),
         Panel(
-            "Time lost for want of memory",
+            "Time lost to memory shortage",
             "Part of the time in which some, or all, tasks that had work waited for memory (PSI). Above some percent, "
             "readers are slow because of memory and not of the CPU. (absent where the kernel has no PSI)",
             "percentunit",

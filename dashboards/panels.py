@@ -17,6 +17,8 @@ PANEL_HEIGHT = 7
 STAT_HEIGHT = 4
 
 DATASOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
+# What Grafana's import asks for.
+INPUT = "DS_PROMETHEUS"
 
 # What a panel shows where its metrics do not exist.
 NOT_HERE = "not on this host"
@@ -220,7 +222,11 @@ def _alerts() -> Annotation:
 
 
 def _datasource() -> builders.DatasourceVariable:
-    return builders.DatasourceVariable("datasource").label("Data source").type("prometheus")
+    """The import replaces the input with the chosen data source. Without an import, no data source is called like the
+    input, and Grafana takes the first one.
+    """
+    chosen = models.VariableOption(text=f"${{{INPUT}}}", value=f"${{{INPUT}}}")
+    return builders.DatasourceVariable("datasource").label("Data source").type("prometheus").current(chosen)
 
 
 def _variable(variable: Variable) -> builders.QueryVariable:

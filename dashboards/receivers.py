@@ -104,8 +104,8 @@ ANSWER = Row(
         ),
         Stat(
             "Connections held up, by cause",
-            "How many connections are held up on this side, on average, by what: their reader (application), its want of "
-            "a CPU (scheduler), a window too small for the path (window), or memory.",
+            "How many connections this side limits, on average, by what: their reader (application), its wait for a CPU "
+            "(scheduler), a window too small for the path (window), or memory.",
             "short",
             (Query(rate(LIMITED, "cause", NOT_UPSTREAM), "{{cause}}"),),
             Steps(0.1, 1),

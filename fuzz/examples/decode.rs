@@ -1,4 +1,4 @@
-//! Runs one of tcpmon's decoders, which `TCPMON_DECODER` names, on the files that it is given.
+//! Runs the decoder named by `TCPMON_DECODER` on the given files.
 
 use std::{env, fs, io};
 

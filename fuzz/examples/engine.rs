@@ -1,4 +1,4 @@
-//! Runs one of tcpmon's decoders, which `TCPMON_DECODER` names, on bytes that libFuzzer chooses.
+//! Runs the decoder named by `TCPMON_DECODER` on bytes that libFuzzer chooses.
 #![no_main]
 
 use std::{env, panic, sync::LazyLock};
@@ -6,8 +6,8 @@ use std::{env, panic, sync::LazyLock};
 use tcpmon::fuzz::{self, Decoder};
 
 static DECODER: LazyLock<Decoder> = LazyLock::new(|| {
-    // libFuzzer's hook ends the process at each panic. Those in other crates that read Parquet are caught by tcpmon,
-    // because the crate panics at some damaged files.
+    // libFuzzer's hook ends the process at each panic. The Parquet crate panics on some damaged files, though, and
+    // tcpmon catches these panics, so they must not end the process.
     let end = panic::take_hook();
     let parquet = env::var("TCPMON_DECODER").is_ok_and(|name| name == "parquet");
     panic::set_hook(Box::new(move |panic| {

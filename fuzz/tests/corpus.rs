@@ -1,4 +1,4 @@
-//! Every decoder survives its corpus, which has what fuzzing found.
+//! Every decoder survives its corpus, which includes what fuzzing has found.
 
 use std::{collections::BTreeSet, fs, path::Path};
 

@@ -7,7 +7,7 @@ use tcpmon_common::{
 
 use crate::Btf;
 
-/// A name that this kernel does not have and that tcpmon cannot do without.
+/// A name that tcpmon needs and that this kernel does not have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct Missing {

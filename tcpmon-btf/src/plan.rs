@@ -34,11 +34,11 @@ pub struct Probe {
 pub enum Hook {
     /// The tracepoint that has the probe's name.
     Tracepoint,
-    /// The root of the visible control groups, as a sock_ops program.
+    /// The root of the visible control groups, where a sock_ops program is attached.
     RootCgroup,
 }
 
-/// Kernel functions behind the features that every program needs, each with the release that introduced it.
+/// Kernel functions that every program needs, each with the release that introduced it.
 pub const FUNCTIONS: [(&str, &str); 2] = [("bpf_sock_from_file", "5.11"), ("bpf_task_storage_get", "5.13")];
 
 /// All probes, in the order in which they are attached. Reads come before timeslices, so that no timeslice lacks its
@@ -69,14 +69,15 @@ pub const PROBES: [Probe; 11] = [
     MEMORY_LIMIT,
 ];
 
-/// Processes that start others. Only a trace that follows processes attaches it, before it looks for their readers.
+/// Processes that start other processes. Only a trace that follows processes attaches it, before it looks for their
+/// readers.
 pub const FORK: Probe = Probe {
     sees_lifecycle: true,
     daemon: false,
     ..required("sched_process_fork", true, tracepoint::sched_process_fork::ARGUMENTS)
 };
 
-/// Threads that lose their CPU. The daemon can do without it: then [`EXIT`] takes its place.
+/// Threads that lose their CPU. The daemon can do without it: [`EXIT`] then takes its place.
 pub const SWITCH: Probe = Probe {
     lost_without: "timeslices of readers are not counted; their times are added up at each read instead",
     ..required("sched_switch", true, tracepoint::sched_switch::ARGUMENTS)
@@ -161,8 +162,8 @@ pub fn cast_function(btf: &Btf<'_>) -> Option<u32> {
     btf.blob().find(kind::FUNC, "bpf_rdonly_cast")
 }
 
-/// Why a probe cannot be attached on this kernel, if it cannot: the tracepoint is missing, or an argument is not what
-/// its programs are built for.
+/// Why a probe cannot be attached on this kernel: the tracepoint is missing, or an argument is not what its programs
+/// are built for. `None` if it can be attached.
 pub fn unsupported(probe: &Probe, btf: &Btf<'_>) -> Option<String> {
     // The sock_ops program relies only on the user-space ABI.
     if probe.hook == Hook::RootCgroup {
@@ -197,7 +198,8 @@ fn in_words(kind: ExpectedType) -> String {
     }
 }
 
-/// What differs, if this kernel does not pass to the iterator what it is built for.
+/// Names the first field that is not where the iterator's program expects it; `None` if this kernel has all of them in
+/// their places.
 pub fn iterator_moved(btf: &Btf<'_>) -> Option<String> {
     let moved = |(structure, field, offset): &&(&str, &str, usize)| {
         btf.field(structure, field).is_none_or(|found| found.offset as usize != *offset)
@@ -240,7 +242,7 @@ mod tests {
         }
     }
 
-    /// Tests each argument of each probe, as if this kernel had another one in its place.
+    /// Tests each argument of each probe, as if this kernel had a different argument in its place.
     #[test]
     fn an_argument_that_has_moved_is_named_whichever_it_is() {
         fixture("7.3", |btf| {
@@ -254,7 +256,7 @@ mod tests {
                         let mut arguments = probe.arguments.to_vec();
                         arguments[index] = moved;
                         let there = btf.tracepoint(probe.name).expect("a tracepoint");
-                        // The neighbouring argument may be of the same kind, and an optional one may be absent.
+                        // The neighboring argument may be of the same kind, and an optional one may be absent.
                         let alike =
                             there.get(moved.position).map_or(moved.optional, |found| is(found.kind, moved.kind));
                         let probe = Probe { arguments: arguments.leak(), ..*probe };

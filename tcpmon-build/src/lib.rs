@@ -86,7 +86,7 @@ impl Toolkit {
         flags
     }
 
-    /// Flags of rustc with which every checkout on every host gives the same bytes.
+    /// rustc flags that make every checkout on every host produce the same bytes.
     pub fn remap_paths(&self) -> Vec<OsString> {
         let flag = |(from, to): (PathBuf, &str)| {
             let mut flag = OsString::from("--remap-path-prefix=");
@@ -98,7 +98,7 @@ impl Toolkit {
         self.private_paths().into_iter().map(flag).collect()
     }
 
-    /// Paths of this machine that the compiler sees, and what it writes instead of each. The last prefix that fits
+    /// Paths of this machine that the compiler sees, and what it writes instead of each. The last matching prefix
     /// applies.
     pub fn private_paths(&self) -> Vec<(PathBuf, &'static str)> {
         let cargo_home =

@@ -68,7 +68,7 @@ mod tests {
         stood: Vec<(u64, u32, u32)>,
     }
 
-    /// What one event does, in this order. The kernel queues a segment before it, between it and the next event, or
+    /// The steps of one event, in this order. The kernel queues a segment before it, between it and the next event, or
     /// never.
     const EVENT: [fn(&mut Memory); 9] = [
         |memory| memory.rcv_nxt += 100,
@@ -86,8 +86,8 @@ mod tests {
     ];
     const EVENTS: usize = 2;
 
-    /// A pass in one interleaving: `schedule` has the number of the event's steps that run before each access; before
-    /// later ones, one step runs.
+    /// A pass in one interleaving: `schedule` has the number of the event's steps that run before each access; one step
+    /// runs before each later access.
     struct Pass<'a> {
         memory: Memory,
         schedule: &'a [usize],

@@ -7,8 +7,8 @@ pub trait Cells: Copy + PartialEq {
     /// Nothing counted.
     const ZERO: Self;
 
-    /// Adds what another one has counted. In programs, each addition is atomic: a program that interrupts this one may
-    /// add to the same cells of its CPU.
+    /// Adds the counts of `other`. In programs, each addition is atomic: a program that interrupts this one may add to
+    /// the same cells of its CPU.
     fn add(&mut self, other: &Self);
 }
 

@@ -90,7 +90,7 @@ pub struct Folded {
 }
 
 /// Brings `state` up to `seen`. `reader_edges` takes a reader slot and a thread id, and returns the thread's number of
-/// CPU edges if the slot still belongs to that thread. `path` is asked when a round ends.
+/// CPU edges if the slot still belongs to that thread. `path` is called when a round ends.
 #[inline(always)]
 pub fn fold(
     state: &mut SocketState,
@@ -101,7 +101,7 @@ pub fn fold(
 ) -> Folded {
     let mut received = seen.rcv_nxt.wrapping_sub(state.rcv_nxt);
     let mut read = seen.copied_seq.wrapping_sub(state.copied_seq);
-    // The queue until now: the only drain since the last event is the one that this event reports.
+    // The queue until now: the only bytes drained since the last event are those that this event reports.
     let mut queued = seen.rcv_nxt.wrapping_sub(state.copied_seq);
     // A distance is negative if its top bit is set. These are masks instead of branches because the verifier would walk
     // all the code below once more for each branch.
@@ -229,7 +229,7 @@ fn fold_edges(state: &mut SocketState, received: u32, queued: u32, count: u32, t
     Edges { activations: edges - deactivations, deactivations }
 }
 
-/// Counts segments of the handshake, which no event shows: they find an empty buffer.
+/// Counts the segments of the handshake, which find an empty buffer and are seen by no event.
 #[inline(always)]
 pub fn count_handshake(counters: &mut SocketCounters, segments: u32) {
     counters.segments = counters.segments.wrapping_add(segments as u64);
@@ -237,7 +237,7 @@ pub fn count_handshake(counters: &mut SocketCounters, segments: u32) {
     *bin = bin.wrapping_add(segments);
 }
 
-/// Counts one observation of a fill outside of [`fold`].
+/// Counts one observed fill outside of [`fold`].
 #[inline(always)]
 pub fn observe(counters: &mut SocketCounters, which: usize, rmem: u32, rcvbuf: u32) {
     let fill = fill_ratio(rmem, rcvbuf);
@@ -376,7 +376,7 @@ mod tests {
         fold_one(&mut state, &Observation { window: 1447, ..seen(100, 0, 0) }, Trigger::Event, |_, _| None);
         fold_one(&mut state, &Observation { window: 1448, ..seen(300, 0, 0) }, Trigger::Event, |_, _| None);
         assert_eq!(state.counters.zero_window_ns, 100);
-        // After a FIN or a RST, it holds nobody up.
+        // After a FIN or a RST, the window holds nobody up.
         fold_one(&mut state, &Observation { window: 0, fin: true, ..seen(400, 1, 0) }, Trigger::Event, |_, _| None);
         fold_one(&mut state, &Observation { window: 0, state: 7, ..seen(500, 1, 0) }, Trigger::Event, |_, _| None);
         assert_eq!(state.counters.zero_window_ns, 100);

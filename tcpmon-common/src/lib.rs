@@ -3,7 +3,7 @@
 //! Every type here is `repr(C)`, has explicit padding and is valid for any bytes, so that a record crosses the kernel
 //! boundary exactly as it is in memory. Both sides run on the same little-endian host.
 #![no_std]
-// For an atomic addition, which Rust cannot express there.
+// For an atomic addition, which Rust cannot express for eBPF.
 #![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch))]
 
 pub mod causes;

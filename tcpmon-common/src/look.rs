@@ -1,8 +1,10 @@
-//! What a pass reads from the sockets themselves, by a program that user space runs for some states at a time.
+//! What a pass reads from the sockets themselves, with a program that user space runs for some hundred states at a
+//! time.
 
 use crate::socket::SocketLive;
 
-/// States that one run looks at: it takes less than half a millisecond.
+/// Number of states that one run looks at: at most 0.64 ms of CPU time on the slowest
+/// machine so far (docs/performance.md).
 pub const LOOKS: u32 = 256;
 
 /// Looks at sockets that have changed since they were last shown, or are not at rest.
@@ -33,9 +35,9 @@ pub struct Look {
     pub index: u32,
     /// [`SocketState::sequence`](crate::socket::SocketState::sequence) before the clock and the socket were read.
     pub sequence: u32,
-    /// When it was looked at, `CLOCK_MONOTONIC`, ns.
+    /// When the socket was looked at, `CLOCK_MONOTONIC`, ns.
     pub time_ns: u64,
-    /// Its fields.
+    /// The socket's fields.
     pub live: SocketLive,
 }
 

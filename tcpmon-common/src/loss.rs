@@ -1,19 +1,19 @@
 //! What can be lost in the kernel. Each kind has its own counter, which is exported as `tcpmon_lost_total{what}`
-//! ([`Loss::SocketBeginLate`], by which nothing is lost, as `tcpmon_socket_begin_late_total`).
+//! ([`Loss::SocketBeginLate`], which loses nothing, as `tcpmon_socket_begin_late_total`).
 
 /// Index into the per-CPU map `LOST`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Loss {
-    /// No state was free in the store, and the socket is not watched; tried again at its next event, which counts again
-    /// if there is still none.
+    /// No state was free in the store, so the socket is not watched. The next event tries again, and counts again if
+    /// there is still none.
     SocketState = 0,
     /// Local storage for a reader thread was refused: its timeslices are not counted.
     ReaderStorage = 1,
     /// Every reader slot is taken: the thread's timeslices are not counted.
     ReaderSlot = 2,
-    /// Both of the socket's buckets in the table of states were full, and the socket is not watched; tried again at its
-    /// next event.
+    /// Both of the socket's buckets in the table of states were full, so the socket is not watched. The next event
+    /// tries again.
     SocketTable = 3,
     /// The ring was full at a reader's exit: its slot is collected at the next scrape instead.
     ReaderExit = 4,
@@ -25,13 +25,13 @@ pub enum Loss {
     DropEntry = 7,
     /// There are more network devices than NAPI slots: a poll was counted under the device `other`.
     NapiDevice = 8,
-    /// The ring was full when a socket started to listen: until the next pass, its connections have no process until
-    /// they are read.
+    /// The ring was full when a socket started to listen: until the next pass, its connections have no process before
+    /// they are first read.
     ListenerRecord = 9,
     /// A timeslice ended while a read was being recorded in it: its record is missing, and its bytes are in the
     /// socket's next one.
     TimesliceEdge = 10,
-    /// A connection's start was not seen: it is counted from its first byte (or from the first unread one: see
+    /// A connection's start was not seen. It is counted from its first byte (or from the first unread one: see
     /// `start_late` in the programs), but what it did before it was first seen is in no histogram.
     SocketBeginLate = 11,
     /// No state was free when another process started to read a socket: what the previous process read is counted for
@@ -41,7 +41,7 @@ pub enum Loss {
     ImpossibleTime = 13,
     /// A sequence number went backwards: the change was treated as 0.
     ImpossibleBytes = 14,
-    /// A trace follows more processes than it can: a process that a traced one started is not traced.
+    /// The trace already follows as many processes as it can: a process that a traced one started is not traced.
     FollowedProcess = 15,
 }
 

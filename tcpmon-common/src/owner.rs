@@ -1,4 +1,4 @@
-//! Which process has a socket open: the records of the iterator that user space runs now and then.
+//! Which processes have a socket open: the records of an iterator that user space runs from time to time.
 
 use crate::name::Name;
 

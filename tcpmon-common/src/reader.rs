@@ -46,20 +46,21 @@ pub struct ReaderSlot {
     pub tid: u32,
     /// Thread-group id (what `ps` calls the pid).
     pub tgid: u32,
-    /// Number of edges seen: odd while the thread is on a CPU. Wraps. 0 if nobody counts timeslices.
+    /// Number of times that the thread got or lost a CPU: odd while it is on a CPU. Wraps. 0 if nobody counts
+    /// timeslices.
     pub edges: u32,
     /// `READER_` flags.
     pub flags: u32,
     /// Cookie of the socket that the thread read last.
     pub cookie: u64,
-    /// Slot to which the thread's timeslices are added now: its own while it reads for one service.
+    /// Slot to which the thread's timeslices are now added: its own while it reads for one service.
     pub sums: u32,
     /// Next slot of the chain, or [`SLOT_NONE`].
     pub next: u32,
     /// `se.sum_exec_runtime` when it was last added to the totals, ns: at the last deactivation, or at the last read if
-    /// nobody counts timeslices. So is `run_delay_ns`.
+    /// nobody counts timeslices.
     pub exec_ns: u64,
-    /// `sched_info.run_delay` at that time, ns.
+    /// `sched_info.run_delay` at the same moment, ns.
     pub run_delay_ns: u64,
     /// The thread group's name.
     pub process: Name,
@@ -104,5 +105,5 @@ counters! {
     splits {}
 }
 
-// Without the counters, whose declaration admits no padding.
+// Not counting the counters, whose declaration allows no padding.
 const _: () = assert!(size_of::<ReaderSlot>() - size_of::<ReaderCounters>() == 104);

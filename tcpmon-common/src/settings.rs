@@ -169,7 +169,7 @@ pub const CAST_CALL: u32 = 0x7463_706d;
 pub const TRACE_NONE: u32 = 0;
 /// A trace of totals only.
 pub const TRACE_TOTALS: u32 = 1;
-/// A trace that sends each timeslice, too.
+/// A trace that also sends each timeslice.
 pub const TRACE_TIMESLICES: u32 = 2;
 
 /// Largest number of control groups to which one trace can be limited.
@@ -186,9 +186,9 @@ pub const NO_PORTS: [u16; 2] = [1, 0];
 #[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
 #[repr(C)]
 pub struct Settings {
-    /// The kernel's layout.
+    /// Offsets in the kernel's structures.
     pub layout: Layout,
-    /// `TRACE_`: whether this is a trace, and what it sends.
+    /// A `TRACE_` constant: whether this is a trace, and what it sends.
     pub trace: u32,
     /// 1 if the tracepoint `tcp_rcvbuf_grow` announces growth; 0 if growth is inferred from `sk_rcvbuf`.
     pub grow_announced: u16,
@@ -200,13 +200,14 @@ pub struct Settings {
     pub filter_comms: u16,
     /// If not 0, trace only sockets with a port in the map `FILTER_PORTS`.
     pub filter_ports: u32,
-    /// If not 0, trace only threads in or below one of the first this many of `cgroups`.
+    /// If not 0, trace only threads in or below one of the first `filter_cgroups` entries of `cgroups`.
     pub filter_cgroups: u32,
     /// BTF id of `struct tcp_sock`.
     pub tcp_sock_type: u32,
-    /// 64 less the binary logarithm of the number of buckets in the table of states.
+    /// 64 minus the binary logarithm of the number of buckets in the table of states.
     pub table_shift: u32,
-    /// 1 if user space can look at sockets, by running a program; otherwise events note for it what they have seen.
+    /// 1 if user space can run the program that looks at sockets; otherwise each event stores in the state what it has
+    /// seen.
     pub can_look: u32,
     /// `CLOCK_MONOTONIC` when tcpmon started, ns.
     pub began_ns: u64,

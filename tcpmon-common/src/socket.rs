@@ -13,13 +13,13 @@ use crate::{
 pub const SOCKET_PASSIVE: u32 = 1;
 /// The local side opened the connection.
 pub const SOCKET_ACTIVE: u32 = 2;
-/// The state is final: no program writes to it any more, and user space takes it and gives it back to the store.
+/// The state is final: no program writes to it any more. User space takes it and gives it back to the store.
 pub const SOCKET_FINAL: u32 = 4;
 /// The kernel chose the port of the listening socket: of this one, or of the one that has accepted this connection.
 pub const SOCKET_PORT_CHOSEN: u32 = 16;
 /// The connection is counted among those that started to open.
 pub const SOCKET_OPENED: u32 = 32;
-/// The connection is counted among those that are left out because they are MPTCP's.
+/// The connection is counted among those that are ignored because they belong to MPTCP.
 pub const SOCKET_MPTCP: u32 = 64;
 /// The socket listens.
 pub const SOCKET_LISTENS: u32 = 128;
@@ -43,8 +43,8 @@ pub const FIN_READ: u32 = 1 << 17;
 /// bits after four hours without a scrape; in byte-ns it would do so after 16 seconds.
 pub const TICK_NS: u64 = 1024;
 
-/// What the last pass that showed the socket has seen of it; only user space writes it. A pass leaves out a socket that
-/// was at rest then and has not changed since.
+/// What the last pass that showed the socket saw of it; only user space writes it. A pass leaves out a socket that was
+/// at rest then and has not changed since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
 #[repr(C)]
@@ -97,24 +97,24 @@ counters! {
         fill_sums: [u64; FILLS],
         /// The part of `queue_byte_ticks` in which the reader waited for a CPU.
         scheduler_byte_ticks: u64,
-        /// Time of which is known what limited the connection.
+        /// Time for which it is known what limited the connection.
         observed_ns: u64,
         /// The part of `reader_limited_ns` in which the reader waited for a CPU.
         scheduler_limited_ns: u64,
         /// Time limited by a window that is too small for the path.
         window_limited_ns: u64,
-        /// Time limited by a window that the kernel holds down for want of memory.
+        /// Time limited by a window that the kernel keeps small because it is short of memory.
         memory_limited_ns: u64,
         /// Time during which the advertised window was below one MSS.
         zero_window_ns: u64,
         /// How often autotuning raised `sk_rcvbuf`.
         growths: u64,
-        /// Time limited by the reader. Last, beside what each read compares it with.
+        /// Time limited by the reader. Last, next to the value that each read compares it with.
         reader_limited_ns: u64,
     }
     derived {
-        /// Bytes that arrived while the socket had no known reader: those of the three contexts add up to the bytes
-        /// received.
+        /// Bytes that arrived while the socket had no known reader: together with those that arrived on and off the
+        /// CPU, they are the bytes received.
         arrived_without_reader_bytes = |of| {
             of.received_bytes.wrapping_sub(of.arrived_on_cpu_bytes).wrapping_sub(of.arrived_off_cpu_bytes)
         };
@@ -123,7 +123,7 @@ counters! {
             let window = of.window_limited_ns.wrapping_add(of.memory_limited_ns);
             of.observed_ns.wrapping_sub(of.reader_limited_ns).wrapping_sub(window)
         };
-        /// Time limited by the reader for other reasons than the want of a CPU.
+        /// Time limited by the reader, for other reasons than waiting for a CPU.
         application_limited_ns = |of| of.reader_limited_ns.wrapping_sub(of.scheduler_limited_ns);
         /// The part of `queue_byte_ticks` in which the reader did not wait for a CPU.
         application_byte_ticks = |of| of.queue_byte_ticks.wrapping_sub(of.scheduler_byte_ticks);
@@ -140,12 +140,12 @@ impl SocketTotals {
         byte_seconds(self.queue_byte_ticks)
     }
 
-    /// The time of sockets at rest: nothing but the sender or the path limits them.
+    /// Totals of `ns` of time at rest: only the sender or the path limits a connection then.
     pub fn at_rest(ns: u64) -> Self {
         Self { observed_ns: ns, upstream_limited_ns: ns, ..Self::ZERO }
     }
 
-    /// Time of which is known what limited the connections: the sum of the causes, ns.
+    /// Time for which it is known what limited the connections: the sum of the causes, ns.
     pub fn limited_ns(&self) -> u64 {
         let reader = self.application_limited_ns + self.scheduler_limited_ns;
         self.upstream_limited_ns + reader + self.window_limited_ns + self.memory_limited_ns
@@ -157,9 +157,9 @@ pub fn byte_seconds(ticks: u64) -> f64 {
     ticks as f64 * TICK_NS as f64 / 1e9
 }
 
-/// A network namespace (its inode number), a port and a local address as one number: key of the map of ports that the
-/// kernel had chosen when tcpmon started. Two addresses of one port have one key with a chance of 1 in 65,536; 0 is the
-/// key's part for all addresses of the host.
+/// Key of the map of ports that the kernel had chosen when tcpmon started: a network namespace (its inode number), a
+/// port and a local address as one number. Two addresses of the same port share a key with a probability of 1 in
+/// 65,536. The address part is 0 for a socket that listens on all addresses.
 #[inline(always)]
 pub fn port_key(netns: u32, port: u16, address: [u64; 2]) -> u64 {
     let address = address[0] ^ address[1];
@@ -192,7 +192,7 @@ pub struct SocketIdentity {
 }
 
 impl SocketIdentity {
-    /// Not known.
+    /// No connection is known.
     pub const ZERO: Self = Self {
         netns: 0,
         family: 0,
@@ -209,7 +209,7 @@ impl SocketIdentity {
 /// reads it without that lock.
 ///
 /// The first cache line holds what an event only reads, and all that a pass reads of a socket at rest besides the
-/// sequence number. What every event writes is in the two behind it, which end with the counts of an empty queue: a
+/// sequence number. The next two lines hold what every event writes, and end with the fill counts of an empty queue: a
 /// segment is folded on the CPU that received it and a read on the reader's CPU, so each cache line that is written has
 /// to move between the two.
 #[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
@@ -233,7 +233,7 @@ pub struct SocketState {
     /// What the last pass that showed the socket has seen of it.
     pub shown: Shown,
     /// Odd while an event is being folded, and a different even number after each event: see [`copy`](crate::copy). It
-    /// goes on from one socket that has the state to the next.
+    /// continues when another socket gets the state.
     pub sequence: u32,
     /// The reader's [`edges`](crate::reader::ReaderSlot::edges) at the last event.
     pub reader_edges: u32,
@@ -258,21 +258,21 @@ pub struct SocketState {
     pub cgroup: u64,
     /// In a trace: `rcv_nxt` at the last read of a traced reader.
     pub reported_seq: u32,
-    /// In a trace: where that reader has the socket, if it does not keep it.
+    /// In a trace: the socket's place in `TRACED_SOCKETS` if that reader does not keep the socket beyond its timeslice.
     pub traced_place: u32,
     /// Cookie of the listening socket that has accepted the connection; 0 if it is not known.
     pub listener: u64,
     /// Zero.
     pub padding: u64,
-    /// Which connection it is, as it was when counting started. A cache line begins here.
+    /// Which connection it is, as of the time when counting started. A cache line begins here.
     pub identity: SocketIdentity,
     /// Where user space cannot look at sockets: `sk_rmem_alloc` at the last event.
     pub seen_rmem: u32,
-    /// The same of the advertised window.
+    /// In the same case: the advertised window at the last event, bytes.
     pub seen_window: u32,
     /// The index of the state; user space writes it once.
     pub index: u32,
-    /// Index of the next state in the list in which the state is, if it is in one.
+    /// Index of the next state in the list that the state is in, if it is in one.
     pub next: u32,
 }
 
@@ -405,15 +405,15 @@ impl SocketRecord {
         self.live.flags & LIVE_FIN != 0 && self.state.flags & FIN_RECEIVED == 0
     }
 
-    /// Whether nothing is queued, the window is open, and the state agrees with the socket: while it stays as it is,
-    /// time adds to nothing but the time limited by the sender or the path.
+    /// Whether nothing is queued, the window is open, and the state agrees with the socket. While that stays so, time
+    /// adds only to the time limited by the sender or the path.
     pub fn is_at_rest(&self) -> bool {
         let (live, state) = (&self.live, &self.state);
         let unread = live.rcv_nxt.wrapping_sub(live.copied_seq);
         // A listening socket has no data.
         live.flags & LIVE_CURRENT != 0
             && (state.last_ns == 0
-                // A FIN that is not read is the last byte.
+                // An unread FIN is the last byte.
                 || (unread == 0 || unread == 1 && live.flags & LIVE_FIN != 0)
                     && live.rcv_nxt == state.rcv_nxt.wrapping_add(self.has_new_fin().into())
                     && live.rcvbuf == state.rcvbuf
@@ -421,7 +421,7 @@ impl SocketRecord {
                     && live.window >= live.mss)
     }
 
-    /// What a pass that shows this record notes, for a state with this sequence number.
+    /// What a pass that shows this record stores in a state with this sequence number.
     pub fn shown(&self, sequence: u32) -> Shown {
         let (live, state) = (&self.live, &self.state);
         let running =
@@ -432,7 +432,7 @@ impl SocketRecord {
     }
 }
 
-// Without the counters, whose declaration admits no padding.
+// Not counting the counters, whose declaration allows no padding.
 const _: () = assert!(size_of::<SocketState>() - size_of::<SocketCounters>() == 256);
 const _: () = assert!(size_of::<SocketState>().is_multiple_of(64));
 const _: () = assert!(size_of::<SocketLive>() == 56);
@@ -442,7 +442,7 @@ const _: () = assert!(size_of::<SocketIdentity>() == 48);
 mod tests {
     use super::*;
 
-    /// What a pass shows of a connection with a FIN behind `unread` bytes, 100 of which the last event has seen.
+    /// What a pass shows of a connection with a FIN behind `unread` bytes; the last event saw 100 bytes.
     fn closed_by_peer(unread: u32, state_flags: u32) -> SocketRecord {
         let state = SocketState { last_ns: 1, rcv_nxt: 100, copied_seq: 100, flags: state_flags, ..SocketState::ZERO };
         let (rcv_nxt, copied_seq) = (101, 101 - unread);

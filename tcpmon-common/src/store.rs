@@ -14,39 +14,40 @@ pub const BLOCK: u32 = 1024;
 /// Bits of an index in an entry of the table.
 const INDEX_BITS: u32 = 20;
 
-/// Most states that there can be. The last index stands for none.
+/// Maximum number of states. The last index stands for none.
 pub const MAX_STATES: u32 = (1 << INDEX_BITS) - BLOCK;
 
-/// Sockets that are watched at most where nothing else is set.
+/// Maximum number of sockets that are watched unless something else is configured.
 pub const DEFAULT_MAX_SOCKETS: u32 = 262_144;
 
 /// No state.
 pub const NO_STATE: u32 = u32::MAX;
 
-/// Tries to change the head of a list while other CPUs change it: each of them is done in some nanoseconds.
+/// How often a program tries to change the head of a list while other CPUs change it; each change takes a few
+/// nanoseconds.
 pub const TRIES: u32 = 8;
 
 /// Entries of a bucket.
 pub const BUCKET: usize = 8;
 
-/// With more entries than this in its first bucket, a new entry goes to the emptier one of the two. Most look-ups then
-/// end in the first bucket.
+/// If the first bucket has more entries than this, a new entry goes to the emptier of the two. Most look-ups then end
+/// in the first bucket.
 pub const CROWDED: u32 = 5;
 
-/// Sockets of a full store per bucket.
+/// Sockets per bucket in a full store.
 const PER_BUCKET: u32 = 4;
 
-/// First buckets of a block of cookies: 16 KiB.
+/// First buckets of one block of cookies: 16 KiB.
 const BUCKETS_IN_ORDER_LOG2: u32 = 8;
-/// Cookies of a block.
+/// Cookies in a block.
 const COOKIES_IN_ORDER: u64 = (PER_BUCKET as u64) << BUCKETS_IN_ORDER_LOG2;
 
-/// Entries with the same number of sockets of a host in front of the index, or 0 if they are free.
+/// Entries as made by [`entry`]: the low bits of a socket's cookie above the index of its state; 0 if free.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct Bucket(pub [u64; BUCKET]);
 
-/// Number of buckets for at most this many sockets, as a power of two.
+/// Binary logarithm of the number of buckets for at most `max_sockets` sockets.
 pub fn buckets_log2(max_sockets: u32) -> u32 {
     (max_sockets / PER_BUCKET).max(2).next_power_of_two().ilog2()
 }
@@ -54,10 +55,10 @@ pub fn buckets_log2(max_sockets: u32) -> u32 {
 /// The first or the second bucket of a cookie in a table of `1 << (64 - shift)` buckets.
 ///
 /// A CPU takes cookies one after another, so the first buckets of sockets that it opens one after another are close
-/// together. To enter a socket in a part of a large table that nobody has used for long takes more than 1 us in a
+/// together. Entering a socket in a part of a large table that has not been used for long takes more than 1 us in a
 /// virtual machine, where such an access walks two page tables. The order of the buckets differs from one block of
-/// cookies to the next, so that the sockets that stay do not share their first buckets if every eighth stays. The
-/// second bucket is anywhere.
+/// cookies to the next, so that if every eighth socket stays, those do not share their first buckets. The second bucket
+/// is anywhere.
 #[inline(always)]
 pub fn bucket(cookie: u64, second: bool, shift: u32) -> u32 {
     const MIX: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -86,14 +87,14 @@ pub fn index_in(entry: u64, cookie: u64) -> Option<u32> {
 #[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
 #[repr(C, align(64))]
 pub struct StoreControl {
-    /// Index of the first free state, or [`NO_STATE`]; above it how many states were ever taken, so that two equal
-    /// numbers always stand for the same list.
+    /// Index of the first free state, or [`NO_STATE`]. The high 32 bits count how many states were ever taken, so that
+    /// two equal numbers always stand for the same list.
     pub free: u64,
-    /// The program that takes the state with this number wakes user space.
+    /// The program that takes the state with this number (counted as in `free`) wakes user space.
     pub wake_at: u32,
     /// Zero.
     pub padding: [u32; 13],
-    /// Index of the state that was added last to the list of those that have ended, or [`NO_STATE`].
+    /// Index of the state that was last added to the list of ended states, or [`NO_STATE`].
     pub ended: u64,
     /// Zero.
     pub padding_of_ended: [u64; 7],
@@ -101,7 +102,7 @@ pub struct StoreControl {
 
 const _: () = assert!(size_of::<StoreControl>() == 128);
 
-/// What is left of the list's head when its first state is taken; `next` is the state behind it.
+/// The head of the list after its first state was taken; `next` is the state behind it.
 #[inline(always)]
 pub fn head_after(head: u64, next: u32) -> u64 {
     ((head >> 32) + 1) << 32 | next as u64
@@ -115,7 +116,7 @@ mod tests {
 
     use super::*;
 
-    /// Enters sockets as the programs do, and removes them when their lives end.
+    /// Enters sockets as the programs do, and removes them when they end.
     struct Table {
         entries: Vec<u32>,
         shift: u32,
@@ -130,7 +131,7 @@ mod tests {
             Self { entries: vec![0; 1 << log2], shift: 64 - log2, second: 0, refused: 0 }
         }
 
-        /// The number of the socket's bucket.
+        /// Enters a socket; returns the number of its bucket, or `None` if both are full.
         fn enter(&mut self, cookie: u64) -> Option<u32> {
             let [first, second] = [false, true].map(|second| bucket(cookie, second, self.shift));
             let [in_first, in_second] = [first, second].map(|number| self.entries[number as usize]);
@@ -146,8 +147,8 @@ mod tests {
         }
     }
 
-    /// With as many sockets as there may be, however they come and go: `lives` tells for how many further begins a
-    /// socket lives.
+    /// Begins `begins` sockets, at most `max_sockets` at a time. `lives` returns for how many further begins a socket
+    /// lives. Returns the share of sockets in their second bucket, and how many were refused.
     fn fill(max_sockets: u32, begins: usize, mut lives: impl FnMut(u64) -> usize) -> (f64, usize) {
         let mut table = Table::new(max_sockets);
         let mut ends: VecDeque<Vec<Option<u32>>> = VecDeque::new();

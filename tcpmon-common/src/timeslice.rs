@@ -5,7 +5,7 @@ use crate::{
     header::{Header, Record},
 };
 
-/// Number of sockets that a traced reader keeps from timeslice to timeslice, and of those in one entry of the map
+/// Number of sockets that a traced reader keeps from timeslice to timeslice, and of sockets in one entry of the map
 /// `TRACED_SOCKETS`.
 pub const KEPT: usize = 8;
 
@@ -40,12 +40,12 @@ pub const TIMESLICE_HANDED_OVER: u16 = 2;
 /// The socket was closed during this timeslice: the deactivation shows it as of its last read.
 pub const TIMESLICE_CLOSED: u16 = 4;
 
-/// A record of the trace; `header.time_ns` is the deactivation.
+/// A record of the trace; `header.time_ns` is the time of the deactivation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
 #[repr(C)]
 pub struct Timeslice {
-    /// ExpectedType, CPU, time of the deactivation, cookie.
+    /// Kind, CPU, time of the deactivation, cookie.
     pub header: Header,
     /// When the thread was scheduled in, ns.
     pub activated_ns: u64,
@@ -65,7 +65,7 @@ pub struct Timeslice {
     pub arrived_on_cpu_bytes: u64,
     /// Bytes that the thread drained.
     pub read_bytes: u64,
-    /// What limited the connection, and for what its bytes waited, until its reads in this timeslice.
+    /// What limited the connection, and what its bytes waited for, up to its reads in this timeslice.
     pub causes: Causes,
     /// Receiver's RTT estimate, us.
     pub rcv_rtt_us: u32,

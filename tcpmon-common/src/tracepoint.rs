@@ -1,5 +1,4 @@
-//! The arguments that the programs take from each tracepoint, and the fields that they take from what an iterator
-//! passes.
+//! The arguments that the programs take from each tracepoint, and the fields that iterators are passed.
 //!
 //! The programs are built before the kernel is known, and the verifier allows them only constant positions. So user
 //! space compares each of these with the running kernel before anything is loaded.
@@ -130,11 +129,11 @@ pub struct TaskFile {
 /// The first member of `struct bpf_iter_meta`.
 #[repr(C)]
 pub struct IteratorMeta {
-    /// What a program writes there, user space reads.
+    /// User space reads from the iterator what a program writes here.
     pub output: *mut c_void,
 }
 
-/// The fields that the iterators take from what it is passed: structure, field, offset.
+/// The fields of the iterators' contexts that the programs read: structure, field, offset.
 pub const ITERATOR_FIELDS: &[(&str, &str, usize)] = &[
     ("bpf_iter__task_file", "task", offset_of!(TaskFile, task)),
     ("bpf_iter__task_file", "file", offset_of!(TaskFile, file)),

@@ -1,5 +1,7 @@
 //! Commands and flags.
 
+mod setting_flags;
+
 use std::{
     ffi::{OsStr, OsString},
     path::{Path, PathBuf},
@@ -9,14 +11,13 @@ use std::{
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind, value_parser};
 use tcpmon_common::settings::FILTER_CGROUPS;
 
+pub use self::setting_flags::SettingFlags;
 use crate::{
     config::{
-        Config, ConfigError, DROP_ENTRIES_RANGE, DaemonSettings, GROUPS_RANGE, Keep, LogFormat, LogLevel, ProbeProfile,
-        READERS_RANGE, check_process_name, check_ring_bytes, key_help, parse_duration, parse_keep, parse_port_range,
+        Config, ConfigError, DaemonSettings, Keep, check_process_name, check_ring_bytes, parse_duration, parse_keep,
         parse_size,
     },
     doctor::facts::{Facts, Goal},
-    http::{ListenAddress, TelemetryPath},
     top::SortKey,
     trigger::TriggerRule,
 };
@@ -49,7 +50,7 @@ pub enum Command {
     Convert(ConvertArgs),
     /// Watch connections live: what limits each, and where its bytes wait
     Top(TopArgs),
-    /// Check whether tcpmon can run here, and whether this host is fit to receive; changes nothing
+    /// Check whether tcpmon can run here, and the kernel and network settings; changes nothing
     Doctor(DoctorArgs),
 }
 
@@ -69,125 +70,9 @@ pub struct DaemonArgs {
     #[arg(long)]
     pub print_config: bool,
 
-    #[arg(
-        long = "web.listen-address",
-        value_name = "ADDRESS",
-        help = key_help("web.listen_address")
-    )]
-    listen_address: Vec<ListenAddress>,
-
-    #[arg(long = "web.telemetry-path", value_name = "PATH", help = key_help("web.telemetry_path"))]
-    telemetry_path: Option<TelemetryPath>,
-
-    #[arg(long = "web.config.file", value_name = "FILE", help = key_help("web.config_file"))]
-    web_config_file: Option<String>,
-
-    #[arg(
-        long = "web.systemd-socket",
-        value_name = "true|false",
-        help = key_help("web.systemd_socket"),
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "true",
-        hide_possible_values = true
-    )]
-    systemd_socket: Option<bool>,
-
-    #[arg(long, value_name = "N", help = key_help("max_groups"), value_parser = value_parser!(u64).range(GROUPS_RANGE))]
-    max_groups: Option<u64>,
-
-    #[arg(long, value_name = "TIME", help = key_help("group_ttl"), value_parser = parse_duration)]
-    group_ttl: Option<Duration>,
-
-    #[arg(long, value_name = "NAME", help = key_help("pin"), value_parser = check_process_name)]
-    pin: Vec<String>,
-
-    #[arg(
-        long,
-        value_name = "true|false",
-        help = key_help("cgroup_label"),
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "true",
-        hide_possible_values = true
-    )]
-    cgroup_label: Option<bool>,
-
-    #[arg(long, value_name = "FIRST-LAST", help = key_help("ephemeral_ports"), value_parser = check_port_range)]
-    ephemeral_ports: Vec<String>,
-
-    #[arg(long, value_name = "N", help = key_help("max_sockets"))]
-    max_sockets: Option<u64>,
-    #[arg(long, value_name = "N", help = key_help("max_readers"))]
-    #[arg(value_parser = value_parser!(u64).range(READERS_RANGE))]
-    max_readers: Option<u64>,
-
-    #[arg(long, value_name = "N", help = key_help("max_drop_entries"))]
-    #[arg(value_parser = value_parser!(u64).range(DROP_ENTRIES_RANGE))]
-    max_drop_entries: Option<u64>,
-
-    #[arg(long, value_name = "N", help = key_help("ring_bytes"), value_parser = parse_ring_bytes)]
-    ring_bytes: Option<u32>,
-
-    #[arg(
-        long,
-        value_name = "true|false",
-        help = key_help("sandbox"),
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "true",
-        hide_possible_values = true
-    )]
-    sandbox: Option<bool>,
-
-    #[arg(long, value_name = "PATH", help = key_help("live_socket"))]
-    live_socket: Option<String>,
-
-    #[arg(long = "collect.softnet", value_name = "true|false", help = key_help("collect.softnet"), num_args = 0..=1)]
-    #[arg(require_equals = true, default_missing_value = "true", hide_possible_values = true)]
-    collect_softnet: Option<bool>,
-
-    #[arg(long = "collect.sockstat", value_name = "true|false", help = key_help("collect.sockstat"), num_args = 0..=1)]
-    #[arg(require_equals = true, default_missing_value = "true", hide_possible_values = true)]
-    collect_sockstat: Option<bool>,
-
-    #[arg(long = "collect.zones", value_name = "true|false", help = key_help("collect.zones"), num_args = 0..=1)]
-    #[arg(require_equals = true, default_missing_value = "true", hide_possible_values = true)]
-    collect_zones: Option<bool>,
-
-    #[arg(long = "collect.psi", value_name = "true|false", help = key_help("collect.psi"), num_args = 0..=1)]
-    #[arg(require_equals = true, default_missing_value = "true", hide_possible_values = true)]
-    collect_psi: Option<bool>,
-
-    #[arg(long = "collect.stat", value_name = "true|false", help = key_help("collect.stat"), num_args = 0..=1)]
-    #[arg(require_equals = true, default_missing_value = "true", hide_possible_values = true)]
-    collect_stat: Option<bool>,
-
-    #[arg(long = "collect.netstat", value_name = "true|false", help = key_help("collect.netstat"), num_args = 0..=1)]
-    #[arg(require_equals = true, default_missing_value = "true", hide_possible_values = true)]
-    collect_netstat: Option<bool>,
-
-    #[arg(long = "probes.profile", value_name = "PROFILE", help = key_help("probes.profile"))]
-    #[arg(hide_possible_values = true)]
-    probes_profile: Option<ProbeProfile>,
-
-    #[arg(long = "probes.sched-switch", value_name = "true|false", help = key_help("probes.sched_switch"))]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true)]
-    probes_sched_switch: Option<bool>,
-
-    #[arg(long = "probes.napi-poll", value_name = "true|false", help = key_help("probes.napi_poll"), num_args = 0..=1)]
-    #[arg(require_equals = true, default_missing_value = "true", hide_possible_values = true)]
-    probes_napi_poll: Option<bool>,
-
-    #[arg(long = "probes.kfree-skb", value_name = "true|false", help = key_help("probes.kfree_skb"), num_args = 0..=1)]
-    #[arg(require_equals = true, default_missing_value = "true", hide_possible_values = true)]
-    probes_kfree_skb: Option<bool>,
-
-    #[arg(long = "log.level", value_name = "LEVEL", help = key_help("log.level"), hide_possible_values = true)]
-    log_level: Option<LogLevel>,
-
-    #[arg(long = "log.format", value_name = "FORMAT", help = key_help("log.format"), hide_possible_values = true)]
-    log_format: Option<LogFormat>,
+    /// The settings.
+    #[command(flatten)]
+    flags: SettingFlags,
 }
 
 /// Flags of `tcpmon trace`.
@@ -196,7 +81,7 @@ pub struct DaemonArgs {
     next_line_help = true,
     after_help = "\
 A timeslice is recorded if it matches all kinds of filters that are given; of each kind, one match is enough.
-The eBPF programs filter in the kernel: what does not match costs 0.1 to 0.3 us. Ctrl-C ends the trace.
+The eBPF programs filter in the kernel: an event that is left out costs 0.1 to 0.3 us. Ctrl-C ends the trace.
 A RULE is `cause=scheduler>50% for 2s` (or another cause), `zero-window>1s`, `wait>100ms` or `drop`.
 
   tcpmon trace -- iperf3 -s -1                        run a command and trace it until it ends
@@ -226,7 +111,7 @@ pub struct TraceArgs {
     #[arg(long)]
     pub all: bool,
 
-    /// Trace the processes that those of --pid have started or will start, too
+    /// Also trace the child processes of --pid, existing and future
     #[arg(long, requires = "pid")]
     pub follow: bool,
 
@@ -250,7 +135,7 @@ pub struct TraceArgs {
     #[arg(long, value_name = "SIZE|TIME", requires = "output", value_parser = parse_rotation)]
     pub rotate: Option<RotateAt>,
 
-    /// Keep only the newest files of --rotate or --ring: so many, or what fits in a size [default: all]
+    /// Keep only the newest files of --rotate or --ring: N, or as many as fit in SIZE [default: all]
     #[arg(long, value_name = "N|SIZE", requires = "output", value_parser = parse_keep)]
     pub keep: Option<Keep>,
 
@@ -266,7 +151,7 @@ pub struct TraceArgs {
     #[arg(long, conflicts_with_all = ["rotate", "ring"])]
     pub summary_only: bool,
 
-    /// Format: table, jsonl, parquet, perfetto or csv [default: as --output ends, or table]
+    /// Format: table, jsonl, parquet, perfetto or csv [default: from the extension of --output, or table]
     #[arg(long, value_name = "FORMAT", hide_possible_values = true)]
     format: Option<TraceFormat>,
 
@@ -285,7 +170,7 @@ pub struct TraceArgs {
     next_line_help = true,
     after_help = "\
 Files are traces in JSON Lines, also compressed with gzip or zstd, or in Parquet; `-` is standard input.
-A file that was cut is reported on up to there. How sure a share is follows from how much it varied over time.
+A truncated file is read up to the cut. How sure a share is comes from how much it varied over time.
 
   tcpmon report run.jsonl                             what limited each socket
   tcpmon report before.jsonl after.jsonl              what changed, and whether it is more than noise
@@ -297,7 +182,7 @@ pub struct ReportArgs {
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
 
-    /// Take all files as parts of one trace, written one after the other
+    /// Treat all files as consecutive parts of one trace
     #[arg(long)]
     pub merge: bool,
 
@@ -315,8 +200,8 @@ pub struct ReportArgs {
 #[command(
     next_line_help = true,
     after_help = "\
-INPUT is a trace in JSON Lines, also compressed with gzip or zstd, or in Parquet. A trace that was cut is
-converted up to there, with exit status 1. CSV has only timeslices; the others have totals and losses, too.
+INPUT is a trace in JSON Lines, also compressed with gzip or zstd, or in Parquet. A truncated trace is
+converted up to the cut, with exit status 1. CSV has only timeslices; the others have totals and losses, too.
 
   tcpmon convert run.jsonl run.parquet                for DuckDB, pandas or Spark
   tcpmon convert run.parquet run.pftrace              for ui.perfetto.dev
@@ -331,7 +216,7 @@ pub struct ConvertArgs {
     #[arg(value_name = "OUTPUT")]
     pub output: PathBuf,
 
-    /// Format: jsonl, parquet, perfetto, csv or table [default: as the name of OUTPUT says, else jsonl]
+    /// Format: jsonl, parquet, perfetto, csv or table [default: from the extension of OUTPUT, or jsonl]
     #[arg(long, value_name = "FORMAT", hide_possible_values = true)]
     format: Option<TraceFormat>,
 
@@ -417,11 +302,11 @@ pub struct TopArgs {
     #[arg(long, value_name = "PATH", conflicts_with = "own")]
     pub daemon: Option<PathBuf>,
 
-    /// Load own programs although a daemon runs
+    /// Load tcpmon's own programs even if a daemon runs
     #[arg(long)]
     pub own: bool,
 
-    /// Threads that own programs track as readers at the same time
+    /// Maximum number of threads that are tracked as readers with --own
     #[arg(long, value_name = "N", default_value = "4096", value_parser = value_parser!(u32).range(1..=1_000_000))]
     pub max_readers: u32,
 
@@ -461,7 +346,7 @@ With --diff: 0 nothing has changed; 1 something has.
   tcpmon doctor --save before.json                    and later: tcpmon doctor --diff before.json"
 )]
 pub struct DoctorArgs {
-    /// Longest round trip that this host is to receive over, such as `60ms`
+    /// Longest round trip to check for, such as `60ms`
     #[arg(long, value_name = "TIME", default_value = "100ms")]
     #[arg(value_parser = parse_round_trip, allow_negative_numbers = true)]
     pub rtt: Duration,
@@ -507,7 +392,7 @@ const DEFAULT_RATE: u64 = 1_000_000_000;
 const STREAM_RATE: u64 = 10_000_000_000;
 
 impl DoctorArgs {
-    /// What the host is to be fit for.
+    /// The transfers that the host should be able to handle.
     pub fn goal(&self, facts: &Facts) -> Goal {
         let fastest = facts.devices.iter().filter_map(|device| device.speed.get().ok().copied()).max();
         let bandwidth = self.bandwidth.or(fastest).unwrap_or(DEFAULT_RATE);
@@ -573,13 +458,13 @@ impl FileFormat {
         match format.or(named) {
             Some(TraceFormat::Parquet) if compression != Compression::None => Err((
                 ErrorKind::InvalidValue,
-                format!("{}: Parquet is compressed already: omit the end of the name", path.display()),
+                format!("{}: Parquet is compressed already: drop .gz or .zst from the name", path.display()),
             )),
             Some(format) => Self { format, compression }.check(),
             None => Err((
                 ErrorKind::InvalidValue,
                 format!(
-                    "{}: the end of the name is that of no format: use .jsonl, .parquet, .pftrace or .csv (with .gz or \
+                    "{}: unknown file extension: use .jsonl, .parquet, .pftrace or .csv (with .gz or \
                      .zst behind it, except for .parquet), or add --format",
                     path.display()
                 ),
@@ -645,39 +530,7 @@ impl DaemonArgs {
             Some(file) => Config::read(file)?,
             None => Config::default(),
         };
-        if !self.listen_address.is_empty() {
-            config.web.listen_address = self.listen_address.iter().map(ToString::to_string).collect();
-        }
-        set(&mut config.web.telemetry_path, self.telemetry_path.as_ref().map(ToString::to_string));
-        set(&mut config.web.config_file, self.web_config_file.clone());
-        set(&mut config.web.systemd_socket, self.systemd_socket);
-        set(&mut config.max_groups, self.max_groups);
-        set(&mut config.group_ttl, self.group_ttl.map(|ttl| humantime::format_duration(ttl).to_string()));
-        if !self.pin.is_empty() {
-            config.pin.clone_from(&self.pin);
-        }
-        set(&mut config.cgroup_label, self.cgroup_label);
-        if !self.ephemeral_ports.is_empty() {
-            config.ephemeral_ports.clone_from(&self.ephemeral_ports);
-        }
-        set(&mut config.max_sockets, self.max_sockets);
-        set(&mut config.max_readers, self.max_readers);
-        set(&mut config.max_drop_entries, self.max_drop_entries);
-        set(&mut config.ring_bytes, self.ring_bytes.map(u64::from));
-        set(&mut config.sandbox, self.sandbox);
-        set(&mut config.live_socket, self.live_socket.clone());
-        set(&mut config.collect.softnet, self.collect_softnet);
-        set(&mut config.collect.sockstat, self.collect_sockstat);
-        set(&mut config.collect.zones, self.collect_zones);
-        set(&mut config.collect.psi, self.collect_psi);
-        set(&mut config.collect.stat, self.collect_stat);
-        set(&mut config.collect.netstat, self.collect_netstat);
-        set(&mut config.probes.profile, self.probes_profile);
-        set(&mut config.probes.sched_switch, self.probes_sched_switch);
-        set(&mut config.probes.napi_poll, self.probes_napi_poll);
-        set(&mut config.probes.kfree_skb, self.probes_kfree_skb);
-        set(&mut config.log.level, self.log_level);
-        set(&mut config.log.format, self.log_format);
+        self.flags.apply(&mut config)?;
         Ok(config)
     }
 
@@ -687,12 +540,6 @@ impl DaemonArgs {
     /// As there.
     pub fn settings(&self) -> Result<DaemonSettings, ConfigError> {
         Ok(self.config()?.validate()?)
-    }
-}
-
-fn set<T>(value: &mut T, flag: Option<T>) {
-    if let Some(flag) = flag {
-        *value = flag;
     }
 }
 
@@ -789,11 +636,6 @@ impl TraceArgs {
         }
         Ok(())
     }
-}
-
-/// Checks a port range and returns its text.
-fn check_port_range(text: &str) -> Result<String, String> {
-    parse_port_range(text).map(|_| text.to_owned())
 }
 
 /// A time: RFC 3339, or `+` and a duration.

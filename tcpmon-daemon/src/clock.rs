@@ -1,10 +1,10 @@
-//! The clock of the programs, which the whole host has.
+//! The clock that the programs read, which is the same for the whole host.
 
 use std::{fs, sync::LazyLock};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// By how much `CLOCK_MONOTONIC` of this process differs from the programs', ns: a time namespace moves it. Read by the
+/// How much `CLOCK_MONOTONIC` of this process is ahead of the programs', ns: a time namespace shifts it. Read by the
 /// first call, which comes before the sandbox.
 static OFFSET_NS: LazyLock<i64> =
     LazyLock::new(|| offset_ns(&fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default()));

@@ -1,4 +1,4 @@
-//! Converts bytes from the kernel to types; nothing else does. The functions are total: any bytes give a value or an
+//! Converts bytes from the kernel to types; no other module does. The functions are total: any bytes give a value or an
 //! error.
 
 mod timeslice;
@@ -26,7 +26,7 @@ pub enum Event {
         /// The index.
         index: u32,
     },
-    /// Few states are left for further sockets.
+    /// Few free states are left in the store.
     FewStates,
     /// The reader in this slot has exited.
     ReaderExit {

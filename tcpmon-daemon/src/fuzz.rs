@@ -1,5 +1,5 @@
-//! What decodes bytes that tcpmon did not write, each as a function of any bytes: `cargo xtask fuzz` looks for bytes at
-//! which one of them does not return.
+//! The decoders of bytes that tcpmon did not write, each as a function that must return for any bytes: `cargo xtask
+//! fuzz` looks for bytes on which one of them panics or hangs.
 
 use std::{
     env,
@@ -96,10 +96,11 @@ fn flags(bytes: &[u8]) {
     let _ = crate::config::parse_size(text);
     let _ = crate::config::parse_keep(text);
     let _ = crate::config::parse_duration(text);
-    let _ = crate::config::parse_port_range(text);
+    let _ = Config { ephemeral_ports: vec![text.to_owned()], ..Config::default() }.validate();
 }
 
-/// Requests to the metrics endpoint. Each time to a new one, because an endpoint delays clients that ask too often.
+/// Requests to the metrics endpoint. Each call uses a new endpoint, because an endpoint delays clients that ask too
+/// often.
 fn http(bytes: &[u8]) {
     thread_local! {
         static IDENTITY: Arc<Identity> = Arc::new(Identity::read());
@@ -108,7 +109,7 @@ fn http(bytes: &[u8]) {
     run(http::answer_any(Endpoint::new(NoSource, IDENTITY.with(Arc::clone), metrics, None), bytes));
 }
 
-/// A daemon without data.
+/// A data source without data.
 struct NoSource;
 
 impl DataSource for NoSource {
@@ -138,7 +139,7 @@ fn parquet(bytes: &[u8]) {
     }
 }
 
-/// What `tcpmon report` and `tcpmon convert` do with a trace.
+/// Everything that `tcpmon report` and `tcpmon convert` do with a trace.
 fn trace(reader: &mut dyn TraceReader) {
     let mut summary = Summary::new(reader.header());
     if let Ok(file) = TraceFile::read("trace", reader, &mut summary, None) {
@@ -158,7 +159,7 @@ fn kernel_log(bytes: &[u8]) {
     }
 }
 
-/// What `tcpmon top` gets from the daemon, and the daemon from it.
+/// What `tcpmon top` gets from the daemon, and what the daemon gets from it.
 fn live(bytes: &[u8]) {
     let (mut message, mut request) = (bytes, bytes);
     let _ = run(live::wire::read_message(&mut message));
@@ -192,7 +193,8 @@ fn proc(bytes: &[u8]) {
     }
 }
 
-/// Records of the programs, one after another, and what they add up to: those of the ring, and states with looks.
+/// Records of the programs, one after another, and the table that adds them up: those of the ring, and states with
+/// looks.
 fn records(bytes: &[u8]) {
     let limits = TableLimits { max_groups: 16, group_ttl: Duration::from_mins(1), pin: Vec::new(), cgroup_of: None };
     let now = Instant::now();
@@ -207,7 +209,7 @@ fn records(bytes: &[u8]) {
         }
         let Ok((live, rest)) = SocketLive::read_from_prefix(rest) else { continue };
         let Ok((mut state, _)) = SocketState::read_from_prefix(rest) else { continue };
-        // The store knows each index.
+        // A real store has a fixed number of indexes.
         state.index %= 16;
         let record = SocketRecord { time_ns: state.last_ns, live, state };
         match kind % 3 {
@@ -228,7 +230,7 @@ fn web_config(bytes: &[u8]) {
     }
 }
 
-/// Runs what never waits for anything outside.
+/// Runs a future that never waits for anything outside the process.
 fn run<T>(future: impl Future<Output = T>) -> T {
     thread_local! {
         static RUNTIME: Runtime = Builder::new_current_thread().enable_time().build().expect("there are descriptors");

@@ -104,6 +104,11 @@ impl fmt::Display for TelemetryPath {
     }
 }
 
+/// What a build without the feature `web-config` says of a web config file.
+#[cfg(any(test, not(feature = "web-config")))]
+const WITHOUT_WEB_CONFIG: &str = "this build of tcpmon has no TLS and no users: packages have them, and \
+                                  `cargo build --release -p tcpmon-daemon --features full` builds them";
+
 const HEALTH: &str = "/healthz";
 const STATUS: &str = "/status";
 
@@ -137,7 +142,8 @@ pub(crate) fn decode_any_web_config(text: &str) {
 }
 
 impl<S: DataSource> Endpoint<S> {
-    /// Pages of what `source` observes. The web config, if there is one, says who gets them, and `/status` its state.
+    /// Pages of the data from `source`. The web config, if there is one, decides who may read them; `/status` shows its
+    /// state.
     pub fn new(source: S, identity: Arc<Identity>, telemetry: TelemetryPath, web: Option<Arc<WebConfig>>) -> Self {
         Self { samples: Arc::new(SampleCache::new(source, identity, web)), telemetry }
     }
@@ -163,7 +169,8 @@ impl<S: DataSource> Endpoint<S> {
                 Err(error) => plain(StatusCode::SERVICE_UNAVAILABLE, &format!("{error}\n")),
             },
             STATUS => self.page(client, PageRequest::Status).await,
-            // Who does not get the values has not seen them: it is no scraper, and for it no sample is taken.
+            // A HEAD request gets no values, so it does not count as a scraper that has seen them, and no sample is
+            // taken for it.
             _ if request.method() == Method::HEAD => metrics_response(text_response(
                 StatusCode::OK,
                 Format::negotiate(list(request.headers(), header::ACCEPT).as_deref()).content_type(),
@@ -218,7 +225,7 @@ impl<S: DataSource> Endpoint<S> {
     }
 }
 
-/// What depends on the headers that choose the format and the coding.
+/// Marks the response as dependent on the headers that choose the format and the coding.
 fn metrics_response(mut response: Response) -> Response {
     response.headers_mut().insert(header::VARY, HeaderValue::from_static("accept, accept-encoding"));
     response

@@ -1,10 +1,10 @@
 //! tcpmon shows where received bytes wait on a Linux host, and why.
 //!
 //! Data flows in one direction: [`kernel`] loads the programs and reads bytes; [`decode`] converts them to types;
-//! [`model`] keeps totals per group; [`metrics`] and [`http`] show them; `tcpmon_trace` writes traces. [`doctor`]
-//! finds what keeps tcpmon or a receiver from doing its work, and [`report`] says what limited the transfers of a
-//! trace, and [`trigger`] what a flight recorder looks for. Only [`commands`] combines I/O, time and model. [`fuzz`]
-//! lists all that decodes foreign bytes, for tests.
+//! [`model`] keeps totals per group; [`metrics`] and [`http`] show them; `tcpmon_trace` writes traces. [`doctor`] finds
+//! what keeps tcpmon or a receiver from doing its work, [`report`] says what limited the transfers of a trace, and
+//! [`trigger`] decides when a flight recorder writes a file. Only [`commands`] combines I/O, time and model. [`fuzz`]
+//! lists every decoder of foreign bytes, for tests.
 
 pub mod cli;
 pub mod clock;

@@ -7,7 +7,7 @@ use std::{io, thread};
 
 use tokio::sync::oneshot;
 
-/// Runs the work on a new thread. It continues if nobody waits for its value any more.
+/// Runs the work on a new thread. It continues even if nobody waits for its result any more.
 ///
 /// # Errors
 /// The thread cannot be started, or the work panics.

@@ -1,5 +1,5 @@
-//! Rules that say when a flight recorder keeps what it has: what to look for in the timeslices of a trace, and whether
-//! it is there.
+//! Rules that say when a flight recorder writes a file: what to look for in the timeslices of a trace, and whether it
+//! has occurred.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -10,22 +10,22 @@ use std::{
 
 use tcpmon_trace::{TimesliceRecord, summary::causes};
 
-/// A window of time is looked at in so many parts.
+/// Number of parts into which a window of time is divided.
 const PARTS: u64 = 10;
 
-/// Sockets that are looked at; when there are more, those of which nothing was heard for a while are forgotten.
+/// Maximum number of sockets that are watched; if there are more, those without recent timeslices are forgotten.
 const SOCKETS: usize = 100_000;
 
 /// What to look for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TriggerRule {
-    /// A cause limited a socket for more than a part of some time.
+    /// A cause limited a socket for more than this share of a window of time.
     Cause {
-        /// Its place among the [`causes`].
+        /// Index of the cause in [`causes`].
         cause: usize,
-        /// Percent of the time.
+        /// Share of the window, percent.
         percent: f64,
-        /// The time.
+        /// Length of the window.
         time: Duration,
     },
     /// The window of a socket was shut for longer than this.
@@ -36,7 +36,7 @@ pub enum TriggerRule {
     Drop,
 }
 
-/// How each kind of rule is written.
+/// The form of each kind of rule.
 const FORMS: &str = "give `cause=scheduler>50% for 2s`, `zero-window>1s`, `wait>100ms` or `drop`";
 
 impl FromStr for TriggerRule {
@@ -82,28 +82,28 @@ impl fmt::Display for TriggerRule {
     }
 }
 
-/// Looks for what rules say.
+/// Watches a trace for what the rules describe.
 #[derive(Debug)]
 pub struct TriggerWatch {
     rules: Vec<TriggerRule>,
-    /// By rule and socket: how long its cause limited it lately.
+    /// By rule and socket: how long the rule's cause limited the socket recently.
     lately: HashMap<(usize, u64), Lately>,
 }
 
-/// How long a cause limited a socket in the last parts of a window.
+/// How long a cause limited a socket in each of the recent parts of a window.
 #[derive(Debug, Default)]
 struct Lately {
-    /// Begin, end and the cause's time within, ns; the newest last.
+    /// Begin, end, and the cause's time in between, ns; the newest last.
     parts: VecDeque<(u64, u64, u64)>,
 }
 
 impl TriggerWatch {
-    /// Looks for these.
+    /// Watches for these rules.
     pub fn new(rules: Vec<TriggerRule>) -> Self {
         Self { rules, lately: HashMap::new() }
     }
 
-    /// Looks at a timeslice. Returns what was found, if something was.
+    /// Looks at a timeslice. Returns which rule matched and why, if one did.
     pub fn timeslice(&mut self, record: &TimesliceRecord) -> Option<String> {
         let mut found = None;
         for (number, rule) in self.rules.iter().enumerate() {
@@ -129,7 +129,7 @@ impl TriggerWatch {
         found
     }
 
-    /// The shortest time of a shut window that is looked for.
+    /// The shortest time for which a window must be shut to match a rule; `None` without such a rule.
     pub fn zero_window(&self) -> Option<Duration> {
         let times = self.rules.iter().filter_map(|rule| match rule {
             TriggerRule::ZeroWindow(time) => Some(*time),
@@ -138,12 +138,12 @@ impl TriggerWatch {
         times.min()
     }
 
-    /// Whether drops are looked for.
+    /// Whether a rule looks for drops.
     pub fn drops(&self) -> bool {
         self.rules.contains(&TriggerRule::Drop)
     }
 
-    /// Forgets sockets of which nothing was heard for a window, or all if that is not enough.
+    /// Forgets sockets without a timeslice in their rule's window, or all sockets if that is not enough.
     fn forget(&mut self, now_ns: u64) {
         let rules = &self.rules;
         self.lately.retain(|(number, _), lately| match rules[*number] {
@@ -159,14 +159,13 @@ impl TriggerWatch {
 }
 
 impl Lately {
-    /// Adds what a timeslice decides. Returns for how much of the window until its end the cause limited the socket,
-    /// percent.
+    /// Adds a timeslice. Returns for how much of the window that ends with it the cause limited the socket, percent.
     fn add(&mut self, record: &TimesliceRecord, cause: usize, window_ns: u64) -> f64 {
         let (_, cause_ns) = record.limited.causes()[cause];
         let end = record.deactivated_ns;
         let begin = end.saturating_sub(record.limited.decided_ns());
         match self.parts.back_mut() {
-            // Parts stay few, however many timeslices there are.
+            // The number of parts stays small, however many timeslices there are.
             Some((part_begin, part_end, within)) if end.saturating_sub(*part_begin) < window_ns / PARTS => {
                 *part_end = end.max(*part_end);
                 *within += cause_ns;
@@ -177,7 +176,7 @@ impl Lately {
         while self.parts.front().is_some_and(|(_, part_end, _)| *part_end <= from) {
             self.parts.pop_front();
         }
-        // Of a part that began before the window, as much counts as is in it.
+        // A part that began before the window counts in proportion to the share of it that is inside.
         let within = self.parts.iter().map(|(begin, end, within)| {
             let inside = end.saturating_sub(from.max(*begin)) as f64 / end.saturating_sub(*begin).max(1) as f64;
             *within as f64 * inside.min(1.0)
@@ -224,7 +223,7 @@ mod tests {
         assert_eq!(watch.timeslice(&waited(130 * MS)).as_deref(), Some("wait>100ms: thread 4322 waited 130ms"));
     }
 
-    /// Timeslices of a socket, one each 10 ms, of which the scheduler limited it for this part of the time.
+    /// A socket's timeslices, one every 10 ms, in which the scheduler limited it for this share of the time.
     fn limited(watch: &mut TriggerWatch, from_ms: u64, to_ms: u64, percent: u64) -> Vec<u64> {
         let mut found = Vec::new();
         for ms in (from_ms..to_ms).step_by(10) {
@@ -240,11 +239,11 @@ mod tests {
     fn a_cause_is_found_when_it_has_been_there_for_its_part_of_the_time() {
         let mut watch = TriggerWatch::new(vec![rule("cause=scheduler>50% for 2s")]);
         assert!(limited(&mut watch, 0, 10_000, 40).is_empty());
-        // Half of two seconds are over it at 80 %, once the window has enough of these.
+        // At 80 %, it takes a while until more than half of the two seconds was limited by the scheduler.
         let found = limited(&mut watch, 10_000, 13_000, 80);
         let first = *found.first().expect("it is found");
         assert!((10_450..10_700).contains(&first), "{first}");
-        // After that, the window is still over the limit for a while.
+        // After that, the window stays over the limit for a while.
         let last = *limited(&mut watch, 13_000, 20_000, 10).last().expect("it is found");
         assert!((13_700..14_100).contains(&last), "{last}");
     }

@@ -29,7 +29,7 @@ pub static SETTINGS: Settings = {
     unsafe { core::mem::zeroed() }
 };
 
-/// Reads a setting. The read is volatile because the compiler sees only the zeros of the initialiser.
+/// Reads a setting. The read is volatile because the compiler sees only the zeros of the initializer.
 #[inline(always)]
 pub fn constant<T: Copy>(setting: &'static T) -> T {
     // SAFETY: a reference is valid for reads.
@@ -82,15 +82,15 @@ pub fn now_ns() -> u64 {
     unsafe { bpf_ktime_get_ns() }
 }
 
-/// A compiler barrier: the compiler moves no memory access across it. It generates no instruction, so it is for what
-/// interrupts on this CPU access; for other CPUs, see [`shared_barrier`].
+/// A compiler barrier: the compiler moves no memory access across it. It generates no instruction, so it only orders
+/// accesses as seen by interrupts on this CPU; for other CPUs, see [`shared_barrier`].
 #[inline(always)]
 pub fn barrier() {
     // SAFETY: an empty statement.
     unsafe { core::arch::asm!("", options(nostack, preserves_flags)) };
 }
 
-/// The negative of a value, of which the compiler knows nothing: it makes branches of what it understands.
+/// The negative of a value, hidden from the compiler: it turns expressions that it understands into branches.
 #[inline(always)]
 pub fn negative(value: u64) -> u64 {
     let mut value = value;
@@ -99,7 +99,7 @@ pub fn negative(value: u64) -> u64 {
     value
 }
 
-/// Sets all bytes to zero, word by word: what the compiler makes of an assignment of zeros is a call of a loop over
+/// Sets all bytes to zero, word by word: for an assignment of zeros, the compiler calls a loop over single bytes.
 /// single bytes.
 ///
 /// # Safety
@@ -122,9 +122,9 @@ pub fn full_barrier() {
     fetch_add(&raw mut word, 0);
 }
 
-/// Adds to a word of the stack or of a map, and returns what was there before: one step for all CPUs, and a full
-/// barrier. Without the fetch, the addition would be no barrier on arm64 (`Documentation/atomic_t.txt`: only operations
-/// with a result are ordered).
+/// Adds to a word of the stack or of a map, and returns its previous value: atomic for all CPUs, and a full barrier.
+/// Without the fetch, the addition would be no barrier on arm64 (`Documentation/atomic_t.txt`: only operations with a
+/// result are ordered).
 #[inline(always)]
 pub fn fetch_add(word: *mut u64, value: u64) -> u64 {
     let mut value = value;
@@ -138,7 +138,7 @@ pub fn fetch_add(word: *mut u64, value: u64) -> u64 {
     value
 }
 
-/// Keeps stores in order among each other, and loads among each other, for other CPUs: x86-64 does so by itself (TSO).
+/// Keeps stores in order among themselves, and loads among themselves, for other CPUs. x86-64 does so anyway (TSO).
 #[inline(always)]
 pub fn shared_barrier() {
     if cfg!(bpf_target_arch = "x86_64") {

@@ -1,4 +1,5 @@
-//! The look: what only the sockets themselves know, for a pass. User space runs it for some states at a time.
+//! The look: reads what only the sockets themselves know, for a pass. User space runs it for some hundred states at a
+//! time.
 #![expect(unsafe_code, reason = "the arguments of a run, and words that events write meanwhile")]
 
 use core::ptr::read_volatile;
@@ -18,15 +19,15 @@ use crate::{
     maps, socket, store,
 };
 
-/// Looks at the sockets of a range of states, and returns how many looks it has left in the array for them: those that
-/// have changed since they were last shown, are not at rest, are gone or have ended unlisted.
+/// Looks at the sockets of a range of states, and returns how many looks it has left in the array: those of sockets
+/// that have changed since they were last shown, are not at rest, are gone or have ended unlisted.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "raw_tp/look")]
 pub extern "C" fn look(ctx: *const LookArguments) -> i32 {
     run(ctx, look_at)
 }
 
-/// The same where the verifier does not let loads through the address of a socket fail.
+/// The same for kernels whose verifier does not accept loads that may fault through a socket's address.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "raw_tp/look_probed")]
 pub extern "C" fn look_probed(ctx: *const LookArguments) -> i32 {
@@ -51,14 +52,15 @@ fn run(ctx: *const LookArguments, look_at: extern "C" fn(u32, u32, u32) -> u32) 
     made as i32
 }
 
-/// Looks at the socket of one state; 1 if that is worth showing, and in the array at `place`.
+/// Looks at the socket of one state. Returns 1 if it is worth showing, and then leaves the look in the array at
+/// `place`.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn look_at(index: u32, place: u32, show: u32) -> u32 {
     one(index, place, show, Cast::new) as u32
 }
 
-/// As [`look_at`].
+/// The same as [`look_at`], for [`look_probed`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn look_at_probed(index: u32, place: u32, show: u32) -> u32 {
@@ -71,7 +73,7 @@ fn one<S: Remembered>(index: u32, place: u32, show: u32, socket: impl FnOnce(u64
     let state = &*state;
     let (cookie, flags) = (volatile(&state.cookie), volatile(&state.flags));
     if flags & SOCKET_FINAL != 0 {
-        // User space takes it from the list of ended states, unless it is not there.
+        // User space takes it from the list of ended states, unless it is not in that list.
         return flags & SOCKET_UNLISTED != 0 && leave(index, place, 0, 0);
     }
     let address = volatile(&state.sock);
@@ -116,11 +118,12 @@ fn one<S: Remembered>(index: u32, place: u32, show: u32, socket: impl FnOnce(u64
     let growth = if setting!(grow_announced) != 0 { volatile(&state.grow_from) != 0 } else { sock.autotunes() };
     look.live.flags |= growth as u8 * LIVE_GROWTH;
     shared_barrier();
-    // Otherwise the memory was given to another socket meanwhile, and the next look finds this one gone.
+    // If not, the memory was given to another socket meanwhile, and the next look finds this one gone.
     sock.cookie() == cookie
 }
 
-/// Whether the socket is as it was last shown, at rest, so that neither an event nor time has added to its totals.
+/// Whether the socket is as it was last shown and was at rest then, so that neither an event nor time has added to its
+/// totals.
 ///
 /// What changes without an event is visible here: arrivals on a half-closed connection in `rcv_nxt`, out-of-order
 /// arrivals in the memory, and windows and limits directly. `copied_seq` is not read, because a socket whose queue was
@@ -147,7 +150,7 @@ fn running(state: &SocketState) -> bool {
     slot != SLOT_NONE && edges & 1 == 1 && socket::edges(slot, volatile(&state.reader_tid)) == Some(edges)
 }
 
-/// Leaves a look that has nothing but flags.
+/// Leaves a look that contains only flags.
 #[inline(always)]
 fn leave(index: u32, place: u32, sequence: u32, flags: u8) -> bool {
     let Some(look) = maps::look(place) else { return false };
@@ -155,7 +158,7 @@ fn leave(index: u32, place: u32, sequence: u32, flags: u8) -> bool {
     true
 }
 
-/// Reads a word that an event may be writing, in its place among other reads.
+/// Reads a word that an event may be writing, without moving the read among other reads.
 #[inline(always)]
 fn volatile<T: Copy>(word: &T) -> T {
     // SAFETY: a reference is valid for reads.

@@ -25,7 +25,7 @@ mod socket;
 #[cfg(target_arch = "bpf")]
 mod store;
 #[cfg(target_arch = "bpf")]
-mod timeslice;
+mod trace;
 #[cfg(target_arch = "bpf")]
 mod traced;
 

@@ -1,4 +1,4 @@
-//! All maps but those of the store, and the only functions that access them.
+//! All maps except those of the store, and the only functions that access them.
 #![expect(unsafe_code, reason = "map memory and helpers that take pointers to maps")]
 
 mod task;
@@ -44,7 +44,7 @@ pub use self::task::{ReaderThread, forget_slot, reader_thread, slot_of};
 #[map]
 static READERS: Array<ReaderSlot> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 
-/// `UNUSED_` constant -> the lowest number that was never taken, and the first that is too high. User space sets both.
+/// `UNUSED_` constant -> the lowest number that was never taken, and the end of the range. User space sets both.
 #[map]
 static UNUSED: Array<[u64; 2]> = Array::with_max_entries(2, 0);
 
@@ -65,7 +65,7 @@ static TRACED_SOCKETS: Array<[TracedSocket; KEPT]> = Array::with_max_entries(1, 
 #[map]
 static FREE_PLACES: Stack<u32> = Stack::with_max_entries(1, 0);
 
-/// Records for user space: listening sockets, ends of readers; timeslices while tracing.
+/// Records for user space: listening sockets, ends of readers, few states left; timeslices while tracing.
 #[map]
 static EVENTS: RingBuf = RingBuf::with_byte_size(4096, 0);
 
@@ -73,7 +73,7 @@ static EVENTS: RingBuf = RingBuf::with_byte_size(4096, 0);
 #[map]
 static LOST: PerCpuArray<u64> = PerCpuArray::with_max_entries(LOSSES as u32, 0);
 
-/// Number -> what a run of the look has found. Mapped by user space, which takes it between two runs.
+/// Number -> what a run of the look has found. Mapped by user space, which reads it between two runs.
 #[map]
 static LOOKS: Array<Look> = Array::with_max_entries(look::LOOKS, BPF_F_MMAPABLE);
 
@@ -86,7 +86,7 @@ static DROPS: PerCpuHashMap<DropKey, u64> = PerCpuHashMap::with_max_entries(1, 0
 #[map]
 static NAPI: PerCpuArray<NapiDevice> = PerCpuArray::with_max_entries(NAPI_SLOTS + 1, 0);
 
-/// Kind of memory -> requests that a limit refused, per CPU. Written by pressure, read at each scrape.
+/// Kind of memory -> requests that a limit refused, per CPU. Written by memory_limit, read at each scrape.
 #[map]
 static MEMORY_LIMITS: PerCpuArray<u64> = PerCpuArray::with_max_entries(KINDS.len() as u32, 0);
 
@@ -94,7 +94,7 @@ static MEMORY_LIMITS: PerCpuArray<u64> = PerCpuArray::with_max_entries(KINDS.len
 #[map]
 static IGNORED: PerCpuArray<u64> = PerCpuArray::with_max_entries(IGNORED_WHY.len() as u32, 0);
 
-/// Ports that the kernel had chosen for listening sockets when tcpmon started: [`port_key`] -> 0. Only for seeding, so
+/// [`port_key`] -> 0: ports that the kernel had chosen for listening sockets when tcpmon started. Only for seeding, so
 /// memory is taken as needed.
 #[map]
 static CHOSEN_PORTS: HashMap<u64, u8> = HashMap::with_max_entries(8192, BPF_F_NO_PREALLOC);
@@ -103,8 +103,8 @@ static CHOSEN_PORTS: HashMap<u64, u8> = HashMap::with_max_entries(8192, BPF_F_NO
 #[map]
 static ACCEPTED: PerCpuArray<Accepted> = PerCpuArray::with_max_entries(1, 0);
 
-/// `CONNECTIONS_` constant -> connections, per CPU; behind them the word of [`handled`]. Written by lifecycle, read at
-/// each pass.
+/// `CONNECTIONS_` constant -> connections, per CPU; the word behind them is that of [`last_handled_event`]. Written
+/// by lifecycle, read at each pass.
 #[map]
 static CONNECTIONS: PerCpuArray<u64> = PerCpuArray::with_max_entries(CONNECTION_COUNTS + 1, 0);
 
@@ -120,7 +120,7 @@ static FILTER_COMMS: HashMap<Name, u8> = HashMap::with_max_entries(256, BPF_F_NO
 #[map]
 static FILTER_PORTS: HashMap<u32, u8> = HashMap::with_max_entries(1024, BPF_F_NO_PREALLOC);
 
-/// Counts something that was lost. A program that interrupts this one may count the same.
+/// Counts a loss. A program that interrupts this one may count the same kind.
 #[inline(always)]
 pub fn count_loss(what: Loss) {
     if let Some(count) = LOST.get_ptr_mut(what as u32) {
@@ -136,7 +136,7 @@ pub fn reader(slot: u32) -> Option<&'static mut ReaderSlot> {
     READERS.get_ptr_mut(slot).map(|reader| unsafe { &mut *reader })
 }
 
-/// Takes a free slot; if there is none, that is counted.
+/// Takes a free slot; counts a loss if there is none.
 #[inline(always)]
 pub fn take_slot() -> Option<u32> {
     let slot = take(&FREE_SLOTS, UNUSED_SLOTS);
@@ -202,7 +202,7 @@ pub fn free_place(place: u32) {
     let _ = FREE_PLACES.push(place, 0);
 }
 
-/// Reserves one record in the ring, all zeros; otherwise as [`reserve_unwritten`].
+/// Reserves one record in the ring, all zeros; apart from that like [`reserve_unwritten`].
 #[inline(always)]
 pub fn reserve<T: Record>(otherwise: Loss) -> Option<&'static mut T> {
     let record = reserve_unwritten::<T>(otherwise)?;
@@ -211,8 +211,8 @@ pub fn reserve<T: Record>(otherwise: Loss) -> Option<&'static mut T> {
     Some(record)
 }
 
-/// Reserves one record in the ring; `None` if there is no room, which is counted. The caller must write all of it (what
-/// was there before is not meant for user space), and each reserved record must be passed to [`submit`].
+/// Reserves one record in the ring. `None` if there is no room: then `otherwise` is counted. The caller must write all
+/// of the record (what was there before is not meant for user space), and pass it to [`submit`].
 #[inline(always)]
 pub fn reserve_unwritten<T: Record>(otherwise: Loss) -> Option<&'static mut T> {
     let ring = (&raw const EVENTS).cast_mut().cast::<c_void>();
@@ -225,22 +225,22 @@ pub fn reserve_unwritten<T: Record>(otherwise: Loss) -> Option<&'static mut T> {
     record
 }
 
-/// Submits a record to user space. User space polls the ring on a timer, because a wake-up costs 8 us here. It is woken
-/// only when another quarter of the ring has filled up before it polls.
+/// Submits a record to user space. User space polls the ring on a timer, because a wake-up costs 8 us here. A wake-up
+/// is sent only when another quarter of the ring has filled up before user space polls.
 #[inline(always)]
 pub fn submit<T: Record>(record: &'static mut T) {
     let ring = (&raw const EVENTS).cast_mut().cast::<c_void>();
     // SAFETY: the helper only reads two numbers of the map.
     let query = |what| unsafe { bpf_ringbuf_query(ring, what) };
     let (filled, quarter) = (query(BPF_RB_AVAIL_DATA as u64), query(BPF_RB_RING_SIZE as u64) / 4);
-    // The margin is more than one record because other CPUs write, too.
+    // The margin is more than one record because other CPUs write to the ring, too.
     let crossed = filled >= quarter && filled & (quarter - 1) < 8 * size_of::<T>() as u64;
     let flags = if crossed { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
     // SAFETY: the record came from `reserve`, and nothing uses it after this call.
     unsafe { bpf_ringbuf_submit((&raw mut *record).cast(), flags as u64) };
 }
 
-/// Where the look of this number goes.
+/// The place in the array for the look with this number.
 #[inline(always)]
 pub fn look(number: u32) -> Option<&'static mut Look> {
     // SAFETY: user space makes one run at a time; any bytes are a valid look.
@@ -299,7 +299,7 @@ pub struct Accepted {
     pub connection: u64,
     /// The listening socket's cookie.
     pub listener: u64,
-    /// Its port.
+    /// The listening socket's port.
     pub port: u16,
     /// 1 if the kernel chose that port.
     pub port_chosen: u16,
@@ -307,15 +307,15 @@ pub struct Accepted {
     pub padding: u32,
 }
 
-/// This CPU's place for the last connection that was accepted.
+/// This CPU's entry for the last connection that was accepted.
 #[inline(always)]
 pub fn accepted() -> Option<&'static mut Accepted> {
     // SAFETY: this is the current CPU's own entry. Connections are accepted in softirqs, which do not nest.
     ACCEPTED.get_ptr_mut(0).map(|accepted| unsafe { &mut *accepted })
 }
 
-/// Records that the kernel chose the port of a listening socket that is older than tcpmon. Where there is no room, user
-/// space finds it out by the listening socket, as long as there is one.
+/// Records that the kernel chose the port of a listening socket that is older than tcpmon. If there is no room, user
+/// space learns this from the listening socket, as long as it is open.
 #[inline(always)]
 pub fn note_chosen(tcp: TcpSock) {
     let _ = CHOSEN_PORTS.insert(port_key(tcp.netns(), tcp.ports().0, tcp.addresses().0), 0, 0);
@@ -330,7 +330,7 @@ pub fn was_chosen(tcp: TcpSock) -> bool {
         || CHOSEN_PORTS.get_ptr(port_key(netns, port, [0; 2])).is_some()
 }
 
-/// Counts a connection at one point of its life.
+/// Counts a connection; `what` is a `CONNECTIONS_` constant.
 #[inline(always)]
 pub fn count_connection(what: u32) {
     if let Some(count) = CONNECTIONS.get_ptr_mut(what) {
@@ -339,7 +339,7 @@ pub fn count_connection(what: u32) {
     }
 }
 
-/// Sends a record that only wakes user space. Without room for it, user space looks by itself soon.
+/// Sends a record that only wakes user space. If there is no room for it, user space soon looks anyway.
 #[inline(always)]
 pub fn wake(kind: u16) {
     let ring = (&raw const EVENTS).cast_mut().cast::<c_void>();
@@ -350,9 +350,9 @@ pub fn wake(kind: u16) {
     };
 }
 
-/// This CPU's word for the last change of a state that has been handled.
+/// This CPU's word for the last state change that was handled.
 #[inline(always)]
-pub fn handled() -> Option<&'static mut u64> {
+pub fn last_handled_event() -> Option<&'static mut u64> {
     // SAFETY: this is the current CPU's own entry.
     CONNECTIONS.get_ptr_mut(CONNECTION_COUNTS).map(|event| unsafe { &mut *event })
 }
@@ -363,14 +363,14 @@ pub fn filter_has_tgid(tgid: u32) -> bool {
     FILTER_TGIDS.get_ptr(tgid).is_some()
 }
 
-/// Adds a process that has just started to those to trace, or removes one that had its id before. False if there is no
-/// room.
+/// Adds a process that has just started to those to trace, or removes an earlier process with the same id. False if
+/// there is no room.
 #[inline(always)]
 pub fn follow(tgid: u32, followed: bool) -> bool {
     if followed {
         FILTER_TGIDS.insert(tgid, 1, 0).is_ok()
     } else {
-        // Mostly, there is none.
+        // Usually there is none.
         let _ = FILTER_TGIDS.remove(tgid);
         true
     }

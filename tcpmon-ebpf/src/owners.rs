@@ -1,4 +1,4 @@
-//! Owners: which processes have a socket open that has unread data. User space runs it now and then.
+//! Owners: which processes have open a socket with unread data. User space runs this iterator from time to time.
 #![expect(unsafe_code, reason = "the context of an iterator, and what it writes for user space")]
 
 use aya_ebpf::helpers::generated::bpf_seq_write;
@@ -9,7 +9,7 @@ use crate::{
     socket,
 };
 
-/// Visits every open file of every process, and writes an [`Owner`] for each socket that listens, and for each one with
+/// Visits every open file of every process, and writes an [`Owner`] for each listening socket and each socket with
 /// unread data.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "iter/task_file")]

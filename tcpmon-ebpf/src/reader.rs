@@ -13,11 +13,11 @@ use tcpmon_common::{
 use crate::{
     kernel::{self, Task, setting},
     maps::{self, ReaderThread},
-    store, timeslice,
+    store, trace,
 };
 
-/// The slot of the thread, which becomes a reader by this call; `None` if it cannot be followed or if, in a trace, it
-/// does not match the filters.
+/// The slot of the thread, which this call makes a reader. `None` if it cannot be followed or, in a trace, does not
+/// match the filters.
 #[inline(always)]
 pub fn enter(task: Task) -> Option<u32> {
     let new = match maps::reader_thread(task) {
@@ -44,7 +44,7 @@ pub fn enter(task: Task) -> Option<u32> {
         reader.flags |= READER_TRACED;
     }
     if setting!(trace) == TRACE_TIMESLICES {
-        timeslice::begin(slot);
+        trace::begin(slot);
     }
     new.remember(Some(slot));
     Some(slot)
@@ -69,13 +69,13 @@ pub fn is_still(state: &SocketState, task: Task) -> bool {
         return false;
     };
     let tid = task.tid();
-    // The slot's thread id is compared as well: by exec, a thread gets the id of another thread, which may have read
-    // here before.
+    // The slot's thread id is compared as well: through exec, a thread gets the id of another thread, which may have
+    // read here before.
     (reader.tid ^ tid) | (state.reader_tid ^ tid) == 0 && task.is_process(&state.process)
 }
 
-/// Makes the thread the socket's last reader; without a slot, it cannot be followed. Returns whether it is another
-/// reader than before.
+/// Makes the thread the socket's last reader; without a slot, it cannot be followed. Returns whether the reader has
+/// changed.
 #[inline(always)]
 pub fn take_over(state: &mut SocketState, task: Task) -> bool {
     let before = state.reader_slot;
@@ -88,14 +88,15 @@ pub fn take_over(state: &mut SocketState, task: Task) -> bool {
     state.reader_slot = slot;
     if let Some(reader) = maps::reader(slot) {
         state.reader_edges = reader.edges;
-        // From now on it may read for another service, or under another name.
+        // From now on, the thread may read for another service, or under another name.
         reader.cookie = 0;
     }
     !was_its || slot != before
 }
 
 /// Handles a read by the socket's reader: the thread's timeslices, starting with the current one, count for the
-/// socket's service. Where nobody counts timeslices, its times since its last read count for the service of that read.
+/// socket's service. If nobody counts timeslices, the thread's times since its last read count for the service of that
+/// read.
 #[inline(always)]
 pub fn select_service(state: &SocketState) -> Option<()> {
     let first = state.reader_slot;
@@ -109,8 +110,8 @@ pub fn select_service(state: &SocketState) -> Option<()> {
     None
 }
 
-/// The last reader of the socket with this state reads for its service from now on. A function of its own, so that the
-/// verifier walks it once.
+/// Makes the last reader of the socket with this state read for the socket's service from now on. A function of its
+/// own, so that the verifier walks it once.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn change_service(index: u32) -> u32 {
@@ -231,7 +232,7 @@ impl Service {
     }
 }
 
-/// Takes what the thread has spent on CPUs and in run queues since the last time, ns.
+/// Takes the time that the thread has spent on CPUs and in run queues since the last call, ns.
 #[inline(always)]
 pub fn take_times(reader: &mut ReaderSlot, task: Task) -> (u64, u64) {
     let (exec_ns, run_delay_ns) = (task.exec_ns(), task.run_delay_ns());
@@ -241,14 +242,14 @@ pub fn take_times(reader: &mut ReaderSlot, task: Task) -> (u64, u64) {
     times
 }
 
-/// Where the times of the thread in `slot` are added up: the slot of the service that it read last.
+/// The slot to which the times of the thread in `slot` are added: that of the service that it read last.
 #[inline(always)]
 pub fn sums_of(reader: &'static mut ReaderSlot, slot: u32) -> Option<&'static mut ReaderSlot> {
     // Most threads read for one service.
     if reader.sums == slot { Some(reader) } else { maps::reader(reader.sums) }
 }
 
-/// Adds these times to the totals of the service that the thread in `slot` read last: where nobody counts timeslices.
+/// Adds the thread's times to the totals of the service that it read last. For use where nobody counts timeslices.
 #[inline(always)]
 pub fn add_times(slot: u32, task: Task) -> Option<()> {
     let reader = maps::reader(slot)?;
@@ -259,12 +260,12 @@ pub fn add_times(slot: u32, task: Task) -> Option<()> {
     None
 }
 
-/// Reports that the thread in slot `first` ends, after marking all its slots as ready to be collected, the thread's own
-/// (first) slot last.
+/// Reports that the thread in slot `first` ends, after marking all its slots as ready to be collected; the thread's own
+/// (first) slot is marked last.
 #[inline(always)]
 pub fn exit(first: u32) -> Option<()> {
     let mut slot = maps::reader(first)?.next;
-    // Whoever sees a flag sees the last values, too.
+    // Whoever sees the flag must also see the last values.
     kernel::shared_barrier();
     let mut i = 0;
     while i < READER_SERVICES && slot != SLOT_NONE {
@@ -287,7 +288,7 @@ pub fn exit(first: u32) -> Option<()> {
     None
 }
 
-/// Sets the process that opened the socket as its process, until somebody reads from it.
+/// Makes the process that opened the socket its owner until somebody reads from it.
 #[inline(always)]
 pub fn opened_by(state: &mut SocketState, task: Task) {
     state.reader_slot = SLOT_NONE;

@@ -1,4 +1,4 @@
-//! Seeding: what is open when tcpmon starts.
+//! Seeding: starts to watch the sockets that are open when tcpmon starts.
 #![expect(unsafe_code, reason = "the context of an iterator")]
 
 use tcpmon_common::{
@@ -10,7 +10,7 @@ use tcpmon_common::{
 
 use crate::{
     kernel::{self, Task, TcpSock, setting},
-    maps, reader, socket, timeslice,
+    maps, reader, socket, trace,
 };
 
 /// Visits every open file of every process, and starts to watch the TCP sockets among them. Runs once, before
@@ -56,7 +56,7 @@ fn adopt(task: Task, tcp: TcpSock) -> Option<()> {
         state.reader_slot = slot;
         state.reader_tid = task.tid();
         if setting!(trace) == TRACE_TIMESLICES {
-            timeslice::seed(slot, state, tcp);
+            trace::seed(slot, state, tcp);
         }
     }
     None

@@ -19,12 +19,12 @@ use crate::{
     maps, store,
 };
 
-/// No connection receives more bytes per ns than this (1.6 Tb/s). A connection that has received more since tcpmon
-/// started is older than tcpmon.
+/// No connection receives more bytes per ns than this (1.6 Tb/s). A connection that has received more than this allows
+/// since tcpmon started is older than tcpmon.
 const MAX_BYTES_PER_NS: u64 = 200;
 
-/// Runs `write` as one event: a pass sees either everything that it writes or nothing (see
-/// [`tcpmon_common::copy`]). The caller has read the clock and the socket before.
+/// Runs `write` as one event: a pass sees either everything that it writes or nothing (see [`tcpmon_common::copy`]).
+/// The caller must have read the clock and the socket before.
 #[inline(always)]
 pub fn event<T>(state: &mut SocketState, write: impl FnOnce(&mut SocketState) -> T) -> T {
     begin_event(state);
@@ -33,8 +33,8 @@ pub fn event<T>(state: &mut SocketState, write: impl FnOnce(&mut SocketState) ->
     result
 }
 
-/// Begins an [`event`] whose code is so long that the compiler would make a function of it for each program to call,
-/// which the verifier does not admit.
+/// Begins an [`event`] without a closure, for long code: the compiler would make a function of it that each program
+/// calls, which the verifier does not accept.
 #[inline(always)]
 pub fn begin_event(state: &mut SocketState) {
     // SAFETY: a reference is valid for reads and writes.
@@ -74,7 +74,7 @@ pub fn known(sock: Sock) -> Option<&'static mut SocketState> {
     store::state_of(sock.known_cookie())
 }
 
-/// The state of a socket, which gets one if it has none. How to get the socket's `cookie` depends on the kind of
+/// The state of a socket; one is created if there is none. How to get the socket's `cookie` depends on the kind of
 /// program.
 #[inline(always)]
 pub fn known_or_new(tcp: TcpSock, cookie: impl FnOnce() -> u64) -> Option<&'static mut SocketState> {
@@ -86,7 +86,8 @@ pub fn known_or_new(tcp: TcpSock, cookie: impl FnOnce() -> u64) -> Option<&'stat
     Some(state)
 }
 
-/// The state of a socket whose last reader is traced, or that nobody has read yet: a traced thread may be the first.
+/// The state of a socket whose last reader is traced, or that nobody has read yet: a traced thread may be the first to
+/// read it.
 #[inline(always)]
 pub fn traced(tcp: TcpSock) -> Option<&'static mut SocketState> {
     let state = store::state_of_inline(tcp.sock().known_cookie());
@@ -99,11 +100,11 @@ pub fn start_late(state: &mut SocketState, tcp: TcpSock) {
     let now = kernel::now_ns();
     let possible = now.wrapping_sub(setting!(began_ns)).wrapping_mul(MAX_BYTES_PER_NS);
     let sock = tcp.sock();
-    // A connection whose owner had closed it before tcpmon started, and that still had data to send then.
+    // A connection that its owner closed before tcpmon started, and that still had data to send then.
     let old_orphan = sock.orphaned() && tcp.last_drained_ns() < setting!(began_ns);
     let young = !sock.kernel_owned() && !old_orphan && tcp.bytes_received() <= possible;
     start_counting(state, tcp, now, young, None);
-    // Data in a SYN (TFO) are read before the handshake is complete.
+    // Data in a SYN (TFO) is read before the handshake is complete.
     if sock.state() == tcp_state::SYN_RECV {
         event(state, |state| fold::count_handshake(&mut state.counters, 1));
     }
@@ -113,8 +114,8 @@ pub fn start_late(state: &mut SocketState, tcp: TcpSock) {
     }
 }
 
-/// Starts to count the connection: with `from_start` from its first byte, otherwise from the first byte that is not
-/// read yet. The state has counted nothing yet. `accepted`: the listening socket, if it is known.
+/// Starts to count the connection: with `from_start` from its first byte, otherwise from the first byte that has not
+/// been read yet. The state has counted nothing yet. `accepted`: the listening socket, if it is known.
 #[inline(always)]
 pub fn start_counting(
     state: &mut SocketState,
@@ -144,15 +145,15 @@ pub fn start_counting(
         if from_start {
             let unread = rcv_nxt.wrapping_sub(copied_seq).wrapping_sub((fin && rcv_nxt != copied_seq) as u32);
             let read = received.saturating_sub(unread as u64);
-            // `fold` counts the last of the bytes that were read, and credits them to the reader of this event. Only so
-            // many are left to it, because the range of sequence numbers is limited.
+            // `fold` counts the last of the bytes that were read, and credits them to the reader of this event. Only
+            // this many are left to it, because the range of sequence numbers is limited.
             let recent = if read > u16::MAX as u64 { u16::MAX as u32 } else { read as u32 };
             state.rcv_nxt = state.rcv_nxt.wrapping_sub(recent);
             state.copied_seq = state.rcv_nxt;
             state.counters.received_bytes += read - recent as u64;
             state.counters.read_bytes += read - recent as u64;
         }
-        // As of now, until the first event.
+        // The values of now, until the first event.
         if setting!(can_look) == 0 {
             state.seen_rmem = sock.rmem();
             state.seen_window = tcp.window();
@@ -164,8 +165,8 @@ pub fn start_counting(
     });
 }
 
-/// The socket begins anew: what was counted for it ends here, and it gets another state. If there is none to be had,
-/// which is counted, it goes on in this one.
+/// Ends what was counted for the socket so far: the socket gets another state. If there is none, which is counted, it
+/// goes on in this one.
 #[inline(always)]
 pub fn renew(state: &'static mut SocketState) -> &'static mut SocketState {
     let Some(new) = store::replace(state) else {
@@ -178,14 +179,14 @@ pub fn renew(state: &'static mut SocketState) -> &'static mut SocketState {
     };
     event(state, |state| {
         let last_ns = state.last_ns;
-        causes::settle(state, last_ns, true);
+        causes::settle_open_round(state, last_ns, true);
         state.flags |= SOCKET_FINAL;
     });
     store::list_as_ended(state.index);
     new
 }
 
-/// Lets a new state go on where another one ends: all but the totals and the last reader.
+/// Continues another state in a new one: copies everything except the totals and the last reader.
 #[inline(always)]
 pub fn go_on(new: &mut SocketState, state: &SocketState) {
     new.flags = state.flags;
@@ -197,15 +198,15 @@ pub fn go_on(new: &mut SocketState, state: &SocketState) {
     new.grow_from = state.grow_from;
     new.reads = state.reads;
     new.round = state.round;
-    // The totals at the last read.
+    // The totals at the last read, which start from zero.
     (new.round.reader_limited_ns, new.reads.queue_byte_ticks) = (0, 0);
     new.reported_seq = state.reported_seq;
     new.listener = state.listener;
     new.identity = state.identity;
 }
 
-/// What is seen of the socket at an event, and when. The caller must hold the socket's lock, as every tracepoint does
-/// from which this is called.
+/// Reads what an event must know of the socket, and the time. The caller must hold the socket's lock, as every
+/// tracepoint does from which this is called.
 #[inline(always)]
 pub fn sample(state: &SocketState, tcp: TcpSock) -> Observation {
     let sock = tcp.sock();
@@ -250,7 +251,7 @@ pub fn fold(state: &mut SocketState, seen: &Observation, trigger: Trigger, path:
     read_bytes
 }
 
-/// What a new round needs to know of the path, at the arrival of this segment.
+/// What a new round needs to know about the path when this segment arrives.
 #[inline(always)]
 pub fn path(tcp: TcpSock, segment: Skb, now_ns: u64) -> Path {
     let (rtt_us, echoes) = tcp.round_trip_us();
@@ -272,8 +273,8 @@ pub fn is_growth(state: &SocketState, tcp: TcpSock) -> bool {
     if setting!(grow_announced) != 0 { state.grow_from != 0 } else { tcp.autotunes() }
 }
 
-/// Whether a listening socket's port was chosen by the kernel, or by its server from one of the `ephemeral_ports`
-/// ranges: connections to all such ports are one service.
+/// Whether the kernel chose a listening socket's port, or its server chose it from one of the `ephemeral_ports` ranges:
+/// connections to all such ports are one service.
 #[inline(always)]
 pub fn is_port_chosen(by_kernel: bool, port: u16) -> bool {
     let port = port as u32;
@@ -281,8 +282,8 @@ pub fn is_port_chosen(by_kernel: bool, port: u16) -> bool {
     let mut i = 0;
     while i < EPHEMERAL_RANGES {
         let [first, last] = setting!(ephemeral_ports[i]);
-        // A distance below zero has its top bit set: each branch would have the verifier of 6.1 walk all that follows
-        // once more.
+        // A distance below zero has its top bit set. Branch-free, because the verifier of 6.1 would walk all the code
+        // after each branch once more.
         outside &= (port.wrapping_sub(first as u32) | (last as u32).wrapping_sub(port)) >> 31;
         i += 1;
     }

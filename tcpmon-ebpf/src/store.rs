@@ -42,7 +42,7 @@ static TABLE: Array<Bucket> = Array::with_max_entries(1, 0);
 #[map]
 static STORE: Array<StoreControl> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 
-/// The state with this index. Whoever asks must know that its socket is the one that is being handled.
+/// The state with this index. The caller must know that its socket is the one that is being handled.
 #[inline(always)]
 pub fn at(index: u32) -> Option<&'static mut SocketState> {
     let state = STATES.get_value_ptr_mut(index / BLOCK, &(index % BLOCK))?;
@@ -69,8 +69,8 @@ pub fn state_of_inline(cookie: u64) -> Option<&'static mut SocketState> {
     at(find(cookie)).filter(|state| state.cookie == cookie)
 }
 
-/// A new state for the socket with this cookie, which has none: all zeros but for the sequence number and the index.
-/// `None`, counted, if there is none to be had.
+/// A new state for the socket with this cookie, which must have none: all zeros except for the sequence number and the
+/// index. `None` if no state is free, which is counted.
 #[inline(always)]
 pub fn begin(cookie: u64) -> Option<&'static mut SocketState> {
     let state = at(store_begin(cookie))?;
@@ -79,18 +79,18 @@ pub fn begin(cookie: u64) -> Option<&'static mut SocketState> {
     Some(state)
 }
 
-/// Ends a state that has been marked as final: the socket has none any more.
+/// Ends a state that has been marked as final: the socket no longer has a state.
 #[inline(always)]
 pub fn end(state: &mut SocketState) {
     if store_remove(state.cookie, state.index) == 0 {
-        // It was found by this entry, so this does not happen.
+        // Cannot happen: the state was found through this entry.
         count_loss(Loss::SocketTable);
     }
     list_as_ended(state.index);
 }
 
-/// Gives the socket a new state instead of this one, which the caller is about to mark as final and then has to
-/// [list as ended](list_as_ended). `None` if there is none to be had; then nothing has changed.
+/// Gives the socket a new state instead of this one, which the caller must then mark as final and [list as
+/// ended](list_as_ended). `None` if no state is free; then nothing has changed.
 #[inline(always)]
 pub fn replace(state: &SocketState) -> Option<&'static mut SocketState> {
     let new = at(store_take())?;
@@ -107,7 +107,7 @@ pub fn list_as_ended(index: u32) {
     store_list(index);
 }
 
-/// Forgets the socket of a state whose end no program has seen. User space takes the state.
+/// Forgets the socket of a state whose end no program has seen. User space takes the state back.
 #[inline(always)]
 pub fn forget(state: &SocketState) {
     store_remove(state.cookie, state.index);
@@ -125,7 +125,7 @@ fn load<T: Copy>(word: *const T) -> T {
     unsafe { read_volatile(word) }
 }
 
-/// Stores `new` if the word still is `old`; a full barrier.
+/// Stores `new` if the word is still `old`; a full barrier.
 #[inline(always)]
 fn replace_word(word: *mut u64, old: u64, new: u64) -> bool {
     let mut found = old;
@@ -175,8 +175,7 @@ pub extern "C" fn store_begin(cookie: u64) -> u32 {
     if in_first > CROWDED {
         let Some(second) = bucket(cookie, true) else { return NO_STATE };
         let in_second = used(second);
-        // Whether there is room is known before a state is taken: a state that is not used comes back only through user
-        // space.
+        // Check for room before a state is taken: a state that is not used comes back only through user space.
         if in_first + in_second == 2 * BUCKET as u32 {
             count_loss(Loss::SocketTable);
             return NO_STATE;
@@ -214,7 +213,7 @@ fn used(entries: *mut u64) -> u32 {
     while i < BUCKET {
         // SAFETY: inside the bucket.
         let entry = load(unsafe { entries.add(i) });
-        // Without a branch: the verifier would walk the rest once more for each.
+        // Branch-free, because the verifier would walk the rest once more for each branch.
         used += ((entry | kernel::negative(entry)) >> 63) as u32;
         i += 1;
     }
@@ -237,7 +236,8 @@ fn take() -> u32 {
     while tries < TRIES {
         let head = load(free);
         let index = head as u32;
-        // Another CPU may take the state meanwhile: then the head is another one, even if the state is back in it.
+        // Another CPU may take the state meanwhile: the head is then a different one, even if the state is back in the
+        // list.
         let Some(state) = at(index) else { return NO_STATE };
         let after = store::head_after(head, load(&raw const state.next));
         if replace_word(free, head, after) {

@@ -2,7 +2,7 @@
 
 use tcpmon_common::{causes::Causes, timeslice::QueueSample};
 
-/// Largest number of further sockets that a reader reads in one timeslice, each with a record of its own.
+/// Maximum number of further sockets that a reader may read in one timeslice, each with a record of its own.
 pub const MORE: u32 = 1024;
 
 /// The trace's data of one reader: value of the array `TRACED`.
@@ -10,15 +10,15 @@ pub const MORE: u32 = 1024;
 pub struct TracedReader {
     /// When it was last scheduled in, ns.
     pub activated_ns: u64,
-    /// When it was scheduled out before that, ns; 0 if that was not seen.
+    /// When it was last scheduled out before that, ns; 0 if that was not seen.
     pub deactivated_ns: u64,
     /// 1 from the activation until all records of the timeslice have been made.
     pub open: u64,
     /// Place of the first of the further sockets that were read in this timeslice; 0 if there is none.
     pub more: u32,
-    /// Their number.
+    /// The number of these further sockets.
     pub more_count: u32,
-    /// Not 0 while the reader changes that list.
+    /// Not 0 while the reader changes the list of further sockets.
     pub more_busy: u64,
     /// The end of its last timeslice.
     pub edge: Edge,
@@ -61,7 +61,7 @@ pub struct TracedSocket {
     pub read_bytes: u64,
     /// Bytes that arrived in this timeslice, up to `counted_rcv_nxt`.
     pub arrived_bytes: u64,
-    /// What limited the connection until its reads in this timeslice, since that was last reported.
+    /// What limited the connection up to its reads in this timeslice, since that was last reported.
     pub causes: Causes,
     /// Where the data ended when the socket was taken over: what arrived before that belongs to this reader.
     pub taken_data_end: u32,
@@ -81,9 +81,9 @@ pub struct TracedSocket {
     /// Not 0 while the reader records a read here. Where programs can be preempted, the switch away from the reader may
     /// find the sums half updated.
     pub busy: u16,
-    /// Of a further socket: the reader's slot plus one. Otherwise 0.
+    /// For a further socket: the reader's slot plus one. Otherwise 0.
     pub owner: u32,
-    /// Of a further socket: place of the next one; 0 for the last.
+    /// For a further socket: place of the next one; 0 for the last.
     pub next: u32,
     pub padding: u32,
     pub local_address: [u8; 16],

@@ -1,4 +1,4 @@
-//! Collects what a trace's records become before it is written to the output.
+//! Collects the bytes of a trace's records before they are written to the output.
 
 use std::io;
 
@@ -7,27 +7,27 @@ use crate::{
     trailer::{EndReason, Ending, LOST_TOTAL, Trailer},
 };
 
-/// Bytes of a batch.
+/// Size of a batch, bytes.
 const BATCH: usize = 64 * 1024;
 
 /// An output that is written to in batches of whole records. When it accepts no more, it is cut back to the end of a
-/// batch, and the records and totals that this costs are counted.
+/// batch, and the records and totals that are lost with that are counted.
 #[derive(Debug)]
 pub struct BatchedOutput<O: Output> {
     output: O,
-    /// What is to be written next.
+    /// The batch that is written next.
     buffer: Vec<u8>,
     buffered: Contents,
-    /// What the output has accepted before the buffer, bytes.
+    /// Bytes that the output had accepted before the buffer.
     before: u64,
-    /// Where the last batch that has any records or totals begins in the output, and what it has.
+    /// Where the last batch with any records or totals begins in the output, and how many it contains.
     last: Option<(u64, Contents)>,
     /// Records in the output and the buffer.
     records: u64,
-    /// What the output has not accepted.
+    /// Records and totals that the output has not accepted.
     refused: Contents,
     failed: bool,
-    /// Whether nothing is behind what the output has accepted: a pipe keeps what was written of a batch.
+    /// Whether the output ends with a whole batch: a pipe keeps what was written of a partial one.
     is_clean: bool,
     /// See [`failure`](Self::failure).
     failure: Option<io::Error>,
@@ -64,7 +64,7 @@ impl<O: Output> BatchedOutput<O> {
         }
     }
 
-    /// Adds what is neither a record nor a total.
+    /// Adds bytes that are neither a record nor a total.
     pub fn add(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.failed {
             return Err(io::Error::other("an earlier write has failed"));
@@ -110,7 +110,7 @@ impl<O: Output> BatchedOutput<O> {
             && let Err(error) = self.end(&last(&trailer))
         {
             self.failed = true;
-            // What a whole batch took is room enough.
+            // The space of a whole batch is enough for the end.
             let Some((begin, contents)) = self.last.take().filter(|_| self.is_clean) else { return Err(error) };
             self.failure = self.failure.take().or(Some(error));
             self.output.cut(begin)?;
@@ -123,7 +123,7 @@ impl<O: Output> BatchedOutput<O> {
         Ok(trailer)
     }
 
-    /// The error by which the output refused something in [`finish`](Self::finish).
+    /// The error with which the output refused something in [`finish`](Self::finish).
     pub fn failure(&mut self) -> Option<io::Error> {
         self.failure.take()
     }
@@ -139,7 +139,7 @@ impl<O: Output> BatchedOutput<O> {
         Trailer::new(&ending, self.records, self.refused.records)
     }
 
-    /// Writes the end.
+    /// Writes the end of the trace.
     fn end(&mut self, bytes: &[u8]) -> io::Result<()> {
         let written = self.output.write_all(bytes).and_then(|()| self.output.flush());
         if written.is_err() {
@@ -169,7 +169,7 @@ impl<O: Output> BatchedOutput<O> {
         written
     }
 
-    /// Removes what the output has accepted of a batch that it has not accepted as a whole.
+    /// Removes the part of a batch that the output has accepted, if it has not accepted all of it.
     fn cut_back(&mut self) {
         self.is_clean = self.output.cut(self.before).is_ok();
     }

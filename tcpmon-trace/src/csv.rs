@@ -1,5 +1,5 @@
-//! The CSV form: a row for each timeslice, below the names of the columns. It has no room for header, totals and
-//! trailer.
+//! The CSV form: a row for each timeslice, below the names of the columns. It has no room for the header, the totals
+//! and the trailer.
 
 use std::{
     io,
@@ -60,7 +60,7 @@ fn row(
 
 fn text(name: &str, value: FieldValue<'_>) -> String {
     match value {
-        // Programs guess types: `1e5` would be a hundred thousand.
+        // As text, because other programs guess types: `1e5` would be a hundred thousand.
         FieldValue::Text(cookie) if name == COOKIE => format!("sk:{cookie}"),
         FieldValue::Text(text) => text.into(),
         FieldValue::Small(value) => value.to_string(),

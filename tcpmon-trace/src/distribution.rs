@@ -45,8 +45,8 @@ impl Fills {
         self.0.add(permille.min(FILL_TOP + 1) as usize);
     }
 
-    /// The number of values in each `width` thousandths, the first of which has exact zeros only; the last one also has
-    /// all larger values.
+    /// The number of values in each range of `width` thousandths. The first range has exact zeros only; the last one
+    /// also has all larger values.
     pub fn histogram(&self, width: u64) -> Vec<u64> {
         let mut bins = vec![0; FILL_TOP.div_ceil(width) as usize + 1];
         for (permille, count) in (0..).zip(&self.0.counts) {
@@ -79,12 +79,12 @@ impl Durations {
         self.sum_ns = self.sum_ns.saturating_add(ns);
     }
 
-    /// The sum of all, ns.
+    /// The sum of all durations, ns.
     pub fn sum_ns(&self) -> u64 {
         self.sum_ns
     }
 
-    /// How many there are.
+    /// Number of durations.
     pub fn count(&self) -> u64 {
         self.bins.total
     }

@@ -8,7 +8,7 @@ use serde::{
 
 use crate::{header::TraceHeader, jsonl::line::TimesliceLine, record::TimesliceRecord};
 
-/// The key that only JSON Lines need.
+/// The key that is used only in JSON Lines.
 const TYPE: &str = "type";
 
 /// A value.
@@ -26,8 +26,8 @@ pub enum FieldValue<'v> {
     Text(&'v str),
 }
 
-/// Passes each key of a record on with its value, always in the same order. The first keys say on which host and when:
-/// rows of several hosts can be in one table.
+/// Calls `take` with each key of a record and its value, always in the same order. The first keys say on which host and
+/// when, because rows of several hosts can be in one table.
 pub fn each(header: &TraceHeader, record: &TimesliceRecord, take: impl FnMut(&'static str, FieldValue<'_>)) {
     let mut take = take;
     let wall_ns = header.start.wall_ns(record.activated_ns);
@@ -40,14 +40,14 @@ pub fn each(header: &TraceHeader, record: &TimesliceRecord, take: impl FnMut(&'s
     line.serialize(&mut fields).expect("every key of a record has a simple value");
 }
 
-/// Takes the fields of a structure apart.
+/// A serializer that takes the fields of a structure apart.
 struct Fields<F> {
-    /// Of the field whose value comes next.
+    /// Name of the field whose value comes next.
     name: &'static str,
     take: F,
 }
 
-/// No value of a record is of this kind.
+/// A value of a kind that no record has.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct NotSimple(String);

@@ -35,7 +35,7 @@ impl Clocks {
     }
 }
 
-/// What was traced. An empty list does not restrict.
+/// What was traced. An empty list is no restriction.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Filter {
     /// Only these processes (thread group ids).
@@ -76,7 +76,7 @@ pub struct TraceHeader {
     pub start: Clocks,
     /// What was traced.
     pub filter: Filter,
-    /// What made a flight recorder write this; empty otherwise.
+    /// What made a flight recorder write this trace; empty for other traces.
     pub trigger: String,
 }
 

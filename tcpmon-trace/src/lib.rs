@@ -25,6 +25,11 @@
 //! # assert!(matches!(error, tcpmon_trace::ReadError::NotATrace { .. }));
 //! ```
 
+/// The example of the page in the registry is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 #[cfg(any(feature = "csv", feature = "perfetto"))]
 mod batch;
 #[cfg(feature = "csv")]

@@ -33,12 +33,13 @@ pub trait TraceWriter {
     /// what that costs; the error is then that of [`failure`](Self::failure).
     fn finish(&mut self, ending: &Ending) -> io::Result<Trailer>;
 
-    /// After [`finish`](Self::finish): the error by which the output refused something then.
+    /// After [`finish`](Self::finish): the error with which the output refused something in it.
     fn failure(&mut self) -> Option<io::Error> {
         None
     }
 
-    /// Ends a trace whose trailer is not known, instead of [`finish`](Self::finish): what is written says so.
+    /// Ends a trace whose trailer is not known, instead of [`finish`](Self::finish): the trace then says that it was
+    /// cut.
     fn finish_cut(&mut self) -> io::Result<()> {
         self.flush()
     }
@@ -125,7 +126,8 @@ mod tests {
         Ok((trailer, refused))
     }
 
-    /// Tries a disk of each size. `counted` tells what a file has: records, and totals if the format has them.
+    /// Tries a disk of each size. `counted` returns the number of records in a file, and that of totals if the format
+    /// has them.
     fn every_size(
         format: impl Fn(&mut Disk) -> io::Result<(Trailer, bool)>,
         counted: impl Fn(&[u8], &Trailer) -> (u64, Option<u64>),
@@ -136,7 +138,7 @@ mod tests {
         for room in 0..=whole.bytes.len() {
             let mut disk = Disk { room, ..Disk::default() };
             let Ok((trailer, refused)) = format(&mut disk) else {
-                // No room for the header and an end.
+                // No room for the header and the end.
                 assert_eq!(partly, 0, "{room}");
                 without += 1;
                 continue;
@@ -181,7 +183,7 @@ mod tests {
             |disk| write(crate::CsvWriter::new(disk, &sample::header())),
             |bytes, _| {
                 assert!(bytes.ends_with(b"\n"));
-                // It has no totals, and a line of names.
+                // CSV has no totals, and one line of names.
                 (bytes.iter().filter(|byte| **byte == b'\n').count() as u64 - 1, None)
             },
         );

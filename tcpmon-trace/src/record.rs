@@ -1,6 +1,10 @@
 //! One timeslice of a thread, for one of its sockets, as shown to users.
 
-use std::{fmt, net::SocketAddr, str};
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    str,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -79,6 +83,9 @@ pub struct Comm {
 pub struct CommError;
 
 impl Comm {
+    /// No name.
+    pub(crate) const EMPTY: Self = Self { bytes: [0; 16], length: 0 };
+
     /// From `task_struct.comm`: up to the first NUL, with each byte that is not UTF-8 replaced by `?`.
     pub fn from_kernel(bytes: &[u8; 16]) -> Self {
         let length = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
@@ -120,6 +127,9 @@ impl fmt::Debug for Comm {
     }
 }
 
+/// An address of no socket.
+pub(crate) const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
 /// The receive queue at an edge of a timeslice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Queue {
@@ -137,7 +147,6 @@ pub struct Queue {
 
 impl Queue {
     /// Nothing.
-    #[cfg(any(feature = "csv", feature = "parquet"))]
     const EMPTY: Self = Self { queued_bytes: 0, rmem_bytes: 0, rcvbuf_bytes: 0, backlog_bytes: 0, window_bytes: 0 };
 
     /// How full the receive buffer is: `rmem / rcvbuf` in thousandths, rounded. The kernel allows more than 1000.
@@ -151,22 +160,26 @@ impl Queue {
     }
 }
 
-/// Time of a connection by what limited it, until the last read of a timeslice, ns.
+/// Time of a connection by what limited it, up to the last read of a timeslice, ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limited {
     /// The sender or the path.
     pub upstream_ns: u64,
-    /// The reader, for other reasons than the want of a CPU.
+    /// The reader, for other reasons than waiting for a CPU.
     pub application_ns: u64,
-    /// The reader's want of a CPU.
+    /// The reader, which waited for a CPU.
     pub scheduler_ns: u64,
     /// A window that is too small for the path.
     pub window_ns: u64,
-    /// A window that the kernel holds down for want of memory.
+    /// A window that the kernel keeps small because it is short of memory.
     pub memory_ns: u64,
 }
 
 impl Limited {
+    /// No time.
+    pub(crate) const NONE: Self =
+        Self { upstream_ns: 0, application_ns: 0, scheduler_ns: 0, window_ns: 0, memory_ns: 0 };
+
     /// Each cause's name and time.
     pub fn causes(&self) -> [(&'static str, u64); 5] {
         [
@@ -178,7 +191,7 @@ impl Limited {
         ]
     }
 
-    /// Time of which is known what limited the connection, ns.
+    /// Time for which it is known what limited the connection, ns.
     pub fn decided_ns(&self) -> u64 {
         self.causes().iter().fold(0, |sum: u64, (_, ns)| sum.saturating_add(*ns))
     }
@@ -188,7 +201,7 @@ impl Limited {
         self.with(other, u64::saturating_add)
     }
 
-    /// This without the other.
+    /// This minus the other, at least 0.
     pub fn minus(self, other: Self) -> Self {
         self.with(other, u64::saturating_sub)
     }
@@ -204,22 +217,25 @@ impl Limited {
     }
 }
 
-/// Bytes x time in the receive queue by what they waited for, until the last read of a timeslice, byte-microseconds.
+/// Bytes x time in the receive queue by what they waited for, up to the last read of a timeslice, byte-microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waited {
-    /// The reader, for other reasons than the want of a CPU.
+    /// The reader, for other reasons than waiting for a CPU.
     pub application_byte_us: u64,
-    /// The reader's want of a CPU.
+    /// The reader, which waited for a CPU.
     pub scheduler_byte_us: u64,
 }
 
 impl Waited {
+    /// No byte.
+    pub(crate) const NONE: Self = Self { application_byte_us: 0, scheduler_byte_us: 0 };
+
     /// The sum of both.
     pub fn plus(self, other: Self) -> Self {
         self.with(other, u64::saturating_add)
     }
 
-    /// This without the other.
+    /// This minus the other, at least 0.
     pub fn minus(self, other: Self) -> Self {
         self.with(other, u64::saturating_sub)
     }
@@ -279,7 +295,7 @@ pub struct TimesliceRecord {
     pub read_bytes: u64,
     /// What limited the connection since its previous record.
     pub limited: Limited,
-    /// For what its bytes waited in the queue since its previous record.
+    /// What its bytes waited for in the queue since its previous record.
     pub waited: Waited,
     /// The queue when the thread got the CPU.
     pub activation: Queue,
@@ -298,19 +314,18 @@ pub struct TimesliceRecord {
 }
 
 impl TimesliceRecord {
-    /// A record without anything in it.
-    #[cfg(any(feature = "csv", feature = "parquet"))]
+    /// A record in which everything is empty or zero.
     pub(crate) const EMPTY: Self = Self {
         activated_ns: 0,
         deactivated_ns: 0,
         cpu: 0,
         tid: 0,
         tgid: 0,
-        comm: Comm { bytes: [0; 16], length: 0 },
+        comm: Comm::EMPTY,
         cookie: 0,
         family: AddressFamily::V4,
-        local: SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0),
-        remote: SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0),
+        local: NOWHERE,
+        remote: NOWHERE,
         netns: 0,
         end: TimesliceEnd::Unknown,
         partial: false,
@@ -322,15 +337,15 @@ impl TimesliceRecord {
         arrived_off_cpu_bytes: 0,
         arrived_on_cpu_bytes: 0,
         read_bytes: 0,
-        limited: Limited { upstream_ns: 0, application_ns: 0, scheduler_ns: 0, window_ns: 0, memory_ns: 0 },
-        waited: Waited { application_byte_us: 0, scheduler_byte_us: 0 },
+        limited: Limited::NONE,
+        waited: Waited::NONE,
         activation: Queue::EMPTY,
         deactivation: Queue::EMPTY,
         rcv_rtt_us: 0,
         rcv_ssthresh_bytes: 0,
         window_clamp_bytes: 0,
         preempted_by_tid: 0,
-        preempted_by: Comm { bytes: [0; 16], length: 0 },
+        preempted_by: Comm::EMPTY,
     };
 }
 

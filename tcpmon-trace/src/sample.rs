@@ -18,7 +18,7 @@ use super::{
 pub struct Disk {
     /// What was written.
     pub bytes: Vec<u8>,
-    /// How much fits.
+    /// Number of bytes that fit.
     pub room: usize,
 }
 
@@ -166,10 +166,10 @@ pub fn longest() -> TimesliceRecord {
     }
 }
 
-/// How many numbers make a record.
+/// Number of numbers in a record.
 pub const NUMBERS: usize = 44;
 
-/// The record with these numbers, cut to the sizes of its fields.
+/// The record with these numbers, each truncated to the size of its field.
 pub fn record_of(numbers: &[u64; NUMBERS]) -> TimesliceRecord {
     let mut numbers = numbers.iter().copied();
     let mut next = || numbers.next().expect("as many numbers as fields");

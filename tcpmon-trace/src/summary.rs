@@ -1,4 +1,4 @@
-//! What a trace says in sum about each of its sockets, in bounded memory.
+//! Sums over a trace for each of its sockets, in bounded memory.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -12,20 +12,20 @@ use crate::{
     total::{SocketTotal, ThreadTotal, Total},
 };
 
-/// Number of sockets with a summary of their own; each takes 50 KiB at most. All others share one.
+/// Maximum number of sockets with a summary of their own; each takes at most 50 KiB. All others share one.
 pub const SOCKETS: usize = 1000;
 
-/// Number of threads with totals.
+/// Maximum number of threads with totals.
 pub const THREADS: usize = 10_000;
 
-/// Number of processes that are named for each socket.
+/// Maximum number of processes that are named for each socket.
 const READERS: usize = 8;
 
-/// Number of threads that are remembered for each socket.
+/// Maximum number of threads that are remembered for each socket.
 const SOCKET_THREADS: usize = 256;
 
-/// Largest number of [`Pieces::pieces`], unless more are asked for; there are at least half as many once the trace has
-/// lasted this many ms.
+/// Maximum number of [`Pieces::pieces`], unless another one is given; there are at least half as many once the trace
+/// has lasted this many ms.
 const PIECES: usize = 64;
 
 /// Length of the first pieces, ns.
@@ -59,16 +59,16 @@ pub struct ThreadTimes {
     pub sleep_ns: u64,
 }
 
-/// A thread of which records were seen.
+/// A thread with records in the trace.
 #[derive(Clone, Copy, Debug, Default)]
 struct SeenThread {
     times: ThreadTimes,
-    /// When its last timeslice ended, and what has been counted of that.
+    /// When its last timeslice ended, and what has been counted of that timeslice.
     last_ns: u64,
     last: ThreadTimes,
 }
 
-/// Names of threads that are kept of those that took the CPU.
+/// Maximum number of names of threads that took the CPU.
 const NAMES: usize = 64;
 
 /// Sums over one socket's records.
@@ -98,7 +98,7 @@ pub struct SocketSummary {
     pub last_ns: u64,
     /// Time by what limited the connection, ns, in the order of [`Limited::causes`].
     pub limited_ns: [u64; 5],
-    /// Bytes x time in the queue for want of anything but a CPU, and for want of a CPU, byte-microseconds.
+    /// Bytes x time in the queue while the reader did not wait for a CPU, and while it did, byte-microseconds.
     pub waited_byte_us: [u64; 2],
     /// Timeslices by how they ended, in the order of [`TimesliceEnd::ALL`].
     pub ends_of_timeslices: [u64; 4],
@@ -133,7 +133,7 @@ pub struct SocketSummary {
 }
 
 impl Summary {
-    /// Of a trace with this header.
+    /// An empty summary for a trace with this header.
     pub fn new(header: &TraceHeader) -> Self {
         Self { totals_only: header.filter.summary_only, cpus: header.cpus, ..Self::default() }
     }
@@ -219,7 +219,7 @@ impl Summary {
         socket.threads.insert(total.tid);
     }
 
-    /// The share of all bytes that the records have; 1 if the trace has no totals, or only these.
+    /// The share of all bytes that is in records; 1 if the trace has no totals, or only totals.
     pub fn recorded_share(&self) -> f64 {
         let sockets = || self.sockets.values().chain([&self.others]);
         let all: u64 = sockets().map(SocketSummary::all_read_bytes).fold(0, u64::saturating_add);
@@ -245,8 +245,8 @@ impl From<&ThreadTotal> for ThreadTimes {
 }
 
 impl SeenThread {
-    /// Adds a record. All records of a timeslice end with it, but one of a socket that was first read within it has the
-    /// times since then.
+    /// Adds a record. All records of a timeslice end with it. A record of a socket that was first read within the
+    /// timeslice has only the times since then.
     fn add(&mut self, record: &TimesliceRecord) {
         if self.last_ns != record.deactivated_ns {
             (self.last_ns, self.last) = (record.deactivated_ns, ThreadTimes::default());
@@ -316,12 +316,12 @@ impl SocketSummary {
         self.zero_windows += u64::from(edge.window_bytes == 0);
     }
 
-    /// Bytes read, also those in records that were lost, if that is known.
+    /// Bytes read, including those in lost records if that is known.
     pub fn all_read_bytes(&self) -> u64 {
         self.read_bytes.max(self.total_read_bytes)
     }
 
-    /// The bytes whose waits are in `waited_byte_us`.
+    /// Number of bytes whose waits are in `waited_byte_us`.
     pub fn waited_bytes(&self) -> u64 {
         if self.records == 0 { self.total_read_bytes } else { self.read_bytes }
     }
@@ -336,7 +336,7 @@ impl SocketSummary {
         self.duration_ns() as f64 / 1e9
     }
 
-    /// The time of which is known what limited the connection, ns.
+    /// Time for which it is known what limited the connection, ns.
     pub fn decided_ns(&self) -> u64 {
         self.limited_ns.iter().fold(0, |sum: u64, ns| sum.saturating_add(*ns))
     }
@@ -350,8 +350,8 @@ fn widened(range: Option<(u32, u32)>, value: u32) -> (u32, u32) {
     range.map_or((value, value), |(least, most)| (least.min(value), most.max(value)))
 }
 
-/// Totals over pieces of equal length of a socket's time. How much they differ tells how sure a share is: single
-/// records do not, because each is much like the one before.
+/// Totals over pieces of equal length of a socket's time. How much the pieces differ tells how reliable a share is.
+/// Single records cannot tell, because each is much like the one before.
 #[derive(Clone, Debug)]
 pub struct Pieces {
     /// The pieces, in order.
@@ -381,7 +381,7 @@ impl Default for Pieces {
 }
 
 impl Pieces {
-    /// No more than so many pieces, and at least half as many once there was so much time, in ms.
+    /// At most `most` pieces, and at least half as many once the trace has lasted `most` ms.
     pub fn at_most(most: usize) -> Self {
         Self { pieces: Vec::new(), length_ns: FIRST_PIECE_NS, first_ns: 0, most }
     }
@@ -399,9 +399,9 @@ impl Pieces {
         }
     }
 
-    /// Adds a record as [`add`](Self::add) does, but what limited the connection to the pieces in which it did so: its
-    /// causes are of the time since the read before, which may be long ago. For pictures: pieces that one record filled
-    /// say nothing about how sure a share is.
+    /// Adds a record as [`add`](Self::add) does, but spreads what limited the connection over the pieces in which it
+    /// did so: a record's causes cover the time since the read before, which may be long ago. For charts only: pieces
+    /// that were filled from one record say nothing about how reliable a share is.
     pub fn add_over_its_time(&mut self, record: &TimesliceRecord) {
         let decided = record.limited.decided_ns();
         if self.pieces.is_empty() {
@@ -414,7 +414,7 @@ impl Pieces {
         }
         let end = record.deactivated_ns.saturating_sub(self.first_ns);
         let (mut index, mut until, mut left) = (last, end, decided);
-        // From the end to the beginning; the first piece takes what is older.
+        // From the end to the beginning; the first piece takes everything that is older.
         while left > 0 {
             let begin = index as u64 * self.length_ns;
             let here = if index == 0 { left } else { left.min(until - begin) };
@@ -427,7 +427,7 @@ impl Pieces {
         }
     }
 
-    /// The piece that has this time, made if there is none.
+    /// Index of the piece that contains this time; the piece is created if there is none.
     fn index_of(&mut self, ns: u64) -> usize {
         // A record of another CPU may be older than the first one.
         let after = ns.saturating_sub(self.first_ns);
@@ -441,7 +441,7 @@ impl Pieces {
         index
     }
 
-    /// Makes one piece of each two.
+    /// Merges each pair of pieces into one.
     fn double(&mut self) {
         let both = self.pieces.chunks(2).map(|pair| {
             pair.iter().fold(Piece::default(), |mut sum, piece| {
@@ -457,8 +457,8 @@ impl Pieces {
         self.length_ns = self.length_ns.saturating_mul(2);
     }
 
-    /// Two standard errors of the share that `part` is of `whole`, both summed over all pieces; `None` with fewer than
-    /// four pieces in which there is a whole.
+    /// Two standard errors of the share `part / whole`, both summed over all pieces; `None` with fewer than four pieces
+    /// in which `whole` is not 0.
     pub fn margin(&self, part: impl Fn(&Piece) -> f64, whole: impl Fn(&Piece) -> f64) -> Option<f64> {
         let pairs: Vec<_> = self.pieces.iter().map(|piece| (part(piece), whole(piece))).collect();
         let pairs: Vec<_> = pairs.into_iter().filter(|(_, whole)| *whole > 0.0).collect();
@@ -475,21 +475,21 @@ impl Pieces {
 }
 
 impl Piece {
-    /// Adds a record without what limited the connection.
+    /// Adds a record, except for what limited the connection.
     fn add(&mut self, record: &TimesliceRecord) {
         add(&mut self.read_bytes, record.read_bytes);
         add(&mut self.waited_byte_us, record.waited.application_byte_us);
         add(&mut self.waited_byte_us, record.waited.scheduler_byte_us);
     }
 
-    /// All its time of which is known what limited the connection, ns.
+    /// The part of its time for which it is known what limited the connection, ns.
     pub fn decided_ns(&self) -> f64 {
         self.limited_ns.iter().map(|ns| *ns as f64).sum()
     }
 }
 
-/// From this size on, a window is as large as TCP can make it, bytes: it scales 16 bits by 14 bits at most, and does
-/// not advertise what is left of a segment.
+/// A window of at least this size is as large as TCP can make it, bytes: TCP scales 16 bits by at most 14 bits, and
+/// does not advertise what is left of a segment.
 pub const LARGEST_WINDOW: u32 = (1 << 30) - (1 << 20);
 
 /// The names of the causes, in the order of [`SocketSummary::limited_ns`].
@@ -563,7 +563,8 @@ mod tests {
         };
         let steady = margin(|_| Limited { upstream_ns: 100, application_ns: 300, ..Limited::default() });
         assert!(steady.is_some_and(|margin| margin < 1e-9), "{steady:?}");
-        // Half of the time one, then the other: two standard errors of a coin that is thrown for each of 40 pieces.
+        // One cause for half of the time, then the other: two standard errors of a coin that is tossed for each of 40
+        // pieces.
         let halves = margin(|number| match number {
             0..500 => Limited { upstream_ns: 100, ..Limited::default() },
             _ => Limited { application_ns: 100, ..Limited::default() },

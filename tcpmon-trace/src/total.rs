@@ -1,18 +1,18 @@
-//! What a trace says of a socket or a thread as a whole. These totals are counted in the kernel, so they are exact even
-//! where timeslices were lost.
+//! Totals of a socket or a thread over a trace. They are counted in the kernel, so they are exact even if timeslices
+//! were lost.
 
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::record::{AddressFamily, Comm, Limited, Waited};
+use crate::record::{AddressFamily, Comm, Limited, NOWHERE, Waited};
 
 /// Totals of one socket or one thread; the timeslices of a trace come before them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Total {
-    /// Of a socket.
+    /// Totals of a socket.
     Socket(SocketTotal),
-    /// Of a thread.
+    /// Totals of a thread.
     Thread(ThreadTotal),
 }
 
@@ -39,7 +39,7 @@ pub struct SocketTotal {
     pub comm: Comm,
     /// The socket was closed during the trace.
     pub closed: bool,
-    /// Data that arrived in order during the trace, with those that were unread when it began, bytes.
+    /// Data that arrived in order during the trace, plus data that was unread when it began, bytes.
     pub received_bytes: u64,
     /// Data that traced threads read, bytes.
     pub read_bytes: u64,
@@ -47,11 +47,33 @@ pub struct SocketTotal {
     pub timeslices_read_bytes: u64,
     /// Time during which the advertised window was below one segment, ns.
     pub zero_window_ns: u64,
-    /// What limited the connection: the sum over its timeslices and what was decided after the last of them; what lost
-    /// timeslices had is not in it.
+    /// What limited the connection: the sum over its timeslices and what was decided after the last of them, but not
+    /// what was in lost timeslices.
     pub limited: Limited,
-    /// For what its bytes waited, in the same way.
+    /// What its bytes waited for, counted in the same way.
     pub waited: Waited,
+}
+
+impl SocketTotal {
+    /// Totals in which everything is empty or zero.
+    pub(crate) const EMPTY: Self = Self {
+        at_ns: 0,
+        cookie: 0,
+        family: AddressFamily::V4,
+        local: NOWHERE,
+        remote: NOWHERE,
+        netns: 0,
+        tid: 0,
+        tgid: 0,
+        comm: Comm::EMPTY,
+        closed: false,
+        received_bytes: 0,
+        read_bytes: 0,
+        timeslices_read_bytes: 0,
+        zero_window_ns: 0,
+        limited: Limited::NONE,
+        waited: Waited::NONE,
+    };
 }
 
 /// A thread's time, from its first traced read to its or the trace's end.

@@ -15,7 +15,7 @@ use crate::{eventually, free_port, must};
 /// Time limit to start and to answer.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Without these, Chromium asks its maker's servers for things.
+/// Without these, Chromium contacts its vendor's servers.
 const QUIET: [&str; 10] = [
     "--headless",
     "--no-sandbox",
@@ -76,14 +76,14 @@ impl Browser {
         self.post("execute/sync", &json!({ "script": script, "args": [] }))
     }
 
-    /// What the browser has to complain about: errors of scripts, refused requests.
+    /// What the browser complains about: script errors, refused requests.
     #[track_caller]
     pub fn problems(&self) -> Vec<String> {
         let log = self.post("se/log", &json!({ "type": "browser" }));
         log.as_array().expect("a log").iter().map(|line| line["message"].to_string()).collect()
     }
 
-    /// Presses the mouse at a share of the width of an element, moves it to another, and lets it go.
+    /// Drags the mouse across an element, from one fraction of its width to another.
     #[track_caller]
     pub fn drag(&self, selector: &str, from: f64, to: f64) {
         let [x, y, width, height] = self.place(selector);
@@ -92,7 +92,7 @@ impl Browser {
         self.pointer(&[at(from), json!({ "type": "pointerDown", "button": 0 }), at((from + to) / 2.0), at(to), up()]);
     }
 
-    /// Clicks the middle of an element so many times.
+    /// Clicks the middle of an element this many times.
     #[track_caller]
     pub fn click(&self, selector: &str, times: usize) {
         let [x, y, width, height] = self.place(selector);
@@ -102,7 +102,7 @@ impl Browser {
         self.pointer(&all);
     }
 
-    /// A picture of the window, as PNG.
+    /// Writes a screenshot of the window, as PNG.
     #[track_caller]
     pub fn picture(&self, file: &Path) {
         let encoded = request(&format!("{}/screenshot", self.session), None);

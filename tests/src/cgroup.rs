@@ -14,7 +14,7 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// Creates a control group below the root, with a name of this process.
+    /// Creates a control group below the root, with this process's id in its name.
     #[track_caller]
     pub fn new(name: &str) -> Self {
         let mounts = must(fs::read_to_string("/proc/self/mountinfo"), "reading what is mounted");
@@ -55,12 +55,12 @@ impl Drop for Cgroup {
     }
 }
 
-/// A control group with little memory, of the version that has the memory controller. Dropping it removes it, so all of
-/// its processes must have ended.
+/// A control group with a low memory limit, of the cgroup version that has the memory controller. Dropping it removes
+/// it, so all of its processes must have ended.
 #[derive(Debug)]
 pub struct MemoryCgroup {
     path: PathBuf,
-    /// Where the controller was enabled for this, if it was not before.
+    /// Where the controller had to be enabled for this, if it was not before.
     enabled: Option<PathBuf>,
 }
 

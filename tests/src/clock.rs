@@ -1,4 +1,4 @@
-//! The clock that tcpmon's programs in the kernel use, too.
+//! The clock that tcpmon's eBPF programs use, too.
 
 use nix::time::{ClockId, clock_gettime};
 

@@ -1,34 +1,22 @@
 //! `tcpmon daemon`, started for a test and queried over HTTP.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
-};
 use serde_json::Value;
 
 use crate::clock::monotonic_ns;
 use crate::process::{Process, tcpmon_binary};
 use crate::truth::{self, State};
-use crate::{Namespace, Page, emulated, eventually, free_port, must};
+use crate::{Namespace, Page, emulated, eventually, free_port, must, refusal};
 
 /// Time limit to start, to answer and to stop: generous, for an emulated machine that has other work.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// What a daemon that has started does.
 const HEALTHY: &str = "answers 200 at /healthz";
-
-/// tcpmon itself passes no more bytes of attributes than this to bpf(2). The whole `union bpf_attr` has 152.
-const OWN_ATTRIBUTES: u64 = 96;
-
-/// A condition on an argument of a system call.
-fn argument(number: u8, comparison: SeccompCmpOp, value: u64) -> SeccompCondition {
-    must(SeccompCondition::new(number, SeccompCmpArgLen::Dword, comparison, value), "a condition")
-}
 
 /// Header for [`Response::began_ns`], in seconds.
 const BEGAN: &str = "tcpmon-reading-began";
@@ -115,36 +103,18 @@ impl Daemon {
         Self::try_start_until(Command::new(tcpmon_binary()), namespace, flags, HEALTHY, Self::healthy)
     }
 
-    /// Starts a daemon for which bpf(2) fails with EPERM if its `command` is this one, as a hardened kernel refuses it.
+    /// Starts a daemon for which the kernel [refuses](refusal::refuse) a command of bpf(2).
     pub fn try_start_refusing(command: u64, flags: &[&str]) -> Result<Self, Refused> {
-        Self::try_start_filtered(vec![argument(0, SeccompCmpOp::Eq, command)], flags)
-    }
-
-    /// The same, but only where tcpmon makes the call itself: it passes the part of `union bpf_attr` that the command
-    /// reads, and aya always passes all of it. By `BPF_LINK_CREATE`, that is only what attaches `owners`.
-    pub fn try_start_refusing_own(command: u64, flags: &[&str]) -> Result<Self, Refused> {
-        let is_own = argument(2, SeccompCmpOp::Le, OWN_ATTRIBUTES);
-        Self::try_start_filtered(vec![argument(0, SeccompCmpOp::Eq, command), is_own], flags)
-    }
-
-    /// Starts a daemon for which bpf(2) fails with EPERM if its arguments meet all of these conditions.
-    fn try_start_filtered(refused: Vec<SeccompCondition>, flags: &[&str]) -> Result<Self, Refused> {
-        let rules = must(SeccompRule::new(refused), "a rule");
-        let filter = SeccompFilter::new(
-            [(libc::SYS_bpf, vec![rules])].into(),
-            SeccompAction::Allow,
-            SeccompAction::Errno(libc::EPERM as u32),
-            must(TargetArch::try_from(std::env::consts::ARCH), "an architecture with seccomp filters"),
-        );
-        let filter: BpfProgram = must(must(filter, "a filter").try_into(), "a filter");
         let mut daemon = Command::new(tcpmon_binary());
-        let apply = move || seccompiler::apply_filter(&filter).map_err(|_| std::io::Error::last_os_error());
-        #[expect(unsafe_code, reason = "a filter for the new process alone")]
-        // SAFETY: between fork and exec, it makes two system calls.
-        unsafe {
-            daemon.pre_exec(apply)
-        };
-        Self::try_start_until(daemon, &Namespace::current(), flags, HEALTHY, Self::healthy)
+        refusal::refuse(&mut daemon, command);
+        Self::try_start_by(daemon, flags)
+    }
+
+    /// The same, but only where tcpmon makes the call [itself](refusal::refuse_own).
+    pub fn try_start_refusing_own(command: u64, flags: &[&str]) -> Result<Self, Refused> {
+        let mut daemon = Command::new(tcpmon_binary());
+        refusal::refuse_own(&mut daemon, command);
+        Self::try_start_by(daemon, flags)
     }
 
     #[track_caller]

@@ -15,8 +15,8 @@ pub struct PanelQuery {
 
 /// All queries of all panels of a dashboard (its JSON), including those in collapsed rows. Grafana's variables are
 /// replaced with values for a Prometheus that scrapes every second: time spans become 10 s, and every other variable
-/// becomes `.*`, which is what "All" means in a regular expression. Where a panel shows the highest series that are not
-/// 0, the query is for all of them.
+/// becomes `.*`, which is what "All" means in a regular expression. Where a panel shows only the highest series above
+/// 0, the query is for all series.
 pub fn panel_queries(dashboard: &str) -> Vec<PanelQuery> {
     let dashboard: Value = must(serde_json::from_str(dashboard), "reading a dashboard");
     let mut queries = Vec::new();
@@ -36,8 +36,8 @@ fn collect(panels: &Value, queries: &mut Vec<PanelQuery>) {
     }
 }
 
-/// Without ` and topk(...)`, or the same with ` on (...)`, at the end. Inside parentheses, it chooses what a quantile
-/// is of, and stays.
+/// Removes ` and topk(...)` or ` and on (...) topk(...)` from the end. Inside parentheses, it selects the series of a
+/// quantile, and stays.
 fn unranked(expression: &str) -> &str {
     let is_ranked = |behind: &str| {
         let behind = behind.strip_prefix("on (").and_then(|on| on.split_once(") ")).map_or(behind, |(_, rest)| rest);

@@ -85,7 +85,7 @@ pub(crate) fn add_usec_route(device: &str, neighbour: Ipv4Addr) -> Result<()> {
     change(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
 }
 
-/// Sets a device up.
+/// Brings a device up.
 pub fn set_up(device: &str) -> Result<()> {
     let mut message = LinkMessage::default();
     message.header.index = if_nametoindex(device)?;

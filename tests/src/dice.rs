@@ -1,4 +1,4 @@
-//! Random choices that can be made again.
+//! Random choices that can be repeated.
 
 use std::env;
 
@@ -6,7 +6,8 @@ use fastrand::Rng;
 
 use crate::must;
 
-/// Dice with the seed that `TCPMON_SEED` gives, or with a new one. Prints it, so that a failure names it.
+/// A random number generator with the seed in `TCPMON_SEED`, or with a new one. Prints the seed, so that the output of
+/// a failed run has it.
 pub fn seeded() -> Rng {
     let seed = match env::var("TCPMON_SEED") {
         Ok(seed) => must(seed.parse::<u64>(), "reading TCPMON_SEED"),

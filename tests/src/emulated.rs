@@ -16,8 +16,8 @@ pub fn many(number: u64) -> u64 {
     fewer(number, number / 50)
 }
 
-/// An amount of work or a rate, and the one with which an emulated CPU comes to an end in time. What is compared
-/// afterwards is the same.
+/// The usual amount of work or rate, or one that lets an emulated CPU finish in time. What is compared afterwards is
+/// the same.
 pub fn fewer<T>(usual: T, emulated: T) -> T {
     if is_emulated() { emulated } else { usual }
 }
@@ -43,21 +43,21 @@ pub fn longer_pause(pause: Duration) -> Duration {
 // Comparisons that are weaker on an emulated CPU, or left out there.
 
 /// Programs run so long that their own tracepoint fires during a run; the kernel skips the program then, and tcpmon
-/// counts it as `recursion_*`. That costs an entry of a histogram, or a read in a trace.
+/// counts it as `recursion_*`. A histogram then lacks an entry, or a trace a read.
 ///
-/// `common::lost`, with which `bytes`, `churn`, `cpus`, `rps` and `store` say that nothing was lost, leaves
+/// `common::lost`, with which `bytes`, `churn`, `cpus` and `store` assert that nothing was lost, leaves
 /// `recursion_*` out. `trace::threads_that_steal_each_others_work_are_each_counted_once` may miss reads, as many as the
 /// trace says.
 pub fn recursion_is_usual() -> bool {
     is_emulated()
 }
 
-/// Interrupts and wake-ups take longer than a round trip, so that rows which live from quick answers cannot be shown,
-/// and a page takes so long that the sender's count beside it is one of another time.
+/// Interrupts and wakeups take longer than a round trip, so that cases that need quick answers cannot be shown, and a
+/// page takes so long that the sender's count next to it is from another moment.
 ///
-/// `causes` leaves out the tests that live from that, sends in no pieces of half of a window, does not retry after a
-/// slow handshake, and does not hold `readers_of_every_kind_add_up_and_have_the_cause_of_a_simple_one` and
-/// `a_window_that_memory_pressure_holds_down_is_the_memorys` against their senders.
+/// `causes` leaves out the tests of such cases, does not send in pieces of half a window, does not retry after a slow
+/// handshake, and does not compare `readers_of_every_kind_add_up_and_have_the_cause_of_a_simple_one` and
+/// `a_window_that_memory_pressure_holds_down_is_the_memorys` with their senders.
 /// `trace::a_summary_has_exact_totals_of_many_threads_and_what_limited_their_connections` does not compare the causes.
 pub fn rounds_are_slow() -> bool {
     is_emulated()
@@ -69,14 +69,14 @@ pub fn others_preempt() -> bool {
     is_emulated()
 }
 
-/// The fewer connections do not fill the ring once, and its pages count as resident only once used:
-/// `churn::a_hundred_thousand_connections_leave_nothing_behind` does not compare RSS.
+/// With fewer connections, the ring is not filled even once, and its pages count as resident only once used, so RSS may
+/// still grow: `churn::a_hundred_thousand_connections_leave_nothing_behind` does not compare RSS.
 pub fn rss_may_grow() -> bool {
     is_emulated()
 }
 
-/// The number of passes that so many who ask at the same time stay below: half of theirs, which shows that they share
-/// passes, and on an emulated CPU theirs, because there it takes longer than a pass to accept a few connections
+/// The number of passes that this many simultaneous requests stay below: half their number, which shows that they share
+/// passes. On an emulated CPU their full number, because it takes longer than a pass there to accept a few connections
 /// (`host::who_asks_at_the_same_time_shares_a_pass`).
 pub fn shared_passes(asking: usize) -> usize {
     fewer(asking / 2, asking)
@@ -88,15 +88,8 @@ pub fn windows_may_stay_open() -> bool {
     is_emulated()
 }
 
-/// The clients of
-/// `store::a_daemon_that_is_stopped_for_half_a_minute_under_two_thousand_connections_a_second_loses_nothing` may make
-/// less than half of the connections that they should.
-pub fn clients_may_lag() -> bool {
-    is_emulated()
-}
-
-/// Everything takes longer, 10,000 groups minutes: `endpoint::load` leaves them out, and does not compare the share of
-/// the CPU that the clients beside a scrape have.
+/// Everything takes longer, and 10,000 groups take minutes: `endpoint::load` leaves them out, and does not check the
+/// daemon's CPU use under many clients.
 pub fn is_too_slow_for_load() -> bool {
     is_emulated()
 }
@@ -107,7 +100,7 @@ pub fn may_lack_host_counters() -> bool {
     is_emulated()
 }
 
-/// An emulated CPU is as fast as what else the host does lets it be: the soak does not judge the CPU time of a page.
+/// The speed of an emulated CPU depends on what else the host does: the soak does not judge the CPU time of a page.
 pub fn cpu_time_varies() -> bool {
     is_emulated()
 }
@@ -138,7 +131,7 @@ mod tests {
     use std::fs;
     use std::path::{Path, PathBuf};
 
-    /// The files of Rust below a folder that ask whether the CPU is emulated.
+    /// The Rust files below a folder that ask whether the CPU is emulated.
     fn asking(folder: &Path) -> Vec<PathBuf> {
         let mut found = Vec::new();
         for entry in fs::read_dir(folder).expect("a folder of the checkout") {

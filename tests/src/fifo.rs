@@ -5,7 +5,7 @@ use std::io;
 /// Makes the calling thread run before every normal (`SCHED_OTHER`) thread on its CPU.
 ///
 /// # Errors
-/// It takes root.
+/// The caller is not root.
 #[expect(unsafe_code, reason = "sched_setscheduler has no safe wrapper in the crates used here")]
 pub fn become_fifo() -> io::Result<()> {
     let priority = libc::sched_param { sched_priority: 50 };

@@ -1,4 +1,4 @@
-//! Several values of the same as one figure: mean, median, quantiles.
+//! Repeated measurements as one figure: mean, median, quantiles.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ pub struct Mean {
 }
 
 impl Mean {
-    /// Of independent runs: Student's t.
+    /// The mean of independent runs, with its interval by Student's t.
     pub fn of(values: &[f64]) -> Self {
         let count = values.len() as f64;
         let value = values.iter().sum::<f64>() / count;
@@ -25,7 +25,7 @@ impl Mean {
     }
 }
 
-/// As text with one place after the point, or more if it is small.
+/// As text with one decimal place, or more if it is small.
 impl fmt::Display for Mean {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.value.is_finite() {

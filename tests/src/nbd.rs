@@ -34,12 +34,12 @@ pub struct Nbd {
 }
 
 impl Nbd {
-    /// Whether this kernel has such devices (the module `nbd`).
+    /// Whether this kernel has network block devices (the module `nbd`).
     pub fn exists() -> bool {
         Path::new(DEVICE).exists()
     }
 
-    /// From now on the kernel reads from its end of a connection, and a thread serves the other end.
+    /// Starts the device: the kernel reads from its end of a connection, and a thread serves the other end.
     #[track_caller]
     pub fn start(kernels_end: TcpStream, mut other_end: TcpStream, bytes: u64) -> Self {
         let device = must(OpenOptions::new().read(true).write(true).open(DEVICE), format!("opening {DEVICE}"));

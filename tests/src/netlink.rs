@@ -1,5 +1,5 @@
-//! One netlink request and its answers. The daemon has code of its own for this, which must not read the truth that it
-//! is compared with.
+//! One netlink request and its answers. The daemon has its own code for this, and the tests do not use it: the daemon
+//! must not be compared with itself.
 
 use std::fmt::Debug;
 use std::io::{Error, Result};

@@ -1,4 +1,4 @@
-//! A tool that the harness runs: `nft`, to drop segments on arrival, and to hand them to a transparent proxy.
+//! Runs `nft` to drop segments on arrival, and to hand them to a transparent proxy.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use crate::lab::{End, Lab};
 use crate::must;
 
 impl Lab {
-    /// Drops every `n`th TCP data segment (at the size in which the stack hands it up) that reaches the receiver, so
+    /// Drops every `n`th TCP data segment (of the size in which the stack hands it up) that reaches the receiver, so
     /// that those behind it arrive out of order. The rule disappears with the lab.
     pub fn drop_every(&self, n: u32) {
         let rules = format!(

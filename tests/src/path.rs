@@ -18,13 +18,13 @@ use nix::sys::time::TimeSpec;
 
 use crate::{Namespace, fifo::become_fifo, must};
 
-/// Most bytes that are on their way at a time; what comes on top is lost, as in a router.
+/// Maximum bytes in flight; what exceeds it is lost, as in a router.
 const MOST_BYTES: usize = 64 << 20;
 
 /// A packet that carries data and not only an acknowledgement is longer than this.
 const MORE_THAN_AN_ACK: usize = 100;
 
-/// How long the thread waits at most before it looks whether it shall end.
+/// How long the thread waits at most before it checks whether it has to end.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// What a path does to packets.
@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_millis(20);
 pub struct Delay {
     /// Time from one end to the other, the same in both directions.
     pub one_way: Duration,
-    /// Of the packets with data from the sender, every so many is lost; 0 for none.
+    /// One in this many data packets from the sender is lost; 0 for none.
     pub lose_every: u64,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    /// Joins a sender's and a receiver's namespace by a new device of this name in each.
+    /// Connects a sender's and a receiver's namespace through a new device in each, with the name given beside it.
     pub(crate) fn new(sender: (&Namespace, &str), receiver: (&Namespace, &str), delay: Delay) -> Self {
         let open = |(namespace, name): (&Namespace, &str)| {
             namespace.run(|| must(tun(name), "making a TUN device (load the kernel module tun)"))
@@ -68,7 +68,7 @@ impl Drop for Path {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // Its panic has been printed, and the test fails for want of packets.
+            // Its panic has been printed, and the test fails because packets are missing.
             let _ = thread.join();
         }
     }
@@ -79,7 +79,7 @@ impl Drop for Path {
 type Packet = Reverse<(Instant, u64, usize, Vec<u8>)>;
 
 fn carry(devices: &[File; 2], delay: Delay, ends: &AtomicBool, lost: &AtomicU64) -> io::Result<()> {
-    // Otherwise the kernel may wake the thread 50 us late. A path does not wait for a CPU of its ends either.
+    // Otherwise the kernel may wake the thread 50 us late, or the thread may wait for a CPU that the ends occupy.
     set_timerslack(1)?;
     become_fifo()?;
     let mut packets = BinaryHeap::<Packet>::new();
@@ -132,7 +132,7 @@ fn whole(mut device: &File, buffer: &mut [u8]) -> io::Result<Option<usize>> {
 #[expect(unsafe_code, reason = "no library here has this ioctl")]
 fn tun(name: &str) -> io::Result<File> {
     let device = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
-    // SAFETY: a structure of integers and arrays of them, for which zero is a value.
+    // SAFETY: a structure of integers and arrays of them, for which zero is a valid value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
         *to = from as libc::c_char;

@@ -18,7 +18,7 @@ const BEHIND: f64 = 3.0;
 /// Allowance for sockets and threads that may still be created, on top of those that exist.
 const TO_COME: f64 = 200.0;
 
-/// Maximum of what can happen on this host.
+/// Upper limits of what can happen on this host.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Number of CPUs.
@@ -47,7 +47,7 @@ struct Passed {
     switches: f64,
 }
 
-/// The most that a counter can increase meanwhile.
+/// The most by which a counter can increase in the time that has passed.
 type UpperBound = fn(&Limits, Passed) -> f64;
 
 /// Counters that start with tcpmon; for histograms, the bound is that of the sum.
@@ -86,7 +86,7 @@ const OF_TCPMON: [(&str, UpperBound); 32] = [
     ("process_cpu_seconds_total", cpu_seconds),
 ];
 
-/// Counters that the kernel started long before.
+/// Counters of the kernel, which started long before tcpmon.
 const OF_THE_KERNEL: [(&str, UpperBound); 9] = [
     ("tcpmon_device_rx_overruns_total", events),
     ("tcpmon_softnet_processed_total", events),
@@ -99,8 +99,9 @@ const OF_THE_KERNEL: [(&str, UpperBound); 9] = [
     ("tcpmon_psi_memory_stalled_seconds_total", seconds),
 ];
 
-/// Whoever sends on this host copies the bytes. The fastest machine so far carried 5.5 GB/s in one connection over
-/// loopback, with a CPU at each end, 2.75 GB/s a CPU: no CPU sends and receives more than twice that.
+/// A CPU has to copy the bytes that are sent on this host. The fastest machine so far carried 5.5 GB/s in one
+/// connection over loopback with a CPU at each end, which is 2.75 GB/s per CPU: no CPU sends and receives more than
+/// twice that.
 fn bytes(limits: &Limits, passed: Passed) -> f64 {
     5.5e9 * limits.cpus * passed.seconds
 }
@@ -111,8 +112,8 @@ fn events(limits: &Limits, passed: Passed) -> f64 {
     2.8e6 * limits.cpus * passed.seconds
 }
 
-/// Packets of the wire, of 1,400 bytes and more: `TCPOrigDataSent` counts these also of what is sent within the host in
-/// pieces of 64 KiB.
+/// Packets as on the wire, of 1,400 bytes and more: `TCPOrigDataSent` counts such packets even for data that are sent
+/// within the host in pieces of 64 KiB.
 fn packets(limits: &Limits, passed: Passed) -> f64 {
     bytes(limits, passed) / 1_400.0
 }
@@ -134,7 +135,7 @@ fn fills(limits: &Limits, passed: Passed) -> f64 {
     57.0 * events(limits, passed)
 }
 
-/// Every socket is full all the time.
+/// As if every socket were full all the time.
 fn byte_seconds(limits: &Limits, passed: Passed) -> f64 {
     limits.queue_bytes * socket_seconds(limits, passed)
 }
@@ -188,7 +189,7 @@ impl Start {
 pub struct Physics {
     limits: Limits,
     start: Start,
-    /// Until the last page was seen.
+    /// What had passed when the last page was seen.
     passed: Passed,
     pages: u64,
     series: HashMap<String, Series>,
@@ -228,8 +229,8 @@ impl Physics {
         }
     }
 
-    /// Groups may disappear: there are more than are shown, or idle ones end. One that comes back counts from zero, and
-    /// has zeros on its first page.
+    /// Allows groups to disappear, because there are more than are shown or because idle ones end. A group that comes
+    /// back counts from zero, and has zeros on its first page.
     pub fn groups_end(mut self) -> Self {
         self.groups_end = true;
         self
@@ -376,7 +377,7 @@ mod tests {
 
     const LIMITS: Limits = Limits { cpus: 2.0, sockets: 10.0, readers: 3.0, queue_bytes: 1000.0 };
 
-    /// After so many seconds, with a hundred switches in each.
+    /// After this many seconds, with a hundred switches in each.
     fn after(seconds: u32) -> Passed {
         Passed { seconds: seconds.into(), switches: f64::from(100 * seconds) }
     }

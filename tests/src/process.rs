@@ -1,7 +1,8 @@
-//! A program under test, or one that it is tested with, as a child process whose output is kept.
+//! A child process whose output is kept: the program under test, or one that it is tested with.
 
 use std::env;
 use std::io::{self, Read};
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,6 +20,32 @@ pub fn tcpmon_binary() -> PathBuf {
     let path = env::var_os("TCPMON_BIN").map_or_else(built, PathBuf::from);
     assert!(path.is_file(), "no tcpmon at {}: run `cargo xtask build`, or set TCPMON_BIN", path.display());
     path
+}
+
+/// A child that is killed when this is dropped, so that a test that fails leaves none behind.
+#[derive(Debug)]
+pub struct Killed(pub Child);
+
+impl Deref for Killed {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Killed {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // It may have ended.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
 }
 
 /// A running program. Killed when dropped.

@@ -4,7 +4,7 @@
 use std::env;
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::panic::Location;
+use std::thread;
 
 use crate::must;
 
@@ -16,8 +16,16 @@ pub const VARIABLE: &str = "TCPMON_REPORT";
 #[track_caller]
 pub fn not_supported(because: &str) {
     assert!(env::var_os(VARIABLE).is_some(), "not supported here: {because} ({VARIABLE} is not set)");
-    let place = Location::caller();
-    line("not-supported", &format!("{because}\t{}:{}", place.file(), place.line()));
+    line("not-supported", &format!("{because}\t{}", test()));
+}
+
+/// The test that runs in this thread, as `FILE::NAME`.
+fn test() -> String {
+    let executable = env::current_exe().unwrap_or_default();
+    let file = executable.file_name().unwrap_or_default().to_string_lossy();
+    // Cargo adds a hash.
+    let file = file.rsplit_once('-').map_or(&*file, |(file, _)| file);
+    format!("{file}::{}", thread::current().name().unwrap_or("unknown"))
 }
 
 /// Whether what is reported goes into the tree (`cargo xtask vm --write`).

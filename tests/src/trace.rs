@@ -15,7 +15,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::process::{Process, tcpmon_binary};
-use crate::{eventually, must};
+use crate::{eventually, must, refusal};
 
 /// Time limit to start and to stop: generous, for an emulated machine.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -54,16 +54,28 @@ impl Trace {
     /// The same, started by a wrapper program that gets tcpmon and its arguments after the wrapper's own arguments.
     #[track_caller]
     pub fn start_under(wrapper: &[&str], arguments: &[&str]) -> Self {
-        let mut trace = Self::spawn(wrapper, arguments);
+        Self::spawn(wrapper, arguments).started()
+    }
+
+    /// The same, where the kernel [refuses](refusal::refuse) a command of bpf(2).
+    #[track_caller]
+    pub fn start_refusing(refused: u64, arguments: &[&str]) -> Self {
+        let mut command = command(&[], arguments);
+        refusal::refuse(&mut command, refused);
+        Self::spawn_by(command).started()
+    }
+
+    #[track_caller]
+    fn started(mut self) -> Self {
         eventually(DEADLINE, "tcpmon trace writes the first line of its file", || {
-            let first = fs::read(trace.file()).is_ok_and(|bytes| bytes.contains(&b'\n'));
-            match trace.process.exited() {
+            let first = fs::read(self.file()).is_ok_and(|bytes| bytes.contains(&b'\n'));
+            match self.process.exited() {
                 _ if first => Ok(()),
-                Some(status) => panic!("tcpmon trace ended with {status}:\n{}", trace.process.stderr()),
+                Some(status) => panic!("tcpmon trace ended with {status}:\n{}", self.process.stderr()),
                 None => Err("none"),
             }
         });
-        trace
+        self
     }
 
     /// Runs a trace that ends by itself (for example because of `--duration`).
@@ -132,9 +144,12 @@ impl Trace {
 
     /// Starts a trace like that of [`Trace::start_under`], and does not wait.
     pub fn spawn(wrapper: &[&str], arguments: &[&str]) -> Self {
+        Self::spawn_by(command(wrapper, arguments))
+    }
+
+    fn spawn_by(mut command: Command) -> Self {
         let directory = must(tempfile::tempdir(), "making a directory for a trace");
         let file = directory.path().join("trace.jsonl");
-        let mut command = command(wrapper, arguments);
         command.arg("--output").arg(file);
         Self { process: Process::spawn(&mut command), directory }
     }

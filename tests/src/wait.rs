@@ -41,7 +41,7 @@ impl Attempt for bool {
     }
 }
 
-/// Whether what is seen is what is expected, as an attempt that says both if not.
+/// An attempt that succeeds if `seen` is `expected`, and otherwise names both.
 pub fn equal<T: PartialEq + Debug>(seen: T, expected: T) -> Result<(), String> {
     if seen == expected { Ok(()) } else { Err(format!("{seen:?} instead of {expected:?}")) }
 }

@@ -1,4 +1,4 @@
-//! The receive buffer that autotuning makes in four cases in which kernels differ: tcpmon shows what inet_diag shows.
+//! Autotuning of the receive buffer in four cases in which kernels differ: tcpmon shows what inet_diag shows.
 //! `cargo xtask vm --write` puts the figures of each kernel into `docs/lab.md`.
 
 mod common;
@@ -42,7 +42,7 @@ fn for_a_reader_that_is_slower_than_the_sender() {
 /// How often a transfer is repeated if its figures are recorded.
 const RECORDED_RUNS: usize = 8;
 
-/// Transfers so many bytes, compares the receive buffer then, and reports the figures.
+/// Transfers this many bytes, compares the receive buffer at the end, and reports the figures.
 fn transfer(name: &str, lab: &Lab, bytes: u64, of_reader: impl Fn(ReaderBuilder) -> ReaderBuilder) {
     let runs = if report::is_recording() { RECORDED_RUNS } else { 1 };
     let runs: Vec<[f64; 5]> = (0..runs).map(|_| run(lab, bytes, &of_reader)).collect();
@@ -50,9 +50,10 @@ fn transfer(name: &str, lab: &Lab, bytes: u64, of_reader: impl Fn(ReaderBuilder)
     report::line("lab", &format!("autotuning\t{name}\t{}", [0, 1, 2, 3, 4].map(mean).join("\t")));
 }
 
-/// One transfer: Mbit/s, the buffer at the end in MiB by inet_diag and by tcpmon, growths, and the most of it in use.
+/// One transfer: Mbit/s, the buffer at the end in MiB by inet_diag and by tcpmon, number of growths, and its peak use
+/// in MiB.
 fn run(lab: &Lab, bytes: u64, of_reader: impl Fn(ReaderBuilder) -> ReaderBuilder) -> [f64; 5] {
-    // A route remembers what the connections before have found out (`tcp_metrics`).
+    // Otherwise a route remembers what earlier connections have found out (`tcp_metrics`).
     lab.set_sysctl("net.ipv4.tcp_no_metrics_save", "1");
     let daemon = Daemon::start(&[]);
     let reader = of_reader(Traffic::reader(lab.receiver()).comm("tuned").chunk(8192)).until_exit().spawn();

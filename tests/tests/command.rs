@@ -1,4 +1,4 @@
-//! `tcpmon trace -- COMMAND` and `--follow`: commands that nobody here wrote, and the processes that they start.
+//! `tcpmon trace -- COMMAND` and `--follow`: ordinary shell commands, and the processes that they start.
 
 mod common;
 
@@ -12,12 +12,12 @@ use common::{DEADLINE, tcpmon};
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
 use serde_json::Value;
-use tcpmon_tests::{Trace, eventually};
+use tcpmon_tests::{Killed, Trace, eventually};
 use tempfile::TempDir;
 
 const BYTES: usize = 3_000_000;
 
-/// Serves `BYTES` bytes to each of so many connections.
+/// Serves `BYTES` bytes to each of this many connections.
 fn serve(connections: usize) -> (u16, JoinHandle<io::Result<()>>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
@@ -60,7 +60,7 @@ fn a_command_is_traced_with_its_children_from_its_first_instruction() {
     serving.join().unwrap().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(7), "{stderr}");
-    // Its input and output, and the priority that it would have by itself.
+    // The command has its own input and output, and the priority that it has without tcpmon.
     assert_eq!(String::from_utf8_lossy(&output.stdout), "got input, nice 0\n");
     let lines = parse(&fs::read(file).unwrap());
     let trailer = lines.last().unwrap();
@@ -76,14 +76,14 @@ fn a_signal_goes_to_the_command_and_its_end_is_the_trace_s() {
     let file = directory.path().join("t.jsonl");
     let ready = directory.path().join("ready");
     let script = format!("trap 'exit 9' TERM; touch {}; while :; do sleep 0.1; done", ready.display());
-    let mut tracing =
-        tcpmon(&["trace", "--output", file.to_str().unwrap(), "--", "bash", "-c", &script]).spawn().unwrap();
+    let mut command = tcpmon(&["trace", "--output", file.to_str().unwrap(), "--", "bash", "-c", &script]);
+    let mut tracing = Killed(command.spawn().unwrap());
     eventually(DEADLINE, "the command runs", || ready.exists());
     signal::kill(Pid::from_raw(tracing.id().cast_signed()), Signal::SIGTERM).unwrap();
     assert_eq!(tracing.wait().unwrap().code(), Some(9));
     assert_eq!(parse(&fs::read(&file).unwrap()).last().unwrap()["reason"], "process_exit");
 
-    // One that a signal ends.
+    // A command that a signal kills.
     let status = tcpmon(&["trace", "--output", "/dev/null", "--", "bash", "-c", "kill -KILL $$"]).status().unwrap();
     assert_eq!(status.code(), Some(128 + 9));
 }
@@ -106,7 +106,8 @@ fn follow_traces_children_that_are_there_and_those_that_come() {
     let (port, serving) = serve(2);
     let directory = TempDir::new().unwrap();
     let script = directory.path().join("child.sh");
-    // Reads by itself at first, then through a child. `true` keeps the outer shell from becoming the inner one.
+    // The inner shell first reads by itself, then through a child. `true` keeps the outer shell from replacing itself
+    // by the inner one.
     fs::write(
         &script,
         format!(

@@ -38,7 +38,7 @@ fn every_sum_is_exact_while_cpus_go_offline_and_come_back() {
     }
     let cpus = thread::available_parallelism().expect("the number of CPUs is known").get() as u32;
     let list = |name| fs::read_to_string(format!("/sys/devices/system/cpu/{name}")).expect("/sys is mounted");
-    // Linux 7.2 and arm64 have no possible CPU that is not there.
+    // On Linux 7.2 and on arm64, every possible CPU is present.
     let could_have_more = cfg!(target_arch = "x86_64") && !tracepoints_are_preemptible();
     assert!(!could_have_more || list("possible") != list("online"), "the machine could have more CPUs than it has");
 

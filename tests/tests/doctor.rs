@@ -368,6 +368,8 @@ fn people_see_every_finding_of_the_programs_format() {
     let end = lab.receiver();
     let arguments = ["--device", &end.device, "--bandwidth", "400G"];
     end.set_sysctl("net.ipv4.tcp_sack", "0");
+    // Less than what each of the streams gets of any host's memory.
+    end.set_sysctl("net.ipv4.tcp_rmem", "4096 8192 16384");
     let answer = Answer::of(end, &arguments);
     let text = end.run(|| tcpmon(&["doctor"]).args(arguments).output()).unwrap();
     let text = String::from_utf8(text.stdout).unwrap();
@@ -385,7 +387,7 @@ fn people_see_every_finding_of_the_programs_format() {
         }
     }
     assert!(
-        text.contains("receive 400 Gbit/s in 40 streams at a round trip of 100ms (4.7 GiB on the way)? not yet"),
+        text.contains("receive 400 Gbit/s in 40 streams at a round trip of 100ms (4.7 GiB in flight)? no"),
         "{text}"
     );
 }
@@ -403,7 +405,7 @@ fn streams_share_the_rate_and_the_memory() {
         let answer = Answer::of(end, arguments);
         let goal = json!({ "bandwidth": 100_000_000_000_u64, "streams": streams, "rtt_seconds": 0.1 });
         assert_eq!(answer.json["goal"], goal);
-        // 1.25 GB are on the way; a buffer has twice that, and 2 GiB at most, and all buffers an eighth of the memory.
+        // 1.25 GB are in flight; a buffer has twice that, and 2 GiB at most, and all buffers an eighth of the memory.
         let memory = answer.json["facts"]["host"]["memory_bytes"].as_u64().unwrap();
         let buffer = (2_500_000_000 / streams).min(2_147_483_647).min(memory / 8 / streams);
         let expected = format!("sysctl -w net.ipv4.tcp_rmem=\"4096 8192 {buffer}\"");
@@ -413,8 +415,21 @@ fn streams_share_the_rate_and_the_memory() {
     }
     let text = end.run(|| tcpmon(&["doctor"]).args(&four).output()).unwrap();
     let text = String::from_utf8(text.stdout).unwrap();
-    let asked = "receive 100 Gbit/s in 4 streams at a round trip of 100ms (1.2 GiB on the way)?";
+    let asked = "receive 100 Gbit/s in 4 streams at a round trip of 100ms (1.2 GiB in flight)?";
     assert!(text.contains(asked), "{text}");
+}
+
+#[test]
+fn a_list_of_devices_that_the_kernel_does_not_send_is_not_an_empty_one() {
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=recvfrom", "-e", "inject=recvfrom:error=ENOBUFS"]);
+    let output = strace.arg(tcpmon_binary()).args(["doctor", "--format", "json", "--device", "lo"]).output();
+    let answer = Answer::from(&output.expect("strace is installed by `cargo xtask test`"));
+    let missing = answer.json["facts"]["devices_missing"].as_str().unwrap_or_else(|| panic!("{}", answer.json));
+    assert!(missing.starts_with("cannot list the network devices over rtnetlink: No buffer space"), "{missing}");
+    assert!(missing.ends_with("the kernel has no memory for its answer: free some"), "{missing}");
+    let not_checked = answer.json["not_checked"].as_array().expect("a list");
+    assert!(not_checked.iter().any(|it| it["rule"] == "device.ring" && it["reason"] == missing), "{}", answer.json);
 }
 
 #[test]

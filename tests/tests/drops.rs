@@ -28,7 +28,7 @@ fn a_segment_that_finds_the_receive_buffer_full_is_dropped_as_proto_mem() {
     sender.set_nodelay(true).unwrap();
     sender.set_nonblocking(true).unwrap();
     let drops = |name: &str| truth::tcp_counters(lab.receiver())[name];
-    eventually(DEADLINE, "the kernel drops a segment for want of buffer", || {
+    eventually(DEADLINE, "the kernel drops a segment because the buffer is full", || {
         // Fails with WouldBlock once the send queue is full. That does not matter, because the kernel retransmits.
         let _ = sender.write(&[0; 200]);
         let dropped = drops("TCPRcvQDrop");

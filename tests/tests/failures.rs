@@ -5,6 +5,8 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -191,25 +193,46 @@ struct Injection {
 }
 
 impl Injection {
-    /// Makes the next of these system calls of a running process fail in each of its threads.
-    fn into(pid: u32, call: &str, error: &str) -> Self {
+    /// Makes a system call of a running process fail in each of its threads: of those with this name the first from now
+    /// on, the second, and so on.
+    fn into(pid: u32, call: &str, error: &str, when: u32) -> Self {
         let log = TempDir::new().expect("a temporary directory");
-        let mut strace = strace(&log.path().join("log"), call, error, 1);
+        let mut strace = strace(&log.path().join("log"), call, error, when);
         let strace = strace.args(["-p", &pid.to_string()]).stderr(Stdio::null()).spawn();
-        Self { strace: strace.expect("strace is installed by `cargo xtask test`"), log }
+        let injection = Self { strace: strace.expect("strace is installed by `cargo xtask test`"), log };
+        eventually(DEADLINE, "strace traces each thread", || {
+            let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").flatten();
+            let mut states = threads.map(|thread| fs::read_to_string(thread.path().join("status")));
+            // A thread may end at any time.
+            !states.any(|status| status.is_ok_and(|status| status.contains("TracerPid:\t0\n")))
+        });
+        injection
     }
 
     /// Whether a call has failed.
     fn has_happened(&self) -> bool {
         fs::read_to_string(self.log.path().join("log")).is_ok_and(|log| log.contains("(INJECTED)"))
     }
+
+    /// Lets the process go on without strace.
+    fn end(&mut self) {
+        if let Ok(None) = self.strace.try_wait() {
+            let _ = kill(Pid::from_raw(self.strace.id().cast_signed()), Signal::SIGINT);
+            let _ = self.strace.wait();
+        }
+    }
+
+    /// Ends it. Returns how many of the calls the process has made meanwhile.
+    fn calls(mut self, call: &str) -> u32 {
+        self.end();
+        let log = fs::read_to_string(self.log.path().join("log")).expect("strace has written a log");
+        log.matches(&format!(" {call}(")).count() as u32
+    }
 }
 
 impl Drop for Injection {
     fn drop(&mut self) {
-        // It lets the process go on.
-        let _ = kill(Pid::from_raw(self.strace.id().cast_signed()), Signal::SIGINT);
-        let _ = self.strace.wait();
+        self.end();
     }
 }
 
@@ -269,7 +292,7 @@ fn a_system_call_that_fails_while_it_runs_costs_no_byte() {
     let mut known = Known::new(&lab);
     let sound = sources_and_probes(&daemon);
     for (call, error) in WHILE_IT_RUNS {
-        let injection = Injection::into(daemon.pid(), call, error);
+        let injection = Injection::into(daemon.pid(), call, error, 1);
         eventually(DEADLINE, &format!("{call} fails with {error}"), || {
             known.send();
             let _ = daemon.try_page();
@@ -285,6 +308,62 @@ fn a_system_call_that_fails_while_it_runs_costs_no_byte() {
     let said = daemon.stderr();
     assert!(!said.contains("panicked"), "{said}");
     assert_eq!(daemon.stop().code(), Some(0));
+}
+
+/// A client of the daemon's local socket.
+struct LiveView {
+    stream: UnixStream,
+    /// The last pass that it has got.
+    pass: u64,
+}
+
+impl LiveView {
+    /// Asks for what has changed since the last answer. Returns how many connections with this process are in it.
+    fn changed(&mut self, process: &str) -> usize {
+        let request = [&b"tcpm"[..], &2_u16.to_le_bytes(), &self.pass.to_le_bytes()].concat();
+        self.stream.write_all(&request).expect("the daemon reads");
+        let mut head = [0; 11];
+        self.stream.read_exact(&mut head).expect("the daemon answers");
+        let length = u32::from_le_bytes([head[7], head[8], head[9], head[10]]);
+        let mut body = vec![0; length as usize];
+        self.stream.read_exact(&mut body).expect("the daemon answers");
+        assert_eq!(head[6], 0, "{}", String::from_utf8_lossy(&body));
+        // The first number, seven bits a byte, the lowest first.
+        let last = body.iter().position(|byte| byte & 0x80 == 0).expect("a number");
+        self.pass = body[..=last].iter().rev().fold(0, |number, byte| number << 7 | u64::from(byte & 0x7f));
+        // The group of the process has the name once.
+        let names = body.windows(process.len()).filter(|bytes| *bytes == process.as_bytes());
+        names.count().checked_sub(1).expect("a group")
+    }
+}
+
+#[test]
+fn what_a_pass_has_shown_before_it_failed_is_shown_by_the_next() {
+    let lab = Lab::new();
+    let folder = TempDir::new().expect("a temporary directory");
+    let path = folder.path().join("tcpmon.sock");
+    let daemon = Daemon::start(&["--sandbox=false", "--live-socket", path.to_str().expect("text")]);
+    let mut known = Known::new(&lab);
+    known.send();
+    let mut view = LiveView { stream: UnixStream::connect(&path).expect("the daemon listens"), pass: 0 };
+    assert_eq!(view.changed("known"), 1);
+    eventually(DEADLINE, "nothing changes any more", || equal(view.changed("known"), 0));
+    // More calls than a pass makes.
+    let none = Injection::into(daemon.pid(), "bpf", "ENOMEM", 60_000);
+    assert_eq!(daemon.try_page().expect("an answer").status, 200);
+    let calls = none.calls("bpf");
+    let mut failed = 0;
+    // By the last ones, a pass has shown all sockets. How many there are differs a little.
+    for when in calls - 12..=calls {
+        let injection = Injection::into(daemon.pid(), "bpf", "ENOMEM", when);
+        known.send();
+        let refused = daemon.try_page().expect("an answer").status != 200;
+        drop(injection);
+        assert_eq!(view.changed("known"), 1, "after call {when} of {calls}, refused: {refused}\n{}", daemon.stderr());
+        failed += u32::from(refused);
+    }
+    assert!(failed > 0, "no pass of {calls} calls failed");
+    known.is_on(&daemon.scrape(), 0).unwrap_or_else(|lacks| panic!("{lacks}"));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use tcpmon_tests::traffic::Reader;
-use tcpmon_tests::{Lab, Traffic, eventually};
+use tcpmon_tests::{Killed, Lab, Traffic, eventually};
 use tcpmon_trace::{JsonLinesWriter, TraceWriter as _, sample};
 use tempfile::TempDir;
 
@@ -52,12 +52,12 @@ fn trace_processor(trace: &Path, queries: &[&str]) -> Value {
     answer(&mut command, "")
 }
 
-/// Converts a trace; returns the exit code and what was said.
+/// Converts a trace; returns the exit code and stderr.
 fn convert(from: &Path, to: &Path) -> (Option<i32>, String) {
     run(tcpmon(&["convert"]).arg(from).arg(to))
 }
 
-/// Converts a trace; one of the two is JSON Lines. What the trace lacks is said, and nothing else: an event that comes
+/// Converts a trace; one of the two files is JSON Lines. stderr may only name what the trace lacks: an event that comes
 /// while the same program runs on that CPU is lost, which can happen.
 fn converts(from: &Path, to: &Path) {
     let text = if from.extension().is_some_and(|extension| extension == "jsonl") { from } else { to };
@@ -87,8 +87,8 @@ impl Traced {
         let lab = Lab::new();
         let reader = Traffic::reader(lab.receiver()).comm("columns").connections(2).paused().spawn();
         let port = reader.port().to_string();
-        let mut trace =
-            tcpmon(&["trace", "--comm", "columns", "--port", &port, "--output"]).arg(&file).spawn().expect("it starts");
+        let mut command = tcpmon(&["trace", "--comm", "columns", "--port", &port, "--output"]);
+        let mut trace = Killed(command.arg(&file).spawn().expect("it starts"));
         eventually(DEADLINE, "the trace has begun", || fs::metadata(&file).is_ok_and(|file| file.len() > 0));
         reader.resume();
         sender(&lab, &reader).flows(2).bytes(20_000_000).spawn().wait();
@@ -298,7 +298,7 @@ fn perfetto_s_trace_processor_finds_renamed_threads_late_records_and_more_socket
     let mut slices: Vec<Value> = (0..2 * SOCKETS)
         .map(|at| slice(at % SOCKETS + 1, ["before", "after"][at / SOCKETS], [at * 1000, at * 1000 + 500]))
         .collect();
-    // A record that comes after one of a later time.
+    // A record that comes after one with a later time.
     slices.push(slice(SOCKETS, "after", [100, 200]));
     let mut file = fs::File::create(&many).expect("a file");
     for line in [&all[0]].into_iter().chain(&slices) {
@@ -333,13 +333,14 @@ fn a_killed_trace_in_parquet_keeps_its_whole_row_groups() {
     let [file, whole] = ["cut.parquet", "whole.parquet"].map(|name| directory.path().join(name));
     let lab = Lab::new();
     let reader: Reader = Traffic::reader(lab.receiver()).comm("killed").until_exit().spawn();
-    let mut trace = tcpmon(&["trace", "--comm", "killed", "--output"]).arg(&file).spawn().expect("it starts");
+    let mut command = tcpmon(&["trace", "--comm", "killed", "--output"]);
+    let mut trace = Killed(command.arg(&file).spawn().expect("it starts"));
     eventually(DEADLINE, "the trace has begun", || fs::metadata(&file).is_ok_and(|file| file.len() > 0));
     // Small messages, each of which wakes the reader.
     let senders: Vec<_> = (0..2).map(|_| sender(&lab, &reader).message(64).rate(6_400_000).spawn()).collect();
-    // Before the first row group, the file has only its beginning.
+    // No footer but the last one ends the file.
     eventually(4 * DEADLINE, "a row group has its footer", || {
-        fs::read(&file).is_ok_and(|bytes| bytes.len() > 4 && bytes.ends_with(b"PAR1"))
+        fs::read(&file).is_ok_and(|bytes| bytes.ends_with(b"PAR1\0\0\0\0"))
     });
     kill(Pid::from_raw(trace.id() as i32), Signal::SIGKILL).expect("it runs");
     trace.wait().expect("it ends");
@@ -375,7 +376,7 @@ fn a_connection_s_two_ends_are_joined_as_documented() {
     let lab = Lab::new();
     let reader = Traffic::reader(lab.receiver()).comm("server").paused().spawn();
     let traces = [("server", &server), ("client", &client)].map(|(comm, file)| {
-        let trace = tcpmon(&["trace", "--comm", comm, "--output"]).arg(file).spawn().expect("it starts");
+        let trace = Killed(tcpmon(&["trace", "--comm", comm, "--output"]).arg(file).spawn().expect("it starts"));
         eventually(DEADLINE, "the trace has begun", || fs::metadata(file).is_ok_and(|file| file.len() > 0));
         trace
     });

@@ -1,4 +1,5 @@
-//! Groups when there are more than may be shown and when they leave, and veths when there are more than get a name.
+//! Groups: what happens when there are more than may be shown, and when they expire. veths: when there are more than
+//! get a name.
 
 mod common;
 
@@ -112,7 +113,7 @@ fn rise(values: &[f64]) -> f64 {
 #[test]
 fn the_sum_of_increases_is_what_was_received_over_births_ends_and_returns() {
     const COUNTED: &str = "tcpmon_receive_bytes_total{process=~\"born.*|again|other\"}";
-    // `other` holds what expires of the whole host: nothing else may receive meanwhile.
+    // `other` takes what expires on the whole host, so nothing else may receive meanwhile.
     let lab = Lab::new();
     let daemon = Daemon::start(&["--group-ttl", "12s"]);
     let host = Namespace::current();

@@ -24,7 +24,7 @@ use tcpmon_tests::lab::End;
 use tcpmon_tests::sysctl::HostSysctl;
 use tcpmon_tests::traffic::Threads;
 use tcpmon_tests::truth::{self, CpuCounters, State};
-use tcpmon_tests::{Daemon, Lab, Namespace, Page, Traffic, emulated, equal, eventually};
+use tcpmon_tests::{Daemon, Killed, Lab, Namespace, Page, Traffic, emulated, equal, eventually};
 
 const TCP_EVENTS: &str = "tcpmon_tcp_events_total";
 const IP_EVENTS: &str = "tcpmon_ip_events_total";
@@ -184,7 +184,7 @@ fn overruns_of_a_veth_are_what_its_ring_did_not_take_from_zero_on() {
     fault.begin();
     fault.end();
     let dropped = fault.dropped();
-    assert!(dropped > before);
+    assert!(dropped > before, "{dropped}, {before} before");
     eventually(DEADLINE, "the next look at the devices, once a second, shows the drops", || {
         let shown = shown();
         if shown == Some(dropped as f64) { Ok(()) } else { Err(format!("{shown:?} of {dropped}")) }
@@ -245,16 +245,6 @@ fn what_it_may_not_look_into_is_logged_once_however_it_changes() {
     });
     let said = daemon.stderr();
     assert_eq!(said.lines().filter(|line| line.contains("CAP_SYS_PTRACE")).count(), 1, "{said}");
-}
-
-/// Killed when dropped.
-struct Killed(std::process::Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
 }
 
 #[test]
@@ -325,11 +315,11 @@ fn a_probe_that_is_switched_off_is_not_loaded_nor_shown_and_status_says_what_is_
     let daemon = Daemon::start(&["--probes.profile=light"]);
     let readers = |page: &Page| page.value("tcpmon_map_entries", &[("map", "readers")]).unwrap();
     let before = readers(&daemon.scrape());
-    // There are polls, and drops with a reason.
+    // Cause polls, and drops with a reason.
     let reader = Traffic::reader(lab.receiver()).comm("dropping").drop_one_in(10).spawn();
     sender(&lab, &reader).message(1000).bytes(100_000).spawn().wait();
     assert_eq!(reader.wait().bytes, 100_000);
-    // Threads that exit are no readers any more.
+    // Threads that have exited no longer count as readers.
     let threads = Traffic::reader(lab.receiver()).comm("threads").connections(50).threads(Threads::PerFlow).spawn();
     sender(&lab, &threads).connections(50).bytes(100_000).spawn().wait();
     assert_eq!(threads.wait().bytes, 5_000_000);
@@ -383,7 +373,7 @@ fn who_asks_at_the_same_time_shares_a_pass() {
         each.iter().sum::<f64>()
     };
     runs();
-    // Passes of the daemon's own may come between two pages.
+    // The daemon's own passes may come between two pages.
     let pages: [f64; 5] = std::array::from_fn(|_| runs());
     let second = pages[4];
     let pass = pages.windows(2).map(|pair| pair[1] - pair[0]).fold(f64::INFINITY, f64::min);

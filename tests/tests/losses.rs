@@ -2,8 +2,10 @@
 
 mod common;
 
+use std::net::TcpListener;
+
 use common::{DEADLINE, sender};
-use tcpmon_tests::{Daemon, Lab, Traffic, eventually, many};
+use tcpmon_tests::{Daemon, Lab, Traffic, eventually, many, truth};
 
 /// Bytes received and read of this process.
 fn bytes_of(daemon: &Daemon, process: &str) -> [f64; 2] {
@@ -20,7 +22,12 @@ fn lost(daemon: &Daemon, what: &str) -> f64 {
 fn a_ring_that_is_far_too_small_loses_no_connection() {
     let lab = Lab::new();
     lab.allow_many_connections();
-    let daemon = Daemon::start(&["--ring-bytes", "4096"]);
+    let page = truth::page_bytes();
+    let daemon = Daemon::start(&["--ring-bytes", &page.to_string()]);
+    // Each sends a record that takes 32 bytes, and nobody takes any out of the ring.
+    let listen = |_| lab.sender().run(|| TcpListener::bind((lab.sender().v4, 0))).expect("a free port");
+    let listeners: Vec<_> = daemon.stopped_while(|| (0..page / 24).map(listen).collect());
+    assert!(lost(&daemon, "listener_record") > 0.0, "{} listeners fit into the ring", listeners.len());
     let connections = many(10_000);
     let bytes = connections * 1_001;
     let reader = Traffic::reader(lab.receiver()).comm("lost").connections(connections).spawn();
@@ -38,9 +45,9 @@ fn a_ring_that_is_far_too_small_loses_no_connection() {
 fn sockets_without_a_state_are_counted_as_lost() {
     let lab = Lab::new();
     lab.allow_many_connections();
-    // A daemon that is stopped takes no state back.
+    // A daemon that is stopped reclaims no states.
     let daemon = Daemon::start(&["--max-sockets", "1024"]);
-    // Each byte is sent and read by itself, so that the connections have further events.
+    // Sent and read in many pieces, so that the connections have further events.
     let (connections, bytes) = (700, 20_000);
     let total = (connections * bytes) as f64;
     let reader = Traffic::reader(lab.receiver())
@@ -68,7 +75,7 @@ fn a_socket_that_gets_its_state_late_is_counted_from_its_first_byte() {
     let (connections, bytes) = (600, 1_000);
     let reader = || Traffic::reader(lab.receiver()).threads(tcpmon_tests::traffic::Threads::Epoll).until_exit();
     let first = reader().comm("first").spawn();
-    // Both ends have a state: there is none left.
+    // Each end of a connection takes a state, so none is left.
     let holders = sender(&lab, &first).flows(connections).bytes(bytes).hold_open().spawn();
     eventually(DEADLINE, "there are more sockets than states", || {
         first.report().bytes == connections * bytes && lost(&daemon, "socket_state") > 0.0

@@ -7,7 +7,6 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::Child;
 use std::sync::mpsc::channel;
 use std::thread::{sleep, spawn};
 use std::time::Duration;
@@ -16,7 +15,7 @@ use common::{DEADLINE, group, is_attached, sender, sources_and_probes};
 use io_uring::{IoUring, opcode, squeue, types};
 use socket2::{Domain, Socket, Type};
 use tcpmon_tests::traffic::Threads;
-use tcpmon_tests::{Daemon, Lab, Nbd, Page, Traffic, equal, eventually, free_port, many, report, truth};
+use tcpmon_tests::{Daemon, Killed, Lab, Nbd, Page, Traffic, equal, eventually, free_port, many, report, truth};
 
 const READ: &str = "tcpmon_receive_read_bytes_total";
 
@@ -85,22 +84,12 @@ fn what_nobody_has_read_is_of_the_process_that_listens_on_that_address() {
     assert_eq!([waiting("on-four"), waiting("on-six")], [Some(10_000.0), Some(20_000.0)]);
 }
 
-/// A process named `tail` that has this socket open, and nothing else to do with it. This process has it no more.
-fn passed_on(lab: &Lab, socket: impl Into<OwnedFd>) -> Guard {
+/// Hands the socket over to a process named `tail`, which only keeps it open. This process no longer has it.
+fn passed_on(lab: &Lab, socket: impl Into<OwnedFd>) -> Killed {
     let socket = socket.into();
     let inherited = nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty());
     nix::fcntl::fcntl(&socket, inherited).expect("a descriptor can be inherited");
-    Guard(lab.receiver().command("tail").args(["-f", "/dev/null"]).spawn().expect("tail starts"))
-}
-
-/// Ends its process.
-struct Guard(Child);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    Killed(lab.receiver().command("tail").args(["-f", "/dev/null"]).spawn().expect("tail starts"))
 }
 
 /// Whether the process has a descriptor of the socket with this inode.
@@ -165,7 +154,7 @@ fn what_nobody_has_read_is_of_the_process_that_has_the_socket_open() {
     let other = passed_on(&lab, accepted);
     let page = is_of("tail");
     assert_eq!(of_service(&page, "tcpmon_receive_bytes_total", port), 5000.0);
-    // What it has received before is counted where it was received.
+    // What was received before counts for the process that had the socket then.
     assert_eq!(page.value("tcpmon_receive_bytes_total", &group(own_name.trim(), port)), Some(5000.0));
     client.write_all(&[7; 1000]).unwrap();
     eventually(DEADLINE, "what comes from now on is of the process that has it", || {
@@ -183,7 +172,7 @@ fn accepted_at(lab: &Lab, port: u16) -> (TcpListener, TcpStream, TcpStream) {
     (listener, client, accepted)
 }
 
-/// Waits until the 5,000 bytes that wait at this port are of this process, which is this one or `tail`.
+/// Waits until the 5,000 bytes that wait at this port count for `process`: the test's own process or `tail`.
 #[track_caller]
 fn waits_at(daemon: &Daemon, port: u16, process: &str) -> Page {
     let own_name = std::fs::read_to_string("/proc/self/comm").expect("this process has a name");
@@ -197,7 +186,7 @@ fn waits_at(daemon: &Daemon, port: u16, process: &str) -> Page {
     })
 }
 
-/// As an accepting process does that looks at the first bytes to see whom a connection is for.
+/// Some processes accept a connection, and look at its first bytes to see whom it is for.
 #[test]
 fn what_its_reader_has_passed_on_is_of_the_process_that_has_the_socket_open() {
     let lab = Lab::new();
@@ -216,8 +205,8 @@ fn what_its_reader_has_passed_on_is_of_the_process_that_has_the_socket_open() {
     drop((listener, other));
 }
 
-/// Of two processes that have a socket open, a daemon that starts finds the one with the lower id, and the iterator
-/// `owners` the other one.
+/// If two processes have a socket open, the daemon finds the one with the lower id at its start, and the iterator
+/// `owners` finds the other one.
 #[test]
 fn where_the_kernel_refuses_to_tell_who_has_a_socket_open_what_waits_is_of_whom_the_start_has_found() {
     /// Of `enum bpf_cmd`.
@@ -234,12 +223,12 @@ fn where_the_kernel_refuses_to_tell_who_has_a_socket_open_what_waits_is_of_whom_
     assert!(!attached && reason.contains("Operation not permitted"), "{reason}");
     assert_eq!(told, all);
 
-    // It is not accepted: no process has it open, so it is of one that has the listening socket.
+    // The connection is not accepted, so no process has it open, and it counts for one that has the listening socket.
     let mut client = lab.sender().run(|| TcpStream::connect((lab.receiver().v4, port))).unwrap();
     client.write_all(&[7; 5000]).unwrap();
     let own_name = std::fs::read_to_string("/proc/self/comm").unwrap();
     let mut names = [own_name.trim(), "tail"];
-    // Process ids begin again at some number.
+    // Process ids wrap around.
     if other.0.id() < std::process::id() {
         names.reverse();
     }
@@ -263,7 +252,7 @@ fn what_a_transparent_proxy_accepts_is_one_service() {
     for to in 2000..2020 {
         let mut client = lab.sender().run(|| TcpStream::connect((lab.receiver().v4, to))).unwrap();
         let mut accepted = proxy.accept().unwrap().0;
-        // So that there is something to show.
+        // The proxy is transparent: the local port is the one that the client connected to.
         assert_eq!(accepted.local_addr().unwrap().port(), to);
         client.write_all(&[7; 1000]).unwrap();
         accepted.read_exact(&mut [0; 1000]).unwrap();

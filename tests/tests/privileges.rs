@@ -1,4 +1,5 @@
-//! What tcpmon needs, what it gives up, and what is left to somebody who has taken over one of its threads.
+//! The privileges that tcpmon needs, those that it gives up, and what an attacker who has taken over one of its threads
+//! can still do.
 
 mod common;
 #[path = "privileges/intruder.rs"]
@@ -18,7 +19,7 @@ use tcpmon_tests::daemon::Refused;
 use tcpmon_tests::sysctl::HostSysctl;
 use tcpmon_tests::{Daemon, Lab, Page, Trace, Traffic, equal, eventually, tcpmon_binary};
 
-/// What the documentation names.
+/// The capabilities that the documentation names.
 const NEEDED: [&str; 6] = ["bpf", "perfmon", "net_admin", "sys_admin", "sys_ptrace", "syslog"];
 
 /// CAP_SYS_PTRACE and CAP_SYS_ADMIN.
@@ -70,7 +71,7 @@ fn thread(pid: u32, name: &str) -> i32 {
     *found.unwrap_or_else(|| panic!("no thread {name} in {threads:?}")).0
 }
 
-/// Starts the daemon as a user without rights, with these capabilities and no other.
+/// Starts the daemon as an unprivileged user, with these capabilities and no others.
 fn as_nobody(capabilities: &[&str]) -> Result<Daemon, Box<Refused>> {
     // That user may not be able to reach the build folder.
     let folder = tempfile::tempdir().expect("a folder");
@@ -114,7 +115,7 @@ fn what_must_come_in_time_has_the_highest_priority() {
     let daemon = Daemon::start(&[]);
     for (name, nice) in [("grower", -20), ("placer", -20), ("collector", -20), ("tcpmon", 0), ("host", 0)] {
         let tid = thread(daemon.pid(), name);
-        // But for passes, in which the collector has that of all others.
+        // Except during passes, when the collector has the same priority as everybody else.
         eventually(DEADLINE, "its priority", || {
             let stat = fs::read_to_string(format!("/proc/{}/task/{tid}/stat", daemon.pid())).expect("it runs");
             let after_name = stat.rsplit(") ").next().unwrap_or_default();
@@ -124,13 +125,13 @@ fn what_must_come_in_time_has_the_highest_priority() {
     }
 }
 
-/// The kernel gives a signal to another thread than the first if that has one already.
+/// The kernel delivers a signal to another thread if the first one already has one pending.
 #[test]
 #[expect(unsafe_code, reason = "no crate used here has tgkill")]
 fn a_signal_is_handled_whichever_thread_gets_it() {
     let daemon = Daemon::start(&[]);
     for (tid, number) in threads(daemon.pid()).into_keys().zip(1..) {
-        // SAFETY: the call has three numbers.
+        // SAFETY: the call takes only numbers.
         let sent = unsafe { libc::syscall(libc::SYS_tgkill, daemon.pid(), tid, libc::SIGHUP) };
         assert_eq!(sent, 0, "the thread {tid} is there");
         eventually(DEADLINE, "it reads its configuration again", || {
@@ -176,7 +177,7 @@ fn a_trace_gives_up_all_capabilities_but_that_to_make_room_for_sockets() {
 #[test]
 fn a_user_with_the_six_capabilities_sees_what_root_sees() {
     let _restricted = HostSysctl::set("kernel.dmesg_restrict", "1");
-    // Drops and distributions are shown once there are some: their probes are compared below.
+    // Drops and histograms are shown only once there are some. Their probes are compared below.
     let families = |page: Page| {
         let mut families = page.types;
         families.retain(|name, kind| name != "tcpmon_receive_drops_total" && kind != "histogram");
@@ -196,7 +197,7 @@ fn a_user_with_the_six_capabilities_sees_what_root_sees() {
 
 #[test]
 fn without_one_of_the_six_what_depends_on_it_is_off_and_says_so() {
-    // Somebody in another network namespace.
+    // A process in another network namespace.
     let lab = Lab::new();
     let _inside = Traffic::reader(lab.receiver()).paused().spawn();
     let _restricted = HostSysctl::set("kernel.dmesg_restrict", "1");
@@ -210,7 +211,7 @@ fn without_one_of_the_six_what_depends_on_it_is_off_and_says_so() {
         let differ: BTreeSet<&str> =
             told.iter().filter(|(name, state)| complete[*name] != **state).map(|(name, _)| name.as_str()).collect();
         let expected: &[&str] = match missing {
-            // Each includes what these three allow.
+            // CAP_SYS_ADMIN includes what these three allow.
             "bpf" | "perfmon" | "net_admin" => &[],
             "sys_admin" | "sys_ptrace" => &["network_namespaces"],
             "syslog" if sys_admin_reads_the_kernel_log() => &[],
@@ -291,7 +292,7 @@ fn an_intruder_cannot_load_write_start_or_connect() {
     let has_landlock = has_landlock();
     for name in ["tcpmon", "collector", "host", "grower", "placer"] {
         let intruder = Intruder::in_thread(thread(daemon.pid(), name));
-        // What it may do shows that the attempts are real.
+        // A call that is allowed succeeds, which shows that the attempts are real.
         let pid = intruder.call(libc::SYS_getpid, &[]);
         assert_eq!(pid, Outcome::Returned(daemon.pid().into()), "{name}");
         let open = |file| intruder.call(libc::SYS_openat, &[libc::AT_FDCWD.into(), file, libc::O_RDONLY.into()]);
@@ -306,7 +307,7 @@ fn an_intruder_cannot_load_write_start_or_connect() {
             let outcome = intruder.call(number, &arguments);
             assert_eq!(outcome, Outcome::Refused, "{name}: system call {number}{arguments:?}");
         }
-        // Only two threads create maps (BPF_MAP_CREATE), and these attributes are none.
+        // Only two threads may create maps (BPF_MAP_CREATE). These attributes are not valid ones.
         let creates = intruder.call(libc::SYS_bpf, &[0.into(), 0.into(), 0.into()]);
         assert_eq!(creates != Outcome::Refused, grows, "{name}: {creates:?}");
         let unknown = intruder.call(libc::SYS_clone3, &[0.into(), 0.into()]);
@@ -340,7 +341,7 @@ fn a_call_that_is_not_allowed_ends_the_daemon_with_a_message() {
 
 #[test]
 fn a_call_that_the_sandbox_does_not_know_fails_as_on_a_kernel_without_it_and_is_said_once() {
-    // No kernel has it.
+    // No kernel has this system call.
     const UNKNOWN: i64 = 999;
     let daemon = Daemon::start(&[]);
     for _ in 0..2 {

@@ -318,7 +318,7 @@ fn every_segment_is_counted_once_with_the_fill_that_it_met() {
     let fill = |socket: &truth::Socket| f64::from(socket.rmem) / f64::from(socket.rcvbuf);
     let mut before = connection(&lab, &reader).unwrap();
     let (mut least, mut most) = (0.0, 0.0);
-    // Each message fits in one segment, and finds the buffer as inet_diag shows it at rest before. A segment that is
+    // Each message fits in one segment, and finds the buffer as inet_diag showed it at rest before. A segment that is
     // sent twice (because the acknowledgement is late) finds it as it is before or after.
     for bytes in [1, 1_400, 700, 1_000].repeat(12) {
         assert_eq!(sender.send(bytes), bytes);
@@ -337,7 +337,7 @@ fn every_segment_is_counted_once_with_the_fill_that_it_met() {
     };
     let (page, segments) = eventually(DEADLINE, "nothing comes any more", last);
     let (again, segments) = (f64::from(segments - before.info.data_segs_in), f64::from(segments));
-    assert!(segments >= 48.0);
+    assert!(segments >= 48.0, "{segments}");
     let value = |name: &str| page.value(name, &labels);
     assert_eq!(value("tcpmon_receive_segments_total"), Some(segments));
     assert_eq!(value("tcpmon_receive_buffer_fill_ratio_count"), Some(segments));
@@ -371,7 +371,7 @@ fn data_that_come_with_the_handshake_are_segments_that_found_an_empty_buffer() {
         for family in ["tcpmon_receive_segments_total", "tcpmon_receive_buffer_fill_ratio_count"] {
             assert_eq!(page.value(family, &labels), Some(by_kernel), "{comm}: {family}");
         }
-        assert!(by_kernel >= CONNECTIONS as f64);
+        assert!(by_kernel >= CONNECTIONS as f64, "{by_kernel}");
     }
 }
 

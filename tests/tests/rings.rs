@@ -20,6 +20,8 @@ const ALERTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../dashboards/alerts.
 
 /// As many frames as arrive in two seconds; the emulated CPUs process about half of them.
 const FRAMES: u32 = 150_000;
+/// Bytes of a jumbo frame.
+const JUMBO: u16 = 8_900;
 /// If nothing has arrived for this long, the flood is over.
 const QUIET: Duration = Duration::from_secs(1);
 
@@ -60,12 +62,21 @@ fn a_virtio_net_that_uses_up_every_budget_does_not_overrun() {
     flooded.alerts(false);
 }
 
-/// This NIC takes three descriptors per frame. QEMU does not clear the counter when it is read, so it goes on rising.
+/// This NIC takes three descriptors of a page each per frame, and loses the frame if only one or two are left. A larger
+/// page takes the whole frame, and QEMU waits for it. QEMU does not clear the counter when it is read, so it goes on
+/// rising.
 #[test]
 fn an_e1000_with_jumbo_frames_overruns_by_what_rtnetlink_counts() {
-    let Some(flooded) = Flooded::new("e1000", FRAMES / 5, 8_900) else { return };
-    flooded.overruns_are(|nic| nic.counter("rx_missed_errors"));
-    flooded.alerts(true);
+    let Some(flooded) = Flooded::new("e1000", FRAMES / 5, JUMBO) else { return };
+    let counted = |nic: &Nic| nic.counter("rx_missed_errors");
+    if truth::page_bytes() > JUMBO.into() {
+        assert_eq!((flooded.overruns(&flooded.last), counted(&flooded.nic)), (0.0, 0));
+        flooded.report("0", 0.0);
+        flooded.alerts(false);
+    } else {
+        flooded.overruns_are(counted);
+        flooded.alerts(true);
+    }
 }
 
 /// A NIC that has been flooded, and what was seen of it.

@@ -4,8 +4,8 @@ mod common;
 
 use std::time::Duration;
 
-use common::{DEADLINE, has_two_cpus, lost};
-use tcpmon_tests::{Daemon, Lab, Traffic, emulated, eventually, many, truth};
+use common::{DEADLINE, has_two_cpus};
+use tcpmon_tests::{Daemon, Lab, Traffic, eventually, many, truth};
 
 #[test]
 fn every_byte_is_counted_when_packets_change_their_cpu() {
@@ -44,9 +44,9 @@ fn every_byte_is_counted_when_packets_change_their_cpu() {
         }
     });
     let unseen = page.value("tcpmon_lost_total", &[("what", "socket_end")]).unwrap_or(0.0);
-    assert!(unseen == 0.0 || unseen <= hidden.most() as f64, "{unseen} ends were not seen");
-    // Elsewhere, `lost` has recursions, too: RPS interrupts a CPU while programs run there.
-    if emulated::recursion_is_usual() {
-        assert_eq!(lost(&page), unseen, "{:?}", page.samples("tcpmon_lost_total"));
-    }
+    hidden.explain(unseen as u64);
+    // RPS interrupts a CPU while a program runs there, so the program may be skipped, which is counted.
+    let losses = page.samples("tcpmon_lost_total").into_iter();
+    let others = losses.filter(|loss| !loss.labels["what"].starts_with("recursion_")).map(|loss| loss.value);
+    assert_eq!(others.sum::<f64>(), unseen, "{:?}", page.samples("tcpmon_lost_total"));
 }

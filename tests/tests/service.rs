@@ -11,7 +11,7 @@ use nix::sys::ptrace;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
-use tcpmon_tests::{Daemon, Lab, Traffic};
+use tcpmon_tests::{Daemon, Killed, Lab, Traffic};
 
 #[test]
 fn systemd_is_told_when_it_answers_and_when_it_ends() {
@@ -19,8 +19,8 @@ fn systemd_is_told_when_it_answers_and_when_it_ends() {
     let path = directory.path().join("notify");
     let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
     socket.set_read_timeout(Some(common::DEADLINE)).unwrap();
-    let mut child =
-        tcpmon(&["daemon", "--web.listen-address", "127.0.0.1:0"]).env("NOTIFY_SOCKET", &path).spawn().unwrap();
+    let mut command = tcpmon(&["daemon", "--web.listen-address", "127.0.0.1:0"]);
+    let mut child = Killed(command.env("NOTIFY_SOCKET", &path).spawn().unwrap());
     let told = || {
         let mut buffer = [0; 100];
         let length = socket.recv(&mut buffer).expect("tcpmon notifies in time");
@@ -35,7 +35,7 @@ fn systemd_is_told_when_it_answers_and_when_it_ends() {
 
 /// A daemon that reports its state to systemd.
 struct Notifying {
-    daemon: std::process::Child,
+    daemon: Killed,
     socket: std::os::unix::net::UnixDatagram,
     _directory: tempfile::TempDir,
 }
@@ -51,7 +51,7 @@ impl Notifying {
         if let Some(interval) = watchdog {
             command.env("WATCHDOG_USEC", interval.as_micros().to_string());
         }
-        let daemon = command.spawn().expect("tcpmon can be started");
+        let daemon = Killed(command.spawn().expect("tcpmon can be started"));
         Self { daemon, socket, _directory: directory }
     }
 
@@ -63,13 +63,6 @@ impl Notifying {
 
     fn signal(&self, signal: Signal) {
         nix::sys::signal::kill(Pid::from_raw(self.daemon.id().cast_signed()), signal).expect("it runs");
-    }
-}
-
-impl Drop for Notifying {
-    fn drop(&mut self) {
-        drop(self.daemon.kill());
-        drop(self.daemon.wait());
     }
 }
 

@@ -18,12 +18,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use aya::maps::{Array, Map, MapData, MapInfo};
 use common::{DEADLINE, lost, sender, sources_and_probes};
 use intruder::{Intruder, Outcome};
 use socket2::{Domain, SockRef, Socket, Type};
+use tcpmon_common::socket::{SOCKET_FINAL, SOCKET_UNLISTED, SocketState};
 use tcpmon_common::store::{BUCKET, CROWDED, bucket, buckets_log2};
+use tcpmon_tests::refusal::BPF_PROG_TEST_RUN;
 use tcpmon_tests::traffic::Threads;
-use tcpmon_tests::{Daemon, Lab, Page, Traffic, emulated, eventually, fewer, many, truth};
+use tcpmon_tests::{Daemon, Lab, Page, Traffic, eventually, fewer, many, truth};
 
 /// Bytes received and read for this service.
 fn of_service(page: &Page, service: &str) -> [f64; 2] {
@@ -36,7 +39,7 @@ fn of_service(page: &Page, service: &str) -> [f64; 2] {
 #[track_caller]
 fn nothing_lost(page: &Page, hidden: &truth::HiddenEnds) {
     let unseen = page.value("tcpmon_lost_total", &[("what", "socket_end")]).unwrap();
-    assert!(unseen == 0.0 || unseen <= hidden.most() as f64, "{unseen} ends were not seen");
+    hidden.explain(unseen as u64);
     assert_eq!(lost(page), unseen, "{:?}", page.samples("tcpmon_lost_total"));
 }
 
@@ -293,15 +296,11 @@ fn a_daemon_that_is_stopped_for_half_a_minute_under_two_thousand_connections_a_s
         let adding = open_maps() - open_before;
         if room > states && adding == 0 { Ok(()) } else { Err(format!("{room} of {states} states, {adding} arrays")) }
     });
-    let before = clients.so_far();
-    daemon.stopped_while(|| wait_for(&clients, Duration::from_secs(stopped), 0));
-    let meanwhile = clients.so_far() - before;
+    let enough = clients.so_far() + (rate * stopped as f64) as u64;
+    daemon.stopped_while(|| wait_for(&clients, Duration::from_secs(stopped), enough));
     let connections = clients.finish();
     counted(&daemon, &[("local:7410", connections * EACH_WAY), ("remote:7410", connections * EACH_WAY)]);
     nothing_lost(&daemon.scrape(), &hidden);
-    // Otherwise this shows nothing.
-    let enough = 0.5 * rate * stopped as f64;
-    assert!(meanwhile as f64 > enough || emulated::clients_may_lag(), "{meanwhile} connections");
 }
 
 #[test]
@@ -339,14 +338,14 @@ fn as_many_connections_are_begun_ended_and_counted_as_three_clients_make_at_full
         if by_programs == by_kernel && enough { Ok(()) } else { Err(format!("{by_programs} {by_kernel}")) }
     });
     nothing_lost(&daemon.scrape(), &hidden);
-    eventually(DEADLINE, "their states are free again", || {
+    eventually(DEADLINE, "each of them has ended, and their states are free again", || {
         let page = daemon.scrape();
-        let in_use = page.value("tcpmon_map_entries", &[("map", "sockets")])?;
+        let of_port = |service: &str, port| page.sum("tcpmon_sockets", &[("service", &format!("{service}:{port}"))]);
+        let open: f64 = ports.iter().map(|port| of_port("local", port) + of_port("remote", port)).sum();
+        let in_use = page.value("tcpmon_map_entries", &[("map", "sockets")]).unwrap();
         let by_kernel = truth::sockets(lab.receiver()).len();
-        (in_use < 100.0).then_some(()).or_else(|| {
-            eprintln!("{in_use} states in use, {by_kernel} sockets in the lab");
-            None
-        })
+        let seen = format!("{open} are open, {in_use} states in use, {by_kernel} sockets in the lab");
+        if open == 0.0 && in_use < 100.0 { Ok(()) } else { Err(seen) }
     });
 }
 
@@ -474,13 +473,67 @@ fn an_end_that_no_program_sees_is_found_by_a_pass_with_all_that_was_received() {
     assert_eq!(lost(&page), unseen, "{:?}", page.samples("tcpmon_lost_total"));
 }
 
+/// The state of a socket as the kernel's maps have it.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+struct State(SocketState);
+
+#[expect(unsafe_code, reason = "a trait of aya for what maps have")]
+// SAFETY: it has no padding, and any bytes are one.
+unsafe impl aya::Pod for State {}
+
+/// The array with the state of the socket with this cookie, and its place there.
+fn state_of(cookie: u64) -> Option<(Array<MapData, State>, u32)> {
+    let is_array =
+        |map: &MapInfo| map.name_as_str() == Some("STATES") && map.value_size() as usize == size_of::<SocketState>();
+    let mut arrays = aya::maps::loaded_maps().flatten().filter(is_array);
+    arrays.find_map(|map| {
+        let states = Array::try_from(Map::Array(MapData::from_id(map.id()).unwrap())).unwrap();
+        let has_cookie = |index: &u32| states.get(index, 0).is_ok_and(|state: State| state.0.cookie == cookie);
+        let index = (0..states.len()).find(has_cookie)?;
+        Some((states, index))
+    })
+}
+
+/// An end has no place in the list of ends if other CPUs change the head of the list each time before this one can,
+/// which no test can bring about.
+#[test]
+fn an_end_that_had_no_place_in_the_list_is_taken_by_the_next_pass() {
+    for refused in [None, Some(BPF_PROG_TEST_RUN)] {
+        let lab = Lab::new();
+        let daemon = refused.map_or_else(|| Daemon::start(&[]), |command| refusing(command).unwrap());
+        let listener = listen(&lab, 7_445);
+        let client = connect(&lab, 7_445);
+        let server = listener.accept().unwrap().0;
+        transfer(&server, &client, 1_000);
+        transfer(&client, &server, 300);
+        let expected = [("remote:7445", 1_000), ("local:7445", 300)];
+        let open = || {
+            let page = daemon.scrape();
+            expected.map(|(service, _)| page.sum("tcpmon_sockets", &[("service", service)]))
+        };
+        counted(&daemon, &expected);
+        assert_eq!(open(), [1.0, 1.0]);
+        let cookie = SockRef::from(&client).cookie().unwrap();
+        let (mut states, index) = state_of(cookie).unwrap();
+        let mut state = states.get(&index, 0).unwrap();
+        state.0.flags |= SOCKET_FINAL | SOCKET_UNLISTED;
+        states.set(index, state, 0).unwrap();
+        eventually(DEADLINE, "the end is counted and its state is free", || {
+            let seen = (open(), state_of(cookie).is_some());
+            if seen == ([0.0, 1.0], false) { Ok(()) } else { Err(format!("{seen:?}")) }
+        });
+        counted(&daemon, &expected);
+        assert_eq!(lost(&daemon.scrape()), 0.0);
+    }
+}
+
 /// A daemon for which bpf(2) refuses a command, as a hardened kernel does.
 fn refusing(command: u64) -> Result<Daemon, tcpmon_tests::Refused> {
     Daemon::try_start_refusing(command, &[])
 }
 
 /// `enum bpf_cmd`.
-const BPF_PROG_TEST_RUN: u64 = 10;
 const BPF_MAP_UPDATE_BATCH: u64 = 26;
 const BPF_ITER_CREATE: u64 = 33;
 
@@ -518,18 +571,23 @@ fn where_the_kernel_runs_no_program_for_user_space_all_is_as_of_the_last_event_a
     let sockets = |page: &Page| page.sum("tcpmon_sockets", &[("service", "local:7430")]);
     assert_eq!((of_service(&page, "local:7430"), sockets(&page)), ([50_000.0; 2], 1.0));
     // What waits is seen up to the last segment but one.
-    for _ in 0..3 {
+    let segments = [1, 2, 3].map(|sent| {
         (&client).write_all(&[0; 700]).unwrap();
-        let expected = || {
+        eventually(DEADLINE, "the segment waits, and its ACK has brought a window", || {
             let sockets = truth::sockets(lab.receiver());
-            let socket =
-                sockets.iter().find(|socket| socket.local == server.local_addr().unwrap() && socket.recv_q > 0);
-            socket.is_some_and(|socket| socket.recv_q % 700 == 0)
-        };
-        eventually(DEADLINE, "the segment is here", expected);
-    }
-    let queued = daemon.scrape().sum("tcpmon_receive_queue_bytes", &[("service", "local:7430")]);
-    assert_eq!(queued, 1_400.0);
+            let ends = |stream: &TcpStream| (stream.local_addr().unwrap(), stream.peer_addr().unwrap());
+            let of = |stream| sockets.iter().find(|socket| (socket.local, socket.remote) == ends(stream));
+            let (client, server) = (of(&client)?, of(&server)?);
+            (server.recv_q == sent * 700 && client.info.unacked == 0).then(|| server.clone())
+        })
+    });
+    let page = daemon.scrape();
+    let of_page = |name: &str| page.sum(&format!("tcpmon_receive_{name}_bytes"), &[("service", "local:7430")]);
+    let last_but_one = &segments[1];
+    // Before 6.2, the kernel does not say the window.
+    let window = last_but_one.info.rcv_wnd.map_or_else(|| of_page("window").max(1.0), f64::from);
+    let expected = [1_400.0, last_but_one.rmem.into(), last_but_one.rcvbuf.into(), window];
+    assert_eq!(["queue", "buffer_used", "buffer_limit", "window"].map(of_page), expected);
     // After a reset, what is unread can still be read, but the reader holds up nobody.
     SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
     drop(client);

@@ -196,7 +196,8 @@ fn an_exited_reader_ends_its_last_timeslice_as_exited() {
     eventually(DEADLINE, "eight readers have exited", || {
         let page = daemon.scrape();
         let seen = page.sum("tcpmon_timeslices_total", &exited);
-        // Where programs can be preempted, all reads of a thread may fall into such a time. They are counted as lost.
+        // Where programs can be preempted, all reads of a thread may come while one is preempted. They are counted as
+        // lost.
         let lost = page.sum("tcpmon_lost_total", &[("what", "recursion_tcp_rcv_space_adjust")]);
         if seen <= 8.0 && seen + lost >= 8.0 { Ok(()) } else { Err(format!("{seen}, {lost} reads lost")) }
     });

@@ -12,6 +12,7 @@ use common::{DEADLINE, queued, run, sender, tcpmon};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use tcpmon_tests::refusal::{self, BPF_PROG_TEST_RUN};
 use tcpmon_tests::tmux::Tmux;
 use tcpmon_tests::traffic::{Between, Call, Reader};
 use tcpmon_tests::{Browser, Daemon, Lab, Traffic, clock, eventually, tcpmon_binary, truth};
@@ -176,6 +177,16 @@ fn a_daemon_gives_the_same_rows_without_privileges() {
     assert!(daemon.stop().success());
     let (code, error) = run(tcpmon(&["top", "--once", "--daemon", socket]).stdin(Stdio::null()));
     assert!(code == Some(1) && error.contains("no daemon listens at"), "{code:?} {error}");
+}
+
+#[test]
+fn where_the_kernel_runs_no_program_for_user_space_the_row_is_as_right() {
+    let lab = Lab::new();
+    let (reader, _sender) = slow_reader(&lab);
+    let mut refused = tcpmon(&[]);
+    refusal::refuse(&mut refused, BPF_PROG_TEST_RUN);
+    let row = row_of(&reader, &mut refused, &["--own"], 2);
+    assert_eq!(row["limited_by"], "application", "{row}");
 }
 
 /// The daemon forgets what nobody has asked for in ten seconds.

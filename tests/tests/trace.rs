@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use common::{DEADLINE, has_two_cpus, queued, sender, sleeps};
 use serde_json::Value;
+use tcpmon_tests::refusal::BPF_PROG_TEST_RUN;
 use tcpmon_tests::trace::Traced;
 use tcpmon_tests::traffic::plan::BurstPlan;
 use tcpmon_tests::traffic::{Between, Running, Threads};
@@ -16,8 +17,19 @@ fn slices(traced: &Traced) -> Vec<&Value> {
     traced.records.iter().filter(|record| record["type"] == "timeslice").collect()
 }
 
+fn number(line: &Value, key: &str) -> u64 {
+    line[key].as_u64().unwrap_or_else(|| panic!("{key} in {line}"))
+}
+
 fn sum(slices: &[&Value], key: &str) -> u64 {
-    slices.iter().map(|slice| slice[key].as_u64().unwrap_or_else(|| panic!("{key} in {slice}"))).sum()
+    slices.iter().map(|slice| number(slice, key)).sum()
+}
+
+/// Time between two timeslices that is in no record, ns: there were others between them; or the kernel has hidden the
+/// switch to the thread (docs/performance.md), and the hypervisor took a part of the timeslice.
+fn unrecorded(previous: &Value, slice: &Value) -> u64 {
+    let recorded = number(previous, "deactivated_ns") + number(slice, "wait_ns") + number(slice, "sleep_ns");
+    number(slice, "activated_ns").saturating_sub(recorded)
 }
 
 #[test]
@@ -55,6 +67,30 @@ fn a_trace_of_one_process_has_its_bytes_its_header_and_its_trailer() {
         assert_eq!(slice["activation_queued_bytes"], *bytes, "{slice}");
     }
     reader.resume();
+}
+
+#[test]
+fn where_the_kernel_runs_no_program_for_user_space_a_trace_has_all_bytes() {
+    let lab = Lab::new();
+    let reader = Traffic::reader(lab.receiver()).comm("traced").paused().spawn();
+    let trace = Trace::start_refusing(BPF_PROG_TEST_RUN, &["--pid", &reader.pid().to_string()]);
+    let sender = sender(&lab, &reader).paused().spawn();
+    let bytes = [1000, 20_000];
+    for bytes in bytes {
+        assert_eq!(sender.send(bytes), bytes);
+        eventually(DEADLINE, "the bytes wait", || queued(&lab, &reader, bytes as u32));
+        assert_eq!(reader.read(bytes), bytes);
+    }
+    let traced = trace.stop();
+    reader.resume();
+    let trailer = traced.records.last().unwrap();
+    assert!(lost_only_what_interrupts(trailer), "{} {trailer}", traced.stderr);
+    let [socket] = totals(&traced, "socket")[..] else { panic!("{:?}", traced.records) };
+    let (read, recorded) = (number(socket, "read_bytes"), sum(&slices(&traced), "read_bytes"));
+    assert_eq!(number(socket, "timeslices_read_bytes"), recorded, "{socket}");
+    let sent: u64 = bytes.iter().sum();
+    assert!(read == sent || number(&trailer["lost"], "recursion_tcp_rcv_space_adjust") > 0, "{socket} {trailer}");
+    assert!(recorded == sent || trailer["complete"] == false, "{recorded} of {sent} bytes in records, {trailer}");
 }
 
 #[test]
@@ -235,27 +271,43 @@ fn times_of_a_trace_add_up_to_those_of_schedstat() {
     // The sender sends as fast as it can: the reader always has something to do, and half a CPU to do it with.
     let sender = sender(&lab, &reader).cpu(1).spawn();
     eventually(DEADLINE, "the first records", || trace.records().len() > 10);
-    let look = || (truth::task_times(reader.pid(), reader.pid()), clock::monotonic_ns());
+    // At a moment between two others.
+    let look = || {
+        let since = clock::monotonic_ns();
+        (since, truth::task_times(reader.pid(), reader.pid()), clock::monotonic_ns())
+    };
     let before = look();
     let after = eventually(3 * DEADLINE, "the reader has run and waited for a while", || {
         let now = look();
         // Long compared with one timeslice at each end.
         let enough = |now: Duration, before: Duration| now - before > Duration::from_nanos(slowly(1_000_000_000));
-        (enough(now.0.running, before.0.running) && enough(now.0.waiting, before.0.waiting)).then_some(now)
+        (enough(now.1.running, before.1.running) && enough(now.1.waiting, before.1.waiting)).then_some(now)
+    });
+    eventually(DEADLINE, "the timeslice of the last look has ended", || {
+        trace.records().last().and_then(|line| line["deactivated_ns"].as_u64()).is_some_and(|ended| ended > after.2)
     });
     sender.finish();
     reader.wait();
     let traced = trace.stop();
-    let slices: Vec<&Value> = slices(&traced)
-        .into_iter()
-        .filter(|slice| (before.1..after.1).contains(&slice["deactivated_ns"].as_u64().unwrap()))
-        .collect();
-    // A timeslice at each end is counted either completely or not at all.
+    let slices = slices(&traced);
+    let pairs = || slices.iter().zip(&slices[1..]);
     for (key, truth) in
-        [("on_cpu_ns", after.0.running - before.0.running), ("wait_ns", after.0.waiting - before.0.waiting)]
+        [("on_cpu_ns", after.1.running - before.1.running), ("wait_ns", after.1.waiting - before.1.waiting)]
     {
-        let (seen, truth) = (sum(&slices, key) as f64 / 1e9, truth.as_secs_f64());
-        assert!((seen - truth).abs() <= 0.05 * truth, "{key}: tcpmon {seen} s, schedstat {truth} s");
+        // The kernel adds what a record has after the end of the timeslice before it, and before its own end. What it
+        // had added of those that lie across a look is not known.
+        let (mut least, mut most) = (0, 0);
+        for (previous, slice) in pairs() {
+            let (since, until) = (number(previous, "deactivated_ns"), number(slice, "deactivated_ns"));
+            if before.2 <= since && until <= after.0 {
+                least += number(slice, key);
+            }
+            if before.0 <= until && since <= after.2 {
+                most += number(slice, key) + unrecorded(previous, slice);
+            }
+        }
+        let truth = truth.as_nanos() as u64;
+        assert!((least..=most).contains(&truth), "{key}: tcpmon {least} to {most} ns, schedstat {truth} ns");
     }
 }
 
@@ -326,7 +378,8 @@ fn totals_are_exact_whatever_the_timeslices_lose() {
     let lab = Lab::new();
     let looping = Traffic::reader(lab.receiver()).comm("lossy").threads(Threads::Epoll).chunk(500);
     let reader = looping.connections(FLOWS).spawn();
-    let trace = Trace::start(&["--pid", &reader.pid().to_string(), "--ring-bytes", "4096"]);
+    let (pid, page) = (reader.pid().to_string(), truth::page_bytes().to_string());
+    let trace = Trace::start(&["--pid", &pid, "--ring-bytes", &page]);
     let sending = sender(&lab, &reader).flows(FLOWS).paused().spawn();
     assert_eq!(sending.send(BYTES), FLOWS * BYTES);
     eventually(DEADLINE, "all is read", || reader.report().bytes == FLOWS * BYTES);

@@ -16,7 +16,7 @@ fn no_program_takes_the_verifier_over_a_tenth_more_than_recorded() {
     for row in &measured {
         report::line("verifier", &verifier::line(row));
     }
-    // They are accepted as they are.
+    // While recording, all counts are accepted as they are.
     if report::is_recording() {
         return;
     }
@@ -56,7 +56,7 @@ fn a_broken_line_of_the_file_is_named() {
     }
 }
 
-/// Everything that is wrong, one sentence each.
+/// Everything that is wrong, one sentence per fault.
 fn compare(measured: &[Row], recorded: &[Row]) -> Vec<String> {
     let kernel = measured.first().map_or("", |row| row.kernel.as_str());
     if !recorded.iter().any(|row| row.kernel == kernel) {

@@ -17,7 +17,7 @@ pub enum Arch {
 }
 
 impl Arch {
-    /// Debian's name of it, which is also that of container images.
+    /// Debian's name for it, which container images use, too.
     pub fn debian(self) -> &'static str {
         match self {
             Self::X86_64 => "amd64",
@@ -33,7 +33,7 @@ impl Arch {
         }
     }
 
-    /// Rust's name of Linux with glibc on it.
+    /// Rust's name for Linux with glibc on it.
     pub fn target(self) -> String {
         format!("{}-unknown-linux-gnu", self.gnu())
     }
@@ -69,20 +69,21 @@ impl Arch {
         target.join("dist/tcpmon")
     }
 
-    /// QEMU with a machine of this architecture: without devices, but with the port for the results as `results`.
+    /// QEMU with a machine of this architecture that has no devices except the port for the results, named `results`.
     ///
     /// Software emulation everywhere, so that a run means the same on every host. One thread for all CPUs: with one
     /// thread per CPU, QEMU 7.2 lets a CPU hit a breakpoint that another CPU has just removed while it patched a static
     /// key, and the guest's kernel dies of `int3` (seen once in `__schedule`, at the tracepoint).
     pub fn qemu(self) -> Command {
         let (program, machine): (_, &[&str]) = match self {
+            // In software, `rep movsb` copies byte by byte, and a fifth level of page tables is one more to walk.
             Self::X86_64 => (
                 "qemu-system-x86_64",
                 &[
                     "-machine",
                     "pc",
                     "-cpu",
-                    "max",
+                    "max,-erms,-fsrm,-la57",
                     "-device",
                     "isa-debug-exit,iobase=0xf4,iosize=0x04",
                     "-serial",
@@ -91,7 +92,7 @@ impl Arch {
                     "chardev:results",
                 ],
             ),
-            // The QARMA5 of pointer authentication is slow in software.
+            // QARMA5, the usual algorithm of pointer authentication, is slow in software.
             Self::Arm64 => (
                 "qemu-system-aarch64",
                 &[
@@ -106,7 +107,7 @@ impl Arch {
                 ],
             ),
         };
-        // It ends when the thread ends that started it, however that comes.
+        // QEMU is killed when the thread that started it ends, for whatever reason.
         let mut qemu = Command::new("setpriv");
         qemu.args(["--pdeathsig", "KILL", program]);
         qemu.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]).args(machine);

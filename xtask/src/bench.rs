@@ -1,6 +1,6 @@
-//! Programs of the tests: `cargo xtask bench` measures what tcpmon costs on this host, `cargo xtask lab` runs the
-//! papers' experiments again, and `cargo xtask soak` runs tcpmon under everything at once. `docs/performance.md` and
-//! `docs/lab.md` have method and results.
+//! Programs of the tests: `cargo xtask bench` measures what tcpmon costs on this host, `cargo xtask lab` repeats the
+//! papers' experiments, and `cargo xtask soak` stress tests tcpmon. `docs/performance.md` and `docs/lab.md` have the
+//! method and the results.
 
 use std::{ffi::OsString, os::unix::process::CommandExt as _, process::Command};
 
@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result};
 
 use crate::{arch::Arch, build, process, setup, workspace};
 
-/// Builds the binary that is packed and the tests' programs, and then execs one of these, so that Ctrl-C and the exit
-/// status are its own.
+/// Builds the binary that is packed and the tests' programs, then execs one of these programs, so that Ctrl-C and the
+/// exit status are its own.
 pub fn exec(name: &str, arguments: &[OsString]) -> Result<()> {
     setup::run()?;
     setup::test_packages()?;

@@ -1,4 +1,4 @@
-//! Reads a kernel's BTF from a file of any of the forms in which it is found.
+//! Reads a kernel's BTF from a file in any of the usual forms.
 
 use std::{fs, path::Path, process::Command};
 

@@ -2,7 +2,8 @@
 
 use std::{env, ffi::OsStr, path::PathBuf, process::Command};
 
-use anyhow::{Error, Result};
+use anyhow::{Error, Result, ensure};
+use cargo_metadata::{Artifact, Message};
 
 use tcpmon_build::Toolkit;
 
@@ -26,28 +27,55 @@ pub fn run(release: bool) -> Result<()> {
 /// Builds the binary that is run from the checkout, the same that plain `cargo build --release` builds, and returns its
 /// path. `tcpmon-daemon/build.rs` compiles the eBPF object and embeds it.
 pub fn release() -> Result<PathBuf> {
-    Ok(build_release(&["tcpmon-daemon"], &["tcpmon"])?.join("tcpmon"))
+    Ok(build_release(&["tcpmon-daemon"], &["tcpmon"], &[])?.join("tcpmon"))
+}
+
+/// The same with all features: what the tests run. Plain cargo must find nothing left to build, or everybody who calls
+/// it in turn with xtask would build twice.
+pub fn release_with_all_features() -> Result<PathBuf> {
+    let features = ["--features", "full"];
+    let folder = build_release(&["tcpmon-daemon"], &["tcpmon"], &features)?;
+    let mut plain = workspace::cargo();
+    plain.args(["build", "--release"]).args(DAEMON).args(features).arg("--message-format=json-render-diagnostics");
+    let messages = process::output(&mut plain)?;
+    let messages = Message::parse_stream(messages.as_bytes()).collect::<Result<Vec<_>, _>>()?;
+    let built: Vec<&str> = messages.iter().filter_map(built_again).collect();
+    ensure!(built.is_empty(), "plain cargo has built again what xtask had built: {}", built.join(", "));
+    Ok(folder.join("tcpmon"))
+}
+
+/// What cargo has built, if it was not there.
+fn built_again(message: &Message) -> Option<&str> {
+    match message {
+        Message::CompilerArtifact(Artifact { fresh: false, target, .. }) => Some(target.name.as_str()),
+        _ => None,
+    }
 }
 
 /// Builds programs of the tests as well, with the libraries of the binary that is run from the checkout; returns their
 /// folder.
 pub fn release_with(programs: &[&str]) -> Result<PathBuf> {
-    build_release(&["tcpmon-daemon", "tcpmon-tests"], &[&["tcpmon"], programs].concat())
+    build_release(&["tcpmon-daemon", "tcpmon-tests"], &[&["tcpmon"], programs].concat(), &[])
 }
 
-fn build_release(packages: &[&str], programs: &[&str]) -> Result<PathBuf> {
+/// Downloads the libraries that `cargo tree` shows with these arguments, so that no build writes a line for each of two
+/// hundred.
+pub fn download(of: &[&str]) -> Result<()> {
+    let mut tree = workspace::cargo();
+    step("download of the libraries", || process::output(tree.args(["tree", "--quiet"]).args(of)).map(drop))
+}
+
+fn build_release(packages: &[&str], programs: &[&str], features: &[&str]) -> Result<PathBuf> {
     let packages: Vec<_> = packages.iter().flat_map(|package| ["--package", package]).collect();
     let programs = programs.iter().flat_map(|program| ["--bin", program]);
-    step("download of the libraries", || {
-        // `cargo build` would write a line for each of two hundred.
-        let tree = ["tree", "--quiet", "--edges", "normal,build"];
-        process::output(workspace::cargo().args(tree).args(&packages))
-    })?;
-    step("build", || process::run(workspace::cargo().args(["build", "--release"]).args(&packages).args(programs)))?;
+    download(&[&["--edges", "normal,build"], &packages[..]].concat())?;
+    let mut cargo = workspace::cargo();
+    cargo.args(["build", "--release"]).args(&packages).args(programs).args(features);
+    step("build", || process::run(&mut cargo))?;
     Ok(workspace::target().join("release"))
 }
 
-/// Builds the binary that is tested, measured and packed, and returns its path. It has the same bytes wherever the
+/// Builds the binary that is measured and packed, and returns its path. It has the same bytes wherever the
 /// checkout is.
 pub fn dist(arch: Arch) -> Result<PathBuf> {
     let flags = toolkit()?.remap_paths().join(OsStr::new("\x1f"));

@@ -5,9 +5,9 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 
 use crate::{
-    architecture, build, figures, process,
+    architecture, build, docs, figures, process,
     process::step,
-    setup, text,
+    release, setup, text,
     workspace::{self, HOST_PACKAGES},
 };
 
@@ -33,7 +33,9 @@ pub fn text_only() -> Result<()> {
         text::check()
     })?;
     step("architecture", architecture::check)?;
-    step("figures", figures::check)
+    step("figures", figures::check)?;
+    step("versions", release::versions)?;
+    step("links", docs::check)
 }
 
 /// The checks that compile the workspace, for minutes.
@@ -47,7 +49,7 @@ pub fn compiled() -> Result<()> {
         ]))
     })?;
     step("clippy of tcpmon without its features", || {
-        // The workspace's other crates want all of them.
+        // Without the workspace's other crates, which enable all features.
         let parts = ["--package", "tcpmon-daemon", "--package", "tcpmon-trace", "--lib", "--bins"];
         process::run(workspace::cargo().arg("clippy").args(parts).args(["--", "-D", "warnings"]))
     })?;
@@ -55,7 +57,7 @@ pub fn compiled() -> Result<()> {
         process::run(build::toolkit()?.cargo("clippy", build::host_arch()).args(["--", "-D", "warnings"]))
     })?;
     step("dependencies", || {
-        let mut deny = Command::new(setup::cargo_deny()?);
+        let mut deny = Command::new(setup::CARGO_DENY.ensure()?);
         let rules = ["--workspace", "--locked", "check", "bans", "licenses", "sources"];
         process::run(deny.current_dir(workspace::root()).args(rules))
     })?;

@@ -18,13 +18,13 @@ pub struct Args {
     /// Write nothing; check the dashboards, the alert rules and their tests
     #[arg(long)]
     check: bool,
-    /// Also run two minutes of traffic, and draw the dashboards in this folder as they show it (needs root)
+    /// Also run two minutes of traffic, and write pictures of the dashboards that show it to this folder (needs root)
     #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "target/dashboards/pictures")]
     pictures: Option<PathBuf>,
 }
 
 impl Args {
-    /// As part of all tests.
+    /// The arguments of a run as part of all tests.
     pub const CHECK: Self = Self { check: true, pictures: None };
 }
 

@@ -1,4 +1,4 @@
-//! `cargo xtask drift`: reports which of the things that tcpmon relies on are different in another kernel.
+//! `cargo xtask drift`: reports what tcpmon relies on that is different in another kernel.
 //!
 //! A field at another offset is not drift, because offsets are looked up at the start. A field that is gone, has
 //! another size or is now a bit field is drift, and so is every change of a tracepoint's arguments.
@@ -91,7 +91,7 @@ fn changes(known: &Btf<'_>, other: &Btf<'_>, expected: &str) -> Vec<String> {
     changes
 }
 
-/// Differences in what the programs would be told: what can no longer be resolved, optional or not.
+/// Fields of the layout that can no longer be resolved, optional or not.
 fn resolved(known: &Btf<'_>, other: &Btf<'_>) -> Vec<String> {
     let absent = |btf| -> Result<BTreeSet<String>, String> {
         let layout = layout::resolve(btf).map_err(|missing| format!("{missing} is missing: tcpmon would not run"))?;

@@ -1,4 +1,4 @@
-//! What cargo built, as its messages say.
+//! The executables that cargo built, according to its messages.
 
 use std::{
     path::{Path, PathBuf},

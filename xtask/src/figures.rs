@@ -21,7 +21,7 @@ const BEGIN: &str = "<!-- figure:";
 const BEGIN_END: &str = " -->";
 const END: &str = "<!-- /figure -->";
 
-/// How exact a figure is at most: the noise is larger.
+/// The most significant digits that a figure is shown with: the noise is larger than the next digit.
 const SIGNIFICANT_DIGITS: usize = 3;
 
 /// The figures of the summary by their names.
@@ -32,18 +32,18 @@ type Figures = BTreeMap<String, String>;
 struct Document {
     path: &'static str,
     text: String,
-    /// Where the one on disk has others.
+    /// The places at which the document on disk differs.
     differences: Vec<String>,
 }
 
-/// Makes sure that each figure is the one that was measured.
+/// Checks that each figure that a document quotes is the measured one.
 pub fn check() -> Result<()> {
     let differences: Vec<String> = documents()?.into_iter().flat_map(|document| document.differences).collect();
     ensure!(differences.is_empty(), "{}\nif the tables are right, run `cargo xtask figures`", differences.join("\n"));
     Ok(())
 }
 
-/// Puts the measured figures into all documents, and prints those that were others.
+/// Writes the measured figures into all documents, and prints those that differed.
 pub fn write() -> Result<()> {
     // Nothing is written if one of the documents has an error.
     for document in documents()?.iter().filter(|document| !document.differences.is_empty()) {
@@ -56,11 +56,10 @@ pub fn write() -> Result<()> {
 
 /// All documents as they should be.
 fn documents() -> Result<Vec<Document>> {
-    let read = |path| fs::read_to_string(workspace::root().join(path)).with_context(|| format!("cannot read {path}"));
-    let (measured, figures) = summarize(&read(MEASURED)?).context(MEASURED)?;
+    let (measured, figures) = summarize(&workspace::read(MEASURED)?).context(MEASURED)?;
     let mut documents = vec![measured];
     for path in QUOTING {
-        documents.push(quote(path, &read(path)?, &figures).context(path)?);
+        documents.push(quote(path, &workspace::read(path)?, &figures).context(path)?);
     }
     Ok(documents)
 }
@@ -117,8 +116,8 @@ fn measured(text: &str, table: &str, row: &[&str], column: &str) -> Result<Strin
     shown(cell, column).with_context(|| format!("{row:?} of the table `{table}`"))
 }
 
-/// A cell with its unit, without an interval. A ratio to what it is without tcpmon becomes what tcpmon adds, and less
-/// than a second becomes milliseconds.
+/// A cell with its unit, without an interval. A ratio to the baseline becomes the percentage that tcpmon adds, and a
+/// time below a second becomes milliseconds.
 fn shown(cell: &str, heading: &str) -> Result<String> {
     let (cell, heading) = (without_parentheses(cell), without_parentheses(heading));
     let (number, unit) = cell.split_once(' ').unwrap_or((cell, ""));
@@ -138,7 +137,7 @@ fn shown(cell: &str, heading: &str) -> Result<String> {
     Ok(format!("{value:.places$} {unit}"))
 }
 
-/// What stands before an interval or a remark.
+/// The text before an interval or a remark in parentheses.
 fn without_parentheses(text: &str) -> &str {
     text.split_once(" (").map_or(text, |(before, _)| before)
 }
@@ -147,7 +146,7 @@ fn without_parentheses(text: &str) -> &str {
 fn quote(path: &'static str, text: &str, figures: &Figures) -> Result<Document> {
     let mut parts = text.split(BEGIN);
     let (mut new, mut differences) = (parts.next().unwrap_or_default().to_owned(), Vec::new());
-    // Without a mark, the figures could differ again.
+    // A document without marks would not be checked.
     ensure!(text.contains(BEGIN), "it quotes no figure between {BEGIN}NAME{BEGIN_END} and {END}");
     for part in parts {
         let number = line_number(&new);

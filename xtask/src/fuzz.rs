@@ -1,5 +1,5 @@
-//! `cargo xtask fuzz`: libFuzzer on tcpmon's decoders of foreign bytes. The compiler is the stable one: what reports to
-//! libFuzzer which code ran is a pass of LLVM.
+//! `cargo xtask fuzz`: runs libFuzzer on each of tcpmon's decoders of untrusted bytes. The stable compiler is enough:
+//! an LLVM pass inserts the coverage that libFuzzer needs.
 
 use std::{
     fs,
@@ -22,21 +22,21 @@ use crate::{
 pub struct Args {
     /// Only these decoders (folders of `fuzz/corpus`) [default: all]
     decoders: Vec<String>,
-    /// Time for each decoder; as many run at once as there are CPUs
+    /// Time per decoder; one decoder runs on each CPU
     #[arg(long = "for", value_name = "TIME", default_value = "1m", value_parser = humantime::parse_duration)]
     time: Duration,
 }
 
-/// Longer bytes than this find nothing that shorter ones do not, but take longer.
+/// Longer inputs find nothing that shorter ones do not, but take longer.
 const MAX_BYTES: u32 = 16 << 10;
 
-/// A decoder, and what came of it.
+/// A decoder, and the result of fuzzing it.
 struct Fuzzed {
     decoder: String,
     executions: u64,
-    /// Files of the corpus, with those that were found.
+    /// Number of files in the corpus, including new ones.
     corpus: usize,
-    /// What libFuzzer said, if the decoder did not survive.
+    /// libFuzzer's last output, if the decoder failed.
     failure: Option<String>,
 }
 
@@ -55,13 +55,13 @@ pub fn fuzz_all(program: &Path, time: Duration) -> Result<()> {
     fuzz_each(program, names(&corpus())?, time)
 }
 
-/// What the tree has for each decoder.
+/// The corpus in the repository: a folder for each decoder.
 fn corpus() -> PathBuf {
     workspace::root().join("fuzz/corpus")
 }
 
-/// New bytes that reach other code go to `target/fuzz/corpus`, and what a decoder did not survive to
-/// `target/fuzz/found`.
+/// Fuzzes these decoders. New inputs that reach other code go to `target/fuzz/corpus`, and inputs on which a decoder
+/// failed to `target/fuzz/found`.
 fn fuzz_each(program: &Path, decoders: Vec<String>, time: Duration) -> Result<()> {
     let folder = workspace::root().join("target/fuzz");
     let found = folder.join("found");
@@ -112,7 +112,7 @@ pub fn build() -> Result<PathBuf> {
 
 fn fuzz(program: &Path, decoder: &str, own: &Path, seeds: &Path, found: &Path, time: Duration) -> Result<Fuzzed> {
     fs::create_dir_all(own)?;
-    // What else runs on this host comes first.
+    // Everything else that runs on this host comes first.
     let mut command = Command::new("nice");
     command
         .args(["-n", "19"])

@@ -11,6 +11,7 @@ mod check;
 mod dashboards;
 mod demo;
 mod dist;
+mod docs;
 mod drift;
 mod executables;
 mod figures;
@@ -18,6 +19,8 @@ mod fuzz;
 mod kubernetes;
 mod markdown;
 mod process;
+mod python;
+mod release;
 mod run;
 mod setup;
 mod test;
@@ -29,6 +32,7 @@ use std::{ffi::OsString, process::ExitCode};
 
 use anyhow::Result;
 use clap::Parser;
+use process::step;
 
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask", about = "Development commands of tcpmon")]
@@ -37,25 +41,25 @@ enum Command {
     Setup,
     /// Reduce a kernel's BTF to a fixture for the tests that resolve offsets
     BtfFixture(btf_fixture::Args),
-    /// List what changed in other kernels, given by their BTF, that tcpmon depends on
+    /// Report what changed in other kernels, given by their BTF, that affects tcpmon
     Drift(drift::Args),
-    /// Set up, build tcpmon and print the SHA-256 of its eBPF object
+    /// Run setup, build tcpmon and print the SHA-256 of its eBPF object
     Build {
         /// Build in release mode
         #[arg(long)]
         release: bool,
     },
-    /// Set up, then check the format, lints and documentation
+    /// Run setup, then check format, lints and documentation
     Check,
-    /// Set up, check, build what is packed, and run all tests, also on other kernels (needs root)
+    /// Run setup and check, build tcpmon and its packages, and run all tests, also on other kernels (needs root)
     Test(test::Args),
     /// Run the integration tests on other kernels in virtual machines (needs an otherwise idle host; takes minutes)
     Vm(vm::Args),
-    /// Put the figures of docs/performance.md where documents quote them (`check` fails if one differs)
+    /// Update the figures that documents quote from docs/performance.md (`check` fails if one differs)
     Figures,
     /// Generate the Grafana dashboards with dashboards/generate.py
     Dashboards(dashboards::Args),
-    /// Look for bytes from outside that a decoder does not survive
+    /// Fuzz each decoder of untrusted bytes
     Fuzz(fuzz::Args),
     /// Measure the cost of tcpmon (needs root and an idle host); `cargo xtask bench --help` lists the parts
     #[command(disable_help_flag = true)]
@@ -64,27 +68,31 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
-    /// Run the papers' experiments again (needs root and an idle host); `cargo xtask lab --help` lists them
+    /// Repeat the papers' experiments (needs root and an idle host); `cargo xtask lab --help` lists them
     #[command(disable_help_flag = true)]
     Lab {
         /// Arguments of the experiments
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
-    /// Run tcpmon under churn, faults and hostile clients, and check all the time that its numbers hold (needs root)
+    /// Stress test: run tcpmon under churn, faults and hostile clients, and check its numbers throughout (needs root)
     #[command(disable_help_flag = true)]
     Soak {
         /// Arguments of the run: `cargo xtask soak --help` lists them
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
-    /// Build the packages: .deb, .rpm, tarball, container image, debug information, SBOM and checksums
+    /// Build the release packages: .deb, .rpm, tarball, container image, debug information, SBOM and checksums
     Dist(dist::Args),
+    /// Check that version, changelog, documents, tag, advisories and packages of a release agree, and build and sign it
+    Release(release::Args),
+    /// Make a site with a search of the documents, in target/docs/book
+    Docs,
     /// Check the manifests in deploy/kubernetes: schemas, flags, capabilities, rules
     Kubernetes,
     /// Send ten seconds of traffic between two network namespaces and print what tcpmon reports
     Demo,
-    /// Set up, build in release mode and run tcpmon with the given arguments
+    /// Run setup, build in release mode and run tcpmon with the given arguments
     #[command(disable_help_flag = true)]
     Run {
         /// Arguments of tcpmon
@@ -109,11 +117,11 @@ fn run(command: Command) -> Result<()> {
         Command::BtfFixture(args) => btf_fixture::run(&args),
         Command::Drift(args) => drift::run(&args),
         Command::Build { release } => {
-            setup::run()?;
+            step("setup", setup::run)?;
             build::run(release)
         }
         Command::Check => {
-            setup::run()?;
+            step("setup", setup::run)?;
             check::run()
         }
         Command::Figures => figures::write(),
@@ -122,6 +130,8 @@ fn run(command: Command) -> Result<()> {
         Command::Lab { arguments } => bench::exec("experiments", &arguments),
         Command::Soak { arguments } => bench::exec("soak", &arguments),
         Command::Dist(args) => dist::run(&args),
+        Command::Docs => docs::run(),
+        Command::Release(args) => release::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Kubernetes => kubernetes::run(),
         Command::Demo => demo::run(),

@@ -1,7 +1,7 @@
 //! Runs other programs; every error names the whole command line.
 
 use std::{
-    fs, iter,
+    fs, io, iter,
     process::{Command, Output, Stdio},
     sync::{Mutex, PoisonError},
     thread,
@@ -19,14 +19,14 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Like [`run`], for what runs beside other programs: what it writes is printed when it has ended.
-pub fn run_and_then_print(command: &mut Command) -> Result<()> {
-    let Output { status, stdout, stderr } = captured(command)?;
-    eprint!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-    if !status.success() {
-        bail!("{} failed: {status}", line(command));
-    }
-    Ok(())
+/// Like [`run_for_at_most`], for what runs beside other programs: what it writes is printed when it has ended.
+pub fn run_and_then_print(command: &mut Command, limit: Duration) -> Result<()> {
+    // Not through pipes: they stay open as long as a program that it has left behind.
+    let written = tempfile::NamedTempFile::new()?;
+    let output = || Ok::<_, io::Error>(Stdio::from(written.as_file().try_clone()?));
+    let result = run_for_at_most(command.stdout(output()?).stderr(output()?), limit);
+    eprint!("{}", String::from_utf8_lossy(&fs::read(written.path())?));
+    result
 }
 
 /// From here on, this thread and the programs that it starts get only the CPU time that all others leave.
@@ -128,6 +128,16 @@ mod tests {
         assert_eq!(thread.join().expect("no panic"), "5");
         // Whoever runs the tests may have taken idle time as well.
         assert_eq!(policy(), before);
+    }
+
+    #[test]
+    fn a_program_that_is_left_behind_holds_nothing_up() {
+        let start = Instant::now();
+        let limit = Duration::from_secs(60);
+        run_and_then_print(Command::new("sh").args(["-c", "sleep 20 & exit 0"]), limit).expect("it ends well");
+        let result = run_and_then_print(Command::new("sh").args(["-c", "sleep 20 & exit 3"]), limit);
+        assert!(result.is_err_and(|error| error.to_string().contains("exit status: 3")));
+        assert!(start.elapsed() < Duration::from_secs(15));
     }
 
     #[test]

@@ -17,11 +17,11 @@ use cargo_metadata::{MetadataCommand, Target};
 
 use crate::{
     arch::Arch,
-    build, check, dashboards, dist,
+    build, check, dashboards, dist, docs,
     executables::{self, Executable},
     fuzz, kubernetes, process,
     process::step,
-    setup, vm,
+    python, setup, vm,
     workspace::{self, HOST_PACKAGES},
 };
 
@@ -29,7 +29,11 @@ use crate::{
 const SOAK: [&str; 2] = ["--for", "2m"];
 
 /// How long each decoder is fuzzed: all of them take as long as the soak.
-const FUZZ: Duration = Duration::from_secs(8);
+const FUZZ: Duration = Duration::from_secs(10);
+
+/// Time after which the tests of a file are taken to hang; the longest take three minutes. The run then goes on to its
+/// end and says which they are, instead of being ended without a word.
+const HANGS: Duration = Duration::from_secs(15 * 60);
 
 /// Integration tests that wait for most of their time, each in namespaces and with a daemon of its own. They compare
 /// neither times of this host's CPUs nor what counts the whole host, such as the group `other`: they run side by side,
@@ -46,8 +50,8 @@ pub struct Args {
     no_vm: bool,
 }
 
-/// Installs the tools, runs the checks, then runs every test with the binary that is packed. At the end, a table says
-/// how long each step took.
+/// Installs the tools, runs the checks, then runs every test: on this kernel with the release build, on others with the
+/// binary that is packed. At the end, a table says how long each step took.
 pub fn run(args: &Args) -> Result<()> {
     let result = steps(args);
     eprint!("{}", process::steps());
@@ -58,21 +62,21 @@ fn steps(args: &Args) -> Result<()> {
     step("setup", setup::run)?;
     step("test packages", setup::test_packages)?;
     check::text_only()?;
+    build::download(&["--workspace"])?;
     let downloads = || {
+        step("packages for packaging and fuzzing", || setup::dist_packages().and_then(|()| setup::fuzz_packages()))?;
         step("today's Prometheus", setup::todays_prometheus)?;
         step("programs that read traces", setup::formats)?;
         if args.no_vm { Ok(()) } else { step("kernels are fetched", || vm::fetch(&vm::Args::brief())) }
     };
-    // This build ends with minutes for one CPU.
-    let build = || step("build", || build::dist(Arch::default()));
     let ((_, tcpmon), (tests, units)) = at_once(
-        || at_once(downloads, build),
+        || at_once(downloads, build::release_with_all_features),
         || {
             let tests = step("build of the tests", || {
                 process::run(cargo_test().arg("--no-run"))?;
                 executables::tests_and_programs(Arch::default())
             })?;
-            // On the CPU that the other build leaves.
+            // What they find is told at the end.
             Ok((tests, step("unit tests", unit_tests)))
         },
     )?;
@@ -85,24 +89,33 @@ fn steps(args: &Args) -> Result<()> {
         // Both boot virtual machines, each of which takes one CPU.
         let jobs = vm::Jobs::new(None);
         let machines = || step("other kernels", || vm::machines(&vm::Args::brief(), &jobs));
-        at_once(|| jobs.beside(|| dist::run(&dist::Args::TEST)), machines).map(drop)
+        at_once(|| jobs.beside(dist::try_out), machines).map(drop)
     };
     // The tests that measure need few CPU seconds: what only needs a CPU gets what they leave.
-    let meanwhile = || {
-        process::take_idle_time()?;
+    let packed = || {
+        step("build of what is packed", || build::dist(Arch::default()))?;
+        if args.no_vm { Ok(()) } else { dist::make() }
+    };
+    let checks = || {
         all(&[
             &|| step("build of the fuzzers", fuzz::build).map(drop),
             &check::compiled,
             &|| step("dashboards and alerts", || dashboards::run(&dashboards::Args::CHECK)),
             &|| step("manifests for Kubernetes", || kubernetes::check(&tcpmon)),
+            &|| step("site of the documents", docs::run),
+            &|| step("Python package", || python::test(&tcpmon)),
         ])
+    };
+    let meanwhile = || {
+        process::take_idle_time()?;
+        at_once(packed, checks).map(drop)
     };
     let waiting = || step("tests that wait", || tests.side_by_side());
     let others = all(&[
-        &|| at_once(on_other_kernels, waiting).map(drop),
         &|| at_once(meanwhile, || step("tests that measure", || tests.one_by_one())).map(drop),
+        &|| at_once(on_other_kernels, waiting).map(drop),
         &|| tests.not_supported(),
-        &|| step("soak and fuzzing", || soak_and_fuzz(&tcpmon)),
+        &|| step("soak and fuzzing", || soak_and_fuzz(&Arch::default().dist_binary())),
     ]);
     failures([units, others].into_iter().filter_map(Result::err))
 }
@@ -193,7 +206,7 @@ impl<'a> IntegrationTests<'a> {
         let next = || left.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let lane = || {
             let tests = iter::from_fn(next);
-            let run = |test: &Executable| process::run_and_then_print(&mut self.command(test, 2));
+            let run = |test: &Executable| process::run_and_then_print(&mut self.command(test, 2), HANGS);
             failures(tests.filter_map(|test| step(&test.name, || run(test)).err()))
         };
         thread::scope(|scope| {
@@ -206,14 +219,14 @@ impl<'a> IntegrationTests<'a> {
 
     /// The others, one at a time: they measure, and there may be only two CPUs.
     fn one_by_one(&self) -> Result<()> {
-        let run = |test: &Executable| step(&test.name, || process::run(&mut self.command(test, 1)));
+        let run = |test: &Executable| step(&test.name, || process::run_for_at_most(&mut self.command(test, 1), HANGS));
         failures(self.measuring.iter().filter_map(|test| run(test).err()))
     }
 
     /// If the kernel lacks what a test is about, the test reports that instead of failing. On a host, only what the
     /// document lists may be left out.
     fn not_supported(&self) -> Result<()> {
-        let document = fs::read_to_string(workspace::root().join(vm::DOCUMENT))?;
+        let document = workspace::read(vm::DOCUMENT)?;
         let left_out = unlisted(&fs::read_to_string(&self.report)?, &document);
         ensure!(left_out.is_empty(), "{} does not list what tests left out:\n{}", vm::DOCUMENT, left_out.join("\n"));
         Ok(())
@@ -223,9 +236,8 @@ impl<'a> IntegrationTests<'a> {
 /// What tests have left out by their report, in the form of the document's list and without what it lists.
 fn unlisted(report: &str, document: &str) -> Vec<String> {
     let item = |line: &str| {
-        let (because, place) = line.strip_prefix("not-supported\t")?.split_once('\t')?;
-        let file = Path::new(place.split(':').next()?).file_stem()?.to_str()?;
-        Some(format!("- `{file}`: {because}."))
+        let (because, test) = line.strip_prefix("not-supported\t")?.split_once('\t')?;
+        Some(format!("- `{test}`: {because}."))
     };
     report.lines().filter_map(item).filter(|item| !document.lines().any(|line| line == item)).collect()
 }
@@ -236,7 +248,7 @@ mod tests {
 
     #[test]
     fn what_is_left_out_and_not_listed_is_named() {
-        let report = "not-supported\tno NIC\ttests/rings.rs:86\nverifier\tx\nnot-supported\tone CPU\ttests/cpus.rs:3\n";
-        assert_eq!(unlisted(report, "On a host:\n\n- `rings`: no NIC.\n"), ["- `cpus`: one CPU."]);
+        let report = "not-supported\tno NIC\trings::a\nverifier\tx\nnot-supported\tno NIC\trings::b\n";
+        assert_eq!(unlisted(report, "On a host:\n\n- `rings::a`: no NIC.\n"), ["- `rings::b`: no NIC."]);
     }
 }

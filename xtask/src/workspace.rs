@@ -10,6 +10,8 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
+use crate::process;
+
 /// The root folder of the workspace.
 ///
 /// The value that `cargo run` sets at run time takes precedence: two checkouts may share one target folder, and so one
@@ -17,6 +19,17 @@ use anyhow::{Context as _, Result};
 pub fn root() -> PathBuf {
     let package = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     Path::new(&package).parent().expect("xtask is a folder of the workspace").to_owned()
+}
+
+/// The text of a file, by its path from the root folder.
+pub fn read(path: impl AsRef<Path>) -> Result<String> {
+    let path = path.as_ref();
+    fs::read_to_string(root().join(path)).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// What git prints with these arguments, in the root folder.
+pub fn git(arguments: &[&str]) -> Result<String> {
+    process::output(Command::new("git").current_dir(root()).args(arguments))
 }
 
 /// Where cargo builds for the host.

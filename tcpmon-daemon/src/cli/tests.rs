@@ -72,7 +72,7 @@ fn flags_override_the_config_file() {
     assert!(!settings.cgroup_label);
     assert_eq!(settings.pin, ["b"]);
     assert_eq!(settings.group_ttl, Duration::from_secs(90));
-    assert_eq!(settings.log.format, LogFormat::Json);
+    assert_eq!(settings.log.format, crate::config::LogFormat::Json);
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn without_flags_the_defaults_apply_and_each_flag_is_applied() {
     assert_eq!(config.ephemeral_ports, ["50000-51000", "7-7"]);
     assert_eq!((config.max_sockets, config.max_readers), (2048, 5));
     assert_eq!((config.max_drop_entries, config.ring_bytes), (6, 131072));
-    assert_eq!((config.log.level, config.log.format), (LogLevel::Debug, LogFormat::Json));
+    assert_eq!((config.log.level, config.log.format), (crate::config::LogLevel::Debug, crate::config::LogFormat::Json));
     assert_eq!(config.collect.switched_off(), ["softnet", "sockstat", "zones", "psi", "stat", "netstat"]);
     let probes = ["sched_switch", "napi_poll", "kfree_skb"];
     assert_eq!(config.probes.switched_off(), probes);
@@ -112,12 +112,12 @@ fn a_wrong_flag_is_named_with_a_remedy() {
     for (line, parts) in [
         ("daemon --web.listen-address localhost", ["--web.listen-address", "`127.0.0.1:10793`"]),
         ("daemon --web.telemetry-path /healthz", ["--web.telemetry-path", "`/status`"]),
-        ("daemon --max-groups 0", ["--max-groups", "1..=10000"]),
+        ("daemon --max-groups 0", ["--max-groups", "from 1 to 10000"]),
         ("daemon --pin=", ["--pin", "not a process name"]),
         ("daemon --ephemeral-ports 50000", ["--ephemeral-ports", "`50000-51000`"]),
         ("daemon --group-ttl 10", ["--group-ttl", "`10m`"]),
         ("daemon --ring-bytes 5000000", ["--ring-bytes", "for example 8388608"]),
-        ("daemon --ring-bytes x", ["--ring-bytes", "not a number of bytes"]),
+        ("daemon --ring-bytes x", ["--ring-bytes", "not a number"]),
         ("daemon --log.level loud", ["--log.level", "warn"]),
         ("daemon --nonsense", ["--nonsense", "Usage: tcpmon daemon"]),
         ("trace --pid 0", ["--pid", "0"]),

@@ -7,14 +7,14 @@ use rustix::{
     process::{Pid, Signal, getppid, set_parent_process_death_signal},
 };
 
-/// Has the kernel send this process a signal when the thread that started it ends. For `pre_exec`: it makes system
+/// Makes the kernel send this process a signal when the thread that started it ends. For `pre_exec`: it makes system
 /// calls only.
 ///
 /// # Errors
-/// `BrokenPipe`: `parent` has ended before, so that nobody would be told.
+/// `BrokenPipe`: `parent` has already ended, so that the signal would never come.
 pub(super) fn die_with_parent(parent: Pid, signal: Signal) -> io::Result<()> {
     set_parent_process_death_signal(Some(signal))?;
-    // A number, because nothing else gets from the new process to who waits for it.
+    // An error number, because the new process can pass nothing else to the process that waits for it.
     if getppid() == Some(parent) { Ok(()) } else { Err(Errno::PIPE.into()) }
 }
 
@@ -30,7 +30,7 @@ mod tests {
 
     use super::*;
 
-    /// A process of this one, which takes `parent` for the one that started it.
+    /// Starts a child process that takes `parent` for its parent.
     fn spawn(parent: Pid) -> io::Result<Child> {
         let mut command = Command::new("sleep");
         command.arg("60");
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn a_process_whose_parent_has_gone_does_not_start() {
-        // The first process started none of the tests.
+        // The first process of the system is not the parent of this test's child.
         let error = spawn(Pid::INIT).expect_err("another parent");
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe, "{error}");
     }

@@ -5,6 +5,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
+    mem,
     os::fd::OwnedFd,
     sync::{Arc, mpsc},
     time::{Duration, Instant},
@@ -41,10 +42,11 @@ use crate::{
     sandbox::{self, Ordinary, Sandbox, ThreadRole, raise_priority},
 };
 
-/// How often the ring is emptied if a quarter of it does not fill up before: each time costs some 20 us of CPU.
+/// How often the ring is emptied unless a quarter of it fills up earlier: each time costs some 20 us of CPU.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The same after it was empty: most of the CPU time of an idle daemon would go into looks that find nothing.
+/// The same after the ring was found empty: otherwise, looks that find nothing would take most of the CPU time of an
+/// idle daemon.
 const QUIET_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Maximum number of records that are taken from the ring at once, before exited readers are collected.
@@ -53,18 +55,18 @@ const MAX_RECORDS_PER_DRAIN: usize = 4096;
 /// Without scrapes, the collector makes a pass this often: ended readers and idle groups must not pile up.
 const MAX_PASS_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A collector that has not checked its inbox for this long has stalled: the longest pass takes a tenth of it.
+/// A collector that has not checked its inbox for this long has stalled: the longest pass takes a tenth of this time.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Without a successful pass for this long, the values shown are out of date.
 const MAX_PASS_AGE: Duration = Duration::from_secs(30);
 
-/// While data have waited for a second, who has the sockets open is asked this often, but for no more than 0.5 % of
-/// the time: all open files of all processes are visited for it.
+/// While data have waited for a second, how often to look up which processes have the sockets open. The look-up may
+/// take at most 0.5 % of the time, because it visits all open files of all processes.
 const OWNERS_INTERVAL: Duration = Duration::from_secs(10);
 const OWNERS_SHARE: u32 = 200;
 
-/// What has changed is kept for live views until nobody has asked for it for this long.
+/// Changes for live views are kept until no view has asked for them for this long.
 const LIVE_UNUSED: Duration = Duration::from_secs(10);
 
 /// The reply to a request: a snapshot, or why there is none.
@@ -73,7 +75,8 @@ type Reply = Result<Arc<Snapshot>, Arc<KernelReadError>>;
 /// The reply to a live view: a snapshot, and what has changed.
 type LiveReply = Result<(Arc<Snapshot>, LiveSample), Arc<KernelReadError>>;
 
-/// A request of a live view: the last pass that it knows, and where to send what has changed since, with the snapshot.
+/// A request of a live view: the last pass that the view knows, and where to send the changes since then, with the
+/// snapshot.
 struct LiveRequest {
     since: u64,
     reply: oneshot::Sender<LiveReply>,
@@ -106,7 +109,7 @@ impl CollectorHandle {
         reply.map_err(|error| Unavailable(error.to_string()))
     }
 
-    /// What has changed since the pass with the number `since`, or everything (0), without the host.
+    /// What has changed since the pass with the number `since`, or everything if that is 0; without the host.
     ///
     /// # Errors
     /// Why there is no snapshot.
@@ -134,15 +137,16 @@ impl CollectorHandle {
         }
     }
 
-    /// Changes the limits before the next pass. A collector that has stopped ignores this, and ends the daemon.
+    /// Changes the limits before the next pass. A collector that has stopped ignores this; its end also ends the
+    /// daemon.
     pub(super) fn set_limits(&self, limits: GroupLimits) {
         let _ = self.new_limits.send(limits);
         let _ = self.worker.wake();
     }
 }
 
-/// Starts the collector. It ends when every handle is gone; `ended` is dropped with it, however it ends. Requires
-/// tokio's runtime, on which it waits for the ring.
+/// Starts the collector. It ends when every handle is gone; `ended` is dropped with it, however it ends. Requires a
+/// tokio runtime, on which it waits for the ring.
 ///
 /// # Errors
 /// If no thread can be created or confined, or the ring cannot be waited for.
@@ -171,7 +175,7 @@ pub(super) fn start(
     Ok(CollectorHandle { worker: handle, new_limits, live, passes })
 }
 
-/// Has the collector empty the ring whenever the programs signal that much is in it.
+/// Makes the collector empty the ring whenever the programs signal that it has filled up.
 async fn wake_on_ring_data(ring: AsyncFd<OwnedFd>, collector: WorkerHandle<Reply>) {
     while let Ok(mut ready) = ring.readable().await {
         // The programs' wake-ups make the descriptor readable, not data that is already in the ring.
@@ -182,24 +186,24 @@ async fn wake_on_ring_data(ring: AsyncFd<OwnedFd>, collector: WorkerHandle<Reply
     }
 }
 
-/// The kernel side and the table, and how data gets from one to the other.
+/// The kernel side and the table. Moves data from one to the other.
 pub struct Collector {
     kernel: Kernel,
     table: Table,
     drop_reason_names: HashMap<u32, String>,
     last_pass: Instant,
-    /// When it started, `CLOCK_MONOTONIC`, ns.
+    /// When the last visit to all sockets started, `CLOCK_MONOTONIC`, ns.
     began_ns: u64,
     /// Which sockets the next pass shows.
     show: Show,
-    /// Connections that the programs saw being opened.
+    /// Connections that the programs have seen start to open.
     opened: u64,
-    /// What has changed, while somebody looks, and when somebody last did.
-    live: Option<(Changes, Instant)>,
-    /// Number of the last pass that a live view has got.
-    live_pass: u64,
+    /// What has changed, for live views.
+    changes: Changes,
+    /// When a live view last asked for that; `None` if that is long ago.
+    live_asked: Option<Instant>,
     missed_ends: MissedEnds,
-    /// When it is asked again who has sockets open; `None` before the first time.
+    /// When to look up again which processes have sockets open; `None` before the first time.
     ask_for_owners_at: Option<Instant>,
 }
 
@@ -215,8 +219,8 @@ impl Collector {
             began_ns: 0,
             show: Show::All,
             opened: 0,
-            live: None,
-            live_pass: 0,
+            changes: Changes::default(),
+            live_asked: None,
             missed_ends: MissedEnds::default(),
             ask_for_owners_at: None,
         }
@@ -231,7 +235,7 @@ impl Collector {
         ordinary: Ordinary,
     ) {
         let (mut error_logged, mut interval) = (false, DRAIN_INTERVAL);
-        // For connections that are older than tcpmon, listening sockets show which were accepted.
+        // Listening sockets show which of the connections that are older than tcpmon were accepted.
         if let Err(error) = ordinary.during(|| self.visit_sockets(Show::Listeners, Instant::now())) {
             error!(%error, "cannot read the listening sockets; older connections may have the wrong service");
         }
@@ -285,24 +289,20 @@ impl Collector {
         Ok(snapshot)
     }
 
-    /// A pass for a live view, with what has changed since the pass `since`. It changes no places of groups: their
-    /// values have gone to no scraper.
+    /// A pass for a live view, with what has changed since the pass `since`. It does not show or hide groups, because
+    /// no scraper has received their values.
     ///
     /// # Errors
     /// As for [`Collector::pass`].
     pub fn live(&mut self, since: u64) -> Result<(Snapshot, LiveSample), KernelReadError> {
-        let now = Instant::now();
-        match &mut self.live {
-            // Before the pass, which forgets what nobody has asked for.
-            Some((_, asked)) => *asked = now,
+        // Before the pass, which forgets what nobody has asked for.
+        if self.live_asked.replace(Instant::now()).is_none() {
             // Nobody has listed what the passes until now have shown.
-            None => (self.live, self.show) = (Some((Changes::after(self.live_pass), now)), Show::All),
+            self.show = Show::All;
         }
         let snapshot = self.pass()?;
-        let Some((changes, _)) = &mut self.live else { return Ok((snapshot, LiveSample::default())) };
         let groups = snapshot.groups.iter().map(LiveGroup::from).collect();
-        self.live_pass = changes.pass();
-        let sample = LiveSample { monotonic_ns: self.began_ns, groups, ..changes.since(since) };
+        let sample = LiveSample { monotonic_ns: self.began_ns, groups, ..self.changes.since(since) };
         Ok((snapshot, sample))
     }
 
@@ -311,25 +311,29 @@ impl Collector {
     /// # Errors
     /// If the kernel cannot be read: the next pass shows what this one has not.
     pub fn pass(&mut self) -> Result<Snapshot, KernelReadError> {
-        let pass = self.pass_showing(self.show);
-        self.show = shown_after(&pass);
-        pass
+        // One that fails may have shown some sockets, which no live view has got: the next one shows all.
+        let show = mem::replace(&mut self.show, Show::All);
+        let snapshot = self.pass_showing(show)?;
+        self.show = Show::Changed;
+        Ok(snapshot)
     }
 
     fn pass_showing(&mut self, show: Show) -> Result<Snapshot, KernelReadError> {
         let now = Instant::now();
         self.last_pass = now;
-        // Sockets that have started to listen since the last time should be known before their connections are visited.
+        // Sockets that have started to listen since the last pass must be known before their connections are visited.
         self.drain()?;
         let raw = self.kernel.raw()?;
-        self.live.take_if(|(_, asked)| asked.elapsed() > LIVE_UNUSED);
-        if self.live.is_some() {
+        if self.live_asked.take_if(|asked| asked.elapsed() > LIVE_UNUSED).is_some() {
+            self.changes.forget();
+        }
+        if self.live_asked.is_some() {
             self.table.list_sockets();
         }
         self.ask_for_owners(now);
         self.visit_sockets(show, now)?;
-        // Not earlier: a slot that was read before the sockets may have been given to another thread since, and all
-        // that its former thread did would count twice.
+        // Not earlier: a slot that was read before the sockets may have been given to another thread since then, and
+        // what its former thread did would count twice.
         let readers = self.kernel.readers();
         let now_ns = monotonic_ns();
         for (slot, reader) in &readers {
@@ -348,15 +352,18 @@ impl Collector {
         let names = &self.drop_reason_names;
         let name = |reason: u32| names.get(&reason).cloned().unwrap_or_else(|| format!("reason_{reason}"));
         self.table.drops(&counts, name, now);
-        if let Some((changes, _)) = &mut self.live {
-            let (listed, drops) = (self.table.listed_sockets(), counts.iter().map(|(cookie, _, by)| (*cookie, *by)));
-            let table = &self.table;
-            changes.take(show == Show::All, listed, &readers, drops, |index, cookie| table.is_alive(index, cookie));
+        let drops = counts.iter().map(|(cookie, _, by)| (*cookie, *by));
+        self.changes.add_drops(drops, |cookie| self.table.index_of(cookie));
+        if self.live_asked.is_some() {
+            let listed = self.table.listed_sockets();
+            let is_alive = |index, cookie| self.table.is_alive(index, cookie);
+            self.changes.take(show == Show::All, listed, &readers, is_alive);
         }
         Ok(self.snapshot(&raw, readers.len(), now.elapsed()))
     }
 
-    /// Finds out who has those sockets open that have unread data, if the last pass has shown any, and at the start.
+    /// Looks up which processes have open the sockets with unread data, if the last pass has shown any, and once at the
+    /// start.
     fn ask_for_owners(&mut self, now: Instant) {
         if !self.ask_for_owners_at.is_none_or(|at| self.table.has_unread() && now >= at) {
             return;
@@ -384,7 +391,7 @@ impl Collector {
         self.missed_ends.look(running.map(|(slot, reader)| (*slot, process(reader))), now, grace, process_exists)
     }
 
-    /// A pass over all sockets.
+    /// Visits all sockets.
     fn visit_sockets(&mut self, show: Show, now: Instant) -> Result<(), KernelReadError> {
         self.began_ns = monotonic_ns();
         self.table.begin(self.began_ns);
@@ -401,18 +408,19 @@ impl Collector {
             }
             self.drain()?;
         }
-        // One that fails before it sends anything is counted for a moment.
+        // A connection that fails before it sends anything is counted only for a moment, so the count may fall.
         self.opened = self.opened.max(self.kernel.opened()?);
         self.table.end(now);
         Ok(())
     }
 
-    /// Takes what the programs have left; false if that was nothing.
+    /// Takes what the programs have left for user space; false if there was nothing.
     fn drain(&mut self) -> Result<bool, KernelReadError> {
         let now = Instant::now();
         let ended = self.kernel.take_ended();
         let drained = self.drain_ring(now);
-        // After the listening sockets that name them; also if the ring cannot be read, because nobody else has them.
+        // After the ring, whose listening sockets name the processes of these sockets. Also if the ring cannot be read,
+        // because nothing else lists these sockets any more.
         let (table, mut has_ended) = (&mut self.table, false);
         self.kernel.conclude(ended, |record| {
             table.ended(record, now);
@@ -435,13 +443,13 @@ impl Collector {
             for record in listening.into_iter().filter_map(|index| self.kernel.listener(index)) {
                 self.table.socket(&record, now);
             }
-            // Those that are left after an error are found by a pass.
+            // After an error, a pass finds those that are left.
             for slot in exited {
                 self.reader_exited(slot, now)?;
             }
             let taken = taken?;
             found |= taken > 0;
-            // Bounded: what arrives meanwhile waits for the next time, unless the limit was reached.
+            // Bounded: records that arrive meanwhile wait for the next call, unless the limit was reached.
             if taken < MAX_RECORDS_PER_DRAIN {
                 return Ok(found);
             }
@@ -464,7 +472,8 @@ impl Collector {
 
     /// Frees the slot of a reader whose totals are in the table.
     fn free_reader(&mut self, slot: u32) -> Result<(), KernelReadError> {
-        // First: a slot that stays as it is must not become a new reader, whose totals would count again.
+        // First free the slot, then forget the reader: if the slot cannot be freed, it must not be taken for a new
+        // reader, whose totals would count again.
         self.kernel.free_reader(slot)?;
         self.table.reader_gone(slot);
         Ok(())
@@ -510,7 +519,7 @@ impl Collector {
         }
     }
 
-    /// Losses that the table counts.
+    /// Losses that the table has counted.
     fn losses(&self) -> [(String, u64); 3] {
         let impossible = self.table.impossible();
         [
@@ -521,19 +530,13 @@ impl Collector {
         .map(|(what, count)| (what.to_owned(), count))
     }
 
-    /// Empty if the probe is not attached: a zero would mean that there were none.
+    /// Empty if the probe is not attached: a zero would mean that there were no such requests.
     fn memory_limit_exceeded(&self, raw: &Raw) -> Vec<(&'static str, u64)> {
         if !self.kernel.is_attached(&MEMORY_LIMIT) {
             return Vec::new();
         }
         KINDS.into_iter().zip(raw.memory_limit_exceeded.iter().copied()).collect()
     }
-}
-
-/// What the pass after this one shows. One that has failed may have shown some sockets, which no live view has got: the
-/// next one shows all.
-fn shown_after<T, E>(pass: &Result<T, E>) -> Show {
-    if pass.is_ok() { Show::Changed } else { Show::All }
 }
 
 /// Adds the per-CPU counts up into one row per device.
@@ -550,16 +553,4 @@ fn napi(raw: &Raw) -> Vec<NapiPolls> {
     let mut devices: Vec<NapiPolls> = devices.into_values().collect();
     devices.sort_by(|a, b| a.device.cmp(&b.device));
     devices
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pass_shows_all_after_one_that_has_failed_and_what_has_changed_after_others() {
-        let failed = KernelReadError::Look(std::io::ErrorKind::PermissionDenied.into());
-        assert_eq!(shown_after(&Err::<Snapshot, _>(failed)), Show::All);
-        assert_eq!(shown_after(&Ok::<_, KernelReadError>(Snapshot::default())), Show::Changed);
-    }
 }

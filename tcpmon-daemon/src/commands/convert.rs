@@ -17,7 +17,7 @@ pub(super) fn run(args: &ConvertArgs) -> anyhow::Result<()> {
     if are_same(&args.input, &args.output) {
         return Err(SameFile.into());
     }
-    // Before the output is created: a file that is no trace must not empty it.
+    // Before the output is created: an input that is not a trace must not empty it.
     let mut reader = open_trace(&args.input)?;
     let output = args.output.display().to_string();
     let writer = if args.output == Path::new("-") {
@@ -49,11 +49,11 @@ pub(super) fn run(args: &ConvertArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What an output has that has refused a part of a trace with so many records.
+/// What an output contains that has refused part of a trace with this many records.
 fn what_it_has(end: &Result<Trailer, String>, input: &Path, records: u64) -> String {
     match end {
         Ok(trailer) => format!("it has {} of the {records} records", trailer.records),
-        // Only a trailer counts what the output has.
+        // Only a trailer says how many records the output has.
         Err(trouble) => format!("it lacks a part of the trace; {}: {trouble}", input.display()),
     }
 }
@@ -70,9 +70,9 @@ fn are_same(one: &Path, other: &Path) -> bool {
 
 /// How a trace was copied.
 struct Copied {
-    /// The trailer as written, or why the trace cannot be read up to that.
+    /// The trailer as written, or why the trace could not be read to its end.
     end: Result<Trailer, String>,
-    /// The first error of the output. What it has refused is counted in the trailer, if there is one.
+    /// The first error of the output. The trailer, if there is one, counts what it has refused.
     failure: Option<io::Error>,
 }
 
@@ -124,7 +124,7 @@ mod tests {
         }
         writer.finish_cut().expect("memory takes all");
         let mut reader = JsonLinesReader::new(&cut[..]).expect("a header");
-        // The names of the columns fit, and the first of several batches.
+        // Room for the names of the columns and for the first of several batches.
         let mut disk = Disk { room: 100_000, ..Disk::default() };
         let mut writer = CsvWriter::new(&mut disk, &sample::header()).expect("there is room");
         let Copied { end, failure } = copy(&mut reader, &mut writer).expect("what there is room for is written");

@@ -46,7 +46,8 @@ pub fn run(args: &DaemonArgs) -> anyhow::Result<()> {
             _ => Ok(()),
         };
     }
-    // Before anything is given up: the recorder is a process of its own. What is wrong with the settings is said below.
+    // Before any capability is given up, because the recorder is a process of its own. Errors in the settings are
+    // reported below.
     let flight = args.settings().ok().and_then(|settings| settings.flight);
     let flight = flight.map(|settings| FlightChild::start(&settings)).transpose()?;
     sandbox::begin().context("cannot give up capabilities")?;
@@ -80,7 +81,7 @@ async fn serve(settings: DaemonSettings, mut reloader: Reloader, flight: Option<
     let web =
         settings.web_config_file.as_deref().map(WebConfig::read).transpose().map_err(ConfigError::from)?.map(Arc::new);
     let notifier = Notifier::connect();
-    // The port first: an address that is in use should be reported before anything is loaded.
+    // Listen first: an address that is in use should be reported before anything is loaded.
     let listeners =
         if settings.systemd_socket { http::systemd_sockets()? } else { http::bind(&settings.listen).await? };
     let live_listener = settings.live_socket.as_deref().map(live::listen).transpose()?;
@@ -183,7 +184,7 @@ fn watchdog_interval() -> Option<Duration> {
 /// Time until the next health check after one that failed.
 const HEALTH_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Keeps the allocator from holding on to memory. Large blocks come from the system and go back there when they are
+/// Keeps the allocator from holding on to memory. Large blocks come from the system and go back to it when they are
 /// freed, and threads share the rest: otherwise, at 10,000 groups, the arena of each thread that has had a snapshot and
 /// a page would keep their memory.
 #[expect(unsafe_code, reason = "mallopt has no safe wrapper")]

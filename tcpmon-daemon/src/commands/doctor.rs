@@ -15,7 +15,7 @@ use crate::{
     sandbox,
 };
 
-/// A file that was named cannot be meant.
+/// A file that was given to `--save` or `--diff` and cannot be used for that.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum WrongFile {
     #[error("--save {}: the file exists: choose another name", .0.display())]
@@ -25,10 +25,10 @@ pub(super) enum WrongFile {
     NotSaved(PathBuf),
 }
 
-/// Returns the exit code: 0 if nothing is found, 3 if tcpmon cannot run here, 1 for any other finding. Or, if it
-/// compares, 1 if something has changed.
+/// Returns the exit code: 0 if nothing was found, 3 if tcpmon cannot run here, 1 for any other finding. With `--diff`,
+/// 1 if something has changed.
 pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<u8> {
-    // What the daemon gives up first is not needed here either, so both find the same.
+    // The doctor does not need the capabilities that the daemon gives up first, so both find the same.
     sandbox::begin().context("cannot give up capabilities")?;
     let before = args.diff.as_deref().map(read).transpose()?;
     let facts = gather(&args.device)?;

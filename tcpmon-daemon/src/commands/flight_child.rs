@@ -21,10 +21,10 @@ use tracing::{info, warn};
 use super::child::die_with_parent;
 use crate::{config::FlightSettings, model::snapshot::FlightStatus};
 
-/// What the files are called, before their numbers are added.
+/// Name of the files, without their numbers.
 const NAME: &str = if cfg!(feature = "formats") { "flight.parquet" } else { "flight.jsonl" };
 
-/// How often it is asked whether it has exited, once it is about to.
+/// How often to check whether the recorder has exited, once it has closed its output.
 const WAIT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The running recorder.
@@ -43,7 +43,7 @@ pub(super) struct FlightWatch {
 }
 
 impl FlightWatch {
-    /// The state at this moment.
+    /// Whether the recorder runs now.
     pub(super) fn status(&self) -> FlightStatus {
         FlightStatus { directory: self.directory.display().to_string(), running: !self.ended.load(Ordering::Relaxed) }
     }
@@ -72,12 +72,12 @@ impl FlightChild {
         Ok(Self { child, watch })
     }
 
-    /// What can be asked for its state.
+    /// A handle that tells whether the recorder runs.
     pub(super) fn watch(&self) -> FlightWatch {
         self.watch.clone()
     }
 
-    /// Logs that it runs, and waits until it has ended, which is logged, too.
+    /// Logs that the recorder has started, waits for its end, and logs that, too.
     ///
     /// # Errors
     /// If its output cannot be waited for.
@@ -89,7 +89,7 @@ impl FlightChild {
             while output.read(&mut bytes).await? > 0 {}
         }
         self.watch.ended.store(true, Ordering::Relaxed);
-        // It closes its output as it exits, before the kernel has removed its programs.
+        // It closes its output while it exits, before the kernel has removed its programs.
         let status = loop {
             match self.child.try_wait()? {
                 Some(status) => break status,

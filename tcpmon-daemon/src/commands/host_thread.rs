@@ -1,5 +1,5 @@
-//! The host thread, which samples the host. It is separate from the collector because a driver may
-//! take long for its statistics, and the ring must be emptied meanwhile.
+//! The host thread, which samples the host. It is separate from the collector because a driver may take a long time to
+//! return its statistics, and the ring must be emptied meanwhile.
 
 use std::{
     collections::HashMap,
@@ -66,7 +66,7 @@ pub(super) fn start(
 
 fn run(inbox: &WorkerInbox<Arc<Host>>, mut sources: Sources) {
     let mut logged = HashMap::new();
-    // Some counters count from their present values.
+    // The first read sets the baseline of some counters.
     log_changes(&mut logged, &sources.read().sources);
     loop {
         match inbox.wait(KERNEL_LOG_INTERVAL) {
@@ -83,12 +83,12 @@ fn run(inbox: &WorkerInbox<Arc<Host>>, mut sources: Sources) {
     }
 }
 
-/// What was logged about a source.
+/// What has already been logged about a source.
 #[derive(Default)]
 struct LoggedStatus {
-    /// That it is not available.
+    /// That the source is not available.
     unavailable: bool,
-    /// Its notes.
+    /// That it is incomplete.
     notes: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Where the endpoint, the local socket and a screen get their data from: the collector and the host thread.
+//! Where the endpoint, the local socket and a screen get their data: from the collector and the host thread.
 
 use super::{collector::CollectorHandle, flight_child::FlightWatch, host_thread::HostHandle};
 use crate::{

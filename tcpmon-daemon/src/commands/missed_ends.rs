@@ -1,8 +1,8 @@
 //! Readers whose end the programs have missed.
 //!
 //! Where programs on tracepoints can be preempted (7.0 and newer), the program that sees threads end misses those that
-//! end while another instance of it is preempted on the same CPU. Their slots would stay taken for ever. They are free
-//! when the whole process is gone: of a single thread that cannot be told, because a thread that runs another program
+//! end while another instance of it is preempted on the same CPU. Their slots would stay taken forever. They are freed
+//! once the whole process is gone. For a single thread this cannot be known, because a thread that runs another program
 //! (exec) takes the id of its process.
 
 use std::{
@@ -17,34 +17,35 @@ use crate::host::read_text;
 /// Inode of the initial PID namespace (`include/linux/proc_ns.h`).
 const INITIAL_PID_NAMESPACE: u64 = 0xefff_fffc;
 
-/// How long a process must have been gone before its slots are free, if `sched_switch` sees the ends of threads: a
+/// How long a process must have been gone before its slots are freed, if `sched_switch` sees the ends of threads: a
 /// thread leaves `/proc` before it leaves its CPU for the last time, and other threads may delay that.
 pub const UNTIL_LAST_SWITCH: Duration = Duration::from_secs(60);
 
-/// Whether `/proc` shows every process of the host by the id that it has in the initial PID namespace: not in another
-/// namespace, and not where the mount option `hidepid` hides the processes of others, of which init is one.
+/// Whether `/proc` shows every process of the host by its id in the initial PID namespace: not in another namespace,
+/// and not where the mount option `hidepid` hides the processes of other users, such as init.
 pub fn sees_all_processes() -> bool {
     let own = fs::metadata("/proc/self/ns/pid");
     own.is_ok_and(|own| own.ino() == INITIAL_PID_NAMESPACE) && process_exists(1)
 }
 
-/// Whether `/proc` shows this process, and not only because its parent has not asked yet how it ended.
+/// Whether `/proc` shows this process as more than a zombie that its parent has not waited for yet.
 pub fn process_exists(pid: u32) -> bool {
     let Ok(stat) = read_text(format!("/proc/{pid}/stat")) else { return false };
-    // A name may have any character. While other threads run, a process whose first one has ended is a zombie, too.
+    // A name may contain any character. A process whose first thread has ended also counts as a zombie while its other
+    // threads run.
     let is_zombie = stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z'));
     !is_zombie || fs::read_dir(format!("/proc/{pid}/task")).is_ok_and(|tasks| tasks.count() > 1)
 }
 
-/// Slots whose processes are gone although nobody saw their threads end.
+/// Slots whose processes are gone although no program saw their threads end.
 #[derive(Debug, Default)]
 pub struct MissedEnds {
-    /// Slot -> process that is gone, and since when.
+    /// By slot: the process that is gone, and since when.
     gone: HashMap<u32, (u32, Instant)>,
 }
 
 impl MissedEnds {
-    /// The slots to be freed. `readers`: slots with their processes, of which no end was seen; `grace`: how long a
+    /// Returns the slots to free. `readers`: slots and their processes, of which no end was seen; `grace`: how long a
     /// process must have been gone.
     pub fn look(
         &mut self,
@@ -55,7 +56,7 @@ impl MissedEnds {
     ) -> Vec<u32> {
         let mut ended = Vec::new();
         let mut gone = HashMap::new();
-        // A process may have thousands of readers.
+        // Look up each process once: it may have thousands of readers.
         let mut known = HashMap::new();
         for (slot, pid) in readers.filter(|(_, pid)| !*known.entry(*pid).or_insert_with(|| exists(*pid))) {
             let since = self.gone.get(&slot).filter(|(before, _)| *before == pid).map_or(now, |(_, since)| *since);

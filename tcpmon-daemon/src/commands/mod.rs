@@ -32,7 +32,7 @@ use crate::{
 /// Maximum time for writing a message to standard error.
 const STDERR_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Runs a command to its end. Returns the exit code: 0, or of the doctor what it found.
+/// Runs a command to its end. Returns the exit code: 0, or what the doctor found.
 ///
 /// # Errors
 /// Why it failed, in one line; [`exit_code`] gives the exit code for it.

@@ -43,7 +43,7 @@ impl Notifier {
         }
     }
 
-    /// Sends these states in one message. A service manager that does not read is no reason to stop.
+    /// Sends these states in one message. Continues if the service manager does not read it.
     pub(super) fn notify(&self, states: &[NotifyState<'_>]) {
         let Some(socket) = &self.0 else { return };
         let message: String = states.iter().map(|state| format!("{state}\n")).collect();

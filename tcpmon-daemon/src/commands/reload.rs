@@ -31,7 +31,7 @@ impl LogHandle {
     }
 
     fn set_level(&self, level: LogLevel) {
-        // There is a log for as long as the process exists.
+        // Cannot fail: the log exists for as long as the process.
         let _ = self.0.reload(LevelFilter::from(level));
     }
 }
@@ -46,7 +46,7 @@ pub(super) struct Reloader {
 }
 
 impl Reloader {
-    /// Reads the config file and the web config file again. Notifies systemd when that starts and ends
+    /// Reads the config file and the web config file again. Notifies systemd when the reload starts and ends
     /// (`Type=notify-reload`).
     pub(super) fn run(&mut self, collector: &CollectorHandle, web: Option<&WebConfig>, notifier: &Notifier) {
         if let Ok(now) = NotifyState::monotonic_usec_now() {

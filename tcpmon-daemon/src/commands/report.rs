@@ -51,7 +51,7 @@ fn drawn((trace, timelines): &(Trace, Timelines)) -> Drawn<'_> {
     Drawn { trace, timelines }
 }
 
-/// The trace in these files, and what it was over time, if that is to be drawn.
+/// The trace in these files, and its timelines if it is to be drawn.
 fn trace(files: &[PathBuf], draw: bool) -> anyhow::Result<(Trace, Timelines)> {
     let (mut summary, mut timelines) = <(Summary, Timelines)>::default();
     let mut read = Vec::new();

@@ -28,7 +28,7 @@ use crate::{
     top::{Reaction, RowFilter, Screen, Source, Theme, plain},
 };
 
-/// Groups that have a row of their own; further ones are in `other`.
+/// Maximum number of groups that have a row of their own; the others are in `other`.
 const MAX_GROUPS: usize = 10_000;
 
 /// Sources of the host that the screen does not show.
@@ -37,7 +37,7 @@ const NOT_SHOWN: [&str; 7] = ["cgroups", "inet_diag", "netstat", "psi", "socksta
 /// A group that has been idle for this long has no row.
 const GROUP_TTL: Duration = Duration::from_secs(120);
 
-/// Runs until `q`, a signal, or after one table with `--once`.
+/// Runs until `q` or a signal; with `--once`, until one table has been printed.
 pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     sandbox::begin().context("cannot give up capabilities")?;
     let runtime = super::runtime()?;
@@ -46,7 +46,7 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
         sandbox::give_up_all(false).context("cannot give up capabilities")?;
         if args.once { once(args, samples).await } else { watch(args, samples).await }
     });
-    // The thread that waits for keys is still in its read.
+    // The thread that waits for keys is still blocked in a read.
     runtime.shutdown_background();
     result
 }
@@ -58,7 +58,7 @@ enum Samples {
 }
 
 impl Samples {
-    /// A daemon's, or of own programs if there is none.
+    /// Connects to a daemon; if there is none, loads programs of its own.
     async fn open(args: &TopArgs) -> anyhow::Result<Self> {
         if !args.own {
             let path = args.daemon.as_deref().unwrap_or(Path::new(DEFAULT_SOCKET));
@@ -92,7 +92,7 @@ impl Samples {
             cgroup_of: Some(Box::new(move |process: &Process| paths.paths(process))),
         };
         let sandbox = Sandbox::new(true, Vec::new());
-        // Their ends show in the next sample.
+        // If one of them ends, the next sample reports it.
         let (collector_ended, host_ended) = (oneshot::channel().0, oneshot::channel().0);
         let collector = collector::start(kernel, limits, &sandbox, collector_ended);
         let collector = collector.context("cannot start the collector thread")?;
@@ -116,7 +116,7 @@ impl Samples {
     }
 }
 
-/// An empty screen as the flags want it.
+/// An empty screen with the options that the flags select.
 fn screen(args: &TopArgs, samples: &Samples) -> Screen {
     let filter = RowFilter {
         pids: args.pid.clone(),
@@ -181,13 +181,13 @@ async fn watch(args: &TopArgs, mut samples: Samples) -> anyhow::Result<()> {
     let mut theme = Theme::of(variable("NO_COLOR").as_deref(), variable("TERM").as_deref(), locale.as_deref());
     theme.ascii |= args.ascii;
     let mut screen = screen(args, &samples);
-    // The first sample, so that what cannot work is said before the screen is taken.
+    // Take the first sample before the screen, so that an error is still printed on the normal terminal.
     screen.take(samples.next(0).await?);
     let mut ends = EndSignals::listen().context("cannot install a signal handler")?;
     let mut terminal = Screenful::open().context("cannot use the terminal")?;
     let mut tick = interval(args.interval);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // Something to see at once: the second sample comes sooner.
+    // The second sample comes sooner, so that the screen shows rates at once.
     tick.reset_after(args.interval.min(Duration::from_millis(250)));
     loop {
         terminal.draw(&mut screen, theme).context("cannot write to the terminal")?;
@@ -217,7 +217,7 @@ async fn watch(args: &TopArgs, mut samples: Samples) -> anyhow::Result<()> {
     }
 }
 
-/// A daemon that was restarted is found again; until then, the old connection stays.
+/// Connects to a daemon that was restarted; until that works, the old connection stays.
 async fn reconnect(samples: Samples, args: &TopArgs) -> Samples {
     let Samples::Daemon(_) = samples else { return samples };
     let path = args.daemon.as_deref().unwrap_or(Path::new(DEFAULT_SOCKET));

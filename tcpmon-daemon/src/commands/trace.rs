@@ -63,22 +63,22 @@ const DRAIN_INTERVAL: Duration = Duration::from_millis(10);
 /// Maximum number of records that are taken before signals and deadlines are checked again.
 const MAX_RECORDS_PER_DRAIN: usize = 65_536;
 
-/// Pairs of socket and reason of drops that are counted at a time, if drops are looked for.
+/// Maximum number of pairs of socket and drop reason that are counted at a time, if the trace looks for drops.
 const MAX_DROP_ENTRIES: u32 = 4096;
 
 /// Maximum number of reader threads that are followed at a time.
 const MAX_READERS: u32 = 4096;
 
-/// The same without timeslices, where each takes less memory.
+/// The same for a trace of totals, where each reader takes less memory.
 const MAX_READERS_OF_TOTALS: u32 = 16_384;
 
 /// The id that the kernel makes up at each boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// How often losses are counted for a file that ends, and processes that have ended are forgotten.
+/// How often losses are counted for a file that ends, and ended processes are forgotten.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Runs until one of the ends in [`EndReason`]. Returns the exit code: 0, or that of the command.
+/// Runs until one of the reasons in [`EndReason`] applies. Returns the exit code: 0, or that of the command.
 pub fn run(args: &TraceArgs) -> anyhow::Result<u8> {
     if let Some(StartTime::At(time)) = args.start_at
         && time <= SystemTime::now()
@@ -88,8 +88,8 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<u8> {
     let command = if args.command.is_empty() { None } else { Some(WaitingCommand::new(&args.command)?) };
     let pids = command.as_ref().map_or_else(|| args.pid.clone(), |command| vec![command.pid()]);
     namespace::check_pids(&pids, command.is_some())?;
-    // Neither the traced threads nor others keep the CPU from a trace that is starting or has records to take. Where
-    // that is not allowed, it counts what it loses.
+    // No other thread, traced or not, may keep the CPU from a trace that is starting or has records to take. If that is
+    // not permitted, the trace counts what it loses.
     raise_priority();
     let processes = Processes::open(&pids)?;
     let follow = args.follow || command.is_some();
@@ -112,12 +112,12 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<u8> {
         ephemeral_ports: Vec::new(),
         switched_off: Vec::new(),
     })?;
-    // Those that have started since, before the program for it was attached.
+    // Also follow processes that have started since, before the program that sees them start was attached.
     kernel.follow(&followed(follow, &pids))?;
     sandbox::start_grower(&Sandbox::new(true, Vec::new()), &mut kernel)?;
     let output = args.output.as_ref().map_or_else(|| args.stream().name().into(), |path| path.display().to_string());
     let destination = Destination::create(args)?;
-    // The output may be in a directory of somebody else, which root can write to.
+    // The output may be in a directory of another user, which root can write to.
     let several_files = args.rotate.is_some() || args.ring.is_some();
     sandbox::give_up_all(several_files).context("cannot give up capabilities")?;
     super::runtime()?.block_on(async {
@@ -151,7 +151,7 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<u8> {
         let reason = tracing.run(args.duration, &processes).await?;
         let (outcome, command) = tracing.finish(reason).await?;
         report(args, &output, outcome)?;
-        // A trace that has ended before its command waits for it.
+        // A trace that ends before its command waits for the command.
         Ok(match command {
             Some((command, signals)) => exit_code(command.wait(signals).await?),
             None => 0,
@@ -190,7 +190,7 @@ async fn wait_until(
     Ok(())
 }
 
-/// Frees the slot of a reader that has exited, after a look at it.
+/// Frees the slot of a reader that has exited, after passing the reader to `look`.
 fn free_exited(kernel: &mut Kernel, slot: u32, look: impl FnOnce(&ReaderSlot)) -> anyhow::Result<()> {
     if let Some(reader) = kernel.reader(slot).filter(|reader| reader.flags & READER_EXITED != 0) {
         look(&reader);
@@ -223,7 +223,7 @@ fn header(args: &TraceArgs, pids: Vec<u32>, follow: bool) -> TraceHeader {
     }
 }
 
-/// The processes that have to be followed from the start.
+/// The processes to follow from the start.
 fn followed(follow: bool, pids: &[u32]) -> Vec<u32> {
     if follow { descendants(pids) } else { Vec::new() }
 }
@@ -234,16 +234,17 @@ struct RunningTrace {
     writer: WriterThread,
     signals: Signals,
     totals: TraceTotals,
-    /// What a writer of several files is told of losses so far.
+    /// Losses so far, shared with a writer of several files.
     counted: Option<Losses>,
-    /// What a flight recorder looks for, other than in timeslices.
+    /// What a flight recorder watches besides timeslices.
     alarms: Option<PassAlarms>,
     /// The command that the trace has started.
     command: Option<RunningCommand>,
     follow: bool,
-    /// Timeslices that ended before this time are not part of the trace: they fall between attaching and the header.
+    /// Timeslices that ended before this time are not part of the trace: they fall between attaching the programs and
+    /// writing the header.
     started_ns: u64,
-    /// Records that the ring has room for, at most.
+    /// Maximum number of records in the ring.
     ring_records: usize,
 }
 
@@ -283,7 +284,7 @@ impl RunningTrace {
                 }
                 checked = Instant::now();
             }
-            // Check what ends the trace before taking the last records, so that none is left behind.
+            // Check for the end before taking the last records, so that none is left behind.
             let ended = ended
                 .or_else(|| processes.have_exited().then_some(EndReason::ProcessExit))
                 .or_else(|| deadline.filter(|deadline| Instant::now() >= *deadline).map(|_| EndReason::Duration));
@@ -297,12 +298,12 @@ impl RunningTrace {
         }
     }
 
-    /// Takes what is in the ring, up to a limit, and passes it to the writer; returns how much it was.
+    /// Takes what is in the ring, up to a limit, and passes it to the writer; returns the number of records.
     fn drain(&mut self) -> anyhow::Result<usize> {
         let (room, started_ns) = (self.writer.room(), self.started_ns);
         let (mut records, mut dropped) = (Vec::new(), 0);
         let mut exited = Vec::new();
-        // Their last timeslices may come later; the totals are kept until the end of the trace.
+        // The last timeslices of ended sockets may come later; their totals are kept until the end of the trace.
         let ended = self.kernel.take_ended();
         let totals = &mut self.totals;
         let taken = self.kernel.drain(MAX_RECORDS_PER_DRAIN, |event| match event {
@@ -329,9 +330,9 @@ impl RunningTrace {
         Ok(taken)
     }
 
-    /// Takes the totals of sockets that were closed too late for the last records, but too early for the look at the
-    /// open ones, and the timeslices that ended before `end_ns` or are in the totals of their sockets. Others are of
-    /// after the end.
+    /// Takes the totals of sockets that were closed after the last records were taken but before the open sockets were
+    /// looked at, and the timeslices that ended before `end_ns` or are in the totals of their sockets. Other timeslices
+    /// ended after the trace did.
     fn drain_ended(&mut self, end_ns: u64) -> anyhow::Result<()> {
         let mut records = Vec::new();
         let mut closed = BTreeSet::new();
@@ -362,7 +363,7 @@ impl RunningTrace {
     /// What the programs have lost so far, by cause.
     fn lost(&mut self) -> anyhow::Result<BTreeMap<String, u64>> {
         let raw = self.kernel.raw()?;
-        // A program that this trace has not loaded has lost nothing.
+        // Losses of programs that this trace has not loaded are zero.
         let mut lost: BTreeMap<_, _> = LOSSES.map(|what| (what.to_owned(), 0)).into();
         lost.extend(raw.losses().filter(|(what, _)| LOSSES.contains(&what.as_str())));
         Ok(lost)
@@ -370,20 +371,22 @@ impl RunningTrace {
 
     /// Ends the trace; its command may go on.
     async fn finish(mut self, reason: EndReason) -> anyhow::Result<(WriteOutcome, Option<(RunningCommand, Signals)>)> {
-        // What the limit has left.
+        // Take the records that were beyond the limit of one call.
         for _ in 0..self.ring_records / MAX_RECORDS_PER_DRAIN {
             if self.drain()? < MAX_RECORDS_PER_DRAIN {
                 break;
             }
         }
-        // What ends between here and the look at its socket is in the trace, too: it is in the totals.
+        // A timeslice that ends between here and the look at its socket is in the socket's totals, and therefore in the
+        // trace, too.
         let end = read_clocks();
         self.totals.open_sockets(&mut self.kernel)?;
         self.totals.open_threads(&self.kernel);
-        // A program that has marked a socket as ended, and was preempted before it made the record, goes on meanwhile.
+        // Give a program that has marked a socket as ended, and was preempted before it sent the record, time to
+        // finish.
         tokio::time::sleep(DRAIN_INTERVAL).await;
         self.drain_ended(end.monotonic_ns)?;
-        // Last, because also the last records can be lost.
+        // Last, because even the last records can be lost.
         let lost = self.lost()?;
         self.writer.send_totals(self.totals.finish());
         let ending = Ending { end, reason, lost };
@@ -392,7 +395,7 @@ impl RunningTrace {
     }
 }
 
-/// The time of `--start-at` is not in the future.
+/// The time given to `--start-at` is not in the future.
 #[derive(Debug, thiserror::Error)]
 #[error("--start-at: this time is over: give a later one, in UTC, or a time from now such as `+30s`")]
 pub(super) struct StartIsOver;
@@ -522,8 +525,8 @@ mod tests {
 
     #[test]
     fn every_program_of_a_trace_that_can_miss_an_event_counts_as_a_loss() {
-        // A probe with a second program reports more than was missed. A connection whose start was missed is reported
-        // whole by its first read.
+        // Not probes with a second program: they count more than what was missed. A connection whose start was missed
+        // is reported in full by its first read.
         for probe in PROBES.iter().filter(|probe| probe.trace && probe.second_program.is_none()) {
             assert!(LOSSES.contains(&format!("recursion_{}", probe.name).as_str()), "{}", probe.name);
         }

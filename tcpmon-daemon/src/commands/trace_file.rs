@@ -1,4 +1,4 @@
-//! Opens the files of traces, to read and to write them, whatever their format.
+//! Opens trace files for reading and writing, in any format.
 
 use std::{
     fs::File,
@@ -19,13 +19,13 @@ use tcpmon_trace::{
 
 use crate::cli::{Compression, FileFormat, StandardStream, TraceFormat};
 
-/// How a file that gzip wrote begins.
+/// The first bytes of a file that gzip wrote.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// How a file that zstd wrote begins.
+/// The first bytes of a file that zstd wrote.
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// How much of a file says what it is.
+/// Number of bytes at the start of a file that tell its format.
 const BEGIN: u64 = 4;
 
 /// The file to write exists, and `--force` was not given.
@@ -44,7 +44,7 @@ pub(super) fn open_trace(path: &Path) -> anyhow::Result<Box<dyn TraceReader>> {
     }
     let mut file = File::open(path).with_context(context)?;
     let mut begin = Vec::new();
-    // A pipe cannot be rewound, so what was read of it comes first again.
+    // A pipe cannot be rewound, so the bytes that were read are put in front again.
     io::Read::by_ref(&mut file).take(BEGIN).read_to_end(&mut begin).with_context(context)?;
     #[cfg(not(feature = "formats"))]
     anyhow::ensure!(begin != *b"PAR1", "{}: {}", context(), crate::cli::WITHOUT_FORMATS);
@@ -77,7 +77,7 @@ fn json_lines(mut input: Box<dyn BufRead>) -> anyhow::Result<Box<dyn TraceReader
 /// Opens a file to write a trace to. An existing one is emptied only with `force`.
 pub(super) fn create_output(path: &Path, force: bool) -> anyhow::Result<File> {
     let file = match File::create_new(path) {
-        // Our own standard output, a pipe or a device has nothing that writing would destroy.
+        // Our own standard output, a pipe or a device has no content that could be overwritten.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !force => {
             if path != Path::new("/dev/stdout") && path.is_file() {
                 return Err(OutputExists(path.to_owned()).into());
@@ -112,7 +112,7 @@ enum Encoder {
     Zstd(zstd::Encoder<'static, File>),
 }
 
-/// An encoder that a writer writes to, and that is finished after it.
+/// An encoder that a writer writes to, and that is finished after the writer.
 #[derive(Clone)]
 struct SharedEncoder(Arc<Mutex<Encoder>>);
 
@@ -148,8 +148,8 @@ impl Write for SharedEncoder {
     }
 }
 
-/// A trace in a file that is compressed as a whole. What was written cannot be taken back, as from a pipe: on a full
-/// disk, it ends without a trailer.
+/// A trace in a file that is compressed as a whole. As with a pipe, what was written cannot be taken back: on a full
+/// disk, the trace ends without a trailer.
 struct CompressedWriter {
     inner: Box<dyn TraceWriter>,
     encoder: SharedEncoder,
@@ -170,7 +170,7 @@ impl TraceWriter for CompressedWriter {
 
     fn finish(&mut self, ending: &Ending) -> io::Result<Trailer> {
         let trailer = self.inner.finish(ending);
-        // Also after an error: what the output has accepted can be read then.
+        // Also after an error, so that what the output has accepted can be read.
         let ended = self.encoder.finish();
         let trailer = trailer?;
         ended?;

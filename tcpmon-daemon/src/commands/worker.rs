@@ -15,7 +15,7 @@ use tokio::{sync::oneshot, time};
 /// Where to send the reply; `None` if the thread is only woken.
 pub(super) type Request<R> = Option<oneshot::Sender<R>>;
 
-/// Minimum time that a thread gets for a reply, even if it has not checked its inbox for long: the whole process may
+/// Minimum time that a thread has for a reply, even if it has not checked its inbox for long: the whole process may
 /// have been stopped.
 const MIN_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -27,7 +27,7 @@ pub(super) struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// R heartbeat with its first beat now.
+    /// A heartbeat whose first beat is now.
     pub(super) fn new() -> Self {
         Self { start: Instant::now(), last_ms: AtomicU64::new(0) }
     }
@@ -75,7 +75,7 @@ pub(super) enum NoReply {
     Unresponsive(&'static str, u64),
 }
 
-/// R handle to the thread with this name, and the thread's inbox.
+/// A handle to the thread with this name, and the thread's inbox.
 pub(super) fn channel<R>(name: &'static str) -> (WorkerHandle<R>, WorkerInbox<R>) {
     let (requests, inbox) = mpsc::channel();
     let heartbeat = Arc::new(Heartbeat::new());
@@ -93,7 +93,7 @@ impl<R> WorkerHandle<R> {
         self.wait_for(reply, timeout).await
     }
 
-    /// Waits for the reply to a request that was sent in another way, see [`WorkerHandle::wake`].
+    /// Waits for the reply to a request that was sent in another way; see [`WorkerHandle::wake`].
     ///
     /// # Errors
     /// As for [`WorkerHandle::request`].

@@ -1,29 +1,18 @@
 //! Keys below `collect`: which sources of host metrics are read.
 
-use serde::{Deserialize, Serialize};
+use super::keys::table;
 
-/// The sources that node_exporter reads, too, and which a host that runs it may not need twice. All are on by default.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Collect {
-    /// `/proc/net/softnet_stat`.
-    pub softnet: bool,
-    /// Orphan sockets, from `/proc/net/sockstat`.
-    pub sockstat: bool,
-    /// `/proc/zoneinfo` and `/proc/buddyinfo`.
-    pub zones: bool,
-    /// `/proc/pressure/memory`.
-    pub psi: bool,
-    /// Context switches, from `/proc/stat`.
-    pub stat: bool,
-    /// `/proc/net/netstat` and `/proc/net/snmp`, in all network namespaces.
-    pub netstat: bool,
-}
-
-impl Default for Collect {
-    fn default() -> Self {
-        Self { softnet: true, sockstat: true, zones: true, psi: true, stat: true, netstat: true }
-    }
+table! {
+    /// Sources that node_exporter reads, too: a host that runs it may not need them twice. All are on by default.
+    #[derive(Copy)]
+    Collect, "collect.";
+    softnet: bool = true, "true|false", "Whether to show softnet counters, which node_exporter has, too";
+    sockstat: bool = true, "true|false", "Whether to show the number of orphan sockets, which node_exporter has, too";
+    zones: bool = true, "true|false", "Whether to show memory zones and free blocks, which node_exporter can show, too";
+    psi: bool = true, "true|false", "Whether to show memory pressure stalls, which node_exporter has, too";
+    stat: bool = true, "true|false", "Whether to show context switches, which node_exporter has, too";
+    netstat: bool = true, "true|false",
+        "Whether to show TcpExt and IpExt counters, some of which node_exporter has, too";
 }
 
 impl Collect {

@@ -1,37 +1,30 @@
 //! Keys below `probes`: which programs are attached of those that tcpmon can do without.
 
-use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// The probes that can be switched off, for less cost. All are on by default.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Probes {
-    /// Which of them can be on at all.
-    pub profile: ProbeProfile,
-    /// Timeslices of readers.
-    pub sched_switch: bool,
-    /// NAPI polls.
-    pub napi_poll: bool,
-    /// Drops of received segments.
-    pub kfree_skb: bool,
+use super::keys::table;
+
+table! {
+    /// The probes that can be switched off to reduce the cost. All are on by default.
+    #[derive(Copy)]
+    Probes, "probes.";
+    profile: ProbeProfile = ProbeProfile::Full, "full|light", "full, or light: without the probes below";
+    sched_switch: bool = true, "true|false",
+        "Whether to count the readers' timeslices, a program at every context switch";
+    napi_poll: bool = true, "true|false",
+        "Whether to count NAPI polls and the packets of each, a program at every poll";
+    kfree_skb: bool = true, "true|false",
+        "Whether to count received segments that the kernel drops, with its reasons";
 }
 
 /// A choice of probes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProbeProfile {
     /// Those whose own keys do not switch them off.
-    #[default]
     Full,
     /// None, whatever their own keys say: what remains are segments, reads, and the begin and end of connections.
     Light,
-}
-
-impl Default for Probes {
-    fn default() -> Self {
-        Self { profile: ProbeProfile::Full, sched_switch: true, napi_poll: true, kfree_skb: true }
-    }
 }
 
 impl Probes {

@@ -11,20 +11,20 @@ use crate::{
 };
 
 /// Allowed values of [`DaemonSettings::max_groups`].
-pub const GROUPS_RANGE: RangeInclusive<u64> = 1..=10_000;
+const GROUPS_RANGE: RangeInclusive<u64> = 1..=10_000;
 /// Allowed values of [`DaemonSettings::max_sockets`].
-pub const SOCKETS_RANGE: RangeInclusive<u64> = 1024..=MAX_STATES as u64;
+const SOCKETS_RANGE: RangeInclusive<u64> = 1024..=MAX_STATES as u64;
 /// Allowed values of [`DaemonSettings::max_readers`].
-pub const READERS_RANGE: RangeInclusive<u64> = 1..=1_000_000;
+const READERS_RANGE: RangeInclusive<u64> = 1..=1_000_000;
 /// Allowed values of [`DaemonSettings::max_drop_entries`].
-pub const DROP_ENTRIES_RANGE: RangeInclusive<u64> = 1..=1_000_000;
+const DROP_ENTRIES_RANGE: RangeInclusive<u64> = 1..=1_000_000;
 /// Largest ring buffer, bytes.
 const MAX_RING_BYTES: u64 = 1 << 30;
 
 /// The daemon's settings, validated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DaemonSettings {
-    /// Maximum checked_number of groups with metrics of their own.
+    /// Maximum number of groups with metrics of their own.
     pub max_groups: usize,
     /// An idle group is removed after this time.
     pub group_ttl: Duration,
@@ -36,9 +36,9 @@ pub struct DaemonSettings {
     pub ephemeral_ports: Vec<RangeInclusive<u16>>,
     /// Maximum number of sockets at a time.
     pub max_sockets: u32,
-    /// Maximum checked_number of reader threads at a time.
+    /// Maximum number of reader threads at a time.
     pub max_readers: u32,
-    /// Maximum checked_number of pairs of socket and drop reason.
+    /// Maximum number of pairs of socket and drop reason.
     pub max_drop_entries: u32,
     /// Size of the ring buffer: a power of two and a multiple of the page size.
     pub ring_bytes: u32,
@@ -64,25 +64,25 @@ pub struct DaemonSettings {
     pub log: Log,
 }
 
-/// The flight recorder's settings, validated; they are passed on to `tcpmon trace` as they are written.
+/// The flight recorder's settings, validated; they are passed on to `tcpmon trace` as written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlightSettings {
-    /// Where its files are written.
+    /// Directory of its files.
     pub directory: PathBuf,
-    /// Time before and after a trigger that a file has.
+    /// How much time a file covers before a trigger, and how much after it.
     pub ring: String,
     /// What makes it write: [`TriggerRule`]s.
     pub trigger: Vec<String>,
-    /// What is kept: [`Keep`].
+    /// Which files are kept: [`Keep`].
     pub keep: String,
 }
 
-/// Which files of a trace are kept: the newest ones.
+/// How many of the newest files of a trace are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// So many.
+    /// This many files.
     Files(u32),
-    /// As many as have this size together, bytes.
+    /// As many files as fit in this total size, bytes.
     Bytes(u64),
 }
 
@@ -195,7 +195,7 @@ fn parse_port_ranges(texts: &[String]) -> Result<Vec<RangeInclusive<u16>>, Strin
 }
 
 /// A port range that includes both ends.
-pub(crate) fn parse_port_range(text: &str) -> Result<RangeInclusive<u16>, String> {
+fn parse_port_range(text: &str) -> Result<RangeInclusive<u16>, String> {
     let ends = text.split_once('-').and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
     match ends {
         Some((first, last)) if 0 < first && first <= last => Ok(first..=last),

@@ -48,8 +48,19 @@ fn a_printed_config_parses_to_the_same_and_explains_every_key() {
     fn count(value: &toml::Value) -> usize {
         value.as_table().map_or(1, |table| table.values().map(count).sum())
     }
-    assert_eq!(count(&toml::Value::try_from(Config::default()).expect("TOML")), KEYS.len());
-    assert!(KEYS.iter().all(|key| !key_help(key.name).is_empty()));
+    assert_eq!(count(&toml::Value::try_from(Config::default()).expect("TOML")), keys().count());
+}
+
+#[test]
+fn a_key_has_the_choices_that_are_declared_and_no_other() {
+    for key in keys() {
+        let set = |text: &str| Config::default().set(key, &[text.to_owned()]);
+        for choice in key.choices().into_iter().flatten() {
+            assert_eq!(set(choice), Ok(()), "{}", key.name);
+        }
+        let takes_any = matches!(key.default(), toml::Value::String(_) | toml::Value::Array(_));
+        assert_eq!(set("other").is_ok(), takes_any && key.choices().is_none(), "{}", key.name);
+    }
 }
 
 #[test]

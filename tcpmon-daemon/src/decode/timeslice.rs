@@ -14,7 +14,7 @@ use super::AF_INET6;
 /// Converts a timeslice. Total: any bytes give a record.
 pub fn trace_record(record: &Timeslice) -> TimesliceRecord {
     let closed = record.flags & TIMESLICE_CLOSED != 0;
-    // The queue samples were taken while the socket existed. These three fields are read at the deactivation, when
+    // The queue samples were taken while the socket existed. The three fields below are read at the deactivation, when
     // the memory may already belong to another socket.
     let live = |value| if closed { 0 } else { value };
     // A connection that carries IPv4 is shown as IPv4, even in an IPv6 socket.

@@ -12,7 +12,7 @@ use zerocopy::IntoBytes as _;
 
 use super::{AF_INET6, timeslice::byte_us};
 
-/// The totals of a socket with these counters. No timeslice is known yet.
+/// The totals of a socket with these counters, without any timeslices.
 pub fn socket_total(record: &SocketRecord, counters: &SocketCounters, closed: bool) -> SocketTotal {
     let (identity, state) = (&record.state.identity, &record.state);
     let address = |bytes| super::address(identity.family, bytes).to_canonical();

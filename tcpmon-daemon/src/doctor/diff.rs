@@ -1,4 +1,4 @@
-//! Which facts have changed since an answer was saved.
+//! Compares the facts of now with a saved answer.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,14 +11,15 @@ use serde_json::Value;
 /// Facts that change by themselves.
 const VOLATILE: [&str; 3] = ["host.softnet", "host.swapped_bytes", "run.others"];
 
-/// A fact that is not what it was.
+/// A fact that has changed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Difference {
-    /// Which one: its keys in the JSON, such as `host.tcp_rmem`; a device has its name as a key (`devices.eth0.gro`).
+    /// Name of the fact: its keys in the JSON, such as `host.tcp_rmem`; a device has its name as a key
+    /// (`devices.eth0.gro`).
     pub fact: String,
-    /// What it was; null if it was not there.
+    /// The saved value; null if there was none.
     pub before: Value,
-    /// What it is; null if it is not there.
+    /// The value now; null if there is none.
     pub now: Value,
 }
 
@@ -29,7 +30,7 @@ pub fn differences(before: &Value, now: &Value) -> Vec<Difference> {
     found
 }
 
-/// As lines for people.
+/// The differences as lines of text.
 pub fn text(differences: &[Difference]) -> String {
     let mut text = String::new();
     for Difference { fact, before, now } in differences {

@@ -1,4 +1,4 @@
-//! What the rules decide from: what was found, and what could not be found, with the reason.
+//! The facts that the rules decide from: what was found, or the reason why it could not be found.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -44,7 +44,7 @@ impl<T, E: std::fmt::Display> From<Result<T, E>> for Fact<T> {
 }
 
 impl<T: Serialize> Serialize for Fact<T> {
-    /// What was found as itself, or an object with the reason as `unknown`.
+    /// The value itself if it is known; otherwise an object with the reason as `unknown`.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Known(found) => found.serialize(serializer),
@@ -66,6 +66,9 @@ pub struct Facts {
     pub host: HostFacts,
     /// The network devices that are examined, by name.
     pub devices: Vec<DeviceFacts>,
+    /// Why some of them may be missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub devices_missing: Option<String>,
 }
 
 /// What tcpmon needs to run.
@@ -96,14 +99,14 @@ pub struct RunFacts {
     pub others: Fact<BTreeMap<u32, String>>,
 }
 
-/// How the kernel refused the programs.
+/// How the kernel refused to load or attach the programs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Refusal {
     /// What it refused, and its error.
     pub missing: String,
     /// What to do about it.
     pub remedy: String,
-    /// Whether it refused for want of permission.
+    /// Whether it refused because of a missing permission.
     pub denied: bool,
 }
 
@@ -227,9 +230,10 @@ pub struct DeviceFacts {
 /// A link on a PCI Express bus.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PcieLink {
-    /// What it runs at.
+    /// The rate at which it runs.
     pub now: PcieRate,
-    /// The most that both of its ends can: the device, and the port above it (the slot), if the bus shows one.
+    /// The highest rate that both of its ends support: the device, and the port above it (the slot), if the bus shows
+    /// one.
     pub most: PcieRate,
 }
 
@@ -243,20 +247,20 @@ pub struct PcieRate {
 }
 
 impl PcieRate {
-    /// What it carries, bit/s: 8 bits are sent as 10 up to 5 GT/s, and 128 as 130 above. Packets' headers, some 10 %,
-    /// are not taken off.
+    /// Data rate, bit/s: 8 bits are sent as 10 up to 5 GT/s, and 128 as 130 above. The headers of packets, some 10 %,
+    /// are not subtracted.
     pub fn bits_per_second(self) -> u64 {
         let coding = if self.gigatransfers <= 5.0 { 8.0 / 10.0 } else { 128.0 / 130.0 };
         (self.gigatransfers * 1e9 * coding * self.lanes as f64) as u64
     }
 }
 
-/// What the host is to be fit for.
+/// The transfers that the host should be able to handle.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Goal {
     /// Rate of a transfer, all of its streams together, bit/s.
     pub bandwidth: u64,
-    /// Connections that a transfer has.
+    /// Number of connections of a transfer.
     pub streams: u64,
     /// Longest round trip.
     #[serde(rename = "rtt_seconds", serialize_with = "seconds")]
@@ -264,7 +268,7 @@ pub struct Goal {
 }
 
 impl Goal {
-    /// Bytes on the way on each connection of a transfer at this rate and round trip (the bandwidth-delay product).
+    /// Bytes in flight on each connection of a transfer at this rate and round trip (the bandwidth-delay product).
     pub fn bdp(self) -> u64 {
         (self.bandwidth as f64 / 8.0 * self.rtt.as_secs_f64() / self.streams as f64) as u64
     }

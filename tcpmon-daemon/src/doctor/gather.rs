@@ -1,4 +1,4 @@
-//! Reads the facts. Changes nothing: the programs that are loaded on trial are gone when it returns.
+//! Reads the facts and changes nothing: the programs that it loads on trial are removed again before it returns.
 
 mod device;
 
@@ -12,15 +12,15 @@ use crate::{
     model::snapshot::ProbeStatus,
 };
 
-/// Reads all facts: of the named devices, or of all that are on a bus and up if none is named.
+/// Reads all facts: about the named devices, or if none is named, about all devices that are on a bus and up.
 ///
 /// # Errors
 /// If there is no device of a name.
 pub fn gather(devices: &[String]) -> Result<Facts, NoDevice> {
     // Before anything else: a name may be misspelt.
-    let devices = device::all(devices)?;
+    let (devices, devices_missing) = device::all(devices)?;
     let root = Root(Path::new("/"));
-    Ok(Facts { run: run(root), host: host(root), devices })
+    Ok(Facts { run: run(root), host: host(root), devices, devices_missing })
 }
 
 fn run(root: Root<'_>) -> RunFacts {
@@ -44,7 +44,7 @@ fn run(root: Root<'_>) -> RunFacts {
     }
 }
 
-/// Loads and attaches the programs as the daemon does, with small maps, and removes them again.
+/// Loads and attaches the programs as the daemon does, but with small maps, and removes them again.
 fn trial() -> Fact<Result<Vec<ProbeStatus>, Refusal>> {
     let options =
         Options { max_sockets: 64, max_readers: 64, max_drop_entries: 64, ring_bytes: 1 << 16, ..Options::default() };
@@ -57,8 +57,8 @@ fn trial() -> Fact<Result<Vec<ProbeStatus>, Refusal>> {
     }
 }
 
-/// The profile or context of this process. Without a security module that has one, the kernel does not have the file or
-/// does not let it be read.
+/// The security module's profile or context of this process. Without a security module that has one, the kernel does
+/// not have the file or does not let it be read.
 fn confinement() -> Fact<String> {
     match fs::read_to_string("/proc/self/attr/current") {
         Ok(text) => Fact::Known(text.trim_matches(['\0', '\n']).to_owned()),
@@ -73,7 +73,7 @@ fn first_network_namespace() -> io::Result<bool> {
     Ok(fs::metadata("/proc/self/ns/net")?.ino() == fs::metadata("/proc/1/ns/net")?.ino())
 }
 
-/// Other daemons and traces.
+/// Other running daemons and traces.
 fn others() -> io::Result<BTreeMap<u32, String>> {
     let mut others = BTreeMap::new();
     for entry in fs::read_dir("/proc")? {
@@ -92,7 +92,7 @@ fn others() -> io::Result<BTreeMap<u32, String>> {
     Ok(others)
 }
 
-/// All but the page size and the counts of packets is read below `root`.
+/// Everything except the page size and the packet counts is read below `root`.
 fn host(root: Root<'_>) -> HostFacts {
     HostFacts {
         memory_bytes: root.file("proc/meminfo").and_then(|text| memory(&text)).into(),
@@ -106,7 +106,7 @@ fn host(root: Root<'_>) -> HostFacts {
             .and_then(|text| text.map_or(Ok(1), |text| Ok(cpu_list(&text)?.len() as u64)))
             .into(),
         cpu_vendor: root.file("proc/cpuinfo").map(|text| vendor(&text)).into(),
-        // A kernel that cannot have any of them lacks the files.
+        // A kernel that supports neither lacks the files.
         smt: root.number_or_zero("sys/devices/system/cpu/smt/active").map(|active| active != 0).into(),
         numa_balancing: root.number_or_zero("proc/sys/kernel/numa_balancing").into(),
         tcp_wmem: root.sysctl_three("net/ipv4/tcp_wmem"),
@@ -132,7 +132,7 @@ fn host(root: Root<'_>) -> HostFacts {
 
 fn softnet() -> Fact<SoftnetSums> {
     let parsed = match host::softnet::SoftnetCounters::default().read() {
-        // A sum without a CPU would be another number.
+        // A sum that leaves out a CPU would be wrong.
         Ok(parsed) if !parsed.skipped.is_empty() => return Fact::Unknown(parsed.skipped.to_string()),
         parsed => parsed,
     };
@@ -156,7 +156,7 @@ fn governors(root: Root<'_>) -> Result<BTreeMap<String, u64>, String> {
     for cpu in online_cpus(root)? {
         let policy = |name| root.optional(format!("sys/devices/system/cpu/cpu{cpu}/cpufreq/{name}"));
         let Some(governor) = policy("scaling_governor")? else { continue };
-        // Without one, the governor decides alone.
+        // Without this file, only the governor decides.
         let preference = policy("energy_performance_preference");
         let prefers_speed = preference.is_ok_and(|preference| preference.as_deref() == Some("performance"));
         *governors.entry(if prefers_speed { "performance".into() } else { governor }).or_default() += 1;
@@ -175,7 +175,7 @@ fn memory(meminfo: &str) -> Result<u64, String> {
     meminfo_bytes(meminfo, "MemTotal")
 }
 
-/// What `/proc/meminfo` says is in swap space, bytes.
+/// Swap space in use according to `/proc/meminfo`, bytes.
 fn swapped(meminfo: &str) -> Result<u64, String> {
     Ok(meminfo_bytes(meminfo, "SwapTotal")?.saturating_sub(meminfo_bytes(meminfo, "SwapFree")?))
 }
@@ -221,12 +221,12 @@ impl Root<'_> {
         text.parse().map_err(|_| format!("{}: {text:?}", self.0.join(path).display()))
     }
 
-    /// As [`file()`].
+    /// Reads a file as [`file()`] does.
     fn file(self, path: impl AsRef<Path>) -> Result<String, String> {
         file(self.0.join(path))
     }
 
-    /// As [`file()`]; none if there is no such file.
+    /// Reads a file as [`file()`] does; none if there is no such file.
     fn optional(self, path: impl AsRef<Path>) -> Result<Option<String>, String> {
         let path = self.0.join(path);
         match fs::read_to_string(&path) {

@@ -1,4 +1,5 @@
-//! Can tcpmon run here, and is this host fit to receive? Facts, then decision, then telling.
+//! Checks whether tcpmon can run here, and whether the host's settings and network devices suit a receiver. It works in
+//! three steps: facts, decision, output.
 //!
 //! [`gather`] reads the facts and changes nothing. [`examine`] decides from the facts alone, by the [`RULES`]. [`tell`]
 //! shows the result to people and to programs; [`diff`] compares it with an earlier one.
@@ -29,15 +30,16 @@ const GBIT: u64 = 1_000_000_000;
 /// One rule.
 #[derive(Debug)]
 pub struct Rule {
-    /// Its name: `run.` (can tcpmon run here), `host.` or `device.` (is this host fit to receive) and what it is about.
+    /// Its name: `run.` (whether tcpmon can run here), `host.` or `device.` (whether the host or the device suits a
+    /// receiver), and its subject.
     pub id: &'static str,
-    /// What a host has that passes, as a sentence.
+    /// What is true of a host that passes, as a sentence.
     pub wanted: &'static str,
-    /// What happens otherwise.
+    /// What happens on a host that does not pass.
     pub why: &'static str,
     /// Where the rule comes from.
     pub source: &'static str,
-    /// Whether tcpmon does not run at all otherwise.
+    /// Whether tcpmon cannot run at all on a host that does not pass.
     pub refuses: bool,
     check: Check,
 }
@@ -45,23 +47,23 @@ pub struct Rule {
 /// How a rule decides.
 #[derive(Debug)]
 enum Check {
-    /// Once.
+    /// Once for the host.
     Once(fn(&Facts, &Goal) -> Answer),
     /// For each device.
     Device(fn(&DeviceFacts, &Facts, &Goal) -> Answer),
 }
 
-/// What a rule finds: nothing, something with its remedy, or why it cannot decide.
+/// What a rule finds: nothing, a finding with its remedy, or why it cannot decide.
 type Answer = Result<Option<Advice>, String>;
 
-/// What was found, and what to do.
+/// What was found, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Advice {
     found: String,
     set: String,
 }
 
-/// All rules, in the order in which they are told.
+/// All rules, in the order in which they are shown.
 pub static RULES: [&[Rule]; 3] = [&run::RULES, &receive::RULES, &nic::RULES];
 
 /// Something that a rule found.
@@ -124,6 +126,9 @@ pub fn examine(facts: &Facts, goal: &Goal) -> Diagnosis {
                 for device in &facts.devices {
                     diagnosis.add(rule, Some(device.name.clone()), check(device, facts, goal));
                 }
+                if let Some(reason) = &facts.devices_missing {
+                    diagnosis.add(rule, None, Err(reason.clone()));
+                }
             }
         }
     }
@@ -143,12 +148,12 @@ impl Diagnosis {
     }
 }
 
-/// A finding if `is_wrong`.
+/// A finding if `is_wrong`, otherwise nothing.
 fn find(is_wrong: bool, found: impl FnOnce() -> String, set: impl FnOnce() -> String) -> Answer {
     Ok(is_wrong.then(|| Advice { found: found(), set: set() }))
 }
 
-/// Bit/s, for people: in the largest unit that it reaches, with one decimal place unless that is zero.
+/// A rate for people: in the largest unit that it reaches, with one decimal place unless that is zero.
 fn rate(bits: u64) -> String {
     let units = [(1_000_000_000, "Gbit/s"), (1_000_000, "Mbit/s"), (1_000, "kbit/s")];
     let (unit, name) = units.into_iter().find(|(unit, _)| bits >= *unit).unwrap_or((1, "bit/s"));
@@ -156,7 +161,7 @@ fn rate(bits: u64) -> String {
     format!("{tenths} {name}")
 }
 
-/// Bytes, for people: scaled as by the other commands, with the unit in full.
+/// A size for people: scaled as in the other commands, with the unit written out.
 fn bytes(bytes: u64) -> String {
     let scaled = Bytes(bytes).to_string();
     let number = scaled.trim_end_matches(|letter: char| letter.is_ascii_uppercase());

@@ -1,4 +1,4 @@
-//! Is this host fit to receive? Its network devices.
+//! Rules about the network devices of a host that receives.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,7 +24,7 @@ pub(super) static RULES: [Rule; 14] = [
         refuses: false,
         check: Check::Device(|device, facts, goal| {
             let Some(ring) = device.ring.get()? else { return Ok(None) };
-            // SC24 enlarged it on its AMD hosts only.
+            // SC24 enlarged the ring only on its AMD hosts.
             let is_amd = facts.host.cpu_vendor.get()? == "AuthenticAMD";
             let wanted = match speed(device, goal) {
                 speed if speed >= 40 * GBIT && is_amd => 8192,
@@ -70,7 +70,7 @@ pub(super) static RULES: [Rule; 14] = [
         refuses: false,
         check: Check::Device(|device, _, goal| {
             let Some(coalescing) = device.coalescing.get()? else { return Ok(None) };
-            // The host of a virtual machine decides for such a device.
+            // For such a device, the host of the virtual machine decides.
             let is_virtual = device.driver.get()? == "virtio_net";
             find(
                 speed(device, goal) >= 10 * GBIT
@@ -243,8 +243,8 @@ pub(super) static RULES: [Rule; 14] = [
                             device.name
                         );
                     }
-                    // Replacing an `mq` that tc has made by another one does nothing, and one that the kernel has made
-                    // cannot be deleted.
+                    // Replacing an `mq` that tc has made with another one does nothing, and an `mq` that the kernel has
+                    // made cannot be deleted.
                     format!(
                         "sysctl -w net.core.default_qdisc=fq && {{ tc qdisc del dev {0} root; \
                          tc qdisc replace dev {0} root mq; }}",
@@ -307,7 +307,7 @@ pub(super) static RULES: [Rule; 14] = [
     },
 ];
 
-/// Such as `fq on 6 queues, pfifo_fast on 2`.
+/// A list such as `fq on 6 queues, pfifo_fast on 2`.
 fn on_queues(qdiscs: &BTreeMap<String, u64>) -> String {
     let mut text = String::new();
     for (name, queues) in qdiscs {
@@ -321,7 +321,7 @@ fn on_queues(qdiscs: &BTreeMap<String, u64>) -> String {
     text
 }
 
-/// Speed of its link; that of the goal if it is not known.
+/// Speed of the device's link; that of the goal if it is not known.
 fn speed(device: &DeviceFacts, goal: &Goal) -> u64 {
     device.speed.get().map_or(goal.bandwidth, |speed| *speed)
 }

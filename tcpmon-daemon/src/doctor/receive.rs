@@ -1,9 +1,9 @@
-//! Is this host fit to receive? Its settings.
+//! Rules about the kernel settings of a host that receives.
 
 use super::{Advice, Answer, Check, GBIT, Rule, SC24, bytes, find, rate};
 use crate::doctor::facts::{Fact, Facts, Goal};
 
-/// The documents that tcpmon comes from, and the kernel's own.
+/// The documents that tcpmon is based on, and the kernel's own.
 const BOWDEN: &str = "Bowden, Wu, Crawford: Tuning Systems for TCP/IP Performance on High Latency Networks (Fermilab)";
 const IP_SYSCTL: &str = "Documentation/networking/ip-sysctl.rst";
 const ESNET: &str = "ESnet fasterdata: Linux host tuning";
@@ -22,7 +22,7 @@ const LARGEST_WINDOW: u64 = 65_535 << 14;
 pub(super) static RULES: [Rule; 24] = [
     Rule {
         id: "host.streams",
-        wanted: "no connection has to have more than 1 GiB on the way",
+        wanted: "no connection needs more than 1 GiB in flight",
         why: "TCP has no larger window, whatever the buffers are",
         source: "RFC 7323",
         refuses: false,
@@ -30,7 +30,7 @@ pub(super) static RULES: [Rule; 24] = [
             let least = (goal.bdp() * goal.streams).div_ceil(LARGEST_WINDOW);
             find(
                 goal.bdp() > LARGEST_WINDOW,
-                || format!("{} are on the way on each connection", on_the_way(goal)),
+                || format!("{} are in flight on each connection", in_flight(goal)),
                 || format!("use {least} streams or more, and give --streams here"),
             )
         }),
@@ -113,7 +113,7 @@ pub(super) static RULES: [Rule; 24] = [
         id: "host.rcv-buffer",
         wanted: "net.ipv4.tcp_rmem lets the receive buffer grow to twice the bandwidth-delay product (at most 2 GiB, \
                  and an eighth of the memory for all streams)",
-        why: "a window smaller than what is on the way limits the sender, and up to half of a buffer is overhead",
+        why: "a window smaller than what is in flight limits the sender, and up to half of a buffer is overhead",
         source: "Documentation/networking/ip-sysctl.rst, tcp(7)",
         refuses: false,
         check: Check::Once(|facts, goal| can_grow(&facts.host.tcp_rmem, "net.ipv4.tcp_rmem", facts, goal)),
@@ -130,7 +130,7 @@ pub(super) static RULES: [Rule; 24] = [
             let wanted = goal.bdp().min(MAX_BUFFER / 2).min(largest_buffer(facts, goal)? / 2);
             find(
                 limit < wanted,
-                || format!("net.core.rmem_max is {}; {} are on the way", bytes(limit), on_the_way(goal)),
+                || format!("net.core.rmem_max is {}; {} are in flight", bytes(limit), in_flight(goal)),
                 || format!("sysctl -w net.core.rmem_max={wanted}"),
             )
         }),
@@ -356,28 +356,28 @@ fn is_on(setting: &Fact<u64>, name: &str) -> Answer {
     find(*setting.get()? == 0, || format!("{name} is 0"), || format!("sysctl -w {name}=1"))
 }
 
-fn on_the_way(goal: &Goal) -> String {
+fn in_flight(goal: &Goal) -> String {
     let each = if goal.streams > 1 { format!(" in each of {} streams", goal.streams) } else { String::new() };
     format!("{}{each} at {} and a round trip of {:?}", bytes(goal.bdp()), rate(goal.bandwidth), goal.rtt)
 }
 
-/// The buffer that one connection needs, to receive or to send.
+/// The buffer size that one connection needs to receive or to send.
 fn wanted_buffer(goal: &Goal) -> u64 {
     (2 * goal.bdp()).min(MAX_BUFFER)
 }
 
-/// The largest buffer of which this host's memory holds one for each stream: together an eighth of it.
+/// The largest buffer size that every stream can have at once: together they may take an eighth of this host's memory.
 fn largest_buffer(facts: &Facts, goal: &Goal) -> Result<u64, String> {
     Ok(*facts.host.memory_bytes.get()? / 8 / goal.streams)
 }
 
-/// Whether a buffer grows to what a connection needs, as far as the memory has that for all streams.
+/// Checks whether a buffer can grow to what a connection needs, as far as the memory suffices for all streams.
 fn can_grow(sizes: &Fact<[u64; 3]>, name: &str, facts: &Facts, goal: &Goal) -> Answer {
     let [least, first, most] = *sizes.get()?;
     let wanted = wanted_buffer(goal).min(largest_buffer(facts, goal)?);
     find(
         most < wanted,
-        || format!("{name} lets a buffer grow to {}; {} are on the way", bytes(most), on_the_way(goal)),
+        || format!("{name} lets a buffer grow to {}; {} are in flight", bytes(most), in_flight(goal)),
         || format!("sysctl -w {name}=\"{least} {first} {wanted}\""),
     )
 }
@@ -388,7 +388,7 @@ fn tcp_memory_low(facts: &Facts, goal: &Goal) -> Answer {
     let (limit, memory) = (pressure.saturating_mul(host.page_bytes), *host.memory_bytes.get()?);
     let (wanted, largest) = (wanted_buffer(goal), largest_buffer(facts, goal)?);
     let settings = [("tcp_rmem", *host.tcp_rmem.get()?), ("tcp_wmem", *host.tcp_wmem.get()?)];
-    // A transfer goes one way: what is on its way is in the buffers of one kind.
+    // A transfer goes one way, so the data in flight are in receive buffers or in send buffers, not in both.
     let most = settings.iter().fold(wanted, |most, (_, sizes)| most.max(sizes[2]));
     let of_all = |buffer: u64| buffer.saturating_mul(goal.streams);
     find(
@@ -433,8 +433,9 @@ fn tcp_memory_high(facts: &Facts, _: &Goal) -> Answer {
     )
 }
 
-/// Sets `tcp_mem` so that buffers of this many bytes can all be full without pressure, or end it (below the first
-/// number), and TCP takes twice as much at most: a quarter of the memory for the eighth that a transfer may have.
+/// The command that sets `tcp_mem` so that buffers of this many bytes can all be full without memory pressure (or end
+/// it, below the first number), and TCP takes at most twice as much: a quarter of the memory for the eighth that a
+/// transfer may have.
 fn tcp_memory_for(buffers: u64, page_bytes: u64) -> String {
     let halves = |number: u64| buffers / 2 * number / page_bytes;
     format!("sysctl -w net.ipv4.tcp_mem=\"{} {} {}\"", halves(2), halves(3), halves(4))

@@ -1,4 +1,4 @@
-//! Can tcpmon run here?
+//! Rules about what tcpmon needs to run.
 
 use super::{Advice, Answer, Check, Rule, find};
 use crate::{
@@ -151,7 +151,7 @@ pub(super) static RULES: [Rule; 18] = [
         id: "run.cgroup-v2",
         wanted: "cgroup v2 is mounted",
         why: "without it there is no `cgroup` label, no socket memory of control groups and no sock_ops program",
-        source: "docs/operating.md, docs/architecture.md",
+        source: "docs/operating.md, docs/design/0008-second-programs.md",
         refuses: false,
         check: Check::Once(|facts, _| {
             find(
@@ -249,7 +249,7 @@ fn is_confined(confinement: &str) -> bool {
 
 fn programs(facts: &Facts, goal: &Goal) -> Answer {
     match facts.run.probes.get()? {
-        // The other rule says more.
+        // The rule about security modules says more.
         Err(_) if security_module(facts, goal)?.is_some() => Ok(None),
         Err(refusal) => Ok(Some(Advice { found: refusal.missing.clone(), set: refusal.remedy.clone() })),
         Ok(_) => Ok(None),

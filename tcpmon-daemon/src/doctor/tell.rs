@@ -21,7 +21,7 @@ pub const FORMAT_VERSION: u32 = 1;
 pub fn json(facts: &Facts, goal: &Goal, diagnosis: &Diagnosis) -> serde_json::Result<String> {
     #[derive(Serialize)]
     struct Report<'a> {
-        /// Rises when a key changes its meaning or goes.
+        /// Raised when a key changes its meaning or is removed.
         format_version: u32,
         can_run: bool,
         goal: &'a Goal,
@@ -42,16 +42,16 @@ pub fn text(facts: &Facts, goal: &Goal, diagnosis: &Diagnosis) -> String {
     let answer = match (diagnosis.refuses(), running.len()) {
         (true, _) => "no",
         (false, 0) => "yes",
-        (false, _) => "yes, but not all of it",
+        (false, _) => "yes, partly",
     };
     let _ = writeln!(text, "Can tcpmon run here? {answer}");
     let _ = writeln!(text, "  kernel {}{}", facts.run.prerequisites.release, probes(facts));
     findings(&mut text, &running);
 
-    let answer = if receiving.is_empty() { "yes" } else { "not yet" };
+    let answer = if receiving.is_empty() { "yes" } else { "no" };
     let _ = writeln!(
         text,
-        "\nIs this host fit to receive {}{} at a round trip of {:?} ({} on the way)? {answer}",
+        "\nIs this host set up to receive {}{} at a round trip of {:?} ({} in flight)? {answer}",
         rate(goal.bandwidth),
         if goal.streams > 1 { format!(" in {} streams", goal.streams) } else { String::new() },
         goal.rtt,
@@ -60,8 +60,12 @@ pub fn text(facts: &Facts, goal: &Goal, diagnosis: &Diagnosis) -> String {
     for device in &facts.devices {
         let _ = writeln!(text, "  {}", summary(device));
     }
-    if facts.devices.is_empty() {
-        text.push_str("  no network device on a bus is up; --device names others\n");
+    match &facts.devices_missing {
+        Some(reason) => _ = writeln!(text, "  network devices may be missing: {reason}"),
+        None if facts.devices.is_empty() => {
+            text.push_str("  no network device on a bus is up; --device names others\n");
+        }
+        None => {}
     }
     findings(&mut text, &receiving);
 
@@ -116,7 +120,7 @@ fn findings(text: &mut String, findings: &[&Finding]) {
             )
         };
         let _ = writeln!(text, "{}", part("found", &format!("{device}{found}")));
-        // In one line, to be copied.
+        // On one line, so that it can be copied.
         let _ = writeln!(text, "    {:8}{set}", "set");
         let _ = writeln!(text, "{}\n{}", part("why", why), part("source", source));
     }

@@ -102,14 +102,14 @@ fn tuned() -> Facts {
         interrupts: known((100..132).map(|number| (number, vec![number - 68])).collect()),
         iommu: known(Some("identity".into())),
     };
-    Facts { run, host, devices: vec![device] }
+    Facts { run, host, devices: vec![device], devices_missing: None }
 }
 
 fn goal() -> Goal {
     Goal { bandwidth: 100 * GBIT, streams: 1, rtt: Duration::from_millis(80) }
 }
 
-/// One thing that is changed.
+/// Changes one thing on the host.
 type Change = fn(&mut Facts);
 
 fn without(facts: &mut Facts, capability: u32) {
@@ -120,7 +120,7 @@ fn refused(denied: bool) -> Fact<Result<Vec<ProbeStatus>, Refusal>> {
     known(Err(Refusal { missing: "the kernel refused tcpmon's maps".into(), remedy: "allow bpf(2)".into(), denied }))
 }
 
-/// For each change, what is found then, and what is to be set.
+/// For each change: what is found then, and what the advice is to set.
 const CHANGES: [(Change, &str, &str); 75] = [
     (|it| it.run.prerequisites.object = false, "run.build", "cargo xtask setup"),
     (|it| it.run.prerequisites.btf = Err("No such file".into()), "run.btf", "CONFIG_DEBUG_INFO_BTF"),
@@ -237,7 +237,7 @@ const CHANGES: [(Change, &str, &str); 75] = [
         "sysctl -w net.core.default_qdisc=fq && { tc qdisc del dev eth0 root; tc qdisc replace dev eth0 root mq; }",
     ),
     (|it| it.devices[0].queue_qdiscs = known(BTreeMap::from([("cake".into(), 1), ("fq_codel".into(), 31)])), "", ""),
-    // A shaper that somebody has configured is not to be replaced.
+    // A shaper that somebody has configured must not be replaced.
     (|it| it.devices[0].qdisc = known("htb".into()), "", ""),
     (
         |it| {
@@ -247,7 +247,7 @@ const CHANGES: [(Change, &str, &str); 75] = [
         "device.qdisc",
         "tc qdisc replace dev eth0 parent HANDLE fq, for each parent that tc qdisc show dev eth0 names",
     ),
-    // What the device would get next time is not what it has.
+    // The default qdisc is not the one that the device has.
     (|it| it.host.default_qdisc = known("pfifo_fast".into()), "", ""),
     (|it| it.devices[0].qdisc = known("fq".into()), "", ""),
     (
@@ -349,7 +349,7 @@ fn each_change_of_a_well_tuned_host_is_found_by_its_rule_alone() {
             assert_eq!(finding.device.as_deref(), finding.rule.starts_with("device.").then_some("eth0"));
         }
     }
-    // What depends on the goal alone has a test of its own.
+    // Rules that depend on the goal alone have a test of their own.
     let tried: BTreeSet<_> = CHANGES
         .iter()
         .flat_map(|(_, rules, _)| rules.split(' '))
@@ -422,10 +422,24 @@ fn what_has_changed_is_told_fact_by_fact() {
     assert!(lines.contains(&"host.tcp_rmem: [4096,131072,2147483647] -> [4096,131072,6291456]"), "{text}");
     assert!(lines.iter().any(|line| line.starts_with("run.probes.tcp_probe: {") && line.ends_with("} -> nothing")));
     assert_eq!(lines.last(), Some(&"39 facts have changed"));
-    // A device that has gone.
+    // A device that is gone.
     facts.devices.clear();
     let gone = diff::differences(&before, &answer(&facts));
     assert!(gone[0].fact == "devices.eth0" && gone[0].now.is_null() && gone[0].before["name"] == "eth0", "{gone:?}");
+}
+
+#[test]
+fn devices_that_cannot_be_listed_are_not_checked() {
+    let mut facts = tuned();
+    facts.devices.clear();
+    facts.devices_missing = Some("cannot list the network devices over rtnetlink: No buffer space".into());
+    let diagnosis = examine(&facts, &goal());
+    let of_devices = |rule: &&Rule| matches!(rule.check, Check::Device(_));
+    let rules = RULES.into_iter().flatten().filter(of_devices).map(|rule| rule.id);
+    assert_eq!(diagnosis.not_checked.iter().map(|it| it.rule).collect::<Vec<_>>(), rules.collect::<Vec<_>>());
+    let text = tell::text(&facts, &goal(), &diagnosis);
+    let said = "  network devices may be missing: cannot list the network devices over rtnetlink: No buffer space\n";
+    assert!(text.contains(said) && !text.contains("no network device"), "{text}");
 }
 
 #[test]
@@ -454,7 +468,7 @@ fn the_queueing_disciplines_of_mq_are_named_with_their_queues() {
         assert_eq!(rules_of(&diagnosis), ["device.qdisc"]);
         assert_eq!(diagnosis.findings[0].found, format!("its queueing discipline is mq with {said}"));
     }
-    // Nothing is guessed from the default.
+    // The rule does not guess from the default.
     facts.devices[0].queue_qdiscs = Fact::Unknown("rtnetlink does not list queueing disciplines".into());
     let diagnosis = examine(&facts, &goal());
     let not_checked: Vec<_> = diagnosis.not_checked.iter().map(|it| (it.rule, it.reason.as_str())).collect();
@@ -476,7 +490,7 @@ fn the_speed_of_a_link_is_named_only_if_it_is_known() {
     assert_eq!(found(&facts, 1).as_deref(), Some("its MTU is 1500, at 40 Gbit/s"));
     facts.devices[0].speed = known(10 * GBIT);
     assert_eq!(found(&facts, 100), None);
-    // A virtual device: the rule goes by the goal.
+    // A virtual device: the rule uses the speed of the goal.
     facts.devices[0].speed = Fact::Unknown("its driver reports no speed".into());
     assert_eq!(found(&facts, 100).as_deref(), Some("its MTU is 1500, and it is to receive 100 Gbit/s"));
     assert_eq!(found(&facts, 10), None);
@@ -492,7 +506,7 @@ fn people_and_programs_are_told_the_same() {
     let text = tell::text(&facts, &goal(), &diagnosis);
     let json: serde_json::Value = serde_json::from_str(&tell::json(&facts, &goal(), &diagnosis).unwrap()).unwrap();
     assert!(text.starts_with("Can tcpmon run here? no\n"), "{text}");
-    assert!(text.contains("receive 100 Gbit/s at a round trip of 80ms (954 MiB on the way)? not yet\n"), "{text}");
+    assert!(text.contains("receive 100 Gbit/s at a round trip of 80ms (954 MiB in flight)? no\n"), "{text}");
     assert!(
         text.contains("  eth0: mlx5_core, 100 Gbit/s, MTU 9000, ring 8192 of 8192, receive queues: 32\n"),
         "{text}"

@@ -1,7 +1,7 @@
-//! The age of a network namespace: it can count nothing before it has its first address.
+//! The age of a network namespace: it cannot have counted anything before it got its first address.
 //!
-//! The kernel does not say when it has made a namespace, but when it has got each of its addresses. Most get 127.0.0.1
-//! at once.
+//! The kernel does not say when it created a namespace, but it says when each address was added. Most namespaces get
+//! 127.0.0.1 at once.
 
 use std::io;
 
@@ -18,12 +18,12 @@ const RTM_GETADDR: u16 = 22;
 /// An attribute (`linux/if_addr.h`).
 const IFA_CACHEINFO: u16 = 6;
 
-/// The kernel says times in units of 10 ms, by its count of ticks (jiffies). That begins later in a boot than
-/// `CLOCK_MONOTONIC`, by a part of a second.
+/// The kernel gives times in units of 10 ms, from its count of ticks (jiffies). That count starts a fraction of a
+/// second later in a boot than `CLOCK_MONOTONIC`.
 const UNIT_NS: u64 = 10_000_000;
 
-/// A namespace that is older than tcpmon by less than this counts as younger: its age is known to two units and a tick,
-/// and what it has counted until then is little.
+/// A namespace that is older than tcpmon by less than this counts as younger. Its age is known to two units and a tick,
+/// and it has counted little in that time.
 const SLACK_NS: u64 = 5 * UNIT_NS;
 
 /// Ticks a second that kernels are built for (`kernel/Kconfig.hz`).
@@ -53,7 +53,8 @@ struct CacheInfo {
 /// An address of a device.
 #[derive(Debug)]
 struct Address {
-    /// By the count of ticks since the boot, in units of 10 ms; wraps after 497 days. `None` if it is not said.
+    /// In units of 10 ms since the boot, by the count of ticks; wraps after 497 days. `None` if the message does not
+    /// say.
     created: Option<u32>,
 }
 
@@ -72,17 +73,18 @@ impl Object for Address {
     }
 }
 
-/// Whether the calling thread's network namespace has got all its addresses since `since_ns`, so that it has counted
-/// everything since then. Both times are `CLOCK_MONOTONIC` of the host.
+/// Whether the calling thread's network namespace has got all its addresses since `since_ns`, so that everything that
+/// it has counted happened since then. Both times are `CLOCK_MONOTONIC` of the host.
 ///
 /// # Errors
 /// rtnetlink does not answer.
 pub(super) fn are_younger_than(since_ns: u64, now_ns: u64) -> io::Result<bool> {
-    let addresses = netlink::list::<Address>(AddressInfo::default())?.0;
-    Ok(younger(&addresses, since_ns, now_ns, now(ticks(), now_ns)))
+    let (addresses, others) = netlink::list::<Address>(AddressInfo::default())?;
+    // One that cannot be parsed may be older.
+    Ok(others == 0 && younger(&addresses, since_ns, now_ns, now(ticks(), now_ns)))
 }
 
-/// A namespace without addresses may have had some: its counters are then better not shown.
+/// False for a namespace without addresses, which may have had some earlier: then its earlier counts are not shown.
 fn younger(addresses: &[Address], since_ns: u64, now_ns: u64, now: u32) -> bool {
     let oldest_ns = now_ns.saturating_sub(since_ns) + SLACK_NS;
     let is_younger = |created: u32| u64::from(now.wrapping_sub(created)) * UNIT_NS <= oldest_ns;
@@ -96,8 +98,9 @@ fn ticks() -> u64 {
     unsafe { libc::times(&mut std::mem::zeroed()) }.cast_unsigned()
 }
 
-/// The time in the unit of addresses. The count begins 300 s before 2^32 ticks, so that its wrap is seen early in each
-/// boot; how long a tick is follows from the time since the boot, because the begins are days apart.
+/// Converts a count of ticks to the time in the unit of addresses. The count starts 300 s before 2^32 ticks, so that
+/// its wrap is seen early in each boot. Which length a tick has follows from the time since the boot, because the
+/// possible starting values are days apart.
 fn now(ticks: u64, now_ns: u64) -> u32 {
     let begins = HZ.map(|hz| ((1 << 32) - 300 * hz) * 100 / hz);
     let since_boot = begins.map(|begin| ticks.saturating_sub(begin));

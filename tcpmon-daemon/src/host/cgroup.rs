@@ -190,7 +190,7 @@ pub(crate) fn mount_point(mountinfo: &str) -> Option<PathBuf> {
     mountinfo.lines().find_map(|line| {
         let (mount, file_system) = line.split_once(" - ")?;
         let directory = mount.split(' ').nth(4)?;
-        (file_system.split(' ').next() == Some("cgroup2")).then(|| unescaped(directory))
+        (file_system.split(' ').next() == Some("cgroup2")).then(|| unescaped(directory.as_bytes()))
     })
 }
 

@@ -11,10 +11,11 @@ use std::{
 use super::{cgroup::root, file::read_text};
 use crate::model::cgroups::Process;
 
-/// A walk ends after so many control groups. Those that it has not found are looked up by process.
+/// Maximum number of control groups in one walk. Groups that a walk has not reached are looked up by process.
 const MAX_FOUND: usize = 20_000;
 
-/// At most one walk in this time, and in this many times what the last one took.
+/// Minimum time between two walks; the second constant is the minimum as a multiple of the time that the last walk
+/// took.
 const WALK_INTERVAL: Duration = Duration::from_secs(1);
 const WALK_SHARE: u32 = 50;
 
@@ -34,15 +35,15 @@ pub struct CgroupPaths {
 }
 
 impl CgroupPaths {
-    /// Of the running host; nothing has been looked up yet.
+    /// The paths on the running host; nothing has been looked up yet.
     pub fn of_this_host() -> Self {
         let has_v1 = read_text("/proc/self/cgroup").is_ok_and(|text| v1(&text).next().is_some());
         Self { root: root().ok(), has_v1, found: HashMap::new(), next_walk: Instant::now() }
     }
 
-    /// The paths of the control groups in which the process is, one per hierarchy: cgroup v2 first, there the group in
-    /// which it was when the programs saw it. If no group with that id is found (as in a container that sees only its
-    /// own), and in cgroup v1, it is the group in which the process is now: none if it has ended.
+    /// The paths of the control groups of the process, one per hierarchy. First comes cgroup v2, with the group that
+    /// the process was in when the programs saw it. If no group with that id is found (as in a container that sees only
+    /// its own), and in cgroup v1, it is the group that the process is in now: none if it has ended.
     pub fn paths(&mut self, process: &Process) -> Vec<String> {
         let mut paths = Vec::from_iter(self.by_id(process.cgroup));
         if (paths.is_empty() || self.has_v1)
@@ -67,7 +68,7 @@ impl CgroupPaths {
     }
 }
 
-/// The paths of all control groups below this directory, by id. What vanishes meanwhile is left out.
+/// The paths of all control groups below this directory, by id. Groups that vanish meanwhile are left out.
 fn walk(root: &Path) -> HashMap<u64, String> {
     let id = fs::metadata(root).map(|root| root.ino());
     let mut found: HashMap<u64, String> = id.into_iter().map(|id| (id, "/".to_owned())).collect();

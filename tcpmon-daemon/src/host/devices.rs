@@ -15,8 +15,9 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::io;
 
-use super::link::{self, Link, LinkStats};
+use super::link::{self, Link, LinkStats, ListError};
 use super::monotonic::{CounterWidth, MonotonicTotals};
+use super::netlink;
 use crate::model::host::{Device, Ring};
 use drivers::{OverrunCounter, Statistic, VETH};
 pub(crate) use ethtool::{Buffer, Ethtool};
@@ -40,10 +41,14 @@ pub(crate) struct DevicesSample {
     pub(crate) notes: Vec<String>,
 }
 
-/// The list of devices could not be read.
+/// The devices could not be read.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot list the network devices over rtnetlink: {0}: allow AF_NETLINK sockets")]
-pub(crate) struct ListError(#[source] io::Error);
+pub(crate) enum DevicesError {
+    #[error(transparent)]
+    List(#[from] ListError),
+    #[error("cannot open a socket for ethtool: {0}: {remedy}", remedy = netlink::remedy(.0))]
+    Ethtool(#[source] io::Error),
+}
 
 /// Index and name of a device, and name of a counter. A device that is renamed, or created again under an old name,
 /// starts new counters: scrapers see a reset.
@@ -83,13 +88,13 @@ impl Devices {
     /// # Errors
     /// rtnetlink does not answer. If a single device does not answer, that is a note and not an error; its other
     /// counters are there.
-    pub(crate) fn read(&mut self) -> Result<DevicesSample, ListError> {
-        let mut links = link::list().map_err(ListError)?;
+    pub(crate) fn read(&mut self) -> Result<DevicesSample, DevicesError> {
+        let (mut links, skipped) = link::list()?;
         links.retain(has_ring);
         links.sort_by(|a, b| a.name.cmp(&b.name));
 
-        let mut ethtool = Ethtool::open(&mut self.buffer).map_err(ListError)?;
-        let mut notes = Vec::new();
+        let mut ethtool = Ethtool::open(&mut self.buffer).map_err(DevicesError::Ethtool)?;
+        let mut notes: Vec<String> = Some(link::skipped(skipped)).filter(|note| !note.is_empty()).into_iter().collect();
         // A device that was removed or renamed since the list was made is left out.
         let mut answer =
             |link| query_driver(&mut ethtool, &link, &mut self.positions, &mut notes).map(|answers| (link, answers));
@@ -165,7 +170,7 @@ fn query_driver(
     Some(answers)
 }
 
-/// Decodes any words as the answers of a driver, up to what they say of its receive ring.
+/// Decodes any words as the answers of a driver, up to its receive ring.
 #[cfg(feature = "full")]
 pub(crate) fn decode_any(words: &[u32]) {
     let (driver, names, statistics) = ethtool::decode_any(words);

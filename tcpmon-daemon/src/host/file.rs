@@ -1,7 +1,9 @@
 //! Reads files of the kernel, with errors for those that cannot be read or parsed.
 
 use std::{
+    ffi::OsString,
     fmt, fs, io,
+    os::unix::ffi::OsStringExt,
     path::{Path, PathBuf},
 };
 
@@ -40,8 +42,8 @@ pub struct Parsed<T> {
     pub skipped: Skipped,
 }
 
-/// Lines and values that cannot be parsed, or files of several that cannot be read: each costs itself, and nothing
-/// else. As text it is one sentence, and empty if nothing was skipped.
+/// Lines and values that cannot be parsed, or files of several that cannot be read. Only these are left out; the rest
+/// is used. As text this is one sentence, or empty if nothing was skipped.
 #[derive(Debug, Default)]
 pub struct Skipped {
     count: u64,
@@ -49,18 +51,18 @@ pub struct Skipped {
 }
 
 impl Skipped {
-    /// What was parsed; an error is counted.
+    /// Returns the value; an error is counted.
     pub(super) fn keep<T>(&mut self, entry: Result<T, FileError>) -> Option<T> {
         entry.map_err(|error| self.add(error)).ok()
     }
 
-    /// Counts what cannot be parsed.
+    /// Counts an error.
     pub(super) fn add(&mut self, error: FileError) {
         self.count += 1;
         self.first.get_or_insert(error);
     }
 
-    /// As [`Skipped::keep`], and adds what was skipped within it.
+    /// Like [`Skipped::keep`], and also adds what was skipped within the entry.
     pub(super) fn keep_parsed<T>(&mut self, entry: Result<Parsed<T>, FileError>) -> Option<T> {
         let Parsed { value, skipped } = self.keep(entry)?;
         self.count += skipped.count;
@@ -73,7 +75,7 @@ impl Skipped {
         self.count == 0
     }
 
-    /// What was parsed; if that is nothing, the first error, or this one if nothing was there.
+    /// The value, with what was skipped. Without a value, the first error, or `nothing` if there was none.
     pub(super) fn parsed<T>(
         self,
         value: Option<T>,
@@ -113,11 +115,20 @@ pub(super) fn read(file: impl AsRef<Path>, absent: &'static str) -> Result<Strin
     read_text(&file).map_err(|source| unreadable(file.as_ref(), source, absent))
 }
 
-/// A path as `mountinfo` has it. The kernel writes these four bytes as octal numbers, the backslash because of the
-/// other three.
-pub(super) fn unescaped(path: &str) -> PathBuf {
-    let spelled = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
-    spelled.iter().fold(path.to_owned(), |path, (octal, byte)| path.replace(octal, byte)).into()
+/// Converts a path from its form in `mountinfo`, where the kernel writes these four bytes as octal numbers (the
+/// backslash because it marks the other three).
+pub(super) fn unescaped(path: &[u8]) -> PathBuf {
+    let spelled = [(b"\\040", b' '), (b"\\011", b'\t'), (b"\\012", b'\n'), (b"\\134", b'\\')];
+    let (mut bytes, mut rest) = (Vec::with_capacity(path.len()), path);
+    while let Some((first, after)) = rest.split_first() {
+        let (byte, left) = spelled
+            .iter()
+            .find_map(|(octal, byte)| Some((*byte, rest.strip_prefix(*octal)?)))
+            .unwrap_or((*first, after));
+        bytes.push(byte);
+        rest = left;
+    }
+    OsString::from_vec(bytes).into()
 }
 
 /// An error of the system about a file; `absent` is as in [`read`].

@@ -1,7 +1,7 @@
 //! Network devices as rtnetlink lists them.
 //!
-//! Only what is used is decoded. The kernel passes on some names as whoever set them has written them, in any encoding:
-//! an attribute that is not as expected costs that attribute, and nothing else.
+//! Only what is used is decoded. The kernel passes on some names exactly as they were set, in any encoding. An
+//! attribute that is not as expected is left out, and the rest is used.
 
 use std::{ffi::OsString, io, os::unix::ffi::OsStringExt as _};
 
@@ -45,9 +45,9 @@ pub(crate) struct InterfaceInfo {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Link {
     pub(crate) index: u32,
-    /// Its name as it is shown.
+    /// Its name as shown to users.
     pub(crate) name: String,
-    /// Its name in requests to the kernel: any bytes.
+    /// Its name in requests to the kernel, which may be any bytes.
     pub(crate) system_name: OsString,
     /// Bytes; `None` if the kernel does not say.
     pub(crate) mtu: Option<u32>,
@@ -83,12 +83,25 @@ pub(crate) struct LinkStats {
     pub(crate) rx_missed_errors: u64,
 }
 
-/// All devices of the calling thread's network namespace.
+/// The devices could not be listed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot list the network devices over rtnetlink: {0}: {remedy}", remedy = netlink::remedy(.0))]
+pub(crate) struct ListError(#[source] io::Error);
+
+/// All devices of the calling thread's network namespace; and how many answers cannot be parsed.
 ///
 /// # Errors
 /// rtnetlink does not answer.
-pub(crate) fn list() -> io::Result<Vec<Link>> {
-    Ok(netlink::list(InterfaceInfo::default())?.0)
+pub(crate) fn list() -> Result<(Vec<Link>, u64), ListError> {
+    netlink::list(InterfaceInfo::default()).map_err(ListError)
+}
+
+/// What is missing if so many answers cannot be parsed; empty if that is nothing.
+pub(crate) fn skipped(answers: u64) -> String {
+    if answers == 0 {
+        return String::new();
+    }
+    format!("skipped {answers} answers of rtnetlink with devices that cannot be parsed: report this")
 }
 
 impl Object for Link {
@@ -106,7 +119,7 @@ impl Object for Link {
 impl Link {
     fn new(info: &InterfaceInfo, attributes: &[u8]) -> Self {
         let mut link = Self { index: info.index, ..Self::default() };
-        // After one whose length is wrong, there is no next one.
+        // After an attribute whose length is wrong, the next one cannot be found.
         for attribute in NlasIterator::new(attributes).map_while(Result::ok) {
             link.take(&attribute);
         }
@@ -144,8 +157,8 @@ fn before_zero(value: &[u8]) -> &[u8] {
     &value[..end]
 }
 
-/// The name of a device, which may end with a zero, as text: bytes that are not UTF-8, and backslashes, are
-/// written as `\xff`. No two names become the same text, because that would be two series with the same labels.
+/// The name of a device, which may end with a zero, as text: bytes that are not UTF-8, and backslashes, are written as
+/// `\xff`. No two names become the same text, which would make two series with the same labels.
 pub(crate) fn shown_name(name: &[u8]) -> String {
     let shown = |byte: &u8| format!("\\x{byte:02x}");
     let chunks = before_zero(name).utf8_chunks();
@@ -233,7 +246,8 @@ mod tests {
 
     #[test]
     fn this_host_has_a_loopback_device() {
-        let links = list().expect("rtnetlink answers");
+        let (links, others) = list().expect("rtnetlink answers");
+        assert_eq!(others, 0, "answers that cannot be parsed");
         let lo = links.iter().find(|link| link.name == "lo").expect("lo");
         assert_eq!((lo.index, lo.is_on_a_bus, lo.is_veth), (1, false, false));
     }

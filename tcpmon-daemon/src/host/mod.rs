@@ -51,14 +51,14 @@ pub struct Sources {
     softnet: SoftnetCounters,
     network: NamespaceReader,
     log: Result<KernelLog, FileError>,
-    /// Why the log could not be read the last time.
+    /// Why the last read of the log failed, if it did.
     log_problem: Option<FileError>,
     switched_off: Vec<&'static str>,
 }
 
 impl Sources {
-    /// Reads the counters of the existing namespaces as their baseline. Sources with these names are not read. The
-    /// kernel log is opened by the caller, because that may need a capability that nothing else does.
+    /// Takes the counters of the existing namespaces as their baseline. Sources with the names in `switched_off` are
+    /// not read. The caller opens the kernel log, because that may need a capability that nothing else does.
     pub fn open(switched_off: Vec<&'static str>, log: Result<KernelLog, FileError>) -> Self {
         let mut network = NamespaceReader::new();
         network.read(&mut SourceReport { sources: &mut Vec::new(), switched_off: &switched_off });
@@ -80,8 +80,8 @@ impl Sources {
         let log = self.log.as_mut().ok()?;
         let count = |log: &KernelLog| log.counts().failures().iter().map(|failures| failures.count).sum::<u64>();
         let before = count(log);
-        // The next time may be better. The log is not opened again: that mends no error of read(2) on /dev/kmsg, and
-        // needs CAP_SYSLOG, which this thread has given up, where kernel.dmesg_restrict is 1.
+        // The next read may succeed. The log is not opened again: that would fix no error of read(2) on /dev/kmsg, and
+        // it needs CAP_SYSLOG, which this thread has given up, where kernel.dmesg_restrict is 1.
         self.log_problem = log.poll().err();
         let last = log.counts().last.as_ref().filter(|_| count(log) > before)?;
         Some(last.message.clone())
@@ -138,7 +138,7 @@ struct SourceReport<'a> {
 }
 
 impl SourceReport<'_> {
-    /// Reads a source, unless it is switched off, and records its status. Returns what it gave, if it did not fail.
+    /// Reads a source, unless it is switched off, and records its status. Returns its value if it did not fail.
     fn record<T, E: Display>(
         &mut self,
         name: &'static str,
@@ -155,7 +155,7 @@ impl SourceReport<'_> {
         value
     }
 
-    /// As [`SourceReport::record`]; what was skipped is a note.
+    /// Like [`SourceReport::record`]; what was skipped becomes a note.
     fn record_parsed<T, E: Display>(
         &mut self,
         name: &'static str,
@@ -181,7 +181,7 @@ impl SourceReport<'_> {
     }
 }
 
-/// Adds zeros: a counter that appears with its first failure would hide that failure from `increase()`.
+/// Adds zeros: if a counter first appeared with its first failure, `increase()` would not see that failure.
 fn with_zeros(failures: Vec<PageAllocationFailures>) -> Vec<PageAllocationFailures> {
     let zeros = (0..MAX_ORDERS)
         .flat_map(|order| [true, false].map(|atomic| PageAllocationFailures { order, atomic, count: 0 }));
@@ -222,7 +222,7 @@ mod tests {
         let host = sources.read();
         let off: Vec<_> = host.sources.iter().filter(|source| source.switched_off).collect();
         let names: HashSet<_> = off.iter().map(|source| source.name).collect();
-        // A name that no source has would switch nothing off.
+        // A name that belongs to no source would switch nothing off.
         assert_eq!(names, collect.switched_off().into_iter().collect());
         for source in off {
             let reason = format!("switched off by collect.{} = false; missing metrics: ", source.name);

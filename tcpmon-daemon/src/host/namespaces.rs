@@ -15,7 +15,7 @@ use std::{
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::file::{read_text, unescaped};
+use super::file::unescaped;
 
 /// The calling thread's own namespace. Not `/proc/self`: that is the main thread's.
 const OWN_NAMESPACE: &str = "/proc/thread-self/ns/net";
@@ -51,9 +51,8 @@ pub(super) struct NetworkNamespaces {
 pub(super) fn find() -> io::Result<NetworkNamespaces> {
     let own = fs::metadata(OWN_NAMESPACE)?.ino();
     let mut found = NetworkNamespaces::default();
-    // A path that is not UTF-8 is not found, and the others are.
-    let mounts = read_text("/proc/thread-self/mountinfo").unwrap_or_default();
-    let mounted = mounts.lines().filter_map(mounted_namespace).filter_map(|path| {
+    let mounts = fs::read("/proc/thread-self/mountinfo").unwrap_or_default();
+    let mounted = mounts.split(|byte| *byte == b'\n').filter_map(mounted_namespace).filter_map(|path| {
         let inode = fs::metadata(&path).ok()?.ino();
         Some((inode, path))
     });
@@ -76,16 +75,17 @@ pub(super) fn find() -> io::Result<NetworkNamespaces> {
 
 /// The mount point in a line of `mountinfo`, if a network namespace is mounted there. (The field before the mount point
 /// shows this: `net:[INODE]`.)
-fn mounted_namespace(line: &str) -> Option<PathBuf> {
-    let (mount, kind) = line.split_once(" - ")?;
-    let mut fields = mount.split(' ').skip(3);
+fn mounted_namespace(line: &[u8]) -> Option<PathBuf> {
+    let mut fields = line.split(|byte| *byte == b' ').skip(3);
     let (root, point) = (fields.next()?, fields.next()?);
-    (kind.starts_with("nsfs ") && root.starts_with("net:")).then(|| unescaped(point))
+    let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
+    (kind == b"nsfs" && root.starts_with(b"net:")).then(|| unescaped(point))
 }
 
 /// The cookie of the calling thread's network namespace: a number that no other namespace will have before the next
-/// boot. An inode number, in contrast, is reused as soon as it is free. Linux has the cookie since 5.14.
+/// boot. An inode number, in contrast, is reused as soon as it is free. The cookie exists since Linux 5.14.
 ///
+/// # Errors
 /// If no socket can be created, or the kernel has no cookie.
 #[expect(unsafe_code, reason = "rustix does not know this option")]
 pub(super) fn cookie() -> io::Result<u64> {
@@ -127,7 +127,7 @@ impl OriginalNamespace {
         let result = job();
         let mut tries = 0;
         while let Err(error) = move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network)) {
-            // The kernel may have no memory for a moment.
+            // The kernel may be out of memory for a moment.
             tries += 1;
             assert!(tries < RETURNS, "a thread may return to the namespace that it has left: {error}");
             thread::sleep(BEFORE_RETURN);
@@ -138,15 +138,17 @@ impl OriginalNamespace {
 
 #[cfg(test)]
 mod tests {
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+
     use super::*;
 
     #[test]
     fn mounted_network_namespaces_are_distinguished_from_other_mounts() {
-        let line = "612 30 0:4 net:[4026532345] /run/netns/a\\040b\\011c\\134d rw shared:5 - nsfs nsfs rw";
-        assert_eq!(mounted_namespace(line), Some("/run/netns/a b\tc\\d".into()));
-        assert_eq!(mounted_namespace("613 30 0:4 mnt:[4026532346] /run/m rw - nsfs nsfs rw"), None);
-        assert_eq!(mounted_namespace("30 1 0:26 / /run rw,nosuid - tmpfs tmpfs rw"), None);
-        assert_eq!(mounted_namespace("nonsense"), None);
+        let line = b"612 30 0:4 net:[4026532345] /run/netns/a\\040b\\011c\\134d\xfc rw shared:5 - nsfs nsfs rw";
+        assert_eq!(mounted_namespace(line), Some(OsStr::from_bytes(b"/run/netns/a b\tc\\d\xfc").into()));
+        assert_eq!(mounted_namespace(b"613 30 0:4 mnt:[4026532346] /run/m rw - nsfs nsfs rw"), None);
+        assert_eq!(mounted_namespace(b"30 1 0:26 / /run rw,nosuid - tmpfs tmpfs rw"), None);
+        assert_eq!(mounted_namespace(b"nonsense"), None);
     }
 
     #[test]

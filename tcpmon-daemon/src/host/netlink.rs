@@ -1,4 +1,4 @@
-//! Lists of the kernel's objects by netlink, of which no more than what is used is decoded.
+//! Lists objects of the kernel over netlink, and decodes only the fields that are used.
 
 use std::{
     convert::Infallible,
@@ -13,12 +13,12 @@ use netlink_packet_core::{
 use netlink_sys::{Socket, SocketAddr};
 use zerocopy::{Immutable, IntoBytes};
 
-/// Number of times that a list is requested that changes each time while the kernel sends it.
+/// Maximum number of times that a list is requested if it changes each time while the kernel sends it.
 const TRIES: u32 = 5;
 
 /// An object that the kernel lists.
 pub(crate) trait Object: Debug + Sized {
-    /// What a request says.
+    /// The payload of a request.
     type Request: Copy + Debug + IntoBytes + Immutable;
     /// The netlink protocol.
     const PROTOCOL: isize;
@@ -27,12 +27,12 @@ pub(crate) trait Object: Debug + Sized {
     /// Type of a message with an object.
     const ANSWER: u16;
 
-    /// What a message says; `None` if it is too short.
+    /// Decodes the payload of a message; `None` if it is too short.
     fn decode(payload: &[u8]) -> Option<Self>;
 }
 
-/// All objects that are asked for, as the calling thread's network namespace has them; and how many other messages
-/// came.
+/// All objects that are asked for, as the calling thread's network namespace has them, and the number of other messages
+/// that came.
 ///
 /// # Errors
 /// The system's error, or that of the kernel's error message, and if the kernel's list changes all the time.
@@ -44,6 +44,18 @@ pub(crate) fn list<O: Object>(request: O::Request) -> Result<(Vec<O>, u64)> {
         }
     }
     Err(Error::new(ErrorKind::Interrupted, format!("the list changed {TRIES} times while the kernel sent it")))
+}
+
+/// What to do about an error of a netlink socket.
+pub(crate) fn remedy(error: &Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES | libc::EAFNOSUPPORT) => "allow AF_NETLINK sockets",
+        Some(libc::EMFILE) => "raise the limit of open files (LimitNOFILE= in a systemd unit, or `ulimit -n`)",
+        Some(libc::ENFILE) => "raise fs.file-max",
+        Some(libc::ENOBUFS | libc::ENOMEM) => "the kernel has no memory for its answer: free some",
+        None if error.kind() == ErrorKind::Interrupted => "try again",
+        _ => "report this with the output of `uname -a`",
+    }
 }
 
 fn answers_to<O: Object>(request: O::Request) -> Result<Answers<O>> {
@@ -64,7 +76,7 @@ fn answers_to<O: Object>(request: O::Request) -> Result<Answers<O>> {
     Ok(answers)
 }
 
-/// What goes to the kernel and comes from it.
+/// A message to the kernel or from it.
 #[derive(Debug)]
 enum Message<O: Object> {
     /// The request for a list.
@@ -118,7 +130,7 @@ impl<O> Default for Answers<O> {
 }
 
 impl<O: Object> Answers<O> {
-    /// Adds what is in a datagram of the kernel. True if no more follow.
+    /// Adds the messages in a datagram from the kernel. True if no more follow.
     pub(crate) fn add(&mut self, datagram: &[u8]) -> Result<bool> {
         let mut rest = datagram;
         while !rest.is_empty() {
@@ -128,7 +140,7 @@ impl<O: Object> Answers<O> {
             match answer.payload {
                 NetlinkPayload::InnerMessage(Message::Object(object)) => self.objects.push(object),
                 NetlinkPayload::InnerMessage(Message::Request(_) | Message::Other) => self.others += 1,
-                // With an error, the kernel has broken the list off.
+                // With an error code, the kernel has aborted the list.
                 NetlinkPayload::Done(done) if done.code < 0 => {
                     return Err(Error::from_raw_os_error(done.code.saturating_neg()));
                 }
@@ -201,6 +213,15 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn the_remedy_is_that_of_the_error() {
+        let of = |number| remedy(&Error::from_raw_os_error(number));
+        assert_eq!([libc::EPERM, libc::EAFNOSUPPORT].map(of), ["allow AF_NETLINK sockets"; 2]);
+        assert!(of(libc::EMFILE).contains("LimitNOFILE=") && of(libc::ENOBUFS).contains("no memory"));
+        assert!(of(libc::EINVAL).contains("report this"));
+        assert_eq!(remedy(&ErrorKind::Interrupted.into()), "try again");
+    }
+
+    #[test]
     fn an_error_of_the_kernel_is_that_of_the_system() {
         let error = |code| {
             let mut error = ErrorMessage::default();
@@ -209,7 +230,7 @@ pub(super) mod tests {
         };
         assert!(error(0).unwrap());
         assert_eq!(error(-libc::ENODEV).unwrap_err().raw_os_error(), Some(libc::ENODEV));
-        // No error has this number, whose negation does not exist.
+        // There is no such error number: it cannot be negated.
         error(i32::MIN).unwrap_err();
         let done = |code| {
             let mut done = DoneMessage::default();

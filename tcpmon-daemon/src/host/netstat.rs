@@ -62,7 +62,7 @@ fn table<'a>(file: &'static str, text: &'a str, title: &str) -> Result<Parsed<Ve
     };
     let (names, values) = (names.split_ascii_whitespace(), values.split_ascii_whitespace());
     let counts = (names.clone().count(), values.clone().count());
-    // Which value is missing, or too many, cannot be known.
+    // It cannot be known which value is missing or surplus.
     if counts.0 != counts.1 {
         return Err(malformed(file, format!("{title} has {} names and {} values", counts.0, counts.1)));
     }
@@ -98,7 +98,7 @@ const MAX_GONE: usize = 128;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InitialValues {
     /// The namespace may be older than tcpmon: the values are its baseline. Hosts with many containers are covered over
-    /// several samples, and otherwise each sample would show a step of all that happened since boot.
+    /// several samples, and otherwise each sample would show a step of everything that happened since boot.
     Baseline,
     /// The namespace has counted nothing before tcpmon started: everything is added.
     Counts,
@@ -115,7 +115,7 @@ struct NamespaceCounters {
 
 impl NamespaceSums {
     /// Adds the counters of the namespace with this number, which no other namespace will ever have. A counter that is
-    /// missing for a while goes on from where it was. `first` matters in the first call for a namespace.
+    /// missing for a while continues from its last value. `first` is used only in the first call for a namespace.
     pub fn add(&mut self, number: u64, first: InitialValues, counters: &[(&str, u64)]) {
         let new = || NamespaceCounters { first, last: Vec::new(), round: self.round };
         let namespace = self.namespaces.entry(number).or_insert_with(new);

@@ -1,5 +1,5 @@
-//! What the kernel counts per network namespace, read in each one that tcpmon can enter: `TcpExt` and `IpExt`, stuck
-//! sockets.
+//! What the kernel counts per network namespace, read in each namespace that tcpmon can enter: `TcpExt`, `IpExt` and
+//! stuck sockets.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -13,6 +13,7 @@ use super::{
     SourceReport, addresses,
     file::{FileError, Parsed, Skipped, malformed, read_text},
     namespaces::{self, OriginalNamespace},
+    netlink,
     netstat::{self, InitialValues, NamespaceSums},
     stuck::StuckCounts,
 };
@@ -55,21 +56,22 @@ pub(super) struct NetworkSample {
     pub(super) stuck: Vec<Stuck>,
 }
 
-/// Which of the two files with counters of a namespace could be used.
+/// Which of a namespace's two files with counters could be used.
 #[derive(Clone, Copy, Debug, Default)]
 struct EventsRead {
     netstat: bool,
     snmp: bool,
 }
 
-/// Whether the calling thread's namespace is younger than a time, at another one: [`addresses::are_younger_than`].
+/// Tells whether the calling thread's namespace is younger than the first time, as of the second time: see
+/// [`addresses::are_younger_than`].
 type IsYoungerThan = fn(u64, u64) -> io::Result<bool>;
 
 /// The namespace of tcpmon itself: no namespace has this inode number or cookie.
 const OWN: u64 = 0;
 
 impl NamespaceReader {
-    /// What namespaces count from now on is shown.
+    /// A reader that shows what namespaces count from now on.
     pub(super) fn new() -> Self {
         Self { began_ns: monotonic_ns(), ..Self::default() }
     }
@@ -82,7 +84,8 @@ impl NamespaceReader {
         let events = self.read_events(OWN, InitialValues::Baseline);
         let stuck = self.read_stuck(OWN);
         let others = if self.without_events && self.without_stuck { Ok(String::new()) } else { self.read_others() };
-        // Also those that could not be read: they would count again from their creation.
+        // Keep also the namespaces that could not be read: otherwise, their counts since their creation would be added
+        // again.
         for cookie in self.cookies.values() {
             self.tcp_events.keep(*cookie);
             self.ip_events.keep(*cookie);
@@ -112,8 +115,8 @@ impl NamespaceReader {
         sample
     }
 
-    /// Adds the counters of the namespace that the calling thread is in. What cannot be read of one that is older than
-    /// tcpmon has its baseline when it can.
+    /// Adds the counters of the namespace that the calling thread is in. For a namespace that is older than tcpmon, a
+    /// counter that cannot be read gets its baseline when it can be read.
     fn read_events(&mut self, cookie: u64, first: InitialValues) -> Result<Parsed<EventsRead>, FileError> {
         let mut skipped = Skipped::default();
         if self.without_events {
@@ -137,7 +140,11 @@ impl NamespaceReader {
             return Ok(String::new());
         }
         let (counts, skipped) = StuckCounts::read().map_err(|error| {
-            format!("cannot list sockets over inet_diag ({error}): load the kernel modules tcp_diag and inet_diag")
+            let remedy = match error.raw_os_error() {
+                Some(libc::ENOENT | libc::EPROTONOSUPPORT) => "load the kernel modules tcp_diag and inet_diag",
+                _ => netlink::remedy(&error),
+            };
+            format!("cannot list sockets over inet_diag ({error}): {remedy}")
         })?;
         self.stuck.insert(inode, counts);
         let note = || format!("skipped {skipped} answers of inet_diag that cannot be parsed: report this");
@@ -151,8 +158,8 @@ impl NamespaceReader {
         [events, stuck].into_iter().filter(|problem| !problem.is_empty()).collect::<Vec<_>>().join("; ")
     }
 
-    /// Adds the counters of that namespace, unless it cannot be known how their first values count: then they are left
-    /// for the next sample. Returns what was skipped; empty if nothing was.
+    /// Adds the counters of the calling thread's namespace. If it cannot be found out how to count their first values,
+    /// they are left for the next sample. Returns what was skipped; empty if nothing was.
     fn read_other_events(&mut self, inode: u64, is_younger_than: IsYoungerThan) -> Result<String, String> {
         if self.without_events {
             return Ok(String::new());
@@ -164,15 +171,17 @@ impl NamespaceReader {
         self.read_events(cookie, first).map(|parsed| parsed.skipped.to_string()).map_err(|error| error.to_string())
     }
 
-    /// What the first values of the namespace are that the calling thread is in. When tcpmon has first found it says
-    /// nothing: one that only descriptors hold open is found when a process enters it.
+    /// How to count the first values of the calling thread's namespace. When tcpmon first found the namespace does not
+    /// tell: one that only descriptors hold open is found when a process enters it.
     fn initial_values(&self, cookie: u64, is_younger_than: IsYoungerThan) -> Result<InitialValues, String> {
-        // They matter once.
+        // Used only when a namespace is first read.
         if self.tcp_events.has(cookie) {
             return Ok(InitialValues::Baseline);
         }
         let is_young = is_younger_than(self.began_ns, monotonic_ns());
-        let is_young = is_young.map_err(|error| format!("cannot list its addresses over rtnetlink ({error})"))?;
+        let is_young = is_young.map_err(|error| {
+            format!("cannot list its addresses over rtnetlink ({error}): {}", netlink::remedy(&error))
+        })?;
         Ok(if is_young { InitialValues::Counts } else { InitialValues::Baseline })
     }
 
@@ -195,8 +204,8 @@ impl NamespaceReader {
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     refused.push(describe_namespace(*inode, path, &error));
                 }
-                // The namespace is gone, or is not a network namespace.
-                Err(_) => {}
+                Err(error) if is_no_network_namespace(&error) => {}
+                Err(error) => incomplete.push(describe_namespace(*inode, path, &error)),
             }
         }
         Ok(unreadable_namespaces(&refused, &incomplete, found.others.len(), found.hidden_processes))
@@ -208,6 +217,11 @@ fn starting_after(others: &BTreeMap<u64, PathBuf>, last: u64) -> impl Iterator<I
     others.range(last + 1..).chain(others.range(..=last))
 }
 
+/// Whether the namespace is gone, or the file is not one of a network namespace.
+fn is_no_network_namespace(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH | libc::EINVAL))
+}
+
 /// As `ls -l /proc/PID/ns/net` and `ip netns` show it.
 fn describe_namespace(inode: u64, path: &Path, error: &dyn Display) -> String {
     let comm = path.parent().and_then(Path::parent).map(|process| process.join("comm"));
@@ -215,7 +229,7 @@ fn describe_namespace(inode: u64, path: &Path, error: &dyn Display) -> String {
     format!("net:[{inode}] at {} {} ({error})", path.display(), comm.trim_end())
 }
 
-/// What is missing: of namespaces that tcpmon may not enter, and of those that it has entered.
+/// What is missing: of namespaces that tcpmon may not enter, and of those that it may.
 fn unreadable_namespaces(
     refused: &[String],
     incomplete: &[String],
@@ -232,7 +246,7 @@ fn unreadable_namespaces(
     }
     if !incomplete.is_empty() {
         reasons.push(format!(
-            "tcpmon has entered {} of the {namespaces} other network namespaces but could not read all: {}",
+            "tcpmon may enter {} of the {namespaces} other network namespaces but could not read all of them: {}",
             incomplete.len(),
             some_of(incomplete),
         ));
@@ -246,7 +260,7 @@ fn unreadable_namespaces(
     reasons.join("; ")
 }
 
-/// The first of them, and how many there are more.
+/// The first of these namespaces, and how many more there are.
 fn some_of(namespaces: &[String]) -> String {
     let named = &namespaces[..namespaces.len().min(MAX_NAMED)];
     let more = namespaces.len() - named.len();
@@ -283,13 +297,24 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_that_was_entered_needs_no_capability() {
+    fn a_namespace_that_has_gone_is_no_problem_but_one_for_which_there_is_no_descriptor_is() {
+        let error = io::Error::from_raw_os_error;
+        assert!([libc::ENOENT, libc::ESRCH, libc::EINVAL].map(error).iter().all(is_no_network_namespace));
+        assert!(![libc::EMFILE, libc::ENFILE, libc::ENOMEM].map(error).iter().any(is_no_network_namespace));
+        let original = OriginalNamespace::current().expect("a namespace of this thread");
+        let missing = original.run_in(Path::new("/proc/0/ns/net"), || ()).expect_err("no process has the number 0");
+        let mount = original.run_in(Path::new("/proc/self/ns/mnt"), || ()).expect_err("a mount namespace");
+        assert!(is_no_network_namespace(&missing) && is_no_network_namespace(&mount), "{missing} {mount}");
+    }
+
+    #[test]
+    fn a_namespace_that_may_be_entered_needs_no_capability() {
         let incomplete = ["net:[1] (cannot parse it: report this)".to_owned()];
         let text = unreadable_namespaces(&[], &incomplete, 12, 0);
         assert_eq!(
             text,
-            "tcpmon has entered 1 of the 12 other network namespaces but could not read all: net:[1] (cannot parse it: \
-             report this)"
+            "tcpmon may enter 1 of the 12 other network namespaces but could not read all of them: net:[1] (cannot \
+             parse it: report this)"
         );
         let text = unreadable_namespaces(&["net:[2] (Permission denied)".to_owned()], &incomplete, 12, 0);
         assert!(

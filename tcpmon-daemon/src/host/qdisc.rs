@@ -44,9 +44,10 @@ pub(crate) struct TrafficControl {
 pub(crate) struct Qdisc {
     /// Index of its device.
     device: u32,
-    /// What its children name as their parent, with the number of their class; 0 for those that the kernel has chosen.
+    /// The number by which its children name it as their parent, together with their class; 0 for those that the kernel
+    /// has chosen.
     handle: u32,
-    /// The handle and the class that it belongs to, or [`TC_H_ROOT`].
+    /// The handle and the class of its parent, or [`TC_H_ROOT`].
     parent: u32,
     /// Empty if the kernel does not say.
     kind: String,
@@ -57,7 +58,10 @@ pub(crate) struct Qdisc {
 /// # Errors
 /// rtnetlink does not answer.
 pub(crate) fn list() -> io::Result<Vec<Qdisc>> {
-    Ok(netlink::list(TrafficControl::default())?.0)
+    match netlink::list(TrafficControl::default())? {
+        (qdiscs, 0) => Ok(qdiscs),
+        (_, others) => Err(io::Error::other(format!("{others} answers cannot be parsed: report this"))),
+    }
 }
 
 /// Number of children of a device's root by their kind: one of [`OF_QUEUES`] has one for each transmit queue.
@@ -79,7 +83,7 @@ impl Object for Qdisc {
 
     fn decode(payload: &[u8]) -> Option<Self> {
         let (qdisc, attributes) = TrafficControl::read_from_prefix(payload).ok()?;
-        // After one whose length is wrong, there is no next one.
+        // After an attribute whose length is wrong, the next one cannot be found.
         let mut attributes = NlasIterator::new(attributes).map_while(Result::ok);
         let kind = attributes.find(|attribute| attribute.kind() == TCA_KIND);
         let kind = kind.map(|kind| text(kind.value())).unwrap_or_default();
@@ -92,7 +96,7 @@ mod tests {
     use super::*;
     use crate::host::netlink::{Answers, tests::decoded};
 
-    /// What Linux 6.18 has sent of a veth with `mq` from `tc` and a tap device with `mq` of the kernel's own choice.
+    /// What Linux 6.18 sent about a veth with `mq` from `tc` and a tap device with `mq` of the kernel's own choice.
     const CAPTURED: &[u8] = include_bytes!("captured/6.18-host/rtnetlink_qdiscs");
 
     fn captured() -> Vec<Qdisc> {

@@ -22,8 +22,8 @@ pub struct SoftnetCounters {
 }
 
 impl SoftnetCounters {
-    /// The CPUs, in the order of their numbers. One that has gone offline keeps its totals: the kernel does, too, and
-    /// shows them again when the CPU is back. So does one whose line is skipped.
+    /// The CPUs, in the order of their numbers. A CPU that has gone offline keeps its totals: the kernel keeps them,
+    /// too, and shows them again when the CPU is back. A CPU whose line is skipped also keeps its totals.
     ///
     /// # Errors
     /// The file cannot be read or parsed.

@@ -3,7 +3,7 @@
 use super::file::{FileError, Parsed, Skipped, malformed, number, read};
 use crate::model::host::TcpMemory;
 
-/// Orphans and memory are those of the host, whichever network namespace reads the file.
+/// Orphans and memory are those of the whole host, whichever network namespace reads the file.
 const SOCKSTAT: &str = "/proc/net/sockstat";
 const PROTOCOLS: &str = "/proc/net/protocols";
 const TCP_MEM: &str = "/proc/sys/net/ipv4/tcp_mem";

@@ -60,7 +60,7 @@ fn zone<'a>(
         };
         let Some(place) = VALUES.iter().position(|known| *known == name) else { continue };
         if place < next {
-            // They would be shown as those of this one.
+            // They would be taken for values of this zone.
             skipped.add(malformed(ZONEINFO, format!("the values of another zone follow node {node}, zone {zone}")));
             break;
         }
@@ -138,7 +138,7 @@ mod tests {
         (value, skipped.to_string())
     }
 
-    /// Of 5.10 and of 7.2.
+    /// Captured on 5.10 and 7.2.
     const CAPTURED: [(&str, &str); 2] = [
         (include_str!("captured/5.10/proc_zoneinfo"), include_str!("captured/5.10/proc_buddyinfo")),
         (include_str!("captured/7.2/proc_zoneinfo"), include_str!("captured/7.2/proc_buddyinfo")),
@@ -199,7 +199,7 @@ mod tests {
             ),
             ("free     6", "free     x", &first, "free of node 1, zone Normal is \"x\", which is not a number"),
             ("Node 1, zone   Normal", "x", &first, "the values of another zone follow node 0, zone Normal"),
-            // The first value that is left of the second zone would be the one that the first zone lacks.
+            // The first value of the second zone that is left would fill the gap of the first zone.
             ("managed  9\n", "", &second, "managed of node 0, zone Normal is missing"),
         ] {
             let (taken, skipped) = parsed(&two_nodes().replacen(from, to, 1));

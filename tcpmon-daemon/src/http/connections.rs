@@ -81,7 +81,7 @@ struct OpenConnection {
     task: AbortHandle,
 }
 
-/// OpenConnection connections, by the task that serves each.
+/// Open connections, by the task that serves each.
 #[derive(Default)]
 pub(super) struct Connections {
     open: HashMap<Id, OpenConnection>,

@@ -15,7 +15,8 @@ use tokio::{
 
 use super::connections::WaitingSince;
 
-/// See the module. A write after the deadline fails, and the kernel is told to discard data that it has not sent yet.
+/// See the module documentation. A write after the deadline fails, and the kernel is told to discard data that it has
+/// not sent yet.
 pub(super) struct DeadlineStream {
     stream: TcpStream,
     waiting_since: WaitingSince,

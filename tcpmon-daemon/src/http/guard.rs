@@ -1,7 +1,7 @@
-//! What protects the endpoint, in a form in which an old and a new web config file can be compared.
+//! The guards that protect the endpoint, in a form in which those of an old and a new web config file can be compared.
 //!
-//! A file that is being written may be empty or cut anywhere for a moment, and must not weaken the endpoint in that
-//! time. A reload therefore keeps every guard, except that the rest of a cut file replaces what was read of it; a
+//! A file that is being written may be empty or cut at any point for a moment, and must not weaken the endpoint in that
+//! time. A reload therefore keeps every guard, except that the rest of a cut file replaces what was read of it. A
 //! restart keeps none.
 
 use std::fmt;
@@ -12,23 +12,23 @@ const HSTS_DIRECTIVES: [&str; 2] = ["includeSubDomains", "preload"];
 /// A key of the web config file that protects the endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Guard {
-    /// The key, with the value in parentheses where another value is another guard.
+    /// The key; the value follows in parentheses if a different value is a different guard.
     key: String,
     strength: Strength,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Strength {
-    /// Protects by being there.
+    /// It protects if it is present.
     Present,
-    /// Protects the more, the higher it is.
+    /// It protects more the higher it is.
     AtLeast(u64),
-    /// Protects by what it leaves out.
+    /// It protects by the names that it does not list.
     Within(Vec<String>),
 }
 
 impl Guard {
-    /// A key that protects by being there.
+    /// A key that protects if it is present.
     pub(super) fn present(key: String) -> Self {
         Self { key, strength: Strength::Present }
     }
@@ -38,8 +38,8 @@ impl Guard {
         Self { key, strength: Strength::Within(names.to_vec()) }
     }
 
-    /// Those of a response header. How strict a policy is cannot be told from its text: any other value is refused. A
-    /// promise of HTTPS may become longer.
+    /// The guards of a response header. How strict a policy is cannot be told from its text, so any other value is
+    /// refused. A promise of HTTPS may become longer.
     pub(super) fn of_header(name: &str, value: &str) -> Vec<Self> {
         let key = format!("http_server_config.headers.{name}");
         if name != "Strict-Transport-Security" {
@@ -50,7 +50,7 @@ impl Guard {
             let (name, seconds) = directive.split_once('=')?;
             name.trim().eq_ignore_ascii_case("max-age").then(|| seconds.trim().trim_matches('"').parse().ok())?
         });
-        // Browsers ignore the header if that is missing or no number.
+        // Browsers ignore the header if its max-age is missing or not a number.
         let max_age = Self { key: format!("{key} (max-age)"), strength: Strength::AtLeast(seconds.unwrap_or(0)) };
         let known = HSTS_DIRECTIVES.into_iter().filter(|known| directives().any(|it| it.eq_ignore_ascii_case(known)));
         [max_age].into_iter().chain(known.map(|known| Self::present(format!("{key} ({known})")))).collect()
@@ -73,8 +73,8 @@ impl fmt::Display for Guard {
     }
 }
 
-/// The guards after a reload that has `new` ones in place of `old` ones. A name that a list lacks now may come back:
-/// the list was perhaps cut.
+/// The guards after a reload that replaces the `old` ones with `new` ones. A name that a list has lost may come back,
+/// because the list may have been cut.
 ///
 /// # Errors
 /// A guard is missing or weaker: the key and the remedy.
@@ -94,7 +94,7 @@ pub(super) fn keep(old: &[Guard], mut new: Vec<Guard>) -> Result<Vec<Guard>, Str
 mod tests {
     use super::*;
 
-    /// Whether a reload may replace the value of a header by this one, and back.
+    /// Whether a reload may change the value of a header from `old` to `new`, and back.
     #[track_caller]
     fn may_become(name: &str, old: &str, new: &str) -> (bool, bool) {
         let [old, new] = [old, new].map(|value| Guard::of_header(name, value));

@@ -66,7 +66,7 @@ impl ListenHost {
         match text.parse() {
             _ if text.is_empty() => Some(Self::All),
             Ok(address) => Some(Self::Address(IpAddr::V4(address))),
-            // What has no letter was meant as an address.
+            // Text without any letter was meant as an address.
             Err(_) if is_name && text.contains(|c: char| c.is_ascii_alphabetic()) => Some(Self::Name(text.to_owned())),
             Err(_) => None,
         }
@@ -85,7 +85,7 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-/// An address that cannot be listened on.
+/// An address on which tcpmon cannot listen.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}: {source}: {}", remedy(source))]
 pub struct BindError {
@@ -109,8 +109,8 @@ fn remedy(error: &io::Error) -> &'static str {
     }
 }
 
-/// Listens on all of the addresses, or on none. An address that no device has yet is listened on, too: at a boot, it
-/// may come from DHCP or VRRP later.
+/// Listens on all of the addresses, or on none. This includes an address that no device has yet: it may come from DHCP
+/// or VRRP later in the boot.
 ///
 /// # Errors
 /// Names the address on which it cannot listen, and a remedy.
@@ -142,11 +142,11 @@ async fn bind_one(address: &ListenAddress) -> io::Result<Vec<TcpListener>> {
             Ok(vec![bind_to(SocketAddrV6::new(*address, port, 0, index).into())?])
         }
         ListenHost::Name(name) => {
-            // On this thread: one of tokio's own would outlive the start, with all privileges.
+            // On this thread: a thread of tokio's pool would outlive the start, with all privileges.
             let mut addresses: Vec<_> = (name.as_str(), port).to_socket_addrs()?.collect();
             addresses.sort_unstable();
             addresses.dedup();
-            // `localhost` has an address of IPv6 also where the kernel has no IPv6.
+            // `localhost` has an IPv6 address even where the kernel has no IPv6.
             let is_no_family = |error: &io::Error| error.raw_os_error() == Some(libc::EAFNOSUPPORT);
             let (mut bound, mut without) = (Vec::new(), None);
             for address in addresses {
@@ -212,7 +212,8 @@ pub enum SystemdSocketError {
     Failed(#[from] io::Error),
 }
 
-/// Takes over the listening sockets that systemd passed (`sd_listen_fds(3)`). Works once in the life of the process.
+/// Takes over the listening sockets that systemd passed (`sd_listen_fds(3)`). Works only once in the life of the
+/// process.
 ///
 /// # Errors
 /// If no socket was passed, or one is not a listening TCP socket.

@@ -1,4 +1,4 @@
-//! Stands for the web config file in a build without the feature `web-config`: there is none.
+//! Takes the place of the web config file in a build without the feature `web-config`: there is none.
 
 use std::{
     path::{Path, PathBuf},
@@ -7,18 +7,15 @@ use std::{
 
 use hyper::{HeaderMap, header::HeaderValue};
 
-use super::{connections::Client, serve::Login};
+use super::{WITHOUT_WEB_CONFIG, connections::Client, serve::Login};
 
-/// A web config file; no value of it exists.
+/// A web config file: an empty type, because this build has none.
 #[derive(Debug)]
 pub enum WebConfig {}
 
 /// There is a web config file, and this build cannot use it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "web config file {}: this build of tcpmon has no TLS and no users: packages have them, and \
-     `cargo build --release -p tcpmon-daemon --features full` builds them", .0.display()
-)]
+#[error("web config file {}: {WITHOUT_WEB_CONFIG}", .0.display())]
 pub struct WebConfigError(PathBuf);
 
 /// What is required of each connection and request: nothing.

@@ -25,13 +25,14 @@ const BLOCK_BYTES: usize = 16 << 10;
 /// them to the system.
 const SLAB_BYTES: usize = 256 << 10;
 
-/// A page above this size is stored compressed: a tenth of its size, for 1 ms of CPU per megabyte and client.
+/// A page above this size is stored compressed: that takes a tenth of the memory, and 1 ms of CPU per megabyte and
+/// client.
 const MAX_UNCOMPRESSED_BYTES: usize = 1 << 20;
 
 /// Limit on the memory of all pages together. The latest page is kept whatever its size: 8 MB at 10,000 groups.
 const MAX_TOTAL_BYTES: usize = 8 << 20;
 
-/// What a request is answered with.
+/// The response to a request.
 pub(super) type Response = hyper::Response<PageBody>;
 
 /// A response with a short text as its body.
@@ -222,7 +223,7 @@ pub(super) struct PageBody {
     left: usize,
 }
 
-/// The client is cut off before the promised length, because a short page must not look complete.
+/// The client is cut off before the promised length, because a partial page must not look complete.
 #[derive(Debug, thiserror::Error)]
 #[error("the page was evicted before its client had received it, because newer pages needed the memory")]
 struct PageEvicted;

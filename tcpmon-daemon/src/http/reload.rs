@@ -37,7 +37,7 @@ pub struct WebConfig {
 #[derive(Debug)]
 struct WebConfigState {
     policy: Arc<Policy>,
-    /// The web config file from which that was read.
+    /// Content of the web config file from which the policy was read.
     text: Text,
     /// The guards that were in force before it.
     before: Vec<Guard>,
@@ -162,9 +162,9 @@ impl WebConfig {
 }
 
 impl WebConfigState {
-    /// Puts a policy in force if it protects the endpoint in everything in which the old one does. That is the one in
-    /// force, unless the file only goes on where the one in force ends: that one may have been cut in the middle of a
-    /// value or a list, so the old one is what was in force before it.
+    /// Puts a new policy in force if it keeps all guards of the old one. The old one is normally the one in force. But
+    /// if the new text starts with the text in force, that text may have been cut in the middle of a value or a list,
+    /// so the guards that were in force before it count instead.
     fn take(&mut self, text: Text, new: Policy) -> Result<(), String> {
         let goes_on = text.0.starts_with(&*self.text.0);
         let old = if goes_on { self.before.clone() } else { self.policy.guards.clone() };

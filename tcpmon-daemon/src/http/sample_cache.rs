@@ -31,9 +31,9 @@ use crate::{
 /// A request that arrives within this time of a sample's start gets that sample.
 const SAMPLE_MAX_AGE: Duration = Duration::from_millis(250);
 
-/// A client gets this many answers from a sample at once, and then one every [`MIN_INTERVAL`]. Requests that come
-/// sooner, in a loop, wait for the next sample. So a regular scraper at the same address competes with clients in a
-/// loop only in the moment when these all get their answers.
+/// A client gets this many answers from a sample at once, and then one every [`MIN_INTERVAL`]. Requests that a client
+/// sends in a loop, sooner than that, wait for the next sample. So a regular scraper at the same address competes with
+/// clients in a loop only in the moment when all of them get their answers.
 const BURST: u32 = 4;
 
 /// Minimum time between two answers to a client after the first [`BURST`].
@@ -75,12 +75,12 @@ struct SharedSample {
     start_clock: Duration,
     /// Once metrics have been requested, this shows new series at zero.
     seen: Result<Observed, Unavailable>,
-    /// Text, OpenMetrics and protobuf as they are, the same compressed, status.
+    /// Text, OpenMetrics and protobuf without compression, the same with compression, status.
     pages: [Option<Result<Arc<StoredPage>, Unavailable>>; 7],
     answered: HashMap<Client, ClientAnswers>,
 }
 
-/// The answers that a client has got from a sample.
+/// The answers that a client has received from a sample.
 struct ClientAnswers {
     count: u32,
     last: Instant,
@@ -131,7 +131,7 @@ impl<S: DataSource> SampleCache<S> {
     async fn take_sample(self: &Arc<Self>, mut state: OwnedMutexGuard<CacheState>) -> OwnedMutexGuard<CacheState> {
         let cache = Arc::clone(self);
         let task = tokio::spawn(async move {
-            // At 10,000 groups there is no memory for two.
+            // At 10,000 groups, there is no memory for two samples.
             state.sample = None;
             let (start_clock, start) = (Duration::from_nanos(monotonic_ns()), Instant::now());
             let seen = cache.source.sample().await;

@@ -120,7 +120,7 @@ struct HttpServer<S> {
     stopped: watch::Receiver<()>,
 }
 
-/// Each connection has one.
+/// Each connection has its own copy.
 impl<S> Clone for HttpServer<S> {
     fn clone(&self) -> Self {
         Self { endpoint: Arc::clone(&self.endpoint), limits: self.limits, stopped: self.stopped.clone() }
@@ -145,7 +145,7 @@ impl<S: DataSource> HttpServer<S> {
                     let (client, waiting_since) = (address.into(), WaitingSince::now());
                     let task = tasks.spawn(self.clone().connection(stream, client, waiting_since.clone()));
                     connections.add(client, waiting_since, task);
-                    // Under a flood of new connections, the open ones still make progress between two of them.
+                    // Under a flood of new connections, the open ones still make progress between two new ones.
                     yield_now().await;
                 }
             }

@@ -1,4 +1,4 @@
-//! Tests of pages and connections, over real sockets, with a source of data that is made up.
+//! Tests of pages and connections, over real sockets, with an artificial source of data.
 
 mod listening;
 mod pages;

@@ -55,7 +55,7 @@ impl TlsSection {
         files.into_iter().filter_map(|file| non_empty(file)).map(|file| folder.join(file)).collect()
     }
 
-    /// The keys by which the section protects the endpoint. Certificates, also those of authorities, are no guards:
+    /// The keys by which the section protects the endpoint. Certificates are no guards, not even those of authorities:
     /// they are replaced before they expire, and a file that is cut has fewer of them, but no others.
     pub(super) fn guards(&self) -> Vec<Guard> {
         let is_set = *self != Self::default();

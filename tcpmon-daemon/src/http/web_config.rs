@@ -64,13 +64,13 @@ const HEADERS: [(&str, &[&str]); 5] = [
 ];
 
 impl WebConfigFile {
-    /// The text of the file. An error has what is wrong, and what would be right.
+    /// The text of the file. An error says what is wrong, and what would be right.
     pub(super) fn text(file: &Path) -> Result<String, String> {
         fs::read_to_string(file)
             .map_err(|error| format!("{error}: choose another file with --web.config.file, or omit it for plain HTTP"))
     }
 
-    /// What the text says; none of the files that it names is read. An error has the place, what is wrong, and what
+    /// Parses the text; none of the files that it names is read. An error says where it is, what is wrong, and what
     /// would be right.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
@@ -87,7 +87,8 @@ impl WebConfigFile {
         self.tls_server_config.as_ref().map(|tls| tls.files(folder)).unwrap_or_default()
     }
 
-    /// Reads those files and checks everything. An error has the key, what is wrong, and what would be right.
+    /// Reads the files that it names and checks everything. An error says the key, what is wrong, and what would be
+    /// right.
     pub(super) fn policy(self, folder: &Path) -> Result<Policy, String> {
         if self.rate_limit.is_some() {
             return Err(

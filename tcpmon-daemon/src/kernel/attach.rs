@@ -24,21 +24,21 @@ use crate::{
     model::snapshot::{ProbeStatus, Verdict},
 };
 
-/// A probe whose programs are loaded, or that has been found impossible here.
+/// A probe whose programs are loaded, or that cannot run here.
 pub struct Loaded {
     probe: &'static Probe,
     status: ProbeStatus,
 }
 
-/// A probe, and why it is not attached, if so.
+/// A probe, and if it must not be attached, why not.
 pub type Wanted = (&'static Probe, Option<(Verdict, String)>);
 
-/// A program that is to be loaded, and the probe that it belongs to, by its number.
+/// A program to be loaded, and the number of the probe that it belongs to.
 type Job<'a> = (usize, &'a mut Program);
 
 impl Loaded {
-    /// Loads the programs of the probes, except where there is a reason why not. If the kernel refuses an optional
-    /// probe, the status reports that.
+    /// Loads the programs of the probes, except those with a reason not to. If the kernel refuses an optional probe,
+    /// its status reports that.
     pub fn load_all(ebpf: &mut Ebpf, probes: &[Wanted], types: &KernelTypes) -> Result<Vec<Self>, CannotRun> {
         let mut programs: HashMap<_, _> = ebpf.programs_mut().collect();
         let mut jobs = Vec::new();
@@ -94,7 +94,7 @@ impl Loaded {
 }
 
 /// Loads the programs on as many threads as there are CPUs, because the kernel takes up to a tenth of a second to
-/// verify one. Returns an error of each probe that has one.
+/// verify one. Returns the errors by the number of the probe.
 fn load_at_once(jobs: Vec<Job<'_>>, probes: &[Wanted], types: &KernelTypes) -> HashMap<usize, ProgramError> {
     let others = thread::available_parallelism().map_or(1, NonZero::get).min(jobs.len()).saturating_sub(1);
     let (jobs, errors) = (Mutex::new(jobs), Mutex::new(HashMap::new()));
@@ -108,7 +108,7 @@ fn load_at_once(jobs: Vec<Job<'_>>, probes: &[Wanted], types: &KernelTypes) -> H
     };
     thread::scope(|scope| {
         for _ in 0..others {
-            // If there can be no more threads, this one loads what is left.
+            // If no thread can be started, this one loads what is left.
             let _ = thread::Builder::new().name("loader".into()).spawn_scoped(scope, work);
         }
         work();

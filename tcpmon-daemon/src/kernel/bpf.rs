@@ -21,8 +21,8 @@ pub(super) const BPF_MAP_UPDATE_BATCH: c_long = 26;
 pub(super) const BPF_LINK_CREATE: c_long = 28;
 pub(super) const BPF_ITER_CREATE: c_long = 33;
 
-/// The commands that are needed once everything is attached: to read and write maps, to run the look, and to ask which
-/// processes have sockets open.
+/// The commands that are needed once everything is attached: to read and write maps, to run the program that looks at
+/// sockets, and to look up which processes have sockets open.
 pub const READING_COMMANDS: [c_long; 7] = [
     BPF_MAP_LOOKUP_ELEM,
     BPF_MAP_UPDATE_ELEM,
@@ -48,7 +48,7 @@ pub(super) struct MapElement {
 }
 
 impl MapElement {
-    /// The element with this key, and where its value is or goes.
+    /// The command's attributes for the element with this key; `value` is where the value is read from or written to.
     pub(super) fn new<K, V>(map: BorrowedFd<'_>, key: *const K, value: *const V) -> Self {
         Self { map_fd: map.as_raw_fd() as u32, padding: 0, key: key as u64, value: value as u64, flags: 0 }
     }

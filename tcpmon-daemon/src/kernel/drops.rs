@@ -1,5 +1,5 @@
-//! Reads the counts of drops, and removes them from their map: it has room for a limited number of pairs of socket and
-//! reason, and a socket may live indefinitely.
+//! Reads the counts of drops, and removes them from their map, because the map has room for a limited number of pairs
+//! of socket and reason, and a socket may live indefinitely.
 #![expect(unsafe_code, reason = "a bpf(2) call that no crate wraps")]
 
 use std::{collections::HashMap, io, mem, os::fd::AsFd as _};
@@ -23,7 +23,7 @@ impl Drops {
         Self { map, counts: HashMap::new(), counted: Vec::new() }
     }
 
-    /// What has been counted since the last call that succeeded.
+    /// Returns what has been counted since the last successful call.
     ///
     /// A pair that has counted nothing since then is removed from the map. It is not removed while it counts, because a
     /// program on another CPU might still hold an entry that is being deleted.

@@ -12,21 +12,21 @@ use super::{
     support::{CannotRun, refused_map},
 };
 
-/// What a trace is limited to: every kind of filter that is given must match, by at least one of its entries. Empty:
-/// everything.
+/// What a trace is limited to: every kind of filter that is given must match, by at least one of its entries. Without
+/// any filter, everything matches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceFilter {
     /// Thread groups (what `ps` calls pids).
     pub tgids: BTreeSet<u32>,
     /// Names of thread groups, as in `/proc/PID/comm`.
     pub comms: BTreeSet<String>,
-    /// Also the processes that these start.
+    /// Whether to trace also the processes that these start.
     pub follow: bool,
     /// Ports, local or remote.
     pub ports: BTreeSet<u16>,
     /// Control groups: id, and depth below the root.
     pub cgroups: Vec<(u64, u32)>,
-    /// No timeslices: only the totals of sockets and threads.
+    /// Whether to record only the totals of sockets and threads, and no timeslices.
     pub totals_only: bool,
 }
 
@@ -39,7 +39,7 @@ impl TraceFilter {
     }
 }
 
-/// Processes that a trace that follows them can have at a time.
+/// Maximum number of processes at a time in a trace that follows processes.
 pub(super) const FOLLOWED: u32 = 65_536;
 
 impl Kernel {
@@ -61,14 +61,14 @@ impl Kernel {
         let mut map: HashMap<&mut MapData, u32, u8> = map.try_into().map_err(failed)?;
         let known: Vec<u32> = map.keys().filter_map(Result::ok).collect();
         for tgid in known.into_iter().filter(|tgid| has_ended(*tgid)) {
-            // A process that has just started under the same id may have been removed by the program.
+            // The program may have removed the id already, when another process started under it.
             let _ = map.remove(&tgid);
         }
         Ok(())
     }
 }
 
-/// The map stays in the object, because the programs that use it are not loaded yet.
+/// Leaves the map in the object, because the programs that use it are not loaded yet.
 fn insert<K: Pod>(ebpf: &mut Ebpf, name: &'static str, keys: impl Iterator<Item = K>) -> Result<(), CannotRun> {
     let failed = |error| refused_map(name, &error);
     let map = ebpf.map_mut(name).expect("the object of this build has all its maps");

@@ -1,4 +1,4 @@
-//! Empty programs on the daemon's tracepoints: the floor with which `cargo xtask bench` compares the daemon.
+//! Empty programs on the daemon's tracepoints: `cargo xtask bench` compares the daemon with them.
 
 use aya::{Btf, Ebpf, EbpfLoader, programs::BtfTracePoint};
 

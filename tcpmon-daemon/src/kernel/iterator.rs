@@ -2,8 +2,8 @@
 
 use std::io::{self, ErrorKind, Read};
 
-/// Reads what an iterator writes, to its end. The kernel breaks a read off (EAGAIN) after a million objects for which
-/// the program has written nothing; the next read goes on from there.
+/// Reads everything that an iterator writes. The kernel aborts a read (EAGAIN) after a million objects for which the
+/// program has written nothing; the next read continues from there.
 pub(super) fn read(mut iterator: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     loop {
@@ -18,7 +18,7 @@ pub(super) fn read(mut iterator: impl Read) -> io::Result<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// What the reads of an iterator give, the first one last.
+    /// The results of the reads of an iterator, in reverse order.
     struct Reads(Vec<io::Result<u8>>);
 
     impl Read for Reads {

@@ -22,7 +22,6 @@ use tcpmon_common::{
     settings::{
         EPHEMERAL_RANGES, FILTER_CGROUPS, Layout, NO_PORTS, Settings, TRACE_NONE, TRACE_TIMESLICES, TRACE_TOTALS,
     },
-    store::{BLOCK, MAX_STATES, buckets_log2},
     timeslice::KEPT,
 };
 use zerocopy::{FromBytes, IntoBytes as _};
@@ -36,7 +35,7 @@ use super::{
     mapped::Mapped,
     owners::Owners,
     patch,
-    store::{Grower, Placer, Store},
+    store::{self, Grower, Placer, Store},
     support::{self, CannotRun, Prerequisites},
 };
 use crate::{
@@ -48,11 +47,11 @@ use crate::{
 /// The remedy for a kernel that differs from what the programs are built for.
 pub const REPORT: &str = "tcpmon supports Linux 5.15 and newer; report this with the output of `uname -a`";
 
-/// Places for sockets that the traced readers do not keep from timeslice to timeslice: enough for 16 event loops that
-/// each read as many as a timeslice can have.
+/// Number of places for sockets that the traced readers do not keep from timeslice to timeslice: enough for 16 event
+/// loops that each read as many as a timeslice can have.
 const MORE_PLACES: u32 = 16 * 1024;
 
-/// Processes that a trace can be limited to.
+/// Maximum number of processes that a trace can be limited to.
 const MAX_TGIDS: u32 = 1024;
 
 /// What to load, and the sizes of the maps.
@@ -109,7 +108,7 @@ pub struct Kernel {
     options: Options,
 }
 
-/// What the running kernel's types say.
+/// What was found out from the running kernel's types.
 struct Plan {
     settings: Settings,
     /// The probes of this mode.
@@ -118,7 +117,7 @@ struct Plan {
     preemptible: bool,
     /// BTF id of the kernel function that casts, if there is one.
     cast: Option<u32>,
-    /// The types as aya needs them.
+    /// The kernel's types in aya's form.
     types: KernelTypes,
 }
 
@@ -187,11 +186,11 @@ impl Kernel {
         })
     }
 
-    /// What makes room for more sockets, also while the owner of this value does nothing: for two threads that keep
-    /// `CAP_BPF`. They end with this value. `None` after the first call.
+    /// The grower and the placer, which make room for more sockets even while the owner of this value does nothing:
+    /// each needs a thread that keeps `CAP_BPF`. They end when this value is dropped. `None` after the first call.
     ///
     /// # Errors
-    /// If there are no more descriptors.
+    /// If no file descriptors are left.
     pub fn grower(&mut self) -> io::Result<Option<(Grower, Placer)>> {
         let Some(grower) = self.grower.take() else { return Ok(None) };
         let ring = self.ring()?;
@@ -273,7 +272,7 @@ impl Plan {
     }
 }
 
-/// Why a probe is not attached, if it is not.
+/// Why a probe must not be attached; `None` if it may be.
 fn why_not(probe: &Probe, options: &Options, btf: &Btf<'_>) -> Option<(Verdict, String)> {
     if is_switched_off(probe, options) {
         return Some((Verdict::SwitchedOff, format!("switched off by probes.{}", probe.name)));
@@ -289,7 +288,8 @@ fn is_attached(probes: &[ProbeStatus], probe: &Probe) -> bool {
     probes.iter().any(|status| status.name == probe.name && status.verdict == Verdict::Attached)
 }
 
-/// The offsets that the programs need, if this kernel also passes to the iterator what it is built for.
+/// The offsets that the programs need. An error if the kernel lacks one, or if the fields that it passes to the
+/// iterator are not where the iterator's program expects them.
 fn resolve(btf: &Btf<'_>, facts: &Prerequisites) -> Result<Layout, CannotRun> {
     let layout = layout::resolve(btf).map_err(|missing| CannotRun {
         missing: format!("kernel {} has no {missing}", facts.release),
@@ -317,7 +317,7 @@ fn settings(btf: &Btf<'_>, layout: Layout, options: &Options) -> Settings {
         filter_ports: (!filter.ports.is_empty()).into(),
         filter_cgroups: filter.cgroups.len().min(FILTER_CGROUPS) as u32,
         tcp_sock_type: btf.blob().structure("tcp_sock").unwrap_or(0),
-        table_shift: 64 - buckets_log2(options.max_sockets),
+        table_shift: store::table_shift(options.max_sockets),
         can_look: 1,
         began_ns: monotonic_ns(),
         cgroups: [0; FILTER_CGROUPS],
@@ -341,8 +341,8 @@ fn create_maps(plan: &Plan, cast: Option<u32>, options: &Options, can_look: bool
         .btf(Some(&plan.types))
         .allow_unsupported_maps()
         .override_global("SETTINGS", &settings, true)
-        .map_max_entries("STATES", options.max_sockets.min(MAX_STATES).div_ceil(BLOCK))
-        .map_max_entries("TABLE", 1 << buckets_log2(options.max_sockets))
+        .map_max_entries("STATES", store::max_arrays(options.max_sockets))
+        .map_max_entries("TABLE", store::buckets(options.max_sockets))
         .map_max_entries("READERS", options.max_readers)
         .map_max_entries("FREE_SLOTS", options.max_readers)
         .map_max_entries("TRACED", if has_timeslices(options) { options.max_readers } else { 1 })
@@ -376,7 +376,7 @@ fn follows(options: &Options) -> bool {
     options.trace.as_ref().is_some_and(|filter| filter.follow)
 }
 
-/// Processes of the filter, at most.
+/// Maximum number of processes in the filter.
 fn traced_processes(options: &Options) -> u32 {
     match &options.trace {
         Some(filter) if filter.follow => FOLLOWED,
@@ -389,19 +389,20 @@ fn has_timeslices(options: &Options) -> bool {
     options.trace.as_ref().is_some_and(|filter| !filter.totals_only)
 }
 
-/// Blocks of sockets of traced readers: one for each slot, and those of the further places.
+/// Number of blocks of traced sockets: one for each slot, and those for the further places.
 fn traced_blocks(options: &Options) -> u32 {
     if has_timeslices(options) { options.max_readers + MORE_PLACES / KEPT as u32 } else { 1 }
 }
 
-/// Has the programs take these numbers, the lowest first, so that scans stay short; `which` is an `UNUSED_` constant.
+/// Sets the range of numbers that the programs may take, the lowest first, so that scans stay short; `which` is an
+/// `UNUSED_` constant.
 fn set_unused(ebpf: &mut Ebpf, which: u32, numbers: Range<u32>) -> Result<(), CannotRun> {
     let map = ebpf.map_mut("UNUSED").expect("the object of this build has all its maps");
     let set = || Array::<_, [u64; 2]>::try_from(map)?.set(which, [numbers.start.into(), numbers.end.into()], 0);
     set().map_err(|source| support::refused_map("UNUSED", &source))
 }
 
-/// Takes a map out of the object, as its type.
+/// Takes a map out of the object, converted to its type.
 fn take<T: TryFrom<Map, Error = MapError>>(ebpf: &mut Ebpf, name: &'static str) -> Result<T, CannotRun> {
     let map = ebpf.take_map(name).expect("the object of this build has all its maps");
     T::try_from(map).map_err(|source| support::refused_map(name, &source))
@@ -421,15 +422,15 @@ fn map<T: FromBytes + Copy>(ebpf: &Ebpf, name: &'static str, count: u32) -> Resu
         .map_err(|error| support::refused(&format!("to map {name}"), &error))
 }
 
-/// Sockets that the host has now, in all network namespaces.
+/// Number of sockets on the host now, in all network namespaces.
 fn sockets_now() -> u32 {
     tcp_memory::allocated_sockets().map_or(0, |sockets| u32::try_from(sockets).unwrap_or(u32::MAX))
 }
 
-/// The program that looks at sockets, as the status calls it.
+/// Name of the program that looks at sockets, in the status.
 const LOOK: &str = "look";
 
-/// The status of a look that the kernel refuses.
+/// The status if the kernel refuses that program.
 fn without_look(error: &(dyn Error + 'static)) -> ProbeStatus {
     without(
         LOOK,
@@ -439,10 +440,10 @@ fn without_look(error: &(dyn Error + 'static)) -> ProbeStatus {
     )
 }
 
-/// The iterator over open files that finds the owners of sockets, as the status calls it.
+/// Name of the iterator over open files that finds the owners of sockets, in the status.
 const OWNERS: &str = "owners";
 
-/// The status of that iterator, if the kernel refuses it.
+/// The status if the kernel refuses that iterator.
 fn without_owners(error: &(dyn Error + 'static)) -> ProbeStatus {
     without(
         OWNERS,

@@ -45,7 +45,7 @@ pub(super) struct Looker {
 }
 
 impl Looker {
-    /// Loads the program and runs it once over nothing. With `can_cast`, the variant that is faster comes first.
+    /// Loads the program and runs it once over nothing. With `can_cast`, tries the faster variant first.
     ///
     /// # Errors
     /// Why the kernel lets no variant run.

@@ -12,7 +12,7 @@ use std::{
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use zerocopy::FromBytes;
 
-/// A type of words that both sides change.
+/// A type of word that user space and programs both change.
 pub trait Word {
     /// What it holds.
     type Plain;
@@ -94,7 +94,7 @@ impl<T: FromBytes + Copy> Mapped<T> {
         }
     }
 
-    /// A word that programs change, too.
+    /// A word that programs also change.
     ///
     /// # Panics
     /// If it is not inside the array.

@@ -36,7 +36,7 @@ pub use support::{
     CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE, CAP_SYSLOG, CannotRun, Prerequisites, decide,
 };
 
-/// Whether this kernel asks for `CAP_BPF` even to read maps that are open: before Linux 6.0, where
+/// Whether this kernel requires `CAP_BPF` even to read maps that are open: before Linux 6.0, where
 /// `kernel.unprivileged_bpf_disabled` forbids every call of bpf(2).
 pub fn maps_need_capability() -> bool {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();

@@ -1,4 +1,4 @@
-//! Asks which processes have those sockets open that nobody has read yet.
+//! Looks up which processes have open the sockets that nobody has read yet.
 #![expect(unsafe_code, reason = "bpf(2) calls that no crate wraps")]
 
 use std::{
@@ -41,7 +41,7 @@ struct IterCreate {
     flags: u32,
 }
 
-/// The iterator over open files. A file that it has created can be read once; a link gives any number of them.
+/// The iterator over open files. A file made from it can be read once; a link makes any number of files.
 pub(super) struct Owners {
     link: OwnedFd,
 }
@@ -82,8 +82,8 @@ impl Owners {
 }
 
 impl Kernel {
-    /// The processes that have listening sockets open, and connections with data that nobody has read; `None` where the
-    /// kernel does not tell. Takes as long as it takes to visit all open files of all processes.
+    /// The processes that have open a listening socket, or a connection with data that nobody has read; `None` where
+    /// the kernel does not tell. Takes as long as it takes to visit all open files of all processes.
     ///
     /// # Errors
     /// The error of bpf(2) or of the read.
@@ -94,6 +94,6 @@ impl Kernel {
 
 /// The descriptor that a command has returned.
 fn descriptor(returned: i32) -> OwnedFd {
-    // SAFETY: nobody else has it.
+    // SAFETY: the kernel has just returned this descriptor, so nobody else owns it.
     unsafe { OwnedFd::from_raw_fd(returned) }
 }

@@ -1,5 +1,5 @@
 //! The one change to the programs' code before it is loaded, once the running kernel is known: how they cast a socket
-//! that is known to be TCP. aya cannot link calls of kernel functions.
+//! that is known to be TCP. Needed because aya cannot link calls of kernel functions.
 
 use std::fmt::Display;
 
@@ -15,13 +15,13 @@ const KERNEL_FUNCTION: u8 = 2;
 /// `bpf_skc_to_tcp_sock` of `enum bpf_func_id`: the helper that finds out what kind of socket it is.
 const SKC_TO_TCP_SOCK: u32 = 137;
 
-/// The object with each cast as a call of the kernel function `cast` (a BTF id), which the verifier turns into a move;
-/// or as a call of the helper, on kernels without such a function. The result is aligned as aya requires.
+/// The object, in which each cast is a call of the kernel function `cast` (a BTF id), which the verifier turns into a
+/// move; or on kernels without such a function, a call of the helper. The result is aligned as aya requires.
 pub fn with_casts(object: &[u8], cast: Option<u32>) -> Vec<u64> {
     let mut words = vec![0_u64; object.len().div_ceil(8)];
     let bytes = &mut words.as_mut_bytes()[..object.len()];
     bytes.copy_from_slice(object);
-    // What cannot be parsed is refused by aya, with a message.
+    // If this cannot be parsed, aya refuses it with a message.
     let Ok(file) = File::parse(object) else { return words };
     let (source, number) = match cast {
         Some(function) => (KERNEL_FUNCTION, function),
@@ -58,7 +58,7 @@ fn range<'a>(section: impl object::ObjectSection<'a>) -> Option<(usize, usize)> 
     Some((start.try_into().ok()?, size.try_into().ok()?))
 }
 
-/// A call of the helper that stands for a cast.
+/// Whether this is a call of the helper that stands for a cast.
 fn is_cast(instruction: &[u8]) -> bool {
     instruction[..4] == [CALL, 0, 0, 0] && instruction[4..] == CAST_CALL.to_le_bytes()
 }

@@ -64,9 +64,10 @@ fn the_packet_path_and_sched_switch_look_up_no_hash() {
         let code = Code::of(tracepoint);
         assert!(code.maps.len() > 1 && code.hashes().is_empty(), "{tracepoint}: {:?}", code.maps);
     }
-    // What they call is in a section that all programs share; only changes of readers use a hash there.
+    // The functions that they call are in a section that all programs share; only changes of readers use a hash map
+    // there.
     assert_eq!(Code::of_section(".text").hashes(), ["FILTER_COMMS", "FILTER_TGIDS"]);
-    // The test finds them where they are.
+    // A check of the test itself: it finds hash maps where there are some.
     assert_eq!(Code::of("tcp_rcv_space_adjust").hashes(), ["FILTER_PORTS"]);
 }
 
@@ -82,7 +83,7 @@ fn a_segment_sends_no_record() {
     assert!(sends("sched_switch") > 0, "the test finds records where they are sent");
 }
 
-/// Kernels that refuse iterators whose programs could write to an element of a map have to let all of these run.
+/// On kernels that refuse an iterator whose program could write to a map element, all of our iterators must still load.
 #[test]
 fn no_iterator_visits_maps() {
     let file = File::parse(OBJECT).expect("this build has the programs: run `cargo xtask setup`");

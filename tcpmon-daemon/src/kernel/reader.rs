@@ -27,7 +27,7 @@ pub enum KernelReadError {
     /// The program that looks at sockets did not run.
     #[error("the look at sockets: {0}")]
     Look(io::Error),
-    /// What the kernel says of a program could not be read.
+    /// The kernel's statistics of a program could not be read.
     #[error("the statistics of a program: {0}")]
     Statistics(io::Error),
     /// A map could not be read or written.
@@ -83,7 +83,7 @@ impl Raw {
 }
 
 impl Kernel {
-    /// Connections that the programs have seen being opened, whether or not that succeeded.
+    /// Connections that the programs have seen start to open, whether or not that succeeded.
     ///
     /// # Errors
     /// If the map cannot be read.
@@ -92,7 +92,7 @@ impl Kernel {
             Ok(per_cpu) => Ok(per_cpu.iter().sum::<u64>()),
             Err(source) => Err(KernelReadError::Map { name: "CONNECTIONS", source }),
         };
-        // In this order: what has not sent anything was opened before.
+        // In this order: a connection without sent data was counted as opened before it was counted as unsent.
         let unsent = count(CONNECTIONS_UNSENT)?;
         Ok(count(CONNECTIONS_OPENED)?.saturating_sub(unsent))
     }
@@ -101,13 +101,13 @@ impl Kernel {
     /// full.
     ///
     /// # Errors
-    /// If there are no more descriptors.
+    /// If no file descriptors are left.
     pub fn ring(&self) -> io::Result<OwnedFd> {
         self.ring.as_fd().try_clone_to_owned()
     }
 
-    /// Takes records from the ring until it is empty or `limit` have been taken; returns how many. The limit ensures
-    /// that this returns even if producers are faster than it.
+    /// Takes records from the ring until it is empty or `limit` records have been taken; returns their number. The
+    /// limit ensures that this returns even if producers are faster than it.
     ///
     /// # Errors
     /// If a record cannot be decoded.

@@ -5,7 +5,7 @@ use std::{error::Error, fs, io};
 use aya::maps::MapError;
 use tcpmon_btf::plan::FUNCTIONS;
 
-/// The facts that were found. A fact that is unknown does not cause a refusal.
+/// The facts that were found. An unknown fact does not cause a refusal.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Prerequisites {
     /// `uname -r`.
@@ -58,7 +58,7 @@ pub struct CannotRun {
 pub const CAP_NET_ADMIN: u32 = 12;
 /// Reading and entering what belongs to other processes.
 pub const CAP_SYS_PTRACE: u32 = 19;
-/// Among much else, what [`CAP_BPF`], [`CAP_PERFMON`] and [`CAP_NET_ADMIN`] allow.
+/// Includes what [`CAP_BPF`], [`CAP_PERFMON`] and [`CAP_NET_ADMIN`] allow, among much else.
 pub const CAP_SYS_ADMIN: u32 = 21;
 /// Reading the kernel log if `kernel.dmesg_restrict` is 1.
 pub const CAP_SYSLOG: u32 = 34;
@@ -67,7 +67,7 @@ pub const CAP_PERFMON: u32 = 38;
 /// Loading programs.
 pub const CAP_BPF: u32 = 39;
 
-/// The facts that can be found without loading anything, except for what needs the kernel's types.
+/// The facts that can be found without loading anything, except those that need the kernel's types.
 pub fn prerequisites() -> Prerequisites {
     Prerequisites {
         release: rustix::system::uname().release().to_string_lossy().into_owned(),
@@ -128,14 +128,14 @@ pub fn decide(facts: &Prerequisites) -> Result<(), CannotRun> {
 }
 
 impl CannotRun {
-    /// Whether the kernel refused for want of permission.
+    /// Whether the kernel refused because of a missing permission.
     pub fn is_denied(&self) -> bool {
         // Not EACCES: that is also how the verifier rejects a program.
         self.missing.contains("Operation not permitted") || self.missing.contains("os error 1)")
     }
 }
 
-/// Reports in the same form that the kernel refused something.
+/// Reports a refusal by the kernel in the same form.
 pub fn refused(what: &str, error: &(dyn Error + 'static)) -> CannotRun {
     let allowed = prerequisites().capabilities.is_none_or(|bits| bits & (1 << CAP_SYS_ADMIN | 1 << CAP_BPF) != 0);
     let remedy = match system_error(error) {
@@ -148,7 +148,7 @@ pub fn refused(what: &str, error: &(dyn Error + 'static)) -> CannotRun {
         }
         Some(libc::EMFILE) => "raise the limit of open files (LimitNOFILE= in a systemd unit, or `ulimit -n`)",
         Some(libc::ENFILE) => "raise fs.file-max",
-        // A map is full: only those of filters have entries that the command line chooses.
+        // A map is full. Only the maps of filters have entries that the command line chooses.
         Some(libc::E2BIG) => "choose fewer processes, names or ports",
         _ => "report this with the output of `uname -a`",
     };
@@ -168,7 +168,7 @@ fn system_error(error: &(dyn Error + 'static)) -> Option<i32> {
     }
 }
 
-/// The kernel's error, and what the verifier objected to: one line of what may be thousands.
+/// The kernel's error, and the verifier's objection: one line of what may be thousands.
 fn reason(error: &dyn Error) -> String {
     let mut reasons: Vec<String> = Vec::new();
     let mut next = Some(error);
@@ -179,7 +179,7 @@ fn reason(error: &dyn Error) -> String {
         if !reasons.iter().any(|known| known.contains(&error_text)) {
             reasons.push(error_text);
         }
-        // The log ends with statistics of what the verifier has walked, and aya adds the error once more.
+        // The log ends with statistics of the verifier, and aya appends the error once more.
         let is_objection = |line: &&str| {
             let is_statistics = ["processed ", "verification time ", "stack depth ", "peak_states ", ": "];
             !line.is_empty() && !is_statistics.iter().any(|start| line.starts_with(start))

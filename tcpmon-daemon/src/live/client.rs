@@ -21,7 +21,7 @@ pub struct LiveClient {
     path: PathBuf,
 }
 
-/// The daemon gives no sample.
+/// The daemon sends no sample.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The connection failed.
@@ -32,12 +32,12 @@ pub enum ClientError {
         /// The error.
         source: io::Error,
     },
-    /// It says why not.
+    /// The daemon says why it sends none.
     #[error("the daemon at {}: {problem}", path.display())]
     Refused {
         /// The socket.
         path: PathBuf,
-        /// What it says.
+        /// What the daemon says.
         problem: String,
     },
 }
@@ -51,7 +51,7 @@ impl LiveClient {
         Ok(Self { stream: UnixStream::connect(path).await?, path: path.to_owned() })
     }
 
-    /// What has changed since this pass, or everything (0).
+    /// Returns what has changed since this pass, or everything if it is 0.
     ///
     /// # Errors
     /// Why there is no sample.

@@ -23,7 +23,7 @@ pub struct LiveSocketError {
     problem: String,
 }
 
-/// Listens on this path, for the owner and the group of this process. What a daemon left there that has ended is
+/// Listens on this path, for the owner and the group of this process. A socket that an ended daemon has left there is
 /// replaced.
 ///
 /// # Errors

@@ -1,5 +1,5 @@
-//! The daemon's local socket: live views get what they show from a daemon that runs anyway, without privileges and
-//! without programs of their own. It can only be read from.
+//! The daemon's local socket: live views get their data from the running daemon, without privileges and without
+//! programs of their own. The socket is read-only.
 
 mod client;
 mod listen;
@@ -12,5 +12,5 @@ pub use self::{
     server::{LiveSource, serve},
 };
 
-/// Where the packages have the daemon listen, and where `tcpmon top` looks for it.
+/// Where the daemon of the packages listens, and where `tcpmon top` looks for it.
 pub const DEFAULT_SOCKET: &str = "/run/tcpmon/tcpmon.sock";

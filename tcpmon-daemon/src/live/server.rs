@@ -13,7 +13,7 @@ use tracing::debug;
 use super::wire;
 use crate::{model::live::LiveSample, threads};
 
-/// Largest number of clients; others wait.
+/// Maximum number of clients at a time; others wait.
 const MAX_CLIENTS: usize = 8;
 
 /// Minimum time between two samples for a client: each takes a pass.
@@ -27,14 +27,14 @@ const RETRY: Duration = Duration::from_millis(100);
 
 /// Where the samples come from.
 pub trait LiveSource: Send + Sync + 'static {
-    /// What has changed since this pass, or everything (0).
+    /// Returns what has changed since this pass, or everything if it is 0.
     ///
     /// # Errors
     /// Why there is no sample.
     fn live(&self, since: u64) -> impl Future<Output = Result<LiveSample, String>> + Send;
 }
 
-/// Answers clients for ever.
+/// Answers clients forever.
 pub async fn serve<S: LiveSource>(listener: UnixListener, source: Arc<S>) -> Infallible {
     let clients = Arc::new(Semaphore::new(MAX_CLIENTS));
     loop {

@@ -1,4 +1,4 @@
-//! What goes over the local socket. A client sends a request of fixed size, and gets one message in return: a header
+//! The protocol of the local socket. A client sends a request of fixed size, and gets one message in return: a header
 //! and at most [`MAX_MESSAGE`] bytes. Integers are little-endian; a sample is in postcard's format.
 
 use std::io;
@@ -10,13 +10,13 @@ use crate::model::live::LiveSample;
 /// Begins each request and each message.
 const MAGIC: [u8; 4] = *b"tcpm";
 
-/// Version of the samples: [`LiveSample`] and all that it has.
+/// Version of the samples: [`LiveSample`] and everything in it.
 pub(super) const VERSION: u16 = 2;
 
 /// Largest message, bytes: some 250,000 connections.
 pub(super) const MAX_MESSAGE: usize = 64 << 20;
 
-/// What a message has.
+/// What a message contains: a sample, or why there is none.
 const SAMPLE: u8 = 0;
 const REFUSAL: u8 = 1;
 
@@ -29,7 +29,7 @@ pub(super) async fn write_request(to: &mut (impl AsyncWrite + Unpin), since: u64
     to.write_all(&request).await
 }
 
-/// Reads a request; `None` if the other side has closed. An error that is not one of reading says what is wrong.
+/// Reads a request; `None` if the other side has closed. The inner error says what is wrong with the request.
 pub(crate) async fn read_request(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Result<u64, String>>> {
     let mut head = [0; 6];
     if let Err(error) = from.read_exact(&mut head).await {
@@ -41,7 +41,7 @@ pub(crate) async fn read_request(from: &mut (impl AsyncRead + Unpin)) -> io::Res
     Ok(Some(Ok(from.read_u64_le().await?)))
 }
 
-/// The other side's magic and version, whose sender is `whose`.
+/// Checks the magic and the version of the other side, which errors call `whose`.
 fn check_head(head: &[u8; 6], whose: &str) -> Result<(), String> {
     let version = u16::from_le_bytes([head[4], head[5]]);
     if head[..4] != MAGIC {
@@ -53,7 +53,7 @@ fn check_head(head: &[u8; 6], whose: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A message with this sample, or with the reason why it is none.
+/// A message with this sample, or with the reason why there is none.
 pub(super) fn message(sample: Result<&LiveSample, &str>) -> Vec<u8> {
     let (kind, body) = match sample {
         Ok(sample) => match postcard::to_extend(sample, head(SAMPLE)) {
@@ -84,7 +84,7 @@ fn with_length(mut message: Vec<u8>) -> Vec<u8> {
     message
 }
 
-/// Reads a message. An error that is not one of reading says what is wrong, or why there is no sample.
+/// Reads a message. The inner error says what is wrong with it, or why there is no sample.
 pub(crate) async fn read_message(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Result<LiveSample, String>> {
     let mut head = [0; 6];
     from.read_exact(&mut head).await?;

@@ -90,7 +90,7 @@ impl Family {
         self.scope != Scope::Group && !self.sources.iter().any(|source| OLDER_SOURCES.contains(source))
     }
 
-    /// The name without the suffix that its type requires.
+    /// The name without the suffix for its type.
     pub(super) fn name_without_type(&self) -> &'static str {
         self.name.strip_suffix(self.kind.suffix()).unwrap_or(self.name)
     }

@@ -79,8 +79,8 @@ pub enum Coding {
 }
 
 impl Coding {
-    /// The coding that an `Accept-Encoding` header prefers. Without the header, and where it names nothing that tcpmon
-    /// has, the page is sent as it is: a page that some client may fail to read is better than none.
+    /// The coding that an `Accept-Encoding` header prefers. Without the header, or if it names nothing that tcpmon
+    /// supports, the page is sent uncompressed: a page that some client may fail to read is better than none.
     pub fn negotiate(accept_encoding: Option<&str>) -> Self {
         let ranges = accept_encoding.into_iter().flat_map(|accept| accept.split(',')).filter_map(Range::parse);
         let ranges: Vec<_> = ranges.collect();
@@ -90,7 +90,7 @@ impl Coding {
         };
         let any = quality(&["*"]);
         let gzip = quality(&["gzip", "x-gzip"]).or(any).unwrap_or_default();
-        // A client that names gzip and not `identity` prefers gzip, with whatever quality.
+        // A client that names gzip but not `identity` prefers gzip, whatever the quality.
         let identity = quality(&["identity"]).or(any).unwrap_or_default();
         if gzip > 0 && gzip >= identity { Self::Gzip } else { Self::Identity }
     }

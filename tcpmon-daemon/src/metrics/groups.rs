@@ -79,7 +79,7 @@ pub(super) const FAMILIES: &[Family] = &[
         &["tcp_probe", "tcp_rcv_space_adjust"],
         "Time of the sockets by what kept more data from arriving: the sender or the path (upstream), unread data \
          because the reader does something else (application) or has no CPU (scheduler), a window that is too small \
-         for the path (window), or one that the kernel holds down for want of memory (memory). They add up to \
+         for the path (window), or one that the kernel keeps small because memory is short (memory). They add up to \
          socket_seconds_total.",
         |page| {
             per_group_and_label(page, |group| {

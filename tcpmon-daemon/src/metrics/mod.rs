@@ -62,7 +62,7 @@ pub enum EncodeError {
     Sink(#[from] io::Error),
 }
 
-/// Writes the metrics page for a scrape, piece by piece: at 10,000 groups it has 90 MB.
+/// Writes the metrics page for a scrape, piece by piece: at 10,000 groups, it is 90 MB.
 ///
 /// # Errors
 /// Those of the encoder and of the sink; the page's content causes none.

@@ -33,7 +33,7 @@ impl Page {
         Self { snapshot, host, identity, usage, shown: None }
     }
 
-    /// Whether nothing is switched off that the family needs.
+    /// Whether everything that the family needs is switched on.
     fn has(&self, family: &Family) -> bool {
         let mut off = self.snapshot.probes.iter().filter(|probe| probe.verdict == Verdict::SwitchedOff);
         !off.any(|probe| family.sources.contains(&probe.name.as_str()))

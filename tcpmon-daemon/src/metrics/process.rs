@@ -45,7 +45,7 @@ pub(super) const FAMILIES: &[Family] = &[
     }),
 ];
 
-/// The only sample of a family; none if the value is not known.
+/// The only series of a family; none if the value is not known.
 fn sample<V: Into<Value<'static>>>(page: &Page, value: impl Fn(&Usage) -> Option<V>) -> Vec<Sample<'_>> {
     let value = page.usage.as_ref().and_then(value);
     value.map(Sample::plain).into_iter().collect()

@@ -1,7 +1,7 @@
 //! The metrics page as protobuf, the only format that reports when a series started to count.
 //!
 //! OpenMetrics could, but a Prometheus that is not configured to use the `_created` lines takes each of them for
-//! another series, and they are 30 % more text.
+//! another series, and they make the text 30 % longer.
 
 pub(super) mod message;
 
@@ -20,8 +20,9 @@ use super::{
     page::Page,
 };
 
-/// Writes the page, with each family's length before it: some groups of one family at a time, because all of them as
-/// messages take much memory. Protobuf allows this: the repeated fields of a message may be sent in parts.
+/// Writes the page, with each family's length before it. Writes some groups of one family at a time, because the
+/// messages of all groups together take much memory. Protobuf allows this: the repeated fields of a message may be sent
+/// in parts.
 pub(super) fn write(page: &Page, sink: &mut impl Write) -> Result<(), EncodeError> {
     let (mut bytes, mut length) = (Vec::new(), Vec::new());
     for family in families() {
@@ -41,7 +42,7 @@ pub(super) fn write(page: &Page, sink: &mut impl Write) -> Result<(), EncodeErro
     Ok(())
 }
 
-/// Appends one part of a family. Only the first part has more than the metrics.
+/// Appends one part of a family. Only the first part has more than the series.
 fn append(bytes: &mut Vec<u8>, page: &Page, family: &'static Family) -> Result<(), prost::EncodeError> {
     let metric: Vec<Metric> = page.samples(family).iter().map(|sample| metric(page, family, sample)).collect();
     if metric.is_empty() {
@@ -89,7 +90,7 @@ fn start(page: &Page, family: &Family, sample: &Sample<'_>) -> Option<Timestamp>
     since_1970.map(|time| Timestamp { seconds: time.as_secs() as i64, nanos: time.subsec_nanos() as i32 })
 }
 
-/// The classic and the native form.
+/// Both the classic and the native form.
 impl From<&Histogram> for HistogramValue {
     fn from(histogram: &Histogram) -> Self {
         let bucket = histogram

@@ -130,7 +130,7 @@ pub(super) const FAMILIES: &[Family] = &[
          connections that they found later (tcpmon_socket_begin_late_total).",
         |page| {
             let kernel = page.host.connections_opened.map(|count| Sample::labelled("kernel", count));
-            // Without the kernel's count there is nothing to compare with, so neither is shown.
+            // Without the kernel's count, the programs' count cannot be compared with anything, so neither is shown.
             let programs = kernel.is_some().then(|| Sample::labelled("programs", page.snapshot.connections_opened));
             kernel.into_iter().chain(programs).collect()
         },
@@ -159,14 +159,6 @@ pub(super) const FAMILIES: &[Family] = &[
         &[],
         &["tcpmon"],
         "Time that it took to read the kernel's state for this page.",
-        |page| vec![Sample::plain(Value::Real(page.snapshot.took.as_secs_f64()))],
-    ),
-    Scope::Tcpmon.gauge(
-        "tcpmon_scrape_seconds",
-        "seconds",
-        &[],
-        &["tcpmon"],
-        "Deprecated, and gone in the next release: the same as tcpmon_scrape_duration_seconds.",
         |page| vec![Sample::plain(Value::Real(page.snapshot.took.as_secs_f64()))],
     ),
 ];

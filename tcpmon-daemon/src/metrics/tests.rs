@@ -57,10 +57,10 @@ fn the_reference_is_made_from_the_registry() {
     is_kept_in(REFERENCE, &reference::markdown());
 }
 
-/// Forgetting the family of a new counter must not stay unnoticed.
+/// A new counter that has no family must be noticed.
 #[test]
 fn everything_that_is_counted_is_on_the_page() {
-    // Made once: pages show when series started to count.
+    // Made only once, because pages show when series started to count.
     let (group, rest) = (fixture::busy(GroupKey::other(false)), fixture::page());
     let page = |change: &dyn Fn(&mut GroupCounters)| {
         let mut group = group.clone();
@@ -72,7 +72,7 @@ fn everything_that_is_counted_is_on_the_page() {
     let before = page(&|_| {});
     // Large enough to be seen in a value in seconds.
     let more = |totals: &mut [u8], at: usize| totals[8 * at + 3] ^= 1;
-    // These are shown as their parts, which add up to them.
+    // These are shown as parts that add up to them.
     let in_parts = [offset_of!(SocketTotals, observed_ns), offset_of!(SocketTotals, reader_limited_ns)];
     for at in (0..size_of::<SocketTotals>() / 8).filter(|at| !in_parts.contains(&(8 * at))) {
         assert_ne!(page(&|counters| more(counters.sockets.as_mut_bytes(), at)), before, "cell {at} of SocketTotals");
@@ -222,7 +222,6 @@ fn what_has_no_samples_is_not_mentioned() {
         "tcpmon_socket_begin_late_total",
         "tcpmon_newborn_groups",
         "tcpmon_scrape_duration_seconds",
-        "tcpmon_scrape_seconds",
         "process_start_time_seconds",
     ];
     assert_eq!(families, expected);

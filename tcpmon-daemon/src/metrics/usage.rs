@@ -23,7 +23,7 @@ impl Usage {
     /// `None` if `/proc` cannot be read.
     pub(super) fn read() -> Option<Self> {
         let status = fs::read_to_string("/proc/self/status").ok()?;
-        // One of the descriptors is the directory that is being read.
+        // One of the descriptors is that of the directory that is being read.
         let open_fds = fs::read_dir("/proc/self/fd").ok()?.count().saturating_sub(1);
         let cpu = clock_gettime(ClockId::ProcessCPUTime);
         Some(Self {

@@ -33,7 +33,7 @@ const PARENTS: [(&str, &str); 5] = [
     ("moby", "docker"),
 ];
 
-/// A control group as its path names it. Two with the same label are the same.
+/// A control group, from its path. Two with the same label are equal.
 #[derive(Clone, Debug, Default)]
 pub struct Cgroup {
     /// Value of the label `cgroup`.
@@ -45,15 +45,15 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// Names the control groups of one process, one path per hierarchy: the container, if one of them is one, otherwise
-    /// the first that is not a root. A runtime may place its containers in one hierarchy only.
+    /// The control group of a process, from one path per hierarchy: the container, if one of the paths is one,
+    /// otherwise the first path that is not a root. A runtime may place its containers in one hierarchy only.
     pub(super) fn of_paths(paths: &[String]) -> Option<Self> {
         let cgroups = || paths.iter().map(|path| Self::of_path(path));
         let container = cgroups().find(|cgroup| !cgroup.container_id.is_empty());
         container.or_else(|| cgroups().find(|cgroup| cgroup.label != "/")).or_else(|| cgroups().next())
     }
 
-    /// Names the control group with this path, as in `/proc/PID/cgroup`.
+    /// The control group with this path, as in `/proc/PID/cgroup`.
     pub(super) fn of_path(path: &str) -> Self {
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
         let mut cgroup = pod(&parts)
@@ -65,7 +65,7 @@ impl Cgroup {
         cgroup
     }
 
-    /// One that is no container.
+    /// A control group that is not a container.
     pub(super) fn named(label: impl Into<String>) -> Self {
         Self { label: label.into(), ..Self::default() }
     }
@@ -255,7 +255,7 @@ mod tests {
             let path = path.replace("ID", CONTAINER);
             let cgroup = Cgroup::of_path(&path);
             assert_eq!(cgroup.label, *expected, "{path}");
-            // What the label is made from is there as a whole.
+            // Everything that the label is made from is complete.
             let mut label = cgroup.label.split('/');
             let (kind, uid, id) = (label.next(), label.next().unwrap_or_default(), label.next().unwrap_or_default());
             match kind {

@@ -1,11 +1,11 @@
-//! The readers' control groups by process, so that each is looked up once and not for each connection.
+//! The readers' control groups by process, so that each is looked up once per process instead of once per connection.
 
 use std::{collections::HashMap, sync::Arc};
 
 use super::cgroup_label::Cgroup;
 
-/// Looks up the paths of a process's control groups, one per hierarchy and the most telling first; empty if they cannot
-/// be found any more.
+/// Looks up the paths of a process's control groups, one per hierarchy, the most informative first; empty if they
+/// cannot be found any more.
 pub type CgroupOf = Box<dyn FnMut(&Process) -> Vec<String> + Send>;
 
 /// A process that reads, as the programs saw it.
@@ -45,7 +45,7 @@ impl Cgroups {
         Self { of, known: HashMap::new(), unknown: Arc::new(Cgroup::named(UNKNOWN)) }
     }
 
-    /// The process's control group.
+    /// Returns the process's control group.
     pub(super) fn of(&mut self, process: Process) -> Arc<Cgroup> {
         if process.tgid == 0 {
             return Arc::clone(&self.unknown);

@@ -50,7 +50,7 @@ struct Totals {
 #[derive(Clone, Copy, Debug, Default)]
 struct Resting {
     sockets: u64,
-    /// Sum of the times, `CLOCK_MONOTONIC`, ns, up to which the time of each is in the totals; wraps.
+    /// Sum of the times up to which each of these sockets is counted in the totals, `CLOCK_MONOTONIC`, ns; wraps.
     counted_until_ns: u64,
 }
 
@@ -81,7 +81,7 @@ pub struct Use {
     pub shown: usize,
     /// Maximum of `shown`.
     pub max: usize,
-    /// Hidden groups: counted under `other`, for lack of room.
+    /// Hidden groups: counted under `other`, because there is no room for more series.
     pub hidden: usize,
     /// Maximum of `hidden`.
     pub max_hidden: usize,
@@ -106,7 +106,7 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Groups with these limits; `other` is the only one at first.
+    /// Groups with these limits; at first, `other` is the only one.
     ///
     /// At most `max` groups are shown, including `other`. Groups of processes whose names are in `pins` come before all
     /// others. A group without members in which nothing has changed for `ttl` is removed.
@@ -196,9 +196,9 @@ impl Groups {
         id
     }
 
-    /// The shown group that gives its place to a new one: the least active of the unpinned groups that have been idle
-    /// for [`RECENT`]. A pinned new group takes the place of any unpinned group, or else that of an idle pinned one. A
-    /// group that has been idle for only a moment may have values that no scraper has seen yet.
+    /// The shown group that gives up its place for a new one: the least active of the unpinned groups that have been
+    /// idle for [`RECENT`]. A pinned new group takes the place of any unpinned group, or else that of an idle pinned
+    /// one. A group that has only been idle for a moment may have values that no scraper has seen yet.
     fn place_for_newcomer(&mut self, pinned: bool, now: Instant) -> Option<GroupId> {
         if self.none_idle && !pinned {
             return None;
@@ -246,7 +246,7 @@ impl Groups {
         self.entries[id].as_mut().expect("a group stays while it has members")
     }
 
-    /// The totals in which a group's members count. Also records that something has changed in the group.
+    /// The totals in which a group's members count. Also notes that something has changed in the group.
     fn totals(&mut self, id: GroupId, now: Instant) -> &mut Totals {
         let entry = self.entry(id);
         entry.last_change = now;
@@ -263,14 +263,14 @@ impl Groups {
         }
     }
 
-    /// Adds a socket that is at rest; up to `until_ns`, its time is in the totals.
+    /// Adds a socket that is at rest; its time up to `until_ns` is already in the totals.
     pub fn add_resting(&mut self, id: GroupId, until_ns: u64) {
         let resting = &mut self.entry(id).resting;
         resting.sockets += 1;
         resting.counted_until_ns = resting.counted_until_ns.wrapping_add(until_ns);
     }
 
-    /// Removes a socket that is at rest no more, or gone.
+    /// Removes a socket that is no longer at rest, or is gone.
     pub fn remove_resting(&mut self, id: GroupId, until_ns: u64) {
         let resting = &mut self.entry(id).resting;
         resting.sockets -= 1;
@@ -303,7 +303,7 @@ impl Groups {
         *self.totals(id, now).drops.entry(reason.to_owned()).or_default() += count;
     }
 
-    /// The group's gauges, to be changed.
+    /// The group's gauges, to be modified.
     pub fn gauges(&mut self, id: GroupId) -> &mut GroupGauges {
         &mut self.entry(id).gauges
     }
@@ -392,7 +392,7 @@ impl Groups {
             if id == OTHER {
                 gauges.add_all(&hidden);
             }
-            let histograms = counters.fill_histograms();
+            let histograms = counters.has_fills();
             Some(Group { key: Arc::clone(&entry.key), born: entry.born, counters, gauges, histograms })
         });
         let mut groups: Vec<Group> = shown.collect();

@@ -64,18 +64,18 @@ pub struct Ring {
 pub struct Channels {
     /// Queues in use.
     pub queues: u64,
-    /// As many as its driver can have.
+    /// Maximum number of queues of the driver.
     pub max_queues: u64,
 }
 
-/// When a device interrupts a CPU for received packets.
+/// How long a device waits before it interrupts a CPU for received packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Coalescing {
     /// Whether the driver adapts the two limits to the traffic.
     pub is_adaptive: bool,
-    /// At the latest after this time, microseconds.
+    /// The longest time that it waits, microseconds.
     pub usecs: u64,
-    /// At the latest after this many packets.
+    /// The largest number of packets that it waits for.
     pub packets: u64,
 }
 
@@ -92,7 +92,7 @@ pub struct Softnet {
     pub time_squeezed: u64,
 }
 
-/// Memory of all TCP sockets and its limits (`tcp_mem`), bytes. `None` is what the kernel's files do not have.
+/// Memory of all TCP sockets and its limits (`tcp_mem`), bytes. `None` for what the kernel's files do not have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpMemory {
     /// In use.
@@ -150,7 +150,7 @@ pub struct PageAllocationFailures {
     pub count: u64,
 }
 
-/// PSI of memory (`/proc/pressure/memory`). `None` is what the file does not have.
+/// PSI of memory (`/proc/pressure/memory`). `None` for what the file does not have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PressureStalls {
     /// Time in which at least one task waited for memory.
@@ -179,7 +179,7 @@ pub struct SourceStatus {
     pub available: bool,
     /// It is not available because the configuration says so.
     pub switched_off: bool,
-    /// Why it is not available, and what is lost without it; or what it could not read although it is available. Empty
-    /// if nothing is missing.
+    /// Why the source is not available, and what is lost without it; or what it could not read although it is
+    /// available. Empty if nothing is missing.
     pub reason: String,
 }

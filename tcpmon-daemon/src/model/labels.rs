@@ -24,11 +24,11 @@ use crate::decode;
 /// What the labels are made from, besides the socket or reader itself.
 pub(super) struct Labels {
     pub(super) listeners: Listeners,
-    /// The processes that have sockets open which have unread data, and listening sockets, by the sockets' cookies.
-    /// In the order of their ids: a socket that is passed on is mostly passed to a younger process, so the last one
-    /// has it.
+    /// By socket cookie: the processes that have the socket open, for listening sockets and sockets with unread data.
+    /// In the order of process ids: a socket is mostly passed on to a younger process, so the last one is taken for its
+    /// owner.
     owners: HashMap<u64, Vec<Arc<Process>>>,
-    /// When these were found; `CLOCK_MONOTONIC`, ns.
+    /// When the owners were looked up; `CLOCK_MONOTONIC`, ns.
     owners_at_ns: u64,
     /// `None` if the label `cgroup` is off.
     cgroups: Option<Cgroups>,
@@ -47,7 +47,7 @@ impl Labels {
         }
     }
 
-    /// Replaces the owners of sockets that have unread data, as they were at this time.
+    /// Replaces the owners of listening sockets and of sockets with unread data, as they were at this time.
     pub(super) fn set_owners(&mut self, records: &[Owner], at_ns: u64) {
         self.owners_at_ns = at_ns;
         let mut owners: HashMap<u64, Vec<Arc<Process>>> = HashMap::with_capacity(self.owners.len());
@@ -58,7 +58,7 @@ impl Labels {
                 cgroup: record.cgroup,
                 name: name(record.process.as_bytes(), record.tgid),
             };
-            // They come process by process.
+            // The records come process by process.
             if *last != process {
                 last = Arc::new(process);
             }
@@ -82,9 +82,10 @@ impl Labels {
         Listener { process, port_chosen: record.state.flags & SOCKET_PORT_CHOSEN != 0 }
     }
 
-    /// The process to which a connection belongs; without a name if it is not known.
+    /// The process that a connection belongs to; without a name if it is not known.
     fn process(&self, state: &SocketState) -> Process {
-        // The last reader, or the process that opened the connection or had it open when tcpmon started.
+        // The last reader; before the first read, the process that opened the connection or had it open when tcpmon
+        // started.
         let known = process(state);
         if let Some(owner) = self.owner(state) {
             return owner.clone();
@@ -103,8 +104,8 @@ impl Labels {
         listener.map_or(known, |listener| listener.process.clone())
     }
 
-    /// The process that has a socket open, if that was asked and is not its last reader: that one may have passed it
-    /// on.
+    /// The process that has a socket open, if the owners were looked up and the last reader is not one of them any
+    /// more: it may have passed the socket on.
     fn owner(&self, state: &SocketState) -> Option<&Process> {
         let owners = self.owners.get(&state.cookie)?;
         if state.reader_tid != 0 {
@@ -116,7 +117,7 @@ impl Labels {
         owners.last().map(|owner| &**owner)
     }
 
-    /// The id of the process to which a connection belongs; 0 if it is not known.
+    /// The id of the process that a connection belongs to; 0 if it is not known.
     pub(super) fn tgid_of(&self, state: &SocketState) -> u32 {
         self.process(state).tgid
     }
@@ -132,6 +133,7 @@ impl Labels {
             flags: record.state.flags,
             netns: identity.netns,
             local_port: identity.service_port,
+            local_address: Some(decode::address(identity.family, identity.local_address)),
             remote_port: identity.remote_port,
         };
         self.key(process, endpoints)
@@ -143,6 +145,7 @@ impl Labels {
             flags: reader.socket_flags,
             netns: reader.netns,
             local_port: reader.local_port,
+            local_address: None,
             remote_port: reader.remote_port,
         };
         let name = name(reader.process.as_bytes(), reader.tgid);
@@ -158,7 +161,7 @@ impl Labels {
     /// A hash of what determines the labels of a connection, as the kernel has it: while the hash stays the same, so do
     /// the labels.
     pub(super) fn hash_of_socket(&self, state: &SocketState) -> u64 {
-        // Who has it open is not in the state.
+        // The owner is not in the state.
         let owner = if state.reader_tid == 0 { Some(self.process(state)) } else { self.owner(state).cloned() };
         self.hasher.hash_one((state.process, state.flags & SOCKET_SERVICE, state.reader_tgid, state.cgroup, owner))
     }
@@ -177,13 +180,13 @@ impl Labels {
     }
 }
 
-/// The process to which a socket belongs.
+/// The process that a socket belongs to, according to its state.
 fn process(state: &SocketState) -> Process {
     let name = name(state.process.as_bytes(), state.reader_tgid);
     Process { tgid: state.reader_tgid, cgroup: state.cgroup, name }
 }
 
-/// The label of a process, empty if there is none (process id 0). A process may have taken its name off (`prctl`).
+/// The label of a process; empty if there is none (process id 0). A process may have cleared its name (`prctl`).
 fn name(bytes: &[u8], tgid: u32) -> String {
     let name = decode::name(bytes);
     if name.is_empty() && tgid != 0 { "unnamed".to_owned() } else { name }

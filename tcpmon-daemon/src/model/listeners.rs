@@ -12,7 +12,7 @@ pub type Place = (u32, u16);
 #[derive(Debug, Default)]
 pub struct Listeners {
     by_place: HashMap<Place, Vec<BoundListener>>,
-    /// Where each one listens.
+    /// By cookie: where each one listens.
     places: HashMap<u64, Place>,
 }
 
@@ -25,18 +25,18 @@ pub struct Listener {
     pub port_chosen: bool,
 }
 
-/// One of those that listen at a place.
+/// A listening socket with the address that it listens on.
 #[derive(Debug)]
 struct BoundListener {
     cookie: u64,
-    /// An IPv4 address as such, also if the socket is of IPv6.
+    /// An IPv4 address is stored as such, even for an IPv6 socket.
     address: IpAddr,
     listener: Listener,
 }
 
 impl BoundListener {
-    /// How well it fits a connection to this address, as the kernel chooses: its own address, any of that family, or
-    /// any. `None` if it accepts none to it.
+    /// How well it fits a connection to this address, in the order in which the kernel chooses: its own address, any
+    /// address of that family, any address. `None` if it accepts no connections to this address.
     fn fits(&self, address: IpAddr) -> Option<u8> {
         if self.address == address {
             return Some(2);
@@ -47,7 +47,7 @@ impl BoundListener {
 }
 
 impl Listeners {
-    /// The socket with this cookie listens on this address.
+    /// Adds the socket with this cookie, which listens on this address.
     pub fn insert(&mut self, place: Place, cookie: u64, address: IpAddr, listener: Listener) {
         self.remove(cookie);
         let address = address.to_canonical();
@@ -55,7 +55,7 @@ impl Listeners {
         self.places.insert(cookie, place);
     }
 
-    /// It does so no more.
+    /// Removes a socket that no longer listens.
     pub fn remove(&mut self, cookie: u64) {
         let Some(place) = self.places.remove(&cookie) else { return };
         if let Some(bound) = self.by_place.get_mut(&place) {
@@ -66,26 +66,28 @@ impl Listeners {
         }
     }
 
-    /// The one with this cookie.
+    /// The listening socket with this cookie.
     pub fn by_cookie(&self, cookie: u64) -> Option<&Listener> {
         let bound = self.by_place.get(self.places.get(&cookie)?)?;
         bound.iter().find(|bound| bound.cookie == cookie).map(|bound| &bound.listener)
     }
 
-    /// Changes each one, given its cookie.
+    /// Changes each listening socket, given its cookie.
     pub fn for_each(&mut self, mut change: impl FnMut(u64, &mut Listener)) {
         for bound in self.by_place.values_mut().flatten() {
             change(bound.cookie, &mut bound.listener);
         }
     }
 
-    /// The one at this place that was shown last.
+    /// The listening socket at this place, at any address, that was shown last. One whose port the kernel did not
+    /// choose comes first, because most connections to a port of the kernel's choice have a flag that says so.
     pub fn get(&self, place: Place) -> Option<&Listener> {
-        self.by_place.get(&place)?.last().map(|bound| &bound.listener)
+        let bound = self.by_place.get(&place)?;
+        bound.iter().map(|bound| &bound.listener).max_by_key(|listener| !listener.port_chosen)
     }
 
-    /// The one that accepts connections to this address, the last one if there are several; any at this place if none
-    /// does (a transparent proxy accepts connections to all addresses).
+    /// The listening socket that accepts connections to this address, the last one if there are several. If none does,
+    /// any socket at this place (a transparent proxy accepts connections to all addresses).
     pub fn accepting(&self, place: Place, address: IpAddr) -> Option<&Listener> {
         let address = address.to_canonical();
         let bound = self.by_place.get(&place)?;
@@ -147,7 +149,7 @@ mod tests {
         let accepting =
             |address: &str| both.accepting((1, 80), address.parse().expect("an address")).map(|it| &*it.process.name);
         assert_eq!([accepting("10.0.0.1"), accepting("2001:db8::1")], [Some("four"), Some("six")]);
-        // Not to this address, but there is no other one.
+        // None listens on this address, but there is no other one.
         let elsewhere = listening(&[("10.0.0.1", "one")]);
         assert!(elsewhere.accepting((1, 80), "10.0.0.2".parse().expect("an address")).is_some());
         assert!(elsewhere.accepting((2, 80), "10.0.0.1".parse().expect("an address")).is_none());

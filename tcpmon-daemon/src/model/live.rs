@@ -1,5 +1,5 @@
-//! What a live view shows at one moment: groups, single sockets, their readers and the host. Totals only grow, so that
-//! whoever has two samples has what happened in between.
+//! What a live view shows at one moment: groups, single sockets, their readers and the host. Totals only grow, so the
+//! difference of two samples is what happened in between.
 
 mod changes;
 
@@ -24,14 +24,15 @@ use super::{
 };
 use crate::decode;
 
-/// One moment.
+/// A sample of one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LiveSample {
-    /// Number of the pass: what a client asks for the changes since.
+    /// Number of the pass, from which a client can ask for changes.
     pub pass: u64,
     /// When the pass started, `CLOCK_MONOTONIC`, ns.
     pub monotonic_ns: u64,
-    /// Whether `sockets` and `readers` have all; otherwise those that have changed since the pass that was asked for.
+    /// Whether `sockets` and `readers` are complete; otherwise they have only what has changed since the pass that the
+    /// client named.
     pub complete: bool,
     /// Groups, sorted by process and service.
     pub groups: Vec<LiveGroup>,
@@ -109,7 +110,7 @@ pub struct LiveTotals {
     /// Sums of the shares of the buffer that were in use at these edges, in
     /// 1/[`tcpmon_common::histogram::FILL_ONE`].
     pub edge_fills: [u64; 2],
-    /// The timeslices of its readers: of a group only.
+    /// The timeslices of its readers; only for a group.
     pub timeslices: LiveTimeslices,
 }
 
@@ -169,17 +170,17 @@ pub struct LiveHost {
     pub tcp_memory: Option<(u64, u64, bool)>,
     /// Events that tcpmon lost.
     pub lost: u64,
-    /// Probes that should run and do not.
+    /// Probes that should run but do not.
     pub broken_probes: Vec<String>,
-    /// Probes that the settings do not want.
+    /// Probes that are switched off in the settings.
     pub switched_off_probes: Vec<String>,
-    /// Groups that have no room of their own: they are in `other`.
+    /// Groups that have no room of their own and are part of `other`.
     pub hidden_groups: u64,
 }
 
 impl LiveSocket {
-    /// From the record of the pass, and the labels and the id of the process that has it; `counters` are its totals at
-    /// the time of the pass.
+    /// Makes it from the record of the pass, and the labels and the id of the process that has it; `counters` are its
+    /// totals at the time of the pass.
     pub(super) fn new(record: &SocketRecord, key: GroupKey, tgid: u32, counters: &SocketCounters) -> Self {
         let SocketRecord { time_ns, live, state } = record;
         let identity = &state.identity;
@@ -269,7 +270,7 @@ impl From<&Group> for LiveGroup {
 }
 
 impl LiveHost {
-    /// From what the programs and the host's sources say.
+    /// Makes it from the data of the programs and of the host's sources.
     pub fn new(snapshot: &Snapshot, host: &Host) -> Self {
         let available = |name: &str| host.sources.iter().any(|source| source.name == name && source.available);
         let softnet = available("softnet");

@@ -19,7 +19,7 @@ const MAX_HOLD: Duration = Duration::from_secs(60);
 /// A client that stays away for longer than this counts as a new client when it comes back.
 const CLIENT_TTL: Duration = Duration::from_secs(300);
 
-/// Intervals of a client that are remembered at most.
+/// Maximum number of intervals of a client that are remembered.
 const INTERVALS: usize = 8;
 
 /// Maximum number of clients that are remembered; a new one replaces the one that has stayed away for longest.
@@ -38,8 +38,8 @@ pub struct NewSeries {
 #[derive(Debug)]
 struct Scraper {
     last: Instant,
-    /// Ends and lengths of those of its last intervals after which no longer one has come, so the first is the longest;
-    /// none if it has requested only one page.
+    /// Ends and lengths of the client's recent intervals, without those that a later one has exceeded, so that the
+    /// first is the longest; empty if it has requested only one page.
     intervals: VecDeque<(Instant, Duration)>,
 }
 
@@ -64,8 +64,8 @@ struct Series {
 }
 
 impl NewSeries {
-    /// The sample as this client gets it. All clients that share a sample get the same: what is returned here is
-    /// passed in again for the others. `client` is whatever tells scrapers apart.
+    /// Returns the sample as this client gets it. All clients that share a sample get the same: what is returned here
+    /// is passed in again for the others. `client` is a key that tells scrapers apart.
     pub fn show(&mut self, client: &str, sample: Arc<Snapshot>, now: Instant) -> Arc<Snapshot> {
         let before = self.record_request(client, now);
         if std::ptr::eq(self.shown.as_ptr(), Arc::as_ptr(&sample)) {
@@ -92,7 +92,7 @@ impl NewSeries {
     }
 
     /// The time since which every regular scraper has had a page; `None` if there is no regular scraper. The client
-    /// that is `asking` has not got its page yet: its last one was at `before`.
+    /// that is `asking` has not received its page yet: its last one was at `before`.
     fn all_scraped_since(&self, asking: &str, before: Option<Instant>, now: Instant) -> Option<Instant> {
         let regular = self.clients.iter().filter(|(_, client)| client.is_awaited(now));
         regular.filter_map(|(name, client)| if name == asking { before } else { Some(client.last) }).min()
@@ -186,7 +186,8 @@ impl Scraper {
     }
 
     /// Whether the client requests pages regularly, and is not overdue by more than the longest interval of the last
-    /// [`CLIENT_TTL`]: one that asks some times at once, or has little CPU for a moment, is as regular as before.
+    /// [`CLIENT_TTL`]: a client that asks several times at once, or has little CPU for a moment, is as regular as
+    /// before.
     fn is_awaited(&self, now: Instant) -> bool {
         self.intervals.front().is_some_and(|(_, longest)| now.duration_since(self.last) <= 2 * *longest)
     }
@@ -255,7 +256,7 @@ mod tests {
             page.groups[0].counters.sockets.received_bytes
         }
 
-        /// Has this client request pages without groups at these seconds.
+        /// Makes this client request pages without groups at these seconds.
         fn regular(&mut self, client: &str, seconds: impl IntoIterator<Item = u64>) {
             for second in seconds {
                 self.ask(client, second, Vec::new());
@@ -391,7 +392,7 @@ mod tests {
             (page.groups[0].counters.readers.on_cpu_ns, page.new_at_zero)
         };
         assert_eq!([cpu_ns(5, 0, 1), cpu_ns(20, 0, 2)], [(0, 1), (2, 0)]);
-        // The group's first histogram is at zero; this counter must not fall.
+        // The group's first histogram is held at zero, but this counter must not fall.
         assert_eq!([cpu_ns(35, 9, 3), cpu_ns(50, 9, 4)], [(3, 1), (4, 0)]);
     }
 

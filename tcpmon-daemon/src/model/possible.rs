@@ -1,4 +1,5 @@
-//! What is possible, whatever the programs report: the last check before a total is shown for ever.
+//! Checks that totals are physically possible, whatever the programs report: the last check before a total is shown
+//! forever.
 
 use tcpmon_common::{
     causes::MAX_LIMIT_US,
@@ -8,8 +9,8 @@ use tcpmon_common::{
 
 /// Maximum rate of a connection, bytes per ns (1.6 Tb/s).
 const BYTES_PER_NS: i128 = 200;
-/// Maximum number of bytes in a queue: the largest receive buffer. TCP's largest window is half of it, but goes on from
-/// what is queued.
+/// Maximum number of bytes in a queue: the largest receive buffer. TCP's largest window is half of that, but starts
+/// behind what is already queued.
 const QUEUE: i128 = 1 << 31;
 /// Maximum difference between the clocks of different CPUs and that of the scheduler, ns.
 const CLOCKS: i128 = 20_000_000;
@@ -32,7 +33,7 @@ pub fn socket(added: &SocketTotals, elapsed_ns: u64) -> bool {
         && at_most(added.memory_limited_ns, limited)
 }
 
-/// Whether these totals are older than those from which the difference was taken.
+/// Whether these totals are older than those that were subtracted from them.
 pub fn is_behind(added: &SocketTotals) -> bool {
     // A snapshot that is taken between the kernel's two steps of handling a FIN counts the FIN as a byte, which is
     // taken back later.
@@ -43,7 +44,7 @@ pub fn is_behind(added: &SocketTotals) -> bool {
 pub fn reader(reader: &ReaderSlot, now_ns: u64) -> bool {
     let used = i128::from(reader.counters.on_cpu_ns) + i128::from(reader.counters.run_queue_wait_ns);
     let elapsed = i128::from(now_ns) - i128::from(reader.begun_ns);
-    // The scheduler's clock may run at another speed than `CLOCK_MONOTONIC`.
+    // The scheduler's clock may run at a slightly different speed than `CLOCK_MONOTONIC`.
     used <= elapsed + elapsed / 64 + CLOCKS
 }
 

@@ -1,5 +1,7 @@
 //! The service that a connection belongs to: the label `service`.
 
+use std::net::IpAddr;
+
 use tcpmon_common::{
     reader::FIRST_EPHEMERAL,
     socket::{SOCKET_ACTIVE, SOCKET_PASSIVE, SOCKET_PORT_CHOSEN},
@@ -14,8 +16,10 @@ pub struct Endpoints {
     pub flags: u32,
     /// Inode number of the network namespace.
     pub netns: u32,
-    /// The local port of its listening socket; its own one, if it was not accepted.
+    /// The local port of the listening socket that accepted the connection; its own local port if it was not accepted.
     pub local_port: u16,
+    /// Local address; `None` if it is not known.
+    pub local_address: Option<IpAddr>,
     /// Remote port.
     pub remote_port: u16,
 }
@@ -26,8 +30,10 @@ pub struct Endpoints {
 /// chose, `remote:PORT` if it opened the connection to a service port, `other` otherwise. For a connection older than
 /// tcpmon, a listening socket on its local port shows that it was accepted.
 pub fn service(endpoints: Endpoints, listeners: &Listeners) -> String {
-    let Endpoints { flags, netns, local_port, remote_port } = endpoints;
-    let listener = if flags & SOCKET_ACTIVE == 0 { listeners.get((netns, local_port)) } else { None };
+    let Endpoints { flags, netns, local_port, local_address, remote_port } = endpoints;
+    let place = (netns, local_port);
+    let at_place = || local_address.map_or_else(|| listeners.get(place), |address| listeners.accepting(place, address));
+    let listener = if flags & SOCKET_ACTIVE == 0 { at_place() } else { None };
     let accepted = flags & SOCKET_PASSIVE != 0;
     if flags & SOCKET_PORT_CHOSEN != 0 || !accepted && listener.is_some_and(|listener| listener.port_chosen) {
         "local:ephemeral".into()
@@ -53,7 +59,7 @@ mod tests {
     }
 
     fn endpoints(flags: u32, local_port: u16, remote_port: u16) -> Endpoints {
-        Endpoints { flags, netns: 7, local_port, remote_port }
+        Endpoints { flags, netns: 7, local_port, local_address: None, remote_port }
     }
 
     #[test]
@@ -79,5 +85,20 @@ mod tests {
         }
         let elsewhere = listening_at((8, 5201), false);
         assert_eq!(service(endpoints(0, 5201, 40_000), &elsewhere), "other");
+    }
+
+    #[test]
+    fn a_port_that_was_chosen_at_one_address_and_asked_for_at_another_is_told_apart_in_any_order() {
+        let [chosen, asked_for] =
+            ["10.0.0.1", "10.0.0.2"].map(|address| address.parse::<IpAddr>().expect("an address"));
+        for order in [[chosen, asked_for], [asked_for, chosen]] {
+            let mut listeners = Listeners::default();
+            for (cookie, address) in (1..).zip(order) {
+                let process = Process { tgid: 1, cgroup: 1, name: "nginx".into() };
+                listeners.insert((7, 5201), cookie, address, Listener { process, port_chosen: address == chosen });
+            }
+            let at = |local_address| service(Endpoints { local_address, ..endpoints(0, 5201, 40_000) }, &listeners);
+            assert_eq!([Some(chosen), Some(asked_for), None].map(at), ["local:ephemeral", "local:5201", "local:5201"]);
+        }
     }
 }

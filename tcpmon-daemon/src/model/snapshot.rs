@@ -1,4 +1,4 @@
-//! What tcpmon knows at one moment. Metrics, the status page and screens are made from nothing else.
+//! What tcpmon knows at one moment. Metrics, the status page and screens are made only from this.
 
 use std::{
     sync::Arc,
@@ -32,7 +32,7 @@ impl GroupKey {
     }
 }
 
-/// What the observations of a [`Distribution`] are of.
+/// What a [`Distribution`] measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantity {
     /// `sk_rmem_alloc / sk_rcvbuf`, in 1/[`tcpmon_common::histogram::FILL_ONE`]; bins as in
@@ -84,8 +84,8 @@ pub struct GroupCounters {
 }
 
 impl GroupCounters {
-    /// Whether data was received, or a histogram has an entry. Once true, it stays so.
-    pub fn fill_histograms(&self) -> bool {
+    /// Whether data was received, or a histogram has an entry. Once true, it stays true.
+    pub fn has_fills(&self) -> bool {
         let Self { sockets, readers, drops: _ } = self;
         let used = |bins: &[u64]| bins.iter().any(|count| *count != 0);
         sockets.segments > 0
@@ -99,7 +99,7 @@ impl GroupCounters {
         let Self { sockets, readers, drops: _ } = self;
         let (socket, reader) = <(SocketTotals, ReaderTotals)>::default();
         (sockets.fills, sockets.fill_sums) = (socket.fills, socket.fill_sums);
-        // Where nobody counts timeslices, the times are counters of their own.
+        // Where nobody counts timeslices, the times in the totals are counters, not histograms.
         if has_timeslices(readers) {
             *readers = ReaderTotals { ends: readers.ends, ..reader };
         }
@@ -156,7 +156,7 @@ pub struct Group {
     pub counters: GroupCounters,
     /// Its current values.
     pub gauges: GroupGauges,
-    /// Whether its histograms are shown: [`GroupCounters::fill_histograms`]. They are most of a group's lines, and a
+    /// Whether its histograms are shown: [`GroupCounters::has_fills`]. They are most of a group's lines, and a
     /// group that only sends has nothing in them.
     pub histograms: bool,
 }
@@ -200,7 +200,7 @@ pub struct ProbeStatus {
 }
 
 impl ProbeStatus {
-    /// Of a probe that is attached.
+    /// The status of a probe that is attached.
     pub fn attached(name: &str) -> Self {
         Self { name: name.into(), verdict: Verdict::Attached, reason: String::new() }
     }
@@ -228,7 +228,7 @@ pub struct MapUse {
     pub capacity: u64,
 }
 
-/// Everything that a metrics page is made from: what the programs saw, and the state of the host.
+/// All input for a metrics page: what the programs saw, and the state of the host.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
     /// From the programs.
@@ -237,7 +237,7 @@ pub struct Observed {
     pub host: Arc<Host>,
     /// How the daemon is confined.
     pub sandbox: SandboxStatus,
-    /// The flight recorder, if there is to be one.
+    /// The flight recorder, if one is configured.
     pub flight: Option<FlightStatus>,
 }
 
@@ -246,7 +246,7 @@ pub struct Observed {
 pub struct FlightStatus {
     /// Where its files are.
     pub directory: String,
-    /// Whether it has not ended.
+    /// Whether it still runs.
     pub running: bool,
 }
 

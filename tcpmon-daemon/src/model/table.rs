@@ -39,15 +39,15 @@ pub struct TableLimits {
     pub cgroup_of: Option<CgroupOf>,
 }
 
-/// Sockets whose refused totals are logged.
+/// Maximum number of sockets whose refused totals are logged.
 const LOGGED_IMPOSSIBLE: u64 = 5;
 
 /// Values that were refused because the wire or the clock does not allow them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Impossible {
-    /// Of sockets.
+    /// Values of sockets.
     pub sockets: u64,
-    /// Of readers.
+    /// Values of readers.
     pub readers: u64,
 }
 
@@ -61,13 +61,13 @@ pub struct Table {
     unseen_ends: u64,
     ended: EndedSockets,
     impossible: Impossible,
-    /// The sockets that this pass has shown; `None` if nobody wants them.
+    /// The sockets that this pass has shown; `None` if they are not wanted.
     listed: Option<Vec<Arc<LiveSocket>>>,
     /// When counting started, `CLOCK_MONOTONIC`, ns.
     started_ns: u64,
     /// When the last pass started, `CLOCK_MONOTONIC`, ns.
     begun_ns: u64,
-    /// The last time that was credited to the sockets at rest.
+    /// The last time that was credited to sockets at rest.
     credit: Credit,
     /// See [`Table::has_unread`].
     has_unread: bool,
@@ -93,7 +93,7 @@ impl Table {
         }
     }
 
-    /// Changes the limits, see [`TableLimits`]. Existing groups are not removed for lack of room.
+    /// Changes the limits, see [`TableLimits`]. Existing groups are not removed because of a lower limit.
     pub fn set_limits(&mut self, max_groups: usize, group_ttl: Duration, pins: &[String]) {
         self.groups.set_limits(max_groups, group_ttl, pins);
     }
@@ -102,7 +102,7 @@ impl Table {
     pub fn begin(&mut self, now_ns: u64) {
         self.begun_ns = now_ns;
         self.has_unread = false;
-        // What a pass that failed has listed is listed again by the next one.
+        // Sockets that a failed pass has listed are listed again by the next one.
         if let Some(listed) = &mut self.listed {
             listed.clear();
         }
@@ -125,14 +125,14 @@ impl Table {
         self.credit = Credit { number: self.credit.number.wrapping_add(1), until_ns: self.begun_ns };
     }
 
-    /// Whether data have waited for a second in a connection, as the last pass has shown: then it matters who has it
-    /// open.
+    /// Whether the last pass found a connection in which data have waited for a second: then it matters which process
+    /// has it open.
     pub fn has_unread(&self) -> bool {
         self.has_unread
     }
 
-    /// Replaces the processes that have sockets open which have unread data, and listening sockets, as they were at
-    /// this time (`CLOCK_MONOTONIC`, ns): the next pass moves connections to other groups, if need be.
+    /// Replaces the processes that have open a listening socket or a socket with unread data, as of this time
+    /// (`CLOCK_MONOTONIC`, ns). The next pass moves connections to other groups if necessary.
     pub fn set_owners(&mut self, owners: &[Owner], at_ns: u64) {
         self.labels.set_owners(owners, at_ns);
     }
@@ -143,7 +143,12 @@ impl Table {
         self.sockets.get(index).is_some_and(is_it)
     }
 
-    /// The groups of the pass that has just ended were shown: the next pass may show others.
+    /// The index of the connection with this cookie that is alive.
+    pub fn index_of(&self, cookie: u64) -> Option<u32> {
+        self.sockets.index_of(cookie).filter(|index| self.is_alive(*index, cookie))
+    }
+
+    /// Changes which groups are shown: call this after those of the pass that has just ended were shown.
     pub fn change_groups(&mut self, now: Instant) {
         self.groups.change_places(now);
     }
@@ -168,8 +173,8 @@ impl Table {
         self.unseen_ends
     }
 
-    /// Counts what a socket cannot have added. The first ones are logged in full: there is a fault in tcpmon or in the
-    /// kernel.
+    /// Counts values that a socket cannot have added. The first ones are logged in full, because there is a fault in
+    /// tcpmon or in the kernel.
     fn refuse(&mut self, record: &SocketRecord, added: &SocketTotals, elapsed_ns: u64) {
         self.impossible.sockets += 1;
         if self.impossible.sockets <= LOGGED_IMPOSSIBLE {

@@ -1,4 +1,4 @@
-//! Totals that can be corrected downwards but never decrease in what they show.
+//! Totals that can be corrected downwards, although the values that they show never decrease.
 
 use tcpmon_common::counters::Summed;
 

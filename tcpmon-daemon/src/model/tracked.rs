@@ -1,4 +1,4 @@
-//! The sockets that passes have shown: the totals that were added to their groups, and what they add to the groups'
+//! The sockets that passes have shown: the totals that were added to their groups, and their parts of the groups'
 //! gauges.
 //!
 //! There may be a hundred thousand of them, so each takes little memory: the totals are stored without the empty bins.
@@ -88,7 +88,7 @@ impl Accounted {
         }
     }
 
-    /// Adds time that was counted for it while it was at rest.
+    /// Adds time that was counted for the socket while it was at rest.
     pub(super) fn add_observed(&mut self, ns: u64) {
         let observed = &mut self.words[OBSERVED];
         *observed = observed.wrapping_add(ns);
@@ -98,7 +98,7 @@ impl Accounted {
 const _: () = assert!(FILL_BINS * FILLS <= u8::MAX as usize + 1);
 const _: () = assert!(HEAD.is_multiple_of(size_of::<u64>()) && size_of::<FillBins>().is_multiple_of(size_of::<u64>()));
 
-/// What a socket adds to its group's gauges.
+/// A socket's part of its group's gauges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct SocketGauges {
     pub(super) queue: u32,
@@ -150,8 +150,8 @@ impl GroupGauges {
     }
 }
 
-/// Up to when the sockets at rest have been credited with the time that has passed. A pass does not show a socket that
-/// is still at rest, but its time goes on, limited by nobody but its sender.
+/// The time up to which the sockets at rest have been credited. A pass does not show a socket that is still at rest,
+/// but its time passes, limited only by its sender.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Credit {
     /// Number of credits so far; wraps.
@@ -174,13 +174,13 @@ impl Rest {
         Self { since_ns, credits: credit.number }
     }
 
-    /// Up to when its time is in its group's totals.
+    /// Time up to which this socket's time is in its group's totals.
     pub(super) fn counted_until(&self, credit: Credit) -> u64 {
         if self.credits == credit.number { self.since_ns } else { credit.until_ns }
     }
 
-    /// The time that its group was credited with for it, ns; negative (two's complement) if it was shown after the
-    /// start of the pass.
+    /// The time that was credited to its group for it, ns; negative (two's complement) if it was shown after the start
+    /// of the pass.
     pub(super) fn credited_ns(&self, credit: Credit) -> u64 {
         self.counted_until(credit).wrapping_sub(self.since_ns)
     }
@@ -201,7 +201,7 @@ pub(super) struct Connection {
     pub(super) rest: Option<Rest>,
 }
 
-/// What a socket does.
+/// What a socket is used for.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly all sockets are connections")]
 pub(super) enum Role {
@@ -229,7 +229,7 @@ struct TrackedPiece {
 /// All tracked sockets, by the indexes of their states.
 #[derive(Debug, Default)]
 pub(super) struct Sockets {
-    /// Only those that have a socket: after many connections, states of any index may be in use, but few of them.
+    /// Only pieces that have a socket: after many connections, states of any index may be in use, but few of them.
     pieces: Vec<Option<TrackedPiece>>,
     /// The last state of each socket.
     by_cookie: HashMap<u64, u32>,
@@ -282,7 +282,7 @@ impl Sockets {
         if piece.used == 0 {
             *place = None;
         }
-        // It may have got another state meanwhile.
+        // The socket may have another state by now.
         if self.by_cookie.get(&socket.cookie) == Some(&index) {
             self.by_cookie.remove(&socket.cookie);
         }

@@ -1,11 +1,11 @@
-//! Two traces beside each other: what changed, by how much, and whether that is more than noise.
+//! Compares two traces: what changed, by how much, and whether that is more than noise.
 
 use serde::Serialize;
 use tcpmon_trace::summary::causes;
 
 use super::evidence::Evidence;
 
-/// A number of two traces.
+/// A number in two traces.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Change {
     /// What it is.
@@ -16,7 +16,7 @@ pub struct Change {
     pub before: Option<f64>,
     /// In the second.
     pub after: Option<f64>,
-    /// Whether the difference is larger than what two standard errors of both explain; `None` if that is not known.
+    /// Whether the difference is larger than two standard errors of both can explain; `None` if that is not known.
     pub beyond_noise: Option<bool>,
 }
 
@@ -37,10 +37,12 @@ pub enum Unit {
 /// What readers do: names of the shares of their threads' time.
 const WORK: [&str; 3] = ["on a CPU", "asleep", "waited for a CPU"];
 
-/// Readers that do something for so much more or less of their time do something else than before, percent.
+/// If a share of the readers' time changes by at least this much, percentage points, the readers do something different
+/// than before.
 const OTHER_WORK: f64 = 20.0;
 
-/// What differs between the traces. Only numbers that were measured over pieces of the time have an estimate of noise.
+/// The differences between the traces. Only numbers that were measured over pieces of the time have an estimate of
+/// noise.
 pub fn changes(before: &Evidence, after: &Evidence) -> Vec<Change> {
     let mut changes = Vec::new();
     let mut add = |what, unit, number: &dyn Fn(&Evidence) -> Option<f64>, margin: &dyn Fn(&Evidence) -> Option<f64>| {
@@ -59,7 +61,8 @@ pub fn changes(before: &Evidence, after: &Evidence) -> Vec<Change> {
     }
     let seconds = |us: Option<f64>| us.map(|us| us / 1e6);
     add("mean wait of a byte", Unit::Seconds, &|of| seconds(of.mean_wait_us), &|of| seconds(of.mean_wait_margin_us));
-    // Of the time of all threads: of the trace's, eight threads could have 800 %, and a small change would look large.
+    // A share of the time of all threads. As a share of the trace's duration, eight threads could have 800 %, and a
+    // small change would look large.
     let part = |of: &Evidence, ns: u64| {
         let all = of.on_cpu_ns.saturating_add(of.sleep_ns).saturating_add(of.run_queue_wait_ns);
         (all > 0).then(|| ns as f64 * 100.0 / all as f64)
@@ -115,7 +118,7 @@ mod tests {
 
     use super::*;
 
-    /// A transfer of 10 s, a record every 10 ms.
+    /// A transfer of 10 s with a record every 10 ms.
     fn evidence(record: impl Fn(u64) -> (u64, Limited)) -> Evidence {
         let mut summary = Summary::default();
         for number in 0..1000 {
@@ -127,7 +130,8 @@ mod tests {
         Evidence::of_busiest(&summary)
     }
 
-    /// A transfer of 10 s to so many threads, each of which is on a CPU for this long in each 10 ms, and sleeps else.
+    /// A transfer of 10 s to this many threads, each of which is on a CPU for `on_cpu_ns` in every 10 ms, and sleeps
+    /// for the rest.
     fn reading(threads: u32, on_cpu_ns: u64) -> Evidence {
         let mut summary = Summary::default();
         for number in 0..1000 {
@@ -150,7 +154,7 @@ mod tests {
         assert_eq!(sentence(&found), "the second is 2.00 times as fast; no cause changed beyond the noise");
         assert!(sentence(&changes(&steady(2000), &steady(1000))).starts_with("the second is 2.00 times slower"));
 
-        // Ten seconds that vary by seconds: 10 % more say nothing.
+        // Ten seconds in which the rate varies from second to second: 10 % more says nothing.
         let varying = |bytes: u64| {
             evidence(|number| {
                 let burst = bytes * (1 + number / 100 % 3);
@@ -182,7 +186,7 @@ mod tests {
             let said = sentence(&changes(&reading(threads, 9_000_000), &reading(threads, 1_000_000)));
             assert!(said.ends_with(instead), "{said}");
         }
-        // Of the trace's time, eight threads were on a CPU for 400 %, and then for 376 %.
+        // As a share of the trace's duration, eight threads were on a CPU for 400 %, and then for 376 %.
         let said = sentence(&changes(&reading(8, 5_000_000), &reading(8, 4_700_000)));
         assert!(!said.contains("its readers"), "{said}");
     }

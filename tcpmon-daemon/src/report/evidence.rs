@@ -1,10 +1,11 @@
-//! What a verdict rests on: the sums of one socket, or of several together.
+//! The evidence for a verdict: sums over one socket, or over several together.
 
 use std::collections::BTreeMap;
 
 use tcpmon_trace::summary::{Piece, Pieces, SocketSummary, Summary, ThreadTimes};
 
-/// Share of the bytes that the sockets have of which a trace as a whole is judged: the others are idle beside them.
+/// A trace as a whole is judged by its busiest sockets, those with this share of all bytes: the others are idle by
+/// comparison.
 const BYTES_JUDGED: f64 = 0.99;
 
 /// Sums over sockets.
@@ -16,27 +17,27 @@ pub struct Evidence {
     pub records: u64,
     /// From the first activation to the last deactivation, ns.
     pub duration_ns: u64,
-    /// Time of which is known what limited the connections, in the order of the causes, ns.
+    /// Time for which it is known what limited the connections, in the order of the causes, ns.
     pub limited_ns: [f64; 5],
-    /// How far the share of each cause may be off; `None` if the trace is too short to tell.
+    /// Margin of error of each cause's share; `None` if the trace is too short to tell.
     pub margins: Option<[f64; 5]>,
     /// Bytes read.
     pub read_bytes: u64,
     /// Bytes read per second; `None` if no time passed.
     pub bytes_per_second: Option<f64>,
-    /// How far that may be off.
+    /// Margin of error of that rate.
     pub bytes_per_second_margin: Option<f64>,
     /// Mean time that a byte waited to be read, us; `None` if nothing was read.
     pub mean_wait_us: Option<f64>,
-    /// How far that may be off, us.
+    /// Margin of error of that mean, us.
     pub mean_wait_margin_us: Option<f64>,
     /// Time on a CPU in timeslices with records of these sockets, ns.
     pub on_cpu_ns: u64,
-    /// Time in a run queue before them, ns.
+    /// Time in a run queue before these timeslices, ns.
     pub run_queue_wait_ns: u64,
-    /// Time asleep before them, ns.
+    /// Time asleep before these timeslices, ns.
     pub sleep_ns: u64,
-    /// The name of the threads that were given it most often, and their share of these times.
+    /// The thread name to which the readers most often lost their CPU, and its share of these preemptions.
     pub taken_by: Option<(String, f64)>,
     /// CPUs of the host; 0 if it is not known.
     pub cpus: u32,
@@ -49,7 +50,7 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// Of these sockets, the busiest first, on a host with so many CPUs (0: not known).
+    /// The evidence of these sockets, the busiest first, on a host with this many CPUs (0: not known).
     pub fn of(sockets: &[&SocketSummary], cpus: u32) -> Self {
         let sum = |value: fn(&SocketSummary) -> u64| {
             sockets.iter().fold(0, |sum: u64, socket| sum.saturating_add(value(socket)))
@@ -106,8 +107,8 @@ impl Evidence {
         }
     }
 
-    /// Of the sockets that count for a trace as a whole: the busiest, up to nearly all of the bytes. Times are those of
-    /// their threads: a timeslice of an event loop counts once, not for each of its sockets.
+    /// The evidence of the sockets that count for a trace as a whole: the busiest, which have nearly all of the bytes.
+    /// Times are those of their threads: a timeslice of an event loop counts once, not once per socket.
     pub fn of_busiest(summary: &Summary) -> Self {
         let by_bytes = summary.by_bytes();
         let all: f64 = by_bytes.iter().map(|socket| socket.all_read_bytes() as f64).sum();
@@ -124,7 +125,7 @@ impl Evidence {
         Self { on_cpu_ns, run_queue_wait_ns: wait_ns, sleep_ns, ..Self::of(&busiest, summary.cpus) }
     }
 
-    /// Time of which is known what limited the connections, ns.
+    /// Time for which it is known what limited the connections, ns.
     pub fn decided_ns(&self) -> f64 {
         self.limited_ns.iter().sum()
     }
@@ -135,9 +136,8 @@ impl Evidence {
         self.limited_ns.map(|ns| if decided > 0.0 { ns / decided } else { 0.0 })
     }
 
-    /// Bytes on the way at the rate at which they were read, over the receiver's round trip; `None` if that is not
-    /// known.
-    pub fn on_the_way_bytes(&self) -> Option<f64> {
+    /// Bytes in flight: the rate at which they were read times the receiver's round trip; `None` if that is not known.
+    pub fn bytes_in_flight(&self) -> Option<f64> {
         let rate = self.bytes_per_second.filter(|_| self.round_trip_ns > 0 && self.sockets == 1)?;
         Some(rate * self.round_trip_ns as f64 / 1e9)
     }
@@ -154,7 +154,7 @@ fn taken_by(sockets: &[&SocketSummary]) -> Option<(String, f64)> {
     Some((name.to_owned(), count as f64 / all as f64))
 }
 
-/// How far a weighted mean of the sockets' ratios may be off, if the sockets are independent of each other. `None` if
+/// Margin of error of a weighted mean of the sockets' ratios, if the sockets are independent of each other. `None` if
 /// that is not known for sockets that make up a tenth of the weight.
 fn combined(
     sockets: &[&SocketSummary],

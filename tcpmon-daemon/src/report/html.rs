@@ -1,4 +1,4 @@
-//! A report as one page that needs nothing else: `page/` has its text, its style and what draws it.
+//! A report as one self-contained page: `page/` has its text, its style and its script.
 
 use serde::Serialize;
 use tcpmon_trace::summary::SocketSummary;
@@ -10,10 +10,10 @@ use super::{
     timeline::{SHOWN_CELLS, Timeline, Timelines},
 };
 
-/// The page with the names of its parts where they go.
+/// The page, with the names of its parts in their places.
 const PAGE: &str = include_str!("page/page.html");
 
-/// The parts, by their names, in the order in which they stand in the page.
+/// The parts by name, in the order of their places in the page.
 const PARTS: [(&str, &[&str]); 4] = [
     ("/*CSS*/", &[include_str!("page/uPlot.min.css"), include_str!("page/page.css")]),
     ("/*DATA*/", &[]),
@@ -79,7 +79,7 @@ struct ChartWaits {
 pub struct Drawn<'a> {
     /// The trace.
     pub trace: &'a Trace,
-    /// What was kept of it over time.
+    /// Its timelines.
     pub timelines: &'a Timelines,
 }
 
@@ -151,9 +151,9 @@ impl Chart {
     }
 }
 
-/// Puts the parts where their names are. What the data say is not searched for names.
+/// Puts the parts in their places. The data are not searched for the names of parts.
 fn page(data: &PageData<'_>) -> serde_json::Result<String> {
-    // The data stand in a script element, which a `</script` in a name would end.
+    // The data are inside a script element, which a `</script` in a name would end.
     let data = serde_json::to_string(data)?.replace('<', "\\u003c");
     let mut page = String::with_capacity(data.len() + (1 << 17));
     let mut rest = PAGE;
@@ -223,7 +223,8 @@ mod tests {
 
     #[test]
     fn advice_stands_in_the_verdicts_only() {
-        // What helps against a cause depends on the numbers: a list for all cases contradicts some of the verdicts.
+        // What helps against a cause depends on the numbers: fixed advice for each cause would contradict some of the
+        // verdicts.
         for text in ["threads", "larger", "tcp_rmem", "SO_RCVBUF", "tcp_mem", "quota", "ss -ti"] {
             assert!(!PAGE.contains(text), "{text}");
         }

@@ -1,7 +1,7 @@
 //! Reports on traces: what limited a transfer, how sure that is, and what would help.
 //!
-//! [`read`] sums a trace up in bounded memory, [`verdict`] decides from the sums, [`compare`] holds two traces against
-//! each other, [`tell`] shows the result as text or JSON, and [`html`] as a page, with what [`timeline`] has kept.
+//! [`read`] sums a trace up in bounded memory, [`verdict`] decides from the sums, [`compare`] compares two traces,
+//! [`tell`] shows the result as text or JSON, and [`html`] as a page, with what [`timeline`] has kept.
 
 pub mod compare;
 pub mod evidence;

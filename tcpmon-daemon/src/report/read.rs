@@ -13,7 +13,7 @@ pub struct TraceFile {
     pub name: String,
     /// Its first line.
     pub header: TraceHeader,
-    /// Its last line; `None` if it was cut.
+    /// Its last line; `None` if the file was cut.
     pub trailer: Option<Trailer>,
     /// Why it could be read no further, and what to do about it.
     pub trouble: Option<String>,
@@ -28,15 +28,15 @@ pub struct TraceFile {
 pub struct Trace {
     /// The files, in the order of their start.
     pub files: Vec<TraceFile>,
-    /// What is in them.
+    /// The sums over all files.
     pub summary: Summary,
 }
 
 /// Why files cannot be summed up as one trace.
 #[derive(Debug, thiserror::Error)]
 pub enum NotOneTrace {
-    /// They are of different hosts, or one was booted in between: sockets are told apart by a number that is unique
-    /// only until the next boot.
+    /// They are from different hosts, or the host was booted in between: sockets are told apart by a number that is
+    /// unique only until the next boot.
     #[error("{first} and {second} are not of one host between two boots: report on each by itself")]
     Hosts {
         /// A file.
@@ -56,12 +56,12 @@ pub enum NotOneTrace {
     },
 }
 
-/// The wall clock may be set by as much during a trace.
+/// How far the wall clock may be adjusted during a trace.
 const CLOCK_SET: Duration = Duration::from_secs(60);
 
 impl TraceFile {
-    /// Sums a trace up in `summary`, and keeps it over time in `timelines`, if these are wanted. A file
-    /// that was cut is read up to there.
+    /// Sums a trace up in `summary`, and adds it to `timelines`, if these are wanted. A file that was cut is read up to
+    /// where it ends.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -109,9 +109,10 @@ impl TraceFile {
     fn is_of_one_boot_with(&self, other: &Self) -> bool {
         let (id, other_id) = (&self.header.boot_id, &other.header.boot_id);
         if !id.is_empty() && !other_id.is_empty() {
-            return id == other_id && self.header.hostname == other.header.hostname;
+            return id == other_id;
         }
-        // Files of before the header had the id. A host that slept has a wall clock that ran on alone.
+        // Files that were written before the header had a boot id are compared by the time of the boot. That may be
+        // wrong for a host that slept, because its wall clock continued alone.
         let booted = |Clocks { monotonic_ns, realtime_ns }: Clocks| realtime_ns.wrapping_sub(monotonic_ns);
         let apart = booted(self.header.start).abs_diff(booted(other.header.start));
         self.header.hostname == other.header.hostname && Duration::from_nanos(apart) < CLOCK_SET
@@ -119,10 +120,10 @@ impl TraceFile {
 }
 
 impl Trace {
-    /// Of these files, whose records are in `summary`.
+    /// The trace in these files, whose records are in `summary`.
     ///
     /// # Errors
-    /// They are not of one trace.
+    /// The files do not belong to one trace.
     pub fn of(mut files: Vec<TraceFile>, summary: Summary) -> Result<Self, NotOneTrace> {
         files.sort_by_key(|file| file.header.start.monotonic_ns);
         for pair in files.windows(2) {
@@ -140,7 +141,7 @@ impl Trace {
         Ok(Self { files, summary })
     }
 
-    /// What can be said against the trace as a whole: that it was cut, or that records are missing.
+    /// Caveats about the trace as a whole: that it was cut, or that records are missing.
     pub fn caveats(&self) -> Vec<String> {
         let mut caveats = Vec::new();
         if self.summary.totals_only {
@@ -179,18 +180,19 @@ mod tests {
 
     use super::*;
 
-    /// Whether two files are of one trace: each with a boot id, and how much the monotonic and the wall clock have gone
-    /// on in between, s.
-    fn are_one(ids: [&str; 2], monotonic: u64, wall: u64) -> bool {
-        let file = |boot_id: &str, monotonic: u64, wall: u64| {
+    /// Whether two files belong to one trace: the boot id and the host name in each, and how far the monotonic and the
+    /// wall clock have advanced in between, s.
+    fn are_one(ids: [&str; 2], names: [&str; 2], monotonic: u64, wall: u64) -> bool {
+        let file = |boot_id: &str, hostname: &str, monotonic: u64, wall: u64| {
             let mut header = sample::header();
             header.boot_id = boot_id.into();
+            header.hostname = hostname.into();
             header.start.monotonic_ns += monotonic * 1_000_000_000;
             header.start.realtime_ns += wall * 1_000_000_000;
             let last_ns = header.start.monotonic_ns;
             TraceFile { name: String::new(), header, trailer: None, trouble: None, records: 0, last_ns }
         };
-        let files = vec![file(ids[0], 0, 0), file(ids[1], monotonic, wall)];
+        let files = vec![file(ids[0], names[0], 0, 0), file(ids[1], names[1], monotonic, wall)];
         match Trace::of(files, Summary::default()) {
             Ok(_) => true,
             Err(NotOneTrace::Hosts { .. }) => false,
@@ -200,12 +202,14 @@ mod tests {
 
     #[test]
     fn the_boot_id_decides_whether_files_are_of_one_trace_and_without_it_the_clocks_do() {
-        // The host has slept for two hours.
-        assert!(are_one(["a", "a"], 10, 7210));
-        assert!(!are_one(["a", "b"], 10, 10));
+        // The host has slept for two hours, and may have got another name.
+        assert!(are_one(["a", "a"], ["x", "x"], 10, 7210));
+        assert!(are_one(["a", "a"], ["x", "y"], 10, 7210));
+        assert!(!are_one(["a", "b"], ["x", "x"], 10, 10));
         for ids in [["", ""], ["", "a"], ["a", ""]] {
-            assert!(are_one(ids, 10, 11), "{ids:?}");
-            assert!(!are_one(ids, 10, 7210), "{ids:?}");
+            assert!(are_one(ids, ["x", "x"], 10, 11), "{ids:?}");
+            assert!(!are_one(ids, ["x", "x"], 10, 7210), "{ids:?}");
+            assert!(!are_one(ids, ["x", "y"], 10, 11), "{ids:?}");
         }
     }
 }

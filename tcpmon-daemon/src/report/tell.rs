@@ -30,15 +30,15 @@ const PERCENTILES: [(&str, u64); 3] = [("p50", 500), ("p90", 900), ("p99", 990)]
 #[derive(Debug, Serialize)]
 pub struct TraceReport {
     files: Vec<FileReport>,
-    /// What can be said against the trace.
+    /// Caveats about the trace.
     caveats: Vec<String>,
-    /// Of the sockets that carried nearly all bytes.
+    /// The verdict on the sockets that carried nearly all bytes.
     verdict: TransferVerdict,
     /// Bytes read by all sockets.
     read_bytes: u64,
     /// From the first activation to the last deactivation, seconds.
     duration_seconds: f64,
-    /// Number of sockets; more than `sockets` has if there are very many, or because of a limit.
+    /// Number of sockets; more than in `sockets` if there are very many, or because of a limit.
     sockets_total: usize,
     /// The busiest first.
     sockets: Vec<SocketReport>,
@@ -74,7 +74,7 @@ struct SocketReport {
     /// Seconds by cause.
     limited_seconds: BTreeMap<&'static str, f64>,
     mean_wait_seconds: Option<f64>,
-    /// The part of it for want of a CPU.
+    /// The part of it in which the reader waited for a CPU.
     mean_scheduler_wait_seconds: Option<f64>,
     fill_at_activation: BTreeMap<&'static str, f64>,
     fill_at_deactivation: BTreeMap<&'static str, f64>,
@@ -88,13 +88,13 @@ struct SocketReport {
     zero_windows: u64,
     round_trip_seconds: Option<f64>,
     /// Throughput x round trip.
-    on_the_way_bytes: Option<f64>,
+    bytes_in_flight: Option<f64>,
     #[serde(skip)]
     evidence: Evidence,
 }
 
 impl TraceReport {
-    /// On this trace, with at most `limit` sockets.
+    /// The report on this trace, with at most `limit` sockets.
     pub fn of(trace: &Trace, limit: usize) -> Self {
         let sockets = trace.summary.by_bytes();
         let all = Evidence::of(&sockets, trace.summary.cpus);
@@ -114,7 +114,7 @@ impl TraceReport {
         }
     }
 
-    /// As one JSON object.
+    /// The report as one JSON object.
     ///
     /// # Errors
     /// None in practice: all keys are strings.
@@ -122,7 +122,7 @@ impl TraceReport {
         versioned(self)
     }
 
-    /// As text, in lines of at most 100 characters where names allow it.
+    /// The report as text, in lines of at most 100 characters where names allow it.
     pub fn text(&self) -> String {
         let mut text = String::new();
         for file in &self.files {
@@ -221,7 +221,7 @@ impl SocketReport {
             window_bytes: socket.window_bytes,
             zero_windows: socket.zero_windows,
             round_trip_seconds: (evidence.round_trip_ns > 0).then(|| evidence.round_trip_ns as f64 / 1e9),
-            on_the_way_bytes: evidence.on_the_way_bytes(),
+            bytes_in_flight: evidence.bytes_in_flight(),
             evidence,
         }
     }
@@ -247,7 +247,7 @@ impl SocketReport {
         }
         if let (Some(all), Some(scheduler)) = (self.mean_wait_seconds, self.mean_scheduler_wait_seconds) {
             let time = |seconds: f64| Time((seconds * 1e9) as u64);
-            row("mean wait", format!("{} per byte, of which {} for want of a CPU", time(all), time(scheduler)));
+            row("mean wait", format!("{} per byte, {} of it for a CPU", time(all), time(scheduler)));
         }
         if self.records == 0 {
             return;
@@ -279,11 +279,12 @@ impl SocketReport {
         let grown = if self.growths > 0 { format!(", grown {} times", self.growths) } else { String::new() };
         let queue = Bytes(self.longest_queue_bytes.into());
         row("buffer", format!("{}{grown}; longest queue {queue}", range(self.rcvbuf_bytes)));
-        let shut = if self.zero_windows > 0 { format!(", shut at {} edges", self.zero_windows) } else { String::new() };
+        let shut =
+            if self.zero_windows > 0 { format!(", closed at {} samples", self.zero_windows) } else { String::new() };
         row("window", format!("{}{shut}", range(self.window_bytes)));
-        if let Some(bytes) = self.on_the_way_bytes {
+        if let Some(bytes) = self.bytes_in_flight {
             let words = format!("{} (throughput x {})", Bytes(bytes as u64), Time(evidence.round_trip_ns));
-            row("on the way", words);
+            row("in flight", words);
         }
     }
 }
@@ -309,11 +310,11 @@ fn wrapped(text: &mut String, lead: &str, indent: &str, words: &str) {
     let _ = writeln!(text, "{}", textwrap::fill(words, options));
 }
 
-/// As one JSON object, which begins with its version.
+/// The answer as one JSON object, which begins with its version.
 fn versioned(answer: &impl Serialize) -> serde_json::Result<String> {
     #[derive(Serialize)]
     struct Versioned<'a, T> {
-        /// Rises when a key changes its meaning or goes.
+        /// Raised when a key changes its meaning or is removed.
         format_version: u32,
         #[serde(flatten)]
         answer: &'a T,
@@ -321,7 +322,7 @@ fn versioned(answer: &impl Serialize) -> serde_json::Result<String> {
     serde_json::to_string_pretty(&Versioned { format_version: FORMAT_VERSION, answer })
 }
 
-/// Two traces beside each other.
+/// A comparison of two traces.
 #[derive(Debug, Serialize)]
 pub struct Comparison {
     /// What differs, in one sentence.
@@ -335,7 +336,7 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Of these traces, with at most `limit` sockets of each.
+    /// The comparison of these traces, with at most `limit` sockets of each.
     pub fn of(first: &Trace, second: &Trace, limit: usize) -> Self {
         let evidence = |trace: &Trace| Evidence::of_busiest(&trace.summary);
         let changes = compare::changes(&evidence(first), &evidence(second));
@@ -343,7 +344,7 @@ impl Comparison {
         Self { sentence, first: TraceReport::of(first, limit), second: TraceReport::of(second, limit), changes }
     }
 
-    /// As one JSON object.
+    /// The comparison as one JSON object.
     ///
     /// # Errors
     /// None in practice: all keys are strings.
@@ -351,7 +352,7 @@ impl Comparison {
         versioned(self)
     }
 
-    /// As text: what differs, then what limited each.
+    /// The comparison as text: what differs, then what limited each trace.
     pub fn text(&self) -> String {
         let mut text = String::new();
         for report in [&self.first, &self.second] {
@@ -388,9 +389,9 @@ impl Comparison {
 }
 
 impl Change {
-    /// Percent in points, everything else in percent of what was before.
+    /// Percentages as a difference in points, everything else as a change in percent.
     fn difference(&self, before: f64, after: f64) -> String {
-        // A zero is added, because it makes a positive zero of a negative one.
+        // Adding a zero turns a negative zero into a positive one.
         let rounded = |value: f64| (value * 10.0).round() / 10.0 + 0.0;
         match self.unit {
             Unit::Percent => format!("{:+.1} points", rounded(after - before)),
@@ -433,7 +434,7 @@ mod tests {
         assert!(report.starts_with("{\n  \"format_version\": 1,\n  \"files\": []"), "{report}");
         let comparison = Comparison::of(&trace, &trace, 1).json().expect("JSON");
         assert!(comparison.starts_with("{\n  \"format_version\": 1,\n  \"sentence\": "), "{comparison}");
-        // The reports in it have none of their own.
+        // The reports inside have no version of their own.
         assert_eq!(comparison.matches("format_version").count(), 1, "{comparison}");
     }
 }

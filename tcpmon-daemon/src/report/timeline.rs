@@ -1,5 +1,5 @@
-//! What a socket's queue, buffer and window were over time, in bounded memory: one cell for each timeslice, and when
-//! there are too many, cells of two, four, eight, ... of which the lowest and the highest values are kept.
+//! A socket's queue, buffer and window over time, in bounded memory: one cell for each timeslice. If there are too
+//! many, cells of two, four, eight, ... timeslices, which keep the lowest and the highest values.
 
 use std::{collections::HashMap, io::Write as _};
 
@@ -75,7 +75,7 @@ impl Timelines {
         }
     }
 
-    /// The timelines of these sockets, with no more than so many cells together.
+    /// The timelines of these sockets, with at most `most` cells in total.
     pub fn of(&self, cookies: &[u64], most: usize) -> HashMap<u64, Timeline> {
         let found = cookies.iter().filter_map(|cookie| Some((*cookie, self.sockets.get(cookie)?.clone())));
         let mut chosen: HashMap<u64, Timeline> = found.collect();
@@ -96,7 +96,7 @@ impl Timeline {
         Self { cells: Vec::new(), per_cell: 1, in_last: 0, records: 0, pieces: Pieces::at_most(PIECES) }
     }
 
-    /// Adds a record. Returns whether there is a cell more.
+    /// Adds a record. Returns whether this added a cell.
     fn add(&mut self, record: &TimesliceRecord) -> bool {
         self.records += 1;
         self.pieces.add_over_its_time(record);
@@ -115,7 +115,7 @@ impl Timeline {
         }
     }
 
-    /// Makes one cell of each two. Returns how many cells fewer there are.
+    /// Merges each pair of cells into one. Returns by how many cells the number has fallen.
     fn halve(&mut self) -> usize {
         let before = self.cells.len();
         if before.is_multiple_of(2) {
@@ -132,12 +132,12 @@ impl Timeline {
         before - self.cells.len()
     }
 
-    /// When it begins, `CLOCK_MONOTONIC`, ns.
+    /// When the timeline begins, `CLOCK_MONOTONIC`, ns.
     pub fn start_ns(&self) -> u64 {
         self.cells.first().map_or(0, |cell| cell.start_ns)
     }
 
-    /// Timeslices.
+    /// Number of timeslices.
     pub fn records(&self) -> u64 {
         self.records
     }
@@ -203,7 +203,7 @@ impl Cell {
         }
     }
 
-    /// Adds the timeslices that follow.
+    /// Merges in the timeslices that follow.
     fn join(&mut self, next: &Self) {
         self.start_ns = self.start_ns.min(next.start_ns);
         self.end_ns = self.end_ns.max(next.end_ns);

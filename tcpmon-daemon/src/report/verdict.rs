@@ -8,10 +8,10 @@ use tcpmon_trace::{
 
 use super::evidence::Evidence;
 
-/// Less time than this is not judged.
+/// Less time than this is too little for a verdict.
 const LEAST_DECIDED_NS: f64 = 100e6;
 
-/// A share that may be off by more than this says nothing.
+/// A share with a larger margin of error than this says nothing.
 const MOST_MARGIN: f64 = 0.2;
 
 /// What limited a transfer.
@@ -21,7 +21,7 @@ pub struct TransferVerdict {
     pub cause: Option<&'static str>,
     /// The largest share of the time, and how far it may be off (two standard errors), percent; `None` if not known.
     pub share_percent: Option<f64>,
-    /// See above.
+    /// The margin of error of that share.
     pub margin_percent: Option<f64>,
     /// What to tell the user.
     pub sentence: String,
@@ -34,13 +34,13 @@ const SCHEDULER: usize = 2;
 const WINDOW: usize = 3;
 
 impl TransferVerdict {
-    /// What this evidence says of a whole trace.
+    /// The verdict on a whole trace.
     pub fn of(evidence: &Evidence) -> Self {
         Self::of_part(evidence, evidence)
     }
 
-    /// What this evidence says of a part of the trace that `whole` is of: whether more threads would help there depends
-    /// on what all of its readers do.
+    /// The verdict on a part of a trace, of which `whole` is the evidence as a whole: whether more threads would help
+    /// there depends on what all readers of the trace do.
     pub fn of_part(evidence: &Evidence, whole: &Evidence) -> Self {
         let unknown = |sentence: String| Self { cause: None, share_percent: None, margin_percent: None, sentence };
         if evidence.read_bytes == 0 {
@@ -106,7 +106,7 @@ impl TransferVerdict {
     }
 }
 
-/// The number that shows a cause, and what helps.
+/// The number that shows a cause, and the remedy.
 fn remedy(cause: usize, evidence: &Evidence, whole: &Evidence) -> String {
     let duration = Time(evidence.duration_ns);
     let rate = Rate { bytes: evidence.read_bytes, ns: evidence.duration_ns };
@@ -165,8 +165,8 @@ fn remedy(cause: usize, evidence: &Evidence, whole: &Evidence) -> String {
             Bytes(evidence.rcvbuf_bytes.into()),
         ),
         _ => format!(
-            "the kernel held the window down for want of memory, at {rate}{}; raise net.ipv4.tcp_mem, or the memory \
-             limit of the control group",
+            "the kernel kept the window small because memory was short, at {rate}{}; raise net.ipv4.tcp_mem, or the \
+             memory limit of the control group",
             round_trip(evidence),
         ),
     }
@@ -177,18 +177,19 @@ fn computed(evidence: &Evidence) -> bool {
     evidence.on_cpu_ns >= evidence.sleep_ns
 }
 
-/// Whether others ran on the readers' CPUs: they waited for one a tenth as long as they had one.
+/// Whether other threads ran on the readers' CPUs: the readers waited for a CPU for at least a tenth of the time that
+/// they had one.
 fn shares_cpus(evidence: &Evidence) -> bool {
     evidence.run_queue_wait_ns >= evidence.on_cpu_ns / 10
 }
 
-/// Whether the readers ran for nearly all of the time that the host's CPUs have.
+/// Whether the readers ran for nearly all the CPU time that the host has.
 fn has_all_cpus(evidence: &Evidence) -> bool {
     let given_ns = u128::from(evidence.cpus) * u128::from(evidence.duration_ns);
     evidence.cpus > 0 && u128::from(evidence.on_cpu_ns) * 10 >= given_ns * 9
 }
 
-/// Which threads took the CPU, if some did most often.
+/// Which threads took the CPU, if one name stands out.
 fn taken_by(evidence: &Evidence) -> String {
     let Some((name, share)) = evidence.taken_by.as_ref().filter(|(name, share)| !name.is_empty() && *share >= 0.2)
     else {
@@ -201,11 +202,11 @@ fn taken_by(evidence: &Evidence) -> String {
     format!(" ({} of the times to {what})", percent(*share))
 }
 
-/// The round trip, and what is on the way in that time.
+/// The round trip, and the bytes in flight in that time.
 fn round_trip(evidence: &Evidence) -> String {
-    match evidence.on_the_way_bytes() {
+    match evidence.bytes_in_flight() {
         Some(bytes) => {
-            format!(" over a round trip of {} ({} on the way)", Time(evidence.round_trip_ns), Bytes(bytes as u64))
+            format!(" over a round trip of {} ({} in flight)", Time(evidence.round_trip_ns), Bytes(bytes as u64))
         }
         None => String::new(),
     }
@@ -227,7 +228,7 @@ mod tests {
         verdict_on(0, change)
     }
 
-    /// The same on a host with so many CPUs.
+    /// The same on a host with this many CPUs.
     fn verdict_on(cpus: u32, change: impl Fn(u64, &mut TimesliceRecord)) -> TransferVerdict {
         let mut summary = Summary::default();
         summary.cpus = cpus;
@@ -286,8 +287,8 @@ mod tests {
         });
         assert_eq!(
             window.sentence,
-            "window 93 %: 9.61Mbit/s is all that a window of at most 47K admits over a round trip of 40ms (47K on the \
-             way); allow a receive buffer larger than 64K: the maximum of net.ipv4.tcp_rmem, or SO_RCVBUF where the \
+            "window 93 %: 9.61Mbit/s is all that a window of at most 47K admits over a round trip of 40ms (47K in \
+             flight); allow a receive buffer larger than 64K: the maximum of net.ipv4.tcp_rmem, or SO_RCVBUF where the \
              program sets it"
         );
         let largest = verdict(|_, record| {
@@ -298,7 +299,7 @@ mod tests {
         assert!(largest.sentence.contains("TCP's largest window, 1.0G, admits"), "{largest:?}");
         assert!(largest.sentence.ends_with("use several connections"), "{largest:?}");
         let memory = verdict(|_, record| record.limited = limited([0, 0, 0, 20, 80]));
-        assert!(memory.sentence.starts_with("memory 80 %: the kernel held the window down"), "{memory:?}");
+        assert!(memory.sentence.starts_with("memory 80 %: the kernel kept the window small"), "{memory:?}");
         let upstream = verdict(|_, record| record.limited = limited([99, 1, 0, 0, 0]));
         assert!(upstream.sentence.starts_with("upstream 99 %: the window was not used up"), "{upstream:?}");
     }
@@ -333,7 +334,7 @@ mod tests {
 
     #[test]
     fn readers_that_are_preempted_in_each_timeslice_are_not_told_to_use_more_threads() {
-        // Two threads on two CPUs, on which others run, too: 3.9 s in 3.0 s.
+        // Two threads on two CPUs that others use, too: 3.9 s in 3.0 s.
         let preempted = verdict_on(2, |number, record| {
             record.tid = 1 + (number % 2) as u32;
             record.activated_ns = 1_000_000_000 + number * 3_000_000;
@@ -421,7 +422,7 @@ mod tests {
             record.limited = if number % 500 == 0 { limited([0, 10_000, 0, 0, 0]) } else { Limited::default() };
         });
         assert!(rare.sentence.starts_with("not known: application 100 %, but in too few reads"), "{rare:?}");
-        // One half of the time one cause, then another: no share is steady.
+        // One cause for half of the time, then another: no share is steady.
         let changed = verdict(|number, record| {
             record.limited = if number < 450 { limited([100, 0, 0, 0, 0]) } else { limited([0, 100, 0, 0, 0]) };
         });

@@ -13,18 +13,18 @@ use rustix::{
 use super::ThreadRole;
 use crate::kernel;
 
-/// What loading, attaching and reading need; see the table in `docs/operating.md`.
+/// The capabilities for loading, attaching and reading; see the table in `docs/operating.md`.
 const NEEDED: CapabilitySet = CapabilitySet::BPF
     .union(CapabilitySet::PERFMON)
     .union(CapabilitySet::NET_ADMIN)
     .union(ENTERS_NAMESPACES)
     .union(CapabilitySet::SYSLOG);
 
-/// What looking up and entering the network namespaces of other processes needs.
+/// The capabilities for looking up and entering the network namespaces of other processes.
 const ENTERS_NAMESPACES: CapabilitySet = CapabilitySet::SYS_ADMIN.union(CapabilitySet::SYS_PTRACE);
 
-/// Gives up what tcpmon never needs. Called before anything else, so that what fails without it fails at once: a file
-/// that root can read only by overriding permissions could otherwise be read at the start and not when it is reloaded.
+/// Gives up what tcpmon never needs. Called before anything else, so that whatever fails without it fails at once: a
+/// file that root can read only by overriding permissions could otherwise be read at the start but not on a reload.
 ///
 /// # Errors
 /// If the kernel refuses, which it does not.
@@ -33,8 +33,8 @@ pub fn begin() -> io::Result<()> {
     keep(NEEDED.union(CapabilitySet::NET_BIND_SERVICE).union(CapabilitySet::SYS_NICE))
 }
 
-/// Gives up all capabilities of the calling thread, except what its kernel asks for when maps are read, and, if it
-/// `creates_files`, root's right to do so in the directories of others.
+/// Gives up all capabilities of the calling thread, except what this kernel requires to read maps and, if the thread
+/// `creates_files`, root's right to create them in the directories of other users.
 ///
 /// # Errors
 /// If the kernel refuses, which it does not.
@@ -47,16 +47,16 @@ pub fn give_up_all(creates_files: bool) -> io::Result<()> {
 pub(super) fn keep_for(role: ThreadRole) -> io::Result<()> {
     keep(match role {
         ThreadRole::Endpoint => CapabilitySet::empty(),
-        // Its priority is the highest but for passes.
+        // It runs at the highest priority, except during passes.
         ThreadRole::Collector => reads_maps().union(CapabilitySet::SYS_NICE),
         ThreadRole::Host => ENTERS_NAMESPACES,
-        // CAP_SYS_ADMIN allows the same where the other was not given.
+        // CAP_SYS_ADMIN allows the same where CAP_BPF was not given.
         ThreadRole::Grower if capabilities(None)?.effective.contains(CapabilitySet::BPF) => CapabilitySet::BPF,
         ThreadRole::Grower => CapabilitySet::SYS_ADMIN,
     })
 }
 
-/// Before Linux 5.19, `kernel.unprivileged_bpf_disabled` forbids every call of bpf(2), also for maps that are open.
+/// Before Linux 5.19, `kernel.unprivileged_bpf_disabled` forbids every call of bpf(2), even for maps that are open.
 fn reads_maps() -> CapabilitySet {
     if kernel::maps_need_capability() { CapabilitySet::BPF } else { CapabilitySet::empty() }
 }
@@ -65,7 +65,7 @@ fn reads_maps() -> CapabilitySet {
 fn keep(kept: CapabilitySet) -> io::Result<()> {
     set_no_new_privs(true)?;
     let now = capabilities(None)?;
-    // Needs SETPCAP. Who lacks that cannot get anything back either: no program that is started gains anything.
+    // This needs SETPCAP. Without it, nothing can be regained either: no program that is started gains any capability.
     if now.effective.contains(CapabilitySet::SETPCAP) {
         for capability in (0..u64::BITS).map(|bit| CapabilitySet::from_bits_retain(1 << bit)) {
             match remove_capability_from_bounding_set(capability) {

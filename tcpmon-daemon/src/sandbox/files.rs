@@ -23,7 +23,7 @@ impl ReadableFiles {
     /// What a thread with this role needs.
     pub(super) fn of(role: ThreadRole, config_files: &[PathBuf]) -> Self {
         match role {
-            // Not /proc/PID: the kernel may replace its inode, for which the rule would be.
+            // Not /proc/PID: the rule would be for its inode, which the kernel may replace.
             ThreadRole::Endpoint => Self(Some(
                 ["/proc".into()].into_iter().chain(config_files.iter().flat_map(|file| parents(file))).collect(),
             )),
@@ -33,7 +33,7 @@ impl ReadableFiles {
                 Self(Some(["/proc", "/sys/devices/system/cpu", "/sys/fs/cgroup"].map(PathBuf::from).into()))
             }
             ThreadRole::Grower => Self(Some(Vec::new())),
-            // Landlock refuses /proc/PID/ns of other processes, whatever is allowed.
+            // Landlock refuses /proc/PID/ns of other processes, whatever the rules allow.
             ThreadRole::Host => Self(None),
         }
     }
@@ -53,7 +53,7 @@ impl ReadableFiles {
         for directory in directories {
             match PathFd::new(directory) {
                 Ok(directory) => ruleset = ruleset.add_rule(PathBeneath::new(directory, read))?,
-                // What is not there, or not for this thread, cannot be read either.
+                // A file that does not exist, or that this thread may not open, cannot be read later either.
                 Err(PathFdError::OpenCall { source, .. })
                     if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {}
                 Err(error) => return Err(error.into()),
@@ -66,8 +66,8 @@ impl ReadableFiles {
     }
 }
 
-/// The directories of a file: of its name, and of what that is a link to (a certificate is often one). What replaces
-/// the file later is in one of them.
+/// The directories of a file: that of its name, and that of the link's target if it is a link (as certificates often
+/// are). A file that replaces it later is in one of them.
 fn parents(file: &Path) -> Vec<PathBuf> {
     let parent =
         |path: &Path| path.parent().map(|parent| if parent == Path::new("") { ".".into() } else { parent.into() });

@@ -1,7 +1,7 @@
 //! What the process gives up once it has what it needs: capabilities, system calls and files, thread by thread.
 //!
-//! The kernel keeps all of these for each thread. A thread is therefore confined by itself, before it does anything
-//! else, and what it starts later is confined in the same way. `docs/security.md` says what that is worth.
+//! The kernel keeps all of these per thread. Each thread is therefore confined before it does anything else; the
+//! threads that it starts later are confined in the same way. `docs/security.md` says what that is worth.
 
 mod capabilities;
 mod files;
@@ -64,7 +64,7 @@ impl Sandbox {
         Ok(SandboxStatus { system_calls: system_calls.is_ok(), files: files.is_ok(), reason: reason.join("; ") })
     }
 
-    /// Starts a thread that runs `prepare` with all that this thread may do, then is confined, and then runs `work`.
+    /// Starts a thread that runs `prepare` with all the rights of this thread, then is confined, and then runs `work`.
     /// Returns once it is confined.
     ///
     /// # Errors
@@ -82,7 +82,7 @@ impl Sandbox {
             let prepared = prepare();
             let result = sandbox.confine(role);
             let is_confined = result.is_ok();
-            // The starter waits for it.
+            // The thread that starts it is waiting for this.
             let _ = confined.send(result.map(drop));
             if is_confined {
                 work(prepared);

@@ -2,11 +2,12 @@
 
 use rustix::process::{getpriority_process, setpriority_process};
 
-/// The nice value of threads that take what the programs leave: little work, but something is lost if it comes late.
+/// The nice value of threads that take what the programs produce: this is little work, but something is lost if it
+/// comes late.
 const HIGHEST: i32 = -20;
 
-/// Lets no other thread keep the CPU from the calling one. Without `CAP_SYS_NICE`, it goes on as it is. Returns its
-/// priority until now.
+/// Raises the calling thread's priority to the highest, so that no other thread keeps the CPU from it. Without
+/// `CAP_SYS_NICE`, nothing changes. Returns the priority that it had.
 pub fn raise_priority() -> Ordinary {
     let ordinary = Ordinary(getpriority_process(None).unwrap_or_default());
     let _ = setpriority_process(None, HIGHEST);
@@ -18,7 +19,7 @@ pub fn raise_priority() -> Ordinary {
 pub struct Ordinary(i32);
 
 impl Ordinary {
-    /// Does work for which nobody waits, with this priority of the calling thread.
+    /// Runs work that nobody waits for with this priority of the calling thread.
     pub fn during<T>(self, work: impl FnOnce() -> T) -> T {
         let _ = setpriority_process(None, self.0);
         let result = work();
@@ -36,7 +37,7 @@ mod tests {
     #[test]
     fn a_raised_priority_is_an_ordinary_one_for_a_while() {
         let now = || getpriority_process(None).expect("the thread has one");
-        // A thread of its own: the others stay as they are.
+        // On a thread of its own, so that the other threads keep their priority.
         let thread = thread::spawn(move || {
             let before = now();
             let ordinary = raise_priority();

@@ -23,7 +23,7 @@ use seccompiler::{
 use super::ThreadRole;
 use crate::kernel::{GROWING_COMMANDS, READING_COMMANDS};
 
-/// Of every thread: memory, locks, clocks, signals, its own end, and files that it may read.
+/// System calls of every thread: memory, locks, clocks, signals, its own end, and files that it may read.
 const COMMON: &[c_long] = &[
     libc::SYS_brk,
     libc::SYS_clock_getres,
@@ -74,7 +74,7 @@ const COMMON: &[c_long] = &[
     libc::SYS_stat,
 ];
 
-/// Of the endpoint: connections that others open, and what waits for them.
+/// System calls of the endpoint: connections that others open, and what waits for them.
 const ENDPOINT: &[c_long] = &[
     libc::SYS_accept4,
     libc::SYS_epoll_ctl,
@@ -87,14 +87,14 @@ const ENDPOINT: &[c_long] = &[
     libc::SYS_sendmsg,
     libc::SYS_setsockopt,
     libc::SYS_shutdown,
-    // Of the flight recorder.
+    // To wait for the flight recorder.
     libc::SYS_wait4,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_epoll_wait,
 ];
 
-/// Of the host thread: netlink. Where it connects and sends to is in memory; but none of its sockets reaches another
-/// host.
+/// System calls of the host thread: netlink. The filter cannot check where it connects and sends to, which is in
+/// memory, but none of its sockets reaches another host.
 const HOST: &[c_long] = &[
     libc::SYS_bind,
     libc::SYS_connect,
@@ -105,11 +105,11 @@ const HOST: &[c_long] = &[
     libc::SYS_sendmsg,
     libc::SYS_sendto,
     libc::SYS_setsockopt,
-    // The clock of addresses.
+    // For the clock of addresses.
     libc::SYS_times,
 ];
 
-/// `FIONBIO` and `SIOCETHTOOL`: what the threads ask descriptors for.
+/// `FIONBIO` and `SIOCETHTOOL`: the requests that the threads make with ioctl(2).
 const FIONBIO: u64 = 0x5421;
 const SIOCETHTOOL: u64 = 0x8946;
 
@@ -122,37 +122,38 @@ const NAMESPACES: i32 = libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWUSER
     | libc::CLONE_NEWUTS;
 
-/// What a thread may use.
+/// The system calls that a thread may use.
 pub(super) struct AllowedCalls(BTreeMap<c_long, Vec<SeccompRule>>);
 
 impl AllowedCalls {
-    /// What a thread with this role needs.
+    /// The system calls that a thread with this role needs.
     pub(super) fn of(role: ThreadRole) -> Self {
         let mut calls = Self(COMMON.iter().map(|call| (*call, Vec::new())).collect());
-        // Neither for writing nor to be created.
+        // Only to read existing files.
         let writes = libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC;
         calls.allow_if(libc::SYS_openat, &[bits_clear(2, writes)]);
         #[cfg(target_arch = "x86_64")]
         calls.allow_if(libc::SYS_open, &[bits_clear(1, writes)]);
         calls.allow_if(libc::SYS_mmap, &[bits_clear(2, libc::PROT_EXEC)]);
         calls.allow_if(libc::SYS_mprotect, &[bits_clear(2, libc::PROT_EXEC)]);
-        // A new thread names itself.
+        // A new thread sets its own name.
         calls.allow_if(libc::SYS_prctl, &[equals(0, libc::PR_SET_NAME as u64)]);
-        // Without an address: only to who is connected. Any thread may get a signal, whose handler (tokio's) sends a
+        // Without an address, so only to a connected peer. Any thread may get a signal, whose handler (tokio's) sends a
         // byte to the endpoint's thread.
         calls.allow_if(libc::SYS_sendto, &[is_null(4)]);
         match role {
             ThreadRole::Endpoint => {
                 calls.allow(ENDPOINT);
                 calls.allow_if(libc::SYS_ioctl, &[equals(1, FIONBIO)]);
-                // Threads, and neither processes nor namespaces. clone3 is refused as unknown: its flags are in memory.
+                // Only threads, not processes or namespaces. clone3 is refused as unknown, because its flags are in
+                // memory.
                 let threads = libc::CLONE_VM | libc::CLONE_THREAD;
                 let operation = SeccompCmpOp::MaskedEq(u64::from((threads | NAMESPACES).cast_unsigned()));
                 calls.allow_if(libc::SYS_clone, &[condition(0, operation, threads as u64)]);
                 calls.allow(&[libc::SYS_clone3]);
             }
             ThreadRole::Collector => {
-                // Of itself.
+                // Only its own priority.
                 calls.allow_if(libc::SYS_setpriority, &[equals(0, libc::PRIO_PROCESS.into()), equals(1, 0)]);
                 for command in READING_COMMANDS {
                     calls.allow_if(libc::SYS_bpf, &[equals(0, command.cast_unsigned())]);
@@ -185,8 +186,8 @@ impl AllowedCalls {
         self.0.entry(call).or_default().push(rule);
     }
 
-    /// Confines the calling thread; what is [`FORBIDDEN`] ends the process with a message. The inner error says why the
-    /// kernel cannot do that.
+    /// Confines the calling thread. From then on, a [`FORBIDDEN`] call ends the process with a message. The inner error
+    /// says why the kernel cannot confine it.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -196,7 +197,7 @@ impl AllowedCalls {
         let unknown = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
         let clone3 = filter(unknown, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32));
         let allowed = filter(self.0, SeccompAction::Trap, SeccompAction::Allow);
-        // The last one, because it does not allow another.
+        // This filter last, because it does not allow another one.
         for filter in [clone3, allowed] {
             match apply_filter(&filter) {
                 Ok(()) => {}
@@ -224,7 +225,7 @@ fn filter(rules: BTreeMap<c_long, Vec<SeccompRule>>, otherwise: SeccompAction, m
     filter.try_into().expect("the rules fit into a filter")
 }
 
-/// A condition on an argument of 32 bits; what is above them may be anything.
+/// A condition on an argument of 32 bits; the bits above them may be anything.
 fn condition(argument: u8, comparison: SeccompCmpOp, value: u64) -> SeccompCondition {
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, comparison, value).expect("a call has six arguments")
 }
@@ -242,8 +243,9 @@ fn is_null(argument: u8) -> SeccompCondition {
     SeccompCondition::new(argument, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0).expect("a call has six arguments")
 }
 
-/// What only an intruder calls here, or calls with arguments that are not allowed: the process ends. All other calls
-/// that are not allowed are those of libraries that are newer than this list, and get ENOSYS, as on an older kernel.
+/// Calls that only an intruder makes here, or makes with arguments that are not allowed: they end the process. All
+/// other calls that are not allowed come from libraries that are newer than this list, and get ENOSYS, as on an older
+/// kernel.
 const FORBIDDEN: &[c_long] = &[
     libc::SYS_add_key,
     libc::SYS_adjtimex,
@@ -390,13 +392,13 @@ fn write_with_number(message: &mut [u8], number: libc::c_int) {
     unsafe { libc::write(libc::STDERR_FILENO, message.as_ptr().cast(), message.len()) };
 }
 
-/// What the system call returns that caused the signal.
+/// Sets the result of the system call that caused the signal.
 #[cfg(target_arch = "x86_64")]
 fn set_result(context: &mut libc::ucontext_t, result: i64) {
     context.uc_mcontext.gregs[libc::REG_RAX as usize] = result;
 }
 
-/// What the system call returns that caused the signal.
+/// Sets the result of the system call that caused the signal.
 #[cfg(target_arch = "aarch64")]
 fn set_result(context: &mut libc::ucontext_t, result: i64) {
     context.uc_mcontext.regs[0] = result.cast_unsigned();
@@ -408,7 +410,7 @@ mod tests {
 
     use super::*;
 
-    /// With this variable, which has the number of a system call, the test below is the process that makes the call.
+    /// If this variable is set to the number of a system call, the test below is the process that makes the call.
     const CALL: &str = "TCPMON_TEST_FORBIDDEN_CALL";
 
     #[test]

@@ -7,7 +7,7 @@ use tcpmon_trace::{
 
 use super::rows::Row;
 
-/// What to say about this row.
+/// The advice about this row.
 pub fn advice(row: &Row) -> String {
     let rates = &row.rates;
     if rates.seconds == 0.0 {
@@ -27,7 +27,7 @@ pub fn advice(row: &Row) -> String {
     let computed = slices.computed();
     let window = row.gauges.window_bytes / row.gauges.sockets.max(1);
     let what = match causes()[cause] {
-        // What waits for a CPU a tenth as long as it has one shares its CPUs.
+        // A reader that waits for a CPU for at least a tenth of the time that it runs shares its CPUs.
         "application" if computed == Some(true) && slices.run_queue_wait >= slices.on_cpu / 10.0 => format!(
             "data fill the buffer while the reader computes ({:.2} CPUs) and waits {:.2} s a second for a CPU: make it \
              faster, or give it CPUs of its own; more threads would only share the same ones",
@@ -61,9 +61,11 @@ pub fn advice(row: &Row) -> String {
             round_trip(row),
             Bytes(row.gauges.limit_bytes / row.gauges.sockets.max(1)),
         ),
-        "memory" => "the kernel holds the window down for want of memory: raise net.ipv4.tcp_mem, or the memory limit \
+        "memory" => {
+            "the kernel keeps the window small because memory is short: raise net.ipv4.tcp_mem, or the memory limit \
                      of the control group"
-            .into(),
+                .into()
+        }
         _ => format!("the sender or the path gives no more than {rate}: look there (ss -ti: cwnd, app_limited)"),
     };
     format!("{} {:.0} %: {what}", causes()[cause], share * 100.0)
@@ -102,7 +104,7 @@ mod tests {
         assert!(
             says(limited(3)).contains("the window of 64K admits over 40ms: allow a receive buffer larger than 128K")
         );
-        assert!(says(limited(4)).contains("for want of memory"));
+        assert!(says(limited(4)).contains("because memory is short"));
         let computes = says(|row| {
             row.rates.limited = [0.0, 0.9, 0.1, 0.0, 0.0];
             row.rates.timeslices.on_cpu = 0.97;

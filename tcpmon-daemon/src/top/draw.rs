@@ -1,5 +1,5 @@
-//! Draws the screen: a title, the host, the answer for the selected row, and below it rows, one connection in depth, or
-//! the help.
+//! Draws the screen: a title, the host, the answer for the selected row, and below it rows, one connection in detail,
+//! or the help.
 
 mod columns;
 mod detail;
@@ -69,7 +69,7 @@ fn pad(mut line: Line<'static>, width: usize) -> Line<'static> {
     line
 }
 
-/// The text in at most `width` characters; what is cut is replaced by a mark.
+/// The text in at most `width` characters; a mark replaces what is cut off.
 fn cut(text: &str, width: usize, theme: Theme) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
@@ -211,6 +211,10 @@ mod tests {
                 assert!(is_all("upstream 100%", Color::Green));
             }
         }
+        let mut in_depth = screen();
+        [Key::Char('s'), Key::End, Key::Enter].into_iter().for_each(|key| _ = in_depth.key(key));
+        let text = text(&mut in_depth, UTF8, 80, 24);
+        assert!(text.contains("reader hangs") && text.contains("causes now   nobody reads\n"), "{text}");
     }
 
     #[test]

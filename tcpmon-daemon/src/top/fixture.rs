@@ -28,7 +28,7 @@ pub(crate) fn socket(index: u32) -> Arc<LiveSocket> {
     })
 }
 
-/// A complete sample with so many connections of one group, whose reader sleeps.
+/// A complete sample with this many connections of one group, whose reader sleeps.
 pub(crate) fn sample(sockets: u32) -> LiveSample {
     LiveSample {
         pass: 1,
@@ -57,7 +57,7 @@ pub(crate) fn at(second: u64, mut sample: LiveSample) -> LiveSample {
 }
 
 impl LiveSample {
-    /// A connection, to be changed.
+    /// A connection, to be modified.
     pub(crate) fn socket_mut(&mut self, number: usize) -> &mut LiveSocket {
         Arc::make_mut(&mut self.sockets[number])
     }

@@ -1,5 +1,5 @@
-//! What `tcpmon top` shows. `rates` and `rows` turn samples into rows, `screen` is what the keys change, and `draw` and
-//! `plain` show it. Nothing here does I/O or reads a clock, and what changes the state never draws.
+//! What `tcpmon top` shows. `rates` and `rows` turn samples into rows, `screen` is the state that keys change, and
+//! `draw` and `plain` show it. Nothing here does I/O or reads a clock, and code that changes the state never draws.
 
 mod advice;
 mod draw;

@@ -17,7 +17,7 @@ const FORMAT_VERSION: u32 = 1;
 /// A row as JSON: base units, `null` for what is not known.
 #[derive(Debug, Serialize)]
 struct PlainRow<'a> {
-    /// Rises when a key changes its meaning or goes.
+    /// Raised when a key changes its meaning or is removed.
     format_version: u32,
     process: &'a str,
     service: &'a str,
@@ -76,7 +76,7 @@ struct Limits {
     memory: f64,
 }
 
-/// One object on each line.
+/// One JSON object on each line.
 ///
 /// # Errors
 /// None in practice: all keys are strings.
@@ -222,7 +222,7 @@ mod tests {
         assert!(busy.starts_with("xrootd   4711  10.0.0.1:1094  192.168.100.7:40001    5.0M    5.0M      0"), "{text}");
         let place = heading.find("LIMITED BY").expect("a column");
         assert_eq!((&idle[place..], &busy[place..]), ("idle", "application 75%"));
-        // The sender has stopped, because nobody reads.
+        // The sender has stopped because nobody reads.
         let mut stuck = shown[0].clone();
         (stuck.gauges.queue_bytes, stuck.rates.limited) = (5000, [1.0, 0.0, 0.0, 0.0, 0.0]);
         assert!(table(&[&stuck]).lines().nth(1).is_some_and(|line| line.ends_with("  nobody reads")));

@@ -4,7 +4,7 @@ use tcpmon_common::{histogram::FILL_ONE, socket};
 
 use crate::model::live::{LiveTimeslices, LiveTotals};
 
-/// What happened in an interval, per second where nothing else is said.
+/// What happened in an interval, per second unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rates {
     /// Length of the interval, seconds; 0 if only one sample is known.
@@ -15,10 +15,11 @@ pub struct Rates {
     pub read: f64,
     /// Mean of the queue over the interval, bytes.
     pub mean_queue: f64,
-    /// Mean time that a byte waited to be read, and the part of it for want of a CPU, seconds; `None` if nothing was
-    /// read.
+    /// Mean time that a byte waited to be read, and the part of it in which the reader waited for a CPU, seconds;
+    /// `None` if nothing was read.
     pub mean_wait: Option<(f64, f64)>,
-    /// Connections, on average, that were limited by each cause, in the order of [`tcpmon_trace::summary::causes`].
+    /// Average number of connections that were limited by each cause, in the order of
+    /// [`tcpmon_trace::summary::causes`].
     pub limited: [f64; 5],
     /// Share of the time with a window below one segment, summed over the connections.
     pub zero_window: f64,
@@ -43,18 +44,19 @@ pub struct TimesliceRates {
     pub on_cpu: f64,
     /// Time runnable without a CPU, seconds.
     pub run_queue_wait: f64,
-    /// Of a thread only: the part of `on_cpu` in a timeslice that has not ended, which no sum of a group has.
+    /// Only for a thread: the part of `on_cpu` in a timeslice that has not ended, which the sums of a group never
+    /// include.
     pub not_ended: f64,
-    /// Time of which it is not known what the readers did, seconds.
+    /// Time for which it is not known what the readers did, seconds.
     pub unknown: f64,
 }
 
-/// A reader that computes for more than this share of the time in which it does not wait for a CPU is mostly computing.
-/// A timeslice that has not ended may be missing in its sums.
+/// A reader mostly computes if it computes for more than this share of the time in which it does not wait for a CPU. A
+/// timeslice that has not ended may be missing in its sums.
 const BUSY: f64 = 0.5;
 
 impl Rates {
-    /// Between these totals, `seconds` apart, of `connections` connections at most.
+    /// The rates between two totals that are `seconds` apart, of at most `connections` connections.
     pub fn between(before: &LiveTotals, after: &LiveTotals, seconds: f64, connections: f64) -> Self {
         if seconds <= 0.0 {
             return Self::default();
@@ -67,7 +69,8 @@ impl Rates {
         for (cause, share) in limited.iter_mut().enumerate() {
             *share = after.limited_ns[cause].saturating_sub(before.limited_ns[cause]) as f64 / 1e9 / seconds;
         }
-        // What was held back until it was decided, or counted while nobody looked, is of an earlier time.
+        // Time that was held back until its cause was known, or that was counted while nobody looked, belongs to an
+        // earlier interval.
         let others: f64 = limited[1..].iter().sum();
         limited[0] = limited[0].min((connections - others).max(0.0));
         let fill = |edge: usize| {
@@ -90,8 +93,9 @@ impl Rates {
         }
     }
 
-    /// The largest cause and its share of the time of which it is known; `None` if nothing is known. If this side
-    /// limited half of the time, it is one of this side, though each of them be less than `upstream`.
+    /// The largest cause and its share of the time for which the cause is known; `None` if nothing is known. If the
+    /// causes on this side limited half of the time, it is the largest of these, even if each of them is smaller than
+    /// `upstream`.
     pub fn limited_by(&self) -> Option<(usize, f64)> {
         let all: f64 = self.limited.iter().sum();
         let first = usize::from(self.limited_here() >= 0.5);
@@ -105,14 +109,14 @@ impl Rates {
         self.limited.map(|of| if all > 0.0 { of / all } else { 0.0 })
     }
 
-    /// How much of the time the readers, the window or memory limited the connections.
+    /// Share of the time in which the readers, the window or memory limited the connections.
     pub fn limited_here(&self) -> f64 {
         self.shares()[1..].iter().sum()
     }
 }
 
 impl TimesliceRates {
-    /// Between these totals, `seconds` apart.
+    /// The rates between two totals that are `seconds` apart.
     pub fn between(before: &LiveTimeslices, after: &LiveTimeslices, seconds: f64) -> Self {
         let per_second = |of: fn(&LiveTimeslices) -> u64| of(after).saturating_sub(of(before)) as f64 / seconds;
         Self {
@@ -125,7 +129,7 @@ impl TimesliceRates {
         }
     }
 
-    /// Whether the readers mostly computed; `None` if that depends on what is not known.
+    /// Whether the readers mostly computed; `None` if that depends on unknown time.
     pub fn computed(&self) -> Option<bool> {
         let is_busy = |on_cpu: f64| on_cpu > 0.0 && on_cpu >= BUSY * (1.0 - self.run_queue_wait);
         match is_busy(self.on_cpu) {
@@ -134,7 +138,7 @@ impl TimesliceRates {
         }
     }
 
-    /// Adds those of another slot.
+    /// Adds the rates of another slot.
     pub fn add(&mut self, other: &Self) {
         self.preempted += other.preempted;
         self.blocked += other.blocked;
@@ -183,7 +187,7 @@ mod tests {
         assert_eq!(Rates::between(&LiveTotals::default(), &totals, 0.0, 1.0), Rates::default());
         let rates = Rates::between(&LiveTotals::default(), &totals, 1.0, 1.0);
         assert_eq!((rates.mean_wait, rates.limited_by(), rates.edge_fills), (None, None, [None, None]));
-        // Counters of another daemon, which began later.
+        // Counters of another daemon, which started later.
         assert_eq!(Rates::between(&totals, &LiveTotals::default(), 1.0, 1.0).received, 0.0);
     }
 

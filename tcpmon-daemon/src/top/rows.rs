@@ -23,12 +23,13 @@ pub const HISTORY: usize = 120;
 const REMEMBERED: usize = 1000;
 
 /// What a row says of what limits it.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Limit {
     /// Nothing was received and nothing waits.
+    #[default]
     Idle,
-    /// Data wait, nobody reads them, and there is room in the window: that the sender sends no more is not what is
-    /// wrong.
+    /// Data wait, nobody reads them, and there is room in the window: the sender is not the problem, although it sends
+    /// no more.
     NobodyReads,
     /// This cause, in the order of [`causes`], for this share of the time.
     Cause(usize, f64),
@@ -67,9 +68,9 @@ pub struct Row {
     pub service: String,
     /// The control group, if that label is on.
     pub cgroup: Option<String>,
-    /// Of a connection only.
+    /// Only for a connection.
     pub connection: Option<ConnectionInfo>,
-    /// Present values, with the number of connections.
+    /// Current values, with the number of connections.
     pub gauges: GroupGauges,
     /// What happened since the last sample.
     pub rates: Rates,
@@ -115,20 +116,20 @@ pub struct Moment {
     pub wait: f32,
     /// Time that the reader's thread waited for a CPU, seconds a second.
     pub run_queue_wait: f32,
-    /// Shares of the causes.
-    pub causes: [f32; 5],
+    /// What limited it.
+    pub limited_by: Limit,
 }
 
 /// All rows, and what is needed to make the next ones.
 #[derive(Debug, Default)]
 pub struct Rows {
-    /// The pass of the last sample: what to ask for changes since.
+    /// The pass of the last sample, to ask for the changes since then.
     pub pass: u64,
     /// The host, as of the last sample.
     pub host: LiveHost,
-    /// The host's counters in the sample before.
+    /// The host's counters in the previous sample.
     pub host_before: Option<LiveHost>,
-    /// Seconds between the last two samples; 0 with less than two.
+    /// Seconds between the last two samples; 0 with fewer than two.
     pub interval: f64,
     /// Groups, in no order.
     pub groups: Vec<Row>,
@@ -145,7 +146,7 @@ pub struct Rows {
 #[derive(Debug)]
 struct ShownSocket {
     socket: Arc<LiveSocket>,
-    /// What had happened until then.
+    /// The rates up to that time.
     rates: Rates,
     /// The time of the sample that showed it, ns.
     shown_ns: u64,
@@ -171,7 +172,7 @@ impl Rows {
         self.past.get(&cookie).unwrap_or(&NONE).iter()
     }
 
-    /// What the threads that read did since the last sample, by thread id.
+    /// What the reading threads did since the last sample, by thread id.
     fn threads(
         &mut self,
         complete: bool,
@@ -182,17 +183,18 @@ impl Rows {
         let mut threads: HashMap<u32, TimesliceRates> = HashMap::new();
         let interval = self.interval;
         let mut now = HashMap::new();
-        // The share of the interval at whose ends a thread was on a CPU.
+        // Threads that were on a CPU at both ends of the interval, with the share of the interval for which they are
+        // known.
         let mut running = HashMap::new();
         for reader in readers {
             let before = self.readers.get(&reader.slot).filter(|before| before.tid == reader.tid);
-            // Of a thread that is new, nothing is known from before its first read, also if its timeslice began then.
+            // A new thread is not known from before its first read, even if its timeslice began earlier.
             let known = before.map_or(seconds(reader.begun_ns, now_ns) / interval, |_| 1.0).min(1.0);
             if reader.is_running && before.is_none_or(|before| before.is_running) {
                 running.insert(reader.tid, known);
             }
             if interval > 0.0 {
-                // Without a value before, it began to read since.
+                // Without earlier values, it began to read in this interval.
                 let before = before.map(|before| before.timeslices).unwrap_or_default();
                 let rates = TimesliceRates::between(&before, &reader.timeslices, interval);
                 let of_thread = threads.entry(reader.tid).or_default();
@@ -203,7 +205,7 @@ impl Rows {
         }
         for (_, reader) in self.readers.iter().filter(|(slot, _)| !now.contains_key(slot)) {
             let of_thread = threads.entry(reader.tid).or_default();
-            // A timeslice that is longer than the interval.
+            // Its timeslice is longer than the interval.
             if reader.is_running {
                 (of_thread.on_cpu, of_thread.not_ended) = (1.0, 1.0);
             }
@@ -214,8 +216,9 @@ impl Rows {
             self.readers.extend(now);
             self.readers.retain(|slot, _| is_set(slots, *slot));
         }
-        // A timeslice counts when it ends: also the part of it that is older than the interval, and nothing of one that
-        // has not ended. A thread that did not sleep had its CPU whenever it did not wait for one.
+        // A timeslice counts when it ends: then the part of it that is older than the interval counts, too, while a
+        // timeslice that has not ended does not count at all. A thread that did not sleep had a CPU whenever it did not
+        // wait for one.
         for (tid, rates) in &mut threads {
             if rates.blocked == 0.0
                 && let Some(running) = running.get(tid)
@@ -237,18 +240,18 @@ impl Rows {
         now_ns: u64,
         threads: &HashMap<u32, TimesliceRates>,
     ) {
-        // The reader is not known, or has no slot; of the first sample nothing is said.
+        // For readers that are not known or have no slot. Nothing is said about the first sample.
         let unknown = if self.interval > 0.0 { 1.0 } else { 0.0 };
         let not_followed = TimesliceRates { unknown, ..TimesliceRates::default() };
         for socket in sockets {
             let before = self.known.get(&socket.index).map(|known| &known.socket);
             let rates = match before.filter(|before| before.cookie == socket.cookie) {
-                // Nothing happened while it was at rest, until the last sample at least.
+                // Nothing happened while the connection was at rest, which lasted until the last sample at least.
                 Some(before) => {
                     let from = before.monotonic_ns.max(self.monotonic_ns);
                     Rates::between(&before.totals, &socket.totals, seconds(from, socket.monotonic_ns), 1.0)
                 }
-                // It is new; of the first sample, which has no interval, nothing is said.
+                // The connection is new. The first sample has no interval, so nothing is said about it.
                 None => Rates::between(&LiveTotals::default(), &socket.totals, self.interval, 1.0),
             };
             let timeslices = threads.get(&socket.tid).copied().unwrap_or(not_followed);
@@ -265,7 +268,7 @@ impl Rows {
         for (number, ShownSocket { socket, rates, shown_ns }) in self.known.values().enumerate() {
             let rates = if *shown_ns == now_ns { *rates } else { at_rest };
             match self.sockets.get_mut(number) {
-                // Most of the time would go into the allocation of names.
+                // Reuse rows: otherwise, most of the time would go into allocating names.
                 Some(row) => row.reuse_for(socket, rates, now_ns),
                 None => self.sockets.push(Row::of_socket(socket, rates, now_ns)),
             }
@@ -273,8 +276,8 @@ impl Rows {
     }
 
     fn take_groups(&mut self, groups: Vec<LiveGroup>) {
-        // A group with many idle connections looks as if nothing limited it: those that carry data tell. What their
-        // readers did in timeslices that have not ended is not in the group's sums.
+        // A group with many idle connections would look as if nothing limited it, so only connections that carry data
+        // count. What their readers did in timeslices that have not ended is not in the group's sums.
         let mut of_active: HashMap<_, ([f64; 5], f64)> = HashMap::new();
         let mut counted = HashSet::new();
         for row in self.sockets.iter().filter(|row| !row.is_idle()) {
@@ -347,7 +350,7 @@ impl Moment {
             window: gauges.window_bytes as f32,
             wait: rates.mean_wait.map_or(0.0, |(wait, _)| wait) as f32,
             run_queue_wait: rates.timeslices.run_queue_wait as f32,
-            causes: rates.shares().map(|share| share as f32),
+            limited_by: row.limit(),
         }
     }
 }
@@ -375,7 +378,7 @@ impl Row {
         }
     }
 
-    /// Becomes the row of this connection, in the memory of another one's.
+    /// Turns this row, which was another connection's, into the row of this connection, and reuses its memory.
     fn reuse_for(&mut self, socket: &LiveSocket, rates: Rates, now_ns: u64) {
         self.subject = Subject::Socket(socket.cookie);
         self.process.clone_from(&socket.process);
@@ -400,7 +403,7 @@ impl Row {
         }
     }
 
-    /// Whether nothing was received and nothing waits: what limits such a connection is not worth a word.
+    /// Whether nothing was received and nothing waits: then it does not matter what limits the connection.
     fn is_idle(&self) -> bool {
         self.rates.received == 0.0 && self.gauges.queue_bytes == 0
     }
@@ -467,9 +470,9 @@ mod tests {
         second.socket_mut(0).totals.received_bytes = 500;
         rows.take(second);
         assert_eq!((rows.sockets.len(), row(&rows, 2).rates.received), (2, 500.0));
-        // One that did not change is at rest.
+        // A connection that did not change is at rest.
         assert_eq!(row(&rows, 0).rates, Rates { seconds: 1.0, ..Rates::default() });
-        // The same index, another connection.
+        // The same index, but another connection.
         let mut third = at(3, sample(3));
         (third.complete, third.alive) = (false, vec![0b101]);
         third.sockets.retain(|socket| socket.index == 2);
@@ -512,7 +515,7 @@ mod tests {
         second.readers.clear();
         rows.take(second);
         assert_eq!(on_cpu(&rows), 1.0);
-        // The whole of it counts when it ends, but no thread has more than one CPU.
+        // All of it counts when the timeslice ends, but no thread has more than one CPU.
         rows.take(with(3, 8, false));
         assert_eq!(on_cpu(&rows), 1.0);
         let mut fourth = with(4, 8, false);
@@ -533,12 +536,12 @@ mod tests {
         let on_cpu = |rows: &Rows| (row(rows, 1).rates.timeslices.on_cpu * 1000.0).round();
         let mut rows = Rows::default();
         rows.take(at(1, sample(2)));
-        // It has read since half of the interval was over, and has ended one timeslice.
+        // The thread has been reading since the middle of the interval, and has ended one timeslice.
         rows.take(with(2, 1_500_000_000, 1, 0));
         assert_eq!(on_cpu(&rows), 475.0);
         rows.take(with(3, 1_500_000_000, 2, 0));
         assert_eq!(on_cpu(&rows), 975.0);
-        // For how long it slept is not known.
+        // It is not known for how long the thread slept.
         rows.take(with(4, 1_500_000_000, 3, 1));
         assert_eq!(on_cpu(&rows), 100.0);
     }
@@ -558,14 +561,14 @@ mod tests {
         let mut rows = Rows::default();
         let (first, _) = taken(&mut rows, 1, Vec::new());
         assert_eq!(first, TimesliceRates::default());
-        // It computed, and has read once, a tenth of a second ago; or it has no slot.
+        // The thread has computed and read once, a tenth of a second ago; or it has no slot.
         for readers in [running(1_900_000_000), Vec::new()] {
             let mut rows = Rows::default();
             taken(&mut rows, 1, Vec::new());
             let (of_socket, of_group) = taken(&mut rows, 2, readers);
             assert_eq!((of_socket.computed(), of_group.computed()), (None, None), "{of_socket:?} {of_group:?}");
         }
-        // It has not left its CPU since it is known.
+        // The thread has not left its CPU since it is known.
         taken(&mut rows, 2, running(1_100_000_000));
         let (of_socket, of_group) = taken(&mut rows, 3, running(1_100_000_000));
         assert_eq!((of_socket.computed(), of_socket.on_cpu), (Some(true), 1.0));

@@ -15,7 +15,7 @@ pub enum Source {
     OwnPrograms,
 }
 
-/// A key, as far as the screen knows it.
+/// A key that the screen knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
     /// A character.
@@ -38,9 +38,9 @@ pub enum Key {
     Home,
     /// The last row.
     End,
-    /// To the left: the order before.
+    /// Left arrow: the previous sort order.
     Left,
-    /// To the right: the next order.
+    /// Right arrow: the next sort order.
     Right,
     /// Control and C.
     Interrupt,
@@ -59,7 +59,7 @@ pub enum Reaction {
     Suspend,
 }
 
-/// What is shown, and how.
+/// The state of the screen.
 #[derive(Debug)]
 pub struct Screen {
     /// All rows.
@@ -70,7 +70,7 @@ pub struct Screen {
     pub source: Source,
     /// Time between samples, seconds.
     pub every: f64,
-    /// Why there is no new sample, if so.
+    /// Why there is no new sample, if there is none.
     pub problem: Option<String>,
     /// Whether connections are shown, instead of groups.
     pub sockets: bool,
@@ -78,9 +78,9 @@ pub struct Screen {
     pub sort: SortKey,
     /// Whether the order is reversed.
     pub reversed: bool,
-    /// From the command line.
+    /// The filter from the command line.
     pub filter: RowFilter,
-    /// What names and addresses must contain.
+    /// Text that names and addresses must contain.
     pub text: String,
     /// Whether `text` is being typed.
     pub typing: bool,
@@ -90,7 +90,7 @@ pub struct Screen {
     pub paused: bool,
     /// Whether the help is shown.
     pub help: bool,
-    /// The connection that is shown in depth, as it was last seen, and whether it is still there.
+    /// The connection that is shown in detail, as it was last seen, and whether it is still there.
     pub detail: Option<(Row, bool)>,
     /// The selected row.
     pub selected: Option<Subject>,
@@ -156,7 +156,7 @@ impl Screen {
         shown.iter().position(selected).unwrap_or(0)
     }
 
-    /// Does what a key says.
+    /// Handles a key.
     pub fn key(&mut self, key: Key) -> Reaction {
         match key {
             Key::Interrupt => return Reaction::Quit,
@@ -200,7 +200,7 @@ impl Screen {
         }
     }
 
-    /// Leaves what was entered last.
+    /// Goes back one step.
     fn back(&mut self) {
         if self.detail.take().is_some() {
             return;
@@ -216,7 +216,7 @@ impl Screen {
         (self.sockets, self.within, self.selected, self.offset) = (!self.sockets, None, None, 0);
     }
 
-    /// Goes from a group to its connections, and from a connection into depth.
+    /// Goes from a group to its connections, and from a connection to its details.
     fn enter(&mut self) {
         let shown = self.shown();
         let Some(row) = shown.get(self.place(&shown)).map(|row| (*row).clone()) else { return };
@@ -227,7 +227,7 @@ impl Screen {
         }
     }
 
-    /// Moves the selection by so many rows.
+    /// Moves the selection by this many rows.
     fn select(&mut self, by: isize) {
         let shown = self.shown();
         let last = shown.len().saturating_sub(1);
@@ -235,7 +235,7 @@ impl Screen {
         self.selected = shown.get(place.unsigned_abs()).map(|row| row.subject.clone());
     }
 
-    /// The first row on the screen, so that the row at `place` of `rows` is on it.
+    /// The first row on the screen such that the row at `place` of `rows` is visible.
     pub fn offset_with(&self, place: usize, rows: usize) -> usize {
         let first = (place + 1).saturating_sub(self.page);
         self.offset.clamp(first, place).min(rows.saturating_sub(self.page))

@@ -11,9 +11,9 @@ pub struct RowFilter {
     pub pids: Vec<u32>,
     /// Names of processes.
     pub comms: Vec<String>,
-    /// Ports, local or remote; of a group the port of its service.
+    /// Ports, local or remote; for a group, the port of its service.
     pub ports: Vec<u16>,
-    /// Parts of labels of control groups.
+    /// Texts that the label of the control group must contain, one of them at least.
     pub cgroups: Vec<String>,
 }
 
@@ -66,21 +66,21 @@ impl SortKey {
         }
     }
 
-    /// The one `by` places further, around the ends.
+    /// The sort key `by` places further on, wrapping around at the ends.
     pub fn moved(self, by: isize) -> Self {
         let place = Self::ALL.iter().position(|key| *key == self).unwrap_or(0).cast_signed();
         Self::ALL[(place + by).rem_euclid(Self::ALL.len().cast_signed()).unsigned_abs()]
     }
 
-    /// How two rows are ordered: the one that comes first is less. Equal ones by what they are about, so that they do
-    /// not change places.
+    /// How two rows are ordered: the one that comes first is less. Equal rows are ordered by their subject, so that
+    /// they do not change places.
     pub fn compare(self, a: &Row, b: &Row) -> Ordering {
         let largest = |value: fn(&Row) -> f64| value(b).total_cmp(&value(a));
         let order = match self {
             Self::Received => largest(|row| row.rates.received),
             Self::Read => largest(|row| row.rates.read),
             Self::Queue => largest(|row| row.gauges.queue_bytes as f64),
-            // What is stuck waits longest of all.
+            // A stuck connection waits longest of all.
             Self::Wait => largest(|row| match row.rates.mean_wait {
                 Some((wait, _)) => wait,
                 None if row.is_stuck() => f64::INFINITY,
@@ -97,7 +97,7 @@ impl SortKey {
 }
 
 impl RowFilter {
-    /// Those of these rows, all of groups or all of connections, that match this filter.
+    /// Returns the rows, either groups or connections, that match this filter.
     pub fn of<'a>(&self, rows: &'a Rows, sockets: bool) -> Vec<&'a Row> {
         let all = if sockets { &rows.sockets } else { &rows.groups };
         // A group has no process id: it matches if one of its connections does.
@@ -122,7 +122,7 @@ impl RowFilter {
     }
 }
 
-/// Whether one of the entries matches; none restricts nothing.
+/// Whether one of the entries matches; an empty list matches everything.
 fn any<T>(entries: &[T], matches: impl FnMut(&T) -> bool) -> bool {
     entries.is_empty() || entries.iter().any(matches)
 }

@@ -1,24 +1,27 @@
-//! How text looks: colours of the terminal's own palette, which fit light and dark ones, or none; UTF-8 or ASCII.
+//! How text looks: colors of the terminal's own palette, which suit light and dark ones, or none; UTF-8 or ASCII.
 
 use ratatui::style::{Color, Modifier, Style};
 
 /// What the terminal can show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Theme {
-    /// Whether colours may be used.
+    /// Whether colors may be used.
     pub color: bool,
     /// Whether only ASCII may be used.
     pub ascii: bool,
 }
 
-/// Colours of the causes, in their order.
+/// Colors of the causes, in their order.
 const CAUSES: [Color; 5] = [Color::Green, Color::Red, Color::Magenta, Color::Yellow, Color::Cyan];
 
-/// Letters of the causes, in their order: bars can be read without colours.
+/// Letters of the causes, in their order: bars can be read without colors.
 pub const LETTERS: [char; 5] = ['u', 'A', 'S', 'W', 'M'];
 
+/// The letter of what nobody reads.
+pub const NOBODY_READS: char = '!';
+
 impl Theme {
-    /// For this environment: `NO_COLOR`, `TERM` and the locale.
+    /// The theme for this environment: `NO_COLOR`, `TERM` and the locale.
     pub fn of(no_color: Option<&str>, term: Option<&str>, locale: Option<&str>) -> Self {
         let dumb = term.is_none_or(|term| term.is_empty() || term == "dumb" || term.ends_with("-m"));
         let utf8 = locale.is_some_and(|locale| {
@@ -28,32 +31,32 @@ impl Theme {
         Self { color: !dumb && no_color.is_none_or(str::is_empty), ascii: !utf8 || term == Some("dumb") }
     }
 
-    /// Of a cause.
+    /// Style of a cause.
     pub fn cause(self, cause: usize) -> Style {
         self.colored(CAUSES[cause])
     }
 
-    /// Of what needs attention now.
+    /// Style of what needs attention now.
     pub fn alarm(self) -> Style {
         self.colored(Color::Red).add_modifier(Modifier::BOLD)
     }
 
-    /// Of what is as it should be, and of names of values.
+    /// Style of what is as it should be, and of the names of values.
     pub fn quiet(self) -> Style {
         if self.color { Style::new().add_modifier(Modifier::DIM) } else { Style::new() }
     }
 
-    /// Of headings.
+    /// Style of headings.
     pub fn heading(self) -> Style {
         Style::new().add_modifier(Modifier::BOLD)
     }
 
-    /// Of the row that is selected.
+    /// Style of the selected row.
     pub fn selected(self) -> Style {
         Style::new().add_modifier(Modifier::REVERSED)
     }
 
-    /// Of a sparkline or a bar.
+    /// Style of sparklines and bars.
     pub fn bar(self) -> Style {
         self.colored(Color::Blue)
     }
@@ -89,7 +92,7 @@ impl Theme {
         bar + &"·".repeat(width - used)
     }
 
-    /// A line of one character for each value, the highest for `most`.
+    /// A line with one character for each value; `most` has the highest one.
     pub fn spark(self, values: impl Iterator<Item = f64>, most: f64) -> String {
         let levels: &[char] = if self.ascii {
             &['_', '.', ':', '-', '=', '+', '*', '#']

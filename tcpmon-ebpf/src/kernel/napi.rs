@@ -19,8 +19,8 @@ impl Napi {
         Self(ctx.arg(N))
     }
 
-    /// What its polls are counted under: the device's name, [`VETHS`] for every veth, [`BACKLOG`] for the per-CPU
-    /// backlog.
+    /// The name under which its polls are counted: the device's name, [`VETHS`] for every veth, [`BACKLOG`] for the
+    /// per-CPU backlog.
     #[inline(always)]
     pub fn name(self) -> Name {
         // SAFETY: see `load`; fields of `struct napi_struct` and `struct net_device`.

@@ -9,7 +9,7 @@ use tcpmon_common::{
 use super::{load, offset, sock};
 
 /// A TCP socket of which only the address is known. The memory may belong to another socket by now: compare the cookie.
-/// A read that fails gives zero.
+/// A read that fails returns zero.
 pub trait Remembered: Copy {
     /// Reads one field.
     fn read<T: Copy + Default>(self, offset: u32) -> T;
@@ -145,10 +145,10 @@ pub trait Remembered: Copy {
         bytes
     }
 
-    /// Reads everything that a pass shows of the socket itself. This takes no lock, so a FIN may be seen that is not in
-    /// the `rcv_nxt` that was read: the received bytes are then one byte short until the next pass. If the read comes
-    /// between the two steps of the kernel (`rcv_nxt` advances, then `tcp_fin` sets `SOCK_DONE`), they are one too many
-    /// until then; the group's total makes up for it with the next byte.
+    /// Reads everything that a pass shows of the socket itself. This takes no lock, so the read may see a FIN that is
+    /// not in the `rcv_nxt` that was read: the received bytes are then one byte too few until the next pass. If the
+    /// read comes between the two steps of the kernel (`rcv_nxt` advances, then `tcp_fin` sets `SOCK_DONE`), they are
+    /// one byte too many until then; the group's total makes up for it with the next byte.
     #[inline(always)]
     fn live(self, live: &mut SocketLive) {
         live.copied_seq = self.read(offset!(tcp_copied_seq));
@@ -180,7 +180,7 @@ pub trait Remembered: Copy {
     }
 }
 
-/// Reads by a helper.
+/// Reads with a helper.
 #[derive(Clone, Copy)]
 pub struct Probed(pub u64);
 
@@ -196,7 +196,7 @@ impl Remembered for Probed {
     }
 }
 
-/// Reads by loads, which the verifier lets fail: on kernels with `bpf_rdonly_cast`.
+/// Reads with plain loads, which may fault: on kernels with `bpf_rdonly_cast`.
 #[derive(Clone, Copy)]
 pub struct Cast(*const u8);
 

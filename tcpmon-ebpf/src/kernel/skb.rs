@@ -36,7 +36,7 @@ impl Skb {
         }
     }
 
-    /// TSecr of the segment: the timestamp of this host that the sender had seen last. Only for a segment that TCP is
+    /// TSecr of the segment: this host's timestamp that the sender had seen last. Only for a segment that TCP is
     /// parsing, whose `data` is its TCP header.
     #[inline(always)]
     pub fn echo(self) -> Option<u32> {

@@ -113,8 +113,8 @@ impl Sock {
         self.0
     }
 
-    /// The low half of the socket's address, as a number: the verifier allows a program that much of a pointer, by a
-    /// 32-bit move.
+    /// The low half of the socket's address, as a number: with a 32-bit move, the verifier lets a program have that
+    /// much of a pointer.
     #[inline(always)]
     pub fn address(self) -> u32 {
         let low: u64;
@@ -139,7 +139,7 @@ impl Sock {
     #[inline(always)]
     pub fn established_tcp(self) -> Option<TcpSock> {
         let tcp = cast(self.0);
-        // Only the helper that may be in its place returns null.
+        // Null only if the helper was put in place of the call.
         if tcp.is_null() { None } else { Some(TcpSock(tcp, self)) }
     }
 
@@ -274,9 +274,9 @@ impl TcpSock {
         unsafe { load(load::<*const u8>(self.0, offset!(sock_net)), offset!(net_inum)) }
     }
 
-    /// Whether a growth of `sk_rcvbuf` is one by autotuning: the network namespace has it on, the application has not
-    /// fixed the size, and it was not enlarged for SO_RCVLOWAT, which then is the limit of the window, too. (The kernel
-    /// also enlarges a buffer that is full with small packets.)
+    /// Whether a growth of `sk_rcvbuf` comes from autotuning: the network namespace has autotuning on, the application
+    /// has not fixed the size, and the buffer was not enlarged for SO_RCVLOWAT, which is then also the limit of the
+    /// window. (The kernel also enlarges a buffer that is full of small packets.)
     #[inline(always)]
     pub fn autotunes(self) -> bool {
         // SAFETY: see `rcv_nxt`; the namespace outlives its sockets.
@@ -321,9 +321,9 @@ impl TcpSock {
     /// The kernel's best estimate of a round trip, us, 0 if there is none; and whether the echoes of timestamps can
     /// give a better one.
     ///
-    /// With timestamps, the receiver measures it all the time, in ticks of 1 ms unless the route asks for microseconds.
-    /// Without them, its estimate is the time in which a whole window arrives, whoever limits that. The sending side
-    /// measures in microseconds, and the handshake gives it a first sample at both ends.
+    /// With timestamps, the receiver measures the round trip all the time, in ticks of 1 ms unless the route asks for
+    /// microseconds. Without timestamps, its estimate is the time in which a whole window arrives, whatever limits
+    /// that. The sending side measures in microseconds, and the handshake gives it a first sample at both ends.
     #[inline(always)]
     pub fn round_trip_us(self) -> (u32, bool) {
         // SAFETY: see `rcv_nxt`.
@@ -364,15 +364,16 @@ impl TcpSock {
         ((now_ns / 1_000_000) as u32).wrapping_sub(echo.wrapping_sub(offset))
     }
 
-    /// Whether the kernel holds the receive buffer down for want of memory: TCP as a whole is under pressure, or the
-    /// limit of the window was cut to four segments, as the kernel does under pressure and when it prunes the queue.
+    /// Whether the kernel keeps the receive buffer small because it is short of memory: TCP as a whole is under
+    /// pressure, or the limit of the window was cut to four segments, as the kernel does under pressure and when it
+    /// prunes the queue.
     #[inline(always)]
     pub fn is_short_of_memory(self) -> bool {
         // SAFETY: see `rcv_nxt`.
         let (limit, segment) = unsafe {
             (load::<u32>(self.0, offset!(tcp_rcv_ssthresh)), load::<u16>(self.0, offset!(tcp_advmss)) as u32)
         };
-        // Not a socket with a buffer of a few segments, nor one on loopback, whose segments are as large as a first
+        // Not a socket with a buffer of a few segments, nor one on loopback, where a segment is as large as a first
         // window.
         let is_cut = limit <= 4 * segment && limit < self.sock().rcvbuf() / 4 && segment < 16_384;
         is_cut || self.sock().is_under_pressure()
@@ -392,15 +393,15 @@ impl TcpSock {
         unsafe { load(self.0, offset!(tcp_bytes_received)) }
     }
 
-    /// Segments with data that have arrived since the connection started, also those that are still being handled; as
-    /// many as were on the wire, before GRO.
+    /// Data segments that have arrived since the connection started, as counted on the wire, before GRO. Includes those
+    /// that are still being handled.
     #[inline(always)]
     pub fn data_segments(self) -> u32 {
         // SAFETY: see `rcv_nxt`.
         unsafe { load(self.0, offset!(tcp_data_segs_in)) }
     }
 
-    /// Whether it has sent anything, if only a SYN.
+    /// Whether the connection has sent anything, even if only a SYN.
     #[inline(always)]
     pub fn has_sent(self) -> bool {
         // SAFETY: see `rcv_nxt`.
@@ -436,7 +437,7 @@ impl TcpSock {
         self.0 as u64
     }
 
-    /// The socket of which this one is a copy, while `tcp_create_openreq_child` has not yet changed that: an accepted
+    /// The socket that this one was copied from, while `tcp_create_openreq_child` has not changed that yet: an accepted
     /// connection starts as a copy of its listening socket. The head of an empty list points to itself, so the copy of
     /// a head points to the original.
     #[inline(always)]

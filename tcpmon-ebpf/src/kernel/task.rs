@@ -86,7 +86,7 @@ impl Task {
         unsafe { load(load(self.0, offset!(task_leader)), offset!(task_comm)) }
     }
 
-    /// Whether this is [`process`](Self::process); cheaper than getting it, for all but kernel threads.
+    /// Whether this is the task's [`process`](Self::process); cheaper than reading it, except for kernel threads.
     #[inline(always)]
     pub fn is_process(self, name: &Name) -> bool {
         let [low, high] = self.leader_comm();

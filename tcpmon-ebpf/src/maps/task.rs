@@ -62,7 +62,7 @@ pub fn slot_of(task: Task) -> Option<u32> {
     }
 }
 
-/// Lets the thread, which is a reader, be no reader any more.
+/// Makes the thread, which is a reader, an ordinary thread again.
 #[inline(always)]
 pub fn forget_slot(task: Task) {
     if let Some(storage) = task_storage(task, 0) {
@@ -74,7 +74,7 @@ pub fn forget_slot(task: Task) {
 pub enum ReaderThread {
     /// It has this slot.
     Slot(u32),
-    /// It was seen before and is not to be followed.
+    /// It was seen before and is not followed.
     Ignored,
     /// It was not seen before; store the result with [`NewReader::remember`].
     New(NewReader),
@@ -96,7 +96,7 @@ impl NewReader {
     }
 }
 
-/// What is known of the thread; storage is created for it if there is none.
+/// What is known of the thread; creates storage for it if there is none.
 #[inline(always)]
 pub fn reader_thread(task: Task) -> ReaderThread {
     let Some(storage) = task_storage(task, 1) else {

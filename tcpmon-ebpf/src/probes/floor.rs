@@ -1,5 +1,5 @@
-//! Empty programs on every tracepoint that the daemon uses: they show what merely being attached costs. They are loaded
-//! only by `cargo xtask bench`.
+//! Empty programs on every tracepoint that the daemon uses: they show the cost of being attached at all. Only `cargo
+//! xtask bench` loads them.
 
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 

@@ -12,7 +12,7 @@ use crate::{kernel::Task, maps};
 pub fn sched_process_fork(ctx: BtfTracePointContext) -> i32 {
     let parent = Task::argument::<{ PARENT.position }>(&ctx);
     let child = Task::argument::<{ CHILD.position }>(&ctx);
-    // Threads belong to their process.
+    // Threads belong to their process, so only new processes matter.
     if child.tid() == child.tgid() {
         let followed = maps::filter_has_tgid(parent.tgid());
         if !maps::follow(child.tgid(), followed) {

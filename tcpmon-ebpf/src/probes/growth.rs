@@ -8,7 +8,7 @@ use crate::{kernel::Sock, socket};
 #[btf_tracepoint(function = "tcp_rcvbuf_grow")]
 pub fn tcp_rcvbuf_grow(ctx: BtfTracePointContext) -> i32 {
     let sock = Sock::argument::<{ SOCK.position }>(&ctx);
-    // The socket's next event shows whether the buffer really grew: its limit may be reached, or its size fixed.
+    // The socket's next event shows whether the buffer really grew: it may be at its limit, or its size may be fixed.
     if let Some(state) = socket::known(sock) {
         state.grow_from = sock.rcvbuf();
     }

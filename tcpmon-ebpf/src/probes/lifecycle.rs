@@ -2,11 +2,11 @@
 //!
 //! The kernel does not run a program on a CPU on which another instance of it is running. While the program handles one
 //! connection, an interrupt may arrive on that CPU and open or close hundreds of others, and the program sees none of
-//! these. So each program here has a second program on the same tracepoint, which handles what the first one missed.
-//! A word of the CPU tells it that the first one has run (see [`once`]).
+//! these. So each program here has a second program on the same tracepoint, which handles what the first one missed. A
+//! per-CPU word tells the second program whether the first one has run (see [`once`]).
 //!
-//! Where programs on tracepoints can be preempted (7.0 and newer), both can be preempted on a CPU at the same time, by
-//! threads that wait for that CPU. There a sock_ops program reports state changes, too. An end that no program sees is
+//! Where programs on tracepoints can be preempted (7.0 and newer), threads that wait for a CPU can preempt both
+//! programs on it at the same time. There a sock_ops program reports state changes, too. An end that no program sees is
 //! found by a pass, with everything up to the change to CLOSE.
 
 use aya_ebpf::{
@@ -38,15 +38,15 @@ use crate::{
     maps, reader, socket, store,
 };
 
-/// Which of the two programs on a tracepoint this is. The programs do the same if they run twice for an event; the
-/// second one returns early if the first one has just done it.
+/// Which of the two programs on a tracepoint this is. Handling an event twice does no harm, but the second program
+/// returns early if the first one has just handled it.
 #[derive(Clone, Copy)]
 enum Place {
     First,
     Second,
 }
 
-/// Stands for the end among the states that are the events of [`once`].
+/// Stands for a socket's end among the TCP states in the events of [`once`].
 const DESTROYED: u32 = 0;
 
 #[btf_tracepoint(function = "inet_sock_set_state")]
@@ -72,20 +72,21 @@ fn traced(ctx: &BtfTracePointContext, place: Place) -> Option<()> {
         tcp_state::SYN_RECV if old == tcp_state::LISTEN => once(place, sock, new, || note_listener(sock.tcp()?)),
         _ if old == tcp_state::SYN_RECV => once(place, sock, new, || count_accepted(sock.tcp()?)),
         _ => {
-            // What is left there can be of a connection long ago, and an interrupt must not find it.
-            *maps::handled()? = 0;
+            // The word may still name an event of a connection that is long gone; a program in an interrupt must not
+            // take it for its own.
+            *maps::last_handled_event()? = 0;
             None
         }
     }
 }
 
 /// Runs `handle` unless this is the second program and the first one has handled the event. The word that says so is
-/// cleared before the first program begins: the programs of an interrupt, of which the first one does not run then,
-/// find no event there, or one of another socket.
+/// cleared before the first program begins: if an interrupt comes, the first program does not run in it, and the second
+/// one finds no event in the word, or one of another socket.
 #[inline(always)]
 fn once(place: Place, sock: Sock, new: u32, handle: impl FnOnce() -> Option<()>) -> Option<()> {
     let event = (sock.address() as u64) << 8 | new as u64;
-    let handled = maps::handled()?;
+    let handled = maps::last_handled_event()?;
     let before = *handled;
     *handled = 0;
     kernel::barrier();
@@ -100,9 +101,8 @@ fn once(place: Place, sock: Sock, new: u32, handle: impl FnOnce() -> Option<()>)
     None
 }
 
-/// Handles a change of a socket's state. Each program that reports the change does the same, and what is counted is
-/// marked in the state, so that it is counted once. How to get the TCP socket and the cookie depends on the kind of
-/// program.
+/// Handles a change of a socket's state. Each program that reports the change does the same; what was counted is marked
+/// in the state, so that it is counted once. How to get the TCP socket and the cookie depends on the kind of program.
 #[inline(always)]
 fn change(
     sock: Sock,
@@ -119,8 +119,8 @@ fn change(
     }
 }
 
-/// connect() and listen() run in the process that owns the socket. A socket may connect again after a disconnect, so
-/// what was counted for it then ends.
+/// connect() and listen() run in the process that owns the socket. A socket may connect again after a disconnect: what
+/// was counted for it before then ends.
 #[inline(always)]
 fn open(tcp: TcpSock, new: u32, cookie: impl FnOnce() -> u64) -> Option<()> {
     let mut state = socket::known_or_new(tcp, cookie)?;
@@ -129,17 +129,17 @@ fn open(tcp: TcpSock, new: u32, cookie: impl FnOnce() -> u64) -> Option<()> {
     }
     if new == tcp_state::SYN_SENT {
         count_opened(state);
-        // A socket that listens for MPTCP accepts plain connections, too.
+        // Only here: a socket that listens for MPTCP also accepts plain connections, so it is watched.
         if tcp.is_mptcp() {
             return None;
         }
     }
     let opened = if new == tcp_state::SYN_SENT { SOCKET_ACTIVE } else { SOCKET_LISTENS };
-    // Another of the programs has already handled this change.
+    // Another program has already handled this change.
     if state.flags & !(SOCKET_PORT_CHOSEN | SOCKET_OPENED) == opened {
         return None;
     }
-    // A socket that was never bound gets its port just after this event, from the kernel.
+    // A socket that was never bound gets its port from the kernel just after this event.
     let chosen = new == tcp_state::LISTEN && socket::is_port_chosen(tcp.sock().port_chosen(), tcp.ports().0);
     socket::event(state, |state| {
         state.flags = opened | (chosen as u32 * SOCKET_PORT_CHOSEN) | (state.flags & SOCKET_OPENED);
@@ -153,7 +153,7 @@ fn open(tcp: TcpSock, new: u32, cookie: impl FnOnce() -> u64) -> Option<()> {
     None
 }
 
-/// Counts a connection that starts to open, to be shown next to the kernel's own count.
+/// Counts a connection that starts to open; the count is shown next to the kernel's own.
 #[inline(always)]
 fn count_opened(state: &mut SocketState) {
     if state.flags & SOCKET_OPENED == 0 {
@@ -165,7 +165,7 @@ fn count_opened(state: &mut SocketState) {
 /// Counts an accepted connection that is not established and never will be.
 #[inline(always)]
 fn count_accepted(tcp: TcpSock) -> Option<()> {
-    // It has no state unless data of the handshake (TFO) was read.
+    // It has no state unless data in its handshake (TFO) was read.
     match socket::known(tcp.sock()) {
         Some(state) => count_opened(state),
         None => maps::count_connection(CONNECTIONS_OPENED),
@@ -173,8 +173,8 @@ fn count_accepted(tcp: TcpSock) -> Option<()> {
     None
 }
 
-/// A connection was just copied from the listening socket that accepts it. On the same CPU and before any other
-/// connection is accepted there, it becomes established, unless data of the handshake (TFO) have opened it before.
+/// A connection was just copied from the listening socket that accepts it. It becomes established on the same CPU,
+/// before any other connection is accepted there, unless data in its handshake (TFO) has opened it earlier.
 #[inline(always)]
 fn note_listener(tcp: TcpSock) -> Option<()> {
     let listener = tcp.original();
@@ -208,7 +208,7 @@ fn establish(tcp: TcpSock, old: u32, cookie: impl FnOnce() -> u64) -> Option<()>
     let listener = listener.filter(|listener| listener.connection == tcp.address());
     if state.flags & opened == 0 {
         let chosen = listener.as_ref().is_some_and(|listener| listener.port_chosen != 0);
-        // Data in the SYN are here already, those that come with the ACK are not.
+        // Data in the SYN has already arrived, data that comes with the ACK has not.
         let in_syn = (tcp.bytes_received() != 0) as u32;
         let with_ack = (tcp.data_segments() > in_syn) as u32;
         let is_new = (state.last_ns == 0) as u32;
@@ -217,27 +217,27 @@ fn establish(tcp: TcpSock, old: u32, cookie: impl FnOnce() -> u64) -> Option<()>
             fold::count_handshake(&mut state.counters, with_ack + in_syn * is_new);
         });
     }
-    // It is already set if another of the programs was first, or if data of the handshake (TFO) was read before the
-    // handshake was complete.
+    // Not 0 if another program was first, or if data in the handshake (TFO) was read before the handshake was complete.
     if state.last_ns == 0 {
         socket::start_counting(state, tcp, kernel::now_ns(), true, listener.as_deref());
     }
-    // The next connection at this address may have another one.
+    // The next connection at this address may have another listener.
     if let Some(listener) = listener {
         listener.connection = 0;
     }
     None
 }
 
-/// A connection closes: what it has received is folded while the socket still has it, because a disconnect takes it
-/// away. A socket that its owner has not closed can still be read or connect again.
+/// A connection closes: what it has received is folded while the socket still has it, because a disconnect clears it. A
+/// socket that its owner has not closed can still be read or connect again.
 #[inline(always)]
 fn close(sock: Sock, tcp: TcpSock, old: u32) -> Option<()> {
     if old == tcp_state::SYN_RECV {
         count_accepted(tcp);
     }
     let state = socket::known(tcp.sock())?;
-    // connect() changes to SYN_SENT before it looks for a port, and finds none if all are taken.
+    // connect() changes to SYN_SENT before it looks for a port, and fails without sending anything if all ports are
+    // taken.
     if old == tcp_state::SYN_SENT && state.flags & SOCKET_OPENED != 0 && !tcp.has_sent() {
         maps::count_connection(CONNECTIONS_UNSENT);
     }
@@ -249,31 +249,32 @@ fn close(sock: Sock, tcp: TcpSock, old: u32) -> Option<()> {
     None
 }
 
-/// Folds what the socket shows now; for the `last` time if nothing can come after it.
+/// Folds what the socket shows now. `last`: nothing can come after it.
 #[inline(always)]
 fn settle(state: &mut SocketState, tcp: TcpSock, last: bool) {
     let mut seen = socket::sample(state, tcp);
-    // A disconnect (by connect(), or of a connection that nobody has accepted when its listener is closed) drops what
-    // is unread, moves `copied_seq` as a read would, and sets this counter to zero.
+    // A disconnect (by connect(), or of a connection that nobody has accepted when its listener is closed) drops unread
+    // data, moves `copied_seq` as a read would, and sets `bytes_received` to zero.
     if tcp.bytes_received() == 0 {
         seen.copied_seq = state.copied_seq;
     }
-    // Its code is so long that the compiler would make a function of it for each program to call.
+    // Not `socket::event`: from a closure with this much code, the compiler would make a function that each program
+    // calls, which the verifier does not accept.
     socket::begin_event(state);
     socket::fold(state, &seen, Trigger::Event, || Path::NONE);
     if last {
-        causes::settle(state, seen.now_ns, true);
+        causes::settle_open_round(state, seen.now_ns, true);
         state.flags |= SOCKET_SETTLED;
     }
     socket::end_event(state);
 }
 
-/// Reports the same changes as a sock_ops program, just before the tracepoint fires. The kernel runs a program of this
-/// kind even while another instance of it is preempted.
+/// A sock_ops program that reports the same changes, just before the tracepoint fires. The kernel runs such a program
+/// even while another instance of it is preempted.
 #[sock_ops]
 pub fn sock_ops(ctx: SockOpsContext) -> u32 {
     handle_sock_ops(&ctx);
-    // `reply` is unchanged, so what other programs have set there stands.
+    // `reply` is unchanged, so the value that other programs have set stays.
     1
 }
 
@@ -325,7 +326,7 @@ fn destroyed(place: Place, tcp: TcpSock) -> Option<()> {
         return end(state, tcp);
     }
     // A socket that has received data but was never seen. The second program cannot always tell such a socket from one
-    // that the first has just ended: an interrupt in between clears the word.
+    // that the first program has just ended, because an interrupt in between clears the word.
     if matches!(place, Place::First) && setting!(trace) == TRACE_NONE && tcp.data_received() != 0 && !tcp.is_mptcp() {
         let state = socket::known_or_new(tcp, || tcp.sock().cookie())?;
         socket::start_late(state, tcp);
@@ -339,7 +340,7 @@ fn end(state: &'static mut SocketState, tcp: TcpSock) -> Option<()> {
     if state.last_ns == 0 && tcp.data_received() != 0 && !tcp.is_mptcp() {
         socket::start_late(state, tcp);
     }
-    // Otherwise it was never established, or is a listening socket: nothing was counted.
+    // If `last_ns` is 0, the connection was never established, or the socket listens: nothing was counted.
     if state.last_ns != 0 && state.flags & SOCKET_SETTLED == 0 {
         settle(state, tcp, true);
     }

@@ -15,7 +15,7 @@ use tcpmon_common::{
 
 use crate::{
     kernel::{Sock, Task, TcpSock, setting},
-    maps, reader, socket, store, timeslice,
+    maps, reader, socket, store, trace,
 };
 
 #[btf_tracepoint(function = "tcp_rcv_space_adjust")]
@@ -29,7 +29,7 @@ fn read(ctx: &BtfTracePointContext) -> Option<()> {
     let tcp = Sock::argument::<{ SOCK.position }>(ctx).established_tcp()?;
     let mut state = socket::watched(tcp)?;
     let queue_start = state.copied_seq;
-    // MSG_PEEK gets here, too, but advances nothing.
+    // MSG_PEEK also gets here, but advances nothing.
     if queue_start == tcp.copied_seq() {
         return None;
     }
@@ -42,10 +42,10 @@ fn read(ctx: &BtfTracePointContext) -> Option<()> {
     let mut has_slot = false;
     if let Some(task) = reader_of(tcp) {
         let same_reader = state.reader_tid == task.tid();
-        causes::place(state, seen.now_ns, task.run_delay_ns(), same_reader);
+        causes::attribute_read(state, seen.now_ns, task.run_delay_ns(), same_reader);
         if setting!(trace) == TRACE_TIMESLICES {
-            // A round of a slow sender can last for minutes, and no pass decides it.
-            causes::settle(state, seen.now_ns, false);
+            // A round of a slow sender can last for minutes, and in a trace no pass settles it.
+            causes::settle_open_round(state, seen.now_ns, false);
         }
         if !reader::is_still(state, task)
             && let Some(new) = store::at(change_reader(state.index, read_bytes, seen.rmem, seen.rcvbuf, seen.now_ns))
@@ -57,7 +57,7 @@ fn read(ctx: &BtfTracePointContext) -> Option<()> {
     if has_slot {
         state.counters.timeslice_read_bytes += read_bytes as u64;
     } else {
-        // What others read is not reported by a traced reader.
+        // What other readers read is not reported by a traced reader.
         state.reported_seq = state.copied_seq;
     }
     socket::end_event(state);
@@ -65,14 +65,14 @@ fn read(ctx: &BtfTracePointContext) -> Option<()> {
         return None;
     }
     if setting!(trace) != TRACE_NONE {
-        timeslice::read(previous, state, tcp, queue_start, read_bytes)
+        trace::read(previous, state, tcp, queue_start, read_bytes)
     } else {
         reader::select_service(state)
     }
 }
 
-/// Handles a read by another thread than the last one, or by the same thread under another name, within an event of the
-/// state with this index. Returns the index of the state with which the socket goes on, within an event.
+/// Handles a read by a different thread than the last one, or by the same thread under a new name, within an event of
+/// the state with this index. Returns the index of the state with which the socket goes on, also within an event.
 ///
 /// A function of its own: the verifier walks it once, not once for each way that leads to it.
 #[unsafe(no_mangle)]
@@ -87,22 +87,21 @@ extern "C" fn change_reader(index: u32, read_bytes: u32, rmem: u32, rcvbuf: u32,
         state = hand_over(state, now_ns, read_bytes);
     }
     let other = reader::take_over(state, task);
-    // This reader's timeslice started before it read the socket, so its activation found the queue that has held until
-    // now.
+    // This reader's timeslice started before it read the socket, so its activation found the queue as it was until now.
     if other && state.reader_slot != SLOT_NONE && setting!(timeslices) != 0 {
         fold::observe(&mut state.counters, FILL_ACTIVATION, rmem, rcvbuf);
     }
     state.index
 }
 
-/// Ends the state with what the previous process has read; what is read now is counted in a new one.
+/// Ends the state with what the previous process has read; what is read now is counted in a new state.
 #[inline(always)]
 fn hand_over(state: &'static mut SocketState, now_ns: u64, read_bytes: u32) -> &'static mut SocketState {
     let Some(new) = store::replace(state) else {
         maps::count_loss(Loss::HandedOver);
         return state;
     };
-    causes::settle(state, now_ns, false);
+    causes::settle_open_round(state, now_ns, false);
     socket::begin_event(new);
     socket::go_on(new, state);
     new.counters.read_bytes = read_bytes as u64;

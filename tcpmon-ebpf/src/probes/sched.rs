@@ -10,7 +10,7 @@ use tcpmon_common::{
 
 use crate::{
     kernel::{self, Task, setting},
-    maps, reader, timeslice,
+    maps, reader, trace,
 };
 
 /// `TASK_DEAD` of `include/linux/sched.h`: the thread never runs again.
@@ -58,7 +58,7 @@ fn deactivate(slot: u32, task: Task, next: Task, end: u32) -> Option<()> {
     }
 
     if setting!(trace) == TRACE_TIMESLICES {
-        timeslice::deactivate(slot, task, next, on_cpu_ns, run_queue_wait_ns, end);
+        trace::deactivate(slot, task, next, on_cpu_ns, run_queue_wait_ns, end);
     }
     if end == END_EXITED {
         reader::exit(slot);
@@ -85,7 +85,7 @@ fn activate(slot: u32) -> Option<()> {
     let reader = maps::reader(slot)?;
     reader.edges += 1 + (reader.edges & 1);
     if setting!(trace) == TRACE_TIMESLICES {
-        timeslice::activate(slot);
+        trace::activate(slot);
     }
     None
 }

@@ -1,10 +1,6 @@
 //! The lines as they are written: the field names here are the keys of the format, in its order.
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    net::{IpAddr, SocketAddr},
-};
+use std::{collections::BTreeMap, fmt, net::IpAddr};
 
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
@@ -13,7 +9,7 @@ use serde::{
 
 use crate::{
     header::{Clocks, FORMAT, FORMAT_VERSION, Filter, TraceHeader},
-    record::{AddressFamily, Comm, Limited, Queue, TimesliceEnd, TimesliceRecord, Waited},
+    record::{AddressFamily, Comm, TimesliceEnd, TimesliceRecord},
     total::{SocketTotal, ThreadTotal},
     trailer::{EndReason, Trailer},
 };
@@ -146,285 +142,151 @@ impl From<TrailerLine> for Trailer {
     }
 }
 
-/// A record.
-#[derive(Serialize, Deserialize)]
-pub struct TimesliceLine {
-    #[serde(rename = "type", skip_deserializing)]
-    kind: &'static str,
-    activated_ns: u64,
-    deactivated_ns: u64,
-    cpu: u32,
-    tid: u32,
-    tgid: u32,
-    comm: Comm,
-    cookie: Cookie,
-    family: AddressFamily,
-    local_address: IpAddr,
-    local_port: u16,
-    remote_address: IpAddr,
-    remote_port: u16,
-    netns: u32,
-    end: TimesliceEnd,
-    partial: bool,
-    handed_over: bool,
-    closed: bool,
-    sleep_ns: u64,
-    wait_ns: u64,
-    on_cpu_ns: u64,
-    arrived_off_cpu_bytes: u64,
-    arrived_on_cpu_bytes: u64,
-    read_bytes: u64,
-    activation_queued_bytes: u32,
-    activation_rmem_bytes: u32,
-    activation_rcvbuf_bytes: u32,
-    activation_backlog_bytes: u32,
-    activation_window_bytes: u32,
-    deactivation_queued_bytes: u32,
-    deactivation_rmem_bytes: u32,
-    deactivation_rcvbuf_bytes: u32,
-    deactivation_backlog_bytes: u32,
-    deactivation_window_bytes: u32,
-    rcv_rtt_us: u32,
-    rcv_ssthresh_bytes: u32,
-    window_clamp_bytes: u32,
-    // Not in the traces of the first version that had the format.
-    #[serde(default)]
-    limited_upstream_ns: u64,
-    #[serde(default)]
-    limited_application_ns: u64,
-    #[serde(default)]
-    limited_scheduler_ns: u64,
-    #[serde(default)]
-    limited_window_ns: u64,
-    #[serde(default)]
-    limited_memory_ns: u64,
-    #[serde(default)]
-    waited_application_byte_us: u64,
-    #[serde(default)]
-    waited_scheduler_byte_us: u64,
-    #[serde(default)]
-    preempted_by_tid: u32,
-    #[serde(default)]
-    preempted_by: Comm,
-}
-
-impl From<&TimesliceRecord> for TimesliceLine {
-    fn from(record: &TimesliceRecord) -> Self {
-        Self {
-            kind: TIMESLICE,
-            activated_ns: record.activated_ns,
-            deactivated_ns: record.deactivated_ns,
-            cpu: record.cpu,
-            tid: record.tid,
-            tgid: record.tgid,
-            comm: record.comm,
-            cookie: Cookie(record.cookie),
-            family: record.family,
-            local_address: record.local.ip(),
-            local_port: record.local.port(),
-            remote_address: record.remote.ip(),
-            remote_port: record.remote.port(),
-            netns: record.netns,
-            end: record.end,
-            partial: record.partial,
-            handed_over: record.handed_over,
-            closed: record.closed,
-            sleep_ns: record.sleep_ns,
-            wait_ns: record.wait_ns,
-            on_cpu_ns: record.on_cpu_ns,
-            arrived_off_cpu_bytes: record.arrived_off_cpu_bytes,
-            arrived_on_cpu_bytes: record.arrived_on_cpu_bytes,
-            read_bytes: record.read_bytes,
-            activation_queued_bytes: record.activation.queued_bytes,
-            activation_rmem_bytes: record.activation.rmem_bytes,
-            activation_rcvbuf_bytes: record.activation.rcvbuf_bytes,
-            activation_backlog_bytes: record.activation.backlog_bytes,
-            activation_window_bytes: record.activation.window_bytes,
-            deactivation_queued_bytes: record.deactivation.queued_bytes,
-            deactivation_rmem_bytes: record.deactivation.rmem_bytes,
-            deactivation_rcvbuf_bytes: record.deactivation.rcvbuf_bytes,
-            deactivation_backlog_bytes: record.deactivation.backlog_bytes,
-            deactivation_window_bytes: record.deactivation.window_bytes,
-            rcv_rtt_us: record.rcv_rtt_us,
-            rcv_ssthresh_bytes: record.rcv_ssthresh_bytes,
-            window_clamp_bytes: record.window_clamp_bytes,
-            limited_upstream_ns: record.limited.upstream_ns,
-            limited_application_ns: record.limited.application_ns,
-            limited_scheduler_ns: record.limited.scheduler_ns,
-            limited_window_ns: record.limited.window_ns,
-            limited_memory_ns: record.limited.memory_ns,
-            waited_application_byte_us: record.waited.application_byte_us,
-            waited_scheduler_byte_us: record.waited.scheduler_byte_us,
-            preempted_by_tid: record.preempted_by_tid,
-            preempted_by: record.preempted_by,
+/// Declares the line of a record: each key once, with its type and the place of its value in the record. A `default` is
+/// for keys that are not in the traces of the first version that had the format; what is computed (`=>`) is not read.
+macro_rules! line {
+    (
+        $(#[$attribute:meta])*
+        $line:ident of $record:ident, type $kind:ident;
+        $($key:ident: $type:ty = $place:tt $(, $default:ident)?;)*
+        $(=> $computed:ident: $computed_type:ty = $compute:expr;)*
+    ) => {
+        $(#[$attribute])*
+        #[derive(Serialize, Deserialize)]
+        pub struct $line {
+            #[serde(rename = "type", skip_deserializing)]
+            kind: &'static str,
+            $($(#[serde($default)])? $key: $type,)*
+            $(#[serde(skip_deserializing)] $computed: $computed_type,)*
         }
-    }
+
+        impl From<&$record> for $line {
+            fn from(record: &$record) -> Self {
+                Self {
+                    kind: $kind,
+                    $($key: value_of!(record, $place).into(),)*
+                    $($computed: $compute(record),)*
+                }
+            }
+        }
+
+        impl $line {
+            /// What the line says.
+            fn read(self) -> $record {
+                let mut record = $record::EMPTY;
+                $(set!(record, $place, self.$key.into());)*
+                record
+            }
+        }
+    };
 }
 
-impl TryFrom<TimesliceLine> for TimesliceRecord {
-    type Error = &'static str;
+/// The value at a place: `[a.b]`, or `[a.read(), a.write]` with the methods that read and write it.
+macro_rules! value_of {
+    ($record:ident, [$($place:ident).+]) => { $record.$($place).+ };
+    ($record:ident, [$from:ident.$read:ident(), $to:ident.$write:ident]) => { $record.$from.$read() };
+}
 
-    fn try_from(line: TimesliceLine) -> Result<Self, &'static str> {
-        let both_v4 = line.local_address.is_ipv4() && line.remote_address.is_ipv4();
-        if line.family == AddressFamily::V4 && !both_v4 {
+macro_rules! set {
+    ($record:ident, [$($place:ident).+], $value:expr) => { $record.$($place).+ = $value };
+    ($record:ident, [$from:ident.$read:ident(), $to:ident.$write:ident], $value:expr) => { $record.$to.$write($value) };
+}
+
+line! {
+    /// A timeslice.
+    TimesliceLine of TimesliceRecord, type TIMESLICE;
+    activated_ns: u64 = [activated_ns];
+    deactivated_ns: u64 = [deactivated_ns];
+    cpu: u32 = [cpu];
+    tid: u32 = [tid];
+    tgid: u32 = [tgid];
+    comm: Comm = [comm];
+    cookie: Cookie = [cookie];
+    family: AddressFamily = [family];
+    local_address: IpAddr = [local.ip(), local.set_ip];
+    local_port: u16 = [local.port(), local.set_port];
+    remote_address: IpAddr = [remote.ip(), remote.set_ip];
+    remote_port: u16 = [remote.port(), remote.set_port];
+    netns: u32 = [netns];
+    end: TimesliceEnd = [end];
+    partial: bool = [partial];
+    handed_over: bool = [handed_over];
+    closed: bool = [closed];
+    sleep_ns: u64 = [sleep_ns];
+    wait_ns: u64 = [wait_ns];
+    on_cpu_ns: u64 = [on_cpu_ns];
+    arrived_off_cpu_bytes: u64 = [arrived_off_cpu_bytes];
+    arrived_on_cpu_bytes: u64 = [arrived_on_cpu_bytes];
+    read_bytes: u64 = [read_bytes];
+    activation_queued_bytes: u32 = [activation.queued_bytes];
+    activation_rmem_bytes: u32 = [activation.rmem_bytes];
+    activation_rcvbuf_bytes: u32 = [activation.rcvbuf_bytes];
+    activation_backlog_bytes: u32 = [activation.backlog_bytes];
+    activation_window_bytes: u32 = [activation.window_bytes];
+    deactivation_queued_bytes: u32 = [deactivation.queued_bytes];
+    deactivation_rmem_bytes: u32 = [deactivation.rmem_bytes];
+    deactivation_rcvbuf_bytes: u32 = [deactivation.rcvbuf_bytes];
+    deactivation_backlog_bytes: u32 = [deactivation.backlog_bytes];
+    deactivation_window_bytes: u32 = [deactivation.window_bytes];
+    rcv_rtt_us: u32 = [rcv_rtt_us];
+    rcv_ssthresh_bytes: u32 = [rcv_ssthresh_bytes];
+    window_clamp_bytes: u32 = [window_clamp_bytes];
+    limited_upstream_ns: u64 = [limited.upstream_ns], default;
+    limited_application_ns: u64 = [limited.application_ns], default;
+    limited_scheduler_ns: u64 = [limited.scheduler_ns], default;
+    limited_window_ns: u64 = [limited.window_ns], default;
+    limited_memory_ns: u64 = [limited.memory_ns], default;
+    waited_application_byte_us: u64 = [waited.application_byte_us], default;
+    waited_scheduler_byte_us: u64 = [waited.scheduler_byte_us], default;
+    preempted_by_tid: u32 = [preempted_by_tid], default;
+    preempted_by: Comm = [preempted_by], default;
+}
+
+impl TimesliceLine {
+    /// The record, if its addresses are those of its family.
+    pub fn record(self) -> Result<TimesliceRecord, &'static str> {
+        let record = self.read();
+        let both_v4 = record.local.is_ipv4() && record.remote.is_ipv4();
+        if record.family == AddressFamily::V4 && !both_v4 {
             return Err("an IPv6 address in a record of family 4");
         }
-        Ok(Self {
-            activated_ns: line.activated_ns,
-            deactivated_ns: line.deactivated_ns,
-            cpu: line.cpu,
-            tid: line.tid,
-            tgid: line.tgid,
-            comm: line.comm,
-            cookie: line.cookie.0,
-            family: line.family,
-            local: SocketAddr::new(line.local_address, line.local_port),
-            remote: SocketAddr::new(line.remote_address, line.remote_port),
-            netns: line.netns,
-            end: line.end,
-            partial: line.partial,
-            handed_over: line.handed_over,
-            closed: line.closed,
-            sleep_ns: line.sleep_ns,
-            wait_ns: line.wait_ns,
-            on_cpu_ns: line.on_cpu_ns,
-            arrived_off_cpu_bytes: line.arrived_off_cpu_bytes,
-            arrived_on_cpu_bytes: line.arrived_on_cpu_bytes,
-            read_bytes: line.read_bytes,
-            activation: Queue {
-                queued_bytes: line.activation_queued_bytes,
-                rmem_bytes: line.activation_rmem_bytes,
-                rcvbuf_bytes: line.activation_rcvbuf_bytes,
-                backlog_bytes: line.activation_backlog_bytes,
-                window_bytes: line.activation_window_bytes,
-            },
-            deactivation: Queue {
-                queued_bytes: line.deactivation_queued_bytes,
-                rmem_bytes: line.deactivation_rmem_bytes,
-                rcvbuf_bytes: line.deactivation_rcvbuf_bytes,
-                backlog_bytes: line.deactivation_backlog_bytes,
-                window_bytes: line.deactivation_window_bytes,
-            },
-            rcv_rtt_us: line.rcv_rtt_us,
-            rcv_ssthresh_bytes: line.rcv_ssthresh_bytes,
-            window_clamp_bytes: line.window_clamp_bytes,
-            limited: Limited {
-                upstream_ns: line.limited_upstream_ns,
-                application_ns: line.limited_application_ns,
-                scheduler_ns: line.limited_scheduler_ns,
-                window_ns: line.limited_window_ns,
-                memory_ns: line.limited_memory_ns,
-            },
-            waited: Waited {
-                application_byte_us: line.waited_application_byte_us,
-                scheduler_byte_us: line.waited_scheduler_byte_us,
-            },
-            preempted_by_tid: line.preempted_by_tid,
-            preempted_by: line.preempted_by,
-        })
+        Ok(record)
     }
 }
 
-/// Totals of a socket.
-#[derive(Serialize, Deserialize)]
-pub struct SocketLine {
-    #[serde(rename = "type", skip_deserializing)]
-    kind: &'static str,
-    at_ns: u64,
-    cookie: Cookie,
-    family: AddressFamily,
-    local_address: IpAddr,
-    local_port: u16,
-    remote_address: IpAddr,
-    remote_port: u16,
-    netns: u32,
-    tid: u32,
-    tgid: u32,
-    comm: Comm,
-    closed: bool,
-    received_bytes: u64,
-    read_bytes: u64,
-    timeslices_read_bytes: u64,
-    zero_window_ns: u64,
-    #[serde(default)]
-    limited_upstream_ns: u64,
-    #[serde(default)]
-    limited_application_ns: u64,
-    #[serde(default)]
-    limited_scheduler_ns: u64,
-    #[serde(default)]
-    limited_window_ns: u64,
-    #[serde(default)]
-    limited_memory_ns: u64,
-    #[serde(default)]
-    waited_application_byte_us: u64,
-    #[serde(default)]
-    waited_scheduler_byte_us: u64,
-    #[serde(skip_deserializing)]
-    timeslices_complete: bool,
+line! {
+    /// Totals of a socket.
+    SocketLine of SocketTotal, type SOCKET;
+    at_ns: u64 = [at_ns];
+    cookie: Cookie = [cookie];
+    family: AddressFamily = [family];
+    local_address: IpAddr = [local.ip(), local.set_ip];
+    local_port: u16 = [local.port(), local.set_port];
+    remote_address: IpAddr = [remote.ip(), remote.set_ip];
+    remote_port: u16 = [remote.port(), remote.set_port];
+    netns: u32 = [netns];
+    tid: u32 = [tid];
+    tgid: u32 = [tgid];
+    comm: Comm = [comm];
+    closed: bool = [closed];
+    received_bytes: u64 = [received_bytes];
+    read_bytes: u64 = [read_bytes];
+    timeslices_read_bytes: u64 = [timeslices_read_bytes];
+    zero_window_ns: u64 = [zero_window_ns];
+    limited_upstream_ns: u64 = [limited.upstream_ns], default;
+    limited_application_ns: u64 = [limited.application_ns], default;
+    limited_scheduler_ns: u64 = [limited.scheduler_ns], default;
+    limited_window_ns: u64 = [limited.window_ns], default;
+    limited_memory_ns: u64 = [limited.memory_ns], default;
+    waited_application_byte_us: u64 = [waited.application_byte_us], default;
+    waited_scheduler_byte_us: u64 = [waited.scheduler_byte_us], default;
+    => timeslices_complete: bool = |total: &SocketTotal| total.timeslices_read_bytes == total.read_bytes;
 }
 
-impl From<&SocketTotal> for SocketLine {
-    fn from(total: &SocketTotal) -> Self {
-        Self {
-            kind: SOCKET,
-            at_ns: total.at_ns,
-            cookie: Cookie(total.cookie),
-            family: total.family,
-            local_address: total.local.ip(),
-            local_port: total.local.port(),
-            remote_address: total.remote.ip(),
-            remote_port: total.remote.port(),
-            netns: total.netns,
-            tid: total.tid,
-            tgid: total.tgid,
-            comm: total.comm,
-            closed: total.closed,
-            received_bytes: total.received_bytes,
-            read_bytes: total.read_bytes,
-            timeslices_read_bytes: total.timeslices_read_bytes,
-            zero_window_ns: total.zero_window_ns,
-            limited_upstream_ns: total.limited.upstream_ns,
-            limited_application_ns: total.limited.application_ns,
-            limited_scheduler_ns: total.limited.scheduler_ns,
-            limited_window_ns: total.limited.window_ns,
-            limited_memory_ns: total.limited.memory_ns,
-            waited_application_byte_us: total.waited.application_byte_us,
-            waited_scheduler_byte_us: total.waited.scheduler_byte_us,
-            timeslices_complete: total.timeslices_read_bytes == total.read_bytes,
-        }
-    }
-}
-
-impl From<SocketLine> for SocketTotal {
-    fn from(line: SocketLine) -> Self {
-        Self {
-            at_ns: line.at_ns,
-            cookie: line.cookie.0,
-            family: line.family,
-            local: SocketAddr::new(line.local_address, line.local_port),
-            remote: SocketAddr::new(line.remote_address, line.remote_port),
-            netns: line.netns,
-            tid: line.tid,
-            tgid: line.tgid,
-            comm: line.comm,
-            closed: line.closed,
-            received_bytes: line.received_bytes,
-            read_bytes: line.read_bytes,
-            timeslices_read_bytes: line.timeslices_read_bytes,
-            zero_window_ns: line.zero_window_ns,
-            limited: Limited {
-                upstream_ns: line.limited_upstream_ns,
-                application_ns: line.limited_application_ns,
-                scheduler_ns: line.limited_scheduler_ns,
-                window_ns: line.limited_window_ns,
-                memory_ns: line.limited_memory_ns,
-            },
-            waited: Waited {
-                application_byte_us: line.waited_application_byte_us,
-                scheduler_byte_us: line.waited_scheduler_byte_us,
-            },
-        }
+impl SocketLine {
+    /// The totals.
+    pub fn total(self) -> SocketTotal {
+        self.read()
     }
 }
 
@@ -445,6 +307,18 @@ impl<'t> From<&'t ThreadTotal> for ThreadLine<'t> {
 
 /// A socket's cookie in hexadecimal, as `ss -e` shows it after `sk:`.
 struct Cookie(u64);
+
+impl From<u64> for Cookie {
+    fn from(cookie: u64) -> Self {
+        Self(cookie)
+    }
+}
+
+impl From<Cookie> for u64 {
+    fn from(cookie: Cookie) -> Self {
+        cookie.0
+    }
+}
 
 impl Serialize for Cookie {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {

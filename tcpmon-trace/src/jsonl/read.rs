@@ -1,6 +1,6 @@
 //! Reads a trace from JSON Lines.
 
-use std::io::{BufRead, Read};
+use std::io::{BufRead, ErrorKind, Read};
 
 use serde::de::DeserializeOwned;
 
@@ -110,12 +110,12 @@ impl<R: BufRead> JsonLinesReader<R> {
     }
 }
 
-/// The header in such a line.
+/// Parses a line with a header.
 pub(crate) fn header_of(text: &str) -> Result<TraceHeader, ReadError> {
     header(&Line::of(text))
 }
 
-/// The totals in such a line; `None` if they are of something unknown.
+/// Parses a line with totals; `None` if they are of an unknown type.
 pub(crate) fn total_of(text: &str) -> Result<Option<Item>, ReadError> {
     let line = Line::of(text);
     let bad = |reason| ReadError::NotATrace { offset: 0, reason };
@@ -127,7 +127,7 @@ pub(crate) fn total_of(text: &str) -> Result<Option<Item>, ReadError> {
     }
 }
 
-/// The trailer in such a line.
+/// Parses a line with a trailer.
 pub(crate) fn trailer_of(text: &str) -> Result<Trailer, ReadError> {
     let line = Line::of(text);
     Ok(first(&line, line.parse::<TrailerLine>())?.into())
@@ -190,6 +190,8 @@ impl Line {
         self.bytes.clear();
         match input.take(LONGEST).read_until(b'\n', &mut self.bytes) {
             Ok(bytes) => Ok(bytes > 0),
+            // A compressed file that was cut: what it has up to there is in the line, as of any other.
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(!self.bytes.is_empty()),
             Err(source) => Err(ReadError::Io { offset: self.offset + self.bytes.len() as u64, source }),
         }
     }
@@ -204,14 +206,14 @@ impl Line {
     }
 
     fn content(&self) -> Result<Content, Bad> {
-        // Any other spelling is read, too, but more slowly.
+        // Any other spelling is also read, but more slowly.
         if self.bytes.starts_with(RECORD) {
             return self.record();
         }
         match self.parse::<LineType>()?.kind.as_str() {
             TIMESLICE => self.record(),
             TRAILER => Ok(Content::Trailer(self.parse::<TrailerLine>()?.into())),
-            SOCKET => Ok(total(Total::Socket(self.parse::<SocketLine>()?.into()))),
+            SOCKET => Ok(total(Total::Socket(self.parse::<SocketLine>()?.total()))),
             THREAD => Ok(total(Total::Thread(self.parse()?))),
             HEADER => Err(Bad { at: 0, reason: "a second header".into() }),
             _ => Ok(Content::Other),
@@ -219,7 +221,7 @@ impl Line {
     }
 
     fn record(&self) -> Result<Content, Bad> {
-        let record = TimesliceRecord::try_from(self.parse::<TimesliceLine>()?);
+        let record = self.parse::<TimesliceLine>()?.record();
         let record = record.map_err(|reason| Bad { at: 0, reason: reason.into() })?;
         Ok(Content::Item(Item::Timeslice(Box::new(record))))
     }
@@ -323,6 +325,25 @@ mod tests {
         let (records, trailer) = read(&file());
         assert_eq!(records, 2);
         assert!(trailer.expect("the file is whole").complete);
+    }
+
+    /// What a decompressor says at the end of a file that was cut.
+    struct CutOff;
+
+    impl Read for CutOff {
+        fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
+            Err(ErrorKind::UnexpectedEof.into())
+        }
+    }
+
+    #[test]
+    fn a_compressed_file_that_was_cut_is_one_up_to_there() {
+        let bytes = file();
+        let input = bytes[..bytes.len() - 20].chain(CutOff);
+        let mut reader = JsonLinesReader::new(std::io::BufReader::new(input)).expect("a header");
+        let error = reader.by_ref().find_map(Result::err).expect("it lacks a part of its trailer");
+        assert!(matches!(error, ReadError::Cut { records: 2, .. }), "{error:?}");
+        assert!(reader.next().is_none(), "it goes on after its end");
     }
 
     #[test]

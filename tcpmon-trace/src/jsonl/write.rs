@@ -17,7 +17,7 @@ use crate::{
 /// Bytes collected before they are written to the output.
 const BATCH: usize = 64 * 1024;
 
-/// How many line ends before the buffer are remembered: a trailer is shorter than that many lines.
+/// How many line ends before the buffer are remembered: a trailer is shorter than this many lines.
 const REMEMBERED: usize = 8;
 
 /// Writes a trace as JSON Lines, in batches of whole lines. When the output accepts no more, [`finish`](Self::finish)
@@ -27,9 +27,9 @@ pub struct JsonLinesWriter<O: Output> {
     output: O,
     /// Whole lines.
     buffer: Vec<u8>,
-    /// How much of the buffer the output has accepted.
+    /// Bytes of the buffer that the output has accepted.
     taken: usize,
-    /// How much the output had accepted before the buffer.
+    /// Bytes that the output had accepted before the buffer.
     before: u64,
     /// Where the last lines before the buffer end, in order, and whether they are records; the end of the header's line
     /// comes first.
@@ -38,7 +38,7 @@ pub struct JsonLinesWriter<O: Output> {
     records: u64,
     /// Records that were not accepted into the buffer.
     refused: u64,
-    /// The same of totals.
+    /// The same for totals.
     refused_totals: u64,
     /// See [`TraceWriter::failure`].
     failure: Option<io::Error>,
@@ -89,8 +89,8 @@ impl<O: Output> JsonLinesWriter<O> {
         Ok(())
     }
 
-    /// Cuts the output back to the end of a line, so far that the trailer fits into the space of the removed bytes, and
-    /// writes the trailer there. `error` is the reason for this.
+    /// Cuts the output back to the end of a line, far enough for the trailer to fit into the space of the removed
+    /// bytes, and writes the trailer there. `error` is the reason for this.
     fn finish_full(&mut self, ending: &Ending, error: io::Error) -> io::Result<Trailer> {
         let held = self.before + self.taken as u64;
         let mut ending = Ending { reason: EndReason::WriteError, ..ending.clone() };
@@ -121,7 +121,7 @@ impl<O: Output> JsonLinesWriter<O> {
         let records = self.records - dropped;
         let trailer = Trailer::new(&ending, records, self.refused + dropped);
         let line = trailer_line(&trailer)?;
-        // From here on, only the output's content counts.
+        // From here on, only the content of the output counts.
         self.buffer.clear();
         self.taken = 0;
         self.output.write_all(&line)?;
@@ -166,7 +166,7 @@ impl<O: Output> TraceWriter for JsonLinesWriter<O> {
         let trailer = Trailer::new(ending, self.records, self.refused);
         self.buffer = trailer_line(&trailer)?;
         if let Err(error) = self.drain() {
-            // The part of the trailer that the output has accepted is neither a line nor a record.
+            // A part of the trailer that the output has accepted is neither a line nor a record.
             self.buffer.truncate(self.taken);
             return self.finish_full(ending, error);
         }
@@ -238,7 +238,7 @@ mod tests {
         trailer::LOST_WRITE,
     };
 
-    /// Writes a trace of `records` records, with a flush after each `every`th, as far as the output accepts it.
+    /// Writes a trace of `records` records, with a flush after every `every` records, as far as the output accepts it.
     fn trace(output: impl Output, records: u64, every: u64) -> io::Result<Trailer> {
         let mut writer = JsonLinesWriter::new(output, &sample::header())?;
         for number in 1..=records {

@@ -33,7 +33,7 @@ enum ColumnValues {
     Text(Texts),
 }
 
-/// Texts, of which most are equal to others.
+/// Texts, most of which are equal to others.
 #[derive(Debug, Default)]
 struct Texts {
     rows: Vec<ByteArray>,
@@ -48,7 +48,7 @@ pub struct Columns {
 }
 
 impl Columns {
-    /// No rows, with the columns of such a record.
+    /// Columns for records like this one, without rows.
     pub fn new(header: &TraceHeader, record: &TimesliceRecord) -> Self {
         let mut columns = Vec::new();
         fields::each(header, record, |name, value| {
@@ -105,7 +105,7 @@ impl Columns {
         Ok(Arc::new(Type::group_type_builder("timeslice").with_fields(fields).build()?))
     }
 
-    /// How the columns are encoded that have hardly two equal values: a dictionary would only cost time.
+    /// The encodings of columns whose values are nearly all different: a dictionary would only cost time.
     pub fn encodings(&self) -> impl Iterator<Item = (ColumnPath, Encoding)> + '_ {
         let rising = self.columns.iter().filter(|column| {
             matches!(column.values, ColumnValues::Time(_))

@@ -1,4 +1,4 @@
-//! The footer of a Parquet file: what is where. Without it, nothing of the file can be read.
+//! The footer of a Parquet file, which says where everything is. Without it, nothing in the file can be read.
 
 use std::{
     fs::File,
@@ -13,7 +13,7 @@ use ::parquet::{
     schema::types::SchemaDescPtr,
 };
 
-/// What a Parquet file begins and ends with.
+/// The bytes at the beginning and the end of a Parquet file.
 pub const MAGIC: &[u8; 4] = b"PAR1";
 
 /// The length of the metadata comes before the last magic.
@@ -22,7 +22,7 @@ const LENGTH_AND_MAGIC: u64 = 8;
 /// How much of a cut file is searched at a time.
 const CHUNK: u64 = 1 << 20;
 
-/// The longest footer that is looked for in a cut file.
+/// The longest footer that is searched for in a cut file.
 const LONGEST: u64 = 1 << 30;
 
 /// The footer of a file with these row groups and this metadata.
@@ -35,8 +35,8 @@ pub fn encode(schema: &SchemaDescPtr, groups: &[RowGroupMetaData], metadata: Vec
     Ok(footer)
 }
 
-/// Where the last whole footer of a file ends. The writer puts one after a row group now and then, so a file
-/// that was cut has one in it.
+/// Where the last whole footer of a file ends. The writer puts a footer after a row group from time to time, so a file
+/// that was cut contains one.
 pub fn find_last(file: &File) -> io::Result<Option<u64>> {
     let mut end = file.metadata()?.len();
     while end > 0 {

@@ -34,7 +34,6 @@ use crate::{
     header::TraceHeader,
     input::{Item, TraceReader},
     jsonl::{ReadError, line::TimesliceLine, read},
-    record::TimesliceRecord,
     trailer::Trailer,
 };
 
@@ -45,15 +44,15 @@ const BATCH: usize = 1024;
 pub struct ParquetReader {
     /// The part of the file that is being read, up to its footer.
     part: FilePart,
-    /// The parts that come after it, if the file was cut: each has one row group.
+    /// The parts that come after it, if the file was cut: each part has one row group.
     parts: VecDeque<FilePart>,
     header: TraceHeader,
     trailer: Option<Trailer>,
     /// The next row group.
     group: usize,
-    /// The columns of the current one, with their names.
+    /// The columns of the current row group, with their names.
     columns: Vec<(String, ColumnCursor)>,
-    /// What has been decoded.
+    /// Items that have been decoded.
     items: VecDeque<Item>,
     /// Everything has been decoded.
     decoded: bool,
@@ -61,7 +60,7 @@ pub struct ParquetReader {
     ended: bool,
 }
 
-/// The file up to a footer, and what that says.
+/// The file up to a footer, and that footer.
 struct FilePart {
     file: Arc<Beginning>,
     metadata: ParquetMetaData,
@@ -81,7 +80,7 @@ impl FilePart {
     }
 }
 
-/// The bytes up to a footer.
+/// The bytes of the file up to a footer.
 struct Beginning {
     file: File,
     length: u64,
@@ -113,7 +112,7 @@ impl ChunkReader for Beginning {
 }
 
 impl ParquetReader {
-    /// Whether a file begins as Parquet does.
+    /// Whether a file begins like Parquet.
     pub fn is_parquet(begin: &[u8]) -> bool {
         begin.starts_with(footer::MAGIC)
     }
@@ -126,19 +125,18 @@ impl ParquetReader {
     fn open(file: File) -> std::result::Result<Self, ReadError> {
         let io = |source| ReadError::Io { offset: 0, source };
         let length = file.metadata().map_err(io)?.len();
+        let up_to = |end| FilePart::new(&file, end).map_err(bad);
+        let mut last = match up_to(length) {
+            Ok(whole) => Some(whole),
+            Err(_) => footer::find_last(&file).map_err(io)?.map(up_to).transpose()?,
+        };
         let mut parts = VecDeque::new();
-        match FilePart::new(&file, length) {
-            Ok(whole) => parts.push_front(whole),
-            Err(_) => {
-                let mut end = footer::find_last(&file).map_err(io)?;
-                while let Some(length) = end {
-                    let cut = FilePart::new(&file, length).map_err(bad)?;
-                    // Each is before the other, whatever a broken file says.
-                    let previous = cut.entry(metadata::PREVIOUS).and_then(|end| end.parse().ok());
-                    end = previous.filter(|end| *end < length);
-                    parts.push_front(cut);
-                }
-            }
+        while let Some(part) = last {
+            // Only the footer of a single row group has this entry: files of tcpmon 0.1 could end in one. Each footer
+            // must be before the next one, so that the loop ends even in a broken file.
+            let previous = part.entry(metadata::PREVIOUS).and_then(|end| end.parse().ok());
+            last = previous.filter(|end| *end < part.file.length).map(up_to).transpose()?;
+            parts.push_front(part);
         }
         let part = parts.pop_front().ok_or(ReadError::NoFooter)?;
         let header = part.entry(metadata::HEADER).ok_or_else(|| ReadError::NotATrace {
@@ -188,7 +186,7 @@ impl ParquetReader {
                 let cells = batch.iter().filter_map(|(name, batch)| Some((*name, batch.cell(row)?)));
                 let line = TimesliceLine::deserialize(MapDeserializer::<_, DeError>::new(cells));
                 let record = line.map_err(|error| error.to_string());
-                let record = record.and_then(|line| TimesliceRecord::try_from(line).map_err(str::to_owned));
+                let record = record.and_then(|line| line.record().map_err(str::to_owned));
                 let record = record.map_err(|reason| ReadError::Parquet { reason })?;
                 self.items.push_back(Item::Timeslice(Box::new(record)));
             }
@@ -240,7 +238,7 @@ impl TraceReader for ParquetReader {
     }
 }
 
-/// Reads with the library, which panics at some damaged files.
+/// Reads with the library, and turns its panics at some damaged files into errors.
 fn caught<T>(read: impl FnOnce() -> std::result::Result<T, ReadError>) -> std::result::Result<T, ReadError> {
     panic::catch_unwind(AssertUnwindSafe(read))
         .unwrap_or_else(|_| Err(ReadError::Parquet { reason: "its metadata or a page are damaged".into() }))
@@ -250,7 +248,7 @@ fn bad(error: ParquetError) -> ReadError {
     ReadError::Parquet { reason: error.to_string() }
 }
 
-/// A column of a type that some key has.
+/// A column of one of the types that keys have.
 enum ColumnCursor {
     Flags(ColumnReaderImpl<BoolType>),
     Small(ColumnReaderImpl<Int32Type>),
@@ -259,7 +257,7 @@ enum ColumnCursor {
 }
 
 impl ColumnCursor {
-    /// A reader of a row group's column; `None` if it is of another type.
+    /// A reader for a column of a row group; `None` if the column has another type.
     fn new(file: &Arc<Beginning>, column: &ColumnChunkMetaData, rows: usize) -> Result<Option<Self>> {
         let pages = Box::new(SerializedPageReader::new(Arc::clone(file), column, rows, None)?);
         let description = column.column_descr_ptr();
@@ -276,7 +274,7 @@ impl ColumnCursor {
     }
 }
 
-/// Some values of a column.
+/// A batch of values of a column.
 enum RowBatch {
     Flags(Vec<bool>),
     Small(Vec<i32>),

@@ -5,6 +5,7 @@ use std::{
     io::{self, Read as _, Seek as _, Write},
 };
 
+use ::parquet::file::metadata::ParquetMetaDataReader;
 use proptest::prelude::*;
 
 use super::{ParquetReader, ParquetWriter};
@@ -13,7 +14,7 @@ use crate::{
     trailer::{LOST_TOTAL, LOST_WRITE},
 };
 
-/// Rows of a row group, which the writer fixes.
+/// Maximum number of rows of a row group, which the writer fixes.
 const GROUP: usize = 65_536;
 
 fn file() -> File {
@@ -60,8 +61,18 @@ fn timeslices(records: &[TimesliceRecord]) -> Vec<Item> {
 
 /// Records that differ, and end 1 ms after each other.
 fn many(count: usize) -> Vec<TimesliceRecord> {
+    apart(count, 1_000_000)
+}
+
+/// Records in row groups of two: every second one ends five minutes after the one before.
+fn pairs(count: usize) -> Vec<TimesliceRecord> {
+    apart(count, 300_000_000_000)
+}
+
+/// Records that differ, and end this many nanoseconds after each other.
+fn apart(count: usize, apart_ns: u64) -> Vec<TimesliceRecord> {
     let record = |number: usize| TimesliceRecord {
-        deactivated_ns: sample::record().deactivated_ns + number as u64 * 1_000_000,
+        deactivated_ns: sample::record().deactivated_ns + number as u64 * apart_ns,
         read_bytes: number as u64,
         cookie: number as u64 % 7,
         ..sample::record()
@@ -100,11 +111,11 @@ fn a_trace_of_several_row_groups_is_read_in_its_order() {
 
 #[test]
 fn a_row_group_ends_after_five_minutes() {
-    let records = many(600_000);
+    // Ten a second.
+    let records = apart(6_000, 100_000_000);
     let file = file();
     let mut writer = ParquetWriter::new(Stream(&file), &sample::header()).expect("there is room");
-    // Ten records a second.
-    for record in records.iter().step_by(100) {
+    for record in &records {
         writer.record(record).expect("there is room");
     }
     drop(writer);
@@ -115,21 +126,53 @@ fn a_row_group_ends_after_five_minutes() {
 
 #[test]
 fn a_file_that_was_cut_is_read_up_to_its_last_footer() {
-    let records = many(3 * GROUP);
+    let records = pairs(6);
     let file = file();
     write(&file, &records, &[]);
-    let whole = file.metadata().expect("it is there").len();
+    let mut bytes = Vec::new();
+    (&file).read_to_end(&mut bytes).expect("it can be read");
     // Footers follow the row groups.
-    for (part, least) in [(0.99, 2), (0.7, 2), (0.4, 1)] {
-        let length = (whole as f64 * part) as u64;
-        file.set_len(length).expect("it is writable");
-        let (items, error) = read(file.try_clone().expect("a descriptor"));
-        assert!(items.len() >= least * GROUP, "{} of {part}", items.len());
-        assert!(items == timeslices(&records[..items.len()]));
-        assert!(matches!(error, Err(ReadError::CutParquet { records }) if records == items.len() as u64), "{error:?}");
+    let footers =
+        bytes.windows(8).enumerate().filter(|(_, bytes)| *bytes == b"PAR1\0\0\0\0").map(|(at, _)| at as u64 + 4);
+    let footers: Vec<_> = footers.collect();
+    assert_eq!(footers.len(), 3);
+    for (before, end) in footers.into_iter().enumerate() {
+        for (length, groups) in [(end + 100, before + 1), (end, before + 1), (end - 1, before)] {
+            let file = file.try_clone().expect("a descriptor");
+            file.set_len(length).expect("it is writable");
+            (&file).rewind().and_then(|()| (&file).write_all(&bytes[..length as usize])).expect("it is writable");
+            let (items, error) = read(file);
+            assert!(items == timeslices(&records[..2 * groups]), "{} of {length} bytes", items.len());
+            match error {
+                Err(ReadError::CutParquet { records }) => assert_eq!(records, items.len() as u64),
+                Err(ReadError::NoFooter) => assert_eq!(groups, 0),
+                other => panic!("{length}: {other:?}"),
+            }
+        }
     }
-    file.set_len(1000).expect("it is writable");
-    assert!(matches!(ParquetReader::new(file), Err(ReadError::NoFooter)));
+}
+
+#[test]
+fn a_trace_that_was_killed_between_two_row_groups_has_all_of_them_and_is_a_file_of_no_other_program() {
+    let records = pairs(5);
+    let file = file();
+    let mut writer = ParquetWriter::new(Stream(&file), &sample::header()).expect("there is room");
+    for record in &records {
+        writer.record(record).expect("there is room");
+    }
+    drop(writer);
+    let all_groups_are_read = || {
+        let (items, error) = read(file.try_clone().expect("a descriptor"));
+        assert!(items == timeslices(&records[..4]), "{}", items.len());
+        assert!(matches!(error, Err(ReadError::CutParquet { .. })), "{error:?}");
+    };
+    all_groups_are_read();
+    let by_others = || ParquetMetaDataReader::new().parse_and_finish(&file);
+    by_others().expect_err("it does not end in a footer");
+    // As tcpmon 0.1 wrote it: others see one of the row groups.
+    file.set_len(file.metadata().expect("it is there").len() - 4).expect("it is writable");
+    assert_eq!(by_others().expect("it ends in a footer").file_metadata().num_rows(), 2);
+    all_groups_are_read();
 }
 
 #[test]
@@ -171,58 +214,13 @@ impl Output for Disk {
     }
 }
 
-#[test]
-fn a_full_disk_still_gets_its_footer_and_the_loss_is_in_it() {
-    let records = many(3 * GROUP);
-    let whole = file();
-    write(&whole, &records, &[]);
-    let whole = whole.metadata().expect("it is there").len();
-    for part in [0.2, 0.5, 0.9, 0.99] {
-        let file = file();
-        let disk = Disk { file: file.try_clone().expect("a descriptor"), room: (whole as f64 * part) as u64 };
-        let mut writer = ParquetWriter::new(disk, &sample::header()).expect("there is room");
-        let failed = records.iter().filter(|record| writer.record(record).is_err()).count();
-        let trailer = writer.finish(&sample::ending()).expect("a footer fits");
-        drop(writer);
-        assert_eq!(failed > 0, part < 0.95, "{part}");
-        assert_eq!(trailer.records + trailer.lost[LOST_WRITE], records.len() as u64, "{part}");
-        // The last row group fits once its own footer is gone.
-        assert_eq!(trailer.complete, part > 0.95, "{part}: {trailer:?}");
-        assert!(trailer.records.is_multiple_of(GROUP as u64), "{part}: {trailer:?}");
-        let (items, read) = read(file);
-        assert!(items == timeslices(&records[..trailer.records as usize]), "{part}");
-        assert_eq!(read.expect("it is whole"), trailer);
-    }
-}
-
-#[test]
-fn a_full_disk_costs_totals_before_it_costs_records() {
-    let (records, totals) = (many(3 * GROUP), vec![Total::Thread(sample::thread_total()); 5_000]);
-    let whole = file();
-    write(&whole, &records, &[]);
-    let file = file();
-    let room = whole.metadata().expect("it is there").len();
-    let disk = Disk { file: file.try_clone().expect("a descriptor"), room };
-    let mut writer = ParquetWriter::new(disk, &sample::header()).expect("there is room");
-    records.iter().for_each(|record| writer.record(record).expect("there is room"));
-    totals.iter().for_each(|total| writer.total(total).expect("it is kept"));
-    let trailer = writer.finish(&sample::ending()).expect("a footer fits");
-    drop(writer);
-    assert_eq!((trailer.records, trailer.lost[LOST_TOTAL]), (records.len() as u64, totals.len() as u64));
-    assert!(!trailer.complete);
-    let (items, read) = read(file);
-    assert!(items == timeslices(&records));
-    assert_eq!(read.expect("it is whole"), trailer);
-}
-
-/// What has become of a small trace on a disk with this much room: the bytes of the file, or `None` without room for a
-/// footer, when there is no trace and the error says so.
-fn written_with(room: u64, totals: u64) -> Option<Vec<u8>> {
-    let records = many(3);
+/// Writes a small trace to a disk with this much room: returns the bytes of the file, or `None` if there is no room for
+/// a footer, in which case there is no trace and the error says so.
+fn written_with(room: u64, records: &[TimesliceRecord], totals: u64) -> Option<Vec<u8>> {
     let file = file();
     let disk = Disk { file: file.try_clone().expect("a descriptor"), room };
     let mut writer = ParquetWriter::new(disk, &sample::header()).ok()?;
-    for record in &records {
+    for record in records {
         let _ = writer.record(record);
     }
     (0..totals).for_each(|_| writer.total(&Total::Thread(sample::thread_total())).expect("it is kept"));
@@ -246,36 +244,49 @@ fn written_with(room: u64, totals: u64) -> Option<Vec<u8>> {
 
 #[test]
 fn the_trace_can_be_read_at_whichever_byte_the_disk_is_full() {
-    // No trace, one without records, the whole one.
-    assert_eq!(outcomes(0), 3);
-    // Also one with all records and without totals.
-    assert_eq!(outcomes(50), 4);
+    // Three outcomes: no trace, one without records, the whole one.
+    assert_eq!(outcomes(&many(3), 0), 3);
+    // One more outcome: all records, but no totals.
+    assert_eq!(outcomes(&many(3), 50), 4);
+    // With three row groups: no trace, none to three of them, and the last one with its own footer, too.
+    assert_eq!(outcomes(&pairs(6), 0), 6);
+    assert_eq!(outcomes(&pairs(6), 50), 7);
 }
 
-/// How many different outcomes there are with any room, the last of which is the whole trace.
-fn outcomes(totals: u64) -> usize {
-    const STEP: u64 = 16;
-    let written_with = |room| written_with(room, totals);
+/// Number of different outcomes over all sizes of the disk; the last one is the whole trace.
+fn outcomes(records: &[TimesliceRecord], totals: u64) -> usize {
+    const STEP: u64 = 211;
+    let written_with = |room| written_with(room, records, totals);
     let whole = written_with(u64::MAX).expect("there is room");
     let length = whole.len() as u64;
-    let mut outcomes = vec![None];
-    for room in (0..=length).step_by(STEP as usize) {
-        let after = written_with((room + STEP).min(length));
-        if outcomes.last() != Some(&after) {
-            // More room keeps no less: where nothing changes over a step, nothing does within it.
-            for between in room..(room + STEP).min(length) {
-                let outcome = written_with(between);
-                if outcomes.last() != Some(&outcome) {
-                    outcomes.push(outcome);
-                }
-            }
-            if outcomes.last() != Some(&after) {
-                outcomes.push(after);
-            }
-        }
+    let rooms = (0..length).step_by(STEP as usize).chain([length]);
+    let mut steps = rooms.map(|room| (room, written_with(room)));
+    let mut last = steps.next().expect("a disk without room");
+    let mut outcomes = 1;
+    for step in steps {
+        outcomes += changes(&written_with, &last, &step);
+        last = step;
     }
-    assert_eq!(outcomes.last(), Some(&Some(whole)));
-    outcomes.len()
+    assert_eq!(last.1, Some(whole));
+    outcomes
+}
+
+/// Number of changes of the outcome from one size of the disk to another. More room never keeps less, so if both have
+/// the same outcome, there is no other between them.
+fn changes(
+    written_with: &impl Fn(u64) -> Option<Vec<u8>>,
+    from: &(u64, Option<Vec<u8>>),
+    to: &(u64, Option<Vec<u8>>),
+) -> usize {
+    if from.1 == to.1 {
+        return 0;
+    }
+    if to.0 - from.0 == 1 {
+        return 1;
+    }
+    let room = u64::midpoint(from.0, to.0);
+    let middle = (room, written_with(room));
+    changes(written_with, from, &middle) + changes(written_with, &middle, to)
 }
 
 #[test]

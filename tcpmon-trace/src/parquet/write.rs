@@ -28,14 +28,20 @@ use crate::{
 /// Rows of a row group.
 const GROUP_ROWS: usize = 65_536;
 
-/// A row group is ended early if its timeslices ended that far apart: rows in memory are lost if the trace is killed.
+/// A row group is ended early if its timeslices ended this far apart, because rows in memory are lost if the trace is
+/// killed.
 const GROUP_NS: u64 = 300_000_000_000;
 
-/// Totals that are kept in memory for the end of the file. Readers take all of them in when they open a file.
+/// Maximum number of totals that are kept in memory for the end of the file: readers load all of them when they open a
+/// file.
 const KEPT_TOTALS: usize = 100_000;
 
-/// Writes a trace as Parquet: a row group when enough rows are there, and what is said of the trace as a whole into the
-/// footer at the end. Each row group is also followed by a footer of its own, which other programs pass over, so that a
+/// Follows the footer of a single row group. If a trace is killed then, its file does not end in a footer: other
+/// programs would show that row group as the whole trace.
+const NO_END: [u8; 4] = [0; 4];
+
+/// Writes a trace as Parquet: a row group whenever there are enough rows, and at the end the data about the trace as a
+/// whole, in the footer. Each row group is also followed by a footer of its own, which other programs skip, so that a
 /// file that was cut can be [read](super::ParquetReader) up to the last of them.
 ///
 /// When the output accepts no more, [`finish`](Self::finish) cuts it back to the end of a row group, so that there is
@@ -67,7 +73,7 @@ pub struct ParquetWriter<O: Output + Send> {
 struct Sink<O> {
     output: O,
     accepted: u64,
-    /// What comes from above is thrown away.
+    /// Whether everything that is written is discarded.
     closed: bool,
 }
 
@@ -143,15 +149,16 @@ impl<O: Output + Send> ParquetWriter<O> {
         Ok(())
     }
 
-    /// Writes a footer of the last row group. After an error, nothing is lost but the output.
+    /// Writes a footer for the last row group. After an error, the output accepts no more, but nothing else is lost.
     fn write_own_footer(&mut self) -> io::Result<()> {
         let mut all = vec![entry(metadata::HEADER, &header_line(&self.header)?)];
         all.extend(self.last_footer.map(|end| entry(metadata::PREVIOUS, end.to_string().as_bytes())));
         let groups = self.file.flushed_row_groups();
         let footer = self.encode(&groups[groups.len().saturating_sub(1)..], all)?;
         let written = self.append(&footer);
-        self.failed |= written.is_err();
         self.last_footer = Some(self.file.inner().accepted);
+        let written = written.and_then(|()| self.append(&NO_END));
+        self.failed |= written.is_err();
         written
     }
 
@@ -174,14 +181,14 @@ impl<O: Output + Send> ParquetWriter<O> {
         self.file.flush()
     }
 
-    /// Cuts the output back to the end of a row group, so far that the footer fits into the space of the removed bytes,
-    /// and writes the footer there. The totals go first: they can be computed from the records, more or less, and not
-    /// the reverse.
+    /// Cuts the output back to the end of a row group, far enough for the footer to fit into the space of the removed
+    /// bytes, and writes the footer there. The totals are dropped first: they can be computed from the records, more or
+    /// less, but the records cannot be computed from the totals.
     ///
     /// # Errors
     /// That of the output, or if it holds too little even for a footer: then it stays as it is.
     fn finish_full(&mut self, ending: &Ending) -> io::Result<Trailer> {
-        // The file also knows the last group if that was closed and not accepted.
+        // The list also contains the last group if it was closed but not accepted.
         let mut groups = self.file.flushed_row_groups().to_vec();
         groups.truncate(self.ends.len());
         let held = self.file.inner().accepted;
@@ -264,7 +271,7 @@ impl<O: Output + Send> TraceWriter for ParquetWriter<O> {
         }
         match self.finish_full(&ending) {
             Ok(trailer) => {
-                // Without the footers between, everything may fit.
+                // Without the footers in between, everything may fit.
                 self.failure = error.filter(|_| trailer.reason == EndReason::WriteError);
                 Ok(trailer)
             }
@@ -285,7 +292,7 @@ impl<O: Output + Send> TraceWriter for ParquetWriter<O> {
     }
 }
 
-/// Lines as a value of the metadata.
+/// Lines as an entry of the metadata.
 fn entry(key: &str, lines: &[u8]) -> KeyValue {
     KeyValue::new(key.into(), String::from_utf8_lossy(lines).into_owned())
 }

@@ -5,7 +5,7 @@ mod write;
 
 pub use write::PerfettoWriter;
 
-/// The numbers of records that the ends of a trace tell.
+/// The numbers of records that the ends of the traces in a file state.
 #[cfg(test)]
 pub(crate) fn records_at_end(bytes: &[u8]) -> Vec<u64> {
     use message::{Annotated, PacketList};

@@ -24,7 +24,7 @@ use crate::{
     trailer::{Ending, Trailer},
 };
 
-/// Of the only sequence of packets.
+/// Id of the only sequence of packets.
 const SEQUENCE: u32 = 1;
 
 /// A track.
@@ -38,7 +38,7 @@ enum Track {
     Thread { tgid: u32, tid: u32 },
     /// A thread's timeslices for one of its sockets.
     ThreadSocket { tid: u32, cookie: u64 },
-    /// A socket: what is below it.
+    /// A socket, above its other tracks.
     Socket { cookie: u64 },
     /// What limited a socket.
     Limit { cookie: u64 },
@@ -63,7 +63,8 @@ pub struct PerfettoWriter<O: Output> {
     tracks: Tracks,
 }
 
-/// Tracks that are remembered, 100 bytes each: those used last. Another one is described again, with the same id.
+/// Maximum number of tracks that are remembered, 100 bytes each: those that were used last. A forgotten track is
+/// described again, with the same id.
 const KNOWN: NonZeroUsize = NonZeroUsize::new(if cfg!(test) { 64 } else { 200_000 }).expect("not 0");
 
 /// What is known of a track.
@@ -125,7 +126,7 @@ impl Tracks {
         Self { known: LruCache::new(KNOWN), packets: Vec::new() }
     }
 
-    /// A track; it is described first if it is not known. A parent must be known.
+    /// A track, which is described first if it is not known. Its parent must be known.
     fn get(&mut self, track: Track, describe: impl FnOnce() -> TrackDescriptor) -> &mut KnownTrack {
         let packets = &mut self.packets;
         self.known.get_or_insert_mut(track, || {
@@ -139,7 +140,8 @@ impl Tracks {
         self.get(track, describe).id
     }
 
-    /// The track of a process or a thread, which is described again by another name; returns that which it had.
+    /// The id of the track of a process or a thread, and its former name if it has a new one: the track is then
+    /// described again.
     fn named(&mut self, track: Track, comm: &Comm, describe: impl Fn() -> TrackDescriptor) -> (u64, Option<Comm>) {
         let known = self.get(track, &describe);
         let (id, before) = (known.id, known.comm.replace(*comm).filter(|before| before != comm));
@@ -185,8 +187,8 @@ impl Tracks {
         });
     }
 
-    /// Slices of a track must not overlap: this one starts when the last one has ended, at the earliest. If it ended
-    /// before that (records of two CPUs come in any order), it is an event without a duration.
+    /// Slices of a track must not overlap, so this one starts at the earliest when the last one has ended. If it ended
+    /// before that (records of two CPUs come in any order), it becomes an event without a duration.
     fn slice(&mut self, track: Track, (begin, end): (u64, u64), name: &str, about: Vec<DebugAnnotation>) {
         let Some(known) = self.known.get_mut(&track) else {
             return;
@@ -229,7 +231,7 @@ impl Tracks {
     fn record(&mut self, record: &TimesliceRecord) {
         let TimesliceRecord { tgid, tid, cookie, activated_ns, deactivated_ns, .. } = *record;
         let thread = self.thread(tgid, tid, &record.comm, activated_ns);
-        // All records of a timeslice end with it.
+        // All records of a timeslice have the same end.
         let track = Track::Thread { tgid, tid };
         if self.known.peek(&track).is_some_and(|known| known.end_ns != deactivated_ns) {
             let mut about = vec![text("end", record.end.name()), integer("cpu", record.cpu.into())];
@@ -305,7 +307,7 @@ impl Tracks {
         }
     }
 
-    /// The packets that have come together, as bytes.
+    /// The packets that have been collected, as bytes.
     fn take(&mut self) -> Vec<u8> {
         PacketList { packet: std::mem::take(&mut self.packets) }.encode_to_vec()
     }
@@ -350,7 +352,7 @@ impl<O: Output> TraceWriter for PerfettoWriter<O> {
     }
 }
 
-/// What describes the track of this id.
+/// The packet that describes the track with this id.
 fn description(id: u64, descriptor: TrackDescriptor) -> TracePacket {
     TracePacket {
         trusted_packet_sequence_id: Some(SEQUENCE),
@@ -397,7 +399,7 @@ mod tests {
             assert!(tracks.known.len() <= KNOWN.get());
         }
         let [first, .., last] = described.as_slice() else { panic!("two at least") };
-        // The process and the thread are known, all of the socket is described again.
+        // The process and the thread are known; everything about the socket is described again.
         assert_eq!(first[2..], *last);
     }
 }

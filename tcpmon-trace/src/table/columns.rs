@@ -76,7 +76,7 @@ impl Lines {
         self.end();
     }
 
-    /// Adds a value after a space, cut to the width; returns its width after that.
+    /// Adds a value after a space, cut to the width; returns the width that it takes.
     fn column(&mut self, width: usize, value: impl Display) -> usize {
         if self.text.len() > self.line {
             self.text.push(' ');

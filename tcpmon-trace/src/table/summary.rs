@@ -28,7 +28,7 @@ pub fn write(summary: &Summary, lines: &mut Lines, trailer: &Trailer) {
     if !others.is_empty() {
         let sum = |of: fn(&SocketSummary) -> u64| others.iter().fold(0, |sum: u64, one| sum.saturating_add(of(one)));
         match others.last() {
-            // How many these are is not known.
+            // The number of these sockets is not known.
             Some(SocketSummary { ends: None, .. }) => lines.left(SOCKET, "all other sockets"),
             _ => lines.left(SOCKET, format_args!("{} other sockets", others.len())),
         }
@@ -39,7 +39,7 @@ pub fn write(summary: &Summary, lines: &mut Lines, trailer: &Trailer) {
     }
 }
 
-/// How much of a socket's bytes is in no timeslice.
+/// The share of a socket's bytes that is in no timeslice.
 enum Lost {
     Nothing,
     Unknown,
@@ -53,7 +53,7 @@ fn row(socket: &SocketSummary, lines: &mut Lines, lost: &Lost) {
     }
     lines.right(4, Bytes(socket.all_read_bytes()));
     lines.right(10, Rate { bytes: socket.all_read_bytes(), ns: socket.duration_ns() });
-    // What else timeslices would have had.
+    // Lost timeslices would have added to these values.
     let at_least = if matches!(lost, Lost::Nothing) { "" } else { ">" };
     if socket.records == 0 {
         lines.right(12, "-");
@@ -142,7 +142,7 @@ fn heading(lines: &mut Lines) {
     lines.end();
 }
 
-/// The cause that limited a socket for longest, and its share of the time that was decided.
+/// The cause that limited a socket for the longest time, and its share of the time for which the cause is known.
 struct LimitedBy([u64; 5]);
 
 impl std::fmt::Display for LimitedBy {

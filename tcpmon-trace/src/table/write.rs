@@ -57,7 +57,7 @@ pub struct TableWriter<W: Write> {
     rows: u64,
     /// Records that are still in memory.
     batch: Vec<TimesliceRecord>,
-    /// Timeslices of the batch before: what comes late of them has no times of its own.
+    /// Timeslices of the previous batch: records of them that come late are shown without times.
     shown: Vec<Slice>,
     /// Records that the output did not accept.
     refused: u64,
@@ -158,7 +158,7 @@ impl<W: Write> TableWriter<W> {
         }
     }
 
-    /// Makes lines of the batch and hands them over.
+    /// Formats the batch as lines and writes them to the output.
     fn hand_over(&mut self) -> io::Result<()> {
         let mut batch = mem::take(&mut self.batch);
         batch.sort_by_key(slice_of);
@@ -167,7 +167,7 @@ impl<W: Write> TableWriter<W> {
         let result = self.output.write_all(self.lines.as_bytes());
         let count = batch.len() as u64;
         if result.is_err() {
-            // How many of them were written is unknown, and writing them again could show them twice.
+            // It is not known how many of them were written, and writing them again could show them twice.
             self.records -= count;
             self.refused += count;
         }
@@ -262,7 +262,7 @@ fn socket(lines: &mut Lines, record: &TimesliceRecord) {
     bytes(lines, std::slice::from_ref(record));
 }
 
-/// The columns with bytes: sums over the sockets of a timeslice. How full several buffers are together says nothing.
+/// The columns with bytes: sums over the sockets of a timeslice. A common fill of several buffers would say nothing.
 fn bytes(lines: &mut Lines, records: &[TimesliceRecord]) {
     let sum = |of: fn(&TimesliceRecord) -> u64| {
         Bytes(records.iter().fold(0, |sum: u64, record| sum.saturating_add(of(record))))

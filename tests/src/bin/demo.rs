@@ -23,7 +23,7 @@ const TIME: Duration = Duration::from_secs(10);
 /// New groups are shown at zero for up to a minute, until all regular scrapers of the daemon have seen them.
 const SHOWN: Duration = Duration::from_secs(70);
 
-/// Name, what it does, bytes a second (`None`: all that the sender can), and CPU of each receiver.
+/// Name, what it does, bytes per second (`None`: as fast as the sender can), and CPU of each receiver.
 const RECEIVERS: [(&str, &str, Option<u64>, usize); 3] = [
     ("demo-keeps-up", "reads whatever comes, 50 MB/s", Some(50_000_000), 0),
     ("demo-slow", "sleeps 2 ms between reads of 64 KiB; the sender gives all it can", None, 0),

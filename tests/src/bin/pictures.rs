@@ -1,6 +1,6 @@
-//! `cargo xtask dashboards --pictures`: traffic of receivers that are limited by different causes, a daemon, and a
-//! Prometheus that scrapes it; then the command that is given, which draws what Prometheus knows. `PROMETHEUS` tells
-//! the command where Prometheus is.
+//! `cargo xtask dashboards --pictures`: runs traffic to receivers that are limited by different causes, a daemon, and a
+//! Prometheus that scrapes it. Then it runs the given command, which draws what Prometheus has; `PROMETHEUS` tells the
+//! command where Prometheus is.
 
 use std::{
     env, fs,
@@ -27,7 +27,7 @@ use tcpmon_tests::{
 /// How long the traffic runs before the pictures are made.
 const TIME: Duration = Duration::from_secs(100);
 
-/// The path of the receiver whose window is too small for it.
+/// One-way delay of the path to the receiver whose window is too small for it.
 const ONE_WAY: Duration = Duration::from_millis(20);
 
 fn main() -> ExitCode {
@@ -71,8 +71,8 @@ fn main() -> ExitCode {
     if drawn { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// SIGINT and SIGTERM as something to wait for. They would otherwise end this process at once, and what it has started
-/// would end with it, but Prometheus's data would stay.
+/// Lets the program wait for SIGINT and SIGTERM. Otherwise they would end this process and its children at once, and
+/// leave Prometheus's data behind.
 struct Interrupt(SignalFd);
 
 impl Interrupt {
@@ -83,14 +83,14 @@ impl Interrupt {
         SignalFd::new(&signals).map(Self)
     }
 
-    /// Whether one of them comes; it waits all the time if none does.
+    /// Whether one of them comes within this time; waits until one does.
     fn comes_within(&self, time: Duration) -> bool {
         let timeout = PollTimeout::try_from(time).expect("minutes fit");
         poll(&mut [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)], timeout) != Ok(0)
     }
 }
 
-/// A connection between two processes that end with the values returned.
+/// Starts a connection between two processes, which end when the returned values are dropped.
 fn start(
     lab: &Lab,
     name: &str,
@@ -102,7 +102,7 @@ fn start(
     (reader, sender)
 }
 
-/// The rules of `dashboards/`, at the speed of this Prometheus.
+/// The rules of `dashboards/`, sped up for this Prometheus.
 fn rule_file(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dashboards").join(name);
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));

@@ -46,7 +46,7 @@ impl RingOverrun {
         Self::of(BURST, 1_000)
     }
 
-    /// The same with bursts of so many datagrams, and so many milliseconds between them.
+    /// The same, with this many datagrams in a burst and this many milliseconds between bursts.
     #[track_caller]
     pub fn of(datagrams: u32, pause_ms: u64) -> Self {
         let lab = Lab::with(LabOptions { napi: true, ..LabOptions::default() });

@@ -1,4 +1,4 @@
-//! Sockets that no process holds any more and that cannot get rid of the data that they have to send.
+//! Orphaned sockets that cannot get rid of the data in their send queues.
 
 use crate::fault::DEADLINE;
 use crate::lab::Lab;

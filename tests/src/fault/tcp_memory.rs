@@ -34,7 +34,7 @@ impl TcpMemoryPressure {
     #[track_caller]
     pub fn new() -> Self {
         let lab = Lab::new();
-        // A reader that never reads gets no more than the default: 4 MiB for each connection.
+        // The buffer of a reader that never reads stays at the default: 4 MiB for each connection.
         lab.set_sysctl("net.ipv4.tcp_rmem", "4096\t4194304\t8388608");
         lab.set_sysctl("net.ipv4.tcp_wmem", "4096\t4194304\t8388608");
         let before = tcp_memory().pages;

@@ -6,14 +6,14 @@ use crate::Page;
 /// A reading of the counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuCounters {
-    /// Of each CPU that is online.
+    /// The softnet counters of each online CPU.
     pub softnet: Vec<Softnet>,
-    /// Of all CPUs together.
+    /// Context switches of all CPUs together.
     pub context_switches: u64,
 }
 
 impl CpuCounters {
-    /// Reads them.
+    /// Reads the counters.
     pub fn read() -> Self {
         Self { softnet: softnet(), context_switches: context_switches() }
     }

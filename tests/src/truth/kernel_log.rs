@@ -33,7 +33,7 @@ pub fn kernel_alarms() -> io::Result<Vec<String>> {
     }
 }
 
-/// The message of a record (`priority,sequence,time,flags;message`), if it is one of these.
+/// The message of a record (`priority,sequence,time,flags;message`), if it is an alarm.
 fn alarm(record: &str) -> Option<String> {
     let (_, message) = record.split_once(';')?;
     let message = message.lines().next()?;

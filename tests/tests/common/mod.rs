@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Helpers that the tests share.
 #![allow(dead_code, reason = "each claim uses a part of it")]
 
 use std::collections::{BTreeMap, BTreeSet};

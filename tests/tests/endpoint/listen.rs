@@ -1,9 +1,9 @@
 //! The addresses and sockets on which the endpoint listens.
 
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
-use tcpmon_tests::{Daemon, Namespace, tcpmon_binary};
+use tcpmon_tests::{Daemon, Killed, Namespace, tcpmon_binary};
 
 use crate::curl::{curl, is_a_page};
 
@@ -41,16 +41,6 @@ fn addresses_on_a_link_and_names_answer() {
     }
 }
 
-/// A daemon that was given its socket as by systemd. Killed when dropped.
-struct Activated(Child);
-
-impl Drop for Activated {
-    fn drop(&mut self) {
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
-}
-
 #[test]
 fn a_socket_of_systemd_is_served_and_nothing_else() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -59,12 +49,12 @@ fn a_socket_of_systemd_is_served_and_nothing_else() {
     let script = "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" daemon --web.systemd-socket";
     let mut command = Command::new("sh");
     command.args(["-c", script]).arg(tcpmon_binary()).stdin(Stdio::from(std::os::fd::OwnedFd::from(listener)));
-    let daemon = Activated(command.spawn().unwrap());
+    let daemon = Killed(command.spawn().unwrap());
     drop(command);
     is_a_page(&curl(Command::new("curl").arg(format!("http://{address}/metrics"))));
     let listening = Command::new("ss").args(["-Hltnp"]).output().expect("ss is installed by `cargo xtask test`");
     let listening = String::from_utf8_lossy(&listening.stdout).into_owned();
-    let own: Vec<_> = listening.lines().filter(|line| line.contains(&format!("pid={},", daemon.0.id()))).collect();
+    let own: Vec<_> = listening.lines().filter(|line| line.contains(&format!("pid={},", daemon.id()))).collect();
     assert!(own.len() == 1 && own[0].contains(&address.to_string()), "{own:?}");
 }
 

@@ -79,7 +79,8 @@ fn an_endless_header_is_cut_off() {
     assert!(!answer.contains("200 OK"), "{sent} kB were taken: {answer}");
     let url = format!("http://{}/metrics", daemon.address());
     scraped_promptly("a 10 MB header", || curl(Command::new("curl").arg(&url)));
-    assert!(tcpmon_tests::truth::own_rss_bytes(daemon.pid()) < 100_000_000);
+    let rss = tcpmon_tests::truth::own_rss_bytes(daemon.pid());
+    assert!(rss < 100_000_000, "{rss} bytes");
 }
 
 #[test]
@@ -149,8 +150,9 @@ fn fifty_clients_in_a_loop_cost_a_tenth_of_a_core_and_do_not_delay_a_scraper_bes
             let start = Instant::now();
             ask(address).expect("an answer");
             took.push(start.elapsed());
-            // Not in step with the samples, which come every 250 to 312 ms: a request in the moment when the others get
-            // their answers waits for the next one, and with the same pause the request after it would, too.
+            // Stay out of step with the samples, which come every 250 to 312 ms: a request at the moment when the
+            // others get their answers waits for the next sample, and with a constant pause so would the request after
+            // it.
             std::thread::sleep(Duration::from_millis(260 + took.len() as u64 * 97 % 250));
         }
         took.sort();
@@ -260,7 +262,8 @@ fn ten_thousand_groups_and_256_slow_clients_fit_in_100_mib() {
             eprintln!("{accept}, {coding}: {}", String::from_utf8_lossy(&output.stdout));
         }
     }
-    assert!(peak_own_rss_bytes(daemon.pid()) < 100 << 20);
+    let rss = peak_own_rss_bytes(daemon.pid());
+    assert!(rss < 100 << 20, "{rss} bytes");
 }
 
 struct End<'a>(&'a AtomicBool);

@@ -50,7 +50,7 @@ fn socket_memory_of_a_control_group_is_that_of_memory_stat_while_others_come_and
     fs::write(folder.join("cgroup.procs"), reader.pid().to_string()).expect("the reader can be moved");
     let sending = sender(&lab, &reader).bytes(QUEUED.into()).hold_open().spawn();
     eventually(DEADLINE, "all waits in the queue", || queued(&lab, &reader, QUEUED));
-    // The kernel adds up what its CPUs charged every two seconds.
+    // Every two seconds, the kernel sums up what its CPUs have charged.
     eventually(DEADLINE, "the kernel shows the charge", || (socket_memory(folder) >= f64::from(QUEUED)).then_some(()));
 
     let over = AtomicBool::new(false);

@@ -1,6 +1,7 @@
 //! The host's memory: tcpmon shows what the kernel's own files and its own trace show.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use tcpmon_tests::fault::TcpMemoryPressure;
@@ -23,7 +24,7 @@ const HELD_PAGES: u64 = 4_096;
 /// Maximum time for which the host is short of memory.
 const SHORT: Duration = Duration::from_secs(5);
 
-/// Longer than several of the kernel's ticks, in which it measures how long memory is short.
+/// Longer than several of the kernel's ticks, the unit in which it measures how long memory is short.
 const TICKS: Duration = Duration::from_millis(100);
 
 /// Connections whose data nobody reads, once they hold enough memory.
@@ -170,7 +171,10 @@ fn zones_are_those_of_zoneinfo_and_buddyinfo_whenever_they_hold_still() {
     let mut missing: BTreeSet<_> = truth::zones().into_keys().collect();
     assert_eq!(shown(&daemon.scrape()).into_keys().collect::<BTreeSet<_>>(), missing);
     // Memory changes all the time. A zone counts as checked once two samples around a metrics page agree; then all its
-    // values must match.
+    // values must match. Builds that run beside this test, at idle priority, would not let it hold still: they get
+    // nothing as long as all CPUs have something else to do.
+    let cpus = thread::available_parallelism().expect("the number of CPUs").get();
+    let _hogs: Vec<_> = (0..cpus).map(|cpu| Traffic::hog(cpu, 0)).collect();
     eventually(DEADLINE, "each zone holds still around a page, which shows it to the page and block", || {
         let before = truth::zones();
         let page = shown(&daemon.scrape());

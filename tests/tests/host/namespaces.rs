@@ -54,7 +54,7 @@ fn becomes(daemon: &Daemon, expected: f64) {
 
 #[test]
 fn what_namespaces_counted_before_tcpmon_makes_no_step_and_what_they_count_then_is_all_there() {
-    // More than one sample has time for.
+    // More namespaces than one sample has time for.
     let containers: Vec<Container> = (0..fewer(150, 20)).map(|_| Container::new()).collect();
     for container in &containers {
         receive(&container.end, 1000);
@@ -105,7 +105,7 @@ fn what_a_namespace_counted_before_tcpmon_makes_no_step_when_it_is_found_late() 
     let daemon = Daemon::start(&[]);
     assert_eq!(shown(&daemon.page()), 0.0);
     let old = Container::of(old);
-    // Of another one, so that the page that shows these is one for which both were looked for.
+    // Packets of a second namespace: a page that shows them was made after tcpmon had looked for both namespaces.
     let young = Container::new();
     receive(&young.end, 30);
     becomes(&daemon, 30.0);

@@ -1,13 +1,35 @@
 //! Output files that already exist, and disks that are full.
 
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
+use fastrand::Rng;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use tcpmon_tests::{Lab, Trace, Traffic, eventually, tcpmon_binary};
+use tcpmon_trace::{JsonLinesWriter, TimesliceRecord, TraceWriter as _, sample};
 
-use crate::common::{DEADLINE, sender};
+use crate::common::{DEADLINE, run, sender, tcpmon};
+
+/// Traces a process to a disk of this size until that is full, which must be said and be exit code 1. Returns what this
+/// program shows of the file.
+#[track_caller]
+fn filled(pid: u32, size: &str, format: &str, show: &str) -> String {
+    let directory = tempfile::tempdir().expect("a directory");
+    // A mount in its own mount namespace, which disappears with the shell; the file is read before that.
+    let script = format!(
+        "mount -t tmpfs -o size={size} none \"$1\" && \"$2\" trace --pid {pid} --duration 30s --format {format} \
+         --output \"$1/t.out\"; code=$?; {show} \"$1/t.out\"; exit $code"
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", &script, "sh"]).arg(directory.path()).arg(tcpmon_binary());
+    let output = command.output().expect("unshare can be started");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("t.out") && stderr.contains("No space left"), "{stderr}");
+    String::from_utf8(output.stdout).expect("text")
+}
 
 #[test]
 fn a_full_disk_is_said_and_is_exit_code_1() {
@@ -47,21 +69,8 @@ fn a_disk_that_fills_up_leaves_a_trailer_and_is_exit_code_1() {
     let lab = Lab::new();
     let reader = Traffic::reader(lab.receiver()).comm("fills").spawn();
     let sender = sender(&lab, &reader).rate(20_000_000).spawn();
-    let directory = tempfile::tempdir().unwrap();
-    // A mount in its own mount namespace, which disappears with the shell; the trailer is read before that.
-    let script = "mount -t tmpfs -o size=128k none \"$1\" && \"$2\" trace --pid \"$3\" --duration 30s \
-                  --output \"$1/t.jsonl\"; code=$?; tail -n 1 \"$1/t.jsonl\"; exit $code";
-    let output = Command::new("unshare")
-        .args(["--mount", "sh", "-c", script, "sh"])
-        .arg(directory.path())
-        .arg(tcpmon_binary())
-        .arg(reader.pid().to_string())
-        .output()
-        .unwrap();
-    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains("t.jsonl") && stderr.contains("No space left"), "{stderr}");
-    let trailer: Value = serde_json::from_str(stdout.trim()).unwrap();
+    let trailer = filled(reader.pid(), "128k", "jsonl", "tail -n 1");
+    let trailer: Value = serde_json::from_str(trailer.trim()).unwrap();
     assert_eq!((&trailer["type"], &trailer["reason"]), (&"trailer".into(), &"write_error".into()), "{trailer}");
     assert_eq!(trailer["complete"], false);
     sender.finish();
@@ -96,5 +105,92 @@ fn a_conversion_to_a_disk_that_is_too_small_is_exit_code_1_in_every_format() {
             let lost = trailer["lost"]["write"].as_u64().unwrap() + trailer["records"].as_u64().unwrap();
             assert_eq!((lost, &trailer["reason"]), (records as u64, &"write_error".into()), "{trailer}");
         }
+    }
+}
+
+#[test]
+fn a_table_ends_where_the_disk_is_full_and_is_exit_code_1() {
+    let lab = Lab::new();
+    let reader = Traffic::reader(lab.receiver()).comm("fills").spawn();
+    let sender = sender(&lab, &reader).rate(20_000_000).spawn();
+    let table = filled(reader.pid(), "16k", "table", "cat");
+    // What there was room for: rows, and no conclusion.
+    assert!(table.len() > 15_000 && table.starts_with("tcpmon ") && table.contains(" fills/"), "{table}");
+    assert!(!table.contains("ended by"), "{table}");
+    sender.finish();
+}
+
+/// Writes a trace of as many records, in which enough differs that a compressed one is large, too.
+fn write_large_trace(path: &Path, records: u64) {
+    let file = fs::File::create(path).expect("a file");
+    let mut writer = JsonLinesWriter::new(file, &sample::header()).expect("there is room");
+    let mut dice = Rng::with_seed(1);
+    let mut number = || dice.u64(..1 << 30);
+    for at in 0..records {
+        let record = sample::record();
+        let record = TimesliceRecord {
+            activated_ns: record.activated_ns + 1_000_000 * at,
+            deactivated_ns: record.deactivated_ns + 1_000_000 * at,
+            sleep_ns: number(),
+            wait_ns: number(),
+            on_cpu_ns: number(),
+            arrived_off_cpu_bytes: number(),
+            arrived_on_cpu_bytes: number(),
+            read_bytes: number(),
+            ..record
+        };
+        writer.record(&record).expect("there is room");
+    }
+    writer.finish(&sample::ending()).expect("there is room");
+}
+
+#[test]
+fn what_a_full_disk_has_of_a_compressed_trace_or_of_a_table_is_its_beginning_and_can_be_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let here = |name: &str| directory.path().join(name);
+    let (whole, disk) = (here("whole.jsonl"), here("disk"));
+    write_large_trace(&whole, 5_000);
+    fs::create_dir(&disk).unwrap();
+    // With enough room.
+    let converted = |name: &str, format: &str| {
+        let (code, said) = run(tcpmon(&["convert", "--format", format]).arg(&whole).arg(here(name)));
+        assert_eq!(code, Some(0), "{name}: {said}");
+        fs::read(here(name)).unwrap()
+    };
+    // What is on the disk in the end.
+    let cut = |name: &str, format: &str| {
+        let script = "mount -t tmpfs -o size=64k none \"$1\" && \"$2\" convert --format \"$5\" \"$3\" \"$1/$4\"; \
+                      code=$?; cat \"$1/$4\"; exit $code";
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", script, "sh"]).arg(&disk).arg(tcpmon_binary()).arg(&whole);
+        let output = command.args([name, format]).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{name}: {stderr}");
+        assert!(stderr.contains(name) && stderr.contains("No space left"), "{name}: {stderr}");
+        output.stdout
+    };
+
+    let (table, cut_table) = (converted("table", "table"), cut("table", "table"));
+    assert!(cut_table.len() > 60_000 && cut_table.len() < table.len(), "{} of {}", cut_table.len(), table.len());
+    assert!(table.starts_with(&cut_table));
+
+    let plain = converted("plain.jsonl", "jsonl");
+    let lines = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count();
+    for (name, program) in [("cut.jsonl.gz", "gzip"), ("cut.jsonl.zst", "zstd")] {
+        let file = here(name);
+        fs::write(&file, cut(name, "jsonl")).unwrap();
+        let output = Command::new(program).arg("-dc").arg(&file).output().expect(program);
+        let read = output.stdout;
+        assert!(!output.status.success(), "{program} does not say that the file is cut");
+        assert!(plain.starts_with(&read) && lines(&read) > 100 && read.len() < plain.len(), "{name}: {}", read.len());
+
+        let (code, said) = run(tcpmon(&["report"]).arg(&file));
+        assert_eq!(code, Some(0), "{name}: {said}");
+        let saved = here(&format!("{name}.saved.jsonl"));
+        let (code, said) = run(tcpmon(&["convert"]).arg(&file).arg(&saved));
+        let saved = fs::read(&saved).unwrap();
+        let counts = (lines(&saved), lines(&read));
+        assert!(code == Some(1) && said.contains(&format!("{} records", counts.0 - 1)), "{code:?} {said} {counts:?}");
+        assert!(plain.starts_with(&saved) && saved.ends_with(b"\n") && counts.0 + 1 >= counts.1, "{name}: {counts:?}");
     }
 }

@@ -4,14 +4,14 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use socket2::SockRef;
 use tcpmon_tests::traffic::{Between, Reader};
-use tcpmon_tests::{Daemon, Lab, LabOptions, Traffic, clock, eventually, free_port, truth};
+use tcpmon_tests::{Daemon, Killed, Lab, LabOptions, Traffic, clock, eventually, free_port, truth};
 use tempfile::TempDir;
 
 use super::common::{DEADLINE, run, sender, sleeps, tcpmon};
@@ -21,7 +21,7 @@ const PREFERRED: i32 = -10;
 
 /// A running recorder. Killed when dropped.
 struct Recorder {
-    child: Child,
+    child: Killed,
     directory: TempDir,
 }
 
@@ -39,12 +39,13 @@ impl Recorder {
         for trigger in triggers {
             command.args(["--trigger", trigger]);
         }
-        let child = command.stderr(Stdio::null()).spawn().expect("it starts");
+        let child = Killed(command.stderr(Stdio::null()).spawn().expect("it starts"));
         let recorder = Self { child, directory };
         eventually(DEADLINE, "the programs are attached", || {
             // Its last thread is the one that writes.
-            let threads = fs::read_dir(format!("/proc/{}/task", recorder.child.id())).map(Iterator::count);
-            threads.is_ok_and(|threads| threads >= 2)
+            let threads = fs::read_dir(format!("/proc/{}/task", recorder.child.id())).into_iter().flatten().flatten();
+            let mut names = threads.map(|thread| fs::read_to_string(thread.path().join("comm")));
+            names.any(|name| name.is_ok_and(|name| name == "writer\n"))
         });
         recorder
     }
@@ -64,14 +65,6 @@ impl Recorder {
             fs::read_to_string(&file).is_ok_and(|text| text.contains("\n{\"type\":\"trailer\""))
         });
         lines(&file)
-    }
-}
-
-impl Drop for Recorder {
-    fn drop(&mut self) {
-        // An error means that it has already ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -184,7 +177,7 @@ fn a_dropped_segment_is_found() {
     assert!(truth::tcp_counters(lab.receiver())["TCPRcvQDrop"] > 0, "the kernel counts it, too");
     let lines = recorder.whole(1);
     let trigger = lines[0]["trigger"].as_str().expect("a text");
-    // For want of memory, or beyond a window that shrank with the buffer.
+    // Because memory is short, or beyond a window that shrank with the buffer.
     let sockets = truth::sockets(lab.receiver());
     let mine = sockets.iter().find(|socket| socket.is_connection_to(any.1)).expect("it is open");
     let reasons = ["proto_mem", "tcp_invalid_end_sequence"];

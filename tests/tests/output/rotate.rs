@@ -1,6 +1,8 @@
 //! A trace in several files.
 
-use std::fs;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -8,7 +10,7 @@ use std::process::Stdio;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use tcpmon_tests::{Lab, Traffic, eventually};
+use tcpmon_tests::{Killed, Lab, Traffic, eventually};
 use tempfile::TempDir;
 
 use super::common::{DEADLINE, run, sender, tcpmon};
@@ -20,11 +22,21 @@ const NOBODY: u32 = 65_534;
 fn files(folder: &Path) -> Vec<(PathBuf, Vec<Value>)> {
     let mut found: Vec<_> = fs::read_dir(folder).expect("it is there").flatten().map(|file| file.path()).collect();
     found.sort();
-    let lines = |path: &PathBuf| {
-        let text = fs::read_to_string(path).expect("it is there");
-        text.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
-    };
-    found.into_iter().map(|path| (path.clone(), lines(&path))).collect()
+    let read = |path: &PathBuf| lines(&fs::read_to_string(path).expect("it is there"));
+    found.into_iter().map(|path| (path.clone(), read(&path))).collect()
+}
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
+}
+
+/// Opens the files in a folder that are not open yet: they can be read also after they have been removed.
+fn open_files(folder: &Path, open: &mut BTreeMap<PathBuf, File>) {
+    for path in fs::read_dir(folder).expect("it is there").flatten().map(|file| file.path()) {
+        if let Ok(file) = File::open(&path) {
+            open.entry(path).or_insert(file);
+        }
+    }
 }
 
 #[test]
@@ -36,7 +48,7 @@ fn the_files_of_a_trace_have_all_its_bytes_and_are_one_trace_to_the_report() {
     let reader = Traffic::reader(lab.receiver()).comm("rotated").paused().spawn();
     let path = directory.path().join("run.jsonl");
     let arguments = ["trace", "--pid", &reader.pid().to_string(), "--rotate", "200kB", "--output"];
-    let mut trace = tcpmon(&arguments).arg(&path).spawn().expect("it starts");
+    let mut trace = Killed(tcpmon(&arguments).arg(&path).spawn().expect("it starts"));
     let first = directory.path().join("run.0001.jsonl");
     eventually(DEADLINE, "the trace has begun", || fs::metadata(&first).is_ok_and(|file| file.len() > 0));
     reader.resume();
@@ -75,7 +87,7 @@ fn old_files_make_room_for_new_ones() {
     let reader = Traffic::reader(lab.receiver()).comm("rotated").until_exit().spawn();
     let path = directory.path().join("run.jsonl");
     let arguments = ["trace", "--pid", &reader.pid().to_string(), "--rotate", "100kB", "--keep", "2", "--output"];
-    let mut trace = tcpmon(&arguments).arg(&path).spawn().expect("it starts");
+    let mut trace = Killed(tcpmon(&arguments).arg(&path).spawn().expect("it starts"));
     let sending = sender(&lab, &reader).message(1000).rate(3_000_000).spawn();
     let fourth = directory.path().join("run.0004.jsonl");
     eventually(DEADLINE, "the fourth file", || fourth.exists());
@@ -89,6 +101,62 @@ fn old_files_make_room_for_new_ones() {
 }
 
 #[test]
+fn files_that_somebody_else_removes_take_nothing_with_them_but_their_own_records() {
+    let directory = TempDir::new().expect("a temporary directory");
+    let lab = Lab::new();
+    let reader = Traffic::reader(lab.receiver()).comm("rotated").paused().spawn();
+    let path = directory.path().join("run.jsonl");
+    let arguments = ["trace", "--pid", &reader.pid().to_string(), "--rotate", "100kB", "--keep", "3", "--output"];
+    let mut trace = Killed(tcpmon(&arguments).arg(&path).spawn().expect("it starts"));
+    let file = |number: u32| directory.path().join(format!("run.{number:04}.jsonl"));
+    eventually(DEADLINE, "the trace has begun", || fs::metadata(file(1)).is_ok_and(|file| file.len() > 0));
+    reader.resume();
+    // Each message wakes the reader, and a file has 256 records: so few at a time do not fill it before the next look.
+    let sending = sender(&lab, &reader).message(1000).rate(2_000_000).paused().spawn();
+    let mut open = BTreeMap::new();
+    let mut send_until = |last: u32| {
+        eventually(DEADLINE, "one more file", || {
+            sending.send(50_000);
+            open_files(directory.path(), &mut open);
+            open.contains_key(&file(last))
+        });
+    };
+    send_until(3);
+    // One that is full, and the one that is being written.
+    let removed = [file(2), file(3)];
+    removed.iter().for_each(|path| fs::remove_file(path).expect("it is there"));
+    assert!(!file(4).exists(), "the third file was full before it was removed");
+    // The first of the four that are there then is removed by the trace itself.
+    send_until(6);
+    sending.finish();
+    let bytes = reader.wait().bytes;
+    kill(Pid::from_raw(trace.id() as i32), Signal::SIGINT).expect("it runs");
+    assert!(trace.wait().expect("it ends").success());
+    open_files(directory.path(), &mut open);
+
+    let kept = files(directory.path());
+    assert!(kept.len() == 3 && kept[0].0 >= file(4), "{:?}", kept.iter().map(|(path, _)| path).collect::<Vec<_>>());
+    for (path, lines) in &kept {
+        let records = lines.iter().filter(|line| line["type"] == "timeslice").count();
+        let trailer = lines.last().expect("lines");
+        assert!(records > 0 && trailer["records"] == records, "{path:?} has {records}: {trailer}");
+    }
+    // With what was in the others, nothing is missing.
+    assert!(removed.iter().all(|path| open.contains_key(path)));
+    let mut read_bytes = 0;
+    for (path, mut file) in open {
+        let mut text = String::new();
+        file.read_to_string(&mut text).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+        let records = lines(&text).into_iter().filter(|line| line["type"] == "timeslice");
+        read_bytes += records.filter_map(|record| record["read_bytes"].as_u64()).sum::<u64>();
+    }
+    assert_eq!(read_bytes, bytes);
+    let report = tcpmon(&["report", "--merge", "--format", "json"]).args(kept.iter().map(|(path, _)| path)).output();
+    let report = report.expect("it can be started");
+    assert!(report.status.success(), "{}", String::from_utf8_lossy(&report.stderr));
+}
+
+#[test]
 fn a_file_that_cannot_be_created_ends_the_trace_and_loses_no_other() {
     let directory = TempDir::new().expect("a temporary directory");
     let lab = Lab::new();
@@ -96,16 +164,15 @@ fn a_file_that_cannot_be_created_ends_the_trace_and_loses_no_other() {
     let path = directory.path().join("run.jsonl");
     let arguments = ["trace", "--pid", &reader.pid().to_string(), "--rotate", "100kB", "--output"];
     let mut command = tcpmon(&arguments);
-    let trace = command.arg(&path).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut trace = Killed(command.arg(&path).stderr(Stdio::piped()).spawn().expect("it starts"));
     let first = directory.path().join("run.0001.jsonl");
     eventually(DEADLINE, "the trace has begun", || fs::metadata(&first).is_ok_and(|file| file.len() > 0));
     // Somebody else creates the third file meanwhile.
     let third = directory.path().join("run.0003.jsonl");
     fs::write(&third, "{}\n").expect("it can be written");
     let sending = sender(&lab, &reader).message(1000).rate(3_000_000).spawn();
-    let output = trace.wait_with_output().expect("it ends");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    let said = io::read_to_string(trace.stderr.take().expect("a pipe")).expect("text");
+    assert_eq!(trace.wait().expect("it ends").code(), Some(1), "{said}");
     assert!(said.contains("run.0003.jsonl: the file exists"), "{said}");
     drop(sending.finish());
     reader.exit();

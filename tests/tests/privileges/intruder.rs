@@ -1,7 +1,7 @@
-//! System calls made by a thread of another program: what somebody could do who has taken that thread over.
+//! System calls made by a thread of another program: what an attacker could do who has taken over that thread.
 //!
-//! The thread is stopped where it waits in the kernel, at an instruction that calls the kernel or just behind it, and
-//! executes that once more with other registers.
+//! The thread is stopped while it waits in the kernel, at a system call instruction or just behind it, and executes
+//! that instruction once more with other registers.
 
 use nix::sys::ptrace;
 use nix::sys::signal::Signal;
@@ -12,7 +12,7 @@ use tcpmon_tests::eventually;
 use super::common::DEADLINE;
 use super::registers::{INSTRUCTION, Registers, position, result, set_call, stack};
 
-/// What came of a system call.
+/// The outcome of a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The kernel's answer; an error is below 0.
@@ -47,12 +47,12 @@ impl From<&'static str> for Argument {
     }
 }
 
-/// A thread that does what it is told. Let go unharmed when dropped.
+/// A thread that has been taken over. Released unharmed when dropped.
 pub struct Intruder {
     thread: Pid,
-    /// With which it is let go.
+    /// The registers with which it is released.
     registers: Registers,
-    /// Where it has the instruction that calls the kernel.
+    /// The address of its system call instruction.
     instruction: u64,
 }
 
@@ -85,7 +85,7 @@ impl Intruder {
         })
     }
 
-    /// Makes it call the kernel.
+    /// Makes it execute a system call.
     #[track_caller]
     pub fn call(&self, number: i64, arguments: &[Argument]) -> Outcome {
         self.prepare(number, arguments);
@@ -94,7 +94,7 @@ impl Intruder {
             let stopped = waitpid(self.thread, Some(WaitPidFlag::__WALL)).expect("it stops again");
             let mut registers = ptrace::getregs(self.thread).expect("it is stopped");
             match stopped {
-                // A refused call leaves the trap of its step behind.
+                // A refused call leaves the SIGTRAP of its single step behind.
                 WaitStatus::Stopped(_, Signal::SIGTRAP) if *position(&mut registers) == self.instruction => {}
                 WaitStatus::Stopped(_, Signal::SIGTRAP) => {
                     return Outcome::Returned(result(&mut registers).cast_signed());
@@ -105,7 +105,7 @@ impl Intruder {
         }
     }
 
-    /// Lets it go, and makes it call the kernel by itself.
+    /// Releases it, and makes it execute a system call by itself.
     #[track_caller]
     pub fn go_and_call(self, number: i64, arguments: &[Argument]) {
         self.prepare(number, arguments);
@@ -113,10 +113,10 @@ impl Intruder {
         std::mem::forget(self);
     }
 
-    /// Has the thread continue with this call.
+    /// Sets the registers so that the thread continues with this call.
     fn prepare(&self, number: i64, arguments: &[Argument]) {
         let mut registers = self.registers;
-        // Below what the thread uses of its stack.
+        // Below the part of the stack that the thread uses.
         let mut free = stack(&registers) - 1024;
         let mut values = [0; 6];
         for (value, argument) in values.iter_mut().zip(arguments) {
@@ -140,8 +140,8 @@ impl Intruder {
     }
 }
 
-/// Has the thread leave the call to which the kernel was about to return: arm64 goes back to the instruction before it
-/// stops the thread, and would still turn what it finds there into `restart_syscall`.
+/// Makes the thread leave the call that the kernel was about to restart: arm64 goes back to the instruction before it
+/// stops the thread, and would still turn whatever call it finds there into `restart_syscall`.
 fn leave_call(thread: Pid, mut registers: Registers) {
     *position(&mut registers) += INSTRUCTION.len() as u64;
     *result(&mut registers) = i64::from(-libc::EINTR).cast_unsigned();
@@ -154,7 +154,7 @@ fn leave_call(thread: Pid, mut registers: Registers) {
 impl Drop for Intruder {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            // A refused call leaves the trap of its step behind, which would end the program.
+            // A refused call leaves the SIGTRAP of its single step behind, which would end the program.
             self.call(libc::SYS_getpid, &[]);
         }
         let _ = ptrace::setregs(self.thread, self.registers);

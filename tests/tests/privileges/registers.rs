@@ -1,4 +1,4 @@
-//! Where a system call has its number, arguments and result.
+//! The registers that hold a system call's number, arguments and result.
 
 pub use libc::user_regs_struct as Registers;
 

@@ -154,7 +154,6 @@ pub const WANTED: Wanted = Wanted {
         "bpf_get_current_task_btf",
         "bpf_get_socket_ptr_cookie",
         "bpf_iter_task_file",
-        "bpf_loop",
         "bpf_skc_to_tcp_sock",
         "bpf_sock_from_file",
         "bpf_task_storage_get",

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use super::Release;
 use crate::{build, process};
 
-/// Bytes that the stripped binary may have. 1.7 MB of them are the libraries for Parquet and zstd.
+/// Maximum bytes of the stripped binary. 1.7 MB of them are the libraries for Parquet and zstd.
 const LARGEST: u64 = 9_600_000;
 
 /// The C library of Enterprise Linux 9, the oldest that is supported.

@@ -22,7 +22,7 @@ use anyhow::{Context as _, Result, ensure};
 use crate::{arch::Arch, build, process, process::step, setup, workspace};
 
 /// Arguments of `cargo xtask dist`.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub struct Args {
     /// Folder for the packages [default: target/packages]
     #[arg(long)]
@@ -38,13 +38,9 @@ pub struct Args {
     verify: bool,
 }
 
-impl Args {
-    /// The host's packages, and their trial: what `cargo xtask test` does.
-    pub const TEST: Self = Self { output: None, arch: Arch::X86_64, test: true, verify: false };
-
-    fn output(&self) -> PathBuf {
-        self.output.clone().unwrap_or_else(|| workspace::target().join("packages"))
-    }
+/// Where the packages go if nothing else is asked for.
+pub fn folder() -> PathBuf {
+    workspace::target().join("packages")
 }
 
 /// What is built from, and where to.
@@ -95,7 +91,7 @@ pub fn run(args: &Args) -> Result<()> {
     if args.arch == Arch::Arm64 {
         step("cross compiler", setup::arm64)?;
     }
-    let output = args.output();
+    let output = args.output.clone().unwrap_or_else(folder);
     step("packages", || packages_in(args.arch, &output))?;
     if args.test {
         step("packages are tried", || trial::run(&output))?;
@@ -106,12 +102,21 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// Builds the host's packages.
+pub fn make() -> Result<()> {
+    step("packages", || packages_in(Arch::default(), &folder()))
+}
+
+/// Tries what [`make`] has built.
+pub fn try_out() -> Result<()> {
+    step("packages are tried", || trial::run(&folder()))
+}
+
 fn packages_in(arch: Arch, output: &Path) -> Result<()> {
     empty(output)?;
     let scratch = workspace::target().join("dist-scratch");
     empty(&scratch)?;
-    let commit =
-        process::output(Command::new("git").current_dir(workspace::root()).args(["log", "-1", "--format=%ct"]));
+    let commit = workspace::git(&["log", "-1", "--format=%ct"]);
     let release = Release {
         arch,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -144,7 +149,7 @@ fn checksums(output: &Path) -> Result<()> {
 
 /// Builds a clone of HEAD in another folder, and compares all files.
 fn verify(arch: Arch, output: &Path) -> Result<()> {
-    let dirty = process::output(Command::new("git").current_dir(workspace::root()).args(["status", "--porcelain"]))?;
+    let dirty = workspace::git(&["status", "--porcelain"])?;
     ensure!(dirty.is_empty(), "what is not committed would not be built again: commit it first\n{dirty}");
     let folder = tempfile::tempdir()?;
     let clone = folder.path().join("another/folder");

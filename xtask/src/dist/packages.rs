@@ -1,4 +1,4 @@
-//! The formats of package managers, made by their own tools.
+//! The formats of package managers, built by their own tools.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 use super::Release;
 use crate::{process, workspace};
 
-/// `NAME.tar.gz`: the tree in a folder of that name.
+/// Builds `NAME.tar.gz`: the tree in a folder of that name.
 pub fn tarball(release: &Release, tree: &Path, name: &str) -> Result<()> {
     let folder = release.scratch.join("tarball");
     fs::create_dir(&folder)?;
@@ -20,7 +20,7 @@ pub fn tarball(release: &Release, tree: &Path, name: &str) -> Result<()> {
     release.tar(&folder, &release.output.join(format!("{name}.tar.gz")))
 }
 
-/// A Debian package with this version, and its path.
+/// Builds a Debian package with this version, and returns its path.
 pub fn deb(release: &Release, tree: &Path, version: &str) -> Result<PathBuf> {
     let folder = release.scratch.join(format!("deb-{version}"));
     copy_tree(tree, &folder)?;
@@ -61,7 +61,7 @@ pub fn deb(release: &Release, tree: &Path, version: &str) -> Result<PathBuf> {
     Ok(package)
 }
 
-/// An RPM package.
+/// Builds an RPM package.
 pub fn rpm(release: &Release, tree: &Path) -> Result<()> {
     let top = release.scratch.join("rpm");
     fs::create_dir(&top)?;

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Documents of the checkout that users read, and the folder that has more.
-const DOCUMENTS: [&str; 13] = [
+const DOCUMENTS: [&str; 14] = [
     "CHANGELOG.md",
     "LICENSE-APACHE",
     "LICENSE-MIT",
@@ -29,6 +29,7 @@ const DOCUMENTS: [&str; 13] = [
     "docs/security.md",
     "docs/top.md",
     "docs/trace-format.md",
+    "docs/transfer-nodes.md",
 ];
 const RUNBOOKS: &str = "docs/runbooks";
 
@@ -63,7 +64,7 @@ pub fn stage(release: &Release, binary: &Path) -> Result<PathBuf> {
     let licences = format!("{licences}{uplot}");
     fs::write(tree.join("usr/share/doc/tcpmon/copyright"), licences)?;
 
-    // By a build for the host: the packed binary may be for another architecture.
+    // Built for the host, because the packed binary may be for another architecture.
     process::run(workspace::cargo().args(["build", "--quiet"]).args(HOST_PACKAGES).args(["--example", "manuals"]))?;
     let manuals = release.scratch.join("manuals");
     process::run(Command::new(workspace::target().join("debug/examples/manuals")).arg(&manuals))?;
@@ -84,7 +85,7 @@ pub fn stage(release: &Release, binary: &Path) -> Result<PathBuf> {
             }
         }
     }
-    // rpmbuild, dpkg-deb and tar take the modes and times of files.
+    // rpmbuild, dpkg-deb and tar copy the modes and times of files.
     process::run(Command::new("chmod").args(["--recursive", "u=rwX,go=rX"]).arg(&tree))?;
     process::run(Command::new("find").arg(&tree).args([
         "-exec",

@@ -81,12 +81,13 @@ impl Trial {
         packages::deb(&release, &tree, &release.version)
     }
 
-    /// Installed, run as the user of the unit with the unit's capabilities, scraped, upgraded meanwhile, and purged.
+    /// Tries the Debian package: installs it, runs it as the unit's user with the unit's capabilities, scrapes it,
+    /// upgrades it meanwhile, and purges it.
     fn deb(&self, clean: &Path, newer: &Path) -> Result<()> {
         let root = self.root(clean, "deb")?;
         fs::copy(self.package(".deb")?, root.join("tmp/tcpmon.deb"))?;
         fs::copy(newer, root.join("tmp/newer.deb"))?;
-        let unit = fs::read_to_string(workspace::root().join("packaging/tcpmon.service"))?;
+        let unit = workspace::read("packaging/tcpmon.service")?;
         let capabilities = unit.lines().find_map(|line| line.strip_prefix("AmbientCapabilities="));
         let capabilities = capabilities.context("the unit has capabilities")?.to_lowercase().replace("cap_", "+");
         let before = files(&root)?;
@@ -95,7 +96,7 @@ impl Trial {
         nothing_is_left(&root, &before)
     }
 
-    /// Installed, listed, run and erased.
+    /// Tries the RPM package: installs, lists, runs and erases it.
     fn rpm(&self, clean: &Path) -> Result<()> {
         let root = self.root(clean, "rpm")?;
         let package = self.package(".rpm")?;
@@ -105,7 +106,7 @@ impl Trial {
         rpm(&["--initdb"])?;
         let before = files(&root)?;
         rpm(&["--install", "--nodeps", &package.to_string_lossy()])?;
-        // Empty if all files have the sizes, modes, owners and sums of the package.
+        // Empty if all files have the sizes, modes, owners and checksums that the package says.
         let changed = rpm(&["--verify", "--nodeps", "tcpmon"])?;
         ensure!(changed.is_empty(), "rpm --verify: {changed}");
         let users = fs::read_to_string(root.join("etc/passwd"))?;
@@ -129,7 +130,7 @@ impl Trial {
         nothing_is_left(&root, &before)
     }
 
-    /// Unpacked by umoci, and run with nothing but what is in the image.
+    /// Tries the image: unpacks it with umoci, and runs it with nothing but what is in it.
     fn image(&self) -> Result<()> {
         let (layout, bundle) = (self.folder.join("layout"), self.folder.join("bundle"));
         fs::create_dir(&layout)?;
@@ -146,7 +147,7 @@ impl Trial {
         )
     }
 
-    /// In a virtual machine with systemd.
+    /// Tries the Debian package in a virtual machine with systemd.
     fn systemd(&self, clean: &Path, newer: &Path) -> Result<()> {
         let root = self.root(clean, "systemd")?;
         fs::copy(self.package(".deb")?, root.join("tmp/tcpmon.deb"))?;
@@ -173,7 +174,7 @@ fn enter(root: &Path, command: &[&str]) -> Result<()> {
 fn files(root: &Path) -> Result<BTreeSet<String>> {
     let found = process::output(Command::new("find").arg(root).args(["-xdev", "-printf", "%P\n"]))?;
     let users = fs::read_to_string(root.join("etc/passwd"))? + &fs::read_to_string(root.join("etc/group"))?;
-    // What package managers, the programs for users and the trials themselves write.
+    // Files that package managers, the programs that manage users, and the trials themselves write.
     const OTHERS: [&str; 10] = [
         "tmp/",
         "var/lib/dpkg/",
@@ -197,7 +198,7 @@ fn nothing_is_left(root: &Path, before: &BTreeSet<String>) -> Result<()> {
     Ok(())
 }
 
-/// The exposure that systemd computes, at most 2.5.
+/// Checks that the exposure that systemd computes for the unit is at most 2.5.
 fn unit_is_confined(clean: &Path) -> Result<()> {
     let unit = workspace::root().join("packaging/tcpmon.service");
     fs::copy(&unit, clean.join("tmp/tcpmon.service"))?;

@@ -10,7 +10,7 @@ use crate::{process, vm};
 /// The kernel series.
 const KERNEL: &str = "6.12";
 
-/// The first program: it tells the outside that the machine has booted, and inserts the modules of the kernel.
+/// The first program: it reports that the machine has booted, inserts the kernel modules, and becomes systemd.
 const INIT: &str = "#!/bin/sh\nmount -t devtmpfs dev /dev\necho booted >/dev/ttyS1\n\
                     for module in /modules/*; do insmod $module; done\nexec /lib/systemd/systemd\n";
 
@@ -59,7 +59,7 @@ pub fn run(root: &Path, initramfs: &Path) -> Result<()> {
     everything_is_visible(&serde_json::from_str(status)?)
 }
 
-/// No probe and no source is off, and the daemon is confined.
+/// Checks that no probe and no source is off, and that the daemon is confined.
 fn everything_is_visible(status: &Value) -> Result<()> {
     let entries = |list: &str| status[list].as_array().cloned().with_context(|| format!("no {list} in {status}"));
     for probe in entries("probes")? {

@@ -1,4 +1,4 @@
-//! What cross-compiles for arm64 and emulates it.
+//! The cross compiler and the emulator for arm64.
 
 use std::process::Command;
 

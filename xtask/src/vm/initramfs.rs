@@ -46,7 +46,7 @@ impl Initramfs {
         self.entry(path, FILE, bytes)
     }
 
-    /// Adds `/dev/console`, which the kernel opens for the init program before that can mount anything.
+    /// Adds `/dev/console`, which the kernel opens for the init program before init can mount anything.
     pub fn console(&mut self) -> Result<()> {
         self.folder(Path::new("/dev"))?;
         self.entry(Path::new("/dev/console"), CONSOLE, &[])

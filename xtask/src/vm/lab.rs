@@ -34,7 +34,8 @@ const TABLES: [(&str, &[&str]); 2] = [
     ),
 ];
 
-/// With `write`, puts what the tests have reported into the document. A table that no test has reported stays.
+/// With `write`, puts the figures that the tests have reported into the document. A table that no test has reported
+/// stays as it is.
 pub fn record(runs: &[Run], write: bool) -> Result<()> {
     if !write {
         return Ok(());

@@ -148,7 +148,7 @@ fn file_port(path: &Path) -> std::ffi::OsString {
     port
 }
 
-/// The output of a failed test, extracted from that of the first port.
+/// The output of a failed test, extracted from the output of the first port.
 pub fn words_of(console: &str, binary: &str, name: &str) -> Option<String> {
     let (begin, end) = (format!("<<< {binary} {name}"), format!(">>> {binary} {name}"));
     let console = console.replace('\r', "");

@@ -25,17 +25,17 @@ const SETTLE: Duration = Duration::from_millis(200);
 const IDLE: f64 = 0.03;
 /// Interval between two runs of `ss` in [`Arm::Ss`].
 const SS_EVERY: Duration = Duration::from_millis(100);
-/// Interval between two scrapes of the daemon, in time of measured runs.
+/// Interval between two scrapes of the daemon, counted in measured time.
 const SCRAPE_EVERY: Duration = Duration::from_secs(5);
 
-/// Something beside a workload, or nothing.
+/// What runs next to a workload, if anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ValueEnum)]
 pub enum Arm {
     /// Nothing: the baseline.
     Off,
-    /// Nothing again: what the method takes for a difference where there is none.
+    /// Nothing again (A/A): the difference that the method sees where there is none.
     Null,
-    /// Empty programs on the daemon's tracepoints.
+    /// Empty eBPF programs on the daemon's tracepoints.
     Floor,
     /// `tcpmon daemon`, scraped every 5 s.
     Daemon,

@@ -1,4 +1,4 @@
-//! Which eBPF programs the kernel holds.
+//! The eBPF programs that are loaded in the kernel.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,14 +7,14 @@ use std::time::Duration;
 use aya::programs::loaded_programs;
 use tcpmon_tests::eventually;
 
-/// Ids of the programs to which a process has descriptors.
+/// Ids of the programs that a process has open.
 pub fn of_process(pid: u32) -> BTreeSet<u32> {
     let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fdinfo")) else { return BTreeSet::new() };
     let texts = descriptors.flatten().filter_map(|entry| fs::read_to_string(entry.path()).ok());
     texts.filter_map(|text| text.lines().find_map(|line| line.strip_prefix("prog_id:")?.trim().parse().ok())).collect()
 }
 
-/// Name, number of runs and ns spent in them, of each of these programs. Programs of one name are added up.
+/// Number of runs of these programs, and ns spent in them, by name. Programs that share a name are summed.
 pub fn counts(ids: &BTreeSet<u32>) -> BTreeMap<String, (u64, u64)> {
     let mut counts = BTreeMap::new();
     for program in loaded_programs().flatten().filter(|program| ids.contains(&program.id())) {

@@ -14,7 +14,7 @@ use tcpmon_tests::lab::End;
 
 use crate::{endpoint, interrupt};
 
-/// Rare enough to cost nothing compared with what is measured.
+/// Polling this rarely costs nothing compared with what is measured.
 const POLL_EVERY: Duration = Duration::from_millis(20);
 
 /// A child process with pipes to its stdin and from its stdout. Killed when dropped.
@@ -31,7 +31,7 @@ pub struct Child {
 pub struct Ended {
     /// CPU time of its whole life, user and system, including interrupts that ran on its time.
     pub cpu: Duration,
-    /// What it wrote to stdout and was not read before.
+    /// What it wrote to stdout, without the lines that were already read.
     pub stdout: String,
 }
 
@@ -88,7 +88,7 @@ impl Child {
         ended
     }
 
-    /// Asks a child to end that would not end by itself, and waits for that.
+    /// Sends SIGTERM to a child that does not end by itself, and waits for it.
     pub fn end(mut self, deadline: Duration) {
         if let Err(error) = kill(Pid::from_raw(self.pid().cast_signed()), Signal::SIGTERM) {
             self.fail(&error.to_string());

@@ -1,8 +1,8 @@
-//! What the CPUs of a large host share, simulated: no such host is at hand.
+//! Simulates how the CPUs of a large host contend for the lists of socket states, because no such host is at hand.
 //!
-//! The begin of a connection takes a state from one list, and its end adds the state to another one. Whoever changes
-//! the head of a list loads it, looks at a state, and stores the new head unless another CPU has changed it meanwhile;
-//! then it tries again.
+//! Opening a connection takes a state from one list, and closing it adds the state to another. To change the head of a
+//! list, a CPU loads it, looks at a state, and stores the new head. If another CPU has changed the head meanwhile, it
+//! tries again.
 
 use std::collections::VecDeque;
 
@@ -11,17 +11,18 @@ use tcpmon_tests::figures::{Section, Table};
 
 use crate::estimate::{Random, quantile};
 
-/// Time for a cache line to come from a CPU of another socket, ns: what vendors state for two sockets is 100 to 150.
+/// Time to fetch a cache line from a CPU in another socket, ns. Vendors state 100 to 150 for two sockets.
 const MOVE_NS: f64 = 150.0;
-/// Time of the instructions of a try, ns.
+/// Time that the instructions of one try take, ns.
 const WORK_NS: f64 = 20.0;
-/// The lists, and the time from the load of the head to the store of the new one. A state that is taken was last
-/// written by another CPU; one that is added by this one. The store needs the head's line alone.
+/// The lists, and the time between loading the head and storing the new one. A state that is taken was last written by
+/// another CPU, so its cache line has to move, too; a state that is added was written by this CPU. The store needs only
+/// the head's line.
 const LISTS: [(&str, f64); 2] = [("free states", WORK_NS + 2.0 * MOVE_NS), ("ended states", WORK_NS + MOVE_NS)];
-/// Changes in a simulation.
+/// Number of list changes in a simulation.
 const CHANGES: usize = 1_000_000;
 
-/// The table.
+/// Simulates each list at several connection rates.
 pub fn measure() -> Section {
     let given_up = format!("not in {TRIES} tries");
     let mut table = Table::new(&["list", "connections/s", "tries, mean", "tries, p99", &given_up]);
@@ -45,11 +46,11 @@ pub fn measure() -> Section {
     Section { name: "cores", what, table, notes: Vec::new() }
 }
 
-/// How many tries each change of a list takes if so many a second begin at random moments, and if a try fails when the
-/// head has been changed in the `window_ns` since it was loaded.
+/// Number of tries that each change of a list takes if `per_second` changes begin at random moments. A try fails if the
+/// head was changed in the `window_ns` since it was loaded.
 fn tries(per_second: f64, window_ns: f64) -> Vec<f64> {
     let mut random = Random::new();
-    // When the head was loaded, and for which try. In the order of time, because all tries take as long.
+    // When the head was loaded, and the number of the try. Ordered by time, because all tries take equally long.
     let mut running: VecDeque<(f64, f64)> = VecDeque::new();
     let (mut next, mut changed, mut done) = (0.0, f64::NEG_INFINITY, Vec::with_capacity(CHANGES));
     while done.len() < CHANGES {
@@ -77,7 +78,7 @@ fn tries(per_second: f64, window_ns: f64) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    /// A first try fails if any of the other changes is in its window, and they come at random.
+    /// A first try fails if another change falls into its window, and changes come at random (Poisson).
     #[test]
     fn a_try_fails_as_often_as_another_change_is_in_its_window() {
         for load in [0.01, 0.05, 0.1] {

@@ -22,7 +22,7 @@ pub const MARKER: &str = "--role";
 const MESSAGE: usize = 64;
 /// Size of a file that a client uploads.
 const UPLOAD: usize = 256 << 10;
-/// Exchanges before the measurement starts, as a share of one second's.
+/// Warm-up before the measurement, as a share of one second's exchanges.
 const WARM_UP: f64 = 0.2;
 
 /// The measurements of workload R's client.
@@ -125,7 +125,7 @@ fn server() -> Played {
     Ok(())
 }
 
-/// Answers one message on each of any number of connections, until one comes that sends none.
+/// Answers one message on each connection. Ends at the first connection that sends none.
 fn acceptor() -> Played {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     say(&listener.local_addr()?.port().to_string())?;
@@ -211,7 +211,7 @@ fn connector(port: u16, server: u32, pace: Pace, seconds: f64) -> Played {
         stream.write_all(&message)?;
         stream.read_exact(&mut message)
     })?;
-    // This ends the other side.
+    // A connection that sends nothing ends the acceptor.
     drop(TcpStream::connect((Ipv4Addr::LOCALHOST, port))?);
     Ok(())
 }
@@ -229,7 +229,7 @@ fn measure(server: u32, pace: Pace, seconds: f64, once: Exchange<'_>) -> Played 
     let mut trips = Vec::with_capacity(warm_up.max(measured));
     exchange(once, pace, warm_up, &mut trips)?;
     trips.clear();
-    // The server is blocked in its read now, as it will be at the end.
+    // The server is blocked in its read now, and will be at the end, too.
     let cpu = || Ok::<_, nix::Error>(read(ClockId::CLOCK_PROCESS_CPUTIME_ID)? + cpu_of(server));
     let (cpu_before, before) = (cpu()?, Instant::now());
     exchange(once, pace, measured, &mut trips)?;

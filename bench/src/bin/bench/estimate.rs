@@ -31,8 +31,8 @@ pub fn median_interval(values: &[f64]) -> (f64, f64, f64) {
     (median(values), quantile(&medians, 0.025), quantile(&medians, 0.975))
 }
 
-/// Lower quartile of an arm divided by that of the baseline. Each pair is a block: its runs of the arm and of the
-/// baseline. They were made close together, so the bootstrap draws them together.
+/// Lower quartile of an arm divided by that of the baseline. Each pair is a block: the runs of the arm and those of the
+/// baseline. They ran close together in time, so the bootstrap draws them together.
 pub fn ratio(blocks: &[(Vec<f64>, Vec<f64>)]) -> Ratio {
     let of = |drawn: &[&(Vec<f64>, Vec<f64>)]| {
         let arm: Vec<f64> = drawn.iter().flat_map(|block| block.0.iter().copied()).collect();
@@ -50,12 +50,12 @@ pub fn ratio(blocks: &[(Vec<f64>, Vec<f64>)]) -> Ratio {
     Ratio { value, low: quantile(&resampled, 0.025), high: quantile(&resampled, 0.975) }
 }
 
-/// Random numbers by SplitMix64, always the same.
+/// SplitMix64 random numbers, always in the same sequence.
 #[derive(Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The first number of the sequence comes next.
+    /// Starts at the beginning of the sequence.
     pub fn new() -> Self {
         Self(SEED)
     }
@@ -69,13 +69,13 @@ impl Random {
         u64::try_from((u128::from(z ^ (z >> 31)) * u128::from(limit)) >> 64).expect("it is below a number of 64 bits")
     }
 
-    /// A time between two events that come at random, with this mean.
+    /// An exponentially distributed time between two events, with this mean.
     pub fn exponential(&mut self, mean: f64) -> f64 {
         const STEPS: u64 = 1 << 53;
         -mean * ((self.below(STEPS) as f64 + 0.5) / STEPS as f64).ln()
     }
 
-    /// One of these.
+    /// A random element.
     fn of<'a, T>(&mut self, values: &'a [T]) -> &'a T {
         &values[self.below(values.len() as u64) as usize]
     }

@@ -32,31 +32,31 @@ use tcpmon_tests::figures::{Provenance, Section};
 use tcpmon_tests::interrupt::{self, Interrupted};
 use workload::Workload;
 
-/// What tcpmon costs on this machine: run it as root while nothing else runs
+/// Measure what tcpmon costs on this machine (needs root and an idle host)
 #[derive(Debug, Parser)]
 #[command(bin_name = "cargo xtask bench")]
 struct Args {
-    /// Few repetitions, to see that it works; the intervals are wide
+    /// Few repetitions, as a smoke test; the intervals are wide
     #[arg(long)]
     quick: bool,
-    /// Only these parts, with commas between [default: all but trace and verifier; redis and nginx with --peers]
+    /// Only these parts, comma-separated [default: all but trace and verifier; redis and nginx with --peers]
     #[arg(long, value_name = "PART", value_delimiter = ',', ignore_case = true)]
     only: Vec<Part>,
-    /// Only these arms of the workloads, with commas between (off is always one) [default: the document's]
+    /// Only these arms of the workloads, comma-separated (off is always one) [default: the document's]
     #[arg(long, value_name = "ARM", value_delimiter = ',')]
     arms: Vec<Arm>,
     /// Also compare with Rezolus and bpftrace, and under redis and nginx; installs them, which takes 10 minutes once
     #[arg(long)]
     peers: bool,
-    /// Mirrored blocks of each workload, two runs of each arm in each [default: until ratios are known to 0.015, at
-    /// most 15 minutes; quick 3], and repetitions of the programs [default: 6, quick 2]
+    /// Number of mirrored blocks per workload, each with two runs of every arm [default: until ratios are known to
+    /// 0.015, at most 15 minutes; quick 3], and of repetitions of the programs part [default: 6, quick 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     blocks: Option<u32>,
-    /// Compare the programs with those of another build of tcpmon, in turns, instead of with empty ones
+    /// Compare the programs with those of another build of tcpmon instead of with empty programs
     #[arg(long, value_name = "TCPMON", conflicts_with = "write")]
     against: Option<PathBuf>,
-    /// Put the tables into docs/performance.md, and what README.md quotes of them there (verifier: the counts into
-    /// tests/verifier-instructions.tsv)
+    /// Write the tables to docs/performance.md, and update the figures that README.md quotes (verifier: write the
+    /// counts to tests/verifier-instructions.tsv)
     #[arg(long)]
     write: bool,
 }
@@ -76,10 +76,10 @@ enum Part {
     /// Short connections on loopback
     #[value(name = "C")]
     C,
-    /// Bulk on loopback
+    /// Bulk transfer on loopback
     #[value(name = "L")]
     L,
-    /// Bulk on veth
+    /// Bulk transfer on veth
     #[value(name = "V")]
     V,
     /// redis, one command at a time
@@ -99,17 +99,17 @@ enum Part {
     Daemon,
     /// `top` with 10,000 sockets
     Top,
-    /// What 128 CPUs would share, simulated
+    /// Contention between the CPUs of a large host, simulated
     Cores,
-    /// Records a second that a trace takes in, for a minute in each format; needs 20 GB of disk
+    /// Records per second that a trace takes in, one minute per format; needs 20 GB of disk
     Trace,
     /// Instructions that the verifier walks, per program
     Verifier,
 }
 
 impl Part {
-    /// The parts to run by default. A trace takes much disk. The verifier's counts are a baseline for a test, so they
-    /// are recorded only on request.
+    /// The parts to run by default. A trace needs a lot of disk. The verifier's counts are a baseline for a test, so
+    /// they are recorded only on request.
     const USUAL: [Self; 10] = [
         Self::R,
         Self::RSingle,
@@ -207,7 +207,7 @@ fn run(args: &Args) -> ExitCode {
     ExitCode::from(u8::from(failed))
 }
 
-/// Puts what the tables have now where documents quote it, so that the two do not differ until someone checks them.
+/// Updates the figures that documents quote from the tables, so that they do not stay outdated until the next check.
 fn quote() -> Result<(), String> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let workspace = concat!(env!("CARGO_MANIFEST_DIR"), "/..");

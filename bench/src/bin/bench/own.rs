@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::time::{Duration, Instant};
 
 use tcpmon_tests::{Daemon, truth};
@@ -14,7 +15,7 @@ use tcpmon_tests::figures::{Section, Table, target};
 use tcpmon_tests::interrupt;
 
 const SCRAPE_EVERY: Duration = Duration::from_secs(15);
-/// Resources that a daemon uses once, soon after its start, do not belong to the steady state.
+/// What a daemon uses only once, within this time after its start, does not belong to the steady state.
 const WARM_UP: Duration = Duration::from_secs(1);
 
 /// Measures CPU and memory over 30 s each, and 10 starts and stops; less if `quick`.
@@ -25,7 +26,7 @@ pub fn measure(quick: bool) -> Section {
     let daemon = Daemon::start(&[]);
     interrupt::sleep(WARM_UP);
 
-    let of_kernel = kernel_bytes(daemon.pid());
+    let (of_kernel, of_states) = (kernel_bytes(daemon.pid()), state_bytes());
     let unasked = used(daemon.pid(), || interrupt::sleep(time));
     eprintln!("daemon: idle");
     let idle = used(daemon.pid(), || scraped(&daemon, scrapes));
@@ -50,6 +51,7 @@ pub fn measure(quick: bool) -> Section {
         "kernel memory of programs and maps at the start, without the states".into(),
         format!("{} MiB", mebibytes(of_kernel)),
     ]);
+    table.row(vec!["the same with the first states".into(), format!("{} MiB", mebibytes(of_kernel + of_states))]);
     stop(daemon);
 
     let (mut started, mut stopped) = (Vec::new(), Vec::new());
@@ -69,6 +71,12 @@ pub fn measure(quick: bool) -> Section {
         target("own CPU under R", loaded, 0.15, "% of a core"),
         target("RSS", resident as f64 / f64::from(1 << 20), 16.0, "MiB"),
         target("kernel memory at the start, without the states", of_kernel as f64 / f64::from(1 << 20), 8.0, "MiB"),
+        target(
+            "kernel memory at the start, with the first states",
+            (of_kernel + of_states) as f64 / f64::from(1 << 20),
+            8.0,
+            "MiB",
+        ),
         target("start to first good scrape", median(&started), 0.2, "s"),
     ];
     Section { name: "daemon", what: "The daemon itself.".into(), table, notes }
@@ -97,18 +105,39 @@ fn stop(daemon: Daemon) -> Duration {
     start.elapsed()
 }
 
-/// What the kernel says of the memory of the programs and maps that the daemon has open. The states of sockets are not
-/// among them: they are mapped, and part of RSS.
+/// Memory of the programs and maps that the daemon has open, by the kernel's own count. The socket states are not
+/// included: they are mapped, and part of RSS.
 fn kernel_bytes(pid: u32) -> u64 {
     let files = fs::read_dir(format!("/proc/{pid}/fdinfo")).expect("the daemon runs");
     let texts = files.filter_map(|file| fs::read_to_string(file.ok()?.path()).ok());
     let of_file = |text: String| {
-        let line = |key: &str| Some(text.lines().find_map(|line| line.strip_prefix(key))?.trim().to_owned());
-        let id = line("map_id:").map(|id| ("map", id)).or_else(|| Some(("program", line("prog_id:")?)))?;
-        Some((id, line("memlock:")?.parse::<u64>().ok()?))
+        let id = line(&text, "map_id:").map(|id| ("map", id)).or_else(|| Some(("program", line(&text, "prog_id:")?)));
+        Some((id?, memory(&text)?))
     };
-    // Each once: some are open several times.
+    // Count each only once: some are open several times.
     texts.filter_map(of_file).collect::<BTreeMap<_, _>>().values().sum()
+}
+
+/// The same of the arrays of states. Nobody has them open: they are in another map.
+fn state_bytes() -> u64 {
+    let arrays = aya::maps::loaded_maps().flatten();
+    let arrays = arrays.filter(|map| map.name_as_str() == Some("STATES") && map.value_size() > 4);
+    let of_array = |array: aya::maps::MapInfo| {
+        let map = array.fd().expect("the daemon runs");
+        let path = format!("/proc/self/fdinfo/{}", map.as_fd().as_raw_fd());
+        memory(&fs::read_to_string(path).expect("it is open")).expect("it is a map")
+    };
+    arrays.map(of_array).sum()
+}
+
+/// The rest of the line that begins so, in what `/proc/PID/fdinfo` says of a file.
+fn line(text: &str, key: &str) -> Option<String> {
+    Some(text.lines().find_map(|line| line.strip_prefix(key))?.trim().to_owned())
+}
+
+/// The memory of a program or map, by the same text.
+fn memory(text: &str) -> Option<u64> {
+    line(text, "memlock:")?.parse().ok()
 }
 
 fn peak_bytes(pid: u32) -> u64 {

@@ -17,7 +17,8 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// Where xtask has installed Rezolus.
 const REZOLUS_BIN: &str = "REZOLUS_BIN";
 
-/// The two samplers that watch received segments. The second one is a kprobe, which not every kernel lets it attach.
+/// The two samplers that watch received segments. The second one is a kprobe, which not every kernel lets Rezolus
+/// attach.
 const REZOLUS_CONFIG: &str = r#"
 [general]
 listen = "127.0.0.1:0"
@@ -31,13 +32,13 @@ enabled = true
 enabled = true
 "#;
 
-/// The least that tells who received how much.
+/// The smallest program that counts segments and bytes by port, and reads by process and port.
 const BPFTRACE_PROGRAM: &str = "\
     tracepoint:tcp:tcp_probe { @segments[args->sport] = count(); @bytes[args->sport] = sum(args->data_len); } \
     tracepoint:tcp:tcp_rcv_space_adjust { @reads[comm, args->sport] = count(); }";
 
-/// bpftrace looks for tracepoints below debugfs: mounted in a namespace of its own where the host has none. What it
-/// prints at its end would fill a pipe that nobody reads.
+/// bpftrace looks for tracepoints in debugfs; if the host has not mounted it, it is mounted in a mount namespace of its
+/// own. The output goes to /dev/null, because what bpftrace prints when it ends would fill a pipe that nobody reads.
 const BPFTRACE_SHELL: &str = "[ -d /sys/kernel/debug/tracing ] || mount -t debugfs debugfs /sys/kernel/debug; \
                               exec bpftrace -e \"$0\" >/dev/null";
 

@@ -13,7 +13,7 @@ use crate::estimate::{self, median};
 use crate::workload::{RUN, Wire, Workload, switch_all_the_time};
 use tcpmon_tests::figures::{Section, Table, target};
 
-/// With fewer runs than this in a repetition, a program's figures mean nothing.
+/// A program with fewer runs than this in a repetition is left out, because its figures mean nothing.
 const FEWEST_RUNS: f64 = 1_000.0;
 
 /// The programs that see connections begin and end.
@@ -38,7 +38,7 @@ struct Sample {
     full_ns: f64,
 }
 
-/// Measures this many repetitions, with floor and daemon taking turns at going first, and then each of these peers.
+/// Measures this many repetitions. Floor and daemon alternate in going first; each of these peers follows.
 pub fn measure(repetitions: u32, peers: &[Arm]) -> Section {
     // Unlike the sysctl kernel.bpf_stats_enabled, this ends when the descriptor is closed, however this process ends.
     let _counting = enable_stats(Stats::RunTime).expect("root may let the kernel count runs");
@@ -97,8 +97,8 @@ pub fn measure(repetitions: u32, peers: &[Arm]) -> Section {
     Section { name: "programs", what, table, notes }
 }
 
-/// The programs that ran often enough, each beside the empty program on its tracepoint. The kernel keeps 15 bytes of a
-/// program's name.
+/// The programs that ran often enough, each with the figures of the empty program on its tracepoint. The kernel keeps
+/// only 15 bytes of a program's name.
 fn beside_floor(floor: &Counts, counts: Counts, time: Duration) -> Vec<(String, Sample)> {
     let beside = counts.into_iter().filter_map(|(program, (runs, ns))| {
         let (tracepoint, (floor_runs, floor_ns)) = floor.iter().find(|(tracepoint, _)| {
@@ -112,13 +112,13 @@ fn beside_floor(floor: &Counts, counts: Counts, time: Duration) -> Vec<(String, 
 }
 
 /// Compares the daemon with that of another build. Both are attached at once, so that both see the same events on the
-/// same machine; whoever is attached first meets colder caches, so they take turns at that.
+/// same machine. The one attached first runs with colder caches, so they alternate.
 pub fn compare(other: &Path, repetitions: u32) -> Section {
     let _counting = enable_stats(Stats::RunTime).expect("root may let the kernel count runs");
     let mut table = Table::new(&["load", "program", "other build, ns", "this build, ns", "this - other, ns (95 %)"]);
     for workload in [Workload::R, Workload::RPinned, Workload::V, Workload::C] {
         let wire = Wire::new(workload);
-        // For each program: the other's and ours, ns, each the mean of both orders.
+        // By program: ns per run of the other build and of ours, each the mean of both orders.
         let mut samples: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
         for repetition in 0..repetitions {
             let other_first = beside_each_other(&wire, || [Monitor::of_build(other), this_build(&wire)]);

@@ -19,7 +19,7 @@ const CONNECTIONS_OF_A_PAIR: u64 = 15_000;
 const SCRAPES: u32 = 20;
 /// The same where all sockets have to change before each scrape.
 const SCRAPES_AFTER_CHANGE: u32 = 7;
-/// Time between two scrapes. Each scrape then gets a sample of its own, and delayed acknowledgements have been sent.
+/// Time between two scrapes: long enough for each scrape to get a sample of its own, and for delayed ACKs to be sent.
 const BETWEEN: Duration = Duration::from_millis(300);
 const SETTLED: Duration = Duration::from_millis(300);
 /// `enum bpf_cmd`.
@@ -67,11 +67,13 @@ pub fn measure(quick: bool) -> Section {
         "GET /metrics, ms",
         "kernel's walk, ms",
         "calls",
-        "longest, ms",
+        "longest step, ms",
+        "longest call, ms",
+        "CPU of a call, ms",
         "page, bytes",
         "RSS, MiB",
     ]);
-    let (mut notes, mut longest, mut few) = (Vec::new(), 0.0_f64, None);
+    let (mut notes, mut longest_call, mut few) = (Vec::new(), 0.0_f64, None);
     for level in &LEVELS[..if quick { 3 } else { 5 }] {
         let watched = many.reach(*level);
         let scraped = [Since::Rest, Since::Change].map(|since| many.scrapes(since));
@@ -81,8 +83,10 @@ pub fn measure(quick: bool) -> Section {
         for (since, scrapes) in [Since::Rest, Since::Change].into_iter().zip(&scraped) {
             let walks = many.walks(&mut walker, since);
             let middle = |value: fn(&Walk) -> f64| median(&walks.iter().map(value).collect::<Vec<_>>());
-            let worst = walks.iter().map(|walk| walk.longest.as_secs_f64() * 1e3).fold(0.0, f64::max);
-            longest = longest.max(worst);
+            let most = |value: fn(&Walk) -> Duration| {
+                walks.iter().map(|walk| value(walk).as_secs_f64() * 1e3).fold(0.0, f64::max)
+            };
+            longest_call = longest_call.max(most(|walk| walk.longest_call));
             let pass = median(&scrapes.pass);
             table.row(vec![
                 watched.to_string(),
@@ -92,7 +96,9 @@ pub fn measure(quick: bool) -> Section {
                 format!("{:.2}", median(&scrapes.wall)),
                 format!("{:.2}", middle(|walk| walk.took.as_secs_f64() * 1e3)),
                 format!("{:.0}", middle(|walk| f64::from(walk.calls))),
-                format!("{worst:.2}"),
+                format!("{:.2}", most(|walk| walk.longest)),
+                format!("{:.2}", most(|walk| walk.longest_call)),
+                format!("{:.2}", most(|walk| walk.busiest_call)),
                 scrapes.bytes.to_string(),
                 mebibytes(rss),
             ]);
@@ -107,7 +113,7 @@ pub fn measure(quick: bool) -> Section {
         }
         eprintln!("scale: {watched} sockets");
     }
-    notes.push(target("longest step of any walk", longest, 0.5, "ms"));
+    notes.push(target("longest call of any walk", longest_call, 0.5, "ms"));
     drop(many.pairs);
     let status = many.daemon.stop();
     assert!(status.success(), "tcpmon daemon ended with {status}");
@@ -115,8 +121,10 @@ pub fn measure(quick: bool) -> Section {
         "Passes of the daemon (tcpmon_scrape_duration_seconds) and wall time of GET /metrics, medians of {SCRAPES} at \
          rest and of {SCRAPES_AFTER_CHANGE} after each socket has received a byte that was read; sockets as the daemon \
          counts them (the sum of tcpmon_sockets), both ends of each connection among them. The kernel's walk is that \
-         of a second copy of the programs over the same sockets in the same states, its records copied out and not \
-         accounted: median time in system calls, their number, and the longest of all repetitions."
+         of a second copy of the programs over the same sockets in the same states, which are copied and not \
+         accounted. A step is a call of the program that looks at sockets, and the copies that follow it: median time \
+         of all steps of a walk, their number (calls); of all repetitions the longest step, the longest call, and the \
+         most CPU time of a call."
     );
     Section { name: "scale", what, table, notes }
 }
@@ -147,7 +155,7 @@ impl Many {
 
     fn scrapes(&self, since: Since) -> Scrapes {
         let mut scrapes = Scrapes::default();
-        // Everything that has happened until now is not part of the measurement.
+        // Lets the daemon take in everything that happened before, which is not part of the measurement.
         interrupt::sleep(SETTLED);
         self.daemon.page();
         for _ in 0..since.repetitions() {
@@ -162,7 +170,7 @@ impl Many {
         scrapes
     }
 
-    /// Median time of a pass over the same sockets at rest by a daemon for which the kernel runs no program, ms.
+    /// Median time of a pass over the same sockets at rest by a daemon that may not use BPF_PROG_TEST_RUN, ms.
     fn pass_without_look(&self) -> f64 {
         let daemon = Daemon::try_start_refusing(BPF_PROG_TEST_RUN, &[]);
         let daemon = daemon.unwrap_or_else(|refused| panic!("{refused:?}"));
@@ -184,7 +192,7 @@ impl Many {
         (0..since.repetitions()).map(walk).collect()
     }
 
-    /// Makes the sockets do what they have to do before the next scrape.
+    /// Lets the sockets rest or makes them all change before the next scrape.
     fn bring(&self, since: Since) {
         match since {
             Since::Rest => interrupt::sleep(BETWEEN),

@@ -1,4 +1,4 @@
-//! What `tcpmon top` costs with programs of its own.
+//! What `tcpmon top --own` costs: it loads programs of its own.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -14,10 +14,10 @@ use crate::scale::{exchange, mebibytes, pair};
 const CONNECTIONS: u64 = 5_000;
 /// How often `top` takes a sample, and how often each socket receives a byte.
 const EVERY: Duration = Duration::from_secs(1);
-/// Time limit for the process to be there.
+/// Time limit for the process to appear.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// Measures 20 s with all sockets at rest and as long while all receive; less if `quick`.
+/// Measures 20 s with all sockets at rest, then 20 s with all of them receiving; less if `quick`.
 pub fn measure(quick: bool) -> Section {
     let lab = Lab::new();
     lab.allow_many_connections();
@@ -29,7 +29,7 @@ pub fn measure(quick: bool) -> Section {
     let rounds = if quick { 5 } else { 20 };
     let mut table = Table::new(&["sockets", "of which receive each second", "CPU, % of a core", "RSS, MiB"]);
     let mut measured = |active: bool| {
-        // What has happened until now is not part of the measurement.
+        // Lets `top` take in everything that happened before, which is not part of the measurement.
         interrupt::sleep(2 * EVERY);
         let start = Instant::now();
         let cpu = used(pid, || {

@@ -1,4 +1,4 @@
-//! How many records a second a trace takes in, with none lost, at the default size of its ring.
+//! How many records per second a trace takes in without losing any, at the default ring size.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
@@ -20,16 +20,16 @@ use crate::child::cpu_of;
 use tcpmon_tests::figures::{Section, Table};
 use tcpmon_tests::interrupt;
 
-/// A thread has a record for each of so many sockets whenever it leaves the CPU, if data wait in them.
+/// Sockets per thread. Whenever the thread leaves the CPU, it causes a record for each socket in which data wait.
 const SOCKETS: usize = 8;
 
-/// Data that wait in each socket.
+/// Bytes sent to each socket.
 const WAITING: usize = 4096;
 
 /// How long a thread sleeps at a time.
 const NAP: Duration = Duration::from_micros(20);
 
-/// The trailer is in the last bytes of a file.
+/// The trailer is within this many bytes of the end of a file.
 const END: u64 = 64 << 10;
 
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -100,7 +100,7 @@ impl Drop for Trace {
     }
 }
 
-/// Reads a byte of each socket, and then none any more.
+/// Reads one byte of each socket, and then only sleeps.
 fn nap(over: &AtomicBool) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("it has one");

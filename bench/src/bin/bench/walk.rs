@@ -1,8 +1,9 @@
 //! A pass without the model: a second set of tcpmon's programs watches the same sockets, and each step of a pass over
-//! them (one system call that looks at sockets, and the copies of those that have changed) is timed.
+//! them is timed. A step is one system call that looks at sockets, and then the copies of those that have changed.
 
 use std::time::{Duration, Instant};
 
+use nix::time::{ClockId, clock_gettime};
 use tcpmon::config::Config;
 use tcpmon::kernel::{Kernel, Options, Show};
 
@@ -24,6 +25,10 @@ pub struct Walk {
     pub took: Duration,
     /// Duration of the longest step.
     pub longest: Duration,
+    /// Duration of the longest system call.
+    pub longest_call: Duration,
+    /// CPU time of the system call that used most.
+    pub busiest_call: Duration,
 }
 
 impl Walker {
@@ -42,10 +47,11 @@ impl Walker {
         let mut walk = Walk::default();
         let mut pass = self.kernel.begin(show);
         loop {
-            let start = Instant::now();
-            let shown = &mut walk.shown;
-            let more = self.kernel.advance(&mut pass, |_, _| *shown += 1);
-            let more = more.unwrap_or_else(|error| panic!("walking on: {error}"));
+            let (start, cpu) = (Instant::now(), own_cpu_time());
+            let looks = self.kernel.look(&pass).unwrap_or_else(|error| panic!("walking on: {error}"));
+            walk.busiest_call = walk.busiest_call.max(own_cpu_time() - cpu);
+            walk.longest_call = walk.longest_call.max(start.elapsed());
+            let more = self.kernel.show(&mut pass, looks, |_, _| walk.shown += 1);
             let took = start.elapsed();
             walk.calls += 1;
             walk.took += took;
@@ -57,4 +63,9 @@ impl Walker {
         walk.visited = self.kernel.sockets_in_use().into();
         walk
     }
+}
+
+/// CPU time that this thread has used.
+fn own_cpu_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("every thread has this clock").into()
 }

@@ -26,7 +26,7 @@ const NGINX_PORT: u16 = 8080;
 /// Arguments of a redis that writes nothing to a disk.
 const REDIS: [&str; 6] = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
 
-/// An nginx of one process that takes uploads.
+/// An nginx with one process that accepts uploads.
 const NGINX_CONFIG: &str = "\
 daemon off;
 master_process off;
@@ -195,7 +195,7 @@ impl Wire {
         Server { child, port, _folder: None }
     }
 
-    /// Starts a server that nobody here wrote.
+    /// Starts a third-party server.
     fn software(&self, port: u16, program: &str, arguments: &[&str], folder: Option<TempDir>) -> Server {
         let child = Child::spawn(self.end(), program, arguments);
         eventually(DEADLINE, &format!("{program} listens"), || {
@@ -231,7 +231,7 @@ impl Wire {
         client.send_line("go");
         let said = client.line();
         client.wait(DEADLINE);
-        // The servers of our own end with their client.
+        // Our own servers end with their client.
         if talk == "echo" {
             drop(server.child.wait(DEADLINE))
         } else {
@@ -279,7 +279,7 @@ impl Server {
     }
 }
 
-/// Two processes on one CPU that switch all the time and read no socket. Returns how long they took.
+/// Runs two processes on one CPU that switch all the time and read no socket. Returns how long they ran.
 pub fn switch_all_the_time() -> Duration {
     interrupt::check();
     let mut ping = Child::role(&End::host(), "ping", &[&RUN.as_secs().to_string(), "1"]);

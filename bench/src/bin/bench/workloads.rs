@@ -12,9 +12,9 @@ use tcpmon_tests::interrupt;
 /// A run whose rate is off by more than this share is marked.
 const RATE_TOLERANCE: f64 = 0.01;
 
-/// Half the width of a ratio's interval at which no more blocks are needed...
+/// No more blocks are needed once half the width of each ratio's interval is at most this...
 const PRECISION: f64 = 0.015;
-/// ...and the time after which no more are run, and the number before which none is thought narrow: a few blocks may
+/// ...or this much time has passed. Below [`FEWEST_BLOCKS`], no interval counts as narrow, because a few blocks may
 /// agree by chance.
 const LONGEST: Duration = Duration::from_mins(15);
 const FEWEST_BLOCKS: u32 = 5;
@@ -35,7 +35,7 @@ impl Run {
     }
 }
 
-/// Runs the arms in mirrored blocks: this many, or until each ratio is known well enough.
+/// Runs the arms in mirrored blocks: this many, or until each ratio is precise enough.
 pub fn measure(workload: Workload, arms: &[Arm], blocks: Option<u32>) -> Section {
     let mut arms = arms.to_vec();
     arms.push(Arm::Off);
@@ -62,7 +62,7 @@ pub fn measure(workload: Workload, arms: &[Arm], blocks: Option<u32>) -> Section
     section(workload, &wire, done, &runs)
 }
 
-/// Whether the interval of each ratio is narrow enough, or it has taken long enough.
+/// Whether the interval of each ratio is narrow enough, or the time is up.
 fn is_known(runs: &BTreeMap<Arm, Vec<Run>>, blocks: u32, elapsed: Duration) -> bool {
     if blocks < FEWEST_BLOCKS || elapsed > LONGEST {
         return elapsed > LONGEST;

@@ -5,7 +5,7 @@ use std::path::Path;
 use plotters::prelude::*;
 use tcpmon_tests::mean::Mean;
 
-/// Colours that can be told apart on white.
+/// Colors that can be told apart on white.
 const COLOURS: [RGBColor; 6] = [
     RGBColor(31, 119, 180),
     RGBColor(214, 39, 40),
@@ -15,11 +15,11 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(80, 80, 80),
 ];
 
-/// Points that belong together.
+/// One line of a graph.
 #[derive(Clone, Debug)]
 pub struct Series {
     pub name: String,
-    /// Where, and how much.
+    /// x, and the mean of y.
     pub points: Vec<(f64, Mean)>,
 }
 
@@ -29,7 +29,7 @@ pub struct Axes<'a> {
     pub title: &'a str,
     pub x: &'a str,
     pub y: &'a str,
-    /// Whether x grows by factors.
+    /// Whether the x axis is logarithmic.
     pub logarithmic: bool,
     /// Whether x is a number of bytes.
     pub bytes: bool,

@@ -1,5 +1,4 @@
-//! Experiments with the host's own resources, as its daemon sees them: memory of TCP, sockets that nobody holds, and
-//! receive rings.
+//! Experiments with the host's own resources as the daemon sees them: TCP memory, orphaned sockets and receive rings.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,24 +16,24 @@ use crate::sheet::{self, Row};
 
 type Done = Result<Table, Box<dyn std::error::Error>>;
 
-/// Time limit for what takes milliseconds.
+/// Time limit for what normally takes milliseconds.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Segments that were dropped, and new data with them.
+/// Dropped segments; with the label [`LOST`], those that may have carried new data.
 const DROPS: &str = "tcpmon_receive_drops_total";
 const LOST: [(&str, &str); 1] = [("effect", "lost")];
 
-/// How often tcpmon and the kernel are asked.
+/// How often tcpmon and the kernel are polled.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Pages that TCP may have more than before: without pressure, and at all.
+/// Pages that TCP may use on top of what it used before: without pressure, and at most.
 const PRESSURE_PAGES: u64 = 2048;
 const MOST_PAGES: u64 = 4096;
 
-/// Bytes a second that all connections of an experiment get together, so that one can watch the memory fill up.
+/// Bytes per second of all connections of an experiment together: slow enough to watch the memory fill up.
 const FILL_RATE: u64 = 30_000_000;
 
-/// Measures each setting as often as is asked for.
+/// Measures each setting `effort.runs` times.
 fn rows<const N: usize>(settings: [u64; N], effort: Effort, name: &str, run: impl Fn(u64) -> Vec<f64>) -> Vec<Row> {
     let row = |setting: u64| {
         let runs = (0..effort.runs).map(|_| {
@@ -77,13 +76,13 @@ impl First {
         }
     }
 
-    /// As a figure; not a number if it never was.
+    /// The time as a figure; NaN if it was never true.
     fn figure(self) -> f64 {
         self.0.unwrap_or(f64::NAN)
     }
 }
 
-/// Bowden: connections whose data nobody reads, against a limit of TCP's memory.
+/// Bowden: connections that nobody reads, up to the limit of TCP memory.
 pub fn pressure(effort: Effort, folder: &Path) -> Done {
     let headings = [
         "MiB by sockstat",
@@ -112,7 +111,7 @@ pub fn pressure(effort: Effort, folder: &Path) -> Done {
 
 fn fill(connections: u64) -> Vec<f64> {
     let lab = Lab::new();
-    // A reader that never reads gets no more than the default: 4 MiB for each connection.
+    // The buffer of a reader that never reads stays at the default: 4 MiB for each connection.
     lab.set_sysctl("net.ipv4.tcp_rmem", "4096\t4194304\t8388608");
     let daemon = Daemon::start(&[]);
     let before = truth::sockstat().pages;
@@ -121,7 +120,7 @@ fn fill(connections: u64) -> Vec<f64> {
     let reader = Traffic::reader(lab.receiver()).comm("lab-stalled").paused().connections(connections);
     let reader = reader.threads(Threads::Epoll).spawn();
     let lost = |page: &Page| page.sum(DROPS, &LOST);
-    // The kernel's own trace has every segment, and why it was dropped.
+    // The kernel's own trace has every dropped segment and the reason.
     let trace = truth::Trace::start("skb/kfree_skb");
     let dropped = |page: &Page| {
         let reasons = page.samples(DROPS).into_iter().filter(|sample| sample.labels["effect"] == LOST[0].1);
@@ -131,7 +130,7 @@ fn fill(connections: u64) -> Vec<f64> {
         trace.lines().iter().filter(is_counted).count() as f64
     };
     let lost_before = lost(&daemon.scrape());
-    // What waits at the sender's end counts, too: little.
+    // Data that wait at the sender's end count as TCP memory, too; a small send buffer keeps that low.
     let sender = Traffic::sender(lab.sender()).comm("lab-sender").to(reader.address()).flows(connections);
     let _sender = sender.send_buffer(32_000).rate(FILL_RATE / connections).spawn();
     let begin = clock::monotonic_ns();
@@ -143,7 +142,7 @@ fn fill(connections: u64) -> Vec<f64> {
         pressed.look(seconds(), truth::tcp_memory().pressure);
         let queue_drops = truth::tcp_counters(lab.receiver()).get("TCPRcvQDrop").copied().unwrap_or(0);
         loses.look(seconds(), queue_drops > 0);
-        // While memory is short, its answer takes longer.
+        // The answer takes longer while memory is short.
         let page = daemon.scrape();
         pressed_shown.look(seconds(), page.value("tcpmon_tcp_memory_pressure", &[]) == Some(1.0));
         loses_shown.look(seconds(), lost(&page) > lost_before);
@@ -151,7 +150,7 @@ fn fill(connections: u64) -> Vec<f64> {
         if pages > rest.0 {
             rest = (pages, now);
         }
-        // All is full, or has been lost for a while.
+        // TCP memory no longer grows: all queues are full, or data have been lost for a while.
         if now - rest.1 > 1_000_000_000 || seconds() > 10.0 {
             break;
         }
@@ -179,7 +178,7 @@ fn fill(connections: u64) -> Vec<f64> {
     ]
 }
 
-/// Bowden: sockets that no process holds, with data that nobody takes.
+/// Bowden: sockets that no process holds, with data that nobody acknowledges.
 pub fn orphans(effort: Effort, folder: &Path) -> Done {
     let headings = [
         "in FIN_WAIT1 by net/tcp",
@@ -217,7 +216,7 @@ pub fn orphans(effort: Effort, folder: &Path) -> Done {
     Ok(sheet::write(folder, "orphans", (&["connections"], &headings, headings.len()), &rows)?)
 }
 
-/// Bowden, Wu and Crawford: bursts against a receive ring.
+/// Bowden, Wu and Crawford: bursts into a receive ring.
 pub fn overrun(effort: Effort, folder: &Path) -> Done {
     let headings =
         ["sent", "lost by the kernel, %", "lost by tcpmon, %", "lost if the ring takes what it has room for, %"];

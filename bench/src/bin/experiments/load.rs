@@ -19,7 +19,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Uses so many bytes, and sleeps so long; with no sleep, it takes all of its CPU that it gets.
+    /// Uses this much memory, and sleeps this long between accesses. With no sleep, it takes all the CPU time it gets.
     pub fn new(bytes: usize, sleep: Duration) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         let mine = Arc::clone(&over);
@@ -29,7 +29,7 @@ impl Load {
             cpus.set(0).expect("there is a first CPU");
             sched_setaffinity(Pid::from_raw(0), &cpus).expect("any thread may");
             set_timerslack(1).expect("any thread may");
-            // Written once, so that all of it is there.
+            // Filled with ones, so that all pages are really allocated.
             let mut memory = vec![1_u8; bytes.max(4096)];
             let _ = ready.send(());
             let mut random = 1_u64;

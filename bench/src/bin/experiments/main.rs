@@ -1,4 +1,4 @@
-//! `cargo xtask lab`: runs the experiments of the papers that tcpmon comes from again. `docs/lab.md` has the results.
+//! `cargo xtask lab`: repeats the experiments of the papers that tcpmon builds on. `docs/lab.md` has the results.
 
 mod chart;
 mod host;
@@ -24,14 +24,14 @@ use papers::Experiment;
 /// The document with the results.
 const LAB: Document = Document { path: concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/lab.md"), markers: "lab" };
 
-/// The papers' experiments, run again: run it as root while nothing else runs
+/// Repeat the papers' experiments (needs root and an idle host)
 #[derive(Debug, Parser)]
 #[command(bin_name = "cargo xtask lab")]
 struct Args {
     /// More and longer runs: about an hour instead of ten minutes
     #[arg(long)]
     full: bool,
-    /// Only these experiments, with commas between [default: all]
+    /// Only these experiments, comma-separated [default: all]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<Experiment>,
     /// Write tables and graphs to docs/lab.md and docs/lab instead of target/lab

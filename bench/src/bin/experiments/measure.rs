@@ -1,4 +1,4 @@
-//! One transfer, as its own ends, the kernel and tcpmon see it.
+//! One transfer, as its two ends, the kernel and tcpmon see it.
 
 use std::process::Command;
 use std::time::Duration;
@@ -12,30 +12,30 @@ use tempfile::TempDir;
 
 use crate::Effort;
 
-/// Time limit for what takes milliseconds.
+/// Time limit for what normally takes milliseconds.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// How often inet_diag is asked.
+/// How often inet_diag is polled.
 const SAMPLE_EVERY: Duration = Duration::from_millis(5);
 
-/// What was measured of a transfer. Each of tcpmon's figures has one beside it that tcpmon did not make.
+/// The measurements of a transfer, those by tcpmon next to independent ones.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// The reader's own count, bit/s.
+    /// Throughput by the reader's own count, bit/s.
     pub throughput: f64,
-    /// What tcpmon's timeslices have of it, bit/s.
+    /// Throughput by tcpmon's timeslices, bit/s.
     pub traced: f64,
-    /// Mean of the part of the receive buffer in use, by inet_diag, %.
+    /// Share of the receive buffer in use, mean of samples by inet_diag, %.
     pub fill_sampled: f64,
-    /// The same at the deactivations of the reader, mean, by tcpmon, %.
+    /// The same, mean over deactivations of the reader, by tcpmon, %.
     pub fill_deactivated: f64,
-    /// The reader's part of a CPU, from its CPU clock, %.
+    /// The reader's CPU use, by its CPU clock, %.
     pub cpu: f64,
-    /// The same as tcpmon's timeslices add up, %.
+    /// The same by the sum of tcpmon's timeslices, %.
     pub on_cpu: f64,
-    /// How long it was runnable without a CPU, by tcpmon, % of the time.
+    /// Run-queue wait of the reader, by tcpmon, % of the time.
     pub run_queue: f64,
-    /// How long the sender was limited by the window, by its own `tcp_info`, % of the time.
+    /// Time in which the window limited the sender, by the sender's own `tcp_info`, % of the time.
     pub rwnd_limited: f64,
     /// What limited the receiver, by tcpmon, % of the decided time, in the order of [`causes`].
     pub causes: [f64; 5],
@@ -48,19 +48,20 @@ pub struct Run {
 }
 
 impl Run {
-    /// What limited the receiver for a reason of its own, by tcpmon: what a sender feels as a window that is too small.
+    /// Share of the time in which the receiver was the limit (any cause but upstream), by tcpmon: the sender sees a
+    /// window that is too small.
     pub fn limited(&self) -> f64 {
         self.causes[1..].iter().sum()
     }
 
-    /// The part of the advertised window that was on the way, %.
+    /// Share of the advertised window that was in flight, %.
     pub fn window_used(&self) -> f64 {
         100.0 * self.traced / 8.0 * self.round_trip / self.window.max(1.0)
     }
 }
 
-/// Measures a transfer that is under way. It settles first: while tcpmon's programs are loaded, sender and reader have
-/// less of their CPUs.
+/// Measures a transfer that is under way. It settles first, because sender and reader get less CPU while tcpmon's
+/// programs are being loaded.
 pub fn measure(lab: &Lab, reader: &Reader, Effort { time, settle, .. }: Effort) -> Run {
     interrupt::check();
     eventually(DEADLINE, "data flow", || reader.report().bytes > 10_000);
@@ -121,7 +122,7 @@ fn sending(lab: &Lab, reader: &Reader) -> Vec<Socket> {
     sockets
 }
 
-/// What a trace has of a transfer.
+/// What a trace says about a transfer.
 struct Seen {
     seconds: f64,
     read_bytes: f64,
@@ -134,7 +135,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Adds the timeslices of a file up.
+    /// Sums up the timeslices of a file.
     fn of(file: &std::path::Path) -> Self {
         let text = std::fs::read_to_string(file).expect("it is there");
         let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();

@@ -1,4 +1,4 @@
-//! The experiments. Reader and load share the first CPU; the sender, and with it the network's softirqs, has the
+//! The experiments. Reader and load share the first CPU; the sender, and with it the network's softirqs, runs on the
 //! second.
 
 use std::fs;
@@ -22,52 +22,52 @@ use crate::sheet::{self, Row};
 
 type Done = Result<Table, Box<dyn std::error::Error>>;
 
-/// Its heading, and how to get it.
+/// A column of a table: its heading, and its value in a run.
 type Figure = (&'static str, fn(&Run) -> f64);
 
 /// Receive buffers as given to the kernel, which doubles them, bytes.
 const BUFFERS: [usize; 5] = [6_000, 16_000, 64_000, 256_000, 1_500_000];
 
-/// Those of the experiments with a load.
+/// The buffers of the experiments with a background load.
 const FEWER_BUFFERS: [usize; 3] = [16_000, 256_000, 1_500_000];
 
-/// What a reader takes at a time.
+/// Maximum bytes in one read.
 const CHUNK: usize = 8_192;
 
 /// The largest buffer that any process may ask for during the experiments.
 const LARGEST_BUFFER: &str = "4194304";
 
-/// Memory of a load where that does not matter: more than the caches have.
+/// Memory of a load where the amount does not matter: more than fits into the caches.
 const LOAD_BYTES: usize = 64 << 20;
 
 /// An experiment of a paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Experiment {
-    /// White, Fig. 3.1: the receiver's delay and its buffer
+    /// White, Fig. 3.1: the receiver's delay and its buffer size
     #[value(name = "delay")]
     Delay,
-    /// White, Fig. 3.2a: memory in use beside the receiver
+    /// White, Fig. 3.2a: memory used by a background load
     #[value(name = "memory")]
     Memory,
-    /// White, Fig. 3.2b: a load on the receiver's CPU
+    /// White, Fig. 3.2b: a background load on the receiver's CPU
     #[value(name = "load")]
     Load,
     /// White, Fig. 3.3: the receiver's priority
     #[value(name = "nice")]
     Nice,
-    /// Wu and Crawford: busy processes beside a slow and a fast sender
+    /// Wu and Crawford: busy processes on the receiver's CPU, with a slow and a fast sender
     #[value(name = "hogs")]
     Hogs,
-    /// Ubik and Cimbal: an application's own window, or the path's
+    /// Ubik and Cimbal: a window limited by the application or by the path
     #[value(name = "window")]
     Window,
-    /// Bowden: connections that nobody reads, against a limit of TCP's memory
+    /// Bowden: connections that nobody reads, up to the limit of TCP memory
     #[value(name = "pressure")]
     Pressure,
     /// Bowden: sockets in FIN_WAIT1 with full send queues
     #[value(name = "orphans")]
     Orphans,
-    /// Bowden, Wu and Crawford: bursts against a receive ring
+    /// Bowden, Wu and Crawford: bursts into a receive ring
     #[value(name = "overrun")]
     Overrun,
 }
@@ -86,7 +86,7 @@ impl Experiment {
         Self::Overrun,
     ];
 
-    /// The name of its files and its place in the document.
+    /// The name of its files and of its place in the document.
     pub fn name(self) -> &'static str {
         match self {
             Self::Delay => "delay",
@@ -138,8 +138,8 @@ impl Point {
     }
 }
 
-/// Figures that every experiment has, with their headings in tables and CSV. Each of tcpmon's follows the one that it
-/// is to be compared with.
+/// Figures that every experiment has, with their headings in tables and CSV. Each of tcpmon's figures follows the one
+/// to compare it with.
 const FIGURES: [Figure; 8] = [
     ("Gbit/s by the reader", |run| run.throughput / 1e9),
     ("Gbit/s by tcpmon", |run| run.traced / 1e9),
@@ -151,7 +151,8 @@ const FIGURES: [Figure; 8] = [
     ("limited by the receiver, by tcpmon, %", Run::limited),
 ];
 
-/// What tells an application's window from the path's: only a long path has a round trip that is known well enough.
+/// Tells whether the application or the path limits the window. Only a long path has a round trip time that is known
+/// well enough.
 const WINDOW_USED: Figure = ("window in use, by tcpmon, %", Run::window_used);
 
 /// Writes all runs as CSV, and makes the table of the means.
@@ -173,19 +174,19 @@ fn record(folder: &Path, name: &str, settings: &[&str], points: &[Point], figure
     Ok(table)
 }
 
-/// A reader and a sender that does nothing else, under way.
+/// Starts a reader, and a sender that sends as fast as it can or at this rate.
 fn transfer(lab: &Lab, reader: ReaderBuilder, rate: Option<u64>) -> (Reader, Sender) {
     let reader = reader.comm("lab-reader").cpu(0).chunk(CHUNK).until_exit().spawn();
     let sender = Traffic::sender(lab.sender()).comm("lab-sender").cpu(1).to(reader.address());
     let sender = match rate {
-        // A message fills a read: the reader works for each read, however small.
+        // One message fills one read, because the reader works for each read, however small.
         Some(rate) => sender.message(CHUNK).rate(rate),
         None => sender,
     };
     (reader, sender.spawn())
 }
 
-/// Measures a point: each run is a connection of its own.
+/// Measures a point. Each run uses a connection of its own.
 fn point(labels: &[String], effort: Effort, path: impl Fn() -> Lab, make: impl Fn(&Lab) -> (Reader, Sender)) -> Point {
     let runs = (0..effort.runs).map(|_| {
         interrupt::check();
@@ -231,8 +232,7 @@ fn delay(effort: Effort, folder: &Path) -> Done {
     record(folder, "delay", &["delay, us", "buffer, bytes"], &points, &FIGURES)
 }
 
-/// Measures points for each setting and each of fewer buffers, each beside the load of its setting, and draws their
-/// throughput.
+/// Measures each setting with each of [`FEWER_BUFFERS`] next to the load of that setting, and draws the throughput.
 fn over_buffers<T: Copy>(
     (name, setting, title): (&str, &str, &str),
     settings: &[(T, String)],
@@ -258,7 +258,7 @@ fn over_buffers<T: Copy>(
 }
 
 fn memory(effort: Effort, folder: &Path) -> Done {
-    // White went to 150 %. Without swap, more than half would endanger the machine.
+    // White went up to 150 %. Without swap, more than half would endanger the machine.
     let bytes = physical_bytes();
     let settings = [1, 25, 50].map(|percent| (percent, format!("{percent} % of memory")));
     let what = ("memory", "load", "A load that uses memory, and sleeps 100 us between accesses");
@@ -287,7 +287,7 @@ fn nice(effort: Effort, folder: &Path) -> Done {
     over_buffers(what, &settings, (effort, folder), beside, |nice, reader| reader.nice(nice))
 }
 
-/// What the paper has: Mbit/s and percent of the CPU for a slow and a fast sender, with 0, 1, 2, 4 and 8 processes.
+/// The paper's results: Mbit/s and % of the CPU for a slow and a fast sender, with 0, 1, 2, 4 and 8 busy processes.
 const WU_CRAWFORD: [(&str, [(f64, f64); 5]); 2] = [
     ("slow", [(436.0, 78.489), (443.0, 81.573), (438.0, 80.613), (430.0, 79.217), (440.0, 81.093)]),
     ("fast", [(464.0, 99.228), (241.0, 49.995), (159.0, 34.246), (97.0, 20.859), (74.2, 15.375)]),
@@ -295,9 +295,9 @@ const WU_CRAWFORD: [(&str, [(f64, f64); 5]); 2] = [
 
 fn hogs(effort: Effort, folder: &Path) -> Done {
     const COUNTS: [usize; 5] = [0, 1, 2, 4, 8];
-    // A slow sender makes good for what it could not send at first.
+    // A slow sender first catches up on what it could not send at the start.
     let effort = Effort { settle: Duration::from_secs(2), ..effort };
-    // A fast sender needs more than the reader's CPU, a slow one about as much of it as the paper's did.
+    // A fast sender needs more CPU than the reader has; a slow one needs about the same share as in the paper.
     let reader = |lab: &Lab| Traffic::reader(lab.receiver()).between(Between::Spin(10));
     let fast = point(&["fast".into(), "0, first".into()], effort, Lab::new, |lab| transfer(lab, reader(lab), None));
     let rate = fast.mean(|run| run.throughput).value / 8.0 * (WU_CRAWFORD[0].1[0].1 / 100.0);

@@ -16,7 +16,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// The mean of a figure, of the runs that have it; none has it if it is not a number.
+    /// The mean of a figure over the runs in which it is a finite number.
     pub fn mean(&self, at: usize) -> Mean {
         Mean::of(&self.runs.iter().map(|run| run[at]).filter(|figure| figure.is_finite()).collect::<Vec<_>>())
     }

@@ -1,4 +1,4 @@
-//! The terminal: taken over, and put back on every way out.
+//! The terminal: taken over, and given back however the program ends.
 
 use std::{
     io::{self, Stdout},
@@ -24,10 +24,10 @@ use tokio::sync::mpsc;
 
 use crate::top::{Key, Screen, Theme, draw};
 
-/// Whether the terminal is ours at the moment.
+/// Whether the terminal is taken over at the moment.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// A terminal that shows the screen. Put back when dropped, and before a panic is reported.
+/// A terminal that shows the screen. It is given back when this is dropped, and before a panic is reported.
 pub(super) struct Screenful {
     terminal: Terminal<CrosstermBackend<Stdout>>,
     events: mpsc::Receiver<Option<Key>>,
@@ -56,12 +56,12 @@ impl Screenful {
         self.terminal.draw(|frame| draw(screen, theme, frame)).map(drop)
     }
 
-    /// The next key; without one, the size has changed. `None` at the end of the input.
+    /// The next key, or `Some(None)` if the size of the terminal has changed. `None` at the end of the input.
     pub(super) async fn next(&mut self) -> Option<Option<Key>> {
         self.events.recv().await
     }
 
-    /// Gives the terminal back to the shell until it continues this process.
+    /// Gives the terminal back to the shell until the shell continues this process.
     pub(super) fn suspend(&mut self) -> io::Result<()> {
         put_back();
         kill_process(getpid(), Signal::STOP)?;
@@ -84,7 +84,7 @@ fn take() -> io::Result<()> {
 
 fn put_back() {
     if TAKEN.swap(false, Ordering::SeqCst) {
-        // There is nobody to tell.
+        // An error cannot be reported here.
         let _ = execute!(io::stdout(), cursor::Show, EnableLineWrap, LeaveAlternateScreen);
         let _ = disable_raw_mode();
     }
@@ -134,7 +134,7 @@ mod tests {
 
     use super::*;
 
-    /// Set in the process that is to panic.
+    /// Set in the child process that is to panic.
     const PANICS: &str = "TCPMON_TEST_PANICS";
 
     #[test]
@@ -149,7 +149,7 @@ mod tests {
         let output = Command::new("script").args(["-q", "-e", "-c", &line, "/dev/null"]).env(PANICS, "1").output();
         let output = String::from_utf8_lossy(&output.expect("script(1)").stdout).into_owned();
         let at = |what: &str| output.find(what).unwrap_or_else(|| panic!("no {what:?} in {output}"));
-        // The other screen, the own one with its cursor, and then the message.
+        // The alternate screen, then the normal one with its cursor, then the message.
         assert!(at("\x1b[?1049h") < at("\x1b[?25h"), "{output}");
         assert!(at("\x1b[?25h") < at("\x1b[?1049l"), "{output}");
         assert!(at("\x1b[?1049l") < at("on purpose"), "{output}");

@@ -12,7 +12,8 @@ pub(super) fn descendants(pids: &[u32]) -> Vec<u32> {
         ids.filter_map(|id: u32| Some((id, parent(&read_text(format!("/proc/{id}/stat")).ok()?)?))).collect();
     let descends = |id: &u32| {
         let ancestors = std::iter::successors(parents.get(id).copied(), |id| parents.get(id).copied());
-        // As many steps as there are processes, because what was read one after the other may contain a circle.
+        // At most as many steps as there are processes, because processes that were read at different times may form a
+        // cycle.
         ancestors.take(parents.len()).any(|ancestor| pids.contains(&ancestor))
     };
     parents.keys().copied().filter(descends).collect()

@@ -23,38 +23,38 @@ use crate::{
     trigger::{TriggerRule, TriggerWatch},
 };
 
-/// Memory for the records of the last time.
+/// Memory for the most recent records.
 const RING_BYTES: usize = 256 << 20;
 
-/// Why the trace wants a file, other than what its records show.
+/// Why the recorder should write a file, for reasons that the records do not show.
 pub(super) type Alarm = Arc<Mutex<Option<String>>>;
 
 /// Writes a file whenever a trigger fires.
 pub(super) struct FlightRecorder {
     files: NumberedFiles,
     header: TraceHeader,
-    /// How much time before a trigger a file has, and how much after it.
+    /// How much time a file covers before a trigger, and how much after it.
     span: Duration,
     watch: TriggerWatch,
     alarm: Alarm,
     losses: Losses,
     ring: VecDeque<TimesliceRecord>,
-    /// When the last record ended that has left the ring: what is before that is not in a file.
+    /// When the last of the records that have left the ring ended: no file has anything from before that time.
     left_ns: u64,
-    /// What had been lost until some times of the last `span`, the oldest first.
+    /// Losses so far, at several times within the last `span`; the oldest first.
     lost_until: VecDeque<(u64, BTreeMap<String, u64>)>,
     /// The file that is being written, and when it ends.
     open: Option<(PartWriter, u64)>,
     totals: PartTotals,
 }
 
-/// Looks for what a trace's records do not show.
+/// Looks for triggers that a trace's records do not show.
 #[derive(Debug)]
 pub(super) struct PassAlarms {
     alarm: Alarm,
     zero_window: Option<Duration>,
     drops: bool,
-    /// By cookie: how long the window has been shut in all, and lately, ns.
+    /// By cookie: how long the window was shut in total, and since it was last open for a whole second, ns.
     shut: HashMap<u64, (u64, u64)>,
 }
 
@@ -63,12 +63,12 @@ impl PassAlarms {
         Self { alarm, zero_window: watch.zero_window(), drops: watch.drops(), shut: HashMap::new() }
     }
 
-    /// Makes the recorder write.
+    /// Makes the recorder write a file for this reason.
     pub(super) fn raise(&self, reason: String) {
         *self.alarm.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
     }
 
-    /// Looks at all open sockets, and at the drops since the last time. Called once a second.
+    /// Looks at all open sockets, and at the drops since the last call. Called once a second.
     pub(super) fn look(&mut self, kernel: &mut Kernel, totals: &mut TraceTotals) -> anyhow::Result<()> {
         if let Some(limit) = self.zero_window {
             let (mut shut, mut found) = (HashMap::new(), None);
@@ -83,7 +83,7 @@ impl PassAlarms {
                 }
                 let (before, lately) = self.shut.get(&cookie).copied().unwrap_or((counters.zero_window_ns, 0));
                 let grown = counters.zero_window_ns.saturating_sub(before);
-                // After a second in which it was open all the time, it begins anew.
+                // After a second in which the window was open all the time, the time starts from zero.
                 let lately = if grown > 0 { lately + grown } else { 0 };
                 if u128::from(lately) > limit.as_nanos() {
                     let time = humantime::format_duration(Duration::from_millis(lately / 1_000_000));
@@ -112,7 +112,7 @@ impl PassAlarms {
 }
 
 impl FlightRecorder {
-    /// Nothing is written yet.
+    /// A recorder that has not written a file yet.
     pub(super) fn new(
         files: NumberedFiles,
         header: TraceHeader,
@@ -139,7 +139,7 @@ impl FlightRecorder {
         u64::try_from(self.span.as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Starts a file with what the ring has.
+    /// Starts a file with the records in the ring.
     fn fire(&mut self, reason: &str) -> io::Result<()> {
         let now = read_clocks();
         let number = self.files.next_number()?;
@@ -156,7 +156,7 @@ impl FlightRecorder {
             self.files.path_of(number).display(),
             humantime::format_duration(self.span)
         ));
-        // All of them, also after an error: the file counts what it has not taken.
+        // All of them, even after an error: the file counts what it has not taken.
         let mut written = Ok(());
         for record in self.ring.drain(..).filter(|record| record.deactivated_ns >= begin_ns) {
             let taken = part.writer.record(&record);
@@ -176,7 +176,7 @@ impl FlightRecorder {
         Ok(())
     }
 
-    /// What time alone changes: a file that is over, and records that are too old.
+    /// Does what is due after some time: ends a file that is complete, and drops records that are too old.
     fn tick(&mut self) -> io::Result<()> {
         let now = read_clocks();
         let lost = self.losses.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -190,7 +190,7 @@ impl FlightRecorder {
         if self.lost_until.back().is_none_or(|(_, known)| *known != lost) {
             self.lost_until.push_back((now.monotonic_ns, lost));
         }
-        // The newest of those that are too old says what had been lost before all that is kept.
+        // The newest of the entries that are too old says what had been lost before everything that is kept.
         while self.lost_until.get(1).is_some_and(|(until_ns, _)| *until_ns < old_ns) {
             self.lost_until.pop_front();
         }
@@ -220,7 +220,7 @@ impl TraceWriter for FlightRecorder {
         }
     }
 
-    /// They are of the whole trace, and a file is a part of it.
+    /// Ignored: the totals are those of the whole trace, and a file covers only a part of it.
     fn total(&mut self, _total: &Total) -> io::Result<()> {
         Ok(())
     }
@@ -230,7 +230,7 @@ impl TraceWriter for FlightRecorder {
         self.open.as_mut().map_or(Ok(()), |(part, _)| part.writer.flush())
     }
 
-    /// Returns what the trailers of all files say together.
+    /// Returns the sums over the trailers of all files.
     fn finish(&mut self, ending: &Ending) -> io::Result<Trailer> {
         self.end(ending)?;
         Ok(self.totals.trailer(ending))

@@ -1,4 +1,4 @@
-//! Whether a process id or control group that the user gives means the same to the eBPF programs.
+//! Checks whether a process id or control group that the user gives means the same to the eBPF programs.
 
 use std::path::{Path, PathBuf};
 

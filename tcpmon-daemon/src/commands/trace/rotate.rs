@@ -18,7 +18,7 @@ use crate::{
     config::Keep,
 };
 
-/// How many records are written before the size of the file is looked at again.
+/// How many records are written before the size of the file is checked again.
 const LOOK_EVERY: u64 = 256;
 
 /// What has been lost since the start of the trace, by cause: the trace updates it, and each file says what was lost
@@ -33,7 +33,7 @@ pub(super) struct NumberedFiles {
     pub format: FileFormat,
     /// Existing files are overwritten.
     pub force: bool,
-    /// The newest files that are kept; the others are removed.
+    /// Which of the newest files are kept; the others are removed.
     pub keep: Option<Keep>,
 }
 
@@ -43,7 +43,7 @@ impl NumberedFiles {
         create_output(&self.path_of(number), self.force)
     }
 
-    /// Finds out now whether a file can be created later.
+    /// Checks now whether a file can be created later.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         let next = self.next_number().with_context(|| format!("cannot write to {}", self.path.display()))?;
         let file = self.path_of(next);
@@ -56,12 +56,12 @@ impl NumberedFiles {
         numbered(&self.path, number)
     }
 
-    /// The number after the highest of the files that are there.
+    /// The number after the highest one of the existing files.
     pub(super) fn next_number(&self) -> io::Result<u32> {
         Ok(self.numbers()?.last().map_or(1, |last| last + 1))
     }
 
-    /// Removes files so that those up to this one, which has just been created, are what is to be kept.
+    /// Removes old files so that those up to `number`, which has just been created, are within the limit of `keep`.
     pub(super) fn remove_before(&self, number: u32) -> io::Result<()> {
         let Some(keep) = self.keep else { return Ok(()) };
         let (mut files, mut bytes) = (0, 0);
@@ -73,10 +73,10 @@ impl NumberedFiles {
                 Keep::Files(limit) => files <= limit,
                 Keep::Bytes(limit) => bytes <= limit,
             };
-            // Never the one that has just been created, however large it is already.
+            // Never remove the file that has just been created, however large it is already.
             if !is_kept && other != number {
                 match fs::remove_file(&path) {
-                    // Somebody else has removed it.
+                    // Another process has removed it.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                     removed => removed?,
                 }
@@ -85,7 +85,7 @@ impl NumberedFiles {
         Ok(())
     }
 
-    /// The numbers of the files that are there, in their order.
+    /// The numbers of the existing files, in ascending order.
     fn numbers(&self) -> io::Result<Vec<u32>> {
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let mut numbers = Vec::new();
@@ -117,7 +117,7 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
 pub(super) struct PartWriter {
     file: File,
     pub writer: Box<dyn TraceWriter>,
-    /// What had been lost before it.
+    /// What had been lost before this file.
     lost_before: BTreeMap<String, u64>,
 }
 
@@ -133,7 +133,7 @@ impl PartWriter {
         Ok(Self { file, writer, lost_before })
     }
 
-    /// Ends it. The ending has what was lost since the start of the trace.
+    /// Ends the file. `ending` has what was lost since the start of the trace.
     fn end(&mut self, ending: &Ending) -> io::Result<Trailer> {
         let before = |cause: &String| self.lost_before.get(cause).copied().unwrap_or(0);
         let lost = ending.lost.iter().map(|(cause, count)| (cause.clone(), count.saturating_sub(before(cause))));
@@ -141,12 +141,12 @@ impl PartWriter {
     }
 }
 
-/// What the trailers of all files say together.
+/// Sums over the trailers of all files.
 #[derive(Debug, Default)]
 pub(super) struct PartTotals {
     records: u64,
     lost: BTreeMap<String, u64>,
-    /// The first error by which a file refused something at its end.
+    /// The first error with which an output refused something at the end of a file.
     failure: Option<io::Error>,
 }
 
@@ -167,7 +167,7 @@ impl PartTotals {
         self.failure.take()
     }
 
-    /// As the trailer of a trace with this ending.
+    /// The sums as the trailer of a trace with this ending.
     pub(super) fn trailer(&self, ending: &Ending) -> Trailer {
         let complete = ending.reason != EndReason::WriteError && self.lost.values().all(|count| *count == 0);
         Trailer { records: self.records, lost: self.lost.clone(), end: ending.end, reason: ending.reason, complete }
@@ -247,12 +247,12 @@ impl RotatingWriter {
 
 impl TraceWriter for RotatingWriter {
     fn record(&mut self, record: &TimesliceRecord) -> io::Result<()> {
-        // Before the record, so that no file is empty but the first.
+        // Before the record, so that no file except the first can be empty.
         let mut next = Ok(());
         if self.records > 0 && self.is_full(record.deactivated_ns)? {
             match self.files.create(self.number + 1) {
                 Ok(file) => self.rotate(file)?,
-                // The trace ends here, with a trailer and this record in the file that there is.
+                // The trace ends here: the current file gets this record and a trailer.
                 Err(error) => next = Err(io::Error::other(error)),
             }
         }
@@ -269,7 +269,7 @@ impl TraceWriter for RotatingWriter {
         self.part()?.writer.flush()
     }
 
-    /// Returns what the trailers of all files say together.
+    /// Returns the sums over the trailers of all files.
     fn finish(&mut self, ending: &Ending) -> io::Result<Trailer> {
         self.end(ending)?;
         Ok(self.totals.trailer(ending))
@@ -397,12 +397,12 @@ mod tests {
     fn a_file_ends_after_its_time() {
         let folder = TempDir::new().expect("a temporary directory");
         write(folder.path(), RotateAt::Time(Duration::from_secs(5)), None, &Losses::default());
-        // The second begins by the clock of this machine, which is not that of the records.
+        // The second file begins by the clock of this machine, which is not that of the records.
         let files = files(folder.path());
         assert_eq!(files[0].1.records, 5_000, "{files:?}");
     }
 
-    /// Refuses something at its end, unless it is `None`.
+    /// Refuses something at its end, for this reason; nothing if it is `None`.
     struct Refusing(Option<&'static str>);
 
     impl TraceWriter for Refusing {

@@ -11,13 +11,13 @@ use crate::host::read_text;
 pub(super) struct Signals(pub(super) Vec<(SignalKind, Signal)>);
 
 impl Signals {
-    /// From now on, these signals do not end the process by themselves, nor does SIGUSR1 if it is wanted.
+    /// From now on, these signals do not end the process, and neither does SIGUSR1 if it is wanted.
     pub(super) fn listen(usr1_wanted: bool) -> io::Result<Self> {
         let mut kinds = vec![SignalKind::interrupt(), SignalKind::terminate(), SignalKind::quit()];
         if usr1_wanted {
             kinds.push(SignalKind::user_defined1());
         }
-        // Under `nohup`, the end of the terminal must not end the trace.
+        // Under `nohup`, closing the terminal must not end the trace.
         if !read_text("/proc/self/status").is_ok_and(|status| ignores_hangup(&status)) {
             kinds.push(SignalKind::hangup());
         }

@@ -1,5 +1,5 @@
-//! What the trace knows of each socket and thread as a whole. The kernel's totals come at a socket's end, when its last
-//! timeslice may not have ended yet, so they are kept until the end of the trace.
+//! Totals that the trace keeps of each socket and thread. The kernel's totals come when a socket ends. Its last
+//! timeslice may not have ended by then, so they are kept until the end of the trace.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -16,26 +16,26 @@ use crate::{
     model::table::until_now,
 };
 
-/// Totals that are kept; more of them are written before the end.
+/// Maximum number of totals that are kept; if there are more, they are written before the end.
 const KEPT: usize = 100_000;
 
-/// Sockets of which it is known how much of them is in timeslices. There are more only if many ends were lost; all are
-/// then forgotten.
+/// Maximum number of sockets whose timeslices are added up. There are more only if many ends were lost; all are then
+/// forgotten.
 const OPEN: usize = 1 << 20;
 
-/// Passes at the start of a trace, at most: each moves the start.
+/// Maximum number of passes at the start of a trace: each moves the start.
 const FIRST_PASSES: usize = 4;
 
-/// Threads whose names are kept: those whose exit was lost are forgotten with all others.
+/// Maximum number of threads whose names are kept. Threads whose exit was lost are forgotten when all are.
 const NAMES: usize = 65_536;
 
-/// What has been counted of a socket, in its timeslices or until the trace began.
+/// What has been counted for a socket: in its timeslices, or before the trace began.
 #[derive(Clone, Copy, Debug, Default)]
 struct SocketPart {
     read_bytes: u64,
     limited: Limited,
     waited: Waited,
-    /// Not known of timeslices.
+    /// Timeslices do not have this.
     zero_window_ns: u64,
 }
 
@@ -44,17 +44,18 @@ struct SocketPart {
 pub(super) struct TraceTotals {
     /// Only sockets with one of these ports, if there are any.
     ports: BTreeSet<u16>,
-    /// There are no timeslices.
+    /// The programs send no timeslices, only totals.
     only: bool,
-    /// By cookie: what timeslices have, and once the socket has ended, the kernel's totals with the index of its state.
+    /// By cookie: sums over the socket's timeslices, and once the socket has ended, the kernel's totals with the index
+    /// of its state.
     sockets: HashMap<u64, (SocketPart, Option<(u32, SocketTotal)>)>,
-    /// Number of those whose totals are known.
+    /// Number of sockets whose totals are known.
     ended: usize,
-    /// What is complete: threads, and former connections of sockets that have connected again.
+    /// Totals that are complete: those of threads, and of former connections of sockets that have connected again.
     complete: Vec<Total>,
     /// Names of threads, by their ids.
     names: HashMap<u32, Comm>,
-    /// By cookie: what is not part of the trace, because it was before.
+    /// By cookie: what was counted before the trace began and is not part of it.
     before: HashMap<u64, SocketPart>,
     /// By thread: bytes read in timeslices that are not part of the trace.
     read_before: HashMap<u32, u64>,
@@ -70,14 +71,15 @@ impl TraceTotals {
         Self { ports: ports.iter().copied().collect(), only, ..Self::default() }
     }
 
-    /// Whether a timeslice that ended then is older than the trace, or than the totals of its thread: both have one
-    /// begin.
+    /// Whether a timeslice that ended at `ended_ns` is older than the trace, or than the totals of its thread at the
+    /// start: timeslices and totals must begin at the same time.
     pub(super) fn is_before(&self, ended_ns: u64, tid: u32, started_ns: u64) -> bool {
         let looked_at = self.threads_before.get(&tid).map_or(0, |thread| thread.at_ns);
         ended_ns < started_ns.max(looked_at)
     }
 
-    /// Whether a timeslice that ended then is in the totals of its socket, which were taken at the end of the trace.
+    /// Whether a timeslice that ended at `ended_ns` is in the totals of its socket, which were taken at the end of the
+    /// trace.
     pub(super) fn is_in_totals(&self, cookie: u64, ended_ns: u64) -> bool {
         self.looked_at.get(&cookie).is_some_and(|looked_at| ended_ns <= *looked_at)
     }
@@ -98,10 +100,10 @@ impl TraceTotals {
         self.read_before.remove(&tid);
     }
 
-    /// The trace begins.
+    /// Begins the trace.
     ///
-    /// What is read between the looks at a socket and at its reader counts for only one of them, so both looks are
-    /// repeated until none of the readers has read meanwhile; not for ever, because some never stop.
+    /// What is read between the look at a socket and the look at its reader counts for only one of them. So both looks
+    /// are repeated until none of the readers has read meanwhile, but not forever, because some never stop.
     pub(super) fn begin(&mut self, kernel: &mut Kernel) -> Result<(), KernelReadError> {
         for _ in 0..FIRST_PASSES {
             let read = |totals: &HashMap<u32, ThreadTotal>| {
@@ -110,7 +112,7 @@ impl TraceTotals {
             let before = read(&threads(kernel));
             self.sockets_before(kernel)?;
             self.threads_before = threads(kernel);
-            // Timeslices say what was read before.
+            // With timeslices, no need to repeat: they say what was read before the trace.
             if !self.only || read(&self.threads_before) == before {
                 break;
             }
@@ -123,8 +125,8 @@ impl TraceTotals {
             let total = decode::socket_total(record, counters, false);
             let before = self.before.entry(total.cookie).or_default();
             before.zero_window_ns = total.zero_window_ns;
-            // The first timeslice of a trace has all since the read before; without timeslices, everything counts from
-            // now.
+            // The first timeslice of a trace has everything since the read before it; without timeslices, everything
+            // counts from now.
             if self.only {
                 let SocketTotal { read_bytes, limited, waited, zero_window_ns, .. } = total;
                 *before = SocketPart { read_bytes, limited, waited, zero_window_ns };
@@ -132,7 +134,7 @@ impl TraceTotals {
         })
     }
 
-    /// A timeslice is part of the trace.
+    /// Adds a timeslice that is part of the trace.
     pub(super) fn timeslice(&mut self, record: &TimesliceRecord) {
         let counted = &mut self.sockets.entry(record.cookie).or_default().0;
         counted.read_bytes += record.read_bytes;
@@ -144,7 +146,7 @@ impl TraceTotals {
         self.names.insert(record.tid, record.comm);
     }
 
-    /// A socket has these totals; `closed` if it has ended.
+    /// Takes the totals of a socket; `closed` if it has ended.
     pub(super) fn socket(&mut self, record: &SocketRecord, counters: &SocketCounters, closed: bool) {
         let mut total = decode::socket_total(record, counters, closed);
         if let Some(before) = self.before.get(&total.cookie) {
@@ -160,7 +162,7 @@ impl TraceTotals {
         if traced && wanted {
             let (counted, known) = self.sockets.entry(total.cookie).or_default();
             match known.replace((record.state.index, total)) {
-                // It is another connection of the socket.
+                // The totals are of another connection of the socket.
                 Some((_, former)) => self.complete.push(socket_total(std::mem::take(counted), former)),
                 None => self.ended += 1,
             }
@@ -172,7 +174,7 @@ impl TraceTotals {
         }
     }
 
-    /// A thread has these totals.
+    /// Takes the totals of a thread.
     pub(super) fn thread(&mut self, slot: &ReaderSlot) {
         if slot.flags & READER_TRACED == 0 {
             return;
@@ -180,7 +182,7 @@ impl TraceTotals {
         let mut total = decode::thread_total(slot, monotonic_ns());
         let name = if total.exited { self.names.remove(&total.tid) } else { self.names.get(&total.tid).copied() };
         total.comm = name.unwrap_or(total.comm);
-        // The same thread: its id may have been given to another one since.
+        // Only if it is the same thread: its id may have been given to another one since.
         if let Some(before) = self.threads_before.get(&total.tid).filter(|before| before.begun_ns == total.begun_ns) {
             total.begun_ns = before.at_ns;
             total.on_cpu_ns -= before.on_cpu_ns;
@@ -199,7 +201,7 @@ impl TraceTotals {
         self.sockets.contains_key(&cookie)
     }
 
-    /// What has to be written now, so that memory is bounded.
+    /// Takes totals that must be written now, so that memory stays bounded.
     pub(super) fn surplus(&mut self) -> Vec<Total> {
         if self.ended + self.complete.len() < KEPT && self.sockets.len() < OPEN {
             return Vec::new();
@@ -211,7 +213,7 @@ impl TraceTotals {
         totals
     }
 
-    /// Takes the totals of all that has ended.
+    /// Takes all totals that are complete.
     fn take(&mut self) -> Vec<Total> {
         let ended = self.sockets.extract_if(|_, (_, total)| total.is_some());
         let totals = ended.filter_map(|(_, (counted, total))| Some(socket_total(counted, total?.1)));
@@ -227,7 +229,7 @@ impl TraceTotals {
         known.is_some_and(|(index, _)| *index == record.state.index)
     }
 
-    /// The sockets that are open at the end of the trace.
+    /// Takes the totals of the sockets that are open at the end of the trace.
     pub(super) fn open_sockets(&mut self, kernel: &mut Kernel) -> Result<(), KernelReadError> {
         pass(kernel, |record, counters, closed| {
             self.looked_at.insert(record.state.cookie, record.time_ns);
@@ -237,20 +239,20 @@ impl TraceTotals {
         })
     }
 
-    /// The threads that have not been looked at, whether or not they have exited.
+    /// Takes the totals of the threads that have not been looked at, whether or not they have exited.
     pub(super) fn open_threads(&mut self, kernel: &Kernel) {
         for (_, slot) in kernel.readers() {
             self.thread(&slot);
         }
     }
 
-    /// Everything.
+    /// Returns all totals that are left.
     pub(super) fn finish(mut self) -> Vec<Total> {
         self.take()
     }
 }
 
-/// The kernel's totals of a socket, with what its timeslices have.
+/// The kernel's totals of a socket, with the sums over its timeslices.
 fn socket_total(counted: SocketPart, total: SocketTotal) -> Total {
     Total::Socket(SocketTotal {
         timeslices_read_bytes: counted.read_bytes,

@@ -25,7 +25,7 @@ use tokio::signal::unix::SignalKind;
 
 use super::{super::child::die_with_parent, signals::Signals};
 
-/// How often it is checked whether the command has ended.
+/// How often to check whether the command has ended.
 const WAIT_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The command cannot be started.
@@ -46,10 +46,10 @@ pub(super) struct WaitingCommand {
 }
 
 impl WaitingCommand {
-    /// Creates the process. It has its id already, and waits until [`release`](Self::release).
+    /// Creates the process, which already has its id and then waits until [`release`](Self::release).
     pub(super) fn new(command: &[OsString]) -> anyhow::Result<Self> {
         let (program, arguments) = command.split_first().context("no command")?;
-        // Before the output is opened, so that a misspelt command costs nobody a file.
+        // Before the output is opened, so that a misspelled command overwrites no file.
         if !exists(program) {
             let error = io::Error::from_raw_os_error(libc::ENOENT);
             return Err(NotStarted { command: program.to_string_lossy().into_owned(), error }.into());
@@ -61,7 +61,7 @@ impl WaitingCommand {
         let parent = getpid();
         let priority = getpriority_process(None)?;
         let prepare = move || {
-            // Not left behind if the trace fails to start.
+            // The process must not be left behind if the trace fails to start.
             die_with_parent(parent, Signal::KILL)?;
             (&report).write_all(&getpid().as_raw_nonzero().get().to_ne_bytes())?;
             gate.read_exact(&mut [0])?;
@@ -70,10 +70,10 @@ impl WaitingCommand {
         };
         // SAFETY: system calls only.
         unsafe { command.pre_exec(prepare) };
-        // `spawn` returns when the process has become the command.
+        // `spawn` returns only when the process has become the command.
         let starter = thread::Builder::new().name("starter".into()).spawn(move || {
             let child = command.spawn();
-            // With it goes the end of the pipe that tells of a process that could not be created.
+            // This closes this side's end of the pipe, so that `ready` ends if the process could not be created.
             drop(command);
             child
         })?;
@@ -88,7 +88,7 @@ impl WaitingCommand {
         }
     }
 
-    /// Its process id, also once it is the command.
+    /// Its process id, which stays the same when it becomes the command.
     pub(super) fn pid(&self) -> u32 {
         self.pid
     }
@@ -118,7 +118,8 @@ pub(super) struct RunningCommand {
 }
 
 impl RunningCommand {
-    /// Passes on a signal that this process got. What is typed at a terminal, the terminal sends to both.
+    /// Passes on a signal that this process got. Not one that was typed at the terminal: the terminal sends that to
+    /// both processes.
     pub(super) fn signal(&self, signal: SignalKind) {
         let typed = signal == SignalKind::interrupt() || signal == SignalKind::quit();
         let in_front = |terminal| tcgetpgrp(terminal).is_ok_and(|group| group == getpgrp());
@@ -146,7 +147,7 @@ impl RunningCommand {
     }
 }
 
-/// Whether there is a file of this name, on the `PATH` if it is a name only.
+/// Whether there is a file of this name; a name without a slash is looked up on the `PATH`.
 fn exists(program: &OsStr) -> bool {
     let paths = env::var_os("PATH").unwrap_or_default();
     if program.as_encoded_bytes().contains(&b'/') {
@@ -156,7 +157,7 @@ fn exists(program: &OsStr) -> bool {
     }
 }
 
-/// The exit code of a command as shells report it: 128 and the signal if one ended it.
+/// The exit code of a command as shells report it: 128 plus the signal if a signal ended it.
 pub(super) fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)

@@ -1,4 +1,4 @@
-//! The thread that writes a trace. An output that accepts nothing (a pipe that is not read, a slow disk) blocks the
+//! The thread that writes a trace. An output that accepts nothing (a pipe that nobody reads, a slow disk) blocks the
 //! thread that writes to it, and must not delay the handling of time and signals.
 
 use std::{
@@ -27,16 +27,16 @@ const QUEUE_BYTES: usize = 64 << 20;
 /// After the end, how often to check whether the output has accepted data, and the time that the trailer has.
 const FINISH_CHECK: Duration = Duration::from_secs(1);
 
-/// What is queued is given up after so many checks in a row that found no progress: a disk that others keep busy
-/// blocks a write for seconds. Checks rather than one long time, because a machine that stood still (a virtual one
-/// without a CPU) finds its clock advanced when it goes on, and only one check is due then.
+/// What is queued is given up after this many checks in a row without progress: a disk that others keep busy blocks a
+/// write for seconds. Checks rather than one long timeout, because a machine that stood still (a virtual one without a
+/// CPU) finds its clock advanced when it continues, and then only one check is due.
 const FINISH_CHECKS: u32 = 5;
 
-/// The same after a signal. It loses nothing if the output accepts data: it may have been sent to end a trace that was
-/// already ending, or be the second of two that a terminal sends when it closes.
+/// The same after a signal. Nothing is lost if the output accepts data: the signal may have been sent to end a trace
+/// that was already ending, or be the second of two that a terminal sends when it closes.
 const FINISH_CHECKS_AFTER_SIGNAL: u32 = 2;
 
-/// After a second signal, the user waits no longer, also if the output accepts data.
+/// After a second signal, the user waits no longer, even if the output accepts data.
 const FINISH_TIMEOUT_AFTER_SIGNALS: Duration = Duration::from_millis(100);
 
 /// A trace that a separate thread writes. The thread is abandoned if it cannot go on.
@@ -46,7 +46,7 @@ pub(super) struct WriterThread {
     thread: JoinHandle<()>,
     outcome: oneshot::Receiver<WriteOutcome>,
     state: Arc<WriterState>,
-    /// Maximum number of records that may wait.
+    /// Maximum number of records that may be queued.
     capacity: usize,
     /// Records for which there was no room.
     dropped: u64,
@@ -85,11 +85,11 @@ enum WriterMessage {
 struct WriterState {
     /// Records sent and not yet written.
     queued: AtomicUsize,
-    /// Records and totals that were written: an output that is slow is not one that accepts nothing.
+    /// Records and totals that were written: a slow output is not one that accepts nothing.
     written: AtomicU64,
     /// A write has failed: further records are of no use.
     failed: AtomicBool,
-    /// The trace has ended, and the time for what is still queued is over.
+    /// The trace has ended, and the time for what is still queued has passed.
     past_deadline: AtomicBool,
 }
 
@@ -128,7 +128,7 @@ impl WriterThread {
         self.capacity.saturating_sub(self.state.queued.load(Ordering::Relaxed))
     }
 
-    /// Passes records on. There was no room for `dropped` others.
+    /// Passes records on. `dropped` more records found no room.
     pub(super) fn send(&mut self, mut records: Vec<TimesliceRecord>, dropped: u64) {
         self.dropped += dropped;
         if !records.is_empty() {
@@ -139,7 +139,7 @@ impl WriterThread {
         }
     }
 
-    /// Lets the writer do what is due, although there are no records.
+    /// Lets the writer do what is due at this time, although there are no records.
     pub(super) fn tick(&self) {
         // If the thread has ended, it has failed, which `has_failed` reports.
         let _ = self.inbox.send(WriterMessage::Records(Vec::new()));
@@ -162,7 +162,7 @@ impl WriterThread {
         let _ = self.inbox.send(WriterMessage::Finish(ending));
         let mut timeout = FINISH_CHECK;
         let mut deadline = Instant::now() + timeout;
-        // Checks without progress until the queue is given up.
+        // Number of checks without progress until the queue is given up.
         let (mut patience, mut checks_left) = (FINISH_CHECKS, FINISH_CHECKS);
         let mut written = self.state.written.load(Ordering::Relaxed);
         loop {
@@ -347,13 +347,13 @@ mod tests {
         let sent = send(&mut writer, 1000);
         let outcome = writer.finish(sample::ending(), &mut signals()).await.expect("the thread lives");
         let WriteOutcome::TimedOut { unwritten, lost: None } = outcome else { panic!("{outcome:?}") };
-        // The thread goes on when the pipe is read after all; outside tests, the process has ended by then.
+        // The thread continues when the pipe is read after all; outside tests, the process has ended by then.
         let (records, trailer) = read(reader);
         assert_eq!(trailer.expect("a whole trace").records, records);
         assert!(unwritten <= sent && records + unwritten >= sent, "{records} written, {unwritten} not");
     }
 
-    /// An output that takes each record after this time.
+    /// An output that takes this much time for each record.
     struct Slow(Duration, u64);
 
     impl TraceWriter for Slow {
@@ -382,7 +382,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_output_that_is_slow_gets_everything_however_long_it_takes() {
-        // Each record takes longer than one check, and all of them longer than the checks.
+        // Each record takes longer than one check, and all of them together longer than all checks.
         let begin = || Ok(Box::new(Slow(FINISH_CHECK + FINISH_CHECK / 20, 0)) as _);
         let mut writer = WriterThread::start(8192, begin).expect("a thread");
         writer.send(vec![sample::record(); 6], 0);

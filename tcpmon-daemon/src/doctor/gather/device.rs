@@ -29,20 +29,24 @@ pub struct NoDevice {
 /// A device whose facts are gathered.
 struct Interface(Link);
 
-/// The named devices, or all that are on a bus and up.
-pub(super) fn all(named: &[String]) -> Result<Vec<DeviceFacts>, NoDevice> {
-    let mut links = link::list().unwrap_or_default();
+/// The named devices, or all that are on a bus and up; and why some may be missing.
+pub(super) fn all(named: &[String]) -> Result<(Vec<DeviceFacts>, Option<String>), NoDevice> {
+    let (mut links, missing) = match link::list() {
+        Ok((links, 0)) => (links, None),
+        Ok((links, others)) => (links, Some(link::skipped(others))),
+        Err(error) => (Vec::new(), Some(error.to_string())),
+    };
     links.sort_by(|a, b| a.name.cmp(&b.name));
     let known = || links.iter().map(|link| link.name.as_str()).collect::<Vec<_>>().join(", ");
     for name in named {
-        if !links.iter().any(|link| link.name == *name) {
+        if missing.is_none() && !links.iter().any(|link| link.name == *name) {
             return Err(NoDevice { name: name.clone(), known: known() });
         }
     }
     let is_examined =
         |link: &Link| if named.is_empty() { link.is_on_a_bus && link.is_up } else { named.contains(&link.name) };
     let qdiscs = qdisc::list();
-    Ok(links.into_iter().filter(is_examined).map(|link| Interface(link).facts(&qdiscs)).collect())
+    Ok((links.into_iter().filter(is_examined).map(|link| Interface(link).facts(&qdiscs)).collect(), missing))
 }
 
 impl Interface {
@@ -87,7 +91,8 @@ impl Interface {
     }
 }
 
-/// What one of [`qdisc::OF_QUEUES`] has for the device's transmit queues; empty if its own is another one.
+/// Number of the device's transmit queues by queueing discipline, if its own is one of [`qdisc::OF_QUEUES`]; otherwise
+/// empty.
 fn queue_qdiscs(link: &Link, qdiscs: &io::Result<Vec<Qdisc>>) -> Result<BTreeMap<String, u64>, String> {
     if !qdisc::OF_QUEUES.contains(&&*link.qdisc) {
         return Ok(BTreeMap::new());
@@ -103,7 +108,7 @@ fn queue_qdiscs(link: &Link, qdiscs: &io::Result<Vec<Qdisc>>) -> Result<BTreeMap
 
 type Question<'a, T> = &'a dyn Fn(&mut Ethtool<'_>, &OsStr) -> io::Result<T>;
 
-/// What the driver of a device answers.
+/// Asks the driver of a device.
 fn answer<T>(device: &OsStr, question: Question<'_, T>) -> Result<T, String> {
     let mut buffer = Buffer::default();
     let answer = Ethtool::open(&mut buffer).and_then(|mut ethtool| question(&mut ethtool, device));
@@ -114,7 +119,7 @@ fn answer<T>(device: &OsStr, question: Question<'_, T>) -> Result<T, String> {
 struct Sysfs(PathBuf);
 
 impl Sysfs {
-    /// A file of the device on the bus: the device itself, or what it is a part of, as with virtio.
+    /// A file of the device on the bus: the device itself, or the device that it is a part of, as with virtio.
     fn bus(&self, file: &str) -> Option<PathBuf> {
         let device = fs::canonicalize(self.0.join("device")).ok()?;
         [Some(device.as_path()), device.parent()]
@@ -129,8 +134,8 @@ impl Sysfs {
         let speed = self.bus("current_link_speed")?;
         let device = speed.parent()?;
         let (now, own) = (link_rate(device, "current")?, link_rate(device, "max")?);
-        // `max_link_*` are of one end of a link (drivers/pci/pci-sysfs.c, max_link_width_show). The other one is the
-        // port above, which does not show up in some virtual machines.
+        // `max_link_*` describe one end of a link (drivers/pci/pci-sysfs.c, max_link_width_show). The other end is the
+        // port above, which some virtual machines do not show.
         let port = device.parent().and_then(|port| link_rate(port, "max"));
         let most = port.map_or(own, |port| PcieRate {
             gigatransfers: own.gigatransfers.min(port.gigatransfers),
@@ -148,7 +153,7 @@ impl Sysfs {
             .collect())
     }
 
-    /// Whether the mask of a queue has a CPU.
+    /// Whether the mask of at least one queue has a CPU.
     fn has_rps(&self) -> Result<bool, String> {
         let masks =
             self.receive_queues()?.iter().map(|queue| file(queue.join("rps_cpus"))).collect::<Result<Vec<_>, _>>();
@@ -179,7 +184,7 @@ impl Sysfs {
     }
 }
 
-/// What a device or a port on the PCI Express bus runs at (`current`), or can at most (`max`).
+/// The rate at which a device or a port on the PCI Express bus runs (`current`), or its highest rate (`max`).
 fn link_rate(folder: &Path, which: &str) -> Option<PcieRate> {
     let read = |what: &str| file(folder.join(format!("{which}_link_{what}"))).ok();
     Some(PcieRate {
@@ -227,7 +232,7 @@ mod tests {
     #[test]
     fn a_link_on_a_bus_can_as_much_as_the_slower_of_its_ends() {
         let with = |port: &[(&str, &str)]| link_of("port/card", &[&CARD[..], port].concat());
-        // The card is alone.
+        // The card without a port above it.
         assert_eq!(with(&[]), link((2.5, 4), (16.0, 16)));
         let slot = [("port/max_link_speed", "8.0 GT/s PCIe\n"), ("port/max_link_width", "8\n")];
         assert_eq!(with(&slot), link((2.5, 4), (8.0, 8)));
@@ -237,7 +242,7 @@ mod tests {
         assert_eq!(with(&slot), link((2.5, 4), (8.0, 16)));
         let unknown = [("port/max_link_speed", "Unknown\n"), ("port/max_link_width", "255\n")];
         assert_eq!(with(&unknown), link((2.5, 4), (16.0, 16)));
-        // As with virtio: the device is a part of what is on the bus.
+        // As with virtio: the device is a part of the device on the bus.
         let slot = [("port/max_link_speed", "8.0 GT/s PCIe\n"), ("port/max_link_width", "8\n")];
         assert_eq!(link_of("port/card/virtio0", &[&CARD[..], &slot].concat()), link((2.5, 4), (8.0, 8)));
     }

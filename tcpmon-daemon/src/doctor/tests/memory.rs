@@ -1,10 +1,11 @@
-//! Advice about buffers and TCP's memory: it is enough, no advice undoes another one, and all fits into the memory.
+//! Checks the advice about buffers and TCP's memory: following it is enough, no advice undoes another, and everything
+//! fits in memory.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// The rules about it, in their order.
+/// The rules about buffers and memory, in their order.
 const MEMORY: [&str; 5] =
     ["host.snd-buffer", "host.rcv-buffer", "host.rcv-buffer-fixed", "host.tcp-mem-low", "host.tcp-mem-high"];
 
@@ -28,7 +29,7 @@ fn about_memory(facts: &Facts, goal: &Goal) -> Vec<Finding> {
     examine(facts, goal).findings.into_iter().filter(|finding| MEMORY.contains(&finding.rule)).collect()
 }
 
-/// Does what an advice says; returns what it has set.
+/// Runs the commands of a piece of advice; returns the settings that it has changed.
 fn follow(host: &mut HostFacts, advice: &str) -> Vec<String> {
     let mut names = Vec::new();
     for command in advice.split(" && ") {
@@ -49,8 +50,8 @@ fn follow(host: &mut HostFacts, advice: &str) -> Vec<String> {
     names
 }
 
-/// Follows one advice about memory after the other, as long as one is a command. Nothing is set twice: one advice would
-/// then undo another.
+/// Follows the advice about memory, one piece after another, as long as one is a command. Nothing may be set twice: one
+/// piece of advice would then undo another.
 fn follow_all(facts: &mut Facts, goal: &Goal) {
     let mut set = BTreeSet::new();
     while let Some(finding) = about_memory(facts, goal).into_iter().find(|finding| finding.set.starts_with("sysctl")) {
@@ -125,7 +126,7 @@ fn advice_about_buffers_does_not_contradict_itself_where_memory_is_small() {
             "sysctl -w net.ipv4.tcp_mem=\"524287 786431 1048575\"".into(),
         ]
     );
-    // With all of that, only the goal is too high.
+    // After that, the only finding left is that the goal is too high.
     follow_all(&mut facts, &goal);
     let diagnosis = examine(&facts, &goal);
     assert_eq!(rules_of(&diagnosis), ["host.tcp-mem-low"]);
@@ -144,7 +145,7 @@ fn advice_about_buffers_does_not_contradict_itself_where_memory_is_small() {
     assert_eq!(rules_of(&examine(&facts, &near)), Vec::<&str>::new());
 }
 
-/// What is set where TCP may take too much is enough for a transfer that needs as much as one may.
+/// After the advice for a host where TCP may take too much, there is still enough for the largest permitted transfer.
 #[test]
 fn tcp_may_take_a_quarter_of_the_memory_and_a_transfer_half_of_that_as_in_the_runbooks() {
     let (mut facts, goal) = (small(), Goal { streams: 10, ..goal() });
@@ -180,7 +181,7 @@ fn streams_share_the_rate_and_the_memory() {
     assert_eq!(rules_of(&examine(&facts, &Goal { streams: 10, ..goal() })), ["host.tcp-mem-low"]);
     let text = tell::text(&facts, &Goal { streams: 10, ..goal() }, &Diagnosis::default());
     assert!(
-        text.contains("receive 100 Gbit/s in 10 streams at a round trip of 80ms (954 MiB on the way)? yes"),
+        text.contains("receive 100 Gbit/s in 10 streams at a round trip of 80ms (954 MiB in flight)? yes"),
         "{text}"
     );
 }

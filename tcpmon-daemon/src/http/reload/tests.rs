@@ -136,7 +136,8 @@ fn a_file_that_is_cut_anywhere_makes_the_endpoint_no_weaker() {
         sections.rotate_left(1);
         for _ in 0..sections[2].1.len() {
             sections[2].1.rotate_left(1);
-            // Every entry is the last one once, because what precedes a missing one is not taken anyway.
+            // Each entry is the last one once, and only that one is cut: a file that is cut further ahead lacks whole
+            // entries and is refused anyway.
             let text = whole(&sections);
             let last = sections[2].1.last().map_or(0, String::len);
             for end in (text.len() - last..text.len()).rev() {
@@ -152,7 +153,7 @@ fn a_file_that_is_cut_anywhere_makes_the_endpoint_no_weaker() {
     assert!(web.problem().is_some_and(|problem| problem.starts_with("tls_server_config: ")), "{:?}", web.problem());
 }
 
-/// As if each piece was written after a reload had read those before it.
+/// Each piece is written as if a reload had read the pieces before it.
 #[test]
 fn the_rest_of_a_cut_file_replaces_what_was_taken_of_it() {
     let folder = Folder::new();
@@ -180,11 +181,11 @@ fn the_rest_of_a_cut_file_replaces_what_was_taken_of_it() {
 fn what_was_in_force_before_a_file_is_kept_by_its_rest_and_what_is_in_force_by_any_other_file() {
     let folder = Folder::new();
     let header = "http_server_config:\n  headers:\n    Content-Security-Policy: default-src 'none'";
-    // Since the start.
+    // The cut text has been in force since the start.
     let web = folder.web(header);
     folder.write("web.yml", &format!("{header} *\n"));
     assert!(web.problem().is_some_and(|problem| problem.contains("restart")));
-    // Since a reload.
+    // The cut text has been in force since a reload.
     let web = folder.web(USER);
     folder.write("web.yml", &format!("{USER}{header}"));
     assert_eq!(web.problem(), None);

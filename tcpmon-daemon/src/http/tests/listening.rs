@@ -87,3 +87,10 @@ fn the_path_of_the_metrics_cannot_hide_another_page() {
         assert!(path.parse::<TelemetryPath>().is_err(), "{path}");
     }
 }
+
+#[test]
+fn a_build_without_web_config_files_says_what_it_lacks_and_how_to_get_it() {
+    for words in ["no TLS and no users", "packages", "--features full"] {
+        assert!(WITHOUT_WEB_CONFIG.contains(words), "{words}: {WITHOUT_WEB_CONFIG}");
+    }
+}

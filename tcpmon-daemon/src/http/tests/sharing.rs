@@ -31,7 +31,7 @@ fn received(answer: &str) -> Option<u64> {
 async fn a_shared_sample_shows_a_new_group_at_zero_to_all_clients_that_share_it() {
     let (server, _) = TestServer::start(FakeSource::default()).await;
     let mut shown = Vec::new();
-    // The first request takes the sample, and at that time it is not known that others will share it.
+    // The first request takes the sample, before it is known that others will share it.
     for request in ["GET /status", "GET /metrics", "GET /metrics", "GET /metrics"] {
         let answer = server.ask(&format!("{request} HTTP/1.1\r\nUser-Agent: {}", shown.len())).await;
         shown.push((sample_start(&answer), received(&answer)));

@@ -13,11 +13,11 @@ use tcpmon_common::{
 
 use crate::kernel::mapped::Mapped;
 
-/// How often the copy is tried while an event goes on. An event takes 0.1 us, unless its program is interrupted or
-/// preempted; then this thread gives its CPU away between the tries.
+/// How often the copy is tried while an event is being folded. An event takes 0.1 us, unless its program is interrupted
+/// or preempted; then this thread yields its CPU between the tries.
 const TRIES: u32 = 10_000;
 
-/// Tries before the thread gives its CPU away.
+/// Number of tries before the thread yields its CPU.
 const QUICK: u32 = 100;
 
 /// A whole copy of a state, and its sequence number.
@@ -29,7 +29,7 @@ pub(super) fn copy(block: &Mapped<SocketState>, place: usize) -> Option<(u32, So
 
 /// The sequence number of a state. Later reads of this thread see nothing older than it.
 pub(super) fn sequence(block: &Mapped<SocketState>, place: usize) -> u32 {
-    // What was read before is not read again after the number.
+    // Earlier reads are not moved behind the read of the number.
     fence(Ordering::Acquire);
     block.word::<AtomicU32>(place, offset_of!(SocketState, sequence)).load(Ordering::Acquire)
 }

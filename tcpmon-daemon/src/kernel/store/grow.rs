@@ -1,4 +1,5 @@
-//! Adds arrays of states. To create one takes CAP_BPF, which tcpmon gives up: two threads keep just that.
+//! Adds arrays of states. Creating one requires CAP_BPF, which tcpmon gives up, except for two threads that keep just
+//! that.
 #![expect(unsafe_code, reason = "bpf(2) calls that no crate wraps")]
 
 use std::{
@@ -25,18 +26,18 @@ use crate::kernel::{
     mapped::Mapped,
 };
 
-/// The most arrays that are added at once, so that the first of many are there soon.
+/// Maximum number of arrays that are added at once, so that the first of many are there soon.
 const MOST_AT_ONCE: u32 = 16;
 
-/// Of `enum bpf_map_type`.
+/// From `enum bpf_map_type`.
 const BPF_MAP_TYPE_ARRAY: u32 = 2;
 const BPF_F_MMAPABLE: u32 = 1 << 10;
 
-/// Arrays that are added when the programs say that few states are left, or as many as there are if that is less: it is
-/// the beginning of a burst.
+/// Number of arrays that are added when the programs report that few states are left, but at most as many as already
+/// exist: this is the beginning of a burst.
 const WHEN_FEW: u32 = 8;
 
-/// How long arrays usually take to be in their places.
+/// How long it usually takes until arrays are in their places.
 const PLACING_TIME: Duration = Duration::from_micros(50);
 
 /// The part of `union bpf_attr` that `BPF_MAP_CREATE` reads.
@@ -84,13 +85,13 @@ struct MapBatch {
 const KEY: u32 = 1;
 const VALUE: u32 = 2;
 
-/// What the store asks the grower for: a number of arrays, or the end.
+/// What the store asks the grower for: a number of arrays, or to end.
 pub(super) struct Ask {
     arrays: AtomicU32,
     event: OwnedFd,
 }
 
-/// Instead of a number of arrays: there is no store any more.
+/// Takes the place of a number of arrays: the store is gone.
 const END: u32 = u32::MAX;
 
 impl Ask {
@@ -99,7 +100,7 @@ impl Ask {
         Ok(Self { arrays: AtomicU32::new(0), event })
     }
 
-    /// Asks for at least so many arrays.
+    /// Asks for at least this many arrays in total.
     pub(super) fn for_arrays(&self, count: u32) {
         self.arrays.store(count, Ordering::Release);
         let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
@@ -110,23 +111,23 @@ impl Ask {
     }
 }
 
-/// Makes arrays of states: as many as the store asks for, and more when few states are left. It ends with the store.
+/// Creates arrays of states: as many as the store asks for, and more when few states are left. It ends with the store.
 pub struct Grower {
     /// The array of arrays.
     states: Arc<MapData>,
     free: FreeStates,
     types: OwnedFd,
-    /// Arrays that there are, and the most that there may be.
+    /// Number of existing arrays, and the maximum.
     blocks: u32,
     max_blocks: u32,
-    /// Whether many arrays take one call.
+    /// Whether one call can place many arrays.
     at_once: bool,
     asked: Arc<Ask>,
     made: Sender<io::Result<Mapped<SocketState>>>,
     threads: Option<Threads>,
 }
 
-/// What a grower on a thread of its own has: what wakes it, and what it and the placer tell each other.
+/// What a grower on a thread of its own has: what wakes it, and its channels to and from the placer.
 struct Threads {
     events: OwnedFd,
     _ring: OwnedFd,
@@ -166,12 +167,13 @@ impl Grower {
         Ok(Self { states, free, types, blocks: 0, max_blocks, at_once: true, asked, made, threads: None })
     }
 
-    /// Prepares it, and what places its arrays, for threads of their own. The programs wake it through the `ring`.
+    /// Prepares the grower, and the placer of its arrays, to run on threads of their own. The programs wake the grower
+    /// through the `ring`.
     ///
     /// # Errors
-    /// If there are no more descriptors.
+    /// If no file descriptors are left.
     pub(in crate::kernel) fn prepare(mut self, ring: OwnedFd) -> io::Result<(Self, Placer)> {
-        // Woken by what is new: it is the collector that takes what is in the ring.
+        // Edge-triggered: the collector takes what is in the ring, so only new data may wake this thread.
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&events, &ring, epoll::EventData::new_u64(0), flags)?;
@@ -185,7 +187,7 @@ impl Grower {
     /// Works until the store is gone.
     pub fn run(mut self) {
         while let Some(threads) = &self.threads {
-            // An error is a signal.
+            // The only error is an interruption by a signal.
             let _ = epoll::wait(&threads.events, &mut [MaybeUninit::<epoll::Event>::uninit(); 2], None);
             let wanted = self.asked.arrays.load(Ordering::Acquire);
             if wanted == END {
@@ -203,7 +205,7 @@ impl Grower {
                 let added = self.add(count.min(if self.at_once { MOST_AT_ONCE } else { 1 }));
                 self.free.set_wake();
                 if let Err(error) = added {
-                    // Without a store, there is nobody to tell.
+                    // If the store is gone, there is nobody to tell.
                     let _ = self.made.send(Err(error));
                     break;
                 }
@@ -211,7 +213,7 @@ impl Grower {
         }
     }
 
-    /// Adds so many arrays of states, all of them free, or as many as the kernel grants.
+    /// Adds this many arrays of states, all of them free, or as many as the kernel grants.
     pub(super) fn add(&mut self, count: u32) -> io::Result<()> {
         let mut blocks = Vec::new();
         let refused = (0..count).try_for_each(|_| create_block(&self.types).map(|block| blocks.push(block)));
@@ -221,7 +223,7 @@ impl Grower {
                 blocks.iter().map(|block| Mapped::map(block.as_fd(), BLOCK as usize)).collect::<Result<_, _>>()?;
             for (block, first) in mapped.iter().zip((first..).step_by(BLOCK as usize)) {
                 for place in 0..BLOCK {
-                    // The lowest is taken first, so that passes stay short.
+                    // The lowest index is taken first, so that passes stay short.
                     block.set(place as usize, free_state(0, first + place, first + place + 1));
                 }
             }
@@ -229,7 +231,7 @@ impl Grower {
             let count = blocks.len() as u32;
             self.place(blocks)?;
             self.blocks += count;
-            // The store has them before any of their states can be taken: it finds each state that has ended.
+            // The store gets them before any of their states can be taken, so that it finds each state that has ended.
             for block in mapped {
                 let _ = self.made.send(Ok(block));
             }
@@ -248,11 +250,11 @@ impl Grower {
         let last = self.blocks + blocks.len() as u32 - 1;
         let ended = || io::Error::other("the thread that puts them into their places has ended");
         threads.blocks.send((self.blocks, blocks)).map_err(|_| ended())?;
-        // In the order of their places.
+        // They are placed in order, so if the last one is there, all are.
         while !is_set(states, last)? {
             match threads.done.recv_timeout(PLACING_TIME) {
                 Ok(Err(error)) => return Err(error),
-                // Often the former arrays.
+                // Often the answer for earlier arrays.
                 Ok(Ok(_)) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Err(ended()),
             }
@@ -261,8 +263,8 @@ impl Grower {
     }
 }
 
-/// Loads types for arrays of states: an integer as the key, and a structure without members as the value. Before Linux
-/// 6.2, the array of arrays takes no array whose values have no structure, because it was made with one.
+/// Loads the types for arrays of states: an integer as the key, and a structure without members as the value. Before
+/// Linux 6.2, the array of arrays accepts no array whose values have no structure, because it was created with one.
 fn load_types() -> io::Result<OwnedFd> {
     const NAMES: &[u8] = b"\0u32\0state\0";
     const INT: u32 = 1 << 24;
@@ -311,7 +313,7 @@ fn create_block(types: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Whether there is an array of states at this place of the array of arrays.
+/// Whether the array of arrays has an array of states at this place.
 fn is_set(states: BorrowedFd<'_>, number: u32) -> io::Result<bool> {
     let mut id = 0_u32;
     let mut element = MapElement::new(states, &raw const number, &raw mut id);
@@ -323,8 +325,8 @@ fn is_set(states: BorrowedFd<'_>, number: u32) -> io::Result<bool> {
     }
 }
 
-/// Puts arrays of states into the array of arrays, which keeps them: the first at this place. Returns whether one call
-/// was enough (Linux 5.19).
+/// Puts arrays of states into the array of arrays, which then keeps them; the first one goes to place `first`. Returns
+/// whether one call was enough (Linux 5.19).
 fn set_blocks(states: BorrowedFd<'_>, first: u32, blocks: &[OwnedFd]) -> io::Result<bool> {
     let keys: Vec<u32> = (first..).take(blocks.len()).collect();
     let values: Vec<u32> = blocks.iter().map(|block| block.as_raw_fd() as u32).collect();

@@ -1,4 +1,4 @@
-//! The store of the sockets' states as user space sees it ([`tcpmon_common::store`]): the only place that knows how
+//! User space's side of the store of the sockets' states ([`tcpmon_common::store`]): the only place that knows how
 //! states are mapped, added, taken and given back.
 
 mod copied;
@@ -18,8 +18,8 @@ use std::{
 
 use aya::maps::Map;
 use tcpmon_common::{
-    socket::{SHOWN_RUNNING, SOCKET_UNLISTED, Shown, SocketState},
-    store::{BLOCK, MAX_STATES, NO_STATE, StoreControl},
+    socket::{SHOWN_RUNNING, SOCKET_FINAL, SOCKET_UNLISTED, Shown, SocketState},
+    store::{BLOCK, MAX_STATES, NO_STATE, StoreControl, buckets_log2},
 };
 use tracing::warn;
 use zerocopy::FromZeros as _;
@@ -28,32 +28,64 @@ use self::grow::Ask;
 pub use self::grow::{Grower, Placer};
 use super::mapped::Mapped;
 
-/// Free states that are kept ready when few connections begin.
+/// Number of free states that are kept ready when few connections begin.
 const SPARE: u32 = 3 * BLOCK;
 
-/// The programs wake user space when no more of them are left. At 25,000 connections a second, both ends of which are
-/// on this host, they last for 50 ms. In this time, threads have to get a CPU, which such a rate keeps busy, and each
-/// array takes 1 ms.
+/// The programs wake user space when only this many are left. At 25,000 connections a second, both ends of which are on
+/// this host, they last for 50 ms. In this time, threads have to get a CPU, although such a rate keeps all CPUs busy,
+/// and each array takes 1 ms.
 const WAKE_AT: u32 = SPARE - BLOCK / 2;
 
 /// States are kept ready for the connections of this time: nothing is lost while the daemon is stopped for half a
-/// minute, also if a tenth more begin meanwhile than in the time before.
+/// minute, even if a tenth more connections begin meanwhile than in the time before.
 const SPARE_TIME: Duration = Duration::from_secs(33);
 
-/// In a burst, states are kept ready for the connections of this time at the rate of the last [`BURST_RATE_TIME`].
-/// Where a hypervisor takes a CPU away, threads of tcpmon stand still for as long, and so does the kernel that adds an
+/// In a burst, states are kept ready for the connections of this time at the rate of the last [`BURST_RATE_TIME`]. If a
+/// hypervisor takes a CPU away, threads of tcpmon stand still for that long, and so does the kernel while it adds an
 /// array.
 const BURST_TIME: Duration = Duration::from_millis(200);
 
 /// See [`BURST_TIME`].
 const BURST_RATE_TIME: Duration = Duration::from_millis(100);
 
-/// The rate at which connections begin is taken over this time: a burst of a second is no reason to take memory for
-/// ever.
+/// The rate at which connections begin is averaged over this time: a burst of a second is no reason to take memory
+/// forever.
 const RATE_TIME: Duration = Duration::from_secs(10);
 
-/// After the kernel has refused an array, none is asked for during this time.
+/// After the kernel has refused an array, no more are asked for during this time.
 const AFTER_REFUSAL: Duration = Duration::from_secs(10);
+
+/// Arrays of states that there can be.
+pub(super) fn max_arrays(max_sockets: u32) -> u32 {
+    max_sockets.min(MAX_STATES).div_ceil(BLOCK)
+}
+
+/// Buckets of the table.
+pub(super) fn buckets(max_sockets: u32) -> u32 {
+    1 << buckets_log2(max_sockets)
+}
+
+/// Bits by which a hash is shifted to the number of a bucket.
+pub(super) fn table_shift(max_sockets: u32) -> u32 {
+    64 - buckets_log2(max_sockets)
+}
+
+/// Where the state of a socket that has ended is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// In the list of those that have ended.
+    Listed,
+    /// Nowhere but in its place: the list had no room for it in time.
+    Unlisted,
+}
+
+impl End {
+    /// `None` if it has not ended.
+    pub(super) fn of(state: &SocketState) -> Option<Self> {
+        let is_set = |flag| state.flags & flag != 0;
+        is_set(SOCKET_FINAL).then_some(if is_set(SOCKET_UNLISTED) { Self::Unlisted } else { Self::Listed })
+    }
+}
 
 /// See the module documentation.
 pub(super) struct Store {
@@ -61,28 +93,28 @@ pub(super) struct Store {
     free: FreeStates,
     max_blocks: u32,
     ask: Arc<Ask>,
-    /// The arrays that were made.
+    /// Receives the arrays that the grower has created.
     made: Receiver<io::Result<Mapped<SocketState>>>,
-    /// States that were taken up to this time.
+    /// When the rate was last measured, and how many states had been taken by then.
     measured: (Instant, u32),
-    /// The most states a second that were taken over [`RATE_TIME`].
+    /// The highest rate measured over [`RATE_TIME`], states a second.
     peak: u32,
-    /// States that were taken up to this time, for the rate of a burst.
+    /// The same for the rate of a burst.
     measured_burst: (Instant, u32),
-    /// States that are taken in [`BURST_TIME`] at the rate of the last [`BURST_RATE_TIME`].
+    /// Number of states that are taken in [`BURST_TIME`] at the rate of the last [`BURST_RATE_TIME`].
     of_burst: u32,
     /// When the kernel last refused an array.
     refused: Option<Instant>,
 }
 
 impl Store {
-    /// A store for at most `max_sockets`, with room for `now` of them, and what makes it grow.
+    /// A store for at most `max_sockets` sockets, with room for `now` of them, and the grower that adds room.
     pub(super) fn new(states: Map, control: BorrowedFd<'_>, max_sockets: u32, now: u32) -> io::Result<(Self, Grower)> {
         let Map::ArrayOfMaps(states) = states else { unreachable!("the object of this build has STATES as that") };
         let free = FreeStates::new(control)?;
         free.control
             .set(0, StoreControl { free: NO_STATE.into(), ended: NO_STATE.into(), ..StoreControl::new_zeroed() });
-        let max_blocks = max_sockets.min(MAX_STATES).div_ceil(BLOCK);
+        let max_blocks = max_arrays(max_sockets);
         let ask = Arc::new(Ask::new()?);
         let (send, made) = mpsc::channel();
         let free_of_grower = FreeStates { control: FreeStates::new(control)?.control, given: Arc::clone(&free.given) };
@@ -96,7 +128,7 @@ impl Store {
         Ok((Self { blocks, free, max_blocks, ask, made, measured, peak, measured_burst, of_burst, refused }, grower))
     }
 
-    /// States that there are.
+    /// Number of states.
     pub(super) fn len(&self) -> u32 {
         self.blocks.len() as u32 * BLOCK
     }
@@ -118,7 +150,7 @@ impl Store {
             return ended;
         }
         let mut index = head.swap(NO_STATE.into(), Ordering::AcqRel) as u32;
-        // Afterwards: it has the array of each state that has ended.
+        // After the list was taken, so that the arrays of all states in it are here.
         self.collect();
         while let Some((block, place)) = self.place(index) {
             ended.push(index);
@@ -128,19 +160,19 @@ impl Store {
         ended
     }
 
-    /// A final state: no program writes to it any more.
+    /// The content of a final state, which no program writes to any more.
     pub(super) fn ended(&self, index: u32) -> Option<SocketState> {
         let (block, place) = self.place(index)?;
         block.get(place)
     }
 
-    /// Gives back states that no program uses any more: all at once, because each change of the list's head may make a
-    /// program try again that takes a state meanwhile.
+    /// Gives back states that no program uses any more. All at once, because after each change of the list's head, a
+    /// program that is taking a state may have to try again.
     pub(super) fn release(&mut self, indexes: &[u32]) {
         let Some((&last, _)) = indexes.split_last() else { return };
         for (place, &index) in indexes.iter().enumerate() {
             let Some((block, at)) = self.place(index) else { return };
-            // It goes on, so that no copy of the next socket is taken for one of this one's.
+            // The number goes on, so that a copy of the next socket's state is not taken for one of this socket's.
             let sequence: u32 = block.peek(at, offset_of!(SocketState, sequence)).unwrap_or_default();
             let next = indexes.get(place + 1).copied().unwrap_or(NO_STATE);
             block.set(at, free_state((sequence | 1).wrapping_add(1), index, next));
@@ -150,7 +182,7 @@ impl Store {
         }
     }
 
-    /// Notes what was shown of a socket.
+    /// Stores what was shown of a socket.
     pub(super) fn set_shown(&self, index: u32, shown: Shown) {
         if let Some((block, place)) = self.place(index) {
             block.poke(place, offset_of!(SocketState, shown), shown);
@@ -163,8 +195,8 @@ impl Store {
         copied::copy(block, place)
     }
 
-    /// Whether any socket has the state, and whether anything has been folded since it was shown at rest; also whether
-    /// it has to be given back.
+    /// Whether a pass has to look at the state: its socket has changed since it was last shown at rest, its reader was
+    /// still in a timeslice then, or the state must be given back.
     pub(super) fn is_changed(&self, index: u32) -> bool {
         let Some((block, place)) = self.place(index) else { return false };
         let flags: Option<u32> = block.peek(place, offset_of!(SocketState, flags));
@@ -197,7 +229,7 @@ impl Store {
         }
     }
 
-    /// Asks for more arrays if there may soon be too few. Call this often.
+    /// Asks for more arrays if there may soon be too few states. Call this often.
     pub(super) fn grow(&mut self) {
         self.collect();
         self.free.set_wake();
@@ -217,7 +249,7 @@ impl Store {
             .min(self.max_blocks);
         let refused = self.refused.is_some_and(|at| at.elapsed() < AFTER_REFUSAL);
         if self.blocks.len() < wanted as usize && !refused {
-            // It is asked again and again until it has made them, which costs little.
+            // Repeated until the grower has created them, which costs little.
             self.ask.for_arrays(wanted);
         }
     }
@@ -229,7 +261,7 @@ impl Drop for Store {
     }
 }
 
-/// States a second that were taken since `measured`, if that was this time ago or longer; then it is measured from now.
+/// States a second that were taken since `measured`, if that is at least `time` ago; `measured` is then set to now.
 fn rate(measured: &mut (Instant, u32), taken: u32, time: Duration) -> Option<f64> {
     let elapsed = measured.0.elapsed();
     if elapsed < time {
@@ -239,10 +271,10 @@ fn rate(measured: &mut (Instant, u32), taken: u32, time: Duration) -> Option<f64
     Some(f64::from(taken.wrapping_sub(before)) / elapsed.as_secs_f64())
 }
 
-/// The list of free states, as user space adds to it.
+/// User space's side of the list of free states, to which it adds.
 struct FreeStates {
     control: Mapped<StoreControl>,
-    /// States that were ever added; as many were taken as the head of the list says.
+    /// Number of states that were ever added; the head of the list has the number that were ever taken.
     given: Arc<AtomicU32>,
 }
 
@@ -267,9 +299,9 @@ impl FreeStates {
         self.given().wrapping_sub(taken)
     }
 
-    /// Adds `count` states, linked from the index `first` to a place of `block`.
+    /// Adds `count` states to the list: a chain from the index `first` to the place `last` in `block`.
     fn give(&self, first: u32, block: &Mapped<SocketState>, last: usize, count: u32) {
-        // Before they can be taken.
+        // Before the states can be taken.
         self.given.fetch_add(count, Ordering::Relaxed);
         let free = self.control.word::<AtomicU64>(0, 0);
         let mut head = free.load(Ordering::Relaxed);
@@ -283,7 +315,7 @@ impl FreeStates {
         }
     }
 
-    /// Has programs wake user space when only [`WAKE_AT`] states are left.
+    /// Makes programs wake user space when only [`WAKE_AT`] states are left.
     fn set_wake(&self) {
         let wake_at = self.given().wrapping_sub(WAKE_AT);
         self.control.poke(0, offset_of!(StoreControl, wake_at), wake_at);

@@ -83,7 +83,7 @@ pub(crate) struct HistogramValue {
     pub(crate) zero_count: u64,
     #[prost(message, repeated, tag = "12")]
     pub(crate) positive_span: Vec<BucketSpan>,
-    /// What each native bucket has more than the one before it.
+    /// Count of each native bucket minus the count of the bucket before it.
     #[prost(sint64, repeated, tag = "13")]
     pub(crate) positive_delta: Vec<i64>,
     #[prost(message, optional, tag = "15")]

@@ -1,4 +1,4 @@
-//! What has changed from pass to pass, while somebody asks for it.
+//! What has changed from pass to pass, while a client asks for it.
 
 use std::{collections::HashMap, hash::Hash, sync::Arc};
 
@@ -7,39 +7,43 @@ use tcpmon_common::reader::ReaderSlot;
 use super::{LiveReader, LiveSample, LiveSocket};
 
 /// The connections and readers that are alive, each with the pass in which it last changed.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Changes {
-    /// Number of the last pass.
+    /// Number of the last pass that was taken. Never begins anew: a client may ask for what has changed since any.
     pass: u64,
-    /// The first pass after which everything was here; `None` before it.
+    /// The first pass after which the list was complete; `None` before that.
     complete_from: Option<u64>,
     sockets: HashMap<u32, (u64, Arc<LiveSocket>)>,
     readers: HashMap<u32, (u64, LiveReader)>,
-    /// Segments dropped, by cookie.
-    drops: HashMap<u64, u64>,
+    /// Segments dropped, by cookie, with the index of the connection that they are counted for: the kernel's records
+    /// do not have them. They are counted also while nobody asks.
+    drops: HashMap<u64, (u32, u64)>,
 }
 
 impl Changes {
-    /// Nothing yet. The passes go on from the number `pass`: a client that asks for what has changed since an earlier
-    /// one, from before nobody had asked for long, gets everything.
-    pub fn after(pass: u64) -> Self {
-        let (sockets, readers, drops) = Default::default();
-        Self { pass, complete_from: None, sockets, readers, drops }
+    /// Nobody has asked for long: the next pass that is taken must show all, and whoever asks then gets everything.
+    pub fn forget(&mut self) {
+        (self.complete_from, self.sockets, self.readers) = Default::default();
     }
 
-    /// Number of the last pass.
-    pub fn pass(&self) -> u64 {
-        self.pass
+    /// Adds the drops since the last pass, by cookie. `index_of` tells the index of a connection that is alive. When
+    /// another process has taken a connection over, it has another index, and its drops begin anew as its other totals.
+    pub fn add_drops(&mut self, drops: impl Iterator<Item = (u64, u64)>, index_of: impl Fn(u64) -> Option<u32>) {
+        self.drops.retain(|cookie, (index, _)| index_of(*cookie) == Some(*index));
+        for (cookie, by) in drops {
+            if let Some(index) = index_of(cookie) {
+                self.drops.entry(cookie).or_insert((index, 0)).1 += by;
+            }
+        }
     }
 
-    /// Takes what a pass has shown: `listed` are the connections that have changed, of all if it showed `all`; the
-    /// readers; the drops since the last pass by cookie. `is_alive` tells whether a connection still has its index.
+    /// Takes what a pass has shown, after its drops: `listed` are the connections that have changed, of all if it
+    /// showed `all`; the readers. `is_alive` tells whether a connection still has its index.
     pub fn take(
         &mut self,
         all: bool,
         listed: Vec<Arc<LiveSocket>>,
         readers: &[(u32, ReaderSlot)],
-        drops: impl Iterator<Item = (u64, u64)>,
         is_alive: impl Fn(u32, u64) -> bool,
     ) {
         self.pass += 1;
@@ -50,19 +54,12 @@ impl Changes {
         self.sockets.extend(listed.into_iter().map(|socket| (socket.index, (pass, socket))));
         self.sockets.retain(|index, (_, socket)| is_alive(*index, socket.cookie));
 
-        for (cookie, by) in drops {
-            *self.drops.entry(cookie).or_insert(0) += by;
-        }
-        if !self.drops.is_empty() {
-            let mut left = HashMap::new();
-            for (changed, socket) in self.sockets.values_mut() {
-                let Some(drops) = self.drops.get(&socket.cookie) else { continue };
-                if socket.totals.drops != *drops {
-                    (Arc::make_mut(socket).totals.drops, *changed) = (*drops, pass);
-                }
-                left.insert(socket.cookie, *drops);
+        for (index, drops) in self.drops.values() {
+            if let Some((changed, socket)) = self.sockets.get_mut(index)
+                && socket.totals.drops != *drops
+            {
+                (Arc::make_mut(socket).totals.drops, *changed) = (*drops, pass);
             }
-            self.drops = left;
         }
 
         let before = std::mem::take(&mut self.readers);
@@ -108,45 +105,43 @@ fn bits<'a>(numbers: impl Iterator<Item = &'a u32>) -> Vec<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::iter;
+
     use proptest::prelude::*;
     use zerocopy::FromZeros as _;
 
     use super::*;
     use crate::top::fixture::socket;
 
-    fn none() -> impl Iterator<Item = (u64, u64)> {
-        std::iter::empty()
-    }
-
     #[test]
     fn a_client_gets_what_has_changed_since_its_pass_and_everything_at_first() {
-        let mut changes = Changes::after(0);
-        changes.take(true, vec![socket(1), socket(2)], &[], none(), |_, _| true);
+        let mut changes = Changes::default();
+        changes.take(true, vec![socket(1), socket(2)], &[], |_, _| true);
         let first = changes.since(0);
         assert_eq!((first.pass, first.complete, first.sockets.len(), first.alive), (1, true, 2, vec![0b110]));
 
         let mut changed = socket(2);
         Arc::make_mut(&mut changed).totals.received_bytes += 1;
-        changes.take(false, vec![changed.clone()], &[], none(), |_, _| true);
+        changes.take(false, vec![changed.clone()], &[], |_, _| true);
         let second = changes.since(first.pass);
         assert_eq!((second.complete, second.sockets), (false, vec![changed]));
         // Another client's pass does not hide what this one has not seen.
-        changes.take(false, Vec::new(), &[], none(), |_, _| true);
+        changes.take(false, Vec::new(), &[], |_, _| true);
         assert_eq!(changes.since(first.pass).sockets.len(), 1);
         assert_eq!(changes.since(second.pass).sockets.len(), 0);
-        // A number of another daemon's.
+        // A number from another daemon.
         assert!(changes.since(77).complete);
     }
 
     #[test]
     fn a_client_that_has_not_asked_for_long_gets_everything_also_if_others_have_asked_since() {
-        let mut changes = Changes::after(0);
-        changes.take(true, vec![socket(1)], &[], none(), |_, _| true);
+        let mut changes = Changes::default();
+        changes.take(true, vec![socket(1)], &[], |_, _| true);
         let slow = changes.since(0);
-        // Nobody asks for long: the changes are dropped, and begin again for another client.
-        let mut changes = Changes::after(changes.pass());
+        // Nobody asks for long: the changes are forgotten, and begin again for another client.
+        changes.forget();
         for all in [true, false, false] {
-            changes.take(all, vec![socket(1), socket(2)], &[], none(), |_, _| true);
+            changes.take(all, vec![socket(1), socket(2)], &[], |_, _| true);
         }
         let sample = changes.since(slow.pass);
         assert_eq!((sample.complete, sample.sockets.len(), sample.pass), (true, 2, 4));
@@ -155,28 +150,47 @@ mod tests {
 
     #[test]
     fn what_has_ended_is_not_alive_and_an_index_of_another_socket_is_new() {
-        let mut changes = Changes::after(0);
-        changes.take(true, vec![socket(1), socket(2)], &[], none(), |_, _| true);
-        changes.take(false, Vec::new(), &[], none(), |index, _| index != 1);
+        let mut changes = Changes::default();
+        changes.take(true, vec![socket(1), socket(2)], &[], |_, _| true);
+        changes.take(false, Vec::new(), &[], |index, _| index != 1);
         assert_eq!(changes.since(1).alive, [0b100]);
         let mut other = socket(2);
         Arc::make_mut(&mut other).cookie = 99;
-        changes.take(false, vec![other.clone()], &[], none(), |_, cookie| cookie == 99);
+        changes.take(false, vec![other.clone()], &[], |_, cookie| cookie == 99);
         assert_eq!((changes.since(2).sockets, changes.since(2).alive), (vec![other], vec![0b100]));
     }
 
     #[test]
     fn drops_add_up_and_are_forgotten_with_the_socket() {
-        let mut changes = Changes::after(0);
+        let mut changes = Changes::default();
         let cookie = socket(1).cookie;
-        changes.take(true, vec![socket(1)], &[], [(cookie, 2), (7, 7)].into_iter(), |_, _| true);
-        changes.take(false, Vec::new(), &[], [(cookie, 3)].into_iter(), |_, _| true);
+        let index_of = |of: u64| (of == cookie).then_some(1);
+        changes.add_drops([(cookie, 2), (7, 7)].into_iter(), index_of);
+        changes.take(true, vec![socket(1)], &[], |_, _| true);
+        changes.add_drops([(cookie, 3)].into_iter(), index_of);
+        changes.take(false, Vec::new(), &[], |_, _| true);
         assert_eq!(changes.since(1).sockets[0].totals.drops, 5);
         // The next record of the pass does not have them.
-        changes.take(false, vec![socket(1)], &[], none(), |_, _| true);
+        changes.take(false, vec![socket(1)], &[], |_, _| true);
         assert_eq!(changes.since(2).sockets[0].totals.drops, 5);
-        changes.take(false, Vec::new(), &[], none(), |_, _| false);
+        changes.add_drops(iter::empty(), |_| None);
         assert!(changes.drops.is_empty());
+    }
+
+    #[test]
+    fn the_drops_of_a_former_reader_are_not_those_of_the_next() {
+        let mut changes = Changes::default();
+        let cookie = socket(1).cookie;
+        changes.add_drops([(cookie, 5)].into_iter(), |_| Some(1));
+        changes.take(true, vec![socket(1)], &[], |_, _| true);
+        let mut heir = socket(2);
+        Arc::make_mut(&mut heir).cookie = cookie;
+        for (by, drops) in [(0, 0), (3, 3)] {
+            changes.add_drops([(cookie, by)].into_iter(), |_| Some(2));
+            changes.take(false, vec![heir.clone()], &[], |index, _| index == 2);
+            let sockets = changes.since(1).sockets;
+            assert_eq!((sockets.len(), sockets[0].index, sockets[0].totals.drops), (1, 2, drops));
+        }
     }
 
     /// A client that asks after each so many passes and keeps what it is shown.
@@ -214,11 +228,12 @@ mod tests {
         ReaderRuns,
         ReaderExits,
         Pass { shows_all: bool },
+        NobodyAsksForLong,
     }
 
     proptest! {
-        /// Whatever happens between the passes, a client that asks after each or after some of them has what there is,
-        /// and what its samples add up to does not depend on how often it asks.
+        /// Whatever happens between the passes, a client that asks after each of them or after some of them has
+        /// everything that exists, and what its samples add up to does not depend on how often it asks.
         #[test]
         fn clients_with_any_intervals_see_every_change_and_agree(
             events in proptest::collection::vec(
@@ -229,16 +244,20 @@ mod tests {
                     2 => Just(Happens::ReaderRuns),
                     1 => Just(Happens::ReaderExits),
                     4 => (0..8_u32).prop_map(|dice| Happens::Pass { shows_all: dice == 0 }),
+                    1 => Just(Happens::NobodyAsksForLong),
                 ]),
                 0..100,
             ),
             intervals in [1..6_u64, 1..6_u64],
         ) {
-            let (mut changes, mut clients) = (Changes::after(0), <[Client; 2]>::default());
+            let (mut changes, mut clients) = (Changes::default(), <[Client; 2]>::default());
             let mut sockets: HashMap<u32, Arc<LiveSocket>> = HashMap::new();
             let mut readers: HashMap<u32, ReaderSlot> = HashMap::new();
             let (mut changed, mut drops) = (Vec::new(), Vec::new());
-            let mut next_cookie = 0;
+            let (mut next_cookie, mut is_forgotten) = (0, false);
+            let cookies = |sockets: &HashMap<u32, Arc<LiveSocket>>| -> HashMap<u64, u32> {
+                sockets.iter().map(|(index, open)| (open.cookie, *index)).collect()
+            };
             for (index, happens) in events {
                 match happens {
                     Happens::Receives { bytes } => {
@@ -262,17 +281,26 @@ mod tests {
                         readers.entry(index).or_insert_with(ReaderSlot::new_zeroed).counters.on_cpu_ns += 1;
                     }
                     Happens::ReaderExits => drop(readers.remove(&index)),
+                    Happens::NobodyAsksForLong => {
+                        changes.forget();
+                        is_forgotten = true;
+                        let alive = cookies(&sockets);
+                        changes.add_drops(drops.drain(..), |cookie| alive.get(&cookie).copied());
+                    }
                     Happens::Pass { shows_all } => {
+                        let shows_all = shows_all || std::mem::take(&mut is_forgotten);
+                        let alive = cookies(&sockets);
+                        changes.add_drops(drops.drain(..), |cookie| alive.get(&cookie).copied());
                         let mut listed: Vec<_> = sockets.values().cloned().collect();
                         listed.retain(|open| shows_all || changed.contains(&open.index));
                         // A record of the kernel has no drops.
                         listed.iter_mut().for_each(|open| Arc::make_mut(open).totals.drops = 0);
                         let slots: Vec<_> = readers.iter().map(|(slot, reader)| (*slot, *reader)).collect();
                         let is_alive = |index, cookie| sockets.get(&index).is_some_and(|open| open.cookie == cookie);
-                        changes.take(shows_all, listed, &slots, drops.drain(..), is_alive);
+                        changes.take(shows_all, listed, &slots, is_alive);
                         changed.clear();
                         for (client, interval) in clients.iter_mut().zip(intervals) {
-                            if !changes.pass().is_multiple_of(interval) {
+                            if !changes.pass.is_multiple_of(interval) {
                                 continue;
                             }
                             client.ask(&changes);

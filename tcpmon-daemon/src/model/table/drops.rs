@@ -1,4 +1,4 @@
-//! Dropped segments, which the programs count by socket: they are added to the socket's group, also just after the
+//! Dropped segments, which the programs count by socket: they are added to the socket's group, even just after the
 //! socket has ended.
 
 use std::{collections::HashMap, time::Instant};
@@ -26,7 +26,7 @@ impl EndedSockets {
 }
 
 impl Table {
-    /// Takes the drops since the last pass, by cookie and reason. Ends the pass for the groups.
+    /// Takes the drops since the last pass, by cookie and reason. This also ends the pass for the groups.
     pub fn drops(&mut self, counts: &[(u64, u32, u64)], name: impl Fn(u32) -> String, now: Instant) {
         for (cookie, reason, by) in counts {
             let index = self.sockets.index_of(*cookie);

@@ -12,8 +12,8 @@ use super::Table;
 use crate::model::possible;
 
 impl Table {
-    /// Takes the last values of a socket that has ended, or of one that goes on in another state: for another process,
-    /// or for another connection.
+    /// Takes the last values of a socket that has ended, or that continues in another state: for another process, or
+    /// for another connection.
     pub fn ended(&mut self, record: &SocketRecord, now: Instant) {
         let (index, cookie) = (record.state.index, record.state.cookie);
         if self.sockets.get(index).is_some() {
@@ -26,20 +26,20 @@ impl Table {
         }
     }
 
-    /// Takes the last values of a socket that is gone although no program has seen its end: what came after its last
-    /// event is missing.
+    /// Takes the last values of a socket that is gone although no program has seen its end: what happened after its
+    /// last event is missing.
     pub fn gone(&mut self, record: &SocketRecord, now: Instant) {
         let mut record = *record;
-        // Otherwise nothing is missing.
+        // In all other cases, nothing is missing.
         if record.state.last_ns != 0 && record.state.flags & SOCKET_SETTLED == 0 {
             self.unseen_ends += 1;
             let last_ns = record.state.last_ns;
-            causes::settle(&mut record.state, last_ns, true);
+            causes::settle_open_round(&mut record.state, last_ns, true);
         }
         self.ended(&record, now);
     }
 
-    /// Adds what a socket that no pass has shown has counted.
+    /// Adds the totals of a socket that no pass has shown.
     fn add_unshown(&mut self, record: &SocketRecord, now: Instant) {
         let group = self.groups.join(self.labels.of_socket(record), now);
         let added = record.state.counters.since(&SocketCounters::ZERO);

@@ -1,4 +1,4 @@
-//! Sockets that a pass shows: what each has added since the last time goes to its group.
+//! Sockets that a pass shows: what each has added since the last pass goes to its group.
 
 use std::{sync::Arc, time::Instant};
 
@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// Data that have waited this long, ns, are not about to be read for the first time.
+/// Data that have waited this long, ns, will not be read for the first time any moment now.
 const UNREAD_NS: u64 = 1_000_000_000;
 
 impl Table {
@@ -62,7 +62,7 @@ impl Table {
         }
     }
 
-    /// The socket is at rest no more, or gone: its own totals have the time that was credited to its group.
+    /// The socket is no longer at rest, or is gone: its own totals include the time that was credited to its group.
     pub(super) fn end_rest(&mut self, index: u32) {
         if let Some(Tracked { role: Role::Connection(connection), .. }) = self.sockets.get_mut(index)
             && let Some(rest) = connection.rest.take()
@@ -98,7 +98,7 @@ impl Table {
         self.sockets.insert(index, Tracked { cookie, role: Role::Listener });
     }
 
-    /// Adds what the connection has added to its group, after determining the group.
+    /// Finds the connection's group, and adds what the connection has added to its totals.
     pub(super) fn account(&mut self, index: u32, record: &SocketRecord, counters: &SocketCounters, now: Instant) {
         self.end_rest(index);
         let Some(Tracked { role: Role::Connection(connection), .. }) = self.sockets.get_mut(index) else { return };
@@ -106,7 +106,7 @@ impl Table {
         // Each pass looks at tens of thousands of sockets, and hardly any of them changes its group.
         let labels = self.labels.hash_of_socket(&record.state);
         if connection.labels != labels {
-            // The reader changed: what comes from now on belongs to the new one.
+            // The reader has changed: from now on, the connection counts for the new one.
             self.groups.gauges(connection.group).remove(&connection.gauges);
             self.groups.leave(connection.group);
             connection.group = self.groups.join(self.labels.of_socket(record), now);
@@ -116,7 +116,7 @@ impl Table {
         if added == SocketTotals::ZERO {
             return;
         }
-        // A pass may have counted the read by which another process has taken the socket over.
+        // A pass may already have counted the read with which another process took the socket over.
         let mut forward = added;
         if record.state.flags & SOCKET_HANDED_OVER != 0 {
             forward.read_bytes = forward.read_bytes.cast_signed().max(0).cast_unsigned();
@@ -152,11 +152,11 @@ impl Table {
 pub fn until_now(record: &SocketRecord) -> (SocketCounters, bool) {
     let live = &record.live;
     let mut state = record.state;
-    // The socket was looked at before its last event. A busy one may be so in every pass: what its open round holds
-    // back may not add up to more than a round can last.
+    // The look at the socket came before its last event. With a busy socket this may happen in every pass: the time
+    // that is held back for its open round must not add up to more than a round can last.
     if live.flags & LIVE_CURRENT == 0 {
         let last_ns = state.last_ns;
-        causes::settle(&mut state, last_ns, false);
+        causes::settle_open_round(&mut state, last_ns, false);
         return (state.counters, false);
     }
     let seen = Observation {
@@ -175,6 +175,6 @@ pub fn until_now(record: &SocketRecord) -> (SocketCounters, bool) {
     };
     let edges = |_, _| (live.flags & LIVE_READER != 0).then_some(live.reader_edges);
     let Folded { refused, .. } = fold::fold(&mut state, &seen, Trigger::Snapshot, edges, || Path::NONE);
-    causes::settle(&mut state, record.time_ns, false);
+    causes::settle_open_round(&mut state, record.time_ns, false);
     (state.counters, refused != 0)
 }

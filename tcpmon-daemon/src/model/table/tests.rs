@@ -152,13 +152,13 @@ fn a_socket_counts_once_whether_or_not_a_pass_has_shown_it_before_its_end() {
 fn an_end_that_no_program_saw_is_counted_with_all_that_is_known() {
     let mut passes = Passes::new();
     passes.pass(&[socket(1, 100)]);
-    // It may have been seen after a second without an event.
+    // The pass may come a second after the last event.
     let mut gone = observed(3, 2);
     gone.state.round.began_ns -= SECOND;
     passes.table.gone(&gone, passes.now);
     passes.table.gone(&socket(2, 50), passes.now);
     assert_eq!((passes.table.unseen_ends(), passes.of("reader")), (2, (150, 0)));
-    // Two and one of the first, one of the second.
+    // The first was observed for two seconds and then one more, the second for one.
     assert_eq!(passes.observed()[0], 4);
     // Nothing was counted for a socket that was never established.
     let mut opening = socket(3, 0);
@@ -171,18 +171,18 @@ fn an_end_that_no_program_saw_is_counted_with_all_that_is_known() {
 fn what_each_process_has_read_stays_with_it() {
     let mut passes = Passes::new();
     passes.pass(&[socket(1, 100)]);
-    // 50 more bytes before another process takes it over, and 7 after that, within one pass.
+    // 50 more bytes before another process takes the socket over, and 7 bytes after that, within one pass.
     let heir = in_state(read_by(socket(1, 7), b"heir"), 2);
     passes.ended(handed_over(socket(1, 150)));
     passes.pass(&[heir]);
     assert_eq!((passes.of("reader"), passes.of("heir")), ((150, 0), (7, 1)));
-    // The pass comes before the end of the first state was taken.
+    // The pass comes before the end of the first state has been taken.
     let third = in_state(read_by(socket(1, 3), b"third"), 5);
     passes.pass(&[third]);
     passes.ended(handed_over(in_state(read_by(socket(1, 8), b"heir"), 2)));
     assert_eq!((passes.of("heir"), passes.of("third"), passes.table.sockets_known()), ((8, 0), (3, 1), 1));
     passes.ended(third);
-    // Two handovers and the end before a pass has shown the socket.
+    // Two handovers and the end, before a pass has shown the socket.
     passes.ended(handed_over(in_state(socket(2, 1000), 7)));
     passes.ended(handed_over(in_state(read_by(socket(2, 10), b"heir"), 8)));
     passes.ended(in_state(read_by(socket(2, 1), b"third"), 9));
@@ -190,8 +190,8 @@ fn what_each_process_has_read_stays_with_it() {
     assert_eq!(passes.table.impossible(), Impossible::default());
 }
 
-/// A pass can come between the kernel's read of the queue and the program's look at it: it counts the bytes for the
-/// process that has read until then, and the program for another one.
+/// A pass can come between the kernel's read of the queue and the program's look at it: the pass counts the bytes for
+/// the process that has read until then, and the program counts them for another one.
 #[test]
 fn a_read_that_a_pass_has_counted_for_the_former_process_counts_once() {
     let with_read = |mut record: SocketRecord, bytes| {
@@ -202,7 +202,7 @@ fn a_read_that_a_pass_has_counted_for_the_former_process_counts_once() {
     passes.pass(&[with_read(socket(1, 150), 150)]);
     passes.ended(handed_over(with_read(socket(1, 150), 100)));
     passes.pass(&[in_state(read_by(with_read(socket(1, 0), 50), b"heir"), 2)]);
-    // What was shown does not fall, and what comes next is held against it.
+    // The shown value does not fall; what comes next is offset against it.
     passes.pass(&[in_state(with_read(socket(3, 60), 60), 3)]);
     assert_eq!((passes.read("reader"), passes.read("heir")), (160, 50));
     assert_eq!(passes.table.impossible(), Impossible::default());
@@ -221,7 +221,7 @@ fn what_cannot_be_is_counted_and_not_shown() {
     let groups = passes.table.groups();
     assert!(groups.iter().all(|group| group.counters.sockets.queue_byte_ticks == 0));
     assert_eq!(passes.table.impossible(), Impossible { sockets: 2, readers: 0 });
-    // What comes after the impossible values counts again.
+    // After the impossible values, new values count again.
     let mut next = wrapped;
     next.state.counters.received_bytes = 120;
     passes.pass(&[next]);
@@ -237,7 +237,7 @@ fn a_look_that_is_older_than_the_last_event_adds_no_time() {
     assert_eq!((passes.observed()[0], passes.table.impossible()), (3, Impossible::default()));
 }
 
-/// The arrivals of a half-closed connection are not seen, so its first round goes on to its end.
+/// The arrivals of a half-closed connection are not seen, so its first round lasts until its end.
 #[test]
 fn a_busy_connection_whose_round_never_ends_and_at_which_no_pass_could_look_has_all_its_bytes_and_time() {
     let mut passes = Passes::new();
@@ -305,7 +305,7 @@ fn what_nobody_has_read_is_of_the_process_that_has_it_open() {
     let mut listener = read_by(socket(1, 0), b"starter");
     (listener.live.state, listener.live.local_port, listener.state.last_ns) = (tcp_state::LISTEN as u8, 80, 0);
     (listener.state.flags, listener.state.counters.segments) = (SOCKET_LISTENS, 0);
-    // For a port at which nobody listens.
+    // On a port on which nobody listens.
     let unread = |bytes| {
         let mut accepted = read_by(socket(2, bytes), b"");
         accepted.state.flags = tcpmon_common::socket::SOCKET_PASSIVE;
@@ -318,12 +318,12 @@ fn what_nobody_has_read_is_of_the_process_that_has_it_open() {
     assert_eq!(passes.of("starter"), (10, 1));
     assert!(passes.table.groups().iter().any(|group| group.key.service == "local:80"));
     assert!(passes.table.has_unread());
-    // It came a moment ago.
+    // Data that arrived a moment ago.
     let mut recent = unread(10);
     recent.state.reads.queued_since_ns = 1;
     passes.pass(&[recent]);
     assert!(!passes.table.has_unread());
-    // The listening socket was inherited.
+    // Another process has inherited the listening socket.
     passes.table.set_owners(&[owner(1, b"starter", 1), owner(1, b"service", 7)], 0);
     passes.pass(&[unread(15)]);
     assert_eq!((passes.of("starter"), passes.of("service")), ((10, 0), (5, 1)));
@@ -337,7 +337,7 @@ fn what_nobody_has_read_is_of_the_process_that_has_it_open() {
     passes.table.list_sockets();
     passes.pass(&[unread(18)]);
     assert_eq!(passes.table.listed_sockets()[0].tgid, 3);
-    // Who reads it has it, whoever else had it open before.
+    // The process that reads the connection owns it, whatever process had it open before.
     let read = |bytes, queued_since_ns| {
         let mut read = read_by(unread(bytes), b"reader");
         (read.state.reader_tid, read.state.reader_tgid, read.state.reads.queued_since_ns) = (5, 4, queued_since_ns);
@@ -345,13 +345,13 @@ fn what_nobody_has_read_is_of_the_process_that_has_it_open() {
     };
     passes.pass(&[read(21, 0)]);
     assert_eq!((passes.of("worker"), passes.of("reader")), ((2, 0), (3, 1)));
-    // It still has it open, or has read it since.
+    // It still has the connection open, or has read it since the look-up.
     passes.table.set_owners(&[owner(2, b"reader", 4), owner(2, b"child", 6)], 9);
     passes.pass(&[read(22, 0)]);
     passes.table.set_owners(&[owner(2, b"child", 6)], 9);
     passes.pass(&[read(23, 9)]);
     assert_eq!((passes.of("reader"), passes.of("child")), ((5, 1), (0, 0)));
-    // It has passed it on.
+    // It has passed the connection on.
     passes.pass(&[read(24, 0)]);
     assert!(passes.table.has_unread());
     assert_eq!((passes.of("reader"), passes.of("child")), ((5, 0), (1, 1)));
@@ -400,11 +400,11 @@ fn a_readers_control_group_is_asked_for_once_and_stays_when_its_process_has_gone
 #[test]
 fn the_time_of_a_socket_at_rest_goes_on_without_being_shown() {
     let mut passes = Passes::new();
-    // A total is that of the socket when it was shown, or that at the start of the pass.
+    // A total counts up to when the socket was shown, or up to the start of a later pass.
     assert_eq!(passes.pass_at(10, &[observed(11, 5)]), [5, 0]);
     assert_eq!(passes.pass_at(20, &[]), [14, 0]);
     assert_eq!(passes.pass_at(21, &[]), [15, 0]);
-    // Its own total goes on where it was shown last.
+    // Its own total continues from where it was last shown.
     assert_eq!(passes.pass_at(30, &[observed(31, 25)]), [25, 0]);
     assert_eq!(passes.pass_at(40, &[]), [34, 0]);
 }

@@ -17,7 +17,7 @@ pub(super) struct Column {
     width: usize,
     /// Columns with a smaller number are shown on narrower screens.
     priority: u8,
-    /// Whether the column takes room that is left, up to this width.
+    /// Width up to which the column takes room that is left.
     up_to: usize,
     left: bool,
     sort: Option<SortKey>,
@@ -135,7 +135,7 @@ pub(super) fn that_fit(sockets: bool, width: usize) -> Vec<(&'static Column, usi
     for (place, column) in by_priority {
         let more = column.width + usize::from(!fitting.is_empty());
         if used + more > width && !fitting.is_empty() {
-            // Not a less useful one in its place.
+            // No less useful column may take its place.
             break;
         }
         used += more;
@@ -159,7 +159,7 @@ pub(super) fn heading(columns: &[(&Column, usize)], screen: &Screen, theme: Them
         let title = match column.title.len() < *width {
             true if sorted && column.left => format!("{}{arrow}", column.title),
             true if sorted => format!("{arrow}{}", column.title),
-            // There is no room beside the title.
+            // There is no room beside the title for the arrow.
             _ if sorted => format!("{arrow}{}", column.title.trim_end_matches("/s")),
             _ => column.title.to_owned(),
         };
@@ -187,7 +187,7 @@ pub(super) fn line(columns: &[(&Column, usize)], row: &Row, theme: Theme) -> Lin
     line
 }
 
-/// The causes as letters, as many as their share of the bar.
+/// The causes as letters, in proportion to their shares.
 fn bar(row: &Row, theme: Theme) -> Vec<Span<'static>> {
     let shares = row.rates.shares();
     if shares.iter().sum::<f64>() == 0.0 {
@@ -214,7 +214,7 @@ fn text(value: impl ToString) -> Vec<Span<'static>> {
     vec![Span::raw(value.to_string())]
 }
 
-/// Bytes a second.
+/// A rate in bytes a second.
 fn rate(value: f64) -> Vec<Span<'static>> {
     text(Count(value as u64))
 }
@@ -223,7 +223,7 @@ fn time(seconds: f64) -> Vec<Span<'static>> {
     text(Time((seconds * 1e9) as u64))
 }
 
-/// Seconds a second as percent.
+/// Seconds a second, as percent.
 fn share(value: f64) -> String {
     format!("{:.0}%", value * 100.0)
 }

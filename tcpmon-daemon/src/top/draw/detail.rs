@@ -1,4 +1,4 @@
-//! One connection in depth: the last two minutes, its buffer and window, its reader's timeslices.
+//! One connection in detail: the last two minutes, its buffer and window, its reader's timeslices.
 
 use ratatui::text::{Line, Span};
 use tcpmon_trace::{
@@ -8,8 +8,8 @@ use tcpmon_trace::{
 
 use super::{Screen, Theme, head};
 use crate::top::{
-    rows::{HISTORY, Moment, Row},
-    theme::LETTERS,
+    rows::{HISTORY, Limit, Moment, Row},
+    theme::{LETTERS, NOBODY_READS},
 };
 
 /// Width of the names before the sparklines.
@@ -74,7 +74,7 @@ fn identity(row: &Row, is_open: bool, theme: Theme) -> Vec<Line<'static>> {
     ]
 }
 
-/// Sparklines of the past, the newest at the right, each with its present and its largest value.
+/// Sparklines of the past, the newest value at the right, each with its current and its largest value.
 fn graphs(row: &Row, past: &[Moment], every: f64, theme: Theme, width: usize) -> Vec<Line<'static>> {
     let room = width.saturating_sub(NAMES + NUMBERS + 2).clamp(1, HISTORY);
     let past = &past[past.len().saturating_sub(room)..];
@@ -108,20 +108,19 @@ fn graphs(row: &Row, past: &[Moment], every: f64, theme: Theme, width: usize) ->
         graph("window", |moment| moment.window, None, &size),
         graph("mean wait", |moment| moment.wait, None, &time),
         graph("run queue", |moment| moment.run_queue_wait, Some(1.0), &percent),
-        largest_causes(past, room, theme),
+        limits(past, room, theme),
     ]
 }
 
-/// The largest cause of each moment, as its letter.
-fn largest_causes(past: &[Moment], room: usize, theme: Theme) -> Line<'static> {
+/// What limited it at each moment, as a letter.
+fn limits(past: &[Moment], room: usize, theme: Theme) -> Line<'static> {
     let mut line = Line::from(Span::styled(format!("{:<NAMES$}", "limited by"), theme.quiet()));
     line.push_span(Span::raw(" ".repeat(room.saturating_sub(past.len()))));
     for moment in past {
-        let largest = (0..5).max_by(|a, b| moment.causes[*a].total_cmp(&moment.causes[*b])).unwrap_or(0);
-        line.push_span(if moment.causes[largest] > 0.0 {
-            Span::styled(LETTERS[largest].to_string(), theme.cause(largest))
-        } else {
-            Span::styled(if theme.ascii { "." } else { "·" }, theme.quiet())
+        line.push_span(match moment.limited_by {
+            Limit::Cause(cause, _) => Span::styled(LETTERS[cause].to_string(), theme.cause(cause)),
+            Limit::NobodyReads => Span::styled(NOBODY_READS.to_string(), theme.alarm()),
+            Limit::Idle => Span::styled(if theme.ascii { "." } else { "·" }, theme.quiet()),
         });
     }
     line
@@ -139,6 +138,11 @@ fn timeslices(row: &Row, theme: Theme) -> Vec<Line<'static>> {
     };
     let shares = causes().into_iter().zip(rates.shares()).filter(|(_, share)| *share >= 0.005);
     let shares: Vec<_> = shares.map(|(cause, share)| format!("{cause} {:.0} %", share * 100.0)).collect();
+    let now = match row.limit() {
+        limit @ Limit::NobodyReads => limit.to_string(),
+        _ if shares.is_empty() => "idle".into(),
+        _ => shares.join(", "),
+    };
     let wait = rates.mean_wait.map_or_else(
         || "-".into(),
         |(all, for_cpu)| {
@@ -146,7 +150,7 @@ fn timeslices(row: &Row, theme: Theme) -> Vec<Line<'static>> {
         },
     );
     vec![
-        row_of("causes now", if shares.is_empty() { "idle".into() } else { shares.join(", ") }),
+        row_of("causes now", now),
         row_of("wait now", wait),
         row_of(
             "timeslices",
@@ -171,4 +175,20 @@ fn timeslices(row: &Row, theme: Theme) -> Vec<Line<'static>> {
             ),
         ),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_in_which_nobody_read_is_not_green() {
+        let past = [Limit::Idle, Limit::Cause(0, 1.0), Limit::NobodyReads];
+        let past = past.map(|limited_by| Moment { limited_by, ..Moment::default() });
+        let theme = Theme { color: true, ascii: true };
+        let line = limits(&past, 4, theme);
+        assert_eq!(line.to_string(), "limited by    .u!");
+        let style_of = |letter: &str| line.iter().find(|span| span.content == letter).map(|span| span.style);
+        assert_eq!([style_of("u"), style_of("!")], [Some(theme.cause(0)), Some(theme.alarm())]);
+    }
 }

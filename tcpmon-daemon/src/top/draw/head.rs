@@ -9,7 +9,7 @@ use crate::top::{advice::advice, rows::Row};
 /// Lines of the answer.
 const ANSWER: usize = 2;
 
-/// What this is, of which host, and from where.
+/// The program, the host, and where the data comes from.
 pub(super) fn title(screen: &Screen, theme: Theme, width: usize) -> Line<'static> {
     let source = match screen.source {
         Source::Daemon => "daemon",
@@ -40,7 +40,7 @@ pub(super) fn title(screen: &Screen, theme: Theme, width: usize) -> Line<'static
     Line::from(spans)
 }
 
-/// What is lost before any socket, and what tcpmon itself lost.
+/// What the host lost before any socket, and what tcpmon itself lost.
 pub(super) fn host(screen: &Screen, theme: Theme) -> Line<'static> {
     if let Some(problem) = &screen.problem {
         return Line::from(Span::styled(format!("no new sample: {problem}"), theme.alarm()));
@@ -108,7 +108,7 @@ pub(super) fn answer(row: Option<&Row>, theme: Theme, width: usize) -> Vec<Line<
     lines
 }
 
-/// The keys that do something here.
+/// The keys that have an effect here.
 pub(super) fn keys(screen: &Screen, theme: Theme) -> Line<'static> {
     let text = if screen.typing {
         "type a part of a name or address; Enter keeps it, Esc drops it"

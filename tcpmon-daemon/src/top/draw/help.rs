@@ -5,9 +5,9 @@ use ratatui::text::{Line, Span};
 use super::Theme;
 use tcpmon_trace::summary::causes;
 
-use crate::top::theme::LETTERS;
+use crate::top::theme::{LETTERS, NOBODY_READS};
 
-/// What each cause means and what helps, in the order of [`causes`].
+/// The meaning of each cause and its remedy, in the order of [`causes`].
 const MEANING: [&str; 5] = [
     "the sender or the path gives no more: look there",
     "unread data fill the buffer: the reader is slow, or busy elsewhere",
@@ -41,5 +41,9 @@ pub(super) fn lines(theme: Theme) -> Vec<Line<'static>> {
             Span::raw(*meaning),
         ]));
     }
+    lines.push(Line::from(vec![
+        Span::styled(format!("{NOBODY_READS} {:<12}", "stuck"), theme.alarm()),
+        Span::raw("data wait and nobody reads them: find out what their process does"),
+    ]));
     lines
 }

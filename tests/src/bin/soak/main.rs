@@ -1,5 +1,5 @@
-//! `cargo xtask soak`: everything at once for minutes or hours, while what must hold is checked all the time.
-//! `docs/performance.md` has the method and the figures.
+//! `cargo xtask soak`: a stress test that runs all workloads and faults at once for minutes or hours, and checks the
+//! invariants all the time. `docs/performance.md` has the method and the figures.
 
 mod others;
 mod traffic;
@@ -25,20 +25,20 @@ use trend::Trend;
 use watch::{FIGURES, PAGE_CPU, Watch};
 use world::World;
 
-/// Run tcpmon under churn, faults and hostile clients, and check all the time that its numbers hold
+/// Stress test: run tcpmon under churn, faults and hostile clients, and check its numbers throughout
 #[derive(Debug, Parser)]
 #[command(bin_name = "cargo xtask soak")]
 struct Args {
-    /// Time, such as 10m or 24h
+    /// Duration, such as 10m or 24h
     #[arg(long = "for", value_name = "TIME", default_value = "10m", value_parser = humantime::parse_duration)]
     time: Duration,
-    /// What chooses the actions: the same number gives the same choices [default: a new one, which is printed]
+    /// Seed of the random choice of actions [default: a new one, which is printed]
     #[arg(long)]
     seed: Option<u64>,
-    /// Only these actors, with commas between
+    /// Only these actors, comma-separated
     #[arg(long, value_name = "ACTOR", value_delimiter = ',', value_parser = ACTORS)]
     only: Vec<String>,
-    /// Put the tables into docs/performance.md
+    /// Write the tables to docs/performance.md
     #[arg(long)]
     write: bool,
 }
@@ -66,11 +66,11 @@ const PERFORMANCE: Document =
 /// Time between two pages.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Time between two lines that show that it lives.
+/// Time between two lines of progress.
 const PROGRESS: Duration = Duration::from_secs(60);
 
-/// Time in which buffers and caches may still grow to their size: what tcpmon remembers of groups, clients and
-/// namespaces that have gone is bounded by times of up to ten minutes, or by numbers.
+/// Time in which buffers and caches may still grow to their full size: tcpmon forgets groups, clients and namespaces
+/// that have gone after up to ten minutes, or when there are too many.
 const WARM_UP: Duration = Duration::from_secs(600);
 
 /// Time for everything to come to rest at the end.
@@ -87,7 +87,7 @@ fn main() -> ExitCode {
     let (section, findings) = run(args.time, seed, &args.only);
     let provenance = Provenance::read("cargo xtask soak");
     println!("{}", section.text(&provenance));
-    // The figures of a run that found something are nobody's promise.
+    // A run with findings does not publish its figures.
     if args.write
         && findings.is_empty()
         && let Err(error) = PERFORMANCE.write(section.name, &section.markdown(&provenance))
@@ -105,7 +105,7 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Runs for this time, and returns the figures and what was found.
+/// Runs for this time, and returns the figures and the findings.
 fn run(time: Duration, seed: u64, only: &[String]) -> (Section, Vec<String>) {
     let before = programs();
     let folder = tempfile::tempdir().expect("there is a place for temporary files");
@@ -193,7 +193,7 @@ fn programs() -> usize {
 fn section(world: &World, watch: &Watch<'_>, begun: Instant) -> Section {
     let mut table = Table::new(&["of the watched daemon", "median", "growth (95 % interval)"]);
     let time = begun.elapsed();
-    // A short run says what it has seen, and does not judge it.
+    // A short run reports its figures, and does not judge them.
     let (from, judged) = if time >= 2 * WARM_UP { (WARM_UP, true) } else { (time / 5, false) };
     for ((name, least), samples) in FIGURES.iter().zip(&watch.samples) {
         let warm = samples.partition_point(|sample| sample.0 < from.as_secs_f64());

@@ -22,7 +22,7 @@ use crate::world::{World, one_of};
 /// Time for a trace to end once it is told to.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Where hostile clients come from.
+/// Source address of the hostile clients.
 const HOSTILE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 66);
 
 /// Processes and threads that come and go and have nothing to do with TCP.
@@ -41,7 +41,7 @@ pub fn processes(world: &World, seed: u64) {
     });
 }
 
-/// Traces of the steady reader and of everything, which end in every way.
+/// Traces of the steady reader and of the whole host, ended in every way.
 pub fn traces(world: &World, seed: u64, steady: &Steady) {
     let pid = steady.reader.pid().to_string();
     let port = Flow::Steady.port().to_string();
@@ -218,11 +218,11 @@ pub fn pressure(world: &World, seed: u64) {
     });
 }
 
-/// Lets the daemon read its configuration again: a good one or one that it has to refuse.
+/// Makes the daemon reload its configuration: a valid one, or one that it has to refuse.
 fn reload(world: &World, dice: &mut Rng) -> &'static str {
     let refused = dice.u8(..3) == 0;
     let text = if refused { "max_groups = \"many\"\n".to_owned() } else { config(one_of(dice, &["info", "warn"])) };
-    // As an editor does: never half of it.
+    // By renaming, as an editor does: the daemon must never read half a file.
     let new = world.config.with_extension("new");
     fs::write(&new, text).and_then(|()| fs::rename(&new, &world.config)).expect("the config file can be written");
     kill(Pid::from_raw(world.pid.cast_signed()), Signal::SIGHUP).expect("the daemon runs");
@@ -243,7 +243,7 @@ fn reclaim(time: Duration) {
     let mut command = Command::new("sh");
     command.args(["-c", script]).arg(group.path()).arg(format!("{:.3}", time.as_secs_f64())).arg(file.path());
     let output = command.output().expect("sh can be run");
-    // 124: the time was over.
+    // 124: `timeout` ended it.
     let is_killed = output.status.signal() == Some(libc::SIGKILL) || output.status.code() == Some(128 + libc::SIGKILL);
     let is_expected =
         [Some(0), Some(124)].contains(&output.status.code()) || emulated::memory_may_run_out() && is_killed;

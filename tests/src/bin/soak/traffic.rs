@@ -7,10 +7,10 @@ use tcpmon_tests::{Delay, Lab, LabOptions, Traffic, device, eventually, many};
 
 use crate::world::{Account, World, one_of};
 
-/// Time for one transfer, with hogs on all CPUs and a memory that is full.
+/// Time limit for one transfer while hogs run on all CPUs and memory is full.
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// Names of processes that the watched daemon has to show whatever else there is.
+/// Names of processes that the watched daemon must always show (`pin`).
 pub const PINNED: [&str; 9] = [
     "soak-steady",
     "soak-transfer",
@@ -33,7 +33,7 @@ pub enum Flow {
     Lab,
     Loss,
     Fork,
-    /// Readers of many names. Most of them share the group `other`.
+    /// Readers with many names. Most of them share the group `other`.
     Names,
 }
 
@@ -52,10 +52,10 @@ impl Flow {
         &world.accounts[self as usize]
     }
 
-    /// The most bytes that it sends on a connection before that ends.
+    /// The most bytes that it sends on one connection.
     pub fn most_on_a_connection(self) -> u64 {
         match self {
-            // They end after the last page.
+            // Its connections end after the last page.
             Self::Steady => 0,
             Self::Transfer => 90_000_000,
             Self::Brief => 2_000,
@@ -130,7 +130,7 @@ impl Steady {
     }
 }
 
-/// Any kind of reader and sender.
+/// Transfers by any kind of reader and sender.
 pub fn transfers(world: &World, seed: u64) {
     let lab = Lab::new();
     world.keep_acting(seed, "transfers", Duration::from_millis(500), |dice| {
@@ -211,7 +211,7 @@ pub fn execs(world: &World, seed: u64) {
     });
 }
 
-/// Namespaces and devices.
+/// Labs, so that namespaces and devices come and go.
 pub fn labs(world: &World, seed: u64) {
     world.keep_acting(seed, "namespaces", Duration::from_secs(2), |dice| {
         let delay =
@@ -234,7 +234,7 @@ pub fn labs(world: &World, seed: u64) {
     });
 }
 
-/// Segments that are lost on the way to the socket.
+/// Readers whose sockets drop some of the segments.
 pub fn losses(world: &World, seed: u64) {
     let lab = Lab::new();
     world.keep_acting(seed, "lost segments", Duration::from_secs(1), |dice| {
@@ -268,7 +268,7 @@ pub fn forks(world: &World, seed: u64) {
     });
 }
 
-/// More names than groups can be shown.
+/// Readers with more names than groups can be shown.
 pub fn names(world: &World, seed: u64) {
     let lab = Lab::new();
     world.keep_acting(seed, "names", Duration::from_millis(200), |dice| {

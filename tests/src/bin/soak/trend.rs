@@ -4,7 +4,7 @@ use std::fmt;
 
 use tcpmon_tests::mean::median;
 
-/// Parts of a run of which each gives one value, so that neighbouring samples need not be independent.
+/// Number of parts of a run. Each part gives one value, so that neighboring samples need not be independent.
 const BLOCKS: usize = 20;
 
 /// The two-sided 95 % quantile of Student's t for the slope over that many blocks (18 degrees of freedom).
@@ -22,7 +22,7 @@ pub struct Trend {
 }
 
 impl Trend {
-    /// Of samples (seconds, value) in the order of time. `None` if a block has none.
+    /// The trend of samples (seconds, value) in the order of time. `None` if a block has no sample.
     pub fn of(samples: &[(f64, f64)]) -> Option<Self> {
         let (first, last) = (samples.first()?.0, samples.last()?.0);
         let time = last - first;
@@ -48,7 +48,7 @@ impl Trend {
         Some(Self { median: median(&all), growth, half })
     }
 
-    /// Whether it surely grew by more than a fiftieth of its median and by more than this.
+    /// Whether the whole interval of the growth is above 2 % of the median and above `least`.
     pub fn grows(&self, least: f64) -> bool {
         self.growth - self.half > least.max(self.median / 50.0)
     }

@@ -1,4 +1,4 @@
-//! What must hold on every page of the watched daemon.
+//! The invariants of every page of the watched daemon.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,16 +14,17 @@ use crate::world::World;
 /// Counters of a group that must equal the bytes that its readers counted.
 const SUMS: [&str; 2] = ["tcpmon_receive_bytes_total", "tcpmon_receive_read_bytes_total"];
 
-/// Time for which the daemon may hold a new group at zero, and some for the first page after that.
+/// How long the daemon may show a new group at zero, and some more time for the first page after that.
 const NEWBORN: Duration = Duration::from_secs(75);
 
-/// Requests whose times a finding tells.
+/// Number of last requests whose times a finding reports.
 const REQUESTS: usize = 10;
 
-/// Loss of connections whose end no program saw: as many as the kernel hid.
+/// Loss of connections whose end no program saw: at most as many as the kernel hid.
 const UNSEEN: &str = "socket_end";
 
-/// The daemon's own figures, each with the growth over a run that is no finding. `process_*` are the kernel's.
+/// The daemon's own figures, each with the growth over a run that is still acceptable. Those of the process come from
+/// the kernel.
 pub const FIGURES: [(&str, f64); 9] = [
     ("RSS (KiB)", 512.0),
     ("descriptors", 2.0),
@@ -36,7 +37,7 @@ pub const FIGURES: [(&str, f64); 9] = [
     (PAGE_CPU, 2.0),
 ];
 
-/// The only figure that is a time: of the CPU, so that it does not depend on what else the host does.
+/// The only figure that is a time. CPU time does not depend on what else the host does.
 pub const PAGE_CPU: &str = "CPU time of a page (ms)";
 
 /// The watcher of one daemon.
@@ -47,20 +48,20 @@ pub struct Watch<'w> {
     physics: Physics,
     /// Each figure over time in seconds.
     pub samples: Vec<Vec<(f64, f64)>>,
-    /// Groups of each flow on the last page, and when the newest of them was new.
+    /// Number of groups of each flow on the last page, and when it last changed.
     groups: [(usize, Instant); Flow::EXACT.len()],
     /// Losses on the last page, where not zero.
     pub lost: BTreeMap<String, f64>,
     /// Pages seen.
     pub pages: u64,
-    /// When the last of them were asked for, seconds.
+    /// When the last [`REQUESTS`] pages were requested, seconds.
     requests: Vec<f64>,
     /// Bytes on the last page, all groups together.
     pub received: f64,
     /// Alarms in the kernel's log before the run.
     alarms: usize,
     hidden: HiddenEnds,
-    /// How many ends these were when this was last looked up.
+    /// Number of hidden ends when it was last looked up.
     hidden_ends: f64,
 }
 
@@ -107,8 +108,9 @@ impl<'w> Watch<'w> {
         self.check_log();
     }
 
-    /// A page that covers everything before this call, how long it took, and the daemon's CPU time meanwhile. Older
-    /// ones, which others have asked for, are pages of this scraper, too: a new group may be at zero on one of them.
+    /// A page whose reading began after this call, how long it took, and the daemon's CPU time meanwhile. Older pages,
+    /// which were made for other clients, count as pages of this scraper, too: a new group may be at zero on one of
+    /// them.
     fn page(&mut self) -> (String, Duration, Duration) {
         let asked = monotonic_ns();
         loop {
@@ -121,7 +123,7 @@ impl<'w> Watch<'w> {
             let text = String::from_utf8_lossy(&answer.body).into_owned();
             self.requests.push(begun.duration_since(self.world.begun).as_secs_f64());
             self.requests.drain(..self.requests.len().saturating_sub(REQUESTS));
-            // The daemon waits for this scraper by the times between its requests, before a new group leaves zero.
+            // The daemon judges by the times between this scraper's requests how long a new group has to stay at zero.
             if let Err(error) = self.physics.page(&text) {
                 self.world.find(&format!("{error}; requests at {:.1?} s", self.requests));
             }
@@ -219,7 +221,7 @@ impl<'w> Watch<'w> {
         self.alarms = alarms.len();
     }
 
-    /// Checks, when nothing is sent any more, that every sum is exact. `Err` tells what is missing.
+    /// Checks, once nothing is sent any more, that every sum is exact. `Err` tells what is missing.
     pub fn all_is_exact(&mut self) -> Result<(), String> {
         let (text, ..) = self.page();
         let page = Page::parse(&text)?;
@@ -251,7 +253,8 @@ impl<'w> Watch<'w> {
     }
 }
 
-/// The most bytes that the flow may lack because the kernel hid ends of its connections: those after the last pass.
+/// The most bytes that may be missing from the flow because the kernel hid ends of its connections: those that arrived
+/// after the last pass.
 fn hidden_bytes(hidden: &HiddenEnds, flow: Flow) -> f64 {
     (hidden.most_on(flow.port()) * flow.most_on_a_connection()) as f64
 }

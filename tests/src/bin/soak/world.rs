@@ -1,4 +1,4 @@
-//! What all actors share: when it is over, what was done, what was found, and what has been sent.
+//! What all actors share: whether the run is over, what was done, what was found, and what was sent.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use tcpmon_tests::emulated;
 
-/// After so many findings the run ends: the cause is known by then.
+/// The run ends after this many findings: the cause is known by then.
 const MOST_FINDINGS: usize = 20;
 
 /// The run.
@@ -56,12 +56,12 @@ impl Account {
         Self::FIRST_PORT + number as u16
     }
 
-    /// Announces bytes.
+    /// Announces bytes that will be sent.
     pub fn plan(&self, bytes: u64) {
         self.planned.fetch_add(bytes, Ordering::SeqCst);
     }
 
-    /// Both ends have counted these bytes, and all connections that carried them are closed.
+    /// Records that both ends have counted these bytes, and that all connections that carried them are closed.
     pub fn settle(&self, bytes: u64) {
         self.settled.fetch_add(bytes, Ordering::SeqCst);
     }
@@ -78,15 +78,16 @@ impl Account {
 }
 
 impl World {
-    /// A run that begins now, with a daemon that runs already.
+    /// A run with a daemon that is already running.
     pub fn new(begun: Instant, daemon: std::net::SocketAddr, pid: u32, config: std::path::PathBuf) -> Self {
         let accounts = Default::default();
         Self { begun, daemon, pid, config, accounts, over: false.into(), ends: Condvar::new(), done: Mutex::default() }
     }
 
-    /// Acts until the run is over, with a pause of up to this long after each time. `act` returns what it did.
+    /// Calls `act` until the run is over, with a random pause of up to `pause` after each call. `act` returns what it
+    /// did.
     pub fn keep_acting(&self, seed: u64, name: &str, pause: Duration, mut act: impl FnMut(&mut Rng) -> &'static str) {
-        // Actors must not share their numbers, else they would act in step.
+        // Each actor needs random numbers of its own; otherwise all would act in step.
         let seed = name.bytes().fold(seed, |seed, byte| seed.wrapping_mul(0x100_0000_01b3) ^ u64::from(byte));
         let mut dice = Rng::with_seed(seed);
         let pause = emulated::longer_pause(pause);
@@ -97,13 +98,13 @@ impl World {
         }
     }
 
-    /// Does what may panic, and reports it if it does.
+    /// Runs `work`, and reports a panic as a finding.
     pub fn attempt<T>(&self, name: &str, work: impl FnOnce() -> T) -> Option<T> {
         let done = panic::catch_unwind(AssertUnwindSafe(work));
         done.map_err(|panic| self.find(&format!("{name}: {}", message(&*panic)))).ok()
     }
 
-    /// Waits, or until the run is over.
+    /// Waits for this long, or until the run is over.
     pub fn rest(&self, time: Duration) {
         let until = |_: &mut Done| !self.is_over();
         drop(self.ends.wait_timeout_while(self.done(), time, until).unwrap_or_else(PoisonError::into_inner));
@@ -112,7 +113,8 @@ impl World {
     /// Ends the run.
     pub fn end(&self) {
         self.over.store(true, Ordering::SeqCst);
-        // Whoever is about to wait holds the lock, and has seen that it is not over.
+        // A thread that has seen that the run is not over holds the lock until it waits. Without taking the lock here,
+        // it could miss the notification.
         drop(self.done());
         self.ends.notify_all();
     }
@@ -122,7 +124,7 @@ impl World {
         self.over.load(Ordering::SeqCst)
     }
 
-    /// Reports what should not be.
+    /// Reports a finding.
     pub fn find(&self, finding: &str) {
         let finding = format!("{:.1} s: {finding}", self.begun.elapsed().as_secs_f64());
         eprintln!("FOUND at {finding}");
@@ -135,7 +137,7 @@ impl World {
         }
     }
 
-    /// What was done how often, and what was found.
+    /// How often each action was done, and the findings.
     pub fn results(&self) -> (BTreeMap<String, u64>, Vec<String>) {
         let done = self.done();
         (done.actions.clone(), done.findings.clone())
@@ -146,13 +148,13 @@ impl World {
     }
 }
 
-/// The words of a panic.
+/// The message of a panic.
 fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it panicked".to_owned())
 }
 
-/// One of several.
+/// A random one of these.
 pub fn one_of<T: Copy>(dice: &mut Rng, choices: &[T]) -> T {
     choices[dice.usize(..choices.len())]
 }

@@ -1,4 +1,4 @@
-//! Bursts of datagrams that only an interrupt can interrupt on their CPU: packets in a device's ring wait until the
+//! Bursts of datagrams that only interrupts can preempt on their CPU, so that packets in a device's ring wait until the
 //! burst is over.
 
 use std::io;

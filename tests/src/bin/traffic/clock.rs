@@ -1,4 +1,4 @@
-//! Steps the wall clock, and back when it is told to exit or when the harness is gone.
+//! Steps the wall clock, and steps it back when it is told to exit or when the harness is gone.
 
 use std::io::{self, Error};
 
@@ -16,10 +16,10 @@ pub fn run(plan: &ClockPlan) -> io::Result<()> {
     session.finish()
 }
 
-/// Adds seconds to `CLOCK_REALTIME`, without losing those that pass meanwhile.
+/// Adds seconds to `CLOCK_REALTIME`, without losing the time that passes meanwhile.
 #[expect(unsafe_code, reason = "clock_adjtime has no safe wrapper in the crates used here")]
 fn step(seconds: i64) -> io::Result<()> {
-    // SAFETY: a structure of integers, for which zero is a value.
+    // SAFETY: a structure of integers, for which zero is a valid value.
     let mut change: libc::timex = unsafe { std::mem::zeroed() };
     change.modes = libc::ADJ_SETOFFSET | libc::ADJ_NANO;
     change.time.tv_sec = seconds;

@@ -122,7 +122,8 @@ impl Pipe {
     }
 }
 
-/// Has a worker thread of the ring receive. Returns only when it has, because it writes to the buffer.
+/// Receives through a worker thread of the ring. Returns only when that is done, because the kernel writes to the
+/// buffer.
 #[expect(unsafe_code, reason = "the ring takes the buffer as an address")]
 fn receive(ring: &mut IoUring, socket: RawFd, buffer: &mut [u8]) -> io::Result<usize> {
     let length = u32::try_from(buffer.len()).unwrap_or(u32::MAX);

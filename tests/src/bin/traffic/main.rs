@@ -1,6 +1,6 @@
-//! A TCP sender or reader (or a sender of bursts, a CPU hog, or what makes the clock wrong) that carries out orders:
-//! `traffic ROLE PLAN`, where PLAN is the JSON of `tcpmon_tests::traffic::plan`. The harness runs it. It ends when its
-//! stdin closes.
+//! A TCP sender or reader (or a sender of bursts, a CPU hog, or a process that steps the clock) that carries out
+//! orders: `traffic ROLE PLAN`, where PLAN is the JSON of `tcpmon_tests::traffic::plan`. The harness runs it. It ends
+//! when its stdin closes.
 
 mod burst;
 mod clock;

@@ -103,7 +103,7 @@ fn accept_all(session: &'static Session, plan: &ReaderPlan, listeners: &[Socket]
 /// Forks a process that reads the connection to its end, and ends with this one.
 #[expect(unsafe_code, reason = "the child has one thread only")]
 fn fork_for(session: &'static Session, connection: &Connection, chunk: usize) -> io::Result<()> {
-    // SAFETY: the other thread, which obeys, holds a lock only while it carries out an order.
+    // SAFETY: the only other thread, which carries out orders, holds a lock only while it carries out one.
     if let ForkResult::Child = unsafe { fork() }? {
         prctl::set_pdeathsig(Signal::SIGKILL)?;
         read_all(session, connection, chunk);

@@ -57,6 +57,30 @@ ip address add 192.0.2.7/32 dev lo || failed "adding the address"
 within get_late || failed "it answers at an address that came later"
 sed -i 's/^listen_address/#listen_address/' /etc/tcpmon/tcpmon.toml
 
+# A name to listen on that comes after the start: systemd tries for as long as it takes, here without 5 s in between.
+# A burst of one start is a limit only with an interval: that of $1, of the unit, or the default of 10 s.
+drop_in=/run/systemd/system/tcpmon.service.d/trial.conf
+limited() {
+    printf '[Unit]\n%s\nStartLimitBurst=1\n[Service]\nRestartSec=100ms\n' "$1" >"$drop_in"
+    systemctl daemon-reload
+    systemctl reset-failed tcpmon
+    systemctl restart --no-block tcpmon
+}
+tried() { [ "$(systemctl show --value --property NRestarts tcpmon.service)" -ge "$1" ]; }
+sed -i 's/^#listen_address = .*/listen_address = ["late.example:10793"]/' /etc/tcpmon/tcpmon.toml
+mkdir -p "${drop_in%/*}"
+limited StartLimitIntervalSec=1h
+within is ActiveState failed || failed "systemd gives up where starts are limited"
+limited ''
+within tried 10 || failed "it is started again and again while its name does not resolve"
+not get healthz 2>/dev/null || failed "nothing answers at a name that does not resolve"
+echo '127.0.0.1 late.example' >>/etc/hosts
+within get healthz || failed "it answers at a name that came later"
+within is ActiveState active || failed "it runs with a name that came later"
+rm -r "${drop_in%/*}"
+systemctl daemon-reload
+sed -i 's/^listen_address/#listen_address/' /etc/tcpmon/tcpmon.toml
+
 sed -i 's/^#systemd_socket = false/systemd_socket = true/' /etc/tcpmon/tcpmon.toml
 systemctl stop tcpmon.service
 systemctl enable --now tcpmon.socket || failed "the socket starts"

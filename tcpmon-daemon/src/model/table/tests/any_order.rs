@@ -1,4 +1,4 @@
-//! The table against a small model, in any order of what can happen to connections and readers.
+//! Compares the table with a small model, for events of connections and readers in any order.
 
 use std::collections::HashMap;
 
@@ -16,11 +16,11 @@ use crate::model::snapshot::GroupGauges;
 /// Time from one event to the next, ns; without a remainder in [`TICK_NS`].
 const STEP: u64 = 1 << 30;
 
-/// The last one is what nobody has read or is known to have open.
+/// The last one stands for connections that nobody has read and that nobody is known to have open.
 const PROCESSES: [&str; 4] = ["reader", "heir", "third", "other"];
 const OTHER: usize = 3;
 
-/// No service.
+/// A port that names no service.
 const REMOTE_PORT: u16 = 40_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -29,11 +29,11 @@ enum Happens {
     Receives { bytes: u32, limit: u32, backlog: u32, out_of_order: u32, window: u32 },
     /// This process reads its queue: for the first time, again, or as the heir of another one.
     IsRead { by: usize },
-    /// It is found out that this process has it open, or none.
+    /// A look-up finds that this process has the connection open, or that none has.
     HasOwner(Option<usize>),
-    /// A pass shows it: as it is, or as of an event that came meanwhile.
+    /// A pass shows the connection: as it is, or as of an event that came meanwhile.
     IsShown { current: bool, drops: u64 },
-    /// A pass shows no connection.
+    /// A pass does not show the connection.
     IsNotShown,
     /// It ends.
     Ends { seen: bool },
@@ -48,14 +48,14 @@ struct Open {
     index: u32,
     flags: u32,
     reader: Option<usize>,
-    /// Since its last event.
+    /// Changes since its last event.
     live: SocketLive,
     last_ns: u64,
-    /// Up to its last event.
+    /// Totals up to its last event.
     totals: SocketCounters,
-    /// The process to which it belonged when the table last saw it, with these totals and gauges.
+    /// The process that it belonged to when the table last saw it, with its totals and gauges at that time.
     seen: Option<(usize, Vec<i64>, [u64; 7])>,
-    /// It was at rest then, and its time counts up to this one.
+    /// If it was at rest then: the time up to which its time is counted.
     rests: Option<u64>,
 }
 
@@ -71,7 +71,8 @@ impl Open {
         self.live.rcv_nxt - self.live.copied_seq
     }
 
-    /// Time is the reader's while the queue takes up two thirds of the window, and otherwise the sender's.
+    /// Totals at this time: time counts for the reader while the queue takes up two thirds of the window, and otherwise
+    /// for the sender.
     fn totals_at(&self, now_ns: u64) -> SocketCounters {
         let (mut totals, time) = (self.totals, now_ns - self.last_ns);
         totals.observed_ns += time;
@@ -89,7 +90,7 @@ impl Open {
         (self.totals, self.last_ns) = (self.totals_at(now_ns), now_ns);
     }
 
-    /// A segment; whatever an event can add to is added to.
+    /// A segment arrives; it adds to everything that an event can add to.
     fn receives(&mut self, bytes: u32) {
         (self.live.rcv_nxt, self.live.rmem) = (self.live.rcv_nxt + bytes, bytes / 2);
         let totals = &mut self.totals;
@@ -149,12 +150,12 @@ fn at_rest(ns: u64) -> Vec<i64> {
 /// What the groups should show.
 struct Model {
     max_groups: usize,
-    /// The processes in the order in which they came: the first ones have groups.
+    /// The processes in the order in which they first appeared: the first ones have groups.
     came: Vec<usize>,
     owners: HashMap<u64, usize>,
     /// What was added, by group.
     actual: [Vec<i64>; 4],
-    /// The highest that each was: a correction is not shown as a fall.
+    /// The highest value that each had: a correction is not shown as a fall.
     shown: [Vec<i64>; 4],
 }
 
@@ -181,7 +182,7 @@ impl Model {
         }
     }
 
-    /// The table sees a state with these totals: what is new belongs to the process that has it now.
+    /// The table sees a state with these totals: the increase belongs to the process that has the connection now.
     fn sees(&mut self, open: &mut Open, totals: &SocketCounters) {
         let process = open.reader.or_else(|| self.owners.get(&open.cookie).copied()).unwrap_or(OTHER);
         let totals = of_socket(totals);
@@ -191,7 +192,7 @@ impl Model {
         (open.seen, open.rests) = (Some((process, totals, open.gauges())), None);
     }
 
-    /// The time of what is at rest goes on up to the start of a pass: group by group, as one sum.
+    /// The time of connections at rest continues up to the start of a pass: one sum per group.
     fn credit<'a>(&mut self, until_ns: u64, states: impl Iterator<Item = &'a mut Open>) {
         let mut time = [0_u64; 4];
         for open in states {
@@ -214,7 +215,7 @@ impl Model {
         }
     }
 
-    /// The table shows what the model does, and no sum over all groups is below that of `sums`.
+    /// Checks that the table shows what the model does, and that no sum over all groups is below that in `sums`.
     fn agrees<'a>(
         &mut self,
         table: &Table,
@@ -285,10 +286,10 @@ fn happens() -> impl Strategy<Value = Happens> {
 }
 
 proptest! {
-    /// Whatever the order of passes, reads, handovers, ends and owners that become known: each group has what its
-    /// connections and readers have added, its gauges are those of the connections as they were last seen, no total
-    /// falls, and nothing is left when all have ended. Times of the scheduler are left out: when a correction comes,
-    /// they show less than the highest that they were (`counters!`, which tests it).
+    /// In any order of passes, reads, handovers, ends and new owners: each group has what its connections and readers
+    /// have added, its gauges are those of the connections as they were last seen, no total falls, and nothing is left
+    /// when all have ended. Times of the scheduler are left out: after a correction, they show less than their highest
+    /// value (`counters!`, which tests that).
     #[test]
     fn totals_and_gauges_are_right_in_any_order(
         events in proptest::collection::vec((0..4_usize, happens()), 0..80),
@@ -335,7 +336,7 @@ proptest! {
                     passes.table.set_owners(&model.owners.iter().map(of).collect::<Vec<_>>(), 0);
                 }
                 Happens::IsShown { current, drops } => {
-                    // A pass takes the ends first, and looks at the connection some time after its start.
+                    // A pass first takes the ends, and looks at the connection some time after its start.
                     model.takes(&mut passes, &mut ending);
                     let look_ns = now_ns + STEP / 2;
                     let mut record = connection.record(look_ns);
@@ -368,7 +369,7 @@ proptest! {
                     ending.extend(open[which].take());
                 }
                 Happens::Ends { seen: false } => {
-                    // A pass finds it; what came after its last event is not known.
+                    // A pass finds it; what happened after its last event is not known.
                     model.takes(&mut passes, &mut ending);
                     passes.table.gone(&connection.record(connection.last_ns), passes.now);
                     let totals = connection.totals;

@@ -2,9 +2,9 @@
 //!
 //! The reader keeps the sockets that it read last. They are sampled when it is scheduled in and when it is scheduled
 //! out, with reads that cannot fault. The socket's lock cannot be taken there and is not needed: every number is one
-//! word. An event loop reads more sockets in a timeslice than can be sampled at each switch: those have a place only
-//! from their first read in a timeslice to its end, and their arrivals are reported up to their last read. Nothing here
-//! runs unless the setting `trace` asks for timeslices: otherwise the verifier removes the code.
+//! word. An event loop reads more sockets in a timeslice than can be sampled at each switch: the further ones have a
+//! place only from their first read in a timeslice to its end, and their arrivals are reported up to their last read.
+//! Nothing here runs unless the setting `trace` asks for timeslices: otherwise the verifier removes the code.
 #![expect(unsafe_code, reason = "volatile accesses to words that other CPUs access meanwhile, and functions by name")]
 
 use tcpmon_common::{
@@ -23,8 +23,8 @@ use crate::{
     traced::{Edge, FIN_ACTIVATION, FIN_LAST, MORE, TracedReader, TracedSocket},
 };
 
-/// Reads or writes a field in its place among other accesses, because others may look at it meanwhile: a switch on this
-/// CPU, or another CPU.
+/// Reads or writes a field without reordering it among other accesses, because others may look at it meanwhile: a
+/// switch on this CPU, or another CPU.
 macro_rules! ordered {
     ($field:expr) => {
         // SAFETY: a reference is valid for reads.
@@ -81,12 +81,12 @@ pub fn read(previous: u32, state: &mut SocketState, tcp: TcpSock, queue_start: u
     let activated_ns = reader.activated_ns;
     let mut i = kept_with_cookie(slot, state.cookie);
     if i >= KEPT as u32 {
-        i = kept_to_have(slot, activated_ns);
+        i = reusable_kept_entry(slot, activated_ns);
     }
     if let Some(socket) = kept_entry(slot, i) {
         ordered!(socket.busy, 1);
-        // Read again, because a switch may have freed the entry that was found, or reported more of the one that was
-        // idle.
+        // Read the cookie again: a switch may have freed the entry that was found, or reported more of the entry that
+        // was idle.
         let cookie = ordered!(socket.cookie);
         let known = cookie == state.cookie;
         if known || cookie == 0 || ordered!(socket.rcv_nxt) == socket.last.rcv_nxt {
@@ -107,18 +107,18 @@ pub fn read(previous: u32, state: &mut SocketState, tcp: TcpSock, queue_start: u
     None
 }
 
-/// What a socket's first record of a reader starts from.
+/// The values from which a reader's first record of a socket starts.
 struct Begin {
     /// `copied_seq` before the read.
     queue_start: u32,
-    /// `rcv_nxt` up to which arrivals have been reported, or belong to somebody else.
+    /// `rcv_nxt` up to which arrivals have been reported, or belong to another reader.
     arrived_from: u32,
-    /// Of what has arrived since then, the bytes that arrived while the reader was on a CPU.
+    /// Of the bytes that have arrived since then, those that arrived while the reader was on a CPU.
     arrived_on_cpu: u64,
 }
 
-/// Where the arrivals begin that no record has: what is queued at the first read, less what was there at the end of a
-/// traced read before.
+/// Sequence number from which arrivals are in no record yet: that of the last traced read, or the start of the queue if
+/// the queue does not include it.
 #[inline(always)]
 fn unreported_from(state: &SocketState, queue_start: u32) -> u32 {
     let reported = state.reported_seq;
@@ -126,7 +126,7 @@ fn unreported_from(state: &SocketState, queue_start: u32) -> u32 {
     if reported.wrapping_sub(queue_start) <= queued { reported } else { queue_start }
 }
 
-/// Records a read of a socket that is not kept; `None` if there is no place for it.
+/// Records a read of a socket that the reader does not keep; `None` if there is no place for it.
 #[inline(always)]
 fn read_more(
     reader: &mut TracedReader,
@@ -179,8 +179,8 @@ fn note(socket: &mut TracedSocket, state: &mut SocketState, tcp: TcpSock, activa
     state.reported_seq = state.rcv_nxt;
     socket.used_ns = activated_ns;
     socket.read_bytes += bytes as u64;
-    // From the state: what one reader's record reports is not reported again by another's.
-    socket.causes.take(state);
+    // Moved out of the state, so that another reader's record does not report it again.
+    socket.causes.take_from(state);
     tcp.sample_queue(&mut socket.last);
     if fin {
         socket.fin |= FIN_LAST;
@@ -193,15 +193,15 @@ pub fn seed(slot: u32, state: &mut SocketState, tcp: TcpSock) -> Option<()> {
     if !ports_match(tcp) || kept_with_cookie(slot, state.cookie) < KEPT as u32 {
         return None;
     }
-    let socket = kept_entry(slot, kept_to_have(slot, 0))?;
+    let socket = kept_entry(slot, reusable_kept_entry(slot, 0))?;
     state.reported_seq = tcp.rcv_nxt();
     let begin = Begin { queue_start: state.copied_seq, arrived_from: state.reported_seq, arrived_on_cpu: 0 };
     remember(socket, state, tcp, &begin);
     None
 }
 
-/// Handles another thread taking over the socket. Returns the sequence number up to which arrivals belong to the
-/// previous reader, if it keeps the socket. That is the current one if the previous reader is in a timeslice, which
+/// Handles another thread taking over the socket. If the previous reader keeps the socket, returns the sequence number
+/// up to which arrivals belong to that reader. That is the current one if the previous reader is in a timeslice, which
 /// then ends for this socket; otherwise it is the one at which that reader's last timeslice ended. A switch that comes
 /// in between, or on the previous reader's CPU, sees either nothing of the takeover or all of it.
 #[inline(always)]
@@ -243,8 +243,8 @@ fn advance(from: u32, to: u32) -> u64 {
 
 /// Which of the kept sockets has this cookie; [`KEPT`] if none has.
 ///
-/// A function that the verifier walks once, whoever calls it: it takes and returns numbers only. The same holds for the
-/// others of this kind below.
+/// A function that takes and returns only numbers, so that the verifier walks it once for all its callers. The same
+/// holds for the others of this kind below.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn kept_with_cookie(slot: u32, cookie: u64) -> u32 {
@@ -258,12 +258,12 @@ pub extern "C" fn kept_with_cookie(slot: u32, cookie: u64) -> u32 {
     i as u32
 }
 
-/// Which of the kept entries can be had: one that is free, or else the one whose last read is longest ago; not read in
-/// this timeslice, with all that has been reported of it read, so that nothing is reported twice when it comes back.
-/// [`KEPT`] if there is none.
+/// The kept entry that a new socket may use: a free one, or else the one that was read longest ago. An entry in use
+/// must not have been read in this timeslice, and all that was reported of it must have been read, so that nothing is
+/// reported twice when the socket comes back. [`KEPT`] if there is none.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn kept_to_have(slot: u32, activated_ns: u64) -> u32 {
+pub extern "C" fn reusable_kept_entry(slot: u32, activated_ns: u64) -> u32 {
     let Some(kept) = maps::kept(slot) else {
         return KEPT as u32;
     };
@@ -285,7 +285,7 @@ pub extern "C" fn kept_to_have(slot: u32, activated_ns: u64) -> u32 {
     best as u32
 }
 
-/// The kept entry of this number, if there is one.
+/// The kept entry with this number; `None` if the number is [`KEPT`].
 #[inline(always)]
 fn kept_entry(slot: u32, i: u32) -> Option<&'static mut TracedSocket> {
     if i >= KEPT as u32 {
@@ -304,7 +304,7 @@ fn ports_match(tcp: TcpSock) -> bool {
     maps::filter_has_port(local) || maps::filter_has_port(remote)
 }
 
-/// Fills an entry.
+/// Fills an entry for a socket.
 #[inline(always)]
 fn remember(socket: &mut TracedSocket, state: &SocketState, tcp: TcpSock, begin: &Begin) {
     // The entry is free until it is completely filled.
@@ -334,9 +334,9 @@ fn remember(socket: &mut TracedSocket, state: &SocketState, tcp: TcpSock, begin:
 /// Samples a socket whose arrivals up to `counted_rcv_nxt` have been counted; returns whether the FIN has been
 /// received.
 ///
-/// The kernel first advances `rcv_nxt` and only then marks that this was for a FIN. Another CPU completes both while
-/// the sample is taken. A reader that is switched out while it processes the backlog does not complete them before it
-/// runs again, so a byte that may be a FIN is left to the next sample.
+/// The kernel first advances `rcv_nxt` and only then marks that this was for a FIN. If it does so on another CPU, it
+/// completes both while the sample is taken. A reader that is switched out while it processes the backlog does not
+/// complete them before it runs again, so a byte that may be a FIN is left to the next sample.
 #[inline(always)]
 fn sample(sock: Probed, counted_rcv_nxt: u32, queue: &mut QueueSample) -> bool {
     sock.sample_queue(queue);
@@ -366,7 +366,7 @@ pub fn activate(slot: u32) -> Option<()> {
     None
 }
 
-/// Samples the socket at a place for a timeslice that begins.
+/// Samples the socket at a place at the start of a timeslice.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn begin_timeslice(place: u32) -> u32 {
@@ -396,7 +396,7 @@ fn open(socket: &mut TracedSocket) {
     socket.flags = 0;
 }
 
-/// The reader in `slot` is scheduled out, in favour of `next`.
+/// The reader in `slot` is scheduled out, in favor of `next`.
 #[inline(always)]
 pub fn deactivate(slot: u32, task: Task, next: Task, on_cpu_ns: u64, run_queue_wait_ns: u64, end: u32) -> Option<()> {
     let reader = maps::traced(slot)?;
@@ -445,7 +445,7 @@ pub fn deactivate(slot: u32, task: Task, next: Task, on_cpu_ns: u64, run_queue_w
     None
 }
 
-/// Ends a timeslice for the socket at a place; returns the place of the next one of the list, or 0.
+/// Ends a timeslice for the socket at a place; returns the place of the next socket in the list, or 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn end_timeslice(slot: u32, place: u32) -> u32 {
@@ -483,7 +483,7 @@ fn close(slot: u32, place: u32) -> Option<u32> {
     }
     let mut end = data_end(queue.rcv_nxt, fin);
     let queued = end.wrapping_sub(queue.copied_seq) as i32;
-    // Read after the sample: what the sample shows then arrived before a takeover that is not seen here.
+    // Read after the sample: if no takeover is seen here, what the sample shows arrived before one.
     kernel::shared_barrier();
     let taken = ordered!(socket.taken) == socket.cookie;
     kernel::shared_barrier();
