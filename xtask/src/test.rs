@@ -42,6 +42,10 @@ const HANGS: Duration = Duration::from_secs(15 * 60);
 const SIDE_BY_SIDE: [&str; 8] =
     ["formats", "alerts", "service", "output", "prometheus", "privileges", "command", "doctor"];
 
+/// Tests that measure and use all CPUs for many seconds. They come first: the virtual machines that take what CPU is
+/// left come last, and their kernels would report that they stall.
+const WITH_ALL_CPUS: [&str; 6] = ["causes", "host", "queue", "store", "stress", "timeslice"];
+
 /// Arguments of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -69,16 +73,13 @@ fn steps(args: &Args) -> Result<()> {
         step("programs that read traces", setup::formats)?;
         if args.no_vm { Ok(()) } else { step("kernels are fetched", || vm::fetch(&vm::Args::brief())) }
     };
-    let ((_, tcpmon), (tests, units)) = at_once(
+    let build_of_the_tests = || {
+        process::run(cargo_test().arg("--no-run"))?;
+        executables::tests_and_programs(Arch::default())
+    };
+    let ((_, tcpmon), tests) = at_once(
         || at_once(downloads, build::release_with_all_features),
-        || {
-            let tests = step("build of the tests", || {
-                process::run(cargo_test().arg("--no-run"))?;
-                executables::tests_and_programs(Arch::default())
-            })?;
-            // What they find is told at the end.
-            Ok((tests, step("unit tests", unit_tests)))
-        },
+        || step("build of the tests", build_of_the_tests),
     )?;
     let tests = IntegrationTests::of(tests, &tcpmon)?;
     let on_other_kernels = || {
@@ -88,13 +89,17 @@ fn steps(args: &Args) -> Result<()> {
         }
         // Both boot virtual machines, each of which takes one CPU.
         let jobs = vm::Jobs::new(None);
-        let machines = || step("other kernels", || vm::machines(&vm::Args::brief(), &jobs));
+        let machines = || step("other kernels", || vm::machines(&vm::Args::brief_most(), &jobs));
         at_once(|| jobs.beside(dist::try_out), machines).map(drop)
     };
     // The tests that measure need few CPU seconds: what only needs a CPU gets what they leave.
     let packed = || {
         step("build of what is packed", || build::dist(Arch::default()))?;
-        if args.no_vm { Ok(()) } else { dist::make() }
+        if args.no_vm {
+            return Ok(());
+        }
+        let small = || step("other kernels, short", || vm::machines(&vm::Args::brief_least(), &vm::Jobs::new(Some(1))));
+        all(&[&dist::make, &small])
     };
     let checks = || {
         all(&[
@@ -104,6 +109,7 @@ fn steps(args: &Args) -> Result<()> {
             &|| step("manifests for Kubernetes", || kubernetes::check(&tcpmon)),
             &|| step("site of the documents", docs::run),
             &|| step("Python package", || python::test(&tcpmon)),
+            &|| step("unit tests", unit_tests),
         ])
     };
     let meanwhile = || {
@@ -111,13 +117,12 @@ fn steps(args: &Args) -> Result<()> {
         at_once(packed, checks).map(drop)
     };
     let waiting = || step("tests that wait", || tests.side_by_side());
-    let others = all(&[
+    all(&[
         &|| at_once(meanwhile, || step("tests that measure", || tests.one_by_one())).map(drop),
         &|| at_once(on_other_kernels, waiting).map(drop),
         &|| tests.not_supported(),
         &|| step("soak and fuzzing", || soak_and_fuzz(&Arch::default().dist_binary())),
-    ]);
-    failures([units, others].into_iter().filter_map(Result::err))
+    ])
 }
 
 /// Does all of it, also after a part has failed: a run takes long, and each should say all that it can.
@@ -187,9 +192,10 @@ impl<'a> IntegrationTests<'a> {
         fs::write(&report, "").with_context(|| format!("cannot write {}", report.display()))?;
         let place = |test: &Executable| SIDE_BY_SIDE.iter().position(|name| *name == test.name);
         let tests = built.into_iter().filter(|executable| executable.is_test);
-        let (mut waiting, measuring): (Vec<_>, Vec<_>) = tests.partition(|test| place(test).is_some());
+        let (mut waiting, mut measuring): (Vec<_>, Vec<_>) = tests.partition(|test| place(test).is_some());
         ensure!(waiting.len() == SIDE_BY_SIDE.len(), "SIDE_BY_SIDE names tests that there are not: {waiting:?}");
         waiting.sort_by_key(|test| Reverse(place(test)));
+        measuring.sort_by_key(|test| !WITH_ALL_CPUS.contains(&test.name.as_str()));
         Ok(Self { waiting, measuring, tcpmon, report })
     }
 

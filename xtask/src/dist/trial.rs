@@ -123,6 +123,13 @@ impl Trial {
             listed.lines().filter(|path| root.join(&path[1..]).is_file()).map(str::to_owned).collect();
         let different: Vec<&String> = listed.symmetric_difference(&deb).collect();
         ensure!(different.is_empty(), "only one of the two packages has {different:?}");
+        // So what starts from the one under systemd starts from the other.
+        let unpacked = self.folder.join("unpacked");
+        process::run(Command::new("dpkg-deb").arg("--extract").arg(self.package(".deb")?).arg(&unpacked))?;
+        for path in &listed {
+            let in_deb = unpacked.join(path[1..].replace("site-functions", "vendor-completions"));
+            ensure!(fs::read(root.join(&path[1..]))? == fs::read(in_deb)?, "{path} differs between the two packages");
+        }
         enter(&root, &["tcpmon", "--version"])?;
         rpm(&["--erase", "tcpmon"])?;
         // Packages of this kind keep their user, because files may belong to it.

@@ -62,7 +62,7 @@ const LEAST: [&str; 3] = ["bytes", "kernels", "verifier"];
 const CORE: [&str; 5] = ["losses", "queue", "snapshot", "store", "trace"];
 
 /// What [`Brief::Most`] has besides: what else a kernel can change, without the tests that compare times.
-const MORE: [&str; 5] = ["cpus", "drops", "mptcp", "names", "rps"];
+const MORE: [&str; 4] = ["cpus", "drops", "mptcp", "rps"];
 
 /// What every virtual machine contains.
 pub struct Guest {
