@@ -1,6 +1,6 @@
 //! Compares the tables of two documents with the code: which crate and which module uses which other
 //! (`docs/architecture.md`), and which crates of others each needs (`docs/dependencies.md`). Makes sure that modules
-//! which must not do something have no code for it.
+//! which must not do something have no code for it, and that what the developers' documents name is in the code.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,6 +21,9 @@ const ARCHITECTURE: &str = "docs/architecture.md";
 
 /// The document with the tables of dependencies.
 const DEPENDENCY_TABLES: &str = "docs/dependencies.md";
+
+/// The documents whose names of code must be in the code.
+const NAMING: [&str; 2] = [ARCHITECTURE, "docs/invariants.md"];
 
 /// The crates whose modules have a table.
 const CRATES: [&str; 2] = ["tcpmon-daemon", "tcpmon-ebpf"];
@@ -97,6 +100,10 @@ pub fn check() -> Result<()> {
         findings.extend(differences(&heading, &table(&document, &heading)?, &modules(&sources, name)));
     }
     findings.extend(ONLY_IN.iter().flat_map(|rule| outside_of(&sources, rule)));
+    let known = words_of_code()?;
+    for name in NAMING {
+        findings.extend(unknown_names(name, &read(name)?, &known));
+    }
     ensure!(findings.is_empty(), "{}", findings.join("\n"));
     Ok(())
 }
@@ -105,6 +112,31 @@ pub fn check() -> Result<()> {
 fn read(name: &str) -> Result<String> {
     let path = workspace::root().join(name);
     fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
+}
+
+/// All words of the code, those of comments included.
+fn words_of_code() -> Result<BTreeSet<String>> {
+    let mut known = BTreeSet::new();
+    for file in workspace::files(&workspace::root())? {
+        if file.extension() == Some(OsStr::new("rs")) {
+            let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+            known.extend(words(&text).map(str::to_owned));
+        }
+    }
+    Ok(known)
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|letter: char| !letter.is_alphanumeric() && letter != '_')
+}
+
+/// The words in a document's backticks that can only be names of code, and are not in the code.
+fn unknown_names(document: &str, text: &str, known: &BTreeSet<String>) -> Vec<String> {
+    let is_constant = |word: &&str| word.len() > 1 && word.chars().all(|letter| letter.is_ascii_uppercase());
+    let is_name = |word: &&str| word.contains('_') || is_constant(word);
+    let names: BTreeSet<&str> = text.split('`').skip(1).step_by(2).flat_map(words).filter(is_name).collect();
+    let unknown = names.into_iter().filter(|name| !known.contains(*name));
+    unknown.map(|name| format!("{document}: no code has the name {name}")).collect()
 }
 
 /// Files with code that is allowed only in others.
@@ -322,6 +354,14 @@ mod tests {
         assert!(text.contains(":: now (") && text.contains("offset !"), "{text}");
         assert!(!text.contains("fs ::") && !text.contains("aya ::"), "{text}");
         Ok(())
+    }
+
+    #[test]
+    fn names_that_no_code_has_are_found_in_backticks_only() {
+        let known = BTreeSet::from(["rcv_nxt", "PROBES"].map(str::to_owned));
+        let text = "a_b `rcv_nxt` `rcv_next` `fold` `PROBES` `x::PROBE`\n```\n c_d |\n```\n";
+        let expected = ["PROBE", "c_d", "rcv_next"].map(|name| format!("d.md: no code has the name {name}"));
+        assert_eq!(unknown_names("d.md", text, &known), expected);
     }
 
     #[test]

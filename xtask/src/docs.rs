@@ -50,6 +50,7 @@ const PARTS: [(&str, &[&str]); 4] = [
             "CONTRIBUTING.md",
             "SECURITY.md",
             "docs/architecture.md",
+            "docs/invariants.md",
             "docs/dependencies.md",
             "tcpmon-trace/README.md",
             "docs/design",

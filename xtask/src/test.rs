@@ -108,7 +108,6 @@ fn steps(args: &Args) -> Result<()> {
             &|| step("dashboards and alerts", || dashboards::run(&dashboards::Args::CHECK)),
             &|| step("manifests for Kubernetes", || kubernetes::check(&tcpmon)),
             &|| step("site of the documents", docs::run),
-            &|| step("Python package", || python::test(&tcpmon)),
             &|| step("unit tests", unit_tests),
         ])
     };
@@ -116,7 +115,13 @@ fn steps(args: &Args) -> Result<()> {
         process::take_idle_time()?;
         at_once(packed, checks).map(drop)
     };
-    let waiting = || step("tests that wait", || tests.side_by_side());
+    let waiting = || {
+        all(&[
+            &|| step("tests that wait", || tests.side_by_side()),
+            // It traces a transfer, so it cannot run beside the tests that measure.
+            &|| step("Python package", || python::test(&tcpmon)),
+        ])
+    };
     all(&[
         &|| at_once(meanwhile, || step("tests that measure", || tests.one_by_one())).map(drop),
         &|| at_once(on_other_kernels, waiting).map(drop),

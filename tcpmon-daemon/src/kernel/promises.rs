@@ -1,4 +1,4 @@
-//! What `docs/architecture.md` promises about the cost of the programs, as read from their object code.
+//! What `docs/invariants.md` promises about the cost of the programs, as read from their object code.
 
 use std::collections::BTreeSet;
 
