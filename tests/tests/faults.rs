@@ -29,7 +29,8 @@ fn tcp_is_under_pressure_for_as_long_as_the_fault_lives() {
     let before = End::host().sysctl(name);
     assert!(!truth::tcp_memory().pressure, "the host is under pressure before the test");
     let fault = TcpMemoryPressure::new();
-    assert!(truth::tcp_memory().pressure);
+    let pressed = truth::tcp_memory();
+    assert!(pressed.pressure, "{pressed:?}");
     assert_ne!(End::host().sysctl(name), before);
     drop(fault);
     assert_eq!(End::host().sysctl(name), before);

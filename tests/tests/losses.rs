@@ -60,7 +60,8 @@ fn sockets_without_a_state_are_counted_as_lost() {
         eventually(DEADLINE, "all is read", || reader.report().bytes == connections * bytes);
         sender
     });
-    assert!(lost(&daemon, "socket_state") > 0.0);
+    let without = lost(&daemon, "socket_state");
+    assert!(without > 0.0, "{connections} connections: {without} without a state");
     let seen = bytes_of(&daemon, "crowded");
     assert!(seen.iter().all(|seen| *seen > 0.0 && *seen < total), "{seen:?} of {total}");
     sender.finish();

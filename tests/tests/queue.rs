@@ -134,7 +134,7 @@ fn a_closed_window_is_timed() {
     let first = look();
     let until = clock::monotonic_ns() + 500_000_000;
     eventually(DEADLINE, "half a second passes", || clock::monotonic_ns() >= until);
-    assert!(closed().is_ok());
+    assert_eq!(closed(), Ok(()), "it is closed no more");
     let second = look();
     let seen = second.1 - first.1;
     let (least, most) = ((second.0 - first.2) as f64 / 1e9, (second.2 - first.0) as f64 / 1e9);
@@ -202,7 +202,8 @@ fn what_enlarges_a_buffer_otherwise_is_no_growth() {
         let grown = rcvbuf() > first;
         let of_listener = [("service", "local:ephemeral")];
         let page = daemon.scrape();
-        assert!(page.sum("tcpmon_receive_bytes_total", &of_listener) >= 10_000.0);
+        let received = page.sum("tcpmon_receive_bytes_total", &of_listener);
+        assert!(received >= 10_000.0, "{received}");
         (grown, page.sum(GROWTHS, &of_listener))
     };
     let lab = Lab::new();

@@ -410,7 +410,7 @@ fn many_connections_older_than_tcpmon_are_one_service() {
     }
     let page = daemon.scrape();
     let of_service = timeslices(&page, &group("older-many", 6_005));
-    assert!(of_service[0] > 0.0);
+    assert!(of_service[0] > 0.0, "{of_service:?}");
     assert_eq!(timeslices(&page, &[("process", "older-many")]), of_service, "none is another service's");
     reader.exit();
 }
