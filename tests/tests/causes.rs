@@ -14,7 +14,9 @@ use rustix::thread::{MembarrierCommand, membarrier};
 use tcpmon_tests::fault::TcpMemoryPressure;
 use tcpmon_tests::traffic::{Between, Method, Reader, ReaderBuilder, SenderBuilder, Threads};
 use tcpmon_tests::truth::{self, State};
-use tcpmon_tests::{Daemon, Delay, Lab, LabOptions, Page, Trace, Traffic, emulated, eventually, fewer, many, report};
+use tcpmon_tests::{
+    Daemon, Delay, Lab, LabOptions, Page, Trace, Traffic, at_least, emulated, eventually, fewer, many, report,
+};
 
 /// How long a transfer is watched in its steady state.
 const WATCHED: Duration = Duration::from_secs(3);
@@ -371,7 +373,7 @@ fn a_reader_without_a_cpu_is_limited_by_the_scheduler() {
     let reader = case.reader().cpu(1).between(Between::Spin(100)).spawn();
     // Whatever else runs here must not slow the sender down.
     let _sender = sender(&case.lab, &reader).cpu(0).nice(-15).spawn();
-    eventually(DEADLINE, "data flow", || reader.report().bytes >= 1_000_000);
+    eventually(DEADLINE, "data flow", || at_least(reader.report().bytes, 1_000_000));
     let shares = case.watch(&reader, || ()).agrees_with_the_sender();
     assert!(shares.scheduler >= 0.70, "{shares:?}");
     let of_reader = shares.scheduler / (shares.scheduler + shares.application);
@@ -455,7 +457,7 @@ fn two_causes_share_the_time_as_it_was() {
     let case = Case::new(Lab::new());
     let reader = case.reader().receive_buffer(64 << 10).spawn();
     let _sender = sender(&case.lab, &reader).rate(easy_rate()).message(8192).spawn();
-    eventually(DEADLINE, "data flow", || reader.report().bytes >= 1_000);
+    eventually(DEADLINE, "data flow", || at_least(reader.report().bytes, 1_000));
     let mut pause = None;
     let shares = case.watch(&reader, || {
         thread::sleep(WATCHED);

@@ -9,7 +9,7 @@ use tcpmon_tests::lab::End;
 use tcpmon_tests::sysctl::HostSysctl;
 use tcpmon_tests::traffic::{Between, Method, Reader, ReaderBuilder, SenderBuilder, Threads};
 use tcpmon_tests::truth::{self, Socket, State};
-use tcpmon_tests::{Delay, Lab, LabOptions, Namespace, Traffic, equal, eventually, many};
+use tcpmon_tests::{Delay, Lab, LabOptions, Namespace, Traffic, at_least, equal, eventually, many};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -134,7 +134,7 @@ fn a_reader_at_full_speed_stops_at_once_and_a_blocked_sender_too() {
     let lab = Lab::new();
     let reader = Traffic::reader(lab.receiver()).comm("full-speed").spawn();
     let sender = sender(&lab, &reader).spawn();
-    eventually(SOON, "megabytes are read", || reader.report().bytes > 5_000_000);
+    eventually(SOON, "megabytes are read", || at_least(reader.report().bytes, 5_000_000));
     reader.pause();
     let paused = reader.report().bytes;
     eventually(SOON, "the window closes", || {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use common::{DEADLINE, connection, group, queued, sender};
 use tcpmon_common::socket::TICK_NS;
 use tcpmon_tests::traffic::{Between, Threads};
-use tcpmon_tests::{Daemon, Lab, LabOptions, Traffic, clock, equal, eventually, report, slowly, truth};
+use tcpmon_tests::{Daemon, Lab, LabOptions, Traffic, at_least, clock, equal, eventually, report, slowly, truth};
 
 const GROWTHS: &str = "tcpmon_receive_buffer_growths_total";
 
@@ -21,7 +21,7 @@ fn a_reader_that_stops_for_200_ms_shows_the_queue_that_inet_diag_shows() {
     let daemon = Daemon::start(&[]);
     let reader = Traffic::reader(lab.receiver()).comm("stops").spawn();
     let _sender = sender(&lab, &reader).rate(4_000_000).message(1448).spawn();
-    eventually(DEADLINE, "the flow runs", || reader.report().bytes > 500_000);
+    eventually(DEADLINE, "the flow runs", || at_least(reader.report().bytes, 500_000));
     let labels = group("stops", reader.port());
     reader.pause();
     let stopped = Instant::now();

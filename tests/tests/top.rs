@@ -15,7 +15,7 @@ use serde_json::Value;
 use tcpmon_tests::refusal::{self, BPF_PROG_TEST_RUN};
 use tcpmon_tests::tmux::Tmux;
 use tcpmon_tests::traffic::{Between, Call, Reader};
-use tcpmon_tests::{Browser, Daemon, Lab, Traffic, clock, eventually, tcpmon_binary, truth};
+use tcpmon_tests::{Browser, Daemon, Lab, Traffic, at_least, clock, eventually, tcpmon_binary, truth};
 use tempfile::TempDir;
 
 /// Maximum number of bytes in one read of the slow reader.
@@ -51,7 +51,7 @@ fn slow_reader(lab: &Lab) -> (Reader, impl Sized) {
     let reader = Traffic::reader(lab.receiver()).comm("top-slow").chunk(CHUNK).until_exit();
     let reader = reader.between(Between::Spin(300)).log_reads().spawn();
     let sender = sender(lab, &reader).spawn();
-    eventually(DEADLINE, "data flow", || reader.report().bytes >= 1_000_000);
+    eventually(DEADLINE, "data flow", || at_least(reader.report().bytes, 1_000_000));
     (reader, sender)
 }
 
