@@ -173,7 +173,8 @@ mod tests {
         assert_eq!(bucket.labels["p"], "a,b} \"c\" \\ \n=");
         assert_eq!(bucket.labels["le"], "+Inf");
         assert_eq!(bucket.value, 3.0);
-        assert!(page.value("n", &[]).is_some_and(f64::is_nan));
+        let nan = page.value("n", &[]);
+        assert!(nan.is_some_and(f64::is_nan), "{nan:?}");
         assert_eq!(page.value("empty", &[]), Some(f64::NEG_INFINITY));
     }
 

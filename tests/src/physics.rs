@@ -4,11 +4,15 @@
 //! page. On every page, a counter's increase since then is compared with what could have happened in the whole time
 //! since tcpmon was started, not since the previous page: the next pass catches up on a socket that one pass could not
 //! read, a correction is offset against the next increments, and a group is shown later than its first byte arrived.
+//!
+//! With `TCPMON_REPORT`, each daemon's counters report how near they came to what is possible, as `fastest` lines: what
+//! the bounds below allow on a machine is its fastest line, times two.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
 
 use crate::clock::monotonic_ns;
+use crate::report;
 use crate::truth::{context_switches, sockstat, threads};
 
 /// How far one of the kernel's own sums may lag when it is read for the first time, in seconds: the kernel updates
@@ -86,6 +90,9 @@ const OF_TCPMON: [(&str, UpperBound); 32] = [
     ("process_cpu_seconds_total", cpu_seconds),
 ];
 
+/// Histograms with one entry for each timeslice.
+const OF_TIMESLICES: [&str; 2] = ["tcpmon_timeslice_seconds", "tcpmon_reader_run_queue_wait_seconds"];
+
 /// Counters of the kernel, which started long before tcpmon.
 const OF_THE_KERNEL: [(&str, UpperBound); 9] = [
     ("tcpmon_device_rx_overruns_total", events),
@@ -94,7 +101,7 @@ const OF_THE_KERNEL: [(&str, UpperBound); 9] = [
     ("tcpmon_softnet_time_squeezed_total", events),
     ("tcpmon_tcp_events_total", packets),
     ("tcpmon_ip_events_total", bytes), // these include `InOctets`
-    ("tcpmon_context_switches_total", events),
+    ("tcpmon_context_switches_total", switches),
     ("tcpmon_tcp_memory_pressure_seconds_total", uptime),
     ("tcpmon_psi_memory_stalled_seconds_total", seconds),
 ];
@@ -124,7 +131,7 @@ fn connections(limits: &Limits, passed: Passed) -> f64 {
     2.0 / 7e-6 * limits.cpus * passed.seconds
 }
 
-/// Each timeslice ends with a context switch, which the kernel counts before tcpmon does.
+/// The kernel's own count. Each timeslice ends with a context switch, which the kernel counts before tcpmon does.
 fn switches(_: &Limits, passed: Passed) -> f64 {
     passed.switches
 }
@@ -196,6 +203,8 @@ pub struct Physics {
     groups_end: bool,
     /// Groups that ended and came back between the last page and this one.
     came_back: HashSet<String>,
+    /// By the name of a line: the largest increase, as a part of what was possible.
+    fastest: BTreeMap<String, f64>,
 }
 
 /// One counter, or one number of a histogram.
@@ -226,6 +235,7 @@ impl Physics {
             series: HashMap::new(),
             groups_end: false,
             came_back: HashSet::new(),
+            fastest: BTreeMap::new(),
         }
     }
 
@@ -325,8 +335,27 @@ impl Physics {
             ));
         }
         (series.last, series.page) = (value, page);
+        let name = name_of(key);
+        match self.fastest.get_mut(name) {
+            // Not a number if nothing was possible; `max` leaves that out.
+            Some(fastest) => *fastest = fastest.max(rise / most),
+            None => drop(self.fastest.insert(name.to_owned(), rise / most)),
+        }
         Ok(())
     }
+}
+
+impl Drop for Physics {
+    fn drop(&mut self) {
+        let rose = self.fastest.iter().filter(|(_, fastest)| **fastest > 0.0);
+        let rose: Vec<_> = rose.map(|(name, fastest)| format!("{name} {:.3} %", 100.0 * fastest)).collect();
+        report::line("fastest", &format!("in {:.0} s: {}", self.passed.seconds, rose.join(", ")));
+    }
+}
+
+/// The name at the start of a line, without labels.
+fn name_of(key: &str) -> &str {
+    key.split_once('{').map_or(key, |(name, _)| name)
 }
 
 /// The labels of a group in a line, up to those that only this family has.
@@ -362,9 +391,10 @@ impl<'t> PageFamily<'t> {
 
     /// The bound of one of the family's lines, by the name at the start of the line.
     fn upper_bound_of(&self, key: &str) -> Result<UpperBound, String> {
-        let name = key.split_once('{').map_or(key, |(name, _)| name);
+        let name = name_of(key);
         match (name.strip_prefix(self.name), self.histogram) {
             (Some(""), false) | (Some("_sum"), true) => Ok(self.upper_bound),
+            (Some("_count" | "_bucket"), true) if OF_TIMESLICES.contains(&self.name) => Ok(switches),
             (Some("_count" | "_bucket"), true) => Ok(events),
             _ => Err(format!("{key} stands under {}", self.name)),
         }
@@ -393,6 +423,12 @@ mod tests {
         last
     }
 
+    /// The check failed, and its error has these words.
+    #[track_caller]
+    fn fails(checked: Result<(), String>, words: &str) {
+        assert!(checked.as_ref().is_err_and(|error| error.contains(words)), "{checked:?} instead of {words:?}");
+    }
+
     fn counter(family: &str, lines: &str) -> String {
         format!("# HELP {family} Of a type.\n# TYPE {family} counter\n{lines}")
     }
@@ -414,10 +450,10 @@ mod tests {
         let page = |value: &str| counter(family, &format!("{family}{{process=\"x\"}} {value}\n"));
         // Ten sockets of 1,000 bytes, over ten seconds plus three.
         assert_eq!(look([&page("130000.0")]), Ok(()));
-        assert!(look([&page("130001.0")]).unwrap_err().contains("130000 is the most"));
+        fails(look([&page("130001.0")]), "130000 is the most");
         // The second page comes one second later.
         assert_eq!(look([&page("0.0"), &page("140000.0")]), Ok(()));
-        assert!(look([&page("0.0"), &page("5.5e12")]).unwrap_err().contains("rose from 0 to 5500000000000"));
+        fails(look([&page("0.0"), &page("5.5e12")]), "rose from 0 to 5500000000000");
     }
 
     #[test]
@@ -432,15 +468,26 @@ mod tests {
         ] {
             let page = |value: u64| counter(family, &format!("{family} {value}\n"));
             assert_eq!(look([&page(most)]), Ok(()), "{family}");
-            assert!(look([&page(most + 1)]).unwrap_err().contains("is the most that is possible"), "{family}");
+            fails(look([&page(most + 1)]), &format!("{family} rose from 0"));
         }
-        for (family, most) in
-            [("tcpmon_tcp_events_total", 110_000_000_u64), ("tcpmon_context_switches_total", 78_400_000)]
-        {
+        for (family, most) in [("tcpmon_tcp_events_total", 110_000_000_u64), ("tcpmon_context_switches_total", 1_100)] {
             let page = |value: u64| counter(family, &format!("{family} {value}\n"));
             assert_eq!(look([&page(7), &page(7 + most)]), Ok(()), "{family}");
-            assert!(look([&page(7), &page(8 + most)]).is_err(), "{family}");
+            fails(look([&page(7), &page(8 + most)]), &format!("{family} rose from 7"));
         }
+    }
+
+    #[test]
+    fn the_largest_part_of_what_was_possible_is_remembered_by_name() {
+        let family = "tcpmon_receive_zero_window_seconds_total";
+        let page = |first: f64, second: f64| {
+            counter(family, &format!("{family}{{process=\"a\"}} {first}\n{family}{{process=\"b\"}} {second}\n"))
+        };
+        let mut physics = Physics::new(LIMITS, Start::now());
+        // Of 130 s, then of 140.
+        assert_eq!(physics.page_after(&page(13.0, 65.0), after(10)), Ok(()));
+        assert_eq!(physics.page_after(&page(14.0, 65.0), after(11)), Ok(()));
+        assert_eq!(physics.fastest, BTreeMap::from([(family.to_owned(), 0.5)]));
     }
 
     #[test]
@@ -468,10 +515,10 @@ mod tests {
         let gone = counter("tcpmon_lost_total", "tcpmon_lost_total 5\n");
         assert_eq!((look(&page("5", "5")), look(&gone), look(&page("1", "1"))), (Ok(()), Ok(()), Ok(())));
         assert_eq!((look(&page("0", "0")), look(&page("1", "1"))), (Ok(()), Ok(())));
-        assert!(look(&page("0", "2")).unwrap_err().contains("reason=\"c\"} is 2"));
-        assert!(look(&page("0", "1")).unwrap_err().contains("fell from 2 to 1"));
-        assert!(look(&gone.replace(" 5", " 0")).unwrap_err().contains("fell from 5 to 0"));
-        assert!(look(&format!("{gone}{gone}")).unwrap_err().contains("twice"));
+        fails(look(&page("0", "2")), "reason=\"c\"} is 2");
+        fails(look(&page("0", "1")), "fell from 2 to 1");
+        fails(look(&gone.replace(" 5", " 0")), "fell from 5 to 0");
+        fails(look(&format!("{gone}{gone}")), "twice");
     }
 
     #[test]
@@ -479,7 +526,7 @@ mod tests {
         let family = "tcpmon_psi_memory_stalled_seconds_total";
         let page = |value: f64| counter(family, &format!("{family}{{kind=\"some\"}} {value}\n"));
         assert_eq!(look([&page(1e6), &page(1e6 + 14.0)]), Ok(()));
-        assert!(look([&page(1e6), &page(1e6 + 14.5)]).is_err());
+        fails(look([&page(1e6), &page(1e6 + 14.5)]), "14 is the most that is possible");
     }
 
     #[test]
@@ -491,9 +538,11 @@ mod tests {
             )
         };
         assert_eq!(look([&page(1, 0.5, 1), &page(2, 28.0, 2)]), Ok(()));
-        assert!(look([&page(1, 0.5, 1), &page(0, 0.5, 1)]).unwrap_err().contains("_bucket{le=\"1.0\"} fell"));
-        assert!(look([&page(1, 0.5, 1), &page(1, 28.5, 1)]).unwrap_err().contains("_sum rose"));
-        assert!(look([&page(1, 0.5, 1), &page(1, 0.5, 1_000_000_000)]).unwrap_err().contains("_count rose"));
+        fails(look([&page(1, 0.5, 1), &page(0, 0.5, 1)]), "_bucket{le=\"1.0\"} fell");
+        fails(look([&page(1, 0.5, 1), &page(1, 28.5, 1)]), "_sum rose");
+        // A hundred switches a second, in eleven.
+        assert_eq!(look([&page(1, 0.5, 1), &page(1, 0.5, 1_100)]), Ok(()));
+        fails(look([&page(1, 0.5, 1), &page(1, 0.5, 1_101)]), "_count rose");
     }
 
     #[test]

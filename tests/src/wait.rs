@@ -46,6 +46,11 @@ pub fn equal<T: PartialEq + Debug>(seen: T, expected: T) -> Result<(), String> {
     if seen == expected { Ok(()) } else { Err(format!("{seen:?} instead of {expected:?}")) }
 }
 
+/// An attempt that succeeds if `seen` is `least` or more, and otherwise names both.
+pub fn at_least<T: PartialOrd + Debug>(seen: T, least: T) -> Result<(), String> {
+    if seen >= least { Ok(()) } else { Err(format!("{seen:?}, which is less than {least:?}")) }
+}
+
 /// Checks every 2 ms until there is a value, and panics after `deadline` (see [`patience`]) with `what` and the last
 /// observation.
 #[track_caller]
@@ -86,5 +91,7 @@ mod tests {
     fn what_differs_is_named_with_what_was_expected() {
         assert_eq!(equal(Some(7), Some(7)), Ok(()));
         assert_eq!(equal(Some(7), None), Err("Some(7) instead of None".to_owned()));
+        assert_eq!(at_least(7, 7), Ok(()));
+        assert_eq!(at_least(6, 7), Err("6, which is less than 7".to_owned()));
     }
 }

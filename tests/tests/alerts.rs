@@ -109,7 +109,8 @@ fn every_fault_of_sockets_and_memory_is_paged_and_every_panel_has_data() {
     let losses = page.samples("tcpmon_lost_total");
     let unseen = page.value("tcpmon_lost_total", &[("what", "socket_end")]).unwrap_or(0.0);
     hidden.explain(unseen as u64);
-    assert!(daemon.stop().success());
+    let ended = daemon.stop();
+    assert!(ended.success(), "{ended}");
     stack.fires(&down);
     let expected = alerts.iter().chain([&pressure, &down]).map(|alert| alert.name.to_owned()).collect();
     let mut ever = stack.ever("firing");

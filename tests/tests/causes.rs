@@ -10,10 +10,13 @@ use std::time::{Duration, Instant};
 use common::{DEADLINE, has_two_cpus, queued, sender, sleeps};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rustix::thread::{MembarrierCommand, membarrier};
 use tcpmon_tests::fault::TcpMemoryPressure;
 use tcpmon_tests::traffic::{Between, Method, Reader, ReaderBuilder, SenderBuilder, Threads};
 use tcpmon_tests::truth::{self, State};
-use tcpmon_tests::{Daemon, Delay, Lab, LabOptions, Page, Trace, Traffic, emulated, eventually, fewer, many, report};
+use tcpmon_tests::{
+    Daemon, Delay, Lab, LabOptions, Page, Trace, Traffic, at_least, emulated, eventually, fewer, many, report,
+};
 
 /// How long a transfer is watched in its steady state.
 const WATCHED: Duration = Duration::from_secs(3);
@@ -21,8 +24,28 @@ const WATCHED: Duration = Duration::from_secs(3);
 /// The path of the table: 40 ms there and back.
 const ONE_WAY: Duration = Duration::from_millis(20);
 
-/// What the sender's own count and ours may differ by, of the time.
+/// What the sender's own count and ours may differ by, of the time: the two count by different rules, and this is how
+/// far docs/causes.md lets them differ in each case of its table.
 const AGREEMENT: f64 = 0.10;
+
+/// The same for segments that are large in a small buffer, where the rule of the full buffer makes up for the rounds.
+const AGREEMENT_OF_LARGE_SEGMENTS: f64 = 0.05;
+
+/// What the scheduler's share and the kernel's `run_delay` may differ by, of the time: tcpmon divides the time from one
+/// read to the next when that ends, and the kernel counts a wait when it ends, so each of the two may still lack the
+/// last one.
+const AGREEMENT_WITH_RUN_DELAY: f64 = 0.05;
+
+/// What a trace and the daemon may differ by, of the time or of all waits: the two sets of programs see each event one
+/// after the other, and a round that is near to a threshold may count for another cause in one of them. No moment of
+/// this test bounds that.
+const AGREEMENT_OF_A_TRACE: f64 = 0.03;
+
+/// What rounding can make of ten numbers that add up to this: each is counted in whole nanoseconds or ticks and shown
+/// as a float.
+fn rounding(sum: f64) -> f64 {
+    20.0 * f64::EPSILON * sum
+}
 
 /// Why a row that lives from quick answers cannot be shown: interrupts and wake-ups take longer than a round trip, and
 /// a page takes so long that the sender's count beside it is one of another time.
@@ -129,9 +152,8 @@ impl Case {
         let seconds = added("tcpmon_socket_seconds_total", ("process", "watched"));
         let causes = ["upstream", "application", "scheduler", "window", "memory"]
             .map(|cause| added("tcpmon_receive_limited_seconds_total", ("cause", cause)));
-        assert!(causes.iter().all(|time| *time >= 0.0), "{causes:?}");
-        let sum = causes.iter().sum::<f64>();
-        assert!((sum - seconds).abs() <= seconds / 1000.0, "{causes:?} of {seconds} s");
+        assert!(causes.iter().all(|time| *time >= 0.0), "{causes:?} of {seconds} s");
+        adds_up(&before);
         adds_up(&after);
         let [upstream, application, scheduler, window, memory] = causes.map(|time| time / seconds);
         let elapsed = (last.at - first.at).as_secs_f64();
@@ -196,10 +218,10 @@ fn adds_up(page: &Page) {
     for whole in page.samples("tcpmon_socket_seconds_total") {
         let labels = [("process", whole.labels["process"].as_str()), ("service", whole.labels["service"].as_str())];
         let parts = page.sum("tcpmon_receive_limited_seconds_total", &labels);
-        assert!((parts - whole.value).abs() <= 1e-6 * whole.value.max(1.0), "{labels:?}: {parts} of {}", whole.value);
+        assert!((parts - whole.value).abs() <= rounding(whole.value), "{labels:?}: {parts} of {}", whole.value);
         let wait = page.sum("tcpmon_receive_wait_byte_seconds_total", &labels);
         let queue = page.sum("tcpmon_receive_queue_byte_seconds_total", &labels);
-        assert!((wait - queue).abs() <= 1e-6 * queue.max(1.0), "{labels:?}: {wait} of {queue}");
+        assert!((wait - queue).abs() <= rounding(queue), "{labels:?}: {wait} of {queue}");
     }
 }
 
@@ -219,7 +241,8 @@ fn a_sender_that_holds_back_is_the_limit() {
     }
     let idle = |sender: SenderBuilder| sender.bytes(10_000).hold_open();
     let shares = case.transfer(case.reader(), idle).agrees_with_the_sender();
-    assert!(shares.upstream >= 0.95 && shares.seconds >= WATCHED.as_secs_f64() * 0.99, "idle: {shares:?}");
+    // A pass holds back the time of an open round, and here the last one is long over.
+    assert!(shares.upstream >= 0.95 && shares.seconds >= WATCHED.as_secs_f64(), "idle: {shares:?}");
 }
 
 #[test]
@@ -282,6 +305,8 @@ fn after_a_reset_nothing_more_can_come_however_much_is_unread() {
     eventually(DEADLINE, "the connection is reset", || {
         !truth::sockets(case.lab.receiver()).iter().any(|socket| socket.is_connection_to(reader.port()))
     });
+    // It leaves inet_diag before the tracepoint fires: this waits until all softirqs that now run have ended.
+    membarrier(MembarrierCommand::Global).expect("the kernel has this system call");
     // `ss` does not show it any more, but it is open, and its data can be read.
     let service = format!("local:{}", reader.port());
     let shown = || {
@@ -301,8 +326,8 @@ fn after_a_reset_nothing_more_can_come_however_much_is_unread() {
         let after = shown();
         move |at: usize| after[at] - before[at]
     });
-    assert!(application < 0.01 && shut < 0.01, "{application} s, shut for {shut} s");
-    assert!(upstream >= WATCHED.as_secs_f64() * 0.99, "{upstream} s");
+    assert_eq!([application, shut], [0.0; 2], "s that the reader was the limit, and that the window was shut");
+    assert!(upstream >= WATCHED.as_secs_f64(), "{upstream} s");
 }
 
 /// Its segments are as large as a third of the window.
@@ -315,7 +340,7 @@ fn a_reader_that_computes_behind_the_large_segments_of_loopback_is_the_limit() {
     let reader = case.reader().receive_buffer(180_000).chunk(64 << 10).between(Between::Spin(700));
     let shares = case.transfer(reader, |sender| sender.message(64 << 10));
     assert!(shares.application + shares.scheduler >= 0.95, "{shares:?}");
-    assert!((shares.limited() - shares.by_sender).abs() <= 0.05, "{shares:?}");
+    assert!((shares.limited() - shares.by_sender).abs() <= AGREEMENT_OF_LARGE_SEGMENTS, "{shares:?}");
 }
 
 impl Case {
@@ -348,11 +373,11 @@ fn a_reader_without_a_cpu_is_limited_by_the_scheduler() {
     let reader = case.reader().cpu(1).between(Between::Spin(100)).spawn();
     // Whatever else runs here must not slow the sender down.
     let _sender = sender(&case.lab, &reader).cpu(0).nice(-15).spawn();
-    eventually(DEADLINE, "data flow", || reader.report().bytes >= 1_000_000);
+    eventually(DEADLINE, "data flow", || at_least(reader.report().bytes, 1_000_000));
     let shares = case.watch(&reader, || ()).agrees_with_the_sender();
     assert!(shares.scheduler >= 0.70, "{shares:?}");
     let of_reader = shares.scheduler / (shares.scheduler + shares.application);
-    assert!((of_reader - shares.waited).abs() <= 0.05, "{shares:?}");
+    assert!((of_reader - shares.waited).abs() <= AGREEMENT_WITH_RUN_DELAY, "{shares:?}");
 }
 
 #[test]
@@ -432,7 +457,7 @@ fn two_causes_share_the_time_as_it_was() {
     let case = Case::new(Lab::new());
     let reader = case.reader().receive_buffer(64 << 10).spawn();
     let _sender = sender(&case.lab, &reader).rate(easy_rate()).message(8192).spawn();
-    eventually(DEADLINE, "data flow", || reader.report().bytes >= 1_000);
+    eventually(DEADLINE, "data flow", || at_least(reader.report().bytes, 1_000));
     let mut pause = None;
     let shares = case.watch(&reader, || {
         thread::sleep(WATCHED);
@@ -510,7 +535,7 @@ struct Waits {
 impl Waits {
     fn agree(&self) {
         let together: [f64; 2] = [&self.daemon, &self.trace].map(|waits| waits.iter().sum());
-        let apart = together[0] * 0.03 + self.apart;
+        let apart = together[0] * AGREEMENT_OF_A_TRACE + self.apart;
         let pairs = self.daemon.into_iter().zip(self.trace).chain([(together[0], together[1])]);
         for (daemon, trace) in pairs {
             let (daemon_all, trace_all) = (self.daemon, self.trace);
@@ -540,23 +565,22 @@ impl Case {
         let by_daemon = causes.map(|cause| shown("tcpmon_receive_limited_seconds_total", ("cause", cause)));
         let by_trace = causes.map(|cause| sum(format!("limited_{cause}_ns")) / 1e9);
         let by_totals = causes.map(|cause| sum_of("socket", &format!("limited_{cause}_ns")) / 1e9);
-        // The two sets of programs see each event one after the other, and a round that is near to a threshold may
-        // count for another cause in one of them. No moment of this test bounds that, hence the tolerances.
+        let apart = by_daemon.iter().sum::<f64>() * AGREEMENT_OF_A_TRACE;
         for (cause, (daemon, trace)) in causes.iter().zip(by_daemon.iter().zip(by_trace)) {
             // Nothing is limited after the last read, with which the trace ends.
             let is_later = *cause == "upstream" && trace < *daemon;
-            let agree = (daemon - trace).abs() <= by_daemon.iter().sum::<f64>() * 0.03;
+            let agree = (daemon - trace).abs() <= apart;
             assert!(agree || is_later, "{cause}: {by_daemon:?}, in the trace {by_trace:?}");
         }
         let (whole, whole_totals) = (by_daemon.iter().sum::<f64>(), by_totals.iter().sum::<f64>());
         // The trace ends as soon as the process has, and the daemon sees the socket until its last FIN is acknowledged,
         // limited by nothing here. So the totals may lack that time, and have none that the daemon has not.
         let after = whole - whole_totals;
-        let allowed = -whole * 0.03..=whole * 0.03 + 2.0 * ONE_WAY.as_secs_f64();
+        let allowed = -apart..=apart + 2.0 * ONE_WAY.as_secs_f64();
         assert!(allowed.contains(&after), "{by_daemon:?}, in the totals {by_totals:?}");
         for ((cause, daemon), total) in causes.iter().zip(by_daemon).zip(by_totals) {
             let total = if *cause == "upstream" { total + after } else { total };
-            let agree = (daemon - total).abs() <= whole * 0.03;
+            let agree = (daemon - total).abs() <= apart;
             assert!(agree, "{cause}: {by_daemon:?}, in the totals of the trace {by_totals:?}");
         }
 

@@ -8,6 +8,9 @@ use common::{lost, sender};
 use tcpmon_tests::traffic::Threads;
 use tcpmon_tests::{Daemon, Lab, Traffic, emulated, eventually, many, truth};
 
+/// What the claim calls "where it was", for RSS: within a tenth. The allocator keeps and gives back pages as it likes.
+const SAME: f64 = 1.1;
+
 #[test]
 fn a_hundred_thousand_connections_leave_nothing_behind() {
     let connections = many(100_000);
@@ -55,7 +58,7 @@ fn a_hundred_thousand_connections_leave_nothing_behind() {
     let after = rest();
     assert_eq!(after.0, before.0, "groups");
     if !emulated::rss_may_grow() {
-        assert!(after.1 as f64 <= before.1 as f64 * 1.1, "RSS {} before, {} after", before.1, after.1);
+        assert!(after.1 as f64 <= before.1 as f64 * SAME, "RSS {} before, {} after", before.1, after.1);
     }
     let page = daemon.scrape();
     let received = page.sum("tcpmon_receive_bytes_total", &[("process", "churn")]);

@@ -6,7 +6,7 @@ use common::DEADLINE;
 use tcpmon_tests::fault::{RingOverrun, SlowReader, StuckSockets, TcpMemoryPressure};
 use tcpmon_tests::lab::End;
 use tcpmon_tests::truth::{self, State};
-use tcpmon_tests::{Namespace, eventually};
+use tcpmon_tests::{Namespace, at_least, eventually};
 
 #[test]
 fn a_ring_overflows_with_every_burst_and_not_between() {
@@ -15,7 +15,7 @@ fn a_ring_overflows_with_every_burst_and_not_between() {
     let before = fault.dropped();
     assert_eq!(fault.sent(), 0);
     fault.begin();
-    eventually(DEADLINE, "three bursts are sent", || fault.sent() >= 3 * 2_048);
+    eventually(DEADLINE, "three bursts are sent", || at_least(fault.sent(), 3 * 2_048));
     fault.end();
     let (sent, dropped) = (fault.sent(), fault.dropped() - before);
     // The 256 packets that fit are not dropped; the IPv6 packets of a new wire take a few of the places.
@@ -29,7 +29,8 @@ fn tcp_is_under_pressure_for_as_long_as_the_fault_lives() {
     let before = End::host().sysctl(name);
     assert!(!truth::tcp_memory().pressure, "the host is under pressure before the test");
     let fault = TcpMemoryPressure::new();
-    assert!(truth::tcp_memory().pressure);
+    let pressed = truth::tcp_memory();
+    assert!(pressed.pressure, "{pressed:?}");
     assert_ne!(End::host().sysctl(name), before);
     drop(fault);
     assert_eq!(End::host().sysctl(name), before);
@@ -65,14 +66,14 @@ fn a_full_buffer_is_in_use_whenever_one_looks_and_closes_its_window_again_and_ag
         if looks == 100 { Ok(()) } else { Err(format!("{looks} looks, {sockets:?}")) }
     });
     let closed = || truth::tcp_counters(fault.namespace())["TCPToZeroWindowAdv"];
-    eventually(DEADLINE, "the window has closed ten times", || closed() >= 10);
+    eventually(DEADLINE, "the window has closed ten times", || at_least(closed(), 10));
     assert!(fault.reader().report().bytes > 0, "it reads, though slowly");
 }
 
 #[test]
 fn a_small_buffer_does_not_grow_while_all_is_read() {
     let fault = SlowReader::with_small_buffer("fault-small");
-    eventually(DEADLINE, "200 kB are read", || fault.reader().report().bytes >= 200_000);
+    eventually(DEADLINE, "200 kB are read", || at_least(fault.reader().report().bytes, 200_000));
     let mut sockets = truth::sockets(fault.namespace());
     sockets.retain(|socket| socket.is_connection_to(fault.reader().port()));
     assert_eq!(sockets.iter().map(|socket| socket.rcvbuf).collect::<Vec<_>>(), [8_000]);
@@ -89,7 +90,7 @@ fn an_outnumbered_reader_waits_for_its_cpu_and_closes_its_window() {
         if waited.as_secs() >= 1 && waited > 2 * ran { Ok(()) } else { Err(format!("waited {waited:?}, ran {ran:?}")) }
     });
     let closed = || truth::tcp_counters(fault.namespace())["TCPToZeroWindowAdv"];
-    eventually(DEADLINE, "the window has closed ten times", || closed() >= 10);
+    eventually(DEADLINE, "the window has closed ten times", || at_least(closed(), 10));
 }
 
 #[test]

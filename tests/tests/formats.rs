@@ -94,7 +94,8 @@ impl Traced {
         sender(&lab, &reader).flows(2).bytes(20_000_000).spawn().wait();
         let bytes = reader.wait().bytes;
         kill(Pid::from_raw(trace.id() as i32), Signal::SIGINT).expect("it runs");
-        assert!(trace.wait().expect("it ends").success());
+        let ended = trace.wait().expect("it ends");
+        assert!(ended.success(), "{ended}");
         Self { directory, file, bytes }
     }
 
@@ -387,7 +388,8 @@ fn a_connection_s_two_ends_are_joined_as_documented() {
     assert_eq!(talking.receive(), 1);
     for mut trace in traces {
         kill(Pid::from_raw(trace.id() as i32), Signal::SIGINT).expect("it runs");
-        assert!(trace.wait().expect("it ends").success());
+        let ended = trace.wait().expect("it ends");
+        assert!(ended.success(), "{ended}");
     }
     let views = [("client", &client), ("server", &server)].map(|(name, file)| format!("{name}={}", file.display()));
     let joined = ask(&["query", "duckdb", &views[0], &views[1]], &documented("Both ends of a connection"));

@@ -5,7 +5,7 @@ mod common;
 use std::net::TcpListener;
 
 use common::{DEADLINE, sender};
-use tcpmon_tests::{Daemon, Lab, Traffic, eventually, many, truth};
+use tcpmon_tests::{Daemon, Lab, Traffic, equal, eventually, many, truth};
 
 /// Bytes received and read of this process.
 fn bytes_of(daemon: &Daemon, process: &str) -> [f64; 2] {
@@ -57,10 +57,11 @@ fn sockets_without_a_state_are_counted_as_lost() {
         .spawn();
     let sender = daemon.stopped_while(|| {
         let sender = sender(&lab, &reader).flows(connections).bytes(bytes).hold_open().spawn();
-        eventually(DEADLINE, "all is read", || reader.report().bytes == connections * bytes);
+        eventually(DEADLINE, "all is read", || equal(reader.report().bytes, connections * bytes));
         sender
     });
-    assert!(lost(&daemon, "socket_state") > 0.0);
+    let without = lost(&daemon, "socket_state");
+    assert!(without > 0.0, "{connections} connections: {without} without a state");
     let seen = bytes_of(&daemon, "crowded");
     assert!(seen.iter().all(|seen| *seen > 0.0 && *seen < total), "{seen:?} of {total}");
     sender.finish();
@@ -83,7 +84,7 @@ fn a_socket_that_gets_its_state_late_is_counted_from_its_first_byte() {
     let late = reader().comm("late").spawn();
     let sender = sender(&lab, &late).paused().spawn();
     assert_eq!(sender.send(5_000), 5_000);
-    eventually(DEADLINE, "all is read", || late.report().bytes == 5_000);
+    eventually(DEADLINE, "all is read", || equal(late.report().bytes, 5_000));
     assert_eq!(bytes_of(&daemon, "late"), [0.0; 2]);
     holders.finish();
     eventually(DEADLINE, "states are free", || {
@@ -111,7 +112,7 @@ fn a_reader_without_a_slot_is_counted_as_lost_and_its_bytes_are_not() {
         .connections(8)
         .spawn();
     let sender = sender(&lab, &reader).flows(8).bytes(200_000).hold_open().spawn();
-    eventually(DEADLINE, "all is read", || reader.report().bytes == 1_600_000);
+    eventually(DEADLINE, "all is read", || equal(reader.report().bytes, 1_600_000));
     let page = daemon.scrape();
     let lost = page.value("tcpmon_lost_total", &[("what", "reader_slot")]).unwrap();
     assert!(lost >= 6.0, "{lost}");

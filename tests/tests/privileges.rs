@@ -229,7 +229,7 @@ fn without_one_of_the_six_what_depends_on_it_is_off_and_says_so() {
 #[test]
 fn with_too_little_it_names_what_is_missing() {
     let fewest = as_nobody(&["bpf", "perfmon", "net_admin"]).expect("it starts");
-    assert!(fewest.scrape().value("tcpmon_build_info", &[]).is_some());
+    assert_eq!(fewest.scrape().value("tcpmon_build_info", &[]), Some(1.0));
     drop(fewest);
     for (capabilities, named) in [(&["perfmon"], "CAP_BPF"), (&["bpf"], "CAP_PERFMON")] {
         let refused = as_nobody(capabilities).expect_err("it cannot load its programs");
@@ -325,7 +325,7 @@ fn an_intruder_cannot_load_write_start_or_connect() {
         }
     }
     // The threads are unharmed.
-    assert!(daemon.scrape().value("tcpmon_build_info", &[]).is_some());
+    assert_eq!(daemon.scrape().value("tcpmon_build_info", &[]), Some(1.0));
 }
 
 #[test]
@@ -348,7 +348,7 @@ fn a_call_that_the_sandbox_does_not_know_fails_as_on_a_kernel_without_it_and_is_
         Intruder::in_thread(thread(daemon.pid(), "collector")).go_and_call(UNKNOWN, &[]);
         eventually(DEADLINE, "the call is said", || daemon.stderr().contains("does not know system call 0999"));
         // The thread goes on.
-        assert!(daemon.scrape().value("tcpmon_build_info", &[]).is_some());
+        assert_eq!(daemon.scrape().value("tcpmon_build_info", &[]), Some(1.0));
     }
     daemon.signal(Signal::SIGTERM);
     let (ended, said) = daemon.wait();

@@ -30,7 +30,8 @@ fn systemd_is_told_when_it_answers_and_when_it_ends() {
     let pid = nix::unistd::Pid::from_raw(child.id().try_into().unwrap());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
     assert_eq!(told(), "STOPPING=1");
-    assert!(child.wait().unwrap().success());
+    let ended = child.wait().unwrap();
+    assert!(ended.success(), "{ended}");
 }
 
 /// A daemon that reports its state to systemd.
@@ -136,7 +137,8 @@ fn a_collector_that_stalls_is_named_on_every_page_and_recovers_without_loss() {
 fn the_watchdog_is_fed_at_half_its_interval_and_not_while_the_collector_stalls() {
     let interval = Duration::from_secs(1);
     let daemon = Notifying::start(&[], Some(interval));
-    assert!(["READY=1", "WATCHDOG=1"].contains(&daemon.told().as_str()));
+    let told = daemon.told();
+    assert!(["READY=1", "WATCHDOG=1"].contains(&told.as_str()), "{told}");
     daemon.told();
     for _ in 0..6 {
         let begin = Instant::now();
@@ -210,7 +212,8 @@ fn sighup_puts_in_force_what_can_change_and_names_what_cannot() {
         daemon.stderr().lines().any(|line| line.contains("cannot change") && line.contains("max_groups")).then_some(())
     });
     assert_eq!((capacity(&daemon), counts("cannot reload the configuration")), (Some(150.0), 1));
-    assert!(daemon.stop().success());
+    let ended = daemon.stop();
+    assert!(ended.success(), "{ended}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use tcpmon_tests::refusal::BPF_PROG_TEST_RUN;
 use tcpmon_tests::trace::Traced;
 use tcpmon_tests::traffic::plan::BurstPlan;
 use tcpmon_tests::traffic::{Between, Running, Threads};
-use tcpmon_tests::{Cgroup, Lab, Trace, Traffic, clock, emulated, eventually, fewer, slowly, truth};
+use tcpmon_tests::{Cgroup, Lab, Trace, Traffic, at_least, clock, emulated, equal, eventually, fewer, slowly, truth};
 
 fn slices(traced: &Traced) -> Vec<&Value> {
     traced.records.iter().filter(|record| record["type"] == "timeslice").collect()
@@ -150,7 +150,7 @@ fn a_reader_that_is_preempted_while_its_reads_are_noted_has_all_its_bytes() {
     assert_eq!(sum(&slices, "read_bytes"), BYTES);
     assert_eq!(sum(&slices, "arrived_off_cpu_bytes") + sum(&slices, "arrived_on_cpu_bytes"), BYTES);
     if truth::tracepoints_are_preemptible() {
-        assert!(edges > 0 || !emulated::pulses_hit_programs());
+        assert!(edges > 0 || !emulated::pulses_hit_programs(), "no program was preempted: {edges}");
     } else {
         assert_eq!(edges, 0);
     }
@@ -247,10 +247,10 @@ fn no_record_of_a_trace_is_older_than_its_header() {
     // The reader already runs while the programs are attached one after the other, before the header is written.
     let reader = Traffic::reader(lab.receiver()).comm("early").spawn();
     let sender = sender(&lab, &reader).rate(500_000).message(1_000).spawn();
-    eventually(DEADLINE, "the flow runs", || reader.report().bytes > 20_000);
+    eventually(DEADLINE, "the flow runs", || at_least(reader.report().bytes, 20_000));
     for _ in 0..3 {
         let trace = Trace::start(&["--pid", &reader.pid().to_string()]);
-        eventually(DEADLINE, "records", || trace.records().len() > 50);
+        eventually(DEADLINE, "records", || at_least(trace.records().len(), 51));
         let traced = trace.stop();
         let start = traced.records[0]["start_monotonic_ns"].as_u64().unwrap();
         let old = slices(&traced).into_iter().find(|slice| slice["deactivated_ns"].as_u64().unwrap() < start);
@@ -270,7 +270,7 @@ fn times_of_a_trace_add_up_to_those_of_schedstat() {
     let trace = Trace::start(&["--pid", &reader.pid().to_string()]);
     // The sender sends as fast as it can: the reader always has something to do, and half a CPU to do it with.
     let sender = sender(&lab, &reader).cpu(1).spawn();
-    eventually(DEADLINE, "the first records", || trace.records().len() > 10);
+    eventually(DEADLINE, "the first records", || at_least(trace.records().len(), 11));
     // At a moment between two others.
     let look = || {
         let since = clock::monotonic_ns();
@@ -366,7 +366,8 @@ fn an_event_loop_has_all_bytes_of_each_of_its_sockets() {
     // More sockets in one timeslice than are kept from one to the next.
     let of_one_timeslice =
         |slice: &Value| slices.iter().filter(|other| other["deactivated_ns"] == slice["deactivated_ns"]).count();
-    assert!(slices.iter().any(|slice| of_one_timeslice(slice) > 8));
+    let most = slices.iter().map(|slice| of_one_timeslice(slice)).max();
+    assert!(most > Some(8), "{most:?} sockets in a timeslice");
     let thread = totals(&traced, "thread");
     assert_eq!((thread.len(), thread[0]["read_bytes"].as_u64()), (1, Some(sum(&sockets, "read_bytes"))));
 }
@@ -382,7 +383,7 @@ fn totals_are_exact_whatever_the_timeslices_lose() {
     let trace = Trace::start(&["--pid", &pid, "--ring-bytes", &page]);
     let sending = sender(&lab, &reader).flows(FLOWS).paused().spawn();
     assert_eq!(sending.send(BYTES), FLOWS * BYTES);
-    eventually(DEADLINE, "all is read", || reader.report().bytes == FLOWS * BYTES);
+    eventually(DEADLINE, "all is read", || equal(reader.report().bytes, FLOWS * BYTES));
     // The connections are open, so that no totals get lost with the timeslices.
     let traced = trace.stop();
     let trailer = traced.records.last().unwrap();
@@ -392,7 +393,7 @@ fn totals_are_exact_whatever_the_timeslices_lose() {
     assert_eq!(sum(&sockets, "received_bytes"), FLOWS * BYTES);
     let recorded = sum(&slices(&traced), "read_bytes");
     assert_eq!(sum(&sockets, "timeslices_read_bytes"), recorded);
-    assert!(recorded < FLOWS * BYTES);
+    assert!(recorded < FLOWS * BYTES, "{recorded} of {} bytes, although records were lost", FLOWS * BYTES);
     sending.finish();
 }
 
@@ -414,7 +415,7 @@ fn a_trace_that_ends_while_data_flow_lacks_only_the_open_timeslices() {
     let lab = Lab::new();
     let reader = Traffic::reader(lab.receiver()).comm("flows-on").chunk(1000).until_exit().spawn();
     let _sender = sender(&lab, &reader).message(1000).rate(fewer(2_000_000, 100_000)).spawn();
-    eventually(DEADLINE, "data flow", || reader.report().bytes > 100_000);
+    eventually(DEADLINE, "data flow", || at_least(reader.report().bytes, 100_000));
     for _ in 0..fewer(5, 2) {
         let traced = Trace::run(&["--pid", &reader.pid().to_string(), "--duration", "1s"], DEADLINE);
         let slices = slices(&traced);
@@ -430,7 +431,8 @@ fn a_trace_that_ends_while_data_flow_lacks_only_the_open_timeslices() {
         // The thread's totals begin with the trace, as its records do.
         let [thread] = totals(&traced, "thread")[..] else { panic!("{trailer}") };
         let of_thread = |key: &str| thread[key].as_u64().unwrap();
-        assert!(slices.iter().all(|slice| slice["deactivated_ns"].as_u64().unwrap() >= of_thread("begun_ns")));
+        let first = slices.iter().map(|slice| slice["deactivated_ns"].as_u64().unwrap()).min();
+        assert!(first >= Some(of_thread("begun_ns")), "{first:?}: {thread}");
         let ended = of_thread("preempted") + of_thread("blocked") + trailer["lost"]["timeslice_edge"].as_u64().unwrap();
         assert!(ended >= slices.len() as u64, "{} records: {thread}", slices.len());
     }
@@ -441,7 +443,7 @@ fn in_a_time_namespace_a_trace_has_the_times_of_the_host() {
     let lab = Lab::new();
     let reader = Traffic::reader(lab.receiver()).comm("elsewhen").until_exit().spawn();
     let _sender = sender(&lab, &reader).message(1000).rate(100_000).spawn();
-    eventually(DEADLINE, "data flow", || reader.report().bytes > 0);
+    eventually(DEADLINE, "data flow", || at_least(reader.report().bytes, 1));
     let begun = clock::monotonic_ns();
     let pid = reader.pid().to_string();
     let traced = Trace::run_under(&common::A_DAY_AHEAD, &["--pid", &pid, "--duration", "1s"], DEADLINE);
@@ -496,7 +498,7 @@ fn a_summary_has_exact_totals_of_many_threads_and_what_limited_their_connections
     let reader = slow.chunk(5000).receive_buffer(20_000).connections(FLOWS).until_exit().spawn();
     let trace = Trace::start(&["--pid", &reader.pid().to_string(), "--summary-only"]);
     sender(&lab, &reader).flows(FLOWS).bytes(BYTES).spawn().wait();
-    eventually(DEADLINE, "all is read", || reader.report().bytes == FLOWS * BYTES);
+    eventually(DEADLINE, "all is read", || equal(reader.report().bytes, FLOWS * BYTES));
     let traced = trace.stop();
     reader.exit();
     let (header, trailer) = (&traced.records[0], traced.records.last().unwrap());
@@ -553,12 +555,12 @@ fn starts_later(arguments: &[&str]) {
         before += sending.send(1000);
         !trace.records().is_empty()
     });
-    eventually(DEADLINE, "all of it is read", || reader.report().bytes == before);
+    eventually(DEADLINE, "all of it is read", || equal(reader.report().bytes, before));
     // In timeslices that end with the reader's sleep.
     sleeps(&reader);
     let known = trace.records().len();
     assert_eq!(sending.send(BYTES), BYTES);
-    eventually(DEADLINE, "the rest is read", || reader.report().bytes == before + BYTES);
+    eventually(DEADLINE, "the rest is read", || equal(reader.report().bytes, before + BYTES));
     sleeps(&reader);
     let traced = trace.stop();
     let socket = totals(&traced, "socket");

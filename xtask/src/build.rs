@@ -66,13 +66,22 @@ pub fn download(of: &[&str]) -> Result<()> {
 }
 
 fn build_release(packages: &[&str], programs: &[&str], features: &[&str]) -> Result<PathBuf> {
-    let packages: Vec<_> = packages.iter().flat_map(|package| ["--package", package]).collect();
-    let programs = programs.iter().flat_map(|program| ["--bin", program]);
-    download(&[&["--edges", "normal,build"], &packages[..]].concat())?;
+    let selected = selected(packages);
+    download(&[&["--edges", "normal,build"], &selected[..]].concat())?;
     let mut cargo = workspace::cargo();
-    cargo.args(["build", "--release"]).args(&packages).args(programs).args(features);
+    cargo.args(release_of(packages, programs)).args(features);
     step("build", || process::run(&mut cargo))?;
     Ok(workspace::target().join("release"))
+}
+
+fn selected<'n>(packages: &[&'n str]) -> Vec<&'n str> {
+    packages.iter().flat_map(|package| ["--package", package]).collect()
+}
+
+/// Cargo's arguments for a release build of these programs.
+fn release_of<'n>(packages: &[&'n str], programs: &[&'n str]) -> Vec<&'n str> {
+    let programs = programs.iter().flat_map(|program| ["--bin", program]);
+    ["build", "--release"].into_iter().chain(selected(packages)).chain(programs).collect()
 }
 
 /// Builds the binary that is measured and packed, and returns its path. It has the same bytes wherever the
@@ -93,4 +102,42 @@ pub fn toolkit() -> Result<Toolkit> {
 /// The host's architecture, by the name that the eBPF programs are compiled with.
 pub fn host_arch() -> &'static str {
     env::consts::ARCH
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    use super::*;
+
+    /// Everything that cargo would compile for these arguments, with its features and profile. Cargo compiles nothing
+    /// here, and needs the variable to tell it.
+    fn units(arguments: &[&str]) -> BTreeSet<String> {
+        let mut cargo = workspace::cargo();
+        cargo.args(arguments).args(["--unit-graph", "-Z", "unstable-options"]).env("RUSTC_BOOTSTRAP", "1");
+        let graph = process::output(&mut cargo).expect("a graph");
+        let mut graph: Value = serde_json::from_str(&graph).expect("JSON");
+        let units = graph["units"].as_array_mut().expect("a list");
+        let without_numbers = |unit: &mut Value| {
+            // These are places in the list.
+            unit.as_object_mut().expect("a unit").remove("dependencies");
+            unit.to_string()
+        };
+        units.iter_mut().map(without_numbers).collect()
+    }
+
+    /// Plain cargo with all features is tried by `cargo xtask test`, which builds that in any case.
+    #[test]
+    fn plain_cargo_compiles_what_run_has_compiled_and_demo_only_adds_to_it() {
+        let plain = units(&["build", "--release", "-p", "tcpmon-daemon"]);
+        let run = units(&release_of(&["tcpmon-daemon"], &["tcpmon"]));
+        assert!(plain.iter().any(|unit| unit.contains("tcpmon-daemon")), "{plain:?}");
+        assert_eq!(plain.symmetric_difference(&run).collect::<Vec<_>>(), Vec::<&String>::new());
+        for programs in [["demo", "traffic"], ["pictures", "traffic"]] {
+            let with = units(&release_of(&["tcpmon-daemon", "tcpmon-tests"], &[&["tcpmon"], &programs[..]].concat()));
+            assert_eq!(plain.difference(&with).collect::<Vec<_>>(), Vec::<&String>::new(), "{programs:?}");
+        }
+    }
 }

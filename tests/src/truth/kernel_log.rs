@@ -50,8 +50,9 @@ mod tests {
             alarm("4,600,100,-;WARNING: CPU: 0 PID: 1 at net/x.c:1\n SUBSYSTEM=x\n").as_deref(),
             Some("WARNING: CPU: 0 PID: 1 at net/x.c:1")
         );
-        assert!(alarm("3,1,1,-;rcu: INFO: rcu_preempt self-detected stall on CPU").is_some());
-        assert!(alarm("3,1,1,-;BUG: kernel NULL pointer dereference").is_some());
+        for message in ["rcu: INFO: rcu_preempt self-detected stall on CPU", "BUG: kernel NULL pointer dereference"] {
+            assert_eq!(alarm(&format!("3,1,1,-;{message}")).as_deref(), Some(message));
+        }
         assert_eq!(alarm("6,1,1,-;Debug: all is well"), None);
         assert_eq!(alarm("no record"), None);
     }

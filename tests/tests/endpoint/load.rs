@@ -248,7 +248,7 @@ fn ten_thousand_groups_and_256_slow_clients_fit_in_100_mib() {
     assert!(hoard.len() == 256 && readings.len() >= 8, "{} readings", readings.len());
     // A client that reads at once gets the complete response.
     let text = String::from_utf8(daemon.get_shared("/metrics", "text/plain").body).unwrap();
-    assert!(text.matches("\ntcpmon_receive_bytes_total{").count() == 10_000);
+    assert_eq!(text.matches("\ntcpmon_receive_bytes_total{").count(), 10_000);
     for format in formats {
         for coding in ["identity", "gzip"] {
             let (accept, coding) = (format!("Accept: {format}"), format!("Accept-Encoding: {coding}"));

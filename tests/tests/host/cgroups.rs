@@ -85,7 +85,8 @@ fn socket_memory_of_a_control_group_is_that_of_memory_stat_while_others_come_and
         let rounds = come_and_go.join().expect("groups came and went");
         assert!(rounds > 0, "no group came and went");
     });
-    assert!(socket_memory(folder) >= f64::from(QUEUED));
+    let memory = socket_memory(folder);
+    assert!(memory >= f64::from(QUEUED), "{memory} bytes hold {QUEUED}");
     assert_eq!(source(&daemon), (true, String::new()));
     reader.resume();
     sending.finish();

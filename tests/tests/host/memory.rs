@@ -63,7 +63,8 @@ fn tcp_memory_is_that_of_sockstat_and_its_limits_are_tcp_mem() {
     let before = at_rest(&daemon);
     let lab = Lab::new();
     let flows = stalled(&lab);
-    assert!(at_rest(&daemon) >= before + HELD_PAGES);
+    let held = at_rest(&daemon);
+    assert!(held >= before + HELD_PAGES, "{before} pages, then {held}");
     drop(flows);
     eventually(DEADLINE, "it falls with the connections", || at_rest(&daemon) < before + HELD_PAGES / 2);
 }

@@ -240,7 +240,8 @@ fn a_daemon_s_recorder_writes_what_a_trigger_finds_and_ends_with_the_daemon() {
         serde_json::from_slice(lines.stdout.split(|byte| *byte == b'\n').next().expect("a line")).expect("JSON");
     let trigger = header["trigger"].as_str().expect("a text");
     assert!(trigger.starts_with("zero-window>1s: socket "), "{header}");
-    assert!(daemon.stop().success());
+    let ended = daemon.stop();
+    assert!(ended.success(), "{ended}");
     let gone = || !Path::new(&format!("/proc/{}", recorder[0])).exists();
     eventually(DEADLINE, "the recorder ends with the daemon", gone);
 

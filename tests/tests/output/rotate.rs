@@ -56,7 +56,8 @@ fn the_files_of_a_trace_have_all_its_bytes_and_are_one_trace_to_the_report() {
     sender(&lab, &reader).message(1000).rate(3_000_000).bytes(3_000_000).spawn().wait();
     let bytes = reader.wait().bytes;
     kill(Pid::from_raw(trace.id() as i32), Signal::SIGINT).expect("it runs");
-    assert!(trace.wait().expect("it ends").success());
+    let ended = trace.wait().expect("it ends");
+    assert!(ended.success(), "{ended}");
 
     let files = files(directory.path());
     assert!(files.len() >= 3, "{}", files.len());
@@ -92,12 +93,15 @@ fn old_files_make_room_for_new_ones() {
     let fourth = directory.path().join("run.0004.jsonl");
     eventually(DEADLINE, "the fourth file", || fourth.exists());
     kill(Pid::from_raw(trace.id() as i32), Signal::SIGINT).expect("it runs");
-    assert!(trace.wait().expect("it ends").success());
+    let ended = trace.wait().expect("it ends");
+    assert!(ended.success(), "{ended}");
     drop(sending.finish());
     reader.exit();
     let kept = files(directory.path());
     assert_eq!(kept.len(), 2, "{:?}", kept.iter().map(|(path, _)| path).collect::<Vec<_>>());
-    assert!(kept.iter().all(|(path, lines)| *path >= fourth.with_file_name("run.0003.jsonl") && lines.len() > 2));
+    let third = fourth.with_file_name("run.0003.jsonl");
+    let lines: Vec<_> = kept.iter().map(|(path, lines)| (path, lines.len())).collect();
+    assert!(lines.iter().all(|(path, lines)| **path >= third && *lines > 2), "{lines:?}");
 }
 
 #[test]
@@ -131,7 +135,8 @@ fn files_that_somebody_else_removes_take_nothing_with_them_but_their_own_records
     sending.finish();
     let bytes = reader.wait().bytes;
     kill(Pid::from_raw(trace.id() as i32), Signal::SIGINT).expect("it runs");
-    assert!(trace.wait().expect("it ends").success());
+    let ended = trace.wait().expect("it ends");
+    assert!(ended.success(), "{ended}");
     open_files(directory.path(), &mut open);
 
     let kept = files(directory.path());
@@ -142,7 +147,8 @@ fn files_that_somebody_else_removes_take_nothing_with_them_but_their_own_records
         assert!(records > 0 && trailer["records"] == records, "{path:?} has {records}: {trailer}");
     }
     // With what was in the others, nothing is missing.
-    assert!(removed.iter().all(|path| open.contains_key(path)));
+    let missed: Vec<_> = removed.iter().filter(|path| !open.contains_key(*path)).collect();
+    assert!(missed.is_empty(), "removed before they were opened: {missed:?}");
     let mut read_bytes = 0;
     for (path, mut file) in open {
         let mut text = String::new();

@@ -23,7 +23,9 @@ fn assert_cut(traced: &Traced) {
     let records = &traced.records;
     assert_eq!(records[0]["type"], "header");
     assert_eq!(traced.status.code(), Some(1), "{} {:?}", traced.stderr, records.last());
-    assert!(records.len() > 20 && records[1..].iter().all(|record| record["type"] == "timeslice"));
+    assert!(records.len() > 20, "{} records", records.len());
+    let others: Vec<_> = records[1..].iter().filter(|record| record["type"] != "timeslice").collect();
+    assert!(others.is_empty(), "{others:?}");
 }
 
 #[test]
@@ -64,7 +66,7 @@ fn what_a_reader_that_stops_for_a_while_has_missed_is_in_the_trailer() {
     let sender = sender(&lab, &reader).rate(1_000_000).message(1_000).bytes(3_000_000).spawn();
     let sent = sender.wait().bytes;
     eventually(DEADLINE, "all is read", || equal(reader.report().bytes, sent));
-    assert!(stalled.is_stuck());
+    assert!(stalled.is_stuck(), "tcpmon writes on, although nobody reads");
     let (whole, stalled) = (whole.stop(), stalled.read());
     stalled.signal(Signal::SIGINT);
     let stalled = stalled.wait(DEADLINE);
