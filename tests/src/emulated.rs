@@ -88,8 +88,8 @@ pub fn windows_may_stay_open() -> bool {
     is_emulated()
 }
 
-/// Everything takes longer, and 10,000 groups take minutes: `endpoint::load` leaves them out, and does not check the
-/// daemon's CPU use under many clients.
+/// Everything takes longer, and 10,000 groups take minutes: `load` leaves them out, and does not check the daemon's CPU
+/// use under many clients.
 pub fn is_too_slow_for_load() -> bool {
     is_emulated()
 }

@@ -3,7 +3,9 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Output};
 
@@ -432,6 +434,27 @@ fn a_list_of_devices_that_the_kernel_does_not_send_is_not_an_empty_one() {
     assert!(missing.ends_with("the kernel has no memory for its answer: free some"), "{missing}");
     let not_checked = answer.json["not_checked"].as_array().expect("a list");
     assert!(not_checked.iter().any(|it| it["rule"] == "device.ring" && it["reason"] == missing), "{}", answer.json);
+}
+
+#[test]
+fn an_alias_in_latin_1_hides_neither_its_device_nor_another_one() {
+    const ALIAS: &[u8] = b"B\xfcro";
+    let lab = Lab::new();
+    let end = lab.receiver();
+    let mut ip = Command::new("ip");
+    ip.args(["link", "set", "dev", &end.device, "alias"]).arg(OsStr::from_bytes(ALIAS));
+    let set = end.run(|| ip.output()).expect("ip is installed (package iproute2)");
+    assert!(set.status.success(), "{set:?}");
+    let of_kernel = end.with_own_sys(|| fs::read(format!("/sys/class/net/{}/ifalias", end.device))).unwrap();
+    assert_eq!(of_kernel.trim_ascii_end(), ALIAS);
+    for device in ["lo", &end.device] {
+        let answer = Answer::of(end, &["--device", device]);
+        let devices = answer.json["facts"]["devices"].as_array().expect("a list");
+        assert_eq!(devices.len(), 1, "{device}: {}", answer.json);
+        assert_eq!(devices[0]["name"], device);
+        let shown = tool(end, "ip", &["link", "show", device]);
+        assert!(shown.contains(&format!("mtu {} ", devices[0]["mtu"])), "{shown} {}", devices[0]);
+    }
 }
 
 #[test]

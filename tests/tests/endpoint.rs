@@ -1,14 +1,12 @@
-//! The endpoint in a hostile network: TLS, certificates, passwords, clients that hoard connections. curl and promtool
-//! serve as independent judges.
+//! The endpoint: addresses, TLS, certificates, passwords, compression. curl and promtool serve as independent judges.
+//! That many clients do not lock a scraper out is tested by `load`.
 
 mod common;
 #[path = "endpoint/compression.rs"]
 mod compression;
-#[path = "endpoint/curl.rs"]
+#[path = "common/curl.rs"]
 mod curl;
 #[path = "endpoint/listen.rs"]
 mod listen;
-#[path = "endpoint/load.rs"]
-mod load;
 #[path = "endpoint/web_config.rs"]
 mod web_config;

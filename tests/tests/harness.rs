@@ -221,6 +221,9 @@ fn data_can_come_with_the_handshake() {
     let usual = segments_sent(Traffic::sender(lab.sender()), &reader().spawn());
     let with_ack = segments_sent(Traffic::sender(lab.sender()).data_with_ack(), &reader().spawn());
     assert_eq!((usual, with_ack), (4, 3), "no segment is spent on an ACK alone");
+    let with_data_only = segments_sent(Traffic::sender(lab.sender()), &reader().defer_accept().spawn());
+    assert_eq!(with_data_only, usual, "it is spent, and dropped");
+    assert_eq!(truth::tcp_counters(lab.receiver())["TCPDeferAcceptDrop"], 1);
 
     lab.allow_fast_open();
     let with_syn = segments_sent(Traffic::sender(lab.sender()).fast_open(), &reader().fast_open().spawn());

@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -11,10 +12,10 @@ use std::sync::mpsc::channel;
 use std::thread::{sleep, spawn};
 use std::time::Duration;
 
-use common::{DEADLINE, group, is_attached, sender, sources_and_probes};
+use common::{DEADLINE, group, is_attached, queued, sender, sleeps, sources_and_probes};
 use io_uring::{IoUring, opcode, squeue, types};
 use socket2::{Domain, Socket, Type};
-use tcpmon_tests::traffic::Threads;
+use tcpmon_tests::traffic::{Reader, Threads};
 use tcpmon_tests::{Daemon, Killed, Lab, Nbd, Page, Traffic, equal, eventually, free_port, many, report, truth};
 
 const READ: &str = "tcpmon_receive_read_bytes_total";
@@ -42,6 +43,59 @@ fn a_reader_that_renames_itself_is_followed() {
     sender.finish();
     reader.resume();
     reader.wait();
+}
+
+#[test]
+fn a_process_without_a_name_is_the_same_one_in_every_family() {
+    const BYTES: u64 = 50_000;
+    let lab = Lab::new();
+    let reader = |comm: &str| Traffic::reader(lab.receiver()).comm(comm).chunk(1000).paused().spawn();
+    // One that is older than tcpmon, one that is younger, and one to compare them with.
+    let old = reader("");
+    let daemon = Daemon::start(&[]);
+    let (young, named) = (reader(""), reader("has-a-name"));
+    let all = [(&old, "unnamed"), (&young, "unnamed"), (&named, "has-a-name")];
+    for (reader, process) in all {
+        let comm = std::fs::read_to_string(format!("/proc/{}/comm", reader.pid())).unwrap();
+        assert_eq!(comm, if process == "unnamed" { "\n" } else { "has-a-name\n" });
+    }
+    let _senders = all.map(|(reader, _)| sender(&lab, reader).bytes(BYTES).hold_open().spawn());
+    for (reader, _) in all {
+        eventually(DEADLINE, "the data wait", || queued(&lab, reader, BYTES as u32));
+    }
+    eventually(DEADLINE, "what waits is of the process that has it", || {
+        let page = daemon.scrape();
+        let waits = all.map(|(reader, name)| page.value("tcpmon_receive_queue_bytes", &group(name, reader.port())));
+        equal(waits, [Some(BYTES as f64); 3])
+    });
+    for (reader, _) in all {
+        assert_eq!(reader.read(BYTES), BYTES);
+        sleeps(reader);
+    }
+    let page = daemon.scrape();
+    let nameless: Vec<_> =
+        page.samples.iter().filter(|sample| sample.labels.get("process").is_some_and(String::is_empty)).collect();
+    assert!(nameless.is_empty(), "{nameless:?}");
+    for (reader, process) in all {
+        let labels = group(process, reader.port());
+        for family in ["tcpmon_receive_bytes_total", READ, "tcpmon_timeslice_read_bytes_total"] {
+            assert_eq!(page.value(family, &labels), Some(BYTES as f64), "{process}: {family}");
+        }
+        assert_eq!(page.sum("tcpmon_timeslice_arrived_bytes_total", &labels), BYTES as f64, "{process}");
+        for family in ["tcpmon_timeslices_total", "tcpmon_reader_cpu_seconds_total"] {
+            assert!(page.sum(family, &labels) > 0.0, "{process}: {family}");
+        }
+    }
+    // What has one name has it everywhere. A drop is chance.
+    let of_port = |reader: &Reader| -> BTreeSet<(&str, &str)> {
+        let service = format!("local:{}", reader.port());
+        let samples = page.samples.iter().filter(|sample| sample.labels.get("service") == Some(&service));
+        let samples = samples.filter(|sample| sample.name != "tcpmon_receive_drops_total");
+        samples.map(|sample| (sample.name.as_str(), sample.labels["process"].as_str())).collect()
+    };
+    let expected: BTreeSet<_> = of_port(&named).into_iter().map(|(family, _)| (family, "unnamed")).collect();
+    assert!(expected.len() >= 20, "{expected:?}");
+    assert_eq!([of_port(&old), of_port(&young)], [expected.clone(), expected]);
 }
 
 #[test]

@@ -365,11 +365,22 @@ fn data_that_come_with_the_handshake_are_segments_that_found_an_empty_buffer() {
     let lab = Lab::new();
     lab.allow_fast_open();
     let daemon = Daemon::start(&[]);
-    for (comm, in_syn) in [("with-ack", false), ("with-syn", true)] {
+    for comm in ["with-ack", "with-syn", "deferred"] {
         let reader = Traffic::reader(lab.receiver()).comm(comm).threads(Threads::Epoll).connections(CONNECTIONS);
-        let reader = if in_syn { reader.fast_open() } else { reader }.spawn();
+        let reader = match comm {
+            "with-syn" => reader.fast_open(),
+            "deferred" => reader.defer_accept(),
+            _ => reader,
+        };
+        let reader = reader.spawn();
         let sending = sender(&lab, &reader).connections(CONNECTIONS).parallel(4).bytes(100).hold_open();
-        let _sender = if in_syn { sending.fast_open() } else { sending.data_with_ack() }.spawn();
+        let sending = match comm {
+            "with-syn" => sending.fast_open(),
+            "with-ack" => sending.data_with_ack(),
+            // The listener has dropped the handshake's last ACK: the data complete the handshake.
+            _ => sending,
+        };
+        let _sender = sending.spawn();
         eventually(DEADLINE, "all is read", || equal(reader.report().bytes, CONNECTIONS * 100));
         let sockets = truth::sockets(lab.receiver());
         let ours = sockets.iter().filter(|socket| socket.is_connection_to(reader.port()));
@@ -381,6 +392,8 @@ fn data_that_come_with_the_handshake_are_segments_that_found_an_empty_buffer() {
         }
         assert!(by_kernel >= CONNECTIONS as f64, "{by_kernel}");
     }
+    let without_data = truth::tcp_counters(lab.receiver())["TCPDeferAcceptDrop"];
+    assert!(without_data >= CONNECTIONS, "{without_data} handshakes of `deferred` waited for their data");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{DEADLINE, queued, run, sender, tcpmon};
 use nix::sys::signal::{Signal, kill};
@@ -15,7 +15,7 @@ use serde_json::Value;
 use tcpmon_tests::refusal::{self, BPF_PROG_TEST_RUN};
 use tcpmon_tests::tmux::Tmux;
 use tcpmon_tests::traffic::{Between, Call, Reader};
-use tcpmon_tests::{Browser, Daemon, Lab, Traffic, at_least, clock, eventually, tcpmon_binary, truth};
+use tcpmon_tests::{Browser, Daemon, Lab, Traffic, at_least, clock, equal, eventually, tcpmon_binary, truth};
 use tempfile::TempDir;
 
 /// Maximum number of bytes in one read of the slow reader.
@@ -190,22 +190,65 @@ fn where_the_kernel_runs_no_program_for_user_space_the_row_is_as_right() {
     assert_eq!(row["limited_by"], "application", "{row}");
 }
 
-/// The daemon forgets what nobody has asked for in ten seconds.
+/// The daemon forgets what nobody has asked for in ten seconds, and makes a pass of its own ten seconds after the last.
 #[test]
 fn an_interval_that_is_longer_than_the_daemon_waits_shows_what_happened_in_it() {
+    const BURST: u64 = 1_000_000;
     let lab = Lab::new();
     let (reader, _sender) = slow_reader(&lab);
+    // A connection that is at rest before the daemon's own pass and after it.
+    let resting = Traffic::reader(lab.receiver()).comm("top-rests").chunk(CHUNK).until_exit().spawn();
+    let bursts = sender(&lab, &resting).paused().spawn();
+    let read = |bytes| eventually(DEADLINE, "the burst is read", || equal(resting.report().bytes, bytes));
+    assert_eq!(bursts.send(1000), 1000);
+    read(1000);
     let directory = TempDir::new().expect("a directory");
-    let path = directory.path().join("tcpmon.sock");
-    let socket = path.to_str().expect("text");
-    let daemon = Daemon::start(&["--live-socket", socket]);
+    // Each daemon is asked in another way.
+    let sockets = ["scraped", "alone", "from-ten-seconds-on", "all-the-time"].map(|name| {
+        let path = directory.path().join(name);
+        path.to_str().expect("text").to_owned()
+    });
+    let daemons = sockets.each_ref().map(|socket| Daemon::start(&["--live-socket", socket]));
+    let row = |socket: &str, seconds| row_of(&reader, &mut tcpmon(&[]), &["--daemon", socket], seconds);
+    // The connection at rest has no read under way at either end of the interval.
+    let whole_burst = |socket: &str| {
+        let pid = resting.pid().to_string();
+        let rows = rows(&["--daemon", socket, "--sockets", "--pid", &pid, "--interval", "15s"]);
+        let [row] = &rows[..] else { panic!("{rows:?}") };
+        let read = number(row, "read_bytes_per_second") * number(row, "interval_seconds");
+        assert_eq!(read.round(), BURST as f64, "{row}");
+    };
+    let begun = Instant::now();
+    let wait_until = |second| {
+        eventually(DEADLINE, "that second has come", || begun.elapsed() >= Duration::from_secs(second));
+    };
+    // A second client, up to the end of the long interval.
+    let short = |socket: &str, from| {
+        wait_until(from);
+        while begun.elapsed() < Duration::from_secs(14) {
+            row(socket, 1);
+        }
+    };
     thread::scope(|scope| {
-        // After this scrape, the daemon makes no pass of its own before the view asks again.
+        let [scraped, alone, late, always] = &sockets;
         scope.spawn(|| {
-            thread::sleep(Duration::from_secs(5));
-            daemon.scrape();
+            // After this scrape, the daemon makes no pass of its own before the view asks again.
+            wait_until(5);
+            daemons[0].scrape();
         });
-        row_of(&reader, &mut tcpmon(&[]), &["--daemon", socket], 12);
+        scope.spawn(|| row(scraped, 12));
+        for socket in [alone, late, always] {
+            scope.spawn(|| row(socket, 15));
+        }
+        for socket in [late, always] {
+            scope.spawn(|| whole_burst(socket));
+        }
+        // The first client from a time on at which the daemon has made its own pass.
+        scope.spawn(|| short(late, 12));
+        scope.spawn(|| short(always, 0));
+        wait_until(4);
+        assert_eq!(bursts.send(BURST), BURST);
+        read(1000 + BURST);
     });
 }
 

@@ -412,29 +412,62 @@ fn lost_only_what_interrupts(trailer: &Value) -> bool {
 
 #[test]
 fn a_trace_that_ends_while_data_flow_lacks_only_the_open_timeslices() {
+    const CHUNK: u64 = 1000;
     let lab = Lab::new();
-    let reader = Traffic::reader(lab.receiver()).comm("flows-on").chunk(1000).until_exit().spawn();
+    let reader =
+        Traffic::reader(lab.receiver()).comm("flows-on").chunk(CHUNK as usize).log_reads().until_exit().spawn();
     let _sender = sender(&lab, &reader).message(1000).rate(fewer(2_000_000, 100_000)).spawn();
     eventually(DEADLINE, "data flow", || at_least(reader.report().bytes, 100_000));
     for _ in 0..fewer(5, 2) {
         let traced = Trace::run(&["--pid", &reader.pid().to_string(), "--duration", "1s"], DEADLINE);
+        let log = reader.report().log;
         let slices = slices(&traced);
         let trailer = traced.records.last().unwrap();
         assert!(lost_only_what_interrupts(trailer), "{trailer}");
+        let [edges, missed] =
+            ["timeslice_edge", "recursion_tcp_rcv_space_adjust"].map(|what| number(&trailer["lost"], what));
         let [socket] = totals(&traced, "socket")[..] else { panic!("{trailer}") };
-        let (read, recorded) = (socket["read_bytes"].as_u64().unwrap(), sum(&slices, "read_bytes"));
-        assert_eq!(socket["timeslices_read_bytes"].as_u64(), Some(recorded), "{socket}");
+        let (read, recorded) = (number(socket, "read_bytes"), sum(&slices, "read_bytes"));
+        assert_eq!(number(socket, "timeslices_read_bytes"), recorded, "{socket}");
         // One timeslice is open at most, and no longer than the longest. Before it, some may have lost their edges.
-        let longest = slices.iter().map(|slice| slice["read_bytes"].as_u64().unwrap()).max().unwrap();
-        let open = longest * (1 + trailer["lost"]["timeslice_edge"].as_u64().unwrap());
-        assert!(recorded > 0 && read - recorded <= open, "{recorded} of {read} bytes, {longest} in a timeslice");
+        let longest = |key: &str| slices.iter().map(|slice| number(slice, key)).max().unwrap();
+        let open = longest("read_bytes") * (1 + edges);
+        assert!(recorded > 0 && read - recorded <= open, "{recorded} of {read} bytes, at most {open} in what is open");
         // The thread's totals begin with the trace, as its records do.
         let [thread] = totals(&traced, "thread")[..] else { panic!("{trailer}") };
-        let of_thread = |key: &str| thread[key].as_u64().unwrap();
-        let first = slices.iter().map(|slice| slice["deactivated_ns"].as_u64().unwrap()).min();
-        assert!(first >= Some(of_thread("begun_ns")), "{first:?}: {thread}");
-        let ended = of_thread("preempted") + of_thread("blocked") + trailer["lost"]["timeslice_edge"].as_u64().unwrap();
+        let (begun_ns, ended_ns) = (number(thread, "begun_ns"), number(thread, "at_ns"));
+        let first = slices.iter().map(|slice| number(slice, "deactivated_ns")).min();
+        assert!(first >= Some(begun_ns), "{first:?}: {thread}");
+        let ended = number(thread, "preempted") + number(thread, "blocked") + edges;
         assert!(ended >= slices.len() as u64, "{} records: {thread}", slices.len());
+
+        // The thread is looked at after its socket. A read is logged after the programs have seen it: the first that
+        // is logged after a moment may have been seen before it. A missed one is counted with the next.
+        let read_in = |from_ns: u64, to_ns: u64| -> u64 {
+            let calls = log.iter().filter(|call| from_ns < call.at_ns && call.at_ns <= to_ns);
+            calls.map(|call| call.bytes).sum()
+        };
+        let (looked_ns, of_thread, slack) =
+            (number(socket, "at_ns"), number(thread, "read_bytes"), (2 + missed) * CHUNK);
+        let most = read + read_in(looked_ns, ended_ns) + slack;
+        assert!((read..=most).contains(&of_thread), "{of_thread} bytes, {most} at most by the log: {socket} {thread}");
+        // What the timeslice that was open at the beginning had read before that is part of the trace.
+        let (least, most) = (read_in(begun_ns, looked_ns), read_in(begun_ns, ended_ns) + open + slack);
+        assert!(least <= of_thread + slack && of_thread <= most, "{of_thread} bytes, {least} to {most} by the log");
+        // Each timeslice with a record is in the totals with the same times, except one that may end while the thread
+        // is looked at at the beginning. Those without a record, in which nothing arrived or was read, and those that
+        // ended after the look at the socket are no longer than the longest.
+        for key in ["on_cpu_ns", "wait_ns"] {
+            let (total, recorded, open) = (number(thread, key), sum(&slices, key), longest(key));
+            assert!(recorded <= total + open, "{key}: {recorded} of {total} in records, {open} in one at most");
+        }
+        let unrecorded = ended + 1 - slices.len() as u64;
+        let (total, most) =
+            (number(thread, "on_cpu_ns"), sum(&slices, "on_cpu_ns") + unrecorded * longest("on_cpu_ns"));
+        assert!(
+            total <= most,
+            "{total} ns on CPUs, {most} by the records, with {unrecorded} timeslices that have none"
+        );
     }
 }
 

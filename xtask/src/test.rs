@@ -39,8 +39,8 @@ const HANGS: Duration = Duration::from_secs(15 * 60);
 /// neither times of this host's CPUs nor what counts the whole host, such as the group `other`: they run side by side,
 /// and beside the virtual machines, which take both CPUs.
 /// The longest first, so that none is left to run alone.
-const SIDE_BY_SIDE: [&str; 8] =
-    ["formats", "alerts", "service", "output", "prometheus", "privileges", "command", "doctor"];
+const SIDE_BY_SIDE: [&str; 9] =
+    ["formats", "alerts", "service", "output", "endpoint", "prometheus", "privileges", "command", "doctor"];
 
 /// Tests that measure and use all CPUs for many seconds. They come first: the virtual machines that take what CPU is
 /// left come last, and their kernels would report that they stall.

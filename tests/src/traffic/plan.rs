@@ -54,8 +54,8 @@ pub enum Between {
 /// Settings that both kinds of process have.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ProcessPlan {
-    /// Name of the process and its threads, at most 15 bytes; if empty, it stays `traffic`.
-    pub comm: String,
+    /// Name of the process and its threads, at most 15 bytes, or empty; with `None` it stays `traffic`.
+    pub comm: Option<String>,
     /// CPU to which all threads are pinned.
     pub cpu: Option<usize>,
     /// Nice value.
@@ -95,6 +95,8 @@ pub struct ReaderPlan {
     pub close_at_once: bool,
     /// Whether it listens with `TCP_FASTOPEN`.
     pub fast_open: bool,
+    /// Whether it listens with `TCP_DEFER_ACCEPT`.
+    pub defer_accept: bool,
     /// A socket filter drops one in this many data segments, at random.
     pub drop_one_in: Option<u32>,
 }

@@ -34,14 +34,15 @@ impl ReaderBuilder {
             half_closed: false,
             close_at_once: false,
             fast_open: false,
+            defer_accept: false,
             drop_one_in: None,
         };
         Self { end: end.clone(), address, plan }
     }
 
-    /// Name of the process, at most 15 bytes.
+    /// Name of the process, at most 15 bytes; it may be empty.
     pub fn comm(mut self, comm: &str) -> Self {
-        self.plan.process.comm = comm.to_owned();
+        self.plan.process.comm = Some(comm.to_owned());
         self
     }
 
@@ -157,6 +158,12 @@ impl ReaderBuilder {
     /// Accepts data with the SYN; see [`crate::Lab::allow_fast_open`].
     pub fn fast_open(mut self) -> Self {
         self.plan.fast_open = true;
+        self
+    }
+
+    /// Lets a connection complete only when its first data come (`TCP_DEFER_ACCEPT`).
+    pub fn defer_accept(mut self) -> Self {
+        self.plan.defer_accept = true;
         self
     }
 

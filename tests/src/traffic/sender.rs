@@ -38,9 +38,9 @@ impl SenderBuilder {
         Self { end: end.clone(), plan }
     }
 
-    /// Name of the process, at most 15 bytes.
+    /// Name of the process, at most 15 bytes; it may be empty.
     pub fn comm(mut self, comm: &str) -> Self {
-        self.plan.process.comm = comm.to_owned();
+        self.plan.process.comm = Some(comm.to_owned());
         self
     }
 

@@ -1,14 +1,18 @@
 //! Hosts with many network namespaces: counting starts when tcpmon first sees a namespace, and no namespace is taken
 //! for another.
 
-use std::fs;
+use std::ffi::OsStr;
+use std::fs::{self, File};
 use std::net::{Ipv4Addr, UdpSocket};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::{ffi::OsStrExt, fs::MetadataExt};
+use std::path::PathBuf;
 
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use socket2::SockRef;
 use tcpmon_tests::lab::End;
 use tcpmon_tests::traffic::Reader;
 use tcpmon_tests::{Daemon, Page, Traffic, eventually, fewer, report};
+use tempfile::TempDir;
 
 use super::{DEADLINE, IP_EVENTS};
 
@@ -26,6 +30,33 @@ impl Container {
     fn of(end: End) -> Self {
         let _process = Traffic::reader(&end).paused().spawn();
         Self { end, _process }
+    }
+}
+
+/// A namespace that is found by its name alone: no process is in it. It is mounted on an empty file, as `ip netns add`
+/// does it, but not in the host's folder of names, where it would stay if this process were killed.
+struct Named {
+    end: End,
+    file: PathBuf,
+    _folder: TempDir,
+}
+
+impl Named {
+    fn new(name: &[u8]) -> Self {
+        let (end, folder) = (End::alone(), TempDir::new().expect("a folder"));
+        let file = folder.path().join(OsStr::from_bytes(name));
+        File::create(&file).expect("a name of any bytes but `/`");
+        let (none, from) = (None::<&str>, end.path());
+        mount(Some(from.as_str()), &file, none, MsFlags::MS_BIND, none).expect("a namespace can be mounted");
+        Self { end, file, _folder: folder }
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if let Err(error) = umount2(&self.file, MntFlags::MNT_DETACH) {
+            eprintln!("{} cannot be unmounted: {error}", self.file.display());
+        }
     }
 }
 
@@ -111,4 +142,30 @@ fn what_a_namespace_counted_before_tcpmon_makes_no_step_when_it_is_found_late() 
     becomes(&daemon, 30.0);
     receive(&old.end, 7);
     becomes(&daemon, 37.0);
+}
+
+/// The kernel writes some of these characters as octal numbers where it lists what is mounted.
+#[test]
+fn a_namespace_is_found_by_a_name_of_any_characters() {
+    let daemon = Daemon::start(&[]);
+    assert_eq!(shown(&daemon.page()), 0.0);
+    let (mut named, mut expected) = (Vec::new(), 0);
+    for (name, packets) in [
+        (&b"plain"[..], 11),
+        (b"a blank", 13),
+        (b"a\ttab", 17),
+        (b"back\\slash", 19),
+        (b"back\\040slash", 23),
+        (b"a\nline", 29),
+        (b"B\xfcro", 31),
+    ] {
+        let namespace = Named::new(name);
+        receive(&namespace.end, packets);
+        expected += packets;
+        becomes(&daemon, expected as f64);
+        named.push(namespace);
+    }
+    // Each of them is still looked into.
+    named.iter().for_each(|namespace| receive(&namespace.end, 1));
+    becomes(&daemon, (expected + named.len() as u64) as f64);
 }

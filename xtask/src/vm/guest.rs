@@ -34,7 +34,7 @@ const TOOLS: [&str; 21] = [
 const FILES: [&str; 2] = ["dashboards/alerts.yaml", "tests/verifier-instructions.tsv"];
 
 /// Test files that virtual machines run only if they are named, and the reasons.
-pub const NOT_RUN: [(&str, &str); 12] = [
+pub const NOT_RUN: [(&str, &str); 13] = [
     ("alerts", "it tests how Prometheus and Alertmanager process a page, which does not depend on the kernel"),
     ("command", "it tests processes and signals; that children are followed is tested by `verifier`, too"),
     ("endpoint", "it tests HTTP, TLS and passwords, which do not depend on the kernel"),
@@ -45,6 +45,7 @@ pub const NOT_RUN: [(&str, &str); 12] = [
     ("formats", "it tests how DuckDB, pandas, Spark and Perfetto read traces, which does not depend on the kernel"),
     ("groups", "it tests which groups are shown, which does not depend on the kernel"),
     ("harness", "it tests the traffic generator, whose counts every other test compares with those of tcpmon"),
+    ("load", "it tests HTTP with many clients at a time, which does not depend on the kernel"),
     ("output", "it tests where a trace is written and how it ends, which does not depend on the kernel"),
     ("prometheus", "it tests how Prometheus processes a page, which does not depend on the kernel"),
     ("report", "it tests what a report says of a trace; that traces are right is tested by `causes` and `trace`"),

@@ -17,7 +17,8 @@ use crate::session::{Session, reply};
 const SEND_BUFFER_BYTES: usize = 64 << 20;
 
 pub fn run(plan: &BurstPlan) -> io::Result<()> {
-    let process = ProcessPlan { comm: "burst".to_owned(), cpu: Some(plan.cpu), paused: true, ..ProcessPlan::default() };
+    let process =
+        ProcessPlan { comm: Some("burst".to_owned()), cpu: Some(plan.cpu), paused: true, ..ProcessPlan::default() };
     let session = Session::start(&process)?;
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     setsockopt(&socket, sockopt::SndBufForce, &SEND_BUFFER_BYTES)?;

@@ -7,7 +7,7 @@ use tcpmon_tests::traffic::plan::{Answer, ClockPlan, ProcessPlan};
 use crate::session::{Session, reply};
 
 pub fn run(plan: &ClockPlan) -> io::Result<()> {
-    let session = Session::start(&ProcessPlan { comm: "clock".to_owned(), ..ProcessPlan::default() })?;
+    let session = Session::start(&ProcessPlan { comm: Some("clock".to_owned()), ..ProcessPlan::default() })?;
     step(plan.seconds)?;
     reply(&Answer::Ready(0));
     // Any order ends it, and so does the end of the harness.

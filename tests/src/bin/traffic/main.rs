@@ -51,7 +51,7 @@ fn run(role: &str, plan: &str) -> Result<(), Box<dyn Error>> {
 
 fn hog(plan: HogPlan) -> std::io::Result<()> {
     let process =
-        ProcessPlan { comm: "hog".to_owned(), cpu: Some(plan.cpu), nice: plan.nice, ..ProcessPlan::default() };
+        ProcessPlan { comm: Some("hog".to_owned()), cpu: Some(plan.cpu), nice: plan.nice, ..ProcessPlan::default() };
     let session = Session::start(&process)?;
     session.obey(|order| match order {
         Order::Exit | Order::Report => Some(0),

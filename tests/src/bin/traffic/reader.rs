@@ -63,7 +63,7 @@ fn exec(session: &Session, plan: &ReaderPlan) -> Option<u64> {
 #[expect(unsafe_code, reason = "the descriptor comes as a number")]
 pub fn resume(plan: &ExecPlan) -> io::Result<()> {
     // Keeps the name that exec gave the process.
-    let process = ProcessPlan { comm: String::new(), paused: true, ..plan.reader.process.clone() };
+    let process = ProcessPlan { comm: None, paused: true, ..plan.reader.process.clone() };
     let session = Session::start(&process)?;
     obey(session, &plan.reader);
     // SAFETY: the descriptor was left open for this program alone.
@@ -182,6 +182,10 @@ fn listen(plan: &ReaderPlan) -> io::Result<Vec<Socket>> {
         }
         if plan.fast_open {
             set_tcp_option(&socket, libc::TCP_FASTOPEN, 1024)?;
+        }
+        if plan.defer_accept {
+            // For this many seconds, an ACK without data does not complete a handshake (tcp_check_req).
+            set_tcp_option(&socket, libc::TCP_DEFER_ACCEPT, 60)?;
         }
         socket.bind(&SockAddr::from(address))?;
         socket.set_nonblocking(true)?;

@@ -33,8 +33,8 @@ pub struct Session {
 impl Session {
     /// Applies the plan's name, CPU and priority.
     pub fn start(plan: &ProcessPlan) -> io::Result<&'static Self> {
-        if !plan.comm.is_empty() {
-            prctl::set_name(&CString::new(plan.comm.as_str())?)?;
+        if let Some(comm) = &plan.comm {
+            prctl::set_name(&CString::new(comm.as_str())?)?;
         }
         if let Some(cpu) = plan.cpu {
             let mut cpus = CpuSet::new();

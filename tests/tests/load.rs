@@ -1,4 +1,8 @@
-//! Clients that are many, slow or greedy do not lock a scraper out.
+//! Clients of the endpoint that are many, slow or greedy do not lock a scraper out, and cost little.
+
+mod common;
+#[path = "common/curl.rs"]
+mod curl;
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -7,14 +11,11 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use common::DEADLINE;
+use curl::{Answer, Folder, curl, is_a_page, users};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tcpmon_tests::truth::{cpu_time, peak_own_rss_bytes};
 use tcpmon_tests::{Daemon, Namespace, emulated, eventually, report};
-
-use crate::{
-    common::DEADLINE,
-    curl::{Answer, Folder, curl, is_a_page, users},
-};
 
 /// Time limit for a scrape next to all other load: a fifth of Prometheus' default timeout.
 const PROMPT: Duration = Duration::from_secs(2);

@@ -1,4 +1,5 @@
 //! curl as a client, and the files that the endpoint and curl are given.
+#![allow(dead_code, reason = "each test of the endpoint uses a part of it")]
 
 use std::fs;
 use std::path::PathBuf;
