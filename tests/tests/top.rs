@@ -197,7 +197,7 @@ fn an_interval_that_is_longer_than_the_daemon_waits_shows_what_happened_in_it() 
     let lab = Lab::new();
     let (reader, _sender) = slow_reader(&lab);
     // A connection that is at rest before the daemon's own pass and after it.
-    let resting = Traffic::reader(lab.receiver()).comm("top-rests").chunk(CHUNK).until_exit().spawn();
+    let resting = Traffic::reader(lab.receiver()).comm("top-rests").chunk(CHUNK).until_exit().log_reads().spawn();
     let bursts = sender(&lab, &resting).paused().spawn();
     let read = |bytes| eventually(DEADLINE, "the burst is read", || equal(resting.report().bytes, bytes));
     assert_eq!(bursts.send(1000), 1000);
@@ -210,12 +210,10 @@ fn an_interval_that_is_longer_than_the_daemon_waits_shows_what_happened_in_it() 
     });
     let daemons = sockets.each_ref().map(|socket| Daemon::start(&["--live-socket", socket]));
     let row = |socket: &str, seconds| row_of(&reader, &mut tcpmon(&[]), &["--daemon", socket], seconds);
-    // The connection at rest has no read under way at either end of the interval.
     let whole_burst = |socket: &str| {
-        let pid = resting.pid().to_string();
-        let rows = rows(&["--daemon", socket, "--sockets", "--pid", &pid, "--interval", "15s"]);
-        let [row] = &rows[..] else { panic!("{rows:?}") };
-        let read = number(row, "read_bytes_per_second") * number(row, "interval_seconds");
+        let row = row_of(&resting, &mut tcpmon(&[]), &["--daemon", socket], 15);
+        // It has no read under way at either end of the interval.
+        let read = number(&row, "read_bytes_per_second") * number(&row, "interval_seconds");
         assert_eq!(read.round(), BURST as f64, "{row}");
     };
     let begun = Instant::now();

@@ -246,10 +246,13 @@ impl Rows {
         for socket in sockets {
             let before = self.known.get(&socket.index).map(|known| &known.socket);
             let rates = match before.filter(|before| before.cookie == socket.cookie) {
-                // Nothing happened while the connection was at rest, which lasted until the last sample at least.
+                // Nothing happened while the connection was at rest, which lasted until the last sample at least. And if
+                // a pass for another client showed it, it has been at rest since then, limited by its sender.
                 Some(before) => {
-                    let from = before.monotonic_ns.max(self.monotonic_ns);
-                    Rates::between(&before.totals, &socket.totals, seconds(from, socket.monotonic_ns), 1.0)
+                    let (from, to) = (before.monotonic_ns.max(self.monotonic_ns), socket.monotonic_ns.max(now_ns));
+                    let mut totals = socket.totals;
+                    totals.limited_ns[UPSTREAM] += to - socket.monotonic_ns;
+                    Rates::between(&before.totals, &totals, seconds(from, to), 1.0)
                 }
                 // The connection is new. The first sample has no interval, so nothing is said about it.
                 None => Rates::between(&LiveTotals::default(), &socket.totals, self.interval, 1.0),
@@ -321,10 +324,12 @@ impl Rows {
         }
         let room = REMEMBERED.saturating_sub(self.past.len());
         let of_sockets = || self.sockets.iter().filter_map(|row| Some((row.subject.cookie()?, row)));
-        let is_new = |(cookie, row): &(u64, &Row)| row.rates.received > 0.0 && !self.past.contains_key(cookie);
-        let mut new: Vec<_> = of_sockets().filter(is_new).collect();
-        new.sort_by(|(_, a), (_, b)| b.rates.received.total_cmp(&a.rates.received));
-        self.past.extend(new.into_iter().take(room).map(|(cookie, _)| (cookie, VecDeque::new())));
+        if room > 0 {
+            let is_new = |(cookie, row): &(u64, &Row)| row.rates.received > 0.0 && !self.past.contains_key(cookie);
+            let mut new: Vec<_> = of_sockets().filter(is_new).collect();
+            new.sort_by(|(_, a), (_, b)| b.rates.received.total_cmp(&a.rates.received));
+            self.past.extend(new.into_iter().take(room).map(|(cookie, _)| (cookie, VecDeque::new())));
+        }
         let mut alive = HashSet::new();
         for (cookie, row) in of_sockets() {
             let Some(past) = self.past.get_mut(&cookie) else { continue };
@@ -480,6 +485,29 @@ mod tests {
         rows.take(third);
         let other = rows.sockets.iter().find(|row| row.subject == Subject::Socket(77)).expect("it is shown");
         assert_eq!(other.rates.received, 20.0);
+    }
+
+    #[test]
+    fn what_a_pass_for_another_client_has_shown_is_of_the_whole_interval() {
+        let mut rows = Rows::default();
+        rows.take(at(1, sample(1)));
+        // It received in the second after that, which another client's pass has shown, and rested for four.
+        let mut later = at(6, sample(1));
+        later.socket_mut(0).monotonic_ns = 2_000_000_000;
+        later.socket_mut(0).totals.received_bytes += 1_000_000;
+        later.socket_mut(0).totals.limited_ns[3] += 1_000_000_000;
+        rows.take(later.clone());
+        let rates = row(&rows, 0).rates;
+        assert_eq!((rates.seconds, rates.received), (5.0, 200_000.0));
+        assert_eq!(rates.limited, [0.8, 0.0, 0.0, 0.2, 0.0]);
+        // The next interval begins with this sample.
+        (later.pass, later.monotonic_ns) = (7, 7_000_000_000);
+        later.socket_mut(0).monotonic_ns = 7_000_000_000;
+        later.socket_mut(0).totals.received_bytes += 1_000;
+        later.socket_mut(0).totals.limited_ns[0] += 5_000_000_000;
+        rows.take(later);
+        let rates = row(&rows, 0).rates;
+        assert_eq!((rates.seconds, rates.received, rates.limited[0]), (1.0, 1_000.0, 1.0));
     }
 
     #[test]
