@@ -52,6 +52,9 @@ pub struct Args {
     /// Do not build and try packages (`cargo xtask dist --test`), nor run the tests on other kernels (`cargo xtask vm`)
     #[arg(long)]
     no_vm: bool,
+    /// Run only the integration tests, on this kernel, this many times in a row
+    #[arg(long, value_name = "TIMES", conflicts_with = "no_vm")]
+    host: Option<u32>,
 }
 
 /// Installs the tools, runs the checks, then runs every test: on this kernel with the release build, on others with the
@@ -71,7 +74,8 @@ fn steps(args: &Args) -> Result<()> {
         step("packages for packaging and fuzzing", || setup::dist_packages().and_then(|()| setup::fuzz_packages()))?;
         step("today's Prometheus", setup::todays_prometheus)?;
         step("programs that read traces", setup::formats)?;
-        if args.no_vm { Ok(()) } else { step("kernels are fetched", || vm::fetch(&vm::Args::brief())) }
+        let no_machine = args.no_vm || args.host.is_some();
+        if no_machine { Ok(()) } else { step("kernels are fetched", || vm::fetch(&vm::Args::brief())) }
     };
     let build_of_the_tests = || {
         process::run(cargo_test().arg("--no-run"))?;
@@ -82,6 +86,9 @@ fn steps(args: &Args) -> Result<()> {
         || step("build of the tests", build_of_the_tests),
     )?;
     let tests = IntegrationTests::of(tests, &tcpmon)?;
+    if let Some(times) = args.host {
+        return failures((0..times).filter_map(|_| tests.all().err()));
+    }
     let on_other_kernels = || {
         if args.no_vm {
             eprintln!("=== packages and other kernels: skipped");
@@ -209,6 +216,15 @@ impl<'a> IntegrationTests<'a> {
         command.arg(format!("--test-threads={threads}")).current_dir(workspace::root().join("tests"));
         command.env("TCPMON_BIN", self.tcpmon).env("TCPMON_REPORT", &self.report);
         command
+    }
+
+    /// All of them.
+    fn all(&self) -> Result<()> {
+        all(&[
+            &|| step("tests that measure", || self.one_by_one()),
+            &|| step("tests that wait", || self.side_by_side()),
+            &|| self.not_supported(),
+        ])
     }
 
     /// Those that wait: as many at once as there are CPUs. All of them, also after one has failed.
