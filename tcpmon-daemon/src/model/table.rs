@@ -16,7 +16,6 @@ use tcpmon_common::{
 };
 use tracing::warn;
 
-pub use self::sockets::until_now;
 use self::{drops::EndedSockets, readers::Readers};
 use super::{
     cgroups::CgroupOf,
