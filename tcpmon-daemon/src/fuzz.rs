@@ -19,7 +19,7 @@ use crate::{
     config::Config,
     decode::{self, Event},
     host::{self, link::Link, netlink::Answers, qdisc::Qdisc, stuck::SocketAnswer},
-    http::{self, DataSource, Endpoint, TelemetryPath, Unavailable},
+    http::{self, DataSource, Endpoint, TelemetryPath},
     kernel, live,
     metrics::Identity,
     model::{
@@ -27,6 +27,7 @@ use crate::{
         table::{Table, TableLimits},
     },
     report::read::TraceFile,
+    status::Unavailable,
     trigger::TriggerRule,
 };
 

@@ -32,7 +32,6 @@ use crate::{
     clock::monotonic_ns,
     decode::Event,
     host::link::shown_name,
-    http::Unavailable,
     kernel::{Kernel, KernelReadError, Life, Raw, RawReader, Show},
     model::{
         live::{Changes, LiveGroup, LiveSample},
@@ -40,6 +39,7 @@ use crate::{
         table::{Table, TableLimits},
     },
     sandbox::{self, Ordinary, Sandbox, ThreadRole, raise_priority},
+    status::Unavailable,
 };
 
 /// How often the ring is emptied unless a quarter of it fills up earlier: each time costs some 20 us of CPU.
