@@ -23,6 +23,7 @@ pub mod kernel;
 pub mod live;
 pub mod metrics;
 pub mod model;
+pub mod process_stat;
 pub mod report;
 pub mod sandbox;
 pub mod status;
