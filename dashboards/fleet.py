@@ -41,24 +41,19 @@ def of_the_worst_receiver(label: str) -> str:
     return of_the_worst(f"sum by (instance, {label}) (topk by (instance) (1, {WORST_RECEIVERS}{{@}}))")
 
 
+def highest(title: str, description: str, unit: str, expr: str) -> Panel:
+    """The hosts that are highest now."""
+    return Panel(title, description, unit, (Query(expr, "{{instance}}"),), top=TOP)
+
+
 def held_up(cause: str, what: str) -> Panel:
-    return Panel(
-        f"Held up: {cause}",
-        f"The ten hosts with the most connections held up by {what}, on average.",
-        "short",
-        (Query(by_host(HELD_UP, f',cause="{cause}"'), "{{instance}}"),),
-        top=TOP,
-    )
+    description = f"The ten hosts with the most connections held up by {what}, on average."
+    return highest(f"Held up: {cause}", description, "short", by_host(HELD_UP, f',cause="{cause}"'))
 
 
 def lost(place: str, title: str, what: str) -> Panel:
-    return Panel(
-        title,
-        f"The ten hosts that lose most {what}, per second.",
-        "pps",
-        (Query(by_host(LOST, f',place="{place}"'), "{{instance}}"),),
-        top=TOP,
-    )
+    description = f"The ten hosts that lose most {what}, per second."
+    return highest(title, description, "pps", by_host(LOST, f',place="{place}"'))
 
 
 def hosts(title: str, description: str, expr: str, steps: Steps) -> Stat:
@@ -141,38 +136,24 @@ LOSS = Row(
 OTHERS = Row(
     "Throughput, and tcpmon itself",
     (
-        Panel(
-            "Received",
-            "The ten hosts that receive most, bytes per second.",
-            "Bps",
-            (Query(by_host(RECEIVED), "{{instance}}"),),
-            top=TOP,
-        ),
-        Panel(
+        highest("Received", "The ten hosts that receive most, bytes per second.", "Bps", by_host(RECEIVED)),
+        highest(
             "Lost by tcpmon",
             "Events and records per second that tcpmon lost: gaps in everything else. Runbook TcpmonLosingEvents.",
             "cps",
-            (Query(by_host(BLIND), "{{instance}}"),),
-            top=TOP,
+            by_host(BLIND),
         ),
-        Panel(
+        highest(
             "Time of a scrape",
             "The ten hosts on which reading the kernel's state for one page takes longest.",
             "s",
-            (Query("max by (instance) (tcpmon_scrape_duration_seconds{@})", "{{instance}}"),),
-            top=TOP,
+            "max by (instance) (tcpmon_scrape_duration_seconds{@})",
         ),
-        Panel(
+        highest(
             "CPU of tcpmon",
             "CPU of the daemon, as part of one core, without its eBPF programs.",
             "percentunit",
-            (
-                Query(
-                    "sum by (instance) (rate(process_cpu_seconds_total{@}[@]) and on (instance, job) tcpmon_build_info{@})",
-                    "{{instance}}",
-                ),
-            ),
-            top=TOP,
+            "sum by (instance) (rate(process_cpu_seconds_total{@}[@]) and on (instance, job) tcpmon_build_info{@})",
         ),
     ),
 )

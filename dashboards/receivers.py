@@ -49,6 +49,11 @@ def of_the_worst(expr: str) -> str:
     return f"({expr}) and on ({GROUP}) {WORST}"
 
 
+def groups(title: str, description: str, unit: str, expr: str, more: str = "") -> Panel:
+    """The groups that are highest now; `more` of a legend, if a group has several series."""
+    return Panel(title, description, unit, (Query(expr, LEGEND + more),), top=TOP)
+
+
 # How a verdict is shown, and what to look at.
 VERDICTS = (
     ("stuck", "red", "Does the process hang? cat /proc/PID/stack, strace. Runbook TcpmonReaderStalled"),
@@ -165,34 +170,28 @@ OVER_TIME = Row(
             "short",
             (Query(rate(LIMITED, "cause", NOT_UPSTREAM), "{{cause}}"),),
         ),
-        Panel(
+        groups(
             "Held up most",
             "The groups with the most connections held up now, and by what.",
             "short",
-            (Query(rate(LIMITED, f"{GROUP}, cause", NOT_UPSTREAM), f"{LEGEND}: {{{{cause}}}}"),),
-            top=TOP,
+            rate(LIMITED, f"{GROUP}, cause", NOT_UPSTREAM),
+            ": {{cause}}",
         ),
-        Panel(
+        groups(
             "Mean wait of a byte, by reason",
             "How long a byte waits in the queue: for the reader to get a CPU (scheduler), or for anything else "
             "(application). Little's law: mean queue over throughput. An hour means an hour or more. A reader that is "
             "stuck has no value here: see the table.",
             "s",
-            (
-                Query(
-                    f"clamp_max({rate('tcpmon_receive_wait_byte_seconds_total', f'{GROUP}, reason')} / ignoring (reason) "
-                    f"group_left () ({rate('tcpmon_receive_read_bytes_total')} > 0), {MOST_WAIT})",
-                    f"{LEGEND}: {{{{reason}}}}",
-                ),
-            ),
-            top=TOP,
+            f"clamp_max({rate('tcpmon_receive_wait_byte_seconds_total', f'{GROUP}, reason')} / ignoring (reason) "
+            f"group_left () ({rate('tcpmon_receive_read_bytes_total')} > 0), {MOST_WAIT})",
+            ": {{reason}}",
         ),
-        Panel(
+        groups(
             "Mean queue",
             "Bytes that waited to be read, on average over time, exactly (rate of the time integral).",
             "bytes",
-            (Query(rate("tcpmon_receive_queue_byte_seconds_total"), LEGEND),),
-            top=TOP,
+            rate("tcpmon_receive_queue_byte_seconds_total"),
         ),
     ),
 )
@@ -200,29 +199,26 @@ OVER_TIME = Row(
 THROUGHPUT = Row(
     "Throughput",
     (
-        Panel(
+        groups(
             "Received",
             "New in-order data that TCP accepted, bytes per second.",
             "Bps",
-            (Query(rate("tcpmon_receive_bytes_total"), LEGEND),),
-            top=TOP,
+            rate("tcpmon_receive_bytes_total"),
         ),
-        Panel(
+        groups(
             "Read",
             "Data that the application drained, bytes per second. Below what is received, the queue grows.",
             "Bps",
-            (Query(rate("tcpmon_receive_read_bytes_total"), LEGEND),),
-            top=TOP,
+            rate("tcpmon_receive_read_bytes_total"),
         ),
-        Panel(
+        groups(
             "Segment size",
             "Bytes per data segment, as GRO merged them. Near one packet at high speed: GRO is off or does not help, "
             "and each packet costs CPU.",
             "bytes",
-            (Query(f"{rate('tcpmon_receive_bytes_total')} / ({rate('tcpmon_receive_segments_total')} > 0)", LEGEND),),
-            top=TOP,
+            f"{rate('tcpmon_receive_bytes_total')} / ({rate('tcpmon_receive_segments_total')} > 0)",
         ),
-        Panel("Sockets", "TCP sockets of the group.", "short", (Query(gauge("tcpmon_sockets"), LEGEND),), top=TOP),
+        groups("Sockets", "TCP sockets of the group.", "short", gauge("tcpmon_sockets")),
     ),
 )
 
@@ -244,56 +240,46 @@ BUFFER = Row(
             (Query(top_quantile(0.5, "tcpmon_receive_buffer_fill_ratio", GROUP, TOP), LEGEND),),
             steps=Steps(0.8, 0.95),
         ),
-        Panel(
+        groups(
             "Buffer used",
             "Memory charged to the receive buffers (sk_rmem_alloc), of all sockets of the group. At the limit: runbook "
             "TcpmonLimitedByApplication.",
             "bytes",
-            (Query(gauge("tcpmon_receive_buffer_used_bytes"), LEGEND),),
-            top=TOP,
+            gauge("tcpmon_receive_buffer_used_bytes"),
         ),
-        Panel(
+        groups(
             "Buffer limit",
             "What the receive buffers may take (sk_rcvbuf), of all sockets of the group.",
             "bytes",
-            (Query(gauge("tcpmon_receive_buffer_limit_bytes"), LEGEND),),
-            top=TOP,
+            gauge("tcpmon_receive_buffer_limit_bytes"),
         ),
-        Panel(
+        groups(
             "Advertised window per socket",
             "What a sender may have under way. Throughput of one connection cannot exceed it per round trip: 1 MB at "
             "100 ms is 10 MB/s.",
             "bytes",
-            (Query(f"{gauge('tcpmon_receive_window_bytes')} / ({gauge('tcpmon_sockets')} > 0)", LEGEND),),
-            top=TOP,
+            f"{gauge('tcpmon_receive_window_bytes')} / ({gauge('tcpmon_sockets')} > 0)",
         ),
-        Panel(
+        groups(
             "Buffer growths",
             "Times per second that autotuning raised a receive buffer. None at a small limit with steady traffic: the "
             "buffer was fixed by SO_RCVBUF, or cannot grow. Runbook TcpmonReceiveBufferStuckSmall.",
             "cps",
-            (Query(rate("tcpmon_receive_buffer_growths_total"), LEGEND),),
-            top=TOP,
+            rate("tcpmon_receive_buffer_growths_total"),
         ),
-        Panel(
+        groups(
             "Out of order",
             "Data behind a gap: loss or reordering on the path.",
             "bytes",
-            (Query(gauge("tcpmon_receive_out_of_order_bytes"), LEGEND),),
-            top=TOP,
+            gauge("tcpmon_receive_out_of_order_bytes"),
         ),
-        Panel(
+        groups(
             "Data lost in drops, by reason",
             "Received segments per second that the kernel dropped with what was new in them, by its own reason. "
             "proto_mem: buffers or TCP's memory are full. Runbook TcpmonReceiveDrops.",
             "pps",
-            (
-                Query(
-                    f'sum by ({GROUP}, reason) (rate(tcpmon_receive_drops_total{{@,effect="lost"}}[@]))',
-                    f"{LEGEND} {{{{reason}}}}",
-                ),
-            ),
-            top=TOP,
+            f'sum by ({GROUP}, reason) (rate(tcpmon_receive_drops_total{{@,effect="lost"}}[@]))',
+            " {{reason}}",
         ),
     ),
 )
@@ -301,20 +287,18 @@ BUFFER = Row(
 TIMESLICES = Row(
     "Time slices of the readers",
     (
-        Panel(
+        groups(
             "Time on the CPU",
             "CPU that the readers of the group have, cores. At 1 for a reader with one thread, it is the limit itself.",
             "short",
-            (Query(rate("tcpmon_reader_cpu_seconds_total"), LEGEND),),
-            top=TOP,
+            rate("tcpmon_reader_cpu_seconds_total"),
         ),
-        Panel(
+        groups(
             "Waiting for a CPU",
             "Readers of the group that were runnable but not running, on average. Beside the time on the CPU: as much or "
             "more, and the reader is starved. Runbook TcpmonReaderStarved.",
             "short",
-            (Query(rate("tcpmon_reader_run_queue_seconds_total"), LEGEND),),
-            top=TOP,
+            rate("tcpmon_reader_run_queue_seconds_total"),
         ),
         Panel(
             "Run-queue wait, p99",
@@ -322,13 +306,13 @@ TIMESLICES = Row(
             "s",
             (Query(top_quantile(0.99, "tcpmon_reader_run_queue_wait_seconds", GROUP, TOP), LEGEND),),
         ),
-        Panel(
+        groups(
             "Ends of time slices",
             "How readers leave the CPU, per second. blocked: they went to sleep, as a reader that keeps up does. "
             "preempted: others wanted the CPU.",
             "cps",
-            (Query(rate("tcpmon_timeslices_total", f"{GROUP}, end"), f"{LEGEND} {{{{end}}}}"),),
-            top=TOP,
+            rate("tcpmon_timeslices_total", f"{GROUP}, end"),
+            " {{end}}",
         ),
         Panel(
             "Fill at activation and deactivation",
@@ -348,20 +332,19 @@ TIMESLICES = Row(
             "s",
             (Query(top_quantile(0.99, "tcpmon_timeslice_seconds", GROUP, TOP), LEGEND),),
         ),
-        Panel(
+        groups(
             "Arrived on and off the CPU",
             "Bytes per second that arrived while the reader was on its CPU and while it was not. Mostly off: it sleeps or "
             "waits between reads, and the buffer must hold what comes meanwhile.",
             "Bps",
-            (Query(rate("tcpmon_timeslice_arrived_bytes_total", f"{GROUP}, context"), f"{LEGEND} {{{{context}}}}"),),
-            top=TOP,
+            rate("tcpmon_timeslice_arrived_bytes_total", f"{GROUP}, context"),
+            " {{context}}",
         ),
-        Panel(
+        groups(
             "Drained in time slices",
             "Bytes per second that readers drained during their time slices.",
             "Bps",
-            (Query(rate("tcpmon_timeslice_read_bytes_total"), LEGEND),),
-            top=TOP,
+            rate("tcpmon_timeslice_read_bytes_total"),
         ),
     ),
 )

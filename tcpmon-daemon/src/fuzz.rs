@@ -19,14 +19,16 @@ use crate::{
     config::Config,
     decode::{self, Event},
     host::{self, link::Link, netlink::Answers, qdisc::Qdisc, stuck::SocketAnswer},
-    http::{self, DataSource, Endpoint, TelemetryPath, Unavailable},
+    http::{self, DataSource, Endpoint, TelemetryPath},
     kernel, live,
     metrics::Identity,
     model::{
         snapshot::Observed,
         table::{Table, TableLimits},
     },
+    process_stat::ProcessStat,
     report::read::TraceFile,
+    status::Unavailable,
     trigger::TriggerRule,
 };
 
@@ -177,7 +179,7 @@ fn netlink(bytes: &[u8]) {
 fn proc(bytes: &[u8]) {
     let Some((which, rest)) = bytes.split_first() else { return };
     let Ok(text) = str::from_utf8(rest) else { return };
-    match which % 8 {
+    match which % 9 {
         0 => drop(kernel::parse_fdinfo(text)),
         1 => drop(host::netstat::parse(text)),
         2 => drop(host::psi::parse(text)),
@@ -189,7 +191,8 @@ fn proc(bytes: &[u8]) {
             drop(host::tcp_memory::parse(sockstat, tcp_mem, protocols, 4096));
         }
         6 => drop(host::zones::parse(text, 4096)),
-        _ => drop(host::cgroup::mount_point(text)),
+        7 => drop(host::cgroup::mount_point(text)),
+        _ => drop(ProcessStat::parse(text).map(|stat| (stat.is_zombie(), stat.parent(), stat.start_ticks()))),
     }
 }
 

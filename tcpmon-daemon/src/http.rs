@@ -48,6 +48,7 @@ pub use self::{
 use crate::{
     metrics::{Coding, Format, Identity},
     model::snapshot::Observed,
+    status::Unavailable,
 };
 
 /// Where the endpoint gets its data.
@@ -64,11 +65,6 @@ pub trait DataSource: Send + Sync + 'static {
     /// If no sample can be taken.
     fn sample(&self) -> impl Future<Output = Result<Observed, Unavailable>> + Send;
 }
-
-/// No data is available: why, and what to do.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Unavailable(pub String);
 
 /// Path of the metrics page: starts with a slash and is not the path of another page.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -32,7 +32,6 @@ use crate::{
     clock::monotonic_ns,
     decode::Event,
     host::link::shown_name,
-    http::Unavailable,
     kernel::{Kernel, KernelReadError, Life, Raw, RawReader, Show},
     model::{
         live::{Changes, LiveGroup, LiveSample},
@@ -40,6 +39,7 @@ use crate::{
         table::{Table, TableLimits},
     },
     sandbox::{self, Ordinary, Sandbox, ThreadRole, raise_priority},
+    status::Unavailable,
 };
 
 /// How often the ring is emptied unless a quarter of it fills up earlier: each time costs some 20 us of CPU.
@@ -494,7 +494,7 @@ impl Collector {
             memory_limit_exceeded: self.memory_limit_exceeded(raw),
             ignored: IGNORED_WHY.into_iter().zip(raw.ignored.iter().copied()).collect(),
             probes: self.kernel.probes().to_vec(),
-            losses: raw.losses().chain(self.losses()).collect(),
+            losses: raw.losses().chain(self.table.losses()).collect(),
             programs: raw
                 .programs
                 .iter()
@@ -517,17 +517,6 @@ impl Collector {
             new_at_zero: 0,
             took,
         }
-    }
-
-    /// Losses that the table has counted.
-    fn losses(&self) -> [(String, u64); 3] {
-        let impossible = self.table.impossible();
-        [
-            ("socket_end", self.table.unseen_ends()),
-            ("impossible_socket", impossible.sockets),
-            ("impossible_reader", impossible.readers),
-        ]
-        .map(|(what, count)| (what.to_owned(), count))
     }
 
     /// Empty if the probe is not attached: a zero would mean that there were no such requests.

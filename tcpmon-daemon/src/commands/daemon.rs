@@ -31,8 +31,9 @@ use crate::{
     kernel::{Kernel, Options},
     live,
     metrics::Identity,
-    model::{cgroups::Process, snapshot::Verdict, table::TableLimits},
+    model::{cgroups::Process, table::TableLimits},
     sandbox::{self, Sandbox, ThreadRole},
+    status::Verdict,
 };
 
 /// Runs until SIGTERM, SIGINT or SIGQUIT. On SIGHUP, it reads its configuration again.
@@ -101,7 +102,7 @@ async fn serve(settings: DaemonSettings, mut reloader: Reloader, flight: Option<
         pin: settings.pin,
         cgroup_of: settings.cgroup_label.then(|| {
             let mut paths = CgroupPaths::of_this_host();
-            Box::new(move |process: &Process| paths.paths(process)) as _
+            Box::new(move |process: &Process| paths.paths(process.tgid, process.cgroup)) as _
         }),
     };
     let collector = collector::start(kernel, limits, &sandbox, ended).context("cannot start the collector thread")?;

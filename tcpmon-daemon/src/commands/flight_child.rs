@@ -19,7 +19,7 @@ use tokio::{io::AsyncReadExt as _, net::unix::pipe, time::sleep};
 use tracing::{info, warn};
 
 use super::child::die_with_parent;
-use crate::{config::FlightSettings, model::snapshot::FlightStatus};
+use crate::{config::FlightSettings, status::FlightStatus};
 
 /// Name of the files, without their numbers.
 const NAME: &str = if cfg!(feature = "formats") { "flight.parquet" } else { "flight.jsonl" };

@@ -13,7 +13,7 @@ use tracing::{info, warn};
 use super::worker::{self, NoReply, WorkerHandle, WorkerInbox};
 use crate::{
     host::{KernelLog, Sources},
-    model::host::{Host, SourceStatus},
+    host_state::{Host, SourceStatus},
     sandbox::{Sandbox, ThreadRole},
 };
 

@@ -2,12 +2,13 @@
 
 use super::{collector::CollectorHandle, flight_child::FlightWatch, host_thread::HostHandle};
 use crate::{
-    http::{DataSource, Unavailable},
+    http::DataSource,
     live::LiveSource,
     model::{
         live::{LiveHost, LiveSample},
-        snapshot::{Observed, SandboxStatus},
+        snapshot::Observed,
     },
+    status::{SandboxStatus, Unavailable},
 };
 
 /// See the module documentation.

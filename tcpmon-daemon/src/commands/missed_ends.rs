@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::host::read_text;
+use crate::{host::read_text, process_stat::ProcessStat};
 
 /// Inode of the initial PID namespace (`include/linux/proc_ns.h`).
 const INITIAL_PID_NAMESPACE: u64 = 0xefff_fffc;
@@ -31,10 +31,8 @@ pub fn sees_all_processes() -> bool {
 /// Whether `/proc` shows this process as more than a zombie that its parent has not waited for yet.
 pub fn process_exists(pid: u32) -> bool {
     let Ok(stat) = read_text(format!("/proc/{pid}/stat")) else { return false };
-    // A name may contain any character. A process whose first thread has ended also counts as a zombie while its other
-    // threads run.
-    let is_zombie = stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z'));
-    !is_zombie || fs::read_dir(format!("/proc/{pid}/task")).is_ok_and(|tasks| tasks.count() > 1)
+    !ProcessStat::parse(&stat).is_some_and(ProcessStat::is_zombie)
+        || fs::read_dir(format!("/proc/{pid}/task")).is_ok_and(|tasks| tasks.count() > 1)
 }
 
 /// Slots whose processes are gone although no program saw their threads end.

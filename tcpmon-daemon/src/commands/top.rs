@@ -89,7 +89,7 @@ impl Samples {
             max_groups: MAX_GROUPS,
             group_ttl: GROUP_TTL,
             pin: Vec::new(),
-            cgroup_of: Some(Box::new(move |process: &Process| paths.paths(process))),
+            cgroup_of: Some(Box::new(move |process: &Process| paths.paths(process.tgid, process.cgroup))),
         };
         let sandbox = Sandbox::new(true, Vec::new());
         // If one of them ends, the next sample reports it.

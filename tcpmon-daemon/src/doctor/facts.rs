@@ -5,11 +5,9 @@ use std::{collections::BTreeMap, time::Duration};
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
 
 use crate::{
+    host_state::{Channels, Coalescing, Ring},
     kernel::Prerequisites,
-    model::{
-        host::{Channels, Coalescing, Ring},
-        snapshot::ProbeStatus,
-    },
+    status::ProbeStatus,
 };
 
 /// Something that was looked for.

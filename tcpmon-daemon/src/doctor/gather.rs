@@ -9,7 +9,7 @@ use super::facts::{Fact, Facts, HostFacts, Refusal, RunFacts, SoftnetSums};
 use crate::{
     host::{self, is_host_pid_namespace},
     kernel::{self, Kernel, Options},
-    model::snapshot::ProbeStatus,
+    status::ProbeStatus,
 };
 
 /// Reads all facts: about the named devices, or if none is named, about all devices that are on a bus and up.
@@ -136,7 +136,7 @@ fn softnet() -> Fact<SoftnetSums> {
         Ok(parsed) if !parsed.skipped.is_empty() => return Fact::Unknown(parsed.skipped.to_string()),
         parsed => parsed,
     };
-    let sums = |parsed: host::Parsed<Vec<crate::model::host::Softnet>>| {
+    let sums = |parsed: host::Parsed<Vec<crate::host_state::Softnet>>| {
         parsed.value.iter().fold(SoftnetSums::default(), |sums, cpu| SoftnetSums {
             processed: sums.processed + cpu.processed,
             dropped: sums.dropped + cpu.dropped,

@@ -4,7 +4,7 @@ use super::{Advice, Answer, Check, Rule, find};
 use crate::{
     doctor::facts::{Facts, Goal, RunFacts},
     kernel::{CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE, CAP_SYSLOG},
-    model::snapshot::Verdict,
+    status::Verdict,
 };
 
 const OPERATING: &str = "docs/operating.md, capabilities";

@@ -9,7 +9,7 @@ use super::{
     facts::{DeviceFacts, Facts, Goal},
     rate,
 };
-use crate::model::snapshot::Verdict;
+use crate::status::Verdict;
 
 /// Version of the JSON.
 pub const FORMAT_VERSION: u32 = 1;

@@ -11,11 +11,9 @@ use std::{
 
 use super::{facts::*, *};
 use crate::{
+    host_state::{Channels, Coalescing, Ring},
     kernel::Prerequisites,
-    model::{
-        host::{Channels, Coalescing, Ring},
-        snapshot::{ProbeStatus, Verdict},
-    },
+    status::{ProbeStatus, Verdict},
 };
 
 const GIB: u64 = 1 << 30;

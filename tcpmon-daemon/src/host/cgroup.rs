@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::file::{FileError, number, read, unescaped, unreadable};
-use crate::model::host::CgroupSockets;
+use crate::host_state::CgroupSockets;
 
 const MOUNTINFO: &str = "/proc/self/mountinfo";
 const ABSENT_REMEDY: &str = "mount all of cgroup v2";

@@ -9,7 +9,6 @@ use std::{
 };
 
 use super::{cgroup::root, file::read_text};
-use crate::model::cgroups::Process;
 
 /// Maximum number of control groups in one walk. Groups that a walk has not reached are looked up by process.
 const MAX_FOUND: usize = 20_000;
@@ -41,13 +40,13 @@ impl CgroupPaths {
         Self { root: root().ok(), has_v1, found: HashMap::new(), next_walk: Instant::now() }
     }
 
-    /// The paths of the control groups of the process, one per hierarchy. First comes cgroup v2, with the group that
-    /// the process was in when the programs saw it. If no group with that id is found (as in a container that sees only
-    /// its own), and in cgroup v1, it is the group that the process is in now: none if it has ended.
-    pub fn paths(&mut self, process: &Process) -> Vec<String> {
-        let mut paths = Vec::from_iter(self.by_id(process.cgroup));
+    /// The paths of the control groups of a process, one per hierarchy. First comes cgroup v2, with the group `cgroup`,
+    /// which the process was in when the programs saw it. If no group with that id is found (as in a container that
+    /// sees only its own), and in cgroup v1, it is the group that the process is in now: none if it has ended.
+    pub fn paths(&mut self, tgid: u32, cgroup: u64) -> Vec<String> {
+        let mut paths = Vec::from_iter(self.by_id(cgroup));
         if (paths.is_empty() || self.has_v1)
-            && let Ok(text) = read_text(format!("/proc/{}/cgroup", process.tgid))
+            && let Ok(text) = read_text(format!("/proc/{tgid}/cgroup"))
         {
             if paths.is_empty() {
                 paths.extend(v2(&text).map(str::to_owned));

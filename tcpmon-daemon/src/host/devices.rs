@@ -18,7 +18,7 @@ use std::io;
 use super::link::{self, Link, LinkStats, ListError};
 use super::monotonic::{CounterWidth, MonotonicTotals};
 use super::netlink;
-use crate::model::host::{Device, Ring};
+use crate::host_state::{Device, Ring};
 use drivers::{OverrunCounter, Statistic, VETH};
 pub(crate) use ethtool::{Buffer, Ethtool};
 use veths::Veths;

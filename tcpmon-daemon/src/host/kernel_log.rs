@@ -10,7 +10,7 @@ use std::{
 
 use self::message::{MessageKind, classify, parse_record};
 use super::file::{FileError, unreadable};
-use crate::model::host::PageAllocationFailures;
+use crate::host_state::PageAllocationFailures;
 
 pub mod message;
 

@@ -32,7 +32,7 @@ pub(crate) use self::devices::{Buffer, Ethtool};
 pub(crate) use self::file::{Parsed, read_text};
 use self::{devices::Devices, network::NamespaceReader, softnet::SoftnetCounters};
 pub use self::{file::FileError, kernel_log::KernelLog, namespaces::is_host_pid_namespace};
-use crate::model::host::{Host, PageAllocationFailures, SourceStatus};
+use crate::host_state::{Host, PageAllocationFailures, SourceStatus};
 
 /// Orders of page allocations that are shown even if none failed: all that a kernel has by default.
 const MAX_ORDERS: u32 = 11;

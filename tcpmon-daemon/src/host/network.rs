@@ -17,7 +17,7 @@ use super::{
     netstat::{self, InitialValues, NamespaceSums},
     stuck::StuckCounts,
 };
-use crate::{clock::monotonic_ns, model::host::Stuck};
+use crate::{clock::monotonic_ns, host_state::Stuck};
 
 /// Time for the other namespaces in one sample. A host with many containers is covered over several samples, and the
 /// namespaces that are not read keep their last values: a walk over the connection table takes a millisecond or more on

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::file::{FileError, Parsed, Skipped, malformed, number, read};
-use crate::model::host::PressureStalls;
+use crate::host_state::PressureStalls;
 
 const MEMORY: &str = "/proc/pressure/memory";
 

@@ -6,7 +6,7 @@ use super::{
     file::{FileError, Parsed, Skipped, malformed, read},
     monotonic::{CounterWidth, MonotonicTotals},
 };
-use crate::model::host::Softnet;
+use crate::host_state::Softnet;
 
 const STAT: &str = "/proc/net/softnet_stat";
 

@@ -10,7 +10,7 @@ use tcpmon_common::tcp_state;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::netlink::{self, Object};
-use crate::model::host::Stuck;
+use crate::host_state::Stuck;
 
 /// The type of requests and answers (`linux/sock_diag.h`).
 const SOCK_DIAG_BY_FAMILY: u16 = 20;

@@ -1,7 +1,7 @@
 //! `/proc/net/sockstat`, `/proc/net/protocols` and `tcp_mem`: memory of all TCP sockets of the host, and its limits.
 
 use super::file::{FileError, Parsed, Skipped, malformed, number, read};
-use crate::model::host::TcpMemory;
+use crate::host_state::TcpMemory;
 
 /// Orphans and memory are those of the whole host, whichever network namespace reads the file.
 const SOCKSTAT: &str = "/proc/net/sockstat";

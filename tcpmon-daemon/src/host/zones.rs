@@ -1,7 +1,7 @@
 //! `/proc/zoneinfo` and `/proc/buddyinfo`: free memory of each zone, its watermarks, and how fragmented it is.
 
 use super::file::{FileError, Parsed, Skipped, malformed, number, read};
-use crate::model::host::Zone;
+use crate::host_state::Zone;
 
 const ZONEINFO: &str = "/proc/zoneinfo";
 const BUDDYINFO: &str = "/proc/buddyinfo";

@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use super::{
-    DataSource, Unavailable, WebConfig,
+    DataSource, WebConfig,
     connections::Client,
     page::{GzipPageWriter, PageWriter, StoredPage, StoredPages},
     status,
@@ -25,6 +25,7 @@ use crate::{
     clock::monotonic_ns,
     metrics::{self, Coding, Format, Identity},
     model::{new_series::NewSeries, snapshot::Observed},
+    status::Unavailable,
     threads,
 };
 

@@ -9,11 +9,10 @@ use serde::Serialize;
 
 use super::WebConfig;
 use crate::{
+    host_state::SourceStatus,
     metrics::Identity,
-    model::{
-        host,
-        snapshot::{FlightStatus, MapUse, Observed, ProbeStatus, SandboxStatus},
-    },
+    model::snapshot::{MapUse, Observed},
+    status::{FlightStatus, ProbeStatus, SandboxStatus},
 };
 
 #[derive(Serialize)]
@@ -23,7 +22,7 @@ struct Status<'a> {
     kernel: &'a str,
     uptime_seconds: f64,
     probes: &'a [ProbeStatus],
-    sources: &'a [host::SourceStatus],
+    sources: &'a [SourceStatus],
     /// `null` if no web config file was given.
     web_config: Option<WebConfigStatus>,
     sandbox: &'a SandboxStatus,

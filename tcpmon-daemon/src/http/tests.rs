@@ -24,9 +24,10 @@ use super::{
     serve::{ConnectionLimits, serve_with_limits},
     *,
 };
-use crate::model::{
-    host::{self, Host},
-    snapshot::{Group, GroupCounters, GroupGauges, GroupKey, ProgramRuns, Snapshot, Verdict},
+use crate::{
+    host_state::{Host, SourceStatus},
+    model::snapshot::{Group, GroupCounters, GroupGauges, GroupKey, ProgramRuns, Snapshot},
+    status::{ProbeStatus, Verdict},
 };
 
 /// Longer than anything here takes, even on an emulated CPU.
@@ -64,11 +65,8 @@ impl DataSource for Arc<FakeSource> {
         if self.fails {
             return Err(Unavailable("the kernel returned an error: restart tcpmon".into()));
         }
-        let probe = |name: &str, verdict, reason: &str| crate::model::snapshot::ProbeStatus {
-            name: name.into(),
-            verdict,
-            reason: reason.into(),
-        };
+        let probe =
+            |name: &str, verdict, reason: &str| ProbeStatus { name: name.into(), verdict, reason: reason.into() };
         let group = Group {
             key: GroupKey::other(false).into(),
             born: self.since,
@@ -92,12 +90,7 @@ impl DataSource for Arc<FakeSource> {
         };
         let missing = || "/proc/pressure/memory is not there: no memory stalls".into();
         let host = Host {
-            sources: vec![host::SourceStatus {
-                name: "pressure",
-                available: false,
-                switched_off: false,
-                reason: missing(),
-            }],
+            sources: vec![SourceStatus { name: "pressure", available: false, switched_off: false, reason: missing() }],
             ..Host::default()
         };
         Ok(Observed { snapshot: Arc::new(snapshot), host: Arc::new(host), ..Observed::default() })

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     host::cgroup,
-    model::snapshot::{ProbeStatus, Verdict},
+    status::{ProbeStatus, Verdict},
 };
 
 /// A probe whose programs are loaded, or that cannot run here.

@@ -41,7 +41,7 @@ use super::{
 use crate::{
     clock::monotonic_ns,
     host::tcp_memory,
-    model::snapshot::{ProbeStatus, Verdict},
+    status::{ProbeStatus, Verdict},
 };
 
 /// The remedy for a kernel that differs from what the programs are built for.

@@ -12,15 +12,16 @@ use tcpmon_common::{
 };
 
 use super::{Identity, page::Page, usage::Usage};
-use crate::model::{
-    cgroup_label::Cgroup,
-    host::{
+use crate::{
+    host_state::{
         CgroupSockets, Device, Host, PageAllocationFailures, PressureStalls, Ring, Softnet, SourceStatus, Stuck,
         TcpMemory, Zone,
     },
-    snapshot::{
-        Group, GroupCounters, GroupGauges, GroupKey, MapUse, NapiPolls, ProbeStatus, ProgramRuns, Snapshot, Verdict,
+    model::{
+        cgroup_label::Cgroup,
+        snapshot::{Group, GroupCounters, GroupGauges, GroupKey, MapUse, NapiPolls, ProgramRuns, Snapshot},
     },
+    status::{ProbeStatus, Verdict},
 };
 
 pub(super) fn page() -> Page {

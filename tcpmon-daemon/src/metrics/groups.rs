@@ -7,11 +7,13 @@ use tcpmon_common::{
 };
 
 use super::{
-    drops::effect,
     family::{Family, Scope, per_group, per_group_and_label, per_group_and_labels, per_receiver},
     units::seconds,
 };
-use crate::model::snapshot::{Distribution, Group};
+use crate::{
+    drop_effect::effect,
+    model::snapshot::{Distribution, Group},
+};
 
 /// What sockets receive, and what waits in their queues.
 pub(super) const FAMILIES: &[Family] = &[

@@ -6,10 +6,9 @@ use super::{
     family::{Family, Sample, Scope},
     page::Page,
 };
-use crate::model::{
-    cgroup_label::Cgroup,
-    host::{Device, Ring, Softnet, Zone},
-    snapshot::NapiPolls,
+use crate::{
+    host_state::{Device, Ring, Softnet, Zone},
+    model::{cgroup_label::Cgroup, snapshot::NapiPolls},
 };
 
 /// How packets arrive.

@@ -1,7 +1,6 @@
 //! All metrics, each defined once. Values are taken from what was [`Observed`] at scrape time; nothing is kept between
 //! scrapes.
 
-mod drops;
 mod family;
 mod format;
 mod groups;
@@ -29,7 +28,6 @@ use std::{
 };
 
 pub use self::{
-    drops::effect as drop_effect,
     family::{Family, FamilyType, Scope},
     format::{Coding, Format},
     identity::Identity,

@@ -3,9 +3,10 @@
 use std::{ops::Range, sync::Arc};
 
 use super::{Family, family::Sample, identity::Identity, usage::Usage};
-use crate::model::{
-    host::Host,
-    snapshot::{Group, Observed, Snapshot, Verdict},
+use crate::{
+    host_state::Host,
+    model::snapshot::{Group, Observed, Snapshot},
+    status::Verdict,
 };
 
 /// All input for one metrics page.

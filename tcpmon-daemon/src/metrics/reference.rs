@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::{FamilyType, Scope, drops::HARMLESS, families};
+use super::{FamilyType, Scope, families};
+use crate::drop_effect::HARMLESS;
 
 const INTRODUCTION: &str = include_str!("reference/introduction.md");
 

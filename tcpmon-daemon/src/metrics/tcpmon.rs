@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::family::{Family, Sample, Scope, Value};
-use crate::model::snapshot::Verdict;
+use crate::status::Verdict;
 
 pub(super) const FAMILIES: &[Family] = &[
     Scope::Tcpmon.info(

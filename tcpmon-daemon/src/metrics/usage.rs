@@ -7,6 +7,8 @@ use rustix::{
     time::{ClockId, clock_gettime},
 };
 
+use crate::process_stat::ProcessStat;
+
 /// The resources that the process uses now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Usage {
@@ -51,9 +53,7 @@ fn status_value(status: &str, name: &str) -> Option<u64> {
 }
 
 fn start_time(stat: &str, host: &str, ticks_per_second: u64) -> Option<Duration> {
-    // The name, in parentheses, may contain anything. Field 3 and the following ones come after it; the start time is
-    // the 22nd.
-    let ticks: u64 = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()?;
+    let ticks = ProcessStat::parse(stat)?.start_ticks()?;
     let boot: u64 = host.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
     Some(Duration::from_secs(boot) + Duration::from_millis(ticks * 1000 / ticks_per_second))
 }

@@ -18,11 +18,10 @@ use tcpmon_trace::summary::causes;
 
 pub use self::changes::Changes;
 use super::{
-    host::Host,
-    snapshot::{Group, GroupGauges, GroupKey, Snapshot, Verdict},
+    snapshot::{Group, GroupGauges, GroupKey, Snapshot},
     tracked::SocketGauges,
 };
-use crate::decode;
+use crate::{decode, host_state::Host, status::Verdict};
 
 /// A sample of one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -274,7 +273,7 @@ impl LiveHost {
     pub fn new(snapshot: &Snapshot, host: &Host) -> Self {
         let available = |name: &str| host.sources.iter().any(|source| source.name == name && source.available);
         let softnet = available("softnet");
-        let sum = |value: fn(&super::host::Softnet) -> u64| softnet.then(|| host.softnet.iter().map(value).sum());
+        let sum = |value: fn(&crate::host_state::Softnet) -> u64| softnet.then(|| host.softnet.iter().map(value).sum());
         let overruns = host.devices.iter().flat_map(|device| device.overruns.iter().map(|(_, count)| count)).sum();
         let probes = |verdict| {
             let those = snapshot.probes.iter().filter(move |probe| probe.verdict == verdict);

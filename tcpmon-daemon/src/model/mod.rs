@@ -3,7 +3,6 @@
 pub mod cgroup_label;
 pub mod cgroups;
 mod group;
-pub mod host;
 mod labels;
 mod listeners;
 pub mod live;

@@ -15,6 +15,22 @@ const QUEUE: i128 = 1 << 31;
 /// Maximum difference between the clocks of different CPUs and that of the scheduler, ns.
 const CLOCKS: i128 = 20_000_000;
 
+/// Values that were refused because the wire or the clock does not allow them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Impossible {
+    /// Values of sockets.
+    pub sockets: u64,
+    /// Values of readers.
+    pub readers: u64,
+}
+
+impl Impossible {
+    /// The same as losses: the kind, and how often.
+    pub fn losses(self) -> [(&'static str, u64); 2] {
+        [("impossible_socket", self.sockets), ("impossible_reader", self.readers)]
+    }
+}
+
 /// Whether a socket can have added this in `elapsed_ns`.
 pub fn socket(added: &SocketTotals, elapsed_ns: u64) -> bool {
     let elapsed = i128::from(elapsed_ns) + CLOCKS;

@@ -11,7 +11,11 @@ use tcpmon_common::{
     socket::SocketTotals,
 };
 
-use super::{cgroup_label::Cgroup, host::Host};
+use super::cgroup_label::Cgroup;
+use crate::{
+    host_state::Host,
+    status::{FlightStatus, ProbeStatus, SandboxStatus},
+};
 
 /// The labels that all sockets and readers of a group share.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -174,38 +178,6 @@ pub struct NapiPolls {
     pub exhausted: u64,
 }
 
-/// State of a probe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    /// It is attached and runs.
-    Attached,
-    /// This kernel does not offer it; the reason states what is lost.
-    Unsupported,
-    /// It should run but does not.
-    Broken,
-    /// The settings do not want it; the reason states what is lost.
-    SwitchedOff,
-}
-
-/// The status of one probe.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct ProbeStatus {
-    /// Name of the tracepoint, or `look` for the program that looks at sockets.
-    pub name: String,
-    /// Its state.
-    pub verdict: Verdict,
-    /// Why, and what is lost without it; empty when attached.
-    pub reason: String,
-}
-
-impl ProbeStatus {
-    /// The status of a probe that is attached.
-    pub fn attached(name: &str) -> Self {
-        Self { name: name.into(), verdict: Verdict::Attached, reason: String::new() }
-    }
-}
-
 /// The kernel's statistics of one program.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct ProgramRuns {
@@ -239,26 +211,6 @@ pub struct Observed {
     pub sandbox: SandboxStatus,
     /// The flight recorder, if one is configured.
     pub flight: Option<FlightStatus>,
-}
-
-/// The daemon's flight recorder.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct FlightStatus {
-    /// Where its files are.
-    pub directory: String,
-    /// Whether it still runs.
-    pub running: bool,
-}
-
-/// How the daemon is confined.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct SandboxStatus {
-    /// Whether each thread may use only the system calls that it needs.
-    pub system_calls: bool,
-    /// Whether the endpoint and the collector may read only the files that they need.
-    pub files: bool,
-    /// What is missing, and why; empty if nothing is.
-    pub reason: String,
 }
 
 /// What the programs saw, at one moment.

@@ -16,13 +16,13 @@ use tcpmon_common::{
 };
 use tracing::warn;
 
-pub use self::sockets::until_now;
 use self::{drops::EndedSockets, readers::Readers};
 use super::{
     cgroups::CgroupOf,
     group::{self, Groups},
     labels::Labels,
     live::LiveSocket,
+    possible::Impossible,
     snapshot::Group,
     tracked::{Credit, Role, Sockets, Tracked},
 };
@@ -41,15 +41,6 @@ pub struct TableLimits {
 
 /// Maximum number of sockets whose refused totals are logged.
 const LOGGED_IMPOSSIBLE: u64 = 5;
-
-/// Values that were refused because the wire or the clock does not allow them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Impossible {
-    /// Values of sockets.
-    pub sockets: u64,
-    /// Values of readers.
-    pub readers: u64,
-}
 
 /// See the module documentation.
 pub struct Table {
@@ -173,6 +164,12 @@ impl Table {
         self.unseen_ends
     }
 
+    /// What is missing from the totals: the kind, and how often.
+    pub fn losses(&self) -> impl Iterator<Item = (String, u64)> {
+        let losses = [("socket_end", self.unseen_ends)].into_iter().chain(self.impossible.losses());
+        losses.map(|(what, count)| (what.to_owned(), count))
+    }
+
     /// Counts values that a socket cannot have added. The first ones are logged in full, because there is a fault in
     /// tcpmon or in the kernel.
     fn refuse(&mut self, record: &SocketRecord, added: &SocketTotals, elapsed_ns: u64) {
@@ -180,11 +177,6 @@ impl Table {
         if self.impossible.sockets <= LOGGED_IMPOSSIBLE {
             warn!(elapsed_ns, ?added, ?record, "a socket's totals were refused as impossible: please report this");
         }
-    }
-
-    /// Values that were refused.
-    pub fn impossible(&self) -> Impossible {
-        self.impossible
     }
 
     /// Number of sockets known.

@@ -17,7 +17,7 @@ pub use self::{
     priority::{Ordinary, raise_priority},
 };
 use self::{files::ReadableFiles, system_calls::AllowedCalls};
-use crate::{kernel::Kernel, model::snapshot::SandboxStatus};
+use crate::{kernel::Kernel, status::SandboxStatus};
 
 /// What a thread of the daemon does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,14 +2,13 @@
 
 use std::{collections::HashMap, fs};
 
-use crate::host::read_text;
+use crate::{host::read_text, process_stat::ProcessStat};
 
 /// The processes that have one of `pids` among their ancestors, as `/proc` shows them now.
 pub(super) fn descendants(pids: &[u32]) -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let parents: HashMap<u32, u32> =
-        ids.filter_map(|id: u32| Some((id, parent(&read_text(format!("/proc/{id}/stat")).ok()?)?))).collect();
+    let parents: HashMap<u32, u32> = ids.filter_map(|id: u32| Some((id, parent(id)?))).collect();
     let descends = |id: &u32| {
         let ancestors = std::iter::successors(parents.get(id).copied(), |id| parents.get(id).copied());
         // At most as many steps as there are processes, because processes that were read at different times may form a
@@ -19,9 +18,8 @@ pub(super) fn descendants(pids: &[u32]) -> Vec<u32> {
     parents.keys().copied().filter(descends).collect()
 }
 
-/// The parent's id in `/proc/PID/stat`. The name before it may contain anything.
-fn parent(stat: &str) -> Option<u32> {
-    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+fn parent(id: u32) -> Option<u32> {
+    ProcessStat::parse(&read_text(format!("/proc/{id}/stat")).ok()?)?.parent()
 }
 
 #[cfg(test)]
@@ -29,12 +27,6 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
-
-    #[test]
-    fn the_parent_is_found_behind_any_name() {
-        assert_eq!(parent("12 (a) b) S 4) S 7 12 12 0 -1"), Some(7));
-        assert_eq!(parent("12 (cat"), None);
-    }
 
     #[test]
     fn a_child_descends_from_this_process_and_this_process_not_from_the_child() {

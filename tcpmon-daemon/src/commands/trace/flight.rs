@@ -18,8 +18,8 @@ use super::{
 };
 use crate::{
     commands::print_message,
+    drop_effect,
     kernel::Kernel,
-    metrics::drop_effect,
     trigger::{TriggerRule, TriggerWatch},
 };
 
@@ -100,7 +100,7 @@ impl PassAlarms {
             for (key, count) in kernel.drops()? {
                 let name = names.iter().find(|(number, _)| *number == key.reason);
                 let reason = name.map_or("unknown", |(_, name)| name);
-                if totals.has_socket(key.cookie) && drop_effect(reason) == "lost" {
+                if totals.has_socket(key.cookie) && drop_effect::effect(reason) == "lost" {
                     found.push((count, format!("{count} of socket {:x}, {reason}", key.cookie)));
                 }
             }

@@ -4,6 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use tcpmon_common::{
+    look::until_now,
     reader::{READER_TRACED, ReaderSlot, SLOT_NONE},
     socket::{SocketCounters, SocketRecord},
 };
@@ -13,7 +14,6 @@ use crate::{
     clock::monotonic_ns,
     decode,
     kernel::{Kernel, KernelReadError, Life, Show},
-    model::table::until_now,
 };
 
 /// Maximum number of totals that are kept; if there are more, they are written before the end.

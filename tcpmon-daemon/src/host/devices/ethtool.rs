@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use zerocopy::IntoBytes;
 
-use crate::model::host::{Channels, Coalescing, Ring};
+use crate::host_state::{Channels, Coalescing, Ring};
 
 /// Maximum number of statistics that are read of one device; a NIC of 100 Gbit/s with a queue per CPU has thousands.
 const MAX_STATISTICS: usize = 65_536;

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use crate::model::host::Device;
+use crate::host_state::Device;
 
 /// Maximum number of veths with metrics of their own.
 const MAX_NAMED: usize = 64;

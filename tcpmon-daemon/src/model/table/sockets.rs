@@ -3,13 +3,9 @@
 use std::{sync::Arc, time::Instant};
 
 use tcpmon_common::{
-    causes::{self, Path},
     counters::{Cells as _, Counted as _},
-    fold::{self, Folded, Observation, Trigger},
-    socket::{
-        LIVE_CURRENT, LIVE_FIN, LIVE_GROWTH, LIVE_READER, SOCKET_HANDED_OVER, SOCKET_LISTENS, SocketCounters,
-        SocketRecord, SocketTotals,
-    },
+    look::until_now,
+    socket::{SOCKET_HANDED_OVER, SOCKET_LISTENS, SocketCounters, SocketRecord, SocketTotals},
 };
 
 use super::Table;
@@ -145,36 +141,4 @@ impl Table {
             Role::Listener => self.labels.listeners.remove(cookie),
         }
     }
-}
-
-/// The record's totals brought up to the time of the look, by the same function that the programs use, and whether
-/// that function refused anything.
-pub fn until_now(record: &SocketRecord) -> (SocketCounters, bool) {
-    let live = &record.live;
-    let mut state = record.state;
-    // The look at the socket came before its last event. With a busy socket this may happen in every pass: the time
-    // that is held back for its open round must not add up to more than a round can last.
-    if live.flags & LIVE_CURRENT == 0 {
-        let last_ns = state.last_ns;
-        causes::settle_open_round(&mut state, last_ns, false);
-        return (state.counters, false);
-    }
-    let seen = Observation {
-        now_ns: record.time_ns,
-        rcv_nxt: live.rcv_nxt,
-        copied_seq: live.copied_seq,
-        rmem: live.rmem,
-        rcvbuf: live.rcvbuf,
-        window: live.window,
-        edge: live.edge,
-        arrived: live.rcv_nxt,
-        mss: live.mss,
-        state: u32::from(live.state),
-        fin: live.flags & LIVE_FIN != 0,
-        is_growth: live.flags & LIVE_GROWTH != 0,
-    };
-    let edges = |_, _| (live.flags & LIVE_READER != 0).then_some(live.reader_edges);
-    let Folded { refused, .. } = fold::fold(&mut state, &seen, Trigger::Snapshot, edges, || Path::NONE);
-    causes::settle_open_round(&mut state, record.time_ns, false);
-    (state.counters, refused != 0)
 }

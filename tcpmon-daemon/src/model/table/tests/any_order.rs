@@ -236,7 +236,7 @@ impl Model {
             sums.iter_mut().zip(totals).for_each(|(sum, of)| *sum += of);
         }
         prop_assert!(sums.iter().zip(&before).all(|(now, before)| now >= before), "{:?} {:?}", before, sums);
-        prop_assert_eq!(table.impossible(), Impossible::default());
+        prop_assert_eq!(table.impossible, Impossible::default());
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 /// The reasons that [`effect`] reports as harmless, by the kernel's names, with the kernel function that gives each
 /// reason (Linux 6.12 to 7.3, `net/ipv4/tcp_input.c`) and why no data is lost.
-pub(super) const HARMLESS: [(&str, &str, &str); 7] = [
+pub const HARMLESS: [(&str, &str, &str); 7] = [
     (
         "tcp_old_sequence",
         "tcp_sequence",
