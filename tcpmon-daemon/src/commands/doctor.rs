@@ -1,4 +1,4 @@
-//! The doctor: reads the facts, decides, tells.
+//! `tcpmon doctor`: reads the facts, decides, and prints the result.
 
 use std::{
     fs::{self, File},

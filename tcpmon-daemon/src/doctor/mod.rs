@@ -35,7 +35,7 @@ pub struct Rule {
     pub id: &'static str,
     /// What is true of a host that passes, as a sentence.
     pub wanted: &'static str,
-    /// What happens on a host that does not pass.
+    /// Why the rule matters, or what happens on a host that does not pass.
     pub why: &'static str,
     /// Where the rule comes from.
     pub source: &'static str,

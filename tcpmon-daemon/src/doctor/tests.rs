@@ -492,7 +492,7 @@ fn the_speed_of_a_link_is_named_only_if_it_is_known() {
     assert_eq!(found(&facts, 100), None);
     // A virtual device: the rule uses the speed of the goal.
     facts.devices[0].speed = Fact::Unknown("its driver reports no speed".into());
-    assert_eq!(found(&facts, 100).as_deref(), Some("its MTU is 1500, and it is to receive 100 Gbit/s"));
+    assert_eq!(found(&facts, 100).as_deref(), Some("its MTU is 1500, and the goal is to receive 100 Gbit/s"));
     assert_eq!(found(&facts, 10), None);
     assert!(tell::text(&facts, &goal(), &Diagnosis::default()).contains("mlx5_core, speed unknown, MTU 1500"));
 }
