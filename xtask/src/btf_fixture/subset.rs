@@ -205,7 +205,7 @@ impl<'a> Subset<'a> {
 
     fn take_prototype(&mut self, old: u32) -> Result<u32> {
         let record = self.record(old)?;
-        ensure!(record.kind == kind::FUNC_PROTO, "type {old} is no prototype");
+        ensure!(record.kind == kind::FUNC_PROTO, "type {old} is not a prototype");
         let size_or_type = self.take(record.size_or_type, false)?;
         let mut parameters = words(record.tail);
         for parameter in parameters.chunks_exact_mut(2) {

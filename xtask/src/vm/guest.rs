@@ -58,10 +58,10 @@ const OF_REFUSED_KERNELS: &str = "kernels";
 /// The tests of [`Brief::Least`].
 const LEAST: [&str; 3] = ["bytes", "kernels", "verifier"];
 
-/// What [`Brief::Core`] has besides.
+/// What [`Brief::Core`] adds to [`LEAST`].
 const CORE: [&str; 5] = ["losses", "queue", "snapshot", "store", "trace"];
 
-/// What [`Brief::Most`] has besides: what else a kernel can change, without the tests that compare times.
+/// What [`Brief::Most`] adds to both: what else a kernel can change, without the tests that compare times.
 const MORE: [&str; 5] = ["cpus", "drops", "mptcp", "names", "rps"];
 
 /// What every virtual machine contains.
