@@ -1,10 +1,10 @@
-//! What a pass reads from the sockets themselves, with a program that user space runs for some hundred states at a
+//! What a pass reads from the sockets themselves, with a program that user space runs for a few hundred states at a
 //! time.
 
 use crate::socket::SocketLive;
 
-/// Number of states that one run looks at: at most 0.64 ms of CPU time on the slowest
-/// machine so far (docs/performance.md).
+/// Number of states that one run looks at: at most 0.64 ms of CPU time on the slowest machine so far
+/// (docs/performance.md).
 pub const LOOKS: u32 = 256;
 
 /// Looks at sockets that have changed since they were last shown, or are not at rest.

@@ -100,7 +100,6 @@ pub fn negative(value: u64) -> u64 {
 }
 
 /// Sets all bytes to zero, word by word: for an assignment of zeros, the compiler calls a loop over single bytes.
-/// single bytes.
 ///
 /// # Safety
 /// All zeros is a valid value.

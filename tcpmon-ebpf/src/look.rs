@@ -1,4 +1,4 @@
-//! The look: reads what only the sockets themselves know, for a pass. User space runs it for some hundred states at a
+//! The look: reads what only the sockets themselves know, for a pass. User space runs it for a few hundred states at a
 //! time.
 #![expect(unsafe_code, reason = "the arguments of a run, and words that events write meanwhile")]
 
@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Looks at the sockets of a range of states, and returns how many looks it has left in the array: those of sockets
-/// that have changed since they were last shown, are not at rest, are gone or have ended unlisted.
+/// that have changed since they were last shown, are not at rest, are gone, or have ended and are in no list.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "raw_tp/look")]
 pub extern "C" fn look(ctx: *const LookArguments) -> i32 {
