@@ -372,7 +372,7 @@ impl Collector {
         match self.kernel.owners() {
             Ok(Some(owners)) => self.table.set_owners(&owners, at_ns),
             Ok(None) => {}
-            Err(error) => warn!(%error, "cannot find out which processes have sockets open; the last answer stands"),
+            Err(error) => warn!(%error, "cannot look up which processes have sockets open; using the previous result"),
         }
         self.ask_for_owners_at = Some(now + OWNERS_INTERVAL.max(now.elapsed() * OWNERS_SHARE));
     }

@@ -1,4 +1,4 @@
-//! The report: reads traces, decides, tells.
+//! `tcpmon report`: reads traces, decides, and prints the result.
 
 use std::{
     io::{self, Write as _},

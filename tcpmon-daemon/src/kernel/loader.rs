@@ -436,7 +436,7 @@ fn without_look(error: &(dyn Error + 'static)) -> ProbeStatus {
         LOOK,
         "the program that looks at sockets",
         error,
-        "what a socket shows between two events (its last segment, window, memory) is not seen",
+        "changes of a socket between two events (its window and memory, for example) are not seen",
     )
 }
 
@@ -449,7 +449,7 @@ fn without_owners(error: &(dyn Error + 'static)) -> ProbeStatus {
         OWNERS,
         "the iterator that finds the owners of sockets",
         error,
-        "what nobody has read is that of the process that started to listen, although another one may have the socket",
+        "unread data counts for the process that started to listen, even if another process has the socket open",
     )
 }
 

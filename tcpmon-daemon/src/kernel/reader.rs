@@ -25,7 +25,7 @@ use crate::decode::{self, DecodeError, Event};
 #[derive(Debug, thiserror::Error)]
 pub enum KernelReadError {
     /// The program that looks at sockets did not run.
-    #[error("the look at sockets: {0}")]
+    #[error("the program that looks at sockets: {0}")]
     Look(io::Error),
     /// The kernel's statistics of a program could not be read.
     #[error("the statistics of a program: {0}")]

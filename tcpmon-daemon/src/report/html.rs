@@ -228,7 +228,7 @@ mod tests {
         for text in ["threads", "larger", "tcp_rmem", "SO_RCVBUF", "tcp_mem", "quota", "ss -ti"] {
             assert!(!PAGE.contains(text), "{text}");
         }
-        assert!(PAGE.contains("the sentences above say it"));
+        assert!(PAGE.contains("The sentences above, one for the trace and one for each socket, say what would help."));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Draws the screen: a title, the host, the answer for the selected row, and below it rows, one connection in detail,
-//! or the help.
+//! Draws the screen: a title, the host, the advice on the selected row, and below it the rows, the details of a
+//! connection, or the help.
 
 mod columns;
 mod detail;

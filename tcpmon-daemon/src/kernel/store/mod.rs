@@ -219,9 +219,9 @@ impl Store {
                     if self.refused.is_none() {
                         let remedy = match error.kind() {
                             io::ErrorKind::OutOfMemory => "raise MemoryMax= of the unit, or lower max_sockets",
-                            _ => "tcpmon needs CAP_BPF to watch more sockets",
+                            _ => "give tcpmon CAP_BPF",
                         };
-                        warn!(%error, sockets = self.len(), remedy, "the kernel refuses memory for more sockets");
+                        warn!(%error, sockets = self.len(), remedy, "the kernel refused memory for more sockets");
                     }
                     self.refused = Some(Instant::now());
                 }

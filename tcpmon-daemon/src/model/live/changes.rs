@@ -9,25 +9,28 @@ use super::{LiveReader, LiveSample, LiveSocket};
 /// The connections and readers that are alive, each with the pass in which it last changed.
 #[derive(Debug, Default)]
 pub struct Changes {
-    /// Number of the last pass that was taken. Never begins anew: a client may ask for what has changed since any.
+    /// Number of the last pass that was recorded. It never starts again from zero: a client may ask for what has
+    /// changed since any pass.
     pass: u64,
     /// The first pass after which the list was complete; `None` before that.
     complete_from: Option<u64>,
     sockets: HashMap<u32, (u64, Arc<LiveSocket>)>,
     readers: HashMap<u32, (u64, LiveReader)>,
-    /// Segments dropped, by cookie, with the index of the connection that they are counted for: the kernel's records
-    /// do not have them. They are counted also while nobody asks.
+    /// Segments dropped, by cookie, with the index of the connection that they are counted for: the records of sockets
+    /// do not have them. They are counted even while no client asks.
     drops: HashMap<u64, (u32, u64)>,
 }
 
 impl Changes {
-    /// Nobody has asked for long: the next pass that is taken must show all, and whoever asks then gets everything.
+    /// No client has asked for a long time: the next pass that is recorded must show all sockets, and the next client
+    /// gets everything.
     pub fn forget(&mut self) {
         (self.complete_from, self.sockets, self.readers) = Default::default();
     }
 
-    /// Adds the drops since the last pass, by cookie. `index_of` tells the index of a connection that is alive. When
-    /// another process has taken a connection over, it has another index, and its drops begin anew as its other totals.
+    /// Adds the drops since the last pass, by cookie. `index_of` returns the index of a connection that is alive. When
+    /// another process has taken a connection over, the connection has another index, and its drops start from zero
+    /// like its other totals.
     pub fn add_drops(&mut self, drops: impl Iterator<Item = (u64, u64)>, index_of: impl Fn(u64) -> Option<u32>) {
         self.drops.retain(|cookie, (index, _)| index_of(*cookie) == Some(*index));
         for (cookie, by) in drops {
@@ -37,8 +40,8 @@ impl Changes {
         }
     }
 
-    /// Takes what a pass has shown, after its drops: `listed` are the connections that have changed, of all if it
-    /// showed `all`; the readers. `is_alive` tells whether a connection still has its index.
+    /// Records what a pass has shown; call this after [`Changes::add_drops`]. `listed` are the connections that have
+    /// changed, or all connections if `all` is true. `is_alive` returns whether a connection still has its index.
     pub fn take(
         &mut self,
         all: bool,
