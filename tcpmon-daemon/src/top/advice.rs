@@ -15,7 +15,8 @@ pub fn advice(row: &Row) -> String {
     }
     if row.is_stuck() {
         return format!(
-            "stuck: {} of data waits and nobody reads it; look at what the reader does (cat /proc/PID/stack, strace -p)",
+            "stuck: {} of data waits and nobody reads it; look at what the reader does (cat /proc/PID/stack, \
+             strace -p)",
             Bytes(row.gauges.queue_bytes)
         );
     }
@@ -29,8 +30,8 @@ pub fn advice(row: &Row) -> String {
     let what = match causes()[cause] {
         // A reader that waits for a CPU for at least a tenth of the time that it runs shares its CPUs.
         "application" if computed == Some(true) && slices.run_queue_wait >= slices.on_cpu / 10.0 => format!(
-            "data fills the buffer while the reader computes ({:.2} CPUs) and waits {:.2} s a second for a CPU: make it \
-             faster, or give it CPUs of its own; more threads would only share the same ones",
+            "data fills the buffer while the reader computes ({:.2} CPUs) and waits {:.2} s a second for a CPU: make \
+             it faster, or give it CPUs of its own; more threads would only share the same ones",
             slices.on_cpu, slices.run_queue_wait
         ),
         "application" if computed == Some(true) => format!(
