@@ -110,7 +110,7 @@ pub fn start_late(state: &mut SocketState, tcp: TcpSock) {
     }
     // A trace loses nothing by this: what came before the first read is reported with that read.
     if setting!(trace) == TRACE_NONE {
-        maps::count_loss(Loss::SocketBeginLate);
+        maps::count_loss(Loss::SocketFoundLate);
     }
 }
 

@@ -512,7 +512,7 @@ impl Collector {
                 map("sockets", self.kernel.sockets_in_use() as usize, options.max_sockets.into()),
             ],
             groups_suppressed: self.table.suppressed(),
-            begins_late: raw.lost(Loss::SocketBeginLate),
+            sockets_found_late: raw.lost(Loss::SocketFoundLate),
             connections_opened: self.opened,
             new_at_zero: 0,
             took,

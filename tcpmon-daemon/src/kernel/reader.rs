@@ -74,7 +74,7 @@ impl Raw {
     /// Every kind of loss, zero or not. A connection whose start was seen late is not included, because nothing was
     /// lost.
     pub fn losses(&self) -> impl Iterator<Item = (String, u64)> {
-        let counts = Loss::ALL.iter().zip(&self.lost).filter(|(what, _)| **what != Loss::SocketBeginLate);
+        let counts = Loss::ALL.iter().zip(&self.lost).filter(|(what, _)| **what != Loss::SocketFoundLate);
         let counted = counts.map(|(what, count)| (what.name().to_owned(), *count));
         counted
             .chain([("socket_copy".to_owned(), self.copies_given_up)])
