@@ -18,7 +18,7 @@ use core::mem;
 pub use self::{
     path::{MAX_LIMIT_US, MAX_RTT_US, NO_ECHO, Path},
     reads::{Reads, attribute_read},
-    round::{Round, settle_open_round},
+    round::{Round, attribute_open_round},
 };
 use crate::{fold::Observation, socket::SocketState};
 

@@ -22,7 +22,7 @@ use tcpmon_common::{
     settings::{
         EPHEMERAL_RANGES, FILTER_CGROUPS, Layout, NO_PORTS, Settings, TRACE_NONE, TRACE_TIMESLICES, TRACE_TOTALS,
     },
-    timeslice::KEPT,
+    timeslice::KEPT_SOCKETS,
 };
 use zerocopy::{FromBytes, IntoBytes as _};
 
@@ -49,7 +49,7 @@ pub const REPORT: &str = "tcpmon supports Linux 5.15 and newer; report this with
 
 /// Number of places for sockets that the traced readers do not keep from timeslice to timeslice: enough for 16 event
 /// loops that each read as many as a timeslice can have.
-const MORE_PLACES: u32 = 16 * 1024;
+const FURTHER_PLACES: u32 = 16 * 1024;
 
 /// Maximum number of processes that a trace can be limited to.
 const MAX_TGIDS: u32 = 1024;
@@ -146,9 +146,9 @@ impl Kernel {
             Store::new(states, array(&ebpf, "STORE").fd().as_fd(), options.max_sockets, sockets_now())
                 .map_err(|error| support::refused("memory for the states of sockets", &error))?;
         options.trace.iter().try_for_each(|filter| filter.write(&mut ebpf))?;
-        let first_place = options.max_readers * KEPT as u32;
+        let first_place = options.max_readers * KEPT_SOCKETS as u32;
         set_unused(&mut ebpf, UNUSED_SLOTS, 0..options.max_readers)?;
-        set_unused(&mut ebpf, UNUSED_PLACES, first_place..first_place + MORE_PLACES)?;
+        set_unused(&mut ebpf, UNUSED_PLACES, first_place..first_place + FURTHER_PLACES)?;
 
         let mut probes = attach_all(&mut ebpf, plan)?;
         probes.push(look);
@@ -347,7 +347,7 @@ fn create_maps(plan: &Plan, cast: Option<u32>, options: &Options, can_look: bool
         .map_max_entries("FREE_SLOTS", options.max_readers)
         .map_max_entries("TRACED", if has_timeslices(options) { options.max_readers } else { 1 })
         .map_max_entries("TRACED_SOCKETS", traced_blocks(options))
-        .map_max_entries("FREE_PLACES", if has_timeslices(options) { MORE_PLACES } else { 1 })
+        .map_max_entries("FREE_PLACES", if has_timeslices(options) { FURTHER_PLACES } else { 1 })
         .map_max_entries("FILTER_TGIDS", traced_processes(options))
         .map_max_entries("DROPS", options.max_drop_entries)
         .map_max_entries("EVENTS", options.ring_bytes)
@@ -391,7 +391,7 @@ fn has_timeslices(options: &Options) -> bool {
 
 /// Number of blocks of traced sockets: one for each slot, and those for the further places.
 fn traced_blocks(options: &Options) -> u32 {
-    if has_timeslices(options) { options.max_readers + MORE_PLACES / KEPT as u32 } else { 1 }
+    if has_timeslices(options) { options.max_readers + FURTHER_PLACES / KEPT_SOCKETS as u32 } else { 1 }
 }
 
 /// Sets the range of numbers that the programs may take, the lowest first, so that scans stay short; `which` is an

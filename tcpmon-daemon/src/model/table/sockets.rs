@@ -156,7 +156,7 @@ pub fn until_now(record: &SocketRecord) -> (SocketCounters, bool) {
     // that is held back for its open round must not add up to more than a round can last.
     if live.flags & LIVE_CURRENT == 0 {
         let last_ns = state.last_ns;
-        causes::settle_open_round(&mut state, last_ns, false);
+        causes::attribute_open_round(&mut state, last_ns, false);
         return (state.counters, false);
     }
     let seen = Observation {
@@ -175,6 +175,6 @@ pub fn until_now(record: &SocketRecord) -> (SocketCounters, bool) {
     };
     let edges = |_, _| (live.flags & LIVE_READER != 0).then_some(live.reader_edges);
     let Folded { refused, .. } = fold::fold(&mut state, &seen, Trigger::Snapshot, edges, || Path::NONE);
-    causes::settle_open_round(&mut state, record.time_ns, false);
+    causes::attribute_open_round(&mut state, record.time_ns, false);
     (state.counters, refused != 0)
 }
