@@ -357,7 +357,7 @@ impl Collector {
         if self.live_asked.is_some() {
             let listed = self.table.listed_sockets();
             let is_alive = |index, cookie| self.table.is_alive(index, cookie);
-            self.changes.take(show == Show::All, listed, &readers, is_alive);
+            self.changes.record_pass(show == Show::All, listed, &readers, is_alive);
         }
         Ok(self.snapshot(&raw, readers.len(), now.elapsed()))
     }

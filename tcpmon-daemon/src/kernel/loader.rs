@@ -28,7 +28,7 @@ use zerocopy::{FromBytes, IntoBytes as _};
 
 use super::{
     OBJECT, TraceFilter, VMLINUX_BTF,
-    attach::{Loaded, Wanted, seed},
+    attach::{Loaded, PlannedProbe, seed},
     drops::Drops,
     filter::FOLLOWED,
     look::Looker,
@@ -112,7 +112,7 @@ pub struct Kernel {
 struct Plan {
     settings: Settings,
     /// The probes of this mode.
-    probes: Vec<Wanted>,
+    probes: Vec<PlannedProbe>,
     drop_reasons: Vec<(u32, String)>,
     preemptible: bool,
     /// BTF id of the kernel function that casts, if there is one.
@@ -162,16 +162,16 @@ impl Kernel {
         let sock_ops = is_attached(&probes, &SOCK_OPS);
 
         Ok(Self {
-            ring: take(&mut ebpf, "EVENTS")?,
+            ring: take_map(&mut ebpf, "EVENTS")?,
             slots: map(&ebpf, "READERS", options.max_readers)?,
-            readers: take(&mut ebpf, "READERS")?,
-            free_slots: take(&mut ebpf, "FREE_SLOTS")?,
-            lost: take(&mut ebpf, "LOST")?,
+            readers: take_map(&mut ebpf, "READERS")?,
+            free_slots: take_map(&mut ebpf, "FREE_SLOTS")?,
+            lost: take_map(&mut ebpf, "LOST")?,
             drops: Drops::new(ebpf.take_map("DROPS").expect("the object of this build has all its maps")),
-            napi: take(&mut ebpf, "NAPI")?,
-            memory_limits: take(&mut ebpf, "MEMORY_LIMITS")?,
-            ignored: take(&mut ebpf, "IGNORED")?,
-            connections: take(&mut ebpf, "CONNECTIONS")?,
+            napi: take_map(&mut ebpf, "NAPI")?,
+            memory_limits: take_map(&mut ebpf, "MEMORY_LIMITS")?,
+            ignored: take_map(&mut ebpf, "IGNORED")?,
+            connections: take_map(&mut ebpf, "CONNECTIONS")?,
             store,
             looker,
             owners,
@@ -403,7 +403,7 @@ fn set_unused(ebpf: &mut Ebpf, which: u32, numbers: Range<u32>) -> Result<(), Ca
 }
 
 /// Takes a map out of the object, converted to its type.
-fn take<T: TryFrom<Map, Error = MapError>>(ebpf: &mut Ebpf, name: &'static str) -> Result<T, CannotRun> {
+fn take_map<T: TryFrom<Map, Error = MapError>>(ebpf: &mut Ebpf, name: &'static str) -> Result<T, CannotRun> {
     let map = ebpf.take_map(name).expect("the object of this build has all its maps");
     T::try_from(map).map_err(|source| support::refused_map(name, &source))
 }

@@ -87,8 +87,8 @@ mod tests {
 
     fn says(change: impl Fn(&mut Row)) -> String {
         let mut rows = Rows::default();
-        rows.take(at(1, sample(1)));
-        rows.take(at(2, sample(1)));
+        rows.update(at(1, sample(1)));
+        rows.update(at(2, sample(1)));
         let mut row = rows.sockets.remove(0);
         row.rates.received = 1_000_000.0;
         row.rates.read = 1_000_000.0;
