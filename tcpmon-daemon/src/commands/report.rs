@@ -14,7 +14,7 @@ use crate::{
     report::{
         html::Drawn,
         read::{Trace, TraceFile},
-        tell::{Comparison, TraceReport},
+        render::{Comparison, TraceReport},
         timeline::Timelines,
     },
 };

@@ -6,7 +6,7 @@ use tcpmon_trace::summary::SocketSummary;
 use super::{
     compare::Change,
     read::Trace,
-    tell::{Comparison, TraceReport},
+    render::{Comparison, TraceReport},
     timeline::{SHOWN_CELLS, Timeline, Timelines},
 };
 

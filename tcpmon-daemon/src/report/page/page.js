@@ -468,11 +468,11 @@
           chart.setScale("x", { min: this.from, max: this.to });
         });
       }
-      this.tell(span, Math.round(this.count / columns));
+      this.describe(span, Math.round(this.count / columns));
     }
 
     // Says what is visible, and what a point stands for.
-    tell(span, perColumn) {
+    describe(span, perColumn) {
       const { perCell } = this.cells;
       const point = this.merged ? `about ${plural(perColumn, "timeslice")}` : plural(perCell, "timeslice");
       const how = this.exact ? "each timeslice is drawn" : `each point is ${point}: lowest and highest value kept`;
