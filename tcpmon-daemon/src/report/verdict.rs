@@ -45,7 +45,7 @@ impl TransferVerdict {
         let unknown = |sentence: String| Self { cause: None, share_percent: None, margin_percent: None, sentence };
         if evidence.read_bytes == 0 {
             return unknown(
-                "not known: nothing was read, and only a read shows a trace what limited the connection".into(),
+                "not known: nothing was read, and a trace shows what limited a connection only when it is read".into(),
             );
         }
         let decided = evidence.decided_ns();
