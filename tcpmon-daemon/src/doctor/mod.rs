@@ -1,8 +1,8 @@
 //! Checks whether tcpmon can run here, and whether the host's settings and network devices suit a receiver. It works in
 //! three steps: facts, decision, output.
 //!
-//! [`gather`] reads the facts and changes nothing. [`examine`] decides from the facts alone, by the [`RULES`]. [`render`]
-//! shows the result to people and to programs; [`diff`] compares it with an earlier one.
+//! [`gather`] reads the facts and changes nothing. [`examine`] decides from the facts alone, by the [`RULES`].
+//! [`render`] shows the result to people and to programs; [`diff`] compares it with an earlier one.
 
 pub mod diff;
 pub mod facts;
