@@ -2,7 +2,7 @@
 
 from panels import Column, Dashboard, Panel, Query, Row, Stat, Steps, Table, Variable
 
-HELD_UP = "instance_cause:tcpmon_receive_limited:rate5m"
+LIMITED_CONNECTIONS = "instance_cause:tcpmon_receive_limited:rate5m"
 WORST_RECEIVERS = "instance_process_service_cause:tcpmon_receive_limited:topk3"
 STUCK = "instance:tcpmon_receivers_stuck:count"
 RECEIVED = "instance:tcpmon_receive_bytes:rate5m"
@@ -27,7 +27,7 @@ RANK = " + ".join(
         f"1e9 * ({ANSWERS} == bool 0)",
         f"1e6 * ({by_host(LOST)} > bool 0.1)",
         f"1e3 * {by_host(STUCK)}",
-        by_host(HELD_UP),
+        by_host(LIMITED_CONNECTIONS),
     )
 )
 WORST = f"topk({LINES}, {RANK})"
@@ -46,13 +46,13 @@ def highest(title: str, description: str, unit: str, expr: str) -> Panel:
     return Panel(title, description, unit, (Query(expr, "{{instance}}"),), top=TOP)
 
 
-def held_up(cause: str, what: str) -> Panel:
-    description = f"The ten hosts with the most connections held up by {what}, on average."
-    return highest(f"Held up: {cause}", description, "short", by_host(HELD_UP, f',cause="{cause}"'))
+def limited_by(cause: str, what: str) -> Panel:
+    description = f"The ten hosts with the most connections limited by {what}, on average."
+    return highest(f"Limited by {cause}", description, "short", by_host(LIMITED_CONNECTIONS, f',cause="{cause}"'))
 
 
 def lost(place: str, title: str, what: str) -> Panel:
-    description = f"The ten hosts that lose most {what}, per second."
+    description = f"The ten hosts that lose the most {what}, per second."
     return highest(title, description, "pps", by_host(LOST, f',place="{place}"'))
 
 
@@ -80,13 +80,18 @@ NOW = Row(
         ),
         hosts("Hosts that lose packets", "More than one in ten seconds, anywhere.", f"{by_host(LOST)} > 0.1", Steps(1)),
         hosts("Hosts with a stuck receiver", "Unread data, and nothing is read.", f"{by_host(STUCK)} > 0", Steps(1)),
-        hosts("Hosts that hold up senders", "More than one connection, on average.", f"{by_host(HELD_UP)} > 1", Steps(1)),
+        hosts(
+            "Hosts that limit senders",
+            "More than one limited connection, on average.",
+            f"{by_host(LIMITED_CONNECTIONS)} > 1",
+            Steps(1),
+        ),
         hosts("Hosts with an alert", "At least one alert of tcpmon fires.", f"count by (instance) ({FIRING})", Steps(1)),
         Table(
             "The worst hosts",
             "First those that do not answer, then those that lose packets, then those with a stuck receiver, then those "
-            "that hold up most connections. Worst receiver, limited by: the process and cause that hold up most of them. "
-            "Click on a host for its dashboards.",
+            "with the most limited connections. Worst receiver, limited by: the process and cause that limit most of "
+            "them. Click on a host for its dashboards.",
             ("instance",),
             (
                 Column(
@@ -97,7 +102,7 @@ NOW = Row(
                 ),
                 Column("Lost/s", of_the_worst(by_host(LOST)), "pps", steps=Steps(0.1, 10)),
                 Column("Stuck", of_the_worst(by_host(STUCK)), steps=Steps(1, 1)),
-                Column("Held up", of_the_worst(by_host(HELD_UP)), steps=Steps(1, 10)),
+                Column("Limited conns", of_the_worst(by_host(LIMITED_CONNECTIONS)), steps=Steps(1, 10)),
                 Column("Worst receiver", of_the_worst_receiver("process"), label="process", width=None),
                 Column("Limited by", of_the_worst_receiver("cause"), label="cause", width=120),
                 Column("Received/s", of_the_worst(by_host(RECEIVED)), "Bps"),
@@ -116,10 +121,10 @@ NOW = Row(
 CAUSES = Row(
     "Worst hosts by cause",
     (
-        held_up("application", "readers that compute, sleep or hang"),
-        held_up("scheduler", "readers that wait for a CPU"),
-        held_up("window", "windows that are too small for the path"),
-        held_up("memory", "memory shortage"),
+        limited_by("application", "readers that compute, sleep or hang"),
+        limited_by("scheduler", "readers that wait for a CPU"),
+        limited_by("window", "windows that are too small for the path"),
+        limited_by("memory", "memory shortage"),
     ),
 )
 
@@ -136,7 +141,7 @@ LOSS = Row(
 OTHERS = Row(
     "Throughput, and tcpmon itself",
     (
-        highest("Received", "The ten hosts that receive most, bytes per second.", "Bps", by_host(RECEIVED)),
+        highest("Received", "The ten hosts that receive the most, bytes per second.", "Bps", by_host(RECEIVED)),
         highest(
             "Lost by tcpmon",
             "Events and records per second that tcpmon lost: gaps in everything else. Runbook TcpmonLosingEvents.",
@@ -161,7 +166,7 @@ OTHERS = Row(
 FLEET = Dashboard(
     uid="tcpmon-fleet",
     title="tcpmon: fleet",
-    description="Which of many hosts lose packets or hold up their senders, and by what. Needs the recording rules in "
+    description="Which of many hosts lose packets or limit their senders, and by what. Needs the recording rules in "
     "rules.yaml.",
     matchers='job=~"$job",cluster=~"$cluster",instance=~"$instance"',
     variables=(

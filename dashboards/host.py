@@ -26,7 +26,8 @@ HEALTH = Row(
         ),
         Stat(
             "Data lost at sockets",
-            "Received segments per second that the kernel dropped with what was new in them. Runbook TcpmonReceiveDrops.",
+            "Received segments per second that the kernel dropped and that may have had new data. Runbook "
+            "TcpmonReceiveDrops.",
             "pps",
             (Query(f"{LOST_SEGMENTS} or on () 0 * count(tcpmon_build_info{{@}})", "lost"),),
             Steps(0.1, 10),
@@ -34,7 +35,7 @@ HEALTH = Row(
         ),
         Stat(
             "TCP memory pressure",
-            "Hosts on which the kernel holds TCP's memory down now. Runbook TcpmonTcpMemoryPressure.",
+            "Hosts on which TCP is under memory pressure now. Runbook TcpmonTcpMemoryPressure.",
             "short",
             (Query("sum(tcpmon_tcp_memory_pressure{@})", "hosts"),),
             Steps(1, 1),
@@ -42,16 +43,16 @@ HEALTH = Row(
         ),
         Stat(
             "Stuck sockets",
-            "Sockets that are no longer established and still have something to send, averaged over five minutes. Some are "
-            "always on their way. Runbook TcpmonFinWait1PileUp.",
+            "Sockets that are no longer established and still have something to send, averaged over five minutes. A few "
+            "are normal. Runbook TcpmonFinWait1PileUp.",
             "short",
             (Query("sum(avg_over_time(tcpmon_stuck_sockets{@}[5m]))", "sockets"),),
             Steps(20, 100),
             width=4,
         ),
         Stat(
-            "tcpmon is blind to",
-            "Events and records that tcpmon lost within five minutes, and its probes that do not run though the kernel "
+            "Missed by tcpmon",
+            "Events and records that tcpmon lost within five minutes, and its probes that do not run although the kernel "
             "has them. Runbooks TcpmonLosingEvents, TcpmonProbeMissing.",
             "short",
             (
@@ -123,7 +124,7 @@ SOFTNET = Row(
         ),
         Panel(
             "NAPI packets",
-            "Work done in polls per second: packets, or what the driver counts its budget in. (absent where the "
+            "Work done in polls per second: packets, or the unit of the driver's budget. (absent where the "
             "napi_poll probe is not attached)",
             "pps",
             (Query("rate(tcpmon_napi_packets_total{@}[@])", "{{instance}} {{device}}"),),
@@ -147,7 +148,7 @@ SOFTNET = Row(
         ),
         Panel(
             "Softnet: packets processed",
-            "Packets per second that each CPU took in. One CPU far above the others: RSS or RPS spreads badly, and that "
+            "Packets per second that each CPU processed. One CPU far above the others: RSS or RPS spreads badly, and that "
             "CPU is the limit of the host.",
             "pps",
             (Query("rate(tcpmon_softnet_processed_total{@}[@])", "{{instance}} CPU {{cpu}}"),),
@@ -163,8 +164,8 @@ SOFTNET = Row(
         ),
         Panel(
             "Softnet: squeezed",
-            "Times per second that a CPU stopped taking packets in with some left. Harmless alone, and no alert is made "
-            "of it. Together with drops or overruns: raise net.core.netdev_budget and netdev_budget_usecs.",
+            "Times per second that a CPU stopped processing packets while some were left. Harmless by itself, so there is "
+            "no alert. Together with drops or overruns: raise net.core.netdev_budget and netdev_budget_usecs.",
             "cps",
             (Query("rate(tcpmon_softnet_time_squeezed_total{@}[@])", "{{instance}} CPU {{cpu}}"),),
             top=10,
@@ -197,7 +198,7 @@ SOCKET_QUEUES = Row(
         Panel(
             "Buffers and windows",
             "Memory charged to the receive buffers, what they may take, and the windows advertised. Used near the limit: "
-            "windows close. Windows far below the limit with little used: small reads or memory pressure hold them down.",
+            "windows close. Windows far below the limit with little used: small reads or memory pressure keep them small.",
             "bytes",
             (
                 Query("sum by (instance) (tcpmon_receive_buffer_used_bytes{@})", "{{instance}} used"),
@@ -207,17 +208,17 @@ SOCKET_QUEUES = Row(
         ),
         Panel(
             "Closed windows",
-            "Sockets, on average, whose advertised window was below one segment: their senders stand still. Above 0 for "
-            "long, a reader is too slow. Runbook TcpmonLimitedByApplication.",
+            "Sockets, on average, whose advertised window was below one segment: their senders have to wait. If it stays "
+            "above 0, a reader is too slow. Runbook TcpmonLimitedByApplication.",
             "short",
             (Query("sum by (instance) (rate(tcpmon_receive_zero_window_seconds_total{@}[@]))", "{{instance}}"),),
         ),
         Panel(
             "Drops by reason",
-            "Received segments per second that the kernel dropped at a socket with what was new in them, by its own "
+            "Received segments per second that the kernel dropped at a socket and that may have had new data, by its own "
             "reason. A line at 0 without a reason: none was ever dropped. proto_mem: buffers or TCP's memory are full; "
-            "socket_backlog: the reader holds its socket for too long. Harmless are those that bring nothing new: "
-            "duplicates, keepalives, window probes.",
+            "socket_backlog: the reader holds the socket's lock for too long. harmless: segments without new data "
+            "(duplicates, keepalives, window probes).",
             "pps",
             (
                 Query(
@@ -245,8 +246,9 @@ SCHEDULER = Row(
     (
         Panel(
             "Run-queue wait",
-            "Time that readers were runnable but not running, per activation. A p99 of milliseconds means that bytes "
-            "wait for a CPU: move other work away, or raise the reader's weight. Runbook TcpmonReaderStarved.",
+            "Time that readers were runnable but not running, per activation. A p99 of milliseconds means that bytes wait "
+            "because their reader has no CPU: move other work away, or raise the reader's weight. Runbook "
+            "TcpmonReaderStarved.",
             "s",
             (
                 Query(quantile(0.5, "tcpmon_reader_run_queue_wait_seconds", "instance"), "{{instance}} p50"),
@@ -294,8 +296,8 @@ APPLICATION = Row(
         ),
         Panel(
             "Mean queue by process",
-            "Bytes that waited to be read, on average, per process: who is behind. Go on with the dashboard of the "
-            "receivers.",
+            "Bytes that waited to be read, on average, per process: which reader is behind. For details, see the receivers "
+            "dashboard.",
             "bytes",
             (
                 Query(
@@ -313,8 +315,8 @@ MEMORY = Row(
     (
         Panel(
             "TCP memory",
-            "Memory of all TCP sockets beside the three limits of net.ipv4.tcp_mem. Above pressure, the kernel holds "
-            "windows down; at max it drops. Find who holds it (Mean queue by process), then raise tcp_mem if the host "
+            "Memory of all TCP sockets beside the three limits of net.ipv4.tcp_mem. Above pressure, the kernel shrinks "
+            "windows; at max it drops. Find who holds it (Mean queue by process), then raise tcp_mem if the host "
             "has the memory. Runbooks TcpmonTcpMemoryPressure, TcpmonTcpMemoryNearMax.",
             "bytes",
             (
@@ -324,8 +326,8 @@ MEMORY = Row(
         ),
         Panel(
             "TCP memory pressure over time",
-            "1 while the kernel holds TCP's memory down. The share of time is added by the kernel when a period ends, "
-            "so that it comes in lumps, which can be above 1.",
+            "1 while TCP is under memory pressure. The kernel adds the time of a period when it ends, so the share of "
+            "time comes in lumps, which can be above 1.",
             "short",
             (
                 Query("tcpmon_tcp_memory_pressure{@}", "{{instance}} now"),
@@ -345,7 +347,7 @@ MEMORY = Row(
         Panel(
             "TCP memory limit against memory",
             "tcp_mem's max as part of the memory that the page allocator manages. The kernel's default is below 10 %. "
-            "Above 100 % the limit protects from nothing. Runbook TcpmonTcpMemoryLimitAboveMemory.",
+            "Above 100 %, the limit protects nothing. Runbook TcpmonTcpMemoryLimitAboveMemory.",
             "percentunit",
             (
                 Query(
@@ -389,8 +391,8 @@ MEMORY = Row(
         ),
         Panel(
             "Time lost to memory shortage",
-            "Part of the time in which some, or all, tasks that had work waited for memory (PSI). Above some percent, "
-            "readers are slow because of memory and not of the CPU. (absent where the kernel has no PSI)",
+            "Part of the time in which some, or all, tasks that had work waited for memory (PSI). Above a few percent, "
+            "readers are slow because of memory, not because of the CPU. (absent where the kernel has no PSI)",
             "percentunit",
             (Query("rate(tcpmon_psi_memory_stalled_seconds_total{@}[@])", "{{instance}} {{kind}}"),),
             optional=True,
@@ -417,9 +419,10 @@ EVENTS = Row(
     "Kernel events and stuck sockets",
     (
         Panel(
-            "TcpExt: data thrown away or squeezed",
-            "Events per second that say that buffers or memory are full. RcvPruned and OfoPruned: received data was "
-            "thrown away. TCPRcvCollapsed: CPU is spent to save memory. TCPBacklogDrop: a socket was in use for too long.",
+            "TcpExt: data discarded or collapsed",
+            "Events per second which show that buffers or memory are full. RcvPruned and OfoPruned: received data was "
+            "discarded. TCPRcvCollapsed: the kernel spent CPU to save memory. TCPBacklogDrop: a socket was locked for too "
+            "long.",
             "cps",
             (Query(f'rate(tcpmon_tcp_events_total{{@,event=~"{PRUNED}"}}[@])', "{{instance}} {{event}}"),),
             top=10,
@@ -442,15 +445,15 @@ EVENTS = Row(
         ),
         Panel(
             "Stuck sockets by state",
-            "Sockets that are no longer, or not yet, established and still have something to send. Some are always on "
-            "their way; a plateau in fin_wait_1 is peers that do not read. Runbook TcpmonFinWait1PileUp.",
+            "Sockets that are no longer, or not yet, established and still have something to send. A few are normal; a "
+            "plateau in fin_wait_1 means peers that do not read. Runbook TcpmonFinWait1PileUp.",
             "short",
             (Query("tcpmon_stuck_sockets{@}", "{{instance}} {{state}}"),),
             top=10,
         ),
         Panel(
             "Stuck send queues",
-            "What those sockets have to send. It counts against TCP's memory until it is acknowledged or given up.",
+            "Data that those sockets have to send. It counts against TCP's memory until it is acknowledged or given up.",
             "bytes",
             (Query("tcpmon_stuck_send_queue_bytes{@}", "{{instance}} {{state}}"),),
             top=10,
@@ -483,8 +486,8 @@ SOMEWHERE = Row(
 HOST = Dashboard(
     uid="tcpmon-host",
     title="tcpmon: host",
-    description="Health of one or more hosts; then the way of a received packet in its order, softnet, sockets, readers; "
-    "then memory; then tcpmon itself. The first row that is not quiet is the place to look.",
+    description="Health of one or more hosts; then the path of a received packet through ring, softnet, sockets and "
+    "readers; then memory; then tcpmon itself. Start with the first row that is not quiet.",
     matchers='instance=~"$instance"',
     variables=(Variable("instance", "label_values(tcpmon_build_info, instance)", all_values=False),),
     rows=(

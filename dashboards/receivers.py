@@ -1,4 +1,4 @@
-"""The receivers dashboard: which receivers are limited, by what, and what to look at; then each of them in depth."""
+"""The receivers dashboard: which receivers are limited, by what, and what to look at; then the details of each."""
 
 from panels import Column, Dashboard, Panel, Query, Row, Stat, Steps, Table, Variable, top_quantile
 
@@ -20,12 +20,12 @@ def gauge(family: str, more: str = "") -> str:
 
 
 # Connections that were limited on this side, on average, per group.
-HELD_UP = rate(LIMITED, GROUP, NOT_UPSTREAM)
+LIMITED_CONNECTIONS = rate(LIMITED, GROUP, NOT_UPSTREAM)
 # The part of the time of a group's sockets.
-SHARE = f"clamp_max({HELD_UP} / ({rate('tcpmon_socket_seconds_total')} > 0), 1)"
+SHARE = f"clamp_max({LIMITED_CONNECTIONS} / ({rate('tcpmon_socket_seconds_total')} > 0), 1)"
 # Groups that count as limited: a tenth of a connection, however many idle ones are beside it (their time is all
 # upstream), but not less than 1 in 1,000: a busy server always has some that wait a little.
-IS_LIMITED = f"{HELD_UP} > 0.1 > 1e-3 * {rate('tcpmon_socket_seconds_total')}"
+IS_LIMITED = f"{LIMITED_CONNECTIONS} > 0.1 > 1e-3 * {rate('tcpmon_socket_seconds_total')}"
 # Groups with data that stay unread, and nothing is read; a few bytes of a client that waits for more are normal.
 STUCK = (
     f'sum by ({GROUP}) ((min_over_time(tcpmon_receive_queue_bytes{{@,service=~"local:.+"}}[@]) > 0'
@@ -34,14 +34,14 @@ STUCK = (
 )
 # An hour means an hour or more: while almost nothing is read, the figure is no longer one of a wait.
 MOST_WAIT = 3600
-IS_HELD_UP = f"{HELD_UP} > 0.01"
-CAUSE = f"(topk by ({GROUP}) (1, {rate(LIMITED, f'{GROUP}, cause', NOT_UPSTREAM)} > 0) and on ({GROUP}) {IS_HELD_UP})"
+ANY_LIMITED = f"{LIMITED_CONNECTIONS} > 0.01"
+CAUSE = f"(topk by ({GROUP}) (1, {rate(LIMITED, f'{GROUP}, cause', NOT_UPSTREAM)} > 0) and on ({GROUP}) {ANY_LIMITED})"
 # Readers that get no CPU although their data arrive in time, as TcpmonReaderStarved has it.
 RUN_QUEUE = rate("tcpmon_reader_run_queue_seconds_total")
 ON_CPU = rate("tcpmon_reader_cpu_seconds_total")
 STARVED = f"({RUN_QUEUE} > 0.1 > 0.5 * {ON_CPU} and {rate('tcpmon_receive_bytes_total')} > 0)"
 # What is stuck comes first, then what is limited most, then what is late.
-RANK = f"({HELD_UP} + 1e6 * ({STUCK} > bool 0) or {IS_HELD_UP} or 1e-3 * {STARVED})"
+RANK = f"({LIMITED_CONNECTIONS} + 1e6 * ({STUCK} > bool 0) or {ANY_LIMITED} or 1e-3 * {STARVED})"
 WORST = f"topk({TOP}, {RANK})"
 
 
@@ -70,11 +70,11 @@ VERDICT = (
     f'label_replace({STUCK}, "cause", "stuck", "", "") or on ({GROUP}) {CAUSE}'
     f' or on ({GROUP}) label_replace({STARVED}, "cause", "starved", "", "")'
 )
-# Readers that hold up their senders because of what they compute.
+# Readers that limit their connections because they compute.
 BY_APPLICATION = rate(LIMITED, f"{GROUP}, cause", ',cause="application"')
 COMPUTES = (
     f"({CAUSE} and on ({GROUP}, cause) {BY_APPLICATION}"
-    f" and on ({GROUP}) {ON_CPU} > 0.5 * {HELD_UP} unless on ({GROUP}) {STUCK})"
+    f" and on ({GROUP}) {ON_CPU} > 0.5 * {LIMITED_CONNECTIONS} unless on ({GROUP}) {STUCK})"
 )
 LOOK = (
     f'label_replace({COMPUTES}, "look", "computes", "", "")'
@@ -92,7 +92,7 @@ ANSWER = Row(
     (
         Stat(
             "Stuck receivers",
-            "Process and service with data that stays unread while nothing is read. Runbook TcpmonReaderStalled.",
+            "Processes and services with data that stays unread while nothing is read. Runbook TcpmonReaderStalled.",
             "short",
             (Query(f"count({STUCK}) or vector(0)", "stuck"),),
             Steps(1, 1),
@@ -100,15 +100,15 @@ ANSWER = Row(
         ),
         Stat(
             "Limited receivers",
-            "Process and service that hold up a tenth of a connection or more, on average. 0: the senders or the path are "
-            "the limit.",
+            "Processes and services that limit a tenth of a connection or more, on average. 0: the senders or the path "
+            "are the limit.",
             "short",
             (Query(f"count({IS_LIMITED}) or vector(0)", "limited"),),
             Steps(1),
             empty="0",
         ),
         Stat(
-            "Connections held up, by cause",
+            "Limited connections, by cause",
             "How many connections this side limits, on average, by what: their reader (application), its wait for a CPU "
             "(scheduler), a window too small for the path (window), or memory.",
             "short",
@@ -119,10 +119,10 @@ ANSWER = Row(
         ),
         Table(
             "The ten worst receivers",
-            "First what is stuck, then what holds up most connections, on average, then readers that wait for a CPU "
-            "(starved). Limited by: what held them up for longest. Share: part of the time of its sockets, idle ones "
-            "included. No value: no connection is held up. Mean wait of a byte: from its arrival to its read, without "
-            "a value where nothing is read. Click on a row for its details.",
+            "First the stuck ones, then those with the most limited connections, on average, then readers that wait for "
+            "a CPU (starved). Limited by: the cause that limited them longest. Share: part of the time of its sockets, "
+            "idle ones included. No value: no connection is limited. Mean wait: of a byte, from its arrival to its "
+            "read; no value if nothing is read. Click on a row for its details.",
             KEYS,
             (
                 Column(
@@ -131,7 +131,7 @@ ANSWER = Row(
                     label="cause",
                     texts=tuple((cause, cause, color) for cause, color, _ in VERDICTS),
                 ),
-                Column("Held up", of_the_worst(f"{HELD_UP} > 0"), steps=Steps(0.1, 0.5)),
+                Column("Limited conns", of_the_worst(f"{LIMITED_CONNECTIONS} > 0"), steps=Steps(0.1, 0.5)),
                 Column("Share", of_the_worst(f"{SHARE} > 0"), "percentunit", width=80),
                 Column("Received/s", of_the_worst(rate("tcpmon_receive_bytes_total")), "Bps"),
                 Column("Unread", of_the_worst(gauge("tcpmon_receive_queue_bytes")), "bytes"),
@@ -164,15 +164,14 @@ OVER_TIME = Row(
     "What limits them over time",
     (
         Panel(
-            "Connections held up",
-            "How many connections are held up on this side, on average, by cause. Near 0: the senders or the path are "
-            "the limit.",
+            "Limited connections",
+            "How many connections this side limits, on average, by cause. Near 0: the senders or the path are the limit.",
             "short",
             (Query(rate(LIMITED, "cause", NOT_UPSTREAM), "{{cause}}"),),
         ),
         groups(
-            "Held up most",
-            "The groups with the most connections held up now, and by what.",
+            "Limited most",
+            "The groups with the most limited connections now, and by what.",
             "short",
             rate(LIMITED, f"{GROUP}, cause", NOT_UPSTREAM),
             ": {{cause}}",
@@ -189,7 +188,7 @@ OVER_TIME = Row(
         ),
         groups(
             "Mean queue",
-            "Bytes that waited to be read, on average over time, exactly (rate of the time integral).",
+            "Bytes that waited to be read, averaged over time (the rate of the exact time integral).",
             "bytes",
             rate("tcpmon_receive_queue_byte_seconds_total"),
         ),
@@ -226,16 +225,16 @@ BUFFER = Row(
     "Buffer and window",
     (
         Panel(
-            "Buffer fill met by segments, p99",
-            "Part of the receive buffer in use when a data segment arrived: 1 in 100 met more. What is above 100 % shows "
-            "as 100 %.",
+            "Buffer fill when a segment arrives, p99",
+            "Part of the receive buffer in use when a data segment arrived: 1 in 100 found more. Values above 100 % are "
+            "shown as 100 %.",
             "percentunit",
             (Query(top_quantile(0.99, "tcpmon_receive_buffer_fill_ratio", GROUP, TOP), LEGEND),),
             steps=Steps(0.8, 0.95),
         ),
         Panel(
-            "Buffer fill met by segments, median",
-            "As beside. High here, too: the buffer is full most of the time. Low here: bursts.",
+            "Buffer fill when a segment arrives, median",
+            "The median of the same. High here, too: the buffer is full most of the time. Low here: bursts.",
             "percentunit",
             (Query(top_quantile(0.5, "tcpmon_receive_buffer_fill_ratio", GROUP, TOP), LEGEND),),
             steps=Steps(0.8, 0.95),
@@ -255,7 +254,7 @@ BUFFER = Row(
         ),
         groups(
             "Advertised window per socket",
-            "What a sender may have under way. Throughput of one connection cannot exceed it per round trip: 1 MB at "
+            "What a sender may have in flight. Throughput of one connection cannot exceed it per round trip: 1 MB at "
             "100 ms is 10 MB/s.",
             "bytes",
             f"{gauge('tcpmon_receive_window_bytes')} / ({gauge('tcpmon_sockets')} > 0)",
@@ -275,7 +274,7 @@ BUFFER = Row(
         ),
         groups(
             "Data lost in drops, by reason",
-            "Received segments per second that the kernel dropped with what was new in them, by its own reason. "
+            "Received segments per second that the kernel dropped and that may have had new data, by the kernel's reason. "
             "proto_mem: buffers or TCP's memory are full. Runbook TcpmonReceiveDrops.",
             "pps",
             f'sum by ({GROUP}, reason) (rate(tcpmon_receive_drops_total{{@,effect="lost"}}[@]))',
@@ -289,20 +288,21 @@ TIMESLICES = Row(
     (
         groups(
             "Time on the CPU",
-            "CPU that the readers of the group have, cores. At 1 for a reader with one thread, it is the limit itself.",
+            "CPUs that the readers of the group use. At 1, a reader with one thread is itself the limit.",
             "short",
             rate("tcpmon_reader_cpu_seconds_total"),
         ),
         groups(
             "Waiting for a CPU",
-            "Readers of the group that were runnable but not running, on average. Beside the time on the CPU: as much or "
-            "more, and the reader is starved. Runbook TcpmonReaderStarved.",
+            "Readers of the group that were runnable but not running, on average. If this is as much as the time on the "
+            "CPU, or more, the reader is starved. Runbook TcpmonReaderStarved.",
             "short",
             rate("tcpmon_reader_run_queue_seconds_total"),
         ),
         Panel(
             "Run-queue wait, p99",
-            "Time that a reader was runnable but not running, per activation. Milliseconds: it competes for its CPU.",
+            "Time that a reader was runnable but not running, per activation. If it is milliseconds, the reader competes "
+            "for its CPU.",
             "s",
             (Query(top_quantile(0.99, "tcpmon_reader_run_queue_wait_seconds", GROUP, TOP), LEGEND),),
         ),
@@ -328,7 +328,7 @@ TIMESLICES = Row(
         ),
         Panel(
             "Length of a time slice, p99",
-            "Time on the CPU per time slice. Long ones end by preemption; very short ones: a wake-up for little data each.",
+            "Time on the CPU per time slice. Long ones end by preemption; very short ones mean a wake-up for little data.",
             "s",
             (Query(top_quantile(0.99, "tcpmon_timeslice_seconds", GROUP, TOP), LEGEND),),
         ),

@@ -18,7 +18,7 @@ ITSELF = Row(
         ),
         Panel(
             "Probes attached",
-            "1 where the probe runs, 0 where it does not. 0 is in order where the kernel lacks it (verdict unsupported in "
+            "1 where the probe runs, 0 where it does not. 0 is normal where the kernel lacks it (verdict unsupported in "
             "/status). Runbook TcpmonProbeMissing.",
             "short",
             (Query("tcpmon_probe_attached{@}", "{{instance}} {{probe}}"),),
@@ -26,8 +26,8 @@ ITSELF = Row(
         ),
         Panel(
             "Sources available",
-            "1 where a source beside the probes (/proc, netlink, kernel log) can be read, 0 where not; its panels are then "
-            "empty. /status says why.",
+            "1 where a source other than the probes (/proc, netlink, kernel log) can be read, 0 where it cannot; its panels "
+            "are then empty. /status says why.",
             "short",
             (Query("tcpmon_host_source_available{@}", "{{instance}} {{source}}"),),
             maximum=1,
@@ -42,7 +42,7 @@ ITSELF = Row(
         ),
         Panel(
             "Use of the maps",
-            "Entries in use as part of the room of each eBPF map that has a limit. At 100 % new sockets, readers or "
+            "Entries in use as part of the capacity of each eBPF map that has a limit. At 100 %, new sockets, readers or "
             "drops are lost: raise the limit in the configuration.",
             "percentunit",
             (Query("tcpmon_map_entries{@} / tcpmon_map_capacity{@}", "{{instance}} {{map}}"),),
@@ -64,7 +64,7 @@ ITSELF = Row(
         ),
         Panel(
             "CPU of tcpmon",
-            "CPU of the daemon, as part of one core, without its eBPF programs. Above some percent: scrape less often.",
+            "CPU of the daemon, as part of one core, without its eBPF programs. Above a few percent: scrape less often.",
             "percentunit",
             (
                 Query(

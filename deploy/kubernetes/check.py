@@ -1,8 +1,8 @@
 """Checks what `kustomize build` makes of this folder.
 
 Arguments: the kustomize program, the folder with the CRDs of the Prometheus operator, the tcpmon program.
-Each resource is held against the schema of its kind, in which no unknown field is allowed; flags against tcpmon itself;
-capabilities against docs/operating.md.
+Each resource is checked against the schema of its kind, in which no unknown field is allowed; the flags are checked by
+tcpmon itself, and the capabilities against docs/operating.md.
 """
 
 import pathlib

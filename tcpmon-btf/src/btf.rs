@@ -111,7 +111,7 @@ impl<'a> Btf<'a> {
         while let Some(name) = names.next() {
             let member = self.member(container, name, bit, MAX_NESTING, &mut budget)?;
             if names.peek().is_none() {
-                return self.place(member);
+                return self.field_of(member);
             }
             container = self.blob.record(self.skip_qualifiers(member.type_id)?)?;
             bit = member.bit;
@@ -245,7 +245,7 @@ impl<'a> Btf<'a> {
         None
     }
 
-    fn place(&self, member: Member) -> Option<Field> {
+    fn field_of(&self, member: Member) -> Option<Field> {
         let (mut bit, mut bit_size) = (member.bit, u64::from(member.bit_size));
         // Before `flag` (Linux 5.0), the integer type itself showed that the member was a bit field.
         let integer = self.skip_qualifiers(member.type_id).and_then(|id| self.blob.record(id));

@@ -61,7 +61,7 @@ pub const PROBES: [Probe; 11] = [
     SWITCH,
     optional(
         "tcp_rcvbuf_grow",
-        "growths of receive buffers are inferred from their size, so those for many small packets count, too",
+        "growth of receive buffers is inferred from their size, so growth because of many small packets counts, too",
         tracepoint::tcp_rcvbuf_grow::ARGUMENTS,
     ),
     optional("kfree_skb", "drops of received segments are not counted", tracepoint::kfree_skb::ARGUMENTS),
@@ -101,7 +101,7 @@ pub const SOCK_OPS: Probe = Probe {
     trace: true,
     ..optional(
         "sock_ops",
-        "begins and ends of connections are missed while the programs that watch for them are preempted",
+        "starts and ends of connections are missed while the programs that watch for them are preempted",
         &[],
     )
 };

@@ -132,7 +132,7 @@ fn sysroot(workspace: &Path) -> Result<PathBuf, String> {
         .args(["--print", "sysroot"])
         .output()
         .map_err(|error| format!("cannot run rustc: {error}"))?;
-    let path = String::from_utf8(output.stdout).map_err(|_| "the path of rustc's sysroot is no UTF-8".to_owned())?;
+    let path = String::from_utf8(output.stdout).map_err(|_| "the path of rustc's sysroot is not UTF-8".to_owned())?;
     Ok(PathBuf::from(path.trim_end()))
 }
 

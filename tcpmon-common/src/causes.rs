@@ -1,8 +1,8 @@
 //! What limited a connection, and what its reader did while bytes waited. `docs/causes.md` has the rules.
 //!
-//! While unread data take up two thirds of the window, the reader limits the connection. All other time is split into
+//! While unread data takes up two thirds of the window, the reader limits the connection. All other time is split into
 //! rounds. A round begins by noting the right edge of the advertised window. The sender learns of that edge half a
-//! round trip later, and what it then sends at once arrives after another half. If data up to the edge arrive within
+//! round trip later, and what it then sends at once arrives after another half. If data up to the edge arrives within
 //! [`Round::limit_us`] (one and a half round trips), the sender used the window as fast as it was granted: the window
 //! limited the round. Otherwise the sender or the path did.
 
@@ -18,7 +18,7 @@ use core::mem;
 pub use self::{
     path::{MAX_LIMIT_US, MAX_RTT_US, NO_ECHO, Path},
     reads::{Reads, attribute_read},
-    round::{Round, settle_open_round},
+    round::{Round, attribute_open_round},
 };
 use crate::{fold::Observation, socket::SocketState};
 

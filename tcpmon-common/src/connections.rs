@@ -1,5 +1,5 @@
-//! Counts of connections that start to open, as the programs see them. The kernel keeps the same count, to compare
-//! with.
+//! Counts of connections that start to open, as the programs see them. The kernel keeps the same count, so that the
+//! two can be compared.
 
 /// Index into the per-CPU map `CONNECTIONS`: connections that the kernel started to open.
 pub const CONNECTIONS_OPENED: u32 = 0;

@@ -26,7 +26,7 @@ const SEARCH: [u32; 32] = {
 /// Number of fill bins: one for each bound and one above the last bound.
 pub const FILL_BINS: usize = FILL_BOUNDS.len() + 1;
 
-/// Fill that each data segment found on arrival. Index into a bin of [`FillBins`], as the two below.
+/// Fill that each data segment found on arrival. Like the next two constants, an index into a bin of [`FillBins`].
 pub const FILL_SEGMENT: usize = 0;
 /// Fill when the reader was scheduled in.
 pub const FILL_ACTIVATION: usize = 1;

@@ -1,4 +1,4 @@
-//! What a pass reads from the sockets themselves, with a program that user space runs for some hundred states at a
+//! What a pass reads from the sockets themselves, with a program that user space runs for a few hundred states at a
 //! time.
 
 use crate::{
@@ -7,8 +7,8 @@ use crate::{
     socket::{LIVE_CURRENT, LIVE_FIN, LIVE_GROWTH, LIVE_READER, SocketCounters, SocketLive, SocketRecord},
 };
 
-/// Number of states that one run looks at: at most 0.64 ms of CPU time on the slowest
-/// machine so far (docs/performance.md).
+/// Number of states that one run looks at: at most 0.64 ms of CPU time on the slowest machine so far
+/// (docs/performance.md).
 pub const LOOKS: u32 = 256;
 
 /// Looks at sockets that have changed since they were last shown, or are not at rest.
@@ -56,7 +56,7 @@ pub fn until_now(record: &SocketRecord) -> (SocketCounters, bool) {
     // that is held back for its open round must not add up to more than a round can last.
     if live.flags & LIVE_CURRENT == 0 {
         let last_ns = state.last_ns;
-        causes::settle_open_round(&mut state, last_ns, false);
+        causes::attribute_open_round(&mut state, last_ns, false);
         return (state.counters, false);
     }
     let seen = Observation {
@@ -75,6 +75,6 @@ pub fn until_now(record: &SocketRecord) -> (SocketCounters, bool) {
     };
     let edges = |_, _| (live.flags & LIVE_READER != 0).then_some(live.reader_edges);
     let Folded { refused, .. } = fold::fold(&mut state, &seen, Trigger::Snapshot, edges, || Path::NONE);
-    causes::settle_open_round(&mut state, record.time_ns, false);
+    causes::attribute_open_round(&mut state, record.time_ns, false);
     (state.counters, refused != 0)
 }

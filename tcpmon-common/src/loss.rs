@@ -1,5 +1,5 @@
 //! What can be lost in the kernel. Each kind has its own counter, which is exported as `tcpmon_lost_total{what}`
-//! ([`Loss::SocketBeginLate`], which loses nothing, as `tcpmon_socket_begin_late_total`).
+//! ([`Loss::SocketFoundLate`], which loses nothing, as `tcpmon_sockets_found_late_total`).
 
 /// Index into the per-CPU map `LOST`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub enum Loss {
     TimesliceEdge = 10,
     /// A connection's start was not seen. It is counted from its first byte (or from the first unread one: see
     /// `start_late` in the programs), but what it did before it was first seen is in no histogram.
-    SocketBeginLate = 11,
+    SocketFoundLate = 11,
     /// No state was free when another process started to read a socket: what the previous process read is counted for
     /// the new one.
     HandedOver = 12,
@@ -62,7 +62,7 @@ impl Loss {
         Loss::NapiDevice,
         Loss::ListenerRecord,
         Loss::TimesliceEdge,
-        Loss::SocketBeginLate,
+        Loss::SocketFoundLate,
         Loss::HandedOver,
         Loss::ImpossibleTime,
         Loss::ImpossibleBytes,
@@ -83,7 +83,7 @@ impl Loss {
             Loss::NapiDevice => "napi_device",
             Loss::ListenerRecord => "listener_record",
             Loss::TimesliceEdge => "timeslice_edge",
-            Loss::SocketBeginLate => "socket_begin_late",
+            Loss::SocketFoundLate => "socket_found_late",
             Loss::HandedOver => "handed_over",
             Loss::ImpossibleTime => "impossible_time",
             Loss::ImpossibleBytes => "impossible_bytes",

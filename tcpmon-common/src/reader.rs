@@ -5,7 +5,7 @@ use crate::{counters::counters, histogram::TimeBins, name::Name};
 /// No slot: the socket has no known reader.
 pub const SLOT_NONE: u32 = u32::MAX;
 
-/// The thread was preempted. Like the two below: why a timeslice ended, and an index into
+/// The thread was preempted. Like the next two constants: why a timeslice ended, and an index into
 /// [`ReaderCounters::ends`].
 pub const END_PREEMPTED: u32 = 0;
 /// The thread went to sleep.
@@ -13,7 +13,7 @@ pub const END_BLOCKED: u32 = 1;
 /// The thread exited.
 pub const END_EXITED: u32 = 2;
 
-/// Slots of readers that were never taken. Like the one below: a key of the array `UNUSED`.
+/// Slots of readers that were never taken. Like the next constant, a key of the array `UNUSED`.
 pub const UNUSED_SLOTS: u32 = 0;
 /// Places for further sockets of traced readers that were never taken.
 pub const UNUSED_PLACES: u32 = 1;

@@ -28,7 +28,7 @@ pub const SOCKET_HANDED_OVER: u32 = 256;
 /// The state is final and is not in the list of ended states: a pass finds it.
 pub const SOCKET_UNLISTED: u32 = 512;
 /// Everything up to the connection's end has been folded.
-pub const SOCKET_SETTLED: u32 = 1024;
+pub const SOCKET_FULLY_FOLDED: u32 = 1024;
 /// The connection is in the state CLOSE: after a RST, for example, data may still be unread, but no more will come.
 pub const SOCKET_CLOSED: u32 = 2048;
 /// The flags that determine the service.

@@ -7,7 +7,7 @@ use crate::{
 
 /// Number of sockets that a traced reader keeps from timeslice to timeslice, and of sockets in one entry of the map
 /// `TRACED_SOCKETS`.
-pub const KEPT: usize = 8;
+pub const KEPT_SOCKETS: usize = 8;
 
 /// The receive queue at an edge of a timeslice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -143,7 +143,7 @@ pub struct TraceArgs {
     #[arg(long, value_name = "TIME", requires = "output", conflicts_with = "rotate", value_parser = parse_duration)]
     pub ring: Option<Duration>,
 
-    /// Write a file of --ring when this happens (below), or on SIGUSR1; may be repeated
+    /// Write a --ring file when this rule (see below) is met, or on SIGUSR1; may be repeated
     #[arg(long, value_name = "RULE", requires = "ring")]
     pub trigger: Vec<TriggerRule>,
 
@@ -170,7 +170,7 @@ pub struct TraceArgs {
     next_line_help = true,
     after_help = "\
 Files are traces in JSON Lines, also compressed with gzip or zstd, or in Parquet; `-` is standard input.
-A truncated file is read up to the cut. How sure a share is comes from how much it varied over time.
+A truncated file is read up to the cut. A share's margin of error comes from how much it varied over time.
 
   tcpmon report run.jsonl                             what limited each socket
   tcpmon report before.jsonl after.jsonl              what changed, and whether it is more than noise
@@ -178,7 +178,7 @@ A truncated file is read up to the cut. How sure a share is comes from how much 
   tcpmon report --format html run.jsonl > run.html    a page with graphs, to open in a browser"
 )]
 pub struct ReportArgs {
-    /// Trace to report on; two are compared
+    /// Trace to report on; two traces are compared
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
 
@@ -186,7 +186,7 @@ pub struct ReportArgs {
     #[arg(long)]
     pub merge: bool,
 
-    /// Largest number of sockets to show, those with the most bytes first
+    /// Maximum number of sockets to show; those with the most bytes come first
     #[arg(long, value_name = "N", default_value = "20", value_parser = value_parser!(u32).range(1..))]
     pub limit: u32,
 
@@ -265,7 +265,7 @@ pub struct TopArgs {
     #[arg(long)]
     pub sockets: bool,
 
-    /// Print one table after one interval, and end
+    /// Print one table after one interval, and exit
     #[arg(long)]
     pub once: bool,
 
@@ -290,11 +290,11 @@ pub struct TopArgs {
     #[arg(long, value_name = "TEXT")]
     pub cgroup: Vec<String>,
 
-    /// Order: received, read, queue, wait, limited, run-queue, drops or process
+    /// Sort by: received, read, queue, wait, limited, run-queue, drops or process
     #[arg(long, value_name = "KEY", default_value = "received", hide_possible_values = true)]
     pub sort: SortKey,
 
-    /// Largest number of rows of --once [default: all]
+    /// Maximum number of rows of --once [default: all]
     #[arg(long, value_name = "N", requires = "once", value_parser = value_parser!(u32).range(1..))]
     pub limit: Option<u32>,
 
@@ -302,7 +302,7 @@ pub struct TopArgs {
     #[arg(long, value_name = "PATH", conflicts_with = "own")]
     pub daemon: Option<PathBuf>,
 
-    /// Load tcpmon's own programs even if a daemon runs
+    /// Load a separate set of eBPF programs even if a daemon runs
     #[arg(long)]
     pub own: bool,
 
@@ -327,7 +327,7 @@ pub enum TopFormat {
 /// A time between samples: at least 0.1 s, because each sample is a pass over all sockets.
 fn parse_interval(text: &str) -> Result<Duration, String> {
     match parse_duration(text)? {
-        short if short < Duration::from_millis(100) => Err(format!("{text:?} is too short: 100ms is the least")),
+        short if short < Duration::from_millis(100) => Err(format!("{text:?} is too short: the minimum is 100ms")),
         interval => Ok(interval),
     }
 }
@@ -653,7 +653,7 @@ fn parse_rotation(text: &str) -> Result<RotateAt, String> {
     }
     match parse_duration(text) {
         Ok(time) if time >= Duration::from_secs(1) => Ok(RotateAt::Time(time)),
-        Ok(_) => Err(format!("{text:?} is too short: 1s is the least")),
+        Ok(_) => Err(format!("{text:?} is too short: the minimum is 1s")),
         Err(_) => Err("give a size such as 100MB or 1GiB, or a time such as 10m".into()),
     }
 }

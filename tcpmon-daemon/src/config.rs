@@ -60,12 +60,12 @@ table! {
     Flight, "flight.";
     directory: String = String::new(), "DIR",
         "Directory for what the flight recorder writes, such as `/var/lib/tcpmon`";
-    ring: String = "60s".into(), "TIME", "Time before and after a trigger that a file of the flight recorder has";
+    ring: String = "60s".into(), "TIME", "Time before and after a trigger that each file covers";
     trigger: Vec<String> =
         ["cause=scheduler>50% for 2s", "cause=memory>10% for 2s", "zero-window>5s", "drop"].map(str::to_owned).into(),
-        "RULE", "Rules that make the flight recorder write, as for `tcpmon trace --trigger`";
+        "RULE", "Rules that make the flight recorder write a file, as for `tcpmon trace --trigger`";
     keep: String = "1GB".into(), "SIZE",
-        "Size of the newest files that are kept, such as `1GB`, or their number";
+        "Keep only the newest files: as many as fit in this size, such as `1GB`, or this number of files";
 }
 
 table! {

@@ -168,7 +168,7 @@ fn live(bytes: &[u8]) {
     let _ = run(live::wire::read_request(&mut request));
 }
 
-/// Answers of the kernel's netlink protocols.
+/// Answers to netlink requests.
 fn netlink(bytes: &[u8]) {
     let _ = Answers::<Link>::default().add(bytes);
     let _ = Answers::<Qdisc>::default().add(bytes);

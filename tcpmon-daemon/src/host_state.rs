@@ -75,7 +75,7 @@ pub struct Coalescing {
     pub is_adaptive: bool,
     /// The longest time that it waits, microseconds.
     pub usecs: u64,
-    /// The largest number of packets that it waits for.
+    /// The number of packets after which it no longer waits.
     pub packets: u64,
 }
 

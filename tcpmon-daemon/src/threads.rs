@@ -1,4 +1,4 @@
-//! Work that would hold up the async runtime, each on a thread of its own.
+//! Work that would block the async runtime, each piece on a thread of its own.
 //!
 //! tokio's pool has such threads, too, but panics if it cannot start one, as at the limit of processes (`TasksMax` of
 //! systemd, `pids.max` of the control group).

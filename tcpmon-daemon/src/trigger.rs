@@ -1,5 +1,4 @@
-//! Rules that say when a flight recorder writes a file: what to look for in the timeslices of a trace, and whether it
-//! has occurred.
+//! Rules for when a flight recorder writes a file, and the check whether the timeslices of a trace match one.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -55,13 +54,14 @@ impl FromStr for TriggerRule {
                 let name = what.strip_prefix("cause=").ok_or(FORMS)?;
                 let names = causes();
                 let cause = names.iter().position(|known| *known == name);
-                let cause = cause.ok_or_else(|| format!("{name:?} is no cause: choose from {}", names.join(", ")))?;
+                let cause =
+                    cause.ok_or_else(|| format!("{name:?} is not a cause: choose from {}", names.join(", ")))?;
                 let (percent, span) = limit.split_once("% for ").ok_or(FORMS)?;
                 let percent = percent.trim().parse::<f64>().ok().filter(|percent| (0.0..100.0).contains(percent));
-                let percent = percent.ok_or("a cause's part is from 0% to less than 100%")?;
+                let percent = percent.ok_or("the share must be at least 0% and less than 100%")?;
                 match time(span)? {
                     time if time >= Duration::from_millis(100) => Ok(Self::Cause { cause, percent, time }),
-                    _ => Err("the time of a cause is at least 100ms".into()),
+                    _ => Err("the time must be at least 100ms".into()),
                 }
             }
         }

@@ -5,8 +5,8 @@
 //! [`present`] first, and the verifier removes the branch that is not taken.
 #![expect(unsafe_code, reason = "loads through kernel pointers, at offsets that the verifier checks")]
 
+mod maybe_freed;
 mod napi;
-mod remembered;
 mod skb;
 mod sock;
 mod task;
@@ -15,8 +15,8 @@ use aya_ebpf::helpers::generated::{bpf_get_smp_processor_id, bpf_ktime_get_ns};
 use tcpmon_common::settings::{ABSENT, Settings};
 
 pub use self::{
+    maybe_freed::{Cast, MaybeFreedSock, Probed},
     napi::Napi,
-    remembered::{Cast, Probed, Remembered},
     skb::Skb,
     sock::{Sock, TcpSock, open_socket, sock_ops_cookie, sock_ops_tcp},
     task::Task,
@@ -100,7 +100,6 @@ pub fn negative(value: u64) -> u64 {
 }
 
 /// Sets all bytes to zero, word by word: for an assignment of zeros, the compiler calls a loop over single bytes.
-/// single bytes.
 ///
 /// # Safety
 /// All zeros is a valid value.

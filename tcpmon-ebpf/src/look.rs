@@ -1,4 +1,4 @@
-//! The look: reads what only the sockets themselves know, for a pass. User space runs it for some hundred states at a
+//! The look: reads what only the sockets themselves know, for a pass. User space runs it for a few hundred states at a
 //! time.
 #![expect(unsafe_code, reason = "the arguments of a run, and words that events write meanwhile")]
 
@@ -15,12 +15,12 @@ use tcpmon_common::{
 };
 
 use crate::{
-    kernel::{self, Cast, Probed, Remembered, setting, shared_barrier},
+    kernel::{self, Cast, MaybeFreedSock, Probed, setting, shared_barrier},
     maps, socket, store,
 };
 
 /// Looks at the sockets of a range of states, and returns how many looks it has left in the array: those of sockets
-/// that have changed since they were last shown, are not at rest, are gone or have ended unlisted.
+/// that have changed since they were last shown, are not at rest, are gone, or have ended and are in no list.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "raw_tp/look")]
 pub extern "C" fn look(ctx: *const LookArguments) -> i32 {
@@ -57,18 +57,18 @@ fn run(ctx: *const LookArguments, look_at: extern "C" fn(u32, u32, u32) -> u32) 
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn look_at(index: u32, place: u32, show: u32) -> u32 {
-    one(index, place, show, Cast::new) as u32
+    look_at_socket(index, place, show, Cast::new) as u32
 }
 
 /// The same as [`look_at`], for [`look_probed`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn look_at_probed(index: u32, place: u32, show: u32) -> u32 {
-    one(index, place, show, Probed) as u32
+    look_at_socket(index, place, show, Probed) as u32
 }
 
 #[inline(always)]
-fn one<S: Remembered>(index: u32, place: u32, show: u32, socket: impl FnOnce(u64) -> S) -> bool {
+fn look_at_socket<S: MaybeFreedSock>(index: u32, place: u32, show: u32, socket: impl FnOnce(u64) -> S) -> bool {
     let Some(state) = store::at(index) else { return false };
     let state = &*state;
     let (cookie, flags) = (volatile(&state.cookie), volatile(&state.flags));
@@ -129,7 +129,7 @@ fn one<S: Remembered>(index: u32, place: u32, show: u32, socket: impl FnOnce(u64
 /// arrivals in the memory, and windows and limits directly. `copied_seq` is not read, because a socket whose queue was
 /// empty has nothing left to read. Each additional field would cost one more cache line of every socket in every pass.
 #[inline(always)]
-fn unchanged(state: &SocketState, sequence: u32, sock: impl Remembered, connected: bool) -> bool {
+fn unchanged(state: &SocketState, sequence: u32, sock: impl MaybeFreedSock, connected: bool) -> bool {
     let shown = &state.shown;
     // A listening socket has no data, and its state has no limit to compare with.
     sequence == shown.sequence

@@ -27,7 +27,7 @@ use tcpmon_common::{
     napi::{NAPI_SLOTS, NapiDevice},
     reader::{ReaderSlot, UNUSED_PLACES, UNUSED_SLOTS},
     socket::port_key,
-    timeslice::KEPT,
+    timeslice::KEPT_SOCKETS,
 };
 
 use crate::{
@@ -59,7 +59,7 @@ static TRACED: Array<TracedReader> = Array::with_max_entries(1, 0);
 /// slot -> the sockets that a traced reader keeps; behind those of all slots, places for the further sockets of all
 /// readers. Written by read and sched while tracing.
 #[map]
-static TRACED_SOCKETS: Array<[TracedSocket; KEPT]> = Array::with_max_entries(1, 0);
+static TRACED_SOCKETS: Array<[TracedSocket; KEPT_SOCKETS]> = Array::with_max_entries(1, 0);
 
 /// Places for further sockets that are free again. Taken by read, freed by sched.
 #[map]
@@ -139,7 +139,7 @@ pub fn reader(slot: u32) -> Option<&'static mut ReaderSlot> {
 /// Takes a free slot; counts a loss if there is none.
 #[inline(always)]
 pub fn take_slot() -> Option<u32> {
-    let slot = take(&FREE_SLOTS, UNUSED_SLOTS);
+    let slot = take_number(&FREE_SLOTS, UNUSED_SLOTS);
     if slot.is_none() {
         count_loss(Loss::ReaderSlot);
     }
@@ -148,7 +148,7 @@ pub fn take_slot() -> Option<u32> {
 
 /// Takes a number that is free again or was never taken.
 #[inline(always)]
-fn take(free: &Stack<u32>, unused: u32) -> Option<u32> {
+fn take_number(free: &Stack<u32>, unused: u32) -> Option<u32> {
     if let Some(number) = free.pop().ok().flatten() {
         return Some(number);
     }
@@ -165,14 +165,14 @@ fn take(free: &Stack<u32>, unused: u32) -> Option<u32> {
 
 /// The trace's data of the reader in a slot.
 #[inline(always)]
-pub fn traced(slot: u32) -> Option<&'static mut TracedReader> {
+pub fn traced_reader(slot: u32) -> Option<&'static mut TracedReader> {
     // SAFETY: as in `reader`.
-    TRACED.get_ptr_mut(slot).map(|traced| unsafe { &mut *traced })
+    TRACED.get_ptr_mut(slot).map(|reader| unsafe { &mut *reader })
 }
 
 /// The sockets that the reader in a slot keeps.
 #[inline(always)]
-pub fn kept(slot: u32) -> Option<&'static mut [TracedSocket; KEPT]> {
+pub fn kept_sockets(slot: u32) -> Option<&'static mut [TracedSocket; KEPT_SOCKETS]> {
     // SAFETY: as in `reader`; other threads write only words that they own, see `TracedSocket`.
     TRACED_SOCKETS.get_ptr_mut(slot).map(|sockets| unsafe { &mut *sockets })
 }
@@ -180,19 +180,19 @@ pub fn kept(slot: u32) -> Option<&'static mut [TracedSocket; KEPT]> {
 /// Place of the first socket that the reader in a slot keeps.
 #[inline(always)]
 pub fn first_kept(slot: u32) -> u32 {
-    slot * KEPT as u32
+    slot * KEPT_SOCKETS as u32
 }
 
 /// The traced socket at a place.
 #[inline(always)]
 pub fn traced_socket(place: u32) -> Option<&'static mut TracedSocket> {
-    kept(place / KEPT as u32).map(|sockets| &mut sockets[place as usize % KEPT])
+    kept_sockets(place / KEPT_SOCKETS as u32).map(|sockets| &mut sockets[place as usize % KEPT_SOCKETS])
 }
 
 /// Takes a free place for a further socket.
 #[inline(always)]
 pub fn take_place() -> Option<u32> {
-    take(&FREE_PLACES, UNUSED_PLACES)
+    take_number(&FREE_PLACES, UNUSED_PLACES)
 }
 
 /// Frees a place.

@@ -16,13 +16,13 @@ use crate::{
 pub extern "C" fn owners(ctx: *const TaskFile) -> i32 {
     // SAFETY: the kernel passes this context to an iterator of this kind.
     if let Some((task, tcp)) = unsafe { kernel::open_socket(ctx) } {
-        tell(ctx, task, tcp);
+        write_owner(ctx, task, tcp);
     }
     0
 }
 
 #[inline(always)]
-fn tell(ctx: *const TaskFile, task: Task, tcp: TcpSock) -> Option<()> {
+fn write_owner(ctx: *const TaskFile, task: Task, tcp: TcpSock) -> Option<()> {
     let state = socket::known(tcp.sock())?;
     let waits = state.last_ns != 0 && tcp.rcv_nxt() != tcp.copied_seq();
     if state.flags & SOCKET_LISTENS == 0 && !waits {

@@ -130,7 +130,7 @@ fn select(index: u32) -> Option<()> {
     let mut i = 0;
     while i < READER_SERVICES {
         let reader = maps::reader(slot)?;
-        if service.is_that_of(reader) {
+        if service.matches(reader) {
             found = true;
             break;
         }
@@ -212,7 +212,7 @@ impl Service {
     }
 
     #[inline(always)]
-    fn is_that_of(&self, reader: &ReaderSlot) -> bool {
+    fn matches(&self, reader: &ReaderSlot) -> bool {
         // A single comparison, for the sake of the verifier.
         let ports = (reader.local_port ^ self.local_port) | (reader.remote_port ^ self.remote_port);
         let place = (reader.socket_flags ^ self.flags) | (reader.netns ^ self.netns) | ports as u32;

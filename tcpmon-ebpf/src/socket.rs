@@ -89,7 +89,7 @@ pub fn known_or_new(tcp: TcpSock, cookie: impl FnOnce() -> u64) -> Option<&'stat
 /// The state of a socket whose last reader is traced, or that nobody has read yet: a traced thread may be the first to
 /// read it.
 #[inline(always)]
-pub fn traced(tcp: TcpSock) -> Option<&'static mut SocketState> {
+pub fn watched_by_trace(tcp: TcpSock) -> Option<&'static mut SocketState> {
     let state = store::state_of_inline(tcp.sock().known_cookie());
     state.filter(|state| state.last_ns != 0 && (state.reader_slot != SLOT_NONE || state.reader_tid == 0))
 }
@@ -110,7 +110,7 @@ pub fn start_late(state: &mut SocketState, tcp: TcpSock) {
     }
     // A trace loses nothing by this: what came before the first read is reported with that read.
     if setting!(trace) == TRACE_NONE {
-        maps::count_loss(Loss::SocketBeginLate);
+        maps::count_loss(Loss::SocketFoundLate);
     }
 }
 
@@ -179,7 +179,7 @@ pub fn renew(state: &'static mut SocketState) -> &'static mut SocketState {
     };
     event(state, |state| {
         let last_ns = state.last_ns;
-        causes::settle_open_round(state, last_ns, true);
+        causes::attribute_open_round(state, last_ns, true);
         state.flags |= SOCKET_FINAL;
     });
     store::list_as_ended(state.index);
@@ -188,7 +188,7 @@ pub fn renew(state: &'static mut SocketState) -> &'static mut SocketState {
 
 /// Continues another state in a new one: copies everything except the totals and the last reader.
 #[inline(always)]
-pub fn go_on(new: &mut SocketState, state: &SocketState) {
+pub fn copy_without_totals(new: &mut SocketState, state: &SocketState) {
     new.flags = state.flags;
     new.reader_edges = state.reader_edges;
     new.rcv_nxt = state.rcv_nxt;

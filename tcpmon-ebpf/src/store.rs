@@ -184,7 +184,7 @@ pub extern "C" fn store_begin(cookie: u64) -> u32 {
             entries = second;
         }
     }
-    let index = take();
+    let index = take_free();
     if index == NO_STATE {
         count_loss(Loss::SocketState);
         return NO_STATE;
@@ -224,11 +224,11 @@ fn used(entries: *mut u64) -> u32 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn store_take() -> u32 {
-    take()
+    take_free()
 }
 
 #[inline(always)]
-fn take() -> u32 {
+fn take_free() -> u32 {
     let Some(control) = STORE.get_ptr_mut(0) else { return NO_STATE };
     // SAFETY: fields of map memory.
     let (free, wake_at) = unsafe { (&raw mut (*control).free, &raw const (*control).wake_at) };

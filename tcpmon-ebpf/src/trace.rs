@@ -14,13 +14,13 @@ use tcpmon_common::{
     reader::{END_PREEMPTED, SLOT_NONE},
     settings::TRACE_TIMESLICES,
     socket::SocketState,
-    timeslice::{KEPT, QueueSample, TIMESLICE_CLOSED, TIMESLICE_HANDED_OVER, TIMESLICE_PARTIAL, Timeslice},
+    timeslice::{KEPT_SOCKETS, QueueSample, TIMESLICE_CLOSED, TIMESLICE_HANDED_OVER, TIMESLICE_PARTIAL, Timeslice},
 };
 
 use crate::{
-    kernel::{self, Probed, Remembered, Task, TcpSock, setting},
+    kernel::{self, MaybeFreedSock, Probed, Task, TcpSock, setting},
     maps,
-    traced::{Edge, FIN_ACTIVATION, FIN_LAST, MORE, TracedReader, TracedSocket},
+    traced::{Edge, FIN_ACTIVATION, FIN_LAST, MAX_FURTHER_SOCKETS, TracedReader, TracedSocket},
 };
 
 /// Reads or writes a field without reordering it among other accesses, because others may look at it meanwhile: a
@@ -39,16 +39,16 @@ macro_rules! ordered {
 /// Sets up a thread that becomes a traced reader in the middle of a timeslice.
 #[inline(always)]
 pub fn begin(slot: u32) -> Option<()> {
-    let reader = maps::traced(slot)?;
+    let reader = maps::traced_reader(slot)?;
     reader.open = 1;
     reader.activated_ns = kernel::now_ns();
     reader.deactivated_ns = 0;
-    reader.more = 0;
-    reader.more_count = 0;
-    reader.more_busy = 0;
-    let kept = maps::kept(slot)?;
+    reader.first_further = 0;
+    reader.further_count = 0;
+    reader.further_busy = 0;
+    let kept = maps::kept_sockets(slot)?;
     let mut i = 0;
-    while i < KEPT {
+    while i < KEPT_SOCKETS {
         kept[i].cookie = 0;
         i += 1;
     }
@@ -77,10 +77,10 @@ pub fn read(previous: u32, state: &mut SocketState, tcp: TcpSock, queue_start: u
         begin.arrived_on_cpu = state.counters.arrived_on_cpu_bytes;
     }
     state.counters.arrived_on_cpu_bytes = 0;
-    let reader = maps::traced(slot)?;
+    let reader = maps::traced_reader(slot)?;
     let activated_ns = reader.activated_ns;
     let mut i = kept_with_cookie(slot, state.cookie);
-    if i >= KEPT as u32 {
+    if i >= KEPT_SOCKETS as u32 {
         i = reusable_kept_entry(slot, activated_ns);
     }
     if let Some(socket) = kept_entry(slot, i) {
@@ -99,11 +99,11 @@ pub fn read(previous: u32, state: &mut SocketState, tcp: TcpSock, queue_start: u
         }
         ordered!(socket.busy, 0);
     }
-    ordered!(reader.more_busy, 1);
-    if read_more(reader, slot, state, tcp, &begin, bytes).is_none() {
+    ordered!(reader.further_busy, 1);
+    if read_further(reader, slot, state, tcp, &begin, bytes).is_none() {
         maps::count_loss(Loss::TimesliceSocket);
     }
-    ordered!(reader.more_busy, 0);
+    ordered!(reader.further_busy, 0);
     None
 }
 
@@ -128,7 +128,7 @@ fn unreported_from(state: &SocketState, queue_start: u32) -> u32 {
 
 /// Records a read of a socket that the reader does not keep; `None` if there is no place for it.
 #[inline(always)]
-fn read_more(
+fn read_further(
     reader: &mut TracedReader,
     slot: u32,
     state: &mut SocketState,
@@ -145,7 +145,7 @@ fn read_more(
         note(socket, state, tcp, activated_ns, bytes);
         return Some(());
     }
-    if reader.more_count >= MORE {
+    if reader.further_count >= MAX_FURTHER_SOCKETS {
         return None;
     }
     let place = maps::take_place()?;
@@ -156,9 +156,9 @@ fn read_more(
     socket.arrived_bytes = on_cpu;
     socket.rcv_nxt = socket.rcv_nxt.wrapping_add(on_cpu as u32);
     socket.owner = slot + 1;
-    socket.next = reader.more;
-    reader.more = place;
-    reader.more_count += 1;
+    socket.next = reader.first_further;
+    reader.first_further = place;
+    reader.further_count += 1;
     state.traced_place = place;
     note(socket, state, tcp, activated_ns, bytes);
     Some(())
@@ -190,7 +190,7 @@ fn note(socket: &mut TracedSocket, state: &mut SocketState, tcp: TcpSock, activa
 /// Keeps a socket that the thread has open before tracing starts: the thread may be stuck and never read it.
 #[inline(always)]
 pub fn seed(slot: u32, state: &mut SocketState, tcp: TcpSock) -> Option<()> {
-    if !ports_match(tcp) || kept_with_cookie(slot, state.cookie) < KEPT as u32 {
+    if !ports_match(tcp) || kept_with_cookie(slot, state.cookie) < KEPT_SOCKETS as u32 {
         return None;
     }
     let socket = kept_entry(slot, reusable_kept_entry(slot, 0))?;
@@ -206,7 +206,7 @@ pub fn seed(slot: u32, state: &mut SocketState, tcp: TcpSock) -> Option<()> {
 /// in between, or on the previous reader's CPU, sees either nothing of the takeover or all of it.
 #[inline(always)]
 fn hand_over(slot: u32, state: &SocketState, fin: bool) -> Option<u32> {
-    let reader = maps::traced(slot)?;
+    let reader = maps::traced_reader(slot)?;
     let open = ordered!(reader.open);
     let Some(socket) = kept_entry(slot, kept_with_cookie(slot, state.cookie)) else {
         if let Some(socket) = maps::traced_socket(state.traced_place)
@@ -241,18 +241,18 @@ fn advance(from: u32, to: u32) -> u64 {
     if distance > 0 { distance as u64 } else { 0 }
 }
 
-/// Which of the kept sockets has this cookie; [`KEPT`] if none has.
+/// Which of the kept sockets has this cookie; [`KEPT_SOCKETS`] if none has.
 ///
 /// A function that takes and returns only numbers, so that the verifier walks it once for all its callers. The same
 /// holds for the others of this kind below.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn kept_with_cookie(slot: u32, cookie: u64) -> u32 {
-    let Some(kept) = maps::kept(slot) else {
-        return KEPT as u32;
+    let Some(kept) = maps::kept_sockets(slot) else {
+        return KEPT_SOCKETS as u32;
     };
     let mut i = 0;
-    while i < KEPT && kept[i].cookie != cookie {
+    while i < KEPT_SOCKETS && kept[i].cookie != cookie {
         i += 1;
     }
     i as u32
@@ -260,17 +260,17 @@ pub extern "C" fn kept_with_cookie(slot: u32, cookie: u64) -> u32 {
 
 /// The kept entry that a new socket may use: a free one, or else the one that was read longest ago. An entry in use
 /// must not have been read in this timeslice, and all that was reported of it must have been read, so that nothing is
-/// reported twice when the socket comes back. [`KEPT`] if there is none.
+/// reported twice when the socket comes back. [`KEPT_SOCKETS`] if there is none.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn reusable_kept_entry(slot: u32, activated_ns: u64) -> u32 {
-    let Some(kept) = maps::kept(slot) else {
-        return KEPT as u32;
+    let Some(kept) = maps::kept_sockets(slot) else {
+        return KEPT_SOCKETS as u32;
     };
-    let mut best = KEPT;
+    let mut best = KEPT_SOCKETS;
     let mut best_ns = u64::MAX;
     let mut i = 0;
-    while i < KEPT {
+    while i < KEPT_SOCKETS {
         let socket = &kept[i];
         if socket.cookie == 0 {
             return i as u32;
@@ -285,10 +285,10 @@ pub extern "C" fn reusable_kept_entry(slot: u32, activated_ns: u64) -> u32 {
     best as u32
 }
 
-/// The kept entry with this number; `None` if the number is [`KEPT`].
+/// The kept entry with this number; `None` if the number is [`KEPT_SOCKETS`].
 #[inline(always)]
 fn kept_entry(slot: u32, i: u32) -> Option<&'static mut TracedSocket> {
-    if i >= KEPT as u32 {
+    if i >= KEPT_SOCKETS as u32 {
         return None;
     }
     maps::traced_socket(maps::first_kept(slot) + i)
@@ -354,11 +354,11 @@ fn sample(sock: Probed, counted_rcv_nxt: u32, queue: &mut QueueSample) -> bool {
 /// The reader in `slot` is scheduled in.
 #[inline(always)]
 pub fn activate(slot: u32) -> Option<()> {
-    let reader = maps::traced(slot)?;
+    let reader = maps::traced_reader(slot)?;
     ordered!(reader.open, 1);
     reader.activated_ns = kernel::now_ns();
     let mut place = maps::first_kept(slot);
-    let end = place + KEPT as u32;
+    let end = place + KEPT_SOCKETS as u32;
     while place < end {
         begin_timeslice(place);
         place += 1;
@@ -399,7 +399,7 @@ fn open(socket: &mut TracedSocket) {
 /// The reader in `slot` is scheduled out, in favor of `next`.
 #[inline(always)]
 pub fn deactivate(slot: u32, task: Task, next: Task, on_cpu_ns: u64, run_queue_wait_ns: u64, end: u32) -> Option<()> {
-    let reader = maps::traced(slot)?;
+    let reader = maps::traced_reader(slot)?;
     let now = kernel::now_ns();
     // At the start of a trace, or after a switch that was not seen, it is unknown when the thread was off the CPU.
     let seen = reader.activated_ns >= reader.deactivated_ns;
@@ -423,20 +423,20 @@ pub fn deactivate(slot: u32, task: Task, next: Task, on_cpu_ns: u64, run_queue_w
         end,
     };
     let mut place = maps::first_kept(slot);
-    let after = place + KEPT as u32;
+    let after = place + KEPT_SOCKETS as u32;
     while place < after {
         end_timeslice(slot, place);
         place += 1;
     }
-    if reader.more_busy == 0 {
-        let mut place = reader.more;
+    if reader.further_busy == 0 {
+        let mut place = reader.first_further;
         let mut i = 0;
-        while i < MORE && place != 0 {
+        while i < MAX_FURTHER_SOCKETS && place != 0 {
             place = end_timeslice(slot, place);
             i += 1;
         }
-        reader.more = 0;
-        reader.more_count = 0;
+        reader.first_further = 0;
+        reader.further_count = 0;
     } else {
         maps::count_loss(Loss::TimesliceEdge);
     }
@@ -457,7 +457,7 @@ pub extern "C" fn end_timeslice(slot: u32, place: u32) -> u32 {
 
 #[inline(always)]
 fn close(slot: u32, place: u32) -> Option<u32> {
-    let edge = &maps::traced(slot)?.edge;
+    let edge = &maps::traced_reader(slot)?.edge;
     let socket = maps::traced_socket(place)?;
     if socket.cookie == 0 {
         return None;

@@ -3,7 +3,7 @@
 use tcpmon_common::{causes::Causes, timeslice::QueueSample};
 
 /// Maximum number of further sockets that a reader may read in one timeslice, each with a record of its own.
-pub const MORE: u32 = 1024;
+pub const MAX_FURTHER_SOCKETS: u32 = 1024;
 
 /// The trace's data of one reader: value of the array `TRACED`.
 #[repr(C)]
@@ -15,11 +15,11 @@ pub struct TracedReader {
     /// 1 from the activation until all records of the timeslice have been made.
     pub open: u64,
     /// Place of the first of the further sockets that were read in this timeslice; 0 if there is none.
-    pub more: u32,
+    pub first_further: u32,
     /// The number of these further sockets.
-    pub more_count: u32,
+    pub further_count: u32,
     /// Not 0 while the reader changes the list of further sockets.
-    pub more_busy: u64,
+    pub further_busy: u64,
     /// The end of its last timeslice.
     pub edge: Edge,
 }

@@ -170,12 +170,12 @@ impl Daemon {
     pub fn scrape(&self) -> Page {
         eventually(DEADLINE, "a page shows all truly", || {
             let page = self.page();
-            match page.value("tcpmon_newborn_groups", &[]) {
+            match page.value("tcpmon_groups_held_at_zero", &[]) {
                 Some(0.0) if emulated::may_lack_host_counters() && !page.has_host_counters() => {
                     Err("the host's counters are missing".into())
                 }
                 Some(0.0) => Ok(page),
-                newborn => Err(format!("{newborn:?} groups are held at zero")),
+                held => Err(format!("{held:?} groups are held at zero")),
             }
         })
     }

@@ -85,7 +85,7 @@ const OF_TCPMON: [(&str, UpperBound); 32] = [
     ("tcpmon_bpf_program_run_seconds_total", cpu_seconds),
     ("tcpmon_groups_suppressed_total", events),
     ("tcpmon_connections_opened_total", connections),
-    ("tcpmon_socket_begin_late_total", connections),
+    ("tcpmon_sockets_found_late_total", connections),
     ("tcpmon_sockets_ignored_total", connections),
     ("process_cpu_seconds_total", cpu_seconds),
 ];

@@ -299,7 +299,7 @@ fn connections_that_wait_to_be_accepted_when_tcpmon_begins_are_counted_from_thei
         if seen == (report.bytes, report.bytes) { Ok(page) } else { Err(format!("{seen:?}")) }
     });
     assert_eq!(lost(&page), 0.0, "{:?}", page.samples("tcpmon_lost_total"));
-    let late = page.value("tcpmon_socket_begin_late_total", &[]).unwrap();
+    let late = page.value("tcpmon_sockets_found_late_total", &[]).unwrap();
     assert!(late >= WAITING as f64, "{late}");
 }
 

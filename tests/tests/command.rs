@@ -150,5 +150,5 @@ fn a_start_that_is_over_is_a_usage_error() {
     let output = tcpmon(&["trace", "--all", "--start-at", "2020-01-01T00:00:00Z"]).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{stderr}");
-    assert!(stderr.contains("this time is over"), "{stderr}");
+    assert!(stderr.contains("this time is in the past"), "{stderr}");
 }

@@ -90,15 +90,15 @@ fn a_socket_that_gets_its_state_late_is_counted_from_its_first_byte() {
     eventually(DEADLINE, "states are free", || {
         daemon.scrape().value("tcpmon_map_entries", &[("map", "sockets")]).is_some_and(|in_use| in_use < 100.0)
     });
-    let begun_late = || daemon.scrape().value("tcpmon_socket_begin_late_total", &[]).expect("it is on each page");
-    let before = begun_late();
+    let found_late = || daemon.scrape().value("tcpmon_sockets_found_late_total", &[]).expect("it is on each page");
+    let before = found_late();
     assert_eq!(sender.send(70), 70);
     eventually(DEADLINE, "all bytes are counted", || {
         let seen = bytes_of(&daemon, "late");
         if seen == [5_070.0; 2] { Ok(()) } else { Err(format!("{seen:?}")) }
     });
     // At both ends, or at the one that received.
-    assert!(begun_late() > before, "{before}");
+    assert!(found_late() > before, "{before}");
     sender.finish();
 }
 

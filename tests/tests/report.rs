@@ -127,17 +127,17 @@ fn says(trace: &TraceFile, cause: &str, words: &[&str]) {
 fn a_sender_or_a_path_that_gives_no_more_is_upstream() {
     let lab = Lab::new();
     let paced = transfer(&lab, reader(&lab), |sender| sender.rate(20_000_000).message(8192));
-    says(&paced, "upstream", &["the window was not used up", "look at the sender"]);
+    says(&paced, "upstream", &["the sender did not use up the window", "look at the sender"]);
     let requests = transfer(&lab, reader(&lab).between(Between::Answer), |sender| sender.rate(100_000).message(200));
-    says(&requests, "upstream", &["the window was not used up"]);
+    says(&requests, "upstream", &["the sender did not use up the window"]);
     let long = Lab::long(ONE_WAY);
     let small = transfer(&long, reader(&long), |sender| sender.send_buffer(16 << 10));
-    says(&small, "upstream", &["the window was not used up"]);
+    says(&small, "upstream", &["the sender did not use up the window"]);
     let delay = Some(Delay { one_way: ONE_WAY, lose_every: 500 });
     let lossy = Lab::with(LabOptions { delay, ..LabOptions::default() });
     let trace = transfer(&lossy, reader(&lossy), |sender| sender);
     assert_ne!(lossy.lost(), 0, "packets that the path has lost");
-    says(&trace, "upstream", &["the window was not used up"]);
+    says(&trace, "upstream", &["the sender did not use up the window"]);
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn a_reader_that_computes_sleeps_or_is_stopped_is_the_application() {
     says(&computes, "application", &["the reader computed", "on a CPU for", "in more threads"]);
     let sleeps = transfer(&lab, reader(&lab).chunk(256 << 10).between(Between::Sleep(5_000)), |sender| sender);
     says(&sleeps, "application", &["the reader slept", "find out what the reader waits for"]);
-    // Stopped and continued eight times: a trace sees what limited a connection at its reads.
+    // Stopped and continued eight times: only a read shows a trace what limited the connection.
     let reader = reader(&lab).comm("reported").until_exit().receive_buffer(64 << 10).spawn();
     let _sender = sender(&lab, &reader).spawn();
     let pid = Pid::from_raw(reader.pid().cast_signed());

@@ -283,7 +283,7 @@ fn the_screen_shows_and_does_what_keys_say_and_gives_the_terminal_back() {
     terminal.keys(&["p"]);
     terminal.shows(&["PAUSED"]);
     terminal.keys(&["?"]);
-    terminal.shows(&["the sender or the path gives no more"]);
+    terminal.shows(&["the sender or the path is the limit"]);
     terminal.keys(&["x", "p"]);
     terminal.resize(80, 24);
     eventually(DEADLINE, "the screen has the new size", || {
@@ -329,7 +329,7 @@ fn what_cannot_work_is_said_before_the_screen_is_taken() {
     let (code, error) = run(tcpmon(&["top", "--own"]).stdin(Stdio::null()));
     assert!(code == Some(1) && error.contains("not a terminal: use --once"), "{code:?} {error}");
     let (code, error) = run(tcpmon(&["top", "--interval", "1ms"]).stdin(Stdio::null()));
-    assert!(code == Some(2) && error.contains("100ms is the least"), "{code:?} {error}");
+    assert!(code == Some(2) && error.contains("the minimum is 100ms"), "{code:?} {error}");
     let mut command = Command::new("setpriv");
     command.args(["--bounding-set=-bpf,-sys_admin"]).arg(tcpmon_binary()).args(["top", "--once", "--own"]);
     let (code, error) = run(command.stdin(Stdio::null()));

@@ -1,4 +1,4 @@
-//! `cargo xtask docs`: a site with a search, made of the repository's documents by mdBook. `cargo xtask check` follows
+//! `cargo xtask docs`: builds a searchable site of the repository's documents with mdBook. `cargo xtask check` follows
 //! their links.
 
 use std::{
@@ -201,7 +201,7 @@ fn faults(documents: &[Document], exists: impl Fn(&Path) -> bool) -> Result<Vec<
             if !exists(&link.path) {
                 faults.push(format!("{} does not exist", place(&link)));
             } else if link.anchor.as_ref().is_some_and(|anchor| !known(anchor)) {
-                faults.push(format!("{}: no heading there has this anchor", place(&link)));
+                faults.push(format!("{}: no heading of that document has this anchor", place(&link)));
             }
         }
     }
@@ -270,7 +270,7 @@ fn page(document: &Document, pages: &[PathBuf]) -> Result<(String, Vec<PathBuf>)
         let to = match first {
             Some(first) => on_site(first, true),
             None => {
-                ensure!(workspace::root().join(&link.path).is_file(), "{} is no file", link.path.display());
+                ensure!(workspace::root().join(&link.path).is_file(), "{} is not a file", link.path.display());
                 files.push(link.path.clone());
                 on_site(&link.path, false)
             }
@@ -318,7 +318,7 @@ mod tests {
         let exists = |path: &Path| path.extension().is_some_and(|extension| extension == "md");
         let expected = [
             "README.md:2: docs/no.png does not exist",
-            "README.md:4: docs/a.md#three: no heading there has this anchor",
+            "README.md:4: docs/a.md#three: no heading of that document has this anchor",
         ];
         assert_eq!(faults(&documents, exists).unwrap(), expected);
     }

@@ -86,7 +86,7 @@ enum Command {
     Dist(dist::Args),
     /// Check that version, changelog, documents, tag, advisories and packages of a release agree, and build and sign it
     Release(release::Args),
-    /// Make a site with a search of the documents, in target/docs/book
+    /// Build a searchable site of the documents, in target/docs/book
     Docs,
     /// Check the manifests in deploy/kubernetes: schemas, flags, capabilities, rules
     Kubernetes,

@@ -41,14 +41,14 @@ pub fn run(args: &Args) -> Result<()> {
     ];
     let mut findings: Vec<String> =
         parts.iter().filter_map(|(name, check)| step(name, check).err()).map(|error| format!("{error:#}")).collect();
-    // A build takes minutes: what is not fit for a release is not built.
+    // A build takes minutes, so a release with findings is not built.
     if args.check || findings.is_empty() {
         if !args.check {
             dist::run(&dist::Args::default())?;
         }
         findings.extend(step("packages", packages).err().map(|error| format!("{error:#}")));
     }
-    ensure!(findings.is_empty(), "this is not tcpmon {VERSION}:\n{}", findings.join("\n"));
+    ensure!(findings.is_empty(), "this is not a complete release of tcpmon {VERSION}:\n{}", findings.join("\n"));
     args.sign.as_deref().map_or(Ok(()), |key| step("signature", || sign(key)))
 }
 
@@ -88,7 +88,7 @@ fn changelog(text: &str) -> Result<()> {
     let newest = headings.next().context("there is no release below `## Unreleased`")?;
     let date = newest.strip_prefix(VERSION).and_then(|rest| rest.strip_prefix(" - "));
     let date = date.with_context(|| format!("the newest release is `{newest}` instead of `{VERSION} - DATE`"))?;
-    humantime::parse_rfc3339(&format!("{date}T00:00:00Z")).with_context(|| format!("{date} is no date"))?;
+    humantime::parse_rfc3339(&format!("{date}T00:00:00Z")).with_context(|| format!("{date} is not a date"))?;
     Ok(())
 }
 
@@ -105,12 +105,12 @@ fn named(text: &str) -> BTreeSet<String> {
 /// Checks that everything is committed, and that the commit has the tag of this version.
 fn tag() -> Result<()> {
     let changed = workspace::git(&["status", "--porcelain"])?;
-    ensure!(changed.is_empty(), "not all is committed:\n{changed}");
+    ensure!(changed.is_empty(), "there are uncommitted changes:\n{changed}");
     let tags = workspace::git(&["tag", "--points-at", "HEAD"])?;
     let expected = format!("v{VERSION}");
     ensure!(
         tags.lines().any(|tag| tag == expected),
-        "the commit has not the tag {expected}: `git tag --sign {expected}` gives it one"
+        "the commit does not have the tag {expected}: run `git tag --sign {expected}`"
     );
     Ok(())
 }
@@ -124,7 +124,7 @@ fn advisories() -> Result<()> {
         command
     };
     if let Err(error) = process::output(&mut deny(&["fetch", "db"])) {
-        eprintln!("advisories are NOT checked, because RustSec's database cannot be had: {error:#}");
+        eprintln!("advisories are NOT checked, because RustSec's database cannot be fetched: {error:#}");
         return Ok(());
     }
     process::run(&mut deny(&["--workspace", "--locked", "check", "advisories"]))
@@ -195,7 +195,7 @@ mod tests {
         let unreleased = "# Changelog\n\n## Unreleased\n\n";
         let fault = |text: &str| changelog(&format!("{unreleased}{text}")).err().map(|error| error.to_string());
         assert_eq!(fault(&format!("## {VERSION} - 2026-11-30\n\n## 0.0.1 - 2020-01-01\n")), None);
-        assert_eq!(fault(&format!("## {VERSION} - yesterday\n")).as_deref(), Some("yesterday is no date"));
+        assert_eq!(fault(&format!("## {VERSION} - yesterday\n")).as_deref(), Some("yesterday is not a date"));
         let other = fault("## 0.0.1 - 2020-01-01\n");
         assert!(other.is_some_and(|fault| fault.starts_with("the newest release is `0.0.1 - 2020-01-01`")));
         assert_eq!(fault("").as_deref(), Some("there is no release below `## Unreleased`"));

@@ -66,7 +66,7 @@ pub(super) fn end_round(state: &mut SocketState, seen: &Observation, path: Path)
 /// the window to have limited it, or if nothing can follow (`last`). Otherwise that time is held back until the round
 /// ends.
 #[inline(always)]
-pub fn settle_open_round(state: &mut SocketState, now_ns: u64, last: bool) {
+pub fn attribute_open_round(state: &mut SocketState, now_ns: u64, last: bool) {
     let SocketState { round, counters, .. } = state;
     let time = now_ns.saturating_sub(round.began_ns);
     if last || time > round.limit_us as u64 * 1000 {

@@ -108,7 +108,7 @@ impl Connection {
         self.fold(Trigger::Event);
         attribute_read(&mut self.state, self.seen.now_ns, self.run_delay_ns, tid == self.tid);
         if let Some(traced) = &mut self.traced {
-            settle_open_round(&mut self.state, self.seen.now_ns, false);
+            attribute_open_round(&mut self.state, self.seen.now_ns, false);
             traced.take_from(&mut self.state);
         }
         self.tid = tid;
@@ -134,14 +134,14 @@ impl Connection {
     fn shown(&self) -> SocketTotals {
         let mut copy = Self { state: self.state, seen: self.seen, ..*self };
         copy.fold(Trigger::Snapshot);
-        settle_open_round(&mut copy.state, copy.seen.now_ns, false);
+        attribute_open_round(&mut copy.state, copy.seen.now_ns, false);
         copy.state.counters.since(&SocketCounters::ZERO)
     }
 
     /// What the record of its end shows.
     fn end(&mut self) -> SocketTotals {
         self.fold(Trigger::Event);
-        settle_open_round(&mut self.state, self.seen.now_ns, true);
+        attribute_open_round(&mut self.state, self.seen.now_ns, true);
         self.state.counters.since(&SocketCounters::ZERO)
     }
 }
@@ -205,12 +205,12 @@ fn echoes_tell_the_round_trip_of_a_loaded_local_path() {
     }
     // Rounds in which the sender had nothing to send do not change the estimate, whether or not they are shown
     // before they end.
-    for settled in [false, true] {
+    for attributed in [false, true] {
         for _ in 0..10_000 {
             connection.path = path(3);
             connection.seen.now_ns += 3 * MS;
-            if settled {
-                settle_open_round(&mut connection.state, connection.seen.now_ns, false);
+            if attributed {
+                attribute_open_round(&mut connection.state, connection.seen.now_ns, false);
             }
             connection.segment(0, MSS);
             (0..9).for_each(|_| connection.segment(0, MSS));

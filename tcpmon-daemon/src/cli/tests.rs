@@ -126,7 +126,7 @@ fn a_wrong_flag_is_named_with_a_remedy() {
         ("trace --all --format xml", ["--format", "jsonl"]),
         ("trace --all --rotate 1GiB", ["--output <FILE>", "Usage: tcpmon trace"]),
         ("trace --all --output f --rotate 5", ["--rotate", "such as 10m"]),
-        ("trace --all --output f --rotate 10ms", ["--rotate", "1s is the least"]),
+        ("trace --all --output f --rotate 10ms", ["--rotate", "the minimum is 1s"]),
         ("trace --all --output f --rotate 0MB", ["--rotate", "is not a size"]),
         ("trace --all --output f --keep 3", ["--keep needs --rotate or --ring", "Usage: tcpmon trace"]),
         ("trace --all --output f --ring 5s --trigger load>3", ["--trigger", "`zero-window>1s`"]),

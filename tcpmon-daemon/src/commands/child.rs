@@ -1,4 +1,4 @@
-//! Processes that do not outlive the one that starts them.
+//! Child processes that end with their parent.
 
 use std::io;
 

@@ -357,7 +357,7 @@ impl Collector {
         if self.live_asked.is_some() {
             let listed = self.table.listed_sockets();
             let is_alive = |index, cookie| self.table.is_alive(index, cookie);
-            self.changes.take(show == Show::All, listed, &readers, is_alive);
+            self.changes.record_pass(show == Show::All, listed, &readers, is_alive);
         }
         Ok(self.snapshot(&raw, readers.len(), now.elapsed()))
     }
@@ -372,7 +372,7 @@ impl Collector {
         match self.kernel.owners() {
             Ok(Some(owners)) => self.table.set_owners(&owners, at_ns),
             Ok(None) => {}
-            Err(error) => warn!(%error, "cannot find out which processes have sockets open; the last answer stands"),
+            Err(error) => warn!(%error, "cannot look up which processes have sockets open; using the previous result"),
         }
         self.ask_for_owners_at = Some(now + OWNERS_INTERVAL.max(now.elapsed() * OWNERS_SHARE));
     }
@@ -512,7 +512,7 @@ impl Collector {
                 map("sockets", self.kernel.sockets_in_use() as usize, options.max_sockets.into()),
             ],
             groups_suppressed: self.table.suppressed(),
-            begins_late: raw.lost(Loss::SocketBeginLate),
+            sockets_found_late: raw.lost(Loss::SocketFoundLate),
             connections_opened: self.opened,
             new_at_zero: 0,
             took,

@@ -1,4 +1,4 @@
-//! The doctor: reads the facts, decides, tells.
+//! `tcpmon doctor`: reads the facts, decides, and prints the result.
 
 use std::{
     fs::{self, File},
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{
     cli::{DoctorArgs, DoctorFormat},
-    doctor::{diff, examine, gather::gather, tell},
+    doctor::{diff, examine, gather::gather, render},
     sandbox,
 };
 
@@ -34,7 +34,7 @@ pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<u8> {
     let facts = gather(&args.device)?;
     let goal = args.goal(&facts);
     let diagnosis = examine(&facts, &goal);
-    let json = tell::json(&facts, &goal, &diagnosis)? + "\n";
+    let json = render::json(&facts, &goal, &diagnosis)? + "\n";
     if let Some(path) = &args.save {
         save(path, &json)?;
     }
@@ -49,13 +49,13 @@ pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<u8> {
             let text = match format {
                 DoctorFormat::Text => diff::text(&differences),
                 DoctorFormat::Json => {
-                    let answer = json!({ "format_version": tell::FORMAT_VERSION, "differences": &differences });
+                    let answer = json!({ "format_version": render::FORMAT_VERSION, "differences": &differences });
                     serde_json::to_string_pretty(&answer)? + "\n"
                 }
             };
             (text, u8::from(!differences.is_empty()))
         }
-        (None, DoctorFormat::Text) => (tell::text(&facts, &goal, &diagnosis), found),
+        (None, DoctorFormat::Text) => (render::text(&facts, &goal, &diagnosis), found),
         (None, DoctorFormat::Json) => (json, found),
     };
     io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")?;
@@ -66,7 +66,7 @@ fn read(path: &Path) -> anyhow::Result<Value> {
     let text = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     let saved = serde_json::from_slice(&text)
         .ok()
-        .filter(|saved: &Value| saved["format_version"] == tell::FORMAT_VERSION && saved["facts"].is_object());
+        .filter(|saved: &Value| saved["format_version"] == render::FORMAT_VERSION && saved["facts"].is_object());
     Ok(saved.ok_or_else(|| WrongFile::NotSaved(path.to_owned()))?)
 }
 

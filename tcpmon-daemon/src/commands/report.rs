@@ -1,4 +1,4 @@
-//! The report: reads traces, decides, tells.
+//! `tcpmon report`: reads traces, decides, and prints the result.
 
 use std::{
     io::{self, Write as _},
@@ -14,7 +14,7 @@ use crate::{
     report::{
         html::Drawn,
         read::{Trace, TraceFile},
-        tell::{Comparison, TraceReport},
+        render::{Comparison, TraceReport},
         timeline::Timelines,
     },
 };

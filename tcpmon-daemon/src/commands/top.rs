@@ -44,7 +44,7 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     let result = runtime.block_on(async {
         let samples = Samples::open(args).await?;
         sandbox::give_up_all(false).context("cannot give up capabilities")?;
-        if args.once { once(args, samples).await } else { watch(args, samples).await }
+        if args.once { print_once(args, samples).await } else { watch(args, samples).await }
     });
     // The thread that waits for keys is still blocked in a read.
     runtime.shutdown_background();
@@ -131,11 +131,11 @@ fn screen(args: &TopArgs, samples: &Samples) -> Screen {
 }
 
 /// Prints what happened in one interval.
-async fn once(args: &TopArgs, mut samples: Samples) -> anyhow::Result<()> {
+async fn print_once(args: &TopArgs, mut samples: Samples) -> anyhow::Result<()> {
     let mut screen = screen(args, &samples);
-    screen.take(samples.next(0).await?);
+    screen.update(samples.next(0).await?);
     sleep(args.interval).await;
-    screen.take(samples.next(screen.rows.pass).await?);
+    screen.update(samples.next(screen.rows.pass).await?);
     if !args.cgroup.is_empty() && screen.rows.groups.iter().all(|group| group.cgroup.is_none()) {
         bail!("--cgroup: the daemon does not know control groups: set cgroup_label = true in its config, or use --own");
     }
@@ -182,7 +182,7 @@ async fn watch(args: &TopArgs, mut samples: Samples) -> anyhow::Result<()> {
     theme.ascii |= args.ascii;
     let mut screen = screen(args, &samples);
     // Take the first sample before the screen, so that an error is still printed on the normal terminal.
-    screen.take(samples.next(0).await?);
+    screen.update(samples.next(0).await?);
     let mut ends = EndSignals::listen().context("cannot install a signal handler")?;
     let mut terminal = Screenful::open().context("cannot use the terminal")?;
     let mut tick = interval(args.interval);
@@ -195,7 +195,7 @@ async fn watch(args: &TopArgs, mut samples: Samples) -> anyhow::Result<()> {
             () = ends.next() => return Ok(()),
             _ = tick.tick() => if !screen.paused {
                 match samples.next(screen.rows.pass).await {
-                    Ok(sample) => screen.take(sample),
+                    Ok(sample) => screen.update(sample),
                     Err(error) => {
                         screen.problem = Some(super::one_line(&error));
                         samples = reconnect(samples, args).await;

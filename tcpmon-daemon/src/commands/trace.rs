@@ -397,7 +397,7 @@ impl RunningTrace {
 
 /// The time given to `--start-at` is not in the future.
 #[derive(Debug, thiserror::Error)]
-#[error("--start-at: this time is over: give a later one, in UTC, or a time from now such as `+30s`")]
+#[error("--start-at: this time is in the past: give a later one, in UTC, or a time from now such as `+30s`")]
 pub(super) struct StartIsOver;
 
 /// Reports to the user what the trace lacks.

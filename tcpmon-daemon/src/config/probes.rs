@@ -1,4 +1,4 @@
-//! Keys below `probes`: which programs are attached of those that tcpmon can do without.
+//! Keys below `probes`: which of the optional programs are attached.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,13 +8,13 @@ table! {
     /// The probes that can be switched off to reduce the cost. All are on by default.
     #[derive(Copy)]
     Probes, "probes.";
-    profile: ProbeProfile = ProbeProfile::Full, "full|light", "full, or light: without the probes below";
+    profile: ProbeProfile = ProbeProfile::Full, "full|light", "full, or light, which switches off the probes below";
     sched_switch: bool = true, "true|false",
-        "Whether to count the readers' timeslices, a program at every context switch";
+        "Whether to count the readers' timeslices (runs a program at every context switch)";
     napi_poll: bool = true, "true|false",
-        "Whether to count NAPI polls and the packets of each, a program at every poll";
+        "Whether to count NAPI polls and the packets of each (runs a program at every poll)";
     kfree_skb: bool = true, "true|false",
-        "Whether to count received segments that the kernel drops, with its reasons";
+        "Whether to count received segments that the kernel drops, by the kernel's reason";
 }
 
 /// A choice of probes.

@@ -1,16 +1,16 @@
 //! Checks whether tcpmon can run here, and whether the host's settings and network devices suit a receiver. It works in
 //! three steps: facts, decision, output.
 //!
-//! [`gather`] reads the facts and changes nothing. [`examine`] decides from the facts alone, by the [`RULES`]. [`tell`]
-//! shows the result to people and to programs; [`diff`] compares it with an earlier one.
+//! [`gather`] reads the facts and changes nothing. [`examine`] decides from the facts alone, by the [`RULES`].
+//! [`render`] shows the result to people and to programs; [`diff`] compares it with an earlier one.
 
 pub mod diff;
 pub mod facts;
 pub mod gather;
 mod nic;
 mod receive;
+pub mod render;
 mod run;
-pub mod tell;
 #[cfg(test)]
 mod tests;
 
@@ -35,7 +35,7 @@ pub struct Rule {
     pub id: &'static str,
     /// What is true of a host that passes, as a sentence.
     pub wanted: &'static str,
-    /// What happens on a host that does not pass.
+    /// Why the rule matters, or what happens on a host that does not pass.
     pub why: &'static str,
     /// Where the rule comes from.
     pub source: &'static str,

@@ -17,8 +17,8 @@ const SCALING: &str = "Documentation/networking/scaling.rst";
 pub(super) static RULES: [Rule; 14] = [
     Rule {
         id: "device.ring",
-        wanted: "the receive ring has 1024 entries (4096 from 10 Gbit/s on, 8192 from 40 on with CPUs of AMD), or as \
-                 many as it can",
+        wanted: "the receive ring has 1024 entries (4096 at 10 Gbit/s and above, 8192 at 40 Gbit/s and above with AMD \
+                 CPUs), or as many as it can have",
         why: "the ring holds what arrives until a CPU takes it: a small one overruns",
         source: "ESnet fasterdata: NIC tuning; SC24 for AMD",
         refuses: false,
@@ -41,9 +41,9 @@ pub(super) static RULES: [Rule; 14] = [
     },
     Rule {
         id: "device.queues",
-        wanted: "from 10 Gbit/s on, it has more than one receive queue, if it can",
-        why: "each queue is emptied by one CPU at a time, so that one CPU does the work for all connections; best is \
-              the smallest number of queues of which none overruns, because each further one adds interrupts",
+        wanted: "at 10 Gbit/s and above, the device has more than one receive queue, if it can",
+        why: "one CPU at a time empties a queue, so with a single queue, one CPU does the work for all connections; \
+              use the smallest number of queues of which none overruns, because each further one adds interrupts",
         source: SCALING,
         refuses: false,
         check: Check::Device(|device, facts, goal| {
@@ -64,7 +64,7 @@ pub(super) static RULES: [Rule; 14] = [
     },
     Rule {
         id: "device.coalescing",
-        wanted: "from 10 Gbit/s on, it does not interrupt for every packet",
+        wanted: "at 10 Gbit/s and above, the device does not interrupt for every packet",
         why: "an interrupt for each of a million packets a second leaves no time for their readers",
         source: ESNET_100G,
         refuses: false,
@@ -86,7 +86,7 @@ pub(super) static RULES: [Rule; 14] = [
     Rule {
         id: "device.interrupts",
         wanted: "the interrupts of a device with several receive queues go to several CPUs",
-        why: "one CPU does the work of all queues, and the ring overruns while others are idle",
+        why: "otherwise one CPU does the work of all queues, and the rings overrun while other CPUs are idle",
         source: SC24,
         refuses: false,
         check: Check::Device(|device, facts, _| {
@@ -112,7 +112,7 @@ pub(super) static RULES: [Rule; 14] = [
     Rule {
         id: "device.numa",
         wanted: "the interrupts go to CPUs of the NUMA node to which the device is attached",
-        why: "every packet then crosses the link between the nodes: TCP can be half as fast",
+        why: "otherwise every packet crosses the link between the nodes, and TCP can be half as fast",
         source: "ESnet fasterdata: Interrupt binding",
         refuses: false,
         check: Check::Device(|device, facts, _| {
@@ -123,12 +123,7 @@ pub(super) static RULES: [Rule; 14] = [
             let far = interrupts.values().filter(|cpus| !cpus.iter().any(|cpu| local.contains(cpu))).count();
             find(
                 far > 0,
-                || {
-                    format!(
-                        "{far} of its {} interrupts go to CPUs of another node than its node {node}",
-                        interrupts.len()
-                    )
-                },
+                || format!("{far} of its {} interrupts go to CPUs outside its NUMA node {node}", interrupts.len()),
                 || {
                     "stop irqbalance, and write CPUs of that node to /proc/irq/N/smp_affinity_list; keep readers off \
                      these CPUs"
@@ -139,8 +134,8 @@ pub(super) static RULES: [Rule; 14] = [
     },
     Rule {
         id: "device.rps",
-        wanted: "from 10 Gbit/s on, the packets of a device with a single receive queue are spread by RPS",
-        why: "one CPU does the work of TCP for all connections",
+        wanted: "at 10 Gbit/s and above, the packets of a device with a single receive queue are spread by RPS",
+        why: "otherwise one CPU does the work of TCP for all connections",
         source: SCALING,
         refuses: false,
         check: Check::Device(|device, facts, goal| {
@@ -168,7 +163,7 @@ pub(super) static RULES: [Rule; 14] = [
     },
     Rule {
         id: "device.gro-hw",
-        wanted: "from 40 Gbit/s on, the device itself merges packets (rx-gro-hw), if it can",
+        wanted: "at 40 Gbit/s and above, the device itself merges packets (rx-gro-hw), if it can",
         why: "on ConnectX-7 with Linux 6.11, one stream received 62 instead of 24 Gbit/s with an MTU of 1500 (Intel), \
               and 53 instead of 40 with 9000 (AMD)",
         source: SC24,
@@ -197,8 +192,8 @@ pub(super) static RULES: [Rule; 14] = [
     },
     Rule {
         id: "device.mtu",
-        wanted: "from 40 Gbit/s on, the MTU is 9000 if the whole path allows it",
-        why: "a sixth of the packets means a sixth of the interrupts, headers and acknowledgements",
+        wanted: "at 40 Gbit/s and above, the MTU is 9000 if the whole path allows it",
+        why: "packets six times as large mean a sixth of the interrupts, headers and acknowledgements",
         source: SC24,
         refuses: false,
         check: Check::Device(|device, _, goal| {
@@ -207,7 +202,7 @@ pub(super) static RULES: [Rule; 14] = [
                 speed(device, goal) >= 40 * GBIT && mtu < 9000,
                 || match device.speed.get() {
                     Ok(speed) => format!("its MTU is {mtu}, at {}", rate(*speed)),
-                    Err(_) => format!("its MTU is {mtu}, and it is to receive {}", rate(goal.bandwidth)),
+                    Err(_) => format!("its MTU is {mtu}, and the goal is to receive {}", rate(goal.bandwidth)),
                 },
                 || format!("ip link set {} mtu 9000, once every switch on the path allows it", device.name),
             )
@@ -256,7 +251,7 @@ pub(super) static RULES: [Rule; 14] = [
     },
     Rule {
         id: "device.flow-control",
-        wanted: "from 10 Gbit/s on, the device sends pause frames (if its driver can)",
+        wanted: "at 10 Gbit/s and above, the device sends pause frames (if its driver can)",
         why: "the switch then holds packets back when the ring is full, instead of losing them here",
         source: SC24,
         refuses: false,
@@ -271,7 +266,7 @@ pub(super) static RULES: [Rule; 14] = [
     Rule {
         id: "device.pcie",
         wanted: "its link on the PCI Express bus carries at least as much as its network link",
-        why: "what does not get through the bus waits in the device, which then drops packets",
+        why: "packets that the bus cannot carry in time wait in the device, which then drops some",
         source: "PCI Express Base Specification",
         refuses: false,
         check: Check::Device(|device, _, goal| {
@@ -292,7 +287,7 @@ pub(super) static RULES: [Rule; 14] = [
     },
     Rule {
         id: "device.iommu",
-        wanted: "from 10 Gbit/s on, the IOMMU passes the device's addresses through (iommu=pt), or none is in use",
+        wanted: "at 10 Gbit/s and above, the IOMMU passes the device's addresses through (iommu=pt), or none is in use",
         why: "mapping and unmapping every buffer took more than half of the throughput of some hosts",
         source: SC24,
         refuses: false,

@@ -30,15 +30,16 @@ pub(super) static RULES: [Rule; 24] = [
             let least = (goal.bdp() * goal.streams).div_ceil(LARGEST_WINDOW);
             find(
                 goal.bdp() > LARGEST_WINDOW,
-                || format!("{} are in flight on each connection", in_flight(goal)),
-                || format!("use {least} streams or more, and give --streams here"),
+                || format!("{} must be in flight on each connection", in_flight(goal)),
+                || format!("use {least} streams or more, and pass that number with --streams"),
             )
         }),
     },
     Rule {
         id: "host.kernel",
-        wanted: "from 40 Gbit/s on, the kernel is 6.8 or newer",
-        why: "6.8 moved up to 38 % more over a wide area and 30 % more in a data centre than 5.15",
+        wanted: "at 40 Gbit/s and above, the kernel is 6.8 or newer",
+        why: "throughput with 6.8 was up to 38 % higher over a wide area, and 30 % higher in a data centre, than with \
+              5.15",
         source: SC24,
         refuses: false,
         check: Check::Once(|facts, goal| {
@@ -56,8 +57,8 @@ pub(super) static RULES: [Rule; 24] = [
     },
     Rule {
         id: "host.smt",
-        wanted: "from 40 Gbit/s on, each core runs one thread (SMT is off)",
-        why: "a reader and an interrupt on one core take each other's time",
+        wanted: "at 40 Gbit/s and above, each core runs one thread (SMT is off)",
+        why: "a reader and an interrupt that share a core slow each other down",
         source: SC24,
         refuses: false,
         check: Check::Once(|facts, goal| {
@@ -70,7 +71,7 @@ pub(super) static RULES: [Rule; 24] = [
     },
     Rule {
         id: "host.numa-balancing",
-        wanted: "from 40 Gbit/s on, kernel.numa_balancing is 0 on a host with several NUMA nodes",
+        wanted: "at 40 Gbit/s and above, kernel.numa_balancing is 0 on a host with several NUMA nodes",
         why: "it unmaps memory to see which CPU uses it, and each page fault costs time; readers that are bound to a \
               node gain nothing by it",
         source: "Documentation/admin-guide/sysctl/kernel.rst",
@@ -87,7 +88,7 @@ pub(super) static RULES: [Rule; 24] = [
     Rule {
         id: "host.mtu-probing",
         wanted: "net.ipv4.tcp_mtu_probing is 1 if a device has an MTU above 1500",
-        why: "where a router on the path allows less and does not say so, a connection otherwise hangs",
+        why: "without it, a connection hangs if a router on the path has a smaller MTU and does not report it",
         source: ESNET,
         refuses: false,
         check: Check::Once(|facts, _| {
@@ -130,7 +131,7 @@ pub(super) static RULES: [Rule; 24] = [
             let wanted = goal.bdp().min(MAX_BUFFER / 2).min(largest_buffer(facts, goal)? / 2);
             find(
                 limit < wanted,
-                || format!("net.core.rmem_max is {}; {} are in flight", bytes(limit), in_flight(goal)),
+                || format!("net.core.rmem_max is {}; {} must be in flight", bytes(limit), in_flight(goal)),
                 || format!("sysctl -w net.core.rmem_max={wanted}"),
             )
         }),
@@ -179,14 +180,15 @@ pub(super) static RULES: [Rule; 24] = [
     Rule {
         id: "host.tcp-mem-high",
         wanted: "the third number of net.ipv4.tcp_mem is at most a quarter of the memory",
-        why: "queues of TCP that take nearly all memory make the allocations for new packets fail",
+        why: "if TCP's queues take nearly all memory, the allocations for new packets fail",
         source: BOWDEN,
         refuses: false,
         check: Check::Once(tcp_memory_high),
     },
     Rule {
         id: "host.min-free",
-        wanted: "vm.min_free_kbytes keeps what arrives in 10 ms (64 MiB from 10 Gbit/s on; at most 1 % of the memory)",
+        wanted: "vm.min_free_kbytes reserves memory for what arrives in 10 ms (64 MiB at 10 Gbit/s and above; at most \
+                 1 % of the memory)",
         why: "packets are allocated in interrupts, which cannot wait until memory is freed: without a reserve, page \
               allocations fail and packets are lost",
         source: BOWDEN,
@@ -196,14 +198,14 @@ pub(super) static RULES: [Rule; 24] = [
     Rule {
         id: "host.min-free-high",
         wanted: "vm.min_free_kbytes is at most 5 % of the memory",
-        why: "programs cannot use it: the host swaps or kills processes while memory is free",
+        why: "programs cannot use the reserve: the host swaps or kills processes while memory is free",
         source: "Red Hat Enterprise Linux 7: Performance Tuning Guide",
         refuses: false,
         check: Check::Once(|facts, _| {
             let (reserve, memory) = (*facts.host.min_free_kbytes.get()? << 10, *facts.host.memory_bytes.get()?);
             find(
                 reserve > memory / 20,
-                || format!("vm.min_free_kbytes keeps {} of {}", bytes(reserve), bytes(memory)),
+                || format!("vm.min_free_kbytes reserves {} of {}", bytes(reserve), bytes(memory)),
                 || format!("sysctl -w vm.min_free_kbytes={}", (memory / 100) >> 10),
             )
         }),
@@ -211,7 +213,7 @@ pub(super) static RULES: [Rule; 24] = [
     Rule {
         id: "host.swap",
         wanted: "at most 1 % of the memory is in swap space",
-        why: "a reader whose memory is there waits for a disk while its data wait; swapping frees memory too late for \
+        why: "a reader that was swapped out waits for a disk while its data waits; swapping frees memory too late for \
               packets",
         source: BOWDEN,
         refuses: false,
@@ -219,7 +221,7 @@ pub(super) static RULES: [Rule; 24] = [
             let (swapped, memory) = (*facts.host.swapped_bytes.get()?, *facts.host.memory_bytes.get()?);
             find(
                 swapped > memory / 100,
-                || format!("{} of {} are in swap space", bytes(swapped), bytes(memory)),
+                || format!("{} is in swap space, and the host has {} of memory", bytes(swapped), bytes(memory)),
                 || "find what needs the memory (`ps --sort -rss`) and free it, then swapoff -a && swapon -a".into(),
             )
         }),
@@ -247,7 +249,7 @@ pub(super) static RULES: [Rule; 24] = [
     },
     Rule {
         id: "host.backlog",
-        wanted: "net.core.netdev_max_backlog is 30000 packets from 10 Gbit/s on, 250000 from 40 Gbit/s on",
+        wanted: "net.core.netdev_max_backlog is 30000 packets at 10 Gbit/s and above, 250000 at 40 Gbit/s and above",
         why: "packets that RPS, tunnels and virtual devices hand to a CPU wait there, and are dropped when it is full; \
               those of a NIC without RPS do not pass through it",
         source: "ESnet fasterdata: Linux host tuning (an older edition)",
@@ -269,7 +271,7 @@ pub(super) static RULES: [Rule; 24] = [
     Rule {
         id: "host.backlog-drops",
         wanted: "at most one packet in 10,000 was dropped because the backlog of a CPU was full",
-        why: "the sender has to send each of them again, and slows down",
+        why: "the sender has to send each dropped packet again, and slows down",
         source: "docs/runbooks/TcpmonSoftnetDrops.md",
         refuses: false,
         check: Check::Once(|facts, _| {
@@ -278,7 +280,7 @@ pub(super) static RULES: [Rule; 24] = [
                 softnet.dropped.saturating_mul(10_000) > softnet.processed,
                 || format!("{} of {} packets were dropped since the host started", softnet.dropped, softnet.processed),
                 || {
-                    "if they still grow (second column of /proc/net/softnet_stat): double \
+                    "if more are dropped now (second column of /proc/net/softnet_stat grows): double \
                      net.core.netdev_max_backlog for bursts; if one CPU is saturated, use more queues of the NIC"
                         .into()
                 },
@@ -308,8 +310,8 @@ pub(super) static RULES: [Rule; 24] = [
         id: "host.congestion-control",
         wanted: "net.ipv4.tcp_congestion_control is cubic, bbr or htcp (dctcp inside a data centre whose switches mark \
                  packets)",
-        why: "Reno needs more than an hour to fill a path of 10 Gbit/s and 100 ms again after a loss; it governs what \
-              this host sends",
+        why: "Reno needs more than an hour to fill a path of 10 Gbit/s and 100 ms again after a loss; the setting \
+              applies to what this host sends",
         source: "ESnet fasterdata: Linux host tuning; RFC 3649; Documentation/networking/dctcp.rst",
         refuses: false,
         check: Check::Once(|facts, _| {
@@ -337,7 +339,7 @@ pub(super) static RULES: [Rule; 24] = [
     },
     Rule {
         id: "host.optmem",
-        wanted: "from 40 Gbit/s on, net.core.optmem_max is at least 1 MiB",
+        wanted: "at 40 Gbit/s and above, net.core.optmem_max is at least 1 MiB",
         why: "a send with MSG_ZEROCOPY fails with ENOBUFS when its notifications exceed this limit",
         source: "Documentation/networking/msg_zerocopy.rst; SC24 for the figure",
         refuses: false,
@@ -377,7 +379,7 @@ fn can_grow(sizes: &Fact<[u64; 3]>, name: &str, facts: &Facts, goal: &Goal) -> A
     let wanted = wanted_buffer(goal).min(largest_buffer(facts, goal)?);
     find(
         most < wanted,
-        || format!("{name} lets a buffer grow to {}; {} are in flight", bytes(most), in_flight(goal)),
+        || format!("{name} lets a buffer grow to {}; {} must be in flight", bytes(most), in_flight(goal)),
         || format!("sysctl -w {name}=\"{least} {first} {wanted}\""),
     )
 }
@@ -413,7 +415,8 @@ fn tcp_memory_low(facts: &Facts, goal: &Goal) -> Answer {
                 (false, _) => lower,
                 (true, true) => tcp_memory_for(needed, host.page_bytes),
                 (true, false) => format!(
-                    "expect less than {}: {} of memory are too little for such buffers (give --bandwidth or --rtt)",
+                    "expect less than {}: {} of memory is too little for such buffers (or check for a lower \
+                     --bandwidth or --rtt)",
                     rate(goal.bandwidth),
                     bytes(memory)
                 ),
@@ -446,7 +449,7 @@ fn reserve_low(facts: &Facts, goal: &Goal) -> Answer {
     let floor = if goal.bandwidth >= 10 * GBIT { 64 * MIB } else { 0 };
     let wanted = (goal.bandwidth / 8 / 100).max(floor).min(memory / 100);
     Ok((reserve < wanted).then(|| Advice {
-        found: format!("vm.min_free_kbytes keeps {}; {} are wanted", bytes(reserve), bytes(wanted)),
+        found: format!("vm.min_free_kbytes reserves {}, and {} is needed", bytes(reserve), bytes(wanted)),
         set: format!("sysctl -w vm.min_free_kbytes={}", wanted.div_ceil(1 << 10)),
     }))
 }

@@ -14,7 +14,7 @@ pub(super) static RULES: [Rule; 18] = [
     Rule {
         id: "run.build",
         wanted: "this binary has its eBPF programs",
-        why: "without them it sees nothing",
+        why: "without the programs, tcpmon sees nothing",
         source: "README.md",
         refuses: true,
         check: Check::Once(|facts, _| {
@@ -28,7 +28,7 @@ pub(super) static RULES: [Rule; 18] = [
     Rule {
         id: "run.btf",
         wanted: "the kernel's type information can be read",
-        why: "the programs find each field of the kernel's structures by it",
+        why: "tcpmon looks up there where each field of the kernel's structures is",
         source: "docs/kernels.md",
         refuses: true,
         check: Check::Once(|facts, _| match &facts.run.prerequisites.btf {
@@ -195,7 +195,7 @@ pub(super) static RULES: [Rule; 18] = [
     Rule {
         id: "run.container",
         wanted: "tcpmon runs in the host's PID and network namespaces",
-        why: "in a container of its own, process ids and network devices are those of the container; the sockets that \
+        why: "in other namespaces, process ids and network devices are those of the container; the sockets that \
               the programs see are those of the host",
         source: "docs/kubernetes.md",
         refuses: false,
@@ -204,7 +204,7 @@ pub(super) static RULES: [Rule; 18] = [
     Rule {
         id: "run.another",
         wanted: "no other tcpmon runs on this host, unless it is there for the devices of another network namespace",
-        why: "each one has its own programs on every segment and read, so the cost adds up",
+        why: "each tcpmon runs its own programs at every segment and read, so the cost adds up",
         source: "docs/operating.md",
         refuses: false,
         check: Check::Once(|facts, _| {
@@ -213,8 +213,8 @@ pub(super) static RULES: [Rule; 18] = [
                 || others.iter().map(|(pid, command)| format!("{pid} ({command})")).collect::<Vec<_>>().join(", ");
             find(
                 !others.is_empty(),
-                || format!("tcpmon runs already: {}", list()),
-                || "scrape the one that runs; end the others".into(),
+                || format!("tcpmon is already running: {}", list()),
+                || "scrape the one that runs, and stop the others".into(),
             )
         }),
     },

@@ -369,7 +369,7 @@ fn bytes_are_binary_as_in_other_commands_and_rates_are_decimal() {
 fn programs_are_told_in_json_that_is_not_of_rust() {
     let mut facts = tuned();
     let json = |facts: &Facts| -> serde_json::Value {
-        let text = tell::json(facts, &goal(), &examine(facts, &goal())).unwrap();
+        let text = render::json(facts, &goal(), &examine(facts, &goal())).unwrap();
         serde_json::from_str(&text).unwrap()
     };
     let whole = json(&facts);
@@ -395,7 +395,7 @@ fn programs_are_told_in_json_that_is_not_of_rust() {
 #[test]
 fn what_has_changed_is_told_fact_by_fact() {
     let answer = |facts: &Facts| -> serde_json::Value {
-        serde_json::from_str(&tell::json(facts, &goal(), &Diagnosis::default()).unwrap()).unwrap()
+        serde_json::from_str(&render::json(facts, &goal(), &Diagnosis::default()).unwrap()).unwrap()
     };
     let before = answer(&tuned());
     assert_eq!(diff::text(&diff::differences(&before, &before)), "nothing has changed\n");
@@ -435,7 +435,7 @@ fn devices_that_cannot_be_listed_are_not_checked() {
     let of_devices = |rule: &&Rule| matches!(rule.check, Check::Device(_));
     let rules = RULES.into_iter().flatten().filter(of_devices).map(|rule| rule.id);
     assert_eq!(diagnosis.not_checked.iter().map(|it| it.rule).collect::<Vec<_>>(), rules.collect::<Vec<_>>());
-    let text = tell::text(&facts, &goal(), &diagnosis);
+    let text = render::text(&facts, &goal(), &diagnosis);
     let said = "  network devices may be missing: cannot list the network devices over rtnetlink: No buffer space\n";
     assert!(text.contains(said) && !text.contains("no network device"), "{text}");
 }
@@ -449,7 +449,7 @@ fn what_is_not_known_is_not_found_but_named() {
     assert_eq!(rules_of(&diagnosis), Vec::<&str>::new());
     let named: Vec<_> = diagnosis.not_checked.iter().map(|it| (it.rule, it.device.as_deref())).collect();
     assert_eq!(named, [("host.sack", None), ("device.ring", Some("eth0"))]);
-    let text = tell::text(&facts, &goal(), &diagnosis);
+    let text = render::text(&facts, &goal(), &diagnosis);
     assert!(text.contains("not checked: host.sack: /proc/sys/net/ipv4/tcp_sack: Permission denied"), "{text}");
 }
 
@@ -490,9 +490,9 @@ fn the_speed_of_a_link_is_named_only_if_it_is_known() {
     assert_eq!(found(&facts, 100), None);
     // A virtual device: the rule uses the speed of the goal.
     facts.devices[0].speed = Fact::Unknown("its driver reports no speed".into());
-    assert_eq!(found(&facts, 100).as_deref(), Some("its MTU is 1500, and it is to receive 100 Gbit/s"));
+    assert_eq!(found(&facts, 100).as_deref(), Some("its MTU is 1500, and the goal is to receive 100 Gbit/s"));
     assert_eq!(found(&facts, 10), None);
-    assert!(tell::text(&facts, &goal(), &Diagnosis::default()).contains("mlx5_core, speed unknown, MTU 1500"));
+    assert!(render::text(&facts, &goal(), &Diagnosis::default()).contains("mlx5_core, speed unknown, MTU 1500"));
 }
 
 #[test]
@@ -501,8 +501,8 @@ fn people_and_programs_are_told_the_same() {
     facts.host.window_scaling = known(0);
     facts.run.prerequisites.object = false;
     let diagnosis = examine(&facts, &goal());
-    let text = tell::text(&facts, &goal(), &diagnosis);
-    let json: serde_json::Value = serde_json::from_str(&tell::json(&facts, &goal(), &diagnosis).unwrap()).unwrap();
+    let text = render::text(&facts, &goal(), &diagnosis);
+    let json: serde_json::Value = serde_json::from_str(&render::json(&facts, &goal(), &diagnosis).unwrap()).unwrap();
     assert!(text.starts_with("Can tcpmon run here? no\n"), "{text}");
     assert!(text.contains("receive 100 Gbit/s at a round trip of 80ms (954 MiB in flight)? no\n"), "{text}");
     assert!(
@@ -526,7 +526,7 @@ fn the_document_lists_the_rules() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/doctor.md");
     let document = fs::read_to_string(file).unwrap();
     let (head, _) = document.split_once("\n## Rules\n").unwrap();
-    let wanted = format!("{head}\n## Rules\n\n{}", tell::reference());
+    let wanted = format!("{head}\n## Rules\n\n{}", render::reference());
     if env::var_os("TCPMON_BLESS").is_some() {
         fs::write(file, &wanted).unwrap();
         return;

@@ -1,4 +1,4 @@
-//! The age of a network namespace: it cannot have counted anything before it got its first address.
+//! The age of a network namespace, from its addresses: it cannot have counted anything before it got its first one.
 //!
 //! The kernel does not say when it created a namespace, but it says when each address was added. Most namespaces get
 //! 127.0.0.1 at once.

@@ -22,7 +22,7 @@ const MAX_RECORDS_PER_POLL: usize = 1000;
 /// Longer than any record (`PRINTK_MESSAGE_MAX` is 2,048, `CONSOLE_EXT_LOG_MAX` before Linux 6.3 was 8,192).
 const RECORD_BYTES: usize = 8192;
 
-/// The kernel log from the time of opening on.
+/// The kernel log from when it was opened.
 #[derive(Debug)]
 pub struct KernelLog {
     file: File,

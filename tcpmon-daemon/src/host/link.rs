@@ -121,12 +121,12 @@ impl Link {
         let mut link = Self { index: info.index, ..Self::default() };
         // After an attribute whose length is wrong, the next one cannot be found.
         for attribute in NlasIterator::new(attributes).map_while(Result::ok) {
-            link.take(&attribute);
+            link.set(&attribute);
         }
         link
     }
 
-    fn take(&mut self, attribute: &NlaBuffer<&[u8]>) {
+    fn set(&mut self, attribute: &NlaBuffer<&[u8]>) {
         let value = attribute.value();
         match attribute.kind() {
             IFLA_IFNAME => {

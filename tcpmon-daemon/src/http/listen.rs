@@ -174,7 +174,7 @@ fn bind_to(address: SocketAddr) -> io::Result<TcpListener> {
     match bind(false) {
         Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
             let listener = bind(true)?;
-            warn!(%address, "no device has this address to listen on: it is served as soon as one has it");
+            warn!(%address, "no network device has this address yet: tcpmon serves on it as soon as one has it");
             Ok(listener)
         }
         bound => bound,

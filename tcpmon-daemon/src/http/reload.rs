@@ -146,7 +146,7 @@ impl WebConfig {
         }
         let (files, loaded) = load(&self.file);
         state.files = files;
-        match loaded.and_then(|(text, policy)| state.take(text, policy)) {
+        match loaded.and_then(|(text, policy)| state.adopt(text, policy)) {
             Ok(()) => {
                 info!(file = %self.file.display(), "reloaded the web config file");
                 state.problem = None;
@@ -165,7 +165,7 @@ impl WebConfigState {
     /// Puts a new policy in force if it keeps all guards of the old one. The old one is normally the one in force. But
     /// if the new text starts with the text in force, that text may have been cut in the middle of a value or a list,
     /// so the guards that were in force before it count instead.
-    fn take(&mut self, text: Text, new: Policy) -> Result<(), String> {
+    fn adopt(&mut self, text: Text, new: Policy) -> Result<(), String> {
         let goes_on = text.0.starts_with(&*self.text.0);
         let old = if goes_on { self.before.clone() } else { self.policy.guards.clone() };
         self.policy = Arc::new(Policy { guards: guard::keep(&old, new.guards)?, ..new });

@@ -35,7 +35,7 @@ struct Status<'a> {
     maps: &'a [MapUse],
     groups: usize,
     groups_suppressed: u64,
-    socket_begins_late: u64,
+    sockets_found_late: u64,
 }
 
 #[derive(Serialize)]
@@ -89,7 +89,7 @@ pub(super) fn write(
         maps: &snapshot.maps,
         groups: snapshot.groups.len(),
         groups_suppressed: snapshot.groups_suppressed,
-        socket_begins_late: snapshot.begins_late,
+        sockets_found_late: snapshot.sockets_found_late,
     };
     serde_json::to_writer_pretty(&mut *sink, &status)?;
     sink.write_all(b"\n")

@@ -31,7 +31,7 @@ pub struct Loaded {
 }
 
 /// A probe, and if it must not be attached, why not.
-pub type Wanted = (&'static Probe, Option<(Verdict, String)>);
+pub type PlannedProbe = (&'static Probe, Option<(Verdict, String)>);
 
 /// A program to be loaded, and the number of the probe that it belongs to.
 type Job<'a> = (usize, &'a mut Program);
@@ -39,7 +39,7 @@ type Job<'a> = (usize, &'a mut Program);
 impl Loaded {
     /// Loads the programs of the probes, except those with a reason not to. If the kernel refuses an optional probe,
     /// its status reports that.
-    pub fn load_all(ebpf: &mut Ebpf, probes: &[Wanted], types: &KernelTypes) -> Result<Vec<Self>, CannotRun> {
+    pub fn load_all(ebpf: &mut Ebpf, probes: &[PlannedProbe], types: &KernelTypes) -> Result<Vec<Self>, CannotRun> {
         let mut programs: HashMap<_, _> = ebpf.programs_mut().collect();
         let mut jobs = Vec::new();
         for (number, (probe, why_not)) in probes.iter().enumerate() {
@@ -95,7 +95,7 @@ impl Loaded {
 
 /// Loads the programs on as many threads as there are CPUs, because the kernel takes up to a tenth of a second to
 /// verify one. Returns the errors by the number of the probe.
-fn load_at_once(jobs: Vec<Job<'_>>, probes: &[Wanted], types: &KernelTypes) -> HashMap<usize, ProgramError> {
+fn load_at_once(jobs: Vec<Job<'_>>, probes: &[PlannedProbe], types: &KernelTypes) -> HashMap<usize, ProgramError> {
     let others = thread::available_parallelism().map_or(1, NonZero::get).min(jobs.len()).saturating_sub(1);
     let (jobs, errors) = (Mutex::new(jobs), Mutex::new(HashMap::new()));
     let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).pop();

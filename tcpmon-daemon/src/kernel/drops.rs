@@ -33,7 +33,7 @@ impl Drops {
         for (key, per_cpu) in entries {
             let (count, before) = (per_cpu.iter().sum(), self.counts.get(&key).copied());
             let now = if before == Some(count) {
-                let last = self.take(&key, per_cpu.len())?;
+                let last = self.remove(&key, per_cpu.len())?;
                 self.counts.remove(&key);
                 last
             } else {
@@ -54,7 +54,7 @@ impl Drops {
     }
 
     /// Removes a pair from the map, and returns its count up to that moment.
-    fn take(&self, key: &DropKey, cpus: usize) -> io::Result<u64> {
+    fn remove(&self, key: &DropKey, cpus: usize) -> io::Result<u64> {
         let Map::PerCpuHashMap(map) = &self.map else { unreachable!("`read` has looked at it as that") };
         let mut values = vec![0_u64; cpus];
         let mut element = MapElement::new(map.fd().as_fd(), key, values.as_mut_ptr());

@@ -22,13 +22,13 @@ use tcpmon_common::{
     settings::{
         EPHEMERAL_RANGES, FILTER_CGROUPS, Layout, NO_PORTS, Settings, TRACE_NONE, TRACE_TIMESLICES, TRACE_TOTALS,
     },
-    timeslice::KEPT,
+    timeslice::KEPT_SOCKETS,
 };
 use zerocopy::{FromBytes, IntoBytes as _};
 
 use super::{
     OBJECT, TraceFilter, VMLINUX_BTF,
-    attach::{Loaded, Wanted, seed},
+    attach::{Loaded, PlannedProbe, seed},
     drops::Drops,
     filter::FOLLOWED,
     look::Looker,
@@ -49,7 +49,7 @@ pub const REPORT: &str = "tcpmon supports Linux 5.15 and newer; report this with
 
 /// Number of places for sockets that the traced readers do not keep from timeslice to timeslice: enough for 16 event
 /// loops that each read as many as a timeslice can have.
-const MORE_PLACES: u32 = 16 * 1024;
+const FURTHER_PLACES: u32 = 16 * 1024;
 
 /// Maximum number of processes that a trace can be limited to.
 const MAX_TGIDS: u32 = 1024;
@@ -112,7 +112,7 @@ pub struct Kernel {
 struct Plan {
     settings: Settings,
     /// The probes of this mode.
-    probes: Vec<Wanted>,
+    probes: Vec<PlannedProbe>,
     drop_reasons: Vec<(u32, String)>,
     preemptible: bool,
     /// BTF id of the kernel function that casts, if there is one.
@@ -146,9 +146,9 @@ impl Kernel {
             Store::new(states, array(&ebpf, "STORE").fd().as_fd(), options.max_sockets, sockets_now())
                 .map_err(|error| support::refused("memory for the states of sockets", &error))?;
         options.trace.iter().try_for_each(|filter| filter.write(&mut ebpf))?;
-        let first_place = options.max_readers * KEPT as u32;
+        let first_place = options.max_readers * KEPT_SOCKETS as u32;
         set_unused(&mut ebpf, UNUSED_SLOTS, 0..options.max_readers)?;
-        set_unused(&mut ebpf, UNUSED_PLACES, first_place..first_place + MORE_PLACES)?;
+        set_unused(&mut ebpf, UNUSED_PLACES, first_place..first_place + FURTHER_PLACES)?;
 
         let mut probes = attach_all(&mut ebpf, plan)?;
         probes.push(look);
@@ -162,16 +162,16 @@ impl Kernel {
         let sock_ops = is_attached(&probes, &SOCK_OPS);
 
         Ok(Self {
-            ring: take(&mut ebpf, "EVENTS")?,
+            ring: take_map(&mut ebpf, "EVENTS")?,
             slots: map(&ebpf, "READERS", options.max_readers)?,
-            readers: take(&mut ebpf, "READERS")?,
-            free_slots: take(&mut ebpf, "FREE_SLOTS")?,
-            lost: take(&mut ebpf, "LOST")?,
+            readers: take_map(&mut ebpf, "READERS")?,
+            free_slots: take_map(&mut ebpf, "FREE_SLOTS")?,
+            lost: take_map(&mut ebpf, "LOST")?,
             drops: Drops::new(ebpf.take_map("DROPS").expect("the object of this build has all its maps")),
-            napi: take(&mut ebpf, "NAPI")?,
-            memory_limits: take(&mut ebpf, "MEMORY_LIMITS")?,
-            ignored: take(&mut ebpf, "IGNORED")?,
-            connections: take(&mut ebpf, "CONNECTIONS")?,
+            napi: take_map(&mut ebpf, "NAPI")?,
+            memory_limits: take_map(&mut ebpf, "MEMORY_LIMITS")?,
+            ignored: take_map(&mut ebpf, "IGNORED")?,
+            connections: take_map(&mut ebpf, "CONNECTIONS")?,
             store,
             looker,
             owners,
@@ -347,7 +347,7 @@ fn create_maps(plan: &Plan, cast: Option<u32>, options: &Options, can_look: bool
         .map_max_entries("FREE_SLOTS", options.max_readers)
         .map_max_entries("TRACED", if has_timeslices(options) { options.max_readers } else { 1 })
         .map_max_entries("TRACED_SOCKETS", traced_blocks(options))
-        .map_max_entries("FREE_PLACES", if has_timeslices(options) { MORE_PLACES } else { 1 })
+        .map_max_entries("FREE_PLACES", if has_timeslices(options) { FURTHER_PLACES } else { 1 })
         .map_max_entries("FILTER_TGIDS", traced_processes(options))
         .map_max_entries("DROPS", options.max_drop_entries)
         .map_max_entries("EVENTS", options.ring_bytes)
@@ -391,7 +391,7 @@ fn has_timeslices(options: &Options) -> bool {
 
 /// Number of blocks of traced sockets: one for each slot, and those for the further places.
 fn traced_blocks(options: &Options) -> u32 {
-    if has_timeslices(options) { options.max_readers + MORE_PLACES / KEPT as u32 } else { 1 }
+    if has_timeslices(options) { options.max_readers + FURTHER_PLACES / KEPT_SOCKETS as u32 } else { 1 }
 }
 
 /// Sets the range of numbers that the programs may take, the lowest first, so that scans stay short; `which` is an
@@ -403,7 +403,7 @@ fn set_unused(ebpf: &mut Ebpf, which: u32, numbers: Range<u32>) -> Result<(), Ca
 }
 
 /// Takes a map out of the object, converted to its type.
-fn take<T: TryFrom<Map, Error = MapError>>(ebpf: &mut Ebpf, name: &'static str) -> Result<T, CannotRun> {
+fn take_map<T: TryFrom<Map, Error = MapError>>(ebpf: &mut Ebpf, name: &'static str) -> Result<T, CannotRun> {
     let map = ebpf.take_map(name).expect("the object of this build has all its maps");
     T::try_from(map).map_err(|source| support::refused_map(name, &source))
 }
@@ -436,7 +436,7 @@ fn without_look(error: &(dyn Error + 'static)) -> ProbeStatus {
         LOOK,
         "the program that looks at sockets",
         error,
-        "what a socket shows between two events (its last segment, window, memory) is not seen",
+        "changes of a socket between two events (its window and memory, for example) are not seen",
     )
 }
 
@@ -449,7 +449,7 @@ fn without_owners(error: &(dyn Error + 'static)) -> ProbeStatus {
         OWNERS,
         "the iterator that finds the owners of sockets",
         error,
-        "what nobody has read is that of the process that started to listen, although another one may have the socket",
+        "unread data counts for the process that started to listen, even if another process has the socket open",
     )
 }
 

@@ -1,4 +1,4 @@
-//! A pass over all sockets, some hundred states at a time.
+//! A pass over all sockets, a few hundred states at a time.
 
 use tcpmon_common::{
     look::{LOOKS, Look, SHOW_ALL, SHOW_CHANGED, SHOW_LISTENERS},

@@ -46,7 +46,8 @@ pub fn first_that_loads<T, E: Display>(
     match load(cast) {
         Err(error) if cast.is_some() => {
             let loaded = load(None)?;
-            warn!(%error, "the programs load only without bpf_rdonly_cast: each segment and read takes longer");
+            warn!(%error, "the kernel refused bpf_rdonly_cast, so tcpmon runs without it: each segment and read costs \
+                 more CPU");
             Ok(loaded)
         }
         loaded => loaded,

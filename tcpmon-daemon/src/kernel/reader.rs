@@ -25,7 +25,7 @@ use crate::decode::{self, DecodeError, Event};
 #[derive(Debug, thiserror::Error)]
 pub enum KernelReadError {
     /// The program that looks at sockets did not run.
-    #[error("the look at sockets: {0}")]
+    #[error("the program that looks at sockets: {0}")]
     Look(io::Error),
     /// The kernel's statistics of a program could not be read.
     #[error("the statistics of a program: {0}")]
@@ -74,7 +74,7 @@ impl Raw {
     /// Every kind of loss, zero or not. A connection whose start was seen late is not included, because nothing was
     /// lost.
     pub fn losses(&self) -> impl Iterator<Item = (String, u64)> {
-        let counts = Loss::ALL.iter().zip(&self.lost).filter(|(what, _)| **what != Loss::SocketBeginLate);
+        let counts = Loss::ALL.iter().zip(&self.lost).filter(|(what, _)| **what != Loss::SocketFoundLate);
         let counted = counts.map(|(what, count)| (what.name().to_owned(), *count));
         counted
             .chain([("socket_copy".to_owned(), self.copies_given_up)])

@@ -48,7 +48,9 @@ fn check_head(head: &[u8; 6], whose: &str) -> Result<(), String> {
         return Err(format!("{whose} is not tcpmon"));
     }
     if version != VERSION {
-        return Err(format!("{whose} has version {version} of live samples, and this side {VERSION}: use one tcpmon"));
+        return Err(format!(
+            "{whose} has version {version} of live samples, and this side {VERSION}: use the same tcpmon for both"
+        ));
     }
     Ok(())
 }
@@ -127,7 +129,7 @@ mod tests {
         let mut other = message(Ok(&sample(1)));
         other[4] = 9;
         let problem = read(&other).expect("whole").expect_err("another version");
-        assert_eq!(problem, "the daemon has version 9 of live samples, and this side 2: use one tcpmon");
+        assert_eq!(problem, "the daemon has version 9 of live samples, and this side 2: use the same tcpmon for both");
         assert_eq!(read(b"HTTP/1.1 400 Bad Request").expect("whole"), Err("the daemon is not tcpmon".to_owned()));
     }
 

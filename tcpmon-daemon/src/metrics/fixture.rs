@@ -109,7 +109,7 @@ pub(super) fn snapshot(groups: Vec<Group>) -> Snapshot {
             MapUse { name: "sockets".into(), entries: 38, capacity: 262_144 },
         ],
         groups_suppressed: 39,
-        begins_late: 40,
+        sockets_found_late: 40,
         connections_opened: 41,
         new_at_zero: 95,
         took: Duration::from_micros(1500),

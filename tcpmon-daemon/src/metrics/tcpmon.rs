@@ -127,7 +127,7 @@ pub(super) const FAMILIES: &[Family] = &[
         &["inet_sock_set_state", "netstat"],
         "Connections that started to open, as counted by the kernel (ActiveOpens and PassiveOpens, in all network \
          namespaces that tcpmon may enter) and by the eBPF programs. The programs missed the difference, except for \
-         connections that they found later (tcpmon_socket_begin_late_total).",
+         connections that they found later (tcpmon_sockets_found_late_total).",
         |page| {
             let kernel = page.host.connections_opened.map(|count| Sample::labelled("kernel", count));
             // Without the kernel's count, the programs' count cannot be compared with anything, so neither is shown.
@@ -136,16 +136,16 @@ pub(super) const FAMILIES: &[Family] = &[
         },
     ),
     Scope::Tcpmon.counter(
-        "tcpmon_socket_begin_late_total",
+        "tcpmon_sockets_found_late_total",
         "",
         &[],
         &["tcp_probe", "tcp_rcv_space_adjust"],
         "Connections whose start no program saw, or that waited to be accepted when tcpmon started. No byte is \
          lost: they are counted from their first byte.",
-        |page| vec![Sample::plain(page.snapshot.begins_late)],
+        |page| vec![Sample::plain(page.snapshot.sockets_found_late)],
     ),
     Scope::Tcpmon.gauge(
-        "tcpmon_newborn_groups",
+        "tcpmon_groups_held_at_zero",
         "",
         &[],
         &["tcpmon"],

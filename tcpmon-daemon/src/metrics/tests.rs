@@ -219,8 +219,8 @@ fn what_has_no_samples_is_not_mentioned() {
     let expected = [
         "tcpmon_build_info",
         "tcpmon_groups_suppressed_total",
-        "tcpmon_socket_begin_late_total",
-        "tcpmon_newborn_groups",
+        "tcpmon_sockets_found_late_total",
+        "tcpmon_groups_held_at_zero",
         "tcpmon_scrape_duration_seconds",
         "process_start_time_seconds",
     ];

@@ -6,14 +6,14 @@ use std::{collections::HashMap, net::IpAddr};
 use super::cgroups::Process;
 
 /// Network namespace (its inode number) and port.
-pub type Place = (u32, u16);
+pub type NetnsPort = (u32, u16);
 
 /// Listening sockets.
 #[derive(Debug, Default)]
 pub struct Listeners {
-    by_place: HashMap<Place, Vec<BoundListener>>,
+    by_netns_port: HashMap<NetnsPort, Vec<BoundListener>>,
     /// By cookie: where each one listens.
-    places: HashMap<u64, Place>,
+    where_bound: HashMap<u64, NetnsPort>,
 }
 
 /// A listening socket.
@@ -48,51 +48,51 @@ impl BoundListener {
 
 impl Listeners {
     /// Adds the socket with this cookie, which listens on this address.
-    pub fn insert(&mut self, place: Place, cookie: u64, address: IpAddr, listener: Listener) {
+    pub fn insert(&mut self, at: NetnsPort, cookie: u64, address: IpAddr, listener: Listener) {
         self.remove(cookie);
         let address = address.to_canonical();
-        self.by_place.entry(place).or_default().push(BoundListener { cookie, address, listener });
-        self.places.insert(cookie, place);
+        self.by_netns_port.entry(at).or_default().push(BoundListener { cookie, address, listener });
+        self.where_bound.insert(cookie, at);
     }
 
     /// Removes a socket that no longer listens.
     pub fn remove(&mut self, cookie: u64) {
-        let Some(place) = self.places.remove(&cookie) else { return };
-        if let Some(bound) = self.by_place.get_mut(&place) {
+        let Some(at) = self.where_bound.remove(&cookie) else { return };
+        if let Some(bound) = self.by_netns_port.get_mut(&at) {
             bound.retain(|bound| bound.cookie != cookie);
             if bound.is_empty() {
-                self.by_place.remove(&place);
+                self.by_netns_port.remove(&at);
             }
         }
     }
 
     /// The listening socket with this cookie.
     pub fn by_cookie(&self, cookie: u64) -> Option<&Listener> {
-        let bound = self.by_place.get(self.places.get(&cookie)?)?;
+        let bound = self.by_netns_port.get(self.where_bound.get(&cookie)?)?;
         bound.iter().find(|bound| bound.cookie == cookie).map(|bound| &bound.listener)
     }
 
     /// Changes each listening socket, given its cookie.
     pub fn for_each(&mut self, mut change: impl FnMut(u64, &mut Listener)) {
-        for bound in self.by_place.values_mut().flatten() {
+        for bound in self.by_netns_port.values_mut().flatten() {
             change(bound.cookie, &mut bound.listener);
         }
     }
 
-    /// The listening socket at this place, at any address, that was shown last. One whose port the kernel did not
+    /// The listening socket on this port, at any address, that was shown last. One whose port the kernel did not
     /// choose comes first, because most connections to a port of the kernel's choice have a flag that says so.
-    pub fn get(&self, place: Place) -> Option<&Listener> {
-        let bound = self.by_place.get(&place)?;
+    pub fn get(&self, at: NetnsPort) -> Option<&Listener> {
+        let bound = self.by_netns_port.get(&at)?;
         bound.iter().map(|bound| &bound.listener).max_by_key(|listener| !listener.port_chosen)
     }
 
     /// The listening socket that accepts connections to this address, the last one if there are several. If none does,
-    /// any socket at this place (a transparent proxy accepts connections to all addresses).
-    pub fn accepting(&self, place: Place, address: IpAddr) -> Option<&Listener> {
+    /// any socket on this port (a transparent proxy accepts connections to all addresses).
+    pub fn accepting(&self, at: NetnsPort, address: IpAddr) -> Option<&Listener> {
         let address = address.to_canonical();
-        let bound = self.by_place.get(&place)?;
+        let bound = self.by_netns_port.get(&at)?;
         let fitting = bound.iter().filter_map(|bound| Some((bound.fits(address)?, &bound.listener)));
-        fitting.max_by_key(|(fits, _)| *fits).map(|(_, listener)| listener).or_else(|| self.get(place))
+        fitting.max_by_key(|(fits, _)| *fits).map(|(_, listener)| listener).or_else(|| self.get(at))
     }
 }
 
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!([1, 2].map(|cookie| listeners.by_cookie(cookie)), [Some(&named("c")), None]);
         listeners.remove(1);
         assert_eq!((listeners.get((1, 80)), listeners.by_cookie(1)), (None, None));
-        assert!(listeners.by_place.is_empty() && listeners.places.is_empty());
+        assert!(listeners.by_netns_port.is_empty() && listeners.where_bound.is_empty());
     }
 
     #[test]

@@ -165,7 +165,7 @@ pub struct LiveHost {
     pub softnet_dropped: Option<u64>,
     /// Times that a CPU used up its budget for packets.
     pub softnet_squeezed: Option<u64>,
-    /// Memory of all TCP sockets, the value above which the kernel holds buffers down, and whether it does so now.
+    /// Memory of all TCP sockets, the value above which TCP is under memory pressure, and whether it is now.
     pub tcp_memory: Option<(u64, u64, bool)>,
     /// Events that tcpmon lost.
     pub lost: u64,

@@ -240,7 +240,7 @@ pub struct Snapshot {
     /// Connections that the programs saw being opened.
     pub connections_opened: u64,
     /// Connections whose start no program saw, but which are counted from their first byte.
-    pub begins_late: u64,
+    pub sockets_found_late: u64,
     /// Groups, and new drop reasons and histograms of other groups, that are shown at zero because they are new: see
     /// [`super::new_series`].
     pub new_at_zero: u64,

@@ -235,8 +235,8 @@ pub(super) struct Sockets {
     by_cookie: HashMap<u64, u32>,
 }
 
-/// The piece of an index, and the place in it.
-fn place(index: u32) -> (usize, usize) {
+/// The piece of an index, and the entry in it.
+fn piece_and_entry(index: u32) -> (usize, usize) {
     (index as usize / PIECE, index as usize % PIECE)
 }
 
@@ -251,18 +251,18 @@ impl Sockets {
     }
 
     pub(super) fn get(&self, index: u32) -> Option<&Tracked> {
-        let (piece, entry) = place(index);
+        let (piece, entry) = piece_and_entry(index);
         self.pieces.get(piece)?.as_ref()?.entries[entry].as_ref()
     }
 
     pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut Tracked> {
-        let (piece, entry) = place(index);
+        let (piece, entry) = piece_and_entry(index);
         self.pieces.get_mut(piece)?.as_mut()?.entries[entry].as_mut()
     }
 
     /// Adds a socket under this index, which no other socket has.
     pub(super) fn insert(&mut self, index: u32, socket: Tracked) {
-        let (piece, entry) = place(index);
+        let (piece, entry) = piece_and_entry(index);
         if self.pieces.len() <= piece {
             self.pieces.resize_with(piece + 1, || None);
         }
@@ -274,7 +274,7 @@ impl Sockets {
 
     /// Removes a socket.
     pub(super) fn remove(&mut self, index: u32) -> Option<Tracked> {
-        let (piece, entry) = place(index);
+        let (piece, entry) = piece_and_entry(index);
         let place = self.pieces.get_mut(piece)?;
         let piece = place.as_mut()?;
         let socket = piece.entries[entry].take()?;

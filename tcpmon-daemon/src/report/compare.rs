@@ -82,17 +82,17 @@ pub fn changes(before: &Evidence, after: &Evidence) -> Vec<Change> {
 pub fn sentence(changes: &[Change]) -> String {
     let Some((throughput, rest)) = changes.split_first() else { return "nothing to compare".into() };
     let speed = match (throughput.before, throughput.after, throughput.beyond_noise) {
-        (Some(0.0), Some(0.0), _) => return "neither read anything".into(),
-        (Some(0.0), _, _) => return "the first read nothing".into(),
-        (_, Some(0.0), _) => return "the second read nothing".into(),
+        (Some(0.0), Some(0.0), _) => return "nothing was read in either trace".into(),
+        (Some(0.0), _, _) => return "nothing was read in the first trace".into(),
+        (_, Some(0.0), _) => return "nothing was read in the second trace".into(),
         (Some(before), Some(after), Some(true)) if before > 0.0 && after > before => {
             format!("the second is {:.2} times as fast", after / before)
         }
         (Some(before), Some(after), Some(true)) if after > 0.0 && before > 0.0 => {
             format!("the second is {:.2} times slower", before / after)
         }
-        (_, _, Some(_)) => "both are equally fast within the noise".into(),
-        _ => "which is faster is not known: they are too short".into(),
+        (_, _, Some(_)) => "the speeds do not differ by more than the noise".into(),
+        _ => "which is faster is not known, because the traces are too short".into(),
     };
     let difference = |change: &Change| change.before.zip(change.after).map_or(0.0, |(before, after)| after - before);
     let of_causes = rest.iter().filter(|change| causes().contains(&change.what) && change.beyond_noise == Some(true));
@@ -100,10 +100,10 @@ pub fn sentence(changes: &[Change]) -> String {
     let work: Vec<String> = work
         .filter_map(|change| {
             let (before, after) = change.before.zip(change.after)?;
-            Some(format!("{} for {before:.0} % of their time, and then for {after:.0} %", change.what))
+            Some(format!("{} for {before:.0} % of the time in the first, {after:.0} % in the second", change.what))
         })
         .collect();
-    let work = if work.is_empty() { String::new() } else { format!("; its readers: {}", work.join("; ")) };
+    let work = if work.is_empty() { String::new() } else { format!("; readers: {}", work.join("; ")) };
     match of_causes.max_by(|a, b| difference(a).abs().total_cmp(&difference(b).abs())) {
         Some(Change { what, before: Some(before), after: Some(after), .. }) if (before - after).abs() >= 1.0 => {
             format!("{speed}; {what} went from {before:.0} % to {after:.0} %{work}")
@@ -163,7 +163,11 @@ mod tests {
         };
         let found = changes(&varying(1000), &varying(1100));
         assert_eq!(found[0].beyond_noise, Some(false), "{found:?}");
-        assert!(sentence(&found).starts_with("both are equally fast within the noise"), "{}", sentence(&found));
+        assert!(
+            sentence(&found).starts_with("the speeds do not differ by more than the noise"),
+            "{}",
+            sentence(&found)
+        );
     }
 
     #[test]
@@ -172,23 +176,23 @@ mod tests {
         let none = evidence(|_| (0, Limited { upstream_ns: 100_000, ..Limited::default() }));
         let empty = Evidence::of_busiest(&Summary::default());
         for nothing in [&none, &empty] {
-            assert_eq!(sentence(&changes(nothing, &some)), "the first read nothing");
-            assert_eq!(sentence(&changes(&some, nothing)), "the second read nothing");
-            assert_eq!(sentence(&changes(nothing, &empty)), "neither read anything");
+            assert_eq!(sentence(&changes(nothing, &some)), "nothing was read in the first trace");
+            assert_eq!(sentence(&changes(&some, nothing)), "nothing was read in the second trace");
+            assert_eq!(sentence(&changes(nothing, &empty)), "nothing was read in either trace");
         }
     }
 
     #[test]
     fn a_reader_that_does_something_else_is_said_to_do_so() {
-        let instead = "; its readers: on a CPU for 90 % of their time, and then for 10 %; asleep for 10 % of their \
-                       time, and then for 90 %";
+        let instead = "; readers: on a CPU for 90 % of the time in the first, 10 % in the second; asleep for 10 % of \
+                       the time in the first, 90 % in the second";
         for threads in [1, 8] {
             let said = sentence(&changes(&reading(threads, 9_000_000), &reading(threads, 1_000_000)));
             assert!(said.ends_with(instead), "{said}");
         }
         // As a share of the trace's duration, eight threads were on a CPU for 400 %, and then for 376 %.
         let said = sentence(&changes(&reading(8, 5_000_000), &reading(8, 4_700_000)));
-        assert!(!said.contains("its readers"), "{said}");
+        assert!(!said.contains("readers:"), "{said}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use tcpmon_trace::summary::SocketSummary;
 use super::{
     compare::Change,
     read::Trace,
-    tell::{Comparison, TraceReport},
+    render::{Comparison, TraceReport},
     timeline::{SHOWN_CELLS, Timeline, Timelines},
 };
 
@@ -228,7 +228,7 @@ mod tests {
         for text in ["threads", "larger", "tcp_rmem", "SO_RCVBUF", "tcp_mem", "quota", "ss -ti"] {
             assert!(!PAGE.contains(text), "{text}");
         }
-        assert!(PAGE.contains("the sentences above say it"));
+        assert!(PAGE.contains("The sentences above, one for the trace and one for each socket, say what would help."));
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub struct Trace {
 pub enum NotOneTrace {
     /// They are from different hosts, or the host was booted in between: sockets are told apart by a number that is
     /// unique only until the next boot.
-    #[error("{first} and {second} are not of one host between two boots: report on each by itself")]
+    #[error("{first} and {second} are from different hosts or different boots: report on each separately")]
     Hosts {
         /// A file.
         first: String,
@@ -46,7 +46,7 @@ pub enum NotOneTrace {
     },
     /// They were written at the same time.
     #[error(
-        "{first} and {second} were written at the same time, so records would count twice: report on each by itself"
+        "{first} and {second} were written at the same time, so records would count twice: report on each separately"
     )]
     Overlap {
         /// A file.
@@ -145,8 +145,9 @@ impl Trace {
     pub fn caveats(&self) -> Vec<String> {
         let mut caveats = Vec::new();
         if self.summary.totals_only {
-            caveats
-                .push("a trace with --summary-only has no timeslices: how steady its numbers are is not known".into());
+            caveats.push(
+                "a trace with --summary-only has no timeslices, so it is not known how steady its numbers are".into(),
+            );
         }
         for file in &self.files {
             caveats.extend(file.trouble.clone().map(|trouble| format!("{}: {trouble}", file.name)));
@@ -156,8 +157,8 @@ impl Trace {
                 let (lost, share) = (lost.join(", "), self.summary.recorded_share());
                 caveats.push(if self.summary.threads.is_empty() {
                     format!(
-                        "{}: records are missing, of which sockets is not known ({lost}): bytes and times are lower \
-                         bounds",
+                        "{}: records are missing ({lost}), and of which sockets is not known: bytes and times are \
+                         lower bounds",
                         file.name
                     )
                 } else {

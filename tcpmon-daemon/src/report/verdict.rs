@@ -45,13 +45,13 @@ impl TransferVerdict {
         let unknown = |sentence: String| Self { cause: None, share_percent: None, margin_percent: None, sentence };
         if evidence.read_bytes == 0 {
             return unknown(
-                "not known: nothing was read, and a trace sees what limits a connection at its reads".into(),
+                "not known: nothing was read, and a trace shows what limited a connection only when it is read".into(),
             );
         }
         let decided = evidence.decided_ns();
         if decided < LEAST_DECIDED_NS {
             return unknown(format!(
-                "not known: {} of reads are too short to tell; trace for longer",
+                "not known: the cause is known for only {}, which is too short; trace for longer",
                 Time(decided as u64)
             ));
         }
@@ -61,7 +61,7 @@ impl TransferVerdict {
         let [first, second, third, ..] = order;
         if evidence.records == 0 {
             let sentence = format!(
-                "{} {}: by the totals; a trace with timeslices tells how steady that was, and what to do",
+                "{} {}, by the totals; a trace with timeslices also says how steady that was, and what to do",
                 causes()[first],
                 percent(shares[first])
             );
@@ -114,8 +114,8 @@ fn remedy(cause: usize, evidence: &Evidence, whole: &Evidence) -> String {
         if evidence.sockets == 1 { ("the reader", "it", "its") } else { ("the readers", "them", "their") };
     match cause {
         UPSTREAM => format!(
-            "the window was not used up, so the sender or the path gave no more than {rate}; look at the sender \
-             (ss -ti: cwnd, app_limited, retrans) and at the path"
+            "the sender did not use up the window, so the sender or the path was the limit, at {rate}; look at the \
+             sender (ss -ti: cwnd, app_limited, retrans) and at the path"
         ),
         APPLICATION if computed(evidence) && has_all_cpus(evidence) => format!(
             "data filled the buffer while {reader} computed, on a CPU for {} in {duration}, nearly all of the \
@@ -152,13 +152,13 @@ fn remedy(cause: usize, evidence: &Evidence, whole: &Evidence) -> String {
             taken_by(evidence),
         ),
         WINDOW if evidence.window_bytes >= LARGEST_WINDOW => format!(
-            "{rate} is all that TCP's largest window, {}, admits{}; no receive buffer makes it larger: use several \
+            "{rate} is all that TCP's largest window, {}, allows{}; no receive buffer makes it larger: use several \
              connections",
             Bytes(evidence.window_bytes.into()),
             round_trip(evidence),
         ),
         WINDOW => format!(
-            "{rate} is all that a window of at most {} admits{}; allow a receive buffer larger than {}: the maximum of \
+            "{rate} is all that a window of at most {} allows{}; allow a receive buffer larger than {}: the maximum of \
              net.ipv4.tcp_rmem, or SO_RCVBUF where the program sets it",
             Bytes(evidence.window_bytes.into()),
             round_trip(evidence),
@@ -287,7 +287,7 @@ mod tests {
         });
         assert_eq!(
             window.sentence,
-            "window 93 %: 9.61Mbit/s is all that a window of at most 47K admits over a round trip of 40ms (47K in \
+            "window 93 %: 9.61Mbit/s is all that a window of at most 47K allows over a round trip of 40ms (47K in \
              flight); allow a receive buffer larger than 64K: the maximum of net.ipv4.tcp_rmem, or SO_RCVBUF where the \
              program sets it"
         );
@@ -296,12 +296,12 @@ mod tests {
             let queue = Queue { rcvbuf_bytes: i32::MAX as u32, window_bytes: 65_535 << 14, ..Queue::default() };
             (record.activation, record.deactivation, record.rcv_rtt_us) = (queue, queue, 150_000);
         });
-        assert!(largest.sentence.contains("TCP's largest window, 1.0G, admits"), "{largest:?}");
+        assert!(largest.sentence.contains("TCP's largest window, 1.0G, allows"), "{largest:?}");
         assert!(largest.sentence.ends_with("use several connections"), "{largest:?}");
         let memory = verdict(|_, record| record.limited = limited([0, 0, 0, 20, 80]));
         assert!(memory.sentence.starts_with("memory 80 %: the kernel kept the window small"), "{memory:?}");
         let upstream = verdict(|_, record| record.limited = limited([99, 1, 0, 0, 0]));
-        assert!(upstream.sentence.starts_with("upstream 99 %: the window was not used up"), "{upstream:?}");
+        assert!(upstream.sentence.starts_with("upstream 99 %: the sender did not use up the window"), "{upstream:?}");
     }
 
     #[test]
@@ -417,7 +417,7 @@ mod tests {
         let short = verdict(|number, record| {
             record.limited = if number == 0 { limited([0, 100, 0, 0, 0]) } else { Limited::default() };
         });
-        assert!(short.sentence.starts_with("not known: 10ms of reads are too short"), "{short:?}");
+        assert!(short.sentence.starts_with("not known: the cause is known for only 10ms"), "{short:?}");
         let rare = verdict(|number, record| {
             record.limited = if number % 500 == 0 { limited([0, 10_000, 0, 0, 0]) } else { Limited::default() };
         });
@@ -440,7 +440,7 @@ mod tests {
         let limited = limited([10_000, 80_000, 10_000, 0, 0]);
         summary.add_total(&Total::Socket(SocketTotal { limited, ..sample::socket_total() }));
         let verdict = TransferVerdict::of(&Evidence::of_busiest(&summary));
-        assert!(verdict.sentence.starts_with("application 80 %: by the totals;"), "{verdict:?}");
+        assert!(verdict.sentence.starts_with("application 80 %, by the totals;"), "{verdict:?}");
         assert_eq!((verdict.cause, verdict.share_percent, verdict.margin_percent), (None, Some(80.0), None));
     }
 

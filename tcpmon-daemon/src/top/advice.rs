@@ -11,11 +11,12 @@ use super::rows::Row;
 pub fn advice(row: &Row) -> String {
     let rates = &row.rates;
     if rates.seconds == 0.0 {
-        return "two samples are needed to tell".into();
+        return "not known yet: two samples are needed".into();
     }
     if row.is_stuck() {
         return format!(
-            "stuck: {} wait and nobody reads them; look at what the reader does (cat /proc/PID/stack, strace -p)",
+            "stuck: {} of data waits and nobody reads it; look at what the reader does (cat /proc/PID/stack, \
+             strace -p)",
             Bytes(row.gauges.queue_bytes)
         );
     }
@@ -29,19 +30,19 @@ pub fn advice(row: &Row) -> String {
     let what = match causes()[cause] {
         // A reader that waits for a CPU for at least a tenth of the time that it runs shares its CPUs.
         "application" if computed == Some(true) && slices.run_queue_wait >= slices.on_cpu / 10.0 => format!(
-            "data fill the buffer while the reader computes ({:.2} CPUs) and waits {:.2} s a second for a CPU: make it \
-             faster, or give it CPUs of its own; more threads would only share the same ones",
+            "data fills the buffer while the reader computes ({:.2} CPUs) and waits {:.2} s a second for a CPU: make \
+             it faster, or give it CPUs of its own; more threads would only share the same ones",
             slices.on_cpu, slices.run_queue_wait
         ),
         "application" if computed == Some(true) => format!(
-            "data fill the buffer while the reader computes ({:.2} CPUs): make it faster, or read in more threads \
+            "data fills the buffer while the reader computes ({:.2} CPUs): make it faster, or read in more threads \
              while CPUs are idle",
             slices.on_cpu
         ),
         "application" if computed.is_none() => {
-            "data fill the buffer: whether the reader computes or sleeps meanwhile is not known yet".into()
+            "data fills the buffer; whether the reader computes or sleeps meanwhile is not known yet".into()
         }
-        "application" => "data fill the buffer while the reader does something else: find out what it waits for \
+        "application" => "data fills the buffer while the reader does something else: find out what it waits for \
                           (a disk, a lock, another connection)"
             .into(),
         "scheduler" => format!(
@@ -49,13 +50,13 @@ pub fn advice(row: &Row) -> String {
             slices.run_queue_wait
         ),
         "window" if window >= LARGEST_WINDOW.into() => format!(
-            "{rate} is all that TCP's largest window, {}, admits{}: no receive buffer makes it larger; use several \
+            "{rate} is all that TCP's largest window, {}, allows{}: no receive buffer makes it larger; use several \
              connections",
             Bytes(window),
             round_trip(row),
         ),
         "window" => format!(
-            "{rate} is all that the window of {} admits{}: allow a receive buffer larger than {} (net.ipv4.tcp_rmem, \
+            "{rate} is all that the window of {} allows{}: allow a receive buffer larger than {} (net.ipv4.tcp_rmem, \
              or SO_RCVBUF where the program sets it)",
             Bytes(window),
             round_trip(row),
@@ -66,7 +67,7 @@ pub fn advice(row: &Row) -> String {
                      of the control group"
                 .into()
         }
-        _ => format!("the sender or the path gives no more than {rate}: look there (ss -ti: cwnd, app_limited)"),
+        _ => format!("the sender or the path is the limit, at {rate}: look there (ss -ti: cwnd, app_limited)"),
     };
     format!("{} {:.0} %: {what}", causes()[cause], share * 100.0)
 }
@@ -86,8 +87,8 @@ mod tests {
 
     fn says(change: impl Fn(&mut Row)) -> String {
         let mut rows = Rows::default();
-        rows.take(at(1, sample(1)));
-        rows.take(at(2, sample(1)));
+        rows.update(at(1, sample(1)));
+        rows.update(at(2, sample(1)));
         let mut row = rows.sockets.remove(0);
         row.rates.received = 1_000_000.0;
         row.rates.read = 1_000_000.0;
@@ -98,11 +99,11 @@ mod tests {
     #[test]
     fn each_cause_has_its_sentence() {
         let limited = |cause: usize| move |row: &mut Row| row.rates.limited[cause] = 1.0;
-        assert!(says(limited(0)).starts_with("upstream 100 %: the sender or the path gives no more than 8.00Mbit/s"));
+        assert!(says(limited(0)).starts_with("upstream 100 %: the sender or the path is the limit, at 8.00Mbit/s"));
         assert!(says(limited(1)).contains("while the reader does something else"));
         assert!(says(limited(2)).contains("the reader waits 0.00 s a second for a CPU"));
         assert!(
-            says(limited(3)).contains("the window of 64K admits over 40ms: allow a receive buffer larger than 128K")
+            says(limited(3)).contains("the window of 64K allows over 40ms: allow a receive buffer larger than 128K")
         );
         assert!(says(limited(4)).contains("because memory is short"));
         let computes = says(|row| {
@@ -111,7 +112,7 @@ mod tests {
         });
         assert_eq!(
             computes,
-            "application 90 %: data fill the buffer while the reader computes (0.97 CPUs): make it faster, or read in \
+            "application 90 %: data fills the buffer while the reader computes (0.97 CPUs): make it faster, or read in \
              more threads while CPUs are idle"
         );
         let new = says(|row| {
@@ -132,8 +133,8 @@ mod tests {
         });
         assert!(largest.contains("TCP's largest window, 1.0G") && largest.contains("several"), "{largest}");
         let stuck = says(|row| (row.rates.read, row.gauges.queue_bytes) = (0.0, 4096));
-        assert!(stuck.starts_with("stuck: 4.0K wait and nobody reads them"), "{stuck}");
+        assert!(stuck.starts_with("stuck: 4.0K of data waits and nobody reads it"), "{stuck}");
         assert_eq!(says(|row| row.rates.received = 0.0), "idle: nothing was received");
-        assert_eq!(says(|row| row.rates.seconds = 0.0), "two samples are needed to tell");
+        assert_eq!(says(|row| row.rates.seconds = 0.0), "not known yet: two samples are needed");
     }
 }

@@ -1,5 +1,5 @@
-//! Draws the screen: a title, the host, the answer for the selected row, and below it rows, one connection in detail,
-//! or the help.
+//! Draws the screen: a title, the host, the advice on the selected row, and below it the rows, the details of a
+//! connection, or the help.
 
 mod columns;
 mod detail;
@@ -42,7 +42,7 @@ pub fn draw(screen: &mut Screen, theme: Theme, frame: &mut Frame<'_>) {
 /// The table, and the first row of it that is on the screen.
 fn table(screen: &Screen, theme: Theme, width: usize) -> (Vec<Line<'static>>, usize) {
     let shown = screen.shown();
-    let place = screen.place(&shown);
+    let place = screen.selected_position(&shown);
     let offset = screen.offset_with(place, shown.len());
     let mut lines = head::answer(shown.get(place).copied(), theme, width);
     let columns = columns::that_fit(screen.sockets, width);
@@ -141,7 +141,7 @@ mod tests {
             (hangs.process, hangs.service) = ("hangs".into(), "remote:443".into());
             (hangs.gauges, hangs.totals) = (sample.sockets[4].gauges, sample.sockets[4].totals);
             sample.groups.insert(0, hangs);
-            screen.take(sample);
+            screen.update(sample);
         }
         screen
     }

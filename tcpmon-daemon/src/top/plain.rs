@@ -197,12 +197,12 @@ mod tests {
 
     fn rows() -> Rows {
         let mut rows = Rows::default();
-        rows.take(at(1, sample(2)));
+        rows.update(at(1, sample(2)));
         let mut second = at(2, sample(2));
         second.socket_mut(1).totals.received_bytes = 5_000_000;
         second.socket_mut(1).totals.read_bytes = 5_000_000;
         second.socket_mut(1).totals.limited_ns = [250_000_000, 750_000_000, 0, 0, 0];
-        rows.take(second);
+        rows.update(second);
         rows.sockets.sort_by(|a, b| a.subject.cmp(&b.subject));
         rows
     }

@@ -154,7 +154,7 @@ struct ShownSocket {
 
 impl Rows {
     /// Takes the next sample.
-    pub fn take(&mut self, sample: LiveSample) {
+    pub fn update(&mut self, sample: LiveSample) {
         let is_first = self.monotonic_ns == 0;
         self.interval = if is_first { 0.0 } else { seconds(self.monotonic_ns, sample.monotonic_ns) };
         let host = std::mem::replace(&mut self.host, sample.host);
@@ -454,12 +454,12 @@ mod tests {
     #[test]
     fn the_first_sample_has_no_rates_and_the_second_has() {
         let mut rows = Rows::default();
-        rows.take(at(1, sample(2)));
+        rows.update(at(1, sample(2)));
         assert_eq!((rows.interval, row(&rows, 1).rates), (0.0, Rates::default()));
         let mut second = at(2, sample(2));
         second.socket_mut(1).totals.received_bytes += 3_000;
         second.groups[0].totals.received_bytes += 3_000;
-        rows.take(second);
+        rows.update(second);
         assert_eq!((rows.interval, row(&rows, 1).rates.received), (1.0, 3_000.0));
         assert_eq!(rows.groups[0].rates.received, 3_000.0);
         assert_eq!(row(&rows, 0).rates.received, 0.0);
@@ -468,12 +468,12 @@ mod tests {
     #[test]
     fn a_connection_that_is_new_counts_from_nothing_and_one_that_ended_is_gone() {
         let mut rows = Rows::default();
-        rows.take(at(1, sample(2)));
+        rows.update(at(1, sample(2)));
         let mut second = at(2, sample(3));
         (second.complete, second.alive) = (false, vec![0b101]);
         second.sockets.retain(|socket| socket.index == 2);
         second.socket_mut(0).totals.received_bytes = 500;
-        rows.take(second);
+        rows.update(second);
         assert_eq!((rows.sockets.len(), row(&rows, 2).rates.received), (2, 500.0));
         // A connection that did not change is at rest.
         assert_eq!(row(&rows, 0).rates, Rates { seconds: 1.0, ..Rates::default() });
@@ -482,7 +482,7 @@ mod tests {
         (third.complete, third.alive) = (false, vec![0b101]);
         third.sockets.retain(|socket| socket.index == 2);
         (third.socket_mut(0).cookie, third.socket_mut(0).totals.received_bytes) = (77, 20);
-        rows.take(third);
+        rows.update(third);
         let other = rows.sockets.iter().find(|row| row.subject == Subject::Socket(77)).expect("it is shown");
         assert_eq!(other.rates.received, 20.0);
     }
@@ -490,13 +490,13 @@ mod tests {
     #[test]
     fn what_a_pass_for_another_client_has_shown_is_of_the_whole_interval() {
         let mut rows = Rows::default();
-        rows.take(at(1, sample(1)));
+        rows.update(at(1, sample(1)));
         // It received in the second after that, which another client's pass has shown, and rested for four.
         let mut later = at(6, sample(1));
         later.socket_mut(0).monotonic_ns = 2_000_000_000;
         later.socket_mut(0).totals.received_bytes += 1_000_000;
         later.socket_mut(0).totals.limited_ns[3] += 1_000_000_000;
-        rows.take(later.clone());
+        rows.update(later.clone());
         let rates = row(&rows, 0).rates;
         assert_eq!((rates.seconds, rates.received), (5.0, 200_000.0));
         assert_eq!(rates.limited, [0.8, 0.0, 0.0, 0.2, 0.0]);
@@ -505,7 +505,7 @@ mod tests {
         later.socket_mut(0).monotonic_ns = 7_000_000_000;
         later.socket_mut(0).totals.received_bytes += 1_000;
         later.socket_mut(0).totals.limited_ns[0] += 5_000_000_000;
-        rows.take(later);
+        rows.update(later);
         let rates = row(&rows, 0).rates;
         assert_eq!((rates.seconds, rates.received, rates.limited[0]), (1.0, 1_000.0, 1.0));
     }
@@ -513,7 +513,7 @@ mod tests {
     #[test]
     fn a_group_is_limited_by_what_limits_its_connections_with_data() {
         let mut rows = Rows::default();
-        rows.take(at(1, sample(10)));
+        rows.update(at(1, sample(10)));
         let mut second = at(2, sample(10));
         second.socket_mut(3).totals.received_bytes += 1;
         second.socket_mut(3).totals.limited_ns[2] += 900_000_000;
@@ -523,7 +523,7 @@ mod tests {
         }
         second.groups[0].totals.limited_ns[0] += 9_100_000_000;
         second.groups[0].totals.limited_ns[2] += 900_000_000;
-        rows.take(second);
+        rows.update(second);
         assert_eq!(rows.groups[0].rates.limited_by(), Some((2, 0.9)));
     }
 
@@ -538,17 +538,17 @@ mod tests {
             sample
         };
         let mut rows = Rows::default();
-        rows.take(with(1, 5, true));
+        rows.update(with(1, 5, true));
         let mut second = with(2, 5, true);
         second.readers.clear();
-        rows.take(second);
+        rows.update(second);
         assert_eq!(on_cpu(&rows), 1.0);
         // All of it counts when the timeslice ends, but no thread has more than one CPU.
-        rows.take(with(3, 8, false));
+        rows.update(with(3, 8, false));
         assert_eq!(on_cpu(&rows), 1.0);
         let mut fourth = with(4, 8, false);
         fourth.readers.clear();
-        rows.take(fourth);
+        rows.update(fourth);
         assert_eq!(on_cpu(&rows), 0.0);
     }
 
@@ -563,14 +563,14 @@ mod tests {
         };
         let on_cpu = |rows: &Rows| (row(rows, 1).rates.timeslices.on_cpu * 1000.0).round();
         let mut rows = Rows::default();
-        rows.take(at(1, sample(2)));
+        rows.update(at(1, sample(2)));
         // The thread has been reading since the middle of the interval, and has ended one timeslice.
-        rows.take(with(2, 1_500_000_000, 1, 0));
+        rows.update(with(2, 1_500_000_000, 1, 0));
         assert_eq!(on_cpu(&rows), 475.0);
-        rows.take(with(3, 1_500_000_000, 2, 0));
+        rows.update(with(3, 1_500_000_000, 2, 0));
         assert_eq!(on_cpu(&rows), 975.0);
         // It is not known for how long the thread slept.
-        rows.take(with(4, 1_500_000_000, 3, 1));
+        rows.update(with(4, 1_500_000_000, 3, 1));
         assert_eq!(on_cpu(&rows), 100.0);
     }
 
@@ -581,7 +581,7 @@ mod tests {
             (sample.readers, sample.socket_mut(1).totals.read_bytes) = (readers, second * 1000);
             sample.groups[0].totals.read_bytes = second * 1000;
             sample.socket_mut(1).gauges.queue_bytes = 1;
-            rows.take(sample);
+            rows.update(sample);
             (row(rows, 1).rates.timeslices, rows.groups[0].rates.timeslices)
         };
         let running =
@@ -609,12 +609,12 @@ mod tests {
         for second in 1..=2 * HISTORY as u64 {
             let mut sample = at(second, sample(2));
             sample.socket_mut(1).totals.received_bytes = second * 100;
-            rows.take(sample);
+            rows.update(sample);
         }
         let cookie = socket(1).cookie;
         assert_eq!(rows.past(cookie).len(), HISTORY);
         assert!(rows.past(cookie).all(|moment| moment.received == 100.0));
-        rows.take(at(999, sample(1)));
+        rows.update(at(999, sample(1)));
         assert_eq!((rows.past(cookie).len(), rows.past.len()), (0, 0));
     }
 }

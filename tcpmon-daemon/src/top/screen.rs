@@ -126,9 +126,9 @@ impl Screen {
     }
 
     /// Takes the next sample.
-    pub fn take(&mut self, sample: LiveSample) {
+    pub fn update(&mut self, sample: LiveSample) {
         self.problem = None;
-        self.rows.take(sample);
+        self.rows.update(sample);
         if let Some((row, is_open)) = &mut self.detail {
             let now = self.rows.sockets.iter().find(|now| now.subject == row.subject);
             *is_open = now.is_some();
@@ -151,7 +151,7 @@ impl Screen {
     }
 
     /// The selected row's place among the rows to show.
-    pub fn place(&self, shown: &[&Row]) -> usize {
+    pub fn selected_position(&self, shown: &[&Row]) -> usize {
         let selected = |row: &&Row| Some(&row.subject) == self.selected.as_ref();
         shown.iter().position(selected).unwrap_or(0)
     }
@@ -219,7 +219,7 @@ impl Screen {
     /// Goes from a group to its connections, and from a connection to its details.
     fn enter(&mut self) {
         let shown = self.shown();
-        let Some(row) = shown.get(self.place(&shown)).map(|row| (*row).clone()) else { return };
+        let Some(row) = shown.get(self.selected_position(&shown)).map(|row| (*row).clone()) else { return };
         if self.sockets {
             self.detail = Some((row, true));
         } else {
@@ -231,7 +231,7 @@ impl Screen {
     fn select(&mut self, by: isize) {
         let shown = self.shown();
         let last = shown.len().saturating_sub(1);
-        let place = self.place(&shown).cast_signed().saturating_add(by).clamp(0, last.cast_signed());
+        let place = self.selected_position(&shown).cast_signed().saturating_add(by).clamp(0, last.cast_signed());
         self.selected = shown.get(place.unsigned_abs()).map(|row| row.subject.clone());
     }
 
@@ -244,7 +244,7 @@ impl Screen {
     /// Scrolls so that the selected row is on the screen.
     fn keep_in_view(&mut self) {
         let shown = self.shown();
-        self.offset = self.offset_with(self.place(&shown), shown.len());
+        self.offset = self.offset_with(self.selected_position(&shown), shown.len());
     }
 }
 
@@ -255,8 +255,8 @@ mod tests {
 
     fn screen(sockets: u32) -> Screen {
         let mut screen = Screen::new("host".into(), Source::Daemon, 1.0, RowFilter::default());
-        screen.take(at(1, sample(sockets)));
-        screen.take(at(2, sample(sockets)));
+        screen.update(at(1, sample(sockets)));
+        screen.update(at(2, sample(sockets)));
         screen
     }
 
@@ -272,7 +272,7 @@ mod tests {
 
     fn selected_port(screen: &Screen) -> u16 {
         let shown = screen.shown();
-        shown[screen.place(&shown)].connection.expect("a connection").remote.port()
+        shown[screen.selected_position(&shown)].connection.expect("a connection").remote.port()
     }
 
     #[test]
@@ -293,7 +293,7 @@ mod tests {
     fn a_connection_in_depth_stays_when_it_is_closed() {
         let mut screen = screen(3);
         press(&mut screen, "sj\n");
-        screen.take(at(3, sample(1)));
+        screen.update(at(3, sample(1)));
         assert!(matches!(&screen.detail, Some((_, false))));
         press(&mut screen, "\x1b");
         assert_eq!(screen.shown().len(), 1);
@@ -327,7 +327,7 @@ mod tests {
         screen.key(Key::Down);
         let mut busy = at(3, sample(50));
         busy.socket_mut(30).totals.received_bytes = 9;
-        screen.take(busy);
+        screen.update(busy);
         let first = screen.shown()[0].connection.expect("a connection").remote.port();
         assert_eq!((first, selected_port(&screen)), (40_030, 40_001));
         press(&mut screen, "i");

@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn filters_restrict_by_each_kind_and_groups_by_their_connections() {
         let mut rows = Rows::default();
-        rows.take(at(1, sample(3)));
+        rows.update(at(1, sample(3)));
         let count = |filter: &RowFilter, sockets| filter.of(&rows, sockets).len();
         let none = RowFilter::default();
         assert_eq!((count(&none, false), count(&none, true)), (1, 3));
@@ -184,12 +184,12 @@ mod tests {
     #[test]
     fn the_stuck_reader_has_the_longest_wait() {
         let mut rows = Rows::default();
-        rows.take(at(1, sample(2)));
+        rows.update(at(1, sample(2)));
         let mut second = at(2, sample(2));
         second.socket_mut(0).gauges.queue_bytes = 5;
         second.socket_mut(1).totals.read_bytes = 10;
         second.socket_mut(1).totals.queue_byte_ticks = 1 << 40;
-        rows.take(second);
+        rows.update(second);
         let mut shown = RowFilter::default().of(&rows, true);
         shown.sort_by(|a, b| SortKey::Wait.compare(a, b));
         assert_eq!(shown[0].subject, Subject::Socket(1000));

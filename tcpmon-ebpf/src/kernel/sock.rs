@@ -6,7 +6,7 @@ use aya_ebpf::{
 };
 use tcpmon_common::{settings::CAST_CALL, socket::SocketIdentity, timeslice::QueueSample, tracepoint::TaskFile};
 
-use super::{Probed, Remembered as _, Task, load, offset, present, setting};
+use super::{MaybeFreedSock as _, Probed, Task, load, offset, present, setting};
 
 /// User-space ABI.
 const AF_INET6: u16 = 10;

@@ -3,7 +3,7 @@
 //! The kernel does not run a program on a CPU on which another instance of it is running. While the program handles one
 //! connection, an interrupt may arrive on that CPU and open or close hundreds of others, and the program sees none of
 //! these. So each program here has a second program on the same tracepoint, which handles what the first one missed. A
-//! per-CPU word tells the second program whether the first one has run (see [`once`]).
+//! per-CPU word tells the second program whether the first one has run (see [`unless_handled`]).
 //!
 //! Where programs on tracepoints can be preempted (7.0 and newer), threads that wait for a CPU can preempt both
 //! programs on it at the same time. There a sock_ops program reports state changes, too. An end that no program sees is
@@ -23,8 +23,8 @@ use tcpmon_common::{
     fold::{self, Trigger},
     settings::TRACE_NONE,
     socket::{
-        SOCKET_ACTIVE, SOCKET_CLOSED, SOCKET_FINAL, SOCKET_LISTENS, SOCKET_MPTCP, SOCKET_OPENED, SOCKET_PASSIVE,
-        SOCKET_PORT_CHOSEN, SOCKET_SETTLED, SocketState,
+        SOCKET_ACTIVE, SOCKET_CLOSED, SOCKET_FINAL, SOCKET_FULLY_FOLDED, SOCKET_LISTENS, SOCKET_MPTCP, SOCKET_OPENED,
+        SOCKET_PASSIVE, SOCKET_PORT_CHOSEN, SocketState,
     },
     tcp_state,
     tracepoint::{
@@ -34,43 +34,45 @@ use tcpmon_common::{
 };
 
 use crate::{
-    kernel::{self, Remembered as _, Sock, Task, TcpSock, setting},
+    kernel::{self, MaybeFreedSock as _, Sock, Task, TcpSock, setting},
     maps, reader, socket, store,
 };
 
 /// Which of the two programs on a tracepoint this is. Handling an event twice does no harm, but the second program
 /// returns early if the first one has just handled it.
 #[derive(Clone, Copy)]
-enum Place {
+enum WhichProgram {
     First,
     Second,
 }
 
-/// Stands for a socket's end among the TCP states in the events of [`once`].
+/// Stands for a socket's end among the TCP states in the events of [`unless_handled`].
 const DESTROYED: u32 = 0;
 
 #[btf_tracepoint(function = "inet_sock_set_state")]
 pub fn inet_sock_set_state(ctx: BtfTracePointContext) -> i32 {
-    traced(&ctx, Place::First);
+    state_changed(&ctx, WhichProgram::First);
     0
 }
 
 #[btf_tracepoint(function = "inet_sock_set_state")]
 pub fn inet_sock_set_state_again(ctx: BtfTracePointContext) -> i32 {
-    traced(&ctx, Place::Second);
+    state_changed(&ctx, WhichProgram::Second);
     0
 }
 
 #[inline(always)]
-fn traced(ctx: &BtfTracePointContext, place: Place) -> Option<()> {
+fn state_changed(ctx: &BtfTracePointContext, which: WhichProgram) -> Option<()> {
     let (old, new) = (ctx.arg::<u64>(OLD.position) as u32, ctx.arg::<u64>(NEW.position) as u32);
     let sock = Sock::argument::<{ inet_sock_set_state::SOCK.position }>(ctx);
     match new {
         tcp_state::SYN_SENT | tcp_state::LISTEN | tcp_state::ESTABLISHED | tcp_state::CLOSE => {
-            once(place, sock, new, || change(sock, old, new, || sock.tcp(), || sock.cookie()))
+            unless_handled(which, sock, new, || change(sock, old, new, || sock.tcp(), || sock.cookie()))
         }
-        tcp_state::SYN_RECV if old == tcp_state::LISTEN => once(place, sock, new, || note_listener(sock.tcp()?)),
-        _ if old == tcp_state::SYN_RECV => once(place, sock, new, || count_accepted(sock.tcp()?)),
+        tcp_state::SYN_RECV if old == tcp_state::LISTEN => {
+            unless_handled(which, sock, new, || note_listener(sock.tcp()?))
+        }
+        _ if old == tcp_state::SYN_RECV => unless_handled(which, sock, new, || count_accepted(sock.tcp()?)),
         _ => {
             // The word may still name an event of a connection that is long gone; a program in an interrupt must not
             // take it for its own.
@@ -84,17 +86,17 @@ fn traced(ctx: &BtfTracePointContext, place: Place) -> Option<()> {
 /// cleared before the first program begins: if an interrupt comes, the first program does not run in it, and the second
 /// one finds no event in the word, or one of another socket.
 #[inline(always)]
-fn once(place: Place, sock: Sock, new: u32, handle: impl FnOnce() -> Option<()>) -> Option<()> {
+fn unless_handled(which: WhichProgram, sock: Sock, new: u32, handle: impl FnOnce() -> Option<()>) -> Option<()> {
     let event = (sock.address() as u64) << 8 | new as u64;
     let handled = maps::last_handled_event()?;
     let before = *handled;
     *handled = 0;
     kernel::barrier();
-    if matches!(place, Place::Second) && before == event {
+    if matches!(which, WhichProgram::Second) && before == event {
         return None;
     }
     handle();
-    if matches!(place, Place::First) {
+    if matches!(which, WhichProgram::First) {
         kernel::barrier();
         *handled = event;
     }
@@ -242,8 +244,8 @@ fn close(sock: Sock, tcp: TcpSock, old: u32) -> Option<()> {
         maps::count_connection(CONNECTIONS_UNSENT);
     }
     let closed = sock.orphaned();
-    if state.last_ns != 0 && state.flags & SOCKET_SETTLED == 0 {
-        settle(state, tcp, closed);
+    if state.last_ns != 0 && state.flags & SOCKET_FULLY_FOLDED == 0 {
+        fold_now(state, tcp, closed);
     }
     socket::event(state, |state| state.flags = state.flags & !(SOCKET_OPENED | SOCKET_MPTCP) | SOCKET_CLOSED);
     None
@@ -251,7 +253,7 @@ fn close(sock: Sock, tcp: TcpSock, old: u32) -> Option<()> {
 
 /// Folds what the socket shows now. `last`: nothing can come after it.
 #[inline(always)]
-fn settle(state: &mut SocketState, tcp: TcpSock, last: bool) {
+fn fold_now(state: &mut SocketState, tcp: TcpSock, last: bool) {
     let mut seen = socket::sample(state, tcp);
     // A disconnect (by connect(), or of a connection that nobody has accepted when its listener is closed) drops unread
     // data, moves `copied_seq` as a read would, and sets `bytes_received` to zero.
@@ -263,8 +265,8 @@ fn settle(state: &mut SocketState, tcp: TcpSock, last: bool) {
     socket::begin_event(state);
     socket::fold(state, &seen, Trigger::Event, || Path::NONE);
     if last {
-        causes::settle_open_round(state, seen.now_ns, true);
-        state.flags |= SOCKET_SETTLED;
+        causes::attribute_open_round(state, seen.now_ns, true);
+        state.flags |= SOCKET_FULLY_FOLDED;
     }
     socket::end_event(state);
 }
@@ -304,30 +306,34 @@ fn enable_state_events(ctx: &SockOpsContext) -> Option<()> {
 
 #[btf_tracepoint(function = "tcp_destroy_sock")]
 pub fn tcp_destroy_sock(ctx: BtfTracePointContext) -> i32 {
-    destroy(&ctx, Place::First);
+    destroy(&ctx, WhichProgram::First);
     0
 }
 
 #[btf_tracepoint(function = "tcp_destroy_sock")]
 pub fn tcp_destroy_sock_again(ctx: BtfTracePointContext) -> i32 {
-    destroy(&ctx, Place::Second);
+    destroy(&ctx, WhichProgram::Second);
     0
 }
 
 #[inline(always)]
-fn destroy(ctx: &BtfTracePointContext, place: Place) -> Option<()> {
+fn destroy(ctx: &BtfTracePointContext, which: WhichProgram) -> Option<()> {
     let sock = Sock::argument::<{ tcp_destroy_sock::SOCK.position }>(ctx);
-    once(place, sock, DESTROYED, || destroyed(place, sock.tcp()?))
+    unless_handled(which, sock, DESTROYED, || destroyed(which, sock.tcp()?))
 }
 
 #[inline(always)]
-fn destroyed(place: Place, tcp: TcpSock) -> Option<()> {
+fn destroyed(which: WhichProgram, tcp: TcpSock) -> Option<()> {
     if let Some(state) = socket::known(tcp.sock()) {
         return end(state, tcp);
     }
     // A socket that has received data but was never seen. The second program cannot always tell such a socket from one
     // that the first program has just ended, because an interrupt in between clears the word.
-    if matches!(place, Place::First) && setting!(trace) == TRACE_NONE && tcp.data_received() != 0 && !tcp.is_mptcp() {
+    if matches!(which, WhichProgram::First)
+        && setting!(trace) == TRACE_NONE
+        && tcp.data_received() != 0
+        && !tcp.is_mptcp()
+    {
         let state = socket::known_or_new(tcp, || tcp.sock().cookie())?;
         socket::start_late(state, tcp);
         return end(state, tcp);
@@ -341,8 +347,8 @@ fn end(state: &'static mut SocketState, tcp: TcpSock) -> Option<()> {
         socket::start_late(state, tcp);
     }
     // If `last_ns` is 0, the connection was never established, or the socket listens: nothing was counted.
-    if state.last_ns != 0 && state.flags & SOCKET_SETTLED == 0 {
-        settle(state, tcp, true);
+    if state.last_ns != 0 && state.flags & SOCKET_FULLY_FOLDED == 0 {
+        fold_now(state, tcp, true);
     }
     socket::event(state, |state| state.flags |= SOCKET_FINAL);
     store::end(state);

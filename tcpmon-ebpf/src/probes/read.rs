@@ -45,7 +45,7 @@ fn read(ctx: &BtfTracePointContext) -> Option<()> {
         causes::attribute_read(state, seen.now_ns, task.run_delay_ns(), same_reader);
         if setting!(trace) == TRACE_TIMESLICES {
             // A round of a slow sender can last for minutes, and in a trace no pass settles it.
-            causes::settle_open_round(state, seen.now_ns, false);
+            causes::attribute_open_round(state, seen.now_ns, false);
         }
         if !reader::is_still(state, task)
             && let Some(new) = store::at(change_reader(state.index, read_bytes, seen.rmem, seen.rcvbuf, seen.now_ns))
@@ -101,9 +101,9 @@ fn hand_over(state: &'static mut SocketState, now_ns: u64, read_bytes: u32) -> &
         maps::count_loss(Loss::HandedOver);
         return state;
     };
-    causes::settle_open_round(state, now_ns, false);
+    causes::attribute_open_round(state, now_ns, false);
     socket::begin_event(new);
-    socket::go_on(new, state);
+    socket::copy_without_totals(new, state);
     new.counters.read_bytes = read_bytes as u64;
     state.counters.read_bytes -= read_bytes as u64;
     state.flags |= SOCKET_FINAL | SOCKET_HANDED_OVER;

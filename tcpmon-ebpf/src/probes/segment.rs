@@ -27,7 +27,7 @@ fn segment(ctx: &BtfTracePointContext) -> Option<()> {
         return None;
     }
     let tcp = Sock::argument::<{ SOCK.position }>(ctx).established_tcp()?;
-    let state = if setting!(trace) == TRACE_NONE { socket::watched(tcp)? } else { socket::traced(tcp)? };
+    let state = if setting!(trace) == TRACE_NONE { socket::watched(tcp)? } else { socket::watched_by_trace(tcp)? };
     let seen = socket::sample(state, tcp).with_segment(end);
     socket::event(state, |state| socket::fold(state, &seen, Trigger::Segment, || socket::path(tcp, skb, seen.now_ns)));
     None

@@ -44,18 +44,18 @@ impl<'a> Subset<'a> {
         let blob = self.original.blob();
         for (name, _) in WANTED.structures {
             if let Some(id) = blob.structure(name) {
-                self.take(id, false)?;
+                self.copy_type(id, false)?;
             }
         }
         for name in WANTED.typedefs {
             if let Some(id) = blob.find(kind::TYPEDEF, name) {
-                self.take(id, false)?;
+                self.copy_type(id, false)?;
             }
         }
         let enums = (1..=blob.count()).filter(|id| blob.record(*id).is_some_and(|record| is_enum(&record)));
         for id in enums {
             if blob.record(id).is_some_and(|record| self.is_wanted_enum(record)) {
-                self.take(id, false)?;
+                self.copy_type(id, false)?;
             }
         }
         for name in WANTED.tracepoints {
@@ -75,7 +75,7 @@ impl<'a> Subset<'a> {
     }
 
     /// The new id of an old type; `pointed_to` if its size is not needed.
-    fn take(&mut self, old: u32, pointed_to: bool) -> Result<u32> {
+    fn copy_type(&mut self, old: u32, pointed_to: bool) -> Result<u32> {
         let Some(extent) = self.extent(old, pointed_to)? else {
             return Ok(0);
         };
@@ -95,16 +95,16 @@ impl<'a> Subset<'a> {
         let mut tail = words(record.tail);
         Ok(match record.kind {
             kind::PTR => {
-                let target = self.take(record.size_or_type, true)?;
+                let target = self.copy_type(record.size_or_type, true)?;
                 self.refer(record, target)
             }
             kind::TYPEDEF | kind::CONST | kind::VOLATILE | kind::RESTRICT | kind::TYPE_TAG => {
-                let target = self.take(record.size_or_type, pointed_to)?;
+                let target = self.copy_type(record.size_or_type, pointed_to)?;
                 self.refer(record, target)
             }
             kind::ARRAY => {
                 let [element, index, count] = tail[..] else { bail!("type {old} is cut short") };
-                let tail = vec![self.take(element, false)?, self.take(index, false)?, count];
+                let tail = vec![self.copy_type(element, false)?, self.copy_type(index, false)?, count];
                 self.pack(record, tail)
             }
             kind::STRUCT | kind::UNION => match extent {
@@ -136,7 +136,7 @@ impl<'a> Subset<'a> {
             let name = blob.string(member[0]);
             if name.is_empty() || kept.is_empty() || kept.contains(&name) {
                 let name = self.name(member[0]);
-                members.extend([name, self.take(member[1], false)?, member[2]]);
+                members.extend([name, self.copy_type(member[1], false)?, member[2]]);
             }
         }
         let count = (members.len() / 3) as u32;
@@ -205,12 +205,12 @@ impl<'a> Subset<'a> {
 
     fn take_prototype(&mut self, old: u32) -> Result<u32> {
         let record = self.record(old)?;
-        ensure!(record.kind == kind::FUNC_PROTO, "type {old} is no prototype");
-        let size_or_type = self.take(record.size_or_type, false)?;
+        ensure!(record.kind == kind::FUNC_PROTO, "type {old} is not a prototype");
+        let size_or_type = self.copy_type(record.size_or_type, false)?;
         let mut parameters = words(record.tail);
         for parameter in parameters.chunks_exact_mut(2) {
             parameter[0] = self.name(parameter[0]);
-            parameter[1] = self.take(parameter[1], false)?;
+            parameter[1] = self.copy_type(parameter[1], false)?;
         }
         let words = self.pack(TypeRecord { size_or_type, ..record }, parameters);
         Ok(self.push(words))

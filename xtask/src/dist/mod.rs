@@ -150,7 +150,7 @@ fn checksums(output: &Path) -> Result<()> {
 /// Builds a clone of HEAD in another folder, and compares all files.
 fn verify(arch: Arch, output: &Path) -> Result<()> {
     let dirty = workspace::git(&["status", "--porcelain"])?;
-    ensure!(dirty.is_empty(), "what is not committed would not be built again: commit it first\n{dirty}");
+    ensure!(dirty.is_empty(), "the second build would lack what is not committed: commit it first\n{dirty}");
     let folder = tempfile::tempdir()?;
     let clone = folder.path().join("another/folder");
     process::run(Command::new("git").arg("clone").arg("--quiet").arg(workspace::root()).arg(&clone))?;
@@ -164,7 +164,7 @@ fn verify(arch: Arch, output: &Path) -> Result<()> {
             .env_remove("CARGO_TARGET_DIR"),
     )?;
     let (first, second) = (names(output)?, names(&again)?);
-    ensure!(first == second, "other files: {first:?} and {second:?}");
+    ensure!(first == second, "the two builds have different files: {first:?} and {second:?}");
     for name in first {
         let same = fs::read(output.join(&name))? == fs::read(again.join(&name))?;
         ensure!(same, "{name} differs: compare {} with a build in another folder", output.join(&name).display());

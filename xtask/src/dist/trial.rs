@@ -201,7 +201,7 @@ fn files(root: &Path) -> Result<BTreeSet<String>> {
 fn nothing_is_left(root: &Path, before: &BTreeSet<String>) -> Result<()> {
     let after = files(root)?;
     let different: Vec<&String> = after.symmetric_difference(before).collect();
-    ensure!(different.is_empty(), "the package has left, or taken away: {different:?}");
+    ensure!(different.is_empty(), "the package has left or removed files: {different:?}");
     Ok(())
 }
 

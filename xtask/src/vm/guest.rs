@@ -59,11 +59,11 @@ const OF_REFUSED_KERNELS: &str = "kernels";
 /// The tests of [`Brief::Least`].
 const LEAST: [&str; 3] = ["bytes", "kernels", "verifier"];
 
-/// What [`Brief::Core`] has besides.
-const CORE: [&str; 5] = ["losses", "queue", "snapshot", "store", "trace"];
+/// What [`Brief::Core`] adds to [`LEAST`].
+const CORE_ADDS: [&str; 5] = ["losses", "queue", "snapshot", "store", "trace"];
 
-/// What [`Brief::Most`] has besides: what else a kernel can change, without the tests that compare times.
-const MORE: [&str; 4] = ["cpus", "drops", "mptcp", "rps"];
+/// What [`Brief::Most`] adds to both: what else a kernel can change, without the tests that compare times.
+const MOST_ADDS: [&str; 4] = ["cpus", "drops", "mptcp", "rps"];
 
 /// What every virtual machine contains.
 pub struct Guest {
@@ -183,8 +183,8 @@ impl Guest {
             _ if !self.brief => true,
             Brief::Nothing => false,
             Brief::Least => LEAST.contains(&test.binary.as_str()),
-            Brief::Core => [&LEAST[..], &CORE].concat().contains(&test.binary.as_str()),
-            Brief::Most => [&LEAST[..], &CORE, &MORE].concat().contains(&test.binary.as_str()),
+            Brief::Core => [&LEAST[..], &CORE_ADDS].concat().contains(&test.binary.as_str()),
+            Brief::Most => [&LEAST[..], &CORE_ADDS, &MOST_ADDS].concat().contains(&test.binary.as_str()),
         })
     }
 }

@@ -206,11 +206,11 @@ pub fn machines(args: &Args, jobs: &Jobs) -> Result<()> {
         let mut running = Vec::new();
         for (kernel, unpacked, cpus) in machines {
             let machine = prepare(kernel, &unpacked, cpus, &guest, args)?;
-            jobs.take();
+            jobs.acquire();
             let guest = &guest;
             running.push(scope.spawn(move || {
                 let run = run_one(kernel, unpacked.release, &machine, &guest.tests(kernel));
-                jobs.give_back();
+                jobs.release();
                 run
             }));
         }
@@ -285,7 +285,7 @@ fn run_one(kernel: &'static Kernel, release: String, machine: &Machine, planned:
 /// How many more virtual machines may be started.
 pub struct Jobs {
     free: Mutex<usize>,
-    given_back: Condvar,
+    released: Condvar,
 }
 
 impl Jobs {
@@ -293,27 +293,27 @@ impl Jobs {
     /// are as many.
     pub fn new(all: Option<usize>) -> Self {
         let here = || thread::available_parallelism().map_or(1, NonZero::get);
-        Self { free: Mutex::new(all.unwrap_or_else(here).max(1)), given_back: Condvar::new() }
+        Self { free: Mutex::new(all.unwrap_or_else(here).max(1)), released: Condvar::new() }
     }
 
     /// Does something else that takes one CPU.
     pub fn beside<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.take();
+        self.acquire();
         let done = work();
-        self.give_back();
+        self.release();
         done
     }
 
     /// Waits until one is free, and takes it.
-    fn take(&self) {
+    fn acquire(&self) {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let enough = self.given_back.wait_while(free, |free| *free == 0);
+        let enough = self.released.wait_while(free, |free| *free == 0);
         *enough.unwrap_or_else(PoisonError::into_inner) -= 1;
     }
 
-    fn give_back(&self) {
+    fn release(&self) {
         *self.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        self.given_back.notify_one();
+        self.released.notify_one();
     }
 }
 

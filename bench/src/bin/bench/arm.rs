@@ -125,7 +125,7 @@ impl Arm {
             Self::Rezolus => What::Peer(Peer::rezolus()),
             Self::Bpftrace => What::Peer(Peer::bpftrace()),
         };
-        Monitor::settled(what, self.name())
+        Monitor::when_idle(what, self.name())
     }
 }
 
@@ -134,12 +134,12 @@ impl Monitor {
     pub fn of_build(tcpmon: &Path) -> Self {
         let daemon = Daemon::try_start_by(Command::new(tcpmon), &[]);
         let daemon = daemon.unwrap_or_else(|refused| panic!("{}: {}", tcpmon.display(), refused.stderr));
-        Self::settled(What::Daemon(daemon), "the other build")
+        Self::when_idle(What::Daemon(daemon), "the other build")
     }
 
-    fn settled(what: What, name: &str) -> Self {
+    fn when_idle(what: What, name: &str) -> Self {
         let mut monitor = Self { what, programs: BTreeSet::new() };
-        monitor.settle();
+        monitor.wait_until_idle();
         if let Some(pid) = monitor.pid() {
             monitor.programs = bpf::of_process(pid);
             assert!(!monitor.programs.is_empty(), "{name} holds no eBPF program");
@@ -206,7 +206,7 @@ impl Monitor {
         }
     }
 
-    fn settle(&self) {
+    fn wait_until_idle(&self) {
         let Some(pid) = self.pid() else { return interrupt::sleep(SETTLE) };
         eventually(DEADLINE, "the monitor becomes idle", || {
             let before = cpu_of(pid);

@@ -172,7 +172,7 @@ impl Talk {
     }
 
     /// One exchange.
-    fn once(&self, stream: &mut TcpStream, answer: &mut Vec<u8>) -> io::Result<()> {
+    fn exchange_once(&self, stream: &mut TcpStream, answer: &mut Vec<u8>) -> io::Result<()> {
         stream.write_all(&self.request)?;
         match self.answer {
             Answer::Bytes(count) => {
@@ -200,7 +200,7 @@ fn client(port: u16, server: u32, pace: Pace, seconds: f64, talk: &Talk) -> Play
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
     stream.set_nodelay(true)?;
     let mut answer = Vec::new();
-    measure(server, pace, seconds, &mut || talk.once(&mut stream, &mut answer))
+    measure(server, pace, seconds, &mut || talk.exchange_once(&mut stream, &mut answer))
 }
 
 /// Opens connections at a fixed rate, for one exchange each.

@@ -41,7 +41,7 @@ pub fn measure(quick: bool) -> Section {
     let mut table = Table::new(&heading);
     for name in ["run.parquet", "run.jsonl"] {
         interrupt::check();
-        table.row(traced(name, time));
+        table.row(measure_format(name, time));
         eprintln!("trace: {name}");
     }
     let what = format!(
@@ -54,7 +54,7 @@ pub fn measure(quick: bool) -> Section {
 }
 
 /// A row of the table.
-fn traced(name: &str, time: Duration) -> Vec<String> {
+fn measure_format(name: &str, time: Duration) -> Vec<String> {
     let directory = TempDir::new().expect("a temporary directory");
     let file = directory.path().join(name);
     let mut command = Command::new(tcpmon_binary());

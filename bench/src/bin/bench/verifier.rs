@@ -83,7 +83,7 @@ pub fn parse(text: &str) -> Result<Vec<Row>, String> {
     let lines = text.lines().zip(1..).filter(|(line, number)| !line.is_empty() && (*number > 1 || *line != HEADING));
     let row = |(line, number): (&str, u32)| {
         let [kernel, mode, program, instructions] = line.split('\t').collect::<Vec<_>>()[..] else {
-            return Err(format!("line {number} has not four columns: {line}"));
+            return Err(format!("line {number} does not have four columns: {line}"));
         };
         let instructions = instructions.parse().map_err(|_| format!("line {number} has no count: {line}"))?;
         Ok(Row { kernel: kernel.to_owned(), mode: mode.to_owned(), program: program.to_owned(), instructions })

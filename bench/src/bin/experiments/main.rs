@@ -47,7 +47,7 @@ pub struct Effort {
     /// How long each is measured.
     pub time: Duration,
     /// How long it runs before that, once tcpmon's programs are loaded.
-    pub settle: Duration,
+    pub warm_up: Duration,
 }
 
 fn main() -> ExitCode {
@@ -70,8 +70,8 @@ fn is_interrupt(panic: &(dyn Any + Send)) -> bool {
 
 fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
     let effort = match args.full {
-        true => Effort { runs: 10, time: Duration::from_secs(3), settle: Duration::ZERO },
-        false => Effort { runs: 3, time: Duration::from_millis(700), settle: Duration::ZERO },
+        true => Effort { runs: 10, time: Duration::from_secs(3), warm_up: Duration::ZERO },
+        false => Effort { runs: 3, time: Duration::from_millis(700), warm_up: Duration::ZERO },
     };
     let folder = folder(args.write);
     fs::create_dir_all(&folder)?;

@@ -62,15 +62,15 @@ impl Run {
 
 /// Measures a transfer that is under way. It settles first, because sender and reader get less CPU while tcpmon's
 /// programs are being loaded.
-pub fn measure(lab: &Lab, reader: &Reader, Effort { time, settle, .. }: Effort) -> Run {
+pub fn measure(lab: &Lab, reader: &Reader, Effort { time, warm_up, .. }: Effort) -> Run {
     interrupt::check();
     eventually(DEADLINE, "data flow", || reader.report().bytes > 10_000);
     let directory = TempDir::new().expect("a temporary directory");
     let file = directory.path().join("run.jsonl");
     let mut trace = Command::new(tcpmon_binary());
     trace.args(["trace", "--pid", &reader.pid().to_string(), "--duration", &format!("{}ms", time.as_millis())]);
-    if !settle.is_zero() {
-        trace.args(["--start-at", &format!("+{}ms", settle.as_millis())]);
+    if !warm_up.is_zero() {
+        trace.args(["--start-at", &format!("+{}ms", warm_up.as_millis())]);
     }
     let mut trace = trace.arg("--output").arg(&file).spawn().expect("tcpmon can be started");
     eventually(DEADLINE, "the trace has begun", || file.metadata().is_ok_and(|file| file.len() > 0));

@@ -296,7 +296,7 @@ const WU_CRAWFORD: [(&str, [(f64, f64); 5]); 2] = [
 fn hogs(effort: Effort, folder: &Path) -> Done {
     const COUNTS: [usize; 5] = [0, 1, 2, 4, 8];
     // A slow sender first catches up on what it could not send at the start.
-    let effort = Effort { settle: Duration::from_secs(2), ..effort };
+    let effort = Effort { warm_up: Duration::from_secs(2), ..effort };
     // A fast sender needs more CPU than the reader has; a slow one needs about the same share as in the paper.
     let reader = |lab: &Lab| Traffic::reader(lab.receiver()).between(Between::Spin(10));
     let fast = point(&["fast".into(), "0, first".into()], effort, Lab::new, |lab| transfer(lab, reader(lab), None));
@@ -348,7 +348,7 @@ fn window(effort: Effort, folder: &Path) -> Done {
         Lab::with(LabOptions { delay, ..LabOptions::default() })
     };
     // A window takes many round trips of 40 ms to grow.
-    let effort = Effort { time: effort.time.max(Duration::from_secs(2)), settle: Duration::from_secs(5), ..effort };
+    let effort = Effort { time: effort.time.max(Duration::from_secs(2)), warm_up: Duration::from_secs(5), ..effort };
     let labels = |what: &str| [what.to_owned()];
     let points = [
         point(&labels("nothing but the path"), effort, long, |lab| {

@@ -38,10 +38,10 @@ impl Screenful {
     pub(super) fn open() -> io::Result<Self> {
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            put_back();
+            give_back();
             hook(info);
         }));
-        take()?;
+        take_over()?;
         let terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
         let (sender, events) = mpsc::channel(64);
         thread::Builder::new().name("keys".into()).spawn(move || read_keys(&sender))?;
@@ -63,26 +63,26 @@ impl Screenful {
 
     /// Gives the terminal back to the shell until the shell continues this process.
     pub(super) fn suspend(&mut self) -> io::Result<()> {
-        put_back();
+        give_back();
         kill_process(getpid(), Signal::STOP)?;
-        take()?;
+        take_over()?;
         self.terminal.clear()
     }
 }
 
 impl Drop for Screenful {
     fn drop(&mut self) {
-        put_back();
+        give_back();
     }
 }
 
-fn take() -> io::Result<()> {
+fn take_over() -> io::Result<()> {
     TAKEN.store(true, Ordering::SeqCst);
     enable_raw_mode()?;
     execute!(io::stdout(), EnterAlternateScreen, DisableLineWrap, cursor::Hide)
 }
 
-fn put_back() {
+fn give_back() {
     if TAKEN.swap(false, Ordering::SeqCst) {
         // An error cannot be reported here.
         let _ = execute!(io::stdout(), cursor::Show, EnableLineWrap, LeaveAlternateScreen);

@@ -17,17 +17,17 @@ use crate::{
 };
 
 /// Maximum number of totals that are kept; if there are more, they are written before the end.
-const KEPT: usize = 100_000;
+const MAX_KEPT_TOTALS: usize = 100_000;
 
 /// Maximum number of sockets whose timeslices are added up. There are more only if many ends were lost; all are then
 /// forgotten.
-const OPEN: usize = 1 << 20;
+const MAX_OPEN_SOCKETS: usize = 1 << 20;
 
 /// Maximum number of passes at the start of a trace: each moves the start.
 const FIRST_PASSES: usize = 4;
 
 /// Maximum number of threads whose names are kept. Threads whose exit was lost are forgotten when all are.
-const NAMES: usize = 65_536;
+const MAX_NAMES: usize = 65_536;
 
 /// What has been counted for a socket: in its timeslices, or before the trace began.
 #[derive(Clone, Copy, Debug, Default)]
@@ -140,7 +140,7 @@ impl TraceTotals {
         counted.read_bytes += record.read_bytes;
         counted.limited = counted.limited.plus(record.limited);
         counted.waited = counted.waited.plus(record.waited);
-        if self.names.len() >= NAMES {
+        if self.names.len() >= MAX_NAMES {
             self.names.clear();
         }
         self.names.insert(record.tid, record.comm);
@@ -203,18 +203,18 @@ impl TraceTotals {
 
     /// Takes totals that must be written now, so that memory stays bounded.
     pub(super) fn surplus(&mut self) -> Vec<Total> {
-        if self.ended + self.complete.len() < KEPT && self.sockets.len() < OPEN {
+        if self.ended + self.complete.len() < MAX_KEPT_TOTALS && self.sockets.len() < MAX_OPEN_SOCKETS {
             return Vec::new();
         }
-        let totals = self.take();
-        if self.sockets.len() >= OPEN {
+        let totals = self.take_complete();
+        if self.sockets.len() >= MAX_OPEN_SOCKETS {
             self.sockets.clear();
         }
         totals
     }
 
     /// Takes all totals that are complete.
-    fn take(&mut self) -> Vec<Total> {
+    fn take_complete(&mut self) -> Vec<Total> {
         let ended = self.sockets.extract_if(|_, (_, total)| total.is_some());
         let totals = ended.filter_map(|(_, (counted, total))| Some(socket_total(counted, total?.1)));
         let mut totals: Vec<_> = totals.collect();
@@ -248,7 +248,7 @@ impl TraceTotals {
 
     /// Returns all totals that are left.
     pub(super) fn finish(mut self) -> Vec<Total> {
-        self.take()
+        self.take_complete()
     }
 }
 

@@ -179,7 +179,7 @@ fn streams_share_the_rate_and_the_memory() {
     assert_eq!(seven, Vec::<&str>::new());
     // Ten buffers of 2 GiB are more than TCP may take before it is under pressure.
     assert_eq!(rules_of(&examine(&facts, &Goal { streams: 10, ..goal() })), ["host.tcp-mem-low"]);
-    let text = tell::text(&facts, &Goal { streams: 10, ..goal() }, &Diagnosis::default());
+    let text = render::text(&facts, &Goal { streams: 10, ..goal() }, &Diagnosis::default());
     assert!(
         text.contains("receive 100 Gbit/s in 10 streams at a round trip of 80ms (954 MiB in flight)? yes"),
         "{text}"

@@ -229,7 +229,7 @@ impl Grower {
             }
             let last = Mapped::map(last.as_fd(), BLOCK as usize)?;
             let count = blocks.len() as u32;
-            self.place(blocks)?;
+            self.place_blocks(blocks)?;
             self.blocks += count;
             // The store gets them before any of their states can be taken, so that it finds each state that has ended.
             for block in mapped {
@@ -241,7 +241,7 @@ impl Grower {
     }
 
     /// Lets programs find these arrays.
-    fn place(&mut self, blocks: Vec<OwnedFd>) -> io::Result<()> {
+    fn place_blocks(&mut self, blocks: Vec<OwnedFd>) -> io::Result<()> {
         let states = self.states.fd().as_fd();
         let Some(threads) = &self.threads else {
             self.at_once = set_blocks(states, self.blocks, &blocks)?;

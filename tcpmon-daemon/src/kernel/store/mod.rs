@@ -138,7 +138,7 @@ impl Store {
         self.len().saturating_sub(self.free.free())
     }
 
-    fn place(&self, index: u32) -> Option<(&Mapped<SocketState>, usize)> {
+    fn block_and_offset(&self, index: u32) -> Option<(&Mapped<SocketState>, usize)> {
         Some((self.blocks.get((index / BLOCK) as usize)?, (index % BLOCK) as usize))
     }
 
@@ -152,7 +152,7 @@ impl Store {
         let mut index = head.swap(NO_STATE.into(), Ordering::AcqRel) as u32;
         // After the list was taken, so that the arrays of all states in it are here.
         self.collect();
-        while let Some((block, place)) = self.place(index) {
+        while let Some((block, place)) = self.block_and_offset(index) {
             ended.push(index);
             index = block.peek(place, offset_of!(SocketState, next)).unwrap_or(NO_STATE);
         }
@@ -162,7 +162,7 @@ impl Store {
 
     /// The content of a final state, which no program writes to any more.
     pub(super) fn ended(&self, index: u32) -> Option<SocketState> {
-        let (block, place) = self.place(index)?;
+        let (block, place) = self.block_and_offset(index)?;
         block.get(place)
     }
 
@@ -171,34 +171,34 @@ impl Store {
     pub(super) fn release(&mut self, indexes: &[u32]) {
         let Some((&last, _)) = indexes.split_last() else { return };
         for (place, &index) in indexes.iter().enumerate() {
-            let Some((block, at)) = self.place(index) else { return };
+            let Some((block, at)) = self.block_and_offset(index) else { return };
             // The number goes on, so that a copy of the next socket's state is not taken for one of this socket's.
             let sequence: u32 = block.peek(at, offset_of!(SocketState, sequence)).unwrap_or_default();
             let next = indexes.get(place + 1).copied().unwrap_or(NO_STATE);
             block.set(at, free_state((sequence | 1).wrapping_add(1), index, next));
         }
-        if let Some((block, at)) = self.place(last) {
+        if let Some((block, at)) = self.block_and_offset(last) {
             self.free.give(indexes[0], block, at, indexes.len() as u32);
         }
     }
 
     /// Stores what was shown of a socket.
     pub(super) fn set_shown(&self, index: u32, shown: Shown) {
-        if let Some((block, place)) = self.place(index) {
+        if let Some((block, place)) = self.block_and_offset(index) {
             block.poke(place, offset_of!(SocketState, shown), shown);
         }
     }
 
     /// A whole copy of a state, and its sequence number; `None` if no state has the index, or if an event never ends.
     pub(super) fn copy(&self, index: u32) -> Option<(u32, SocketState)> {
-        let (block, place) = self.place(index)?;
+        let (block, place) = self.block_and_offset(index)?;
         copied::copy(block, place)
     }
 
     /// Whether a pass has to look at the state: its socket has changed since it was last shown at rest, its reader was
     /// still in a timeslice then, or the state must be given back.
     pub(super) fn is_changed(&self, index: u32) -> bool {
-        let Some((block, place)) = self.place(index) else { return false };
+        let Some((block, place)) = self.block_and_offset(index) else { return false };
         let flags: Option<u32> = block.peek(place, offset_of!(SocketState, flags));
         if flags.is_some_and(|flags| flags & SOCKET_UNLISTED != 0) {
             return true;
@@ -219,9 +219,9 @@ impl Store {
                     if self.refused.is_none() {
                         let remedy = match error.kind() {
                             io::ErrorKind::OutOfMemory => "raise MemoryMax= of the unit, or lower max_sockets",
-                            _ => "tcpmon needs CAP_BPF to watch more sockets",
+                            _ => "give tcpmon CAP_BPF",
                         };
-                        warn!(%error, sockets = self.len(), remedy, "the kernel refuses memory for more sockets");
+                        warn!(%error, sockets = self.len(), remedy, "the kernel refused memory for more sockets");
                     }
                     self.refused = Some(Instant::now());
                 }

@@ -9,25 +9,28 @@ use super::{LiveReader, LiveSample, LiveSocket};
 /// The connections and readers that are alive, each with the pass in which it last changed.
 #[derive(Debug, Default)]
 pub struct Changes {
-    /// Number of the last pass that was taken. Never begins anew: a client may ask for what has changed since any.
+    /// Number of the last pass that was recorded. It never starts again from zero: a client may ask for what has
+    /// changed since any pass.
     pass: u64,
     /// The first pass after which the list was complete; `None` before that.
     complete_from: Option<u64>,
     sockets: HashMap<u32, (u64, Arc<LiveSocket>)>,
     readers: HashMap<u32, (u64, LiveReader)>,
-    /// Segments dropped, by cookie, with the index of the connection that they are counted for: the kernel's records
-    /// do not have them. They are counted also while nobody asks.
+    /// Segments dropped, by cookie, with the index of the connection that they are counted for: the records of sockets
+    /// do not have them. They are counted even while no client asks.
     drops: HashMap<u64, (u32, u64)>,
 }
 
 impl Changes {
-    /// Nobody has asked for long: the next pass that is taken must show all, and whoever asks then gets everything.
+    /// No client has asked for a long time: the next pass that is recorded must show all sockets, and the next client
+    /// gets everything.
     pub fn forget(&mut self) {
         (self.complete_from, self.sockets, self.readers) = Default::default();
     }
 
-    /// Adds the drops since the last pass, by cookie. `index_of` tells the index of a connection that is alive. When
-    /// another process has taken a connection over, it has another index, and its drops begin anew as its other totals.
+    /// Adds the drops since the last pass, by cookie. `index_of` returns the index of a connection that is alive. When
+    /// another process has taken a connection over, the connection has another index, and its drops start from zero
+    /// like its other totals.
     pub fn add_drops(&mut self, drops: impl Iterator<Item = (u64, u64)>, index_of: impl Fn(u64) -> Option<u32>) {
         self.drops.retain(|cookie, (index, _)| index_of(*cookie) == Some(*index));
         for (cookie, by) in drops {
@@ -37,9 +40,9 @@ impl Changes {
         }
     }
 
-    /// Takes what a pass has shown, after its drops: `listed` are the connections that have changed, of all if it
-    /// showed `all`; the readers. `is_alive` tells whether a connection still has its index.
-    pub fn take(
+    /// Records what a pass has shown; call this after [`Changes::add_drops`]. `listed` are the connections that have
+    /// changed, or all connections if `all` is true. `is_alive` returns whether a connection still has its index.
+    pub fn record_pass(
         &mut self,
         all: bool,
         listed: Vec<Arc<LiveSocket>>,
@@ -116,17 +119,17 @@ mod tests {
     #[test]
     fn a_client_gets_what_has_changed_since_its_pass_and_everything_at_first() {
         let mut changes = Changes::default();
-        changes.take(true, vec![socket(1), socket(2)], &[], |_, _| true);
+        changes.record_pass(true, vec![socket(1), socket(2)], &[], |_, _| true);
         let first = changes.since(0);
         assert_eq!((first.pass, first.complete, first.sockets.len(), first.alive), (1, true, 2, vec![0b110]));
 
         let mut changed = socket(2);
         Arc::make_mut(&mut changed).totals.received_bytes += 1;
-        changes.take(false, vec![changed.clone()], &[], |_, _| true);
+        changes.record_pass(false, vec![changed.clone()], &[], |_, _| true);
         let second = changes.since(first.pass);
         assert_eq!((second.complete, second.sockets), (false, vec![changed]));
         // Another client's pass does not hide what this one has not seen.
-        changes.take(false, Vec::new(), &[], |_, _| true);
+        changes.record_pass(false, Vec::new(), &[], |_, _| true);
         assert_eq!(changes.since(first.pass).sockets.len(), 1);
         assert_eq!(changes.since(second.pass).sockets.len(), 0);
         // A number from another daemon.
@@ -136,12 +139,12 @@ mod tests {
     #[test]
     fn a_client_that_has_not_asked_for_long_gets_everything_also_if_others_have_asked_since() {
         let mut changes = Changes::default();
-        changes.take(true, vec![socket(1)], &[], |_, _| true);
+        changes.record_pass(true, vec![socket(1)], &[], |_, _| true);
         let slow = changes.since(0);
         // Nobody asks for long: the changes are forgotten, and begin again for another client.
         changes.forget();
         for all in [true, false, false] {
-            changes.take(all, vec![socket(1), socket(2)], &[], |_, _| true);
+            changes.record_pass(all, vec![socket(1), socket(2)], &[], |_, _| true);
         }
         let sample = changes.since(slow.pass);
         assert_eq!((sample.complete, sample.sockets.len(), sample.pass), (true, 2, 4));
@@ -151,12 +154,12 @@ mod tests {
     #[test]
     fn what_has_ended_is_not_alive_and_an_index_of_another_socket_is_new() {
         let mut changes = Changes::default();
-        changes.take(true, vec![socket(1), socket(2)], &[], |_, _| true);
-        changes.take(false, Vec::new(), &[], |index, _| index != 1);
+        changes.record_pass(true, vec![socket(1), socket(2)], &[], |_, _| true);
+        changes.record_pass(false, Vec::new(), &[], |index, _| index != 1);
         assert_eq!(changes.since(1).alive, [0b100]);
         let mut other = socket(2);
         Arc::make_mut(&mut other).cookie = 99;
-        changes.take(false, vec![other.clone()], &[], |_, cookie| cookie == 99);
+        changes.record_pass(false, vec![other.clone()], &[], |_, cookie| cookie == 99);
         assert_eq!((changes.since(2).sockets, changes.since(2).alive), (vec![other], vec![0b100]));
     }
 
@@ -166,12 +169,12 @@ mod tests {
         let cookie = socket(1).cookie;
         let index_of = |of: u64| (of == cookie).then_some(1);
         changes.add_drops([(cookie, 2), (7, 7)].into_iter(), index_of);
-        changes.take(true, vec![socket(1)], &[], |_, _| true);
+        changes.record_pass(true, vec![socket(1)], &[], |_, _| true);
         changes.add_drops([(cookie, 3)].into_iter(), index_of);
-        changes.take(false, Vec::new(), &[], |_, _| true);
+        changes.record_pass(false, Vec::new(), &[], |_, _| true);
         assert_eq!(changes.since(1).sockets[0].totals.drops, 5);
         // The next record of the pass does not have them.
-        changes.take(false, vec![socket(1)], &[], |_, _| true);
+        changes.record_pass(false, vec![socket(1)], &[], |_, _| true);
         assert_eq!(changes.since(2).sockets[0].totals.drops, 5);
         changes.add_drops(iter::empty(), |_| None);
         assert!(changes.drops.is_empty());
@@ -182,12 +185,12 @@ mod tests {
         let mut changes = Changes::default();
         let cookie = socket(1).cookie;
         changes.add_drops([(cookie, 5)].into_iter(), |_| Some(1));
-        changes.take(true, vec![socket(1)], &[], |_, _| true);
+        changes.record_pass(true, vec![socket(1)], &[], |_, _| true);
         let mut heir = socket(2);
         Arc::make_mut(&mut heir).cookie = cookie;
         for (by, drops) in [(0, 0), (3, 3)] {
             changes.add_drops([(cookie, by)].into_iter(), |_| Some(2));
-            changes.take(false, vec![heir.clone()], &[], |index, _| index == 2);
+            changes.record_pass(false, vec![heir.clone()], &[], |index, _| index == 2);
             let sockets = changes.since(1).sockets;
             assert_eq!((sockets.len(), sockets[0].index, sockets[0].totals.drops), (1, 2, drops));
         }
@@ -297,7 +300,7 @@ mod tests {
                         listed.iter_mut().for_each(|open| Arc::make_mut(open).totals.drops = 0);
                         let slots: Vec<_> = readers.iter().map(|(slot, reader)| (*slot, *reader)).collect();
                         let is_alive = |index, cookie| sockets.get(&index).is_some_and(|open| open.cookie == cookie);
-                        changes.take(shows_all, listed, &slots, is_alive);
+                        changes.record_pass(shows_all, listed, &slots, is_alive);
                         changed.clear();
                         for (client, interval) in clients.iter_mut().zip(intervals) {
                             if !changes.pass.is_multiple_of(interval) {

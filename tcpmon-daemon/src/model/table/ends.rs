@@ -5,7 +5,7 @@ use std::time::Instant;
 use tcpmon_common::{
     causes,
     counters::{Cells as _, Counted as _},
-    socket::{SOCKET_SETTLED, SocketCounters, SocketRecord},
+    socket::{SOCKET_FULLY_FOLDED, SocketCounters, SocketRecord},
 };
 
 use super::Table;
@@ -31,10 +31,10 @@ impl Table {
     pub fn gone(&mut self, record: &SocketRecord, now: Instant) {
         let mut record = *record;
         // In all other cases, nothing is missing.
-        if record.state.last_ns != 0 && record.state.flags & SOCKET_SETTLED == 0 {
+        if record.state.last_ns != 0 && record.state.flags & SOCKET_FULLY_FOLDED == 0 {
             self.unseen_ends += 1;
             let last_ns = record.state.last_ns;
-            causes::settle_open_round(&mut record.state, last_ns, true);
+            causes::attribute_open_round(&mut record.state, last_ns, true);
         }
         self.ended(&record, now);
     }

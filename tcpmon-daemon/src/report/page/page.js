@@ -184,7 +184,7 @@
     const seconds = judged(report);
     byId("answers").append(coloured(el("div", { class: "answer" }, title ? el("h3", {}, title) : "",
       el("p", { class: "head" }, `${head} `, el("span", {}, shown)), el("p", { class: "rest" }, rest.join(": ")),
-      sum(seconds) > 0 ? causesBar(seconds) : el("p", { class: "note" }, "No time is known by cause."),
+      sum(seconds) > 0 ? causesBar(seconds) : el("p", { class: "note" }, "It is not known what limited the transfer."),
       el("p", { class: "note" }, `${bytes(read)} read in ${time(duration)}${duration > 0 ? ` (${rate(read / duration)})`
         : ""} from ${plural(sockets, "socket")}`)), cause ?? "line"));
   }
@@ -200,7 +200,7 @@
     const { sockets } = report;
     const title = `The busiest sockets${name ? `: ${name.toLowerCase()} trace` : ""}`;
     if (sockets.length === 0) {
-      byId("sockets").append(el("p", {}, `${name ? `${name} trace: n` : "N"}othing was read, so no socket is known.`));
+      byId("sockets").append(el("p", {}, `${name ? `${name} trace: n` : "N"}othing was read, so there are no sockets to show.`));
       return;
     }
     const row = (socket) => {
@@ -383,7 +383,7 @@
         space: 1, grid: { show: false }, ticks: { show: false }, gap: 6,
       }, () => [0, rows], { hooks: { draw: [() => this.drawLane()] } });
       const all = inWords(shares(limited(socket)));
-      this.causes = this.chart("causes-plot", `What limited the connection over time; in all: ${all}`, 190,
+      this.causes = this.chart("causes-plot", `What limited the connection over time; in total: ${all}`, 190,
         { space: 24, values: (_, splits) => splits.map((value) => `${value} %`) }, () => [0, 100],
         { hooks: { draw: [() => this.drawCauses()] } });
       this.show(this.start, this.stop);
@@ -468,11 +468,11 @@
           chart.setScale("x", { min: this.from, max: this.to });
         });
       }
-      this.tell(span, Math.round(this.count / columns));
+      this.describe(span, Math.round(this.count / columns));
     }
 
     // Says what is visible, and what a point stands for.
-    tell(span, perColumn) {
+    describe(span, perColumn) {
       const { perCell } = this.cells;
       const point = this.merged ? `about ${plural(perColumn, "timeslice")}` : plural(perCell, "timeslice");
       const how = this.exact ? "each timeslice is drawn" : `each point is ${point}: lowest and highest value kept`;
@@ -651,7 +651,7 @@
   // ---- Tables of the chosen socket ----
 
   function numbersTables(socket) {
-    const durations = (of) => `${time(of.sum)} in all; per timeslice ${spread(of, time)}`;
+    const durations = (of) => `${time(of.sum)} in total; per timeslice ${spread(of, time)}`;
     const parts = shares(limited(socket));
     const margin = known((points) => `± ${points.toFixed(1)} %`);
     const groups = {
@@ -672,7 +672,7 @@
         ["advertised window", range(socket.window_bytes)],
         ["activations and deactivations with window 0", count(socket.zero_windows)]],
       "The reader": [["timeslices", `${count(slices(socket))}: ${ended(socket)}`],
-        ["records", `${count(socket.records)}, of which ${count(socket.partial_records)} not seen whole`],
+        ["records", `${count(socket.records)}, of which ${count(socket.partial_records)} partial`],
         ["on the CPU", durations(socket.on_cpu_seconds)],
         ["wait in the run queue", durations(socket.run_queue_wait_seconds)]],
     };
@@ -690,7 +690,7 @@
       const parts = shares(totals).map((share) => (sum(totals) > 0 ? percent(share) : "-"));
       rows.push([`${from} to ${to}`, ...parts, time(sum(totals))]);
     }
-    return table(null, "Share of the time by cause", ["Time", ...CAUSES, "Time judged"], rows);
+    return table(null, "Share of the time by cause", ["Time", ...CAUSES, "Time with a known cause"], rows);
   }
 
   // ---- The chosen socket ----

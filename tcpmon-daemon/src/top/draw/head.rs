@@ -111,15 +111,15 @@ pub(super) fn answer(row: Option<&Row>, theme: Theme, width: usize) -> Vec<Line<
 /// The keys that have an effect here.
 pub(super) fn keys(screen: &Screen, theme: Theme) -> Line<'static> {
     let text = if screen.typing {
-        "type a part of a name or address; Enter keeps it, Esc drops it"
+        "type part of a name or address; Enter keeps the filter, Esc removes it"
     } else if screen.help {
         "any key closes the help"
     } else if screen.detail.is_some() {
         "Esc back  p pause  ? help  q quit"
     } else if screen.sockets {
-        "q quit  s groups  Enter in depth  / filter  < > sort  i invert  p pause  ? help"
+        "q quit  s groups  Enter details  / filter  <> sort  i reverse  p pause  ? help"
     } else {
-        "q quit  s connections  Enter into group  / filter  < > sort  i invert  p pause  ? help"
+        "q quit  s connections  Enter open  / filter  <> sort  i reverse  p pause  ? help"
     };
     Line::from(Span::styled(text, theme.quiet()))
 }

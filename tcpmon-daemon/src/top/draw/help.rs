@@ -9,25 +9,25 @@ use crate::top::theme::{LETTERS, NOBODY_READS};
 
 /// The meaning of each cause and its remedy, in the order of [`causes`].
 const MEANING: [&str; 5] = [
-    "the sender or the path gives no more: look there",
-    "unread data fill the buffer: the reader is slow, or busy elsewhere",
-    "the same, because the reader gets no CPU: a core, weight or quota",
+    "the sender or the path is the limit: look there",
+    "unread data fills the buffer: reader is slow, or busy elsewhere",
+    "the same, as the reader gets no CPU: give it a core, weight, quota",
     "the buffer is too small for the path: net.ipv4.tcp_rmem, SO_RCVBUF",
-    "the kernel holds the buffer down: net.ipv4.tcp_mem, memory limit",
+    "memory is short, buffers stay small: net.ipv4.tcp_mem, memory.max",
 ];
 
 const TEXT: [&str; 13] = [
-    "s       connections or groups     Enter   into a group, a connection in depth",
-    "/       filter by text            Esc     back, all",
-    "< >     sort by another column    i       invert the order",
+    "s       connections or groups     Enter   open a group, or connection details",
+    "/       filter by text            Esc     back, then show all rows",
+    "< >     sort by another column    i       reverse the order",
     "p       pause                     q       quit",
     "arrows, j k, PgUp PgDn, Home End  select a row",
     "",
-    "RECV/s, READ/s  bytes a second   QUEUE  bytes that wait    BUFFER  memory in use",
+    "RECV/s, READ/s  bytes a second   QUEUE  unread bytes    BUFFER  memory in use",
     "WAIT    mean time that a byte waits to be read; stuck: nobody reads",
-    "RUNQ    time in which readers wait for a CPU, of one CPU",
-    "LIMITED BY  what keeps more data from arriving, now; of a group: of its",
-    "        connections with data",
+    "RUNQ    time that readers wait for a CPU (100 %: one reader all the time)",
+    "LIMITED BY  what keeps more data from arriving now; for a group: what limits",
+    "        its connections that have data",
     "",
     "A sentence above the rows says what to do about the selected one. Causes:",
 ];
@@ -43,7 +43,7 @@ pub(super) fn lines(theme: Theme) -> Vec<Line<'static>> {
     }
     lines.push(Line::from(vec![
         Span::styled(format!("{NOBODY_READS} {:<12}", "stuck"), theme.alarm()),
-        Span::raw("data wait and nobody reads them: find out what their process does"),
+        Span::raw("data waits and nobody reads it: find out what the process does"),
     ]));
     lines
 }

@@ -241,7 +241,7 @@ impl<'w> Watch<'w> {
             }
         }
         let opened = |by| page.value("tcpmon_connections_opened_total", &[("counted_by", by)]).unwrap_or(f64::NAN);
-        let late = page.value("tcpmon_socket_begin_late_total", &[]).unwrap_or(f64::NAN);
+        let late = page.value("tcpmon_sockets_found_late_total", &[]).unwrap_or(f64::NAN);
         let (kernel, programs) = (opened("kernel"), opened("programs"));
         // The kernel's counts of a namespace that came and went between two samples are never seen.
         if programs + late < kernel {

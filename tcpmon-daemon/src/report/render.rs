@@ -266,8 +266,11 @@ impl SocketReport {
             })
             .map(|(end, count)| format!("{count} {end}"))
             .collect();
-        let partial =
-            if self.partial_records > 0 { format!(", {} not seen whole", self.partial_records) } else { String::new() };
+        let partial = if self.partial_records > 0 {
+            format!(", {} of them partial", self.partial_records)
+        } else {
+            String::new()
+        };
         row("timeslices", format!("{}{partial}", ended.join(", ")));
         row("on a CPU", spread(&self.on_cpu_seconds));
         row("run queue", spread(&self.run_queue_wait_seconds));
@@ -293,7 +296,7 @@ impl SocketReport {
 fn spread(of: &BTreeMap<&str, f64>) -> String {
     let time = |name: &str| Time((of.get(name).unwrap_or(&0.0) * 1e9) as u64);
     let percentiles = PERCENTILES.map(|(name, _)| format!("{name} {}", time(name))).join(", ");
-    format!("{} in all; per timeslice {percentiles}", time("sum"))
+    format!("{} in total; per timeslice {percentiles}", time("sum"))
 }
 
 fn fills(fills: &Fills) -> BTreeMap<&'static str, f64> {

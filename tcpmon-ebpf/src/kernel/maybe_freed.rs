@@ -10,7 +10,7 @@ use super::{load, offset, sock};
 
 /// A TCP socket of which only the address is known. The memory may belong to another socket by now: compare the cookie.
 /// A read that fails returns zero.
-pub trait Remembered: Copy {
+pub trait MaybeFreedSock: Copy {
     /// Reads one field.
     fn read<T: Copy + Default>(self, offset: u32) -> T;
 
@@ -184,7 +184,7 @@ pub trait Remembered: Copy {
 #[derive(Clone, Copy)]
 pub struct Probed(pub u64);
 
-impl Remembered for Probed {
+impl MaybeFreedSock for Probed {
     #[inline(always)]
     fn read<T: Copy + Default>(self, offset: u32) -> T {
         let mut value = T::default();
@@ -208,7 +208,7 @@ impl Cast {
     }
 }
 
-impl Remembered for Cast {
+impl MaybeFreedSock for Cast {
     #[inline(always)]
     fn read<T: Copy + Default>(self, offset: u32) -> T {
         // SAFETY: see `load`; the layout's offset of a field of `struct tcp_sock` or of what it starts with.

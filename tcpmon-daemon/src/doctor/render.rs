@@ -128,7 +128,7 @@ fn findings(text: &mut String, findings: &[&Finding]) {
 
 /// The rules as a table in Markdown, for `docs/doctor.md`.
 pub fn reference() -> String {
-    let mut text = String::from("| rule | a host passes if | otherwise | source |\n|---|---|---|---|\n");
+    let mut text = String::from("| rule | a host passes if | why | source |\n|---|---|---|---|\n");
     for rule in RULES.into_iter().flatten() {
         let refuses = if rule.refuses { " (tcpmon does not run)" } else { "" };
         let _ = writeln!(text, "| `{}`{refuses} | {} | {} | {} |", rule.id, rule.wanted, rule.why, rule.source);
