@@ -1,5 +1,5 @@
-//! The Python package that reads traces, `python/`: its tests, with the tcpmon that was built. One of them traces a real
-//! transfer, and runs the notebook on that.
+//! The Python package that reads traces, `python/`: its tests, with the tcpmon that was built. One of them traces a
+//! real transfer, and runs the notebook on that.
 
 use std::{path::Path, process::Command};
 

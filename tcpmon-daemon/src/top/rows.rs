@@ -246,8 +246,8 @@ impl Rows {
         for socket in sockets {
             let before = self.known.get(&socket.index).map(|known| &known.socket);
             let rates = match before.filter(|before| before.cookie == socket.cookie) {
-                // Nothing happened while the connection was at rest, which lasted until the last sample at least. And if
-                // a pass for another client showed it, it has been at rest since then, limited by its sender.
+                // Nothing happened while the connection was at rest, which lasted until the last sample at least. If a
+                // pass for another client showed it, it has been at rest since then, limited by its sender.
                 Some(before) => {
                     let (from, to) = (before.monotonic_ns.max(self.monotonic_ns), socket.monotonic_ns.max(now_ns));
                     let mut totals = socket.totals;
