@@ -45,10 +45,17 @@ pub fn tools() -> PathBuf {
 }
 
 /// The same cargo as the one that runs xtask, in the root folder of the workspace. It uses exactly the versions in
-/// `Cargo.lock`, and fails if these do not fit the manifests.
+/// `Cargo.lock`, and fails if these do not fit the manifests. It does not see what cargo tells xtask of its own package:
+/// the build script of `ring` asks for that, so plain cargo would compile it again.
 pub fn cargo() -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
     cargo.current_dir(root()).arg("--locked");
+    for (name, _) in env::vars_os() {
+        let of_xtask = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+        if name.to_str().is_some_and(of_xtask) {
+            cargo.env_remove(name);
+        }
+    }
     cargo
 }
 
@@ -72,4 +79,17 @@ pub fn files(folder: &Path) -> Result<Vec<PathBuf>> {
         }
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cargo_does_not_see_that_xtask_is_run_by_cargo() {
+        let cargo = cargo();
+        let removed: Vec<_> = cargo.get_envs().filter(|(_, value)| value.is_none()).map(|(name, _)| name).collect();
+        // Cargo has set both for this test.
+        assert!(removed.contains(&"CARGO_PKG_NAME".as_ref()) && removed.contains(&"CARGO_MANIFEST_DIR".as_ref()));
+    }
 }
