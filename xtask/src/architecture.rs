@@ -28,10 +28,10 @@ const NAMING: [&str; 2] = [ARCHITECTURE, "docs/invariants.md"];
 /// The crates whose modules have a table.
 const CRATES: [&str; 2] = ["tcpmon-daemon", "tcpmon-ebpf"];
 
-/// The crates of what is packed.
+/// The crates of the program that the packages contain.
 const PRODUCT: [&str; 5] = ["tcpmon-btf", "tcpmon-common", "tcpmon-daemon", "tcpmon-ebpf", "tcpmon-trace"];
 
-/// The headings of the tables with crates of others: what is packed needs the first, everything else the second.
+/// The headings of the tables with crates of others: that program needs the first, everything else the second.
 const DEPENDENCIES: [&str; 2] = ["Dependencies", "Dependencies of tests and tools"];
 
 /// What is allowed only in some modules of a crate: the code that does it as tokens, and the modules or

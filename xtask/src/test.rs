@@ -101,7 +101,7 @@ fn steps(args: &Args) -> Result<()> {
     };
     // The tests that measure need few CPU seconds: what only needs a CPU gets what they leave.
     let packed = || {
-        step("build of what is packed", || build::dist(Arch::default()))?;
+        step("build of the program to package", || build::dist(Arch::default()))?;
         if args.no_vm {
             return Ok(());
         }

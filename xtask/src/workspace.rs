@@ -45,8 +45,8 @@ pub fn tools() -> PathBuf {
 }
 
 /// The same cargo as the one that runs xtask, in the root folder of the workspace. It uses exactly the versions in
-/// `Cargo.lock`, and fails if these do not fit the manifests. It does not see what cargo tells xtask of its own package:
-/// the build script of `ring` asks for that, so plain cargo would compile it again.
+/// `Cargo.lock`, and fails if these do not fit the manifests. It does not see what cargo tells xtask of its own
+/// package: the build script of `ring` asks for that, so plain cargo would compile it again.
 pub fn cargo() -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
     cargo.current_dir(root()).arg("--locked");

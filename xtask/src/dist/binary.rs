@@ -17,7 +17,7 @@ const LARGEST: u64 = 9_600_000;
 /// The C library of Enterprise Linux 9, the oldest that is supported.
 const NEWEST_GLIBC: (u32, u32) = (2, 34);
 
-/// Splits the binary that was built, and returns the path of what is packed.
+/// Splits the binary that was built, and returns the path of the part that is packed.
 pub fn split(release: &Release, built: &Path, name: &str) -> Result<PathBuf> {
     let binary = release.scratch.join("tcpmon");
     let debug_folder = release.scratch.join("debug");
