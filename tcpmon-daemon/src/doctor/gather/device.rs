@@ -50,7 +50,7 @@ pub(super) fn all(named: &[String]) -> Result<(Vec<DeviceFacts>, Option<String>)
 }
 
 impl Interface {
-    fn facts(&self, qdiscs: &io::Result<Vec<Qdisc>>) -> DeviceFacts {
+    fn facts(&self, qdiscs: &Qdiscs) -> DeviceFacts {
         DeviceFacts {
             name: self.0.name.clone(),
             driver: answer(&self.0.system_name, &|ethtool, name| Ok(ethtool.driver(name)?.name)).into(),
@@ -91,18 +91,26 @@ impl Interface {
     }
 }
 
+/// Queueing disciplines and the number of answers that cannot be parsed, or why rtnetlink does not list them.
+type Qdiscs = io::Result<(Vec<Qdisc>, u64)>;
+
 /// Number of the device's transmit queues by queueing discipline, if its own is one of [`qdisc::OF_QUEUES`]; otherwise
 /// empty.
-fn queue_qdiscs(link: &Link, qdiscs: &io::Result<Vec<Qdisc>>) -> Result<BTreeMap<String, u64>, String> {
+fn queue_qdiscs(link: &Link, qdiscs: &Qdiscs) -> Result<BTreeMap<String, u64>, String> {
     if !qdisc::OF_QUEUES.contains(&&*link.qdisc) {
         return Ok(BTreeMap::new());
     }
-    let qdiscs = qdiscs.as_ref().map_err(|error| format!("rtnetlink does not list queueing disciplines ({error})"))?;
+    let (qdiscs, skipped) =
+        qdiscs.as_ref().map_err(|error| format!("rtnetlink does not list queueing disciplines ({error})"))?;
     let found = qdisc::below_root(qdiscs, link.index);
-    if found.is_empty() {
-        Err(format!("rtnetlink lists no queueing discipline below {}", link.qdisc))
-    } else {
-        Ok(found)
+    match (found.is_empty(), skipped) {
+        (false, _) => Ok(found),
+        (true, 0) => Err(format!("rtnetlink lists no queueing discipline below {}", link.qdisc)),
+        (true, skipped) => Err(format!(
+            "rtnetlink lists no queueing discipline below {}, and {skipped} of its answers cannot be parsed: report \
+             this",
+            link.qdisc
+        )),
     }
 }
 
@@ -258,15 +266,31 @@ mod tests {
         assert_eq!(link_of("port/card", &CARD[..3]), None);
     }
 
+    /// A link with this queueing discipline, of the device with this index.
+    fn link_with(qdisc: &str, index: u32) -> Link {
+        Link { index, qdisc: qdisc.into(), ..Link::default() }
+    }
+
     #[test]
     fn what_mq_has_is_not_guessed() {
-        let link = |qdisc: &str| Link { index: 1, qdisc: qdisc.into(), ..Link::default() };
         let refused = || Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
-        assert_eq!(queue_qdiscs(&link("fq"), &refused()), Ok(BTreeMap::new()));
-        let reason = queue_qdiscs(&link("mq"), &refused()).expect_err("no list");
+        assert_eq!(queue_qdiscs(&link_with("fq", 1), &refused()), Ok(BTreeMap::new()));
+        let reason = queue_qdiscs(&link_with("mq", 1), &refused()).expect_err("no list");
         assert!(reason.starts_with("rtnetlink does not list queueing disciplines (Operation not supp"), "{reason}");
-        let reason = queue_qdiscs(&link("mq"), &Ok(Vec::new())).expect_err("an empty list");
+        let reason = queue_qdiscs(&link_with("mq", 1), &Ok((Vec::new(), 0))).expect_err("an empty list");
         assert_eq!(reason, "rtnetlink lists no queueing discipline below mq");
+    }
+
+    #[test]
+    fn an_answer_that_cannot_be_parsed_costs_only_a_device_that_has_no_other() {
+        let listed = Ok((qdisc::tests::captured(), 1));
+        let found = queue_qdiscs(&link_with("mq", 5), &listed);
+        assert_eq!(found, Ok(BTreeMap::from([("pfifo_fast".to_owned(), 3)])));
+        let reason = queue_qdiscs(&link_with("mq", 7), &listed).expect_err("it has none");
+        assert_eq!(
+            reason,
+            "rtnetlink lists no queueing discipline below mq, and 1 of its answers cannot be parsed: report this"
+        );
     }
 
     #[test]
