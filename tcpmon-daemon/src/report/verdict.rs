@@ -189,17 +189,28 @@ fn has_all_cpus(evidence: &Evidence) -> bool {
     evidence.cpus > 0 && u128::from(evidence.on_cpu_ns) * 10 >= given_ns * 9
 }
 
-/// Which threads took the CPU, if one name stands out.
+/// Which threads took the CPU, if one name stands out. Interrupts and a reader can be moved apart, so those come with
+/// the CPU that the reader has most of the time, if there is one.
 fn taken_by(evidence: &Evidence) -> String {
     let Some((name, share)) = evidence.taken_by.as_ref().filter(|(name, share)| !name.is_empty() && *share >= 0.2)
     else {
         return String::new();
     };
     let what = match name.strip_prefix("ksoftirqd/") {
-        Some(cpu) => format!("{name}, the interrupts of CPU {cpu}: move these or the reader to another CPU"),
+        Some(cpu) => {
+            format!("{name}, the interrupts of CPU {cpu}: move these or the reader{} to another CPU", ran_on(evidence))
+        }
         None => name.clone(),
     };
     format!(" ({} of the times to {what})", percent(*share))
+}
+
+/// The CPU on which the readers had at least half of their timeslices.
+fn ran_on(evidence: &Evidence) -> String {
+    match evidence.reader_cpu {
+        Some((cpu, share)) if share >= 0.5 => format!(", on CPU {cpu} in {} of the timeslices,", percent(share)),
+        _ => String::new(),
+    }
 }
 
 /// The round trip, and the bytes in flight in that time.
@@ -219,9 +230,10 @@ fn percent(share: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tcpmon_trace::{Limited, Queue, SocketTotal, TimesliceEnd, TimesliceRecord, Total, sample, summary::Summary};
+    use tcpmon_trace::{Limited, Queue, SocketTotal, TimesliceEnd, TimesliceRecord, Total, sample};
 
     use super::*;
+    use crate::report::sums::Sums;
 
     /// The verdict on a transfer of 10 s with a record every 10 ms, each changed by its number.
     fn verdict(change: impl Fn(u64, &mut TimesliceRecord)) -> TransferVerdict {
@@ -230,8 +242,8 @@ mod tests {
 
     /// The same on a host with this many CPUs.
     fn verdict_on(cpus: u32, change: impl Fn(u64, &mut TimesliceRecord)) -> TransferVerdict {
-        let mut summary = Summary::default();
-        summary.cpus = cpus;
+        let mut sums = Sums::default();
+        sums.summary.cpus = cpus;
         for number in 0..1000 {
             let activated_ns = 1_000_000_000 + number * 10_000_000;
             let mut record = TimesliceRecord {
@@ -245,9 +257,9 @@ mod tests {
                 ..sample::record()
             };
             change(number, &mut record);
-            summary.add(&record);
+            sums.add(&record);
         }
-        TransferVerdict::of(&Evidence::of_busiest(&summary))
+        TransferVerdict::of(&Evidence::of_busiest(&sums))
     }
 
     fn limited(parts: [u64; 5]) -> Limited {
@@ -307,6 +319,7 @@ mod tests {
     #[test]
     fn who_took_the_cpu_is_named() {
         let preempted = |number: u64, record: &mut TimesliceRecord| {
+            record.cpu = if number.is_multiple_of(5) { 7 } else { 3 };
             record.end = TimesliceEnd::Preempted;
             record.preempted_by =
                 if number.is_multiple_of(4) { "hog" } else { "ksoftirqd/3" }.try_into().expect("a name");
@@ -318,8 +331,8 @@ mod tests {
         });
         assert!(
             waiting.sentence.contains(
-                "for a CPU in 10s (75 % of the times to ksoftirqd/3, the interrupts of CPU 3: move these or the reader \
-                 to another CPU); give the reader"
+                "for a CPU in 10s (75 % of the times to ksoftirqd/3, the interrupts of CPU 3: move these or the \
+                 reader, on CPU 3 in 80 % of the timeslices, to another CPU); give the reader"
             ),
             "{waiting:?}"
         );
@@ -333,10 +346,32 @@ mod tests {
     }
 
     #[test]
+    fn who_seldom_takes_the_cpu_is_not_named() {
+        let sentence = |one_in: u64| {
+            let waiting = verdict(|number, record| {
+                record.limited = limited([9, 20, 71, 0, 0]);
+                (record.wait_ns, record.sleep_ns) = (8_200_000, 800_000);
+                if number.is_multiple_of(one_in) {
+                    record.end = TimesliceEnd::Preempted;
+                    record.preempted_by = "kworker/u8:2".try_into().expect("a name");
+                }
+            });
+            waiting.sentence
+        };
+        let expected = "scheduler 71 %: the reader waited 8.2s for a CPU in 10s; give the reader a core, a larger \
+                        weight, or more CPU quota";
+        for seldom in [1000, 11] {
+            assert_eq!(sentence(seldom), expected);
+        }
+        let often = sentence(10);
+        assert!(often.contains("for a CPU in 10s (100 % of the times to kworker/u8:2); give"), "{often}");
+    }
+
+    #[test]
     fn readers_that_are_preempted_in_each_timeslice_are_not_told_to_use_more_threads() {
         // Two threads on two CPUs that others use, too: 3.9 s in 3.0 s.
         let preempted = verdict_on(2, |number, record| {
-            record.tid = 1 + (number % 2) as u32;
+            (record.tid, record.cpu) = (1 + (number % 2) as u32, (number % 3) as u32);
             record.activated_ns = 1_000_000_000 + number * 3_000_000;
             record.deactivated_ns = record.activated_ns + 3_900_000;
             (record.on_cpu_ns, record.wait_ns, record.sleep_ns) = (3_900_000, 2_100_000, 0);
@@ -377,12 +412,12 @@ mod tests {
     fn a_socket_is_not_told_to_use_more_threads_if_those_of_all_sockets_have_the_cpus() {
         // Two sockets on two CPUs, each with a thread of its own.
         let of_a_socket = |wait_ns: u64, on_cpu_ns: [u64; 2]| {
-            let mut summary = Summary::default();
-            summary.cpus = 2;
+            let mut sums = Sums::default();
+            sums.summary.cpus = 2;
             for number in 0..1000_u64 {
                 for (thread, on_cpu_ns) in (1..).zip(on_cpu_ns) {
                     let activated_ns = 1_000_000_000 + number * 10_000_000;
-                    summary.add(&TimesliceRecord {
+                    sums.add(&TimesliceRecord {
                         cookie: thread,
                         tid: thread as u32,
                         activated_ns,
@@ -396,8 +431,8 @@ mod tests {
                     });
                 }
             }
-            let whole = Evidence::of_busiest(&summary);
-            TransferVerdict::of_part(&Evidence::of(&[&summary.sockets[&2]], 2), &whole).sentence
+            let whole = Evidence::of_busiest(&sums);
+            TransferVerdict::of_part(&Evidence::of(&[&sums.summary.sockets[&2]], &sums), &whole).sentence
         };
         let shared = "on a CPU for 9.1s in 10s; make the reader faster: more threads would only share the CPUs that \
                       the readers of all sockets have";
@@ -436,10 +471,10 @@ mod tests {
 
     #[test]
     fn totals_name_the_largest_share_but_not_how_sure_it_is() {
-        let mut summary = Summary::default();
+        let mut sums = Sums::default();
         let limited = limited([10_000, 80_000, 10_000, 0, 0]);
-        summary.add_total(&Total::Socket(SocketTotal { limited, ..sample::socket_total() }));
-        let verdict = TransferVerdict::of(&Evidence::of_busiest(&summary));
+        sums.summary.add_total(&Total::Socket(SocketTotal { limited, ..sample::socket_total() }));
+        let verdict = TransferVerdict::of(&Evidence::of_busiest(&sums));
         assert!(verdict.sentence.starts_with("application 80 %: by the totals;"), "{verdict:?}");
         assert_eq!((verdict.cause, verdict.share_percent, verdict.margin_percent), (None, Some(80.0), None));
     }
