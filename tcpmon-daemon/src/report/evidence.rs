@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tcpmon_trace::summary::{Piece, Pieces, SocketSummary, ThreadTimes};
+use tcpmon_trace::summary::{LARGEST_WINDOW, Piece, Pieces, SocketSummary, ThreadTimes};
 
 use super::sums::Sums;
 
@@ -53,6 +53,11 @@ pub struct Evidence {
     pub rcvbuf_bytes: u32,
     /// Largest window, bytes.
     pub window_bytes: u32,
+    /// Sockets whose window was as large as TCP can make it. The sum of several sockets is none of them: of which of
+    /// them it was is not known.
+    pub at_largest_window: usize,
+    /// Largest receive buffer of sockets whose window never was that large, bytes; 0 if there are none.
+    pub smaller_rcvbuf_bytes: u32,
     /// Median of the receiver's estimates of the round-trip time of the first socket, ns; 0 if there are none.
     pub round_trip_ns: u64,
 }
@@ -72,9 +77,12 @@ impl Evidence {
         let decided: f64 = limited_ns.iter().sum();
         let read_bytes = sum(SocketSummary::all_read_bytes);
         let recorded_bytes = sum(SocketSummary::waited_bytes);
+        let most = |range: Option<(u32, u32)>| range.map_or(0, |(_, most)| most);
         let largest = |range: fn(&SocketSummary) -> Option<(u32, u32)>| {
-            sockets.iter().filter_map(|socket| range(socket)).map(|(_, most)| most).max().unwrap_or(0)
+            sockets.iter().map(|it| most(range(it))).max().unwrap_or(0)
         };
+        let has_largest_window = |socket: &SocketSummary| most(socket.window_bytes) >= LARGEST_WINDOW;
+        let smaller = sockets.iter().filter(|socket| !has_largest_window(socket));
         let seconds = duration_ns as f64 / 1e9;
         let waited = sum(|socket| socket.waited_byte_us[0].saturating_add(socket.waited_byte_us[1]));
         let share = |cause: usize| {
@@ -112,6 +120,8 @@ impl Evidence {
             cpus: sums.summary.cpus,
             rcvbuf_bytes: largest(|socket| socket.rcvbuf_bytes),
             window_bytes: largest(|socket| socket.window_bytes),
+            at_largest_window: sockets.iter().filter(|it| it.ends.is_some() && has_largest_window(it)).count(),
+            smaller_rcvbuf_bytes: smaller.map(|socket| most(socket.rcvbuf_bytes)).max().unwrap_or(0),
             round_trip_ns: sockets.first().map_or(0, |socket| socket.round_trips.quantile(500)),
         }
     }

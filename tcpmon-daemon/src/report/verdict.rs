@@ -151,12 +151,7 @@ fn remedy(cause: usize, evidence: &Evidence, whole: &Evidence) -> String {
             Time(evidence.run_queue_wait_ns),
             taken_by(evidence),
         ),
-        WINDOW if evidence.window_bytes >= LARGEST_WINDOW => format!(
-            "{rate} is all that TCP's largest window, {}, admits{}; no receive buffer makes it larger: use several \
-             connections",
-            Bytes(evidence.window_bytes.into()),
-            round_trip(evidence),
-        ),
+        WINDOW if evidence.window_bytes >= LARGEST_WINDOW => at_largest_window(evidence),
         WINDOW => format!(
             "{rate} is all that a window of at most {} admits{}; allow a receive buffer larger than {}: the maximum of \
              net.ipv4.tcp_rmem, or SO_RCVBUF where the program sets it",
@@ -169,6 +164,34 @@ fn remedy(cause: usize, evidence: &Evidence, whole: &Evidence) -> String {
              memory limit of the control group",
             round_trip(evidence),
         ),
+    }
+}
+
+/// At least one window was as large as TCP can make it.
+fn at_largest_window(evidence: &Evidence) -> String {
+    let rate = Rate { bytes: evidence.read_bytes, ns: evidence.duration_ns };
+    let largest = Bytes(evidence.window_bytes.into());
+    match (evidence.at_largest_window == evidence.sockets, evidence.sockets) {
+        (true, 1) => format!(
+            "{rate} is all that TCP's largest window, {largest}, admits{}; no receive buffer makes it larger: use \
+             several connections",
+            round_trip(evidence),
+        ),
+        (true, sockets) => format!(
+            "{rate} is all that TCP's largest window, {largest}, admits on {sockets} connections; no receive buffer \
+             makes it larger: use more connections"
+        ),
+        (false, _) => {
+            let than = match evidence.smaller_rcvbuf_bytes {
+                0 => String::new(),
+                bytes => format!(" than {}", Bytes(bytes.into())),
+            };
+            format!(
+                "{rate} is all that the windows of these connections admit; some have TCP's largest, {largest}: allow \
+                 the others a receive buffer larger{than}: the maximum of net.ipv4.tcp_rmem, or \
+                 SO_RCVBUF where the program sets it"
+            )
+        }
     }
 }
 
@@ -314,6 +337,51 @@ mod tests {
         assert!(memory.sentence.starts_with("memory 80 %: the kernel kept the window small"), "{memory:?}");
         let upstream = verdict(|_, record| record.limited = limited([99, 1, 0, 0, 0]));
         assert!(upstream.sentence.starts_with("upstream 99 %: the window was not used up"), "{upstream:?}");
+    }
+
+    /// The verdict on sockets that the window limits, each with its cookie, its buffer and its window.
+    fn limited_by_windows(sockets: &[(u64, u32, u32)]) -> String {
+        let of_records = |number: u64, record: &mut TimesliceRecord| {
+            let (cookie, rcvbuf_bytes, window_bytes) = sockets[number as usize % sockets.len()];
+            let queue = Queue { rcvbuf_bytes, window_bytes, ..Queue::default() };
+            (record.cookie, record.activation, record.deactivation) = (cookie, queue, queue);
+            record.limited = limited([7, 0, 0, 93, 0]);
+        };
+        verdict(of_records).sentence
+    }
+
+    #[test]
+    fn more_connections_are_advised_only_if_all_have_the_largest_window() {
+        let largest = |cookie| (cookie, i32::MAX as u32, 65_535 << 14);
+        let all = limited_by_windows(&[largest(1), largest(2)]);
+        assert!(
+            all.ends_with(
+                "TCP's largest window, 1.0G, admits on 2 connections; no receive buffer makes it larger: use more \
+                 connections"
+            ),
+            "{all}"
+        );
+        let some = limited_by_windows(&[largest(1), (2, 6 << 20, 3 << 20), (3, 4 << 20, 2 << 20)]);
+        assert!(
+            some.ends_with(
+                "is all that the windows of these connections admit; some have TCP's largest, 1.0G: allow the others a \
+                 receive buffer larger than 6.0M: the maximum of net.ipv4.tcp_rmem, or SO_RCVBUF where the program \
+                 sets it"
+            ),
+            "{some}"
+        );
+        // Of which of the connections without a summary of their own it was is not known.
+        let mut sums = Sums::default();
+        for cookie in 1..=tcpmon_trace::summary::SOCKETS as u64 + 2 {
+            let (rcvbuf_bytes, window_bytes) = (i32::MAX as u32, 65_535 << 14);
+            let queue = Queue { rcvbuf_bytes, window_bytes, ..Queue::default() };
+            sums.add(&TimesliceRecord { cookie, activation: queue, ..sample::record() });
+        }
+        let of_others = Evidence::of(&[&sums.summary.others], &sums);
+        assert_eq!((of_others.sockets, of_others.at_largest_window, of_others.smaller_rcvbuf_bytes), (1, 0, 0));
+        assert!(at_largest_window(&of_others).contains("allow the others a receive buffer larger: the maximum"));
+        let whole = Evidence::of_busiest(&sums);
+        assert_eq!(whole.at_largest_window, tcpmon_trace::summary::SOCKETS.min(whole.sockets));
     }
 
     #[test]
