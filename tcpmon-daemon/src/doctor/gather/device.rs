@@ -26,6 +26,12 @@ pub struct NoDevice {
     known: String,
 }
 
+/// The offload with which a device merges packets itself.
+const GRO_HW: &str = "rx-gro-hw";
+
+/// The kernel's names of all offloads that are facts of their own.
+const OWN_FACTS: [&str; 3] = ["rx-gro", "rx-lro", GRO_HW];
+
 /// A device whose facts are gathered.
 struct Interface(Link);
 
@@ -51,6 +57,7 @@ pub(super) fn all(named: &[String]) -> Result<(Vec<DeviceFacts>, Option<String>)
 
 impl Interface {
     fn facts(&self, qdiscs: &Qdiscs) -> DeviceFacts {
+        let features = answer(&self.0.system_name, &|ethtool, name| ethtool.features(name));
         DeviceFacts {
             name: self.0.name.clone(),
             driver: answer(&self.0.system_name, &|ethtool, name| Ok(ethtool.driver(name)?.name)).into(),
@@ -61,9 +68,11 @@ impl Interface {
             qdisc: Fact::Known(self.0.qdisc.clone()),
             queue_qdiscs: queue_qdiscs(&self.0, qdiscs).into(),
             ring: answer(&self.0.system_name, &|ethtool, name| ethtool.receive_ring(name)).into(),
+            tx_ring: answer(&self.0.system_name, &|ethtool, name| ethtool.transmit_ring(name)).into(),
             gro: answer(&self.0.system_name, &|ethtool, name| ethtool.has_gro(name)).into(),
             lro: answer(&self.0.system_name, &|ethtool, name| ethtool.has_lro(name)).into(),
-            gro_hw: answer(&self.0.system_name, &|ethtool, name| ethtool.has_feature(name, "rx-gro-hw")).into(),
+            gro_hw: features.as_ref().map(|features| features.get(GRO_HW).copied()).map_err(String::clone).into(),
+            offloads: features.map(other_offloads).into(),
             channels: answer(&self.0.system_name, &|ethtool, name| ethtool.channels(name)).into(),
             coalescing: answer(&self.0.system_name, &|ethtool, name| ethtool.coalescing(name)).into(),
             pcie: self.read(|device| Ok(device.pcie())),
@@ -89,6 +98,12 @@ impl Interface {
             Fact::Unknown("/sys shows the devices of another network namespace".into())
         }
     }
+}
+
+/// The offloads that are no facts of their own.
+fn other_offloads(mut features: BTreeMap<String, bool>) -> BTreeMap<String, bool> {
+    features.retain(|name, _| !OWN_FACTS.contains(&&**name));
+    features
 }
 
 /// Queueing disciplines and the number of answers that cannot be parsed, or why rtnetlink does not list them.
@@ -291,6 +306,20 @@ mod tests {
             reason,
             "rtnetlink lists no queueing discipline below mq, and 1 of its answers cannot be parsed: report this"
         );
+    }
+
+    #[test]
+    fn loopback_segments_by_itself_and_has_no_rings() {
+        let lo = Interface(Link { index: 1, name: "lo".into(), system_name: "lo".into(), ..Link::default() });
+        let facts = lo.facts(&Ok((Vec::new(), 0)));
+        let offloads = facts.offloads.get().expect("the kernel knows them");
+        assert_eq!(offloads.get("tx-checksum-ip-generic"), Some(&true), "{offloads:?}");
+        assert!(offloads.contains_key("tx-tcp-segmentation") && offloads.contains_key("tx-generic-segmentation"));
+        // The device cannot have these.
+        assert!(!offloads.contains_key("rx-vlan-filter") && facts.gro_hw == Fact::Known(None), "{offloads:?}");
+        // They have facts of their own.
+        assert!(!offloads.keys().any(|name| OWN_FACTS.contains(&&**name)), "{offloads:?}");
+        assert_eq!((facts.ring, facts.tx_ring), (Fact::Known(None), Fact::Known(None)));
     }
 
     #[test]
