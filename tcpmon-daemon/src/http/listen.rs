@@ -174,7 +174,11 @@ fn bind_to(address: SocketAddr) -> io::Result<TcpListener> {
     match bind(false) {
         Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
             let listener = bind(true)?;
-            warn!(%address, "no device has this address to listen on: it is served as soon as one has it");
+            warn!(
+                %address,
+                "nobody can connect to this address until a device of this host has it: if no DHCP or VRRP brings it \
+                 later, correct --web.listen-address (`ip address` lists the addresses)"
+            );
             Ok(listener)
         }
         bound => bound,
