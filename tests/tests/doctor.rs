@@ -105,6 +105,9 @@ fn compare_with_ethtool(device: &Value) {
         })
     });
     assert_eq!(device["coalescing"], coalescing, "{name}");
+    let sizes = ethtool("-g", name).map(|text| numbers_of(&text, "TX")).filter(|sizes| sizes[0] > 0);
+    let ring = sizes.map_or(Value::Null, |sizes| json!({ "entries": sizes[1], "max_entries": sizes[0] }));
+    assert_eq!(device["tx_ring"], ring, "{name}");
 }
 
 #[test]
@@ -132,6 +135,9 @@ fn facts_are_those_of_other_tools() {
     let (run, host) = (&answer.json["facts"]["run"], &answer.json["facts"]["host"]);
     for (fact, name) in [
         ("rmem_max", "net.core.rmem_max"),
+        ("wmem_max", "net.core.wmem_max"),
+        ("netdev_budget_usecs", "net.core.netdev_budget_usecs"),
+        ("overcommit_memory", "vm.overcommit_memory"),
         ("min_free_kbytes", "vm.min_free_kbytes"),
         ("netdev_max_backlog", "net.core.netdev_max_backlog"),
         ("netdev_budget", "net.core.netdev_budget"),
@@ -181,6 +187,13 @@ fn facts_are_those_of_other_tools() {
     assert_eq!(device["lro"].as_bool(), Some(is_on("large-receive-offload")), "{features}");
     // A veth cannot have this one, and has no interrupts.
     assert!(features.contains("rx-gro-hw: off [fixed]") && device["gro_hw"].is_null(), "{device} {features}");
+    let offloads = device["offloads"].as_object().unwrap();
+    // ethtool(8) has names of its own for some.
+    let named = |line: &str| offloads.get(line.trim().split_once(": ")?.0)?.as_bool();
+    let compared: Vec<_> = features.lines().filter_map(|line| Some((line, named(line)?))).collect();
+    assert!(compared.iter().all(|(line, is_on)| line.contains(": on") == *is_on), "{device} {features}");
+    assert!(compared.len() >= 10 && offloads["tx-tcp-segmentation"] == true, "{device} {features}");
+    assert!(device["tx_ring"].is_null(), "{device}");
     assert!(device["coalescing"].is_null(), "{device}");
     assert!(device["pcie"]["unknown"].as_str().unwrap().contains("another network namespace"), "{device}");
     let channels = tool(end, "ethtool", &["-l", &end.device]);

@@ -55,7 +55,7 @@ impl<T: Serialize> Serialize for Fact<T> {
     }
 }
 
-/// Everything that the rules look at.
+/// Everything that the rules look at, and what only a comparison with an earlier answer shows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Facts {
     /// What tcpmon needs to run.
@@ -137,14 +137,20 @@ pub struct HostFacts {
     pub tcp_rmem: Fact<[u64; 3]>,
     /// `net.core.rmem_max`, bytes.
     pub rmem_max: Fact<u64>,
+    /// `net.core.wmem_max`, bytes. No rule looks at it.
+    pub wmem_max: Fact<u64>,
     /// `net.ipv4.tcp_mem`: low, pressure and maximum, pages.
     pub tcp_mem: Fact<[u64; 3]>,
     /// `vm.min_free_kbytes`.
     pub min_free_kbytes: Fact<u64>,
+    /// `vm.overcommit_memory`. No rule looks at it.
+    pub overcommit_memory: Fact<u64>,
     /// `net.core.netdev_max_backlog`, packets.
     pub netdev_max_backlog: Fact<u64>,
     /// `net.core.netdev_budget`, packets.
     pub netdev_budget: Fact<u64>,
+    /// `net.core.netdev_budget_usecs`. No rule looks at it.
+    pub netdev_budget_usecs: Fact<u64>,
     /// `/proc/net/softnet_stat`, the sum of all CPUs since the host started.
     pub softnet: Fact<SoftnetSums>,
     /// `net.ipv4.tcp_congestion_control`.
@@ -197,12 +203,17 @@ pub struct DeviceFacts {
     pub queue_qdiscs: Fact<BTreeMap<String, u64>>,
     /// The receive ring; none if its driver has none.
     pub ring: Fact<Option<Ring>>,
+    /// The transmit ring; none if its driver has none. No rule looks at it.
+    pub tx_ring: Fact<Option<Ring>>,
     /// Whether generic receive offload is on.
     pub gro: Fact<bool>,
     /// Whether large receive offload is on.
     pub lro: Fact<bool>,
     /// Whether the device itself merges packets as GRO does; none if it cannot.
     pub gro_hw: Fact<Option<bool>>,
+    /// Whether each of its other offloads (segmentation, checksums, ...) is on, by the kernel's name; those that it
+    /// cannot have are left out. No rule looks at them.
+    pub offloads: Fact<BTreeMap<String, bool>>,
     /// Its receive queues; none if its driver does not let their number be set.
     pub channels: Fact<Option<Channels>>,
     /// When it interrupts; none if its driver does not say.

@@ -113,10 +113,13 @@ fn host(root: Root<'_>) -> HostFacts {
         mtu_probing: root.sysctl("net/ipv4/tcp_mtu_probing"),
         tcp_rmem: root.sysctl_three("net/ipv4/tcp_rmem"),
         rmem_max: root.sysctl("net/core/rmem_max"),
+        wmem_max: root.sysctl("net/core/wmem_max"),
         tcp_mem: root.sysctl_three("net/ipv4/tcp_mem"),
         min_free_kbytes: root.sysctl("vm/min_free_kbytes"),
+        overcommit_memory: root.sysctl("vm/overcommit_memory"),
         netdev_max_backlog: root.sysctl("net/core/netdev_max_backlog"),
         netdev_budget: root.sysctl("net/core/netdev_budget"),
+        netdev_budget_usecs: root.sysctl("net/core/netdev_budget_usecs"),
         softnet: softnet(),
         congestion_control: root.sysctl("net/ipv4/tcp_congestion_control"),
         default_qdisc: root.sysctl("net/core/default_qdisc"),
@@ -291,6 +294,9 @@ mod tests {
             ("proc/sys/net/ipv4/tcp_mtu_probing", "1\n"),
             ("proc/sys/net/ipv4/tcp_wmem", "4096\t16384\t4194304\n"),
             ("proc/sys/net/core/default_qdisc", "fq_codel\n"),
+            ("proc/sys/net/core/netdev_budget_usecs", "8000\n"),
+            ("proc/sys/net/core/wmem_max", "212992\n"),
+            ("proc/sys/vm/overcommit_memory", "2\n"),
             ("etc/tuned/active_profile", "network-throughput\n"),
         ]);
         assert_eq!((facts.cpus, facts.numa_nodes), (Fact::Known(4), Fact::Known(2)));
@@ -298,6 +304,8 @@ mod tests {
         assert_eq!(facts.mtu_probing, Fact::Known(1));
         assert_eq!(facts.tcp_wmem, Fact::Known([4096, 16_384, 4_194_304]));
         assert_eq!(facts.default_qdisc, Fact::Known("fq_codel".into()));
+        let alone = [facts.netdev_budget_usecs, facts.wmem_max, facts.overcommit_memory];
+        assert_eq!(alone, [8000, 212_992, 2].map(Fact::Known));
         assert_eq!(facts.tuned_profile, Fact::Known(Some("network-throughput".into())));
         let off = host_with(&[("sys/devices/system/cpu/smt/active", "0\n"), ("etc/tuned/active_profile", "\n")]);
         assert_eq!((off.smt, off.tuned_profile), (Fact::Known(false), Fact::Known(None)));

@@ -51,7 +51,7 @@ pub(super) static RULES: [Rule; 14] = [
             let is_one_of_many = channels.queues == 1 && channels.max_queues > 1 && *facts.host.cpus.get()? > 1;
             find(
                 speed(device, goal) >= 10 * GBIT && is_one_of_many,
-                || format!("it has 1 of {} receive queues", channels.max_queues),
+                || format!("it has one of {} receive queues", channels.max_queues),
                 || {
                     format!(
                         "ethtool -L {} combined 2 (or rx 2); double that while its ring overruns, up to one for each \

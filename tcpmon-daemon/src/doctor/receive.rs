@@ -6,8 +6,8 @@ use crate::doctor::facts::{Fact, Facts, Goal};
 /// The documents that tcpmon is based on, and the kernel's own.
 const BOWDEN: &str = "Bowden, Wu, Crawford: Tuning Systems for TCP/IP Performance on High Latency Networks (Fermilab)";
 const IP_SYSCTL: &str = "Documentation/networking/ip-sysctl.rst";
-const ESNET: &str = "ESnet fasterdata: Linux host tuning";
-const OSG: &str = "tuned-main.conf(5), reapply_sysctl; OSG networking: Host and Network Tuning (EL9)";
+const TUNED: &str = "tuned-main.conf(5), reapply_sysctl; tuned, profiles/network-throughput; OSG networking: Host and \
+                     Network Tuning (EL9)";
 const RED_HAT: &str = "Red Hat Enterprise Linux 10: Network troubleshooting and performance tuning";
 
 const MIB: u64 = 1 << 20;
@@ -89,7 +89,7 @@ pub(super) static RULES: [Rule; 24] = [
         id: "host.mtu-probing",
         wanted: "net.ipv4.tcp_mtu_probing is 1 if a device has an MTU above 1500",
         why: "without it, a connection hangs if a router on the path has a smaller MTU and does not report it",
-        source: ESNET,
+        source: "ESnet fasterdata: Linux host tuning; RFC 894 for 1500",
         refuses: false,
         check: Check::Once(|facts, _| {
             let has_large = facts.devices.iter().any(|device| device.mtu.get().is_ok_and(|mtu| *mtu > 1500));
@@ -148,7 +148,7 @@ pub(super) static RULES: [Rule; 24] = [
         id: "host.window-scaling",
         wanted: "net.ipv4.tcp_window_scaling is 1",
         why: "without it, no window is larger than 64 KiB",
-        source: IP_SYSCTL,
+        source: "RFC 7323",
         refuses: false,
         check: Check::Once(|facts, _| is_on(&facts.host.window_scaling, "net.ipv4.tcp_window_scaling")),
     },
@@ -231,7 +231,7 @@ pub(super) static RULES: [Rule; 24] = [
         wanted: "if tuned runs, its profile is made for throughput or latency, not to save power",
         why: "such a profile lets CPUs clock down; any profile replaces what was set with sysctl -w, but not what is \
               in /etc/sysctl.d",
-        source: OSG,
+        source: TUNED,
         refuses: false,
         check: Check::Once(|facts, _| {
             let profile = facts.host.tuned_profile.get()?.as_deref().unwrap_or_default();

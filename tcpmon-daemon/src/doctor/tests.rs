@@ -63,10 +63,13 @@ fn tuned() -> Facts {
         mtu_probing: known(1),
         tcp_rmem: known([4096, 131_072, 2_147_483_647]),
         rmem_max: known(2_147_483_647),
+        wmem_max: known(2_147_483_647),
         tcp_mem: known([3_145_728, 4_194_304, 6_291_456]),
         min_free_kbytes: known(1 << 20),
+        overcommit_memory: known(0),
         netdev_max_backlog: known(250_000),
         netdev_budget: known(600),
+        netdev_budget_usecs: known(8000),
         softnet: known(SoftnetSums { processed: 10_000_000, dropped: 3, time_squeezed: 1_000_000 }),
         congestion_control: known("cubic".into()),
         default_qdisc: known("fq".into()),
@@ -86,9 +89,11 @@ fn tuned() -> Facts {
         qdisc: known("mq".into()),
         queue_qdiscs: known(BTreeMap::from([("fq".into(), 32)])),
         ring: known(Some(Ring { entries: 8192, max_entries: 8192 })),
+        tx_ring: known(Some(Ring { entries: 1024, max_entries: 8192 })),
         gro: known(true),
         lro: known(false),
         gro_hw: known(Some(true)),
+        offloads: known(BTreeMap::from([("tx-tcp-segmentation".into(), true), ("rx-checksum".into(), true)])),
         channels: known(Some(Channels { queues: 32, max_queues: 64 })),
         coalescing: known(Some(Coalescing { is_adaptive: true, usecs: 8, packets: 128 })),
         pcie: known(Some(PcieLink { now: PCIE_16, most: PCIE_16 })),
@@ -409,6 +414,9 @@ fn what_has_changed_is_told_fact_by_fact() {
     facts.devices[0].gro = known(false);
     facts.devices[0].interrupts = known(BTreeMap::from([(100, vec![1, 2])]));
     facts.devices[0].queue_qdiscs = known(BTreeMap::from([("fq".into(), 30), ("pfifo_fast".into(), 2)]));
+    facts.host.netdev_budget_usecs = known(2000);
+    facts.devices[0].tx_ring = known(Some(Ring { entries: 256, max_entries: 8192 }));
+    facts.devices[0].offloads = known(BTreeMap::from([("rx-checksum".into(), false)]));
     facts.run.probes = known(Ok(Vec::new()));
     let text = diff::text(&diff::differences(&before, &answer(&facts)));
     let lines: Vec<_> = text.lines().collect();
@@ -416,10 +424,15 @@ fn what_has_changed_is_told_fact_by_fact() {
     assert_eq!(lines[1], "devices.eth0.interrupts.100: [32] -> [1,2]");
     assert_eq!(lines[2], "devices.eth0.interrupts.101: [33] -> nothing");
     assert!(lines.contains(&"devices.eth0.queue_qdiscs.pfifo_fast: nothing -> 2"), "{text}");
+    // No rule looks at these.
+    assert!(lines.contains(&"host.netdev_budget_usecs: 8000 -> 2000"), "{text}");
+    assert!(lines.contains(&"devices.eth0.tx_ring.entries: 1024 -> 256"), "{text}");
+    assert!(lines.contains(&"devices.eth0.offloads.rx-checksum: true -> false"), "{text}");
+    assert!(lines.contains(&"devices.eth0.offloads.tx-tcp-segmentation: true -> nothing"), "{text}");
     assert!(lines.contains(&r#"host.sack: 1 -> {"unknown":"Permission denied"}"#), "{text}");
     assert!(lines.contains(&"host.tcp_rmem: [4096,131072,2147483647] -> [4096,131072,6291456]"), "{text}");
     assert!(lines.iter().any(|line| line.starts_with("run.probes.tcp_probe: {") && line.ends_with("} -> nothing")));
-    assert_eq!(lines.last(), Some(&"39 facts have changed"));
+    assert_eq!(lines.last(), Some(&"43 facts have changed"));
     // A device that is gone.
     facts.devices.clear();
     let gone = diff::differences(&before, &answer(&facts));

@@ -174,7 +174,12 @@ fn bind_to(address: SocketAddr) -> io::Result<TcpListener> {
     match bind(false) {
         Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
             let listener = bind(true)?;
-            warn!(%address, "no network device has this address yet: tcpmon serves on it as soon as one has it");
+            warn!(
+                %address,
+                "no network device has this address yet, so nobody can connect to it: tcpmon serves on it as soon as one \
+                 has it; if neither DHCP nor VRRP brings it, correct --web.listen-address (`ip address` lists the \
+                 addresses)"
+            );
             Ok(listener)
         }
         bound => bound,

@@ -127,7 +127,8 @@ pub(super) const FAMILIES: &[Family] = &[
         &["inet_sock_set_state", "netstat"],
         "Connections that started to open, as counted by the kernel (ActiveOpens and PassiveOpens, in all network \
          namespaces that tcpmon may enter) and by the eBPF programs. The programs missed the difference, except for \
-         connections that they found later (tcpmon_sockets_found_late_total).",
+         connections that they found later (tcpmon_sockets_found_late_total). A connect() that finds no free port is \
+         not counted; if a page was made while it looked for one, it counts until another connection starts to open.",
         |page| {
             let kernel = page.host.connections_opened.map(|count| Sample::labelled("kernel", count));
             // Without the kernel's count, the programs' count cannot be compared with anything, so neither is shown.

@@ -131,6 +131,7 @@ impl Labels {
         }
         let endpoints = Endpoints {
             flags: record.state.flags,
+            listener_known: record.state.listener != 0,
             netns: identity.netns,
             local_port: identity.service_port,
             local_address: Some(decode::address(identity.family, identity.local_address)),
@@ -143,6 +144,8 @@ impl Labels {
     pub(super) fn of_reader(&mut self, reader: &ReaderSlot) -> GroupKey {
         let endpoints = Endpoints {
             flags: reader.socket_flags,
+            // The slot does not say: it is one for all connections of the service.
+            listener_known: false,
             netns: reader.netns,
             local_port: reader.local_port,
             local_address: None,

@@ -14,6 +14,8 @@ use super::listeners::Listeners;
 pub struct Endpoints {
     /// `SOCKET_` flags.
     pub flags: u32,
+    /// Whether the listening socket that accepted the connection is known, so that the flags say who chose its port.
+    pub listener_known: bool,
     /// Inode number of the network namespace.
     pub netns: u32,
     /// The local port of the listening socket that accepted the connection; its own local port if it was not accepted.
@@ -28,14 +30,15 @@ pub struct Endpoints {
 ///
 /// `local:PORT` if this side accepted the connection, `local:ephemeral` if it accepted it on a port that the kernel
 /// chose, `remote:PORT` if it opened the connection to a service port, `other` otherwise. For a connection older than
-/// tcpmon, a listening socket on its local port shows that it was accepted.
+/// tcpmon, a listening socket on its local port shows that it was accepted; for one that was accepted by a socket that
+/// is not known, it shows who chose the port.
 pub fn service(endpoints: Endpoints, listeners: &Listeners) -> String {
-    let Endpoints { flags, netns, local_port, local_address, remote_port } = endpoints;
+    let Endpoints { flags, listener_known, netns, local_port, local_address, remote_port } = endpoints;
     let place = (netns, local_port);
     let at_place = || local_address.map_or_else(|| listeners.get(place), |address| listeners.accepting(place, address));
-    let listener = if flags & SOCKET_ACTIVE == 0 { at_place() } else { None };
+    let listener = if flags & SOCKET_ACTIVE == 0 && !listener_known { at_place() } else { None };
     let accepted = flags & SOCKET_PASSIVE != 0;
-    if flags & SOCKET_PORT_CHOSEN != 0 || !accepted && listener.is_some_and(|listener| listener.port_chosen) {
+    if flags & SOCKET_PORT_CHOSEN != 0 || listener.is_some_and(|listener| listener.port_chosen) {
         "local:ephemeral".into()
     } else if accepted || listener.is_some() {
         format!("local:{local_port}")
@@ -59,7 +62,7 @@ mod tests {
     }
 
     fn endpoints(flags: u32, local_port: u16, remote_port: u16) -> Endpoints {
-        Endpoints { flags, netns: 7, local_port, local_address: None, remote_port }
+        Endpoints { flags, listener_known: false, netns: 7, local_port, local_address: None, remote_port }
     }
 
     #[test]
@@ -77,7 +80,9 @@ mod tests {
             (endpoints(0, 40_000, 5201), &nobody, "remote:5201"),
             (endpoints(SOCKET_PASSIVE | SOCKET_PORT_CHOSEN, 0, 443), &nobody, "local:ephemeral"),
             (endpoints(0, 5201, 40_000), &anywhere, "local:ephemeral"),
-            (endpoints(SOCKET_PASSIVE, 5201, 443), &anywhere, "local:5201"),
+            // As after a handshake with TCP Fast Open: between its SYN and its ACK, another connection came.
+            (endpoints(SOCKET_PASSIVE, 5201, 443), &anywhere, "local:ephemeral"),
+            (Endpoints { listener_known: true, ..endpoints(SOCKET_PASSIVE, 5201, 443) }, &anywhere, "local:5201"),
             (endpoints(SOCKET_ACTIVE, 5201, 443), &anywhere, "remote:443"),
         ];
         for (ends, listeners, expected) in cases {

@@ -2,11 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use tcpmon_trace::summary::{Piece, Pieces, SocketSummary, Summary, ThreadTimes};
+use tcpmon_trace::summary::{LARGEST_WINDOW, Piece, Pieces, SocketSummary, ThreadTimes};
+
+use super::sums::Sums;
 
 /// A trace as a whole is judged by its busiest sockets, those with this share of all bytes: the others are idle by
 /// comparison.
 const BYTES_JUDGED: f64 = 0.99;
+
+/// If fewer than one in this many timeslices were preempted, who preempted them says nothing about the transfer.
+const PREEMPTED_ONE_IN: u64 = 10;
 
 /// Sums over sockets.
 #[derive(Clone, Debug)]
@@ -37,21 +42,29 @@ pub struct Evidence {
     pub run_queue_wait_ns: u64,
     /// Time asleep before these timeslices, ns.
     pub sleep_ns: u64,
-    /// The thread name to which the readers most often lost their CPU, and its share of these preemptions.
+    /// The thread name to which the readers most often lost their CPU, and its share of these preemptions; `None` if
+    /// they seldom lost it.
     pub taken_by: Option<(String, f64)>,
+    /// The CPU on which the readers had the most timeslices, and its share of them; `None` if it is not known.
+    pub reader_cpu: Option<(u32, f64)>,
     /// CPUs of the host; 0 if it is not known.
     pub cpus: u32,
     /// Largest receive buffer, bytes.
     pub rcvbuf_bytes: u32,
     /// Largest window, bytes.
     pub window_bytes: u32,
+    /// Sockets whose window was as large as TCP can make it. The sum of several sockets is none of them: of which of
+    /// them it was is not known.
+    pub at_largest_window: usize,
+    /// Largest receive buffer of sockets whose window never was that large, bytes; 0 if there are none.
+    pub smaller_rcvbuf_bytes: u32,
     /// Median of the receiver's estimates of the round-trip time of the first socket, ns; 0 if there are none.
     pub round_trip_ns: u64,
 }
 
 impl Evidence {
-    /// The evidence of these sockets, the busiest first, on a host with this many CPUs (0: not known).
-    pub fn of(sockets: &[&SocketSummary], cpus: u32) -> Self {
+    /// The evidence of these sockets of a trace, the busiest first.
+    pub fn of(sockets: &[&SocketSummary], sums: &Sums) -> Self {
         let sum = |value: fn(&SocketSummary) -> u64| {
             sockets.iter().fold(0, |sum: u64, socket| sum.saturating_add(value(socket)))
         };
@@ -64,9 +77,12 @@ impl Evidence {
         let decided: f64 = limited_ns.iter().sum();
         let read_bytes = sum(SocketSummary::all_read_bytes);
         let recorded_bytes = sum(SocketSummary::waited_bytes);
+        let most = |range: Option<(u32, u32)>| range.map_or(0, |(_, most)| most);
         let largest = |range: fn(&SocketSummary) -> Option<(u32, u32)>| {
-            sockets.iter().filter_map(|socket| range(socket)).map(|(_, most)| most).max().unwrap_or(0)
+            sockets.iter().map(|it| most(range(it))).max().unwrap_or(0)
         };
+        let has_largest_window = |socket: &SocketSummary| most(socket.window_bytes) >= LARGEST_WINDOW;
+        let smaller = sockets.iter().filter(|socket| !has_largest_window(socket));
         let seconds = duration_ns as f64 / 1e9;
         let waited = sum(|socket| socket.waited_byte_us[0].saturating_add(socket.waited_byte_us[1]));
         let share = |cause: usize| {
@@ -100,16 +116,20 @@ impl Evidence {
             run_queue_wait_ns: sum(|socket| socket.run_queue_waits.sum_ns()),
             sleep_ns: sum(|socket| socket.sleeps.sum_ns()),
             taken_by: taken_by(sockets),
-            cpus,
+            reader_cpu: sums.reader_cpu(sockets),
+            cpus: sums.summary.cpus,
             rcvbuf_bytes: largest(|socket| socket.rcvbuf_bytes),
             window_bytes: largest(|socket| socket.window_bytes),
+            at_largest_window: sockets.iter().filter(|it| it.ends.is_some() && has_largest_window(it)).count(),
+            smaller_rcvbuf_bytes: smaller.map(|socket| most(socket.rcvbuf_bytes)).max().unwrap_or(0),
             round_trip_ns: sockets.first().map_or(0, |socket| socket.round_trips.quantile(500)),
         }
     }
 
     /// The evidence of the sockets that count for a trace as a whole: the busiest, which have nearly all of the bytes.
     /// Times are those of their threads: a timeslice of an event loop counts once, not once per socket.
-    pub fn of_busiest(summary: &Summary) -> Self {
+    pub fn of_busiest(sums: &Sums) -> Self {
+        let summary = &sums.summary;
         let by_bytes = summary.by_bytes();
         let all: f64 = by_bytes.iter().map(|socket| socket.all_read_bytes() as f64).sum();
         let mut before = 0.0;
@@ -122,7 +142,7 @@ impl Evidence {
             })
             .collect();
         let ThreadTimes { on_cpu_ns, wait_ns, sleep_ns } = summary.times_of(&busiest);
-        Self { on_cpu_ns, run_queue_wait_ns: wait_ns, sleep_ns, ..Self::of(&busiest, summary.cpus) }
+        Self { on_cpu_ns, run_queue_wait_ns: wait_ns, sleep_ns, ..Self::of(&busiest, sums) }
     }
 
     /// Time for which it is known what limited the connections, ns.
@@ -143,13 +163,18 @@ impl Evidence {
     }
 }
 
-/// The name of the threads that took the CPU most often, and their share.
+/// The name of the threads that took the CPU most often, and their share, if the readers lost it in enough of their
+/// timeslices.
 fn taken_by(sockets: &[&SocketSummary]) -> Option<(String, f64)> {
     let mut by_name: BTreeMap<&str, u64> = BTreeMap::new();
     for (name, count) in sockets.iter().flat_map(|socket| &socket.preempted_by) {
         *by_name.entry(name.as_str()).or_default() += count;
     }
     let all: u64 = by_name.values().sum();
+    let timeslices: u64 = sockets.iter().map(|socket| socket.records).sum();
+    if all.saturating_mul(PREEMPTED_ONE_IN) < timeslices {
+        return None;
+    }
     let (name, count) = by_name.into_iter().max_by_key(|(_, count)| *count)?;
     Some((name.to_owned(), count as f64 / all as f64))
 }

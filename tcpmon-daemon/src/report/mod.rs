@@ -1,12 +1,13 @@
 //! Reports on traces: what limited a transfer, how sure that is, and what would help.
 //!
-//! [`read`] sums a trace up in bounded memory, [`verdict`] decides from the sums, [`compare`] compares two traces,
-//! [`render`] shows the result as text or JSON, and [`html`] as a page, with what [`timeline`] has kept.
+//! [`read`] sums a trace up in bounded memory ([`sums`]), [`verdict`] decides from the sums, [`compare`] compares two
+//! traces, [`render`] shows the result as text or JSON, and [`html`] as a page, with what [`timeline`] has kept.
 
 pub mod compare;
 pub mod evidence;
 pub mod html;
 pub mod read;
 pub mod render;
+pub mod sums;
 pub mod timeline;
 pub mod verdict;

@@ -14,6 +14,7 @@ use super::{
     compare::{self, Change, Unit},
     evidence::Evidence,
     read::{Trace, TraceFile},
+    sums::Sums,
     verdict::TransferVerdict,
 };
 
@@ -96,9 +97,9 @@ struct SocketReport {
 impl TraceReport {
     /// The report on this trace, with at most `limit` sockets.
     pub fn of(trace: &Trace, limit: usize) -> Self {
-        let sockets = trace.summary.by_bytes();
-        let all = Evidence::of(&sockets, trace.summary.cpus);
-        let whole = Evidence::of_busiest(&trace.summary);
+        let sockets = trace.sums.summary.by_bytes();
+        let all = Evidence::of(&sockets, &trace.sums);
+        let whole = Evidence::of_busiest(&trace.sums);
         Self {
             files: trace.files.iter().map(FileReport::of).collect(),
             caveats: trace.caveats(),
@@ -109,7 +110,7 @@ impl TraceReport {
             sockets: sockets
                 .into_iter()
                 .take(limit)
-                .map(|socket| SocketReport::of(socket, trace.summary.cpus, &whole))
+                .map(|socket| SocketReport::of(socket, &trace.sums, &whole))
                 .collect(),
         }
     }
@@ -190,8 +191,8 @@ impl FileReport {
 }
 
 impl SocketReport {
-    fn of(socket: &SocketSummary, cpus: u32, whole: &Evidence) -> Self {
-        let evidence = Evidence::of(&[socket], cpus);
+    fn of(socket: &SocketSummary, sums: &Sums, whole: &Evidence) -> Self {
+        let evidence = Evidence::of(&[socket], sums);
         let limited = causes().into_iter().zip(socket.limited_ns);
         let ends = TimesliceEnd::ALL.into_iter().zip(socket.ends_of_timeslices);
         let bytes = socket.waited_bytes();
@@ -341,7 +342,7 @@ pub struct Comparison {
 impl Comparison {
     /// The comparison of these traces, with at most `limit` sockets of each.
     pub fn of(first: &Trace, second: &Trace, limit: usize) -> Self {
-        let evidence = |trace: &Trace| Evidence::of_busiest(&trace.summary);
+        let evidence = |trace: &Trace| Evidence::of_busiest(&trace.sums);
         let changes = compare::changes(&evidence(first), &evidence(second));
         let sentence = compare::sentence(&changes);
         Self { sentence, first: TraceReport::of(first, limit), second: TraceReport::of(second, limit), changes }
@@ -417,8 +418,6 @@ impl Unit {
 
 #[cfg(test)]
 mod tests {
-    use tcpmon_trace::summary::Summary;
-
     use super::*;
 
     #[test]
@@ -432,7 +431,7 @@ mod tests {
 
     #[test]
     fn json_begins_with_its_version() {
-        let trace = Trace { files: Vec::new(), summary: Summary::default() };
+        let trace = Trace { files: Vec::new(), sums: Sums::default() };
         let report = TraceReport::of(&trace, 1).json().expect("JSON");
         assert!(report.starts_with("{\n  \"format_version\": 1,\n  \"files\": []"), "{report}");
         let comparison = Comparison::of(&trace, &trace, 1).json().expect("JSON");

@@ -151,12 +151,7 @@ fn remedy(cause: usize, evidence: &Evidence, whole: &Evidence) -> String {
             Time(evidence.run_queue_wait_ns),
             taken_by(evidence),
         ),
-        WINDOW if evidence.window_bytes >= LARGEST_WINDOW => format!(
-            "{rate} is all that TCP's largest window, {}, allows{}; no receive buffer makes it larger: use several \
-             connections",
-            Bytes(evidence.window_bytes.into()),
-            round_trip(evidence),
-        ),
+        WINDOW if evidence.window_bytes >= LARGEST_WINDOW => at_largest_window(evidence),
         WINDOW => format!(
             "{rate} is all that a window of at most {} allows{}; allow a receive buffer larger than {}: the maximum of \
              net.ipv4.tcp_rmem, or SO_RCVBUF where the program sets it",
@@ -169,6 +164,34 @@ fn remedy(cause: usize, evidence: &Evidence, whole: &Evidence) -> String {
              memory limit of the control group",
             round_trip(evidence),
         ),
+    }
+}
+
+/// At least one window was as large as TCP can make it.
+fn at_largest_window(evidence: &Evidence) -> String {
+    let rate = Rate { bytes: evidence.read_bytes, ns: evidence.duration_ns };
+    let largest = Bytes(evidence.window_bytes.into());
+    match (evidence.at_largest_window == evidence.sockets, evidence.sockets) {
+        (true, 1) => format!(
+            "{rate} is all that TCP's largest window, {largest}, allows{}; no receive buffer makes it larger: use \
+             several connections",
+            round_trip(evidence),
+        ),
+        (true, sockets) => format!(
+            "{rate} is all that TCP's largest window, {largest}, allows on {sockets} connections; no receive buffer \
+             makes it larger: use more connections"
+        ),
+        (false, _) => {
+            let than = match evidence.smaller_rcvbuf_bytes {
+                0 => String::new(),
+                bytes => format!(" than {}", Bytes(bytes.into())),
+            };
+            format!(
+                "{rate} is all that the windows of these connections allow; some have TCP's largest, {largest}: allow \
+                 the others a receive buffer larger{than}: the maximum of net.ipv4.tcp_rmem, or \
+                 SO_RCVBUF where the program sets it"
+            )
+        }
     }
 }
 
@@ -189,17 +212,28 @@ fn has_all_cpus(evidence: &Evidence) -> bool {
     evidence.cpus > 0 && u128::from(evidence.on_cpu_ns) * 10 >= given_ns * 9
 }
 
-/// Which threads took the CPU, if one name stands out.
+/// Which threads took the CPU, if one name stands out. Interrupts and a reader can be moved apart, so those come with
+/// the CPU that the reader has most of the time, if there is one.
 fn taken_by(evidence: &Evidence) -> String {
     let Some((name, share)) = evidence.taken_by.as_ref().filter(|(name, share)| !name.is_empty() && *share >= 0.2)
     else {
         return String::new();
     };
     let what = match name.strip_prefix("ksoftirqd/") {
-        Some(cpu) => format!("{name}, the interrupts of CPU {cpu}: move these or the reader to another CPU"),
+        Some(cpu) => {
+            format!("{name}, the interrupts of CPU {cpu}: move these or the reader{} to another CPU", ran_on(evidence))
+        }
         None => name.clone(),
     };
     format!(" ({} of the times to {what})", percent(*share))
+}
+
+/// The CPU on which the readers had at least half of their timeslices.
+fn ran_on(evidence: &Evidence) -> String {
+    match evidence.reader_cpu {
+        Some((cpu, share)) if share >= 0.5 => format!(", on CPU {cpu} in {} of the timeslices,", percent(share)),
+        _ => String::new(),
+    }
 }
 
 /// The round trip, and the bytes in flight in that time.
@@ -219,9 +253,10 @@ fn percent(share: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tcpmon_trace::{Limited, Queue, SocketTotal, TimesliceEnd, TimesliceRecord, Total, sample, summary::Summary};
+    use tcpmon_trace::{Limited, Queue, SocketTotal, TimesliceEnd, TimesliceRecord, Total, sample};
 
     use super::*;
+    use crate::report::sums::Sums;
 
     /// The verdict on a transfer of 10 s with a record every 10 ms, each changed by its number.
     fn verdict(change: impl Fn(u64, &mut TimesliceRecord)) -> TransferVerdict {
@@ -230,8 +265,8 @@ mod tests {
 
     /// The same on a host with this many CPUs.
     fn verdict_on(cpus: u32, change: impl Fn(u64, &mut TimesliceRecord)) -> TransferVerdict {
-        let mut summary = Summary::default();
-        summary.cpus = cpus;
+        let mut sums = Sums::default();
+        sums.summary.cpus = cpus;
         for number in 0..1000 {
             let activated_ns = 1_000_000_000 + number * 10_000_000;
             let mut record = TimesliceRecord {
@@ -245,9 +280,9 @@ mod tests {
                 ..sample::record()
             };
             change(number, &mut record);
-            summary.add(&record);
+            sums.add(&record);
         }
-        TransferVerdict::of(&Evidence::of_busiest(&summary))
+        TransferVerdict::of(&Evidence::of_busiest(&sums))
     }
 
     fn limited(parts: [u64; 5]) -> Limited {
@@ -304,9 +339,55 @@ mod tests {
         assert!(upstream.sentence.starts_with("upstream 99 %: the sender did not use up the window"), "{upstream:?}");
     }
 
+    /// The verdict on sockets that the window limits, each with its cookie, its buffer and its window.
+    fn limited_by_windows(sockets: &[(u64, u32, u32)]) -> String {
+        let of_records = |number: u64, record: &mut TimesliceRecord| {
+            let (cookie, rcvbuf_bytes, window_bytes) = sockets[number as usize % sockets.len()];
+            let queue = Queue { rcvbuf_bytes, window_bytes, ..Queue::default() };
+            (record.cookie, record.activation, record.deactivation) = (cookie, queue, queue);
+            record.limited = limited([7, 0, 0, 93, 0]);
+        };
+        verdict(of_records).sentence
+    }
+
+    #[test]
+    fn more_connections_are_advised_only_if_all_have_the_largest_window() {
+        let largest = |cookie| (cookie, i32::MAX as u32, 65_535 << 14);
+        let all = limited_by_windows(&[largest(1), largest(2)]);
+        assert!(
+            all.ends_with(
+                "TCP's largest window, 1.0G, allows on 2 connections; no receive buffer makes it larger: use more \
+                 connections"
+            ),
+            "{all}"
+        );
+        let some = limited_by_windows(&[largest(1), (2, 6 << 20, 3 << 20), (3, 4 << 20, 2 << 20)]);
+        assert!(
+            some.ends_with(
+                "is all that the windows of these connections allow; some have TCP's largest, 1.0G: allow the others a \
+                 receive buffer larger than 6.0M: the maximum of net.ipv4.tcp_rmem, or SO_RCVBUF where the program \
+                 sets it"
+            ),
+            "{some}"
+        );
+        // Of which of the connections without a summary of their own it was is not known.
+        let mut sums = Sums::default();
+        for cookie in 1..=tcpmon_trace::summary::SOCKETS as u64 + 2 {
+            let (rcvbuf_bytes, window_bytes) = (i32::MAX as u32, 65_535 << 14);
+            let queue = Queue { rcvbuf_bytes, window_bytes, ..Queue::default() };
+            sums.add(&TimesliceRecord { cookie, activation: queue, ..sample::record() });
+        }
+        let of_others = Evidence::of(&[&sums.summary.others], &sums);
+        assert_eq!((of_others.sockets, of_others.at_largest_window, of_others.smaller_rcvbuf_bytes), (1, 0, 0));
+        assert!(at_largest_window(&of_others).contains("allow the others a receive buffer larger: the maximum"));
+        let whole = Evidence::of_busiest(&sums);
+        assert_eq!(whole.at_largest_window, tcpmon_trace::summary::SOCKETS.min(whole.sockets));
+    }
+
     #[test]
     fn who_took_the_cpu_is_named() {
         let preempted = |number: u64, record: &mut TimesliceRecord| {
+            record.cpu = if number.is_multiple_of(5) { 7 } else { 3 };
             record.end = TimesliceEnd::Preempted;
             record.preempted_by =
                 if number.is_multiple_of(4) { "hog" } else { "ksoftirqd/3" }.try_into().expect("a name");
@@ -318,8 +399,8 @@ mod tests {
         });
         assert!(
             waiting.sentence.contains(
-                "for a CPU in 10s (75 % of the times to ksoftirqd/3, the interrupts of CPU 3: move these or the reader \
-                 to another CPU); give the reader"
+                "for a CPU in 10s (75 % of the times to ksoftirqd/3, the interrupts of CPU 3: move these or the \
+                 reader, on CPU 3 in 80 % of the timeslices, to another CPU); give the reader"
             ),
             "{waiting:?}"
         );
@@ -333,10 +414,32 @@ mod tests {
     }
 
     #[test]
+    fn who_seldom_takes_the_cpu_is_not_named() {
+        let sentence = |one_in: u64| {
+            let waiting = verdict(|number, record| {
+                record.limited = limited([9, 20, 71, 0, 0]);
+                (record.wait_ns, record.sleep_ns) = (8_200_000, 800_000);
+                if number.is_multiple_of(one_in) {
+                    record.end = TimesliceEnd::Preempted;
+                    record.preempted_by = "kworker/u8:2".try_into().expect("a name");
+                }
+            });
+            waiting.sentence
+        };
+        let expected = "scheduler 71 %: the reader waited 8.2s for a CPU in 10s; give the reader a core, a larger \
+                        weight, or more CPU quota";
+        for seldom in [1000, 11] {
+            assert_eq!(sentence(seldom), expected);
+        }
+        let often = sentence(10);
+        assert!(often.contains("for a CPU in 10s (100 % of the times to kworker/u8:2); give"), "{often}");
+    }
+
+    #[test]
     fn readers_that_are_preempted_in_each_timeslice_are_not_told_to_use_more_threads() {
         // Two threads on two CPUs that others use, too: 3.9 s in 3.0 s.
         let preempted = verdict_on(2, |number, record| {
-            record.tid = 1 + (number % 2) as u32;
+            (record.tid, record.cpu) = (1 + (number % 2) as u32, (number % 3) as u32);
             record.activated_ns = 1_000_000_000 + number * 3_000_000;
             record.deactivated_ns = record.activated_ns + 3_900_000;
             (record.on_cpu_ns, record.wait_ns, record.sleep_ns) = (3_900_000, 2_100_000, 0);
@@ -377,12 +480,12 @@ mod tests {
     fn a_socket_is_not_told_to_use_more_threads_if_those_of_all_sockets_have_the_cpus() {
         // Two sockets on two CPUs, each with a thread of its own.
         let of_a_socket = |wait_ns: u64, on_cpu_ns: [u64; 2]| {
-            let mut summary = Summary::default();
-            summary.cpus = 2;
+            let mut sums = Sums::default();
+            sums.summary.cpus = 2;
             for number in 0..1000_u64 {
                 for (thread, on_cpu_ns) in (1..).zip(on_cpu_ns) {
                     let activated_ns = 1_000_000_000 + number * 10_000_000;
-                    summary.add(&TimesliceRecord {
+                    sums.add(&TimesliceRecord {
                         cookie: thread,
                         tid: thread as u32,
                         activated_ns,
@@ -396,8 +499,8 @@ mod tests {
                     });
                 }
             }
-            let whole = Evidence::of_busiest(&summary);
-            TransferVerdict::of_part(&Evidence::of(&[&summary.sockets[&2]], 2), &whole).sentence
+            let whole = Evidence::of_busiest(&sums);
+            TransferVerdict::of_part(&Evidence::of(&[&sums.summary.sockets[&2]], &sums), &whole).sentence
         };
         let shared = "on a CPU for 9.1s in 10s; make the reader faster: more threads would only share the CPUs that \
                       the readers of all sockets have";
@@ -436,10 +539,10 @@ mod tests {
 
     #[test]
     fn totals_name_the_largest_share_but_not_how_sure_it_is() {
-        let mut summary = Summary::default();
+        let mut sums = Sums::default();
         let limited = limited([10_000, 80_000, 10_000, 0, 0]);
-        summary.add_total(&Total::Socket(SocketTotal { limited, ..sample::socket_total() }));
-        let verdict = TransferVerdict::of(&Evidence::of_busiest(&summary));
+        sums.summary.add_total(&Total::Socket(SocketTotal { limited, ..sample::socket_total() }));
+        let verdict = TransferVerdict::of(&Evidence::of_busiest(&sums));
         assert!(verdict.sentence.starts_with("application 80 %, by the totals;"), "{verdict:?}");
         assert_eq!((verdict.cause, verdict.share_percent, verdict.margin_percent), (None, Some(80.0), None));
     }

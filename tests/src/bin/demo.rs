@@ -13,6 +13,7 @@ use tcpmon_tests::{
     Daemon, Lab, Page, Traffic, eventually,
     traffic::{Between, Reader, ReaderBuilder, Sender},
 };
+use tcpmon_trace::scale::Bytes;
 
 /// Address on which a daemon with default settings answers.
 const ADDRESS: &str = "127.0.0.1:10793";
@@ -154,9 +155,9 @@ fn row(name: &str, before: &Page, after: &Page, seconds: f64) -> String {
         / grown("tcpmon_timeslice_fill_ratio_count", &deactivation).max(1.0);
     let share = |family: &str| 100.0 * grown(family, &[]) / seconds;
     format!(
-        "{name:<14}{:>7.1} MB/s{:>10.0} kB{:>9.2} ms{:>11.0} %{:>11.0} %{:>11.0} %",
+        "{name:<14}{:>7.1} MB/s{:>13}{:>9.2} ms{:>11.0} %{:>11.0} %{:>11.0} %",
         grown("tcpmon_receive_bytes_total", &[]) / seconds / 1e6,
-        byte_seconds / seconds / 1e3,
+        Bytes((byte_seconds / seconds).round() as u64).to_string(),
         1e3 * byte_seconds / read.max(1.0),
         100.0 * fill,
         share("tcpmon_receive_zero_window_seconds_total"),

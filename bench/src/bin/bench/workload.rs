@@ -57,9 +57,9 @@ pub enum Workload {
     /// 2,000 connections per second on loopback, each for one request and response of 64 bytes: ten, one after another,
     /// each 5 ms.
     C,
-    /// iperf3 on loopback, 8 Gb/s.
+    /// iperf3 on loopback, 8 Gbit/s.
     L,
-    /// iperf3 on veth with NAPI, 6 Gb/s, cubic.
+    /// iperf3 on veth with NAPI, 6 Gbit/s, cubic.
     V,
     /// redis on loopback: 10,000 SET of 64 bytes a second, one after another, ten each millisecond.
     Redis,
@@ -123,8 +123,8 @@ impl Workload {
             Self::C => {
                 "2,000 connections a second on loopback, each for one 64-byte request and response (ten each 5 ms)."
             }
-            Self::L => "iperf3 on loopback, 8 Gb/s.",
-            Self::V => "iperf3 on veth (TSO off, GRO on), 6 Gb/s, cubic.",
+            Self::L => "iperf3 on loopback, 8 Gbit/s.",
+            Self::V => "iperf3 on veth (TSO off, GRO on), 6 Gbit/s, cubic.",
             Self::Redis => "redis on loopback, one connection, 10,000 SET of 64 bytes a second (ten each millisecond).",
             Self::Redis16 => {
                 "redis on loopback, one connection, 2,000 pipelines of 16 SET a second (two each millisecond)."

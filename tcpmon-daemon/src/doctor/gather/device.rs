@@ -26,6 +26,12 @@ pub struct NoDevice {
     known: String,
 }
 
+/// The offload with which a device merges packets itself.
+const GRO_HW: &str = "rx-gro-hw";
+
+/// The kernel's names of all offloads that are facts of their own.
+const OWN_FACTS: [&str; 3] = ["rx-gro", "rx-lro", GRO_HW];
+
 /// A device whose facts are gathered.
 struct Interface(Link);
 
@@ -50,7 +56,8 @@ pub(super) fn all(named: &[String]) -> Result<(Vec<DeviceFacts>, Option<String>)
 }
 
 impl Interface {
-    fn facts(&self, qdiscs: &io::Result<Vec<Qdisc>>) -> DeviceFacts {
+    fn facts(&self, qdiscs: &Qdiscs) -> DeviceFacts {
+        let features = answer(&self.0.system_name, &|ethtool, name| ethtool.features(name));
         DeviceFacts {
             name: self.0.name.clone(),
             driver: answer(&self.0.system_name, &|ethtool, name| Ok(ethtool.driver(name)?.name)).into(),
@@ -61,9 +68,11 @@ impl Interface {
             qdisc: Fact::Known(self.0.qdisc.clone()),
             queue_qdiscs: queue_qdiscs(&self.0, qdiscs).into(),
             ring: answer(&self.0.system_name, &|ethtool, name| ethtool.receive_ring(name)).into(),
+            tx_ring: answer(&self.0.system_name, &|ethtool, name| ethtool.transmit_ring(name)).into(),
             gro: answer(&self.0.system_name, &|ethtool, name| ethtool.has_gro(name)).into(),
             lro: answer(&self.0.system_name, &|ethtool, name| ethtool.has_lro(name)).into(),
-            gro_hw: answer(&self.0.system_name, &|ethtool, name| ethtool.has_feature(name, "rx-gro-hw")).into(),
+            gro_hw: features.as_ref().map(|features| features.get(GRO_HW).copied()).map_err(String::clone).into(),
+            offloads: features.map(other_offloads).into(),
             channels: answer(&self.0.system_name, &|ethtool, name| ethtool.channels(name)).into(),
             coalescing: answer(&self.0.system_name, &|ethtool, name| ethtool.coalescing(name)).into(),
             pcie: self.read(|device| Ok(device.pcie())),
@@ -91,18 +100,32 @@ impl Interface {
     }
 }
 
+/// The offloads that are no facts of their own.
+fn other_offloads(mut features: BTreeMap<String, bool>) -> BTreeMap<String, bool> {
+    features.retain(|name, _| !OWN_FACTS.contains(&&**name));
+    features
+}
+
+/// Queueing disciplines and the number of answers that cannot be parsed, or why rtnetlink does not list them.
+type Qdiscs = io::Result<(Vec<Qdisc>, u64)>;
+
 /// Number of the device's transmit queues by queueing discipline, if its own is one of [`qdisc::OF_QUEUES`]; otherwise
 /// empty.
-fn queue_qdiscs(link: &Link, qdiscs: &io::Result<Vec<Qdisc>>) -> Result<BTreeMap<String, u64>, String> {
+fn queue_qdiscs(link: &Link, qdiscs: &Qdiscs) -> Result<BTreeMap<String, u64>, String> {
     if !qdisc::OF_QUEUES.contains(&&*link.qdisc) {
         return Ok(BTreeMap::new());
     }
-    let qdiscs = qdiscs.as_ref().map_err(|error| format!("rtnetlink does not list queueing disciplines ({error})"))?;
+    let (qdiscs, skipped) =
+        qdiscs.as_ref().map_err(|error| format!("rtnetlink does not list queueing disciplines ({error})"))?;
     let found = qdisc::below_root(qdiscs, link.index);
-    if found.is_empty() {
-        Err(format!("rtnetlink lists no queueing discipline below {}", link.qdisc))
-    } else {
-        Ok(found)
+    match (found.is_empty(), skipped) {
+        (false, _) => Ok(found),
+        (true, 0) => Err(format!("rtnetlink lists no queueing discipline below {}", link.qdisc)),
+        (true, skipped) => Err(format!(
+            "rtnetlink lists no queueing discipline below {}, and {skipped} of its answers cannot be parsed: report \
+             this",
+            link.qdisc
+        )),
     }
 }
 
@@ -258,15 +281,45 @@ mod tests {
         assert_eq!(link_of("port/card", &CARD[..3]), None);
     }
 
+    /// A link with this queueing discipline, of the device with this index.
+    fn link_with(qdisc: &str, index: u32) -> Link {
+        Link { index, qdisc: qdisc.into(), ..Link::default() }
+    }
+
     #[test]
     fn what_mq_has_is_not_guessed() {
-        let link = |qdisc: &str| Link { index: 1, qdisc: qdisc.into(), ..Link::default() };
         let refused = || Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
-        assert_eq!(queue_qdiscs(&link("fq"), &refused()), Ok(BTreeMap::new()));
-        let reason = queue_qdiscs(&link("mq"), &refused()).expect_err("no list");
+        assert_eq!(queue_qdiscs(&link_with("fq", 1), &refused()), Ok(BTreeMap::new()));
+        let reason = queue_qdiscs(&link_with("mq", 1), &refused()).expect_err("no list");
         assert!(reason.starts_with("rtnetlink does not list queueing disciplines (Operation not supp"), "{reason}");
-        let reason = queue_qdiscs(&link("mq"), &Ok(Vec::new())).expect_err("an empty list");
+        let reason = queue_qdiscs(&link_with("mq", 1), &Ok((Vec::new(), 0))).expect_err("an empty list");
         assert_eq!(reason, "rtnetlink lists no queueing discipline below mq");
+    }
+
+    #[test]
+    fn an_answer_that_cannot_be_parsed_costs_only_a_device_that_has_no_other() {
+        let listed = Ok((qdisc::tests::captured(), 1));
+        let found = queue_qdiscs(&link_with("mq", 5), &listed);
+        assert_eq!(found, Ok(BTreeMap::from([("pfifo_fast".to_owned(), 3)])));
+        let reason = queue_qdiscs(&link_with("mq", 7), &listed).expect_err("it has none");
+        assert_eq!(
+            reason,
+            "rtnetlink lists no queueing discipline below mq, and 1 of its answers cannot be parsed: report this"
+        );
+    }
+
+    #[test]
+    fn loopback_segments_by_itself_and_has_no_rings() {
+        let lo = Interface(Link { index: 1, name: "lo".into(), system_name: "lo".into(), ..Link::default() });
+        let facts = lo.facts(&Ok((Vec::new(), 0)));
+        let offloads = facts.offloads.get().expect("the kernel knows them");
+        assert_eq!(offloads.get("tx-checksum-ip-generic"), Some(&true), "{offloads:?}");
+        assert!(offloads.contains_key("tx-tcp-segmentation") && offloads.contains_key("tx-generic-segmentation"));
+        // The device cannot have these.
+        assert!(!offloads.contains_key("rx-vlan-filter") && facts.gro_hw == Fact::Known(None), "{offloads:?}");
+        // They have facts of their own.
+        assert!(!offloads.keys().any(|name| OWN_FACTS.contains(&&**name)), "{offloads:?}");
+        assert_eq!((facts.ring, facts.tx_ring), (Fact::Known(None), Fact::Known(None)));
     }
 
     #[test]

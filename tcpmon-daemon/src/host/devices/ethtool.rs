@@ -2,6 +2,7 @@
 
 #![expect(unsafe_code, reason = "the ethtool ioctl has no safe wrapper")]
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -96,10 +97,14 @@ impl<'a> Ethtool<'a> {
 
     /// Size of the receive ring; `None` if the driver has none.
     pub(crate) fn receive_ring(&mut self, device: &OsStr) -> Result<Option<Ring>> {
-        // struct ethtool_ringparam: cmd; rx, rx_mini, rx_jumbo, tx: first the maximum sizes, then the current ones.
         let answer = optional(self.request_from_driver(device, EthtoolCommand::RingParameters, [0, 0]))?;
-        let ring = answer.map(|answer| Ring { entries: u64::from(answer[5]), max_entries: u64::from(answer[1]) });
-        Ok(ring.filter(|ring| ring.max_entries > 0))
+        Ok(answer.and_then(|answer| ring_in(answer, 0)))
+    }
+
+    /// Size of the transmit ring; `None` if the driver has none.
+    pub(crate) fn transmit_ring(&mut self, device: &OsStr) -> Result<Option<Ring>> {
+        let answer = optional(self.request_from_driver(device, EthtoolCommand::RingParameters, [0, 0]))?;
+        Ok(answer.and_then(|answer| ring_in(answer, 3)))
     }
 
     /// Speed of the link, bit/s; 0 if the driver does not know it.
@@ -139,8 +144,8 @@ impl<'a> Ethtool<'a> {
         Ok(optional(self.request_from_driver(device, EthtoolCommand::Coalescing, [0, 0]))?.map(coalescing_in))
     }
 
-    /// Whether an offload, by the name that `ethtool -k` shows, is on; `None` if the device cannot have it.
-    pub(crate) fn has_feature(&mut self, device: &OsStr, name: &str) -> Result<Option<bool>> {
+    /// Whether each offload is on, by the kernel's name; those that the device cannot have are left out.
+    pub(crate) fn features(&mut self, device: &OsStr) -> Result<BTreeMap<String, bool>> {
         // struct ethtool_sset_info: cmd; reserved; a mask of 64 bits; for each set in it, the number of its names.
         let [low, high] = [1 << FEATURE_NAME_SET, 0];
         self.buffer.0[3] = high;
@@ -151,9 +156,9 @@ impl<'a> Ethtool<'a> {
         }
         let answer = self.request_from_driver(device, EthtoolCommand::Names, [FEATURE_NAME_SET, count])?;
         let names = names_in(answer, count)?;
-        let Some(at) = names.iter().position(|known| known == name) else { return Ok(None) };
-        let blocks = count.div_ceil(32);
-        Ok(feature_in(self.request_from_driver(device, EthtoolCommand::Features, [blocks, 0])?, at))
+        let answer = self.request_from_driver(device, EthtoolCommand::Features, [count.div_ceil(32), 0])?;
+        let features = names.into_iter().enumerate();
+        Ok(features.filter_map(|(at, name)| Some((name, feature_in(answer, at)?))).collect())
     }
 
     /// Names of the statistics in the order of [`Ethtool::statistics`].
@@ -225,6 +230,13 @@ fn checked_count(count: usize) -> Result<u32> {
 /// reserved; n_priv_flags; n_stats.
 fn driver_in(answer: &[u32]) -> Driver {
     Driver { name: text(answer[1..9].as_bytes()), statistics: answer[45] as usize }
+}
+
+/// `struct ethtool_ringparam`: cmd; rx, rx_mini, rx_jumbo, tx: first the maximum sizes, then the current ones. `None`
+/// if the ring with this place among the four cannot have any entry.
+fn ring_in(answer: &[u32], place: usize) -> Option<Ring> {
+    let ring = Ring { entries: u64::from(answer[5 + place]), max_entries: u64::from(answer[1 + place]) };
+    (ring.max_entries > 0).then_some(ring)
 }
 
 /// `struct ethtool_channels`: cmd; max_rx, max_tx, max_other, max_combined; the same for what is in use.
@@ -333,6 +345,8 @@ mod tests {
     }
 
     /// The members of structures of `include/uapi/linux/ethtool.h` (Linux 6.1), in its order; all are `__u32`.
+    const RING_PARAMETERS: &str = "cmd rx_max_pending rx_mini_max_pending rx_jumbo_max_pending tx_max_pending \
+                                   rx_pending rx_mini_pending rx_jumbo_pending tx_pending";
     const CHANNELS: &str = "cmd max_rx max_tx max_other max_combined rx_count tx_count other_count combined_count";
     const COALESCE: &str = "cmd rx_coalesce_usecs rx_max_coalesced_frames rx_coalesce_usecs_irq \
                             rx_max_coalesced_frames_irq tx_coalesce_usecs tx_max_coalesced_frames \
@@ -348,6 +362,15 @@ mod tests {
         let found = members.split(' ').filter(|member| named(member).is_some()).count();
         assert_eq!(found, values.len(), "{values:?}");
         members.split(' ').zip(1000..).map(|(member, other)| named(member).unwrap_or(other)).collect()
+    }
+
+    #[test]
+    fn the_receive_ring_and_the_transmit_ring_are_told_apart() {
+        let sizes = [("rx_max_pending", 8192), ("tx_max_pending", 4096), ("rx_pending", 1024), ("tx_pending", 512)];
+        let read = |place| ring_in(&structure(RING_PARAMETERS, &sizes), place);
+        assert_eq!(read(0), Some(Ring { entries: 1024, max_entries: 8192 }));
+        assert_eq!(read(3), Some(Ring { entries: 512, max_entries: 4096 }));
+        assert_eq!(ring_in(&structure(RING_PARAMETERS, &[("tx_max_pending", 0)]), 3), None);
     }
 
     #[test]

@@ -2,7 +2,10 @@ mod any_order;
 
 use tcpmon_common::{
     reader::ReaderSlot,
-    socket::{LIVE_CURRENT, SOCKET_FINAL, SOCKET_HANDED_OVER, SOCKET_LISTENS, SocketLive, SocketRecord, SocketState},
+    socket::{
+        LIVE_CURRENT, SOCKET_FINAL, SOCKET_HANDED_OVER, SOCKET_LISTENS, SOCKET_PASSIVE, SOCKET_PORT_CHOSEN, SocketLive,
+        SocketRecord, SocketState,
+    },
     tcp_state,
 };
 use zerocopy::IntoBytes as _;
@@ -283,7 +286,7 @@ fn a_listener_names_connections_until_it_is_gone() {
     let accepted = |cookie| {
         let mut accepted = read_by(socket(cookie, 10), b"");
         accepted.state.identity.service_port = 80;
-        accepted.state.flags = tcpmon_common::socket::SOCKET_PASSIVE;
+        accepted.state.flags = SOCKET_PASSIVE;
         accepted
     };
     passes.pass(&[listener, accepted(2)]);
@@ -291,6 +294,25 @@ fn a_listener_names_connections_until_it_is_gone() {
     passes.ended(listener);
     passes.pass(&[accepted(3)]);
     assert_eq!((passes.of("listener"), passes.of("other")), ((10, 1), (10, 1)));
+}
+
+#[test]
+fn a_connection_whose_listener_is_not_known_has_the_service_of_the_one_at_its_port() {
+    let mut passes = Passes::new();
+    let mut listener = socket(1, 0);
+    (listener.live.state, listener.live.local_port, listener.state.last_ns) = (tcp_state::LISTEN as u8, 40_000, 0);
+    (listener.state.flags, listener.state.counters.segments) = (SOCKET_LISTENS | SOCKET_PORT_CHOSEN, 0);
+    let mut accepted = socket(2, 10);
+    (accepted.state.flags, accepted.state.identity.service_port) = (SOCKET_PASSIVE, 40_000);
+    passes.pass(&[listener, accepted]);
+    let mut reader = <ReaderSlot as zerocopy::FromZeros>::new_zeroed();
+    (reader.tgid, reader.socket_flags, reader.local_port) = (7, SOCKET_PASSIVE, 40_000);
+    reader.process.as_mut_bytes()[..6].copy_from_slice(b"reader");
+    passes.table.reader(3, &reader, passes.now, SECOND);
+    // The kernel's own choice is no name: one service for all such ports.
+    let groups = passes.table.groups();
+    let services: Vec<_> = groups.iter().map(|group| (&*group.key.process, &*group.key.service)).collect();
+    assert_eq!(services, [("other", "other"), ("reader", "local:ephemeral")]);
 }
 
 fn owner(cookie: u64, process: &[u8], tgid: u32) -> Owner {
@@ -308,7 +330,7 @@ fn what_nobody_has_read_is_of_the_process_that_has_it_open() {
     // On a port on which nobody listens.
     let unread = |bytes| {
         let mut accepted = read_by(socket(2, bytes), b"");
-        accepted.state.flags = tcpmon_common::socket::SOCKET_PASSIVE;
+        accepted.state.flags = SOCKET_PASSIVE;
         accepted.state.listener = 1;
         (accepted.state.identity.local_port, accepted.state.identity.service_port) = (4000, 80);
         (accepted.live.rcv_nxt, accepted.state.rcv_nxt) = (1, 1);
