@@ -35,7 +35,6 @@ mod batch;
 #[cfg(feature = "csv")]
 mod csv;
 pub mod distribution;
-#[cfg(any(feature = "csv", feature = "parquet"))]
 mod fields;
 mod header;
 mod input;

@@ -7,12 +7,10 @@ use serde::de::DeserializeOwned;
 use super::{
     RECORD,
     error::ReadError,
-    line::{
-        HEADER, HeaderLine, LineType, SOCKET, SocketLine, THREAD, TIMESLICE, TRAILER, TimesliceLine, TrailerLine,
-        Version,
-    },
+    line::{HEADER, HeaderLine, LineType, SOCKET, THREAD, TIMESLICE, TRAILER, TrailerLine, Version},
 };
 use crate::{
+    fields::{SocketLine, ThreadLine, TimesliceLine},
     header::{FORMAT, FORMAT_VERSION, TraceHeader},
     input::{Item, TraceReader},
     record::TimesliceRecord,
@@ -213,16 +211,16 @@ impl Line {
         match self.parse::<LineType>()?.kind.as_str() {
             TIMESLICE => self.record(),
             TRAILER => Ok(Content::Trailer(self.parse::<TrailerLine>()?.into())),
-            SOCKET => Ok(total(Total::Socket(self.parse::<SocketLine>()?.total()))),
-            THREAD => Ok(total(Total::Thread(self.parse()?))),
+            SOCKET => Ok(total(Total::Socket(self.parse::<SocketLine>()?.into()))),
+            THREAD => Ok(total(Total::Thread(self.parse::<ThreadLine>()?.into()))),
             HEADER => Err(Bad { at: 0, reason: "a second header".into() }),
             _ => Ok(Content::Other),
         }
     }
 
     fn record(&self) -> Result<Content, Bad> {
-        let record = self.parse::<TimesliceLine>()?.record();
-        let record = record.map_err(|reason| Bad { at: 0, reason: reason.into() })?;
+        let record = TimesliceRecord::from(self.parse::<TimesliceLine>()?);
+        let record = record.checked().map_err(|reason| Bad { at: 0, reason: reason.into() })?;
         Ok(Content::Item(Item::Timeslice(Box::new(record))))
     }
 

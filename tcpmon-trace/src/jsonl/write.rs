@@ -4,9 +4,10 @@ use std::io::{self, ErrorKind};
 
 use super::{
     RECORD,
-    line::{HeaderLine, SocketLine, ThreadLine, TimesliceLine, TrailerLine},
+    line::{HeaderLine, TrailerLine},
 };
 use crate::{
+    fields::{SocketLine, ThreadLine, TimesliceLine},
     header::TraceHeader,
     output::{Output, TraceWriter},
     record::TimesliceRecord,

@@ -12,7 +12,7 @@ use ::parquet::{
 };
 
 use crate::{
-    fields::{self, FieldValue},
+    fields::{FieldValue, columns},
     header::TraceHeader,
     record::TimesliceRecord,
 };
@@ -50,36 +50,33 @@ pub struct Columns {
 impl Columns {
     /// Columns for records like this one, without rows.
     pub fn new(header: &TraceHeader, record: &TimesliceRecord) -> Self {
-        let mut columns = Vec::new();
-        fields::each(header, record, |name, value| {
-            let values = match value {
+        let columns = columns().map(|column| {
+            let values = match (column.get)(header, record) {
                 FieldValue::Small(_) => ColumnValues::Small(Vec::new()),
                 FieldValue::Integer(_) => ColumnValues::Integer(Vec::new()),
                 FieldValue::Time(_) => ColumnValues::Time(Vec::new()),
                 FieldValue::Flag(_) => ColumnValues::Flag(Vec::new()),
-                FieldValue::Text(_) => ColumnValues::Text(Texts::default()),
+                _ => ColumnValues::Text(Texts::default()),
             };
-            columns.push(BufferedColumn { name, values });
+            BufferedColumn { name: column.key, values }
         });
-        Self { columns, rows: 0 }
+        Self { columns: columns.collect(), rows: 0 }
     }
 
     /// Adds a row.
     pub fn push(&mut self, header: &TraceHeader, record: &TimesliceRecord) {
-        let mut columns = self.columns.iter_mut();
-        fields::each(header, record, |_, value| {
-            let values = columns.next().map(|column| &mut column.values);
-            match (values, value) {
-                (Some(ColumnValues::Small(column)), FieldValue::Small(value)) => column.push(value.into()),
-                (Some(ColumnValues::Integer(column)), FieldValue::Integer(value))
-                | (Some(ColumnValues::Time(column)), FieldValue::Time(value)) => {
+        for (column, buffered) in columns().zip(&mut self.columns) {
+            match (&mut buffered.values, (column.get)(header, record)) {
+                (ColumnValues::Small(column), FieldValue::Small(value)) => column.push(value.into()),
+                (ColumnValues::Integer(column), FieldValue::Integer(value))
+                | (ColumnValues::Time(column), FieldValue::Time(value)) => {
                     column.push(i64::try_from(value).unwrap_or(i64::MAX));
                 }
-                (Some(ColumnValues::Flag(column)), FieldValue::Flag(value)) => column.push(value),
-                (Some(ColumnValues::Text(column)), FieldValue::Text(value)) => column.push(value),
+                (ColumnValues::Flag(column), FieldValue::Flag(value)) => column.push(value),
+                (ColumnValues::Text(column), value) => column.push(&value.to_string()),
                 _ => unreachable!("every record has the same kinds of values"),
             }
-        });
+        }
         self.rows += 1;
     }
 

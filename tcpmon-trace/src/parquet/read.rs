@@ -31,9 +31,11 @@ use serde::{
 
 use super::{footer, metadata};
 use crate::{
+    fields::TimesliceLine,
     header::TraceHeader,
     input::{Item, TraceReader},
-    jsonl::{ReadError, line::TimesliceLine, read},
+    jsonl::{ReadError, read},
+    record::TimesliceRecord,
     trailer::Trailer,
 };
 
@@ -186,7 +188,7 @@ impl ParquetReader {
                 let cells = batch.iter().filter_map(|(name, batch)| Some((*name, batch.cell(row)?)));
                 let line = TimesliceLine::deserialize(MapDeserializer::<_, DeError>::new(cells));
                 let record = line.map_err(|error| error.to_string());
-                let record = record.and_then(|line| line.record().map_err(str::to_owned));
+                let record = record.and_then(|line| TimesliceRecord::from(line).checked().map_err(str::to_owned));
                 let record = record.map_err(|reason| ReadError::Parquet { reason })?;
                 self.items.push_back(Item::Timeslice(Box::new(record)));
             }
