@@ -37,9 +37,9 @@ fn shown<R>(fields: &[Field<R>], empty: &'static R) -> Vec<Shown> {
         key: field.key,
         value: (field.get)(header, empty),
         unit: unit(field.key).unwrap_or_default(),
-        meaning: field.about.meaning.trim(),
-        source: field.about.source,
-        is_later: field.about.is_later,
+        meaning: field.meaning.trim(),
+        source: field.source,
+        is_later: field.is_later,
     });
     each.collect()
 }

@@ -7,6 +7,11 @@ use std::{
 };
 
 use humantime::format_rfc3339_micros;
+use serde::{
+    Deserializer,
+    de::{self, Visitor, value::StrDeserializer},
+    forward_to_deserialize_any,
+};
 
 use super::{lines::TimesliceLine, text::Cookie};
 use crate::{
@@ -15,56 +20,62 @@ use crate::{
 };
 
 /// A key of the line of an `R`.
+#[cfg_attr(not(feature = "parquet"), allow(dead_code, reason = "only Parquet reads values one by one"))]
 pub(crate) struct Field<R: 'static> {
     /// Its name, whose last part is its unit.
     pub(crate) key: &'static str,
     /// Its value.
     pub(crate) get: for<'v> fn(&'v TraceHeader, &'v R) -> FieldValue<'v>,
-    #[cfg(test)]
-    pub(crate) about: About,
-}
-
-/// What the documents say of a key.
-#[cfg(test)]
-pub(crate) struct About {
-    /// What it means, in Markdown.
-    pub(crate) meaning: &'static str,
-    /// Where the value comes from; empty if that is obvious.
-    pub(crate) source: &'static str,
+    /// Sets it to a value that was read; `None` if it follows from other keys.
+    pub(crate) set: Option<fn(&mut R, FieldValue<'_>) -> Result<(), de::value::Error>>,
     /// It is not in the traces of the first version that had the format.
     pub(crate) is_later: bool,
+    /// What it means, in Markdown.
+    #[cfg(test)]
+    pub(crate) meaning: &'static str,
+    /// Where the value comes from; empty if that is obvious.
+    #[cfg(test)]
+    pub(crate) source: &'static str,
+}
+
+impl<R> Field<R> {
+    /// A key that is not read, because it follows from other keys.
+    pub(crate) const fn computed(
+        key: &'static str,
+        meaning: &'static str,
+        get: for<'v> fn(&'v TraceHeader, &'v R) -> FieldValue<'v>,
+    ) -> Self {
+        #[cfg(not(test))]
+        let _ = meaning;
+        Self {
+            key,
+            get,
+            set: None,
+            is_later: false,
+            #[cfg(test)]
+            meaning,
+            #[cfg(test)]
+            source: "",
+        }
+    }
 }
 
 /// The columns before the keys: on which host and when, because rows of several hosts can be in one table.
 pub(crate) const OF_TRACE: &[Field<TimesliceRecord>] = &[
-    Field {
-        key: "hostname",
-        get: |header, _| FieldValue::Text(&header.hostname),
-        #[cfg(test)]
-        about: About::of("as in the header, so that rows of several hosts can be in one table"),
-    },
-    Field {
-        key: "activated_time",
-        get: |header, record| FieldValue::Time(header.start.wall_ns(record.activated_ns) / 1000),
-        #[cfg(test)]
-        about: About::of(
-            "`activated_ns` on the wall clock, UTC, in microseconds: Spark refuses a file with a time in nanoseconds",
-        ),
-    },
-    Field {
-        key: "activated_realtime_ns",
-        get: |header, record| FieldValue::Integer(header.start.wall_ns(record.activated_ns)),
-        #[cfg(test)]
-        about: About::of("the same in nanoseconds since 1970-01-01 UTC, as an integer"),
-    },
+    Field::computed("hostname", "as in the header, so that rows of several hosts can be in one table", |header, _| {
+        FieldValue::Text(&header.hostname)
+    }),
+    Field::computed(
+        "activated_time",
+        "`activated_ns` on the wall clock, UTC, in microseconds: Spark refuses a file with a time in nanoseconds",
+        |header, record| FieldValue::Time(header.start.wall_ns(record.activated_ns) / 1000),
+    ),
+    Field::computed(
+        "activated_realtime_ns",
+        "the same in nanoseconds since 1970-01-01 UTC, as an integer",
+        |header, record| FieldValue::Integer(header.start.wall_ns(record.activated_ns)),
+    ),
 ];
-
-#[cfg(test)]
-impl About {
-    const fn of(meaning: &'static str) -> Self {
-        Self { meaning, source: "", is_later: false }
-    }
-}
 
 /// The columns of a row.
 pub(crate) fn columns() -> impl Iterator<Item = &'static Field<TimesliceRecord>> {
@@ -104,6 +115,37 @@ impl fmt::Display for FieldValue<'_> {
             Self::Cookie(cookie) => write!(f, "{cookie:x}"),
             Self::Address(address) => address.fmt(f),
         }
+    }
+}
+
+impl<'de> Deserializer<'de> for FieldValue<'de> {
+    type Error = de::value::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
+        match self {
+            Self::Small(value) => visitor.visit_u16(value),
+            Self::Integer(value) | Self::Time(value) => visitor.visit_u64(value),
+            Self::Flag(value) => visitor.visit_bool(value),
+            Self::Text(text) => visitor.visit_borrowed_str(text),
+            Self::Comm(_) | Self::Cookie(_) | Self::Address(_) => visitor.visit_string(self.to_string()),
+        }
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Self::Error> {
+        match self {
+            Self::Text(text) => StrDeserializer::new(text).deserialize_enum(name, variants, visitor),
+            _ => self.deserialize_any(visitor),
+        }
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map struct identifier ignored_any
     }
 }
 

@@ -4,8 +4,6 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-#[cfg(test)]
-use super::field::About;
 #[cfg(any(test, feature = "csv", feature = "parquet"))]
 use super::field::{Field, FieldValue};
 use super::text::Cookie;
@@ -60,19 +58,21 @@ macro_rules! line {
                 $(Field {
                     key: stringify!($key),
                     get: |_, record| FieldValue::from(<$type>::from(value_of!(record, $place))),
+                    set: Some(|record, value| {
+                        set!(record, $place, <$type>::deserialize(value)?.into());
+                        Ok(())
+                    }),
+                    is_later: !stringify!($($default)?).is_empty(),
                     #[cfg(test)]
-                    about: About {
-                        meaning: concat!($($meaning),+),
-                        source: $source,
-                        is_later: !stringify!($($default)?).is_empty(),
-                    },
-                },)*
-                $(Field {
-                    key: stringify!($computed),
-                    get: |_, record| FieldValue::from($compute(record)),
+                    meaning: concat!($($meaning),+),
                     #[cfg(test)]
-                    about: About { meaning: concat!($($about),+), source: "", is_later: false },
+                    source: $source,
                 },)*
+                $(Field::computed(
+                    stringify!($computed),
+                    concat!($($about),+),
+                    |_, record| FieldValue::from($compute(record)),
+                ),)*
             ];
         }
     };

@@ -8,6 +8,8 @@ mod field;
 mod lines;
 mod text;
 
+#[cfg(feature = "parquet")]
+pub(crate) use field::Field;
 #[cfg(any(feature = "csv", feature = "parquet"))]
 pub(crate) use field::{FieldValue, columns};
 pub(crate) use lines::{SocketLine, ThreadLine, TimesliceLine};

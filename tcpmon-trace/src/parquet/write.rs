@@ -15,7 +15,7 @@ use ::parquet::{
     },
 };
 
-use super::{columns::Columns, footer, metadata};
+use super::{columns, footer, metadata};
 use crate::{
     header::TraceHeader,
     jsonl::{header_line, total_line, trailer_line},
@@ -49,9 +49,8 @@ const NO_END: [u8; 4] = [0; 4];
 pub struct ParquetWriter<O: Output + Send> {
     file: SerializedFileWriter<Sink<O>>,
     header: TraceHeader,
-    columns: Columns,
-    /// When the first timeslice of the columns ended.
-    first_ns: u64,
+    /// Records that are not in a row group yet.
+    rows: Vec<TimesliceRecord>,
     /// Where each row group ends.
     ends: Vec<u64>,
     /// Where the last footer ends.
@@ -95,24 +94,22 @@ impl<O: Write> Write for Sink<O> {
 impl<O: Output + Send> ParquetWriter<O> {
     /// Starts a trace.
     pub fn new(output: O, header: &TraceHeader) -> io::Result<Self> {
-        let columns = Columns::new(header, &TimesliceRecord::EMPTY);
         let mut properties = WriterProperties::builder()
             .set_compression(Compression::ZSTD(ZstdLevel::default()))
             .set_offset_index_disabled(true)
             .set_statistics_enabled(EnabledStatistics::Chunk);
-        for (column, encoding) in columns.encodings() {
+        for (column, encoding) in columns::encodings() {
             properties =
                 properties.set_column_dictionary_enabled(column.clone(), false).set_column_encoding(column, encoding);
         }
         let sink = Sink { output, accepted: 0, closed: false };
-        let schema = columns.schema().map_err(io_error)?;
+        let schema = columns::schema(header).map_err(io_error)?;
         let mut file = SerializedFileWriter::new(sink, schema, Arc::new(properties.build())).map_err(io_error)?;
         file.flush()?;
         Ok(Self {
             file,
             header: header.clone(),
-            columns,
-            first_ns: 0,
+            rows: Vec::new(),
             ends: Vec::new(),
             last_footer: None,
             totals: Vec::new(),
@@ -127,9 +124,9 @@ impl<O: Output + Send> ParquetWriter<O> {
 
     /// Writes the rows in memory as a row group. After an error, they are lost.
     fn write_group(&mut self) -> io::Result<()> {
-        let rows = self.columns.rows() as u64;
+        let rows = self.rows.len() as u64;
         let written = self.try_group();
-        self.columns.clear();
+        self.rows.clear();
         match written {
             Ok(()) => self.records += rows,
             Err(_) => {
@@ -142,7 +139,7 @@ impl<O: Output + Send> ParquetWriter<O> {
 
     fn try_group(&mut self) -> io::Result<()> {
         let mut group = self.file.next_row_group().map_err(io_error)?;
-        self.columns.write(&mut group).map_err(io_error)?;
+        columns::write(&self.header, &self.rows, &mut group).map_err(io_error)?;
         group.close().map_err(io_error)?;
         self.file.flush()?;
         self.ends.push(self.file.inner().accepted);
@@ -227,11 +224,9 @@ impl<O: Output + Send> TraceWriter for ParquetWriter<O> {
             self.refused += 1;
             return Err(io::Error::other("an earlier write has failed"));
         }
-        if self.columns.rows() == 0 {
-            self.first_ns = record.deactivated_ns;
-        }
-        self.columns.push(&self.header, record);
-        if self.columns.rows() < GROUP_ROWS && record.deactivated_ns.saturating_sub(self.first_ns) < GROUP_NS {
+        self.rows.push(*record);
+        let lasted_ns = record.deactivated_ns.saturating_sub(self.rows[0].deactivated_ns);
+        if self.rows.len() < GROUP_ROWS && lasted_ns < GROUP_NS {
             return Ok(());
         }
         self.write_group()?;
@@ -258,7 +253,7 @@ impl<O: Output + Send> TraceWriter for ParquetWriter<O> {
             ending.lost.insert(LOST_TOTAL.into(), self.lost_totals);
         }
         let mut error = None;
-        if self.columns.rows() > 0 && !self.failed {
+        if !self.rows.is_empty() && !self.failed {
             error = self.write_group().err();
         }
         if !self.failed {
@@ -284,7 +279,7 @@ impl<O: Output + Send> TraceWriter for ParquetWriter<O> {
     }
 
     fn finish_cut(&mut self) -> io::Result<()> {
-        if self.columns.rows() > 0 {
+        if !self.rows.is_empty() {
             self.write_group()?;
         }
         let footer = self.footer(self.file.flushed_row_groups(), None)?;
