@@ -25,18 +25,17 @@ pub struct CsvWriter<O: Output> {
 impl<O: Output> CsvWriter<O> {
     /// Starts a trace: writes the names of the columns to the output at once.
     pub fn new(output: O, header: &TraceHeader) -> io::Result<Self> {
-        let mut output = BatchedOutput::new(output);
-        output.add(&row(columns().map(|column| column.key))?)?;
-        output.flush()?;
-        Ok(Self { output, header: header.clone() })
+        let mut names = Vec::new();
+        append(&mut names, columns().map(|column| column.key))?;
+        Ok(Self { output: BatchedOutput::new(output, &names)?, header: header.clone() })
     }
 }
 
-/// A row with these fields.
-fn row(fields: impl Iterator<Item: AsRef<[u8]>>) -> io::Result<Vec<u8>> {
-    let mut row = csv::WriterBuilder::new().buffer_capacity(ROW).from_writer(Vec::with_capacity(ROW));
+/// Appends a row with these fields.
+fn append(rows: &mut Vec<u8>, fields: impl Iterator<Item: AsRef<[u8]>>) -> io::Result<()> {
+    let mut row = csv::WriterBuilder::new().buffer_capacity(ROW).from_writer(rows);
     row.write_record(fields)?;
-    row.into_inner().map_err(|error| io::Error::other(error.to_string()))
+    row.flush()
 }
 
 fn text(value: FieldValue<'_>) -> String {
@@ -49,7 +48,8 @@ fn text(value: FieldValue<'_>) -> String {
 
 impl<O: Output> TraceWriter for CsvWriter<O> {
     fn record(&mut self, record: &TimesliceRecord) -> io::Result<()> {
-        self.output.record(&row(columns().map(|column| text((column.get)(&self.header, record))))?)
+        let fields = columns().map(|column| text((column.get)(&self.header, record)));
+        self.output.record(|rows| append(rows, fields))
     }
 
     fn total(&mut self, _total: &Total) -> io::Result<()> {
@@ -61,10 +61,14 @@ impl<O: Output> TraceWriter for CsvWriter<O> {
     }
 
     fn finish(&mut self, ending: &Ending) -> io::Result<Trailer> {
-        self.output.finish(ending, |_| Vec::new())
+        self.output.finish(ending, |_| Ok(Vec::new()))
     }
 
     fn failure(&mut self) -> Option<io::Error> {
         self.output.failure()
+    }
+
+    fn finish_cut(&mut self) -> io::Result<()> {
+        self.output.finish_cut()
     }
 }

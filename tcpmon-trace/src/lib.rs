@@ -30,7 +30,6 @@
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-#[cfg(any(feature = "csv", feature = "perfetto"))]
 mod batch;
 #[cfg(feature = "csv")]
 mod csv;

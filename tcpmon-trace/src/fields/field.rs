@@ -19,15 +19,21 @@ use crate::{
     record::{AddressFamily, Comm, TimesliceEnd, TimesliceRecord},
 };
 
+/// Gets the value of a key from the trace's header and a record.
+type Get<R> = for<'v> fn(&'v TraceHeader, &'v R) -> FieldValue<'v>;
+
+/// Sets a key of a record.
+type Set<R> = fn(&mut R, FieldValue<'_>) -> Result<(), de::value::Error>;
+
 /// A key of the line of an `R`.
 #[cfg_attr(not(feature = "parquet"), allow(dead_code, reason = "only Parquet reads values one by one"))]
 pub(crate) struct Field<R: 'static> {
     /// Its name, whose last part is its unit.
     pub(crate) key: &'static str,
     /// Its value.
-    pub(crate) get: for<'v> fn(&'v TraceHeader, &'v R) -> FieldValue<'v>,
+    pub(crate) get: Get<R>,
     /// Sets it to a value that was read; `None` if it follows from other keys.
-    pub(crate) set: Option<fn(&mut R, FieldValue<'_>) -> Result<(), de::value::Error>>,
+    pub(crate) set: Option<Set<R>>,
     /// It is not in the traces of the first version that had the format.
     pub(crate) is_later: bool,
     /// What it means, in Markdown.
@@ -40,11 +46,7 @@ pub(crate) struct Field<R: 'static> {
 
 impl<R> Field<R> {
     /// A key that is not read, because it follows from other keys.
-    pub(crate) const fn computed(
-        key: &'static str,
-        meaning: &'static str,
-        get: for<'v> fn(&'v TraceHeader, &'v R) -> FieldValue<'v>,
-    ) -> Self {
+    pub(crate) const fn computed(key: &'static str, meaning: &'static str, get: Get<R>) -> Self {
         #[cfg(not(test))]
         let _ = meaning;
         Self {

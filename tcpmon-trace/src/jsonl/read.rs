@@ -5,7 +5,6 @@ use std::io::{BufRead, ErrorKind, Read};
 use serde::de::DeserializeOwned;
 
 use super::{
-    RECORD,
     error::ReadError,
     line::{HEADER, HeaderLine, LineType, SOCKET, THREAD, TIMESLICE, TRAILER, TrailerLine, Version},
 };
@@ -17,6 +16,9 @@ use crate::{
     total::Total,
     trailer::Trailer,
 };
+
+/// How the writer starts a record.
+const RECORD: &[u8] = br#"{"type":"timeslice","#;
 
 /// The longest line that is read. It bounds the memory that a file without newlines can take.
 const LONGEST: u64 = 1 << 20;

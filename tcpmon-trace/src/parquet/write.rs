@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, Write},
+    iter,
     sync::Arc,
 };
 
@@ -17,8 +18,9 @@ use ::parquet::{
 
 use super::{columns, footer, metadata};
 use crate::{
+    batch::{self, Contents, End},
     header::TraceHeader,
-    jsonl::{header_line, total_line, trailer_line},
+    jsonl::{append_total, header_line, trailer_line},
     output::{Output, TraceWriter},
     record::TimesliceRecord,
     total::Total,
@@ -160,8 +162,8 @@ impl<O: Output + Send> ParquetWriter<O> {
     }
 
     /// The footer at the end of the file.
-    fn footer(&self, groups: &[RowGroupMetaData], trailer: Option<&Trailer>) -> io::Result<Vec<u8>> {
-        let mut all = vec![entry(metadata::HEADER, &header_line(&self.header)?), entry(metadata::TOTALS, &self.totals)];
+    fn footer(&self, groups: &[RowGroupMetaData], totals: &[u8], trailer: Option<&Trailer>) -> io::Result<Vec<u8>> {
+        let mut all = vec![entry(metadata::HEADER, &header_line(&self.header)?), entry(metadata::TOTALS, totals)];
         if let Some(trailer) = trailer {
             all.push(entry(metadata::TRAILER, &trailer_line(trailer)?));
         }
@@ -186,35 +188,23 @@ impl<O: Output + Send> ParquetWriter<O> {
     /// That of the output, or if it holds too little even for a footer: then it stays as it is.
     fn finish_full(&mut self, ending: &Ending) -> io::Result<Trailer> {
         // The list also contains the last group if it was closed but not accepted.
-        let mut groups = self.file.flushed_row_groups().to_vec();
-        groups.truncate(self.ends.len());
-        let held = self.file.inner().accepted;
-        let mut ending = ending.clone();
-        let (mut keep, mut trailer, mut footer);
-        loop {
-            keep = groups.len().checked_sub(1).map_or(footer::MAGIC.len() as u64, |last| self.ends[last]);
+        let all = &self.file.flushed_row_groups()[..self.ends.len()];
+        let ways = iter::once((all, true)).chain((0..=all.len()).rev().map(|kept| (&all[..kept], false)));
+        let ends = ways.map(|(groups, has_totals)| {
+            let begin = groups.len().checked_sub(1).map_or(footer::MAGIC.len() as u64, |last| self.ends[last]);
             let records = groups.iter().map(|group| group.num_rows() as u64).sum();
-            let refused = self.refused + (self.records - records);
-            let is_lost = refused > 0 || ending.lost.get(LOST_TOTAL).is_some_and(|lost| *lost > self.lost_totals);
-            let reason = if is_lost { EndReason::WriteError } else { ending.reason };
-            trailer = Trailer::new(&Ending { reason, ..ending.clone() }, records, refused);
-            footer = self.footer(&groups, Some(&trailer))?;
-            if keep + footer.len() as u64 <= held {
-                break;
-            }
-            if self.total_count > 0 {
-                ending.lost.insert(LOST_TOTAL.into(), self.lost_totals + self.total_count as u64);
-                (self.totals, self.total_count) = (Vec::new(), 0);
-            } else if groups.pop().is_none() {
-                return Err(io::Error::new(io::ErrorKind::StorageFull, "there is no room for the end of the file"));
-            }
-        }
+            let lost = Contents {
+                records: self.refused + self.records - records,
+                totals: if has_totals { 0 } else { self.total_count as u64 },
+            };
+            let totals = if has_totals { self.totals.as_slice() } else { &[] };
+            let footer = |trailer: &Trailer| self.footer(groups, totals, Some(trailer));
+            End::new(begin, batch::trailer_of(ending, records, lost), footer)
+        });
+        let end = End::fitting(self.file.inner().accepted, ends)?;
         let sink = self.file.inner_mut();
         sink.closed = true;
-        sink.output.cut(keep)?;
-        sink.output.write_all(&footer)?;
-        sink.output.flush()?;
-        Ok(trailer)
+        end.write(&mut sink.output)
     }
 }
 
@@ -239,8 +229,7 @@ impl<O: Output + Send> TraceWriter for ParquetWriter<O> {
             return Ok(());
         }
         self.total_count += 1;
-        self.totals.extend(total_line(total)?);
-        Ok(())
+        append_total(&mut self.totals, total)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -258,7 +247,7 @@ impl<O: Output + Send> TraceWriter for ParquetWriter<O> {
         }
         if !self.failed {
             let trailer = Trailer::new(&ending, self.records, self.refused);
-            let footer = self.footer(self.file.flushed_row_groups(), Some(&trailer))?;
+            let footer = self.footer(self.file.flushed_row_groups(), &self.totals, Some(&trailer))?;
             match self.append(&footer) {
                 Ok(()) => return Ok(trailer),
                 Err(refused) => error = Some(refused),
@@ -282,7 +271,7 @@ impl<O: Output + Send> TraceWriter for ParquetWriter<O> {
         if !self.rows.is_empty() {
             self.write_group()?;
         }
-        let footer = self.footer(self.file.flushed_row_groups(), None)?;
+        let footer = self.footer(self.file.flushed_row_groups(), &self.totals, None)?;
         self.append(&footer)
     }
 }
