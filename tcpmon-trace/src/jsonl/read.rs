@@ -245,7 +245,7 @@ fn header(line: &Line) -> Result<TraceHeader, ReadError> {
     let version: Version = first(line, line.parse())?;
     let kind: LineType = first(line, line.parse())?;
     if version.format != FORMAT || kind.kind != HEADER {
-        let reason = format!("the first line is no header of format {FORMAT}");
+        let reason = format!("the first line is not a header of format {FORMAT}");
         return Err(ReadError::NotATrace { offset: line.offset, reason });
     }
     if version.format_version != FORMAT_VERSION {

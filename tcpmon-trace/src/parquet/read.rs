@@ -167,7 +167,7 @@ impl ParquetReader {
         match &self.trailer {
             None => Err(ReadError::CutParquet { records: self.records }),
             Some(trailer) if trailer.records != self.records => Err(ReadError::Parquet {
-                reason: format!("its trailer tells of {} records, but it has {}", trailer.records, self.records),
+                reason: format!("its trailer counts {} records, but it has {}", trailer.records, self.records),
             }),
             Some(_) => Ok(None),
         }
@@ -231,7 +231,7 @@ impl TraceReader for ParquetReader {
 /// Reads with the library, and turns its panics at some damaged files into errors.
 fn caught<T>(read: impl FnOnce() -> std::result::Result<T, ReadError>) -> std::result::Result<T, ReadError> {
     panic::catch_unwind(AssertUnwindSafe(read))
-        .unwrap_or_else(|_| Err(ReadError::Parquet { reason: "its metadata or a page are damaged".into() }))
+        .unwrap_or_else(|_| Err(ReadError::Parquet { reason: "its metadata or a page is damaged".into() }))
 }
 
 fn bad(error: ParquetError) -> ReadError {
