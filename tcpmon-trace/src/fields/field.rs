@@ -80,6 +80,7 @@ pub(crate) const OF_TRACE: &[Field<TimesliceRecord>] = &[
 ];
 
 /// The columns of a row.
+#[cfg_attr(not(any(feature = "csv", feature = "parquet")), allow(dead_code, reason = "only these formats have rows"))]
 pub(crate) fn columns() -> impl Iterator<Item = &'static Field<TimesliceRecord>> {
     OF_TRACE.iter().chain(TimesliceLine::FIELDS)
 }
