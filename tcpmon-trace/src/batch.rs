@@ -1,176 +1,253 @@
-//! Collects the bytes of a trace's records before they are written to the output.
+//! How the records and totals of a trace reach the output, and what happens if the output accepts no more: what was
+//! written is cut back so that there is room for the trace's end, which counts what that costs.
 
-use std::io;
+use std::{
+    collections::VecDeque,
+    io::{self, ErrorKind},
+};
 
 use crate::{
     output::Output,
     trailer::{EndReason, Ending, LOST_TOTAL, Trailer},
 };
 
-/// Size of a batch, bytes.
+/// Bytes collected before they are written to the output.
 const BATCH: usize = 64 * 1024;
 
-/// An output that is written to in batches of whole records. When it accepts no more, it is cut back to the end of a
-/// batch, and the records and totals that are lost with that are counted.
+/// How many records and totals before the buffer are remembered: the end of a trace is shorter than this many.
+const REMEMBERED: usize = 8;
+
+/// Numbers of records and totals.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Contents {
+    pub records: u64,
+    pub totals: u64,
+}
+
+/// An output that is written to in batches of whole records and totals.
 #[derive(Debug)]
 pub struct BatchedOutput<O: Output> {
     output: O,
-    /// The batch that is written next.
+    /// Whole records and totals.
     buffer: Vec<u8>,
-    buffered: Contents,
+    /// Bytes of the buffer that the output has accepted.
+    taken: usize,
     /// Bytes that the output had accepted before the buffer.
     before: u64,
-    /// Where the last batch with any records or totals begins in the output, and how many it contains.
-    last: Option<(u64, Contents)>,
-    /// Records in the output and the buffer.
-    records: u64,
-    /// Records and totals that the output has not accepted.
+    /// Where the records and totals in the buffer and the last before it end, and how many there are up to there. The
+    /// end of the header comes first.
+    ends: VecDeque<(u64, Contents)>,
+    /// What the output and the buffer contain.
+    contents: Contents,
+    /// What was not accepted into the buffer.
     refused: Contents,
-    failed: bool,
-    /// Whether the output ends with a whole batch: a pipe keeps what was written of a partial one.
-    is_clean: bool,
     /// See [`failure`](Self::failure).
     failure: Option<io::Error>,
 }
 
-/// Numbers of records and totals.
-#[derive(Clone, Copy, Debug, Default)]
-struct Contents {
-    records: u64,
-    totals: u64,
-}
-
-impl Contents {
-    fn add(&mut self, other: Self) {
-        self.records += other.records;
-        self.totals += other.totals;
-    }
-}
-
 impl<O: Output> BatchedOutput<O> {
-    /// An output that nothing has been written to.
-    pub fn new(output: O) -> Self {
-        Self {
+    /// Starts a trace: writes its header to the output at once.
+    pub fn new(output: O, header: &[u8]) -> io::Result<Self> {
+        let mut buffer = Vec::with_capacity(2 * BATCH);
+        buffer.extend(header);
+        let mut batched = Self {
             output,
-            buffer: Vec::with_capacity(2 * BATCH),
-            buffered: Contents::default(),
+            buffer,
+            taken: 0,
             before: 0,
-            last: None,
-            records: 0,
+            ends: [(header.len() as u64, Contents::default())].into(),
+            contents: Contents::default(),
             refused: Contents::default(),
-            failed: false,
-            is_clean: true,
             failure: None,
-        }
+        };
+        batched.flush()?;
+        Ok(batched)
     }
 
-    /// Adds bytes that are neither a record nor a total.
-    pub fn add(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if self.failed {
-            return Err(io::Error::other("an earlier write has failed"));
-        }
-        self.buffer.extend(bytes);
-        Ok(())
+    /// Records so far, including those still in memory.
+    pub fn records(&self) -> u64 {
+        self.contents.records
     }
 
-    /// Adds a record.
-    pub fn record(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if let Err(error) = self.add(bytes) {
-            self.refused.records += 1;
-            return Err(error);
-        }
-        self.records += 1;
-        self.buffered.records += 1;
-        if self.buffer.len() >= BATCH { self.drain() } else { Ok(()) }
+    /// Adds a record, which `append` appends.
+    pub fn record(&mut self, append: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> io::Result<()> {
+        self.add(|contents| &mut contents.records, append)
     }
 
-    /// Adds totals of a socket or thread.
-    pub fn total(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if let Err(error) = self.add(bytes) {
-            self.refused.totals += 1;
-            return Err(error);
-        }
-        self.buffered.totals += 1;
-        if self.buffer.len() >= BATCH { self.drain() } else { Ok(()) }
+    /// Adds totals of a socket or a thread, which `append` appends.
+    pub fn total(&mut self, append: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> io::Result<()> {
+        self.add(|contents| &mut contents.totals, append)
     }
 
-    /// Writes everything to the output. After an error, what was in the buffer is lost.
+    fn add(
+        &mut self,
+        number: fn(&mut Contents) -> &mut u64,
+        append: impl FnOnce(&mut Vec<u8>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let drained = if self.buffer.len() >= BATCH { self.drain() } else { Ok(()) };
+        let begin = self.buffer.len();
+        let added = drained.and_then(|()| append(&mut self.buffer));
+        if added.is_ok() {
+            *number(&mut self.contents) += 1;
+            self.ends.push_back((self.before + self.buffer.len() as u64, self.contents));
+        } else {
+            *number(&mut self.refused) += 1;
+            self.buffer.truncate(begin);
+        }
+        added
+    }
+
+    /// Writes everything to the output. After an error, the next call continues where the output stopped.
     pub fn flush(&mut self) -> io::Result<()> {
         self.drain()?;
         self.output.flush()
     }
 
-    /// Ends the trace after `last`, which is neither a record nor a total, and returns the trailer that describes it.
-    pub fn finish(&mut self, ending: &Ending, mut last: impl FnMut(&Trailer) -> Vec<u8>) -> io::Result<Trailer> {
-        if !self.failed {
-            self.failure = self.flush().err();
+    fn drain(&mut self) -> io::Result<()> {
+        while self.taken < self.buffer.len() {
+            match self.output.write(&self.buffer[self.taken..]) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(bytes) => self.taken += bytes,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
         }
-        let mut trailer = self.trailer(ending);
-        if self.is_clean
-            && let Err(error) = self.end(&last(&trailer))
-        {
-            self.failed = true;
-            // The space of a whole batch is enough for the end.
-            let Some((begin, contents)) = self.last.take().filter(|_| self.is_clean) else { return Err(error) };
-            self.failure = self.failure.take().or(Some(error));
-            self.output.cut(begin)?;
-            self.before = begin;
-            self.records -= contents.records;
-            self.refused.add(contents);
-            trailer = self.trailer(ending);
-            self.end(&last(&trailer))?;
+        self.before += self.buffer.len() as u64;
+        self.buffer.clear();
+        self.taken = 0;
+        self.ends.drain(..self.ends.len().saturating_sub(REMEMBERED));
+        Ok(())
+    }
+
+    /// Ends the trace with the bytes that `tail` makes of its trailer.
+    pub fn finish(
+        &mut self,
+        ending: &Ending,
+        mut tail: impl FnMut(&Trailer) -> io::Result<Vec<u8>>,
+    ) -> io::Result<Trailer> {
+        let trailer = trailer_of(ending, self.contents.records, self.refused);
+        self.buffer.extend(tail(&trailer)?);
+        let Err(error) = self.flush() else { return Ok(trailer) };
+        let held = self.before + self.taken as u64;
+        let ends = self.ends.iter().rev().map(|(at, kept)| {
+            let lost = Contents {
+                records: self.refused.records + self.contents.records - kept.records,
+                totals: self.refused.totals + self.contents.totals - kept.totals,
+            };
+            End::new(*at, trailer_of(ending, kept.records, lost), &mut tail)
+        });
+        match End::fitting(held, ends).and_then(|end| end.write(&mut self.output)) {
+            Ok(trailer) => {
+                self.failure = Some(error);
+                Ok(trailer)
+            }
+            Err(_) => Err(error),
         }
-        Ok(trailer)
+    }
+
+    /// Ends the trace without a trailer. After an error, it ends with the last whole record or total, if the output can
+    /// take back what was written.
+    pub fn finish_cut(&mut self) -> io::Result<()> {
+        let written = self.flush();
+        if written.is_err() {
+            let held = self.before + self.taken as u64;
+            let whole = self.ends.iter().rev().find(|(at, _)| *at <= held);
+            // If it cannot, the error that counts is the first.
+            let _ = self.output.cut(whole.map_or(0, |(at, _)| *at));
+        }
+        written
     }
 
     /// The error with which the output refused something in [`finish`](Self::finish).
     pub fn failure(&mut self) -> Option<io::Error> {
         self.failure.take()
     }
+}
 
-    fn trailer(&self, ending: &Ending) -> Trailer {
-        let mut ending = ending.clone();
-        if self.refused.records + self.refused.totals > 0 {
-            ending.reason = EndReason::WriteError;
-        }
-        if self.refused.totals > 0 {
-            *ending.lost.entry(LOST_TOTAL.into()).or_default() += self.refused.totals;
-        }
-        Trailer::new(&ending, self.records, self.refused.records)
+/// The trailer of a trace with this many records, of which the output did not accept others and totals.
+pub fn trailer_of(ending: &Ending, records: u64, lost: Contents) -> Trailer {
+    let mut ending = ending.clone();
+    if lost.records + lost.totals > 0 {
+        ending.reason = EndReason::WriteError;
+    }
+    if lost.totals > 0 {
+        *ending.lost.entry(LOST_TOTAL.into()).or_default() += lost.totals;
+    }
+    Trailer::new(&ending, records, lost.records)
+}
+
+/// A way to end a trace.
+#[derive(Debug)]
+pub struct End {
+    /// Where the end begins in the output.
+    at: u64,
+    trailer: Trailer,
+    /// Its bytes.
+    tail: Vec<u8>,
+}
+
+impl End {
+    /// An end that begins there, with the bytes that `tail` makes of its trailer.
+    pub fn new(at: u64, trailer: Trailer, tail: impl FnOnce(&Trailer) -> io::Result<Vec<u8>>) -> io::Result<Self> {
+        let tail = tail(&trailer)?;
+        Ok(Self { at, trailer, tail })
     }
 
-    /// Writes the end of the trace.
-    fn end(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let written = self.output.write_all(bytes).and_then(|()| self.output.flush());
-        if written.is_err() {
-            self.cut_back();
-        }
-        written
+    /// The first of these ends that fits into the bytes that a full output holds.
+    pub fn fitting(held: u64, mut ends: impl Iterator<Item = io::Result<Self>>) -> io::Result<Self> {
+        let fits = |end: &Self| end.at + end.tail.len() as u64 <= held;
+        ends.find(|end| end.as_ref().map_or(true, fits))
+            .unwrap_or_else(|| Err(io::Error::new(ErrorKind::StorageFull, "no room is left for the end of the file")))
     }
 
-    fn drain(&mut self) -> io::Result<()> {
-        let written = self.output.write_all(&self.buffer);
-        let buffered = std::mem::take(&mut self.buffered);
-        match &written {
-            Ok(()) => {
-                if buffered.records + buffered.totals > 0 {
-                    self.last = Some((self.before, buffered));
-                }
-                self.before += self.buffer.len() as u64;
-            }
-            Err(_) => {
-                self.failed = true;
-                self.records -= buffered.records;
-                self.refused.add(buffered);
-                self.cut_back();
-            }
-        }
-        self.buffer.clear();
-        written
+    /// Cuts the output back to where the end begins, and writes it.
+    pub fn write(self, output: &mut impl Output) -> io::Result<Trailer> {
+        output.cut(self.at)?;
+        output.write_all(&self.tail)?;
+        output.flush()?;
+        Ok(self.trailer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        LOST_WRITE,
+        sample::{self, Disk},
+    };
+
+    #[test]
+    fn what_was_refused_counts_although_the_output_accepts_again() {
+        let disk = Disk { bytes: Vec::new(), room: 10 };
+        let mut output = BatchedOutput::new(disk, b"header").expect("it fits");
+        let batch = |buffer: &mut Vec<u8>| {
+            buffer.resize(buffer.len() + BATCH, b'x');
+            Ok(())
+        };
+        output.record(batch).expect("it stays in memory");
+        output.record(batch).expect_err("the disk is full");
+        output.total(batch).expect_err("the disk is full");
+        output.output.room = usize::MAX;
+        output.record(batch).expect("there is room again");
+        let trailer = output.finish(&sample::ending(), |_| Ok(b"end".to_vec())).expect("there is room");
+        assert_eq!((trailer.records, trailer.lost[LOST_WRITE], trailer.lost[LOST_TOTAL]), (2, 1, 1));
+        assert_eq!((trailer.reason, trailer.complete), (EndReason::WriteError, false));
+        assert_eq!(output.output.bytes.len(), 2 * BATCH + b"headerend".len());
     }
 
-    /// Removes the part of a batch that the output has accepted, if it has not accepted all of it.
-    fn cut_back(&mut self) {
-        self.is_clean = self.output.cut(self.before).is_ok();
+    #[test]
+    fn without_a_trailer_a_full_output_ends_with_a_whole_record() {
+        let disk = Disk { bytes: Vec::new(), room: b"header12345".len() };
+        let mut output = BatchedOutput::new(disk, b"header").expect("it fits");
+        for _ in 0..5 {
+            let append = |buffer: &mut Vec<u8>| {
+                buffer.extend(b"12");
+                Ok(())
+            };
+            output.record(append).expect("it stays in memory");
+        }
+        output.finish_cut().expect_err("the disk is full");
+        assert_eq!(output.output.bytes, b"header1212");
     }
 }

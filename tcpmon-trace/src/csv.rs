@@ -1,25 +1,17 @@
 //! The CSV form: a row for each timeslice, below the names of the columns. It has no room for the header, the totals
 //! and the trailer.
 
-use std::{
-    io,
-    time::{Duration, UNIX_EPOCH},
-};
-
-use humantime::format_rfc3339_micros;
+use std::io;
 
 use crate::{
     batch::BatchedOutput,
-    fields::{self, FieldValue},
+    fields::{FieldValue, columns},
     header::TraceHeader,
     output::{Output, TraceWriter},
     record::TimesliceRecord,
     total::Total,
     trailer::{Ending, Trailer},
 };
-
-/// The column with a hexadecimal number.
-const COOKIE: &str = "cookie";
 
 /// More bytes than most rows have.
 const ROW: usize = 1024;
@@ -33,46 +25,31 @@ pub struct CsvWriter<O: Output> {
 impl<O: Output> CsvWriter<O> {
     /// Starts a trace: writes the names of the columns to the output at once.
     pub fn new(output: O, header: &TraceHeader) -> io::Result<Self> {
-        let mut output = BatchedOutput::new(output);
-        output.add(&row(header, &TimesliceRecord::EMPTY, |name, _| name.into())?)?;
-        output.flush()?;
-        Ok(Self { output, header: header.clone() })
+        let mut names = Vec::new();
+        append(&mut names, columns().map(|column| column.key))?;
+        Ok(Self { output: BatchedOutput::new(output, &names)?, header: header.clone() })
     }
 }
 
-/// A row with a field for each key of a record.
-fn row(
-    header: &TraceHeader,
-    record: &TimesliceRecord,
-    field: impl Fn(&'static str, FieldValue<'_>) -> String,
-) -> io::Result<Vec<u8>> {
-    let mut row = csv::WriterBuilder::new().buffer_capacity(ROW).from_writer(Vec::with_capacity(ROW));
-    let mut written = Ok(());
-    fields::each(header, record, |name, value| {
-        if written.is_ok() {
-            written = row.write_field(field(name, value));
-        }
-    });
-    written?;
-    row.write_record(None::<&[u8]>)?;
-    row.into_inner().map_err(|error| io::Error::other(error.to_string()))
+/// Appends a row with these fields.
+fn append(rows: &mut Vec<u8>, fields: impl Iterator<Item: AsRef<[u8]>>) -> io::Result<()> {
+    let mut row = csv::WriterBuilder::new().buffer_capacity(ROW).from_writer(rows);
+    row.write_record(fields)?;
+    row.flush()
 }
 
-fn text(name: &str, value: FieldValue<'_>) -> String {
+fn text(value: FieldValue<'_>) -> String {
     match value {
         // As text, because other programs guess types: `1e5` would be a hundred thousand.
-        FieldValue::Text(cookie) if name == COOKIE => format!("sk:{cookie}"),
-        FieldValue::Text(text) => text.into(),
-        FieldValue::Small(value) => value.to_string(),
-        FieldValue::Integer(value) => value.to_string(),
-        FieldValue::Time(us) => format_rfc3339_micros(UNIX_EPOCH + Duration::from_micros(us)).to_string(),
-        FieldValue::Flag(value) => value.to_string(),
+        FieldValue::Cookie(_) => format!("sk:{value}"),
+        _ => value.to_string(),
     }
 }
 
 impl<O: Output> TraceWriter for CsvWriter<O> {
     fn record(&mut self, record: &TimesliceRecord) -> io::Result<()> {
-        self.output.record(&row(&self.header, record, text)?)
+        let fields = columns().map(|column| text((column.get)(&self.header, record)));
+        self.output.record(|rows| append(rows, fields))
     }
 
     fn total(&mut self, _total: &Total) -> io::Result<()> {
@@ -84,10 +61,14 @@ impl<O: Output> TraceWriter for CsvWriter<O> {
     }
 
     fn finish(&mut self, ending: &Ending) -> io::Result<Trailer> {
-        self.output.finish(ending, |_| Vec::new())
+        self.output.finish(ending, |_| Ok(Vec::new()))
     }
 
     fn failure(&mut self) -> Option<io::Error> {
         self.output.failure()
+    }
+
+    fn finish_cut(&mut self) -> io::Result<()> {
+        self.output.finish_cut()
     }
 }

@@ -30,12 +30,10 @@
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-#[cfg(any(feature = "csv", feature = "perfetto"))]
 mod batch;
 #[cfg(feature = "csv")]
 mod csv;
 pub mod distribution;
-#[cfg(any(feature = "csv", feature = "parquet"))]
 mod fields;
 mod header;
 mod input;

@@ -347,6 +347,15 @@ impl TimesliceRecord {
         preempted_by_tid: 0,
         preempted_by: Comm::EMPTY,
     };
+
+    /// A record that was read, if its addresses are those of its family.
+    pub(crate) fn checked(self) -> Result<Self, &'static str> {
+        let both_v4 = self.local.is_ipv4() && self.remote.is_ipv4();
+        if self.family == AddressFamily::V4 && !both_v4 {
+            return Err("an IPv6 address in a record of family 4");
+        }
+        Ok(self)
+    }
 }
 
 #[cfg(test)]

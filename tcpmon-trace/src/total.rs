@@ -3,8 +3,6 @@
 
 use std::net::SocketAddr;
 
-use serde::{Deserialize, Serialize};
-
 use crate::record::{AddressFamily, Comm, Limited, NOWHERE, Waited};
 
 /// Totals of one socket or one thread; the timeslices of a trace come before them.
@@ -77,7 +75,7 @@ impl SocketTotal {
 }
 
 /// A thread's time, from its first traced read to its or the trace's end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadTotal {
     /// When it was first seen reading, `CLOCK_MONOTONIC`, ns.
     pub begun_ns: u64,
@@ -101,4 +99,21 @@ pub struct ThreadTotal {
     pub blocked: u64,
     /// Data that it read from TCP sockets, bytes.
     pub read_bytes: u64,
+}
+
+impl ThreadTotal {
+    /// Totals in which everything is empty or zero.
+    pub(crate) const EMPTY: Self = Self {
+        begun_ns: 0,
+        at_ns: 0,
+        tid: 0,
+        tgid: 0,
+        comm: Comm::EMPTY,
+        exited: false,
+        on_cpu_ns: 0,
+        wait_ns: 0,
+        preempted: 0,
+        blocked: 0,
+        read_bytes: 0,
+    };
 }

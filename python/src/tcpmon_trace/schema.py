@@ -10,60 +10,133 @@ from typing import Any, Iterable
 
 import pyarrow as pa
 
-_STRINGS = {"hostname", "comm", "cookie", "local_address", "remote_address", "end", "preempted_by"}
-_BOOLEANS = {"partial", "handed_over", "closed", "exited", "timeslices_complete"}
-_SMALL = {"family", "local_port", "remote_port"}
-# The longest unit first, because `_us` also ends `_byte_us`.
-_UNITS = ("byte_us", "bytes", "ns", "us")
 
-_CONNECTION = "cookie family local_address local_port remote_address remote_port netns"
-_QUEUE = "queued_bytes rmem_bytes rcvbuf_bytes backlog_bytes window_bytes"
-_CAUSES = (
-    "limited_upstream_ns limited_application_ns limited_scheduler_ns limited_window_ns limited_memory_ns"
-    " waited_application_byte_us waited_scheduler_byte_us"
-)
-_EDGES = " ".join(f"{edge}_{key}" for edge in ("activation", "deactivation") for key in _QUEUE.split())
+def _field(name: str, kind: pa.DataType, unit: str | None = None) -> pa.Field:
+    return pa.field(name, kind, nullable=False, metadata={"unit": unit} if unit else None)
 
 
-def _type(name: str) -> pa.DataType:
-    if name == "activated_time":
-        return pa.timestamp("us", "UTC")
-    if name in _STRINGS:
-        return pa.string()
-    if name in _BOOLEANS:
-        return pa.bool_()
-    return pa.int32() if name in _SMALL else pa.int64()
-
-
-def _schema(names: str) -> pa.Schema:
-    def field(name: str) -> pa.Field:
-        unit = next((unit for unit in _UNITS if name.endswith(f"_{unit}")), None)
-        return pa.field(name, _type(name), nullable=False, metadata={"unit": unit} if unit else None)
-
-    return pa.schema([field(name) for name in names.split()])
-
-
+# Made from tcpmon-trace/src/fields/lines.rs: `TCPMON_BLESS=1 cargo test -p tcpmon-trace fields` writes it anew.
 #: The keys of a timeslice in JSON Lines, without `type`.
-KEYS = _schema(
-    f"activated_ns deactivated_ns cpu tid tgid comm {_CONNECTION} end partial handed_over closed sleep_ns wait_ns"
-    f" on_cpu_ns arrived_off_cpu_bytes arrived_on_cpu_bytes read_bytes {_EDGES} rcv_rtt_us rcv_ssthresh_bytes"
-    f" window_clamp_bytes {_CAUSES} preempted_by_tid preempted_by"
+KEYS = pa.schema(
+    [
+        _field("activated_ns", pa.int64(), "ns"),
+        _field("deactivated_ns", pa.int64(), "ns"),
+        _field("cpu", pa.int64()),
+        _field("tid", pa.int64()),
+        _field("tgid", pa.int64()),
+        _field("comm", pa.string()),
+        _field("cookie", pa.string()),
+        _field("family", pa.int32()),
+        _field("local_address", pa.string()),
+        _field("local_port", pa.int32()),
+        _field("remote_address", pa.string()),
+        _field("remote_port", pa.int32()),
+        _field("netns", pa.int64()),
+        _field("end", pa.string()),
+        _field("partial", pa.bool_()),
+        _field("handed_over", pa.bool_()),
+        _field("closed", pa.bool_()),
+        _field("sleep_ns", pa.int64(), "ns"),
+        _field("wait_ns", pa.int64(), "ns"),
+        _field("on_cpu_ns", pa.int64(), "ns"),
+        _field("arrived_off_cpu_bytes", pa.int64(), "bytes"),
+        _field("arrived_on_cpu_bytes", pa.int64(), "bytes"),
+        _field("read_bytes", pa.int64(), "bytes"),
+        _field("activation_queued_bytes", pa.int64(), "bytes"),
+        _field("activation_rmem_bytes", pa.int64(), "bytes"),
+        _field("activation_rcvbuf_bytes", pa.int64(), "bytes"),
+        _field("activation_backlog_bytes", pa.int64(), "bytes"),
+        _field("activation_window_bytes", pa.int64(), "bytes"),
+        _field("deactivation_queued_bytes", pa.int64(), "bytes"),
+        _field("deactivation_rmem_bytes", pa.int64(), "bytes"),
+        _field("deactivation_rcvbuf_bytes", pa.int64(), "bytes"),
+        _field("deactivation_backlog_bytes", pa.int64(), "bytes"),
+        _field("deactivation_window_bytes", pa.int64(), "bytes"),
+        _field("rcv_rtt_us", pa.int64(), "us"),
+        _field("rcv_ssthresh_bytes", pa.int64(), "bytes"),
+        _field("window_clamp_bytes", pa.int64(), "bytes"),
+        _field("limited_upstream_ns", pa.int64(), "ns"),
+        _field("limited_application_ns", pa.int64(), "ns"),
+        _field("limited_scheduler_ns", pa.int64(), "ns"),
+        _field("limited_window_ns", pa.int64(), "ns"),
+        _field("limited_memory_ns", pa.int64(), "ns"),
+        _field("waited_application_byte_us", pa.int64(), "byte_us"),
+        _field("waited_scheduler_byte_us", pa.int64(), "byte_us"),
+        _field("preempted_by_tid", pa.int64()),
+        _field("preempted_by", pa.string()),
+    ]
 )
 
 #: A row for each timeslice of a thread and socket: host and wall time, then `KEYS`.
-TIMESLICES = pa.schema([*_schema("hostname activated_time activated_realtime_ns"), *KEYS])
+TIMESLICES = pa.schema(
+    [
+        _field("hostname", pa.string()),
+        _field("activated_time", pa.timestamp("us", "UTC")),
+        _field("activated_realtime_ns", pa.int64(), "ns"),
+        *KEYS,
+    ]
+)
 
 #: A row for each socket: its totals over the trace.
-SOCKETS = _schema(
-    f"at_ns {_CONNECTION} tid tgid comm closed received_bytes read_bytes timeslices_read_bytes zero_window_ns"
-    f" {_CAUSES} timeslices_complete"
+SOCKETS = pa.schema(
+    [
+        _field("at_ns", pa.int64(), "ns"),
+        _field("cookie", pa.string()),
+        _field("family", pa.int32()),
+        _field("local_address", pa.string()),
+        _field("local_port", pa.int32()),
+        _field("remote_address", pa.string()),
+        _field("remote_port", pa.int32()),
+        _field("netns", pa.int64()),
+        _field("tid", pa.int64()),
+        _field("tgid", pa.int64()),
+        _field("comm", pa.string()),
+        _field("closed", pa.bool_()),
+        _field("received_bytes", pa.int64(), "bytes"),
+        _field("read_bytes", pa.int64(), "bytes"),
+        _field("timeslices_read_bytes", pa.int64(), "bytes"),
+        _field("zero_window_ns", pa.int64(), "ns"),
+        _field("limited_upstream_ns", pa.int64(), "ns"),
+        _field("limited_application_ns", pa.int64(), "ns"),
+        _field("limited_scheduler_ns", pa.int64(), "ns"),
+        _field("limited_window_ns", pa.int64(), "ns"),
+        _field("limited_memory_ns", pa.int64(), "ns"),
+        _field("waited_application_byte_us", pa.int64(), "byte_us"),
+        _field("waited_scheduler_byte_us", pa.int64(), "byte_us"),
+        _field("timeslices_complete", pa.bool_()),
+    ]
 )
 
 #: A row for each thread: its totals over the trace.
-THREADS = _schema("begun_ns at_ns tid tgid comm exited on_cpu_ns wait_ns preempted blocked read_bytes")
+THREADS = pa.schema(
+    [
+        _field("begun_ns", pa.int64(), "ns"),
+        _field("at_ns", pa.int64(), "ns"),
+        _field("tid", pa.int64()),
+        _field("tgid", pa.int64()),
+        _field("comm", pa.string()),
+        _field("exited", pa.bool_()),
+        _field("on_cpu_ns", pa.int64(), "ns"),
+        _field("wait_ns", pa.int64(), "ns"),
+        _field("preempted", pa.int64()),
+        _field("blocked", pa.int64()),
+        _field("read_bytes", pa.int64(), "bytes"),
+    ]
+)
 
 #: Columns that the first files of format version 1 lack, and what tcpmon reads in their place.
-DEFAULTS: dict[str, Any] = {**dict.fromkeys(_CAUSES.split(), 0), "preempted_by_tid": 0, "preempted_by": ""}
+DEFAULTS: dict[str, Any] = {
+    "limited_upstream_ns": 0,
+    "limited_application_ns": 0,
+    "limited_scheduler_ns": 0,
+    "limited_window_ns": 0,
+    "limited_memory_ns": 0,
+    "waited_application_byte_us": 0,
+    "waited_scheduler_byte_us": 0,
+    "preempted_by_tid": 0,
+    "preempted_by": "",
+}
+# End of what is made.
 
 
 def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:

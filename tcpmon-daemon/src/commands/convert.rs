@@ -85,7 +85,7 @@ fn copy(reader: &mut dyn TraceReader, writer: &mut dyn TraceWriter) -> io::Resul
             Ok(Item::Timeslice(record)) => writer.record(&record),
             Ok(Item::Total(total)) => writer.total(&total),
             Err(error) => {
-                writer.finish_cut()?;
+                let failure = failure.or(writer.finish_cut().err());
                 return Ok(Copied { end: Err(error.to_string()), failure });
             }
         };

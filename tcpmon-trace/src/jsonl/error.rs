@@ -16,7 +16,7 @@ pub enum ReadError {
         source: io::Error,
     },
     /// The file is empty.
-    #[error("trace file empty (byte 0), not even a header: trace again")]
+    #[error("trace file empty, without even a header: trace again")]
     Empty,
     /// The first line is not the header of a trace.
     #[error("not a trace, at byte {offset}: {reason}; give a file that `tcpmon trace --format jsonl` wrote")]
@@ -28,7 +28,7 @@ pub enum ReadError {
     },
     /// A version of the format that this tcpmon does not read.
     #[error(
-        "trace format version {found}, in the header at byte {offset}, where this tcpmon reads version \
+        "trace format version {found} (header at byte {offset}), but this tcpmon reads version \
          {FORMAT_VERSION}: read it with tcpmon {tcpmon_version}, which wrote it"
     )]
     Version {
@@ -56,8 +56,8 @@ pub enum ReadError {
     },
     /// The file ends in the middle of a line.
     #[error(
-        "trace file cut within the line that begins at byte {offset}: the {records} records before it are \
-         good: use those, or copy the file again, or trace again with more room on the disk"
+        "trace file cut: its last line, at byte {offset}, is incomplete; the {records} records before it are good: use \
+         those, copy the file again, or free space on the disk and trace again"
     )]
     Cut {
         /// Where that line starts: the file is good up to there.
@@ -67,8 +67,8 @@ pub enum ReadError {
     },
     /// The file ends with a record instead of the trailer.
     #[error(
-        "trace file without trailer, ends at byte {offset}: its {records} records are good, but there may \
-         have been more: wait until the trace has ended, or trace again if tcpmon was killed"
+        "trace file without a trailer: it ends at byte {offset}, after {records} good records, and more may be missing: \
+         wait until the trace has ended, or trace again if tcpmon was killed"
     )]
     NoTrailer {
         /// Length of the file.
@@ -78,8 +78,8 @@ pub enum ReadError {
     },
     /// The trailer's number of records differs from the number in the file.
     #[error(
-        "trailer at byte {offset} tells of {told} records, but {found} are in the file: it was changed \
-         after tcpmon wrote it, copy it again from where it was written"
+        "the trailer at byte {offset} counts {told} records, but the file has {found}: the file was changed after \
+         tcpmon wrote it: copy it again from where it was written"
     )]
     Count {
         /// Where the trailer is.
@@ -97,22 +97,21 @@ pub enum ReadError {
     },
     /// A Parquet file has no footer at all.
     #[error(
-        "Parquet trace without a footer: it was cut, or tcpmon was killed before its first row group of 65,536 records \
-         or 5 minutes was written: copy the file again, or trace again"
+        "Parquet trace without a footer: the file was cut, or tcpmon was killed before it wrote the first row group \
+         (65,536 records or 5 minutes): copy the file again, or trace again"
     )]
     NoFooter,
     /// A Parquet file has no trailer: only its row groups up to some footer can be read.
     #[error(
-        "Parquet trace cut: its first {records} records are good, but there were more, or may have been: use \
-         those (`tcpmon convert` writes them to a file that other programs can open), or copy the file again, or wait \
-         until the trace has ended"
+        "Parquet trace cut: its first {records} records are good, but more may be missing: use those (`tcpmon convert` \
+         writes them to a file that other programs can open), copy the file again, or wait until the trace has ended"
     )]
     CutParquet {
         /// Records up to the last footer.
         records: u64,
     },
     /// Something follows the trailer.
-    #[error("trace file goes on after its trailer: keep its first {offset} bytes (`head -c {offset}`)")]
+    #[error("trace file has data after its trailer: keep its first {offset} bytes (`head -c {offset}`)")]
     AfterTrailer {
         /// Where the trailer ends.
         offset: u64,

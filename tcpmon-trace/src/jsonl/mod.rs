@@ -12,7 +12,4 @@ pub use error::ReadError;
 pub use read::JsonLinesReader;
 pub use write::JsonLinesWriter;
 #[cfg(feature = "parquet")]
-pub(crate) use write::{header_line, total_line, trailer_line};
-
-/// How [`JsonLinesWriter`] starts a record.
-const RECORD: &[u8] = br#"{"type":"timeslice","#;
+pub(crate) use write::{append_total, header_line, trailer_line};

@@ -5,20 +5,20 @@ use std::io::{BufRead, ErrorKind, Read};
 use serde::de::DeserializeOwned;
 
 use super::{
-    RECORD,
     error::ReadError,
-    line::{
-        HEADER, HeaderLine, LineType, SOCKET, SocketLine, THREAD, TIMESLICE, TRAILER, TimesliceLine, TrailerLine,
-        Version,
-    },
+    line::{HEADER, HeaderLine, LineType, SOCKET, THREAD, TIMESLICE, TRAILER, TrailerLine, Version},
 };
 use crate::{
+    fields::{SocketLine, ThreadLine, TimesliceLine},
     header::{FORMAT, FORMAT_VERSION, TraceHeader},
     input::{Item, TraceReader},
     record::TimesliceRecord,
     total::Total,
     trailer::Trailer,
 };
+
+/// How the writer starts a record.
+const RECORD: &[u8] = br#"{"type":"timeslice","#;
 
 /// The longest line that is read. It bounds the memory that a file without newlines can take.
 const LONGEST: u64 = 1 << 20;
@@ -213,16 +213,16 @@ impl Line {
         match self.parse::<LineType>()?.kind.as_str() {
             TIMESLICE => self.record(),
             TRAILER => Ok(Content::Trailer(self.parse::<TrailerLine>()?.into())),
-            SOCKET => Ok(total(Total::Socket(self.parse::<SocketLine>()?.total()))),
-            THREAD => Ok(total(Total::Thread(self.parse()?))),
+            SOCKET => Ok(total(Total::Socket(self.parse::<SocketLine>()?.into()))),
+            THREAD => Ok(total(Total::Thread(self.parse::<ThreadLine>()?.into()))),
             HEADER => Err(Bad { at: 0, reason: "a second header".into() }),
             _ => Ok(Content::Other),
         }
     }
 
     fn record(&self) -> Result<Content, Bad> {
-        let record = self.parse::<TimesliceLine>()?.record();
-        let record = record.map_err(|reason| Bad { at: 0, reason: reason.into() })?;
+        let record = TimesliceRecord::from(self.parse::<TimesliceLine>()?);
+        let record = record.checked().map_err(|reason| Bad { at: 0, reason: reason.into() })?;
         Ok(Content::Item(Item::Timeslice(Box::new(record))))
     }
 
@@ -245,7 +245,7 @@ fn header(line: &Line) -> Result<TraceHeader, ReadError> {
     let version: Version = first(line, line.parse())?;
     let kind: LineType = first(line, line.parse())?;
     if version.format != FORMAT || kind.kind != HEADER {
-        let reason = format!("the first line is no header of format {FORMAT}");
+        let reason = format!("the first line is not a header of format {FORMAT}");
         return Err(ReadError::NotATrace { offset: line.offset, reason });
     }
     if version.format_version != FORMAT_VERSION {

@@ -1,181 +1,59 @@
 //! Writes a trace as JSON Lines.
 
-use std::io::{self, ErrorKind};
+use std::io;
 
-use super::{
-    RECORD,
-    line::{HeaderLine, SocketLine, ThreadLine, TimesliceLine, TrailerLine},
-};
+use super::line::{HeaderLine, TrailerLine};
 use crate::{
+    batch::BatchedOutput,
+    fields::{SocketLine, ThreadLine, TimesliceLine},
     header::TraceHeader,
     output::{Output, TraceWriter},
     record::TimesliceRecord,
     total::Total,
-    trailer::{EndReason, Ending, LOST_TOTAL, Trailer},
+    trailer::{Ending, Trailer},
 };
 
-/// Bytes collected before they are written to the output.
-const BATCH: usize = 64 * 1024;
-
-/// How many line ends before the buffer are remembered: a trailer is shorter than this many lines.
-const REMEMBERED: usize = 8;
-
-/// Writes a trace as JSON Lines, in batches of whole lines. When the output accepts no more, [`finish`](Self::finish)
-/// cuts it back to the end of a line, so that there is room for the trailer, and counts the records that this costs.
+/// Writes a trace as JSON Lines, in batches of whole lines.
 #[derive(Debug)]
 pub struct JsonLinesWriter<O: Output> {
-    output: O,
-    /// Whole lines.
-    buffer: Vec<u8>,
-    /// Bytes of the buffer that the output has accepted.
-    taken: usize,
-    /// Bytes that the output had accepted before the buffer.
-    before: u64,
-    /// Where the last lines before the buffer end, in order, and whether they are records; the end of the header's line
-    /// comes first.
-    ends: Vec<LineEnd>,
-    /// Records in the output and the buffer.
-    records: u64,
-    /// Records that were not accepted into the buffer.
-    refused: u64,
-    /// The same for totals.
-    refused_totals: u64,
-    /// See [`TraceWriter::failure`].
-    failure: Option<io::Error>,
+    output: BatchedOutput<O>,
 }
 
 impl<O: Output> JsonLinesWriter<O> {
     /// Starts a trace: writes its header to the output at once.
     pub fn new(output: O, header: &TraceHeader) -> io::Result<Self> {
-        let mut writer = Self {
-            output,
-            buffer: Vec::with_capacity(2 * BATCH),
-            taken: 0,
-            before: 0,
-            ends: Vec::with_capacity(2 * REMEMBERED),
-            records: 0,
-            refused: 0,
-            refused_totals: 0,
-            failure: None,
-        };
-        writer.buffer.extend(header_line(header)?);
-        writer.flush()?;
-        Ok(writer)
+        Ok(Self { output: BatchedOutput::new(output, &header_line(header)?)? })
     }
 
     /// Records written so far, including those still in memory.
     pub fn records(&self) -> u64 {
-        self.records
-    }
-
-    /// Writes the buffer to the output. After an error, the next call continues where the output stopped.
-    fn drain(&mut self) -> io::Result<()> {
-        while self.taken < self.buffer.len() {
-            match self.output.write(&self.buffer[self.taken..]) {
-                Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(bytes) => self.taken += bytes,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        let known = self.ends.len();
-        let ends = line_ends(&self.buffer).take(REMEMBERED);
-        self.ends.extend(ends.map(|end| LineEnd { at: self.before + end.at, ..end }));
-        self.ends[known..].reverse();
-        self.ends.drain(..self.ends.len().saturating_sub(REMEMBERED));
-        self.before += self.buffer.len() as u64;
-        self.buffer.clear();
-        self.taken = 0;
-        Ok(())
-    }
-
-    /// Cuts the output back to the end of a line, far enough for the trailer to fit into the space of the removed
-    /// bytes, and writes the trailer there. `error` is the reason for this.
-    fn finish_full(&mut self, ending: &Ending, error: io::Error) -> io::Result<Trailer> {
-        let held = self.before + self.taken as u64;
-        let mut ending = Ending { reason: EndReason::WriteError, ..ending.clone() };
-        let lost_totals = ending.lost.get(LOST_TOTAL).copied().unwrap_or(0);
-        ending.lost.insert(LOST_TOTAL.into(), u64::MAX);
-        let longest = trailer_line(&Trailer::new(&ending, self.records, u64::MAX))?.len() as u64;
-        let (mut dropped, mut dropped_totals) = (0, 0);
-        let mut keep = self.ends.first().map_or(0, |end| end.at);
-        let buffered = line_ends(&self.buffer).map(|end| LineEnd { at: self.before + end.at, ..end });
-        for end in buffered.chain(self.ends.iter().rev().copied()) {
-            if end.at + longest <= held {
-                keep = end.at;
-                break;
-            }
-            if end.at > keep {
-                dropped += u64::from(end.is_record);
-                dropped_totals += u64::from(!end.is_record);
-            }
-        }
-        if self.output.cut(keep).is_err() {
-            return Err(error);
-        }
-        self.failure = Some(error);
-        match lost_totals + self.refused_totals + dropped_totals {
-            0 => ending.lost.remove(LOST_TOTAL),
-            lost => ending.lost.insert(LOST_TOTAL.into(), lost),
-        };
-        let records = self.records - dropped;
-        let trailer = Trailer::new(&ending, records, self.refused + dropped);
-        let line = trailer_line(&trailer)?;
-        // From here on, only the content of the output counts.
-        self.buffer.clear();
-        self.taken = 0;
-        self.output.write_all(&line)?;
-        self.output.flush()?;
-        Ok(trailer)
+        self.output.records()
     }
 }
 
 impl<O: Output> TraceWriter for JsonLinesWriter<O> {
     fn record(&mut self, record: &TimesliceRecord) -> io::Result<()> {
-        if self.buffer.len() >= BATCH
-            && let Err(error) = self.drain()
-        {
-            self.refused += 1;
-            return Err(error);
-        }
-        append(&mut self.buffer, &TimesliceLine::from(record))?;
-        self.records += 1;
-        Ok(())
+        self.output.record(|buffer| append(buffer, &TimesliceLine::from(record)))
     }
 
     fn total(&mut self, total: &Total) -> io::Result<()> {
-        if self.buffer.len() >= BATCH
-            && let Err(error) = self.drain()
-        {
-            self.refused_totals += 1;
-            return Err(error);
-        }
-        self.buffer.extend(total_line(total)?);
-        Ok(())
+        self.output.total(|buffer| append_total(buffer, total))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.drain()?;
         self.output.flush()
     }
 
     fn finish(&mut self, ending: &Ending) -> io::Result<Trailer> {
-        if let Err(error) = self.drain() {
-            return self.finish_full(ending, error);
-        }
-        let trailer = Trailer::new(ending, self.records, self.refused);
-        self.buffer = trailer_line(&trailer)?;
-        if let Err(error) = self.drain() {
-            // A part of the trailer that the output has accepted is neither a line nor a record.
-            self.buffer.truncate(self.taken);
-            return self.finish_full(ending, error);
-        }
-        self.output.flush()?;
-        Ok(trailer)
+        self.output.finish(ending, trailer_line)
     }
 
     fn failure(&mut self) -> Option<io::Error> {
-        self.failure.take()
+        self.output.failure()
+    }
+
+    fn finish_cut(&mut self) -> io::Result<()> {
+        self.output.finish_cut()
     }
 }
 
@@ -192,14 +70,12 @@ pub(crate) fn header_line(header: &TraceHeader) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
-/// The line of these totals.
-pub(crate) fn total_line(total: &Total) -> io::Result<Vec<u8>> {
-    let mut line = Vec::new();
+/// Appends the line of these totals.
+pub(crate) fn append_total(buffer: &mut Vec<u8>, total: &Total) -> io::Result<()> {
     match total {
-        Total::Socket(total) => append(&mut line, &SocketLine::from(total))?,
-        Total::Thread(total) => append(&mut line, &ThreadLine::from(total))?,
+        Total::Socket(total) => append(buffer, &SocketLine::from(total)),
+        Total::Thread(total) => append(buffer, &ThreadLine::from(total)),
     }
-    Ok(line)
 }
 
 /// The trailer's line.
@@ -207,24 +83,6 @@ pub(crate) fn trailer_line(trailer: &Trailer) -> io::Result<Vec<u8>> {
     let mut line = Vec::new();
     append(&mut line, &TrailerLine::from(trailer))?;
     Ok(line)
-}
-
-/// Where a line ends.
-#[derive(Clone, Copy, Debug)]
-struct LineEnd {
-    at: u64,
-    is_record: bool,
-}
-
-/// Where the lines end, the last line first. A JSON object on one line contains no newline.
-fn line_ends(lines: &[u8]) -> impl Iterator<Item = LineEnd> {
-    let mut rest = lines.strip_suffix(b"\n");
-    std::iter::from_fn(move || {
-        let whole = rest?;
-        let begin = whole.iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1);
-        rest = begin.checked_sub(1).map(|newline| &whole[..newline]);
-        Some(LineEnd { at: whole.len() as u64 + 1, is_record: whole[begin..].starts_with(RECORD) })
-    })
 }
 
 #[cfg(test)]
@@ -331,7 +189,7 @@ mod tests {
     fn an_output_that_cannot_be_cut_reports_its_own_error() {
         let disk = Disk { bytes: Vec::new(), room: 5000 };
         let error = trace(Stream(disk), 100, 10).expect_err("it is full");
-        assert_eq!(error.kind(), ErrorKind::StorageFull);
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
     }
 
     proptest! {

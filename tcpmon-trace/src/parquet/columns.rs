@@ -1,6 +1,6 @@
-//! The columns of a row group in memory.
+//! The columns of a row group.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, io::Write, sync::Arc};
 
 use ::parquet::{
     basic::{Encoding, LogicalType, Repetition, TimeUnit, Type as PhysicalType},
@@ -12,161 +12,91 @@ use ::parquet::{
 };
 
 use crate::{
-    fields::{self, FieldValue},
+    fields::{FieldValue, columns},
     header::TraceHeader,
     record::TimesliceRecord,
 };
 
-/// The values of one column.
-#[derive(Debug)]
-struct BufferedColumn {
-    name: &'static str,
-    values: ColumnValues,
+/// The columns' names and types.
+pub fn schema(header: &TraceHeader) -> Result<TypePtr> {
+    let fields = columns().map(|column| {
+        let (physical, logical) = match (column.get)(header, &TimesliceRecord::EMPTY) {
+            FieldValue::Small(_) => (PhysicalType::INT32, None),
+            FieldValue::Integer(_) => (PhysicalType::INT64, None),
+            FieldValue::Time(_) => (PhysicalType::INT64, Some(LogicalType::timestamp(true, TimeUnit::MICROS))),
+            FieldValue::Flag(_) => (PhysicalType::BOOLEAN, None),
+            FieldValue::Text(_) | FieldValue::Comm(_) | FieldValue::Cookie(_) | FieldValue::Address(_) => {
+                (PhysicalType::BYTE_ARRAY, Some(LogicalType::String))
+            }
+        };
+        let field = Type::primitive_type_builder(column.key, physical);
+        Ok(Arc::new(field.with_repetition(Repetition::REQUIRED).with_logical_type(logical).build()?))
+    });
+    let fields = fields.collect::<Result<Vec<_>>>()?;
+    Ok(Arc::new(Type::group_type_builder("timeslice").with_fields(fields).build()?))
 }
 
-#[derive(Debug)]
-enum ColumnValues {
-    Small(Vec<i32>),
-    Integer(Vec<i64>),
-    Time(Vec<i64>),
-    Flag(Vec<bool>),
-    Text(Texts),
+/// The encodings of columns whose values are nearly all different: a dictionary would only cost time.
+pub fn encodings() -> impl Iterator<Item = (ColumnPath, Encoding)> {
+    let rising = |key: &str| key == "activated_time" || key.ends_with("_ns") || key.ends_with("_byte_us");
+    let rising = columns().filter(move |column| rising(column.key));
+    rising.map(|column| (ColumnPath::from(column.key), Encoding::DELTA_BINARY_PACKED))
+}
+
+/// Writes records as a row group.
+pub fn write<W: Write + Send>(
+    header: &TraceHeader,
+    records: &[TimesliceRecord],
+    group: &mut SerializedRowGroupWriter<'_, W>,
+) -> Result<()> {
+    for column in columns() {
+        let values = records.iter().map(|record| (column.get)(header, record));
+        let Some(mut writer) = group.next_column()? else {
+            unreachable!("the schema was made of these columns");
+        };
+        match writer.untyped() {
+            ColumnWriter::BoolColumnWriter(writer) => {
+                let flags: Vec<bool> = values.map(|value| value == FieldValue::Flag(true)).collect();
+                writer.write_batch(&flags, None, None)?
+            }
+            ColumnWriter::Int32ColumnWriter(writer) => {
+                let integers: Vec<i32> = values.map(|value| integer(value) as i32).collect();
+                writer.write_batch(&integers, None, None)?
+            }
+            ColumnWriter::Int64ColumnWriter(writer) => {
+                let integers: Vec<i64> = values.map(integer).collect();
+                writer.write_batch(&integers, None, None)?
+            }
+            ColumnWriter::ByteArrayColumnWriter(writer) => writer.write_batch(&texts(values), None, None)?,
+            _ => unreachable!("the schema was made of these columns"),
+        };
+        writer.close()?;
+    }
+    Ok(())
+}
+
+fn integer(value: FieldValue<'_>) -> i64 {
+    match value {
+        FieldValue::Small(value) => value.into(),
+        FieldValue::Integer(value) | FieldValue::Time(value) => i64::try_from(value).unwrap_or(i64::MAX),
+        _ => unreachable!("every record has the same kinds of values"),
+    }
 }
 
 /// Texts, most of which are equal to others.
-#[derive(Debug, Default)]
-struct Texts {
-    rows: Vec<ByteArray>,
-    known: HashMap<Box<str>, ByteArray>,
-}
-
-/// Rows that are not written yet.
-#[derive(Debug)]
-pub struct Columns {
-    columns: Vec<BufferedColumn>,
-    rows: usize,
-}
-
-impl Columns {
-    /// Columns for records like this one, without rows.
-    pub fn new(header: &TraceHeader, record: &TimesliceRecord) -> Self {
-        let mut columns = Vec::new();
-        fields::each(header, record, |name, value| {
-            let values = match value {
-                FieldValue::Small(_) => ColumnValues::Small(Vec::new()),
-                FieldValue::Integer(_) => ColumnValues::Integer(Vec::new()),
-                FieldValue::Time(_) => ColumnValues::Time(Vec::new()),
-                FieldValue::Flag(_) => ColumnValues::Flag(Vec::new()),
-                FieldValue::Text(_) => ColumnValues::Text(Texts::default()),
-            };
-            columns.push(BufferedColumn { name, values });
-        });
-        Self { columns, rows: 0 }
-    }
-
-    /// Adds a row.
-    pub fn push(&mut self, header: &TraceHeader, record: &TimesliceRecord) {
-        let mut columns = self.columns.iter_mut();
-        fields::each(header, record, |_, value| {
-            let values = columns.next().map(|column| &mut column.values);
-            match (values, value) {
-                (Some(ColumnValues::Small(column)), FieldValue::Small(value)) => column.push(value.into()),
-                (Some(ColumnValues::Integer(column)), FieldValue::Integer(value))
-                | (Some(ColumnValues::Time(column)), FieldValue::Time(value)) => {
-                    column.push(i64::try_from(value).unwrap_or(i64::MAX));
-                }
-                (Some(ColumnValues::Flag(column)), FieldValue::Flag(value)) => column.push(value),
-                (Some(ColumnValues::Text(column)), FieldValue::Text(value)) => column.push(value),
-                _ => unreachable!("every record has the same kinds of values"),
-            }
-        });
-        self.rows += 1;
-    }
-
-    /// Number of rows.
-    pub fn rows(&self) -> usize {
-        self.rows
-    }
-
-    /// The columns' names and types.
-    pub fn schema(&self) -> Result<TypePtr> {
-        let fields = self.columns.iter().map(|column| {
-            let (physical, logical) = match column.values {
-                ColumnValues::Small(_) => (PhysicalType::INT32, None),
-                ColumnValues::Integer(_) => (PhysicalType::INT64, None),
-                ColumnValues::Time(_) => (PhysicalType::INT64, Some(LogicalType::timestamp(true, TimeUnit::MICROS))),
-                ColumnValues::Flag(_) => (PhysicalType::BOOLEAN, None),
-                ColumnValues::Text(_) => (PhysicalType::BYTE_ARRAY, Some(LogicalType::String)),
-            };
-            let field = Type::primitive_type_builder(column.name, physical);
-            Ok(Arc::new(field.with_repetition(Repetition::REQUIRED).with_logical_type(logical).build()?))
-        });
-        let fields = fields.collect::<Result<Vec<_>>>()?;
-        Ok(Arc::new(Type::group_type_builder("timeslice").with_fields(fields).build()?))
-    }
-
-    /// The encodings of columns whose values are nearly all different: a dictionary would only cost time.
-    pub fn encodings(&self) -> impl Iterator<Item = (ColumnPath, Encoding)> + '_ {
-        let rising = self.columns.iter().filter(|column| {
-            matches!(column.values, ColumnValues::Time(_))
-                || column.name.ends_with("_ns")
-                || column.name.ends_with("_byte_us")
-        });
-        rising.map(|column| (ColumnPath::from(column.name), Encoding::DELTA_BINARY_PACKED))
-    }
-
-    /// Writes all rows as a row group. They stay here until they are [cleared](Self::clear).
-    pub fn write<W: std::io::Write + Send>(&self, group: &mut SerializedRowGroupWriter<'_, W>) -> Result<()> {
-        for column in &self.columns {
-            let Some(mut writer) = group.next_column()? else {
-                unreachable!("the schema was made of these columns");
-            };
-            match (&column.values, writer.untyped()) {
-                (ColumnValues::Small(values), ColumnWriter::Int32ColumnWriter(writer)) => {
-                    writer.write_batch(values, None, None)?
-                }
-                (
-                    ColumnValues::Integer(values) | ColumnValues::Time(values),
-                    ColumnWriter::Int64ColumnWriter(writer),
-                ) => writer.write_batch(values, None, None)?,
-                (ColumnValues::Flag(values), ColumnWriter::BoolColumnWriter(writer)) => {
-                    writer.write_batch(values, None, None)?
-                }
-                (ColumnValues::Text(values), ColumnWriter::ByteArrayColumnWriter(writer)) => {
-                    writer.write_batch(&values.rows, None, None)?
-                }
-                _ => unreachable!("the schema was made of these columns"),
-            };
-            writer.close()?;
-        }
-        Ok(())
-    }
-
-    /// Forgets all rows.
-    pub fn clear(&mut self) {
-        for column in &mut self.columns {
-            match &mut column.values {
-                ColumnValues::Small(values) => values.clear(),
-                ColumnValues::Integer(values) | ColumnValues::Time(values) => values.clear(),
-                ColumnValues::Flag(values) => values.clear(),
-                ColumnValues::Text(values) => *values = Texts::default(),
+fn texts<'v>(values: impl Iterator<Item = FieldValue<'v>>) -> Vec<ByteArray> {
+    let mut known: HashMap<FieldValue<'_>, ByteArray> = HashMap::new();
+    let mut texts: Vec<ByteArray> = Vec::with_capacity(values.size_hint().0);
+    let mut last = None;
+    for value in values {
+        match texts.last() {
+            Some(text) if last == Some(value) => texts.push(text.clone()),
+            _ => {
+                let new = || ByteArray::from(value.to_string().into_bytes());
+                texts.push(known.entry(value).or_insert_with(new).clone());
             }
         }
-        self.rows = 0;
+        last = Some(value);
     }
-}
-
-impl Texts {
-    fn push(&mut self, text: &str) {
-        let last = self.rows.last().filter(|last| last.data() == text.as_bytes());
-        let row = match last.or_else(|| self.known.get(text)) {
-            Some(known) => known.clone(),
-            None => {
-                let new = ByteArray::from(text);
-                self.known.insert(text.into(), new.clone());
-                new
-            }
-        };
-        self.rows.push(row);
-    }
+    texts
 }

@@ -11,29 +11,23 @@ use std::{
 use ::parquet::{
     basic::Type,
     column::reader::ColumnReaderImpl,
-    data_type::{BoolType, ByteArray, ByteArrayType, DataType, Int32Type, Int64Type},
+    data_type::{BoolType, ByteArrayType, DataType, Int32Type, Int64Type},
     errors::{ParquetError, Result},
     file::{
-        metadata::{ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader},
+        metadata::{ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData},
         reader::{ChunkReader, Length},
         serialized_reader::SerializedPageReader,
     },
 };
 use bytes::Bytes;
-use serde::{
-    Deserialize as _, Deserializer,
-    de::{
-        IntoDeserializer, Visitor,
-        value::{Error as DeError, MapDeserializer, StrDeserializer},
-    },
-    forward_to_deserialize_any,
-};
 
 use super::{footer, metadata};
 use crate::{
+    fields::{Field, FieldValue, TimesliceLine},
     header::TraceHeader,
     input::{Item, TraceReader},
-    jsonl::{ReadError, line::TimesliceLine, read},
+    jsonl::{ReadError, read},
+    record::TimesliceRecord,
     trailer::Trailer,
 };
 
@@ -50,8 +44,10 @@ pub struct ParquetReader {
     trailer: Option<Trailer>,
     /// The next row group.
     group: usize,
-    /// The columns of the current row group, with their names.
-    columns: Vec<(String, ColumnCursor)>,
+    /// Rows of the current row group that have not been decoded.
+    rows: usize,
+    /// The columns of the current row group.
+    columns: Vec<(&'static Column, ColumnCursor)>,
     /// Items that have been decoded.
     items: VecDeque<Item>,
     /// Everything has been decoded.
@@ -151,6 +147,7 @@ impl ParquetReader {
             header,
             trailer,
             group: 0,
+            rows: 0,
             columns: Vec::new(),
             items: VecDeque::new(),
             decoded: false,
@@ -170,7 +167,7 @@ impl ParquetReader {
         match &self.trailer {
             None => Err(ReadError::CutParquet { records: self.records }),
             Some(trailer) if trailer.records != self.records => Err(ReadError::Parquet {
-                reason: format!("its trailer tells of {} records, but it has {}", trailer.records, self.records),
+                reason: format!("its trailer counts {} records, but it has {}", trailer.records, self.records),
             }),
             Some(_) => Ok(None),
         }
@@ -178,30 +175,23 @@ impl ParquetReader {
 
     /// Decodes a batch of rows, or the totals after the last.
     fn decode(&mut self) -> std::result::Result<(), ReadError> {
-        let batch = self.columns.iter_mut().map(|(name, column)| Ok((name.as_str(), RowBatch::read(column)?)));
-        let batch = batch.collect::<Result<Vec<_>>>().map_err(bad)?;
-        let rows = batch.iter().map(|(_, batch)| batch.len()).max().unwrap_or(0);
-        if rows > 0 {
-            for row in 0..rows {
-                let cells = batch.iter().filter_map(|(name, batch)| Some((*name, batch.cell(row)?)));
-                let line = TimesliceLine::deserialize(MapDeserializer::<_, DeError>::new(cells));
-                let record = line.map_err(|error| error.to_string());
-                let record = record.and_then(|line| line.record().map_err(str::to_owned));
-                let record = record.map_err(|reason| ReadError::Parquet { reason })?;
+        if self.rows > 0 {
+            let mut records = vec![TimesliceRecord::EMPTY; self.rows.min(BATCH)];
+            self.rows -= records.len();
+            for (field, column) in &mut self.columns {
+                column.read(&mut records, field).map_err(|reason| ReadError::Parquet { reason })?;
+            }
+            for record in records {
+                let record = record.checked().map_err(|reason| ReadError::Parquet { reason: reason.into() })?;
                 self.items.push_back(Item::Timeslice(Box::new(record)));
             }
         } else if let Some(group) = self.part.metadata.row_groups().get(self.group) {
             self.group += 1;
-            let rows = usize::try_from(group.num_rows()).map_err(|error| bad(error.into()))?;
-            let columns = group.columns().iter().map(|column| {
-                Ok(ColumnCursor::new(&self.part.file, column, rows)?
-                    .map(|reader| (column.column_path().string(), reader)))
-            });
-            self.columns = columns.filter_map(Result::transpose).collect::<Result<_>>().map_err(bad)?;
+            self.rows = usize::try_from(group.num_rows()).map_err(|error| bad(error.into()))?;
+            self.columns = ColumnCursor::all(&self.part.file, group, self.rows).map_err(bad)?;
         } else if let Some(next) = self.parts.pop_front() {
             self.part = next;
             self.group = 0;
-            self.columns.clear();
         } else {
             self.decoded = true;
             for line in self.part.entry(metadata::TOTALS).unwrap_or_default().lines() {
@@ -241,14 +231,17 @@ impl TraceReader for ParquetReader {
 /// Reads with the library, and turns its panics at some damaged files into errors.
 fn caught<T>(read: impl FnOnce() -> std::result::Result<T, ReadError>) -> std::result::Result<T, ReadError> {
     panic::catch_unwind(AssertUnwindSafe(read))
-        .unwrap_or_else(|_| Err(ReadError::Parquet { reason: "its metadata or a page are damaged".into() }))
+        .unwrap_or_else(|_| Err(ReadError::Parquet { reason: "its metadata or a page is damaged".into() }))
 }
 
 fn bad(error: ParquetError) -> ReadError {
     ReadError::Parquet { reason: error.to_string() }
 }
 
-/// A column of one of the types that keys have.
+/// What a column is read into.
+type Column = Field<TimesliceRecord>;
+
+/// A column of one of the types that fields have.
 enum ColumnCursor {
     Flags(ColumnReaderImpl<BoolType>),
     Small(ColumnReaderImpl<Int32Type>),
@@ -257,7 +250,22 @@ enum ColumnCursor {
 }
 
 impl ColumnCursor {
-    /// A reader for a column of a row group; `None` if the column has another type.
+    /// The columns of the fields that a row group has.
+    fn all(file: &Arc<Beginning>, group: &RowGroupMetaData, rows: usize) -> Result<Vec<(&'static Column, Self)>> {
+        let mut all = Vec::new();
+        for field in TimesliceLine::FIELDS {
+            let mut columns = group.columns().iter();
+            let column = columns.find(|column| *column.column_path().parts() == [field.key]);
+            match column.map(|column| Self::new(file, column, rows)).transpose()?.flatten() {
+                Some(column) => all.push((field, column)),
+                None if field.is_later => {}
+                None => return Err(ParquetError::General(format!("there is no column {} of its type", field.key))),
+            }
+        }
+        Ok(all)
+    }
+
+    /// A reader for a column of a row group; `None` if the column has a type that no field has.
     fn new(file: &Arc<Beginning>, column: &ColumnChunkMetaData, rows: usize) -> Result<Option<Self>> {
         let pages = Box::new(SerializedPageReader::new(Arc::clone(file), column, rows, None)?);
         let description = column.column_descr_ptr();
@@ -272,92 +280,37 @@ impl ColumnCursor {
             _ => None,
         })
     }
-}
 
-/// A batch of values of a column.
-enum RowBatch {
-    Flags(Vec<bool>),
-    Small(Vec<i32>),
-    Integers(Vec<i64>),
-    Texts(Vec<ByteArray>),
-}
-
-impl RowBatch {
-    /// Reads the next values of a column, which has no nulls.
-    fn read(column: &mut ColumnCursor) -> Result<Self> {
-        fn values<T: DataType>(column: &mut ColumnReaderImpl<T>) -> Result<Vec<T::T>> {
-            let mut values = Vec::with_capacity(BATCH);
-            column.read_records(BATCH, None, None, &mut values)?;
-            Ok(values)
-        }
-        Ok(match column {
-            ColumnCursor::Flags(column) => Self::Flags(values(column)?),
-            ColumnCursor::Small(column) => Self::Small(values(column)?),
-            ColumnCursor::Integers(column) => Self::Integers(values(column)?),
-            ColumnCursor::Texts(column) => Self::Texts(values(column)?),
-        })
-    }
-
-    fn len(&self) -> usize {
+    /// Reads the field of the next records.
+    fn read(&mut self, records: &mut [TimesliceRecord], field: &Column) -> std::result::Result<(), String> {
+        let integer = |value| u64::try_from(value).map(FieldValue::Integer).map_err(|_| format!("{value} is negative"));
         match self {
-            Self::Flags(values) => values.len(),
-            Self::Small(values) => values.len(),
-            Self::Integers(values) => values.len(),
-            Self::Texts(values) => values.len(),
+            Self::Flags(column) => values(column, records, field, |value| Ok(FieldValue::Flag(*value))),
+            Self::Small(column) => values(column, records, field, |value| integer(i64::from(*value))),
+            Self::Integers(column) => values(column, records, field, |value| integer(*value)),
+            Self::Texts(column) => values(column, records, field, |value| {
+                value.as_utf8().map(FieldValue::Text).map_err(|error| error.to_string())
+            }),
         }
-    }
-
-    fn cell(&self, row: usize) -> Option<RowCell<'_>> {
-        match self {
-            Self::Flags(values) => values.get(row).map(|value| RowCell::Flag(*value)),
-            Self::Small(values) => values.get(row).map(|value| RowCell::Integer(i64::from(*value))),
-            Self::Integers(values) => values.get(row).map(|value| RowCell::Integer(*value)),
-            Self::Texts(values) => values.get(row).and_then(|value| value.as_utf8().ok()).map(RowCell::Text),
-        }
+        .map_err(|reason| format!("column {}: {reason}", field.key))
     }
 }
 
-/// A value of a row.
-#[derive(Clone, Copy)]
-enum RowCell<'c> {
-    Flag(bool),
-    Integer(i64),
-    Text(&'c str),
-}
-
-impl<'de> IntoDeserializer<'de> for RowCell<'de> {
-    type Deserializer = Self;
-
-    fn into_deserializer(self) -> Self {
-        self
+/// Reads a column, which has no nulls, into a field of as many records.
+fn values<T: DataType>(
+    column: &mut ColumnReaderImpl<T>,
+    records: &mut [TimesliceRecord],
+    field: &Column,
+    value_of: impl Fn(&T::T) -> std::result::Result<FieldValue<'_>, String>,
+) -> std::result::Result<(), String> {
+    let mut values = Vec::with_capacity(records.len());
+    column.read_records(records.len(), None, None, &mut values).map_err(|error| error.to_string())?;
+    if values.len() != records.len() {
+        return Err("it has too few rows".into());
     }
-}
-
-impl<'de> Deserializer<'de> for RowCell<'de> {
-    type Error = DeError;
-
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> std::result::Result<V::Value, DeError> {
-        match self {
-            Self::Flag(value) => visitor.visit_bool(value),
-            Self::Integer(value) => visitor.visit_i64(value),
-            Self::Text(text) => visitor.visit_borrowed_str(text),
-        }
+    let Some(set) = field.set else { return Ok(()) };
+    for (record, value) in records.iter_mut().zip(&values) {
+        set(record, value_of(value)?).map_err(|error| error.to_string())?;
     }
-
-    fn deserialize_enum<V: Visitor<'de>>(
-        self,
-        name: &'static str,
-        variants: &'static [&'static str],
-        visitor: V,
-    ) -> std::result::Result<V::Value, DeError> {
-        match self {
-            Self::Text(text) => StrDeserializer::new(text).deserialize_enum(name, variants, visitor),
-            other => other.deserialize_any(visitor),
-        }
-    }
-
-    forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
-        newtype_struct seq tuple tuple_struct map struct identifier ignored_any
-    }
+    Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{self, Read as _, Seek as _, Write},
+    io::{Read as _, Seek as _, Write as _},
 };
 
 use ::parquet::file::metadata::ParquetMetaDataReader;
@@ -10,7 +10,8 @@ use proptest::prelude::*;
 
 use super::{ParquetReader, ParquetWriter};
 use crate::{
-    Item, Output, ReadError, Stream, TimesliceRecord, Total, TraceReader, TraceWriter, Trailer, sample,
+    Item, ReadError, Stream, TimesliceRecord, Total, TraceReader, TraceWriter, Trailer,
+    sample::{self, Disk},
     trailer::{LOST_TOTAL, LOST_WRITE},
 };
 
@@ -190,44 +191,20 @@ fn a_trace_whose_end_is_unknown_is_written_as_a_cut_one() {
     assert!(matches!(error, Err(ReadError::CutParquet { records: 10 })), "{error:?}");
 }
 
-/// A file on a disk with room for this many bytes.
-struct Disk {
-    file: File,
-    room: u64,
-}
-
-impl Write for Disk {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let left = self.room - self.file.stream_position()?;
-        let fits = bytes.len().min(left as usize);
-        if fits == 0 { Err(io::ErrorKind::StorageFull.into()) } else { self.file.write(&bytes[..fits]) }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Output for Disk {
-    fn cut(&mut self, length: u64) -> io::Result<()> {
-        self.file.cut(length)
-    }
-}
-
 /// Writes a small trace to a disk with this much room: returns the bytes of the file, or `None` if there is no room for
 /// a footer, in which case there is no trace and the error says so.
 fn written_with(room: u64, records: &[TimesliceRecord], totals: u64) -> Option<Vec<u8>> {
-    let file = file();
-    let disk = Disk { file: file.try_clone().expect("a descriptor"), room };
-    let mut writer = ParquetWriter::new(disk, &sample::header()).ok()?;
+    let mut disk = Disk { bytes: Vec::new(), room: room as usize };
+    let mut writer = ParquetWriter::new(&mut disk, &sample::header()).ok()?;
     for record in records {
         let _ = writer.record(record);
     }
     (0..totals).for_each(|_| writer.total(&Total::Thread(sample::thread_total())).expect("it is kept"));
     let trailer = writer.finish(&sample::ending()).ok()?;
-    let mut bytes = Vec::new();
-    (&file).rewind().and_then(|()| (&file).read_to_end(&mut bytes)).expect("it can be read");
-    assert!(bytes.len() as u64 <= room);
+    drop(writer);
+    assert!(disk.bytes.len() as u64 <= room);
+    let mut file = file();
+    file.write_all(&disk.bytes).and_then(|()| file.rewind()).expect("there is room");
     let lost = |what| trailer.lost.get(what).copied().unwrap_or(0);
     assert_eq!(trailer.records + lost(LOST_WRITE), records.len() as u64, "{room}");
     assert_eq!(trailer.complete, lost(LOST_WRITE) + lost(LOST_TOTAL) == 0, "{room}");
@@ -239,7 +216,7 @@ fn written_with(room: u64, records: &[TimesliceRecord], totals: u64) -> Option<V
     );
     assert!(items == expected, "{room}");
     assert_eq!(read.expect("it is whole"), trailer, "{room}");
-    Some(bytes)
+    Some(disk.bytes)
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, Write},
+    iter,
     sync::Arc,
 };
 
@@ -15,10 +16,11 @@ use ::parquet::{
     },
 };
 
-use super::{columns::Columns, footer, metadata};
+use super::{columns, footer, metadata};
 use crate::{
+    batch::{self, Contents, End},
     header::TraceHeader,
-    jsonl::{header_line, total_line, trailer_line},
+    jsonl::{append_total, header_line, trailer_line},
     output::{Output, TraceWriter},
     record::TimesliceRecord,
     total::Total,
@@ -49,9 +51,8 @@ const NO_END: [u8; 4] = [0; 4];
 pub struct ParquetWriter<O: Output + Send> {
     file: SerializedFileWriter<Sink<O>>,
     header: TraceHeader,
-    columns: Columns,
-    /// When the first timeslice of the columns ended.
-    first_ns: u64,
+    /// Records that are not in a row group yet.
+    rows: Vec<TimesliceRecord>,
     /// Where each row group ends.
     ends: Vec<u64>,
     /// Where the last footer ends.
@@ -95,24 +96,22 @@ impl<O: Write> Write for Sink<O> {
 impl<O: Output + Send> ParquetWriter<O> {
     /// Starts a trace.
     pub fn new(output: O, header: &TraceHeader) -> io::Result<Self> {
-        let columns = Columns::new(header, &TimesliceRecord::EMPTY);
         let mut properties = WriterProperties::builder()
             .set_compression(Compression::ZSTD(ZstdLevel::default()))
             .set_offset_index_disabled(true)
             .set_statistics_enabled(EnabledStatistics::Chunk);
-        for (column, encoding) in columns.encodings() {
+        for (column, encoding) in columns::encodings() {
             properties =
                 properties.set_column_dictionary_enabled(column.clone(), false).set_column_encoding(column, encoding);
         }
         let sink = Sink { output, accepted: 0, closed: false };
-        let schema = columns.schema().map_err(io_error)?;
+        let schema = columns::schema(header).map_err(io_error)?;
         let mut file = SerializedFileWriter::new(sink, schema, Arc::new(properties.build())).map_err(io_error)?;
         file.flush()?;
         Ok(Self {
             file,
             header: header.clone(),
-            columns,
-            first_ns: 0,
+            rows: Vec::new(),
             ends: Vec::new(),
             last_footer: None,
             totals: Vec::new(),
@@ -127,9 +126,9 @@ impl<O: Output + Send> ParquetWriter<O> {
 
     /// Writes the rows in memory as a row group. After an error, they are lost.
     fn write_group(&mut self) -> io::Result<()> {
-        let rows = self.columns.rows() as u64;
+        let rows = self.rows.len() as u64;
         let written = self.try_group();
-        self.columns.clear();
+        self.rows.clear();
         match written {
             Ok(()) => self.records += rows,
             Err(_) => {
@@ -142,7 +141,7 @@ impl<O: Output + Send> ParquetWriter<O> {
 
     fn try_group(&mut self) -> io::Result<()> {
         let mut group = self.file.next_row_group().map_err(io_error)?;
-        self.columns.write(&mut group).map_err(io_error)?;
+        columns::write(&self.header, &self.rows, &mut group).map_err(io_error)?;
         group.close().map_err(io_error)?;
         self.file.flush()?;
         self.ends.push(self.file.inner().accepted);
@@ -163,8 +162,8 @@ impl<O: Output + Send> ParquetWriter<O> {
     }
 
     /// The footer at the end of the file.
-    fn footer(&self, groups: &[RowGroupMetaData], trailer: Option<&Trailer>) -> io::Result<Vec<u8>> {
-        let mut all = vec![entry(metadata::HEADER, &header_line(&self.header)?), entry(metadata::TOTALS, &self.totals)];
+    fn footer(&self, groups: &[RowGroupMetaData], totals: &[u8], trailer: Option<&Trailer>) -> io::Result<Vec<u8>> {
+        let mut all = vec![entry(metadata::HEADER, &header_line(&self.header)?), entry(metadata::TOTALS, totals)];
         if let Some(trailer) = trailer {
             all.push(entry(metadata::TRAILER, &trailer_line(trailer)?));
         }
@@ -189,35 +188,23 @@ impl<O: Output + Send> ParquetWriter<O> {
     /// That of the output, or if it holds too little even for a footer: then it stays as it is.
     fn finish_full(&mut self, ending: &Ending) -> io::Result<Trailer> {
         // The list also contains the last group if it was closed but not accepted.
-        let mut groups = self.file.flushed_row_groups().to_vec();
-        groups.truncate(self.ends.len());
-        let held = self.file.inner().accepted;
-        let mut ending = ending.clone();
-        let (mut keep, mut trailer, mut footer);
-        loop {
-            keep = groups.len().checked_sub(1).map_or(footer::MAGIC.len() as u64, |last| self.ends[last]);
+        let all = &self.file.flushed_row_groups()[..self.ends.len()];
+        let ways = iter::once((all, true)).chain((0..=all.len()).rev().map(|kept| (&all[..kept], false)));
+        let ends = ways.map(|(groups, has_totals)| {
+            let begin = groups.len().checked_sub(1).map_or(footer::MAGIC.len() as u64, |last| self.ends[last]);
             let records = groups.iter().map(|group| group.num_rows() as u64).sum();
-            let refused = self.refused + (self.records - records);
-            let is_lost = refused > 0 || ending.lost.get(LOST_TOTAL).is_some_and(|lost| *lost > self.lost_totals);
-            let reason = if is_lost { EndReason::WriteError } else { ending.reason };
-            trailer = Trailer::new(&Ending { reason, ..ending.clone() }, records, refused);
-            footer = self.footer(&groups, Some(&trailer))?;
-            if keep + footer.len() as u64 <= held {
-                break;
-            }
-            if self.total_count > 0 {
-                ending.lost.insert(LOST_TOTAL.into(), self.lost_totals + self.total_count as u64);
-                (self.totals, self.total_count) = (Vec::new(), 0);
-            } else if groups.pop().is_none() {
-                return Err(io::Error::new(io::ErrorKind::StorageFull, "there is no room for the end of the file"));
-            }
-        }
+            let lost = Contents {
+                records: self.refused + self.records - records,
+                totals: if has_totals { 0 } else { self.total_count as u64 },
+            };
+            let totals = if has_totals { self.totals.as_slice() } else { &[] };
+            let footer = |trailer: &Trailer| self.footer(groups, totals, Some(trailer));
+            End::new(begin, batch::trailer_of(ending, records, lost), footer)
+        });
+        let end = End::fitting(self.file.inner().accepted, ends)?;
         let sink = self.file.inner_mut();
         sink.closed = true;
-        sink.output.cut(keep)?;
-        sink.output.write_all(&footer)?;
-        sink.output.flush()?;
-        Ok(trailer)
+        end.write(&mut sink.output)
     }
 }
 
@@ -227,11 +214,9 @@ impl<O: Output + Send> TraceWriter for ParquetWriter<O> {
             self.refused += 1;
             return Err(io::Error::other("an earlier write has failed"));
         }
-        if self.columns.rows() == 0 {
-            self.first_ns = record.deactivated_ns;
-        }
-        self.columns.push(&self.header, record);
-        if self.columns.rows() < GROUP_ROWS && record.deactivated_ns.saturating_sub(self.first_ns) < GROUP_NS {
+        self.rows.push(*record);
+        let lasted_ns = record.deactivated_ns.saturating_sub(self.rows[0].deactivated_ns);
+        if self.rows.len() < GROUP_ROWS && lasted_ns < GROUP_NS {
             return Ok(());
         }
         self.write_group()?;
@@ -244,8 +229,7 @@ impl<O: Output + Send> TraceWriter for ParquetWriter<O> {
             return Ok(());
         }
         self.total_count += 1;
-        self.totals.extend(total_line(total)?);
-        Ok(())
+        append_total(&mut self.totals, total)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -258,12 +242,12 @@ impl<O: Output + Send> TraceWriter for ParquetWriter<O> {
             ending.lost.insert(LOST_TOTAL.into(), self.lost_totals);
         }
         let mut error = None;
-        if self.columns.rows() > 0 && !self.failed {
+        if !self.rows.is_empty() && !self.failed {
             error = self.write_group().err();
         }
         if !self.failed {
             let trailer = Trailer::new(&ending, self.records, self.refused);
-            let footer = self.footer(self.file.flushed_row_groups(), Some(&trailer))?;
+            let footer = self.footer(self.file.flushed_row_groups(), &self.totals, Some(&trailer))?;
             match self.append(&footer) {
                 Ok(()) => return Ok(trailer),
                 Err(refused) => error = Some(refused),
@@ -284,10 +268,10 @@ impl<O: Output + Send> TraceWriter for ParquetWriter<O> {
     }
 
     fn finish_cut(&mut self) -> io::Result<()> {
-        if self.columns.rows() > 0 {
+        if !self.rows.is_empty() {
             self.write_group()?;
         }
-        let footer = self.footer(self.file.flushed_row_groups(), None)?;
+        let footer = self.footer(self.file.flushed_row_groups(), &self.totals, None)?;
         self.append(&footer)
     }
 }

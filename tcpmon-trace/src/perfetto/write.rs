@@ -87,10 +87,10 @@ struct Tracks {
 impl<O: Output> PerfettoWriter<O> {
     /// Starts a trace: writes its header to the output at once.
     pub fn new(output: O, header: &TraceHeader) -> io::Result<Self> {
-        let mut writer = Self { output: BatchedOutput::new(output), header: header.clone(), tracks: Tracks::new() };
+        let mut tracks = Tracks::new();
         let clock = |clock_id, timestamp| Clock { clock_id: Some(clock_id), timestamp: Some(timestamp) };
         let start = header.start;
-        writer.tracks.packets.push(TracePacket {
+        tracks.packets.push(TracePacket {
             clock_snapshot: Some(ClockSnapshot {
                 clocks: vec![
                     clock(REALTIME, start.realtime_ns),
@@ -104,7 +104,7 @@ impl<O: Output> PerfettoWriter<O> {
             sequence_flags: Some(SEQ_INCREMENTAL_STATE_CLEARED),
             ..TracePacket::default()
         });
-        let track = writer.tracks.id(Track::Trace, || descriptor(format!("tcpmon trace of {}", header.hostname), None));
+        let track = tracks.id(Track::Trace, || descriptor(format!("tcpmon trace of {}", header.hostname), None));
         let mut about = vec![
             text("hostname", &header.hostname),
             text("kernel_release", &header.kernel_release),
@@ -113,11 +113,8 @@ impl<O: Output> PerfettoWriter<O> {
         if !header.trigger.is_empty() {
             about.push(text("trigger", &header.trigger));
         }
-        writer.tracks.instant(track, start.monotonic_ns, "start of the trace", about);
-        let packets = writer.tracks.take();
-        writer.output.add(&packets)?;
-        writer.output.flush()?;
-        Ok(writer)
+        tracks.instant(track, start.monotonic_ns, "start of the trace", about);
+        Ok(Self { output: BatchedOutput::new(output, &tracks.take())?, header: header.clone(), tracks })
     }
 }
 
@@ -317,13 +314,19 @@ impl<O: Output> TraceWriter for PerfettoWriter<O> {
     fn record(&mut self, record: &TimesliceRecord) -> io::Result<()> {
         self.tracks.record(record);
         let packets = self.tracks.take();
-        self.output.record(&packets)
+        self.output.record(|buffer| {
+            buffer.extend(packets);
+            Ok(())
+        })
     }
 
     fn total(&mut self, total: &Total) -> io::Result<()> {
         self.tracks.total(total);
         let packets = self.tracks.take();
-        self.output.total(&packets)
+        self.output.total(|buffer| {
+            buffer.extend(packets);
+            Ok(())
+        })
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -343,12 +346,16 @@ impl<O: Output> TraceWriter for PerfettoWriter<O> {
             let lost = trailer.lost.iter().filter(|(_, count)| **count > 0);
             about.extend(lost.map(|(cause, count)| integer(&format!("lost.{cause}"), *count)));
             tracks.instant(track, trailer.end.monotonic_ns, "end of the trace", about);
-            [description.clone(), tracks.take()].concat()
+            Ok([description.clone(), tracks.take()].concat())
         })
     }
 
     fn failure(&mut self) -> Option<io::Error> {
         self.output.failure()
+    }
+
+    fn finish_cut(&mut self) -> io::Result<()> {
+        self.output.finish_cut()
     }
 }
 

@@ -185,7 +185,7 @@ impl<W: Write> TableWriter<W> {
         self.lines.end();
         let nothing = if self.summary.totals_only { self.summary.by_bytes().is_empty() } else { trailer.records == 0 };
         if nothing {
-            self.lines.wrapped("no timeslices: no traced thread had or read data in a TCP socket");
+            self.lines.wrapped("no timeslices: no traced thread read a TCP socket or had unread data in one");
         } else {
             summary::write(&self.summary, &mut self.lines, trailer);
             summary::write_threads(&self.summary, &mut self.lines);
@@ -198,12 +198,12 @@ impl<W: Write> TableWriter<W> {
             Time(ns),
             trailer.reason.name(),
             match trailer.lost_in_words() {
-                Some(lost) if self.summary.threads.is_empty() => lost + " (of which sockets is not known)",
+                Some(lost) if self.summary.threads.is_empty() => lost + " (from unknown sockets)",
                 Some(lost) => {
                     let share = (self.summary.recorded_share() * 1000.0).floor() / 10.0;
                     format!(
-                        "{lost}: the timeslices have {share}% of the bytes. Bytes and threads above are exact, > \
-                         marks a lower bound, and all else is of what was recorded"
+                        "{lost}: the recorded timeslices have {share}% of the bytes. Bytes and threads above are \
+                         exact, > marks a lower bound, and all other values are of the recorded timeslices"
                     )
                 }
                 None => "nothing".into(),
@@ -429,7 +429,7 @@ socket                      read throughput fill p50/p99 wait total/p99 limited 
     #[test]
     fn a_trace_without_records_says_so() {
         let shown = table(&sample::header(), &[], &sample::ending());
-        assert!(shown.contains("\nno timeslices: no traced thread had or read data in a TCP socket\n"));
+        assert!(shown.contains("\nno timeslices: no traced thread read a TCP socket or had unread data in one\n"));
         assert!(shown.ends_with("\n0 records in 30s, ended by duration; lost: nothing\n"), "{shown}");
     }
 
@@ -438,7 +438,7 @@ socket                      read throughput fill p50/p99 wait total/p99 limited 
         let mut ending = sample::ending();
         ending.lost.insert("timeslice_record".into(), 12);
         let shown = table(&sample::header(), &sample_slices(), &ending);
-        assert!(shown.ends_with("; lost: timeslice_record 12 (of which sockets is not known)\n"), "{shown}");
+        assert!(shown.ends_with("; lost: timeslice_record 12 (from unknown sockets)\n"), "{shown}");
         let socket = shown.lines().find(|line| line.contains("Mbit/s")).expect("a socket's line");
         assert!(socket.ends_with(" ?"), "{socket}");
     }
@@ -463,9 +463,9 @@ socket                      read throughput fill p50/p99 wait total/p99 limited 
 thread, from its first read read     on CPU         wait           time        preempted  blocked
 iperf3/4322                 2.2M       9.0s        800ms            30s              123      46k
 
-1 records in 30s, ended by duration; lost: timeslice_record 12: the timeslices have 53.6% of the
-    bytes. Bytes and threads above are exact, > marks a lower bound, and all else is of what was
-    recorded
+1 records in 30s, ended by duration; lost: timeslice_record 12: the recorded timeslices have 53.6%
+    of the bytes. Bytes and threads above are exact, > marks a lower bound, and all other values are
+    of the recorded timeslices
 ";
         assert_eq!(conclusion, expected);
     }
