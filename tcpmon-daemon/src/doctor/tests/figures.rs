@@ -252,7 +252,7 @@ const CALCULATED: [(&str, &[u64]); 5] = [
 
 /// tcpmon's own thresholds, and the rules that have them, as the documentation lists them.
 const OWN: [(&[&str], &str); 7] = [
-    (&[], "the rates from which a rule applies"),
+    (&[], "the lowest rate at which a rule applies"),
     (&["host.swap"], "1 % of the memory in swap space"),
     (&["host.tcp-mem-high"], "a quarter of it for TCP"),
     (
