@@ -336,10 +336,13 @@ fn told(rule: &Rule) -> String {
 /// The figures of a text: its numbers, except for rates from which a rule applies and the positions of switches.
 fn figures(text: &str) -> Vec<u64> {
     let words: Vec<_> = text.split_whitespace().collect();
-    let is_end = |word: Option<&&str>| word.is_some_and(|word| word.trim_end_matches([',', ';', ')']) == "on");
+    let is_end = |at: usize| {
+        words.get(at) == Some(&"and")
+            && words.get(at + 1).is_some_and(|word| word.trim_end_matches([',', ';', ')']) == "above")
+    };
     let (mut figures, mut at) = (Vec::new(), 0);
     while at < words.len() {
-        if words[at] == "from" && (is_end(words.get(at + 2)) || is_end(words.get(at + 3))) {
+        if words[at] == "at" && (is_end(at + 2) || is_end(at + 3)) {
             at += 2;
             continue;
         }
