@@ -200,4 +200,19 @@ mod tests {
             },
         );
     }
+
+    #[test]
+    fn a_table_ends_at_whichever_byte_the_disk_is_full() {
+        let on = |room| {
+            let mut disk = Disk { room, ..Disk::default() };
+            let accepted = write(crate::TableWriter::new(&mut disk, &sample::header()));
+            (disk.bytes, accepted.is_ok_and(|(_, refused)| !refused))
+        };
+        let (whole, accepted) = on(usize::MAX);
+        assert!(accepted && !whole.is_empty());
+        for room in 0..=whole.len() {
+            // An error is reported, and what there was room for is there.
+            assert_eq!(on(room), (whole[..room].to_vec(), room == whole.len()), "{room}");
+        }
+    }
 }

@@ -255,6 +255,46 @@ mod tests {
         }
     }
 
+    /// What a disk has accepted that was full at some byte.
+    #[test]
+    fn a_compressed_trace_that_was_cut_at_any_byte_has_whole_records_and_no_trailer() {
+        const RECORDS: u32 = 20;
+        let folder = tempfile::tempdir().expect("a folder");
+        for compression in [Compression::Gzip, Compression::Zstd] {
+            let path = folder.path().join(format!("{compression:?}"));
+            let format = FileFormat { format: TraceFormat::Jsonl, compression };
+            let file = create_output(&path, false).expect("a new file");
+            let mut writer = write_file(file, format, &sample::header()).expect("there is room");
+            let record = |tid| tcpmon_trace::TimesliceRecord { tid, ..sample::record() };
+            for tid in 0..RECORDS {
+                writer.record(&record(tid)).expect("there is room");
+            }
+            writer.finish(&sample::ending()).expect("there is room");
+            drop(writer);
+            let whole = fs::read(&path).expect("it is there");
+            let mut most = 0;
+            for length in 0..whole.len() {
+                fs::write(&path, &whole[..length]).expect("there is room");
+                let Ok(mut reader) = open_trace(&path) else {
+                    assert_eq!(most, 0, "{compression:?}: {length}");
+                    continue;
+                };
+                let mut records = 0;
+                while let Some(Ok(Item::Timeslice(found))) = reader.next_item() {
+                    assert_eq!(*found, record(records), "{compression:?}: {length}");
+                    records += 1;
+                }
+                assert!(records >= most, "{compression:?}: {length}: {records} after {most}");
+                // The trailer may be there before the end that says that nothing is missing.
+                assert!(reader.trailer().is_none() || records == RECORDS, "{compression:?}: {length}");
+                most = records;
+            }
+            // zstd decodes whole blocks, of which this trace has one.
+            let least = if compression == Compression::Gzip { RECORDS } else { 0 };
+            assert!(most >= least, "{compression:?}: {most}");
+        }
+    }
+
     #[test]
     fn a_file_that_exists_is_kept_unless_forced() {
         let file = std::env::temp_dir().join(format!("tcpmon-output-{}", std::process::id()));
