@@ -15,7 +15,7 @@ def _field(name: str, kind: pa.DataType, unit: str | None = None) -> pa.Field:
     return pa.field(name, kind, nullable=False, metadata={"unit": unit} if unit else None)
 
 
-# Made from tcpmon-trace/src/fields/lines.rs: `TCPMON_BLESS=1 cargo test -p tcpmon-trace fields` writes it anew.
+# Made from tcpmon-trace/src/fields/lines.rs by `TCPMON_BLESS=1 cargo test -p tcpmon-trace fields`.
 #: The keys of a timeslice in JSON Lines, without `type`.
 KEYS = pa.schema(
     [

@@ -176,8 +176,8 @@ fn bind_to(address: SocketAddr) -> io::Result<TcpListener> {
             let listener = bind(true)?;
             warn!(
                 %address,
-                "no network device has this address yet, so nobody can connect to it: tcpmon serves on it as soon as one \
-                 has it; if neither DHCP nor VRRP brings it, correct --web.listen-address (`ip address` lists the \
+                "no network device has this address yet, so nobody can connect to it: tcpmon serves on it as soon as \
+                 one has it; if neither DHCP nor VRRP brings it, correct --web.listen-address (`ip address` lists the \
                  addresses)"
             );
             Ok(listener)

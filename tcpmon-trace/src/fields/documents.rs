@@ -15,7 +15,8 @@ const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/trace-forma
 const SCHEMA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../python/src/tcpmon_trace/schema.py");
 
 /// The lines before and after what is made in the schema.
-const BEGIN: &str = "# Made from tcpmon-trace/src/fields/lines.rs: `TCPMON_BLESS=1 cargo test -p tcpmon-trace fields` writes it anew.\n";
+const BEGIN: &str =
+    "# Made from tcpmon-trace/src/fields/lines.rs by `TCPMON_BLESS=1 cargo test -p tcpmon-trace fields`.\n";
 const END: &str = "# End of what is made.\n";
 
 /// What the documents show of a key.

@@ -67,8 +67,8 @@ pub enum ReadError {
     },
     /// The file ends with a record instead of the trailer.
     #[error(
-        "trace file without a trailer: it ends at byte {offset}, after {records} good records, and more may be missing: \
-         wait until the trace has ended, or trace again if tcpmon was killed"
+        "trace file without a trailer: it ends at byte {offset}, after {records} good records, and more may be \
+         missing: wait until the trace has ended, or trace again if tcpmon was killed"
     )]
     NoTrailer {
         /// Length of the file.
