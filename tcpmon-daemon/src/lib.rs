@@ -4,8 +4,8 @@
 //! [`model`] keeps totals per group; [`metrics`] and [`http`] show them; `tcpmon_trace` writes traces. [`doctor`]
 //! finds what keeps tcpmon or a receiver from doing its work, [`report`] says what limited the transfers of a trace,
 //! and [`trigger`] decides when a flight recorder writes a file. Only [`commands`] combines I/O, time and model. What
-//! several of them have to name is in [`host_state`], [`status`] and [`drop_effect`], which use no other module.
-//! [`fuzz`] lists every decoder of foreign bytes, for tests.
+//! several of them have to name is in [`host_state`], [`status`], [`process_stat`] and [`drop_effect`], which use no
+//! other module. [`fuzz`] lists every decoder of foreign bytes, for tests.
 
 pub mod cli;
 pub mod clock;

@@ -53,7 +53,7 @@ pub struct Args {
     #[arg(long)]
     no_vm: bool,
     /// Run only the integration tests, on this kernel, this many times in a row
-    #[arg(long, value_name = "TIMES", conflicts_with = "no_vm")]
+    #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "no_vm")]
     host: Option<u32>,
 }
 
@@ -207,6 +207,8 @@ impl<'a> IntegrationTests<'a> {
         let (mut waiting, mut measuring): (Vec<_>, Vec<_>) = tests.partition(|test| place(test).is_some());
         ensure!(waiting.len() == SIDE_BY_SIDE.len(), "SIDE_BY_SIDE names tests that there are not: {waiting:?}");
         waiting.sort_by_key(|test| Reverse(place(test)));
+        let is_known = |name: &&str| measuring.iter().any(|test| test.name == **name);
+        ensure!(WITH_ALL_CPUS.iter().all(is_known), "WITH_ALL_CPUS names tests that there are not: {measuring:?}");
         measuring.sort_by_key(|test| !WITH_ALL_CPUS.contains(&test.name.as_str()));
         Ok(Self { waiting, measuring, tcpmon, report })
     }

@@ -1,6 +1,6 @@
 //! Tests of config files.
 
-use std::{path::Path, time::Duration};
+use std::{env, fs, path::Path, time::Duration};
 
 use super::*;
 
@@ -109,4 +109,19 @@ fn errors_name_the_file() {
     assert!(error.to_string().starts_with("cannot read the config file /nonexistent/tcpmon.toml: "));
     let error = ConfigError::Line { file: "a.toml".into(), line: 3, problem: "x: y".into() };
     assert!(error.to_string().starts_with("config file a.toml, line 3: x: y ("));
+}
+
+#[test]
+fn the_document_lists_every_key_with_its_default() {
+    const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operating.md");
+    let document = fs::read_to_string(FILE).expect("a document");
+    let (head, _) = document.split_once("\n| key | default | what it is for |\n").expect("the table");
+    let rows = keys().map(|key| format!("| `{}` | `{}` | {} |\n", key.name, key.default(), key.help));
+    let wanted =
+        format!("{head}\n| key | default | what it is for |\n|---|---|---|\n{}", rows.collect::<Vec<_>>().concat());
+    if env::var_os("TCPMON_BLESS").is_some() {
+        fs::write(FILE, &wanted).expect("it can be written");
+        return;
+    }
+    assert_eq!(document, wanted, "{FILE}: if this is meant, run the test again with TCPMON_BLESS=1");
 }

@@ -182,14 +182,13 @@ fn at_largest_window(evidence: &Evidence) -> String {
              makes it larger: use more connections"
         ),
         (false, _) => {
-            let than = match evidence.smaller_rcvbuf_bytes {
-                0 => String::new(),
-                bytes => format!(" than {}", Bytes(bytes.into())),
+            let buffer = match evidence.smaller_rcvbuf_bytes {
+                0 => "a larger receive buffer".to_owned(),
+                bytes => format!("a receive buffer larger than {}", Bytes(bytes.into())),
             };
             format!(
                 "{rate} is all that the windows of these connections allow; some have TCP's largest, {largest}: allow \
-                 the others a receive buffer larger{than}: the maximum of net.ipv4.tcp_rmem, or \
-                 SO_RCVBUF where the program sets it"
+                 the others {buffer}: the maximum of net.ipv4.tcp_rmem, or SO_RCVBUF where the program sets it"
             )
         }
     }
@@ -379,7 +378,7 @@ mod tests {
         }
         let of_others = Evidence::of(&[&sums.summary.others], &sums);
         assert_eq!((of_others.sockets, of_others.at_largest_window, of_others.smaller_rcvbuf_bytes), (1, 0, 0));
-        assert!(at_largest_window(&of_others).contains("allow the others a receive buffer larger: the maximum"));
+        assert!(at_largest_window(&of_others).contains("allow the others a larger receive buffer: the maximum"));
         let whole = Evidence::of_busiest(&sums);
         assert_eq!(whole.at_largest_window, tcpmon_trace::summary::SOCKETS.min(whole.sockets));
     }

@@ -44,7 +44,7 @@ fn read(ctx: &BtfTracePointContext) -> Option<()> {
         let same_reader = state.reader_tid == task.tid();
         causes::attribute_read(state, seen.now_ns, task.run_delay_ns(), same_reader);
         if setting!(trace) == TRACE_TIMESLICES {
-            // A round of a slow sender can last for minutes, and in a trace no pass settles it.
+            // A round of a slow sender can last for minutes, and in a trace no pass attributes its time.
             causes::attribute_open_round(state, seen.now_ns, false);
         }
         if !reader::is_still(state, task)

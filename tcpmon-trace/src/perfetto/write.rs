@@ -61,6 +61,8 @@ pub struct PerfettoWriter<O: Output> {
     output: BatchedOutput<O>,
     header: TraceHeader,
     tracks: Tracks,
+    /// Whether the output has refused packets. Others may refer to tracks that these describe, so all are refused then.
+    refused: bool,
 }
 
 /// Maximum number of tracks that are remembered, 100 bytes each: those that were used last. A forgotten track is
@@ -114,7 +116,7 @@ impl<O: Output> PerfettoWriter<O> {
             about.push(text("trigger", &header.trigger));
         }
         tracks.instant(track, start.monotonic_ns, "start of the trace", about);
-        Ok(Self { output: BatchedOutput::new(output, &tracks.take())?, header: header.clone(), tracks })
+        Ok(Self { output: BatchedOutput::new(output, &tracks.take())?, header: header.clone(), tracks, refused: false })
     }
 }
 
@@ -310,23 +312,32 @@ impl Tracks {
     }
 }
 
+/// Appends packets, unless earlier ones were refused.
+fn append(refused: bool, packets: Vec<u8>) -> impl FnOnce(&mut Vec<u8>) -> io::Result<()> {
+    move |buffer| {
+        if refused {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        buffer.extend(packets);
+        Ok(())
+    }
+}
+
 impl<O: Output> TraceWriter for PerfettoWriter<O> {
     fn record(&mut self, record: &TimesliceRecord) -> io::Result<()> {
         self.tracks.record(record);
-        let packets = self.tracks.take();
-        self.output.record(|buffer| {
-            buffer.extend(packets);
-            Ok(())
-        })
+        let append = append(self.refused, self.tracks.take());
+        let result = self.output.record(append);
+        self.refused |= result.is_err();
+        result
     }
 
     fn total(&mut self, total: &Total) -> io::Result<()> {
         self.tracks.total(total);
-        let packets = self.tracks.take();
-        self.output.total(|buffer| {
-            buffer.extend(packets);
-            Ok(())
-        })
+        let append = append(self.refused, self.tracks.take());
+        let result = self.output.total(append);
+        self.refused |= result.is_err();
+        result
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -391,8 +402,43 @@ fn numbers<const N: usize>(numbers: [(&str, u64); N]) -> impl Iterator<Item = De
 
 #[cfg(test)]
 mod tests {
+    use std::{cell::RefCell, io::Write, rc::Rc};
+
     use super::*;
-    use crate::sample;
+    use crate::sample::{self, Disk};
+
+    /// A disk whose room can change while it is written to.
+    #[derive(Clone)]
+    struct SharedDisk(Rc<RefCell<Disk>>);
+
+    impl Write for SharedDisk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.borrow_mut().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Output for SharedDisk {
+        fn cut(&mut self, length: u64) -> io::Result<()> {
+            self.0.borrow_mut().cut(length)
+        }
+    }
+
+    #[test]
+    fn after_a_refusal_no_record_can_refer_to_a_track_that_is_not_described() {
+        let disk = SharedDisk(Rc::new(RefCell::new(Disk { bytes: Vec::new(), room: 1000 })));
+        let mut writer = PerfettoWriter::new(disk.clone(), &sample::header()).expect("there is room");
+        let mut record = |cookie| writer.record(&TimesliceRecord { cookie, ..sample::record() });
+        let mut cookies = 1..;
+        let refused = cookies.find(|cookie| record(*cookie).is_err()).expect("the disk is full");
+        disk.0.borrow_mut().room = usize::MAX;
+        record(refused).expect_err("its track was described to a full disk");
+        let trailer = writer.finish(&sample::ending()).expect("there is room");
+        assert_eq!((trailer.records, trailer.lost[crate::LOST_WRITE], trailer.complete), (refused - 1, 2, false));
+    }
 
     #[test]
     fn memory_is_bounded_and_a_track_that_comes_back_has_its_id() {

@@ -60,7 +60,7 @@ impl Run {
     }
 }
 
-/// Measures a transfer that is under way. It settles first, because sender and reader get less CPU while tcpmon's
+/// Measures a transfer that is under way. It warms up first, because sender and reader get less CPU while tcpmon's
 /// programs are being loaded.
 pub fn measure(lab: &Lab, reader: &Reader, Effort { time, warm_up, .. }: Effort) -> Run {
     interrupt::check();
