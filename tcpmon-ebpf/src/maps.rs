@@ -56,8 +56,8 @@ static FREE_SLOTS: Stack<u32> = Stack::with_max_entries(1, 0);
 #[map]
 static TRACED: Array<TracedReader> = Array::with_max_entries(1, 0);
 
-/// slot -> the sockets that a traced reader keeps; behind those of all slots, places for the further sockets of all
-/// readers. Written by read and sched while tracing.
+/// slot -> the sockets that a traced reader keeps. After the entries of all slots come places for sockets that a reader
+/// keeps for one timeslice only. Written by read and sched while tracing.
 #[map]
 static TRACED_SOCKETS: Array<[TracedSocket; KEPT_SOCKETS]> = Array::with_max_entries(1, 0);
 

@@ -30,8 +30,8 @@ pub fn release() -> Result<PathBuf> {
     Ok(build_release(&["tcpmon-daemon"], &["tcpmon"], &[])?.join("tcpmon"))
 }
 
-/// The same with all features: what the tests run. Plain cargo must find nothing left to build, or everybody who calls
-/// it in turn with xtask would build twice.
+/// Builds the same binary with all features, for the tests. Fails if plain cargo then builds anything again: whoever
+/// alternates between the two would build everything twice.
 pub fn release_with_all_features() -> Result<PathBuf> {
     let features = ["--features", "full"];
     let folder = build_release(&["tcpmon-daemon"], &["tcpmon"], &features)?;

@@ -15,7 +15,7 @@ def _field(name: str, kind: pa.DataType, unit: str | None = None) -> pa.Field:
     return pa.field(name, kind, nullable=False, metadata={"unit": unit} if unit else None)
 
 
-# Made from tcpmon-trace/src/fields/lines.rs by `TCPMON_BLESS=1 cargo test -p tcpmon-trace fields`.
+# Generated from tcpmon-trace/src/fields/lines.rs by `TCPMON_BLESS=1 cargo test -p tcpmon-trace fields`; do not edit.
 #: The keys of a timeslice in JSON Lines, without `type`.
 KEYS = pa.schema(
     [
@@ -136,7 +136,7 @@ DEFAULTS: dict[str, Any] = {
     "preempted_by_tid": 0,
     "preempted_by": "",
 }
-# End of what is made.
+# End of the generated part.
 
 
 def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:

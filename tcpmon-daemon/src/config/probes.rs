@@ -21,9 +21,9 @@ table! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProbeProfile {
-    /// Those whose own keys do not switch them off.
+    /// All probes that are not switched off by their own keys.
     Full,
-    /// None, whatever their own keys say: what remains are segments, reads, and the begin and end of connections.
+    /// None of these probes, whatever their keys say. Segments, reads, and begin and end of connections remain.
     Light,
 }
 

@@ -14,10 +14,10 @@ use crate::{
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/trace-format.md");
 const SCHEMA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../python/src/tcpmon_trace/schema.py");
 
-/// The lines before and after what is made in the schema.
-const BEGIN: &str =
-    "# Made from tcpmon-trace/src/fields/lines.rs by `TCPMON_BLESS=1 cargo test -p tcpmon-trace fields`.\n";
-const END: &str = "# End of what is made.\n";
+/// The lines before and after the generated part of the schema.
+const BEGIN: &str = "# Generated from tcpmon-trace/src/fields/lines.rs by \
+                     `TCPMON_BLESS=1 cargo test -p tcpmon-trace fields`; do not edit.\n";
+const END: &str = "# End of the generated part.\n";
 
 /// What the documents show of a key.
 struct Shown {
