@@ -322,7 +322,9 @@ fn a_probe_that_is_switched_off_is_not_loaded_nor_shown_and_status_says_what_is_
     assert_eq!(reader.wait().bytes, 100_000);
     // Threads that have exited no longer count as readers.
     let threads = Traffic::reader(lab.receiver()).comm("threads").connections(50).threads(Threads::PerFlow).spawn();
-    sender(&lab, &threads).connections(50).bytes(100_000).spawn().wait();
+    // Between two reads a thread sleeps, which brings the kernel's count of its CPU time up to date: of a thread that
+    // reads everything in one timeslice, nothing is known without sched_switch.
+    sender(&lab, &threads).connections(50).message(10_000).rate(200_000).bytes(100_000).spawn().wait();
     assert_eq!(threads.wait().bytes, 5_000_000);
     eventually(DEADLINE, "the readers have gone", || {
         let page = daemon.scrape();
