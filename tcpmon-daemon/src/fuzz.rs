@@ -10,7 +10,7 @@ use std::{
 
 use tcpmon_btf::{Btf, layout, plan};
 use tcpmon_common::socket::{SocketLive, SocketRecord, SocketState};
-use tcpmon_trace::{JsonLinesReader, ParquetReader, TraceReader};
+use tcpmon_trace::{JsonLinesReader, ParquetReader, TraceReader, summary::Summary};
 use tokio::runtime::{Builder, Runtime};
 
 use zerocopy::FromBytes as _;
@@ -27,7 +27,7 @@ use crate::{
         table::{Table, TableLimits},
     },
     process_stat::ProcessStat,
-    report::{read::TraceFile, sums::Sums},
+    report::read::TraceFile,
     status::Unavailable,
     trigger::TriggerRule,
 };
@@ -143,12 +143,12 @@ fn parquet(bytes: &[u8]) {
 
 /// Everything that `tcpmon report` and `tcpmon convert` do with a trace.
 fn trace(reader: &mut dyn TraceReader) {
-    let mut sums = Sums::default();
-    if let Ok(file) = TraceFile::read("trace", reader, &mut sums, None) {
+    let mut summary = Summary::default();
+    if let Ok(file) = TraceFile::read("trace", reader, &mut summary, None) {
         file.duration();
         file.lost();
-        sums.summary.recorded_share();
-        sums.summary.by_bytes();
+        summary.recorded_share();
+        summary.by_bytes();
     }
 }
 

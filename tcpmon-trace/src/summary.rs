@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    hash::Hash,
     net::SocketAddr,
 };
 
@@ -68,8 +69,8 @@ struct SeenThread {
     last: ThreadTimes,
 }
 
-/// Maximum number of names of threads that took the CPU.
-const NAMES: usize = 64;
+/// Maximum number of names of threads that took the CPU, and of CPUs, that are told apart for a socket.
+const TOLD_APART: usize = 64;
 
 /// Sums over one socket's records.
 #[derive(Clone, Debug, Default)]
@@ -105,6 +106,8 @@ pub struct SocketSummary {
     /// How many timeslices ended because a thread of this name was given the CPU; at most 64 names, those that came
     /// first.
     pub preempted_by: HashMap<Comm, u64>,
+    /// How many timeslices were on each CPU; at most 64 CPUs, those that came first.
+    pub timeslices_by_cpu: HashMap<u32, u64>,
     /// Time on the CPU per timeslice.
     pub on_cpu: Durations,
     /// Time runnable without a CPU before each timeslice.
@@ -288,11 +291,10 @@ impl SocketSummary {
         add(scheduler, record.waited.scheduler_byte_us);
         let end = TimesliceEnd::ALL.iter().position(|end| *end == record.end);
         self.ends_of_timeslices[end.unwrap_or(TimesliceEnd::ALL.len() - 1)] += 1;
-        if record.end == TimesliceEnd::Preempted
-            && (self.preempted_by.len() < NAMES || self.preempted_by.contains_key(&record.preempted_by))
-        {
-            *self.preempted_by.entry(record.preempted_by).or_default() += 1;
+        if record.end == TimesliceEnd::Preempted {
+            count(&mut self.preempted_by, record.preempted_by);
         }
+        count(&mut self.timeslices_by_cpu, record.cpu);
         self.on_cpu.add(record.on_cpu_ns);
         self.run_queue_waits.add(record.wait_ns);
         self.sleeps.add(record.sleep_ns);
@@ -344,6 +346,13 @@ impl SocketSummary {
 
 fn add(sum: &mut u64, value: u64) {
     *sum = sum.saturating_add(value);
+}
+
+/// Counts one more of this key, unless there are too many others.
+fn count<K: Eq + Hash>(counts: &mut HashMap<K, u64>, key: K) {
+    if counts.len() < TOLD_APART || counts.contains_key(&key) {
+        *counts.entry(key).or_default() += 1;
+    }
 }
 
 fn widened(range: Option<(u32, u32)>, value: u32) -> (u32, u32) {

@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::Context as _;
+use tcpmon_trace::summary::Summary;
 
 use super::trace_file::open_trace;
 use crate::{
@@ -14,7 +15,6 @@ use crate::{
         html::Drawn,
         read::{Trace, TraceFile},
         render::{Comparison, TraceReport},
-        sums::Sums,
         timeline::Timelines,
     },
 };
@@ -53,14 +53,14 @@ fn drawn((trace, timelines): &(Trace, Timelines)) -> Drawn<'_> {
 
 /// The trace in these files, and its timelines if it is to be drawn.
 fn trace(files: &[PathBuf], draw: bool) -> anyhow::Result<(Trace, Timelines)> {
-    let (mut sums, mut timelines) = <(Sums, Timelines)>::default();
+    let (mut summary, mut timelines) = <(Summary, Timelines)>::default();
     let mut read = Vec::new();
     for file in files {
         let name = file.display().to_string();
         let mut reader = open_trace(file)?;
         let kept = draw.then_some(&mut timelines);
-        let file = TraceFile::read(&name, &mut *reader, &mut sums, kept);
+        let file = TraceFile::read(&name, &mut *reader, &mut summary, kept);
         read.push(file.with_context(|| format!("cannot read {name}"))?);
     }
-    Ok((Trace::of(read, sums)?, timelines))
+    Ok((Trace::of(read, summary)?, timelines))
 }

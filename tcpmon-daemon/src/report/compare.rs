@@ -114,37 +114,36 @@ pub fn sentence(changes: &[Change]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tcpmon_trace::{Limited, TimesliceRecord, sample};
+    use tcpmon_trace::{Limited, TimesliceRecord, sample, summary::Summary};
 
     use super::*;
-    use crate::report::sums::Sums;
 
     /// A transfer of 10 s with a record every 10 ms.
     fn evidence(record: impl Fn(u64) -> (u64, Limited)) -> Evidence {
-        let mut sums = Sums::default();
+        let mut summary = Summary::default();
         for number in 0..1000 {
             let activated_ns = number * 10_000_000;
             let (read_bytes, limited) = record(number);
             let deactivated_ns = activated_ns + 1_000_000;
-            sums.add(&TimesliceRecord { activated_ns, deactivated_ns, read_bytes, limited, ..sample::record() });
+            summary.add(&TimesliceRecord { activated_ns, deactivated_ns, read_bytes, limited, ..sample::record() });
         }
-        Evidence::of_busiest(&sums)
+        Evidence::of_busiest(&summary)
     }
 
     /// A transfer of 10 s to this many threads, each of which is on a CPU for `on_cpu_ns` in every 10 ms, and sleeps
     /// for the rest.
     fn reading(threads: u32, on_cpu_ns: u64) -> Evidence {
-        let mut sums = Sums::default();
+        let mut summary = Summary::default();
         for number in 0..1000 {
             let activated_ns = number * 10_000_000;
             let (deactivated_ns, sleep_ns) = (activated_ns + on_cpu_ns, 10_000_000 - on_cpu_ns);
             let limited = Limited { application_ns: 100_000, ..Limited::default() };
             let times = TimesliceRecord { activated_ns, deactivated_ns, on_cpu_ns, sleep_ns, ..sample::record() };
             for tid in 1..=threads {
-                sums.add(&TimesliceRecord { tid, wait_ns: 0, read_bytes: 1000, limited, ..times });
+                summary.add(&TimesliceRecord { tid, wait_ns: 0, read_bytes: 1000, limited, ..times });
             }
         }
-        Evidence::of_busiest(&sums)
+        Evidence::of_busiest(&summary)
     }
 
     #[test]
@@ -175,7 +174,7 @@ mod tests {
     fn a_trace_in_which_nothing_was_read_is_not_equally_fast() {
         let some = evidence(|_| (1000, Limited { upstream_ns: 100_000, ..Limited::default() }));
         let none = evidence(|_| (0, Limited { upstream_ns: 100_000, ..Limited::default() }));
-        let empty = Evidence::of_busiest(&Sums::default());
+        let empty = Evidence::of_busiest(&Summary::default());
         for nothing in [&none, &empty] {
             assert_eq!(sentence(&changes(nothing, &some)), "nothing was read in the first trace");
             assert_eq!(sentence(&changes(&some, nothing)), "nothing was read in the second trace");

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tcpmon_trace::summary::{LARGEST_WINDOW, Piece, Pieces, SocketSummary, ThreadTimes};
-
-use super::sums::Sums;
+use tcpmon_trace::summary::{LARGEST_WINDOW, Piece, Pieces, SocketSummary, Summary, ThreadTimes};
 
 /// A trace as a whole is judged by its busiest sockets, those with this share of all bytes: the others are idle by
 /// comparison.
@@ -63,8 +61,8 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// The evidence of these sockets of a trace, the busiest first.
-    pub fn of(sockets: &[&SocketSummary], sums: &Sums) -> Self {
+    /// The evidence of these sockets, the busiest first, on a host with this many CPUs (0: not known).
+    pub fn of(sockets: &[&SocketSummary], cpus: u32) -> Self {
         let sum = |value: fn(&SocketSummary) -> u64| {
             sockets.iter().fold(0, |sum: u64, socket| sum.saturating_add(value(socket)))
         };
@@ -116,8 +114,8 @@ impl Evidence {
             run_queue_wait_ns: sum(|socket| socket.run_queue_waits.sum_ns()),
             sleep_ns: sum(|socket| socket.sleeps.sum_ns()),
             taken_by: taken_by(sockets),
-            reader_cpu: sums.reader_cpu(sockets),
-            cpus: sums.summary.cpus,
+            reader_cpu: reader_cpu(sockets),
+            cpus,
             rcvbuf_bytes: largest(|socket| socket.rcvbuf_bytes),
             window_bytes: largest(|socket| socket.window_bytes),
             at_largest_window: sockets.iter().filter(|it| it.ends.is_some() && has_largest_window(it)).count(),
@@ -128,8 +126,7 @@ impl Evidence {
 
     /// The evidence of the sockets that count for a trace as a whole: the busiest, which have nearly all of the bytes.
     /// Times are those of their threads: a timeslice of an event loop counts once, not once per socket.
-    pub fn of_busiest(sums: &Sums) -> Self {
-        let summary = &sums.summary;
+    pub fn of_busiest(summary: &Summary) -> Self {
         let by_bytes = summary.by_bytes();
         let all: f64 = by_bytes.iter().map(|socket| socket.all_read_bytes() as f64).sum();
         let mut before = 0.0;
@@ -142,7 +139,7 @@ impl Evidence {
             })
             .collect();
         let ThreadTimes { on_cpu_ns, wait_ns, sleep_ns } = summary.times_of(&busiest);
-        Self { on_cpu_ns, run_queue_wait_ns: wait_ns, sleep_ns, ..Self::of(&busiest, sums) }
+        Self { on_cpu_ns, run_queue_wait_ns: wait_ns, sleep_ns, ..Self::of(&busiest, summary.cpus) }
     }
 
     /// Time for which it is known what limited the connections, ns.
@@ -177,6 +174,17 @@ fn taken_by(sockets: &[&SocketSummary]) -> Option<(String, f64)> {
     }
     let (name, count) = by_name.into_iter().max_by_key(|(_, count)| *count)?;
     Some((name.to_owned(), count as f64 / all as f64))
+}
+
+/// The CPU on which the readers had the most timeslices, and its share of all of them.
+fn reader_cpu(sockets: &[&SocketSummary]) -> Option<(u32, f64)> {
+    let mut by_cpu: BTreeMap<u32, u64> = BTreeMap::new();
+    for (cpu, count) in sockets.iter().flat_map(|socket| &socket.timeslices_by_cpu) {
+        *by_cpu.entry(*cpu).or_default() += count;
+    }
+    let all: u64 = sockets.iter().map(|socket| socket.records).sum();
+    let (cpu, count) = by_cpu.into_iter().max_by_key(|(_, count)| *count)?;
+    Some((cpu, count as f64 / all as f64))
 }
 
 /// Margin of error of a weighted mean of the sockets' ratios, if the sockets are independent of each other. `None` if

@@ -111,7 +111,7 @@ impl Drawn<'_> {
     /// The report with what its charts are drawn from.
     fn report(&self, report: TraceReport, limit: usize, cells: usize) -> serde_json::Result<serde_json::Value> {
         let start_ns = self.trace.files.iter().map(|file| file.header.start.monotonic_ns).min().unwrap_or(0);
-        let sockets: Vec<_> = self.trace.sums.summary.by_bytes().into_iter().take(limit).collect();
+        let sockets: Vec<_> = self.trace.summary.by_bytes().into_iter().take(limit).collect();
         let cookies: Vec<u64> = sockets.iter().map(|socket| socket.cookie).collect();
         let timelines = self.timelines.of(&cookies, cells);
         let mut report = serde_json::to_value(report)?;
@@ -173,7 +173,7 @@ fn page(data: &PageData<'_>) -> serde_json::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use tcpmon_trace::{JsonLinesReader, JsonLinesWriter, TraceWriter as _, sample};
+    use tcpmon_trace::{JsonLinesReader, JsonLinesWriter, TraceWriter as _, sample, summary::Summary};
 
     use super::*;
     use crate::report::read::TraceFile;
@@ -188,10 +188,10 @@ mod tests {
             writer.record(&record).expect("written");
         }
         let _ = writer.finish(&sample::ending());
-        let (mut sums, mut timelines) = <(crate::report::sums::Sums, Timelines)>::default();
+        let (mut summary, mut timelines) = <(Summary, Timelines)>::default();
         let mut reader = JsonLinesReader::new(&file[..]).expect("a trace");
-        let read = TraceFile::read(name, &mut reader, &mut sums, Some(&mut timelines)).expect("a trace");
-        (Trace::of(vec![read], sums).expect("one trace"), timelines)
+        let read = TraceFile::read(name, &mut reader, &mut summary, Some(&mut timelines)).expect("a trace");
+        (Trace::of(vec![read], summary).expect("one trace"), timelines)
     }
 
     fn data(page: &str) -> serde_json::Value {

@@ -1,6 +1,6 @@
 //! Reports on traces: what limited a transfer, how sure that is, and what would help.
 //!
-//! [`read`] sums a trace up in bounded memory ([`sums`]), [`verdict`] decides from the sums, [`compare`] compares two
+//! [`read`] sums a trace up in bounded memory, [`verdict`] decides from the sums, [`compare`] compares two
 //! traces, [`render`] shows the result as text or JSON, and [`html`] as a page, with what [`timeline`] has kept.
 
 pub mod compare;
@@ -8,6 +8,5 @@ pub mod evidence;
 pub mod html;
 pub mod read;
 pub mod render;
-pub mod sums;
 pub mod timeline;
 pub mod verdict;

@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use tcpmon_trace::{Clocks, Item, ReadError, TraceHeader, TraceReader, Trailer};
+use tcpmon_trace::{Clocks, Item, ReadError, TraceHeader, TraceReader, Trailer, summary::Summary};
 
-use super::{sums::Sums, timeline::Timelines};
+use super::timeline::Timelines;
 
 /// What is known of one file of a trace.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ pub struct Trace {
     /// The files, in the order of their start.
     pub files: Vec<TraceFile>,
     /// The sums over all files.
-    pub sums: Sums,
+    pub summary: Summary,
 }
 
 /// Why files cannot be summed up as one trace.
@@ -60,7 +60,7 @@ pub enum NotOneTrace {
 const CLOCK_SET: Duration = Duration::from_secs(60);
 
 impl TraceFile {
-    /// Sums a trace up in `sums`, and adds it to `timelines`, if these are wanted. A file that was cut is read up to
+    /// Sums a trace up in `summary`, and adds it to `timelines`, if these are wanted. A file that was cut is read up to
     /// where it ends.
     ///
     /// # Errors
@@ -68,19 +68,18 @@ impl TraceFile {
     pub fn read(
         name: &str,
         reader: &mut dyn TraceReader,
-        sums: &mut Sums,
+        summary: &mut Summary,
         mut timelines: Option<&mut Timelines>,
     ) -> Result<Self, ReadError> {
         let (mut trouble, mut last_ns) = (None, 0);
-        let summary = &mut sums.summary;
         summary.totals_only |= reader.header().filter.summary_only;
         summary.cpus = summary.cpus.max(reader.header().cpus);
         while let Some(item) = reader.next_item() {
             match item {
-                Ok(Item::Total(total)) => sums.summary.add_total(&total),
+                Ok(Item::Total(total)) => summary.add_total(&total),
                 Ok(Item::Timeslice(record)) => {
                     last_ns = last_ns.max(record.deactivated_ns);
-                    sums.add(&record);
+                    summary.add(&record);
                     if let Some(timelines) = &mut timelines {
                         timelines.add(&record);
                     }
@@ -121,11 +120,11 @@ impl TraceFile {
 }
 
 impl Trace {
-    /// The trace in these files, whose records are in `sums`.
+    /// The trace in these files, whose records are in `summary`.
     ///
     /// # Errors
     /// The files do not belong to one trace.
-    pub fn of(mut files: Vec<TraceFile>, sums: Sums) -> Result<Self, NotOneTrace> {
+    pub fn of(mut files: Vec<TraceFile>, summary: Summary) -> Result<Self, NotOneTrace> {
         files.sort_by_key(|file| file.header.start.monotonic_ns);
         for pair in files.windows(2) {
             let [before, after] = pair else { continue };
@@ -139,13 +138,13 @@ impl Trace {
                 return Err(NotOneTrace::Overlap { first, second });
             }
         }
-        Ok(Self { files, sums })
+        Ok(Self { files, summary })
     }
 
     /// Caveats about the trace as a whole: that it was cut, or that records are missing.
     pub fn caveats(&self) -> Vec<String> {
         let mut caveats = Vec::new();
-        if self.sums.summary.totals_only {
+        if self.summary.totals_only {
             caveats.push(
                 "a trace with --summary-only has no timeslices, so it is not known how steady its numbers are".into(),
             );
@@ -155,8 +154,8 @@ impl Trace {
             let lost = file.lost().unwrap_or_default();
             if !lost.is_empty() {
                 let lost: Vec<_> = lost.iter().map(|(cause, count)| format!("{count} {cause}")).collect();
-                let (lost, share) = (lost.join(", "), self.sums.summary.recorded_share());
-                caveats.push(if self.sums.summary.threads.is_empty() {
+                let (lost, share) = (lost.join(", "), self.summary.recorded_share());
+                caveats.push(if self.summary.threads.is_empty() {
                     format!(
                         "{}: records are missing ({lost}), and of which sockets is not known: bytes and times are \
                          lower bounds",
@@ -195,7 +194,7 @@ mod tests {
             TraceFile { name: String::new(), header, trailer: None, trouble: None, records: 0, last_ns }
         };
         let files = vec![file(ids[0], names[0], 0, 0), file(ids[1], names[1], monotonic, wall)];
-        match Trace::of(files, Sums::default()) {
+        match Trace::of(files, Summary::default()) {
             Ok(_) => true,
             Err(NotOneTrace::Hosts { .. }) => false,
             Err(error) => panic!("{error}"),

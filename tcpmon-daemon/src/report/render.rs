@@ -14,7 +14,6 @@ use super::{
     compare::{self, Change, Unit},
     evidence::Evidence,
     read::{Trace, TraceFile},
-    sums::Sums,
     verdict::TransferVerdict,
 };
 
@@ -97,9 +96,9 @@ struct SocketReport {
 impl TraceReport {
     /// The report on this trace, with at most `limit` sockets.
     pub fn of(trace: &Trace, limit: usize) -> Self {
-        let sockets = trace.sums.summary.by_bytes();
-        let all = Evidence::of(&sockets, &trace.sums);
-        let whole = Evidence::of_busiest(&trace.sums);
+        let sockets = trace.summary.by_bytes();
+        let all = Evidence::of(&sockets, trace.summary.cpus);
+        let whole = Evidence::of_busiest(&trace.summary);
         Self {
             files: trace.files.iter().map(FileReport::of).collect(),
             caveats: trace.caveats(),
@@ -110,7 +109,7 @@ impl TraceReport {
             sockets: sockets
                 .into_iter()
                 .take(limit)
-                .map(|socket| SocketReport::of(socket, &trace.sums, &whole))
+                .map(|socket| SocketReport::of(socket, trace.summary.cpus, &whole))
                 .collect(),
         }
     }
@@ -191,8 +190,8 @@ impl FileReport {
 }
 
 impl SocketReport {
-    fn of(socket: &SocketSummary, sums: &Sums, whole: &Evidence) -> Self {
-        let evidence = Evidence::of(&[socket], sums);
+    fn of(socket: &SocketSummary, cpus: u32, whole: &Evidence) -> Self {
+        let evidence = Evidence::of(&[socket], cpus);
         let limited = causes().into_iter().zip(socket.limited_ns);
         let ends = TimesliceEnd::ALL.into_iter().zip(socket.ends_of_timeslices);
         let bytes = socket.waited_bytes();
@@ -342,7 +341,7 @@ pub struct Comparison {
 impl Comparison {
     /// The comparison of these traces, with at most `limit` sockets of each.
     pub fn of(first: &Trace, second: &Trace, limit: usize) -> Self {
-        let evidence = |trace: &Trace| Evidence::of_busiest(&trace.sums);
+        let evidence = |trace: &Trace| Evidence::of_busiest(&trace.summary);
         let changes = compare::changes(&evidence(first), &evidence(second));
         let sentence = compare::sentence(&changes);
         Self { sentence, first: TraceReport::of(first, limit), second: TraceReport::of(second, limit), changes }
@@ -431,7 +430,7 @@ mod tests {
 
     #[test]
     fn json_begins_with_its_version() {
-        let trace = Trace { files: Vec::new(), sums: Sums::default() };
+        let trace = Trace { files: Vec::new(), summary: Default::default() };
         let report = TraceReport::of(&trace, 1).json().expect("JSON");
         assert!(report.starts_with("{\n  \"format_version\": 1,\n  \"files\": []"), "{report}");
         let comparison = Comparison::of(&trace, &trace, 1).json().expect("JSON");

@@ -252,10 +252,9 @@ fn percent(share: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tcpmon_trace::{Limited, Queue, SocketTotal, TimesliceEnd, TimesliceRecord, Total, sample};
+    use tcpmon_trace::{Limited, Queue, SocketTotal, TimesliceEnd, TimesliceRecord, Total, sample, summary::Summary};
 
     use super::*;
-    use crate::report::sums::Sums;
 
     /// The verdict on a transfer of 10 s with a record every 10 ms, each changed by its number.
     fn verdict(change: impl Fn(u64, &mut TimesliceRecord)) -> TransferVerdict {
@@ -264,8 +263,8 @@ mod tests {
 
     /// The same on a host with this many CPUs.
     fn verdict_on(cpus: u32, change: impl Fn(u64, &mut TimesliceRecord)) -> TransferVerdict {
-        let mut sums = Sums::default();
-        sums.summary.cpus = cpus;
+        let mut summary = Summary::default();
+        summary.cpus = cpus;
         for number in 0..1000 {
             let activated_ns = 1_000_000_000 + number * 10_000_000;
             let mut record = TimesliceRecord {
@@ -279,9 +278,9 @@ mod tests {
                 ..sample::record()
             };
             change(number, &mut record);
-            sums.add(&record);
+            summary.add(&record);
         }
-        TransferVerdict::of(&Evidence::of_busiest(&sums))
+        TransferVerdict::of(&Evidence::of_busiest(&summary))
     }
 
     fn limited(parts: [u64; 5]) -> Limited {
@@ -370,16 +369,16 @@ mod tests {
             "{some}"
         );
         // Of which of the connections without a summary of their own it was is not known.
-        let mut sums = Sums::default();
+        let mut summary = Summary::default();
         for cookie in 1..=tcpmon_trace::summary::SOCKETS as u64 + 2 {
             let (rcvbuf_bytes, window_bytes) = (i32::MAX as u32, 65_535 << 14);
             let queue = Queue { rcvbuf_bytes, window_bytes, ..Queue::default() };
-            sums.add(&TimesliceRecord { cookie, activation: queue, ..sample::record() });
+            summary.add(&TimesliceRecord { cookie, activation: queue, ..sample::record() });
         }
-        let of_others = Evidence::of(&[&sums.summary.others], &sums);
+        let of_others = Evidence::of(&[&summary.others], summary.cpus);
         assert_eq!((of_others.sockets, of_others.at_largest_window, of_others.smaller_rcvbuf_bytes), (1, 0, 0));
         assert!(at_largest_window(&of_others).contains("allow the others a larger receive buffer: the maximum"));
-        let whole = Evidence::of_busiest(&sums);
+        let whole = Evidence::of_busiest(&summary);
         assert_eq!(whole.at_largest_window, tcpmon_trace::summary::SOCKETS.min(whole.sockets));
     }
 
@@ -479,12 +478,12 @@ mod tests {
     fn a_socket_is_not_told_to_use_more_threads_if_those_of_all_sockets_have_the_cpus() {
         // Two sockets on two CPUs, each with a thread of its own.
         let of_a_socket = |wait_ns: u64, on_cpu_ns: [u64; 2]| {
-            let mut sums = Sums::default();
-            sums.summary.cpus = 2;
+            let mut summary = Summary::default();
+            summary.cpus = 2;
             for number in 0..1000_u64 {
                 for (thread, on_cpu_ns) in (1..).zip(on_cpu_ns) {
                     let activated_ns = 1_000_000_000 + number * 10_000_000;
-                    sums.add(&TimesliceRecord {
+                    summary.add(&TimesliceRecord {
                         cookie: thread,
                         tid: thread as u32,
                         activated_ns,
@@ -498,8 +497,8 @@ mod tests {
                     });
                 }
             }
-            let whole = Evidence::of_busiest(&sums);
-            TransferVerdict::of_part(&Evidence::of(&[&sums.summary.sockets[&2]], &sums), &whole).sentence
+            let whole = Evidence::of_busiest(&summary);
+            TransferVerdict::of_part(&Evidence::of(&[&summary.sockets[&2]], summary.cpus), &whole).sentence
         };
         let shared = "on a CPU for 9.1s in 10s; make the reader faster: more threads would only share the CPUs that \
                       the readers of all sockets have";
@@ -538,10 +537,10 @@ mod tests {
 
     #[test]
     fn totals_name_the_largest_share_but_not_how_sure_it_is() {
-        let mut sums = Sums::default();
+        let mut summary = Summary::default();
         let limited = limited([10_000, 80_000, 10_000, 0, 0]);
-        sums.summary.add_total(&Total::Socket(SocketTotal { limited, ..sample::socket_total() }));
-        let verdict = TransferVerdict::of(&Evidence::of_busiest(&sums));
+        summary.add_total(&Total::Socket(SocketTotal { limited, ..sample::socket_total() }));
+        let verdict = TransferVerdict::of(&Evidence::of_busiest(&summary));
         assert!(verdict.sentence.starts_with("application 80 %, by the totals;"), "{verdict:?}");
         assert_eq!((verdict.cause, verdict.share_percent, verdict.margin_percent), (None, Some(80.0), None));
     }
