@@ -64,6 +64,12 @@ impl<O: Output> BatchedOutput<O> {
         Ok(batched)
     }
 
+    /// Whether a record or total was not accepted.
+    #[cfg(feature = "perfetto")]
+    pub fn has_refused(&self) -> bool {
+        self.refused.records + self.refused.totals > 0
+    }
+
     /// Records so far, including those still in memory.
     pub fn records(&self) -> u64 {
         self.contents.records

@@ -61,8 +61,6 @@ pub struct PerfettoWriter<O: Output> {
     output: BatchedOutput<O>,
     header: TraceHeader,
     tracks: Tracks,
-    /// Whether the output has refused packets. Others may refer to tracks that these describe, so all are refused then.
-    refused: bool,
 }
 
 /// Maximum number of tracks that are remembered, 100 bytes each: those that were used last. A forgotten track is
@@ -116,7 +114,7 @@ impl<O: Output> PerfettoWriter<O> {
             about.push(text("trigger", &header.trigger));
         }
         tracks.instant(track, start.monotonic_ns, "start of the trace", about);
-        Ok(Self { output: BatchedOutput::new(output, &tracks.take())?, header: header.clone(), tracks, refused: false })
+        Ok(Self { output: BatchedOutput::new(output, &tracks.take())?, header: header.clone(), tracks })
     }
 }
 
@@ -312,7 +310,7 @@ impl Tracks {
     }
 }
 
-/// Appends packets, unless earlier ones were refused.
+/// Appends packets, unless earlier ones were refused: others may refer to tracks that those describe.
 fn append(refused: bool, packets: Vec<u8>) -> impl FnOnce(&mut Vec<u8>) -> io::Result<()> {
     move |buffer| {
         if refused {
@@ -326,18 +324,12 @@ fn append(refused: bool, packets: Vec<u8>) -> impl FnOnce(&mut Vec<u8>) -> io::R
 impl<O: Output> TraceWriter for PerfettoWriter<O> {
     fn record(&mut self, record: &TimesliceRecord) -> io::Result<()> {
         self.tracks.record(record);
-        let append = append(self.refused, self.tracks.take());
-        let result = self.output.record(append);
-        self.refused |= result.is_err();
-        result
+        self.output.record(append(self.output.has_refused(), self.tracks.take()))
     }
 
     fn total(&mut self, total: &Total) -> io::Result<()> {
         self.tracks.total(total);
-        let append = append(self.refused, self.tracks.take());
-        let result = self.output.total(append);
-        self.refused |= result.is_err();
-        result
+        self.output.total(append(self.output.has_refused(), self.tracks.take()))
     }
 
     fn flush(&mut self) -> io::Result<()> {
