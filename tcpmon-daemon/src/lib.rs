@@ -27,6 +27,8 @@ pub mod process_stat;
 pub mod report;
 pub mod sandbox;
 pub mod status;
+#[cfg(test)]
+mod tests;
 pub mod threads;
 pub mod top;
 pub mod trigger;

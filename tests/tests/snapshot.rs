@@ -390,17 +390,23 @@ fn a_connection_that_is_busy_is_in_every_pass() {
     });
 }
 
+/// Both ends, client and server, of a connection to the first port that has moved 500 bytes.
+fn connection_that_was_read(lab: &Lab) -> (TcpStream, TcpStream) {
+    let (client, server) = lab.receiver().run(|| {
+        let listener = TcpListener::bind(("127.0.0.1", PORTS[0])).unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (client, listener.accept().unwrap().0)
+    });
+    (&client).write_all(&[7; 500]).unwrap();
+    (&server).read_exact(&mut [0; 500]).unwrap();
+    (client, server)
+}
+
 #[test]
 fn a_connection_whose_fin_nobody_reads_is_at_rest() {
     let lab = &Lab::new();
     let mut collector = Collector::start();
-    let (sender, reader) = lab.receiver().run(|| {
-        let listener = TcpListener::bind(("127.0.0.1", PORTS[0])).unwrap();
-        let sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        (sender, listener.accept().unwrap().0)
-    });
-    (&sender).write_all(&[7; 500]).unwrap();
-    (&reader).read_exact(&mut [0; 500]).unwrap();
+    let (sender, _reader) = connection_that_was_read(lab);
     sender.shutdown(Shutdown::Write).unwrap();
     eventually(DEADLINE, "the FIN has come", || {
         let sockets = truth::sockets(lab.receiver());
@@ -427,13 +433,7 @@ fn backlog(lab: &Lab) -> u64 {
 fn a_connection_with_a_backlog_is_in_every_pass() {
     let lab = &Lab::new();
     let mut collector = Collector::start();
-    let (client, server) = lab.receiver().run(|| {
-        let listener = TcpListener::bind(("127.0.0.1", PORTS[0])).unwrap();
-        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        (client, listener.accept().unwrap().0)
-    });
-    (&client).write_all(&[7; 500]).unwrap();
-    (&server).read_exact(&mut [0; 500]).unwrap();
+    let (client, server) = connection_that_was_read(lab);
     eventually(DEADLINE, "both ends are at rest", || equal(collector.pass(Show::Changed).0, 0));
     let (page, hold) = HeldPage::new();
     thread::scope(|scope| {

@@ -124,13 +124,13 @@ fn steps(args: &Args) -> Result<()> {
     };
     let waiting = || {
         all(&[
-            &|| step("tests that wait", || tests.side_by_side()),
+            &|| tests.side_by_side(),
             // It traces a transfer, so it cannot run beside the tests that measure.
             &|| step("Python package", || python::test(&tcpmon)),
         ])
     };
     all(&[
-        &|| at_once(meanwhile, || step("tests that measure", || tests.one_by_one())).map(drop),
+        &|| at_once(meanwhile, || tests.one_by_one()).map(drop),
         &|| at_once(on_other_kernels, waiting).map(drop),
         &|| tests.not_supported(),
         &|| step("soak and fuzzing", || soak_and_fuzz(&Arch::default().dist_binary())),
@@ -222,11 +222,7 @@ impl<'a> IntegrationTests<'a> {
 
     /// All of them.
     fn all(&self) -> Result<()> {
-        all(&[
-            &|| step("tests that measure", || self.one_by_one()),
-            &|| step("tests that wait", || self.side_by_side()),
-            &|| self.not_supported(),
-        ])
+        all(&[&|| self.one_by_one(), &|| self.side_by_side(), &|| self.not_supported()])
     }
 
     /// Those that wait: as many at once as there are CPUs. All of them, also after one has failed.
@@ -238,18 +234,20 @@ impl<'a> IntegrationTests<'a> {
             let run = |test: &Executable| process::run_and_then_print(&mut self.command(test, 2), HANGS);
             failures(tests.filter_map(|test| step(&test.name, || run(test)).err()))
         };
-        thread::scope(|scope| {
-            let lanes = thread::available_parallelism().map_or(1, NonZero::get);
-            let lanes: Vec<_> = (0..lanes).map(|_| scope.spawn(lane)).collect();
-            let ended = lanes.into_iter().map(|lane| lane.join().unwrap_or_else(|_| bail!("a lane has panicked")));
-            failures(ended.filter_map(Result::err))
+        let lanes = thread::available_parallelism().map_or(1, NonZero::get);
+        step("tests that wait", || {
+            thread::scope(|scope| {
+                let lanes: Vec<_> = (0..lanes).map(|_| scope.spawn(lane)).collect();
+                let ended = lanes.into_iter().map(|lane| lane.join().unwrap_or_else(|_| bail!("a lane has panicked")));
+                failures(ended.filter_map(Result::err))
+            })
         })
     }
 
     /// The others, one at a time: they measure, and there may be only two CPUs.
     fn one_by_one(&self) -> Result<()> {
         let run = |test: &Executable| step(&test.name, || process::run_for_at_most(&mut self.command(test, 1), HANGS));
-        failures(self.measuring.iter().filter_map(|test| run(test).err()))
+        step("tests that measure", || failures(self.measuring.iter().filter_map(|test| run(test).err())))
     }
 
     /// If the kernel lacks what a test is about, the test reports that instead of failing. On a host, only what the

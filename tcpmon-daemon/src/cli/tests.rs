@@ -3,6 +3,7 @@
 use std::{env, fs};
 
 use super::*;
+use crate::tests::is_kept_in;
 
 fn parse(line: &str) -> Result<Command, clap::Error> {
     Cli::from_arguments(line.split_whitespace()).map(|cli| cli.command)
@@ -40,12 +41,7 @@ fn the_help_text_matches_the_committed_file() {
     for name in ["help", "daemon", "trace", "report", "convert", "doctor"] {
         let line = if name == "help" { "tcpmon --help".into() } else { format!("tcpmon {name} --help") };
         let help = parse(&line).expect_err("help").to_string();
-        let file = format!("{}/src/cli/{name}.txt", env!("CARGO_MANIFEST_DIR"));
-        if env::var_os("TCPMON_BLESS").is_some() {
-            fs::write(&file, &help).expect("the help is written");
-        }
-        let committed = fs::read_to_string(&file).expect(&file);
-        assert_eq!(help, committed, "{file}: if this is meant, run the test again with TCPMON_BLESS=1");
+        is_kept_in(&format!("src/cli/{name}.txt"), &help);
         assert!(help.lines().all(|line| line.len() <= 110), "{help}");
     }
 }

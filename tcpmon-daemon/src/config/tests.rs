@@ -1,8 +1,9 @@
 //! Tests of config files.
 
-use std::{env, fs, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 
 use super::*;
+use crate::tests;
 
 #[track_caller]
 fn refused(text: &str, line: usize, parts: &[&str]) {
@@ -113,15 +114,10 @@ fn errors_name_the_file() {
 
 #[test]
 fn the_document_lists_every_key_with_its_default() {
-    const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operating.md");
-    let document = fs::read_to_string(FILE).expect("a document");
+    const FILE: &str = "../docs/operating.md";
+    let document = tests::read(FILE);
     let (head, _) = document.split_once("\n| key | default | what it is for |\n").expect("the table");
     let rows = keys().map(|key| format!("| `{}` | `{}` | {} |\n", key.name, key.default(), key.help));
-    let wanted =
-        format!("{head}\n| key | default | what it is for |\n|---|---|---|\n{}", rows.collect::<Vec<_>>().concat());
-    if env::var_os("TCPMON_BLESS").is_some() {
-        fs::write(FILE, &wanted).expect("it can be written");
-        return;
-    }
-    assert_eq!(document, wanted, "{FILE}: if this is meant, run the test again with TCPMON_BLESS=1");
+    let table = rows.collect::<Vec<_>>().concat();
+    tests::is_kept_in(FILE, &format!("{head}\n| key | default | what it is for |\n|---|---|---|\n{table}"));
 }

@@ -1,6 +1,6 @@
 //! Tests of whole metrics pages.
 
-use std::{collections::HashSet, env, fs, mem::offset_of, time::Duration};
+use std::{collections::HashSet, mem::offset_of, time::Duration};
 
 use proptest::prelude::*;
 use prost::Message as _;
@@ -19,10 +19,11 @@ use crate::{
         cgroup_label::Cgroup,
         snapshot::{GroupCounters, GroupKey, Snapshot},
     },
+    tests::is_kept_in,
 };
 
-const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/metrics/golden.prom");
-const REFERENCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
+const GOLDEN: &str = "src/metrics/golden.prom";
+const REFERENCE: &str = "../docs/metrics.md";
 
 fn text(page: Page, format: Format) -> String {
     String::from_utf8(bytes(page, format)).expect("UTF-8")
@@ -94,14 +95,6 @@ fn every_family_has_sources_that_status_shows() {
             assert!(known.contains(source), "{}: {source} is none of {known:?}", family.name);
         }
     }
-}
-
-fn is_kept_in(file: &str, text: &str) {
-    if env::var_os("TCPMON_BLESS").is_some() {
-        fs::write(file, text).expect("the file is written");
-    }
-    let kept = fs::read_to_string(file).expect(file);
-    assert_eq!(text, kept, "{file}: if this is meant, run the test again with TCPMON_BLESS=1");
 }
 
 #[test]

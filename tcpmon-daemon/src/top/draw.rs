@@ -80,13 +80,12 @@ fn cut(text: &str, width: usize, theme: Theme) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::{env, fs};
-
     use ratatui::{Terminal, backend::TestBackend, buffer::Cell, style::Color};
 
     use super::*;
     use crate::{
         model::live::LiveHost,
+        tests::is_kept_in,
         top::{
             fixture::{at, sample},
             screen::{Key, Source},
@@ -161,13 +160,7 @@ mod tests {
 
     /// Compares a picture with the committed one.
     fn looks(name: &str, screen: &mut Screen, theme: Theme, (width, height): (u16, u16)) {
-        let text = text(screen, theme, width, height);
-        let file = format!("{}/src/top/draw/pictures/{name}.txt", env!("CARGO_MANIFEST_DIR"));
-        if env::var_os("TCPMON_BLESS").is_some() {
-            fs::write(&file, &text).expect("written");
-        }
-        let committed = fs::read_to_string(&file).expect(&file);
-        assert_eq!(text, committed, "{file}: if this is meant, run the test again with TCPMON_BLESS=1");
+        is_kept_in(&format!("src/top/draw/pictures/{name}.txt"), &text(screen, theme, width, height));
     }
 
     const UTF8: Theme = Theme { color: true, ascii: false };
