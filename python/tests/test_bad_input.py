@@ -39,7 +39,7 @@ def refused(path, content):
         gzip.compress(b"hello"),
     ],
 )
-def test_what_is_no_trace_is_refused_at_its_first_line(tmp_path, content):
+def test_a_file_that_is_not_a_trace_is_refused_at_its_first_line(tmp_path, content):
     error = refused(tmp_path / "x", content)
     assert error.line == 1
     assert "give a file that `tcpmon trace`" in error.remedy or "no header" in error.reason

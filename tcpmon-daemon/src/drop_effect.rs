@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_brings_nothing_new_is_harmless_and_all_else_is_lost() {
+    fn drop_reasons_of_segments_without_new_data_are_harmless_and_all_others_are_lost() {
         for reason in ["tcp_old_sequence", "tcp_old_data", "tcp_ofomerge", "tcp_ofo_drop", "tcp_rfc7323_paws_ack"] {
             assert_eq!(effect(reason), "harmless", "{reason}");
         }

@@ -224,7 +224,7 @@ mod tests {
     };
 
     #[test]
-    fn what_was_refused_counts_although_the_output_accepts_again() {
+    fn refused_records_and_totals_count_as_lost_although_the_output_accepts_again() {
         let disk = Disk { bytes: Vec::new(), room: 10 };
         let mut output = BatchedOutput::new(disk, b"header").expect("it fits");
         let batch = |buffer: &mut Vec<u8>| {

@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_possible_may_be_reached_and_not_exceeded() {
+    fn counters_may_rise_by_the_most_that_is_possible_and_not_by_more() {
         // Two CPUs, over ten seconds plus three; of the kernel's own counter, over eleven plus three.
         for (family, most) in [
             ("tcpmon_receive_bytes_total", 143_000_000_000_u64),
@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_counts_begins_at_the_first_page() {
+    fn counters_of_the_kernel_are_compared_with_their_value_on_the_first_page() {
         let family = "tcpmon_psi_memory_stalled_seconds_total";
         let page = |value: f64| counter(family, &format!("{family}{{kind=\"some\"}} {value}\n"));
         assert_eq!(look([&page(1e6), &page(1e6 + 14.0)]), Ok(()));

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_named_with_what_was_expected() {
+    fn a_different_value_is_named_with_the_expected_one() {
         assert_eq!(equal(Some(7), Some(7)), Ok(()));
         assert_eq!(equal(Some(7), None), Err("Some(7) instead of None".to_owned()));
         assert_eq!(at_least(7, 7), Ok(()));

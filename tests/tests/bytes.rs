@@ -155,7 +155,7 @@ fn connections_that_nobody_has_accepted_when_their_listener_closes_are_received_
 }
 
 #[test]
-fn what_a_program_has_not_read_when_it_disconnects_its_socket_is_received_and_not_read() {
+fn bytes_unread_when_a_program_disconnects_its_socket_are_received_and_not_read() {
     let lab = Lab::new();
     let daemon = Daemon::start(&[]);
     let listener = lab.receiver().run(|| TcpListener::bind("127.0.0.1:7310")).unwrap();
@@ -197,7 +197,7 @@ fn a_connection_older_than_tcpmon_counts_from_the_first_byte_that_waits_when_tcp
 }
 
 #[test]
-fn what_was_read_of_a_connection_that_was_closed_before_tcpmon_began_is_not_counted() {
+fn bytes_read_from_a_connection_closed_before_tcpmon_began_are_not_counted() {
     let lab = Lab::new();
     let listener = lab.receiver().run(|| TcpListener::bind("127.0.0.1:7311")).unwrap();
     let mut client = lab.receiver().run(|| TcpStream::connect("127.0.0.1:7311")).unwrap();
@@ -237,7 +237,7 @@ fn shared(lab: &Lab, reader: &Reader) -> TcpStream {
 }
 
 #[test]
-fn what_each_process_read_of_a_connection_that_was_handed_over_stays_with_it() {
+fn bytes_that_a_process_read_stay_with_it_when_the_connection_is_handed_over() {
     // This process takes over the connection.
     let taker = format!("taker-{}", std::process::id());
     fs::write("/proc/self/comm", &taker).unwrap();
@@ -388,7 +388,7 @@ fn the_programs_see_as_many_connections_opened_as_the_kernel_counts() {
 }
 
 #[test]
-fn what_finds_no_port_and_sends_no_syn_is_not_opened() {
+fn a_connect_that_finds_no_port_and_sends_no_syn_does_not_count_as_opened() {
     let lab = Lab::new();
     lab.set_sysctl("net.ipv4.ip_local_port_range", "40000 40007");
     let daemon = Daemon::start(&[]);

@@ -68,7 +68,7 @@ fn napi_polls_of_veths_are_those_of_the_device_and_one_device() {
 }
 
 #[test]
-fn what_it_cannot_do_without_is_one_sentence_and_exit_code_3() {
+fn a_missing_capability_or_btf_is_reported_in_one_line_with_exit_code_3() {
     // Runs without the capability: setpriv is part of util-linux, as unshare is.
     let binary = tcpmon_binary();
     let mut command = Command::new("setpriv");

@@ -232,7 +232,7 @@ fn the_queueing_disciplines_of_mq_are_those_that_tc_shows() {
 }
 
 #[test]
-fn what_is_changed_is_found_and_nothing_else() {
+fn changed_settings_and_nothing_else_are_found_and_the_advice_ends_the_findings() {
     let lab = Lab::new();
     let end = lab.receiver();
     let examine = || Answer::of(end, &["--device", &end.device, "--rtt", "1ms", "--bandwidth", "1G"]);
@@ -272,7 +272,7 @@ fn what_is_changed_is_found_and_nothing_else() {
 }
 
 #[test]
-fn what_has_changed_since_an_answer_was_saved_is_told_and_nothing_else() {
+fn facts_that_changed_since_an_answer_was_saved_are_listed_and_nothing_else() {
     let lab = Lab::new();
     let end = lab.receiver();
     let directory = tempfile::tempdir().unwrap();

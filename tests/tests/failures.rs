@@ -338,7 +338,7 @@ impl LiveView {
 }
 
 #[test]
-fn what_a_pass_has_shown_before_it_failed_is_shown_by_the_next() {
+fn changes_found_by_a_pass_before_it_failed_are_shown_by_the_next_one() {
     let lab = Lab::new();
     let folder = TempDir::new().expect("a temporary directory");
     let path = folder.path().join("tcpmon.sock");

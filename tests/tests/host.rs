@@ -232,7 +232,7 @@ fn a_namespace_that_may_not_be_entered_is_named_and_all_else_is_there() {
 }
 
 #[test]
-fn what_it_may_not_look_into_is_logged_once_however_it_changes() {
+fn processes_that_may_not_be_inspected_are_logged_once_however_often_the_reason_changes() {
     let daemon = Daemon::start_without("-sys_ptrace,-sys_admin");
     let reason = || sources_and_probes(&daemon).remove("network_namespaces").unwrap().1;
     let hidden = |reason: &str| reason.contains("CAP_SYS_PTRACE");

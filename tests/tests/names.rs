@@ -120,7 +120,7 @@ fn a_reader_that_becomes_another_program_in_a_thread_of_its_own_is_followed() {
 }
 
 #[test]
-fn what_nobody_has_read_is_of_the_process_that_listens_on_that_address() {
+fn unread_data_counts_for_the_process_that_listens_on_that_address() {
     let lab = Lab::new();
     let four = Traffic::reader(lab.receiver()).comm("on-four").paused().spawn();
     let six = Traffic::reader(lab.receiver()).comm("on-six").ipv6().port(four.port()).paused().spawn();
@@ -196,7 +196,7 @@ fn of_two_that_listen_on_one_port_each_has_what_it_accepts() {
 }
 
 #[test]
-fn what_nobody_has_read_is_of_the_process_that_has_the_socket_open() {
+fn unread_data_counts_for_the_process_that_has_the_socket_open() {
     let lab = Lab::new();
     let daemon = Daemon::start(&[]);
     let port = free_port().unwrap();
@@ -242,7 +242,7 @@ fn waits_at(daemon: &Daemon, port: u16, process: &str) -> Page {
 
 /// Some processes accept a connection, and look at its first bytes to see whom it is for.
 #[test]
-fn what_its_reader_has_passed_on_is_of_the_process_that_has_the_socket_open() {
+fn unread_data_of_a_socket_that_its_reader_passed_on_counts_for_the_new_owner() {
     let lab = Lab::new();
     let daemon = Daemon::start(&[]);
     let port = free_port().unwrap();
@@ -293,7 +293,7 @@ fn where_the_kernel_refuses_to_tell_who_has_a_socket_open_what_waits_is_of_whom_
 }
 
 #[test]
-fn what_a_transparent_proxy_accepts_is_one_service() {
+fn connections_of_a_transparent_proxy_are_one_service() {
     let lab = Lab::new();
     let daemon = Daemon::start(&[]);
     let socket = lab.receiver().run(|| Socket::new(Domain::IPV4, Type::STREAM, None)).unwrap();
@@ -465,7 +465,7 @@ fn threads_of_the_kernel_are_one_process_each_kind() {
 
 /// Reads with io_uring in the kernel's worker threads and in its submission thread.
 #[test]
-fn what_threads_of_io_uring_read_counts_for_the_process_they_work_for() {
+fn reads_by_threads_of_io_uring_count_for_the_process_they_work_for() {
     let lab = Lab::new();
     let daemon = Daemon::start(&[]);
     let own_name = std::fs::read_to_string("/proc/self/comm").unwrap();

@@ -111,7 +111,7 @@ fn every_thread_gives_up_what_it_does_not_need() {
 }
 
 #[test]
-fn what_must_come_in_time_has_the_highest_priority() {
+fn threads_that_must_act_in_time_have_the_highest_priority() {
     let daemon = Daemon::start(&[]);
     for (name, nice) in [("grower", -20), ("placer", -20), ("collector", -20), ("tcpmon", 0), ("host", 0)] {
         let tid = thread(daemon.pid(), name);

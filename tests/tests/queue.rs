@@ -172,7 +172,7 @@ fn data_behind_a_hole_are_out_of_order_until_it_is_filled() {
 }
 
 #[test]
-fn what_enlarges_a_buffer_otherwise_is_no_growth() {
+fn buffers_enlarged_by_other_means_than_autotuning_do_not_count_as_growths() {
     let daemon = Daemon::start(&[]);
     let growths = |lab: &Lab, prepare: &dyn Fn(&TcpStream)| {
         let listener = lab.receiver().run(|| TcpListener::bind((lab.receiver().v4, 0))).expect("a free port");

@@ -383,7 +383,7 @@ fn a_trace_that_was_cut_compressed_or_is_in_parts_is_read() {
 }
 
 #[test]
-fn what_is_no_trace_is_refused_with_its_name() {
+fn a_file_that_is_not_a_trace_is_refused_by_name_and_an_idle_trace_is_not_an_error() {
     let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
     writeln!(file, "no trace").expect("written");
     let name = file.path().display().to_string();

@@ -325,7 +325,7 @@ fn child_of(pid: u32) -> Pid {
 }
 
 #[test]
-fn what_cannot_work_is_said_before_the_screen_is_taken() {
+fn top_without_a_terminal_or_capabilities_or_with_too_short_an_interval_is_refused() {
     let (code, error) = run(tcpmon(&["top", "--own"]).stdin(Stdio::null()));
     assert!(code == Some(1) && error.contains("not a terminal: use --once"), "{code:?} {error}");
     let (code, error) = run(tcpmon(&["top", "--interval", "1ms"]).stdin(Stdio::null()));

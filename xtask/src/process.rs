@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_thread_starts_that_takes_idle_time_does_so_too() {
+    fn child_processes_of_a_thread_that_takes_idle_time_run_in_idle_time_too() {
         // The policy is field 41; 5 is SCHED_IDLE.
         let policy = || output(Command::new("cut").args(["-d", " ", "-f", "41", "/proc/self/stat"])).expect("a policy");
         let before = policy();

@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_out_and_not_listed_is_named() {
+    fn tests_that_are_left_out_and_not_listed_are_named() {
         let report = "not-supported\tno NIC\trings::a\nverifier\tx\nnot-supported\tno NIC\trings::b\n";
         assert_eq!(unlisted(report, "On a host:\n\n- `rings::a`: no NIC.\n"), ["- `rings::b`: no NIC."]);
     }

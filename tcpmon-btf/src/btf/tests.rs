@@ -85,7 +85,7 @@ fn a_field_is_found_through_qualifiers_and_anonymous_members() {
 }
 
 #[test]
-fn what_is_absent_is_none() {
+fn absent_fields_types_and_functions_are_not_found() {
     let mut maker = Maker::new();
     let int = maker.int("int", 4);
     let pointer = maker.add(kind::PTR, "", 0, 3, &[]);

@@ -298,7 +298,7 @@ fn packets_that_fill_the_buffer_until_their_last_byte_is_read_are_the_readers() 
 }
 
 #[test]
-fn what_another_thread_waited_for_is_not_known() {
+fn all_time_is_the_applications_if_each_read_is_by_another_thread() {
     let mut connection = Connection::new(0);
     for tid in 0..100 {
         (0..10).for_each(|_| connection.segment(1_000, MSS));

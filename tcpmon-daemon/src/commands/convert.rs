@@ -35,7 +35,7 @@ pub(super) fn run(args: &ConvertArgs) -> anyhow::Result<()> {
         if is_closed(args, &error) {
             return Ok(());
         }
-        bail!("writing to {output} failed: {error}: {}", what_it_has(&end, &args.input, reader.records()));
+        bail!("writing to {output} failed: {error}: {}", describe_output(&end, &args.input, reader.records()));
     }
     let trailer = match end {
         Ok(trailer) => trailer,
@@ -50,7 +50,7 @@ pub(super) fn run(args: &ConvertArgs) -> anyhow::Result<()> {
 }
 
 /// What an output contains that has refused part of a trace with this many records.
-fn what_it_has(end: &Result<Trailer, String>, input: &Path, records: u64) -> String {
+fn describe_output(end: &Result<Trailer, String>, input: &Path, records: u64) -> String {
     match end {
         Ok(trailer) => format!("it has {} of the {records} records", trailer.records),
         // Only a trailer says how many records the output has.
@@ -129,7 +129,7 @@ mod tests {
         let mut writer = CsvWriter::new(&mut disk, &sample::header()).expect("there is room");
         let Copied { end, failure } = copy(&mut reader, &mut writer).expect("what there is room for is written");
         assert_eq!(failure.map(|error| error.kind()), Some(io::ErrorKind::StorageFull));
-        let words = what_it_has(&end, Path::new("cut.jsonl"), reader.records());
+        let words = describe_output(&end, Path::new("cut.jsonl"), reader.records());
         assert!(words.starts_with("it lacks a part of the trace; cut.jsonl: "), "{words}");
         assert!(disk.bytes.len() > 64 << 10, "{}", disk.bytes.len());
     }

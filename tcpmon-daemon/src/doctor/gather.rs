@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_not_known() {
+    fn facts_whose_files_hold_no_valid_numbers_are_unknown_and_quote_the_text() {
         for text in ["", "on", "-1", "1 2"] {
             let facts = host_with(&[
                 ("sys/devices/system/cpu/smt/active", text),

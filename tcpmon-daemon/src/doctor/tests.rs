@@ -398,7 +398,7 @@ fn programs_are_told_in_json_that_is_not_of_rust() {
 }
 
 #[test]
-fn what_has_changed_is_told_fact_by_fact() {
+fn differences_are_listed_fact_by_fact_without_those_that_change_by_themselves() {
     let answer = |facts: &Facts| -> serde_json::Value {
         serde_json::from_str(&render::json(facts, &goal(), &Diagnosis::default()).unwrap()).unwrap()
     };
@@ -454,7 +454,7 @@ fn devices_that_cannot_be_listed_are_not_checked() {
 }
 
 #[test]
-fn what_is_not_known_is_not_found_but_named() {
+fn a_rule_whose_fact_is_unknown_is_not_a_finding_but_listed_as_not_checked() {
     let mut facts = tuned();
     facts.host.sack = Fact::Unknown("/proc/sys/net/ipv4/tcp_sack: Permission denied".into());
     facts.devices[0].ring = Fact::Unknown("its driver does not say".into());

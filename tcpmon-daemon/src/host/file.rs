@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_skipped_is_counted_and_the_first_is_named() {
+    fn skipped_entries_are_counted_and_the_first_is_named() {
         let mut skipped = Skipped::default();
         assert_eq!((skipped.keep(Ok(5)), skipped.to_string()), (Some(5), String::new()));
         assert_eq!(skipped.keep(number::<u8>("/proc/stat", "ctxt", Some("x"))), None);

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_configuration_switches_off_is_not_read_and_says_so() {
+    fn sources_that_the_configuration_switches_off_are_not_read_and_say_so() {
         let collect =
             Collect { softnet: false, sockstat: false, zones: false, psi: false, stat: false, netstat: false };
         let mut sources = Sources::open(collect.switched_off(), KernelLog::open());

@@ -122,7 +122,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_was_not_asked_for_is_no_queueing_discipline() {
+    fn messages_that_are_cut_or_of_another_type_are_not_decoded_as_qdiscs() {
         let message = TrafficControl { device: 7, ..TrafficControl::default() };
         let decode = decoded::<Qdisc>;
         assert_eq!(decode(0, message.as_bytes()), None);

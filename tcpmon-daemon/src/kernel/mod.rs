@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_second_program_has_handled_is_not_lost() {
+    fn events_that_the_second_program_has_handled_do_not_count_as_lost() {
         let program = |name: &str, recursion_misses| {
             (name.to_owned(), ProgramStats { recursion_misses, ..ProgramStats::default() })
         };

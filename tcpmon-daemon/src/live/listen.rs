@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_an_ended_daemon_left_is_replaced_and_nothing_else_is() {
+    async fn the_socket_of_an_ended_daemon_is_replaced_and_nothing_else_is() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("tcpmon.sock");
         drop(listen(&path).expect("it is free"));

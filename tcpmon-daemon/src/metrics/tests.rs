@@ -204,7 +204,7 @@ fn a_group_without_entries_has_no_histograms_in_any_format_and_all_else() {
 }
 
 #[test]
-fn what_has_no_samples_is_not_mentioned() {
+fn families_without_samples_are_left_out_of_the_page() {
     let page = Page { snapshot: Arc::default(), host: Arc::default(), usage: None, ..fixture::page() };
     let page = text(page, Format::Text);
     let families = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_special_in_a_label_is_escaped_wherever_it_is() {
+    fn special_characters_in_a_label_are_escaped_wherever_they_are() {
         for (value, written) in [
             ("", ""),
             ("plain", "plain"),

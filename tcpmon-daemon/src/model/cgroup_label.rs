@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_drawn_anew_for_each_login_or_command_is_left_out() {
+    fn parts_of_a_cgroup_name_that_differ_for_each_login_or_command_are_left_out() {
         becomes(&[
             ("/user.slice/user-1000.slice/session-12.scope", "user-1000.slice"),
             ("/user.slice/user-0.slice/session-c3.scope", "user-0.slice"),

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_passes_have_not_used_is_forgotten() {
+    fn processes_that_two_passes_have_not_used_are_forgotten() {
         let (mut cgroups, asked) = cgroups();
         label(&mut cgroups, 7, 1, "nginx");
         for (passes, times) in [(2, 1), (2, 1), (3, 2), (4, 3)] {
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn remembered_processes_are_bounded_and_further_ones_are_looked_up_each_time() {
         let (mut cgroups, asked) = cgroups();
         for tgid in 1..=PROCESSES as u32 + 10 {
             assert_eq!(label(&mut cgroups, tgid, 1, "many"), format!("{tgid}-1.service"));

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_wraps_or_goes_backwards_is_not() {
+    fn totals_that_fall_wrap_or_rise_too_fast_are_impossible() {
         assert!(!can_add(RECEIVED, -2));
         assert!(!can_add(READ, -2));
         assert!(!can_add(RECEIVED, 210_000_000_000));

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_reads_is_red_and_what_keeps_up_is_green() {
+    fn rows_with_data_that_nobody_reads_are_red_and_rows_that_keep_up_are_green() {
         for keys in [&[][..], &[Key::Char('s')]] {
             let mut screen = screen();
             keys.iter().for_each(|key| _ = screen.key(*key));

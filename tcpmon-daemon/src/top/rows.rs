@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pass_for_another_client_has_shown_is_of_the_whole_interval() {
+    fn rates_cover_the_whole_interval_even_if_a_pass_for_another_client_showed_the_change() {
         let mut rows = Rows::default();
         rows.update(at(1, sample(1)));
         // It received in the second after that, which another client's pass has shown, and rested for four.
@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reader_did_before_its_first_read_or_in_a_timeslice_that_has_not_ended_is_not_known() {
+    fn computing_is_unknown_before_a_first_read_and_for_groups_in_an_open_timeslice() {
         let taken = |rows: &mut Rows, second, readers| {
             let mut sample = at(second, sample(2));
             (sample.readers, sample.socket_mut(1).totals.read_bytes) = (readers, second * 1000);

@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_trace_is_refused_at_its_first_line() {
+    fn a_file_that_is_not_a_trace_is_refused_at_its_first_line() {
         for text in ["\n", "[]\n", "{}\n", "tid,comm\n", "\u{0}", "{\"type\":\"header\"}\n"] {
             let error = error(text.as_bytes());
             assert!(matches!(error, ReadError::NotATrace { .. }), "{text:?}: {error}");

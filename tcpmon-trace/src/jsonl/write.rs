@@ -194,7 +194,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(
+        fn a_written_trace_is_read_back(
             records in proptest::collection::vec(any::<[u64; sample::NUMBERS]>(), 0..5),
             hostname in ".*", comms in proptest::collection::vec(".*", 0..3),
         ) {

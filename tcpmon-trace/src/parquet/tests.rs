@@ -84,7 +84,7 @@ fn apart(count: usize, apart_ns: u64) -> Vec<TimesliceRecord> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
     #[test]
-    fn what_is_written_is_read_back(numbers in proptest::collection::vec(any::<[u64; sample::NUMBERS]>(), 0..5)) {
+    fn a_written_trace_is_read_back(numbers in proptest::collection::vec(any::<[u64; sample::NUMBERS]>(), 0..5)) {
         // A signed integer holds 63 bits: as nanoseconds, that is 292 years.
         let half = |numbers: &[u64; sample::NUMBERS]| numbers.map(|number| number >> 1);
         let records: Vec<_> = numbers.iter().map(half).map(|numbers| sample::record_of(&numbers)).collect();

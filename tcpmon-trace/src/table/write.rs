@@ -411,7 +411,7 @@ socket                      read throughput fill p50/p99 wait total/p99 limited 
     }
 
     #[test]
-    fn what_comes_late_of_a_timeslice_does_not_repeat_its_times() {
+    fn a_record_that_comes_late_does_not_repeat_the_times_of_its_timeslice() {
         let [first, ..] = sample_slices();
         let mut bytes = Vec::new();
         let mut writer = TableWriter::new(&mut bytes, &sample::header()).expect("memory takes all");
@@ -434,7 +434,7 @@ socket                      read throughput fill p50/p99 wait total/p99 limited 
     }
 
     #[test]
-    fn what_was_lost_is_said_and_makes_the_sockets_doubtful() {
+    fn lost_records_are_reported_and_mark_the_sockets_as_doubtful() {
         let mut ending = sample::ending();
         ending.lost.insert("timeslice_record".into(), 12);
         let shown = table(&sample::header(), &sample_slices(), &ending);
@@ -444,7 +444,7 @@ socket                      read throughput fill p50/p99 wait total/p99 limited 
     }
 
     #[test]
-    fn what_was_lost_is_known_for_each_socket_if_there_are_totals() {
+    fn totals_tell_how_much_of_each_sockets_data_was_lost() {
         let mut ending = sample::ending();
         ending.lost.insert("timeslice_record".into(), 12);
         let mut bytes = Vec::new();

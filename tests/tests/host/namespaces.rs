@@ -84,7 +84,7 @@ fn becomes(daemon: &Daemon, expected: f64) {
 }
 
 #[test]
-fn what_namespaces_counted_before_tcpmon_makes_no_step_and_what_they_count_then_is_all_there() {
+fn counts_of_namespaces_from_before_tcpmon_make_no_step_and_all_later_counts_are_shown() {
     // More namespaces than one sample has time for.
     let containers: Vec<Container> = (0..fewer(150, 20)).map(|_| Container::new()).collect();
     for container in &containers {
@@ -128,9 +128,9 @@ fn a_namespace_that_gets_the_number_of_one_that_is_gone_is_another() {
     becomes(&daemon, 70.0);
 }
 
-/// It is found only when a process enters it.
+/// The namespace is found only when a process enters it.
 #[test]
-fn what_a_namespace_counted_before_tcpmon_makes_no_step_when_it_is_found_late() {
+fn counts_from_before_tcpmon_make_no_step_when_their_namespace_is_found_late() {
     let old = End::alone();
     receive(&old, 1000);
     let daemon = Daemon::start(&[]);

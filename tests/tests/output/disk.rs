@@ -145,7 +145,7 @@ fn write_large_trace(path: &Path, records: u64) {
 }
 
 #[test]
-fn what_a_full_disk_has_of_a_compressed_trace_or_of_a_table_is_its_beginning_and_can_be_read() {
+fn a_full_disk_leaves_a_readable_beginning_of_a_compressed_trace_or_of_a_table() {
     let directory = tempfile::tempdir().unwrap();
     let here = |name: &str| directory.path().join(name);
     let (whole, disk) = (here("whole.jsonl"), here("disk"));

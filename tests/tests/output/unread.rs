@@ -56,7 +56,7 @@ fn a_trace_that_nobody_reads_ends_by_a_signal() {
 }
 
 #[test]
-fn what_a_reader_that_stops_for_a_while_has_missed_is_in_the_trailer() {
+fn the_trailer_counts_the_records_that_a_paused_reader_of_the_trace_has_missed() {
     let lab = Lab::new();
     let reader = Traffic::reader(lab.receiver()).comm("stalled").until_exit().spawn();
     let pid = reader.pid().to_string();

@@ -265,7 +265,7 @@ mod tests {
                              "sources":[{"name":"psi","available":true,"reason":""}]}"#;
 
     #[test]
-    fn what_a_kernel_lacks_is_what_its_status_says() -> Result<()> {
+    fn missing_features_of_a_kernel_are_those_that_its_status_reports() -> Result<()> {
         assert_eq!(
             missing_on(&run("6.1", &[("status", STATUS)], &[]))?,
             "\n### 6.1\n\n- `kfree_skb`: 6.1 has none: lost\n"

@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_mq_has_is_not_guessed() {
+    fn queue_qdiscs_of_mq_are_an_error_if_rtnetlink_does_not_list_them() {
         let refused = || Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
         assert_eq!(queue_qdiscs(&link_with("fq", 1), &refused()), Ok(BTreeMap::new()));
         let reason = queue_qdiscs(&link_with("mq", 1), &refused()).expect_err("no list");

@@ -61,9 +61,8 @@ fn follow_all(facts: &mut Facts, goal: &Goal) {
     }
 }
 
-/// Following the advice of a rule about a number ends its finding.
 #[test]
-fn what_is_advised_is_enough() {
+fn following_the_advice_of_a_rule_about_a_number_ends_its_finding() {
     let slow = Goal { bandwidth: GBIT, streams: 1, rtt: Duration::from_millis(80) };
     for (goal, wanted) in [(slow, 20_000_000), (goal(), 2_000_000_000)] {
         let mut facts = tuned();

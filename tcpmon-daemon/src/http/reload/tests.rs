@@ -178,7 +178,7 @@ fn the_rest_of_a_cut_file_replaces_what_was_taken_of_it() {
 }
 
 #[test]
-fn what_was_in_force_before_a_file_is_kept_by_its_rest_and_what_is_in_force_by_any_other_file() {
+fn the_rest_of_a_cut_file_must_keep_earlier_guards_and_any_other_file_all_guards_in_force() {
     let folder = Folder::new();
     let header = "http_server_config:\n  headers:\n    Content-Security-Policy: default-src 'none'";
     // The cut text has been in force since the start.
@@ -202,7 +202,7 @@ fn what_was_in_force_before_a_file_is_kept_by_its_rest_and_what_is_in_force_by_a
 }
 
 #[test]
-fn what_a_reload_may_not_weaken_is_named_and_a_new_password_is_taken() {
+fn a_reload_that_weakens_a_setting_names_it_and_one_with_a_new_password_is_taken() {
     let folder = Folder::new();
     folder.pair("a");
     let rest = "tls_server_config:\n  cert_file: pair.pem\n  key_file: pair.pem\n  client_ca_file: pair.pem\n  \

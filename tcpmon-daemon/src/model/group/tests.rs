@@ -67,7 +67,7 @@ fn received(page: &[Group], process: &str) -> Option<u64> {
 }
 
 #[test]
-fn what_finds_no_room_counts_under_other_and_is_counted() {
+fn a_group_that_finds_no_room_counts_under_other_and_is_counted_as_suppressed() {
     let mut passes = Passes::new(3, 600, &[]);
     let [a, b, c] = ["a", "b", "c"].map(|name| passes.join(name));
     for id in [a, b, c] {

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_is_not_alive_and_an_index_of_another_socket_is_new() {
+    fn an_ended_socket_is_not_alive_and_another_socket_at_a_known_index_is_a_change() {
         let mut changes = Changes::default();
         changes.record_pass(true, vec![socket(1), socket(2)], &[], |_, _| true);
         changes.record_pass(false, Vec::new(), &[], |index, _| index != 1);

@@ -129,7 +129,7 @@ fn a_process_without_a_name_has_one_label_and_not_that_of_its_listener() {
 }
 
 #[test]
-fn what_a_silent_pass_does_not_show_stays() {
+fn sockets_that_a_silent_pass_does_not_show_stay_in_the_table() {
     let mut passes = Passes::new();
     passes.pass(&[socket(1, 100), socket(2, 50)]);
     for _ in 0..20 {
@@ -171,7 +171,7 @@ fn an_end_that_no_program_saw_is_counted_with_all_that_is_known() {
 }
 
 #[test]
-fn what_each_process_has_read_stays_with_it() {
+fn bytes_from_before_a_handover_stay_with_the_earlier_reader_of_the_socket() {
     let mut passes = Passes::new();
     passes.pass(&[socket(1, 100)]);
     // 50 more bytes before another process takes the socket over, and 7 bytes after that, within one pass.
@@ -212,7 +212,7 @@ fn a_read_that_a_pass_has_counted_for_the_former_process_counts_once() {
 }
 
 #[test]
-fn what_cannot_be_is_counted_and_not_shown() {
+fn impossible_differences_are_counted_and_not_shown() {
     let mut passes = Passes::new();
     passes.pass(&[socket(1, 100)]);
     let mut wrapped = socket(1, 100);
@@ -322,7 +322,7 @@ fn owner(cookie: u64, process: &[u8], tgid: u32) -> Owner {
 }
 
 #[test]
-fn what_nobody_has_read_is_of_the_process_that_has_it_open() {
+fn unread_data_counts_for_the_process_that_has_the_socket_or_its_listener_open() {
     let mut passes = Passes::new();
     let mut listener = read_by(socket(1, 0), b"starter");
     (listener.live.state, listener.live.local_port, listener.state.last_ns) = (tcp_state::LISTEN as u8, 80, 0);
