@@ -4,7 +4,8 @@ use std::{env, fmt::Write as _, fs};
 
 use super::{
     SocketLine, ThreadLine, TimesliceLine,
-    field::{Field, FieldValue, OF_TRACE},
+    field::{Field, FieldValue},
+    lines::OF_TRACE,
 };
 use crate::{
     TimesliceRecord, sample,

@@ -13,10 +13,10 @@ use serde::{
     forward_to_deserialize_any,
 };
 
-use super::{lines::TimesliceLine, text::Cookie};
+use super::text::Cookie;
 use crate::{
     header::TraceHeader,
-    record::{AddressFamily, Comm, TimesliceEnd, TimesliceRecord},
+    record::{AddressFamily, Comm, TimesliceEnd},
 };
 
 /// Gets the value of a key from the trace's header and a record.
@@ -62,29 +62,6 @@ impl<R> Field<R> {
     }
 }
 
-/// The columns before the keys: on which host and when, because rows of several hosts can be in one table.
-pub(crate) const OF_TRACE: &[Field<TimesliceRecord>] = &[
-    Field::computed("hostname", "as in the header, so that rows of several hosts can be in one table", |header, _| {
-        FieldValue::Text(&header.hostname)
-    }),
-    Field::computed(
-        "activated_time",
-        "`activated_ns` on the wall clock, UTC, in microseconds: Spark refuses a file with a time in nanoseconds",
-        |header, record| FieldValue::Time(header.start.wall_ns(record.activated_ns) / 1000),
-    ),
-    Field::computed(
-        "activated_realtime_ns",
-        "the same in nanoseconds since 1970-01-01 UTC, as an integer",
-        |header, record| FieldValue::Integer(header.start.wall_ns(record.activated_ns)),
-    ),
-];
-
-/// The columns of a row.
-#[cfg_attr(not(any(feature = "csv", feature = "parquet")), allow(dead_code, reason = "only these formats have rows"))]
-pub(crate) fn columns() -> impl Iterator<Item = &'static Field<TimesliceRecord>> {
-    OF_TRACE.iter().chain(TimesliceLine::FIELDS)
-}
-
 /// A value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum FieldValue<'v> {
@@ -101,7 +78,7 @@ pub(crate) enum FieldValue<'v> {
     /// A text: the name of a thread.
     Comm(Comm),
     /// A text: a cookie in hexadecimal.
-    Cookie(u64),
+    Cookie(Cookie),
     /// A text: an address.
     Address(IpAddr),
 }
@@ -115,7 +92,7 @@ impl fmt::Display for FieldValue<'_> {
             Self::Flag(value) => value.fmt(f),
             Self::Text(text) => text.fmt(f),
             Self::Comm(comm) => comm.as_str().fmt(f),
-            Self::Cookie(cookie) => write!(f, "{cookie:x}"),
+            Self::Cookie(cookie) => cookie.fmt(f),
             Self::Address(address) => address.fmt(f),
         }
     }
@@ -171,6 +148,6 @@ values! {
     AddressFamily: family => Small(u8::from(family).into());
     TimesliceEnd: end => Text(end.name());
     Comm: comm => Comm(comm);
-    Cookie: cookie => Cookie(cookie.0);
+    Cookie: cookie => Cookie(cookie);
     IpAddr: address => Address(address);
 }

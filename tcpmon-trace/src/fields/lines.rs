@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-#[cfg(any(test, feature = "csv", feature = "parquet"))]
+#[cfg(any(test, feature = "csv", feature = "parquet", feature = "perfetto"))]
 use super::field::{Field, FieldValue};
 use super::text::Cookie;
 use crate::{
@@ -50,30 +50,33 @@ macro_rules! line {
             }
         }
 
-        #[cfg(any(test, feature = "csv", feature = "parquet"))]
+        #[cfg(any(test, feature = "csv", feature = "parquet", feature = "perfetto"))]
+        #[cfg_attr(not(test), allow(dead_code, reason = "each format uses the keys that it shows"))]
+        #[allow(non_upper_case_globals, reason = "each is named as its key")]
         impl $line {
+            $($(#[doc = $meaning])+
+            pub(crate) const $key: Field<$record> = Field {
+                key: stringify!($key),
+                get: |_, record| FieldValue::from(<$type>::from(value_of!(record, $place))),
+                set: Some(|record, value| {
+                    set!(record, $place, <$type>::deserialize(value)?.into());
+                    Ok(())
+                }),
+                is_later: !stringify!($($default)?).is_empty(),
+                #[cfg(test)]
+                meaning: concat!($($meaning),+),
+                #[cfg(test)]
+                source: $source,
+            };)*
+            $($(#[doc = $about])+
+            pub(crate) const $computed: Field<$record> = Field::computed(
+                stringify!($computed),
+                concat!($($about),+),
+                |_, record| FieldValue::from($compute(record)),
+            );)*
+
             /// The keys without `type`.
-            #[cfg_attr(not(test), allow(dead_code, reason = "only timeslices are rows"))]
-            pub(crate) const FIELDS: &'static [Field<$record>] = &[
-                $(Field {
-                    key: stringify!($key),
-                    get: |_, record| FieldValue::from(<$type>::from(value_of!(record, $place))),
-                    set: Some(|record, value| {
-                        set!(record, $place, <$type>::deserialize(value)?.into());
-                        Ok(())
-                    }),
-                    is_later: !stringify!($($default)?).is_empty(),
-                    #[cfg(test)]
-                    meaning: concat!($($meaning),+),
-                    #[cfg(test)]
-                    source: $source,
-                },)*
-                $(Field::computed(
-                    stringify!($computed),
-                    concat!($($about),+),
-                    |_, record| FieldValue::from($compute(record)),
-                ),)*
-            ];
+            pub(crate) const FIELDS: &'static [Field<$record>] = &[$(Self::$key,)* $(Self::$computed,)*];
         }
     };
 }
@@ -183,6 +186,30 @@ line! {
     preempted_by_tid: u32 = [preempted_by_tid] from "`next` of `sched_switch`", default;
     /// name of that thread, otherwise empty
     preempted_by: Comm = [preempted_by] from "`task_struct.comm`", default;
+}
+
+/// The columns before the keys: on which host and when, because rows of several hosts can be in one table.
+#[cfg(any(test, feature = "csv", feature = "parquet"))]
+pub(crate) const OF_TRACE: &[Field<TimesliceRecord>] = &[
+    Field::computed("hostname", "as in the header, so that rows of several hosts can be in one table", |header, _| {
+        FieldValue::Text(&header.hostname)
+    }),
+    Field::computed(
+        "activated_time",
+        "`activated_ns` on the wall clock, UTC, in microseconds: Spark refuses a file with a time in nanoseconds",
+        |header, record| FieldValue::Time(header.start.wall_ns(record.activated_ns) / 1000),
+    ),
+    Field::computed(
+        "activated_realtime_ns",
+        "the same in nanoseconds since 1970-01-01 UTC, as an integer",
+        |header, record| FieldValue::Integer(header.start.wall_ns(record.activated_ns)),
+    ),
+];
+
+/// The columns of a row.
+#[cfg(any(feature = "csv", feature = "parquet"))]
+pub(crate) fn columns() -> impl Iterator<Item = &'static Field<TimesliceRecord>> {
+    OF_TRACE.iter().chain(TimesliceLine::FIELDS)
 }
 
 line! {

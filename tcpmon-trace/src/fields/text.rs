@@ -10,6 +10,7 @@ use serde::{
 use crate::record::Comm;
 
 /// A socket's cookie in hexadecimal, as `ss -e` shows it after `sk:`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Cookie(pub(crate) u64);
 
 impl From<u64> for Cookie {
@@ -24,9 +25,15 @@ impl From<Cookie> for u64 {
     }
 }
 
+impl fmt::Display for Cookie {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::LowerHex::fmt(&self.0, f)
+    }
+}
+
 impl Serialize for Cookie {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(&format_args!("{:x}", self.0))
+        to.collect_str(self)
     }
 }
 

@@ -17,10 +17,11 @@ use super::message::{
 };
 use crate::{
     batch::BatchedOutput,
+    fields::{Field, FieldValue, SocketLine, ThreadLine, TimesliceLine},
     header::TraceHeader,
     output::{Output, TraceWriter},
     record::{Comm, Queue, TimesliceRecord},
-    total::Total,
+    total::{SocketTotal, ThreadTotal, Total},
     trailer::{Ending, Trailer},
 };
 
@@ -55,6 +56,36 @@ fn counters(queue: &Queue) -> [(&'static str, u32); 4] {
         ("window", queue.window_bytes),
     ]
 }
+
+/// What a thread's slice shows besides the CPU and why the thread left it.
+const OF_THREAD: [Field<TimesliceRecord>; 5] = [
+    TimesliceLine::sleep_ns,
+    TimesliceLine::wait_ns,
+    TimesliceLine::on_cpu_ns,
+    TimesliceLine::preempted_by_tid,
+    TimesliceLine::preempted_by,
+];
+
+/// What a thread's slice of one of its sockets shows.
+const OF_SOCKET: [Field<TimesliceRecord>; 9] = [
+    TimesliceLine::arrived_off_cpu_bytes,
+    TimesliceLine::arrived_on_cpu_bytes,
+    TimesliceLine::read_bytes,
+    TimesliceLine::waited_application_byte_us,
+    TimesliceLine::waited_scheduler_byte_us,
+    TimesliceLine::rcv_rtt_us,
+    TimesliceLine::partial,
+    TimesliceLine::handed_over,
+    TimesliceLine::closed,
+];
+
+/// What the totals of a socket show besides its causes.
+const SOCKET_TOTALS: [Field<SocketTotal>; 4] =
+    [SocketLine::received_bytes, SocketLine::read_bytes, SocketLine::timeslices_read_bytes, SocketLine::zero_window_ns];
+
+/// What the totals of a thread show.
+const THREAD_TOTALS: [Field<ThreadTotal>; 5] =
+    [ThreadLine::on_cpu_ns, ThreadLine::wait_ns, ThreadLine::preempted, ThreadLine::blocked, ThreadLine::read_bytes];
 
 /// Writes a trace for Perfetto: slices for timeslices and for what limited each socket, and counters.
 pub struct PerfettoWriter<O: Output> {
@@ -225,44 +256,22 @@ impl Tracks {
         }
     }
 
-    fn record(&mut self, record: &TimesliceRecord) {
+    fn record(&mut self, header: &TraceHeader, record: &TimesliceRecord) {
         let TimesliceRecord { tgid, tid, cookie, activated_ns, deactivated_ns, .. } = *record;
         let thread = self.thread(tgid, tid, &record.comm, activated_ns);
         // All records of a timeslice have the same end.
         let track = Track::Thread { tgid, tid };
         if self.known.peek(&track).is_some_and(|known| known.end_ns != deactivated_ns) {
-            let mut about = vec![text("end", record.end.name()), integer("cpu", record.cpu.into())];
-            about.extend(numbers([
-                ("sleep_ns", record.sleep_ns),
-                ("wait_ns", record.wait_ns),
-                ("on_cpu_ns", record.on_cpu_ns),
-            ]));
-            if record.preempted_by_tid != 0 {
-                about.push(integer("preempted_by_tid", record.preempted_by_tid.into()));
-                about.push(text("preempted_by", record.preempted_by.as_str()));
-            }
+            let mut about =
+                [TimesliceLine::end, TimesliceLine::cpu].map(|key| annotation(&key, header, record)).to_vec();
+            about.extend(annotations(&OF_THREAD, header, record));
             self.slice(track, (activated_ns, deactivated_ns), "on the CPU", about);
         }
 
-        let mut about = Vec::new();
-        about.extend(numbers([
-            ("arrived_off_cpu_bytes", record.arrived_off_cpu_bytes),
-            ("arrived_on_cpu_bytes", record.arrived_on_cpu_bytes),
-            ("read_bytes", record.read_bytes),
-            ("waited_application_byte_us", record.waited.application_byte_us),
-            ("waited_scheduler_byte_us", record.waited.scheduler_byte_us),
-            ("rcv_rtt_us", record.rcv_rtt_us.into()),
-        ]));
-        let flags = [("partial", record.partial), ("handed_over", record.handed_over), ("closed", record.closed)];
-        about.extend(
-            flags
-                .into_iter()
-                .filter(|(_, set)| *set)
-                .map(|(name, _)| DebugAnnotation { name: Some(name.into()), value: Some(Annotated::Flag(true)) }),
-        );
         let name = if record.read_bytes > 0 { "reads" } else { "does not read" };
         let own = Track::ThreadSocket { tid, cookie };
         self.id(own, || descriptor(name_of(cookie, record.local, record.remote), Some(thread)));
+        let about = annotations(&OF_SOCKET, header, record).collect();
         self.slice(own, (activated_ns, deactivated_ns), name, about);
 
         let socket = self.socket(cookie, record.local, record.remote);
@@ -277,29 +286,17 @@ impl Tracks {
         }
     }
 
-    fn total(&mut self, total: &Total) {
+    fn total(&mut self, header: &TraceHeader, total: &Total) {
         match total {
             Total::Socket(total) => {
                 let socket = self.socket(total.cookie, total.local, total.remote);
-                let about = numbers([
-                    ("received_bytes", total.received_bytes),
-                    ("read_bytes", total.read_bytes),
-                    ("timeslices_read_bytes", total.timeslices_read_bytes),
-                    ("zero_window_ns", total.zero_window_ns),
-                ]);
-                let about = about.chain(numbers(total.limited.causes()));
+                let about = annotations(&SOCKET_TOTALS, header, total).chain(numbers(total.limited.causes()));
                 self.instant(socket, total.at_ns, "totals", about.collect());
             }
             Total::Thread(total) => {
                 let thread = self.thread(total.tgid, total.tid, &total.comm, total.at_ns);
-                let about = numbers([
-                    ("on_cpu_ns", total.on_cpu_ns),
-                    ("wait_ns", total.wait_ns),
-                    ("preempted", total.preempted),
-                    ("blocked", total.blocked),
-                    ("read_bytes", total.read_bytes),
-                ]);
-                self.instant(thread, total.at_ns, "totals", about.collect());
+                let about = annotations(&THREAD_TOTALS, header, total).collect();
+                self.instant(thread, total.at_ns, "totals", about);
             }
         }
     }
@@ -323,12 +320,12 @@ fn append(refused: bool, packets: Vec<u8>) -> impl FnOnce(&mut Vec<u8>) -> io::R
 
 impl<O: Output> TraceWriter for PerfettoWriter<O> {
     fn record(&mut self, record: &TimesliceRecord) -> io::Result<()> {
-        self.tracks.record(record);
+        self.tracks.record(&self.header, record);
         self.output.record(append(self.output.has_refused(), self.tracks.take()))
     }
 
     fn total(&mut self, total: &Total) -> io::Result<()> {
-        self.tracks.total(total);
+        self.tracks.total(&self.header, total);
         self.output.total(append(self.output.has_refused(), self.tracks.take()))
     }
 
@@ -387,6 +384,28 @@ fn integer(name: &str, value: u64) -> DebugAnnotation {
     DebugAnnotation { name: Some(name.into()), value: Some(Annotated::Integer(value)) }
 }
 
+/// The value of a key.
+fn annotation<R>(key: &Field<R>, header: &TraceHeader, record: &R) -> DebugAnnotation {
+    let value = match (key.get)(header, record) {
+        FieldValue::Small(number) => Annotated::Integer(number.into()),
+        FieldValue::Integer(number) | FieldValue::Time(number) => Annotated::Integer(number),
+        FieldValue::Flag(flag) => Annotated::Flag(flag),
+        text => Annotated::Text(text.to_string()),
+    };
+    DebugAnnotation { name: Some(key.key.into()), value: Some(value) }
+}
+
+/// The values of these keys, those left out that are zero, false or empty.
+fn annotations<R>(keys: &[Field<R>], header: &TraceHeader, record: &R) -> impl Iterator<Item = DebugAnnotation> {
+    let is_empty = |annotation: &DebugAnnotation| match &annotation.value {
+        Some(Annotated::Flag(flag)) => !flag,
+        Some(Annotated::Integer(number)) => *number == 0,
+        Some(Annotated::Text(text)) => text.is_empty(),
+        None => true,
+    };
+    keys.iter().map(|key| annotation(key, header, record)).filter(move |annotation| !is_empty(annotation))
+}
+
 /// Annotations for the numbers that are not zero.
 fn numbers<const N: usize>(numbers: [(&str, u64); N]) -> impl Iterator<Item = DebugAnnotation> {
     numbers.into_iter().filter(|(_, value)| *value > 0).map(|(name, value)| integer(name, value))
@@ -438,7 +457,7 @@ mod tests {
         let record = |cookie| TimesliceRecord { cookie, ..sample::record() };
         let mut described = Vec::new();
         for cookie in [1].into_iter().chain(2..1000).chain([1]) {
-            tracks.record(&record(cookie));
+            tracks.record(&sample::header(), &record(cookie));
             let ids = tracks.packets.drain(..).filter_map(|packet| packet.track_descriptor?.uuid);
             described.push(ids.collect::<Vec<_>>());
             assert!(tracks.known.len() <= KNOWN.get());
