@@ -63,7 +63,7 @@ pub use process::{Killed, tcpmon_binary};
 pub use prometheus::Prometheus;
 pub use trace::Trace;
 pub use traffic::Traffic;
-pub use wait::{at_least, equal, eventually};
+pub use wait::{at_least, equal, eventually, within};
 
 /// A port that was free a moment ago in this thread's network namespace, to be bound explicitly: to tcpmon, ports that
 /// the kernel chooses for listening sockets are one service.

@@ -54,14 +54,22 @@ pub fn at_least<T: PartialOrd + Debug>(seen: T, least: T) -> Result<(), String> 
 /// Checks every 2 ms until there is a value, and panics after `deadline` (see [`patience`]) with `what` and the last
 /// observation.
 #[track_caller]
-pub fn eventually<A: Attempt>(deadline: Duration, what: &str, mut look: impl FnMut() -> A) -> A::Output {
+pub fn eventually<A: Attempt>(deadline: Duration, what: &str, look: impl FnMut() -> A) -> A::Output {
+    match within(deadline, look) {
+        Ok(value) => value,
+        Err(seen) => panic!("{what}: {seen}"),
+    }
+}
+
+/// The same, but returns the last observation instead of panicking.
+pub fn within<A: Attempt>(deadline: Duration, mut look: impl FnMut() -> A) -> Result<A::Output, String> {
     let deadline = patience(deadline);
     let start = Instant::now();
     loop {
         let late = start.elapsed() >= deadline;
         match look().outcome() {
-            Ok(value) => return value,
-            Err(seen) if late => panic!("{what}: not within {deadline:?}; last seen: {seen}"),
+            Ok(value) => return Ok(value),
+            Err(seen) if late => return Err(format!("not within {deadline:?}; last seen: {seen}")),
             Err(_) => thread::sleep(POLL_EVERY),
         }
     }

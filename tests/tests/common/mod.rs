@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tcpmon_tests::traffic::{Reader, SenderBuilder};
 use tcpmon_tests::truth::{self, Socket};
-use tcpmon_tests::{Daemon, Lab, Page, Traffic, emulated, eventually, report, tcpmon_binary};
+use tcpmon_tests::{Daemon, Lab, Page, Traffic, emulated, eventually, report, tcpmon_binary, within};
 
 /// Time limit for something that normally shows within milliseconds.
 pub const DEADLINE: Duration = Duration::from_secs(20);
@@ -101,6 +101,32 @@ pub fn loaded() -> [BTreeSet<u32>; 2] {
 /// Waits until the reader sleeps. A reader answers an order first and goes to sleep after that.
 pub fn sleeps(reader: &Reader) {
     eventually(DEADLINE, "the reader sleeps", || truth::is_asleep(reader.pid()).then_some(()));
+}
+
+/// Does `round` until it leaves no more entries in these maps than there were before it, at most three times; returns
+/// how often it did. Other processes of the host may begin to read during a round, but not during each of three.
+#[track_caller]
+pub fn leaves_no_entries(daemon: &Daemon, maps: &[&str], mut round: impl FnMut()) -> u64 {
+    let entries = || {
+        let page = daemon.scrape();
+        let of_map = |map: &&str| page.value("tcpmon_map_entries", &[("map", map)]).expect("the map is there");
+        maps.iter().map(of_map).collect::<Vec<_>>()
+    };
+    let mut seen = Vec::new();
+    for rounds in 1..=3 {
+        let before = entries();
+        round();
+        let left = within(DEADLINE, || {
+            let now = entries();
+            let came_back = now.iter().zip(&before).all(|(now, before)| now <= before);
+            if came_back { Ok(()) } else { Err(format!("{now:?} entries instead of {before:?}")) }
+        });
+        match left {
+            Ok(()) => return rounds,
+            Err(left) => seen.push(left),
+        }
+    }
+    panic!("{maps:?}: {}", seen.join("; "))
 }
 
 /// Labels of a reader's group, from its name and port.
