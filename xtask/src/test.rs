@@ -7,7 +7,7 @@ use std::{
     num::NonZero,
     path::{Path, PathBuf},
     process::Command,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, OnceLock, PoisonError},
     thread,
     time::Duration,
 };
@@ -43,7 +43,7 @@ const SIDE_BY_SIDE: [&str; 9] =
     ["formats", "alerts", "service", "output", "endpoint", "prometheus", "privileges", "command", "doctor"];
 
 /// Tests that measure and use all CPUs for many seconds. They come first: the virtual machines that take what CPU is
-/// left come last, and their kernels would report that they stall.
+/// left start after them, because their kernels would report that they stall.
 const WITH_ALL_CPUS: [&str; 6] = ["causes", "host", "queue", "store", "stress", "timeslice"];
 
 /// Arguments of `cargo xtask test`.
@@ -57,8 +57,8 @@ pub struct Args {
     host: Option<u32>,
 }
 
-/// Installs the tools, runs the checks, then runs every test: on this kernel with the release build, on others with the
-/// binary that is packed. At the end, a table says how long each step took.
+/// Installs the tools, runs the checks, then runs every test with the binary that is packed. At the end, a table says
+/// how long each step took.
 pub fn run(args: &Args) -> Result<()> {
     let result = steps(args);
     eprint!("{}", process::steps());
@@ -82,7 +82,7 @@ fn steps(args: &Args) -> Result<()> {
         executables::tests_and_programs(Arch::default())
     };
     let ((_, tcpmon), tests) = at_once(
-        || at_once(downloads, build::release_with_all_features),
+        || at_once(downloads, || step("build of tcpmon", || build::dist(Arch::default()))),
         || step("build of the tests", build_of_the_tests),
     )?;
     let tests = IntegrationTests::of(tests, &tcpmon)?;
@@ -99,28 +99,31 @@ fn steps(args: &Args) -> Result<()> {
         let machines = || step("other kernels", || vm::machines(&vm::Args::brief_most(), &jobs));
         at_once(|| jobs.beside(dist::try_out), machines).map(drop)
     };
-    // The tests that measure need few CPU seconds: what only needs a CPU gets what they leave.
-    let packed = || {
-        step("build of the program to package", || build::dist(Arch::default()))?;
-        if args.no_vm {
-            return Ok(());
-        }
-        let small = || step("other kernels, short", || vm::machines(&vm::Args::brief_least(), &vm::Jobs::new(Some(1))));
-        all(&[&dist::make, &small])
-    };
-    let checks = || {
+    // The tests that measure need few CPU seconds: what only needs a CPU gets what they leave, in two lanes that take
+    // about as long. Cargo compiles for one of them at a time.
+    let compiled = || all(&[&|| step("build of the fuzzers", fuzz::build).map(drop), &check::compiled]);
+    let crowd_has_left = OnceLock::new();
+    let others = || {
         all(&[
-            &|| step("build of the fuzzers", fuzz::build).map(drop),
-            &check::compiled,
+            &check::dependencies,
             &|| step("dashboards and alerts", || dashboards::run(&dashboards::Args::CHECK)),
             &|| step("manifests for Kubernetes", || kubernetes::check(&tcpmon)),
             &|| step("site of the documents", docs::run),
+            &|| if args.no_vm { Ok(()) } else { dist::make() },
             &|| step("unit tests", unit_tests),
+            &|| {
+                crowd_has_left.wait();
+                let machines = || vm::machines(&vm::Args::brief_least(), &vm::Jobs::new(Some(1)));
+                if args.no_vm { Ok(()) } else { step("other kernels, short", machines) }
+            },
         ])
+    };
+    let crowd_leaves = || {
+        crowd_has_left.get_or_init(|| ());
     };
     let meanwhile = || {
         process::take_idle_time()?;
-        at_once(packed, checks).map(drop)
+        at_once(others, compiled).map(drop)
     };
     let waiting = || {
         all(&[
@@ -130,7 +133,7 @@ fn steps(args: &Args) -> Result<()> {
         ])
     };
     all(&[
-        &|| at_once(meanwhile, || tests.one_by_one()).map(drop),
+        &|| at_once(meanwhile, || tests.one_by_one(crowd_leaves)).map(drop),
         &|| at_once(on_other_kernels, waiting).map(drop),
         &|| tests.not_supported(),
         &|| step("soak and fuzzing", || soak_and_fuzz(&Arch::default().dist_binary())),
@@ -222,7 +225,7 @@ impl<'a> IntegrationTests<'a> {
 
     /// All of them.
     fn all(&self) -> Result<()> {
-        all(&[&|| self.one_by_one(), &|| self.side_by_side(), &|| self.not_supported()])
+        all(&[&|| self.one_by_one(|| ()), &|| self.side_by_side(), &|| self.not_supported()])
     }
 
     /// Those that wait: as many at once as there are CPUs. All of them, also after one has failed.
@@ -244,10 +247,17 @@ impl<'a> IntegrationTests<'a> {
         })
     }
 
-    /// The others, one at a time: they measure, and there may be only two CPUs.
-    fn one_by_one(&self) -> Result<()> {
+    /// The others, one at a time: they measure, and there may be only two CPUs. Calls `crowd_leaves` after those of
+    /// [`WITH_ALL_CPUS`].
+    fn one_by_one(&self, crowd_leaves: impl FnOnce()) -> Result<()> {
         let run = |test: &Executable| step(&test.name, || process::run_for_at_most(&mut self.command(test, 1), HANGS));
-        step("tests that measure", || failures(self.measuring.iter().filter_map(|test| run(test).err())))
+        let run_all = |tests: &[Executable]| failures(tests.iter().filter_map(|test| run(test).err()));
+        let (crowd, others) = self.measuring.split_at(WITH_ALL_CPUS.len());
+        step("tests that measure", || {
+            let of_crowd = run_all(crowd);
+            crowd_leaves();
+            failures([of_crowd, run_all(others)].into_iter().filter_map(Result::err))
+        })
     }
 
     /// If the kernel lacks what a test is about, the test reports that instead of failing. On a host, only what the
