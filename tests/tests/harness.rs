@@ -358,7 +358,10 @@ fn inet_diag_says_what_ss_says() {
     let reader = Traffic::reader(lab.receiver()).paused().spawn();
     let sender = sender(&lab, &reader).paused().spawn();
     sender.send(5_000);
-    let socket = eventually(SOON, "5000 bytes wait", || queue(&lab, &reader, 5_000));
+    let socket = eventually(SOON, "5000 bytes wait at a connection that was accepted", || {
+        // Until then it has no inode.
+        queue(&lab, &reader, 5_000).ok().filter(|socket| socket.inode != 0)
+    });
     let output = lab.receiver().command("ss").args(["-tmneiOH", "state", "established"]).output();
     let output = output.expect("ss is installed by `cargo xtask test` (package iproute2)");
     let text = String::from_utf8(output.stdout).expect("ss writes text");
