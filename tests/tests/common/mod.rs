@@ -82,12 +82,14 @@ pub fn sources_and_probes(daemon: &Daemon) -> BTreeMap<String, (bool, String)> {
     sources.chain(probes).collect()
 }
 
-/// The sum of everything that was lost, without recursions where these are usual.
+/// The sum of everything that was lost, without what is usual on this machine.
 pub fn lost(page: &Page) -> f64 {
+    let is_usual = |what: &str| {
+        emulated::recursion_is_usual() && what.starts_with("recursion_")
+            || emulated::clocks_may_stand_still() && what == "impossible_reader"
+    };
     let samples = page.samples("tcpmon_lost_total").into_iter();
-    let left_out = emulated::recursion_is_usual();
-    let counts = samples.filter(|sample| !(left_out && sample.labels["what"].starts_with("recursion_")));
-    counts.map(|sample| sample.value).sum()
+    samples.filter(|sample| !is_usual(&sample.labels["what"])).map(|sample| sample.value).sum()
 }
 
 /// Ids of all programs and of all maps in the kernel. What is removed while this looks is left out.
