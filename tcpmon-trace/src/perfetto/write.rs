@@ -262,8 +262,9 @@ impl Tracks {
         // All records of a timeslice have the same end.
         let track = Track::Thread { tgid, tid };
         if self.known.peek(&track).is_some_and(|known| known.end_ns != deactivated_ns) {
-            let mut about =
-                [TimesliceLine::end, TimesliceLine::cpu].map(|key| annotation(&key, header, record)).to_vec();
+            let mut about = [TimesliceLine::end, TimesliceLine::cpu]
+                .map(|key| annotation(&key, (key.get)(header, record)))
+                .to_vec();
             about.extend(annotations(&OF_THREAD, header, record));
             self.slice(track, (activated_ns, deactivated_ns), "on the CPU", about);
         }
@@ -384,9 +385,9 @@ fn integer(name: &str, value: u64) -> DebugAnnotation {
     DebugAnnotation { name: Some(name.into()), value: Some(Annotated::Integer(value)) }
 }
 
-/// The value of a key.
-fn annotation<R>(key: &Field<R>, header: &TraceHeader, record: &R) -> DebugAnnotation {
-    let value = match (key.get)(header, record) {
+/// A key with this value.
+fn annotation<R>(key: &Field<R>, value: FieldValue<'_>) -> DebugAnnotation {
+    let value = match value {
         FieldValue::Small(number) => Annotated::Integer(number.into()),
         FieldValue::Integer(number) | FieldValue::Time(number) => Annotated::Integer(number),
         FieldValue::Flag(flag) => Annotated::Flag(flag),
@@ -397,13 +398,16 @@ fn annotation<R>(key: &Field<R>, header: &TraceHeader, record: &R) -> DebugAnnot
 
 /// The values of these keys, those left out that are zero, false or empty.
 fn annotations<R>(keys: &[Field<R>], header: &TraceHeader, record: &R) -> impl Iterator<Item = DebugAnnotation> {
-    let is_empty = |annotation: &DebugAnnotation| match &annotation.value {
-        Some(Annotated::Flag(flag)) => !flag,
-        Some(Annotated::Integer(number)) => *number == 0,
-        Some(Annotated::Text(text)) => text.is_empty(),
-        None => true,
+    let is_empty = |value: FieldValue<'_>| match value {
+        FieldValue::Small(0) | FieldValue::Integer(0) | FieldValue::Time(0) | FieldValue::Flag(false) => true,
+        FieldValue::Text(text) => text.is_empty(),
+        FieldValue::Comm(comm) => comm.as_str().is_empty(),
+        _ => false,
     };
-    keys.iter().map(|key| annotation(key, header, record)).filter(move |annotation| !is_empty(annotation))
+    keys.iter().filter_map(move |key| {
+        let value = (key.get)(header, record);
+        (!is_empty(value)).then(|| annotation(key, value))
+    })
 }
 
 /// Annotations for the numbers that are not zero.
