@@ -58,7 +58,7 @@ pub fn recursion_is_usual() -> bool {
 ///
 /// `common::lost`, with which `bytes`, `churn`, `cpus` and `store` assert that nothing was lost, leaves it out.
 pub fn clocks_may_stand_still() -> bool {
-    is_emulated()
+    is_emulated() && std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1)
 }
 
 /// Interrupts and wakeups take longer than a round trip, so that cases that need quick answers cannot be shown, and a
