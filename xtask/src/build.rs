@@ -30,8 +30,8 @@ pub fn release() -> Result<PathBuf> {
     Ok(build_release(&["tcpmon-daemon"], &["tcpmon"], &[])?.join("tcpmon"))
 }
 
-/// Builds the same binary with all features, for the tests. Fails if plain cargo then builds anything again: whoever
-/// alternates between the two would build everything twice.
+/// Builds the same binary with all features, for commands that need them. Fails if plain cargo then builds anything
+/// again: whoever alternates between the two would build everything twice.
 pub fn release_with_all_features() -> Result<PathBuf> {
     let features = ["--features", "full"];
     let folder = build_release(&["tcpmon-daemon"], &["tcpmon"], &features)?;
