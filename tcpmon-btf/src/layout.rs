@@ -46,6 +46,8 @@ pub fn resolve(btf: &Btf<'_>) -> Result<Layout, Missing> {
         sock_references: sock("__sk_common.skc_refcnt")?,
         sock_state: sock("__sk_common.skc_state")?,
         sock_family: sock("__sk_common.skc_family")?,
+        sock_type: sock("sk_type")?,
+        sock_protocol: sock("sk_protocol")?,
         sock_local_port: required("inet_sock", "inet_sport")?,
         sock_remote_port: sock("__sk_common.skc_dport")?,
         sock_local_v4: sock("__sk_common.skc_rcv_saddr")?,

@@ -59,6 +59,10 @@ pub struct Layout {
     pub sock_userlocks_shift: u32,
     /// `sock.__sk_common.skc_family`
     pub sock_family: u32,
+    /// `sock.sk_type`
+    pub sock_type: u32,
+    /// `sock.sk_protocol`
+    pub sock_protocol: u32,
     /// `inet_sock.inet_sport`, big-endian; unlike `skc_num`, it is still set when the socket is destroyed
     pub sock_local_port: u32,
     /// `sock.__sk_common.skc_dport`, big-endian
@@ -219,5 +223,5 @@ pub struct Settings {
     pub ephemeral_ports: [[u16; 2]; EPHEMERAL_RANGES],
 }
 
-const _: () = assert!(size_of::<Layout>() == 74 * 4);
-const _: () = assert!(size_of::<Settings>() == 74 * 4 + 32 + 8 + 64 + 32 + 32);
+const _: () = assert!(size_of::<Layout>() == 76 * 4);
+const _: () = assert!(size_of::<Settings>() == 76 * 4 + 32 + 8 + 64 + 32 + 32);

@@ -20,19 +20,32 @@ use crate::{
 pub extern "C" fn seed(ctx: *const TaskFile) -> i32 {
     // SAFETY: the kernel passes this context to an iterator of this kind.
     if let Some((task, tcp)) = unsafe { kernel::open_socket(ctx) } {
-        adopt(task, tcp);
+        adopt(task, tcp, tcp.sock().cookie());
+    }
+    0
+}
+
+/// The same for a kernel that lets no program pass the socket of a file to a helper, so that none can create its
+/// cookie: user space has them created before. A socket that it cannot reach is found with its next segment.
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "iter/task_file")]
+pub extern "C" fn seed_with_cookies(ctx: *const TaskFile) -> i32 {
+    // SAFETY: as above.
+    if let Some((task, tcp)) = unsafe { kernel::open_socket(ctx) } {
+        adopt(task, tcp, tcp.sock().known_cookie());
     }
     0
 }
 
 #[inline(always)]
-fn adopt(task: Task, tcp: TcpSock) -> Option<()> {
+fn adopt(task: Task, tcp: TcpSock, cookie: u64) -> Option<()> {
     let current = tcp.sock().state();
-    if current == tcp_state::SYN_SENT || current == tcp_state::SYN_RECV || current == tcp_state::CLOSE {
+    let is_early = current == tcp_state::SYN_SENT || current == tcp_state::SYN_RECV;
+    if is_early || current == tcp_state::CLOSE || cookie == 0 {
         return None;
     }
     let known = socket::known(tcp.sock()).is_some();
-    let state = socket::known_or_new(tcp, || tcp.sock().cookie())?;
+    let state = socket::known_or_new(tcp, || cookie)?;
     if !known {
         reader::opened_by(state, task);
         if current == tcp_state::LISTEN {

@@ -118,17 +118,23 @@ fn each_connection_of_a_socket_that_connects_again_and_then_listens_is_counted()
 
     let listener = SockRef::from(&client);
     listener.bind(&SocketAddr::from(([127, 0, 0, 1], 7_404)).into()).unwrap();
-    listener.listen(1).unwrap();
-    let peer = connect(&lab, 7_404);
-    let accepted = TcpStream::from(listener.accept().unwrap().0);
-    transfer(&peer, &accepted, 500);
-    drop((peer, accepted));
+    let accepted = match listener.listen(1) {
+        Ok(()) => {
+            let peer = connect(&lab, 7_404);
+            let accepted = TcpStream::from(listener.accept().unwrap().0);
+            transfer(&peer, &accepted, 500);
+            500
+        }
+        // Some kernels let no socket listen that has been connected.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => 0,
+        Err(error) => panic!("{error}"),
+    };
     // It is open and connected again.
     rustix::net::connect_unspec(&client).unwrap();
     SockRef::from(&client).connect(&listeners[0].local_addr().unwrap().into()).unwrap();
     let server = listeners[0].accept().unwrap().0;
     transfer(&server, &client, 70);
-    counted(&daemon, &[("remote:7401", 1_070), remote[1], remote[2], ("local:7404", 500)]);
+    counted(&daemon, &[("remote:7401", 1_070), remote[1], remote[2], ("local:7404", accepted)]);
     assert_eq!(daemon.scrape().sum("tcpmon_sockets", &[("service", "remote:7401")]), 1.0);
     drop((server, client));
     eventually(DEADLINE, "none is left", || {

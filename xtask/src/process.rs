@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 
 /// Runs `command` with this process's own output streams; a failing exit status is an error.
 pub fn run(command: &mut Command) -> Result<()> {
@@ -19,14 +19,33 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Like [`run_for_at_most`], for what runs beside other programs: what it writes is printed when it has ended.
-pub fn run_and_then_print(command: &mut Command, limit: Duration) -> Result<()> {
+/// Like [`run_for_at_most`], for tests: what they write is printed when they have ended, in one piece, and the error has
+/// what those that failed have said. So a run can repeat that as its last words, where it is read first.
+pub fn run_tests(command: &mut Command, limit: Duration) -> Result<()> {
     // Not through pipes: they stay open as long as a program that it has left behind.
     let written = tempfile::NamedTempFile::new()?;
     let output = || Ok::<_, io::Error>(Stdio::from(written.as_file().try_clone()?));
     let result = run_for_at_most(command.stdout(output()?).stderr(output()?), limit);
-    eprint!("{}", String::from_utf8_lossy(&fs::read(written.path())?));
-    result
+    let written = fs::read(written.path())?;
+    let written = String::from_utf8_lossy(&written);
+    eprint!("{written}");
+    result.map_err(|error| anyhow!("{error}\n{}\n", of_failed_tests(&written)))
+}
+
+/// What the tests that failed have said, by the output of a test program: the end of it, if it does not say.
+fn of_failed_tests(output: &str) -> &str {
+    const HEADING: &str = "\nfailures:\n";
+    match (output.find(HEADING), output.rfind(HEADING)) {
+        (Some(said), Some(names)) if said < names => output[said + HEADING.len()..names].trim(),
+        _ => last_lines(output),
+    }
+}
+
+/// As many lines of a long output as somebody reads.
+pub fn last_lines(output: &str) -> &str {
+    let output = output.trim_end();
+    let begin = output.rmatch_indices('\n').nth(29).map_or(0, |(end, _)| end + 1);
+    &output[begin..]
 }
 
 /// From here on, this thread and the programs that it starts get only the CPU time that all others leave.
@@ -134,10 +153,29 @@ mod tests {
     fn a_program_that_is_left_behind_holds_nothing_up() {
         let start = Instant::now();
         let limit = Duration::from_secs(60);
-        run_and_then_print(Command::new("sh").args(["-c", "sleep 20 & exit 0"]), limit).expect("it ends well");
-        let result = run_and_then_print(Command::new("sh").args(["-c", "sleep 20 & exit 3"]), limit);
+        run_tests(Command::new("sh").args(["-c", "sleep 20 & exit 0"]), limit).expect("it ends well");
+        let result = run_tests(Command::new("sh").args(["-c", "sleep 20 & exit 3"]), limit);
         assert!(result.is_err_and(|error| error.to_string().contains("exit status: 3")));
         assert!(start.elapsed() < Duration::from_secs(15));
+    }
+
+    #[test]
+    fn the_error_has_what_failed_tests_have_said() {
+        let said = |script| {
+            let result = run_tests(Command::new("sh").args(["-c", script]), Duration::from_secs(60));
+            result
+                .expect_err("it fails")
+                .to_string()
+                .split_once("failed: exit status: 1\n")
+                .expect("words")
+                .1
+                .to_owned()
+        };
+        let libtest =
+            "printf 'test a ... ok\n\nfailures:\n\n---- b stdout ----\nleft: 1\n\n\nfailures:\n    b\n'; exit 1";
+        assert_eq!(said(libtest), "---- b stdout ----\nleft: 1\n");
+        let lines: Vec<String> = (71..=100).map(|number| number.to_string()).collect();
+        assert_eq!(said("seq 100; exit 1"), lines.join("\n") + "\n");
     }
 
     #[test]

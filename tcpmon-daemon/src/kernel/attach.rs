@@ -13,6 +13,7 @@ use aya::{
     programs::{BtfTracePoint, CgroupAttachMode, Iter, Program, ProgramError, SockOps, iter::IterLink},
 };
 use tcpmon_btf::plan::{Hook, Probe};
+use tracing::warn;
 
 use super::{
     iterator,
@@ -20,7 +21,7 @@ use super::{
     support::{CannotRun, refused},
 };
 use crate::{
-    host::cgroup,
+    host::{cgroup, cookies},
     status::{ProbeStatus, Verdict},
 };
 
@@ -149,18 +150,30 @@ fn status(probe: &Probe, verdict: Verdict, reason: String) -> ProbeStatus {
 }
 
 /// Runs the iterator that starts to watch the sockets that are open.
+///
+/// The verifier of some kernels lets no program pass the socket of a file to a helper. Then no program can create the
+/// cookie of such a socket, and inet_diag does it before.
 pub fn seed(ebpf: &mut Ebpf, types: &KernelTypes) -> Result<impl FnOnce() -> Result<(), CannotRun> + use<>, CannotRun> {
     let what = "the iterator task_file";
-    let program = ebpf.program_mut("seed").expect("the object of this build has its iterator");
-    let mut load = || -> Result<IterLink, ProgramError> {
+    let mut load = |name| -> Result<IterLink, ProgramError> {
+        let program = ebpf.program_mut(name).expect("the object of this build has both iterators");
         let iter: &mut Iter = program.try_into()?;
         iter.load("task_file", types)?;
         let link = iter.attach()?;
         iter.take_link(link)
     };
-    let link = load().map_err(|error| refused(what, &error))?;
+    let (link, with_cookies) = match load("seed") {
+        Ok(link) => (link, false),
+        Err(_) => (load("seed_with_cookies").map_err(|error| refused(what, &error))?, true),
+    };
     Ok(move || {
         let file = link.into_file().map_err(|error| refused(what, &error))?;
+        if with_cookies {
+            let missed = cookies::create().unwrap_or_else(|error| format!("inet_diag lists no sockets: {error}"));
+            if !missed.is_empty() {
+                warn!(reason = missed, "some of the open connections may not be watched before their next segment");
+            }
+        }
         // It writes nothing: reading it to its end runs the program for every open file.
         iterator::read(file).map(drop).map_err(|error| refused(what, &error))
     })

@@ -1,12 +1,12 @@
 //! The one change to the programs' code before it is loaded, once the running kernel is known: how they cast a socket
 //! that is known to be TCP. Needed because aya cannot link calls of kernel functions.
 
-use std::fmt::Display;
-
 use object::{File, Object as _, ObjectSection as _, SectionKind};
 use tcpmon_common::settings::CAST_CALL;
 use tracing::warn;
 use zerocopy::IntoBytes as _;
+
+use super::support::CannotRun;
 
 /// Opcode of a call (`include/uapi/linux/bpf.h`).
 const CALL: u8 = 0x85;
@@ -39,12 +39,12 @@ pub fn with_casts(object: &[u8], cast: Option<u32>) -> Vec<u64> {
 
 /// Loads with the kernel function; if the kernel refuses that, with the helper: a kernel that interprets programs
 /// instead of compiling them refuses calls of kernel functions.
-pub fn first_that_loads<T, E: Display>(
+pub fn first_that_loads<T>(
     cast: Option<u32>,
-    mut load: impl FnMut(Option<u32>) -> Result<T, E>,
-) -> Result<T, E> {
+    mut load: impl FnMut(Option<u32>) -> Result<T, CannotRun>,
+) -> Result<T, CannotRun> {
     match load(cast) {
-        Err(error) if cast.is_some() => {
+        Err(error) if cast.is_some() && error.is_of_program() => {
             let loaded = load(None)?;
             warn!(%error, "the kernel refused bpf_rdonly_cast, so tcpmon runs without it: each segment and read costs \
                  more CPU");
@@ -66,8 +66,10 @@ fn is_cast(instruction: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
-    use crate::kernel::OBJECT;
+    use crate::kernel::{OBJECT, support::refused};
 
     #[test]
     fn segments_and_reads_cast_and_each_cast_becomes_the_call_that_the_kernel_knows() {
@@ -77,7 +79,7 @@ mod tests {
         };
         let before = with_casts(OBJECT, Some(0));
         let count = casts(&before, KERNEL_FUNCTION, 0);
-        assert_eq!(count, 3, "one of tcp_probe, one of tcp_rcv_space_adjust, one of the look");
+        assert_eq!(count, 6, "one of tcp_probe, tcp_rcv_space_adjust, the look, and each iterator over files");
         let cast = with_casts(OBJECT, Some(4711));
         assert_eq!((casts(&cast, KERNEL_FUNCTION, 4711), casts(&cast, 0, CAST_CALL)), (count, 0));
         let helper = with_casts(OBJECT, None);
@@ -90,17 +92,21 @@ mod tests {
 
     #[test]
     fn the_helper_is_tried_if_the_kernel_refuses_the_function_and_only_then() {
-        let tried = |cast, loads: fn(Option<u32>) -> bool| {
+        let tried = |error: i32, cast, loads: fn(Option<u32>) -> bool| {
             let mut tried = Vec::new();
             let result = first_that_loads(cast, |cast| {
                 tried.push(cast);
-                if loads(cast) { Ok(cast) } else { Err(format!("{cast:?}")) }
+                let error = io::Error::from_raw_os_error(error);
+                if loads(cast) { Ok(cast) } else { Err(refused(&format!("{cast:?}"), &error)) }
             });
-            (tried, result)
+            (tried, result.map_err(|error| error.missing.split_whitespace().nth(3).map(str::to_owned)))
         };
-        assert_eq!(tried(Some(7), |_| true), (vec![Some(7)], Ok(Some(7))));
-        assert_eq!(tried(Some(7), |cast| cast.is_none()), (vec![Some(7), None], Ok(None)));
-        assert_eq!(tried(Some(7), |_| false), (vec![Some(7), None], Err("None".to_owned())));
-        assert_eq!(tried(None, |_| false), (vec![None], Err("None".to_owned())));
+        let refuses = |cast: &str| Err(Some(cast.to_owned()));
+        assert_eq!(tried(libc::EACCES, Some(7), |_| true), (vec![Some(7)], Ok(Some(7))));
+        assert_eq!(tried(libc::EACCES, Some(7), |cast| cast.is_none()), (vec![Some(7), None], Ok(None)));
+        assert_eq!(tried(libc::EACCES, Some(7), |_| false), (vec![Some(7), None], refuses("None")));
+        assert_eq!(tried(libc::EACCES, None, |_| false), (vec![None], refuses("None")));
+        assert_eq!(tried(libc::EPERM, Some(7), |_| false), (vec![Some(7)], refuses("Some(7)")));
+        assert_eq!(tried(libc::ENOMEM, Some(7), |_| false), (vec![Some(7)], refuses("Some(7)")));
     }
 }

@@ -54,6 +54,9 @@ pub struct CannotRun {
     pub remedy: String,
 }
 
+/// The remedy for a refusal whose reason tcpmon does not know.
+const UNKNOWN: &str = "report this with the output of `uname -a`";
+
 /// Bits of `linux/capability.h`.
 pub const CAP_NET_ADMIN: u32 = 12;
 /// Reading and entering what belongs to other processes.
@@ -133,6 +136,12 @@ impl CannotRun {
         // Not EACCES: that is also how the verifier rejects a program.
         self.missing.contains("Operation not permitted") || self.missing.contains("os error 1)")
     }
+
+    /// Whether the kernel may accept other programs for the same purpose: it lacks neither memory nor descriptors, nor
+    /// does it forbid programs altogether.
+    pub fn is_of_program(&self) -> bool {
+        self.remedy == UNKNOWN
+    }
 }
 
 /// Reports a refusal by the kernel in the same form.
@@ -150,7 +159,7 @@ pub fn refused(what: &str, error: &(dyn Error + 'static)) -> CannotRun {
         Some(libc::ENFILE) => "raise fs.file-max",
         // A map is full. Only the maps of filters have entries that the command line chooses.
         Some(libc::E2BIG) => "choose fewer processes, names or ports",
-        _ => "report this with the output of `uname -a`",
+        _ => UNKNOWN,
     };
     CannotRun { missing: format!("the kernel refused {what} ({})", reason(error)), remedy: remedy.into() }
 }

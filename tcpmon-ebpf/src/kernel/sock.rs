@@ -9,7 +9,10 @@ use tcpmon_common::{settings::CAST_CALL, socket::SocketIdentity, timeslice::Queu
 use super::{MaybeFreedSock as _, Probed, Task, load, offset, present, setting};
 
 /// User-space ABI.
+const AF_INET: u16 = 2;
 const AF_INET6: u16 = 10;
+const SOCK_STREAM: u16 = 1;
+const IPPROTO_TCP: u16 = 6;
 
 /// Bits of `sk_userlocks`, of `include/linux/socket.h` and the same in 5.10 to 7.3: the application has fixed the
 /// buffer's size; it has asked for the port.
@@ -61,7 +64,10 @@ pub unsafe fn open_socket(ctx: *const TaskFile) -> Option<(Task, TcpSock)> {
     }
     // SAFETY: a typed file pointer; the result is null if the file is not a socket.
     let socket = unsafe { bpf_sock_from_file(ctx.file.cast()) } as *const u8;
-    Some((task, Sock::of_socket(socket)?.tcp()?))
+    let sock = Sock::of_socket(socket)?;
+    // Not `tcp`: some kernels do not trust what a program has read from a file's socket. What a file has is neither a
+    // request nor in TIME_WAIT.
+    if sock.is_tcp() { Some((task, sock.known_tcp()?)) } else { None }
 }
 
 /// A `struct tcp_sock` whose address is known, as a pointer that the verifier knows.
@@ -135,9 +141,9 @@ impl Sock {
         if tcp.is_null() { None } else { Some(TcpSock(tcp, self)) }
     }
 
-    /// The same socket as TCP, for a socket that is known to be an established TCP connection.
+    /// The same socket as TCP, for a socket that is known to be that, and neither a request nor in TIME_WAIT.
     #[inline(always)]
-    pub fn established_tcp(self) -> Option<TcpSock> {
+    pub fn known_tcp(self) -> Option<TcpSock> {
         let tcp = cast(self.0);
         // Null only if the helper was put in place of the call.
         if tcp.is_null() { None } else { Some(TcpSock(tcp, self)) }
@@ -155,6 +161,20 @@ impl Sock {
     pub fn known_cookie(self) -> u64 {
         // SAFETY: see `state`.
         unsafe { load(self.0, offset!(sock_cookie)) }
+    }
+
+    /// Whether it is TCP over IPv4 or IPv6. Not for requests and sockets in TIME_WAIT, which have no such fields.
+    #[inline(always)]
+    fn is_tcp(self) -> bool {
+        // SAFETY: see `state`.
+        let (family, kind, protocol) = unsafe {
+            (
+                load::<u16>(self.0, offset!(sock_family)),
+                load::<u16>(self.0, offset!(sock_type)),
+                load::<u16>(self.0, offset!(sock_protocol)),
+            )
+        };
+        (family == AF_INET || family == AF_INET6) && kind == SOCK_STREAM && protocol == IPPROTO_TCP
     }
 
     /// `sk_state`.

@@ -26,7 +26,7 @@ pub fn tcp_rcv_space_adjust(ctx: BtfTracePointContext) -> i32 {
 
 #[inline(always)]
 fn read(ctx: &BtfTracePointContext) -> Option<()> {
-    let tcp = Sock::argument::<{ SOCK.position }>(ctx).established_tcp()?;
+    let tcp = Sock::argument::<{ SOCK.position }>(ctx).known_tcp()?;
     let mut state = socket::watched(tcp)?;
     let queue_start = state.copied_seq;
     // MSG_PEEK also gets here, but advances nothing.

@@ -26,7 +26,7 @@ fn segment(ctx: &BtfTracePointContext) -> Option<()> {
     if bytes == 0 {
         return None;
     }
-    let tcp = Sock::argument::<{ SOCK.position }>(ctx).established_tcp()?;
+    let tcp = Sock::argument::<{ SOCK.position }>(ctx).known_tcp()?;
     let state = if setting!(trace) == TRACE_NONE { socket::watched(tcp)? } else { socket::watched_by_trace(tcp)? };
     let seen = socket::sample(state, tcp).with_segment(end);
     socket::event(state, |state| socket::fold(state, &seen, Trigger::Segment, || socket::path(tcp, skb, seen.now_ns)));

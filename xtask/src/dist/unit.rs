@@ -50,7 +50,7 @@ pub fn run(root: &Path, initramfs: &Path) -> Result<()> {
     )?;
     let (well, console, results) = vm::boot(kernel, initramfs.to_owned())?;
     if !well {
-        bail!("under systemd:\n{results}\n--- the last lines of the console:\n{}", vm::last_lines(&console));
+        bail!("under systemd:\n{results}\n--- the last lines of the console:\n{}", process::last_lines(&console));
     }
     let exposure = results.lines().find(|line| line.contains("Overall exposure level")).context("no exposure")?;
     println!("{exposure}");

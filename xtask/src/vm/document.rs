@@ -256,6 +256,7 @@ mod tests {
                 alarms: Vec::new(),
                 complete: true,
             },
+            console: String::new(),
             took: Duration::ZERO,
         }
     }

@@ -36,7 +36,7 @@ use machine::{End, Machine};
 use results::{Outcome, Results, Test};
 pub use root::Root;
 
-use crate::{arch::Arch, build, setup, workspace};
+use crate::{arch::Arch, build, process, setup, workspace};
 
 /// Arguments of `cargo xtask vm`.
 #[derive(Debug, Default, clap::Args)]
@@ -98,6 +98,8 @@ pub struct Run {
     pub release: String,
     pub end: End,
     pub results: Results,
+    /// The output of its first port.
+    console: String,
     pub took: Duration,
 }
 
@@ -106,17 +108,25 @@ impl Run {
         name(self.kernel, self.cpus)
     }
 
-    /// What is wrong with it, one sentence each.
+    /// Each test that failed, with what it has said.
+    fn failures(&self) -> impl Iterator<Item = String> {
+        self.results.failed().map(|(test, outcome, _)| {
+            let words = machine::words_of(&self.console, &test.binary, &test.name).unwrap_or_default();
+            format!("{}: {}::{}: {outcome:?}\n{words}\n", self.name(), test.binary, test.name)
+        })
+    }
+
+    /// What is wrong with it, one after another.
     fn complaints(&self) -> Vec<String> {
-        let mut complaints: Vec<String> = self
-            .results
-            .failed()
-            .map(|(test, outcome, _)| format!("{}: {}::{}: {outcome:?}", self.name(), test.binary, test.name))
-            .collect();
+        let mut complaints: Vec<String> = self.failures().collect();
         complaints
             .extend(self.results.alarms.iter().map(|alarm| format!("{}: the kernel logged: {alarm}", self.name())));
         match &self.end {
-            End::Broken(how) => complaints.push(format!("{}: {how}", self.name())),
+            End::Broken(how) => complaints.push(format!(
+                "{}: {how}; the last lines of its console:\n{}",
+                self.name(),
+                process::last_lines(&self.console)
+            )),
             End::Failed if complaints.is_empty() => {
                 complaints.push(format!("{}: init reported a failure", self.name()))
             }
@@ -277,8 +287,9 @@ fn run_one(kernel: &'static Kernel, release: String, machine: &Machine, planned:
     let text = String::from_utf8_lossy(&fs::read(&machine.results)?).into_owned();
     let results =
         Results::parse(&text, planned).with_context(|| format!("cannot parse {}", machine.results.display()))?;
-    let run = Run { kernel, cpus: machine.cpus, release, end, results, took };
-    eprintln!("{}", described(&run, &String::from_utf8_lossy(&fs::read(&machine.console)?)));
+    let console = String::from_utf8_lossy(&fs::read(&machine.console)?).into_owned();
+    let run = Run { kernel, cpus: machine.cpus, release, end, results, console, took };
+    eprintln!("{}", described(&run));
     Ok(run)
 }
 
@@ -317,10 +328,10 @@ impl Jobs {
     }
 }
 
-/// A line about the virtual machine, and the output of each test that failed.
-fn described(run: &Run, console: &str) -> String {
+/// A line about the virtual machine, and what is wrong with it.
+fn described(run: &Run) -> String {
     let count = |wanted: fn(&Outcome) -> bool| run.results.tests.iter().filter(|(_, found, _)| wanted(found)).count();
-    let mut text = format!(
+    let line = format!(
         "vm: {} ({}): {} passed, {} not supported there, {} failed, {:.0} s",
         run.name(),
         run.release,
@@ -329,18 +340,5 @@ fn described(run: &Run, console: &str) -> String {
         run.results.failed().count(),
         run.took.as_secs_f64()
     );
-    for (test, outcome, _) in run.results.failed() {
-        let words = machine::words_of(console, &test.binary, &test.name).unwrap_or_default();
-        text += &format!("\n--- {} {}::{} {outcome:?}\n{words}\n---", run.name(), test.binary, test.name);
-    }
-    if let End::Broken(how) = &run.end {
-        text += &format!("\n--- {}: {how}; the last lines of its console:\n{}", run.name(), last_lines(console));
-    }
-    text
-}
-
-/// What is worth reading of a console whose machine has failed.
-pub fn last_lines(console: &str) -> String {
-    let lines: Vec<&str> = console.lines().collect();
-    lines[lines.len().saturating_sub(20)..].join("\n")
+    [vec![line], run.complaints()].concat().join("\n")
 }
