@@ -2,15 +2,16 @@
 
 use std::{env, ffi::OsStr, path::PathBuf, process::Command};
 
-use anyhow::{Error, Result, ensure};
-use cargo_metadata::{Artifact, Message};
-
+use anyhow::{Error, Result};
 use tcpmon_build::Toolkit;
 
 use crate::{arch::Arch, process, process::step, workspace};
 
 /// What cargo builds for the daemon and all other subcommands.
 const DAEMON: [&str; 4] = ["--package", "tcpmon-daemon", "--bin", "tcpmon"];
+
+/// Cargo's arguments for a build that lacks nothing.
+const ALL_FEATURES: [&str; 2] = ["--features", "full"];
 
 /// Builds the tcpmon binary, then prints the eBPF object's path and SHA-256.
 pub fn run(release: bool) -> Result<()> {
@@ -30,26 +31,9 @@ pub fn release() -> Result<PathBuf> {
     Ok(build_release(&["tcpmon-daemon"], &["tcpmon"], &[])?.join("tcpmon"))
 }
 
-/// Builds the same binary with all features, for commands that need them. Fails if plain cargo then builds anything
-/// again: whoever alternates between the two would build everything twice.
+/// Builds the same binary with all features, for commands that need them.
 pub fn release_with_all_features() -> Result<PathBuf> {
-    let features = ["--features", "full"];
-    let folder = build_release(&["tcpmon-daemon"], &["tcpmon"], &features)?;
-    let mut plain = workspace::cargo();
-    plain.args(["build", "--release"]).args(DAEMON).args(features).arg("--message-format=json-render-diagnostics");
-    let messages = process::output(&mut plain)?;
-    let messages = Message::parse_stream(messages.as_bytes()).collect::<Result<Vec<_>, _>>()?;
-    let built: Vec<&str> = messages.iter().filter_map(built_again).collect();
-    ensure!(built.is_empty(), "plain cargo has built again what xtask had built: {}", built.join(", "));
-    Ok(folder.join("tcpmon"))
-}
-
-/// What cargo has built, if it was not there.
-fn built_again(message: &Message) -> Option<&str> {
-    match message {
-        Message::CompilerArtifact(Artifact { fresh: false, target, .. }) => Some(target.name.as_str()),
-        _ => None,
-    }
+    Ok(build_release(&["tcpmon-daemon"], &["tcpmon"], &ALL_FEATURES)?.join("tcpmon"))
 }
 
 /// Builds programs of the tests as well, with the libraries of the binary that is run from the checkout; returns their
@@ -89,7 +73,7 @@ fn release_of<'n>(packages: &[&'n str], programs: &[&'n str]) -> Vec<&'n str> {
 pub fn dist(arch: Arch) -> Result<PathBuf> {
     let flags = toolkit()?.remap_paths().join(OsStr::new("\x1f"));
     let mut cargo = arch.cargo("build");
-    cargo.args(["--profile", "dist", "--features", "full"]).args(DAEMON).env("CARGO_ENCODED_RUSTFLAGS", flags);
+    cargo.args(["--profile", "dist"]).args(ALL_FEATURES).args(DAEMON).env("CARGO_ENCODED_RUSTFLAGS", flags);
     process::run(&mut cargo)?;
     Ok(arch.dist_binary())
 }
@@ -128,13 +112,16 @@ mod tests {
         units.iter_mut().map(without_numbers).collect()
     }
 
-    /// Plain cargo with all features is tried by `cargo xtask test`, which builds that in any case.
     #[test]
     fn plain_cargo_compiles_what_run_has_compiled_and_demo_only_adds_to_it() {
         let plain = units(&["build", "--release", "-p", "tcpmon-daemon"]);
         let run = units(&release_of(&["tcpmon-daemon"], &["tcpmon"]));
         assert!(plain.iter().any(|unit| unit.contains("tcpmon-daemon")), "{plain:?}");
         assert_eq!(plain.symmetric_difference(&run).collect::<Vec<_>>(), Vec::<&String>::new());
+        let plain_full = units(&[&["build", "--release", "-p", "tcpmon-daemon"], &ALL_FEATURES[..]].concat());
+        let full = units(&[&release_of(&["tcpmon-daemon"], &["tcpmon"]), &ALL_FEATURES[..]].concat());
+        assert!(plain_full.len() > plain.len());
+        assert_eq!(plain_full.symmetric_difference(&full).collect::<Vec<_>>(), Vec::<&String>::new());
         for programs in [["demo", "traffic"], ["pictures", "traffic"]] {
             let with = units(&release_of(&["tcpmon-daemon", "tcpmon-tests"], &[&["tcpmon"], &programs[..]].concat()));
             assert_eq!(plain.difference(&with).collect::<Vec<_>>(), Vec::<&String>::new(), "{programs:?}");
