@@ -19,8 +19,8 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Like [`run_for_at_most`], for tests: what they write is printed when they have ended, in one piece, and the error has
-/// what those that failed have said. So a run can repeat that as its last words, where it is read first.
+/// Like [`run_for_at_most`], for tests: what they write is printed when they have ended, in one piece, and the error
+/// has what those that failed have said. So a run can repeat that as its last words, where it is read first.
 pub fn run_tests(command: &mut Command, limit: Duration) -> Result<()> {
     // Not through pipes: they stay open as long as a program that it has left behind.
     let written = tempfile::NamedTempFile::new()?;

@@ -31,8 +31,8 @@ const SOAK: [&str; 2] = ["--for", "2m"];
 /// How long each decoder is fuzzed: all of them take as long as the soak.
 const FUZZ: Duration = Duration::from_secs(10);
 
-/// Time after which tests that are run together are taken to hang; the longest take three minutes. The run then goes on to its
-/// end and says which they are, instead of being ended without a word.
+/// Time after which tests that are run together are taken to hang; the longest take three minutes. The run then goes on
+/// to its end and says which they are, instead of being ended without a word.
 const HANGS: Duration = Duration::from_secs(15 * 60);
 
 /// Integration tests that wait for most of their time, each in namespaces and with a daemon of its own. They compare

@@ -1,5 +1,5 @@
-//! Cookies of open TCP sockets. The kernel creates a socket's cookie when somebody first asks for it, and inet_diag does
-//! so for each socket that it lists.
+//! Cookies of open TCP sockets. The kernel creates a socket's cookie when somebody first asks for it, and inet_diag
+//! does so for each socket that it lists.
 
 use std::io;
 
