@@ -1,4 +1,4 @@
-//! Which processes have a socket open: the records of an iterator that user space runs from time to time.
+//! Which processes have a socket open: the records of iterators that user space runs.
 
 use crate::name::Name;
 
@@ -18,4 +18,16 @@ pub struct Owner {
     pub tgid: u32,
     /// Zero.
     pub padding: u32,
+}
+
+/// A descriptor of a process, by which it has open a TCP socket without a cookie. The records of a process are next to
+/// each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "user", derive(zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
+#[repr(C)]
+pub struct Descriptor {
+    /// Id of the process.
+    pub tgid: u32,
+    /// Number of the descriptor.
+    pub number: u32,
 }

@@ -136,6 +136,7 @@ pub struct IteratorMeta {
 /// The fields of the iterators' contexts that the programs read: structure, field, offset.
 pub const ITERATOR_FIELDS: &[(&str, &str, usize)] = &[
     ("bpf_iter__task_file", "task", offset_of!(TaskFile, task)),
+    ("bpf_iter__task_file", "fd", offset_of!(TaskFile, fd)),
     ("bpf_iter__task_file", "file", offset_of!(TaskFile, file)),
     ("bpf_iter__task_file", "meta", offset_of!(TaskFile, meta)),
     ("bpf_iter_meta", "seq", offset_of!(IteratorMeta, output)),

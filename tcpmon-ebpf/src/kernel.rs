@@ -18,7 +18,7 @@ pub use self::{
     maybe_freed::{Cast, MaybeFreedSock, Probed},
     napi::Napi,
     skb::Skb,
-    sock::{Sock, TcpSock, open_socket, sock_ops_cookie, sock_ops_tcp},
+    sock::{Sock, TcpSock, open_socket, sock_ops_cookie, sock_ops_tcp, tell},
     task::Task,
 };
 

@@ -1,7 +1,6 @@
 //! Owners: which processes have open a socket with unread data. User space runs this iterator from time to time.
 #![expect(unsafe_code, reason = "the context of an iterator, and what it writes for user space")]
 
-use aya_ebpf::helpers::generated::bpf_seq_write;
 use tcpmon_common::{owner::Owner, socket::SOCKET_LISTENS, tracepoint::TaskFile};
 
 use crate::{
@@ -28,15 +27,14 @@ fn write_owner(ctx: *const TaskFile, task: Task, tcp: TcpSock) -> Option<()> {
     if state.flags & SOCKET_LISTENS == 0 && !waits {
         return None;
     }
-    let mut owner = Owner {
+    let owner = Owner {
         cookie: state.cookie,
         process: task.process(),
         cgroup: task.cgroup(),
         tgid: task.process_id(),
         padding: 0,
     };
-    // SAFETY: the kernel's own pointers; the helper copies the record. If there is no room, the kernel visits the file
-    // again for the next read.
-    unsafe { bpf_seq_write((*(*ctx).meta).output.cast(), (&raw mut owner).cast(), size_of::<Owner>() as u32) };
+    // SAFETY: the kernel's own context.
+    unsafe { kernel::tell(ctx, owner) };
     None
 }

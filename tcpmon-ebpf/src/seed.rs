@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "the context of an iterator")]
 
 use tcpmon_common::{
+    owner::Descriptor,
     settings::{TRACE_NONE, TRACE_TIMESLICES},
     socket::{SOCKET_LISTENS, SOCKET_PASSIVE, SOCKET_PORT_CHOSEN},
     tcp_state,
@@ -26,7 +27,7 @@ pub extern "C" fn seed(ctx: *const TaskFile) -> i32 {
 }
 
 /// The same for a kernel that lets no program pass the socket of a file to a helper, so that none can create its
-/// cookie: user space has them created before. A socket that it cannot reach is found with its next segment.
+/// cookie: user space asks for them before. A socket that it cannot reach is found with its next segment.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "iter/task_file")]
 pub extern "C" fn seed_with_cookies(ctx: *const TaskFile) -> i32 {
@@ -37,18 +38,40 @@ pub extern "C" fn seed_with_cookies(ctx: *const TaskFile) -> i32 {
     0
 }
 
+/// Writes a [`Descriptor`] for each of the sockets that [`seed_with_cookies`] leaves out for lack of a cookie.
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "iter/task_file")]
+pub extern "C" fn without_cookie(ctx: *const TaskFile) -> i32 {
+    // SAFETY: as above.
+    unsafe {
+        if let Some((task, tcp)) = kernel::open_socket(ctx)
+            && is_begun(tcp)
+            && tcp.sock().known_cookie() == 0
+        {
+            kernel::tell(ctx, Descriptor { tgid: task.process_id(), number: (*ctx).fd as u32 });
+        }
+    }
+    0
+}
+
+/// Whether it listens, or is a connection that can have received something.
+#[inline(always)]
+fn is_begun(tcp: TcpSock) -> bool {
+    let current = tcp.sock().state();
+    current != tcp_state::SYN_SENT && current != tcp_state::SYN_RECV && current != tcp_state::CLOSE
+}
+
 #[inline(always)]
 fn adopt(task: Task, tcp: TcpSock, cookie: u64) -> Option<()> {
-    let current = tcp.sock().state();
-    let is_early = current == tcp_state::SYN_SENT || current == tcp_state::SYN_RECV;
-    if is_early || current == tcp_state::CLOSE || cookie == 0 {
+    if !is_begun(tcp) || cookie == 0 {
         return None;
     }
+    let listens = tcp.sock().state() == tcp_state::LISTEN;
     let known = socket::known(tcp.sock()).is_some();
     let state = socket::known_or_new(tcp, || cookie)?;
     if !known {
         reader::opened_by(state, task);
-        if current == tcp_state::LISTEN {
+        if listens {
             tcp.identity(&mut state.identity);
             state.flags |= SOCKET_LISTENS;
             if socket::is_port_chosen(tcp.sock().port_chosen(), tcp.ports().0) {
@@ -64,7 +87,7 @@ fn adopt(task: Task, tcp: TcpSock, cookie: u64) -> Option<()> {
             socket::start_counting(state, tcp, kernel::now_ns(), false, None);
         }
     }
-    if setting!(trace) != TRACE_NONE && setting!(filter_cgroups) == 0 && current != tcp_state::LISTEN {
+    if setting!(trace) != TRACE_NONE && setting!(filter_cgroups) == 0 && !listens {
         let slot = reader::enter(task)?;
         state.reader_slot = slot;
         state.reader_tid = task.tid();

@@ -77,13 +77,13 @@ impl Daemon {
     pub fn start_secured(flags: &[&str]) -> Self {
         let listens = |daemon: &Self| TcpStream::connect(daemon.address).map(drop).map_err(|error| error.to_string());
         let command = Command::new(tcpmon_binary());
-        Self::expect_started(Self::try_start_until(command, &Namespace::current(), flags, "listens", listens))
+        Self::expect_started(Self::try_start_until(command, &Namespace::current(), flags, |_| (), "listens", listens))
     }
 
     /// Like [`Daemon::try_start`], started by a command that gets the daemon's arguments after its own, such as
     /// `setpriv --bounding-set=-syslog tcpmon`.
     pub fn try_start_by(command: Command, flags: &[&str]) -> Result<Self, Refused> {
-        Self::try_start_until(command, &Namespace::current(), flags, HEALTHY, Self::healthy)
+        Self::try_start_until(command, &Namespace::current(), flags, |_| (), HEALTHY, Self::healthy)
     }
 
     /// Starts it as root without these capabilities, written as in `-sys_admin,-syslog`.
@@ -100,7 +100,7 @@ impl Daemon {
     }
 
     fn try_start_in(namespace: &Namespace, flags: &[&str]) -> Result<Self, Refused> {
-        Self::try_start_until(Command::new(tcpmon_binary()), namespace, flags, HEALTHY, Self::healthy)
+        Self::try_start_until(Command::new(tcpmon_binary()), namespace, flags, |_| (), HEALTHY, Self::healthy)
     }
 
     /// Starts a daemon for which the kernel [refuses](refusal::refuse) a command of bpf(2).
@@ -115,6 +115,16 @@ impl Daemon {
         let mut daemon = Command::new(tcpmon_binary());
         refusal::refuse_own(&mut daemon, command);
         Self::try_start_by(daemon, flags)
+    }
+
+    /// Starts a daemon for which the kernel [refuses](refusal::refuse_program) one eBPF program until it loads another.
+    #[track_caller]
+    pub fn start_refusing_program(refused: &str, last: &str) -> Self {
+        let mut daemon = Command::new(tcpmon_binary());
+        refusal::hold(&mut daemon);
+        let go_on = |process| refusal::refuse_program(process, refused, last);
+        let namespace = Namespace::current();
+        Self::expect_started(Self::try_start_until(daemon, &namespace, &[], go_on, HEALTHY, Self::healthy))
     }
 
     #[track_caller]
@@ -137,6 +147,7 @@ impl Daemon {
         mut command: Command,
         namespace: &Namespace,
         flags: &[&str],
+        has_started: impl FnOnce(u32),
         what: &str,
         ready: impl Fn(&Self) -> Result<(), String>,
     ) -> Result<Self, Refused> {
@@ -144,6 +155,7 @@ impl Daemon {
         command.args(["daemon", "--web.listen-address", &address.to_string()]).args(flags);
         namespace.start_inside(&mut command, true);
         let mut daemon = Self { process: Process::spawn(&mut command), namespace: namespace.clone(), address };
+        has_started(daemon.pid());
         let ended = eventually(DEADLINE, &format!("tcpmon daemon {what}"), || match daemon.process.exited() {
             Some(status) => Ok(Some(status)),
             None => ready(&daemon).map(|()| None),

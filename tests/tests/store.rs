@@ -655,6 +655,26 @@ fn where_the_kernel_refuses_the_iterator_tcpmon_says_so_in_one_sentence() {
     assert!(parts.iter().all(|part| refusal.stderr.contains(part)), "{refusal:?}");
 }
 
+/// Nobody has asked for the cookies of their sockets before tcpmon starts.
+#[test]
+fn where_programs_may_not_use_the_socket_of_a_file_open_connections_are_watched_all_the_same() {
+    let lab = Lab::new();
+    let listener = listen(&lab, 7_447);
+    let client = connect(&lab, 7_447);
+    let mut server = listener.accept().unwrap().0;
+    (&client).write_all(&[0; 5_000]).unwrap();
+    eventually(DEADLINE, "all has arrived", || server.peek(&mut [0; 6_000]).unwrap() == 5_000);
+    let daemon = Daemon::start_refusing_program("seed", "seed_with_cooki");
+    let page = daemon.scrape();
+    let of_page = |name, service| page.sum(name, &[("service", service)]);
+    assert_eq!(of_page("tcpmon_receive_queue_bytes", "local:7447"), 5_000.0);
+    assert_eq!(["local:7447", "remote:7447"].map(|service| of_page("tcpmon_sockets", service)), [1.0; 2]);
+    server.read_exact(&mut [0; 5_000]).unwrap();
+    transfer(&server, &client, 1_000);
+    counted(&daemon, &[("local:7447", 5_000), ("remote:7447", 1_000)]);
+    assert_eq!(lost(&daemon.scrape()), 0.0);
+}
+
 /// A listener without a port of its own gets one after it has started to listen.
 #[test]
 fn connections_to_a_listener_that_was_never_bound_are_those_of_a_port_that_the_kernel_chose() {

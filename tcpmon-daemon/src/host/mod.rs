@@ -6,7 +6,6 @@
 mod addresses;
 pub mod cgroup;
 pub mod cgroup_paths;
-pub(crate) mod cookies;
 pub(crate) mod devices;
 mod file;
 pub(crate) mod kernel_log;

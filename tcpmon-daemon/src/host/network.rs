@@ -3,15 +3,16 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    fmt::Display,
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
 use super::{
     SourceReport, addresses,
-    file::{FileError, Parsed, Skipped, malformed},
-    namespaces::{self, OriginalNamespace, Unread},
+    file::{FileError, Parsed, Skipped, malformed, read_text},
+    namespaces::{self, OriginalNamespace},
     netlink,
     netstat::{self, InitialValues, NamespaceSums},
     stuck::StuckCounts,
@@ -22,6 +23,9 @@ use crate::{clock::monotonic_ns, host_state::Stuck};
 /// namespaces that are not read keep their last values: a walk over the connection table takes a millisecond or more on
 /// large hosts.
 const TIME_BUDGET: Duration = Duration::from_millis(25);
+
+/// Maximum number of namespaces that a reason names.
+const MAX_NAMED: usize = 8;
 
 /// The namespaces, and what was read from them.
 #[derive(Debug, Default)]
@@ -187,23 +191,81 @@ impl NamespaceReader {
         let original = OriginalNamespace::current()?;
         self.stuck.retain(|inode, _| *inode == OWN || found.others.contains_key(inode));
         self.cookies.retain(|inode, _| found.others.contains_key(inode));
-        let mut unread = Unread::default();
+        let (mut refused, mut incomplete) = (Vec::new(), Vec::new());
         let begin = Instant::now();
         for (inode, path) in starting_after(&found.others, self.last) {
             if begin.elapsed() > TIME_BUDGET {
                 break;
             }
             self.last = *inode;
-            let read = original.run_in(path, || self.read_other(*inode, addresses::are_younger_than));
-            unread.add(*inode, path, read);
+            match original.run_in(path, || self.read_other(*inode, addresses::are_younger_than)) {
+                Ok(problems) if problems.is_empty() => {}
+                Ok(problems) => incomplete.push(describe_namespace(*inode, path, &problems)),
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    refused.push(describe_namespace(*inode, path, &error));
+                }
+                Err(error) if is_no_network_namespace(&error) => {}
+                Err(error) => incomplete.push(describe_namespace(*inode, path, &error)),
+            }
         }
-        Ok(unread.of(&found))
+        Ok(unreadable_namespaces(&refused, &incomplete, found.others.len(), found.hidden_processes))
     }
 }
 
 /// All namespaces, starting after `last`.
 fn starting_after(others: &BTreeMap<u64, PathBuf>, last: u64) -> impl Iterator<Item = (&u64, &PathBuf)> {
     others.range(last + 1..).chain(others.range(..=last))
+}
+
+/// Whether the namespace is gone, or the file is not one of a network namespace.
+fn is_no_network_namespace(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH | libc::EINVAL))
+}
+
+/// As `ls -l /proc/PID/ns/net` and `ip netns` show it.
+fn describe_namespace(inode: u64, path: &Path, error: &dyn Display) -> String {
+    let comm = path.parent().and_then(Path::parent).map(|process| process.join("comm"));
+    let comm = comm.and_then(|comm| read_text(comm).ok()).unwrap_or_default();
+    format!("net:[{inode}] at {} {} ({error})", path.display(), comm.trim_end())
+}
+
+/// What is missing: of namespaces that tcpmon may not enter, and of those that it may.
+fn unreadable_namespaces(
+    refused: &[String],
+    incomplete: &[String],
+    namespaces: usize,
+    hidden_processes: u64,
+) -> String {
+    let mut reasons = Vec::new();
+    if !refused.is_empty() {
+        reasons.push(format!(
+            "tcpmon may not enter {} of the {namespaces} other network namespaces: {}: give it CAP_SYS_ADMIN",
+            refused.len(),
+            some_of(refused),
+        ));
+    }
+    if !incomplete.is_empty() {
+        reasons.push(format!(
+            "tcpmon may enter {} of the {namespaces} other network namespaces but could not read all of them: {}",
+            incomplete.len(),
+            some_of(incomplete),
+        ));
+    }
+    if hidden_processes > 0 {
+        reasons.push(format!(
+            "processes whose network namespace tcpmon may not read: {hidden_processes}: give it CAP_SYS_PTRACE if it \
+             does not have it"
+        ));
+    }
+    reasons.join("; ")
+}
+
+/// The first of these namespaces, and how many more there are.
+fn some_of(namespaces: &[String]) -> String {
+    let named = &namespaces[..namespaces.len().min(MAX_NAMED)];
+    let more = namespaces.len() - named.len();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{more}", named.join(", "))
 }
 
 #[cfg(test)]
@@ -218,6 +280,46 @@ mod tests {
         assert_eq!(after(3), [5, 9, 3]);
         assert_eq!(after(4), [5, 9, 3]);
         assert_eq!(after(9), [3, 5, 9]);
+    }
+
+    #[test]
+    fn unreadable_namespaces_are_named_up_to_a_limit() {
+        assert_eq!(unreadable_namespaces(&[], &[], 7, 0), "");
+        let refused: Vec<String> = (0..10).map(|i| format!("net:[{i}]")).collect();
+        let text = unreadable_namespaces(&refused, &[], 12, 3);
+        assert!(
+            text.starts_with("tcpmon may not enter 10 of the 12 ")
+                && text.contains("net:[7] and 2 more")
+                && !text.contains("net:[8]"),
+            "{text}"
+        );
+        assert!(text.contains("may not read: 3: give it CAP_SYS_PTRACE"), "{text}");
+    }
+
+    #[test]
+    fn a_namespace_that_has_gone_is_no_problem_but_one_for_which_there_is_no_descriptor_is() {
+        let error = io::Error::from_raw_os_error;
+        assert!([libc::ENOENT, libc::ESRCH, libc::EINVAL].map(error).iter().all(is_no_network_namespace));
+        assert!(![libc::EMFILE, libc::ENFILE, libc::ENOMEM].map(error).iter().any(is_no_network_namespace));
+        let original = OriginalNamespace::current().expect("a namespace of this thread");
+        let missing = original.run_in(Path::new("/proc/0/ns/net"), || ()).expect_err("no process has the number 0");
+        let mount = original.run_in(Path::new("/proc/self/ns/mnt"), || ()).expect_err("a mount namespace");
+        assert!(is_no_network_namespace(&missing) && is_no_network_namespace(&mount), "{missing} {mount}");
+    }
+
+    #[test]
+    fn a_namespace_that_may_be_entered_needs_no_capability() {
+        let incomplete = ["net:[1] (cannot parse it: report this)".to_owned()];
+        let text = unreadable_namespaces(&[], &incomplete, 12, 0);
+        assert_eq!(
+            text,
+            "tcpmon may enter 1 of the 12 other network namespaces but could not read all of them: net:[1] (cannot \
+             parse it: report this)"
+        );
+        let text = unreadable_namespaces(&["net:[2] (Permission denied)".to_owned()], &incomplete, 12, 0);
+        assert!(
+            text.starts_with("tcpmon may not enter 1 of the 12 ") && text.contains("give it CAP_SYS_ADMIN; tcpmon")
+        );
     }
 
     #[test]

@@ -41,15 +41,6 @@ pub(crate) struct SocketsRequest {
     socket: [u32; 12],
 }
 
-impl SocketsRequest {
-    /// Requests for all TCP sockets of the calling thread's namespace in these states: one for each address family.
-    pub(super) fn of_tcp(states: impl Iterator<Item = u32>) -> [Self; 2] {
-        let states = states.map(|number| 1 << number).sum();
-        let protocol = libc::IPPROTO_TCP as u8;
-        [libc::AF_INET, libc::AF_INET6].map(|family| Self { family: family as u8, protocol, states, ..Self::default() })
-    }
-}
-
 /// `struct inet_diag_msg`, without the attributes that follow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(C)]
@@ -88,7 +79,10 @@ impl StuckCounts {
     /// If the kernel does not answer inet_diag requests.
     pub(super) fn read() -> io::Result<(Self, u64)> {
         let (mut counts, mut skipped) = (Self::default(), 0);
-        for request in SocketsRequest::of_tcp(STATES.iter().map(|(number, _)| *number)) {
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            let states = STATES.iter().map(|(number, _)| 1 << number).sum();
+            let (family, protocol) = (family as u8, libc::IPPROTO_TCP as u8);
+            let request = SocketsRequest { family, protocol, states, ..SocketsRequest::default() };
             let (sockets, others) = netlink::list::<SocketAnswer>(request)?;
             sockets.iter().for_each(|socket| counts.add(socket.state, socket.send_queue_bytes));
             skipped += others;

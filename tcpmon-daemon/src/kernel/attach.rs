@@ -13,15 +13,14 @@ use aya::{
     programs::{BtfTracePoint, CgroupAttachMode, Iter, Program, ProgramError, SockOps, iter::IterLink},
 };
 use tcpmon_btf::plan::{Hook, Probe};
-use tracing::warn;
 
 use super::{
-    iterator,
+    cookies, iterator,
     loader::REPORT,
     support::{CannotRun, refused},
 };
 use crate::{
-    host::{cgroup, cookies},
+    host::cgroup,
     status::{ProbeStatus, Verdict},
 };
 
@@ -152,7 +151,7 @@ fn status(probe: &Probe, verdict: Verdict, reason: String) -> ProbeStatus {
 /// Runs the iterator that starts to watch the sockets that are open.
 ///
 /// The verifier of some kernels lets no program pass the socket of a file to a helper. Then no program can create the
-/// cookie of such a socket, and inet_diag does it before.
+/// cookie of such a socket, and tcpmon asks each socket for it before.
 pub fn seed(ebpf: &mut Ebpf, types: &KernelTypes) -> Result<impl FnOnce() -> Result<(), CannotRun> + use<>, CannotRun> {
     let what = "the iterator task_file";
     let mut load = |name| -> Result<IterLink, ProgramError> {
@@ -162,19 +161,20 @@ pub fn seed(ebpf: &mut Ebpf, types: &KernelTypes) -> Result<impl FnOnce() -> Res
         let link = iter.attach()?;
         iter.take_link(link)
     };
-    let (link, with_cookies) = match load("seed") {
-        Ok(link) => (link, false),
-        Err(_) => (load("seed_with_cookies").map_err(|error| refused(what, &error))?, true),
+    let loaded = match load("seed") {
+        Ok(seed) => Ok((seed, None)),
+        Err(_) => load("seed_with_cookies").and_then(|seed| Ok((seed, Some(load("without_cookie")?)))),
     };
+    let (seed, without_cookie) = loaded.map_err(|error| refused(what, &error))?;
     Ok(move || {
-        let file = link.into_file().map_err(|error| refused(what, &error))?;
-        if with_cookies {
-            let missed = cookies::create().unwrap_or_else(|error| format!("inet_diag lists no sockets: {error}"));
-            if !missed.is_empty() {
-                warn!(reason = missed, "some of the open connections may not be watched before their next segment");
-            }
+        let read = |link: IterLink| {
+            let file = link.into_file().map_err(|error| refused(what, &error))?;
+            iterator::read(file).map_err(|error| refused(what, &error))
+        };
+        if let Some(link) = without_cookie {
+            cookies::create(&iterator::records(&read(link)?));
         }
         // It writes nothing: reading it to its end runs the program for every open file.
-        iterator::read(file).map(drop).map_err(|error| refused(what, &error))
+        read(seed).map(drop)
     })
 }

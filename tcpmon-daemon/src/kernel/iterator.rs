@@ -2,6 +2,8 @@
 
 use std::io::{self, ErrorKind, Read};
 
+use zerocopy::FromBytes;
+
 /// Reads everything that an iterator writes. The kernel aborts a read (EAGAIN) after a million objects for which the
 /// program has written nothing; the next read continues from there.
 pub(super) fn read(mut iterator: impl Read) -> io::Result<Vec<u8>> {
@@ -12,6 +14,11 @@ pub(super) fn read(mut iterator: impl Read) -> io::Result<Vec<u8>> {
             result => return result.map(|_| bytes),
         }
     }
+}
+
+/// What it has written, without a part of a record at its end.
+pub(super) fn records<T: FromBytes>(written: &[u8]) -> Vec<T> {
+    written.chunks_exact(size_of::<T>()).filter_map(|record| T::read_from_bytes(record).ok()).collect()
 }
 
 #[cfg(test)]

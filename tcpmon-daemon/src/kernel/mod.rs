@@ -2,6 +2,7 @@
 
 mod attach;
 mod bpf;
+mod cookies;
 mod drops;
 mod filter;
 pub mod floor;

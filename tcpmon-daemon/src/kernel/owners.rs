@@ -75,9 +75,7 @@ impl Owners {
     /// # Errors
     /// The error of bpf(2) or of the read.
     fn read(&self) -> io::Result<Vec<Owner>> {
-        let bytes = iterator::read(self.open()?)?;
-        let records = bytes.as_chunks::<{ size_of::<Owner>() }>().0;
-        Ok(records.iter().map(|record| zerocopy::transmute!(*record)).collect())
+        Ok(iterator::records(&iterator::read(self.open()?)?))
     }
 }
 

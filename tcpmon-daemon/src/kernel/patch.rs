@@ -79,7 +79,7 @@ mod tests {
         };
         let before = with_casts(OBJECT, Some(0));
         let count = casts(&before, KERNEL_FUNCTION, 0);
-        assert_eq!(count, 6, "one of tcp_probe, tcp_rcv_space_adjust, the look, and each iterator over files");
+        assert_eq!(count, 7, "one of tcp_probe, tcp_rcv_space_adjust, the look, and each iterator over files");
         let cast = with_casts(OBJECT, Some(4711));
         assert_eq!((casts(&cast, KERNEL_FUNCTION, 4711), casts(&cast, 0, CAST_CALL)), (count, 0));
         let helper = with_casts(OBJECT, None);

@@ -1,7 +1,9 @@
 //! `struct sock` and `struct tcp_sock`.
 
 use aya_ebpf::{
-    helpers::generated::{bpf_get_socket_cookie, bpf_probe_read_kernel, bpf_skc_to_tcp_sock, bpf_sock_from_file},
+    helpers::generated::{
+        bpf_get_socket_cookie, bpf_probe_read_kernel, bpf_seq_write, bpf_skc_to_tcp_sock, bpf_sock_from_file,
+    },
     programs::{BtfTracePointContext, SockOpsContext},
 };
 use tcpmon_common::{settings::CAST_CALL, socket::SocketIdentity, timeslice::QueueSample, tracepoint::TaskFile};
@@ -68,6 +70,17 @@ pub unsafe fn open_socket(ctx: *const TaskFile) -> Option<(Task, TcpSock)> {
     // Not `tcp`: some kernels do not trust what a program has read from a file's socket. What a file has is neither a
     // request nor in TIME_WAIT.
     if sock.is_tcp() { Some((task, sock.known_tcp()?)) } else { None }
+}
+
+/// Writes a record that user space reads from an iterator. If there is no room, the kernel visits the file again for the
+/// next read.
+///
+/// # Safety
+/// The context is that of such an iterator.
+#[inline(always)]
+pub unsafe fn tell<T>(ctx: *const TaskFile, mut record: T) {
+    // SAFETY: as the caller promises; the helper copies the record.
+    unsafe { bpf_seq_write((*(*ctx).meta).output.cast(), (&raw mut record).cast(), size_of::<T>() as u32) };
 }
 
 /// A `struct tcp_sock` whose address is known, as a pointer that the verifier knows.
