@@ -41,8 +41,8 @@ pub fn hold(program: &mut Command) {
 }
 
 /// Lets a program go on that this thread has started and that waits. Until its first thread loads an eBPF program with
-/// the name `last`, bpf(2) fails with EINVAL if it loads one with the name `refused`. The kernel's names have at most 15
-/// bytes.
+/// the name `last`, bpf(2) fails with EINVAL if it loads one with the name `refused`. The kernel's names have at most
+/// 15 bytes.
 pub fn refuse_program(process: u32, refused: &str, last: &str) {
     const BPF_PROG_LOAD: u64 = 5;
     /// `prog_name` in `union bpf_attr`.

@@ -72,8 +72,8 @@ pub unsafe fn open_socket(ctx: *const TaskFile) -> Option<(Task, TcpSock)> {
     if sock.is_tcp() { Some((task, sock.known_tcp()?)) } else { None }
 }
 
-/// Writes a record that user space reads from an iterator. If there is no room, the kernel visits the file again for the
-/// next read.
+/// Writes a record that user space reads from an iterator. If there is no room, the kernel visits the file again for
+/// the next read.
 ///
 /// # Safety
 /// The context is that of such an iterator.
