@@ -6,6 +6,7 @@ mod common;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
@@ -17,7 +18,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use tcpmon_tests::traffic::{Reader, Sender};
-use tcpmon_tests::{Daemon, Lab, MemoryCgroup, Page, Refused, Traffic, dice, equal, eventually, tcpmon_binary};
+use tcpmon_tests::{Daemon, Lab, MemoryCgroup, Page, Refused, Traffic, dice, equal, eventually, report, tcpmon_binary};
 use tempfile::TempDir;
 
 /// System calls that a daemon makes while it runs, each with an error that it can have.
@@ -116,6 +117,9 @@ const OF_SOCKETS: [(&str, &str, u32); 12] = [
     ("socketpair", "EMFILE", 1),
     ("writev", "EPIPE", 1),
 ];
+
+/// The same where programs may not ask sockets for their cookies (docs/kernels.md).
+const OF_COOKIES: [(&str, &str, u32); 2] = [("pidfd_getfd", "EPERM", 1), ("pidfd_open", "EMFILE", 1)];
 
 /// The same for the sandbox. Without a part of it, the daemon goes on and says so.
 const OF_THE_SANDBOX: [(&str, &str, u32); 4] = [
@@ -276,7 +280,7 @@ fn each_system_call_of_a_daemon_is_one_that_fails_here() {
     // The sandbox ends a thread at a call that it does not allow, by SIGSYS.
     let refused: Vec<&str> = log.lines().filter(|line| line.contains("SIGSYS")).collect();
     assert!(status.success(), "{status}: {said}{refused:?}");
-    let of_the_start = [&OF_MEMORY[..], &OF_FILES, &OF_PROGRAMS, &OF_SOCKETS, &OF_THE_SANDBOX].concat();
+    let of_the_start = [&OF_MEMORY[..], &OF_FILES, &OF_PROGRAMS, &OF_SOCKETS, &OF_COOKIES, &OF_THE_SANDBOX].concat();
     let failing = WHILE_IT_RUNS.iter().map(|(call, _)| *call).chain(of_the_start.iter().map(|(call, ..)| *call));
     // The C library starts threads by `clone` where there is no `clone3`, which the sandbox hides.
     let known: BTreeSet<&str> = failing.chain(NEVER_FAIL).chain(["clone"]).collect();
@@ -391,6 +395,18 @@ fn a_call_for_sockets_that_fails_at_the_start_is_named_or_costs_nothing() {
 }
 
 #[test]
+fn a_call_for_cookies_that_fails_at_the_start_costs_nothing() {
+    let lab = Lab::new();
+    let mut known = Known::new(&lab);
+    for call in &OF_COOKIES {
+        if !fails_at_the_start(&mut known, call, &["--sandbox=false"]) {
+            report::not_supported("on this kernel, programs may ask sockets for their cookies");
+            return;
+        }
+    }
+}
+
+#[test]
 fn a_call_for_the_sandbox_that_fails_at_the_start_is_named_or_costs_nothing() {
     fail_at_the_start(&OF_THE_SANDBOX, &[]);
 }
@@ -398,35 +414,43 @@ fn a_call_for_the_sandbox_that_fails_at_the_start_is_named_or_costs_nothing() {
 fn fail_at_the_start(calls: &[(&str, &str, u32)], flags: &[&str]) {
     let lab = Lab::new();
     let mut known = Known::new(&lab);
-    for (call, error, when) in calls {
-        let log = TempDir::new().expect("a temporary directory");
-        let mut command = strace(&log.path().join("log"), call, error, *when);
-        // Then the process that is started is tcpmon, and strace a child of it.
-        command.args(["-D", "--seccomp-bpf"]).arg(tcpmon_binary());
-        let before = known.sent;
-        match Daemon::try_start_by(command, flags) {
-            Ok(daemon) => {
-                known.send();
-                // The call can fail later, too, in another thread: then a page is refused and the next one is right.
-                eventually(DEADLINE, &format!("all is counted after {call} {error} {when}"), || {
-                    let answer = daemon.try_page()?;
-                    let text = String::from_utf8(answer.body).map_err(|error| error.to_string())?;
-                    if answer.status != 200 {
-                        return Err(text);
-                    }
-                    known.is_on(&Page::parse(&text)?, before)
-                });
-                let said = daemon.stderr();
-                assert!(!said.contains("panicked"), "{call} {error} {when}: {said}");
-                assert_eq!(daemon.stop().code(), Some(0), "{call} {error}");
-            }
-            Err(refused) => {
-                ended_in_order(&refused, &format!("after {call} {error}"));
-            }
-        }
-        let log = fs::read_to_string(log.path().join("log")).unwrap_or_default();
-        assert!(log.contains("(INJECTED)"), "{call} was called less than {when} times");
+    for call in calls {
+        assert!(fails_at_the_start(&mut known, call, flags), "{call:?} was not called as often");
     }
+}
+
+/// Starts a daemon for which one call of this name fails: it counts all, or ends in order. Returns whether it made that
+/// call.
+#[track_caller]
+fn fails_at_the_start(known: &mut Known, (call, error, when): &(&str, &str, u32), flags: &[&str]) -> bool {
+    // It has no cookie.
+    let _new = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let log = TempDir::new().expect("a temporary directory");
+    let mut command = strace(&log.path().join("log"), call, error, *when);
+    // Then the process that is started is tcpmon, and strace a child of it.
+    command.args(["-D", "--seccomp-bpf"]).arg(tcpmon_binary());
+    let before = known.sent;
+    match Daemon::try_start_by(command, flags) {
+        Ok(daemon) => {
+            known.send();
+            // The call can fail later, too, in another thread: then a page is refused and the next one is right.
+            eventually(DEADLINE, &format!("all is counted after {call} {error} {when}"), || {
+                let answer = daemon.try_page()?;
+                let text = String::from_utf8(answer.body).map_err(|error| error.to_string())?;
+                if answer.status != 200 {
+                    return Err(text);
+                }
+                known.is_on(&Page::parse(&text)?, before)
+            });
+            let said = daemon.stderr();
+            assert!(!said.contains("panicked"), "{call} {error} {when}: {said}");
+            assert_eq!(daemon.stop().code(), Some(0), "{call} {error}");
+        }
+        Err(refused) => {
+            ended_in_order(&refused, &format!("after {call} {error}"));
+        }
+    }
+    fs::read_to_string(log.path().join("log")).unwrap_or_default().contains("(INJECTED)")
 }
 
 /// It ended with one sentence, the last after the lines of its log, and the exit code for that.

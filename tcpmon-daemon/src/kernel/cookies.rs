@@ -32,8 +32,8 @@ pub(super) fn create(sockets: &[Descriptor]) {
         warn!(
             sockets = refused,
             reason = %io::Error::from(why),
-            "open TCP sockets are not watched before their next segment: give tcpmon CAP_SYS_PTRACE and the PID \
-             namespace of the host if it does not have them"
+            "open TCP sockets are not watched before their next segment: give tcpmon CAP_SYS_PTRACE, the PID namespace \
+             of the host and the system call pidfd_getfd, if it lacks one of them"
         );
     }
 }
