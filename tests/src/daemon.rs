@@ -77,13 +77,13 @@ impl Daemon {
     pub fn start_secured(flags: &[&str]) -> Self {
         let listens = |daemon: &Self| TcpStream::connect(daemon.address).map(drop).map_err(|error| error.to_string());
         let command = Command::new(tcpmon_binary());
-        Self::expect_started(Self::try_start_until(command, &Namespace::current(), flags, |_| (), "listens", listens))
+        Self::expect_started(Self::try_start_until(command, &Namespace::current(), flags, "listens", listens))
     }
 
     /// Like [`Daemon::try_start`], started by a command that gets the daemon's arguments after its own, such as
     /// `setpriv --bounding-set=-syslog tcpmon`.
     pub fn try_start_by(command: Command, flags: &[&str]) -> Result<Self, Refused> {
-        Self::try_start_until(command, &Namespace::current(), flags, |_| (), HEALTHY, Self::healthy)
+        Self::try_start_until(command, &Namespace::current(), flags, HEALTHY, Self::healthy)
     }
 
     /// Starts it as root without these capabilities, written as in `-sys_admin,-syslog`.
@@ -100,7 +100,7 @@ impl Daemon {
     }
 
     fn try_start_in(namespace: &Namespace, flags: &[&str]) -> Result<Self, Refused> {
-        Self::try_start_until(Command::new(tcpmon_binary()), namespace, flags, |_| (), HEALTHY, Self::healthy)
+        Self::try_start_until(Command::new(tcpmon_binary()), namespace, flags, HEALTHY, Self::healthy)
     }
 
     /// Starts a daemon for which the kernel [refuses](refusal::refuse) a command of bpf(2).
@@ -122,9 +122,9 @@ impl Daemon {
     pub fn start_refusing_program(refused: &str, last: &str) -> Self {
         let mut daemon = Command::new(tcpmon_binary());
         refusal::hold(&mut daemon);
-        let go_on = |process| refusal::refuse_program(process, refused, last);
-        let namespace = Namespace::current();
-        Self::expect_started(Self::try_start_until(daemon, &namespace, &[], go_on, HEALTHY, Self::healthy))
+        let daemon = Self::spawn(daemon, &Namespace::current(), &[]);
+        refusal::refuse_program(daemon.pid(), refused, last);
+        Self::expect_started(daemon.until(HEALTHY, Self::healthy))
     }
 
     #[track_caller]
@@ -144,27 +144,32 @@ impl Daemon {
     }
 
     fn try_start_until(
-        mut command: Command,
+        command: Command,
         namespace: &Namespace,
         flags: &[&str],
-        has_started: impl FnOnce(u32),
         what: &str,
         ready: impl Fn(&Self) -> Result<(), String>,
     ) -> Result<Self, Refused> {
+        Self::spawn(command, namespace, flags).until(what, ready)
+    }
+
+    fn spawn(mut command: Command, namespace: &Namespace, flags: &[&str]) -> Self {
         let address = free_address(namespace);
         command.args(["daemon", "--web.listen-address", &address.to_string()]).args(flags);
         namespace.start_inside(&mut command, true);
-        let mut daemon = Self { process: Process::spawn(&mut command), namespace: namespace.clone(), address };
-        has_started(daemon.pid());
-        let ended = eventually(DEADLINE, &format!("tcpmon daemon {what}"), || match daemon.process.exited() {
+        Self { process: Process::spawn(&mut command), namespace: namespace.clone(), address }
+    }
+
+    fn until(mut self, what: &str, ready: impl Fn(&Self) -> Result<(), String>) -> Result<Self, Refused> {
+        let ended = eventually(DEADLINE, &format!("tcpmon daemon {what}"), || match self.process.exited() {
             Some(status) => Ok(Some(status)),
-            None => ready(&daemon).map(|()| None),
+            None => ready(&self).map(|()| None),
         });
         if ended.is_none() {
-            return Ok(daemon);
+            return Ok(self);
         }
-        let status = daemon.process.wait(DEADLINE);
-        Err(Refused { status, stderr: daemon.stderr() })
+        let status = self.process.wait(DEADLINE);
+        Err(Refused { status, stderr: self.stderr() })
     }
 
     /// The process id.

@@ -19,13 +19,17 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// Time after which tests that are run together are taken to hang; the longest take three minutes. The run then goes on
+/// to its end and says which they are, instead of being ended without a word.
+const HANGS: Duration = Duration::from_secs(15 * 60);
+
 /// Like [`run_for_at_most`], for tests: what they write is printed when they have ended, in one piece, and the error
 /// has what those that failed have said. So a run can repeat that as its last words, where it is read first.
-pub fn run_tests(command: &mut Command, limit: Duration) -> Result<()> {
+pub fn run_tests(command: &mut Command) -> Result<()> {
     // Not through pipes: they stay open as long as a program that it has left behind.
     let written = tempfile::NamedTempFile::new()?;
     let output = || Ok::<_, io::Error>(Stdio::from(written.as_file().try_clone()?));
-    let result = run_for_at_most(command.stdout(output()?).stderr(output()?), limit);
+    let result = run_for_at_most(command.stdout(output()?).stderr(output()?), HANGS);
     let written = fs::read(written.path())?;
     let written = String::from_utf8_lossy(&written);
     eprint!("{written}");
@@ -152,9 +156,8 @@ mod tests {
     #[test]
     fn a_program_that_is_left_behind_holds_nothing_up() {
         let start = Instant::now();
-        let limit = Duration::from_secs(60);
-        run_tests(Command::new("sh").args(["-c", "sleep 20 & exit 0"]), limit).expect("it ends well");
-        let result = run_tests(Command::new("sh").args(["-c", "sleep 20 & exit 3"]), limit);
+        run_tests(Command::new("sh").args(["-c", "sleep 20 & exit 0"])).expect("it ends well");
+        let result = run_tests(Command::new("sh").args(["-c", "sleep 20 & exit 3"]));
         assert!(result.is_err_and(|error| error.to_string().contains("exit status: 3")));
         assert!(start.elapsed() < Duration::from_secs(15));
     }
@@ -162,7 +165,7 @@ mod tests {
     #[test]
     fn the_error_has_what_failed_tests_have_said() {
         let said = |script| {
-            let result = run_tests(Command::new("sh").args(["-c", script]), Duration::from_secs(60));
+            let result = run_tests(Command::new("sh").args(["-c", script]));
             result
                 .expect_err("it fails")
                 .to_string()

@@ -31,10 +31,6 @@ const SOAK: [&str; 2] = ["--for", "2m"];
 /// How long each decoder is fuzzed: all of them take as long as the soak.
 const FUZZ: Duration = Duration::from_secs(10);
 
-/// Time after which tests that are run together are taken to hang; the longest take three minutes. The run then goes on
-/// to its end and says which they are, instead of being ended without a word.
-const HANGS: Duration = Duration::from_secs(15 * 60);
-
 /// Integration tests that wait for most of their time, each in namespaces and with a daemon of its own. They compare
 /// neither times of this host's CPUs nor what counts the whole host, such as the group `other`: they run side by side,
 /// and beside the virtual machines, which take both CPUs.
@@ -187,8 +183,8 @@ fn unit_tests() -> Result<()> {
     let tests = packages.flat_map(|package| package.targets).filter(Target::is_test);
     let mut cargo = cargo_test();
     cargo.args(["--lib", "--bins"]).args(tests.flat_map(|test| ["--test".to_owned(), test.name]));
-    process::run_tests(&mut cargo, HANGS)?;
-    process::run_tests(cargo_test().arg("--doc"), HANGS)
+    process::run_tests(&mut cargo)?;
+    process::run_tests(cargo_test().arg("--doc"))
 }
 
 /// The executables of the integration tests.
@@ -234,7 +230,7 @@ impl<'a> IntegrationTests<'a> {
         let next = || left.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let lane = || {
             let tests = iter::from_fn(next);
-            let run = |test: &Executable| process::run_tests(&mut self.command(test, 2), HANGS);
+            let run = |test: &Executable| process::run_tests(&mut self.command(test, 2));
             failures(tests.filter_map(|test| step(&test.name, || run(test)).err()))
         };
         let lanes = thread::available_parallelism().map_or(1, NonZero::get);
@@ -250,7 +246,7 @@ impl<'a> IntegrationTests<'a> {
     /// The others, one at a time: they measure, and there may be only two CPUs. Calls `crowd_leaves` after those of
     /// [`WITH_ALL_CPUS`].
     fn one_by_one(&self, crowd_leaves: impl FnOnce()) -> Result<()> {
-        let run = |test: &Executable| step(&test.name, || process::run_tests(&mut self.command(test, 1), HANGS));
+        let run = |test: &Executable| step(&test.name, || process::run_tests(&mut self.command(test, 1)));
         let run_all = |tests: &[Executable]| failures(tests.iter().filter_map(|test| run(test).err()));
         let (crowd, others) = self.measuring.split_at(WITH_ALL_CPUS.len());
         step("tests that measure", || {

@@ -155,7 +155,7 @@ fn status(probe: &Probe, verdict: Verdict, reason: String) -> ProbeStatus {
 pub fn seed(ebpf: &mut Ebpf, types: &KernelTypes) -> Result<impl FnOnce() -> Result<(), CannotRun> + use<>, CannotRun> {
     let what = "the iterator task_file";
     let mut load = |name| -> Result<IterLink, ProgramError> {
-        let program = ebpf.program_mut(name).expect("the object of this build has both iterators");
+        let program = ebpf.program_mut(name).expect("the object of this build has these iterators");
         let iter: &mut Iter = program.try_into()?;
         iter.load("task_file", types)?;
         let link = iter.attach()?;
